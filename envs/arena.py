@@ -1,0 +1,192 @@
+"""MultiAgentArena: agent1 explores a grid, agent2 hunts it.
+
+On a grid of height x width cells, numbered row by row, agent1 starts in the first cell and agent2 in the last. Each
+step a fair coin decides who moves first; the second mover sees the first one's new position.
+
+    action        0 up, 1 right, 2 down, 3 left
+    observation   own cell, the other's cell
+    collision     the target is the other's cell: the mover stays where it is
+    new field     agent1 moved into, or stayed at a wall in, a cell that it had not visited; at first none is visited
+    reward        collision by either -1.0, +1.0;  else new field +1.0, -0.1;  else -0.5, -0.1   (agent1, agent2)
+    end           by the clock alone, after `max_steps_in_episode` steps
+
+Version 1.
+"""
+
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import struct
+
+from jaxrl.core.env import StackedEnvironment
+from jaxrl.core.errors import UsageError
+from jaxrl.core.spaces import Discrete, MultiDiscrete
+from jaxrl.core.types import AgentId, Key, PolicyId
+
+PICTURE_SIZE = 300  # pixels along a picture's longer side, about
+EMPTY, VISITED, LINES = (250, 250, 247), (190, 218, 243), (206, 208, 206)  # red, green, blue
+EXPLORER, HUNTER, OUTLINE = (25, 98, 170), (226, 88, 34), (32, 36, 44)
+
+
+class State(struct.PyTreeNode):
+    positions: jax.Array  # i32[2]    the cells of agent1 and agent2, never the same one
+    visited: jax.Array  # u32[ceil(height * width / 32)]    bit c % 32 of word c // 32: agent1 has visited cell c
+    time: jax.Array  # i32[]    steps since the reset
+
+
+class Params(struct.PyTreeNode):
+    """Numbers of the task; every leaf may be traced and vmapped."""
+
+    max_steps_in_episode: int = 100  # the time limit: truncates, never terminates
+
+
+@dataclass(frozen=True)
+class MultiAgentArena(StackedEnvironment):
+    height: int = 10  # rows
+    width: int = 10  # columns
+
+    agents = ("agent1", "agent2")
+
+    def __post_init__(self):
+        if min(self.height, self.width) < 1 or self.num_cells < 2:
+            raise UsageError(
+                f"arena with height={self.height} and width={self.width}: both must be at least 1, "
+                "and two agents need at least 2 cells"
+            )
+
+    @property
+    def num_cells(self) -> int:
+        return self.height * self.width
+
+    @property
+    def default_params(self) -> Params:
+        return Params()
+
+    @property
+    def default_policies(self) -> dict[PolicyId, tuple[AgentId, ...]]:
+        return {"pol1": ("agent1",), "pol2": ("agent2",)}
+
+    def observation_space(self, agent: AgentId | None = None, params: Params | None = None) -> MultiDiscrete:
+        return MultiDiscrete((self.num_cells, self.num_cells))
+
+    def action_space(self, agent: AgentId | None = None, params: Params | None = None) -> Discrete:
+        return Discrete(4)
+
+    def reset_stacked(self, key: Key, params: Params) -> tuple[jax.Array, State]:
+        state = State(
+            positions=jnp.array([0, self.num_cells - 1], jnp.int32),
+            visited=jnp.zeros(-(-self.num_cells // 32), jnp.uint32),
+            time=jnp.zeros((), jnp.int32),
+        )
+        return observe(state.positions), state
+
+    def step_stacked(self, key: Key, state: State, action: jax.Array, params: Params) -> tuple:
+        return self.step_in_order(state, action, agent2_first=toss(key))
+
+    def step_in_order(self, state: State, action: jax.Array, agent2_first: jax.Array) -> tuple:
+        """`step_stacked` after the toss: all of the rules, and nothing random."""
+        targets = aim(state.positions, action, self.height, self.width)
+        # The barrier has the moves computed once: XLA on the CPU would repeat them in every result that reads them.
+        positions, collided = jax.lax.optimization_barrier(move(state.positions, targets, agent2_first))
+        visited, new_field = visit(state.visited, positions[0], ~collided[0])
+        rewards, metrics = reward(collided[0] | collided[1], new_field)
+        state = State(positions=positions, visited=visited, time=state.time + 1)
+        return observe(positions), state, rewards, jnp.zeros(2, bool), {"metrics": metrics}
+
+    def render(self, state: State, params: Params) -> jax.Array:
+        """u8[height * side + 1, width * side + 1, 3]: visited cells are tinted; a blue disc explores, a red square hunts."""
+        side = max(PICTURE_SIZE // max(self.height, self.width), 4)  # pixels of a cell, one of them the grid line
+        is_visited = unpack(state.visited, self.num_cells).reshape(self.height, self.width)
+        ground = jnp.where(is_visited[:, :, None], np.float32(VISITED), np.float32(EMPTY))
+        picture = jnp.repeat(jnp.repeat(ground, side, axis=0), side, axis=1)
+        picture = jnp.pad(picture, ((0, 1), (0, 1), (0, 0)))
+        y, x = np.mgrid[: picture.shape[0], : picture.shape[1]].astype(np.float32)
+        picture = _paint(picture, LINES, jnp.asarray((y % side == 0) | (x % side == 0), jnp.float32))
+        for agent, colour, distance in ((0, EXPLORER, _from_disc), (1, HUNTER, _from_square)):
+            row, column = jnp.divmod(state.positions[agent], self.width)
+            outside = distance(y - (row + 0.5) * side, x - (column + 0.5) * side, 0.34 * side)
+            picture = _paint(picture, OUTLINE, jnp.clip(0.5 + max(0.04 * side, 0.5) - outside, 0.0, 1.0))
+            picture = _paint(picture, colour, jnp.clip(0.5 - outside, 0.0, 1.0))
+        return jnp.round(picture).astype(jnp.uint8)
+
+
+def toss(key: Key) -> jax.Array:
+    """bool[]: a fair coin; True sends agent2 first."""
+    return jax.random.bits(key) >> 31 == 1
+
+
+def aim(positions: jax.Array, action: jax.Array, height: int, width: int) -> jax.Array:
+    """i32[2]: the cells that the actions lead to; against a wall that is the agent's own.
+
+    A target beyond the wall is nobody's cell, and the agent's own is not the other's: so clipping already here,
+    before `move` looks for collisions, changes nothing.
+    """
+    column = jax.lax.rem(positions, width)
+    up = (action == 0) & (positions >= width)
+    right = (action == 1) & (column < width - 1)
+    down = (action == 2) & (positions < (height - 1) * width)
+    left = (action == 3) & (column > 0)
+    up, right, down, left = (way.astype(jnp.int32) for way in (up, right, down, left))
+    return positions + (down - up) * width + (right - left)
+
+
+def move(positions: jax.Array, targets: jax.Array, agent2_first: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Both moves, the second in sight of the first: (positions i32[2], collided bool[2])."""
+    (here1, here2), (target1, target2) = positions, targets
+    ahead1 = jnp.where(target1 == here2, here1, target1)  # where each one gets to if it moves first
+    ahead2 = jnp.where(target2 == here1, here2, target2)
+    collided1 = target1 == jnp.where(agent2_first, ahead2, here2)
+    collided2 = target2 == jnp.where(agent2_first, here1, ahead1)
+    positions = jnp.stack([jnp.where(collided1, here1, target1), jnp.where(collided2, here2, target2)])
+    return positions, jnp.stack([collided1, collided2])
+
+
+def visit(visited: jax.Array, cell: jax.Array, moved: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """(`visited` with that cell if agent1 `moved`, whether it is a new field bool[])."""
+    words = jnp.arange(visited.shape[0], dtype=jnp.int32)
+    bit = jnp.uint32(1) << (cell & 31).astype(jnp.uint32)
+    bits = jnp.where((words == cell >> 5) & moved, bit, jnp.uint32(0))
+    return visited | bits, moved & jnp.all(visited & bits == 0)
+
+
+def unpack(visited: jax.Array, num_cells: int) -> jax.Array:
+    """bool[num_cells]: the visited cells one by one."""
+    bits = visited[:, None] >> np.arange(32, dtype=np.uint32)[None] & 1
+    return bits.reshape(-1)[:num_cells] == 1
+
+
+def reward(collision: jax.Array, new_field: jax.Array) -> tuple[jax.Array, dict[str, jax.Array]]:
+    """(rewards f32[2], metrics) of a step; a collision takes a new field's reward away."""
+    new_field = new_field & ~collision
+    reward1 = jnp.where(collision, -1.0, jnp.where(new_field, 1.0, -0.5))
+    reward2 = jnp.where(collision, 1.0, -0.1)
+    metrics = {
+        "new_fields_discovered": new_field.astype(jnp.float32),
+        "num_collisions": collision.astype(jnp.float32),
+    }
+    return jnp.stack([reward1, reward2]), metrics
+
+
+def observe(positions: jax.Array) -> jax.Array:
+    """i32[2, 2]: for each agent its own cell, then the other's."""
+    return jnp.stack([positions, positions[::-1]])
+
+
+def _from_disc(y: jax.Array, x: jax.Array, radius: float) -> jax.Array:
+    """Pixels to the edge of a disc about the origin, negative within."""
+    return jnp.hypot(y, x) - radius
+
+
+def _from_square(y: jax.Array, x: jax.Array, radius: float) -> jax.Array:
+    """Pixels to the edge of a square about the origin with rounded corners, negative within."""
+    corner = 0.25 * radius
+    y, x = (jnp.abs(away) - 0.9 * radius + corner for away in (y, x))
+    return jnp.hypot(jnp.maximum(y, 0), jnp.maximum(x, 0)) + jnp.minimum(jnp.maximum(y, x), 0) - corner
+
+
+def _paint(picture: jax.Array, colour: tuple[int, ...], coverage: jax.Array) -> jax.Array:
+    """`picture` f32[H, W, 3] with `colour` laid over it, as densely as `coverage` f32[H, W] in [0, 1] says."""
+    coverage = coverage[:, :, None]
+    return picture * (1 - coverage) + np.float32(colour)[None, None] * coverage

@@ -1,0 +1,148 @@
+"""CartPole-v1: keep a pole upright on a cart that is pushed left or right (Barto, Sutton & Anderson 1983).
+
+    action        0 pushes the cart to the left, 1 to the right
+    observation   cart position, m; its velocity, m/s; pole angle from upright, rad; its velocity, rad/s
+    reward        1.0 on every step, the one that falls included
+    end           terminated beyond `x_threshold` or `theta_threshold`; truncated after `max_steps_in_episode` steps
+
+The physics, its numbers and its Euler integration are those of Gymnasium's CartPole-v1.
+
+Version 1.
+"""
+
+import math
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import struct
+
+from jaxrl.core.env import Environment
+from jaxrl.core.spaces import Box, Discrete
+from jaxrl.core.types import Key
+
+UNBOUNDED = float(np.finfo(np.float32).max)
+
+PICTURE_HEIGHT, PICTURE_WIDTH = 200, 300  # pixels
+TRACK_LEVEL = 150  # pixels from the top
+MARGIN = 1.2  # the picture shows this many times the track between the thresholds
+SKY, GROUND, TRACK, LIMIT = (250, 250, 247), (232, 231, 224), (120, 124, 128), (205, 92, 80)  # red, green, blue
+CART, POLE, AXLE = (44, 62, 92), (224, 146, 46), (250, 250, 247)
+
+
+class State(struct.PyTreeNode):
+    # One leaf for the motion: it is the observation as it stands, and a scan carries one wide array faster than four.
+    motion: jax.Array  # f32[4]    x, m; x_dot, m/s; theta, rad from upright; theta_dot, rad/s
+    time: jax.Array  # i32[]    steps since the reset
+
+
+class Params(struct.PyTreeNode):
+    """Numbers of the physics and the task; every leaf may be traced and vmapped."""
+
+    gravity: float = 9.8  # m/s^2
+    cart_mass: float = 1.0  # kg
+    pole_mass: float = 0.1  # kg
+    pole_half_length: float = 0.5  # m
+    force: float = 10.0  # N, of a push
+    time_step: float = 0.02  # s
+    x_threshold: float = 2.4  # m, beyond it the episode terminates
+    theta_threshold: float = math.radians(12)  # rad, beyond it the episode terminates
+    start_range: float = 0.05  # the start is uniform within this, in every entry of the motion
+    max_steps_in_episode: int = 500  # the time limit: truncates, never terminates
+
+
+@dataclass(frozen=True)
+class CartPole(Environment):
+    @property
+    def default_params(self) -> Params:
+        return Params()
+
+    def observation_space(self, params: Params | None = None) -> Box:
+        """Twice the thresholds, so that the observation that ends an episode is inside; velocities are unbounded."""
+        params = self.default_params if params is None else params
+        high = (_number(2 * params.x_threshold), UNBOUNDED, _number(2 * params.theta_threshold), UNBOUNDED)
+        return Box(tuple(-bound for bound in high), high)
+
+    def action_space(self, params: Params | None = None) -> Discrete:
+        return Discrete(2)
+
+    def reset_env(self, key: Key, params: Params) -> tuple[jax.Array, State]:
+        motion = params.start_range * jax.random.uniform(key, (4,), minval=-1.0, maxval=1.0)
+        return motion, State(motion=motion, time=jnp.zeros((), jnp.int32))
+
+    def step_env(self, key: Key, state: State, action: jax.Array, params: Params) -> tuple:
+        force = jnp.where(action == 1, params.force, -params.force)
+        motion = integrate(state.motion, force, params)
+        state = State(motion=motion, time=state.time + 1)
+        return motion, state, jnp.ones(()), has_fallen(motion, params), {}
+
+    def render(self, state: State, params: Params) -> jax.Array:
+        """u8[200, 300, 3]: the cart on its track, its pole, and red posts at the thresholds of the position."""
+        metre = PICTURE_WIDTH / (2 * MARGIN * params.x_threshold)  # pixels
+        x, _, theta, _ = state.motion
+        cart_x, middle = PICTURE_WIDTH / 2 + x * metre, PICTURE_WIDTH / 2
+        axle = (cart_x, TRACK_LEVEL - 28.0)
+        length = 2 * params.pole_half_length * metre
+        tip = (axle[0] + length * jnp.sin(theta), axle[1] - length * jnp.cos(theta))
+        posts = [middle - params.x_threshold * metre, middle + params.x_threshold * metre]
+
+        picture = jnp.broadcast_to(np.float32(SKY), (PICTURE_HEIGHT, PICTURE_WIDTH, 3))
+        for start, end, radius, colour in (
+            ((0.0, TRACK_LEVEL + 100.0), (PICTURE_WIDTH, TRACK_LEVEL + 100.0), 100.0, GROUND),
+            ((0.0, TRACK_LEVEL), (PICTURE_WIDTH, TRACK_LEVEL), 1.0, TRACK),
+            *(((post, TRACK_LEVEL - 8.0), (post, TRACK_LEVEL + 8.0), 1.5, LIMIT) for post in posts),
+            ((cart_x - 14, TRACK_LEVEL - 5.0), (cart_x - 14, TRACK_LEVEL - 5.0), 5.0, TRACK),
+            ((cart_x + 14, TRACK_LEVEL - 5.0), (cart_x + 14, TRACK_LEVEL - 5.0), 5.0, TRACK),
+            ((cart_x - 18, TRACK_LEVEL - 18.0), (cart_x + 18, TRACK_LEVEL - 18.0), 9.0, CART),
+            (axle, tip, 4.0, POLE),
+            (axle, axle, 2.0, AXLE),
+        ):
+            picture = _stroke(picture, start, end, radius, colour)
+        return jnp.round(picture).astype(jnp.uint8)
+
+
+def integrate(motion: jax.Array, force: jax.Array, params: Params) -> jax.Array:
+    """The motion f32[4] one explicit Euler step later: positions by the old velocities."""
+    _, x_dot, _, theta_dot = motion
+    x_acceleration, theta_acceleration = accelerations(motion, force, params)
+    return motion + params.time_step * jnp.stack([x_dot, x_acceleration, theta_dot, theta_acceleration])
+
+
+def accelerations(motion: jax.Array, force: jax.Array, params: Params) -> tuple[jax.Array, jax.Array]:
+    """Of the cart, m/s^2, and of the pole's angle, rad/s^2, under `force` in N (Florian 2007, eqs. 23 and 24).
+
+        push    = (F + m l theta_dot^2 sin theta) / M                                        m pole, M pole and cart
+        theta'' = (g sin theta - cos theta push) / (l (4/3 - m cos^2 theta / M))             l half the pole
+        x''     = push - m l theta'' cos theta / M
+    """
+    _, _, theta, theta_dot = motion
+    sin, cos = jnp.sin(theta), jnp.cos(theta)
+    total_mass = params.cart_mass + params.pole_mass
+    moment = params.pole_mass * params.pole_half_length
+    push = (force + moment * theta_dot**2 * sin) / total_mass
+    inertia = params.pole_half_length * (4 / 3 - params.pole_mass * cos**2 / total_mass)
+    theta_acceleration = (params.gravity * sin - cos * push) / inertia
+    return push - moment * theta_acceleration * cos / total_mass, theta_acceleration
+
+
+def has_fallen(motion: jax.Array, params: Params) -> jax.Array:
+    """bool[]: the cart or the pole is beyond its threshold."""
+    x, _, theta, _ = motion
+    return (jnp.abs(x) > params.x_threshold) | (jnp.abs(theta) > params.theta_threshold)
+
+
+def _number(bound) -> float:
+    """A bound as a number; that of traced or stacked params is not one number, so nothing is promised for it."""
+    return UNBOUNDED if isinstance(bound, jax.core.Tracer) or np.ndim(bound) else float(bound)
+
+
+def _stroke(picture: jax.Array, start: tuple, end: tuple, radius: float, colour: tuple[int, ...]) -> jax.Array:
+    """`picture` f32[H, W, 3] with a line from `start` to `end`, (x, y) in pixels: all points within `radius` of it."""
+    y, x = np.mgrid[: picture.shape[0], : picture.shape[1]].astype(np.float32) + 0.5
+    along_x, along_y = end[0] - start[0], end[1] - start[1]
+    squared = jnp.maximum(along_x**2 + along_y**2, 1e-6)
+    share = jnp.clip(((x - start[0]) * along_x + (y - start[1]) * along_y) / squared, 0.0, 1.0)
+    distance = jnp.hypot(x - start[0] - share * along_x, y - start[1] - share * along_y)
+    coverage = jnp.clip(radius + 0.5 - distance, 0.0, 1.0)[:, :, None]
+    return picture * (1 - coverage) + np.float32(colour)[None, None] * coverage

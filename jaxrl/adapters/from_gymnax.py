@@ -1,0 +1,84 @@
+"""gymnax's environments (https://github.com/RobertTLange/gymnax, 1.0) as ours: `make("gymnax:Breakout-MinAtar")`.
+
+gymnax is imported here and nowhere else: it brings matplotlib, seaborn and gymnasium along.
+"""
+
+import inspect
+from collections.abc import Callable
+
+import gymnax
+import jax
+import jax.numpy as jnp
+import numpy as np
+from gymnax.environments import spaces as gymnax_spaces
+
+from jaxrl.core.env import Environment
+from jaxrl.core.errors import UsageError, unknown_name
+from jaxrl.core.spaces import Box, Discrete, Space
+
+
+def constructor(name: str) -> Callable[..., Environment]:
+    """The constructor of gymnax's environment `name`, with the arguments of gymnax's own class."""
+    if name not in gymnax.registered_envs:
+        raise unknown_name("gymnax environment", name, gymnax.registered_envs)
+
+    def construct(**args):
+        return GymnaxEnvironment(gymnax.make(name, **args)[0], name)
+
+    construct.__signature__ = inspect.signature(type(gymnax.make(name)[0]))
+    return construct
+
+
+class GymnaxEnvironment(Environment):
+    """One of gymnax's environments, with our spaces and constant array types.
+
+    gymnax counts time in `state.time` and leaves an environment's own final-reward bookkeeping as it is.
+    """
+
+    def __init__(self, env, name: str):
+        self.env = env
+        self._name = f"gymnax:{name}"
+
+    @property
+    def name(self) -> str:
+        return self._name
+
+    @property
+    def default_params(self):
+        return self.env.default_params
+
+    def observation_space(self, params=None) -> Space:
+        return convert_space(self.env.observation_space(self._params(params)), f"observation of {self.name}")
+
+    def action_space(self, params=None) -> Space:
+        return convert_space(self.env.action_space(self._params(params)), f"action of {self.name}")
+
+    def reset_env(self, key, params):
+        obs, state = self.env.reset_env(key, params)
+        return self._typed(obs, params), state
+
+    def step_env(self, key, state, action, params):
+        obs, state, reward, terminated, info = self.env.step_env(key, state, action, params)
+        return self._typed(obs, params), state, jnp.float32(reward), jnp.bool_(terminated), {}
+
+    def is_truncated(self, state, params) -> jax.Array:
+        return jnp.bool_(self.env.is_truncated(state, params))
+
+    def _typed(self, obs, params) -> jax.Array:
+        """Observations in the type their space declares; some environments give booleans for a Box of f32."""
+        space = self.env.observation_space(self._params(params))
+        return jnp.asarray(obs, space.dtype).reshape(space.shape)
+
+    def _params(self, params):
+        return self.env.default_params if params is None else params
+
+
+def convert_space(space, what: str) -> Space:
+    """gymnax's Discrete or Box as ours; gymnax's Dict and Tuple are refused, since no built-in model takes them."""
+    if isinstance(space, gymnax_spaces.Discrete):
+        return Discrete(space.n)
+    if isinstance(space, gymnax_spaces.Box):
+        with jax.ensure_compile_time_eval():  # bounds may be arrays made of params, which a space holds as numbers
+            low, high = np.asarray(space.low), np.asarray(space.high)
+        return Box(low, high, tuple(space.shape), np.dtype(space.dtype).name)
+    raise UsageError(f"{what}: gymnax's {type(space).__name__} space is not supported; allowed: Discrete, Box")

@@ -1,0 +1,1 @@
+"""What an environment is: spaces, the contract, the registry, and the check of the contract."""

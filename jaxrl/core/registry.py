@@ -1,0 +1,111 @@
+"""Environments by name: registered ones, those that installed packages announce, `module:Class`, and `scheme:NAME`.
+
+A package announces an environment by an entry point of the group `jaxrl.envs` (`arena = "envs.arena:MultiAgentArena"`),
+and a whole library's by one of the group `jaxrl.schemes`, which leads to a function from NAME to a constructor
+(`gymnax = "jaxrl.adapters.from_gymnax:constructor"`). Both are imported only when asked for.
+"""
+
+import dataclasses
+import importlib
+import importlib.util
+import inspect
+import math
+import sys
+from collections.abc import Callable
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any
+
+from jaxrl.core.errors import UsageError, unknown_name
+from jaxrl.core.types import PyTree
+
+_registered: dict[str, Callable[..., Any]] = {}
+
+
+def register(name: str, constructor: Callable[..., Any]) -> None:
+    """Makes `make(name, **args)` call `constructor(**args)`; a later registration of a name replaces the earlier."""
+    if ":" in name:
+        raise UsageError(f"environment name {name!r} must hold no ':'; that marks module:Class and scheme:NAME")
+    _registered[name] = constructor
+
+
+def names() -> list[str]:
+    """Every environment that is known by name, sorted."""
+    return sorted({*_registered, *(point.name for point in entry_points(group="jaxrl.envs"))})
+
+
+def make(name: str, **args) -> tuple[Any, PyTree]:
+    """Makes an environment by its name.
+
+    Args:
+        name: a registered or announced name (`arena`), `module:Class`, or `scheme:NAME` (`gymnax:Breakout-MinAtar`).
+        **args: the constructor's arguments, and numbers of its `params`, told apart by their names.
+
+    Returns:
+        (env, params).
+
+    Raises:
+        UsageError: unknown name or argument, with the nearest known one.
+    """
+    constructor = _constructor(name)
+    arguments = inspect.signature(constructor).parameters.values()
+    takes = [argument.name for argument in arguments if not argument.kind.name.startswith("VAR_")]
+    env = constructor(**{key: value for key, value in args.items() if key in takes})
+    params = env.default_params
+    known = [field.name for field in dataclasses.fields(params)] if dataclasses.is_dataclass(params) else []
+    numbers = {key: value for key, value in args.items() if key not in takes}
+    for key, value in numbers.items():
+        if key not in known:
+            raise unknown_name("argument", key, [*takes, *known], f"of environment {name!r}")
+        if not isinstance(value, int | float) or not math.isfinite(value):
+            raise UsageError(f"environment {name!r}: {key} must be a finite number, not {value!r}")
+    return env, dataclasses.replace(params, **numbers) if numbers else params
+
+
+def _constructor(name: str) -> Callable[..., Any]:
+    if name in _registered:
+        return _registered[name]
+    announced = {point.name: point for point in entry_points(group="jaxrl.envs")}
+    if name in announced:
+        return _load(announced[name])
+    head, colon, tail = str(name).partition(":")
+    schemes = {point.name: point for point in entry_points(group="jaxrl.schemes")}
+    if colon and head in schemes:
+        return _load(schemes[head])(tail)
+    if head and colon:
+        return _from_module(head, tail)
+    known = names()
+    if not known:
+        raise UsageError(f"unknown environment {name!r}: none is installed; run `pip install -e .` in the repository")
+    raise unknown_name("environment", name, [*known, *(f"{scheme}:NAME" for scheme in schemes), "module:Class"])
+
+
+def _from_module(module: str, attribute: str) -> Callable[..., Any]:
+    try:
+        return getattr(importlib.import_module(module), attribute)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{module}.".startswith(f"{error.name}."):
+            raise  # the module is there; something that it imports is not
+        raise UsageError(f"unknown environment '{module}:{attribute}': there is no module {error.name!r}") from None
+    except AttributeError:
+        public = [key for key in vars(importlib.import_module(module)) if not key.startswith("_")]
+        raise unknown_name("environment class", attribute, public, f"in module {module!r}") from None
+
+
+def _load(point: EntryPoint) -> Callable[..., Any]:
+    """The announced object; where another package of the same name hides it, the error says which file did."""
+    package = point.module.partition(".")[0]
+    try:
+        return point.load()
+    except (ModuleNotFoundError, AttributeError) as error:
+        if isinstance(error, ModuleNotFoundError):
+            hidden = f"{error.name}.".startswith(f"{package}.")
+        else:
+            hidden = error.obj is sys.modules.get(point.module)
+        if not hidden:
+            raise  # a mistake within the module that was meant
+        found = importlib.util.find_spec(package)
+        where = found and (found.origin or next(iter(found.submodule_search_locations or []), None))
+        raise UsageError(
+            f"environment {point.name!r} is announced as {point.value}, but the package {package!r} found is "
+            f"{where or 'none'}, which does not hold it: rename that one, or run from another folder"
+        ) from None

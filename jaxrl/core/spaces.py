@@ -1,0 +1,164 @@
+"""What an observation or an action may be: frozen and hashable, so that a space can be part of a static key."""
+
+import math
+import operator
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxrl.core.errors import UsageError
+from jaxrl.core.types import Key
+
+
+@dataclass(frozen=True)
+class Discrete:
+    """An integer in [0, n)."""
+
+    n: int
+
+    def __post_init__(self):
+        object.__setattr__(self, "n", _count(self.n, f"Discrete(n={self.n!r})"))
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return ()
+
+    @property
+    def dtype(self) -> np.dtype:
+        return np.dtype("int32")
+
+    def sample(self, key: Key) -> jax.Array:
+        """A uniform draw, i32[]."""
+        return jax.random.randint(key, (), 0, self.n)
+
+    def contains(self, value) -> jax.Array:
+        """bool[]: an integer scalar within the range."""
+        return _is_below(value, self.n, ())
+
+
+@dataclass(frozen=True)
+class MultiDiscrete:
+    """A vector of integers, entry i in [0, nvec[i])."""
+
+    nvec: tuple[int, ...]
+
+    def __post_init__(self):
+        what = f"MultiDiscrete(nvec={self.nvec!r})"
+        if np.ndim(self.nvec) != 1 or not len(self.nvec):
+            raise UsageError(f"{what}: nvec must be a row of one or more counts")
+        object.__setattr__(self, "nvec", tuple(_count(n, what) for n in self.nvec))
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return (len(self.nvec),)
+
+    @property
+    def dtype(self) -> np.dtype:
+        return np.dtype("int32")
+
+    def sample(self, key: Key) -> jax.Array:
+        """A uniform draw, i32[len(nvec)]."""
+        return jax.random.randint(key, self.shape, 0, np.asarray(self.nvec))
+
+    def contains(self, value) -> jax.Array:
+        """bool[]: integers of the right shape, each within its range."""
+        return _is_below(value, np.asarray(self.nvec), self.shape)
+
+
+@dataclass(frozen=True)
+class Box:
+    """Arrays of `shape` between `low` and `high`; each bound a number, or one per element (kept as nested tuples)."""
+
+    low: float | tuple
+    high: float | tuple
+    shape: tuple[int, ...] | None = None
+    dtype: str = "float32"
+
+    def __post_init__(self):
+        object.__setattr__(self, "shape", _shape(self.low, self.high, self.shape))
+        object.__setattr__(self, "dtype", np.dtype(self.dtype).name)
+        for bound in ("low", "high"):
+            object.__setattr__(self, bound, _freeze_bound(getattr(self, bound), self.shape, bound))
+        if np.any(np.asarray(self.low) > np.asarray(self.high)):
+            raise UsageError(f"Box low {self.low} is above high {self.high}")
+
+    @property
+    def size(self) -> int:
+        return math.prod(self.shape)
+
+    def sample(self, key: Key) -> jax.Array:
+        """A draw, uniform where both bounds are finite and standard normal, clipped, where one is not.
+
+        Integers are uniform between the bounds, both included.
+        """
+        low, high = (np.broadcast_to(np.asarray(bound, np.float64), self.shape) for bound in (self.low, self.high))
+        if np.issubdtype(self.dtype, np.integer):
+            least, most = max(np.iinfo(self.dtype).min, -(2**31)), min(np.iinfo(self.dtype).max, 2**31 - 2)
+            low, high = (np.clip(bound, least, most).astype(np.int64) for bound in (np.ceil(low), np.floor(high)))
+            return jax.random.randint(key, self.shape, low, high + 1).astype(self.dtype)
+        bounded = (low > -1e30) & (high < 1e30)  # wider than that, high - low overflows f32
+        uniform = jax.random.uniform(
+            key, self.shape, minval=np.where(bounded, low, 0.0), maxval=np.where(bounded, high, 1.0)
+        )
+        low, high = (np.clip(bound, -1e38, 1e38).astype(np.float32) for bound in (low, high))
+        normal = jnp.clip(jax.random.normal(key, self.shape), low, high)
+        return jnp.where(bounded, uniform, normal).astype(self.dtype)
+
+    def contains(self, value) -> jax.Array:
+        """bool[]: the right shape, within the bounds, no NaN."""
+        value = jnp.asarray(value)
+        if value.shape != self.shape:
+            return jnp.array(False)
+        return jnp.all((value >= jnp.asarray(self.low)) & (value <= jnp.asarray(self.high)))
+
+
+Space = Discrete | MultiDiscrete | Box
+
+
+def _is_below(value, n, shape: tuple[int, ...]) -> jax.Array:
+    """bool[]: integers of `shape` in [0, n); what the type alone tells is told without a trace."""
+    value = jnp.asarray(value)
+    if value.shape != shape or not jnp.issubdtype(value.dtype, jnp.integer):
+        return jnp.array(False)
+    return jnp.all((value >= 0) & (value < n))
+
+
+def _count(value, what: str) -> int:
+    try:
+        count = operator.index(value)
+    except TypeError:
+        raise UsageError(f"{what}: {value!r} is no whole number") from None
+    if count < 1:
+        raise UsageError(f"{what}: {value!r} must be at least 1")
+    return count
+
+
+def _shape(low, high, shape: tuple[int, ...] | None) -> tuple[int, ...]:
+    """`shape`, or where it is None that of both bounds together."""
+    try:
+        shape = np.broadcast_shapes(np.shape(low), np.shape(high)) if shape is None else shape
+        return tuple(operator.index(size) for size in shape)
+    except ValueError:
+        raise UsageError(f"Box low of shape {np.shape(low)} does not fit high of shape {np.shape(high)}") from None
+    except TypeError:
+        raise UsageError(f"Box shape must be a tuple of whole numbers, not {shape!r}") from None
+
+
+def _freeze_bound(bound, shape: tuple[int, ...], name: str):
+    """One number where all elements agree, nested tuples otherwise."""
+    array = np.asarray(bound, np.float64)
+    if np.isnan(array).any():
+        raise UsageError(f"Box {name} holds NaN: {bound}")
+    try:
+        array = np.broadcast_to(array, shape)
+    except ValueError:
+        raise UsageError(f"Box {name} of shape {array.shape} does not fit shape {shape}") from None
+    if array.size == 0 or (array == array.flat[0]).all():
+        return float(array.flat[0]) if array.size else 0.0
+    return _tuples(array.tolist())
+
+
+def _tuples(value):
+    return tuple(_tuples(part) for part in value) if isinstance(value, list) else value

@@ -1,0 +1,128 @@
+"""Statistics of finished episodes: what runs along with each environment, and what is said of those that ended."""
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+
+from jaxrl.core.env import restart
+
+
+class Episodes(struct.PyTreeNode):
+    """Episodes, finished or running, one for each entry of the leading axes."""
+
+    returns: jax.Array  # f32[..., M]  undiscounted, by agent
+    length: jax.Array  # i32[...]  environment steps
+    metrics: dict[str, jax.Array]  # {name: f32[...]}  the sums of `info["metrics"]`
+
+
+class Spread(struct.PyTreeNode):
+    """Of a number per episode; all three are meaningless where the count beside them is 0."""
+
+    sum: jax.Array  # f32[]
+    min: jax.Array  # f32[]
+    max: jax.Array  # f32[]
+
+
+class Summary(struct.PyTreeNode):
+    """Of `count` finished episodes."""
+
+    count: jax.Array  # i32[]
+    episode_return: Spread  # summed over agents
+    episode_len: Spread
+    agent_returns: jax.Array  # f32[M]  sums over the episodes
+    custom_metrics: dict[str, Spread]
+
+
+class Window(struct.PyTreeNode):
+    """The last finished episodes, oldest first, at the end of the buffer."""
+
+    episodes: Episodes  # [W, ...]
+    count: jax.Array  # i32[]  how many entries hold an episode, at most W
+
+
+class EpisodeMetrics(struct.PyTreeNode):
+    """What one iteration reports."""
+
+    iteration: Summary  # the episodes that ended in this iteration
+    recent: Summary  # the last W, or all of this iteration's if those are more
+
+
+def no_episodes(num_agents: int, metrics: tuple[str, ...], *shape: int) -> Episodes:
+    """Episodes of zero length."""
+    return Episodes(
+        returns=jnp.zeros((*shape, num_agents)),
+        length=jnp.zeros(shape, jnp.int32),
+        metrics={name: jnp.zeros(shape) for name in metrics},
+    )
+
+
+def advance(running: Episodes, rewards: jax.Array, metrics: dict[str, jax.Array], over: jax.Array):
+    """One step of one environment.
+
+    Args:
+        rewards: f32[M].
+        metrics: {name: f32[]}.
+        over: bool[].
+
+    Returns:
+        (running, reached): the episode that goes on, zero where one ended, and the episode as this step left it.
+    """
+    reached = Episodes(
+        returns=running.returns + rewards,
+        length=running.length + 1,
+        metrics={name: running.metrics[name] + value for name, value in metrics.items()},
+    )
+    return restart(over, jax.tree.map(jnp.zeros_like, reached), reached), reached
+
+
+def summarise(episodes: Episodes, mask: jax.Array) -> Summary:
+    """Of the episodes where `mask`, bool[...], is set."""
+    returns = jnp.where(mask[..., None], episodes.returns, 0.0)
+    return Summary(
+        count=jnp.sum(mask, dtype=jnp.int32),
+        episode_return=_spread(jnp.sum(episodes.returns, -1), mask),
+        episode_len=_spread(episodes.length.astype(jnp.float32), mask),
+        agent_returns=jnp.sum(returns.reshape(-1, returns.shape[-1]), axis=0),
+        custom_metrics={name: _spread(values, mask) for name, values in episodes.metrics.items()},
+    )
+
+
+def report(window: Window, reached: Episodes, over: jax.Array) -> tuple[Window, EpisodeMetrics]:
+    """Adds an iteration's finished episodes to the window and sums both up.
+
+    Args:
+        reached: Episodes [T, E] as each step left them.
+        over: bool[T, E], whether that step ended them.
+    """
+    iteration = summarise(reached, over)
+    window = _push(window, jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), reached), over.reshape(-1))
+    size = window.episodes.length.shape[0]
+    recent = summarise(window.episodes, jnp.arange(size) >= size - window.count)
+    more = iteration.count > size
+    recent = jax.tree.map(lambda ours, last: jnp.where(more, ours, last), iteration, recent)
+    return window, EpisodeMetrics(iteration=iteration, recent=recent)
+
+
+def _push(window: Window, reached: Episodes, over: jax.Array) -> Window:
+    """The window after the episodes [R] where `over`; found by binary search in their running count, not by a sort."""
+    size = window.episodes.length.shape[0]
+    running_count = jnp.cumsum(over.astype(jnp.int32))
+    total = running_count[-1]
+    # Entry i of the new window is the (total - size + i + 1)-th that ended now, or an older one further on.
+    rank = total - size + 1 + jnp.arange(size)
+    row = jnp.clip(jnp.searchsorted(running_count, rank), 0, over.shape[0] - 1)
+    older = jnp.clip(jnp.arange(size) + total, 0, size - 1)
+    episodes = jax.tree.map(
+        lambda new, old: jnp.where((rank >= 1).reshape(-1, *[1] * (new.ndim - 1)), new[row], old[older]),
+        reached,
+        window.episodes,
+    )
+    return Window(episodes, jnp.minimum(window.count + total, size))
+
+
+def _spread(values: jax.Array, mask: jax.Array) -> Spread:
+    return Spread(
+        sum=jnp.sum(jnp.where(mask, values, 0.0)),
+        min=jnp.min(jnp.where(mask, values, jnp.inf)),
+        max=jnp.max(jnp.where(mask, values, -jnp.inf)),
+    )

@@ -1,0 +1,171 @@
+"""M agents of N policies: who plays whom, policies of one shape stacked, and the way of arrays between the two."""
+
+import dataclasses
+import inspect
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxrl.core.env import MultiAgentEnvironment, is_stacked
+from jaxrl.core.errors import UsageError, unknown_name
+from jaxrl.core.spaces import Space
+from jaxrl.core.types import DEFAULT_POLICY, AgentId, PolicyId, PyTree
+
+PolicyMap = dict[PolicyId, tuple[AgentId, ...]]
+
+
+def resolve_policies(
+    env: MultiAgentEnvironment, policies: str | Mapping[PolicyId, tuple] | Callable[[AgentId], PolicyId] | None
+) -> PolicyMap:
+    """Which policy plays which agents.
+
+    Args:
+        policies: None (the environment's own choice), "shared" (one policy for all), "per-agent" (one each, named as
+            its agent), a mapping {policy: agents}, or a function from agent to policy, asked once for each agent.
+
+    Raises:
+        UsageError: an agent forgotten, named twice, or unknown; agents of different spaces in one policy.
+    """
+    if policies is None:
+        policies = env.default_policies
+    elif policies == "shared":
+        policies = {DEFAULT_POLICY: env.agents}
+    elif policies == "per-agent":
+        policies = {agent: (agent,) for agent in env.agents}
+    elif callable(policies):
+        policies = _ask(policies, env.agents)
+    elif not isinstance(policies, Mapping):
+        raise UsageError(f"policies={policies!r}: allowed are 'shared', 'per-agent', {{policy: agents}}, a function")
+    resolved = {str(policy): _agent_tuple(policy, agents) for policy, agents in policies.items()}
+    _check_cover(env, resolved)
+    for policy, agents in resolved.items():
+        _check_spaces(env, policy, agents)
+    return resolved
+
+
+@dataclass(frozen=True)
+class PolicyGroup:
+    """N policies alike in spaces, number of agents and structure: their arrays are stacked, [N, ...]."""
+
+    policies: tuple[PolicyId, ...]  # N
+    agents: tuple[tuple[AgentId, ...], ...]  # N x M
+    observation_space: Space
+    action_space: Space
+    structure: Hashable  # whatever else has to be equal: the model, the learner's sizes
+
+
+@dataclass(frozen=True)
+class Grouping:
+    """All the groups of a run. Values "by group" are tuples with one entry, [N, E, M, ...], for each."""
+
+    agents: tuple[AgentId, ...]  # the environment's order
+    policies: tuple[PolicyId, ...]  # the policy map's order
+    groups: tuple[PolicyGroup, ...]
+    stacked: bool  # whether the environment's own observations and actions are arrays [E, M, ...], not dicts
+
+    def gather(self, values: PyTree) -> tuple[PyTree, ...]:
+        """The environment's values, arrays [E, M_all, ...] or a dict of [E, ...] by agent, by group."""
+        return tuple(self._gather(group, values) for group in self.groups)
+
+    def scatter(self, values: tuple[PyTree, ...]) -> PyTree:
+        """Values by group in the environment's own form: the inverse of `gather`."""
+        if not self.stacked:
+            return {
+                agent: jax.tree.map(lambda leaf, i=i, j=j: leaf[i, :, j], value)
+                for group, value in zip(self.groups, values, strict=True)
+                for i, agents in enumerate(group.agents)
+                for j, agent in enumerate(agents)
+            }
+        order = [agent for group in self.groups for agents in group.agents for agent in agents]
+        inverse = np.array([order.index(agent) for agent in self.agents])
+        return jax.tree.map(lambda *leaves: jnp.concatenate([_rows(leaf) for leaf in leaves], 1)[:, inverse], *values)
+
+    def locate(self, policy: PolicyId) -> tuple[int, int]:
+        """(index of its group, index within the group)."""
+        for g, group in enumerate(self.groups):
+            if policy in group.policies:
+                return g, group.policies.index(policy)
+        raise unknown_name("policy", policy, self.policies)
+
+    def _gather(self, group: PolicyGroup, values: PyTree) -> PyTree:
+        if isinstance(values, dict):
+            stacked = [
+                jax.tree.map(lambda *x: jnp.stack(x, 1), *(values[a] for a in agents)) for agents in group.agents
+            ]
+            return jax.tree.map(lambda *leaves: jnp.stack(leaves), *stacked)
+        index = np.array([[self.agents.index(agent) for agent in agents] for agents in group.agents])
+        return jax.tree.map(lambda leaf: jnp.moveaxis(leaf[:, index], 1, 0), values)
+
+
+def group_policies(
+    env: MultiAgentEnvironment,
+    params: PyTree,
+    policies: PolicyMap,
+    structure: Callable[[PolicyId, Space, Space], Hashable],
+) -> Grouping:
+    """Puts policies of equal spaces, number of agents and `structure(policy, observation, action space)` together."""
+    groups: dict[Hashable, PolicyGroup] = {}
+    for policy, agents in policies.items():
+        spaces = env.observation_space(agents[0], params), env.action_space(agents[0], params)
+        likeness = structure(policy, *spaces)
+        key = (len(agents), *spaces, likeness)
+        group = groups.get(key, PolicyGroup((), (), *spaces, likeness))
+        groups[key] = dataclasses.replace(
+            group, policies=(*group.policies, policy), agents=(*group.agents, tuple(agents))
+        )
+    return Grouping(tuple(env.agents), tuple(policies), tuple(groups.values()), is_stacked(env))
+
+
+def _rows(leaf: jax.Array) -> jax.Array:
+    """[N, E, M, ...] -> [E, N*M, ...]."""
+    return jnp.moveaxis(leaf, 0, 1).reshape(leaf.shape[1], -1, *leaf.shape[3:])
+
+
+def _ask(mapping: Callable, agents: tuple[AgentId, ...]) -> dict[PolicyId, list[AgentId]]:
+    """The policy of each agent from the user's function, asked once."""
+    try:
+        inspect.signature(mapping).bind(agents[0])
+    except TypeError:
+        raise UsageError(
+            f"policy mapping function {getattr(mapping, '__name__', mapping)!r} must take the agent id alone: the map "
+            "is part of the compiled program, so there is no episode to ask"
+        ) from None
+    policies: dict[PolicyId, list[AgentId]] = {}
+    for agent in agents:
+        policies.setdefault(mapping(agent), []).append(agent)
+    return policies
+
+
+def _agent_tuple(policy: PolicyId, agents) -> tuple[AgentId, ...]:
+    if isinstance(agents, str) or not agents:
+        raise UsageError(f"policy {policy!r} must name a list of one or more agents, not {agents!r}")
+    return tuple(agents)
+
+
+def _check_cover(env: MultiAgentEnvironment, policies: PolicyMap) -> None:
+    """Every agent in exactly one policy, and no other names."""
+    owner: dict[AgentId, PolicyId] = {}
+    for policy, agents in policies.items():
+        for agent in agents:
+            if agent not in env.agents:
+                raise unknown_name("agent", agent, env.agents, f"in policy {policy!r}")
+            if agent in owner:
+                raise UsageError(f"agent {agent!r} is named twice: in policy {owner[agent]!r} and in {policy!r}")
+            owner[agent] = policy
+    forgotten = [agent for agent in env.agents if agent not in owner]
+    if forgotten:
+        raise UsageError(f"no policy plays agent {', '.join(map(repr, forgotten))}; the policies are {policies}")
+
+
+def _check_spaces(env: MultiAgentEnvironment, policy: PolicyId, agents: tuple[AgentId, ...]) -> None:
+    for what in ("observation_space", "action_space"):
+        first, *rest = agents
+        for agent in rest:
+            ours, others = getattr(env, what)(first), getattr(env, what)(agent)
+            if ours != others:
+                raise UsageError(
+                    f"policy {policy!r} joins agents of different {what}: {first!r} has {ours}, {agent!r} has {others}"
+                )

@@ -1,0 +1,179 @@
+"""E environments played for T steps by their policies, in one scan."""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+
+from jaxrl.core.env import MultiAgentEnvironment, raw_reset, raw_step, restart
+from jaxrl.core.types import Key, PyTree
+from jaxrl.loop.episodes import Episodes, advance, no_episodes
+from jaxrl.loop.policies import Grouping
+from jaxrl.models.model import Model
+from jaxrl.ops.distributions import Distribution
+
+
+class Worlds(struct.PyTreeNode):
+    """The environments between two rollouts."""
+
+    state: PyTree  # [E, ...]
+    obs: tuple[PyTree, ...]  # by group, [N, E, M, ...]
+    running: Episodes  # [E]
+
+
+class Trajectory(struct.PyTreeNode):
+    """What the policies of one group did: [T, N, E, M, ...]."""
+
+    obs: PyTree
+    action: PyTree
+    distribution: Distribution  # that the action was drawn from
+    value: jax.Array  # f32  V(s[t])
+    next_value: jax.Array  # f32  V(s'[t]), s' before any reset; unspecified where `terminated`
+    reward: jax.Array  # f32
+    terminated: jax.Array  # bool
+    ended: jax.Array  # bool  terminated or truncated
+    active: jax.Array  # bool  the agent acted; rows without it count for nothing
+
+
+class Rollout(struct.PyTreeNode):
+    """T steps of all environments."""
+
+    trajectories: tuple[Trajectory, ...]  # by group
+    reached: Episodes  # [T, E]  as each step left them
+    over: jax.Array  # bool[T, E]  whether that step ended them
+    agent_steps: jax.Array  # i32[M_all]  rows in which each agent acted
+
+
+class Stage(NamedTuple):
+    """Who plays where: everything static that a rollout needs."""
+
+    env: MultiAgentEnvironment
+    grouping: Grouping
+    models: tuple[Model, ...]  # by group
+    metrics: tuple[str, ...]  # the names in info["metrics"]
+
+
+def episode_metrics(env: MultiAgentEnvironment, params: PyTree) -> tuple[str, ...]:
+    """The names in the environment's info["metrics"], found without computing anything."""
+
+    def one_step(key):
+        _, state = raw_reset(env, key, params)
+        action = {agent: env.action_space(agent, params).sample(key) for agent in env.agents}
+        return raw_step(env, key, state, action, params).info.get("metrics", {})
+
+    return tuple(jax.eval_shape(one_step, jax.random.key(0)))
+
+
+def open_worlds(stage: Stage, key: Key, env_index: jax.Array, env_params: PyTree) -> Worlds:
+    """Every environment at the start of its first episode; `env_index` i32[E] are their global indices."""
+    keys = jax.vmap(lambda index: jax.random.fold_in(key, index))(env_index)
+    obs, state = jax.vmap(lambda key: raw_reset(stage.env, key, env_params))(keys)
+    running = no_episodes(len(stage.grouping.agents), stage.metrics, env_index.shape[0])
+    return Worlds(state, stage.grouping.gather(obs), running)
+
+
+def play(
+    stage: Stage,
+    params: tuple[PyTree, ...],
+    worlds: Worlds,
+    key: Key,
+    env_index: jax.Array,
+    num_steps: int,
+    env_params: PyTree,
+) -> tuple[Worlds, Rollout]:
+    """Plays `num_steps` steps.
+
+    Args:
+        params: the acting parameters by group, [N, ...].
+        key: folded once with each environment's global index; all its draws follow as one block, so that the numbers
+            do not depend on which environments share a device.
+        env_index: i32[E].
+    """
+
+    def step(worlds, keys):
+        return _step(stage, params, worlds, keys, env_params)
+
+    env_keys = jax.vmap(lambda index: jax.random.fold_in(key, index))(env_index)
+    draws = jax.vmap(lambda key: jax.random.split(key, (num_steps, 2 + len(stage.grouping.agents))))(env_keys)
+    worlds, (trajectories, truncated, reached, over) = jax.lax.scan(step, worlds, jnp.moveaxis(draws, 1, 0))
+    bootstrap = _values(stage, params, worlds.obs)
+    trajectories = tuple(map(_with_next_values, trajectories, truncated, bootstrap))
+    return worlds, Rollout(trajectories, reached, over, _agent_steps(stage.grouping, trajectories))
+
+
+def _step(stage: Stage, params: tuple, worlds: Worlds, keys: Key, env_params: PyTree):
+    """One step of all environments; keys [E, 2 + M_all]: for the step, for the reset, for each agent's action."""
+    grouping = stage.grouping
+    acted = list(map(_act, stage.models, params, worlds.obs, grouping.gather(keys[:, 2:])))
+    actions = grouping.scatter(tuple(action for action, _, _ in acted))
+    raw = jax.vmap(lambda key, state, action: raw_step(stage.env, key, state, action, env_params))(
+        keys[:, 0], worlds.state, actions
+    )
+    final_obs = grouping.gather(raw.obs)
+    fresh_obs, fresh_state = jax.vmap(lambda key: raw_reset(stage.env, key, env_params))(keys[:, 1])
+    obs, state = jax.vmap(restart)(raw.over, (fresh_obs, fresh_state), (raw.obs, raw.state))
+    running, reached = jax.vmap(advance)(worlds.running, raw.reward, _metrics(stage, raw.info), raw.over)
+
+    by_group = map(grouping.gather, (raw.reward, raw.terminated, raw.truncated, raw.active))
+    reward, terminated, truncated, active = by_group
+    final_values = _values_where_any(stage, params, final_obs, raw.truncated)
+    trajectories = tuple(
+        Trajectory(
+            obs=worlds.obs[g],
+            action=action,
+            distribution=distribution,
+            value=value,
+            next_value=final_values[g],
+            reward=reward[g],
+            terminated=terminated[g],
+            ended=terminated[g] | truncated[g] | ~active[g],
+            active=active[g],
+        )
+        for g, (action, distribution, value) in enumerate(acted)
+    )
+    return Worlds(state, grouping.gather(obs), running), (trajectories, truncated, reached, raw.over)
+
+
+def _act(model: Model, params: PyTree, obs: PyTree, keys: Key) -> tuple[PyTree, Distribution, jax.Array]:
+    """(action, distribution, value), each [N, E, M, ...]; keys [N, E, M]."""
+    distribution, value = jax.vmap(model.apply)(params, obs)
+    sample = jax.vmap(jax.vmap(jax.vmap(lambda key, distribution: distribution.sample(key))))
+    return sample(keys, distribution), distribution, value
+
+
+def _values(stage: Stage, params: tuple, obs: tuple) -> tuple[jax.Array, ...]:
+    """V by group, f32[N, E, M]."""
+    return tuple(
+        jax.vmap(model.apply)(group_params, group_obs)[1]
+        for model, group_params, group_obs in zip(stage.models, params, obs, strict=True)
+    )
+
+
+def _values_where_any(stage: Stage, params: tuple, obs: tuple, needed: jax.Array) -> tuple[jax.Array, ...]:
+    """V by group if any entry of `needed` is set, else zeros: most steps end no episode by the clock."""
+    shapes = jax.eval_shape(lambda: _values(stage, params, obs))
+    return jax.lax.cond(
+        jnp.any(needed),
+        lambda: _values(stage, params, obs),
+        lambda: tuple(jnp.zeros(shape.shape, shape.dtype) for shape in shapes),
+    )
+
+
+def _with_next_values(trajectory: Trajectory, truncated: jax.Array, bootstrap: jax.Array) -> Trajectory:
+    """V(s'[t]) is V(s[t+1]), computed anyway, but where the clock ended the episode and s[t+1] is another's first."""
+    following = jnp.concatenate([trajectory.value[1:], bootstrap[None]])
+    return trajectory.replace(next_value=jnp.where(truncated, trajectory.next_value, following))
+
+
+def _metrics(stage: Stage, info: dict) -> dict[str, jax.Array]:
+    return {name: info["metrics"][name].astype(jnp.float32) for name in stage.metrics}
+
+
+def _agent_steps(grouping: Grouping, trajectories: tuple[Trajectory, ...]) -> jax.Array:
+    """How many rows each agent acted in, i32[M_all]."""
+    counts = {}
+    for group, trajectory in zip(grouping.groups, trajectories, strict=True):
+        rows = jnp.sum(trajectory.active, axis=(0, 2), dtype=jnp.int32)  # [N, M]
+        counts |= {agent: rows[i, j] for i, agents in enumerate(group.agents) for j, agent in enumerate(agents)}
+    return jnp.stack([counts[agent] for agent in grouping.agents])

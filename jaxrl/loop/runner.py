@@ -1,0 +1,63 @@
+"""The resumable state of training, and what an algorithm has to give for a run."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+from flax import struct
+
+from jaxrl.core.env import MultiAgentEnvironment
+from jaxrl.core.types import Key, PolicyId, PyTree
+from jaxrl.loop.episodes import EpisodeMetrics, Window
+from jaxrl.loop.policies import Grouping
+from jaxrl.loop.rollout import Rollout, Worlds
+
+
+class Runner(struct.PyTreeNode):
+    """Everything that training needs to go on, arrays only."""
+
+    key: Key  # the run's key; each update folds its own number in
+    num_updates: jax.Array  # i32[]  updates done
+    learners: tuple[PyTree, ...]  # by group: the algorithm's own, with `params`, [N, ...]
+    worlds: Worlds
+    window: Window  # the last finished episodes
+
+
+class Metrics(struct.PyTreeNode):
+    """What one update reports; all of it on the device."""
+
+    episodes: EpisodeMetrics
+    agent_steps: jax.Array  # i32[M_all]  steps in which each agent acted
+    learners: tuple[dict[str, jax.Array], ...]  # by group: {name: f32[N]}
+
+
+@dataclass(frozen=True)
+class Algorithm:
+    """An algorithm over one environment: an initial state and an update made of two halves, all pure.
+
+    init(key, hypers=None, env_params=None) -> Runner
+    collect(runner, params=None, env_params=None) -> (runner, rollout); params: who acts, by group, default the learners'
+    learn(runner, rollout, hypers=None) -> (runner, Metrics)
+
+    `hypers` is {policy: numbers}, and None stands for the configuration's own.
+    """
+
+    init: Callable[..., Runner]
+    collect: Callable[..., tuple[Runner, Rollout]]
+    learn: Callable[..., tuple[Runner, Metrics]]
+    env: MultiAgentEnvironment
+    env_params: PyTree
+    grouping: Grouping
+    models: tuple[Any, ...]  # by group
+    num_env_steps: int  # environment steps of one update
+    trained: tuple[PolicyId, ...]
+
+    def update(self, runner: Runner, hypers: PyTree = None, env_params: PyTree = None) -> tuple[Runner, Metrics]:
+        runner, rollout = self.collect(runner, env_params=env_params)
+        return self.learn(runner, rollout, hypers)
+
+    def policy_params(self, runner: Runner, policy: PolicyId) -> PyTree:
+        """The parameters of one policy, without the stack."""
+        group, index = self.grouping.locate(policy)
+        return jax.tree.map(lambda leaf: leaf[index], runner.learners[group].params)

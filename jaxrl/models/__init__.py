@@ -1,0 +1,1 @@
+"""The model contract and the built-in models."""

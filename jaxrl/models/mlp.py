@@ -1,0 +1,133 @@
+"""The fully connected network of RLlib's default: tanh layers, with or without a value network of its own."""
+
+import functools
+import itertools
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxrl.core.spaces import Box, Discrete, MultiDiscrete, Space
+from jaxrl.core.types import Key, PyTree
+from jaxrl.ops.distributions import Distribution, from_logits, num_logits
+
+ACTIVATIONS: dict[str, Callable] = {
+    "tanh": jnp.tanh,
+    "relu": jax.nn.relu,
+    "elu": jax.nn.elu,
+    "gelu": jax.nn.gelu,
+    "silu": jax.nn.silu,
+    "linear": lambda x: x,
+}
+INITIALIZERS = ("uniform", "orthogonal")
+
+
+@dataclass(frozen=True)
+class MLP:
+    """Observations through `hiddens` to the logits of a distribution and a value.
+
+    Integers of Discrete and MultiDiscrete observations are looked up in the first layer, which is the one-hot
+    product without the product; Box observations are flattened.
+
+    initializer:
+        "uniform"     weights and biases U(-1/sqrt(fan_in), 1/sqrt(fan_in)): PyTorch's, and so RLlib's, default
+        "orthogonal"  gain sqrt(2), 0.01 for the logits, 1 for the value, biases 0 (Andrychowicz et al. 2021)
+    """
+
+    observation_space: Space
+    action_space: Space
+    hiddens: tuple[int, ...] = (256, 256)
+    activation: str = "tanh"
+    vf_share_layers: bool = False
+    initializer: str = "uniform"
+
+    def init(self, key: Key) -> PyTree:
+        """{"policy": layers, "value": layers}, and "shared" layers below both with `vf_share_layers`.
+
+        Layers are a list of {"kernel": f32[in, out], "bias": f32[out]}.
+        """
+        shapes = self._shapes()
+        sizes = [(inputs + 1) * outputs for layers in shapes.values() for inputs, outputs in layers]
+        draw = (
+            jax.random.normal if self.initializer == "orthogonal" else functools.partial(jax.random.uniform, minval=-1)
+        )
+        noise = iter(jnp.split(draw(key, (sum(sizes),)), np.cumsum(sizes)[:-1]))  # one draw: each costs compile time
+        heads = {"policy": 0.01, "value": 1.0, "shared": math.sqrt(2)}
+        return {
+            part: [
+                _layer(next(noise), shape, heads[part] if i == len(layers) - 1 else math.sqrt(2), self.initializer)
+                for i, shape in enumerate(layers)
+            ]
+            for part, layers in shapes.items()
+        }
+
+    def apply(self, params: PyTree, obs: jax.Array) -> tuple[Distribution, jax.Array]:
+        """obs `[..., *observation_space.shape]` to (distribution [...], value f32[...])."""
+        if self.vf_share_layers and self.hiddens:
+            obs = ACTIVATIONS[self.activation](self._network(params["shared"], obs, is_input=True))
+        is_input = not (self.vf_share_layers and self.hiddens)
+        logits, value = (self._network(params[part], obs, is_input=is_input) for part in ("policy", "value"))
+        return from_logits(self.action_space, logits), value[..., 0]
+
+    def _shapes(self) -> dict[str, list[tuple[int, int]]]:
+        """(in, out) of every layer of every part."""
+        sizes = (input_size(self.observation_space), *self.hiddens)
+        below = list(itertools.pairwise(sizes))
+        outputs = {"policy": num_logits(self.action_space), "value": 1}
+        if self.vf_share_layers:
+            return {"shared": below, **{part: [(sizes[-1], size)] for part, size in outputs.items()}}
+        return {part: [*below, (sizes[-1], size)] for part, size in outputs.items()}
+
+    def _network(self, layers: list[dict[str, jax.Array]], inputs: jax.Array, *, is_input: bool) -> jax.Array:
+        """Layers with the activation between them, none after the last; `is_input`: the first one reads observations."""
+        activation = ACTIVATIONS[self.activation]
+        for i, layer in enumerate(layers):
+            if i == 0 and is_input:
+                inputs = _read(self.observation_space, layer["kernel"], inputs)
+            else:
+                inputs = activation(inputs) if i > 0 else inputs
+                inputs = inputs @ layer["kernel"]
+            inputs = inputs + layer["bias"].reshape((1,) * (inputs.ndim - 1) + (-1,))
+        return inputs
+
+
+def input_size(space: Space) -> int:
+    """The inputs that an observation stands for: one for each category, or for each element of a Box."""
+    match space:
+        case Discrete(n):
+            return n
+        case MultiDiscrete(nvec):
+            return sum(nvec)
+        case Box():
+            return space.size
+
+
+def _layer(noise: jax.Array, shape: tuple[int, int], gain: float, initializer: str) -> dict[str, jax.Array]:
+    """A layer from (in + 1) * out random numbers: standard normal for "orthogonal", else uniform in [-1, 1)."""
+    kernel, bias = noise[: math.prod(shape)].reshape(shape), noise[math.prod(shape) :]
+    if initializer == "orthogonal":
+        tall = kernel if shape[0] >= shape[1] else kernel.T
+        q, r = jnp.linalg.qr(tall)
+        q = q * jnp.sign(jnp.diag(r)).reshape(1, -1)  # makes the draw uniform (Mezzadri 2007)
+        return {"kernel": gain * (q if shape[0] >= shape[1] else q.T), "bias": jnp.zeros(shape[1])}
+    bound = 1 / math.sqrt(shape[0])
+    return {"kernel": bound * kernel, "bias": bound * bias}
+
+
+def _read(space: Space, kernel: jax.Array, obs: jax.Array) -> jax.Array:
+    """The product of the encoded observation and the first layer's kernel, f32[..., out]."""
+    if isinstance(space, Box):
+        flat = obs.reshape(*obs.shape[: obs.ndim - len(space.shape)], space.size)
+        return flat.astype(kernel.dtype) @ kernel
+    if isinstance(space, Discrete):
+        return lookup(kernel, obs[..., None])
+    offsets = np.cumsum((0, *space.nvec[:-1]), dtype=np.int32)
+    return lookup(kernel, obs + offsets.reshape((1,) * (obs.ndim - 1) + (-1,)))
+
+
+def lookup(kernel: jax.Array, index: jax.Array) -> jax.Array:
+    """The sum of the rows of `kernel` that `index` i32[..., K] names, f32[..., out]."""
+    return jnp.sum(kernel[index], axis=-2)

@@ -1,0 +1,1 @@
+"""Arithmetic that knows arrays and never an environment."""

@@ -1,0 +1,70 @@
+"""Advantages and their standardisation."""
+
+import chex
+import jax
+import jax.numpy as jnp
+
+
+def gae(
+    rewards: jax.Array,
+    values: jax.Array,
+    next_values: jax.Array,
+    terminated: jax.Array,
+    ended: jax.Array,
+    *,
+    gamma: jax.Array | float,
+    lambda_: jax.Array | float,
+) -> tuple[jax.Array, jax.Array]:
+    """Generalised advantage estimation (Schulman et al. 2016, eq. 16).
+
+        delta[t] = r[t] + gamma (1 - terminated[t]) V(s'[t]) - V(s[t])
+        A[t]     = delta[t] + gamma lambda (1 - ended[t]) A[t+1],    A[T] = 0
+
+    `s'[t]` is the state that step t reached, before any reset: a time limit (ended, not terminated)
+    still bootstraps, from the episode's own last state.
+
+    Args:
+        rewards, values, next_values: f32[T, ...].
+        terminated, ended: bool[T, ...].
+        gamma, lambda_: scalars, possibly traced.
+
+    Returns:
+        (advantages, targets), both f32[T, ...], with targets = advantages + values.
+    """
+    chex.assert_equal_shape([rewards, values, next_values, terminated, ended])
+    chex.assert_type([terminated, ended], bool)
+    deltas = rewards + gamma * jnp.where(terminated, 0.0, next_values) - values
+
+    def backward(advantage, step):
+        delta, ended = step
+        advantage = delta + gamma * lambda_ * jnp.where(ended, 0.0, advantage)
+        return advantage, advantage
+
+    _, advantages = jax.lax.scan(backward, jnp.zeros_like(deltas[0]), (deltas, ended), reverse=True)
+    return advantages, advantages + values
+
+
+def standardise(
+    values: jax.Array, weights: jax.Array, *, floor: float = 1e-4, axis_name: str | None = None
+) -> jax.Array:
+    """(x - mean) / max(std, floor), both moments weighted; rows of weight 0 become 0.
+
+    Args:
+        values, weights: f32[...] of one shape.
+        floor: the least standard deviation that is divided by (RLlib's).
+        axis_name: a mapped axis over which the moments are taken as well.
+
+    Returns:
+        f32[...].
+    """
+    chex.assert_equal_shape([values, weights])
+    count = jnp.maximum(total(weights, axis_name), 1.0)
+    mean = total(weights * values, axis_name) / count
+    variance = total(weights * (values - mean) ** 2, axis_name) / count
+    return jnp.where(weights > 0, (values - mean) / jnp.maximum(jnp.sqrt(variance), floor), 0.0)
+
+
+def total(values: jax.Array, axis_name: str | None = None) -> jax.Array:
+    """The sum over all axes, and over the mapped axis `axis_name` if there is one."""
+    summed = jnp.sum(values)
+    return summed if axis_name is None else jax.lax.psum(summed, axis_name)

@@ -1,0 +1,72 @@
+"""The terms of PPO's objective, row by row: arrays [...] in, the loss of each row out, lower is better."""
+
+from typing import Literal
+
+import chex
+import jax
+import jax.numpy as jnp
+
+ValueClip = Literal["loss", "prediction"] | None
+
+
+def clipped_surrogate(
+    log_probs: jax.Array, old_log_probs: jax.Array, advantages: jax.Array, clip_param: jax.Array | float
+) -> jax.Array:
+    """The clipped surrogate objective, negated (Schulman et al. 2017, eq. 7).
+
+        -min(rho A, clip(rho, 1 - c, 1 + c) A),    rho = exp(log pi(a|s) - log pi_old(a|s))
+
+    Args:
+        log_probs, old_log_probs, advantages: f32[...].
+        clip_param: c, a scalar.
+    """
+    chex.assert_equal_shape([log_probs, old_log_probs, advantages])
+    ratio = jnp.exp(log_probs - old_log_probs)
+    return -jnp.minimum(ratio * advantages, jnp.clip(ratio, 1 - clip_param, 1 + clip_param) * advantages)
+
+
+def clip_fraction(log_probs: jax.Array, old_log_probs: jax.Array, clip_param: jax.Array | float) -> jax.Array:
+    """1.0 where the ratio lies outside 1 +- clip_param, else 0.0; f32[...]."""
+    return (jnp.abs(jnp.exp(log_probs - old_log_probs) - 1) > clip_param).astype(jnp.float32)
+
+
+def value_loss(
+    values: jax.Array,
+    old_values: jax.Array,
+    targets: jax.Array,
+    clip_param: jax.Array | float,
+    kind: ValueClip = "loss",
+) -> jax.Array:
+    """The squared error of the value, clipped in one of three ways.
+
+        "loss"        min((V - R)^2, c)                                              (RLlib)
+        "prediction"  max((V - R)^2, (V_old + clip(V - V_old, -c, c) - R)^2)         (OpenAI's PPO2, CleanRL, without
+                                                                                      their factor 1/2)
+        None          (V - R)^2
+
+    Args:
+        values, old_values, targets: V, V_old, R; f32[...].
+        clip_param: c, a scalar; infinity clips nothing.
+    """
+    chex.assert_equal_shape([values, old_values, targets])
+    error = (values - targets) ** 2
+    if kind == "loss":
+        return jnp.minimum(error, clip_param)
+    if kind == "prediction":
+        clipped = old_values + jnp.clip(values - old_values, -clip_param, clip_param)
+        return jnp.maximum(error, (clipped - targets) ** 2)
+    return error
+
+
+def next_kl_coeff(
+    kl_coeff: jax.Array, kl: jax.Array, kl_target: jax.Array, least: float = 1e-6, most: float = 1e3
+) -> jax.Array:
+    """The adaptive penalty (Schulman et al. 2017, section 4, with RLlib's factors): tighter when KL ran past its target.
+
+        KL > 2 target: x 1.5;    KL < target / 2: x 0.5;    else unchanged
+
+    kept within [least, most], so that it can neither vanish nor overflow; a coefficient of 0 stays 0, and a KL that
+    is no number changes nothing.
+    """
+    factor = jnp.where(kl > 2 * kl_target, 1.5, jnp.where(kl < 0.5 * kl_target, 0.5, 1.0))
+    return jnp.where(kl_coeff > 0, jnp.clip(kl_coeff * factor, least, most), 0.0)

@@ -1,0 +1,114 @@
+"""PPO as (init, collect, learn): rollouts of all policies together, then each policy's update on its own rows."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+
+from jaxrl.core.spaces import Space
+from jaxrl.core.types import Key, PolicyId, PyTree
+from jaxrl.loop.episodes import Window, no_episodes, report
+from jaxrl.loop.policies import Grouping, group_policies
+from jaxrl.loop.rollout import Rollout, Stage, episode_metrics, open_worlds, play
+from jaxrl.loop.runner import Algorithm, Metrics, Runner
+from jaxrl.models.mlp import MLP
+from jaxrl.ppo.config import Hypers, PPOConfig
+from jaxrl.ppo.learner import Structure, init_learner, learn_policy
+
+HypersByPolicy = dict[PolicyId, Hypers] | None
+
+
+def make_ppo(config: PPOConfig, *, axis_name: str | None = None) -> Algorithm:
+    """PPO over the configuration's environment and policies.
+
+    Args:
+        axis_name: a mapped axis over which the environments are split: gradients, the advantages' moments and the KL
+            are then taken over it as well. Each member holds num_envs / size of the axis environments, and the
+            episodes that it reports are its own.
+
+    Returns:
+        An `Algorithm` of pure functions; nothing is computed here.
+
+    Raises:
+        UsageError: settings that cannot work, in one line.
+    """
+    env, default_params, policies = config.setup()
+    trained = tuple(policies) if config.policies_to_train is None else config.policies_to_train
+
+    def structure(policy: PolicyId, *spaces: Space) -> Structure:
+        return _structure(config.for_policy(policy), policy in trained, *spaces)
+
+    grouping = group_policies(env, default_params, policies, structure)
+    models = tuple(group.structure.model for group in grouping.groups)
+    stage = Stage(env, grouping, models, episode_metrics(env, default_params))
+
+    def init(key: Key, hypers: HypersByPolicy = None, env_params: PyTree = None) -> Runner:
+        env_params = default_params if env_params is None else env_params
+        world_key, init_key = jax.random.split(jax.random.fold_in(key, 0))
+        learners = tuple(
+            jax.vmap(functools.partial(init_learner, group.structure))(*arguments)
+            for group, arguments in _by_group(grouping, config, hypers, init_key)
+        )
+        worlds = open_worlds(stage, world_key, _env_index(config, axis_name), env_params)
+        window = no_episodes(len(env.agents), stage.metrics, config.metrics_num_episodes_for_smoothing)
+        return Runner(key, jnp.int32(0), learners, worlds, Window(window, jnp.int32(0)))
+
+    def collect(runner: Runner, params: PyTree = None, env_params: PyTree = None) -> tuple[Runner, Rollout]:
+        acting = tuple(learner.params for learner in runner.learners) if params is None else params
+        env_params = default_params if env_params is None else env_params
+        play_key, _ = _update_keys(runner)
+        env_index = _env_index(config, axis_name)
+        worlds, rollout = play(stage, acting, runner.worlds, play_key, env_index, config.rollout_length, env_params)
+        return runner.replace(worlds=worlds), rollout
+
+    def learn(runner: Runner, rollout: Rollout, hypers: HypersByPolicy = None) -> tuple[Runner, Metrics]:
+        _, learn_key = _update_keys(runner)
+        env_steps = runner.num_updates.astype(jnp.float32) * config.train_batch_size
+        learners, metrics = list(runner.learners), [{} for _ in grouping.groups]
+        for g, (group, (group_hypers, keys)) in enumerate(_by_group(grouping, config, hypers, learn_key)):
+            if group.structure.trained:
+                update = functools.partial(learn_policy, group.structure, axis_name)
+                learners[g], metrics[g] = jax.vmap(update, in_axes=(0, 1, 0, 0, None))(
+                    runner.learners[g], rollout.trajectories[g], group_hypers, keys, env_steps
+                )
+        window, episodes = report(runner.window, rollout.reached, rollout.over)
+        runner = runner.replace(learners=tuple(learners), window=window, num_updates=runner.num_updates + 1)
+        return runner, Metrics(episodes, rollout.agent_steps, tuple(metrics))
+
+    return Algorithm(init, collect, learn, env, default_params, grouping, models, config.train_batch_size, trained)
+
+
+def _structure(config: PPOConfig, trained: bool, observation_space: Space, action_space: Space) -> Structure:
+    """What one policy's own configuration makes static."""
+    model = MLP(
+        observation_space,
+        action_space,
+        hiddens=config.fcnet_hiddens,
+        activation=config.fcnet_activation,
+        vf_share_layers=config.vf_share_layers,
+        initializer=config.fcnet_kernel_initializer,
+    )
+    names = Structure._fields[2:]
+    return Structure(model, trained, **{name: getattr(config, name) for name in names})
+
+
+def _by_group(grouping: Grouping, config: PPOConfig, hypers: HypersByPolicy, key: Key):
+    """(group, (hypers, keys)) with leaves [N, ...]; a policy's key depends on its place in the map, not on its group."""
+    hypers = config.hypers() if hypers is None else hypers
+    for group in grouping.groups:
+        stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *(hypers[policy] for policy in group.policies))
+        index = jnp.array([grouping.policies.index(policy) for policy in group.policies])
+        yield group, (stacked, jax.vmap(lambda i: jax.random.fold_in(key, i))(index))
+
+
+def _update_keys(runner: Runner) -> tuple[Key, Key]:
+    """(play_key, learn_key) of the update at hand; 0 is the initialisation's."""
+    return tuple(jax.random.split(jax.random.fold_in(runner.key, runner.num_updates + 1)))
+
+
+def _env_index(config: PPOConfig, axis_name: str | None) -> jax.Array:
+    """The global indices of the environments held here, i32[E]."""
+    if axis_name is None:
+        return jnp.arange(config.num_envs)
+    held = config.num_envs // jax.lax.axis_size(axis_name)
+    return jnp.arange(held) + jax.lax.axis_index(axis_name) * held

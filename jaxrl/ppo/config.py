@@ -1,0 +1,299 @@
+"""Every setting of a PPO run: RLlib's names and defaults, their meaning, and the checks that need no environment."""
+
+import dataclasses
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+
+from jaxrl.core.env import MultiAgentEnvironment, lift
+from jaxrl.core.errors import UsageError, unknown_name
+from jaxrl.core.registry import make
+from jaxrl.core.types import PolicyId, PyTree
+from jaxrl.loop.policies import PolicyMap, resolve_policies
+from jaxrl.models.mlp import ACTIVATIONS, INITIALIZERS
+from jaxrl.ppo import settings
+from jaxrl.ppo.settings import count, number, one_of, schedule, setting
+
+DEFAULT_SIZES = {"num_envs": 40, "rollout_length": 100, "train_batch_size": 4000}
+
+
+class Hypers(struct.PyTreeNode):
+    """The numbers of one policy, traced: changing one never compiles anything anew."""
+
+    lr: jax.Array  # f32[K, 2]  knots (environment step, value), linear between, constant after the last
+    entropy_coeff: jax.Array  # f32[K, 2]
+    gamma: jax.Array  # f32[], as all below
+    lambda_: jax.Array
+    clip_param: jax.Array
+    vf_clip_param: jax.Array  # infinity clips nothing
+    vf_loss_coeff: jax.Array
+    kl_coeff: jax.Array  # the initial coefficient
+    kl_target: jax.Array
+    grad_clip: jax.Array  # infinity clips nothing
+    adam_epsilon: jax.Array
+
+
+class Setup(NamedTuple):
+    """What a configuration means once its environment is made."""
+
+    env: MultiAgentEnvironment
+    env_params: PyTree
+    policies: PolicyMap
+
+
+@settings.checked
+@dataclasses.dataclass(frozen=True)
+class PPOConfig:
+    """One object, or one dict of the same names, says everything about a run.
+
+    `train_batch_size = num_envs * rollout_length`: any two give the third, one alone rescales another
+    (`num_envs` alone the rollout's length, either of the others the number of environments).
+    """
+
+    env: Any = setting(None, "environment: a name, gymnax:NAME, module:Class, or an environment object")
+    env_args: Any = setting((), "arguments of the environment by name, structure and numbers alike")
+    policies: Any = setting(None, "shared, per-agent, {policy: [agents]}, or a function from agent to policy")
+    policies_to_train: Any = setting(None, "the policies that learn, the others stay as they are; default all")
+    per_policy: Any = setting((), "settings that differ by policy: {policy: {setting: value}}")
+    seed: int = setting(0, "the run's random seed", count(0))
+    total_env_steps: int = setting(1_000_000, "environment steps to train for", count())
+    num_envs: int | None = setting(None, "environments stepped side by side")
+    rollout_length: int | None = setting(None, "steps of each environment in one iteration")
+    train_batch_size: int | None = setting(None, "environment steps in one iteration: num_envs * rollout_length")
+    minibatch_size: int = setting(128, "rows of one gradient step", count())
+    num_epochs: int = setting(30, "passes over each iteration's rows", count())
+    lr: Any = setting(5e-5, "learning rate, or a schedule [[env step, value], ...]", schedule(), traced=True)
+    gamma: float = setting(0.99, "discount", number(0, 1), traced=True)
+    lambda_: float = setting(1.0, "lambda of generalised advantage estimation", number(0, 1), traced=True)
+    clip_param: float = setting(0.3, "the surrogate's ratio is clipped to 1 +- this", number(0), traced=True)
+    vf_clip_param: float | None = setting(
+        10.0, "bound of the value's clipping (see value_clip); None: no clipping", number(0, optional=True), traced=True
+    )
+    vf_loss_coeff: float = setting(1.0, "weight of the value loss", number(0), traced=True)
+    entropy_coeff: Any = setting(0.0, "weight of the entropy bonus, or a schedule", schedule(), traced=True)
+    use_kl_loss: bool = setting(True, "whether KL(old || new) is penalised", settings.flag)
+    kl_coeff: float = setting(
+        0.2, "the KL penalty's first coefficient; adapts towards kl_target", number(0), traced=True
+    )
+    kl_target: float = setting(0.01, "the KL in nats that an iteration should move by", number(0), traced=True)
+    grad_clip: float | None = setting(
+        None,
+        "bound of the gradient's global norm; None: no clipping",
+        number(0, open_low=True, optional=True),
+        traced=True,
+    )
+    adam_epsilon: float = setting(1e-8, "Adam's epsilon", number(0, open_low=True), traced=True)
+    normalize_advantages: str | None = setting(
+        "batch",
+        "standardise advantages over the policy's batch, each minibatch, or None",
+        one_of("batch", "minibatch", None),
+    )
+    value_clip: str | None = setting(
+        "loss",
+        "clip the squared error (loss), the value's move (prediction), or nothing",
+        one_of("loss", "prediction", None),
+    )
+    fcnet_hiddens: tuple[int, ...] = setting((256, 256), "layer sizes", settings.sizes)
+    fcnet_activation: str = setting("tanh", "activation between layers", one_of(*ACTIVATIONS))
+    fcnet_kernel_initializer: str = setting(
+        "orthogonal", "orthogonal, or uniform (PyTorch's and so RLlib's)", one_of(*INITIALIZERS)
+    )
+    vf_share_layers: bool = setting(False, "whether policy and value share all but their last layer", settings.flag)
+    optimizer: Callable | None = setting(
+        None, "a function from the learning rate to an optax transformation; None: Adam"
+    )
+    shuffle_blocks: int = setting(1, "blocks of environments that minibatches draw equally from", count())
+    metrics_num_episodes_for_smoothing: int = setting(100, "finished episodes that statistics are over", count())
+
+    def __post_init__(self):
+        for field in dataclasses.fields(self):
+            object.__setattr__(self, field.name, settings.freeze(getattr(self, field.name)))
+        given = {name: getattr(self, name) for name in DEFAULT_SIZES if getattr(self, name) is not None}
+        for name, size in _resolve_sizes(given, DEFAULT_SIZES).items():
+            object.__setattr__(self, name, size)
+        settings.check_all(self)
+        self._check_together()
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> "PPOConfig":
+        return cls(**values)
+
+    @classmethod
+    def tuned(cls, env: Any, env_args: Any = (), **changes) -> "PPOConfig":
+        """The environment's own tuned settings (`env.tuned`), with `changes` on top."""
+        made = _make(env, settings.freeze(env_args))[0]
+        return cls(env=env, env_args=env_args).replace(**getattr(made, "tuned", {})).replace(**changes)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values by name; `from_dict` gives the same configuration."""
+        values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        values["env_args"] = dict(self.env_args)
+        values["per_policy"] = {policy: dict(overrides) for policy, overrides in self.per_policy}
+        if isinstance(self.policies, tuple):
+            values["policies"] = dict(self.policies)
+        return values
+
+    def replace(self, **changes) -> "PPOConfig":
+        """A copy with `changes`; of the three sizes, those not named follow from those that are."""
+        values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        given = {name: changes[name] for name in DEFAULT_SIZES if changes.get(name) is not None}
+        values |= _resolve_sizes(given, {name: values[name] for name in DEFAULT_SIZES})
+        return PPOConfig(**{**values, **changes, **{name: values[name] for name in DEFAULT_SIZES}})
+
+    def for_policy(self, policy: PolicyId) -> "PPOConfig":
+        """This configuration as `policy` sees it: its own settings in place of the common ones."""
+        overrides = dict(dict(self.per_policy).get(policy, ()))
+        return self.replace(per_policy=(), **overrides)
+
+    def hypers(self, **overrides) -> dict[PolicyId, Hypers]:
+        """The numbers of every policy as arrays.
+
+        Args:
+            **overrides: numbers by setting (`lr=1e-3`), or by policy (`pol1={"lr": 1e-3}`).
+        """
+        policies = self.setup().policies
+        common = {name: value for name, value in overrides.items() if name not in policies}
+        numbers = {}
+        for policy in policies:
+            changes = {**common, **overrides.get(policy, {})}
+            for name in changes:
+                if name not in Hypers.__dataclass_fields__:
+                    raise unknown_name("number", name, Hypers.__dataclass_fields__)
+            numbers[policy] = self.for_policy(policy).replace(**changes)
+        knots = max(len(_knots(value)) for one in numbers.values() for value in (one.lr, one.entropy_coeff))
+        return {policy: _hypers(one, knots) for policy, one in numbers.items()}
+
+    def static(self) -> "PPOConfig":
+        """The configuration without its numbers: what a compiled program depends on."""
+        defaults = {field.name: field.default for field in dataclasses.fields(self) if field.metadata["traced"]}
+        per_policy = {
+            policy: {name: value for name, value in overrides if name not in defaults}
+            for policy, overrides in self.per_policy
+        }
+        return self.replace(**defaults, per_policy=per_policy, seed=0, total_env_steps=self.train_batch_size)
+
+    def setup(self) -> Setup:
+        """The environment, its params and the policies; checks everything that needs them."""
+        return _setup(self)
+
+    def build(self):
+        """The algorithm: (init, collect, learn)."""
+        from jaxrl.ppo.algorithm import make_ppo
+
+        return make_ppo(self)
+
+    def describe(self) -> str:
+        """What will run, in a few lines."""
+        from jaxrl.ppo.describe import describe
+
+        return describe(self)
+
+    @property
+    def num_updates(self) -> int:
+        """Iterations within `total_env_steps`."""
+        return self.total_env_steps // self.train_batch_size
+
+    @property
+    def env_name(self) -> str:
+        return self.env if isinstance(self.env, str) else getattr(self.env, "name", type(self.env).__name__)
+
+    def _check_together(self) -> None:
+        """Values that are fine alone and clash."""
+        if self.env is None:
+            raise UsageError("env is missing: a name such as 'arena', or an environment object")
+        if self.total_env_steps < self.train_batch_size:
+            raise UsageError(
+                f"total_env_steps={self.total_env_steps} is less than one batch, train_batch_size={self.train_batch_size}"
+            )
+        if self.num_envs % self.shuffle_blocks or self.minibatch_size % self.shuffle_blocks:
+            raise UsageError(
+                f"shuffle_blocks={self.shuffle_blocks} must divide num_envs={self.num_envs} and "
+                f"minibatch_size={self.minibatch_size}"
+            )
+        known = {field.name for field in dataclasses.fields(self)} & _BY_POLICY
+        for policy, overrides in self.per_policy:
+            for name in dict(overrides):
+                if name not in known:
+                    raise unknown_name("setting", name, known, f"of policy {policy!r}")
+            self.for_policy(policy)
+
+
+# Settings that `per_policy` may change; the others belong to the run as a whole.
+_BY_POLICY = frozenset(
+    {*Hypers.__dataclass_fields__, "minibatch_size", "num_epochs", "use_kl_loss", "normalize_advantages", "value_clip"}
+    | {"fcnet_hiddens", "fcnet_activation", "fcnet_kernel_initializer", "vf_share_layers", "optimizer"}
+)
+
+
+def _resolve_sizes(given: dict[str, int], tuned: dict[str, int]) -> dict[str, int]:
+    """num_envs, rollout_length and train_batch_size from those given and, where they are too few, the tuned ones."""
+    for name, size in given.items():
+        count()(name, size)
+    envs, length, batch = (given.get(name) for name in DEFAULT_SIZES)
+    if batch is None:
+        if envs is None and length is None:
+            return dict(tuned)
+        length = length or max(1, round(tuned["train_batch_size"] / envs))
+        envs = envs or max(1, round(tuned["train_batch_size"] / length))
+    elif envs is None:
+        length = length or tuned["rollout_length"]
+        envs = _divide(batch, "rollout_length", length)
+    elif length is None:
+        length = _divide(batch, "num_envs", envs)
+    elif envs * length != batch:
+        raise UsageError(f"train_batch_size={batch} is not num_envs={envs} * rollout_length={length} = {envs * length}")
+    return {"num_envs": envs, "rollout_length": length, "train_batch_size": envs * length}
+
+
+def _divide(batch: int, name: str, size: int) -> int:
+    if batch % size:
+        raise UsageError(f"train_batch_size={batch} is no multiple of {name}={size}")
+    return batch // size
+
+
+@functools.lru_cache(maxsize=64)
+def _make(env: Any, env_args: tuple) -> tuple[Any, PyTree]:
+    if not isinstance(env, str):
+        if env_args:
+            raise UsageError(
+                f"env_args={dict(env_args)} need an environment by name; {type(env).__name__} is made already"
+            )
+        return env, env.default_params
+    return make(env, **dict(env_args))
+
+
+@functools.lru_cache(maxsize=64)
+def _setup(config: PPOConfig) -> Setup:
+    env, env_params = _make(config.env, config.env_args)
+    env = lift(env)
+    policies = dict(config.policies) if isinstance(config.policies, tuple) else config.policies
+    policies = resolve_policies(env, policies)
+    for policy in (*(config.policies_to_train or ()), *(policy for policy, _ in config.per_policy)):
+        if policy not in policies:
+            raise unknown_name("policy", policy, policies)
+    for policy, agents in policies.items():
+        rows, minibatch = config.train_batch_size * len(agents), config.for_policy(policy).minibatch_size
+        if minibatch > rows:
+            raise UsageError(f"minibatch_size={minibatch} is more than the batch of policy {policy!r}, {rows} rows")
+    return Setup(env, env_params, policies)
+
+
+def _knots(value: float | tuple) -> tuple:
+    return value if isinstance(value, tuple) else ((0, value),)
+
+
+def _hypers(config: PPOConfig, num_knots: int) -> Hypers:
+    """The numbers of one policy's configuration, schedules padded by their last knot."""
+
+    def as_array(name):
+        value = getattr(config, name)
+        if name in ("lr", "entropy_coeff"):
+            knots = _knots(value)
+            return jnp.asarray(knots + knots[-1:] * (num_knots - len(knots)), jnp.float32)
+        return jnp.asarray(jnp.inf if value is None else value, jnp.float32)
+
+    return Hypers(**{name: as_array(name) for name in Hypers.__dataclass_fields__})

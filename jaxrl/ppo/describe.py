@@ -1,0 +1,62 @@
+"""What a configuration will do, in words a person reads before training."""
+
+from jaxrl.models.model import num_parameters
+from jaxrl.ops.minibatch import num_minibatches
+from jaxrl.ppo.config import PPOConfig
+
+OBJECTIVE = {
+    "loss": "min((V - R)^2, {vf_clip_param})",
+    "prediction": "max((V - R)^2, (V clipped to V_old +- {vf_clip_param} - R)^2)",
+    None: "(V - R)^2",
+}
+
+
+def describe(config: PPOConfig) -> str:
+    """Agents and policies, sizes, updates and the objective, a line each."""
+    algorithm = config.build()
+    lines = [f"environment  {config.env_name}" + "".join(f"  {name}={value}" for name, value in config.env_args)]
+    lines += [
+        f"batch        {config.num_envs:,} environments x {config.rollout_length:,} steps = {config.train_batch_size:,} "
+        f"environment steps an iteration, {config.num_updates:,} iterations, "
+        f"{config.num_updates * config.train_batch_size:,} steps"
+    ]
+    for group, model in zip(algorithm.grouping.groups, algorithm.models, strict=True):
+        for policy, agents in zip(group.policies, group.agents, strict=True):
+            lines.append(
+                f"policy       {policy} plays {', '.join(agents)}: {group.observation_space} -> {group.action_space}"
+            )
+            lines.append(f"             {_network(config.for_policy(policy))}, {num_parameters(model):,} parameters")
+            lines += (
+                _learning(config.for_policy(policy), len(agents))
+                if group.structure.trained
+                else ["             not trained"]
+            )
+    return "\n".join(lines)
+
+
+def _network(config: PPOConfig) -> str:
+    layers = " x ".join(map(str, config.fcnet_hiddens)) or "no hidden layer"
+    shared = "value and policy share layers" if config.vf_share_layers else "a value network of its own"
+    return f"network {layers} {config.fcnet_activation}, {shared}"
+
+
+def _learning(config: PPOConfig, num_agents: int) -> list[str]:
+    rows = config.train_batch_size * num_agents
+    updates = num_minibatches(rows, config.minibatch_size, config.num_epochs)
+    clip = "infinity" if config.vf_clip_param is None else f"{config.vf_clip_param:g}"
+    value = OBJECTIVE[config.value_clip].format(vf_clip_param=clip)
+    penalty = (
+        f" + k KL(old || new), k from {config.kl_coeff:g} towards KL {config.kl_target:g}" if config.use_kl_loss else ""
+    )
+    return [
+        f"             {rows:,} rows, {config.num_epochs} epochs in minibatches of {config.minibatch_size:,}: "
+        f"{updates:,} gradient steps, Adam lr {_schedule(config.lr)}",
+        f"             loss = -min(r A, clip(r, 1 +- {config.clip_param:g}) A) + {config.vf_loss_coeff:g} {value}"
+        f" - {_schedule(config.entropy_coeff)} H{penalty}",
+        f"             gamma {config.gamma:g}, lambda {config.lambda_:g}, advantages standardised over "
+        f"{'the ' + config.normalize_advantages if config.normalize_advantages else 'nothing'}",
+    ]
+
+
+def _schedule(value: float | tuple) -> str:
+    return " -> ".join(f"{at:g} at {step:,}" for step, at in value) if isinstance(value, tuple) else f"{value:g}"

@@ -1,0 +1,236 @@
+"""How one policy learns from its own rows: advantages, the clipped objective, and the walk of minibatches."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+from flax import struct
+
+from jaxrl.core.types import Key, PyTree
+from jaxrl.loop.rollout import Trajectory
+from jaxrl.models.model import Model
+from jaxrl.ops.advantages import gae, standardise, total
+from jaxrl.ops.distributions import Distribution
+from jaxrl.ops.losses import clip_fraction, clipped_surrogate, next_kl_coeff, value_loss
+from jaxrl.ops.minibatch import minibatch_rows
+from jaxrl.ppo.config import Hypers
+
+
+class Learner(struct.PyTreeNode):
+    """What a policy learns with."""
+
+    params: PyTree
+    opt_state: PyTree
+    kl_coeff: jax.Array  # f32[]
+
+
+class Structure(NamedTuple):
+    """What is static about learning a policy; policies with equal ones are stacked."""
+
+    model: Model
+    trained: bool
+    minibatch_size: int
+    num_epochs: int
+    use_kl_loss: bool
+    normalize_advantages: str | None
+    value_clip: str | None
+    optimizer: Callable | None
+    shuffle_blocks: int
+
+
+class Rows(struct.PyTreeNode):
+    """A batch, or a minibatch, of one policy's rows: [B, ...]."""
+
+    obs: PyTree
+    action: PyTree
+    distribution: Distribution  # the acting one
+    log_prob: jax.Array  # f32
+    value: jax.Array  # f32
+    advantage: jax.Array  # f32
+    target: jax.Array  # f32
+    weight: jax.Array  # f32  1 where the agent acted, else 0
+
+
+class Coefficients(NamedTuple):
+    """The weights of this iteration, after schedules and adaptation; f32[]."""
+
+    lr: jax.Array
+    entropy: jax.Array
+    kl: jax.Array
+
+
+def init_learner(structure: Structure, hypers: Hypers, key: Key) -> Learner:
+    """The start of learning."""
+    params = structure.model.init(key)
+    opt_state = _optimizer(structure, hypers, hypers.lr[0, 1]).init(params)
+    return Learner(params, opt_state, hypers.kl_coeff * structure.use_kl_loss)
+
+
+def learn_policy(
+    structure: Structure,
+    axis_name: str | None,
+    learner: Learner,
+    trajectory: Trajectory,
+    hypers: Hypers,
+    key: Key,
+    env_steps: jax.Array,
+) -> tuple[Learner, dict[str, jax.Array]]:
+    """One iteration of a policy on its trajectory [T, E, M, ...].
+
+    Args:
+        axis_name: a mapped axis over which the environments are split, or None.
+        env_steps: f32[], lifetime environment steps before this iteration; the schedules are read there.
+
+    Returns:
+        (learner, metrics {name: f32[]}), the metrics over the last pass of minibatches. A policy without active rows
+        keeps its learner as it is.
+    """
+    rows = _rows(structure, axis_name, trajectory, hypers)
+    coefficients = Coefficients(_at(hypers.lr, env_steps), _at(hypers.entropy_coeff, env_steps), learner.kl_coeff)
+    optimizer = _optimizer(structure, hypers, coefficients.lr)
+
+    def step(state, index):
+        params, opt_state = state
+        minibatch = jax.tree.map(lambda leaf: leaf[index], rows)
+        gradient = jax.grad(_objective, argnums=2, has_aux=True)
+        grads, sums = gradient(structure, axis_name, params, minibatch, hypers, coefficients)
+        if axis_name is not None:
+            grads, sums = jax.lax.psum((grads, sums), axis_name)
+        norm = optax.tree.norm(grads)
+        scale = jnp.minimum(1.0, hypers.grad_clip / jnp.maximum(norm, 1e-12))
+        updates, opt_state = optimizer.update(jax.tree.map(lambda leaf: leaf * scale, grads), opt_state, params)
+        return (optax.apply_updates(params, updates), opt_state), (sums, norm)
+
+    order = _row_order(structure, axis_name, key, trajectory.value.shape)
+    (params, opt_state), (sums, norms) = jax.lax.scan(step, (learner.params, learner.opt_state), order)
+    last_pass = -(-rows.weight.shape[0] // order.shape[1])
+    metrics = _metrics(sums, norms, last_pass)
+    kl_coeff = next_kl_coeff(learner.kl_coeff, metrics["mean_kl_loss"], hypers.kl_target)
+    learned = Learner(params, opt_state, kl_coeff)
+    has_rows = total(rows.weight, axis_name) > 0
+    learner = jax.tree.map(lambda new, old: jnp.where(has_rows, new, old), learned, learner)
+    metrics |= {
+        "curr_kl_coeff": coefficients.kl,
+        "curr_entropy_coeff": coefficients.entropy,
+        "default_optimizer_learning_rate": coefficients.lr,
+    }
+    return learner, metrics
+
+
+def _rows(structure: Structure, axis_name: str | None, trajectory: Trajectory, hypers: Hypers) -> Rows:
+    """The trajectory with advantages and targets, flattened to rows [B, ...]."""
+    advantages, targets = gae(
+        trajectory.reward,
+        trajectory.value,
+        trajectory.next_value,
+        trajectory.terminated,
+        trajectory.ended,
+        gamma=hypers.gamma,
+        lambda_=hypers.lambda_,
+    )
+    weights = trajectory.active.astype(jnp.float32)
+    if structure.normalize_advantages == "batch":
+        advantages = standardise(advantages, weights, axis_name=axis_name)
+    by_step = Rows(
+        obs=trajectory.obs,
+        action=trajectory.action,
+        distribution=trajectory.distribution,
+        log_prob=trajectory.distribution.log_prob(trajectory.action),
+        value=trajectory.value,
+        advantage=advantages,
+        target=targets,
+        weight=weights,
+    )
+    return jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[3:]), by_step)
+
+
+def _row_order(structure: Structure, axis_name: str | None, key: Key, shape: tuple[int, int, int]) -> jax.Array:
+    """The rows of each minibatch, i32[num_minibatches, rows of a minibatch held here].
+
+    Every block of environments is shuffled by itself and gives each minibatch an equal share, whichever device the
+    block lies on, so that the number of devices does not change which rows meet.
+    """
+    num_steps, num_envs, num_agents = shape
+    num_devices = 1 if axis_name is None else jax.lax.axis_size(axis_name)
+    blocks = structure.shuffle_blocks // num_devices
+    block_row = num_envs // blocks * num_agents  # rows of a block in one step
+    share = structure.minibatch_size // structure.shuffle_blocks
+    first = 0 if axis_name is None else jax.lax.axis_index(axis_name) * blocks
+
+    def order(block):
+        block_key = jax.random.fold_in(key, first + block)
+        row = minibatch_rows(block_key, num_steps * block_row, share, structure.num_epochs)
+        return row // block_row * (num_envs * num_agents) + block * block_row + row % block_row
+
+    rows = jax.vmap(order)(jnp.arange(blocks))
+    return jnp.moveaxis(rows, 0, 1).reshape(rows.shape[1], -1)
+
+
+def _objective(
+    structure: Structure,
+    axis_name: str | None,
+    params: PyTree,
+    rows: Rows,
+    hypers: Hypers,
+    coefficients: Coefficients,
+) -> tuple[jax.Array, dict[str, jax.Array]]:
+    """This device's part of a minibatch's loss, and sums over its active rows.
+
+    sum(w l) / max(sum(w), 1),    l = surrogate + vf_loss_coeff vf_loss - entropy_coeff H + kl_coeff KL(old || new)
+    """
+    distribution, value = structure.model.apply(params, rows.obs)
+    log_prob = distribution.log_prob(rows.action)
+    advantage = rows.advantage
+    if structure.normalize_advantages == "minibatch":
+        advantage = standardise(advantage, rows.weight, axis_name=axis_name)
+    surrogate = clipped_surrogate(log_prob, rows.log_prob, advantage, hypers.clip_param)
+    clipped = value_loss(value, rows.value, rows.target, hypers.vf_clip_param, structure.value_clip)
+    entropy, kl = distribution.entropy(), rows.distribution.kl(distribution)
+    loss = surrogate + hypers.vf_loss_coeff * clipped - coefficients.entropy * entropy + coefficients.kl * kl
+    error = rows.target - value
+    terms = {
+        "total_loss": loss,
+        "policy_loss": surrogate,
+        "vf_loss": clipped,
+        "vf_loss_unclipped": error**2,
+        "entropy": entropy,
+        "mean_kl_loss": kl,
+        "clip_fraction": clip_fraction(log_prob, rows.log_prob, hypers.clip_param),
+        "error": error,
+        "target": rows.target,
+        "squared_target": rows.target**2,
+        "weight": jnp.ones_like(loss),
+    }
+    sums = {name: jnp.sum(rows.weight * jax.lax.stop_gradient(term)) for name, term in terms.items()}
+    return jnp.sum(rows.weight * loss) / jnp.maximum(total(rows.weight, axis_name), 1.0), sums
+
+
+def _metrics(sums: dict[str, jax.Array], norms: jax.Array, last_pass: int) -> dict[str, jax.Array]:
+    """Means over the active rows of the last `last_pass` minibatches; sums and norms are f32[num_minibatches]."""
+    trained = jnp.sum(sums["weight"])
+    latest = {name: jnp.sum(values[-last_pass:]) for name, values in sums.items()}
+    count = jnp.maximum(latest.pop("weight"), 1.0)
+    means = {name: value / count for name, value in latest.items()}
+    error, target, squared_target = (means.pop(name) for name in ("error", "target", "squared_target"))
+    unexplained = means["vf_loss_unclipped"] - error**2
+    variance = squared_target - target**2
+    return {
+        **means,
+        "vf_explained_var": jnp.maximum(-1.0, 1 - unexplained / jnp.maximum(variance, 1e-8)),
+        "gradients_default_optimizer_global_norm": jnp.mean(norms[-last_pass:]),
+        "num_module_steps_trained": trained,
+    }
+
+
+def _optimizer(structure: Structure, hypers: Hypers, lr: jax.Array) -> optax.GradientTransformation:
+    """Made anew in every trace from the numbers of the moment; its state alone is kept."""
+    if structure.optimizer is not None:
+        return structure.optimizer(lr)
+    return optax.adam(lr, eps=hypers.adam_epsilon)
+
+
+def _at(knots: jax.Array, env_steps: jax.Array) -> jax.Array:
+    """The value of a schedule f32[K, 2] at a step."""
+    return jnp.interp(env_steps, knots[:, 0], knots[:, 1])

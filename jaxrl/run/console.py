@@ -1,0 +1,95 @@
+"""What a person sees while it trains: a live line on a terminal, now and then a plain line anywhere else."""
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from rich.console import Console
+from rich.live import Live
+from rich.text import Text
+
+from jaxrl.run.results import lookup
+
+
+class Progress:
+    """Prints results as they come; nothing if `quiet`.
+
+    A line stays on the screen after each 5 % of the time that has passed, so that a long run prints no more lines
+    than a short one by much; on a terminal the newest figures are always below them.
+    """
+
+    def __init__(self, *, quiet: bool = False, console: Console | None = None):
+        self.console = console or Console(quiet=quiet, highlight=False, soft_wrap=True)
+        self.live: Live | None = None
+        self.started = self.printed = time.perf_counter()
+        self.shown = 0
+
+    def say(self, text: str) -> None:
+        self.console.print(Text(text))
+
+    def open(self) -> None:
+        self.started = self.printed = time.perf_counter()
+        self.shown = 0
+        if self.console.is_terminal and not self.console.quiet:
+            self.live = Live(console=self.console, auto_refresh=False, transient=True)
+            self.live.start()
+
+    def show(self, result: Mapping[str, Any], seconds_left: float | None) -> None:
+        line = Text(result_line(result, seconds_left))
+        if self.live is not None:
+            self.live.update(line, refresh=True)
+        now = time.perf_counter()
+        if self.shown == 0 or now - self.printed >= max(1.0, 0.05 * (now - self.started)):
+            self.console.print(line)
+            self.printed, self.shown = now, self.shown + 1
+
+    def close(self) -> None:
+        if self.live is not None:
+            self.live.stop()
+            self.live = None
+
+
+def result_line(result: Mapping[str, Any], seconds_left: float | None = None) -> str:
+    """One iteration's figures: steps, return (and per agent), length, KL and entropy by policy, speed, time left."""
+    parts = [f"iter {result['training_iteration']:>5,}", f"steps {result['num_env_steps_sampled_lifetime']:>11,}"]
+    mean = lookup(result, "env_runners/episode_return_mean")
+    if mean is None:
+        parts.append("no episode has ended yet")
+    else:
+        agents = lookup(result, "env_runners/agent_episode_returns_mean")
+        parts.append(f"return {mean:7.2f}{_agents(agents)}")
+        parts.append(f"len {lookup(result, 'env_runners/episode_len_mean'):5.1f}")
+    learners = {name: value for name, value in result["learners"].items() if name != "__all_modules__"}
+    parts.append(f"kl {_short(learners, 'mean_kl_loss', '.4f')}")
+    parts.append(f"entropy {_short(learners, 'entropy', '.2f')}")
+    parts.append(f"{lookup(result, 'perf/env_steps_per_s'):,.0f} steps/s")
+    if seconds_left is not None:
+        parts.append(f"{duration(seconds_left)} left")
+    return "  ".join(parts)
+
+
+def duration(seconds: float) -> str:
+    """`7 s`, `3 min 20 s`, `2 h 5 min`."""
+    whole = max(0, round(seconds))
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60} s"
+    return f"{whole // 3600} h {whole % 3600 // 60} min"
+
+
+def _agents(returns: Mapping[str, float]) -> str:
+    """The agents' own returns, if there are a few."""
+    if not 1 < len(returns) <= 4:
+        return ""
+    return " (" + ", ".join(f"{agent} {value:.2f}" for agent, value in returns.items()) + ")"
+
+
+def _short(learners: Mapping[str, Mapping[str, float]], name: str, form: str) -> str:
+    """A learner's figure for each policy; the range if there are many."""
+    values = [learner[name] for learner in learners.values()]
+    if not values:
+        return "-"
+    if len(values) > 4:
+        return f"{min(values):{form}}..{max(values):{form}}"
+    return " ".join(f"{value:{form}}" for value in values)

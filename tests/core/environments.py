@@ -1,0 +1,112 @@
+"""Small environments that keep to the contract: one agent, three in dicts of whom one leaves early, two stacked."""
+
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+
+from jaxrl.core.env import Environment, MultiAgentEnvironment, StackedEnvironment
+from jaxrl.core.spaces import Box, Discrete
+from jaxrl.core.types import ALL
+
+
+class Params(struct.PyTreeNode):
+    step_size: float = 1.0
+    max_steps_in_episode: int = 8
+
+
+class Place(struct.PyTreeNode):
+    position: jax.Array  # f32[]
+    time: jax.Array  # i32[]
+
+
+@dataclass(frozen=True)
+class Corridor(Environment):
+    """A walk from the left third of a corridor to its right end, where the world ends."""
+
+    length: float = 3.0
+
+    @property
+    def default_params(self):
+        return Params()
+
+    def observation_space(self, params=None):
+        return Box(-200.0, 200.0, (2,))
+
+    def action_space(self, params=None):
+        return Discrete(2)
+
+    def reset_env(self, key, params):
+        state = Place(position=jax.random.uniform(key, maxval=self.length / 3), time=jnp.int32(0))
+        return self.observe(state), state
+
+    def step_env(self, key, state, action, params):
+        move = jnp.where(action == 1, params.step_size, -params.step_size) + 0.1 * jax.random.uniform(key)
+        state = Place(position=state.position + move, time=state.time + 1)
+        terminated = state.position >= self.length
+        return self.observe(state), state, jnp.where(terminated, 1.0, -0.1), terminated, {"metrics": {"move": move}}
+
+    def observe(self, state):
+        return jnp.stack([state.position, jnp.float32(state.time)])
+
+
+class Clock(struct.PyTreeNode):
+    time: jax.Array  # i32[]
+
+
+@dataclass(frozen=True)
+class Trio(MultiAgentEnvironment):
+    """Three agents wait for a bell, which may ring in any step and ends the world; `early` leaves after three steps."""
+
+    agents = ("early", "left", "right")
+
+    @property
+    def default_params(self):
+        return Params()
+
+    def observation_space(self, agent, params=None):
+        return Discrete(1000) if agent == "early" else Box(0.0, jnp.inf, (1,))
+
+    def action_space(self, agent, params=None):
+        return Discrete(3) if agent == "early" else Box(-1.0, 1.0, (2,))
+
+    def reset_env(self, key, params):
+        return self.observe(jnp.int32(0)), Clock(time=jnp.int32(0))
+
+    def step_env(self, key, state, action, params):
+        time = state.time + 1
+        reward = {agent: jnp.float32(jnp.sum(action[agent])) for agent in self.agents}
+        bell = jax.random.uniform(key) < 0.1
+        terminated = {"early": time == 3, "left": jnp.array(False), "right": jnp.array(False), ALL: bell}
+        active = {"early": time <= 3, "left": jnp.array(True), "right": jnp.array(True)}
+        return self.observe(time), Clock(time=time), reward, terminated, {"active": active}
+
+    def observe(self, time):
+        return {"early": time, "left": jnp.float32(time)[None], "right": -jnp.float32(-time)[None]}
+
+
+@dataclass(frozen=True)
+class Pair(StackedEnvironment):
+    """Two agents on arrays; the second one leaves in the second step, and the world ends when the first does too."""
+
+    agents = ("first", "second")
+
+    @property
+    def default_params(self):
+        return Params()
+
+    def observation_space(self, agent=None, params=None):
+        return Box(-100.0, 100.0, (3,))
+
+    def action_space(self, agent=None, params=None):
+        return Discrete(2)
+
+    def reset_stacked(self, key, params):
+        return jnp.zeros((2, 3)), Clock(time=jnp.int32(0))
+
+    def step_stacked(self, key, state, action, params):
+        state = Clock(time=state.time + 1)
+        obs = jax.random.uniform(key, (2, 3)) + jnp.float32(action)[:, None]
+        leaves = jnp.stack([(state.time > 2) & (obs[0, 0] > 1.5), state.time == 2])
+        return obs, state, jnp.float32(action), leaves, {"active": jnp.stack([jnp.array(True), state.time <= 2])}

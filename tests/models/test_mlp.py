@@ -1,0 +1,205 @@
+"""The network against a forward pass written in NumPy, RLlib's parameter counts, and what the initialisers promise."""
+
+import math
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxrl.core.errors import UsageError
+from jaxrl.core.spaces import Box, Discrete, MultiDiscrete
+from jaxrl.models.mlp import ACTIVATIONS, MLP, input_size, lookup
+from jaxrl.models.model import num_parameters
+
+KEY = jax.random.key(0)
+ACTIONS = Discrete(3)
+SPACES = [
+    Discrete(6),
+    MultiDiscrete((4, 3)),
+    Box(-1.0, 1.0, (5,)),
+    Box(0, 255, (10, 10, 4), "uint8"),
+    Box(0.0, 1.0, ()),
+]
+
+NUMPY_ACTIVATIONS = {
+    "tanh": np.tanh,
+    "relu": lambda x: np.maximum(x, 0),
+    "elu": lambda x: np.where(x > 0, x, np.exp(np.minimum(x, 0)) - 1),
+    "gelu": lambda x: 0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))),
+    "silu": lambda x: x / (1 + np.exp(-x)),
+    "linear": lambda x: x,
+}
+
+
+def encoded(space, obs):
+    """The observations as the rows [B, in] that the first layer multiplies: one-hot, or flat."""
+    obs = np.asarray(obs)
+    if isinstance(space, Box):
+        return obs.reshape(len(obs), -1).astype(np.float64)
+    if isinstance(space, Discrete):
+        return np.eye(space.n)[obs]
+    return np.concatenate([np.eye(n)[obs[:, i]] for i, n in enumerate(space.nvec)], axis=1)
+
+
+def forward(layers, inputs, activation):
+    """Dense layers with the activation between them, none after the last."""
+    for i, layer in enumerate(layers):
+        inputs = inputs if i == 0 else activation(inputs)
+        inputs = inputs @ np.float64(layer["kernel"]) + np.float64(layer["bias"])
+    return inputs
+
+
+def assert_agrees_with_numpy(model, scale=1.0):
+    params = jax.tree.map(lambda leaf: scale * leaf, jax.jit(model.init)(KEY))
+    obs = jax.vmap(model.observation_space.sample)(jax.random.split(KEY, 7))
+    distribution, value = jax.jit(model.apply)(params, obs)
+    inputs, activation = encoded(model.observation_space, obs), NUMPY_ACTIVATIONS[model.activation]
+    shared = params.get("shared", [])
+    for part, ours in (("policy", distribution.logits), ("value", value[:, None])):
+        expected = forward([*shared, *params[part]], inputs, activation)
+        np.testing.assert_allclose(ours, expected, rtol=1e-4, atol=1e-4 * max(1.0, np.abs(expected).max()))
+
+
+def test_the_default_network_has_rllibs_134915_parameters_on_cartpole():
+    assert num_parameters(MLP(Box(-5.0, 5.0, (4,)), Discrete(2))) == 134_915
+
+
+def test_two_one_hots_of_100_and_four_actions_make_235781_parameters():
+    assert num_parameters(MLP(MultiDiscrete((100, 100)), Discrete(4))) == 235_781
+
+
+def test_shared_layers_are_counted_once():
+    model = MLP(Box(-5.0, 5.0, (4,)), MultiDiscrete((2, 3)), hiddens=(32, 16), vf_share_layers=True)
+    shared, heads = (4 + 1) * 32 + (32 + 1) * 16, (16 + 1) * (2 + 3) + (16 + 1)
+    assert num_parameters(model) == shared + heads
+    params = jax.jit(model.init)(KEY)
+    assert sum(leaf.size for leaf in jax.tree.leaves(params)) == shared + heads
+
+
+@pytest.mark.parametrize("vf_share_layers", [False, True])
+@pytest.mark.parametrize("space", SPACES, ids=str)
+def test_the_forward_pass_is_the_product_of_the_encoded_observation_and_the_layers(space, vf_share_layers):
+    assert_agrees_with_numpy(MLP(space, ACTIONS, (8, 6), vf_share_layers=vf_share_layers))
+
+
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+def test_every_activation_is_the_function_of_its_name(activation):
+    assert_agrees_with_numpy(MLP(Box(-1.0, 1.0, (5,)), ACTIONS, (8, 6), activation), scale=4.0)
+
+
+@pytest.mark.parametrize("vf_share_layers", [False, True])
+def test_without_hidden_layers_the_heads_read_the_observation(vf_share_layers):
+    for space in (MultiDiscrete((4, 3)), Box(-1.0, 1.0, (5,))):
+        model = MLP(space, ACTIONS, (), vf_share_layers=vf_share_layers)
+        assert num_parameters(model) == (input_size(space) + 1) * (3 + 1)
+        assert_agrees_with_numpy(model)
+
+
+def test_with_shared_layers_the_value_trains_the_layers_below_the_policy_and_without_does_not():
+    for vf_share_layers in (True, False):
+        model = MLP(Box(-1.0, 1.0, (5,)), ACTIONS, (8,), vf_share_layers=vf_share_layers)
+        params = jax.jit(model.init)(KEY)
+        gradients = jax.jit(jax.grad(lambda params, model=model: model.apply(params, jnp.ones(5))[1]))(params)
+        below = gradients["shared"][0] if vf_share_layers else gradients["policy"][0]
+        assert bool(jnp.any(below["kernel"] != 0)) == vf_share_layers
+
+
+def test_lookup_is_the_one_hot_product():
+    kernel = np.random.default_rng(0).normal(size=(7, 4)).astype(np.float32)
+    index = np.random.default_rng(1).integers(0, 7, size=(5, 2, 3))
+    one_hots = np.eye(7)[index].sum(axis=-2)  # [5, 2, 7]
+    np.testing.assert_allclose(lookup(jnp.asarray(kernel), jnp.asarray(index)), one_hots @ kernel, atol=1e-5)
+
+
+def test_every_category_reads_its_own_row_and_no_other():
+    """MultiDiscrete((2, 3)): the rows 0, 1 are the first entry's, 2, 3, 4 the second's."""
+    model = MLP(MultiDiscrete((2, 3)), ACTIONS, ())
+    params = jax.jit(model.init)(KEY)
+    gradient = jax.grad(lambda params: model.apply(params, jnp.array([1, 0]))[1])(params)
+    assert gradient["value"][0]["kernel"][:, 0].tolist() == [0, 1, 1, 0, 0]
+
+
+@pytest.mark.parametrize("batch", [(), (3,), (2, 3, 1)])
+@pytest.mark.parametrize("space", SPACES, ids=str)
+def test_batch_axes_lead_and_come_back(space, batch):
+    model = MLP(space, MultiDiscrete((2, 3)), (4,))
+    obs = jnp.zeros((*batch, *space.shape), space.dtype)
+    distribution, value = jax.eval_shape(lambda: model.apply(model.init(KEY), obs))
+    assert distribution.logits.shape == (*batch, 5)
+    assert (value.shape, value.dtype) == (batch, jnp.float32)
+
+
+def test_rows_of_a_batch_do_not_mix():
+    model = MLP(Box(-1.0, 1.0, (2, 2)), ACTIONS, (8,))
+    params, apply = jax.jit(model.init)(KEY), jax.jit(model.apply)
+    obs = np.asarray(jax.random.normal(KEY, (2, 3, 2, 2)))
+    distribution, value = apply(params, obs)
+    for index in np.ndindex(2, 3):
+        row_distribution, row_value = apply(params, obs[index])
+        np.testing.assert_allclose(distribution.logits[index], row_distribution.logits, atol=1e-6)
+        np.testing.assert_allclose(value[index], row_value, atol=1e-6)
+
+
+def layers(params):
+    """(part, whether it is the part's last layer, kernel, bias) of every layer."""
+    for part, stack in params.items():
+        for i, layer in enumerate(stack):
+            yield part, i == len(stack) - 1, np.asarray(layer["kernel"]), np.asarray(layer["bias"])
+
+
+@pytest.mark.parametrize("vf_share_layers", [False, True])
+def test_orthogonal_layers_are_orthogonal_with_the_stated_gains(vf_share_layers):
+    model = MLP(Box(-1.0, 1.0, (5,)), ACTIONS, (16, 12), vf_share_layers=vf_share_layers, initializer="orthogonal")
+    for part, is_last, kernel, bias in layers(jax.jit(model.init)(KEY)):
+        gain = {"policy": 0.01, "value": 1.0, "shared": math.sqrt(2)}[part] if is_last else math.sqrt(2)
+        products = kernel.T @ kernel if kernel.shape[0] >= kernel.shape[1] else kernel @ kernel.T
+        np.testing.assert_allclose(products, gain**2 * np.eye(min(kernel.shape)), atol=1e-5 * gain**2)
+        assert np.all(bias == 0)
+
+
+def test_orthogonal_draws_have_no_preferred_sign():
+    model = MLP(Box(-1.0, 1.0, (3,)), Discrete(3), (), initializer="orthogonal")
+    kernels = jax.jit(jax.vmap(lambda key: model.init(key)["policy"][0]["kernel"]))(jax.random.split(KEY, 400))
+    assert np.abs(np.sign(kernels).mean(axis=0)).max() < 0.25  # 5 deviations
+
+
+def test_uniform_layers_fill_the_stated_bound_weights_and_biases():
+    model = MLP(Box(-1.0, 1.0, (9,)), ACTIONS, (400, 100))
+    for _, _, kernel, bias in layers(jax.jit(model.init)(KEY)):
+        bound = 1 / math.sqrt(kernel.shape[0])
+        for numbers in (kernel, bias):
+            assert np.abs(numbers).max() <= bound
+            if numbers.size >= 100:
+                assert np.abs(numbers).max() > 0.9 * bound
+                assert abs(numbers.mean()) < 5 * bound / math.sqrt(3 * numbers.size)
+                assert numbers.std() == pytest.approx(bound / math.sqrt(3), rel=0.15)
+
+
+def test_no_two_layers_share_their_random_numbers():
+    """Every layer has four inputs, so that all are drawn within the same bound."""
+    params = jax.jit(MLP(Box(-1.0, 1.0, (4,)), Discrete(1), (4, 4)).init)(KEY)
+    numbers = np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(params)])
+    assert len(np.unique(numbers)) == len(numbers)
+
+
+@pytest.mark.parametrize("initializer", ["uniform", "orthogonal"])
+def test_a_key_decides_the_parameters(initializer):
+    init = jax.jit(MLP(Box(-1.0, 1.0, (5,)), ACTIONS, (8,), initializer=initializer).init)
+    chex.assert_trees_all_equal(init(KEY), init(KEY))
+    for part in ("policy", "value"):
+        ours, others = (init(jax.random.key(seed))[part][0]["kernel"] for seed in (0, 1))
+        assert not np.any(np.asarray(ours) == np.asarray(others))
+
+
+def test_equal_models_are_one_static_key():
+    ours, others = (MLP(Box(np.zeros(4), np.ones(4)), ACTIONS, (8,)) for _ in range(2))
+    assert ours == others
+    assert hash(ours) == hash(others)
+    assert ours != MLP(Box(np.zeros(4), np.ones(4)), ACTIONS, (9,))
+
+
+def test_an_action_space_without_a_distribution_is_refused():
+    with pytest.raises(UsageError, match="not supported yet"):
+        MLP(Discrete(3), Box(-1.0, 1.0, (2,))).init(KEY)

@@ -1,0 +1,161 @@
+"""Distributions against NumPy's formulas, and against the frequencies of their own samples."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from jaxrl.core.errors import UsageError
+from jaxrl.core.spaces import Box, Discrete, MultiDiscrete
+from jaxrl.ops.distributions import Categorical, MultiCategorical, from_logits, num_logits
+
+NVEC = (2, 3)
+KEY = jax.random.key(0)
+few = settings(max_examples=15, deadline=None, database=None)
+
+
+def rows(num_logits):
+    """One row of moderate logits."""
+    return st.lists(st.floats(-8, 8, width=32), min_size=num_logits, max_size=num_logits).map(np.float32)
+
+
+def softmax(logits):
+    weights = np.exp(np.float64(logits) - np.max(logits))
+    return weights / weights.sum()
+
+
+def joint(logits):
+    """The table f64[2, 3] of a MultiCategorical's probabilities: the product of its entries'."""
+    return np.outer(softmax(logits[:2]), softmax(logits[2:]))
+
+
+@few
+@given(rows(4))
+def test_a_categorical_has_the_probabilities_of_the_softmax(logits):
+    probabilities = softmax(logits)
+    distribution = Categorical(jnp.asarray(logits).reshape(1, 4))
+    for action in range(4):
+        log_prob = distribution.log_prob(jnp.array([action]))
+        np.testing.assert_allclose(log_prob, [np.log(probabilities[action])], rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(
+        distribution.entropy(), [-(probabilities * np.log(probabilities)).sum()], rtol=1e-5, atol=1e-5
+    )
+
+
+@few
+@given(rows(4), rows(4))
+def test_kl_is_the_mean_log_ratio_and_never_below_zero(ours, others):
+    p, q = softmax(ours), softmax(others)
+    kl = Categorical(jnp.asarray(ours)).kl(Categorical(jnp.asarray(others)))
+    np.testing.assert_allclose(kl, (p * np.log(p / q)).sum(), rtol=1e-4, atol=2e-6)
+    assert kl >= -2e-6
+    assert Categorical(jnp.asarray(ours)).kl(Categorical(jnp.asarray(ours))) == 0
+
+
+@few
+@given(rows(5), rows(5))
+def test_a_multicategorical_is_the_product_of_its_entries(ours, others):
+    p, q = joint(ours), joint(others)
+    distribution, other = (MultiCategorical(jnp.asarray(logits), NVEC) for logits in (ours, others))
+    for action in np.ndindex(NVEC):
+        np.testing.assert_allclose(distribution.log_prob(jnp.array(action)), np.log(p[action]), rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(distribution.entropy(), -(p * np.log(p)).sum(), rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(distribution.kl(other), (p * np.log(p / q)).sum(), rtol=1e-4, atol=4e-6)
+    assert distribution.kl(distribution) == 0
+
+
+def test_kl_is_that_of_the_first_to_the_second():
+    """p = (1/2, 1/2), q = (1/4, 3/4): KL(p || q) = 1/2 log 2 + 1/2 log 2/3, and KL(q || p) is another number."""
+    p, q = Categorical(jnp.zeros(2)), Categorical(jnp.log(jnp.array([1.0, 3.0])))
+    assert p.kl(q) == pytest.approx(0.5 * np.log(2) + 0.5 * np.log(2 / 3), abs=1e-6)
+    assert q.kl(p) == pytest.approx(0.25 * np.log(0.5) + 0.75 * np.log(1.5), abs=1e-6)
+
+
+def test_a_categorical_draws_each_action_as_often_as_its_probability_says():
+    num_draws, probabilities = 40_000, np.array([0.1, 0.2, 0.65, 0.05])
+    logits = jnp.broadcast_to(jnp.log(probabilities).astype(jnp.float32), (num_draws, 4))
+    draws = np.bincount(Categorical(logits).sample(KEY), minlength=4) / num_draws
+    deviation = np.sqrt(probabilities * (1 - probabilities) / num_draws)
+    assert np.all(np.abs(draws - probabilities) < 4 * deviation)
+
+
+def test_the_entries_of_a_multicategorical_are_drawn_independently():
+    num_draws, logits = 40_000, np.float32([0.0, 1.0, 0.5, 0.0, -1.0])
+    actions = MultiCategorical(jnp.broadcast_to(logits, (num_draws, 5)), NVEC).sample(KEY)
+    draws = np.zeros(NVEC)
+    np.add.at(draws, tuple(np.asarray(actions).T), 1 / num_draws)
+    probabilities = joint(logits)
+    assert np.all(np.abs(draws - probabilities) < 4 * np.sqrt(probabilities * (1 - probabilities) / num_draws))
+
+
+def test_alike_entries_of_a_multicategorical_do_not_draw_alike():
+    actions = MultiCategorical(jnp.zeros((1000, 4)), (2, 2)).sample(KEY)
+    assert 400 < jnp.sum(actions[:, 0] == actions[:, 1]) < 600
+
+
+def test_an_action_of_no_probability_is_never_drawn():
+    logits = jnp.broadcast_to(jnp.array([0.0, -1e9, 0.0]), (10_000, 3))
+    draws = Categorical(logits).sample(KEY)
+    assert not jnp.any(draws == 1)
+    assert jnp.any(draws == 0)
+    assert jnp.any(draws == 2)
+
+
+def test_the_mode_is_the_likeliest_action():
+    assert Categorical(jnp.array([[0.0, 3.0, 1.0], [2.0, -1.0, 1.0]])).mode().tolist() == [1, 0]
+    assert MultiCategorical(jnp.array([0.0, 1.0, 5.0, 4.0, 3.0]), NVEC).mode().tolist() == [1, 0]
+
+
+@pytest.mark.parametrize("low", [-1e4, -1e9])
+def test_values_and_gradients_are_finite_at_extreme_logits(low):
+    logits = jnp.array([[low, 0.0, 0.0], [0.0, -low, low], [0.0, 0.0, low], [-low, -low, -low]])
+    others = logits[::-1]
+
+    def terms(logits, others):
+        ours, others = Categorical(logits), Categorical(others)
+        log_probs = sum(ours.log_prob(jnp.full(4, action)) for action in range(3))
+        return log_probs, ours.entropy(), ours.kl(others), others.kl(ours)
+
+    for i, value in enumerate(terms(logits, others)):
+        assert jnp.all(jnp.isfinite(value))
+        gradients = jax.grad(lambda *logits, i=i: jnp.sum(terms(*logits)[i]), argnums=(0, 1))(logits, others)
+        assert all(jnp.all(jnp.isfinite(gradient)) for gradient in gradients)
+    np.testing.assert_allclose(Categorical(logits).entropy(), np.log([2, 1, 2, 3]), atol=1e-6)
+
+
+def test_the_gradient_of_a_log_probability_is_the_one_hot_less_the_softmax():
+    logits = np.float32([0.3, -1.2, 2.0])
+    gradient = jax.grad(lambda logits: Categorical(logits).log_prob(jnp.array(2)))(jnp.asarray(logits))
+    np.testing.assert_allclose(gradient, np.eye(3)[2] - softmax(logits), atol=1e-6)
+
+
+@pytest.mark.parametrize("batch", [(), (5,), (2, 3, 1)])
+@pytest.mark.parametrize("space", [Discrete(5), MultiDiscrete(NVEC)], ids=str)
+def test_batch_axes_lead_and_rows_are_independent(space, batch):
+    logits = jax.random.normal(KEY, (*batch, num_logits(space)))
+    distribution, other = from_logits(space, logits), from_logits(space, logits[..., ::-1])
+    action = distribution.sample(KEY)
+    assert action.shape == distribution.mode().shape == (*batch, *space.shape)
+    assert action.dtype == distribution.mode().dtype == space.dtype
+    assert jnp.all(jax.vmap(space.contains)(action.reshape(-1, *space.shape)))
+    results = distribution.log_prob(action), distribution.entropy(), distribution.kl(other)
+    assert [result.shape for result in results] == [batch] * 3
+    each = [np.asarray(array) for array in (logits, action, *results)]
+    for index in np.ndindex(batch):
+        row_logits, row_action, log_prob, entropy, kl = (array[index] for array in each)
+        row, other_row = from_logits(space, jnp.asarray(row_logits)), from_logits(space, jnp.asarray(row_logits[::-1]))
+        np.testing.assert_allclose(log_prob, row.log_prob(jnp.asarray(row_action)), atol=1e-6)
+        np.testing.assert_allclose(entropy, row.entropy(), atol=1e-6)
+        np.testing.assert_allclose(kl, row.kl(other_row), atol=1e-6)
+
+
+def test_a_network_gives_one_output_for_each_category():
+    assert num_logits(Discrete(7)) == 7
+    assert num_logits(MultiDiscrete((2, 3, 4))) == 9
+
+
+def test_an_action_space_without_a_distribution_is_refused():
+    with pytest.raises(UsageError, match=r"action space Box.*not supported yet; allowed: Discrete, MultiDiscrete"):
+        num_logits(Box(-1.0, 1.0, (2,)))

@@ -1,0 +1,141 @@
+"""One compiled function: what it gives alone, under vmap, in the Trainer, and over devices."""
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxrl import PPOConfig, Trainer, make_train
+from jaxrl.core.errors import UsageError
+from jaxrl.ppo.algorithm import make_ppo
+
+SETTINGS = {
+    "env": "arena",
+    "env_args": {"height": 4, "width": 4, "max_steps_in_episode": 20},
+    "num_envs": 8,
+    "rollout_length": 16,
+    "minibatch_size": 48,
+    "num_epochs": 3,
+    "fcnet_hiddens": (16,),
+    "lr": 1e-3,
+    "per_policy": {"pol2": {"lr": 2e-3}},
+}
+CONFIG = PPOConfig(**SETTINGS, total_env_steps=10 * 128)
+
+
+def stack(trees):
+    return jax.tree.map(lambda *leaves: jnp.stack(leaves), *trees)
+
+
+def params(runner):
+    return [learner.params for learner in runner.learners]
+
+
+@pytest.fixture(scope="module")
+def single():
+    return jax.jit(make_train(CONFIG))
+
+
+def test_one_compilation_serves_eight_keys_and_each_equals_its_single_run(single):
+    keys = jax.random.split(jax.random.key(0), 8)
+    train = jax.jit(jax.vmap(chex.assert_max_traces(make_train(CONFIG), n=1)))
+    runners, _ = train(keys)
+    train(keys[::-1])
+    for member in (0, 5):
+        alone, _ = single(keys[member])
+        chex.assert_trees_all_close(params(jax.tree.map(lambda x, m=member: x[m], runners)), params(alone), atol=2e-5)
+
+
+def test_one_compilation_serves_every_learning_rate_and_each_equals_its_single_run(single):
+    rates = [1e-4 * 2**i for i in range(8)]
+    hypers = [CONFIG.hypers(lr=rate) for rate in rates]
+    train = jax.jit(jax.vmap(chex.assert_max_traces(make_train(CONFIG), n=1), in_axes=(None, 0)))
+    key = jax.random.key(1)
+    runners, _ = train(key, stack(hypers))
+    train(key, stack(hypers[::-1]))
+    for member in (0, 7):
+        alone, _ = single(key, hypers[member])
+        chex.assert_trees_all_close(params(jax.tree.map(lambda x, m=member: x[m], runners)), params(alone), atol=2e-5)
+    spread = [np.asarray(leaf) for leaf in jax.tree.leaves(params(runners))][0]
+    assert np.abs(spread[0] - spread[7]).max() > 1e-3  # the rates did make a difference
+
+
+def test_the_same_key_gives_the_same_bits_and_another_key_others(single):
+    first, again, other = (single(jax.random.key(seed))[0] for seed in (3, 3, 4))
+    chex.assert_trees_all_equal(params(first), params(again))
+    assert not np.array_equal(jax.tree.leaves(params(first))[0], jax.tree.leaves(params(other))[0])
+
+
+def test_the_trainer_gives_the_bits_of_make_train_for_any_length_of_chunks(single):
+    runner, metrics = single(jax.random.key(CONFIG.seed))
+    trainer = Trainer(CONFIG, run_dir=None, quiet=True)
+    results = [trainer.train() for _ in range(3)]
+    results.append(trainer.fit())
+    chex.assert_trees_all_equal(trainer.runner.learners, runner.learners)
+    chex.assert_trees_all_equal(trainer.runner.window, runner.window)
+    for result in results:
+        index = result["training_iteration"] - 1
+        kl = metrics.learners[0]["mean_kl_loss"][index, 1]
+        assert result["learners"]["pol2"]["mean_kl_loss"] == pytest.approx(float(kl), abs=1e-7)
+    assert results[-1]["training_iteration"] == CONFIG.num_updates
+
+
+def test_numbers_given_as_hypers_are_those_of_the_configuration(single):
+    by_default, _ = single(jax.random.key(0))
+    given, _ = single(jax.random.key(0), CONFIG.hypers())
+    chex.assert_trees_all_equal(params(by_default), params(given))
+
+
+def test_stacked_policies_learn_what_they_learn_apart():
+    """A second policy of another minibatch size has a group of its own; the first must not notice."""
+    together, apart = CONFIG, CONFIG.replace(per_policy={"pol2": {"lr": 2e-3, "minibatch_size": 47}})
+    runners = []
+    for config in (together, apart):
+        algorithm = config.build()
+        runner, _ = jax.jit(algorithm.update)(algorithm.init(jax.random.key(0)))
+        runners.append(algorithm.policy_params(runner, "pol1"))
+    assert len(together.build().grouping.groups) == 1
+    assert len(apart.build().grouping.groups) == 2
+    chex.assert_trees_all_close(*runners, atol=1e-6)
+
+
+@pytest.mark.parametrize("normalize", ["batch", "minibatch"])
+def test_environments_split_over_two_devices_learn_what_one_device_learns(normalize):
+    config = CONFIG.replace(shuffle_blocks=2, normalize_advantages=normalize, use_kl_loss=True)
+    whole, split = make_ppo(config), make_ppo(config, axis_name="devices")
+    key = jax.random.key(0)
+
+    def three_updates(algorithm):
+        def run(key):
+            return jax.lax.scan(lambda r, _: algorithm.update(r), algorithm.init(key), length=3)[0].learners
+
+        return run
+
+    expected = jax.jit(three_updates(whole))(key)
+    members = jax.jit(jax.vmap(three_updates(split), in_axes=None, axis_size=2, axis_name="devices"))(key)
+    for device in (0, 1):
+        member = jax.tree.map(lambda leaf, d=device: leaf[d], members)
+        chex.assert_trees_all_close(member, expected, atol=2e-5)
+
+
+def test_a_mapping_of_the_same_names_is_a_configuration():
+    train = make_train({**SETTINGS, "total_env_steps": 128})
+    _, metrics = jax.jit(train)(jax.random.key(0))
+    assert metrics.agent_steps.tolist() == [[128, 128]]
+    with pytest.raises(UsageError, match=r"unknown setting 'learning_rat'.*known: .*lr"):
+        make_train({"env": "arena", "learning_rat": 1e-3})
+
+
+def test_a_learning_rate_schedule_is_read_at_lifetime_steps():
+    config = CONFIG.replace(per_policy={}, lr=[[0, 1e-3], [512, 0.0]])
+    _, metrics = jax.jit(make_train(config))(jax.random.key(0))
+    rates = metrics.learners[0]["default_optimizer_learning_rate"][:, 0]
+    np.testing.assert_allclose(rates[:6], [1e-3, 0.75e-3, 0.5e-3, 0.25e-3, 0.0, 0.0], atol=1e-9)
+
+
+def test_a_gymnax_environment_trains():
+    config = PPOConfig(env="gymnax:Catch-bsuite", num_envs=4, rollout_length=20, minibatch_size=40, num_epochs=2)
+    runner, metrics = jax.jit(make_train(config.replace(total_env_steps=240)))(jax.random.key(0))
+    assert int(metrics.episodes.iteration.count.sum()) >= 4 * 60 // 10
+    assert jax.tree.all(jax.tree.map(lambda leaf: bool(jnp.isfinite(leaf).all()), params(runner)))

@@ -1,0 +1,124 @@
+"""Probe environments: each isolates one thing that training has to get right, and is learned in seconds.
+
+After the idea of probe environments by Jones (2021), "Debugging reinforcement learning systems without the agonizing
+pain": value only, discount, action, observation; with a time limit that must bootstrap and agents that leave.
+"""
+
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+
+from jaxrl.core.env import Environment, MultiAgentEnvironment
+from jaxrl.core.spaces import Box, Discrete
+from jaxrl.core.types import ALL
+
+
+class State(struct.PyTreeNode):
+    time: jax.Array  # i32[]
+    cue: jax.Array  # i32[]
+
+
+class Params(struct.PyTreeNode):
+    max_steps_in_episode: int = 1_000_000
+
+
+@dataclass(frozen=True)
+class Probe(Environment):
+    """An episode of `num_steps` steps that terminates, with a cue that is drawn at the reset and shown if `shown`.
+
+    reward_for: "nothing" (1 at the end whatever is done), "action" (1 for action 1), or "cue" (1 for repeating it).
+    """
+
+    num_steps: int = 1
+    reward_for: str = "nothing"
+    shown: bool = True
+
+    @property
+    def default_params(self) -> Params:
+        return Params()
+
+    def observation_space(self, params=None) -> Discrete:
+        return Discrete(2 * self.num_steps)
+
+    def action_space(self, params=None) -> Discrete:
+        return Discrete(2)
+
+    def reset_env(self, key, params):
+        state = State(jnp.int32(0), jax.random.bernoulli(key).astype(jnp.int32))
+        return self._observe(state), state
+
+    def step_env(self, key, state, action, params):
+        last = state.time == self.num_steps - 1
+        deserved = {"nothing": last, "action": action == 1, "cue": action == state.cue}[self.reward_for]
+        state = state.replace(time=state.time + 1)
+        return self._observe(state), state, deserved.astype(jnp.float32), last, {}
+
+    def _observe(self, state):
+        time = jnp.minimum(state.time, self.num_steps - 1)
+        return 2 * time + (state.cue if self.shown else 0)
+
+
+@dataclass(frozen=True)
+class Endless(Environment):
+    """Reward 1 on every step, forever; only the clock, which nothing shows, ends an episode.
+
+    With gamma 0.5 every state is worth 2; a time limit treated as a real end would make it less.
+    """
+
+    @property
+    def default_params(self) -> Params:
+        return Params(max_steps_in_episode=2)
+
+    def observation_space(self, params=None) -> Box:
+        return Box(0.0, 1.0, (1,))
+
+    def action_space(self, params=None) -> Discrete:
+        return Discrete(2)
+
+    def reset_env(self, key, params):
+        return jnp.ones(1), State(jnp.int32(0), jnp.int32(0))
+
+    def step_env(self, key, state, action, params):
+        return jnp.ones(1), state.replace(time=state.time + 1), jnp.float32(1), jnp.array(False), {}
+
+
+@dataclass(frozen=True)
+class Leavers(MultiAgentEnvironment):
+    """Three agents of different spaces; `short` leaves after the first of four steps, and is paid for action 1.
+
+    After it has left, its observation and reward are garbage that must not be learned from.
+    """
+
+    agents: tuple[str, ...] = ("short", "long", "wide")
+
+    @property
+    def default_params(self) -> Params:
+        return Params(max_steps_in_episode=4)
+
+    def observation_space(self, agent, params=None):
+        return Box(-1e3, 1e3, (2,)) if agent == "wide" else Discrete(4)
+
+    def action_space(self, agent, params=None):
+        return Discrete(3 if agent == "wide" else 2)
+
+    def reset_env(self, key, params):
+        state = State(jnp.int32(0), jnp.int32(0))
+        return self._observe(state), state
+
+    def step_env(self, key, state, action, params):
+        first = state.time == 0
+        reward = {
+            "short": jnp.where(first, action["short"] == 1, -100.0 * action["short"]).astype(jnp.float32),
+            "long": (action["long"] == 1).astype(jnp.float32),
+            "wide": (action["wide"] == 2).astype(jnp.float32),
+        }
+        terminated = {"short": first, "long": jnp.array(False), "wide": jnp.array(False), ALL: jnp.array(False)}
+        active = {"short": first, "long": jnp.array(True), "wide": jnp.array(True)}
+        state = state.replace(time=state.time + 1)
+        return self._observe(state), state, reward, terminated, {"active": active}
+
+    def _observe(self, state):
+        time = jnp.minimum(state.time, 3)
+        return {"short": time, "long": time, "wide": jnp.stack([jnp.cos(1.0 * time), jnp.sin(1.0 * time)])}
