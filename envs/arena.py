@@ -96,7 +96,7 @@ class MultiAgentArena(StackedEnvironment):
         return observe(positions), state, rewards, jnp.zeros(2, bool), {"metrics": metrics}
 
     def render(self, state: State, params: Params) -> jax.Array:
-        """u8[height * side + 1, width * side + 1, 3]: visited cells are tinted; a blue disc explores, a red square hunts."""
+        """u8[height * side + 1, width * side + 1, 3]: visited cells tinted; agent1 a blue disc, agent2 a red square."""
         side = max(PICTURE_SIZE // max(self.height, self.width), 4)  # pixels of a cell, one of them the grid line
         is_visited = unpack(state.visited, self.num_cells).reshape(self.height, self.width)
         ground = jnp.where(is_visited[:, :, None], np.float32(VISITED), np.float32(EMPTY))

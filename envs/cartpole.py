@@ -26,7 +26,7 @@ UNBOUNDED = float(np.finfo(np.float32).max)
 
 PICTURE_HEIGHT, PICTURE_WIDTH = 200, 300  # pixels
 TRACK_LEVEL = 150  # pixels from the top
-MARGIN = 1.2  # the picture shows this many times the track between the thresholds
+MARGIN = 1.25  # the picture shows this many times the track between the thresholds
 SKY, GROUND, TRACK, LIMIT = (250, 250, 247), (232, 231, 224), (120, 124, 128), (205, 92, 80)  # red, green, blue
 CART, POLE, AXLE = (44, 62, 92), (224, 146, 46), (250, 250, 247)
 
@@ -112,12 +112,15 @@ def integrate(motion: jax.Array, force: jax.Array, params: Params) -> jax.Array:
 def accelerations(motion: jax.Array, force: jax.Array, params: Params) -> tuple[jax.Array, jax.Array]:
     """Of the cart, m/s^2, and of the pole's angle, rad/s^2, under `force` in N (Florian 2007, eqs. 23 and 24).
 
-        push    = (F + m l theta_dot^2 sin theta) / M                                        m pole, M pole and cart
-        theta'' = (g sin theta - cos theta push) / (l (4/3 - m cos^2 theta / M))             l half the pole
+        push    = (F + m l theta_dot^2 sin theta) / M
+        theta'' = (g sin theta - cos theta push) / (l (4/3 - m cos^2 theta / M))
         x''     = push - m l theta'' cos theta / M
+
+    with m the mass of the pole, M that of pole and cart, l half the pole's length.
     """
     _, _, theta, theta_dot = motion
-    sin, cos = jnp.sin(theta), jnp.cos(theta)
+    # The barrier has these computed once: XLA on the CPU would repeat them in each of the two results.
+    sin, cos = jax.lax.optimization_barrier(jnp.stack([jnp.sin(theta), jnp.cos(theta)]))
     total_mass = params.cart_mass + params.pole_mass
     moment = params.pole_mass * params.pole_half_length
     push = (force + moment * theta_dot**2 * sin) / total_mass

@@ -50,7 +50,6 @@ def train_ppo(argv: Sequence[str] | None = None) -> None:
         sys.exit(2)
     except KeyboardInterrupt:
         sys.exit("train_ppo.py: stopped before the first result")
-    trainer.close()
     say(summary(trainer, result, time.perf_counter() - started))
 
 

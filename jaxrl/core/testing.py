@@ -57,10 +57,9 @@ def check_env(env: Any, params: PyTree = None, *, steps: int = 256, key: Key | N
     check_types(case, key)
     _check_purity(case, key)
     play = jax.vmap(lambda key, params: _play(case, steps, key, params), in_axes=(0, None))
-    quickly = (
-        {"xla_backend_optimization_level": 0} if jax.default_backend() == "cpu" else None
-    )  # compiles in half the time
-    play = jax.jit(play, compiler_options=quickly)
+    # What runs once for a moment need not be fast: unoptimised, it compiles in half the time.
+    options = {"xla_backend_optimization_level": 0} if jax.default_backend() == "cpu" else None
+    play = jax.jit(play, compiler_options=options)
     start, played = jax.device_get(play(jax.random.split(key, NUM_ENVS), case.params))
     _check_start(case, start)
     _check_ends(case, played)
@@ -110,6 +109,7 @@ def _play(case: Case, steps: int, key: Key, params: PyTree) -> tuple[dict[str, A
     reset_key, play_key = jax.random.split(key)
     obs, state = env.reset(reset_key, params)
     start = {
+        "obs": case.split(obs),
         "inside": _inside(case, case.split(obs)),
         "clock": env.is_truncated(state, params),
         "time": _time(state),
@@ -154,7 +154,9 @@ def _is_alike(some: PyTree, others: PyTree) -> jax.Array:
 
 def _check_start(case: Case, start: dict[str, Any]) -> None:
     for agent, inside in start["inside"].items():
-        require(case, inside.all(), f"obs{_of(case, agent)} of reset must lie in its space {case.obs_spaces[agent]}")
+        found = _short(start["obs"][agent][np.argmin(inside)])
+        rule = f"obs{_of(case, agent)} of reset must lie in {case.obs_spaces[agent]}, not be {found}"
+        require(case, inside.all(), rule)
     require(case, not start["clock"].any(), "reset must return a state of which is_truncated is False")
     require(case, start["faces_agree"].all(), "reset_env and reset_stacked must give the same for the same key")
 
@@ -184,7 +186,8 @@ def _check_ends(case: Case, played: Played) -> None:
     rule = "step must be truncated where is_truncated(the state step_env reached) and not terminated, and only there"
     _always(case, truncated[ALL] == clock_alone, rule, truncated=truncated[ALL], is_truncated=played.clock)
     over = terminated[ALL] | truncated[ALL]
-    limit = getattr(case.params, "max_steps_in_episode", np.inf)
+    limit = getattr(case.params, "max_steps_in_episode", None)
+    limit = np.inf if limit is None else limit
     length = _count_since_reset(np.ones_like(over), over)
     _always(case, length <= limit, f"no episode may last longer than max_steps_in_episode={limit}", length=length)
 

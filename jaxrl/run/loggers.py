@@ -10,15 +10,13 @@ class JsonLines:
     """`metrics.jsonl`: the nested result tree of every iteration, a line each; a number that is none is null."""
 
     def __init__(self, path: Path):
-        self.file = path.open("a", encoding="utf-8")
+        self.path = path
 
     def write(self, results: list[dict[str, Any]]) -> None:
-        """Appends whole lines in one write, so that a reader never meets half a line."""
-        self.file.write("".join(json.dumps(_json(result), allow_nan=False) + "\n" for result in results))
-        self.file.flush()
-
-    def close(self) -> None:
-        self.file.close()
+        """Appends whole lines in one write, so that a reader never meets half a line; nothing stays open between."""
+        lines = "".join(json.dumps(_json(result), allow_nan=False) + "\n" for result in results)
+        with self.path.open("a", encoding="utf-8") as file:
+            file.write(lines)
 
 
 def _json(value: Any) -> Any:

@@ -98,12 +98,6 @@ class Trainer:
             self.progress.say("stopped by Ctrl-C; what has been learned is kept")
         return self.last_result
 
-    def close(self) -> None:
-        """Closes the logs."""
-        for log in self._logs:
-            log.close()
-        self._logs = []
-
     def _key(self) -> jax.Array:
         return jax.random.key(self.config.seed, impl="threefry2x32")
 

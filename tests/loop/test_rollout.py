@@ -123,7 +123,7 @@ class Played(NamedTuple):
 
 @functools.cache
 def player(env, policies, model, num_envs):
-    """(open, run), compiled: (key, env_params) -> worlds, and (key, worlds, env_params) -> (params, (worlds, rollout))."""
+    """Compiled: (key, env_params) -> worlds, and (key, worlds, env_params) -> (params, (worlds, rollout))."""
     policies = resolve_policies(env, policies if isinstance(policies, str) else dict(policies))
     grouping = group_policies(env, env.default_params, policies, lambda *_: None)
     stage, index = Stage(env, grouping, (model,), episode_metrics(env, env.default_params)), jnp.arange(num_envs)

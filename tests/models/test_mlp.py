@@ -52,9 +52,13 @@ def forward(layers, inputs, activation):
 
 
 def assert_agrees_with_numpy(model, scale=1.0):
-    params = jax.tree.map(lambda leaf: scale * leaf, jax.jit(model.init)(KEY))
-    obs = jax.vmap(model.observation_space.sample)(jax.random.split(KEY, 7))
-    distribution, value = jax.jit(model.apply)(params, obs)
+    @jax.jit
+    def run(key):
+        params = jax.tree.map(lambda leaf: scale * leaf, model.init(key))
+        obs = jax.vmap(model.observation_space.sample)(jax.random.split(key, 7))
+        return params, obs, *model.apply(params, obs)
+
+    params, obs, distribution, value = run(KEY)
     inputs, activation = encoded(model.observation_space, obs), NUMPY_ACTIVATIONS[model.activation]
     shared = params.get("shared", [])
     for part, ours in (("policy", distribution.logits), ("value", value[:, None])):

@@ -134,13 +134,24 @@ def test_the_gradient_of_a_log_probability_is_the_one_hot_less_the_softmax():
 @pytest.mark.parametrize("batch", [(), (5,), (2, 3, 1)])
 @pytest.mark.parametrize("space", [Discrete(5), MultiDiscrete(NVEC)], ids=str)
 def test_batch_axes_lead_and_rows_are_independent(space, batch):
-    logits = jax.random.normal(KEY, (*batch, num_logits(space)))
-    distribution, other = from_logits(space, logits), from_logits(space, logits[..., ::-1])
-    action = distribution.sample(KEY)
-    assert action.shape == distribution.mode().shape == (*batch, *space.shape)
-    assert action.dtype == distribution.mode().dtype == space.dtype
-    assert jnp.all(jax.vmap(space.contains)(action.reshape(-1, *space.shape)))
-    results = distribution.log_prob(action), distribution.entropy(), distribution.kl(other)
+    logits = jnp.float32(np.random.default_rng(0).normal(size=(*batch, num_logits(space))))
+
+    @jax.jit
+    def run(logits):
+        distribution, other = from_logits(space, logits), from_logits(space, logits[..., ::-1])
+        action = distribution.sample(KEY)
+        return (
+            action,
+            distribution.mode(),
+            distribution.log_prob(action),
+            distribution.entropy(),
+            distribution.kl(other),
+        )
+
+    action, mode, *results = run(logits)
+    assert action.shape == mode.shape == (*batch, *space.shape)
+    assert action.dtype == mode.dtype == space.dtype
+    assert all(space.contains(row) for row in np.asarray(action).reshape(-1, *space.shape))
     assert [result.shape for result in results] == [batch] * 3
     each = [np.asarray(array) for array in (logits, action, *results)]
     for index in np.ndindex(batch):

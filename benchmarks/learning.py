@@ -1,0 +1,156 @@
+"""How well PPO learns at RLlib's own settings: the return at equal environment steps, over several seeds.
+
+    python benchmarks/learning.py                           # all tasks, 5 seeds, RLlib as well where it is installed
+    python benchmarks/learning.py --tasks cartpole --seeds 0 1 2
+
+The return of an iteration is the mean over just the episodes that ended in it. Rows are appended to --out as JSON
+lines, one for each (task, variant, seed), and `--read` makes the table from rows made before.
+"""
+
+import argparse
+import importlib.util
+import json
+import os
+import statistics
+import sys
+import time
+from pathlib import Path
+
+ARENA = {
+    "env": "arena",
+    "num_envs": 40,
+    "rollout_length": 100,
+    "per_policy": {"pol1": {"lr": 3e-4}, "pol2": {"lr": 4e-4}},
+}
+CARTPOLE = {"env": "cartpole", "num_envs": 8, "rollout_length": 500, "lr": 3e-4, "num_epochs": 5}
+TASKS = {
+    "arena-30-epochs": {**ARENA, "num_epochs": 30, "total_env_steps": 64_000},
+    "arena-5-epochs": {**ARENA, "num_epochs": 5, "total_env_steps": 80_000},
+    "cartpole": {**CARTPOLE, "total_env_steps": 100_000},
+}
+VARIANTS = {
+    "jaxrl": {},  # orthogonal initialisation, our default
+    "jaxrl, uniform": {"fcnet_kernel_initializer": "uniform"},  # PyTorch's initialisation, as RLlib has it
+}
+MARKS = (40_000, 64_000, 80_000, 100_000)  # environment steps at which the table reads the curves
+THRESHOLD = {"cartpole": 475.0}
+
+
+def learn(task: str, variant: str, seeds: list[int]):
+    """Yields (seed, curve) of our own training; a curve is a list of {env_steps, seconds, return_mean, num_episodes}."""
+    import jax
+    import numpy as np
+
+    from jaxrl import PPOConfig, make_train
+
+    config = PPOConfig(**{**TASKS[task], **VARIANTS[variant]})
+    begin = time.perf_counter()
+    train = jax.jit(make_train(config)).lower(jax.random.key(0)).compile()
+    print(f"{task}, {variant}: compiled in {time.perf_counter() - begin:.1f} s", flush=True)
+    for seed in seeds:
+        begin = time.perf_counter()
+        _, metrics = jax.block_until_ready(train(jax.random.key(seed)))
+        seconds = (time.perf_counter() - begin) / config.num_updates
+        own = jax.tree.map(np.asarray, metrics.episodes.iteration)
+        yield seed, [
+            {
+                "env_steps": (i + 1) * config.train_batch_size,
+                "seconds": (i + 1) * seconds,
+                "return_mean": float(own.episode_return.sum[i] / count) if count else None,
+                "num_episodes": int(count),
+            }
+            for i, count in enumerate(own.count)
+        ]
+
+
+def learn_rllib(task: str, seeds: list[int]):
+    """Yields (seed, curve) of RLlib's PPO on the same task."""
+    import ray
+    import rllib_peer
+
+    ray.init(num_cpus=1, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
+    for seed in seeds:
+        yield seed, rllib_peer.learn(task, seed)
+    ray.shutdown()
+
+
+def measure(task: str, variant: str, seeds: list[int], out: Path | None) -> list[dict]:
+    """The rows of one task and variant."""
+    from jaxrl.run.folder import metadata
+
+    rows = []
+    curves = learn_rllib(task, seeds) if variant == "RLlib" else learn(task, variant, seeds)
+    for seed, curve in curves:
+        row = {"task": task, "variant": variant, "seed": seed, "curve": curve}
+        row |= {"machine": metadata(), "cores": os.cpu_count(), "load": os.getloadavg()[0]}
+        rows.append(row)
+        print(f"{task}, {variant}, seed {seed}: {curve[-1]['return_mean']:.1f} after {curve[-1]['env_steps']:,}", flush=True)
+        if out is not None:
+            with out.open("a") as file:
+                file.write(json.dumps(row) + "\n")
+    return rows
+
+
+def table(rows: list[dict]) -> str:
+    """Median and quartiles over seeds, by task and variant."""
+    lines = ["| task | who | seeds | " + " | ".join(f"{mark:,} steps" for mark in MARKS) + " | passes | seconds |"]
+    lines.append("|" + "---|" * (len(MARKS) + 5))
+    for task, variant in dict.fromkeys((row["task"], row["variant"]) for row in rows):
+        curves = [row["curve"] for row in rows if (row["task"], row["variant"]) == (task, variant)]
+        cells = [_spread([_at(curve, mark) for curve in curves]) for mark in MARKS]
+        passes = _passes(curves, THRESHOLD[task]) if task in THRESHOLD else ""
+        seconds = _spread([curve[-1]["seconds"] for curve in curves])
+        lines.append(f"| {task} | {variant} | {len(curves)} | " + " | ".join(cells) + f" | {passes} | {seconds} |")
+    return "\n".join(lines)
+
+
+def _at(curve: list[dict], mark: int) -> float | None:
+    """The return of the iteration that reached `mark` steps, if the curve goes so far."""
+    return next((point["return_mean"] for point in curve if point["env_steps"] >= mark), None)
+
+
+def _spread(values: list[float | None]) -> str:
+    """median [first quartile, third quartile]."""
+    if not values or None in values:
+        return ""
+    if len(values) == 1:
+        return f"{values[0]:.1f}"
+    low, middle, high = statistics.quantiles(values, n=4, method="inclusive")
+    return f"{middle:.1f} [{low:.1f}, {high:.1f}]"
+
+
+def _passes(curves: list[list[dict]], threshold: float) -> str:
+    """How many seeds had an iteration at the threshold, and at how many steps the median one."""
+    first = [
+        next((point["env_steps"] for point in curve if (point["return_mean"] or 0) >= threshold), None) for curve in curves
+    ]
+    reached = [steps for steps in first if steps is not None]
+    where = f", median {statistics.median_low(reached):,} steps" if reached else ""
+    return f"{threshold:g}: {len(reached)} of {len(curves)}{where}"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--tasks", nargs="+", choices=TASKS, default=list(TASKS))
+    parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2, 3, 4])
+    parser.add_argument("--variants", nargs="+", choices=[*VARIANTS, "RLlib"], default=None)
+    parser.add_argument("--out", type=Path, help="append the rows to this file of JSON lines")
+    parser.add_argument("--read", type=Path, nargs="+", help="measure nothing: the table of rows in these files")
+    arguments = parser.parse_args()
+    rows = []
+    for path in arguments.read or []:
+        rows += [{"variant": "RLlib", **json.loads(line)} for line in path.read_text().splitlines()]
+    if not arguments.read:
+        # rllib_peer.py plays the plain arena of the tests, which lie beside this folder.
+        sys.path.insert(0, str(Path(__file__).parents[1]))
+        installed = importlib.util.find_spec("ray") is not None
+        if not installed:
+            print("RLlib is not installed here, so it is missing from the table")
+        for task in arguments.tasks:
+            for variant in arguments.variants or [*VARIANTS, *(["RLlib"] if installed else [])]:
+                rows += measure(task, variant, arguments.seeds, arguments.out)
+    print(table(rows))
+
+
+if __name__ == "__main__":
+    main()

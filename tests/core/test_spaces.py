@@ -1,0 +1,153 @@
+"""Spaces: what a sample is, what is contained, when two are the same, and what is refused."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from jaxrl.core.errors import UsageError
+from jaxrl.core.spaces import Box, Discrete, MultiDiscrete
+
+FEW = settings(max_examples=15, deadline=None, derandomize=True)
+SEEDS = st.integers(0, 2**31 - 1)
+COUNTS = st.integers(1, 10**6)
+BOUNDS = st.one_of(st.just(np.inf), st.floats(-1e6, 1e6, width=32))
+
+
+def check_sample(space, seed):
+    sample = space.sample(jax.random.key(seed))
+    assert sample.shape == space.shape
+    assert sample.dtype == space.dtype
+    assert space.contains(sample)
+    assert jax.jit(space.contains)(sample)
+
+
+@FEW
+@given(COUNTS, SEEDS)
+def test_a_discrete_sample_is_contained(n, seed):
+    check_sample(Discrete(n), seed)
+
+
+@FEW
+@given(st.lists(COUNTS, min_size=1, max_size=5), SEEDS)
+def test_a_multidiscrete_sample_is_contained(nvec, seed):
+    check_sample(MultiDiscrete(tuple(nvec)), seed)
+
+
+@FEW
+@given(st.lists(st.tuples(BOUNDS, BOUNDS), min_size=1, max_size=4), SEEDS)
+def test_a_box_sample_is_contained_whatever_the_bounds(bounds, seed):
+    low = [-np.inf if np.isinf(one) else min(one, other) for one, other in bounds]
+    high = [max(one, other) for one, other in bounds]
+    check_sample(Box(low, high), seed)
+
+
+@FEW
+@given(st.sampled_from(["uint8", "int8", "int32"]), st.integers(-300, 300), st.integers(0, 300), SEEDS)
+def test_an_integer_box_sample_is_contained(dtype, low, width, seed):
+    least, most = np.iinfo(dtype).min, np.iinfo(dtype).max
+    low = int(np.clip(low, least, most))
+    check_sample(Box(low, min(low + width, most), (3,), dtype), seed)
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "int32"])
+def test_an_integer_box_gives_both_of_its_ends(dtype):
+    assert set(np.unique(Box(3, 5, (200,), dtype).sample(jax.random.key(0)))) == {3, 4, 5}
+
+
+def test_an_integer_box_without_bounds_can_be_sampled():
+    check_sample(Box(-np.inf, np.inf, (4,), "int32"), 0)
+    check_sample(Box(-np.inf, np.inf, (4,), "uint8"), 0)
+
+
+def test_a_discrete_space_gives_each_of_its_values_as_often():
+    draws = jax.vmap(Discrete(4).sample)(jax.random.split(jax.random.key(0), 4000))
+    assert np.all(np.abs(np.bincount(draws, minlength=4) - 1000) < 120)
+
+
+def test_only_integers_of_the_right_shape_within_the_range_are_contained():
+    assert Discrete(3).contains(2)
+    for wrong in (-1, 3, 1.0, jnp.array([1]), True):
+        assert not Discrete(3).contains(wrong)
+    space = MultiDiscrete((2, 5))
+    assert space.contains(jnp.array([1, 4]))
+    for wrong in ([2, 0], [0, -1], [0.0, 1.0], [1], [1, 1, 1], [[1, 1]]):
+        assert not space.contains(jnp.array(wrong))
+
+
+def test_a_box_contains_its_bounds_and_neither_nan_nor_another_shape():
+    space = Box([-1.0, 0.0], [1.0, np.inf])
+    assert space.contains(jnp.array([-1.0, 0.0]))
+    assert space.contains(jnp.array([1.0, np.inf]))
+    for wrong in ([-1.1, 0.0], [0.0, -0.1], [np.nan, 0.0], [0.0], [[0.0, 0.0]]):
+        assert not space.contains(jnp.array(wrong))
+
+
+def test_contains_can_be_compiled_and_vmapped():
+    values = jnp.arange(5)
+    np.testing.assert_array_equal(jax.jit(jax.vmap(Discrete(3).contains))(values), [True, True, True, False, False])
+    pairs = jnp.stack([values, values], 1)
+    np.testing.assert_array_equal(
+        jax.jit(jax.vmap(MultiDiscrete((3, 2)).contains))(pairs), [True, True, False, False, False]
+    )
+    assert not jax.jit(MultiDiscrete((3, 2)).contains)(jnp.zeros(3, jnp.int32))
+
+
+def test_spaces_are_equal_and_hash_alike_by_what_they_hold():
+    same = [
+        (Discrete(3), Discrete(np.int64(3))),
+        (MultiDiscrete((2, 3)), MultiDiscrete(np.array([2, 3]))),
+        (Box(0, 1, (2,)), Box(np.zeros(2), np.ones(2))),
+        (Box(-1.0, [1.0, 2.0]), Box(jnp.full(2, -1.0), jnp.array([1.0, 2.0]), (2,), np.float32)),
+    ]
+    for one, other in same:
+        assert one == other
+        assert hash(one) == hash(other)
+    different = {Discrete(2), Discrete(3), MultiDiscrete((2,)), Box(0, 2), Box(0, 2, (1,)), Box(0, 2, (1,), "uint8")}
+    assert len(different) == 6
+
+
+def test_a_space_can_be_a_static_argument():
+    sample = jax.jit(lambda space, key: space.sample(key), static_argnums=0)
+    for space in (Discrete(3), MultiDiscrete((2, 3)), Box([0.0, 1.0], 2.0)):
+        assert space.contains(sample(space, jax.random.key(0)))
+
+
+def test_spaces_are_frozen():
+    for space, name in ((Discrete(3), "n"), (MultiDiscrete((2,)), "nvec"), (Box(0, 1), "low")):
+        with pytest.raises(AttributeError):
+            setattr(space, name, 4)
+
+
+def test_bounds_that_agree_are_one_number_and_others_nested_tuples():
+    assert Box(np.zeros((2, 2)), 1).low == 0.0
+    assert Box([[0, 1], [0, 2]], 3).low == ((0.0, 1.0), (0.0, 2.0))
+    assert Box([[0, 1], [0, 2]], 3).shape == (2, 2)
+    assert Box(0, 1, (4, 3)).size == 12
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Discrete(0), "Discrete(n=0): 0 must be at least 1"),
+        (lambda: Discrete(2.5), "2.5 is no whole number"),
+        (lambda: Discrete("3"), "'3' is no whole number"),
+        (lambda: MultiDiscrete(()), "nvec must be a row of one or more counts"),
+        (lambda: MultiDiscrete(3), "nvec must be a row of one or more counts"),
+        (lambda: MultiDiscrete(((1, 2), (3, 4))), "nvec must be a row of one or more counts"),
+        (lambda: MultiDiscrete((2, 0)), "0 must be at least 1"),
+        (lambda: MultiDiscrete((2, 1.5)), "1.5 is no whole number"),
+        (lambda: Box(1.0, 0.0), "Box low 1.0 is above high 0.0"),
+        (lambda: Box([0.0, 2.0], 1.0), "Box low (0.0, 2.0) is above high 1.0"),
+        (lambda: Box(np.nan, 1.0), "Box low holds NaN"),
+        (lambda: Box([0.0, 0.0], [1.0, 1.0, 1.0]), "Box low of shape (2,) does not fit high of shape (3,)"),
+        (lambda: Box([0.0, 0.0], 1.0, (3,)), "Box low of shape (2,) does not fit shape (3,)"),
+        (lambda: Box(0.0, 1.0, 3), "Box shape must be a tuple of whole numbers, not 3"),
+    ],
+)
+def test_what_cannot_be_a_space_is_refused_with_its_value(make, message):
+    with pytest.raises(UsageError) as caught:
+        make()
+    assert message in str(caught.value)

@@ -1,0 +1,123 @@
+"""A configuration says everything about a run, and refuses in one line what cannot work."""
+
+import jax
+import numpy as np
+import pytest
+
+from jaxrl import PPOConfig, UsageError, make_train
+from jaxrl.core.registry import make
+from tests.probes import Leavers
+
+ARENA = {"env": "arena"}
+
+
+def test_the_defaults_are_rllibs():
+    config = PPOConfig(env="arena")
+    assert (config.lr, config.gamma, config.lambda_, config.clip_param) == (5e-5, 0.99, 1.0, 0.3)
+    assert (config.vf_clip_param, config.vf_loss_coeff, config.entropy_coeff) == (10.0, 1.0, 0.0)
+    assert (config.use_kl_loss, config.kl_coeff, config.kl_target, config.grad_clip) == (True, 0.2, 0.01, None)
+    assert (config.num_epochs, config.minibatch_size, config.train_batch_size) == (30, 128, 4000)
+    assert (config.fcnet_hiddens, config.fcnet_activation, config.vf_share_layers) == ((256, 256), "tanh", False)
+
+
+@pytest.mark.parametrize(
+    ("given", "sizes"),
+    [
+        ({"num_envs": 8, "rollout_length": 16}, (8, 16, 128)),
+        ({"num_envs": 8, "train_batch_size": 128}, (8, 16, 128)),
+        ({"rollout_length": 16, "train_batch_size": 128}, (8, 16, 128)),
+        ({"num_envs": 8}, (8, 500, 4000)),
+        ({"rollout_length": 50}, (80, 50, 4000)),
+        ({"train_batch_size": 800}, (8, 100, 800)),
+        ({"num_envs": 48}, (48, 83, 3984)),
+        ({}, (40, 100, 4000)),
+    ],
+)
+def test_any_two_sizes_give_the_third_and_one_alone_rescales_another(given, sizes):
+    for config in (PPOConfig(env="arena", **given), PPOConfig(env="arena").replace(**given)):
+        assert (config.num_envs, config.rollout_length, config.train_batch_size) == sizes
+
+
+def test_lists_and_dicts_freeze_so_that_a_configuration_hashes_and_survives_a_dict():
+    config = PPOConfig(
+        env="arena",
+        env_args={"height": 4},
+        policies={"pol1": ["agent1"], "pol2": ["agent2"]},
+        per_policy={"pol2": {"lr": [[0, 1e-3], [1000, 1e-4]], "fcnet_hiddens": [8, 8]}},
+        fcnet_hiddens=[16],
+    )
+    assert hash(config) == hash(PPOConfig.from_dict(config.to_dict()))
+    assert config == PPOConfig.from_dict(config.to_dict())
+    assert config.for_policy("pol2").fcnet_hiddens == (8, 8)
+    assert config.for_policy("pol1").fcnet_hiddens == (16,)
+
+
+def test_numbers_are_no_part_of_the_static_configuration_and_structure_is():
+    config = PPOConfig(env="arena", per_policy={"pol1": {"lr": 1e-3}})
+    other_numbers = config.replace(lr=1e-3, gamma=0.5, clip_param=0.1, seed=7, total_env_steps=8000)
+    assert other_numbers.static() == config.static()
+    for change in ({"minibatch_size": 64}, {"fcnet_hiddens": (8,)}, {"per_policy": {"pol1": {"num_epochs": 3}}}):
+        assert config.replace(**change).static() != config.static()
+
+
+def test_hypers_are_arrays_by_policy_with_none_as_infinity_and_schedules_of_one_length():
+    config = PPOConfig(env="arena", grad_clip=None, per_policy={"pol2": {"lr": [[0, 1.0], [10, 0.5], [20, 0.0]]}})
+    hypers = config.hypers(gamma=0.5, pol2={"clip_param": 0.1})
+    assert hypers["pol1"].lr.shape == hypers["pol2"].lr.shape == hypers["pol1"].entropy_coeff.shape == (3, 2)
+    assert np.isinf(hypers["pol1"].grad_clip)
+    assert [float(hypers[policy].clip_param) for policy in ("pol1", "pol2")] == pytest.approx([0.3, 0.1])
+    assert {float(hypers[policy].gamma) for policy in hypers} == {0.5}
+    assert all(leaf.dtype == np.float32 for leaf in jax.tree.leaves(hypers))
+
+
+def test_the_tuned_settings_are_the_environments_own_and_yield_to_changes():
+    tuned = make("arena")[0].tuned
+    config = PPOConfig.tuned("arena", lr=0.5)
+    assert config.lr == 0.5
+    assert config.num_epochs == tuned["num_epochs"]
+    assert config.train_batch_size == tuned["num_envs"] * tuned["rollout_length"]
+
+
+nan = float("nan")
+BAD = [
+    ({}, "env is missing"),
+    ({"env": "aren"}, r"unknown environment 'aren'; did you mean 'arena'"),
+    ({**ARENA, "env_args": {"hight": 3}}, r"unknown argument 'hight' of environment 'arena'; did you mean 'height'"),
+    ({**ARENA, "env_args": {"max_steps_in_episode": nan}}, "max_steps_in_episode must be a finite number, not nan"),
+    ({**ARENA, "lrr": 1}, "unknown setting 'lrr'; did you mean 'lr'"),
+    ({**ARENA, "num_envs": 0}, "num_envs=0 must be an integer of at least 1"),
+    ({**ARENA, "minibatch_size": -5}, "minibatch_size=-5 must be an integer of at least 1"),
+    ({**ARENA, "num_epochs": 2.5}, "num_epochs=2.5 must be an integer"),
+    ({**ARENA, "minibatch_size": 4001}, "minibatch_size=4001 is more than the batch of policy 'pol1', 4000 rows"),
+    ({**ARENA, "total_env_steps": 3999}, "total_env_steps=3999 is less than one batch, train_batch_size=4000"),
+    ({**ARENA, "gamma": 1.01}, r"gamma=1.01 must be a number in \[0, 1\]"),
+    ({**ARENA, "lambda_": -0.1}, r"lambda_=-0.1 must be a number in \[0, 1\]"),
+    ({**ARENA, "lr": nan}, "lr=nan must be a number >= 0"),
+    ({**ARENA, "lr": [[0, 1e-3], [100, nan]]}, "lr: value=nan must be a number"),
+    ({**ARENA, "lr": [[5, 1e-3], [100, 1e-4]]}, "lr: the steps of a schedule must begin at 0"),
+    ({**ARENA, "grad_clip": 0.0}, "grad_clip=0.0 must be a number > 0 or None"),
+    ({**ARENA, "kl_target": nan}, "kl_target=nan"),
+    ({**ARENA, "per_policy": {"pol1": {"clip_param": nan}}}, "clip_param=nan"),
+    ({**ARENA, "per_policy": {"pol3": {"lr": 1.0}}}, "unknown policy 'pol3'; did you mean 'pol2'"),
+    ({**ARENA, "per_policy": {"pol1": {"num_envs": 3}}}, "unknown setting 'num_envs' of policy 'pol1'"),
+    ({**ARENA, "policies_to_train": ["pol"]}, "unknown policy 'pol'; did you mean 'pol[12]'"),
+    ({**ARENA, "policies": {"a": ["agent1"]}}, "no policy plays agent 'agent2'"),
+    ({**ARENA, "policies": {"a": ["agent1", "agent2"], "b": ["agent2"]}}, "agent 'agent2' is named twice"),
+    ({**ARENA, "policies": {"a": ["agent1", "agnt2"]}}, "unknown agent 'agnt2' in policy 'a'; did you mean 'agent2'"),
+    ({**ARENA, "policies": "sharde"}, "policies='sharde': allowed are"),
+    ({**ARENA, "policies": lambda agent, episode: agent}, "must take the agent id alone"),
+    ({"env": Leavers(), "policies": "shared"}, "joins agents of different observation_space: 'short' has .* 'wide' has"),
+    ({**ARENA, "num_envs": 3, "rollout_length": 5, "train_batch_size": 16}, "train_batch_size=16 is not num_envs=3"),
+    ({**ARENA, "num_envs": 3, "train_batch_size": 4000}, "train_batch_size=4000 is no multiple of num_envs=3"),
+    ({**ARENA, "shuffle_blocks": 3}, "shuffle_blocks=3 must divide num_envs=40 and minibatch_size=128"),
+    ({**ARENA, "value_clip": "los"}, "unknown value_clip 'los'; did you mean 'loss'"),
+    ({**ARENA, "fcnet_activation": "tanhh"}, "unknown fcnet_activation 'tanhh'; did you mean 'tanh'"),
+    ({**ARENA, "fcnet_hiddens": [64, 0]}, "layer size=0 must be an integer of at least 1"),
+]
+
+
+@pytest.mark.parametrize(("settings", "message"), BAD, ids=[message for _, message in BAD])
+def test_what_cannot_work_is_refused_in_one_line_before_anything_is_compiled(settings, message):
+    with jax.log_compiles(False), pytest.raises(UsageError, match=message) as refused:
+        make_train(settings)
+    assert "\n" not in str(refused.value)

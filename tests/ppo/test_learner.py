@@ -1,0 +1,164 @@
+"""One policy's update against a NumPy reference of the objective, and what it must leave alone."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from jaxrl import PPOConfig
+from jaxrl.core.spaces import Box, Discrete
+from jaxrl.loop.rollout import Trajectory
+from jaxrl.models.mlp import MLP
+from jaxrl.ops.distributions import Categorical
+from jaxrl.ppo.learner import Coefficients, Rows, Structure, _objective, _row_order, init_learner, learn_policy
+
+MODEL = MLP(Box(-1.0, 1.0, (3,)), Discrete(4), hiddens=(8,))
+STEPS, ENVS, AGENTS = 6, 4, 2
+
+
+def structure(**changes):
+    values = {
+        "model": MODEL,
+        "trained": True,
+        "minibatch_size": 16,
+        "num_epochs": 2,
+        "use_kl_loss": True,
+        "normalize_advantages": "batch",
+        "value_clip": "loss",
+        "optimizer": None,
+        "shuffle_blocks": 1,
+    }
+    return Structure(**{**values, **changes})
+
+
+def hypers(**changes):
+    return PPOConfig(env="cartpole", **changes).hypers()["default_policy"]
+
+
+def trajectory(key, active=None):
+    keys = jax.random.split(key, 8)
+    shape = (STEPS, ENVS, AGENTS)
+    distribution = Categorical(jax.random.normal(keys[0], (*shape, 4)))
+    terminated = jax.random.bernoulli(keys[1], 0.1, shape)
+    return Trajectory(
+        obs=jax.random.uniform(keys[2], (*shape, 3)),
+        action=distribution.sample(keys[3]),
+        distribution=distribution,
+        value=jax.random.normal(keys[4], shape),
+        next_value=jax.random.normal(keys[5], shape),
+        reward=jax.random.normal(keys[6], shape),
+        terminated=terminated,
+        ended=terminated | jax.random.bernoulli(keys[7], 0.1, shape),
+        active=jnp.ones(shape, bool) if active is None else active,
+    )
+
+
+def log_softmax(logits):
+    shifted = logits - logits.max(-1, keepdims=True)
+    return shifted - np.log(np.exp(shifted).sum(-1, keepdims=True))
+
+
+def reference_loss(logits, value, rows, kind, clip=0.3, vf_clip=0.5, vf_coeff=0.7, entropy_coeff=0.1, kl_coeff=0.4):
+    """The objective as the design states it, row by row, in NumPy and float64."""
+    total = 0.0
+    for i in range(len(value)):
+        new, old = log_softmax(logits[i]), log_softmax(np.asarray(rows.distribution.logits[i], np.float64))
+        ratio = np.exp(new[rows.action[i]] - old[rows.action[i]])
+        surrogate = -min(ratio * rows.advantage[i], np.clip(ratio, 1 - clip, 1 + clip) * rows.advantage[i])
+        error = (value[i] - rows.target[i]) ** 2
+        moved = rows.value[i] + np.clip(value[i] - rows.value[i], -vf_clip, vf_clip)
+        value_term = {"loss": min(error, vf_clip), "prediction": max(error, (moved - rows.target[i]) ** 2), None: error}
+        entropy, kl = -(np.exp(new) * new).sum(), (np.exp(old) * (old - new)).sum()
+        total += rows.weight[i] * (surrogate + vf_coeff * value_term[kind] - entropy_coeff * entropy + kl_coeff * kl)
+    return total / max(np.sum(rows.weight), 1.0)
+
+
+@pytest.mark.parametrize("kind", ["loss", "prediction", None])
+@pytest.mark.parametrize("active", [1.0, 0.5, 0.0])
+def test_the_objective_is_that_of_a_numpy_reference(kind, active):
+    keys = jax.random.split(jax.random.key(1), 8)
+    old = Categorical(jax.random.normal(keys[0], (20, 4)))
+    action = old.sample(keys[1])
+    rows = Rows(
+        obs=jax.random.uniform(keys[2], (20, 3)),
+        action=action,
+        distribution=old,
+        log_prob=old.log_prob(action),
+        value=jax.random.normal(keys[3], (20,)),
+        advantage=jax.random.normal(keys[4], (20,)),
+        target=jax.random.normal(keys[5], (20,)),
+        weight=jax.random.bernoulli(keys[6], active, (20,)).astype(jnp.float32),
+    )
+    params = MODEL.init(keys[7])
+    numbers = hypers(clip_param=0.3, vf_clip_param=0.5, vf_loss_coeff=0.7)
+    coefficients = Coefficients(lr=jnp.float32(0), entropy=jnp.float32(0.1), kl=jnp.float32(0.4))
+    loss, sums = _objective(structure(value_clip=kind), None, params, rows, numbers, coefficients)
+    distribution, value = MODEL.apply(params, rows.obs)
+    expected = reference_loss(np.asarray(distribution.logits, np.float64), np.asarray(value, np.float64), rows, kind)
+    assert float(loss) == pytest.approx(expected, abs=1e-5)
+    assert float(sums["weight"]) == pytest.approx(float(rows.weight.sum()))
+
+
+def learn(plan, numbers, path, key=jax.random.key(2)):
+    learner = init_learner(plan, numbers, jax.random.key(3))
+    update = jax.jit(lambda learner: learn_policy(plan, None, learner, path, numbers, key, jnp.float32(0)))
+    return (learner, *update(learner))
+
+
+def test_a_policy_without_active_rows_keeps_its_learner_to_the_bit():
+    none = jnp.zeros((STEPS, ENVS, AGENTS), bool)
+    before, after, metrics = learn(structure(), hypers(), trajectory(jax.random.key(0), none))
+    assert jax.tree.all(jax.tree.map(lambda x, y: bool((x == y).all()), before, after))
+    assert float(metrics["num_module_steps_trained"]) == 0
+
+
+def test_inactive_rows_change_nothing_whatever_they_hold():
+    active = jax.random.bernoulli(jax.random.key(5), 0.7, (STEPS, ENVS, AGENTS))
+    path = trajectory(jax.random.key(0), active)
+    path = path.replace(ended=path.ended | ~active)
+    garbage = path.replace(
+        reward=jnp.where(active, path.reward, 1e6),
+        value=jnp.where(active, path.value, -1e6),
+        obs=jnp.where(active[..., None], path.obs, 77.0),
+        action=jnp.where(active, path.action, 3),
+        # An active row may bootstrap from its own next state alone; those of inactive rows are free.
+        next_value=jnp.where(active, path.next_value, 1e6),
+    )
+    first, second = (learn(structure(), hypers(lr=1e-2), one)[1] for one in (path, garbage))
+    for ours, others in zip(jax.tree.leaves(first), jax.tree.leaves(second), strict=True):
+        np.testing.assert_allclose(ours, others, atol=1e-6)
+
+
+def test_the_gradient_is_clipped_by_its_global_norm():
+    plan = structure(optimizer=optax.sgd, minibatch_size=48, num_epochs=1)
+    moves = []
+    for clip in (None, 1e-3):
+        before, after, metrics = learn(plan, hypers(lr=1.0, grad_clip=clip), trajectory(jax.random.key(0)))
+        moves.append(float(optax.tree.norm(jax.tree.map(jnp.subtract, after.params, before.params))))
+        norm = float(metrics["gradients_default_optimizer_global_norm"])
+    assert moves[0] == pytest.approx(norm, rel=1e-4)  # plain descent at rate 1 moves by the gradient
+    assert moves[1] == pytest.approx(1e-3, rel=1e-3)
+
+
+@pytest.mark.parametrize(("target", "factor"), [(1e-9, 1.5), (1e3, 0.5)])
+def test_the_kl_coefficient_follows_the_kl_of_the_last_pass(target, factor):
+    _, learner, metrics = learn(structure(), hypers(lr=1e-2, kl_target=target), trajectory(jax.random.key(0)))
+    assert float(metrics["curr_kl_coeff"]) == pytest.approx(0.2)
+    assert float(learner.kl_coeff) == pytest.approx(0.2 * factor)
+
+
+def test_without_the_kl_penalty_its_coefficient_stays_zero():
+    _, learner, _ = learn(structure(use_kl_loss=False), hypers(kl_target=1e-9), trajectory(jax.random.key(0)))
+    assert float(learner.kl_coeff) == 0.0
+
+
+@pytest.mark.parametrize("blocks", [1, 2, 4])
+def test_every_minibatch_takes_an_equal_share_of_every_block_of_environments(blocks):
+    plan = structure(shuffle_blocks=blocks, minibatch_size=16, num_epochs=3)
+    rows = np.asarray(_row_order(plan, None, jax.random.key(0), (STEPS, ENVS, AGENTS)))
+    assert rows.shape == (9, 16)  # 3 epochs of 48 rows
+    np.testing.assert_array_equal(np.bincount(rows.reshape(-1), minlength=48), 3)
+    block = rows // AGENTS % ENVS // (ENVS // blocks)
+    for b in range(blocks):
+        np.testing.assert_array_equal((block == b).sum(axis=1), 16 // blocks)

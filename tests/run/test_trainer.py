@@ -1,0 +1,148 @@
+"""The Trainer: results, stop criteria in the very iteration, the run's folder, Ctrl-C."""
+
+import json
+import os
+import signal
+import threading
+
+import jax
+import pytest
+
+from jaxrl import PPOConfig, Trainer, UsageError
+from jaxrl.run.results import flatten, lookup
+from tests.probes import Probe
+
+CONFIG = PPOConfig(
+    env="arena",
+    env_args={"height": 4, "width": 4, "max_steps_in_episode": 20},
+    num_envs=4,
+    rollout_length=16,
+    minibatch_size=32,
+    num_epochs=2,
+    fcnet_hiddens=(8,),
+    lr=1e-3,
+    total_env_steps=64 * 40,
+)
+
+
+@pytest.fixture
+def trainer():
+    return Trainer(CONFIG, run_dir=None, quiet=True)
+
+
+def test_a_result_is_rllibs_tree_and_a_return_is_absent_before_an_episode_has_ended(trainer):
+    first, second = trainer.train(), trainer.train()  # 16 steps each of episodes of 20
+    assert "episode_return_mean" not in first["env_runners"]
+    assert first["env_runners"]["num_episodes"] == 0
+    assert second["env_runners"]["num_episodes"] == second["env_runners"]["num_episodes_lifetime"] == 4
+    assert (second["training_iteration"], second["num_env_steps_sampled_lifetime"]) == (2, 128)
+    runners = second["env_runners"]
+    assert runners["num_agent_steps_sampled"] == {"agent1": 64, "agent2": 64}
+    assert runners["episode_len_mean"] == runners["episode_len_min"] == runners["episode_len_max"] == 20
+    assert runners["episode_return_mean"] == pytest.approx(sum(runners["agent_episode_returns_mean"].values()), abs=1e-4)
+    assert runners["module_episode_returns_mean"]["pol1"] == runners["agent_episode_returns_mean"]["agent1"]
+    assert {"num_collisions_mean", "new_fields_discovered_max"} <= set(runners["custom_metrics"])
+    learner = second["learners"]["pol1"]
+    assert {"total_loss", "policy_loss", "vf_loss", "vf_loss_unclipped", "vf_explained_var", "entropy"} <= set(learner)
+    assert {"mean_kl_loss", "curr_kl_coeff", "curr_entropy_coeff", "clip_fraction"} <= set(learner)
+    assert learner["num_module_steps_trained"] == 2 * 64
+    assert second["perf"]["env_steps_per_s"] == pytest.approx(64 / second["time_this_iter_s"])
+
+
+def test_the_arena_reports_what_its_rewards_say(trainer):
+    """agent2's return is collisions - 0.1 (steps - collisions), by the rules; so the two reports must agree."""
+    for _ in range(3):
+        runners = trainer.train()["env_runners"]
+    collisions = runners["custom_metrics"]["num_collisions_mean"]
+    expected = collisions - 0.1 * (20 - collisions)
+    assert runners["agent_episode_returns_mean"]["agent2"] == pytest.approx(expected, abs=1e-4)
+
+
+def test_training_ends_in_the_very_iteration_that_meets_a_criterion(trainer):
+    for _ in range(3):
+        trainer.train()
+    state = jax.tree.map(lambda leaf: leaf, trainer.runner)
+    episodes = lookup(trainer.last_result, "env_runners/num_episodes_lifetime")
+    again = Trainer(CONFIG, run_dir=None, quiet=True)
+    again._seconds_per_update = 1e-3  # as if it knew already that a chunk may be long
+    result = again.fit({"env_runners/num_episodes_lifetime": episodes})
+    assert result["done"]
+    assert result["training_iteration"] == again.lifetime.training_iteration == 3 - (episodes == 4)
+    assert again.runner.num_updates == again.lifetime.training_iteration
+    assert jax.tree.all(jax.tree.map(lambda x, y: bool((x == y).all()), again.runner.learners, state.learners))
+
+
+@pytest.mark.parametrize(("steps", "iterations"), [(64, 1), (65, 2), (640, 10)])
+def test_a_limit_of_steps_counts_whole_iterations(trainer, steps, iterations):
+    assert trainer.fit({"num_env_steps_sampled_lifetime": steps})["training_iteration"] == iterations
+
+
+def test_without_criteria_the_configured_steps_are_trained_and_no_more(trainer):
+    assert trainer.fit()["num_env_steps_sampled_lifetime"] == CONFIG.total_env_steps
+    assert trainer.fit()["num_env_steps_sampled_lifetime"] == CONFIG.total_env_steps
+
+
+def test_every_iteration_is_a_line_of_the_run_folder_and_the_settings_lie_beside(tmp_path):
+    trainer = Trainer(CONFIG, run_dir=tmp_path / "run", quiet=True)
+    trainer.fit()
+    lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    assert [line["training_iteration"] for line in lines] == list(range(1, 41))
+    assert dict(flatten(lines[-1]))["env_runners/num_episodes_lifetime"] == 4 * (40 * 16 // 20)
+    assert [line["done"] for line in lines] == [False] * 39 + [True]
+    assert PPOConfig.from_dict(json.loads((tmp_path / "run" / "config.json").read_text())) == CONFIG
+    assert json.loads((tmp_path / "run" / "metadata.json").read_text())["versions"]["jax"] == jax.__version__
+
+
+def test_the_default_folder_has_a_name_for_every_file_system(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    trainers = [Trainer(CONFIG, quiet=True) for _ in range(2)]
+    assert len({trainer.run_dir for trainer in trainers}) == 2
+    assert all(":" not in str(trainer.run_dir) and trainer.run_dir.parts[:2] == ("runs", "arena") for trainer in trainers)
+
+
+def test_a_folder_that_exists_or_cannot_be_written_is_refused(tmp_path):
+    with pytest.raises(UsageError, match="exists already"):
+        Trainer(CONFIG, run_dir=tmp_path, quiet=True)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UsageError, match="cannot be written"):
+        Trainer(CONFIG, run_dir=tmp_path / "file" / "run", quiet=True)
+
+
+def test_an_unknown_criterion_is_refused_with_the_nearest_result(trainer):
+    with pytest.raises(UsageError, match=r"'env_runners/episode_reward_mean'; did you mean 'env_runners/episode_re"):
+        trainer.fit({"env_runners/episode_reward_mean": 30})
+    with pytest.raises(UsageError, match="must be a number"):
+        trainer.fit({"env_runners/episode_return_mean": float("nan")})
+
+
+def test_what_is_no_configuration_is_refused():
+    with pytest.raises(UsageError, match="Trainer takes a configuration"):
+        Trainer({"env": "arena"})
+
+
+def test_ctrl_c_ends_training_with_what_has_been_learned():
+    trainer = Trainer(CONFIG.replace(total_env_steps=64 * 10**7), run_dir=None, quiet=True)
+    trainer.train()
+    threading.Timer(1.0, os.kill, (os.getpid(), signal.SIGINT)).start()
+    result = trainer.fit()
+    assert 1 < result["training_iteration"] < 10**7
+    assert trainer.runner.num_updates == result["training_iteration"]
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_another_learning_rate_compiles_nothing_anew():
+    first = Trainer(CONFIG, run_dir=None, quiet=True)
+    first.train()
+    second = Trainer(CONFIG.replace(lr=1e-2, gamma=0.5, seed=5), run_dir=None, quiet=True)
+    second.train()
+    assert second.program is first.program
+    assert second.compile_seconds == 0.0
+
+
+def test_a_single_agent_environment_reports_its_return_under_the_default_names():
+    config = CONFIG.replace(env=Probe(reward_for="action"), env_args=())
+    result = Trainer(config, run_dir=None, quiet=True).train()
+    runners = result["env_runners"]
+    assert runners["num_episodes"] == 64
+    assert runners["agent_episode_returns_mean"] == {"default_agent": runners["episode_return_mean"]}
+    assert set(result["learners"]) == {"default_policy", "__all_modules__"}

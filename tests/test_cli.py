@@ -1,0 +1,99 @@
+"""The command line: flags made from the settings, mistakes in one line, a run a person can follow."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from jaxrl import PPOConfig, UsageError
+from jaxrl.cli import parse
+
+SCRIPT = Path(__file__).parents[1] / "scripts" / "train_ppo.py"
+
+
+def config_of(line):
+    return parse(line.split())[0]
+
+
+def test_flags_say_every_kind_of_setting():
+    config = config_of(
+        "--env arena --env-args height=6 width=8 --num-envs 16 --rollout-length 32 --lr 0:1e-3 100000:0 --lambda 0.9 "
+        "--fcnet-hiddens 32 16 --grad-clip None --use-kl-loss False --policies shared --seed 3 --total-env-steps 1_000 "
+        "--value-clip None --per-policy default_policy.gamma=0.9 --policies-to-train default_policy"
+    )
+    assert config.env_args == (("height", 6), ("width", 8))
+    assert (config.num_envs, config.rollout_length, config.total_env_steps, config.seed) == (16, 32, 1000, 3)
+    assert config.lr == ((0, 1e-3), (100000, 0))
+    assert (config.lambda_, config.fcnet_hiddens, config.grad_clip) == (0.9, (32, 16), None)
+    assert (config.use_kl_loss, config.value_clip, config.policies) == (False, None, "shared")
+    assert config.for_policy("default_policy").gamma == 0.9
+
+
+def test_the_tuned_settings_are_used_and_said_unless_declined():
+    config, source, _ = parse(["--env", "arena"])
+    assert config == PPOConfig.tuned("arena")
+    assert source == "tuned for arena"
+    config, source, _ = parse(["--env", "arena", "--tuned", "False", "--lr", "0.5"])
+    assert config == PPOConfig(env="arena", lr=0.5)
+    assert source == "RLlib's defaults, but lr=0.5"
+
+
+def test_policies_come_from_a_json_file(tmp_path):
+    path = tmp_path / "policies.json"
+    path.write_text('{"hunter": ["agent2"], "explorer": ["agent1"]}')
+    assert set(parse(["--policies", str(path)])[0].setup().policies) == {"hunter", "explorer"}
+    path.write_text("{")
+    with pytest.raises(UsageError, match=r"policies file .* is no JSON"):
+        parse(["--policies", str(path)])
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("--nun-envs 3", "unknown flag '--nun-envs'; did you mean '--num-envs'"),
+        ("arena", "unexpected argument 'arena'"),
+        ("--env aren", "unknown environment 'aren'; did you mean 'arena'"),
+        ("--env gymnax:CartPole", "unknown gymnax environment 'CartPole'; did you mean 'CartPole-v1'"),
+        ("--num-envs", "--num-envs takes one value"),
+        ("--num-envs 3 4", "--num-envs takes one value"),
+        ("--num-envs three", "num_envs='three' must be an integer"),
+        ("--lr fast", "lr='fast' must be a number"),
+        ("--lr nan", "lr=nan must be a number"),
+        ("--env-args height", "env_args takes NAME=VALUE, not 'height'"),
+        ("--env-args height=0", "height=0"),
+        ("--per-policy lr=3", "per_policy takes POLICY.SETTING=VALUE"),
+        ("--policies nowhere.json", "policies='nowhere.json'"),
+        ("--stop-return high", "stop_return='high' must be a number"),
+        ("--fcnet-hiddens 64 x", "layer size='x' must be an integer"),
+    ],
+)
+def test_a_mistake_is_refused_in_one_line(line, message):
+    with pytest.raises(UsageError, match=message) as refused:
+        parse(line.split())
+    assert "\n" not in str(refused.value)
+
+
+def run(*arguments, cwd):
+    return subprocess.run([sys.executable, SCRIPT, *arguments], cwd=cwd, capture_output=True, text=True, timeout=300)
+
+
+def test_a_run_shows_its_plan_its_progress_and_where_things_lie(tmp_path):
+    small = "--total-env-steps 2560 --num-envs 8 --rollout-length 32 --minibatch-size 64 --num-epochs 1 --fcnet-hiddens 8"
+    done = run("--env", "arena", *small.split(), "--run-dir", "out/run", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    for part in ("pol1 plays agent1", "8 environments x 32 steps", "tuned for arena, but", "compiling", "steps/s"):
+        assert part in done.stdout
+    assert "iter    10" in done.stdout
+    assert "2,560 environment steps" in done.stdout
+    assert len((tmp_path / "out" / "run" / "metrics.jsonl").read_text().splitlines()) == 10
+    again = run("--env", "arena", *small.split(), "--run-dir", "out/run", cwd=tmp_path)
+    assert (again.returncode, again.stderr.count("\n")) == (2, 1)
+    assert "exists already" in again.stderr
+
+
+def test_help_explains_every_flag(tmp_path):
+    shown = run("--env", "arena", "--help", cwd=tmp_path)
+    assert shown.returncode == 0
+    for flag in ("--lr", "--num-envs", "--lambda", "--policies", "--stop-return", "--run-dir", "--env-args"):
+        assert flag in shown.stdout

@@ -1,0 +1,305 @@
+"""The walls of the house: which folder imports which, how large a function may grow, what an import may cost.
+
+Every guard is a function from a file's path and source to its complaints, so that each can be shown a bad source.
+"""
+
+import ast
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+FILES = {
+    str(file.relative_to(ROOT)): file.read_text()
+    for folder in ("jaxrl", "envs")
+    for file in sorted((ROOT / folder).rglob("*.py"))
+}
+
+LEFT_OF_PPO = {"core", "ops", "models", "loop"}
+EVERYTHING = {*LEFT_OF_PPO, "ppo", "run", "sweeps", "adapters", "cli", "jaxrl"}  # "jaxrl": the public surface
+MAY_IMPORT = {
+    "core": set(),
+    "ops": {"core"},
+    "models": {"core", "ops"},
+    "loop": {"core", "ops", "models"},
+    "ppo": LEFT_OF_PPO,
+    "run": LEFT_OF_PPO,  # an algorithm is reached through the config alone
+    "sweeps": {*LEFT_OF_PPO, "run"},
+    "adapters/from": {"core"},
+    "adapters/to": EVERYTHING,
+    "adapters": set(),  # its __init__.py
+    "cli": EVERYTHING,
+    "jaxrl": EVERYTHING - {"adapters"},
+    "envs": {"core"},
+}
+MAY_BE_IMPORTED_BY = {"gymnax": {"jaxrl/adapters/from_gymnax.py"}, "matplotlib": {"jaxrl/run/pictures.py"}}
+MAX_FUNCTION_LINES, MAX_MODULE_LINES = 60, 300
+NO_NAMES = ("utils.py", "helpers.py")
+ARRAY_MAKERS = re.compile(
+    r"jax\.(numpy|random)\..*|jax\.device_put|"
+    r"numpy\.(array|asarray|zeros|ones|full|empty|arange|linspace|eye|identity|stack|concatenate|tile|random\..*|\w+_like)"
+)
+NOT_FOR_IMPORT = ("gymnax", "matplotlib", "seaborn", "gymnasium", "ray", "torch", "envs")
+
+
+# The guards
+
+
+def floor_of(path):
+    """The row of MAY_IMPORT that a file of the repository belongs to."""
+    package, *rest = Path(path).with_suffix("").parts
+    if package == "envs":
+        return "envs"
+    if rest[0] == "adapters" and len(rest) > 1 and rest[1] != "__init__":
+        return f"adapters/{rest[1].partition('_')[0]}"
+    return "jaxrl" if rest[0] == "__init__" else rest[0]
+
+
+def target_floor(module):
+    """The floor that `jaxrl.loop.rollout`, `jaxrl.make` or `envs.arena` is on; None for what is not of this house."""
+    package, *rest = module.split(".")
+    if package == "envs":
+        return "envs"
+    if package != "jaxrl":
+        return None
+    return rest[0] if rest and rest[0] in EVERYTHING else "jaxrl"
+
+
+def imports(path, source):
+    """(line, dotted name) of every import, wherever it stands, relative ones resolved; also those by a string."""
+    folder = Path(path).parent.parts
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            above = folder[: len(folder) - node.level + 1] if node.level else ()
+            base = ".".join((*above, *([node.module] if node.module else [])))
+            yield from ((node.lineno, f"{base}.{alias.name}") for alias in node.names)
+        elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith(
+            ("import_module", "__import__", "find_spec")
+        ):
+            names = [argument.value for argument in node.args if isinstance(argument, ast.Constant)]
+            yield from ((node.lineno, name) for name in names if isinstance(name, str))
+        elif isinstance(node, ast.Constant) and re.fullmatch(r"envs\.\w+(\.\w+)*(:\w+)?", str(node.value)):
+            yield node.lineno, node.value
+
+
+def forbidden_arrows(path, source):
+    floor = floor_of(path)
+    if floor not in MAY_IMPORT:
+        return [f"{path}: the house has no floor {floor!r}; give it a row in MAY_IMPORT"]
+    allowed = MAY_IMPORT[floor] | ({floor} if not floor.startswith("adapters") else set())
+    found = [(line, name, target_floor(name)) for line, name in imports(path, source)]
+    return [
+        f"{path}:{line}: {floor} may not import {target} ({name})"
+        for line, name, target in found
+        if target is not None and target not in allowed
+    ]
+
+
+def forbidden_packages(path, source):
+    return [
+        f"{path}:{line}: {package} may be imported by {sorted(owners)} alone"
+        for line, name in imports(path, source)
+        for package, owners in MAY_BE_IMPORTED_BY.items()
+        if name.split(".")[0] == package and path not in owners
+    ]
+
+
+def escapes(path, source):
+    """Relative imports that leave the package."""
+    depth = len(Path(path).parent.parts)
+    nodes = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.ImportFrom)]
+    return [f"{path}:{node.lineno}: relative import out of the package" for node in nodes if node.level > depth]
+
+
+def too_long(path, source):
+    lines = len(source.splitlines())
+    complaints = [f"{path}: {lines} lines, more than {MAX_MODULE_LINES}"] if lines > MAX_MODULE_LINES else []
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            length = node.end_lineno - node.lineno + 1
+            if length > MAX_FUNCTION_LINES:
+                complaints.append(
+                    f"{path}:{node.lineno}: {node.name} has {length} lines, more than {MAX_FUNCTION_LINES}"
+                )
+    return complaints
+
+
+def full_names(tree):
+    """{local name: what it stands for}, for the names that imports bind."""
+    names = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names |= {alias.asname or alias.name.split(".")[0]: alias.name for alias in node.names if alias.asname}
+        elif isinstance(node, ast.ImportFrom):
+            names |= {alias.asname or alias.name: f"{node.module}.{alias.name}" for alias in node.names}
+    return names
+
+
+def run_on_import(node):
+    """The nodes below `node` that an import runs: all but the bodies of functions, their defaults included."""
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+            defaults = [*child.args.defaults, *(value for value in child.args.kw_defaults if value)]
+            for part in (*defaults, *getattr(child, "decorator_list", ())):
+                yield part
+                yield from run_on_import(part)
+        else:
+            yield child
+            yield from run_on_import(child)
+
+
+def arrays_on_import(path, source):
+    tree = ast.parse(source)
+    names = full_names(tree)
+    complaints = []
+    for node in run_on_import(tree):
+        if isinstance(node, ast.Call):
+            head, dot, tail = ast.unparse(node.func).partition(".")
+            called = names.get(head, head) + dot + tail
+            if ARRAY_MAKERS.fullmatch(called):
+                complaints.append(f"{path}:{node.lineno}: {called} makes an array on import")
+    return complaints
+
+
+def vague_names(path, source):
+    return [f"{path}: name a module by what it holds"] if Path(path).name in NO_NAMES else []
+
+
+GUARDS = (forbidden_arrows, forbidden_packages, escapes, too_long, arrays_on_import, vague_names)
+
+
+# The house, as it stands
+
+
+@pytest.mark.parametrize("guard", GUARDS, ids=lambda guard: guard.__name__)
+def test_the_house_keeps_its_walls(guard):
+    assert FILES
+    assert [complaint for path, source in FILES.items() for complaint in guard(path, source)] == []
+
+
+IMPORT_REPORT = f"""
+import importlib, json, pkgutil, sys
+
+def report():
+    from jax._src import xla_bridge
+    packages = {{name.partition(".")[0] for name in sys.modules}}
+    return {{"found": sorted(packages & set({NOT_FOR_IMPORT!r})), "backends": sorted(xla_bridge._backends)}}
+
+import jaxrl
+surface = report()
+for module in pkgutil.walk_packages(jaxrl.__path__, "jaxrl."):
+    if not module.name.startswith("jaxrl.adapters."):
+        importlib.import_module(module.name)
+modules = report()
+for name in {sorted(path[:-3].replace("/", ".") for path in FILES if path.startswith("envs/"))!r}:
+    importlib.import_module(name)
+print(json.dumps([surface, modules, report()]))
+"""
+
+
+@pytest.fixture(scope="module")
+def import_reports(tmp_path_factory):
+    """What is loaded after `import jaxrl`, then after each of its modules but the adapters, then after `envs`."""
+    command = [sys.executable, "-c", IMPORT_REPORT]
+    elsewhere = tmp_path_factory.mktemp("elsewhere")
+    done = subprocess.run(command, cwd=elsewhere, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def test_import_jaxrl_loads_no_environment_and_none_of_the_slow_packages(import_reports):
+    surface, modules, _ = import_reports
+    assert surface["found"] == []
+    assert modules["found"] == []
+
+
+def test_importing_makes_no_array_and_starts_no_device(import_reports):
+    assert [report["backends"] for report in import_reports] == [[], [], []]
+
+
+# The guards themselves
+
+
+LONG_FUNCTION = "def f():\n" + "    pass\n" * MAX_FUNCTION_LINES
+
+
+@pytest.mark.parametrize(
+    ("guard", "path", "source"),
+    [
+        (forbidden_arrows, "jaxrl/core/env.py", "import jaxrl.ops.losses"),
+        (forbidden_arrows, "jaxrl/core/env.py", "from jaxrl import make_train"),
+        (forbidden_arrows, "jaxrl/core/env.py", "from jaxrl import loop"),
+        (forbidden_arrows, "jaxrl/ops/losses.py", "from jaxrl.models.mlp import MLP"),
+        (forbidden_arrows, "jaxrl/models/mlp.py", "def f():\n    from jaxrl.loop import runner"),
+        (forbidden_arrows, "jaxrl/loop/runner.py", "from ..ppo import config"),
+        (forbidden_arrows, "jaxrl/loop/runner.py", "from .. import ppo"),
+        (forbidden_arrows, "jaxrl/ppo/train.py", "from jaxrl.run import trainer"),
+        (forbidden_arrows, "jaxrl/run/trainer.py", "from jaxrl.ppo.config import PPOConfig"),
+        (forbidden_arrows, "jaxrl/run/trainer.py", "importlib.import_module('jaxrl.ppo')"),
+        (forbidden_arrows, "jaxrl/run/trainer.py", "import jaxrl.sweeps"),
+        (forbidden_arrows, "jaxrl/sweeps/plan.py", "from jaxrl.ppo.config import PPOConfig"),
+        (forbidden_arrows, "jaxrl/sweeps/plan.py", "from jaxrl import cli"),
+        (forbidden_arrows, "jaxrl/adapters/from_brax.py", "from jaxrl.loop import runner"),
+        (forbidden_arrows, "jaxrl/adapters/from_brax.py", "from jaxrl.adapters import from_gymnax"),
+        (forbidden_arrows, "jaxrl/adapters/__init__.py", "from jaxrl.adapters.from_gymnax import constructor"),
+        (forbidden_arrows, "jaxrl/__init__.py", "from jaxrl.adapters import from_gymnax"),
+        (forbidden_arrows, "jaxrl/cli.py", "from envs.arena import MultiAgentArena"),
+        (forbidden_arrows, "jaxrl/core/registry.py", "importlib.import_module('envs')"),
+        (forbidden_arrows, "jaxrl/core/registry.py", "load('envs.arena:MultiAgentArena')"),
+        (forbidden_arrows, "jaxrl/adapters/to_gymnasium.py", "import envs"),
+        (forbidden_arrows, "envs/arena.py", "from jaxrl.loop import runner"),
+        (forbidden_arrows, "envs/arena.py", "import jaxrl"),
+        (forbidden_arrows, "jaxrl/dqn/train.py", ""),
+        (forbidden_arrows, "jaxrl/tools.py", ""),
+        (forbidden_packages, "jaxrl/core/env.py", "import gymnax.environments as environments"),
+        (forbidden_packages, "jaxrl/adapters/from_brax.py", "from gymnax import make"),
+        (forbidden_packages, "envs/arena.py", "def render():\n    import matplotlib.pyplot as plt"),
+        (escapes, "jaxrl/core/env.py", "from ...other import thing"),
+        (escapes, "envs/arena.py", "from .. import jaxrl"),
+        (too_long, "envs/arena.py", LONG_FUNCTION),
+        (too_long, "envs/arena.py", "class A:\n    " + LONG_FUNCTION.replace("\n", "\n    ")),
+        (too_long, "envs/arena.py", "\n" * (MAX_MODULE_LINES + 1)),
+        (arrays_on_import, "envs/arena.py", "import jax.numpy as jnp\nMOVES = jnp.zeros(3)"),
+        (arrays_on_import, "envs/arena.py", "from jax import numpy as jnp\nclass A:\n    x: int = jnp.int32(3)"),
+        (arrays_on_import, "envs/arena.py", "import jax\nKEY = jax.random.key(0)"),
+        (arrays_on_import, "envs/arena.py", "import jax\nMOVES = [jax.numpy.ones(n) for n in range(3)]"),
+        (arrays_on_import, "envs/arena.py", "from jax.numpy import zeros\ndef f(x=zeros(3)):\n    pass"),
+        (arrays_on_import, "envs/arena.py", "import numpy as np\nMOVES = (np.array([1, 2]),)"),
+        (arrays_on_import, "envs/arena.py", "import jax.numpy as jnp\nif True:\n    f = (lambda x=jnp.ones(2): x)"),
+        (vague_names, "jaxrl/loop/utils.py", ""),
+        (vague_names, "envs/helpers.py", ""),
+    ],
+)
+def test_a_guard_sees_what_it_is_there_for(guard, path, source):
+    assert len(guard(path, source)) == 1
+
+
+@pytest.mark.parametrize(
+    ("path", "source"),
+    [
+        ("jaxrl/core/registry.py", "importlib.import_module(module)\nfrom .errors import UsageError\nimport os"),
+        ("jaxrl/core/env.py", '"""As `arena = "envs.arena:MultiAgentArena"` says."""'),
+        ("jaxrl/ppo/train.py", "from jaxrl.loop.runner import Runner\nfrom jaxrl.ppo.config import PPOConfig"),
+        ("jaxrl/sweeps/plan.py", "from jaxrl.run.trainer import Trainer\nfrom jaxrl.core.registry import make"),
+        ("jaxrl/adapters/from_gymnax.py", "import gymnax\nfrom jaxrl.core.env import Environment"),
+        ("jaxrl/adapters/to_gymnasium.py", "from jaxrl.run.trainer import Trainer\nfrom jaxrl import make"),
+        ("jaxrl/run/pictures.py", "def f():\n    import matplotlib"),
+        (
+            "jaxrl/cli.py",
+            "from jaxrl import PPOConfig\nfrom jaxrl.ppo.config import settings\nimport jaxrl.sweeps.plan",
+        ),
+        ("jaxrl/__init__.py", "from jaxrl.ppo.train import make_train\nfrom jaxrl.sweeps import sweep"),
+        ("envs/arena.py", "from jaxrl.core.env import Environment\nfrom envs.cartpole import CartPole"),
+        ("envs/arena.py", "import jax, jax.numpy as jnp\nf = jax.jit(lambda x: jnp.ones(3))\nLIMIT = jnp.inf"),
+        ("envs/arena.py", "import numpy as np\nKIND = np.dtype('int32')\ndef f():\n    return np.zeros(3)"),
+        ("envs/arena.py", LONG_FUNCTION.replace("    pass\n", "", 1)),
+    ],
+)
+def test_the_guards_let_through_what_is_allowed(path, source):
+    assert [complaint for guard in GUARDS for complaint in guard(path, source)] == []
