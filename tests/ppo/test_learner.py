@@ -61,7 +61,7 @@ def log_softmax(logits):
 
 def reference_loss(logits, value, rows, kind, clip=0.3, vf_clip=0.5, vf_coeff=0.7, entropy_coeff=0.1, kl_coeff=0.4):
     """The objective as the design states it, row by row, in NumPy and float64."""
-    total = 0.0
+    rows, total = jax.tree.map(np.asarray, rows), 0.0
     for i in range(len(value)):
         new, old = log_softmax(logits[i]), log_softmax(np.asarray(rows.distribution.logits[i], np.float64))
         ratio = np.exp(new[rows.action[i]] - old[rows.action[i]])
@@ -116,7 +116,8 @@ def test_a_policy_without_active_rows_keeps_its_learner_to_the_bit():
 def test_inactive_rows_change_nothing_whatever_they_hold():
     active = jax.random.bernoulli(jax.random.key(5), 0.7, (STEPS, ENVS, AGENTS))
     path = trajectory(jax.random.key(0), active)
-    path = path.replace(ended=path.ended | ~active)
+    leaves = jnp.concatenate([~active[1:], jnp.zeros_like(active[:1])])  # an agent that is gone next has ended now
+    path = path.replace(ended=path.ended | ~active | leaves)
     garbage = path.replace(
         reward=jnp.where(active, path.reward, 1e6),
         value=jnp.where(active, path.value, -1e6),
