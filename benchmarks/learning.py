@@ -37,7 +37,7 @@ THRESHOLD = {"cartpole": 475.0}
 
 
 def learn(task: str, variant: str, seeds: list[int]):
-    """Yields (seed, curve) of our own training; a curve is a list of {env_steps, seconds, return_mean, num_episodes}."""
+    """Yields (seed, curve) of ours; a curve is a list of {env_steps, seconds, return_mean, num_episodes}."""
     import jax
     import numpy as np
 
@@ -52,15 +52,18 @@ def learn(task: str, variant: str, seeds: list[int]):
         _, metrics = jax.block_until_ready(train(jax.random.key(seed)))
         seconds = (time.perf_counter() - begin) / config.num_updates
         own = jax.tree.map(np.asarray, metrics.episodes.iteration)
-        yield seed, [
-            {
-                "env_steps": (i + 1) * config.train_batch_size,
-                "seconds": (i + 1) * seconds,
-                "return_mean": float(own.episode_return.sum[i] / count) if count else None,
-                "num_episodes": int(count),
-            }
-            for i, count in enumerate(own.count)
-        ]
+        yield (
+            seed,
+            [
+                {
+                    "env_steps": (i + 1) * config.train_batch_size,
+                    "seconds": (i + 1) * seconds,
+                    "return_mean": float(own.episode_return.sum[i] / count) if count else None,
+                    "num_episodes": int(count),
+                }
+                for i, count in enumerate(own.count)
+            ],
+        )
 
 
 def learn_rllib(task: str, seeds: list[int]):
@@ -84,7 +87,10 @@ def measure(task: str, variant: str, seeds: list[int], out: Path | None) -> list
         row = {"task": task, "variant": variant, "seed": seed, "curve": curve}
         row |= {"machine": metadata(), "cores": os.cpu_count(), "load": os.getloadavg()[0]}
         rows.append(row)
-        print(f"{task}, {variant}, seed {seed}: {curve[-1]['return_mean']:.1f} after {curve[-1]['env_steps']:,}", flush=True)
+        print(
+            f"{task}, {variant}, seed {seed}: {curve[-1]['return_mean']:.1f} after {curve[-1]['env_steps']:,}",
+            flush=True,
+        )
         if out is not None:
             with out.open("a") as file:
                 file.write(json.dumps(row) + "\n")
@@ -122,7 +128,8 @@ def _spread(values: list[float | None]) -> str:
 def _passes(curves: list[list[dict]], threshold: float) -> str:
     """How many seeds had an iteration at the threshold, and at how many steps the median one."""
     first = [
-        next((point["env_steps"] for point in curve if (point["return_mean"] or 0) >= threshold), None) for curve in curves
+        next((point["env_steps"] for point in curve if (point["return_mean"] or 0) >= threshold), None)
+        for curve in curves
     ]
     reached = [steps for steps in first if steps is not None]
     where = f", median {statistics.median_low(reached):,} steps" if reached else ""

@@ -51,9 +51,10 @@ class MultiAgentArena(StackedEnvironment):
     agents = ("agent1", "agent2")
 
     def __post_init__(self):
-        if min(self.height, self.width) < 1 or self.num_cells < 2:
+        whole = isinstance(self.height, int) and isinstance(self.width, int)
+        if not whole or min(self.height, self.width) < 1 or self.num_cells < 2:
             raise UsageError(
-                f"arena with height={self.height} and width={self.width}: both must be at least 1, "
+                f"arena with height={self.height} and width={self.width}: both must be integers of at least 1, "
                 "and two agents need at least 2 cells"
             )
 

@@ -13,7 +13,7 @@ import tyro
 from jaxrl.core.errors import UsageError, unknown_name
 from jaxrl.ppo.config import PPOConfig
 from jaxrl.run.console import duration
-from jaxrl.run.results import Result, lookup
+from jaxrl.run.results import Result
 from jaxrl.run.trainer import Trainer
 
 # Flags that take several values; all others take one. Every value arrives as text and is read by `_setting`, so that

@@ -79,7 +79,9 @@ def run(*arguments, cwd):
 
 
 def test_a_run_shows_its_plan_its_progress_and_where_things_lie(tmp_path):
-    small = "--total-env-steps 2560 --num-envs 8 --rollout-length 32 --minibatch-size 64 --num-epochs 1 --fcnet-hiddens 8"
+    small = (
+        "--total-env-steps 2560 --num-envs 8 --rollout-length 32 --minibatch-size 64 --num-epochs 1 --fcnet-hiddens 8"
+    )
     done = run("--env", "arena", *small.split(), "--run-dir", "out/run", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     for part in ("pol1 plays agent1", "8 environments x 32 steps", "tuned for arena, but", "compiling", "steps/s"):

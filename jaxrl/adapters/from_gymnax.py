@@ -23,7 +23,7 @@ def constructor(name: str) -> Callable[..., Environment]:
         raise unknown_name("gymnax environment", name, gymnax.registered_envs)
 
     def construct(**args):
-        return GymnaxEnvironment(gymnax.make(name, **args)[0], name)
+        return GymnaxEnvironment(gymnax.make(name, **args)[0], name, tuple(sorted(args.items())))
 
     construct.__signature__ = inspect.signature(type(gymnax.make(name)[0]))
     return construct
@@ -35,9 +35,16 @@ class GymnaxEnvironment(Environment):
     gymnax counts time in `state.time` and leaves an environment's own final-reward bookkeeping as it is.
     """
 
-    def __init__(self, env, name: str):
+    def __init__(self, env, name: str, args: tuple = ()):
         self.env = env
         self._name = f"gymnax:{name}"
+        self._args = args
+
+    def __eq__(self, other):
+        return isinstance(other, GymnaxEnvironment) and (self._name, self._args) == (other._name, other._args)
+
+    def __hash__(self):
+        return hash((self._name, self._args))
 
     @property
     def name(self) -> str:
@@ -58,7 +65,7 @@ class GymnaxEnvironment(Environment):
         return self._typed(obs, params), state
 
     def step_env(self, key, state, action, params):
-        obs, state, reward, terminated, info = self.env.step_env(key, state, action, params)
+        obs, state, reward, terminated, _ = self.env.step_env(key, state, action, params)
         return self._typed(obs, params), state, jnp.float32(reward), jnp.bool_(terminated), {}
 
     def is_truncated(self, state, params) -> jax.Array:

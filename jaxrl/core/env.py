@@ -43,7 +43,7 @@ class Environment:
         raise _missing(self, "reset_env(key, params)")
 
     def step_env(self, key: Key, state: PyTree, action: PyTree, params: PyTree) -> tuple:
-        """Returns (obs, state, reward f32[], terminated bool[], info), with no reset: `terminated` is the world ending."""
+        """Returns (obs, state, reward f32[], terminated bool[], info), with no reset; `terminated`: the world ended."""
         raise _missing(self, "step_env(key, state, action, params)")
 
     def is_truncated(self, state: PyTree, params: PyTree) -> jax.Array:
@@ -150,12 +150,12 @@ class Solo(StackedEnvironment):
     """One agent's environment (ours, or anything of gymnax 1.0's contract) as a multi-agent one with M = 1."""
 
     agents = (DEFAULT_AGENT,)
-    default_policies = {DEFAULT_POLICY: (DEFAULT_AGENT,)}
 
     def __init__(self, env):
         for method in ("reset_env", "step_env", "is_truncated", "observation_space", "action_space", "default_params"):
             if not hasattr(env, method):
-                raise UsageError(f"{type(env).__name__} is no environment: it has no `{method}`")
+                old = ": an old five-value step, whose done mixes both ends?" if method == "is_truncated" else ""
+                raise UsageError(f"{type(env).__name__} is no environment: it has no `{method}`{old}")
         self.env = env
 
     def __eq__(self, other):
@@ -177,6 +177,10 @@ class Solo(StackedEnvironment):
     @property
     def default_params(self) -> PyTree:
         return self.env.default_params
+
+    @property
+    def default_policies(self) -> dict[str, tuple[AgentId, ...]]:
+        return {DEFAULT_POLICY: (DEFAULT_AGENT,)}
 
     def observation_space(self, agent: AgentId = DEFAULT_AGENT, params: PyTree = None):
         return self.env.observation_space(params)

@@ -9,7 +9,7 @@ class UsageError(ValueError):
 
 
 def unknown_name(kind: str, name: str, allowed: Iterable[str], where: str = "") -> UsageError:
-    """The error for a name that is none of `allowed`: `unknown setting 'lrr' of pol1; did you mean 'lr'? known: ...`."""
+    """The error for a name that is none of `allowed`: `unknown setting 'lrr'; did you mean 'lr'? known: ...`."""
     allowed = sorted(allowed)
     nearest = difflib.get_close_matches(str(name), allowed, n=1, cutoff=0.5)
     hint = f"; did you mean {nearest[0]!r}?" if nearest else ";"

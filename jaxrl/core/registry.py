@@ -47,18 +47,32 @@ def make(name: str, **args) -> tuple[Any, PyTree]:
         UsageError: unknown name or argument, with the nearest known one.
     """
     constructor = _constructor(name)
-    arguments = inspect.signature(constructor).parameters.values()
-    takes = [argument.name for argument in arguments if not argument.kind.name.startswith("VAR_")]
-    env = constructor(**{key: value for key, value in args.items() if key in takes})
-    params = env.default_params
-    known = [field.name for field in dataclasses.fields(params)] if dataclasses.is_dataclass(params) else []
-    numbers = {key: value for key, value in args.items() if key not in takes}
-    for key, value in numbers.items():
-        if key not in known:
-            raise unknown_name("argument", key, [*takes, *known], f"of environment {name!r}")
-        if not isinstance(value, int | float) or not math.isfinite(value):
+    for key, value in args.items():
+        if isinstance(value, float) and not math.isfinite(value):
             raise UsageError(f"environment {name!r}: {key} must be a finite number, not {value!r}")
-    return env, dataclasses.replace(params, **numbers) if numbers else params
+    signature = inspect.signature(constructor)
+    takes = [argument.name for argument in signature.parameters.values() if not argument.kind.name.startswith("VAR_")]
+    structure = {key: value for key, value in args.items() if key in takes}
+    try:
+        signature.bind(**structure)
+    except TypeError as error:
+        raise UsageError(f"environment {name!r}: {error}; its arguments are {', '.join(takes)}") from None
+    env = constructor(**structure)
+    numbers = {key: value for key, value in args.items() if key not in takes}
+    return env, _with_numbers(name, env.default_params, numbers, takes)
+
+
+def _with_numbers(name: str, params: PyTree, numbers: dict[str, Any], takes: list[str]) -> PyTree:
+    """`params` with some of its numbers replaced; whole ones stay whole."""
+    defaults = {field.name: getattr(params, field.name) for field in dataclasses.fields(params)} if numbers else {}
+    for key, value in numbers.items():
+        if key not in defaults:
+            raise unknown_name("argument", key, [*takes, *defaults], f"of environment {name!r}")
+        whole = isinstance(defaults[key], int) and not isinstance(defaults[key], bool)
+        if not isinstance(value, int if whole else int | float):
+            kind = "an integer" if whole else "a number"
+            raise UsageError(f"environment {name!r}: {key} must be {kind}, not {value!r}")
+    return dataclasses.replace(params, **numbers) if numbers else params
 
 
 def _constructor(name: str) -> Callable[..., Any]:
@@ -87,7 +101,8 @@ def _from_module(module: str, attribute: str) -> Callable[..., Any]:
             raise  # the module is there; something that it imports is not
         raise UsageError(f"unknown environment '{module}:{attribute}': there is no module {error.name!r}") from None
     except AttributeError:
-        public = [key for key in vars(importlib.import_module(module)) if not key.startswith("_")]
+        here = vars(importlib.import_module(module)).items()
+        public = [key for key, value in here if getattr(value, "__module__", None) == module and key[0] != "_"]
         raise unknown_name("environment class", attribute, public, f"in module {module!r}") from None
 
 

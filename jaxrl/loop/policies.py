@@ -18,13 +18,16 @@ PolicyMap = dict[PolicyId, tuple[AgentId, ...]]
 
 
 def resolve_policies(
-    env: MultiAgentEnvironment, policies: str | Mapping[PolicyId, tuple] | Callable[[AgentId], PolicyId] | None
+    env: MultiAgentEnvironment,
+    policies: str | Mapping[PolicyId, tuple] | Callable[[AgentId], PolicyId] | None,
+    params: PyTree = None,
 ) -> PolicyMap:
     """Which policy plays which agents.
 
     Args:
         policies: None (the environment's own choice), "shared" (one policy for all), "per-agent" (one each, named as
             its agent), a mapping {policy: agents}, or a function from agent to policy, asked once for each agent.
+        params: that the spaces are of; default: the environment's own.
 
     Raises:
         UsageError: an agent forgotten, named twice, or unknown; agents of different spaces in one policy.
@@ -42,7 +45,7 @@ def resolve_policies(
     resolved = {str(policy): _agent_tuple(policy, agents) for policy, agents in policies.items()}
     _check_cover(env, resolved)
     for policy, agents in resolved.items():
-        _check_spaces(env, policy, agents)
+        _check_spaces(env, params, policy, agents)
     return resolved
 
 
@@ -128,6 +131,8 @@ def _ask(mapping: Callable, agents: tuple[AgentId, ...]) -> dict[PolicyId, list[
     """The policy of each agent from the user's function, asked once."""
     try:
         inspect.signature(mapping).bind(agents[0])
+    except ValueError:  # a built-in without a signature: asked as it is
+        pass
     except TypeError:
         raise UsageError(
             f"policy mapping function {getattr(mapping, '__name__', mapping)!r} must take the agent id alone: the map "
@@ -160,11 +165,11 @@ def _check_cover(env: MultiAgentEnvironment, policies: PolicyMap) -> None:
         raise UsageError(f"no policy plays agent {', '.join(map(repr, forgotten))}; the policies are {policies}")
 
 
-def _check_spaces(env: MultiAgentEnvironment, policy: PolicyId, agents: tuple[AgentId, ...]) -> None:
+def _check_spaces(env: MultiAgentEnvironment, params: PyTree, policy: PolicyId, agents: tuple[AgentId, ...]) -> None:
     for what in ("observation_space", "action_space"):
         first, *rest = agents
         for agent in rest:
-            ours, others = getattr(env, what)(first), getattr(env, what)(agent)
+            ours, others = getattr(env, what)(first, params), getattr(env, what)(agent, params)
             if ours != others:
                 raise UsageError(
                     f"policy {policy!r} joins agents of different {what}: {first!r} has {ours}, {agent!r} has {others}"

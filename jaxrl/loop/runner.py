@@ -37,7 +37,7 @@ class Algorithm:
     """An algorithm over one environment: an initial state and an update made of two halves, all pure.
 
     init(key, hypers=None, env_params=None) -> Runner
-    collect(runner, params=None, env_params=None) -> (runner, rollout); params: who acts, by group, default the learners'
+    collect(runner, params=None, env_params=None) -> (runner, rollout); params: who acts, by group
     learn(runner, rollout, hypers=None) -> (runner, Metrics)
 
     `hypers` is {policy: numbers}, and None stands for the configuration's own.

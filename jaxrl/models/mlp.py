@@ -82,7 +82,7 @@ class MLP:
         return {part: [*below, (sizes[-1], size)] for part, size in outputs.items()}
 
     def _network(self, layers: list[dict[str, jax.Array]], inputs: jax.Array, *, is_input: bool) -> jax.Array:
-        """Layers with the activation between them, none after the last; `is_input`: the first one reads observations."""
+        """Layers with the activation between them, none after the last; `is_input`: the first reads observations."""
         activation = ACTIVATIONS[self.activation]
         for i, layer in enumerate(layers):
             if i == 0 and is_input:
@@ -109,12 +109,27 @@ def _layer(noise: jax.Array, shape: tuple[int, int], gain: float, initializer: s
     """A layer from (in + 1) * out random numbers: standard normal for "orthogonal", else uniform in [-1, 1)."""
     kernel, bias = noise[: math.prod(shape)].reshape(shape), noise[math.prod(shape) :]
     if initializer == "orthogonal":
-        tall = kernel if shape[0] >= shape[1] else kernel.T
-        q, r = jnp.linalg.qr(tall)
-        q = q * jnp.sign(jnp.diag(r)).reshape(1, -1)  # makes the draw uniform (Mezzadri 2007)
-        return {"kernel": gain * (q if shape[0] >= shape[1] else q.T), "bias": jnp.zeros(shape[1])}
+        tall = shape[0] >= shape[1]
+        columns = orthonormal_columns(kernel if tall else kernel.T)
+        return {"kernel": gain * (columns if tall else columns.T), "bias": jnp.zeros(shape[1])}
     bound = 1 / math.sqrt(shape[0])
     return {"kernel": bound * kernel, "bias": bound * bias}
+
+
+def orthonormal_columns(matrix: jax.Array) -> jax.Array:
+    """Gram-Schmidt, each column cleaned twice ("twice is enough", Giraud et al. 2005); f32[m, n] with m >= n.
+
+    Of a standard normal matrix the result is uniformly distributed (Mezzadri 2007). Not LAPACK's QR: under vmap
+    jaxlib's (0.10.2) waits inside the very thread pool that it hands its work to, and on two cores two wait forever.
+    """
+
+    def clean(i, basis):
+        column = matrix[:, i]
+        for _ in range(2):
+            column = column - basis @ (basis.T @ column)
+        return basis.at[:, i].set(column / jnp.linalg.norm(column))
+
+    return jax.lax.fori_loop(0, matrix.shape[1], clean, jnp.zeros_like(matrix))
 
 
 def _read(space: Space, kernel: jax.Array, obs: jax.Array) -> jax.Array:

@@ -1,4 +1,4 @@
-"""What a model is: parameters made from a key, and a function from parameters and observations to actions and values."""
+"""What a model is: parameters from a key, and a function of them and observations to actions and values."""
 
 from typing import Protocol
 

@@ -21,7 +21,8 @@ def clipped_surrogate(
         clip_param: c, a scalar.
     """
     chex.assert_equal_shape([log_probs, old_log_probs, advantages])
-    ratio = jnp.exp(log_probs - old_log_probs)
+    # Beyond e^20 every row is clipped anyway, and an overflow would turn its zero gradient into NaN.
+    ratio = jnp.exp(jnp.clip(log_probs - old_log_probs, -20.0, 20.0))
     return -jnp.minimum(ratio * advantages, jnp.clip(ratio, 1 - clip_param, 1 + clip_param) * advantages)
 
 
@@ -61,7 +62,7 @@ def value_loss(
 def next_kl_coeff(
     kl_coeff: jax.Array, kl: jax.Array, kl_target: jax.Array, least: float = 1e-6, most: float = 1e3
 ) -> jax.Array:
-    """The adaptive penalty (Schulman et al. 2017, section 4, with RLlib's factors): tighter when KL ran past its target.
+    """The adaptive penalty (Schulman et al. 2017, section 4; RLlib's factors): tighter when KL ran past its target.
 
         KL > 2 target: x 1.5;    KL < target / 2: x 0.5;    else unchanged
 

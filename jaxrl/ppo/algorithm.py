@@ -93,7 +93,7 @@ def _structure(config: PPOConfig, trained: bool, observation_space: Space, actio
 
 
 def _by_group(grouping: Grouping, config: PPOConfig, hypers: HypersByPolicy, key: Key):
-    """(group, (hypers, keys)) with leaves [N, ...]; a policy's key depends on its place in the map, not on its group."""
+    """(group, (hypers, keys)), leaves [N, ...]; a policy's key depends on its place in the map, not on its group."""
     hypers = config.hypers() if hypers is None else hypers
     for group in grouping.groups:
         stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *(hypers[policy] for policy in group.policies))

@@ -207,7 +207,8 @@ class PPOConfig:
             raise UsageError("env is missing: a name such as 'arena', or an environment object")
         if self.total_env_steps < self.train_batch_size:
             raise UsageError(
-                f"total_env_steps={self.total_env_steps} is less than one batch, train_batch_size={self.train_batch_size}"
+                f"total_env_steps={self.total_env_steps} is less than one batch, "
+                f"train_batch_size={self.train_batch_size}"
             )
         if self.num_envs % self.shuffle_blocks or self.minibatch_size % self.shuffle_blocks:
             raise UsageError(
@@ -271,7 +272,7 @@ def _setup(config: PPOConfig) -> Setup:
     env, env_params = _make(config.env, config.env_args)
     env = lift(env)
     policies = dict(config.policies) if isinstance(config.policies, tuple) else config.policies
-    policies = resolve_policies(env, policies)
+    policies = resolve_policies(env, policies, env_params)
     for policy in (*(config.policies_to_train or ()), *(policy for policy, _ in config.per_policy)):
         if policy not in policies:
             raise unknown_name("policy", policy, policies)

@@ -16,7 +16,8 @@ def describe(config: PPOConfig) -> str:
     algorithm = config.build()
     lines = [f"environment  {config.env_name}" + "".join(f"  {name}={value}" for name, value in config.env_args)]
     lines += [
-        f"batch        {config.num_envs:,} environments x {config.rollout_length:,} steps = {config.train_batch_size:,} "
+        f"batch        {config.num_envs:,} environments x {config.rollout_length:,} steps = "
+        f"{config.train_batch_size:,} "
         f"environment steps an iteration, {config.num_updates:,} iterations, "
         f"{config.num_updates * config.train_batch_size:,} steps"
     ]

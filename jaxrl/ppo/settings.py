@@ -1,6 +1,7 @@
 """How a setting is declared and checked: a default, a help text, and what is allowed, said once."""
 
 import dataclasses
+import itertools
 import math
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -58,7 +59,7 @@ def schedule(low: float = 0.0) -> Check:
             is_step(f"{name}: step", step)
             is_number(f"{name}: value", at_step)
         steps = [step for step, _ in value]
-        if steps[0] != 0 or any(later <= earlier for earlier, later in zip(steps, steps[1:], strict=False)):
+        if steps[0] != 0 or any(later <= earlier for earlier, later in itertools.pairwise(steps)):
             raise UsageError(f"{name}: the steps of a schedule must begin at 0 and grow, not {steps}")
 
     return check

@@ -64,8 +64,9 @@ def test_the_window_holds_the_last_episodes_or_all_of_an_iteration_that_had_more
     rng = np.random.default_rng(seed)
     window, last = empty_window(), deque(maxlen=W)
     seen = set()
-    for _ in range(25):
-        episodes, over = random_iteration(rng, rng.choice([0.0, 0.05, 0.2, 0.5, 1.0]))
+    for i in range(25):
+        probability = 0.05 if i < 4 else rng.choice([0.0, 0.05, 0.2, 0.5, 1.0])
+        episodes, over = random_iteration(rng, probability)
         ours = finished(episodes, over)
         last.extend(ours)
         window, metrics = reported(window, episodes, jnp.asarray(over))
@@ -75,7 +76,8 @@ def test_the_window_holds_the_last_episodes_or_all_of_an_iteration_that_had_more
         held = np.asarray(window.episodes.length)[W - len(last) :]  # oldest first, at the end
         assert held.tolist() == [length for _, length, _ in last]
         seen |= {"none" if not ours else "some" if len(ours) <= W else "more"}
-    assert seen == {"none", "some", "more"}
+        seen |= {"half full"} if 0 < len(last) < W else set()
+    assert seen == {"none", "some", "more", "half full"}
 
 
 def test_before_the_first_episode_ends_there_is_nothing_to_report():

@@ -150,8 +150,8 @@ def test_a_policy_is_found_in_its_group():
         grouping.locate("f")
 
 
-# In no order of the environment's: groups of 2 x 1 and 1 x 3 agents.
-INTERLEAVED = {"x": ("blue_2",), "y": ("red_3", "blue_1", "red_1"), "z": ("red_2",)}
+# Groups of 2 x 1 and 1 x 3 agents, 4 1 0 3 2 of the environment's order: a permutation that is not its own inverse.
+INTERLEAVED = {"x": ("blue_2",), "y": ("red_1", "blue_1", "red_3"), "z": ("red_2",)}
 
 
 @pytest.mark.parametrize("values", ["f32[E, M, 3]", "bool[E, M]", "key[E, M]"])
@@ -191,4 +191,4 @@ def test_a_dict_environments_values_go_to_their_policies_and_back():
 def test_rewards_of_a_dict_environment_come_as_arrays_in_the_environments_order():
     rewards = jnp.arange(20.0).reshape(4, 5)
     by_group = group(TEAM, INTERLEAVED).gather(rewards)
-    np.testing.assert_array_equal(by_group[1][0], rewards[:, np.array([2, 3, 0])])
+    np.testing.assert_array_equal(by_group[1][0], rewards[:, np.array([0, 3, 2])])

@@ -120,3 +120,9 @@ def test_a_kl_that_is_no_number_changes_nothing():
 def test_every_coefficient_of_a_stack_moves_on_its_own():
     coefficients = next_kl_coeff(jnp.array([0.2, 0.2, 0.0]), jnp.array([1.0, 0.0, 1.0]), jnp.full(3, 0.01))
     np.testing.assert_allclose(coefficients, [0.3, 0.1, 0.0])
+
+
+def test_a_ratio_beyond_all_numbers_is_clipped_like_any_other():
+    gradient = jax.value_and_grad(lambda log_prob, a: clipped_surrogate(log_prob, jnp.zeros(()), a, 0.3))
+    assert [float(x) for x in gradient(jnp.float32(100.0), jnp.float32(1.0))] == pytest.approx([-1.3, 0.0])
+    assert [float(x) for x in gradient(jnp.float32(100.0), jnp.float32(0.0))] == [0.0, 0.0]

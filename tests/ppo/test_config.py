@@ -106,7 +106,10 @@ BAD = [
     ({**ARENA, "policies": {"a": ["agent1", "agnt2"]}}, "unknown agent 'agnt2' in policy 'a'; did you mean 'agent2'"),
     ({**ARENA, "policies": "sharde"}, "policies='sharde': allowed are"),
     ({**ARENA, "policies": lambda agent, episode: agent}, "must take the agent id alone"),
-    ({"env": Leavers(), "policies": "shared"}, "joins agents of different observation_space: 'short' has .* 'wide' has"),
+    (
+        {"env": Leavers(), "policies": "shared"},
+        "joins agents of different observation_space: 'short' has .* 'wide' has",
+    ),
     ({**ARENA, "num_envs": 3, "rollout_length": 5, "train_batch_size": 16}, "train_batch_size=16 is not num_envs=3"),
     ({**ARENA, "num_envs": 3, "train_batch_size": 4000}, "train_batch_size=4000 is no multiple of num_envs=3"),
     ({**ARENA, "shuffle_blocks": 3}, "shuffle_blocks=3 must divide num_envs=40 and minibatch_size=128"),

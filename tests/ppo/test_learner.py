@@ -100,7 +100,8 @@ def test_the_objective_is_that_of_a_numpy_reference(kind, active):
     assert float(sums["weight"]) == pytest.approx(float(rows.weight.sum()))
 
 
-def learn(plan, numbers, path, key=jax.random.key(2)):
+def learn(plan, numbers, path):
+    key = jax.random.key(2)
     learner = init_learner(plan, numbers, jax.random.key(3))
     update = jax.jit(lambda learner: learn_policy(plan, None, learner, path, numbers, key, jnp.float32(0)))
     return (learner, *update(learner))

@@ -81,7 +81,7 @@ def test_agents_of_different_spaces_learn_and_one_that_left_learns_from_its_acti
 def test_a_policy_not_in_policies_to_train_keeps_its_parameters_to_the_bit():
     config = PPOConfig(env=Leavers(), policies_to_train=("long",), total_env_steps=4 * 256, **SMALL)
     algorithm = config.build()
-    start = algorithm.init(jax.random.key(0))
+    start = jax.jit(algorithm.init)(jax.random.key(0))
     runner, metrics = jax.jit(algorithm.update)(start)
     for policy, changes in (("short", False), ("wide", False), ("long", True)):
         before, after = algorithm.policy_params(start, policy), algorithm.policy_params(runner, policy)

@@ -39,7 +39,9 @@ def test_a_result_is_rllibs_tree_and_a_return_is_absent_before_an_episode_has_en
     runners = second["env_runners"]
     assert runners["num_agent_steps_sampled"] == {"agent1": 64, "agent2": 64}
     assert runners["episode_len_mean"] == runners["episode_len_min"] == runners["episode_len_max"] == 20
-    assert runners["episode_return_mean"] == pytest.approx(sum(runners["agent_episode_returns_mean"].values()), abs=1e-4)
+    assert runners["episode_return_mean"] == pytest.approx(
+        sum(runners["agent_episode_returns_mean"].values()), abs=1e-4
+    )
     assert runners["module_episode_returns_mean"]["pol1"] == runners["agent_episode_returns_mean"]["agent1"]
     assert {"num_collisions_mean", "new_fields_discovered_max"} <= set(runners["custom_metrics"])
     learner = second["learners"]["pol1"]
@@ -97,7 +99,9 @@ def test_the_default_folder_has_a_name_for_every_file_system(tmp_path, monkeypat
     monkeypatch.chdir(tmp_path)
     trainers = [Trainer(CONFIG, quiet=True) for _ in range(2)]
     assert len({trainer.run_dir for trainer in trainers}) == 2
-    assert all(":" not in str(trainer.run_dir) and trainer.run_dir.parts[:2] == ("runs", "arena") for trainer in trainers)
+    assert all(
+        ":" not in str(trainer.run_dir) and trainer.run_dir.parts[:2] == ("runs", "arena") for trainer in trainers
+    )
 
 
 def test_a_folder_that_exists_or_cannot_be_written_is_refused(tmp_path):
