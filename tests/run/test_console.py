@@ -1,0 +1,73 @@
+"""What a person reads while it trains."""
+
+import io
+
+import pytest
+from rich.console import Console
+
+from jaxrl.run.console import Progress, duration, result_line
+
+RESULT = {
+    "training_iteration": 12,
+    "num_env_steps_sampled_lifetime": 48_000,
+    "env_runners": {
+        "episode_return_mean": 6.5,
+        "episode_len_mean": 100.0,
+        "agent_episode_returns_mean": {"agent1": 12.0, "agent2": -5.5},
+    },
+    "learners": {
+        "pol1": {"mean_kl_loss": 0.01, "entropy": 1.25},
+        "pol2": {"mean_kl_loss": 0.02, "entropy": 1.0},
+        "__all_modules__": {},
+    },
+    "perf": {"env_steps_per_s": 51_234.5},
+}
+
+
+def test_a_line_has_return_per_agent_length_kl_entropy_speed_and_time_left():
+    line = result_line(RESULT, 200.0)
+    returns, learning = "return    6.50 (agent1 12.00, agent2 -5.50)  len 100.0", "kl 0.0100 0.0200  entropy 1.25 1.00"
+    assert line == f"iter    12  steps      48,000  {returns}  {learning}  51,234 steps/s  3 min 20 s left"
+
+
+def test_before_the_first_episode_has_ended_no_return_is_made_up():
+    assert "no episode has ended yet" in result_line({**RESULT, "env_runners": {}})
+
+
+def test_many_policies_are_shown_by_their_range():
+    learners = {f"p{i}": {"mean_kl_loss": i / 100, "entropy": float(i)} for i in range(6)}
+    assert "kl 0.0000..0.0500  entropy 0.00..5.00" in result_line({**RESULT, "learners": learners})
+
+
+@pytest.mark.parametrize(("seconds", "text"), [(6.6, "7 s"), (200, "3 min 20 s"), (7500, "2 h 5 min"), (-1, "0 s")])
+def test_durations_read_as_a_person_says_them(seconds, text):
+    assert duration(seconds) == text
+
+
+def shown(*, terminal):
+    output = io.StringIO()
+    progress = Progress(console=Console(file=output, force_terminal=terminal, width=200, soft_wrap=True))
+    progress.open()
+    for iteration in range(1, 51):
+        progress.show({**RESULT, "training_iteration": iteration}, 1.0)
+    progress.close()
+    return output.getvalue()
+
+
+def test_without_a_terminal_the_first_and_the_last_line_are_plain_and_lines_between_are_few():
+    lines = shown(terminal=False).splitlines()
+    assert lines[0].startswith("iter     1")
+    assert lines[-1].startswith("iter    50")
+    assert len(lines) < 10
+    assert "\x1b" not in "".join(lines)
+
+
+def test_on_a_terminal_the_newest_figures_are_live():
+    assert "\x1b[" in shown(terminal=True)
+    assert all(f"iter    {iteration}" in shown(terminal=True) for iteration in (17, 33))
+
+
+def test_quiet_prints_nothing():
+    output = io.StringIO()
+    Progress(quiet=True, console=Console(file=output, quiet=True)).say("hello")
+    assert output.getvalue() == ""

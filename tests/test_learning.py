@@ -1,0 +1,32 @@
+"""Whole trainings against the figures that the README gives; minutes long, so not part of the default run."""
+
+import jax
+import numpy as np
+import pytest
+
+from jaxrl import PPOConfig, make_train
+
+pytestmark = pytest.mark.slow
+
+
+def returns(config, seeds):
+    """The mean return of each iteration's own episodes, [seeds, iterations]."""
+    train = jax.jit(make_train(config))
+    runs = [train(jax.random.key(seed))[1].episodes.iteration for seed in seeds]
+    return np.stack([np.asarray(own.episode_return.sum) / np.maximum(np.asarray(own.count), 1) for own in runs])
+
+
+def test_cartpole_at_rllibs_settings_reaches_475_within_100000_steps_on_every_seed():
+    config = PPOConfig(env="cartpole", num_envs=8, lr=3e-4, num_epochs=5, total_env_steps=100_000)
+    assert (returns(config, range(5)).max(axis=1) >= 475).all()
+
+
+def test_the_arena_at_rllibs_settings_and_5_epochs_has_15_at_80000_steps_in_the_median():
+    rates = {"pol1": {"lr": 3e-4}, "pol2": {"lr": 4e-4}}
+    config = PPOConfig(env="arena", per_policy=rates, num_epochs=5, total_env_steps=80_000)
+    assert np.median(returns(config, range(5))[:, -1]) >= 15
+
+
+@pytest.mark.parametrize(("env", "goal"), [("arena", 30), ("cartpole", 475)])
+def test_the_tuned_settings_reach_their_goal_within_their_steps_on_every_seed(env, goal):
+    assert (returns(PPOConfig.tuned(env), range(3)).max(axis=1) >= goal).all()
