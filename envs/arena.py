@@ -74,10 +74,10 @@ class MultiAgentArena(StackedEnvironment):
             "rollout_length": 100,
             "minibatch_size": 320,
             "num_epochs": 4,
-            "lr": 1e-3,
+            "lr": [[0, 2e-3], [2_000_000, 5e-4]],
             "lambda_": 0.95,
             "fcnet_hiddens": (64, 64),
-            "total_env_steps": 1_000_000,
+            "total_env_steps": 2_000_000,
         }
 
     @property

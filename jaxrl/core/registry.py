@@ -70,7 +70,7 @@ def _with_numbers(name: str, params: PyTree, numbers: dict[str, Any], takes: lis
             raise unknown_name("argument", key, [*takes, *defaults], f"of environment {name!r}")
         whole = isinstance(defaults[key], int) and not isinstance(defaults[key], bool)
         if not isinstance(value, int if whole else int | float):
-            kind = "an integer" if whole else "a number"
+            kind = "an integer" if whole else "a finite number"
             raise UsageError(f"environment {name!r}: {key} must be {kind}, not {value!r}")
     return dataclasses.replace(params, **numbers) if numbers else params
 

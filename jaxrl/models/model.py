@@ -1,5 +1,6 @@
 """What a model is: parameters from a key, and a function of them and observations to actions and values."""
 
+import functools
 from typing import Protocol
 
 import jax
@@ -18,7 +19,8 @@ class Model(Protocol):
         """(distribution over actions, value f32[...]) of observations `[..., *observation_space.shape]`."""
 
 
+@functools.lru_cache
 def num_parameters(model: Model) -> int:
-    """How many numbers are trained; computes nothing."""
+    """How many numbers are trained; traces the model once and computes nothing."""
     shapes = jax.eval_shape(model.init, jax.eval_shape(lambda: jax.random.key(0)))
     return sum(leaf.size for leaf in jax.tree.leaves(shapes))
