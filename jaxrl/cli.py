@@ -14,7 +14,7 @@ from jaxrl.core.errors import UsageError, unknown_name
 from jaxrl.ppo.config import PPOConfig
 from jaxrl.run.console import duration
 from jaxrl.run.results import Result
-from jaxrl.run.trainer import Trainer
+from jaxrl.run.trainer import Trainer, device_name
 
 # Flags that take several values; all others take one. Every value arrives as text and is read by `_setting`, so that
 # the configuration's own checks speak, in one line.
@@ -42,7 +42,7 @@ def train_ppo(argv: Sequence[str] | None = None) -> None:
         plan = config.describe()
         trainer = Trainer(config, run_dir=options["run_dir"])
         say = trainer.progress.say
-        say(f"{plan}\nsettings     {source}\nrun folder   {trainer.run_dir}")
+        say(f"{plan}\nsettings     {source}\ndevice       {device_name()}\nrun folder   {trainer.run_dir}")
         stop = {} if options["stop_return"] is None else {"env_runners/episode_return_mean": options["stop_return"]}
         result = trainer.fit(stop)
     except UsageError as error:
@@ -86,9 +86,11 @@ def summary(trainer: Trainer, result: Result, seconds: float) -> str:
     if "episode_return_mean" in episodes:
         agents = episodes["agent_episode_returns_mean"]
         each = ", ".join(f"{agent} {value:.2f}" for agent, value in agents.items()) if len(agents) > 1 else ""
+        window = min(trainer.config.metrics_num_episodes_for_smoothing, episodes["num_episodes_lifetime"])
         lines.append(
-            f"return {episodes['episode_return_mean']:.2f} over the last {min(100, episodes['num_episodes_lifetime'])} "
-            f"episodes or more (from {episodes['episode_return_min']:.2f} to {episodes['episode_return_max']:.2f})"
+            f"return {episodes['episode_return_mean']:.2f} over the last {max(window, episodes['num_episodes'])} "
+            "episodes "
+            f"(from {episodes['episode_return_min']:.2f} to {episodes['episode_return_max']:.2f})"
             + (f": {each}" if each else "")
         )
     else:

@@ -12,26 +12,26 @@ OBJECTIVE = {
 
 
 def describe(config: PPOConfig) -> str:
-    """Agents and policies, sizes, updates and the objective, a line each."""
+    """Agents and policies, sizes, updates and the objective; policies that learn alike are explained once."""
     algorithm = config.build()
-    lines = [f"environment  {config.env_name}" + "".join(f"  {name}={value}" for name, value in config.env_args)]
-    lines += [
+    env_args = "".join(f"  {name}={value}" for name, value in config.env_args)
+    steps = config.num_updates * config.train_batch_size
+    lines = [
+        f"environment  {config.env_name}{env_args}",
         f"batch        {config.num_envs:,} environments x {config.rollout_length:,} steps = "
-        f"{config.train_batch_size:,} "
-        f"environment steps an iteration, {config.num_updates:,} iterations, "
-        f"{config.num_updates * config.train_batch_size:,} steps"
+        f"{config.train_batch_size:,} environment steps an iteration; "
+        f"{config.num_updates:,} iterations, {steps:,} steps",
     ]
+    heads: dict[tuple[str, ...], list[str]] = {}
     for group, model in zip(algorithm.grouping.groups, algorithm.models, strict=True):
         for policy, agents in zip(group.policies, group.agents, strict=True):
-            lines.append(
-                f"policy       {policy} plays {', '.join(agents)}: {group.observation_space} -> {group.action_space}"
-            )
-            lines.append(f"             {_network(config.for_policy(policy))}, {num_parameters(model):,} parameters")
-            lines += (
-                _learning(config.for_policy(policy), len(agents))
-                if group.structure.trained
-                else ["             not trained"]
-            )
+            own = config.for_policy(policy)
+            details = (f"{_network(own)}, {num_parameters(model):,} parameters",)
+            details += _learning(own, len(agents)) if group.structure.trained else ("not trained",)
+            spaces = f"{group.observation_space} -> {group.action_space}"
+            heads.setdefault(details, []).append(f"policy       {policy} plays {', '.join(agents)}: {spaces}")
+    for details, policies in heads.items():
+        lines += [*policies, *(f"             {detail}" for detail in details)]
     return "\n".join(lines)
 
 
@@ -41,22 +41,21 @@ def _network(config: PPOConfig) -> str:
     return f"network {layers} {config.fcnet_activation}, {shared}"
 
 
-def _learning(config: PPOConfig, num_agents: int) -> list[str]:
+def _learning(config: PPOConfig, num_agents: int) -> tuple[str, ...]:
     rows = config.train_batch_size * num_agents
     updates = num_minibatches(rows, config.minibatch_size, config.num_epochs)
+    optimizer = "Adam" if config.optimizer is None else getattr(config.optimizer, "__name__", "the given optimizer")
     clip = "infinity" if config.vf_clip_param is None else f"{config.vf_clip_param:g}"
     value = OBJECTIVE[config.value_clip].format(vf_clip_param=clip)
-    penalty = (
-        f" + k KL(old || new), k from {config.kl_coeff:g} towards KL {config.kl_target:g}" if config.use_kl_loss else ""
+    penalty = f" + k KL(old || new), k from {config.kl_coeff:g} towards KL {config.kl_target:g}"
+    return (
+        f"{rows:,} rows, {config.num_epochs} epochs in minibatches of {config.minibatch_size:,}: "
+        f"{updates:,} gradient steps, {optimizer} lr {_schedule(config.lr)}",
+        f"loss = -min(r A, clip(r, 1 +- {config.clip_param:g}) A) + {config.vf_loss_coeff:g} {value}"
+        f" - {_schedule(config.entropy_coeff)} H{penalty if config.use_kl_loss else ''}",
+        f"gamma {config.gamma:g}, lambda {config.lambda_:g}, advantages "
+        + (f"standardised over the {config.normalize_advantages}" if config.normalize_advantages else "as they are"),
     )
-    return [
-        f"             {rows:,} rows, {config.num_epochs} epochs in minibatches of {config.minibatch_size:,}: "
-        f"{updates:,} gradient steps, Adam lr {_schedule(config.lr)}",
-        f"             loss = -min(r A, clip(r, 1 +- {config.clip_param:g}) A) + {config.vf_loss_coeff:g} {value}"
-        f" - {_schedule(config.entropy_coeff)} H{penalty}",
-        f"             gamma {config.gamma:g}, lambda {config.lambda_:g}, advantages standardised over "
-        f"{'the ' + config.normalize_advantages if config.normalize_advantages else 'nothing'}",
-    ]
 
 
 def _schedule(value: float | tuple) -> str:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import os
 import signal
 import threading
 import time
@@ -108,7 +109,7 @@ class Trainer:
         traced = time.perf_counter() - begin
         check_stop(stop, result_names(self.algorithm, self.program.metrics))
         if compile_both is not None:
-            self.progress.say(f"compiling rollout and update in one program for {_device()} ...")
+            self.progress.say(f"compiling rollout and update in one program for {device_name()} ...")
             compiled = compile_both()
             self.compile_seconds += traced + compiled
             self.progress.say(f"compiled in {traced + compiled:.1f} s (tracing {traced:.1f} s)")
@@ -169,6 +170,11 @@ class Trainer:
         self.interrupted = True
 
 
-def _device() -> str:
+def device_name() -> str:
+    """Where programs run, as a person says it."""
     device = jax.devices()[0]
-    return "the CPU" if device.platform == "cpu" else f"{device.platform.upper()} ({device.device_kind})"
+    return (
+        f"the CPU ({os.cpu_count()} cores)"
+        if device.platform == "cpu"
+        else f"{device.platform.upper()} ({device.device_kind})"
+    )
