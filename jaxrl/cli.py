@@ -4,7 +4,7 @@ import dataclasses
 import json
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -29,14 +29,14 @@ SEVERAL = {
 NOT_FLAGS = ("optimizer",)  # a function: for notebooks
 RUN_FLAGS = {
     "tuned": ("True", "begin with the environment's tuned settings; False: with RLlib's defaults"),
-    "stop_return": ("None", "stop when the mean return of the last 100 episodes reaches this"),
+    "stop_return": ("None", "stop when the mean return of the recent episodes reaches this"),
     "run_dir": ("auto", "the run's folder, which must not exist yet; auto: runs/<env>/<time>-s<seed>"),
 }
 
 
 def train_ppo(argv: Sequence[str] | None = None) -> None:
     """Train policies with PPO in one compiled program."""
-    started = time.perf_counter()
+    started, trainer = time.perf_counter(), None
     try:
         config, source, options = parse(sys.argv[1:] if argv is None else argv)
         plan = config.describe()
@@ -44,13 +44,15 @@ def train_ppo(argv: Sequence[str] | None = None) -> None:
         say = trainer.progress.say
         say(f"{plan}\nsettings     {source}\ndevice       {device_name()}\nrun folder   {trainer.run_dir}")
         stop = {} if options["stop_return"] is None else {"env_runners/episode_return_mean": options["stop_return"]}
-        result = trainer.fit(stop)
+        trainer.fit(stop)
     except UsageError as error:
         print(f"train_ppo.py: {error}", file=sys.stderr)
         sys.exit(2)
     except KeyboardInterrupt:
+        pass
+    if trainer is None or trainer.last_result is None:
         sys.exit("train_ppo.py: stopped before the first result")
-    say(summary(trainer, result, time.perf_counter() - started))
+    say(summary(trainer, trainer.last_result, time.perf_counter() - started))
 
 
 def parse(argv: Sequence[str]) -> tuple[PPOConfig, str, dict[str, Any]]:
@@ -63,7 +65,9 @@ def parse(argv: Sequence[str]) -> tuple[PPOConfig, str, dict[str, Any]]:
     env = (given.get("env") or ["arena"])[-1]
     env_args = _pairs("env_args", given.get("env_args", []))
     base, source = PPOConfig(env=env, env_args=env_args), "RLlib's defaults"
-    if given.get("tuned", ["True"]) != ["False"]:
+    if given.get("tuned", ["True"]) not in (["True"], ["False"]):
+        raise UsageError(f"tuned={given['tuned'][0]!r} must be True or False")
+    if given.get("tuned") != ["False"]:
         tuned = PPOConfig.tuned(env, env_args)
         source = f"tuned for {env}" if tuned != base else f"RLlib's defaults ({env} has no tuned ones)"
         base = tuned
@@ -73,7 +77,7 @@ def parse(argv: Sequence[str]) -> tuple[PPOConfig, str, dict[str, Any]]:
     }
     if changes:
         source += ", but " + ", ".join(f"{name}={value}" for name, value in changes.items())
-    options = {name: _value(getattr(flags, name)) for name in RUN_FLAGS}
+    options = {"stop_return": _value(flags.stop_return), "run_dir": None if flags.run_dir == "None" else flags.run_dir}
     if not isinstance(options["stop_return"], int | float | None):
         raise UsageError(f"stop_return={options['stop_return']!r} must be a number")
     return base.replace(**changes), source, options
@@ -100,7 +104,8 @@ def summary(trainer: Trainer, result: Result, seconds: float) -> str:
         f"{steps:,} environment steps in {duration(training)} of training ({steps / training:,.0f} steps/s), "
         f"{duration(seconds)} in all, {trainer.compile_seconds:.1f} s of it compiling"
     )
-    lines.append(f"every iteration: {trainer.run_dir / 'metrics.jsonl'}")
+    if trainer.run_dir is not None:
+        lines.append(f"every iteration: {trainer.run_dir / 'metrics.jsonl'}")
     return "\n".join(lines)
 
 
@@ -134,7 +139,7 @@ def _shown(value: Any) -> str:
 def _given(argv: Sequence[str]) -> dict[str, list[str]]:
     """The values after each flag that is there, by the setting's name; an unknown flag is refused."""
     known = {field.name for field in dataclasses.fields(PPOConfig)} - set(NOT_FLAGS) | set(RUN_FLAGS)
-    by_flag = {f"--{name.rstrip('_').replace('_', '-')}": name for name in known}
+    by_flag = {_flag_name(name): name for name in known}
     given: dict[str, list[str]] = {}
     current: list[str] | None = None
     for word in argv:
@@ -152,10 +157,13 @@ def _given(argv: Sequence[str]) -> dict[str, list[str]]:
             current.append(word)
     for name, values in given.items():
         if not values or (len(values) > 1 and name not in SEVERAL):
-            raise UsageError(
-                f"--{name.replace('_', '-')} takes {'values' if name in SEVERAL else 'one value'}, not {values}"
-            )
+            raise UsageError(f"{_flag_name(name)} takes {'values' if name in SEVERAL else 'one value'}, not {values}")
     return given
+
+
+def _flag_name(name: str) -> str:
+    """`lambda_` as `--lambda`."""
+    return f"--{name.rstrip('_').replace('_', '-')}"
 
 
 def _setting(name: str, value: str | tuple[str, ...]) -> Any:
@@ -173,31 +181,37 @@ def _setting(name: str, value: str | tuple[str, ...]) -> Any:
 
 def _value(text: str) -> Any:
     """A number, True, False or None if the text is one, else the text."""
+    plain = text.replace("_", "")
     for read in (int, float):
         try:
-            return read(text.replace("_", ""))
+            number = read(plain)
         except ValueError:
             continue
+        return (
+            int(number) if "e" in plain.lower() and "." not in plain and number % 1 == 0 else number
+        )  # 1e6 is a count
     return {"True": True, "False": False, "None": None}.get(text, text)
 
 
-def _pairs(name: str, words: Sequence[str]) -> dict[str, Any]:
+def _pairs(name: str, words: Sequence[str], read: Callable[[str], Any] | None = None) -> dict[str, Any]:
     """`height=6 width=8` as a dict."""
     pairs = dict(word.partition("=")[::2] for word in words)
     for key, value in pairs.items():
         if not key or not value:
             raise UsageError(f"{name} takes NAME=VALUE, not {key!r}")
-    return {key: _value(value) for key, value in pairs.items()}
+    return {key: (read or _value)(value) for key, value in pairs.items()}
 
 
 def _per_policy(words: Sequence[str]) -> dict[str, dict[str, Any]]:
     """`pol1.lr=3e-4 pol2.lr=4e-4` by policy."""
     settings: dict[str, dict[str, Any]] = {}
-    for path, value in _pairs("per_policy", words).items():
+    for path, value in _pairs("per_policy", words, read=str).items():
         policy, dot, name = path.partition(".")
         if not dot:
             raise UsageError(f"per_policy takes POLICY.SETTING=VALUE, not {path!r}")
-        settings.setdefault(policy, {})[name] = value
+        settings.setdefault(policy, {})[name] = (
+            _setting(name, tuple(value.split(","))) if name in SEVERAL else _value(value)
+        )
     return settings
 
 

@@ -28,6 +28,11 @@ def register(name: str, constructor: Callable[..., Any]) -> None:
     _registered[name] = constructor
 
 
+def registered(name: Any) -> Callable[..., Any] | None:
+    """The constructor that `register` gave this name, if it did."""
+    return _registered.get(name) if isinstance(name, str) else None
+
+
 def names() -> list[str]:
     """Every environment that is known by name, sorted."""
     return sorted({*_registered, *(point.name for point in entry_points(group="jaxrl.envs"))})
@@ -72,6 +77,8 @@ def _with_numbers(name: str, params: PyTree, numbers: dict[str, Any], takes: lis
         if not isinstance(value, int if whole else int | float):
             kind = "an integer" if whole else "a finite number"
             raise UsageError(f"environment {name!r}: {key} must be {kind}, not {value!r}")
+        if key == "max_steps_in_episode" and value < 1:
+            raise UsageError(f"environment {name!r}: {key} must be at least 1, not {value!r}")
     return dataclasses.replace(params, **numbers) if numbers else params
 
 

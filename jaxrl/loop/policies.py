@@ -94,7 +94,7 @@ class Grouping:
         raise unknown_name("policy", policy, self.policies)
 
     def _gather(self, group: PolicyGroup, values: PyTree) -> PyTree:
-        if isinstance(values, dict):
+        if not self.stacked and isinstance(values, dict):
             stacked = [
                 jax.tree.map(lambda *x: jnp.stack(x, 1), *(values[a] for a in agents)) for agents in group.agents
             ]
@@ -145,7 +145,7 @@ def _ask(mapping: Callable, agents: tuple[AgentId, ...]) -> dict[PolicyId, list[
 
 
 def _agent_tuple(policy: PolicyId, agents) -> tuple[AgentId, ...]:
-    if isinstance(agents, str) or not agents:
+    if not isinstance(agents, list | tuple) or not agents:
         raise UsageError(f"policy {policy!r} must name a list of one or more agents, not {agents!r}")
     return tuple(agents)
 

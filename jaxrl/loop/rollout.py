@@ -62,7 +62,7 @@ def episode_metrics(env: MultiAgentEnvironment, params: PyTree) -> tuple[str, ..
         action = {agent: env.action_space(agent, params).sample(key) for agent in env.agents}
         return raw_step(env, key, state, action, params).info.get("metrics", {})
 
-    return tuple(jax.eval_shape(one_step, jax.random.key(0)))
+    return tuple(jax.eval_shape(one_step, jax.eval_shape(lambda: jax.random.key(0))))
 
 
 def open_worlds(stage: Stage, key: Key, env_index: jax.Array, env_params: PyTree) -> Worlds:

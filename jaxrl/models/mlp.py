@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxrl.core.errors import UsageError
 from jaxrl.core.spaces import Box, Discrete, MultiDiscrete, Space
 from jaxrl.core.types import Key, PyTree
 from jaxrl.ops.distributions import Distribution, from_logits, num_logits
@@ -43,6 +44,10 @@ class MLP:
     activation: str = "tanh"
     vf_share_layers: bool = False
     initializer: str = "uniform"
+
+    def __post_init__(self):
+        """Refuses spaces that it cannot read or act in, before anything is traced."""
+        num_logits(self.action_space), input_size(self.observation_space)
 
     def init(self, key: Key) -> PyTree:
         """{"policy": layers, "value": layers}, and "shared" layers below both with `vf_share_layers`.
@@ -103,6 +108,7 @@ def input_size(space: Space) -> int:
             return sum(nvec)
         case Box():
             return space.size
+    raise UsageError(f"observation space {space} is not supported yet; allowed: Discrete, MultiDiscrete, Box")
 
 
 def _layer(noise: jax.Array, shape: tuple[int, int], gain: float, initializer: str) -> dict[str, jax.Array]:

@@ -12,7 +12,8 @@ from jaxrl.loop.policies import Grouping, group_policies
 from jaxrl.loop.rollout import Rollout, Stage, episode_metrics, open_worlds, play
 from jaxrl.loop.runner import Algorithm, Metrics, Runner
 from jaxrl.models.mlp import MLP
-from jaxrl.ppo.config import Hypers, PPOConfig
+from jaxrl.ppo.config import PPOConfig
+from jaxrl.ppo.hypers import Hypers
 from jaxrl.ppo.learner import Structure, init_learner, learn_policy
 
 HypersByPolicy = dict[PolicyId, Hypers] | None

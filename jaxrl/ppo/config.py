@@ -5,36 +5,17 @@ import functools
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-import jax
-import jax.numpy as jnp
-from flax import struct
-
 from jaxrl.core.env import MultiAgentEnvironment, lift
 from jaxrl.core.errors import UsageError, unknown_name
-from jaxrl.core.registry import make
+from jaxrl.core.registry import make, registered
 from jaxrl.core.types import PolicyId, PyTree
 from jaxrl.loop.policies import PolicyMap, resolve_policies
 from jaxrl.models.mlp import ACTIVATIONS, INITIALIZERS
 from jaxrl.ppo import settings
+from jaxrl.ppo.hypers import Hypers, as_hypers, knots_of
 from jaxrl.ppo.settings import count, number, one_of, schedule, setting
 
 DEFAULT_SIZES = {"num_envs": 40, "rollout_length": 100, "train_batch_size": 4000}
-
-
-class Hypers(struct.PyTreeNode):
-    """The numbers of one policy, traced: changing one never compiles anything anew."""
-
-    lr: jax.Array  # f32[K, 2]  knots (environment step, value), linear between, constant after the last
-    entropy_coeff: jax.Array  # f32[K, 2]
-    gamma: jax.Array  # f32[], as all below
-    lambda_: jax.Array
-    clip_param: jax.Array
-    vf_clip_param: jax.Array  # infinity clips nothing
-    vf_loss_coeff: jax.Array
-    kl_coeff: jax.Array  # the initial coefficient
-    kl_target: jax.Array
-    grad_clip: jax.Array  # infinity clips nothing
-    adam_epsilon: jax.Array
 
 
 class Setup(NamedTuple):
@@ -54,11 +35,19 @@ class PPOConfig:
     (`num_envs` alone the rollout's length, either of the others the number of environments).
     """
 
-    env: Any = setting(None, "environment: a name, gymnax:NAME, module:Class, or an environment object")
-    env_args: Any = setting((), "arguments of the environment by name, structure and numbers alike")
-    policies: Any = setting(None, "shared, per-agent, {policy: [agents]}, or a function from agent to policy")
-    policies_to_train: Any = setting(None, "the policies that learn, the others stay as they are; default all")
-    per_policy: Any = setting((), "settings that differ by policy: {policy: {setting: value}}")
+    env: Any = setting(
+        None, "environment: a name, gymnax:NAME, module:Class, or an environment object", settings.environment
+    )
+    env_args: Any = setting(
+        (), "arguments of the environment by name, structure and numbers alike", settings.pairs("{name: value}")
+    )
+    policies: Any = setting(
+        None, "shared, per-agent, {policy: [agents]}, or a function from agent to policy", settings.policies
+    )
+    policies_to_train: Any = setting(
+        None, "the policies that learn, the others stay as they are; default all", settings.names
+    )
+    per_policy: Any = setting((), "settings that differ by policy: {policy: {setting: value}}", settings.per_policy)
     seed: int = setting(0, "the run's random seed", count(0))
     total_env_steps: int = setting(1_000_000, "environment steps to train for", count())
     num_envs: int | None = setting(None, "environments stepped side by side")
@@ -112,6 +101,12 @@ class PPOConfig:
     def __post_init__(self):
         for field in dataclasses.fields(self):
             object.__setattr__(self, field.name, settings.freeze(getattr(self, field.name)))
+        try:
+            hash(self)
+        except TypeError as error:
+            raise UsageError(
+                f"settings, the environment and the functions among them must be hashable: {error}"
+            ) from None
         given = {name: getattr(self, name) for name in DEFAULT_SIZES if getattr(self, name) is not None}
         for name, size in _resolve_sizes(given, DEFAULT_SIZES).items():
             object.__setattr__(self, name, size)
@@ -140,9 +135,10 @@ class PPOConfig:
     def replace(self, **changes) -> "PPOConfig":
         """A copy with `changes`; of the three sizes, those not named follow from those that are."""
         values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-        given = {name: changes[name] for name in DEFAULT_SIZES if changes.get(name) is not None}
-        values |= _resolve_sizes(given, {name: values[name] for name in DEFAULT_SIZES})
-        return PPOConfig(**{**values, **changes, **{name: values[name] for name in DEFAULT_SIZES}})
+        given = {name: changes.pop(name) for name in DEFAULT_SIZES if name in changes}
+        given = {name: size for name, size in given.items() if size is not None}
+        sizes = _resolve_sizes(given, {name: values[name] for name in DEFAULT_SIZES})
+        return PPOConfig(**{**values, **changes, **sizes})
 
     def for_policy(self, policy: PolicyId) -> "PPOConfig":
         """This configuration as `policy` sees it: its own settings in place of the common ones."""
@@ -164,8 +160,8 @@ class PPOConfig:
                 if name not in Hypers.__dataclass_fields__:
                     raise unknown_name("number", name, Hypers.__dataclass_fields__)
             numbers[policy] = self.for_policy(policy).replace(**changes)
-        knots = max(len(_knots(value)) for one in numbers.values() for value in (one.lr, one.entropy_coeff))
-        return {policy: _hypers(one, knots) for policy, one in numbers.items()}
+        knots = max(len(knots_of(value)) for one in numbers.values() for value in (one.lr, one.entropy_coeff))
+        return {policy: as_hypers(one, knots) for policy, one in numbers.items()}
 
     def static(self) -> "PPOConfig":
         """The configuration without its numbers: what a compiled program depends on."""
@@ -173,12 +169,13 @@ class PPOConfig:
         per_policy = {
             policy: {name: value for name, value in overrides if name not in defaults}
             for policy, overrides in self.per_policy
+            if any(name not in defaults for name, _ in overrides)
         }
         return self.replace(**defaults, per_policy=per_policy, seed=0, total_env_steps=self.train_batch_size)
 
     def setup(self) -> Setup:
         """The environment, its params and the policies; checks everything that needs them."""
-        return _setup(self)
+        return _setup(self, registered(self.env))
 
     def build(self):
         """The algorithm: (init, collect, learn)."""
@@ -256,7 +253,6 @@ def _divide(batch: int, name: str, size: int) -> int:
     return batch // size
 
 
-@functools.lru_cache(maxsize=64)
 def _make(env: Any, env_args: tuple) -> tuple[Any, PyTree]:
     if not isinstance(env, str):
         if env_args:
@@ -268,7 +264,8 @@ def _make(env: Any, env_args: tuple) -> tuple[Any, PyTree]:
 
 
 @functools.lru_cache(maxsize=64)
-def _setup(config: PPOConfig) -> Setup:
+def _setup(config: PPOConfig, constructor: Any) -> Setup:
+    """Kept by the constructor as well, so that a name registered anew means the new environment."""
     env, env_params = _make(config.env, config.env_args)
     env = lift(env)
     policies = dict(config.policies) if isinstance(config.policies, tuple) else config.policies
@@ -281,20 +278,3 @@ def _setup(config: PPOConfig) -> Setup:
         if minibatch > rows:
             raise UsageError(f"minibatch_size={minibatch} is more than the batch of policy {policy!r}, {rows} rows")
     return Setup(env, env_params, policies)
-
-
-def _knots(value: float | tuple) -> tuple:
-    return value if isinstance(value, tuple) else ((0, value),)
-
-
-def _hypers(config: PPOConfig, num_knots: int) -> Hypers:
-    """The numbers of one policy's configuration, schedules padded by their last knot."""
-
-    def as_array(name):
-        value = getattr(config, name)
-        if name in ("lr", "entropy_coeff"):
-            knots = _knots(value)
-            return jnp.asarray(knots + knots[-1:] * (num_knots - len(knots)), jnp.float32)
-        return jnp.asarray(jnp.inf if value is None else value, jnp.float32)
-
-    return Hypers(**{name: as_array(name) for name in Hypers.__dataclass_fields__})

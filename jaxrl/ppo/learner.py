@@ -15,7 +15,7 @@ from jaxrl.ops.advantages import gae, standardise, total
 from jaxrl.ops.distributions import Distribution
 from jaxrl.ops.losses import clip_fraction, clipped_surrogate, next_kl_coeff, value_loss
 from jaxrl.ops.minibatch import minibatch_rows
-from jaxrl.ppo.config import Hypers
+from jaxrl.ppo.hypers import Hypers
 
 
 class Learner(struct.PyTreeNode):
@@ -130,6 +130,7 @@ def _rows(structure: Structure, axis_name: str | None, trajectory: Trajectory, h
         gamma=hypers.gamma,
         lambda_=hypers.lambda_,
     )
+    advantages = jnp.where(trajectory.active, advantages, 0.0)
     weights = trajectory.active.astype(jnp.float32)
     if structure.normalize_advantages == "batch":
         advantages = standardise(advantages, weights, axis_name=axis_name)
@@ -143,7 +144,13 @@ def _rows(structure: Structure, axis_name: str | None, trajectory: Trajectory, h
         target=targets,
         weight=weights,
     )
-    return jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[3:]), by_step)
+    return jax.tree.map(lambda leaf: _active_rows(leaf, trajectory.active), by_step)
+
+
+def _active_rows(leaf: jax.Array, active: jax.Array) -> jax.Array:
+    """[T, E, M, ...] as rows [B, ...], 0 where the agent was inactive: weight 0 times NaN would still be NaN."""
+    rows = leaf.reshape(-1, *leaf.shape[3:])
+    return jnp.where(active.reshape(-1, *[1] * (rows.ndim - 1)), rows, jnp.zeros_like(rows))
 
 
 def _row_order(structure: Structure, axis_name: str | None, key: Key, shape: tuple[int, int, int]) -> jax.Array:

@@ -23,14 +23,14 @@ def count(least: int = 1) -> Check:
     """An integer of at least `least`."""
 
     def check(name, value):
-        if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
+        if isinstance(value, bool) or not isinstance(value, int | np.integer) or not least <= value < 2**63:
             raise UsageError(f"{name}={value!r} must be an integer of at least {least}")
 
     return check
 
 
 def number(low: float = -math.inf, high: float = math.inf, *, open_low: bool = False, optional: bool = False) -> Check:
-    """A number within [low, high], or (low, high]; None as well if `optional`."""
+    """A finite number within [low, high], or (low, high]; if `optional`, None and infinity as well."""
     interval = (
         f"{'(' if open_low else '['}{low:g}, {high:g}]" if high < math.inf else f"{'>' if open_low else '>='} {low:g}"
     )
@@ -39,6 +39,7 @@ def number(low: float = -math.inf, high: float = math.inf, *, open_low: bool = F
         if value is None and optional:
             return
         valid = isinstance(value, int | float | np.number) and not isinstance(value, bool) and not math.isnan(value)
+        valid = valid and (optional or not math.isinf(value))
         if not valid or value > high or value < low or (open_low and value == low):
             wanted = f"in {interval}" if high < math.inf else interval
             raise UsageError(f"{name}={value!r} must be a number {wanted}{' or None' if optional else ''}")
@@ -71,6 +72,44 @@ def one_of(*allowed: Any) -> Check:
             raise unknown_name(f"{name}", value, map(str, allowed))
 
     return check
+
+
+def environment(name: str, value: Any) -> None:
+    """A name or an instance."""
+    if isinstance(value, type | tuple):
+        meant = f"{value.__name__}()" if isinstance(value, type) else "the first of what make() returns"
+        raise UsageError(f"{name} must be a name or an environment object, not {value!r:.60}; perhaps {meant}?")
+
+
+def names(name: str, value: Any) -> None:
+    """None, or a tuple of strings."""
+    if value is not None and not (isinstance(value, tuple) and all(isinstance(part, str) for part in value)):
+        raise UsageError(f"{name}={value!r} must be a list of names")
+
+
+def pairs(what: str) -> Check:
+    """A frozen mapping from strings."""
+
+    def check(name, value):
+        if not isinstance(value, tuple) or not all(
+            isinstance(pair, tuple) and len(pair) == 2 and isinstance(pair[0], str) for pair in value
+        ):
+            raise UsageError(f"{name}={value!r} must be a mapping {what}")
+
+    return check
+
+
+def policies(name: str, value: Any) -> None:
+    """None, a word, a function, or a frozen mapping; which words, the environment decides."""
+    if value is not None and not isinstance(value, str) and not callable(value):
+        pairs("{policy: [agents]}, 'shared', 'per-agent', or a function from agent to policy")(name, value)
+
+
+def per_policy(name: str, value: Any) -> None:
+    """A frozen mapping of mappings."""
+    pairs("{policy: {setting: value}}")(name, value)
+    for policy, overrides in value:
+        pairs("{setting: value}")(f"{name}[{policy!r}]", overrides)
 
 
 def sizes(name: str, value: Any) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 import jax
 
 from jaxrl.core.env import strongly_typed
+from jaxrl.core.errors import UsageError
 from jaxrl.core.types import Key, PyTree
 from jaxrl.loop.runner import Metrics, Runner
 from jaxrl.ppo.config import PPOConfig
@@ -19,7 +20,11 @@ def make_train(config: PPOConfig | Mapping[str, Any]) -> Callable[..., tuple[Run
     Args:
         config: a `PPOConfig`, or a mapping of the same names.
     """
-    config = config if isinstance(config, PPOConfig) else PPOConfig(**config)
+    if not isinstance(config, PPOConfig | Mapping):
+        raise UsageError(
+            f"make_train takes a PPOConfig or a mapping of settings such as {{'env': 'arena'}}, not {config!r}"
+        )
+    config = config if isinstance(config, PPOConfig) else PPOConfig.from_dict(config)
     algorithm = config.build()
 
     def train(key: Key, hypers: PyTree = None, env_params: PyTree = None) -> tuple[Runner, Metrics]:

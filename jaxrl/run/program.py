@@ -2,7 +2,6 @@
 
 import functools
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,37 +15,49 @@ CAPACITY = 256  # updates of one chunk at most: the length of its metrics' buffe
 
 
 @dataclass
-class Program:
-    """Compiled once for a configuration without its numbers; kept for the process, whoever trains with it."""
+class Executable:
+    """Both programs for arguments of certain shapes: traced, and compiled when `compile` was called."""
 
-    algorithm: Algorithm
-    executables: dict[str, Any] = field(default_factory=dict)
-    metrics: Metrics | None = None  # shapes of a chunk's metrics, [CAPACITY, ...]; known once traced
+    metrics: Metrics  # shapes of a chunk's metrics, [CAPACITY, ...]
+    start_program: Any
+    chunk_program: Any
+    compiled: bool = False
 
-    def trace(self, key: Key, hypers: PyTree, env_params: PyTree) -> Callable[[], float] | None:
-        """Traces for arguments of these shapes; returns what compiles, in s, or None if that was done before."""
-        shapes = str(jax.tree.map(lambda leaf: (jnp.shape(leaf), jnp.result_type(leaf)), (hypers, env_params)))
-        if self.executables.get("shapes") == shapes:
-            return None
-        start = jax.jit(self.algorithm.init).lower(key, hypers, env_params)
-        chunk = jax.jit(functools.partial(run_chunk, self.algorithm)).lower(
-            start.out_info, hypers, env_params, jnp.int32(0)
-        )
-        self.metrics = chunk.out_info[1]
-
-        def compile_both() -> float:
-            begin = time.perf_counter()
-            self.executables = {"start": start.compile(), "chunk": chunk.compile(), "shapes": shapes}
-            return time.perf_counter() - begin
-
-        return compile_both
+    def compile(self) -> float:
+        """Compiles; returns the seconds that it took."""
+        begin = time.perf_counter()
+        self.start_program, self.chunk_program = self.start_program.compile(), self.chunk_program.compile()
+        self.compiled = True
+        return time.perf_counter() - begin
 
     def start(self, key: Key, hypers: PyTree, env_params: PyTree) -> Runner:
-        return self.executables["start"](key, hypers, env_params)
+        return jax.block_until_ready(self.start_program(key, hypers, env_params))
 
     def chunk(self, runner: Runner, hypers: PyTree, env_params: PyTree, count: int) -> tuple[Runner, Metrics]:
         """`count` updates, and their metrics at the front of a buffer [CAPACITY, ...]; returns when they are done."""
-        return jax.block_until_ready(self.executables["chunk"](runner, hypers, env_params, jnp.int32(count)))
+        return jax.block_until_ready(self.chunk_program(runner, hypers, env_params, jnp.int32(count)))
+
+
+@dataclass
+class Program:
+    """A configuration's structure; whoever trains with it in this process shares what was compiled.
+
+    The algorithm's own default numbers are not those of any run: a run passes its hypers.
+    """
+
+    algorithm: Algorithm
+    executables: dict[str, Executable] = field(default_factory=dict)  # by the shapes of the numbers
+
+    def executable(self, key: Key, hypers: PyTree, env_params: PyTree) -> Executable:
+        """The programs for arguments of these shapes, traced if they were not before."""
+        shapes = str(jax.tree.map(lambda leaf: (jnp.shape(leaf), jnp.result_type(leaf)), (hypers, env_params)))
+        if shapes not in self.executables:
+            start = jax.jit(self.algorithm.init).lower(key, hypers, env_params)
+            chunk = jax.jit(functools.partial(run_chunk, self.algorithm)).lower(
+                start.out_info, hypers, env_params, jnp.int32(0)
+            )
+            self.executables[shapes] = Executable(chunk.out_info[1], start, chunk)
+        return self.executables[shapes]
 
 
 def run_chunk(
@@ -65,6 +76,6 @@ def run_chunk(
 
 
 @functools.lru_cache(maxsize=16)
-def program_of(static_config: Any) -> Program:
-    """The program of a configuration's structure, `config.static()`."""
+def program_of(static_config: Any, env: Any) -> Program:
+    """The program of a configuration's structure, `config.static()`, over the environment that its name means now."""
     return Program(static_config.build())

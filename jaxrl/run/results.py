@@ -1,5 +1,6 @@
 """What an iteration reports: device metrics as RLlib's result tree, and the stop criteria read from it."""
 
+import numbers
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -147,7 +148,7 @@ def check_stop(stop: Mapping[str, float], names: list[str]) -> None:
     for path, threshold in stop.items():
         if path not in names:
             raise unknown_name("stop criterion", path, names)
-        if isinstance(threshold, bool) or not isinstance(threshold, int | float) or threshold != threshold:
+        if isinstance(threshold, bool) or not isinstance(threshold, numbers.Real) or threshold != threshold:
             raise UsageError(f"stop criterion {path}={threshold!r} must be a number")
 
 

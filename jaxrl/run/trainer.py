@@ -15,11 +15,12 @@ import jax
 
 from jaxrl.core.env import strongly_typed
 from jaxrl.core.errors import UsageError
+from jaxrl.core.types import PyTree
 from jaxrl.loop.runner import Runner
 from jaxrl.run.console import Progress
 from jaxrl.run.folder import create, new_run_folder
 from jaxrl.run.loggers import JsonLines
-from jaxrl.run.program import CAPACITY, program_of
+from jaxrl.run.program import CAPACITY, Executable, program_of
 from jaxrl.run.results import Lifetime, Result, check_stop, iteration_results, met, result_names
 
 CHUNK_SECONDS = 1.0  # between two looks at the host: the live line, the logs, the stop criteria
@@ -34,20 +35,25 @@ class Trainer:
         config: a configuration such as `PPOConfig`: anything with `build()`, `static()`, `hypers()`, `setup()`.
         run_dir: the run's folder, which must not exist yet; "auto" makes `runs/<env>/<time>-s<seed>`, None
             writes nothing.
+        env_params: the environment's numbers, if not the configuration's.
         quiet: print nothing.
 
     Raises:
         UsageError: settings that cannot work, or a folder that exists or cannot be written; before any compiling.
     """
 
-    def __init__(self, config: Any, *, run_dir: str | Path | None = "auto", quiet: bool = False):
+    def __init__(
+        self, config: Any, *, run_dir: str | Path | None = "auto", env_params: PyTree = None, quiet: bool = False
+    ):
         if not hasattr(config, "build"):
             raise UsageError(f"Trainer takes a configuration such as PPOConfig(env='arena'), not {config!r:.60}")
         self.config = config
-        self.program = program_of(config.static())
+        setup = config.setup()
+        self.program = program_of(config.static(), setup.env)
         self.algorithm = self.program.algorithm
         self.hypers = config.hypers()
-        self.env_params = strongly_typed(config.setup().env_params)
+        self.env_params = strongly_typed(setup.env_params if env_params is None else env_params)
+        self.executable: Executable | None = None
         self.lifetime = Lifetime()
         self.progress = Progress(quiet=quiet)
         self.interrupted = False
@@ -67,15 +73,15 @@ class Trainer:
         """The state of training; compiles and initialises when first asked for."""
         if self._runner is None:
             self._prepare({})
-            self._runner = self.program.start(self._key(), self.hypers, self.env_params)
+            self._runner = self.executable.start(self._key(), self.hypers, self.env_params)
         return self._runner
 
     def train(self) -> Result:
         """One iteration; returns its result tree."""
         return self._advance(1, {})[-1]
 
-    def fit(self, stop: Mapping[str, float] | None = None) -> Result:
-        """Trains until a criterion holds, or Ctrl-C; returns the last iteration's result.
+    def fit(self, stop: Mapping[str, float] | None = None) -> Result | None:
+        """Trains until a criterion holds, or Ctrl-C; returns the last iteration's result, None if there is none.
 
         Training ends in the very iteration that met the criterion: a chunk that ran past it is computed again up to
         there, which gives the same numbers.
@@ -84,11 +90,13 @@ class Trainer:
             stop: {path in the result tree: least value}, read for each iteration. Unless it limits the steps or the
                 iterations itself, the configuration's `total_env_steps` does.
         """
-        stop = dict(stop or {})
+        stop = {path: least for path, least in (stop or {}).items() if least != math.inf}
         if not set(stop) & {ITERATIONS, *LIFETIME_STEPS}:
             stop[ITERATIONS] = self.config.num_updates
         self._prepare(stop)
         last = self._last_iteration(stop)
+        if self.lifetime.training_iteration >= last:
+            self.progress.say(f"nothing to do: {self.lifetime.training_iteration} of {last} iterations are trained")
         with self._watched():
             while not self.interrupted and self.lifetime.training_iteration < last:
                 results = self._advance(min(self._chunk_length(), last - self.lifetime.training_iteration), stop)
@@ -105,12 +113,12 @@ class Trainer:
     def _prepare(self, stop: Mapping[str, float]) -> None:
         """Traces, checks the stop criteria, and compiles, each only if that was not done before."""
         begin = time.perf_counter()
-        compile_both = self.program.trace(self._key(), self.hypers, self.env_params)
+        self.executable = self.program.executable(self._key(), self.hypers, self.env_params)
         traced = time.perf_counter() - begin
-        check_stop(stop, result_names(self.algorithm, self.program.metrics))
-        if compile_both is not None:
+        check_stop(stop, result_names(self.algorithm, self.executable.metrics))
+        if not self.executable.compiled:
             self.progress.say(f"compiling rollout and update in one program for {device_name()} ...")
-            compiled = compile_both()
+            compiled = self.executable.compile()
             self.compile_seconds += traced + compiled
             self.progress.say(f"compiled in {traced + compiled:.1f} s (tracing {traced:.1f} s)")
 
@@ -118,13 +126,13 @@ class Trainer:
         """At most `count` iterations, fewer if one meets a criterion; their results, logged."""
         before, lifetime = self.runner, dataclasses.replace(self.lifetime)
         begin = time.perf_counter()
-        after, metrics = self.program.chunk(before, self.hypers, self.env_params, count)
+        after, metrics = self.executable.chunk(before, self.hypers, self.env_params, count)
         self._seconds_per_update = seconds = (time.perf_counter() - begin) / count
         results = iteration_results(self.algorithm, metrics, count, seconds * count, lifetime)
         ends = [i for i, result in enumerate(results, start=1) if met(stop, result)]
         if ends:
             if ends[0] < count:
-                after, _ = self.program.chunk(before, self.hypers, self.env_params, ends[0])
+                after, _ = self.executable.chunk(before, self.hypers, self.env_params, ends[0])
                 lifetime = dataclasses.replace(self.lifetime)
                 results = iteration_results(self.algorithm, metrics, ends[0], seconds * ends[0], lifetime)
             results[-1]["done"] = True
@@ -137,9 +145,9 @@ class Trainer:
 
     def _last_iteration(self, stop: Mapping[str, float]) -> int:
         """The iteration that training does not go beyond."""
-        limits = [math.ceil(stop[ITERATIONS])] if ITERATIONS in stop else []
-        limits += [math.ceil(stop[name] / self.algorithm.num_env_steps) for name in LIFETIME_STEPS if name in stop]
-        return min(limits)
+        limits = [stop.get(ITERATIONS, math.inf)]
+        limits += [stop.get(name, math.inf) / self.algorithm.num_env_steps for name in LIFETIME_STEPS]
+        return math.ceil(min(limits))
 
     def _chunk_length(self) -> int:
         """Iterations of about `CHUNK_SECONDS`; one by itself first, to see how long it takes."""
@@ -168,6 +176,7 @@ class Trainer:
         if self.interrupted:
             raise KeyboardInterrupt
         self.interrupted = True
+        self.progress.say("Ctrl-C: stopping after the iterations at hand; once more stops at once")
 
 
 def device_name() -> str:

@@ -4,8 +4,9 @@ import jax
 import numpy as np
 import pytest
 
+from envs.arena import MultiAgentArena
 from jaxrl import PPOConfig, UsageError, make_train
-from jaxrl.core.registry import make
+from jaxrl.core.registry import make, register
 from tests.probes import Leavers
 
 ARENA = {"env": "arena"}
@@ -113,6 +114,18 @@ BAD = [
     ({**ARENA, "num_envs": 3, "rollout_length": 5, "train_batch_size": 16}, "train_batch_size=16 is not num_envs=3"),
     ({**ARENA, "num_envs": 3, "train_batch_size": 4000}, "train_batch_size=4000 is no multiple of num_envs=3"),
     ({**ARENA, "shuffle_blocks": 3}, "shuffle_blocks=3 must divide num_envs=40 and minibatch_size=128"),
+    ({**ARENA, "policies": ["pol1", "pol2"]}, r"policies=.* must be a mapping {policy: \[agents\]}"),
+    ({**ARENA, "policies": {"pol1", "pol2"}}, "policies|hashable"),
+    ({**ARENA, "policies": {"pol1": 1}}, "policy 'pol1' must name a list"),
+    ({**ARENA, "per_policy": {"pol1": 3}}, r"per_policy\['pol1'\]=3 must be a mapping"),
+    ({**ARENA, "env_args": "height=6"}, "env_args='height=6' must be a mapping"),
+    ({**ARENA, "policies_to_train": "pol1"}, "policies_to_train='pol1' must be a list of names"),
+    ({**ARENA, "env_args": {"max_steps_in_episode": 0}}, "max_steps_in_episode must be at least 1, not 0"),
+    ({**ARENA, "lr": float("inf")}, "lr=inf must be a number"),
+    ({**ARENA, "seed": 2**70}, "seed=.* must be an integer"),
+    ({"env": make("arena")}, "perhaps the first of what make"),
+    ({"env": MultiAgentArena}, r"perhaps MultiAgentArena\(\)"),
+    ({"env": "gymnax:Pendulum-v1"}, "action space Box.* is not supported yet; allowed: Discrete"),
     ({**ARENA, "value_clip": "los"}, "unknown value_clip 'los'; did you mean 'loss'"),
     ({**ARENA, "fcnet_activation": "tanhh"}, "unknown fcnet_activation 'tanhh'; did you mean 'tanh'"),
     ({**ARENA, "fcnet_hiddens": [64, 0]}, "layer size=0 must be an integer of at least 1"),
@@ -124,3 +137,17 @@ def test_what_cannot_work_is_refused_in_one_line_before_anything_is_compiled(set
     with jax.log_compiles(False), pytest.raises(UsageError, match=message) as refused:
         make_train(settings)
     assert "\n" not in str(refused.value)
+
+
+def test_what_is_no_mapping_of_settings_is_refused():
+    for wrong in ("arena", 3):
+        with pytest.raises(UsageError, match="make_train takes a PPOConfig or a mapping"):
+            make_train(wrong)
+    with pytest.raises(UsageError, match="env must be a name or an environment object"):
+        PPOConfig({"env": "arena"})
+
+
+def test_a_name_registered_anew_means_the_new_environment():
+    for size in (3, 4):
+        register("mine-for-this-test", lambda size=size: MultiAgentArena(size, size))
+        assert PPOConfig(env="mine-for-this-test").setup().env == MultiAgentArena(size, size)

@@ -121,8 +121,8 @@ def test_inactive_rows_change_nothing_whatever_they_hold():
     path = path.replace(ended=path.ended | ~active | leaves)
     garbage = path.replace(
         reward=jnp.where(active, path.reward, 1e6),
-        value=jnp.where(active, path.value, -1e6),
-        obs=jnp.where(active[..., None], path.obs, 77.0),
+        value=jnp.where(active, path.value, jnp.nan),
+        obs=jnp.where(active[..., None], path.obs, jnp.nan),
         action=jnp.where(active, path.action, 3),
         # An active row may bootstrap from its own next state alone; those of inactive rows are free.
         next_value=jnp.where(active, path.next_value, 1e6),

@@ -143,6 +143,20 @@ def test_another_learning_rate_compiles_nothing_anew():
     assert second.compile_seconds == 0.0
 
 
+def test_trainers_of_numbers_of_different_shapes_do_not_disturb_each_other():
+    first = Trainer(CONFIG, run_dir=None, quiet=True)
+    second = Trainer(CONFIG.replace(lr=[[0, 1e-3], [100, 0.0]]), run_dir=None, quiet=True)
+    first.train()
+    second.train()
+    assert first.train()["learners"]["pol1"]["default_optimizer_learning_rate"] == pytest.approx(1e-3)
+    assert second.train()["learners"]["pol1"]["default_optimizer_learning_rate"] == pytest.approx(0.36e-3)
+
+
+def test_an_infinite_limit_is_none_and_a_limit_already_reached_trains_nothing(trainer):
+    assert trainer.fit({"training_iteration": 0}) is None
+    assert trainer.fit({"training_iteration": float("inf")})["training_iteration"] == CONFIG.num_updates
+
+
 def test_a_single_agent_environment_reports_its_return_under_the_default_names():
     config = CONFIG.replace(env=Probe(reward_for="action"), env_args=())
     result = Trainer(config, run_dir=None, quiet=True).train()
