@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import math
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -78,8 +79,9 @@ def parse(argv: Sequence[str]) -> tuple[PPOConfig, str, dict[str, Any]]:
     if changes:
         source += ", but " + ", ".join(f"{name}={value}" for name, value in changes.items())
     options = {"stop_return": _value(flags.stop_return), "run_dir": None if flags.run_dir == "None" else flags.run_dir}
-    if not isinstance(options["stop_return"], int | float | None):
-        raise UsageError(f"stop_return={options['stop_return']!r} must be a number")
+    goal = options["stop_return"]
+    if goal is not None and (isinstance(goal, bool) or not isinstance(goal, int | float) or not math.isfinite(goal)):
+        raise UsageError(f"stop_return={goal!r} must be a finite number")
     return base.replace(**changes), source, options
 
 
@@ -93,8 +95,7 @@ def summary(trainer: Trainer, result: Result, seconds: float) -> str:
         window = min(trainer.config.metrics_num_episodes_for_smoothing, episodes["num_episodes_lifetime"])
         lines.append(
             f"return {episodes['episode_return_mean']:.2f} over the last {max(window, episodes['num_episodes'])} "
-            "episodes "
-            f"(from {episodes['episode_return_min']:.2f} to {episodes['episode_return_max']:.2f})"
+            f"episodes (from {episodes['episode_return_min']:.2f} to {episodes['episode_return_max']:.2f})"
             + (f": {each}" if each else "")
         )
     else:

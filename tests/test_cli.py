@@ -20,7 +20,8 @@ def test_flags_say_every_kind_of_setting():
     config = config_of(
         "--env arena --env-args height=6 width=8 --num-envs 16 --rollout-length 32 --lr 0:1e-3 100000:0 --lambda 0.9 "
         "--fcnet-hiddens 32 16 --grad-clip None --use-kl-loss False --policies shared --seed 3 --total-env-steps 1_000 "
-        "--value-clip None --per-policy default_policy.gamma=0.9 --policies-to-train default_policy"
+        "--value-clip None --per-policy default_policy.gamma=0.9 default_policy.fcnet_hiddens=8,4 "
+        "--policies-to-train default_policy"
     )
     assert config.env_args == (("height", 6), ("width", 8))
     assert (config.num_envs, config.rollout_length, config.total_env_steps, config.seed) == (16, 32, 1000, 3)
@@ -28,6 +29,11 @@ def test_flags_say_every_kind_of_setting():
     assert (config.lambda_, config.fcnet_hiddens, config.grad_clip) == (0.9, (32, 16), None)
     assert (config.use_kl_loss, config.value_clip, config.policies) == (False, None, "shared")
     assert config.for_policy("default_policy").gamma == 0.9
+    assert config.for_policy("default_policy").fcnet_hiddens == (8, 4)
+
+
+def test_a_count_may_be_written_as_a_power_of_ten():
+    assert config_of("--total-env-steps 1e6").total_env_steps == 1_000_000
 
 
 def test_the_tuned_settings_are_used_and_said_unless_declined():
@@ -64,7 +70,9 @@ def test_policies_come_from_a_json_file(tmp_path):
         ("--env-args height=0", "height=0"),
         ("--per-policy lr=3", "per_policy takes POLICY.SETTING=VALUE"),
         ("--policies nowhere.json", "policies='nowhere.json'"),
-        ("--stop-return high", "stop_return='high' must be a number"),
+        ("--stop-return high", "stop_return='high' must be a finite number"),
+        ("--stop-return nan", "stop_return=nan must be a finite number"),
+        ("--tuned no", "tuned='no' must be True or False"),
         ("--fcnet-hiddens 64 x", "layer size='x' must be an integer"),
     ],
 )

@@ -40,7 +40,9 @@ class Algorithm:
     collect(runner, params=None, env_params=None) -> (runner, rollout); params: who acts, by group
     learn(runner, rollout, hypers=None) -> (runner, Metrics)
 
-    `hypers` is {policy: numbers}, and None stands for the configuration's own.
+    The keys of both halves follow from the number of updates done, which `learn` alone moves on: collecting twice
+    before learning plays the same random numbers twice. `hypers` is {policy: numbers}, and None stands for the
+    configuration's own.
     """
 
     init: Callable[..., Runner]

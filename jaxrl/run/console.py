@@ -19,13 +19,13 @@ class Progress:
     """
 
     def __init__(self, *, quiet: bool = False, console: Console | None = None):
-        self.console = console or Console(quiet=quiet, highlight=False, soft_wrap=True)
+        self.console = console or Console(quiet=quiet, highlight=False)
         self.live: Live | None = None
         self.latest: Text | None = None  # the newest line, while it is not yet printed to stay
         self.started = self.printed = 0.0
 
     def say(self, text: str) -> None:
-        self.console.print(Text(text))
+        self.console.print(Text(text), soft_wrap=True)
 
     def open(self) -> None:
         self.started, self.printed = time.perf_counter(), 0.0
@@ -50,7 +50,7 @@ class Progress:
 
     def _keep(self, now: float) -> None:
         """Prints the newest line for good."""
-        self.console.print(self.latest)
+        self.console.print(self.latest, soft_wrap=True)
         self.latest, self.printed = None, now
 
 

@@ -44,9 +44,9 @@ def test_durations_read_as_a_person_says_them(seconds, text):
     assert duration(seconds) == text
 
 
-def shown(*, terminal):
+def shown(*, terminal, width=200):
     output = io.StringIO()
-    progress = Progress(console=Console(file=output, force_terminal=terminal, width=200, soft_wrap=True))
+    progress = Progress(console=Console(file=output, force_terminal=terminal, width=width))
     progress.open()
     for iteration in range(1, 51):
         progress.show({**RESULT, "training_iteration": iteration}, 1.0)
@@ -65,6 +65,11 @@ def test_without_a_terminal_the_first_and_the_last_line_are_plain_and_lines_betw
 def test_on_a_terminal_the_newest_figures_are_live():
     assert "\x1b[" in shown(terminal=True)
     assert all(f"iter    {iteration}" in shown(terminal=True) for iteration in (17, 33))
+
+
+def test_a_narrow_terminal_folds_the_live_line_rather_than_hiding_the_time_left():
+    live = shown(terminal=True, width=60).split("iter    33")[1].split("iter")[0]
+    assert "1 s left" in live
 
 
 def test_quiet_prints_nothing():
