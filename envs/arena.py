@@ -21,6 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
+from envs.drawing import coverage, finish, from_point, from_square, grid, paint
 from jaxrl.core.env import StackedEnvironment
 from jaxrl.core.errors import UsageError
 from jaxrl.core.spaces import Discrete, MultiDiscrete
@@ -118,14 +119,14 @@ class MultiAgentArena(StackedEnvironment):
         ground = jnp.where(is_visited[:, :, None], np.float32(VISITED), np.float32(EMPTY))
         picture = jnp.repeat(jnp.repeat(ground, side, axis=0), side, axis=1)
         picture = jnp.pad(picture, ((0, 1), (0, 1), (0, 0)))
-        y, x = np.mgrid[: picture.shape[0], : picture.shape[1]].astype(np.float32)
-        picture = _paint(picture, LINES, jnp.asarray((y % side == 0) | (x % side == 0), jnp.float32))
-        for agent, colour, distance in ((0, EXPLORER, _from_disc), (1, HUNTER, _from_square)):
+        y, x = grid(*picture.shape[:2])
+        picture = paint(picture, LINES, jnp.asarray((y % side < 1) | (x % side < 1), jnp.float32))
+        for agent, colour, distance in ((0, EXPLORER, from_point), (1, HUNTER, from_square)):
             row, column = jnp.divmod(state.positions[agent], self.width)
-            outside = distance(y - (row + 0.5) * side, x - (column + 0.5) * side, 0.34 * side)
-            picture = _paint(picture, OUTLINE, jnp.clip(0.5 + max(0.04 * side, 0.5) - outside, 0.0, 1.0))
-            picture = _paint(picture, colour, jnp.clip(0.5 - outside, 0.0, 1.0))
-        return jnp.round(picture).astype(jnp.uint8)
+            outside = distance(y - (row + 0.5) * side - 0.5, x - (column + 0.5) * side - 0.5, 0.34 * side)
+            picture = paint(picture, OUTLINE, coverage(outside - max(0.04 * side, 0.5)))
+            picture = paint(picture, colour, coverage(outside))
+        return finish(picture)
 
 
 def toss(key: Key) -> jax.Array:
@@ -188,21 +189,3 @@ def reward(collision: jax.Array, new_field: jax.Array) -> tuple[jax.Array, dict[
 def observe(positions: jax.Array) -> jax.Array:
     """i32[2, 2]: for each agent its own cell, then the other's."""
     return jnp.stack([positions, positions[::-1]])
-
-
-def _from_disc(y: jax.Array, x: jax.Array, radius: float) -> jax.Array:
-    """Pixels to the edge of a disc about the origin, negative within."""
-    return jnp.hypot(y, x) - radius
-
-
-def _from_square(y: jax.Array, x: jax.Array, radius: float) -> jax.Array:
-    """Pixels to the edge of a square about the origin with rounded corners, negative within."""
-    corner = 0.25 * radius
-    y, x = (jnp.abs(away) - 0.9 * radius + corner for away in (y, x))
-    return jnp.hypot(jnp.maximum(y, 0), jnp.maximum(x, 0)) + jnp.minimum(jnp.maximum(y, x), 0) - corner
-
-
-def _paint(picture: jax.Array, colour: tuple[int, ...], coverage: jax.Array) -> jax.Array:
-    """`picture` f32[H, W, 3] with `colour` laid over it, as densely as `coverage` f32[H, W] in [0, 1] says."""
-    coverage = coverage[:, :, None]
-    return picture * (1 - coverage) + np.float32(colour)[None, None] * coverage

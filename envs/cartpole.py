@@ -19,6 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
+from envs.drawing import canvas, coverage, finish, from_segment, grid, paint
 from jaxrl.core.env import Environment
 from jaxrl.core.spaces import Box, Discrete
 from jaxrl.core.types import Key
@@ -98,14 +99,14 @@ class CartPole(Environment):
     def render(self, state: State, params: Params) -> jax.Array:
         """u8[200, 300, 3]: the cart on its track, its pole, and red posts at the thresholds of the position."""
         metre = PICTURE_WIDTH / (2 * MARGIN * params.x_threshold)  # pixels
-        x, _, theta, _ = state.motion
-        cart_x, middle = PICTURE_WIDTH / 2 + x * metre, PICTURE_WIDTH / 2
+        position, _, theta, _ = state.motion
+        cart_x, middle = PICTURE_WIDTH / 2 + position * metre, PICTURE_WIDTH / 2
         axle = (cart_x, TRACK_LEVEL - 28.0)
         length = 2 * params.pole_half_length * metre
         tip = (axle[0] + length * jnp.sin(theta), axle[1] - length * jnp.cos(theta))
         posts = [middle - params.x_threshold * metre, middle + params.x_threshold * metre]
 
-        picture = jnp.broadcast_to(np.float32(SKY), (PICTURE_HEIGHT, PICTURE_WIDTH, 3))
+        picture, (y, x) = canvas(PICTURE_HEIGHT, PICTURE_WIDTH, SKY), grid(PICTURE_HEIGHT, PICTURE_WIDTH)
         for start, end, radius, colour in (
             ((0.0, TRACK_LEVEL + 100.0), (PICTURE_WIDTH, TRACK_LEVEL + 100.0), 100.0, GROUND),
             ((0.0, TRACK_LEVEL), (PICTURE_WIDTH, TRACK_LEVEL), 1.0, TRACK),
@@ -116,8 +117,8 @@ class CartPole(Environment):
             (axle, tip, 4.0, POLE),
             (axle, axle, 2.0, AXLE),
         ):
-            picture = _stroke(picture, start, end, radius, colour)
-        return jnp.round(picture).astype(jnp.uint8)
+            picture = paint(picture, colour, coverage(from_segment(y, x, start, end, radius)))
+        return finish(picture)
 
 
 def integrate(motion: jax.Array, force: jax.Array, params: Params) -> jax.Array:
@@ -156,14 +157,3 @@ def has_fallen(motion: jax.Array, params: Params) -> jax.Array:
 def _number(bound) -> float:
     """A bound as a number; that of traced or stacked params is not one number, so nothing is promised for it."""
     return UNBOUNDED if isinstance(bound, jax.core.Tracer) or np.ndim(bound) else float(bound)
-
-
-def _stroke(picture: jax.Array, start: tuple, end: tuple, radius: float, colour: tuple[int, ...]) -> jax.Array:
-    """`picture` f32[H, W, 3] with a line from `start` to `end`, (x, y) in pixels: all points within `radius` of it."""
-    y, x = np.mgrid[: picture.shape[0], : picture.shape[1]].astype(np.float32) + 0.5
-    along_x, along_y = end[0] - start[0], end[1] - start[1]
-    squared = jnp.maximum(along_x**2 + along_y**2, 1e-6)
-    share = jnp.clip(((x - start[0]) * along_x + (y - start[1]) * along_y) / squared, 0.0, 1.0)
-    distance = jnp.hypot(x - start[0] - share * along_x, y - start[1] - share * along_y)
-    coverage = jnp.clip(radius + 0.5 - distance, 0.0, 1.0)[:, :, None]
-    return picture * (1 - coverage) + np.float32(colour)[None, None] * coverage

@@ -49,7 +49,8 @@ def make(name: str, **args) -> tuple[Any, PyTree]:
         (env, params).
 
     Raises:
-        UsageError: unknown name or argument, with the nearest known one.
+        UsageError: unknown name or argument, with the nearest known one; numbers that the environment refuses
+            (`env.check_params(params)`).
     """
     constructor = _constructor(name)
     for key, value in args.items():
@@ -64,7 +65,10 @@ def make(name: str, **args) -> tuple[Any, PyTree]:
         raise UsageError(f"environment {name!r}: {error}; its arguments are {', '.join(takes)}") from None
     env = constructor(**structure)
     numbers = {key: value for key, value in args.items() if key not in takes}
-    return env, _with_numbers(name, env.default_params, numbers, takes)
+    params = _with_numbers(name, env.default_params, numbers, takes)
+    if hasattr(env, "check_params"):
+        env.check_params(params)
+    return env, params
 
 
 def _with_numbers(name: str, params: PyTree, numbers: dict[str, Any], takes: list[str]) -> PyTree:
