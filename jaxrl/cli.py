@@ -24,6 +24,7 @@ SEVERAL = {
     "per_policy": "POLICY.SETTING=VALUE ...",
     "policies_to_train": "POLICY ...",
     "fcnet_hiddens": "SIZE ...",
+    "conv_filters": "FILTERS,KERNEL,STRIDE ...",
     "lr": "NUMBER | STEP:NUMBER ...",
     "entropy_coeff": "NUMBER | STEP:NUMBER ...",
 }
@@ -130,6 +131,8 @@ def _flag(name: str, text: str, default: Any) -> tuple:
 def _shown(value: Any) -> str:
     """A setting's value as its flag would be written."""
     if isinstance(value, tuple) and value and isinstance(value[0], tuple):
+        if len(value[0]) == 3:  # conv_filters
+            return " ".join(",".join(map(str, layer)) for layer in value)
         sign = ":" if isinstance(value[0][0], int | float) else "="
         return " ".join(f"{key}{sign}{part}" for key, part in value)
     if isinstance(value, tuple):
@@ -175,13 +178,20 @@ def _setting(name: str, value: str | tuple[str, ...]) -> Any:
         return _schedule(name, value)
     if name == "policies" and value not in ("shared", "per-agent", "None"):
         return _policy_file(value)
+    if name == "conv_filters" and value != ("None",):
+        return tuple(tuple(map(_value, layer.split(","))) for layer in value)
     if isinstance(value, tuple):
         return tuple(map(_value, value)) if value != ("None",) else None
     return _value(value)
 
 
 def _value(text: str) -> Any:
-    """A number, True, False or None if the text is one, else the text."""
+    """A number, True, False, None or a list in brackets if the text is one, else the text."""
+    if text.startswith("["):
+        try:
+            return json.loads(text)
+        except ValueError as error:
+            raise UsageError(f"{text!r} is no list such as [[0.3,0.3],[0.7,0.7]]: {error}") from None
     plain = text.replace("_", "")
     for read in (int, float):
         try:
@@ -211,7 +221,7 @@ def _per_policy(words: Sequence[str]) -> dict[str, dict[str, Any]]:
         if not dot:
             raise UsageError(f"per_policy takes POLICY.SETTING=VALUE, not {path!r}")
         settings.setdefault(policy, {})[name] = (
-            _setting(name, tuple(value.split(","))) if name in SEVERAL else _value(value)
+            _setting(name, tuple(value.split(","))) if name in SEVERAL and value[0] != "[" else _value(value)
         )
     return settings
 

@@ -1,7 +1,8 @@
 """Probe environments: each isolates one thing that training has to get right, and is learned in seconds.
 
 After the idea of probe environments by Jones (2021), "Debugging reinforcement learning systems without the agonizing
-pain": value only, discount, action, observation; with a time limit that must bootstrap and agents that leave.
+pain": value only, discount, action, observation, a continuous action; with a time limit that must bootstrap and agents
+that leave.
 """
 
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ from jaxrl.core.types import ALL
 
 class State(struct.PyTreeNode):
     time: jax.Array  # i32[]
-    cue: jax.Array  # i32[]
+    cue: jax.Array  # i32[], or f32[] of a continuous probe
 
 
 class Params(struct.PyTreeNode):
@@ -82,6 +83,34 @@ class Endless(Environment):
 
     def step_env(self, key, state, action, params):
         return jnp.ones(1), state.replace(time=state.time + 1), jnp.float32(1), jnp.array(False), {}
+
+
+@dataclass(frozen=True)
+class Target(Environment):
+    """One step: observe a number within +-1 scaled to `offset` +- `scale`; the reward is less the farther the action,
+    in [0, 10], is from the place, in [2, 8], that the number stands for."""
+
+    offset: float = 0.0
+    scale: float = 1.0
+
+    @property
+    def default_params(self) -> Params:
+        return Params()
+
+    def observation_space(self, params=None) -> Box:
+        return Box(-1e6, 1e6, (1,))
+
+    def action_space(self, params=None) -> Box:
+        return Box(0.0, 10.0, (1,))
+
+    def reset_env(self, key, params):
+        place = jax.random.uniform(key, minval=-1.0, maxval=1.0)
+        return (self.offset + self.scale * place)[None], State(jnp.int32(0), place)
+
+    def step_env(self, key, state, action, params):
+        reward = -jnp.abs(action[0] - (5.0 + 3.0 * state.cue))
+        obs = (self.offset + self.scale * state.cue)[None]
+        return obs, state.replace(time=state.time + 1), reward, jnp.array(True), {}
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from jaxrl.core.env import MultiAgentEnvironment, raw_reset, raw_step, restart
 from jaxrl.core.types import Key, PyTree
 from jaxrl.loop.episodes import Episodes, advance, no_episodes
 from jaxrl.loop.policies import Grouping
-from jaxrl.models.model import Model
+from jaxrl.models.player import Player, Weights
 from jaxrl.ops.distributions import Distribution
 
 
@@ -26,7 +26,7 @@ class Trajectory(struct.PyTreeNode):
     """What the policies of one group did: [T, N, E, M, ...]."""
 
     obs: PyTree
-    action: PyTree
+    action: PyTree  # as sampled; the environment's own is made of it by the player
     distribution: Distribution  # that the action was drawn from
     value: jax.Array  # f32  V(s[t])
     next_value: jax.Array  # f32  V(s'[t]), s' before any reset; unspecified where `terminated`
@@ -50,7 +50,7 @@ class Stage(NamedTuple):
 
     env: MultiAgentEnvironment
     grouping: Grouping
-    models: tuple[Model, ...]  # by group
+    players: tuple[Player, ...]  # by group
     metrics: tuple[str, ...]  # the names in info["metrics"]
 
 
@@ -75,7 +75,7 @@ def open_worlds(stage: Stage, key: Key, env_index: jax.Array, env_params: PyTree
 
 def play(
     stage: Stage,
-    params: tuple[PyTree, ...],
+    weights: tuple[Weights, ...],
     worlds: Worlds,
     key: Key,
     env_index: jax.Array,
@@ -85,28 +85,30 @@ def play(
     """Plays `num_steps` steps.
 
     Args:
-        params: the acting parameters by group, [N, ...].
+        weights: of those who act, by group, [N, ...].
         key: folded once with each environment's global index; all its draws follow as one block, so that the numbers
             do not depend on which environments share a device.
         env_index: i32[E].
     """
 
     def step(worlds, keys):
-        return _step(stage, params, worlds, keys, env_params)
+        return _step(stage, weights, worlds, keys, env_params)
 
     env_keys = jax.vmap(lambda index: jax.random.fold_in(key, index))(env_index)
     draws = jax.vmap(lambda key: jax.random.split(key, (num_steps, 2 + len(stage.grouping.agents))))(env_keys)
     worlds, (trajectories, truncated, reached, over) = jax.lax.scan(step, worlds, jnp.moveaxis(draws, 1, 0))
-    bootstrap = _values(stage, params, worlds.obs)
+    bootstrap = _values(stage, weights, worlds.obs)
     trajectories = tuple(map(_with_next_values, trajectories, truncated, bootstrap))
     return worlds, Rollout(trajectories, reached, over, _agent_steps(stage.grouping, trajectories))
 
 
-def _step(stage: Stage, params: tuple, worlds: Worlds, keys: Key, env_params: PyTree):
+def _step(stage: Stage, weights: tuple, worlds: Worlds, keys: Key, env_params: PyTree):
     """One step of all environments; keys [E, 2 + M_all]: for the step, for the reset, for each agent's action."""
     grouping = stage.grouping
-    acted = list(map(_act, stage.models, params, worlds.obs, grouping.gather(keys[:, 2:])))
-    actions = grouping.scatter(tuple(action for action, _, _ in acted))
+    acted = list(map(_act, stage.players, weights, worlds.obs, grouping.gather(keys[:, 2:])))
+    actions = grouping.scatter(
+        tuple(player.to_environment(action) for player, (action, _, _) in zip(stage.players, acted, strict=True))
+    )
     raw = jax.vmap(lambda key, state, action: raw_step(stage.env, key, state, action, env_params))(
         keys[:, 0], worlds.state, actions
     )
@@ -117,7 +119,7 @@ def _step(stage: Stage, params: tuple, worlds: Worlds, keys: Key, env_params: Py
 
     by_group = map(grouping.gather, (raw.reward, raw.terminated, raw.truncated, raw.active))
     reward, terminated, truncated, active = by_group
-    final_values = _values_where_any(stage, params, final_obs, raw.truncated)
+    final_values = _values_where_any(stage, weights, final_obs, raw.truncated)
     trajectories = tuple(
         Trajectory(
             obs=worlds.obs[g],
@@ -135,27 +137,27 @@ def _step(stage: Stage, params: tuple, worlds: Worlds, keys: Key, env_params: Py
     return Worlds(state, grouping.gather(obs), running), (trajectories, truncated, reached, raw.over)
 
 
-def _act(model: Model, params: PyTree, obs: PyTree, keys: Key) -> tuple[PyTree, Distribution, jax.Array]:
+def _act(player: Player, weights: Weights, obs: PyTree, keys: Key) -> tuple[PyTree, Distribution, jax.Array]:
     """(action, distribution, value), each [N, E, M, ...]; keys [N, E, M]."""
-    distribution, value = jax.vmap(model.apply)(params, obs)
+    distribution, value = jax.vmap(player.apply)(weights, obs)
     sample = jax.vmap(jax.vmap(jax.vmap(lambda key, distribution: distribution.sample(key))))
     return sample(keys, distribution), distribution, value
 
 
-def _values(stage: Stage, params: tuple, obs: tuple) -> tuple[jax.Array, ...]:
+def _values(stage: Stage, weights: tuple, obs: tuple) -> tuple[jax.Array, ...]:
     """V by group, f32[N, E, M]."""
     return tuple(
-        jax.vmap(model.apply)(group_params, group_obs)[1]
-        for model, group_params, group_obs in zip(stage.models, params, obs, strict=True)
+        jax.vmap(player.apply)(group_weights, group_obs)[1]
+        for player, group_weights, group_obs in zip(stage.players, weights, obs, strict=True)
     )
 
 
-def _values_where_any(stage: Stage, params: tuple, obs: tuple, needed: jax.Array) -> tuple[jax.Array, ...]:
+def _values_where_any(stage: Stage, weights: tuple, obs: tuple, needed: jax.Array) -> tuple[jax.Array, ...]:
     """V by group if any entry of `needed` is set, else zeros: most steps end no episode by the clock."""
-    shapes = jax.eval_shape(lambda: _values(stage, params, obs))
+    shapes = jax.eval_shape(lambda: _values(stage, weights, obs))
     return jax.lax.cond(
         jnp.any(needed),
-        lambda: _values(stage, params, obs),
+        lambda: _values(stage, weights, obs),
         lambda: tuple(jnp.zeros(shape.shape, shape.dtype) for shape in shapes),
     )
 

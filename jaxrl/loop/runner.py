@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import jax
 from flax import struct
@@ -12,6 +11,7 @@ from jaxrl.core.types import Key, PolicyId, PyTree
 from jaxrl.loop.episodes import EpisodeMetrics, Window
 from jaxrl.loop.policies import Grouping
 from jaxrl.loop.rollout import Rollout, Worlds
+from jaxrl.models.player import Player, Weights
 
 
 class Runner(struct.PyTreeNode):
@@ -19,7 +19,7 @@ class Runner(struct.PyTreeNode):
 
     key: Key  # the run's key; each update folds its own number in
     num_updates: jax.Array  # i32[]  updates done
-    learners: tuple[PyTree, ...]  # by group: the algorithm's own, with `params`, [N, ...]
+    learners: tuple[PyTree, ...]  # by group: the algorithm's own, with `weights`, [N, ...]
     worlds: Worlds
     window: Window  # the last finished episodes
 
@@ -37,7 +37,7 @@ class Algorithm:
     """An algorithm over one environment: an initial state and an update made of two halves, all pure.
 
     init(key, hypers=None, env_params=None) -> Runner
-    collect(runner, params=None, env_params=None) -> (runner, rollout); params: who acts, by group
+    collect(runner, weights=None, env_params=None) -> (runner, rollout); weights: who acts, by group
     learn(runner, rollout, hypers=None) -> (runner, Metrics)
 
     The keys of both halves follow from the number of updates done, which `learn` alone moves on: collecting twice
@@ -51,7 +51,7 @@ class Algorithm:
     env: MultiAgentEnvironment
     env_params: PyTree
     grouping: Grouping
-    models: tuple[Any, ...]  # by group
+    players: tuple[Player, ...]  # by group
     num_env_steps: int  # environment steps of one update
     trained: tuple[PolicyId, ...]
 
@@ -59,7 +59,7 @@ class Algorithm:
         runner, rollout = self.collect(runner, env_params=env_params)
         return self.learn(runner, rollout, hypers)
 
-    def policy_params(self, runner: Runner, policy: PolicyId) -> PyTree:
-        """The parameters of one policy, without the stack."""
+    def policy_weights(self, runner: Runner, policy: PolicyId) -> Weights:
+        """What one policy acts by, without the stack."""
         group, index = self.grouping.locate(policy)
-        return jax.tree.map(lambda leaf: leaf[index], runner.learners[group].params)
+        return jax.tree.map(lambda leaf: leaf[index], runner.learners[group].weights)

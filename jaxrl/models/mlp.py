@@ -36,6 +36,8 @@ class MLP:
     initializer:
         "uniform"     weights and biases U(-1/sqrt(fan_in), 1/sqrt(fan_in)): PyTorch's, and so RLlib's, default
         "orthogonal"  gain sqrt(2), 0.01 for the logits, 1 for the value, biases 0 (Andrychowicz et al. 2021)
+    free_log_std:
+        whether the log-std of a Box's actions is a parameter of its own, at first 0, and not an output
     """
 
     observation_space: Space
@@ -44,15 +46,18 @@ class MLP:
     activation: str = "tanh"
     vf_share_layers: bool = False
     initializer: str = "uniform"
+    free_log_std: bool = False
 
     def __post_init__(self):
         """Refuses spaces that it cannot read or act in, before anything is traced."""
         num_logits(self.action_space), input_size(self.observation_space)
+        if self.free_log_std and not isinstance(self.action_space, Box):
+            raise UsageError(f"free_log_std=True needs Box actions, not {self.action_space}")
 
     def init(self, key: Key) -> PyTree:
         """{"policy": layers, "value": layers}, and "shared" layers below both with `vf_share_layers`.
 
-        Layers are a list of {"kernel": f32[in, out], "bias": f32[out]}.
+        Layers are a list of {"kernel": f32[in, out], "bias": f32[out]}. With `free_log_std` also "log_std" f32[d].
         """
         shapes = self._shapes()
         sizes = [(inputs + 1) * outputs for layers in shapes.values() for inputs, outputs in layers]
@@ -61,27 +66,42 @@ class MLP:
         )
         noise = iter(jnp.split(draw(key, (sum(sizes),)), np.cumsum(sizes)[:-1]))  # one draw: each costs compile time
         heads = {"policy": 0.01, "value": 1.0, "shared": math.sqrt(2)}
-        return {
+        params = {
             part: [
-                _layer(next(noise), shape, heads[part] if i == len(layers) - 1 else math.sqrt(2), self.initializer)
+                draw_layer(next(noise), shape, heads[part] if i == len(layers) - 1 else math.sqrt(2), self.initializer)
                 for i, shape in enumerate(layers)
             ]
             for part, layers in shapes.items()
         }
+        return params | ({"log_std": jnp.zeros(self.action_space.size)} if self.free_log_std else {})
 
     def apply(self, params: PyTree, obs: jax.Array) -> tuple[Distribution, jax.Array]:
         """obs `[..., *observation_space.shape]` to (distribution [...], value f32[...])."""
         if self.vf_share_layers and self.hiddens:
-            obs = ACTIVATIONS[self.activation](self._network(params["shared"], obs, is_input=True))
-        is_input = not (self.vf_share_layers and self.hiddens)
-        logits, value = (self._network(params[part], obs, is_input=is_input) for part in ("policy", "value"))
+            features = ACTIVATIONS[self.activation](self._network(params["shared"], obs, is_input=True))
+            return self._heads(params, features, features, is_input=False)
+        return self.apply_apart(params, obs, obs)
+
+    def apply_apart(
+        self, params: PyTree, policy_obs: jax.Array, value_obs: jax.Array
+    ) -> tuple[Distribution, jax.Array]:
+        """As `apply`, with inputs of its own for the value; not with shared layers."""
+        return self._heads(params, policy_obs, value_obs, is_input=True)
+
+    def _heads(self, params: PyTree, policy_inputs: jax.Array, value_inputs: jax.Array, *, is_input: bool):
+        logits = self._network(params["policy"], policy_inputs, is_input=is_input)
+        value = self._network(params["value"], value_inputs, is_input=is_input)
+        if self.free_log_std:
+            log_std = params["log_std"].reshape((1,) * (logits.ndim - 1) + (-1,))
+            logits = jnp.concatenate([logits, jnp.broadcast_to(log_std, logits.shape)], axis=-1)
         return from_logits(self.action_space, logits), value[..., 0]
 
     def _shapes(self) -> dict[str, list[tuple[int, int]]]:
         """(in, out) of every layer of every part."""
         sizes = (input_size(self.observation_space), *self.hiddens)
         below = list(itertools.pairwise(sizes))
-        outputs = {"policy": num_logits(self.action_space), "value": 1}
+        num_outputs = num_logits(self.action_space)
+        outputs = {"policy": num_outputs // 2 if self.free_log_std else num_outputs, "value": 1}
         if self.vf_share_layers:
             return {"shared": below, **{part: [(sizes[-1], size)] for part, size in outputs.items()}}
         return {part: [*below, (sizes[-1], size)] for part, size in outputs.items()}
@@ -111,7 +131,7 @@ def input_size(space: Space) -> int:
     raise UsageError(f"observation space {space} is not supported yet; allowed: Discrete, MultiDiscrete, Box")
 
 
-def _layer(noise: jax.Array, shape: tuple[int, int], gain: float, initializer: str) -> dict[str, jax.Array]:
+def draw_layer(noise: jax.Array, shape: tuple[int, int], gain: float, initializer: str) -> dict[str, jax.Array]:
     """A layer from (in + 1) * out random numbers: standard normal for "orthogonal", else uniform in [-1, 1)."""
     kernel, bias = noise[: math.prod(shape)].reshape(shape), noise[math.prod(shape) :]
     if initializer == "orthogonal":

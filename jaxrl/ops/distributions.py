@@ -1,5 +1,10 @@
-"""What a policy chooses from. Batch axes come first; every method reduces the last axis, or the action's own, alone."""
+"""What a policy chooses from, and what the environment is given for it.
 
+Batch axes come first; every method reduces the last axis, or the action's own, alone.
+"""
+
+import math
+from collections.abc import Callable
 from typing import Protocol
 
 import jax
@@ -8,8 +13,10 @@ import numpy as np
 from flax import struct
 
 from jaxrl.core.errors import UsageError
-from jaxrl.core.spaces import Discrete, MultiDiscrete, Space
+from jaxrl.core.spaces import Box, Discrete, MultiDiscrete, Space
 from jaxrl.core.types import Key
+
+MAX_LOG_STD = 20.0  # either way; RLlib's log_std_clip_param
 
 
 class Distribution(Protocol):
@@ -82,21 +89,84 @@ class MultiCategorical(struct.PyTreeNode):
         return sum(part.kl(others) for part, others in zip(self.parts(), other.parts(), strict=True))
 
 
+class DiagGaussian(struct.PyTreeNode):
+    """Independent normal numbers, as an array of `shape`, d = prod(shape); densities are those of the array."""
+
+    mean: jax.Array  # f32[..., d]
+    log_std: jax.Array  # f32[..., d]
+    shape: tuple[int, ...] = struct.field(pytree_node=False)
+
+    def sample(self, key: Key) -> jax.Array:
+        return self._as_array(self.mean + jnp.exp(self.log_std) * jax.random.normal(key, self.mean.shape))
+
+    def mode(self) -> jax.Array:
+        return self._as_array(self.mean)
+
+    def log_prob(self, action: jax.Array) -> jax.Array:
+        away = (action.reshape(self.mean.shape) - self.mean) * jnp.exp(-self.log_std)
+        return -jnp.sum(0.5 * away**2 + self.log_std + 0.5 * math.log(2 * math.pi), axis=-1)
+
+    def entropy(self) -> jax.Array:
+        return jnp.sum(self.log_std + 0.5 * math.log(2 * math.pi * math.e), axis=-1)
+
+    def kl(self, other: "DiagGaussian") -> jax.Array:
+        spread = jnp.exp(2 * (self.log_std - other.log_std))
+        away = (self.mean - other.mean) * jnp.exp(-other.log_std)
+        return jnp.sum(other.log_std - self.log_std + 0.5 * (spread + away**2 - 1), axis=-1)
+
+    def _as_array(self, flat: jax.Array) -> jax.Array:
+        return flat.reshape(*flat.shape[:-1], *self.shape)
+
+
 def num_logits(action_space: Space) -> int:
-    """How many outputs a network needs for the distribution over `action_space`."""
+    """How many outputs a network needs for the distribution over `action_space`: of a Box mean and log-std."""
     match action_space:
         case Discrete(n):
             return n
         case MultiDiscrete(nvec):
             return sum(nvec)
-    raise UsageError(f"action space {action_space} is not supported yet; allowed: Discrete, MultiDiscrete")
+        case Box() if np.issubdtype(action_space.dtype, np.floating) and action_space.size:
+            return 2 * action_space.size
+    raise UsageError(
+        f"action space {action_space} is not supported; allowed: Discrete, MultiDiscrete, a Box of floating numbers"
+    )
 
 
 def from_logits(action_space: Space, logits: jax.Array) -> Distribution:
     """The distribution over `action_space` that f32[..., num_logits] stand for."""
-    if isinstance(action_space, MultiDiscrete):
-        return MultiCategorical(logits, action_space.nvec)
+    match action_space:
+        case MultiDiscrete(nvec):
+            return MultiCategorical(logits, nvec)
+        case Box():
+            mean, log_std = jnp.split(logits, 2, axis=-1)
+            return DiagGaussian(mean, jnp.clip(log_std, -MAX_LOG_STD, MAX_LOG_STD), action_space.shape)
     return Categorical(logits)
+
+
+def to_environment(action_space: Space, *, normalize: bool, clip: bool) -> Callable[[jax.Array], jax.Array]:
+    """The function from a policy's action `[..., *shape]` to the environment's; other spaces than Box keep theirs.
+
+    Args:
+        normalize: [-1, 1] stands for [low, high], and what is beyond is clipped; where a bound is infinite there is
+            nothing to stretch to, and the action stays as it is. Goes before `clip`, as in RLlib.
+        clip: to [low, high].
+    """
+    if not isinstance(action_space, Box):
+        return lambda action: action
+    bounds = (action_space.low, action_space.high)
+    low, high = (np.broadcast_to(np.float32(bound), action_space.shape) for bound in bounds)
+    bounded = bool(np.all(np.abs([low, high]) < 1e30))  # wider than that, high - low overflows f32
+
+    def convert(action):
+        axes = tuple(range(action.ndim - low.ndim))
+        least, most = np.expand_dims(low, axes), np.expand_dims(high, axes)
+        if normalize and bounded:
+            action = jnp.clip(least + (action + 1.0) * (0.5 * (most - least)), least, most)
+        elif clip:
+            action = jnp.clip(action, least, most)
+        return action.astype(action_space.dtype)
+
+    return convert
 
 
 def _one_hot(action: jax.Array, num_categories: int) -> jax.Array:

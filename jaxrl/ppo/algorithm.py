@@ -11,7 +11,9 @@ from jaxrl.loop.episodes import Window, no_episodes, report
 from jaxrl.loop.policies import Grouping, group_policies
 from jaxrl.loop.rollout import Rollout, Stage, episode_metrics, open_worlds, play
 from jaxrl.loop.runner import Algorithm, Metrics, Runner
+from jaxrl.models.cnn import cnn
 from jaxrl.models.mlp import MLP
+from jaxrl.models.player import Player
 from jaxrl.ppo.config import PPOConfig
 from jaxrl.ppo.hypers import Hypers
 from jaxrl.ppo.learner import Structure, init_learner, learn_policy
@@ -40,8 +42,8 @@ def make_ppo(config: PPOConfig, *, axis_name: str | None = None) -> Algorithm:
         return _structure(config.for_policy(policy), policy in trained, *spaces)
 
     grouping = group_policies(env, default_params, policies, structure)
-    models = tuple(group.structure.model for group in grouping.groups)
-    stage = Stage(env, grouping, models, episode_metrics(env, default_params))
+    players = tuple(group.structure.player for group in grouping.groups)
+    stage = Stage(env, grouping, players, episode_metrics(env, default_params))
 
     def init(key: Key, hypers: HypersByPolicy = None, env_params: PyTree = None) -> Runner:
         env_params = default_params if env_params is None else env_params
@@ -54,8 +56,8 @@ def make_ppo(config: PPOConfig, *, axis_name: str | None = None) -> Algorithm:
         window = no_episodes(len(env.agents), stage.metrics, config.metrics_num_episodes_for_smoothing)
         return Runner(key, jnp.int32(0), learners, worlds, Window(window, jnp.int32(0)))
 
-    def collect(runner: Runner, params: PyTree = None, env_params: PyTree = None) -> tuple[Runner, Rollout]:
-        acting = tuple(learner.params for learner in runner.learners) if params is None else params
+    def collect(runner: Runner, weights: PyTree = None, env_params: PyTree = None) -> tuple[Runner, Rollout]:
+        acting = tuple(learner.weights for learner in runner.learners) if weights is None else weights
         env_params = default_params if env_params is None else env_params
         play_key, _ = _update_keys(runner)
         env_index = _env_index(config, axis_name)
@@ -76,21 +78,33 @@ def make_ppo(config: PPOConfig, *, axis_name: str | None = None) -> Algorithm:
         runner = runner.replace(learners=tuple(learners), window=window, num_updates=runner.num_updates + 1)
         return runner, Metrics(episodes, rollout.agent_steps, tuple(metrics))
 
-    return Algorithm(init, collect, learn, env, default_params, grouping, models, config.train_batch_size, trained)
+    return Algorithm(init, collect, learn, env, default_params, grouping, players, config.train_batch_size, trained)
 
 
 def _structure(config: PPOConfig, trained: bool, observation_space: Space, action_space: Space) -> Structure:
     """What one policy's own configuration makes static."""
-    model = MLP(
+    layers = {
+        "action_space": action_space,
+        "hiddens": config.fcnet_hiddens,
+        "activation": config.fcnet_activation,
+        "vf_share_layers": config.vf_share_layers,
+        "initializer": config.fcnet_kernel_initializer,
+        "free_log_std": config.free_log_std,
+    }
+    if config.conv_filters is None:
+        model = MLP(observation_space, **layers)
+    else:
+        model = cnn(observation_space, config.conv_filters, config.conv_activation, **layers)
+    player = Player(
+        model,
         observation_space,
         action_space,
-        hiddens=config.fcnet_hiddens,
-        activation=config.fcnet_activation,
-        vf_share_layers=config.vf_share_layers,
-        initializer=config.fcnet_kernel_initializer,
+        observation_filter=config.observation_filter,
+        normalize_actions=config.normalize_actions,
+        clip_actions=config.clip_actions,
     )
     names = Structure._fields[2:]
-    return Structure(model, trained, **{name: getattr(config, name) for name in names})
+    return Structure(player, trained, **{name: getattr(config, name) for name in names})
 
 
 def _by_group(grouping: Grouping, config: PPOConfig, hypers: HypersByPolicy, key: Key):

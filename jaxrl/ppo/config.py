@@ -11,11 +11,10 @@ from jaxrl.core.registry import make, registered
 from jaxrl.core.types import PolicyId, PyTree
 from jaxrl.loop.policies import PolicyMap, resolve_policies
 from jaxrl.models.mlp import ACTIVATIONS, INITIALIZERS
+from jaxrl.models.player import FILTERS
 from jaxrl.ppo import settings
 from jaxrl.ppo.hypers import Hypers, as_hypers, knots_of
-from jaxrl.ppo.settings import count, number, one_of, schedule, setting
-
-DEFAULT_SIZES = {"num_envs": 40, "rollout_length": 100, "train_batch_size": 4000}
+from jaxrl.ppo.settings import DEFAULT_SIZES, count, number, one_of, resolve_sizes, schedule, setting
 
 
 class Setup(NamedTuple):
@@ -92,6 +91,22 @@ class PPOConfig:
         "orthogonal", "orthogonal, or uniform (PyTorch's and so RLlib's)", one_of(*INITIALIZERS)
     )
     vf_share_layers: bool = setting(False, "whether policy and value share all but their last layer", settings.flag)
+    free_log_std: bool = setting(
+        False, "whether the log-std of Box actions is a parameter, not an output of the network", settings.flag
+    )
+    conv_filters: Any = setting(
+        None, "convolutions below the layers, for images: [[filters, kernel, stride], ...]", settings.filters
+    )
+    conv_activation: str = setting("relu", "activation after each convolution", one_of(*ACTIVATIONS))
+    observation_filter: str | None = setting(
+        None, "MeanStdFilter: observations by their running mean and standard deviation; or None", one_of(*FILTERS)
+    )
+    normalize_actions: bool = setting(
+        True, "Box actions: [-1, 1] of the policy is the space's low to high, clipped", settings.flag
+    )
+    clip_actions: bool = setting(
+        False, "Box actions: clip to the space's bounds, where they are not normalized", settings.flag
+    )
     optimizer: Callable | None = setting(
         None, "a function from the learning rate to an optax transformation; None: Adam"
     )
@@ -108,7 +123,7 @@ class PPOConfig:
                 f"settings, the environment and the functions among them must be hashable: {error}"
             ) from None
         given = {name: getattr(self, name) for name in DEFAULT_SIZES if getattr(self, name) is not None}
-        for name, size in _resolve_sizes(given, DEFAULT_SIZES).items():
+        for name, size in resolve_sizes(given, DEFAULT_SIZES).items():
             object.__setattr__(self, name, size)
         settings.check_all(self)
         self._check_together()
@@ -137,7 +152,7 @@ class PPOConfig:
         values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         given = {name: changes.pop(name) for name in DEFAULT_SIZES if name in changes}
         given = {name: size for name, size in given.items() if size is not None}
-        sizes = _resolve_sizes(given, {name: values[name] for name in DEFAULT_SIZES})
+        sizes = resolve_sizes(given, {name: values[name] for name in DEFAULT_SIZES})
         return PPOConfig(**{**values, **changes, **sizes})
 
     def for_policy(self, policy: PolicyId) -> "PPOConfig":
@@ -223,34 +238,9 @@ class PPOConfig:
 # Settings that `per_policy` may change; the others belong to the run as a whole.
 _BY_POLICY = frozenset(
     {*Hypers.__dataclass_fields__, "minibatch_size", "num_epochs", "use_kl_loss", "normalize_advantages", "value_clip"}
-    | {"fcnet_hiddens", "fcnet_activation", "fcnet_kernel_initializer", "vf_share_layers", "optimizer"}
+    | {"fcnet_hiddens", "fcnet_activation", "fcnet_kernel_initializer", "vf_share_layers", "free_log_std"}
+    | {"conv_filters", "conv_activation", "observation_filter", "normalize_actions", "clip_actions", "optimizer"}
 )
-
-
-def _resolve_sizes(given: dict[str, int], tuned: dict[str, int]) -> dict[str, int]:
-    """num_envs, rollout_length and train_batch_size from those given and, where they are too few, the tuned ones."""
-    for name, size in given.items():
-        count()(name, size)
-    envs, length, batch = (given.get(name) for name in DEFAULT_SIZES)
-    if batch is None:
-        if envs is None and length is None:
-            return dict(tuned)
-        length = length or max(1, round(tuned["train_batch_size"] / envs))
-        envs = envs or max(1, round(tuned["train_batch_size"] / length))
-    elif envs is None:
-        length = length or tuned["rollout_length"]
-        envs = _divide(batch, "rollout_length", length)
-    elif length is None:
-        length = _divide(batch, "num_envs", envs)
-    elif envs * length != batch:
-        raise UsageError(f"train_batch_size={batch} is not num_envs={envs} * rollout_length={length} = {envs * length}")
-    return {"num_envs": envs, "rollout_length": length, "train_batch_size": envs * length}
-
-
-def _divide(batch: int, name: str, size: int) -> int:
-    if batch % size:
-        raise UsageError(f"train_batch_size={batch} is no multiple of {name}={size}")
-    return batch // size
 
 
 def _make(env: Any, env_args: tuple) -> tuple[Any, PyTree]:

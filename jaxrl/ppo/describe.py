@@ -23,10 +23,10 @@ def describe(config: PPOConfig) -> str:
         f"{config.num_updates:,} iterations, {steps:,} steps",
     ]
     heads: dict[tuple[str, ...], list[str]] = {}
-    for group, model in zip(algorithm.grouping.groups, algorithm.models, strict=True):
+    for group, player in zip(algorithm.grouping.groups, algorithm.players, strict=True):
         for policy, agents in zip(group.policies, group.agents, strict=True):
             own = config.for_policy(policy)
-            details = (f"{_network(own)}, {num_parameters(model):,} parameters",)
+            details = (f"{_network(own)}, {num_parameters(player.model):,} parameters",)
             details += _learning(own, len(agents)) if group.structure.trained else ("not trained",)
             spaces = f"{group.observation_space} -> {group.action_space}"
             heads.setdefault(details, []).append(f"policy       {policy} plays {', '.join(agents)}: {spaces}")
@@ -37,6 +37,13 @@ def describe(config: PPOConfig) -> str:
 
 def _network(config: PPOConfig) -> str:
     layers = " x ".join(map(str, config.fcnet_hiddens)) or "no hidden layer"
+    if config.conv_filters is not None:
+        below = ", ".join(
+            f"{filters} of {kernel}x{kernel} by {stride}" for filters, kernel, stride in config.conv_filters
+        )
+        layers = f"convolutions {below} {config.conv_activation}, then {layers}"
+    if config.observation_filter is not None:
+        layers = f"{config.observation_filter}, then {layers}"
     shared = "value and policy share layers" if config.vf_share_layers else "a value network of its own"
     return f"network {layers} {config.fcnet_activation}, {shared}"
 

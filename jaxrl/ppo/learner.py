@@ -10,9 +10,10 @@ from flax import struct
 
 from jaxrl.core.types import Key, PyTree
 from jaxrl.loop.rollout import Trajectory
-from jaxrl.models.model import Model
+from jaxrl.models.player import Player, Weights
 from jaxrl.ops.advantages import gae, standardise, total
 from jaxrl.ops.distributions import Distribution
+from jaxrl.ops.filters import Moments, update
 from jaxrl.ops.losses import clip_fraction, clipped_surrogate, next_kl_coeff, value_loss
 from jaxrl.ops.minibatch import minibatch_rows
 from jaxrl.ppo.hypers import Hypers
@@ -24,12 +25,17 @@ class Learner(struct.PyTreeNode):
     params: PyTree
     opt_state: PyTree
     kl_coeff: jax.Array  # f32[]
+    filter: Moments | tuple  # of the observations; () without a filter
+
+    @property
+    def weights(self) -> Weights:
+        return Weights(self.params, self.filter)
 
 
 class Structure(NamedTuple):
     """What is static about learning a policy; policies with equal ones are stacked."""
 
-    model: Model
+    player: Player
     trained: bool
     minibatch_size: int
     num_epochs: int
@@ -63,9 +69,9 @@ class Coefficients(NamedTuple):
 
 def init_learner(structure: Structure, hypers: Hypers, key: Key) -> Learner:
     """The start of learning."""
-    params = structure.model.init(key)
+    params = structure.player.model.init(key)
     opt_state = _optimizer(structure, hypers, hypers.lr[0, 1]).init(params)
-    return Learner(params, opt_state, hypers.kl_coeff * structure.use_kl_loss)
+    return Learner(params, opt_state, hypers.kl_coeff * structure.use_kl_loss, structure.player.initial_filter())
 
 
 def learn_policy(
@@ -87,7 +93,7 @@ def learn_policy(
         (learner, metrics {name: f32[]}), the metrics over the last pass of minibatches. A policy without active rows
         keeps its learner as it is.
     """
-    rows = _rows(structure, axis_name, trajectory, hypers)
+    rows = _rows(structure, axis_name, learner, trajectory, hypers)
     coefficients = Coefficients(_at(hypers.lr, env_steps), _at(hypers.entropy_coeff, env_steps), learner.kl_coeff)
     optimizer = _optimizer(structure, hypers, coefficients.lr)
 
@@ -108,7 +114,7 @@ def learn_policy(
     last_pass = -(-rows.weight.shape[0] // order.shape[1])
     metrics = _metrics(sums, norms, last_pass)
     kl_coeff = next_kl_coeff(learner.kl_coeff, metrics["mean_kl_loss"], hypers.kl_target)
-    learned = Learner(params, opt_state, kl_coeff)
+    learned = Learner(params, opt_state, kl_coeff, _next_filter(learner, trajectory, rows.weight, axis_name))
     has_rows = total(rows.weight, axis_name) > 0
     learner = jax.tree.map(lambda new, old: jnp.where(has_rows, new, old), learned, learner)
     metrics |= {
@@ -119,8 +125,10 @@ def learn_policy(
     return learner, metrics
 
 
-def _rows(structure: Structure, axis_name: str | None, trajectory: Trajectory, hypers: Hypers) -> Rows:
-    """The trajectory with advantages and targets, flattened to rows [B, ...]."""
+def _rows(
+    structure: Structure, axis_name: str | None, learner: Learner, trajectory: Trajectory, hypers: Hypers
+) -> Rows:
+    """The trajectory with advantages and targets, flattened to rows [B, ...]; observations as the model reads them."""
     advantages, targets = gae(
         trajectory.reward,
         trajectory.value,
@@ -135,7 +143,7 @@ def _rows(structure: Structure, axis_name: str | None, trajectory: Trajectory, h
     if structure.normalize_advantages == "batch":
         advantages = standardise(advantages, weights, axis_name=axis_name)
     by_step = Rows(
-        obs=trajectory.obs,
+        obs=structure.player.filtered(learner.filter, trajectory.obs),
         action=trajectory.action,
         distribution=trajectory.distribution,
         log_prob=trajectory.distribution.log_prob(trajectory.action),
@@ -151,6 +159,14 @@ def _active_rows(leaf: jax.Array, active: jax.Array) -> jax.Array:
     """[T, E, M, ...] as rows [B, ...], 0 where the agent was inactive: weight 0 times NaN would still be NaN."""
     rows = leaf.reshape(-1, *leaf.shape[3:])
     return jnp.where(active.reshape(-1, *[1] * (rows.ndim - 1)), rows, jnp.zeros_like(rows))
+
+
+def _next_filter(learner: Learner, trajectory: Trajectory, weights: jax.Array, axis_name: str | None):
+    """The filter with this iteration's observations in it: what it was while they were acted on, they were read by."""
+    if not isinstance(learner.filter, Moments):
+        return learner.filter
+    obs = _active_rows(trajectory.obs, trajectory.active).astype(jnp.float32)
+    return update(learner.filter, obs, weights, axis_name)
 
 
 def _row_order(structure: Structure, axis_name: str | None, key: Key, shape: tuple[int, int, int]) -> jax.Array:
@@ -187,7 +203,7 @@ def _objective(
 
     sum(w l) / max(sum(w), 1),    l = surrogate + vf_loss_coeff vf_loss - entropy_coeff H + kl_coeff KL(old || new)
     """
-    distribution, value = structure.model.apply(params, rows.obs)
+    distribution, value = structure.player.model.apply(params, rows.obs)
     log_prob = distribution.log_prob(rows.action)
     advantage = rows.advantage
     if structure.normalize_advantages == "minibatch":

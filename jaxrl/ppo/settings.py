@@ -11,6 +11,7 @@ import numpy as np
 from jaxrl.core.errors import UsageError, unknown_name
 
 Check = Callable[[str, Any], None]
+DEFAULT_SIZES = {"num_envs": 40, "rollout_length": 100, "train_batch_size": 4000}
 
 
 def setting(default: Any, help: str, check: Check | None = None, *, traced: bool = False) -> Any:
@@ -120,6 +121,16 @@ def sizes(name: str, value: Any) -> None:
         count()(f"{name}: layer size", size)
 
 
+def filters(name: str, value: Any) -> None:
+    """None, or a tuple of (number of filters, kernel size, stride)."""
+    layers = value if isinstance(value, tuple) else ()
+    if value is not None and not (layers and all(isinstance(layer, tuple) and len(layer) == 3 for layer in layers)):
+        raise UsageError(f"{name}={value!r} must be a list of layers [filters, kernel, stride], or None")
+    for layer in layers:
+        for number in layer:
+            count()(f"{name}: layer {list(layer)}", number)
+
+
 def flag(name: str, value: Any) -> None:
     if not isinstance(value, bool):
         raise UsageError(f"{name}={value!r} must be True or False")
@@ -156,3 +167,29 @@ def check_all(config: Any) -> None:
     for field in dataclasses.fields(config):
         if field.metadata.get("check") is not None:
             field.metadata["check"](field.name, getattr(config, field.name))
+
+
+def resolve_sizes(given: dict[str, int], tuned: dict[str, int]) -> dict[str, int]:
+    """num_envs, rollout_length and train_batch_size from those given and, where they are too few, the tuned ones."""
+    for name, size in given.items():
+        count()(name, size)
+    envs, length, batch = (given.get(name) for name in DEFAULT_SIZES)
+    if batch is None:
+        if envs is None and length is None:
+            return dict(tuned)
+        length = length or max(1, round(tuned["train_batch_size"] / envs))
+        envs = envs or max(1, round(tuned["train_batch_size"] / length))
+    elif envs is None:
+        length = length or tuned["rollout_length"]
+        envs = _divide(batch, "rollout_length", length)
+    elif length is None:
+        length = _divide(batch, "num_envs", envs)
+    elif envs * length != batch:
+        raise UsageError(f"train_batch_size={batch} is not num_envs={envs} * rollout_length={length} = {envs * length}")
+    return {"num_envs": envs, "rollout_length": length, "train_batch_size": envs * length}
+
+
+def _divide(batch: int, name: str, size: int) -> int:
+    if batch % size:
+        raise UsageError(f"train_batch_size={batch} is no multiple of {name}={size}")
+    return batch // size

@@ -103,9 +103,9 @@ def _spread(name: str, spread: Spread, count: int) -> dict[str, float]:
 def _learners(algorithm: Algorithm, metrics: tuple[dict[str, np.ndarray], ...]) -> Result:
     """The policies that learned, by name, and their sums under "__all_modules__"."""
     learners: Result = {}
-    for group, model, values in zip(algorithm.grouping.groups, algorithm.models, metrics, strict=True):
+    for group, player, values in zip(algorithm.grouping.groups, algorithm.players, metrics, strict=True):
         if values:
-            size = num_parameters(model)
+            size = num_parameters(player.model)
             for i, policy in enumerate(group.policies):
                 learners[policy] = {name: float(value[i]) for name, value in values.items()}
                 learners[policy]["num_trainable_parameters"] = size

@@ -14,6 +14,7 @@ from jaxrl.core.env import MultiAgentEnvironment, StackedEnvironment
 from jaxrl.core.spaces import Box, Discrete
 from jaxrl.loop.policies import group_policies, resolve_policies
 from jaxrl.loop.rollout import Stage, episode_metrics, open_worlds, play
+from jaxrl.models.player import Player, Weights
 from jaxrl.ops.distributions import Categorical
 
 KEY = jax.random.key(0)
@@ -126,12 +127,20 @@ def player(env, policies, model, num_envs):
     """Compiled: (key, env_params) -> worlds, and (key, worlds, env_params) -> (params, (worlds, rollout))."""
     policies = resolve_policies(env, policies if isinstance(policies, str) else dict(policies))
     grouping = group_policies(env, env.default_params, policies, lambda *_: None)
-    stage, index = Stage(env, grouping, (model,), episode_metrics(env, env.default_params)), jnp.arange(num_envs)
+    stage, index = (
+        Stage(
+            env,
+            grouping,
+            (Player(model, CLOCKS.observation_space("a"), Discrete(4)),),
+            episode_metrics(env, env.default_params),
+        ),
+        jnp.arange(num_envs),
+    )
 
     @jax.jit
     def run(key, worlds, env_params):
         params = (jax.vmap(model.init)(jax.random.split(jax.random.key(7), len(policies))),)
-        return params, play(stage, params, worlds, key, index, T, env_params)
+        return params, play(stage, tuple(map(Weights, params)), worlds, key, index, T, env_params)
 
     return jax.jit(lambda key, env_params: open_worlds(stage, key, index, env_params)), run
 

@@ -70,6 +70,31 @@ def test_the_default_network_has_rllibs_134915_parameters_on_cartpole():
     assert num_parameters(MLP(Box(-5.0, 5.0, (4,)), Discrete(2))) == 134_915
 
 
+def test_rllibs_waterworld_policy_of_shared_layers_and_a_gaussian_has_129285_parameters():
+    model = MLP(Box(-1.5, 1.5, (242,)), Box(-1.0, 1.0, (2,)), vf_share_layers=True)
+    assert num_parameters(model) == 129_285
+
+
+def test_the_log_std_of_box_actions_is_an_output_or_a_parameter_of_its_own():
+    observations, actions = Box(-1.0, 1.0, (5,)), Box(-1.0, 1.0, (2,))
+    obs = jax.random.normal(KEY, (9, 5))
+    for free, spread in ((False, 1e-3), (True, 0.0)):
+        model = MLP(observations, actions, (8,), free_log_std=free)
+        params = jax.jit(model.init)(KEY)
+        distribution, _ = jax.jit(model.apply)(params, obs)
+        assert distribution.mean.shape == distribution.log_std.shape == (9, 2)
+        assert (np.ptp(distribution.log_std, axis=0) >= spread).all()
+        assert num_parameters(model) == (6 * 8 + 9 * (2 if free else 4) + 2 * free) + (6 * 8 + 9)
+    params["log_std"] = jnp.array([0.5, -0.5])
+    distribution, _ = model.apply(params, obs)
+    np.testing.assert_allclose(distribution.log_std, np.tile([[0.5, -0.5]], (9, 1)))
+
+
+def test_a_free_log_std_without_box_actions_is_refused():
+    with pytest.raises(UsageError, match="free_log_std=True needs Box actions, not Discrete"):
+        MLP(Box(-1.0, 1.0, (5,)), Discrete(2), free_log_std=True)
+
+
 def test_two_one_hots_of_100_and_four_actions_make_235781_parameters():
     assert num_parameters(MLP(MultiDiscrete((100, 100)), Discrete(4))) == 235_781
 
@@ -205,5 +230,5 @@ def test_equal_models_are_one_static_key():
 
 
 def test_an_action_space_without_a_distribution_is_refused():
-    with pytest.raises(UsageError, match="not supported yet"):
-        MLP(Discrete(3), Box(-1.0, 1.0, (2,))).init(KEY)
+    with pytest.raises(UsageError, match="not supported; allowed"):
+        MLP(Discrete(3), Box(0, 5, (2,), "int32"))

@@ -4,12 +4,21 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import scipy.integrate
+import scipy.stats
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jaxrl.core.errors import UsageError
 from jaxrl.core.spaces import Box, Discrete, MultiDiscrete
-from jaxrl.ops.distributions import Categorical, MultiCategorical, from_logits, num_logits
+from jaxrl.ops.distributions import (
+    Categorical,
+    DiagGaussian,
+    MultiCategorical,
+    from_logits,
+    num_logits,
+    to_environment,
+)
 
 NVEC = (2, 3)
 KEY = jax.random.key(0)
@@ -167,6 +176,99 @@ def test_a_network_gives_one_output_for_each_category():
     assert num_logits(MultiDiscrete((2, 3, 4))) == 9
 
 
+def test_a_network_gives_a_mean_and_a_log_std_for_each_number_of_a_box():
+    assert num_logits(Box(-1.0, 1.0, (2,))) == 4
+
+
 def test_an_action_space_without_a_distribution_is_refused():
-    with pytest.raises(UsageError, match=r"action space Box.*not supported yet; allowed: Discrete, MultiDiscrete"):
-        num_logits(Box(-1.0, 1.0, (2,)))
+    with pytest.raises(
+        UsageError, match=r"action space Box.*not supported; allowed: Discrete, MultiDiscrete, a Box of"
+    ):
+        num_logits(Box(0, 5, (2,), "int32"))
+
+
+# Box: the diagonal Gaussian, against SciPy
+
+
+def gaussians(size):
+    """(mean, log-std) of `size` independent normal numbers."""
+    part = st.lists(st.floats(-2, 2, width=32), min_size=size, max_size=size).map(np.float32)
+    return st.tuples(part, part)
+
+
+def reference(mean, log_std):
+    return scipy.stats.multivariate_normal(np.float64(mean), np.diag(np.exp(2 * np.float64(log_std))))
+
+
+@few
+@given(gaussians(3), st.lists(st.floats(-5, 5, width=32), min_size=3, max_size=3).map(np.float32))
+def test_a_gaussian_has_the_density_and_entropy_of_scipys(parameters, action):
+    distribution = DiagGaussian(*map(jnp.asarray, parameters), shape=(3,))
+    expected = reference(*parameters)
+    np.testing.assert_allclose(
+        distribution.log_prob(jnp.asarray(action)), expected.logpdf(action), rtol=2e-5, atol=2e-4
+    )
+    np.testing.assert_allclose(distribution.entropy(), expected.entropy(), rtol=1e-5, atol=1e-5)
+    np.testing.assert_array_equal(distribution.mode(), parameters[0])
+
+
+@few
+@given(gaussians(1), gaussians(1))
+def test_a_gaussians_kl_is_the_integral_of_the_density_times_the_log_ratio(ours, others):
+    p, q = (scipy.stats.norm(float(mean[0]), float(np.exp(log_std[0]))) for mean, log_std in (ours, others))
+    low, high = p.ppf(1e-14), p.isf(1e-14)
+    integral, _ = scipy.integrate.quad(lambda x: p.pdf(x) * (p.logpdf(x) - q.logpdf(x)), low, high, limit=200)
+    distributions = [DiagGaussian(*map(jnp.asarray, parameters), shape=(1,)) for parameters in (ours, others)]
+    np.testing.assert_allclose(distributions[0].kl(distributions[1]), integral, rtol=1e-3, atol=1e-4)
+    assert distributions[0].kl(distributions[0]) == 0
+
+
+@few
+@given(gaussians(4), gaussians(4))
+def test_a_gaussians_kl_adds_up_over_its_independent_numbers(ours, others):
+    def kl(index):
+        p, q = (DiagGaussian(*(jnp.asarray(part[index]) for part in one), shape=(1,)) for one in (ours, others))
+        return p.kl(q)
+
+    whole = kl(slice(None))
+    np.testing.assert_allclose(whole, sum(float(kl([i])) for i in range(4)), rtol=1e-4, atol=1e-4)
+
+
+def test_a_gaussians_samples_have_its_mean_and_spread_and_shape():
+    mean, log_std = jnp.arange(6.0), jnp.linspace(-1.0, 1.0, 6)
+    space = Box(-9.0, 9.0, (2, 3))
+    one = from_logits(space, jnp.concatenate([mean, log_std]))
+    samples = np.asarray(jax.vmap(one.sample)(jax.random.split(KEY, 20_000)))
+    assert samples.shape == (20_000, 2, 3) and num_logits(space) == 12
+    flat, error = samples.reshape(-1, 6), np.exp(log_std) / np.sqrt(20_000)
+    assert (np.abs(flat.mean(0) - mean) < 4.5 * error).all()
+    np.testing.assert_allclose(flat.std(0), np.exp(log_std), rtol=0.03)
+    assert scipy.stats.kstest(flat[:, 2], scipy.stats.norm(2.0, float(np.exp(log_std[2]))).cdf).pvalue > 1e-3
+    np.testing.assert_allclose(one.log_prob(samples[0]), reference(mean, log_std).logpdf(flat[0]), rtol=1e-5)
+
+
+def test_an_overflowing_log_std_is_held_at_twenty():
+    one = from_logits(Box(-1.0, 1.0, (1,)), jnp.array([0.0, 1e9]))
+    np.testing.assert_array_equal(one.log_std, [20.0])
+    assert jnp.isfinite(one.log_prob(jnp.array([1e8])))
+
+
+def test_normalized_actions_stretch_to_the_bounds_and_stop_there():
+    space = Box((0.0, -2.0), (10.0, 2.0), (2,))
+    convert = to_environment(space, normalize=True, clip=False)
+    actions = jnp.array([[-1.0, -1.0], [0.0, 0.5], [1.0, 1.0], [1.5, -7.0]])
+    np.testing.assert_allclose(convert(actions), [[0, -2], [5, 1], [10, 2], [10, -2]], atol=1e-6)
+
+
+def test_clipped_actions_stop_at_the_bounds_and_others_pass_as_they_are():
+    space, actions = Box((0.0, -2.0), (10.0, 2.0), (2,)), jnp.array([[-1.0, -1.0], [11.0, 3.0]])
+    np.testing.assert_array_equal(to_environment(space, normalize=False, clip=True)(actions), [[0, -1], [10, 2]])
+    np.testing.assert_array_equal(to_environment(space, normalize=False, clip=False)(actions), actions)
+    half_open = Box((0.0, -np.inf), (10.0, 2.0), (2,))  # nothing to stretch to, but a bound to clip at
+    np.testing.assert_array_equal(to_environment(half_open, normalize=True, clip=True)(actions), [[0, -1], [10, 2]])
+    np.testing.assert_array_equal(to_environment(half_open, normalize=True, clip=False)(actions), actions)
+
+
+def test_integer_actions_are_never_converted():
+    for space, action in ((Discrete(3), jnp.array([2])), (MultiDiscrete(NVEC), jnp.array([[1, 2]]))):
+        assert to_environment(space, normalize=True, clip=True)(action) is action

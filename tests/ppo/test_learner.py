@@ -10,6 +10,7 @@ from jaxrl import PPOConfig
 from jaxrl.core.spaces import Box, Discrete
 from jaxrl.loop.rollout import Trajectory
 from jaxrl.models.mlp import MLP
+from jaxrl.models.player import Player
 from jaxrl.ops.distributions import Categorical
 from jaxrl.ppo.learner import Coefficients, Rows, Structure, _objective, _row_order, init_learner, learn_policy
 
@@ -19,7 +20,7 @@ STEPS, ENVS, AGENTS = 6, 4, 2
 
 def structure(**changes):
     values = {
-        "model": MODEL,
+        "player": Player(MODEL, MODEL.observation_space, MODEL.action_space),
         "trained": True,
         "minibatch_size": 16,
         "num_epochs": 2,

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from jaxrl import PPOConfig
-from tests.probes import Endless, Leavers, Probe
+from jaxrl.ops.distributions import DiagGaussian
+from tests.probes import Endless, Leavers, Probe, Target
 
 SMALL = {
     "num_envs": 16,
@@ -20,7 +21,7 @@ SMALL = {
 
 
 def trained(env, num_updates, **settings):
-    """(probabilities and values of a policy's observations, last iteration's mean return)."""
+    """(probabilities or Box actions, and values, of a policy's observations, last iteration's mean return)."""
     config = PPOConfig(env=env, **{**SMALL, **settings})
     algorithm = config.replace(total_env_steps=num_updates * config.train_batch_size).build()
 
@@ -32,7 +33,10 @@ def trained(env, num_updates, **settings):
 
     def look(policy, obs):
         group, _ = algorithm.grouping.locate(policy)
-        distribution, value = algorithm.models[group].apply(algorithm.policy_params(runner, policy), jnp.asarray(obs))
+        player = algorithm.players[group]
+        distribution, value = player.apply(algorithm.policy_weights(runner, policy), jnp.asarray(obs))
+        if isinstance(distribution, DiagGaussian):
+            return np.asarray(player.to_environment(distribution.mode())), np.asarray(value)
         return np.asarray(jax.nn.softmax(distribution.logits)), np.asarray(value)
 
     last = jax.tree.map(lambda leaf: leaf[-1], metrics.episodes.iteration)
@@ -63,6 +67,26 @@ def test_the_action_that_the_observation_calls_for_is_learned():
     assert mean_return > 0.9
 
 
+PLACES = np.array([[-0.8], [-0.2], [0.5]])
+CONTINUOUS = {"num_envs": 64, "rollout_length": 4, "lr": 5e-3, "entropy_coeff": 0.0, "num_epochs": 8}
+
+
+@pytest.mark.parametrize("free_log_std", [False, True])
+def test_the_place_that_the_observation_calls_for_is_learned_by_a_continuous_action(free_log_std):
+    look, mean_return = trained(Target(), 100, free_log_std=free_log_std, **CONTINUOUS)
+    np.testing.assert_allclose(look("default_policy", PLACES)[0], 5.0 + 3.0 * PLACES, atol=0.6)
+    assert mean_return > -1.2
+
+
+def test_an_observation_far_from_zero_is_learned_from_through_its_filter_alone():
+    """A thousandth of the observation carries the cue: the network by itself cannot tell it from none."""
+    far, settings = Target(offset=1000.0, scale=1.0), {**CONTINUOUS, "observation_filter": "MeanStdFilter"}
+    look, mean_return = trained(far, 100, **settings)
+    np.testing.assert_allclose(look("default_policy", 1000.0 + PLACES)[0], 5.0 + 3.0 * PLACES, atol=0.8)
+    _, unfiltered = trained(far, 100, **CONTINUOUS)
+    assert mean_return > -1.2 > unfiltered
+
+
 @pytest.mark.parametrize("lambda_", [0.0, 1.0])
 def test_a_time_limit_bootstraps_so_that_the_value_is_that_of_an_endless_world(lambda_):
     look, _ = trained(Endless(), 60, gamma=0.5, lambda_=lambda_)
@@ -84,7 +108,7 @@ def test_a_policy_not_in_policies_to_train_keeps_its_parameters_to_the_bit():
     start = jax.jit(algorithm.init)(jax.random.key(0))
     runner, metrics = jax.jit(algorithm.update)(start)
     for policy, changes in (("short", False), ("wide", False), ("long", True)):
-        before, after = algorithm.policy_params(start, policy), algorithm.policy_params(runner, policy)
+        before, after = algorithm.policy_weights(start, policy), algorithm.policy_weights(runner, policy)
         same = jax.tree.all(jax.tree.map(lambda x, y: bool((x == y).all()), before, after))
         assert same != changes, policy
     learned = {p for g, m in zip(algorithm.grouping.groups, metrics.learners, strict=True) if m for p in g.policies}

@@ -94,7 +94,7 @@ def test_stacked_policies_learn_what_they_learn_apart():
     for config in (together, apart):
         algorithm = config.build()
         runner, _ = jax.jit(lambda key, a=algorithm: a.update(a.init(key)))(jax.random.key(0))
-        runners.append(algorithm.policy_params(runner, "pol1"))
+        runners.append(algorithm.policy_weights(runner, "pol1"))
     assert len(together.build().grouping.groups) == 1
     assert len(apart.build().grouping.groups) == 2
     chex.assert_trees_all_close(*runners, atol=1e-6)
@@ -117,6 +117,18 @@ def test_environments_split_over_two_devices_learn_what_one_device_learns(normal
     for device in (0, 1):
         member = jax.tree.map(lambda leaf, d=device: leaf[d], members)
         chex.assert_trees_all_close(member, expected, atol=2e-5)
+
+
+def test_the_learner_reads_observations_by_the_filter_that_they_were_acted_on_with():
+    """At a learning rate of 0 the policy of the batch is the acting one, row for row, whatever the filter has seen."""
+    config = PPOConfig(
+        env="cartpole", num_envs=8, rollout_length=16, num_epochs=1, lr=0.0, observation_filter="MeanStdFilter"
+    )
+    runner, metrics = jax.jit(make_train(config.replace(total_env_steps=3 * 128)))(jax.random.key(0))
+    np.testing.assert_allclose(metrics.learners[0]["mean_kl_loss"], 0.0, atol=1e-6)
+    moments = runner.learners[0].filter
+    assert moments.count.tolist() == [3 * 128]
+    assert (moments.variance > 0).all() and not np.allclose(moments.variance, 1.0, atol=0.1)
 
 
 def test_a_mapping_of_the_same_names_is_a_configuration():

@@ -1,0 +1,103 @@
+"""Convolutions under a fully connected network, as RLlib's `conv_filters` set them up."""
+
+import math
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+
+from jaxrl.core.errors import UsageError
+from jaxrl.core.spaces import Box
+from jaxrl.core.types import Key, PyTree
+from jaxrl.models.mlp import ACTIVATIONS, MLP, draw_layer
+from jaxrl.ops.distributions import Distribution
+
+ConvFilters = tuple[tuple[int, int, int], ...]  # (number of filters, kernel size, stride) of each layer
+
+
+@dataclass(frozen=True)
+class CNN:
+    """Images (height, width, channels) through square convolutions, padded to cover the image, and an MLP.
+
+    The activation follows every convolution. Policy and value each have convolutions of their own, unless the MLP
+    shares its layers (`vf_share_layers`); its observation space is that of the flattened features, see `cnn`.
+    """
+
+    observation_space: Box
+    conv_filters: ConvFilters
+    conv_activation: str
+    mlp: MLP
+
+    def init(self, key: Key) -> PyTree:
+        """{"conv": {part: layers}, "mlp": the MLP's}; a layer's kernel is f32[kernel * kernel * in, out]."""
+        conv_key, mlp_key = jax.random.split(key)
+        parts = ("shared",) if self.mlp.vf_share_layers else ("policy", "value")
+        keys = jax.random.split(conv_key, len(parts))
+        return {
+            "conv": {part: self._draw(key) for part, key in zip(parts, keys, strict=True)},
+            "mlp": self.mlp.init(mlp_key),
+        }
+
+    def apply(self, params: PyTree, obs: jax.Array) -> tuple[Distribution, jax.Array]:
+        """obs `[..., height, width, channels]` to (distribution [...], value f32[...])."""
+        features = {part: self._features(layers, obs) for part, layers in params["conv"].items()}
+        if self.mlp.vf_share_layers:
+            return self.mlp.apply(params["mlp"], features["shared"])
+        return self.mlp.apply_apart(params["mlp"], features["policy"], features["value"])
+
+    def _draw(self, key: Key) -> list[dict[str, jax.Array]]:
+        layers, channels = [], self.observation_space.shape[-1]
+        for i, (filters, kernel, _) in enumerate(self.conv_filters):
+            shape = (kernel * kernel * channels, filters)
+            draw = jax.random.normal if self.mlp.initializer == "orthogonal" else _uniform
+            noise = draw(jax.random.fold_in(key, i), ((shape[0] + 1) * filters,))
+            layers.append(draw_layer(noise, shape, math.sqrt(2), self.mlp.initializer))
+            channels = filters
+        return layers
+
+    def _features(self, layers: list[dict[str, jax.Array]], obs: jax.Array) -> jax.Array:
+        """f32[..., features]."""
+        images = obs.astype(jnp.float32)
+        for layer, (_, kernel, stride) in zip(layers, self.conv_filters, strict=True):
+            images = patches(images, kernel, stride) @ layer["kernel"]
+            images = ACTIVATIONS[self.conv_activation](images + jnp.expand_dims(layer["bias"], range(images.ndim - 1)))
+        return images.reshape(*images.shape[:-3], -1)
+
+
+def cnn(observation_space: Box, conv_filters: ConvFilters, conv_activation: str = "relu", **mlp) -> CNN:
+    """A CNN over `observation_space`; `mlp` are the other fields of its `MLP`.
+
+    Raises:
+        UsageError: observations that are no images.
+    """
+    if not isinstance(observation_space, Box) or len(observation_space.shape) != 3:
+        raise UsageError(
+            f"conv_filters={conv_filters} need images, a Box of (height, width, channels), not {observation_space}"
+        )
+    *size, _ = observation_space.shape
+    for filters, _, stride in conv_filters:
+        size, channels = [-(-length // stride) for length in size], filters
+    features = Box(-math.inf, math.inf, (math.prod(size) * channels,))
+    return CNN(observation_space, conv_filters, conv_activation, MLP(features, **mlp))
+
+
+def patches(images: jax.Array, kernel: int, stride: int) -> jax.Array:
+    """What a convolution's kernel sees at each of its places: [..., H, W, C] to [..., H', W', kernel * kernel * C].
+
+    H' = ceil(H / stride), zeros around the image, one more below and right where they are odd ("same" padding). A
+    product with these is a convolution that stays fast on the CPU when the kernels of several policies are stacked.
+    """
+    *batch, height, width, _ = images.shape
+    out = [-(-length // stride) for length in (height, width)]
+    missing = [max((n - 1) * stride + kernel - length, 0) for n, length in zip(out, (height, width), strict=True)]
+    around = [(total // 2, total - total // 2) for total in missing]
+    images = jnp.pad(images, [(0, 0)] * len(batch) + around + [(0, 0)])
+    rows, columns = ((n - 1) * stride + 1 for n in out)
+    return jnp.concatenate(
+        [images[..., y : y + rows : stride, x : x + columns : stride, :] for y in range(kernel) for x in range(kernel)],
+        axis=-1,
+    )
+
+
+def _uniform(key: Key, shape: tuple[int, ...]) -> jax.Array:
+    return jax.random.uniform(key, shape, minval=-1.0)

@@ -1,0 +1,59 @@
+"""Running mean and variance of observations, and what is made of them."""
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+
+from jaxrl.ops.advantages import total
+
+EPSILON = 1e-8  # added to the variance
+CLIP = 10.0  # standard deviations: the first sight of an element that never moved before is no flood
+
+
+class Moments(struct.PyTreeNode):
+    """Of every element of an observation, over all rows seen so far."""
+
+    count: jax.Array  # f32[]
+    mean: jax.Array  # f32[...]
+    variance: jax.Array  # f32[...]
+
+
+def no_moments(shape: tuple[int, ...]) -> Moments:
+    """Of nothing: mean 0 and variance 1, so that `normalise` leaves observations as they are."""
+    return Moments(jnp.zeros(()), jnp.zeros(shape), jnp.ones(shape))
+
+
+def update(moments: Moments, values: jax.Array, weights: jax.Array, axis_name: str | None = None) -> Moments:
+    """`moments` with more rows (Chan et al. 1979, eq. 2.1: exact, and stable for means far from 0).
+
+        d = mean_b - mean,    n = count + count_b
+        mean += d count_b / n,    variance = (count variance + count_b variance_b + d^2 count count_b / n) / n
+
+    Args:
+        values: f32[B, ...].
+        weights: f32[B], 1 or 0: which rows count.
+        axis_name: a mapped axis over which the rows are split, or None.
+    """
+    weights_of_values = weights.reshape(-1, *[1] * (values.ndim - 1))
+    added = total(weights, axis_name)
+    mean = _sum(weights_of_values * values, axis_name) / jnp.maximum(added, 1.0)
+    squares = _sum(weights_of_values * (values - mean[None]) ** 2, axis_name)
+    count = moments.count + added
+    away, share = mean - moments.mean, added / jnp.maximum(count, 1.0)
+    variance = (1 - share) * moments.variance + squares / jnp.maximum(count, 1.0) + away**2 * share * (1 - share)
+    merged = Moments(count, moments.mean + away * share, variance)
+    return jax.tree.map(lambda new, old: jnp.where(added > 0, new, old), merged, moments)
+
+
+def normalise(moments: Moments, values: jax.Array) -> jax.Array:
+    """(values - mean) / sqrt(variance + 1e-8) within +-10, f32[..., *shape]; before the first rows as they are."""
+    axes = tuple(range(values.ndim - moments.mean.ndim))
+    mean, variance = (jnp.expand_dims(part, axes) for part in (moments.mean, moments.variance))
+    normal = jnp.clip((values - mean) / jnp.sqrt(variance + EPSILON), -CLIP, CLIP)
+    return jnp.where(moments.count > 0, normal, values)
+
+
+def _sum(values: jax.Array, axis_name: str | None) -> jax.Array:
+    """Over the rows, f32[...]."""
+    sums = jnp.sum(values, axis=0)
+    return sums if axis_name is None else jax.lax.psum(sums, axis_name)

@@ -1,0 +1,69 @@
+"""The convolutional network against XLA's own convolution."""
+
+import jax
+import numpy as np
+import pytest
+
+from jaxrl.core.errors import UsageError
+from jaxrl.core.spaces import Box, Discrete, MultiDiscrete
+from jaxrl.models.cnn import cnn, patches
+from jaxrl.models.model import num_parameters
+
+KEY = jax.random.key(0)
+IMAGE = Box(0.0, 8.0, (7, 6, 3))
+
+
+@pytest.mark.parametrize(("kernel", "stride"), [(1, 1), (2, 1), (3, 1), (3, 2), (4, 3), (5, 4), (8, 4)])
+def test_a_product_with_the_patches_is_the_convolution_with_same_padding(kernel, stride):
+    image_key, kernel_key = jax.random.split(KEY)
+    images, weights = jax.random.normal(image_key, (2, 7, 6, 3)), jax.random.normal(kernel_key, (kernel, kernel, 3, 5))
+    expected = jax.lax.conv_general_dilated(
+        images, weights, (stride, stride), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC")
+    )
+    ours = patches(images, kernel, stride) @ weights.reshape(-1, 5)
+    np.testing.assert_allclose(ours, expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("vf_share_layers", [False, True])
+@pytest.mark.parametrize("initializer", ["orthogonal", "uniform"])
+def test_the_forward_pass_is_the_convolutions_then_the_dense_layers(vf_share_layers, initializer):
+    model = cnn(
+        IMAGE,
+        ((4, 3, 2), (6, 2, 1)),
+        action_space=Discrete(3),
+        hiddens=(5,),
+        vf_share_layers=vf_share_layers,
+        initializer=initializer,
+    )
+    params = jax.jit(model.init)(KEY)
+    obs = jax.random.uniform(KEY, (2, 4, 7, 6, 3))
+    distribution, value = jax.jit(model.apply)(params, obs)
+
+    def features(layers):
+        images = obs.reshape(8, 7, 6, 3)
+        for layer, (filters, kernel, stride) in zip(layers, model.conv_filters, strict=True):
+            weights = layer["kernel"].reshape(kernel, kernel, -1, filters)
+            images = jax.lax.conv_general_dilated(
+                images, weights, (stride, stride), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC")
+            )
+            images = np.maximum(images + layer["bias"][None, None, None], 0)
+        return np.asarray(images).reshape(8, -1)
+
+    for part, ours in (("policy", distribution.logits), ("value", value[..., None])):
+        layers = [*params["mlp"].get("shared", []), *params["mlp"][part]]
+        rows = features(params["conv"]["shared" if vf_share_layers else part])
+        for i, layer in enumerate(layers):
+            rows = (rows if i == 0 else np.tanh(rows)) @ np.asarray(layer["kernel"]) + np.asarray(layer["bias"])[None]
+        np.testing.assert_allclose(ours.reshape(8, -1), rows, rtol=1e-4, atol=1e-5)
+
+
+def test_the_parameters_are_those_of_rllibs_layers_counted_by_hand():
+    model = cnn(IMAGE, ((16, 3, 2),), action_space=Discrete(5), hiddens=(8,), vf_share_layers=True)
+    convolution, features = 3 * 3 * 3 * 16 + 16, 4 * 3 * 16
+    assert num_parameters(model) == convolution + (features + 1) * 8 + (8 + 1) * (5 + 1)
+
+
+@pytest.mark.parametrize("space", [Discrete(4), MultiDiscrete((2, 2)), Box(0.0, 1.0, (7, 7))], ids=str)
+def test_observations_that_are_no_images_are_refused(space):
+    with pytest.raises(UsageError, match=r"conv_filters=.* need images, a Box of \(height, width, channels\)"):
+        cnn(space, ((4, 3, 1),), action_space=Discrete(2))
