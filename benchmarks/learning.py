@@ -2,9 +2,13 @@
 
     python benchmarks/learning.py                           # all tasks, 5 seeds, RLlib as well where it is installed
     python benchmarks/learning.py --tasks cartpole --seeds 0 1 2
+    python benchmarks/learning.py --tasks waterworld waterworld-tuned pursuit-tuned
 
 The return of an iteration is the mean over just the episodes that ended in it. Rows are appended to --out as JSON
 lines, one for each (task, variant, seed), and `--read` makes the table from rows made before.
+
+Waterworld's settings are those of a user's RLlib log, which ends after 804,000 steps at a summed return between -24 and
+-4.5; the tuned tasks train with the environment's own settings. "random play" draws its actions uniformly.
 """
 
 import argparse
@@ -22,12 +26,23 @@ ARENA = {
     "rollout_length": 100,
     "per_policy": {"pol1": {"lr": 3e-4}, "pol2": {"lr": 4e-4}},
 }
+WATERWORLD = {
+    "env": "waterworld",
+    "num_envs": 8,
+    "rollout_length": 500,
+    "vf_loss_coeff": 0.005,
+    "vf_share_layers": True,
+}
 CARTPOLE = {"env": "cartpole", "num_envs": 8, "rollout_length": 500, "lr": 3e-4, "num_epochs": 5}
 TASKS = {
     "arena-30-epochs": {**ARENA, "num_epochs": 30, "total_env_steps": 64_000},
     "arena-5-epochs": {**ARENA, "num_epochs": 5, "total_env_steps": 80_000},
     "cartpole": {**CARTPOLE, "total_env_steps": 100_000},
+    "waterworld": {**WATERWORLD, "total_env_steps": 800_000},
+    "waterworld-tuned": {"env": "waterworld", "tuned": True},
+    "pursuit-tuned": {"env": "pursuit", "tuned": True},
 }
+USUAL_TASKS = ("arena-30-epochs", "arena-5-epochs", "cartpole")  # RLlib plays these as well
 VARIANTS = {
     "jaxrl": {},  # orthogonal initialisation, our default
     "jaxrl, uniform": {"fcnet_kernel_initializer": "uniform"},  # PyTorch's initialisation, as RLlib has it
@@ -35,8 +50,11 @@ VARIANTS = {
     "jaxrl, epsilon 1e-5": {"adam_epsilon": 1e-5},
 }
 USUAL = ("jaxrl", "jaxrl, uniform")  # the others were tried on the arena, to find what lifts a curve
-MARKS = (40_000, 64_000, 80_000, 100_000)  # environment steps at which the table reads the curves
-THRESHOLD = {"cartpole": 475.0}
+SHORT = (40_000, 64_000, 80_000, 100_000)  # environment steps at which the table reads the curves
+LONG = (200_000, 400_000, 800_000, 1_600_000, 3_200_000, 6_400_000)
+MARKS = {task: SHORT if task in USUAL_TASKS else LONG for task in TASKS}
+THRESHOLD = {"cartpole": 475.0, "waterworld-tuned": 100.0}
+RANDOM = "random play"
 
 
 def learn(task: str, variant: str, seeds: list[int]):
@@ -46,7 +64,8 @@ def learn(task: str, variant: str, seeds: list[int]):
 
     from jaxrl import PPOConfig, make_train
 
-    config = PPOConfig(**{**TASKS[task], **VARIANTS[variant]})
+    settings = {**TASKS[task], **VARIANTS[variant]}
+    config = PPOConfig.tuned(**settings) if settings.pop("tuned", False) else PPOConfig(**settings)
     begin = time.perf_counter()
     train = jax.jit(make_train(config)).lower(jax.random.key(0)).compile()
     print(f"{task}, {variant}: compiled in {time.perf_counter() - begin:.1f} s", flush=True)
@@ -63,10 +82,49 @@ def learn(task: str, variant: str, seeds: list[int]):
                     "seconds": (i + 1) * seconds,
                     "return_mean": float(own.episode_return.sum[i] / count) if count else None,
                     "num_episodes": int(count),
+                    "metrics": {
+                        name: float(spread.sum[i] / count) if count else None
+                        for name, spread in own.custom_metrics.items()
+                    },
                 }
                 for i, count in enumerate(own.count)
             ],
         )
+
+
+def play_at_random(task: str, seeds: list[int], num_envs: int = 64):
+    """Yields (seed, curve): one point, the means over the first episodes of `num_envs` environments."""
+    import jax
+    import jax.numpy as jnp
+
+    from jaxrl import make
+    from jaxrl.core.env import lift, raw_reset, raw_step
+
+    env, params = make(TASKS[task]["env"])
+    env = lift(env)
+
+    def episode(key):
+        def step(carry):
+            state, key, _, length, total, metrics = carry
+            key, action_key, step_key = jax.random.split(key, 3)
+            sample = env.action_space(env.agents[0], params).sample
+            raw = raw_step(
+                env, step_key, state, jax.vmap(sample)(jax.random.split(action_key, len(env.agents))), params
+            )
+            metrics = {name: metrics.get(name, 0.0) + value for name, value in raw.info["metrics"].items()}
+            return raw.state, key, raw.over, length + 1, total + jnp.sum(raw.reward), metrics
+
+        key, reset_key = jax.random.split(key)
+        first = step((raw_reset(env, reset_key, params)[1], key, False, 0, 0.0, {}))
+        *_, length, total, metrics = jax.lax.while_loop(lambda carry: ~carry[2], step, first)
+        return length, total, metrics
+
+    play = jax.jit(jax.vmap(episode))
+    for seed in seeds:
+        length, returns, metrics = play(jax.random.split(jax.random.key(seed), num_envs))
+        means = {name: float(jnp.mean(value)) for name, value in metrics.items()}
+        point = {"env_steps": int(jnp.sum(length)), "seconds": 0.0, "return_mean": float(jnp.mean(returns))}
+        yield seed, [{**point, "num_episodes": num_envs, "metrics": means}]
 
 
 def learn_rllib(task: str, seeds: list[int]):
@@ -85,13 +143,17 @@ def measure(task: str, variant: str, seeds: list[int], out: Path | None) -> list
     from jaxrl.run.folder import metadata
 
     rows = []
-    curves = learn_rllib(task, seeds) if variant == "RLlib" else learn(task, variant, seeds)
+    if variant == "RLlib":
+        curves = learn_rllib(task, seeds)
+    else:
+        curves = play_at_random(task, seeds) if variant == RANDOM else learn(task, variant, seeds)
     for seed, curve in curves:
         row = {"task": task, "variant": variant, "seed": seed, "curve": curve}
         row |= {"machine": metadata(), "cores": os.cpu_count(), "load": os.getloadavg()[0]}
         rows.append(row)
         print(
-            f"{task}, {variant}, seed {seed}: {curve[-1]['return_mean']:.1f} after {curve[-1]['env_steps']:,}",
+            f"{task}, {variant}, seed {seed}: {curve[-1]['return_mean']:.1f} after {curve[-1]['env_steps']:,} steps, "
+            f"{curve[-1]['seconds']:.0f} s; {_metrics(curve[-1])}",
             flush=True,
         )
         if out is not None:
@@ -101,16 +163,30 @@ def measure(task: str, variant: str, seeds: list[int], out: Path | None) -> list
 
 
 def table(rows: list[dict]) -> str:
-    """Median and quartiles over seeds, by task and variant."""
-    lines = ["| task | who | seeds | " + " | ".join(f"{mark:,} steps" for mark in MARKS) + " | passes | seconds |"]
-    lines.append("|" + "---|" * (len(MARKS) + 5))
+    """Median and quartiles over seeds, by task and variant; a table for each row of marks."""
+    return "\n\n".join(
+        _table([row for row in rows if MARKS[row["task"]] == marks], marks)
+        for marks in dict.fromkeys(MARKS[row["task"]] for row in rows)
+    )
+
+
+def _table(rows: list[dict], marks: tuple[int, ...]) -> str:
+    titles = ["task", "who", "seeds", *(f"{mark:,} steps" for mark in marks), "at the end", "passes", "seconds"]
+    lines = [f"| {' | '.join(titles)} |", "|" + "---|" * len(titles)]
     for task, variant in dict.fromkeys((row["task"], row["variant"]) for row in rows):
         curves = [row["curve"] for row in rows if (row["task"], row["variant"]) == (task, variant)]
-        cells = [_spread([_at(curve, mark) for curve in curves]) for mark in MARKS]
+        cells = [_spread([_at(curve, mark) for curve in curves]) for mark in marks]
+        cells.append(_spread([curve[-1]["return_mean"] for curve in curves]))
+        names = curves[0][-1].get("metrics", {})
+        cells[-1] += "".join(f", {name} {_spread([curve[-1]['metrics'][name] for curve in curves])}" for name in names)
         passes = _passes(curves, THRESHOLD[task]) if task in THRESHOLD else ""
         seconds = _spread([curve[-1]["seconds"] for curve in curves])
-        lines.append(f"| {task} | {variant} | {len(curves)} | " + " | ".join(cells) + f" | {passes} | {seconds} |")
+        lines.append(f"| {' | '.join([task, variant, str(len(curves)), *cells, passes, seconds])} |")
     return "\n".join(lines)
+
+
+def _metrics(point: dict) -> str:
+    return ", ".join(f"{name} {value:.1f}" for name, value in point.get("metrics", {}).items() if value is not None)
 
 
 def _at(curve: list[dict], mark: int) -> float | None:
@@ -141,9 +217,9 @@ def _passes(curves: list[list[dict]], threshold: float) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--tasks", nargs="+", choices=TASKS, default=list(TASKS))
+    parser.add_argument("--tasks", nargs="+", choices=TASKS, default=list(USUAL_TASKS))
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2, 3, 4])
-    parser.add_argument("--variants", nargs="+", choices=[*VARIANTS, "RLlib"], default=None)
+    parser.add_argument("--variants", nargs="+", choices=[*VARIANTS, RANDOM, "RLlib"], default=None)
     parser.add_argument("--out", type=Path, help="append the rows to this file of JSON lines")
     parser.add_argument("--read", type=Path, nargs="+", help="measure nothing: the table of rows in these files")
     arguments = parser.parse_args()
@@ -154,10 +230,11 @@ def main() -> None:
         # rllib_peer.py plays the plain arena of the tests, which lie beside this folder.
         sys.path.insert(0, str(Path(__file__).parents[1]))
         installed = importlib.util.find_spec("ray") is not None
-        if not installed:
+        if not installed and set(arguments.tasks) & set(USUAL_TASKS):
             print("RLlib is not installed here, so it is missing from the table")
         for task in arguments.tasks:
-            for variant in arguments.variants or [*USUAL, *(["RLlib"] if installed else [])]:
+            usual = [*USUAL, *(["RLlib"] if installed else [])] if task in USUAL_TASKS else [RANDOM, "jaxrl"]
+            for variant in arguments.variants or usual:
                 rows += measure(task, variant, arguments.seeds, arguments.out)
     print(table(rows))
 

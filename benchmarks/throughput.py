@@ -50,7 +50,8 @@ def stepper(name: str, env_args: dict, num_envs: int, num_steps: int, devices: i
     import jax.numpy as jnp
 
     from jaxrl import make
-    from jaxrl.core.env import lift, raw_reset, raw_step, restart
+    from jaxrl.core.env import lift, raw_reset, raw_step
+    from jaxrl.loop.rollout import restart_ended
 
     env, params = make(name, **env_args)
     env = lift(env)
@@ -62,8 +63,7 @@ def stepper(name: str, env_args: dict, num_envs: int, num_steps: int, devices: i
         keys = jax.random.split(step_key, shape[0]), jax.random.split(reset_key, shape[0])
         action = random_actions(space, action_key, shape)
         raw = jax.vmap(lambda key, state, action: raw_step(env, key, state, action, params))(keys[0], state, action)
-        fresh = jax.vmap(lambda key: raw_reset(env, key, params))(keys[1])
-        obs, state = jax.vmap(restart)(raw.over, fresh, (raw.obs, raw.state))
+        obs, state = restart_ended(env, keys[1], raw, params)
         return (obs, state), jnp.sum(obs.astype(jnp.float32)) + jnp.sum(raw.reward)
 
     def run(number):

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
-from jaxrl.core.env import MultiAgentEnvironment, raw_reset, raw_step, restart
+from jaxrl.core.env import MultiAgentEnvironment, RawStep, raw_reset, raw_step, restart
 from jaxrl.core.types import Key, PyTree
 from jaxrl.loop.episodes import Episodes, advance, no_episodes
 from jaxrl.loop.policies import Grouping
@@ -113,8 +113,7 @@ def _step(stage: Stage, weights: tuple, worlds: Worlds, keys: Key, env_params: P
         keys[:, 0], worlds.state, actions
     )
     final_obs = grouping.gather(raw.obs)
-    fresh_obs, fresh_state = jax.vmap(lambda key: raw_reset(stage.env, key, env_params))(keys[:, 1])
-    obs, state = jax.vmap(restart)(raw.over, (fresh_obs, fresh_state), (raw.obs, raw.state))
+    obs, state = restart_ended(stage.env, keys[:, 1], raw, env_params)
     running, reached = jax.vmap(advance)(worlds.running, raw.reward, _metrics(stage, raw.info), raw.over)
 
     by_group = map(grouping.gather, (raw.reward, raw.terminated, raw.truncated, raw.active))
@@ -135,6 +134,20 @@ def _step(stage: Stage, weights: tuple, worlds: Worlds, keys: Key, env_params: P
         for g, (action, distribution, value) in enumerate(acted)
     )
     return Worlds(state, grouping.gather(obs), running), (trajectories, truncated, reached, raw.over)
+
+
+def restart_ended(env: MultiAgentEnvironment, keys: Key, raw: RawStep, params: PyTree) -> tuple[PyTree, PyTree]:
+    """(obs, state) [E, ...] that E environments go on from after a raw step, each with a key of its own.
+
+    Resets are computed in the steps in which some episode ended: where all have one length, hardly ever.
+    """
+
+    def restarted():
+        return jax.vmap(restart)(
+            raw.over, jax.vmap(lambda key: raw_reset(env, key, params))(keys), (raw.obs, raw.state)
+        )
+
+    return jax.lax.cond(jnp.any(raw.over), restarted, lambda: (raw.obs, raw.state))
 
 
 def _act(player: Player, weights: Weights, obs: PyTree, keys: Key) -> tuple[PyTree, Distribution, jax.Array]:

@@ -1,0 +1,52 @@
+"""The picture of a pool: what `Waterworld.render` paints."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from envs.drawing import canvas, coverage, finish, from_point, grid, paint
+from envs.waterworld_physics import SIZE
+
+SIDE = 500  # pixels of the picture
+RAY_WIDTH, OUTLINE_WIDTH = 0.4, 1.2  # pixels beyond the thinnest line, and beyond a disc
+WATER, RAY, OBSTACLE, OUTLINE = (229, 242, 248), (126, 172, 204), (140, 146, 150), (52, 62, 74)  # red, green, blue
+PURSUER, FOOD, POISON = (25, 98, 170), (76, 168, 84), (214, 62, 54)
+
+
+def picture(sensed: jax.Array, obstacles: tuple, pursuers: tuple, evaders: tuple, poisons: tuple) -> jax.Array:
+    """u8[SIDE, SIDE, 3]; y points up, as in the reference's pictures.
+
+    Args:
+        sensed: f32[P, n] px, lengths of the pursuers' rays: how far ahead the nearest thing's centre is.
+        obstacles, pursuers, evaders, poisons: discs, (centres f32[2, n], radii f32[n]) in px.
+    """
+    scale = SIZE / SIDE  # px of the pool in a pixel
+    y, x = grid(SIDE, SIDE)
+    y, x = (SIDE - y) * scale, x * scale
+    drawn = canvas(SIDE, SIDE, WATER)
+    aside = nearest(lambda rays: from_rays(y - rays[0][1], x - rays[0][0], rays[1]), (pursuers[0].T, sensed))
+    drawn = paint(drawn, RAY, coverage(aside / scale - RAY_WIDTH))
+    kinds = (obstacles, OBSTACLE), (poisons, POISON), (evaders, FOOD), (pursuers, PURSUER)
+    for (centres, radii), colour in kinds:
+        outside = nearest(lambda disc: from_point(y - disc[0][1], x - disc[0][0], disc[1]), (centres.T, radii)) / scale
+        drawn = paint(drawn, OUTLINE, coverage(outside - OUTLINE_WIDTH))
+        drawn = paint(drawn, colour, coverage(outside))
+    return finish(drawn)
+
+
+def nearest(distance: Callable[[Any], jax.Array], shapes: Any) -> jax.Array:
+    """f32[H, W]: for each pixel the least `distance` to one of the shapes (leading axis); a loop compiles fast."""
+    first, others = (jax.tree.map(lambda leaf, part=part: leaf[part], shapes) for part in (0, slice(1, None)))
+    return jax.lax.scan(lambda least, shape: (jnp.minimum(least, distance(shape)), None), distance(first), others)[0]
+
+
+def from_rays(y: jax.Array, x: jax.Array, lengths: jax.Array) -> jax.Array:
+    """Distance to n rays from the origin at equal angles, f32[n] long, of which the nearest in angle counts."""
+    step = 2 * np.pi / lengths.shape[0]
+    ray = jnp.round(jnp.arctan2(y, x) / step)
+    angle, away = jnp.arctan2(y, x) - ray * step, jnp.hypot(y, x)
+    beyond = away * jnp.cos(angle) - lengths[jnp.mod(ray.astype(jnp.int32), lengths.shape[0])]
+    return jnp.maximum(jnp.abs(away * jnp.sin(angle)), beyond)

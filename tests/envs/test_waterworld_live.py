@@ -1,0 +1,117 @@
+"""Random play of Waterworld and of PettingZoo's waterworld_v4, where that is installed: the same distributions."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from envs import waterworld_physics as physics
+from envs.waterworld import Params, Waterworld
+
+pytest.importorskip("pymunk", reason="the reference needs pymunk; pip install -e .[sisl]")
+waterworld_v4 = pytest.importorskip("pettingzoo.sisl.waterworld_v4", reason="pip install -e .[sisl]")
+
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
+NUM_EPISODES, NUM_STEPS = 240, 100
+KEY = jax.random.key(7)
+
+
+def live(seed=0):
+    env = waterworld_v4.parallel_env(max_cycles=NUM_STEPS)
+    env.reset(seed=seed)
+    return env
+
+
+@pytest.fixture(scope="module")
+def live_play():
+    """[episodes, 4]: return of either pursuer, touches of food that counted, steps with a touch of poison."""
+    env, random = live(), np.random.default_rng(0)
+    pool = env.unwrapped.env
+    rows = []
+    for episode in range(NUM_EPISODES):
+        env.reset(seed=episode)
+        row = np.zeros(4)
+        while env.agents:
+            before = [evader.shape.counter for evader in pool.evaders]
+            actions = {agent: random.uniform(-1, 1, 2).astype(np.float32) for agent in env.agents}
+            obs, rewards, *_ = env.step(actions)
+            row[:2] += [rewards["pursuer_0"], rewards["pursuer_1"]]
+            row[2] += sum(max(evader.shape.counter - old, 0) for evader, old in zip(pool.evaders, before, strict=True))
+            row[3] += sum(values[-1] for values in obs.values())
+        rows.append(row)
+    return np.array(rows)
+
+
+@pytest.fixture(scope="module")
+def our_play():
+    """The same, of 4,000 episodes."""
+    env, params = Waterworld(), Params(max_cycles=NUM_STEPS)
+
+    def episode(key):
+        def step(state, key):
+            action_key, step_key = jax.random.split(key)
+            action = jax.random.uniform(action_key, (2, 2), minval=-1, maxval=1)
+            obs, after, rewards, _, _ = env.step_stacked(step_key, state, action, params)
+            counted = jnp.sum(jnp.maximum(after.counter - state.counter, 0))
+            return after, jnp.array([rewards[0], rewards[1], counted, obs[:, -1].sum()])
+
+        reset_key, play_key = jax.random.split(key)
+        _, rows = jax.lax.scan(step, env.start(reset_key, params), jax.random.split(play_key, NUM_STEPS))
+        return rows.sum(0)
+
+    return np.asarray(jax.jit(jax.vmap(episode))(jax.random.split(KEY, 4000)))
+
+
+def assert_same_mean(ours, theirs):
+    error = np.sqrt(ours.var(0) / len(ours) + theirs.var(0) / len(theirs))
+    assert (abs(ours.mean(0) - theirs.mean(0)) < 3.5 * error).all(), (ours.mean(0), theirs.mean(0), error)
+
+
+def test_random_play_returns_and_counts_the_same(live_play, our_play):
+    """Mean returns, touches of food that count and touches of poison."""
+    assert_same_mean(our_play, live_play)
+    assert live_play[:, 2].mean() > 0.5 and live_play[:, 3].mean() > 0.5  # something happened
+
+
+def test_resets_are_distributed_as_the_references():
+    theirs = []
+    env = live()
+    pool = env.unwrapped.env
+    for seed in range(300):
+        env.reset(seed=seed)
+        bodies = [thing.body for kind in (pool.pursuers, pool.evaders, pool.poisons) for thing in kind]
+        theirs.append([[*body.position, *body.velocity] for body in bodies])
+    theirs = np.array(theirs)
+    state = jax.vmap(lambda key: Waterworld().start(key, Params()))(jax.random.split(KEY, 3000))
+    ours = np.concatenate([np.swapaxes(state.position, 1, 2), np.swapaxes(state.velocity, 1, 2)], axis=2)
+    for kind in (slice(0, 2), slice(2, 7), slice(7, 17)):
+        assert_quantiles_agree(ours[:, kind].reshape(-1, 4), theirs[:, kind].reshape(-1, 4))
+
+
+def test_respawns_are_distributed_as_the_references():
+    pool = live().unwrapped.env
+    for thing, radius in ((pool.evaders[0], 22.5), (pool.poisons[0], 8.4375)):
+        shape = thing.shape
+        theirs = np.array([
+            [*pool._generate_coord(shape.radius), *pool._generate_speed(shape.max_speed)] for _ in range(4000)
+        ])  # fmt: skip
+        bits = jax.random.bits(KEY, (3, 20_000))
+        fixed = jnp.array([[375.0], [375.0]])
+        clear, top = jnp.full(20_000, 2 * radius + 75), jnp.full(20_000, 75.0)
+        ours = np.concatenate(physics.draw_respawns(bits, fixed, clear, top)).T
+        assert shape.radius == radius
+        assert_quantiles_agree(ours, theirs)
+        away = [np.hypot(*(rows[:, :2] - 375).T)[:, None] for rows in (ours, theirs)]
+        assert min(rows.min() for rows in away) > 2 * radius + 75
+        assert_quantiles_agree(*away)
+
+
+def assert_quantiles_agree(ours, theirs):
+    """The share of ours below each decile of theirs, column by column; what never changes there is equal here."""
+    moving = theirs.std(0) > 0
+    assert (ours[:, ~moving] == theirs[0, ~moving]).all()
+    for share in np.arange(0.1, 1, 0.1):
+        level = np.quantile(theirs, share, axis=0)
+        below = (ours < level).mean(0)
+        error = np.sqrt(share * (1 - share) * (1 / len(ours) + 1 / len(theirs)))
+        assert (abs(below - share) < 4 * error)[moving].all(), (share, below)
