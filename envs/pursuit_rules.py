@@ -1,0 +1,233 @@
+"""The rules of pursuit, one function each (`envs.pursuit` says them in words); `world` is the environment object."""
+
+from __future__ import annotations
+
+from itertools import groupby
+from typing import TYPE_CHECKING
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import struct
+
+from jaxrl.core.types import Key
+
+if TYPE_CHECKING:
+    from envs.pursuit import Pursuit
+
+NUM_ACTIONS, STAY = 5, 4
+TAKEN = np.uint32(2**32 - 1)  # later than every cell in the order of a placement
+
+
+class State(struct.PyTreeNode):
+    pursuers: jax.Array  # i32[2, n]    their x, then their y
+    evaders: jax.Array  # i32[2, m]    those caught stay where it happened
+    alive: jax.Array  # bool[m]    not caught yet
+    time: jax.Array  # i32[]    steps since the reset
+
+
+class Params(struct.PyTreeNode):
+    """Numbers of the task; every leaf may be traced and vmapped."""
+
+    max_cycles: int = 500  # the time limit: truncates, never terminates
+    n_catch: int = 2  # pursuers that catch an evader in their own cell, where `surround` is off
+    tag_reward: float = 0.01  # for each evader beside a pursuer, in each step
+    catch_reward: float = 5.0
+    urgency_reward: float = -0.1  # in each step
+    constraint_window: float = 1.0  # share of each side of the grid in which bodies start
+
+
+def building(x_size: int, y_size: int) -> np.ndarray:
+    """bool[x_size, y_size]: the cells of the building, a rectangle in the middle."""
+    x, y = (np.arange(size) / size for size in (x_size, y_size))
+    return ((x > 0.3) & (x < 1 - 0.3))[:, None] & ((y > 0.2) & (y < 1 - 0.2))[None]
+
+
+def room(free: np.ndarray) -> int:
+    """A bound on how many bodies fit into these cells with no two side by side: row by row, every other cell."""
+    return sum((len(list(run)) + 1) // 2 for row in free for is_free, run in groupby(row) if is_free)
+
+
+def is_solid(x: jax.Array, y: jax.Array, world: Pursuit) -> jax.Array:
+    """bool, shaped as x and y broadcast: these cells are the building's or off the grid.
+
+    By comparisons with the rectangle's sides: on the CPU these cost a fraction of looking each cell up.
+    """
+    solid = building(world.x_size, world.y_size)
+    outside = (x < 0) | (x >= world.x_size) | (y < 0) | (y >= world.y_size)
+    if not solid.any():
+        return outside
+    (x_low, y_low), (x_high, y_high) = np.argwhere(solid)[[0, -1]].tolist()
+    return outside | ((x >= x_low) & (x <= x_high) & (y >= y_low) & (y <= y_high))
+
+
+def starts(key: Key, window: jax.Array, world: Pursuit) -> jax.Array:
+    """bool[x_size, y_size]: the free cells of a rectangle that has `window` of the grid's sides and lies at random."""
+    low = jax.random.uniform(key, (2,)) * (1 - window)
+    sizes = np.float32([world.x_size, world.y_size])
+    first, end = (sizes * low).astype(jnp.int32), (sizes * (low + window)).astype(jnp.int32)
+    x, y = (
+        (np.arange(size) >= first[axis]) & (np.arange(size) < end[axis])
+        for axis, size in enumerate((world.x_size, world.y_size))
+    )
+    return x[:, None] & y[None] & ~building(world.x_size, world.y_size)
+
+
+def place(key: Key, number: int, legal: jax.Array) -> jax.Array:
+    """i32[2, number]: x and y of bodies in `legal` cells, each drawn uniformly from those still open to it.
+
+    All cells get an order at random and bodies take the first that is open, which has that distribution: a cell that
+    an earlier body has closed stays closed. The order is the high bits of a word whose low bits are the cell.
+    """
+    x, y = np.indices(legal.shape, np.int32).reshape(2, -1)
+    low_bits = np.uint32(2 ** (x.size - 1).bit_length() - 1)
+    order = jax.random.bits(key, x.shape) >> 1 & ~low_bits | np.arange(x.size, dtype=np.uint32)
+    order = jnp.where(legal.reshape(-1), order, TAKEN)
+    first = jnp.min(order)
+
+    def take(order, _):
+        earliest = jnp.min(order)
+        cell = (jnp.where(earliest == TAKEN, first, earliest) & low_bits).astype(jnp.int32)
+        here = jnp.stack(jnp.divmod(cell, legal.shape[1]))
+        near = jnp.abs(x - here[0]) + jnp.abs(y - here[1]) <= 1
+        return jnp.where(near, TAKEN, order), here
+
+    return jax.lax.scan(take, order, length=number)[1].T
+
+
+def wander(key: Key, number: int) -> jax.Array:
+    """i32[number]: each of the five actions alike, up to 2^-15.
+
+    Six from a word, since hashing words is what costs: 29 random bits as a fraction, times five, its whole part an
+    action and the rest the next fraction.
+    """
+    fraction, actions = jax.random.bits(key, (-(-number // 6),)) >> 3, []
+    for _ in range(6):
+        fraction = (fraction & np.uint32(2**29 - 1)) * NUM_ACTIONS
+        actions.append(fraction >> 29)
+    return jnp.concatenate(actions)[:number].astype(jnp.int32)
+
+
+def move(positions: jax.Array, action: jax.Array, world: Pursuit) -> jax.Array:
+    """i32[2, k]: where bodies at these positions get to."""
+    x = positions[0] + (action == 1) - (action == 0)
+    y = positions[1] + (action == 2) - (action == 3)
+    return jnp.where(is_solid(x, y, world)[None], positions, jnp.stack([x, y]))
+
+
+def numbered(positions: jax.Array, world: Pursuit) -> jax.Array:
+    """[k]: one number per cell, x * stride + y, such that two cells' difference tells their offset in any window.
+
+    16 bits where they suffice, of which the processor compares twice as many at once.
+    """
+    numbers = positions[0] * stride(world) + positions[1]
+    return numbers.astype(jnp.int16 if nowhere(world) < 2**15 else jnp.int32)
+
+
+def stride(world: Pursuit) -> int:
+    return world.y_size + world.obs_range
+
+
+def nowhere(world: Pursuit) -> int:
+    """The number of a cell that no pursuer is near to."""
+    return (world.x_size + world.obs_range) * stride(world)
+
+
+def reach(world: Pursuit) -> int:
+    """How many cells a pursuer sees to each side."""
+    return (world.obs_range - 1) // 2
+
+
+def apart(pursuers: jax.Array, evaders: jax.Array, alive: jax.Array, world: Pursuit) -> jax.Array:
+    """[n, m]: the number of each evader's cell less that of each pursuer's; far off for evaders that are gone."""
+    evaders = jnp.where(alive, numbered(evaders, world), nowhere(world))
+    return evaders[None] - numbered(pursuers, world)[:, None]
+
+
+def is_beside(offset: jax.Array, world: Pursuit) -> jax.Array:
+    return (jnp.abs(offset) == 1) | (jnp.abs(offset) == stride(world))
+
+
+def tag(old: jax.Array, new: jax.Array, evaders: jax.Array, alive: jax.Array, world: Pursuit) -> jax.Array:
+    """f32[n]: evaders beside each pursuer, averaged over the n moments after a pursuer's move; i 0-based.
+
+    (i T(old) + (n - i) T(new)) / n,    T(cell) = evaders in its 4 neighbours, each clipped into the grid
+    """
+
+    def beside(pursuers):
+        offset = apart(pursuers, evaders, alive, world)
+        x, y = pursuers
+        borders = x == 0, x == world.x_size - 1, y == 0, y == world.y_size - 1
+        walls = sum(border.astype(jnp.int32) for border in borders)
+        here = jnp.sum(offset == 0, axis=1, dtype=jnp.int32)
+        return jnp.sum(is_beside(offset, world), axis=1, dtype=jnp.int32) + walls * here
+
+    late = np.arange(world.n_pursuers, dtype=np.int32)
+    total = late * beside(old) + (world.n_pursuers - late) * beside(new)
+    return total.astype(jnp.float32) / world.n_pursuers
+
+
+def catch(pursuers, evaders, alive, n_catch, world: Pursuit) -> tuple[jax.Array, jax.Array]:
+    """(caught bool[m], credit bool[n])."""
+    offset = apart(pursuers, evaders, alive, world)
+    if not world.surround:
+        here = offset == 0
+        caught = (jnp.sum(here, axis=0, dtype=jnp.int32) >= n_catch) & alive
+        return caught, jnp.any(here & caught[None], axis=1)
+    x, y = evaders
+    sides = ((1, 0, -1), (stride(world), -1, 0), (-1, 0, 1), (-stride(world), 1, 0))
+    closed = [jnp.any(offset == o, axis=0) | is_solid(x + dx, y + dy, world) for o, dx, dy in sides]
+    caught = closed[0] & closed[1] & closed[2] & closed[3] & alive
+    return caught, jnp.any(is_beside(offset, world) & caught[None], axis=1)
+
+
+def reward(tags: jax.Array, credit: jax.Array, params: Params, world: Pursuit) -> jax.Array:
+    """f32[n]."""
+    rewards = params.tag_reward * tags + params.catch_reward * credit + params.urgency_reward
+    return jnp.broadcast_to(jnp.mean(rewards), rewards.shape) if world.shared_reward else rewards
+
+
+def observe(pursuers: jax.Array, evaders: jax.Array, alive: jax.Array, world: Pursuit) -> jax.Array:
+    """f32[n, obs_range, obs_range, 3]: by pursuer, y, x and channel (solid, pursuers, evaders).
+
+    First one word per cell in sight, with a field of bits for each channel; then the channels from the words.
+    """
+    widths = 1, world.n_pursuers.bit_length(), world.n_evaders.bit_length()
+    dtype = np.dtype("int16" if sum(widths) < 16 else "int32")
+    shifts, masks = np.cumsum((0, *widths[:2])).astype(dtype), (2 ** np.asarray(widths) - 1).astype(dtype)
+    weights = np.repeat(1 << shifts[1:], (world.n_pursuers, world.n_evaders))
+    side = 2 * reach(world) + 1
+    y, x = np.indices((side, side), np.int32).reshape(2, -1) - reach(world)
+    here, there = numbered(pursuers, world), jnp.where(alive, numbered(evaders, world), nowhere(world))
+    there = there.astype(here.dtype)
+    sight = pursuers.astype(here.dtype)[:, :, None] + np.stack([x, y])[:, None].astype(here.dtype)
+    words = is_solid(*sight, world).astype(dtype)
+    words = count(words, jnp.concatenate([here, there]), weights, numbered(sight, world))
+    words = words.reshape(world.n_pursuers, side, side, 1)
+    seen = ((words >> shifts[None, None, None]) & masks[None, None, None]).astype(jnp.float32)
+    missing = world.obs_range - side  # an even window shows less, its last row and column solid
+    if missing:
+        edge = np.zeros((1, world.obs_range, world.obs_range, 3), np.float32)
+        edge[:, -1, :, 0] = edge[:, :, -1, 0] = 1
+        seen = jnp.pad(seen, ((0, 0), (0, missing), (0, missing), (0, 0))) + edge
+    return seen
+
+
+def count(words: jax.Array, bodies: jax.Array, weights: np.ndarray, cells: jax.Array) -> jax.Array:
+    """`words` [n, cells] and the sum of weights[k] over the bodies k with bodies[k] == cells [n, cells].
+
+    By comparing everything: on the CPU a fraction of the cost of a scatter and a gather. Python's loop over bodies has
+    the cells innermost, in vectors, and the scan around it, of at least two blocks, keeps XLA from fusing all of it
+    into the loop that unpacks the words, where it would run once for each channel and in no vectors.
+    """
+    num_blocks = max(2, -(-weights.size // 20))
+    size = -(-weights.size // num_blocks)
+    spare = num_blocks * size - weights.size
+    weights = np.pad(weights, (0, spare)).reshape(num_blocks, size)  # a weight of 0 counts for nothing
+    blocks = jnp.pad(bodies, (0, spare)).reshape(num_blocks, size)
+
+    def add(words, block):
+        bodies, weights = block
+        return sum((jnp.where(cells == bodies[k], weights[k], 0) for k in range(size)), words), None
+
+    return jax.lax.scan(add, words, (blocks, weights))[0]

@@ -1,0 +1,115 @@
+"""Pursuit against the reference itself, where it is installed (`pip install jaxrl[sisl]`): starts and random play."""
+
+import importlib
+import warnings
+
+import jax
+import numpy as np
+import pytest
+
+from envs.pursuit import Pursuit
+from envs.pursuit_rules import Params
+
+# Importing the reference warns of packages of its own: nothing that this repository could mend.
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")
+    try:
+        pursuit_v4 = importlib.import_module("pettingzoo.sisl.pursuit_v4")
+    except ImportError as error:
+        pytest.skip(f"needs pettingzoo 1.24.3: {error}", allow_module_level=True)
+
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
+NUM_EPISODES, NUM_STEPS, NUM_STARTS = 200, 60, 400
+FREEDOM = 3.5  # standard errors; of a right environment one check in two thousand fails
+
+
+def reference(**settings):
+    """(parallel environment, the object with its bodies), reset."""
+    env = pursuit_v4.parallel_env(**settings)
+    env.reset(seed=0)
+    return env, env.unwrapped.env if hasattr(env.unwrapped, "env") else env.aec_env.unwrapped.env
+
+
+def cells(layer):
+    return np.array([layer.get_position(i) for i in range(layer.n_agents())])
+
+
+def agree(ours, theirs):
+    """Whether two samples' means differ by no more than chance, if both are of the distribution of the larger, ours.
+
+    Catches are rare and pay much: their few episodes alone would say too little of their own spread.
+    """
+    error = np.std(ours) * np.sqrt(1 / len(ours) + 1 / len(theirs))
+    return abs(np.mean(ours) - np.mean(theirs)) < FREEDOM * error
+
+
+def chi_square(some, others):
+    """Of two histograms with different sums; about its number of cells where they are of one distribution."""
+    ratio = np.sqrt(others.sum() / some.sum())
+    total = some + others
+    return ((some * ratio - others / ratio) ** 2 / np.where(total == 0, 1, total)).sum()
+
+
+@pytest.mark.parametrize("window, n_evaders", [(1.0, 30), (0.8, 10)])  # 30 in 0.8 the reference never places
+def test_starts_are_where_the_reference_starts(window, n_evaders):
+    env, inner = reference(constraint_window=window, n_evaders=n_evaders)
+    theirs = []
+    for seed in range(NUM_STARTS):
+        env.reset(seed=seed)
+        theirs.append((cells(inner.pursuer_layer), cells(inner.evader_layer)))
+    reset = jax.vmap(Pursuit(n_evaders=n_evaders).reset_stacked, in_axes=(0, None))
+    _, states = jax.jit(reset)(jax.random.split(jax.random.key(0), 20 * NUM_STARTS), Params(constraint_window=window))
+    for kind, positions in enumerate((states.pursuers, states.evaders)):
+        counts = [
+            np.bincount(np.asarray(found).reshape(-1, 2) @ [16, 1], minlength=256)
+            for found in (np.swapaxes(positions, 1, 2), [start[kind] for start in theirs])
+        ]
+        # Bodies of one start share its window and its distances, so a start counts as fewer than its bodies.
+        assert chi_square(*counts) < (1 if window == 1.0 else 3) * (193 + 5 * np.sqrt(2 * 193))
+        for axis in (0, 1):
+            ours = np.asarray(positions)[:, axis].mean(1)
+            assert agree(ours, [start[kind][:, axis].mean() for start in theirs])
+
+
+def reference_play(settings):
+    """(returns, catches) of the episodes, with everybody's rewards averaged."""
+    env, inner = reference(max_cycles=NUM_STEPS, **settings)
+    random, returns, catches = np.random.default_rng(0), [], []
+    for seed in range(NUM_EPISODES):
+        env.reset(seed=seed)
+        num_evaders, total = inner.evader_layer.n_agents(), 0.0
+        while env.agents:
+            actions = {agent: int(random.integers(5)) for agent in env.agents}
+            total += np.mean(list(env.step(actions)[1].values()))
+        returns.append(total)
+        catches.append(num_evaders - inner.evader_layer.n_agents())
+    return returns, catches
+
+
+def our_play(settings, num_episodes=4000):
+    env, params = Pursuit(**settings), Params(max_cycles=NUM_STEPS)
+
+    def episode(key):
+        def step(state, key):
+            act_key, step_key = jax.random.split(key)
+            action = jax.random.randint(act_key, (env.n_pursuers,), 0, 5)
+            _, reached, rewards, _, info = env.step_stacked(step_key, state, action, params)
+            going = state.alive.any()
+            return reached, (rewards.mean() * going, info["metrics"]["catches"])
+
+        _, state = env.reset_stacked(key, params)
+        return jax.lax.scan(step, state, jax.random.split(jax.random.fold_in(key, 1), NUM_STEPS))[1]
+
+    rewards, catches = jax.jit(jax.vmap(episode))(jax.random.split(jax.random.key(0), num_episodes))
+    return np.asarray(rewards.sum(1)), np.asarray(catches.sum(1))
+
+
+@pytest.mark.parametrize("settings", [
+    dict(), dict(x_size=8, y_size=8, n_evaders=6, surround=False, shared_reward=False),
+    dict(x_size=6, y_size=6, n_evaders=6, n_pursuers=6),  # small, so that many are surrounded
+])  # fmt: skip
+def test_random_play_pays_and_catches_what_it_does_in_the_reference(settings):
+    their_returns, their_catches = reference_play(settings)
+    our_returns, our_catches = our_play(settings)
+    assert agree(our_returns, their_returns), (np.mean(our_returns), np.mean(their_returns))
+    assert agree(our_catches, their_catches), (np.mean(our_catches), np.mean(their_catches))
