@@ -13,6 +13,8 @@ from jaxrl.loop.policies import Grouping
 from jaxrl.models.player import Player, Weights
 from jaxrl.ops.distributions import Distribution
 
+RESETS_AT_ONCE = 8
+
 
 class Worlds(struct.PyTreeNode):
     """The environments between two rollouts."""
@@ -139,15 +141,25 @@ def _step(stage: Stage, weights: tuple, worlds: Worlds, keys: Key, env_params: P
 def restart_ended(env: MultiAgentEnvironment, keys: Key, raw: RawStep, params: PyTree) -> tuple[PyTree, PyTree]:
     """(obs, state) [E, ...] that E environments go on from after a raw step, each with a key of its own.
 
-    Resets are computed in the steps in which some episode ended: where all have one length, hardly ever.
+    A reset may cost as much as ten steps, and most steps end few episodes or none: then those alone are reset, a few
+    at a time. Where many ended together, resetting all of them costs less than picking them out.
     """
+    num_envs, reached = keys.shape[0], (raw.obs, raw.state)
+    reset = jax.vmap(lambda key: raw_reset(env, key, params))
+    few = min(RESETS_AT_ONCE, num_envs)
 
-    def restarted():
-        return jax.vmap(restart)(
-            raw.over, jax.vmap(lambda key: raw_reset(env, key, params))(keys), (raw.obs, raw.state)
-        )
+    def some(carry):
+        over, reached = carry
+        index = jnp.nonzero(over, size=few, fill_value=num_envs)[0]  # those beyond the last are dropped below
+        fresh = reset(keys[jnp.minimum(index, num_envs - 1)])
+        reached = jax.tree.map(lambda old, new: old.at[index].set(new.astype(old.dtype), mode="drop"), reached, fresh)
+        return over.at[index].set(False, mode="drop"), reached
 
-    return jax.lax.cond(jnp.any(raw.over), restarted, lambda: (raw.obs, raw.state))
+    return jax.lax.cond(
+        jnp.sum(raw.over, dtype=jnp.int32) > max(few, num_envs // 64),
+        lambda: jax.vmap(restart)(raw.over, reset(keys), reached),
+        lambda: jax.lax.while_loop(lambda carry: jnp.any(carry[0]), some, (raw.over, reached))[1],
+    )
 
 
 def _act(player: Player, weights: Weights, obs: PyTree, keys: Key) -> tuple[PyTree, Distribution, jax.Array]:

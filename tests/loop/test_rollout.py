@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 from flax import struct
 
-from jaxrl.core.env import MultiAgentEnvironment, StackedEnvironment
+from jaxrl.core.env import MultiAgentEnvironment, StackedEnvironment, raw_reset, raw_step
 from jaxrl.core.spaces import Box, Discrete
 from jaxrl.loop.policies import group_policies, resolve_policies
-from jaxrl.loop.rollout import Stage, episode_metrics, open_worlds, play
+from jaxrl.loop.rollout import Stage, episode_metrics, open_worlds, play, restart_ended
 from jaxrl.models.player import Player, Weights
 from jaxrl.ops.distributions import Categorical
 
@@ -310,3 +310,22 @@ def test_dicts_and_stacked_arrays_play_the_same_game():
         np.testing.assert_array_equal(dicts.steps[name], array, err_msg=name)
     np.testing.assert_array_equal(dicts.rollout.reached.returns, stacked.rollout.reached.returns)
     assert dicts.rollout.agent_steps.tolist() == stacked.rollout.agent_steps.tolist()
+
+
+@pytest.mark.parametrize("num_ended", [0, 1, 8, 9, 40])
+def test_those_that_ended_start_again_with_their_own_keys_however_many_they_are(num_ended):
+    keys, params = jax.random.split(KEY, 40), CLOCKS.default_params
+    over = jnp.zeros(40, bool).at[jax.random.permutation(KEY, 40)[:num_ended]].set(True)
+
+    def run(keys):
+        _, state = jax.vmap(lambda key: raw_reset(CLOCKS, key, params))(jax.random.split(jax.random.key(1), 40))
+        action = jnp.zeros((40, 2), jnp.int32)
+        raw = jax.vmap(lambda key, state, action: raw_step(CLOCKS, key, state, action, params))(keys, state, action)
+        raw = raw._replace(over=over)
+        fresh = jax.vmap(lambda key: raw_reset(CLOCKS, key, params))(keys)
+        return restart_ended(CLOCKS, keys, raw, params), fresh, (raw.obs, raw.state)
+
+    ours, fresh, reached = jax.jit(run)(keys)
+    for mine, new, old in zip(*map(jax.tree.leaves, (ours, fresh, reached)), strict=True):
+        mask = np.asarray(over).reshape(-1, *[1] * (old.ndim - 1))
+        np.testing.assert_array_equal(mine, np.where(mask, new, old))

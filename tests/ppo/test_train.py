@@ -4,6 +4,7 @@ import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
 from jaxrl import PPOConfig, Trainer, make_train
@@ -98,6 +99,27 @@ def test_stacked_policies_learn_what_they_learn_apart():
     assert len(together.build().grouping.groups) == 1
     assert len(apart.build().grouping.groups) == 2
     chex.assert_trees_all_close(*runners, atol=1e-6)
+
+
+def test_over_ten_updates_stacked_policies_give_the_numbers_of_separate_ones():
+    """Adam by another name is another structure, and so a group of its own."""
+
+    def adam_by_another_name(lr):
+        return optax.adam(lr, eps=CONFIG.adam_epsilon)
+
+    together = CONFIG
+    apart = CONFIG.replace(per_policy={"pol2": {"lr": 2e-3, "optimizer": adam_by_another_name}})
+    learned = []
+    for config, num_groups in ((together, 1), (apart, 2)):
+        algorithm = config.build()
+        assert len(algorithm.grouping.groups) == num_groups
+
+        def train(key, algorithm=algorithm):
+            return jax.lax.scan(lambda runner, _: algorithm.update(runner), algorithm.init(key), length=10)[0]
+
+        runner = jax.jit(train)(jax.random.key(0))
+        learned.append({policy: algorithm.policy_weights(runner, policy) for policy in ("pol1", "pol2")})
+    chex.assert_trees_all_close(*learned, atol=1e-4)
 
 
 @pytest.mark.parametrize("normalize", ["batch", "minibatch"])
