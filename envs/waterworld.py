@@ -103,15 +103,19 @@ class Waterworld(StackedEnvironment):
 
     @property
     def tuned(self) -> dict[str, Any]:
+        """A summed return of 100 within some 600,000 steps, and the best it settles at."""
         return {
-            "num_envs": 64,
-            "rollout_length": 128,
-            "minibatch_size": 1024,
+            "num_envs": 16,
+            "rollout_length": 500,
+            "minibatch_size": 2000,
             "num_epochs": 4,
-            "lr": 3e-4,
+            "lr": [[0, 5e-4], [4_000_000, 1e-4]],
             "lambda_": 0.95,
-            "fcnet_hiddens": (256, 256),
-            "total_env_steps": 10_000_000,
+            "vf_clip_param": None,
+            "vf_loss_coeff": 0.5,
+            "entropy_coeff": 0.005,
+            "fcnet_hiddens": (64, 64),
+            "total_env_steps": 4_000_000,
         }
 
     def observation_space(self, agent: AgentId | None = None, params: Params | None = None) -> Box:

@@ -107,3 +107,17 @@ def test_help_explains_every_flag(tmp_path):
     assert shown.returncode == 0
     for flag in ("--lr", "--num-envs", "--lambda", "--policies", "--stop-return", "--run-dir", "--env-args"):
         assert flag in shown.stdout
+
+
+def test_lists_and_convolutions_are_read_from_their_flags():
+    points = "obstacle_coord=[[0.3,0.3],[0.7,0.7]]"
+    config, _, _ = parse(["--env", "waterworld", "--env-args", "n_obstacles=2", points, "--observation-filter", "None"])
+    assert dict(config.env_args) == {"n_obstacles": 2, "obstacle_coord": ((0.3, 0.3), (0.7, 0.7))}
+    assert config.setup().env.obstacle_coord == ((0.3, 0.3), (0.7, 0.7))
+    config, _, _ = parse(["--env", "pursuit", "--conv-filters", "16,3,2", "8,2,1"])
+    assert config.conv_filters == ((16, 3, 2), (8, 2, 1))
+    assert "convolutions 16 of 3x3 by 2, 8 of 2x2 by 1 relu, then" in config.describe()
+    with pytest.raises(UsageError, match=r"'\[\[0.3' is no list such as"):
+        parse(["--env", "waterworld", "--env-args", "obstacle_coord=[[0.3"])
+    with pytest.raises(UsageError, match="obstacle_coord has 1 points, but n_obstacles=2"):
+        parse(["--env", "waterworld", "--env-args", "n_obstacles=2"])

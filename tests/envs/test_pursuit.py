@@ -292,6 +292,7 @@ def test_agents_share_a_policy_and_know_their_spaces():
     (dict(constraint_window=0.05), "constraint_window=0.05.*x_size=16"),
     (dict(constraint_window=0.3), "4 x 4 of the 16 x 16.*no more than 0"),
     (dict(catch="high"), "catch"), (dict(evader_controller="runs"), "evader_controller='runs'"),
+    (dict(surround="no"), "surround='no'.*True or False"),
 ])  # fmt: skip
 def test_bad_settings_are_refused_with_their_values(settings, words):
     with pytest.raises(UsageError, match=words):

@@ -33,6 +33,15 @@ def params(runner):
     return [learner.params for learner in runner.learners]
 
 
+def updates(algorithm, count):
+    """key -> the runner after `count` updates."""
+
+    def run(key):
+        return jax.lax.scan(lambda runner, _: algorithm.update(runner), algorithm.init(key), length=count)[0]
+
+    return run
+
+
 @pytest.fixture(scope="module")
 def single():
     return jax.jit(make_train(CONFIG))
@@ -113,11 +122,7 @@ def test_over_ten_updates_stacked_policies_give_the_numbers_of_separate_ones():
     for config, num_groups in ((together, 1), (apart, 2)):
         algorithm = config.build()
         assert len(algorithm.grouping.groups) == num_groups
-
-        def train(key, algorithm=algorithm):
-            return jax.lax.scan(lambda runner, _: algorithm.update(runner), algorithm.init(key), length=10)[0]
-
-        runner = jax.jit(train)(jax.random.key(0))
+        runner = jax.jit(updates(algorithm, 10))(jax.random.key(0))
         learned.append({policy: algorithm.policy_weights(runner, policy) for policy in ("pol1", "pol2")})
     chex.assert_trees_all_close(*learned, atol=1e-4)
 
@@ -125,17 +130,10 @@ def test_over_ten_updates_stacked_policies_give_the_numbers_of_separate_ones():
 @pytest.mark.parametrize("normalize", ["batch", "minibatch"])
 def test_environments_split_over_two_devices_learn_what_one_device_learns(normalize):
     config = CONFIG.replace(shuffle_blocks=2, normalize_advantages=normalize, use_kl_loss=True)
-    whole, split = make_ppo(config), make_ppo(config, axis_name="devices")
+    whole, split = updates(make_ppo(config), 3), updates(make_ppo(config, axis_name="devices"), 3)
     key = jax.random.key(0)
-
-    def three_updates(algorithm):
-        def run(key):
-            return jax.lax.scan(lambda r, _: algorithm.update(r), algorithm.init(key), length=3)[0].learners
-
-        return run
-
-    expected = jax.jit(three_updates(whole))(key)
-    members = jax.jit(jax.vmap(three_updates(split), in_axes=None, axis_size=2, axis_name="devices"))(key)
+    expected = jax.jit(whole)(key).learners
+    members = jax.jit(jax.vmap(split, in_axes=None, axis_size=2, axis_name="devices"))(key).learners
     for device in (0, 1):
         member = jax.tree.map(lambda leaf, d=device: leaf[d], members)
         chex.assert_trees_all_close(member, expected, atol=2e-5)
