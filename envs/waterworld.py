@@ -27,7 +27,7 @@ from flax import struct
 
 from envs import waterworld_physics as physics
 from envs.waterworld_physics import SIZE, TINY, Places
-from envs.waterworld_picture import picture
+from envs.waterworld_picture import picture, ray_lengths
 from jaxrl.core.env import StackedEnvironment
 from jaxrl.core.errors import UsageError
 from jaxrl.core.spaces import Box
@@ -194,9 +194,8 @@ class Waterworld(StackedEnvironment):
         respawned = jnp.any(left | poisoned, axis=0)[None]
         position = jnp.where(respawned, respawns.position, reached)
         velocity = jnp.where(respawned, respawns.velocity, velocity)
-        held = physics.contacts(reached, radius, state.obstacles)
-        velocity, correction = physics.bounce(velocity, held, position - reached, dt)
-
+        contacts = physics.contacts(reached, radius, state.obstacles)
+        velocity, correction = physics.bounce(velocity, contacts, position - reached, dt)
         count = lambda flags: jnp.sum(flags, axis=1, dtype=jnp.int32)
         state = State(
             position=position,
@@ -263,10 +262,7 @@ class Waterworld(StackedEnvironment):
 
     def render(self, state: State, params: Params) -> jax.Array:
         """u8[H, W, 3]: pursuers blue with their rays, food green, poison red, obstacles grey; y points up."""
-        blocks = self.observe(state, params)[:, :-2].reshape(self.n_pursuers, -1, self.n_sensors)
-        # The readings of other pursuers, the last, are 0 where there are none.
-        distances = ((0, 1, 2, 4, 6) if self.speed_features else (0, 1, 2, 3, 4))[: 5 if self.n_pursuers > 1 else 4]
-        sensed = jnp.min(blocks[:, distances], axis=1) * params.sensor_range * SIZE
+        sensed = ray_lengths(self.observe(state, params), self.n_sensors) * params.sensor_range * SIZE
         radii = self.radii(params) * SIZE
         discs = [(state.position[:, self.kind == kind], radii[self.kind == kind]) for kind in range(3)]
         obstacles = state.obstacles, jnp.full(self.n_obstacles, params.obstacle_radius * SIZE)

@@ -50,3 +50,11 @@ def from_rays(y: jax.Array, x: jax.Array, lengths: jax.Array) -> jax.Array:
     angle, away = jnp.arctan2(y, x) - ray * step, jnp.hypot(y, x)
     beyond = away * jnp.cos(angle) - lengths[jnp.mod(ray.astype(jnp.int32), lengths.shape[0])]
     return jnp.maximum(jnp.abs(away * jnp.sin(angle)), beyond)
+
+
+def ray_lengths(obs: jax.Array, num_sensors: int) -> jax.Array:
+    """f32[P, n]: the least distance that each sensor reports, in units of its range; of observations f32[P, ...]."""
+    blocks = obs[:, :-2].reshape(obs.shape[0], -1, num_sensors)
+    distances = (0, 1, 2, 4, 6) if blocks.shape[1] == 8 else (0, 1, 2, 3, 4)
+    # The readings of other pursuers, the last, are 0 where there are none.
+    return jnp.min(blocks[:, distances[: 5 if obs.shape[0] > 1 else 4]], axis=1)
