@@ -52,7 +52,7 @@ VARIANTS = {
 }
 USUAL = ("jaxrl", "jaxrl, uniform")  # the others were tried on the arena, to find what lifts a curve
 SHORT = (40_000, 64_000, 80_000, 100_000)  # environment steps at which the table reads the curves
-LONG = (200_000, 400_000, 800_000, 1_600_000)
+LONG = (200_000, 400_000, 800_000, 1_600_000, 3_200_000)
 MARKS = {task: SHORT if task in USUAL_TASKS else LONG for task in TASKS}
 THRESHOLD = {"cartpole": 475.0, "waterworld-tuned": 100.0}
 RANDOM = "random play"
@@ -112,7 +112,7 @@ def play_at_random(task: str, seeds: list[int], num_envs: int = 64):
             raw = raw_step(
                 env, step_key, state, jax.vmap(sample)(jax.random.split(action_key, len(env.agents))), params
             )
-            metrics = {name: metrics.get(name, 0.0) + value for name, value in raw.info["metrics"].items()}
+            metrics = {name: metrics.get(name, 0.0) + value for name, value in raw.info.get("metrics", {}).items()}
             return raw.state, key, raw.over, length + 1, total + jnp.sum(raw.reward), metrics
 
         key, reset_key = jax.random.split(key)

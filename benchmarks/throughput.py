@@ -205,10 +205,12 @@ def main() -> None:
     import jax
 
     jax.config.update("jax_num_cpu_devices", arguments.devices)
+    arguments.no_reference |= arguments.scaling
+    if any(size % arguments.devices for size in arguments.num_envs or ()):
+        parser.error(f"--num-envs {arguments.num_envs} must be multiples of --devices {arguments.devices}")
     rows = []
     for name in arguments.envs:
-        plans = SCALING.get(name, []) if arguments.scaling else [{}]
-        arguments.no_reference |= arguments.scaling
+        plans = [{}, *SCALING.get(name, [])] if arguments.scaling else [{}]
         sizes = arguments.num_envs or (NUM_ENVS[name][1:2] if arguments.scaling else NUM_ENVS[name])
         for env_args in plans:
             rows += measure(name, env_args, sizes, arguments)

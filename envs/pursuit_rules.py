@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import groupby
 from typing import TYPE_CHECKING
 
 import jax
@@ -43,9 +42,15 @@ def building(x_size: int, y_size: int) -> np.ndarray:
     return ((x > 0.3) & (x < 1 - 0.3))[:, None] & ((y > 0.2) & (y < 1 - 0.2))[None]
 
 
-def room(free: np.ndarray) -> int:
-    """A bound on how many bodies fit into these cells with no two side by side: row by row, every other cell."""
-    return sum((len(list(run)) + 1) // 2 for row in free for is_free, run in groupby(row) if is_free)
+def room(x_size: int, y_size: int, width: int, height: int) -> int:
+    """How many bodies find a place in any width x height window of the grid: one for three free cells of the poorest.
+
+    Bodies placed one by one, none beside another, get stuck at some 0.364 of the cells (random sequential adsorption
+    on the square lattice).
+    """
+    free = np.pad(np.cumsum(np.cumsum(~building(x_size, y_size), axis=0), axis=1), ((1, 0), (1, 0)))
+    within = free[width:, height:] - free[:-width, height:] - free[width:, :-height] + free[:-width, :-height]
+    return int(within.min()) // 3
 
 
 def is_solid(x: jax.Array, y: jax.Array, world: Pursuit) -> jax.Array:

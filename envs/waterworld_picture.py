@@ -49,7 +49,7 @@ def from_rays(y: jax.Array, x: jax.Array, lengths: jax.Array) -> jax.Array:
     ray = jnp.round(jnp.arctan2(y, x) / step)
     angle, away = jnp.arctan2(y, x) - ray * step, jnp.hypot(y, x)
     beyond = away * jnp.cos(angle) - lengths[jnp.mod(ray.astype(jnp.int32), lengths.shape[0])]
-    return jnp.maximum(jnp.abs(away * jnp.sin(angle)), beyond)
+    return jnp.where(jnp.cos(angle) < 0, away, jnp.maximum(jnp.abs(away * jnp.sin(angle)), beyond))
 
 
 def ray_lengths(obs: jax.Array, num_sensors: int) -> jax.Array:

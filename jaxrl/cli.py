@@ -178,6 +178,8 @@ def _setting(name: str, value: str | tuple[str, ...]) -> Any:
         return _schedule(name, value)
     if name == "policies" and value not in ("shared", "per-agent", "None"):
         return _policy_file(value)
+    if isinstance(value, tuple) and len(value) == 1 and value[0].startswith("["):
+        return _value(value[0])
     if name == "conv_filters" and value != ("None",):
         return tuple(tuple(map(_value, layer.split(","))) for layer in value)
     if isinstance(value, tuple):
@@ -191,7 +193,7 @@ def _value(text: str) -> Any:
         try:
             return json.loads(text)
         except ValueError as error:
-            raise UsageError(f"{text!r} is no list such as [[0.3,0.3],[0.7,0.7]]: {error}") from None
+            raise UsageError(f"{text!r} is no list such as [1,2] or [[1,2],[3,4]], without blanks: {error}") from None
     plain = text.replace("_", "")
     for read in (int, float):
         try:
@@ -221,7 +223,7 @@ def _per_policy(words: Sequence[str]) -> dict[str, dict[str, Any]]:
         if not dot:
             raise UsageError(f"per_policy takes POLICY.SETTING=VALUE, not {path!r}")
         settings.setdefault(policy, {})[name] = (
-            _setting(name, tuple(value.split(","))) if name in SEVERAL and value[0] != "[" else _value(value)
+            _value(value) if name not in SEVERAL or value[0] == "[" else _setting(name, tuple(value.split(",")))
         )
     return settings
 

@@ -117,6 +117,8 @@ def test_lists_and_convolutions_are_read_from_their_flags():
     config, _, _ = parse(["--env", "pursuit", "--conv-filters", "16,3,2", "8,2,1"])
     assert config.conv_filters == ((16, 3, 2), (8, 2, 1))
     assert "convolutions 16 of 3x3 by 2, 8 of 2x2 by 1 relu, then" in config.describe()
+    for words in (["--conv-filters", "[[16,3,2]]"], ["--per-policy", "pursuer.conv_filters=[[16,3,2]]"]):
+        assert parse(["--env", "pursuit", *words])[0].for_policy("pursuer").conv_filters == ((16, 3, 2),)
     with pytest.raises(UsageError, match=r"'\[\[0.3' is no list such as"):
         parse(["--env", "waterworld", "--env-args", "obstacle_coord=[[0.3"])
     with pytest.raises(UsageError, match="obstacle_coord has 1 points, but n_obstacles=2"):

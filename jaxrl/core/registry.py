@@ -77,9 +77,11 @@ def _with_numbers(name: str, params: PyTree, numbers: dict[str, Any], takes: lis
     for key, value in numbers.items():
         if key not in defaults:
             raise unknown_name("argument", key, [*takes, *defaults], f"of environment {name!r}")
-        whole = isinstance(defaults[key], int) and not isinstance(defaults[key], bool)
-        if not isinstance(value, int if whole else int | float):
-            kind = "an integer" if whole else "a finite number"
+        flag = isinstance(defaults[key], bool)
+        whole = isinstance(defaults[key], int) and not flag
+        valid = isinstance(value, bool) == flag and isinstance(value, int if whole else int | float)
+        if not valid or (whole and abs(value) >= 2**31):
+            kind = "an integer below 2^31" if whole else "True or False" if flag else "a finite number"
             raise UsageError(f"environment {name!r}: {key} must be {kind}, not {value!r}")
         if key == "max_steps_in_episode" and value < 1:
             raise UsageError(f"environment {name!r}: {key} must be at least 1, not {value!r}")

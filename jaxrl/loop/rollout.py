@@ -109,7 +109,7 @@ def _step(stage: Stage, weights: tuple, worlds: Worlds, keys: Key, env_params: P
     grouping = stage.grouping
     acted = list(map(_act, stage.players, weights, worlds.obs, grouping.gather(keys[:, 2:])))
     actions = grouping.scatter(
-        tuple(player.to_environment(action) for player, (action, _, _) in zip(stage.players, acted, strict=True))
+        tuple(player.in_environment(action) for player, (action, _, _) in zip(stage.players, acted, strict=True))
     )
     raw = jax.vmap(lambda key, state, action: raw_step(stage.env, key, state, action, env_params))(
         keys[:, 0], worlds.state, actions
@@ -142,7 +142,8 @@ def restart_ended(env: MultiAgentEnvironment, keys: Key, raw: RawStep, params: P
     """(obs, state) [E, ...] that E environments go on from after a raw step, each with a key of its own.
 
     A reset may cost as much as ten steps, and most steps end few episodes or none: then those alone are reset, a few
-    at a time. Where many ended together, resetting all of them costs less than picking them out.
+    at a time. Where many ended together, resetting all of them costs less than picking them out. Under vmap both are
+    computed, the second with nothing left to do where the first is used.
     """
     num_envs, reached = keys.shape[0], (raw.obs, raw.state)
     reset = jax.vmap(lambda key: raw_reset(env, key, params))
@@ -155,10 +156,11 @@ def restart_ended(env: MultiAgentEnvironment, keys: Key, raw: RawStep, params: P
         reached = jax.tree.map(lambda old, new: old.at[index].set(new.astype(old.dtype), mode="drop"), reached, fresh)
         return over.at[index].set(False, mode="drop"), reached
 
+    many = jnp.sum(raw.over, dtype=jnp.int32) > max(few, num_envs // 64)
     return jax.lax.cond(
-        jnp.sum(raw.over, dtype=jnp.int32) > max(few, num_envs // 64),
+        many,
         lambda: jax.vmap(restart)(raw.over, reset(keys), reached),
-        lambda: jax.lax.while_loop(lambda carry: jnp.any(carry[0]), some, (raw.over, reached))[1],
+        lambda: jax.lax.while_loop(lambda carry: jnp.any(carry[0]), some, (raw.over & ~many, reached))[1],
     )
 
 

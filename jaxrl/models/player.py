@@ -12,7 +12,7 @@ from jaxrl.core.errors import UsageError
 from jaxrl.core.spaces import Box, Space
 from jaxrl.core.types import PyTree
 from jaxrl.models.model import Model
-from jaxrl.ops.distributions import Distribution, to_environment
+from jaxrl.ops.distributions import Distribution, environment_action
 from jaxrl.ops.filters import Moments, no_moments, normalise
 
 FILTERS = ("MeanStdFilter", None)
@@ -31,7 +31,7 @@ class Player:
 
     observation_filter: "MeanStdFilter" (running mean and standard deviation, as RLlib's; the first iteration sees
         the observations as they are), or None.
-    normalize_actions, clip_actions: see `to_environment`; what is learned from is always the action as sampled.
+    normalize_actions, clip_actions: see `environment_action`; what is learned from is always the action as sampled.
     """
 
     model: Model
@@ -59,6 +59,6 @@ class Player:
         return self.model.apply(weights.params, self.filtered(weights.filter, obs))
 
     @functools.cached_property
-    def to_environment(self) -> Callable[[PyTree], PyTree]:
+    def in_environment(self) -> Callable[[PyTree], PyTree]:
         """From sampled actions `[..., *action_space.shape]` to the environment's."""
-        return to_environment(self.action_space, normalize=self.normalize_actions, clip=self.clip_actions)
+        return environment_action(self.action_space, normalize=self.normalize_actions, clip=self.clip_actions)

@@ -143,7 +143,7 @@ def from_logits(action_space: Space, logits: jax.Array) -> Distribution:
     return Categorical(logits)
 
 
-def to_environment(action_space: Space, *, normalize: bool, clip: bool) -> Callable[[jax.Array], jax.Array]:
+def environment_action(action_space: Space, *, normalize: bool, clip: bool) -> Callable[[jax.Array], jax.Array]:
     """The function from a policy's action `[..., *shape]` to the environment's; other spaces than Box keep theirs.
 
     Args:
@@ -164,7 +164,7 @@ def to_environment(action_space: Space, *, normalize: bool, clip: bool) -> Calla
             action = jnp.clip(least + (action + 1.0) * (0.5 * (most - least)), least, most)
         elif clip:
             action = jnp.clip(action, least, most)
-        return action.astype(action_space.dtype)
+        return action.astype(jax.dtypes.canonicalize_dtype(action_space.dtype))
 
     return convert
 

@@ -95,7 +95,7 @@ class PPOConfig:
         False, "whether the log-std of Box actions is a parameter, not an output of the network", settings.flag
     )
     conv_filters: Any = setting(
-        None, "convolutions below the layers, for images: [[filters, kernel, stride], ...]", settings.filters
+        None, "convolutions below the layers, for images: filters, kernel and stride of each", settings.filters
     )
     conv_activation: str = setting("relu", "activation after each convolution", one_of(*ACTIVATIONS))
     observation_filter: str | None = setting(

@@ -1,5 +1,6 @@
 """What a configuration will do, in words a person reads before training."""
 
+from jaxrl.core.spaces import Box, Space
 from jaxrl.models.model import num_parameters
 from jaxrl.ops.minibatch import num_minibatches
 from jaxrl.ppo.config import PPOConfig
@@ -27,6 +28,7 @@ def describe(config: PPOConfig) -> str:
         for policy, agents in zip(group.policies, group.agents, strict=True):
             own = config.for_policy(policy)
             details = (f"{_network(own)}, {num_parameters(player.model):,} parameters",)
+            details += _actions(own, group.action_space)
             details += _learning(own, len(agents)) if group.structure.trained else ("not trained",)
             spaces = f"{group.observation_space} -> {group.action_space}"
             heads.setdefault(details, []).append(f"policy       {policy} plays {', '.join(agents)}: {spaces}")
@@ -46,6 +48,15 @@ def _network(config: PPOConfig) -> str:
         layers = f"{config.observation_filter}, then {layers}"
     shared = "value and policy share layers" if config.vf_share_layers else "a value network of its own"
     return f"network {layers} {config.fcnet_activation}, {shared}"
+
+
+def _actions(config: PPOConfig, space: Space) -> tuple[str, ...]:
+    if not isinstance(space, Box):
+        return ()
+    std = "a parameter" if config.free_log_std else "an output"
+    fitted = "[-1, 1] stretched to the bounds and clipped" if config.normalize_actions else "as they are"
+    fitted = "clipped to the bounds" if config.clip_actions and not config.normalize_actions else fitted
+    return (f"actions of a diagonal Gaussian, its log-std {std} of the network, {fitted}",)
 
 
 def _learning(config: PPOConfig, num_agents: int) -> tuple[str, ...]:

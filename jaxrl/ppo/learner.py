@@ -162,7 +162,7 @@ def _active_rows(leaf: jax.Array, active: jax.Array) -> jax.Array:
 
 
 def _next_filter(learner: Learner, trajectory: Trajectory, weights: jax.Array, axis_name: str | None):
-    """The filter with this iteration's observations in it: what it was while they were acted on, they were read by."""
+    """The filter with this iteration's observations in it, which were acted on and learned from by the old one."""
     if not isinstance(learner.filter, Moments):
         return learner.filter
     obs = _active_rows(trajectory.obs, trajectory.active).astype(jnp.float32)

@@ -127,8 +127,8 @@ def filters(name: str, value: Any) -> None:
     if value is not None and not (layers and all(isinstance(layer, tuple) and len(layer) == 3 for layer in layers)):
         raise UsageError(f"{name}={value!r} must be a list of layers [filters, kernel, stride], or None")
     for layer in layers:
-        for number in layer:
-            count()(f"{name}: layer {list(layer)}", number)
+        for size in layer:
+            count()(f"{name}: layer {list(layer)}", size)
 
 
 def flag(name: str, value: Any) -> None:

@@ -97,9 +97,9 @@ WORLDS = [
     dict(x_size=16, y_size=16, obs_range=7, n_pursuers=8, n_evaders=30),
     dict(x_size=8, y_size=10, obs_range=6, n_pursuers=5, n_evaders=6, shared_reward=False),
     dict(x_size=7, y_size=5, obs_range=11, n_pursuers=6, n_evaders=4, surround=False, shared_reward=False),
-    dict(x_size=4, y_size=4, obs_range=1, n_pursuers=7, n_evaders=3, shared_reward=False),
-    dict(x_size=5, y_size=12, obs_range=2, n_pursuers=9, n_evaders=17, surround=False, n_catch=3),
-    dict(x_size=3, y_size=2, obs_range=3, n_pursuers=3, n_evaders=2, max_cycles=3, n_catch=1, surround=False),
+    dict(x_size=4, y_size=4, obs_range=1, n_pursuers=4, n_evaders=3, shared_reward=False),
+    dict(x_size=5, y_size=12, obs_range=2, n_pursuers=9, n_evaders=15, surround=False, n_catch=3),
+    dict(x_size=5, y_size=4, obs_range=3, n_pursuers=3, n_evaders=2, max_cycles=3, n_catch=1, surround=False),
 ]  # fmt: skip
 STEPS = [jax.jit(jax.vmap(made(**settings)[0].step_with, in_axes=(0, 0, 0, None))) for settings in WORLDS]
 
@@ -286,12 +286,16 @@ def test_agents_share_a_policy_and_know_their_spaces():
 @pytest.mark.parametrize("settings, words", [
     (dict(n_evaders=0), "n_evaders=0"), (dict(n_pursuers=-2), "n_pursuers=-2"), (dict(obs_range=0), "obs_range=0"),
     (dict(x_size=2.5), "x_size=2.5"), (dict(y_size=0), "y_size=0"), (dict(n_evaders=True), "n_evaders=True"),
-    (dict(n_evaders=120), "n_evaders=120.*no more than"), (dict(n_pursuers=200), "n_pursuers=200.*no more than"),
+    (dict(n_evaders=65), "n_evaders=65.*no more than 64"), (dict(n_pursuers=200), "n_pursuers=200.*no more than"),
     (dict(max_cycles=-1), "max_cycles=-1"), (dict(max_cycles=0), "max_cycles=0"), (dict(n_catch=0), "n_catch=0"),
     (dict(constraint_window=0.0), "constraint_window=0.0"), (dict(constraint_window=1.5), "constraint_window=1.5"),
     (dict(constraint_window=0.05), "constraint_window=0.05.*x_size=16"),
     (dict(constraint_window=0.3), "4 x 4 of the 16 x 16.*no more than 0"),
     (dict(catch="high"), "catch"), (dict(evader_controller="runs"), "evader_controller='runs'"),
+    (dict(constraint_window=0.8), "n_evaders=30.*12 x 12 of the 16 x 16.*no more than 27"),
+    (dict(surround=False, n_catch=9), "n_catch=9 and n_pursuers=8: nothing could be caught"),
+    (dict(max_cycles=10**12), "max_cycles must be an integer below"),
+    (dict(n_catch=True), "n_catch must be an integer"),
     (dict(surround="no"), "surround='no'.*True or False"),
 ])  # fmt: skip
 def test_bad_settings_are_refused_with_their_values(settings, words):
@@ -302,7 +306,8 @@ def test_bad_settings_are_refused_with_their_values(settings, words):
 def test_settings_with_room_are_not_refused():
     jaxrl.make("pursuit", n_evaders=60)
     jaxrl.make("pursuit", x_size=10, y_size=10, n_evaders=10, n_pursuers=4, constraint_window=0.8)
-    assert room(np.ones((3, 5), bool)) == 9 and room(np.zeros((3, 5), bool)) == 0
+    assert room(16, 16, 16, 16) == (256 - 63) // 3  # the building has 7 x 9 cells
+    assert room(16, 16, 8, 8) == (64 - 7 * 8) // 3  # the building's 7 columns and 8 of its 9 rows in the poorest
 
 
 def test_environments_of_one_structure_are_equal_and_hashable():

@@ -519,7 +519,9 @@ def test_the_parameters_are_those_of_the_reference():
     ({"pursuer_max_accel": -1.0}, "pursuer_max_accel"), ({"max_cycles": 0}, "max_cycles"),
     ({"max_cycles": 1.5}, "integer"),
     ({"local_ratio": 1.1}, "between 0 and 1, not 1.1"), ({"n_coop": 3}, "n_coop=3 is more than n_pursuers=2"),
-    ({"obstacle_radius": 0.7}, "no place"), ({"radius": 0.2}, "no place"), ({"render_mode": 1}, "render_mode"),
+    ({"obstacle_radius": 0.7}, "no place"),
+    ({"obstacle_radius": 0.35}, "no place.*0.410.*53% of the pool and may be 46%"),
+    ({"radius": 0.2}, "no place"), ({"render_mode": 1}, "render_mode"),
 ])  # fmt: skip
 def test_what_makes_no_game_is_refused(config, words):
     with pytest.raises(UsageError, match=words):

@@ -326,6 +326,8 @@ def test_those_that_ended_start_again_with_their_own_keys_however_many_they_are(
         return restart_ended(CLOCKS, keys, raw, params), fresh, (raw.obs, raw.state)
 
     ours, fresh, reached = jax.jit(run)(keys)
+    members = jax.jit(jax.vmap(run))(jnp.stack([keys, keys]))[0]
+    jax.tree.map(lambda leaf, single: np.testing.assert_array_equal(leaf[1], single), members, ours)
     for mine, new, old in zip(*map(jax.tree.leaves, (ours, fresh, reached)), strict=True):
         mask = np.asarray(over).reshape(-1, *[1] * (old.ndim - 1))
         np.testing.assert_array_equal(mine, np.where(mask, new, old))

@@ -15,9 +15,9 @@ from jaxrl.ops.distributions import (
     Categorical,
     DiagGaussian,
     MultiCategorical,
+    environment_action,
     from_logits,
     num_logits,
-    to_environment,
 )
 
 NVEC = (2, 3)
@@ -255,20 +255,20 @@ def test_an_overflowing_log_std_is_held_at_twenty():
 
 def test_normalized_actions_stretch_to_the_bounds_and_stop_there():
     space = Box((0.0, -2.0), (10.0, 2.0), (2,))
-    convert = to_environment(space, normalize=True, clip=False)
+    convert = environment_action(space, normalize=True, clip=False)
     actions = jnp.array([[-1.0, -1.0], [0.0, 0.5], [1.0, 1.0], [1.5, -7.0]])
     np.testing.assert_allclose(convert(actions), [[0, -2], [5, 1], [10, 2], [10, -2]], atol=1e-6)
 
 
 def test_clipped_actions_stop_at_the_bounds_and_others_pass_as_they_are():
     space, actions = Box((0.0, -2.0), (10.0, 2.0), (2,)), jnp.array([[-1.0, -1.0], [11.0, 3.0]])
-    np.testing.assert_array_equal(to_environment(space, normalize=False, clip=True)(actions), [[0, -1], [10, 2]])
-    np.testing.assert_array_equal(to_environment(space, normalize=False, clip=False)(actions), actions)
+    np.testing.assert_array_equal(environment_action(space, normalize=False, clip=True)(actions), [[0, -1], [10, 2]])
+    np.testing.assert_array_equal(environment_action(space, normalize=False, clip=False)(actions), actions)
     half_open = Box((0.0, -np.inf), (10.0, 2.0), (2,))  # nothing to stretch to, but a bound to clip at
-    np.testing.assert_array_equal(to_environment(half_open, normalize=True, clip=True)(actions), [[0, -1], [10, 2]])
-    np.testing.assert_array_equal(to_environment(half_open, normalize=True, clip=False)(actions), actions)
+    np.testing.assert_array_equal(environment_action(half_open, normalize=True, clip=True)(actions), [[0, -1], [10, 2]])
+    np.testing.assert_array_equal(environment_action(half_open, normalize=True, clip=False)(actions), actions)
 
 
 def test_integer_actions_are_never_converted():
     for space, action in ((Discrete(3), jnp.array([2])), (MultiDiscrete(NVEC), jnp.array([[1, 2]]))):
-        assert to_environment(space, normalize=True, clip=True)(action) is action
+        assert environment_action(space, normalize=True, clip=True)(action) is action

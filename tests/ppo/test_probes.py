@@ -36,7 +36,7 @@ def trained(env, num_updates, **settings):
         player = algorithm.players[group]
         distribution, value = player.apply(algorithm.policy_weights(runner, policy), jnp.asarray(obs))
         if isinstance(distribution, DiagGaussian):
-            return np.asarray(player.to_environment(distribution.mode())), np.asarray(value)
+            return np.asarray(player.in_environment(distribution.mode())), np.asarray(value)
         return np.asarray(jax.nn.softmax(distribution.logits)), np.asarray(value)
 
     last = jax.tree.map(lambda leaf: leaf[-1], metrics.episodes.iteration)
