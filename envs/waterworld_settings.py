@@ -65,7 +65,7 @@ def check_numbers(params: Params) -> None:
 def check_places(params: Params, points: tuple[tuple[float, float], ...] | None) -> None:
     """Raises UsageError where obstacles leave food too little room to respawn in."""
     clear = 2 * FOOD_SIZE * params.radius + params.obstacle_radius
-    x, y = np.stack(np.meshgrid(*[np.linspace(0, 1, 101)] * 2)).reshape(2, -1)
+    x, y = np.stack(np.meshgrid(*[(np.arange(100) + 0.5) / 100] * 2)).reshape(2, -1)
     for point in ((0.5, 0.5),) if points is None else points:
         rejected = np.mean(np.hypot(x - point[0], y - point[1]) <= clear)
         if rejected ** (REDRAWS + 1) > MISPLACED:
