@@ -33,3 +33,14 @@ def test_the_arena_at_rllibs_settings_and_5_epochs_has_15_at_80000_steps_in_the_
 @pytest.mark.parametrize(("env", "goal"), [("arena", 30), ("cartpole", 475)])
 def test_the_tuned_settings_reach_their_goal_within_their_steps_on_every_seed(env, goal):
     assert (returns(PPOConfig.tuned(env), range(3)).max(axis=1) >= goal).all()
+
+
+def test_waterworld_at_its_tuned_settings_passes_100_within_800000_steps_on_every_seed():
+    assert (returns(PPOConfig.tuned("waterworld", total_env_steps=800_000), range(2)).max(axis=1) >= 100).all()
+
+
+def test_pursuit_at_its_tuned_settings_catches_most_evaders_within_800000_steps():
+    train = jax.jit(make_train(PPOConfig.tuned("pursuit", total_env_steps=800_000)))
+    own = train(jax.random.key(0))[1].episodes.iteration
+    catches = np.asarray(own.custom_metrics["catches"].sum) / np.asarray(own.count)
+    assert catches[0] < 5 and catches[-10:].mean() > 15
