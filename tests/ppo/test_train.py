@@ -114,7 +114,7 @@ def adam_by_another_name(lr):
     return optax.adam(lr, eps=CONFIG.adam_epsilon)
 
 
-@pytest.mark.parametrize("num_policies", [2, 8, pytest.param(32, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("num_policies", [2, *(pytest.param(count, marks=pytest.mark.slow) for count in (8, 32))])
 def test_over_ten_updates_stacked_policies_give_the_numbers_of_one_apart(num_policies):
     """Adam by another name is another structure, and so a group of its own; actions are continuous, and filtered."""
     together = PPOConfig(
