@@ -36,14 +36,36 @@ MAY_IMPORT = {
     "jaxrl": EVERYTHING - {"adapters"},
     "envs": {"core"},
 }
-MAY_BE_IMPORTED_BY = {"gymnax": {"jaxrl/adapters/from_gymnax.py"}, "matplotlib": {"jaxrl/run/pictures.py"}}
+MAY_BE_IMPORTED_BY = {
+    "gymnax": {"jaxrl/adapters/from_gymnax.py"},
+    "orbax": {"jaxrl/run/checkpoint.py"},
+    "tensorboardX": {"jaxrl/run/loggers.py"},
+    "wandb": {"jaxrl/run/loggers.py"},
+    "matplotlib": {"jaxrl/run/curves.py"},
+    "PIL": {"jaxrl/run/episode_picture.py"},
+    "imageio": {"jaxrl/run/episode_picture.py"},
+}
 MAX_FUNCTION_LINES, MAX_MODULE_LINES = 60, 300
 NO_NAMES = ("utils.py", "helpers.py")
 ARRAY_MAKERS = re.compile(
     r"jax\.(numpy|random)\..*|jax\.device_put|"
     r"numpy\.(array|asarray|zeros|ones|full|empty|arange|linspace|eye|identity|stack|concatenate|tile|random\..*|\w+_like)"
 )
-NOT_FOR_IMPORT = ("gymnax", "matplotlib", "seaborn", "gymnasium", "ray", "torch", "envs")
+NOT_FOR_IMPORT = (
+    *(
+        "gymnax",
+        "matplotlib",
+        "PIL",
+        "imageio",
+        "seaborn",
+        "gymnasium",
+        "ray",
+        "torch",
+        "orbax",
+        "tensorboardX",
+        "envs",
+    ),
+)
 
 
 # The guards
@@ -259,6 +281,7 @@ LONG_FUNCTION = "def f():\n" + "    pass\n" * MAX_FUNCTION_LINES
         (forbidden_arrows, "jaxrl/tools.py", ""),
         (forbidden_packages, "jaxrl/core/env.py", "import gymnax.environments as environments"),
         (forbidden_packages, "jaxrl/adapters/from_brax.py", "from gymnax import make"),
+        (forbidden_packages, "jaxrl/run/trainer.py", "def save():\n    import orbax.checkpoint as ocp"),
         (forbidden_packages, "envs/arena.py", "def render():\n    import matplotlib.pyplot as plt"),
         (escapes, "jaxrl/core/env.py", "from ...other import thing"),
         (escapes, "envs/arena.py", "from .. import jaxrl"),
@@ -289,7 +312,7 @@ def test_a_guard_sees_what_it_is_there_for(guard, path, source):
         ("jaxrl/sweeps/plan.py", "from jaxrl.run.trainer import Trainer\nfrom jaxrl.core.registry import make"),
         ("jaxrl/adapters/from_gymnax.py", "import gymnax\nfrom jaxrl.core.env import Environment"),
         ("jaxrl/adapters/to_gymnasium.py", "from jaxrl.run.trainer import Trainer\nfrom jaxrl import make"),
-        ("jaxrl/run/pictures.py", "def f():\n    import matplotlib"),
+        ("jaxrl/run/curves.py", "def f():\n    import matplotlib"),
         (
             "jaxrl/cli.py",
             "from jaxrl import PPOConfig\nfrom jaxrl.ppo.config import settings\nimport jaxrl.sweeps.plan",

@@ -107,13 +107,7 @@ def play(
 def _step(stage: Stage, weights: tuple, worlds: Worlds, keys: Key, env_params: PyTree):
     """One step of all environments; keys [E, 2 + M_all]: for the step, for the reset, for each agent's action."""
     grouping = stage.grouping
-    acted = list(map(_act, stage.players, weights, worlds.obs, grouping.gather(keys[:, 2:])))
-    actions = grouping.scatter(
-        tuple(player.in_environment(action) for player, (action, _, _) in zip(stage.players, acted, strict=True))
-    )
-    raw = jax.vmap(lambda key, state, action: raw_step(stage.env, key, state, action, env_params))(
-        keys[:, 0], worlds.state, actions
-    )
+    acted, raw = take_turn(stage, weights, worlds, keys[:, 0], keys[:, 2:], env_params)
     final_obs = grouping.gather(raw.obs)
     obs, state = restart_ended(stage.env, keys[:, 1], raw, env_params)
     running, reached = jax.vmap(advance)(worlds.running, raw.reward, _metrics(stage, raw.info), raw.over)
@@ -136,6 +130,31 @@ def _step(stage: Stage, weights: tuple, worlds: Worlds, keys: Key, env_params: P
         for g, (action, distribution, value) in enumerate(acted)
     )
     return Worlds(state, grouping.gather(obs), running), (trajectories, truncated, reached, raw.over)
+
+
+def take_turn(
+    stage: Stage, weights: tuple, worlds: Worlds, step_keys: Key, action_keys: Key, env_params: PyTree, *, explore=True
+) -> tuple[list[tuple[PyTree, Distribution, jax.Array]], RawStep]:
+    """Every agent acts and every environment steps once, with no reset.
+
+    Args:
+        step_keys, action_keys: [E] and [E, M_all].
+        explore: whether actions are sampled, or their distribution's mode.
+
+    Returns:
+        (acted, raw): by group (action as the policy has it, distribution, value) [N, E, M, ...]; raw [E].
+    """
+    keys = stage.grouping.gather(action_keys)
+    acted = [
+        _act(player, *mine, explore) for player, *mine in zip(stage.players, weights, worlds.obs, keys, strict=True)
+    ]
+    actions = stage.grouping.scatter(
+        tuple(player.in_environment(action) for player, (action, _, _) in zip(stage.players, acted, strict=True))
+    )
+    raw = jax.vmap(lambda key, state, action: raw_step(stage.env, key, state, action, env_params))(
+        step_keys, worlds.state, actions
+    )
+    return acted, raw
 
 
 def restart_ended(env: MultiAgentEnvironment, keys: Key, raw: RawStep, params: PyTree) -> tuple[PyTree, PyTree]:
@@ -164,9 +183,11 @@ def restart_ended(env: MultiAgentEnvironment, keys: Key, raw: RawStep, params: P
     )
 
 
-def _act(player: Player, weights: Weights, obs: PyTree, keys: Key) -> tuple[PyTree, Distribution, jax.Array]:
+def _act(player: Player, weights: Weights, obs: PyTree, keys: Key, explore: bool):
     """(action, distribution, value), each [N, E, M, ...]; keys [N, E, M]."""
     distribution, value = jax.vmap(player.apply)(weights, obs)
+    if not explore:
+        return distribution.mode(), distribution, value
     sample = jax.vmap(jax.vmap(jax.vmap(lambda key, distribution: distribution.sample(key))))
     return sample(keys, distribution), distribution, value
 

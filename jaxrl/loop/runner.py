@@ -6,11 +6,10 @@ from dataclasses import dataclass
 import jax
 from flax import struct
 
-from jaxrl.core.env import MultiAgentEnvironment
 from jaxrl.core.types import Key, PolicyId, PyTree
 from jaxrl.loop.episodes import EpisodeMetrics, Window
 from jaxrl.loop.policies import Grouping
-from jaxrl.loop.rollout import Rollout, Worlds
+from jaxrl.loop.rollout import Rollout, Stage, Worlds
 from jaxrl.models.player import Player, Weights
 
 
@@ -48,12 +47,19 @@ class Algorithm:
     init: Callable[..., Runner]
     collect: Callable[..., tuple[Runner, Rollout]]
     learn: Callable[..., tuple[Runner, Metrics]]
-    env: MultiAgentEnvironment
+    stage: Stage  # who plays where
     env_params: PyTree
-    grouping: Grouping
-    players: tuple[Player, ...]  # by group
     num_env_steps: int  # environment steps of one update
     trained: tuple[PolicyId, ...]
+
+    @property
+    def grouping(self) -> Grouping:
+        return self.stage.grouping
+
+    @property
+    def players(self) -> tuple[Player, ...]:
+        """By group."""
+        return self.stage.players
 
     def update(self, runner: Runner, hypers: PyTree = None, env_params: PyTree = None) -> tuple[Runner, Metrics]:
         runner, rollout = self.collect(runner, env_params=env_params)

@@ -78,7 +78,7 @@ def make_ppo(config: PPOConfig, *, axis_name: str | None = None) -> Algorithm:
         runner = runner.replace(learners=tuple(learners), window=window, num_updates=runner.num_updates + 1)
         return runner, Metrics(episodes, rollout.agent_steps, tuple(metrics))
 
-    return Algorithm(init, collect, learn, env, default_params, grouping, players, config.train_batch_size, trained)
+    return Algorithm(init, collect, learn, stage, default_params, config.train_batch_size, trained)
 
 
 def _structure(config: PPOConfig, trained: bool, observation_space: Space, action_space: Space) -> Structure:

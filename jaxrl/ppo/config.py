@@ -8,13 +8,14 @@ from typing import Any, NamedTuple
 from jaxrl.core.env import MultiAgentEnvironment, lift
 from jaxrl.core.errors import UsageError, unknown_name
 from jaxrl.core.registry import make, registered
+from jaxrl.core.settings import check_all, checked, count, flag, freeze, names, number, one_of, pairs, setting
 from jaxrl.core.types import PolicyId, PyTree
 from jaxrl.loop.policies import PolicyMap, resolve_policies
 from jaxrl.models.mlp import ACTIVATIONS, INITIALIZERS
 from jaxrl.models.player import FILTERS
 from jaxrl.ppo import settings
 from jaxrl.ppo.hypers import Hypers, as_hypers, knots_of
-from jaxrl.ppo.settings import DEFAULT_SIZES, count, number, one_of, resolve_sizes, schedule, setting
+from jaxrl.ppo.settings import DEFAULT_SIZES, resolve_sizes, schedule
 
 
 class Setup(NamedTuple):
@@ -25,7 +26,7 @@ class Setup(NamedTuple):
     policies: PolicyMap
 
 
-@settings.checked
+@checked
 @dataclasses.dataclass(frozen=True)
 class PPOConfig:
     """One object, or one dict of the same names, says everything about a run.
@@ -38,14 +39,12 @@ class PPOConfig:
         None, "environment: a name, gymnax:NAME, module:Class, or an environment object", settings.environment
     )
     env_args: Any = setting(
-        (), "arguments of the environment by name, structure and numbers alike", settings.pairs("{name: value}")
+        (), "arguments of the environment by name, structure and numbers alike", pairs("{name: value}")
     )
     policies: Any = setting(
         None, "shared, per-agent, {policy: [agents]}, or a function from agent to policy", settings.policies
     )
-    policies_to_train: Any = setting(
-        None, "the policies that learn, the others stay as they are; default all", settings.names
-    )
+    policies_to_train: Any = setting(None, "the policies that learn, the others stay as they are; default all", names)
     per_policy: Any = setting((), "settings that differ by policy: {policy: {setting: value}}", settings.per_policy)
     seed: int = setting(0, "the run's random seed", count(0))
     total_env_steps: int = setting(1_000_000, "environment steps to train for", count())
@@ -63,7 +62,7 @@ class PPOConfig:
     )
     vf_loss_coeff: float = setting(1.0, "weight of the value loss", number(0), traced=True)
     entropy_coeff: Any = setting(0.0, "weight of the entropy bonus, or a schedule", schedule(), traced=True)
-    use_kl_loss: bool = setting(True, "whether KL(old || new) is penalised", settings.flag)
+    use_kl_loss: bool = setting(True, "whether KL(old || new) is penalised", flag)
     kl_coeff: float = setting(
         0.2, "the KL penalty's first coefficient; adapts towards kl_target", number(0), traced=True
     )
@@ -90,9 +89,9 @@ class PPOConfig:
     fcnet_kernel_initializer: str = setting(
         "orthogonal", "orthogonal, or uniform (PyTorch's and so RLlib's)", one_of(*INITIALIZERS)
     )
-    vf_share_layers: bool = setting(False, "whether policy and value share all but their last layer", settings.flag)
+    vf_share_layers: bool = setting(False, "whether policy and value share all but their last layer", flag)
     free_log_std: bool = setting(
-        False, "whether the log-std of Box actions is a parameter, not an output of the network", settings.flag
+        False, "whether the log-std of Box actions is a parameter, not an output of the network", flag
     )
     conv_filters: Any = setting(
         None, "convolutions below the layers, for images: filters, kernel and stride of each", settings.filters
@@ -102,11 +101,9 @@ class PPOConfig:
         None, "MeanStdFilter: observations by their running mean and standard deviation; or None", one_of(*FILTERS)
     )
     normalize_actions: bool = setting(
-        True, "Box actions: [-1, 1] of the policy is the space's low to high, clipped", settings.flag
+        True, "Box actions: [-1, 1] of the policy is the space's low to high, clipped", flag
     )
-    clip_actions: bool = setting(
-        False, "Box actions: clip to the space's bounds, where they are not normalized", settings.flag
-    )
+    clip_actions: bool = setting(False, "Box actions: clip to the space's bounds, where they are not normalized", flag)
     optimizer: Callable | None = setting(
         None, "a function from the learning rate to an optax transformation; None: Adam"
     )
@@ -115,7 +112,7 @@ class PPOConfig:
 
     def __post_init__(self):
         for field in dataclasses.fields(self):
-            object.__setattr__(self, field.name, settings.freeze(getattr(self, field.name)))
+            object.__setattr__(self, field.name, freeze(getattr(self, field.name)))
         try:
             hash(self)
         except TypeError as error:
@@ -125,7 +122,7 @@ class PPOConfig:
         given = {name: getattr(self, name) for name in DEFAULT_SIZES if getattr(self, name) is not None}
         for name, size in resolve_sizes(given, DEFAULT_SIZES).items():
             object.__setattr__(self, name, size)
-        settings.check_all(self)
+        check_all(self)
         self._check_together()
 
     @classmethod
@@ -135,7 +132,7 @@ class PPOConfig:
     @classmethod
     def tuned(cls, env: Any, env_args: Any = (), **changes) -> "PPOConfig":
         """The environment's own tuned settings (`env.tuned`), with `changes` on top."""
-        made = _make(env, settings.freeze(env_args))[0]
+        made = _make(env, freeze(env_args))[0]
         return cls(env=env, env_args=env_args).replace(**getattr(made, "tuned", {})).replace(**changes)
 
     def to_dict(self) -> dict[str, Any]:
