@@ -17,7 +17,8 @@ from jaxrl.core.types import ALL, DEFAULT_AGENT, DEFAULT_POLICY, AgentId, Key, P
 class Environment:
     """One agent. An author writes the five methods that raise here; `tuned`, `render` and `action_mask` are optional.
 
-    So is `check_params(params)`, which `make` calls to have numbers refused that make no game (UsageError).
+    So are `check_params(params)`, which `make` calls to have numbers refused that make no game (UsageError), and
+    `agent_colors`, {agent: (red, green, blue)}, for the captions of pictures.
     `info["metrics"]`, if given, is a dict of scalars per step; they are summed over the episode and reported.
     """
 

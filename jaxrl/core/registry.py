@@ -99,24 +99,25 @@ def _constructor(name: str) -> Callable[..., Any]:
     if colon and head in schemes:
         return _load(schemes[head])(tail)
     if head and colon:
-        return _from_module(head, tail)
+        return from_module(head, tail, "environment")
     known = names()
     if not known:
         raise UsageError(f"unknown environment {name!r}: none is installed; run `pip install -e .` in the repository")
     raise unknown_name("environment", name, [*known, *(f"{scheme}:NAME" for scheme in schemes), "module:Class"])
 
 
-def _from_module(module: str, attribute: str) -> Callable[..., Any]:
+def from_module(module: str, attribute: str, kind: str) -> Any:
+    """What `module:attribute` names; where there is no such thing, a UsageError that calls it a `kind`."""
     try:
         return getattr(importlib.import_module(module), attribute)
     except ModuleNotFoundError as error:
         if error.name is None or not f"{module}.".startswith(f"{error.name}."):
             raise  # the module is there; something that it imports is not
-        raise UsageError(f"unknown environment '{module}:{attribute}': there is no module {error.name!r}") from None
+        raise UsageError(f"unknown {kind} '{module}:{attribute}': there is no module {error.name!r}") from None
     except AttributeError:
         here = vars(importlib.import_module(module)).items()
         public = [key for key, value in here if getattr(value, "__module__", None) == module and key[0] != "_"]
-        raise unknown_name("environment class", attribute, public, f"in module {module!r}") from None
+        raise unknown_name(f"{kind} class", attribute, public, f"in module {module!r}") from None
 
 
 def _load(point: EntryPoint) -> Callable[..., Any]:

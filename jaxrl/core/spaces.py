@@ -1,14 +1,18 @@
 """What an observation or an action may be: frozen and hashable, so that a space can be part of a static key."""
 
+import dataclasses
 import math
 import operator
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from jaxrl.core.errors import UsageError
+from jaxrl.core.settings import freeze
 from jaxrl.core.types import Key
 
 
@@ -115,6 +119,17 @@ class Box:
 
 
 Space = Discrete | MultiDiscrete | Box
+
+
+def to_json(space: Space) -> dict[str, Any]:
+    """The space in plain values; `from_json` gives it back."""
+    return {"space": type(space).__name__} | dataclasses.asdict(space)
+
+
+def from_json(values: Mapping[str, Any]) -> Space:
+    """A space from what `to_json` gave, read back from JSON or not."""
+    kinds = {kind.__name__: kind for kind in (Discrete, MultiDiscrete, Box)}
+    return kinds[values["space"]](**{name: freeze(value) for name, value in values.items() if name != "space"})
 
 
 def _is_below(value, n, shape: tuple[int, ...]) -> jax.Array:
