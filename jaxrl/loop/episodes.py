@@ -1,10 +1,15 @@
 """Statistics of finished episodes: what runs along with each environment, and what is said of those that ended."""
 
+from collections.abc import Mapping
+from types import MappingProxyType
+
 import jax
 import jax.numpy as jnp
 from flax import struct
 
 from jaxrl.core.env import restart
+
+HISTOGRAM_BINS = 30
 
 
 class Episodes(struct.PyTreeNode):
@@ -40,11 +45,22 @@ class Window(struct.PyTreeNode):
     count: jax.Array  # i32[]  how many entries hold an episode, at most W
 
 
+class Histogram(struct.PyTreeNode):
+    """Of the values of an iteration's steps, in equal bins from the least to the greatest."""
+
+    count: jax.Array  # i32[]
+    sum: jax.Array  # f32[]
+    min: jax.Array  # f32[]
+    max: jax.Array  # f32[]
+    counts: jax.Array  # i32[HISTOGRAM_BINS]  a bin holds its lower edge, the last one its upper edge too
+
+
 class EpisodeMetrics(struct.PyTreeNode):
     """What one iteration reports."""
 
     iteration: Summary  # the episodes that ended in this iteration
     recent: Summary  # the last W, or all of this iteration's if those are more
+    histograms: dict[str, Histogram] = struct.field(default_factory=dict)  # of the callbacks' `hist_data`
 
 
 def no_episodes(num_agents: int, metrics: tuple[str, ...], *shape: int) -> Episodes:
@@ -87,12 +103,19 @@ def summarise(episodes: Episodes, mask: jax.Array) -> Summary:
     )
 
 
-def report(window: Window, reached: Episodes, over: jax.Array) -> tuple[Window, EpisodeMetrics]:
+def report(
+    window: Window,
+    reached: Episodes,
+    over: jax.Array,
+    hist_data: Mapping[str, jax.Array] = MappingProxyType({}),
+    axis_name: str | None = None,
+) -> tuple[Window, EpisodeMetrics]:
     """Adds an iteration's finished episodes to the window and sums both up.
 
     Args:
         reached: Episodes [T, E] as each step left them.
         over: bool[T, E], whether that step ended them.
+        hist_data: {name: f32[T, E]}, values of each step; of them all members of the mapped axis report together.
     """
     iteration = summarise(reached, over)
     window = _push(window, jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), reached), over.reshape(-1))
@@ -100,7 +123,25 @@ def report(window: Window, reached: Episodes, over: jax.Array) -> tuple[Window, 
     recent = summarise(window.episodes, jnp.arange(size) >= size - window.count)
     more = iteration.count > size
     recent = jax.tree.map(lambda ours, last: jnp.where(more, ours, last), iteration, recent)
-    return window, EpisodeMetrics(iteration=iteration, recent=recent)
+    histograms = {name: histogram(values, axis_name) for name, values in hist_data.items()}
+    return window, EpisodeMetrics(iteration, recent, histograms)
+
+
+def histogram(values: jax.Array, axis_name: str | None = None) -> Histogram:
+    """Of f32[...], and of the other members' on a mapped axis: edges[i] = min + i (max - min) / HISTOGRAM_BINS.
+
+    A bin counts what lies at or above its lower edge and not at or above the next one's, so nothing is sorted.
+    """
+    least, greatest = jnp.min(values), jnp.max(values)
+    if axis_name is not None:
+        least, greatest = jax.lax.pmin(least, axis_name), jax.lax.pmax(greatest, axis_name)
+    edges = least + (greatest - least) * (jnp.arange(HISTOGRAM_BINS) / HISTOGRAM_BINS)  # grow, however they round
+    at_or_above = jnp.sum(values.reshape(-1, 1) >= edges[None], axis=0, dtype=jnp.int32)
+    counts = at_or_above - jnp.append(at_or_above[1:], 0)
+    total, count = jnp.sum(values), jnp.int32(values.size)
+    if axis_name is not None:
+        total, count, counts = jax.lax.psum((total, count, counts), axis_name)
+    return Histogram(count, total, least, greatest, counts)
 
 
 def _push(window: Window, reached: Episodes, over: jax.Array) -> Window:

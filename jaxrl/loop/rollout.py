@@ -1,13 +1,15 @@
 """E environments played for T steps by their policies, in one scan."""
 
+import functools
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 from flax import struct
 
-from jaxrl.core.env import MultiAgentEnvironment, RawStep, raw_reset, raw_step, restart
+from jaxrl.core.env import MultiAgentEnvironment, RawStep, is_stacked, raw_reset, raw_step, restart, stack_agents
 from jaxrl.core.types import Key, PyTree
+from jaxrl.loop.callbacks import call_back, start_data
 from jaxrl.loop.episodes import Episodes, advance, no_episodes
 from jaxrl.loop.policies import Grouping
 from jaxrl.models.player import Player, Weights
@@ -22,6 +24,7 @@ class Worlds(struct.PyTreeNode):
     state: PyTree  # [E, ...]
     obs: tuple[PyTree, ...]  # by group, [N, E, M, ...]
     running: Episodes  # [E]
+    data: tuple[PyTree, ...] = ()  # by callback, [E, ...]
 
 
 class Trajectory(struct.PyTreeNode):
@@ -45,6 +48,7 @@ class Rollout(struct.PyTreeNode):
     reached: Episodes  # [T, E]  as each step left them
     over: jax.Array  # bool[T, E]  whether that step ended them
     agent_steps: jax.Array  # i32[M_all]  rows in which each agent acted
+    hist_data: dict[str, jax.Array] = struct.field(default_factory=dict)  # {name: f32[T, E]}  of the callbacks
 
 
 class Stage(NamedTuple):
@@ -54,17 +58,35 @@ class Stage(NamedTuple):
     grouping: Grouping
     players: tuple[Player, ...]  # by group
     metrics: tuple[str, ...]  # the names in info["metrics"]
+    callbacks: tuple = ()  # in the order in which they chain
+    custom_metrics: tuple[str, ...] = ()  # the names that callbacks add to those
+
+
+def set_stage(
+    env: MultiAgentEnvironment, params: PyTree, grouping: Grouping, players: tuple[Player, ...], callbacks: tuple = ()
+) -> Stage:
+    """The stage with the names of all metrics, found without computing anything.
+
+    Raises:
+        UsageError: callbacks that break their contract, or clash with each other or with the environment.
+    """
+    stage = Stage(env, grouping, players, episode_metrics(env, params), callbacks)
+    if not callbacks:
+        return stage
+
+    def one_step(key):
+        state, action, raw = _any_step(env, params, key)
+        running = no_episodes(len(env.agents), stage.metrics)
+        _, reached = advance(running, raw.reward, _metrics(stage, raw.info), raw.over)
+        data = start_data(callbacks, state, params)
+        return call_back(callbacks, env, params, data, reached, action, raw, raw.state)[1]
+
+    return stage._replace(custom_metrics=tuple(jax.eval_shape(one_step, _shape_of_a_key())))
 
 
 def episode_metrics(env: MultiAgentEnvironment, params: PyTree) -> tuple[str, ...]:
     """The names in the environment's info["metrics"], found without computing anything."""
-
-    def one_step(key):
-        _, state = raw_reset(env, key, params)
-        action = {agent: env.action_space(agent, params).sample(key) for agent in env.agents}
-        return raw_step(env, key, state, action, params).info.get("metrics", {})
-
-    return tuple(jax.eval_shape(one_step, jax.eval_shape(lambda: jax.random.key(0))))
+    return tuple(jax.eval_shape(lambda key: _any_step(env, params, key)[2].info.get("metrics", {}), _shape_of_a_key()))
 
 
 def open_worlds(stage: Stage, key: Key, env_index: jax.Array, env_params: PyTree) -> Worlds:
@@ -72,7 +94,8 @@ def open_worlds(stage: Stage, key: Key, env_index: jax.Array, env_params: PyTree
     keys = jax.vmap(lambda index: jax.random.fold_in(key, index))(env_index)
     obs, state = jax.vmap(lambda key: raw_reset(stage.env, key, env_params))(keys)
     running = no_episodes(len(stage.grouping.agents), stage.metrics, env_index.shape[0])
-    return Worlds(state, stage.grouping.gather(obs), running)
+    data = jax.vmap(lambda state: start_data(stage.callbacks, state, env_params))(state)
+    return Worlds(state, stage.grouping.gather(obs), running, data)
 
 
 def play(
@@ -98,10 +121,10 @@ def play(
 
     env_keys = jax.vmap(lambda index: jax.random.fold_in(key, index))(env_index)
     draws = jax.vmap(lambda key: jax.random.split(key, (num_steps, 2 + len(stage.grouping.agents))))(env_keys)
-    worlds, (trajectories, truncated, reached, over) = jax.lax.scan(step, worlds, jnp.moveaxis(draws, 1, 0))
+    worlds, (trajectories, truncated, reached, over, hist_data) = jax.lax.scan(step, worlds, jnp.moveaxis(draws, 1, 0))
     bootstrap = _values(stage, weights, worlds.obs)
     trajectories = tuple(map(_with_next_values, trajectories, truncated, bootstrap))
-    return worlds, Rollout(trajectories, reached, over, _agent_steps(stage.grouping, trajectories))
+    return worlds, Rollout(trajectories, reached, over, _agent_steps(stage.grouping, trajectories), hist_data)
 
 
 def _step(stage: Stage, weights: tuple, worlds: Worlds, keys: Key, env_params: PyTree):
@@ -109,9 +132,7 @@ def _step(stage: Stage, weights: tuple, worlds: Worlds, keys: Key, env_params: P
     grouping = stage.grouping
     acted, raw = take_turn(stage, weights, worlds, keys[:, 0], keys[:, 2:], env_params)
     final_obs = grouping.gather(raw.obs)
-    obs, state = restart_ended(stage.env, keys[:, 1], raw, env_params)
-    running, reached = jax.vmap(advance)(worlds.running, raw.reward, _metrics(stage, raw.info), raw.over)
-
+    following, reached, hist_data = follow(stage, worlds, acted, raw, keys[:, 1], env_params)
     by_group = map(grouping.gather, (raw.reward, raw.terminated, raw.truncated, raw.active))
     reward, terminated, truncated, active = by_group
     final_values = _values_where_any(stage, weights, final_obs, raw.truncated)
@@ -129,7 +150,7 @@ def _step(stage: Stage, weights: tuple, worlds: Worlds, keys: Key, env_params: P
         )
         for g, (action, distribution, value) in enumerate(acted)
     )
-    return Worlds(state, grouping.gather(obs), running), (trajectories, truncated, reached, raw.over)
+    return following, (trajectories, truncated, reached, raw.over, hist_data)
 
 
 def take_turn(
@@ -148,13 +169,34 @@ def take_turn(
     acted = [
         _act(player, *mine, explore) for player, *mine in zip(stage.players, weights, worlds.obs, keys, strict=True)
     ]
-    actions = stage.grouping.scatter(
-        tuple(player.in_environment(action) for player, (action, _, _) in zip(stage.players, acted, strict=True))
-    )
     raw = jax.vmap(lambda key, state, action: raw_step(stage.env, key, state, action, env_params))(
-        step_keys, worlds.state, actions
+        step_keys, worlds.state, _in_environment(stage, acted)
     )
     return acted, raw
+
+
+def follow(
+    stage: Stage, worlds: Worlds, acted: list, raw: RawStep, reset_keys: Key, env_params: PyTree
+) -> tuple[Worlds, Episodes, dict[str, jax.Array]]:
+    """What a turn leads to: ended environments start again, statistics and the callbacks' data move on.
+
+    Args:
+        acted, raw: what `take_turn` gave for these worlds.
+        reset_keys: [E].
+
+    Returns:
+        (worlds, reached, hist_data): the worlds to go on from; the Episodes [E] as this step left them, their metrics
+        the environment's sums and what the callbacks' `on_episode_end` says of them; {name: f32[E]} of `hist_data`.
+    """
+    obs, state = restart_ended(stage.env, reset_keys, raw, env_params)
+    running, reached = jax.vmap(advance)(worlds.running, raw.reward, _metrics(stage, raw.info), raw.over)
+    data, hist_data = (), {}
+    if stage.callbacks:
+        call = functools.partial(call_back, stage.callbacks, stage.env, env_params)
+        actions = _in_environment(stage, acted)
+        data, custom, hist_data = jax.vmap(call)(worlds.data, reached, actions, raw, state)
+        reached = reached.replace(metrics={**reached.metrics, **custom})
+    return Worlds(state, stage.grouping.gather(obs), running, data), reached, hist_data
 
 
 def restart_ended(env: MultiAgentEnvironment, keys: Key, raw: RawStep, params: PyTree) -> tuple[PyTree, PyTree]:
@@ -181,6 +223,25 @@ def restart_ended(env: MultiAgentEnvironment, keys: Key, raw: RawStep, params: P
         lambda: jax.vmap(restart)(raw.over, reset(keys), reached),
         lambda: jax.lax.while_loop(lambda carry: jnp.any(carry[0]), some, (raw.over & ~many, reached))[1],
     )
+
+
+def _in_environment(stage: Stage, acted: list) -> PyTree:
+    """The actions as the environment takes them, [E, ...]."""
+    return stage.grouping.scatter(
+        tuple(player.in_environment(action) for player, (action, _, _) in zip(stage.players, acted, strict=True))
+    )
+
+
+def _any_step(env: MultiAgentEnvironment, params: PyTree, key: Key) -> tuple[PyTree, PyTree, RawStep]:
+    """(state, action, what it led to) of a first step, to be traced for its shapes."""
+    _, state = raw_reset(env, key, params)
+    action = {agent: env.action_space(agent, params).sample(key) for agent in env.agents}
+    action = stack_agents(env, action) if is_stacked(env) else action
+    return state, action, raw_step(env, key, state, action, params)
+
+
+def _shape_of_a_key() -> jax.ShapeDtypeStruct:
+    return jax.eval_shape(lambda: jax.random.key(0))
 
 
 def _act(player: Player, weights: Weights, obs: PyTree, keys: Key, explore: bool):

@@ -7,9 +7,10 @@ import jax.numpy as jnp
 
 from jaxrl.core.spaces import Space
 from jaxrl.core.types import Key, PolicyId, PyTree
+from jaxrl.loop.callbacks import postprocess, resolve_callbacks, traced
 from jaxrl.loop.episodes import Window, no_episodes, report
 from jaxrl.loop.policies import Grouping, group_policies
-from jaxrl.loop.rollout import Rollout, Stage, episode_metrics, open_worlds, play
+from jaxrl.loop.rollout import Rollout, open_worlds, play, set_stage
 from jaxrl.loop.runner import Algorithm, Metrics, Runner
 from jaxrl.models.cnn import cnn
 from jaxrl.models.mlp import MLP
@@ -27,7 +28,7 @@ def make_ppo(config: PPOConfig, *, axis_name: str | None = None) -> Algorithm:
     Args:
         axis_name: a mapped axis over which the environments are split: gradients, the advantages' moments and the KL
             are then taken over it as well. Each member holds num_envs / size of the axis environments, and the
-            episodes that it reports are its own.
+            episodes that it reports are its own; its histograms are everybody's.
 
     Returns:
         An `Algorithm` of pure functions; nothing is computed here.
@@ -43,7 +44,7 @@ def make_ppo(config: PPOConfig, *, axis_name: str | None = None) -> Algorithm:
 
     grouping = group_policies(env, default_params, policies, structure)
     players = tuple(group.structure.player for group in grouping.groups)
-    stage = Stage(env, grouping, players, episode_metrics(env, default_params))
+    stage = set_stage(env, default_params, grouping, players, resolve_callbacks(traced(config.callbacks)))
 
     def init(key: Key, hypers: HypersByPolicy = None, env_params: PyTree = None) -> Runner:
         env_params = default_params if env_params is None else env_params
@@ -53,7 +54,8 @@ def make_ppo(config: PPOConfig, *, axis_name: str | None = None) -> Algorithm:
             for group, arguments in _by_group(grouping, config, hypers, init_key)
         )
         worlds = open_worlds(stage, world_key, _env_index(config, axis_name), env_params)
-        window = no_episodes(len(env.agents), stage.metrics, config.metrics_num_episodes_for_smoothing)
+        names = (*stage.metrics, *stage.custom_metrics)
+        window = no_episodes(len(env.agents), names, config.metrics_num_episodes_for_smoothing)
         return Runner(key, jnp.int32(0), learners, worlds, Window(window, jnp.int32(0)))
 
     def collect(runner: Runner, weights: PyTree = None, env_params: PyTree = None) -> tuple[Runner, Rollout]:
@@ -71,18 +73,19 @@ def make_ppo(config: PPOConfig, *, axis_name: str | None = None) -> Algorithm:
         for g, (group, (group_hypers, keys)) in enumerate(_by_group(grouping, config, hypers, learn_key)):
             if group.structure.trained:
                 update = functools.partial(learn_policy, group.structure, axis_name)
+                trajectory = postprocess(stage.callbacks, group.policies, rollout.trajectories[g])
                 learners[g], metrics[g] = jax.vmap(update, in_axes=(0, 1, 0, 0, None))(
-                    runner.learners[g], rollout.trajectories[g], group_hypers, keys, env_steps
+                    runner.learners[g], trajectory, group_hypers, keys, env_steps
                 )
-        window, episodes = report(runner.window, rollout.reached, rollout.over)
+        window, episodes = report(runner.window, rollout.reached, rollout.over, rollout.hist_data, axis_name)
         runner = runner.replace(learners=tuple(learners), window=window, num_updates=runner.num_updates + 1)
         return runner, Metrics(episodes, rollout.agent_steps, tuple(metrics))
 
     return Algorithm(init, collect, learn, stage, default_params, config.train_batch_size, trained)
 
 
-def _structure(config: PPOConfig, trained: bool, observation_space: Space, action_space: Space) -> Structure:
-    """What one policy's own configuration makes static."""
+def make_player(config: PPOConfig, observation_space: Space, action_space: Space) -> Player:
+    """What one policy's own configuration makes of the spaces that it plays between."""
     layers = {
         "action_space": action_space,
         "hiddens": config.fcnet_hiddens,
@@ -95,7 +98,7 @@ def _structure(config: PPOConfig, trained: bool, observation_space: Space, actio
         model = MLP(observation_space, **layers)
     else:
         model = cnn(observation_space, config.conv_filters, config.conv_activation, **layers)
-    player = Player(
+    return Player(
         model,
         observation_space,
         action_space,
@@ -103,8 +106,12 @@ def _structure(config: PPOConfig, trained: bool, observation_space: Space, actio
         normalize_actions=config.normalize_actions,
         clip_actions=config.clip_actions,
     )
+
+
+def _structure(config: PPOConfig, trained: bool, *spaces: Space) -> Structure:
+    """What one policy's own configuration makes static."""
     names = Structure._fields[2:]
-    return Structure(player, trained, **{name: getattr(config, name) for name in names})
+    return Structure(make_player(config, *spaces), trained, **{name: getattr(config, name) for name in names})
 
 
 def _by_group(grouping: Grouping, config: PPOConfig, hypers: HypersByPolicy, key: Key):

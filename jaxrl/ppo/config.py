@@ -9,10 +9,12 @@ from jaxrl.core.env import MultiAgentEnvironment, lift
 from jaxrl.core.errors import UsageError, unknown_name
 from jaxrl.core.registry import make, registered
 from jaxrl.core.settings import check_all, checked, count, flag, freeze, names, number, one_of, pairs, setting
+from jaxrl.core.spaces import Space
 from jaxrl.core.types import PolicyId, PyTree
+from jaxrl.loop.callbacks import resolve_callbacks, traced
 from jaxrl.loop.policies import PolicyMap, resolve_policies
 from jaxrl.models.mlp import ACTIVATIONS, INITIALIZERS
-from jaxrl.models.player import FILTERS
+from jaxrl.models.player import FILTERS, Player
 from jaxrl.ppo import settings
 from jaxrl.ppo.hypers import Hypers, as_hypers, knots_of
 from jaxrl.ppo.settings import DEFAULT_SIZES, resolve_sizes, schedule
@@ -109,10 +111,13 @@ class PPOConfig:
     )
     shuffle_blocks: int = setting(1, "blocks of environments that minibatches draw equally from", count())
     metrics_num_episodes_for_smoothing: int = setting(100, "finished episodes that statistics are over", count())
+    callbacks: Any = setting((), "hooks of episodes and of the run: module:Class, a class, an instance, or several")
 
     def __post_init__(self):
         for field in dataclasses.fields(self):
             object.__setattr__(self, field.name, freeze(getattr(self, field.name)))
+        if not isinstance(self.callbacks, tuple):  # one alone
+            object.__setattr__(self, "callbacks", () if self.callbacks is None else (self.callbacks,))
         try:
             hash(self)
         except TypeError as error:
@@ -183,7 +188,8 @@ class PPOConfig:
             for policy, overrides in self.per_policy
             if any(name not in defaults for name, _ in overrides)
         }
-        return self.replace(**defaults, per_policy=per_policy, seed=0, total_env_steps=self.train_batch_size)
+        run = {"seed": 0, "total_env_steps": self.train_batch_size, "callbacks": traced(self.callbacks)}
+        return self.replace(**defaults, per_policy=per_policy, **run)
 
     def setup(self) -> Setup:
         """The environment, its params and the policies; checks everything that needs them."""
@@ -194,6 +200,18 @@ class PPOConfig:
         from jaxrl.ppo.algorithm import make_ppo
 
         return make_ppo(self)
+
+    def player(self, policy: PolicyId, observation_space: Space, action_space: Space) -> Player:
+        """How `policy` plays, with no environment at hand."""
+        from jaxrl.ppo.algorithm import make_player
+
+        return make_player(self.for_policy(policy), observation_space, action_space)
+
+    def concerns(self, result: Mapping[str, Any]) -> list[tuple[str, str]]:
+        """(kind, text) of what deserves a warning, should it last."""
+        from jaxrl.ppo.concerns import concerns
+
+        return concerns(self, result)
 
     def describe(self) -> str:
         """What will run, in a few lines."""
@@ -257,6 +275,7 @@ def _setup(config: PPOConfig, constructor: Any) -> Setup:
     env = lift(env)
     policies = dict(config.policies) if isinstance(config.policies, tuple) else config.policies
     policies = resolve_policies(env, policies, env_params)
+    resolve_callbacks(config.callbacks)
     for policy in (*(config.policies_to_train or ()), *(policy for policy, _ in config.per_policy)):
         if policy not in policies:
             raise unknown_name("policy", policy, policies)

@@ -23,6 +23,9 @@ def describe(config: PPOConfig) -> str:
         f"{config.train_batch_size:,} environment steps an iteration; "
         f"{config.num_updates:,} iterations, {steps:,} steps",
     ]
+    if config.callbacks:
+        names = (entry if isinstance(entry, str) else type(entry).__qualname__ for entry in config.callbacks)
+        lines.append(f"callbacks    {', '.join(names)}")
     heads: dict[tuple[str, ...], list[str]] = {}
     for group, player in zip(algorithm.grouping.groups, algorithm.players, strict=True):
         for policy, agents in zip(group.policies, group.agents, strict=True):
