@@ -59,6 +59,27 @@ def value_loss(
     return error
 
 
+def value_clip_fraction(
+    values: jax.Array,
+    old_values: jax.Array,
+    targets: jax.Array,
+    clip_param: jax.Array | float,
+    kind: ValueClip = "loss",
+) -> jax.Array:
+    """1.0 where `value_loss` clips: (V - R)^2 > c for "loss", |V - V_old| > c for "prediction"; else 0.0; f32[...].
+
+    Args: as of `value_loss`.
+    """
+    chex.assert_equal_shape([values, old_values, targets])
+    if kind == "loss":
+        clipped = (values - targets) ** 2 > clip_param
+    elif kind == "prediction":
+        clipped = jnp.abs(values - old_values) > clip_param
+    else:
+        clipped = jnp.zeros(values.shape, bool)
+    return clipped.astype(jnp.float32)
+
+
 def next_kl_coeff(
     kl_coeff: jax.Array, kl: jax.Array, kl_target: jax.Array, least: float = 1e-6, most: float = 1e3
 ) -> jax.Array:

@@ -14,7 +14,7 @@ from jaxrl.models.player import Player, Weights
 from jaxrl.ops.advantages import gae, standardise, total
 from jaxrl.ops.distributions import Distribution
 from jaxrl.ops.filters import Moments, update
-from jaxrl.ops.losses import clip_fraction, clipped_surrogate, next_kl_coeff, value_loss
+from jaxrl.ops.losses import clip_fraction, clipped_surrogate, next_kl_coeff, value_clip_fraction, value_loss
 from jaxrl.ops.minibatch import minibatch_rows
 from jaxrl.ppo.hypers import Hypers
 
@@ -30,6 +30,9 @@ class Learner(struct.PyTreeNode):
     @property
     def weights(self) -> Weights:
         return Weights(self.params, self.filter)
+
+    def with_weights(self, weights: Weights) -> "Learner":
+        return self.replace(params=weights.params, filter=weights.filter)
 
 
 class Structure(NamedTuple):
@@ -90,8 +93,9 @@ def learn_policy(
         env_steps: f32[], lifetime environment steps before this iteration; the schedules are read there.
 
     Returns:
-        (learner, metrics {name: f32[]}), the metrics over the last pass of minibatches. A policy without active rows
-        keeps its learner as it is.
+        (learner, metrics {name: f32[]}), the metrics over the last pass of minibatches; "parameters_finite" is 0.0
+        when NaN or infinity stands in the parameters or the optimiser's state afterwards, else 1.0. A policy without
+        active rows keeps its learner as it is.
     """
     rows = _rows(structure, axis_name, learner, trajectory, hypers)
     coefficients = Coefficients(_at(hypers.lr, env_steps), _at(hypers.entropy_coeff, env_steps), learner.kl_coeff)
@@ -121,6 +125,7 @@ def learn_policy(
         "curr_kl_coeff": coefficients.kl,
         "curr_entropy_coeff": coefficients.entropy,
         "default_optimizer_learning_rate": coefficients.lr,
+        "parameters_finite": _all_finite((learner.params, learner.opt_state)).astype(jnp.float32),
     }
     return learner, metrics
 
@@ -209,18 +214,20 @@ def _objective(
     if structure.normalize_advantages == "minibatch":
         advantage = standardise(advantage, rows.weight, axis_name=axis_name)
     surrogate = clipped_surrogate(log_prob, rows.log_prob, advantage, hypers.clip_param)
-    clipped = value_loss(value, rows.value, rows.target, hypers.vf_clip_param, structure.value_clip)
+    value_terms = (value, rows.value, rows.target, hypers.vf_clip_param, structure.value_clip)
+    vf_loss = value_loss(*value_terms)
     entropy, kl = distribution.entropy(), rows.distribution.kl(distribution)
-    loss = surrogate + hypers.vf_loss_coeff * clipped - coefficients.entropy * entropy + coefficients.kl * kl
+    loss = surrogate + hypers.vf_loss_coeff * vf_loss - coefficients.entropy * entropy + coefficients.kl * kl
     error = rows.target - value
     terms = {
         "total_loss": loss,
         "policy_loss": surrogate,
-        "vf_loss": clipped,
+        "vf_loss": vf_loss,
         "vf_loss_unclipped": error**2,
         "entropy": entropy,
         "mean_kl_loss": kl,
         "clip_fraction": clip_fraction(log_prob, rows.log_prob, hypers.clip_param),
+        "vf_clip_fraction": value_clip_fraction(*value_terms),
         "error": error,
         "target": rows.target,
         "squared_target": rows.target**2,
@@ -245,6 +252,12 @@ def _metrics(sums: dict[str, jax.Array], norms: jax.Array, last_pass: int) -> di
         "gradients_default_optimizer_global_norm": jnp.mean(norms[-last_pass:]),
         "num_module_steps_trained": trained,
     }
+
+
+def _all_finite(tree: PyTree) -> jax.Array:
+    """Whether every floating-point number is one, bool[]."""
+    leaves = [leaf for leaf in jax.tree.leaves(tree) if jnp.issubdtype(leaf.dtype, jnp.floating)]
+    return jnp.all(jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in leaves]))
 
 
 def _optimizer(structure: Structure, hypers: Hypers, lr: jax.Array) -> optax.GradientTransformation:

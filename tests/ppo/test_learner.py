@@ -11,6 +11,7 @@ from jaxrl.core.spaces import Box, Discrete
 from jaxrl.loop.rollout import Trajectory
 from jaxrl.models.mlp import MLP
 from jaxrl.models.player import Player
+from jaxrl.ops.advantages import gae
 from jaxrl.ops.distributions import Categorical
 from jaxrl.ppo.learner import Coefficients, Rows, Structure, _objective, _row_order, init_learner, learn_policy
 
@@ -165,3 +166,39 @@ def test_every_minibatch_takes_an_equal_share_of_every_block_of_environments(blo
     block = rows // AGENTS % ENVS // (ENVS // blocks)
     for b in range(blocks):
         np.testing.assert_array_equal((block == b).sum(axis=1), 16 // blocks)
+
+
+@pytest.mark.parametrize("kind", ["loss", "prediction", None])
+def test_the_share_of_clipped_values_is_that_of_the_active_rows_beyond_the_bound(kind):
+    active = jax.random.bernoulli(jax.random.key(5), 0.5, (STEPS, ENVS, AGENTS))
+    # One step over all rows at rate 0, so that the values are those of the first parameters.
+    plan, numbers = structure(value_clip=kind, minibatch_size=48, num_epochs=1), hypers(lr=0.0, vf_clip_param=0.3)
+    path = trajectory(jax.random.key(0), active)
+    before, _, metrics = learn(plan, numbers, path)
+    _, value = MODEL.apply(before.params, path.obs.reshape(-1, 3))
+    old, weight = np.asarray(path.value).reshape(-1), np.asarray(active).reshape(-1)
+    _, target = gae(path.reward, path.value, path.next_value, path.terminated, path.ended, gamma=0.99, lambda_=1.0)
+    error = np.asarray(value) - np.asarray(target).reshape(-1)
+    beyond = {"loss": error**2 > 0.3, "prediction": np.abs(np.asarray(value) - old) > 0.3, None: np.zeros(48, bool)}
+    assert float(metrics["vf_clip_fraction"]) == pytest.approx(beyond[kind][weight].mean())
+    assert kind is None or 0.05 < metrics["vf_clip_fraction"] < 1
+
+
+@pytest.mark.parametrize("part", ["params", "opt_state"])
+@pytest.mark.parametrize("value", [jnp.nan, jnp.inf])
+def test_one_bad_number_among_parameters_or_optimiser_state_is_told(part, value):
+    plan, numbers = structure(), hypers(lr=0.0)  # at rate 0 what is bad stays bad, and what is good stays good
+    none = trajectory(jax.random.key(0), jnp.zeros((STEPS, ENVS, AGENTS), bool))  # so do learners without rows
+    learner = init_learner(plan, numbers, jax.random.key(3))
+    leaves, tree = jax.tree.flatten(getattr(learner, part))
+    leaves[-1] = leaves[-1].at[0].set(value)
+    update = jax.jit(lambda learner: learn_policy(plan, None, learner, none, numbers, jax.random.key(2), 0.0)[1])
+    assert update(learner)["parameters_finite"] == 1.0
+    assert update(learner.replace(**{part: jax.tree.unflatten(tree, leaves)}))["parameters_finite"] == 0.0
+
+
+def test_a_reward_that_is_no_number_breaks_the_parameters_and_is_told():
+    path = trajectory(jax.random.key(0))
+    _, _, metrics = learn(structure(), hypers(), path.replace(reward=path.reward.at[2, 1, 0].set(jnp.nan)))
+    assert metrics["parameters_finite"] == 0.0
+    assert not np.isfinite(metrics["policy_loss"])

@@ -1,0 +1,81 @@
+"""The health of a training: numbers that are none, and what deserves a warning when it lasts."""
+
+import math
+from typing import Any
+
+from jaxrl.run.results import Result, lookup
+
+LASTING = 10  # iterations in a row that a concern must be reported in
+NO_EPISODE_ITERATIONS = 100  # without the end of an episode, and
+NO_EPISODE_STEPS = 10_000  # steps of each environment meanwhile: few environments have longer episodes
+FINITE = "parameters_finite"  # 1.0 or 0.0, which an algorithm may report beside its terms
+# Where a bad number comes from rather than where it spreads to; terms not named here come after these.
+TELLING = ("policy_loss", "vf_loss", "vf_loss_unclipped", "entropy", "mean_kl_loss")
+
+
+class Diverged(ArithmeticError):
+    """Training met a number that is none and has stopped; the message names the policy and the term."""
+
+
+def first_bad(results: list[Result]) -> tuple[int, str] | None:
+    """The first of `results` in which training has broken, and why: (index, "policy 'pol1': vf_loss is nan").
+
+    Broken is a policy of which any number is NaN or infinite, or the parameters are no longer finite.
+    """
+    for i, result in enumerate(results):
+        for policy, numbers in result.get("learners", {}).items():
+            bad = [name for name, value in numbers.items() if isinstance(value, float) and not math.isfinite(value)]
+            if bad:
+                name = min(bad, key=lambda name: TELLING.index(name) if name in TELLING else len(TELLING))
+                return i, f"policy {policy!r}: {name} is {numbers[name]}"
+            if numbers.get(FINITE, 1.0) == 0.0:
+                return i, f"policy {policy!r}: its parameters or its optimiser's state are no longer finite"
+    return None
+
+
+class Watch:
+    """Sees every result and says what deserves a warning, each kind once in its life.
+
+    Args:
+        config: the run's; its `concerns(result)`, if it has that method, gives (kind, text) of what its algorithm finds
+            wrong with an iteration. What lasts for `LASTING` iterations in a row is said.
+    """
+
+    def __init__(self, config: Any):
+        self._concerns = getattr(config, "concerns", lambda result: ())
+        self._num_envs = getattr(config, "num_envs", 1)
+        self._said: set[str] = set()
+        self._lasted: dict[str, int] = {}  # iterations in a row, by kind
+        self._iterations = self._env_steps = 0  # since an episode ended
+
+    def look(self, results: list[Result]) -> list[str]:
+        """The warnings that these results, which follow those seen before, give rise to; mostly none."""
+        return [text for result in results for kind, text in self._found(result) if self._is_news(kind)]
+
+    def _found(self, result: Result) -> list[tuple[str, str]]:
+        present = dict(self._concerns(result))
+        self._lasted = {kind: self._lasted.get(kind, 0) + 1 for kind in present}
+        lasting = [(kind, text) for kind, text in present.items() if self._lasted[kind] >= LASTING]
+        return lasting + self._no_episode(result)
+
+    def _no_episode(self, result: Result) -> list[tuple[str, str]]:
+        ended = lookup(result, "env_runners/num_episodes")
+        if ended is None or ended > 0:
+            self._iterations = self._env_steps = 0
+            return []
+        self._iterations += 1
+        self._env_steps += lookup(result, "env_runners/num_env_steps_sampled") or 0
+        steps = self._env_steps // self._num_envs
+        if self._iterations < NO_EPISODE_ITERATIONS or steps < NO_EPISODE_STEPS:
+            return []
+        text = (
+            f"no episode has ended in the last {self._iterations:,} iterations ({steps:,} steps of each environment), "
+            "so returns are old or unknown; if episodes are not that long, see whether the environment terminates, "
+            "or give it a time limit"
+        )
+        return [("no_episode", text)]
+
+    def _is_news(self, kind: str) -> bool:
+        news = kind not in self._said
+        self._said.add(kind)
+        return news
