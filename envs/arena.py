@@ -21,7 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
-from envs.drawing import coverage, finish, from_point, from_square, grid, paint
+from envs.drawing import Colour, coverage, finish, from_point, from_square, grid, paint
 from jaxrl.core.env import StackedEnvironment
 from jaxrl.core.errors import UsageError
 from jaxrl.core.spaces import Discrete, MultiDiscrete
@@ -111,6 +111,11 @@ class MultiAgentArena(StackedEnvironment):
         rewards, metrics = reward(collided[0] | collided[1], new_field)
         state = State(positions=positions, visited=visited, time=state.time + 1)
         return observe(positions), state, rewards, jnp.zeros(2, bool), {"metrics": metrics}
+
+    @property
+    def agent_colors(self) -> dict[AgentId, Colour]:
+        """As `render` paints them, for the captions of an episode's picture."""
+        return {"agent1": EXPLORER, "agent2": HUNTER}
 
     def render(self, state: State, params: Params) -> jax.Array:
         """u8[height * side + 1, width * side + 1, 3]: visited cells tinted; agent1 a blue disc, agent2 a red square."""
