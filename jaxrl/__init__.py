@@ -2,7 +2,10 @@
 
 env, params = jaxrl.make("arena")                       environments by name; jaxrl.names() lists them
 runner, metrics = jax.jit(jaxrl.make_train({"env": "arena"}))(jax.random.key(0))    a whole training, one function
-jaxrl.Trainer(jaxrl.PPOConfig.tuned("arena")).fit()     the same in chunks, with a console and logs
+jaxrl.Trainer(jaxrl.PPOConfig.tuned("arena")).fit()     the same in chunks, with a console, logs and checkpoints
+jaxrl.Trainer.from_checkpoint("runs/arena/...").fit()   goes on, to the bit
+jaxrl.load_policy("runs/arena/...", "pol1").act(obs)    a trained policy by itself; NumPy in, NumPy out
+jaxrl.evaluate("runs/arena/...", episodes=100)          whole episodes of a run's policies
 """
 
 from jaxrl.core.env import Environment, MultiAgentEnvironment, StackedEnvironment
@@ -11,18 +14,27 @@ from jaxrl.core.registry import make, names, register
 from jaxrl.core.testing import check_env
 from jaxrl.ppo.config import PPOConfig
 from jaxrl.ppo.train import make_train
+from jaxrl.run.callbacks import Callbacks
+from jaxrl.run.health import Diverged
+from jaxrl.run.opened import evaluate
+from jaxrl.run.policy import Policy, load_policy
 from jaxrl.run.trainer import Trainer
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "Callbacks",
+    "Diverged",
     "Environment",
     "MultiAgentEnvironment",
     "PPOConfig",
+    "Policy",
     "StackedEnvironment",
     "Trainer",
     "UsageError",
     "check_env",
+    "evaluate",
+    "load_policy",
     "make",
     "make_train",
     "names",

@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 
 from jaxrl import PPOConfig, UsageError
-from jaxrl.cli import parse
+from jaxrl.cli.train import parse
 
 SCRIPT = Path(__file__).parents[1] / "scripts" / "train_ppo.py"
 
 
 def config_of(line):
-    return parse(line.split())[0]
+    return parse(line.split()).config
 
 
 def test_flags_say_every_kind_of_setting():
@@ -37,18 +37,18 @@ def test_a_count_may_be_written_as_a_power_of_ten():
 
 
 def test_the_tuned_settings_are_used_and_said_unless_declined():
-    config, source, _ = parse(["--env", "arena"])
-    assert config == PPOConfig.tuned("arena")
-    assert source == "tuned for arena"
-    config, source, _ = parse(["--env", "arena", "--tuned", "False", "--lr", "0.5"])
-    assert config == PPOConfig(env="arena", lr=0.5)
-    assert source == "RLlib's defaults, but lr=0.5"
+    order = parse(["--env", "arena"])
+    assert order.config == PPOConfig.tuned("arena")
+    assert order.source == "tuned for arena"
+    order = parse(["--env", "arena", "--tuned", "False", "--lr", "0.5"])
+    assert order.config == PPOConfig(env="arena", lr=0.5)
+    assert order.source == "RLlib's defaults, but lr=0.5"
 
 
 def test_policies_come_from_a_json_file(tmp_path):
     path = tmp_path / "policies.json"
     path.write_text('{"hunter": ["agent2"], "explorer": ["agent1"]}')
-    assert set(parse(["--policies", str(path)])[0].setup().policies) == {"hunter", "explorer"}
+    assert set(parse(["--policies", str(path)]).config.setup().policies) == {"hunter", "explorer"}
     path.write_text("{")
     with pytest.raises(UsageError, match=r"policies file .* is no JSON"):
         parse(["--policies", str(path)])
@@ -74,12 +74,34 @@ def test_policies_come_from_a_json_file(tmp_path):
         ("--stop-return nan", "stop_return=nan must be a finite number"),
         ("--tuned no", "tuned='no' must be True or False"),
         ("--fcnet-hiddens 64 x", "layer size='x' must be an integer"),
+        ("--keep 0", "keep=0 must be an integer of at least 1"),
+        ("--evaluation-interval often", "evaluation_interval='often' must be an integer"),
+        ("--stop episode_return_mean", "stop takes NAME=VALUE, not 'episode_return_mean'"),
+        ("--callbacks scripts.arena_callbacks:Arena", "unknown callbacks class 'Arena'"),
+        ("--resume nowhere", "run folder nowhere does not exist"),
     ],
 )
 def test_a_mistake_is_refused_in_one_line(line, message):
     with pytest.raises(UsageError, match=message) as refused:
-        parse(line.split())
+        parse(line.split()).config.describe()
     assert "\n" not in str(refused.value)
+
+
+def test_settings_of_the_run_are_flags_too_and_a_switch_may_stand_alone():
+    line = (
+        "--debug --evaluation-interval 5 --loggers jsonl csv --pictures False --stop env_runners/num_episodes=7 "
+        "--stop-return 3 --init-from pol1=runs/a#pol2 --callbacks scripts.arena_callbacks:ArenaMetrics"
+    )
+    order = parse(line.split())
+    assert order.settings == {
+        "debug": True,
+        "evaluation_interval": 5,
+        "loggers": ("jsonl", "csv"),
+        "pictures": False,
+        "stop": {"env_runners/num_episodes": 7, "env_runners/episode_return_mean": 3},
+        "init_from": {"pol1": "runs/a#pol2"},
+    }
+    assert order.config.callbacks == ("scripts.arena_callbacks:ArenaMetrics",)
 
 
 def run(*arguments, cwd):
@@ -111,14 +133,14 @@ def test_help_explains_every_flag(tmp_path):
 
 def test_lists_and_convolutions_are_read_from_their_flags():
     points = "obstacle_coord=[[0.3,0.3],[0.7,0.7]]"
-    config, _, _ = parse(["--env", "waterworld", "--env-args", "n_obstacles=2", points, "--observation-filter", "None"])
+    config = config_of(f"--env waterworld --env-args n_obstacles=2 {points} --observation-filter None")
     assert dict(config.env_args) == {"n_obstacles": 2, "obstacle_coord": ((0.3, 0.3), (0.7, 0.7))}
     assert config.setup().env.obstacle_coord == ((0.3, 0.3), (0.7, 0.7))
-    config, _, _ = parse(["--env", "pursuit", "--conv-filters", "16,3,2", "8,2,1"])
+    config = config_of("--env pursuit --conv-filters 16,3,2 8,2,1")
     assert config.conv_filters == ((16, 3, 2), (8, 2, 1))
     assert "convolutions 16 of 3x3 by 2, 8 of 2x2 by 1 relu, then" in config.describe()
     for words in (["--conv-filters", "[[16,3,2]]"], ["--per-policy", "pursuer.conv_filters=[[16,3,2]]"]):
-        assert parse(["--env", "pursuit", *words])[0].for_policy("pursuer").conv_filters == ((16, 3, 2),)
+        assert parse(["--env", "pursuit", *words]).config.for_policy("pursuer").conv_filters == ((16, 3, 2),)
     with pytest.raises(UsageError, match=r"'\[\[0.3' is no list such as"):
         parse(["--env", "waterworld", "--env-args", "obstacle_coord=[[0.3"])
     with pytest.raises(UsageError, match="obstacle_coord has 1 points, but n_obstacles=2"):

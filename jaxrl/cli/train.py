@@ -1,89 +1,124 @@
-"""The command lines, made from the configuration's own fields."""
+"""`scripts/train_ppo.py`: a training from the command line, begun or gone on with."""
 
 import dataclasses
-import json
 import math
 import sys
 import time
-from collections.abc import Callable, Sequence
-from pathlib import Path
-from typing import Annotated, Any
+from collections.abc import Sequence
+from typing import Any
 
-import tyro
-
-from jaxrl.core.errors import UsageError, unknown_name
+from jaxrl.cli.flags import Flag, find_modules_here, flag_name, flags_of, given_flags, setting_of, show_help
+from jaxrl.core.errors import UsageError
 from jaxrl.ppo.config import PPOConfig
-from jaxrl.run.console import duration
+from jaxrl.run import folder, resume
+from jaxrl.run.console import device_name, duration
+from jaxrl.run.health import Diverged
 from jaxrl.run.results import Result
-from jaxrl.run.trainer import Trainer, device_name
+from jaxrl.run.settings import RunSettings
+from jaxrl.run.trainer import Trainer
 
-# Flags that take several values; all others take one. Every value arrives as text and is read by `_setting`, so that
-# the configuration's own checks speak, in one line.
-SEVERAL = {
-    "env_args": "NAME=VALUE ...",
-    "per_policy": "POLICY.SETTING=VALUE ...",
-    "policies_to_train": "POLICY ...",
-    "fcnet_hiddens": "SIZE ...",
-    "conv_filters": "FILTERS,KERNEL,STRIDE ...",
-    "lr": "NUMBER | STEP:NUMBER ...",
-    "entropy_coeff": "NUMBER | STEP:NUMBER ...",
-}
 NOT_FLAGS = ("optimizer",)  # a function: for notebooks
 RUN_FLAGS = {
-    "tuned": ("True", "begin with the environment's tuned settings; False: with RLlib's defaults"),
-    "stop_return": ("None", "stop when the mean return of the recent episodes reaches this"),
-    "run_dir": ("auto", "the run's folder, which must not exist yet; auto: runs/<env>/<time>-s<seed>"),
+    "tuned": Flag("begin with the environment's tuned settings; False: with RLlib's defaults", True),
+    "stop_return": Flag("stop when the mean return of the recent episodes reaches this", None),
+    "run_dir": Flag("the run's folder, which must not exist yet; auto: runs/<env>/<time>-s<seed>", "auto"),
+    "resume": Flag("a run's folder, or one of its checkpoints, to go on with; other flags change its settings", None),
 }
+RETURN = "env_runners/episode_return_mean"
+
+
+@dataclasses.dataclass(frozen=True)
+class Order:
+    """What a command line asks for."""
+
+    config: PPOConfig
+    source: str  # where the configuration's values come from, for people
+    settings: dict[str, Any]  # of the run, those given
+    run_dir: str | None
+    resume: str | None = None
 
 
 def train_ppo(argv: Sequence[str] | None = None) -> None:
     """Train policies with PPO in one compiled program."""
     started, trainer = time.perf_counter(), None
+    find_modules_here()
     try:
-        config, source, options = parse(sys.argv[1:] if argv is None else argv)
-        plan = config.describe()
-        trainer = Trainer(config, run_dir=options["run_dir"])
+        order = parse(sys.argv[1:] if argv is None else argv)
+        plan = order.config.describe()
+        trainer = begin(order)
         say = trainer.progress.say
-        say(f"{plan}\nsettings     {source}\ndevice       {device_name()}\nrun folder   {trainer.run_dir}")
-        stop = {} if options["stop_return"] is None else {"env_runners/episode_return_mean": options["stop_return"]}
-        trainer.fit(stop)
+        say(f"{plan}\nsettings     {order.source}\ndevice       {device_name()}\nrun folder   {trainer.run_dir}")
+        if order.resume:
+            say(f"resumed      after iteration {trainer.lifetime.training_iteration:,}")
+        trainer.fit()
     except UsageError as error:
         print(f"train_ppo.py: {error}", file=sys.stderr)
         sys.exit(2)
+    except Diverged as error:
+        trainer.stop()
+        sys.exit(f"train_ppo.py: training has diverged: {error}")
     except KeyboardInterrupt:
         pass
     if trainer is None or trainer.last_result is None:
         sys.exit("train_ppo.py: stopped before the first result")
+    failed = trainer.stop()
     say(summary(trainer, trainer.last_result, time.perf_counter() - started))
+    if failed:
+        sys.exit(f"train_ppo.py: {failed}")
 
 
-def parse(argv: Sequence[str]) -> tuple[PPOConfig, str, dict[str, Any]]:
-    """(configuration, where its values come from, the run's own options) of a command line.
+def begin(order: Order) -> Trainer:
+    if order.resume is None:
+        return Trainer(order.config, run_dir=order.run_dir, **order.settings)
+    run_dir = "same" if order.run_dir == "auto" else order.run_dir
+    return Trainer.from_checkpoint(order.resume, config=order.config, run_dir=run_dir, **order.settings)
+
+
+def parse(argv: Sequence[str]) -> Order:
+    """What a command line asks for.
 
     Raises:
         UsageError: in one line.
     """
-    given = _given(argv)
-    env = (given.get("env") or ["arena"])[-1]
-    env_args = _pairs("env_args", given.get("env_args", []))
-    base, source = PPOConfig(env=env, env_args=env_args), "RLlib's defaults"
-    if given.get("tuned", ["True"]) not in (["True"], ["False"]):
-        raise UsageError(f"tuned={given['tuned'][0]!r} must be True or False")
-    if given.get("tuned") != ["False"]:
-        tuned = PPOConfig.tuned(env, env_args)
-        source = f"tuned for {env}" if tuned != base else f"RLlib's defaults ({env} has no tuned ones)"
-        base = tuned
-    flags = tyro.cli(_flags(base), args=list(argv), prog="train_ppo.py", description=train_ppo.__doc__)
-    changes = {
-        name: _setting(name, getattr(flags, name)) for name in given if name not in (*RUN_FLAGS, "env", "env_args")
-    }
-    if changes:
-        source += ", but " + ", ".join(f"{name}={value}" for name, value in changes.items())
-    options = {"stop_return": _value(flags.stop_return), "run_dir": None if flags.run_dir == "None" else flags.run_dir}
-    goal = options["stop_return"]
-    if goal is not None and (isinstance(goal, bool) or not isinstance(goal, int | float) or not math.isfinite(goal)):
-        raise UsageError(f"stop_return={goal!r} must be a finite number")
-    return base.replace(**changes), source, options
+    known = {**flags_of(PPOConfig(env="arena"), NOT_FLAGS), **flags_of(RunSettings()), **RUN_FLAGS}
+    given = given_flags(argv, known)
+    options = {name: setting_of(name, words) for name, words in given.items()}
+    run = {name: options.pop(name) for name in list(options) if name in RUN_FLAGS}
+    settings = {name: options.pop(name) for name in list(options) if name in RunSettings.__dataclass_fields__}
+    if run.get("resume") is None:
+        base, source = _base(options, run.get("tuned", True))
+    else:
+        facts = resume.read_run(run["resume"]).facts
+        base, source = folder.read_config(facts), f"those of {run['resume']}"
+    show_help(
+        argv,
+        {**flags_of(base, NOT_FLAGS), **flags_of(RunSettings()), **RUN_FLAGS},
+        "train_ppo.py",
+        train_ppo.__doc__,
+    )
+    changes = {name: value for name, value in options.items() if getattr(base, name) != value}
+    shown = [f"{name}={value}" for name, value in {**options, **settings}.items() if name not in ("env", "env_args")]
+    if shown:
+        source += ", but " + ", ".join(shown)
+    goal = run.get("stop_return")
+    if goal is not None:
+        if isinstance(goal, bool) or not isinstance(goal, int | float) or not math.isfinite(goal):
+            raise UsageError(f"stop_return={goal!r} must be a finite number")
+        settings["stop"] = {**settings.get("stop", {}), RETURN: goal}
+    RunSettings(**settings)
+    return Order(base.replace(**changes), source, settings, run.get("run_dir", "auto"), run.get("resume"))
+
+
+def _base(options: dict[str, Any], tuned: Any) -> tuple[PPOConfig, str]:
+    """The configuration that the flags change, and what it is called."""
+    if not isinstance(tuned, bool):
+        raise UsageError(f"tuned={tuned!r} must be True or False")
+    env, env_args = options.pop("env", "arena"), options.pop("env_args", {})
+    plain = PPOConfig(env=env, env_args=env_args)
+    if not tuned:
+        return plain, "RLlib's defaults"
+    base = PPOConfig.tuned(env, env_args)
+    return base, f"tuned for {env}" if base != plain else f"RLlib's defaults ({env} has no tuned ones)"
 
 
 def summary(trainer: Trainer, result: Result, seconds: float) -> str:
@@ -107,146 +142,11 @@ def summary(trainer: Trainer, result: Result, seconds: float) -> str:
         f"{duration(seconds)} in all, {trainer.compile_seconds:.1f} s of it compiling"
     )
     if trainer.run_dir is not None:
-        lines.append(f"every iteration: {trainer.run_dir / 'metrics.jsonl'}")
+        here = trainer.run_dir
+        pictures = [name for name in ("curves.png", "episode.gif") if (here / name).exists()]
+        lines += [f"look at      {here / name}" for name in pictures]
+        lines += [
+            f"evaluate     python scripts/evaluate.py {here}",
+            f"go on        python scripts/train_ppo.py --resume {here} {flag_name('total_env_steps')} {2 * steps}",
+        ]
     return "\n".join(lines)
-
-
-def _flags(base: PPOConfig) -> type:
-    """A dataclass with a text field for each flag, for tyro; the defaults shown are those of `base`."""
-    fields = []
-    for field in dataclasses.fields(PPOConfig):
-        if field.name not in NOT_FLAGS:
-            fields.append(_flag(field.name, field.metadata["help"], _shown(getattr(base, field.name))))
-    fields += [_flag(name, text, default) for name, (default, text) in RUN_FLAGS.items()]
-    return dataclasses.make_dataclass("Flags", fields)
-
-
-def _flag(name: str, text: str, default: Any) -> tuple:
-    several = name in SEVERAL
-    argument = tyro.conf.arg(name=name.rstrip("_"), help=text, metavar=SEVERAL.get(name, "VALUE"))
-    default = tuple(default.split()) if several else default
-    return name, Annotated[tuple[str, ...] if several else str, argument], dataclasses.field(default=default)
-
-
-def _shown(value: Any) -> str:
-    """A setting's value as its flag would be written."""
-    if isinstance(value, tuple) and value and isinstance(value[0], tuple):
-        if len(value[0]) == 3:  # conv_filters
-            return " ".join(",".join(map(str, layer)) for layer in value)
-        sign = ":" if isinstance(value[0][0], int | float) else "="
-        return " ".join(f"{key}{sign}{part}" for key, part in value)
-    if isinstance(value, tuple):
-        return " ".join(map(str, value))
-    return str(value)
-
-
-def _given(argv: Sequence[str]) -> dict[str, list[str]]:
-    """The values after each flag that is there, by the setting's name; an unknown flag is refused."""
-    known = {field.name for field in dataclasses.fields(PPOConfig)} - set(NOT_FLAGS) | set(RUN_FLAGS)
-    by_flag = {_flag_name(name): name for name in known}
-    given: dict[str, list[str]] = {}
-    current: list[str] | None = None
-    for word in argv:
-        flag, equals, value = word.partition("=")
-        flag = flag.replace("_", "-")
-        if word in ("-h", "--help"):
-            continue
-        if word.startswith("--"):
-            if flag not in by_flag:
-                raise unknown_name("flag", flag, by_flag)
-            current = given[by_flag[flag]] = [value] if equals else []
-        elif current is None:
-            raise UsageError(f"unexpected argument {word!r}; flags begin with --, for example --env {word}")
-        else:
-            current.append(word)
-    for name, values in given.items():
-        if not values or (len(values) > 1 and name not in SEVERAL):
-            raise UsageError(f"{_flag_name(name)} takes {'values' if name in SEVERAL else 'one value'}, not {values}")
-    return given
-
-
-def _flag_name(name: str) -> str:
-    """`lambda_` as `--lambda`."""
-    return f"--{name.rstrip('_').replace('_', '-')}"
-
-
-def _setting(name: str, value: str | tuple[str, ...]) -> Any:
-    """A flag's text as the setting's value; whether it is allowed is the configuration's to say."""
-    if name == "per_policy":
-        return _per_policy(value)
-    if name in ("lr", "entropy_coeff"):
-        return _schedule(name, value)
-    if name == "policies" and value not in ("shared", "per-agent", "None"):
-        return _policy_file(value)
-    if isinstance(value, tuple) and len(value) == 1 and value[0].startswith("["):
-        return _value(value[0])
-    if name == "conv_filters" and value != ("None",):
-        return tuple(tuple(map(_value, layer.split(","))) for layer in value)
-    if isinstance(value, tuple):
-        return tuple(map(_value, value)) if value != ("None",) else None
-    return _value(value)
-
-
-def _value(text: str) -> Any:
-    """A number, True, False, None or a list in brackets if the text is one, else the text."""
-    if text.startswith("["):
-        try:
-            return json.loads(text)
-        except ValueError as error:
-            raise UsageError(f"{text!r} is no list such as [1,2] or [[1,2],[3,4]], without blanks: {error}") from None
-    plain = text.replace("_", "")
-    for read in (int, float):
-        try:
-            number = read(plain)
-        except ValueError:
-            continue
-        return (
-            int(number) if "e" in plain.lower() and "." not in plain and number % 1 == 0 else number
-        )  # 1e6 is a count
-    return {"True": True, "False": False, "None": None}.get(text, text)
-
-
-def _pairs(name: str, words: Sequence[str], read: Callable[[str], Any] | None = None) -> dict[str, Any]:
-    """`height=6 width=8` as a dict."""
-    pairs = dict(word.partition("=")[::2] for word in words)
-    for key, value in pairs.items():
-        if not key or not value:
-            raise UsageError(f"{name} takes NAME=VALUE, not {key!r}")
-    return {key: (read or _value)(value) for key, value in pairs.items()}
-
-
-def _per_policy(words: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """`pol1.lr=3e-4 pol2.lr=4e-4` by policy."""
-    settings: dict[str, dict[str, Any]] = {}
-    for path, value in _pairs("per_policy", words, read=str).items():
-        policy, dot, name = path.partition(".")
-        if not dot:
-            raise UsageError(f"per_policy takes POLICY.SETTING=VALUE, not {path!r}")
-        settings.setdefault(policy, {})[name] = (
-            _value(value) if name not in SEVERAL or value[0] == "[" else _setting(name, tuple(value.split(",")))
-        )
-    return settings
-
-
-def _schedule(name: str, words: Sequence[str]) -> Any:
-    """`3e-4`, or `0:3e-4 1000000:0`."""
-    if len(words) == 1 and ":" not in words[0]:
-        return _value(words[0])
-    if not all(word.count(":") == 1 for word in words):
-        raise UsageError(f"{name} takes one number, or a schedule STEP:NUMBER STEP:NUMBER ..., not {' '.join(words)!r}")
-    return tuple(tuple(map(_value, word.split(":"))) for word in words)
-
-
-def _policy_file(path: str) -> dict[str, list[str]]:
-    """A JSON file {policy: [agents]}."""
-    try:
-        policies = json.loads(Path(path).read_text(encoding="utf-8"))
-    except OSError as error:
-        raise UsageError(
-            f"policies={path!r}: allowed are shared, per-agent, or a JSON file; {error.strerror}"
-        ) from None
-    except ValueError as error:
-        raise UsageError(f"policies file {path} is no JSON: {error}") from None
-    if not isinstance(policies, dict):
-        raise UsageError(f"policies file {path} must hold {{policy: [agents]}}")
-    return policies

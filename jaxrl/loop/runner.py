@@ -18,7 +18,7 @@ class Runner(struct.PyTreeNode):
 
     key: Key  # the run's key; each update folds its own number in
     num_updates: jax.Array  # i32[]  updates done
-    learners: tuple[PyTree, ...]  # by group: the algorithm's own, with `weights`, [N, ...]
+    learners: tuple[PyTree, ...]  # by group: the algorithm's own, with `weights` and `with_weights`, [N, ...]
     worlds: Worlds
     window: Window  # the last finished episodes
 
@@ -69,3 +69,11 @@ class Algorithm:
         """What one policy acts by, without the stack."""
         group, index = self.grouping.locate(policy)
         return jax.tree.map(lambda leaf: leaf[index], runner.learners[group].weights)
+
+    def with_policy_weights(self, runner: Runner, policy: PolicyId, weights: Weights) -> Runner:
+        """`runner` with one policy's weights replaced."""
+        group, index = self.grouping.locate(policy)
+        learners = list(runner.learners)
+        stacked = jax.tree.map(lambda all, own: all.at[index].set(own), learners[group].weights, weights)
+        learners[group] = learners[group].with_weights(stacked)
+        return runner.replace(learners=tuple(learners))

@@ -1,9 +1,11 @@
 """What a person sees while it trains: a live line on a terminal, now and then a plain line anywhere else."""
 
+import os
 import time
 from collections.abc import Mapping
 from typing import Any
 
+import jax
 from rich.console import Console
 from rich.live import Live
 from rich.text import Text
@@ -27,11 +29,12 @@ class Progress:
     def say(self, text: str) -> None:
         self.console.print(Text(text), soft_wrap=True)
 
-    def open(self) -> None:
+    def __enter__(self) -> "Progress":
         self.started, self.printed = time.perf_counter(), 0.0
         if self.console.is_terminal and not self.console.quiet:
             self.live = Live(console=self.console, auto_refresh=False, transient=True)
             self.live.start()
+        return self
 
     def show(self, result: Mapping[str, Any], seconds_left: float | None) -> None:
         self.latest = Text(result_line(result, seconds_left))
@@ -41,7 +44,7 @@ class Progress:
         if now - self.printed >= max(1.0, 0.05 * (now - self.started)):
             self._keep(now)
 
-    def close(self) -> None:
+    def __exit__(self, *_: object) -> None:
         if self.live is not None:
             self.live.stop()
             self.live = None
@@ -71,6 +74,28 @@ def result_line(result: Mapping[str, Any], seconds_left: float | None = None) ->
     if seconds_left is not None:
         parts.append(f"{duration(seconds_left)} left")
     return "  ".join(parts)
+
+
+def evaluation_line(iteration: int, episodes: Mapping[str, Any]) -> str:
+    """What an evaluation found: return and its spread, per agent, length, custom metrics."""
+    parts = [
+        f"evaluation after iteration {iteration:,}: {episodes['num_episodes']:,} episodes",
+        f"return {episodes['episode_return_mean']:.2f} +- {episodes['episode_return_std']:.2f} "
+        f"(from {episodes['episode_return_min']:.2f} to {episodes['episode_return_max']:.2f})"
+        f"{_agents(episodes['agent_episode_returns_mean'])}",
+        f"len {episodes['episode_len_mean']:.1f}",
+    ]
+    return "  ".join(parts)
+
+
+def device_name() -> str:
+    """Where programs run, as a person says it."""
+    device = jax.devices()[0]
+    return (
+        f"the CPU ({os.cpu_count()} cores)"
+        if device.platform == "cpu"
+        else f"{device.platform.upper()} ({device.device_kind})"
+    )
 
 
 def duration(seconds: float) -> str:

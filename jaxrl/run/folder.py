@@ -1,7 +1,10 @@
 """The folder of a run: made before anything is compiled, with what is needed to understand the run later."""
 
+import importlib
 import json
+import os
 import platform
+import shutil
 import subprocess
 import time
 from importlib.metadata import version
@@ -9,8 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import jax
+from filelock import FileLock, Timeout
 
 from jaxrl.core.errors import UsageError
+
+CONFIG, METADATA, LOCK = "config.json", "metadata.json", ".lock"
 
 
 def new_run_folder(env_name: str, seed: int, root: str | Path = "runs") -> Path:
@@ -21,20 +27,89 @@ def new_run_folder(env_name: str, seed: int, root: str | Path = "runs") -> Path:
     return next(path for path in candidates if not path.exists())
 
 
-def create(path: Path, config: dict[str, Any]) -> None:
-    """Makes the folder and writes config.json and metadata.json.
+def create(path: Path, facts: dict[str, Any]) -> FileLock:
+    """Makes the folder with config.json and metadata.json in it, both or none, and locks it.
+
+    Args:
+        facts: what `config_facts` gave, and more.
 
     Raises:
         UsageError: it exists already, or cannot be written.
     """
+    unfinished = path.with_name(f".unfinished-{path.name}")
     try:
-        path.mkdir(parents=True)
-        _write_json(path / "config.json", config)
-        _write_json(path / "metadata.json", metadata())
+        if path.exists():
+            raise FileExistsError
+        shutil.rmtree(unfinished, ignore_errors=True)
+        unfinished.mkdir(parents=True)
+        _write_json(unfinished / CONFIG, facts["config"])
+        _write_json(unfinished / METADATA, {**metadata(), **{k: v for k, v in facts.items() if k != "config"}})
+        os.rename(unfinished, path)
     except FileExistsError:
-        raise UsageError(f"run folder {path} exists already; choose another --run-dir, or remove it") from None
+        raise UsageError(f"run folder {path} exists already; choose another --run-dir, or --resume {path}") from None
     except OSError as error:
         raise UsageError(f"run folder {path} cannot be written: {error.strerror or error}") from None
+    return lock(path)
+
+
+def lock(path: Path) -> FileLock:
+    """Holds the folder for this process; the system lets go of it when the process ends, however it ends.
+
+    Raises:
+        UsageError: another process holds it, or it cannot be written.
+    """
+    held = FileLock(path / LOCK, blocking=False)
+    try:
+        held.acquire()
+    except Timeout:
+        raise UsageError(f"run folder {path} is in use by another trainer; stop that one first") from None
+    except OSError as error:
+        raise UsageError(f"run folder {path} cannot be written: {error.strerror or error}") from None
+    return held
+
+
+def read(path: Path) -> dict[str, Any]:
+    """What `create` was given: the facts of a run that may have no checkpoint yet."""
+    try:
+        config, rest = (json.loads((path / name).read_text(encoding="utf-8")) for name in (CONFIG, METADATA))
+    except OSError as error:
+        raise UsageError(f"{path} is no run's folder: {error.strerror or error}") from None
+    except ValueError as error:
+        raise UsageError(f"run folder {path} is damaged: config.json or metadata.json is no JSON: {error}") from None
+    return {**rest, "config": config}
+
+
+def config_facts(config: Any, policies: dict[str, tuple[str, ...]]) -> dict[str, Any]:
+    """A configuration as JSON can hold it, and the class that reads it.
+
+    Objects and functions stand by their names, which "objects" lists: such a setting cannot be read back. A function
+    from agents to policies can: it is stored as what it answered.
+    """
+    values = config.to_dict()
+    if callable(values.get("policies")):
+        values["policies"] = {policy: list(agents) for policy, agents in policies.items()}
+    objects = sorted(name for name, value in values.items() if not _is_json(value))
+    return {
+        "config_class": f"{type(config).__module__}:{type(config).__qualname__}",
+        "config": json.loads(json.dumps(values, default=_named)),
+        "objects": objects,
+    }
+
+
+def read_config(facts: dict[str, Any]) -> Any:
+    """The configuration of `config_facts`.
+
+    Raises:
+        UsageError: some setting was an object, or is none that this version knows.
+    """
+    if facts["objects"]:
+        name = facts["objects"][0]
+        raise UsageError(
+            f"the run's {name} was an object, {facts['config'][name]!r:.80}, which no file holds: "
+            "pass the configuration again, config=..."
+        )
+    module, _, name = facts["config_class"].partition(":")
+    return getattr(importlib.import_module(module), name).from_dict(facts["config"])
 
 
 def metadata() -> dict[str, Any]:
@@ -44,11 +119,16 @@ def metadata() -> dict[str, Any]:
         "time": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         "python": platform.python_version(),
         "platform": platform.platform(),
-        "versions": {name: version(name) for name in ("jaxrl", "jax", "jaxlib", "flax", "optax", "numpy")},
+        "versions": versions(),
         "device": f"{device.platform}: {device.device_kind}",
         "num_devices": jax.device_count(),
         "commit": _commit(),
     }
+
+
+def versions() -> dict[str, str]:
+    """Of everything that sets the numbers."""
+    return {name: version(name) for name in ("jaxrl", "jax", "jaxlib", "flax", "optax", "numpy")}
 
 
 def _commit() -> str | None:
@@ -60,6 +140,14 @@ def _commit() -> str | None:
     except (OSError, subprocess.SubprocessError):
         return None
     return answer.stdout.strip() or None
+
+
+def _is_json(value: Any) -> bool:
+    try:
+        json.dumps(value)
+    except TypeError:
+        return False
+    return True
 
 
 def _write_json(path: Path, values: dict[str, Any]) -> None:

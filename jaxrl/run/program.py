@@ -22,12 +22,15 @@ class Executable:
     start_program: Any
     chunk_program: Any
     compiled: bool = False
+    can_start: bool = False  # the start is compiled as well; a run that is resumed needs none
 
-    def compile(self) -> float:
-        """Compiles; returns the seconds that it took."""
+    def compile(self, *, start: bool) -> float:
+        """Compiles what is not compiled yet, with or without the start; returns the seconds that it took."""
         begin = time.perf_counter()
-        self.start_program, self.chunk_program = self.start_program.compile(), self.chunk_program.compile()
-        self.compiled = True
+        if start and not self.can_start:
+            self.start_program, self.can_start = self.start_program.compile(), True
+        if not self.compiled:
+            self.chunk_program, self.compiled = self.chunk_program.compile(), True
         return time.perf_counter() - begin
 
     def start(self, key: Key, hypers: PyTree, env_params: PyTree) -> Runner:

@@ -1,6 +1,5 @@
 """What an iteration reports: device metrics as RLlib's result tree, and the stop criteria read from it."""
 
-import numbers
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -8,12 +7,12 @@ from typing import Any
 import jax
 import numpy as np
 
-from jaxrl.core.errors import UsageError, unknown_name
-from jaxrl.loop.episodes import Spread, Summary
+from jaxrl.loop.episodes import Histogram, Spread, Summary
 from jaxrl.loop.runner import Algorithm, Metrics
 from jaxrl.models.model import num_parameters
 
 Result = dict[str, Any]
+ITERATIONS = "training_iteration"
 
 
 @dataclass
@@ -24,6 +23,16 @@ class Lifetime:
     num_env_steps: int = 0
     num_episodes: int = 0
     time_total_s: float = 0.0  # of training, compilation apart
+
+    @classmethod
+    def after(cls, result: Result) -> "Lifetime":
+        """As the iteration of `result` left it."""
+        return cls(
+            training_iteration=result["training_iteration"],
+            num_env_steps=result["num_env_steps_sampled_lifetime"],
+            num_episodes=result["env_runners"]["num_episodes_lifetime"],
+            time_total_s=result["time_total_s"],
+        )
 
 
 def iteration_results(
@@ -56,13 +65,14 @@ def _result(algorithm: Algorithm, metrics: Metrics, seconds: float, lifetime: Li
         "time_total_s": lifetime.time_total_s,
         "done": False,
         "env_runners": {
-            **_episodes(algorithm, metrics.episodes.recent),
+            **episode_results(algorithm, metrics.episodes.recent),
             "num_episodes": finished,
             "num_episodes_lifetime": lifetime.num_episodes,
             "num_env_steps_sampled": steps,
             "num_env_steps_sampled_lifetime": lifetime.num_env_steps,
             "num_agent_steps_sampled": dict(zip(agents, metrics.agent_steps.tolist(), strict=True)),
-            "this_iteration": _episodes(algorithm, metrics.episodes.iteration),
+            "this_iteration": episode_results(algorithm, metrics.episodes.iteration),
+            **_histograms(metrics.episodes.histograms),
         },
         "learners": _learners(algorithm, metrics.learners),
         "timers": {"iteration": seconds},
@@ -70,7 +80,7 @@ def _result(algorithm: Algorithm, metrics: Metrics, seconds: float, lifetime: Li
     }
 
 
-def _episodes(algorithm: Algorithm, summary: Summary) -> Result:
+def episode_results(algorithm: Algorithm, summary: Summary) -> Result:
     """Of finished episodes; nothing before the first one."""
     count = int(summary.count)
     if count == 0:
@@ -93,6 +103,20 @@ def _episodes(algorithm: Algorithm, summary: Summary) -> Result:
             for key, value in _spread(name, spread, count).items()
         },
     }
+
+
+def _histograms(histograms: Mapping[str, Histogram]) -> Result:
+    """Of this iteration's steps; nothing where no callback gives values."""
+    stats = {
+        name: {
+            "mean": float(values.sum) / int(values.count),
+            "min": float(values.min),
+            "max": float(values.max),
+            "counts": values.counts.tolist(),
+        }
+        for name, values in histograms.items()
+    }
+    return {"hist_stats": stats} if stats else {}
 
 
 def _spread(name: str, spread: Spread, count: int) -> dict[str, float]:
@@ -133,29 +157,16 @@ def lookup(result: Mapping[str, Any], path: str) -> Any:
     return result
 
 
-def result_names(algorithm: Algorithm, metrics: Metrics) -> list[str]:
-    """Every path that a result of this run may have.
+def result_names(algorithm: Algorithm, metrics: Metrics, *, evaluated: bool = False) -> list[str]:
+    """Every path that a result of this run may have a number at.
 
     Args:
         metrics: the shapes of a chunk's metrics.
+        evaluated: whether some results hold an evaluation as well.
     """
     ones = jax.tree.map(lambda leaf: np.ones(leaf.shape, leaf.dtype), metrics)
-    return [name for name, _ in flatten(iteration_results(algorithm, ones, 1, 1.0, Lifetime())[0])]
-
-
-def check_stop(stop: Mapping[str, float], names: list[str]) -> None:
-    """Refuses criteria that no result has, or that are no numbers."""
-    for path, threshold in stop.items():
-        if path not in names:
-            raise unknown_name("stop criterion", path, names)
-        if isinstance(threshold, bool) or not isinstance(threshold, numbers.Real) or threshold != threshold:
-            raise UsageError(f"stop criterion {path}={threshold!r} must be a number")
-
-
-def met(stop: Mapping[str, float], result: Result) -> str | None:
-    """The first criterion that `result` has reached (value >= threshold), or None."""
-    for path, threshold in stop.items():
-        value = lookup(result, path)
-        if value is not None and value >= threshold:
-            return path
-    return None
+    result = iteration_results(algorithm, ones, 1, 1.0, Lifetime())[0]
+    if evaluated:
+        episodes = episode_results(algorithm, jax.tree.map(lambda leaf: leaf[0], ones.episodes.iteration))
+        result["evaluation"] = {"env_runners": {**episodes, "episode_return_std": 0.0, "episode_len_std": 0.0}}
+    return [name for name, value in flatten(result) if not isinstance(value, list)]

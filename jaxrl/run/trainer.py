@@ -1,34 +1,39 @@
-"""Training on the host's clock: chunks of about a second, with results, stop criteria and Ctrl-C between them."""
+"""Training on the host's clock: chunks of about a second, and everything that a user sees or keeps between them."""
 
 import dataclasses
 import math
-import os
-import signal
-import threading
 import time
 from collections.abc import Mapping
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import jax
 
 from jaxrl.core.env import strongly_typed
-from jaxrl.core.errors import UsageError
+from jaxrl.core.errors import UsageError, unknown_name
 from jaxrl.core.types import PyTree
+from jaxrl.loop.callbacks import resolve_callbacks
 from jaxrl.loop.runner import Runner
-from jaxrl.run.console import Progress
-from jaxrl.run.folder import create, new_run_folder
-from jaxrl.run.loggers import JsonLines
+from jaxrl.run import folder, resume
+from jaxrl.run.best import Best
+from jaxrl.run.callbacks import Hooks
+from jaxrl.run.console import Progress, device_name, evaluation_line
+from jaxrl.run.debug import find_nan
+from jaxrl.run.evaluate import Evaluation
+from jaxrl.run.health import Diverged, Watch, first_bad
+from jaxrl.run.interrupt import Interrupt
+from jaxrl.run.keeping import Keeping
+from jaxrl.run.policies import PolicyAccess, initial_weights
 from jaxrl.run.program import CAPACITY, Executable, program_of
-from jaxrl.run.results import Lifetime, Result, check_stop, iteration_results, met, result_names
+from jaxrl.run.recorder import Recorder, Snapshot
+from jaxrl.run.results import ITERATIONS, Lifetime, Result, iteration_results, result_names
+from jaxrl.run.settings import RunSettings
+from jaxrl.run.stopping import LIMITS, check_stop, last_iteration, met
 
 CHUNK_SECONDS = 1.0  # between two looks at the host: the live line, the logs, the stop criteria
-ITERATIONS = "training_iteration"
-LIFETIME_STEPS = ("num_env_steps_sampled_lifetime", "env_runners/num_env_steps_sampled_lifetime")
 
 
-class Trainer:
+class Trainer(PolicyAccess):
     """Trains what a configuration describes, as `make_train` does and with the same numbers for the same key.
 
     Args:
@@ -37,17 +42,25 @@ class Trainer:
             writes nothing.
         env_params: the environment's numbers, if not the configuration's.
         quiet: print nothing.
+        **run_settings: see `RunSettings`: checkpoints, evaluation, logs, pictures.
 
     Raises:
         UsageError: settings that cannot work, or a folder that exists or cannot be written; before any compiling.
     """
 
     def __init__(
-        self, config: Any, *, run_dir: str | Path | None = "auto", env_params: PyTree = None, quiet: bool = False
+        self,
+        config: Any,
+        *,
+        run_dir: str | Path | None = "auto",
+        env_params: PyTree = None,
+        quiet: bool = False,
+        _saved: resume.Saved | None = None,
+        **run_settings: Any,
     ):
         if not hasattr(config, "build"):
             raise UsageError(f"Trainer takes a configuration such as PPOConfig(env='arena'), not {config!r:.60}")
-        self.config = config
+        self.config, self.settings = config, RunSettings(**run_settings)
         setup = config.setup()
         self.program = program_of(config.static(), setup.env)
         self.algorithm = self.program.algorithm
@@ -56,134 +69,232 @@ class Trainer:
         self.executable: Executable | None = None
         self.lifetime = Lifetime()
         self.progress = Progress(quiet=quiet)
-        self.interrupted = False
+        self.interrupt = Interrupt(self.progress.say)
+        self.hooks = Hooks(self, resolve_callbacks(config.callbacks))
+        self.watch = Watch(config)
+        self.best = Best(self.settings.score_attribute)
+        self.evaluation = Evaluation(config, self.algorithm, self.settings)
         self.compile_seconds = 0.0
         self.last_result: Result | None = None
-        self.run_dir = None if run_dir is None else Path(run_dir)
-        if run_dir == "auto":
-            self.run_dir = new_run_folder(config.env_name, config.seed)
-        if self.run_dir is not None:
-            create(self.run_dir, config.to_dict())
-        self._logs = [] if self.run_dir is None else [JsonLines(self.run_dir / "metrics.jsonl")]
+        self._initial_weights = initial_weights(self.algorithm, self.settings.init_from)
         self._runner: Runner | None = None
         self._seconds_per_update: float | None = None
+        facts = resume.facts_of(config, self.algorithm, self.settings.to_dict())
+        if _saved is not None and _saved.checkpoint is not None:
+            self._take_up(_saved, facts)
+        self.run_dir = None if run_dir is None else Path(run_dir)
+        if run_dir == "auto":
+            self.run_dir = folder.new_run_folder(config.env_name, config.seed)
+        recorder = None if self.run_dir is None else self._open_folder(facts, _saved)
+        self.keeping = Keeping(recorder, self.settings, self.best, self.hooks, self.lifetime.training_iteration)
+
+    @classmethod
+    def from_checkpoint(
+        cls,
+        path: str | Path,
+        *,
+        checkpoint: str | int = "last",
+        config: Any = None,
+        run_dir: str | Path | None = "same",
+        quiet: bool = False,
+        **run_settings: Any,
+    ) -> "Trainer":
+        """A trainer that goes on, bit for bit, from where a run was when it saved.
+
+        Args:
+            path: a run's folder, or a checkpoint's.
+            checkpoint: "last", "best" or an iteration, where `path` is a run's folder.
+            config: in place of the saved one: more steps, other numbers; what makes other shapes is refused.
+            run_dir: "same" goes on in the run's folder, its logs cut back to the checkpoint, which must be the last
+                one; anything else as for `Trainer`.
+            **run_settings: changes to those that were saved.
+
+        Raises:
+            UsageError: no such checkpoint, a damaged one, or one that does not fit; what differs.
+        """
+        saved = resume.read_run(path, checkpoint)
+        run_dir = saved.folder_to_go_on_in() if run_dir == "same" else run_dir
+        config = folder.read_config(saved.facts) if config is None else config
+        settings = {**saved.facts["run_settings"], **run_settings}
+        return cls(config, run_dir=run_dir, quiet=quiet, _saved=saved, **settings)
 
     @property
     def runner(self) -> Runner:
         """The state of training; compiles and initialises when first asked for."""
         if self._runner is None:
             self._prepare({})
-            self._runner = self.executable.start(self._key(), self.hypers, self.env_params)
+            runner = self.executable.start(self._key(), self.hypers, self.env_params)
+            for policy, weights in self._initial_weights.items():
+                runner = self.algorithm.with_policy_weights(runner, policy, weights)
+            self._runner = runner
         return self._runner
 
     def train(self) -> Result:
         """One iteration; returns its result tree."""
+        self._prepare({})
         return self._advance(1, {})[-1]
 
     def fit(self, stop: Mapping[str, float] | None = None) -> Result | None:
         """Trains until a criterion holds, or Ctrl-C; returns the last iteration's result, None if there is none.
 
         Training ends in the very iteration that met the criterion: a chunk that ran past it is computed again up to
-        there, which gives the same numbers.
+        there, which gives the same numbers. However it ends, the state that it ended in is saved.
 
         Args:
-            stop: {path in the result tree: least value}, read for each iteration. Unless it limits the steps or the
-                iterations itself, the configuration's `total_env_steps` does.
+            stop: {path in the result tree: least value}, read for each iteration, beside the setting `stop`. Unless one
+                limits the steps or the iterations, the configuration's `total_env_steps` does.
+
+        Raises:
+            Diverged: a loss, a gradient or a parameter is not finite; `runner` is the last good state.
         """
-        stop = {path: least for path, least in (stop or {}).items() if least != math.inf}
-        if not set(stop) & {ITERATIONS, *LIFETIME_STEPS}:
+        stop = {**dict(self.settings.stop), **(stop or {})}
+        stop = {path: least for path, least in stop.items() if least != math.inf}
+        if not set(stop) & LIMITS:
             stop[ITERATIONS] = self.config.num_updates
         self._prepare(stop)
-        last = self._last_iteration(stop)
+        last = last_iteration(stop, self.algorithm.num_env_steps)
         if self.lifetime.training_iteration >= last:
             self.progress.say(f"nothing to do: {self.lifetime.training_iteration} of {last} iterations are trained")
-        with self._watched():
-            while not self.interrupted and self.lifetime.training_iteration < last:
-                results = self._advance(min(self._chunk_length(), last - self.lifetime.training_iteration), stop)
-                self.progress.show(results[-1], self._seconds_left(last))
-                if results[-1]["done"]:
-                    break
-        if self.interrupted:
-            self.progress.say("stopped by Ctrl-C; what has been learned is kept")
+            return self.last_result
+        try:
+            with self.interrupt.listening(), self.progress:
+                while not self.interrupt.heard and self.lifetime.training_iteration < last:
+                    results = self._advance(min(self._chunk_length(), last - self.lifetime.training_iteration), stop)
+                    self.progress.show(results[-1], self._seconds_left(last))
+                    if results[-1]["done"]:
+                        break
+        finally:
+            self.keeping.conclude(self._snapshot())
+            self.hooks.call("on_train_end", self.last_result)
+        if self.interrupt.heard:
+            self.progress.say("stopped; what has been learned is kept")
         return self.last_result
+
+    def evaluate(self) -> Result:
+        """Plays the `evaluation_duration` episodes of the evaluation's seed; {"env_runners": ...} as RLlib has it."""
+        evaluation = self.evaluation(self.runner, self.env_params)
+        self.hooks.call("on_evaluate_end", evaluation)
+        self.progress.say(evaluation_line(self.lifetime.training_iteration, evaluation["env_runners"]))
+        return evaluation
+
+    def save(self) -> Path | None:
+        """Writes a checkpoint of the state as it is; returns its folder, or None where nothing is written."""
+        return self.keeping.save(self._snapshot(), wait=True)
+
+    def stop(self) -> str | None:
+        """Writes what is still to be written and lets go of the run's folder; returns what could not be written."""
+        return self.keeping.close()
 
     def _key(self) -> jax.Array:
         return jax.random.key(self.config.seed, impl="threefry2x32")
+
+    def _take_up(self, saved: resume.Saved, facts: dict[str, Any]) -> None:
+        self._runner, self.hypers, self.env_params = resume.restore(
+            saved, facts, self.config, self.algorithm, self._key(), self.hypers, self.env_params
+        )
+        self.lifetime, self.last_result = saved.lifetime, saved.facts["result"]
+        self.hooks.set_state(saved.facts["callbacks"])
+        self.best.value = saved.best_value(self.best.attribute)
+        if warning := saved.other_versions():
+            self.progress.say(f"warning: {warning}")
+
+    def _open_folder(self, facts: dict[str, Any], saved: resume.Saved | None) -> Recorder:
+        goes_on = saved is not None and saved.run_dir == self.run_dir
+        lock = folder.lock(self.run_dir) if goes_on else folder.create(self.run_dir, facts)
+        if saved is not None and not goes_on:
+            resume.branch(saved, self.run_dir)
+        return Recorder(self.run_dir, lock, self.algorithm, self.settings, facts, self.progress.say, self.lifetime)
 
     def _prepare(self, stop: Mapping[str, float]) -> None:
         """Traces, checks the stop criteria, and compiles, each only if that was not done before."""
         begin = time.perf_counter()
         self.executable = self.program.executable(self._key(), self.hypers, self.env_params)
         traced = time.perf_counter() - begin
-        check_stop(stop, result_names(self.algorithm, self.executable.metrics))
-        if not self.executable.compiled:
+        if not self.hooks.has("on_train_result"):  # which may add what it likes
+            evaluated = self.settings.evaluation_interval is not None
+            names = result_names(self.algorithm, self.executable.metrics, evaluated=evaluated)
+            check_stop(stop, names)
+            if self.settings.score_attribute not in names:
+                raise unknown_name("checkpoint_score_attribute", self.settings.score_attribute, names)
+        if not (self.executable.compiled and (self._runner is not None or self.executable.can_start)):
             self.progress.say(f"compiling rollout and update in one program for {device_name()} ...")
-            compiled = self.executable.compile()
+            compiled = self.executable.compile(start=self._runner is None)
             self.compile_seconds += traced + compiled
             self.progress.say(f"compiled in {traced + compiled:.1f} s (tracing {traced:.1f} s)")
 
     def _advance(self, count: int, stop: Mapping[str, float]) -> list[Result]:
         """At most `count` iterations, fewer if one meets a criterion; their results, logged."""
-        before, lifetime = self.runner, dataclasses.replace(self.lifetime)
-        begin = time.perf_counter()
-        after, metrics = self.executable.chunk(before, self.hypers, self.env_params, count)
-        self._seconds_per_update = seconds = (time.perf_counter() - begin) / count
-        results = iteration_results(self.algorithm, metrics, count, seconds * count, lifetime)
-        ends = [i for i, result in enumerate(results, start=1) if met(stop, result)]
-        if ends:
-            if ends[0] < count:
-                after, _ = self.executable.chunk(before, self.hypers, self.env_params, ends[0])
-                lifetime = dataclasses.replace(self.lifetime)
-                results = iteration_results(self.algorithm, metrics, ends[0], seconds * ends[0], lifetime)
-            results[-1]["done"] = True
-        if self.lifetime.training_iteration == 0:
+        before, first, began = self._snapshot(), self._seconds_per_update is None, time.perf_counter()
+        after, metrics = self.executable.chunk(before.runner, self.hypers, self.env_params, count)
+        seconds = time.perf_counter() - began
+        self._seconds_per_update = seconds / count
+        results = iteration_results(self.algorithm, metrics, count, seconds, dataclasses.replace(self.lifetime))
+        bad = first_bad(results)
+        results = results[: bad[0] if bad else None]
+        if results and first:
             results[0]["timers"]["compile"] = self.compile_seconds
-        self._runner, self.lifetime, self.last_result = after, lifetime, results[-1]
-        for log in self._logs:
-            log.write(results)
+        results = self._up_to_the_end(results, stop, after if len(results) == count else None)
+        if 0 < len(results) < count:
+            after, _ = self.executable.chunk(before.runner, self.hypers, self.env_params, len(results))
+        if results:
+            self._commit(before, results, after)
+        if bad and not (results and results[-1]["done"]):
+            raise Diverged(self._explain(*bad))
         return results
 
-    def _last_iteration(self, stop: Mapping[str, float]) -> int:
-        """The iteration that training does not go beyond."""
-        limits = [stop.get(ITERATIONS, math.inf)]
-        limits += [stop.get(name, math.inf) / self.algorithm.num_env_steps for name in LIFETIME_STEPS]
-        return math.ceil(min(limits))
+    def _up_to_the_end(self, results: list[Result], stop: Mapping[str, float], last: Runner | None) -> list[Result]:
+        """The results up to the first that is the last one: by a criterion, or as a callback wants it.
+
+        Args:
+            last: the state after all of them, for evaluation; None if there is none to evaluate.
+        """
+        for i, result in enumerate(results):
+            is_last = i == len(results) - 1
+            if is_last and last is not None and self.evaluation.due(result[ITERATIONS]):
+                began = time.perf_counter()
+                result["evaluation"] = self.evaluation(last, self.env_params)
+                result["timers"]["evaluation"] = time.perf_counter() - began
+                self.hooks.call("on_evaluate_end", result["evaluation"])
+                self.progress.say(evaluation_line(result[ITERATIONS], result["evaluation"]["env_runners"]))
+            self.hooks.call("on_train_result", result)
+            result["done"] = bool(result["done"] or met(stop, result))
+            if result["done"]:
+                return results[: i + 1]
+        return results
+
+    def _commit(self, before: Snapshot, results: list[Result], after: Runner) -> None:
+        """Makes `after` the state of training, and sees to what is due: logs, warnings, checkpoints."""
+        self._runner, self.lifetime, self.last_result = after, Lifetime.after(results[-1]), results[-1]
+        for warning in self.watch.look(results):
+            self.progress.say(f"warning: {warning}")
+        self.keeping.chunk(before, results, self._snapshot())
+
+    def _snapshot(self) -> Snapshot:
+        arrays = self.runner, self.hypers, self.env_params
+        return Snapshot(*arrays, dataclasses.replace(self.lifetime), self.last_result, self.hooks.get_state())
+
+    def _explain(self, index: int, what: str) -> str:
+        """What a user hears of the first bad iteration, the one after the state at hand."""
+        good = self.lifetime.training_iteration
+        kept = "" if self.run_dir is None else f" in {self.run_dir}"
+        text = f"iteration {good + 1}: {what}; the state after iteration {good} is kept{kept}"
+        if not self.settings.debug:
+            return f"{text}; --debug names the operation"
+        self.progress.say("running the iteration again, uncompiled, to find the operation ...")
+        return f"{text}\n{find_nan(self.algorithm, self.runner, self.hypers, self.env_params)}"
 
     def _chunk_length(self) -> int:
-        """Iterations of about `CHUNK_SECONDS`; one by itself first, to see how long it takes."""
+        """Iterations of about `CHUNK_SECONDS`, but none past the next evaluation or checkpoint.
+
+        The first chunk is one iteration, to see how long it takes.
+        """
         if self._seconds_per_update is None:
             return 1
-        return max(1, min(CAPACITY, int(CHUNK_SECONDS / self._seconds_per_update)))
+        length = max(1, min(CAPACITY, int(CHUNK_SECONDS / self._seconds_per_update)))
+        for every in (self.settings.evaluation_interval, self.settings.checkpoint_frequency):
+            if every is not None:
+                length = min(length, every - self.lifetime.training_iteration % every)
+        return length
 
     def _seconds_left(self, last: int) -> float:
         return (last - self.lifetime.training_iteration) * self._seconds_per_update
-
-    @contextmanager
-    def _watched(self):
-        """Shows progress, and lets the first Ctrl-C end the chunk at hand instead of breaking it off."""
-        self.interrupted = False
-        in_main_thread = threading.current_thread() is threading.main_thread()
-        previous = signal.signal(signal.SIGINT, self._interrupt) if in_main_thread else None
-        self.progress.open()
-        try:
-            yield
-        finally:
-            self.progress.close()
-            if in_main_thread:
-                signal.signal(signal.SIGINT, previous)
-
-    def _interrupt(self, signum, frame) -> None:
-        if self.interrupted:
-            raise KeyboardInterrupt
-        self.interrupted = True
-        self.progress.say("Ctrl-C: stopping after the iterations at hand; once more stops at once")
-
-
-def device_name() -> str:
-    """Where programs run, as a person says it."""
-    device = jax.devices()[0]
-    return (
-        f"the CPU ({os.cpu_count()} cores)"
-        if device.platform == "cpu"
-        else f"{device.platform.upper()} ({device.device_kind})"
-    )

@@ -1,0 +1,6 @@
+"""The command lines, made from the settings' own declarations."""
+
+from jaxrl.cli.play import evaluate, render
+from jaxrl.cli.train import train_ppo
+
+__all__ = ["evaluate", "render", "train_ppo"]

@@ -1,0 +1,209 @@
+"""Flags from declared settings, and the values that their texts mean.
+
+Every value arrives as text and is read here, so that the settings' own checks speak, in one line.
+"""
+
+import dataclasses
+import json
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import tyro
+
+from jaxrl.core.errors import UsageError, unknown_name
+
+# Flags that take several values; all others take one.
+SEVERAL = {
+    "env_args": "NAME=VALUE ...",
+    "evaluation_env_args": "NAME=VALUE ...",
+    "stop": "RESULT=VALUE ...",
+    "per_policy": "POLICY.SETTING=VALUE ...",
+    "policies_to_train": "POLICY ...",
+    "init_from": "POLICY=RUN ...",
+    "callbacks": "MODULE:CLASS ...",
+    "loggers": "LOG ...",
+    "fcnet_hiddens": "SIZE ...",
+    "conv_filters": "FILTERS,KERNEL,STRIDE ...",
+    "lr": "NUMBER | STEP:NUMBER ...",
+    "entropy_coeff": "NUMBER | STEP:NUMBER ...",
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Flag:
+    """One flag of a command."""
+
+    help: str
+    default: Any  # as its setting has it; shown, not used
+
+
+def flags_of(settings: Any, leave_out: Sequence[str] = ()) -> dict[str, Flag]:
+    """A flag for every setting, `settings` an instance: its values are the defaults."""
+    fields = [field for field in dataclasses.fields(settings) if field.name not in leave_out]
+    return {field.name: Flag(field.metadata["help"], getattr(settings, field.name)) for field in fields}
+
+
+def given_flags(argv: Sequence[str], flags: Mapping[str, Any], positional: str | None = None) -> dict[str, list[str]]:
+    """The values after each flag that is there, by the setting's name; an unknown flag is refused.
+
+    Args:
+        flags: names, with the `Flag` of each; one whose default is True or False may stand alone, for True.
+        positional: the name of the one argument that has no flag, if there is such a one.
+    """
+    by_flag = {flag_name(name): name for name in flags}
+    given: dict[str, list[str]] = {}
+    current: list[str] | None = None
+    is_switch = False  # whether the current flag may stand alone
+    for word in argv:
+        flag, equals, value = word.partition("=")
+        flag = flag.replace("_", "-")
+        if word in ("-h", "--help"):
+            continue
+        if word.startswith("--"):
+            if flag not in by_flag:
+                raise unknown_name("flag", flag, by_flag)
+            current = given[by_flag[flag]] = [value] if equals else []
+            is_switch = isinstance(flags[by_flag[flag]].default, bool)
+        elif (
+            positional is not None
+            and positional not in given
+            and (current is None or (is_switch and word not in ("True", "False")))
+        ):
+            given[positional] = [word]
+        elif current is None:
+            raise UsageError(f"unexpected argument {word!r}; flags begin with --, for example --env {word}")
+        else:
+            current.append(word)
+    for name, values in given.items():
+        if not values and isinstance(flags[name].default, bool):
+            values.append("True")
+        if not values or (len(values) > 1 and name not in SEVERAL):
+            raise UsageError(f"{flag_name(name)} takes {'values' if name in SEVERAL else 'one value'}, not {values}")
+    return given
+
+
+def show_help(argv: Sequence[str], flags: Mapping[str, Flag], prog: str, description: str) -> None:
+    """Prints every flag with its default and ends the process, if `argv` asks for that."""
+    if not {"-h", "--help"} & set(argv):
+        return
+    fields = []
+    for name, flag in flags.items():
+        several, default = name in SEVERAL, shown(flag.default)
+        argument = tyro.conf.arg(name=name.rstrip("_"), help=flag.help, metavar=SEVERAL.get(name, "VALUE"))
+        kind = tuple[str, ...] if several else str
+        default = tuple(default.split()) if several else default
+        fields.append((name, Annotated[kind, argument], dataclasses.field(default=default)))
+    tyro.cli(dataclasses.make_dataclass("Flags", fields), args=["--help"], prog=prog, description=description)
+
+
+def find_modules_here() -> None:
+    """Lets `module:Class` name what lies in the folder that the command was called in, as `python -m` would."""
+    if os.getcwd() not in sys.path:
+        sys.path.append(os.getcwd())
+
+
+def shown(value: Any) -> str:
+    """A setting's value as its flag would be written."""
+    if isinstance(value, tuple) and value and isinstance(value[0], tuple):
+        if len(value[0]) == 3:  # conv_filters
+            return " ".join(",".join(map(str, layer)) for layer in value)
+        sign = ":" if isinstance(value[0][0], int | float) else "="
+        return " ".join(f"{key}{sign}{part}" for key, part in value)
+    if isinstance(value, tuple):
+        return " ".join(map(str, value))
+    return str(value)
+
+
+def flag_name(name: str) -> str:
+    """`lambda_` as `--lambda`."""
+    return f"--{name.rstrip('_').replace('_', '-')}"
+
+
+def setting_of(name: str, words: Sequence[str]) -> Any:
+    """A flag's words as the setting's value; whether it is allowed is the settings' to say."""
+    if name in ("env_args", "evaluation_env_args", "stop"):
+        return pairs(name, words)
+    if name == "init_from":
+        return pairs(name, words, read=str)
+    if name == "per_policy":
+        return _per_policy(words)
+    if name in ("lr", "entropy_coeff"):
+        return _schedule(name, words)
+    if name == "policies" and words[0] not in ("shared", "per-agent", "None"):
+        return _policy_file(words[0])
+    if name not in SEVERAL or (len(words) == 1 and words[0].startswith("[")):
+        return value_of(words[0])
+    if list(words) == ["None"]:
+        return () if name in ("callbacks", "loggers") else None
+    if name == "conv_filters":
+        return tuple(tuple(map(value_of, layer.split(","))) for layer in words)
+    return tuple(map(value_of, words))
+
+
+def value_of(text: str) -> Any:
+    """A number, True, False, None or a list in brackets if the text is one, else the text."""
+    if text.startswith("["):
+        try:
+            return json.loads(text)
+        except ValueError as error:
+            raise UsageError(f"{text!r} is no list such as [1,2] or [[1,2],[3,4]], without blanks: {error}") from None
+    plain = text.replace("_", "")
+    for read in (int, float):
+        try:
+            number = read(plain)
+        except ValueError:
+            continue
+        return (
+            int(number) if "e" in plain.lower() and "." not in plain and number % 1 == 0 else number
+        )  # 1e6 is a count
+    return {"True": True, "False": False, "None": None}.get(text, text)
+
+
+def pairs(name: str, words: Sequence[str], read: Callable[[str], Any] | None = None) -> dict[str, Any]:
+    """`height=6 width=8` as a dict."""
+    found = dict(word.partition("=")[::2] for word in words)
+    for key, value in found.items():
+        if not key or not value:
+            raise UsageError(f"{name} takes NAME=VALUE, not {key!r}")
+    return {key: (read or value_of)(value) for key, value in found.items()}
+
+
+def _per_policy(words: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """`pol1.lr=3e-4 pol2.lr=4e-4` by policy."""
+    settings: dict[str, dict[str, Any]] = {}
+    for path, value in pairs("per_policy", words, read=str).items():
+        policy, dot, name = path.partition(".")
+        if not dot:
+            raise UsageError(f"per_policy takes POLICY.SETTING=VALUE, not {path!r}")
+        several = name in SEVERAL and value[0] != "["
+        settings.setdefault(policy, {})[name] = (
+            setting_of(name, tuple(value.split(","))) if several else value_of(value)
+        )
+    return settings
+
+
+def _schedule(name: str, words: Sequence[str]) -> Any:
+    """`3e-4`, or `0:3e-4 1000000:0`."""
+    if len(words) == 1 and ":" not in words[0]:
+        return value_of(words[0])
+    if not all(word.count(":") == 1 for word in words):
+        raise UsageError(f"{name} takes one number, or a schedule STEP:NUMBER STEP:NUMBER ..., not {' '.join(words)!r}")
+    return tuple(tuple(map(value_of, word.split(":"))) for word in words)
+
+
+def _policy_file(path: str) -> dict[str, list[str]]:
+    """A JSON file {policy: [agents]}."""
+    try:
+        policies = json.loads(Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UsageError(
+            f"policies={path!r}: allowed are shared, per-agent, or a JSON file; {error.strerror}"
+        ) from None
+    except ValueError as error:
+        raise UsageError(f"policies file {path} is no JSON: {error}") from None
+    if not isinstance(policies, dict):
+        raise UsageError(f"policies file {path} must hold {{policy: [agents]}}")
+    return policies

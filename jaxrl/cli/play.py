@@ -1,0 +1,126 @@
+"""`scripts/evaluate.py` and `scripts/render.py`: a trained run's policies, played to be measured or looked at."""
+
+import dataclasses
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from jaxrl.cli.flags import find_modules_here, flags_of, given_flags, setting_of, show_help
+from jaxrl.core.errors import UsageError
+from jaxrl.core.settings import check_all, count, flag, number, setting
+from jaxrl.run import opened
+from jaxrl.run.episode_picture import check_episode_picture, picture_episode
+from jaxrl.run.results import Result
+
+
+def _seed(name: str, value: Any) -> None:
+    if value is not None:
+        count(0)(name, value)
+
+
+@dataclasses.dataclass(frozen=True)
+class EvaluateOptions:
+    """Flags of `evaluate.py`."""
+
+    episodes: int = setting(100, "whole episodes to play", count())
+    explore: bool = setting(False, "sample actions; False: the likeliest ones", flag)
+    checkpoint: Any = setting("last", "best, last, or an iteration")
+    seed: Any = setting(None, "of the episodes; None: the run's evaluation_seed", _seed)
+    env_args: Any = setting((), "arguments of the environment that differ from training's")
+
+
+@dataclasses.dataclass(frozen=True)
+class RenderOptions:
+    """Flags of `render.py`."""
+
+    out: str = setting("", "the file: .gif, .mp4 or .png (a strip); default: episode.gif in the run's folder")
+    episode: int = setting(0, "which episode of the seed", count(0))
+    explore: bool = setting(False, "sample actions; False: the likeliest ones", flag)
+    checkpoint: Any = setting("last", "best, last, or an iteration")
+    seed: Any = setting(None, "of the episodes; None: the run's evaluation_seed", _seed)
+    max_steps: int = setting(2000, "where an episode is cut", count())
+    fps: Any = setting(
+        None, "frames per second; None: some ten seconds in all", number(0, open_low=True, optional=True)
+    )
+    env_args: Any = setting((), "arguments of the environment that differ from training's")
+
+
+def evaluate(argv: Sequence[str] | None = None) -> None:
+    """Play whole episodes with the policies of a run: python scripts/evaluate.py RUN [flags]."""
+    _run("evaluate.py", evaluate.__doc__, EvaluateOptions(), argv, _evaluate)
+
+
+def render(argv: Sequence[str] | None = None) -> None:
+    """Play one episode with the policies of a run and write it as a picture: python scripts/render.py RUN [flags]."""
+    _run("render.py", render.__doc__, RenderOptions(), argv, _render)
+
+
+def _evaluate(run: str, options: EvaluateOptions) -> None:
+    settings = dataclasses.asdict(options)
+    print(report(opened.evaluate(run, **settings), run, options))
+
+
+def report(episodes: Result, run: str, options: EvaluateOptions) -> str:
+    """What an evaluation found, for people."""
+    chosen = "sampled" if options.explore else "likeliest"
+    lines = [f"{episodes['num_episodes']:,} episodes of {run} ({options.checkpoint}), {chosen} actions"]
+    for what, name in (("return", "episode_return"), ("length", "episode_len")):
+        mean, std, least, greatest = (episodes[f"{name}_{part}"] for part in ("mean", "std", "min", "max"))
+        lines.append(f"{what:<24} {mean:10.2f} +- {std:.2f}  (from {least:.2f} to {greatest:.2f})")
+    if len(episodes["agent_episode_returns_mean"]) > 1:
+        for agent, value in episodes["agent_episode_returns_mean"].items():
+            lines.append(f"{agent:<24} {value:10.2f}")
+    names = [name.removesuffix("_mean") for name in episodes["custom_metrics"] if name.endswith("_mean")]
+    for name in names:
+        mean, least, greatest = (episodes["custom_metrics"][f"{name}_{part}"] for part in ("mean", "min", "max"))
+        lines.append(f"{name:<24} {mean:10.2f}  (from {least:.2f} to {greatest:.2f})")
+    return "\n".join(lines)
+
+
+def _render(run: str, options: RenderOptions) -> None:
+    game = opened.open_run(run, options.checkpoint, env_args=options.env_args)
+    out = Path(options.out) if options.out else _folder_of(run) / "episode.gif"
+    check_episode_picture(out, game.algorithm.stage.env)
+    if not out.parent.is_dir():
+        raise UsageError(f"out={str(out)!r}: there is no folder {out.parent}")
+    replay = picture_episode(
+        out,
+        game.algorithm,
+        game.weights,
+        game.env_params,
+        seed=game.saved.facts["run_settings"]["evaluation_seed"] if options.seed is None else options.seed,
+        episode=options.episode,
+        explore=options.explore,
+        max_steps=options.max_steps,
+        fps=options.fps,
+    )
+    total = float(replay.rewards.sum())
+    print(f"{out}: {replay.num_steps} steps, return {total:.2f}, {replay.end}")
+
+
+def _folder_of(run: str) -> Path:
+    """The run's folder, also where a checkpoint in it was named."""
+    path = Path(run)
+    return path if (path / "config.json").exists() else path.parent.parent
+
+
+def _run(prog: str, description: str, defaults: Any, argv: Sequence[str] | None, play: Callable) -> None:
+    """Reads RUN and flags, and plays; mistakes end the process with one line."""
+    argv = list(sys.argv[1:] if argv is None else argv)
+    find_modules_here()
+    flags = flags_of(defaults)
+    try:
+        show_help(argv, flags, prog, description)
+        given = given_flags(argv, flags, positional="run")
+        if "run" not in given:
+            raise UsageError(f"name a run's folder: python scripts/{prog} runs/...")
+        run = given.pop("run")[0]
+        options = dataclasses.replace(defaults, **{name: setting_of(name, words) for name, words in given.items()})
+        check_all(options)
+        play(run, options)
+    except UsageError as error:
+        print(f"{prog}: {error}", file=sys.stderr)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        sys.exit(f"{prog}: stopped")

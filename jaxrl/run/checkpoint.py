@@ -1,0 +1,228 @@
+"""Checkpoints on disk: a folder each, written whole or not at all, and read only as it was written.
+
+    checkpoints/000120/arrays/           orbax: every array of the state, by its path in the tree
+                       checkpoint.json   everything else, with a digest of every file
+    checkpoints/best-000107/             the best state so far, with its score
+
+Nothing is pickled. A checkpoint is written under a name that no reader looks for and renamed at the end.
+"""
+
+import hashlib
+import json
+import os
+import re
+import shutil
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxrl.core.errors import UsageError
+from jaxrl.core.types import PyTree
+
+FORMAT = 1  # grows with every change that older code could not read
+FACTS, ARRAYS, UNFINISHED = "checkpoint.json", "arrays", ".unfinished-"
+NAME = re.compile(r"(best-)?(\d{6,})")
+
+
+class Checkpoint(NamedTuple):
+    """What was read back."""
+
+    path: Path
+    arrays: dict[str, np.ndarray]  # by their path in the tree, such as "runner.learners.0.params.policy.0.kernel"
+    facts: dict[str, Any]
+
+
+def write(folder: Path, tree: PyTree, facts: dict[str, Any], *, best: bool = False) -> Path:
+    """Writes a checkpoint of `facts["lifetime"]["training_iteration"]` into `folder`; returns its own folder.
+
+    Raises:
+        OSError, ValueError: it could not be written; nothing is left but an unfinished folder, which no reader sees.
+    """
+    name = f"{'best-' if best else ''}{facts['lifetime']['training_iteration']:06d}"
+    target, unfinished = folder / name, folder / (UNFINISHED + name)
+    shutil.rmtree(unfinished, ignore_errors=True)
+    unfinished.mkdir(parents=True)
+    arrays = named_arrays(tree)
+    _checkpointer().save((unfinished / ARRAYS).absolute(), arrays)
+    for mark in unfinished.rglob(
+        "commit_success.txt"
+    ):  # orbax's; ours is the new name, and this one holds the old path
+        mark.unlink()
+    facts = {"format": FORMAT, **facts, "arrays": sorted(arrays), "files": _digests(unfinished)}
+    (unfinished / FACTS).write_text(json.dumps({**facts, "digest": _digest(facts)}, indent=1) + "\n", encoding="utf-8")
+    remove(target)
+    os.replace(unfinished, target)
+    return target
+
+
+def read(path: Path) -> Checkpoint:
+    """The checkpoint at `path`, held against its digests.
+
+    Raises:
+        UsageError: no checkpoint, a newer format, or a damaged one, in one line that names the file.
+    """
+    facts = read_facts(path)
+    found = _digests(path)
+    for name, digest in facts["files"].items():
+        if name not in found:
+            raise UsageError(f"checkpoint {path} is damaged: {name} is missing")
+        if found[name] != digest:
+            raise UsageError(f"checkpoint {path} is damaged: {name} is not as it was written")
+    restore = _checkpointer().restore
+    shapes = dict.fromkeys(facts["arrays"], 0)
+    arrays = restore((path / ARRAYS).absolute(), restore_args=jax.tree.map(lambda _: _as_numpy(), shapes))
+    return Checkpoint(path, arrays, facts)
+
+
+def read_facts(path: Path) -> dict[str, Any]:
+    """The `checkpoint.json` of a checkpoint, if nobody changed it."""
+    try:
+        facts = json.loads((path / FACTS).read_text(encoding="utf-8"))
+        digest = facts.pop("digest")
+    except FileNotFoundError:
+        what = "is damaged: it has no checkpoint.json" if path.is_dir() else "does not exist"
+        raise UsageError(f"checkpoint {path} {what}") from None
+    except (ValueError, KeyError, AttributeError):
+        raise UsageError(f"checkpoint {path} is damaged: {FACTS} is no checkpoint's") from None
+    except OSError as error:
+        raise UsageError(f"checkpoint {path} cannot be read: {error.strerror or error}") from None
+    if facts.get("format", 0) > FORMAT:
+        raise UsageError(
+            f"checkpoint {path} has format {facts['format']}; this jaxrl reads up to {FORMAT}: it is of a newer version"
+        )
+    if digest != _digest(facts):
+        raise UsageError(f"checkpoint {path} is damaged: {FACTS} was changed after it was written")
+    return facts
+
+
+def named_arrays(tree: PyTree) -> dict[str, np.ndarray]:
+    """The tree's arrays by their paths; keys as their words, and none of size zero, which orbax refuses."""
+    leaves = {_name(path): _words(leaf) for path, leaf in jax.tree_util.tree_leaves_with_path(tree)}
+    return {name: leaf for name, leaf in leaves.items() if leaf.size}
+
+
+def filled(template: PyTree, arrays: dict[str, np.ndarray], prefix: str, what: str) -> PyTree:
+    """`template`, a tree of arrays or their shapes, with the arrays that were saved under `prefix`.
+
+    Raises:
+        UsageError: they do not fit; the first difference, with both shapes.
+    """
+    saved = {name: array for name, array in arrays.items() if name.startswith(f"{prefix}.")}
+
+    def fill(path, leaf):
+        name = ".".join(filter(None, (prefix, _name(path))))
+        is_key = jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+        shape = jax.eval_shape(jax.random.key_data, leaf) if is_key else leaf
+        if not shape.size:
+            return jnp.zeros(shape.shape, shape.dtype)
+        if name not in saved:
+            raise UsageError(f"{what} does not fit: it has no {name}, here {_form(shape)}")
+        if (saved[name].shape, saved[name].dtype) != (shape.shape, shape.dtype):
+            raise UsageError(f"{what} does not fit: {name} is {_form(saved[name])} there and {_form(shape)} here")
+        value = jnp.asarray(saved.pop(name))
+        return jax.random.wrap_key_data(value, impl=_key_impl(leaf)) if is_key else value
+
+    tree = jax.tree_util.tree_map_with_path(fill, template)
+    if saved:
+        name, array = next(iter(saved.items()))
+        raise UsageError(f"{what} does not fit: {name}, {_form(array)} there, is nothing here")
+    return tree
+
+
+def iterations(folder: Path, *, best: bool = False) -> dict[int, Path]:
+    """The finished checkpoints in a folder of such, oldest first; the best ones or the others."""
+    names = {path: NAME.fullmatch(path.name) for path in folder.iterdir()} if folder.is_dir() else {}
+    found = {int(match[2]): path for path, match in names.items() if match and (match[1] is not None) == best}
+    return dict(sorted(found.items()))
+
+
+def find(path: Path, which: str | int = "last") -> Path:
+    """The folder of a checkpoint.
+
+    Args:
+        path: of a checkpoint itself, or of a run's folder.
+        which: "last", "best", or an iteration.
+    """
+    if (path / FACTS).exists() or NAME.fullmatch(path.name):
+        return path
+    if not path.is_dir():
+        raise UsageError(f"run folder {path} does not exist")
+    regular, best = (iterations(path / "checkpoints", best=kind) for kind in (False, True))
+    if which == "best":
+        # Before any state was scored the newest is the best that is known.
+        candidates = best or regular
+    elif which == "last":
+        candidates = regular or best
+    else:
+        candidates = {i: found for i, found in {**best, **regular}.items() if str(which) == str(i)}
+    if not candidates:
+        there = ", ".join(map(str, sorted({*regular, *best}))) or "none"
+        raise UsageError(f"run {path} has no checkpoint {which!r}; allowed are best, last, or an iteration of: {there}")
+    return candidates[max(candidates)]
+
+
+def prune(folder: Path, keep: int) -> None:
+    """Removes all but the newest `keep` and the newest best one, and what a kill left unfinished."""
+    for path in (*list(iterations(folder).values())[:-keep], *list(iterations(folder, best=True).values())[:-1]):
+        remove(path)
+    clean(folder)
+
+
+def clean(folder: Path) -> None:
+    """Removes what a kill left unfinished."""
+    for path in folder.glob(f"{UNFINISHED}*"):
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def remove(path: Path) -> None:
+    """Removes a checkpoint: at once for every reader, then file by file."""
+    if path.exists():
+        gone = path.with_name(f"{UNFINISHED}removed-{path.name}")
+        shutil.rmtree(gone, ignore_errors=True)
+        os.replace(path, gone)
+        shutil.rmtree(gone, ignore_errors=True)
+
+
+def _checkpointer() -> Any:
+    import orbax.checkpoint as ocp
+
+    return ocp.Checkpointer(ocp.PyTreeCheckpointHandler())
+
+
+def _as_numpy() -> Any:
+    import orbax.checkpoint as ocp
+
+    return ocp.RestoreArgs(restore_type=np.ndarray)
+
+
+def _name(path: tuple) -> str:
+    return jax.tree_util.keystr(path, simple=True, separator=".")
+
+
+def _words(leaf: Any) -> np.ndarray:
+    is_key = isinstance(leaf, jax.Array) and jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+    return np.asarray(jax.random.key_data(leaf) if is_key else leaf)
+
+
+def _key_impl(leaf: Any) -> Any:
+    """The kind of random keys that an array, or only its shape, is of."""
+    found = []
+    jax.eval_shape(lambda key: found.append(jax.random.key_impl(key)), leaf)
+    return found[0]
+
+
+def _form(array: Any) -> str:
+    return f"{np.dtype(array.dtype).name}{list(array.shape)}"
+
+
+def _digests(path: Path) -> dict[str, str]:
+    """The SHA-256 of every file below `path` but checkpoint.json."""
+    files = sorted(file for file in path.rglob("*") if file.is_file() and file != path / FACTS)
+    return {file.relative_to(path).as_posix(): hashlib.sha256(file.read_bytes()).hexdigest() for file in files}
+
+
+def _digest(facts: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()

@@ -1,0 +1,171 @@
+"""Whole episodes with frozen policies, exactly as many as asked: a program of its own.
+
+Episode i of a seed has keys of its own, whichever episodes are played beside it, and of every environment just the
+first episode counts: so neither the batch nor an episode's length decides what is counted.
+"""
+
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import struct
+
+from jaxrl.core.env import restart, strongly_typed
+from jaxrl.core.errors import UsageError
+from jaxrl.core.types import Key, PyTree
+from jaxrl.loop.episodes import Episodes, no_episodes, summarise
+from jaxrl.loop.rollout import Stage, Worlds, follow, open_worlds, take_turn
+from jaxrl.loop.runner import Algorithm, Runner
+from jaxrl.models.player import Weights
+from jaxrl.run.results import Result, episode_results
+
+EVALUATION = 0x6576616C  # folded into the seed's key: evaluation never shares numbers with training
+AT_ONCE = 128  # episodes side by side, at most
+STEPS_PER_CALL = 1000  # between two looks at the host: Ctrl-C is heard there
+MAX_STEPS = 10_000_000  # of one episode; more means that the environment has no clock
+
+
+class Playing(struct.PyTreeNode):
+    """E episodes under way."""
+
+    worlds: Worlds  # [E]
+    index: jax.Array  # i32[E]  the episodes' numbers
+    num_steps: jax.Array  # i32[]
+    over: jax.Array  # bool[E]
+    finished: Episodes  # [E]  as they ended
+
+
+def evaluate(
+    algorithm: Algorithm,
+    weights: tuple[Weights, ...],
+    env_params: PyTree = None,
+    *,
+    episodes: int = 10,
+    explore: bool = False,
+    seed: int = 0,
+) -> Result:
+    """Plays `episodes` whole episodes.
+
+    Args:
+        weights: of every policy, by group, [N, ...].
+        env_params: default: the algorithm's.
+        explore: whether actions are sampled; else each is its distribution's mode.
+
+    Returns:
+        RLlib's tree as under `env_runners`, with `episode_return_std` and `episode_len_std` (of the episodes, ddof 0).
+    """
+    params = strongly_typed(algorithm.env_params if env_params is None else env_params)
+    together = min(episodes, AT_ONCE)
+    batches = []
+    for first in range(0, episodes, together):
+        finished = _play_batch(algorithm.stage, explore, weights, params, seed, first + np.arange(together))
+        count = min(together, episodes - first)  # of the last batch what is beyond is dropped
+        batches.append(jax.tree.map(lambda leaf, count=count: np.asarray(leaf)[:count], finished))
+    played = jax.tree.map(lambda *leaves: np.concatenate(leaves), *batches)
+    summary = jax.tree.map(np.asarray, summarise(played, jnp.ones(episodes, bool)))
+    returns, lengths = played.returns.sum(axis=-1), played.length
+    return {
+        **episode_results(algorithm, summary),
+        "episode_return_std": float(returns.std()),
+        "episode_len_std": float(lengths.std()),
+        "num_episodes": episodes,
+        "num_env_steps_sampled": int(lengths.sum()),
+    }
+
+
+def episode_keys(seed: int) -> tuple[Key, Key]:
+    """(reset_key, play_key) of a seed's episodes.
+
+    Episode i is reset with fold_in(reset_key, i). Its step t has the keys of `step_keys`: first the environment's, then
+    one for the reset that may follow, then each agent's.
+    """
+    return tuple(jax.random.split(jax.random.fold_in(jax.random.key(seed, impl="threefry2x32"), EVALUATION)))
+
+
+def step_keys(stage: Stage, play_key: Key, index: jax.Array, step: jax.Array) -> Key:
+    """The keys [2 + M_all] of a step of episode `index`."""
+    key = jax.random.fold_in(jax.random.fold_in(play_key, index), step)
+    return jax.random.split(key, 2 + len(stage.grouping.agents))
+
+
+class Evaluation:
+    """The evaluation that a run's settings ask for, over its own environment or one with some other arguments.
+
+    Raises:
+        UsageError: other arguments for an environment that is no name, or such as change agents or spaces.
+    """
+
+    def __init__(self, config: Any, algorithm: Algorithm, settings: Any):
+        self.settings, self.algorithm = settings, algorithm
+        self.other = dict(settings.evaluation_env_args)
+        if self.other:
+            self.algorithm = with_arguments(config, self.other, algorithm)
+
+    def due(self, iteration: int) -> bool:
+        interval = self.settings.evaluation_interval
+        return interval is not None and iteration % interval == 0
+
+    def __call__(self, runner: Runner, env_params: PyTree) -> Result:
+        """{"env_runners": ...} of the policies in `runner`; `env_params` count where the environment is training's."""
+        played = evaluate(
+            self.algorithm,
+            tuple(learner.weights for learner in runner.learners),
+            self.algorithm.env_params if self.other else env_params,
+            episodes=self.settings.evaluation_duration,
+            explore=self.settings.evaluation_explore,
+            seed=self.settings.evaluation_seed,
+        )
+        return {"env_runners": played}
+
+
+def with_arguments(config: Any, env_args: dict[str, Any], ours: Algorithm) -> Algorithm:
+    """The algorithm over the configuration's environment made with some other arguments."""
+    if not isinstance(config.env, str):
+        raise UsageError(f"env_args={env_args} need an environment by name; {config.env_name} is made already")
+    others = config.replace(env_args={**dict(config.env_args), **env_args}).build()
+    if others.grouping != ours.grouping:
+        raise UsageError(f"env_args={env_args} change the agents or their spaces: the policies were trained for others")
+    return others
+
+
+def _play_batch(stage: Stage, explore: bool, weights: tuple, env_params: PyTree, seed: int, index: Any) -> Episodes:
+    keys = episode_keys(seed)
+    playing = _start(stage, keys[0], jnp.asarray(index, jnp.int32), env_params)
+    while not bool(jnp.all(playing.over)):
+        if int(playing.num_steps) > MAX_STEPS:
+            raise UsageError(f"evaluation: an episode of {stage.env.name} did not end within {MAX_STEPS:,} steps")
+        playing = _go_on(stage, explore, weights, env_params, keys[1], playing)
+    return playing.finished
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _start(stage: Stage, key: Key, index: jax.Array, env_params: PyTree) -> Playing:
+    worlds = open_worlds(stage, key, index, env_params)
+    finished = no_episodes(len(stage.grouping.agents), (*stage.metrics, *stage.custom_metrics), len(index))
+    return Playing(worlds, index, jnp.int32(0), jnp.zeros(index.shape, bool), finished)
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1))
+def _go_on(stage: Stage, explore: bool, weights: tuple, env_params: PyTree, key: Key, playing: Playing) -> Playing:
+    """Plays on until all episodes are over, `STEPS_PER_CALL` steps at most."""
+    last = playing.num_steps + STEPS_PER_CALL
+
+    def goes_on(playing):
+        return ~jnp.all(playing.over) & (playing.num_steps < last)
+
+    def step(playing):
+        keys = jax.vmap(lambda i: step_keys(stage, key, i, playing.num_steps))(playing.index)
+        acted, raw = take_turn(stage, weights, playing.worlds, keys[:, 0], keys[:, 2:], env_params, explore=explore)
+        worlds, reached, _ = follow(stage, playing.worlds, acted, raw, keys[:, 1], env_params)
+        first_end = raw.over & ~playing.over
+        return Playing(
+            worlds=worlds,
+            index=playing.index,
+            num_steps=playing.num_steps + 1,
+            over=playing.over | raw.over,
+            finished=jax.vmap(restart)(first_end, reached, playing.finished),
+        )
+
+    return jax.lax.while_loop(goes_on, step, playing)

@@ -1,0 +1,35 @@
+"""Ctrl-C and a polite kill, heard between two chunks instead of breaking one off."""
+
+import signal
+import threading
+from collections.abc import Callable
+from contextlib import contextmanager
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM)  # the second is what job schedulers send before they kill
+
+
+class Interrupt:
+    """Whether the user asked to stop."""
+
+    def __init__(self, say: Callable[[str], None]):
+        self.say = say
+        self.heard = False
+
+    @contextmanager
+    def listening(self):
+        """Within, the first signal is noted and the second one breaks off at once; elsewhere they do as always."""
+        self.heard = False
+        in_main_thread = threading.current_thread() is threading.main_thread()
+        previous = {number: signal.signal(number, self._hear) for number in SIGNALS} if in_main_thread else {}
+        try:
+            yield
+        finally:
+            for number, handler in previous.items():
+                signal.signal(number, handler)
+
+    def _hear(self, number, frame) -> None:
+        if self.heard:
+            raise KeyboardInterrupt
+        self.heard = True
+        name = "Ctrl-C" if number == signal.SIGINT else "SIGTERM"
+        self.say(f"{name}: stopping after the iterations at hand; once more stops at once")

@@ -1,0 +1,69 @@
+"""What is kept of a run, and when: checkpoints by the clock and by count, the best state, the pictures at the end."""
+
+import time
+from pathlib import Path
+
+from jaxrl.run.best import Best
+from jaxrl.run.callbacks import Hooks
+from jaxrl.run.recorder import Recorder, Snapshot
+from jaxrl.run.results import Result
+from jaxrl.run.settings import RunSettings
+
+
+class Keeping:
+    """Decides what the recorder writes; without a recorder, of a run with no folder, nothing."""
+
+    def __init__(self, recorder: Recorder | None, settings: RunSettings, best: Best, hooks: Hooks, iteration: int):
+        self.recorder, self.settings, self.best, self.hooks = recorder, settings, best, hooks
+        self.saved_at, self.saved_iteration = time.monotonic(), iteration
+
+    def chunk(self, before: Snapshot, results: list[Result], now: Snapshot) -> None:
+        """After a chunk from the state `before` to `now`: logs, and a checkpoint if one is due."""
+        if self.recorder is None:
+            return
+        self.best.look(before, results, now)
+        self.recorder.record(results)
+        every, interval = self.settings.checkpoint_frequency, self.settings.checkpoint_interval_s
+        by_count = every is not None and now.lifetime.training_iteration % every == 0
+        if by_count or (interval is not None and time.monotonic() - self.saved_at >= interval):
+            self.save(now)
+        self._tell_written()
+
+    def save(self, now: Snapshot, *, wait: bool = False) -> Path | None:
+        """Has a checkpoint written, and the best one if there is a new one; with `wait` returns its folder."""
+        if self.recorder is None:
+            return None
+        self.recorder.save(now)
+        best = self.best.take()
+        if best is not None:
+            self.recorder.save(best[0], score=best[1])
+        self.saved_at, self.saved_iteration = time.monotonic(), now.lifetime.training_iteration
+        if wait:
+            self.recorder.wait()
+        return self._tell_written()
+
+    def conclude(self, now: Snapshot) -> None:
+        """At the end of training: the last checkpoint, then the pictures; returns when all is written."""
+        if self.recorder is None or now.result is None:
+            return
+        if self.settings.checkpoint_at_end and now.lifetime.training_iteration > self.saved_iteration:
+            self.save(now)
+        self.recorder.finish(now)
+        self._tell_written()
+
+    def close(self) -> str | None:
+        """Writes what is still to be written and lets go of the folder; returns why the last checkpoint is missing."""
+        if self.recorder is None:
+            return None
+        recorder, self.recorder = self.recorder, None
+        recorder.close()
+        return recorder.failed
+
+    def _tell_written(self) -> Path | None:
+        """Tells the callbacks of the checkpoints that were written meanwhile; returns the newest but the best ones."""
+        newest = None
+        while self.recorder.written:
+            path = self.recorder.written.popleft()
+            newest = newest if path.name.startswith("best") else path
+            self.hooks.call("on_checkpoint", path)
+        return newest

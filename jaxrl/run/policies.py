@@ -1,0 +1,82 @@
+"""The policies of a trainer, one by one: acting with them, reading and replacing their weights."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from jaxrl.core.errors import UsageError, unknown_name
+from jaxrl.core.types import AgentId, PolicyId
+from jaxrl.loop.runner import Algorithm
+from jaxrl.models.player import Weights
+from jaxrl.run import checkpoint
+from jaxrl.run.policy import Policy, read_checkpoint, weights_shape
+
+
+class PolicyAccess:
+    """What a trainer with an `algorithm` and a `runner` lets its user do with single policies."""
+
+    def get_policy(self, policy: PolicyId) -> Policy:
+        """A policy as it is now; training on does not change it."""
+        group, _ = self.algorithm.grouping.locate(policy)
+        weights = self.algorithm.policy_weights(self.runner, policy)
+        return Policy(self.algorithm.players[group], weights, name=policy)
+
+    def compute_actions(self, observations: Mapping[AgentId, Any], *, explore: bool = False) -> dict[AgentId, Any]:
+        """What each agent's policy does: {agent: action}, or batches of both."""
+        owner = {
+            agent: policy
+            for group in self.algorithm.grouping.groups
+            for policy, agents in zip(group.policies, group.agents, strict=True)
+            for agent in agents
+        }
+        actions, acting = {}, {}
+        for agent, observation in observations.items():
+            if agent not in owner:
+                raise unknown_name("agent", agent, owner)
+            policy = acting.setdefault(owner[agent], self.get_policy(owner[agent]))
+            self._num_draws = getattr(self, "_num_draws", 0) + 1
+            key = jax.random.fold_in(jax.random.key(self.config.seed, impl="threefry2x32"), self._num_draws)
+            actions[agent] = policy.act(observation, explore=explore, key=key)
+        return actions
+
+    def get_weights(self) -> dict[PolicyId, Weights]:
+        """Every policy's weights as NumPy arrays."""
+        policies = self.algorithm.grouping.policies
+        return {
+            policy: jax.tree.map(np.asarray, self.algorithm.policy_weights(self.runner, policy)) for policy in policies
+        }
+
+    def set_weights(self, weights: Mapping[PolicyId, Weights]) -> None:
+        """Replaces some policies' weights; their optimisers' states stay."""
+        runner = self.runner
+        for policy, new in weights.items():
+            _check_alike(policy, self.algorithm.policy_weights(runner, policy), new)
+            runner = self.algorithm.with_policy_weights(runner, policy, new)
+        self._runner = runner
+
+
+def initial_weights(algorithm: Algorithm, init_from: Any) -> dict[PolicyId, Weights]:
+    """Weights for the policies in `init_from`, {policy: path} or {policy: path#policy there}, read and checked."""
+    weights = {}
+    for policy, source in dict(init_from).items():
+        path, _, theirs = str(source).partition("#")
+        theirs = theirs or policy
+        group, _ = algorithm.grouping.locate(policy)
+        saved = read_checkpoint(Path(path))
+        if theirs not in saved.facts["policies"]:
+            raise unknown_name("policy", theirs, saved.facts["policies"], f"in {saved.path}")
+        what = f"policy {theirs!r} of checkpoint {saved.path}"
+        shape = weights_shape(algorithm.players[group])
+        weights[policy] = checkpoint.filled(shape, saved.arrays, f"weights.{theirs}", what)
+    return weights
+
+
+def _check_alike(policy: PolicyId, old: Weights, new: Weights) -> None:
+    if jax.tree.structure(old) != jax.tree.structure(new):
+        raise UsageError(f"weights of policy {policy!r} have another structure than those of `get_weights`")
+    for before, after in zip(jax.tree.leaves(old), jax.tree.leaves(new), strict=True):
+        if before.shape != np.shape(after):
+            raise UsageError(f"weights of policy {policy!r}: {list(np.shape(after))} where {list(before.shape)} belong")

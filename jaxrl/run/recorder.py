@@ -1,0 +1,187 @@
+"""What a run leaves in its folder, written off the training thread: logs, checkpoints, curves.
+
+One thread does it all in order, so that a checkpoint never becomes visible before the logs of its iterations are with
+the operating system. What fails is said, and training goes on.
+"""
+
+import json
+import time
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from filelock import FileLock
+
+from jaxrl.core.types import PyTree
+from jaxrl.loop.runner import Algorithm, Runner
+from jaxrl.run import checkpoint
+from jaxrl.run.curves import Curves
+from jaxrl.run.episode_picture import picture_episode
+from jaxrl.run.lines import dumped
+from jaxrl.run.loggers import Logs
+from jaxrl.run.results import Lifetime, Result
+from jaxrl.run.settings import RunSettings
+
+CHECKPOINTS, EPISODE = "checkpoints", "episode.gif"
+WAITING = 16  # jobs that may wait; a slow disk then slows training down rather than filling the memory
+DRAW_SECONDS = 60.0
+
+
+class Snapshot(NamedTuple):
+    """All of a run between two chunks. Its arrays are never written to, so keeping one costs nothing but memory."""
+
+    runner: Runner
+    hypers: PyTree
+    env_params: PyTree
+    lifetime: Lifetime
+    result: Result | None  # of its last iteration
+    callbacks: list[Any]  # the host callbacks' own states
+
+
+class Recorder:
+    """Writes into a run's folder.
+
+    Args:
+        folder: which exists.
+        lock: that this process holds it by.
+        facts: what every checkpoint says beside its state.
+        say: says one line to the user.
+        lifetime: where the run stands; what the logs hold beyond it goes.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        lock: FileLock,
+        algorithm: Algorithm,
+        settings: RunSettings,
+        facts: dict[str, Any],
+        say: Callable[[str], None],
+        lifetime: Lifetime,
+    ):
+        self.folder, self.lock, self.algorithm, self.facts, self.say = folder, lock, algorithm, facts, say
+        self.settings = settings
+        self.written: deque[Path] = deque()  # checkpoints that nobody has been told of
+        self.failed: str | None = None  # why the newest checkpoint could not be written
+        self.checkpoint_seconds: list[float] = []  # that each one took, on the recorder's own thread
+        self.logs = Logs(
+            settings.loggers,
+            folder,
+            config=facts["config"],
+            warn=say,
+            iteration=lifetime.training_iteration,
+            env_steps=lifetime.num_env_steps,
+        )
+        self.curves = Curves.from_jsonl(folder / "metrics.jsonl") if settings.pictures else None
+        self._drawn = time.monotonic()
+        self._worker = ThreadPoolExecutor(1, thread_name_prefix="jaxrl-recorder")
+        self._jobs: deque[Future] = deque()
+        checkpoint.clean(folder / CHECKPOINTS)
+
+    def record(self, results: list[Result]) -> None:
+        """Logs a chunk's results, and now and then draws their curves."""
+        self._submit(self._record, results)
+
+    def save(self, snapshot: Snapshot, *, score: dict[str, Any] | None = None) -> None:
+        """Writes a checkpoint, as the best one if it comes with a score {"metric", "value"}."""
+        self._submit(self._save, snapshot, score)
+
+    def finish(self, snapshot: Snapshot) -> None:
+        """Draws the curves, and an episode of the policies as they are now; returns when all is written."""
+        if self.settings.pictures:
+            self._submit(self._draw)
+            self._submit(self._play, snapshot)
+        self.wait()
+
+    def wait(self) -> None:
+        """Until all that was asked for is done."""
+        while self._jobs:
+            self._jobs.popleft().result()
+
+    def close(self) -> None:
+        self.wait()
+        self._worker.shutdown()
+        self.logs.close()
+        self.lock.release()
+
+    def _submit(self, job: Callable[..., None], *arguments: Any) -> None:
+        while len(self._jobs) >= WAITING or (self._jobs and self._jobs[0].done()):
+            self._jobs.popleft().result()
+        self._jobs.append(self._worker.submit(job, *arguments))
+
+    def _record(self, results: list[Result]) -> None:
+        self.logs.write(results)
+        if self.curves is not None:
+            self.curves.add(results)
+            if time.monotonic() - self._drawn >= DRAW_SECONDS:
+                self._draw()
+
+    def _draw(self) -> None:
+        if self.curves is None:
+            return
+        try:
+            self.curves.draw(
+                self.folder / "curves.png",
+                title=self.facts["env_name"],
+                kl_target=self.facts["config"].get("kl_target"),
+            )
+        except OSError as error:
+            self.curves = None
+            self.say(f"curves.png could not be written ({error.strerror or error}); it is left out from now on")
+        self._drawn = time.monotonic()
+
+    def _play(self, snapshot: Snapshot) -> None:
+        if hasattr(self.algorithm.stage.env, "render"):
+            self.say(f"drawing {EPISODE} ...")
+            weights = tuple(learner.weights for learner in snapshot.runner.learners)
+            try:
+                picture_episode(self.folder / EPISODE, self.algorithm, weights, snapshot.env_params)
+            except Exception as error:  # a user's own `render` may raise anything; the run itself is not to suffer
+                self.say(f"{EPISODE} could not be written: {error}".splitlines()[0])
+
+    def _save(self, snapshot: Snapshot, score: dict[str, Any] | None) -> None:
+        begin = time.perf_counter()
+        facts = {
+            **self.facts,
+            "lifetime": asdict(snapshot.lifetime),
+            "result": json.loads(dumped(snapshot.result)),
+            "callbacks": snapshot.callbacks,
+            "score": score,
+        }
+        try:
+            self.logs.flush()
+            folder = self.folder / CHECKPOINTS
+            path = checkpoint.write(folder, state_tree(self.algorithm, snapshot), facts, best=score is not None)
+            checkpoint.prune(folder, self.settings.keep)
+        except Exception as error:  # orbax raises errors of many kinds for a full disk
+            reason = str(getattr(error, "strerror", None) or error).splitlines()[0]
+            iteration = snapshot.lifetime.training_iteration
+            self.failed = (
+                f"the checkpoint of iteration {iteration} could not be written to {self.folder}: {reason:.200}"
+            )
+            self.say(f"{self.failed}; the older ones are as they were")
+            return
+        self.failed = None
+        self.written.append(path)
+        self.checkpoint_seconds.append(time.perf_counter() - begin)
+
+
+def state_tree(algorithm: Algorithm, snapshot: Snapshot) -> PyTree:
+    """The arrays of a checkpoint: the whole state, and every policy's weights by its name, to be played by itself."""
+    runner = jax.tree.map(_on_host, snapshot.runner)
+    policies = algorithm.grouping.policies
+    return {
+        "runner": runner,
+        "hypers": snapshot.hypers,
+        "env_params": snapshot.env_params,
+        "weights": {policy: algorithm.policy_weights(runner, policy) for policy in policies},
+    }
+
+
+def _on_host(leaf: jax.Array) -> Any:
+    return leaf if jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key) else np.asarray(leaf)

@@ -1,0 +1,76 @@
+"""How a run is kept and watched, whatever the algorithm: checkpoints, evaluation, logs, pictures."""
+
+import dataclasses
+from typing import Any
+
+from jaxrl.core.errors import UsageError
+from jaxrl.core.settings import check_all, checked, count, flag, freeze, names, number, pairs, setting
+from jaxrl.run.loggers import check_logs
+
+
+def _optional_count(name: str, value: Any) -> None:
+    if value is not None:
+        count()(name, value)
+
+
+def _text(name: str, value: Any) -> None:
+    if value is not None and not isinstance(value, str):
+        raise UsageError(f"{name}={value!r} must be a path in the result tree, or None")
+
+
+def _logs(name: str, value: Any) -> None:
+    names(name, value)
+    check_logs(value)
+
+
+@checked
+@dataclasses.dataclass(frozen=True)
+class RunSettings:
+    """Settings of a `Trainer` beside its configuration; none of them changes what is learned."""
+
+    stop: Any = setting(
+        (), "what ends training before its steps do: {path in the result tree: least value}", pairs("{path: value}")
+    )
+    checkpoint_interval_s: float | None = setting(
+        60.0, "seconds of training between two checkpoints; None: none by the clock", number(0, optional=True)
+    )
+    checkpoint_frequency: int | None = setting(None, "iterations between two checkpoints; None: none", _optional_count)
+    checkpoint_at_end: bool = setting(True, "whether the state that training ends in is kept", flag)
+    keep: int = setting(3, "how many checkpoints are kept, newest first; the best one besides", count())
+    checkpoint_score_attribute: str | None = setting(
+        None, "the result that decides which checkpoint is best; None: the evaluation's return, else training's", _text
+    )
+    evaluation_interval: int | None = setting(None, "iterations between two evaluations; None: none", _optional_count)
+    evaluation_duration: int = setting(10, "whole episodes of one evaluation", count())
+    evaluation_explore: bool = setting(False, "whether evaluation samples its actions; False: the likeliest", flag)
+    evaluation_env_args: Any = setting(
+        (), "arguments of the environment that differ in evaluation", pairs("{name: value}")
+    )
+    evaluation_seed: int = setting(0, "the evaluation's own random seed; each one plays the same episodes", count(0))
+    loggers: Any = setting(("jsonl", "csv", "tensorboard"), "what is logged to: jsonl, csv, tensorboard, wandb", _logs)
+    pictures: bool = setting(True, "whether the run's folder gets curves.png and episode.gif", flag)
+    init_from: Any = setting(
+        (), "policies that begin with another run's weights: {policy: path, or path#policy}", pairs("{policy: path}")
+    )
+    debug: bool = setting(
+        False, "when a number is not finite, run that iteration again, uncompiled, and name the operation", flag
+    )
+
+    def __post_init__(self):
+        for field in dataclasses.fields(self):
+            object.__setattr__(self, field.name, freeze(getattr(self, field.name)))
+        if isinstance(self.loggers, str):
+            object.__setattr__(self, "loggers", (self.loggers,))
+        object.__setattr__(self, "loggers", self.loggers or ())
+        check_all(self)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values by name."""
+        values = dataclasses.asdict(self)
+        return {**values, **{name: dict(values[name]) for name in ("stop", "evaluation_env_args", "init_from")}}
+
+    @property
+    def score_attribute(self) -> str:
+        """The result that decides which checkpoint is best."""
+        evaluated = "evaluation/" if self.evaluation_interval is not None else ""
+        return self.checkpoint_score_attribute or f"{evaluated}env_runners/episode_return_mean"

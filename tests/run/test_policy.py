@@ -1,0 +1,160 @@
+"""A policy by itself: the same actions as the trainer's, from NumPy to NumPy, with clear refusals."""
+
+import subprocess
+import sys
+
+import jax
+import numpy as np
+import pytest
+
+from jaxrl import PPOConfig, UsageError, load_policy
+from jaxrl.run.policies import initial_weights
+from tests.core.environments import Corridor
+
+OBSERVATIONS = np.random.default_rng(0).integers(0, 16, (50, 2))
+
+
+@pytest.fixture
+def trained(start):
+    trainer = start()
+    trainer.fit({"training_iteration": 3})
+    return trainer
+
+
+def test_a_loaded_policy_acts_as_the_trainers(trained):
+    for agent, name in (("agent1", "pol1"), ("agent2", "pol2")):
+        loaded, ours = load_policy(trained.run_dir, name), trained.get_policy(name)
+        np.testing.assert_array_equal(loaded.act(OBSERVATIONS), ours.act(OBSERVATIONS))
+        np.testing.assert_array_equal(loaded.act(OBSERVATIONS), trained.compute_actions({agent: OBSERVATIONS})[agent])
+        np.testing.assert_array_equal(loaded.value(OBSERVATIONS), ours.value(OBSERVATIONS))
+        jax.tree.map(np.testing.assert_array_equal, loaded.params, trained.get_weights()[name].params)
+
+
+def test_a_batch_and_its_rows_one_by_one_get_the_same_actions(trained):
+    policy = trained.get_policy("pol1")
+    np.testing.assert_array_equal(policy.act(OBSERVATIONS), [policy.act(row) for row in OBSERVATIONS])
+    assert policy.act(OBSERVATIONS.reshape(5, 10, 2)).shape == (5, 10)
+    assert policy.act([3, 4]).shape == ()
+
+
+def test_the_greedy_action_is_the_likeliest_and_exploring_draws_from_the_distribution(trained):
+    policy = trained.get_policy("pol1")
+    logits = policy.distribution([3, 4]).logits
+    assert policy.act([3, 4]) == logits.argmax()
+    draws = policy.act(np.tile([3, 4], (20_000, 1)), explore=True)
+    shares = np.bincount(draws, minlength=4) / len(draws)
+    expected = np.exp(logits) / np.exp(logits).sum()
+    np.testing.assert_allclose(shares, expected, atol=0.02)  # six standard errors
+    assert not np.array_equal(policy.act(OBSERVATIONS, explore=True), policy.act(OBSERVATIONS, explore=True))
+    key = jax.random.key(7)
+    drawn = [policy.act(OBSERVATIONS, explore=True, key=key) for _ in range(2)]
+    np.testing.assert_array_equal(*drawn)
+
+
+def test_training_on_does_not_change_a_policy_taken_out_of_it(trained):
+    policy = trained.get_policy("pol1")
+    before = policy.value(OBSERVATIONS)
+    trained.train()
+    np.testing.assert_array_equal(policy.value(OBSERVATIONS), before)
+    assert not np.array_equal(trained.get_policy("pol1").value(OBSERVATIONS), before)
+
+
+@pytest.mark.parametrize(
+    ("act", "message"),
+    [
+        (lambda path: load_policy(path, "pol3"), "unknown policy 'pol3'"),
+        (lambda path: load_policy(path), "holds 2 policies; name one of them: pol1, pol2"),
+        (lambda path: load_policy(path / "nowhere", "pol1"), "nowhere does not exist"),
+        (lambda path: load_policy(path, "pol1", checkpoint=77), "no checkpoint 77; allowed are best, last"),
+        (lambda path: load_policy(path, "pol1").act([1, 2, 3]), r"takes observations of shape \[2\].* not \[3\]"),
+        (lambda path: load_policy(path, "pol1").act([0.5, 2.0]), "takes observations of int32, not float64"),
+    ],
+)
+def test_what_cannot_be_is_refused(trained, act, message):
+    with pytest.raises(UsageError, match=message):
+        act(trained.run_dir)
+
+
+def test_a_fresh_process_loads_a_policy_with_no_environment_and_acts(trained):
+    code = (
+        "import sys, jaxrl\n"
+        f"policy = jaxrl.load_policy({str(trained.run_dir)!r}, 'pol2')\n"
+        "print(policy.act([3, 4]), policy.value([3, 4]))\n"
+        "assert 'envs' not in sys.modules and 'matplotlib' not in sys.modules\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    policy = trained.get_policy("pol2")
+    action, value = done.stdout.split()
+    assert (int(action), float(value)) == (policy.act([3, 4]), pytest.approx(float(policy.value([3, 4])), rel=1e-4))
+
+
+def test_weights_are_read_and_set_by_policy_and_the_optimiser_stays(trained, start, tmp_path):
+    other = start(run_dir=tmp_path / "other")
+    other.train()
+    moments = other.runner.learners[0].opt_state
+    before = other.get_weights()
+    other.set_weights({"pol2": trained.get_weights()["pol1"]})
+    after = other.get_weights()
+    jax.tree.map(np.testing.assert_array_equal, after["pol2"], trained.get_weights()["pol1"])
+    jax.tree.map(np.testing.assert_array_equal, after["pol1"], before["pol1"])
+    jax.tree.map(np.testing.assert_array_equal, other.runner.learners[0].opt_state, moments)
+    with pytest.raises(UsageError, match=r"weights of policy 'pol1': \[3\] where"):
+        other.set_weights({"pol1": jax.tree.map(lambda leaf: np.zeros(3), before["pol1"])})
+    with pytest.raises(UsageError, match="unknown policy 'pol9'"):
+        other.set_weights({"pol9": before["pol1"]})
+
+
+def test_one_policy_of_many_begins_with_anothers_weights_and_may_stay_frozen(trained, small, start, tmp_path):
+    """pol2 plays what pol1 had learned, and stays so; pol1 begins as it would have anyway."""
+    source = f"{trained.run_dir}#pol1"
+    config = small.replace(policies_to_train=["pol1"])
+    trainer = start(config, run_dir=tmp_path / "next", init_from={"pol2": source})
+    plain = start(config, run_dir=tmp_path / "plain")
+    jax.tree.map(np.testing.assert_array_equal, trainer.get_weights()["pol2"], trained.get_weights()["pol1"])
+    jax.tree.map(np.testing.assert_array_equal, trainer.get_weights()["pol1"], plain.get_weights()["pol1"])
+    trainer.fit({"training_iteration": 2})
+    jax.tree.map(np.testing.assert_array_equal, trainer.get_weights()["pol2"], trained.get_weights()["pol1"])
+
+
+def test_init_from_refuses_other_shapes_and_unknown_policies_before_compiling(trained, small):
+    algorithm = small.build()
+    with pytest.raises(UsageError, match="unknown policy 'pol7'"):
+        initial_weights(algorithm, {"pol7": str(trained.run_dir)})
+    with pytest.raises(UsageError, match=r"unknown policy 'pol7'.*in .*000003"):
+        initial_weights(algorithm, {"pol1": f"{trained.run_dir}#pol7"})
+    with pytest.raises(UsageError, match=r"does not fit: weights\.pol1\.params"):
+        initial_weights(small.replace(fcnet_hiddens=(16,)).build(), {"pol1": str(trained.run_dir)})
+
+
+def test_continuous_actions_come_in_the_environments_units_with_the_filter_that_was_trained(start):
+    config = PPOConfig(
+        env="gymnax:Pendulum-v1",
+        num_envs=4,
+        rollout_length=16,
+        minibatch_size=32,
+        num_epochs=1,
+        fcnet_hiddens=(8,),
+        observation_filter="MeanStdFilter",
+        total_env_steps=640,
+    )
+    trainer = start(config)
+    trainer.fit({"training_iteration": 2})
+    policy = load_policy(trainer.run_dir)
+    obs = np.random.default_rng(0).normal(size=(9, 3))
+    actions = policy.act(obs)
+    assert actions.shape == (9, 1)
+    low, high = policy.action_space.low, policy.action_space.high
+    normal = np.clip(policy.distribution(obs).mean, -1, 1)
+    np.testing.assert_allclose(actions, low + (normal + 1) / 2 * (np.subtract(high, low)), rtol=1e-5)
+    assert float(policy.weights.filter.count) == 2 * 64
+
+
+def test_a_checkpoint_of_an_environment_given_as_an_object_still_gives_its_policies(start, small, tmp_path):
+    config = small.replace(env=Corridor(), env_args=(), policies=None)
+    trainer = start(config)
+    trainer.fit({"training_iteration": 1})
+    with pytest.raises(UsageError, match="env was an object"):
+        load_policy(tmp_path / "run")
+    policy = load_policy(tmp_path / "run", config=config)
+    assert policy.act([1.0, 0.0]) == trainer.get_policy("default_policy").act([1.0, 0.0])

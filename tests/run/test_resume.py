@@ -1,0 +1,182 @@
+"""Exact resume: training N and then N more is training 2N, in every array, every log and every count."""
+
+import csv
+import json
+
+import jax
+import numpy as np
+import pytest
+
+from jaxrl import PPOConfig, Trainer, UsageError
+from jaxrl.run.checkpoint import named_arrays
+from jaxrl.run.results import flatten
+
+CARTPOLE = PPOConfig(
+    env="cartpole",
+    num_envs=4,
+    rollout_length=16,
+    minibatch_size=32,
+    num_epochs=2,
+    fcnet_hiddens=(8,),
+    lr=[[0, 1e-3], [2000, 1e-4]],
+    observation_filter="MeanStdFilter",
+    total_env_steps=64 * 40,
+)
+TIMES = ("time_this_iter_s", "time_total_s", "timers/", "perf/")
+
+
+def assert_equal_to_the_bit(one, other):
+    ours, theirs = named_arrays(one), named_arrays(other)
+    assert list(ours) == list(theirs)
+    for name, array in ours.items():
+        np.testing.assert_array_equal(array, theirs[name], err_msg=name, strict=True)
+
+
+def lines_of(folder):
+    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+
+
+def without_times(result):
+    return {name: value for name, value in flatten(result) if not name.startswith(TIMES)}
+
+
+@pytest.mark.parametrize("which", ["arena", "cartpole"])
+def test_training_on_after_a_stop_gives_every_array_of_uninterrupted_training(which, small, start, resume, tmp_path):
+    config = {"arena": small, "cartpole": CARTPOLE}[which]
+    whole = start(config, tmp_path / "whole")
+    whole.fit({"training_iteration": 14})
+    half = start(config)
+    half.fit({"training_iteration": 7})
+    half.stop()
+    rest = resume()
+    assert rest.lifetime.training_iteration == 7
+    rest.fit({"training_iteration": 14})
+    assert_equal_to_the_bit(rest.runner, whole.runner)
+    ours, theirs = lines_of(tmp_path / "run"), lines_of(tmp_path / "whole")
+    assert [line["training_iteration"] for line in ours] == list(range(1, 15))
+    assert [without_times(line) for line in ours if not line["done"]] == [
+        without_times(line) for i, line in enumerate(theirs, start=1) if i not in (7, 14)
+    ]
+    with (tmp_path / "run" / "progress.csv").open() as file:
+        assert [row["training_iteration"] for row in csv.DictReader(file)] == [str(i) for i in range(1, 15)]
+
+
+def test_what_was_logged_after_the_checkpoint_is_computed_and_logged_again(start, resume, tmp_path):
+    trainer = start(checkpoint_frequency=4, checkpoint_at_end=False)
+    trainer.fit({"training_iteration": 6})
+    trainer.stop()
+    before = lines_of(tmp_path / "run")
+    with (tmp_path / "run" / "metrics.jsonl").open("a") as file:
+        file.write('{"training_iteration": 7, "env_run')  # what a kill may leave
+    rest = resume()
+    assert rest.lifetime.training_iteration == 4
+    assert [line["training_iteration"] for line in lines_of(tmp_path / "run")] == [1, 2, 3, 4]
+    rest.fit({"training_iteration": 6})
+    assert [without_times(line) for line in lines_of(tmp_path / "run")] == [without_times(line) for line in before]
+
+
+def test_a_run_killed_before_its_first_checkpoint_begins_anew_in_its_folder(start, resume, tmp_path):
+    trainer = start(checkpoint_at_end=False)
+    trainer.fit({"training_iteration": 3})
+    trainer.stop()
+    again = resume()
+    assert again.lifetime.training_iteration == 0
+    assert lines_of(tmp_path / "run") == []
+    again.fit({"training_iteration": 3})
+    assert_equal_to_the_bit(again.runner, trainer.runner)
+
+
+def test_a_resumed_run_goes_on_to_its_own_end_and_beyond_it_with_more_steps(small, start, resume):
+    trainer = start()
+    trainer.fit({"training_iteration": 3})
+    trainer.stop()
+    rest = resume()
+    assert rest.fit()["training_iteration"] == 40
+    rest.stop()
+    more = resume(config=small.replace(total_env_steps=64 * 42))
+    assert more.fit()["training_iteration"] == 42
+
+
+def test_numbers_may_change_on_resuming_and_those_set_by_hand_stay(small, start, resume):
+    trainer = start()
+    trainer.hypers = small.hypers(lr=5e-3)
+    trainer.fit({"training_iteration": 2})
+    trainer.stop()
+    kept = resume()
+    assert float(kept.hypers["pol1"].lr[0, 1]) == pytest.approx(5e-3)
+    kept.stop()
+    changed = resume(config=small.replace(lr=2e-3))
+    assert changed.train()["learners"]["pol1"]["default_optimizer_learning_rate"] == pytest.approx(2e-3)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"env": "cartpole", "env_args": ()}, "env_name 'arena' there and 'cartpole' here"),
+        ({"fcnet_hiddens": (16,)}, r"runner\.learners\.0\.params.*float32\[.*\] there and float32\[.*\] here"),
+        ({"num_envs": 8, "rollout_length": 8}, r"int32\[4, 2\] there and int32\[8, 2\] here|\[.*4.*\] there"),
+        ({"env_args": {"height": 5, "width": 4}}, "observation_space of policy 'pol1' is"),
+        ({"policies": "shared"}, r"policies \['pol1', 'pol2'\] there and \['default_policy'\] here"),
+        ({"observation_filter": None, "vf_share_layers": True}, "does not fit"),
+    ],
+)
+def test_a_checkpoint_that_does_not_fit_is_refused_with_what_differs(small, start, resume, tmp_path, changes, message):
+    trainer = start()
+    trainer.fit({"training_iteration": 2})
+    trainer.stop()
+    before = sorted((path, path.stat().st_mtime_ns) for path in (tmp_path / "run").rglob("*") if path.is_file())
+    with pytest.raises(UsageError, match=message):
+        resume(config=small.replace(**changes))
+    assert before == sorted((path, path.stat().st_mtime_ns) for path in (tmp_path / "run").rglob("*") if path.is_file())
+
+
+def test_an_older_checkpoint_goes_on_in_a_folder_of_its_own(start, resume, tmp_path):
+    trainer = start(checkpoint_frequency=2)
+    trainer.fit({"training_iteration": 6})
+    trainer.stop()
+    with pytest.raises(UsageError, match="is not the last one of its run: give a new --run-dir"):
+        resume(checkpoint=4)
+    branch = resume(checkpoint=4, run_dir=tmp_path / "branch")
+    branch.fit({"training_iteration": 5})
+    assert [line["training_iteration"] for line in lines_of(tmp_path / "branch")] == [1, 2, 3, 4, 5]
+    assert len(lines_of(tmp_path / "run")) == 6
+
+
+def test_a_folder_in_use_is_refused(start, resume):
+    trainer = start()
+    trainer.fit({"training_iteration": 1})
+    with pytest.raises(UsageError, match="is in use by another trainer"):
+        resume()
+
+
+def test_what_no_file_holds_is_asked_for_again(small, start, resume, tmp_path):
+    import optax
+
+    config = small.replace(optimizer=optax.sgd)
+    trainer = start(config)
+    trainer.fit({"training_iteration": 1})
+    trainer.stop()
+    with pytest.raises(UsageError, match=r"optimizer was an object.*pass the configuration again"):
+        resume()
+    assert resume(config=config).fit({"training_iteration": 2})["training_iteration"] == 2
+
+
+def test_a_mapping_function_is_saved_as_what_it_answered(small, start, resume):
+    trainer = start(small.replace(policies=lambda agent: f"of {agent}"))
+    trainer.fit({"training_iteration": 1})
+    trainer.stop()
+    assert set(resume().get_weights()) == {"of agent1", "of agent2"}
+
+
+def test_the_environment_numbers_in_use_are_saved(small, tmp_path):
+    from jaxrl import make
+
+    _, params = make("arena", height=4, width=4, max_steps_in_episode=7)
+    settings = {"quiet": True, "pictures": False, "loggers": ("jsonl",)}
+    trainer = Trainer(small, run_dir=tmp_path / "run", env_params=params, **settings)
+    trainer.fit({"training_iteration": 1})
+    trainer.stop()
+    again = Trainer.from_checkpoint(tmp_path / "run", quiet=True)
+    assert again.train()["env_runners"]["episode_len_mean"] == 7
+    assert jax.tree.map(int, again.env_params) == params
+    again.stop()
