@@ -78,7 +78,7 @@ def test_policies_come_from_a_json_file(tmp_path):
         ("--evaluation-interval often", "evaluation_interval='often' must be an integer"),
         ("--stop episode_return_mean", "stop takes NAME=VALUE, not 'episode_return_mean'"),
         ("--callbacks scripts.arena_callbacks:Arena", "unknown callbacks class 'Arena'"),
-        ("--resume nowhere", "run folder nowhere does not exist"),
+        ("--resume nowhere", "nowhere does not exist"),
     ],
 )
 def test_a_mistake_is_refused_in_one_line(line, message):

@@ -26,7 +26,11 @@ class Best:
         after_it = self.attribute.startswith("evaluation/")
         snapshot, result = (after, results[-1]) if after_it else (before, results[0])
         value = lookup(result, self.attribute)
-        if value is not None and value > self.value and snapshot.result is not None:
+        try:
+            value = float(value)
+        except (TypeError, ValueError):  # there is none yet, or a callback reports something else by that name
+            return
+        if value > self.value and snapshot.result is not None:
             self.value = value
             self._unsaved = snapshot, {"metric": self.attribute, "value": value}
 

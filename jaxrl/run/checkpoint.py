@@ -23,7 +23,8 @@ from jaxrl.core.errors import UsageError
 from jaxrl.core.types import PyTree
 
 FORMAT = 1  # grows with every change that older code could not read
-FACTS, ARRAYS, UNFINISHED = "checkpoint.json", "arrays", ".unfinished-"
+CHECKPOINTS = "checkpoints"  # of a run's folder
+FACTS, ARRAYS, UNFINISHED, REPLACED = "checkpoint.json", "arrays", ".unfinished-", ".replaced-"
 NAME = re.compile(r"(best-)?(\d{6,})")
 
 
@@ -53,8 +54,11 @@ def write(folder: Path, tree: PyTree, facts: dict[str, Any], *, best: bool = Fal
         mark.unlink()
     facts = {"format": FORMAT, **facts, "arrays": sorted(arrays), "files": _digests(unfinished)}
     (unfinished / FACTS).write_text(json.dumps({**facts, "digest": _digest(facts)}, indent=1) + "\n", encoding="utf-8")
-    remove(target)
+    replaced = target.with_name(REPLACED + name)
+    if target.exists():
+        os.replace(target, replaced)  # a kill between these two: `clean` brings it back
     os.replace(unfinished, target)
+    shutil.rmtree(replaced, ignore_errors=True)
     return target
 
 
@@ -65,7 +69,10 @@ def read(path: Path) -> Checkpoint:
         UsageError: no checkpoint, a newer format, or a damaged one, in one line that names the file.
     """
     facts = read_facts(path)
-    found = _digests(path)
+    try:
+        found = _digests(path)
+    except OSError as error:
+        raise UsageError(f"checkpoint {path} cannot be read: {error.strerror or error}") from None
     for name, digest in facts["files"].items():
         if name not in found:
             raise UsageError(f"checkpoint {path} is damaged: {name} is missing")
@@ -81,15 +88,15 @@ def read_facts(path: Path) -> dict[str, Any]:
     """The `checkpoint.json` of a checkpoint, if nobody changed it."""
     try:
         facts = json.loads((path / FACTS).read_text(encoding="utf-8"))
-        digest = facts.pop("digest")
+        digest, newer = facts.pop("digest"), facts["format"] > FORMAT
     except FileNotFoundError:
         what = "is damaged: it has no checkpoint.json" if path.is_dir() else "does not exist"
         raise UsageError(f"checkpoint {path} {what}") from None
-    except (ValueError, KeyError, AttributeError):
+    except (ValueError, KeyError, AttributeError, TypeError):
         raise UsageError(f"checkpoint {path} is damaged: {FACTS} is no checkpoint's") from None
     except OSError as error:
         raise UsageError(f"checkpoint {path} cannot be read: {error.strerror or error}") from None
-    if facts.get("format", 0) > FORMAT:
+    if newer:
         raise UsageError(
             f"checkpoint {path} has format {facts['format']}; this jaxrl reads up to {FORMAT}: it is of a newer version"
         )
@@ -104,8 +111,13 @@ def named_arrays(tree: PyTree) -> dict[str, np.ndarray]:
     return {name: leaf for name, leaf in leaves.items() if leaf.size}
 
 
-def filled(template: PyTree, arrays: dict[str, np.ndarray], prefix: str, what: str) -> PyTree:
+def filled(
+    template: PyTree, arrays: dict[str, np.ndarray], prefix: str, what: str, *, others_allowed: bool = False
+) -> PyTree:
     """`template`, a tree of arrays or their shapes, with the arrays that were saved under `prefix`.
+
+    Args:
+        others_allowed: whether more than these may have been saved under it.
 
     Raises:
         UsageError: they do not fit; the first difference, with both shapes.
@@ -126,7 +138,7 @@ def filled(template: PyTree, arrays: dict[str, np.ndarray], prefix: str, what: s
         return jax.random.wrap_key_data(value, impl=_key_impl(leaf)) if is_key else value
 
     tree = jax.tree_util.tree_map_with_path(fill, template)
-    if saved:
+    if saved and not others_allowed:
         name, array = next(iter(saved.items()))
         raise UsageError(f"{what} does not fit: {name}, {_form(array)} there, is nothing here")
     return tree
@@ -150,7 +162,7 @@ def find(path: Path, which: str | int = "last") -> Path:
         return path
     if not path.is_dir():
         raise UsageError(f"run folder {path} does not exist")
-    regular, best = (iterations(path / "checkpoints", best=kind) for kind in (False, True))
+    regular, best = (iterations(path / CHECKPOINTS, best=kind) for kind in (False, True))
     if which == "best":
         # Before any state was scored the newest is the best that is known.
         candidates = best or regular
@@ -172,7 +184,11 @@ def prune(folder: Path, keep: int) -> None:
 
 
 def clean(folder: Path) -> None:
-    """Removes what a kill left unfinished."""
+    """Removes what a kill left unfinished, and brings back what was to be replaced and is not yet."""
+    for path in folder.glob(f"{REPLACED}*"):
+        if not (target := path.with_name(path.name.removeprefix(REPLACED))).exists():
+            os.replace(path, target)
+        shutil.rmtree(path, ignore_errors=True)
     for path in folder.glob(f"{UNFINISHED}*"):
         shutil.rmtree(path, ignore_errors=True)
 

@@ -23,8 +23,8 @@ from jaxrl.run.results import Result, episode_results
 
 EVALUATION = 0x6576616C  # folded into the seed's key: evaluation never shares numbers with training
 AT_ONCE = 128  # episodes side by side, at most
-STEPS_PER_CALL = 1000  # between two looks at the host: Ctrl-C is heard there
-MAX_STEPS = 10_000_000  # of one episode; more means that the environment has no clock
+STEPS_PER_CALL = 1000  # between two looks at the host: a Ctrl-C that breaks off is heard there
+MAX_STEPS = 1_000_000  # of one episode; more means that the environment has no clock
 
 
 class Playing(struct.PyTreeNode):

@@ -7,6 +7,7 @@ import platform
 import shutil
 import subprocess
 import time
+from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -27,11 +28,12 @@ def new_run_folder(env_name: str, seed: int, root: str | Path = "runs") -> Path:
     return next(path for path in candidates if not path.exists())
 
 
-def create(path: Path, facts: dict[str, Any]) -> FileLock:
-    """Makes the folder with config.json and metadata.json in it, both or none, and locks it.
+def create(path: Path, facts: dict[str, Any], fill: Callable[[Path], None] = lambda path: None) -> FileLock:
+    """Makes the folder with config.json and metadata.json in it, all or nothing, and locks it.
 
     Args:
         facts: what `config_facts` gave, and more.
+        fill: puts more into it before it has its name.
 
     Raises:
         UsageError: it exists already, or cannot be written.
@@ -44,6 +46,7 @@ def create(path: Path, facts: dict[str, Any]) -> FileLock:
         unfinished.mkdir(parents=True)
         _write_json(unfinished / CONFIG, facts["config"])
         _write_json(unfinished / METADATA, {**metadata(), **{k: v for k, v in facts.items() if k != "config"}})
+        fill(unfinished)
         os.rename(unfinished, path)
     except FileExistsError:
         raise UsageError(f"run folder {path} exists already; choose another --run-dir, or --resume {path}") from None
@@ -63,8 +66,8 @@ def lock(path: Path) -> FileLock:
         held.acquire()
     except Timeout:
         raise UsageError(f"run folder {path} is in use by another trainer; stop that one first") from None
-    except OSError as error:
-        raise UsageError(f"run folder {path} cannot be written: {error.strerror or error}") from None
+    except (OSError, NotImplementedError) as error:  # the second: a file system without locks
+        raise UsageError(f"run folder {path} cannot be written: {getattr(error, 'strerror', None) or error}") from None
     return held
 
 

@@ -15,12 +15,14 @@ class Keeping:
 
     def __init__(self, recorder: Recorder | None, settings: RunSettings, best: Best, hooks: Hooks, iteration: int):
         self.recorder, self.settings, self.best, self.hooks = recorder, settings, best, hooks
-        self.saved_at, self.saved_iteration = time.monotonic(), iteration
+        self.saved_at, self.saved_iteration, self.concluded = time.monotonic(), iteration, iteration
 
     def chunk(self, before: Snapshot, results: list[Result], now: Snapshot) -> None:
         """After a chunk from the state `before` to `now`: logs, and a checkpoint if one is due."""
         if self.recorder is None:
             return
+        results = [_copied(result) for result in results]  # the caller's own are the caller's to change
+        now = now._replace(result=results[-1])
         self.best.look(before, results, now)
         self.recorder.record(results)
         every, interval = self.settings.checkpoint_frequency, self.settings.checkpoint_interval_s
@@ -34,27 +36,35 @@ class Keeping:
         if self.recorder is None:
             return None
         self.recorder.save(now)
-        best = self.best.take()
+        best = self.best.take() or self.recorder.unwritten
+        self.recorder.unwritten = None
         if best is not None:
             self.recorder.save(best[0], score=best[1])
         self.saved_at, self.saved_iteration = time.monotonic(), now.lifetime.training_iteration
         if wait:
             self.recorder.wait()
+            if self.recorder.failed:
+                raise OSError(self.recorder.failed)
         return self._tell_written()
 
-    def conclude(self, now: Snapshot) -> None:
+    def conclude(self, now: Snapshot, *, pictures: bool = True) -> None:
         """At the end of training: the last checkpoint, then the pictures; returns when all is written."""
-        if self.recorder is None or now.result is None:
+        iteration = now.lifetime.training_iteration
+        if self.recorder is None or now.result is None or iteration == self.concluded:
             return
-        if self.settings.checkpoint_at_end and now.lifetime.training_iteration > self.saved_iteration:
+        self.recorder.wait()
+        if self.settings.checkpoint_at_end and (iteration > self.saved_iteration or self.recorder.failed):
             self.save(now)
-        self.recorder.finish(now)
+        self.recorder.finish(now, pictures=pictures)
+        self.concluded = iteration
         self._tell_written()
 
-    def close(self) -> str | None:
-        """Writes what is still to be written and lets go of the folder; returns why the last checkpoint is missing."""
+    def close(self, now: Snapshot | None) -> str | None:
+        """Concludes and lets go of the folder; returns why the last checkpoint is missing."""
         if self.recorder is None:
             return None
+        if now is not None:
+            self.conclude(now)
         recorder, self.recorder = self.recorder, None
         recorder.close()
         return recorder.failed
@@ -67,3 +77,7 @@ class Keeping:
             newest = newest if path.name.startswith("best") else path
             self.hooks.call("on_checkpoint", path)
         return newest
+
+
+def _copied(result: Result) -> Result:
+    return {name: _copied(value) if isinstance(value, dict) else value for name, value in result.items()}

@@ -20,6 +20,7 @@ from filelock import FileLock
 from jaxrl.core.types import PyTree
 from jaxrl.loop.runner import Algorithm, Runner
 from jaxrl.run import checkpoint
+from jaxrl.run.checkpoint import CHECKPOINTS
 from jaxrl.run.curves import Curves
 from jaxrl.run.episode_picture import picture_episode
 from jaxrl.run.lines import dumped
@@ -27,7 +28,7 @@ from jaxrl.run.loggers import Logs
 from jaxrl.run.results import Lifetime, Result
 from jaxrl.run.settings import RunSettings
 
-CHECKPOINTS, EPISODE = "checkpoints", "episode.gif"
+CURVES, EPISODE = "curves.png", "episode.gif"
 WAITING = 16  # jobs that may wait; a slow disk then slows training down rather than filling the memory
 DRAW_SECONDS = 60.0
 
@@ -69,19 +70,13 @@ class Recorder:
         self.written: deque[Path] = deque()  # checkpoints that nobody has been told of
         self.failed: str | None = None  # why the newest checkpoint could not be written
         self.checkpoint_seconds: list[float] = []  # that each one took, on the recorder's own thread
-        self.logs = Logs(
-            settings.loggers,
-            folder,
-            config=facts["config"],
-            warn=say,
-            iteration=lifetime.training_iteration,
-            env_steps=lifetime.num_env_steps,
-        )
-        self.curves = Curves.from_jsonl(folder / "metrics.jsonl") if settings.pictures else None
+        self.unwritten: tuple[Snapshot, dict[str, Any]] | None = None  # the best state, if it could not be written
+        self._lifetime = lifetime
+        self._logs: Logs | None = None
+        self._curves: Curves | None = None
         self._drawn = time.monotonic()
         self._worker = ThreadPoolExecutor(1, thread_name_prefix="jaxrl-recorder")
         self._jobs: deque[Future] = deque()
-        checkpoint.clean(folder / CHECKPOINTS)
 
     def record(self, results: list[Result]) -> None:
         """Logs a chunk's results, and now and then draws their curves."""
@@ -91,9 +86,9 @@ class Recorder:
         """Writes a checkpoint, as the best one if it comes with a score {"metric", "value"}."""
         self._submit(self._save, snapshot, score)
 
-    def finish(self, snapshot: Snapshot) -> None:
+    def finish(self, snapshot: Snapshot, *, pictures: bool = True) -> None:
         """Draws the curves, and an episode of the policies as they are now; returns when all is written."""
-        if self.settings.pictures:
+        if pictures and self.settings.pictures:
             self._submit(self._draw)
             self._submit(self._play, snapshot)
         self.wait()
@@ -106,7 +101,8 @@ class Recorder:
     def close(self) -> None:
         self.wait()
         self._worker.shutdown()
-        self.logs.close()
+        if self._logs is not None:
+            self._logs.close()
         self.lock.release()
 
     def _submit(self, job: Callable[..., None], *arguments: Any) -> None:
@@ -114,25 +110,43 @@ class Recorder:
             self._jobs.popleft().result()
         self._jobs.append(self._worker.submit(job, *arguments))
 
-    def _record(self, results: list[Result]) -> None:
-        self.logs.write(results)
-        if self.curves is not None:
-            self.curves.add(results)
-            if time.monotonic() - self._drawn >= DRAW_SECONDS:
-                self._draw()
+    def _opened(self) -> Logs:
+        """The logs, cut back to where the run stands when the first of its new results comes: not before."""
+        if self._logs is None:
+            checkpoint.clean(self.folder / CHECKPOINTS)
+            self._logs = Logs(
+                self.settings.loggers,
+                self.folder,
+                config=self.facts["config"],
+                warn=self.say,
+                iteration=self._lifetime.training_iteration,
+                env_steps=self._lifetime.num_env_steps,
+            )
+            if self.settings.pictures:
+                self._curves = Curves.from_jsonl(self.folder / "metrics.jsonl")
+        return self._logs
 
-    def _draw(self) -> None:
-        if self.curves is None:
+    def _record(self, results: list[Result]) -> None:
+        self._opened().write(results)
+        if self._curves is None:
             return
         try:
-            self.curves.draw(
-                self.folder / "curves.png",
-                title=self.facts["env_name"],
-                kl_target=self.facts["config"].get("kl_target"),
-            )
-        except OSError as error:
-            self.curves = None
-            self.say(f"curves.png could not be written ({error.strerror or error}); it is left out from now on")
+            self._curves.add(results)
+        except Exception as error:  # a callback may have put anything where a number was
+            self._curves = None
+            self.say(f"{CURVES} is left out from now on: {_line(error)}")
+        if time.monotonic() - self._drawn >= DRAW_SECONDS:
+            self._draw()
+
+    def _draw(self) -> None:
+        if self._curves is None:
+            return
+        try:
+            title, kl_target = self.facts["env_name"], self.facts["config"].get("kl_target")
+            self._curves.draw(self.folder / CURVES, title=title, kl_target=kl_target)
+        except Exception as error:
+            self._curves = None
+            self.say(f"{CURVES} could not be written and is left out from now on: {_line(error)}")
         self._drawn = time.monotonic()
 
     def _play(self, snapshot: Snapshot) -> None:
@@ -140,35 +154,54 @@ class Recorder:
             self.say(f"drawing {EPISODE} ...")
             weights = tuple(learner.weights for learner in snapshot.runner.learners)
             try:
-                picture_episode(self.folder / EPISODE, self.algorithm, weights, snapshot.env_params)
+                picture_episode(
+                    self.folder / EPISODE,
+                    self.algorithm,
+                    weights,
+                    snapshot.env_params,
+                    seed=self.settings.evaluation_seed,
+                )
             except Exception as error:  # a user's own `render` may raise anything; the run itself is not to suffer
-                self.say(f"{EPISODE} could not be written: {error}".splitlines()[0])
+                self.say(f"{EPISODE} could not be written: {_line(error)}")
 
     def _save(self, snapshot: Snapshot, score: dict[str, Any] | None) -> None:
-        begin = time.perf_counter()
-        facts = {
-            **self.facts,
-            "lifetime": asdict(snapshot.lifetime),
-            "result": json.loads(dumped(snapshot.result)),
-            "callbacks": snapshot.callbacks,
-            "score": score,
-        }
+        begin, folder = time.perf_counter(), self.folder / CHECKPOINTS
         try:
-            self.logs.flush()
-            folder = self.folder / CHECKPOINTS
-            path = checkpoint.write(folder, state_tree(self.algorithm, snapshot), facts, best=score is not None)
-            checkpoint.prune(folder, self.settings.keep)
-        except Exception as error:  # orbax raises errors of many kinds for a full disk
-            reason = str(getattr(error, "strerror", None) or error).splitlines()[0]
-            iteration = snapshot.lifetime.training_iteration
-            self.failed = (
-                f"the checkpoint of iteration {iteration} could not be written to {self.folder}: {reason:.200}"
+            self._opened().flush()
+            path = checkpoint.write(
+                folder,
+                state_tree(self.algorithm, snapshot),
+                state_facts(self.facts, snapshot, score),
+                best=score is not None,
             )
-            self.say(f"{self.failed}; the older ones are as they were")
+        except Exception as error:  # orbax raises errors of many kinds for a full disk
+            iteration = snapshot.lifetime.training_iteration
+            failed = f"the checkpoint of iteration {iteration} could not be written to {self.folder}: {_line(error)}"
+            self.say(f"{failed}; the older ones are as they were")
+            if score is None:
+                self.failed = failed
+            else:
+                self.unwritten = snapshot, score
             return
-        self.failed = None
+        if score is None:
+            self.failed = None
         self.written.append(path)
         self.checkpoint_seconds.append(time.perf_counter() - begin)
+        try:
+            checkpoint.prune(folder, self.settings.keep)
+        except OSError as error:
+            self.say(f"older checkpoints could not be removed: {_line(error)}")
+
+
+def state_facts(facts: dict[str, Any], snapshot: Snapshot, score: dict[str, Any] | None = None) -> dict[str, Any]:
+    """What a checkpoint says beside its arrays."""
+    return {
+        **facts,
+        "lifetime": asdict(snapshot.lifetime),
+        "result": json.loads(dumped(snapshot.result)),
+        "callbacks": snapshot.callbacks,
+        "score": score,
+    }
 
 
 def state_tree(algorithm: Algorithm, snapshot: Snapshot) -> PyTree:
@@ -185,3 +218,9 @@ def state_tree(algorithm: Algorithm, snapshot: Snapshot) -> PyTree:
 
 def _on_host(leaf: jax.Array) -> Any:
     return leaf if jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key) else np.asarray(leaf)
+
+
+def _line(error: Exception) -> str:
+    """What an error says, in one line."""
+    text = " ".join(str(getattr(error, "strerror", None) or error).split()) or type(error).__name__
+    return f"{text:.200}"

@@ -1,23 +1,24 @@
 """A run taken up again: what its folder holds, held against the configuration that goes on with it."""
 
 import json
-import math
 import shutil
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+from filelock import FileLock
 
 from jaxrl.core.errors import UsageError
 from jaxrl.core.spaces import to_json
 from jaxrl.core.types import Key, PyTree
 from jaxrl.loop.runner import Algorithm, Runner
 from jaxrl.run import checkpoint, folder
-from jaxrl.run.checkpoint import Checkpoint
+from jaxrl.run.checkpoint import CHECKPOINTS, Checkpoint
 from jaxrl.run.folder import config_facts
-from jaxrl.run.recorder import CHECKPOINTS
+from jaxrl.run.recorder import Snapshot, state_facts, state_tree
 from jaxrl.run.results import Lifetime
 
 
@@ -37,7 +38,7 @@ class Saved:
     def other_versions(self) -> str:
         """A warning if the numbers were made by other versions than those here; mostly empty."""
         here, there = folder.versions(), self.facts["versions"]
-        changed = [f"{name} {there[name]}, here {here[name]}" for name in here if there.get(name, "") != here[name]]
+        changed = [f"{name} {there.get(name)}, here {here[name]}" for name in here if there.get(name) != here[name]]
         return f"saved with {'; '.join(changed)}: the last bits may differ from then on" if changed else ""
 
     def folder_to_go_on_in(self) -> Path:
@@ -47,13 +48,25 @@ class Saved:
             raise UsageError(f"checkpoint {self.checkpoint.path} {what}: give a new --run-dir to go on from it")
         return self.run_dir
 
-    def best_value(self, attribute: str) -> float:
-        """What a new best state has to beat."""
-        scores = [
-            checkpoint.read_facts(path)["score"]
-            for path in checkpoint.iterations(self.checkpoint.path.parent, best=True).values()
-        ]
-        return max((score["value"] for score in scores if score["metric"] == attribute), default=-math.inf)
+    def best(self) -> tuple[Path, dict[str, Any]] | None:
+        """(path, score) of the best state up to this one, if one was scored and can be read."""
+        beside = checkpoint.iterations(self.checkpoint.path.parent, best=True) if self.checkpoint else {}
+        for iteration, path in reversed(beside.items()):
+            try:
+                if iteration <= self.lifetime.training_iteration:
+                    return path, checkpoint.read_facts(path)["score"]
+            except UsageError:  # damaged: what is resumed is not
+                continue
+        return None
+
+    def check_unchanged(self) -> None:
+        """Refuses, once the folder is locked, if another process went on with the run meanwhile."""
+        regular = checkpoint.iterations(self.run_dir / CHECKPOINTS)
+        newest = regular[max(regular)] if regular else None
+        if newest != (self.checkpoint.path if self.checkpoint else None):
+            raise UsageError(
+                f"run {self.run_dir} was gone on with meanwhile, its last checkpoint is {newest}; try again"
+            )
 
 
 def read_run(path: str | Path, which: str | int = "last") -> Saved:
@@ -62,9 +75,10 @@ def read_run(path: str | Path, which: str | int = "last") -> Saved:
     Raises:
         UsageError: neither, or damaged, in one line that names what can be gone on with.
     """
-    path = Path(path)
+    path = Path(path).resolve()
     is_run = (path / folder.CONFIG).exists()
-    if is_run and which == "last" and not checkpoint.iterations(path / CHECKPOINTS):
+    shelf = path / CHECKPOINTS
+    if is_run and which == "last" and not {**checkpoint.iterations(shelf), **checkpoint.iterations(shelf, best=True)}:
         return Saved(path, folder.read(path), None, True)
     found = checkpoint.find(path, which)
     run_dir = path if is_run else found.parents[1] if (found.parents[1] / folder.CONFIG).exists() else None
@@ -92,6 +106,9 @@ def facts_of(config: Any, algorithm: Algorithm, settings: dict[str, Any]) -> dic
         **config_facts(config, agents),
         "env_name": config.env_name,
         "versions": folder.versions(),
+        # Alike policies are stacked in this order; `policies_to_train` is part of the likeness.
+        "groups": [list(group.policies) for group in algorithm.grouping.groups],
+        "num_env_steps": algorithm.num_env_steps,  # of an iteration: schedules and counts are in these
         "policies": json.loads(json.dumps(policies)),  # as it will be read back: lists for tuples
         "run_settings": settings,
     }
@@ -110,13 +127,18 @@ def restore(
         UsageError: the checkpoint is another environment's, or of other shapes; what differs.
     """
     where = f"checkpoint {saved.checkpoint.path}"
-    for name in ("env_name", "policies"):
-        ours, theirs = facts[name], saved.facts[name]
+    for name in ("env_name", "policies", "groups", "num_env_steps"):
+        ours, theirs = facts[name], saved.facts.get(name)
         if ours != theirs:
             differs = f"{name} {theirs!r} there and {ours!r} here"
             if name == "policies":
                 differs = _difference(theirs, ours)
             raise UsageError(f"{where} does not fit: {differs}")
+    if facts["config"].get("seed") != saved.facts["config"].get("seed"):
+        seeds = saved.facts["config"].get("seed"), facts["config"].get("seed")
+        raise UsageError(
+            f"{where} does not fit: seed {seeds[0]} there and {seeds[1]} here; a run keeps its random keys"
+        )
     arrays = saved.checkpoint.arrays
     shapes = jax.eval_shape(algorithm.init, key, hypers, env_params)
     runner = checkpoint.filled(shapes, arrays, "runner", where)
@@ -128,11 +150,40 @@ def restore(
     return runner, hypers, env_params
 
 
-def branch(saved: Saved, run_dir: Path) -> None:
-    """Brings the logs so far into the new folder of a run that goes on from an older checkpoint."""
+def open_folder(
+    run_dir: Path,
+    saved: Saved | None,
+    algorithm: Algorithm,
+    facts: dict[str, Any],
+    now: Snapshot | None,
+    say: Callable[[str], None],
+) -> FileLock:
+    """Makes the run's folder, or goes on in that of `saved`; returns the lock on it.
+
+    Args:
+        now: the state that was taken up, if one was.
+    """
+    if saved is None:
+        return folder.create(run_dir, facts)
+    if saved.run_dir != run_dir.resolve():
+        return folder.create(run_dir, facts, lambda made: branch(saved, algorithm, facts, now, made))
+    saved.folder_to_go_on_in()
+    lock = folder.lock(run_dir)
+    saved.check_unchanged()
+    if saved.checkpoint is None:
+        say("there is no checkpoint yet: the run begins anew, and its logs with it")
+    return lock
+
+
+def branch(saved: Saved, algorithm: Algorithm, facts: dict[str, Any], now: Snapshot | None, run_dir: Path) -> None:
+    """Brings what a run was into the new folder that goes on from it: the state, the best one, the logs so far."""
     for name in ("metrics.jsonl", "progress.csv"):
         if saved.run_dir is not None and (saved.run_dir / name).exists():
             shutil.copyfile(saved.run_dir / name, run_dir / name)
+    if now is not None:
+        checkpoint.write(run_dir / CHECKPOINTS, state_tree(algorithm, now), state_facts(facts, now))
+        if best := saved.best():
+            shutil.copytree(best[0], run_dir / CHECKPOINTS / best[0].name)
 
 
 def _intact(regular: dict[int, Path], damaged: Path) -> str:

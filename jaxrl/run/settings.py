@@ -63,6 +63,7 @@ class RunSettings:
             object.__setattr__(self, "loggers", (self.loggers,))
         object.__setattr__(self, "loggers", self.loggers or ())
         check_all(self)
+        object.__setattr__(self, "init_from", tuple((policy, str(path)) for policy, path in self.init_from))
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values by name."""

@@ -18,10 +18,10 @@ def last_iteration(stop: Mapping[str, float], num_env_steps: int) -> float:
     return math.ceil(min(limits))
 
 
-def check_stop(stop: Mapping[str, float], names: list[str]) -> None:
-    """Refuses criteria that no result has, or that are no numbers."""
+def check_stop(stop: Mapping[str, float], names: list[str] | None) -> None:
+    """Refuses criteria that no result has, if the names that results have are known, or that are no numbers."""
     for path, threshold in stop.items():
-        if path not in names:
+        if names is not None and path not in names:
             raise unknown_name("stop criterion", path, names)
         if isinstance(threshold, bool) or not isinstance(threshold, numbers.Real) or threshold != threshold:
             raise UsageError(f"stop criterion {path}={threshold!r} must be a number")

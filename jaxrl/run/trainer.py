@@ -76,16 +76,24 @@ class Trainer(PolicyAccess):
         self.evaluation = Evaluation(config, self.algorithm, self.settings)
         self.compile_seconds = 0.0
         self.last_result: Result | None = None
-        self._initial_weights = initial_weights(self.algorithm, self.settings.init_from)
         self._runner: Runner | None = None
+        self._initial_weights = {}
         self._seconds_per_update: float | None = None
         facts = resume.facts_of(config, self.algorithm, self.settings.to_dict())
         if _saved is not None and _saved.checkpoint is not None:
             self._take_up(_saved, facts)
+        else:
+            self._initial_weights = initial_weights(self.algorithm, self.settings.init_from)
         self.run_dir = None if run_dir is None else Path(run_dir)
         if run_dir == "auto":
             self.run_dir = folder.new_run_folder(config.env_name, config.seed)
-        recorder = None if self.run_dir is None else self._open_folder(facts, _saved)
+        recorder = None
+        if self.run_dir is not None:
+            now = self._snapshot() if self._runner is not None else None  # that a branch begins with
+            lock = resume.open_folder(self.run_dir, _saved, self.algorithm, facts, now, self.progress.say)
+            recorder = Recorder(
+                self.run_dir, lock, self.algorithm, self.settings, facts, self.progress.say, self.lifetime
+            )
         self.keeping = Keeping(recorder, self.settings, self.best, self.hooks, self.lifetime.training_iteration)
 
     @classmethod
@@ -163,8 +171,11 @@ class Trainer(PolicyAccess):
                     self.progress.show(results[-1], self._seconds_left(last))
                     if results[-1]["done"]:
                         break
-        finally:
             self.keeping.conclude(self._snapshot())
+        except BaseException:
+            self.keeping.conclude(self._snapshot(), pictures=False)
+            raise
+        finally:
             self.hooks.call("on_train_end", self.last_result)
         if self.interrupt.heard:
             self.progress.say("stopped; what has been learned is kept")
@@ -183,7 +194,7 @@ class Trainer(PolicyAccess):
 
     def stop(self) -> str | None:
         """Writes what is still to be written and lets go of the run's folder; returns what could not be written."""
-        return self.keeping.close()
+        return self.keeping.close(self._snapshot() if self._runner is not None else None)
 
     def _key(self) -> jax.Array:
         return jax.random.key(self.config.seed, impl="threefry2x32")
@@ -194,28 +205,23 @@ class Trainer(PolicyAccess):
         )
         self.lifetime, self.last_result = saved.lifetime, saved.facts["result"]
         self.hooks.set_state(saved.facts["callbacks"])
-        self.best.value = saved.best_value(self.best.attribute)
+        best = saved.best()
+        if best and best[1]["metric"] == self.best.attribute:
+            self.best.value = best[1]["value"]
         if warning := saved.other_versions():
             self.progress.say(f"warning: {warning}")
-
-    def _open_folder(self, facts: dict[str, Any], saved: resume.Saved | None) -> Recorder:
-        goes_on = saved is not None and saved.run_dir == self.run_dir
-        lock = folder.lock(self.run_dir) if goes_on else folder.create(self.run_dir, facts)
-        if saved is not None and not goes_on:
-            resume.branch(saved, self.run_dir)
-        return Recorder(self.run_dir, lock, self.algorithm, self.settings, facts, self.progress.say, self.lifetime)
 
     def _prepare(self, stop: Mapping[str, float]) -> None:
         """Traces, checks the stop criteria, and compiles, each only if that was not done before."""
         begin = time.perf_counter()
         self.executable = self.program.executable(self._key(), self.hypers, self.env_params)
         traced = time.perf_counter() - begin
-        if not self.hooks.has("on_train_result"):  # which may add what it likes
-            evaluated = self.settings.evaluation_interval is not None
-            names = result_names(self.algorithm, self.executable.metrics, evaluated=evaluated)
-            check_stop(stop, names)
-            if self.settings.score_attribute not in names:
-                raise unknown_name("checkpoint_score_attribute", self.settings.score_attribute, names)
+        evaluated = self.settings.evaluation_interval is not None
+        names = result_names(self.algorithm, self.executable.metrics, evaluated=evaluated)
+        own = self.hooks.has("on_train_result") or self.hooks.has("on_evaluate_end")  # which may add what they like
+        check_stop(stop, None if own else names)
+        if not own and self.settings.score_attribute not in names:
+            raise unknown_name("checkpoint_score_attribute", self.settings.score_attribute, names)
         if not (self.executable.compiled and (self._runner is not None or self.executable.can_start)):
             self.progress.say(f"compiling rollout and update in one program for {device_name()} ...")
             compiled = self.executable.compile(start=self._runner is None)
@@ -233,55 +239,49 @@ class Trainer(PolicyAccess):
         results = results[: bad[0] if bad else None]
         if results and first:
             results[0]["timers"]["compile"] = self.compile_seconds
-        results = self._up_to_the_end(results, stop, after if len(results) == count else None)
-        if 0 < len(results) < count:
-            after, _ = self.executable.chunk(before.runner, self.hypers, self.env_params, len(results))
-        if results:
-            self._commit(before, results, after)
+        ends = next((i for i, result in enumerate(results, start=1) if met(stop, result)), len(results))
+        if ends:
+            results = self._reach(before, after if ends == count else None, results[:ends])
+            try:
+                results = self._tell(before, results, stop)
+            finally:  # whatever a callback raises, what was trained is logged
+                self.keeping.chunk(before, results, self._snapshot())
         if bad and not (results and results[-1]["done"]):
-            raise Diverged(self._explain(*bad))
+            good = self.lifetime.training_iteration
+            text = f"iteration {good + 1}: {bad[1]}; the state after iteration {good} is kept"
+            if not self.settings.debug:
+                raise Diverged(f"{text}; --debug names the operation")
+            self.progress.say("running the iteration again, uncompiled, to find the operation ...")
+            raise Diverged(f"{text}\n{find_nan(self.algorithm, self.runner, self.hypers, self.env_params)}")
         return results
 
-    def _up_to_the_end(self, results: list[Result], stop: Mapping[str, float], last: Runner | None) -> list[Result]:
-        """The results up to the first that is the last one: by a criterion, or as a callback wants it.
+    def _reach(self, before: Snapshot, after: Runner | None, results: list[Result]) -> list[Result]:
+        """Makes the state after `results` the trainer's: `after`, or computed again where a chunk ran past it."""
+        if after is None:
+            after, _ = self.executable.chunk(before.runner, self.hypers, self.env_params, len(results))
+        self._runner, self.lifetime, self.last_result = after, Lifetime.after(results[-1]), results[-1]
+        return results
 
-        Args:
-            last: the state after all of them, for evaluation; None if there is none to evaluate.
-        """
-        for i, result in enumerate(results):
-            is_last = i == len(results) - 1
-            if is_last and last is not None and self.evaluation.due(result[ITERATIONS]):
-                began = time.perf_counter()
-                result["evaluation"] = self.evaluation(last, self.env_params)
-                result["timers"]["evaluation"] = time.perf_counter() - began
-                self.hooks.call("on_evaluate_end", result["evaluation"])
-                self.progress.say(evaluation_line(result[ITERATIONS], result["evaluation"]["env_runners"]))
+    def _tell(self, before: Snapshot, results: list[Result], stop: Mapping[str, float]) -> list[Result]:
+        """Evaluates the state if that is due, and tells the callbacks; the results up to the last one wanted."""
+        last = results[-1]
+        if self.evaluation.due(last[ITERATIONS]):
+            began = time.perf_counter()
+            last["evaluation"] = self.evaluate()
+            last["timers"]["evaluation"] = time.perf_counter() - began
+        for i, result in enumerate(results, start=1):
             self.hooks.call("on_train_result", result)
             result["done"] = bool(result["done"] or met(stop, result))
-            if result["done"]:
-                return results[: i + 1]
-        return results
-
-    def _commit(self, before: Snapshot, results: list[Result], after: Runner) -> None:
-        """Makes `after` the state of training, and sees to what is due: logs, warnings, checkpoints."""
-        self._runner, self.lifetime, self.last_result = after, Lifetime.after(results[-1]), results[-1]
+            if result["done"] and i < len(results):
+                results = self._reach(before, None, results[:i])
+                break
         for warning in self.watch.look(results):
             self.progress.say(f"warning: {warning}")
-        self.keeping.chunk(before, results, self._snapshot())
+        return results
 
     def _snapshot(self) -> Snapshot:
         arrays = self.runner, self.hypers, self.env_params
         return Snapshot(*arrays, dataclasses.replace(self.lifetime), self.last_result, self.hooks.get_state())
-
-    def _explain(self, index: int, what: str) -> str:
-        """What a user hears of the first bad iteration, the one after the state at hand."""
-        good = self.lifetime.training_iteration
-        kept = "" if self.run_dir is None else f" in {self.run_dir}"
-        text = f"iteration {good + 1}: {what}; the state after iteration {good} is kept{kept}"
-        if not self.settings.debug:
-            return f"{text}; --debug names the operation"
-        self.progress.say("running the iteration again, uncompiled, to find the operation ...")
-        return f"{text}\n{find_nan(self.algorithm, self.runner, self.hypers, self.env_params)}"
 
     def _chunk_length(self) -> int:
         """Iterations of about `CHUNK_SECONDS`, but none past the next evaluation or checkpoint.

@@ -488,8 +488,8 @@ def test_obstacles_without_coordinates_are_anywhere_in_each_episode():
 # The contract
 
 
-@pytest.mark.parametrize("config", [{}, {"n_pursuers": 1, "n_sensors": 3, "obstacle_coord": None, "max_cycles": 20}])
-def test_the_contract_holds(config):
+def test_the_contract_holds_with_other_settings_too():
+    config = {"n_pursuers": 1, "n_sensors": 3, "obstacle_coord": None, "max_cycles": 20}
     check_env(*made(**config), steps=30)
 
 

@@ -190,3 +190,28 @@ def test_a_checkpoint_of_the_first_version_stays_loadable():
     trainer = Trainer.from_checkpoint(path, run_dir=None, quiet=True)
     assert trainer.lifetime.training_iteration == 3
     assert trainer.train()["training_iteration"] == 4
+
+
+def test_a_kill_between_taking_the_old_one_away_and_putting_the_new_one_there_loses_nothing(tmp_path, saved):
+    saved.rename(tmp_path / ".replaced-000012")
+    checkpoint.clean(tmp_path)
+    assert checkpoint.read(checkpoint.find(saved)).facts["lifetime"] == {"training_iteration": 12}
+
+
+def test_what_a_caller_does_with_a_result_does_not_reach_the_logs(start, tmp_path):
+    trainer = start()
+    trainer.train().clear()
+    trainer.train()["env_runners"] = object()
+    trainer.stop()
+    lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    assert [line["env_runners"]["num_env_steps_sampled_lifetime"] for line in lines] == [64, 128]
+
+
+def test_a_score_that_a_callback_reports_may_be_an_array_and_a_text_is_none(small, start, tmp_path):
+    class Scores(Callbacks):
+        def on_train_result(self, trainer, result):
+            result["score"] = jnp.float32(result["training_iteration"]) if result["training_iteration"] > 2 else "?"
+
+    trainer = start(small.replace(callbacks=(Scores(),)), checkpoint_score_attribute="score", checkpoint_frequency=1)
+    trainer.fit({"training_iteration": 4})
+    assert checkpoint.read_facts(checkpoint.find(tmp_path / "run", "best"))["score"]["value"] == 4.0

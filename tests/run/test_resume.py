@@ -70,7 +70,6 @@ def test_what_was_logged_after_the_checkpoint_is_computed_and_logged_again(start
         file.write('{"training_iteration": 7, "env_run')  # what a kill may leave
     rest = resume()
     assert rest.lifetime.training_iteration == 4
-    assert [line["training_iteration"] for line in lines_of(tmp_path / "run")] == [1, 2, 3, 4]
     rest.fit({"training_iteration": 6})
     assert [without_times(line) for line in lines_of(tmp_path / "run")] == [without_times(line) for line in before]
 
@@ -81,8 +80,8 @@ def test_a_run_killed_before_its_first_checkpoint_begins_anew_in_its_folder(star
     trainer.stop()
     again = resume()
     assert again.lifetime.training_iteration == 0
-    assert lines_of(tmp_path / "run") == []
     again.fit({"training_iteration": 3})
+    assert [line["training_iteration"] for line in lines_of(tmp_path / "run")] == [1, 2, 3]
     assert_equal_to_the_bit(again.runner, trainer.runner)
 
 
@@ -114,6 +113,8 @@ def test_numbers_may_change_on_resuming_and_those_set_by_hand_stay(small, start,
     [
         ({"env": "cartpole", "env_args": ()}, "env_name 'arena' there and 'cartpole' here"),
         ({"fcnet_hiddens": (16,)}, r"runner\.learners\.0\.params.*float32\[.*\] there and float32\[.*\] here"),
+        ({"num_envs": 8, "rollout_length": 16}, "num_env_steps 64 there and 128 here"),
+        ({"seed": 3}, "seed 0 there and 3 here; a run keeps its random keys"),
         ({"num_envs": 8, "rollout_length": 8}, r"int32\[4, 2\] there and int32\[8, 2\] here|\[.*4.*\] there"),
         ({"env_args": {"height": 5, "width": 4}}, "observation_space of policy 'pol1' is"),
         ({"policies": "shared"}, r"policies \['pol1', 'pol2'\] there and \['default_policy'\] here"),
@@ -180,3 +181,43 @@ def test_the_environment_numbers_in_use_are_saved(small, tmp_path):
     assert again.train()["env_runners"]["episode_len_mean"] == 7
     assert jax.tree.map(int, again.env_params) == params
     again.stop()
+
+
+def test_a_branch_stands_by_itself_from_the_first_moment(start, resume, tmp_path):
+    trainer = start(checkpoint_frequency=2)
+    trainer.fit({"training_iteration": 6})
+    trainer.stop()
+    branch = resume(checkpoint=4, run_dir=tmp_path / "branch", checkpoint_at_end=False)
+    branch.stop()  # as if killed before it had trained
+    again = resume(tmp_path / "branch")
+    assert again.lifetime.training_iteration == 4
+    assert_equal_to_the_bit(again.runner, branch.runner)
+
+
+def test_naming_the_runs_own_folder_does_not_pass_over_its_later_checkpoints(start, resume, tmp_path, monkeypatch):
+    trainer = start(checkpoint_frequency=2)
+    trainer.fit({"training_iteration": 4})
+    trainer.stop()
+    monkeypatch.chdir(tmp_path)
+    for same in (tmp_path / "run", "run"):
+        with pytest.raises(UsageError, match="is not the last one of its run"):
+            resume(checkpoint=2, run_dir=same)
+    monkeypatch.chdir(tmp_path / "run" / "checkpoints")
+    assert resume("000004").lifetime.training_iteration == 4
+
+
+def test_policies_are_not_exchanged_where_others_are_trained(start, resume, small):
+    config = small.replace(policies="per-agent")
+    trainer = start(config)
+    trainer.fit({"training_iteration": 1})
+    trainer.stop()
+    with pytest.raises(UsageError, match=r"groups \[\['agent1', 'agent2'\]\] there and"):
+        resume(config=config.replace(policies_to_train=["agent2"]))
+
+
+def test_stop_saves_what_train_reached(start, resume):
+    trainer = start()
+    for _ in range(3):
+        trainer.train()
+    trainer.stop()
+    assert resume().lifetime.training_iteration == 3
