@@ -151,3 +151,40 @@ class Leavers(MultiAgentEnvironment):
     def _observe(self, state):
         time = jnp.minimum(state.time, 3)
         return {"short": time, "long": time, "wide": jnp.stack([jnp.cos(1.0 * time), jnp.sin(1.0 * time)])}
+
+
+@dataclass(frozen=True)
+class Crowd(MultiAgentEnvironment):
+    """`count` agents alike, each seeing two numbers that its own actions and its neighbour's move; all are paid for
+    actions, of two numbers, near to what they see."""
+
+    count: int = 2
+
+    @property
+    def agents(self):
+        return tuple(f"one_{i}" for i in range(self.count))
+
+    @property
+    def default_params(self) -> Params:
+        return Params(max_steps_in_episode=6)
+
+    def observation_space(self, agent, params=None):
+        return Box(-1e3, 1e3, (2,))
+
+    def action_space(self, agent, params=None):
+        return Box(-1.0, 1.0, (2,))
+
+    def reset_env(self, key, params):
+        state = State(jnp.int32(0), 3.0 * jax.random.normal(key, (self.count, 2)) + 5.0)
+        return self._by_agent(state.cue), state
+
+    def step_env(self, key, state, action, params):
+        moves = jnp.stack([action[agent] for agent in self.agents])
+        reward = -jnp.abs(moves - 0.1 * state.cue).sum(axis=-1)
+        place = state.cue + moves + 0.1 * jnp.roll(moves, 1, axis=0) + 0.1 * jax.random.normal(key, moves.shape)
+        state = State(state.time + 1, place)
+        never = {agent: jnp.array(False) for agent in (*self.agents, ALL)}
+        return self._by_agent(place), state, self._by_agent(reward), never, {}
+
+    def _by_agent(self, rows):
+        return {agent: rows[i] for i, agent in enumerate(self.agents)}

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from jaxrl import PPOConfig, UsageError
+from jaxrl import PPOConfig, Trainer, UsageError
+from jaxrl.cli.flags import setting_of
 from jaxrl.cli.train import parse
 
 SCRIPT = Path(__file__).parents[1] / "scripts" / "train_ppo.py"
@@ -102,6 +103,37 @@ def test_settings_of_the_run_are_flags_too_and_a_switch_may_stand_alone():
         "init_from": {"pol1": "runs/a#pol2"},
     }
     assert order.config.callbacks == ("scripts.arena_callbacks:ArenaMetrics",)
+
+
+def test_paths_are_taken_as_they_are_written():
+    assert parse(["--run-dir", "000003"]).run_dir == "000003"
+    assert parse([]).run_dir == parse(["--run-dir", "auto"]).run_dir == "auto"
+    for name, word, value in (
+        ("resume", "20261121", "20261121"),
+        ("out", "1e3", "1e3"),
+        ("run_dir", "None", None),
+        ("checkpoint", "000003", 3),
+        ("checkpoint", "best", "best"),
+        ("stop", "None", {}),
+    ):
+        assert setting_of(name, [word]) == value
+
+
+def test_a_resumed_run_is_as_long_as_its_new_flags_say(tmp_path):
+    small = PPOConfig(env="arena", num_envs=4, rollout_length=16, minibatch_size=32, total_env_steps=640)
+    stop = {"training_iteration": 1, "env_runners/episode_return_mean": 1e9}
+    path = tmp_path / "20261121"
+    Trainer(small, run_dir=path, quiet=True, pictures=False, loggers=(), stop=stop).stop()
+    resume = ["--resume", str(path)]
+    assert (parse(resume).run_dir, parse(resume).settings) == ("same", {})
+    assert parse([*resume, "--run-dir", "auto"]).run_dir == "auto"
+    goal = {"env_runners/episode_return_mean": 1e9}
+    assert parse([*resume, "--total-env-steps", "1280"]).settings == {"stop": goal}
+    assert parse([*resume, "--stop-return", "5"]).settings["stop"] == {**stop, "env_runners/episode_return_mean": 5}
+    assert parse([*resume, "--stop", "training_iteration=3", "--total-env-steps", "1280"]).settings == {
+        "stop": {"training_iteration": 3}
+    }
+    assert parse([*resume, "--stop", "None"]).settings == {"stop": {}}
 
 
 def run(*arguments, cwd):

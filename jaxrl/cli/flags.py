@@ -30,6 +30,8 @@ SEVERAL = {
     "lr": "NUMBER | STEP:NUMBER ...",
     "entropy_coeff": "NUMBER | STEP:NUMBER ...",
 }
+# Paths: what is written stays as it is, also where it looks like a number.
+TEXTS = ("run_dir", "resume", "out")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -124,6 +126,12 @@ def flag_name(name: str) -> str:
 
 def setting_of(name: str, words: Sequence[str]) -> Any:
     """A flag's words as the setting's value; whether it is allowed is the settings' to say."""
+    if name in TEXTS:
+        return None if words[0] == "None" else words[0]
+    if name == "checkpoint":  # best, last, or an iteration as the checkpoint's folder is named
+        return int(words[0]) if words[0].isdecimal() else words[0]
+    if name in ("env_args", "evaluation_env_args", "stop", "init_from", "per_policy") and list(words) == ["None"]:
+        return {}
     if name in ("env_args", "evaluation_env_args", "stop"):
         return pairs(name, words)
     if name == "init_from":

@@ -11,12 +11,8 @@ from jaxrl.core.errors import UsageError
 from jaxrl.core.settings import check_all, count, flag, number, setting
 from jaxrl.run import opened
 from jaxrl.run.episode_picture import check_episode_picture, picture_episode
+from jaxrl.run.recorder import EPISODE
 from jaxrl.run.results import Result
-
-
-def _seed(name: str, value: Any) -> None:
-    if value is not None:
-        count(0)(name, value)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,7 +22,7 @@ class EvaluateOptions:
     episodes: int = setting(100, "whole episodes to play", count())
     explore: bool = setting(False, "sample actions; False: the likeliest ones", flag)
     checkpoint: Any = setting("last", "best, last, or an iteration")
-    seed: Any = setting(None, "of the episodes; None: the run's evaluation_seed", _seed)
+    seed: Any = setting(None, "of the episodes; None: the run's evaluation_seed", count(0, optional=True))
     env_args: Any = setting((), "arguments of the environment that differ from training's")
 
 
@@ -34,11 +30,11 @@ class EvaluateOptions:
 class RenderOptions:
     """Flags of `render.py`."""
 
-    out: str = setting("", "the file: .gif, .mp4 or .png (a strip); default: episode.gif in the run's folder")
+    out: str = setting("", f"the file: .gif, .mp4 or .png (a strip); default: {EPISODE} in the run's folder")
     episode: int = setting(0, "which episode of the seed", count(0))
     explore: bool = setting(False, "sample actions; False: the likeliest ones", flag)
     checkpoint: Any = setting("last", "best, last, or an iteration")
-    seed: Any = setting(None, "of the episodes; None: the run's evaluation_seed", _seed)
+    seed: Any = setting(None, "of the episodes; None: the run's evaluation_seed", count(0, optional=True))
     max_steps: int = setting(2000, "where an episode is cut", count())
     fps: Any = setting(
         None, "frames per second; None: some ten seconds in all", number(0, open_low=True, optional=True)
@@ -80,7 +76,7 @@ def report(episodes: Result, run: str, options: EvaluateOptions) -> str:
 
 def _render(run: str, options: RenderOptions) -> None:
     game = opened.open_run(run, options.checkpoint, env_args=options.env_args)
-    out = Path(options.out) if options.out else _folder_of(run) / "episode.gif"
+    out = Path(options.out) if options.out else _folder_of(run) / EPISODE
     check_episode_picture(out, game.algorithm.stage.env)
     if not out.parent.is_dir():
         raise UsageError(f"out={str(out)!r}: there is no folder {out.parent}")

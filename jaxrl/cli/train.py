@@ -4,24 +4,31 @@ import dataclasses
 import math
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from jaxrl.cli.flags import Flag, find_modules_here, flag_name, flags_of, given_flags, setting_of, show_help
 from jaxrl.core.errors import UsageError
 from jaxrl.ppo.config import PPOConfig
-from jaxrl.run import folder, resume
+from jaxrl.run import checkpoint, folder, resume
 from jaxrl.run.console import device_name, duration
 from jaxrl.run.health import Diverged
+from jaxrl.run.recorder import CURVES, EPISODE
 from jaxrl.run.results import Result
 from jaxrl.run.settings import RunSettings
+from jaxrl.run.stopping import LIMITS
 from jaxrl.run.trainer import Trainer
 
 NOT_FLAGS = ("optimizer",)  # a function: for notebooks
 RUN_FLAGS = {
     "tuned": Flag("begin with the environment's tuned settings; False: with RLlib's defaults", True),
     "stop_return": Flag("stop when the mean return of the recent episodes reaches this", None),
-    "run_dir": Flag("the run's folder, which must not exist yet; auto: runs/<env>/<time>-s<seed>", "auto"),
+    "run_dir": Flag(
+        "the run's folder, which must not exist yet; auto: runs/<env>/<time>-s<seed>; without it, --resume goes on in "
+        "the folder that it names",
+        "auto",
+    ),
     "resume": Flag("a run's folder, or one of its checkpoints, to go on with; other flags change its settings", None),
 }
 RETURN = "env_runners/episode_return_mean"
@@ -34,7 +41,7 @@ class Order:
     config: PPOConfig
     source: str  # where the configuration's values come from, for people
     settings: dict[str, Any]  # of the run, those given
-    run_dir: str | None
+    run_dir: str | None  # "same": that of the run to go on with
     resume: str | None = None
 
 
@@ -70,8 +77,7 @@ def train_ppo(argv: Sequence[str] | None = None) -> None:
 def begin(order: Order) -> Trainer:
     if order.resume is None:
         return Trainer(order.config, run_dir=order.run_dir, **order.settings)
-    run_dir = "same" if order.run_dir == "auto" else order.run_dir
-    return Trainer.from_checkpoint(order.resume, config=order.config, run_dir=run_dir, **order.settings)
+    return Trainer.from_checkpoint(order.resume, config=order.config, run_dir=order.run_dir, **order.settings)
 
 
 def parse(argv: Sequence[str]) -> Order:
@@ -85,28 +91,53 @@ def parse(argv: Sequence[str]) -> Order:
     options = {name: setting_of(name, words) for name, words in given.items()}
     run = {name: options.pop(name) for name in list(options) if name in RUN_FLAGS}
     settings = {name: options.pop(name) for name in list(options) if name in RunSettings.__dataclass_fields__}
-    if run.get("resume") is None:
+    path, saved_stop = run.get("resume"), {}
+    if path is None:
         base, source = _base(options, run.get("tuned", True))
     else:
-        facts = resume.read_run(run["resume"]).facts
-        base, source = folder.read_config(facts), f"those of {run['resume']}"
+        facts = _facts(path)
+        base, source, saved_stop = folder.read_config(facts), f"those of {path}", facts["run_settings"].get("stop", {})
     show_help(
         argv,
         {**flags_of(base, NOT_FLAGS), **flags_of(RunSettings()), **RUN_FLAGS},
         "train_ppo.py",
         train_ppo.__doc__,
     )
+    settings.update(_stop(settings, saved_stop, "total_env_steps" in options, run.get("stop_return")))
     changes = {name: value for name, value in options.items() if getattr(base, name) != value}
     shown = [f"{name}={value}" for name, value in {**options, **settings}.items() if name not in ("env", "env_args")]
     if shown:
         source += ", but " + ", ".join(shown)
-    goal = run.get("stop_return")
+    RunSettings(**settings)
+    run_dir = run.get("run_dir", "auto" if path is None else "same")
+    return Order(base.replace(**changes), source, settings, run_dir, path)
+
+
+def _facts(path: str) -> dict[str, Any]:
+    """What is known of a saved run, its state left unread."""
+    try:
+        return checkpoint.read_facts(checkpoint.find(Path(path)))
+    except UsageError:  # no checkpoint yet, or a damaged one: what else there is, `read_run` says
+        return resume.read_run(path).facts
+
+
+def _stop(
+    settings: Mapping[str, Any], saved: Mapping[str, float], new_length: bool, goal: Any
+) -> dict[str, dict[str, float]]:
+    """The setting `stop`, if flags change it.
+
+    Args:
+        settings: those that flags give.
+        saved: what ended the run that is gone on with.
+        new_length: whether a flag says how many steps to train, which limits of the saved run must not cut short.
+        goal: the return to stop at, or None.
+    """
+    stop = settings.get("stop", {name: least for name, least in saved.items() if not (new_length and name in LIMITS)})
     if goal is not None:
         if isinstance(goal, bool) or not isinstance(goal, int | float) or not math.isfinite(goal):
             raise UsageError(f"stop_return={goal!r} must be a finite number")
-        settings["stop"] = {**settings.get("stop", {}), RETURN: goal}
-    RunSettings(**settings)
-    return Order(base.replace(**changes), source, settings, run.get("run_dir", "auto"), run.get("resume"))
+        stop = {**stop, RETURN: goal}
+    return {} if stop == saved else {"stop": stop}
 
 
 def _base(options: dict[str, Any], tuned: Any) -> tuple[PPOConfig, str]:
@@ -143,7 +174,7 @@ def summary(trainer: Trainer, result: Result, seconds: float) -> str:
     )
     if trainer.run_dir is not None:
         here = trainer.run_dir
-        pictures = [name for name in ("curves.png", "episode.gif") if (here / name).exists()]
+        pictures = [name for name in (CURVES, EPISODE) if (here / name).exists()]
         lines += [f"look at      {here / name}" for name in pictures]
         lines += [
             f"evaluate     python scripts/evaluate.py {here}",

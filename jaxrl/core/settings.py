@@ -18,12 +18,14 @@ def setting(default: Any, help: str, check: Check | None = None, *, traced: bool
     return dataclasses.field(default=default, metadata=metadata)
 
 
-def count(least: int = 1) -> Check:
-    """An integer of at least `least`."""
+def count(least: int = 1, *, optional: bool = False) -> Check:
+    """An integer of at least `least`; if `optional`, None as well."""
 
     def check(name, value):
+        if value is None and optional:
+            return
         if isinstance(value, bool) or not isinstance(value, int | np.integer) or not least <= value < 2**63:
-            raise UsageError(f"{name}={value!r} must be an integer of at least {least}")
+            raise UsageError(f"{name}={value!r} must be an integer of at least {least}{' or None' if optional else ''}")
 
     return check
 

@@ -97,7 +97,7 @@ class EpisodeCallbacks:
 
 
 def resolve_callbacks(entries: Iterable[Any]) -> tuple[Any, ...]:
-    """The callback that each entry means: an instance, a class, or `module:Class`, always the same one in a process.
+    """The callback that each entry means: an instance itself; of a class, or `module:Class`, a new instance.
 
     Raises:
         UsageError: no such module or class, arguments missing, no hook at all, or one that does not exist.
@@ -105,15 +105,20 @@ def resolve_callbacks(entries: Iterable[Any]) -> tuple[Any, ...]:
     return tuple(map(_resolve, entries))
 
 
+def traced_callbacks(entries: Iterable[Any]) -> tuple[Any, ...]:
+    """Those with a traced hook. An entry means the same one always: a compiled program is known by it."""
+    return tuple(map(_resolve_once, traced(entries)))
+
+
 def traced(entries: Iterable[Any]) -> tuple[Any, ...]:
     """The entries that a compiled program depends on: those that have a traced hook."""
-    return tuple(entry for entry in entries if any(has_hook(_resolve(entry), hook) for hook in TRACED_HOOKS))
+    return tuple(entry for entry in entries if any(has_hook(_resolve_once(entry), hook) for hook in TRACED_HOOKS))
 
 
-def has_hook(callback: Any, hook: str) -> bool:
-    """Whether it is there, and not just the one of `EpisodeCallbacks` that does nothing."""
+def has_hook(callback: Any, hook: str, idle: type = EpisodeCallbacks) -> bool:
+    """Whether it is there, and not just the one of the class `idle` that does nothing."""
     function = getattr(callback, hook, None)
-    return function is not None and getattr(function, "__func__", function) is not getattr(EpisodeCallbacks, hook, None)
+    return function is not None and getattr(function, "__func__", function) is not getattr(idle, hook, None)
 
 
 def start_data(callbacks: tuple, state: PyTree, params: PyTree) -> tuple[PyTree, ...]:
@@ -183,6 +188,10 @@ def postprocess(callbacks: tuple, policies: tuple[PolicyId, ...], trajectories: 
 
 
 @functools.cache
+def _resolve_once(entry: Any) -> Any:
+    return _resolve(entry)
+
+
 def _resolve(entry: Any) -> Any:
     if isinstance(entry, str):
         module, _, attribute = entry.partition(":")

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 
 from jaxrl.core.spaces import Space
 from jaxrl.core.types import Key, PolicyId, PyTree
-from jaxrl.loop.callbacks import postprocess, resolve_callbacks, traced
+from jaxrl.loop.callbacks import postprocess, traced_callbacks
 from jaxrl.loop.episodes import Window, no_episodes, report
 from jaxrl.loop.policies import Grouping, group_policies
 from jaxrl.loop.rollout import Rollout, open_worlds, play, set_stage
@@ -44,7 +44,7 @@ def make_ppo(config: PPOConfig, *, axis_name: str | None = None) -> Algorithm:
 
     grouping = group_policies(env, default_params, policies, structure)
     players = tuple(group.structure.player for group in grouping.groups)
-    stage = set_stage(env, default_params, grouping, players, resolve_callbacks(traced(config.callbacks)))
+    stage = set_stage(env, default_params, grouping, players, traced_callbacks(config.callbacks))
 
     def init(key: Key, hypers: HypersByPolicy = None, env_params: PyTree = None) -> Runner:
         env_params = default_params if env_params is None else env_params

@@ -11,7 +11,7 @@ from jaxrl.core.registry import make, registered
 from jaxrl.core.settings import check_all, checked, count, flag, freeze, names, number, one_of, pairs, setting
 from jaxrl.core.spaces import Space
 from jaxrl.core.types import PolicyId, PyTree
-from jaxrl.loop.callbacks import resolve_callbacks, traced
+from jaxrl.loop.callbacks import traced, traced_callbacks
 from jaxrl.loop.policies import PolicyMap, resolve_policies
 from jaxrl.models.mlp import ACTIVATIONS, INITIALIZERS
 from jaxrl.models.player import FILTERS, Player
@@ -275,7 +275,7 @@ def _setup(config: PPOConfig, constructor: Any) -> Setup:
     env = lift(env)
     policies = dict(config.policies) if isinstance(config.policies, tuple) else config.policies
     policies = resolve_policies(env, policies, env_params)
-    resolve_callbacks(config.callbacks)
+    traced_callbacks(config.callbacks)
     for policy in (*(config.policies_to_train or ()), *(policy for policy, _ in config.per_policy)):
         if policy not in policies:
             raise unknown_name("policy", policy, policies)

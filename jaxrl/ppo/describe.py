@@ -1,5 +1,7 @@
 """What a configuration will do, in words a person reads before training."""
 
+from typing import Any
+
 from jaxrl.core.spaces import Box, Space
 from jaxrl.models.model import num_parameters
 from jaxrl.ops.minibatch import num_minibatches
@@ -24,8 +26,7 @@ def describe(config: PPOConfig) -> str:
         f"{config.num_updates:,} iterations, {steps:,} steps",
     ]
     if config.callbacks:
-        names = (entry if isinstance(entry, str) else type(entry).__qualname__ for entry in config.callbacks)
-        lines.append(f"callbacks    {', '.join(names)}")
+        lines.append(f"callbacks    {', '.join(map(_callback, config.callbacks))}")
     heads: dict[tuple[str, ...], list[str]] = {}
     for group, player in zip(algorithm.grouping.groups, algorithm.players, strict=True):
         for policy, agents in zip(group.policies, group.agents, strict=True):
@@ -38,6 +39,13 @@ def describe(config: PPOConfig) -> str:
     for details, policies in heads.items():
         lines += [*policies, *(f"             {detail}" for detail in details)]
     return "\n".join(lines)
+
+
+def _callback(entry: Any) -> str:
+    """`module:Class` as it was given, or the class's name."""
+    if isinstance(entry, str):
+        return entry
+    return (entry if isinstance(entry, type) else type(entry)).__qualname__
 
 
 def _network(config: PPOConfig) -> str:

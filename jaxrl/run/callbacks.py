@@ -1,17 +1,21 @@
 """Hooks of a user's own: traced ones inside the compiled program, and host ones between its chunks."""
 
-from collections.abc import Iterable
+import json
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from jaxrl.loop.callbacks import EpisodeCallbacks
+from jaxrl.core.errors import UsageError
+from jaxrl.loop.callbacks import EpisodeCallbacks, has_hook
 from jaxrl.run.results import Result
 
 
 class Callbacks(EpisodeCallbacks):
     """To be subclassed; every hook may be left out. Several chain, in the order of the setting `callbacks`.
 
-    The traced hooks are `EpisodeCallbacks`'; those below are called on the host, with the trainer.
+    The traced hooks are `EpisodeCallbacks`'; those below are called on the host, with the trainer. A class, given by
+    itself or by its name, is made anew for each trainer's host hooks; its traced hooks may be those of another
+    instance: they are pure functions and share no state with the host's. An instance stays itself.
     """
 
     def on_train_result(self, trainer: Any, result: Result) -> None:
@@ -44,20 +48,44 @@ class Hooks:
 
     def call(self, hook: str, value: Any) -> None:
         for callback in self.callbacks:
-            if hasattr(callback, hook):
+            if has_hook(callback, hook, Callbacks):
                 getattr(callback, hook)(self.trainer, value)
 
     def has(self, hook: str) -> bool:
         """Whether any of them defines it, and not just as `Callbacks` does."""
-        idle = getattr(Callbacks, hook)
-        return any(getattr(type(callback), hook, idle) is not idle for callback in self.callbacks)
+        return any(has_hook(callback, hook, Callbacks) for callback in self.callbacks)
 
-    def get_state(self) -> list[Any]:
-        return [callback.get_state() if hasattr(callback, "get_state") else None for callback in self.callbacks]
+    def get_state(self) -> list[dict[str, Any]]:
+        """[{"class", "state"}]: copies as JSON holds them, so that nothing that comes later changes them.
 
-    def set_state(self, states: list[Any]) -> None:
-        """Those of a run that had as many callbacks; another number of them begins anew."""
-        if len(states) == len(self.callbacks):
-            for callback, state in zip(self.callbacks, states, strict=True):
-                if hasattr(callback, "set_state") and state is not None:
-                    callback.set_state(state)
+        Raises:
+            UsageError: JSON cannot hold one.
+        """
+        return [{"class": _class_name(callback), "state": _state(callback)} for callback in self.callbacks]
+
+    def set_state(self, states: Iterable[Mapping[str, Any]]) -> None:
+        """Gives each callback the state of its class, the first one the first; those without one begin anew."""
+        left: dict[str, list[Any]] = {}
+        for saved in states:
+            left.setdefault(saved["class"], []).append(saved["state"])
+        for callback in self.callbacks:
+            own = left.get(_class_name(callback))
+            state = own.pop(0) if own else None
+            if state is not None and hasattr(callback, "set_state"):
+                callback.set_state(state)
+
+
+def _state(callback: Any) -> Any:
+    if not hasattr(callback, "get_state"):
+        return None
+    state = callback.get_state()
+    try:
+        return json.loads(json.dumps(state))
+    except (TypeError, ValueError) as error:
+        raise UsageError(
+            f"get_state of callbacks {_class_name(callback)} must return what JSON holds: {error}"
+        ) from None
+
+
+def _class_name(callback: Any) -> str:
+    return type(callback).__qualname__

@@ -6,6 +6,7 @@ import os
 import platform
 import shutil
 import subprocess
+import sys
 import time
 from collections.abc import Callable
 from importlib.metadata import version
@@ -18,6 +19,7 @@ from filelock import FileLock, Timeout
 from jaxrl.core.errors import UsageError
 
 CONFIG, METADATA, LOCK = "config.json", "metadata.json", ".lock"
+NOT_PLAYED = ("callbacks", "optimizer")  # settings that playing does without
 
 
 def new_run_folder(env_name: str, seed: int, root: str | Path = "runs") -> Path:
@@ -79,6 +81,11 @@ def read(path: Path) -> dict[str, Any]:
         raise UsageError(f"{path} is no run's folder: {error.strerror or error}") from None
     except ValueError as error:
         raise UsageError(f"run folder {path} is damaged: config.json or metadata.json is no JSON: {error}") from None
+    if not isinstance(config, dict) or not isinstance(rest, dict):
+        raise UsageError(f"run folder {path} is damaged: config.json or metadata.json holds no settings")
+    for name in ("config_class", "objects", "policies", "run_settings", "versions"):
+        if name not in rest:
+            raise UsageError(f"run folder {path} is damaged: metadata.json has no {name!r}")
     return {**rest, "config": config}
 
 
@@ -86,9 +93,12 @@ def config_facts(config: Any, policies: dict[str, tuple[str, ...]]) -> dict[str,
     """A configuration as JSON can hold it, and the class that reads it.
 
     Objects and functions stand by their names, which "objects" lists: such a setting cannot be read back. A function
-    from agents to policies can: it is stored as what it answered.
+    from agents to policies can: it is stored as what it answered. And a class among the callbacks that can be imported:
+    it is stored as `module:Class`.
     """
     values = config.to_dict()
+    if "callbacks" in values:
+        values["callbacks"] = [_named(entry) if _is_importable(entry) else entry for entry in values["callbacks"]]
     if callable(values.get("policies")):
         values["policies"] = {policy: list(agents) for policy, agents in policies.items()}
     objects = sorted(name for name, value in values.items() if not _is_json(value))
@@ -99,20 +109,31 @@ def config_facts(config: Any, policies: dict[str, tuple[str, ...]]) -> dict[str,
     }
 
 
-def read_config(facts: dict[str, Any]) -> Any:
+def read_config(facts: dict[str, Any], *, to_play: bool = False) -> Any:
     """The configuration of `config_facts`.
 
+    Args:
+        to_play: leave callbacks and optimizer out where they were objects: training goes on with them alone.
+
     Raises:
-        UsageError: some setting was an object, or is none that this version knows.
+        UsageError: some setting was an object, or is none that this version knows; or its class cannot be imported.
     """
-    if facts["objects"]:
-        name = facts["objects"][0]
-        raise UsageError(
-            f"the run's {name} was an object, {facts['config'][name]!r:.80}, which no file holds: "
-            "pass the configuration again, config=..."
-        )
+    left_out = {name for name in facts["objects"] if to_play and name in NOT_PLAYED}
+    for name in facts["objects"]:
+        if name not in left_out:
+            raise UsageError(
+                f"the run's {name} was an object, {facts['config'][name]!r:.80}, which no file holds: "
+                "pass the configuration again, config=..."
+            )
     module, _, name = facts["config_class"].partition(":")
-    return getattr(importlib.import_module(module), name).from_dict(facts["config"])
+    try:
+        config_class = getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError) as error:
+        raise UsageError(
+            f"the run's configuration is a {module}:{name}, which cannot be imported here: {error}; "
+            "pass the configuration again, config=..."
+        ) from None
+    return config_class.from_dict({key: value for key, value in facts["config"].items() if key not in left_out})
 
 
 def metadata() -> dict[str, Any]:
@@ -151,6 +172,13 @@ def _is_json(value: Any) -> bool:
     except TypeError:
         return False
     return True
+
+
+def _is_importable(value: Any) -> bool:
+    """Whether another process finds this class under its module and name."""
+    if not isinstance(value, type) or value.__module__ == "__main__":
+        return False
+    return getattr(sys.modules.get(value.__module__), value.__qualname__, None) is value
 
 
 def _write_json(path: Path, values: dict[str, Any]) -> None:

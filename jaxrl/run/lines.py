@@ -10,9 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from jaxrl.run.results import Result
-
-ITERATION = "training_iteration"
+from jaxrl.run.results import ITERATIONS, Result
 
 
 class JsonLines:
@@ -54,11 +52,11 @@ class CsvLines:
 
         def kept(line: bytes) -> bool:
             cells = _cells(line)
-            number = cells[places[ITERATION]] if len(cells) == len(places) else ""
+            number = cells[places[ITERATIONS]] if len(cells) == len(places) else ""
             return number.isdecimal() and int(number) <= iteration
 
-        start_after(path, kept, anew=ITERATION not in places, num_head_lines=1)
-        if ITERATION not in places:
+        start_after(path, kept, anew=ITERATIONS not in places, num_head_lines=1)
+        if ITERATIONS not in places:
             self._columns = []
 
     def write(self, results: list[Result]) -> None:
@@ -184,7 +182,7 @@ def dumped(result: Result) -> str:
 def _iteration_of(line: bytes) -> float:
     """The iteration that a line of JSON is of; of a broken one infinity."""
     try:
-        return float(json.loads(line)[ITERATION])
+        return float(json.loads(line)[ITERATIONS])
     except (ValueError, KeyError, TypeError):
         return math.inf
 

@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 
 from jaxrl.core.errors import UsageError, unknown_name
 from jaxrl.run.charts import Thin, charts, settings_of, tag_of
-from jaxrl.run.lines import ITERATION, CsvLines, JsonLines, append
+from jaxrl.run.lines import CsvLines, JsonLines, append
 from jaxrl.run.records import record
-from jaxrl.run.results import Result
+from jaxrl.run.results import ITERATIONS, Result
 
 ENV_STEPS = "num_env_steps_sampled_lifetime"
 HYPERPARAMETER_METRICS = ("env_runners/episode_return_mean", "evaluation/episode_return_mean")
@@ -192,7 +192,7 @@ class Wandb:
             drawn = {
                 tag: self._wandb.Histogram(np_histogram=(counts, edges)) for tag, (edges, counts) in histograms.items()
             }
-            self._run.log({**scalars, **drawn}, step=result[ITERATION])
+            self._run.log({**scalars, **drawn}, step=result[ITERATIONS])
 
     def flush(self) -> None:
         self.write(self._thin.held())

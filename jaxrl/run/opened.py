@@ -37,14 +37,15 @@ def open_run(
 
     Args:
         which: "last", "best" or an iteration, where `path` is a run's folder.
-        config: the configuration, only where its file cannot hold it.
+        config: the configuration, only where its file cannot hold it. Callbacks that were objects are left out
+            otherwise, and their metrics with them.
         env_args: arguments of the environment that differ from training's.
 
     Raises:
         UsageError: no such checkpoint, a damaged one, or other arguments that make another game.
     """
     saved = read_checkpoint(path, which)
-    config = folder.read_config(saved.facts) if config is None else config
+    config = folder.read_config(saved.facts, to_play=True) if config is None else config
     algorithm = config.build()
     what = f"checkpoint {saved.path}"
     weights = tuple(
@@ -79,7 +80,8 @@ def evaluate(
     Args:
         path: a run's folder, or a checkpoint's.
         explore: whether actions are sampled; else each is its distribution's mode.
-        seed: of the episodes; None: the run's `evaluation_seed`, so that its evaluations are played again.
+        seed: of the episodes; None: the run's `evaluation_seed`. With the `explore` and the `env_args` of the run's own
+            evaluations as well, these are played again.
         checkpoint: "last", "best" or an iteration, where `path` is a run's folder.
         env_args: arguments of the environment that differ from training's.
     """

@@ -12,17 +12,19 @@ from jaxrl.core.types import AgentId, PolicyId
 from jaxrl.loop.runner import Algorithm
 from jaxrl.models.player import Weights
 from jaxrl.run import checkpoint
-from jaxrl.run.policy import Policy, read_checkpoint, weights_shape
+from jaxrl.run.policy import Policy, acting_key, read_checkpoint, weights_shape
 
 
 class PolicyAccess:
     """What a trainer with an `algorithm` and a `runner` lets its user do with single policies."""
 
-    def get_policy(self, policy: PolicyId) -> Policy:
-        """A policy as it is now; training on does not change it."""
+    num_draws = 0  # calls of `compute_actions` so far: each draws anew
+
+    def get_policy(self, policy: PolicyId, *, seed: int = 0) -> Policy:
+        """A policy as it is now; training on does not change it. `seed` is of the actions that it draws."""
         group, _ = self.algorithm.grouping.locate(policy)
         weights = self.algorithm.policy_weights(self.runner, policy)
-        return Policy(self.algorithm.players[group], weights, name=policy)
+        return Policy(self.algorithm.players[group], weights, name=policy, seed=seed)
 
     def compute_actions(self, observations: Mapping[AgentId, Any], *, explore: bool = False) -> dict[AgentId, Any]:
         """What each agent's policy does: {agent: action}, or batches of both."""
@@ -32,14 +34,15 @@ class PolicyAccess:
             for policy, agents in zip(group.policies, group.agents, strict=True)
             for agent in agents
         }
-        actions, acting = {}, {}
+        key = jax.random.fold_in(acting_key(self.config.seed, "compute_actions"), self.num_draws)
+        self.num_draws += 1
+        actions, acting, places = {}, {}, list(owner)
         for agent, observation in observations.items():
             if agent not in owner:
                 raise unknown_name("agent", agent, owner)
             policy = acting.setdefault(owner[agent], self.get_policy(owner[agent]))
-            self._num_draws = getattr(self, "_num_draws", 0) + 1
-            key = jax.random.fold_in(jax.random.key(self.config.seed, impl="threefry2x32"), self._num_draws)
-            actions[agent] = policy.act(observation, explore=explore, key=key)
+            own_key = jax.random.fold_in(key, places.index(agent))
+            actions[agent] = policy.act(observation, explore=explore, key=own_key)
         return actions
 
     def get_weights(self) -> dict[PolicyId, Weights]:
@@ -62,8 +65,7 @@ def initial_weights(algorithm: Algorithm, init_from: Any) -> dict[PolicyId, Weig
     """Weights for the policies in `init_from`, {policy: path} or {policy: path#policy there}, read and checked."""
     weights = {}
     for policy, source in dict(init_from).items():
-        path, _, theirs = str(source).partition("#")
-        theirs = theirs or policy
+        path, theirs = _path_and_policy(str(source), policy)
         group, _ = algorithm.grouping.locate(policy)
         saved = read_checkpoint(Path(path))
         if theirs not in saved.facts["policies"]:
@@ -72,6 +74,14 @@ def initial_weights(algorithm: Algorithm, init_from: Any) -> dict[PolicyId, Weig
         shape = weights_shape(algorithm.players[group])
         weights[policy] = checkpoint.filled(shape, saved.arrays, f"weights.{theirs}", what)
     return weights
+
+
+def _path_and_policy(source: str, policy: PolicyId) -> tuple[str, PolicyId]:
+    """`path#policy` in two; a path may hold a "#" itself, and without a policy it is of the same name."""
+    path, mark, theirs = source.rpartition("#")
+    if not mark or Path(source).exists():
+        return source, policy
+    return path, theirs or policy
 
 
 def _check_alike(policy: PolicyId, old: Weights, new: Weights) -> None:

@@ -1,6 +1,7 @@
 """A policy by itself: NumPy in, NumPy out, with no trainer and no environment."""
 
 import functools
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,8 @@ from jaxrl.models.player import Player, Weights
 from jaxrl.ops.distributions import Distribution
 from jaxrl.run import checkpoint, folder
 
+ACTING = 0x61637469  # folded into the seed's key: acting never shares numbers with training
+
 
 class Policy:
     """A trained policy.
@@ -25,13 +28,14 @@ class Policy:
     Args:
         player: what is static about it.
         weights: its numbers.
-        seed: of the actions that `act(..., explore=True)` draws when it is given no key.
+        seed: of the actions that `act(..., explore=True)` draws when it is given no key; policies of different names
+            draw different ones.
     """
 
     def __init__(self, player: Player, weights: Weights, *, name: PolicyId = "", seed: int = 0):
         self.player, self.weights, self.name = player, weights, name
         self.observation_space, self.action_space = player.observation_space, player.action_space
-        self._key, self._draws = jax.random.key(seed, impl="threefry2x32"), 0
+        self._key, self._draws = acting_key(seed, name), 0
 
     @property
     def params(self) -> PyTree:
@@ -69,26 +73,34 @@ class Policy:
 
 
 def load_policy(
-    path: str | Path, policy: PolicyId | None = None, *, checkpoint: str | int = "last", config: Any = None
+    path: str | Path,
+    policy: PolicyId | None = None,
+    *,
+    checkpoint: str | int = "last",
+    config: Any = None,
+    seed: int = 0,
 ) -> Policy:
     """A trained policy from a run's folder or a checkpoint's.
 
     Args:
         policy: its name; may be left out if there is one alone.
         checkpoint: "last", "best" or an iteration, where `path` is a run's folder.
-        config: the configuration, only where its file cannot hold it (an optimizer function, say).
+        config: the configuration, only where its file cannot hold it (an environment object, say).
+        seed: of the actions that it draws.
 
     Raises:
         UsageError: no such checkpoint or policy, or a damaged one, in one line.
     """
-    return policy_of(read_checkpoint(path, checkpoint), policy, config)
+    return policy_of(read_checkpoint(path, checkpoint), policy, config, seed=seed)
 
 
 def read_checkpoint(path: str | Path, which: str | int = "last") -> checkpoint.Checkpoint:
     return checkpoint.read(checkpoint.find(Path(path), which))
 
 
-def policy_of(saved: checkpoint.Checkpoint, policy: PolicyId | None = None, config: Any = None) -> Policy:
+def policy_of(
+    saved: checkpoint.Checkpoint, policy: PolicyId | None = None, config: Any = None, *, seed: int = 0
+) -> Policy:
     """One policy of a checkpoint that was read."""
     known = saved.facts["policies"]
     if policy is None and len(known) > 1:
@@ -96,7 +108,7 @@ def policy_of(saved: checkpoint.Checkpoint, policy: PolicyId | None = None, conf
     policy = next(iter(known)) if policy is None else policy
     if policy not in known:
         raise unknown_name("policy", policy, known, f"in {saved.path}")
-    config = folder.read_config(saved.facts) if config is None else config
+    config = folder.read_config(saved.facts, to_play=True) if config is None else config
     spaces = (from_json(known[policy][space]) for space in ("observation_space", "action_space"))
     player = config.player(policy, *spaces)
     weights = checkpoint.filled(
@@ -105,7 +117,13 @@ def policy_of(saved: checkpoint.Checkpoint, policy: PolicyId | None = None, conf
         f"weights.{policy}",
         f"policy {policy!r} of checkpoint {saved.path}",
     )
-    return Policy(player, weights, name=policy)
+    return Policy(player, weights, name=policy, seed=seed)
+
+
+def acting_key(seed: int, name: str) -> Key:
+    """What actions outside of training are drawn from, by the name of who acts."""
+    root = jax.random.fold_in(jax.random.key(seed, impl="threefry2x32"), ACTING)
+    return jax.random.fold_in(root, np.uint32(zlib.crc32(name.encode())))
 
 
 def weights_shape(player: Player) -> Weights:

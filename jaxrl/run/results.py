@@ -1,4 +1,4 @@
-"""What an iteration reports: device metrics as RLlib's result tree, and the stop criteria read from it."""
+"""What an iteration reports: device metrics as RLlib's result tree."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass

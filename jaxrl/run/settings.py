@@ -8,11 +8,6 @@ from jaxrl.core.settings import check_all, checked, count, flag, freeze, names, 
 from jaxrl.run.loggers import check_logs
 
 
-def _optional_count(name: str, value: Any) -> None:
-    if value is not None:
-        count()(name, value)
-
-
 def _text(name: str, value: Any) -> None:
     if value is not None and not isinstance(value, str):
         raise UsageError(f"{name}={value!r} must be a path in the result tree, or None")
@@ -34,13 +29,17 @@ class RunSettings:
     checkpoint_interval_s: float | None = setting(
         60.0, "seconds of training between two checkpoints; None: none by the clock", number(0, optional=True)
     )
-    checkpoint_frequency: int | None = setting(None, "iterations between two checkpoints; None: none", _optional_count)
+    checkpoint_frequency: int | None = setting(
+        None, "iterations between two checkpoints; None: none", count(optional=True)
+    )
     checkpoint_at_end: bool = setting(True, "whether the state that training ends in is kept", flag)
     keep: int = setting(3, "how many checkpoints are kept, newest first; the best one besides", count())
     checkpoint_score_attribute: str | None = setting(
         None, "the result that decides which checkpoint is best; None: the evaluation's return, else training's", _text
     )
-    evaluation_interval: int | None = setting(None, "iterations between two evaluations; None: none", _optional_count)
+    evaluation_interval: int | None = setting(
+        None, "iterations between two evaluations; None: none", count(optional=True)
+    )
     evaluation_duration: int = setting(10, "whole episodes of one evaluation", count())
     evaluation_explore: bool = setting(False, "whether evaluation samples its actions; False: the likeliest", flag)
     evaluation_env_args: Any = setting(

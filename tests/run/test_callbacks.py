@@ -1,10 +1,13 @@
 """Host hooks: when they are called, what they may add, how they end training, what a checkpoint keeps of them."""
 
 import json
+from types import SimpleNamespace
 
 import pytest
 
-from jaxrl import Callbacks, UsageError
+from jaxrl import Callbacks, UsageError, evaluate, load_policy
+from jaxrl.loop.callbacks import resolve_callbacks
+from jaxrl.run.callbacks import Hooks
 
 
 class Counts(Callbacks):
@@ -78,6 +81,62 @@ def test_a_hooks_own_state_is_resumed(small, start, resume):
     trainer.stop()
     rest = resume(config=small.replace(callbacks=Counts()))
     assert rest.fit({"training_iteration": 5})["seen"] == 5
+
+
+def test_a_class_begins_anew_in_every_trainer_and_an_instance_stays_itself(small, start, tmp_path):
+    for name in ("one", "two"):
+        trainer = start(small.replace(callbacks=Counts), run_dir=tmp_path / name)
+        assert trainer.fit({"training_iteration": 2})["seen"] == 2
+    counts = Counts()
+    assert resolve_callbacks((counts, Counts))[0] is counts
+
+
+def test_states_go_to_the_callbacks_of_their_class_whatever_stands_beside_them():
+    first, second = Counts(), Counts()
+    first.seen, second.seen = 1, 2
+    saved = Hooks(None, [SeesTheFirst(), first, second]).get_state()
+    assert saved[1:] == [{"class": "Counts", "state": {"seen": 1}}, {"class": "Counts", "state": {"seen": 2}}]
+    hooks = Hooks(None, [Counts(), StopsAt(3), Counts(), Counts()])
+    hooks.set_state(saved)
+    assert [hooks.callbacks[i].seen for i in (0, 2, 3)] == [1, 2, 0]
+
+
+def test_a_state_is_copied_at_once_as_json_holds_it_or_refused():
+    class Keeps(Callbacks):
+        def __init__(self, state):
+            self.state = state
+
+        def get_state(self):
+            return self.state
+
+    state = {"list": [1], 7: (2, 3)}
+    (saved,) = Hooks(None, [Keeps(state)]).get_state()
+    state["list"].append(2)
+    assert saved["state"] == {"list": [1], "7": [2, 3]}
+    with pytest.raises(UsageError, match=r"get_state of callbacks .*Keeps must return what JSON holds: .*type set"):
+        Hooks(None, [Keeps({1})]).get_state()
+
+
+def test_a_hook_that_an_instance_was_given_counts_as_one_of_its_class():
+    callback, heard = Callbacks(), []
+    assert not Hooks(None, [callback, SimpleNamespace(on_train_end=None)]).has("on_train_end")
+    callback.on_train_end = lambda trainer, result: heard.append(result)
+    hooks = Hooks(None, [callback])
+    assert hooks.has("on_train_end") and not hooks.has("on_checkpoint")
+    hooks.call("on_train_end", 3)
+    assert heard == [3]
+
+
+def test_a_run_with_callbacks_of_any_kind_is_open_to_be_played(small, start, resume, tmp_path):
+    for name, callbacks in (("class", Counts), ("instance", Counts())):
+        trainer = start(small.replace(callbacks=callbacks), run_dir=tmp_path / name)
+        trainer.fit({"training_iteration": 1})
+        trainer.stop()
+        assert load_policy(tmp_path / name, "pol1").act([0, 0]) == trainer.get_policy("pol1").act([0, 0])
+        assert evaluate(tmp_path / name, episodes=2)["num_episodes"] == 2
+    assert resume(tmp_path / "class").fit({"training_iteration": 2})["seen"] == 2
+    with pytest.raises(UsageError, match="the run's callbacks was an object"):
+        resume(tmp_path / "instance")
 
 
 def test_callbacks_that_cannot_work_are_refused_before_the_folder_is_made(small, start, tmp_path):

@@ -47,10 +47,9 @@ def test_durations_read_as_a_person_says_them(seconds, text):
 def shown(*, terminal, width=200):
     output = io.StringIO()
     progress = Progress(console=Console(file=output, force_terminal=terminal, width=width))
-    progress.open()
-    for iteration in range(1, 51):
-        progress.show({**RESULT, "training_iteration": iteration}, 1.0)
-    progress.close()
+    with progress:
+        for iteration in range(1, 51):
+            progress.show({**RESULT, "training_iteration": iteration}, 1.0)
     return output.getvalue()
 
 

@@ -9,6 +9,7 @@ import pytest
 
 from jaxrl import PPOConfig, UsageError, load_policy
 from jaxrl.run.policies import initial_weights
+from jaxrl.run.policy import Policy, acting_key
 from tests.core.environments import Corridor
 
 OBSERVATIONS = np.random.default_rng(0).integers(0, 16, (50, 2))
@@ -49,6 +50,27 @@ def test_the_greedy_action_is_the_likeliest_and_exploring_draws_from_the_distrib
     key = jax.random.key(7)
     drawn = [policy.act(OBSERVATIONS, explore=True, key=key) for _ in range(2)]
     np.testing.assert_array_equal(*drawn)
+
+
+def test_whoever_acts_draws_its_own_actions_and_the_same_ones_for_the_same_seed(trained):
+    def draws(policy):
+        return [policy.act(OBSERVATIONS, explore=True).tolist() for _ in range(2)]
+
+    ours = draws(trained.get_policy("pol1"))
+    assert draws(load_policy(trained.run_dir, "pol1")) == ours
+    assert draws(load_policy(trained.run_dir, "pol1", seed=1)) != ours
+    policy = trained.get_policy("pol1")
+    assert draws(Policy(policy.player, policy.weights, name="another")) != ours
+    several = [trained.compute_actions({"agent1": OBSERVATIONS}, explore=True)["agent1"].tolist() for _ in range(2)]
+    assert several[0] != several[1] and not set(map(tuple, several)) & set(map(tuple, ours))
+
+
+def test_acting_shares_no_key_with_training():
+    """Training's keys are fold_in(key(seed), n)."""
+    trainings = jax.vmap(lambda n: jax.random.key_data(jax.random.fold_in(jax.random.key(0), n)))(np.arange(1000))
+    for name in ("", "pol1", "default_policy"):
+        acting = jax.random.fold_in(acting_key(0, name), 1)
+        assert not (np.asarray(trainings) == np.asarray(jax.random.key_data(acting))).all(axis=1).any()
 
 
 def test_training_on_does_not_change_a_policy_taken_out_of_it(trained):
@@ -115,6 +137,13 @@ def test_one_policy_of_many_begins_with_anothers_weights_and_may_stay_frozen(tra
     jax.tree.map(np.testing.assert_array_equal, trainer.get_weights()["pol1"], plain.get_weights()["pol1"])
     trainer.fit({"training_iteration": 2})
     jax.tree.map(np.testing.assert_array_equal, trainer.get_weights()["pol2"], trained.get_weights()["pol1"])
+
+
+def test_a_folder_with_a_sharp_in_its_name_gives_weights_too(trained, small, tmp_path):
+    there = trained.run_dir.rename(tmp_path / "run #2")
+    for source, theirs in ((f"{there}", "pol1"), (f"{there}#pol2", "pol2"), (f"{there}#", "pol1")):
+        ours = initial_weights(small.build(), {"pol1": source})["pol1"]
+        jax.tree.map(np.testing.assert_array_equal, ours.params, load_policy(there, theirs).params)
 
 
 def test_init_from_refuses_other_shapes_and_unknown_policies_before_compiling(trained, small):
