@@ -55,7 +55,7 @@ def train_ppo(argv: Sequence[str] | None = None) -> None:
         trainer = begin(order)
         say = trainer.progress.say
         say(f"{plan}\nsettings     {order.source}\ndevice       {device_name()}\nrun folder   {trainer.run_dir}")
-        if order.resume:
+        if order.resume and trainer.last_result is not None:
             say(f"resumed      after iteration {trainer.lifetime.training_iteration:,}")
         trainer.fit()
     except UsageError as error:
@@ -174,10 +174,12 @@ def summary(trainer: Trainer, result: Result, seconds: float) -> str:
     )
     if trainer.run_dir is not None:
         here = trainer.run_dir
+        finished = trainer.lifetime.training_iteration >= trainer.config.num_updates
+        more = f" {flag_name('total_env_steps')} {2 * steps}" if finished else ""
         pictures = [name for name in (CURVES, EPISODE) if (here / name).exists()]
         lines += [f"look at      {here / name}" for name in pictures]
         lines += [
             f"evaluate     python scripts/evaluate.py {here}",
-            f"go on        python scripts/train_ppo.py --resume {here} {flag_name('total_env_steps')} {2 * steps}",
+            f"go on        python scripts/train_ppo.py --resume {here}{more}",
         ]
     return "\n".join(lines)

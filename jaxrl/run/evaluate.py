@@ -103,9 +103,10 @@ class Evaluation:
         if self.other:
             self.algorithm = with_arguments(config, self.other, algorithm)
 
-    def due(self, iteration: int) -> bool:
+    def due(self, iteration: int, *, at_the_end: bool = False) -> bool:
+        """Whether it is time, if evaluations are wanted at all: every so often, and of what training ends with."""
         interval = self.settings.evaluation_interval
-        return interval is not None and iteration % interval == 0
+        return interval is not None and (at_the_end or iteration % interval == 0)
 
     def __call__(self, runner: Runner, env_params: PyTree) -> Result:
         """{"env_runners": ...} of the policies in `runner`; `env_params` count where the environment is training's."""

@@ -9,6 +9,8 @@ from jaxrl.run.recorder import Recorder, Snapshot
 from jaxrl.run.results import Result
 from jaxrl.run.settings import RunSettings
 
+FIRST_SECONDS = 10.0  # to the first checkpoint of a run, at most: before it a kill loses everything
+
 
 class Keeping:
     """Decides what the recorder writes; without a recorder, of a run with no folder, nothing."""
@@ -27,6 +29,8 @@ class Keeping:
         self.recorder.record(results)
         every, interval = self.settings.checkpoint_frequency, self.settings.checkpoint_interval_s
         by_count = every is not None and now.lifetime.training_iteration % every == 0
+        if interval is not None and self.saved_iteration == 0:
+            interval = min(interval, FIRST_SECONDS)
         if by_count or (interval is not None and time.monotonic() - self.saved_at >= interval):
             self.save(now)
         self._tell_written()

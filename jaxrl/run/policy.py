@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxrl.core.errors import UsageError, unknown_name
-from jaxrl.core.spaces import from_json
+from jaxrl.core.spaces import Box, MultiDiscrete, from_json
 from jaxrl.core.types import Key, PolicyId, PyTree
 from jaxrl.models.player import Player, Weights
 from jaxrl.ops.distributions import Distribution
@@ -69,6 +69,12 @@ class Policy:
             )
         if not np.can_cast(obs.dtype, space.dtype, "same_kind") and not np.can_cast(obs.dtype, space.dtype):
             raise UsageError(f"policy {self.name!r} takes observations of {np.dtype(space.dtype)}, not {obs.dtype}")
+        if not isinstance(space, Box):
+            counts = np.asarray(space.nvec if isinstance(space, MultiDiscrete) else space.n)
+            if np.any((obs < 0) | (obs >= counts)):
+                raise UsageError(
+                    f"policy {self.name!r} takes observations from 0 to below {counts.tolist()}, not {obs}"
+                )
         return jnp.asarray(obs, space.dtype)
 
 

@@ -160,6 +160,7 @@ class Recorder:
                     weights,
                     snapshot.env_params,
                     seed=self.settings.evaluation_seed,
+                    explore=True,  # as training plays: the likeliest actions of a young policy often get stuck
                 )
             except Exception as error:  # a user's own `render` may raise anything; the run itself is not to suffer
                 self.say(f"{EPISODE} could not be written: {_line(error)}")

@@ -265,7 +265,7 @@ class Trainer(PolicyAccess):
     def _tell(self, before: Snapshot, results: list[Result], stop: Mapping[str, float]) -> list[Result]:
         """Evaluates the state if that is due, and tells the callbacks; the results up to the last one wanted."""
         last = results[-1]
-        if self.evaluation.due(last[ITERATIONS]):
+        if self.evaluation.due(last[ITERATIONS], at_the_end=met(stop, last) is not None):
             began = time.perf_counter()
             last["evaluation"] = self.evaluate()
             last["timers"]["evaluation"] = time.perf_counter() - began

@@ -89,6 +89,7 @@ def test_training_on_does_not_change_a_policy_taken_out_of_it(trained):
         (lambda path: load_policy(path / "nowhere", "pol1"), "nowhere does not exist"),
         (lambda path: load_policy(path, "pol1", checkpoint=77), "no checkpoint 77; allowed are best, last"),
         (lambda path: load_policy(path, "pol1").act([1, 2, 3]), r"takes observations of shape \[2\].* not \[3\]"),
+        (lambda path: load_policy(path, "pol1").act([0, 16]), r"from 0 to below \[16, 16\], not \[ 0 16\]"),
         (lambda path: load_policy(path, "pol1").act([0.5, 2.0]), "takes observations of int32, not float64"),
     ],
 )
