@@ -11,9 +11,22 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
+from jaxrl import PPOConfig
 from jaxrl.core.env import Environment, MultiAgentEnvironment
 from jaxrl.core.spaces import Box, Discrete
 from jaxrl.core.types import ALL
+
+SMALL_ARENA = PPOConfig(  # trains in a moment; what needs a run of any kind shares its compiled program
+    env="arena",
+    env_args={"height": 4, "width": 4, "max_steps_in_episode": 20},
+    num_envs=4,
+    rollout_length=16,
+    minibatch_size=32,
+    num_epochs=2,
+    fcnet_hiddens=(8,),
+    lr=1e-3,
+    total_env_steps=64 * 40,
+)
 
 
 class State(struct.PyTreeNode):

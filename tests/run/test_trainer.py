@@ -10,19 +10,8 @@ import pytest
 
 from jaxrl import PPOConfig, Trainer, UsageError
 from jaxrl.run.results import flatten, lookup
+from tests.probes import SMALL_ARENA as CONFIG
 from tests.probes import Probe
-
-CONFIG = PPOConfig(
-    env="arena",
-    env_args={"height": 4, "width": 4, "max_steps_in_episode": 20},
-    num_envs=4,
-    rollout_length=16,
-    minibatch_size=32,
-    num_epochs=2,
-    fcnet_hiddens=(8,),
-    lr=1e-3,
-    total_env_steps=64 * 40,
-)
 
 
 @pytest.fixture
