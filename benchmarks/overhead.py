@@ -3,8 +3,10 @@
     python benchmarks/overhead.py                   # steps/s of both, and what a checkpoint costs
     python benchmarks/overhead.py --memory          # the process's memory over 10,000 iterations
 
-Steps/s are environment steps by the wall clock from the end of the first iteration to the end of the last, everything
-that the host does between chunks included; compilation and the pictures at the end are not.
+The two take turns of about a second within one process: after each chunk of a Trainer, as many updates in the one
+program of `make_train`. A chunk's time is by the wall clock, from the end of the plain turn before it to the beginning
+of the next, with all that the host does, the writing of its logs and checkpoints waited for. Compilation and the
+pictures at the end are not in it.
 """
 
 import argparse
@@ -13,88 +15,102 @@ import resource
 import statistics
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import jax
 
 from jaxrl import Callbacks, PPOConfig, Trainer, make_train
 
+WAYS = {
+    "nothing written": {"run_dir": None},
+    "all defaults": {},
+    "a checkpoint every second": {"checkpoint_interval_s": 1.0},
+}
 
-class Clock(Callbacks):
-    """Notes when the results of iterations come, and the memory meanwhile."""
+
+class Memory(Callbacks):
+    """Notes the memory in use, every thousand iterations."""
 
     def __init__(self):
-        self.times, self.memory = {}, {}
+        self.memory = {}
 
     def on_train_result(self, trainer, result):
-        iteration = result["training_iteration"]
-        self.times[iteration] = time.perf_counter()
-        if iteration % 1000 == 0:
-            self.memory[iteration] = resident_mib()
+        if result["training_iteration"] % 1000 == 0:
+            self.memory[result["training_iteration"]] = resident_mib()
+
+
+class Turns(Callbacks):
+    """After each chunk of a Trainer lets `make_train` run for about as long, and times both."""
+
+    def __init__(self, plain: Callable[[], float]):
+        self.plain, self.turns = plain, []  # (seconds for an update of the trainer's, of make_train's)
+        self.began = self.iteration = None
+
+    def on_train_result(self, trainer, result):
+        reached = trainer.lifetime.training_iteration  # where the chunk ended; its results come one by one
+        if reached == self.iteration:
+            return
+        if trainer.keeping.recorder is not None:
+            trainer.keeping.recorder.wait()
+        if self.began is not None:
+            ours = (time.perf_counter() - self.began) / (reached - self.iteration)
+            self.turns.append((ours, self.plain()))
+        self.began, self.iteration = time.perf_counter(), reached
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--env", default="arena")
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--steps", type=int, default=1_000_000)
+    parser.add_argument("--turns", type=int, default=60, help="of each way")
     parser.add_argument("--memory", action="store_true")
     args = parser.parse_args()
     if args.memory:
         measure_memory()
         return
-    config = PPOConfig.tuned(args.env, total_env_steps=args.steps)
-    pure = compiled_train(config)
-    ways = {
-        "make_train": pure,
-        "Trainer, nothing written": lambda: trained(config, None),
-        "Trainer, all defaults": lambda: trained(config, "run"),
-        "Trainer, a checkpoint every second": lambda: trained(config, "run", checkpoint_interval_s=1.0),
-    }
-    for way in ways.values():  # compiles, and starts what is started once
-        way()
-    rates = {name: [] for name in ways}
-    for _ in range(args.rounds):
-        for name, way in ways.items():
-            rates[name].append(way())
-    medians = {name: statistics.median(values) for name, values in rates.items()}
-    print(
-        f"| {args.env}, {args.steps:,} steps, {args.rounds} rounds in turns | steps/s | of make_train's |\n"
-        "|---|---|---|"
-    )
-    for name, values in rates.items():
-        ratios = [ours / base for ours, base in zip(values, rates["make_train"], strict=True)]
-        spread = f"[{min(values):,.0f}, {max(values):,.0f}]"
-        print(f"| {name} | {medians[name]:,.0f} {spread} | {statistics.median(ratios):.3f} |")
-    without, every_second = medians["Trainer, all defaults"], medians["Trainer, a checkpoint every second"]
-    lost = 1 - every_second / without
-    print(f"a checkpoint costs {lost * 1000:.0f} ms of training; once a minute {lost / 60:.2%}")
+    config = PPOConfig.tuned(args.env)
+    plain = plain_turn(config)
+    print(f"| {args.env}: Trainer with | its steps/s as a share of make_train's, median [quartiles] | turns |")
+    print("|---|---|---|")
+    shares = {}
+    for name, settings in WAYS.items():
+        turns = turns_of(config, plain, args.turns, **settings)
+        low, shares[name], high = statistics.quantiles([theirs / ours for ours, theirs in turns], n=4)
+        print(f"| {name} | {shares[name]:.3f} [{low:.3f}, {high:.3f}] | {len(turns)} |", flush=True)
+    lost = 1 - shares["a checkpoint every second"] / shares["all defaults"]
+    print(f"a checkpoint costs {lost:.1%} of a second's training; once a minute {lost / 60:.2%}")
 
 
-def compiled_train(config: PPOConfig):
-    """A function that trains in one program and returns steps/s."""
-    train = jax.jit(make_train(config)).lower(jax.random.key(0)).compile()
+def plain_turn(config: PPOConfig) -> Callable[[], float]:
+    """A function that trains for about a second in one program and returns the seconds for an update."""
+    few, seconds = 8, compiled(config, 8)()
+    return compiled(config, max(few, round(1 / seconds)))
 
-    def run() -> float:
+
+def compiled(config: PPOConfig, updates: int) -> Callable[[], float]:
+    """A function that trains for so many updates and returns the seconds for one."""
+    train = jax.jit(make_train(config.replace(total_env_steps=updates * config.train_batch_size)))
+    train = train.lower(jax.random.key(0)).compile()
+
+    def turn() -> float:
         begin = time.perf_counter()
         jax.block_until_ready(train(jax.random.key(0)))
-        return config.num_updates * config.train_batch_size / (time.perf_counter() - begin)
+        return (time.perf_counter() - begin) / updates
 
-    return run
+    turn()  # warms up
+    return turn
 
 
-def trained(config: PPOConfig, name: str | None, **settings) -> float:
-    """Steps/s of a Trainer between its first result and its last."""
+def turns_of(config: PPOConfig, plain: Callable[[], float], count: int, **settings) -> list[tuple[float, float]]:
+    """(seconds for an update of a Trainer's, of make_train's) in each turn."""
+    turns = Turns(plain)
     with tempfile.TemporaryDirectory() as folder:
-        clock = Clock()
-        run_dir = None if name is None else Path(folder) / name
-        trainer = Trainer(config.replace(callbacks=clock), run_dir=run_dir, quiet=True, **settings)
-        trainer.train()
-        first = time.perf_counter()
-        trainer.fit()
-        last = clock.times[config.num_updates]
+        settings = {"run_dir": Path(folder) / "run", **settings}
+        config = config.replace(callbacks=turns, total_env_steps=config.train_batch_size * 1_000_000)
+        trainer = Trainer(config, quiet=True, **settings)
+        trainer.fit(stop={"time_total_s": float(count)})
         trainer.stop()
-        return (config.num_updates - 1) * config.train_batch_size / (last - first)
+    return turns.turns
 
 
 def measure_memory() -> None:
@@ -102,15 +118,15 @@ def measure_memory() -> None:
     config = PPOConfig(
         env="arena", num_envs=8, rollout_length=32, minibatch_size=256, num_epochs=1, fcnet_hiddens=(16,)
     ).replace(total_env_steps=256 * 10_000)
-    clock = Clock()
+    memory = Memory()
     with tempfile.TemporaryDirectory() as folder:
         trainer = Trainer(
-            config.replace(callbacks=clock), run_dir=Path(folder) / "run", quiet=True, checkpoint_frequency=500
+            config.replace(callbacks=memory), run_dir=Path(folder) / "run", quiet=True, checkpoint_frequency=500
         )
         trainer.fit()
         trainer.stop()
         lines = len((Path(folder) / "run" / "metrics.jsonl").read_text().splitlines())
-    print(json.dumps({"resident_mib": clock.memory, "lines": lines}))
+    print(json.dumps({"resident_mib": memory.memory, "lines": lines}))
 
 
 def resident_mib() -> float:
