@@ -51,7 +51,7 @@ def stepper(name: str, env_args: dict, num_envs: int, num_steps: int, devices: i
 
     from jaxrl import make
     from jaxrl.core.env import lift, raw_reset, raw_step
-    from jaxrl.loop.rollout import restart_ended
+    from jaxrl.loop.stage import restart_ended
 
     env, params = make(name, **env_args)
     env = lift(env)
@@ -60,10 +60,10 @@ def stepper(name: str, env_args: dict, num_envs: int, num_steps: int, devices: i
     def step(carry, key):
         obs, state = carry
         action_key, step_key, reset_key = jax.random.split(key, 3)
-        keys = jax.random.split(step_key, shape[0]), jax.random.split(reset_key, shape[0])
+        keys = jax.random.split(step_key, shape[0])
         action = random_actions(space, action_key, shape)
-        raw = jax.vmap(lambda key, state, action: raw_step(env, key, state, action, params))(keys[0], state, action)
-        obs, state = restart_ended(env, keys[1], raw, params)
+        raw = jax.vmap(lambda key, state, action: raw_step(env, key, state, action, params))(keys, state, action)
+        obs, state = restart_ended(env, jax.random.split(reset_key, shape[0]), jnp.int32(0), raw, params)
         return (obs, state), jnp.sum(obs.astype(jnp.float32)) + jnp.sum(raw.reward)
 
     def run(number):

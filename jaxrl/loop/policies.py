@@ -122,6 +122,32 @@ def group_policies(
     return Grouping(tuple(env.agents), tuple(policies), tuple(groups.values()), is_stacked(env))
 
 
+def each_policy(function: Callable, in_axes: tuple[int | None, ...]) -> Callable:
+    """`function` mapped over the N policies of a group, its results [N, ...].
+
+    A policy alone is not mapped: the CPU takes longer for a batch of one product than for the product.
+    """
+
+    def mapped(*arguments):
+        lengths = {
+            leaf.shape[axis]
+            for argument, axis in zip(arguments, in_axes, strict=True)
+            for leaf in jax.tree.leaves(argument)
+            if axis is not None
+        }
+        if lengths != {1}:
+            return jax.vmap(function, in_axes)(*arguments)
+        alone = map(_only, arguments, in_axes)
+        return jax.tree.map(lambda leaf: leaf[None], function(*alone))
+
+    return mapped
+
+
+def _only(tree: PyTree, axis: int | None) -> PyTree:
+    """The only entry along an axis."""
+    return tree if axis is None else jax.tree.map(lambda leaf: leaf[(slice(None),) * axis + (0,)], tree)
+
+
 def _rows(leaf: jax.Array) -> jax.Array:
     """[N, E, M, ...] -> [E, N*M, ...]."""
     return jnp.moveaxis(leaf, 0, 1).reshape(leaf.shape[1], -1, *leaf.shape[3:])

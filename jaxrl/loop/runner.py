@@ -9,7 +9,8 @@ from flax import struct
 from jaxrl.core.types import Key, PolicyId, PyTree
 from jaxrl.loop.episodes import EpisodeMetrics, Window
 from jaxrl.loop.policies import Grouping
-from jaxrl.loop.rollout import Rollout, Stage, Worlds
+from jaxrl.loop.rollout import Rollout
+from jaxrl.loop.stage import Stage, Worlds
 from jaxrl.models.player import Player, Weights
 
 

@@ -10,9 +10,9 @@ from flax import struct
 
 from jaxrl.core.errors import UsageError
 from jaxrl.core.spaces import Box, Space
-from jaxrl.core.types import PyTree
+from jaxrl.core.types import Key, PyTree
 from jaxrl.models.model import Model
-from jaxrl.ops.distributions import Distribution, environment_action
+from jaxrl.ops.distributions import Distribution, environment_action, sampling_noise
 from jaxrl.ops.filters import Moments, no_moments, normalise
 
 FILTERS = ("MeanStdFilter", None)
@@ -57,6 +57,10 @@ class Player:
     def apply(self, weights: Weights, obs: PyTree) -> tuple[Distribution, jax.Array]:
         """(distribution over actions, value f32[...]) of observations as the environment gives them."""
         return self.model.apply(weights.params, self.filtered(weights.filter, obs))
+
+    def noise(self, key: Key, shape: tuple[int, ...]) -> jax.Array:
+        """What actions are sampled by, f32[*shape, D]."""
+        return sampling_noise(self.action_space, key, shape)
 
     @functools.cached_property
     def in_environment(self) -> Callable[[PyTree], PyTree]:

@@ -57,11 +57,16 @@ def standardise(
     Returns:
         f32[...].
     """
+    mean, variance = moments(values, weights, axis_name=axis_name)
+    return jnp.where(weights > 0, (values - mean) / jnp.maximum(jnp.sqrt(variance), floor), 0.0)
+
+
+def moments(values: jax.Array, weights: jax.Array, *, axis_name: str | None = None) -> tuple[jax.Array, jax.Array]:
+    """(mean, variance) f32[] of f32[...], weighted; 0 without weight. `axis_name`: as of `standardise`."""
     chex.assert_equal_shape([values, weights])
     count = jnp.maximum(total(weights, axis_name), 1.0)
     mean = total(weights * values, axis_name) / count
-    variance = total(weights * (values - mean) ** 2, axis_name) / count
-    return jnp.where(weights > 0, (values - mean) / jnp.maximum(jnp.sqrt(variance), floor), 0.0)
+    return mean, total(weights * (values - mean) ** 2, axis_name) / count
 
 
 def total(values: jax.Array, axis_name: str | None = None) -> jax.Array:

@@ -22,8 +22,8 @@ MAX_LOG_STD = 20.0  # either way; RLlib's log_std_clip_param
 class Distribution(Protocol):
     """A batch of distributions over actions; a pytree whose leaves lead with the batch axes `[...]`."""
 
-    def sample(self, key: Key) -> jax.Array:
-        """One action for each, `[..., *action_space.shape]`."""
+    def sample(self, noise: jax.Array) -> jax.Array:
+        """The action `[..., *action_space.shape]` that each row of `sampling_noise`, `[..., D]`, stands for."""
 
     def mode(self) -> jax.Array:
         """The likeliest action."""
@@ -43,8 +43,9 @@ class Categorical(struct.PyTreeNode):
 
     logits: jax.Array  # f32[..., A]
 
-    def sample(self, key: Key) -> jax.Array:
-        return jax.random.categorical(key, self.logits)
+    def sample(self, noise: jax.Array) -> jax.Array:
+        """The Gumbel-max trick: an action of probability 0 is never taken."""
+        return jnp.argmax(self.logits + noise, axis=-1).astype(jnp.int32)
 
     def mode(self) -> jax.Array:
         return jnp.argmax(self.logits, axis=-1).astype(jnp.int32)
@@ -72,9 +73,9 @@ class MultiCategorical(struct.PyTreeNode):
     def parts(self) -> list[Categorical]:
         return [Categorical(part) for part in jnp.split(self.logits, np.cumsum(self.nvec)[:-1], axis=-1)]
 
-    def sample(self, key: Key) -> jax.Array:
-        keys = jax.random.split(key, len(self.nvec))
-        return jnp.stack([part.sample(key) for part, key in zip(self.parts(), keys, strict=True)], axis=-1)
+    def sample(self, noise: jax.Array) -> jax.Array:
+        parts = zip(self.parts(), MultiCategorical(noise, self.nvec).parts(), strict=True)
+        return jnp.stack([part.sample(noise.logits) for part, noise in parts], axis=-1)
 
     def mode(self) -> jax.Array:
         return jnp.stack([part.mode() for part in self.parts()], axis=-1)
@@ -96,8 +97,8 @@ class DiagGaussian(struct.PyTreeNode):
     log_std: jax.Array  # f32[..., d]
     shape: tuple[int, ...] = struct.field(pytree_node=False)
 
-    def sample(self, key: Key) -> jax.Array:
-        return self._as_array(self.mean + jnp.exp(self.log_std) * jax.random.normal(key, self.mean.shape))
+    def sample(self, noise: jax.Array) -> jax.Array:
+        return self._as_array(self.mean + jnp.exp(self.log_std) * noise)
 
     def mode(self) -> jax.Array:
         return self._as_array(self.mean)
@@ -130,6 +131,16 @@ def num_logits(action_space: Space) -> int:
     raise UsageError(
         f"action space {action_space} is not supported; allowed: Discrete, MultiDiscrete, a Box of floating numbers"
     )
+
+
+def sampling_noise(action_space: Space, key: Key, shape: tuple[int, ...]) -> jax.Array:
+    """The random numbers f32[*shape, D] that `sample` makes actions of, to be drawn as one block.
+
+    A standard normal for each element of a Box, a standard Gumbel for each value that an integer may have.
+    """
+    if isinstance(action_space, Box):
+        return jax.random.normal(key, (*shape, action_space.size))
+    return jax.random.gumbel(key, (*shape, num_logits(action_space)))
 
 
 def from_logits(action_space: Space, logits: jax.Array) -> Distribution:

@@ -9,9 +9,10 @@ from jaxrl.core.spaces import Space
 from jaxrl.core.types import Key, PolicyId, PyTree
 from jaxrl.loop.callbacks import postprocess, traced_callbacks
 from jaxrl.loop.episodes import Window, no_episodes, report
-from jaxrl.loop.policies import Grouping, group_policies
-from jaxrl.loop.rollout import Rollout, open_worlds, play, set_stage
+from jaxrl.loop.policies import Grouping, each_policy, group_policies
+from jaxrl.loop.rollout import Rollout, play
 from jaxrl.loop.runner import Algorithm, Metrics, Runner
+from jaxrl.loop.stage import open_worlds, set_stage
 from jaxrl.models.cnn import cnn
 from jaxrl.models.mlp import MLP
 from jaxrl.models.player import Player
@@ -74,7 +75,7 @@ def make_ppo(config: PPOConfig, *, axis_name: str | None = None) -> Algorithm:
             if group.structure.trained:
                 update = functools.partial(learn_policy, group.structure, axis_name)
                 trajectory = postprocess(stage.callbacks, group.policies, rollout.trajectories[g])
-                learners[g], metrics[g] = jax.vmap(update, in_axes=(0, 1, 0, 0, None))(
+                learners[g], metrics[g] = each_policy(update, in_axes=(0, 1, 0, 0, None))(
                     runner.learners[g], trajectory, group_hypers, keys, env_steps
                 )
         window, episodes = report(runner.window, rollout.reached, rollout.over, rollout.hist_data, axis_name)

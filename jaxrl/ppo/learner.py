@@ -11,12 +11,16 @@ from flax import struct
 from jaxrl.core.types import Key, PyTree
 from jaxrl.loop.rollout import Trajectory
 from jaxrl.models.player import Player, Weights
-from jaxrl.ops.advantages import gae, standardise, total
+from jaxrl.ops.advantages import gae, moments, standardise, total
 from jaxrl.ops.distributions import Distribution
 from jaxrl.ops.filters import Moments, update
 from jaxrl.ops.losses import clip_fraction, clipped_surrogate, next_kl_coeff, value_clip_fraction, value_loss
 from jaxrl.ops.minibatch import minibatch_rows
+from jaxrl.ops.packing import Packed, pack
 from jaxrl.ppo.hypers import Hypers
+from jaxrl.ppo.metrics import Coefficients, Terms, learner_metrics
+
+SMALL = 2048  # numbers of a layer; packing a larger one costs more copying than it saves
 
 
 class Learner(struct.PyTreeNode):
@@ -62,14 +66,6 @@ class Rows(struct.PyTreeNode):
     weight: jax.Array  # f32  1 where the agent acted, else 0
 
 
-class Coefficients(NamedTuple):
-    """The weights of this iteration, after schedules and adaptation; f32[]."""
-
-    lr: jax.Array
-    entropy: jax.Array
-    kl: jax.Array
-
-
 def init_learner(structure: Structure, hypers: Hypers, key: Key) -> Learner:
     """The start of learning."""
     params = structure.player.model.init(key)
@@ -100,12 +96,15 @@ def learn_policy(
     rows = _rows(structure, axis_name, learner, trajectory, hypers)
     coefficients = Coefficients(_at(hypers.lr, env_steps), _at(hypers.entropy_coeff, env_steps), learner.kl_coeff)
     optimizer = _optimizer(structure, hypers, coefficients.lr)
+    # A product needs a leaf for each layer, everything else one array: the optimiser's arithmetic, and gathering rows.
+    packed_rows, layers = pack(rows, num_axes=1), jax.tree.structure(learner.params)
 
     def step(state, index):
         params, opt_state = state
-        minibatch = jax.tree.map(lambda leaf: leaf[index], rows)
+        minibatch = jax.tree.map(lambda leaf: leaf[index], packed_rows).unpack()
         gradient = jax.grad(_objective, argnums=2, has_aux=True)
-        grads, sums = gradient(structure, axis_name, params, minibatch, hypers, coefficients)
+        grads, sums = gradient(structure, axis_name, _as_layers(params), minibatch, hypers, coefficients)
+        grads = _as_stored(structure, grads, layers)
         if axis_name is not None:
             grads, sums = jax.lax.psum((grads, sums), axis_name)
         norm = optax.tree.norm(grads)
@@ -114,9 +113,12 @@ def learn_policy(
         return (optax.apply_updates(params, updates), opt_state), (sums, norm)
 
     order = _row_order(structure, axis_name, key, trajectory.value.shape)
-    (params, opt_state), (sums, norms) = jax.lax.scan(step, (learner.params, learner.opt_state), order)
+    state = _as_stored(structure, (learner.params, learner.opt_state), layers)
+    state, (sums, norms) = jax.lax.scan(step, state, order)
+    params, opt_state = _as_layers(state)
     last_pass = -(-rows.weight.shape[0] // order.shape[1])
-    metrics = _metrics(sums, norms, last_pass)
+    _, target_variance = moments(rows.target, rows.weight, axis_name=axis_name)
+    metrics = learner_metrics(sums, norms, last_pass, target_variance, hypers, coefficients)
     kl_coeff = next_kl_coeff(learner.kl_coeff, metrics["mean_kl_loss"], hypers.kl_target)
     learned = Learner(params, opt_state, kl_coeff, _next_filter(learner, trajectory, rows.weight, axis_name))
     has_rows = total(rows.weight, axis_name) > 0
@@ -128,6 +130,20 @@ def learn_policy(
         "parameters_finite": _all_finite((learner.params, learner.opt_state)).astype(jnp.float32),
     }
     return learner, metrics
+
+
+def _as_stored(structure: Structure, tree: PyTree, layers: jax.tree_util.PyTreeDef) -> PyTree:
+    """Parts of `tree` that have the parameters' structure as few wide arrays; a user's optimiser sees layers."""
+    if structure.optimizer is not None:
+        return tree
+    is_layers = lambda node: jax.tree.structure(node) == layers
+    return jax.tree.map(lambda node: pack(node, 0, SMALL) if is_layers(node) else node, tree, is_leaf=is_layers)
+
+
+def _as_layers(tree: PyTree) -> PyTree:
+    """The inverse of `_as_stored`."""
+    is_packed = lambda node: isinstance(node, Packed)
+    return jax.tree.map(lambda node: node.unpack() if is_packed(node) else node, tree, is_leaf=is_packed)
 
 
 def _rows(
@@ -203,8 +219,8 @@ def _objective(
     rows: Rows,
     hypers: Hypers,
     coefficients: Coefficients,
-) -> tuple[jax.Array, dict[str, jax.Array]]:
-    """This device's part of a minibatch's loss, and sums over its active rows.
+) -> tuple[jax.Array, jax.Array]:
+    """This device's part of a minibatch's loss, and the sums f32[len(Terms)] over its active rows.
 
     sum(w l) / max(sum(w), 1),    l = surrogate + vf_loss_coeff vf_loss - entropy_coeff H + kl_coeff KL(old || new)
     """
@@ -219,39 +235,20 @@ def _objective(
     entropy, kl = distribution.entropy(), rows.distribution.kl(distribution)
     loss = surrogate + hypers.vf_loss_coeff * vf_loss - coefficients.entropy * entropy + coefficients.kl * kl
     error = rows.target - value
-    terms = {
-        "total_loss": loss,
-        "policy_loss": surrogate,
-        "vf_loss": vf_loss,
-        "vf_loss_unclipped": error**2,
-        "entropy": entropy,
-        "mean_kl_loss": kl,
-        "clip_fraction": clip_fraction(log_prob, rows.log_prob, hypers.clip_param),
-        "vf_clip_fraction": value_clip_fraction(*value_terms),
-        "error": error,
-        "target": rows.target,
-        "squared_target": rows.target**2,
-        "weight": jnp.ones_like(loss),
-    }
-    sums = {name: jnp.sum(rows.weight * jax.lax.stop_gradient(term)) for name, term in terms.items()}
+    terms = Terms(
+        policy_loss=surrogate,
+        vf_loss=vf_loss,
+        vf_loss_unclipped=error**2,
+        error=error,
+        entropy=entropy,
+        mean_kl_loss=kl,
+        clip_fraction=clip_fraction(log_prob, rows.log_prob, hypers.clip_param),
+        vf_clip_fraction=value_clip_fraction(*value_terms),
+        weight=jnp.ones_like(loss),
+    )
+    stacked = jax.lax.stop_gradient(jnp.stack(terms))  # one product costs less than a sum for each
+    sums = jnp.matmul(stacked, rows.weight, precision="highest")
     return jnp.sum(rows.weight * loss) / jnp.maximum(total(rows.weight, axis_name), 1.0), sums
-
-
-def _metrics(sums: dict[str, jax.Array], norms: jax.Array, last_pass: int) -> dict[str, jax.Array]:
-    """Means over the active rows of the last `last_pass` minibatches; sums and norms are f32[num_minibatches]."""
-    trained = jnp.sum(sums["weight"])
-    latest = {name: jnp.sum(values[-last_pass:]) for name, values in sums.items()}
-    count = jnp.maximum(latest.pop("weight"), 1.0)
-    means = {name: value / count for name, value in latest.items()}
-    error, target, squared_target = (means.pop(name) for name in ("error", "target", "squared_target"))
-    unexplained = means["vf_loss_unclipped"] - error**2
-    variance = squared_target - target**2
-    return {
-        **means,
-        "vf_explained_var": jnp.maximum(-1.0, 1 - unexplained / jnp.maximum(variance, 1e-8)),
-        "gradients_default_optimizer_global_norm": jnp.mean(norms[-last_pass:]),
-        "num_module_steps_trained": trained,
-    }
 
 
 def _all_finite(tree: PyTree) -> jax.Array:

@@ -16,8 +16,8 @@ from jaxrl.core.env import restart, strongly_typed
 from jaxrl.core.errors import UsageError
 from jaxrl.core.types import Key, PyTree
 from jaxrl.loop.episodes import Episodes, no_episodes, summarise
-from jaxrl.loop.rollout import Stage, Worlds, follow, open_worlds, take_turn
 from jaxrl.loop.runner import Algorithm, Runner
+from jaxrl.loop.stage import Chance, Stage, Worlds, draw_chance, follow, open_worlds, take_turn
 from jaxrl.models.player import Weights
 from jaxrl.run.results import Result, episode_results
 
@@ -78,16 +78,15 @@ def evaluate(
 def episode_keys(seed: int) -> tuple[Key, Key]:
     """(reset_key, play_key) of a seed's episodes.
 
-    Episode i is reset with fold_in(reset_key, i). Its step t has the keys of `step_keys`: first the environment's, then
-    one for the reset that may follow, then each agent's.
+    Episode i is reset with fold_in(reset_key, i); its step t has the random numbers of `step_chance`.
     """
     return tuple(jax.random.split(jax.random.fold_in(jax.random.key(seed, impl="threefry2x32"), EVALUATION)))
 
 
-def step_keys(stage: Stage, play_key: Key, index: jax.Array, step: jax.Array) -> Key:
-    """The keys [2 + M_all] of a step of episode `index`."""
-    key = jax.random.fold_in(jax.random.fold_in(play_key, index), step)
-    return jax.random.split(key, 2 + len(stage.grouping.agents))
+def step_chance(stage: Stage, play_key: Key, index: jax.Array, step: jax.Array) -> Chance:
+    """The random numbers of a step of the episodes `index`, i32[E], whichever are played beside them."""
+    keys = jax.vmap(lambda i: jax.random.fold_in(jax.random.fold_in(play_key, i), step))(index)
+    return jax.tree.map(lambda leaf: leaf[0], draw_chance(stage, keys, 1))
 
 
 class Evaluation:
@@ -157,9 +156,9 @@ def _go_on(stage: Stage, explore: bool, weights: tuple, env_params: PyTree, key:
         return ~jnp.all(playing.over) & (playing.num_steps < last)
 
     def step(playing):
-        keys = jax.vmap(lambda i: step_keys(stage, key, i, playing.num_steps))(playing.index)
-        acted, raw = take_turn(stage, weights, playing.worlds, keys[:, 0], keys[:, 2:], env_params, explore=explore)
-        worlds, reached, _ = follow(stage, playing.worlds, acted, raw, keys[:, 1], env_params)
+        chance = step_chance(stage, key, playing.index, playing.num_steps)
+        acted, raw = take_turn(stage, weights, playing.worlds, chance, env_params, explore=explore)
+        worlds, reached, _ = follow(stage, playing.worlds, acted, raw, chance, env_params)
         first_end = raw.over & ~playing.over
         return Playing(
             worlds=worlds,

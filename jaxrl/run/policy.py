@@ -145,5 +145,6 @@ def _apply(player: Player, weights: Weights, obs: jax.Array) -> tuple[Distributi
 @functools.partial(jax.jit, static_argnums=0)
 def _act(player: Player, weights: Weights, obs: jax.Array, key: Key | None) -> jax.Array:
     """The likeliest action, or one drawn with `key`, for each entry of a batch."""
-    distribution, _ = player.apply(weights, obs)
-    return player.in_environment(distribution.mode() if key is None else distribution.sample(key))
+    distribution, value = player.apply(weights, obs)
+    action = distribution.mode() if key is None else distribution.sample(player.noise(key, value.shape))
+    return player.in_environment(action)

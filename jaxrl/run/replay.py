@@ -11,10 +11,10 @@ import numpy as np
 from jaxrl.core.env import MultiAgentEnvironment, strongly_typed
 from jaxrl.core.errors import UsageError
 from jaxrl.core.types import AgentId, Key, PyTree
-from jaxrl.loop.rollout import Stage, Worlds, open_worlds, take_turn
 from jaxrl.loop.runner import Algorithm
+from jaxrl.loop.stage import Stage, Worlds, open_worlds, take_turn
 from jaxrl.models.player import Weights
-from jaxrl.run.evaluate import episode_keys, step_keys
+from jaxrl.run.evaluate import episode_keys, step_chance
 
 STEPS_AT_ONCE = 100  # of an episode whose length nobody knows before
 PICTURES_AT_ONCE = 8  # one of 500 x 500 pixels takes some 20 MB while it is painted
@@ -110,8 +110,8 @@ def _play_on(
 
     def step(worlds, time):
         # As `evaluate` draws them, so that what is shown is an episode that was counted there.
-        keys = step_keys(stage, key, index, time)[None]
-        _, raw = take_turn(stage, weights, worlds, keys[:, 0], keys[:, 2:], env_params, explore=explore)
+        chance = step_chance(stage, key, index[None], time)
+        _, raw = take_turn(stage, weights, worlds, chance, env_params, explore=explore)
         did = raw.state, raw.reward, raw.active, raw.world_ended, raw.over
         worlds = worlds.replace(state=raw.state, obs=stage.grouping.gather(raw.obs))
         return worlds, jax.tree.map(lambda leaf: leaf[0], did)

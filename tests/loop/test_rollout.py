@@ -13,7 +13,8 @@ from flax import struct
 from jaxrl.core.env import MultiAgentEnvironment, StackedEnvironment, raw_reset, raw_step
 from jaxrl.core.spaces import Box, Discrete
 from jaxrl.loop.policies import group_policies, resolve_policies
-from jaxrl.loop.rollout import Stage, episode_metrics, open_worlds, play, restart_ended
+from jaxrl.loop.rollout import play
+from jaxrl.loop.stage import Stage, episode_metrics, open_worlds, restart_ended
 from jaxrl.models.player import Player, Weights
 from jaxrl.ops.distributions import Categorical
 
@@ -322,8 +323,8 @@ def test_those_that_ended_start_again_with_their_own_keys_however_many_they_are(
         action = jnp.zeros((40, 2), jnp.int32)
         raw = jax.vmap(lambda key, state, action: raw_step(CLOCKS, key, state, action, params))(keys, state, action)
         raw = raw._replace(over=over)
-        fresh = jax.vmap(lambda key: raw_reset(CLOCKS, key, params))(keys)
-        return restart_ended(CLOCKS, keys, raw, params), fresh, (raw.obs, raw.state)
+        fresh = jax.vmap(lambda key: raw_reset(CLOCKS, jax.random.fold_in(key, 3), params))(keys)
+        return restart_ended(CLOCKS, keys, jnp.int32(3), raw, params), fresh, (raw.obs, raw.state)
 
     ours, fresh, reached = jax.jit(run)(keys)
     members = jax.jit(jax.vmap(run))(jnp.stack([keys, keys]))[0]

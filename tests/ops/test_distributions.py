@@ -18,6 +18,7 @@ from jaxrl.ops.distributions import (
     environment_action,
     from_logits,
     num_logits,
+    sampling_noise,
 )
 
 NVEC = (2, 3)
@@ -85,14 +86,16 @@ def test_kl_is_that_of_the_first_to_the_second():
 def test_a_categorical_draws_each_action_as_often_as_its_probability_says():
     num_draws, probabilities = 40_000, np.array([0.1, 0.2, 0.65, 0.05])
     logits = jnp.broadcast_to(jnp.log(probabilities).astype(jnp.float32), (num_draws, 4))
-    draws = np.bincount(Categorical(logits).sample(KEY), minlength=4) / num_draws
+    actions = Categorical(logits).sample(sampling_noise(Discrete(4), KEY, (num_draws,)))
+    draws = np.bincount(actions, minlength=4) / num_draws
     deviation = np.sqrt(probabilities * (1 - probabilities) / num_draws)
     assert np.all(np.abs(draws - probabilities) < 4 * deviation)
 
 
 def test_the_entries_of_a_multicategorical_are_drawn_independently():
     num_draws, logits = 40_000, np.float32([0.0, 1.0, 0.5, 0.0, -1.0])
-    actions = MultiCategorical(jnp.broadcast_to(logits, (num_draws, 5)), NVEC).sample(KEY)
+    noise = sampling_noise(MultiDiscrete(NVEC), KEY, (num_draws,))
+    actions = MultiCategorical(jnp.broadcast_to(logits, (num_draws, 5)), NVEC).sample(noise)
     draws = np.zeros(NVEC)
     np.add.at(draws, tuple(np.asarray(actions).T), 1 / num_draws)
     probabilities = joint(logits)
@@ -100,13 +103,13 @@ def test_the_entries_of_a_multicategorical_are_drawn_independently():
 
 
 def test_alike_entries_of_a_multicategorical_do_not_draw_alike():
-    actions = MultiCategorical(jnp.zeros((1000, 4)), (2, 2)).sample(KEY)
+    actions = MultiCategorical(jnp.zeros((1000, 4)), (2, 2)).sample(sampling_noise(MultiDiscrete((2, 2)), KEY, (1000,)))
     assert 400 < jnp.sum(actions[:, 0] == actions[:, 1]) < 600
 
 
 def test_an_action_of_no_probability_is_never_drawn():
     logits = jnp.broadcast_to(jnp.array([0.0, -1e9, 0.0]), (10_000, 3))
-    draws = Categorical(logits).sample(KEY)
+    draws = Categorical(logits).sample(sampling_noise(Discrete(3), KEY, (10_000,)))
     assert not jnp.any(draws == 1)
     assert jnp.any(draws == 0)
     assert jnp.any(draws == 2)
@@ -148,7 +151,7 @@ def test_batch_axes_lead_and_rows_are_independent(space, batch):
     @jax.jit
     def run(logits):
         distribution, other = from_logits(space, logits), from_logits(space, logits[..., ::-1])
-        action = distribution.sample(KEY)
+        action = distribution.sample(sampling_noise(space, KEY, batch))
         return (
             action,
             distribution.mode(),
@@ -238,7 +241,7 @@ def test_a_gaussians_samples_have_its_mean_and_spread_and_shape():
     mean, log_std = jnp.arange(6.0), jnp.linspace(-1.0, 1.0, 6)
     space = Box(-9.0, 9.0, (2, 3))
     one = from_logits(space, jnp.concatenate([mean, log_std]))
-    samples = np.asarray(jax.vmap(one.sample)(jax.random.split(KEY, 20_000)))
+    samples = np.asarray(jax.vmap(one.sample)(sampling_noise(space, KEY, (20_000,))))
     assert samples.shape == (20_000, 2, 3) and num_logits(space) == 12
     flat, error = samples.reshape(-1, 6), np.exp(log_std) / np.sqrt(20_000)
     assert (np.abs(flat.mean(0) - mean) < 4.5 * error).all()

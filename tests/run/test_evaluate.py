@@ -12,7 +12,7 @@ import jaxrl
 from jaxrl import PPOConfig, UsageError, load_policy
 from jaxrl.cli.play import EvaluateOptions, report
 from jaxrl.run import evaluate as evaluation
-from jaxrl.run.evaluate import episode_keys, evaluate, step_keys
+from jaxrl.run.evaluate import episode_keys, evaluate, step_chance
 from tests.probes import Probe
 
 
@@ -38,7 +38,7 @@ def played_by_hand(run_dir, episodes):
     for i in range(episodes):
         obs, state = env.reset(jax.random.fold_in(reset_key, i), params)
         for t in itertools.count():
-            key = step_keys(stage, play_key, jnp.int32(i), jnp.int32(t))[0]
+            key = step_chance(stage, play_key, jnp.array([i]), jnp.int32(t)).step_key[0]
             actions = {agent: policy.act(obs[agent]) for agent, policy in policies.items()}
             env_step = step(key, state, actions, params)
             obs, state, rewards, terminated, truncated, _ = env_step

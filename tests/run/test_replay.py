@@ -9,6 +9,7 @@ from flax import struct
 from jaxrl import PPOConfig, UsageError
 from jaxrl.core.env import Environment, Solo
 from jaxrl.core.spaces import Box, Discrete
+from jaxrl.loop.stage import draw_chance
 from jaxrl.run import replay as replays
 from jaxrl.run.evaluate import episode_keys, evaluate
 from jaxrl.run.replay import check_can_render, frames, record_episode
@@ -36,16 +37,16 @@ def by_hand(algorithm, weights, params, *, seed, episode, explore):
     step, rewards, done = jax.jit(env.step_env), [], False
     while not done:
         key = jax.random.fold_in(jax.random.fold_in(play_key, episode), len(rewards))
-        step_key, _, *keys = jax.random.split(key, 2 + len(env.agents))
+        chance = draw_chance(algorithm.stage, key[None], 1)
         actions = {}
         for policy, agents in (("pol1", ("agent1",)), ("pol2", ("agent2",))):
             group, index = algorithm.grouping.locate(policy)
             own = jax.tree.map(lambda leaf, index=index: leaf[index], weights[group])
             for agent in agents:
                 distribution, _ = algorithm.players[group].apply(own, obs[agent])
-                mine = keys[env.agents.index(agent)]
-                actions[agent] = distribution.sample(mine) if explore else distribution.mode()
-        obs, state, reward, terminated, _ = step(step_key, state, actions, params)
+                noise = chance.noise[group][0, index, 0, agents.index(agent)]
+                actions[agent] = distribution.sample(noise) if explore else distribution.mode()
+        obs, state, reward, terminated, _ = step(chance.step_key[0, 0], state, actions, params)
         rewards.append([float(reward[agent]) for agent in env.agents])
         done = bool(terminated["__all__"] | env.is_truncated(state, params))
     return np.array(rewards), state

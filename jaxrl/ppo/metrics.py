@@ -1,0 +1,58 @@
+"""What an iteration reports of a policy's learning, from sums over the rows of each minibatch."""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from jaxrl.ppo.hypers import Hypers
+
+
+class Coefficients(NamedTuple):
+    """The weights of this iteration, after schedules and adaptation; f32[]."""
+
+    lr: jax.Array
+    entropy: jax.Array
+    kl: jax.Array
+
+
+class Terms(NamedTuple):
+    """What a minibatch reports, f32[B] row by row, or summed over the rows."""
+
+    policy_loss: jax.Array
+    vf_loss: jax.Array
+    vf_loss_unclipped: jax.Array
+    error: jax.Array
+    entropy: jax.Array
+    mean_kl_loss: jax.Array
+    clip_fraction: jax.Array
+    vf_clip_fraction: jax.Array
+    weight: jax.Array
+
+
+def learner_metrics(
+    sums: jax.Array,
+    norms: jax.Array,
+    last_pass: int,
+    target_variance: jax.Array,
+    hypers: Hypers,
+    coefficients: Coefficients,
+) -> dict[str, jax.Array]:
+    """Means over the active rows of the last `last_pass` minibatches.
+
+    Args:
+        sums, norms: f32[num_minibatches, len(Terms)] of the rows, f32[num_minibatches] of the gradients.
+    """
+    trained = jnp.sum(Terms(*sums.T).weight)
+    latest = Terms(*jnp.sum(sums[-last_pass:], axis=0))._asdict()
+    count = jnp.maximum(latest.pop("weight"), 1.0)
+    means = {name: value / count for name, value in latest.items()}
+    unexplained = means["vf_loss_unclipped"] - means.pop("error") ** 2
+    penalties = coefficients.kl * means["mean_kl_loss"] - coefficients.entropy * means["entropy"]
+    return {
+        **means,
+        "total_loss": means["policy_loss"] + hypers.vf_loss_coeff * means["vf_loss"] + penalties,
+        "vf_explained_var": jnp.maximum(-1.0, 1 - unexplained / jnp.maximum(target_variance, 1e-8)),
+        "gradients_default_optimizer_global_norm": jnp.mean(norms[-last_pass:]),
+        "num_module_steps_trained": trained,
+    }
