@@ -9,3 +9,4 @@ os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0")
 import jax
 
 jax.config.update("jax_numpy_rank_promotion", "raise")  # two shapes that meet by accident are a bug, not a broadcast
+jax.config.update("jax_num_cpu_devices", 4)  # for tests/run/test_devices.py; whoever asks for none uses the first

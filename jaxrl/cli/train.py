@@ -54,7 +54,8 @@ def train_ppo(argv: Sequence[str] | None = None) -> None:
         plan = order.config.describe()
         trainer = begin(order)
         say = trainer.progress.say
-        say(f"{plan}\nsettings     {order.source}\ndevice       {device_name()}\nrun folder   {trainer.run_dir}")
+        device = device_name(trainer.settings.devices)
+        say(f"{plan}\nsettings     {order.source}\ndevice       {device}\nrun folder   {trainer.run_dir}")
         if order.resume and trainer.last_result is not None:
             say(f"resumed      after iteration {trainer.lifetime.training_iteration:,}")
         trainer.fit()

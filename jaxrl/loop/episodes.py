@@ -1,5 +1,6 @@
 """Statistics of finished episodes: what runs along with each environment, and what is said of those that ended."""
 
+import functools
 from collections.abc import Mapping
 from types import MappingProxyType
 
@@ -115,8 +116,12 @@ def report(
     Args:
         reached: Episodes [T, E] as each step left them.
         over: bool[T, E], whether that step ended them.
-        hist_data: {name: f32[T, E]}, values of each step; of them all members of the mapped axis report together.
+        hist_data: {name: f32[T, E]}, values of each step.
+        axis_name: a mapped axis over which the environments are split, in their order; all its members report alike.
     """
+    if axis_name is not None:
+        gather = functools.partial(jax.lax.all_gather, axis_name=axis_name, axis=1, tiled=True)
+        reached, over = jax.tree.map(gather, (reached, over))
     iteration = summarise(reached, over)
     window = _push(window, jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), reached), over.reshape(-1))
     size = window.episodes.length.shape[0]

@@ -19,6 +19,7 @@ from jaxrl.models.player import Player
 from jaxrl.ppo.config import PPOConfig
 from jaxrl.ppo.hypers import Hypers
 from jaxrl.ppo.learner import Structure, init_learner, learn_policy
+from jaxrl.ppo.splitting import blocks_of
 
 HypersByPolicy = dict[PolicyId, Hypers] | None
 
@@ -28,8 +29,8 @@ def make_ppo(config: PPOConfig, *, axis_name: str | None = None) -> Algorithm:
 
     Args:
         axis_name: a mapped axis over which the environments are split: gradients, the advantages' moments and the KL
-            are then taken over it as well. Each member holds num_envs / size of the axis environments, and the
-            episodes that it reports are its own; its histograms are everybody's.
+            are then taken over it as well, and so is what is reported. Each member holds num_envs / size of the axis
+            environments.
 
     Returns:
         An `Algorithm` of pure functions; nothing is computed here.
@@ -79,8 +80,9 @@ def make_ppo(config: PPOConfig, *, axis_name: str | None = None) -> Algorithm:
                     runner.learners[g], trajectory, group_hypers, keys, env_steps
                 )
         window, episodes = report(runner.window, rollout.reached, rollout.over, rollout.hist_data, axis_name)
+        agent_steps = rollout.agent_steps if axis_name is None else jax.lax.psum(rollout.agent_steps, axis_name)
         runner = runner.replace(learners=tuple(learners), window=window, num_updates=runner.num_updates + 1)
-        return runner, Metrics(episodes, rollout.agent_steps, tuple(metrics))
+        return runner, Metrics(episodes, agent_steps, tuple(metrics))
 
     return Algorithm(init, collect, learn, stage, default_params, config.train_batch_size, trained)
 
@@ -111,8 +113,9 @@ def make_player(config: PPOConfig, observation_space: Space, action_space: Space
 
 def _structure(config: PPOConfig, trained: bool, *spaces: Space) -> Structure:
     """What one policy's own configuration makes static."""
-    names = Structure._fields[2:]
-    return Structure(make_player(config, *spaces), trained, **{name: getattr(config, name) for name in names})
+    names = Structure._fields[3:]
+    settings = {name: getattr(config, name) for name in names}
+    return Structure(make_player(config, *spaces), trained, blocks_of(config), **settings)
 
 
 def _by_group(grouping: Grouping, config: PPOConfig, hypers: HypersByPolicy, key: Key):

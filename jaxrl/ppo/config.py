@@ -15,7 +15,7 @@ from jaxrl.loop.callbacks import traced, traced_callbacks
 from jaxrl.loop.policies import PolicyMap, resolve_policies
 from jaxrl.models.mlp import ACTIVATIONS, INITIALIZERS
 from jaxrl.models.player import FILTERS, Player
-from jaxrl.ppo import settings
+from jaxrl.ppo import settings, splitting
 from jaxrl.ppo.hypers import Hypers, as_hypers, knots_of
 from jaxrl.ppo.settings import DEFAULT_SIZES, resolve_sizes, schedule
 
@@ -109,7 +109,9 @@ class PPOConfig:
     optimizer: Callable | None = setting(
         None, "a function from the learning rate to an optax transformation; None: Adam"
     )
-    shuffle_blocks: int = setting(1, "blocks of environments that minibatches draw equally from", count())
+    shuffle_blocks: int | None = setting(
+        None, "blocks of environments that minibatches draw equally from; None: up to 8", count(optional=True)
+    )
     metrics_num_episodes_for_smoothing: int = setting(100, "finished episodes that statistics are over", count())
     callbacks: Any = setting((), "hooks of episodes and of the run: module:Class, a class, an instance, or several")
 
@@ -195,11 +197,11 @@ class PPOConfig:
         """The environment, its params and the policies; checks everything that needs them."""
         return _setup(self, registered(self.env))
 
-    def build(self):
-        """The algorithm: (init, collect, learn)."""
+    def build(self, *, axis_name: str | None = None):
+        """The algorithm: (init, collect, learn); `axis_name` as in `make_ppo`."""
         from jaxrl.ppo.algorithm import make_ppo
 
-        return make_ppo(self)
+        return make_ppo(self, axis_name=axis_name)
 
     def player(self, policy: PolicyId, observation_space: Space, action_space: Space) -> Player:
         """How `policy` plays, with no environment at hand."""
@@ -219,6 +221,14 @@ class PPOConfig:
 
         return describe(self)
 
+    def devices_worth_using(self, cores: int) -> int:
+        """How many of a CPU's cores training had better use."""
+        return splitting.devices_worth_using(self, cores)
+
+    def check_devices(self, number: int) -> None:
+        """Refuses a number of devices that training cannot be split over."""
+        splitting.check_devices(self, number)
+
     @property
     def num_updates(self) -> int:
         """Iterations within `total_env_steps`."""
@@ -237,7 +247,8 @@ class PPOConfig:
                 f"total_env_steps={self.total_env_steps} is less than one batch, "
                 f"train_batch_size={self.train_batch_size}"
             )
-        if self.num_envs % self.shuffle_blocks or self.minibatch_size % self.shuffle_blocks:
+        blocks = splitting.blocks_of(self)
+        if self.num_envs % blocks or self.minibatch_size % blocks:
             raise UsageError(
                 f"shuffle_blocks={self.shuffle_blocks} must divide num_envs={self.num_envs} and "
                 f"minibatch_size={self.minibatch_size}"

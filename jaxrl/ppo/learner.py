@@ -44,13 +44,13 @@ class Structure(NamedTuple):
 
     player: Player
     trained: bool
+    blocks: int  # of environments, that a minibatch draws equally from
     minibatch_size: int
     num_epochs: int
     use_kl_loss: bool
     normalize_advantages: str | None
     value_clip: str | None
     optimizer: Callable | None
-    shuffle_blocks: int
 
 
 class Rows(struct.PyTreeNode):
@@ -198,9 +198,9 @@ def _row_order(structure: Structure, axis_name: str | None, key: Key, shape: tup
     """
     num_steps, num_envs, num_agents = shape
     num_devices = 1 if axis_name is None else jax.lax.axis_size(axis_name)
-    blocks = structure.shuffle_blocks // num_devices
+    blocks = structure.blocks // num_devices
     block_row = num_envs // blocks * num_agents  # rows of a block in one step
-    share = structure.minibatch_size // structure.shuffle_blocks
+    share = structure.minibatch_size // structure.blocks
     first = 0 if axis_name is None else jax.lax.axis_index(axis_name) * blocks
 
     def order(block):

@@ -88,14 +88,12 @@ def evaluation_line(iteration: int, episodes: Mapping[str, Any]) -> str:
     return "  ".join(parts)
 
 
-def device_name() -> str:
-    """Where programs run, as a person says it."""
+def device_name(number: int = 1) -> str:
+    """Where programs run, as a person says it; `number` is of the devices that environments are split over."""
     device = jax.devices()[0]
-    return (
-        f"the CPU ({os.cpu_count()} cores)"
-        if device.platform == "cpu"
-        else f"{device.platform.upper()} ({device.device_kind})"
-    )
+    cpu = device.platform == "cpu"
+    name = f"the CPU ({os.cpu_count()} cores)" if cpu else f"{device.platform.upper()} ({device.device_kind})"
+    return name if number == 1 else f"{name}, the environments split over {number} {'cores' if cpu else 'devices'}"
 
 
 def duration(seconds: float) -> str:

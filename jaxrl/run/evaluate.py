@@ -19,6 +19,7 @@ from jaxrl.loop.episodes import Episodes, no_episodes, summarise
 from jaxrl.loop.runner import Algorithm, Runner
 from jaxrl.loop.stage import Chance, Stage, Worlds, draw_chance, follow, open_worlds, take_turn
 from jaxrl.models.player import Weights
+from jaxrl.run.devices import on_one
 from jaxrl.run.results import Result, episode_results
 
 EVALUATION = 0x6576616C  # folded into the seed's key: evaluation never shares numbers with training
@@ -57,7 +58,7 @@ def evaluate(
         RLlib's tree as under `env_runners`, with `episode_return_std` and `episode_len_std` (of the episodes, ddof 0).
     """
     params = strongly_typed(algorithm.env_params if env_params is None else env_params)
-    together = min(episodes, AT_ONCE)
+    weights, together = on_one(weights), min(episodes, AT_ONCE)
     batches = []
     for first in range(0, episodes, together):
         finished = _play_batch(algorithm.stage, explore, weights, params, seed, first + np.arange(together))

@@ -12,6 +12,7 @@ from jaxrl.core.types import AgentId, PolicyId
 from jaxrl.loop.runner import Algorithm
 from jaxrl.models.player import Weights
 from jaxrl.run import checkpoint
+from jaxrl.run.devices import on_one
 from jaxrl.run.policy import Policy, acting_key, read_checkpoint, weights_shape
 
 
@@ -23,7 +24,7 @@ class PolicyAccess:
     def get_policy(self, policy: PolicyId, *, seed: int = 0) -> Policy:
         """A policy as it is now; training on does not change it. `seed` is of the actions that it draws."""
         group, _ = self.algorithm.grouping.locate(policy)
-        weights = self.algorithm.policy_weights(self.runner, policy)
+        weights = on_one(self.algorithm.policy_weights(self.runner, policy))
         return Policy(self.algorithm.players[group], weights, name=policy, seed=seed)
 
     def compute_actions(self, observations: Mapping[AgentId, Any], *, explore: bool = False) -> dict[AgentId, Any]:

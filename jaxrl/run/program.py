@@ -2,14 +2,17 @@
 
 import functools
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.sharding import PartitionSpec
 
 from jaxrl.core.types import Key, PyTree
 from jaxrl.loop.runner import Algorithm, Metrics, Runner
+from jaxrl.run.devices import AXIS, by_environment, mesh_of
 
 CAPACITY = 256  # updates of one chunk at most: the length of its metrics' buffer
 
@@ -38,17 +41,22 @@ class Executable:
 
     def chunk(self, runner: Runner, hypers: PyTree, env_params: PyTree, count: int) -> tuple[Runner, Metrics]:
         """`count` updates, and their metrics at the front of a buffer [CAPACITY, ...]; returns when they are done."""
-        return jax.block_until_ready(self.chunk_program(runner, hypers, env_params, jnp.int32(count)))
+        arguments = runner, hypers, env_params, jnp.int32(count)
+        arguments = jax.device_put(arguments, self.chunk_program.input_shardings[0])
+        return jax.block_until_ready(self.chunk_program(*arguments))
 
 
 @dataclass
 class Program:
     """A configuration's structure; whoever trains with it in this process shares what was compiled.
 
-    The algorithm's own default numbers are not those of any run: a run passes its hypers.
+    The algorithm's own default numbers are not those of any run: a run passes its hypers. `split` is the same
+    algorithm where the environments are split over several devices.
     """
 
     algorithm: Algorithm
+    split: Algorithm | None = None
+    devices: int = 1
     executables: dict[str, Executable] = field(default_factory=dict)  # by the shapes of the numbers
 
     def executable(self, key: Key, hypers: PyTree, env_params: PyTree) -> Executable:
@@ -56,11 +64,21 @@ class Program:
         shapes = str(jax.tree.map(lambda leaf: (jnp.shape(leaf), jnp.result_type(leaf)), (hypers, env_params)))
         if shapes not in self.executables:
             start = jax.jit(self.algorithm.init).lower(key, hypers, env_params)
-            chunk = jax.jit(functools.partial(run_chunk, self.algorithm)).lower(
-                start.out_info, hypers, env_params, jnp.int32(0)
-            )
+            chunk = jax.jit(self._chunk()).lower(start.out_info, hypers, env_params, jnp.int32(0))
             self.executables[shapes] = Executable(chunk.out_info[1], start, chunk)
         return self.executables[shapes]
+
+    def _chunk(self) -> Callable[..., tuple[Runner, Metrics]]:
+        if self.devices == 1:
+            return functools.partial(run_chunk, self.algorithm)
+        runner, everywhere = by_environment(), PartitionSpec()
+        return jax.shard_map(
+            functools.partial(run_chunk, self.split),
+            mesh=mesh_of(self.devices),
+            in_specs=(runner, everywhere, everywhere, everywhere),
+            out_specs=(runner, everywhere),
+            check_vma=False,
+        )
 
 
 def run_chunk(
@@ -79,6 +97,7 @@ def run_chunk(
 
 
 @functools.lru_cache(maxsize=16)
-def program_of(static_config: Any, env: Any) -> Program:
+def program_of(static_config: Any, env: Any, devices: int = 1) -> Program:
     """The program of a configuration's structure, `config.static()`, over the environment that its name means now."""
-    return Program(static_config.build())
+    split = static_config.build(axis_name=AXIS) if devices > 1 else None
+    return Program(static_config.build(), split, devices)

@@ -22,6 +22,7 @@ from jaxrl.loop.runner import Algorithm, Runner
 from jaxrl.run import checkpoint
 from jaxrl.run.checkpoint import CHECKPOINTS
 from jaxrl.run.curves import Curves
+from jaxrl.run.devices import on_one
 from jaxrl.run.episode_picture import picture_episode
 from jaxrl.run.lines import dumped
 from jaxrl.run.loggers import Logs
@@ -152,7 +153,7 @@ class Recorder:
     def _play(self, snapshot: Snapshot) -> None:
         if hasattr(self.algorithm.stage.env, "render"):
             self.say(f"drawing {EPISODE} ...")
-            weights = tuple(learner.weights for learner in snapshot.runner.learners)
+            weights = on_one(tuple(learner.weights for learner in snapshot.runner.learners))
             try:
                 picture_episode(
                     self.folder / EPISODE,

@@ -13,6 +13,11 @@ def _text(name: str, value: Any) -> None:
         raise UsageError(f"{name}={value!r} must be a path in the result tree, or None")
 
 
+def _devices(name: str, value: Any) -> None:
+    if value != "auto":
+        count()(name, value)
+
+
 def _logs(name: str, value: Any) -> None:
     names(name, value)
     check_logs(value)
@@ -48,6 +53,9 @@ class RunSettings:
     evaluation_seed: int = setting(0, "the evaluation's own random seed; each one plays the same episodes", count(0))
     loggers: Any = setting(("jsonl", "csv", "tensorboard"), "what is logged to: jsonl, csv, tensorboard, wandb", _logs)
     pictures: bool = setting(True, "whether the run's folder gets curves.png and episode.gif", flag)
+    devices: Any = setting(
+        "auto", "devices that the environments are split over; auto: a CPU's cores where the work is large", _devices
+    )
     init_from: Any = setting(
         (), "policies that begin with another run's weights: {policy: path, or path#policy}", pairs("{policy: path}")
     )

@@ -19,6 +19,7 @@ from jaxrl.run.best import Best
 from jaxrl.run.callbacks import Hooks
 from jaxrl.run.console import Progress, device_name, evaluation_line
 from jaxrl.run.debug import find_nan
+from jaxrl.run.devices import settled
 from jaxrl.run.evaluate import Evaluation
 from jaxrl.run.health import Diverged, Watch, first_bad
 from jaxrl.run.interrupt import Interrupt
@@ -38,8 +39,7 @@ class Trainer(PolicyAccess):
 
     Args:
         config: a configuration such as `PPOConfig`: anything with `build()`, `static()`, `hypers()`, `setup()`.
-        run_dir: the run's folder, which must not exist yet; "auto" makes `runs/<env>/<time>-s<seed>`, None
-            writes nothing.
+        run_dir: the run's folder, which must not exist yet; "auto": `runs/<env>/<time>-s<seed>`; None writes nothing.
         env_params: the environment's numbers, if not the configuration's.
         quiet: print nothing.
         **run_settings: see `RunSettings`: checkpoints, evaluation, logs, pictures.
@@ -60,9 +60,9 @@ class Trainer(PolicyAccess):
     ):
         if not hasattr(config, "build"):
             raise UsageError(f"Trainer takes a configuration such as PPOConfig(env='arena'), not {config!r:.60}")
-        self.config, self.settings = config, RunSettings(**run_settings)
+        self.config, self.settings = config, settled(RunSettings(**run_settings), config)
         setup = config.setup()
-        self.program = program_of(config.static(), setup.env)
+        self.program = program_of(config.static(), setup.env, self.settings.devices)
         self.algorithm = self.program.algorithm
         self.hypers = config.hypers()
         self.env_params = strongly_typed(setup.env_params if env_params is None else env_params)

@@ -30,7 +30,7 @@ def structure(**changes):
         "normalize_advantages": "batch",
         "value_clip": "loss",
         "optimizer": None,
-        "shuffle_blocks": 1,
+        "blocks": 1,
     }
     return Structure(**{**values, **changes})
 
@@ -160,7 +160,7 @@ def test_without_the_kl_penalty_its_coefficient_stays_zero():
 
 @pytest.mark.parametrize("blocks", [1, 2, 4])
 def test_every_minibatch_takes_an_equal_share_of_every_block_of_environments(blocks):
-    plan = structure(shuffle_blocks=blocks, minibatch_size=16, num_epochs=3)
+    plan = structure(blocks=blocks, minibatch_size=16, num_epochs=3)
     rows = np.asarray(_row_order(plan, None, jax.random.key(0), (STEPS, ENVS, AGENTS)))
     assert rows.shape == (9, 16)  # 3 epochs of 48 rows
     np.testing.assert_array_equal(np.bincount(rows.reshape(-1), minlength=48), 3)

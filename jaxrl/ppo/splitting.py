@@ -1,0 +1,41 @@
+"""Over how many devices a configuration's environments and minibatches can be split, and when that pays."""
+
+from typing import TYPE_CHECKING
+
+from jaxrl.core.errors import UsageError
+
+if TYPE_CHECKING:
+    from jaxrl.ppo.config import PPOConfig
+
+MOST_BLOCKS = 8
+ROWS_WORTH_SPLITTING = 1024  # of a minibatch on each core; measured with benchmarks/scaling.py --devices
+
+
+def blocks_of(config: "PPOConfig") -> int:
+    """`shuffle_blocks`, or where it is None the most that fit, whatever devices there are."""
+    if config.shuffle_blocks is not None:
+        return config.shuffle_blocks
+    fitting = (n for n in range(MOST_BLOCKS, 0, -1) if config.num_envs % n == config.minibatch_size % n == 0)
+    return next(n for n in fitting if n & (n - 1) == 0)
+
+
+def devices_worth_using(config: "PPOConfig", cores: int) -> int:
+    """The most cores, a power of two, on which every policy's minibatches still have rows enough."""
+    own = [config.for_policy(policy) for policy in config.setup().policies]
+    number = 1
+    while 2 * number <= cores and all(
+        blocks_of(one) % (2 * number) == 0 and one.minibatch_size >= 2 * number * ROWS_WORTH_SPLITTING for one in own
+    ):
+        number *= 2
+    return number
+
+
+def check_devices(config: "PPOConfig", number: int) -> None:
+    """Refuses a number of devices that minibatches cannot be split over."""
+    for policy in config.setup().policies:
+        one = config.for_policy(policy)
+        if blocks_of(one) % number:
+            raise UsageError(
+                f"devices={number} does not divide shuffle_blocks={blocks_of(one)} of policy {policy!r}, which must "
+                f"divide num_envs={one.num_envs} and minibatch_size={one.minibatch_size}"
+            )

@@ -1,0 +1,81 @@
+"""A run over several devices learns what it learns on one; how many there are is decided by rule and kept."""
+
+import json
+
+import jax
+import numpy as np
+import pytest
+
+from jaxrl import PPOConfig
+from jaxrl.core.errors import UsageError
+from jaxrl.run.devices import settled
+from jaxrl.run.settings import RunSettings
+
+LARGE = PPOConfig(env="cartpole", num_envs=512, rollout_length=32, minibatch_size=4096)
+
+
+def assert_close(ours, theirs, atol=2e-5):
+    for one, other in zip(jax.tree.leaves(ours), jax.tree.leaves(theirs), strict=True):
+        np.testing.assert_allclose(np.asarray(one), np.asarray(other), rtol=atol, atol=atol)
+
+
+def trained(start, tmp_path, devices, small):
+    trainer = start(small, run_dir=tmp_path / f"on{devices}", devices=devices)
+    return trainer, [trainer.train() for _ in range(3)]
+
+
+def test_two_and_four_devices_learn_and_report_what_one_does(start, small, tmp_path):
+    one, expected = trained(start, tmp_path, 1, small)
+    for devices in (2, 4):
+        trainer, results = trained(start, tmp_path, devices, small)
+        assert len(trainer.runner.worlds.state.positions.sharding.device_set) == devices
+        assert_close(trainer.runner.learners, one.runner.learners)
+        for ours, theirs in zip(results, expected, strict=True):
+            for name in ("env_runners", "learners"):
+                assert jax.tree.structure(ours[name]) == jax.tree.structure(theirs[name])
+                assert_close(ours[name], theirs[name])
+
+
+def test_a_run_of_two_devices_goes_on_on_two_bit_for_bit_or_on_one_if_asked(start, resume, small, tmp_path):
+    whole = start(small, run_dir=tmp_path / "whole", devices=2)
+    whole.fit({"training_iteration": 4})
+    half = start(small, devices=2)
+    half.fit({"training_iteration": 2})
+    half.stop()
+    again = resume()
+    assert again.settings.devices == 2
+    again.fit({"training_iteration": 4})
+    assert_close(again.runner.learners, whole.runner.learners, atol=0)
+    again.stop()
+    alone = resume(checkpoint=2, run_dir=tmp_path / "alone", devices=1)
+    alone.fit({"training_iteration": 4})
+    assert_close(alone.runner.learners, whole.runner.learners)
+
+
+def test_small_work_stays_on_one_device_and_large_work_takes_the_cores_that_it_can_fill(small):
+    assert [LARGE.devices_worth_using(cores) for cores in (1, 2, 3, 4, 16)] == [1, 2, 2, 4, 4]
+    assert small.devices_worth_using(8) == 1
+    assert LARGE.replace(shuffle_blocks=2).devices_worth_using(8) == 2
+    assert LARGE.replace(num_envs=511, minibatch_size=4088).devices_worth_using(8) == 1
+    assert settled(RunSettings(), small).devices == 1
+
+
+@pytest.mark.parametrize(
+    "devices, config, message",
+    [
+        (0, LARGE, "devices=0 must be"),
+        ("two", LARGE, "devices='two' must be"),
+        (8, LARGE, "devices=8: JAX has 4 here"),
+        (3, LARGE, "devices=3 does not divide shuffle_blocks=8"),
+        (2, LARGE.replace(shuffle_blocks=1), "devices=2 does not divide shuffle_blocks=1"),
+    ],
+)
+def test_a_number_of_devices_that_cannot_be_is_refused(devices, config, message):
+    with pytest.raises(UsageError, match=message):
+        settled(RunSettings(devices=devices), config)
+
+
+def test_the_number_of_devices_is_written_down(start, small, tmp_path):
+    trainer, _ = trained(start, tmp_path, 2, small)
+    path = trainer.save()
+    assert json.loads((path / "checkpoint.json").read_text())["run_settings"]["devices"] == 2
