@@ -1,0 +1,299 @@
+"""The work that peers.py times, one stack a process: it says "ready", and to each line "go" how fast it went.
+
+    python benchmarks/peer_stacks.py gymnasium_step '{"num_envs": 16, "mode": "sync"}'
+
+Each function below builds a stack and returns a function that does one unit of its work and returns the environment
+steps in it. Whatever a stack imports, it imports there: a peer's process holds nothing of `jaxrl` or of other peers.
+Steppers draw uniform actions, a block of NUM_STEPS at a time, within what is timed; resets are part of it as well.
+Where a library spends a call of its own on resetting (Gymnasium, EnvPool), that call counts as a step, in its favour.
+"""
+
+import importlib.metadata
+import json
+import os
+import sys
+import time
+from collections.abc import Callable
+
+NUM_STEPS = 200  # steps of each environment in one unit of stepping
+UNIT_STEPS = 40_000  # environment steps in one unit of compiled training, in whole iterations
+VERSIONS_OF = (
+    *("jaxrl", "jax", "jaxlib", "numpy", "torch", "gymnasium", "gymnax", "envpool", "pufferlib", "pettingzoo"),
+    *("stable_baselines3", "sbx-rl", "rejax", "ray"),
+)
+
+Unit = Callable[[], int]
+
+
+# Stepping
+
+
+def jaxrl_step(env: str, num_envs: int, devices: int = 1) -> Unit:
+    """Ours, split over so many virtual CPU devices; every observation is added up, so that none is left out."""
+    import jax
+
+    jax.config.update("jax_num_cpu_devices", devices)
+    import throughput
+
+    program, calls = throughput.stepper(env, {}, num_envs, NUM_STEPS, devices), iter(range(2**31))
+
+    def unit():
+        jax.block_until_ready(program(next(calls)))
+        return num_envs * NUM_STEPS
+
+    return unit
+
+
+def gymnasium_step(num_envs: int, mode: str) -> Unit:
+    """Gymnasium's vectors of CartPole-v1: "sync" is a loop over single ones, "vector_entry_point" one in NumPy."""
+    import gymnasium
+
+    envs = gymnasium.make_vec("CartPole-v1", num_envs, vectorization_mode=mode)
+    envs.reset(seed=0)
+    return _random_steps(envs.step, num_envs)
+
+
+def envpool_step(num_envs: int) -> Unit:
+    """EnvPool's CartPole-v1, in C++, with as many threads as it takes by default."""
+    import envpool
+    import numpy as np
+
+    envs = envpool.make_gymnasium("CartPole-v1", num_envs=num_envs, seed=0)
+    envs.reset()
+    return _random_steps(envs.step, num_envs, np.int32)
+
+
+def pufferlib_step(num_envs: int) -> Unit:
+    """PufferLib's CartPole, in C, on one thread."""
+    from pufferlib.ocean.cartpole.cartpole import Cartpole
+
+    envs = Cartpole(num_envs=num_envs)
+    envs.reset(seed=0)
+    return _random_steps(envs.step, num_envs)
+
+
+def _random_steps(step: Callable, num_envs: int, dtype: type = int) -> Unit:
+    import numpy as np
+
+    generator = np.random.default_rng(0)
+
+    def unit():
+        for actions in generator.integers(0, 2, (NUM_STEPS, num_envs), dtype):
+            step(actions)
+        return NUM_STEPS * num_envs
+
+    return unit
+
+
+def gymnax_step(num_envs: int) -> Unit:
+    """gymnax's CartPole-v1 under scan and vmap, its own automatic reset; observations added up as ours are."""
+    import gymnax
+    import jax
+    import jax.numpy as jnp
+
+    env, params = gymnax.make("CartPole-v1")
+    reset, step = jax.vmap(env.reset, (0, None)), jax.vmap(env.step, (0, 0, 0, None))
+
+    @jax.jit
+    def run(state, key):
+        def advance(state, key):
+            action_key, step_key = jax.random.split(key)
+            actions = jax.random.randint(action_key, (num_envs,), 0, 2)
+            obs, state, reward, *_ = step(jax.random.split(step_key, num_envs), state, actions, params)
+            return state, jnp.sum(obs) + jnp.sum(reward)
+
+        state, sums = jax.lax.scan(advance, state, jax.random.split(key, NUM_STEPS))
+        return state, jnp.sum(sums)
+
+    _, state = reset(jax.random.split(jax.random.key(0), num_envs), params)
+    calls = iter(range(1, 2**31))
+
+    def unit():
+        nonlocal state
+        state, _ = jax.block_until_ready(run(state, jax.random.key(next(calls))))
+        return num_envs * NUM_STEPS
+
+    return unit
+
+
+def pettingzoo_step(env: str) -> Unit:
+    """One environment of PettingZoo's SISL, by its parallel interface."""
+    import throughput
+
+    num_envs, step = throughput.reference(env, {})
+    count = {"waterworld": 100, "pursuit": 20}[env]
+
+    def unit():
+        step(count)
+        return num_envs * count
+
+    return unit
+
+
+# PPO on CartPole
+
+
+def jaxrl_train(settings: str) -> Unit:
+    """Ours at a peer's sizes: whole trainings of UNIT_STEPS, metrics brought back, nothing written."""
+    import jax
+
+    from jaxrl import PPOConfig, make_train
+
+    config = PPOConfig(env="cartpole", **SETTINGS[settings])
+    config = config.replace(total_env_steps=UNIT_STEPS)
+    train, calls = jax.jit(make_train(config)), iter(range(2**31))
+
+    def unit():
+        _, metrics = train(jax.random.key(next(calls)))
+        jax.device_get(metrics)
+        return config.num_updates * config.train_batch_size
+
+    return unit
+
+
+# Ours in the words of each peer's settings. Their mean squared errors have a factor 1/2 where ours has none.
+SB3_SIZES = {"num_envs": 1, "rollout_length": 2048, "minibatch_size": 64, "num_epochs": 10}
+REJAX_SIZES = {"num_envs": 5, "rollout_length": 100, "minibatch_size": 100, "num_epochs": 5}
+PPO2 = {
+    "gamma": 0.99,
+    "lambda_": 0.95,
+    "clip_param": 0.2,
+    "fcnet_hiddens": (64, 64),
+    "use_kl_loss": False,
+    "grad_clip": 0.5,
+    "normalize_advantages": "minibatch",
+}
+SETTINGS = {
+    "sb3": {**PPO2, **SB3_SIZES, "lr": 3e-4, "vf_loss_coeff": 0.5, "value_clip": None, "adam_epsilon": 1e-5},
+    "rejax": {
+        **{**PPO2, **REJAX_SIZES, "lr": 7.5e-4, "vf_loss_coeff": 0.25, "value_clip": "prediction"},
+        **{"vf_clip_param": 0.2, "entropy_coeff": 0.01},
+    },
+    "rllib": {"num_envs": 8, "rollout_length": 500, "minibatch_size": 128, "num_epochs": 5, "lr": 3e-4},
+}
+
+
+def sb3_train() -> Unit:
+    """Stable-Baselines3's PPO with its defaults; on the CPU, as its documentation advises for small networks."""
+    from stable_baselines3 import PPO
+
+    return _learns(PPO("MlpPolicy", "CartPole-v1", seed=0, device="cpu"))
+
+
+def sbx_train() -> Unit:
+    """SBX's PPO with its defaults."""
+    from sbx import PPO
+
+    return _learns(PPO("MlpPolicy", "CartPole-v1", seed=0))
+
+
+def _learns(model) -> Unit:
+    def unit():
+        model.learn(model.n_steps, reset_num_timesteps=False)
+        return model.n_steps
+
+    return unit
+
+
+def rejax_train() -> Unit:
+    """rejax's PPO as its own configuration for gymnax's CartPole has it, without the evaluations."""
+    import jax
+    import rejax
+
+    num_envs, num_steps = REJAX_SIZES["num_envs"], REJAX_SIZES["rollout_length"]
+    algorithm = rejax.get_algo("ppo").create(
+        **{"env": "CartPole-v1", "agent_kwargs": {"activation": "tanh"}},
+        **{"num_envs": num_envs, "num_steps": num_steps, "num_epochs": 5, "num_minibatches": 5},
+        **{"learning_rate": 7.5e-4, "max_grad_norm": 0.5, "gamma": 0.99, "gae_lambda": 0.95},
+        **{"clip_eps": 0.2, "ent_coef": 0.01, "vf_coef": 0.5},
+        **{"total_timesteps": UNIT_STEPS, "eval_freq": UNIT_STEPS, "skip_initial_evaluation": True},
+    )
+    algorithm = algorithm.replace(eval_callback=lambda algorithm, state, key: ())
+    train, calls = jax.jit(algorithm.train), iter(range(2**31))
+
+    def unit():
+        jax.block_until_ready(train(jax.random.key(next(calls))))
+        return UNIT_STEPS  # 80 whole iterations
+
+    return unit
+
+
+def rllib_train() -> Unit:
+    """RLlib's PPO as rllib_peer.py has it: 8 environments in the process that learns, 500 steps of each a batch."""
+    import ray
+    import rllib_peer
+
+    ray.init(num_cpus=1, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
+    algorithm, sampled = rllib_peer.make_config(rllib_peer.TASKS["cartpole"], seed=0).build_algo(), 0
+
+    def unit():
+        nonlocal sampled
+        before, metrics = sampled, algorithm.train()["env_runners"]
+        sampled = int(metrics["num_env_steps_sampled_lifetime"])
+        return sampled - before
+
+    return unit
+
+
+STACKS = {
+    stack.__name__: stack
+    for stack in (
+        *(jaxrl_step, gymnasium_step, envpool_step, pufferlib_step, gymnax_step, pettingzoo_step),
+        *(jaxrl_train, sb3_train, sbx_train, rejax_train, rllib_train),
+    )
+}
+
+
+# The process
+
+
+def facts() -> dict:
+    """Versions of what is installed beside this stack and, in ours, what its runs record of the machine."""
+    versions = {}
+    for name in VERSIONS_OF:
+        try:
+            versions[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    machine = None
+    if "jaxrl.run" in sys.modules:
+        from jaxrl.run.folder import metadata
+
+        machine = metadata()
+    return {"versions": versions, "machine": machine}
+
+
+def timed(unit: Unit, least_seconds: float) -> dict:
+    """Whole units for at least so long."""
+    steps, begin = 0, time.perf_counter()
+    while (seconds := time.perf_counter() - begin) < least_seconds:
+        steps += unit()
+    return {"steps_per_s": steps / seconds}
+
+
+def serve(stack: str, arguments: dict, reply: Callable[[dict], None]) -> None:
+    """Builds, warms up by one unit, and goes whenever told: a line of standard input holds the least seconds."""
+    try:
+        begin = time.perf_counter()
+        unit = STACKS[stack](**arguments)
+        built = time.perf_counter()
+        unit()
+        seconds = {"build_s": built - begin, "first_unit_s": time.perf_counter() - built}
+        reply({"ready": True, **seconds, **facts()})
+        for line in sys.stdin:
+            reply(timed(unit, float(line.removeprefix("go"))))
+    except ModuleNotFoundError as error:
+        reply({"missing": error.name})
+    except Exception as error:  # a peer may raise anything: it is one line in the table, and the others go on
+        reply({"error": f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"})
+
+
+def main() -> None:
+    # Replies have the standard output to themselves: what a library prints goes where its errors go.
+    replies = os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(2, 1)
+    serve(sys.argv[1], json.loads(sys.argv[2]), lambda answer: print(json.dumps(answer), file=replies))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,300 @@
+"""Us and the peers side by side: CartPole stepping, PettingZoo's environments, PPO on CartPole at each peer's settings.
+
+    pip install -e ".[peers]" && python benchmarks/peers.py
+    python benchmarks/peers.py --quick                                # two pairs of short turns
+    python benchmarks/peers.py --only sb3 envpool --out rows.jsonl
+    python benchmarks/peers.py --python pufferlib=puffer/bin/python   # a peer that cannot live beside ours
+
+Every stack of peer_stacks.py runs in a process of its own, its libraries' threads as they are by default. Ours and each
+peer take turns, A B A B, `--pairs` times. Steps/s are medians [least, most]; "ours, times" is the ratio of medians
+[least, most of the pairs]. What comes before the first turn stands apart: imports, building, compiling and one unit of
+work. Ours runs on one device, as gymnax and rejax do, unless its row says otherwise; actions are random, drawn within
+what is timed, and resets are part of it. The load stands above each table: on a busy machine the ratios are no figures,
+for libraries whose threads wait for each other (PyTorch) lose far more than others. How well the settings learn is
+another question: learning.py. Not in the extra `peers`: rejax 0.1.3, which runs with gymnax 0.0.9, not with ours, and
+PufferLib 3.0, which pip compiles, with PyTorch there beforehand and further downloads.
+"""
+
+import argparse
+import json
+import os
+import select
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+CORES = len(os.sched_getaffinity(0))
+STACKS = Path(__file__).with_name("peer_stacks.py")
+OURS = "jaxrl"
+
+
+class Entrant(NamedTuple):
+    """A stack of peer_stacks.py with its arguments, and how the table calls it."""
+
+    peer: str  # the name that --only and --python know it by
+    who: str
+    stack: str
+    arguments: dict
+
+
+class Contest(NamedTuple):
+    """One piece of work: ours takes turns with each of the others."""
+
+    question: str
+    work: str
+    ours: Entrant
+    others: tuple[Entrant, ...]
+
+
+def _jaxrl_step(env: str, num_envs: int, devices: int = 1) -> Entrant:
+    who = OURS if devices == 1 else f"{OURS}, {devices} devices"
+    return Entrant(OURS, who, "jaxrl_step", {"env": env, "num_envs": num_envs, "devices": devices})
+
+
+def _gymnasium(num_envs: int, mode: str) -> Entrant:
+    kind = {"sync": "Sync", "vector_entry_point": "its own vectorised"}[mode]
+    return Entrant("gymnasium", f"Gymnasium, {kind}", "gymnasium_step", {"num_envs": num_envs, "mode": mode})
+
+
+def _envpool(num_envs: int) -> Entrant:
+    return Entrant("envpool", "EnvPool (C++)", "envpool_step", {"num_envs": num_envs})
+
+
+def _pufferlib(num_envs: int) -> Entrant:
+    return Entrant("pufferlib", "PufferLib (C; 200-step episodes)", "pufferlib_step", {"num_envs": num_envs})
+
+
+def _gymnax(num_envs: int) -> Entrant:
+    return Entrant("gymnax", "gymnax", "gymnax_step", {"num_envs": num_envs})
+
+
+def _pettingzoo(env: str) -> Entrant:
+    return Entrant("pettingzoo", "PettingZoo, 1 environment", "pettingzoo_step", {"env": env})
+
+
+def _jaxrl_train(settings: str) -> Entrant:
+    return Entrant(OURS, OURS, "jaxrl_train", {"settings": settings})
+
+
+STEPPING, SISL, TRAINING = "CartPole, stepping", "PettingZoo's environments, stepping", "CartPole, PPO"
+CARTPOLE_PEERS = {
+    16: (_gymnasium(16, "sync"), _gymnasium(16, "vector_entry_point")),
+    256: (_envpool(256), _pufferlib(256)),
+    1024: (_gymnax(1024),),
+    16384: (
+        _gymnasium(16384, "vector_entry_point"),
+        _gymnax(16384),
+        _pufferlib(16384),
+        _jaxrl_step("cartpole", 16384, CORES),
+    ),
+}
+PPO_PEERS = {
+    "1 x 2048 steps, minibatch 64, 10 epochs, 64 x 64": (
+        _jaxrl_train("sb3"),
+        Entrant("sb3", "Stable-Baselines3", "sb3_train", {}),
+        Entrant("sbx", "SBX", "sbx_train", {}),
+    ),
+    "5 x 100 steps, minibatch 100, 5 epochs, 64 x 64": (
+        _jaxrl_train("rejax"),
+        Entrant("rejax", "rejax", "rejax_train", {}),
+    ),
+    "8 x 500 steps, minibatch 128, 5 epochs, 256 x 256": (
+        _jaxrl_train("rllib"),
+        Entrant("rllib", "RLlib, one process", "rllib_train", {}),
+    ),
+}
+CONTESTS = (
+    *(
+        Contest(STEPPING, f"{num_envs:,} environments", _jaxrl_step("cartpole", num_envs), others)
+        for num_envs, others in CARTPOLE_PEERS.items()
+    ),
+    *(
+        Contest(
+            SISL,
+            f"{env}; ours {num_envs} environments",
+            _jaxrl_step(env, num_envs),
+            (_pettingzoo(env), _jaxrl_step(env, num_envs, CORES)),
+        )
+        for env, num_envs in {"waterworld": 512, "pursuit": 512}.items()
+    ),
+    *(Contest(TRAINING, work, ours, tuple(others)) for work, (ours, *others) in PPO_PEERS.items()),
+)
+PEERS = tuple(dict.fromkeys(other.peer for contest in CONTESTS for other in contest.others if other.peer != OURS))
+
+
+class Process:
+    """A stack at work. `failure` says in one line why it is not, if it is not."""
+
+    def __init__(self, entrant: Entrant, interpreter: str, patience: float):
+        self.entrant, self.patience, self.failure = entrant, patience, None
+        self.turns: list[tuple[float, float]] = []  # steps/s of ours and of this one, pair by pair
+        self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115  close() closes it
+        begin = time.perf_counter()
+        self._process = subprocess.Popen(
+            [interpreter, str(STACKS), entrant.stack, json.dumps(entrant.arguments)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._errors,
+            text=True,
+            # On an accelerator two stacks share the memory, so neither may take it all beforehand.
+            env={"XLA_PYTHON_CLIENT_PREALLOCATE": "false", **os.environ},
+        )
+        self.facts = self._answer() or {}
+        self.start_s = time.perf_counter() - begin
+        print(f"{entrant.who}: {self.failure or f'ready after {self.start_s:.1f} s'}", flush=True)
+
+    def go(self, least_seconds: float) -> float | None:
+        """Environment steps/s of one turn; None if it failed."""
+        if self.failure:
+            return None
+        try:
+            self._process.stdin.write(f"go {least_seconds}\n")
+            self._process.stdin.flush()
+        except BrokenPipeError:
+            pass  # it has ended: the missing answer says how
+        answer = self._answer()
+        return answer and answer["steps_per_s"]
+
+    def close(self) -> None:
+        """Ends it, by force if it does not end by itself."""
+        try:
+            self._process.communicate(timeout=20 if not self.failure else 1)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.communicate()
+        self._errors.close()
+
+    def _answer(self) -> dict | None:
+        if not select.select([self._process.stdout], [], [], self.patience)[0]:
+            self._process.kill()
+            self.failure = f"failed: no answer within {self.patience:.0f} s"
+            return None
+        line = self._process.stdout.readline()
+        answer = json.loads(line) if line else {"error": self._last_words()}
+        if "missing" in answer:
+            self.failure = f"not installed (no module {answer['missing']})"
+        elif "error" in answer:
+            self.failure = f"failed: {answer['error']}"
+        return None if self.failure else answer
+
+    def _last_words(self) -> str:
+        status = self._process.wait()
+        self._errors.seek(0)
+        return f"ended with status {status}; {(self._errors.read().strip().splitlines() or ['it said nothing'])[-1]}"
+
+
+def measure(contest: Contest, arguments: argparse.Namespace) -> list[dict]:
+    """A row for ours and one for each other entrant."""
+    print(f"\n{contest.question}, {contest.work}", flush=True)
+    begin = {"pairs": arguments.pairs, "turn_s": arguments.seconds, "cores": CORES, "load": os.getloadavg()[0]}
+    processes = []
+    try:
+        for entrant in (contest.ours, *contest.others):
+            interpreter = arguments.python.get(entrant.peer, sys.executable)
+            processes.append(Process(entrant, interpreter, arguments.patience))
+        ours, *others = processes
+        if ours.failure:
+            sys.exit(f"our own stack {ours.failure}")
+        for _ in range(arguments.pairs):
+            for other in others:
+                if not other.failure:
+                    pair = ours.go(arguments.seconds), other.go(arguments.seconds)
+                    other.turns += [pair] if None not in pair else []
+        ours.turns = [(speed, speed) for other in others for speed, _ in other.turns]
+        begin |= {"machine": ours.facts["machine"], "flags": _flags()}
+        rows = [_row(contest, process) | begin for process in processes]
+    finally:
+        for process in processes:
+            process.close()
+    if arguments.out is not None:
+        with arguments.out.open("a") as file:
+            file.writelines(json.dumps(row) + "\n" for row in rows)
+    return rows
+
+
+def _row(contest: Contest, process: Process) -> dict:
+    row = {"question": contest.question, "work": contest.work, **process.entrant._asdict()}
+    row |= {"failure": process.failure, "start_s": process.start_s, "versions": process.facts.get("versions")}
+    row |= {name: process.facts.get(name) for name in ("build_s", "first_unit_s")}
+    ours, own = ([turn[i] for turn in process.turns] for i in (0, 1))
+    row |= {"ours_steps_per_s": ours, "steps_per_s": own, "ratio": None}
+    if own and process.entrant.peer != OURS:
+        pairs = [a / b for a, b in process.turns]
+        row["ratio"] = {
+            "of_medians": statistics.median(ours) / statistics.median(own),
+            "least": min(pairs),
+            "most": max(pairs),
+        }
+    return row
+
+
+def _flags() -> dict[str, str]:
+    """What the environment says to JAX, XLA and the libraries of threads."""
+    return {name: value for name, value in os.environ.items() if name.startswith(("XLA_", "JAX_", "OMP_", "MKL_"))}
+
+
+def table(rows: list[dict]) -> str:
+    """One for each question."""
+    tables = []
+    for question in dict.fromkeys(row["question"] for row in rows):
+        own = [row for row in rows if row["question"] == question]
+        least, most = (bound(row["load"] for row in own) for bound in (min, max))
+        tables.append(f"{question} (load {least:.1f} to {most:.1f} on {own[0]['cores']} cores)\n\n{_table(own)}")
+    return "\n\n".join(tables)
+
+
+def _table(rows: list[dict]) -> str:
+    lines = ["| work | who | environment steps/s | ours, times | before the first turn, s |", "|" + "---|" * 5]
+    for row in rows:
+        cells = [row["work"], row["who"], row["failure"] or "", "", ""]
+        if row["steps_per_s"] and not row["failure"]:
+            speeds = row["steps_per_s"]
+            cells[2] = f"{statistics.median(speeds):,.0f} [{min(speeds):,.0f}, {max(speeds):,.0f}]"
+            cells[3] = "{} [{}, {}]".format(*map(_short, row["ratio"].values())) if row["ratio"] else ""
+            cells[4] = f"{row['start_s']:.1f}"
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def _short(ratio: float) -> str:
+    return f"{ratio:,.0f}" if ratio >= 100 else f"{ratio:.3g}"
+
+
+def chosen(arguments: argparse.Namespace) -> list[Contest]:
+    """The contests with those peers in them that were asked for."""
+    names = arguments.only if arguments.quick else [OURS, *arguments.only]
+    contests = [
+        contest._replace(others=tuple(other for other in contest.others if other.peer in names)) for contest in CONTESTS
+    ]
+    return [contest for contest in contests if any(other.peer != OURS for other in contest.others)]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="2 pairs of turns of 0.5 s, ours on one device only")
+    parser.add_argument("--only", nargs="+", choices=PEERS, default=list(PEERS), metavar="NAME", help=", ".join(PEERS))
+    parser.add_argument("--pairs", type=int, help="turns that ours and a peer take; default 5")
+    parser.add_argument("--seconds", type=float, help="least length of a turn; default 2")
+    parser.add_argument("--python", nargs="+", default=[], metavar="NAME=PATH", help="interpreters of peers elsewhere")
+    parser.add_argument("--out", type=Path, help="append the rows to this file of JSON lines")
+    parser.add_argument("--read", type=Path, help="measure nothing: the tables of the rows in this file")
+    arguments = parser.parse_args()
+    arguments.pairs = arguments.pairs or (2 if arguments.quick else 5)
+    arguments.seconds = arguments.seconds or (0.5 if arguments.quick else 2.0)
+    arguments.patience = 90 if arguments.quick else 300  # seconds for one answer
+    arguments.python = dict(entry.split("=", 1) for entry in arguments.python)
+    if set(arguments.python) - set(PEERS):
+        parser.error(f"--python knows {', '.join(PEERS)}, not {', '.join(set(arguments.python) - set(PEERS))}")
+    if arguments.read is not None:
+        rows = [json.loads(line) for line in arguments.read.read_text().splitlines()]
+    else:
+        rows = [row for contest in chosen(arguments) for row in measure(contest, arguments)]
+    print(f"\n{table(rows)}")
+
+
+if __name__ == "__main__":
+    main()
