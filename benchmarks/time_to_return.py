@@ -3,8 +3,8 @@
     python benchmarks/time_to_return.py        # arena 30, CartPole 475, waterworld 100, pursuit 0; 5 seeds each
     python benchmarks/time_to_return.py --envs cartpole --seeds 0
 
-Whole processes, imports and compilation included, with the environment's tuned settings; the return is the mean of
-the last 100 episodes.
+Whole processes, imports and compilation included, no compile cache, with the environment's tuned settings; the return
+is the mean of the last 100 episodes.
 """
 
 import argparse
@@ -26,6 +26,7 @@ def run(env: str, seed: int) -> dict:
     begin, first = time.perf_counter(), None
     with tempfile.TemporaryDirectory() as folder:
         flags = ["--env", env, "--seed", str(seed), "--stop-return", str(GOALS[env]), "--run-dir", f"{folder}/run"]
+        flags += ["--compile-cache", "off"]
         command = [sys.executable, "-u", str(SCRIPT), *flags]
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
             for line in process.stdout:

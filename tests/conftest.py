@@ -6,6 +6,9 @@ import os
 # worth more here than code that runs fast. Read when the backend starts; a value that is set already wins.
 os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0")
 
+# A user's compile cache is none of the suite's business; the tests of the cache turn theirs on.
+os.environ.setdefault("JAX_ENABLE_COMPILATION_CACHE", "false")
+
 import jax
 
 jax.config.update("jax_numpy_rank_promotion", "raise")  # two shapes that meet by accident are a bug, not a broadcast

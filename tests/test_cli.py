@@ -46,6 +46,13 @@ def test_the_tuned_settings_are_used_and_said_unless_declined():
     assert order.source == "RLlib's defaults, but lr=0.5"
 
 
+def test_the_compile_cache_is_on_unless_declined_and_a_path_stays_as_it_is_written():
+    assert parse(["--env", "arena"]).compile_cache == "auto"
+    assert parse(["--compile-cache", "off"]).compile_cache == "off"
+    assert parse(["--compile-cache", "007"]).compile_cache == "007"
+    assert "compile_cache" not in parse(["--compile-cache", "007"]).settings  # of the process, not of the run
+
+
 def test_policies_come_from_a_json_file(tmp_path):
     path = tmp_path / "policies.json"
     path.write_text('{"hunter": ["agent2"], "explorer": ["agent1"]}')

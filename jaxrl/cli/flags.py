@@ -11,8 +11,6 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
-import tyro
-
 from jaxrl.core.errors import UsageError, unknown_name
 
 # Flags that take several values; all others take one.
@@ -31,7 +29,7 @@ SEVERAL = {
     "entropy_coeff": "NUMBER | STEP:NUMBER ...",
 }
 # Paths: what is written stays as it is, also where it looks like a number.
-TEXTS = ("run_dir", "resume", "out")
+TEXTS = ("run_dir", "resume", "out", "compile_cache")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,6 +38,13 @@ class Flag:
 
     help: str
     default: Any  # as its setting has it; shown, not used
+
+
+COMPILE_CACHE = Flag(  # of every command that compiles
+    "where compiled programs are kept for the next time: auto (~/.cache/jaxrl), a folder, or off; a cache that JAX was "
+    "given (JAX_COMPILATION_CACHE_DIR) is left as it is",
+    "auto",
+)
 
 
 def flags_of(settings: Any, leave_out: Sequence[str] = ()) -> dict[str, Flag]:
@@ -91,6 +96,8 @@ def show_help(argv: Sequence[str], flags: Mapping[str, Flag], prog: str, descrip
     """Prints every flag with its default and ends the process, if `argv` asks for that."""
     if not {"-h", "--help"} & set(argv):
         return
+    import tyro  # which nobody else need wait for
+
     fields = []
     for name, flag in flags.items():
         several, default = name in SEVERAL, shown(flag.default)

@@ -6,10 +6,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from jaxrl.cli.flags import find_modules_here, flags_of, given_flags, setting_of, show_help
+from jaxrl.cli.flags import COMPILE_CACHE, find_modules_here, flags_of, given_flags, setting_of, show_help
 from jaxrl.core.errors import UsageError
 from jaxrl.core.settings import check_all, count, flag, number, setting
-from jaxrl.run import opened
+from jaxrl.run import compile_cache, opened
 from jaxrl.run.episode_picture import check_episode_picture, picture_episode
 from jaxrl.run.recorder import EPISODE
 from jaxrl.run.results import Result
@@ -105,15 +105,16 @@ def _run(prog: str, description: str, defaults: Any, argv: Sequence[str] | None,
     """Reads RUN and flags, and plays; mistakes end the process with one line."""
     argv = list(sys.argv[1:] if argv is None else argv)
     find_modules_here()
-    flags = flags_of(defaults)
+    flags = {**flags_of(defaults), "compile_cache": COMPILE_CACHE}
     try:
         show_help(argv, flags, prog, description)
         given = given_flags(argv, flags, positional="run")
         if "run" not in given:
             raise UsageError(f"name a run's folder: python scripts/{prog} runs/...")
-        run = given.pop("run")[0]
+        run, cache = given.pop("run")[0], given.pop("compile_cache", ["auto"])
         options = dataclasses.replace(defaults, **{name: setting_of(name, words) for name, words in given.items()})
         check_all(options)
+        compile_cache.use(setting_of("compile_cache", cache))
         play(run, options)
     except UsageError as error:
         print(f"{prog}: {error}", file=sys.stderr)

@@ -8,10 +8,19 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from jaxrl.cli.flags import Flag, find_modules_here, flag_name, flags_of, given_flags, setting_of, show_help
+from jaxrl.cli.flags import (
+    COMPILE_CACHE,
+    Flag,
+    find_modules_here,
+    flag_name,
+    flags_of,
+    given_flags,
+    setting_of,
+    show_help,
+)
 from jaxrl.core.errors import UsageError
 from jaxrl.ppo.config import PPOConfig
-from jaxrl.run import checkpoint, folder, resume
+from jaxrl.run import checkpoint, compile_cache, folder, resume
 from jaxrl.run.console import device_name, duration
 from jaxrl.run.health import Diverged
 from jaxrl.run.recorder import CURVES, EPISODE
@@ -30,6 +39,7 @@ RUN_FLAGS = {
         "auto",
     ),
     "resume": Flag("a run's folder, or one of its checkpoints, to go on with; other flags change its settings", None),
+    "compile_cache": COMPILE_CACHE,
 }
 RETURN = "env_runners/episode_return_mean"
 
@@ -43,6 +53,7 @@ class Order:
     settings: dict[str, Any]  # of the run, those given
     run_dir: str | None  # "same": that of the run to go on with
     resume: str | None = None
+    compile_cache: str | None = "auto"
 
 
 def train_ppo(argv: Sequence[str] | None = None) -> None:
@@ -52,7 +63,8 @@ def train_ppo(argv: Sequence[str] | None = None) -> None:
     try:
         order = parse(sys.argv[1:] if argv is None else argv)
         plan = order.config.describe()
-        trainer = begin(order)
+        trainer = begin(order)  # which may split the CPU into devices, so nothing may have asked for them before
+        compile_cache.use(order.compile_cache)
         say = trainer.progress.say
         device = device_name(trainer.settings.devices)
         say(f"{plan}\nsettings     {order.source}\ndevice       {device}\nrun folder   {trainer.run_dir}")
@@ -111,7 +123,7 @@ def parse(argv: Sequence[str]) -> Order:
         source += ", but " + ", ".join(shown)
     RunSettings(**settings)
     run_dir = run.get("run_dir", "auto" if path is None else "same")
-    return Order(base.replace(**changes), source, settings, run_dir, path)
+    return Order(base.replace(**changes), source, settings, run_dir, path, run.get("compile_cache", "auto"))
 
 
 def _facts(path: str) -> dict[str, Any]:

@@ -88,6 +88,12 @@ def evaluation_line(iteration: int, episodes: Mapping[str, Any]) -> str:
     return "  ".join(parts)
 
 
+def compiled_line(tracing: float, compiling: float, *, loaded: bool) -> str:
+    """What the wait was for, in seconds."""
+    source = ", the rest out of the compile cache" if loaded else ""
+    return f"compiled in {tracing + compiling:.1f} s (tracing {tracing:.1f} s{source})"
+
+
 def device_name(number: int = 1) -> str:
     """Where programs run, as a person says it; `number` is of the devices that environments are split over."""
     device = jax.devices()[0]

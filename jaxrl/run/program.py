@@ -12,6 +12,7 @@ from jax.sharding import PartitionSpec
 
 from jaxrl.core.types import Key, PyTree
 from jaxrl.loop.runner import Algorithm, Metrics, Runner
+from jaxrl.run.compile_cache import num_hits
 from jaxrl.run.devices import AXIS, by_environment, mesh_of
 
 CAPACITY = 256  # updates of one chunk at most: the length of its metrics' buffer
@@ -26,14 +27,16 @@ class Executable:
     chunk_program: Any
     compiled: bool = False
     can_start: bool = False  # the start is compiled as well; a run that is resumed needs none
+    loaded: bool = False  # whether all that `compile` was last asked for came out of a compile cache
 
     def compile(self, *, start: bool) -> float:
         """Compiles what is not compiled yet, with or without the start; returns the seconds that it took."""
-        begin = time.perf_counter()
+        begin, hits, asked = time.perf_counter(), num_hits(), 0
         if start and not self.can_start:
-            self.start_program, self.can_start = self.start_program.compile(), True
+            self.start_program, self.can_start, asked = self.start_program.compile(), True, asked + 1
         if not self.compiled:
-            self.chunk_program, self.compiled = self.chunk_program.compile(), True
+            self.chunk_program, self.compiled, asked = self.chunk_program.compile(), True, asked + 1
+        self.loaded = 0 < asked == num_hits() - hits
         return time.perf_counter() - begin
 
     def start(self, key: Key, hypers: PyTree, env_params: PyTree) -> Runner:
@@ -85,12 +88,13 @@ def run_chunk(
     algorithm: Algorithm, runner: Runner, hypers: PyTree, env_params: PyTree, count: jax.Array
 ) -> tuple[Runner, Metrics]:
     """`count` i32[] updates in one loop whose trip count is traced, so that one program serves every length."""
-    shapes = jax.eval_shape(algorithm.update, runner, hypers, env_params)[1]
+    one_update = jax.jit(algorithm.update, inline=True)  # traced once, for its shapes and for the loop
+    shapes = jax.eval_shape(one_update, runner, hypers, env_params)[1]
     buffer = jax.tree.map(lambda leaf: jnp.zeros((CAPACITY, *leaf.shape), leaf.dtype), shapes)
 
     def update(i, state):
         runner, buffer = state
-        runner, metrics = algorithm.update(runner, hypers, env_params)
+        runner, metrics = one_update(runner, hypers, env_params)
         return runner, jax.tree.map(lambda rows, row: rows.at[i].set(row), buffer, metrics)
 
     return jax.lax.fori_loop(0, count, update, (runner, buffer))

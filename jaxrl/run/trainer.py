@@ -17,7 +17,7 @@ from jaxrl.loop.runner import Runner
 from jaxrl.run import folder, resume
 from jaxrl.run.best import Best
 from jaxrl.run.callbacks import Hooks
-from jaxrl.run.console import Progress, device_name, evaluation_line
+from jaxrl.run.console import Progress, compiled_line, device_name, evaluation_line
 from jaxrl.run.debug import find_nan
 from jaxrl.run.devices import settled
 from jaxrl.run.evaluate import Evaluation
@@ -223,10 +223,12 @@ class Trainer(PolicyAccess):
         if not own and self.settings.score_attribute not in names:
             raise unknown_name("checkpoint_score_attribute", self.settings.score_attribute, names)
         if not (self.executable.compiled and (self._runner is not None or self.executable.can_start)):
-            self.progress.say(f"compiling rollout and update in one program for {device_name()} ...")
+            self.progress.say(
+                f"compiling rollout and update in one program for {device_name(self.settings.devices)} ..."
+            )
             compiled = self.executable.compile(start=self._runner is None)
             self.compile_seconds += traced + compiled
-            self.progress.say(f"compiled in {traced + compiled:.1f} s (tracing {traced:.1f} s)")
+            self.progress.say(compiled_line(traced, compiled, loaded=self.executable.loaded))
 
     def _advance(self, count: int, stop: Mapping[str, float]) -> list[Result]:
         """At most `count` iterations, fewer if one meets a criterion; their results, logged."""
