@@ -69,7 +69,7 @@ def rows_of_a_round(envs: list[str], number: int) -> list[dict]:
 
 def table(rows: list[dict]) -> str:
     """Medians of seconds, and the range of the first result's."""
-    lines = [f"| environment | compile cache | {' | '.join(COLUMNS)} | first result |", "|" + "---|" * 9]
+    lines = [f"| environment | compile cache | {' | '.join(COLUMNS)} | range of the first result |", "|" + "---|" * 9]
     for env, cache in dict.fromkeys((row["env"], row["cache"]) for row in rows):
         own = [row for row in rows if (row["env"], row["cache"]) == (env, cache)]
         cells = [f"{statistics.median(row[name] for row in own):.1f}" for name in COLUMNS.values()]
