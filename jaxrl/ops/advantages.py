@@ -4,6 +4,8 @@ import chex
 import jax
 import jax.numpy as jnp
 
+from jaxrl.core.types import PyTree
+
 
 def gae(
     rewards: jax.Array,
@@ -71,5 +73,9 @@ def moments(values: jax.Array, weights: jax.Array, *, axis_name: str | None = No
 
 def total(values: jax.Array, axis_name: str | None = None) -> jax.Array:
     """The sum over all axes, and over the mapped axis `axis_name` if there is one."""
-    summed = jnp.sum(values)
-    return summed if axis_name is None else jax.lax.psum(summed, axis_name)
+    return over_axis(jnp.sum(values), axis_name)
+
+
+def over_axis(values: PyTree, axis_name: str | None) -> PyTree:
+    """Sums over the mapped axis `axis_name`, if there is one."""
+    return values if axis_name is None else jax.lax.psum(values, axis_name)

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
-from jaxrl.ops.advantages import total
+from jaxrl.ops.advantages import over_axis, total
 
 EPSILON = 1e-8  # added to the variance
 CLIP = 10.0  # standard deviations: the first sight of an element that never moved before is no flood
@@ -56,4 +56,4 @@ def normalise(moments: Moments, values: jax.Array) -> jax.Array:
 def _sum(values: jax.Array, axis_name: str | None) -> jax.Array:
     """Over the rows, f32[...]."""
     sums = jnp.sum(values, axis=0)
-    return sums if axis_name is None else jax.lax.psum(sums, axis_name)
+    return over_axis(sums, axis_name)

@@ -16,6 +16,7 @@ from jaxrl.loop.stage import open_worlds, set_stage
 from jaxrl.models.cnn import cnn
 from jaxrl.models.mlp import MLP
 from jaxrl.models.player import Player
+from jaxrl.ops.advantages import over_axis
 from jaxrl.ppo.config import PPOConfig
 from jaxrl.ppo.hypers import Hypers
 from jaxrl.ppo.learner import Structure, init_learner, learn_policy
@@ -80,9 +81,8 @@ def make_ppo(config: PPOConfig, *, axis_name: str | None = None) -> Algorithm:
                     runner.learners[g], trajectory, group_hypers, keys, env_steps
                 )
         window, episodes = report(runner.window, rollout.reached, rollout.over, rollout.hist_data, axis_name)
-        agent_steps = rollout.agent_steps if axis_name is None else jax.lax.psum(rollout.agent_steps, axis_name)
         runner = runner.replace(learners=tuple(learners), window=window, num_updates=runner.num_updates + 1)
-        return runner, Metrics(episodes, agent_steps, tuple(metrics))
+        return runner, Metrics(episodes, over_axis(rollout.agent_steps, axis_name), tuple(metrics))
 
     return Algorithm(init, collect, learn, stage, default_params, config.train_batch_size, trained)
 

@@ -11,7 +11,7 @@ from flax import struct
 from jaxrl.core.types import Key, PyTree
 from jaxrl.loop.rollout import Trajectory
 from jaxrl.models.player import Player, Weights
-from jaxrl.ops.advantages import gae, moments, standardise, total
+from jaxrl.ops.advantages import gae, moments, over_axis, standardise, total
 from jaxrl.ops.distributions import Distribution
 from jaxrl.ops.filters import Moments, update
 from jaxrl.ops.losses import clip_fraction, clipped_surrogate, next_kl_coeff, value_clip_fraction, value_loss
@@ -105,8 +105,7 @@ def learn_policy(
         gradient = jax.grad(_objective, argnums=2, has_aux=True)
         grads, sums = gradient(structure, axis_name, _as_layers(params), minibatch, hypers, coefficients)
         grads = _as_stored(structure, grads, layers)
-        if axis_name is not None:
-            grads, sums = jax.lax.psum((grads, sums), axis_name)
+        grads, sums = over_axis((grads, sums), axis_name)
         norm = optax.tree.norm(grads)
         scale = jnp.minimum(1.0, hypers.grad_clip / jnp.maximum(norm, 1e-12))
         updates, opt_state = optimizer.update(jax.tree.map(lambda leaf: leaf * scale, grads), opt_state, params)

@@ -88,6 +88,11 @@ def evaluation_line(iteration: int, episodes: Mapping[str, Any]) -> str:
     return "  ".join(parts)
 
 
+def compiling_line(number: int) -> str:
+    """What the wait is for; `number` of devices."""
+    return f"compiling rollout and update in one program for {device_name(number)} ..."
+
+
 def compiled_line(tracing: float, compiling: float, *, loaded: bool) -> str:
     """What the wait was for, in seconds."""
     source = ", the rest out of the compile cache" if loaded else ""

@@ -17,7 +17,7 @@ from jaxrl.loop.runner import Runner
 from jaxrl.run import folder, resume
 from jaxrl.run.best import Best
 from jaxrl.run.callbacks import Hooks
-from jaxrl.run.console import Progress, compiled_line, device_name, evaluation_line
+from jaxrl.run.console import Progress, compiled_line, compiling_line, evaluation_line
 from jaxrl.run.debug import find_nan
 from jaxrl.run.devices import settled
 from jaxrl.run.evaluate import Evaluation
@@ -168,7 +168,8 @@ class Trainer(PolicyAccess):
             with self.interrupt.listening(), self.progress:
                 while not self.interrupt.heard and self.lifetime.training_iteration < last:
                     results = self._advance(min(self._chunk_length(), last - self.lifetime.training_iteration), stop)
-                    self.progress.show(results[-1], self._seconds_left(last))
+                    seconds_left = (last - self.lifetime.training_iteration) * self._seconds_per_update
+                    self.progress.show(results[-1], seconds_left)
                     if results[-1]["done"]:
                         break
             self.keeping.conclude(self._snapshot())
@@ -223,9 +224,7 @@ class Trainer(PolicyAccess):
         if not own and self.settings.score_attribute not in names:
             raise unknown_name("checkpoint_score_attribute", self.settings.score_attribute, names)
         if not (self.executable.compiled and (self._runner is not None or self.executable.can_start)):
-            self.progress.say(
-                f"compiling rollout and update in one program for {device_name(self.settings.devices)} ..."
-            )
+            self.progress.say(compiling_line(self.settings.devices))
             compiled = self.executable.compile(start=self._runner is None)
             self.compile_seconds += traced + compiled
             self.progress.say(compiled_line(traced, compiled, loaded=self.executable.loaded))
@@ -297,6 +296,3 @@ class Trainer(PolicyAccess):
             if every is not None:
                 length = min(length, every - self.lifetime.training_iteration % every)
         return length
-
-    def _seconds_left(self, last: int) -> float:
-        return (last - self.lifetime.training_iteration) * self._seconds_per_update
