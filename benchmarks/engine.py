@@ -28,7 +28,7 @@ WORK = {  # environments, steps of a rollout, updates in a turn, seeds
     "4 x 128": (4, 128, 200, 1),
     "8 seeds of 4 x 128": (4, 128, 60, 8),
 }
-ROWS = (256, 1024, 2048, 4096, 16384)
+ROWS = (1024, 2048, 4096, 16384)
 
 
 def configuration(num_envs: int, rollout_length: int, updates: int) -> PPOConfig:

@@ -1,5 +1,6 @@
 """How one policy learns from its own rows: advantages, the clipped objective, and the walk of minibatches."""
 
+import functools
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -20,6 +21,7 @@ from jaxrl.ops.packing import Packed, pack
 from jaxrl.ppo.hypers import Hypers
 from jaxrl.ppo.metrics import Coefficients, Terms, learner_metrics
 
+CACHED_ROWS = 1024  # whose activations, of layers 64 wide, a core's cache of 1 MiB holds
 SMALL = 2048  # numbers of a layer; packing a larger one costs more copying than it saves
 
 
@@ -102,12 +104,15 @@ def learn_policy(
     def step(state, index):
         params, opt_state = state
         minibatch = jax.tree.map(lambda leaf: leaf[index], packed_rows).unpack()
-        gradient = jax.grad(_objective, argnums=2, has_aux=True)
-        grads, sums = gradient(structure, axis_name, _as_layers(params), minibatch, hypers, coefficients)
-        grads = _as_stored(structure, grads, layers)
-        grads, sums = over_axis((grads, sums), axis_name)
-        norm = optax.tree.norm(grads)
-        scale = jnp.minimum(1.0, hypers.grad_clip / jnp.maximum(norm, 1e-12))
+        if structure.normalize_advantages == "minibatch":
+            advantage = standardise(minibatch.advantage, minibatch.weight, axis_name=axis_name)
+            minibatch = minibatch.replace(advantage=advantage)
+        parts = _num_parts(index.shape[0], axis_name)
+        grads, sums = _gradient(structure, _as_layers(params), minibatch, hypers, coefficients, parts)
+        grads, sums = over_axis((_as_stored(structure, grads, layers), sums), axis_name)
+        count = jnp.maximum(Terms(*sums).weight, 1.0)
+        norm = optax.tree.norm(grads) / count
+        scale = jnp.minimum(1.0, hypers.grad_clip / jnp.maximum(norm, 1e-12)) / count
         updates, opt_state = optimizer.update(jax.tree.map(lambda leaf: leaf * scale, grads), opt_state, params)
         return (optax.apply_updates(params, updates), opt_state), (sums, norm)
 
@@ -211,24 +216,47 @@ def _row_order(structure: Structure, axis_name: str | None, key: Key, shape: tup
     return jnp.moveaxis(rows, 0, 1).reshape(rows.shape[1], -1)
 
 
+def _gradient(
+    structure: Structure, params: PyTree, rows: Rows, hypers: Hypers, coefficients: Coefficients, parts: int
+) -> tuple[PyTree, jax.Array]:
+    """The gradient of `_objective` and its sums, a part of the rows after the other."""
+    gradient = jax.grad(functools.partial(_objective, structure), has_aux=True)
+    if parts == 1:
+        return gradient(params, rows, hypers, coefficients)
+
+    def add(sums, part):
+        return jax.tree.map(jnp.add, sums, gradient(params, part, hypers, coefficients)), None
+
+    nothing = jax.tree.map(jnp.zeros_like, (params, jnp.zeros(len(Terms._fields))))
+    rows = jax.tree.map(lambda leaf: leaf.reshape(parts, -1, *leaf.shape[1:]), rows)
+    return jax.lax.scan(add, nothing, rows)[0]
+
+
+def _num_parts(num_rows: int, axis_name: str | None) -> int:
+    """Into how many parts to cut a minibatch: where every core is a device, so that a part fits the core's cache.
+
+    One device for all cores spreads large products over them, and an accelerator wants them as large as they are.
+    """
+    if axis_name is None or jax.default_backend() != "cpu":
+        return 1
+    least = max(1, num_rows // CACHED_ROWS)
+    return next((parts for parts in range(least, 2 * least) if num_rows % parts == 0), 1)
+
+
 def _objective(
     structure: Structure,
-    axis_name: str | None,
     params: PyTree,
     rows: Rows,
     hypers: Hypers,
     coefficients: Coefficients,
 ) -> tuple[jax.Array, jax.Array]:
-    """This device's part of a minibatch's loss, and the sums f32[len(Terms)] over its active rows.
+    """The loss of some rows, to be divided by their weight, and the sums f32[len(Terms)] over the active ones.
 
-    sum(w l) / max(sum(w), 1),    l = surrogate + vf_loss_coeff vf_loss - entropy_coeff H + kl_coeff KL(old || new)
+    sum(w l),    l = surrogate + vf_loss_coeff vf_loss - entropy_coeff H + kl_coeff KL(old || new)
     """
     distribution, value = structure.player.model.apply(params, rows.obs)
     log_prob = distribution.log_prob(rows.action)
-    advantage = rows.advantage
-    if structure.normalize_advantages == "minibatch":
-        advantage = standardise(advantage, rows.weight, axis_name=axis_name)
-    surrogate = clipped_surrogate(log_prob, rows.log_prob, advantage, hypers.clip_param)
+    surrogate = clipped_surrogate(log_prob, rows.log_prob, rows.advantage, hypers.clip_param)
     value_terms = (value, rows.value, rows.target, hypers.vf_clip_param, structure.value_clip)
     vf_loss = value_loss(*value_terms)
     entropy, kl = distribution.entropy(), rows.distribution.kl(distribution)
@@ -247,7 +275,7 @@ def _objective(
     )
     stacked = jax.lax.stop_gradient(jnp.stack(terms))  # one product costs less than a sum for each
     sums = jnp.matmul(stacked, rows.weight, precision="highest")
-    return jnp.sum(rows.weight * loss) / jnp.maximum(total(rows.weight, axis_name), 1.0), sums
+    return jnp.sum(rows.weight * loss), sums
 
 
 def _all_finite(tree: PyTree) -> jax.Array:

@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from jaxrl.ppo.config import PPOConfig
 
 MOST_BLOCKS = 8
-ROWS_WORTH_SPLITTING = 1024  # of a minibatch on each core; measured with benchmarks/scaling.py --devices
+ROWS_WORTH_SPLITTING = 2048  # of a minibatch on each core; measured with benchmarks/engine.py --devices
 
 
 def blocks_of(config: "PPOConfig") -> int:

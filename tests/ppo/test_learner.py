@@ -13,7 +13,17 @@ from jaxrl.models.mlp import MLP
 from jaxrl.models.player import Player
 from jaxrl.ops.advantages import gae
 from jaxrl.ops.distributions import Categorical
-from jaxrl.ppo.learner import Rows, Structure, _objective, _row_order, init_learner, learn_policy
+from jaxrl.ppo.learner import (
+    Rows,
+    Structure,
+    _gradient,
+    _num_parts,
+    _objective,
+    _row_order,
+    _rows,
+    init_learner,
+    learn_policy,
+)
 from jaxrl.ppo.metrics import Coefficients, Terms
 
 MODEL = MLP(Box(-1.0, 1.0, (3,)), Discrete(4), hiddens=(8,))
@@ -96,11 +106,28 @@ def test_the_objective_is_that_of_a_numpy_reference(kind, active):
     params = MODEL.init(keys[7])
     numbers = hypers(clip_param=0.3, vf_clip_param=0.5, vf_loss_coeff=0.7)
     coefficients = Coefficients(lr=jnp.float32(0), entropy=jnp.float32(0.1), kl=jnp.float32(0.4))
-    loss, sums = _objective(structure(value_clip=kind), None, params, rows, numbers, coefficients)
+    loss, sums = _objective(structure(value_clip=kind), params, rows, numbers, coefficients)
+    loss = loss / max(float(rows.weight.sum()), 1.0)
     distribution, value = MODEL.apply(params, rows.obs)
     expected = reference_loss(np.asarray(distribution.logits, np.float64), np.asarray(value, np.float64), rows, kind)
     assert float(loss) == pytest.approx(expected, abs=1e-5)
     assert float(Terms(*sums).weight) == pytest.approx(float(rows.weight.sum()))
+
+
+def test_a_gradient_part_by_part_is_the_gradient_of_the_whole():
+    path, numbers = trajectory(jax.random.key(0)), hypers()
+    learner = init_learner(structure(), numbers, jax.random.key(3))
+    rows = _rows(structure(), None, learner, path, numbers)
+    coefficients = Coefficients(lr=jnp.float32(0), entropy=jnp.float32(0.1), kl=jnp.float32(0.4))
+    whole, parts = (_gradient(structure(), learner.params, rows, numbers, coefficients, n) for n in (1, 4))
+    for ours, theirs in zip(jax.tree.leaves(parts), jax.tree.leaves(whole), strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("num_rows, parts", [(512, 1), (1024, 1), (8192, 8), (2500, 2), (2053, 1), (3000, 2)])
+def test_where_cores_are_devices_minibatches_are_cut_into_equal_parts_that_their_caches_hold(num_rows, parts):
+    assert _num_parts(num_rows, "env") == parts
+    assert _num_parts(num_rows, None) == 1
 
 
 def learn(plan, numbers, path):

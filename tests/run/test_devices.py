@@ -53,7 +53,8 @@ def test_a_run_of_two_devices_goes_on_on_two_bit_for_bit_or_on_one_if_asked(star
 
 
 def test_small_work_stays_on_one_device_and_large_work_takes_the_cores_that_it_can_fill(small):
-    assert [LARGE.devices_worth_using(cores) for cores in (1, 2, 3, 4, 16)] == [1, 2, 2, 4, 4]
+    assert [LARGE.devices_worth_using(cores) for cores in (1, 2, 3, 4, 16)] == [1, 2, 2, 2, 2]
+    assert LARGE.replace(minibatch_size=16384).devices_worth_using(16) == 8
     assert small.devices_worth_using(8) == 1
     assert LARGE.replace(shuffle_blocks=2).devices_worth_using(8) == 2
     assert LARGE.replace(num_envs=511, minibatch_size=4088).devices_worth_using(8) == 1
