@@ -81,25 +81,7 @@ def make_plain_train(settings: Settings, env_name: str = "cartpole"):
             rows = (steps, advantages, advantages + steps.value)
             rows = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), rows)
 
-            def epoch(carry, _):
-                params, opt_state, key = carry
-                key, order_key = jax.random.split(key)
-                order = jax.random.permutation(order_key, settings.num_envs * settings.rollout_length)
-                shuffled = jax.tree.map(lambda leaf: leaf[order], rows)
-                minibatches = jax.tree.map(
-                    lambda leaf: leaf.reshape(settings.num_minibatches, -1, *leaf.shape[1:]), shuffled
-                )
-
-                def learn(carry, minibatch):
-                    params, opt_state = carry
-                    grads = jax.grad(loss)(params, *minibatch, settings)
-                    updates, opt_state = optimizer.update(grads, opt_state, params)
-                    return (optax.apply_updates(params, updates), opt_state), None
-
-                (params, opt_state), _ = jax.lax.scan(learn, (params, opt_state), minibatches)
-                return (params, opt_state, key), None
-
-            (params, opt_state, key), _ = jax.lax.scan(epoch, (params, opt_state, key), None, settings.num_epochs)
+            params, opt_state, key = learn(optimizer, params, opt_state, key, rows, settings)
             ended = jnp.sum(steps.done)
             mean = jnp.sum(jnp.where(steps.done, reached, 0.0)) / jnp.maximum(ended, 1)
             return (params, opt_state, obs, state, returns, key), jnp.where(ended > 0, mean, jnp.nan)
@@ -109,6 +91,29 @@ def make_plain_train(settings: Settings, env_name: str = "cartpole"):
         return carry[0], returns
 
     return train
+
+
+def learn(optimizer, params, opt_state, key, rows, settings: Settings):
+    """(params, opt_state, key) after all epochs over the rows [B, ...], each in a new order."""
+
+    def epoch(carry, _):
+        params, opt_state, key = carry
+        key, order_key = jax.random.split(key)
+        order = jax.random.permutation(order_key, settings.num_envs * settings.rollout_length)
+        minibatches = jax.tree.map(
+            lambda leaf: leaf[order].reshape(settings.num_minibatches, -1, *leaf.shape[1:]), rows
+        )
+
+        def step(carry, minibatch):
+            params, opt_state = carry
+            grads = jax.grad(loss)(params, *minibatch, settings)
+            updates, opt_state = optimizer.update(grads, opt_state, params)
+            return (optax.apply_updates(params, updates), opt_state), None
+
+        (params, opt_state), _ = jax.lax.scan(step, (params, opt_state), minibatches)
+        return (params, opt_state, key), None
+
+    return jax.lax.scan(epoch, (params, opt_state, key), None, settings.num_epochs)[0]
 
 
 def plain_gae(steps: Step, last_value: jax.Array, settings: Settings) -> jax.Array:

@@ -89,7 +89,6 @@ def draw_chance(stage: Stage, env_keys: Key, num_steps: int) -> Chance:
 
     An agent's are its own, whichever policy plays it and whichever it is stacked with.
     """
-
     places = {agent: i for i, agent in enumerate(stage.grouping.agents)}
 
     def noise_of(player, agents, key):

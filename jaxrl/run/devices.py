@@ -19,26 +19,24 @@ AXIS = "env"  # of the mesh
 def settled(settings: RunSettings, config: Any) -> RunSettings:
     """`settings` with a number for `devices`, and JAX with as many; before anything is computed.
 
-    "auto" is one device but on a CPU where the work is large enough for its cores, which `config` decides by itself:
-    the same configuration on the same machine always has the same number. The CPU counts as several devices, one for
-    each core that is used.
+    "auto" is one device, but on a CPU where the work is large enough for its cores, which `config` knows: one for each
+    core that is used. In a process where JAX has started with fewer it is one.
 
     Raises:
         UsageError: more devices than there are, or than the environments can be split over.
     """
-    wanted, cores = settings.devices, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
-    number = config.devices_worth_using(cores) if wanted == "auto" else wanted
+    automatic = settings.devices == "auto"
+    number = config.devices_worth_using(num_cores()) if automatic else settings.devices
     if number > 1:
-        _split_cpu(number)
-        if wanted == "auto" and jax.default_backend() != "cpu":
+        split_cpu(number)
+        available = len(jax.devices())
+        if automatic and (available < number or jax.default_backend() != "cpu"):
             number = 1
-    available = len(jax.devices()) if number > 1 else 1
-    if number > available:
-        if wanted != "auto":
+        if available < number:
             raise UsageError(
-                f"devices={number}: JAX has {available} here; a CPU is split before anything is computed, later not"
+                f"devices={number}: JAX has {available} here, and a CPU is split before anything is computed, later "
+                f"not; choose devices={available} or fewer"
             )
-        number = available
     config.check_devices(number)
     return dataclasses.replace(settings, devices=number)
 
@@ -56,14 +54,21 @@ def by_environment(axis: str = AXIS) -> Runner:
 
 
 def on_one(tree: PyTree) -> PyTree:
-    """Arrays on the first device alone: what is computed from them is computed once."""
-    return jax.device_put(tree, jax.devices()[0])
+    """Arrays that lie on several devices on the first one alone: what is computed from them is computed once."""
+    spread = any(isinstance(leaf, jax.Array) and len(leaf.devices()) > 1 for leaf in jax.tree.leaves(tree))
+    return jax.device_put(tree, jax.devices()[0]) if spread else tree
 
 
-def _split_cpu(number: int) -> None:
-    """Makes the CPU count as so many devices, if JAX has not started yet."""
+def split_cpu(number: int | str) -> None:
+    """Makes the CPU count as so many devices ("auto": its cores), if JAX has not started yet."""
+    number = num_cores() if number == "auto" else number
     try:
-        if jax.config.jax_num_cpu_devices < number:
+        if isinstance(number, int) and jax.config.jax_num_cpu_devices < number:  # the settings refuse anything else
             jax.config.update("jax_num_cpu_devices", number)
     except RuntimeError:  # it has: what devices there are, there are
         pass
+
+
+def num_cores() -> int:
+    """Of the CPU, that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -58,6 +58,7 @@ class PolicyAccess:
         runner = self.runner
         for policy, new in weights.items():
             _check_alike(policy, self.algorithm.policy_weights(runner, policy), new)
+            new = jax.tree.map(np.asarray, new)  # wherever they lie
             runner = self.algorithm.with_policy_weights(runner, policy, new)
         self._runner = runner
 

@@ -17,6 +17,7 @@ from jaxrl.core.types import Key, PyTree
 from jaxrl.loop.runner import Algorithm, Runner
 from jaxrl.run import checkpoint, folder
 from jaxrl.run.checkpoint import CHECKPOINTS, Checkpoint
+from jaxrl.run.devices import split_cpu
 from jaxrl.run.folder import config_facts
 from jaxrl.run.recorder import Snapshot, state_facts, state_tree
 from jaxrl.run.results import Lifetime
@@ -69,8 +70,11 @@ class Saved:
             )
 
 
-def read_run(path: str | Path, which: str | int = "last") -> Saved:
+def read_run(path: str | Path, which: str | int = "last", devices: int | str | None = None) -> Saved:
     """A run's folder, or one checkpoint's.
+
+    Args:
+        devices: that the run is to go on over, which reading its arrays is too late for; None: as many as it had.
 
     Raises:
         UsageError: neither, or damaged, in one line that names what can be gone on with.
@@ -84,6 +88,7 @@ def read_run(path: str | Path, which: str | int = "last") -> Saved:
     run_dir = path if is_run else found.parents[1] if (found.parents[1] / folder.CONFIG).exists() else None
     regular = checkpoint.iterations(found.parent)
     try:
+        split_cpu(devices or checkpoint.read_facts(found)["run_settings"].get("devices", 1))
         read = checkpoint.read(found)
     except UsageError as error:
         raise UsageError(f"{error}{_intact(regular, found)}") from None

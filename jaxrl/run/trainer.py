@@ -38,7 +38,7 @@ class Trainer(PolicyAccess):
     """Trains what a configuration describes, as `make_train` does and with the same numbers for the same key.
 
     Args:
-        config: a configuration such as `PPOConfig`: anything with `build()`, `static()`, `hypers()`, `setup()`.
+        config: a configuration such as `PPOConfig`: anything with its `build`, `static`, `hypers`, `setup` and devices.
         run_dir: the run's folder, which must not exist yet; "auto": `runs/<env>/<time>-s<seed>`; None writes nothing.
         env_params: the environment's numbers, if not the configuration's.
         quiet: print nothing.
@@ -120,7 +120,7 @@ class Trainer(PolicyAccess):
         Raises:
             UsageError: no such checkpoint, a damaged one, or one that does not fit; what differs.
         """
-        saved = resume.read_run(path, checkpoint)
+        saved = resume.read_run(path, checkpoint, run_settings.get("devices"))
         run_dir = saved.folder_to_go_on_in() if run_dir == "same" else run_dir
         config = folder.read_config(saved.facts) if config is None else config
         settings = {**saved.facts["run_settings"], **run_settings}

@@ -1,6 +1,8 @@
 """A run over several devices learns what it learns on one; how many there are is decided by rule and kept."""
 
 import json
+import subprocess
+import sys
 
 import jax
 import numpy as np
@@ -80,3 +82,17 @@ def test_the_number_of_devices_is_written_down(start, small, tmp_path):
     trainer, _ = trained(start, tmp_path, 2, small)
     path = trainer.save()
     assert json.loads((path / "checkpoint.json").read_text())["run_settings"]["devices"] == 2
+
+
+def test_a_process_of_its_own_goes_on_over_the_devices_that_the_run_had(start, small, tmp_path):
+    """Reading a checkpoint starts JAX, after which the CPU can no longer be split."""
+    trainer = start(small, devices=2)
+    trainer.train()
+    trainer.stop()
+    program = (
+        "import sys, jax; from jaxrl import Trainer; "
+        "trainer = Trainer.from_checkpoint(sys.argv[1], quiet=True, run_dir=None); "
+        "print(trainer.settings.devices, len(jax.devices()))"
+    )
+    command = [sys.executable, "-c", program, str(tmp_path / "run")]
+    assert subprocess.run(command, check=True, capture_output=True, text=True).stdout.split() == ["2", "2"]
