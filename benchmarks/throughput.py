@@ -13,6 +13,7 @@ PettingZoo's environments come with `pip install -e ".[sisl]"`; CartPole's refer
 import argparse
 import importlib.util
 import json
+import math
 import os
 import statistics
 import time
@@ -51,26 +52,31 @@ def stepper(name: str, env_args: dict, num_envs: int, num_steps: int, devices: i
 
     from jaxrl import make
     from jaxrl.core.env import lift, raw_reset, raw_step
+    from jaxrl.core.quick import ordinary, quick
     from jaxrl.loop.stage import restart_ended
 
     env, params = make(name, **env_args)
     env = lift(env)
     space, shape = env.action_space(env.agents[0], params), (num_envs // devices, len(env.agents))
 
-    def step(carry, key):
-        obs, state = carry
-        action_key, step_key, reset_key = jax.random.split(key, 3)
-        keys = jax.random.split(step_key, shape[0])
-        action = random_actions(space, action_key, shape)
-        raw = jax.vmap(lambda key, state, action: raw_step(env, key, state, action, params))(keys, state, action)
-        obs, state = restart_ended(env, jax.random.split(reset_key, shape[0]), jnp.int32(0), raw, params)
-        return (obs, state), jnp.sum(obs.astype(jnp.float32)) + jnp.sum(raw.reward)
-
     def run(number):
         key = jax.random.fold_in(jax.random.key(number), jax.lax.axis_index("devices"))
-        start = jax.vmap(lambda key: raw_reset(env, key, params))(jax.random.split(key, shape[0]))
-        _, sums = jax.lax.scan(step, start, jax.random.split(key, num_steps))
-        return jnp.sum(sums)[None]
+        start_key, reset_key, play_key = jax.random.split(key, 3)
+        reset_keys = jax.random.split(reset_key, shape[0])
+
+        def step(carry, counted):
+            obs, state = carry
+            index, key = counted
+            action_key, step_key = jax.random.split(key)
+            keys = ordinary(jax.random.split(quick(step_key), shape[0]))
+            action = random_actions(space, quick(action_key), shape)
+            raw = jax.vmap(lambda key, state, action: raw_step(env, key, state, action, params))(keys, state, action)
+            obs, state = restart_ended(env, reset_keys, index, raw, params)
+            return (obs, state), jnp.sum(obs.astype(jnp.float32)) + jnp.sum(raw.reward)
+
+        start = jax.vmap(lambda key: raw_reset(env, key, params))(jax.random.split(start_key, shape[0]))
+        counted = jnp.arange(num_steps, dtype=jnp.int32), jax.random.split(play_key, num_steps)
+        return jnp.sum(jax.lax.scan(step, start, counted)[1])[None]
 
     mesh, split = jax.make_mesh((devices,), ("devices",)), jax.sharding.PartitionSpec("devices")
     everywhere = jax.sharding.PartitionSpec()
@@ -79,13 +85,17 @@ def stepper(name: str, env_args: dict, num_envs: int, num_steps: int, devices: i
 
 
 def random_actions(space, key, shape):
-    """Uniform actions [*shape, *space.shape] from one block of random numbers."""
+    """Uniform actions [*shape, *space.shape] of one block of random numbers; integers up to n in 65,536."""
     import jax
+    import jax.numpy as jnp
 
     from jaxrl.core.spaces import Discrete
 
     if isinstance(space, Discrete):
-        return jax.random.randint(key, shape, 0, space.n)
+        width, count = 8 if space.n & space.n - 1 == 0 else 16, math.prod(shape)
+        words = jax.random.bits(key, (-(-count * width // 32),))
+        parts = jnp.concatenate([words >> shift & 2**width - 1 for shift in range(0, 32, width)])[:count]
+        return (parts.reshape(shape) * space.n >> width).astype(jnp.int32)
     return jax.random.uniform(key, (*shape, *space.shape), minval=space.low, maxval=space.high)
 
 

@@ -24,6 +24,7 @@ from flax import struct
 from envs.drawing import Colour, coverage, finish, from_point, from_square, grid, paint
 from jaxrl.core.env import StackedEnvironment
 from jaxrl.core.errors import UsageError
+from jaxrl.core.quick import quick
 from jaxrl.core.spaces import Discrete, MultiDiscrete
 from jaxrl.core.types import AgentId, Key, PolicyId
 
@@ -136,7 +137,7 @@ class MultiAgentArena(StackedEnvironment):
 
 def toss(key: Key) -> jax.Array:
     """bool[]: a fair coin; True sends agent2 first."""
-    return jax.random.bits(key) >> 31 == 1
+    return jax.random.bits(quick(key)) >> 31 == 1
 
 
 def aim(positions: jax.Array, action: jax.Array, height: int, width: int) -> jax.Array:
@@ -167,10 +168,10 @@ def move(positions: jax.Array, targets: jax.Array, agent2_first: jax.Array) -> t
 
 def visit(visited: jax.Array, cell: jax.Array, moved: jax.Array) -> tuple[jax.Array, jax.Array]:
     """(`visited` with that cell if agent1 `moved`, whether it is a new field bool[])."""
+    place, word = (cell & 31).astype(jnp.uint32), cell >> 5
     words = jnp.arange(visited.shape[0], dtype=jnp.int32)
-    bit = jnp.uint32(1) << (cell & 31).astype(jnp.uint32)
-    bits = jnp.where((words == cell >> 5) & moved, bit, jnp.uint32(0))
-    return visited | bits, moved & jnp.all(visited & bits == 0)
+    bits = jnp.where((words == word) & moved, jnp.uint32(1) << place, jnp.uint32(0))
+    return visited | bits, moved & (visited[word] >> place & 1 == 0)
 
 
 def unpack(visited: jax.Array, num_cells: int) -> jax.Array:

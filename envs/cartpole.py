@@ -21,6 +21,7 @@ from flax import struct
 
 from envs.drawing import canvas, coverage, finish, from_segment, grid, paint
 from jaxrl.core.env import Environment
+from jaxrl.core.quick import quick
 from jaxrl.core.spaces import Box, Discrete
 from jaxrl.core.types import Key
 
@@ -87,7 +88,7 @@ class CartPole(Environment):
         return Discrete(2)
 
     def reset_env(self, key: Key, params: Params) -> tuple[jax.Array, State]:
-        motion = params.start_range * jax.random.uniform(key, (4,), minval=-1.0, maxval=1.0)
+        motion = params.start_range * jax.random.uniform(quick(key), (4,), minval=-1.0, maxval=1.0)
         return motion, State(motion=motion, time=jnp.zeros((), jnp.int32))
 
     def step_env(self, key: Key, state: State, action: jax.Array, params: Params) -> tuple:

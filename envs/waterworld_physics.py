@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxrl.core.quick import quick
 from jaxrl.core.types import Key
 
 SIZE = 750.0  # px
@@ -133,7 +134,7 @@ def draw_bits(key: Key, number: int) -> jax.Array:
 
     Threefry alone would cost more than all of the physics, for draws of which hardly any is used.
     """
-    words = jax.random.bits(key, (2,))
+    words = jax.random.bits(quick(key), (2,))
     index = jax.lax.broadcasted_iota(jnp.uint32, (number,), 0)
     x, y, z = (
         jnp.broadcast_to(word, (number,)) * np.uint32(1664525) + np.uint32(1013904223) for word in (*words, index)

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from flax import struct
 
 from jaxrl.core.env import MultiAgentEnvironment, RawStep, is_stacked, raw_reset, raw_step, restart, stack_agents
+from jaxrl.core.quick import ordinary, quick
 from jaxrl.core.types import Key, PyTree
 from jaxrl.loop.callbacks import call_back, start_data
 from jaxrl.loop.episodes import Episodes, advance, no_episodes
@@ -100,7 +101,7 @@ def draw_chance(stage: Stage, env_keys: Key, num_steps: int) -> Chance:
         step_key, reset_key, noise_key = jax.random.split(key, 3)
         groups = zip(stage.players, stage.grouping.groups, strict=True)
         noise = tuple(noise_of(player, group.agents, noise_key) for player, group in groups)
-        return jax.random.split(step_key, num_steps), reset_key, noise
+        return ordinary(jax.random.split(quick(step_key), num_steps)), reset_key, noise
 
     step_keys, reset_keys, noise = jax.vmap(block, out_axes=(1, 0, 2))(env_keys)
     reset_keys = jnp.broadcast_to(reset_keys, (num_steps, *reset_keys.shape))
@@ -164,7 +165,7 @@ def restart_ended(
     few = min(RESETS_AT_ONCE, num_envs)
 
     def reset(keys, step, params):
-        return jax.vmap(lambda key: raw_reset(env, jax.random.fold_in(key, step), params))(keys)
+        return jax.vmap(lambda key: raw_reset(env, ordinary(jax.random.fold_in(quick(key), step)), params))(keys)
 
     def all_anew(over, reached, keys, step, params):
         return jax.vmap(restart)(over, reset(keys, step, params), reached)

@@ -13,6 +13,7 @@ import numpy as np
 from flax import struct
 
 from jaxrl.core.errors import UsageError
+from jaxrl.core.quick import quick
 from jaxrl.core.spaces import Box, Discrete, MultiDiscrete, Space
 from jaxrl.core.types import Key
 
@@ -139,8 +140,8 @@ def sampling_noise(action_space: Space, key: Key, shape: tuple[int, ...]) -> jax
     A standard normal for each element of a Box, a standard Gumbel for each value that an integer may have.
     """
     if isinstance(action_space, Box):
-        return jax.random.normal(key, (*shape, action_space.size))
-    return jax.random.gumbel(key, (*shape, num_logits(action_space)))
+        return jax.random.normal(quick(key), (*shape, action_space.size))
+    return jax.random.gumbel(quick(key), (*shape, num_logits(action_space)))
 
 
 def from_logits(action_space: Space, logits: jax.Array) -> Distribution:
