@@ -19,6 +19,7 @@ import jax
 from plain import Settings, make_plain_train
 
 from jaxrl import PPOConfig, make_train
+from jaxrl.run.devices import AXIS, mesh_of
 from jaxrl.run.folder import metadata
 from jaxrl.run.program import program_of
 
@@ -56,11 +57,14 @@ def configuration(num_envs: int, rollout_length: int, updates: int) -> PPOConfig
     )
 
 
-def whole(train: Callable, seeds: int) -> Callable[[], None]:
-    """A turn of a training compiled as one function of its key, or of many keys."""
+def whole(train: Callable, seeds: int, devices: int = 1) -> Callable[[], None]:
+    """A turn of a training compiled as one function of its key, or of many keys, split over some devices."""
     key = jax.random.key(0)
     if seeds > 1:
         train, key = jax.vmap(train), jax.random.split(key, seeds)
+    if devices > 1:
+        split = jax.sharding.PartitionSpec(AXIS)
+        train = jax.shard_map(train, mesh=mesh_of(devices), in_specs=split, out_specs=split, check_vma=False)
     compiled = jax.jit(train).lower(key).compile()
     return lambda: jax.block_until_ready(compiled(key))
 
@@ -98,6 +102,8 @@ def beside_plain(turns: int) -> list[dict]:
         }
         if devices > 1:
             programs[f"Trainer, {devices} devices"] = chunked(config, devices)
+        if seeds % CORES == 0 and CORES > 1:
+            programs[f"make_train, {CORES} devices"] = whole(make_train(config), seeds, CORES)
         rows += report(work, in_turns(programs, seeds * updates * config.train_batch_size, turns))
     return rows
 

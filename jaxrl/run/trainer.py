@@ -24,6 +24,7 @@ from jaxrl.run.evaluate import Evaluation
 from jaxrl.run.health import Diverged, Watch, first_bad
 from jaxrl.run.interrupt import Interrupt
 from jaxrl.run.keeping import Keeping
+from jaxrl.run.memory import memory_line, peak_of
 from jaxrl.run.policies import PolicyAccess, initial_weights
 from jaxrl.run.program import CAPACITY, Executable, program_of
 from jaxrl.run.recorder import Recorder, Snapshot
@@ -228,6 +229,7 @@ class Trainer(PolicyAccess):
             compiled = self.executable.compile(start=self._runner is None)
             self.compile_seconds += traced + compiled
             self.progress.say(compiled_line(traced, compiled, loaded=self.executable.loaded))
+            self.progress.say(memory_line(peak_of(self.executable.chunk_program), self.settings.devices))
 
     def _advance(self, count: int, stop: Mapping[str, float]) -> list[Result]:
         """At most `count` iterations, fewer if one meets a criterion; their results, logged."""
