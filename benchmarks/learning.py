@@ -4,21 +4,21 @@
     python benchmarks/learning.py --tasks cartpole --seeds 0 1 2
     python benchmarks/learning.py --tasks waterworld waterworld-tuned pursuit-tuned
 
-The return of an iteration is the mean over just the episodes that ended in it. Rows are appended to --out as JSON
-lines, one for each (task, variant, seed), and `--read` makes the table from rows made before.
+The return of an iteration is the mean over just the episodes that ended in it; marks are some environment steps, and a
+quarter, half and the whole of each task's. A row for each (task, variant, seed); `--read` makes the table and the
+pictures from rows made before.
 
 Waterworld's settings are those of a user's RLlib log, which ends after 804,000 steps at a summed return between -24 and
 -4.5; the tuned tasks train with the environment's own settings. "random play" draws its actions uniformly.
 """
 
-import argparse
 import importlib.util
-import json
-import os
 import statistics
 import sys
 import time
 from pathlib import Path
+
+import report
 
 ARENA = {
     "env": "arena",
@@ -139,10 +139,8 @@ def learn_rllib(task: str, seeds: list[int]):
     ray.shutdown()
 
 
-def measure(task: str, variant: str, seeds: list[int], out: Path | None) -> list[dict]:
+def measure(task: str, variant: str, seeds: list[int], out: Path) -> list[dict]:
     """The rows of one task and variant."""
-    from jaxrl.run.folder import metadata
-
     rows = []
     if variant == "RLlib":
         curves = learn_rllib(task, seeds)
@@ -150,16 +148,14 @@ def measure(task: str, variant: str, seeds: list[int], out: Path | None) -> list
         curves = play_at_random(task, seeds) if variant == RANDOM else learn(task, variant, seeds)
     for seed, curve in curves:
         row = {"task": task, "variant": variant, "seed": seed, "curve": curve}
-        row |= {"machine": metadata(), "cores": os.cpu_count(), "load": os.getloadavg()[0]}
+        row |= report.circumstances()
         rows.append(row)
         print(
             f"{task}, {variant}, seed {seed}: {curve[-1]['return_mean']:.1f} after {curve[-1]['env_steps']:,} steps, "
             f"{curve[-1]['seconds']:.0f} s; {_metrics(curve[-1])}",
             flush=True,
         )
-        if out is not None:
-            with out.open("a") as file:
-                file.write(json.dumps(row) + "\n")
+        report.keep([row], out)
     return rows
 
 
@@ -172,18 +168,35 @@ def table(rows: list[dict]) -> str:
 
 
 def _table(rows: list[dict], marks: tuple[int, ...]) -> str:
-    titles = ["task", "who", "seeds", *(f"{mark:,} steps" for mark in marks), "at the end", "passes", "seconds"]
-    lines = [f"| {' | '.join(titles)} |", "|" + "---|" * len(titles)]
+    quarters = ("25 %", "50 %", "at the end")
+    titles = ["task", "who", "seeds", *(f"{mark:,} steps" for mark in marks), *quarters, "passes", "seconds"]
+    lines = []
     for task, variant in dict.fromkeys((row["task"], row["variant"]) for row in rows):
         curves = [row["curve"] for row in rows if (row["task"], row["variant"]) == (task, variant)]
         cells = [_spread([_at(curve, mark) for curve in curves]) for mark in marks]
-        cells.append(_spread([curve[-1]["return_mean"] for curve in curves]))
+        for part in (4, 2, 1):
+            cells.append(_spread([_at(curve, curve[-1]["env_steps"] // part) for curve in curves]))
         names = curves[0][-1].get("metrics", {})
         cells[-1] += "".join(f", {name} {_spread([curve[-1]['metrics'][name] for curve in curves])}" for name in names)
         passes = _passes(curves, THRESHOLD[task]) if task in THRESHOLD else ""
         seconds = _spread([curve[-1]["seconds"] for curve in curves])
-        lines.append(f"| {' | '.join([task, variant, str(len(curves)), *cells, passes, seconds])} |")
-    return "\n".join(lines)
+        lines.append([task, variant, str(len(curves)), *cells, passes, seconds])
+    return report.markdown(titles, lines)
+
+
+def draw(rows: list[dict], out: Path) -> None:
+    """A picture for each task: medians over seeds, in bands from the least to the most."""
+    for task in dict.fromkeys(row["task"] for row in rows):
+        curves = {}
+        for row in rows:
+            if row["task"] == task and len(row["curve"]) > 1:
+                points = curves.setdefault(row["variant"], {})
+                for point in row["curve"]:
+                    if point["return_mean"] is not None:
+                        points.setdefault(point["env_steps"], []).append(point["return_mean"])
+        if curves:
+            where = out.with_name(f"{out.stem}-{task}.jsonl")
+            report.lines(where, task, ("environment steps", "return of the iteration"), curves)
 
 
 def _metrics(point: dict) -> str:
@@ -217,16 +230,13 @@ def _passes(curves: list[list[dict]], threshold: float) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = report.arguments_of("learning", __doc__)
     parser.add_argument("--tasks", nargs="+", choices=TASKS, default=list(USUAL_TASKS))
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2, 3, 4])
     parser.add_argument("--variants", nargs="+", choices=[*VARIANTS, RANDOM, "RLlib"], default=None)
-    parser.add_argument("--out", type=Path, help="append the rows to this file of JSON lines")
     parser.add_argument("--read", type=Path, nargs="+", help="measure nothing: the table of rows in these files")
     arguments = parser.parse_args()
-    rows = []
-    for path in arguments.read or []:
-        rows += [{"variant": "RLlib", **json.loads(line)} for line in path.read_text().splitlines()]
+    rows = [{"variant": "RLlib", **row} for row in report.read(arguments.read or [])]
     if not arguments.read:
         # rllib_peer.py plays the plain arena of the tests, which lie beside this folder.
         sys.path.insert(0, str(Path(__file__).parents[1]))
@@ -238,6 +248,7 @@ def main() -> None:
             for variant in arguments.variants or usual:
                 rows += measure(task, variant, arguments.seeds, arguments.out)
     print(table(rows))
+    draw(rows, arguments.out)
 
 
 if __name__ == "__main__":

@@ -9,8 +9,6 @@ of the next, with all that the host does, the writing of its logs and checkpoint
 pictures at the end are not in it.
 """
 
-import argparse
-import json
 import resource
 import statistics
 import tempfile
@@ -19,6 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import jax
+import report
 
 from jaxrl import Callbacks, PPOConfig, Trainer, make_train
 
@@ -60,25 +59,29 @@ class Turns(Callbacks):
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = report.arguments_of("overhead", __doc__)
     parser.add_argument("--env", default="arena")
     parser.add_argument("--turns", type=int, default=60, help="of each way")
     parser.add_argument("--memory", action="store_true")
     args = parser.parse_args()
     if args.memory:
-        measure_memory()
+        report.keep([measure_memory() | report.circumstances()], args.out)
         return
     config = PPOConfig.tuned(args.env)
     plain = plain_turn(config)
-    print(f"| {args.env}: Trainer with | its steps/s as a share of make_train's, median [quartiles] | turns |")
-    print("|---|---|---|")
-    shares = {}
+    lines, shares, groups = [], {}, {}
     for name, settings in WAYS.items():
         turns = turns_of(config, plain, args.turns, **settings)
-        low, shares[name], high = statistics.quantiles([theirs / ours for ours, theirs in turns], n=4)
-        print(f"| {name} | {shares[name]:.3f} [{low:.3f}, {high:.3f}] | {len(turns)} |", flush=True)
+        groups[name] = statistics.quantiles([theirs / ours for ours, theirs in turns], n=4)
+        low, shares[name], high = groups[name]
+        lines.append([name, f"{shares[name]:.3f} [{low:.3f}, {high:.3f}]", str(len(turns))])
+        row = {"env": args.env, "trainer_with": name, "seconds": turns, "share": shares[name]}
+        report.keep([row | report.circumstances()], args.out)
+    titles = [f"{args.env}: Trainer with", "its steps/s as a share of make_train's, median [quartiles]", "turns"]
+    print(report.markdown(titles, lines))
     lost = 1 - shares["a checkpoint every second"] / shares["all defaults"]
     print(f"a checkpoint costs {lost:.1%} of a second's training; once a minute {lost / 60:.2%}")
+    report.bars(args.out, "What the comforts leave", "share of make_train's steps/s, quartiles", {args.env: groups})
 
 
 def plain_turn(config: PPOConfig) -> Callable[[], float]:
@@ -113,7 +116,7 @@ def turns_of(config: PPOConfig, plain: Callable[[], float], count: int, **settin
     return turns.turns
 
 
-def measure_memory() -> None:
+def measure_memory() -> dict:
     """A small arena for 10,000 iterations with everything on."""
     config = PPOConfig(
         env="arena", num_envs=8, rollout_length=32, minibatch_size=256, num_epochs=1, fcnet_hiddens=(16,)
@@ -126,7 +129,8 @@ def measure_memory() -> None:
         trainer.fit()
         trainer.stop()
         lines = len((Path(folder) / "run" / "metrics.jsonl").read_text().splitlines())
-    print(json.dumps({"resident_mib": memory.memory, "lines": lines}))
+    print(f"MiB by iteration: {memory.memory}; {lines:,} lines of metrics")
+    return {"resident_mib": memory.memory, "lines": lines}
 
 
 def resident_mib() -> float:

@@ -33,12 +33,12 @@ def jaxrl_step(env: str, num_envs: int, devices: int = 1) -> Unit:
     import jax
 
     jax.config.update("jax_num_cpu_devices", devices)
-    import throughput
+    import programs
 
-    program, calls = throughput.stepper(env, {}, num_envs, NUM_STEPS, devices), iter(range(2**31))
+    work = programs.stepping(env, {}, num_envs, NUM_STEPS, devices)
 
     def unit():
-        jax.block_until_ready(program(next(calls)))
+        work()
         return num_envs * NUM_STEPS
 
     return unit
@@ -120,7 +120,7 @@ def pettingzoo_step(env: str) -> Unit:
     """One environment of PettingZoo's SISL, by its parallel interface."""
     import throughput
 
-    num_envs, step = throughput.reference(env, {})
+    num_envs, step = throughput.reference(env)
     count = {"waterworld": 100, "pursuit": 20}[env]
 
     def unit():

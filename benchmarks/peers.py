@@ -27,7 +27,9 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
-CORES = len(os.sched_getaffinity(0))
+import report
+from report import CORES
+
 STACKS = Path(__file__).with_name("peer_stacks.py")
 OURS = "jaxrl"
 
@@ -191,6 +193,7 @@ def measure(contest: Contest, arguments: argparse.Namespace) -> list[dict]:
     """A row for ours and one for each other entrant."""
     print(f"\n{contest.question}, {contest.work}", flush=True)
     begin = {"pairs": arguments.pairs, "turn_s": arguments.seconds, "cores": CORES, "load": os.getloadavg()[0]}
+    begin["flags"] = report.flags()
     processes = []
     try:
         for entrant in (contest.ours, *contest.others):
@@ -205,14 +208,12 @@ def measure(contest: Contest, arguments: argparse.Namespace) -> list[dict]:
                     pair = ours.go(arguments.seconds), other.go(arguments.seconds)
                     other.turns += [pair] if None not in pair else []
         ours.turns = [(speed, speed) for other in others for speed, _ in other.turns]
-        begin |= {"machine": ours.facts["machine"], "flags": _flags()}
+        begin["machine"] = ours.facts["machine"]
         rows = [_row(contest, process) | begin for process in processes]
     finally:
         for process in processes:
             process.close()
-    if arguments.out is not None:
-        with arguments.out.open("a") as file:
-            file.writelines(json.dumps(row) + "\n" for row in rows)
+    report.keep(rows, arguments.out)
     return rows
 
 
@@ -232,11 +233,6 @@ def _row(contest: Contest, process: Process) -> dict:
     return row
 
 
-def _flags() -> dict[str, str]:
-    """What the environment says to JAX, XLA and the libraries of threads."""
-    return {name: value for name, value in os.environ.items() if name.startswith(("XLA_", "JAX_", "OMP_", "MKL_"))}
-
-
 def table(rows: list[dict]) -> str:
     """One for each question."""
     tables = []
@@ -248,16 +244,23 @@ def table(rows: list[dict]) -> str:
 
 
 def _table(rows: list[dict]) -> str:
-    lines = ["| work | who | environment steps/s | ours, times | before the first turn, s |", "|" + "---|" * 5]
+    titles, lines = ["work", "who", "environment steps/s", "ours, times", "before the first turn, s"], []
     for row in rows:
         cells = [row["work"], row["who"], row["failure"] or "", "", ""]
         if row["steps_per_s"] and not row["failure"]:
-            speeds = row["steps_per_s"]
-            cells[2] = f"{statistics.median(speeds):,.0f} [{min(speeds):,.0f}, {max(speeds):,.0f}]"
+            cells[2] = report.spread(row["steps_per_s"])
             cells[3] = "{} [{}, {}]".format(*map(_short, row["ratio"].values())) if row["ratio"] else ""
             cells[4] = f"{row['start_s']:.1f}"
-        lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines)
+        lines.append(cells)
+    return report.markdown(titles, lines)
+
+
+def draw(rows: list[dict], out: Path) -> None:
+    groups = {}
+    for row in rows:
+        if row["steps_per_s"]:
+            groups.setdefault(f"{row['question']}: {row['work']}", {})[row["who"]] = row["steps_per_s"]
+    report.bars(out, "Beside other libraries", "environment steps/s", groups, log=True)
 
 
 def _short(ratio: float) -> str:
@@ -274,13 +277,12 @@ def chosen(arguments: argparse.Namespace) -> list[Contest]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = report.arguments_of("peers", __doc__)
     parser.add_argument("--quick", action="store_true", help="2 pairs of turns of 0.5 s, ours on one device only")
     parser.add_argument("--only", nargs="+", choices=PEERS, default=list(PEERS), metavar="NAME", help=", ".join(PEERS))
     parser.add_argument("--pairs", type=int, help="turns that ours and a peer take; default 5")
     parser.add_argument("--seconds", type=float, help="least length of a turn; default 2")
     parser.add_argument("--python", nargs="+", default=[], metavar="NAME=PATH", help="interpreters of peers elsewhere")
-    parser.add_argument("--out", type=Path, help="append the rows to this file of JSON lines")
     parser.add_argument("--read", type=Path, help="measure nothing: the tables of the rows in this file")
     arguments = parser.parse_args()
     arguments.pairs = arguments.pairs or (2 if arguments.quick else 5)
@@ -290,10 +292,11 @@ def main() -> None:
     if set(arguments.python) - set(PEERS):
         parser.error(f"--python knows {', '.join(PEERS)}, not {', '.join(set(arguments.python) - set(PEERS))}")
     if arguments.read is not None:
-        rows = [json.loads(line) for line in arguments.read.read_text().splitlines()]
+        rows = report.read([arguments.read])
     else:
         rows = [row for contest in chosen(arguments) for row in measure(contest, arguments)]
     print(f"\n{table(rows)}")
+    draw(rows, arguments.out)
 
 
 if __name__ == "__main__":

@@ -1,24 +1,45 @@
-"""What more policies cost: the time to trace and compile one training program with 2, 8 and 32 policies of one shape.
+"""What more of everything costs: environments, agents and bodies, policies, seeds, devices.
 
-    python benchmarks/scaling.py
-    python benchmarks/scaling.py --env waterworld --policies 2 16 --repeats 5
+    python benchmarks/scaling.py                        # all five
+    python benchmarks/scaling.py --over seeds devices --turns 7
 
-Every agent has a policy of its own; policies of equal shape are stacked and learn in one vmapped update. The program is
-compiled `--repeats` times, the counts in turns, in a process of its own each time; figures are medians [least, most].
+environments  training CartPole and the arena: 32 steps a rollout, 4 epochs of 4 minibatches, 64 x 64
+agents        stepping 512 waterworlds and pursuits with more agents, bodies and sensors
+policies      training pursuit with a policy for every agent; and the time to trace and compile that program, each time
+              in a process of its own
+seeds         CartPole 4 x 128 vmapped over seeds, on one device and the seeds split over all
+devices       the same CartPole on one device and on all, by the rows of a minibatch (strong scaling), and as many
+              environments more as there are devices (weak scaling)
+
+The sizes of a question take turns within one process; figures are medians [least, most] of environment steps/s,
+compilation apart.
 """
 
-import argparse
 import json
-import statistics
 import subprocess
 import sys
+from collections.abc import Iterator
 
-ONE = """
+import report
+from report import CORES
+
+AGENTS = {
+    "waterworld": [
+        *({"n_pursuers": n} for n in (1, 2, 4, 8, 16)),
+        *({"n_sensors": n} for n in (10, 20, 30, 60)),
+        *({"n_poisons": n} for n in (10, 20, 40)),
+    ],
+    "pursuit": [
+        *({"n_pursuers": n} for n in (2, 4, 8, 16)),
+        *({"n_evaders": n} for n in (10, 20, 30)),
+        *({"obs_range": n} for n in (5, 7, 11)),
+    ],
+}
+COMPILE = """
 import json, sys, time
 import jax
 from jaxrl import PPOConfig
-env, count = sys.argv[1], int(sys.argv[2])
-config = PPOConfig.tuned(env, {"n_pursuers": count}, policies="per-agent")
+config = PPOConfig.tuned("pursuit", {"n_pursuers": int(sys.argv[1])}, policies="per-agent")
 algorithm = config.build()
 key, hypers = jax.random.key(0), config.hypers()
 update = jax.jit(lambda key, hypers: algorithm.update(algorithm.init(key, hypers), hypers))
@@ -28,31 +49,134 @@ traced = time.perf_counter()
 lowered.compile()
 print(json.dumps({"trace": traced - begin, "compile": time.perf_counter() - traced}))
 """
+Row = dict  # {over, what, number, steps_per_s} and more
+
+
+def environments(turns: int) -> Iterator[Row]:
+    import programs
+    import throughput
+
+    for name in ("cartpole", "arena"):
+        configs = {size: throughput.configuration(name, size, [64, 64]) for size in (64, 256, 1024, 4096, 16384)}
+        devices = {size: config.devices_worth_using(CORES) for size, config in configs.items()}
+        works = {size: programs.training(config, devices[size]) for size, config in configs.items()}
+        steps = {size: config.train_batch_size for size, config in configs.items()}
+        yield from _rows("environments", name, programs.in_turns(works, steps, turns), devices=devices)
+
+
+def agents(turns: int, num_envs: int = 512, num_steps: int = 200) -> Iterator[Row]:
+    import programs
+
+    for name, plans in AGENTS.items():
+        for setting in dict.fromkeys(setting for plan in plans for setting in plan):
+            sizes = [plan[setting] for plan in plans if setting in plan]
+            works = {n: programs.stepping(name, {setting: n}, num_envs, num_steps, CORES) for n in sizes}
+            rates = programs.in_turns(works, num_envs * num_steps, turns)
+            yield from _rows("agents", f"{name}, {setting}", rates)
+
+
+def policies(turns: int) -> Iterator[Row]:
+    import programs
+
+    from jaxrl import PPOConfig
+
+    counts, works, steps = (2, 8, 32), {}, {}
+    for count in counts:
+        config = PPOConfig.tuned("pursuit", {"n_pursuers": count}, policies="per-agent")
+        config = config.replace(num_envs=64, rollout_length=64, minibatch_size=1024, num_epochs=2, total_env_steps=4096)
+        works[count], steps[count] = programs.training(config), config.train_batch_size
+    seconds = {count: [] for count in counts}
+    for _ in range(min(turns, 3)):
+        for count in counts:
+            command = [sys.executable, "-c", COMPILE, str(count)]
+            said = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+            seconds[count].append(json.loads(said.splitlines()[-1]))
+    both = {count: [run["trace"] + run["compile"] for run in runs] for count, runs in seconds.items()}
+    lines = [[str(count), report.spread(both[count], ".1f")] for count in counts]
+    print(report.markdown(["policies", "trace and compile, s"], lines))
+    yield from _rows("policies", "pursuit, one for each agent", programs.in_turns(works, steps, turns), compiling=both)
+
+
+def seeds(turns: int) -> Iterator[Row]:
+    import engine
+    import programs
+
+    from jaxrl import make_train
+
+    config = engine.configuration(4, 128, 60)
+    train, counts = make_train(config), (1, 2, 4, 8, 16, 32)
+    for devices in dict.fromkeys((1, CORES)):
+        works = {count: programs.whole(train, count, devices) for count in counts if count % devices == 0}
+        steps = {count: count * config.total_env_steps for count in works}
+        rates = programs.in_turns(works, steps, turns)
+        yield from _rows("seeds", f"CartPole 4 x 128, {_devices(devices)}", rates)
+
+
+def devices(turns: int) -> Iterator[Row]:
+    import engine
+    import programs
+
+    for kind in ("strong", "weak"):
+        works, steps = {}, {}
+        for number in dict.fromkeys((1, CORES)):
+            for rows in (1024, 2048, 4096, 16384):
+                own = rows * (number if kind == "weak" else 1)
+                config = engine.configuration(own // 8, 32, max(4, 65_536 // rows))
+                works[number, rows], steps[number, rows] = programs.training(config, number), config.total_env_steps
+        rates = programs.in_turns(works, steps, turns)
+        for number in dict.fromkeys((1, CORES)):
+            own = {rows: values for (count, rows), values in rates.items() if count == number}
+            what = f"{kind} scaling by rows of a minibatch{' of each device' if kind == 'weak' else ''}"
+            base = {rows: rates[1, rows] for rows in own}
+            yield from _rows("devices", f"{what}, {_devices(number)}", own, base=base)
+
+
+QUESTIONS = {question.__name__: question for question in (environments, agents, policies, seeds, devices)}
+
+
+def _devices(number: int) -> str:
+    return "1 device" if number == 1 else f"{number} devices"
+
+
+def _rows(over: str, what: str, rates: dict[int, list[float]], base: dict | None = None, **facts) -> Iterator[Row]:
+    """`base`: {number: rates} that the ratios are to; else the first number's. `facts` are by number."""
+    from programs import ratio
+
+    first = next(iter(rates.values()))
+    for number, values in rates.items():
+        times = ratio(values, base[number] if base else first)
+        own = {name: by_number[number] for name, by_number in facts.items()}
+        yield {"over": over, "what": what, "number": number, "steps_per_s": values, "times": times, **own}
+
+
+def table(rows: list[Row]) -> str:
+    lines = [
+        [row["over"], row["what"], f"{row['number']:,}", report.spread(row["steps_per_s"]), f"{row['times']:.2f}"]
+        for row in rows
+    ]
+    return report.markdown(["over", "what", "number", "environment steps/s", "times the first, or one device"], lines)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--env", choices=("pursuit", "waterworld"), default="pursuit")
-    parser.add_argument("--policies", nargs="+", type=int, default=[2, 8, 32])
-    parser.add_argument("--repeats", type=int, default=3)
+    parser = report.arguments_of("scaling", __doc__)
+    parser.add_argument("--over", nargs="+", choices=QUESTIONS, default=list(QUESTIONS))
+    parser.add_argument("--turns", type=int, default=5)
     arguments = parser.parse_args()
-    seconds = {count: [] for count in arguments.policies}
-    for _ in range(arguments.repeats):
-        for count in arguments.policies:
-            command = [sys.executable, "-c", ONE, arguments.env, str(count)]
-            line = subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()[-1]
-            seconds[count].append(json.loads(line))
-    first = statistics.median(sum(run.values()) for run in seconds[arguments.policies[0]])
-    print("| policies | trace, s | compile, s | both, s | times the first |")
-    print("|---|---|---|---|---|")
-    for count, runs in seconds.items():
-        both = [sum(run.values()) for run in runs]
-        parts = [statistics.median(run[part] for run in runs) for part in ("trace", "compile")]
-        middle = statistics.median(both)
-        print(
-            f"| {count} | {parts[0]:.1f} | {parts[1]:.1f} | {middle:.1f} [{min(both):.1f}, {max(both):.1f}] | "
-            f"{middle / first:.2f} |"
-        )
+
+    import jax
+
+    jax.config.update("jax_num_cpu_devices", CORES)
+    rows = []
+    for over in arguments.over:
+        own = [{**row, **report.circumstances()} for row in QUESTIONS[over](arguments.turns)]
+        print(table(own), flush=True)
+        report.keep(own, arguments.out)
+        curves = {}
+        for row in own:
+            curves.setdefault(row["what"], {})[row["number"]] = row["steps_per_s"]
+        picture = arguments.out.with_name(f"{arguments.out.stem}-{over}.jsonl")
+        report.lines(picture, f"More {over}", (over, "environment steps/s"), curves, log=True)
+        rows += own
 
 
 if __name__ == "__main__":

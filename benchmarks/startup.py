@@ -8,7 +8,6 @@ counts from the start of the process; "filled" is the first run with an empty ca
 the next one.
 """
 
-import argparse
 import json
 import os
 import resource
@@ -18,6 +17,8 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+
+import report
 
 SCRIPT = Path(__file__).parents[1] / "scripts" / "train_ppo.py"
 ENVS = ("arena", "cartpole")
@@ -46,7 +47,7 @@ def run(env: str, cache: str) -> dict[str, float]:
                     if line.startswith(start):
                         seconds.setdefault(stage, now)
         metadata = json.loads((Path(folder) / "run" / "metadata.json").read_text())
-    machine = {"machine": metadata, "cores": os.cpu_count(), "load": os.getloadavg()[0]}
+    machine = {"machine": metadata, "cores": report.CORES, "load": os.getloadavg()[0], "flags": report.flags()}
     total = {"total_s": time.perf_counter() - begin, "processor_s": processor_seconds() - before}
     return {**seconds, **total, **machine}
 
@@ -69,29 +70,30 @@ def rows_of_a_round(envs: list[str], number: int) -> list[dict]:
 
 def table(rows: list[dict]) -> str:
     """Medians of seconds, and the range of the first result's."""
-    lines = [f"| environment | compile cache | {' | '.join(COLUMNS)} | range of the first result |", "|" + "---|" * 9]
+    lines = []
     for env, cache in dict.fromkeys((row["env"], row["cache"]) for row in rows):
         own = [row for row in rows if (row["env"], row["cache"]) == (env, cache)]
         cells = [f"{statistics.median(row[name] for row in own):.1f}" for name in COLUMNS.values()]
         first = [row["first_result_s"] for row in own]
-        lines.append(f"| {env} | {cache} | {' | '.join(cells)} | {min(first):.1f} to {max(first):.1f} |")
-    return "\n".join(lines)
+        lines.append([env, cache, *cells, f"{min(first):.1f} to {max(first):.1f}"])
+    return report.markdown(["environment", "compile cache", *COLUMNS, "range of the first result"], lines)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = report.arguments_of("startup", __doc__)
     parser.add_argument("--envs", nargs="+", choices=ENVS, default=list(ENVS))
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--out", type=Path, help="append the rows to this file of JSON lines")
     arguments = parser.parse_args()
     rows = []
     for number in range(arguments.rounds):
         new = rows_of_a_round(arguments.envs, number)
         rows += new
-        if arguments.out is not None:
-            with arguments.out.open("a") as file:
-                file.writelines(json.dumps(row) + "\n" for row in new)
+        report.keep(new, arguments.out)
     print(table(rows))
+    groups = {}
+    for row in rows:
+        groups.setdefault(row["env"], {}).setdefault(f"cache {row['cache']}", []).append(row["first_result_s"])
+    report.bars(arguments.out, "From the start of the process to the first result", "seconds", groups)
 
 
 if __name__ == "__main__":

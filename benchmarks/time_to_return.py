@@ -1,15 +1,16 @@
-"""What a person waits for: seconds from starting `scripts/train_ppo.py` to its first result and to a given return.
+"""What a person waits for: seconds from starting a process to its first result and to a given return.
 
-    python benchmarks/time_to_return.py        # arena 30, CartPole 475, waterworld 100, pursuit 0; 5 seeds each
-    python benchmarks/time_to_return.py --envs cartpole --seeds 0
+    python benchmarks/time_to_return.py        # arena 15 and 30, CartPole 475, waterworld 100, pursuit 0; 5 seeds each
+    python benchmarks/time_to_return.py --goals cartpole=475 arena=15 --who jaxrl RLlib SB3 --seeds 0 1 2
 
-Whole processes, imports and compilation included, no compile cache, with the environment's tuned settings; the return
-is the mean of the last 100 episodes.
+Whole processes, imports and compilation included: ours is `scripts/train_ppo.py` with the environment's tuned settings
+and without compile cache, or with a filled one ("jaxrl, cache"); RLlib and Stable-Baselines3 are those of
+peer_until.py, where they are installed. The return is the mean of the last 100 episodes. Whoever takes part takes
+turns, seed by seed.
 """
 
-import argparse
+import importlib.util
 import json
-import os
 import statistics
 import subprocess
 import sys
@@ -17,76 +18,102 @@ import tempfile
 import time
 from pathlib import Path
 
-GOALS = {"arena": 30, "cartpole": 475, "waterworld": 100, "pursuit": 0}  # pursuit: random play has -369
-SCRIPT = Path(__file__).parents[1] / "scripts" / "train_ppo.py"
+import report
+
+GOALS = ("arena=15", "arena=30", "cartpole=475", "waterworld=100", "pursuit=0")  # pursuit: random play has -369
+HERE = Path(__file__).parent
+OURS, CACHED = "jaxrl", "jaxrl, cache"
+PEERS = {"RLlib": ("ray", ("cartpole", "arena")), "SB3": ("stable_baselines3", ("cartpole",))}
+COLUMNS = {"first_result_s": ".1f", "total_s": ".1f", "env_steps": ",.0f"}
 
 
-def run(env: str, seed: int) -> dict:
-    """One process; times in s from its start."""
-    begin, first = time.perf_counter(), None
+def ours(env: str, goal: float, seed: int, cache: str) -> dict:
+    """One process of ours; times in s from its start."""
     with tempfile.TemporaryDirectory() as folder:
-        flags = ["--env", env, "--seed", str(seed), "--stop-return", str(GOALS[env]), "--run-dir", f"{folder}/run"]
-        flags += ["--compile-cache", "off"]
-        command = [sys.executable, "-u", str(SCRIPT), *flags]
-        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-            for line in process.stdout:
-                if first is None and line.startswith("iter"):
-                    first = time.perf_counter() - begin
-        seconds = time.perf_counter() - begin
+        flags = ["--env", env, "--seed", str(seed), "--stop-return", str(goal), "--run-dir", f"{folder}/run"]
+        command = [str(HERE.parent / "scripts" / "train_ppo.py"), *flags, "--compile-cache", cache]
+        times, _ = timed(command, first="iter")
         last = json.loads((Path(folder) / "run" / "metrics.jsonl").read_text().splitlines()[-1])
-        metadata = json.loads((Path(folder) / "run" / "metadata.json").read_text())
     reached = last["env_runners"]["episode_return_mean"]
-    return {
-        "env": env,
-        "seed": seed,
-        "goal": GOALS[env],
-        "reached": reached >= GOALS[env],
-        "return_mean": reached,
-        "env_steps": last["num_env_steps_sampled_lifetime"],
-        "first_result_s": first,
-        "total_s": seconds,
-        "training_s": last["time_total_s"],
-        "machine": metadata,
-        "cores": os.cpu_count(),
-        "load": os.getloadavg()[0],
-    }
+    return {**times, "return_mean": reached, "env_steps": last["num_env_steps_sampled_lifetime"]}
+
+
+def peer(name: str, env: str, goal: float, seed: int) -> dict:
+    times, lines = timed([str(HERE / "peer_until.py"), name, env, str(goal), "--seed", str(seed)], first="first")
+    return {**times, **json.loads(lines[-1])}
+
+
+def timed(command: list[str], first: str) -> tuple[dict, list[str]]:
+    """({first_result_s, total_s}, the lines that it said); `first` is how the first result's line begins."""
+    begin, lines, times = time.perf_counter(), [], {}
+    with subprocess.Popen(
+        [sys.executable, "-u", *command], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    ) as process:
+        for line in process.stdout:
+            lines.append(line)
+            if line.startswith(first):
+                times.setdefault("first_result_s", time.perf_counter() - begin)
+    if process.returncode:
+        sys.exit(f"{' '.join(command)} ended with status {process.returncode}")
+    return {**times, "total_s": time.perf_counter() - begin}, lines
+
+
+def entrants(names: list[str] | None) -> list[str]:
+    """Who takes part: those named, or ours and what is installed."""
+    missing = [name for name, (package, _) in PEERS.items() if importlib.util.find_spec(package) is None]
+    for name in missing:
+        if names is None or name in names:
+            print(f"{name} is not installed here, so it is missing from the table")
+    return [name for name in names or [OURS, CACHED, *PEERS] if name not in missing]
+
+
+def measure(goals: list[str], seeds: list[int], who: list[str], out: Path) -> list[dict]:
+    rows = []
+    with tempfile.TemporaryDirectory() as cache:
+        for goal in goals:
+            env, _, least = goal.partition("=")
+            own = [name for name in who if name not in PEERS or env in PEERS[name][1]]
+            if CACHED in own:
+                ours(env, -1e9, 0, cache)  # fills it
+            for seed in seeds:
+                for name in own:
+                    if name in PEERS:
+                        row = peer(name, env, float(least), seed)
+                    else:
+                        row = ours(env, float(least), seed, cache if name == CACHED else "off")
+                    row |= {"goal": goal, "who": name, "seed": seed, "reached": row["return_mean"] >= float(least)}
+                    print(goal, name, f"seed {seed}", {column: row[column] for column in COLUMNS}, flush=True)
+                    report.keep([row | report.circumstances()], out)
+                    rows.append(row)
+    return rows
 
 
 def table(rows: list[dict]) -> str:
-    lines = ["| environment | goal | seeds | reached | first result, s | goal, s | of it training, s | steps |"]
-    lines.append("|" + "---|" * 8)
-    for env in dict.fromkeys(row["env"] for row in rows):
-        own = [row for row in rows if row["env"] == env]
-        cells = [_spread([row[name] for row in own], form) for name, form in COLUMNS.items()]
-        reached = sum(row["reached"] for row in own)
-        lines.append(f"| {env} | {GOALS[env]} | {len(own)} | {reached} | " + " | ".join(cells) + " |")
-    return "\n".join(lines)
-
-
-COLUMNS = {"first_result_s": ".1f", "total_s": ".1f", "training_s": ".1f", "env_steps": ",.0f"}
-
-
-def _spread(values: list[float], form: str) -> str:
-    """median (least to most)."""
-    return f"{statistics.median(values):{form}} ({min(values):{form}} to {max(values):{form}})"
+    """Medians; "ours sooner" is the ratio of medians to that of ours without a cache."""
+    lines = []
+    for goal, who in dict.fromkeys((row["goal"], row["who"]) for row in rows):
+        own = [row for row in rows if (row["goal"], row["who"]) == (goal, who)]
+        base = [row["total_s"] for row in rows if (row["goal"], row["who"]) == (goal, OURS)]
+        sooner = statistics.median(row["total_s"] for row in own) / statistics.median(base) if base else None
+        cells = [report.spread([row[name] for row in own], form) for name, form in COLUMNS.items()]
+        ratio = f"{sooner:.1f}" if sooner and who in PEERS else ""
+        lines.append([goal, who, f"{sum(row['reached'] for row in own)} of {len(own)}", *cells, ratio])
+    titles = ["goal", "who", "seeds that reached it", "first result, s", "goal, s", "environment steps", "ours sooner"]
+    return report.markdown(titles, lines)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--envs", nargs="+", choices=GOALS, default=list(GOALS))
+    parser = report.arguments_of("time_to_return", __doc__)
+    parser.add_argument("--goals", nargs="+", default=list(GOALS), metavar="ENV=RETURN", help=", ".join(GOALS))
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2, 3, 4])
-    parser.add_argument("--out", type=Path, help="append the rows to this file of JSON lines")
+    parser.add_argument("--who", nargs="+", choices=[OURS, CACHED, *PEERS], help="default: what is installed")
     arguments = parser.parse_args()
-    rows = []
-    for seed in arguments.seeds:
-        for env in arguments.envs:
-            rows.append(run(env, seed))
-            figures = {name: rows[-1][name] for name in ("return_mean", "first_result_s", "total_s", "env_steps")}
-            print(env, f"seed {seed}", figures, flush=True)
-            if arguments.out is not None:
-                with arguments.out.open("a") as file:
-                    file.write(json.dumps(rows[-1]) + "\n")
+    rows = measure(arguments.goals, arguments.seeds, entrants(arguments.who), arguments.out)
     print(table(rows))
+    groups = {}
+    for row in rows:
+        groups.setdefault(row["goal"], {}).setdefault(row["who"], []).append(row["total_s"])
+    report.bars(arguments.out, "From the start of the process to a mean return", "seconds", groups)
 
 
 if __name__ == "__main__":

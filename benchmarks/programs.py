@@ -1,0 +1,124 @@
+"""What the benchmarks time of ours: stepping, stepping with inference, training; each a compiled program.
+
+Each function compiles and returns another that does a fixed amount of work and waits for it.
+"""
+
+import math
+import statistics
+import time
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import PartitionSpec
+
+from jaxrl import PPOConfig, make
+from jaxrl.core.env import lift, raw_reset, raw_step
+from jaxrl.core.quick import ordinary, quick
+from jaxrl.core.spaces import Discrete
+from jaxrl.loop.stage import restart_ended
+from jaxrl.run.devices import AXIS, by_environment, mesh_of
+from jaxrl.run.program import program_of
+
+Work = Callable[[], None]
+
+
+def stepping(name: str, env_args: dict, num_envs: int, num_steps: int, devices: int = 1) -> Work:
+    """`num_steps` steps of every environment: random actions, resets; every observation is added up.
+
+    The environments are split over `devices`. Random numbers are drawn as the training loop draws them.
+    """
+    env, params = make(name, **env_args)
+    env = lift(env)
+    space, shape = env.action_space(env.agents[0], params), (num_envs // devices, len(env.agents))
+
+    def run(number):
+        key = jax.random.fold_in(jax.random.key(number), jax.lax.axis_index(AXIS))
+        start_key, reset_key, play_key = jax.random.split(key, 3)
+        reset_keys = jax.random.split(reset_key, shape[0])
+
+        def step(carry, counted):
+            obs, state = carry
+            index, key = counted
+            action_key, step_key = jax.random.split(key)
+            keys = ordinary(jax.random.split(quick(step_key), shape[0]))
+            action = random_actions(space, quick(action_key), shape)
+            raw = jax.vmap(lambda key, state, action: raw_step(env, key, state, action, params))(keys, state, action)
+            obs, state = restart_ended(env, reset_keys, index, raw, params)
+            return (obs, state), jnp.sum(obs.astype(jnp.float32)) + jnp.sum(raw.reward)
+
+        start = jax.vmap(lambda key: raw_reset(env, key, params))(jax.random.split(start_key, shape[0]))
+        counted = jnp.arange(num_steps, dtype=jnp.int32), jax.random.split(play_key, num_steps)
+        return jnp.sum(jax.lax.scan(step, start, counted)[1])[None]
+
+    everywhere, split = PartitionSpec(), PartitionSpec(AXIS)
+    run = jax.shard_map(run, mesh=mesh_of(devices), in_specs=everywhere, out_specs=split, check_vma=False)
+    compiled, number = jax.jit(run).lower(0).compile(), iter(range(2**31))
+    return lambda: jax.block_until_ready(compiled(next(number)))
+
+
+def random_actions(space, key, shape):
+    """Uniform actions [*shape, *space.shape] of one block of random numbers; integers up to n in 65,536."""
+    if isinstance(space, Discrete):
+        width, count = 8 if space.n & space.n - 1 == 0 else 16, math.prod(shape)
+        words = jax.random.bits(key, (-(-count * width // 32),))
+        parts = jnp.concatenate([words >> shift & 2**width - 1 for shift in range(0, 32, width)])[:count]
+        return (parts.reshape(shape) * space.n >> width).astype(jnp.int32)
+    return jax.random.uniform(key, (*shape, *space.shape), minval=space.low, maxval=space.high)
+
+
+def collecting(config: PPOConfig, rollouts: int, devices: int = 1) -> Work:
+    """So many rollouts of the training loop, its policies acting; all that they record is added up."""
+    plain, key = config.static().build(), jax.random.key(0)
+    algorithm = config.static().build(axis_name=AXIS) if devices > 1 else plain
+
+    def collect(runner, _):
+        runner, rollout = algorithm.collect(runner)
+        return runner, sum(jnp.sum(leaf, dtype=jnp.float32) for leaf in jax.tree.leaves(rollout))
+
+    def run(runner):
+        return jnp.sum(jax.lax.scan(collect, runner, length=rollouts)[1])[None]
+
+    specs, mesh = (by_environment(),) if devices > 1 else (PartitionSpec(),), mesh_of(devices)
+    run = jax.shard_map(run, mesh=mesh, in_specs=specs, out_specs=PartitionSpec(AXIS), check_vma=False)
+    compiled = jax.jit(lambda key: run(plain.init(key, config.hypers()))).lower(key).compile()
+    return lambda: jax.block_until_ready(compiled(key))
+
+
+def training(config: PPOConfig, devices: int = 1) -> Work:
+    """The Trainer's program for all of the configuration's updates; the state is where it was each time."""
+    setup, hypers, key = config.setup(), config.hypers(), jax.random.key(0)
+    executable = program_of(config.static(), setup.env, devices).executable(key, hypers, setup.env_params)
+    executable.compile(start=True)
+    runner = executable.start(key, hypers, setup.env_params)
+    return lambda: executable.chunk(runner, hypers, setup.env_params, config.num_updates)
+
+
+def whole(train: Callable, seeds: int = 1, devices: int = 1) -> Work:
+    """A training compiled as one function of its key, or of many keys, which are split over the devices."""
+    key = jax.random.key(0)
+    if seeds > 1:
+        train, key = jax.vmap(train), jax.random.split(key, seeds)
+    if devices > 1:
+        split = PartitionSpec(AXIS)
+        train = jax.shard_map(train, mesh=mesh_of(devices), in_specs=split, out_specs=split, check_vma=False)
+    compiled = jax.jit(train).lower(key).compile()
+    return lambda: jax.block_until_ready(compiled(key))
+
+
+def in_turns(works: dict[str, Work], steps: dict[str, int] | int, turns: int) -> dict[str, list[float]]:
+    """Steps/s of each work in each turn; the first one warms up and does not count."""
+    rates = {name: [] for name in works}
+    for turn in range(turns + 1):
+        for name, work in works.items():
+            begin = time.perf_counter()
+            work()
+            seconds = time.perf_counter() - begin
+            if turn:
+                rates[name].append((steps if isinstance(steps, int) else steps[name]) / seconds)
+    return rates
+
+
+def ratio(ours: list[float], theirs: list[float]) -> float:
+    """The median of the turns' own ratios."""
+    return statistics.median(a / b for a, b in zip(ours, theirs, strict=True))
