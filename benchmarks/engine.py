@@ -3,13 +3,14 @@
     python benchmarks/engine.py               # CartPole: 2048 x 32, 4 x 128, 8 seeds of the latter; 5 turns each
 
 All programs of a row take turns in one process; figures are medians [least, most] of steps/s, compilation apart.
-Networks of 64 x 64, 4 epochs of 4 minibatches, Adam; ours also keeps its statistics, KL and clipped shares.
+Networks of 64 x 64, 4 epochs of 4 minibatches, Adam; ours also keeps its statistics, KL and clipped shares. And how far
+from the limit: operations/s in products, of training and of the largest of its products alone, in turns.
 """
 
 import jax
 import report
 from plain import Settings, make_plain_train
-from programs import Work, in_turns, ratio, training, whole
+from programs import Work, flops_of, in_turns, product, ratio, training, whole
 from report import CORES
 
 from jaxrl import PPOConfig, make_train
@@ -61,6 +62,29 @@ def programs_of(num_envs: int, length: int, updates: int, seeds: int) -> dict[st
     return works
 
 
+def from_the_limit(work: str, config: PPOConfig, turns: int, devices: int = 1) -> dict:
+    """Training beside the product that takes most of its time: GFLOP/s of both."""
+    width, rows = config.fcnet_hiddens[0], config.minibatch_size
+    alone, flops = product(rows, width)
+    works = {"training": training(config, devices), "product": alone}
+    steps = {"training": flops_of(config) * config.total_env_steps / 1e9, "product": flops / 1e9}
+    rates = in_turns(works, steps, turns)
+    share = ratio(rates["training"], rates["product"])
+    shape = f"({rows:,} x {width}) @ ({width} x {width})"
+    return {"work": work, "mflop_a_step": flops_of(config) / 1e6, "shape": shape, "gflop_per_s": rates, "share": share}
+
+
+def limits(turns: int) -> list[dict]:
+    """CartPole as `WORK` has it and at RLlib's settings."""
+    large, small = (configuration(*WORK[work][:3]) for work in ("2048 x 32", "4 x 128"))
+    rllib = {"num_envs": 8, "rollout_length": 500, "minibatch_size": 128, "num_epochs": 5, "total_env_steps": 20_000}
+    return [
+        from_the_limit("2048 x 32", large, turns, large.devices_worth_using(CORES)),
+        from_the_limit("4 x 128", small, turns),
+        from_the_limit("8 x 500, RLlib's settings", PPOConfig(env="cartpole", **rllib), turns),
+    ]
+
+
 def main() -> None:
     parser = report.arguments_of("engine", __doc__)
     parser.add_argument("--turns", type=int, default=5)
@@ -76,6 +100,14 @@ def main() -> None:
         report.keep([{**row, **report.circumstances()} for row in rows], arguments.out)
         groups[f"CartPole {work}"] = rates
     print(report.markdown(["CartPole", "program", "steps/s", "times the plain one"], lines))
+    rows = limits(arguments.turns)
+    report.keep([{**row, **report.circumstances()} for row in rows], arguments.out)
+    lines = []
+    for row in rows:
+        speeds = [report.spread(row["gflop_per_s"][name], ".0f") for name in ("training", "product")]
+        lines.append([row["work"], f"{row['mflop_a_step']:.2f}", *speeds, row["shape"], f"{row['share']:.0%}"])
+    titles = ["CartPole", "MFLOP a step", "training, GFLOP/s", "its product alone, GFLOP/s", "that product", "share"]
+    print(f"\n{report.markdown(titles, lines)}")
     report.bars(arguments.out, "The engine beside the same PPO written plainly", "environment steps/s", groups)
 
 

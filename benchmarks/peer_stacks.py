@@ -14,6 +14,7 @@ import os
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 NUM_STEPS = 200  # steps of each environment in one unit of stepping
 UNIT_STEPS = 40_000  # environment steps in one unit of compiled training, in whole iterations
@@ -130,22 +131,21 @@ def pettingzoo_step(env: str) -> Unit:
     return unit
 
 
-# PPO on CartPole
+# PPO
 
 
 def jaxrl_train(settings: str) -> Unit:
-    """Ours at a peer's sizes: whole trainings of UNIT_STEPS, metrics brought back, nothing written."""
+    """Ours at a peer's sizes: the Trainer's program for UNIT_STEPS, metrics brought back, nothing written."""
     import jax
+    import programs
 
-    from jaxrl import PPOConfig, make_train
+    from jaxrl import PPOConfig
 
-    config = PPOConfig(env="cartpole", **SETTINGS[settings])
-    config = config.replace(total_env_steps=UNIT_STEPS)
-    train, calls = jax.jit(make_train(config)), iter(range(2**31))
+    config = PPOConfig(**{"env": "cartpole", "total_env_steps": UNIT_STEPS, **SETTINGS[settings]})
+    work = programs.training(config)
 
     def unit():
-        _, metrics = train(jax.random.key(next(calls)))
-        jax.device_get(metrics)
+        jax.device_get(work()[1])
         return config.num_updates * config.train_batch_size
 
     return unit
@@ -153,6 +153,8 @@ def jaxrl_train(settings: str) -> Unit:
 
 # Ours in the words of each peer's settings. Their mean squared errors have a factor 1/2 where ours has none.
 SB3_SIZES = {"num_envs": 1, "rollout_length": 2048, "minibatch_size": 64, "num_epochs": 10}
+RLLIB_ARENA = {"env": "arena", "num_envs": 40, "rollout_length": 100, "total_env_steps": 4000}
+RLLIB_ARENA |= {"per_policy": {"pol1": {"lr": 3e-4}, "pol2": {"lr": 4e-4}}}
 REJAX_SIZES = {"num_envs": 5, "rollout_length": 100, "minibatch_size": 100, "num_epochs": 5}
 PPO2 = {
     "gamma": 0.99,
@@ -169,6 +171,7 @@ SETTINGS = {
         **{**PPO2, **REJAX_SIZES, "lr": 7.5e-4, "vf_loss_coeff": 0.25, "value_clip": "prediction"},
         **{"vf_clip_param": 0.2, "entropy_coeff": 0.01},
     },
+    **{f"arena-{epochs}-epochs": {**RLLIB_ARENA, "num_epochs": epochs} for epochs in (5, 30)},
     "rllib": {"num_envs": 8, "rollout_length": 500, "minibatch_size": 128, "num_epochs": 5, "lr": 3e-4},
 }
 
@@ -218,13 +221,14 @@ def rejax_train() -> Unit:
     return unit
 
 
-def rllib_train() -> Unit:
-    """RLlib's PPO as rllib_peer.py has it: 8 environments in the process that learns, 500 steps of each a batch."""
+def rllib_train(task: str) -> Unit:
+    """RLlib's PPO as rllib_peer.py has it: 8 CartPoles or 20 arenas in the process that learns, 4,000 steps a batch."""
     import ray
     import rllib_peer
 
+    sys.path.insert(0, str(Path(__file__).parents[1]))  # `tests`, with the plain arena, is beside this folder
     ray.init(num_cpus=1, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
-    algorithm, sampled = rllib_peer.make_config(rllib_peer.TASKS["cartpole"], seed=0).build_algo(), 0
+    algorithm, sampled = rllib_peer.make_config(rllib_peer.TASKS[task], seed=0).build_algo(), 0
 
     def unit():
         nonlocal sampled

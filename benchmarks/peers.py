@@ -1,4 +1,4 @@
-"""Us and the peers side by side: CartPole stepping, PettingZoo's environments, PPO on CartPole at each peer's settings.
+"""Us and the peers side by side: CartPole stepping, PettingZoo's environments, PPO at each peer's settings.
 
     pip install -e ".[peers]" && python benchmarks/peers.py
     python benchmarks/peers.py --quick                                # two pairs of short turns
@@ -82,7 +82,11 @@ def _jaxrl_train(settings: str) -> Entrant:
     return Entrant(OURS, OURS, "jaxrl_train", {"settings": settings})
 
 
-STEPPING, SISL, TRAINING = "CartPole, stepping", "PettingZoo's environments, stepping", "CartPole, PPO"
+def _rllib_train(task: str) -> Entrant:
+    return Entrant("rllib", "RLlib, one process", "rllib_train", {"task": task})
+
+
+STEPPING, SISL, TRAINING = "CartPole, stepping", "PettingZoo's environments, stepping", "PPO"
 CARTPOLE_PEERS = {
     16: (_gymnasium(16, "sync"), _gymnasium(16, "vector_entry_point")),
     256: (_envpool(256), _pufferlib(256)),
@@ -95,19 +99,23 @@ CARTPOLE_PEERS = {
     ),
 }
 PPO_PEERS = {
-    "1 x 2048 steps, minibatch 64, 10 epochs, 64 x 64": (
+    "CartPole, 1 x 2048 steps, minibatch 64, 10 epochs, 64 x 64": (
         _jaxrl_train("sb3"),
         Entrant("sb3", "Stable-Baselines3", "sb3_train", {}),
         Entrant("sbx", "SBX", "sbx_train", {}),
     ),
-    "5 x 100 steps, minibatch 100, 5 epochs, 64 x 64": (
+    "CartPole, 5 x 100 steps, minibatch 100, 5 epochs, 64 x 64": (
         _jaxrl_train("rejax"),
         Entrant("rejax", "rejax", "rejax_train", {}),
     ),
-    "8 x 500 steps, minibatch 128, 5 epochs, 256 x 256": (
-        _jaxrl_train("rllib"),
-        Entrant("rllib", "RLlib, one process", "rllib_train", {}),
-    ),
+    "CartPole, 8 x 500 steps, minibatch 128, 5 epochs, 256 x 256": (_jaxrl_train("rllib"), _rllib_train("cartpole")),
+    **{
+        f"arena, two policies, 4,000 steps, minibatch 128, {epochs} epochs, 256 x 256": (
+            _jaxrl_train(f"arena-{epochs}-epochs"),
+            _rllib_train(f"arena-{epochs}-epochs"),
+        )
+        for epochs in (5, 30)
+    },
 }
 CONTESTS = (
     *(
@@ -192,8 +200,8 @@ class Process:
 def measure(contest: Contest, arguments: argparse.Namespace) -> list[dict]:
     """A row for ours and one for each other entrant."""
     print(f"\n{contest.question}, {contest.work}", flush=True)
-    begin = {"pairs": arguments.pairs, "turn_s": arguments.seconds, "cores": CORES, "load": os.getloadavg()[0]}
-    begin["flags"] = report.flags()
+    begin = {"pairs": arguments.pairs, "turn_s": arguments.seconds, "flags": report.flags()}
+    begin |= {"cores": CORES, "load": os.getloadavg()[0]}
     processes = []
     try:
         for entrant in (contest.ours, *contest.others):
@@ -224,12 +232,8 @@ def _row(contest: Contest, process: Process) -> dict:
     ours, own = ([turn[i] for turn in process.turns] for i in (0, 1))
     row |= {"ours_steps_per_s": ours, "steps_per_s": own, "ratio": None}
     if own and process.entrant.peer != OURS:
-        pairs = [a / b for a, b in process.turns]
-        row["ratio"] = {
-            "of_medians": statistics.median(ours) / statistics.median(own),
-            "least": min(pairs),
-            "most": max(pairs),
-        }
+        pairs, of_medians = [a / b for a, b in process.turns], statistics.median(ours) / statistics.median(own)
+        row["ratio"] = {"of_medians": of_medians, "least": min(pairs), "most": max(pairs)}
     return row
 
 
@@ -258,7 +262,7 @@ def _table(rows: list[dict]) -> str:
 def draw(rows: list[dict], out: Path) -> None:
     groups = {}
     for row in rows:
-        if row["steps_per_s"]:
+        if row["steps_per_s"] and not row["failure"]:
             groups.setdefault(f"{row['question']}: {row['work']}", {})[row["who"]] = row["steps_per_s"]
     report.bars(out, "Beside other libraries", "environment steps/s", groups, log=True)
 

@@ -3,6 +3,7 @@
 Each function compiles and returns another that does a fixed amount of work and waits for it.
 """
 
+import itertools
 import math
 import statistics
 import time
@@ -20,7 +21,7 @@ from jaxrl.loop.stage import restart_ended
 from jaxrl.run.devices import AXIS, by_environment, mesh_of
 from jaxrl.run.program import program_of
 
-Work = Callable[[], None]
+Work = Callable[[], object]
 
 
 def stepping(name: str, env_args: dict, num_envs: int, num_steps: int, devices: int = 1) -> Work:
@@ -104,6 +105,31 @@ def whole(train: Callable, seeds: int = 1, devices: int = 1) -> Work:
         train = jax.shard_map(train, mesh=mesh_of(devices), in_specs=split, out_specs=split, check_vma=False)
     compiled = jax.jit(train).lower(key).compile()
     return lambda: jax.block_until_ready(compiled(key))
+
+
+def product(rows: int, width: int, flops: float = 2e9) -> tuple[Work, float]:
+    """([rows, width] @ [width, width] as often as takes about `flops` operations, the operations in it)."""
+    times = max(1, round(flops / (2 * rows * width**2)))
+    weights = jnp.eye(width)
+
+    def run(x):
+        return jax.lax.fori_loop(0, times, lambda _, x: x @ weights, x)
+
+    x = jnp.ones((rows, width))
+    compiled = jax.jit(run).lower(x).compile()
+    return lambda: jax.block_until_ready(compiled(x)), times * 2 * rows * width**2
+
+
+def flops_of(config: PPOConfig) -> float:
+    """Operations for an environment step of one agent with a network each for policy and value, products alone.
+
+    Two for each weight to play, four more for its gradients in each epoch; none for the observations' gradients.
+    """
+    player = config.build().players[0]
+    sizes = (player.observation_space.size, *config.fcnet_hiddens)
+    hidden = sum(a * b for a, b in itertools.pairwise(sizes))
+    weights = 2 * hidden + sizes[-1] * (player.action_space.n + 1)
+    return 2 * weights + config.num_epochs * (6 * weights - 2 * 2 * sizes[0] * sizes[1])
 
 
 def in_turns(works: dict[str, Work], steps: dict[str, int] | int, turns: int) -> dict[str, list[float]]:
