@@ -6,6 +6,7 @@ jaxrl.Trainer(jaxrl.PPOConfig.tuned("arena")).fit()     the same in chunks, with
 jaxrl.Trainer.from_checkpoint("runs/arena/...").fit()   goes on, to the bit
 jaxrl.load_policy("runs/arena/...", "pol1").act(obs)    a trained policy by itself; NumPy in, NumPy out
 jaxrl.evaluate("runs/arena/...", episodes=100)          whole episodes of a run's policies
+jaxrl.sweep(config, {"lr": [3e-4, 1e-3]}, seeds=8)      many trainings in one compiled program
 """
 
 from jaxrl.core.env import Environment, MultiAgentEnvironment, StackedEnvironment
@@ -19,6 +20,8 @@ from jaxrl.run.health import Diverged
 from jaxrl.run.opened import evaluate
 from jaxrl.run.policy import Policy, load_policy
 from jaxrl.run.trainer import Trainer
+from jaxrl.sweeps.space import choice, grid_search, loguniform, randint, uniform
+from jaxrl.sweeps.sweep import resume_sweep, sweep
 
 __version__ = "0.1.0"
 
@@ -33,10 +36,17 @@ __all__ = [
     "Trainer",
     "UsageError",
     "check_env",
+    "choice",
     "evaluate",
+    "grid_search",
     "load_policy",
+    "loguniform",
     "make",
     "make_train",
     "names",
+    "randint",
     "register",
+    "resume_sweep",
+    "sweep",
+    "uniform",
 ]

@@ -41,7 +41,7 @@ MAY_BE_IMPORTED_BY = {
     "orbax": {"jaxrl/run/checkpoint.py"},
     "tensorboardX": {"jaxrl/run/loggers.py"},
     "wandb": {"jaxrl/run/loggers.py"},
-    "matplotlib": {"jaxrl/run/curves.py"},
+    "matplotlib": {"jaxrl/run/curves.py", "jaxrl/sweeps/picture.py"},
     "PIL": {"jaxrl/run/episode_picture.py"},
     "imageio": {"jaxrl/run/episode_picture.py"},
 }

@@ -18,6 +18,8 @@ SEVERAL = {
     "env_args": "NAME=VALUE ...",
     "evaluation_env_args": "NAME=VALUE ...",
     "stop": "RESULT=VALUE ...",
+    "grid": "SETTING=VALUE,VALUE ...",
+    "random": "SETTING=DISTRIBUTION:LOW:HIGH ...",
     "per_policy": "POLICY.SETTING=VALUE ...",
     "policies_to_train": "POLICY ...",
     "init_from": "POLICY=RUN ...",

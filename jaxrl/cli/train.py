@@ -106,7 +106,7 @@ def parse(argv: Sequence[str]) -> Order:
     settings = {name: options.pop(name) for name in list(options) if name in RunSettings.__dataclass_fields__}
     path, saved_stop = run.get("resume"), {}
     if path is None:
-        base, source = _base(options, run.get("tuned", True))
+        base, source = base_of(options, run.get("tuned", True))
     else:
         facts = _facts(path)
         base, source, saved_stop = folder.read_config(facts), f"those of {path}", facts["run_settings"].get("stop", {})
@@ -153,7 +153,7 @@ def _stop(
     return {} if stop == saved else {"stop": stop}
 
 
-def _base(options: dict[str, Any], tuned: Any) -> tuple[PPOConfig, str]:
+def base_of(options: dict[str, Any], tuned: Any) -> tuple[PPOConfig, str]:
     """The configuration that the flags change, and what it is called."""
     if not isinstance(tuned, bool):
         raise UsageError(f"tuned={tuned!r} must be True or False")

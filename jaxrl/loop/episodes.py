@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from flax import struct
 
 from jaxrl.core.env import restart
+from jaxrl.ops.packing import pack
 
 HISTOGRAM_BINS = 30
 
@@ -95,12 +96,14 @@ def advance(running: Episodes, rewards: jax.Array, metrics: dict[str, jax.Array]
 def summarise(episodes: Episodes, mask: jax.Array) -> Summary:
     """Of the episodes where `mask`, bool[...], is set."""
     returns = jnp.where(mask[..., None], episodes.returns, 0.0)
+    numbers = (jnp.sum(episodes.returns, -1), episodes.length.astype(jnp.float32), *episodes.metrics.values())
+    episode_return, episode_len, *custom = _spreads(jnp.stack(numbers), mask)
     return Summary(
         count=jnp.sum(mask, dtype=jnp.int32),
-        episode_return=_spread(jnp.sum(episodes.returns, -1), mask),
-        episode_len=_spread(episodes.length.astype(jnp.float32), mask),
+        episode_return=episode_return,
+        episode_len=episode_len,
         agent_returns=jnp.sum(returns.reshape(-1, returns.shape[-1]), axis=0),
-        custom_metrics={name: _spread(values, mask) for name, values in episodes.metrics.items()},
+        custom_metrics=dict(zip(episodes.metrics, custom, strict=True)),
     )
 
 
@@ -127,7 +130,8 @@ def report(
     size = window.episodes.length.shape[0]
     recent = summarise(window.episodes, jnp.arange(size) >= size - window.count)
     more = iteration.count > size
-    recent = jax.tree.map(lambda ours, last: jnp.where(more, ours, last), iteration, recent)
+    ours, last = (pack(summary, num_axes=0) for summary in (iteration, recent))
+    recent = jax.tree.map(lambda ours, last: jnp.where(more, ours, last), ours, last).unpack()
     histograms = {name: histogram(values, axis_name) for name, values in hist_data.items()}
     return window, EpisodeMetrics(iteration, recent, histograms)
 
@@ -160,15 +164,18 @@ def _push(window: Window, reached: Episodes, over: jax.Array) -> Window:
     older = jnp.clip(jnp.arange(size) + total, 0, size - 1)
     episodes = jax.tree.map(
         lambda new, old: jnp.where((rank >= 1).reshape(-1, *[1] * (new.ndim - 1)), new[row], old[older]),
-        reached,
-        window.episodes,
+        pack(reached, num_axes=1),
+        pack(window.episodes, num_axes=1),
     )
-    return Window(episodes, jnp.minimum(window.count + total, size))
+    return Window(episodes.unpack(), jnp.minimum(window.count + total, size))
 
 
-def _spread(values: jax.Array, mask: jax.Array) -> Spread:
-    return Spread(
-        sum=jnp.sum(jnp.where(mask, values, 0.0)),
-        min=jnp.min(jnp.where(mask, values, jnp.inf)),
-        max=jnp.max(jnp.where(mask, values, -jnp.inf)),
+def _spreads(values: jax.Array, mask: jax.Array) -> list[Spread]:
+    """Of each number f32[Q, ...] where the mask bool[...] is set; together, for each sum apart is compiled apart."""
+    values, mask = values.reshape(values.shape[0], -1), mask.reshape(1, -1)
+    spreads = Spread(
+        sum=jnp.sum(jnp.where(mask, values, 0.0), axis=1),
+        min=jnp.min(jnp.where(mask, values, jnp.inf), axis=1),
+        max=jnp.max(jnp.where(mask, values, -jnp.inf), axis=1),
     )
+    return [jax.tree.map(lambda leaf, i=i: leaf[i], spreads) for i in range(values.shape[0])]

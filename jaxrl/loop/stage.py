@@ -98,10 +98,10 @@ def draw_chance(stage: Stage, env_keys: Key, num_steps: int) -> Chance:
         return jnp.moveaxis(draw(index), 2, 0)
 
     def block(key):
-        step_key, reset_key, noise_key = jax.random.split(key, 3)
+        step_key, reset_key, noise_key = jax.random.split(quick(key), 3)
         groups = zip(stage.players, stage.grouping.groups, strict=True)
         noise = tuple(noise_of(player, group.agents, noise_key) for player, group in groups)
-        return ordinary(jax.random.split(quick(step_key), num_steps)), reset_key, noise
+        return ordinary(jax.random.split(step_key, num_steps)), ordinary(reset_key), noise
 
     step_keys, reset_keys, noise = jax.vmap(block, out_axes=(1, 0, 2))(env_keys)
     reset_keys = jnp.broadcast_to(reset_keys, (num_steps, *reset_keys.shape))

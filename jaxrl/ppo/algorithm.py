@@ -5,6 +5,7 @@ import functools
 import jax
 import jax.numpy as jnp
 
+from jaxrl.core.quick import quick
 from jaxrl.core.spaces import Space
 from jaxrl.core.types import Key, PolicyId, PyTree
 from jaxrl.loop.callbacks import postprocess, traced_callbacks
@@ -129,7 +130,7 @@ def _by_group(grouping: Grouping, config: PPOConfig, hypers: HypersByPolicy, key
 
 def _update_keys(runner: Runner) -> tuple[Key, Key]:
     """(play_key, learn_key) of the update at hand; 0 is the initialisation's."""
-    return tuple(jax.random.split(jax.random.fold_in(runner.key, runner.num_updates + 1)))
+    return tuple(jax.random.split(jax.random.fold_in(quick(runner.key), runner.num_updates + 1)))
 
 
 def _env_index(config: PPOConfig, axis_name: str | None) -> jax.Array:

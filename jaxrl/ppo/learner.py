@@ -117,23 +117,23 @@ def learn_policy(
         return (optax.apply_updates(params, updates), opt_state), (sums, norm)
 
     order = _row_order(structure, axis_name, key, trajectory.value.shape)
-    state = _as_stored(structure, (learner.params, learner.opt_state), layers)
-    state, (sums, norms) = jax.lax.scan(step, state, order)
-    params, opt_state = _as_layers(state)
+    before = _as_stored(structure, (learner.params, learner.opt_state), layers)
+    state, (sums, norms) = jax.lax.scan(step, before, order)
     last_pass = -(-rows.weight.shape[0] // order.shape[1])
     _, target_variance = moments(rows.target, rows.weight, axis_name=axis_name)
     metrics = learner_metrics(sums, norms, last_pass, target_variance, hypers, coefficients)
     kl_coeff = next_kl_coeff(learner.kl_coeff, metrics["mean_kl_loss"], hypers.kl_target)
-    learned = Learner(params, opt_state, kl_coeff, _next_filter(learner, trajectory, rows.weight, axis_name))
     has_rows = total(rows.weight, axis_name) > 0
-    learner = jax.tree.map(lambda new, old: jnp.where(has_rows, new, old), learned, learner)
+    learned = state, kl_coeff, _next_filter(learner, trajectory, rows.weight, axis_name)
+    held = before, learner.kl_coeff, learner.filter
+    state, *others = jax.tree.map(lambda new, old: jnp.where(has_rows, new, old), learned, held)
     metrics |= {
         "curr_kl_coeff": coefficients.kl,
         "curr_entropy_coeff": coefficients.entropy,
         "default_optimizer_learning_rate": coefficients.lr,
-        "parameters_finite": _all_finite((learner.params, learner.opt_state)).astype(jnp.float32),
+        "parameters_finite": _all_finite(state).astype(jnp.float32),
     }
-    return learner, metrics
+    return Learner(*_as_layers(state), *others), metrics
 
 
 def _as_stored(structure: Structure, tree: PyTree, layers: jax.tree_util.PyTreeDef) -> PyTree:

@@ -37,7 +37,10 @@ class Progress:
         return self
 
     def show(self, result: Mapping[str, Any], seconds_left: float | None) -> None:
-        self.latest = Text(result_line(result, seconds_left))
+        self.show_line(result_line(result, seconds_left))
+
+    def show_line(self, line: str) -> None:
+        self.latest = Text(line)
         if self.live is not None:
             self.live.update(self.latest, refresh=True)
         now = time.perf_counter()

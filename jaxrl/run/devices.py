@@ -5,6 +5,7 @@ import os
 from typing import Any
 
 import jax
+import numpy as np
 from jax.sharding import AxisType, PartitionSpec
 
 from jaxrl.core.errors import UsageError
@@ -41,9 +42,9 @@ def settled(settings: RunSettings, config: Any) -> RunSettings:
     return dataclasses.replace(settings, devices=number)
 
 
-def mesh_of(number: int) -> jax.sharding.Mesh:
+def mesh_of(number: int, axis: str = AXIS) -> jax.sharding.Mesh:
     """The first `number` devices along one axis."""
-    return jax.make_mesh((number,), (AXIS,), (AxisType.Auto,), devices=jax.devices()[:number])
+    return jax.make_mesh((number,), (axis,), (AxisType.Auto,), devices=jax.devices()[:number])
 
 
 def by_environment(axis: str = AXIS) -> Runner:
@@ -57,6 +58,11 @@ def on_one(tree: PyTree) -> PyTree:
     """Arrays that lie on several devices on the first one alone: what is computed from them is computed once."""
     spread = any(isinstance(leaf, jax.Array) and len(leaf.devices()) > 1 for leaf in jax.tree.leaves(tree))
     return jax.device_put(tree, jax.devices()[0]) if spread else tree
+
+
+def on_host(leaf: jax.Array) -> Any:
+    """An array in NumPy; random keys stay as they are, for NumPy has no type for them."""
+    return leaf if jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key) else np.asarray(leaf)
 
 
 def split_cpu(number: int | str) -> None:

@@ -12,6 +12,7 @@ from jax.sharding import PartitionSpec
 
 from jaxrl.core.types import Key, PyTree
 from jaxrl.loop.runner import Algorithm, Metrics, Runner
+from jaxrl.ops.packing import pack
 from jaxrl.run.compile_cache import num_hits
 from jaxrl.run.devices import AXIS, by_environment, mesh_of
 
@@ -88,16 +89,22 @@ def run_chunk(
     algorithm: Algorithm, runner: Runner, hypers: PyTree, env_params: PyTree, count: jax.Array
 ) -> tuple[Runner, Metrics]:
     """`count` i32[] updates in one loop whose trip count is traced, so that one program serves every length."""
-    one_update = jax.jit(algorithm.update, inline=True)  # traced once, for its shapes and for the loop
+
+    @functools.partial(jax.jit, inline=True)  # traced once, for its shapes and for the loop
+    def one_update(runner, hypers, env_params):
+        runner, metrics = algorithm.update(runner, hypers, env_params)
+        return runner, pack(metrics, num_axes=0)  # a line of numbers, not a program for each of them
+
     shapes = jax.eval_shape(one_update, runner, hypers, env_params)[1]
     buffer = jax.tree.map(lambda leaf: jnp.zeros((CAPACITY, *leaf.shape), leaf.dtype), shapes)
 
     def update(i, state):
         runner, buffer = state
-        runner, metrics = one_update(runner, hypers, env_params)
-        return runner, jax.tree.map(lambda rows, row: rows.at[i].set(row), buffer, metrics)
+        runner, row = one_update(runner, hypers, env_params)
+        return runner, jax.tree.map(lambda rows, row: rows.at[i].set(row), buffer, row)
 
-    return jax.lax.fori_loop(0, count, update, (runner, buffer))
+    runner, buffer = jax.lax.fori_loop(0, count, update, (runner, buffer))
+    return runner, buffer.unpack()
 
 
 @functools.lru_cache(maxsize=16)

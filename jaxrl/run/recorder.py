@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
-import numpy as np
 from filelock import FileLock
 
 from jaxrl.core.types import PyTree
@@ -22,7 +21,7 @@ from jaxrl.loop.runner import Algorithm, Runner
 from jaxrl.run import checkpoint
 from jaxrl.run.checkpoint import CHECKPOINTS
 from jaxrl.run.curves import Curves
-from jaxrl.run.devices import on_one
+from jaxrl.run.devices import on_host, on_one
 from jaxrl.run.episode_picture import picture_episode
 from jaxrl.run.lines import dumped
 from jaxrl.run.loggers import Logs
@@ -208,7 +207,7 @@ def state_facts(facts: dict[str, Any], snapshot: Snapshot, score: dict[str, Any]
 
 def state_tree(algorithm: Algorithm, snapshot: Snapshot) -> PyTree:
     """The arrays of a checkpoint: the whole state, and every policy's weights by its name, to be played by itself."""
-    runner = jax.tree.map(_on_host, snapshot.runner)
+    runner = jax.tree.map(on_host, snapshot.runner)
     policies = algorithm.grouping.policies
     return {
         "runner": runner,
@@ -216,10 +215,6 @@ def state_tree(algorithm: Algorithm, snapshot: Snapshot) -> PyTree:
         "env_params": snapshot.env_params,
         "weights": {policy: algorithm.policy_weights(runner, policy) for policy in policies},
     }
-
-
-def _on_host(leaf: jax.Array) -> Any:
-    return leaf if jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key) else np.asarray(leaf)
 
 
 def _line(error: Exception) -> str:

@@ -14,6 +14,7 @@ from jaxrl.core.types import AgentId, Key, PyTree
 from jaxrl.loop.runner import Algorithm
 from jaxrl.loop.stage import Stage, Worlds, open_worlds, take_turn
 from jaxrl.models.player import Weights
+from jaxrl.run.devices import on_host
 from jaxrl.run.evaluate import episode_keys, step_chance
 
 STEPS_AT_ONCE = 100  # of an episode whose length nobody knows before
@@ -60,10 +61,10 @@ def record_episode(
     stage, index, env_params = algorithm.stage, np.int32(episode), strongly_typed(env_params)
     reset_key, play_key = episode_keys(seed)
     worlds = _start(stage, reset_key, index, env_params)
-    first, chunks = jax.tree.map(_on_host, worlds.state), []
+    first, chunks = jax.tree.map(on_host, worlds.state), []
     for begin in range(0, max_steps, STEPS_AT_ONCE):
         worlds, chunk = _play_on(stage, explore, weights, worlds, play_key, index, np.int32(begin), env_params)
-        chunks.append(jax.tree.map(_on_host, chunk))
+        chunks.append(jax.tree.map(on_host, chunk))
         if np.any(chunks[-1][-1]):
             break
     states, rewards, active, world_ended, over = jax.tree.map(_joined, *chunks)
@@ -122,11 +123,6 @@ def _play_on(
 @functools.partial(jax.jit, static_argnums=0)
 def _paint(env: MultiAgentEnvironment, states: PyTree, env_params: PyTree) -> jax.Array:
     return jax.vmap(lambda state: env.render(state, env_params))(states)
-
-
-def _on_host(leaf: jax.Array):
-    """As NumPy, but for random keys, which NumPy has no type for."""
-    return leaf if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key) else np.asarray(leaf)
 
 
 def _joined(*parts):

@@ -12,10 +12,11 @@ LIMITS = frozenset({ITERATIONS, *LIFETIME_STEPS})  # what grows as training goes
 
 
 def last_iteration(stop: Mapping[str, float], num_env_steps: int) -> float:
-    """The iteration that training does not go beyond, at `num_env_steps` of each."""
+    """The iteration that training does not go beyond, at `num_env_steps` of each; infinity where nothing limits it."""
     limits = [stop.get(ITERATIONS, math.inf)]
     limits += [stop.get(name, math.inf) / num_env_steps for name in LIFETIME_STEPS]
-    return math.ceil(min(limits))
+    least = min(limits)
+    return least if math.isinf(least) else math.ceil(least)
 
 
 def check_stop(stop: Mapping[str, float], names: list[str] | None) -> None:

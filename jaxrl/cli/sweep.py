@@ -1,0 +1,143 @@
+"""`scripts/sweep.py`: many trainings from one command line."""
+
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from jaxrl.cli.flags import (
+    COMPILE_CACHE,
+    Flag,
+    find_modules_here,
+    flags_of,
+    given_flags,
+    setting_of,
+    show_help,
+    value_of,
+)
+from jaxrl.cli.train import NOT_FLAGS, RETURN, base_of
+from jaxrl.core.errors import UsageError, unknown_name
+from jaxrl.ppo.config import PPOConfig
+from jaxrl.run import compile_cache
+from jaxrl.run.console import duration
+from jaxrl.sweeps import space
+from jaxrl.sweeps.outcome import Sweep
+from jaxrl.sweeps.sweep import resume_sweep, settled_devices, sweep
+
+DRAWS = {"choice": space.choice, "uniform": space.uniform, "loguniform": space.loguniform, "randint": space.randint}
+SWEEP_FLAGS = {
+    "grid": Flag("settings and the values to try, SETTING=VALUE,VALUE,... ...; lists as [64,64]", ()),
+    "random": Flag("settings and what to draw them from, SETTING=loguniform:1e-5:1e-2 ...: " + ", ".join(DRAWS), ()),
+    "num_samples": Flag("how often the grid is tried, each time with new draws", 1),
+    "seeds": Flag("seeds of each, from --seed upwards", 1),
+    "stop": Flag("what ends a trial before its steps do, RESULT=VALUE ...", ()),
+    "stop_return": Flag("end a trial when the mean return of its recent episodes reaches this", None),
+    "metric": Flag("what ranks the trials, a path in the result tree; the higher the better", RETURN),
+    "halving": Flag("keep the best 1 in so many at each rung; None: all train to the end", None),
+    "devices": Flag("that the trials are split over; auto: all, a CPU's cores too", "auto"),
+    "batch_size": Flag("trials that train at once; auto: as many as fit", "auto"),
+    "tuned": Flag("begin with the environment's tuned settings; False: with RLlib's defaults", True),
+    "run_dir": Flag("the sweep's folder, which must not exist yet; auto: runs/<env>/<time>-sweep", "auto"),
+    "resume": Flag("a sweep's folder to go on with; takes no other flag", None),
+    "compile_cache": COMPILE_CACHE,
+}
+OF_SWEEP = ("seeds", "num_samples", "metric", "halving", "devices", "batch_size", "run_dir")
+
+
+def run_sweep(argv: Sequence[str] | None = None) -> None:
+    """Train every combination of settings, with several seeds, in as few compiled programs as they have shapes."""
+    find_modules_here()
+    try:
+        done = _sweep(list(sys.argv[1:] if argv is None else argv))
+    except UsageError as error:
+        print(f"sweep.py: {error}", file=sys.stderr)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        sys.exit("sweep.py: stopped; the trials that were over are kept")
+    print(summary(done))
+
+
+def _sweep(argv: list[str]) -> Sweep:
+    settings = flags_of(PPOConfig(env="arena"), NOT_FLAGS)
+    given = given_flags(argv, {**settings, **SWEEP_FLAGS})
+    options = {name: setting_of(name, words) for name, words in given.items() if name not in ("grid", "random")}
+    sweep_options = {name: options.pop(name) for name in list(options) if name in SWEEP_FLAGS}
+    cache = sweep_options.pop("compile_cache", "auto")
+    if (path := sweep_options.pop("resume", None)) is not None:
+        if extra := [*options, *sweep_options]:
+            raise UsageError(f"--resume goes on with the sweep as it was: it takes no {extra[0]}")
+        compile_cache.use(cache)
+        return resume_sweep(path)
+    base, _ = base_of(options, sweep_options.pop("tuned", True))
+    show_help(argv, {**flags_of(base, NOT_FLAGS), **SWEEP_FLAGS}, "sweep.py", run_sweep.__doc__)
+    config = base.replace(**{name: value for name, value in options.items() if getattr(base, name) != value})
+    tried = {**grid_of(given.get("grid", ())), **draws_of(given.get("random", ()))}
+    stop = dict(sweep_options.pop("stop", {}))
+    if (goal := sweep_options.pop("stop_return", None)) is not None:
+        stop[RETURN] = goal
+    settled_devices(sweep_options.get("devices", "auto"))  # before anything is computed, the cache's test included
+    compile_cache.use(cache)
+    return sweep(config, tried, stop=stop, **sweep_options)
+
+
+def grid_of(words: Sequence[str]) -> dict[str, Any]:
+    """`lr=1e-4,3e-4 fcnet_hiddens=[64,64],[256,256]` as grids."""
+    return {name: space.grid_search(_values(text)) for name, text in _pairs("grid", words).items()}
+
+
+def draws_of(words: Sequence[str]) -> dict[str, Any]:
+    """`lr=loguniform:1e-5:1e-2 clip_param=choice:0.1:0.2` as what is drawn from."""
+    found = {}
+    for name, text in _pairs("random", words).items():
+        kind, *values = text.split(":")
+        if kind not in DRAWS:
+            raise unknown_name("distribution", kind, DRAWS, f"of {name}")
+        values = [value_of(value) for value in values if value]
+        if kind == "choice":
+            found[name] = space.choice(values)
+        elif len(values) == 2:
+            found[name] = DRAWS[kind](*values)
+        else:
+            raise UsageError(f"{name}={text}: {kind} takes two bounds, {kind}:LOW:HIGH")
+    return found
+
+
+def _pairs(flag: str, words: Sequence[str]) -> dict[str, str]:
+    found = {}
+    for word in words:
+        name, equals, text = word.partition("=")
+        if not name or not equals:
+            raise UsageError(f"--{flag} takes SETTING=..., not {word!r}")
+        if name in found:
+            raise UsageError(f"--{flag} names {name} twice")
+        found["lambda_" if name == "lambda" else name] = text
+    return found
+
+
+def _values(text: str) -> list[Any]:
+    """Values between commas that are not within brackets."""
+    parts, depth = [""], 0
+    for character in text:
+        depth += (character == "[") - (character == "]")
+        if character == "," and depth == 0:
+            parts.append("")
+        else:
+            parts[-1] += character
+    values = [value_of(part) for part in parts if part]
+    return [tuple(value) if isinstance(value, list) else value for value in values]
+
+
+def summary(done: Sweep) -> str:
+    """The end of a sweep: its tables and where things lie."""
+    if not done.outcomes:
+        return "no trial is over"
+    parts = [done.table(), done.statistics_table()]
+    steps = sum(outcome.result["num_env_steps_sampled_lifetime"] for outcome in done.outcomes if outcome.result)
+    if done.seconds:
+        parts.append(
+            f"{len(done.outcomes):,} trials, {steps:,} environment steps in {duration(done.seconds)} of training, "
+            f"{done.compile_seconds:.1f} s compiling {done.programs} programs"
+        )
+    if done.folder is not None and any(outcome.score is not None for outcome in done.outcomes):
+        best = done.best_trial()
+        parts.append(f"best         {best.trial.name}\nevaluate     python scripts/evaluate.py {best.folder}")
+    return "\n\n".join(part for part in parts if part)

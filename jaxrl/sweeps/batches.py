@@ -1,0 +1,48 @@
+"""How many trainings fit side by side."""
+
+import math
+
+import jax
+
+from jaxrl.core.errors import UsageError
+from jaxrl.core.types import PyTree
+from jaxrl.run.memory import free_memory, free_on_device, in_units
+from jaxrl.sweeps.plan import Group
+
+MOST_AT_ONCE = 64  # members on each device; more bring no speed
+SHARE_OF_MEMORY = 0.5  # of what is free, that a batch may take
+
+
+def memory_of(group: Group) -> int:
+    """Bytes that one member takes, about: its state thrice, what it plays and learns from four times."""
+    algorithm, (hypers, env_params) = group.static.build(), group.trials[0].numbers
+    key = jax.eval_shape(lambda: jax.random.key(0))
+    runner = jax.eval_shape(algorithm.init, key, hypers, env_params)
+    rollout = jax.eval_shape(algorithm.collect, runner)[1]
+    return 3 * _bytes(runner) + 4 * _bytes(rollout)
+
+
+def batch_size(group: Group, number: int, devices: int, wanted: int | str = "auto") -> int:
+    """How many of `number` members train at once: as many as fit, in batches of about one size.
+
+    Raises:
+        UsageError: not even one fits.
+    """
+    if wanted != "auto":
+        return max(1, min(number, wanted))
+    on_cpu = jax.default_backend() == "cpu"
+    free, each, limit = (free_memory() if on_cpu else free_on_device()), memory_of(group), MOST_AT_ONCE * devices
+    if free is not None:
+        fit = int(SHARE_OF_MEMORY * free / each) * (1 if on_cpu else devices)
+        if fit < 1:
+            raise UsageError(
+                f"one trial of {group.static.num_envs:,} x {group.static.rollout_length:,} takes about "
+                f"{in_units(each)}, and {in_units(int(SHARE_OF_MEMORY * free))} are to be had; fewer environments or "
+                "shorter rollouts need less"
+            )
+        limit = min(limit, fit)
+    return math.ceil(number / math.ceil(number / limit)) if number else 1
+
+
+def _bytes(tree: PyTree) -> int:
+    return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))

@@ -1,0 +1,99 @@
+"""Which trainings a sweep consists of, and which of them share a program."""
+
+import functools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from jaxrl.core.env import MultiAgentEnvironment, strongly_typed
+from jaxrl.core.errors import UsageError
+from jaxrl.core.types import PyTree
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One training of a sweep."""
+
+    number: int
+    settings: dict[str, Any]  # what it was asked to differ by
+    config: Any  # the whole configuration, its seed included
+
+    @property
+    def name(self) -> str:
+        return f"{self.number:04d}"
+
+    @functools.cached_property
+    def numbers(self) -> tuple[PyTree, PyTree]:
+        """(hypers, env_params): what it differs from the others of its group by, beside its key."""
+        return self.config.hypers(), strongly_typed(self.config.setup().env_params)
+
+
+@dataclass(frozen=True)
+class Group:
+    """Trials that differ in numbers alone, and so share a compiled program."""
+
+    static: Any  # the configuration that the program is built of
+    env: MultiAgentEnvironment
+    trials: tuple[Trial, ...]
+
+
+def trials_of(config: Any, settings: Sequence[Mapping[str, Any]], seeds: int | Sequence[int]) -> list[Trial]:
+    """A trial for each of the settings and each seed; everything that can be refused is refused here.
+
+    Args:
+        seeds: how many, from the configuration's own upwards, or which.
+    """
+    if isinstance(seeds, int):
+        if isinstance(seeds, bool) or seeds < 1:
+            raise UsageError(f"seeds={seeds!r} must be a number of at least 1, or a list of seeds")
+        seeds = range(config.seed, config.seed + seeds)
+    if not len(seeds):
+        raise UsageError("seeds is an empty list: give at least one")
+    if len(set(seeds)) < len(seeds):
+        raise UsageError(f"seeds {list(seeds)} hold one twice, which would be the same training twice")
+    changed = [(dict(own), applied(config, own)) for own in settings]
+    pairs = [(own, one.replace(seed=seed)) for own, one in changed for seed in seeds]
+    return [Trial(number, own, one) for number, (own, one) in enumerate(pairs)]
+
+
+def applied(config: Any, settings: Mapping[str, Any]) -> Any:
+    """The configuration with settings by name: `lr`, `pol1.lr` of a policy, `env_args.NAME` of the environment.
+
+    Raises:
+        UsageError: there is no such setting, policy or argument, or the values clash.
+    """
+    common, by_policy, arguments = {}, {}, {}
+    for name, value in settings.items():
+        first, dot, rest = name.partition(".")
+        if not dot:
+            common[name] = value
+        elif first == "env_args":
+            arguments[rest] = value
+        else:
+            by_policy.setdefault(first, {})[rest] = value
+    if arguments:
+        common["env_args"] = {**dict(config.env_args), **arguments}
+    if by_policy:
+        own = {policy: dict(overrides) for policy, overrides in config.per_policy}
+        common["per_policy"] = {**own, **{name: {**own.get(name, {}), **new} for name, new in by_policy.items()}}
+    try:
+        changed = config.replace(**common)
+        changed.setup()
+    except UsageError as error:
+        values = ", ".join(f"{name}={value}" for name, value in settings.items())
+        raise UsageError(f"{error} (in the trial {values})" if values else str(error)) from None
+    return changed
+
+
+def groups_of(trials: Sequence[Trial]) -> list[Group]:
+    """The trials by what they compile to: arguments of the environment that are numbers to it make no difference."""
+    groups: dict[Any, list[Trial]] = {}
+    for trial in trials:
+        static = trial.config.static()
+        static = static.replace(env_args=()) if static.env_args else static
+        shapes = str(jax.tree.map(lambda leaf: (jnp.shape(leaf), jnp.result_type(leaf)), trial.numbers))
+        groups.setdefault((static, trial.config.setup().env, shapes), []).append(trial)
+    return [Group(own[0].config.static(), env, tuple(own)) for (_, env, _), own in groups.items()]

@@ -1,0 +1,221 @@
+"""Trials at work: each group of them one program, its members in batches that fit into memory."""
+
+import dataclasses
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxrl.core.errors import UsageError
+from jaxrl.loop.runner import Algorithm, Metrics
+from jaxrl.run.console import Progress, device_name, duration
+from jaxrl.run.interrupt import Interrupt
+from jaxrl.run.memory import in_units
+from jaxrl.run.program import CAPACITY
+from jaxrl.run.stopping import LIMITS, check_stop, last_iteration
+from jaxrl.sweeps.batches import batch_size, memory_of
+from jaxrl.sweeps.members import Members, Numbers, State, is_done, metrics_of
+from jaxrl.sweeps.outcome import DROPPED, Outcome, Sweep
+from jaxrl.sweeps.plan import Group, Trial, groups_of
+from jaxrl.sweeps.standing import Standing, hand_back, numbers_for, stacked
+from jaxrl.sweeps.store import Store
+from jaxrl.sweeps.values import Reader, reader
+
+CHUNK_SECONDS = 1.0
+MOST_PROGRAMS = 16  # that a process keeps
+PROGRAMS: dict[Any, Members] = {}  # by all that they depend on
+
+
+@dataclass(frozen=True)
+class Order:
+    """What a sweep was asked for, beside its trials."""
+
+    metric: str
+    stop: dict[str, float]
+    halving: int | None = None
+    devices: int = 1
+    batch_size: int | str = "auto"
+
+    def __post_init__(self):
+        if self.halving is not None and (isinstance(self.halving, bool) or not self.halving >= 2):
+            raise UsageError(f"halving={self.halving!r} must be at least 2: one in so many goes on; or None")
+        if self.batch_size != "auto" and (not isinstance(self.batch_size, int) or self.batch_size < 1):
+            raise UsageError(f"batch_size={self.batch_size!r} must be a number of at least 1, or auto")
+
+    def to_dict(self) -> dict[str, Any]:
+        return dataclasses.asdict(self)
+
+
+class Running:
+    """A sweep's trials, from the plan to their outcomes.
+
+    Raises:
+        UsageError: a metric or a criterion that no result has; nothing is compiled yet.
+    """
+
+    def __init__(self, trials: Sequence[Trial], order: Order, progress: Progress):
+        self.order, self.progress, self.trials = order, progress, list(trials)
+        self.interrupt = Interrupt(progress.say)
+        self.sweep = Sweep([], order.metric, None)
+        self.groups = groups_of(trials)
+        self.standings: dict[int, Standing] = {}
+        check_stop(order.stop, None)
+        self.criteria = tuple(path for path in order.stop if path not in LIMITS)
+        for group in self.groups:
+            algorithm = group.static.build()
+            shapes = metrics_of(algorithm, *group.trials[0].numbers)
+            self._readers(algorithm, shapes)
+            limit = last_iteration(order.stop, algorithm.num_env_steps)
+            for trial in group.trials:
+                last = int(min(limit, trial.config.num_updates))
+                self.standings[trial.number] = Standing(trial, algorithm, last)
+
+    def run(self, store: Store) -> Sweep:
+        self.sweep.folder = store.path
+        self._take_over(store)
+        self.progress.say(self.plan())
+        try:
+            with self.interrupt.listening(), self.progress:
+                for rung in self.rungs():
+                    self._climb(rung, store)
+                    if self.interrupt.heard:
+                        break
+        finally:
+            store.close()
+        self.sweep.outcomes.sort(key=lambda outcome: outcome.trial.number)
+        store.draw(self.sweep)
+        if self.interrupt.heard:
+            self.progress.say(f"stopped; {len(self.sweep.outcomes)} of {len(self.trials)} trials are over and kept")
+        return self.sweep
+
+    def plan(self) -> str:
+        """What will run, in a few lines."""
+        steps = sum(own.last * own.algorithm.num_env_steps for own in self.standings.values())
+        programs = "one program" if len(self.groups) == 1 else f"{len(self.groups):,} programs"
+        lines = [f"sweep        {len(self.trials):,} trials in {programs}, {steps:,} environment steps"]
+        for i, group in enumerate(self.groups):
+            size = self.size_of(group)
+            lines.append(
+                f"program {i:<4} {len(group.trials):,} trials, {size:,} at once in about "
+                f"{in_units(size * memory_of(group))}; {group.trials[0].config.num_updates:,} iterations"
+            )
+        split = f", the trials split over {self.order.devices}" if self.order.devices > 1 else ""
+        return "\n".join([*lines, f"device       {device_name()}{split}", f"folder       {self.sweep.folder}"])
+
+    def rungs(self) -> list[float]:
+        """The shares of its updates after which trials are held against each other; the last is 1."""
+        if self.order.halving is None:
+            return [1.0]
+        number = int(math.log(len(self.trials), self.order.halving) + 1e-9)
+        return [self.order.halving**-power for power in range(number, -1, -1)]
+
+    def size_of(self, group: Group) -> int:
+        """How many of its trials train at once."""
+        return batch_size(group, len(self._unfinished(group)), self.order.devices, self.order.batch_size)
+
+    def _take_over(self, store: Store) -> None:
+        """The outcomes of a sweep that is gone on with."""
+        by_number = {trial.number: trial for trial in self.trials}
+        for number, row in store.over.items():
+            outcome = Outcome(by_number[number], row["status"], row["result"], row["score"], tuple(row["curve"]))
+            outcome.folder = store.folder_of(by_number[number])
+            self.sweep.outcomes.append(outcome)
+            del self.standings[number]
+
+    def _unfinished(self, group: Group) -> list[Standing]:
+        return [self.standings[trial.number] for trial in group.trials if trial.number in self.standings]
+
+    def _climb(self, rung: float, store: Store) -> None:
+        """Trains all that are left up to this share of their updates, and lets those go that are over."""
+        for number, group in enumerate(self.groups):
+            standings = self._unfinished(group)
+            size = self.size_of(group)
+            for begin in range(0, len(standings), size):
+                batch = standings[begin : begin + size]
+                if not self._train(number, group, batch, size, rung):
+                    return
+                if self.order.halving is None:
+                    self._conclude(batch, store)
+        if self.order.halving is None:
+            return
+        over = [own for own in self.standings.values() if own.status != DROPPED]
+        self._conclude(over, store)
+        left = sorted(self.standings.values(), key=lambda own: -math.inf if own.score is None else own.score)
+        keep = -(-len(left) // self.order.halving)
+        self._conclude(left[: len(left) - keep], store)
+
+    def _train(self, number: int, group: Group, batch: list[Standing], size: int, rung: float) -> bool:
+        """Trains a batch up to a rung; whether it was not broken off."""
+        devices = self.order.devices if size >= self.order.devices else 1
+        size = -(-size // devices) * devices
+        filled = batch + [batch[0]] * (size - len(batch))
+        lasts = [math.ceil(rung * own.last) for own in batch] + [0] * (size - len(batch))
+        numbers = numbers_for(filled, lasts, [self.order.stop[path] for path in self.criteria])
+        members = self._program(number, group, numbers, devices)
+        state = members.start(numbers) if batch[0].state is None else stacked([own.state for own in filled])
+        count, begin = 1, time.perf_counter()
+        while not bool(jnp.all(is_done(state, numbers))):
+            if self.interrupt.heard:
+                return False
+            before, started = np.array(state.runner.num_updates), time.perf_counter()
+            state, seen = members.chunk(state, numbers, count)
+            seconds = time.perf_counter() - started
+            moved = np.array(state.runner.num_updates) - before
+            scores = np.asarray(seen.score)
+            for i, own in enumerate(batch):
+                own.scores += scores[: moved[i], i].tolist()
+                own.seconds += seconds if moved[i] else 0.0
+            self._show(batch, state, numbers, seconds, moved)
+            each = seconds / max(1, moved.max())
+            count = max(1, min(CAPACITY, int(CHUNK_SECONDS / each)))
+        self.sweep.seconds += time.perf_counter() - begin
+        hand_back(batch, state)
+        return True
+
+    def _program(self, number: int, group: Group, numbers: Numbers, devices: int) -> Members:
+        """Of the group for so many members; one that this process compiled before is taken again."""
+        size, known = numbers.last.shape[0], PROGRAMS
+        shapes = str(jax.tree.map(lambda leaf: (leaf.shape, leaf.dtype), numbers))
+        key = (group.static, group.env, shapes, devices, self.order.metric, self.criteria)
+        if key not in known:
+            self.progress.say(f"compiling program {number} for {size:,} trials at once ...")
+            algorithm = group.static.build()
+            score, stop = self._readers(algorithm, metrics_of(algorithm, *group.trials[0].numbers))
+            while len(known) >= MOST_PROGRAMS:
+                known.pop(next(iter(known)))
+            members = known[key] = Members(algorithm, numbers, score, stop, devices)
+            self.sweep.programs += 1
+            self.sweep.compile_seconds += members.compile_seconds
+            memory = "" if members.peak is None else f"; {in_units(members.peak * devices)} at its peak"
+            self.progress.say(f"compiled in {members.compile_seconds:.1f} s{memory}")
+        return known[key]
+
+    def _readers(self, algorithm: Algorithm, shapes: Metrics) -> tuple[Reader, list[Reader]]:
+        score = reader(algorithm, shapes, self.order.metric, "metric")
+        return score, [reader(algorithm, shapes, path, "stop criterion") for path in self.criteria]
+
+    def _show(self, batch, state: State, numbers: Numbers, seconds: float, moved: np.ndarray) -> None:
+        """A line on where the batch stands."""
+        updates, last = np.array(state.runner.num_updates), np.asarray(numbers.last)
+        steps = batch[0].algorithm.num_env_steps
+        scores = [own.score for own in batch if own.score is not None]
+        over = len(self.sweep.outcomes) + int(np.sum(np.asarray(is_done(state, numbers))[: len(batch)]))
+        parts = [f"{over:,} of {len(self.trials):,} over", f"iteration {updates.max():,} of {last.max():,}"]
+        if scores:
+            parts.append(f"best {max(scores):.2f}, median {np.median(scores):.2f}")
+        parts.append(f"{moved[: len(batch)].sum() * steps / seconds:,.0f} steps/s")
+        left = (last.max() - updates.max()) * seconds / max(1, moved.max())
+        self.progress.show_line("  ".join([*parts, f"{duration(left)} left of this batch"]))
+
+    def _conclude(self, standings: Sequence[Standing], store: Store) -> None:
+        """These are over: their outcomes, written."""
+        for own in standings:
+            outcome, snapshot = own.conclude()
+            store.record(outcome, own.algorithm, snapshot)
+            self.sweep.outcomes.append(outcome)
+            del self.standings[own.trial.number]

@@ -1,0 +1,60 @@
+"""What several seeds say together: median, interquartile mean, and how sure of it one can be.
+
+Agarwal et al. 2021, "Deep reinforcement learning at the edge of the statistical precipice": the interquartile mean
+(IQM) is the mean of the middle half of all runs, its interval a percentile bootstrap that draws runs anew within each
+task (stratified).
+"""
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+RESAMPLES = 2000
+CONFIDENCE = 0.95
+
+
+class Estimate(NamedTuple):
+    value: float
+    low: float  # of the interval
+    high: float
+
+
+def iqm(scores: np.ndarray) -> np.ndarray:
+    """The mean of the middle half of f64[..., R, K], runs and tasks together; f64[...].
+
+    As scipy's `trim_mean(0.25)`: a quarter of the values, rounded down, is left out at either end.
+    """
+    flat = np.sort(np.asarray(scores, np.float64).reshape(*np.shape(scores)[:-2], -1), axis=-1)
+    cut = flat.shape[-1] // 4
+    return flat[..., cut : flat.shape[-1] - cut].mean(axis=-1)
+
+
+def median(scores: np.ndarray) -> np.ndarray:
+    """The median over tasks of each task's mean over runs, f64[..., R, K]; of one task the median over its runs."""
+    scores = np.asarray(scores, np.float64)
+    return np.median(scores[..., 0], axis=-1) if scores.shape[-1] == 1 else np.median(scores.mean(axis=-2), axis=-1)
+
+
+def estimate(
+    scores: Sequence | np.ndarray,
+    statistic: Callable[[np.ndarray], np.ndarray] = iqm,
+    *,
+    resamples: int = RESAMPLES,
+    confidence: float = CONFIDENCE,
+    seed: int = 0,
+) -> Estimate:
+    """A statistic with its stratified bootstrap interval.
+
+    Args:
+        scores: f64[R] of one task's runs, or f64[R, K] of K tasks, R runs of each.
+    """
+    scores = np.asarray(scores, np.float64)
+    scores = scores[:, None] if scores.ndim == 1 else scores
+    num_runs, num_tasks = scores.shape
+    generator = np.random.default_rng(seed)
+    drawn = generator.integers(num_runs, size=(resamples, num_runs, num_tasks))
+    again = statistic(scores[drawn, np.arange(num_tasks)])
+    tail = 100 * (1 - confidence) / 2
+    low, high = np.percentile(again, [tail, 100 - tail])
+    return Estimate(float(statistic(scores)), float(low), float(high))

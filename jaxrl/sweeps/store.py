@@ -1,0 +1,117 @@
+"""A sweep's folder: what was asked for, every trial's result as it comes, its settings and its final state.
+
+runs/<env>/<time>-sweep/sweep.json      the configuration, the settings and seeds of every trial
+                        results.jsonl   a line for each trial that is over
+                        trials/0003/    a run's folder: `load_policy`, `evaluate.py` and `--resume` take it
+                        curves.png      scores over environment steps, the seeds of a setting in one band
+"""
+
+import json
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock
+
+from jaxrl.core.errors import UsageError
+from jaxrl.loop.runner import Algorithm
+from jaxrl.run import checkpoint, folder, resume
+from jaxrl.run.checkpoint import CHECKPOINTS
+from jaxrl.run.lines import dumped
+from jaxrl.run.recorder import Snapshot, state_facts, state_tree
+from jaxrl.run.settings import RunSettings
+from jaxrl.sweeps import picture
+from jaxrl.sweeps.outcome import Outcome, Sweep
+from jaxrl.sweeps.plan import Trial
+
+PLAN, RESULTS, TRIALS, CURVES = "sweep.json", "results.jsonl", "trials", "curves.png"
+MOST_POINTS = 500  # of a trial's curve in its line
+
+
+@dataclass
+class Store:
+    """Where a sweep is written; `path` None: nowhere."""
+
+    path: Path | None
+    lock: FileLock | None = None
+    over: dict[int, dict[str, Any]] = field(default_factory=dict)  # lines of trials that were over before, by number
+
+    @classmethod
+    def begin(cls, run_dir: str | Path | None, config: Any, trials: Sequence[Trial], order: dict[str, Any]) -> "Store":
+        """Makes the folder.
+
+        Args:
+            order: what else the sweep was asked for, as JSON can hold it.
+        """
+        if run_dir is None:
+            return cls(None)
+        path = Path(run_dir)
+        if run_dir == "auto":
+            path = folder.new_run_folder(config.env_name, config.seed)
+            path = path.with_name(path.name.rpartition("-s")[0] + "-sweep")
+        facts = folder.config_facts(config, config.setup().policies)
+        plan = {
+            **order,
+            **facts,
+            "trials": [{"settings": trial.settings, "seed": trial.config.seed} for trial in trials],
+            "metadata": folder.metadata(),
+        }
+        try:
+            path.mkdir(parents=True)
+            (path / PLAN).write_text(json.dumps(plan, indent=1, default=str) + "\n", encoding="utf-8")
+        except FileExistsError:
+            raise UsageError(f"sweep folder {path} exists already; choose another, or --resume {path}") from None
+        except OSError as error:
+            raise UsageError(f"sweep folder {path} cannot be written: {error.strerror or error}") from None
+        return cls(path, folder.lock(path))
+
+    @classmethod
+    def again(cls, path: str | Path) -> tuple["Store", dict[str, Any]]:
+        """(the store of a sweep to go on with, what `begin` wrote)."""
+        path = Path(path)
+        try:
+            plan = json.loads((path / PLAN).read_text(encoding="utf-8"))
+        except OSError as error:
+            raise UsageError(f"{path} is no sweep's folder: {PLAN}: {error.strerror or error}") from None
+        except ValueError as error:
+            raise UsageError(f"sweep folder {path} is damaged: {PLAN} is no JSON: {error}") from None
+        lock, over = folder.lock(path), {}
+        if (path / RESULTS).exists():
+            text = (path / RESULTS).read_text(encoding="utf-8")
+            kept = [line for line in text.splitlines(keepends=True) if line.endswith("}\n")]
+            over = {row["trial"]: row for row in map(json.loads, kept)}
+            (path / RESULTS).write_text("".join(kept), encoding="utf-8")  # without what a kill cut off
+        return cls(path, lock, over), plan
+
+    def record(self, outcome: Outcome, algorithm: Algorithm, snapshot: Snapshot) -> None:
+        """A trial is over: its folder with its final state, then its line."""
+        if self.path is None:
+            return
+        trial = outcome.trial
+        outcome.folder = self.folder_of(trial)
+        shutil.rmtree(outcome.folder, ignore_errors=True)  # what a kill left
+        facts = resume.facts_of(trial.config, algorithm, RunSettings(devices=1).to_dict())
+        folder.create(outcome.folder, facts).release()
+        checkpoint.write(outcome.folder / CHECKPOINTS, state_tree(algorithm, snapshot), state_facts(facts, snapshot))
+        steps, scores = outcome.curve
+        every = max(1, len(steps) // MOST_POINTS)
+        row = {
+            **{"trial": trial.number, "settings": trial.settings, "seed": trial.config.seed, "status": outcome.status},
+            **{"score": outcome.score, "curve": [steps[::every], scores[::every]], "result": outcome.result},
+        }
+        with (self.path / RESULTS).open("a", encoding="utf-8") as file:
+            file.write(dumped(row) + "\n")
+
+    def draw(self, sweep: Sweep) -> None:
+        """The picture of what is over."""
+        if self.path is not None:
+            picture.draw(sweep, self.path / CURVES)
+
+    def folder_of(self, trial: Trial) -> Path:
+        return self.path / TRIALS / trial.name
+
+    def close(self) -> None:
+        if self.lock is not None:
+            self.lock.release()

@@ -1,0 +1,98 @@
+"""`sweep`: what was asked for, checked, planned and handed on to be trained."""
+
+import dataclasses
+import math
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from jaxrl.core.errors import UsageError
+from jaxrl.run import folder
+from jaxrl.run.console import Progress
+from jaxrl.run.devices import num_cores, split_cpu
+from jaxrl.sweeps.outcome import Sweep
+from jaxrl.sweeps.plan import Trial, trials_of
+from jaxrl.sweeps.running import Order, Running
+from jaxrl.sweeps.space import settings_of
+from jaxrl.sweeps.standing import renumbered
+from jaxrl.sweeps.store import Store
+
+RETURN = "env_runners/episode_return_mean"
+
+
+def sweep(
+    config: Any,
+    space: Mapping[str, Any] | None = None,
+    *,
+    seeds: int | Sequence[int] = 1,
+    num_samples: int = 1,
+    stop: Mapping[str, float] | None = None,
+    metric: str = RETURN,
+    halving: int | None = None,
+    devices: int | str = "auto",
+    batch_size: int | str = "auto",
+    run_dir: str | Path | None = "auto",
+    quiet: bool = False,
+) -> Sweep:
+    """Trains every combination of settings with every seed; those that differ in numbers alone in one program.
+
+    Args:
+        config: a configuration such as `PPOConfig`; what every trial has in common.
+        space: {setting: values}. A setting is one of the configuration's (`lr`), of a policy's (`pol1.lr`) or an
+            argument of the environment (`env_args.width`); a list of values is a grid, `jaxrl.uniform`, `loguniform`,
+            `choice` and `randint` draw one, `num_samples` times.
+        seeds: how many of each, from the configuration's own upwards, or which.
+        stop: {path in the result tree: least value}: a trial ends in the iteration that reached it.
+        metric: what ranks the trials, a path in the result tree; the higher the better.
+        halving: keep the best 1 in so many at each rung, 1 / halving of the steps after the one before; None: all train
+            to the end.
+        devices: that the members are split over; "auto": all, a CPU's cores as well.
+        batch_size: members that train at once; "auto": as many as fit.
+        run_dir: the sweep's folder, which must not exist yet; "auto": `runs/<env>/<time>-sweep`; None: nothing is kept.
+
+    Returns:
+        The outcomes of all trials that are over: after Ctrl-C those of the batches that were done.
+
+    Raises:
+        UsageError: settings that cannot work, before any compiling; or members too large even one at a time.
+    """
+    if not hasattr(config, "build"):
+        raise UsageError(f"sweep takes a configuration such as PPOConfig(env='arena'), not {config!r:.60}")
+    trials = trials_of(config, settings_of(dict(space or {}), num_samples, config.seed), seeds)
+    stop = {path: least for path, least in (stop or {}).items() if least != math.inf}
+    order = Order(metric, stop, halving, settled_devices(devices), batch_size)
+    return train(trials, order, quiet, lambda: Store.begin(run_dir, config, trials, order.to_dict()))
+
+
+def resume_sweep(path: str | Path, *, quiet: bool = False) -> Sweep:
+    """Goes on with a sweep that was broken off: what is over stays, the other trials begin anew.
+
+    Raises:
+        UsageError: no sweep's folder, a damaged one, or one whose configuration no file can hold.
+    """
+    store, plan = Store.again(path)
+    config = folder.read_config(plan)
+    trials = [trial for own in plan["trials"] for trial in trials_of(config, [own["settings"]], [own["seed"]])]
+    trials = renumbered(trials)
+    order = Order(**{name: plan[name] for name in Order.__dataclass_fields__})
+    order = dataclasses.replace(order, devices=settled_devices(order.devices))
+    return train(trials, order, quiet, lambda: store)
+
+
+def train(trials: list[Trial], order: Order, quiet: bool, open_store: Callable[[], Store]) -> Sweep:
+    """Checks what is still to be checked, and trains what is not over yet."""
+    running = Running(trials, order, Progress(quiet=quiet))
+    return running.run(open_store())
+
+
+def settled_devices(devices: int | str) -> int:
+    """How many the members are split over, a CPU split into its cores if it still can be."""
+    if devices != "auto" and (isinstance(devices, bool) or not isinstance(devices, int) or devices < 1):
+        raise UsageError(f"devices={devices!r} must be a number of at least 1, or auto")
+    split_cpu(num_cores() if devices == "auto" else devices)
+    available = len(jax.devices())
+    if devices != "auto" and devices > available:
+        raise UsageError(f"devices={devices}: JAX has {available} here; choose devices={available} or fewer")
+    return available if devices == "auto" else devices

@@ -1,0 +1,69 @@
+"""What a sweep tries, against combinations counted by hand and the bounds that were asked for."""
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from jaxrl import UsageError, choice, grid_search, loguniform, randint, uniform
+from jaxrl.sweeps.space import settings_of
+
+
+def test_grids_are_combined_the_last_one_fastest():
+    found = settings_of({"lr": [1e-3, 1e-2], "gamma": 0.9, "clip_param": grid_search([0.1, 0.2, 0.3])})
+    assert found == [{"lr": lr, "gamma": 0.9, "clip_param": clip} for lr in (1e-3, 1e-2) for clip in (0.1, 0.2, 0.3)]
+
+
+def test_a_tuple_is_one_value_and_a_list_of_tuples_a_grid():
+    assert settings_of({"fcnet_hiddens": (64, 64)}) == [{"fcnet_hiddens": (64, 64)}]
+    assert len(settings_of({"fcnet_hiddens": [(64, 64), (32,)]})) == 2
+
+
+def test_an_empty_space_is_one_trial_as_configured():
+    assert settings_of({}) == [{}]
+
+
+def test_every_sample_repeats_the_grid_with_new_draws():
+    found = settings_of({"lr": loguniform(1e-5, 1e-2), "gamma": [0.9, 0.99]}, num_samples=3)
+    assert [settings["gamma"] for settings in found] == [0.9, 0.99] * 3
+    assert len({settings["lr"] for settings in found}) == 6
+
+
+@given(st.floats(1e-8, 1.0), st.floats(1.5, 1e6), st.integers(0, 2**32 - 1))
+def test_draws_lie_within_their_bounds(low, factor, seed):
+    high = low * factor
+    space = {"a": uniform(low, high), "b": loguniform(low, high), "c": randint(3, 9), "d": choice(["x", "y"])}
+    for found in settings_of(space, 4, seed):
+        assert low <= found["a"] <= high
+        assert low * (1 - 1e-9) <= found["b"] <= high * (1 + 1e-9)
+        assert found["c"] in range(3, 9)
+        assert found["d"] in ("x", "y")
+
+
+def test_loguniform_draws_as_often_below_the_geometric_mean_as_above():
+    found = settings_of({"lr": loguniform(1e-6, 1e-2)}, 2000)
+    share = sum(settings["lr"] < 1e-4 for settings in found) / len(found)
+    assert abs(share - 0.5) < 4 * math.sqrt(0.25 / 2000)
+
+
+def test_the_same_seed_draws_the_same():
+    space = {"lr": loguniform(1e-5, 1e-2), "gamma": uniform(0.9, 1.0)}
+    assert settings_of(space, 5, 3) == settings_of(space, 5, 3) != settings_of(space, 5, 4)
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: grid_search([]), "a grid without values"),
+        (lambda: settings_of({"lr": []}), "a grid without values"),
+        (lambda: choice([]), "a choice without values"),
+        (lambda: uniform(2, 1), "low < high"),
+        (lambda: loguniform(0, 1), "0 < low < high"),
+        (lambda: loguniform("a", 1), "finite numbers"),
+        (lambda: settings_of({}, 0), "num_samples=0"),
+    ],
+)
+def test_what_cannot_be_tried_is_refused(make, words):
+    with pytest.raises(UsageError, match=words):
+        make()

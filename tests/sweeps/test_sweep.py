@@ -1,0 +1,233 @@
+"""Sweeps of a small CartPole, held against single trainings of the same configurations."""
+
+import json
+
+import jax
+import numpy as np
+import pytest
+
+from jaxrl import PPOConfig, Trainer, UsageError, load_policy, make_train, resume_sweep, sweep
+from jaxrl.run import checkpoint
+from jaxrl.sweeps import batches, running
+from jaxrl.sweeps.store import Store
+
+SMALL = PPOConfig(
+    env="cartpole",
+    num_envs=4,
+    rollout_length=16,
+    minibatch_size=32,
+    num_epochs=2,
+    fcnet_hiddens=(8,),
+    lr=3e-3,
+    total_env_steps=64 * 12,
+)
+RATES = [1e-3, 1e-2]
+
+
+@pytest.fixture(scope="module")
+def rates(tmp_path_factory):
+    """Two learning rates with two seeds, one program, all kept."""
+    return sweep(SMALL, {"lr": RATES}, seeds=2, quiet=True, devices=1, run_dir=tmp_path_factory.mktemp("sweep") / "one")
+
+
+def arrays_of(path):
+    return checkpoint.read(checkpoint.find(path)).arrays
+
+
+def test_every_setting_trains_with_every_seed_in_one_program(rates):
+    found = [(one.trial.settings["lr"], one.trial.config.seed, one.status, one.iterations) for one in rates.outcomes]
+    assert found == [(lr, seed, "terminated", 12) for lr in RATES for seed in (0, 1)]
+    assert rates.programs == 1
+
+
+def test_a_member_equals_its_single_training(rates):
+    train = jax.jit(make_train(SMALL))
+    for outcome in rates.outcomes:
+        runner, metrics = train(jax.random.key(outcome.trial.config.seed), outcome.trial.config.hypers())
+        saved = arrays_of(outcome.folder)
+        weights = checkpoint.named_arrays({"runner": {"learners": runner.learners}})
+        for name, array in weights.items():
+            np.testing.assert_allclose(saved[name], array, rtol=2e-4, atol=2e-5, err_msg=name)
+        recent = jax.tree.map(lambda leaf: np.asarray(leaf), metrics.episodes.recent)
+        means = recent.episode_return.sum / np.maximum(recent.count, 1)
+        np.testing.assert_allclose(outcome.curve[1], np.where(recent.count > 0, means, np.nan), rtol=1e-5)
+
+
+def test_its_result_is_the_trainers(rates, tmp_path):
+    outcome = rates.outcomes[2]
+    ours = outcome.result
+    theirs = Trainer(outcome.trial.config, run_dir=None, quiet=True).fit()
+    for name in ("training_iteration", "num_env_steps_sampled_lifetime"):
+        assert ours[name] == theirs[name]
+    assert ours["env_runners"]["num_episodes_lifetime"] == theirs["env_runners"]["num_episodes_lifetime"]
+    assert ours["env_runners"]["episode_return_mean"] == pytest.approx(theirs["env_runners"]["episode_return_mean"])
+    assert set(ours["learners"]["default_policy"]) == set(theirs["learners"]["default_policy"])
+
+
+def test_a_trials_folder_is_a_runs_folder(rates):
+    outcome = rates.outcomes[3]
+    assert load_policy(outcome.folder).act(np.zeros(4, np.float32)) in (0, 1)
+    trainer = Trainer.from_checkpoint(outcome.folder, run_dir=None, quiet=True, config=None)
+    assert trainer.lifetime.training_iteration == 12
+    assert trainer.config.lr == RATES[1]
+
+
+def test_the_folder_holds_a_line_for_each_trial_and_a_picture(rates):
+    lines = [json.loads(line) for line in (rates.folder / "results.jsonl").read_text().splitlines()]
+    assert [(line["trial"], line["settings"], line["status"]) for line in lines] == [
+        (one.trial.number, one.trial.settings, one.status) for one in rates.outcomes
+    ]
+    assert len(lines[0]["curve"][0]) == 12
+    assert (rates.folder / "curves.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_best_trial_has_the_highest_metric(rates):
+    scores = {one.trial.number: one.result["env_runners"]["episode_return_mean"] for one in rates.outcomes}
+    assert rates.best_trial().trial.number == max(scores, key=scores.get)
+    entropy = {one.trial.number: one.result["learners"]["default_policy"]["entropy"] for one in rates.outcomes}
+    best = rates.best_trial("learners/default_policy/entropy")
+    assert best.trial.number == max(entropy, key=entropy.get)
+    with pytest.raises(UsageError, match="unknown metric 'env_runners/episode_return_men'; did you mean"):
+        rates.best_trial("env_runners/episode_return_men")
+
+
+def test_the_tables_name_settings_and_seeds(rates):
+    header, *rows = rates.table().splitlines()
+    assert header.split() == ["trial", "lr", "seed", "status", "iterations", "steps", "episode_return_mean", "time"]
+    assert len(rows) == 4
+    assert "0.001" in rates.statistics_table()
+
+
+def test_batches_of_any_size_give_the_same(rates):
+    running.PROGRAMS.clear()
+    in_twos = sweep(SMALL, {"lr": [*RATES, 1e-4]}, quiet=True, devices=1, batch_size=2, run_dir=None)
+    assert in_twos.programs == 1  # the second batch is filled up
+    for ours, theirs in zip(in_twos.outcomes[:2], rates.outcomes[::2], strict=True):
+        np.testing.assert_allclose(ours.curve[1], theirs.curve[1], rtol=1e-4)
+
+
+def test_a_program_is_compiled_once_for_a_process(rates):
+    again = {"quiet": True, "devices": 1, "batch_size": 2, "run_dir": None}
+    sweep(SMALL, {"lr": RATES}, **again)
+    assert sweep(SMALL, {"lr": [1e-4, 1e-5], "gamma": 0.9}, seeds=[7], **again).programs == 0
+
+
+def test_split_over_devices_they_are_the_same(rates):
+    split = sweep(SMALL, {"lr": RATES}, seeds=2, quiet=True, devices=2, run_dir=None)
+    for ours, theirs in zip(split.outcomes, rates.outcomes, strict=True):
+        np.testing.assert_allclose(ours.curve[1], theirs.curve[1], rtol=1e-4)
+
+
+def test_a_trial_stops_in_the_iteration_that_met_its_criterion(rates):
+    goal = float(np.nanmedian([score for one in rates.outcomes for score in one.curve[1]]))
+    stopped = sweep(
+        *(SMALL, {"lr": RATES}),
+        **{"seeds": 2, "quiet": True, "devices": 1, "run_dir": None},
+        stop={"env_runners/episode_return_mean": goal},
+    )
+    for ours, whole in zip(stopped.outcomes, rates.outcomes, strict=True):
+        first = next((i for i, score in enumerate(whole.curve[1], 1) if score >= goal), None)
+        assert ours.iterations == (first or 12)
+        assert ours.status == ("stopped" if first else "terminated")
+        np.testing.assert_allclose(ours.curve[1], whole.curve[1][: ours.iterations], rtol=1e-4)
+
+
+def test_halving_drops_the_worse_half_at_each_rung(rates):
+    halved = sweep(SMALL, {"lr": RATES}, seeds=2, halving=2, quiet=True, devices=1, run_dir=None)
+    by_rung = {3: [], 6: [], 12: []}  # a quarter, half and all of 12 updates
+    for one in halved.outcomes:
+        by_rung[one.iterations].append(one.trial.number)
+    assert [len(numbers) for numbers in by_rung.values()] == [2, 1, 1]
+    at_three = {one.trial.number: one.curve[1][2] for one in rates.outcomes}
+    dropped = sorted(at_three, key=at_three.get)[:2]
+    assert sorted(by_rung[3]) == sorted(dropped)
+    survivor = next(one for one in halved.outcomes if one.iterations == 12)
+    np.testing.assert_allclose(survivor.curve[1], rates.outcomes[survivor.trial.number].curve[1], rtol=1e-4)
+
+
+def test_what_diverges_stops_alone(rates):
+    wild = sweep(SMALL, {"lr": [1e-3, 1e30]}, quiet=True, devices=1, run_dir=None)
+    calm, lost = wild.outcomes
+    np.testing.assert_allclose(calm.curve[1], rates.outcomes[0].curve[1], rtol=1e-4)
+    assert lost.status == "diverged"
+    assert lost.iterations < 12
+
+
+def test_a_sweep_that_was_broken_off_goes_on_with_what_is_left(rates, tmp_path):
+    space, path = {"lr": RATES}, tmp_path / "cut"
+    whole = sweep(SMALL, space, seeds=2, batch_size=2, quiet=True, devices=1, run_dir=path)
+    lines = (path / "results.jsonl").read_text().splitlines(keepends=True)
+    (path / "results.jsonl").write_text("".join(lines[:2]) + lines[2][:40])  # as a kill leaves it
+    again = resume_sweep(path, quiet=True)
+    assert [one.trial.number for one in again.outcomes] == [0, 1, 2, 3]
+    assert len((path / "results.jsonl").read_text().splitlines()) == 4
+    for ours, theirs in zip(again.outcomes, whole.outcomes, strict=True):
+        np.testing.assert_allclose(ours.curve[1], theirs.curve[1], rtol=1e-6)
+
+
+def test_nothing_is_left_to_do_for_a_sweep_that_is_over(rates):
+    again = resume_sweep(rates.folder, quiet=True)
+    assert again.programs == 0
+    assert [one.score for one in again.outcomes] == [one.score for one in rates.outcomes]
+
+
+def test_ctrl_c_keeps_the_batches_that_are_over(monkeypatch):
+    ended = []
+
+    def train(self, number, group, batch, size, rung):
+        if ended:
+            self.interrupt.heard = True
+            return False
+        ended.append(own_train(self, number, group, batch, size, rung))
+        return True
+
+    own_train = running.Running._train
+    monkeypatch.setattr(running.Running, "_train", train)
+    cut = sweep(SMALL, {"lr": RATES}, seeds=2, batch_size=2, quiet=True, devices=1, run_dir=None)
+    assert [one.trial.number for one in cut.outcomes] == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("space", "options", "words"),
+    [
+        ({"lrr": [1.0]}, {}, "unknown setting 'lrr'; did you mean 'lr'"),
+        ({"lr": []}, {}, "a grid without values"),
+        ({}, {"metric": "env_runners/episode_return"}, "unknown metric"),
+        ({}, {"stop": {"episode_return_mean": 3}}, "unknown stop criterion 'episode_return_mean'; did you mean"),
+        ({}, {"stop": {"training_iteration": "x"}}, "must be a number"),
+        ({}, {"halving": 1}, "halving=1"),
+        ({}, {"batch_size": 0}, "batch_size=0"),
+        ({}, {"devices": 64}, "devices=64: JAX has"),
+        ({}, {"seeds": 0}, "seeds=0"),
+    ],
+)
+def test_what_cannot_work_is_refused_before_a_folder_is_made(space, options, words, tmp_path):
+    with pytest.raises(UsageError, match=words):
+        sweep(SMALL, space, run_dir=tmp_path / "run", quiet=True, **options)
+    assert not (tmp_path / "run").exists()
+
+
+def test_members_that_do_not_fit_even_one_at_a_time_are_refused(monkeypatch):
+    monkeypatch.setattr(batches, "free_memory", lambda: 1000)
+    with pytest.raises(UsageError, match="fewer environments or shorter rollouts need less"):
+        sweep(SMALL, {}, quiet=True, run_dir=None)
+
+
+def test_batches_are_as_large_as_fits_and_of_one_size(monkeypatch):
+    group = running.groups_of(running_trials(10))[0]
+    each = batches.memory_of(group)
+    monkeypatch.setattr(batches, "free_memory", lambda: int(4.5 * each / batches.SHARE_OF_MEMORY))
+    assert batches.batch_size(group, 10, 1) == 4  # 4, 4 and 2
+    assert batches.batch_size(group, 9, 1) == 3
+    assert batches.batch_size(group, 3, 1) == 3
+
+
+def running_trials(count):
+    from jaxrl.sweeps.plan import trials_of
+
+    return trials_of(SMALL, [{}], count)
+
+
+def test_a_folder_that_is_no_sweeps_is_refused(tmp_path):
+    with pytest.raises(UsageError, match="is no sweep's folder"):
+        Store.again(tmp_path)
