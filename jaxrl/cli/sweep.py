@@ -65,6 +65,7 @@ def _sweep(argv: list[str]) -> Sweep:
     if (path := sweep_options.pop("resume", None)) is not None:
         if extra := [*options, *sweep_options]:
             raise UsageError(f"--resume goes on with the sweep as it was: it takes no {extra[0]}")
+        settled_devices("auto")  # before the cache's test, which computes something
         compile_cache.use(cache)
         return resume_sweep(path)
     base, _ = base_of(options, sweep_options.pop("tuned", True))
@@ -74,7 +75,7 @@ def _sweep(argv: list[str]) -> Sweep:
     stop = dict(sweep_options.pop("stop", {}))
     if (goal := sweep_options.pop("stop_return", None)) is not None:
         stop[RETURN] = goal
-    settled_devices(sweep_options.get("devices", "auto"))  # before anything is computed, the cache's test included
+    settled_devices(sweep_options.get("devices", "auto"))
     compile_cache.use(cache)
     return sweep(config, tried, stop=stop, **sweep_options)
 

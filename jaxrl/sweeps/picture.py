@@ -71,8 +71,10 @@ def _heat_map(axes, groups: list[tuple[dict[str, Any], list[Outcome]]], names: l
     for place, scores in cells.items():
         grid[place] = iqm(np.array(scores)[:, None])
     axes.imshow(grid, aspect="auto", cmap="viridis")
+    middle = (np.nanmin(grid) + np.nanmax(grid)) / 2
     for place in cells:
-        axes.text(place[1], place[0], f"{grid[place]:.1f}", ha="center", va="center", color="white", fontsize=9)
+        colour = "white" if grid[place] <= middle else INK
+        axes.text(place[1], place[0], f"{grid[place]:.1f}", ha="center", va="center", color=colour, fontsize=9)
     for i, (axis, name) in enumerate(zip((axes.yaxis, axes.xaxis), names, strict=True)):
         axis.set_ticks(range(len(values[i])), values[i])
         axis.set_label_text(name, color=QUIET)

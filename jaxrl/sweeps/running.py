@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxrl.core.errors import UsageError
+from jaxrl.core.settings import count
 from jaxrl.loop.runner import Algorithm, Metrics
 from jaxrl.run.console import Progress, device_name, duration
 from jaxrl.run.interrupt import Interrupt
@@ -42,10 +42,9 @@ class Order:
     batch_size: int | str = "auto"
 
     def __post_init__(self):
-        if self.halving is not None and (isinstance(self.halving, bool) or not self.halving >= 2):
-            raise UsageError(f"halving={self.halving!r} must be at least 2: one in so many goes on; or None")
-        if self.batch_size != "auto" and (not isinstance(self.batch_size, int) or self.batch_size < 1):
-            raise UsageError(f"batch_size={self.batch_size!r} must be a number of at least 1, or auto")
+        count(2, optional=True)("halving", self.halving)
+        if self.batch_size != "auto":
+            count()("batch_size", self.batch_size)
 
     def to_dict(self) -> dict[str, Any]:
         return dataclasses.asdict(self)

@@ -77,3 +77,6 @@ def test_a_sweep_says_its_plan_its_table_and_where_the_best_lies(tmp_path):
     best = next(line.split()[-1] for line in done.stdout.splitlines() if line.startswith("evaluate"))
     assert (Path(best) / "checkpoints").is_dir()
     assert (tmp_path / "out" / "curves.png").exists()
+    again = run("--resume", str(tmp_path / "out"), "--compile-cache", "off", cwd=tmp_path)
+    assert again.returncode == 0, again.stderr
+    assert "interquartile mean" in again.stdout

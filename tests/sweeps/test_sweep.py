@@ -196,6 +196,7 @@ def test_ctrl_c_keeps_the_batches_that_are_over(monkeypatch):
         ({}, {"stop": {"episode_return_mean": 3}}, "unknown stop criterion 'episode_return_mean'; did you mean"),
         ({}, {"stop": {"training_iteration": "x"}}, "must be a number"),
         ({}, {"halving": 1}, "halving=1"),
+        ({}, {"halving": "x"}, "halving='x'"),
         ({}, {"batch_size": 0}, "batch_size=0"),
         ({}, {"devices": 64}, "devices=64: JAX has"),
         ({}, {"seeds": 0}, "seeds=0"),
