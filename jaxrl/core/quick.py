@@ -100,7 +100,7 @@ def _blocks(num: int, of_words: Callable[[jax.Array, jax.Array], PyTree]):
         nothing = jax.tree.map(jnp.zeros_like, jax.eval_shape(draw, keys, first))
         return jax.lax.cond(always, draw, lambda *_: nothing, keys, first)
 
-    return blocks
+    return jax.jit(blocks, inline=True)  # so that a draw outside of any program is compiled once
 
 
 def _threefry(key0, key1, word0, word1) -> tuple[jax.Array, jax.Array]:

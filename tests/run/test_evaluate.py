@@ -35,10 +35,11 @@ def played_by_hand(run_dir, episodes):
     stage = jaxrl.PPOConfig(env="arena").build().stage
     returns = np.zeros((episodes, 2))
     step = jax.jit(env.step)
+    step_key = jax.jit(lambda i, t: step_chance(stage, play_key, i[None], t).step_key[0])
     for i in range(episodes):
         obs, state = env.reset(jax.random.fold_in(reset_key, i), params)
         for t in itertools.count():
-            key = step_chance(stage, play_key, jnp.array([i]), jnp.int32(t)).step_key[0]
+            key = step_key(jnp.int32(i), jnp.int32(t))
             actions = {agent: policy.act(obs[agent]) for agent, policy in policies.items()}
             env_step = step(key, state, actions, params)
             obs, state, rewards, terminated, truncated, _ = env_step

@@ -35,9 +35,10 @@ def by_hand(algorithm, weights, params, *, seed, episode, explore):
     env, (reset_key, play_key) = algorithm.stage.env, episode_keys(seed)
     obs, state = jax.jit(env.reset_env)(jax.random.fold_in(reset_key, episode), params)
     step, rewards, done = jax.jit(env.step_env), [], False
+    draw = jax.jit(lambda key: draw_chance(algorithm.stage, key[None], 1))
     while not done:
         key = jax.random.fold_in(jax.random.fold_in(play_key, episode), len(rewards))
-        chance = draw_chance(algorithm.stage, key[None], 1)
+        chance = draw(key)
         actions = {}
         for policy, agents in (("pol1", ("agent1",)), ("pol2", ("agent2",))):
             group, index = algorithm.grouping.locate(policy)
