@@ -3,7 +3,7 @@
 import functools
 import time
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -165,9 +165,3 @@ def _one_update(algorithm, score, stop, state: State, numbers: Numbers) -> tuple
         lambda new, old: jnp.where(waits | ~finite, old, new), (after, score(metrics)), (state, jnp.nan)
     )
     return state.replace(diverged=state.diverged | (~waits & ~finite)), value
-
-
-def take(tree: Any, index: Sequence[int]) -> Any:
-    """Those members alone, in that order."""
-    index = jnp.asarray(index, jnp.int32)
-    return jax.tree.map(lambda leaf: leaf[index], tree)

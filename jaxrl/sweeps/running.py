@@ -118,7 +118,9 @@ class Running:
         return batch_size(group, len(self._unfinished(group)), self.order.devices, self.order.batch_size)
 
     def _take_over(self, store: Store) -> None:
-        """The outcomes of a sweep that is gone on with."""
+        """The outcomes of a sweep that is gone on with; halving ranks all of its trials, so it keeps all or none."""
+        if self.order.halving is not None and len(store.over) < len(self.trials):
+            store.forget()
         by_number = {trial.number: trial for trial in self.trials}
         for number, row in store.over.items():
             outcome = Outcome(by_number[number], row["status"], row["result"], row["score"], tuple(row["curve"]))

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import jax
@@ -82,7 +82,3 @@ def hand_back(standings: Sequence[Standing], state: State) -> None:
     held = jax.tree.map(on_host, on_one(state))
     for i, own in enumerate(standings):
         own.state = jax.tree.map(lambda leaf, i=i: leaf[i], held)
-
-
-def renumbered(trials: Sequence[Trial]) -> list[Trial]:
-    return [replace(trial, number=number) for number, trial in enumerate(trials)]

@@ -85,6 +85,12 @@ class Store:
             (path / RESULTS).write_text("".join(kept), encoding="utf-8")  # without what a kill cut off
         return cls(path, lock, over), plan
 
+    def forget(self) -> None:
+        """What was over before begins anew."""
+        if self.over:
+            self.over.clear()
+            (self.path / RESULTS).unlink()
+
     def record(self, outcome: Outcome, algorithm: Algorithm, snapshot: Snapshot) -> None:
         """A trial is over: its folder with its final state, then its line."""
         if self.path is None:

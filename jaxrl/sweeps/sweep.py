@@ -16,7 +16,6 @@ from jaxrl.sweeps.outcome import Sweep
 from jaxrl.sweeps.plan import Trial, trials_of
 from jaxrl.sweeps.running import Order, Running
 from jaxrl.sweeps.space import settings_of
-from jaxrl.sweeps.standing import renumbered
 from jaxrl.sweeps.store import Store
 
 RETURN = "env_runners/episode_return_mean"
@@ -67,7 +66,7 @@ def sweep(
 
 
 def resume_sweep(path: str | Path, *, quiet: bool = False) -> Sweep:
-    """Goes on with a sweep that was broken off: what is over stays, the other trials begin anew.
+    """Goes on with a sweep that was broken off: what is over stays, the other trials begin anew; with halving all do.
 
     Raises:
         UsageError: no sweep's folder, a damaged one, or one whose configuration no file can hold.
@@ -75,7 +74,7 @@ def resume_sweep(path: str | Path, *, quiet: bool = False) -> Sweep:
     store, plan = Store.again(path)
     config = folder.read_config(plan)
     trials = [trial for own in plan["trials"] for trial in trials_of(config, [own["settings"]], [own["seed"]])]
-    trials = renumbered(trials)
+    trials = [dataclasses.replace(trial, number=number) for number, trial in enumerate(trials)]
     order = Order(**{name: plan[name] for name in Order.__dataclass_fields__})
     order = dataclasses.replace(order, devices=settled_devices(order.devices))
     return train(trials, order, quiet, lambda: store)

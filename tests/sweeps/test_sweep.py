@@ -132,8 +132,9 @@ def test_a_trial_stops_in_the_iteration_that_met_its_criterion(rates):
         np.testing.assert_allclose(ours.curve[1], whole.curve[1][: ours.iterations], rtol=1e-4)
 
 
-def test_halving_drops_the_worse_half_at_each_rung(rates):
-    halved = sweep(SMALL, {"lr": RATES}, seeds=2, halving=2, quiet=True, devices=1, run_dir=None)
+def test_halving_drops_the_worse_half_at_each_rung(rates, tmp_path):
+    path = tmp_path / "halved"
+    halved = sweep(SMALL, {"lr": RATES}, seeds=2, halving=2, quiet=True, devices=1, run_dir=path)
     by_rung = {3: [], 6: [], 12: []}  # a quarter, half and all of 12 updates
     for one in halved.outcomes:
         by_rung[one.iterations].append(one.trial.number)
@@ -143,6 +144,14 @@ def test_halving_drops_the_worse_half_at_each_rung(rates):
     assert sorted(by_rung[3]) == sorted(dropped)
     survivor = next(one for one in halved.outcomes if one.iterations == 12)
     np.testing.assert_allclose(survivor.curve[1], rates.outcomes[survivor.trial.number].curve[1], rtol=1e-4)
+    # Broken off after its first rung, it drops the same ones again: those that were over are ranked with the others.
+    lines = (path / "results.jsonl").read_text().splitlines(keepends=True)
+    (path / "results.jsonl").write_text("".join(lines[:2]))
+    again = resume_sweep(path, quiet=True)
+    assert [(one.trial.number, one.iterations) for one in again.outcomes] == [
+        (one.trial.number, one.iterations) for one in halved.outcomes
+    ]
+    assert len((path / "results.jsonl").read_text().splitlines()) == 4
 
 
 def test_what_diverges_stops_alone(rates):
