@@ -275,3 +275,98 @@ def test_clipped_actions_stop_at_the_bounds_and_others_pass_as_they_are():
 def test_integer_actions_are_never_converted():
     for space, action in ((Discrete(3), jnp.array([2])), (MultiDiscrete(NVEC), jnp.array([[1, 2]]))):
         assert environment_action(space, normalize=True, clip=True)(action) is action
+
+
+# Masks
+
+
+LOGITS = st.one_of(rows(5), st.lists(st.floats(-1e6, 1e6, width=32), min_size=5, max_size=5).map(np.float32))
+MASKS = st.lists(st.booleans(), min_size=5, max_size=5).map(np.array)
+
+
+def both(logits):
+    """One integer of five, and the pair of two and three, of the same logits."""
+    return Categorical(logits), MultiCategorical(logits, NVEC)
+
+
+@few
+@given(LOGITS, MASKS, st.integers(0, 10**6))
+def test_a_masked_action_is_never_drawn_and_never_the_mode(logits, mask, seed):
+    for space, one in zip((Discrete(5), MultiDiscrete(NVEC)), both(jnp.asarray(logits)), strict=True):
+        masked = one.masked(jnp.asarray(mask))
+        entries = [mask] if isinstance(space, Discrete) else np.split(mask, [2])
+        noise = sampling_noise(space, jax.random.key(seed), (200,))
+        draws = np.asarray(jax.vmap(masked.sample)(noise)).reshape(200, -1)
+        for i, allowed in enumerate(entries):
+            allowed = allowed | ~allowed.any()  # none left: as if all were
+            assert allowed[draws[:, i]].all()
+            assert allowed[np.ravel(masked.mode())[i]]
+
+
+@few
+@given(rows(5), rows(5), MASKS)
+def test_a_masked_categorical_is_that_of_the_possible_actions_alone(ours, others, mask):
+    mask = mask | ~mask.any()
+    p, q = softmax(ours[mask]), softmax(others[mask])
+    one, other = (Categorical(jnp.asarray(logits)).masked(jnp.asarray(mask)) for logits in (ours, others))
+    log_probs = np.array([one.log_prob(jnp.array(action)) for action in range(5)])
+    np.testing.assert_allclose(log_probs[mask], np.log(p), rtol=1e-5, atol=1e-5)
+    assert (log_probs[~mask] < -1e30).all() and (np.exp(log_probs[~mask]) == 0).all()
+    np.testing.assert_allclose(one.entropy(), -(p * np.log(p)).sum(), rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(one.kl(other), (p * np.log(p / q)).sum(), rtol=1e-4, atol=4e-6)
+
+
+def masked_terms(logits, mask):
+    """Of two rows of logits: log-probabilities of all actions, entropy and KL either way; the Categorical's first."""
+    values = []
+    for one, other in zip(both(logits[0]), both(logits[1]), strict=True):
+        one, other = one.masked(mask), other.masked(mask)
+        actions = jnp.arange(5) if isinstance(one, Categorical) else jnp.array(list(np.ndindex(NVEC)))
+        values.append([jax.vmap(one.log_prob)(actions), one.entropy(), one.kl(other), other.kl(one)])
+    return values
+
+
+values_and_gradients = jax.jit(lambda *at: (masked_terms(*at), jax.jacfwd(masked_terms)(*at)))
+
+
+@few
+@given(LOGITS, LOGITS, MASKS)
+def test_of_masked_actions_everything_is_finite_and_their_logits_have_no_gradient(ours, others, mask):
+    values, gradients = values_and_gradients(jnp.stack([ours, others]), jnp.asarray(mask))
+    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves((values, gradients)))
+    if mask.any():
+        assert all((np.asarray(leaf)[..., ~mask] == 0).all() for leaf in gradients[0])
+
+
+@few
+@given(LOGITS, MASKS)
+def test_a_mask_can_be_read_back_and_one_of_all_actions_changes_nothing(logits, mask):
+    logits, everything = jnp.asarray(logits), jnp.ones(5, bool)
+    for one in both(logits):
+        np.testing.assert_array_equal(one.masked(everything).logits, logits)
+        assert one.possible().all()
+    expected = mask | ~mask.any()
+    np.testing.assert_array_equal(Categorical(logits).masked(jnp.asarray(mask)).possible(), expected)
+    entries = np.concatenate([entry | ~entry.any() for entry in np.split(mask, [2])])
+    np.testing.assert_array_equal(MultiCategorical(logits, NVEC).masked(jnp.asarray(mask)).possible(), entries)
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32"])
+def test_masks_hold_in_every_floating_type(dtype):
+    logits = jnp.array([[8.0, -3.0, 2.0, 1000.0], [-1000.0, 5.0, 4.0, 3.0]], dtype)
+    mask = jnp.array([[True, False, True, False], [True, False, False, False]])
+    masked = Categorical(logits).masked(mask)
+    assert masked.logits.dtype == dtype
+    probabilities = jnp.exp(jnp.stack([masked.log_prob(jnp.full(2, action)) for action in range(4)], axis=-1))
+    np.testing.assert_array_equal(probabilities > 0, np.asarray(mask))
+    np.testing.assert_array_equal(masked.entropy()[1], 0)
+    gradients = jax.grad(lambda logits: jnp.sum(Categorical(logits).masked(mask).entropy()))(logits)
+    assert jnp.all(jnp.isfinite(gradients))
+
+
+def test_a_batch_of_masks_goes_row_by_row():
+    logits = jnp.zeros((3, 2, 5))
+    mask = jnp.asarray(np.arange(5) < np.arange(1, 7).reshape(3, 2, 1))
+    np.testing.assert_allclose(
+        Categorical(logits).masked(mask).entropy(), np.log([[1, 2], [3, 4], [5, 5]]), rtol=1e-6, atol=1e-6
+    )
