@@ -10,20 +10,30 @@ ValueClip = Literal["loss", "prediction"] | None
 
 
 def clipped_surrogate(
-    log_probs: jax.Array, old_log_probs: jax.Array, advantages: jax.Array, clip_param: jax.Array | float
+    log_probs: jax.Array,
+    old_log_probs: jax.Array,
+    advantages: jax.Array,
+    clip_param: jax.Array | float,
+    dual_clip: jax.Array | float | None = None,
 ) -> jax.Array:
-    """The clipped surrogate objective, negated (Schulman et al. 2017, eq. 7).
+    """The clipped surrogate objective, negated (Schulman et al. 2017, eq. 7; with `dual_clip` Ye et al. 2020, eq. 5).
 
-        -min(rho A, clip(rho, 1 - c, 1 + c) A),    rho = exp(log pi(a|s) - log pi_old(a|s))
+        l = -min(rho A, clip(rho, 1 - c, 1 + c) A),    rho = exp(log pi(a|s) - log pi_old(a|s))
+        with a dual clip d, where A < 0: min(l, -d A)
 
     Args:
         log_probs, old_log_probs, advantages: f32[...].
         clip_param: c, a scalar.
+        dual_clip: d > 1, a scalar; None or infinity: no such bound.
     """
     chex.assert_equal_shape([log_probs, old_log_probs, advantages])
     # Beyond e^20 every row is clipped anyway, and an overflow would turn its zero gradient into NaN.
     ratio = jnp.exp(jnp.clip(log_probs - old_log_probs, -20.0, 20.0))
-    return -jnp.minimum(ratio * advantages, jnp.clip(ratio, 1 - clip_param, 1 + clip_param) * advantages)
+    loss = -jnp.minimum(ratio * advantages, jnp.clip(ratio, 1 - clip_param, 1 + clip_param) * advantages)
+    if dual_clip is None:
+        return loss
+    negative = advantages < 0  # also within the product: infinity times 0 would be NaN
+    return jnp.minimum(loss, jnp.where(negative, dual_clip * jnp.where(negative, -advantages, 1.0), jnp.inf))
 
 
 def clip_fraction(log_probs: jax.Array, old_log_probs: jax.Array, clip_param: jax.Array | float) -> jax.Array:
@@ -92,3 +102,11 @@ def next_kl_coeff(
     """
     factor = jnp.where(kl > 2 * kl_target, 1.5, jnp.where(kl < 0.5 * kl_target, 0.5, 1.0))
     return jnp.where(kl_coeff > 0, jnp.clip(kl_coeff * factor, least, most), 0.0)
+
+
+def is_past_target(kl: jax.Array, target_kl: jax.Array) -> jax.Array:
+    """bool[]: KL > 1.5 target_kl, where SB3 ends an iteration's epochs before the step (the factor is Spinning Up's).
+
+    Infinity ends none, and nor does a KL that is no number: what diverged must be seen.
+    """
+    return kl > 1.5 * target_kl

@@ -4,8 +4,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from jaxrl.ops.losses import clip_fraction, clipped_surrogate, next_kl_coeff, value_loss
+from jaxrl.ops.losses import clip_fraction, clipped_surrogate, is_past_target, next_kl_coeff, value_loss
+
+few = settings(max_examples=10, deadline=None, derandomize=True)
 
 # Ratios 2, 2, 1/2, 1/2, 1.1, 1.1 of advantage +1 and -1 each, clipped to 0.7 ... 1.3.
 RATIOS = np.float32([2, 2, 0.5, 0.5, 1.1, 1.1])
@@ -42,6 +46,57 @@ def test_an_infinite_clip_clips_no_ratio():
     np.testing.assert_allclose(surrogate(jnp.log(RATIOS), jnp.inf), -RATIOS * ADVANTAGES, rtol=1e-6)
     gradients = jax.grad(lambda log_probs: jnp.sum(surrogate(log_probs, jnp.inf)))(jnp.log(RATIOS))
     np.testing.assert_allclose(gradients, -RATIOS * ADVANTAGES, rtol=1e-6)
+
+
+def test_a_dual_clip_bounds_the_loss_of_negative_advantages_and_stops_its_gradient():
+    """Ratios 2 and 5 of advantages +-1: the loss of -1 is the ratio, and 3 at most."""
+    log_probs, advantages = jnp.log(jnp.array([2.0, 5.0, 2.0, 5.0])), jnp.array([-1.0, -1.0, 1.0, 1.0])
+    loss = lambda log_probs: clipped_surrogate(log_probs, jnp.zeros(4), advantages, 0.3, 3.0)
+    np.testing.assert_allclose(loss(log_probs), [2, 3, -1.3, -1.3], rtol=1e-6)
+    gradients = jax.grad(lambda log_probs: jnp.sum(loss(log_probs)))(log_probs)
+    np.testing.assert_allclose(gradients, [2, 0, 0, 0], rtol=1e-6)
+
+
+@few
+@given(st.integers(0, 10**6), st.floats(1.0625, 8, width=32))
+def test_a_dual_clip_is_the_maximum_of_the_objective_and_the_bound(seed, bound):
+    """Ye et al. 2020, eq. 5: max(min(rho A, clip(rho) A), d A) where A < 0."""
+    log_probs, old, advantages = np.random.default_rng(seed).normal(size=(3, 64))
+    ratio = np.exp(log_probs - old)
+    objective = np.minimum(ratio * advantages, np.clip(ratio, 0.8, 1.2) * advantages)
+    objective = np.where(advantages < 0, np.maximum(objective, bound * advantages), objective)
+    ours = clipped_surrogate(*map(jnp.float32, (log_probs, old, advantages)), 0.2, jnp.float32(bound))
+    np.testing.assert_allclose(ours, -objective, rtol=2e-5, atol=1e-6)
+
+
+def test_an_infinite_dual_clip_gives_the_same_bits_and_makes_no_nan():
+    log_probs, advantages = np.random.default_rng(0).normal(size=(2, 1000)).astype(np.float32)
+    advantages[:10] = 0.0
+
+    def loss_and_gradient(dual_clip):
+        def loss(log_probs):
+            return clipped_surrogate(log_probs, jnp.zeros(1000), jnp.asarray(advantages), 0.2, dual_clip)
+
+        return loss(jnp.asarray(log_probs)), jax.grad(lambda x: jnp.sum(loss(x)))(jnp.asarray(log_probs))
+
+    with jax.debug_nans(True):
+        infinite = loss_and_gradient(jnp.float32(jnp.inf))
+    for ours, without in zip(infinite, loss_and_gradient(None), strict=True):
+        np.testing.assert_array_equal(ours, without)
+
+
+@pytest.mark.parametrize(
+    ("kl", "target", "past"),
+    [
+        (0.016, 0.01, True),
+        (0.0149, 0.01, False),
+        (1e9, jnp.inf, False),
+        (jnp.inf, jnp.inf, False),
+        (jnp.nan, 0.01, False),
+    ],
+)
+def test_a_kl_is_past_its_target_beyond_one_and_a_half_times_it(kl, target, past):
+    assert bool(is_past_target(jnp.float32(kl), jnp.float32(target))) == past
 
 
 def test_the_clip_fraction_marks_ratios_outside_the_clip_on_either_side():
