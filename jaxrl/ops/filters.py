@@ -1,4 +1,4 @@
-"""Running mean and variance of observations, and what is made of them."""
+"""Running mean and variance of observations and of returns, and what is made of them."""
 
 import jax
 import jax.numpy as jnp
@@ -51,6 +51,44 @@ def normalise(moments: Moments, values: jax.Array) -> jax.Array:
     mean, variance = (jnp.expand_dims(part, axes) for part in (moments.mean, moments.variance))
     normal = jnp.clip((values - mean) / jnp.sqrt(variance + EPSILON), -CLIP, CLIP)
     return jnp.where(moments.count > 0, normal, values)
+
+
+def scale_rewards(
+    moments: Moments,
+    before: jax.Array,
+    rewards: jax.Array,
+    ended: jax.Array,
+    active: jax.Array,
+    gamma: jax.Array | float,
+    axis_name: str | None = None,
+) -> tuple[jax.Array, Moments, jax.Array]:
+    """Rewards in units of the discounted return's standard deviation (Engstrom et al. 2020, section 3; PPO2).
+
+        G[t] = r[t] + gamma (1 - ended[t-1]) G[t-1],    r[t] / sqrt(Var(G) + 1e-8), within +-10
+
+    The variance is over all rows so far, these included; a mean is not subtracted. Values are then in those units too.
+
+    Args:
+        moments: of G until now, at first `no_moments(())`.
+        before: f32[...], G of the step before these, 0 where an episode ended with it; at first all 0.
+        rewards, ended, active: f32, bool and bool[T, ...]; rows where nobody was active do not count.
+        axis_name: as of `update`.
+
+    Returns:
+        (rewards f32[T, ...], moments, f32[...] to be given as `before` the next time).
+    """
+
+    def step(before, row):
+        reward, ended = row
+        reached = reward + gamma * before
+        return jnp.where(ended, 0.0, reached), reached
+
+    after, returns = jax.lax.scan(step, before, (rewards, ended))
+    # What nobody earned may be anything, and weight 0 times NaN would still be NaN.
+    returns = jnp.where(active, returns, 0.0)
+    moments = update(moments, returns.reshape(-1), active.reshape(-1).astype(jnp.float32), axis_name)
+    scaled = jnp.clip(rewards / jnp.sqrt(moments.variance + EPSILON), -CLIP, CLIP)
+    return jnp.where(moments.count > 0, scaled, rewards), moments, after
 
 
 def _sum(values: jax.Array, axis_name: str | None) -> jax.Array:
