@@ -14,7 +14,8 @@ from gymnax.environments import spaces as gymnax_spaces
 
 from jaxrl.core.env import Environment
 from jaxrl.core.errors import UsageError, unknown_name
-from jaxrl.core.spaces import Box, Discrete, Space
+from jaxrl.core.spaces import Box, Dict, Discrete, Space, Tuple
+from jaxrl.core.types import PyTree
 
 
 def constructor(name: str) -> Callable[..., Environment]:
@@ -71,21 +72,35 @@ class GymnaxEnvironment(Environment):
     def is_truncated(self, state, params) -> jax.Array:
         return jnp.bool_(self.env.is_truncated(state, params))
 
-    def _typed(self, obs, params) -> jax.Array:
+    def _typed(self, obs, params) -> PyTree:
         """Observations in the type their space declares; some environments give booleans for a Box of f32."""
-        space = self.env.observation_space(self._params(params))
-        return jnp.asarray(obs, space.dtype).reshape(space.shape)
+        return typed(self.env.observation_space(self._params(params)), obs)
 
     def _params(self, params):
         return self.env.default_params if params is None else params
 
 
 def convert_space(space, what: str) -> Space:
-    """gymnax's Discrete or Box as ours; gymnax's Dict and Tuple are refused, since no built-in model takes them."""
+    """gymnax's space as ours."""
     if isinstance(space, gymnax_spaces.Discrete):
         return Discrete(space.n)
     if isinstance(space, gymnax_spaces.Box):
         with jax.ensure_compile_time_eval():  # bounds may be arrays made of params, which a space holds as numbers
             low, high = np.asarray(space.low), np.asarray(space.high)
         return Box(low, high, tuple(space.shape), np.dtype(space.dtype).name)
-    raise UsageError(f"{what}: gymnax's {type(space).__name__} space is not supported; allowed: Discrete, Box")
+    if isinstance(space, gymnax_spaces.Dict):
+        return Dict({name: convert_space(part, f"{what}[{name!r}]") for name, part in space.spaces.items()})
+    if isinstance(space, gymnax_spaces.Tuple):
+        return Tuple(tuple(convert_space(part, f"{what}[{i}]") for i, part in enumerate(space.spaces)))
+    raise UsageError(
+        f"{what}: gymnax's {type(space).__name__} space is not supported; allowed: Discrete, Box, Dict, Tuple"
+    )
+
+
+def typed(space, obs: PyTree) -> PyTree:
+    """`obs` in the types and shapes of gymnax's `space`; a mapping becomes a plain dict."""
+    if isinstance(space, gymnax_spaces.Dict):
+        return {name: typed(part, obs[name]) for name, part in space.spaces.items()}
+    if isinstance(space, gymnax_spaces.Tuple):
+        return tuple(typed(part, value) for part, value in zip(space.spaces, obs, strict=True))
+    return jnp.asarray(obs, space.dtype).reshape(space.shape)

@@ -3,7 +3,7 @@
 import dataclasses
 import math
 import operator
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +13,7 @@ import numpy as np
 
 from jaxrl.core.errors import UsageError
 from jaxrl.core.settings import freeze
-from jaxrl.core.types import Key
+from jaxrl.core.types import Key, PyTree
 
 
 @dataclass(frozen=True)
@@ -118,18 +118,138 @@ class Box:
         return jnp.all((value >= jnp.asarray(self.low)) & (value <= jnp.asarray(self.high)))
 
 
-Space = Discrete | MultiDiscrete | Box
+@dataclass(frozen=True)
+class Dict:
+    """A dict of spaces by name; their order is by name, as JAX orders a dict."""
+
+    parts: tuple[tuple[str, "Space"], ...]  # made from a mapping, or from such pairs
+
+    def __post_init__(self):
+        pairs = self.parts.items() if isinstance(self.parts, Mapping) else self.parts
+        named = isinstance(pairs, Iterable) and all(isinstance(pair, tuple) and len(pair) == 2 for pair in pairs)
+        named = named and all(isinstance(name, str) for name, _ in pairs)
+        if not named or not pairs or len(dict(pairs)) < len(pairs):
+            raise UsageError(f"Dict needs a mapping {{name: space}} of one or more spaces, not {self.parts!r:.80}")
+        for name, space in pairs:
+            _check_part(space, f"Dict[{name!r}]")
+        object.__setattr__(self, "parts", tuple(sorted(pairs, key=lambda pair: pair[0])))
+
+    def __str__(self):
+        return f"Dict({', '.join(f'{name}={space}' for name, space in self.parts)})"
+
+    def __getitem__(self, name: str) -> "Space":
+        return self.spaces[name]
+
+    @property
+    def spaces(self) -> dict[str, "Space"]:
+        return dict(self.parts)
+
+    def sample(self, key: Key) -> dict[str, PyTree]:
+        """A draw of every part, each with a key of its own."""
+        keys = jax.random.split(key, len(self.parts))
+        return {name: space.sample(keys[i]) for i, (name, space) in enumerate(self.parts)}
+
+    def contains(self, value) -> jax.Array:
+        """bool[]: a mapping of the same names, every part in its space."""
+        if not isinstance(value, Mapping) or set(value) != set(self.spaces):
+            return jnp.array(False)
+        return _all(space.contains(value[name]) for name, space in self.parts)
+
+
+@dataclass(frozen=True)
+class Tuple:
+    """A tuple of spaces."""
+
+    spaces: tuple["Space", ...]
+
+    def __post_init__(self):
+        if not isinstance(self.spaces, Iterable) or isinstance(self.spaces, Mapping) or not tuple(self.spaces):
+            raise UsageError(f"Tuple needs a list of one or more spaces, not {self.spaces!r}")
+        object.__setattr__(self, "spaces", tuple(self.spaces))
+        for i, space in enumerate(self.spaces):
+            _check_part(space, f"Tuple[{i}]")
+
+    def __str__(self):
+        return f"Tuple({', '.join(map(str, self.spaces))})"
+
+    def __getitem__(self, index: int) -> "Space":
+        return self.spaces[index]
+
+    def sample(self, key: Key) -> tuple[PyTree, ...]:
+        """A draw of every part, each with a key of its own."""
+        keys = jax.random.split(key, len(self.spaces))
+        return tuple(space.sample(keys[i]) for i, space in enumerate(self.spaces))
+
+    def contains(self, value) -> jax.Array:
+        """bool[]: a tuple of the same length, every part in its space."""
+        if not isinstance(value, tuple) or len(value) != len(self.spaces):
+            return jnp.array(False)
+        return _all(space.contains(part) for space, part in zip(self.spaces, value, strict=True))
+
+
+Space = Discrete | MultiDiscrete | Box | Dict | Tuple
+
+
+def is_tree(space: Space) -> bool:
+    """Whether it is made of other spaces."""
+    return isinstance(space, Dict | Tuple)
+
+
+def tree_of(space: Space) -> PyTree:
+    """The plain spaces at the leaves of a pytree shaped as the observations are; a plain space is its own leaf.
+
+    So `jax.tree.map(lambda part, leaf: ..., tree_of(space), obs)` goes through both.
+    """
+    match space:
+        case Dict(parts):
+            return {name: tree_of(part) for name, part in parts}
+        case Tuple(spaces):
+            return tuple(map(tree_of, spaces))
+    return space
+
+
+def space_of(tree: PyTree) -> Space:
+    """The inverse of `tree_of`: dicts and tuples of spaces as one space."""
+    if isinstance(tree, dict):
+        return Dict({name: space_of(part) for name, part in tree.items()})
+    return Tuple(tuple(map(space_of, tree))) if isinstance(tree, tuple) else tree
+
+
+def parts_of(space: Space, values: PyTree) -> Iterator[tuple[str, Space, PyTree]]:
+    """(name, plain space, its part of `values`) of each leaf, in JAX's order; a name is "outer/inner", or ""."""
+    paths, structure = jax.tree_util.tree_flatten_with_path(tree_of(space))
+    for (path, part), value in zip(paths, structure.flatten_up_to(values), strict=True):
+        yield jax.tree_util.keystr(path, simple=True, separator="/"), part, value
 
 
 def to_json(space: Space) -> dict[str, Any]:
     """The space in plain values; `from_json` gives it back."""
-    return {"space": type(space).__name__} | dataclasses.asdict(space)
+    kind = {"space": type(space).__name__}
+    match space:
+        case Dict(parts):
+            return kind | {"spaces": {name: to_json(part) for name, part in parts}}
+        case Tuple(spaces):
+            return kind | {"spaces": [to_json(part) for part in spaces]}
+    return kind | dataclasses.asdict(space)
 
 
 def from_json(values: Mapping[str, Any]) -> Space:
     """A space from what `to_json` gave, read back from JSON or not."""
+    if values["space"] == "Dict":
+        return Dict({name: from_json(part) for name, part in values["spaces"].items()})
+    if values["space"] == "Tuple":
+        return Tuple(tuple(map(from_json, values["spaces"])))
     kinds = {kind.__name__: kind for kind in (Discrete, MultiDiscrete, Box)}
     return kinds[values["space"]](**{name: freeze(value) for name, value in values.items() if name != "space"})
+
+
+def _check_part(space: Any, where: str) -> None:
+    if not isinstance(space, Space):
+        raise UsageError(f"{where} must be a space of jaxrl.core.spaces, not {space!r:.80}")
+
+
+def _all(flags: Iterable[jax.Array]) -> jax.Array:
+    return jnp.all(jnp.stack(list(flags)))
 
 
 def _is_below(value, n, shape: tuple[int, ...]) -> jax.Array:

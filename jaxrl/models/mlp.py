@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxrl.core.errors import UsageError
-from jaxrl.core.spaces import Box, Discrete, MultiDiscrete, Space
+from jaxrl.core.spaces import Box, Discrete, MultiDiscrete, Space, is_tree, parts_of, tree_of
 from jaxrl.core.types import Key, PyTree
 from jaxrl.ops.distributions import Distribution, from_logits, num_logits
 
@@ -31,13 +31,16 @@ class MLP:
     """Observations through `hiddens` to the logits of a distribution and a value.
 
     Integers of Discrete and MultiDiscrete observations are looked up in the first layer, which is the one-hot
-    product without the product; Box observations are flattened.
+    product without the product; Box observations are flattened. Of a tree of spaces the first layer reads all parts,
+    its rows theirs one after the other.
 
     initializer:
         "uniform"     weights and biases U(-1/sqrt(fan_in), 1/sqrt(fan_in)): PyTorch's, and so RLlib's, default
         "orthogonal"  gain sqrt(2), 0.01 for the logits, 1 for the value, biases 0 (Andrychowicz et al. 2021)
     free_log_std:
         whether the log-std of a Box's actions is a parameter of its own, at first 0, and not an output
+    action_distribution:
+        of a Box's actions, one of ACTION_DISTRIBUTIONS
     """
 
     observation_space: Space
@@ -47,12 +50,15 @@ class MLP:
     vf_share_layers: bool = False
     initializer: str = "uniform"
     free_log_std: bool = False
+    action_distribution: str = "gaussian"
 
     def __post_init__(self):
         """Refuses spaces that it cannot read or act in, before anything is traced."""
-        num_logits(self.action_space), input_size(self.observation_space)
+        num_logits(self.action_space, self.action_distribution), input_size(self.observation_space)
         if self.free_log_std and not isinstance(self.action_space, Box):
             raise UsageError(f"free_log_std=True needs Box actions, not {self.action_space}")
+        if self.free_log_std and self.action_distribution == "beta":
+            raise UsageError("free_log_std=True does not fit action_distribution='beta', which has no log-std")
 
     def init(self, key: Key) -> PyTree:
         """{"policy": layers, "value": layers}, and "shared" layers below both with `vf_share_layers`.
@@ -75,26 +81,24 @@ class MLP:
         }
         return params | ({"log_std": jnp.zeros(self.action_space.size)} if self.free_log_std else {})
 
-    def apply(self, params: PyTree, obs: jax.Array) -> tuple[Distribution, jax.Array]:
+    def apply(self, params: PyTree, obs: PyTree) -> tuple[Distribution, jax.Array]:
         """obs `[..., *observation_space.shape]` to (distribution [...], value f32[...])."""
         if self.vf_share_layers and self.hiddens:
             features = ACTIVATIONS[self.activation](self._network(params["shared"], obs, is_input=True))
             return self._heads(params, features, features, is_input=False)
         return self.apply_apart(params, obs, obs)
 
-    def apply_apart(
-        self, params: PyTree, policy_obs: jax.Array, value_obs: jax.Array
-    ) -> tuple[Distribution, jax.Array]:
+    def apply_apart(self, params: PyTree, policy_obs: PyTree, value_obs: PyTree) -> tuple[Distribution, jax.Array]:
         """As `apply`, with inputs of its own for the value; not with shared layers."""
         return self._heads(params, policy_obs, value_obs, is_input=True)
 
-    def _heads(self, params: PyTree, policy_inputs: jax.Array, value_inputs: jax.Array, *, is_input: bool):
+    def _heads(self, params: PyTree, policy_inputs: PyTree, value_inputs: PyTree, *, is_input: bool):
         logits = self._network(params["policy"], policy_inputs, is_input=is_input)
         value = self._network(params["value"], value_inputs, is_input=is_input)
         if self.free_log_std:
             log_std = params["log_std"].reshape((1,) * (logits.ndim - 1) + (-1,))
             logits = jnp.concatenate([logits, jnp.broadcast_to(log_std, logits.shape)], axis=-1)
-        return from_logits(self.action_space, logits), value[..., 0]
+        return from_logits(self.action_space, logits, self.action_distribution), value[..., 0]
 
     def _shapes(self) -> dict[str, list[tuple[int, int]]]:
         """(in, out) of every layer of every part."""
@@ -106,7 +110,7 @@ class MLP:
             return {"shared": below, **{part: [(sizes[-1], size)] for part, size in outputs.items()}}
         return {part: [*below, (sizes[-1], size)] for part, size in outputs.items()}
 
-    def _network(self, layers: list[dict[str, jax.Array]], inputs: jax.Array, *, is_input: bool) -> jax.Array:
+    def _network(self, layers: list[dict[str, jax.Array]], inputs: PyTree, *, is_input: bool) -> jax.Array:
         """Layers with the activation between them, none after the last; `is_input`: the first reads observations."""
         activation = ACTIVATIONS[self.activation]
         for i, layer in enumerate(layers):
@@ -128,7 +132,9 @@ def input_size(space: Space) -> int:
             return sum(nvec)
         case Box():
             return space.size
-    raise UsageError(f"observation space {space} is not supported yet; allowed: Discrete, MultiDiscrete, Box")
+    if is_tree(space):
+        return sum(map(input_size, jax.tree.leaves(tree_of(space))))
+    raise UsageError(f"observation space {space} is not supported; allowed: Discrete, MultiDiscrete, Box, Dict, Tuple")
 
 
 def draw_layer(noise: jax.Array, shape: tuple[int, int], gain: float, initializer: str) -> dict[str, jax.Array]:
@@ -158,15 +164,44 @@ def orthonormal_columns(matrix: jax.Array) -> jax.Array:
     return jax.lax.fori_loop(0, matrix.shape[1], clean, jnp.zeros_like(matrix))
 
 
-def _read(space: Space, kernel: jax.Array, obs: jax.Array) -> jax.Array:
+def _read(space: Space, kernel: jax.Array, obs: PyTree) -> jax.Array:
     """The product of the encoded observation and the first layer's kernel, f32[..., out]."""
+    if is_tree(space):
+        return _read_parts(space, kernel, obs)
     if isinstance(space, Box):
-        flat = obs.reshape(*obs.shape[: obs.ndim - len(space.shape)], space.size)
-        return flat.astype(kernel.dtype) @ kernel
+        return _flat(space, obs).astype(kernel.dtype) @ kernel
+    return lookup(kernel, _rows(space, obs))
+
+
+def _read_parts(space: Space, kernel: jax.Array, obs: PyTree) -> jax.Array:
+    """As `_read`, of a tree: Boxes beside each other are one product, and all integers one lookup."""
+    terms, rows, first = [], [], 0
+    for is_box, run in itertools.groupby(parts_of(space, obs), lambda named: isinstance(named[1], Box)):
+        flat, begin = [], first
+        for _, part, values in run:
+            if is_box:
+                flat.append(_flat(part, values).astype(kernel.dtype))
+            else:
+                rows.append(_rows(part, values.astype(jnp.int32)) + first)
+            first += input_size(part)
+        if is_box:
+            terms.append(jnp.concatenate(flat, axis=-1) @ kernel[begin:first])
+    if rows:
+        terms.append(lookup(kernel, jnp.concatenate(rows, axis=-1)))
+    return sum(terms[1:], start=terms[0])
+
+
+def _flat(space: Box, obs: jax.Array) -> jax.Array:
+    """[..., size]."""
+    return obs.reshape(*obs.shape[: obs.ndim - len(space.shape)], space.size)
+
+
+def _rows(space: Discrete | MultiDiscrete, obs: jax.Array) -> jax.Array:
+    """Which rows of its kernel an observation means, [..., K]."""
     if isinstance(space, Discrete):
-        return lookup(kernel, obs[..., None])
+        return obs[..., None]
     offsets = np.cumsum((0, *space.nvec[:-1]), dtype=np.int32)
-    return lookup(kernel, obs + offsets.reshape((1,) * (obs.ndim - 1) + (-1,)))
+    return obs + offsets.reshape((1,) * (obs.ndim - 1) + (-1,))
 
 
 def lookup(kernel: jax.Array, index: jax.Array) -> jax.Array:

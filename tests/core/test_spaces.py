@@ -1,5 +1,7 @@
 """Spaces: what a sample is, what is contained, when two are the same, and what is refused."""
 
+import json
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -8,7 +10,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jaxrl.core.errors import UsageError
-from jaxrl.core.spaces import Box, Discrete, MultiDiscrete
+from jaxrl.core.spaces import (
+    Box,
+    Dict,
+    Discrete,
+    MultiDiscrete,
+    Tuple,
+    from_json,
+    parts_of,
+    space_of,
+    to_json,
+    tree_of,
+)
 
 FEW = settings(max_examples=15, deadline=None, derandomize=True)
 SEEDS = st.integers(0, 2**31 - 1)
@@ -148,6 +161,94 @@ def test_bounds_that_agree_are_one_number_and_others_nested_tuples():
     ],
 )
 def test_what_cannot_be_a_space_is_refused_with_its_value(make, message):
+    with pytest.raises(UsageError) as caught:
+        make()
+    assert message in str(caught.value)
+
+
+# Trees
+
+TREE = Dict({"place": Box(-1.0, 1.0, (2,)), "hand": Tuple((Discrete(3), MultiDiscrete((2, 4)))), "age": Discrete(5)})
+
+
+def trees():
+    leaves = st.one_of(
+        st.builds(Discrete, st.integers(1, 9)),
+        st.builds(MultiDiscrete, st.lists(st.integers(1, 9), min_size=1, max_size=3)),
+        st.builds(lambda high, shape: Box(-1.0, high, shape), st.floats(0, 2), st.tuples(st.integers(1, 2))),
+    )
+
+    def grow(inner):
+        return st.one_of(
+            st.builds(Dict, st.dictionaries(st.sampled_from("abcd"), inner, min_size=1, max_size=3)),
+            st.builds(Tuple, st.lists(inner, min_size=1, max_size=3)),
+        )
+
+    return st.recursive(leaves, grow, max_leaves=6)
+
+
+@FEW
+@given(trees(), SEEDS)
+def test_of_a_tree_samples_lie_inside_and_json_and_leaves_lead_back_to_it(space, seed):
+    sample = space.sample(jax.random.key(seed))
+    assert space.contains(sample)
+    assert jax.tree.structure(sample) == jax.tree.structure(tree_of(space))
+    checked = jax.tree.map(lambda part, leaf: bool(part.contains(leaf)), tree_of(space), sample)
+    assert all(jax.tree.leaves(checked))
+    assert from_json(json.loads(json.dumps(to_json(space)))) == space
+    assert hash(space_of(tree_of(space))) == hash(space)
+
+
+def test_the_parts_of_a_dict_are_in_jaxs_order_whatever_order_they_were_given_in():
+    other = Dict(dict(reversed(TREE.spaces.items())))
+    assert (other, hash(other)) == (TREE, hash(TREE))
+    assert [name for name, _ in TREE.parts] == ["age", "hand", "place"]
+    assert [leaf.tolist() for leaf in jax.tree.leaves({"place": jnp.array(2), "age": jnp.array(0)})] == [0, 2]
+    assert TREE["hand"][1] == MultiDiscrete((2, 4))
+    assert TREE.spaces["place"] == Box(-1.0, 1.0, (2,))
+
+
+def test_parts_are_named_by_their_way_through_the_tree():
+    values = {"age": 1, "hand": (2, 3), "place": 4}
+    parts = [(name, value) for name, _, value in parts_of(TREE, values)]
+    assert parts == [("age", 1), ("hand/0", 2), ("hand/1", 3), ("place", 4)]
+    assert list(parts_of(Discrete(3), 7)) == [("", Discrete(3), 7)]
+
+
+def test_what_differs_in_names_length_or_any_part_is_not_contained_in_a_tree():
+    inside = TREE.sample(jax.random.key(0))
+    assert jax.jit(TREE.contains)(inside)
+    wrong = [
+        {**inside, "age": jnp.int32(5)},
+        {**inside, "hand": (jnp.int32(0),)},
+        {**inside, "hand": (jnp.int32(3), inside["hand"][1])},
+        {**inside, "more": jnp.int32(0)},
+        {"age": inside["age"]},
+        inside["age"],
+        (),
+    ]
+    assert not any(TREE.contains(value) for value in wrong)
+
+
+def test_every_part_of_a_sample_has_numbers_of_its_own():
+    one, other = Tuple((Box(0.0, 1.0), Box(0.0, 1.0))).sample(jax.random.key(0))
+    assert one != other
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Dict({}), "Dict needs a mapping {name: space} of one or more spaces, not {}"),
+        (lambda: Dict({1: Discrete(2)}), "Dict needs a mapping {name: space}"),
+        (lambda: Dict(3), "Dict needs a mapping {name: space} of one or more spaces, not 3"),
+        (lambda: Dict((("a", Discrete(2)), ("a", Discrete(3)))), "Dict needs a mapping {name: space}"),
+        (lambda: Dict({"a": 3}), "Dict['a'] must be a space of jaxrl.core.spaces, not 3"),
+        (lambda: Tuple(()), "Tuple needs a list of one or more spaces, not ()"),
+        (lambda: Tuple({"a": Discrete(2)}), "Tuple needs a list of one or more spaces"),
+        (lambda: Tuple((Discrete(2), "b")), "Tuple[1] must be a space of jaxrl.core.spaces, not 'b'"),
+    ],
+)
+def test_what_cannot_be_a_tree_is_refused_with_its_value(make, message):
     with pytest.raises(UsageError) as caught:
         make()
     assert message in str(caught.value)

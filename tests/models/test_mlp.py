@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 
 from jaxrl.core.errors import UsageError
-from jaxrl.core.spaces import Box, Discrete, MultiDiscrete
+from jaxrl.core.spaces import Box, Dict, Discrete, MultiDiscrete, Tuple, parts_of
 from jaxrl.models.mlp import ACTIVATIONS, MLP, input_size, lookup
 from jaxrl.models.model import num_parameters
+from jaxrl.ops.continuous import Beta, DiagGaussian, SquashedGaussian
 
 KEY = jax.random.key(0)
 ACTIONS = Discrete(3)
@@ -21,6 +22,9 @@ SPACES = [
     Box(-1.0, 1.0, (5,)),
     Box(0, 255, (10, 10, 4), "uint8"),
     Box(0.0, 1.0, ()),
+    Dict({"b": MultiDiscrete((4, 3)), "a": Box(-1.0, 1.0, (5,)), "c": Tuple((Discrete(2), Box(0.0, 1.0, (2, 2))))}),
+    Tuple((Box(0.0, 1.0, ()), Box(0, 255, (2, 1), "uint8"), Discrete(300), Discrete(2))),
+    Dict({"only": Discrete(3)}),
 ]
 
 NUMPY_ACTIVATIONS = {
@@ -34,7 +38,9 @@ NUMPY_ACTIVATIONS = {
 
 
 def encoded(space, obs):
-    """The observations as the rows [B, in] that the first layer multiplies: one-hot, or flat."""
+    """The observations as the rows [B, in] that the first layer multiplies: one-hot, or flat; a tree's side by side."""
+    if isinstance(space, Dict | Tuple):
+        return np.concatenate([encoded(part, values) for _, part, values in parts_of(space, obs)], axis=1)
     obs = np.asarray(obs)
     if isinstance(space, Box):
         return obs.reshape(len(obs), -1).astype(np.float64)
@@ -88,6 +94,24 @@ def test_the_log_std_of_box_actions_is_an_output_or_a_parameter_of_its_own():
     params["log_std"] = jnp.array([0.5, -0.5])
     distribution, _ = model.apply(params, obs)
     np.testing.assert_allclose(distribution.log_std, np.tile([[0.5, -0.5]], (9, 1)))
+
+
+@pytest.mark.parametrize(
+    ("kind", "made"), [("gaussian", DiagGaussian), ("beta", Beta), ("squashed_gaussian", SquashedGaussian)]
+)
+def test_the_distribution_of_box_actions_is_the_one_that_is_asked_for(kind, made):
+    model = MLP(Box(-1.0, 1.0, (5,)), Box(-1.0, 1.0, (2,)), (8,), action_distribution=kind)
+    distribution, value = jax.jit(model.apply)(jax.jit(model.init)(KEY), jnp.ones((9, 5)))
+    assert type(distribution) is made
+    assert distribution.mode().shape == (9, 2)
+    assert distribution.entropy().shape == value.shape == (9,)
+
+
+def test_a_distribution_that_does_not_fit_is_refused():
+    with pytest.raises(UsageError, match="action_distribution='beta' needs Box actions with finite bounds, not Disc"):
+        MLP(Box(-1.0, 1.0, (5,)), Discrete(2), action_distribution="beta")
+    with pytest.raises(UsageError, match="free_log_std=True does not fit action_distribution='beta'"):
+        MLP(Box(-1.0, 1.0, (5,)), Box(-1.0, 1.0, (2,)), free_log_std=True, action_distribution="beta")
 
 
 def test_a_free_log_std_without_box_actions_is_refused():
@@ -154,10 +178,33 @@ def test_every_category_reads_its_own_row_and_no_other():
 @pytest.mark.parametrize("space", SPACES, ids=str)
 def test_batch_axes_lead_and_come_back(space, batch):
     model = MLP(space, MultiDiscrete((2, 3)), (4,))
-    obs = jnp.zeros((*batch, *space.shape), space.dtype)
+    obs = jax.tree.map(lambda leaf: jnp.zeros((*batch, *leaf.shape), leaf.dtype), space.sample(KEY))
     distribution, value = jax.eval_shape(lambda: model.apply(model.init(KEY), obs))
     assert distribution.logits.shape == (*batch, 5)
     assert (value.shape, value.dtype) == (batch, jnp.float32)
+
+
+def test_a_tree_of_one_part_reads_as_the_part_does():
+    for space in (Discrete(6), MultiDiscrete((4, 3)), Box(-1.0, 1.0, (5,))):
+        plain, tree = (MLP(observed, ACTIONS, (8,)) for observed in (space, Dict({"part": space})))
+        params = jax.jit(plain.init)(KEY)
+        obs = jax.vmap(space.sample)(jax.random.split(KEY, 5))
+        chex.assert_trees_all_equal(params, jax.jit(tree.init)(KEY))
+        chex.assert_trees_all_equal(plain.apply(params, obs), tree.apply(params, {"part": obs}))
+
+
+def test_small_integers_find_their_rows_behind_many_others():
+    """Of u8 a row beyond 255 would be another's."""
+    model = MLP(Tuple((Discrete(300), Discrete(2))), ACTIONS, ())
+    params = jax.jit(model.init)(KEY)
+    gradient = jax.grad(lambda params: model.apply(params, (jnp.uint8(7), jnp.uint8(1)))[1])(params)
+    assert np.flatnonzero(gradient["value"][0]["kernel"][:, 0]).tolist() == [7, 301]
+
+
+def test_observations_of_another_tree_are_refused():
+    model = MLP(Dict({"a": Discrete(2), "b": Discrete(2)}), ACTIONS, ())
+    with pytest.raises(ValueError, match="Dict key mismatch"):
+        model.apply(jax.jit(model.init)(KEY), {"a": jnp.array(0), "c": jnp.array(0)})
 
 
 def test_rows_of_a_batch_do_not_mix():
