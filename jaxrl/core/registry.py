@@ -6,6 +6,7 @@ and a whole library's by one of the group `jaxrl.schemes`, which leads to a func
 """
 
 import dataclasses
+import difflib
 import importlib
 import importlib.util
 import inspect
@@ -117,6 +118,8 @@ def from_module(module: str, attribute: str, kind: str) -> Any:
     except AttributeError:
         here = vars(importlib.import_module(module)).items()
         public = [key for key, value in here if getattr(value, "__module__", None) == module and key[0] != "_"]
+        # A package's face is made of its modules' things: hundreds, perhaps, of which the nearest are enough.
+        public = public or difflib.get_close_matches(attribute, [key for key, _ in here], n=3)
         raise unknown_name(f"{kind} class", attribute, public, f"in module {module!r}") from None
 
 

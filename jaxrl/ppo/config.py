@@ -17,7 +17,8 @@ from jaxrl.models.mlp import ACTIVATIONS, INITIALIZERS
 from jaxrl.models.player import FILTERS, Player
 from jaxrl.ppo import settings, splitting
 from jaxrl.ppo.hypers import Hypers, as_hypers, knots_of
-from jaxrl.ppo.settings import DEFAULT_SIZES, resolve_sizes, schedule
+from jaxrl.ppo.refinements import Refinements
+from jaxrl.ppo.settings import DEFAULT_SIZES, optimizer_of, resolve_sizes, schedule
 
 
 class Setup(NamedTuple):
@@ -30,7 +31,7 @@ class Setup(NamedTuple):
 
 @checked
 @dataclasses.dataclass(frozen=True)
-class PPOConfig:
+class PPOConfig(Refinements):
     """One object, or one dict of the same names, says everything about a run.
 
     `train_batch_size = num_envs * rollout_length`: any two give the third, one alone rescales another
@@ -106,8 +107,8 @@ class PPOConfig:
         True, "Box actions: [-1, 1] of the policy is the space's low to high, clipped", flag
     )
     clip_actions: bool = setting(False, "Box actions: clip to the space's bounds, where they are not normalized", flag)
-    optimizer: Callable | None = setting(
-        None, "a function from the learning rate to an optax transformation; None: Adam"
+    optimizer: Callable | str | None = setting(
+        None, "module:name or a function, from learning rate to optax transformation; None: Adam", settings.optimizer
     )
     shuffle_blocks: int | None = setting(
         None, "blocks of environments that minibatches draw equally from; None: up to 8", count(optional=True)
@@ -266,6 +267,7 @@ _BY_POLICY = frozenset(
     {*Hypers.__dataclass_fields__, "minibatch_size", "num_epochs", "use_kl_loss", "normalize_advantages", "value_clip"}
     | {"fcnet_hiddens", "fcnet_activation", "fcnet_kernel_initializer", "vf_share_layers", "free_log_std"}
     | {"conv_filters", "conv_activation", "observation_filter", "normalize_actions", "clip_actions", "optimizer"}
+    | {"action_distribution", "normalize_returns"}
 )
 
 
@@ -291,6 +293,7 @@ def _setup(config: PPOConfig, constructor: Any) -> Setup:
         if policy not in policies:
             raise unknown_name("policy", policy, policies)
     for policy, agents in policies.items():
+        optimizer_of(config.for_policy(policy).optimizer)
         rows, minibatch = config.train_batch_size * len(agents), config.for_policy(policy).minibatch_size
         if minibatch > rows:
             raise UsageError(f"minibatch_size={minibatch} is more than the batch of policy {policy!r}, {rows} rows")

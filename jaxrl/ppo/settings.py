@@ -1,9 +1,13 @@
 """What is allowed in the settings of PPO: schedules, layers, policies, and the three sizes that give each other."""
 
 import itertools
+from collections.abc import Callable
 from typing import Any
 
+import optax
+
 from jaxrl.core.errors import UsageError
+from jaxrl.core.registry import from_module
 from jaxrl.core.settings import Check, count, number, pairs
 
 DEFAULT_SIZES = {"num_envs": 40, "rollout_length": 100, "train_batch_size": 4000}
@@ -64,6 +68,38 @@ def filters(name: str, value: Any) -> None:
     for layer in layers:
         for size in layer:
             count()(f"{name}: layer {list(layer)}", size)
+
+
+def optimizer(name: str, value: Any) -> None:
+    """None, a function, or "module:name"; what that is, `optimizer_of` looks at."""
+    named = isinstance(value, str) and all(value.partition(":"))
+    if not (value is None or callable(value) or named):
+        perhaps = "; perhaps lambda lr: optax.adam(lr)?" if isinstance(value, tuple) else ""
+        raise UsageError(
+            f"{name}={value!r:.80} must be a function from the learning rate to an optax transformation, "
+            f"module:name, or None{perhaps}"
+        )
+
+
+def optimizer_of(value: Callable | str | None) -> Callable[[Any], optax.GradientTransformation] | None:
+    """The function from the learning rate that a setting `optimizer` means; None: Adam.
+
+    Raises:
+        UsageError: there is none of this name, or what it makes is no optax transformation.
+    """
+    if value is None:
+        return None
+    module, _, name = value.partition(":") if isinstance(value, str) else ("", "", "")
+    function = from_module(module, name, "optimizer") if module else value
+    called = f"optimizer {value if module else getattr(value, '__name__', value)}(0.001)"
+    try:
+        made = function(0.001)
+    except Exception as error:
+        reason = next(iter(str(error).splitlines()), "")
+        raise UsageError(f"{called} raises {type(error).__name__}: {reason}; it takes the learning rate") from None
+    if not isinstance(made, optax.GradientTransformation):
+        raise UsageError(f"{called} must be an optax transformation, not a {type(made).__name__}")
+    return function
 
 
 def resolve_sizes(given: dict[str, int], tuned: dict[str, int]) -> dict[str, int]:

@@ -2,11 +2,13 @@
 
 import jax
 import numpy as np
+import optax
 import pytest
 
 from envs.arena import MultiAgentArena
 from jaxrl import PPOConfig, UsageError, make_train
 from jaxrl.core.registry import make, register
+from jaxrl.ppo.settings import optimizer_of
 from tests.probes import Leavers
 
 ARENA = {"env": "arena"}
@@ -71,12 +73,41 @@ def test_hypers_are_arrays_by_policy_with_none_as_infinity_and_schedules_of_one_
     assert all(leaf.dtype == np.float32 for leaf in jax.tree.leaves(hypers))
 
 
+def test_the_bounds_beyond_rllibs_are_numbers_whose_none_is_infinity():
+    hypers = PPOConfig(env="arena", per_policy={"pol2": {"dual_clip": 3.0}}).hypers(pol1={"target_kl": 0.02})
+    assert [float(hypers[policy].dual_clip) for policy in ("pol1", "pol2")] == [np.inf, 3.0]
+    assert [float(hypers[policy].target_kl) for policy in ("pol1", "pol2")] == [np.float32(0.02), np.inf]
+    config = PPOConfig(env="arena")
+    assert config.replace(dual_clip=3.0, target_kl=0.02).static() == config.static()
+    assert config.replace(normalize_returns=True).static() != config.static()
+
+
+def chained(lr):
+    return optax.chain(optax.clip(1.0), optax.adamw(lr, weight_decay=1e-3))
+
+
+@pytest.mark.parametrize("given", ["optax:adamw", chained, f"{__name__}:chained"])
+def test_an_optimizer_is_a_function_of_the_learning_rate_or_its_name_which_a_file_can_hold(given):
+    config = PPOConfig(env="arena", optimizer=given)
+    config.setup()
+    assert PPOConfig.from_dict(config.to_dict()) == config
+    optimizer = optimizer_of(config.optimizer)(1e-3)
+    params = {"kernel": np.ones(3, np.float32)}
+    updates, _ = optimizer.update(params, optimizer.init(params), params)
+    assert (updates["kernel"] < 0).all()
+    assert optimizer_of(None) is None
+
+
 def test_the_tuned_settings_are_the_environments_own_and_yield_to_changes():
     tuned = make("arena")[0].tuned
     config = PPOConfig.tuned("arena", lr=0.5)
     assert config.lr == 0.5
     assert config.num_epochs == tuned["num_epochs"]
     assert config.train_batch_size == tuned["num_envs"] * tuned["rollout_length"]
+
+
+def no_rate():
+    return optax.sgd(0.1)
 
 
 nan = float("nan")
@@ -135,6 +166,21 @@ BAD = [
     ({**ARENA, "value_clip": "los"}, "unknown value_clip 'los'; did you mean 'loss'"),
     ({**ARENA, "fcnet_activation": "tanhh"}, "unknown fcnet_activation 'tanhh'; did you mean 'tanh'"),
     ({**ARENA, "fcnet_hiddens": [64, 0]}, "layer size=0 must be an integer of at least 1"),
+    ({**ARENA, "dual_clip": 1.0}, "dual_clip=1.0 must be a number > 1 or None"),
+    ({**ARENA, "target_kl": 0}, "target_kl=0 must be a number > 0 or None"),
+    ({**ARENA, "normalize_returns": "yes"}, "normalize_returns='yes' must be True or False"),
+    ({**ARENA, "action_distribution": "bta"}, "unknown action_distribution 'bta'; did you mean 'beta'"),
+    ({**ARENA, "optimizer": 3}, "optimizer=3 must be a function from the learning rate to an optax transformation"),
+    ({**ARENA, "optimizer": optax.adam(1e-3)}, r"optimizer=.* or None; perhaps lambda lr: optax.adam\(lr\)\?"),
+    ({**ARENA, "optimizer": "adamw"}, "optimizer='adamw' must be a function .*, module:name, or None"),
+    ({**ARENA, "optimizer": "optax:adamww"}, "unknown optimizer .*'adamww' in module 'optax'; did you mean 'adamw'"),
+    ({**ARENA, "optimizer": "optaxx:adamw"}, "unknown optimizer 'optaxx:adamw': there is no module 'optaxx'"),
+    ({**ARENA, "optimizer": "math:sqrt"}, r"optimizer math:sqrt\(0.001\) must be an optax transformation, not a float"),
+    ({**ARENA, "optimizer": no_rate}, r"optimizer no_rate\(0.001\) raises TypeError: .*; it takes the learning rate"),
+    (
+        {**ARENA, "per_policy": {"pol2": {"optimizer": "math:floor"}}},
+        r"optimizer math:floor\(0.001\) must be an optax transformation, not a int",
+    ),
 ]
 
 
