@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxrl.core.env import is_multi_agent, stack_agents
-from jaxrl.core.spaces import Space
+from jaxrl.core.spaces import Space, tree_of
 from jaxrl.core.types import ALL, DEFAULT_AGENT, AgentId, Key, PyTree
 
 METHODS = ("reset", "step", "reset_env", "step_env", "is_truncated", "observation_space", "action_space")
@@ -108,7 +108,7 @@ def _examine_space(case: Case, method: str, agent: AgentId) -> Space:
     arguments = (agent, case.params) if is_multi_agent(case.env) else (case.params,)
     what = f"{method}({agent!r}, params)" if is_multi_agent(case.env) else f"{method}(params)"
     space, again = (run(case, f"{what} must be there", getattr(case.env, method), *arguments) for _ in range(2))
-    ours = "a Discrete, MultiDiscrete or Box of jaxrl.core.spaces, which are frozen and hashable"
+    ours = "a Discrete, MultiDiscrete, Box, Dict or Tuple of jaxrl.core.spaces, which are frozen and hashable"
     require(case, isinstance(space, Space), f"{what} must be {ours}, not {describe(space)}")
     require(case, space == again, f"{what} must be the same on every call, not {space}, then {again}")
     return space
@@ -204,9 +204,14 @@ def _is_like(leaf: jax.ShapeDtypeStruct, wanted: Any) -> bool:
     return is_kind and leaf.shape == wanted.shape
 
 
-def _type_of(space: Space, batch: tuple[int, ...] = ()) -> Type:
-    kind = jnp.floating if jnp.issubdtype(space.dtype, jnp.floating) else jnp.integer
-    return Type((*batch, *space.shape), kind, f" as in {space}")
+def _type_of(space: Space, batch: tuple[int, ...] = ()) -> PyTree:
+    """The `Type` of an observation, in a tree of them where the space is one."""
+
+    def plain_type(part):
+        kind = jnp.floating if jnp.issubdtype(part.dtype, jnp.floating) else jnp.integer
+        return Type((*batch, *part.shape), kind, f" as in {part}")
+
+    return jax.tree.map(plain_type, tree_of(space))
 
 
 # ---- what all rules use

@@ -22,8 +22,8 @@ NUM_ENVS = 4  # environments of the random rollout
 class Played(NamedTuple):
     """A random rollout: arrays [E, T, ...], in dicts by agent id; the two flags also have "__all__"."""
 
-    obs: dict[AgentId, jax.Array]  # as `step` returned it, so after a reset
-    final_obs: dict[AgentId, jax.Array]
+    obs: dict[AgentId, PyTree]  # as `step` returned it, so after a reset
+    final_obs: dict[AgentId, PyTree]
     inside: dict[AgentId, jax.Array]  # bool  both lie in their space
     reward: dict[AgentId, jax.Array]
     terminated: dict[str, jax.Array]
@@ -118,7 +118,7 @@ def _play(case: Case, steps: int, key: Key, params: PyTree) -> tuple[dict[str, A
     return start, jax.lax.scan(step, state, jax.random.split(play_key, steps))[1]
 
 
-def _inside(case: Case, obs: dict[AgentId, jax.Array]) -> dict[AgentId, jax.Array]:
+def _inside(case: Case, obs: dict[AgentId, PyTree]) -> dict[AgentId, jax.Array]:
     return {agent: space.contains(obs[agent]) for agent, space in case.obs_spaces.items()}
 
 
@@ -154,7 +154,7 @@ def _is_alike(some: PyTree, others: PyTree) -> jax.Array:
 
 def _check_start(case: Case, start: dict[str, Any]) -> None:
     for agent, inside in start["inside"].items():
-        found = _short(start["obs"][agent][np.argmin(inside)])
+        found = _short(_at(start["obs"][agent], np.argmin(inside)))
         rule = f"obs{_of(case, agent)} of reset must lie in {case.obs_spaces[agent]}, not be {found}"
         require(case, inside.all(), rule)
     require(case, not start["clock"].any(), "reset must return a state of which is_truncated is False")
@@ -167,9 +167,8 @@ def _check_values(case: Case, played: Played) -> None:
         obs, final_obs, reward = played.obs[agent], played.final_obs[agent], played.reward[agent]
         rule = f"obs{_of(case, agent)} of step, and its final_observation, must lie in {case.obs_spaces[agent]}"
         _always(case, played.inside[agent], rule, obs=obs, final_observation=final_obs)
-        same = (obs == final_obs).reshape(*over.shape, -1).all(-1)
         rule = f"info['final_observation']{_of(case, agent)} must equal obs where the episode goes on"
-        _always(case, over | same, rule, obs=obs, final_observation=final_obs)
+        _always(case, over | _same(obs, final_obs, over.ndim), rule, obs=obs, final_observation=final_obs)
         _always(case, np.isfinite(reward), f"reward{_of(case, agent)} must be finite", reward=reward)
     for name, values in played.metrics.items():
         _always(case, np.isfinite(values), f"info['metrics'][{name!r}] must be finite", value=values)
@@ -238,10 +237,24 @@ def _always(case: Case, holds: np.ndarray, rule: str, **found: np.ndarray) -> No
     if not holds.all():
         step = int(np.argmin(holds.all(0)))
         where = int(np.argmin(holds[:, step])), step
-        values = "".join(f", {name} {_short(values[where])}" for name, values in found.items())
+        values = "".join(f", {name} {_short(_at(values, where))}" for name, values in found.items())
         require(case, False, f"{rule}; not so in step {step} of a random rollout{values}")
 
 
-def _short(value: np.ndarray) -> str:
+def _at(tree: PyTree, index: Any) -> PyTree:
+    return jax.tree.map(lambda leaf: leaf[index], tree)
+
+
+def _same(some: PyTree, others: PyTree, num_axes: int) -> np.ndarray:
+    """bool[E, T]: whether two trees of arrays [E, T, ...] hold the same numbers there."""
+    same = jax.tree.map(lambda one, other: (one == other).reshape(*one.shape[:num_axes], -1).all(-1), some, others)
+    return np.all(jax.tree.leaves(same), axis=0)
+
+
+def _short(value: PyTree) -> str:
+    if isinstance(value, dict):
+        return f"{{{', '.join(f'{name}: {_short(part)}' for name, part in value.items())}}}"
+    if isinstance(value, tuple):
+        return f"({', '.join(map(_short, value))})"
     text = np.array2string(np.asarray(value), threshold=8, precision=4, separator=", ")
     return " ".join(text.split())

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from flax import struct
 
 from jaxrl.core.env import Environment, MultiAgentEnvironment, StackedEnvironment
-from jaxrl.core.spaces import Box, Discrete
+from jaxrl.core.spaces import Box, Dict, Discrete, MultiDiscrete, Tuple
 from jaxrl.core.types import ALL
 
 
@@ -49,6 +49,21 @@ class Corridor(Environment):
 
     def observe(self, state):
         return jnp.stack([state.position, jnp.float32(state.time)])
+
+
+@dataclass(frozen=True)
+class Signposted(Corridor):
+    """The corridor seen in parts: a picture of it, signs along it, and where and when one is."""
+
+    def observation_space(self, params=None):
+        signs = Tuple((Discrete(9), MultiDiscrete((2, 9))))
+        return Dict({"picture": Box(0, 1, (4, 1, 2), "uint8"), "signs": signs, "place": Box(-200.0, 200.0, (2,))})
+
+    def observe(self, state):
+        cell = jnp.clip(jnp.int32(state.position), 0, 3)
+        picture = jnp.zeros((4, 1, 2), jnp.uint8).at[cell, 0, 0].set(1)
+        time = jnp.minimum(state.time, 8)
+        return {"place": super().observe(state), "picture": picture, "signs": (time, jnp.stack([time % 2, time]))}
 
 
 class Clock(struct.PyTreeNode):

@@ -14,7 +14,7 @@ from jaxrl.core.registry import make, names
 from jaxrl.core.spaces import Box, Discrete
 from jaxrl.core.testing import ContractError, check_env
 from jaxrl.core.types import ALL
-from tests.core.environments import Clock, Corridor, Pair, Trio
+from tests.core.environments import Clock, Corridor, Pair, Signposted, Trio
 
 
 class Step(NamedTuple):
@@ -210,7 +210,7 @@ ONE_AGENT = {
 
 
 def test_check_env_lets_the_small_environments_through():
-    for env in (Corridor(), Solo(Corridor()), Trio(), Pair()):
+    for env in (Corridor(), Solo(Corridor()), Trio(), Pair(), Signposted()):
         check_env(env, steps=64)
 
 
@@ -229,6 +229,32 @@ def test_one_agent_check_env_names_the_rule_that_is_broken(rule):
         check_env(broken(Corridor, ONE_AGENT[rule]), steps=64)
     assert str(caught.value).startswith("Corridor: ")
     assert "\n" not in str(caught.value)
+
+
+def seen_otherwise(**parts):
+    return begun(lambda obs, state: ({**obs, **parts}, state), Signposted)
+
+
+TREES = {
+    "obs of reset_env['signs'][1] must be integer[2] as in MultiDiscrete(nvec=(2, 9)), not int32[3]": seen_otherwise(
+        signs=(jnp.int32(0), jnp.zeros(3, jnp.int32))
+    ),
+    "obs of reset_env['place'] must be floating[2] as in Box": seen_otherwise(place=jnp.int32(0)),
+    "obs of reset_env['view'] must not be there": seen_otherwise(view=jnp.int32(0)),
+    "signs: (9, [0, 0])}": seen_otherwise(signs=(jnp.int32(9), jnp.zeros(2, jnp.int32))),
+    "info['final_observation'] must equal obs where the episode goes on": stepped(
+        lambda step, _: step._replace(
+            info={"final_observation": {**step.obs, "picture": jnp.zeros((4, 1, 2), jnp.uint8)}}
+        ),
+        Signposted,
+    ),
+}
+
+
+@pytest.mark.parametrize("rule", TREES)
+def test_check_env_names_the_rule_that_a_part_of_an_observation_breaks(rule):
+    with pytest.raises(ContractError, match=re.escape(rule)):
+        check_env(broken(Signposted, TREES[rule]), steps=64)
 
 
 THREE_AGENTS = {
