@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from jaxrl.core.errors import UsageError
 from jaxrl.core.spaces import Box, Discrete, MultiDiscrete
-from jaxrl.ops.continuous import Beta, DiagGaussian, SquashedGaussian, beta_of
+from jaxrl.ops.continuous import Beta, DiagGaussian, SquashedGaussian, beta_of, digamma, log_gamma
 from jaxrl.ops.distributions import environment_action, from_logits, num_logits, sampling_noise
 
 KEY = jax.random.key(0)
@@ -110,7 +110,7 @@ def test_a_betas_numbers_and_gradients_are_finite_at_the_bounds_and_at_extreme_l
     def run(logits):
         one = from_logits(space, logits, "beta")
         actions = jnp.concatenate([jax.vmap(one.sample)(noise), one.mode()[None]])
-        return actions, terms(logits), jax.jacfwd(terms)(logits)
+        return actions, terms(logits), jax.grad(lambda logits: jnp.sum(terms(logits)))(logits)
 
     for logit in (-1e9, -20.0, 0.0, 20.0, 1e4, 1e9):
         actions, *values = run(jnp.array([logit, 0.5, -0.5, -logit]))
@@ -135,6 +135,16 @@ def test_the_logits_of_a_beta_are_softplus_above_one():
     one = beta_of(jnp.array([0.0, 5.0, -3.0, 2.0]), (2,))
     np.testing.assert_allclose(one.alpha, 1 + np.log1p(np.exp([0.0, 5.0])), rtol=1e-6)
     np.testing.assert_allclose(one.beta, 1 + np.log1p(np.exp([-3.0, 2.0])), rtol=1e-6)
+
+
+def test_log_gamma_and_its_derivatives_are_scipys_from_1_to_the_highest_concentrations():
+    x = np.concatenate([np.linspace(1, 12, 200), np.geomspace(12, 2000, 100)]).astype(np.float32)
+    wide = np.float64(x)
+    np.testing.assert_allclose(log_gamma(jnp.asarray(x)), scipy.special.gammaln(wide), rtol=1e-6, atol=5e-6)
+    np.testing.assert_allclose(digamma(jnp.asarray(x)), scipy.special.digamma(wide), rtol=1e-6, atol=2e-6)
+    slopes = [jax.jit(jax.vmap(jax.grad(function)))(jnp.asarray(x)) for function in (log_gamma, digamma)]
+    np.testing.assert_allclose(slopes[0], scipy.special.digamma(wide), rtol=1e-5, atol=2e-6)
+    np.testing.assert_allclose(slopes[1], scipy.special.polygamma(1, wide), rtol=1e-4, atol=1e-6)
 
 
 # The squashed Gaussian
