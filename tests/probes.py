@@ -201,3 +201,39 @@ class Crowd(MultiAgentEnvironment):
 
     def _by_agent(self, rows):
         return {agent: rows[i] for i, agent in enumerate(self.agents)}
+
+
+@dataclass(frozen=True)
+class Recall(Environment):
+    """A cue is shown at the first step alone; the action of the last step is paid for repeating it.
+
+    Without memory nothing better than a half is to be had. `masks`: action 2, which is never paid for, is impossible.
+    """
+
+    num_steps: int = 5
+    masks: bool = False
+
+    @property
+    def default_params(self) -> Params:
+        return Params()
+
+    def observation_space(self, params=None) -> Discrete:
+        return Discrete(3)
+
+    def action_space(self, params=None) -> Discrete:
+        return Discrete(3 if self.masks else 2)
+
+    def reset_env(self, key, params):
+        state = State(jnp.int32(0), jax.random.bernoulli(key).astype(jnp.int32))
+        return state.cue, state
+
+    def step_env(self, key, state, action, params):
+        last = state.time == self.num_steps - 1
+        reward = (last & (action == state.cue)).astype(jnp.float32)
+        state = state.replace(time=state.time + 1)
+        return jnp.int32(2), state, reward, last, {}
+
+    def __getattr__(self, name):
+        if name == "action_mask" and self.masks:
+            return lambda state, params: jnp.array([True, True, False])
+        raise AttributeError(name)

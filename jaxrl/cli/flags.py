@@ -49,9 +49,9 @@ COMPILE_CACHE = Flag(  # of every command that compiles
 )
 
 
-def flags_of(settings: Any, leave_out: Sequence[str] = ()) -> dict[str, Flag]:
+def flags_of(settings: Any) -> dict[str, Flag]:
     """A flag for every setting, `settings` an instance: its values are the defaults."""
-    fields = [field for field in dataclasses.fields(settings) if field.name not in leave_out]
+    fields = dataclasses.fields(settings)
     return {field.name: Flag(field.metadata["help"], getattr(settings, field.name)) for field in fields}
 
 

@@ -14,7 +14,7 @@ from jaxrl.cli.flags import (
     show_help,
     value_of,
 )
-from jaxrl.cli.train import NOT_FLAGS, RETURN, base_of
+from jaxrl.cli.train import RETURN, base_of
 from jaxrl.core.errors import UsageError, unknown_name
 from jaxrl.ppo.config import PPOConfig
 from jaxrl.run import compile_cache
@@ -57,7 +57,7 @@ def run_sweep(argv: Sequence[str] | None = None) -> None:
 
 
 def _sweep(argv: list[str]) -> Sweep:
-    settings = flags_of(PPOConfig(env="arena"), NOT_FLAGS)
+    settings = flags_of(PPOConfig(env="arena"))
     given = given_flags(argv, {**settings, **SWEEP_FLAGS})
     options = {name: setting_of(name, words) for name, words in given.items() if name not in ("grid", "random")}
     sweep_options = {name: options.pop(name) for name in list(options) if name in SWEEP_FLAGS}
@@ -69,7 +69,7 @@ def _sweep(argv: list[str]) -> Sweep:
         compile_cache.use(cache)
         return resume_sweep(path)
     base, _ = base_of(options, sweep_options.pop("tuned", True))
-    show_help(argv, {**flags_of(base, NOT_FLAGS), **SWEEP_FLAGS}, "sweep.py", run_sweep.__doc__)
+    show_help(argv, {**flags_of(base), **SWEEP_FLAGS}, "sweep.py", run_sweep.__doc__)
     config = base.replace(**{name: value for name, value in options.items() if getattr(base, name) != value})
     tried = {**grid_of(given.get("grid", ())), **draws_of(given.get("random", ()))}
     stop = dict(sweep_options.pop("stop", {}))

@@ -29,7 +29,6 @@ from jaxrl.run.settings import RunSettings
 from jaxrl.run.stopping import LIMITS
 from jaxrl.run.trainer import Trainer
 
-NOT_FLAGS = ("optimizer",)  # a function: for notebooks
 RUN_FLAGS = {
     "tuned": Flag("begin with the environment's tuned settings; False: with RLlib's defaults", True),
     "stop_return": Flag("stop when the mean return of the recent episodes reaches this", None),
@@ -99,7 +98,7 @@ def parse(argv: Sequence[str]) -> Order:
     Raises:
         UsageError: in one line.
     """
-    known = {**flags_of(PPOConfig(env="arena"), NOT_FLAGS), **flags_of(RunSettings()), **RUN_FLAGS}
+    known = {**flags_of(PPOConfig(env="arena")), **flags_of(RunSettings()), **RUN_FLAGS}
     given = given_flags(argv, known)
     options = {name: setting_of(name, words) for name, words in given.items()}
     run = {name: options.pop(name) for name in list(options) if name in RUN_FLAGS}
@@ -112,7 +111,7 @@ def parse(argv: Sequence[str]) -> Order:
         base, source, saved_stop = folder.read_config(facts), f"those of {path}", facts["run_settings"].get("stop", {})
     show_help(
         argv,
-        {**flags_of(base, NOT_FLAGS), **flags_of(RunSettings()), **RUN_FLAGS},
+        {**flags_of(base), **flags_of(RunSettings()), **RUN_FLAGS},
         "train_ppo.py",
         train_ppo.__doc__,
     )

@@ -20,6 +20,8 @@ class Environment:
     So are `check_params(params)`, which `make` calls to have numbers refused that make no game (UsageError), and
     `agent_colors`, {agent: (red, green, blue)}, for the captions of pictures.
     `info["metrics"]`, if given, is a dict of scalars per step; they are summed over the episode and reported.
+    `action_mask(state, params)` says which actions are possible there, bool[A] (of MultiDiscrete actions one entry's
+    after the other's), of stacked agents [M, A], of others a dict by agent id.
     """
 
     @property
@@ -253,6 +255,12 @@ def raw_reset(env: MultiAgentEnvironment, key: Key, params: PyTree) -> tuple[PyT
     """(obs, state) of a new episode; obs stacked [M, ...] where the environment is, else a dict by agent id."""
     obs, state = env.reset_stacked(key, params) if is_stacked(env) else env.reset_env(key, params)
     return obs, strongly_typed(state)
+
+
+def raw_action_mask(env: MultiAgentEnvironment, state: PyTree, params: PyTree) -> PyTree:
+    """The environment's optional `action_mask`, bool[A] for each agent: [M, A] where it is stacked, else a dict."""
+    mask = env.action_mask(state, params)
+    return _one_agent(mask) if isinstance(env, Solo) else mask
 
 
 def restart(ended: jax.Array, fresh: PyTree, reached: PyTree) -> PyTree:

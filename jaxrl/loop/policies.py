@@ -59,6 +59,15 @@ class PolicyGroup:
     action_space: Space
     structure: Hashable  # whatever else has to be equal: the model, the learner's sizes
 
+    def shape(self, num_envs: int) -> tuple[int, int, int]:
+        """(N, E, M)."""
+        return len(self.policies), num_envs, len(self.agents[0])
+
+    def agent_ids(self, num_envs: int) -> jax.Array:
+        """Which of its policy's agents each is, from 0; i32[N, E, M]."""
+        shape = self.shape(num_envs)
+        return jax.lax.broadcasted_iota(jnp.int32, shape, dimension=2)
+
 
 @dataclass(frozen=True)
 class Grouping:

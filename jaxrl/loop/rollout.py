@@ -10,8 +10,8 @@ from flax import struct
 from jaxrl.core.types import Key, PyTree
 from jaxrl.loop.episodes import Episodes
 from jaxrl.loop.policies import Grouping, each_policy
-from jaxrl.loop.stage import Chance, Stage, Worlds, draw_chance, follow, take_turn
-from jaxrl.models.player import Weights
+from jaxrl.loop.stage import Chance, Stage, Worlds, contexts_of, draw_chance, follow, remembered, take_turn
+from jaxrl.models.player import Context, Memory, Weights
 from jaxrl.ops.distributions import Distribution
 from jaxrl.ops.packing import pack
 from jaxrl.ops.seldom import if_needed
@@ -29,6 +29,8 @@ class Trajectory(struct.PyTreeNode):
     terminated: jax.Array  # bool
     ended: jax.Array  # bool  terminated or truncated
     active: jax.Array  # bool  the agent acted; rows without it count for nothing
+    context: Context = Context()  # what the policy was told beside the observation
+    carry: PyTree = ()  # [C, N, E, M, ...]  the model's into each of the parts that `Player.sequences` makes of T
 
 
 class Rollout(struct.PyTreeNode):
@@ -59,15 +61,25 @@ def play(
         env_index: i32[E].
     """
 
-    def step(worlds, chance):
+    lengths = [player.sequences(num_steps)[1] for player in stage.players]
+
+    def step(state, chance):
         # Written as few wide arrays: a loop on the CPU pays for each, however small.
+        worlds, carries = state
+        carries = [_keep(*own, chance.step) for own in zip(carries, worlds.memory, lengths, strict=True)]
         worlds, turns, ends = _step(stage, weights, worlds, chance, env_params)
-        return worlds, (tuple(pack(turn, num_axes=3) for turn in turns), pack(ends, num_axes=1))
+        return (worlds, carries), (tuple(pack(turn, num_axes=3) for turn in turns), pack(ends, num_axes=1))
 
     env_keys = jax.vmap(lambda index: jax.random.fold_in(key, index))(env_index)
-    worlds, (turns, ends) = jax.lax.scan(step, worlds, draw_chance(stage, env_keys, num_steps))
-    bootstrap = _values(stage, weights, worlds.obs)
-    trajectories = tuple(_trajectory(turn.unpack(), values) for turn, values in zip(turns, bootstrap, strict=True))
+    carries = [
+        jax.tree.map(lambda leaf, player=player: jnp.zeros((player.sequences(num_steps)[0], *leaf.shape)), own.carry)
+        for player, own in zip(stage.players, worlds.memory, strict=True)
+    ]
+    (worlds, carries), (turns, ends) = jax.lax.scan(step, (worlds, carries), draw_chance(stage, env_keys, num_steps))
+    contexts = contexts_of(stage, worlds.state, worlds.memory, env_params, masks=False)
+    bootstrap = _values(stage, weights, worlds.obs, worlds.memory, contexts)
+    by_group = zip(turns, bootstrap, carries, strict=True)
+    trajectories = tuple(_trajectory(turn.unpack(), values, carry) for turn, values, carry in by_group)
     reached, over, hist_data = ends.unpack()
     return worlds, Rollout(trajectories, reached, over, _agent_steps(stage.grouping, trajectories), hist_data)
 
@@ -79,6 +91,7 @@ class _Turn(NamedTuple):
     action: PyTree
     distribution: Distribution
     value: jax.Array
+    context: Context
     final_value: jax.Array  # V(s'[t]) where the clock ended the episode
     reward: jax.Array
     terminated: jax.Array
@@ -90,14 +103,27 @@ def _step(stage: Stage, weights: tuple, worlds: Worlds, chance: Chance, env_para
     """(worlds, turns by group, (reached, over, hist_data)) of one step of all environments."""
     grouping = stage.grouping
     acted, raw = take_turn(stage, weights, worlds, chance, env_params)
-    final_values = _final_values(stage, weights, grouping.gather(raw.obs), raw.truncated)
+    memory = remembered(stage, acted, raw)
+    contexts = contexts_of(stage, raw.state, memory, env_params, masks=False)
+    final_values = _final_values(raw.truncated, stage, weights, grouping.gather(raw.obs), memory, contexts)
     following, reached, hist_data = follow(stage, worlds, acted, raw, chance, env_params)
     by_group = zip(*map(grouping.gather, (raw.reward, raw.terminated, raw.truncated, raw.active)), strict=True)
-    turns = [_Turn(worlds.obs[g], *acted[g], final_values[g], *group_values) for g, group_values in enumerate(by_group)]
+    turns = [
+        _Turn(worlds.obs[g], own.action, own.distribution, own.value, own.context, final_values[g], *group_values)
+        for g, (own, group_values) in enumerate(zip(acted, by_group, strict=True))
+    ]
     return following, turns, (reached, raw.over, hist_data)
 
 
-def _trajectory(turn: _Turn, bootstrap: jax.Array) -> Trajectory:
+def _keep(carries: PyTree, memory: Memory, length: int, step: jax.Array) -> PyTree:
+    """`carries` [C, ...] with that of `memory` where a part of `length` steps begins with this one."""
+    part = step // length
+    return jax.tree.map(
+        lambda kept, now: kept.at[part].set(jnp.where(step % length == 0, now, kept[part])), carries, memory.carry
+    )
+
+
+def _trajectory(turn: _Turn, bootstrap: jax.Array, carry: PyTree) -> Trajectory:
     """Turns [T, ...] with the values of the states that they reached; `bootstrap` f32[N, E, M] is of the last ones.
 
     V(s'[t]) is V(s[t+1]), computed anyway, but where the clock ended the episode and s[t+1] is another's first.
@@ -113,26 +139,27 @@ def _trajectory(turn: _Turn, bootstrap: jax.Array) -> Trajectory:
         terminated=turn.terminated,
         ended=turn.terminated | turn.truncated | ~turn.active,
         active=turn.active,
+        context=turn.context,
+        carry=carry,
     )
 
 
-def _values(stage: Stage, weights: tuple, obs: tuple) -> tuple[jax.Array, ...]:
-    """V by group, f32[N, E, M]."""
+def _values(stage: Stage, *by_group: tuple) -> tuple[jax.Array, ...]:
+    """V by group, f32[N, E, M], of (weights, observations, memories, contexts)."""
     return tuple(
-        each_policy(player.apply, in_axes=(0, 0))(group_weights, group_obs)[1]
-        for player, group_weights, group_obs in zip(stage.players, weights, obs, strict=True)
+        each_policy(player.apply, in_axes=(0, 0, 0, 0))(*own)[1]
+        for player, *own in zip(stage.players, *by_group, strict=True)
     )
 
 
-def _final_values(stage: Stage, weights: tuple, obs: tuple, truncated: jax.Array) -> tuple[jax.Array, ...]:
+def _final_values(truncated: jax.Array, stage: Stage, *by_group: tuple) -> tuple[jax.Array, ...]:
     """V by group where the clock ended an episode, unspecified elsewhere: most steps have none."""
-    shapes = jax.eval_shape(functools.partial(_values, stage), weights, obs)
+    shapes = jax.eval_shape(functools.partial(_values, stage), *by_group)
     return if_needed(
         jnp.any(truncated),
         functools.partial(_values, stage),
-        lambda weights, obs: tuple(jnp.zeros(shape.shape, shape.dtype) for shape in shapes),
-        weights,
-        obs,
+        lambda *by_group: tuple(jnp.zeros(shape.shape, shape.dtype) for shape in shapes),
+        *by_group,
     )
 
 

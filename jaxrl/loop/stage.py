@@ -7,13 +7,22 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
-from jaxrl.core.env import MultiAgentEnvironment, RawStep, is_stacked, raw_reset, raw_step, restart, stack_agents
+from jaxrl.core.env import (
+    MultiAgentEnvironment,
+    RawStep,
+    is_stacked,
+    raw_action_mask,
+    raw_reset,
+    raw_step,
+    restart,
+    stack_agents,
+)
 from jaxrl.core.quick import ordinary, quick
 from jaxrl.core.types import Key, PyTree
 from jaxrl.loop.callbacks import call_back, start_data
 from jaxrl.loop.episodes import Episodes, advance, no_episodes
 from jaxrl.loop.policies import Grouping, each_policy
-from jaxrl.models.player import Player, Weights
+from jaxrl.models.player import Context, Memory, Player, Weights
 from jaxrl.ops.distributions import Distribution
 from jaxrl.ops.seldom import if_needed
 
@@ -38,6 +47,8 @@ class Worlds(struct.PyTreeNode):
     obs: tuple[PyTree, ...]  # by group, [N, E, M, ...]
     running: Episodes  # [E]
     data: tuple[PyTree, ...] = ()  # by callback, [E, ...]
+    memory: tuple[Memory, ...] = ()  # by group, [N, E, M, ...]
+    returns: tuple[PyTree, ...] = ()  # by group, f32[N, E, M]  discounted so far, where an algorithm keeps them
 
 
 class Chance(NamedTuple):
@@ -47,6 +58,16 @@ class Chance(NamedTuple):
     reset_key: Key  # [E]  alike in all steps of a block: a reset folds `step` in
     step: jax.Array  # i32[]
     noise: tuple[jax.Array, ...]  # by group, f32[N, E, M, D]  what actions are sampled by
+
+
+class Acted(NamedTuple):
+    """What the policies of one group did in a step, [N, E, M, ...]."""
+
+    action: PyTree  # as the policy has it
+    distribution: Distribution
+    value: jax.Array
+    carry: PyTree  # of the model, after it
+    context: Context  # what it was told
 
 
 def set_stage(
@@ -82,7 +103,11 @@ def open_worlds(stage: Stage, key: Key, env_index: jax.Array, env_params: PyTree
     obs, state = jax.vmap(lambda key: raw_reset(stage.env, key, env_params))(keys)
     running = no_episodes(len(stage.grouping.agents), stage.metrics, env_index.shape[0])
     data = jax.vmap(lambda state: start_data(stage.callbacks, state, env_params))(state)
-    return Worlds(state, stage.grouping.gather(obs), running, data)
+    memory = tuple(
+        player.initial_memory(group.shape(len(env_index)))
+        for player, group in zip(stage.players, stage.grouping.groups, strict=True)
+    )
+    return Worlds(state, stage.grouping.gather(obs), running, data, memory)
 
 
 def draw_chance(stage: Stage, env_keys: Key, num_steps: int) -> Chance:
@@ -110,16 +135,17 @@ def draw_chance(stage: Stage, env_keys: Key, num_steps: int) -> Chance:
 
 def take_turn(
     stage: Stage, weights: tuple, worlds: Worlds, chance: Chance, env_params: PyTree, *, explore: bool = True
-) -> tuple[list[tuple[PyTree, Distribution, jax.Array]], RawStep]:
+) -> tuple[list[Acted], RawStep]:
     """Every agent acts and every environment steps once, with no reset.
 
     Args:
         explore: whether actions are sampled, or their distribution's mode.
 
     Returns:
-        (acted, raw): by group (action as the policy has it, distribution, value) [N, E, M, ...]; raw [E].
+        (acted, raw): by group; raw [E].
     """
-    by_group = zip(stage.players, weights, worlds.obs, chance.noise, strict=True)
+    contexts = contexts_of(stage, worlds.state, worlds.memory, env_params)
+    by_group = zip(stage.players, weights, worlds.obs, worlds.memory, contexts, chance.noise, strict=True)
     acted = [_act(*group, explore) for group in by_group]
     raw = jax.vmap(lambda key, state, action: raw_step(stage.env, key, state, action, env_params))(
         chance.step_key, worlds.state, _in_environment(stage, acted)
@@ -127,8 +153,33 @@ def take_turn(
     return acted, raw
 
 
+def contexts_of(
+    stage: Stage, state: PyTree, memory: tuple[Memory, ...], env_params: PyTree, *, masks: bool = True
+) -> tuple[Context, ...]:
+    """What the policies are told beside the observations of these states, by group; the masks only if wanted."""
+    groups = stage.grouping.groups
+    possible = [()] * len(groups)
+    if masks and hasattr(stage.env, "action_mask"):
+        mask = jax.vmap(lambda state: raw_action_mask(stage.env, state, env_params))(state)
+        possible = stage.grouping.gather(mask)
+    num_envs = len(jax.tree.leaves(state)[0])
+    return tuple(
+        player.context(own, mask, group.agent_ids(num_envs))
+        for player, group, own, mask in zip(stage.players, groups, memory, possible, strict=True)
+    )
+
+
+def remembered(stage: Stage, acted: list[Acted], raw: RawStep) -> tuple[Memory, ...]:
+    """What the policies keep of a turn, by group, [N, E, M, ...]; whether an episode ended there or not."""
+    rewards = stage.grouping.gather(raw.reward)
+    return tuple(
+        player.remember(own.carry, own.action, reward)
+        for player, own, reward in zip(stage.players, acted, rewards, strict=True)
+    )
+
+
 def follow(
-    stage: Stage, worlds: Worlds, acted: list, raw: RawStep, chance: Chance, env_params: PyTree
+    stage: Stage, worlds: Worlds, acted: list[Acted], raw: RawStep, chance: Chance, env_params: PyTree
 ) -> tuple[Worlds, Episodes, dict[str, jax.Array]]:
     """What a turn leads to: ended environments start again, statistics and the callbacks' data move on.
 
@@ -147,7 +198,12 @@ def follow(
         actions = _in_environment(stage, acted)
         data, custom, hist_data = jax.vmap(call)(worlds.data, reached, actions, raw, state)
         reached = reached.replace(metrics={**reached.metrics, **custom})
-    return Worlds(state, stage.grouping.gather(obs), running, data), reached, hist_data
+    memory = tuple(
+        player.start_again(jnp.broadcast_to(raw.over[None, :, None], own.value.shape), kept)
+        for player, own, kept in zip(stage.players, acted, remembered(stage, acted, raw), strict=True)
+    )
+    worlds = worlds.replace(state=state, obs=stage.grouping.gather(obs), running=running, data=data, memory=memory)
+    return worlds, reached, hist_data
 
 
 def restart_ended(
@@ -190,16 +246,19 @@ def restart_ended(
     return if_needed(jnp.any(raw.over), anew, lambda over, reached, *rest: reached, *operands)
 
 
-def _act(player: Player, weights: Weights, obs: PyTree, noise: jax.Array, explore: bool):
-    """(action, distribution, value), each [N, E, M, ...]; noise [N, E, M, D]."""
-    distribution, value = each_policy(player.apply, in_axes=(0, 0))(weights, obs)
-    return distribution.sample(noise) if explore else distribution.mode(), distribution, value
+def _act(
+    player: Player, weights: Weights, obs: PyTree, memory: Memory, context: Context, noise: jax.Array, explore: bool
+) -> Acted:
+    """All arrays [N, E, M, ...]; noise [N, E, M, D]."""
+    distribution, value, carry = each_policy(player.apply, in_axes=(0, 0, 0, 0))(weights, obs, memory, context)
+    action = distribution.sample(noise) if explore else distribution.mode()
+    return Acted(action, distribution, value, carry, context)
 
 
-def _in_environment(stage: Stage, acted: list) -> PyTree:
+def _in_environment(stage: Stage, acted: list[Acted]) -> PyTree:
     """The actions as the environment takes them, [E, ...]."""
     return stage.grouping.scatter(
-        tuple(player.in_environment(action) for player, (action, _, _) in zip(stage.players, acted, strict=True))
+        tuple(player.in_environment(own.action) for player, own in zip(stage.players, acted, strict=True))
     )
 
 

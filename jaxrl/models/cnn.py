@@ -49,6 +49,20 @@ class CNN:
             return self.mlp.apply(params["mlp"], features["shared"])
         return self.mlp.apply_apart(params["mlp"], features["policy"], features["value"])
 
+    @property
+    def num_features(self) -> int:
+        """Of the layers that policy and value share."""
+        return self.mlp.num_features
+
+    def init_features(self, key: Key) -> PyTree:
+        """The parameters of the shared layers alone, for whoever sets something else above them."""
+        params = self.init(key)
+        return {"conv": params["conv"], "mlp": {"shared": params["mlp"]["shared"]}}
+
+    def features(self, params: PyTree, obs: PyTree) -> jax.Array:
+        """What the shared layers make of obs, f32[..., num_features]."""
+        return self.mlp.features(params["mlp"], self._features(params["conv"]["shared"], obs))
+
     def _draw_all(self, key: Key) -> PyTree:
         space = self.observation_space
         if not is_tree(space):

@@ -84,9 +84,22 @@ class MLP:
     def apply(self, params: PyTree, obs: PyTree) -> tuple[Distribution, jax.Array]:
         """obs `[..., *observation_space.shape]` to (distribution [...], value f32[...])."""
         if self.vf_share_layers and self.hiddens:
-            features = ACTIVATIONS[self.activation](self._network(params["shared"], obs, is_input=True))
+            features = self.features(params, obs)
             return self._heads(params, features, features, is_input=False)
         return self.apply_apart(params, obs, obs)
+
+    @property
+    def num_features(self) -> int:
+        """Of the layers that policy and value share."""
+        return self.hiddens[-1]
+
+    def init_features(self, key: Key) -> PyTree:
+        """The parameters of the shared layers alone, for whoever sets something else above them."""
+        return {"shared": self.init(key)["shared"]}
+
+    def features(self, params: PyTree, obs: PyTree) -> jax.Array:
+        """What the shared layers make of obs, f32[..., num_features]."""
+        return ACTIVATIONS[self.activation](self._network(params["shared"], obs, is_input=True))
 
     def apply_apart(self, params: PyTree, policy_obs: PyTree, value_obs: PyTree) -> tuple[Distribution, jax.Array]:
         """As `apply`, with inputs of its own for the value; not with shared layers."""
@@ -104,7 +117,7 @@ class MLP:
         """(in, out) of every layer of every part."""
         sizes = (input_size(self.observation_space), *self.hiddens)
         below = list(itertools.pairwise(sizes))
-        num_outputs = num_logits(self.action_space)
+        num_outputs = num_logits(self.action_space, self.action_distribution)
         outputs = {"policy": num_outputs // 2 if self.free_log_std else num_outputs, "value": 1}
         if self.vf_share_layers:
             return {"shared": below, **{part: [(sizes[-1], size)] for part, size in outputs.items()}}

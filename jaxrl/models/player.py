@@ -9,13 +9,14 @@ import jax.numpy as jnp
 from flax import struct
 
 from jaxrl.core.errors import UsageError
-from jaxrl.core.spaces import Box, Space
+from jaxrl.core.spaces import Box, Dict, Discrete, Space
 from jaxrl.core.types import Key, PyTree
-from jaxrl.models.model import Model
+from jaxrl.models.model import MemoryModel, Model, carried, has_memory
 from jaxrl.ops.distributions import Distribution, environment_action, sampling_noise
 from jaxrl.ops.filters import Moments, no_moments, normalise
 
 FILTERS = ("MeanStdFilter", None)
+OBSERVATION, MASK = "observation", "action_mask"
 
 
 class Weights(struct.PyTreeNode):
@@ -25,44 +26,182 @@ class Weights(struct.PyTreeNode):
     filter: Moments | tuple = ()  # of the observations; () without a filter
 
 
+class Memory(struct.PyTreeNode):
+    """What a policy keeps from step to step of an episode, [...]; () for what it has no use for."""
+
+    carry: PyTree = ()  # the model's
+    prev_action: PyTree = ()  # as the policy has it; zeros at first
+    prev_reward: PyTree = ()  # f32; 0 at first
+
+
+class Context(struct.PyTreeNode):
+    """What a policy is told beside the observation, [...]; () for what it is not."""
+
+    action_mask: PyTree = ()  # bool[..., A]  the actions that are possible
+    agent_id: PyTree = ()  # i32  which of its agents it plays, from 0
+    prev_action: PyTree = ()
+    prev_reward: PyTree = ()
+
+
+NOTHING_KEPT, NOTHING_TOLD = Memory(), Context()
+
+
+@dataclass(frozen=True)
+class Told:
+    """Which inputs a model has beside the observation; with any it reads a dict of them, see `input_space`."""
+
+    num_agents: int = 0  # of the policy, if it is told which one it plays, else 0
+    prev_action: bool = False
+    prev_reward: bool = False
+
+    def input_space(self, observation_space: Space, action_space: Space) -> Space:
+        """What the model reads: the observation without its mask, or {"observation": it, "agent_id": ..., ...}."""
+        observation_space = without_mask(observation_space)
+        parts = {
+            **({"agent_id": Discrete(self.num_agents)} if self.num_agents else {}),
+            **({"prev_action": action_space} if self.prev_action else {}),
+            **({"prev_reward": Box(-jnp.inf, jnp.inf, ())} if self.prev_reward else {}),
+        }
+        return Dict({OBSERVATION: observation_space, **parts}) if parts else observation_space
+
+
 @dataclass(frozen=True)
 class Player:
     """What is static about playing; hashable.
 
+    model: reads `told.input_space(observation_space, action_space)`.
     observation_filter: "MeanStdFilter" (running mean and standard deviation, as RLlib's; the first iteration sees
         the observations as they are), or None.
     normalize_actions, clip_actions: see `environment_action`; what is learned from is always the action as sampled.
+    action_distribution: of a Box's actions, one of ACTION_DISTRIBUTIONS.
+    max_seq_len: the steps that a model with memory is trained over at once.
     """
 
-    model: Model
+    model: Model | MemoryModel
     observation_space: Space
     action_space: Space
     observation_filter: str | None = None
     normalize_actions: bool = True
     clip_actions: bool = False
+    action_distribution: str = "gaussian"
+    told: Told = Told()
+    max_seq_len: int = 20
 
     def __post_init__(self):
-        if self.observation_filter is not None and not isinstance(self.observation_space, Box):
-            raise UsageError(
-                f"observation_filter={self.observation_filter!r} needs Box observations, not {self.observation_space}"
-            )
+        seen = without_mask(self.observation_space)
+        if self.observation_filter is not None and not isinstance(seen, Box):
+            raise UsageError(f"observation_filter={self.observation_filter!r} needs Box observations, not {seen}")
+
+    @property
+    def has_memory(self) -> bool:
+        return has_memory(self.model)
+
+    def sequences(self, num_steps: int) -> tuple[int, int]:
+        """(number, length) of the nearly equal parts that `num_steps` steps are trained in; of one without memory."""
+        if not self.has_memory:
+            return num_steps, 1
+        number = -(-num_steps // self.max_seq_len)
+        return number, -(-num_steps // number)
 
     def initial_filter(self) -> Moments | tuple:
-        return () if self.observation_filter is None else no_moments(self.observation_space.shape)
+        return () if self.observation_filter is None else no_moments(without_mask(self.observation_space).shape)
 
-    def filtered(self, moments: Moments | tuple, obs: PyTree) -> PyTree:
-        """Observations `[..., *observation_space.shape]` as the model reads them."""
-        return obs if self.observation_filter is None else normalise(moments, obs.astype(jnp.float32))
+    def initial_memory(self, batch_shape: tuple[int, ...]) -> Memory:
+        """At the start of an episode."""
+        return Memory(
+            carry=self.model.initial_carry(batch_shape) if self.has_memory else (),
+            prev_action=_zeros(self.action_space, batch_shape) if self.told.prev_action else (),
+            prev_reward=jnp.zeros(batch_shape) if self.told.prev_reward else (),
+        )
 
-    def apply(self, weights: Weights, obs: PyTree) -> tuple[Distribution, jax.Array]:
-        """(distribution over actions, value f32[...]) of observations as the environment gives them."""
-        return self.model.apply(weights.params, self.filtered(weights.filter, obs))
+    def remember(self, carry: PyTree, action: PyTree, reward: jax.Array) -> Memory:
+        """After a step: `carry` as `apply` left it, the action as sampled, and what it brought, [...]."""
+        return Memory(carry, action if self.told.prev_action else (), reward if self.told.prev_reward else ())
+
+    def start_again(self, begins: jax.Array, memory: Memory) -> Memory:
+        """`memory` [...], but that of a new episode where `begins`, bool[...], is set."""
+        return carried(begins, self.initial_memory(begins.shape), memory)
+
+    def context(self, memory: Memory, action_mask: PyTree = (), agent_id: PyTree = ()) -> Context:
+        """What the policy is told, of what it might be."""
+        return Context(action_mask, agent_id if self.told.num_agents else (), memory.prev_action, memory.prev_reward)
+
+    def observed(self, obs: PyTree) -> PyTree:
+        """An observation as the environment gives it, without its part "action_mask" if it has one."""
+        if not _has_mask(self.observation_space):
+            return obs
+        rest = {name: part for name, part in obs.items() if name != MASK}
+        return next(iter(rest.values())) if len(rest) == 1 else rest
+
+    def read(self, moments: Moments | tuple, obs: PyTree, context: Context) -> PyTree:
+        """What the model reads of observations `[..., *observation_space.shape]` as the environment gives them."""
+        obs = self.observed(obs)
+        if self.observation_filter is not None:
+            obs = normalise(moments, obs.astype(jnp.float32))
+        if self.told == Told():
+            return obs
+        told = {name: getattr(context, name) for name in ("agent_id", "prev_action", "prev_reward")}
+        return {OBSERVATION: obs, **{name: value for name, value in told.items() if not isinstance(value, tuple)}}
+
+    def action_mask(self, obs: PyTree, context: Context) -> PyTree:
+        """The actions that are possible, bool[..., A], as the environment says or its observation; else ()."""
+        if _has_mask(self.observation_space):
+            return obs[MASK].astype(bool)
+        return context.action_mask
+
+    def apply(
+        self, weights: Weights, obs: PyTree, memory: Memory = NOTHING_KEPT, context: Context = NOTHING_TOLD
+    ) -> tuple[Distribution, jax.Array, PyTree]:
+        """(distribution over actions, value f32[...], the model's carry after it) of one step."""
+        inputs = weights.params, self.read(weights.filter, obs, context)
+        decided = self.model.apply(*inputs, memory.carry) if self.has_memory else (*self.model.apply(*inputs), ())
+        return _masked(decided[0], self.action_mask(obs, context)), *decided[1:]
+
+    def reconsider(
+        self, params: PyTree, inputs: PyTree, action_mask: PyTree, carry: PyTree = (), begins: PyTree = ()
+    ) -> tuple[Distribution, jax.Array]:
+        """(distribution, value) of what was read: rows [B, ...], or of a model with memory sequences [L, B, ...].
+
+        Args:
+            carry: [B, ...], into the first step of each sequence.
+            begins: bool[L, B], where a step is the first of its episode.
+        """
+        if self.has_memory:
+            distribution, value, _ = self.model.apply_sequence(params, inputs, carry, begins)
+        else:
+            distribution, value = self.model.apply(params, inputs)
+        return _masked(distribution, action_mask), value
 
     def noise(self, key: Key, shape: tuple[int, ...]) -> jax.Array:
         """What actions are sampled by, f32[*shape, D]."""
-        return sampling_noise(self.action_space, key, shape)
+        return sampling_noise(self.action_space, key, shape, self.action_distribution)
 
     @functools.cached_property
     def in_environment(self) -> Callable[[PyTree], PyTree]:
         """From sampled actions `[..., *action_space.shape]` to the environment's."""
-        return environment_action(self.action_space, normalize=self.normalize_actions, clip=self.clip_actions)
+        return environment_action(
+            self.action_space,
+            normalize=self.normalize_actions,
+            clip=self.clip_actions,
+            kind=self.action_distribution,
+        )
+
+
+def without_mask(space: Space) -> Space:
+    """The space without its part "action_mask"; what is left alone stands by itself."""
+    if not _has_mask(space):
+        return space
+    rest = {name: part for name, part in space.spaces.items() if name != MASK}
+    return next(iter(rest.values())) if len(rest) == 1 else Dict(rest)
+
+
+def _has_mask(space: Space) -> bool:
+    return isinstance(space, Dict) and MASK in space.spaces and len(space.spaces) > 1
+
+
+def _masked(distribution: Distribution, action_mask: PyTree) -> Distribution:
+    return distribution if isinstance(action_mask, tuple) else distribution.masked(action_mask)
+
+
+def _zeros(space: Space, batch_shape: tuple[int, ...]) -> jax.Array:
+    return jnp.zeros((*batch_shape, *space.shape), space.dtype)

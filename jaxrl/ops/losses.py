@@ -104,7 +104,7 @@ def next_kl_coeff(
     return jnp.where(kl_coeff > 0, jnp.clip(kl_coeff * factor, least, most), 0.0)
 
 
-def is_past_target(kl: jax.Array, target_kl: jax.Array) -> jax.Array:
+def is_past_target(kl: jax.Array, target_kl: jax.Array | float) -> jax.Array:
     """bool[]: KL > 1.5 target_kl, where SB3 ends an iteration's epochs before the step (the factor is Spinning Up's).
 
     Infinity ends none, and nor does a KL that is no number: what diverged must be seen.

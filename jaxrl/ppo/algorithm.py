@@ -14,13 +14,12 @@ from jaxrl.loop.policies import Grouping, each_policy, group_policies
 from jaxrl.loop.rollout import Rollout, play
 from jaxrl.loop.runner import Algorithm, Metrics, Runner
 from jaxrl.loop.stage import open_worlds, set_stage
-from jaxrl.models.cnn import cnn
-from jaxrl.models.mlp import MLP
-from jaxrl.models.player import Player
 from jaxrl.ops.advantages import over_axis
 from jaxrl.ppo.config import PPOConfig
 from jaxrl.ppo.hypers import Hypers
 from jaxrl.ppo.learner import Structure, init_learner, learn_policy
+from jaxrl.ppo.network import make_player
+from jaxrl.ppo.settings import optimizer_of
 from jaxrl.ppo.splitting import blocks_of
 
 HypersByPolicy = dict[PolicyId, Hypers] | None
@@ -44,7 +43,7 @@ def make_ppo(config: PPOConfig, *, axis_name: str | None = None) -> Algorithm:
     trained = tuple(policies) if config.policies_to_train is None else config.policies_to_train
 
     def structure(policy: PolicyId, *spaces: Space) -> Structure:
-        return _structure(config.for_policy(policy), policy in trained, *spaces)
+        return _structure(config.for_policy(policy), policy in trained, *spaces, len(policies[policy]))
 
     grouping = group_policies(env, default_params, policies, structure)
     players = tuple(group.structure.player for group in grouping.groups)
@@ -58,9 +57,13 @@ def make_ppo(config: PPOConfig, *, axis_name: str | None = None) -> Algorithm:
             for group, arguments in _by_group(grouping, config, hypers, init_key)
         )
         worlds = open_worlds(stage, world_key, _env_index(config, axis_name), env_params)
+        held = len(_env_index(config, axis_name))
+        returns = tuple(
+            jnp.zeros(group.shape(held)) if group.structure.normalize_returns else () for group in grouping.groups
+        )
         names = (*stage.metrics, *stage.custom_metrics)
         window = no_episodes(len(env.agents), names, config.metrics_num_episodes_for_smoothing)
-        return Runner(key, jnp.int32(0), learners, worlds, Window(window, jnp.int32(0)))
+        return Runner(key, jnp.int32(0), learners, worlds.replace(returns=returns), Window(window, jnp.int32(0)))
 
     def collect(runner: Runner, weights: PyTree = None, env_params: PyTree = None) -> tuple[Runner, Rollout]:
         acting = tuple(learner.weights for learner in runner.learners) if weights is None else weights
@@ -73,50 +76,32 @@ def make_ppo(config: PPOConfig, *, axis_name: str | None = None) -> Algorithm:
     def learn(runner: Runner, rollout: Rollout, hypers: HypersByPolicy = None) -> tuple[Runner, Metrics]:
         _, learn_key = _update_keys(runner)
         env_steps = runner.num_updates.astype(jnp.float32) * config.train_batch_size
-        learners, metrics = list(runner.learners), [{} for _ in grouping.groups]
+        learners, returns = list(runner.learners), list(runner.worlds.returns)
+        metrics = [{} for _ in grouping.groups]
         for g, (group, (group_hypers, keys)) in enumerate(_by_group(grouping, config, hypers, learn_key)):
             if group.structure.trained:
                 update = functools.partial(learn_policy, group.structure, axis_name)
                 trajectory = postprocess(stage.callbacks, group.policies, rollout.trajectories[g])
-                learners[g], metrics[g] = each_policy(update, in_axes=(0, 1, 0, 0, None))(
-                    runner.learners[g], trajectory, group_hypers, keys, env_steps
+                learners[g], returns[g], metrics[g] = each_policy(update, in_axes=(0, 1, 0, 0, 0, None))(
+                    runner.learners[g], trajectory, returns[g], group_hypers, keys, env_steps
                 )
         window, episodes = report(runner.window, rollout.reached, rollout.over, rollout.hist_data, axis_name)
-        runner = runner.replace(learners=tuple(learners), window=window, num_updates=runner.num_updates + 1)
+        worlds = runner.worlds.replace(returns=tuple(returns))
+        runner = Runner(runner.key, runner.num_updates + 1, tuple(learners), worlds, window)
         return runner, Metrics(episodes, over_axis(rollout.agent_steps, axis_name), tuple(metrics))
 
     return Algorithm(init, collect, learn, stage, default_params, config.train_batch_size, trained)
 
 
-def make_player(config: PPOConfig, observation_space: Space, action_space: Space) -> Player:
-    """What one policy's own configuration makes of the spaces that it plays between."""
-    layers = {
-        "action_space": action_space,
-        "hiddens": config.fcnet_hiddens,
-        "activation": config.fcnet_activation,
-        "vf_share_layers": config.vf_share_layers,
-        "initializer": config.fcnet_kernel_initializer,
-        "free_log_std": config.free_log_std,
-    }
-    if config.conv_filters is None:
-        model = MLP(observation_space, **layers)
-    else:
-        model = cnn(observation_space, config.conv_filters, config.conv_activation, **layers)
-    return Player(
-        model,
-        observation_space,
-        action_space,
-        observation_filter=config.observation_filter,
-        normalize_actions=config.normalize_actions,
-        clip_actions=config.clip_actions,
-    )
-
-
-def _structure(config: PPOConfig, trained: bool, *spaces: Space) -> Structure:
+def _structure(
+    config: PPOConfig, trained: bool, observation_space: Space, action_space: Space, num_agents: int
+) -> Structure:
     """What one policy's own configuration makes static."""
     names = Structure._fields[3:]
     settings = {name: getattr(config, name) for name in names}
-    return Structure(make_player(config, *spaces), trained, blocks_of(config), **settings)
+    player = make_player(config, observation_space, action_space, num_agents)
+    settings["optimizer"] = optimizer_of(config.optimizer)
+    return Structure(player, trained, blocks_of(config), **settings)
 
 
 def _by_group(grouping: Grouping, config: PPOConfig, hypers: HypersByPolicy, key: Key):

@@ -2,23 +2,24 @@
 
 import dataclasses
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from jaxrl.core.env import MultiAgentEnvironment, lift
 from jaxrl.core.errors import UsageError, unknown_name
 from jaxrl.core.registry import make, registered
-from jaxrl.core.settings import check_all, checked, count, flag, freeze, names, number, one_of, pairs, setting
+from jaxrl.core.settings import check_all, checked, freeze
 from jaxrl.core.spaces import Space
 from jaxrl.core.types import PolicyId, PyTree
 from jaxrl.loop.callbacks import traced, traced_callbacks
 from jaxrl.loop.policies import PolicyMap, resolve_policies
-from jaxrl.models.mlp import ACTIVATIONS, INITIALIZERS
-from jaxrl.models.player import FILTERS, Player
-from jaxrl.ppo import settings, splitting
+from jaxrl.models.player import Player
+from jaxrl.ppo import splitting
 from jaxrl.ppo.hypers import Hypers, as_hypers, knots_of
+from jaxrl.ppo.network import NETWORK, NetworkSettings, check_network, make_player
 from jaxrl.ppo.refinements import Refinements
-from jaxrl.ppo.settings import DEFAULT_SIZES, optimizer_of, resolve_sizes, schedule
+from jaxrl.ppo.settings import DEFAULT_SIZES, optimizer_of, resolve_sizes
+from jaxrl.ppo.training import TrainingSettings
 
 
 class Setup(NamedTuple):
@@ -31,90 +32,12 @@ class Setup(NamedTuple):
 
 @checked
 @dataclasses.dataclass(frozen=True)
-class PPOConfig(Refinements):
+class PPOConfig(NetworkSettings, Refinements, TrainingSettings):
     """One object, or one dict of the same names, says everything about a run.
 
     `train_batch_size = num_envs * rollout_length`: any two give the third, one alone rescales another
     (`num_envs` alone the rollout's length, either of the others the number of environments).
     """
-
-    env: Any = setting(
-        None, "environment: a name, gymnax:NAME, module:Class, or an environment object", settings.environment
-    )
-    env_args: Any = setting(
-        (), "arguments of the environment by name, structure and numbers alike", pairs("{name: value}")
-    )
-    policies: Any = setting(
-        None, "shared, per-agent, {policy: [agents]}, or a function from agent to policy", settings.policies
-    )
-    policies_to_train: Any = setting(None, "the policies that learn, the others stay as they are; default all", names)
-    per_policy: Any = setting((), "settings that differ by policy: {policy: {setting: value}}", settings.per_policy)
-    seed: int = setting(0, "the run's random seed", count(0))
-    total_env_steps: int = setting(1_000_000, "environment steps to train for", count())
-    num_envs: int | None = setting(None, "environments stepped side by side")
-    rollout_length: int | None = setting(None, "steps of each environment in one iteration")
-    train_batch_size: int | None = setting(None, "environment steps in one iteration: num_envs * rollout_length")
-    minibatch_size: int = setting(128, "rows of one gradient step", count())
-    num_epochs: int = setting(30, "passes over each iteration's rows", count())
-    lr: Any = setting(5e-5, "learning rate, or a schedule [[env step, value], ...]", schedule(), traced=True)
-    gamma: float = setting(0.99, "discount", number(0, 1), traced=True)
-    lambda_: float = setting(1.0, "lambda of generalised advantage estimation", number(0, 1), traced=True)
-    clip_param: float = setting(0.3, "the surrogate's ratio is clipped to 1 +- this", number(0), traced=True)
-    vf_clip_param: float | None = setting(
-        10.0, "bound of the value's clipping (see value_clip); None: no clipping", number(0, optional=True), traced=True
-    )
-    vf_loss_coeff: float = setting(1.0, "weight of the value loss", number(0), traced=True)
-    entropy_coeff: Any = setting(0.0, "weight of the entropy bonus, or a schedule", schedule(), traced=True)
-    use_kl_loss: bool = setting(True, "whether KL(old || new) is penalised", flag)
-    kl_coeff: float = setting(
-        0.2, "the KL penalty's first coefficient; adapts towards kl_target", number(0), traced=True
-    )
-    kl_target: float = setting(0.01, "the KL in nats that an iteration should move by", number(0), traced=True)
-    grad_clip: float | None = setting(
-        None,
-        "bound of the gradient's global norm; None: no clipping",
-        number(0, open_low=True, optional=True),
-        traced=True,
-    )
-    adam_epsilon: float = setting(1e-8, "Adam's epsilon", number(0, open_low=True), traced=True)
-    normalize_advantages: str | None = setting(
-        "batch",
-        "standardise advantages over the policy's batch, each minibatch, or None",
-        one_of("batch", "minibatch", None),
-    )
-    value_clip: str | None = setting(
-        "loss",
-        "clip the squared error (loss), the value's move (prediction), or nothing",
-        one_of("loss", "prediction", None),
-    )
-    fcnet_hiddens: tuple[int, ...] = setting((256, 256), "layer sizes", settings.sizes)
-    fcnet_activation: str = setting("tanh", "activation between layers", one_of(*ACTIVATIONS))
-    fcnet_kernel_initializer: str = setting(
-        "orthogonal", "orthogonal, or uniform (PyTorch's and so RLlib's)", one_of(*INITIALIZERS)
-    )
-    vf_share_layers: bool = setting(False, "whether policy and value share all but their last layer", flag)
-    free_log_std: bool = setting(
-        False, "whether the log-std of Box actions is a parameter, not an output of the network", flag
-    )
-    conv_filters: Any = setting(
-        None, "convolutions below the layers, for images: filters, kernel and stride of each", settings.filters
-    )
-    conv_activation: str = setting("relu", "activation after each convolution", one_of(*ACTIVATIONS))
-    observation_filter: str | None = setting(
-        None, "MeanStdFilter: observations by their running mean and standard deviation; or None", one_of(*FILTERS)
-    )
-    normalize_actions: bool = setting(
-        True, "Box actions: [-1, 1] of the policy is the space's low to high, clipped", flag
-    )
-    clip_actions: bool = setting(False, "Box actions: clip to the space's bounds, where they are not normalized", flag)
-    optimizer: Callable | str | None = setting(
-        None, "module:name or a function, from learning rate to optax transformation; None: Adam", settings.optimizer
-    )
-    shuffle_blocks: int | None = setting(
-        None, "blocks of environments that minibatches draw equally from; None: up to 8", count(optional=True)
-    )
-    metrics_num_episodes_for_smoothing: int = setting(100, "finished episodes that statistics are over", count())
-    callbacks: Any = setting((), "hooks of episodes and of the run: module:Class, a class, an instance, or several")
 
     def __post_init__(self):
         for field in dataclasses.fields(self):
@@ -131,6 +54,7 @@ class PPOConfig(Refinements):
         for name, size in resolve_sizes(given, DEFAULT_SIZES).items():
             object.__setattr__(self, name, size)
         check_all(self)
+        check_network(self)
         self._check_together()
 
     @classmethod
@@ -204,11 +128,9 @@ class PPOConfig(Refinements):
 
         return make_ppo(self, axis_name=axis_name)
 
-    def player(self, policy: PolicyId, observation_space: Space, action_space: Space) -> Player:
-        """How `policy` plays, with no environment at hand."""
-        from jaxrl.ppo.algorithm import make_player
-
-        return make_player(self.for_policy(policy), observation_space, action_space)
+    def player(self, policy: PolicyId, observation_space: Space, action_space: Space, num_agents: int = 1) -> Player:
+        """How `policy` plays its `num_agents` agents, with no environment at hand."""
+        return make_player(self.for_policy(policy), observation_space, action_space, num_agents)
 
     def concerns(self, result: Mapping[str, Any]) -> list[tuple[str, str]]:
         """(kind, text) of what deserves a warning, should it last."""
@@ -221,6 +143,12 @@ class PPOConfig(Refinements):
         from jaxrl.ppo.describe import describe
 
         return describe(self)
+
+    def networks(self) -> str:
+        """Every policy's network as a table: layers, shapes, parameters."""
+        from jaxrl.ppo.describe import networks
+
+        return networks(self)
 
     def devices_worth_using(self, cores: int) -> int:
         """How many of a CPU's cores training had better use."""
@@ -265,8 +193,7 @@ class PPOConfig(Refinements):
 # Settings that `per_policy` may change; the others belong to the run as a whole.
 _BY_POLICY = frozenset(
     {*Hypers.__dataclass_fields__, "minibatch_size", "num_epochs", "use_kl_loss", "normalize_advantages", "value_clip"}
-    | {"fcnet_hiddens", "fcnet_activation", "fcnet_kernel_initializer", "vf_share_layers", "free_log_std"}
-    | {"conv_filters", "conv_activation", "observation_filter", "normalize_actions", "clip_actions", "optimizer"}
+    | {*NETWORK, "observation_filter", "normalize_actions", "clip_actions", "optimizer"}
     | {"action_distribution", "normalize_returns"}
 )
 

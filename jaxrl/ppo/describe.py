@@ -4,8 +4,10 @@ from typing import Any
 
 from jaxrl.core.spaces import Box, Space
 from jaxrl.models.model import num_parameters
+from jaxrl.models.table import model_table
 from jaxrl.ops.minibatch import num_minibatches
 from jaxrl.ppo.config import PPOConfig
+from jaxrl.ppo.network import model_name
 
 OBJECTIVE = {
     "loss": "min((V - R)^2, {vf_clip_param})",
@@ -48,7 +50,23 @@ def _callback(entry: Any) -> str:
     return (entry if isinstance(entry, type) else type(entry)).__qualname__
 
 
+def networks(config: PPOConfig) -> str:
+    """Every network's layers, shapes and parameters; one alike for several policies is shown once."""
+    algorithm = config.build()
+    tables = {}
+    for group, player in zip(algorithm.grouping.groups, algorithm.players, strict=True):
+        tables.setdefault(player.model, []).extend(group.policies)
+    return "\n\n".join(f"{', '.join(policies)}\n{model_table(model)}" for model, policies in tables.items())
+
+
 def _network(config: PPOConfig) -> str:
+    memory = _memory(config)
+    told = {"lstm_use_prev_action": "its last action", "lstm_use_prev_reward": "what that brought"}
+    told = [words for name, words in told.items() if getattr(config, name)]
+    told += ["which agent it plays"] if config.agent_id_obs else []
+    beside = f", told {' and '.join(told)}" if told else ""
+    if config.model is not None:
+        return f"network {model_name(config.model)}, your own{beside}"
     layers = " x ".join(map(str, config.fcnet_hiddens)) or "no hidden layer"
     if config.conv_filters is not None:
         below = ", ".join(
@@ -57,14 +75,31 @@ def _network(config: PPOConfig) -> str:
         layers = f"convolutions {below} {config.conv_activation}, then {layers}"
     if config.observation_filter is not None:
         layers = f"{config.observation_filter}, then {layers}"
-    shared = "value and policy share layers" if config.vf_share_layers else "a value network of its own"
-    return f"network {layers} {config.fcnet_activation}, {shared}"
+    shared = "value and policy share layers" if config.vf_share_layers or memory else "a value network of its own"
+    return f"network {layers} {config.fcnet_activation}{memory}, {shared}{beside}"
+
+
+def _memory(config: PPOConfig) -> str:
+    if config.use_attention:
+        units = config.attention_num_transformer_units
+        return (
+            f", then {units} gated transformer block{'s' if units > 1 else ''} of {config.attention_dim} over "
+            f"{config.attention_memory_inference} steps back, trained over {config.max_seq_len} at once"
+        )
+    if config.use_lstm or config.use_gru:
+        kind = "an LSTM" if config.use_lstm else "a GRU"
+        return f", then {kind} of {config.lstm_cell_size}, trained over {config.max_seq_len} steps at once"
+    return ""
 
 
 def _actions(config: PPOConfig, space: Space) -> tuple[str, ...]:
     if not isinstance(space, Box):
         return ()
+    if config.action_distribution == "beta":
+        return ("actions of a Beta over the bounds",)
     std = "a parameter" if config.free_log_std else "an output"
+    if config.action_distribution == "squashed_gaussian":
+        return (f"actions of a Gaussian, its log-std {std} of the network, squashed to the bounds by tanh",)
     fitted = "[-1, 1] stretched to the bounds and clipped" if config.normalize_actions else "as they are"
     fitted = "clipped to the bounds" if config.clip_actions and not config.normalize_actions else fitted
     return (f"actions of a diagonal Gaussian, its log-std {std} of the network, {fitted}",)
@@ -73,7 +108,8 @@ def _actions(config: PPOConfig, space: Space) -> tuple[str, ...]:
 def _learning(config: PPOConfig, num_agents: int) -> tuple[str, ...]:
     rows = config.train_batch_size * num_agents
     updates = num_minibatches(rows, config.minibatch_size, config.num_epochs)
-    optimizer = "Adam" if config.optimizer is None else getattr(config.optimizer, "__name__", "the given optimizer")
+    optimizer = config.optimizer or "Adam"
+    optimizer = optimizer if isinstance(optimizer, str) else getattr(optimizer, "__name__", "the given optimizer")
     clip = "infinity" if config.vf_clip_param is None else f"{config.vf_clip_param:g}"
     value = OBJECTIVE[config.value_clip].format(vf_clip_param=clip)
     penalty = f" + k KL(old || new), k from {config.kl_coeff:g} towards KL {config.kl_target:g}"

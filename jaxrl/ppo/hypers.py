@@ -22,7 +22,6 @@ class Hypers(struct.PyTreeNode):
     grad_clip: jax.Array  # infinity clips nothing
     adam_epsilon: jax.Array
     dual_clip: jax.Array  # infinity clips nothing
-    target_kl: jax.Array  # infinity ends no epochs
 
 
 def knots_of(value: float | tuple) -> tuple:

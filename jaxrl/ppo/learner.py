@@ -1,6 +1,5 @@
-"""How one policy learns from its own rows: advantages, the clipped objective, and the walk of minibatches."""
+"""How one policy learns from its own rows: the walk of minibatches, and what it leaves behind."""
 
-import functools
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -12,16 +11,15 @@ from flax import struct
 from jaxrl.core.types import Key, PyTree
 from jaxrl.loop.rollout import Trajectory
 from jaxrl.models.player import Player, Weights
-from jaxrl.ops.advantages import gae, moments, over_axis, standardise, total
-from jaxrl.ops.distributions import Distribution
-from jaxrl.ops.filters import Moments, update
-from jaxrl.ops.losses import clip_fraction, clipped_surrogate, next_kl_coeff, value_clip_fraction, value_loss
-from jaxrl.ops.minibatch import minibatch_rows
+from jaxrl.ops.advantages import moments, over_axis, standardise, total
+from jaxrl.ops.filters import Moments, no_moments, scale_rewards, update
+from jaxrl.ops.losses import is_past_target, next_kl_coeff
 from jaxrl.ops.packing import Packed, pack
 from jaxrl.ppo.hypers import Hypers
 from jaxrl.ppo.metrics import Coefficients, Terms, learner_metrics
+from jaxrl.ppo.objective import gradient, num_parts
+from jaxrl.ppo.rows import active_rows, cut_of, piece_order, rows_of
 
-CACHED_ROWS = 1024  # whose activations, of layers 64 wide, a core's cache of 1 MiB holds
 SMALL = 2048  # numbers of a layer; packing a larger one costs more copying than it saves
 
 
@@ -32,6 +30,7 @@ class Learner(struct.PyTreeNode):
     opt_state: PyTree
     kl_coeff: jax.Array  # f32[]
     filter: Moments | tuple  # of the observations; () without a filter
+    return_filter: Moments | tuple = ()  # of the discounted return; () where rewards are left as they are
 
     @property
     def weights(self) -> Weights:
@@ -53,26 +52,17 @@ class Structure(NamedTuple):
     normalize_advantages: str | None
     value_clip: str | None
     optimizer: Callable | None
-
-
-class Rows(struct.PyTreeNode):
-    """A batch, or a minibatch, of one policy's rows: [B, ...]."""
-
-    obs: PyTree
-    action: PyTree
-    distribution: Distribution  # the acting one
-    log_prob: jax.Array  # f32
-    value: jax.Array  # f32
-    advantage: jax.Array  # f32
-    target: jax.Array  # f32
-    weight: jax.Array  # f32  1 where the agent acted, else 0
+    target_kl: float | None = None
+    normalize_returns: bool = False
 
 
 def init_learner(structure: Structure, hypers: Hypers, key: Key) -> Learner:
     """The start of learning."""
     params = structure.player.model.init(key)
     opt_state = _optimizer(structure, hypers, hypers.lr[0, 1]).init(params)
-    return Learner(params, opt_state, hypers.kl_coeff * structure.use_kl_loss, structure.player.initial_filter())
+    kl_coeff = hypers.kl_coeff * structure.use_kl_loss
+    return_filter = no_moments(()) if structure.normalize_returns else ()
+    return Learner(params, opt_state, kl_coeff, structure.player.initial_filter(), return_filter)
 
 
 def learn_policy(
@@ -80,52 +70,82 @@ def learn_policy(
     axis_name: str | None,
     learner: Learner,
     trajectory: Trajectory,
+    returns: PyTree,
     hypers: Hypers,
     key: Key,
     env_steps: jax.Array,
-) -> tuple[Learner, dict[str, jax.Array]]:
+) -> tuple[Learner, PyTree, dict[str, jax.Array]]:
     """One iteration of a policy on its trajectory [T, E, M, ...].
 
     Args:
         axis_name: a mapped axis over which the environments are split, or None.
+        returns: f32[E, M], discounted, of the episodes until this iteration; () without `normalize_returns`.
         env_steps: f32[], lifetime environment steps before this iteration; the schedules are read there.
 
     Returns:
-        (learner, metrics {name: f32[]}), the metrics over the last pass of minibatches; "parameters_finite" is 0.0
+        (learner, returns, metrics {name: f32[]}), the metrics over the last pass; "parameters_finite" is 0.0
         when NaN or infinity stands in the parameters or the optimiser's state afterwards, else 1.0. A policy without
         active rows keeps its learner as it is.
     """
-    rows = _rows(structure, axis_name, learner, trajectory, hypers)
+    player, cut = structure.player, cut_of(structure.player, trajectory.value.shape)
+    trajectory = _with_own_reward(player, learner.params, trajectory)
+    trajectory, return_filter, returns = _scaled(learner, trajectory, returns, hypers, axis_name)
+    rows = rows_of(
+        player,
+        learner.filter,
+        trajectory,
+        hypers,
+        standardised=structure.normalize_advantages == "batch",
+        axis_name=axis_name,
+    )
     coefficients = Coefficients(_at(hypers.lr, env_steps), _at(hypers.entropy_coeff, env_steps), learner.kl_coeff)
     optimizer = _optimizer(structure, hypers, coefficients.lr)
     # A product needs a leaf for each layer, everything else one array: the optimiser's arithmetic, and gathering rows.
     packed_rows, layers = pack(rows, num_axes=1), jax.tree.structure(learner.params)
+    carries = jax.tree.map(lambda leaf: leaf.reshape(cut.num_pieces, *leaf.shape[3:]), trajectory.carry)
 
-    def step(state, index):
-        params, opt_state = state
+    def step(state, pieces):
+        params, opt_state, stopped = state
+        index = cut.rows_of(pieces)
         minibatch = jax.tree.map(lambda leaf: leaf[index], packed_rows).unpack()
+        carry = jax.tree.map(lambda leaf: leaf[pieces], carries)
         if structure.normalize_advantages == "minibatch":
             advantage = standardise(minibatch.advantage, minibatch.weight, axis_name=axis_name)
             minibatch = minibatch.replace(advantage=advantage)
-        parts = _num_parts(index.shape[0], axis_name)
-        grads, sums = _gradient(structure, _as_layers(params), minibatch, hypers, coefficients, parts)
+        parts = 1 if player.has_memory else num_parts(len(pieces), axis_name)
+        grads, sums = gradient(
+            player, structure.value_clip, _as_layers(params), minibatch, carry, hypers, coefficients, parts
+        )
         grads, sums = over_axis((_as_stored(structure, grads, layers), sums), axis_name)
-        count = jnp.maximum(Terms(*sums).weight, 1.0)
+        count = jnp.maximum(Terms(*sums[0]).weight, 1.0)
         norm = optax.tree.norm(grads) / count
         scale = jnp.minimum(1.0, hypers.grad_clip / jnp.maximum(norm, 1e-12)) / count
-        updates, opt_state = optimizer.update(jax.tree.map(lambda leaf: leaf * scale, grads), opt_state, params)
-        return (optax.apply_updates(params, updates), opt_state), (sums, norm)
+        grads = jax.tree.map(lambda leaf: leaf * scale, grads)
+        updates, opt_state = optimizer.update(grads, opt_state, params)
+        after = optax.apply_updates(params, updates), opt_state
+        if structure.target_kl is not None:
+            stopped = stopped | is_past_target(Terms(*sums[0]).mean_kl_loss / count, structure.target_kl)
+            after = jax.tree.map(lambda new, old: jnp.where(stopped, old, new), after, state[:2])
+        return (*after, stopped), (sums, norm)
 
-    order = _row_order(structure, axis_name, key, trajectory.value.shape)
+    order = piece_order(
+        cut,
+        blocks=structure.blocks,
+        num_envs=trajectory.value.shape[1],
+        rows=structure.minibatch_size,
+        num_epochs=structure.num_epochs,
+        key=key,
+        axis_name=axis_name,
+    )
     before = _as_stored(structure, (learner.params, learner.opt_state), layers)
-    state, (sums, norms) = jax.lax.scan(step, before, order)
-    last_pass = -(-rows.weight.shape[0] // order.shape[1])
+    (*state, _), (sums, norms) = jax.lax.scan(step, (*before, jnp.array(False)), order)
+    last_pass = -(-cut.num_pieces // order.shape[1])
     _, target_variance = moments(rows.target, rows.weight, axis_name=axis_name)
     metrics = learner_metrics(sums, norms, last_pass, target_variance, hypers, coefficients)
     kl_coeff = next_kl_coeff(learner.kl_coeff, metrics["mean_kl_loss"], hypers.kl_target)
     has_rows = total(rows.weight, axis_name) > 0
-    learned = state, kl_coeff, _next_filter(learner, trajectory, rows.weight, axis_name)
-    held = before, learner.kl_coeff, learner.filter
+    learned = tuple(state), kl_coeff, _next_filter(player, learner, trajectory, axis_name), return_filter
+    held = before, learner.kl_coeff, learner.filter, learner.return_filter
     state, *others = jax.tree.map(lambda new, old: jnp.where(has_rows, new, old), learned, held)
     metrics |= {
         "curr_kl_coeff": coefficients.kl,
@@ -133,7 +153,7 @@ def learn_policy(
         "default_optimizer_learning_rate": coefficients.lr,
         "parameters_finite": _all_finite(state).astype(jnp.float32),
     }
-    return Learner(*_as_layers(state), *others), metrics
+    return Learner(*_as_layers(state), *others), returns, metrics
 
 
 def _as_stored(structure: Structure, tree: PyTree, layers: jax.tree_util.PyTreeDef) -> PyTree:
@@ -150,132 +170,38 @@ def _as_layers(tree: PyTree) -> PyTree:
     return jax.tree.map(lambda node: node.unpack() if is_packed(node) else node, tree, is_leaf=is_packed)
 
 
-def _rows(
-    structure: Structure, axis_name: str | None, learner: Learner, trajectory: Trajectory, hypers: Hypers
-) -> Rows:
-    """The trajectory with advantages and targets, flattened to rows [B, ...]; observations as the model reads them."""
-    advantages, targets = gae(
+def _with_own_reward(player: Player, params: PyTree, trajectory: Trajectory) -> Trajectory:
+    """The trajectory with what the model itself rewards, if it does."""
+    if not hasattr(player.model, "intrinsic_reward"):
+        return trajectory
+    return trajectory.replace(reward=trajectory.reward + player.model.intrinsic_reward(params, trajectory))
+
+
+def _scaled(
+    learner: Learner, trajectory: Trajectory, returns: PyTree, hypers: Hypers, axis_name: str | None
+) -> tuple[Trajectory, Moments | tuple, PyTree]:
+    """(trajectory, filter, returns): rewards in units of the return's deviation, if that is wanted."""
+    if not isinstance(learner.return_filter, Moments):
+        return trajectory, (), returns
+    rewards, return_filter, returns = scale_rewards(
+        learner.return_filter,
+        returns,
         trajectory.reward,
-        trajectory.value,
-        trajectory.next_value,
-        trajectory.terminated,
         trajectory.ended,
-        gamma=hypers.gamma,
-        lambda_=hypers.lambda_,
+        trajectory.active,
+        hypers.gamma,
+        axis_name,
     )
-    advantages = jnp.where(trajectory.active, advantages, 0.0)
-    weights = trajectory.active.astype(jnp.float32)
-    if structure.normalize_advantages == "batch":
-        advantages = standardise(advantages, weights, axis_name=axis_name)
-    by_step = Rows(
-        obs=structure.player.filtered(learner.filter, trajectory.obs),
-        action=trajectory.action,
-        distribution=trajectory.distribution,
-        log_prob=trajectory.distribution.log_prob(trajectory.action),
-        value=trajectory.value,
-        advantage=advantages,
-        target=targets,
-        weight=weights,
-    )
-    return jax.tree.map(lambda leaf: _active_rows(leaf, trajectory.active), by_step)
+    return trajectory.replace(reward=rewards), return_filter, returns
 
 
-def _active_rows(leaf: jax.Array, active: jax.Array) -> jax.Array:
-    """[T, E, M, ...] as rows [B, ...], 0 where the agent was inactive: weight 0 times NaN would still be NaN."""
-    rows = leaf.reshape(-1, *leaf.shape[3:])
-    return jnp.where(active.reshape(-1, *[1] * (rows.ndim - 1)), rows, jnp.zeros_like(rows))
-
-
-def _next_filter(learner: Learner, trajectory: Trajectory, weights: jax.Array, axis_name: str | None):
+def _next_filter(player: Player, learner: Learner, trajectory: Trajectory, axis_name: str | None):
     """The filter with this iteration's observations in it, which were acted on and learned from by the old one."""
     if not isinstance(learner.filter, Moments):
         return learner.filter
-    obs = _active_rows(trajectory.obs, trajectory.active).astype(jnp.float32)
+    obs = active_rows(player.observed(trajectory.obs), trajectory.active).astype(jnp.float32)
+    weights = trajectory.active.astype(jnp.float32).reshape(-1)
     return update(learner.filter, obs, weights, axis_name)
-
-
-def _row_order(structure: Structure, axis_name: str | None, key: Key, shape: tuple[int, int, int]) -> jax.Array:
-    """The rows of each minibatch, i32[num_minibatches, rows of a minibatch held here].
-
-    Every block of environments is shuffled by itself and gives each minibatch an equal share, whichever device the
-    block lies on, so that the number of devices does not change which rows meet.
-    """
-    num_steps, num_envs, num_agents = shape
-    num_devices = 1 if axis_name is None else jax.lax.axis_size(axis_name)
-    blocks = structure.blocks // num_devices
-    block_row = num_envs // blocks * num_agents  # rows of a block in one step
-    share = structure.minibatch_size // structure.blocks
-    first = 0 if axis_name is None else jax.lax.axis_index(axis_name) * blocks
-
-    def order(block):
-        block_key = jax.random.fold_in(key, first + block)
-        row = minibatch_rows(block_key, num_steps * block_row, share, structure.num_epochs)
-        return row // block_row * (num_envs * num_agents) + block * block_row + row % block_row
-
-    rows = jax.vmap(order)(jnp.arange(blocks))
-    return jnp.moveaxis(rows, 0, 1).reshape(rows.shape[1], -1)
-
-
-def _gradient(
-    structure: Structure, params: PyTree, rows: Rows, hypers: Hypers, coefficients: Coefficients, parts: int
-) -> tuple[PyTree, jax.Array]:
-    """The gradient of `_objective` and its sums, a part of the rows after the other."""
-    gradient = jax.grad(functools.partial(_objective, structure), has_aux=True)
-    if parts == 1:
-        return gradient(params, rows, hypers, coefficients)
-
-    def add(sums, part):
-        return jax.tree.map(jnp.add, sums, gradient(params, part, hypers, coefficients)), None
-
-    nothing = jax.tree.map(jnp.zeros_like, (params, jnp.zeros(len(Terms._fields))))
-    rows = jax.tree.map(lambda leaf: leaf.reshape(parts, -1, *leaf.shape[1:]), rows)
-    return jax.lax.scan(add, nothing, rows)[0]
-
-
-def _num_parts(num_rows: int, axis_name: str | None) -> int:
-    """Into how many parts to cut a minibatch: where every core is a device, so that a part fits the core's cache.
-
-    One device for all cores spreads large products over them, and an accelerator wants them as large as they are.
-    """
-    if axis_name is None or jax.default_backend() != "cpu":
-        return 1
-    least = max(1, num_rows // CACHED_ROWS)
-    return next((parts for parts in range(least, 2 * least) if num_rows % parts == 0), 1)
-
-
-def _objective(
-    structure: Structure,
-    params: PyTree,
-    rows: Rows,
-    hypers: Hypers,
-    coefficients: Coefficients,
-) -> tuple[jax.Array, jax.Array]:
-    """The loss of some rows, to be divided by their weight, and the sums f32[len(Terms)] over the active ones.
-
-    sum(w l),    l = surrogate + vf_loss_coeff vf_loss - entropy_coeff H + kl_coeff KL(old || new)
-    """
-    distribution, value = structure.player.model.apply(params, rows.obs)
-    log_prob = distribution.log_prob(rows.action)
-    surrogate = clipped_surrogate(log_prob, rows.log_prob, rows.advantage, hypers.clip_param)
-    value_terms = (value, rows.value, rows.target, hypers.vf_clip_param, structure.value_clip)
-    vf_loss = value_loss(*value_terms)
-    entropy, kl = distribution.entropy(), rows.distribution.kl(distribution)
-    loss = surrogate + hypers.vf_loss_coeff * vf_loss - coefficients.entropy * entropy + coefficients.kl * kl
-    error = rows.target - value
-    terms = Terms(
-        policy_loss=surrogate,
-        vf_loss=vf_loss,
-        vf_loss_unclipped=error**2,
-        error=error,
-        entropy=entropy,
-        mean_kl_loss=kl,
-        clip_fraction=clip_fraction(log_prob, rows.log_prob, hypers.clip_param),
-        vf_clip_fraction=value_clip_fraction(*value_terms),
-        weight=jnp.ones_like(loss),
-    )
-    stacked = jax.lax.stop_gradient(jnp.stack(terms))  # one product costs less than a sum for each
-    sums = jnp.matmul(stacked, rows.weight, precision="highest")
-    return jnp.sum(rows.weight * loss), sums
 
 
 def _all_finite(tree: PyTree) -> jax.Array:

@@ -31,7 +31,7 @@ class Terms(NamedTuple):
 
 
 def learner_metrics(
-    sums: jax.Array,
+    sums: tuple[jax.Array, dict[str, jax.Array]],
     norms: jax.Array,
     last_pass: int,
     target_variance: jax.Array,
@@ -41,15 +41,21 @@ def learner_metrics(
     """Means over the active rows of the last `last_pass` minibatches.
 
     Args:
-        sums, norms: f32[num_minibatches, len(Terms)] of the rows, f32[num_minibatches] of the gradients.
+        sums: f32[num_minibatches, len(Terms)] of the rows; and what the model says of its own loss, {name:
+            f32[num_minibatches]}, times the minibatch's weight.
+        norms: f32[num_minibatches], of the gradients.
     """
-    trained = jnp.sum(Terms(*sums.T).weight)
-    latest = Terms(*jnp.sum(sums[-last_pass:], axis=0))._asdict()
+    terms, own = sums
+    trained = jnp.sum(Terms(*terms.T).weight)
+    latest = Terms(*jnp.sum(terms[-last_pass:], axis=0))._asdict()
     count = jnp.maximum(latest.pop("weight"), 1.0)
     means = {name: value / count for name, value in latest.items()}
     unexplained = means["vf_loss_unclipped"] - means.pop("error") ** 2
+    own = {name: jnp.sum(values[-last_pass:]) / count for name, values in own.items()}
     penalties = coefficients.kl * means["mean_kl_loss"] - coefficients.entropy * means["entropy"]
+    penalties = penalties + own.get("model_loss", 0.0)
     return {
+        **own,
         **means,
         "total_loss": means["policy_loss"] + hypers.vf_loss_coeff * means["vf_loss"] + penalties,
         "vf_explained_var": jnp.maximum(-1.0, 1 - unexplained / jnp.maximum(target_variance, 1e-8)),

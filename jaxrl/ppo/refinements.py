@@ -29,7 +29,6 @@ class Refinements:
         None,
         "an iteration's gradient steps end where a minibatch's KL is above 1.5 times this; None: never",
         number(0, open_low=True, optional=True),
-        traced=True,
     )
     normalize_returns: bool = setting(
         False, "whether rewards are divided by the running standard deviation of the discounted return", flag

@@ -112,12 +112,19 @@ def named_arrays(tree: PyTree) -> dict[str, np.ndarray]:
 
 
 def filled(
-    template: PyTree, arrays: dict[str, np.ndarray], prefix: str, what: str, *, others_allowed: bool = False
+    template: PyTree,
+    arrays: dict[str, np.ndarray],
+    prefix: str,
+    what: str,
+    *,
+    others_allowed: bool = False,
+    missing_allowed: bool = False,
 ) -> PyTree:
     """`template`, a tree of arrays or their shapes, with the arrays that were saved under `prefix`.
 
     Args:
         others_allowed: whether more than these may have been saved under it.
+        missing_allowed: whether fewer may: the template, of arrays then, keeps its own.
 
     Raises:
         UsageError: they do not fit; the first difference, with both shapes.
@@ -130,6 +137,8 @@ def filled(
         shape = jax.eval_shape(jax.random.key_data, leaf) if is_key else leaf
         if not shape.size:
             return jnp.zeros(shape.shape, shape.dtype)
+        if name not in saved and missing_allowed:
+            return leaf
         if name not in saved:
             raise UsageError(f"{what} does not fit: it has no {name}, here {_form(shape)}")
         if (saved[name].shape, saved[name].dtype) != (shape.shape, shape.dtype):

@@ -50,7 +50,8 @@ def mesh_of(number: int, axis: str = AXIS) -> jax.sharding.Mesh:
 def by_environment(axis: str = AXIS) -> Runner:
     """Where the parts of a Runner lie: environments are split, everything else is everywhere."""
     here, everywhere = PartitionSpec(axis), PartitionSpec()
-    worlds = Worlds(state=here, obs=PartitionSpec(None, axis), running=here, data=here)
+    by_group = PartitionSpec(None, axis)
+    worlds = Worlds(state=here, obs=by_group, running=here, data=here, memory=by_group, returns=by_group)
     return Runner(key=everywhere, num_updates=everywhere, learners=everywhere, worlds=worlds, window=everywhere)
 
 

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
+from types import FunctionType
 from typing import Any
 
 import jax
@@ -93,10 +94,12 @@ def config_facts(config: Any, policies: dict[str, tuple[str, ...]]) -> dict[str,
     """A configuration as JSON can hold it, and the class that reads it.
 
     Objects and functions stand by their names, which "objects" lists: such a setting cannot be read back. A function
-    from agents to policies can: it is stored as what it answered. And a class among the callbacks that can be imported:
-    it is stored as `module:Class`.
+    from agents to policies can: it is stored as what it answered. And a class or a function that can be imported, among
+    the callbacks or for a model: it is stored as `module:Name`.
     """
     values = config.to_dict()
+    for settings in (values, *values.get("per_policy", {}).values()):
+        settings.update({name: _named(settings[name]) for name in ("model",) if _is_importable(settings.get(name))})
     if "callbacks" in values:
         values["callbacks"] = [_named(entry) if _is_importable(entry) else entry for entry in values["callbacks"]]
     if callable(values.get("policies")):
@@ -109,21 +112,30 @@ def config_facts(config: Any, policies: dict[str, tuple[str, ...]]) -> dict[str,
     }
 
 
-def read_config(facts: dict[str, Any], *, to_play: bool = False) -> Any:
+def read_config(facts: dict[str, Any], *, to_play: bool = False, model: Any = None) -> Any:
     """The configuration of `config_facts`.
 
     Args:
         to_play: leave callbacks and optimizer out where they were objects: training goes on with them alone.
+        model: in place of one that was an object.
 
     Raises:
         UsageError: some setting was an object, or is none that this version knows; or its class cannot be imported.
     """
+    values = facts["config"]
     left_out = {name for name in facts["objects"] if to_play and name in NOT_PLAYED}
+    if model is not None:
+        own = {policy: {k: v for k, v in one.items() if k != "model"} for policy, one in values["per_policy"].items()}
+        values, left_out = {**values, "model": model, "per_policy": own}, {*left_out, "model", "per_policy"}
     for name in facts["objects"]:
         if name not in left_out:
+            again = (
+                "pass it again, model=..."
+                if name == "model" and to_play
+                else "pass the configuration again, config=..."
+            )
             raise UsageError(
-                f"the run's {name} was an object, {facts['config'][name]!r:.80}, which no file holds: "
-                "pass the configuration again, config=..."
+                f"the run's {name} was an object, {facts['config'][name]!r:.80}, which no file holds: {again}"
             )
     module, _, name = facts["config_class"].partition(":")
     try:
@@ -133,7 +145,8 @@ def read_config(facts: dict[str, Any], *, to_play: bool = False) -> Any:
             f"the run's configuration is a {module}:{name}, which cannot be imported here: {error}; "
             "pass the configuration again, config=..."
         ) from None
-    return config_class.from_dict({key: value for key, value in facts["config"].items() if key not in left_out})
+    held = set(NOT_PLAYED) & left_out
+    return config_class.from_dict({key: value for key, value in values.items() if key not in held})
 
 
 def metadata() -> dict[str, Any]:
@@ -175,8 +188,8 @@ def _is_json(value: Any) -> bool:
 
 
 def _is_importable(value: Any) -> bool:
-    """Whether another process finds this class under its module and name."""
-    if not isinstance(value, type) or value.__module__ == "__main__":
+    """Whether another process finds this class or function under its module and name."""
+    if not isinstance(value, type | FunctionType) or value.__module__ == "__main__":
         return False
     return getattr(sys.modules.get(value.__module__), value.__qualname__, None) is value
 

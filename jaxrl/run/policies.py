@@ -23,9 +23,10 @@ class PolicyAccess:
 
     def get_policy(self, policy: PolicyId, *, seed: int = 0) -> Policy:
         """A policy as it is now; training on does not change it. `seed` is of the actions that it draws."""
-        group, _ = self.algorithm.grouping.locate(policy)
+        g, index = self.algorithm.grouping.locate(policy)
+        agents = self.algorithm.grouping.groups[g].agents[index]
         weights = on_one(self.algorithm.policy_weights(self.runner, policy))
-        return Policy(self.algorithm.players[group], weights, name=policy, seed=seed)
+        return Policy(self.algorithm.players[g], weights, name=policy, agents=agents, seed=seed)
 
     def compute_actions(self, observations: Mapping[AgentId, Any], *, explore: bool = False) -> dict[AgentId, Any]:
         """What each agent's policy does: {agent: action}, or batches of both."""
@@ -43,7 +44,12 @@ class PolicyAccess:
                 raise unknown_name("agent", agent, owner)
             policy = acting.setdefault(owner[agent], self.get_policy(owner[agent]))
             own_key = jax.random.fold_in(key, places.index(agent))
-            actions[agent] = policy.act(observation, explore=explore, key=own_key)
+            if policy.remembers:
+                raise UsageError(
+                    f"compute_actions: policy {policy.name!r} remembers, and this forgets between calls; "
+                    f"get_policy({policy.name!r}).act does not"
+                )
+            actions[agent] = policy.act(observation, explore=explore, key=own_key, agent=agent)
         return actions
 
     def get_weights(self) -> dict[PolicyId, Weights]:

@@ -10,9 +10,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxrl.core.errors import UsageError, unknown_name
-from jaxrl.core.spaces import Box, MultiDiscrete, from_json
-from jaxrl.core.types import Key, PolicyId, PyTree
-from jaxrl.models.player import Player, Weights
+from jaxrl.core.spaces import Box, MultiDiscrete, Space, from_json, is_tree, tree_of
+from jaxrl.core.types import AgentId, Key, PolicyId, PyTree
+from jaxrl.models.player import Context, Memory, Player, Weights
 from jaxrl.ops.distributions import Distribution
 from jaxrl.run import checkpoint, folder
 
@@ -22,46 +22,124 @@ ACTING = 0x61637469  # folded into the seed's key: acting never shares numbers w
 class Policy:
     """A trained policy.
 
-    Observations are one, `[*observation_space.shape]`, or a batch with any leading axes; actions come back with the
-    same leading axes.
+    Observations are one, `[*observation_space.shape]`, or a batch with any leading axes (of a tree of spaces every
+    part); actions come back with the same leading axes. A policy with memory remembers what it acted on: say which
+    episodes begin anew (`begins`), or `reset()` it.
 
     Args:
         player: what is static about it.
         weights: its numbers.
+        agents: that it plays, for one that is told which of them it is.
         seed: of the actions that `act(..., explore=True)` draws when it is given no key; policies of different names
             draw different ones.
     """
 
-    def __init__(self, player: Player, weights: Weights, *, name: PolicyId = "", seed: int = 0):
-        self.player, self.weights, self.name = player, weights, name
+    def __init__(
+        self, player: Player, weights: Weights, *, name: PolicyId = "", agents: tuple[AgentId, ...] = (), seed: int = 0
+    ):
+        self.player, self.weights, self.name, self.agents = player, weights, name, tuple(agents)
         self.observation_space, self.action_space = player.observation_space, player.action_space
         self._key, self._draws = acting_key(seed, name), 0
+        self._memory: Memory | None = None
+
+    @property
+    def remembers(self) -> bool:
+        """Whether what it does depends on what it was shown before."""
+        return bool(jax.tree.leaves(jax.eval_shape(lambda: self.player.initial_memory(()))))
 
     @property
     def params(self) -> PyTree:
         """The model's parameters, as NumPy arrays."""
         return jax.tree.map(np.asarray, self.weights.params)
 
-    def act(self, observation: Any, *, explore: bool = False, key: Key | None = None) -> np.ndarray:
-        """The action to take, in the environment's own units: the likeliest, or with `explore` a drawn one."""
-        obs = self._read(observation)
-        if not explore:
-            return np.asarray(_act(self.player, self.weights, obs, None))
-        if key is None:
+    def reset(self) -> None:
+        """Forgets the episodes so far; only a policy with memory has anything to forget."""
+        self._memory = None
+
+    def act(
+        self,
+        observation: Any,
+        *,
+        explore: bool = False,
+        key: Key | None = None,
+        begins: Any = False,
+        prev_reward: Any = 0.0,
+        **told: Any,
+    ) -> np.ndarray:
+        """The action to take, in the environment's own units: the likeliest, or with `explore` a drawn one.
+
+        Args:
+            begins: whether an episode begins with this observation, a bool or one for each of the batch.
+            prev_reward: what the last action brought, for a policy that is told.
+            **told: `action_mask`, bool[..., A], the actions that are possible; `agent`, which of its agents it plays.
+        """
+        obs, batch_shape = self._read(observation)
+        memory = self._recalled(batch_shape, begins, prev_reward)
+        if explore and key is None:
             key = jax.random.fold_in(self._key, self._draws)
             self._draws += 1
-        return np.asarray(_act(self.player, self.weights, obs, key))
+        context = self._context(memory, batch_shape, **told)
+        action, after = _act(self.player, self.weights, obs, memory, context, key if explore else None)
+        self._memory = after if jax.tree.leaves(after) else None
+        return np.asarray(action)
 
-    def distribution(self, observation: Any) -> Distribution:
+    def distribution(self, observation: Any, **told: Any) -> Distribution:
         """What actions are drawn from, its parameters as NumPy arrays with the observation's leading axes."""
-        return jax.tree.map(np.asarray, _apply(self.player, self.weights, self._read(observation))[0])
+        return jax.tree.map(np.asarray, self._judged(observation, **told)[0])
 
-    def value(self, observation: Any) -> np.ndarray:
+    def value(self, observation: Any, **told: Any) -> np.ndarray:
         """The return that is expected from here on, discounted, f32[...]."""
-        return np.asarray(_apply(self.player, self.weights, self._read(observation))[1])
+        return np.asarray(self._judged(observation, **told)[1])
 
-    def _read(self, observation: Any) -> jax.Array:
-        space, obs = self.observation_space, np.asarray(observation)
+    def _judged(self, observation: Any, *, begins: Any = False, prev_reward: Any = 0.0, **told: Any) -> tuple:
+        """(distribution, value), nothing remembered of it; arguments as of `act`."""
+        obs, batch_shape = self._read(observation)
+        memory = self._recalled(batch_shape, begins, prev_reward)
+        return _apply(self.player, self.weights, obs, memory, self._context(memory, batch_shape, **told))[:2]
+
+    def _recalled(self, batch_shape: tuple[int, ...], begins: Any, prev_reward: Any) -> Memory:
+        fresh = self.player.initial_memory(batch_shape)
+        if self._memory is None:
+            return fresh
+        if jax.tree.map(jnp.shape, self._memory) != jax.tree.map(jnp.shape, fresh):
+            raise UsageError(
+                f"policy {self.name!r} remembers episodes side by side that are not of the shape {list(batch_shape)}: "
+                "reset() it first"
+            )
+        memory = self._memory
+        if self.player.told.prev_reward:
+            memory = memory.replace(prev_reward=jnp.broadcast_to(jnp.asarray(prev_reward, jnp.float32), batch_shape))
+        return self.player.start_again(jnp.broadcast_to(jnp.asarray(begins, bool), batch_shape), memory)
+
+    def _context(
+        self, memory: Memory, batch_shape: tuple[int, ...], *, action_mask: Any = None, agent: AgentId | None = None
+    ) -> Context:
+        if self.player.told.num_agents and agent not in self.agents:
+            raise unknown_name(
+                "agent", agent, self.agents, f"of policy {self.name!r}, which is told which one it plays"
+            )
+        index = jnp.full(batch_shape, self.agents.index(agent) if self.player.told.num_agents else 0, jnp.int32)
+        return self.player.context(memory, () if action_mask is None else jnp.asarray(action_mask, bool), index)
+
+    def _read(self, observation: Any) -> tuple[PyTree, tuple[int, ...]]:
+        """(the observation as arrays, the leading axes of its parts)."""
+        spaces, structure = jax.tree.flatten(tree_of(self.observation_space))
+        try:
+            parts = structure.flatten_up_to(observation) if is_tree(self.observation_space) else [observation]
+        except (ValueError, TypeError):
+            raise UsageError(
+                f"policy {self.name!r} takes observations of {self.observation_space}, not {type(observation).__name__}"
+            ) from None
+        read = [self._read_part(space, part) for space, part in zip(spaces, parts, strict=True)]
+        shapes = {array.shape[: array.ndim - len(space.shape)] for space, array in zip(spaces, read, strict=True)}
+        if len(shapes) > 1:
+            raise UsageError(
+                f"policy {self.name!r}: the parts of an observation differ in their leading axes: {shapes}"
+            )
+        return jax.tree.unflatten(structure, read), shapes.pop()
+
+    def _read_part(self, space: Space, part: Any) -> jax.Array:
+        obs = np.asarray(part)
         if obs.shape[obs.ndim - len(space.shape) :] != space.shape or obs.ndim < len(space.shape):
             raise UsageError(
                 f"policy {self.name!r} takes observations of shape {list(space.shape)}, or batches of them, "
@@ -84,6 +162,7 @@ def load_policy(
     *,
     checkpoint: str | int = "last",
     config: Any = None,
+    model: Any = None,
     seed: int = 0,
 ) -> Policy:
     """A trained policy from a run's folder or a checkpoint's.
@@ -92,12 +171,13 @@ def load_policy(
         policy: its name; may be left out if there is one alone.
         checkpoint: "last", "best" or an iteration, where `path` is a run's folder.
         config: the configuration, only where its file cannot hold it (an environment object, say).
+        model: the policy's own network, where that was an object, which no file holds.
         seed: of the actions that it draws.
 
     Raises:
         UsageError: no such checkpoint or policy, or a damaged one, in one line.
     """
-    return policy_of(read_checkpoint(path, checkpoint), policy, config, seed=seed)
+    return policy_of(read_checkpoint(path, checkpoint), policy, config, model=model, seed=seed)
 
 
 def read_checkpoint(path: str | Path, which: str | int = "last") -> checkpoint.Checkpoint:
@@ -105,7 +185,12 @@ def read_checkpoint(path: str | Path, which: str | int = "last") -> checkpoint.C
 
 
 def policy_of(
-    saved: checkpoint.Checkpoint, policy: PolicyId | None = None, config: Any = None, *, seed: int = 0
+    saved: checkpoint.Checkpoint,
+    policy: PolicyId | None = None,
+    config: Any = None,
+    *,
+    model: Any = None,
+    seed: int = 0,
 ) -> Policy:
     """One policy of a checkpoint that was read."""
     known = saved.facts["policies"]
@@ -114,16 +199,16 @@ def policy_of(
     policy = next(iter(known)) if policy is None else policy
     if policy not in known:
         raise unknown_name("policy", policy, known, f"in {saved.path}")
-    config = folder.read_config(saved.facts, to_play=True) if config is None else config
+    config = folder.read_config(saved.facts, to_play=True, model=model) if config is None else config
     spaces = (from_json(known[policy][space]) for space in ("observation_space", "action_space"))
-    player = config.player(policy, *spaces)
+    player = config.player(policy, *spaces, len(known[policy]["agents"]))
     weights = checkpoint.filled(
         weights_shape(player),
         saved.arrays,
         f"weights.{policy}",
         f"policy {policy!r} of checkpoint {saved.path}",
     )
-    return Policy(player, weights, name=policy, seed=seed)
+    return Policy(player, weights, name=policy, agents=known[policy]["agents"], seed=seed)
 
 
 def acting_key(seed: int, name: str) -> Key:
@@ -138,13 +223,17 @@ def weights_shape(player: Player) -> Weights:
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def _apply(player: Player, weights: Weights, obs: jax.Array) -> tuple[Distribution, jax.Array]:
-    return player.apply(weights, obs)
+def _apply(
+    player: Player, weights: Weights, obs: PyTree, memory: Memory, context: Context
+) -> tuple[Distribution, jax.Array, PyTree]:
+    return player.apply(weights, obs, memory, context)
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def _act(player: Player, weights: Weights, obs: jax.Array, key: Key | None) -> jax.Array:
-    """The likeliest action, or one drawn with `key`, for each entry of a batch."""
-    distribution, value = player.apply(weights, obs)
+def _act(
+    player: Player, weights: Weights, obs: PyTree, memory: Memory, context: Context, key: Key | None
+) -> tuple[jax.Array, Memory]:
+    """The likeliest action, or one drawn with `key`, for each entry of a batch; and what is remembered of it."""
+    distribution, value, carry = player.apply(weights, obs, memory, context)
     action = distribution.mode() if key is None else distribution.sample(player.noise(key, value.shape))
-    return player.in_environment(action)
+    return player.in_environment(action), player.remember(carry, action, jnp.zeros(value.shape))

@@ -12,7 +12,7 @@ from jaxrl.core.env import MultiAgentEnvironment, strongly_typed
 from jaxrl.core.errors import UsageError
 from jaxrl.core.types import AgentId, Key, PyTree
 from jaxrl.loop.runner import Algorithm
-from jaxrl.loop.stage import Stage, Worlds, open_worlds, take_turn
+from jaxrl.loop.stage import Stage, Worlds, open_worlds, remembered, take_turn
 from jaxrl.models.player import Weights
 from jaxrl.run.devices import on_host
 from jaxrl.run.evaluate import episode_keys, step_chance
@@ -112,9 +112,10 @@ def _play_on(
     def step(worlds, time):
         # As `evaluate` draws them, so that what is shown is an episode that was counted there.
         chance = step_chance(stage, key, index[None], time)
-        _, raw = take_turn(stage, weights, worlds, chance, env_params, explore=explore)
+        acted, raw = take_turn(stage, weights, worlds, chance, env_params, explore=explore)
         did = raw.state, raw.reward, raw.active, raw.world_ended, raw.over
-        worlds = worlds.replace(state=raw.state, obs=stage.grouping.gather(raw.obs))
+        obs, memory = stage.grouping.gather(raw.obs), remembered(stage, acted, raw)
+        worlds = worlds.replace(state=raw.state, obs=obs, memory=memory)
         return worlds, jax.tree.map(lambda leaf: leaf[0], did)
 
     return jax.lax.scan(step, worlds, begin + jnp.arange(STEPS_AT_ONCE, dtype=jnp.int32))

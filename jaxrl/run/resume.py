@@ -149,7 +149,8 @@ def restore(
     runner = checkpoint.filled(shapes, arrays, "runner", where)
     theirs = None if saved.facts["objects"] else folder.read_config(saved.facts)
     if theirs is not None and _equal(config.hypers(), theirs.hypers()):
-        hypers = checkpoint.filled(hypers, arrays, "hypers", where)
+        # A number that came later than the checkpoint is, by its default, one that changes nothing.
+        hypers = checkpoint.filled(hypers, arrays, "hypers", where, missing_allowed=True)
     if facts["config"]["env_args"] == saved.facts["config"]["env_args"]:
         env_params = checkpoint.filled(env_params, arrays, "env_params", where)
     return runner, hypers, env_params

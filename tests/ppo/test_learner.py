@@ -13,18 +13,10 @@ from jaxrl.models.mlp import MLP
 from jaxrl.models.player import Player
 from jaxrl.ops.advantages import gae
 from jaxrl.ops.distributions import Categorical
-from jaxrl.ppo.learner import (
-    Rows,
-    Structure,
-    _gradient,
-    _num_parts,
-    _objective,
-    _row_order,
-    _rows,
-    init_learner,
-    learn_policy,
-)
+from jaxrl.ppo.learner import Structure, init_learner, learn_policy
 from jaxrl.ppo.metrics import Coefficients, Terms
+from jaxrl.ppo.objective import gradient, num_parts, objective
+from jaxrl.ppo.rows import Rows, cut_of, piece_order, rows_of
 
 MODEL = MLP(Box(-1.0, 1.0, (3,)), Discrete(4), hiddens=(8,))
 STEPS, ENVS, AGENTS = 6, 4, 2
@@ -106,7 +98,8 @@ def test_the_objective_is_that_of_a_numpy_reference(kind, active):
     params = MODEL.init(keys[7])
     numbers = hypers(clip_param=0.3, vf_clip_param=0.5, vf_loss_coeff=0.7)
     coefficients = Coefficients(lr=jnp.float32(0), entropy=jnp.float32(0.1), kl=jnp.float32(0.4))
-    loss, sums = _objective(structure(value_clip=kind), params, rows, numbers, coefficients)
+    loss, (sums, own) = objective(structure().player, kind, params, rows, (), numbers, coefficients)
+    assert not own
     loss = loss / max(float(rows.weight.sum()), 1.0)
     distribution, value = MODEL.apply(params, rows.obs)
     expected = reference_loss(np.asarray(distribution.logits, np.float64), np.asarray(value, np.float64), rows, kind)
@@ -117,24 +110,26 @@ def test_the_objective_is_that_of_a_numpy_reference(kind, active):
 def test_a_gradient_part_by_part_is_the_gradient_of_the_whole():
     path, numbers = trajectory(jax.random.key(0)), hypers()
     learner = init_learner(structure(), numbers, jax.random.key(3))
-    rows = _rows(structure(), None, learner, path, numbers)
+    player = structure().player
+    rows = rows_of(player, (), path, numbers, standardised=True, axis_name=None)
     coefficients = Coefficients(lr=jnp.float32(0), entropy=jnp.float32(0.1), kl=jnp.float32(0.4))
-    whole, parts = (_gradient(structure(), learner.params, rows, numbers, coefficients, n) for n in (1, 4))
+    whole, parts = (gradient(player, "loss", learner.params, rows, (), numbers, coefficients, n) for n in (1, 4))
     for ours, theirs in zip(jax.tree.leaves(parts), jax.tree.leaves(whole), strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("num_rows, parts", [(512, 1), (1024, 1), (8192, 8), (2500, 2), (2053, 1), (3000, 2)])
 def test_where_cores_are_devices_minibatches_are_cut_into_equal_parts_that_their_caches_hold(num_rows, parts):
-    assert _num_parts(num_rows, "env") == parts
-    assert _num_parts(num_rows, None) == 1
+    assert num_parts(num_rows, "env") == parts
+    assert num_parts(num_rows, None) == 1
 
 
 def learn(plan, numbers, path):
     key = jax.random.key(2)
     learner = init_learner(plan, numbers, jax.random.key(3))
-    update = jax.jit(lambda learner: learn_policy(plan, None, learner, path, numbers, key, jnp.float32(0)))
-    return (learner, *update(learner))
+    update = jax.jit(lambda learner: learn_policy(plan, None, learner, path, (), numbers, key, jnp.float32(0)))
+    after, _, metrics = update(learner)
+    return learner, after, metrics
 
 
 def test_a_policy_without_active_rows_keeps_its_learner_to_the_bit():
@@ -187,8 +182,9 @@ def test_without_the_kl_penalty_its_coefficient_stays_zero():
 
 @pytest.mark.parametrize("blocks", [1, 2, 4])
 def test_every_minibatch_takes_an_equal_share_of_every_block_of_environments(blocks):
-    plan = structure(blocks=blocks, minibatch_size=16, num_epochs=3)
-    rows = np.asarray(_row_order(plan, None, jax.random.key(0), (STEPS, ENVS, AGENTS)))
+    cut, key = cut_of(structure().player, (STEPS, ENVS, AGENTS)), jax.random.key(0)
+    plan = {"blocks": blocks, "num_envs": ENVS, "rows": 16, "num_epochs": 3}
+    rows = np.asarray(piece_order(cut, **plan, key=key, axis_name=None))
     assert rows.shape == (9, 16)  # 3 epochs of 48 rows
     np.testing.assert_array_equal(np.bincount(rows.reshape(-1), minlength=48), 3)
     block = rows // AGENTS % ENVS // (ENVS // blocks)
@@ -220,7 +216,7 @@ def test_one_bad_number_among_parameters_or_optimiser_state_is_told(part, value)
     learner = init_learner(plan, numbers, jax.random.key(3))
     leaves, tree = jax.tree.flatten(getattr(learner, part))
     leaves[-1] = leaves[-1].at[0].set(value)
-    update = jax.jit(lambda learner: learn_policy(plan, None, learner, none, numbers, jax.random.key(2), 0.0)[1])
+    update = jax.jit(lambda learner: learn_policy(plan, None, learner, none, (), numbers, jax.random.key(2), 0.0)[2])
     assert update(learner)["parameters_finite"] == 1.0
     assert update(learner.replace(**{part: jax.tree.unflatten(tree, leaves)}))["parameters_finite"] == 0.0
 

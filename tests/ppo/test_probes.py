@@ -34,7 +34,7 @@ def trained(env, num_updates, **settings):
     def look(policy, obs):
         group, _ = algorithm.grouping.locate(policy)
         player = algorithm.players[group]
-        distribution, value = player.apply(algorithm.policy_weights(runner, policy), jnp.asarray(obs))
+        distribution, value, _ = player.apply(algorithm.policy_weights(runner, policy), jnp.asarray(obs))
         if isinstance(distribution, DiagGaussian):
             return np.asarray(player.in_environment(distribution.mode())), np.asarray(value)
         return np.asarray(jax.nn.softmax(distribution.logits)), np.asarray(value)

@@ -1,0 +1,148 @@
+"""Where memory pays, and what it costs: networks with and without it at equal steps, over several seeds.
+
+    python benchmarks/memory.py                              # both tasks that need it, and CartPole, which does not
+    python benchmarks/memory.py --tasks blind --networks mlp gru --seeds 3
+    python benchmarks/memory.py --speed                      # a GRU of 128 beside the MLP, training in turns
+
+cartpole   CartPole-v1 as it is
+blind      the same without its two velocities: they have to be taken from what was seen before
+chain      gymnax's MemoryChain-bsuite: one bit, shown at the first of so many steps, is asked for at the last
+
+The seeds of a network train in one vmapped program. The return is the mean of the episodes that ended in the last tenth
+of training.
+"""
+
+import statistics
+import time
+from dataclasses import dataclass
+
+import report
+
+from envs.cartpole import CartPole
+from jaxrl.core.spaces import Box
+
+STEPS = {"cartpole": 500_000, "blind": 1_000_000, "chain": 500_000}
+NETWORKS = {
+    "mlp": {},
+    "gru": {"use_gru": True, "lstm_cell_size": 64},
+    "lstm": {"use_lstm": True, "lstm_cell_size": 64},
+    "attention": {
+        "use_attention": True,
+        "attention_dim": 32,
+        "attention_head_dim": 16,
+        "attention_memory_inference": 20,
+    },
+}
+SETTINGS = {
+    "num_envs": 16,
+    "rollout_length": 128,
+    "minibatch_size": 256,
+    "num_epochs": 4,
+    "lr": [[0, 1e-3], [1_000_000, 1e-4]],
+    "lambda_": 0.95,
+    "vf_loss_coeff": 0.5,
+    "value_clip": None,
+    "grad_clip": 0.5,
+    "fcnet_hiddens": (64,),
+    "max_seq_len": 32,
+}
+
+
+@dataclass(frozen=True)
+class BlindCartPole(CartPole):
+    """CartPole whose velocities are not shown: cart position, m, and pole angle, rad."""
+
+    def observation_space(self, params=None) -> Box:
+        full = super().observation_space(params)
+        return Box(full.low[::2], full.high[::2])
+
+    def reset_env(self, key, params):
+        obs, state = super().reset_env(key, params)
+        return obs[::2], state
+
+    def step_env(self, key, state, action, params):
+        obs, *rest = super().step_env(key, state, action, params)
+        return obs[::2], *rest
+
+
+def configuration(task: str, network: str, length: int):
+    from jaxrl import PPOConfig
+
+    if task == "chain":
+        where = {"env": "gymnax:MemoryChain-bsuite", "env_args": {"memory_length": length}}
+    else:
+        where = {"env": BlindCartPole() if task == "blind" else "cartpole"}
+    return PPOConfig(**where, **SETTINGS, **NETWORKS[network], total_env_steps=STEPS[task])
+
+
+def learn(config, num_seeds: int) -> dict:
+    """The returns [seeds], of the last tenth of training and of each tenth, and the seconds of it."""
+    import jax
+    import numpy as np
+
+    from jaxrl import make_train
+
+    keys = jax.random.split(jax.random.key(0), num_seeds)
+    train = jax.jit(jax.vmap(make_train(config))).lower(keys).compile()
+    begin = time.perf_counter()
+    _, metrics = jax.block_until_ready(train(keys))
+    seconds = time.perf_counter() - begin
+    own = jax.tree.map(np.asarray, metrics.episodes.iteration)
+    tenths = np.array_split(np.arange(config.num_updates), 10)
+    curves = [own.episode_return.sum[:, part].sum(1) / np.maximum(own.count[:, part].sum(1), 1) for part in tenths]
+    return {"returns": curves[-1].tolist(), "curves": np.stack(curves, 1).tolist(), "seconds": seconds}
+
+
+def speed(turns: int) -> None:
+    """CartPole, 64 environments x 128 steps, an MLP of 64 x 64 beside a GRU of 128."""
+    from programs import in_turns, training
+
+    from jaxrl import PPOConfig
+
+    sizes = {"num_envs": 64, "rollout_length": 128, "minibatch_size": 2048, "num_epochs": 4, "total_env_steps": 8192}
+    networks = {
+        "MLP 64 x 64": {"fcnet_hiddens": (64, 64)},
+        "MLP 64, GRU 128": {"fcnet_hiddens": (64,), "use_gru": True, "lstm_cell_size": 128},
+        "MLP 64, LSTM 128": {"fcnet_hiddens": (64,), "use_lstm": True, "lstm_cell_size": 128},
+        "MLP 64, attention 64": {"fcnet_hiddens": (64,), "use_attention": True},
+    }
+    works = {name: training(PPOConfig(env="cartpole", **sizes, **own)) for name, own in networks.items()}
+    rates = in_turns(works, 8192, turns)
+    first = statistics.median(next(iter(rates.values())))
+    lines = [[name, report.spread(own), f"{statistics.median(own) / first:.2f}"] for name, own in rates.items()]
+    print(report.markdown(["network", "environment steps/s", "times the first"], lines))
+
+
+def main() -> None:
+    parser = report.arguments_of("memory", __doc__)
+    parser.add_argument("--tasks", nargs="+", choices=STEPS, default=list(STEPS))
+    parser.add_argument("--networks", nargs="+", choices=NETWORKS, default=list(NETWORKS))
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--memory-length", type=int, default=10, help="steps of a chain")
+    parser.add_argument("--speed", action="store_true", help="only measure speed")
+    parser.add_argument("--turns", type=int, default=7)
+    arguments = parser.parse_args()
+    if arguments.speed:
+        speed(arguments.turns)
+        return
+    lines = []
+    for task in arguments.tasks:
+        groups = {}
+        for network in arguments.networks:
+            config = configuration(task, network, arguments.memory_length)
+            own = learn(config, arguments.seeds)
+            steps = arguments.seeds * STEPS[task] / own["seconds"]
+            print(f"{task}, {network}: {report.spread(own['returns'], '.2f')}, {steps:,.0f} steps/s", flush=True)
+            lines.append([task, network, f"{STEPS[task]:,}", report.spread(own["returns"], ".2f"), f"{steps:,.0f}"])
+            report.keep([{"task": task, "network": network, **own, **report.circumstances()}], arguments.out)
+            width = STEPS[task] // 10
+            tenths = zip(*own["curves"], strict=True)
+            groups[network] = {(i + 1) * width: values for i, values in enumerate(tenths)}
+        picture = arguments.out.with_name(f"{arguments.out.stem}-{task}.jsonl")
+        report.lines(picture, f"{task}: with and without memory", ("environment steps", "return"), groups)
+    titles = ["task", "network", "environment steps", f"return, {arguments.seeds} seeds", "steps/s of all seeds"]
+    print(report.markdown(titles, lines))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,170 @@
+"""Attention over the recent past: a transformer with gates in place of sums (GTrXL, Parisotto et al. 2019)."""
+
+import math
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxrl.core.types import Key, PyTree
+from jaxrl.models.mlp import draw_layer
+
+IMPOSSIBLE = -1e30  # a score whose softmax is 0
+
+
+@dataclass(frozen=True)
+class Attention:
+    """`num_units` blocks, each over what went into it in the last `memory` steps of the episode and in this one.
+
+        x = gate(x, relu(attention(norm(past x), norm(x)))),    x = gate(x, relu(mlp(norm(x))))
+
+    with relative positions (Dai et al. 2019, section 3.3) and gates like a GRU's, `gate_bias` high to begin with what
+    goes past the block (Parisotto et al. 2019, section 3.2 and equation 9). The carry holds the past inputs of every
+    block; a step that is trained on looks at those of its sequence and at what was carried into that, without a
+    gradient through the latter.
+
+    num_outputs: the width of all blocks, RLlib's `attention_dim`.
+    """
+
+    num_outputs: int = 64
+    num_units: int = 1
+    num_heads: int = 1
+    head_dim: int = 32
+    memory: int = 50
+    mlp_dim: int = 32
+    gate_bias: float = 2.0
+    initializer: str = "orthogonal"
+
+    def init(self, key: Key, num_inputs: int) -> PyTree:
+        """{"embedding": layer, "units": [{"query", "key_value", "position", "output", ...}, ...]}."""
+        shapes = {"embedding": (num_inputs, self.num_outputs)}
+        for unit in range(self.num_units):
+            shapes |= {(unit, name): shape for name, shape in self._unit_shapes().items()}
+        keys = jax.random.split(key, len(shapes))
+        layers = {name: self._draw(keys[i], shape) for i, (name, shape) in enumerate(shapes.items())}
+        units = []
+        for unit in range(self.num_units):
+            own = {name: layers[unit, name] for name in self._unit_shapes()}
+            own["position"] = own["position"]["kernel"]
+            rows = {name: jnp.zeros((self.num_heads, self.head_dim)) for name in ("content_bias", "position_bias")}
+            norms = {name: jnp.ones(self.num_outputs) for name in ("attention_norm", "mlp_norm")}
+            units.append({**own, **rows, **norms})
+        return {"embedding": layers["embedding"], "units": units}
+
+    def initial_carry(self, batch_shape: tuple[int, ...]) -> PyTree:
+        """{"past": f32[..., memory, units, out], the latest last, "count": i32[...] of them that there are}."""
+        past = jnp.zeros((*batch_shape, self.memory, self.num_units, self.num_outputs))
+        return {"past": past, "count": jnp.zeros(batch_shape, jnp.int32)}
+
+    def step(self, params: PyTree, inputs: jax.Array, carry: PyTree) -> tuple[jax.Array, PyTree]:
+        batch_shape = inputs.shape[:-1]
+        flat = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[len(batch_shape) :]), (inputs, carry))
+        outputs, carry = self.sequence(params, flat[0][None], flat[1], jnp.zeros((1, math.prod(batch_shape)), bool))
+        return jax.tree.map(lambda leaf: leaf.reshape(*batch_shape, *leaf.shape[1:]), (outputs[0], carry))
+
+    def sequence(self, params: PyTree, inputs: jax.Array, carry: PyTree, begins: jax.Array) -> tuple[jax.Array, PyTree]:
+        x = _dense(params["embedding"], inputs)
+        episode = jnp.cumsum(begins, axis=0)  # i32[L, B], 0 for the one that was carried on
+        visible = self._visible(episode, carry["count"])
+        past = []
+        for i, unit in enumerate(params["units"]):
+            keys = jnp.concatenate([jnp.moveaxis(carry["past"][:, :, i], 1, 0), x])  # [memory + L, B, out]
+            past.append(keys[keys.shape[0] - self.memory :])
+            x = self._unit(unit, x, keys, visible)
+        length = begins.shape[0]
+        since = length - jnp.max(jnp.where(begins, jnp.arange(length)[:, None], 0), axis=0)
+        count = jnp.where(episode[-1] == 0, carry["count"] + length, since)
+        past = jnp.moveaxis(jnp.stack(past, axis=2), 0, 1)
+        return x, {"past": past, "count": jnp.minimum(count, self.memory).astype(jnp.int32)}
+
+    def _visible(self, episode: jax.Array, count: jax.Array) -> jax.Array:
+        """Whether step i looks at j, of the `memory` steps carried and the L at hand; bool[B, 1, L, memory + L]."""
+        length = episode.shape[0]
+        back = self.memory + np.arange(length)[:, None] - np.arange(self.memory + length)[None]
+        near = jnp.asarray((back >= 0) & (back <= self.memory))
+        there = (jnp.arange(self.memory)[:, None] >= self.memory - count[None]) * 1 - 1  # 0, or -1 where there is none
+        own = jnp.concatenate([there, episode])  # the episode of each j
+        same = own.T[:, None, :] == episode.T[:, :, None]
+        return (same & near[None])[:, None]
+
+    def _unit(self, unit: PyTree, x: jax.Array, keys: jax.Array, visible: jax.Array) -> jax.Array:
+        """One block: x f32[L, B, out], keys f32[memory + L, B, out]."""
+        seen = _norm(keys, unit["attention_norm"])
+        attended = self._attend(unit, seen[self.memory :], seen, visible)
+        x = self._gate(unit["attention_gate"], unit["attention_gate_candidate"], x, jax.nn.relu(attended))
+        inner = jax.nn.relu(_dense(unit["mlp_in"], _norm(x, unit["mlp_norm"])))
+        return self._gate(unit["mlp_gate"], unit["mlp_gate_candidate"], x, jax.nn.relu(_dense(unit["mlp_out"], inner)))
+
+    def _attend(self, unit: PyTree, queries: jax.Array, keys: jax.Array, visible: jax.Array) -> jax.Array:
+        heads = (self.num_heads, self.head_dim)
+        query = _dense(unit["query"], queries).reshape(*queries.shape[:2], *heads)
+        key, value = jnp.split(_dense(unit["key_value"], keys).reshape(*keys.shape[:2], 2 * heads[0], heads[1]), 2, 2)
+        place = (_sinusoids(self.memory + 1, self.num_outputs) @ unit["position"]).reshape(-1, *heads)
+        biases = (unit[name][None, None] for name in ("content_bias", "position_bias"))
+        by_content, by_place = (query + bias for bias in biases)
+        scores = jnp.einsum("ibhd,jbhd->bhij", by_content, key)
+        scores = scores + _by_key(jnp.einsum("ibhd,rhd->bhir", by_place, place))
+        scores = jnp.where(visible, scores / math.sqrt(self.head_dim), IMPOSSIBLE)
+        mixed = jnp.einsum("bhij,jbhd->ibhd", jax.nn.softmax(scores), value)
+        return _dense(unit["output"], mixed.reshape(*mixed.shape[:2], -1))
+
+    def _gate(self, gates: PyTree, candidate: PyTree, x: jax.Array, y: jax.Array) -> jax.Array:
+        """What of y comes to x: r, z from both, h = tanh(W_g y + U_g (r x)), (1 - z) x + z h."""
+        r, z = jnp.split(_dense(gates, jnp.concatenate([y, x], axis=-1)), 2, axis=-1)
+        r, z = jax.nn.sigmoid(r), jax.nn.sigmoid(z - self.gate_bias)
+        h = jnp.tanh(_dense(candidate, jnp.concatenate([y, r * x], axis=-1)))
+        return x + z * (h - x)
+
+    def _unit_shapes(self) -> dict[str, tuple[int, int]]:
+        """(in, out) of each layer of a block."""
+        size, heads = self.num_outputs, self.num_heads * self.head_dim
+        return {
+            "query": (size, heads),
+            "key_value": (size, 2 * heads),
+            "position": (size, heads),
+            "output": (heads, size),
+            "attention_gate": (2 * size, 2 * size),
+            "attention_gate_candidate": (2 * size, size),
+            "mlp_in": (size, self.mlp_dim),
+            "mlp_out": (self.mlp_dim, size),
+            "mlp_gate": (2 * size, 2 * size),
+            "mlp_gate_candidate": (2 * size, size),
+        }
+
+    def _draw(self, key: Key, shape: tuple[int, int]) -> dict[str, jax.Array]:
+        size = ((shape[0] + 1) * shape[1],)
+        orthogonal = self.initializer == "orthogonal"
+        noise = jax.random.normal(key, size) if orthogonal else jax.random.uniform(key, size, minval=-1.0)
+        return draw_layer(noise, shape, 1.0, self.initializer)
+
+
+def _by_key(scores: jax.Array) -> jax.Array:
+    """Scores of distances as scores of keys: out[..., i, j] = scores[..., i, R - 1 + i - j], [..., L, R - 1 + L].
+
+    Where there is no such distance the result means nothing. Rows one number too wide, read as one row, move each line
+    by one against the next (Dai et al. 2019, appendix B): no gather.
+    """
+    *batch, length, distances = scores.shape
+    wide = jnp.pad(jnp.flip(scores, -1), [(0, 0)] * (len(batch) + 1) + [(0, length)])
+    width = distances + length - 1
+    return wide.reshape(*batch, -1)[..., : length * width].reshape(*batch, length, width)
+
+
+def _sinusoids(number: int, size: int) -> np.ndarray:
+    """Of distances 0, 1, ...: f32[number, size] (Vaswani et al. 2017, section 3.5)."""
+    rates = 1 / 10_000 ** (np.arange(0, size, 2) / size)
+    angles = np.arange(number)[:, None] * rates[None]
+    return np.concatenate([np.sin(angles), np.cos(angles)], axis=1)[:, :size].astype(np.float32)
+
+
+def _dense(layer: PyTree, x: jax.Array) -> jax.Array:
+    y = x @ layer["kernel"]
+    return y + layer["bias"].reshape((1,) * (y.ndim - 1) + (-1,))
+
+
+def _norm(x: jax.Array, scale: jax.Array) -> jax.Array:
+    """Layer normalisation without a shift (Ba et al. 2016)."""
+    away = x - jnp.mean(x, axis=-1, keepdims=True)
+    spread = jax.lax.rsqrt(jnp.mean(away**2, axis=-1, keepdims=True) + 1e-5)
+    return away * spread * scale.reshape((1,) * (x.ndim - 1) + (-1,))

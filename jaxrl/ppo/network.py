@@ -1,0 +1,158 @@
+"""The network of a policy: the settings that choose it, and what they make of the spaces that it plays between."""
+
+import dataclasses
+from typing import Any
+
+from jaxrl.core.errors import UsageError
+from jaxrl.core.settings import count, flag, number, one_of, setting
+from jaxrl.core.spaces import Box, Space
+from jaxrl.models.attention import Attention
+from jaxrl.models.cnn import CNN, cnn
+from jaxrl.models.custom import custom_model
+from jaxrl.models.memory import MemoryNetwork
+from jaxrl.models.mlp import ACTIVATIONS, INITIALIZERS, MLP
+from jaxrl.models.model import MemoryModel, Model
+from jaxrl.models.player import Player, Told
+from jaxrl.models.recurrent import GRU, LSTM
+from jaxrl.ppo import settings
+
+
+@dataclasses.dataclass(frozen=True)
+class NetworkSettings:
+    """The settings of `PPOConfig` that choose a policy's network, by RLlib's names."""
+
+    model: Any = setting(
+        None,
+        "a network of your own in place of those below: a flax module, (init, apply), a function of the spaces, or "
+        "module:Name",
+    )
+    fcnet_hiddens: tuple[int, ...] = setting((256, 256), "layer sizes", settings.sizes)
+    fcnet_activation: str = setting("tanh", "activation between layers", one_of(*ACTIVATIONS))
+    fcnet_kernel_initializer: str = setting(
+        "orthogonal", "orthogonal, or uniform (PyTorch's and so RLlib's)", one_of(*INITIALIZERS)
+    )
+    vf_share_layers: bool = setting(False, "whether policy and value share all but their last layer", flag)
+    free_log_std: bool = setting(
+        False, "whether the log-std of Box actions is a parameter, not an output of the network", flag
+    )
+    conv_filters: Any = setting(
+        None, "convolutions below the layers, for images: filters, kernel and stride of each", settings.filters
+    )
+    conv_activation: str = setting("relu", "activation after each convolution", one_of(*ACTIVATIONS))
+    use_lstm: bool = setting(False, "a long short-term memory above the layers, below policy and value", flag)
+    use_gru: bool = setting(False, "a gated recurrent unit there", flag)
+    lstm_cell_size: int = setting(256, "the width of either's state", count())
+    lstm_use_prev_action: bool = setting(False, "whether the network is told its last action", flag)
+    lstm_use_prev_reward: bool = setting(False, "whether it is told what that brought", flag)
+    max_seq_len: int = setting(
+        20, "steps that a network with memory is trained over at once; minibatches hold sequences of them", count()
+    )
+    use_attention: bool = setting(False, "attention over the recent past there: a gated transformer", flag)
+    attention_num_transformer_units: int = setting(1, "its blocks, one above the other", count())
+    attention_dim: int = setting(64, "their width", count())
+    attention_num_heads: int = setting(1, "attention heads of a block", count())
+    attention_head_dim: int = setting(32, "the width of a head", count())
+    attention_memory_inference: int = setting(50, "steps that it looks back", count())
+    attention_position_wise_mlp_dim: int = setting(32, "the width of a block's own hidden layer", count())
+    attention_init_gru_gate_bias: float = setting(2.0, "how much goes past a block at first", number())
+    agent_id_obs: bool = setting(False, "whether the network is told which of its policy's agents it plays", flag)
+
+
+NETWORK = tuple(field.name for field in dataclasses.fields(NetworkSettings))
+BESIDE = ("max_seq_len", "lstm_use_prev_action", "lstm_use_prev_reward", "agent_id_obs")  # that any network goes by
+
+
+def check_network(config: NetworkSettings) -> None:
+    """Refuses settings of networks that exclude each other."""
+    chosen = [name for name in ("use_lstm", "use_gru", "use_attention") if getattr(config, name)]
+    if len(chosen) > 1:
+        raise UsageError(f"{' and '.join(f'{name}=True' for name in chosen)}: one memory is all that a network has")
+    if chosen and not config.fcnet_hiddens:
+        raise UsageError(f"{chosen[0]}=True needs a layer below it, but fcnet_hiddens is empty")
+    if config.model is not None:
+        for field in dataclasses.fields(NetworkSettings):
+            if field.name not in ("model", *BESIDE) and getattr(config, field.name) != field.default:
+                clash = f"{field.name}={getattr(config, field.name)!r} and model={model_name(config.model)}"
+                raise UsageError(f"{clash}: the first is of the built-in networks")
+
+
+def make_player(config: Any, observation_space: Space, action_space: Space, num_agents: int = 1) -> Player:
+    """What one policy's own configuration makes of the spaces that it plays between.
+
+    Args:
+        num_agents: that the policy plays.
+    """
+    told = Told(
+        num_agents if config.agent_id_obs else 0,
+        prev_action=config.lstm_use_prev_action,
+        prev_reward=config.lstm_use_prev_reward,
+    )
+    return Player(
+        _model(config, told.input_space(observation_space, action_space), action_space),
+        observation_space,
+        action_space,
+        observation_filter=config.observation_filter,
+        normalize_actions=config.normalize_actions,
+        clip_actions=config.clip_actions,
+        action_distribution=config.action_distribution,
+        told=told,
+        max_seq_len=config.max_seq_len,
+    )
+
+
+def _model(config: NetworkSettings, inputs: Space, action_space: Space) -> Model | MemoryModel:
+    if config.model is not None:
+        return custom_model(config.model, inputs, action_space, config.action_distribution)
+    core = _core(config)
+    if core is None:
+        return _layers(config, inputs, action_space, vf_share_layers=config.vf_share_layers)
+    torso = _layers(config, inputs, action_space, vf_share_layers=True)
+    features = Box(-float("inf"), float("inf"), (core.num_outputs,))
+    heads = MLP(
+        features,
+        action_space,
+        hiddens=(),
+        initializer=config.fcnet_kernel_initializer,
+        free_log_std=config.free_log_std,
+        action_distribution=config.action_distribution,
+    )
+    return MemoryNetwork(torso, core, heads)
+
+
+def _core(config: NetworkSettings) -> GRU | LSTM | Attention | None:
+    """What remembers, if anything does."""
+    initializer = config.fcnet_kernel_initializer
+    if config.use_lstm or config.use_gru:
+        return (LSTM if config.use_lstm else GRU)(config.lstm_cell_size, initializer)
+    if not config.use_attention:
+        return None
+    return Attention(
+        num_outputs=config.attention_dim,
+        num_units=config.attention_num_transformer_units,
+        num_heads=config.attention_num_heads,
+        head_dim=config.attention_head_dim,
+        memory=config.attention_memory_inference,
+        mlp_dim=config.attention_position_wise_mlp_dim,
+        gate_bias=config.attention_init_gru_gate_bias,
+        initializer=initializer,
+    )
+
+
+def _layers(config: NetworkSettings, inputs: Space, action_space: Space, *, vf_share_layers: bool) -> MLP | CNN:
+    layers = {
+        "action_space": action_space,
+        "hiddens": config.fcnet_hiddens,
+        "activation": config.fcnet_activation,
+        "vf_share_layers": vf_share_layers,
+        "initializer": config.fcnet_kernel_initializer,
+        "free_log_std": config.free_log_std,
+        "action_distribution": config.action_distribution,
+    }
+    if config.conv_filters is None:
+        return MLP(inputs, **layers)
+    return cnn(inputs, config.conv_filters, config.conv_activation, **layers)
+
+
+def model_name(model: Any) -> str:
+    """What a user's model is called."""
+    return model if isinstance(model, str) else getattr(model, "__qualname__", type(model).__qualname__)

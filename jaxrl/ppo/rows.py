@@ -1,0 +1,145 @@
+"""A policy's batch: its trajectory with advantages as rows, and which of them each minibatch holds."""
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+
+from jaxrl.core.types import Key, PyTree
+from jaxrl.loop.rollout import Trajectory
+from jaxrl.models.player import Player
+from jaxrl.ops.advantages import gae, standardise
+from jaxrl.ops.distributions import Distribution
+from jaxrl.ops.minibatch import minibatch_rows
+from jaxrl.ppo.hypers import Hypers
+
+
+class Rows(struct.PyTreeNode):
+    """A batch of one policy's rows, [B, ...], or a minibatch: [B, ...], with memory sequences [L, B, ...]."""
+
+    obs: PyTree  # as the model reads them
+    action: PyTree
+    distribution: Distribution  # the acting one
+    log_prob: jax.Array  # f32
+    value: jax.Array  # f32
+    advantage: jax.Array  # f32
+    target: jax.Array  # f32
+    weight: jax.Array  # f32  1 where the agent acted, else 0
+    action_mask: PyTree = ()  # bool[..., A]; () where every action is possible
+    begins: PyTree = ()  # bool  with memory: an episode begins with this row
+
+
+class Cut(struct.PyTreeNode):
+    """How a batch of T x E x M steps is cut into what minibatches are made of: rows, or sequences of L rows."""
+
+    number: int = struct.field(pytree_node=False)  # of parts that the T steps are cut into
+    length: int = struct.field(pytree_node=False)  # L
+    width: int = struct.field(pytree_node=False)  # E x M
+
+    @property
+    def num_pieces(self) -> int:
+        return self.number * self.width
+
+    def rows_of(self, piece: jax.Array) -> jax.Array:
+        """The rows of pieces i32[B]: [B], or of sequences [L, B]. A piece counts as the rows of one step do."""
+        if self.length == 1:
+            return piece
+        step = jnp.arange(self.length)[:, None] * self.width
+        return (piece // self.width * (self.length * self.width) + piece % self.width)[None] + step
+
+
+def cut_of(player: Player, shape: tuple[int, int, int]) -> Cut:
+    """Of a trajectory [T, E, M]."""
+    num_steps, num_envs, num_agents = shape
+    return Cut(*player.sequences(num_steps), num_envs * num_agents)
+
+
+def rows_of(
+    player: Player,
+    moments: PyTree,
+    trajectory: Trajectory,
+    hypers: Hypers,
+    *,
+    standardised: bool,
+    axis_name: str | None,
+) -> Rows:
+    """The trajectory with advantages and targets, flattened to rows [B, ...]; observations as the model reads them.
+
+    Of a model with memory the rows are filled up with some of weight 0, so that all its sequences are of one length.
+
+    Args:
+        moments: of the observations' filter, as they were acted on.
+        standardised: whether advantages are, over the whole batch.
+    """
+    advantages, targets = gae(
+        trajectory.reward,
+        trajectory.value,
+        trajectory.next_value,
+        trajectory.terminated,
+        trajectory.ended,
+        gamma=hypers.gamma,
+        lambda_=hypers.lambda_,
+    )
+    advantages = jnp.where(trajectory.active, advantages, 0.0)
+    weights = trajectory.active.astype(jnp.float32)
+    if standardised:
+        advantages = standardise(advantages, weights, axis_name=axis_name)
+    by_step = Rows(
+        obs=player.read(moments, trajectory.obs, trajectory.context),
+        action=trajectory.action,
+        distribution=trajectory.distribution,
+        log_prob=trajectory.distribution.log_prob(trajectory.action),
+        value=trajectory.value,
+        advantage=advantages,
+        target=targets,
+        weight=weights,
+        action_mask=player.action_mask(trajectory.obs, trajectory.context),
+        begins=_begins(trajectory.ended) if player.has_memory else (),
+    )
+    rows = jax.tree.map(lambda leaf: active_rows(leaf, trajectory.active), by_step)
+    cut = cut_of(player, trajectory.value.shape)
+    missing = cut.num_pieces * cut.length - rows.weight.shape[0]
+    return jax.tree.map(lambda leaf: _filled_up(leaf, missing), rows) if missing else rows
+
+
+def active_rows(leaf: jax.Array, active: jax.Array) -> jax.Array:
+    """[T, E, M, ...] as rows [B, ...], 0 where the agent was inactive: weight 0 times NaN would still be NaN."""
+    rows = leaf.reshape(-1, *leaf.shape[3:])
+    return jnp.where(active.reshape(-1, *[1] * (rows.ndim - 1)), rows, jnp.zeros_like(rows))
+
+
+def piece_order(
+    cut: Cut, *, blocks: int, num_envs: int, rows: int, num_epochs: int, key: Key, axis_name: str | None
+) -> jax.Array:
+    """The pieces of each minibatch, i32[num_minibatches, pieces of a minibatch held here].
+
+    Every block of environments is shuffled by itself and gives each minibatch an equal share, whichever device the
+    block lies on, so that the number of devices does not change which rows meet.
+
+    Args:
+        blocks: of all environments, on whatever device.
+        num_envs: held here.
+        rows: of a minibatch, on all devices; of sequences as many as come nearest.
+    """
+    num_devices = 1 if axis_name is None else jax.lax.axis_size(axis_name)
+    own_blocks = blocks // num_devices
+    num_agents = cut.width // num_envs
+    block_row = num_envs // own_blocks * num_agents  # pieces of a block in one part
+    share = min(max(1, round(rows / (blocks * cut.length))), cut.number * block_row)
+    first = 0 if axis_name is None else jax.lax.axis_index(axis_name) * own_blocks
+
+    def order(block):
+        block_key = jax.random.fold_in(key, first + block)
+        piece = minibatch_rows(block_key, cut.number * block_row, share, num_epochs)
+        return piece // block_row * cut.width + block * block_row + piece % block_row
+
+    pieces = jax.vmap(order)(jnp.arange(own_blocks))
+    return jnp.moveaxis(pieces, 0, 1).reshape(pieces.shape[1], -1)
+
+
+def _begins(ended: jax.Array) -> jax.Array:
+    """Where a step is the first of its episode, bool[T, E, M]; of step 0 the rollout's own carry knows."""
+    return jnp.concatenate([jnp.zeros_like(ended[:1]), ended[:-1]])
+
+
+def _filled_up(rows: jax.Array, missing: int) -> jax.Array:
+    return jnp.concatenate([rows, jnp.zeros((missing, *rows.shape[1:]), rows.dtype)])

@@ -1,0 +1,92 @@
+"""Training with memory: what is learned from is what was acted on, and a cue is kept until it is asked for."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxrl import PPOConfig, Trainer
+from jaxrl.ppo.rows import cut_of, rows_of
+from tests.probes import Recall
+
+MEMORIES = {
+    "gru": {"use_gru": True, "lstm_cell_size": 8},
+    "lstm": {"use_lstm": True, "lstm_cell_size": 8},
+    "attention": {"use_attention": True, "attention_dim": 8, "attention_head_dim": 4, "attention_memory_inference": 6},
+}
+TOLD = {"lstm_use_prev_action": True, "lstm_use_prev_reward": True}
+SMALL = {"num_envs": 8, "rollout_length": 17, "minibatch_size": 24, "num_epochs": 2, "fcnet_hiddens": (8,)}
+
+
+def rollout_of(config):
+    """(player, params, trajectory) of a second rollout, whose first episodes began in the one before."""
+    algorithm = config.build()
+    runner, _ = jax.jit(algorithm.collect)(jax.jit(algorithm.init)(jax.random.key(0)))
+    runner = runner.replace(num_updates=jnp.int32(1))
+    _, rollout = jax.jit(algorithm.collect)(runner)
+    alone = jax.tree.map(lambda leaf: leaf[:, 0], rollout.trajectories[0])
+    return algorithm.players[0], algorithm.policy_weights(runner, "default_policy").params, alone
+
+
+@pytest.mark.parametrize("told", [{}, TOLD], ids=["", "told of the last action and reward"])
+@pytest.mark.parametrize("memory", MEMORIES)
+def test_sequences_are_judged_as_they_were_acted_on(memory, told):
+    """17 steps in parts of 6, episodes of 5: resets within sequences, carries across rollouts, rows of weight 0."""
+    config = PPOConfig(env=Recall(), max_seq_len=6, **SMALL, **MEMORIES[memory], **told)
+    player, params, path = rollout_of(config)
+    assert np.asarray(path.ended[:-1]).any()
+    cut = cut_of(player, path.value.shape)
+    assert (cut.number, cut.length, cut.width) == (3, 6, 8)
+    rows = rows_of(player, (), path, config.hypers()["default_policy"], standardised=False, axis_name=None)
+    index = cut.rows_of(jnp.arange(cut.num_pieces))
+    sequences = jax.tree.map(lambda leaf: leaf[index], rows)
+    carry = jax.tree.map(lambda leaf: leaf.reshape(cut.num_pieces, *leaf.shape[3:]), path.carry)
+    judged = jax.jit(player.reconsider)(params, sequences.obs, (), carry, sequences.begins)
+    there = np.asarray(sequences.weight) > 0
+    assert there.sum() == 17 * 8
+    np.testing.assert_allclose(judged[1][there], sequences.value[there], atol=1e-5)
+    np.testing.assert_allclose(judged[0].log_prob(sequences.action)[there], sequences.log_prob[there], atol=1e-5)
+
+
+def test_every_row_comes_once_an_epoch_in_whole_sequences():
+    player, _, path = rollout_of(PPOConfig(env=Recall(), max_seq_len=6, **SMALL, **MEMORIES["gru"]))
+    cut = cut_of(player, path.value.shape)
+    rows = np.asarray(cut.rows_of(jnp.arange(cut.num_pieces)))
+    np.testing.assert_array_equal(np.sort(rows.reshape(-1)), np.arange(18 * 8))  # one step more than there are
+    np.testing.assert_array_equal(np.diff(rows // 8, axis=0), 1)  # step after step ...
+    np.testing.assert_array_equal(np.diff(rows % 8, axis=0), 0)  # ... of one environment
+
+
+@pytest.mark.parametrize("memory", [None, *MEMORIES])
+def test_a_cue_is_recalled_by_memory_alone(memory):
+    config = PPOConfig(
+        env=Recall(),
+        num_envs=32,
+        rollout_length=20,
+        minibatch_size=160,
+        num_epochs=4,
+        fcnet_hiddens=(16,),
+        lr=1e-2,
+        lambda_=0.95,
+        total_env_steps=640 * 30,
+        **(MEMORIES[memory] if memory else {}),
+    )
+    trainer = Trainer(config, run_dir=None, quiet=True)
+    returned = trainer.fit()["env_runners"]["episode_return_mean"]
+    if memory is None:
+        assert 0.3 < returned < 0.7
+        return
+    assert returned > 0.9
+    policy = trainer.get_policy("default_policy")
+    for cue in (0, 1):
+        policy.reset()
+        actions = [int(policy.act(obs)) for obs in (cue, 2, 2, 2, 2)]
+        assert actions[-1] == cue
+    policy.reset()
+    cues = np.array([0, 1, 1])
+    for t in range(10):  # two episodes each, side by side
+        actions = policy.act(cues if t % 5 == 0 else np.full(3, 2), begins=t % 5 == 0)
+        if t % 5 == 4:
+            np.testing.assert_array_equal(actions, cues)
+            cues = 1 - cues
+    assert trainer.evaluate()["env_runners"]["episode_return_mean"] == 1.0
