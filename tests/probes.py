@@ -13,7 +13,7 @@ from flax import struct
 
 from jaxrl import PPOConfig
 from jaxrl.core.env import Environment, MultiAgentEnvironment
-from jaxrl.core.spaces import Box, Discrete
+from jaxrl.core.spaces import Box, Dict, Discrete, MultiDiscrete
 from jaxrl.core.types import ALL
 
 SMALL_ARENA = PPOConfig(  # trains in a moment; what needs a run of any kind shares its compiled program
@@ -31,7 +31,7 @@ SMALL_ARENA = PPOConfig(  # trains in a moment; what needs a run of any kind sha
 
 class State(struct.PyTreeNode):
     time: jax.Array  # i32[]
-    cue: jax.Array  # i32[], or f32[] of a continuous probe
+    cue: jax.Array  # i32[], or f32[] of a continuous probe, or i32[4] of `Forbidden`
 
 
 class Params(struct.PyTreeNode):
@@ -207,11 +207,10 @@ class Crowd(MultiAgentEnvironment):
 class Recall(Environment):
     """A cue is shown at the first step alone; the action of the last step is paid for repeating it.
 
-    Without memory nothing better than a half is to be had. `masks`: action 2, which is never paid for, is impossible.
+    Without memory nothing better than a half is to be had.
     """
 
     num_steps: int = 5
-    masks: bool = False
 
     @property
     def default_params(self) -> Params:
@@ -221,7 +220,7 @@ class Recall(Environment):
         return Discrete(3)
 
     def action_space(self, params=None) -> Discrete:
-        return Discrete(3 if self.masks else 2)
+        return Discrete(2)
 
     def reset_env(self, key, params):
         state = State(jnp.int32(0), jax.random.bernoulli(key).astype(jnp.int32))
@@ -233,7 +232,69 @@ class Recall(Environment):
         state = state.replace(time=state.time + 1)
         return jnp.int32(2), state, reward, last, {}
 
+
+@dataclass(frozen=True)
+class Forbidden(Environment):
+    """Steps of their own: two of four actions, drawn and shown, are possible, and the greater of them is paid for.
+
+    told: "mask" (`action_mask` says so), "part" (a part of the observation does), or None: whoever takes another
+    action loses nothing but the reward. How often that happened is the metric "forbidden".
+    """
+
+    told: str | None = "mask"
+
+    @property
+    def default_params(self) -> Params:
+        return Params()
+
+    def observation_space(self, params=None):
+        shown = MultiDiscrete((2, 2, 2, 2))
+        return Dict({"observation": shown, "action_mask": Box(0, 1, (4,), "bool")}) if self.told == "part" else shown
+
+    def action_space(self, params=None) -> Discrete:
+        return Discrete(4)
+
+    def reset_env(self, key, params):
+        first, second = jax.random.choice(key, 4, (2,), replace=False)
+        state = State(jnp.int32(0), jnp.zeros(4, jnp.int32).at[jnp.stack([first, second])].set(1))
+        return self._observe(state), state
+
+    def step_env(self, key, state, action, params):
+        best = 3 - jnp.argmax(state.cue[::-1])
+        metrics = {"forbidden": 1.0 - state.cue[action]}
+        state = state.replace(time=state.time + 1)
+        return self._observe(state), state, (action == best).astype(jnp.float32), jnp.array(True), {"metrics": metrics}
+
+    def _observe(self, state):
+        return {"observation": state.cue, "action_mask": state.cue == 1} if self.told == "part" else state.cue
+
     def __getattr__(self, name):
-        if name == "action_mask" and self.masks:
-            return lambda state, params: jnp.array([True, True, False])
+        if name == "action_mask" and self.told == "mask":
+            return lambda state, params: state.cue == 1
         raise AttributeError(name)
+
+
+@dataclass(frozen=True)
+class Twins(MultiAgentEnvironment):
+    """Two agents that see the same and are paid for different actions: agent i for action i."""
+
+    agents: tuple[str, ...] = ("first", "second")
+
+    @property
+    def default_params(self) -> Params:
+        return Params(max_steps_in_episode=2)
+
+    def observation_space(self, agent, params=None) -> Box:
+        return Box(0.0, 1.0, (1,))
+
+    def action_space(self, agent, params=None) -> Discrete:
+        return Discrete(2)
+
+    def reset_env(self, key, params):
+        return {agent: jnp.ones(1) for agent in self.agents}, State(jnp.int32(0), jnp.int32(0))
+
+    def step_env(self, key, state, action, params):
+        obs = {agent: jnp.ones(1) for agent in self.agents}
+        reward = {agent: (action[agent] == i).astype(jnp.float32) for i, agent in enumerate(self.agents)}
+        never = {agent: jnp.array(False) for agent in (*self.agents, ALL)}
+        return obs, state.replace(time=state.time + 1), reward, never, {}

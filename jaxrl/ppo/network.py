@@ -23,8 +23,8 @@ class NetworkSettings:
 
     model: Any = setting(
         None,
-        "a network of your own in place of those below: a flax module, (init, apply), a function of the spaces, or "
-        "module:Name",
+        "a network of your own in place of the built-in layers: a flax module, (init, apply), a function of the "
+        "spaces, or module:Name",
     )
     fcnet_hiddens: tuple[int, ...] = setting((256, 256), "layer sizes", settings.sizes)
     fcnet_activation: str = setting("tanh", "activation between layers", one_of(*ACTIVATIONS))
@@ -59,7 +59,6 @@ class NetworkSettings:
 
 
 NETWORK = tuple(field.name for field in dataclasses.fields(NetworkSettings))
-BESIDE = ("max_seq_len", "lstm_use_prev_action", "lstm_use_prev_reward", "agent_id_obs")  # that any network goes by
 
 
 def check_network(config: NetworkSettings) -> None:
@@ -69,11 +68,10 @@ def check_network(config: NetworkSettings) -> None:
         raise UsageError(f"{' and '.join(f'{name}=True' for name in chosen)}: one memory is all that a network has")
     if chosen and not config.fcnet_hiddens:
         raise UsageError(f"{chosen[0]}=True needs a layer below it, but fcnet_hiddens is empty")
-    if config.model is not None:
-        for field in dataclasses.fields(NetworkSettings):
-            if field.name not in ("model", *BESIDE) and getattr(config, field.name) != field.default:
-                clash = f"{field.name}={getattr(config, field.name)!r} and model={model_name(config.model)}"
-                raise UsageError(f"{clash}: the first is of the built-in networks")
+    if config.model is not None and chosen:
+        raise UsageError(
+            f"{chosen[0]}=True and model={model_name(config.model)}: a model of your own has its own memory"
+        )
 
 
 def make_player(config: Any, observation_space: Space, action_space: Space, num_agents: int = 1) -> Player:
