@@ -70,7 +70,7 @@ def check_network(config: NetworkSettings) -> None:
         raise UsageError(f"{chosen[0]}=True needs a layer below it, but fcnet_hiddens is empty")
     if config.model is not None and chosen:
         raise UsageError(
-            f"{chosen[0]}=True and model={model_name(config.model)}: a model of your own has its own memory"
+            f"{chosen[0]}=True and model={model_name(config.model)}: your own model has its own memory"
         )
 
 
