@@ -123,13 +123,15 @@ class Channel:
         for line in self.lines.values():
             try:
                 line.send({"bye": True})
+                line.connection.shutdown(socket.SHUT_WR)
             except OSError:
                 continue
 
     def _listen(self, peer: int) -> None:
+        line = self.lines[peer]
         try:
             while True:
-                message, payload = self.lines[peer].receive(SILENCE_SECONDS)
+                message, payload = line.receive(SILENCE_SECONDS)
                 if "lost" in message:
                     self._end(message["lost"])
                 elif "failed" in message:
@@ -144,11 +146,15 @@ class Channel:
             self.lost(peer, f"nothing was heard of it for {SILENCE_SECONDS:.0f} s")
         except (OSError, ValueError):
             self.lost(peer, "its connection closed")
+        finally:
+            line.connection.close()
 
     def _left(self, peer: int) -> None:
-        """It has ended, which is its right unless somebody waits for it, now or later."""
+        """It has ended, which is its right unless somebody waits for more than it has said, now or later."""
+        waiting = 0
         while not self._leaving:
-            if self.busy:
+            waiting = waiting + 1 if self.busy and self._inbox[peer].empty() else 0
+            if waiting > 10:
                 self.lost(peer, "it ended before the others; it says why")
             time.sleep(0.1)
 

@@ -98,6 +98,8 @@ def placed(tree: PyTree, shardings: PyTree) -> PyTree:
 
 def _part_here(leaf: Any, sharding: Any) -> Any:
     """`jax.device_put` would compare the processes' arrays first, at the cost of sending all of them around."""
+    if sharding is None:  # the program does not use it
+        return leaf
     if isinstance(leaf, jax.Array):
         if not leaf.is_fully_addressable:
             return leaf

@@ -5,6 +5,7 @@ line of text, while JAX ends a process that waited in vain from within C++.
 """
 
 import atexit
+import contextlib
 import os
 import socket
 import time
@@ -190,10 +191,8 @@ def _listening(coordinator: str, port: int) -> socket.socket:
 def _refused(text: str, lines: dict) -> UsageError:
     """The error, of which everybody who is there is told."""
     for line in lines.values():
-        try:
+        with line.connection, contextlib.suppress(OSError):
             line.send({"refused": text})
-        except OSError:
-            continue
     return UsageError(text)
 
 
@@ -214,10 +213,11 @@ def _go_to(coordinator: str, mine: dict, deadline: float, seconds: float) -> tup
         answer = line.receive(max(1.0, deadline - time.monotonic()) + 10.0)[0]  # process 0 knows the deadline, too
         if "refused" not in answer:
             return {0: line}, answer["everyone"], answer["port"]
+        text = answer["refused"]
     except (OSError, ValueError, KeyError) as error:
         text = f"coordinator={coordinator} gives no answer of ours: {error}; is another program at that port?"
-        raise UsageError(text) from None
-    raise UsageError(answer["refused"])
+    line.connection.close()
+    raise UsageError(text)
 
 
 def _leave(channel: Channel) -> None:
