@@ -50,7 +50,8 @@ def _joined(leaf: jax.Array, streams: dict[int, memoryview]) -> jax.Array | np.n
         shape = array[index].shape
         size = int(np.prod(shape)) * array.itemsize
         stream = streams[device.process_index]
-        array[index] = np.frombuffer(stream[:size], array.dtype).reshape(shape)
+        if size:
+            array[index] = np.frombuffer(stream[:size], array.dtype).reshape(shape)
         streams[device.process_index] = stream[size:]
     is_key = jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key)
     return jax.random.wrap_key_data(array, impl=jax.random.key_impl(leaf)) if is_key else array

@@ -52,7 +52,8 @@ class PolicyAccess:
         return {policy: jax.tree.map(np.asarray, self.algorithm.policy_weights(runner, policy)) for policy in policies}
 
     def set_weights(self, weights: Mapping[PolicyId, Weights]) -> None:
-        """Replaces some policies' weights; their optimisers' states stay."""
+        """Replaces some policies' weights; their optimisers' states stay. Of several processes: in all, first."""
+        self.company.check_replaceable()
         runner = with_learners_here(self.runner)
         for policy, new in weights.items():
             _check_alike(policy, self.algorithm.policy_weights(runner, policy), new)

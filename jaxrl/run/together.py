@@ -70,6 +70,11 @@ class Alone:
         """`runner` with all its environments in this process."""
         return runner
 
+    def check_replaceable(self) -> None:
+        """Whether the state may be changed from outside: not once the others have states that it came of."""
+        if getattr(self, "states", None):
+            raise UsageError("weights cannot be set once several processes train together: set them in all before")
+
 
 class Leading(Alone):
     """Process 0. States are called by numbers; 0 is the one that training began with or took up."""
@@ -132,9 +137,7 @@ class Leading(Alone):
         for number, state in self.states.items():
             if state() is runner:
                 return number
-        if self.last:
-            raise UsageError("weights cannot be set once several processes train together")
-        self.states[0] = weakref.ref(runner)
+        self.states[0] = weakref.ref(runner)  # nobody has trained yet
         return 0
 
     def _kept(self) -> Message:

@@ -28,7 +28,7 @@ FLAGS = [word for name, value in SMALL.items() for word in (f"--{name}", value)]
 FLAGS += ["--env-args", "height=4", "width=4", "max_steps_in_episode=20"]
 USER = """
 import json, sys
-import jaxrl
+import jax, jaxrl
 from tests.probes import SMALL_ARENA
 
 class Noted(jaxrl.Callbacks):
@@ -41,8 +41,20 @@ trainer = jaxrl.Trainer(SMALL_ARENA.replace(callbacks=Noted()), run_dir=folder, 
 results = [trainer.train() for _ in range(3)]
 evaluation = trainer.evaluate()
 trainer.stop()
-print(json.dumps([results, evaluation, trainer.get_weights()], default=lambda array: array.tolist()))
+print(json.dumps([results, evaluation, [leaf.tolist() for leaf in jax.tree.leaves(trainer.get_weights())]]))
 """
+
+
+STARTED = []
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left():
+    yield
+    for process in STARTED:
+        process.kill()
+        process.communicate()
+    STARTED.clear()
 
 
 def free_port():
@@ -55,7 +67,10 @@ def started(number, command):
     where = f"localhost:{free_port()}"
     settings = {**os.environ, "PYTHONPATH": str(SCRIPT.parents[1])}
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "env": settings}
-    return [subprocess.Popen([sys.executable, *map(str, command(where, i))], **pipes) for i in range(number)]
+    commands = [[sys.executable, *map(str, command(where, i))] for i in range(number)]
+    processes = [subprocess.Popen(command, **pipes) for command in commands]
+    STARTED.extend(processes)
+    return processes
 
 
 def train_ppo(*flags, number=2):
@@ -65,10 +80,15 @@ def train_ppo(*flags, number=2):
     return started(number, command)
 
 
-def ended(processes, seconds=120):
+def ended(processes, seconds=300):
     """[(exit status, stdout, stderr)]"""
     answers = [process.communicate(timeout=seconds) for process in processes]
     return [(process.returncode, *answer) for process, answer in zip(processes, answers, strict=True)]
+
+
+def assert_well(answers):
+    for status, _, err in answers:
+        assert status == 0, err
 
 
 def said(out):
@@ -76,7 +96,7 @@ def said(out):
     return any(line and not line.startswith("[Gloo]") for line in out.splitlines())
 
 
-def wait_for(path, processes, seconds=90):
+def wait_for(path, processes, seconds=240):
     deadline = time.monotonic() + seconds
     while not path.exists():
         assert time.monotonic() < deadline and all(process.poll() is None for process in processes)
@@ -96,7 +116,9 @@ def test_two_processes_learn_report_and_save_what_one_does_and_one_goes_on(start
     both = started(2, lambda where, i: ("-c", USER, where, i, tmp_path / "two"))
     one = start(small)
     expected = [one.train() for _ in range(3)]
-    first, second = (json.loads(out) for status, out, _ in ended(both) if status == 0)
+    answers = ended(both)
+    assert_well(answers)
+    first, second = (json.loads(out.splitlines()[-1]) for _, out, _ in answers)
     assert second == first  # what process 0 says, all say
     results, evaluation, weights = first
     for ours, theirs in zip(results, expected, strict=True):
@@ -104,7 +126,7 @@ def test_two_processes_learn_report_and_save_what_one_does_and_one_goes_on(start
         for name in ("env_runners", "learners"):
             assert_close(ours[name], theirs[name])
     assert_close(evaluation, one.evaluate())
-    assert_close(weights, one.get_weights(), atol=1e-4)
+    assert_close([np.asarray(leaf) for leaf in weights], jax.tree.leaves(one.get_weights()), atol=1e-4)
     one.save()
     ours, theirs = saved(tmp_path / "two", 3), saved(tmp_path / "run", 3)
     assert ours.keys() == theirs.keys()
@@ -122,7 +144,7 @@ def test_four_processes_go_on_with_what_one_began(start, small, tmp_path):
     processes = train_ppo("--resume", tmp_path / "run", "--total-env-steps", 4 * 64, number=4)
     whole.fit({"training_iteration": 4})
     answers = ended(processes)
-    assert [status for status, _, _ in answers] == [0] * 4, answers
+    assert_well(answers)
     assert "of 4 processes" in answers[0][1] and "resumed      after iteration 2" in answers[0][1]
     assert [said(out) for _, out, _ in answers] == [True, False, False, False]  # one process speaks
     whole.save()
@@ -133,7 +155,8 @@ def test_four_processes_go_on_with_what_one_began(start, small, tmp_path):
 @pytest.mark.parametrize("lost", [0, 1])
 def test_a_lost_process_ends_the_others_in_one_line_and_the_run_goes_on(resume, tmp_path, lost):
     endless = ("--total-env-steps", 10**9, "--checkpoint-frequency", 1, "--run-dir", tmp_path / "run")
-    processes = train_ppo(*FLAGS, *endless, number=3 - lost)
+    of_three = ("--num-envs", 6, "--minibatch-size", 48, "--shuffle-blocks", 3)
+    processes = train_ppo(*FLAGS, *endless, *of_three, number=3)
     wait_for(tmp_path / "run" / "checkpoints" / "000003", processes)
     processes[lost].send_signal(signal.SIGKILL)
     begin = time.monotonic()
@@ -142,8 +165,8 @@ def test_a_lost_process_ends_the_others_in_one_line_and_the_run_goes_on(resume, 
     for i, (status, _, err) in enumerate(answers):
         if i != lost:
             assert status == 3, err
-            assert f"jaxrl: process {lost} of {3 - lost} (" in err
-            assert "was lost" in err and f"--resume {tmp_path / 'run'}" in err
+            assert f"jaxrl: process {lost} of 3 (" in err
+            assert "was lost: " in err and f"--resume {tmp_path / 'run'}" in err
     alone = resume()
     assert alone.lifetime.training_iteration >= 3
     alone.train()
@@ -154,9 +177,9 @@ def test_a_process_that_is_asked_to_stop_stops_all_and_what_was_learned_is_kept(
     processes = train_ppo(*FLAGS, *flags)
     wait_for(tmp_path / "run" / "checkpoints" / "000001", processes)
     processes[1].terminate()
-    (status, out, err), (other_status, _, other_err) = ended(processes)
-    assert (status, other_status) == (0, 0), (err, other_err)
-    assert "process 1: SIGTERM" in out and "stopped; what has been learned is kept" in out
+    answers = ended(processes)
+    assert_well(answers)
+    assert "process 1: SIGTERM" in answers[0][1] and "stopped; what has been learned is kept" in answers[0][1]
 
 
 def test_processes_with_other_settings_are_refused_by_all(tmp_path):
