@@ -8,6 +8,8 @@ import atexit
 import contextlib
 import os
 import socket
+import subprocess
+import sys
 import time
 from dataclasses import dataclass
 from typing import Any
@@ -72,6 +74,7 @@ def join(
         return
     channel, port, cores = meet(coordinator, num_processes, process_id, seconds)
     jax.config.update("jax_enable_preemption_service", False)  # it takes SIGTERM, which a run hears itself
+    before = _sockets()
     try:
         jax.distributed.initialize(
             f"{coordinator.rpartition(':')[0]}:{port}",
@@ -85,7 +88,7 @@ def join(
         channel.leave()
         raise UsageError(f"coordinator={coordinator}: {' '.join(str(error).split()):.200}") from None
     _joined.append(Hosts(process_id, num_processes, cores, channel))
-    atexit.register(_leave, channel)
+    atexit.register(_leave, channel, _kept_open(_sockets() - before) if process_id == 0 else None)
 
 
 def check(coordinator: Any, num_processes: Any, process_id: Any, seconds: Any = JOIN_SECONDS) -> None:
@@ -220,12 +223,37 @@ def _go_to(coordinator: str, mine: dict, deadline: float, seconds: float) -> tup
     raise UsageError(text)
 
 
-def _leave(channel: Channel) -> None:
+def _leave(channel: Channel, keeper: subprocess.Popen | None) -> None:
     """At the end of the process: all leave JAX together, unless this one ends amid something."""
     orderly = not channel.busy
     channel.leave()
     if orderly:
         jax.distributed.shutdown()
+    if keeper is not None:
+        keeper.communicate(b"over\n")
+
+
+def _sockets() -> set[int]:
+    """Those that are open, where the system tells as Linux does."""
+    found = set()
+    with contextlib.suppress(OSError):
+        for name in os.listdir("/proc/self/fd"):
+            with contextlib.suppress(OSError):
+                if os.readlink(f"/proc/self/fd/{name}").startswith("socket:"):
+                    found.add(int(name))
+    return found
+
+
+def _kept_open(sockets: set[int]) -> subprocess.Popen | None:
+    """A small process that holds JAX's sockets open for seconds after process 0 was killed.
+
+    JAX aborts the other processes as soon as these close; like this they hear of it from the channel, and end in order.
+    """
+    if not sockets:
+        return None
+    program = "import sys, time; sys.stdin.readline() or time.sleep(10)"
+    closed = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "start_new_session": True}
+    return subprocess.Popen([sys.executable, "-S", "-c", program], stdin=subprocess.PIPE, pass_fds=sockets, **closed)
 
 
 def num_cores() -> int:
