@@ -73,7 +73,8 @@ def join(
     if num_processes == 1:
         return
     channel, port, cores = meet(coordinator, num_processes, process_id, seconds)
-    jax.config.update("jax_enable_preemption_service", False)  # it takes SIGTERM, which a run hears itself
+    if hasattr(jax.config, "jax_enable_preemption_service"):  # it takes SIGTERM, which a run hears itself
+        jax.config.update("jax_enable_preemption_service", False)
     before = _sockets()
     try:
         jax.distributed.initialize(
