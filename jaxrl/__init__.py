@@ -6,6 +6,7 @@ jaxrl.Trainer(jaxrl.PPOConfig.tuned("arena")).fit()     the same in chunks, with
 jaxrl.Trainer.from_checkpoint("runs/arena/...").fit()   goes on, to the bit
 jaxrl.load_policy("runs/arena/...", "pol1").act(obs)    a trained policy by itself; NumPy in, NumPy out
 jaxrl.evaluate("runs/arena/...", episodes=100)          whole episodes of a run's policies
+jaxrl.join("host0:1234", 2, process_id)                 first, in each of several processes: they train as one
 jaxrl.sweep(config, {"lr": [3e-4, 1e-3]}, seeds=8)      many trainings in one compiled program
 """
 
@@ -17,6 +18,7 @@ from jaxrl.ppo.config import PPOConfig
 from jaxrl.ppo.train import make_train
 from jaxrl.run.callbacks import Callbacks
 from jaxrl.run.health import Diverged
+from jaxrl.run.hosts import join
 from jaxrl.run.opened import evaluate
 from jaxrl.run.policy import Policy, load_policy
 from jaxrl.run.trainer import Trainer
@@ -39,6 +41,7 @@ __all__ = [
     "choice",
     "evaluate",
     "grid_search",
+    "join",
     "load_policy",
     "loguniform",
     "make",

@@ -31,7 +31,7 @@ SEVERAL = {
     "entropy_coeff": "NUMBER | STEP:NUMBER ...",
 }
 # Paths: what is written stays as it is, also where it looks like a number.
-TEXTS = ("run_dir", "resume", "out", "compile_cache")
+TEXTS = ("run_dir", "resume", "out", "compile_cache", "coordinator")
 
 
 @dataclasses.dataclass(frozen=True)

@@ -23,6 +23,7 @@ from jaxrl.ppo.config import PPOConfig
 from jaxrl.run import checkpoint, compile_cache, folder, resume
 from jaxrl.run.console import device_name, duration
 from jaxrl.run.health import Diverged
+from jaxrl.run.hosts import JOIN_SECONDS, THREE, check, join
 from jaxrl.run.recorder import CURVES, EPISODE
 from jaxrl.run.results import Result
 from jaxrl.run.settings import RunSettings
@@ -39,6 +40,14 @@ RUN_FLAGS = {
     ),
     "resume": Flag("a run's folder, or one of its checkpoints, to go on with; other flags change its settings", None),
     "compile_cache": COMPILE_CACHE,
+    "coordinator": Flag(
+        "several processes train together: HOST:PORT where process 0 waits for the others; auto: as SLURM or a cloud "
+        "TPU says, the next two as well",
+        None,
+    ),
+    "num_processes": Flag("how many processes train together", None),
+    "process_id": Flag("which of them this one is, from 0, which logs and saves", None),
+    "join_seconds": Flag("how long the processes wait for each other at the start", JOIN_SECONDS),
 }
 RETURN = "env_runners/episode_return_mean"
 
@@ -53,6 +62,7 @@ class Order:
     run_dir: str | None  # "same": that of the run to go on with
     resume: str | None = None
     compile_cache: str | None = "auto"
+    hosts: tuple[Any, ...] = (None, None, None, JOIN_SECONDS)  # coordinator, num_processes, process_id, join_seconds
 
 
 def train_ppo(argv: Sequence[str] | None = None) -> None:
@@ -61,10 +71,13 @@ def train_ppo(argv: Sequence[str] | None = None) -> None:
     find_modules_here()
     try:
         order = parse(sys.argv[1:] if argv is None else argv)
+        if any(part is not None for part in order.hosts[:3]):
+            join(*order.hosts[:3], seconds=order.hosts[3])
         plan = order.config.describe()
         trainer = begin(order)  # which may split the CPU into devices, so nothing may have asked for them before
-        compile_cache.use(order.compile_cache)
         say = trainer.progress.say
+        warn = {} if trainer.company.writes else {"say": lambda line: None}  # JAX lets process 0 alone write a cache
+        compile_cache.use(order.compile_cache, **warn)
         device = device_name(trainer.settings.devices)
         say(f"{plan}\nsettings     {order.source}\ndevice       {device}\nrun folder   {trainer.run_dir}")
         if order.resume and trainer.last_result is not None:
@@ -81,6 +94,8 @@ def train_ppo(argv: Sequence[str] | None = None) -> None:
     if trainer is None or trainer.last_result is None:
         sys.exit("train_ppo.py: stopped before the first result")
     failed = trainer.stop()
+    if not trainer.company.writes:
+        return
     say(summary(trainer, trainer.last_result, time.perf_counter() - started))
     if failed:
         sys.exit(f"train_ppo.py: {failed}")
@@ -121,8 +136,11 @@ def parse(argv: Sequence[str]) -> Order:
     if shown:
         source += ", but " + ", ".join(shown)
     RunSettings(**settings)
+    hosts = tuple(run.get(name, RUN_FLAGS[name].default) for name in (*THREE, "join_seconds"))
+    if any(part is not None for part in hosts[:3]):
+        check(*hosts)
     run_dir = run.get("run_dir", "auto" if path is None else "same")
-    return Order(base.replace(**changes), source, settings, run_dir, path, run.get("compile_cache", "auto"))
+    return Order(base.replace(**changes), source, settings, run_dir, path, run.get("compile_cache", "auto"), hosts)
 
 
 def _facts(path: str) -> dict[str, Any]:

@@ -214,7 +214,12 @@ def remove(path: Path) -> None:
 def _checkpointer() -> Any:
     import orbax.checkpoint as ocp
 
-    return ocp.Checkpointer(ocp.PyTreeCheckpointHandler())
+    if jax.process_count() == 1:
+        return ocp.Checkpointer(ocp.PyTreeCheckpointHandler())
+    this = jax.process_index()  # each reads, and process 0 writes, by itself: no process waits for another one here
+    alone = ocp.options.MultiprocessingOptions(primary_host=this, active_processes={this})
+    handler = ocp.PyTreeCheckpointHandler(multiprocessing_options=alone)
+    return ocp.Checkpointer(handler, multiprocessing_options=alone)
 
 
 def _as_numpy() -> Any:

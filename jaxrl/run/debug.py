@@ -15,7 +15,7 @@ def find_nan(algorithm: Algorithm, runner: Runner, hypers: PyTree, env_params: P
     """
     try:
         with jax.disable_jit(), jax.debug_nans(True), jax.debug_infs(False):
-            algorithm.update(runner, hypers, env_params)
+            algorithm.update(jax.device_put(runner), hypers, env_params)
     except FloatingPointError as error:
         ours = [frame for frame in traceback.extract_tb(error.__traceback__) if "site-packages" not in frame.filename]
         lines = [f"  {frame.filename}:{frame.lineno} in {frame.name}: {frame.line}" for frame in ours]

@@ -1,7 +1,6 @@
 """The devices that the environments of a run are split over, and what lies where."""
 
 import dataclasses
-import os
 from typing import Any
 
 import jax
@@ -12,6 +11,7 @@ from jaxrl.core.errors import UsageError
 from jaxrl.core.types import PyTree
 from jaxrl.loop.runner import Runner
 from jaxrl.loop.stage import Worlds
+from jaxrl.run.hosts import Hosts, hosts, num_cores
 from jaxrl.run.settings import RunSettings
 
 AXIS = "env"  # of the mesh
@@ -26,7 +26,9 @@ def settled(settings: RunSettings, config: Any) -> RunSettings:
     Raises:
         UsageError: more devices than there are, or than the environments can be split over.
     """
-    automatic = settings.devices == "auto"
+    automatic, together = settings.devices == "auto", hosts()
+    if together is not None:
+        return dataclasses.replace(settings, devices=_settled_over(together, settings.devices, config))
     number = config.devices_worth_using(num_cores()) if automatic else settings.devices
     if number > 1:
         split_cpu(number)
@@ -42,9 +44,31 @@ def settled(settings: RunSettings, config: Any) -> RunSettings:
     return dataclasses.replace(settings, devices=number)
 
 
+def _settled_over(together: Hosts, devices: int | str, config: Any) -> int:
+    """How many devices all processes have together, each as many; "auto": all but of a CPU, there as on one machine."""
+    automatic, number = devices == "auto", together.number
+    if not automatic and devices % number:
+        raise UsageError(f"devices={devices} are those of all processes, which num_processes={number} does not divide")
+    each = config.devices_worth_using(number * together.cores) // number if automatic else devices // number
+    each = max(1, each)
+    split_cpu(number * each)
+    here = jax.local_device_count()
+    if automatic and (jax.default_backend() != "cpu" or here < each):
+        each = here
+    if here < each:
+        raise UsageError(f"devices={devices} over num_processes={number} are {each} for each; JAX has {here} here")
+    config.check_devices(number * each)
+    return number * each
+
+
 def mesh_of(number: int, axis: str = AXIS) -> jax.sharding.Mesh:
-    """The first `number` devices along one axis."""
-    return jax.make_mesh((number,), (axis,), (AxisType.Auto,), devices=jax.devices()[:number])
+    """The first `number` devices along one axis, as many of every process."""
+    each = number // jax.process_count()
+    own: dict[int, list[jax.Device]] = {}
+    for device in jax.devices():
+        own.setdefault(device.process_index, []).append(device)
+    devices = [device for process in sorted(own) for device in own[process][:each]]
+    return jax.make_mesh((number,), (axis,), (AxisType.Auto,), devices=devices)
 
 
 def by_environment(axis: str = AXIS) -> Runner:
@@ -58,7 +82,33 @@ def by_environment(axis: str = AXIS) -> Runner:
 def on_one(tree: PyTree) -> PyTree:
     """Arrays that lie on several devices on the first one alone: what is computed from them is computed once."""
     spread = any(isinstance(leaf, jax.Array) and len(leaf.devices()) > 1 for leaf in jax.tree.leaves(tree))
-    return jax.device_put(tree, jax.devices()[0]) if spread else tree
+    return jax.device_put(jax.tree.map(copy_here, tree), jax.local_devices()[0]) if spread else tree
+
+
+def copy_here(leaf: Any) -> Any:
+    """Of an array that is on every device of several processes, this one's copy; anything else as it is."""
+    return leaf if not isinstance(leaf, jax.Array) or leaf.is_fully_addressable else leaf.addressable_data(0)
+
+
+def placed(tree: PyTree, shardings: PyTree) -> PyTree:
+    """`tree`, whole in every process or in its place already, where `shardings` says."""
+    if jax.process_count() == 1:
+        return jax.device_put(tree, shardings)
+    return jax.tree.map(_part_here, tree, shardings)
+
+
+def _part_here(leaf: Any, sharding: Any) -> Any:
+    """`jax.device_put` would compare the processes' arrays first, at the cost of sending all of them around."""
+    if sharding is None:  # the program does not use it
+        return leaf
+    if isinstance(leaf, jax.Array):
+        if not leaf.is_fully_addressable:
+            return leaf
+        if jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+            words = _part_here(jax.random.key_data(leaf), sharding)
+            return jax.random.wrap_key_data(words, impl=jax.random.key_impl(leaf))
+    whole = np.asarray(leaf)
+    return jax.make_array_from_callback(whole.shape, sharding, lambda index: whole[index])
 
 
 def on_host(leaf: jax.Array) -> Any:
@@ -67,15 +117,14 @@ def on_host(leaf: jax.Array) -> Any:
 
 
 def split_cpu(number: int | str) -> None:
-    """Makes the CPU count as so many devices ("auto": its cores), if JAX has not started yet."""
-    number = num_cores() if number == "auto" else number
+    """Makes the CPU count as so many devices ("auto": its cores), if JAX has not started yet; all processes' CPUs."""
+    together = hosts()
+    if number == "auto":
+        number = num_cores() if together is None else together.cores
+    elif together is not None and isinstance(number, int):
+        number = max(1, number // together.number)
     try:
         if isinstance(number, int) and jax.config.jax_num_cpu_devices < number:  # the settings refuse anything else
             jax.config.update("jax_num_cpu_devices", number)
     except RuntimeError:  # it has: what devices there are, there are
         pass
-
-
-def num_cores() -> int:
-    """Of the CPU, that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

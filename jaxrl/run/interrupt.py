@@ -27,9 +27,13 @@ class Interrupt:
             for number, handler in previous.items():
                 signal.signal(number, handler)
 
+    def hear(self, who: str) -> None:
+        """The first wish to stop, whoever has it."""
+        if not self.heard:
+            self.heard = True
+            self.say(f"{who}: stopping after the iterations at hand; once more stops at once")
+
     def _hear(self, number, frame) -> None:
         if self.heard:
             raise KeyboardInterrupt
-        self.heard = True
-        name = "Ctrl-C" if number == signal.SIGINT else "SIGTERM"
-        self.say(f"{name}: stopping after the iterations at hand; once more stops at once")
+        self.hear("Ctrl-C" if number == signal.SIGINT else "SIGTERM")

@@ -1,8 +1,10 @@
 """What is kept of a run, and when: checkpoints by the clock and by count, the best state, the pictures at the end."""
 
 import time
+from collections.abc import Callable
 from pathlib import Path
 
+from jaxrl.loop.runner import Runner
 from jaxrl.run.best import Best
 from jaxrl.run.callbacks import Hooks
 from jaxrl.run.recorder import Recorder, Snapshot
@@ -15,8 +17,17 @@ FIRST_SECONDS = 10.0  # to the first checkpoint of a run, at most: before it a k
 class Keeping:
     """Decides what the recorder writes; without a recorder, of a run with no folder, nothing."""
 
-    def __init__(self, recorder: Recorder | None, settings: RunSettings, best: Best, hooks: Hooks, iteration: int):
+    def __init__(
+        self,
+        recorder: Recorder | None,
+        settings: RunSettings,
+        best: Best,
+        hooks: Hooks,
+        iteration: int,
+        whole: Callable[[Runner], Runner],
+    ):
         self.recorder, self.settings, self.best, self.hooks = recorder, settings, best, hooks
+        self.whole = whole  # brings a state's environments into this process, if others hold some
         self.saved_at, self.saved_iteration, self.concluded = time.monotonic(), iteration, iteration
 
     def chunk(self, before: Snapshot, results: list[Result], now: Snapshot) -> None:
@@ -39,11 +50,11 @@ class Keeping:
         """Has a checkpoint written, and the best one if there is a new one; with `wait` returns its folder."""
         if self.recorder is None:
             return None
-        self.recorder.save(now)
+        self.recorder.save(now._replace(runner=self.whole(now.runner)))
         best = self.best.take() or self.recorder.unwritten
         self.recorder.unwritten = None
         if best is not None:
-            self.recorder.save(best[0], score=best[1])
+            self.recorder.save(best[0]._replace(runner=self.whole(best[0].runner)), score=best[1])
         self.saved_at, self.saved_iteration = time.monotonic(), now.lifetime.training_iteration
         if wait:
             self.recorder.wait()
@@ -72,6 +83,11 @@ class Keeping:
         recorder, self.recorder = self.recorder, None
         recorder.close()
         return recorder.failed
+
+    def hurry(self) -> None:
+        """Has what was asked for written, from another thread than the trainer's."""
+        if self.recorder is not None:
+            self.recorder.hurry()
 
     def _tell_written(self) -> Path | None:
         """Tells the callbacks of the checkpoints that were written meanwhile; returns the newest but the best ones."""

@@ -9,10 +9,10 @@ import numpy as np
 
 from jaxrl.core.errors import UsageError, unknown_name
 from jaxrl.core.types import AgentId, PolicyId
-from jaxrl.loop.runner import Algorithm
+from jaxrl.loop.runner import Algorithm, Runner
 from jaxrl.models.player import Weights
 from jaxrl.run import checkpoint
-from jaxrl.run.devices import on_one
+from jaxrl.run.devices import copy_here, on_one
 from jaxrl.run.policy import Policy, acting_key, read_checkpoint, weights_shape
 
 
@@ -25,7 +25,7 @@ class PolicyAccess:
         """A policy as it is now; training on does not change it. `seed` is of the actions that it draws."""
         g, index = self.algorithm.grouping.locate(policy)
         agents = self.algorithm.grouping.groups[g].agents[index]
-        weights = on_one(self.algorithm.policy_weights(self.runner, policy))
+        weights = on_one(self.algorithm.policy_weights(with_learners_here(self.runner), policy))
         return Policy(self.algorithm.players[g], weights, name=policy, agents=agents, seed=seed)
 
     def compute_actions(self, observations: Mapping[AgentId, Any], *, explore: bool = False) -> dict[AgentId, Any]:
@@ -54,19 +54,31 @@ class PolicyAccess:
 
     def get_weights(self) -> dict[PolicyId, Weights]:
         """Every policy's weights as NumPy arrays."""
-        policies = self.algorithm.grouping.policies
-        return {
-            policy: jax.tree.map(np.asarray, self.algorithm.policy_weights(self.runner, policy)) for policy in policies
-        }
+        runner, policies = with_learners_here(self.runner), self.algorithm.grouping.policies
+        return {policy: jax.tree.map(np.asarray, self.algorithm.policy_weights(runner, policy)) for policy in policies}
 
     def set_weights(self, weights: Mapping[PolicyId, Weights]) -> None:
-        """Replaces some policies' weights; their optimisers' states stay."""
-        runner = self.runner
+        """Replaces some policies' weights; their optimisers' states stay. Of several processes: in all, first."""
+        self.company.check_replaceable()
+        runner = with_learners_here(self.runner)
         for policy, new in weights.items():
             _check_alike(policy, self.algorithm.policy_weights(runner, policy), new)
             new = jax.tree.map(np.asarray, new)  # wherever they lie
             runner = self.algorithm.with_policy_weights(runner, policy, new)
         self._runner = runner
+
+
+def with_learners_here(runner: Runner) -> Runner:
+    """`runner`, its learners in this process's own arrays, for what only one of several processes computes."""
+    return runner.replace(learners=jax.tree.map(copy_here, runner.learners))
+
+
+def begun_with(algorithm: Algorithm, runner: Runner, weights: Mapping[PolicyId, Weights]) -> Runner:
+    """A first state with some policies' weights replaced."""
+    runner = with_learners_here(runner) if weights else runner
+    for policy, own in weights.items():
+        runner = algorithm.with_policy_weights(runner, policy, own)
+    return runner
 
 
 def initial_weights(algorithm: Algorithm, init_from: Any) -> dict[PolicyId, Weights]:

@@ -14,7 +14,7 @@ from jaxrl.core.types import Key, PyTree
 from jaxrl.loop.runner import Algorithm, Metrics, Runner
 from jaxrl.ops.packing import pack
 from jaxrl.run.compile_cache import num_hits
-from jaxrl.run.devices import AXIS, by_environment, mesh_of
+from jaxrl.run.devices import AXIS, by_environment, mesh_of, placed
 
 CAPACITY = 256  # updates of one chunk at most: the length of its metrics' buffer
 
@@ -41,12 +41,15 @@ class Executable:
         return time.perf_counter() - begin
 
     def start(self, key: Key, hypers: PyTree, env_params: PyTree) -> Runner:
-        return jax.block_until_ready(self.start_program(key, hypers, env_params))
+        arguments = key, hypers, env_params
+        if jax.process_count() > 1:
+            arguments = placed(arguments, self.start_program.input_shardings[0])
+        return jax.block_until_ready(self.start_program(*arguments))
 
     def chunk(self, runner: Runner, hypers: PyTree, env_params: PyTree, count: int) -> tuple[Runner, Metrics]:
         """`count` updates, and their metrics at the front of a buffer [CAPACITY, ...]; returns when they are done."""
         arguments = runner, hypers, env_params, jnp.int32(count)
-        arguments = jax.device_put(arguments, self.chunk_program.input_shardings[0])
+        arguments = placed(arguments, self.chunk_program.input_shardings[0])
         return jax.block_until_ready(self.chunk_program(*arguments))
 
 
@@ -67,10 +70,22 @@ class Program:
         """The programs for arguments of these shapes, traced if they were not before."""
         shapes = str(jax.tree.map(lambda leaf: (jnp.shape(leaf), jnp.result_type(leaf)), (hypers, env_params)))
         if shapes not in self.executables:
-            start = jax.jit(self.algorithm.init).lower(key, hypers, env_params)
+            start = jax.jit(self._start()).lower(key, hypers, env_params)
             chunk = jax.jit(self._chunk()).lower(start.out_info, hypers, env_params, jnp.int32(0))
             self.executables[shapes] = Executable(chunk.out_info[1], start, chunk)
         return self.executables[shapes]
+
+    def _start(self) -> Callable[..., Runner]:
+        if jax.process_count() == 1:
+            return self.algorithm.init
+        everywhere = PartitionSpec()  # each process makes its own environments
+        return jax.shard_map(
+            self.split.init,
+            mesh=mesh_of(self.devices),
+            in_specs=(everywhere, everywhere, everywhere),
+            out_specs=by_environment(),
+            check_vma=False,
+        )
 
     def _chunk(self) -> Callable[..., tuple[Runner, Metrics]]:
         if self.devices == 1:

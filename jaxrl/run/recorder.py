@@ -98,6 +98,10 @@ class Recorder:
         while self._jobs:
             self._jobs.popleft().result()
 
+    def hurry(self) -> None:
+        """From another thread: until all that was asked for so far is done."""
+        self._worker.submit(lambda: self._logs and self._logs.flush()).result()
+
     def close(self) -> None:
         self.wait()
         self._worker.shutdown()

@@ -19,6 +19,7 @@ from jaxrl.run import checkpoint, folder
 from jaxrl.run.checkpoint import CHECKPOINTS, Checkpoint
 from jaxrl.run.devices import split_cpu
 from jaxrl.run.folder import config_facts
+from jaxrl.run.hosts import num_processes
 from jaxrl.run.recorder import Snapshot, state_facts, state_tree
 from jaxrl.run.results import Lifetime
 
@@ -35,6 +36,13 @@ class Saved:
     @property
     def lifetime(self) -> Lifetime:
         return Lifetime(**self.facts["lifetime"]) if self.checkpoint else Lifetime()
+
+    def run_settings(self) -> dict[str, Any]:
+        """Those that were saved; how many devices, only if as many processes share them again."""
+        settings = dict(self.facts["run_settings"])
+        if self.facts.get("num_processes", 1) != num_processes():
+            settings["devices"] = "auto"
+        return settings
 
     def other_versions(self) -> str:
         """A warning if the numbers were made by other versions than those here; mostly empty."""
@@ -88,7 +96,10 @@ def read_run(path: str | Path, which: str | int = "last", devices: int | str | N
     run_dir = path if is_run else found.parents[1] if (found.parents[1] / folder.CONFIG).exists() else None
     regular = checkpoint.iterations(found.parent)
     try:
-        split_cpu(devices or checkpoint.read_facts(found)["run_settings"].get("devices", 1))
+        facts = checkpoint.read_facts(found)
+        if devices is None and facts.get("num_processes", 1) != num_processes():
+            devices = "auto"
+        split_cpu(devices or facts["run_settings"].get("devices", 1))
         read = checkpoint.read(found)
     except UsageError as error:
         raise UsageError(f"{error}{_intact(regular, found)}") from None
@@ -116,6 +127,7 @@ def facts_of(config: Any, algorithm: Algorithm, settings: dict[str, Any]) -> dic
         "num_env_steps": algorithm.num_env_steps,  # of an iteration: schedules and counts are in these
         "policies": json.loads(json.dumps(policies)),  # as it will be read back: lists for tuples
         "run_settings": settings,
+        "num_processes": num_processes(),
     }
 
 

@@ -1,4 +1,4 @@
-"""When training ends: criteria read from the result tree."""
+"""When training pauses and when it ends: criteria read from the result tree."""
 
 import math
 import numbers
@@ -6,7 +6,9 @@ from collections.abc import Mapping
 
 from jaxrl.core.errors import UsageError, unknown_name
 from jaxrl.run.results import ITERATIONS, Result, lookup
+from jaxrl.run.settings import RunSettings
 
+CHUNK_SECONDS = 1.0  # between two looks at the host: the live line, the logs, the stop criteria
 LIFETIME_STEPS = ("num_env_steps_sampled_lifetime", "env_runners/num_env_steps_sampled_lifetime")
 LIMITS = frozenset({ITERATIONS, *LIFETIME_STEPS})  # what grows as training goes on, whatever is learned
 
@@ -26,6 +28,20 @@ def check_stop(stop: Mapping[str, float], names: list[str] | None) -> None:
             raise unknown_name("stop criterion", path, names)
         if isinstance(threshold, bool) or not isinstance(threshold, numbers.Real) or threshold != threshold:
             raise UsageError(f"stop criterion {path}={threshold!r} must be a number")
+
+
+def chunk_length(settings: RunSettings, iteration: int, seconds_per_update: float | None, most: int) -> int:
+    """Iterations of about `CHUNK_SECONDS`, at most `most`, but none past the next evaluation or checkpoint.
+
+    The first chunk is one iteration, to see how long it takes.
+    """
+    if seconds_per_update is None:
+        return 1
+    length = max(1, min(most, int(CHUNK_SECONDS / seconds_per_update)))
+    for every in (settings.evaluation_interval, settings.checkpoint_frequency):
+        if every is not None:
+            length = min(length, every - iteration % every)
+    return length
 
 
 def met(stop: Mapping[str, float], result: Result) -> str | None:

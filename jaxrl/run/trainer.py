@@ -25,14 +25,13 @@ from jaxrl.run.health import Diverged, Watch, first_bad
 from jaxrl.run.interrupt import Interrupt
 from jaxrl.run.keeping import Keeping
 from jaxrl.run.memory import memory_line, peak_of
-from jaxrl.run.policies import PolicyAccess, initial_weights
+from jaxrl.run.policies import PolicyAccess, begun_with, initial_weights
 from jaxrl.run.program import CAPACITY, Executable, program_of
 from jaxrl.run.recorder import Recorder, Snapshot
 from jaxrl.run.results import ITERATIONS, Lifetime, Result, iteration_results, result_names
 from jaxrl.run.settings import RunSettings
-from jaxrl.run.stopping import LIMITS, check_stop, last_iteration, met
-
-CHUNK_SECONDS = 1.0  # between two looks at the host: the live line, the logs, the stop criteria
+from jaxrl.run.stopping import LIMITS, check_stop, chunk_length, last_iteration, met
+from jaxrl.run.together import agreed, company, together
 
 
 class Trainer(PolicyAccess):
@@ -49,6 +48,7 @@ class Trainer(PolicyAccess):
         UsageError: settings that cannot work, or a folder that exists or cannot be written; before any compiling.
     """
 
+    @agreed
     def __init__(
         self,
         config: Any,
@@ -69,7 +69,8 @@ class Trainer(PolicyAccess):
         self.env_params = strongly_typed(setup.env_params if env_params is None else env_params)
         self.executable: Executable | None = None
         self.lifetime = Lifetime()
-        self.progress = Progress(quiet=quiet)
+        self.company = company()
+        self.progress = Progress(quiet=quiet or not self.company.writes)
         self.interrupt = Interrupt(self.progress.say)
         self.hooks = Hooks(self, resolve_callbacks(config.callbacks))
         self.watch = Watch(config)
@@ -80,14 +81,14 @@ class Trainer(PolicyAccess):
         self._runner: Runner | None = None
         self._initial_weights = {}
         self._seconds_per_update: float | None = None
-        facts = resume.facts_of(config, self.algorithm, self.settings.to_dict())
+        self.facts = facts = resume.facts_of(config, self.algorithm, self.settings.to_dict())
         if _saved is not None and _saved.checkpoint is not None:
             self._take_up(_saved, facts)
         else:
             self._initial_weights = initial_weights(self.algorithm, self.settings.init_from)
-        self.run_dir = None if run_dir is None else Path(run_dir)
         if run_dir == "auto":
-            self.run_dir = folder.new_run_folder(config.env_name, config.seed)
+            run_dir = folder.new_run_folder(config.env_name, config.seed)
+        self.run_dir = None if run_dir is None or not self.company.writes else Path(run_dir)
         recorder = None
         if self.run_dir is not None:
             now = self._snapshot() if self._runner is not None else None  # that a branch begins with
@@ -95,9 +96,11 @@ class Trainer(PolicyAccess):
             recorder = Recorder(
                 self.run_dir, lock, self.algorithm, self.settings, facts, self.progress.say, self.lifetime
             )
-        self.keeping = Keeping(recorder, self.settings, self.best, self.hooks, self.lifetime.training_iteration)
+        begun = self.lifetime.training_iteration
+        self.keeping = Keeping(recorder, self.settings, self.best, self.hooks, begun, self.company.whole)
 
     @classmethod
+    @agreed
     def from_checkpoint(
         cls,
         path: str | Path,
@@ -124,7 +127,7 @@ class Trainer(PolicyAccess):
         saved = resume.read_run(path, checkpoint, run_settings.get("devices"))
         run_dir = saved.folder_to_go_on_in() if run_dir == "same" else run_dir
         config = folder.read_config(saved.facts) if config is None else config
-        settings = {**saved.facts["run_settings"], **run_settings}
+        settings = {**saved.run_settings(), **run_settings}
         return cls(config, run_dir=run_dir, quiet=quiet, _saved=saved, **settings)
 
     @property
@@ -133,16 +136,16 @@ class Trainer(PolicyAccess):
         if self._runner is None:
             self._prepare({})
             runner = self.executable.start(self._key(), self.hypers, self.env_params)
-            for policy, weights in self._initial_weights.items():
-                runner = self.algorithm.with_policy_weights(runner, policy, weights)
-            self._runner = runner
+            self._runner = begun_with(self.algorithm, runner, self._initial_weights)
         return self._runner
 
+    @together
     def train(self) -> Result:
         """One iteration; returns its result tree."""
         self._prepare({})
         return self._advance(1, {})[-1]
 
+    @together
     def fit(self, stop: Mapping[str, float] | None = None) -> Result | None:
         """Trains until a criterion holds, or Ctrl-C; returns the last iteration's result, None if there is none.
 
@@ -168,7 +171,9 @@ class Trainer(PolicyAccess):
         try:
             with self.interrupt.listening(), self.progress:
                 while not self.interrupt.heard and self.lifetime.training_iteration < last:
-                    results = self._advance(min(self._chunk_length(), last - self.lifetime.training_iteration), stop)
+                    trained = self.lifetime.training_iteration
+                    count = chunk_length(self.settings, trained, self._seconds_per_update, CAPACITY)
+                    results = self._advance(min(count, last - trained), stop)
                     seconds_left = (last - self.lifetime.training_iteration) * self._seconds_per_update
                     self.progress.show(results[-1], seconds_left)
                     if results[-1]["done"]:
@@ -183,6 +188,7 @@ class Trainer(PolicyAccess):
             self.progress.say("stopped; what has been learned is kept")
         return self.last_result
 
+    @together
     def evaluate(self) -> Result:
         """Plays the `evaluation_duration` episodes of the evaluation's seed; {"env_runners": ...} as RLlib has it."""
         evaluation = self.evaluation(self.runner, self.env_params)
@@ -190,10 +196,12 @@ class Trainer(PolicyAccess):
         self.progress.say(evaluation_line(self.lifetime.training_iteration, evaluation["env_runners"]))
         return evaluation
 
+    @together
     def save(self) -> Path | None:
         """Writes a checkpoint of the state as it is; returns its folder, or None where nothing is written."""
         return self.keeping.save(self._snapshot(), wait=True)
 
+    @together
     def stop(self) -> str | None:
         """Writes what is still to be written and lets go of the run's folder; returns what could not be written."""
         return self.keeping.close(self._snapshot() if self._runner is not None else None)
@@ -226,7 +234,7 @@ class Trainer(PolicyAccess):
             raise unknown_name("checkpoint_score_attribute", self.settings.score_attribute, names)
         if not (self.executable.compiled and (self._runner is not None or self.executable.can_start)):
             self.progress.say(compiling_line(self.settings.devices))
-            compiled = self.executable.compile(start=self._runner is None)
+            compiled = self.company.compile(self.executable, start=self._runner is None)
             self.compile_seconds += traced + compiled
             self.progress.say(compiled_line(traced, compiled, loaded=self.executable.loaded))
             self.progress.say(memory_line(peak_of(self.executable.chunk_program), self.settings.devices))
@@ -234,7 +242,8 @@ class Trainer(PolicyAccess):
     def _advance(self, count: int, stop: Mapping[str, float]) -> list[Result]:
         """At most `count` iterations, fewer if one meets a criterion; their results, logged."""
         before, first, began = self._snapshot(), self._seconds_per_update is None, time.perf_counter()
-        after, metrics = self.executable.chunk(before.runner, self.hypers, self.env_params, count)
+        program = self.executable, before.runner, self.hypers, self.env_params
+        after, metrics = self.company.chunk(*program, count)
         seconds = time.perf_counter() - began
         self._seconds_per_update = seconds / count
         results = iteration_results(self.algorithm, metrics, count, seconds, dataclasses.replace(self.lifetime))
@@ -255,13 +264,16 @@ class Trainer(PolicyAccess):
             if not self.settings.debug:
                 raise Diverged(f"{text}; --debug names the operation")
             self.progress.say("running the iteration again, uncompiled, to find the operation ...")
-            raise Diverged(f"{text}\n{find_nan(self.algorithm, self.runner, self.hypers, self.env_params)}")
+            raise Diverged(
+                f"{text}\n{find_nan(self.algorithm, self.company.whole(self.runner), self.hypers, self.env_params)}"
+            )
         return results
 
     def _reach(self, before: Snapshot, after: Runner | None, results: list[Result]) -> list[Result]:
         """Makes the state after `results` the trainer's: `after`, or computed again where a chunk ran past it."""
         if after is None:
-            after, _ = self.executable.chunk(before.runner, self.hypers, self.env_params, len(results))
+            program = self.executable, before.runner, self.hypers, self.env_params
+            after, _ = self.company.chunk(*program, len(results))
         self._runner, self.lifetime, self.last_result = after, Lifetime.after(results[-1]), results[-1]
         return results
 
@@ -285,16 +297,3 @@ class Trainer(PolicyAccess):
     def _snapshot(self) -> Snapshot:
         arrays = self.runner, self.hypers, self.env_params
         return Snapshot(*arrays, dataclasses.replace(self.lifetime), self.last_result, self.hooks.get_state())
-
-    def _chunk_length(self) -> int:
-        """Iterations of about `CHUNK_SECONDS`, but none past the next evaluation or checkpoint.
-
-        The first chunk is one iteration, to see how long it takes.
-        """
-        if self._seconds_per_update is None:
-            return 1
-        length = max(1, min(CAPACITY, int(CHUNK_SECONDS / self._seconds_per_update)))
-        for every in (self.settings.evaluation_interval, self.settings.checkpoint_frequency):
-            if every is not None:
-                length = min(length, every - self.lifetime.training_iteration % every)
-        return length
