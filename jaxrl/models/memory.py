@@ -1,5 +1,6 @@
 """Networks that remember: features of the observation, a core that carries something on, a policy and a value."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -35,31 +36,45 @@ class MemoryNetwork:
 
     torso: its shared layers alone are used.
     heads: no hidden layer, over the core's outputs.
+    shared: whether policy and value share torso and core; else each has its own, and a carry of its own.
     """
 
     torso: MLP | CNN
     core: Core
     heads: MLP
+    shared: bool = False
 
     def init(self, key: Key) -> PyTree:
-        torso_key, core_key, heads_key = jax.random.split(key, 3)
-        return {
-            "torso": self.torso.init_features(torso_key),
-            "core": self.core.init(core_key, self.torso.num_features),
-            "heads": self.heads.init(heads_key),
-        }
+        """{"policy": {"torso", "core"}, "value": ..., "heads": ...}, or "shared" in place of the first two."""
+        heads_key, *keys = jax.random.split(key, 1 + len(self._parts))
+        parts = {part: self._init_part(own) for part, own in zip(self._parts, keys, strict=True)}
+        return {**parts, "heads": self.heads.init(heads_key)}
 
     def initial_carry(self, batch_shape: tuple[int, ...]) -> PyTree:
-        return self.core.initial_carry(batch_shape)
+        return {part: self.core.initial_carry(batch_shape) for part in self._parts}
 
     def apply(self, params: PyTree, obs: PyTree, carry: PyTree) -> tuple[Distribution, jax.Array, PyTree]:
-        features = self.torso.features(params["torso"], obs)
-        outputs, carry = self.core.step(params["core"], features, carry)
-        return *self.heads.apply(params["heads"], outputs), carry
+        return self._each(self.core.step, params, obs, carry)
 
     def apply_sequence(
         self, params: PyTree, obs: PyTree, carry: PyTree, begins: jax.Array
     ) -> tuple[Distribution, jax.Array, PyTree]:
-        features = self.torso.features(params["torso"], obs)
-        outputs, carry = self.core.sequence(params["core"], features, carry, begins)
-        return *self.heads.apply(params["heads"], outputs), carry
+        return self._each(self.core.sequence, params, obs, carry, begins)
+
+    @property
+    def _parts(self) -> tuple[str, ...]:
+        return ("shared",) if self.shared else ("policy", "value")
+
+    def _init_part(self, key: Key) -> PyTree:
+        torso_key, core_key = jax.random.split(key)
+        torso = self.torso.init_features(torso_key)
+        return {"torso": torso, "core": self.core.init(core_key, self.torso.num_features)}
+
+    def _each(self, remember: Callable, params: PyTree, obs: PyTree, carry: PyTree, *begins: jax.Array) -> tuple:
+        outputs, after = [], {}
+        for part in self._parts:
+            own = params[part]
+            features = self.torso.features(own["torso"], obs)
+            output, after[part] = remember(own["core"], features, carry[part], *begins)
+            outputs.append(output)
+        return *self.heads.apply_apart(params["heads"], outputs[0], outputs[-1]), after

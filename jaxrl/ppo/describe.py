@@ -75,7 +75,7 @@ def _network(config: PPOConfig) -> str:
         layers = f"convolutions {below} {config.conv_activation}, then {layers}"
     if config.observation_filter is not None:
         layers = f"{config.observation_filter}, then {layers}"
-    shared = "value and policy share layers" if config.vf_share_layers or memory else "a value network of its own"
+    shared = "value and policy share layers" if config.vf_share_layers else "a value network of its own"
     return f"network {layers} {config.fcnet_activation}{memory}, {shared}{beside}"
 
 

@@ -69,9 +69,7 @@ def check_network(config: NetworkSettings) -> None:
     if chosen and not config.fcnet_hiddens:
         raise UsageError(f"{chosen[0]}=True needs a layer below it, but fcnet_hiddens is empty")
     if config.model is not None and chosen:
-        raise UsageError(
-            f"{chosen[0]}=True and model={model_name(config.model)}: your own model has its own memory"
-        )
+        raise UsageError(f"{chosen[0]}=True and model={model_name(config.model)}: your own model has its own memory")
 
 
 def make_player(config: Any, observation_space: Space, action_space: Space, num_agents: int = 1) -> Player:
@@ -114,7 +112,7 @@ def _model(config: NetworkSettings, inputs: Space, action_space: Space) -> Model
         free_log_std=config.free_log_std,
         action_distribution=config.action_distribution,
     )
-    return MemoryNetwork(torso, core, heads)
+    return MemoryNetwork(torso, core, heads, shared=config.vf_share_layers)
 
 
 def _core(config: NetworkSettings) -> GRU | LSTM | Attention | None:

@@ -117,13 +117,13 @@ def test_scores_by_distance_become_scores_by_key():
 
 
 @pytest.mark.parametrize("name", CORES)
+@pytest.mark.parametrize("shared", [True, False])
 @pytest.mark.parametrize("shape", [(), (4,), (2, 3)])
-def test_a_network_takes_any_leading_axes_and_gives_its_carry_back_in_its_form(name, shape):
+def test_a_network_takes_any_leading_axes_and_gives_its_carry_back_in_its_form(name, shape, shared):
     space, actions = Box(-1.0, 1.0, (5,)), Discrete(3)
     features = Box(-np.inf, np.inf, (CORES[name].num_outputs,))
-    network = MemoryNetwork(
-        MLP(space, actions, hiddens=(INPUTS,), vf_share_layers=True), CORES[name], MLP(features, actions, hiddens=())
-    )
+    torso, heads = MLP(space, actions, hiddens=(INPUTS,), vf_share_layers=True), MLP(features, actions, hiddens=())
+    network = MemoryNetwork(torso, CORES[name], heads, shared)
     params, obs, carry = network.init(KEY), jnp.ones((*shape, 5)), network.initial_carry(shape)
     distribution, value, after = jax.jit(network.apply)(params, obs, carry)
     assert (distribution.logits.shape, value.shape) == ((*shape, 3), shape)
