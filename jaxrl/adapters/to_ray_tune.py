@@ -69,8 +69,11 @@ def trainable(
     except ImportError:
         raise UsageError("to_ray_tune needs Ray Tune: pip install 'jaxrl[ray]'") from None
     plan = Plan(config, members, seeds, metric, iterations, devices, compile_cache)
+    return _class_of(plan, tune.Trainable, f"PPO_{config.env_name}".replace(":", "_"))
 
-    class Packed(tune.Trainable):
+
+def _class_of(plan: "Plan", base: type, name: str) -> type:
+    class Packed(base):
         @classmethod
         def default_resource_request(cls, config):
             """Tune asks in its own process for every trial: the earliest moment to refuse its settings."""
@@ -93,7 +96,7 @@ def trainable(
         def load_checkpoint(self, checkpoint):
             self.block.load(Path(checkpoint))
 
-    Packed.__name__ = Packed.__qualname__ = f"PPO_{config.env_name}".replace(":", "_")
+    Packed.__name__ = Packed.__qualname__ = name
     return Packed
 
 
