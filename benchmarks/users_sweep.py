@@ -125,10 +125,11 @@ def main() -> None:
     for way in arguments.ways:
         load = os.getloadavg()[0]
         trials[way], whole[way] = WAYS[way](arguments)
-        own = {"way": way, "trials": trials[way], "whole_s": whole[way], **report.circumstances(), "load": load}
         print(f"{NAMES[way]}: {whole[way]:.1f} s, load {load:.1f} before", flush=True)
-        rows.append(own)
-    report.keep(rows, arguments.out)
+        rows.append({"way": way, "trials": trials[way], "whole_s": whole[way], "load": load})
+    # Not before: it starts JAX, beside whose threads Ray should not fork.
+    circumstances = report.circumstances()
+    report.keep([{**circumstances, **row} for row in rows], arguments.out)
     print(table(trials, whole))
     seconds = {NAMES[way]: {NAMES[way]: [whole[way]]} for way in trials}
     report.bars(arguments.out, "CartPole, minibatch sizes 128, 200 and 256, 150 iterations", "seconds", seconds)

@@ -97,11 +97,11 @@ class Running:
         """What will run, in a few lines."""
         steps = sum(own.last * own.algorithm.num_env_steps for own in self.standings.values())
         programs = "one program" if len(self.groups) == 1 else f"{len(self.groups):,} programs"
-        lines = [f"sweep        {len(self.trials):,} trials in {programs}, {steps:,} environment steps"]
+        lines = [f"sweep        {_trials(len(self.trials))} in {programs}, {steps:,} environment steps"]
         for i, group in enumerate(self.groups):
             size = self.size_of(group)
             lines.append(
-                f"program {i:<4} {len(group.trials):,} trials, {size:,} at once in about "
+                f"program {i:<4} {_trials(len(group.trials))}, {size:,} at once in about "
                 f"{in_units(size * memory_of(group))}; {group.trials[0].config.num_updates:,} iterations"
             )
         split = f", the trials split over {self.order.devices}" if self.order.devices > 1 else ""
@@ -184,7 +184,7 @@ class Running:
         wanted = (group, numbers, self.order.metric, self.criteria, devices)
         members = known(*wanted)
         if members is None:
-            self.progress.say(f"compiling program {number} for {numbers.last.shape[0]:,} trials at once ...")
+            self.progress.say(f"compiling program {number} for {_trials(numbers.last.shape[0])} at once ...")
             members = program_of(*wanted)
             self.sweep.programs += 1
             self.sweep.compile_seconds += members.compile_seconds
@@ -212,3 +212,7 @@ class Running:
             store.record(outcome, own.algorithm, snapshot)
             self.sweep.outcomes.append(outcome)
             del self.standings[own.trial.number]
+
+
+def _trials(number: int) -> str:
+    return f"{number:,} trial{'' if number == 1 else 's'}"

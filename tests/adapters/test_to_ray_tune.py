@@ -154,6 +154,21 @@ assert best.config["lr"] in (1e-3, 1e-2)
 again = tune.Tuner.restore(f"{where}/fit", trainable(SMALL, seeds=2, compile_cache="off"))
 assert len(again.fit()) == 2
 
+# Killed in its fourth iteration, a trial starts again in another process and goes on from its last checkpoint.
+class Dies(trainable(SMALL, compile_cache="off")):
+    def step(self):
+        if self.iteration == 3 and not os.path.exists(f"{where}/died"):
+            open(f"{where}/died", "w").close()
+            os._exit(1)
+        return super().step()
+kept = tune.CheckpointConfig(checkpoint_frequency=1)
+config = run("killed", checkpoint_config=kept, failure_config=tune.FailureConfig(max_failures=1))
+(result,) = tune.Tuner(Dies, run_config=config).fit()
+assert os.path.exists(f"{where}/died")
+assert list(result.metrics_dataframe["training_iteration"]) == [1, 2, 3, 4, 5, 6], result.metrics_dataframe
+assert result.metrics["num_env_steps_sampled_lifetime"] == 384
+assert result.metrics["iterations_since_restore"] == 3
+
 # A mistake in the space stops the Tuner before a trial starts.
 wrong = tune.Tuner(
     trainable(SMALL), param_space={"lrr": 1.0}, run_config=run("wrong")
