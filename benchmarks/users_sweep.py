@@ -122,14 +122,15 @@ def main() -> None:
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(SCRIPTS.parent), os.environ.get("PYTHONPATH"))))
     sys.path.insert(0, str(SCRIPTS.parent))
     trials, whole, rows = {"theirs": THEIRS}, {"theirs": sum(seconds for seconds, _ in THEIRS.values())}, []
-    for way in arguments.ways:
-        load = os.getloadavg()[0]
-        trials[way], whole[way] = WAYS[way](arguments)
-        print(f"{NAMES[way]}: {whole[way]:.1f} s, load {load:.1f} before", flush=True)
-        rows.append({"way": way, "trials": trials[way], "whole_s": whole[way], "load": load})
-    # Not before: it starts JAX, beside whose threads Ray should not fork.
-    circumstances = report.circumstances()
-    report.keep([{**circumstances, **row} for row in rows], arguments.out)
+    try:
+        for way in arguments.ways:
+            load = os.getloadavg()[0]
+            trials[way], whole[way] = WAYS[way](arguments)
+            print(f"{NAMES[way]}: {whole[way]:.1f} s, load {load:.1f} before", flush=True)
+            rows.append({"way": way, "trials": trials[way], "whole_s": whole[way], "load": load})
+    finally:
+        # Not before: it starts JAX, beside whose threads Ray should not fork.
+        report.keep([{**report.circumstances(), **row} for row in rows], arguments.out)
     print(table(trials, whole))
     seconds = {NAMES[way]: {NAMES[way]: [whole[way]]} for way in trials}
     report.bars(arguments.out, "CartPole, minibatch sizes 128, 200 and 256, 150 iterations", "seconds", seconds)
