@@ -49,8 +49,8 @@ def trainable(
     What is reported is RLlib's result tree. Of several members it holds the median of every number (and the sum of
     `perf/env_steps_per_s`), "best" the tree of the member with the highest metric and its number, and "members" each
     one's own metric, by number. A checkpoint is a folder with a run's folder for each member, so that
-    `load_policy(f"{checkpoint.path}/0000")` is the first one's policy. A trial that takes over another's checkpoint, as PBT
-    has it, takes its random keys over as well, and goes on with its own numbers.
+    `load_policy(f"{checkpoint.path}/0000")` is the first one's policy. A trial that takes over another's checkpoint, as
+    PBT has it, takes its random keys over as well, and goes on with its own numbers.
 
     Args:
         config: a configuration such as `PPOConfig`; what all trials have in common.
