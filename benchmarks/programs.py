@@ -20,6 +20,10 @@ from jaxrl.core.spaces import Discrete
 from jaxrl.loop.stage import restart_ended
 from jaxrl.run.devices import AXIS, by_environment, mesh_of
 from jaxrl.run.program import program_of
+from jaxrl.sweeps.plan import groups_of, trials_of
+from jaxrl.sweeps.programs import program_of as program_of_members
+from jaxrl.sweeps.standing import Standing, numbers_for
+from jaxrl.sweeps.sweep import RETURN
 
 Work = Callable[[], object]
 
@@ -105,6 +109,16 @@ def whole(train: Callable, seeds: int = 1, devices: int = 1) -> Work:
         train = jax.shard_map(train, mesh=mesh_of(devices), in_specs=split, out_specs=split, check_vma=False)
     compiled = jax.jit(train).lower(key).compile()
     return lambda: jax.block_until_ready(compiled(key))
+
+
+def sweeping(config: PPOConfig, members: int, devices: int = 1) -> Work:
+    """A sweep's program for so many seeds, split over the devices: all of their updates."""
+    group = groups_of(trials_of(config, [{}], members))[0]
+    algorithm = group.static.build()
+    standings = [Standing(trial, algorithm, config.num_updates) for trial in group.trials]
+    numbers = numbers_for(standings, [config.num_updates] * members, [])
+    program = program_of_members(group, numbers, RETURN, (), devices)
+    return lambda: program.chunk(program.start(numbers), numbers, config.num_updates)
 
 
 def product(rows: int, width: int, flops: float = 2e9) -> tuple[Work, float]:

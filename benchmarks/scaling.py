@@ -1,6 +1,6 @@
-"""What more of everything costs: environments, agents and bodies, policies, seeds, devices.
+"""What more of everything costs: environments, agents and bodies, policies, seeds, members of a sweep, devices.
 
-    python benchmarks/scaling.py                        # all five
+    python benchmarks/scaling.py                        # all six
     python benchmarks/scaling.py --over seeds devices --turns 7
 
 environments  training CartPole and the arena: 32 steps a rollout, 4 epochs of 4 minibatches, 64 x 64
@@ -8,6 +8,8 @@ agents        stepping 512 waterworlds and pursuits with more agents, bodies and
 policies      training pursuit with a policy for every agent; and the time to trace and compile that program, each time
               in a process of its own
 seeds         CartPole 4 x 128 vmapped over seeds, on one device and the seeds split over all
+members       the same CartPole in the program of `jaxrl.sweep`: more members on one device, as many split over all
+              (strong scaling), and as many more as there are devices (weak scaling)
 devices       the same CartPole on one device and on all, by the rows of a minibatch (strong scaling), and as many
               environments more as there are devices (weak scaling)
 
@@ -112,6 +114,24 @@ def seeds(turns: int) -> Iterator[Row]:
         yield from _rows("seeds", f"CartPole 4 x 128, {_devices(devices)}", rates)
 
 
+def members(turns: int) -> Iterator[Row]:
+    import engine
+    import programs
+
+    config, counts = engine.configuration(4, 128, 60), (1, 2, 4, 8, 16, 32)
+    plans = [(1, count) for count in counts] + [(CORES, CORES * count) for count in counts if CORES > 1]
+    works = {plan: programs.sweeping(config, plan[1], plan[0]) for plan in plans}
+    steps = {plan: plan[1] * config.total_env_steps for plan in plans}
+    rates = programs.in_turns(works, steps, turns)
+    alone = {count: rates[1, count] for count in counts}
+    yield from _rows("members", f"members, {_devices(1)}", alone)
+    if CORES > 1:
+        split = {count: rates[CORES, count] for count in counts if (CORES, count) in rates}
+        yield from _rows("members", f"strong scaling by members, {_devices(CORES)}", split, base=alone)
+        weak = {count: rates[CORES, CORES * count] for count in counts}
+        yield from _rows("members", f"weak scaling by members of each device, {_devices(CORES)}", weak, base=alone)
+
+
 def devices(turns: int) -> Iterator[Row]:
     import engine
     import programs
@@ -131,7 +151,7 @@ def devices(turns: int) -> Iterator[Row]:
             yield from _rows("devices", f"{what}, {_devices(number)}", own, base=base)
 
 
-QUESTIONS = {question.__name__: question for question in (environments, agents, policies, seeds, devices)}
+QUESTIONS = {question.__name__: question for question in (environments, agents, policies, seeds, members, devices)}
 
 
 def _devices(number: int) -> str:

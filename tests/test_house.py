@@ -44,6 +44,7 @@ MAY_BE_IMPORTED_BY = {
     "matplotlib": {"jaxrl/run/curves.py", "jaxrl/sweeps/picture.py"},
     "PIL": {"jaxrl/run/episode_picture.py"},
     "imageio": {"jaxrl/run/episode_picture.py"},
+    "ray": {"jaxrl/adapters/to_ray_tune.py"},
 }
 MAX_FUNCTION_LINES, MAX_MODULE_LINES = 60, 300
 NO_NAMES = ("utils.py", "helpers.py")
@@ -282,6 +283,7 @@ LONG_FUNCTION = "def f():\n" + "    pass\n" * MAX_FUNCTION_LINES
         (forbidden_packages, "jaxrl/core/env.py", "import gymnax.environments as environments"),
         (forbidden_packages, "jaxrl/adapters/from_brax.py", "from gymnax import make"),
         (forbidden_packages, "jaxrl/run/trainer.py", "def save():\n    import orbax.checkpoint as ocp"),
+        (forbidden_packages, "jaxrl/sweeps/block.py", "def report():\n    from ray import tune"),
         (forbidden_packages, "envs/arena.py", "def render():\n    import matplotlib.pyplot as plt"),
         (escapes, "jaxrl/core/env.py", "from ...other import thing"),
         (escapes, "envs/arena.py", "from .. import jaxrl"),

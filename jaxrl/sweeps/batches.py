@@ -22,6 +22,26 @@ def memory_of(group: Group) -> int:
     return 3 * _bytes(runner) + 4 * _bytes(rollout)
 
 
+def most_that_fit(group: Group, devices: int) -> float:
+    """How many members have room in memory side by side; infinity where nobody can tell.
+
+    Raises:
+        UsageError: not even one.
+    """
+    on_cpu = jax.default_backend() == "cpu"
+    free, each = (free_memory() if on_cpu else free_on_device()), memory_of(group)
+    if free is None:
+        return math.inf
+    fit = int(SHARE_OF_MEMORY * free / each) * (1 if on_cpu else devices)
+    if fit < 1:
+        raise UsageError(
+            f"one trial of {group.static.num_envs:,} x {group.static.rollout_length:,} takes about "
+            f"{in_units(each)}, and {in_units(int(SHARE_OF_MEMORY * free))} are to be had; fewer environments or "
+            "shorter rollouts need less"
+        )
+    return fit
+
+
 def batch_size(group: Group, number: int, devices: int, wanted: int | str = "auto") -> int:
     """How many of `number` members train at once: as many as fit, in batches of about one size.
 
@@ -30,17 +50,7 @@ def batch_size(group: Group, number: int, devices: int, wanted: int | str = "aut
     """
     if wanted != "auto":
         return max(1, min(number, wanted))
-    on_cpu = jax.default_backend() == "cpu"
-    free, each, limit = (free_memory() if on_cpu else free_on_device()), memory_of(group), MOST_AT_ONCE * devices
-    if free is not None:
-        fit = int(SHARE_OF_MEMORY * free / each) * (1 if on_cpu else devices)
-        if fit < 1:
-            raise UsageError(
-                f"one trial of {group.static.num_envs:,} x {group.static.rollout_length:,} takes about "
-                f"{in_units(each)}, and {in_units(int(SHARE_OF_MEMORY * free))} are to be had; fewer environments or "
-                "shorter rollouts need less"
-            )
-        limit = min(limit, fit)
+    limit = min(MOST_AT_ONCE * devices, most_that_fit(group, devices))
     return math.ceil(number / math.ceil(number / limit)) if number else 1
 
 

@@ -7,28 +7,25 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 
 from jaxrl.core.settings import count
-from jaxrl.loop.runner import Algorithm, Metrics
 from jaxrl.run.console import Progress, device_name, duration
 from jaxrl.run.interrupt import Interrupt
 from jaxrl.run.memory import in_units
 from jaxrl.run.program import CAPACITY
 from jaxrl.run.stopping import LIMITS, check_stop, last_iteration
-from jaxrl.sweeps.batches import batch_size, memory_of
+from jaxrl.sweeps.batches import batch_size, memory_of, most_that_fit
 from jaxrl.sweeps.members import Members, Numbers, State, is_done, metrics_of
 from jaxrl.sweeps.outcome import DROPPED, Outcome, Sweep
 from jaxrl.sweeps.plan import Group, Trial, groups_of
+from jaxrl.sweeps.programs import known, program_of
 from jaxrl.sweeps.standing import Standing, hand_back, numbers_for, stacked
 from jaxrl.sweeps.store import Store
-from jaxrl.sweeps.values import Reader, reader
+from jaxrl.sweeps.values import check_path, readers_of
 
 CHUNK_SECONDS = 1.0
-MOST_PROGRAMS = 16  # that a process keeps
-PROGRAMS: dict[Any, Members] = {}  # by all that they depend on
 
 
 @dataclass(frozen=True)
@@ -67,8 +64,12 @@ class Running:
         self.criteria = tuple(path for path in order.stop if path not in LIMITS)
         for group in self.groups:
             algorithm = group.static.build()
-            shapes = metrics_of(algorithm, *group.trials[0].numbers)
-            self._readers(algorithm, shapes)
+            readers = readers_of(algorithm, metrics_of(algorithm, *group.trials[0].numbers))
+            check_path(order.metric, readers, "metric")
+            for path in self.criteria:
+                check_path(path, readers, "stop criterion")
+            if order.batch_size == "auto":
+                most_that_fit(group, order.devices)  # at least one, or it is refused before a folder is made
             limit = last_iteration(order.stop, algorithm.num_env_steps)
             for trial in group.trials:
                 last = int(min(limit, trial.config.num_updates))
@@ -96,11 +97,11 @@ class Running:
         """What will run, in a few lines."""
         steps = sum(own.last * own.algorithm.num_env_steps for own in self.standings.values())
         programs = "one program" if len(self.groups) == 1 else f"{len(self.groups):,} programs"
-        lines = [f"sweep        {len(self.trials):,} trials in {programs}, {steps:,} environment steps"]
+        lines = [f"sweep        {_trials(len(self.trials))} in {programs}, {steps:,} environment steps"]
         for i, group in enumerate(self.groups):
             size = self.size_of(group)
             lines.append(
-                f"program {i:<4} {len(group.trials):,} trials, {size:,} at once in about "
+                f"program {i:<4} {_trials(len(group.trials))}, {size:,} at once in about "
                 f"{in_units(size * memory_of(group))}; {group.trials[0].config.num_updates:,} iterations"
             )
         split = f", the trials split over {self.order.devices}" if self.order.devices > 1 else ""
@@ -179,26 +180,17 @@ class Running:
         return True
 
     def _program(self, number: int, group: Group, numbers: Numbers, devices: int) -> Members:
-        """Of the group for so many members; one that this process compiled before is taken again."""
-        size, known = numbers.last.shape[0], PROGRAMS
-        shapes = str(jax.tree.map(lambda leaf: (leaf.shape, leaf.dtype), numbers))
-        key = (group.static, group.env, shapes, devices, self.order.metric, self.criteria)
-        if key not in known:
-            self.progress.say(f"compiling program {number} for {size:,} trials at once ...")
-            algorithm = group.static.build()
-            score, stop = self._readers(algorithm, metrics_of(algorithm, *group.trials[0].numbers))
-            while len(known) >= MOST_PROGRAMS:
-                known.pop(next(iter(known)))
-            members = known[key] = Members(algorithm, numbers, score, stop, devices)
+        """Of the group for so many members."""
+        wanted = (group, numbers, self.order.metric, self.criteria, devices)
+        members = known(*wanted)
+        if members is None:
+            self.progress.say(f"compiling program {number} for {_trials(numbers.last.shape[0])} at once ...")
+            members = program_of(*wanted)
             self.sweep.programs += 1
             self.sweep.compile_seconds += members.compile_seconds
             memory = "" if members.peak is None else f"; {in_units(members.peak * devices)} at its peak"
             self.progress.say(f"compiled in {members.compile_seconds:.1f} s{memory}")
-        return known[key]
-
-    def _readers(self, algorithm: Algorithm, shapes: Metrics) -> tuple[Reader, list[Reader]]:
-        score = reader(algorithm, shapes, self.order.metric, "metric")
-        return score, [reader(algorithm, shapes, path, "stop criterion") for path in self.criteria]
+        return members
 
     def _show(self, batch, state: State, numbers: Numbers, seconds: float, moved: np.ndarray) -> None:
         """A line on where the batch stands."""
@@ -220,3 +212,7 @@ class Running:
             store.record(outcome, own.algorithm, snapshot)
             self.sweep.outcomes.append(outcome)
             del self.standings[own.trial.number]
+
+
+def _trials(number: int) -> str:
+    return f"{number:,} trial{'' if number == 1 else 's'}"

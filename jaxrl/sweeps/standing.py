@@ -9,10 +9,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxrl.loop.runner import Algorithm
+from jaxrl.loop.runner import Algorithm, Metrics
 from jaxrl.run.devices import on_host, on_one
 from jaxrl.run.recorder import Snapshot
-from jaxrl.run.results import Lifetime, iteration_results
+from jaxrl.run.results import Lifetime, Result, iteration_results
 from jaxrl.sweeps.members import Numbers, State
 from jaxrl.sweeps.outcome import DIVERGED, DROPPED, STOPPED, TERMINATED, Outcome
 from jaxrl.sweeps.plan import Trial
@@ -50,19 +50,30 @@ class Standing:
         (hypers, env_params), steps = self.trial.numbers, self.algorithm.num_env_steps
         result, lifetime = None, Lifetime()
         if self.updates:
-            finished, each = int(self.state.metrics.episodes.iteration.count), self.seconds / self.updates
-            before = Lifetime(
-                training_iteration=self.updates - 1,
-                num_env_steps=(self.updates - 1) * steps,
-                num_episodes=int(self.state.num_episodes) - finished,
-                time_total_s=self.seconds - each,
-            )
-            last = jax.tree.map(lambda leaf: np.asarray(leaf)[None], self.state.metrics)
-            result = iteration_results(self.algorithm, last, 1, each, before)[0]
-            result["done"], lifetime = True, Lifetime.after(result)
+            lifetime = Lifetime(self.updates, self.updates * steps, int(self.state.num_episodes), self.seconds)
+            result = last_result(self.algorithm, self.state.metrics, lifetime, self.seconds / self.updates)
+            result["done"] = True
         curve = [steps * (i + 1) for i in range(len(self.scores))], self.scores
         outcome = Outcome(self.trial, self.status, result, self.score, curve)
         return outcome, Snapshot(self.state.runner, hypers, env_params, lifetime, result, [])
+
+
+def last_result(algorithm: Algorithm, metrics: Metrics, lifetime: Lifetime, seconds: float) -> Result:
+    """The result tree of one member's last update.
+
+    Args:
+        metrics: of that update.
+        lifetime: as that update left it.
+        seconds: that the update took.
+    """
+    before = Lifetime(
+        training_iteration=lifetime.training_iteration - 1,
+        num_env_steps=lifetime.num_env_steps - algorithm.num_env_steps,
+        num_episodes=lifetime.num_episodes - int(metrics.episodes.iteration.count),
+        time_total_s=lifetime.time_total_s - seconds,
+    )
+    last = jax.tree.map(lambda leaf: np.asarray(leaf)[None], metrics)
+    return iteration_results(algorithm, last, 1, seconds, before)[0]
 
 
 def numbers_for(standings: Sequence[Standing], lasts: Sequence[int], goals: Sequence[float]) -> Numbers:

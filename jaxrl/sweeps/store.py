@@ -30,6 +30,14 @@ PLAN, RESULTS, TRIALS, CURVES = "sweep.json", "results.jsonl", "trials", "curves
 MOST_POINTS = 500  # of a trial's curve in its line
 
 
+def keep_trial(path: Path, trial: Trial, algorithm: Algorithm, snapshot: Snapshot) -> None:
+    """Writes a run's folder with this state in it, in place of what a kill left there."""
+    shutil.rmtree(path, ignore_errors=True)
+    facts = resume.facts_of(trial.config, algorithm, RunSettings(devices=1).to_dict())
+    folder.create(path, facts).release()
+    checkpoint.write(path / CHECKPOINTS, state_tree(algorithm, snapshot), state_facts(facts, snapshot))
+
+
 @dataclass
 class Store:
     """Where a sweep is written; `path` None: nowhere."""
@@ -97,10 +105,7 @@ class Store:
             return
         trial = outcome.trial
         outcome.folder = self.folder_of(trial)
-        shutil.rmtree(outcome.folder, ignore_errors=True)  # what a kill left
-        facts = resume.facts_of(trial.config, algorithm, RunSettings(devices=1).to_dict())
-        folder.create(outcome.folder, facts).release()
-        checkpoint.write(outcome.folder / CHECKPOINTS, state_tree(algorithm, snapshot), state_facts(facts, snapshot))
+        keep_trial(outcome.folder, trial, algorithm, snapshot)
         steps, scores = outcome.curve
         every = max(1, len(steps) // MOST_POINTS)
         row = {

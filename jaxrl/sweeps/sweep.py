@@ -18,6 +18,7 @@ from jaxrl.sweeps.running import Order, Running
 from jaxrl.sweeps.space import settings_of
 from jaxrl.sweeps.store import Store
 
+MOST_VIRTUAL = 8  # devices that a CPU of fewer cores counts as, for trying things out
 RETURN = "env_runners/episode_return_mean"
 
 
@@ -90,7 +91,7 @@ def settled_devices(devices: int | str) -> int:
     """How many the members are split over, a CPU split into its cores if it still can be."""
     if devices != "auto" and (isinstance(devices, bool) or not isinstance(devices, int) or devices < 1):
         raise UsageError(f"devices={devices!r} must be a number of at least 1, or auto")
-    split_cpu(num_cores() if devices == "auto" else devices)
+    split_cpu(num_cores() if devices == "auto" else min(devices, max(MOST_VIRTUAL, num_cores())))
     available = len(jax.devices())
     if devices != "auto" and devices > available:
         raise UsageError(f"devices={devices}: JAX has {available} here; choose devices={available} or fewer")

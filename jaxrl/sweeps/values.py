@@ -1,6 +1,6 @@
 """A number of the result tree, read on the device: what stops a trial and what ranks it."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import jax
 import jax.numpy as jnp
@@ -23,9 +23,13 @@ def reader(algorithm: Algorithm, metrics: Metrics, path: str, what: str) -> Read
         UsageError: a result has no such number, or none that is known on the device.
     """
     readers = readers_of(algorithm, metrics)
+    check_path(path, readers, what)
+    return readers[path]
+
+
+def check_path(path: str, readers: Mapping[str, Reader], what: str) -> None:
     if path not in readers:
         raise unknown_name(what, path, readers)
-    return readers[path]
 
 
 def readers_of(algorithm: Algorithm, metrics: Metrics) -> dict[str, Reader]:

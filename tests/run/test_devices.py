@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import jax
 import numpy as np
@@ -13,6 +14,7 @@ from jaxrl.core.errors import UsageError
 from jaxrl.run.devices import settled
 from jaxrl.run.settings import RunSettings
 
+ROOT = Path(__file__).parents[2]
 LARGE = PPOConfig(env="cartpole", num_envs=512, rollout_length=32, minibatch_size=4096)
 
 
@@ -36,6 +38,26 @@ def test_two_and_four_devices_learn_and_report_what_one_does(start, small, tmp_p
             for name in ("env_runners", "learners"):
                 assert jax.tree.structure(ours[name]) == jax.tree.structure(theirs[name])
                 assert_close(ours[name], theirs[name])
+
+
+def test_eight_devices_learn_what_one_does():
+    """In a process of its own: a CPU is split once, and the suite's has four devices."""
+    program = """
+import jax, numpy as np
+from jaxrl import Trainer
+from tests.probes import SMALL_ARENA
+states = []
+for devices in (8, 1):
+    trainer = Trainer(SMALL_ARENA.replace(num_envs=8, minibatch_size=64), devices=devices, run_dir=None, quiet=True)
+    for _ in range(3):
+        trainer.train()
+    states.append(trainer.runner)
+assert len(states[0].worlds.state.positions.sharding.device_set) == 8
+for ours, theirs in zip(*(jax.tree.leaves(state.learners) for state in states), strict=True):
+    np.testing.assert_allclose(np.asarray(ours), np.asarray(theirs), rtol=2e-5, atol=2e-5)
+"""
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
 
 
 def test_a_run_of_two_devices_goes_on_on_two_bit_for_bit_or_on_one_if_asked(start, resume, small, tmp_path):

@@ -54,6 +54,13 @@ def test_what_it_does_not_understand_it_says(make, words):
     ("words", "said"),
     [
         (("--env", "cartpole", "--grid", "lrr=1,2"), "sweep.py: unknown setting 'lrr'; did you mean 'lr'?"),
+        (("--env", "cartpole", "--grid", "lr="), "sweep.py: a grid without values"),
+        (("--env", "cartpole", "--grid"), "sweep.py: --grid takes values"),
+        (("--env", "cartpole", "--devices", "4000"), "sweep.py: devices=4000: JAX has"),
+        (
+            ("--env", "cartpole", "--num-envs", "2e6", "--rollout-length", "1000", "--total-env-steps", "2e9"),
+            "sweep.py: one trial of 2,000,000 x 1,000 takes about",
+        ),
         (("--env", "cartpole", "--seed5", "2"), "sweep.py: unknown flag '--seed5'"),
         (("--resume", "nowhere"), "sweep.py: nowhere is no sweep's folder"),
         (("--resume", "nowhere", "--seeds", "3"), "it takes no seeds"),

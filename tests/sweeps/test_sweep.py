@@ -8,7 +8,7 @@ import pytest
 
 from jaxrl import PPOConfig, Trainer, UsageError, load_policy, make_train, resume_sweep, sweep
 from jaxrl.run import checkpoint
-from jaxrl.sweeps import batches, running
+from jaxrl.sweeps import batches, programs, running
 from jaxrl.sweeps.store import Store
 
 SMALL = PPOConfig(
@@ -99,7 +99,7 @@ def test_the_tables_name_settings_and_seeds(rates):
 
 
 def test_batches_of_any_size_give_the_same(rates):
-    running.PROGRAMS.clear()
+    programs.PROGRAMS.clear()
     in_twos = sweep(SMALL, {"lr": [*RATES, 1e-4]}, quiet=True, devices=1, batch_size=2, run_dir=None)
     assert in_twos.programs == 1  # the second batch is filled up
     for ours, theirs in zip(in_twos.outcomes[:2], rates.outcomes[::2], strict=True):
@@ -217,10 +217,11 @@ def test_what_cannot_work_is_refused_before_a_folder_is_made(space, options, wor
     assert not (tmp_path / "run").exists()
 
 
-def test_members_that_do_not_fit_even_one_at_a_time_are_refused(monkeypatch):
+def test_members_that_do_not_fit_even_one_at_a_time_are_refused_before_a_folder_is_made(monkeypatch, tmp_path):
     monkeypatch.setattr(batches, "free_memory", lambda: 1000)
     with pytest.raises(UsageError, match="fewer environments or shorter rollouts need less"):
-        sweep(SMALL, {}, quiet=True, run_dir=None)
+        sweep(SMALL, {}, quiet=True, run_dir=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
 
 
 def test_batches_are_as_large_as_fits_and_of_one_size(monkeypatch):

@@ -1,0 +1,210 @@
+"""Ray Tune's trials (https://docs.ray.io/en/latest/tune, 2.60) as blocks of our trainings.
+
+    trainable = to_ray_tune.trainable(PPOConfig(env="cartpole"), seeds=8)
+    tune.Tuner(trainable, param_space={"lr": tune.loguniform(1e-4, 1e-2)}).fit()
+
+Ray is imported when a trainable is asked for. Trials are processes of their own: an environment or a callback must be
+one that another process finds, by a registered entry point, as `module:Class`, or as an object.
+"""
+
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from jaxrl.core.errors import UsageError
+from jaxrl.core.settings import count
+from jaxrl.run import compile_cache
+from jaxrl.run.devices import split_cpu
+from jaxrl.run.results import Result, flatten, lookup
+from jaxrl.sweeps.block import Block
+from jaxrl.sweeps.plan import Trial, applied, trials_of
+from jaxrl.sweeps.space import settings_of
+from jaxrl.sweeps.sweep import RETURN
+
+NAN = float("nan")
+ADDED_UP = ("perf/env_steps_per_s",)  # over members
+GREATEST = ("training_iteration", "num_env_steps_sampled_lifetime")  # of every other number the median stands for all
+
+
+def trainable(
+    config: Any,
+    members: Mapping[str, Any] | Sequence[Mapping[str, Any]] = (),
+    *,
+    seeds: int | Sequence[int] = 1,
+    metric: str = RETURN,
+    iterations: int = 1,
+    devices: int = 1,
+    compile_cache: str | None = "auto",
+) -> type:
+    """A class for `ray.tune.Tuner`, each trial of which trains its members side by side in one compiled program.
+
+    The trial's own config, what Tune chose out of `param_space`, changes settings by name: `lr`, `pol1.lr` of a policy,
+    `env_args.width` of the environment; {"pol1": {"lr": ...}} means the same. A trial ends at `total_env_steps`, or
+    before by `RunConfig(stop={"env_runners/episode_return_mean": 475})`.
+
+    What is reported is RLlib's result tree. Of several members it holds the median of every number (and the sum of
+    `perf/env_steps_per_s`), "best" the tree of the member with the highest metric and its number, and "members" each
+    one's own metric, by number. A checkpoint is a folder with a run's folder for each member, so that
+    `load_policy(f"{checkpoint.path}/0000")` is the first one's policy. A trial that takes over another's checkpoint, as
+    PBT has it, takes its random keys over as well, and goes on with its own numbers.
+
+    Args:
+        config: a configuration such as `PPOConfig`; what all trials have in common.
+        members: what the members of a trial differ by, numbers alone: {setting: values} as for `jaxrl.sweep`, every
+            combination a member, or a list of settings. They stand above the trial's own.
+        seeds: how many of each, from the configuration's own upwards, or which.
+        metric: what ranks the members, a path in the result tree; the higher the better.
+        iterations: between two reports; Tune's schedulers and stop criteria see no other.
+        devices: that the members are split over: a CPU's cores, with as many of `tune.with_resources(..., {"cpu": 2})`.
+        compile_cache: where compiled programs are kept for trials of the same shapes: "auto", a folder, or "off".
+
+    Raises:
+        UsageError: settings that cannot work. Those of a trial are refused when Tune makes the trial, before it starts.
+    """
+    try:
+        from ray import tune
+    except ImportError:
+        raise UsageError("to_ray_tune needs Ray Tune: pip install 'jaxrl[ray]'") from None
+    plan = Plan(config, members, seeds, metric, iterations, devices, compile_cache)
+    return _class_of(plan, tune.Trainable, f"PPO_{config.env_name}".replace(":", "_"))
+
+
+def _class_of(plan: "Plan", base: type, name: str) -> type:
+    class Packed(base):
+        @classmethod
+        def default_resource_request(cls, config):
+            """Tune asks in its own process for every trial: the earliest moment to refuse its settings."""
+            plan.trials(config)
+            return None
+
+        def setup(self, config):
+            self.block = plan.block(config)
+
+        def reset_config(self, new_config):
+            self.block = plan.block(new_config)
+            return True
+
+        def step(self):
+            return report(self.block, plan.iterations)
+
+        def save_checkpoint(self, checkpoint_dir):
+            self.block.save(Path(checkpoint_dir))
+
+        def load_checkpoint(self, checkpoint):
+            self.block.load(Path(checkpoint))
+
+    Packed.__name__ = Packed.__qualname__ = name
+    return Packed
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What every trial of a trainable has in common; see `trainable`."""
+
+    config: Any
+    members: Any
+    seeds: int | Sequence[int]
+    metric: str
+    iterations: int
+    devices: int
+    compile_cache: str | None
+
+    def __post_init__(self):
+        if not hasattr(self.config, "build"):
+            raise UsageError(f"trainable takes a configuration such as PPOConfig(env='arena'), not {self.config!r:.60}")
+        count()("iterations", self.iterations)
+        count()("devices", self.devices)
+        self.trials({})
+
+    def trials(self, config: Mapping[str, Any]) -> list[Trial]:
+        """The members of a Tune trial with this config."""
+        changed = applied(self.config, dotted(config, {field.name for field in fields(self.config)}))
+        listed = isinstance(self.members, Sequence)
+        settings = [dict(own) for own in self.members] or [{}] if listed else settings_of(self.members, 1, changed.seed)
+        return trials_of(changed, settings, self.seeds)
+
+    def block(self, config: Mapping[str, Any]) -> Block:
+        split_cpu(self.devices)
+        compile_cache.use(self.compile_cache)
+        return Block(self.trials(config), metric=self.metric, devices=self.devices)
+
+
+def dotted(config: Mapping[str, Any], settings: set[str]) -> dict[str, Any]:
+    """A Tune trial's config as settings by name.
+
+    Args:
+        settings: the configuration's own; a dict under another name is a policy's.
+    """
+    found = {}
+    for name, value in config.items():
+        if isinstance(value, Mapping) and (name == "env_args" or name not in settings):
+            found |= {f"{name}.{part}": _plain(inner) for part, inner in value.items()}
+        else:
+            found[name] = _plain(value)
+    return found
+
+
+def report(block: Block, iterations: int) -> Result:
+    """The result of a turn of training, as Tune is told of it: with every path that a result may have, if only as NaN.
+
+    Tune and its searchers take a metric that is missing in the first result for a mistake.
+    """
+    tree = medians([result for result in block.train(iterations) if result is not None])
+    best = max(range(len(block.trials)), key=lambda i: _score(block, i))
+    for path in block.result_names:
+        if "/" in path and lookup(tree, path) is None:
+            _put(tree, path, NAN)
+    # Tune adds up the seconds of its turns, which may be several iterations.
+    tree |= {"time_this_iter_s": block.seconds, "done": block.is_over, "diverged": sum(block.diverged)}
+    tree["timers"]["compile"] = block.compile_seconds
+    if len(block.trials) > 1:
+        tree["best"] = {"member": best, **(block.results[best] or {})}
+        tree["members"] = {trial.name: _own(block, i) for i, trial in enumerate(block.trials)}
+    return tree
+
+
+def medians(results: Sequence[Result]) -> Result:
+    """One tree of the median of every number that some of the results have; lists are the first one's."""
+    paths = dict.fromkeys(path for result in results for path, _ in flatten(result))
+    tree: Result = {}
+    for path in paths:
+        values = [value for result in results if (value := lookup(result, path)) is not None]
+        _put(tree, path, _in_place_of(values, path))
+    return tree
+
+
+def _in_place_of(values: Sequence[Any], path: str) -> Any:
+    if isinstance(values[0], bool) or not isinstance(values[0], int | float):
+        return values[0]
+    if path in ADDED_UP:
+        return sum(values)
+    if path in GREATEST or min(values) == max(values):  # a count that all share stays one
+        return max(values)
+    return statistics.median(values)
+
+
+def _own(block: Block, member: int) -> dict[str, Any]:
+    result = block.results[member] or {}
+    own = {"training_iteration": result.get("training_iteration", 0), "diverged": block.diverged[member]}
+    return {**own, block.metric.split("/")[-1]: lookup(result, block.metric) if result else NAN}
+
+
+def _score(block: Block, member: int) -> float:
+    value = lookup(block.results[member], block.metric)
+    return -np.inf if value is None or np.isnan(value) else value
+
+
+def _put(tree: Result, path: str, value: Any) -> None:
+    *folders, name = path.split("/")
+    for folder in folders:
+        tree = tree.setdefault(folder, {})
+    tree[name] = value
+
+
+def _plain(value: Any) -> Any:
+    """NumPy's numbers, which Tune's searchers draw, as Python's."""
+    return value.item() if isinstance(value, np.generic) else value

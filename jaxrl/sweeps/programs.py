@@ -1,0 +1,45 @@
+"""The compiled programs of a process; one for the same trials, and as many, is not compiled twice."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+
+from jaxrl.sweeps.members import Members, Numbers, metrics_of
+from jaxrl.sweeps.plan import Group
+from jaxrl.sweeps.values import reader
+
+MOST_PROGRAMS = 16  # that a process keeps
+PROGRAMS: dict[Any, Members] = {}  # by all that they depend on
+
+
+def known(group: Group, numbers: Numbers, metric: str, criteria: Sequence[str], devices: int) -> Members | None:
+    return PROGRAMS.get(_key(group, numbers, metric, criteria, devices))
+
+
+def program_of(group: Group, numbers: Numbers, metric: str, criteria: Sequence[str], devices: int) -> Members:
+    """Compiles what is not compiled yet.
+
+    Args:
+        numbers: of as many members as the program is to train at once.
+        metric: path in the result tree that ranks them.
+        criteria: paths that may stop them.
+
+    Raises:
+        UsageError: no result has such a path.
+    """
+    key = _key(group, numbers, metric, criteria, devices)
+    if key not in PROGRAMS:
+        algorithm = group.static.build()
+        shapes = metrics_of(algorithm, *group.trials[0].numbers)
+        score = reader(algorithm, shapes, metric, "metric")
+        stop = [reader(algorithm, shapes, path, "stop criterion") for path in criteria]
+        while len(PROGRAMS) >= MOST_PROGRAMS:
+            PROGRAMS.pop(next(iter(PROGRAMS)))
+        PROGRAMS[key] = Members(algorithm, numbers, score, stop, devices)
+    return PROGRAMS[key]
+
+
+def _key(group: Group, numbers: Numbers, metric: str, criteria: Sequence[str], devices: int) -> tuple:
+    shapes = str(jax.tree.map(lambda leaf: (leaf.shape, leaf.dtype), numbers))
+    return group.static, group.env, shapes, metric, tuple(criteria), devices
