@@ -94,7 +94,7 @@ def learn(config, num_seeds: int) -> dict:
 
 
 def speed(turns: int) -> None:
-    """CartPole, 64 environments x 128 steps, an MLP of 64 x 64 beside a GRU of 128."""
+    """CartPole, 64 environments x 128 steps: networks with memory beside those without."""
     from programs import in_turns, training
 
     from jaxrl import PPOConfig
@@ -102,7 +102,14 @@ def speed(turns: int) -> None:
     sizes = {"num_envs": 64, "rollout_length": 128, "minibatch_size": 2048, "num_epochs": 4, "total_env_steps": 8192}
     networks = {
         "MLP 64 x 64": {"fcnet_hiddens": (64, 64)},
+        "MLP 256 x 256, the default": {},
         "MLP 64, GRU 128": {"fcnet_hiddens": (64,), "use_gru": True, "lstm_cell_size": 128},
+        "the same, shared layers": {
+            "fcnet_hiddens": (64,),
+            "use_gru": True,
+            "lstm_cell_size": 128,
+            "vf_share_layers": True,
+        },
         "MLP 64, LSTM 128": {"fcnet_hiddens": (64,), "use_lstm": True, "lstm_cell_size": 128},
         "MLP 64, attention 64": {"fcnet_hiddens": (64,), "use_attention": True},
     }

@@ -35,22 +35,25 @@ class GRU:
         return jnp.zeros((*batch_shape, self.num_outputs))
 
     def step(self, params: PyTree, inputs: jax.Array, carry: jax.Array) -> tuple[jax.Array, jax.Array]:
-        return self._follow(params, _project(params, inputs), carry)
+        return self._follow(params)(_project(params, inputs, 3), carry)
 
     def sequence(
         self, params: PyTree, inputs: jax.Array, carry: jax.Array, begins: jax.Array
     ) -> tuple[jax.Array, jax.Array]:
-        return _scan(functools.partial(self._follow, params), self, _project(params, inputs), carry, begins)
+        return _scan(self._follow(params), self, _project(params, inputs, 3), carry, begins)
 
-    def _follow(self, params: PyTree, projected: jax.Array, h: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """`projected`: x W + b, f32[..., 3 out]."""
-        size = self.num_outputs
-        hidden = h @ params["hidden"]
-        r, z = jnp.split(jax.nn.sigmoid(projected[..., : 2 * size] + hidden[..., : 2 * size]), 2, axis=-1)
-        candidate = hidden[..., 2 * size :] + _wide(params["candidate_bias"], h)
-        n = jnp.tanh(projected[..., 2 * size :] + r * candidate)
-        h = n + z * (h - n)
-        return h, h
+    def _follow(self, params: PyTree) -> Callable:
+        """(outputs, carry) from x W + b of each gate, f32[..., out], and the carry."""
+        u_r, u_z, u_n = jnp.split(params["hidden"], 3, axis=-1)
+
+        def follow(projected, h):
+            x_r, x_z, x_n = projected
+            r, z = jax.nn.sigmoid(x_r + h @ u_r), jax.nn.sigmoid(x_z + h @ u_z)
+            n = jnp.tanh(x_n + r * (h @ u_n + _wide(params["candidate_bias"], h)))
+            h = n + z * (h - n)
+            return h, h
+
+        return follow
 
 
 @dataclass(frozen=True)
@@ -71,25 +74,28 @@ class LSTM:
         params, size = _draw(key, num_inputs, self.num_outputs, 4, self.initializer), self.num_outputs
         return {**params, "bias": params["bias"].at[size : 2 * size].add(1.0)}
 
-    def initial_carry(self, batch_shape: tuple[int, ...]) -> jax.Array:
-        """c and h side by side, f32[*batch_shape, 2 out]: one array is less to carry than two."""
-        return jnp.zeros((*batch_shape, 2 * self.num_outputs))
+    def initial_carry(self, batch_shape: tuple[int, ...]) -> PyTree:
+        """{"c": f32[*batch_shape, out], "h": the same}."""
+        return {name: jnp.zeros((*batch_shape, self.num_outputs)) for name in ("c", "h")}
 
-    def step(self, params: PyTree, inputs: jax.Array, carry: jax.Array) -> tuple[jax.Array, jax.Array]:
-        return self._follow(params, _project(params, inputs), carry)
+    def step(self, params: PyTree, inputs: jax.Array, carry: PyTree) -> tuple[jax.Array, PyTree]:
+        return self._follow(params)(_project(params, inputs, 4), carry)
 
-    def sequence(
-        self, params: PyTree, inputs: jax.Array, carry: jax.Array, begins: jax.Array
-    ) -> tuple[jax.Array, jax.Array]:
-        return _scan(functools.partial(self._follow, params), self, _project(params, inputs), carry, begins)
+    def sequence(self, params: PyTree, inputs: jax.Array, carry: PyTree, begins: jax.Array) -> tuple[jax.Array, PyTree]:
+        return _scan(self._follow(params), self, _project(params, inputs, 4), carry, begins)
 
-    def _follow(self, params: PyTree, projected: jax.Array, carry: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """`projected`: x W + b, f32[..., 4 out]."""
-        c, h = jnp.split(carry, 2, axis=-1)
-        i, f, g, o = jnp.split(projected + h @ params["hidden"], 4, axis=-1)
-        c = jax.nn.sigmoid(f) * c + jax.nn.sigmoid(i) * jnp.tanh(g)
-        h = jax.nn.sigmoid(o) * jnp.tanh(c)
-        return h, jnp.concatenate([c, h], axis=-1)
+    def _follow(self, params: PyTree) -> Callable:
+        """(outputs, carry) from x W + b of each gate, f32[..., out], and the carry."""
+        hidden = jnp.split(params["hidden"], 4, axis=-1)
+
+        def follow(projected, carry):
+            c, h = carry["c"], carry["h"]
+            i, f, g, o = (x + h @ u for x, u in zip(projected, hidden, strict=True))
+            c = jax.nn.sigmoid(f) * c + jax.nn.sigmoid(i) * jnp.tanh(g)
+            h = jax.nn.sigmoid(o) * jnp.tanh(c)
+            return h, {"c": c, "h": h}
+
+        return follow
 
 
 def _draw(key: Key, num_inputs: int, size: int, num_gates: int, initializer: str) -> PyTree:
@@ -106,13 +112,16 @@ def _draw(key: Key, num_inputs: int, size: int, num_gates: int, initializer: str
     return {"input": kernel, "hidden": gates(hidden_key, size)[0], "bias": bias}
 
 
-def _project(params: PyTree, inputs: jax.Array) -> jax.Array:
-    """x W + b of all gates, of as many steps as there are: one product."""
+def _project(params: PyTree, inputs: jax.Array, num_gates: int) -> tuple[jax.Array, ...]:
+    """x W + b of each gate, of as many steps as there are: one product.
+
+    Each gate is an array of its own: XLA on the CPU computes a part of a wider one, inside a loop, number by number.
+    """
     projected = inputs @ params["input"]
-    return projected + _wide(params["bias"], projected)
+    return tuple(jnp.split(projected + _wide(params["bias"], projected), num_gates, axis=-1))
 
 
-def _scan(follow: Callable, cell: GRU | LSTM, projected: jax.Array, carry: jax.Array, begins: jax.Array):
+def _scan(follow: Callable, cell: GRU | LSTM, projected: tuple[jax.Array, ...], carry: PyTree, begins: jax.Array):
     """(outputs [L, B, out], carry) of L steps."""
     fresh = cell.initial_carry(begins.shape[1:])
 

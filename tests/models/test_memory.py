@@ -55,7 +55,7 @@ def test_a_cell_is_flaxs_cell_of_the_same_kernels(cell, theirs):
         found, _ = cell.step(params, x, h)
     else:
         (_, expected), _ = theirs.apply({"params": own}, (c, h), x)
-        found, _ = cell.step(params, x, jnp.concatenate([c, h], axis=-1))
+        found, _ = cell.step(params, x, {"c": c, "h": h})
     np.testing.assert_allclose(found, expected, atol=1e-6)
 
 
@@ -89,7 +89,7 @@ def test_episodes_back_to_back_in_one_sequence_give_what_each_gives_apart(name, 
 
 def _held(carry):
     """A carry without what an attention's past holds of no step at all."""
-    if not isinstance(carry, dict):
+    if not (isinstance(carry, dict) and "past" in carry):
         return carry
     steps = carry["past"].shape[0]
     there = (jnp.arange(steps) >= steps - carry["count"])[:, None, None]
