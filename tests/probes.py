@@ -130,10 +130,12 @@ class Target(Environment):
 class Leavers(MultiAgentEnvironment):
     """Three agents of different spaces; `short` leaves after the first of four steps, and is paid for action 1.
 
-    After it has left, its observation and reward are garbage that must not be learned from.
+    After it has left, its observation and reward are garbage that must not be learned from. `nan`: `wide` leaves too,
+    and its observations are then no numbers.
     """
 
     agents: tuple[str, ...] = ("short", "long", "wide")
+    nan: bool = False
 
     @property
     def default_params(self) -> Params:
@@ -156,14 +158,16 @@ class Leavers(MultiAgentEnvironment):
             "long": (action["long"] == 1).astype(jnp.float32),
             "wide": (action["wide"] == 2).astype(jnp.float32),
         }
-        terminated = {"short": first, "long": jnp.array(False), "wide": jnp.array(False), ALL: jnp.array(False)}
-        active = {"short": first, "long": jnp.array(True), "wide": jnp.array(True)}
+        wide = first | (not self.nan)
+        terminated = {"short": first, "long": jnp.array(False), "wide": first & self.nan, ALL: jnp.array(False)}
+        active = {"short": first, "long": jnp.array(True), "wide": wide}
         state = state.replace(time=state.time + 1)
         return self._observe(state), state, reward, terminated, {"active": active}
 
     def _observe(self, state):
         time = jnp.minimum(state.time, 3)
-        return {"short": time, "long": time, "wide": jnp.stack([jnp.cos(1.0 * time), jnp.sin(1.0 * time)])}
+        angle = jnp.where(self.nan & (time > 0), jnp.nan, 1.0 * time)
+        return {"short": time, "long": time, "wide": jnp.stack([jnp.cos(angle), jnp.sin(angle)])}
 
 
 @dataclass(frozen=True)

@@ -259,7 +259,7 @@ def raw_reset(env: MultiAgentEnvironment, key: Key, params: PyTree) -> tuple[PyT
 
 def raw_action_mask(env: MultiAgentEnvironment, state: PyTree, params: PyTree) -> PyTree:
     """The environment's optional `action_mask`, bool[A] for each agent: [M, A] where it is stacked, else a dict."""
-    mask = env.action_mask(state, params)
+    mask = jax.tree.map(lambda leaf: jnp.asarray(leaf, bool), env.action_mask(state, params))
     return _one_agent(mask) if isinstance(env, Solo) else mask
 
 

@@ -71,9 +71,10 @@ def play(
         return (worlds, carries), (tuple(pack(turn, num_axes=3) for turn in turns), pack(ends, num_axes=1))
 
     env_keys = jax.vmap(lambda index: jax.random.fold_in(key, index))(env_index)
+    numbers = [player.sequences(num_steps)[0] for player in stage.players]
     carries = [
-        jax.tree.map(lambda leaf, player=player: jnp.zeros((player.sequences(num_steps)[0], *leaf.shape)), own.carry)
-        for player, own in zip(stage.players, worlds.memory, strict=True)
+        jax.tree.map(lambda leaf, number=number: jnp.zeros((number, *leaf.shape), leaf.dtype), own.carry)
+        for number, own in zip(numbers, worlds.memory, strict=True)
     ]
     (worlds, carries), (turns, ends) = jax.lax.scan(step, (worlds, carries), draw_chance(stage, env_keys, num_steps))
     contexts = contexts_of(stage, worlds.state, worlds.memory, env_params, masks=False)

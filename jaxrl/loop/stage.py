@@ -21,6 +21,7 @@ from jaxrl.core.quick import ordinary, quick
 from jaxrl.core.types import Key, PyTree
 from jaxrl.loop.callbacks import call_back, start_data
 from jaxrl.loop.episodes import Episodes, advance, no_episodes
+from jaxrl.loop.masks import check_masks
 from jaxrl.loop.policies import Grouping, each_policy
 from jaxrl.models.player import Context, Memory, Player, Weights
 from jaxrl.ops.distributions import Distribution
@@ -79,6 +80,7 @@ def set_stage(
         UsageError: callbacks that break their contract, or clash with each other or with the environment.
     """
     stage = Stage(env, grouping, players, episode_metrics(env, params), callbacks)
+    check_masks(env, grouping, params)
     if not callbacks:
         return stage
 

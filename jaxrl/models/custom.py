@@ -1,5 +1,6 @@
 """The user's own models: whatever has `init` and `apply`, taken for what it is and checked before anything compiles."""
 
+import functools
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -67,10 +68,13 @@ class Custom:
         part, leaf = jax.tree.leaves(tree_of(self.observation_space))[0], jax.tree.leaves(obs)[0]
         batch_shape = leaf.shape[: leaf.ndim - len(part.shape)]
         flat = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[len(batch_shape) :]), (obs, *carry))
-        output, value, *after = self.given.apply(params, *flat)
-        distribution = from_logits(self.action_space, output, self.kind) if isinstance(output, jax.Array) else output
-        result = distribution, value[..., 0] if value.ndim == 2 else value, *after
+        result = self._plain(1, *self.given.apply(params, *flat))
         return jax.tree.map(lambda leaf: leaf.reshape(*batch_shape, *leaf.shape[1:]), result)
+
+    def _plain(self, num_axes: int, output: Any, value: jax.Array, *after: PyTree) -> tuple:
+        """What the model gave, of `num_axes` leading axes: a distribution for logits, values without a last axis."""
+        distribution = from_logits(self.action_space, output, self.kind) if isinstance(output, jax.Array) else output
+        return distribution, value[..., 0] if value.ndim > num_axes else value, *after
 
     @property
     def name(self) -> str:
@@ -91,7 +95,7 @@ class Remembering(Custom):
         self, params: PyTree, obs: PyTree, carry: PyTree, begins: jax.Array
     ) -> tuple[Distribution, jax.Array, PyTree]:
         if hasattr(self.given, "apply_sequence"):
-            return self.given.apply_sequence(params, obs, carry, begins)
+            return self._plain(2, *self.given.apply_sequence(params, obs, carry, begins))
         fresh = self.initial_carry(begins.shape[1:])
 
         def one_step(carry, inputs):
@@ -103,6 +107,7 @@ class Remembering(Custom):
         return *outputs, carry
 
 
+@functools.cache  # a class or a function gives one model for the same spaces, so that equal policies are stacked
 def _resolved(given: Any, observation_space: Space, action_space: Space) -> Any:
     """What has `init` and `apply`."""
     if isinstance(given, str):

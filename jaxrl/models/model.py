@@ -14,7 +14,8 @@ class Model(Protocol):
     """A policy and its value function. Hashable, since it is part of the key that a compiled program is kept under.
 
     Two more methods are optional: `loss(params, batch)` -> (scalar, {name: scalar}), added to PPO's loss of a minibatch
-    (`batch`: its `Rows`), and `intrinsic_reward(params, trajectory)` -> f32[T, E, M], added to what is learned from.
+    (`batch`: its `Rows`, of a model with memory in sequences; rows of `weight` 0 count for nothing and are all zeros),
+    and `intrinsic_reward(params, trajectory)` -> f32[T, E, M], added to what is learned from.
     """
 
     def init(self, key: Key) -> PyTree:

@@ -204,4 +204,5 @@ def _masked(distribution: Distribution, action_mask: PyTree) -> Distribution:
 
 
 def _zeros(space: Space, batch_shape: tuple[int, ...]) -> jax.Array:
-    return jnp.zeros((*batch_shape, *space.shape), space.dtype)
+    """An action that nobody took: as the policy has it, so of a Box f32 whatever the environment's type."""
+    return jnp.zeros((*batch_shape, *space.shape), jnp.float32 if isinstance(space, Box) else space.dtype)

@@ -8,6 +8,8 @@ from jaxrl.models.table import model_table
 from jaxrl.ops.minibatch import num_minibatches
 from jaxrl.ppo.config import PPOConfig
 from jaxrl.ppo.network import model_name
+from jaxrl.ppo.rows import Cut, cut_of
+from jaxrl.ppo.splitting import blocks_of
 
 OBJECTIVE = {
     "loss": "min((V - R)^2, {vf_clip_param})",
@@ -35,7 +37,8 @@ def describe(config: PPOConfig) -> str:
             own = config.for_policy(policy)
             details = (f"{_network(own)}, {num_parameters(player.model):,} parameters",)
             details += _actions(own, group.action_space)
-            details += _learning(own, len(agents)) if group.structure.trained else ("not trained",)
+            cut = cut_of(player, (config.rollout_length, config.num_envs, len(agents)))
+            details += _learning(own, cut) if group.structure.trained else ("not trained",)
             spaces = f"{group.observation_space} -> {group.action_space}"
             heads.setdefault(details, []).append(f"policy       {policy} plays {', '.join(agents)}: {spaces}")
     for details, policies in heads.items():
@@ -105,21 +108,29 @@ def _actions(config: PPOConfig, space: Space) -> tuple[str, ...]:
     return (f"actions of a diagonal Gaussian, its log-std {std} of the network, {fitted}",)
 
 
-def _learning(config: PPOConfig, num_agents: int) -> tuple[str, ...]:
-    rows = config.train_batch_size * num_agents
-    updates = num_minibatches(rows, config.minibatch_size, config.num_epochs)
+def _learning(config: PPOConfig, cut: Cut) -> tuple[str, ...]:
+    rows, blocks = config.rollout_length * cut.width, blocks_of(config)
+    pieces = blocks * cut.share(config.minibatch_size, blocks, blocks)
+    updates = num_minibatches(cut.num_pieces, pieces, config.num_epochs)
+    size = f"{pieces:,} sequences of {cut.length} steps" if cut.in_sequences else f"{pieces:,}"
+    bounds = "".join(
+        f"; {name} {value:g}"
+        for name, value in (("dual clip", config.dual_clip), ("target KL", config.target_kl))
+        if value is not None
+    )
     optimizer = config.optimizer or "Adam"
     optimizer = optimizer if isinstance(optimizer, str) else getattr(optimizer, "__name__", "the given optimizer")
     clip = "infinity" if config.vf_clip_param is None else f"{config.vf_clip_param:g}"
     value = OBJECTIVE[config.value_clip].format(vf_clip_param=clip)
     penalty = f" + k KL(old || new), k from {config.kl_coeff:g} towards KL {config.kl_target:g}"
     return (
-        f"{rows:,} rows, {config.num_epochs} epochs in minibatches of {config.minibatch_size:,}: "
+        f"{rows:,} rows, {config.num_epochs} epochs in minibatches of {size}: "
         f"{updates:,} gradient steps, {optimizer} lr {_schedule(config.lr)}",
         f"loss = -min(r A, clip(r, 1 +- {config.clip_param:g}) A) + {config.vf_loss_coeff:g} {value}"
-        f" - {_schedule(config.entropy_coeff)} H{penalty if config.use_kl_loss else ''}",
+        f" - {_schedule(config.entropy_coeff)} H{penalty if config.use_kl_loss else ''}{bounds}",
         f"gamma {config.gamma:g}, lambda {config.lambda_:g}, advantages "
-        + (f"standardised over the {config.normalize_advantages}" if config.normalize_advantages else "as they are"),
+        + (f"standardised over the {config.normalize_advantages}" if config.normalize_advantages else "as they are")
+        + (", rewards in units of the return's deviation" if config.normalize_returns else ""),
     )
 
 

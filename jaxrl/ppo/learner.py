@@ -10,6 +10,7 @@ from flax import struct
 
 from jaxrl.core.types import Key, PyTree
 from jaxrl.loop.rollout import Trajectory
+from jaxrl.models.model import carried
 from jaxrl.models.player import Player, Weights
 from jaxrl.ops.advantages import moments, over_axis, standardise, total
 from jaxrl.ops.filters import Moments, no_moments, scale_rewards, update
@@ -18,7 +19,7 @@ from jaxrl.ops.packing import Packed, pack
 from jaxrl.ppo.hypers import Hypers
 from jaxrl.ppo.metrics import Coefficients, Terms, learner_metrics
 from jaxrl.ppo.objective import gradient, num_parts
-from jaxrl.ppo.rows import active_rows, cut_of, piece_order, rows_of
+from jaxrl.ppo.rows import Cut, active_rows, cut_of, piece_order, rows_of
 
 SMALL = 2048  # numbers of a layer; packing a larger one costs more copying than it saves
 
@@ -102,7 +103,7 @@ def learn_policy(
     optimizer = _optimizer(structure, hypers, coefficients.lr)
     # A product needs a leaf for each layer, everything else one array: the optimiser's arithmetic, and gathering rows.
     packed_rows, layers = pack(rows, num_axes=1), jax.tree.structure(learner.params)
-    carries = jax.tree.map(lambda leaf: leaf.reshape(cut.num_pieces, *leaf.shape[3:]), trajectory.carry)
+    carries = _carries(player, cut, trajectory)
 
     def step(state, pieces):
         params, opt_state, stopped = state
@@ -168,6 +169,15 @@ def _as_layers(tree: PyTree) -> PyTree:
     """The inverse of `_as_stored`."""
     is_packed = lambda node: isinstance(node, Packed)
     return jax.tree.map(lambda node: node.unpack() if is_packed(node) else node, tree, is_leaf=is_packed)
+
+
+def _carries(player: Player, cut: Cut, trajectory: Trajectory) -> PyTree:
+    """The model's carry into each piece, [C * E * M, ...]; a fresh one where the agent is away: its own may be NaN."""
+    if not player.has_memory:
+        return ()
+    away = ~trajectory.active[:: cut.length]  # [C, E, M]
+    carry = carried(away, player.model.initial_carry(away.shape), trajectory.carry)
+    return jax.tree.map(lambda leaf: leaf.reshape(cut.num_pieces, *leaf.shape[3:]), carry)
 
 
 def _with_own_reward(player: Player, params: PyTree, trajectory: Trajectory) -> Trajectory:

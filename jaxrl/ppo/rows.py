@@ -1,5 +1,7 @@
 """A policy's batch: its trajectory with advantages as rows, and which of them each minibatch holds."""
 
+from typing import NamedTuple
+
 import jax
 import jax.numpy as jnp
 from flax import struct
@@ -28,12 +30,13 @@ class Rows(struct.PyTreeNode):
     begins: PyTree = ()  # bool  with memory: an episode begins with this row
 
 
-class Cut(struct.PyTreeNode):
+class Cut(NamedTuple):
     """How a batch of T x E x M steps is cut into what minibatches are made of: rows, or sequences of L rows."""
 
-    number: int = struct.field(pytree_node=False)  # of parts that the T steps are cut into
-    length: int = struct.field(pytree_node=False)  # L
-    width: int = struct.field(pytree_node=False)  # E x M
+    number: int  # of parts that the T steps are cut into
+    length: int  # L
+    width: int  # E x M
+    in_sequences: bool
 
     @property
     def num_pieces(self) -> int:
@@ -41,16 +44,20 @@ class Cut(struct.PyTreeNode):
 
     def rows_of(self, piece: jax.Array) -> jax.Array:
         """The rows of pieces i32[B]: [B], or of sequences [L, B]. A piece counts as the rows of one step do."""
-        if self.length == 1:
+        if not self.in_sequences:
             return piece
         step = jnp.arange(self.length)[:, None] * self.width
         return (piece // self.width * (self.length * self.width) + piece % self.width)[None] + step
+
+    def share(self, rows: int, blocks: int, blocks_here: int) -> int:
+        """The pieces that each block of environments gives to a minibatch of about `rows` rows."""
+        return min(max(1, round(rows / (blocks * self.length))), self.num_pieces // blocks_here)
 
 
 def cut_of(player: Player, shape: tuple[int, int, int]) -> Cut:
     """Of a trajectory [T, E, M]."""
     num_steps, num_envs, num_agents = shape
-    return Cut(*player.sequences(num_steps), num_envs * num_agents)
+    return Cut(*player.sequences(num_steps), num_envs * num_agents, player.has_memory)
 
 
 def rows_of(
@@ -95,16 +102,22 @@ def rows_of(
         action_mask=player.action_mask(trajectory.obs, trajectory.context),
         begins=_begins(trajectory.ended) if player.has_memory else (),
     )
-    rows = jax.tree.map(lambda leaf: active_rows(leaf, trajectory.active), by_step)
     cut = cut_of(player, trajectory.value.shape)
-    missing = cut.num_pieces * cut.length - rows.weight.shape[0]
-    return jax.tree.map(lambda leaf: _filled_up(leaf, missing), rows) if missing else rows
+    num_rows = cut.num_pieces * cut.length
+
+    def rows(tree, filler=0):
+        return jax.tree.map(
+            lambda leaf: _filled_up(active_rows(leaf, trajectory.active, filler), num_rows, filler), tree
+        )
+
+    # All zeros are no distribution of every kind; all ones are.
+    return rows(by_step).replace(distribution=rows(by_step.distribution, filler=1))
 
 
-def active_rows(leaf: jax.Array, active: jax.Array) -> jax.Array:
-    """[T, E, M, ...] as rows [B, ...], 0 where the agent was inactive: weight 0 times NaN would still be NaN."""
+def active_rows(leaf: jax.Array, active: jax.Array, filler: int = 0) -> jax.Array:
+    """[T, E, M, ...] as rows [B, ...], `filler` where the agent was inactive: weight 0 times NaN would still be NaN."""
     rows = leaf.reshape(-1, *leaf.shape[3:])
-    return jnp.where(active.reshape(-1, *[1] * (rows.ndim - 1)), rows, jnp.zeros_like(rows))
+    return jnp.where(active.reshape(-1, *[1] * (rows.ndim - 1)), rows, jnp.full_like(rows, filler))
 
 
 def piece_order(
@@ -124,7 +137,7 @@ def piece_order(
     own_blocks = blocks // num_devices
     num_agents = cut.width // num_envs
     block_row = num_envs // own_blocks * num_agents  # pieces of a block in one part
-    share = min(max(1, round(rows / (blocks * cut.length))), cut.number * block_row)
+    share = cut.share(rows, blocks, own_blocks)
     first = 0 if axis_name is None else jax.lax.axis_index(axis_name) * own_blocks
 
     def order(block):
@@ -141,5 +154,8 @@ def _begins(ended: jax.Array) -> jax.Array:
     return jnp.concatenate([jnp.zeros_like(ended[:1]), ended[:-1]])
 
 
-def _filled_up(rows: jax.Array, missing: int) -> jax.Array:
-    return jnp.concatenate([rows, jnp.zeros((missing, *rows.shape[1:]), rows.dtype)])
+def _filled_up(rows: jax.Array, number: int, filler: int) -> jax.Array:
+    missing = number - len(rows)
+    if not missing:
+        return rows
+    return jnp.concatenate([rows, jnp.full((missing, *rows.shape[1:]), filler, rows.dtype)])

@@ -15,8 +15,11 @@ def blocks_of(config: "PPOConfig") -> int:
     """`shuffle_blocks`, or where it is None the most that fit, whatever devices there are."""
     if config.shuffle_blocks is not None:
         return config.shuffle_blocks
+    length = 1  # of what minibatches are made of
+    if config.use_lstm or config.use_gru or config.use_attention:
+        length = min(config.max_seq_len, config.rollout_length)
     fitting = (n for n in range(MOST_BLOCKS, 0, -1) if config.num_envs % n == config.minibatch_size % n == 0)
-    return next(n for n in fitting if n & (n - 1) == 0)
+    return next(n for n in fitting if n & (n - 1) == 0 and (n == 1 or n * length <= config.minibatch_size))
 
 
 def devices_worth_using(config: "PPOConfig", cores: int) -> int:

@@ -104,7 +104,10 @@ def config_facts(config: Any, policies: dict[str, tuple[str, ...]]) -> dict[str,
         values["callbacks"] = [_named(entry) if _is_importable(entry) else entry for entry in values["callbacks"]]
     if callable(values.get("policies")):
         values["policies"] = {policy: list(agents) for policy, agents in policies.items()}
-    objects = sorted(name for name, value in values.items() if not _is_json(value))
+    flat = {name: value for name, value in values.items() if name != "per_policy"}
+    for policy, settings in values.get("per_policy", {}).items():
+        flat |= {f"per_policy.{policy}.{name}": value for name, value in settings.items()}
+    objects = sorted(name for name, value in flat.items() if not _is_json(value))
     return {
         "config_class": f"{type(config).__module__}:{type(config).__qualname__}",
         "config": json.loads(json.dumps(values, default=_named)),
@@ -112,31 +115,35 @@ def config_facts(config: Any, policies: dict[str, tuple[str, ...]]) -> dict[str,
     }
 
 
-def read_config(facts: dict[str, Any], *, to_play: bool = False, model: Any = None) -> Any:
+def read_config(facts: dict[str, Any], *, to_play: str | bool = False, model: Any = None) -> Any:
     """The configuration of `config_facts`.
 
     Args:
-        to_play: leave callbacks and optimizer out where they were objects: training goes on with them alone.
-        model: in place of one that was an object.
+        to_play: leave callbacks and optimizers out where they were objects: training goes on with them alone. The name
+            of the one policy that is to play: what others have of their own is left out as well.
+        model: of the policy to play, in place of one that was an object.
 
     Raises:
         UsageError: some setting was an object, or is none that this version knows; or its class cannot be imported.
     """
-    values = facts["config"]
-    left_out = {name for name in facts["objects"] if to_play and name in NOT_PLAYED}
-    if model is not None:
-        own = {policy: {k: v for k, v in one.items() if k != "model"} for policy, one in values["per_policy"].items()}
-        values, left_out = {**values, "model": model, "per_policy": own}, {*left_out, "model", "per_policy"}
-    for name in facts["objects"]:
-        if name not in left_out:
-            again = (
-                "pass it again, model=..."
-                if name == "model" and to_play
-                else "pass the configuration again, config=..."
-            )
-            raise UsageError(
-                f"the run's {name} was an object, {facts['config'][name]!r:.80}, which no file holds: {again}"
-            )
+    values, left_out = facts["config"], set()
+    alone = isinstance(to_play, str)
+    if alone:
+        own = {**values.get("per_policy", {}).get(to_play, {}), **({} if model is None else {"model": model})}
+        values = {**values, **({"per_policy": {to_play: own}} if own else {})}
+    for path in facts["objects"]:
+        policy, _, name = path.removeprefix("per_policy.").rpartition(".")
+        if alone and (policy not in ("", to_play) or (name == "model" and model is not None)):
+            continue
+        if not to_play or name not in NOT_PLAYED:
+            given = facts["config"]["per_policy"][policy][name] if policy else values[name]
+            again = "it again, model=..." if name == "model" and alone else "the configuration again, config=..."
+            raise UsageError(f"the run's {name} was an object, {given!r:.80}, which no file holds: pass {again}")
+        left_out.add((policy, name))
+    kept = lambda policy, settings: {k: v for k, v in settings.items() if (policy, k) not in left_out}
+    values = kept("", values)
+    if "per_policy" in values:
+        values["per_policy"] = {policy: kept(policy, own) for policy, own in values["per_policy"].items()}
     module, _, name = facts["config_class"].partition(":")
     try:
         config_class = getattr(importlib.import_module(module), name)
@@ -145,8 +152,7 @@ def read_config(facts: dict[str, Any], *, to_play: bool = False, model: Any = No
             f"the run's configuration is a {module}:{name}, which cannot be imported here: {error}; "
             "pass the configuration again, config=..."
         ) from None
-    held = set(NOT_PLAYED) & left_out
-    return config_class.from_dict({key: value for key, value in values.items() if key not in held})
+    return config_class.from_dict(values)
 
 
 def metadata() -> dict[str, Any]:

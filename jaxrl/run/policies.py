@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import jax
@@ -28,8 +29,14 @@ class PolicyAccess:
         weights = on_one(self.algorithm.policy_weights(with_learners_here(self.runner), policy))
         return Policy(self.algorithm.players[g], weights, name=policy, agents=agents, seed=seed)
 
-    def compute_actions(self, observations: Mapping[AgentId, Any], *, explore: bool = False) -> dict[AgentId, Any]:
-        """What each agent's policy does: {agent: action}, or batches of both."""
+    def compute_actions(
+        self,
+        observations: Mapping[AgentId, Any],
+        *,
+        explore: bool = False,
+        action_masks: Mapping[AgentId, Any] = MappingProxyType({}),
+    ) -> dict[AgentId, Any]:
+        """What each agent's policy does: {agent: action}, or batches of both; `action_masks` where there are any."""
         owner = {
             agent: policy
             for group in self.algorithm.grouping.groups
@@ -49,7 +56,8 @@ class PolicyAccess:
                     f"compute_actions: policy {policy.name!r} remembers, and this forgets between calls; "
                     f"get_policy({policy.name!r}).act does not"
                 )
-            actions[agent] = policy.act(observation, explore=explore, key=own_key, agent=agent)
+            told = {"agent": agent, "action_mask": action_masks.get(agent)}
+            actions[agent] = policy.act(observation, explore=explore, key=own_key, **told)
         return actions
 
     def get_weights(self) -> dict[PolicyId, Weights]:

@@ -40,7 +40,7 @@ class Policy:
         self.player, self.weights, self.name, self.agents = player, weights, name, tuple(agents)
         self.observation_space, self.action_space = player.observation_space, player.action_space
         self._key, self._draws = acting_key(seed, name), 0
-        self._memory: Memory | None = None
+        self._memory: dict[AgentId | None, Memory] = {}
 
     @property
     def remembers(self) -> bool:
@@ -54,7 +54,7 @@ class Policy:
 
     def reset(self) -> None:
         """Forgets the episodes so far; only a policy with memory has anything to forget."""
-        self._memory = None
+        self._memory.clear()
 
     def act(
         self,
@@ -71,16 +71,17 @@ class Policy:
         Args:
             begins: whether an episode begins with this observation, a bool or one for each of the batch.
             prev_reward: what the last action brought, for a policy that is told.
-            **told: `action_mask`, bool[..., A], the actions that are possible; `agent`, which of its agents it plays.
+            **told: `action_mask`, bool[..., A], the actions that are possible; `agent`, which of its agents it plays:
+                each has a memory of its own.
         """
         obs, batch_shape = self._read(observation)
-        memory = self._recalled(batch_shape, begins, prev_reward)
+        memory = self._recalled(told.get("agent"), batch_shape, begins, prev_reward)
         if explore and key is None:
             key = jax.random.fold_in(self._key, self._draws)
             self._draws += 1
         context = self._context(memory, batch_shape, **told)
         action, after = _act(self.player, self.weights, obs, memory, context, key if explore else None)
-        self._memory = after if jax.tree.leaves(after) else None
+        self._memory[told.get("agent")] = after
         return np.asarray(action)
 
     def distribution(self, observation: Any, **told: Any) -> Distribution:
@@ -94,20 +95,18 @@ class Policy:
     def _judged(self, observation: Any, *, begins: Any = False, prev_reward: Any = 0.0, **told: Any) -> tuple:
         """(distribution, value), nothing remembered of it; arguments as of `act`."""
         obs, batch_shape = self._read(observation)
-        memory = self._recalled(batch_shape, begins, prev_reward)
+        memory = self._recalled(told.get("agent"), batch_shape, begins, prev_reward)
         return _apply(self.player, self.weights, obs, memory, self._context(memory, batch_shape, **told))[:2]
 
-    def _recalled(self, batch_shape: tuple[int, ...], begins: Any, prev_reward: Any) -> Memory:
+    def _recalled(self, agent: AgentId | None, batch_shape: tuple[int, ...], begins: Any, prev_reward: Any) -> Memory:
         fresh = self.player.initial_memory(batch_shape)
-        if self._memory is None:
-            return fresh
-        if jax.tree.map(jnp.shape, self._memory) != jax.tree.map(jnp.shape, fresh):
+        memory = self._memory.get(agent, fresh)
+        if jax.tree.map(jnp.shape, memory) != jax.tree.map(jnp.shape, fresh):
             raise UsageError(
                 f"policy {self.name!r} remembers episodes side by side that are not of the shape {list(batch_shape)}: "
                 "reset() it first"
             )
-        memory = self._memory
-        if self.player.told.prev_reward:
+        if self.player.told.prev_reward and agent in self._memory:
             memory = memory.replace(prev_reward=jnp.broadcast_to(jnp.asarray(prev_reward, jnp.float32), batch_shape))
         return self.player.start_again(jnp.broadcast_to(jnp.asarray(begins, bool), batch_shape), memory)
 
@@ -199,7 +198,7 @@ def policy_of(
     policy = next(iter(known)) if policy is None else policy
     if policy not in known:
         raise unknown_name("policy", policy, known, f"in {saved.path}")
-    config = folder.read_config(saved.facts, to_play=True, model=model) if config is None else config
+    config = folder.read_config(saved.facts, to_play=policy, model=model) if config is None else config
     spaces = (from_json(known[policy][space]) for space in ("observation_space", "action_space"))
     player = config.player(policy, *spaces, len(known[policy]["agents"]))
     weights = checkpoint.filled(

@@ -108,6 +108,44 @@ def test_a_model_with_memory_counts_the_steps_of_each_episode():
     np.testing.assert_array_equal(after, [2, 4])
 
 
+class Table(Counting):
+    """Looks a count up, of whole numbers, and sees whole sequences by a function of its own."""
+
+    @nn.compact
+    def __call__(self, obs, carry):
+        return nn.Embed(100, 4)(carry), 1.0 * carry[:, None] + 0.0 * nn.Dense(1)(obs[:, 0]), carry + 1
+
+    def initial_carry(self, batch_shape):
+        return jnp.zeros(batch_shape, jnp.int32)
+
+
+class Whole(Table):
+    def apply_sequence(self, params, obs, carry, begins):
+        steps = carry[None] + jnp.arange(len(obs))[:, None]
+        return jnp.zeros((*steps.shape, 4)), 1.0 * steps[..., None], carry + len(obs)
+
+
+def test_a_carry_of_whole_numbers_stays_one_and_a_sequence_may_be_seen_whole():
+    begins, obs = jnp.zeros((4, 2), bool), jnp.ones((4, 2, 2, 3))
+    for given in (Table(), Whole()):
+        model = custom_model(given, OBS, ACTIONS)
+        distribution, value, after = model.apply_sequence(model.init(KEY), obs, model.initial_carry((2,)), begins)
+        assert distribution.logits.shape == (4, 2, 4)
+        np.testing.assert_array_equal(value, [[0, 0], [1, 1], [2, 2], [3, 3]])
+        assert after.dtype == jnp.int32
+
+
+class Plain:
+    """Equal to itself alone."""
+
+    init = staticmethod(lambda key, obs: {"w": jnp.zeros((6, 4))})
+    apply = staticmethod(lambda params, obs: (obs.reshape(len(obs), -1) @ params["w"], obs[:, 0, 0]))
+
+
+def test_a_class_gives_one_model_for_the_same_spaces():
+    assert custom_model(Plain, OBS, ACTIONS) == custom_model("tests.models.test_custom:Plain", OBS, ACTIONS)
+
+
 def test_an_observation_in_parts_reaches_the_model_as_a_dict():
     space = Dict({"place": Box(-1.0, 1.0, (2,)), "kind": Discrete(3)})
     seen = lambda params, obs: (jnp.eye(4)[obs["kind"]], obs["place"][:, 1])

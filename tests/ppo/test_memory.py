@@ -5,9 +5,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxrl import PPOConfig, Trainer
+from jaxrl import PPOConfig, Trainer, load_policy
 from jaxrl.ppo.rows import cut_of, rows_of
-from tests.probes import Recall
+from tests.probes import SMALL_ARENA, Crowd, Leavers, Recall
 
 MEMORIES = {
     "gru": {"use_gru": True, "lstm_cell_size": 8},
@@ -28,15 +28,15 @@ def rollout_of(config):
     return algorithm.players[0], algorithm.policy_weights(runner, "default_policy").params, alone
 
 
-@pytest.mark.parametrize("told", [{}, TOLD], ids=["", "told of the last action and reward"])
+@pytest.mark.parametrize(("told", "length"), [({}, 6), (TOLD, 6), ({}, 1)], ids=["", "told more", "one step each"])
 @pytest.mark.parametrize("memory", MEMORIES)
-def test_sequences_are_judged_as_they_were_acted_on(memory, told):
+def test_sequences_are_judged_as_they_were_acted_on(memory, told, length):
     """17 steps in parts of 6, episodes of 5: resets within sequences, carries across rollouts, rows of weight 0."""
-    config = PPOConfig(env=Recall(), max_seq_len=6, **SMALL, **MEMORIES[memory], **told)
+    config = PPOConfig(env=Recall(), max_seq_len=length, **SMALL, **MEMORIES[memory], **told)
     player, params, path = rollout_of(config)
     assert np.asarray(path.ended[:-1]).any()
     cut = cut_of(player, path.value.shape)
-    assert (cut.number, cut.length, cut.width) == (3, 6, 8)
+    assert cut == ((3, 6, 8, True) if length == 6 else (17, 1, 8, True))
     rows = rows_of(player, (), path, config.hypers()["default_policy"], standardised=False, axis_name=None)
     index = cut.rows_of(jnp.arange(cut.num_pieces))
     sequences = jax.tree.map(lambda leaf: leaf[index], rows)
@@ -55,6 +55,49 @@ def test_every_row_comes_once_an_epoch_in_whole_sequences():
     np.testing.assert_array_equal(np.sort(rows.reshape(-1)), np.arange(18 * 8))  # one step more than there are
     np.testing.assert_array_equal(np.diff(rows // 8, axis=0), 1)  # step after step ...
     np.testing.assert_array_equal(np.diff(rows % 8, axis=0), 0)  # ... of one environment
+
+
+def test_rows_that_fill_up_and_agents_that_left_break_no_distribution_and_no_carry():
+    """A Beta of zeros, and a carry that garbage made NaN, are in the batch with weight 0."""
+    beta = PPOConfig(
+        env=Crowd(), max_seq_len=4, action_distribution="beta", **{**SMALL, "rollout_length": 9}, **MEMORIES["gru"]
+    )
+    left = PPOConfig(env=Leavers(nan=True), max_seq_len=3, **{**SMALL, "rollout_length": 9}, **MEMORIES["gru"])
+    for config in (beta, left):
+        algorithm = config.build()
+        runner, metrics = jax.jit(algorithm.update)(jax.jit(algorithm.init)(jax.random.key(0)))
+        runner, metrics = jax.jit(algorithm.update)(runner)
+        for own in metrics.learners:
+            assert (np.asarray(own["parameters_finite"]) == 1.0).all()
+            assert np.isfinite(own["total_loss"]).all()
+
+
+def test_a_minibatch_has_as_many_rows_as_asked_to_the_nearest_sequence_of_each_block():
+    """Of blocks there are, with 8 environments and 20 steps, 2, 2, 2 and 4."""
+    for size, rows in ((40, 40), (60, 80), (64, 80), (300, 320)):
+        config = PPOConfig(env=Recall(), **{**SMALL, "rollout_length": 100, "minibatch_size": size}, **MEMORIES["gru"])
+        group = config.build().grouping.groups[0].structure
+        cut = cut_of(group.player, (100, 8, 1))
+        assert group.blocks * cut.share(size, group.blocks, group.blocks) * cut.length == rows
+        assert f"{rows // 20} sequences of 20 steps" in config.describe()
+
+
+def test_a_run_with_memory_goes_on_bit_for_bit_and_over_two_devices(tmp_path):
+    config = SMALL_ARENA.replace(use_gru=True, lstm_cell_size=8, max_seq_len=6, normalize_returns=True)
+    whole = Trainer(config, run_dir=None, quiet=True)
+    whole.fit({"training_iteration": 4})
+    half = Trainer(config, run_dir=tmp_path / "run", quiet=True, pictures=False)
+    half.fit({"training_iteration": 2})
+    half.stop()
+    again = Trainer.from_checkpoint(tmp_path / "run", quiet=True)
+    again.fit({"training_iteration": 4})
+    again.stop()
+    split = Trainer(config, run_dir=None, quiet=True, devices=2)
+    split.fit({"training_iteration": 4})
+    for ours, same, near in zip(*(jax.tree.leaves(t.runner.learners) for t in (whole, again, split)), strict=True):
+        np.testing.assert_array_equal(ours, same)
+        np.testing.assert_allclose(ours, near, rtol=2e-4, atol=2e-4)
+    assert load_policy(tmp_path / "run", "pol1").remembers
 
 
 @pytest.mark.parametrize("memory", [None, *MEMORIES])

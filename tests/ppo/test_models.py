@@ -82,8 +82,20 @@ class ArenaNet(nn.Module):
         return nn.Dense(4)(hidden), nn.Dense(1)(hidden)
 
 
-def test_policies_may_have_models_of_their_own():
-    config = SMALL_ARENA.replace(per_policy={"pol1": {"model": ArenaNet()}, "pol2": {"use_gru": True}})
+def test_policies_may_have_models_of_their_own(tmp_path):
+    config = SMALL_ARENA.replace(
+        per_policy={"pol1": {"model": ArenaNet()}, "pol2": {"use_gru": True}}, total_env_steps=64
+    )
+    trainer = Trainer(config, run_dir=tmp_path / "run", quiet=True, pictures=False)
+    trainer.fit()
+    trainer.stop()
+    own = trainer.get_policy("pol1")
+    np.testing.assert_array_equal(
+        load_policy(tmp_path / "run", "pol1", model=ArenaNet()).value([3, 4]), own.value([3, 4])
+    )
+    assert load_policy(tmp_path / "run", "pol2").remembers
+    with pytest.raises(UsageError, match=r"model was an object.*pass it again, model="):
+        load_policy(tmp_path / "run", "pol1")
     algorithm = config.build()
     assert [player.has_memory for player in algorithm.players] == [False, True]
     _, metrics = jax.jit(algorithm.update)(jax.jit(algorithm.init)(jax.random.key(0)))
