@@ -40,6 +40,7 @@ def test_two_and_four_devices_learn_and_report_what_one_does(start, small, tmp_p
                 assert_close(ours[name], theirs[name])
 
 
+@pytest.mark.slow
 def test_eight_devices_learn_what_one_does():
     """In a process of its own: a CPU is split once, and the suite's has four devices."""
     program = """

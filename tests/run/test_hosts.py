@@ -136,6 +136,7 @@ def test_two_processes_learn_report_and_save_what_one_does_and_one_goes_on(start
     assert_close(alone.train()["learners"], one.train()["learners"])
 
 
+@pytest.mark.slow
 def test_four_processes_go_on_with_what_one_began(start, small, tmp_path):
     one = start(small)
     one.fit({"training_iteration": 2})
@@ -172,6 +173,7 @@ def test_a_lost_process_ends_the_others_in_one_line_and_the_run_goes_on(resume, 
     alone.train()
 
 
+@pytest.mark.slow
 def test_a_process_that_is_asked_to_stop_stops_all_and_what_was_learned_is_kept(tmp_path):
     flags = ("--total-env-steps", 10**9, "--checkpoint-interval-s", 0, "--run-dir", tmp_path / "run")
     processes = train_ppo(*FLAGS, *flags)

@@ -44,7 +44,7 @@ def by_hand(algorithm, weights, params, *, seed, episode, explore):
             group, index = algorithm.grouping.locate(policy)
             own = jax.tree.map(lambda leaf, index=index: leaf[index], weights[group])
             for agent in agents:
-                distribution, _ = algorithm.players[group].apply(own, obs[agent])
+                distribution, *_ = algorithm.players[group].apply(own, obs[agent])
                 noise = chance.noise[group][0, index, 0, agents.index(agent)]
                 actions[agent] = distribution.sample(noise) if explore else distribution.mode()
         obs, state, reward, terminated, _ = step(chance.step_key[0, 0], state, actions, params)

@@ -26,7 +26,8 @@ RATES = [1e-3, 1e-2]
 
 @pytest.fixture(scope="module")
 def rates(tmp_path_factory):
-    """Two learning rates with two seeds, one program, all kept."""
+    """Two learning rates with two seeds, one program, all kept; not one that another test's sweep left."""
+    programs.PROGRAMS.clear()
     return sweep(SMALL, {"lr": RATES}, seeds=2, quiet=True, devices=1, run_dir=tmp_path_factory.mktemp("sweep") / "one")
 
 
