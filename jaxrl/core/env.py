@@ -257,12 +257,6 @@ def raw_reset(env: MultiAgentEnvironment, key: Key, params: PyTree) -> tuple[PyT
     return obs, strongly_typed(state)
 
 
-def raw_action_mask(env: MultiAgentEnvironment, state: PyTree, params: PyTree) -> PyTree:
-    """The environment's optional `action_mask`, bool[A] for each agent: [M, A] where it is stacked, else a dict."""
-    mask = jax.tree.map(lambda leaf: jnp.asarray(leaf, bool), env.action_mask(state, params))
-    return _one_agent(mask) if isinstance(env, Solo) else mask
-
-
 def restart(ended: jax.Array, fresh: PyTree, reached: PyTree) -> PyTree:
     """`fresh` where the episode ended and `reached` elsewhere: automatic reset, everywhere. `ended` is bool[]."""
     return jax.tree.map(

@@ -1,9 +1,10 @@
-"""An environment's masks of impossible actions, held against the actions before anything is compiled."""
+"""An environment's masks of impossible actions."""
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
-from jaxrl.core.env import MultiAgentEnvironment, raw_action_mask, raw_reset
+from jaxrl.core.env import MultiAgentEnvironment, Solo, raw_reset
 from jaxrl.core.errors import UsageError
 from jaxrl.core.spaces import Box
 from jaxrl.core.types import PyTree
@@ -11,8 +12,14 @@ from jaxrl.loop.policies import Grouping
 from jaxrl.ops.distributions import num_logits
 
 
+def raw_action_mask(env: MultiAgentEnvironment, state: PyTree, params: PyTree) -> PyTree:
+    """The environment's optional `action_mask`, bool[A] for each agent: [M, A] where it is stacked, else a dict."""
+    mask = jax.tree.map(lambda leaf: jnp.asarray(leaf, bool), env.action_mask(state, params))
+    return mask[None] if isinstance(env, Solo) else mask
+
+
 def check_masks(env: MultiAgentEnvironment, grouping: Grouping, params: PyTree) -> None:
-    """Refuses an `action_mask` that does not fit the actions, with both shapes; computes nothing."""
+    """Refuses an `action_mask` that does not fit the actions, with both shapes; nothing is computed."""
     if not hasattr(env, "action_mask"):
         return
     shapes = jax.eval_shape(lambda: raw_action_mask(env, raw_reset(env, jax.random.key(0), params)[1], params))

@@ -11,7 +11,6 @@ from jaxrl.core.env import (
     MultiAgentEnvironment,
     RawStep,
     is_stacked,
-    raw_action_mask,
     raw_reset,
     raw_step,
     restart,
@@ -21,7 +20,7 @@ from jaxrl.core.quick import ordinary, quick
 from jaxrl.core.types import Key, PyTree
 from jaxrl.loop.callbacks import call_back, start_data
 from jaxrl.loop.episodes import Episodes, advance, no_episodes
-from jaxrl.loop.masks import check_masks
+from jaxrl.loop.masks import check_masks, raw_action_mask
 from jaxrl.loop.policies import Grouping, each_policy
 from jaxrl.models.player import Context, Memory, Player, Weights
 from jaxrl.ops.distributions import Distribution

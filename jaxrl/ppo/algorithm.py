@@ -1,6 +1,7 @@
 """PPO as (init, collect, learn): rollouts of all policies together, then each policy's update on its own rows."""
 
 import functools
+from collections.abc import Iterable
 
 import jax
 import jax.numpy as jnp
@@ -10,7 +11,7 @@ from jaxrl.core.spaces import Space
 from jaxrl.core.types import Key, PolicyId, PyTree
 from jaxrl.loop.callbacks import postprocess, traced_callbacks
 from jaxrl.loop.episodes import Window, no_episodes, report
-from jaxrl.loop.policies import Grouping, each_policy, group_policies
+from jaxrl.loop.policies import Grouping, PolicyGroup, each_policy, group_policies
 from jaxrl.loop.rollout import Rollout, play
 from jaxrl.loop.runner import Algorithm, Metrics, Runner
 from jaxrl.loop.stage import open_worlds, set_stage
@@ -52,25 +53,20 @@ def make_ppo(config: PPOConfig, *, axis_name: str | None = None) -> Algorithm:
     def init(key: Key, hypers: HypersByPolicy = None, env_params: PyTree = None) -> Runner:
         env_params = default_params if env_params is None else env_params
         world_key, init_key = jax.random.split(jax.random.fold_in(key, 0))
-        learners = tuple(
-            jax.vmap(functools.partial(init_learner, group.structure))(*arguments)
-            for group, arguments in _by_group(grouping, config, hypers, init_key)
-        )
-        worlds = open_worlds(stage, world_key, _env_index(config, axis_name), env_params)
-        held = len(_env_index(config, axis_name))
-        returns = tuple(
-            jnp.zeros(group.shape(held)) if group.structure.normalize_returns else () for group in grouping.groups
-        )
+        learners = _init_learners(_by_group(grouping, config, hypers, init_key))
+        env_index = _env_index(config, axis_name)
+        returns = _no_returns(grouping, len(env_index))
+        worlds = open_worlds(stage, world_key, env_index, env_params).replace(returns=returns)
         names = (*stage.metrics, *stage.custom_metrics)
         window = no_episodes(len(env.agents), names, config.metrics_num_episodes_for_smoothing)
-        return Runner(key, jnp.int32(0), learners, worlds.replace(returns=returns), Window(window, jnp.int32(0)))
+        return Runner(key, jnp.int32(0), learners, worlds, Window(window, jnp.int32(0)))
 
     def collect(runner: Runner, weights: PyTree = None, env_params: PyTree = None) -> tuple[Runner, Rollout]:
         acting = tuple(learner.weights for learner in runner.learners) if weights is None else weights
         env_params = default_params if env_params is None else env_params
         play_key, _ = _update_keys(runner)
-        env_index = _env_index(config, axis_name)
-        worlds, rollout = play(stage, acting, runner.worlds, play_key, env_index, config.rollout_length, env_params)
+        places = runner.worlds, play_key, _env_index(config, axis_name)
+        worlds, rollout = play(stage, acting, *places, config.rollout_length, env_params)
         return runner.replace(worlds=worlds), rollout
 
     def learn(runner: Runner, rollout: Rollout, hypers: HypersByPolicy = None) -> tuple[Runner, Metrics]:
@@ -86,9 +82,10 @@ def make_ppo(config: PPOConfig, *, axis_name: str | None = None) -> Algorithm:
                     runner.learners[g], trajectory, returns[g], group_hypers, keys, env_steps
                 )
         window, episodes = report(runner.window, rollout.reached, rollout.over, rollout.hist_data, axis_name)
-        worlds = runner.worlds.replace(returns=tuple(returns))
-        runner = Runner(runner.key, runner.num_updates + 1, tuple(learners), worlds, window)
-        return runner, Metrics(episodes, over_axis(rollout.agent_steps, axis_name), tuple(metrics))
+        state = tuple(learners), runner.worlds.replace(returns=tuple(returns)), window
+        return Runner(runner.key, runner.num_updates + 1, *state), Metrics(
+            episodes, over_axis(rollout.agent_steps, axis_name), tuple(metrics)
+        )
 
     return Algorithm(init, collect, learn, stage, default_params, config.train_batch_size, trained)
 
@@ -102,6 +99,18 @@ def _structure(
     player = make_player(config, observation_space, action_space, num_agents)
     settings["optimizer"] = optimizer_of(config.optimizer)
     return Structure(player, trained, blocks_of(config), **settings)
+
+
+def _init_learners(by_group: Iterable[tuple[PolicyGroup, tuple]]) -> tuple[PyTree, ...]:
+    """The start of every group's learning; `by_group` as of `_by_group`."""
+    return tuple(jax.vmap(functools.partial(init_learner, group.structure))(*own) for group, own in by_group)
+
+
+def _no_returns(grouping: Grouping, num_envs: int) -> tuple[jax.Array | tuple, ...]:
+    """By group, f32[N, E, M]; () where rewards are left as they are."""
+    return tuple(
+        jnp.zeros(group.shape(num_envs)) if group.structure.normalize_returns else () for group in grouping.groups
+    )
 
 
 def _by_group(grouping: Grouping, config: PPOConfig, hypers: HypersByPolicy, key: Key):

@@ -18,8 +18,8 @@ from jaxrl.ops.losses import is_past_target, next_kl_coeff
 from jaxrl.ops.packing import Packed, pack
 from jaxrl.ppo.hypers import Hypers
 from jaxrl.ppo.metrics import Coefficients, Terms, learner_metrics
-from jaxrl.ppo.objective import gradient, num_parts
-from jaxrl.ppo.rows import Cut, active_rows, cut_of, piece_order, rows_of
+from jaxrl.ppo.objective import Sums, gradient, num_parts
+from jaxrl.ppo.rows import Cut, Rows, active_rows, cut_of, piece_order, rows_of
 
 SMALL = 2048  # numbers of a layer; packing a larger one costs more copying than it saves
 
@@ -99,11 +99,59 @@ def learn_policy(
         standardised=structure.normalize_advantages == "batch",
         axis_name=axis_name,
     )
+    order = piece_order(
+        cut,
+        blocks=structure.blocks,
+        num_envs=trajectory.value.shape[1],
+        rows=structure.minibatch_size,
+        num_epochs=structure.num_epochs,
+        key=key,
+        axis_name=axis_name,
+    )
     coefficients = Coefficients(_at(hypers.lr, env_steps), _at(hypers.entropy_coeff, env_steps), learner.kl_coeff)
+    batch = rows, _carries(player, cut, trajectory), cut
+    before, state, sums, norms = _walk(structure, axis_name, learner, batch, order, hypers, coefficients)
+    last_pass = -(-cut.num_pieces // order.shape[1])
+    _, target_variance = moments(rows.target, rows.weight, axis_name=axis_name)
+    metrics = learner_metrics(sums, norms, last_pass, target_variance, hypers, coefficients)
+    kl_coeff = next_kl_coeff(learner.kl_coeff, metrics["mean_kl_loss"], hypers.kl_target)
+    has_rows = total(rows.weight, axis_name) > 0
+    learned = state, kl_coeff, _next_filter(player, learner, trajectory, axis_name), return_filter
+    held = before, learner.kl_coeff, learner.filter, learner.return_filter
+    state, *others = jax.tree.map(lambda new, old: jnp.where(has_rows, new, old), learned, held)
+    metrics |= {
+        "curr_kl_coeff": coefficients.kl,
+        "curr_entropy_coeff": coefficients.entropy,
+        "default_optimizer_learning_rate": coefficients.lr,
+        "parameters_finite": _all_finite(state).astype(jnp.float32),
+    }
+    return Learner(*_as_layers(state), *others), returns, metrics
+
+
+def _walk(
+    structure: Structure,
+    axis_name: str | None,
+    learner: Learner,
+    batch: tuple[Rows, PyTree, Cut],
+    order: jax.Array,
+    hypers: Hypers,
+    coefficients: Coefficients,
+) -> tuple[PyTree, PyTree, Sums, jax.Array]:
+    """A step of the optimiser for each minibatch.
+
+    Args:
+        batch: the rows, the carries into its pieces, and how it is cut into them.
+        order: i32[num_minibatches, ...], the pieces of each.
+
+    Returns:
+        (before, state, sums, norms): (parameters, optimiser's state) as they are stored, before and after; what each
+        minibatch summed up, and its gradient's norm, [num_minibatches, ...].
+    """
+    rows, carries, cut = batch
+    player = structure.player
     optimizer = _optimizer(structure, hypers, coefficients.lr)
     # A product needs a leaf for each layer, everything else one array: the optimiser's arithmetic, and gathering rows.
     packed_rows, layers = pack(rows, num_axes=1), jax.tree.structure(learner.params)
-    carries = _carries(player, cut, trajectory)
 
     def step(state, pieces):
         params, opt_state, stopped = state
@@ -129,32 +177,9 @@ def learn_policy(
             after = jax.tree.map(lambda new, old: jnp.where(stopped, old, new), after, state[:2])
         return (*after, stopped), (sums, norm)
 
-    order = piece_order(
-        cut,
-        blocks=structure.blocks,
-        num_envs=trajectory.value.shape[1],
-        rows=structure.minibatch_size,
-        num_epochs=structure.num_epochs,
-        key=key,
-        axis_name=axis_name,
-    )
     before = _as_stored(structure, (learner.params, learner.opt_state), layers)
     (*state, _), (sums, norms) = jax.lax.scan(step, (*before, jnp.array(False)), order)
-    last_pass = -(-cut.num_pieces // order.shape[1])
-    _, target_variance = moments(rows.target, rows.weight, axis_name=axis_name)
-    metrics = learner_metrics(sums, norms, last_pass, target_variance, hypers, coefficients)
-    kl_coeff = next_kl_coeff(learner.kl_coeff, metrics["mean_kl_loss"], hypers.kl_target)
-    has_rows = total(rows.weight, axis_name) > 0
-    learned = tuple(state), kl_coeff, _next_filter(player, learner, trajectory, axis_name), return_filter
-    held = before, learner.kl_coeff, learner.filter, learner.return_filter
-    state, *others = jax.tree.map(lambda new, old: jnp.where(has_rows, new, old), learned, held)
-    metrics |= {
-        "curr_kl_coeff": coefficients.kl,
-        "curr_entropy_coeff": coefficients.entropy,
-        "default_optimizer_learning_rate": coefficients.lr,
-        "parameters_finite": _all_finite(state).astype(jnp.float32),
-    }
-    return Learner(*_as_layers(state), *others), returns, metrics
+    return before, tuple(state), sums, norms
 
 
 def _as_stored(structure: Structure, tree: PyTree, layers: jax.tree_util.PyTreeDef) -> PyTree:
