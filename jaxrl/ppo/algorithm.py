@@ -11,7 +11,7 @@ from jaxrl.core.spaces import Space
 from jaxrl.core.types import Key, PolicyId, PyTree
 from jaxrl.loop.callbacks import postprocess, traced_callbacks
 from jaxrl.loop.episodes import Window, no_episodes, report
-from jaxrl.loop.policies import Grouping, PolicyGroup, each_policy, group_policies
+from jaxrl.loop.policies import Grouping, PolicyGroup, PolicyMap, each_policy, group_policies
 from jaxrl.loop.rollout import Rollout, play
 from jaxrl.loop.runner import Algorithm, Metrics, Runner
 from jaxrl.loop.stage import open_worlds, set_stage
@@ -43,9 +43,7 @@ def make_ppo(config: PPOConfig, *, axis_name: str | None = None) -> Algorithm:
     env, default_params, policies = config.setup()
     trained = tuple(policies) if config.policies_to_train is None else config.policies_to_train
 
-    def structure(policy: PolicyId, *spaces: Space) -> Structure:
-        return _structure(config.for_policy(policy), policy in trained, *spaces, len(policies[policy]))
-
+    structure = functools.partial(_structure, config, trained, policies)
     grouping = group_policies(env, default_params, policies, structure)
     players = tuple(group.structure.player for group in grouping.groups)
     stage = set_stage(env, default_params, grouping, players, traced_callbacks(config.callbacks))
@@ -91,14 +89,19 @@ def make_ppo(config: PPOConfig, *, axis_name: str | None = None) -> Algorithm:
 
 
 def _structure(
-    config: PPOConfig, trained: bool, observation_space: Space, action_space: Space, num_agents: int
+    config: PPOConfig,
+    trained: tuple[PolicyId, ...],
+    policies: PolicyMap,
+    policy: PolicyId,
+    observation_space: Space,
+    action_space: Space,
 ) -> Structure:
     """What one policy's own configuration makes static."""
-    names = Structure._fields[3:]
-    settings = {name: getattr(config, name) for name in names}
-    player = make_player(config, observation_space, action_space, num_agents)
-    settings["optimizer"] = optimizer_of(config.optimizer)
-    return Structure(player, trained, blocks_of(config), **settings)
+    own = config.for_policy(policy)
+    settings = {name: getattr(own, name) for name in Structure._fields[3:]}
+    player = make_player(own, observation_space, action_space, len(policies[policy]))
+    settings["optimizer"] = optimizer_of(own.optimizer)
+    return Structure(player, policy in trained, blocks_of(own), **settings)
 
 
 def _init_learners(by_group: Iterable[tuple[PolicyGroup, tuple]]) -> tuple[PyTree, ...]:
