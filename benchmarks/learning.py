@@ -3,6 +3,7 @@
     python benchmarks/learning.py                           # all tasks, 5 seeds, RLlib as well where it is installed
     python benchmarks/learning.py --tasks cartpole --seeds 0 1 2
     python benchmarks/learning.py --tasks waterworld waterworld-tuned pursuit-tuned
+    python benchmarks/learning.py --tasks breakout --variants jaxrl "jaxrl, convolutions" --seeds 0 1 2
 
 The return of an iteration is the mean over just the episodes that ended in it; marks are some environment steps, and a
 quarter, half and the whole of each task's. A row for each (task, variant, seed); `--read` makes the table and the
@@ -10,6 +11,8 @@ pictures from rows made before.
 
 Waterworld's settings are those of a user's RLlib log, which ends after 804,000 steps at a summed return between -24 and
 -4.5; the tuned tasks train with the environment's own settings. "random play" draws its actions uniformly.
+Breakout-MinAtar is gymnax's, with PureJaxRL's settings for MinAtar (examples/brax_minatar.ipynb there: an MLP that
+reads all cells as one row); convolutions learn with a lower rate.
 """
 
 import importlib.util
@@ -34,6 +37,25 @@ WATERWORLD = {
     "vf_share_layers": True,
 }
 CARTPOLE = {"env": "cartpole", "num_envs": 8, "rollout_length": 500, "lr": 3e-4, "num_epochs": 5}
+BREAKOUT = {
+    "env": "gymnax:Breakout-MinAtar",
+    "num_envs": 64,
+    "rollout_length": 128,
+    "minibatch_size": 1024,
+    "num_epochs": 4,
+    "total_env_steps": 10_000_000,
+    "lr": [[0, 5e-3], [10_000_000, 0.0]],
+    "lambda_": 0.95,
+    "clip_param": 0.2,
+    "value_clip": 0.2,
+    "vf_loss_coeff": 0.5,
+    "entropy_coeff": 0.01,
+    "kl_coeff": 0.0,
+    "grad_clip": 0.5,
+    "adam_epsilon": 1e-5,
+    "fcnet_hiddens": (64, 64),
+    "fcnet_activation": "relu",
+}
 TASKS = {
     "arena-30-epochs": {**ARENA, "num_epochs": 30, "total_env_steps": 64_000},
     "arena-5-epochs": {**ARENA, "num_epochs": 5, "total_env_steps": 80_000},
@@ -41,6 +63,7 @@ TASKS = {
     "waterworld": {**WATERWORLD, "total_env_steps": 800_000},
     "waterworld-tuned": {"env": "waterworld", "tuned": True},
     "pursuit-tuned": {"env": "pursuit", "tuned": True},
+    "breakout": BREAKOUT,
 }
 USUAL_TASKS = ("arena-30-epochs", "arena-5-epochs", "cartpole")  # RLlib plays these as well
 VARIANTS = {
@@ -49,11 +72,18 @@ VARIANTS = {
     "jaxrl, uniform, 10 x 400": {"fcnet_kernel_initializer": "uniform", "num_envs": 10, "rollout_length": 400},
     "jaxrl, epsilon 1e-5": {"adam_epsilon": 1e-5},
     "jaxrl, convolutions": {"conv_filters": ((16, 3, 2),)},  # for pursuit, whose observations are images of counts
+    "jaxrl, convolutions, 1e-3": {"conv_filters": ((16, 3, 2),), "lr": [[0, 1e-3], [10_000_000, 0.0]]},
+    "jaxrl, wide convolutions, 1e-3": {
+        "conv_filters": ((16, 3, 1),),
+        "vf_share_layers": True,
+        "fcnet_hiddens": (128,),
+        "lr": [[0, 1e-3], [10_000_000, 0.0]],
+    },
 }
 USUAL = ("jaxrl", "jaxrl, uniform")  # the others were tried on the arena, to find what lifts a curve
 SHORT = (40_000, 64_000, 80_000, 100_000)  # environment steps at which the table reads the curves
 LONG = (200_000, 400_000, 800_000, 1_600_000, 3_200_000)
-MARKS = {task: SHORT if task in USUAL_TASKS else LONG for task in TASKS}
+MARKS = {task: SHORT if task in USUAL_TASKS else LONG for task in TASKS} | {"breakout": (1_000_000, 7_500_000)}
 THRESHOLD = {"cartpole": 475.0, "waterworld-tuned": 100.0}
 RANDOM = "random play"
 

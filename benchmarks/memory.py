@@ -8,12 +8,11 @@ cartpole   CartPole-v1 as it is
 blind      the same without its two velocities: they have to be taken from what was seen before
 chain      gymnax's MemoryChain-bsuite: one bit, shown at the first of so many steps, is asked for at the last
 
-The seeds of a network train in one vmapped program. The return is the mean of the episodes that ended in the last tenth
-of training.
+The seeds of a network train in one program (`jaxrl.sweep`). The return is the mean of the last 100 episodes.
 """
 
+import math
 import statistics
-import time
 from dataclasses import dataclass
 
 import report
@@ -21,7 +20,8 @@ import report
 from envs.cartpole import CartPole
 from jaxrl.core.spaces import Box
 
-STEPS = {"cartpole": 500_000, "blind": 1_000_000, "chain": 500_000}
+STEPS = 1_000_000
+TASKS = ("cartpole", "blind", "chain")
 NETWORKS = {
     "mlp": {},
     "gru": {"use_gru": True, "lstm_cell_size": 64},
@@ -34,11 +34,12 @@ NETWORKS = {
     },
 }
 SETTINGS = {
-    "num_envs": 16,
+    "num_envs": 32,
     "rollout_length": 128,
-    "minibatch_size": 256,
+    "minibatch_size": 512,
     "num_epochs": 4,
-    "lr": [[0, 1e-3], [1_000_000, 1e-4]],
+    "total_env_steps": STEPS,
+    "lr": [[0, 1e-3], [STEPS, 0.0]],
     "lambda_": 0.95,
     "vf_loss_coeff": 0.5,
     "value_clip": None,
@@ -72,25 +73,17 @@ def configuration(task: str, network: str, length: int):
         where = {"env": "gymnax:MemoryChain-bsuite", "env_args": {"memory_length": length}}
     else:
         where = {"env": BlindCartPole() if task == "blind" else "cartpole"}
-    return PPOConfig(**where, **SETTINGS, **NETWORKS[network], total_env_steps=STEPS[task])
+    return PPOConfig(**where, **SETTINGS, **NETWORKS[network])
 
 
 def learn(config, num_seeds: int) -> dict:
-    """The returns [seeds], of the last tenth of training and of each tenth, and the seconds of it."""
-    import jax
-    import numpy as np
+    """The returns [seeds] at the end of training and after each tenth of it [seeds, 10], and the seconds of it."""
+    from jaxrl import sweep
 
-    from jaxrl import make_train
-
-    keys = jax.random.split(jax.random.key(0), num_seeds)
-    train = jax.jit(jax.vmap(make_train(config))).lower(keys).compile()
-    begin = time.perf_counter()
-    _, metrics = jax.block_until_ready(train(keys))
-    seconds = time.perf_counter() - begin
-    own = jax.tree.map(np.asarray, metrics.episodes.iteration)
-    tenths = np.array_split(np.arange(config.num_updates), 10)
-    curves = [own.episode_return.sum[:, part].sum(1) / np.maximum(own.count[:, part].sum(1), 1) for part in tenths]
-    return {"returns": curves[-1].tolist(), "curves": np.stack(curves, 1).tolist(), "seconds": seconds}
+    done = sweep(config, seeds=num_seeds, run_dir=None, quiet=True)
+    tenths = [math.ceil(config.num_updates * part / 10) - 1 for part in range(1, 11)]
+    curves = [[outcome.curve[1][i] for i in tenths] for outcome in done.outcomes]
+    return {"returns": [curve[-1] for curve in curves], "curves": curves, "seconds": done.seconds}
 
 
 def speed(turns: int) -> None:
@@ -122,9 +115,9 @@ def speed(turns: int) -> None:
 
 def main() -> None:
     parser = report.arguments_of("memory", __doc__)
-    parser.add_argument("--tasks", nargs="+", choices=STEPS, default=list(STEPS))
+    parser.add_argument("--tasks", nargs="+", choices=TASKS, default=TASKS)
     parser.add_argument("--networks", nargs="+", choices=NETWORKS, default=list(NETWORKS))
-    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--seeds", type=int, default=6)
     parser.add_argument("--memory-length", type=int, default=10, help="steps of a chain")
     parser.add_argument("--speed", action="store_true", help="only measure speed")
     parser.add_argument("--turns", type=int, default=7)
@@ -138,16 +131,15 @@ def main() -> None:
         for network in arguments.networks:
             config = configuration(task, network, arguments.memory_length)
             own = learn(config, arguments.seeds)
-            steps = arguments.seeds * STEPS[task] / own["seconds"]
+            steps = arguments.seeds * STEPS / own["seconds"]
             print(f"{task}, {network}: {report.spread(own['returns'], '.2f')}, {steps:,.0f} steps/s", flush=True)
-            lines.append([task, network, f"{STEPS[task]:,}", report.spread(own["returns"], ".2f"), f"{steps:,.0f}"])
+            lines.append([task, network, report.spread(own["returns"], ".2f"), f"{steps:,.0f}"])
             report.keep([{"task": task, "network": network, **own, **report.circumstances()}], arguments.out)
-            width = STEPS[task] // 10
             tenths = zip(*own["curves"], strict=True)
-            groups[network] = {(i + 1) * width: values for i, values in enumerate(tenths)}
+            groups[network] = {(i + 1) * STEPS // 10: values for i, values in enumerate(tenths)}
         picture = arguments.out.with_name(f"{arguments.out.stem}-{task}.jsonl")
         report.lines(picture, f"{task}: with and without memory", ("environment steps", "return"), groups)
-    titles = ["task", "network", "environment steps", f"return, {arguments.seeds} seeds", "steps/s of all seeds"]
+    titles = ["task", "network", f"return after {STEPS:,} steps, {arguments.seeds} seeds", "steps/s of all seeds"]
     print(report.markdown(titles, lines))
 
 

@@ -7,8 +7,8 @@ native      `scripts/sweep.py`, the command as a person types it, which is print
 tune        Ray Tune's Tuner with `jaxrl.adapters.to_ray_tune.trainable`, as many trials at a time as there are cores
 rllib       RLlib's own rate on this machine: `--iterations` of each size (the first one apart), 150 times the median
 
-Settings are RLlib's defaults but lr 3e-4 and 5 epochs, those of rllib_peer.py's CartPole, at which an iteration takes
-RLlib what it took in the users' log; that log does not say them. A trial's seconds are of training; "all three" is the
+Settings are RLlib's defaults but 5 epochs and an lr that falls from 3e-4 to 0: their log says neither, and with those of
+rllib_peer.py's CartPole (3e-4 throughout) an iteration takes RLlib what it took there. A trial's seconds are of training; "all three" is the
 wall clock around everything, start and compilation (`--compile-cache off`) included. Returns are means of the last 100
 episodes.
 """
@@ -26,7 +26,8 @@ import report
 
 SCRIPTS = Path(__file__).parents[1] / "scripts"
 SIZES, ITERATIONS, BATCH = (128, 200, 256), 150, 4000
-SETTINGS = {"num_envs": 8, "rollout_length": 500, "num_epochs": 5, "lr": 3e-4, "total_env_steps": ITERATIONS * BATCH}
+SETTINGS = {"num_envs": 8, "rollout_length": 500, "num_epochs": 5, "total_env_steps": ITERATIONS * BATCH}
+SETTINGS["lr"] = [[0, 3e-4], [ITERATIONS * BATCH, 0.0]]
 THEIRS = {128: (399.0, 493.8), 200: (369.0, 492.1), 256: (358.0, 480.3)}  # {minibatch size: (seconds, return)}
 RETURN = "env_runners/episode_return_mean"
 Trials = dict  # {minibatch size: (seconds, return)}

@@ -135,8 +135,8 @@ def summary(done: Sweep) -> str:
     steps = sum(outcome.result["num_env_steps_sampled_lifetime"] for outcome in done.outcomes if outcome.result)
     if done.seconds:
         parts.append(
-            f"{len(done.outcomes):,} trials, {steps:,} environment steps; "
-            f"this time {duration(done.seconds)} of training, {done.compile_seconds:.1f} s of compiling"
+            f"{len(done.outcomes):,} trials, {steps:,} environment steps; this time {duration(done.whole_seconds)}: "
+            f"{duration(done.seconds)} of training, {done.compile_seconds:.1f} s of compiling, programs added up"
         )
     if done.folder is not None and any(outcome.score is not None for outcome in done.outcomes):
         best = done.best_trial()

@@ -96,20 +96,25 @@ def _blocks(num: int, of_words: Callable[[jax.Array, jax.Array], PyTree]):
     def apart(keys, first):
         # A branch that is always taken, and that XLA can't know to be: without it, the rounds would be computed anew
         # for every element of whatever reads a random number.
-        always, draw = keys.reshape(-1)[0] | 1 != 0, drawn(_threefry)
-        nothing = jax.tree.map(jnp.zeros_like, jax.eval_shape(draw, keys, first))
-        return jax.lax.cond(always, draw, lambda *_: nothing, keys, first)
+        always, zeros = keys.reshape(-1)[0] | 1 != 0, jnp.zeros((*first.shape, num), jnp.uint32)
+        nothing = of_words(zeros, zeros)
+        return jax.lax.cond(always, drawn(_threefry), lambda *_: nothing, keys, first)
 
     return jax.jit(blocks, inline=True)  # so that a draw outside of any program is compiled once
 
 
 def _threefry(key0, key1, word0, word1) -> tuple[jax.Array, jax.Array]:
-    schedule = (key0, key1, key0 ^ key1 ^ PARITY)
-    word0, word1 = word0 + key0, word1 + key1
+    """All of one shape. In `lax`, for this is traced at every draw: jax.numpy's operators take far longer for that."""
+    add, xor = jax.lax.add, jax.lax.bitwise_xor
+    constant = functools.partial(jax.lax.full_like, key0)
+    schedule = (key0, key1, xor(xor(key0, key1), constant(PARITY)))
+    word0, word1 = add(word0, key0), add(word1, key1)
     for group in range(5):
         for rotation in ROTATIONS[group % 2]:
-            word0 = word0 + word1
-            word1 = word0 ^ (word1 << rotation | word1 >> 32 - rotation)
-        word0 = word0 + schedule[(group + 1) % 3]
-        word1 = word1 + schedule[(group + 2) % 3] + np.uint32(group + 1)
+            word0 = add(word0, word1)
+            left, right = constant(rotation), constant(32 - rotation)
+            turned = jax.lax.bitwise_or(jax.lax.shift_left(word1, left), jax.lax.shift_right_logical(word1, right))
+            word1 = xor(word0, turned)
+        word0 = add(word0, schedule[(group + 1) % 3])
+        word1 = add(add(word1, schedule[(group + 2) % 3]), constant(group + 1))
     return word0, word1

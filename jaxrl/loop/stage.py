@@ -39,6 +39,11 @@ class Stage(NamedTuple):
     callbacks: tuple = ()  # in the order in which they chain
     custom_metrics: tuple[str, ...] = ()  # the names that callbacks add to those
 
+    @property
+    def masked(self) -> bool:
+        """Whether the environment says which actions are possible."""
+        return hasattr(self.env, "action_mask")
+
 
 class Worlds(struct.PyTreeNode):
     """The environments between two rollouts."""
@@ -160,7 +165,7 @@ def contexts_of(
     """What the policies are told beside the observations of these states, by group; the masks only if wanted."""
     groups = stage.grouping.groups
     possible = [()] * len(groups)
-    if masks and hasattr(stage.env, "action_mask"):
+    if masks and stage.masked:
         mask = jax.vmap(lambda state: raw_action_mask(stage.env, state, env_params))(state)
         possible = stage.grouping.gather(mask)
     num_envs = len(jax.tree.leaves(state)[0])

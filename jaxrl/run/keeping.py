@@ -11,7 +11,7 @@ from jaxrl.run.recorder import Recorder, Snapshot
 from jaxrl.run.results import Result
 from jaxrl.run.settings import RunSettings
 
-FIRST_SECONDS = 10.0  # to the first checkpoint of a run, at most: before it a kill loses everything
+FIRST_SECONDS = 10.0  # between the first checkpoints of a run, at most: a kill soon after the start loses little
 
 
 class Keeping:
@@ -29,6 +29,7 @@ class Keeping:
         self.recorder, self.settings, self.best, self.hooks = recorder, settings, best, hooks
         self.whole = whole  # brings a state's environments into this process, if others hold some
         self.saved_at, self.saved_iteration, self.concluded = time.monotonic(), iteration, iteration
+        self.began: float | None = None  # when the first chunk was over: what came before is mostly compiling
 
     def chunk(self, before: Snapshot, results: list[Result], now: Snapshot) -> None:
         """After a chunk from the state `before` to `now`: logs, and a checkpoint if one is due."""
@@ -38,13 +39,17 @@ class Keeping:
         now = now._replace(result=results[-1])
         self.best.look(before, results, now)
         self.recorder.record(results)
-        every, interval = self.settings.checkpoint_frequency, self.settings.checkpoint_interval_s
-        by_count = every is not None and now.lifetime.training_iteration % every == 0
-        if interval is not None and self.saved_iteration == 0:
-            interval = min(interval, FIRST_SECONDS)
-        if by_count or (interval is not None and time.monotonic() - self.saved_at >= interval):
+        every = self.settings.checkpoint_frequency
+        if (every is not None and now.lifetime.training_iteration % every == 0) or self._is_due(time.monotonic()):
             self.save(now)
         self._tell_written()
+
+    def _is_due(self, now: float) -> bool:
+        """By the clock; at first more often: never is more lost than half of what was trained, or FIRST_SECONDS."""
+        self.began = now if self.began is None else self.began
+        interval = self.settings.checkpoint_interval_s
+        early = max(FIRST_SECONDS, self.saved_at - self.began)
+        return interval is not None and now - self.saved_at >= min(interval, early)
 
     def save(self, now: Snapshot, *, wait: bool = False) -> Path | None:
         """Has a checkpoint written, and the best one if there is a new one; with `wait` returns its folder."""

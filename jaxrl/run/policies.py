@@ -27,7 +27,8 @@ class PolicyAccess:
         g, index = self.algorithm.grouping.locate(policy)
         agents = self.algorithm.grouping.groups[g].agents[index]
         weights = on_one(self.algorithm.policy_weights(with_learners_here(self.runner), policy))
-        return Policy(self.algorithm.players[g], weights, name=policy, agents=agents, seed=seed)
+        masked = self.algorithm.stage.masked
+        return Policy(self.algorithm.players[g], weights, name=policy, agents=agents, masked=masked, seed=seed)
 
     def compute_actions(
         self,

@@ -13,7 +13,7 @@ from jaxrl.core.errors import UsageError, unknown_name
 from jaxrl.core.spaces import Box, MultiDiscrete, Space, from_json, is_tree, tree_of
 from jaxrl.core.types import AgentId, Key, PolicyId, PyTree
 from jaxrl.models.player import Context, Memory, Player, Weights
-from jaxrl.ops.distributions import Distribution
+from jaxrl.ops.distributions import Distribution, num_logits
 from jaxrl.run import checkpoint, folder
 
 ACTING = 0x61637469  # folded into the seed's key: acting never shares numbers with training
@@ -30,14 +30,22 @@ class Policy:
         player: what is static about it.
         weights: its numbers.
         agents: that it plays, for one that is told which of them it is.
+        masked: whether its environment said which actions are possible: then nobody may forget to.
         seed: of the actions that `act(..., explore=True)` draws when it is given no key; policies of different names
             draw different ones.
     """
 
     def __init__(
-        self, player: Player, weights: Weights, *, name: PolicyId = "", agents: tuple[AgentId, ...] = (), seed: int = 0
+        self,
+        player: Player,
+        weights: Weights,
+        *,
+        name: PolicyId = "",
+        agents: tuple[AgentId, ...] = (),
+        masked: bool = False,
+        seed: int = 0,
     ):
-        self.player, self.weights, self.name, self.agents = player, weights, name, tuple(agents)
+        self.player, self.weights, self.name, self.agents, self.masked = player, weights, name, tuple(agents), masked
         self.observation_space, self.action_space = player.observation_space, player.action_space
         self._key, self._draws = acting_key(seed, name), 0
         self._memory: dict[AgentId | None, Memory] = {}
@@ -118,7 +126,21 @@ class Policy:
                 "agent", agent, self.agents, f"of policy {self.name!r}, which is told which one it plays"
             )
         index = jnp.full(batch_shape, self.agents.index(agent) if self.player.told.num_agents else 0, jnp.int32)
-        return self.player.context(memory, () if action_mask is None else jnp.asarray(action_mask, bool), index)
+        return self.player.context(memory, self._read_mask(action_mask, batch_shape), index)
+
+    def _read_mask(self, action_mask: Any, batch_shape: tuple[int, ...]) -> PyTree:
+        """`action_mask` as an array, () if there is none and none is needed."""
+        if action_mask is None and not self.masked:
+            return ()
+        if isinstance(self.action_space, Box):
+            raise UsageError(f"policy {self.name!r}: a mask needs discrete actions, not {self.action_space}")
+        needed, given = (*batch_shape, num_logits(self.action_space)), np.shape(action_mask)
+        if action_mask is None or given != needed:
+            raise UsageError(
+                f"policy {self.name!r} needs action_mask, which actions are possible, bool{list(needed)}, "
+                f"and was given {'none' if action_mask is None else list(given)}"
+            )
+        return jnp.asarray(action_mask, bool)
 
     def _read(self, observation: Any) -> tuple[PyTree, tuple[int, ...]]:
         """(the observation as arrays, the leading axes of its parts)."""
@@ -207,7 +229,8 @@ def policy_of(
         f"weights.{policy}",
         f"policy {policy!r} of checkpoint {saved.path}",
     )
-    return Policy(player, weights, name=policy, agents=known[policy]["agents"], seed=seed)
+    masked = saved.facts.get("action_masks", False)
+    return Policy(player, weights, name=policy, agents=known[policy]["agents"], masked=masked, seed=seed)
 
 
 def acting_key(seed: int, name: str) -> Key:

@@ -125,6 +125,7 @@ def facts_of(config: Any, algorithm: Algorithm, settings: dict[str, Any]) -> dic
         # Alike policies are stacked in this order; `policies_to_train` is part of the likeness.
         "groups": [list(group.policies) for group in algorithm.grouping.groups],
         "num_env_steps": algorithm.num_env_steps,  # of an iteration: schedules and counts are in these
+        "action_masks": algorithm.stage.masked,  # whether whoever acts has to be told which actions are possible
         "policies": json.loads(json.dumps(policies)),  # as it will be read back: lists for tuples
         "run_settings": settings,
         "num_processes": num_processes(),

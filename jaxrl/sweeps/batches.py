@@ -22,8 +22,11 @@ def memory_of(group: Group) -> int:
     return 3 * _bytes(runner) + 4 * _bytes(rollout)
 
 
-def most_that_fit(group: Group, devices: int) -> float:
+def most_that_fit(group: Group, devices: int, beside: int = 1) -> float:
     """How many members have room in memory side by side; infinity where nobody can tell.
+
+    Args:
+        beside: the number of programs, this one among them, that train at the same time on devices of their own.
 
     Raises:
         UsageError: not even one.
@@ -32,17 +35,17 @@ def most_that_fit(group: Group, devices: int) -> float:
     free, each = (free_memory() if on_cpu else free_on_device()), memory_of(group)
     if free is None:
         return math.inf
-    fit = int(SHARE_OF_MEMORY * free / each) * (1 if on_cpu else devices)
+    fit = int(SHARE_OF_MEMORY * free / each)
     if fit < 1:
         raise UsageError(
             f"one trial of {group.static.num_envs:,} x {group.static.rollout_length:,} takes about "
             f"{in_units(each)}, and {in_units(int(SHARE_OF_MEMORY * free))} are to be had; fewer environments or "
             "shorter rollouts need less"
         )
-    return fit
+    return max(1, fit // beside) if on_cpu else fit * devices
 
 
-def batch_size(group: Group, number: int, devices: int, wanted: int | str = "auto") -> int:
+def batch_size(group: Group, number: int, devices: int, wanted: int | str = "auto", beside: int = 1) -> int:
     """How many of `number` members train at once: as many as fit, in batches of about one size.
 
     Raises:
@@ -50,7 +53,7 @@ def batch_size(group: Group, number: int, devices: int, wanted: int | str = "aut
     """
     if wanted != "auto":
         return max(1, min(number, wanted))
-    limit = min(MOST_AT_ONCE * devices, most_that_fit(group, devices))
+    limit = min(MOST_AT_ONCE * devices, most_that_fit(group, devices, beside))
     return math.ceil(number / math.ceil(number / limit)) if number else 1
 
 

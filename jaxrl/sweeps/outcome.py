@@ -45,8 +45,9 @@ class Sweep:
     outcomes: list[Outcome]
     metric: str
     folder: Path | None
-    seconds: float = 0.0  # of training
+    seconds: float = 0.0  # of training, added up over what trained side by side
     compile_seconds: float = 0.0
+    whole_seconds: float = 0.0  # by the clock, compilation included
     programs: int = 0
 
     def best_trial(self, metric: str | None = None) -> Outcome:

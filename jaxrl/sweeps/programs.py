@@ -42,4 +42,5 @@ def program_of(group: Group, numbers: Numbers, metric: str, criteria: Sequence[s
 
 def _key(group: Group, numbers: Numbers, metric: str, criteria: Sequence[str], devices: int) -> tuple:
     shapes = str(jax.tree.map(lambda leaf: (leaf.shape, leaf.dtype), numbers))
-    return group.static, group.env, shapes, metric, tuple(criteria), devices
+    where = str(jax.config.jax_default_device)  # a program is that of one device
+    return group.static, group.env, shapes, metric, tuple(criteria), devices, where

@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from jaxrl.run.memory import in_units
 from jaxrl.run.program import CAPACITY
 from jaxrl.run.stopping import LIMITS, check_stop, last_iteration
 from jaxrl.sweeps.batches import batch_size, memory_of, most_that_fit
+from jaxrl.sweeps.lanes import ALL, lanes_of, side_by_side
 from jaxrl.sweeps.members import Members, Numbers, State, is_done, metrics_of
 from jaxrl.sweeps.outcome import DROPPED, Outcome, Sweep
 from jaxrl.sweeps.plan import Group, Trial, groups_of
@@ -60,6 +62,8 @@ class Running:
         self.sweep = Sweep([], order.metric, None)
         self.groups = groups_of(trials)
         self.standings: dict[int, Standing] = {}
+        self.lanes: dict[int, int] = {}  # {group: the device that it has for itself, or ALL}
+        self.lock, self.broken_off = threading.Lock(), False  # what the threads of the lanes share
         check_stop(order.stop, None)
         self.criteria = tuple(path for path in order.stop if path not in LIMITS)
         for group in self.groups:
@@ -78,7 +82,10 @@ class Running:
     def run(self, store: Store) -> Sweep:
         self.sweep.folder = store.path
         self._take_over(store)
+        left = {number: len(own) for number, group in enumerate(self.groups) if (own := self._unfinished(group))}
+        self.lanes = lanes_of(left, self.order.devices)
         self.progress.say(self.plan())
+        begin = time.perf_counter()
         try:
             with self.interrupt.listening(), self.progress:
                 for rung in self.rungs():
@@ -87,6 +94,7 @@ class Running:
                         break
         finally:
             store.close()
+            self.sweep.whole_seconds = time.perf_counter() - begin
         self.sweep.outcomes.sort(key=lambda outcome: outcome.trial.number)
         store.draw(self.sweep)
         if self.interrupt.heard:
@@ -99,12 +107,14 @@ class Running:
         programs = "one program" if len(self.groups) == 1 else f"{len(self.groups):,} programs"
         lines = [f"sweep        {_trials(len(self.trials))} in {programs}, {steps:,} environment steps"]
         for i, group in enumerate(self.groups):
-            size = self.size_of(group)
+            size = self.size_of(i)
             lines.append(
                 f"program {i:<4} {_trials(len(group.trials))}, {size:,} at once in about "
                 f"{in_units(size * memory_of(group))}; {group.trials[0].config.num_updates:,} iterations"
             )
         split = f", the trials split over {self.order.devices}" if self.order.devices > 1 else ""
+        if len(set(self.lanes.values()) - {ALL}) > 1:
+            split = f", {self.order.devices} programs side by side" + (split if ALL in self.lanes.values() else "")
         return "\n".join([*lines, f"device       {device_name()}{split}", f"folder       {self.sweep.folder}"])
 
     def rungs(self) -> list[float]:
@@ -114,9 +124,16 @@ class Running:
         number = int(math.log(len(self.trials), self.order.halving) + 1e-9)
         return [self.order.halving**-power for power in range(number, -1, -1)]
 
-    def size_of(self, group: Group) -> int:
-        """How many of its trials train at once."""
-        return batch_size(group, len(self._unfinished(group)), self.order.devices, self.order.batch_size)
+    @property
+    def stopping(self) -> bool:
+        return self.interrupt.heard or self.broken_off
+
+    def size_of(self, number: int) -> int:
+        """How many of the group's trials train at once."""
+        group, lane = self.groups[number], self.lanes.get(number, ALL)
+        devices = self.order.devices if lane == ALL else 1
+        beside = 1 if lane == ALL else len(set(self.lanes.values()) - {ALL})
+        return batch_size(group, len(self._unfinished(group)), devices, self.order.batch_size, beside)
 
     def _take_over(self, store: Store) -> None:
         """The outcomes of a sweep that is gone on with; halving ranks all of its trials, so it keeps all or none."""
@@ -134,16 +151,11 @@ class Running:
 
     def _climb(self, rung: float, store: Store) -> None:
         """Trains all that are left up to this share of their updates, and lets those go that are over."""
-        for number, group in enumerate(self.groups):
-            standings = self._unfinished(group)
-            size = self.size_of(group)
-            for begin in range(0, len(standings), size):
-                batch = standings[begin : begin + size]
-                if not self._train(number, group, batch, size, rung):
-                    return
-                if self.order.halving is None:
-                    self._conclude(batch, store)
-        if self.order.halving is None:
+        side_by_side(lambda number: self._climb_group(number, rung, store), self.lanes, self._break_off)
+        for number, lane in self.lanes.items():
+            if lane == ALL:
+                self._climb_group(number, rung, store)
+        if self.order.halving is None or self.interrupt.heard:
             return
         over = [own for own in self.standings.values() if own.status != DROPPED]
         self._conclude(over, store)
@@ -151,18 +163,31 @@ class Running:
         keep = -(-len(left) // self.order.halving)
         self._conclude(left[: len(left) - keep], store)
 
-    def _train(self, number: int, group: Group, batch: list[Standing], size: int, rung: float) -> bool:
+    def _climb_group(self, number: int, rung: float, store: Store) -> None:
+        standings, size = self._unfinished(self.groups[number]), self.size_of(number)
+        for begin in range(0, len(standings), size):
+            batch = standings[begin : begin + size]
+            if self.stopping or not self._train(number, batch, size, rung):
+                return
+            if self.order.halving is None:
+                with self.lock:
+                    self._conclude(batch, store)
+
+    def _break_off(self) -> None:
+        self.broken_off = True
+
+    def _train(self, number: int, batch: list[Standing], size: int, rung: float) -> bool:
         """Trains a batch up to a rung; whether it was not broken off."""
-        devices = self.order.devices if size >= self.order.devices else 1
+        devices = self.order.devices if self.lanes[number] == ALL and size >= self.order.devices else 1
         size = -(-size // devices) * devices
         filled = batch + [batch[0]] * (size - len(batch))
         lasts = [math.ceil(rung * own.last) for own in batch] + [0] * (size - len(batch))
         numbers = numbers_for(filled, lasts, [self.order.stop[path] for path in self.criteria])
-        members = self._program(number, group, numbers, devices)
+        members = self._program(number, numbers, devices)
         state = members.start(numbers) if batch[0].state is None else stacked([own.state for own in filled])
         count, begin = 1, time.perf_counter()
         while not bool(jnp.all(is_done(state, numbers))):
-            if self.interrupt.heard:
+            if self.stopping:
                 return False
             before, started = np.array(state.runner.num_updates), time.perf_counter()
             state, seen = members.chunk(state, numbers, count)
@@ -172,33 +197,37 @@ class Running:
             for i, own in enumerate(batch):
                 own.scores += scores[: moved[i], i].tolist()
                 own.seconds += seconds if moved[i] else 0.0
-            self._show(batch, state, numbers, seconds, moved)
+            with self.lock:
+                self._show(number, batch, state, numbers, seconds, moved)
             each = seconds / max(1, moved.max())
             count = max(1, min(CAPACITY, int(CHUNK_SECONDS / each)))
-        self.sweep.seconds += time.perf_counter() - begin
+        with self.lock:
+            self.sweep.seconds += time.perf_counter() - begin
         hand_back(batch, state)
         return True
 
-    def _program(self, number: int, group: Group, numbers: Numbers, devices: int) -> Members:
+    def _program(self, number: int, numbers: Numbers, devices: int) -> Members:
         """Of the group for so many members."""
-        wanted = (group, numbers, self.order.metric, self.criteria, devices)
+        wanted = (self.groups[number], numbers, self.order.metric, self.criteria, devices)
         members = known(*wanted)
         if members is None:
             self.progress.say(f"compiling program {number} for {_trials(numbers.last.shape[0])} at once ...")
             members = program_of(*wanted)
-            self.sweep.programs += 1
-            self.sweep.compile_seconds += members.compile_seconds
+            with self.lock:
+                self.sweep.programs += 1
+                self.sweep.compile_seconds += members.compile_seconds
             memory = "" if members.peak is None else f"; {in_units(members.peak * devices)} at its peak"
-            self.progress.say(f"compiled in {members.compile_seconds:.1f} s{memory}")
+            self.progress.say(f"compiled program {number} in {members.compile_seconds:.1f} s{memory}")
         return members
 
-    def _show(self, batch, state: State, numbers: Numbers, seconds: float, moved: np.ndarray) -> None:
-        """A line on where the batch stands."""
+    def _show(self, number: int, batch, state: State, numbers: Numbers, seconds: float, moved: np.ndarray) -> None:
+        """A line on where a batch of the group stands."""
         updates, last = np.array(state.runner.num_updates), np.asarray(numbers.last)
         steps = batch[0].algorithm.num_env_steps
         scores = [own.score for own in batch if own.score is not None]
         over = len(self.sweep.outcomes) + int(np.sum(np.asarray(is_done(state, numbers))[: len(batch)]))
-        parts = [f"{over:,} of {len(self.trials):,} over", f"iteration {updates.max():,} of {last.max():,}"]
+        name = [f"program {number}"] if len(self.groups) > 1 else []
+        parts = [f"{over:,} of {len(self.trials):,} over", *name, f"iteration {updates.max():,} of {last.max():,}"]
         if scores:
             parts.append(f"best {max(scores):.2f}, median {np.median(scores):.2f}")
         parts.append(f"{moved[: len(batch)].sum() * steps / seconds:,.0f} steps/s")

@@ -1,4 +1,4 @@
-"""Training by models of the user's own, masks, and what a policy is told: the path through rollout, update and file."""
+"""Training by models of the user's own and what a policy is told: the path through rollout, update and file."""
 
 import flax.linen as nn
 import jax
@@ -9,25 +9,7 @@ import pytest
 from jaxrl import PPOConfig, Trainer, load_policy
 from jaxrl.core.errors import UsageError
 from jaxrl.run.folder import config_facts
-from tests.probes import SMALL_ARENA, Forbidden, Probe, Target, Twins
-
-SMALL = {
-    "num_envs": 32,
-    "rollout_length": 8,
-    "minibatch_size": 64,
-    "num_epochs": 4,
-    "fcnet_hiddens": (32,),
-    "lr": 1e-2,
-    "lambda_": 0.95,
-}
-
-
-def fitted(num_updates, run_dir=None, **settings):
-    config = PPOConfig(**{**SMALL, **settings})
-    trainer = Trainer(
-        config.replace(total_env_steps=num_updates * config.train_batch_size), run_dir=run_dir, quiet=True
-    )
-    return trainer, trainer.fit()
+from tests.probes import SMALL_ARENA, Probe, Target, Twins
 
 
 class Net(nn.Module):
@@ -50,7 +32,7 @@ class WithLoss(Net):
         return (trajectory.action == 0).astype(jnp.float32)
 
 
-def test_a_model_of_ones_own_learns_is_saved_and_loaded(tmp_path):
+def test_a_model_of_ones_own_learns_is_saved_and_loaded(fitted, tmp_path):
     trainer, result = fitted(30, tmp_path / "run", env=Probe(reward_for="cue"), model=Net())
     assert result["env_runners"]["episode_return_mean"] > 0.9
     trainer.stop()
@@ -102,7 +84,7 @@ def test_policies_may_have_models_of_their_own(tmp_path):
     assert all(float(own["parameters_finite"][0]) == 1.0 for own in metrics.learners)
 
 
-def test_a_models_own_loss_and_reward_are_learned_and_reported():
+def test_a_models_own_loss_and_reward_are_learned_and_reported(fitted):
     _, result = fitted(30, env=Probe(), model=WithLoss(), entropy_coeff=0.0)
     learned = result["learners"]["default_policy"]
     assert learned["model_loss"] > 0
@@ -113,34 +95,7 @@ def test_a_models_own_loss_and_reward_are_learned_and_reported():
     assert "model_loss" not in without["learners"]["default_policy"]
 
 
-@pytest.mark.parametrize("told", ["mask", "part"])
-def test_an_impossible_action_is_never_taken_and_the_same_is_learned(told):
-    """A million steps and more, by a policy that soon knows and by one that never learns."""
-    trainer, result = fitted(64, env=Forbidden(told), num_envs=2048, minibatch_size=4096, num_epochs=1)
-    forbidden = result["env_runners"]["custom_metrics"]["forbidden_max"]
-    assert trainer.lifetime.num_env_steps > 1_000_000
-    assert forbidden == 0.0
-    assert result["env_runners"]["episode_return_mean"] > 0.95
-    idle, result = fitted(8, env=Forbidden(told), num_envs=2048, minibatch_size=4096, num_epochs=1, lr=0.0)
-    assert result["env_runners"]["custom_metrics"]["forbidden_max"] == 0.0
-    assert idle.evaluate()["env_runners"]["custom_metrics"]["forbidden_max"] == 0.0
-
-
-def test_without_its_mask_the_same_probe_takes_impossible_actions_and_learns_as_much():
-    _, young = fitted(1, env=Forbidden(None))
-    assert young["env_runners"]["custom_metrics"]["forbidden_mean"] > 0.3
-    _, old = fitted(64, env=Forbidden(None), num_envs=256, minibatch_size=512)
-    assert old["env_runners"]["episode_return_mean"] > 0.95
-
-
-def test_a_mask_given_to_act_is_kept():
-    trainer, _ = fitted(1, env=Forbidden("mask"))
-    policy = trainer.get_policy("default_policy")
-    for action in range(4):
-        assert policy.act(np.ones(4, int), action_mask=np.arange(4) == action) == action
-
-
-def test_agents_of_one_policy_learn_different_things_once_they_are_told_apart():
+def test_agents_of_one_policy_learn_different_things_once_they_are_told_apart(fitted):
     apart, result = fitted(40, env=Twins(), policies="shared", agent_id_obs=True)
     assert result["env_runners"]["episode_return_mean"] > 3.8  # two agents, two steps
     policy = apart.get_policy("default_policy")
@@ -152,7 +107,7 @@ def test_agents_of_one_policy_learn_different_things_once_they_are_told_apart():
 
 
 @pytest.mark.parametrize("kind", ["beta", "squashed_gaussian"])
-def test_a_place_is_learned_by_a_bounded_distribution(kind):
+def test_a_place_is_learned_by_a_bounded_distribution(fitted, kind):
     settings = {"rollout_length": 4, "num_envs": 64, "lr": 5e-3, "num_epochs": 8}
     trainer, result = fitted(80, env=Target(), action_distribution=kind, **settings)
     assert result["env_runners"]["episode_return_mean"] > -1.2
@@ -160,7 +115,7 @@ def test_a_place_is_learned_by_a_bounded_distribution(kind):
     np.testing.assert_allclose(policy.act(np.array([[-0.8], [0.5]])), [[2.6], [6.5]], atol=0.7)
 
 
-def test_target_kl_ends_an_iterations_steps():
+def test_target_kl_ends_an_iterations_steps(fitted):
     far, _ = fitted(4, env=Probe(reward_for="cue"), lr=0.1, kl_coeff=0.0)
     near, _ = fitted(4, env=Probe(reward_for="cue"), lr=0.1, kl_coeff=0.0, target_kl=1e-12)
     moved = {}
@@ -174,7 +129,7 @@ def test_target_kl_ends_an_iterations_steps():
     assert moved["far"] > moved["near"]
 
 
-def test_rewards_of_any_size_are_learned_alike_once_they_are_scaled():
+def test_rewards_of_any_size_are_learned_alike_once_they_are_scaled(fitted):
     class Rich(Probe):
         def step_env(self, key, state, action, params):
             obs, state, reward, last, info = super().step_env(key, state, action, params)

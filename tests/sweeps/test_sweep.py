@@ -9,6 +9,7 @@ import pytest
 from jaxrl import PPOConfig, Trainer, UsageError, load_policy, make_train, resume_sweep, sweep
 from jaxrl.run import checkpoint
 from jaxrl.sweeps import batches, programs, running
+from jaxrl.sweeps.lanes import ALL, lanes_of
 from jaxrl.sweeps.store import Store
 
 SMALL = PPOConfig(
@@ -119,6 +120,48 @@ def test_split_over_devices_they_are_the_same(rates):
         np.testing.assert_allclose(ours.curve[1], theirs.curve[1], rtol=1e-4)
 
 
+def test_programs_side_by_side_give_what_they_give_alone(rates, tmp_path):
+    beside = sweep(
+        SMALL.replace(lr=RATES[0]), {"minibatch_size": [32, 16]}, quiet=True, devices=2, run_dir=tmp_path / "beside"
+    )
+    assert beside.programs == 2
+    ours, theirs = arrays_of(beside.outcomes[0].folder), arrays_of(rates.outcomes[0].folder)
+    for name in (name for name in ours if name.startswith("runner.learners")):
+        np.testing.assert_allclose(ours[name], theirs[name], rtol=2e-4, atol=2e-5, err_msg=name)
+    assert beside.outcomes[1].iterations == 12
+    assert beside.outcomes[1].curve != beside.outcomes[0].curve
+    assert len((tmp_path / "beside" / "results.jsonl").read_text().splitlines()) == 2
+
+
+def test_what_fails_beside_others_ends_the_sweep(monkeypatch):
+    def compile_or_fail(group, *wanted):
+        if group.static.minibatch_size == 16:
+            raise UsageError("this one cannot")
+        return own(group, *wanted)
+
+    own = running.program_of
+    monkeypatch.setattr(running, "program_of", compile_or_fail)
+    programs.PROGRAMS.clear()
+    endless = SMALL.replace(total_env_steps=64 * 1_000_000)
+    with pytest.raises(UsageError, match="this one cannot"):
+        sweep(endless, {"minibatch_size": [32, 16]}, quiet=True, devices=2, run_dir=None)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "devices", "lanes"),
+    [
+        ([5, 5], 1, [ALL, ALL]),
+        ([8], 2, [ALL]),
+        ([1], 2, [0]),
+        ([1, 1, 1], 2, [0, 1, 0]),
+        ([8, 8, 8], 2, [0, 1, ALL]),
+        ([8, 1, 1, 8, 3], 4, [0, 1, 2, 3, 0]),
+    ],
+)
+def test_programs_have_a_device_each_as_far_as_it_comes_out_even(sizes, devices, lanes):
+    assert list(lanes_of(dict(enumerate(sizes)), devices).values()) == lanes
+
+
 def test_a_trial_stops_in_the_iteration_that_met_its_criterion(rates):
     goal = float(np.nanmedian([score for one in rates.outcomes for score in one.curve[1]]))
     stopped = sweep(
@@ -184,11 +227,11 @@ def test_nothing_is_left_to_do_for_a_sweep_that_is_over(rates):
 def test_ctrl_c_keeps_the_batches_that_are_over(monkeypatch):
     ended = []
 
-    def train(self, number, group, batch, size, rung):
+    def train(self, number, batch, size, rung):
         if ended:
             self.interrupt.heard = True
             return False
-        ended.append(own_train(self, number, group, batch, size, rung))
+        ended.append(own_train(self, number, batch, size, rung))
         return True
 
     own_train = running.Running._train
