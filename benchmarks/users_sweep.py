@@ -7,8 +7,8 @@ native      `scripts/sweep.py`, the command as a person types it, which is print
 tune        Ray Tune's Tuner with `jaxrl.adapters.to_ray_tune.trainable`, as many trials at a time as there are cores
 rllib       RLlib's own rate on this machine: `--iterations` of each size (the first one apart), 150 times the median
 
-Settings are RLlib's defaults but 5 epochs and an lr that falls from 3e-4 to 0: their log says neither, and with those of
-rllib_peer.py's CartPole (3e-4 throughout) an iteration takes RLlib what it took there. A trial's seconds are of
+Settings are RLlib's defaults but 5 epochs and an lr that falls from 3e-4 to 0: their log says neither, and with those
+of rllib_peer.py's CartPole (3e-4 throughout) an iteration takes RLlib what it took there. A trial's seconds are of
 training; "all three" is the wall clock around everything, start and compilation (`--compile-cache off`) included.
 Returns are means of the last 100 episodes.
 """
