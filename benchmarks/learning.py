@@ -47,7 +47,8 @@ BREAKOUT = {
     "lr": [[0, 5e-3], [10_000_000, 0.0]],
     "lambda_": 0.95,
     "clip_param": 0.2,
-    "value_clip": 0.2,
+    "value_clip": "prediction",
+    "vf_clip_param": 0.2,
     "vf_loss_coeff": 0.5,
     "entropy_coeff": 0.01,
     "kl_coeff": 0.0,
@@ -88,14 +89,17 @@ THRESHOLD = {"cartpole": 475.0, "waterworld-tuned": 100.0}
 RANDOM = "random play"
 
 
-def learn(task: str, variant: str, seeds: list[int]):
-    """Yields (seed, curve) of ours; a curve is a list of {env_steps, seconds, return_mean, num_episodes}."""
+def learn(task: str, variant: str, seeds: list[int], **changed):
+    """Yields (seed, curve) of ours; a curve is a list of {env_steps, seconds, return_mean, num_episodes}.
+
+    `changed`: settings that are not the task's and the variant's.
+    """
     import jax
     import numpy as np
 
     from jaxrl import PPOConfig, make_train
 
-    settings = {**TASKS[task], **VARIANTS[variant]}
+    settings = {**TASKS[task], **VARIANTS[variant], **changed}
     config = PPOConfig.tuned(**settings) if settings.pop("tuned", False) else PPOConfig(**settings)
     begin = time.perf_counter()
     train = jax.jit(make_train(config)).lower(jax.random.key(0)).compile()
@@ -169,13 +173,13 @@ def learn_rllib(task: str, seeds: list[int]):
     ray.shutdown()
 
 
-def measure(task: str, variant: str, seeds: list[int], out: Path) -> list[dict]:
+def measure(task: str, variant: str, seeds: list[int], out: Path, **changed) -> list[dict]:
     """The rows of one task and variant."""
     rows = []
     if variant == "RLlib":
         curves = learn_rllib(task, seeds)
     else:
-        curves = play_at_random(task, seeds) if variant == RANDOM else learn(task, variant, seeds)
+        curves = play_at_random(task, seeds) if variant == RANDOM else learn(task, variant, seeds, **changed)
     for seed, curve in curves:
         row = {"task": task, "variant": variant, "seed": seed, "curve": curve}
         row |= report.circumstances()
@@ -265,7 +269,9 @@ def main() -> None:
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2, 3, 4])
     parser.add_argument("--variants", nargs="+", choices=[*VARIANTS, RANDOM, "RLlib"], default=None)
     parser.add_argument("--read", type=Path, nargs="+", help="measure nothing: the table of rows in these files")
+    parser.add_argument("--total-env-steps", type=int, help="instead of the tasks' own, for a shorter look")
     arguments = parser.parse_args()
+    changed = {"total_env_steps": arguments.total_env_steps} if arguments.total_env_steps else {}
     rows = [{"variant": "RLlib", **row} for row in report.read(arguments.read or [])]
     if not arguments.read:
         # rllib_peer.py plays the plain arena of the tests, which lie beside this folder.
@@ -276,7 +282,7 @@ def main() -> None:
         for task in arguments.tasks:
             usual = [*USUAL, *(["RLlib"] if installed else [])] if task in USUAL_TASKS else [RANDOM, "jaxrl"]
             for variant in arguments.variants or usual:
-                rows += measure(task, variant, arguments.seeds, arguments.out)
+                rows += measure(task, variant, arguments.seeds, arguments.out, **changed)
     print(table(rows))
     draw(rows, arguments.out)
 

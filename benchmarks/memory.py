@@ -20,8 +20,7 @@ import report
 from envs.cartpole import CartPole
 from jaxrl.core.spaces import Box
 
-STEPS = 1_000_000
-TASKS = ("cartpole", "blind", "chain")
+STEPS = {"cartpole": 500_000, "blind": 750_000, "chain": 250_000}
 NETWORKS = {
     "mlp": {},
     "gru": {"use_gru": True, "lstm_cell_size": 64},
@@ -34,12 +33,10 @@ NETWORKS = {
     },
 }
 SETTINGS = {
-    "num_envs": 32,
+    "num_envs": 16,
     "rollout_length": 128,
-    "minibatch_size": 512,
+    "minibatch_size": 256,
     "num_epochs": 4,
-    "total_env_steps": STEPS,
-    "lr": [[0, 1e-3], [STEPS, 0.0]],
     "lambda_": 0.95,
     "vf_loss_coeff": 0.5,
     "value_clip": None,
@@ -73,7 +70,8 @@ def configuration(task: str, network: str, length: int):
         where = {"env": "gymnax:MemoryChain-bsuite", "env_args": {"memory_length": length}}
     else:
         where = {"env": BlindCartPole() if task == "blind" else "cartpole"}
-    return PPOConfig(**where, **SETTINGS, **NETWORKS[network])
+    steps = {"total_env_steps": STEPS[task], "lr": [[0, 1e-3], [STEPS[task], 0.0]]}
+    return PPOConfig(**where, **SETTINGS, **steps, **NETWORKS[network])
 
 
 def learn(config, num_seeds: int) -> dict:
@@ -115,7 +113,7 @@ def speed(turns: int) -> None:
 
 def main() -> None:
     parser = report.arguments_of("memory", __doc__)
-    parser.add_argument("--tasks", nargs="+", choices=TASKS, default=TASKS)
+    parser.add_argument("--tasks", nargs="+", choices=STEPS, default=list(STEPS))
     parser.add_argument("--networks", nargs="+", choices=NETWORKS, default=list(NETWORKS))
     parser.add_argument("--seeds", type=int, default=6)
     parser.add_argument("--memory-length", type=int, default=10, help="steps of a chain")
@@ -131,15 +129,15 @@ def main() -> None:
         for network in arguments.networks:
             config = configuration(task, network, arguments.memory_length)
             own = learn(config, arguments.seeds)
-            steps = arguments.seeds * STEPS / own["seconds"]
+            steps = arguments.seeds * STEPS[task] / own["seconds"]
             print(f"{task}, {network}: {report.spread(own['returns'], '.2f')}, {steps:,.0f} steps/s", flush=True)
-            lines.append([task, network, report.spread(own["returns"], ".2f"), f"{steps:,.0f}"])
+            lines.append([task, network, f"{STEPS[task]:,}", report.spread(own["returns"], ".2f"), f"{steps:,.0f}"])
             report.keep([{"task": task, "network": network, **own, **report.circumstances()}], arguments.out)
             tenths = zip(*own["curves"], strict=True)
-            groups[network] = {(i + 1) * STEPS // 10: values for i, values in enumerate(tenths)}
+            groups[network] = {(i + 1) * STEPS[task] // 10: values for i, values in enumerate(tenths)}
         picture = arguments.out.with_name(f"{arguments.out.stem}-{task}.jsonl")
         report.lines(picture, f"{task}: with and without memory", ("environment steps", "return"), groups)
-    titles = ["task", "network", f"return after {STEPS:,} steps, {arguments.seeds} seeds", "steps/s of all seeds"]
+    titles = ["task", "network", "environment steps", f"return then, {arguments.seeds} seeds", "steps/s of all seeds"]
     print(report.markdown(titles, lines))
 
 

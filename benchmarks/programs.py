@@ -114,7 +114,7 @@ def whole(train: Callable, seeds: int = 1, devices: int = 1) -> Work:
 def sweeping(config: PPOConfig, members: int, devices: int = 1) -> Work:
     """A sweep's program for so many seeds, split over the devices: all of their updates."""
     group = groups_of(trials_of(config, [{}], members))[0]
-    algorithm = group.static.build()
+    algorithm = group.algorithm
     standings = [Standing(trial, algorithm, config.num_updates) for trial in group.trials]
     numbers = numbers_for(standings, [config.num_updates] * members, [])
     program = program_of_members(group, numbers, RETURN, (), devices)

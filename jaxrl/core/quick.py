@@ -106,7 +106,7 @@ def _blocks(num: int, of_words: Callable[[jax.Array, jax.Array], PyTree]):
 def _threefry(key0, key1, word0, word1) -> tuple[jax.Array, jax.Array]:
     """All of one shape. In `lax`, for this is traced at every draw: jax.numpy's operators take far longer for that."""
     add, xor = jax.lax.add, jax.lax.bitwise_xor
-    constant = functools.partial(jax.lax.full_like, key0)
+    constant = functools.cache(functools.partial(jax.lax.full_like, key0))
     schedule = (key0, key1, xor(xor(key0, key1), constant(PARITY)))
     word0, word1 = add(word0, key0), add(word1, key1)
     for group in range(5):

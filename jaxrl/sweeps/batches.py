@@ -15,11 +15,7 @@ SHARE_OF_MEMORY = 0.5  # of what is free, that a batch may take
 
 def memory_of(group: Group) -> int:
     """Bytes that one member takes, about: its state thrice, what it plays and learns from four times."""
-    algorithm, (hypers, env_params) = group.static.build(), group.trials[0].numbers
-    key = jax.eval_shape(lambda: jax.random.key(0))
-    runner = jax.eval_shape(algorithm.init, key, hypers, env_params)
-    rollout = jax.eval_shape(algorithm.collect, runner)[1]
-    return 3 * _bytes(runner) + 4 * _bytes(rollout)
+    return 3 * _bytes(group.shapes.runner) + 4 * _bytes(group.shapes.rollout)
 
 
 def most_that_fit(group: Group, devices: int, beside: int = 1) -> float:

@@ -19,7 +19,7 @@ from jaxrl.run.program import CAPACITY
 from jaxrl.run.recorder import Snapshot
 from jaxrl.run.results import Lifetime, Result, result_names
 from jaxrl.sweeps.batches import most_that_fit
-from jaxrl.sweeps.members import Numbers, State, is_done, metrics_of
+from jaxrl.sweeps.members import Numbers, State, is_done
 from jaxrl.sweeps.plan import Group, Trial, groups_of
 from jaxrl.sweeps.programs import program_of
 from jaxrl.sweeps.standing import Standing, last_result, numbers_for, stacked
@@ -43,8 +43,8 @@ class Block:
 
     def __init__(self, trials: Sequence[Trial], *, metric: str, devices: int = 1):
         self.group, self.devices, self.metric = only_group(trials), devices, metric
-        self.trials, self.algorithm = self.group.trials, self.group.static.build()
-        shapes = metrics_of(self.algorithm, *self.trials[0].numbers)
+        self.trials, self.algorithm = self.group.trials, self.group.algorithm
+        shapes = self.group.shapes.metrics
         check_path(metric, readers_of(self.algorithm, shapes), "metric")
         if (fit := most_that_fit(self.group, devices)) < len(trials):
             raise UsageError(f"{len(trials):,} members do not fit into memory, {fit:,} do: make more trials of them")
@@ -99,7 +99,7 @@ class Block:
             UsageError: no saved block, another number of members, or one of other shapes.
         """
         facts = self._facts(path)
-        shapes = metrics_of(self.algorithm, *self.trials[0].numbers)
+        shapes = self.group.shapes.metrics
         metrics, states = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes), []
         for i, trial in enumerate(self.trials):
             where = f"checkpoint {path / trial.name}"

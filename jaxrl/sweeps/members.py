@@ -52,6 +52,7 @@ class Members:
 
     Args:
         algorithm: of the group; it is vmapped here.
+        metrics: the shapes of one member's update.
         numbers: of `size` members, or their shapes.
         score: what `Seen` shows.
         stop: a member is done after the update in which one of these reaches its goal.
@@ -61,6 +62,7 @@ class Members:
     def __init__(
         self,
         algorithm: Algorithm,
+        metrics: Metrics,
         numbers: Numbers,
         score: Reader,
         stop: Sequence[Reader],
@@ -78,7 +80,7 @@ class Members:
                 out_specs=(split, rows),
                 check_vma=False,
             )
-        start = jax.jit(functools.partial(start_members, algorithm)).lower(numbers)
+        start = jax.jit(functools.partial(start_members, algorithm, metrics)).lower(numbers)
         state = start.out_info
         chunk = jax.jit(chunk, donate_argnums=0).lower(state, numbers, jnp.int32(0))
         self.start_program, self.chunk_program = start.compile(), chunk.compile()
@@ -99,22 +101,13 @@ class Members:
         return jax.block_until_ready(self.chunk_program(*arguments))
 
 
-def metrics_of(algorithm: Algorithm, hypers: PyTree, env_params: PyTree) -> Metrics:
-    """The shapes of one update's metrics; nothing is computed."""
-
-    def one_update(key):
-        return algorithm.update(algorithm.init(key, hypers, env_params), hypers, env_params)[1]
-
-    return jax.eval_shape(one_update, jax.eval_shape(lambda: jax.random.key(0)))
-
-
-def start_members(algorithm: Algorithm, numbers: Numbers) -> State:
+def start_members(algorithm: Algorithm, metrics: Metrics, numbers: Numbers) -> State:
+    """`metrics`: the shapes of one member's update."""
     runner = jax.vmap(algorithm.init)(numbers.key, numbers.hypers, numbers.env_params)
-    shapes = jax.eval_shape(jax.vmap(algorithm.update), runner, numbers.hypers, numbers.env_params)[1]
     size = numbers.last.shape
     return State(
         runner=runner,
-        metrics=jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes),
+        metrics=jax.tree.map(lambda leaf: jnp.zeros((*size, *leaf.shape), leaf.dtype), metrics),
         num_episodes=jnp.zeros(size, jnp.int32),
         met=jnp.zeros(size, bool),
         diverged=jnp.zeros(size, bool),

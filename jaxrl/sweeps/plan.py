@@ -3,7 +3,7 @@
 import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -11,6 +11,8 @@ import jax.numpy as jnp
 from jaxrl.core.env import MultiAgentEnvironment, strongly_typed
 from jaxrl.core.errors import UsageError
 from jaxrl.core.types import PyTree
+from jaxrl.loop.rollout import Rollout
+from jaxrl.loop.runner import Algorithm, Metrics, Runner
 
 
 @dataclass(frozen=True)
@@ -38,6 +40,30 @@ class Group:
     static: Any  # the configuration that the program is built of
     env: MultiAgentEnvironment
     trials: tuple[Trial, ...]
+
+    @functools.cached_property
+    def algorithm(self) -> Algorithm:
+        return self.static.build()
+
+    @functools.cached_property
+    def shapes(self) -> "Shapes":
+        """Of one member's first update; nothing is computed, but to trace it takes a second."""
+        hypers, env_params = self.trials[0].numbers
+
+        def one_update(key):
+            runner = self.algorithm.init(key, hypers, env_params)
+            played, rollout = self.algorithm.collect(runner, env_params=env_params)
+            return Shapes(runner, rollout, self.algorithm.learn(played, rollout, hypers)[1])
+
+        return jax.eval_shape(one_update, jax.eval_shape(lambda: jax.random.key(0)))
+
+
+class Shapes(NamedTuple):
+    """`jax.ShapeDtypeStruct` for each array."""
+
+    runner: Runner
+    rollout: Rollout
+    metrics: Metrics
 
 
 def trials_of(config: Any, settings: Sequence[Mapping[str, Any]], seeds: int | Sequence[int]) -> list[Trial]:

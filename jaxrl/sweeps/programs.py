@@ -5,7 +5,7 @@ from typing import Any
 
 import jax
 
-from jaxrl.sweeps.members import Members, Numbers, metrics_of
+from jaxrl.sweeps.members import Members, Numbers
 from jaxrl.sweeps.plan import Group
 from jaxrl.sweeps.values import reader
 
@@ -30,13 +30,12 @@ def program_of(group: Group, numbers: Numbers, metric: str, criteria: Sequence[s
     """
     key = _key(group, numbers, metric, criteria, devices)
     if key not in PROGRAMS:
-        algorithm = group.static.build()
-        shapes = metrics_of(algorithm, *group.trials[0].numbers)
+        algorithm, shapes = group.algorithm, group.shapes.metrics
         score = reader(algorithm, shapes, metric, "metric")
         stop = [reader(algorithm, shapes, path, "stop criterion") for path in criteria]
         while len(PROGRAMS) >= MOST_PROGRAMS:
             PROGRAMS.pop(next(iter(PROGRAMS)))
-        PROGRAMS[key] = Members(algorithm, numbers, score, stop, devices)
+        PROGRAMS[key] = Members(algorithm, shapes, numbers, score, stop, devices)
     return PROGRAMS[key]
 
 

@@ -19,7 +19,7 @@ from jaxrl.run.program import CAPACITY
 from jaxrl.run.stopping import LIMITS, check_stop, last_iteration
 from jaxrl.sweeps.batches import batch_size, memory_of, most_that_fit
 from jaxrl.sweeps.lanes import ALL, lanes_of, side_by_side
-from jaxrl.sweeps.members import Members, Numbers, State, is_done, metrics_of
+from jaxrl.sweeps.members import Members, Numbers, State, is_done
 from jaxrl.sweeps.outcome import DROPPED, Outcome, Sweep
 from jaxrl.sweeps.plan import Group, Trial, groups_of
 from jaxrl.sweeps.programs import known, program_of
@@ -67,8 +67,8 @@ class Running:
         check_stop(order.stop, None)
         self.criteria = tuple(path for path in order.stop if path not in LIMITS)
         for group in self.groups:
-            algorithm = group.static.build()
-            readers = readers_of(algorithm, metrics_of(algorithm, *group.trials[0].numbers))
+            algorithm = group.algorithm
+            readers = readers_of(algorithm, group.shapes.metrics)
             check_path(order.metric, readers, "metric")
             for path in self.criteria:
                 check_path(path, readers, "stop criterion")
