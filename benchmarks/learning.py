@@ -3,7 +3,7 @@
     python benchmarks/learning.py                           # all tasks, 5 seeds, RLlib as well where it is installed
     python benchmarks/learning.py --tasks cartpole --seeds 0 1 2
     python benchmarks/learning.py --tasks waterworld waterworld-tuned pursuit-tuned
-    python benchmarks/learning.py --tasks breakout --variants jaxrl "jaxrl, convolutions" --seeds 0 1 2
+    python benchmarks/learning.py --tasks breakout --variants jaxrl "jaxrl, convolutions, 1e-3" --seeds 0 1 2
 
 The return of an iteration is the mean over just the episodes that ended in it; marks are some environment steps, and a
 quarter, half and the whole of each task's. A row for each (task, variant, seed); `--read` makes the table and the
@@ -269,7 +269,7 @@ def main() -> None:
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2, 3, 4])
     parser.add_argument("--variants", nargs="+", choices=[*VARIANTS, RANDOM, "RLlib"], default=None)
     parser.add_argument("--read", type=Path, nargs="+", help="measure nothing: the table of rows in these files")
-    parser.add_argument("--total-env-steps", type=int, help="instead of the tasks' own, for a shorter look")
+    parser.add_argument("--total-env-steps", type=int, help="of ours, instead of the task's own; schedules stay")
     arguments = parser.parse_args()
     changed = {"total_env_steps": arguments.total_env_steps} if arguments.total_env_steps else {}
     rows = [{"variant": "RLlib", **row} for row in report.read(arguments.read or [])]

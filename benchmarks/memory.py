@@ -80,7 +80,8 @@ def learn(config, num_seeds: int) -> dict:
 
     done = sweep(config, seeds=num_seeds, run_dir=None, quiet=True)
     tenths = [math.ceil(config.num_updates * part / 10) - 1 for part in range(1, 11)]
-    curves = [[outcome.curve[1][i] for i in tenths] for outcome in done.outcomes]
+    curves = [[*outcome.curve[1], *[math.nan] * config.num_updates] for outcome in done.outcomes]  # if one diverged
+    curves = [[curve[i] for i in tenths] for curve in curves]
     return {"returns": [curve[-1] for curve in curves], "curves": curves, "seconds": done.seconds}
 
 

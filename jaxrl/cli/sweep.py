@@ -33,7 +33,7 @@ SWEEP_FLAGS = {
     "stop_return": Flag("end a trial when the mean return of its recent episodes reaches this", None),
     "metric": Flag("what ranks the trials, a path in the result tree; the higher the better", RETURN),
     "halving": Flag("keep the best 1 in so many at each rung; None: all train to the end", None),
-    "devices": Flag("that the trials are split over; auto: all, a CPU's cores too", "auto"),
+    "devices": Flag("that programs are shared out over, or the trials of one; auto: all, a CPU's cores too", "auto"),
     "batch_size": Flag("trials that train at once; auto: as many as fit", "auto"),
     "tuned": Flag("begin with the environment's tuned settings; False: with RLlib's defaults", True),
     "run_dir": Flag("the sweep's folder, which must not exist yet; auto: runs/<env>/<time>-sweep", "auto"),

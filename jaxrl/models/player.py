@@ -128,7 +128,7 @@ class Player:
 
     def observed(self, obs: PyTree) -> PyTree:
         """An observation as the environment gives it, without its part "action_mask" if it has one."""
-        if not _has_mask(self.observation_space):
+        if not has_mask(self.observation_space):
             return obs
         rest = {name: part for name, part in obs.items() if name != MASK}
         return next(iter(rest.values())) if len(rest) == 1 else rest
@@ -145,7 +145,7 @@ class Player:
 
     def action_mask(self, obs: PyTree, context: Context) -> PyTree:
         """The actions that are possible, bool[..., A], as the environment says or its observation; else ()."""
-        if _has_mask(self.observation_space):
+        if has_mask(self.observation_space):
             return obs[MASK].astype(bool)
         return context.action_mask
 
@@ -189,13 +189,14 @@ class Player:
 
 def without_mask(space: Space) -> Space:
     """The space without its part "action_mask"; what is left alone stands by itself."""
-    if not _has_mask(space):
+    if not has_mask(space):
         return space
     rest = {name: part for name, part in space.spaces.items() if name != MASK}
     return next(iter(rest.values())) if len(rest) == 1 else Dict(rest)
 
 
-def _has_mask(space: Space) -> bool:
+def has_mask(space: Space) -> bool:
+    """Whether observations say which actions are possible, by a part "action_mask"."""
     return isinstance(space, Dict) and MASK in space.spaces and len(space.spaces) > 1
 
 

@@ -11,7 +11,7 @@ from jaxrl.run.recorder import Recorder, Snapshot
 from jaxrl.run.results import Result
 from jaxrl.run.settings import RunSettings
 
-FIRST_SECONDS = 10.0  # between the first checkpoints of a run, at most: a kill soon after the start loses little
+FIRST_SECONDS = 10.0  # to the first checkpoint, at most: a kill soon after the start loses little
 
 
 class Keeping:
@@ -39,14 +39,14 @@ class Keeping:
         now = now._replace(result=results[-1])
         self.best.look(before, results, now)
         self.recorder.record(results)
+        self.began = time.monotonic() if self.began is None else self.began
         every = self.settings.checkpoint_frequency
         if (every is not None and now.lifetime.training_iteration % every == 0) or self._is_due(time.monotonic()):
             self.save(now)
         self._tell_written()
 
     def _is_due(self, now: float) -> bool:
-        """By the clock; at first more often: never is more lost than half of what was trained, or FIRST_SECONDS."""
-        self.began = now if self.began is None else self.began
+        """By the clock; a process that has just begun waits as long as it has trained so far, but FIRST_SECONDS."""
         interval = self.settings.checkpoint_interval_s
         early = max(FIRST_SECONDS, self.saved_at - self.began)
         return interval is not None and now - self.saved_at >= min(interval, early)

@@ -12,7 +12,7 @@ import numpy as np
 from jaxrl.core.errors import UsageError, unknown_name
 from jaxrl.core.spaces import Box, MultiDiscrete, Space, from_json, is_tree, tree_of
 from jaxrl.core.types import AgentId, Key, PolicyId, PyTree
-from jaxrl.models.player import Context, Memory, Player, Weights
+from jaxrl.models.player import Context, Memory, Player, Weights, has_mask
 from jaxrl.ops.distributions import Distribution, num_logits
 from jaxrl.run import checkpoint, folder
 
@@ -30,7 +30,7 @@ class Policy:
         player: what is static about it.
         weights: its numbers.
         agents: that it plays, for one that is told which of them it is.
-        masked: whether its environment said which actions are possible: then nobody may forget to.
+        masked: whether its environment said which actions are possible; then whoever acts has to say it as well.
         seed: of the actions that `act(..., explore=True)` draws when it is given no key; policies of different names
             draw different ones.
     """
@@ -45,7 +45,8 @@ class Policy:
         masked: bool = False,
         seed: int = 0,
     ):
-        self.player, self.weights, self.name, self.agents, self.masked = player, weights, name, tuple(agents), masked
+        self.player, self.weights, self.name, self.agents = player, weights, name, tuple(agents)
+        self.masked = masked and not has_mask(player.observation_space)  # else the observation says it
         self.observation_space, self.action_space = player.observation_space, player.action_space
         self._key, self._draws = acting_key(seed, name), 0
         self._memory: dict[AgentId | None, Memory] = {}
@@ -79,32 +80,37 @@ class Policy:
         Args:
             begins: whether an episode begins with this observation, a bool or one for each of the batch.
             prev_reward: what the last action brought, for a policy that is told.
-            **told: `action_mask`, bool[..., A], the actions that are possible; `agent`, which of its agents it plays:
-                each has a memory of its own.
+            **told: `action_mask`, bool[..., A], the actions that are possible, which has to be said where training
+                said it; `agent`, which of its agents it plays: each has a memory of its own.
+
+        Raises:
+            UsageError: an observation or a mask of another shape, a mask that is missing, an agent that it is not.
         """
         obs, batch_shape = self._read(observation)
         memory = self._recalled(told.get("agent"), batch_shape, begins, prev_reward)
         if explore and key is None:
             key = jax.random.fold_in(self._key, self._draws)
             self._draws += 1
-        context = self._context(memory, batch_shape, **told)
+        context = self._context(memory, batch_shape, self.masked, **told)
         action, after = _act(self.player, self.weights, obs, memory, context, key if explore else None)
         self._memory[told.get("agent")] = after
         return np.asarray(action)
 
     def distribution(self, observation: Any, **told: Any) -> Distribution:
         """What actions are drawn from, its parameters as NumPy arrays with the observation's leading axes."""
-        return jax.tree.map(np.asarray, self._judged(observation, **told)[0])
+        return jax.tree.map(np.asarray, self._judged(observation, self.masked, **told)[0])
 
     def value(self, observation: Any, **told: Any) -> np.ndarray:
         """The return that is expected from here on, discounted, f32[...]."""
-        return np.asarray(self._judged(observation, **told)[1])
+        return np.asarray(self._judged(observation, False, **told)[1])
 
-    def _judged(self, observation: Any, *, begins: Any = False, prev_reward: Any = 0.0, **told: Any) -> tuple:
-        """(distribution, value), nothing remembered of it; arguments as of `act`."""
+    def _judged(
+        self, observation: Any, masked: bool, *, begins: Any = False, prev_reward: Any = 0.0, **told: Any
+    ) -> tuple:
+        """(distribution, value), nothing remembered of it; `masked`: whether a mask is needed; else as of `act`."""
         obs, batch_shape = self._read(observation)
         memory = self._recalled(told.get("agent"), batch_shape, begins, prev_reward)
-        return _apply(self.player, self.weights, obs, memory, self._context(memory, batch_shape, **told))[:2]
+        return _apply(self.player, self.weights, obs, memory, self._context(memory, batch_shape, masked, **told))[:2]
 
     def _recalled(self, agent: AgentId | None, batch_shape: tuple[int, ...], begins: Any, prev_reward: Any) -> Memory:
         fresh = self.player.initial_memory(batch_shape)
@@ -119,26 +125,30 @@ class Policy:
         return self.player.start_again(jnp.broadcast_to(jnp.asarray(begins, bool), batch_shape), memory)
 
     def _context(
-        self, memory: Memory, batch_shape: tuple[int, ...], *, action_mask: Any = None, agent: AgentId | None = None
+        self,
+        memory: Memory,
+        batch_shape: tuple[int, ...],
+        masked: bool,
+        *,
+        action_mask: Any = None,
+        agent: AgentId | None = None,
     ) -> Context:
         if self.player.told.num_agents and agent not in self.agents:
             raise unknown_name(
                 "agent", agent, self.agents, f"of policy {self.name!r}, which is told which one it plays"
             )
         index = jnp.full(batch_shape, self.agents.index(agent) if self.player.told.num_agents else 0, jnp.int32)
-        return self.player.context(memory, self._read_mask(action_mask, batch_shape), index)
+        mask = self._read_mask(action_mask, batch_shape) if masked or action_mask is not None else ()
+        return self.player.context(memory, mask, index)
 
-    def _read_mask(self, action_mask: Any, batch_shape: tuple[int, ...]) -> PyTree:
-        """`action_mask` as an array, () if there is none and none is needed."""
-        if action_mask is None and not self.masked:
-            return ()
+    def _read_mask(self, action_mask: Any, batch_shape: tuple[int, ...]) -> jax.Array:
         if isinstance(self.action_space, Box):
             raise UsageError(f"policy {self.name!r}: a mask needs discrete actions, not {self.action_space}")
         needed, given = (*batch_shape, num_logits(self.action_space)), np.shape(action_mask)
         if action_mask is None or given != needed:
             raise UsageError(
-                f"policy {self.name!r} needs action_mask, which actions are possible, bool{list(needed)}, "
-                f"and was given {'none' if action_mask is None else list(given)}"
+                f"policy {self.name!r}: action_mask must be bool{list(needed)}, the actions that are possible, "
+                f"not {'left out' if action_mask is None else list(given)}"
             )
         return jnp.asarray(action_mask, bool)
 
@@ -229,7 +239,7 @@ def policy_of(
         f"weights.{policy}",
         f"policy {policy!r} of checkpoint {saved.path}",
     )
-    masked = saved.facts.get("action_masks", False)
+    masked = saved.facts.get("action_masks", False)  # checkpoints from before it was noted do not say
     return Policy(player, weights, name=policy, agents=known[policy]["agents"], masked=masked, seed=seed)
 
 

@@ -22,7 +22,8 @@ def most_that_fit(group: Group, devices: int, beside: int = 1) -> float:
     """How many members have room in memory side by side; infinity where nobody can tell.
 
     Args:
-        beside: the number of programs, this one among them, that train at the same time on devices of their own.
+        beside: the number of programs, this one among them, that train at a time on devices of their own: on a CPU all
+            of them take of the same memory, and there may be room for none.
 
     Raises:
         UsageError: not even one.
@@ -38,10 +39,10 @@ def most_that_fit(group: Group, devices: int, beside: int = 1) -> float:
             f"{in_units(each)}, and {in_units(int(SHARE_OF_MEMORY * free))} are to be had; fewer environments or "
             "shorter rollouts need less"
         )
-    return max(1, fit // beside) if on_cpu else fit * devices
+    return fit // beside if on_cpu else fit * devices
 
 
-def batch_size(group: Group, number: int, devices: int, wanted: int | str = "auto", beside: int = 1) -> int:
+def batch_size(group: Group, number: int, devices: int, beside: int = 1, wanted: int | str = "auto") -> int:
     """How many of `number` members train at once: as many as fit, in batches of about one size.
 
     Raises:

@@ -1,5 +1,6 @@
 """The compiled programs of a process; one for the same trials, and as many, is not compiled twice."""
 
+import threading
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,6 +12,7 @@ from jaxrl.sweeps.values import reader
 
 MOST_PROGRAMS = 16  # that a process keeps
 PROGRAMS: dict[Any, Members] = {}  # by all that they depend on
+KEEPING = threading.Lock()  # programs are compiled side by side
 
 
 def known(group: Group, numbers: Numbers, metric: str, criteria: Sequence[str], devices: int) -> Members | None:
@@ -33,9 +35,12 @@ def program_of(group: Group, numbers: Numbers, metric: str, criteria: Sequence[s
         algorithm, shapes = group.algorithm, group.shapes.metrics
         score = reader(algorithm, shapes, metric, "metric")
         stop = [reader(algorithm, shapes, path, "stop criterion") for path in criteria]
-        while len(PROGRAMS) >= MOST_PROGRAMS:
-            PROGRAMS.pop(next(iter(PROGRAMS)))
-        PROGRAMS[key] = Members(algorithm, shapes, numbers, score, stop, devices)
+        members = Members(algorithm, shapes, numbers, score, stop, devices)
+        with KEEPING:
+            while len(PROGRAMS) >= MOST_PROGRAMS:
+                PROGRAMS.pop(next(iter(PROGRAMS)))
+            PROGRAMS[key] = members
+        return members
     return PROGRAMS[key]
 
 

@@ -18,7 +18,7 @@ from jaxrl.run.memory import in_units
 from jaxrl.run.program import CAPACITY
 from jaxrl.run.stopping import LIMITS, check_stop, last_iteration
 from jaxrl.sweeps.batches import batch_size, memory_of, most_that_fit
-from jaxrl.sweeps.lanes import ALL, lanes_of, side_by_side
+from jaxrl.sweeps.lanes import SPLIT, lanes_of, num_lanes, side_by_side
 from jaxrl.sweeps.members import Members, Numbers, State, is_done
 from jaxrl.sweeps.outcome import DROPPED, Outcome, Sweep
 from jaxrl.sweeps.plan import Group, Trial, groups_of
@@ -62,8 +62,10 @@ class Running:
         self.sweep = Sweep([], order.metric, None)
         self.groups = groups_of(trials)
         self.standings: dict[int, Standing] = {}
-        self.lanes: dict[int, int] = {}  # {group: the device that it has for itself, or ALL}
-        self.lock, self.broken_off = threading.Lock(), False  # what the threads of the lanes share
+        self.lanes: dict[int, int] = {}  # {group: the device that it has for itself, or SPLIT}
+        self.sizes: dict[int, int] = {}  # {group: how many of its trials train at once}
+        self.done: dict[int, int] = {}  # {group: how many are over of the batch that trains}
+        self.figures, self.keeping, self.broken_off = threading.Lock(), threading.Lock(), False  # of all lanes
         check_stop(order.stop, None)
         self.criteria = tuple(path for path in order.stop if path not in LIMITS)
         for group in self.groups:
@@ -82,8 +84,7 @@ class Running:
     def run(self, store: Store) -> Sweep:
         self.sweep.folder = store.path
         self._take_over(store)
-        left = {number: len(own) for number, group in enumerate(self.groups) if (own := self._unfinished(group))}
-        self.lanes = lanes_of(left, self.order.devices)
+        self._place()
         self.progress.say(self.plan())
         begin = time.perf_counter()
         try:
@@ -107,14 +108,15 @@ class Running:
         programs = "one program" if len(self.groups) == 1 else f"{len(self.groups):,} programs"
         lines = [f"sweep        {_trials(len(self.trials))} in {programs}, {steps:,} environment steps"]
         for i, group in enumerate(self.groups):
-            size = self.size_of(i)
+            size = self.sizes.get(i, 0)
             lines.append(
                 f"program {i:<4} {_trials(len(group.trials))}, {size:,} at once in about "
                 f"{in_units(size * memory_of(group))}; {group.trials[0].config.num_updates:,} iterations"
             )
         split = f", the trials split over {self.order.devices}" if self.order.devices > 1 else ""
-        if len(set(self.lanes.values()) - {ALL}) > 1:
-            split = f", {self.order.devices} programs side by side" + (split if ALL in self.lanes.values() else "")
+        if num_lanes(self.lanes) > 1:
+            beside = f", {num_lanes(self.lanes)} programs side by side, a device each"
+            split = beside + (f"; of others{split[1:]}" if SPLIT in self.lanes.values() else "")
         return "\n".join([*lines, f"device       {device_name()}{split}", f"folder       {self.sweep.folder}"])
 
     def rungs(self) -> list[float]:
@@ -128,12 +130,16 @@ class Running:
     def stopping(self) -> bool:
         return self.interrupt.heard or self.broken_off
 
-    def size_of(self, number: int) -> int:
-        """How many of the group's trials train at once."""
-        group, lane = self.groups[number], self.lanes.get(number, ALL)
-        devices = self.order.devices if lane == ALL else 1
-        beside = 1 if lane == ALL else len(set(self.lanes.values()) - {ALL})
-        return batch_size(group, len(self._unfinished(group)), devices, self.order.batch_size, beside)
+    def _place(self) -> None:
+        """Which groups train side by side, and how many of their trials at once; asked while nothing trains."""
+        left = {number: len(own) for number, group in enumerate(self.groups) if (own := self._unfinished(group))}
+        self.lanes, self.sizes, self.done = lanes_of(left, self.order.devices), {}, {}
+        beside, wanted = max(1, num_lanes(self.lanes)), self.order.batch_size
+        if wanted == "auto" and any(most_that_fit(self.groups[number], 1, beside) < 1 for number in left):
+            self.lanes = dict.fromkeys(left, SPLIT)
+        for number, trials in left.items():
+            places = (1, beside) if self.lanes[number] != SPLIT else (self.order.devices, 1)
+            self.sizes[number] = batch_size(self.groups[number], trials, *places, wanted)
 
     def _take_over(self, store: Store) -> None:
         """The outcomes of a sweep that is gone on with; halving ranks all of its trials, so it keeps all or none."""
@@ -151,11 +157,12 @@ class Running:
 
     def _climb(self, rung: float, store: Store) -> None:
         """Trains all that are left up to this share of their updates, and lets those go that are over."""
+        self._place()
         side_by_side(lambda number: self._climb_group(number, rung, store), self.lanes, self._break_off)
         for number, lane in self.lanes.items():
-            if lane == ALL:
+            if lane == SPLIT:
                 self._climb_group(number, rung, store)
-        if self.order.halving is None or self.interrupt.heard:
+        if self.order.halving is None or self.broken_off:
             return
         over = [own for own in self.standings.values() if own.status != DROPPED]
         self._conclude(over, store)
@@ -164,21 +171,24 @@ class Running:
         self._conclude(left[: len(left) - keep], store)
 
     def _climb_group(self, number: int, rung: float, store: Store) -> None:
-        standings, size = self._unfinished(self.groups[number]), self.size_of(number)
+        """One group; notes it where it was broken off."""
+        standings, size = self._unfinished(self.groups[number]), self.sizes[number]
         for begin in range(0, len(standings), size):
             batch = standings[begin : begin + size]
             if self.stopping or not self._train(number, batch, size, rung):
+                self._break_off()
                 return
             if self.order.halving is None:
-                with self.lock:
+                with self.keeping:
                     self._conclude(batch, store)
+                    self.done[number] = 0
 
     def _break_off(self) -> None:
         self.broken_off = True
 
     def _train(self, number: int, batch: list[Standing], size: int, rung: float) -> bool:
         """Trains a batch up to a rung; whether it was not broken off."""
-        devices = self.order.devices if self.lanes[number] == ALL and size >= self.order.devices else 1
+        devices = self.order.devices if self.lanes[number] == SPLIT and size >= self.order.devices else 1
         size = -(-size // devices) * devices
         filled = batch + [batch[0]] * (size - len(batch))
         lasts = [math.ceil(rung * own.last) for own in batch] + [0] * (size - len(batch))
@@ -197,11 +207,11 @@ class Running:
             for i, own in enumerate(batch):
                 own.scores += scores[: moved[i], i].tolist()
                 own.seconds += seconds if moved[i] else 0.0
-            with self.lock:
+            with self.figures:
                 self._show(number, batch, state, numbers, seconds, moved)
             each = seconds / max(1, moved.max())
             count = max(1, min(CAPACITY, int(CHUNK_SECONDS / each)))
-        with self.lock:
+        with self.figures:
             self.sweep.seconds += time.perf_counter() - begin
         hand_back(batch, state)
         return True
@@ -213,7 +223,7 @@ class Running:
         if members is None:
             self.progress.say(f"compiling program {number} for {_trials(numbers.last.shape[0])} at once ...")
             members = program_of(*wanted)
-            with self.lock:
+            with self.figures:
                 self.sweep.programs += 1
                 self.sweep.compile_seconds += members.compile_seconds
             memory = "" if members.peak is None else f"; {in_units(members.peak * devices)} at its peak"
@@ -225,7 +235,8 @@ class Running:
         updates, last = np.array(state.runner.num_updates), np.asarray(numbers.last)
         steps = batch[0].algorithm.num_env_steps
         scores = [own.score for own in batch if own.score is not None]
-        over = len(self.sweep.outcomes) + int(np.sum(np.asarray(is_done(state, numbers))[: len(batch)]))
+        self.done[number] = int(np.sum(np.asarray(is_done(state, numbers))[: len(batch)]))
+        over = len(self.sweep.outcomes) + sum(self.done.values())
         name = [f"program {number}"] if len(self.groups) > 1 else []
         parts = [f"{over:,} of {len(self.trials):,} over", *name, f"iteration {updates.max():,} of {last.max():,}"]
         if scores:

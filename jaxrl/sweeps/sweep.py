@@ -48,7 +48,7 @@ def sweep(
         metric: what ranks the trials, a path in the result tree; the higher the better.
         halving: keep the best 1 in so many at each rung, 1 / halving of the steps after the one before; None: all train
             to the end.
-        devices: that the members are split over; "auto": all, a CPU's cores as well.
+        devices: that programs are shared out over, or the members of one; "auto": all, a CPU's cores as well.
         batch_size: members that train at once; "auto": as many as fit.
         run_dir: the sweep's folder, which must not exist yet; "auto": `runs/<env>/<time>-sweep`; None: nothing is kept.
 

@@ -12,6 +12,7 @@ from jaxrl.core.env import MultiAgentEnvironment, StackedEnvironment
 from jaxrl.core.errors import UsageError
 from jaxrl.core.spaces import MultiDiscrete
 from jaxrl.core.types import DEFAULT_AGENT, DEFAULT_POLICY
+from jaxrl.run.policy import Policy
 from tests.probes import Forbidden, Params, State
 
 
@@ -99,6 +100,14 @@ def test_a_mask_given_to_act_is_kept(fitted):
     assert trainer.compute_actions({DEFAULT_AGENT: np.ones(4, int)}, action_masks=masks) == {DEFAULT_AGENT: 2}
 
 
+def test_a_mask_in_the_observation_is_enough(fitted):
+    trainer, _ = fitted(1, env=Forbidden("part"))
+    trained = trainer.get_policy(DEFAULT_POLICY)
+    policy = Policy(trained.player, trained.weights, masked=True)
+    for action in range(4):
+        assert policy.act({"observation": np.ones(4, int), "action_mask": np.arange(4) == action}) == action
+
+
 def test_each_agent_has_a_mask_of_its_own_and_each_number_of_an_action_its_part(fitted):
     stacked, result = fitted(60, env=Choosers(), policies="shared")
     assert result["env_runners"]["custom_metrics"]["forbidden_max"] == 0.0
@@ -120,9 +129,10 @@ def test_whoever_forgets_the_mask_is_told(fitted, tmp_path):
     trainer, _ = fitted(1, tmp_path / "run", env=Forbidden("mask"))
     trainer.stop()
     for policy in (trainer.get_policy(DEFAULT_POLICY), load_policy(tmp_path / "run", config=trainer.config)):
-        with pytest.raises(UsageError, match=r"needs action_mask, .*bool\[4\], and was given none"):
+        with pytest.raises(UsageError, match=r"action_mask must be bool\[4\], .* not left out"):
             policy.act(np.ones(4, int))
-        with pytest.raises(UsageError, match=r"bool\[3, 4\], and was given \[4\]"):
-            policy.value(np.ones((3, 4), int), action_mask=np.ones(4, bool))
-    with pytest.raises(UsageError, match="was given none"):
+        with pytest.raises(UsageError, match=r"bool\[3, 4\], .* not \[4\]"):
+            policy.act(np.ones((3, 4), int), action_mask=np.ones(4, bool))
+        assert policy.value(np.ones((3, 4), int)).shape == (3,)  # no mask changes it
+    with pytest.raises(UsageError, match="not left out"):
         trainer.compute_actions({DEFAULT_AGENT: np.ones(4, int)})

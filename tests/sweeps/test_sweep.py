@@ -8,9 +8,12 @@ import pytest
 
 from jaxrl import PPOConfig, Trainer, UsageError, load_policy, make_train, resume_sweep, sweep
 from jaxrl.run import checkpoint
+from jaxrl.run.console import Progress
 from jaxrl.sweeps import batches, programs, running
-from jaxrl.sweeps.lanes import ALL, lanes_of
+from jaxrl.sweeps.lanes import SPLIT, lanes_of
+from jaxrl.sweeps.plan import groups_of, trials_of
 from jaxrl.sweeps.store import Store
+from jaxrl.sweeps.sweep import RETURN
 
 SMALL = PPOConfig(
     env="cartpole",
@@ -133,6 +136,30 @@ def test_programs_side_by_side_give_what_they_give_alone(rates, tmp_path):
     assert len((tmp_path / "beside" / "results.jsonl").read_text().splitlines()) == 2
 
 
+def test_programs_side_by_side_are_halved_together(rates):
+    """Four trials in two programs, then the better two, then one, whichever programs they belong to."""
+    space = {"minibatch_size": [32, 16], "lr": RATES}
+    halved = sweep(SMALL, space, halving=2, quiet=True, devices=2, run_dir=None)
+    assert sorted(one.iterations for one in halved.outcomes) == [3, 3, 6, 12]
+    assert [one.status for one in halved.outcomes].count("dropped") == 3
+
+
+def test_the_plan_says_how_many_programs_train_side_by_side(monkeypatch):
+    trials = trials_of(SMALL, [{"minibatch_size": size} for size in (32, 16, 64)], 1)
+
+    def plan(devices):
+        own = running.Running(trials, running.Order(RETURN, {}, devices=devices), Progress(quiet=True))
+        own._place()
+        return own.plan(), own.lanes
+
+    assert ", 2 programs side by side, a device each" in plan(2)[0]
+    assert ", 3 programs side by side, a device each" in plan(4)[0]
+    group = groups_of(trials)[0]
+    monkeypatch.setattr(batches, "free_memory", lambda: 3 * batches.memory_of(group))  # half of it is room for one
+    assert set(plan(2)[1].values()) == {SPLIT}
+    assert "side by side" not in plan(2)[0]
+
+
 def test_what_fails_beside_others_ends_the_sweep(monkeypatch):
     def compile_or_fail(group, *wanted):
         if group.static.minibatch_size == 16:
@@ -150,15 +177,16 @@ def test_what_fails_beside_others_ends_the_sweep(monkeypatch):
 @pytest.mark.parametrize(
     ("sizes", "devices", "lanes"),
     [
-        ([5, 5], 1, [ALL, ALL]),
-        ([8], 2, [ALL]),
+        ([5, 5], 1, [SPLIT, SPLIT]),
+        ([8], 2, [SPLIT]),
         ([1], 2, [0]),
         ([1, 1, 1], 2, [0, 1, 0]),
-        ([8, 8, 8], 2, [0, 1, ALL]),
-        ([8, 1, 1, 8, 3], 4, [0, 1, 2, 3, 0]),
+        ([8, 8, 8], 2, [0, 1, SPLIT]),
+        ([64, 4], 2, [SPLIT, SPLIT]),
+        ([8, 1, 1, 8, 3], 4, [SPLIT, 0, 1, SPLIT, 2]),
     ],
 )
-def test_programs_have_a_device_each_as_far_as_it_comes_out_even(sizes, devices, lanes):
+def test_programs_have_a_device_each_as_far_as_that_leaves_none_idle_for_long(sizes, devices, lanes):
     assert list(lanes_of(dict(enumerate(sizes)), devices).values()) == lanes
 
 
@@ -269,18 +297,13 @@ def test_members_that_do_not_fit_even_one_at_a_time_are_refused_before_a_folder_
 
 
 def test_batches_are_as_large_as_fits_and_of_one_size(monkeypatch):
-    group = running.groups_of(running_trials(10))[0]
+    group = groups_of(trials_of(SMALL, [{}], 10))[0]
     each = batches.memory_of(group)
     monkeypatch.setattr(batches, "free_memory", lambda: int(4.5 * each / batches.SHARE_OF_MEMORY))
     assert batches.batch_size(group, 10, 1) == 4  # 4, 4 and 2
     assert batches.batch_size(group, 9, 1) == 3
     assert batches.batch_size(group, 3, 1) == 3
-
-
-def running_trials(count):
-    from jaxrl.sweeps.plan import trials_of
-
-    return trials_of(SMALL, [{}], count)
+    assert batches.batch_size(group, 10, 1, beside=2) == 2  # there is room for four, shared by two
 
 
 def test_a_folder_that_is_no_sweeps_is_refused(tmp_path):
