@@ -3,7 +3,7 @@
     python benchmarks/learning.py                           # all tasks, 5 seeds, RLlib as well where it is installed
     python benchmarks/learning.py --tasks cartpole --seeds 0 1 2
     python benchmarks/learning.py --tasks waterworld waterworld-tuned pursuit-tuned
-    python benchmarks/learning.py --tasks breakout --variants jaxrl "jaxrl, convolutions, 1e-3" --seeds 0 1 2
+    python benchmarks/learning.py --tasks breakout --variants jaxrl "jaxrl, convolutions" --seeds 0 1 2
 
 The return of an iteration is the mean over just the episodes that ended in it; marks are some environment steps, and a
 quarter, half and the whole of each task's. A row for each (task, variant, seed); `--read` makes the table and the
@@ -12,7 +12,7 @@ pictures from rows made before.
 Waterworld's settings are those of a user's RLlib log, which ends after 804,000 steps at a summed return between -24 and
 -4.5; the tuned tasks train with the environment's own settings. "random play" draws its actions uniformly.
 Breakout-MinAtar is gymnax's, with PureJaxRL's settings for MinAtar (examples/brax_minatar.ipynb there: an MLP that
-reads all cells as one row); convolutions learn with a lower rate.
+reads all cells as one row).
 """
 
 import importlib.util
@@ -72,14 +72,7 @@ VARIANTS = {
     "jaxrl, uniform": {"fcnet_kernel_initializer": "uniform"},  # PyTorch's initialisation, as RLlib has it
     "jaxrl, uniform, 10 x 400": {"fcnet_kernel_initializer": "uniform", "num_envs": 10, "rollout_length": 400},
     "jaxrl, epsilon 1e-5": {"adam_epsilon": 1e-5},
-    "jaxrl, convolutions": {"conv_filters": ((16, 3, 2),)},  # for pursuit, whose observations are images of counts
-    "jaxrl, convolutions, 1e-3": {"conv_filters": ((16, 3, 2),), "lr": [[0, 1e-3], [10_000_000, 0.0]]},
-    "jaxrl, wide convolutions, 1e-3": {
-        "conv_filters": ((16, 3, 1),),
-        "vf_share_layers": True,
-        "fcnet_hiddens": (128,),
-        "lr": [[0, 1e-3], [10_000_000, 0.0]],
-    },
+    "jaxrl, convolutions": {"conv_filters": ((16, 3, 2),)},  # for pursuit and Breakout, whose observations are images
 }
 USUAL = ("jaxrl", "jaxrl, uniform")  # the others were tried on the arena, to find what lifts a curve
 SHORT = (40_000, 64_000, 80_000, 100_000)  # environment steps at which the table reads the curves

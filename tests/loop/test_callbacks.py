@@ -148,6 +148,7 @@ def test_equal_values_are_all_in_the_last_bin():
     assert histogram(jnp.full(5, 3.0)).counts.tolist() == [0] * 29 + [5]
 
 
+@pytest.mark.bits
 def test_callbacks_that_change_nothing_leave_every_number_as_it_is(arena):
     (ours, metrics), (plain, plain_metrics) = arena, train(CONFIG)
     same(ours.learners, plain.learners)

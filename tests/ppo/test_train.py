@@ -91,6 +91,7 @@ def test_the_same_key_gives_the_same_bits_and_another_key_others(single):
     assert not np.array_equal(jax.tree.leaves(params(first))[0], jax.tree.leaves(params(other))[0])
 
 
+@pytest.mark.bits
 def test_the_trainer_gives_the_bits_of_make_train_for_any_length_of_chunks(single):
     runner, metrics = single(jax.random.key(CONFIG.seed))
     trainer = Trainer(CONFIG, run_dir=None, quiet=True)
@@ -105,6 +106,7 @@ def test_the_trainer_gives_the_bits_of_make_train_for_any_length_of_chunks(singl
     assert results[-1]["training_iteration"] == CONFIG.num_updates
 
 
+@pytest.mark.bits
 def test_numbers_given_as_hypers_are_those_of_the_configuration(single):
     by_default, _ = single(jax.random.key(0))
     given, _ = single(jax.random.key(0), CONFIG.hypers())
