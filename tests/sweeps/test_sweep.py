@@ -129,7 +129,9 @@ def test_programs_side_by_side_give_what_they_give_alone(rates, tmp_path):
     )
     assert beside.programs == 2
     ours, theirs = arrays_of(beside.outcomes[0].folder), arrays_of(rates.outcomes[0].folder)
-    for name in (name for name in ours if name.startswith("runner.learners")):
+    learned = [name for name in ours if name.startswith("runner.learners")]
+    assert learned
+    for name in learned:
         np.testing.assert_allclose(ours[name], theirs[name], rtol=2e-4, atol=2e-5, err_msg=name)
     assert beside.outcomes[1].iterations == 12
     assert beside.outcomes[1].curve != beside.outcomes[0].curve
