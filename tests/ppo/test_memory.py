@@ -18,14 +18,17 @@ TOLD = {"lstm_use_prev_action": True, "lstm_use_prev_reward": True}
 SMALL = {"num_envs": 8, "rollout_length": 17, "minibatch_size": 24, "num_epochs": 2, "fcnet_hiddens": (8,)}
 
 
-def rollout_of(config):
-    """(player, params, trajectory) of a second rollout, whose first episodes began in the one before."""
+def rollouts_of(config):
+    """(player, params, trajectory) of a second rollout, whose first episodes began in the one before, by policy."""
     algorithm = config.build()
-    runner, _ = jax.jit(algorithm.collect)(jax.jit(algorithm.init)(jax.random.key(0)))
+    collect = jax.jit(algorithm.collect)
+    runner, _ = collect(jax.jit(algorithm.init)(jax.random.key(0)))
     runner = runner.replace(num_updates=jnp.int32(1))
-    _, rollout = jax.jit(algorithm.collect)(runner)
-    alone = jax.tree.map(lambda leaf: leaf[:, 0], rollout.trajectories[0])
-    return algorithm.players[0], algorithm.policy_weights(runner, "default_policy").params, alone
+    _, rollout = collect(runner)
+    for policy in algorithm.grouping.policies:
+        group, place = algorithm.grouping.locate(policy)
+        alone = jax.tree.map(lambda leaf, place=place: leaf[:, place], rollout.trajectories[group])
+        yield algorithm.players[group], algorithm.policy_weights(runner, policy).params, alone
 
 
 @pytest.mark.parametrize(("told", "length"), [({}, 6), (TOLD, 6), ({}, 1)], ids=["", "told more", "one step each"])
@@ -33,23 +36,39 @@ def rollout_of(config):
 def test_sequences_are_judged_as_they_were_acted_on(memory, told, length):
     """17 steps in parts of 6, episodes of 5: resets within sequences, carries across rollouts, rows of weight 0."""
     config = PPOConfig(env=Recall(), max_seq_len=length, **SMALL, **MEMORIES[memory], **told)
-    player, params, path = rollout_of(config)
+    player, params, path = next(rollouts_of(config))
+    assert cut_of(player, path.value.shape) == ((3, 6, 8, True) if length == 6 else (17, 1, 8, True))
+    judged_as_acted_on(config, player, params, path)
+
+
+@pytest.mark.parametrize(("policies", "agents"), [("shared", 3), ("per-agent", 1)])
+@pytest.mark.parametrize("memory", ["gru", "attention"])
+def test_sequences_of_many_agents_are_judged_as_they_were_acted_on(memory, policies, agents):
+    """Three agents of one policy, each with a memory of its own, and three policies side by side."""
+    config = PPOConfig(env=Crowd(3), policies=policies, max_seq_len=6, **SMALL, **MEMORIES[memory])
+    rollouts = list(rollouts_of(config))
+    assert len(rollouts) == 3 // agents
+    for player, params, path in rollouts:
+        assert cut_of(player, path.value.shape) == (3, 6, 8 * agents, True)
+        judged_as_acted_on(config, player, params, path)
+
+
+def judged_as_acted_on(config, player, params, path):
     assert np.asarray(path.ended[:-1]).any()
     cut = cut_of(player, path.value.shape)
-    assert cut == ((3, 6, 8, True) if length == 6 else (17, 1, 8, True))
-    rows = rows_of(player, (), path, config.hypers()["default_policy"], standardised=False, axis_name=None)
+    rows = rows_of(player, (), path, next(iter(config.hypers().values())), standardised=False, axis_name=None)
     index = cut.rows_of(jnp.arange(cut.num_pieces))
     sequences = jax.tree.map(lambda leaf: leaf[index], rows)
     carry = jax.tree.map(lambda leaf: leaf.reshape(cut.num_pieces, *leaf.shape[3:]), path.carry)
     judged = jax.jit(player.reconsider)(params, sequences.obs, (), carry, sequences.begins)
     there = np.asarray(sequences.weight) > 0
-    assert there.sum() == 17 * 8
+    assert there.sum() == 17 * cut.width
     np.testing.assert_allclose(judged[1][there], sequences.value[there], atol=1e-5)
     np.testing.assert_allclose(judged[0].log_prob(sequences.action)[there], sequences.log_prob[there], atol=1e-5)
 
 
 def test_every_row_comes_once_an_epoch_in_whole_sequences():
-    player, _, path = rollout_of(PPOConfig(env=Recall(), max_seq_len=6, **SMALL, **MEMORIES["gru"]))
+    player, _, path = next(rollouts_of(PPOConfig(env=Recall(), max_seq_len=6, **SMALL, **MEMORIES["gru"])))
     cut = cut_of(player, path.value.shape)
     rows = np.asarray(cut.rows_of(jnp.arange(cut.num_pieces)))
     np.testing.assert_array_equal(np.sort(rows.reshape(-1)), np.arange(18 * 8))  # one step more than there are
@@ -65,8 +84,9 @@ def test_rows_that_fill_up_and_agents_that_left_break_no_distribution_and_no_car
     left = PPOConfig(env=Leavers(nan=True), max_seq_len=3, **{**SMALL, "rollout_length": 9}, **MEMORIES["gru"])
     for config in (beta, left):
         algorithm = config.build()
-        runner, metrics = jax.jit(algorithm.update)(jax.jit(algorithm.init)(jax.random.key(0)))
-        runner, metrics = jax.jit(algorithm.update)(runner)
+        update = jax.jit(algorithm.update)
+        runner, _ = update(jax.jit(algorithm.init)(jax.random.key(0)))
+        runner, metrics = update(runner)
         for own in metrics.learners:
             assert (np.asarray(own["parameters_finite"]) == 1.0).all()
             assert np.isfinite(own["total_loss"]).all()

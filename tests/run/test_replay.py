@@ -77,6 +77,22 @@ def test_the_episodes_are_those_that_evaluation_counts():
     assert (sum(lengths), max(lengths)) == (counted["num_env_steps_sampled"], counted["episode_len_max"])
 
 
+def test_a_policy_with_memory_remembers_the_same_in_replays_and_evaluations():
+    """Weights are enlarged until what is remembered decides: without the carry's part the episodes are others."""
+    algorithm, weights, params = untrained("cartpole", use_gru=True, lstm_cell_size=8)
+    large = jax.tree.map(lambda leaf: 20 * leaf, weights)
+
+    def lengths_of(weights):
+        return [record_episode(algorithm, weights, params, episode=i, explore=True).num_steps for i in range(4)]
+
+    lengths = lengths_of(large)
+    counted = evaluate(algorithm, large, params, episodes=4, explore=True)
+    assert (sum(lengths), max(lengths)) == (counted["num_env_steps_sampled"], counted["episode_len_max"])
+    is_hidden = lambda path: any(getattr(part, "key", None) == "hidden" for part in path)
+    forgetful = jax.tree_util.tree_map_with_path(lambda path, leaf: leaf * (not is_hidden(path)), large)
+    assert lengths_of(forgetful) != lengths
+
+
 def test_episodes_and_seeds_differ_and_the_same_one_is_the_same_again(arena):
     states = [
         record_episode(*arena, explore=True, **which).states.positions

@@ -58,6 +58,22 @@ def test_a_member_equals_its_single_training(rates):
         np.testing.assert_allclose(outcome.curve[1], np.where(recent.count > 0, means, np.nan), rtol=1e-5)
 
 
+def test_a_member_with_memory_equals_its_single_training(tmp_path):
+    """Observations' and returns' moments and carries are each member's own; 16 steps are cut into parts of 6."""
+    config = SMALL.replace(use_gru=True, lstm_cell_size=8, max_seq_len=6, total_env_steps=64 * 4)
+    config = config.replace(observation_filter="MeanStdFilter", normalize_returns=True)
+    done = sweep(config, {"lr": RATES}, quiet=True, devices=1, run_dir=tmp_path / "sweep")
+    assert done.programs == 1
+    train = jax.jit(make_train(config))
+    for outcome in done.outcomes:
+        runner, _ = train(jax.random.key(0), outcome.trial.config.hypers())
+        saved = arrays_of(outcome.folder)
+        weights = checkpoint.named_arrays({"runner": {"learners": runner.learners}})
+        assert any("hidden" in name for name in weights)
+        for name, array in weights.items():
+            np.testing.assert_allclose(saved[name], array, rtol=2e-4, atol=2e-5, err_msg=name)
+
+
 def test_its_result_is_the_trainers(rates, tmp_path):
     outcome = rates.outcomes[2]
     ours = outcome.result
