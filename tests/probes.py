@@ -28,6 +28,17 @@ SMALL_ARENA = PPOConfig(  # trains in a moment; what needs a run of any kind sha
     total_env_steps=64 * 40,
 )
 
+SMALL_CARTPOLE = PPOConfig(
+    env="cartpole",
+    num_envs=4,
+    rollout_length=16,
+    minibatch_size=32,
+    num_epochs=2,
+    fcnet_hiddens=(8,),
+    lr=3e-3,
+    total_env_steps=64 * 6,
+)
+
 
 class State(struct.PyTreeNode):
     time: jax.Array  # i32[]

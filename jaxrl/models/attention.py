@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxrl.core.types import Key, PyTree
-from jaxrl.models.mlp import draw_layer
+from jaxrl.models.mlp import draw_layer, noise_for
 
 IMPOSSIBLE = -1e30  # a score whose softmax is 0
 
@@ -133,9 +133,7 @@ class Attention:
         }
 
     def _draw(self, key: Key, shape: tuple[int, int]) -> dict[str, jax.Array]:
-        size = ((shape[0] + 1) * shape[1],)
-        orthogonal = self.initializer == "orthogonal"
-        noise = jax.random.normal(key, size) if orthogonal else jax.random.uniform(key, size, minval=-1.0)
+        noise = noise_for(self.initializer, key, ((shape[0] + 1) * shape[1],))
         return draw_layer(noise, shape, 1.0, self.initializer)
 
 

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jaxrl.core.errors import UsageError
 from jaxrl.core.spaces import Box, Space, is_tree, parts_of, space_of, tree_of
 from jaxrl.core.types import Key, PyTree
-from jaxrl.models.mlp import ACTIVATIONS, MLP, draw_layer
+from jaxrl.models.mlp import ACTIVATIONS, MLP, draw_layer, noise_for
 from jaxrl.ops.distributions import Distribution
 
 ConvFilters = tuple[tuple[int, int, int], ...]  # (number of filters, kernel size, stride) of each layer
@@ -74,8 +74,7 @@ class CNN:
         layers = []
         for i, (filters, kernel, _) in enumerate(self.conv_filters):
             shape = (kernel * kernel * channels, filters)
-            draw = jax.random.normal if self.mlp.initializer == "orthogonal" else _uniform
-            noise = draw(jax.random.fold_in(key, i), ((shape[0] + 1) * filters,))
+            noise = noise_for(self.mlp.initializer, jax.random.fold_in(key, i), ((shape[0] + 1) * filters,))
             layers.append(draw_layer(noise, shape, math.sqrt(2), self.mlp.initializer))
             channels = filters
         return layers
@@ -145,7 +144,3 @@ def patches(images: jax.Array, kernel: int, stride: int) -> jax.Array:
         [images[..., y : y + rows : stride, x : x + columns : stride, :] for y in range(kernel) for x in range(kernel)],
         axis=-1,
     )
-
-
-def _uniform(key: Key, shape: tuple[int, ...]) -> jax.Array:
-    return jax.random.uniform(key, shape, minval=-1.0)

@@ -1,6 +1,5 @@
 """The fully connected network of RLlib's default: tanh layers, with or without a value network of its own."""
 
-import functools
 import itertools
 import math
 from collections.abc import Callable
@@ -67,10 +66,8 @@ class MLP:
         """
         shapes = self._shapes()
         sizes = [(inputs + 1) * outputs for layers in shapes.values() for inputs, outputs in layers]
-        draw = (
-            jax.random.normal if self.initializer == "orthogonal" else functools.partial(jax.random.uniform, minval=-1)
-        )
-        noise = iter(jnp.split(draw(key, (sum(sizes),)), np.cumsum(sizes)[:-1]))  # one draw: each costs compile time
+        noise = noise_for(self.initializer, key, (sum(sizes),))
+        noise = iter(jnp.split(noise, np.cumsum(sizes)[:-1]))  # one draw: each costs compile time
         heads = {"policy": 0.01, "value": 1.0, "shared": math.sqrt(2)}
         params = {
             part: [
@@ -150,8 +147,15 @@ def input_size(space: Space) -> int:
     raise UsageError(f"observation space {space} is not supported; allowed: Discrete, MultiDiscrete, Box, Dict, Tuple")
 
 
+def noise_for(initializer: str, key: Key, shape: tuple[int, ...]) -> jax.Array:
+    """The random numbers that `draw_layer` makes layers of, f32[*shape]."""
+    if initializer == "orthogonal":
+        return jax.random.normal(key, shape)
+    return jax.random.uniform(key, shape, minval=-1.0)
+
+
 def draw_layer(noise: jax.Array, shape: tuple[int, int], gain: float, initializer: str) -> dict[str, jax.Array]:
-    """A layer from (in + 1) * out random numbers: standard normal for "orthogonal", else uniform in [-1, 1)."""
+    """A layer from (in + 1) * out numbers of `noise_for` the same initializer."""
     kernel, bias = noise[: math.prod(shape)].reshape(shape), noise[math.prod(shape) :]
     if initializer == "orthogonal":
         tall = shape[0] >= shape[1]

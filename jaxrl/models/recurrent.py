@@ -1,6 +1,5 @@
 """Cells that carry a state from step to step: the gated recurrent unit and long short-term memory."""
 
-import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -8,7 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxrl.core.types import Key, PyTree
-from jaxrl.models.mlp import draw_layer
+from jaxrl.models.mlp import draw_layer, noise_for
 from jaxrl.models.model import carried
 
 
@@ -102,8 +101,7 @@ def _draw(key: Key, num_inputs: int, size: int, num_gates: int, initializer: str
     """Kernels of all gates side by side, each gate's drawn by itself."""
 
     def gates(key, num_inputs):
-        draw = jax.random.normal if initializer == "orthogonal" else functools.partial(jax.random.uniform, minval=-1.0)
-        noise = draw(key, (num_gates, (num_inputs + 1) * size))
+        noise = noise_for(initializer, key, (num_gates, (num_inputs + 1) * size))
         layers = jax.vmap(lambda noise: draw_layer(noise, (num_inputs, size), 1.0, initializer))(noise)
         return jnp.moveaxis(layers["kernel"], 0, 1).reshape(num_inputs, -1), layers["bias"].reshape(-1)
 

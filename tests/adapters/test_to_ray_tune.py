@@ -10,21 +10,12 @@ import pytest
 from jaxrl import PPOConfig, UsageError
 from jaxrl.adapters import to_ray_tune
 from jaxrl.adapters.to_ray_tune import Plan, dotted, medians, report
+from tests.probes import SMALL_CARTPOLE
 
-SMALL = PPOConfig(
-    env="cartpole",
-    num_envs=4,
-    rollout_length=16,
-    minibatch_size=32,
-    num_epochs=2,
-    fcnet_hiddens=(8,),
-    lr=3e-3,
-    total_env_steps=64 * 6,
-)
 ARENA = PPOConfig(env="arena", num_envs=4, rollout_length=8, minibatch_size=16, total_env_steps=64)
 
 
-def plan(config=SMALL, members=(), seeds=1, metric=to_ray_tune.RETURN, iterations=1, devices=1):
+def plan(config=SMALL_CARTPOLE, members=(), seeds=1, metric=to_ray_tune.RETURN, iterations=1, devices=1):
     return Plan(config, members, seeds, metric, iterations, devices, "off")
 
 
@@ -79,7 +70,7 @@ def test_medians_of_numbers_sums_of_speeds_and_the_furthest_iteration():
 
 
 def test_a_report_of_one_member_is_the_result_tree_with_nan_for_what_is_not_known_yet():
-    config = SMALL.replace(rollout_length=8, minibatch_size=16)  # no pole falls within 8 steps
+    config = SMALL_CARTPOLE.replace(rollout_length=8, minibatch_size=16)  # no pole falls within 8 steps
     block = plan(config).block({})
     first = report(block, 1)
     assert math.isnan(first["env_runners"]["episode_return_mean"])
@@ -110,7 +101,7 @@ def test_members_that_all_diverge_at_once_still_report():
 def test_without_ray_it_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(UsageError, match=r"pip install 'jaxrl\[ray\]'"):
-        to_ray_tune.trainable(SMALL)
+        to_ray_tune.trainable(SMALL_CARTPOLE)
 
 
 # With Ray: each in a process of its own, since a started cluster and its warnings outlive a test.

@@ -4,27 +4,18 @@ import jax
 import numpy as np
 import pytest
 
-from jaxrl import PPOConfig, Trainer, UsageError, load_policy, sweep
+from jaxrl import Trainer, UsageError, load_policy, sweep
 from jaxrl.run import checkpoint
 from jaxrl.sweeps import batches, block
 from jaxrl.sweeps.block import Block
 from jaxrl.sweeps.plan import trials_of
+from tests.probes import SMALL_CARTPOLE
 
-SMALL = PPOConfig(
-    env="cartpole",
-    num_envs=4,
-    rollout_length=16,
-    minibatch_size=32,
-    num_epochs=2,
-    fcnet_hiddens=(8,),
-    lr=3e-3,
-    total_env_steps=64 * 6,
-)
 METRIC = "env_runners/episode_return_mean"
 RATES = [{"lr": 1e-3}, {"lr": 1e-2}]
 
 
-def block_of(settings=RATES, config=SMALL, seeds=1, **more):
+def block_of(settings=RATES, config=SMALL_CARTPOLE, seeds=1, **more):
     return Block(trials_of(config, settings, seeds), metric=METRIC, **more)
 
 
@@ -44,7 +35,7 @@ def whole(tmp_path_factory):
 
 def test_its_results_are_the_sweeps(whole):
     own, _ = whole
-    swept = sweep(SMALL, {"lr": [1e-3, 1e-2]}, quiet=True, devices=1, run_dir=None)
+    swept = sweep(SMALL_CARTPOLE, {"lr": [1e-3, 1e-2]}, quiet=True, devices=1, run_dir=None)
     for result, outcome in zip(own.results, swept.outcomes, strict=True):
         assert result["training_iteration"] == outcome.result["training_iteration"] == 6
         for name in ("env_runners", "learners"):
@@ -73,7 +64,7 @@ def test_saved_and_restored_it_ends_as_it_would_have_in_one_go(whole, tmp_path):
 
 
 def test_restored_with_other_numbers_it_goes_on_with_those_in_the_same_program(whole):
-    other = block_of([{"lr": 5e-3}, {"lr": 0.0}], SMALL.replace(total_env_steps=64 * 8))
+    other = block_of([{"lr": 5e-3}, {"lr": 0.0}], SMALL_CARTPOLE.replace(total_env_steps=64 * 8))
     other.load(whole[1])
     before = np.asarray(jax.tree.leaves(other._state.runner.learners[0].weights)[0])
     other.train(2)
@@ -113,7 +104,7 @@ def test_what_diverges_stops_alone_and_stays_so_when_restored(tmp_path):
     ("make", "words"),
     [
         (lambda: block_of([{"minibatch_size": 16}, {"minibatch_size": 32}]), "not in minibatch_size=16 and 32"),
-        (lambda: Block(trials_of(SMALL, [{}], 1), metric="return"), "unknown metric 'return'"),
+        (lambda: Block(trials_of(SMALL_CARTPOLE, [{}], 1), metric="return"), "unknown metric 'return'"),
         (lambda: block_of().load(block.Path("nowhere")), "nowhere holds no saved members"),
     ],
 )
@@ -127,11 +118,11 @@ def test_a_saved_block_of_another_number_of_members_or_other_shapes_is_refused(w
     with pytest.raises(UsageError, match="holds 2 members, here are 1"):
         block_of([{}]).load(whole[1])
     with pytest.raises(UsageError, match="does not fit"):
-        block_of(config=SMALL.replace(fcnet_hiddens=(16,))).load(whole[1])
+        block_of(config=SMALL_CARTPOLE.replace(fcnet_hiddens=(16,))).load(whole[1])
 
 
 def test_members_that_do_not_fit_side_by_side_are_refused(monkeypatch):
-    each = batches.memory_of(block.only_group(trials_of(SMALL, RATES, 1)))
+    each = batches.memory_of(block.only_group(trials_of(SMALL_CARTPOLE, RATES, 1)))
     monkeypatch.setattr(batches, "free_memory", lambda: int(2.5 * each / batches.SHARE_OF_MEMORY))
     assert block_of().trials
     with pytest.raises(UsageError, match="4 members do not fit into memory, 2 do"):

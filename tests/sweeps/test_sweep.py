@@ -6,7 +6,7 @@ import jax
 import numpy as np
 import pytest
 
-from jaxrl import PPOConfig, Trainer, UsageError, load_policy, make_train, resume_sweep, sweep
+from jaxrl import Trainer, UsageError, load_policy, make_train, resume_sweep, sweep
 from jaxrl.run import checkpoint
 from jaxrl.run.console import Progress
 from jaxrl.sweeps import batches, programs, running
@@ -14,17 +14,9 @@ from jaxrl.sweeps.lanes import SPLIT, lanes_of
 from jaxrl.sweeps.plan import groups_of, trials_of
 from jaxrl.sweeps.store import Store
 from jaxrl.sweeps.sweep import RETURN
+from tests.probes import SMALL_CARTPOLE
 
-SMALL = PPOConfig(
-    env="cartpole",
-    num_envs=4,
-    rollout_length=16,
-    minibatch_size=32,
-    num_epochs=2,
-    fcnet_hiddens=(8,),
-    lr=3e-3,
-    total_env_steps=64 * 12,
-)
+SMALL = SMALL_CARTPOLE.replace(total_env_steps=64 * 12)
 RATES = [1e-3, 1e-2]
 
 
