@@ -2,7 +2,8 @@
 
     python benchmarks/memory.py                              # both tasks that need it, and CartPole, which does not
     python benchmarks/memory.py --tasks blind --networks mlp gru --seeds 3
-    python benchmarks/memory.py --speed                      # a GRU of 128 beside the MLP, training in turns
+    python benchmarks/memory.py --tasks cartpole --networks gru --settings '{"normalize_returns": false}'
+    python benchmarks/memory.py --speed                      # networks with memory beside those without, in turns
 
 cartpole   CartPole-v1 as it is
 blind      the same without its two velocities: they have to be taken from what was seen before
@@ -11,6 +12,7 @@ chain      gymnax's MemoryChain-bsuite: one bit, shown at the first of so many s
 The seeds of a network train in one program (`jaxrl.sweep`). The return is the mean of the last 100 episodes.
 """
 
+import json
 import math
 import statistics
 from dataclasses import dataclass
@@ -32,7 +34,7 @@ NETWORKS = {
         "attention_memory_inference": 20,
     },
 }
-SETTINGS = {  # with returns as they are, or a lambda of 0.95, CartPole is learned and lost again, memory or not
+SETTINGS = {  # the first three matter: benchmarks/README.md has what happens without each
     "observation_filter": "MeanStdFilter",
     "normalize_returns": True,
     "lambda_": 0.98,
@@ -65,7 +67,7 @@ class BlindCartPole(CartPole):
         return obs[::2], *rest
 
 
-def configuration(task: str, network: str, length: int):
+def configuration(task: str, network: str, length: int, changed: dict):
     from jaxrl import PPOConfig
 
     if task == "chain":
@@ -73,7 +75,7 @@ def configuration(task: str, network: str, length: int):
     else:
         where = {"env": BlindCartPole() if task == "blind" else "cartpole"}
     steps = {"total_env_steps": STEPS[task], "lr": [[0, 1e-3], [STEPS[task], 0.0]]}
-    return PPOConfig(**where, **SETTINGS, **steps, **NETWORKS[network])
+    return PPOConfig(**{**where, **SETTINGS, **steps, **NETWORKS[network], **changed})
 
 
 def learn(config, num_seeds: int) -> dict:
@@ -87,8 +89,9 @@ def learn(config, num_seeds: int) -> dict:
     return {"returns": [curve[-1] for curve in curves], "curves": curves, "seconds": done.seconds}
 
 
-def speed(turns: int, devices: int) -> None:
-    """CartPole, 64 environments x 128 steps: networks with memory beside those without."""
+def speed(turns: int) -> list[dict]:
+    """CartPole, 64 environments x 128 steps: networks with memory beside those without, on as many devices as are
+    worth using."""
     from programs import in_turns, training
 
     from jaxrl import PPOConfig
@@ -108,11 +111,13 @@ def speed(turns: int, devices: int) -> None:
         "MLP 64, LSTM 128": {"fcnet_hiddens": (64,), "use_lstm": True, "lstm_cell_size": 128},
         "MLP 64, attention 64": {"fcnet_hiddens": (64,), "use_attention": True},
     }
-    works = {name: training(PPOConfig(env="cartpole", **sizes, **own), devices) for name, own in networks.items()}
+    configs = {name: PPOConfig(env="cartpole", **sizes, **own) for name, own in networks.items()}
+    works = {name: training(config, config.devices_worth_using(report.CORES)) for name, config in configs.items()}
     rates = in_turns(works, 8192, turns)
     first = statistics.median(next(iter(rates.values())))
     lines = [[name, report.spread(own), f"{statistics.median(own) / first:.2f}"] for name, own in rates.items()]
     print(report.markdown(["network", "environment steps/s", "times the first"], lines))
+    return [{"network": name, "steps_per_s": own, **report.circumstances()} for name, own in rates.items()]
 
 
 def main() -> None:
@@ -122,26 +127,27 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=6)
     parser.add_argument("--memory-length", type=int, default=10, help="steps of a chain")
     parser.add_argument("--speed", action="store_true", help="only measure speed")
-    parser.add_argument("--turns", type=int, default=7)
-    parser.add_argument("--devices", type=int, default=report.CORES, help="of one training, with --speed")
+    parser.add_argument("--turns", type=int, default=7, help="with --speed")
+    parser.add_argument("--settings", type=json.loads, default={}, help="of PPOConfig, instead of ours; JSON")
     arguments = parser.parse_args()
 
     import jax
 
-    jax.config.update("jax_num_cpu_devices", max(arguments.devices, report.CORES))
+    jax.config.update("jax_num_cpu_devices", report.CORES)
     if arguments.speed:
-        speed(arguments.turns, arguments.devices)
+        report.keep(speed(arguments.turns), arguments.out)
         return
     lines = []
     for task in arguments.tasks:
         groups = {}
         for network in arguments.networks:
-            config = configuration(task, network, arguments.memory_length)
+            config = configuration(task, network, arguments.memory_length, arguments.settings)
             own = learn(config, arguments.seeds)
             steps = arguments.seeds * STEPS[task] / own["seconds"]
             print(f"{task}, {network}: {report.spread(own['returns'], '.2f')}, {steps:,.0f} steps/s", flush=True)
             lines.append([task, network, f"{STEPS[task]:,}", report.spread(own["returns"], ".2f"), f"{steps:,.0f}"])
-            report.keep([{"task": task, "network": network, **own, **report.circumstances()}], arguments.out)
+            row = {"task": task, "network": network, "settings": arguments.settings, **own, **report.circumstances()}
+            report.keep([row], arguments.out)
             tenths = zip(*own["curves"], strict=True)
             groups[network] = {(i + 1) * STEPS[task] // 10: values for i, values in enumerate(tenths)}
         picture = arguments.out.with_name(f"{arguments.out.stem}-{task}.jsonl")

@@ -1,6 +1,6 @@
 """This version beside others, training in turns: what a change costs those who do not use it.
 
-    git worktree add ../before v0.1.0
+    git worktree add ../before HEAD~1
     python benchmarks/versions.py ../before
 
 CartPole 4 x 128, 64 x 128 and 2048 x 32, and the arena, with networks of 64 x 64. Each version has a process of its
@@ -27,14 +27,14 @@ WORKS = {
 }
 WORKER = """
 import json, sys
-import jax
+import jax, jaxrl
 from jaxrl import PPOConfig, make_train
 works = {}
 for name, settings in json.loads(sys.argv[1]).items():
     steps = settings.pop("updates") * settings["num_envs"] * settings["rollout_length"]
     train, key = make_train(PPOConfig(total_env_steps=steps, **settings)), jax.random.key(0)
     works[name] = jax.jit(train).lower(key).compile()
-print("compiled", flush=True)
+print(jaxrl.__file__, flush=True)
 for name in sys.stdin:
     jax.block_until_ready(works[name.strip()](key))
     print("trained", flush=True)
@@ -45,22 +45,26 @@ class Version:
     """A process that trains with the package of one checkout."""
 
     def __init__(self, checkout: Path):
-        command = [sys.executable, "-c", WORKER, json.dumps(WORKS)]
+        command = [sys.executable, "-P", "-c", WORKER, json.dumps(WORKS)]  # -P: not the package of the folder we are in
         environment = {**os.environ, "PYTHONPATH": str(checkout)}
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
         self.checkout = checkout
-        self.process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
-        )
-        self.hear()
+        self.process = subprocess.Popen(command, **pipes, text=True, env=environment)
+        self.expect(str(checkout / "jaxrl" / "__init__.py"))
 
     def train(self, work: str) -> None:
         self.process.stdin.write(work + "\n")
         self.process.stdin.flush()
-        self.hear()
+        self.expect("trained")
 
-    def hear(self) -> None:
-        if not self.process.stdout.readline():
-            sys.exit(f"versions: {self.checkout} failed; what it said is above")
+    def expect(self, line: str) -> None:
+        said = self.process.stdout.readline().rstrip("\n")
+        if said != line:
+            sys.exit(f"versions: {self.checkout} said {said!r} instead of {line!r}; its errors are above")
+
+    def commit(self) -> str:
+        command = ["git", "-C", str(self.checkout), "rev-parse", "HEAD"]
+        return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
 
 
 def main() -> None:
@@ -80,7 +84,8 @@ def main() -> None:
         steps = settings["updates"] * settings["num_envs"] * settings["rollout_length"]
         works = {name: lambda version=version, work=work: version.train(work) for name, version in versions.items()}
         for name, rates in (measured := in_turns(works, steps, arguments.turns)).items():
-            rows.append({"work": work, "version": name, "steps_per_s": rates, **report.circumstances()})
+            commit = versions[name].commit()
+            rows.append({"work": work, "version": commit, "steps_per_s": rates, **report.circumstances()})
             lines.append([work, name, report.spread(rates), f"{ratio(measured['this'], rates):.2f}"])
     report.keep(rows, arguments.out)
     print(report.markdown(["work", "version", "environment steps/s", "this one, times it"], lines))

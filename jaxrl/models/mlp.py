@@ -66,8 +66,8 @@ class MLP:
         """
         shapes = self._shapes()
         sizes = [(inputs + 1) * outputs for layers in shapes.values() for inputs, outputs in layers]
-        noise = noise_for(self.initializer, key, (sum(sizes),))
-        noise = iter(jnp.split(noise, np.cumsum(sizes)[:-1]))  # one draw: each costs compile time
+        drawn = noise_for(self.initializer, key, (sum(sizes),))  # one draw: each costs compile time
+        noise = iter(jnp.split(drawn, np.cumsum(sizes)[:-1]))
         heads = {"policy": 0.01, "value": 1.0, "shared": math.sqrt(2)}
         params = {
             part: [
@@ -148,14 +148,14 @@ def input_size(space: Space) -> int:
 
 
 def noise_for(initializer: str, key: Key, shape: tuple[int, ...]) -> jax.Array:
-    """The random numbers that `draw_layer` makes layers of, f32[*shape]."""
+    """What `draw_layer` makes layers of, f32[*shape]: standard normal for "orthogonal", else uniform in [-1, 1)."""
     if initializer == "orthogonal":
         return jax.random.normal(key, shape)
     return jax.random.uniform(key, shape, minval=-1.0)
 
 
 def draw_layer(noise: jax.Array, shape: tuple[int, int], gain: float, initializer: str) -> dict[str, jax.Array]:
-    """A layer from (in + 1) * out numbers of `noise_for` the same initializer."""
+    """A layer from (in + 1) * out random numbers, drawn by `noise_for` with the same initializer."""
     kernel, bias = noise[: math.prod(shape)].reshape(shape), noise[math.prod(shape) :]
     if initializer == "orthogonal":
         tall = shape[0] >= shape[1]

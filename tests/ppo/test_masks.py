@@ -85,15 +85,16 @@ def test_an_impossible_action_is_never_taken_and_the_same_is_learned(told):
         total_env_steps=64 * 2048 * 8,
     )
     train = jax.jit(make_train(config))
-    for lr in (1e-2, 0.0):
+    for lr, low, high in ((1e-2, 0.95, 1.0), (0.0, 0.4, 0.6)):
         runner, metrics = train(jax.random.key(0), config.replace(lr=lr).hypers())
         episodes = jax.tree.map(np.asarray, metrics.episodes.iteration)  # of one step each, [64]
         assert episodes.count.sum() > 1_000_000
         assert episodes.custom_metrics["forbidden"].max.max() == 0.0
-        assert (episodes.episode_return.sum / episodes.count)[-1] > 0.95 or lr == 0.0
+        assert low < (episodes.episode_return.sum / episodes.count)[-1] <= high
     weights = tuple(learner.weights for learner in runner.learners)
-    counted = evaluate(config.build(), weights, config.setup().env_params, episodes=1000, explore=True)
-    assert counted["custom_metrics"]["forbidden_max"] == 0.0
+    for explore in (False, True):
+        counted = evaluate(config.build(), weights, config.setup().env_params, episodes=200, explore=explore)
+        assert counted["custom_metrics"]["forbidden_max"] == 0.0
 
 
 def test_without_its_mask_the_same_probe_takes_impossible_actions_and_learns_as_much(fitted):

@@ -19,7 +19,7 @@ SMALL = {"num_envs": 8, "rollout_length": 17, "minibatch_size": 24, "num_epochs"
 
 
 def rollouts_of(config):
-    """(player, params, trajectory) of a second rollout, whose first episodes began in the one before, by policy."""
+    """Yields (player, params, trajectory) of a second rollout, whose first episodes began in the one before."""
     algorithm = config.build()
     collect = jax.jit(algorithm.collect)
     runner, _ = collect(jax.jit(algorithm.init)(jax.random.key(0)))
@@ -55,6 +55,8 @@ def test_sequences_of_many_agents_are_judged_as_they_were_acted_on(memory, polic
 
 def judged_as_acted_on(config, player, params, path):
     assert np.asarray(path.ended[:-1]).any()
+    brought = [np.asarray(leaf[0]).reshape(path.value[0].size, -1) for leaf in jax.tree.leaves(path.carry)]
+    assert max(len(np.unique(rows, axis=0)) for rows in brought) > 1  # of episodes under way, to each its own
     cut = cut_of(player, path.value.shape)
     rows = rows_of(player, (), path, next(iter(config.hypers().values())), standardised=False, axis_name=None)
     index = cut.rows_of(jnp.arange(cut.num_pieces))

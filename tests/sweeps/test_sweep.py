@@ -37,33 +37,34 @@ def test_every_setting_trains_with_every_seed_in_one_program(rates):
     assert rates.programs == 1
 
 
+def trained_alone(train, outcome):
+    """The metrics of its single training, whose learner is the member's."""
+    runner, metrics = train(jax.random.key(outcome.trial.config.seed), outcome.trial.config.hypers())
+    saved = arrays_of(outcome.folder)
+    for name, array in checkpoint.named_arrays({"runner": {"learners": runner.learners}}).items():
+        np.testing.assert_allclose(saved[name], array, rtol=2e-4, atol=2e-5, err_msg=name)
+    return metrics
+
+
 def test_a_member_equals_its_single_training(rates):
     train = jax.jit(make_train(SMALL))
     for outcome in rates.outcomes:
-        runner, metrics = train(jax.random.key(outcome.trial.config.seed), outcome.trial.config.hypers())
-        saved = arrays_of(outcome.folder)
-        weights = checkpoint.named_arrays({"runner": {"learners": runner.learners}})
-        for name, array in weights.items():
-            np.testing.assert_allclose(saved[name], array, rtol=2e-4, atol=2e-5, err_msg=name)
+        metrics = trained_alone(train, outcome)
         recent = jax.tree.map(lambda leaf: np.asarray(leaf), metrics.episodes.recent)
         means = recent.episode_return.sum / np.maximum(recent.count, 1)
         np.testing.assert_allclose(outcome.curve[1], np.where(recent.count > 0, means, np.nan), rtol=1e-5)
 
 
 def test_a_member_with_memory_equals_its_single_training(tmp_path):
-    """Observations' and returns' moments and carries are each member's own; 16 steps are cut into parts of 6."""
-    config = SMALL.replace(use_gru=True, lstm_cell_size=8, max_seq_len=6, total_env_steps=64 * 4)
-    config = config.replace(observation_filter="MeanStdFilter", normalize_returns=True)
-    done = sweep(config, {"lr": RATES}, quiet=True, devices=1, run_dir=tmp_path / "sweep")
-    assert done.programs == 1
+    """Moments of observations and returns, and carries, are each member's own; 16 steps are cut into parts of 6."""
+    memory = {"use_gru": True, "lstm_cell_size": 8, "max_seq_len": 6}
+    config = SMALL_CARTPOLE.replace(observation_filter="MeanStdFilter", normalize_returns=True, **memory)
+    done = sweep(config, {"lr": RATES}, seeds=2, quiet=True, devices=1, run_dir=tmp_path / "sweep")
+    assert (done.programs, len(done.outcomes)) == (1, 4)
+    assert any("hidden" in name for name in arrays_of(done.outcomes[0].folder))
     train = jax.jit(make_train(config))
     for outcome in done.outcomes:
-        runner, _ = train(jax.random.key(0), outcome.trial.config.hypers())
-        saved = arrays_of(outcome.folder)
-        weights = checkpoint.named_arrays({"runner": {"learners": runner.learners}})
-        assert any("hidden" in name for name in weights)
-        for name, array in weights.items():
-            np.testing.assert_allclose(saved[name], array, rtol=2e-4, atol=2e-5, err_msg=name)
+        trained_alone(train, outcome)
 
 
 def test_its_result_is_the_trainers(rates, tmp_path):
