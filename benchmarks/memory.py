@@ -34,7 +34,7 @@ NETWORKS = {
         "attention_memory_inference": 20,
     },
 }
-SETTINGS = {  # the first three matter: benchmarks/README.md has what happens without each
+SETTINGS = {  # what each of the first three does is in benchmarks/README.md
     "observation_filter": "MeanStdFilter",
     "normalize_returns": True,
     "lambda_": 0.98,
