@@ -187,23 +187,27 @@ def measure(task: str, variant: str, seeds: list[int], out: Path, **changed) -> 
     return rows
 
 
-def table(rows: list[dict]) -> str:
-    """Median and quartiles over seeds, by task and variant; a table for each row of marks."""
+def table(rows: list[dict], window: int = 1) -> str:
+    """Median and quartiles over seeds, by task and variant; a table for each row of marks.
+
+    Args:
+        window: iterations, up to the mark, whose episodes make the return there.
+    """
     return "\n\n".join(
-        _table([row for row in rows if MARKS[row["task"]] == marks], marks)
+        _table([row for row in rows if MARKS[row["task"]] == marks], marks, window)
         for marks in dict.fromkeys(MARKS[row["task"]] for row in rows)
     )
 
 
-def _table(rows: list[dict], marks: tuple[int, ...]) -> str:
+def _table(rows: list[dict], marks: tuple[int, ...], window: int) -> str:
     quarters = ("25 %", "50 %", "at the end")
     titles = ["task", "who", "seeds", *(f"{mark:,} steps" for mark in marks), *quarters, "passes", "seconds"]
     lines = []
     for task, variant in dict.fromkeys((row["task"], row["variant"]) for row in rows):
         curves = [row["curve"] for row in rows if (row["task"], row["variant"]) == (task, variant)]
-        cells = [_spread([_at(curve, mark) for curve in curves]) for mark in marks]
+        cells = [_spread([_at(curve, mark, window) for curve in curves]) for mark in marks]
         for part in (4, 2, 1):
-            cells.append(_spread([_at(curve, curve[-1]["env_steps"] // part) for curve in curves]))
+            cells.append(_spread([_at(curve, curve[-1]["env_steps"] // part, window) for curve in curves]))
         names = curves[0][-1].get("metrics", {})
         cells[-1] += "".join(f", {name} {_spread([curve[-1]['metrics'][name] for curve in curves])}" for name in names)
         passes = _passes(curves, THRESHOLD[task]) if task in THRESHOLD else ""
@@ -231,9 +235,15 @@ def _metrics(point: dict) -> str:
     return ", ".join(f"{name} {value:.1f}" for name, value in point.get("metrics", {}).items() if value is not None)
 
 
-def _at(curve: list[dict], mark: int) -> float | None:
-    """The return of the iteration that reached `mark` steps, if the curve goes so far."""
-    return next((point["return_mean"] for point in curve if point["env_steps"] >= mark), None)
+def _at(curve: list[dict], mark: int, window: int) -> float | None:
+    """The mean return of the episodes that ended in the iteration that reached `mark` steps, if the curve goes so far,
+    or in as many iterations up to it as `window` says."""
+    reached = next((i for i, point in enumerate(curve) if point["env_steps"] >= mark), None)
+    if reached is None:
+        return None
+    points = [point for point in curve[max(0, reached + 1 - window) : reached + 1] if point["num_episodes"]]
+    count = sum(point["num_episodes"] for point in points)
+    return sum(point["return_mean"] * point["num_episodes"] for point in points) / count if count else None
 
 
 def _spread(values: list[float | None]) -> str:
@@ -264,6 +274,7 @@ def main() -> None:
     parser.add_argument("--variants", nargs="+", choices=[*VARIANTS, RANDOM, "RLlib"], default=None)
     parser.add_argument("--read", type=Path, nargs="+", help="measure nothing: the table of rows in these files")
     parser.add_argument("--total-env-steps", type=int, help="of ours, instead of the task's own; schedules stay")
+    parser.add_argument("--window", type=int, default=1, help="iterations whose episodes make a return in the table")
     arguments = parser.parse_args()
     changed = {"total_env_steps": arguments.total_env_steps} if arguments.total_env_steps else {}
     rows = [{"variant": "RLlib", **row} for row in report.read(arguments.read or [])]
@@ -277,7 +288,7 @@ def main() -> None:
             usual = [*USUAL, *(["RLlib"] if installed else [])] if task in USUAL_TASKS else [RANDOM, "jaxrl"]
             for variant in arguments.variants or usual:
                 rows += measure(task, variant, arguments.seeds, arguments.out, **changed)
-    print(table(rows))
+    print(table(rows, arguments.window))
     draw(rows, arguments.out)
 
 
