@@ -46,7 +46,7 @@ MAY_BE_IMPORTED_BY = {
     "imageio": {"jaxrl/run/episode_picture.py"},
     "ray": {"jaxrl/adapters/to_ray_tune.py"},
 }
-MAX_FUNCTION_LINES, MAX_MODULE_LINES = 60, 300
+MAX_FUNCTION_LINES, MAX_MODULE_LINES = 60, 500
 NO_NAMES = ("utils.py", "helpers.py")
 ARRAY_MAKERS = re.compile(
     r"jax\.(numpy|random)\..*|jax\.device_put|"
