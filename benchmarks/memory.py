@@ -19,8 +19,8 @@ from dataclasses import dataclass
 
 import report
 
-from envs.cartpole import CartPole
 from jaxrl.core.spaces import Box
+from jaxrl.envs.cartpole import CartPole
 
 STEPS = {"cartpole": 300_000, "blind": 500_000, "chain": 250_000}
 NETWORKS = {

@@ -21,12 +21,12 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
-from envs.drawing import Colour, coverage, finish, from_point, from_square, grid, paint
 from jaxrl.core.env import StackedEnvironment
 from jaxrl.core.errors import UsageError
 from jaxrl.core.quick import quick
 from jaxrl.core.spaces import Discrete, MultiDiscrete
 from jaxrl.core.types import AgentId, Key, PolicyId
+from jaxrl.envs.drawing import Colour, coverage, finish, from_point, from_square, grid, paint
 
 PICTURE_SIZE = 300  # pixels along a picture's longer side, about
 EMPTY, VISITED, LINES = (250, 250, 247), (190, 218, 243), (206, 208, 206)  # red, green, blue

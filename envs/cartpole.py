@@ -19,11 +19,11 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
-from envs.drawing import canvas, coverage, finish, from_segment, grid, paint
 from jaxrl.core.env import Environment
 from jaxrl.core.quick import quick
 from jaxrl.core.spaces import Box, Discrete
 from jaxrl.core.types import Key
+from jaxrl.envs.drawing import canvas, coverage, finish, from_segment, grid, paint
 
 UNBOUNDED = float(np.finfo(np.float32).max)
 

@@ -32,8 +32,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from envs.drawing import canvas, coverage, finish, from_point, from_square, grid, paint
-from envs.pursuit_rules import (
+from jaxrl.core.env import StackedEnvironment
+from jaxrl.core.errors import UsageError
+from jaxrl.core.spaces import Box, Discrete
+from jaxrl.core.types import AgentId, Key, PolicyId
+from jaxrl.envs.drawing import canvas, coverage, finish, from_point, from_square, grid, paint
+from jaxrl.envs.pursuit_rules import (
     NUM_ACTIONS,
     STAY,
     Params,
@@ -50,10 +54,6 @@ from envs.pursuit_rules import (
     tag,
     wander,
 )
-from jaxrl.core.env import StackedEnvironment
-from jaxrl.core.errors import UsageError
-from jaxrl.core.spaces import Box, Discrete
-from jaxrl.core.types import AgentId, Key, PolicyId
 
 PICTURE_SIZE = 480  # pixels along a picture's longer side, about
 FREE, SEEN, SOLID, LINES = (249, 249, 246), (150, 188, 232), (72, 78, 90), (214, 216, 214)  # red, green, blue

@@ -1,4 +1,4 @@
-"""The rules of pursuit, one function each (`envs.pursuit` says them in words); `world` is the environment object."""
+"""The rules of pursuit, one function each (`jaxrl.envs.pursuit` says them in words); `world` is the environment."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from jaxrl.core.quick import quick
 from jaxrl.core.types import Key
 
 if TYPE_CHECKING:
-    from envs.pursuit import Pursuit
+    from jaxrl.envs.pursuit import Pursuit
 
 NUM_ACTIONS, STAY = 5, 4
 TAKEN = np.uint32(2**32 - 1)  # later than every cell in the order of a placement

@@ -29,14 +29,14 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
-from envs import waterworld_physics as physics
-from envs.waterworld_physics import SIZE, TINY, Places
-from envs.waterworld_picture import picture, ray_lengths
-from envs.waterworld_settings import FOOD_SIZE, POISON_SIZE, Params, check_numbers, check_places, freeze_points
 from jaxrl.core.env import StackedEnvironment
 from jaxrl.core.errors import UsageError
 from jaxrl.core.spaces import Box
 from jaxrl.core.types import AgentId, Key
+from jaxrl.envs import waterworld_physics as physics
+from jaxrl.envs.waterworld_physics import SIZE, TINY, Places
+from jaxrl.envs.waterworld_picture import picture, ray_lengths
+from jaxrl.envs.waterworld_settings import FOOD_SIZE, POISON_SIZE, Params, check_numbers, check_places, freeze_points
 
 BOUND = float(np.float32(math.sqrt(2)))  # of an observation: two velocities that meet along a diagonal
 

@@ -7,8 +7,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from envs.drawing import canvas, coverage, finish, from_point, grid, paint
-from envs.waterworld_physics import SIZE
+from jaxrl.envs.drawing import canvas, coverage, finish, from_point, grid, paint
+from jaxrl.envs.waterworld_physics import SIZE
 
 SIDE = 500  # pixels of the picture
 RAY_WIDTH, OUTLINE_WIDTH = 0.4, 1.2  # pixels beyond the thinnest line, and beyond a disc

@@ -5,8 +5,8 @@ from typing import Any
 import numpy as np
 from flax import struct
 
-from envs.waterworld_physics import REDRAWS
 from jaxrl.core.errors import UsageError
+from jaxrl.envs.waterworld_physics import REDRAWS
 
 FOOD_SIZE, POISON_SIZE = 2.0, 0.75  # radii, in those of a pursuer
 MISPLACED = 1e-3  # the most respawns that may find no place after their redraws, and then stand too near an obstacle

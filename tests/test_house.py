@@ -64,7 +64,6 @@ NOT_FOR_IMPORT = (
         "torch",
         "orbax",
         "tensorboardX",
-        "envs",
     ),
 )
 
@@ -75,7 +74,7 @@ NOT_FOR_IMPORT = (
 def floor_of(path):
     """The row of MAY_IMPORT that a file of the repository belongs to."""
     package, *rest = Path(path).with_suffix("").parts
-    if package == "envs":
+    if package == "envs":  # jaxrl.envs, whose __init__.py alone is in the folder of that name
         return "envs"
     if rest[0] == "adapters" and len(rest) > 1 and rest[1] != "__init__":
         return f"adapters/{rest[1].partition('_')[0]}"
@@ -83,13 +82,16 @@ def floor_of(path):
 
 
 def target_floor(module):
-    """The floor that `jaxrl.loop.rollout`, `jaxrl.make` or `envs.arena` is on; None for what is not of this house."""
+    """The floor that `jaxrl.loop.rollout`, `jaxrl.make` or `jaxrl.envs.arena` is on; None for what is not ours.
+
+    `envs.arena` would be the same file as a second module, with classes of its own: a floor that nobody may import.
+    """
     package, *rest = module.split(".")
     if package == "envs":
-        return "envs"
+        return "envs as a package of its own"
     if package != "jaxrl":
         return None
-    return rest[0] if rest and rest[0] in EVERYTHING else "jaxrl"
+    return rest[0] if rest and rest[0] in {*EVERYTHING, "envs"} else "jaxrl"
 
 
 def imports(path, source):
@@ -107,7 +109,7 @@ def imports(path, source):
         ):
             names = [argument.value for argument in node.args if isinstance(argument, ast.Constant)]
             yield from ((node.lineno, name) for name in names if isinstance(name, str))
-        elif isinstance(node, ast.Constant) and re.fullmatch(r"envs\.\w+(\.\w+)*(:\w+)?", str(node.value)):
+        elif isinstance(node, ast.Constant) and re.fullmatch(r"(jaxrl\.)?envs\.\w+(\.\w+)*(:\w+)?", str(node.value)):
             yield node.lineno, node.value
 
 
@@ -212,23 +214,24 @@ import importlib, json, pkgutil, sys
 def report():
     from jax._src import xla_bridge
     packages = {{name.partition(".")[0] for name in sys.modules}}
-    return {{"found": sorted(packages & set({NOT_FOR_IMPORT!r})), "backends": sorted(xla_bridge._backends)}}
+    found = packages & set({NOT_FOR_IMPORT!r}) | {{name for name in sys.modules if name.startswith("jaxrl.envs.")}}
+    return {{"found": sorted(found), "backends": sorted(xla_bridge._backends)}}
 
 import jaxrl
 surface = report()
 for module in pkgutil.walk_packages(jaxrl.__path__, "jaxrl."):
-    if not module.name.startswith("jaxrl.adapters."):
+    if not module.name.startswith(("jaxrl.adapters.", "jaxrl.envs.")):
         importlib.import_module(module.name)
 modules = report()
 for name in {sorted(path[:-3].replace("/", ".") for path in FILES if path.startswith("envs/"))!r}:
-    importlib.import_module(name)
+    importlib.import_module(f"jaxrl.{{name}}")
 print(json.dumps([surface, modules, report()]))
 """
 
 
 @pytest.fixture(scope="module")
 def import_reports(tmp_path_factory):
-    """What is loaded after `import jaxrl`, then after each of its modules but the adapters, then after `envs`."""
+    """What is loaded after `import jaxrl`, then after its modules but the adapters, then after its environments."""
     command = [sys.executable, "-c", IMPORT_REPORT]
     elsewhere = tmp_path_factory.mktemp("elsewhere")
     done = subprocess.run(command, cwd=elsewhere, capture_output=True, text=True, timeout=300, check=False)
@@ -272,10 +275,13 @@ LONG_FUNCTION = "def f():\n" + "    pass\n" * MAX_FUNCTION_LINES
         (forbidden_arrows, "jaxrl/adapters/from_brax.py", "from jaxrl.adapters import from_gymnax"),
         (forbidden_arrows, "jaxrl/adapters/__init__.py", "from jaxrl.adapters.from_gymnax import constructor"),
         (forbidden_arrows, "jaxrl/__init__.py", "from jaxrl.adapters import from_gymnax"),
-        (forbidden_arrows, "jaxrl/cli.py", "from envs.arena import MultiAgentArena"),
-        (forbidden_arrows, "jaxrl/core/registry.py", "importlib.import_module('envs')"),
+        (forbidden_arrows, "jaxrl/cli.py", "from jaxrl.envs.arena import MultiAgentArena"),
+        (forbidden_arrows, "jaxrl/core/registry.py", "importlib.import_module('jaxrl.envs')"),
+        (forbidden_arrows, "jaxrl/core/registry.py", "load('jaxrl.envs.arena:MultiAgentArena')"),
         (forbidden_arrows, "jaxrl/core/registry.py", "load('envs.arena:MultiAgentArena')"),
-        (forbidden_arrows, "jaxrl/adapters/to_gymnasium.py", "import envs"),
+        (forbidden_arrows, "jaxrl/adapters/to_gymnasium.py", "import jaxrl.envs"),
+        (forbidden_arrows, "jaxrl/__init__.py", "from jaxrl.envs.arena import MultiAgentArena"),
+        (forbidden_arrows, "envs/arena.py", "from envs.cartpole import CartPole"),
         (forbidden_arrows, "envs/arena.py", "from jaxrl.loop import runner"),
         (forbidden_arrows, "envs/arena.py", "import jaxrl"),
         (forbidden_arrows, "jaxrl/dqn/train.py", ""),
@@ -309,7 +315,7 @@ def test_a_guard_sees_what_it_is_there_for(guard, path, source):
     ("path", "source"),
     [
         ("jaxrl/core/registry.py", "importlib.import_module(module)\nfrom .errors import UsageError\nimport os"),
-        ("jaxrl/core/env.py", '"""As `arena = "envs.arena:MultiAgentArena"` says."""'),
+        ("jaxrl/core/env.py", '"""As `arena = "jaxrl.envs.arena:MultiAgentArena"` says."""'),
         ("jaxrl/ppo/train.py", "from jaxrl.loop.runner import Runner\nfrom jaxrl.ppo.config import PPOConfig"),
         ("jaxrl/sweeps/plan.py", "from jaxrl.run.trainer import Trainer\nfrom jaxrl.core.registry import make"),
         ("jaxrl/adapters/from_gymnax.py", "import gymnax\nfrom jaxrl.core.env import Environment"),
@@ -320,7 +326,7 @@ def test_a_guard_sees_what_it_is_there_for(guard, path, source):
             "from jaxrl import PPOConfig\nfrom jaxrl.ppo.config import settings\nimport jaxrl.sweeps.plan",
         ),
         ("jaxrl/__init__.py", "from jaxrl.ppo.train import make_train\nfrom jaxrl.sweeps import sweep"),
-        ("envs/arena.py", "from jaxrl.core.env import Environment\nfrom envs.cartpole import CartPole"),
+        ("envs/arena.py", "from jaxrl.core.env import Environment\nfrom jaxrl.envs.cartpole import CartPole"),
         ("envs/arena.py", "import jax, jax.numpy as jnp\nf = jax.jit(lambda x: jnp.ones(3))\nLIMIT = jnp.inf"),
         ("envs/arena.py", "import numpy as np\nKIND = np.dtype('int32')\ndef f():\n    return np.zeros(3)"),
         ("envs/arena.py", LONG_FUNCTION.replace("    pass\n", "", 1)),

@@ -1,6 +1,6 @@
 """Environments by name: registered ones, those that installed packages announce, `module:Class`, and `scheme:NAME`.
 
-A package announces an environment by an entry point of the group `jaxrl.envs` (`arena = "envs.arena:MultiAgentArena"`),
+A package announces an environment by an entry point of the group `jaxrl.envs` (`mine = "package.module:Mine"`),
 and a whole library's by one of the group `jaxrl.schemes`, which leads to a function from NAME to a constructor
 (`gymnax = "jaxrl.adapters.from_gymnax:constructor"`). Both are imported only when asked for.
 """
@@ -11,6 +11,7 @@ import importlib
 import importlib.util
 import inspect
 import math
+import os
 import sys
 from collections.abc import Callable
 from importlib.metadata import EntryPoint, entry_points
@@ -109,6 +110,7 @@ def _constructor(name: str) -> Callable[..., Any]:
 
 def from_module(module: str, attribute: str, kind: str) -> Any:
     """What `module:attribute` names; where there is no such thing, a UsageError that calls it a `kind`."""
+    module = current_module(module)
     try:
         return getattr(importlib.import_module(module), attribute)
     except ModuleNotFoundError as error:
@@ -123,8 +125,28 @@ def from_module(module: str, attribute: str, kind: str) -> Any:
         raise unknown_name(f"{kind} class", attribute, public, f"in module {module!r}") from None
 
 
+def current_module(module: str) -> str:
+    """The present name of a module: `envs.arena` of earlier versions is `jaxrl.envs.arena` today.
+
+    Checkpoints, settings files and installs of earlier versions have the old names. A module of one's own that is
+    called `envs.arena` too keeps its name.
+    """
+    package, _, rest = module.partition(".")
+    ours = importlib.util.find_spec(f"jaxrl.{module}") if package == "envs" and rest else None
+    if ours is None:
+        return module
+    try:
+        found = importlib.util.find_spec(module)
+    except ModuleNotFoundError:  # no `envs`, or one that is no package
+        found = None
+    if found is None or found.origin is None or os.path.samefile(found.origin, ours.origin):
+        return f"jaxrl.{module}"
+    return module
+
+
 def _load(point: EntryPoint) -> Callable[..., Any]:
     """The announced object; where another package of the same name hides it, the error says which file did."""
+    point = EntryPoint(point.name, f"{current_module(point.module)}:{point.attr}", point.group)
     package = point.module.partition(".")[0]
     try:
         return point.load()

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from envs.arena import MultiAgentArena, Params, State, aim, move, reward, toss, unpack, visit
 from jaxrl.core.errors import UsageError
+from jaxrl.envs.arena import MultiAgentArena, Params, State, aim, move, reward, toss, unpack, visit
 from tests.oracles.arena import PlainArena
 
 UP, RIGHT, DOWN, LEFT = range(4)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from envs.cartpole import CartPole, Params, State, accelerations, has_fallen, integrate
+from jaxrl.envs.cartpole import CartPole, Params, State, accelerations, has_fallen, integrate
 
 ENV, PARAMS = CartPole(), Params()
 KEY = jax.random.key(0)

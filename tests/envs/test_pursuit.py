@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import jaxrl
-from envs.pursuit import Pursuit
-from envs.pursuit_rules import Params, State, building, catch, move, observe, place, room, starts, tag, wander
 from jaxrl.core.errors import UsageError
 from jaxrl.core.testing import check_env
+from jaxrl.envs.pursuit import Pursuit
+from jaxrl.envs.pursuit_rules import Params, State, building, catch, move, observe, place, room, starts, tag, wander
 from tests.oracles.pursuit import PlainPursuit
 
 LEFT, RIGHT, DOWN, UP, STAY = range(5)

@@ -7,8 +7,8 @@ import jax
 import numpy as np
 import pytest
 
-from envs.pursuit import Pursuit
-from envs.pursuit_rules import Params
+from jaxrl.envs.pursuit import Pursuit
+from jaxrl.envs.pursuit_rules import Params
 
 # Importing the reference warns of packages of its own: nothing that this repository could mend.
 with warnings.catch_warnings():

@@ -12,11 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import jaxrl
-from envs import waterworld_physics as physics
-from envs.waterworld import Params, State, Waterworld
-from envs.waterworld_physics import SIZE, Places
 from jaxrl.core.errors import UsageError
 from jaxrl.core.testing import check_env
+from jaxrl.envs import waterworld_physics as physics
+from jaxrl.envs.waterworld import Params, State, Waterworld
+from jaxrl.envs.waterworld_physics import SIZE, Places
 from tests.oracles.waterworld import PlainWaterworld
 
 KEY = jax.random.key(0)

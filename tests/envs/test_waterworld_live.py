@@ -5,8 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from envs import waterworld_physics as physics
-from envs.waterworld import Params, Waterworld
+from jaxrl.envs import waterworld_physics as physics
+from jaxrl.envs.waterworld import Params, Waterworld
 
 pytest.importorskip("pymunk", reason="the reference needs pymunk; pip install -e .[sisl]")
 waterworld_v4 = pytest.importorskip("pettingzoo.sisl.waterworld_v4", reason="pip install -e .[sisl]")

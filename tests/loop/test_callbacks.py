@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from flax import struct
 
-from envs.arena import MultiAgentArena
 from jaxrl import PPOConfig, Trainer, UsageError, make_train
+from jaxrl.envs.arena import MultiAgentArena
 from jaxrl.loop.callbacks import EpisodeCallbacks, postprocess, traced_callbacks
 from jaxrl.loop.episodes import histogram
 from jaxrl.run.results import lookup

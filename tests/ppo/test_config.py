@@ -5,9 +5,9 @@ import numpy as np
 import optax
 import pytest
 
-from envs.arena import MultiAgentArena
 from jaxrl import PPOConfig, UsageError, make_train
 from jaxrl.core.registry import make, register
+from jaxrl.envs.arena import MultiAgentArena
 from jaxrl.ppo.settings import optimizer_of
 from tests.probes import Leavers
 

@@ -103,7 +103,7 @@ def test_a_fresh_process_loads_a_policy_with_no_environment_and_acts(trained):
         "import sys, jaxrl\n"
         f"policy = jaxrl.load_policy({str(trained.run_dir)!r}, 'pol2')\n"
         "print(policy.act([3, 4]), policy.value([3, 4]))\n"
-        "assert 'envs' not in sys.modules and 'matplotlib' not in sys.modules\n"
+        "assert 'jaxrl.envs' not in sys.modules and 'matplotlib' not in sys.modules\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr

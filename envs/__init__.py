@@ -1,1 +1,0 @@
-"""The environments that come with jaxrl; each imports `jaxrl.core` alone and is found by its announced name."""

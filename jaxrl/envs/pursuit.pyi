@@ -1,0 +1,1 @@
+from envs.pursuit import *

@@ -1,0 +1,1 @@
+from envs.pursuit_rules import *

@@ -1,0 +1,1 @@
+from envs.waterworld_settings import *

@@ -1,0 +1,17 @@
+"""Builds the package `jaxrl.envs` from the folder `envs/`; everything else is declared in pyproject.toml."""
+
+from setuptools import setup
+from setuptools.command.build_py import build_py
+
+
+class BuildWithEnvironments(build_py):
+    """Takes the modules of `jaxrl.envs` from `envs/`, so that a wheel holds them as `jaxrl/envs/*.py`."""
+
+    def find_package_modules(self, package, package_dir):
+        modules = super().find_package_modules(package, package_dir)
+        if package == "jaxrl.envs":
+            modules += super().find_package_modules(package, "envs")
+        return modules
+
+
+setup(cmdclass={"build_py": BuildWithEnvironments})

@@ -1,0 +1,92 @@
+"""The installed package: what a wheel holds, and that a project's own folder `envs` is left to the project."""
+
+import subprocess
+import sys
+import tomllib
+import zipfile
+from importlib.metadata import EntryPoint
+from pathlib import Path
+
+import pytest
+
+from jaxrl.core import registry
+from jaxrl.core.registry import current_module, make
+
+ROOT = Path(__file__).resolve().parents[1]
+MODULES = sorted(file.stem for file in (ROOT / "envs").glob("*.py"))
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory):
+    """The names in a wheel built from a copy of the tracked files."""
+    pytest.importorskip("setuptools", minversion="77")
+    source, out = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("wheel")
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=False)
+    if listed.returncode:
+        pytest.skip("no git checkout")
+    for name in filter(None, listed.stdout.split("\0")):
+        if not name.startswith(("tests/", "benchmarks/")) and (ROOT / name).is_file():
+            (source / name).parent.mkdir(parents=True, exist_ok=True)
+            (source / name).write_bytes((ROOT / name).read_bytes())
+    code = f"from setuptools.build_meta import build_wheel; build_wheel({str(out)!r})"
+    done = subprocess.run([sys.executable, "-c", code], cwd=source, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return zipfile.ZipFile(next(out.glob("*.whl"))).namelist()
+
+
+def test_a_wheel_holds_the_environments_within_jaxrl_and_nothing_beside_it(wheel):
+    assert {name.partition("/")[0] for name in wheel} == {"jaxrl", f"jaxrl-{PROJECT['version']}.dist-info"}
+    inside = {name.removeprefix("jaxrl/envs/") for name in wheel if name.startswith("jaxrl/envs/")}
+    assert inside == {"__init__.py", *(f"{module}.py" for module in MODULES)}
+    assert "jaxrl/py.typed" in wheel
+
+
+def test_every_environment_module_has_a_stub_that_leads_type_checkers_to_it():
+    stubs = {file.stem: file.read_text(encoding="utf-8") for file in (ROOT / "jaxrl/envs").glob("*.pyi")}
+    assert stubs == {module: f"from envs.{module} import *\n" for module in MODULES}
+
+
+def test_the_announced_environments_are_those_of_jaxrl_envs():
+    for name, value in PROJECT["entry-points"]["jaxrl.envs"].items():
+        module, _, attribute = value.partition(":")
+        assert type(make(name)[0]).__module__ == module
+        assert type(make(name)[0]).__name__ == attribute
+
+
+@pytest.fixture
+def own_envs(tmp_path, monkeypatch):
+    """A project's own folder `envs`, first on the path; `envs` and its modules are forgotten after the test."""
+    monkeypatch.syspath_prepend(str(tmp_path))
+    for name in [name for name in sys.modules if name.split(".")[0] == "envs"]:
+        monkeypatch.delitem(sys.modules, name)
+    (tmp_path / "envs").mkdir()
+    yield tmp_path / "envs"
+    for name in [name for name in sys.modules if name.split(".")[0] == "envs"]:
+        del sys.modules[name]
+
+
+@pytest.mark.parametrize("regular", [True, False])
+def test_a_project_with_a_folder_envs_of_its_own_makes_our_environments_and_its_own(own_envs, regular):
+    if regular:
+        (own_envs / "__init__.py").write_text("")
+    (own_envs / "mine.py").write_text("from tests.core.environments import Corridor as Mine\n")
+    assert type(make("cartpole")[0]).__module__ == "jaxrl.envs.cartpole"
+    assert type(make("envs.mine:Mine")[0]).__name__ == "Corridor"
+
+
+def test_the_names_of_earlier_versions_lead_to_the_present_modules(monkeypatch):
+    env, params = make("arena", height=6)
+    assert make("envs.arena:MultiAgentArena", height=6) == (env, params)
+    announced = [EntryPoint("arena", "envs.arena:MultiAgentArena", "jaxrl.envs")]  # an install of before
+    monkeypatch.setattr(registry, "entry_points", lambda group: announced)
+    assert make("arena", height=6) == (env, params)
+
+
+def test_a_module_of_ones_own_that_is_called_as_ours_was_keeps_its_name(own_envs):
+    (own_envs / "arena.py").write_text("class MultiAgentArena: pass\n")
+    assert current_module("envs.arena") == "envs.arena"
+    assert current_module("envs.cartpole") == "jaxrl.envs.cartpole"
+    assert current_module("envs.nothing") == "envs.nothing"
+    assert current_module("envs") == "envs"
+    assert current_module("numpy.random") == "numpy.random"
