@@ -38,7 +38,8 @@ MAY_IMPORT = {
 }
 MAY_BE_IMPORTED_BY = {
     "gymnax": {"jaxrl/adapters/from_gymnax.py"},
-    "orbax": {"jaxrl/run/checkpoint.py"},
+    "orbax": {"jaxrl/run/array_storage.py"},
+    "tensorstore": {"jaxrl/run/array_storage.py"},
     "tensorboardX": {"jaxrl/run/loggers.py"},
     "wandb": {"jaxrl/run/loggers.py"},
     "matplotlib": {"jaxrl/run/curves.py", "jaxrl/sweeps/picture.py"},
@@ -63,6 +64,7 @@ NOT_FOR_IMPORT = (
         "ray",
         "torch",
         "orbax",
+        "tensorstore",
         "tensorboardX",
     ),
 )

@@ -19,8 +19,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxrl.core.errors import UsageError
+from jaxrl.core.errors import UsageError, one_line
 from jaxrl.core.types import PyTree
+from jaxrl.run import array_storage
 
 FORMAT = 1  # grows with every change that older code could not read
 CHECKPOINTS = "checkpoints"  # of a run's folder
@@ -40,24 +41,25 @@ def write(folder: Path, tree: PyTree, facts: dict[str, Any], *, best: bool = Fal
     """Writes a checkpoint of `facts["lifetime"]["training_iteration"]` into `folder`; returns its own folder.
 
     Raises:
-        OSError, ValueError: it could not be written; nothing is left but an unfinished folder, which no reader sees.
+        OSError, ValueError: it could not be written; nothing of it stays.
     """
     name = f"{'best-' if best else ''}{facts['lifetime']['training_iteration']:06d}"
     target, unfinished = folder / name, folder / (UNFINISHED + name)
     shutil.rmtree(unfinished, ignore_errors=True)
-    unfinished.mkdir(parents=True)
-    arrays = named_arrays(tree)
-    _checkpointer().save((unfinished / ARRAYS).absolute(), arrays)
-    for mark in unfinished.rglob(
-        "commit_success.txt"
-    ):  # orbax's; ours is the new name, and this one holds the old path
-        mark.unlink()
-    facts = {"format": FORMAT, **facts, "arrays": sorted(arrays), "files": _digests(unfinished)}
-    (unfinished / FACTS).write_text(json.dumps({**facts, "digest": _digest(facts)}, indent=1) + "\n", encoding="utf-8")
-    replaced = target.with_name(REPLACED + name)
-    if target.exists():
-        os.replace(target, replaced)  # a kill between these two: `clean` brings it back
-    os.replace(unfinished, target)
+    try:
+        unfinished.mkdir(parents=True)
+        arrays = named_arrays(tree)
+        array_storage.write(unfinished / ARRAYS, arrays)
+        facts = {"format": FORMAT, **facts, "arrays": sorted(arrays), "files": _digests(unfinished)}
+        text = json.dumps({**facts, "digest": _digest(facts)}, indent=1) + "\n"
+        (unfinished / FACTS).write_text(text, encoding="utf-8")
+        replaced = target.with_name(REPLACED + name)
+        if target.exists():
+            os.replace(target, replaced)  # a kill between these two: `clean` brings it back
+        os.replace(unfinished, target)
+    except BaseException:
+        shutil.rmtree(unfinished, ignore_errors=True)
+        raise
     shutil.rmtree(replaced, ignore_errors=True)
     return target
 
@@ -78,9 +80,10 @@ def read(path: Path) -> Checkpoint:
             raise UsageError(f"checkpoint {path} is damaged: {name} is missing")
         if found[name] != digest:
             raise UsageError(f"checkpoint {path} is damaged: {name} is not as it was written")
-    restore = _checkpointer().restore
-    shapes = dict.fromkeys(facts["arrays"], 0)
-    arrays = restore((path / ARRAYS).absolute(), restore_args=jax.tree.map(lambda _: _as_numpy(), shapes))
+    try:
+        arrays = array_storage.read(path / ARRAYS, facts["arrays"])
+    except Exception as error:  # orbax and tensorstore raise errors of many kinds
+        raise UsageError(f"the arrays of checkpoint {path} cannot be read: {one_line(error)}") from None
     return Checkpoint(path, arrays, facts)
 
 
@@ -209,23 +212,6 @@ def remove(path: Path) -> None:
         shutil.rmtree(gone, ignore_errors=True)
         os.replace(path, gone)
         shutil.rmtree(gone, ignore_errors=True)
-
-
-def _checkpointer() -> Any:
-    import orbax.checkpoint as ocp
-
-    if jax.process_count() == 1:
-        return ocp.Checkpointer(ocp.PyTreeCheckpointHandler())
-    this = jax.process_index()  # each reads, and process 0 writes, by itself: no process waits for another one here
-    alone = ocp.options.MultiprocessingOptions(primary_host=this, active_processes={this})
-    handler = ocp.PyTreeCheckpointHandler(multiprocessing_options=alone)
-    return ocp.Checkpointer(handler, multiprocessing_options=alone)
-
-
-def _as_numpy() -> Any:
-    import orbax.checkpoint as ocp
-
-    return ocp.RestoreArgs(restore_type=np.ndarray)
 
 
 def _name(path: tuple) -> str:

@@ -1,61 +1,102 @@
 """The folder of a run: made before anything is compiled, with what is needed to understand the run later."""
 
+import errno
 import importlib
 import json
 import os
 import platform
+import secrets
 import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from importlib.metadata import version
 from pathlib import Path
 from types import FunctionType
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 from filelock import FileLock, Timeout
 
 from jaxrl.core.errors import UsageError
 
+Made = TypeVar("Made")
+
+TAKEN = (errno.EEXIST, errno.ENOTEMPTY)  # what renaming to the name of another run's folder raises
+LENGTH_BELOW = 200  # bytes of the longest path inside a run's folder, and some to spare
 CONFIG, METADATA, LOCK = "config.json", "metadata.json", ".lock"
 NOT_PLAYED = ("callbacks", "optimizer")  # settings that playing does without
 
 
-def new_run_folder(env_name: str, seed: int, root: str | Path = "runs") -> Path:
-    """`runs/<env>/<time>-s<seed>`, free at this moment; only names that every file system takes."""
+class FolderExists(UsageError):
+    """A run folder that was to be made exists already."""
+
+
+def run_folders(env_name: str, seed: int, root: str | Path = "runs", ending: str = "") -> Iterator[Path]:
+    """`runs/<env>/<time>-s<seed>` and further names beside it; only names that every file system takes.
+
+    Args:
+        ending: in place of `-s<seed>`.
+    """
     safe = "".join(character if character.isalnum() or character in "-_." else "-" for character in env_name)
-    stem = Path(root) / safe / f"{time.strftime('%Y%m%d-%H%M%S')}-s{seed}"
-    candidates = (stem if i == 1 else stem.with_name(f"{stem.name}-{i}") for i in range(1, 1000))
-    return next(path for path in candidates if not path.exists())
+    stem = Path(root) / safe / f"{time.strftime('%Y%m%d-%H%M%S')}{ending or f'-s{seed}'}"
+    yield stem
+    yield from (stem.with_name(f"{stem.name}-{i}") for i in range(2, 1000))
+
+
+def first_free(candidates: Iterable[Path], make: Callable[[Path], Made]) -> tuple[Path, Made]:
+    """(path, what `make` returned) of the first candidate that `make` does not find taken."""
+    taken = None
+    for path in candidates:
+        try:
+            return path, make(path)
+        except FolderExists as error:
+            taken = error
+    raise taken
 
 
 def create(path: Path, facts: dict[str, Any], fill: Callable[[Path], None] = lambda path: None) -> FileLock:
     """Makes the folder with config.json and metadata.json in it, all or nothing, and locks it.
+
+    Of several processes that make the same folder, exactly one succeeds.
 
     Args:
         facts: what `config_facts` gave, and more.
         fill: puts more into it before it has its name.
 
     Raises:
-        UsageError: it exists already, or cannot be written.
+        FolderExists: another one has this name.
+        UsageError: it cannot be written.
     """
-    unfinished = path.with_name(f".unfinished-{path.name}")
+    check_length(path)
+    unfinished = path.parent / f".unfinished-{os.getpid()}-{secrets.token_hex(4)}"
     try:
-        if path.exists():
+        if os.path.lexists(path):
             raise FileExistsError
-        shutil.rmtree(unfinished, ignore_errors=True)
         unfinished.mkdir(parents=True)
         _write_json(unfinished / CONFIG, facts["config"])
         _write_json(unfinished / METADATA, {**metadata(), **{k: v for k, v in facts.items() if k != "config"}})
         fill(unfinished)
-        os.rename(unfinished, path)
-    except FileExistsError:
-        raise UsageError(f"run folder {path} exists already; choose another --run-dir, or --resume {path}") from None
+        os.rename(unfinished, path)  # fails where another process was faster
     except OSError as error:
+        if error.errno in TAKEN or isinstance(error, FileExistsError):
+            raise FolderExists(
+                f"run folder {path} exists already; choose another --run-dir, or --resume {path}"
+            ) from None
         raise UsageError(f"run folder {path} cannot be written: {error.strerror or error}") from None
+    finally:
+        shutil.rmtree(unfinished, ignore_errors=True)
     return lock(path)
+
+
+def check_length(path: Path) -> None:
+    """Refuses a run folder whose checkpoints would have longer paths than the system takes."""
+    if not hasattr(os, "pathconf"):
+        return
+    longest = os.pathconf("/", "PC_PATH_MAX") - LENGTH_BELOW
+    if (length := len(os.fsencode(path.absolute()))) > longest:
+        raise UsageError(f"run folder {str(path)[:40]}... has a path of {length} bytes; at most {longest} are possible")
 
 
 def lock(path: Path) -> FileLock:

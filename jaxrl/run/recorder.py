@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import jax
 from filelock import FileLock
 
+from jaxrl.core.errors import one_line
 from jaxrl.core.types import PyTree
 from jaxrl.loop.runner import Algorithm, Runner
 from jaxrl.run import checkpoint
@@ -138,7 +139,7 @@ class Recorder:
             self._curves.add(results)
         except Exception as error:  # a callback may have put anything where a number was
             self._curves = None
-            self.say(f"{CURVES} is left out from now on: {_line(error)}")
+            self.say(f"{CURVES} is left out from now on: {one_line(error)}")
         if time.monotonic() - self._drawn >= DRAW_SECONDS:
             self._draw()
 
@@ -150,7 +151,7 @@ class Recorder:
             self._curves.draw(self.folder / CURVES, title=title, kl_target=kl_target)
         except Exception as error:
             self._curves = None
-            self.say(f"{CURVES} could not be written and is left out from now on: {_line(error)}")
+            self.say(f"{CURVES} could not be written and is left out from now on: {one_line(error)}")
         self._drawn = time.monotonic()
 
     def _play(self, snapshot: Snapshot) -> None:
@@ -167,7 +168,7 @@ class Recorder:
                     explore=True,  # as training plays: the likeliest actions of a young policy often get stuck
                 )
             except Exception as error:  # a user's own `render` may raise anything; the run itself is not to suffer
-                self.say(f"{EPISODE} could not be written: {_line(error)}")
+                self.say(f"{EPISODE} could not be written: {one_line(error)}")
 
     def _save(self, snapshot: Snapshot, score: dict[str, Any] | None) -> None:
         begin, folder = time.perf_counter(), self.folder / CHECKPOINTS
@@ -181,7 +182,7 @@ class Recorder:
             )
         except Exception as error:  # orbax raises errors of many kinds for a full disk
             iteration = snapshot.lifetime.training_iteration
-            failed = f"the checkpoint of iteration {iteration} could not be written to {self.folder}: {_line(error)}"
+            failed = f"the checkpoint of iteration {iteration} could not be written to {self.folder}: {one_line(error)}"
             self.say(f"{failed}; the older ones are as they were")
             if score is None:
                 self.failed = failed
@@ -195,7 +196,7 @@ class Recorder:
         try:
             checkpoint.prune(folder, self.settings.keep)
         except OSError as error:
-            self.say(f"older checkpoints could not be removed: {_line(error)}")
+            self.say(f"older checkpoints could not be removed: {one_line(error)}")
 
 
 def state_facts(facts: dict[str, Any], snapshot: Snapshot, score: dict[str, Any] | None = None) -> dict[str, Any]:
@@ -219,9 +220,3 @@ def state_tree(algorithm: Algorithm, snapshot: Snapshot) -> PyTree:
         "env_params": snapshot.env_params,
         "weights": {policy: algorithm.policy_weights(runner, policy) for policy in policies},
     }
-
-
-def _line(error: Exception) -> str:
-    """What an error says, in one line."""
-    text = " ".join(str(getattr(error, "strerror", None) or error).split()) or type(error).__name__
-    return f"{text:.200}"

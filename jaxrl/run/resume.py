@@ -170,28 +170,32 @@ def restore(
 
 
 def open_folder(
-    run_dir: Path,
+    run_dir: str | Path,
     saved: Saved | None,
     algorithm: Algorithm,
     facts: dict[str, Any],
     now: Snapshot | None,
     say: Callable[[str], None],
-) -> FileLock:
-    """Makes the run's folder, or goes on in that of `saved`; returns the lock on it.
+) -> tuple[Path, FileLock]:
+    """Makes the run's folder, or continues in that of `saved`; returns its path and the lock on it.
 
     Args:
+        run_dir: "auto": a new one, `runs/<env>/<time>-s<seed>`.
         now: the state that was taken up, if one was.
     """
-    if saved is None:
-        return folder.create(run_dir, facts)
-    if saved.run_dir != run_dir.resolve():
-        return folder.create(run_dir, facts, lambda made: branch(saved, algorithm, facts, now, made))
+    fill = (lambda path: None) if saved is None else (lambda path: branch(saved, algorithm, facts, now, path))
+    if run_dir == "auto":
+        candidates = folder.run_folders(facts["env_name"], facts["config"].get("seed"))
+        return folder.first_free(candidates, lambda path: folder.create(path, facts, fill))
+    run_dir = Path(run_dir)
+    if saved is None or saved.run_dir != run_dir.resolve():
+        return run_dir, folder.create(run_dir, facts, fill)
     saved.folder_to_go_on_in()
     lock = folder.lock(run_dir)
     saved.check_unchanged()
     if saved.checkpoint is None:
         say("there is no checkpoint yet: the run begins anew, and its logs with it")
-    return lock
+    return run_dir, lock
 
 
 def branch(saved: Saved, algorithm: Algorithm, facts: dict[str, Any], now: Snapshot | None, run_dir: Path) -> None:

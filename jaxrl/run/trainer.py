@@ -86,13 +86,11 @@ class Trainer(PolicyAccess):
             self._take_up(_saved, facts)
         else:
             self._initial_weights = initial_weights(self.algorithm, self.settings.init_from)
-        if run_dir == "auto":
-            run_dir = folder.new_run_folder(config.env_name, config.seed)
-        self.run_dir = None if run_dir is None or not self.company.writes else Path(run_dir)
-        recorder = None
-        if self.run_dir is not None:
+        self.run_dir = recorder = None
+        if run_dir is not None and self.company.writes:
             now = self._snapshot() if self._runner is not None else None  # that a branch begins with
-            lock = resume.open_folder(self.run_dir, _saved, self.algorithm, facts, now, self.progress.say)
+            opened = resume.open_folder(run_dir, _saved, self.algorithm, facts, now, self.progress.say)
+            self.run_dir, lock = opened
             recorder = Recorder(
                 self.run_dir, lock, self.algorithm, self.settings, facts, self.progress.say, self.lifetime
             )

@@ -38,6 +38,19 @@ def keep_trial(path: Path, trial: Trial, algorithm: Algorithm, snapshot: Snapsho
     checkpoint.write(path / CHECKPOINTS, state_tree(algorithm, snapshot), state_facts(facts, snapshot))
 
 
+def _make(path: Path, plan: dict[str, Any]) -> FileLock:
+    """Makes the sweep's folder with its plan in it; of several processes exactly one succeeds."""
+    folder.check_length(path / TRIALS / "0000")
+    try:
+        path.mkdir(parents=True)
+        (path / PLAN).write_text(json.dumps(plan, indent=1, default=str) + "\n", encoding="utf-8")
+    except FileExistsError:
+        raise folder.FolderExists(f"sweep folder {path} exists already; choose another, or --resume {path}") from None
+    except OSError as error:
+        raise UsageError(f"sweep folder {path} cannot be written: {error.strerror or error}") from None
+    return folder.lock(path)
+
+
 @dataclass
 class Store:
     """Where a sweep is written; `path` None: nowhere."""
@@ -55,10 +68,6 @@ class Store:
         """
         if run_dir is None:
             return cls(None)
-        path = Path(run_dir)
-        if run_dir == "auto":
-            path = folder.new_run_folder(config.env_name, config.seed)
-            path = path.with_name(path.name.rpartition("-s")[0] + "-sweep")
         facts = folder.config_facts(config, config.setup().policies)
         plan = {
             **order,
@@ -66,14 +75,10 @@ class Store:
             "trials": [{"settings": trial.settings, "seed": trial.config.seed} for trial in trials],
             "metadata": folder.metadata(),
         }
-        try:
-            path.mkdir(parents=True)
-            (path / PLAN).write_text(json.dumps(plan, indent=1, default=str) + "\n", encoding="utf-8")
-        except FileExistsError:
-            raise UsageError(f"sweep folder {path} exists already; choose another, or --resume {path}") from None
-        except OSError as error:
-            raise UsageError(f"sweep folder {path} cannot be written: {error.strerror or error}") from None
-        return cls(path, folder.lock(path))
+        candidates = [Path(run_dir)]
+        if run_dir == "auto":
+            candidates = folder.run_folders(config.env_name, config.seed, ending="-sweep")
+        return cls(*folder.first_free(candidates, lambda path: _make(path, plan)))
 
     @classmethod
     def again(cls, path: str | Path) -> tuple["Store", dict[str, Any]]:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from jaxrl import Trainer, UsageError, load_policy
-from jaxrl.run import checkpoint
+from jaxrl.run import array_storage, checkpoint
 from jaxrl.run.callbacks import Callbacks
 
 TREE = {"key": jax.random.key(3), "x": jnp.arange(6.0).reshape(2, 3), "none": (), "empty": jnp.zeros((0, 2))}
@@ -146,7 +146,7 @@ def test_a_checkpoint_that_cannot_be_written_is_said_and_training_goes_on(start,
     def full(*_, **__):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(checkpoint, "_checkpointer", full)
+    monkeypatch.setattr(array_storage, "_checkpointer", full)
     assert trainer.fit({"training_iteration": 5})["training_iteration"] == 5
     assert "could not be written" in (printed := capsys.readouterr().out)
     assert "No space left on device" in printed
