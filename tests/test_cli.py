@@ -8,7 +8,8 @@ import pytest
 
 from jaxrl import PPOConfig, Trainer, UsageError
 from jaxrl.cli.flags import setting_of
-from jaxrl.cli.train import parse
+from jaxrl.cli.train import begin, parse
+from tests.probes import SMALL_ARENA
 
 SCRIPT = Path(__file__).parents[1] / "scripts" / "train_ppo.py"
 
@@ -141,6 +142,28 @@ def test_a_resumed_run_is_as_long_as_its_new_flags_say(tmp_path):
         "stop": {"training_iteration": 3}
     }
     assert parse([*resume, "--stop", "None"]).settings == {"stop": {}}
+    assert parse([*resume, "--stop-return", "None"]).settings == {"stop": {"training_iteration": 1}}
+
+
+def test_criteria_that_a_run_has_met_are_cleared_when_it_is_resumed(tmp_path, capsys):
+    small = SMALL_ARENA.replace(total_env_steps=640)
+    stop, path = {"training_iteration": 1, "env_runners/episode_return_mean": 1e9}, tmp_path / "run"
+    with Trainer(small, run_dir=path, quiet=True, pictures=False, loggers=(), stop=stop) as trainer:
+        assert trainer.fit()["training_iteration"] == 1
+    order = parse(["--resume", str(path)])
+    assert order.settings == {}
+    with begin(order) as resumed:
+        assert "cleared the stop criterion training_iteration=1, which the run had met" in capsys.readouterr().out
+        assert dict(resumed.settings.stop) == {"env_runners/episode_return_mean": 1e9}
+        assert resumed.fit()["training_iteration"] == 10
+    goal = parse(["--resume", str(path), "--stop-return", "None", "--total-env-steps", "1280"])
+    with begin(goal) as resumed:
+        assert resumed.fit()["training_iteration"] == 20
+    met = parse(["--resume", str(path), "--stop", "training_iteration=20"])  # said now, so it holds
+    assert met.settings == {"stop": {"training_iteration": 20}}
+    with begin(met) as resumed:
+        assert resumed.fit()["training_iteration"] == 20
+    assert "20 of 20 iterations are trained; a larger stop criterion" in capsys.readouterr().out
 
 
 def run(*arguments, cwd):

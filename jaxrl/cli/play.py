@@ -54,7 +54,7 @@ def render(argv: Sequence[str] | None = None) -> None:
 
 def _evaluate(run: str, options: EvaluateOptions) -> None:
     settings = dataclasses.asdict(options)
-    print(report(opened.evaluate(run, **settings), run, options))
+    print(report(opened.evaluate(run, **settings)["env_runners"], run, options))
 
 
 def report(episodes: Result, run: str, options: EvaluateOptions) -> str:

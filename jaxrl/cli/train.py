@@ -27,12 +27,12 @@ from jaxrl.run.hosts import JOIN_SECONDS, THREE, check, join
 from jaxrl.run.recorder import CURVES, EPISODE
 from jaxrl.run.results import Result
 from jaxrl.run.settings import RunSettings
-from jaxrl.run.stopping import LIMITS
+from jaxrl.run.stopping import LIMITS, unmet
 from jaxrl.run.trainer import Trainer
 
 RUN_FLAGS = {
     "tuned": Flag("begin with the environment's tuned settings; False: with RLlib's defaults", True),
-    "stop_return": Flag("stop when the mean return of the recent episodes reaches this", None),
+    "stop_return": Flag("stop when the mean return of the recent episodes reaches this; None: not by the return", None),
     "run_dir": Flag(
         "the run's folder, which must not exist yet; auto: runs/<env>/<time>-s<seed>; without it, --resume goes on in "
         "the folder that it names",
@@ -123,14 +123,16 @@ def parse(argv: Sequence[str]) -> Order:
         base, source = base_of(options, run.get("tuned", True))
     else:
         facts = _facts(path)
-        base, source, saved_stop = folder.read_config(facts), f"those of {path}", facts["run_settings"].get("stop", {})
+        base, source = folder.read_config(facts), f"those of {path}"
+        saved_stop = unmet(facts["run_settings"].get("stop", {}), facts.get("result"))
     show_help(
         argv,
         {**flags_of(base), **flags_of(RunSettings()), **RUN_FLAGS},
         "train_ppo.py",
         train_ppo.__doc__,
     )
-    settings.update(_stop(settings, saved_stop, "total_env_steps" in options, run.get("stop_return")))
+    goal = {RETURN: run["stop_return"]} if "stop_return" in run else {}
+    settings.update(_stop(settings, saved_stop, "total_env_steps" in options, goal))
     changes = {name: value for name, value in options.items() if getattr(base, name) != value}
     shown = [f"{name}={value}" for name, value in {**options, **settings}.items() if name not in ("env", "env_args")]
     if shown:
@@ -152,21 +154,22 @@ def _facts(path: str) -> dict[str, Any]:
 
 
 def _stop(
-    settings: Mapping[str, Any], saved: Mapping[str, float], new_length: bool, goal: Any
+    settings: Mapping[str, Any], saved: Mapping[str, float], new_length: bool, goal: Mapping[str, Any]
 ) -> dict[str, dict[str, float]]:
     """The setting `stop`, if flags change it.
 
     Args:
         settings: those that flags give.
-        saved: what ended the run that is gone on with.
+        saved: the criteria of the run that is resumed.
         new_length: whether a flag says how many steps to train, which limits of the saved run must not cut short.
-        goal: the return to stop at, or None.
+        goal: {RETURN: the return to stop at, or None for none}, if a flag says it.
     """
     stop = settings.get("stop", {name: least for name, least in saved.items() if not (new_length and name in LIMITS)})
-    if goal is not None:
-        if isinstance(goal, bool) or not isinstance(goal, int | float) or not math.isfinite(goal):
-            raise UsageError(f"stop_return={goal!r} must be a finite number")
-        stop = {**stop, RETURN: goal}
+    for least in goal.values():
+        is_number = isinstance(least, int | float) and not isinstance(least, bool)
+        if least is not None and not (is_number and math.isfinite(least)):
+            raise UsageError(f"stop_return={least!r} must be a finite number, or None")
+    stop = {name: least for name, least in {**stop, **goal}.items() if least is not None}
     return {} if stop == saved else {"stop": stop}
 
 

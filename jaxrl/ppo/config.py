@@ -160,8 +160,8 @@ class PPOConfig(NetworkSettings, Refinements, TrainingSettings):
 
     @property
     def num_updates(self) -> int:
-        """Iterations within `total_env_steps`."""
-        return self.total_env_steps // self.train_batch_size
+        """Iterations of `total_env_steps`: whole ones, so that at least as many steps are trained."""
+        return -(-self.total_env_steps // self.train_batch_size)
 
     @property
     def env_name(self) -> str:

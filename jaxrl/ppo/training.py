@@ -26,7 +26,7 @@ class TrainingSettings:
     policies_to_train: Any = setting(None, "the policies that learn, the others stay as they are; default all", names)
     per_policy: Any = setting((), "settings that differ by policy: {policy: {setting: value}}", settings.per_policy)
     seed: int = setting(0, "the run's random seed", count(0))
-    total_env_steps: int = setting(1_000_000, "environment steps to train for", count())
+    total_env_steps: int = setting(1_000_000, "environment steps to train for, rounded up to whole iterations", count())
     num_envs: int | None = setting(None, "environments stepped side by side")
     rollout_length: int | None = setting(None, "steps of each environment in one iteration")
     train_batch_size: int | None = setting(None, "environment steps in one iteration: num_envs * rollout_length")

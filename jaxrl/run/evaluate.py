@@ -5,6 +5,7 @@ first episode counts: so neither the batch nor an episode's length decides what 
 """
 
 import functools
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -14,6 +15,7 @@ from flax import struct
 
 from jaxrl.core.env import restart, strongly_typed
 from jaxrl.core.errors import UsageError
+from jaxrl.core.settings import count, flag, freeze, pairs
 from jaxrl.core.types import Key, PyTree
 from jaxrl.loop.episodes import Episodes, no_episodes, summarise
 from jaxrl.loop.runner import Algorithm, Runner
@@ -98,27 +100,51 @@ class Evaluation:
     """
 
     def __init__(self, config: Any, algorithm: Algorithm, settings: Any):
-        self.settings, self.algorithm = settings, algorithm
-        self.other = dict(settings.evaluation_env_args)
-        if self.other:
-            self.algorithm = with_arguments(config, self.other, algorithm)
+        self.config, self.settings, self.trained = config, settings, algorithm
+        self._algorithms: dict[Any, Algorithm] = {}  # by the arguments that differ
+        self._over(settings.evaluation_env_args)
 
     def due(self, iteration: int, *, at_the_end: bool = False) -> bool:
         """Whether it is time, if evaluations are wanted at all: every so often, and of what training ends with."""
         interval = self.settings.evaluation_interval
         return interval is not None and (at_the_end or iteration % interval == 0)
 
-    def __call__(self, runner: Runner, env_params: PyTree) -> Result:
-        """{"env_runners": ...} of the policies in `runner`; `env_params` count where the environment is training's."""
-        played = evaluate(
-            self.algorithm,
-            tuple(learner.weights for learner in runner.learners),
-            self.algorithm.env_params if self.other else env_params,
-            episodes=self.settings.evaluation_duration,
-            explore=self.settings.evaluation_explore,
-            seed=self.settings.evaluation_seed,
-        )
-        return {"env_runners": played}
+    def __call__(self, runner: Runner, env_params: PyTree, **changes: Any) -> Result:
+        """{"env_runners": ...} of the policies in `runner`.
+
+        Args:
+            env_params: the environment's numbers, used unless it is made with other arguments than training's.
+            **changes: episodes, explore, seed or env_args in place of the settings', where they are not None.
+        """
+        wanted = {
+            "episodes": self.settings.evaluation_duration,
+            "explore": self.settings.evaluation_explore,
+            "seed": self.settings.evaluation_seed,
+            "env_args": self.settings.evaluation_env_args,
+            **{name: value for name, value in changes.items() if value is not None},
+        }
+        check_wanted(wanted)
+        env_args = wanted.pop("env_args")
+        algorithm = self._over(env_args)
+        weights = tuple(learner.weights for learner in runner.learners)
+        return {"env_runners": evaluate(algorithm, weights, algorithm.env_params if env_args else env_params, **wanted)}
+
+    def _over(self, env_args: Any) -> Algorithm:
+        """Training's algorithm, or the same over an environment with other arguments: made once, so compiled once."""
+        if not env_args:
+            return self.trained
+        known = freeze(env_args)
+        if known not in self._algorithms:
+            self._algorithms[known] = with_arguments(self.config, dict(env_args), self.trained)
+        return self._algorithms[known]
+
+
+def check_wanted(wanted: Mapping[str, Any]) -> None:
+    """Refuses episodes, a seed, `explore` or `env_args` that are not of their kind."""
+    count()("episodes", wanted["episodes"])
+    flag("explore", wanted["explore"])
+    count(0)("seed", wanted["seed"])
+    pairs("{name: value}")("env_args", freeze(wanted["env_args"]))
 
 
 def with_arguments(config: Any, env_args: dict[str, Any], ours: Algorithm) -> Algorithm:

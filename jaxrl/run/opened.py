@@ -14,8 +14,8 @@ from jaxrl.loop.runner import Algorithm
 from jaxrl.models.player import Weights
 from jaxrl.run import checkpoint, folder
 from jaxrl.run.checkpoint import Checkpoint
+from jaxrl.run.evaluate import check_wanted, with_arguments
 from jaxrl.run.evaluate import evaluate as play_episodes
-from jaxrl.run.evaluate import with_arguments
 from jaxrl.run.policy import read_checkpoint, weights_shape
 from jaxrl.run.results import Result
 
@@ -75,7 +75,7 @@ def evaluate(
     env_args: Mapping[str, Any] | None = None,
     config: Any = None,
 ) -> Result:
-    """Plays whole episodes with a run's policies; RLlib's tree as under `env_runners`.
+    """Plays whole episodes with a run's policies; {"env_runners": ...} as RLlib and `Trainer.evaluate` have it.
 
     Args:
         path: a run's folder, or a checkpoint's.
@@ -85,8 +85,9 @@ def evaluate(
         checkpoint: "last", "best" or an iteration, where `path` is a run's folder.
         env_args: arguments of the environment that differ from training's.
     """
+    wanted = {"episodes": episodes, "explore": explore, "seed": 0 if seed is None else seed}
+    check_wanted({**wanted, "env_args": env_args or {}})
     opened = open_run(path, checkpoint, config=config, env_args=env_args)
-    seed = opened.saved.facts["run_settings"]["evaluation_seed"] if seed is None else seed
-    return play_episodes(
-        opened.algorithm, opened.weights, opened.env_params, episodes=episodes, explore=explore, seed=seed
-    )
+    if seed is None:
+        wanted["seed"] = opened.saved.facts["run_settings"]["evaluation_seed"]
+    return {"env_runners": play_episodes(opened.algorithm, opened.weights, opened.env_params, **wanted)}

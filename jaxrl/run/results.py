@@ -148,7 +148,7 @@ def flatten(result: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, 
             yield f"{prefix}{name}", value
 
 
-def lookup(result: Mapping[str, Any], path: str) -> Any:
+def lookup(result: Mapping[str, Any] | None, path: str) -> Any:
     """The value at a path such as "env_runners/episode_return_mean", or None where there is none (yet)."""
     for part in path.split("/"):
         if not isinstance(result, Mapping) or part not in result:

@@ -22,6 +22,7 @@ from jaxrl.run.folder import config_facts
 from jaxrl.run.hosts import num_processes
 from jaxrl.run.recorder import Snapshot, state_facts, state_tree
 from jaxrl.run.results import Lifetime
+from jaxrl.run.stopping import all_met, unmet
 
 
 @dataclass(frozen=True)
@@ -38,11 +39,19 @@ class Saved:
         return Lifetime(**self.facts["lifetime"]) if self.checkpoint else Lifetime()
 
     def run_settings(self) -> dict[str, Any]:
-        """Those that were saved; how many devices, only if as many processes share them again."""
+        """The saved settings without the stop criteria that the run has met, which would stop it again at once.
+
+        The number of devices is kept only if as many processes share them again.
+        """
         settings = dict(self.facts["run_settings"])
+        settings["stop"] = unmet(settings.get("stop", {}), self.facts.get("result"))
         if self.facts.get("num_processes", 1) != num_processes():
             settings["devices"] = "auto"
         return settings
+
+    def met_criteria(self) -> dict[str, float]:
+        """The stop criteria among the saved settings that the saved result has reached."""
+        return all_met(self.facts["run_settings"].get("stop", {}), self.facts.get("result"))
 
     def other_versions(self) -> str:
         """A warning if the numbers were made by other versions than those here; mostly empty."""

@@ -44,10 +44,18 @@ def chunk_length(settings: RunSettings, iteration: int, seconds_per_update: floa
     return length
 
 
-def met(stop: Mapping[str, float], result: Result) -> str | None:
+def met(stop: Mapping[str, float], result: Result | None) -> str | None:
     """The first criterion that `result` has reached (value >= threshold), or None."""
-    for path, threshold in stop.items():
-        value = lookup(result, path)
-        if value is not None and value >= threshold:
-            return path
-    return None
+    return next(iter(all_met(stop, result)), None)
+
+
+def unmet(stop: Mapping[str, float], result: Result | None) -> dict[str, float]:
+    """The criteria that `result` has not reached: all of them before the first result."""
+    reached = all_met(stop, result)
+    return {path: threshold for path, threshold in stop.items() if path not in reached}
+
+
+def all_met(stop: Mapping[str, float], result: Result | None) -> dict[str, float]:
+    """The criteria that `result` has reached; none before the first result."""
+    values = {path: lookup(result, path) for path in stop}
+    return {path: stop[path] for path, value in values.items() if value is not None and value >= stop[path]}

@@ -28,7 +28,7 @@ from jaxrl.run.memory import memory_line, peak_of
 from jaxrl.run.policies import PolicyAccess, begun_with, initial_weights
 from jaxrl.run.program import CAPACITY, Executable, program_of
 from jaxrl.run.recorder import Recorder, Snapshot
-from jaxrl.run.results import ITERATIONS, Lifetime, Result, iteration_results, result_names
+from jaxrl.run.results import ITERATIONS, Lifetime, Result, iteration_results, lookup, result_names
 from jaxrl.run.settings import RunSettings
 from jaxrl.run.stopping import LIMITS, check_stop, chunk_length, last_iteration, met
 from jaxrl.run.together import agreed, company, together
@@ -36,6 +36,8 @@ from jaxrl.run.together import agreed, company, together
 
 class Trainer(PolicyAccess):
     """Trains what a configuration describes, as `make_train` does and with the same numbers for the same key.
+
+    `with jaxrl.Trainer(config) as trainer:` calls `stop` at the end of the block.
 
     Args:
         config: a configuration such as `PPOConfig`: anything with its `build`, `static`, `hypers`, `setup` and devices.
@@ -81,6 +83,7 @@ class Trainer(PolicyAccess):
         self._runner: Runner | None = None
         self._initial_weights = {}
         self._seconds_per_update: float | None = None
+        self._stopped = False
         self.facts = facts = resume.facts_of(config, self.algorithm, self.settings.to_dict())
         if _saved is not None and _saved.checkpoint is not None:
             self._take_up(_saved, facts)
@@ -140,6 +143,7 @@ class Trainer(PolicyAccess):
     @together
     def train(self) -> Result:
         """One iteration; returns its result tree."""
+        self._check_not_stopped("train")
         self._prepare({})
         return self._advance(1, {})[-1]
 
@@ -152,19 +156,28 @@ class Trainer(PolicyAccess):
 
         Args:
             stop: {path in the result tree: least value}, read for each iteration, beside the setting `stop`. Unless one
-                limits the steps or the iterations, the configuration's `total_env_steps` does.
+                limits the steps or the iterations, the configuration's `total_env_steps` does. If the last result
+                meets a criterion already, nothing is trained.
 
         Raises:
+            UsageError: the trainer was stopped, or a criterion names no result.
             Diverged: a loss, a gradient or a parameter is not finite; `runner` is the last good state.
         """
+        self._check_not_stopped("fit")
         stop = {**dict(self.settings.stop), **(stop or {})}
         stop = {path: least for path, least in stop.items() if least != math.inf}
-        if not set(stop) & LIMITS:
+        limit = next((f"stop criterion {name}" for name in stop if name in LIMITS), "total_env_steps")
+        if limit == "total_env_steps":
             stop[ITERATIONS] = self.config.num_updates
         self._prepare(stop)
         last = last_iteration(stop, self.algorithm.num_env_steps)
         if self.lifetime.training_iteration >= last:
-            self.progress.say(f"nothing to do: {self.lifetime.training_iteration} of {last} iterations are trained")
+            done = f"{self.lifetime.training_iteration:,} of {last:,} iterations are trained"
+            self.progress.say(f"nothing to do: {done}; a larger {limit} trains further")
+            return self.last_result
+        if path := met(stop, self.last_result):
+            done = f"{path}={lookup(self.last_result, path):g} has reached the stop criterion {stop[path]:g}"
+            self.progress.say(f"nothing to do: {done}; a larger one trains further")
             return self.last_result
         try:
             with self.interrupt.listening(), self.progress:
@@ -187,9 +200,29 @@ class Trainer(PolicyAccess):
         return self.last_result
 
     @together
-    def evaluate(self) -> Result:
-        """Plays the `evaluation_duration` episodes of the evaluation's seed; {"env_runners": ...} as RLlib has it."""
-        evaluation = self.evaluation(self.runner, self.env_params)
+    def evaluate(
+        self,
+        *,
+        episodes: int | None = None,
+        env_args: Mapping[str, Any] | None = None,
+        explore: bool | None = None,
+        seed: int | None = None,
+    ) -> Result:
+        """Plays whole episodes with the policies as they are; {"env_runners": ...} as RLlib has it.
+
+        Args:
+            episodes: how many; None: the setting `evaluation_duration`.
+            env_args: arguments of the environment that differ from training's, {} for none; None: the setting
+                `evaluation_env_args`.
+            explore: whether actions are sampled, or else each is its distribution's mode; None: the setting
+                `evaluation_explore`.
+            seed: of the episodes, which are the same for the same seed; None: the setting `evaluation_seed`.
+
+        Raises:
+            UsageError: an argument that is not of its kind, or `env_args` that change the agents or their spaces.
+        """
+        wanted = {"episodes": episodes, "env_args": env_args, "explore": explore, "seed": seed}
+        evaluation = self.evaluation(self.runner, self.env_params, **wanted)
         self.hooks.call("on_evaluate_end", evaluation)
         self.progress.say(evaluation_line(self.lifetime.training_iteration, evaluation["env_runners"]))
         return evaluation
@@ -197,12 +230,31 @@ class Trainer(PolicyAccess):
     @together
     def save(self) -> Path | None:
         """Writes a checkpoint of the state as it is; returns its folder, or None where nothing is written."""
+        self._check_not_stopped("save")
         return self.keeping.save(self._snapshot(), wait=True)
 
     @together
     def stop(self) -> str | None:
-        """Writes what is still to be written and lets go of the run's folder; returns what could not be written."""
+        """Writes what is still to be written and lets go of the run's folder; returns what could not be written.
+
+        Afterwards the trainer can be read and evaluated, but trains and saves no more.
+        """
+        self._stopped = True
         return self.keeping.close(self._snapshot() if self._runner is not None else None)
+
+    def __enter__(self) -> "Trainer":
+        return self
+
+    def __exit__(self, error_type: type | None, *_: object) -> None:
+        failed = self.stop()
+        if failed and error_type is None:
+            raise OSError(failed)
+
+    def _check_not_stopped(self, method: str) -> None:
+        if self._stopped:
+            resumes = f"Trainer.from_checkpoint({str(self.run_dir)!r}) resumes its run"
+            what = "make a new one" if self.run_dir is None else resumes
+            raise UsageError(f"{method}: this trainer was stopped; {what}")
 
     def _key(self) -> jax.Array:
         return jax.random.key(self.config.seed, impl="threefry2x32")
@@ -216,6 +268,9 @@ class Trainer(PolicyAccess):
         best = saved.best()
         if best and best[1]["metric"] == self.best.attribute:
             self.best.value = best[1]["value"]
+        for path, least in saved.met_criteria().items():
+            if path not in dict(self.settings.stop):
+                self.progress.say(f"cleared the stop criterion {path}={least:g}, which the run had met")
         if warning := saved.other_versions():
             self.progress.say(f"warning: {warning}")
 
@@ -277,20 +332,25 @@ class Trainer(PolicyAccess):
 
     def _tell(self, before: Snapshot, results: list[Result], stop: Mapping[str, float]) -> list[Result]:
         """Evaluates the state if that is due, and tells the callbacks; the results up to the last one wanted."""
-        last = results[-1]
-        if self.evaluation.due(last[ITERATIONS], at_the_end=met(stop, last) is not None):
-            began = time.perf_counter()
-            last["evaluation"] = self.evaluate()
-            last["timers"]["evaluation"] = time.perf_counter() - began
+        self._evaluate_if_due(results[-1], at_the_end=met(stop, results[-1]) is not None)
         for i, result in enumerate(results, start=1):
             self.hooks.call("on_train_result", result)
             result["done"] = bool(result["done"] or met(stop, result))
             if result["done"] and i < len(results):
                 results = self._reach(before, None, results[:i])
                 break
+        if results[-1]["done"]:  # a callback may have said so
+            self._evaluate_if_due(results[-1], at_the_end=True)
         for warning in self.watch.look(results):
             self.progress.say(f"warning: {warning}")
         return results
+
+    def _evaluate_if_due(self, result: Result, *, at_the_end: bool) -> None:
+        """Evaluates the state that `result` led to, if the settings ask for it and it is not evaluated yet."""
+        if "evaluation" not in result and self.evaluation.due(result[ITERATIONS], at_the_end=at_the_end):
+            began = time.perf_counter()
+            result["evaluation"] = self.evaluate()
+            result["timers"]["evaluation"] = time.perf_counter() - began
 
     def _snapshot(self) -> Snapshot:
         arrays = self.runner, self.hypers, self.env_params

@@ -1,5 +1,6 @@
 """Host hooks: when they are called, what they may add, how they end training, what a checkpoint keeps of them."""
 
+import dataclasses
 import json
 from types import SimpleNamespace
 
@@ -75,6 +76,21 @@ def test_a_hook_ends_training_in_the_very_iteration(small, start):
     assert int(trainer.runner.num_updates) == 7
 
 
+@pytest.mark.parametrize("long_chunks", [False, True])
+def test_the_state_that_a_hook_ends_training_in_is_evaluated(small, start, tmp_path, long_chunks):
+    counts, settings = Counts(), {"evaluation_interval": 4, "evaluation_duration": 2}
+    trainer = start(small.replace(callbacks=(counts, StopsAt(6))), **settings)
+    if long_chunks:  # then the chunk runs past the end
+        trainer.settings = dataclasses.replace(trainer.settings, evaluation_interval=100)
+        trainer.evaluation.settings, trainer._seconds_per_update = trainer.settings, 1e-3
+    result = trainer.fit()
+    assert result["training_iteration"] == 6
+    assert ("evaluation", 6) in counts.told
+    assert result["evaluation"]["env_runners"] == trainer.evaluate()["env_runners"]
+    last = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()[-1]
+    assert json.loads(last)["evaluation"]["mine"] == 1.0
+
+
 def test_a_hooks_own_state_is_resumed(small, start, resume):
     trainer = start(small.replace(callbacks=Counts()))
     trainer.fit({"training_iteration": 3})
@@ -133,7 +149,7 @@ def test_a_run_with_callbacks_of_any_kind_is_open_to_be_played(small, start, res
         trainer.fit({"training_iteration": 1})
         trainer.stop()
         assert load_policy(tmp_path / name, "pol1").act([0, 0]) == trainer.get_policy("pol1").act([0, 0])
-        assert evaluate(tmp_path / name, episodes=2)["num_episodes"] == 2
+        assert evaluate(tmp_path / name, episodes=2)["env_runners"]["num_episodes"] == 2
     assert resume(tmp_path / "class").fit({"training_iteration": 2})["seen"] == 2
     with pytest.raises(UsageError, match="the run's callbacks was an object"):
         resume(tmp_path / "instance")

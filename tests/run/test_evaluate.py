@@ -1,5 +1,6 @@
 """Evaluation: exactly the episodes that were asked for, the same ones for the same seed, by whichever way."""
 
+import functools
 import itertools
 import json
 
@@ -53,7 +54,7 @@ def test_trainer_script_function_and_loaded_policies_play_the_same_episodes(trai
     lines = [json.loads(line) for line in (trained.run_dir / "metrics.jsonl").read_text().splitlines()]
     logged = lines[-1]["evaluation"]["env_runners"]
     again = trained.evaluate()["env_runners"]
-    loaded = jaxrl.evaluate(trained.run_dir, episodes=6)
+    loaded = jaxrl.evaluate(trained.run_dir, episodes=6)["env_runners"]
     assert logged == again == loaded
     by_hand = played_by_hand(trained.run_dir, 6)
     assert loaded["episode_return_mean"] == pytest.approx(by_hand.sum(axis=1).mean(), abs=1e-4)
@@ -108,7 +109,7 @@ def test_long_episodes_count_as_much_as_short_ones():
 
 def test_other_arguments_of_the_environment_are_evaluated_in_their_own_world(trained):
     short = jaxrl.evaluate(trained.run_dir, episodes=2, env_args={"max_steps_in_episode": 5})
-    assert short["episode_len_max"] == 5
+    assert short["env_runners"]["episode_len_max"] == 5
     with pytest.raises(UsageError, match="change the agents or their spaces"):
         jaxrl.evaluate(trained.run_dir, episodes=2, env_args={"height": 5})
 
@@ -116,6 +117,37 @@ def test_other_arguments_of_the_environment_are_evaluated_in_their_own_world(tra
 def test_evaluation_during_training_may_play_another_environment(start):
     trainer = start(evaluation_interval=1, evaluation_duration=2, evaluation_env_args={"max_steps_in_episode": 5})
     assert trainer.train()["evaluation"]["env_runners"]["episode_len_mean"] == 5
+
+
+def test_the_trainers_evaluation_takes_the_arguments_of_the_saved_runs(trained):
+    changes = {"episodes": 3, "explore": True, "seed": 7, "env_args": {"max_steps_in_episode": 5}}
+    played = trained.evaluate(**changes)
+    assert played == jaxrl.evaluate(trained.run_dir, **changes)
+    assert (played["env_runners"]["num_episodes"], played["env_runners"]["episode_len_max"]) == (3, 5)
+    assert trained.evaluate()["env_runners"]["num_episodes"] == 6  # the settings are as they were
+    assert trained.evaluate(seed=7) == jaxrl.evaluate(trained.run_dir, episodes=6, seed=7)
+
+
+def test_settings_of_the_evaluation_may_be_taken_back_for_one(start):
+    trainer = start(evaluation_interval=1, evaluation_duration=2, evaluation_env_args={"max_steps_in_episode": 5})
+    assert trainer.evaluate(env_args={})["env_runners"]["episode_len_mean"] == 20
+    assert trainer.evaluate()["env_runners"]["episode_len_mean"] == 5
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"episodes": 0}, "episodes=0 must be an integer of at least 1"),
+        ({"explore": "yes"}, "explore='yes' must be True or False"),
+        ({"seed": -1}, "seed=-1 must be an integer of at least 0"),
+        ({"env_args": {"height": 5}}, "change the agents or their spaces"),
+        ({"env_args": 5}, "env_args=5 must be"),
+    ],
+)
+def test_arguments_of_an_evaluation_that_cannot_work_are_refused(trained, changes, message):
+    for play in (trained.evaluate, functools.partial(jaxrl.evaluate, trained.run_dir)):
+        with pytest.raises(UsageError, match=message):
+            play(**changes)
 
 
 def test_a_criterion_and_the_best_may_be_an_evaluations_result(start):

@@ -142,6 +142,48 @@ def test_trainers_of_numbers_of_different_shapes_do_not_disturb_each_other():
     assert second.train()["learners"]["pol1"]["default_optimizer_learning_rate"] == pytest.approx(0.36e-3)
 
 
+@pytest.mark.parametrize("method", ["fit", "train", "save"])
+def test_a_stopped_trainer_says_what_resumes_its_run_instead_of_training_unrecorded(tmp_path, method):
+    with Trainer(CONFIG, run_dir=tmp_path / "run", quiet=True, pictures=False, loggers=()) as trainer:
+        trainer.train()
+    with pytest.raises(UsageError, match=rf"^{method}: this trainer was stopped; Trainer.from_checkpoint\('.*run'\)"):
+        getattr(trainer, method)()
+    assert trainer.lifetime.training_iteration == 1
+    with Trainer.from_checkpoint(tmp_path / "run", quiet=True) as resumed:
+        assert resumed.train()["training_iteration"] == 2
+    assert trainer.stop() is None  # again
+
+
+def test_a_block_that_fails_keeps_what_was_trained(tmp_path):
+    with pytest.raises(ZeroDivisionError), Trainer(CONFIG, run_dir=tmp_path / "run", quiet=True, pictures=False) as it:
+        it.train()
+        _ = 1 / 0
+    resumed = Trainer.from_checkpoint(tmp_path / "run", quiet=True)
+    assert resumed.lifetime.training_iteration == 1
+    resumed.stop()
+
+
+def test_fit_trains_nothing_if_the_last_result_meets_a_criterion_already(trainer, capsys):
+    trainer.progress.console.quiet = False
+    for _ in range(2):
+        trainer.train()
+    assert trainer.fit({"env_runners/num_episodes_lifetime": 4}) is trainer.last_result
+    assert trainer.lifetime.training_iteration == 2
+    told = "nothing to do: env_runners/num_episodes_lifetime=4 has reached the stop criterion 4"
+    assert told in capsys.readouterr().out
+    trainer.fit({"training_iteration": 1})
+    assert "2 of 1 iterations are trained; a larger stop criterion training_iteration" in capsys.readouterr().out
+    assert trainer.fit({"env_runners/num_episodes_lifetime": 5})["training_iteration"] == 3
+
+
+def test_total_env_steps_are_rounded_up_to_whole_iterations_and_the_plan_says_so():
+    config = CONFIG.replace(total_env_steps=64 * 2 + 1)
+    assert config.num_updates == 3
+    assert "3 iterations, 192 steps (total_env_steps=129, rounded up)" in config.describe()
+    assert "rounded" not in CONFIG.describe()
+    assert Trainer(config, run_dir=None, quiet=True).fit()["num_env_steps_sampled_lifetime"] == 192
+
+
 def test_an_infinite_limit_is_none_and_a_limit_already_reached_trains_nothing(trainer):
     assert trainer.fit({"training_iteration": 0}) is None
     assert trainer.fit({"training_iteration": float("inf")})["training_iteration"] == CONFIG.num_updates
