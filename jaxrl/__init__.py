@@ -21,6 +21,7 @@ from jaxrl.run.health import Diverged
 from jaxrl.run.hosts import join
 from jaxrl.run.opened import evaluate
 from jaxrl.run.policy import Policy, load_policy
+from jaxrl.run.settings import RunSettings
 from jaxrl.run.trainer import Trainer
 from jaxrl.sweeps.space import choice, grid_search, loguniform, randint, uniform
 from jaxrl.sweeps.sweep import resume_sweep, sweep
@@ -34,6 +35,7 @@ __all__ = [
     "MultiAgentEnvironment",
     "PPOConfig",
     "Policy",
+    "RunSettings",
     "StackedEnvironment",
     "Trainer",
     "UsageError",

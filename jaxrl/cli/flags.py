@@ -11,7 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
-from jaxrl.core.errors import UsageError, unknown_name
+from jaxrl.core.errors import UsageError
+from jaxrl.core.settings import unknown_setting
 
 # Flags that take several values; all others take one.
 SEVERAL = {
@@ -73,7 +74,7 @@ def given_flags(argv: Sequence[str], flags: Mapping[str, Any], positional: str |
             continue
         if word.startswith("--"):
             if flag not in by_flag:
-                raise unknown_name("flag", flag, by_flag)
+                raise unknown_setting(flag, flags, kind="flag")
             current = given[by_flag[flag]] = [value] if equals else []
             is_switch = isinstance(flags[by_flag[flag]].default, bool)
         elif (

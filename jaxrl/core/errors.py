@@ -3,6 +3,12 @@
 import difflib
 from collections.abc import Iterable
 
+from jaxrl.core import foreign_names
+
+NEAR = 0.75  # of difflib's ratio: below it, names share letters by chance (use_gae and use_gru: 0.71)
+SHORT = 200  # characters of a list of names that one line still holds
+PATHS = "each row of a run's metrics.jsonl holds them all"
+
 
 class UsageError(ValueError):
     """Something the user asked for cannot work; the command line prints the message as one line."""
@@ -14,11 +20,61 @@ def one_line(error: BaseException) -> str:
     return f"{text:.200}"
 
 
-def unknown_name(kind: str, name: str, allowed: Iterable[str], where: str = "") -> UsageError:
-    """The error for a name that is none of `allowed`: `unknown setting 'lrr'; did you mean 'lr'? known: ...`."""
-    allowed = sorted(allowed)
-    nearest = difflib.get_close_matches(str(name), allowed, n=1, cutoff=0.5)
-    hint = f"; did you mean {nearest[0]!r}?" if nearest else ";"
-    return UsageError(
-        f"unknown {kind} {str(name)!r}{where and ' ' + where}{hint} known: {', '.join(allowed) or 'none'}"
-    )
+def unknown_name(kind: str, name: str, allowed: Iterable[str], where: str = "", look: str = "") -> UsageError:
+    """The error for a name that is none of `allowed`: `unknown policy 'pol3'; did you mean 'pol1'? known: ...`.
+
+    Args:
+        where: said after the name.
+        look: says where all names can be read, if they are too many for a line.
+    """
+    name, allowed = str(name), sorted(map(str, allowed))
+    near = nearest(name, allowed)
+    hint = f"; did you mean {either(near)}?" if near else ";"
+    return UsageError(f"unknown {kind} {name!r}{where and ' ' + where}{hint} {_known(allowed, near, look)}")
+
+
+def unknown_result(kind: str, path: str, allowed: Iterable[str]) -> UsageError:
+    """The error for a path that results do not have; knows other libraries' names and paths without their beginning."""
+    path, allowed = str(path), sorted(allowed)
+    meant = sorted((known for known in allowed if known.endswith(f"/{path}")), key=len)[:1]
+    foreign = foreign_names.counterpart(path, foreign_names.RESULTS)
+    if foreign is not None and foreign[1].ours in allowed:
+        meant = [foreign[1].ours]
+    if not meant:
+        return unknown_name(kind, path, allowed, look=PATHS)
+    return UsageError(f"unknown {kind} {path!r}; did you mean {meant[0]!r}? {_known(allowed, meant, PATHS)}")
+
+
+def nearest(name: str, allowed: Iterable[str], most: int = 3) -> list[str]:
+    """The names that `name` may be a slip of, the likeliest first; none where likeness is only chance."""
+    plain = {known: _plain(known) for known in allowed}
+    wanted = _plain(name)
+    found = [known for known, text in plain.items() if text == wanted]
+    found += difflib.get_close_matches(name, plain, n=most, cutoff=NEAR)
+    if len(wanted) >= 3:  # a beginning, or the same words in another order
+        words = set(wanted.split("_"))
+        found += [known for known, text in plain.items() if text.startswith(wanted)]
+        found += [known for known, text in plain.items() if set(text.split("_")) == words]
+    return list(dict.fromkeys(found))[:most]
+
+
+def either(names: list[str]) -> str:
+    """`'a'`, `'a' or 'b'`, `'a', 'b' or 'c'`."""
+    quoted = [repr(name) for name in names]
+    return " or ".join([", ".join(quoted[:-1]), quoted[-1]] if len(quoted) > 1 else quoted)
+
+
+def _plain(name: str) -> str:
+    """`--clip-param`, `clipParam` and `Clip_Param` alike as `clip_param`."""
+    name = "".join(f"_{c.lower()}" if c.isupper() and i and name[i - 1].islower() else c for i, c in enumerate(name))
+    return name.strip("-_").replace("-", "_").lower()
+
+
+def _known(allowed: list[str], near: list[str], look: str) -> str:
+    """The allowed names where a line holds them, else how many there are and where to look."""
+    if len(text := ", ".join(allowed) or "none") <= SHORT:
+        return f"known: {text}"
+    if look:
+        return look
+    some = ", ".join((near or allowed)[:3])
+    return f"known: {len(allowed)} names" + ("" if near else f", such as {some}")

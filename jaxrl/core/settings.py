@@ -1,13 +1,17 @@
 """How a setting is declared and checked: a default, a help text, and what is allowed, said once."""
 
 import dataclasses
+import inspect
 import math
-from collections.abc import Callable, Mapping
-from typing import Any
+import textwrap
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from jaxrl.core.errors import UsageError, unknown_name
+from jaxrl.core import foreign_names
+from jaxrl.core.errors import UsageError, nearest, unknown_name
+from jaxrl.core.foreign_names import Counterpart, counterpart
 
 Check = Callable[[str, Any], None]
 
@@ -88,21 +92,144 @@ def freeze(value: Any) -> Any:
     return value.item() if isinstance(value, np.generic) else value
 
 
-def checked(cls: type) -> type:
-    """A class decorator: unknown names are refused with the nearest known one, before Python's own TypeError."""
-    known = [field.name for field in dataclasses.fields(cls)]
-    generated = cls.__init__
+class Declared(NamedTuple):
+    """The settings of one object that users make, and where they can be read."""
 
-    def __init__(self, *args, **settings):
-        for name in settings:
-            if name not in known:
-                raise unknown_name("setting", name, known)
-        generated(self, *args, **settings)
+    owner: str  # what a user gives them to: "PPOConfig"
+    names: frozenset[str]
+    example: str  # how a setting of this owner is given; NAME stands for it
+    look: str  # where all of them are explained
 
-    __init__.__wrapped__ = generated
-    __init__.__doc__ = generated.__doc__
-    cls.__init__ = __init__
-    return cls
+
+_declared: dict[str, Declared] = {}  # by owner: each knows what the others have
+
+
+def checked(owner: str, *, example: str, also: Iterable[str] = ()) -> Callable[[type], type]:
+    """A class decorator for a configuration: unknown names are refused, fields explained.
+
+    Args:
+        owner: what a user gives these settings to.
+        example: how, with NAME for a setting.
+        also: arguments that the owner takes beside the class's fields.
+    """
+
+    def decorate(cls: type) -> type:
+        known = [field.name for field in dataclasses.fields(cls)]
+        look = f"help(jaxrl.{cls.__name__}) explains all {len(known)}, and --help on the command line"
+        _declared[owner] = Declared(owner, frozenset((*known, *also)), example, look)
+        generated = cls.__init__
+
+        def __init__(self, *args, **settings):
+            for name in settings:
+                if name not in known:
+                    raise unknown_setting(name, known, owner=owner)
+            generated(self, *args, **settings)
+
+        __init__.__wrapped__ = generated
+        __init__.__doc__ = generated.__doc__
+        cls.__init__ = __init__
+        cls.__doc__ = f"{inspect.cleandoc(cls.__doc__)}\n\n{explained(cls)}\n"
+        return cls
+
+    return decorate
+
+
+def explained(cls: type) -> str:
+    """A docstring's section on the fields of `cls`: name, type, default and help text of each."""
+    lines = ["Settings:"]
+    for field in dataclasses.fields(cls):
+        default = str(field.default) if isinstance(field.default, float) else repr(field.default)
+        lines.append(f"    {field.name}{_type_shown(field.type)} = {default}")
+        lines += textwrap.wrap(field.metadata["help"], 84, initial_indent=" " * 8, subsequent_indent=" " * 8)
+    return "\n".join(lines)
+
+
+def _type_shown(declared: Any) -> str:
+    """`: float | None`; nothing for Any, of which the help text tells."""
+    if declared is Any:
+        return ""
+    text = declared.__name__ if isinstance(declared, type) and not hasattr(declared, "__args__") else str(declared)
+    return f": {text.replace('collections.abc.', '').replace('typing.', '')}"
+
+
+def takes_settings(settings: type) -> Callable[[type], type]:
+    """A class decorator: shows the fields of `settings`, which `__init__` takes as keywords, in signature and help."""
+
+    def decorate(cls: type) -> type:
+        given = inspect.signature(cls).parameters.values()
+        kept = [each for each in given if each.kind != each.VAR_KEYWORD and not each.name.startswith("_")]
+        kept += [
+            inspect.Parameter(field.name, inspect.Parameter.KEYWORD_ONLY, default=field.default, annotation=field.type)
+            for field in dataclasses.fields(settings)
+        ]
+        cls.__signature__ = inspect.Signature(kept)
+        cls.__doc__ = f"{inspect.cleandoc(cls.__doc__)}\n\n{explained(settings)}\n"
+        return cls
+
+    return decorate
+
+
+def unknown_setting(
+    name: str, known: Iterable[str], where: str = "", *, owner: str = "", kind: str = "setting"
+) -> UsageError:
+    """The error for a name that is no setting of `owner`.
+
+    It knows the settings of the other owners, and other libraries' names.
+
+    Args:
+        known: the names that are allowed here.
+        where: said after the name.
+        kind: "flag": names are shown as flags.
+    """
+    known, plain = set(known), str(name).strip("-").replace("-", "_")
+    begin = f"unknown {kind} {str(name)!r}{where and ' ' + where}"
+    if other := _other_owner(plain, owner):
+        return UsageError(f"{begin}: {_belongs(plain, other, kind)}")
+    if found := _foreign(plain, known):
+        return UsageError(f"{begin}{_translated(plain, *found, known, owner, kind)}")
+    look = _declared[owner].look if owner in _declared else "--help explains all of them"
+    return unknown_name(kind, str(name), map(_shown[kind], known), where, look)
+
+
+_shown = {"setting": str, "flag": lambda name: f"--{name.rstrip('_').replace('_', '-')}"}
+
+
+def _foreign(name: str, known: set[str]) -> tuple[str, str, Counterpart] | None:
+    """(library, its name, what stands for it); also of a slip in one, unless it is nearer to a known name."""
+    exact = counterpart(name, foreign_names.SETTINGS)
+    if exact is not None:
+        return exact[0], name, exact[1]
+    theirs = [key for table in foreign_names.SETTINGS.values() for key in table]
+    ours = [key.rstrip("_") for key in known]
+    near = nearest(name, [*ours, *theirs], 1)
+    if not near or near[0] in ours:
+        return None
+    library, found = counterpart(near[0], foreign_names.SETTINGS)
+    return library, near[0], found
+
+
+def _translated(
+    name: str, library: str, theirs: str, found: Counterpart, known: set[str], owner: str, kind: str
+) -> str:
+    """What an error says after another library's name."""
+    perhaps = "" if name == theirs else f"perhaps {theirs}, "
+    if not found.ours:
+        return f": {perhaps}{library}'s name; {found.note}"
+    other = None if found.ours in known else _other_owner(found.ours, owner)
+    elsewhere = f"; {_belongs(found.ours, other, kind)}" if other else ""
+    note = found.note and f"; {found.note}"
+    return f": {perhaps}{library}'s name for {_shown[kind](found.ours)}{elsewhere}{note}"
+
+
+def _other_owner(name: str, owner: str) -> Declared | None:
+    others = (declared for declared in _declared.values() if declared.owner != owner)
+    return next((declared for declared in others if name in declared.names), None)
+
+
+def _belongs(name: str, other: Declared, kind: str) -> str:
+    if kind == "flag":
+        return f"{_shown[kind](name)} is a flag of train_ppo.py"
+    return f"{other.owner} has it: {other.example.replace('NAME', name)}"
 
 
 def check_all(config: Any) -> None:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from jaxrl.core.env import MultiAgentEnvironment, lift
 from jaxrl.core.errors import UsageError, unknown_name
 from jaxrl.core.registry import make, registered
-from jaxrl.core.settings import check_all, checked, freeze
+from jaxrl.core.settings import check_all, checked, freeze, unknown_setting
 from jaxrl.core.spaces import Space
 from jaxrl.core.types import PolicyId, PyTree
 from jaxrl.loop.callbacks import traced, traced_callbacks
@@ -30,10 +30,10 @@ class Setup(NamedTuple):
     policies: PolicyMap
 
 
-@checked
+@checked("PPOConfig", example="config.replace(NAME=...)")
 @dataclasses.dataclass(frozen=True)
 class PPOConfig(NetworkSettings, Refinements, TrainingSettings):
-    """One object, or one dict of the same names, says everything about a run.
+    """Everything about a training: one object, or one dict of the same names.
 
     `train_batch_size = num_envs * rollout_length`: any two give the third, one alone rescales another
     (`num_envs` alone the rollout's length, either of the others the number of environments).
@@ -101,8 +101,13 @@ class PPOConfig(NetworkSettings, Refinements, TrainingSettings):
         for policy in policies:
             changes = {**common, **overrides.get(policy, {})}
             for name in changes:
+                if name in self.__dataclass_fields__ and name not in Hypers.__dataclass_fields__:
+                    raise UsageError(
+                        f"hypers: {name} is part of the compiled program: config.replace({name}=...)"
+                    )
                 if name not in Hypers.__dataclass_fields__:
-                    raise unknown_name("number", name, Hypers.__dataclass_fields__)
+                    numbers_alone = Hypers.__dataclass_fields__
+                    raise unknown_setting(name, numbers_alone, "of hypers", owner="PPOConfig")
             numbers[policy] = self.for_policy(policy).replace(**changes)
         knots = max(len(knots_of(value)) for one in numbers.values() for value in (one.lr, one.entropy_coeff))
         return {policy: as_hypers(one, knots) for policy, one in numbers.items()}
@@ -186,7 +191,7 @@ class PPOConfig(NetworkSettings, Refinements, TrainingSettings):
         for policy, overrides in self.per_policy:
             for name in dict(overrides):
                 if name not in known:
-                    raise unknown_name("setting", name, known, f"of policy {policy!r}")
+                    raise _not_by_policy(name, policy, known)
             self.for_policy(policy)
 
 
@@ -196,6 +201,13 @@ _BY_POLICY = frozenset(
     | {*NETWORK, "observation_filter", "normalize_actions", "clip_actions", "optimizer"}
     | {"action_distribution", "normalize_returns"}
 )
+
+
+def _not_by_policy(name: str, policy: PolicyId, known: set[str]) -> UsageError:
+    """Of a name in `per_policy` that is none, or holds for the whole run."""
+    if name in PPOConfig.__dataclass_fields__:
+        return UsageError(f"per_policy: {name} of policy {policy!r} is one for all: give it outside per_policy")
+    return unknown_setting(name, known, f"of policy {policy!r}", owner="PPOConfig")
 
 
 def _make(env: Any, env_args: tuple) -> tuple[Any, PyTree]:

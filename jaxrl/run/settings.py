@@ -23,7 +23,7 @@ def _logs(name: str, value: Any) -> None:
     check_logs(value)
 
 
-@checked
+@checked("Trainer", example="Trainer(config, NAME=...)", also=("run_dir", "env_params", "quiet"))
 @dataclasses.dataclass(frozen=True)
 class RunSettings:
     """Settings of a `Trainer` beside its configuration; none of them changes what is learned."""

@@ -4,7 +4,7 @@ import math
 import numbers
 from collections.abc import Mapping
 
-from jaxrl.core.errors import UsageError, unknown_name
+from jaxrl.core.errors import UsageError, unknown_result
 from jaxrl.run.results import ITERATIONS, Result, lookup
 from jaxrl.run.settings import RunSettings
 
@@ -25,7 +25,7 @@ def check_stop(stop: Mapping[str, float], names: list[str] | None) -> None:
     """Refuses criteria that no result has, if the names that results have are known, or that are no numbers."""
     for path, threshold in stop.items():
         if names is not None and path not in names:
-            raise unknown_name("stop criterion", path, names)
+            raise unknown_result("stop criterion", path, names)
         if isinstance(threshold, bool) or not isinstance(threshold, numbers.Real) or threshold != threshold:
             raise UsageError(f"stop criterion {path}={threshold!r} must be a number")
 

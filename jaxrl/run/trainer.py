@@ -10,7 +10,8 @@ from typing import Any
 import jax
 
 from jaxrl.core.env import strongly_typed
-from jaxrl.core.errors import UsageError, unknown_name
+from jaxrl.core.errors import UsageError, unknown_result
+from jaxrl.core.settings import takes_settings
 from jaxrl.core.types import PyTree
 from jaxrl.loop.callbacks import resolve_callbacks
 from jaxrl.loop.runner import Runner
@@ -34,6 +35,7 @@ from jaxrl.run.stopping import LIMITS, check_stop, chunk_length, last_iteration,
 from jaxrl.run.together import agreed, company, together
 
 
+@takes_settings(RunSettings)
 class Trainer(PolicyAccess):
     """Trains what a configuration describes, as `make_train` does and with the same numbers for the same key.
 
@@ -44,7 +46,7 @@ class Trainer(PolicyAccess):
         run_dir: the run's folder, which must not exist yet; "auto": `runs/<env>/<time>-s<seed>`; None writes nothing.
         env_params: the environment's numbers, if not the configuration's.
         quiet: print nothing.
-        **run_settings: see `RunSettings`: checkpoints, evaluation, logs, pictures.
+        **run_settings: checkpoints, evaluation, logs, pictures; the settings below.
 
     Raises:
         UsageError: settings that cannot work, or a folder that exists or cannot be written; before any compiling.
@@ -284,7 +286,7 @@ class Trainer(PolicyAccess):
         own = self.hooks.has("on_train_result") or self.hooks.has("on_evaluate_end")  # which may add what they like
         check_stop(stop, None if own else names)
         if not own and self.settings.score_attribute not in names:
-            raise unknown_name("checkpoint_score_attribute", self.settings.score_attribute, names)
+            raise unknown_result("checkpoint_score_attribute", self.settings.score_attribute, names)
         if not (self.executable.compiled and (self._runner is not None or self.executable.can_start)):
             self.progress.say(compiling_line(self.settings.devices))
             compiled = self.company.compile(self.executable, start=self._runner is None)

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from jaxrl.core.errors import UsageError, unknown_name
+from jaxrl.core.errors import UsageError, unknown_result
 from jaxrl.run.console import duration
 from jaxrl.run.results import Result, flatten, lookup
 from jaxrl.sweeps.plan import Trial
@@ -58,7 +58,7 @@ class Sweep:
         if not scored:
             known = sorted({path for one in self.outcomes if one.result for path, _ in flatten(one.result)})
             if known and metric not in known:
-                raise unknown_name("metric", metric, known)
+                raise unknown_result("metric", metric, known)
             raise UsageError(f"no trial has a {metric} yet")
         return max(scored, key=lambda pair: pair[0])[1]
 

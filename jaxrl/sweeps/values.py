@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 import jax
 import jax.numpy as jnp
 
-from jaxrl.core.errors import unknown_name
+from jaxrl.core.errors import unknown_result
 from jaxrl.loop.episodes import Summary
 from jaxrl.loop.runner import Algorithm, Metrics
 
@@ -29,7 +29,7 @@ def reader(algorithm: Algorithm, metrics: Metrics, path: str, what: str) -> Read
 
 def check_path(path: str, readers: Mapping[str, Reader], what: str) -> None:
     if path not in readers:
-        raise unknown_name(what, path, readers)
+        raise unknown_result(what, path, readers)
 
 
 def readers_of(algorithm: Algorithm, metrics: Metrics) -> dict[str, Reader]:

@@ -130,7 +130,7 @@ BAD = [
     ({**ARENA, "kl_target": nan}, "kl_target=nan"),
     ({**ARENA, "per_policy": {"pol1": {"clip_param": nan}}}, "clip_param=nan"),
     ({**ARENA, "per_policy": {"pol3": {"lr": 1.0}}}, "unknown policy 'pol3'; did you mean 'pol2'"),
-    ({**ARENA, "per_policy": {"pol1": {"num_envs": 3}}}, "unknown setting 'num_envs' of policy 'pol1'"),
+    ({**ARENA, "per_policy": {"pol1": {"num_envs": 3}}}, "num_envs of policy 'pol1' is one for all"),
     ({**ARENA, "policies_to_train": ["pol"]}, "unknown policy 'pol'; did you mean 'pol[12]'"),
     ({**ARENA, "policies": {"a": ["agent1"]}}, "no policy plays agent 'agent2'"),
     ({**ARENA, "policies": {"a": ["agent1", "agent2"], "b": ["agent2"]}}, "agent 'agent2' is named twice"),

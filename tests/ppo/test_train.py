@@ -187,7 +187,7 @@ def test_a_mapping_of_the_same_names_is_a_configuration():
     train = make_train({**SETTINGS, "total_env_steps": 128})
     _, metrics = jax.jit(train)(jax.random.key(0))
     assert metrics.agent_steps.tolist() == [[128, 128]]
-    with pytest.raises(UsageError, match=r"unknown setting 'learning_rat'.*known: .*lr"):
+    with pytest.raises(UsageError, match="unknown setting 'learning_rat': perhaps learning_rate, SB3's name for lr"):
         make_train({"env": "arena", "learning_rat": 1e-3})
 
 
