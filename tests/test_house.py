@@ -80,7 +80,7 @@ def floor_of(path):
         return "envs"
     if rest[0] == "adapters" and len(rest) > 1 and rest[1] != "__init__":
         return f"adapters/{rest[1].partition('_')[0]}"
-    return "jaxrl" if rest[0] == "__init__" else rest[0]
+    return "jaxrl" if rest[0] in ("__init__", "__main__") else rest[0]
 
 
 def target_floor(module):

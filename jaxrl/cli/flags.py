@@ -112,9 +112,14 @@ def show_help(argv: Sequence[str], flags: Mapping[str, Flag], prog: str, descrip
 
 
 def find_modules_here() -> None:
-    """Lets `module:Class` name what lies in the folder that the command was called in, as `python -m` would."""
-    if os.getcwd() not in sys.path:
-        sys.path.append(os.getcwd())
+    """Lets `module:Class` name a module of the folder that the command was called in, as `python -m` does.
+
+    That folder goes first, or a script's own folder would hide the user's `evaluate.py`.
+    """
+    here = os.getcwd()
+    if here in sys.path:
+        sys.path.remove(here)
+    sys.path.insert(0, here)
 
 
 def shown(value: Any) -> str:

@@ -1,4 +1,4 @@
-"""`scripts/evaluate.py` and `scripts/render.py`: a trained run's policies, played to be measured or looked at."""
+"""`jaxrl evaluate` and `jaxrl render`, and the scripts of these names: play the policies of a trained run."""
 
 import dataclasses
 import sys
@@ -10,6 +10,7 @@ from jaxrl.cli.flags import COMPILE_CACHE, find_modules_here, flags_of, given_fl
 from jaxrl.core.errors import UsageError
 from jaxrl.core.settings import check_all, count, flag, number, setting
 from jaxrl.run import compile_cache, opened
+from jaxrl.run.command_line import command, program
 from jaxrl.run.episode_picture import check_episode_picture, picture_episode
 from jaxrl.run.recorder import EPISODE
 from jaxrl.run.results import Result
@@ -43,13 +44,13 @@ class RenderOptions:
 
 
 def evaluate(argv: Sequence[str] | None = None) -> None:
-    """Play whole episodes with the policies of a run: python scripts/evaluate.py RUN [flags]."""
-    _run("evaluate.py", evaluate.__doc__, EvaluateOptions(), argv, _evaluate)
+    """Play whole episodes with the policies of a run: RUN [flags]."""
+    _run("evaluate", evaluate.__doc__, EvaluateOptions(), argv, _evaluate)
 
 
 def render(argv: Sequence[str] | None = None) -> None:
-    """Play one episode with the policies of a run and write it as a picture: python scripts/render.py RUN [flags]."""
-    _run("render.py", render.__doc__, RenderOptions(), argv, _render)
+    """Play one episode with the policies of a run and write it as a picture: RUN [flags]."""
+    _run("render", render.__doc__, RenderOptions(), argv, _render)
 
 
 def _evaluate(run: str, options: EvaluateOptions) -> None:
@@ -101,16 +102,16 @@ def _folder_of(run: str) -> Path:
     return path if (path / "config.json").exists() else path.parent.parent
 
 
-def _run(prog: str, description: str, defaults: Any, argv: Sequence[str] | None, play: Callable) -> None:
+def _run(name: str, description: str, defaults: Any, argv: Sequence[str] | None, play: Callable) -> None:
     """Reads RUN and flags, and plays; mistakes end the process with one line."""
-    argv = list(sys.argv[1:] if argv is None else argv)
+    argv, prog = list(sys.argv[1:] if argv is None else argv), program(name)
     find_modules_here()
     flags = {**flags_of(defaults), "compile_cache": COMPILE_CACHE}
     try:
         show_help(argv, flags, prog, description)
         given = given_flags(argv, flags, positional="run")
         if "run" not in given:
-            raise UsageError(f"name a run's folder: python scripts/{prog} runs/...")
+            raise UsageError(f"name a run's folder: {command(name)} runs/...")
         run, cache = given.pop("run")[0], given.pop("compile_cache", ["auto"])
         options = dataclasses.replace(defaults, **{name: setting_of(name, words) for name, words in given.items()})
         check_all(options)

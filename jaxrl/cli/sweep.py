@@ -1,4 +1,4 @@
-"""`scripts/sweep.py`: many trainings from one command line."""
+"""`jaxrl sweep` and `scripts/sweep.py`: many trainings from one command line."""
 
 import sys
 from collections.abc import Sequence
@@ -18,6 +18,7 @@ from jaxrl.cli.train import RETURN, base_of
 from jaxrl.core.errors import UsageError, unknown_name
 from jaxrl.ppo.config import PPOConfig
 from jaxrl.run import compile_cache
+from jaxrl.run.command_line import command, program
 from jaxrl.run.console import duration
 from jaxrl.sweeps import space
 from jaxrl.sweeps.outcome import Sweep
@@ -49,10 +50,10 @@ def run_sweep(argv: Sequence[str] | None = None) -> None:
     try:
         done = _sweep(list(sys.argv[1:] if argv is None else argv))
     except UsageError as error:
-        print(f"sweep.py: {error}", file=sys.stderr)
+        print(f"{program('sweep')}: {error}", file=sys.stderr)
         sys.exit(2)
     except KeyboardInterrupt:
-        sys.exit("sweep.py: stopped; the trials that were over are kept")
+        sys.exit(f"{program('sweep')}: stopped; the trials that were over are kept")
     print(summary(done))
 
 
@@ -69,7 +70,7 @@ def _sweep(argv: list[str]) -> Sweep:
         compile_cache.use(cache)
         return resume_sweep(path)
     base, _ = base_of(options, sweep_options.pop("tuned", True))
-    show_help(argv, {**flags_of(base), **SWEEP_FLAGS}, "sweep.py", run_sweep.__doc__)
+    show_help(argv, {**flags_of(base), **SWEEP_FLAGS}, program("sweep"), run_sweep.__doc__)
     config = base.replace(**{name: value for name, value in options.items() if getattr(base, name) != value})
     tried = {**grid_of(given.get("grid", ())), **draws_of(given.get("random", ()))}
     stop = dict(sweep_options.pop("stop", {}))
@@ -140,5 +141,5 @@ def summary(done: Sweep) -> str:
         )
     if done.folder is not None and any(outcome.score is not None for outcome in done.outcomes):
         best = done.best_trial()
-        parts.append(f"best         {best.trial.name}\nevaluate     python scripts/evaluate.py {best.folder}")
+        parts.append(f"best         {best.trial.name}\nevaluate     {command('evaluate', best.folder)}")
     return "\n\n".join(part for part in parts if part)

@@ -1,4 +1,4 @@
-"""`scripts/train_ppo.py`: a training from the command line, begun or gone on with."""
+"""`jaxrl train` and `scripts/train_ppo.py`: a training from the command line, begun or gone on with."""
 
 import dataclasses
 import math
@@ -21,6 +21,7 @@ from jaxrl.cli.flags import (
 from jaxrl.core.errors import UsageError
 from jaxrl.ppo.config import PPOConfig
 from jaxrl.run import checkpoint, compile_cache, folder, resume
+from jaxrl.run.command_line import command, program
 from jaxrl.run.console import device_name, duration
 from jaxrl.run.health import Diverged
 from jaxrl.run.hosts import JOIN_SECONDS, THREE, check, join
@@ -84,21 +85,21 @@ def train_ppo(argv: Sequence[str] | None = None) -> None:
             say(f"resumed      after iteration {trainer.lifetime.training_iteration:,}")
         trainer.fit()
     except UsageError as error:
-        print(f"train_ppo.py: {error}", file=sys.stderr)
+        print(f"{program('train')}: {error}", file=sys.stderr)
         sys.exit(2)
     except Diverged as error:
         trainer.stop()
-        sys.exit(f"train_ppo.py: training has diverged: {error}")
+        sys.exit(f"{program('train')}: training has diverged: {error}")
     except KeyboardInterrupt:
         pass
     if trainer is None or trainer.last_result is None:
-        sys.exit("train_ppo.py: stopped before the first result")
+        sys.exit(f"{program('train')}: stopped before the first result")
     failed = trainer.stop()
     if not trainer.company.writes:
         return
     say(summary(trainer, trainer.last_result, time.perf_counter() - started))
     if failed:
-        sys.exit(f"train_ppo.py: {failed}")
+        sys.exit(f"{program('train')}: {failed}")
 
 
 def begin(order: Order) -> Trainer:
@@ -128,7 +129,7 @@ def parse(argv: Sequence[str]) -> Order:
     show_help(
         argv,
         {**flags_of(base), **flags_of(RunSettings()), **RUN_FLAGS},
-        "train_ppo.py",
+        program("train"),
         train_ppo.__doc__,
     )
     goal = {RETURN: run["stop_return"]} if "stop_return" in run else {}
@@ -208,11 +209,11 @@ def summary(trainer: Trainer, result: Result, seconds: float) -> str:
     if trainer.run_dir is not None:
         here = trainer.run_dir
         finished = trainer.lifetime.training_iteration >= trainer.config.num_updates
-        more = f" {flag_name('total_env_steps')} {2 * steps}" if finished else ""
+        more = (flag_name("total_env_steps"), 2 * steps) if finished else ()
         pictures = [name for name in (CURVES, EPISODE) if (here / name).exists()]
         lines += [f"look at      {here / name}" for name in pictures]
         lines += [
-            f"evaluate     python scripts/evaluate.py {here}",
-            f"go on        python scripts/train_ppo.py --resume {here}{more}",
+            f"evaluate     {command('evaluate', here)}",
+            f"resume       {command('train', '--resume', here, *more)}",
         ]
     return "\n".join(lines)

@@ -21,6 +21,7 @@ from jaxrl.core.errors import UsageError
 from jaxrl.core.types import PyTree
 from jaxrl.loop.runner import Metrics, Runner
 from jaxrl.run.channel import Channel, Message
+from jaxrl.run.command_line import command
 from jaxrl.run.gather import bytes_here, whole
 from jaxrl.run.health import Diverged
 from jaxrl.run.hosts import Hosts, hosts
@@ -222,7 +223,7 @@ def advice(folder: str | None) -> str:
     if folder is None:
         return "nothing was written that one could go on from"
     return (
-        f"go on from the last checkpoint, with any number of processes: python scripts/train_ppo.py --resume {folder}"
+        f"resume from the last checkpoint, with any number of processes: {command('train', '--resume', folder)}"
     )
 
 

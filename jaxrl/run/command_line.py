@@ -1,0 +1,62 @@
+"""The command that a line of advice tells people to type: `jaxrl evaluate RUN`, or `python scripts/evaluate.py RUN`.
+
+A run that a script of the checkout started advises the scripts, any other the installed command.
+"""
+
+import os
+import shlex
+import shutil
+import sys
+from pathlib import Path
+
+SCRIPTS = {"train": "train_ppo.py", "evaluate": "evaluate.py", "render": "render.py", "sweep": "sweep.py"}
+
+
+def command(name: str, *words: object) -> str:
+    """The command line of `jaxrl NAME WORDS`, quoted, as it works from the folder that this process was started in."""
+    script = _script()
+    if script is not None:
+        start = [_python(), str(script.with_name(SCRIPTS[name]))]
+    elif _is_module():
+        start = [_python(), "-m", "jaxrl", name]
+    else:
+        start = [_installed(), name]
+    return shlex.join([*start, *map(str, words)])
+
+
+def program(name: str) -> str:
+    """What errors and help call this program: `train_ppo.py` or `jaxrl train`."""
+    return SCRIPTS[name] if _script() is not None else f"jaxrl {name}"
+
+
+def _script() -> Path | None:
+    """The script of the checkout that this process runs, as it was written on the command line."""
+    path = Path(sys.argv[0])
+    return path if path.name in SCRIPTS.values() and path.absolute().parent.name == "scripts" else None
+
+
+def _is_module() -> bool:
+    return Path(sys.argv[0]).parts[-2:] == ("jaxrl", "__main__.py")
+
+
+def _python() -> str:
+    """A word that starts this Python: its name where the shell finds it by that, else its path."""
+    here = os.path.dirname(sys.executable)
+    for name in ("python", "python3"):
+        found = shutil.which(name)
+        if found is not None and os.path.dirname(found) == here:
+            return name
+    return _from_here(sys.executable)
+
+
+def _installed() -> str:
+    """The command `jaxrl` beside this Python: its name where the shell finds that one, else its path."""
+    found = shutil.which("jaxrl")
+    beside = shutil.which("jaxrl", path=os.path.dirname(sys.executable))
+    return "jaxrl" if beside is None or found == beside else _from_here(beside)
+
+
+def _from_here(path: str) -> str:
+    """A path relative to the current folder where that is shorter."""
+    inside = Path(path).is_relative_to(Path.cwd())
+    return str(Path(path).relative_to(Path.cwd())) if inside else path
