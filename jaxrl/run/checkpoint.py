@@ -22,6 +22,7 @@ import numpy as np
 from jaxrl.core.errors import UsageError, one_line
 from jaxrl.core.types import PyTree
 from jaxrl.run import array_storage
+from jaxrl.run.dtypes import narrowed
 
 FORMAT = 1  # grows with every change that older code could not read
 CHECKPOINTS = "checkpoints"  # of a run's folder
@@ -144,9 +145,11 @@ def filled(
             return leaf
         if name not in saved:
             raise UsageError(f"{what} does not fit: it has no {name}, here {_form(shape)}")
-        if (saved[name].shape, saved[name].dtype) != (shape.shape, shape.dtype):
+        value = narrowed(saved[name], shape.dtype)
+        if (value.shape, value.dtype) != (shape.shape, shape.dtype):
             raise UsageError(f"{what} does not fit: {name} is {_form(saved[name])} there and {_form(shape)} here")
-        value = jnp.asarray(saved.pop(name))
+        value = jnp.asarray(value)
+        del saved[name]
         return jax.random.wrap_key_data(value, impl=_key_impl(leaf)) if is_key else value
 
     tree = jax.tree_util.tree_map_with_path(fill, template)

@@ -21,6 +21,7 @@ from jaxrl.run.callbacks import Hooks
 from jaxrl.run.console import Progress, compiled_line, compiling_line, evaluation_line
 from jaxrl.run.debug import find_nan
 from jaxrl.run.devices import settled
+from jaxrl.run.dtypes import typed_like
 from jaxrl.run.evaluate import Evaluation
 from jaxrl.run.health import Diverged, Watch, first_bad
 from jaxrl.run.interrupt import Interrupt
@@ -69,8 +70,10 @@ class Trainer(PolicyAccess):
         setup = config.setup()
         self.program = program_of(config.static(), setup.env, self.settings.devices)
         self.algorithm = self.program.algorithm
-        self.hypers = config.hypers()
-        self.env_params = strongly_typed(setup.env_params if env_params is None else env_params)
+        self._hypers = config.hypers()
+        self._env_params = strongly_typed(setup.env_params)
+        if env_params is not None:
+            self.env_params = env_params
         self.executable: Executable | None = None
         self.lifetime = Lifetime()
         self.company = company()
@@ -132,6 +135,28 @@ class Trainer(PolicyAccess):
         config = folder.read_config(saved.facts) if config is None else config
         settings = {**saved.run_settings(), **run_settings}
         return cls(config, run_dir=run_dir, quiet=quiet, _saved=saved, **settings)
+
+    @property
+    def env_params(self) -> PyTree:
+        """The environment's numbers; training continues with what they are set to, and nothing is compiled again.
+
+        Raises:
+            UsageError: when set to other fields or shapes, or a number that its type cannot hold.
+        """
+        return self._env_params
+
+    @env_params.setter
+    def env_params(self, new: PyTree) -> None:
+        self._env_params = typed_like(self._env_params, new, "env_params")
+
+    @property
+    def hypers(self) -> PyTree:
+        """The numbers of the algorithm by policy, as `config.hypers()` gives them; set as `env_params` are."""
+        return self._hypers
+
+    @hypers.setter
+    def hypers(self, new: PyTree) -> None:
+        self._hypers = typed_like(self._hypers, new, "hypers")
 
     @property
     def runner(self) -> Runner:
@@ -262,7 +287,7 @@ class Trainer(PolicyAccess):
         return jax.random.key(self.config.seed, impl="threefry2x32")
 
     def _take_up(self, saved: resume.Saved, facts: dict[str, Any]) -> None:
-        self._runner, self.hypers, self.env_params = resume.restore(
+        self._runner, self._hypers, self._env_params = resume.restore(
             saved, facts, self.config, self.algorithm, self._key(), self.hypers, self.env_params
         )
         self.lifetime, self.last_result = saved.lifetime, saved.facts["result"]
