@@ -163,14 +163,18 @@ def draw_respawns(bits: jax.Array, obstacles: jax.Array, clear: jax.Array, max_s
     REDRAWS the last draw stands.
     """
     position, velocity = draw_places(bits, max_speed)
-    (x, y), (bits_x, bits_y) = position, bits[:2]
-    for obstacle_x, obstacle_y in obstacles.T:
-        for _ in range(REDRAWS):
-            rejected = (x - obstacle_x) ** 2 + (y - obstacle_y) ** 2 <= clear**2
-            bits_x = bits_x * np.uint32(1664525) + np.uint32(1013904223)
-            bits_y = bits_y * np.uint32(747796405) + np.uint32(2891336453)
-            x = jnp.where(rejected, to_unit(bits_x) * SIZE, x)
-            y = jnp.where(rejected, to_unit(bits_y) * SIZE, y)
+
+    # A loop rather than its unrolled steps: XLA on the CPU would compute those again in everything that reads a place.
+    def redraw(draw, obstacle):
+        (x, y), (bits_x, bits_y) = draw
+        rejected = (x - obstacle[0]) ** 2 + (y - obstacle[1]) ** 2 <= clear**2
+        bits_x = bits_x * np.uint32(1664525) + np.uint32(1013904223)
+        bits_y = bits_y * np.uint32(747796405) + np.uint32(2891336453)
+        x = jnp.where(rejected, to_unit(bits_x) * SIZE, x)
+        y = jnp.where(rejected, to_unit(bits_y) * SIZE, y)
+        return ((x, y), (bits_x, bits_y)), None
+
+    ((x, y), _), _ = jax.lax.scan(redraw, (tuple(position), tuple(bits[:2])), jnp.repeat(obstacles.T, REDRAWS, axis=0))
     return Places(jnp.stack([x, y]), velocity)
 
 
