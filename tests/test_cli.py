@@ -88,6 +88,7 @@ def test_policies_come_from_a_json_file(tmp_path):
         ("--stop episode_return_mean", "stop takes NAME=VALUE, not 'episode_return_mean'"),
         ("--callbacks scripts.arena_callbacks:Arena", "unknown callbacks class 'Arena'"),
         ("--resume nowhere", "nowhere does not exist"),
+        ("--strict", "--strict goes with --resume RUN"),
     ],
 )
 def test_a_mistake_is_refused_in_one_line(line, message):

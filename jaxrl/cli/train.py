@@ -19,6 +19,7 @@ from jaxrl.cli.flags import (
     show_help,
 )
 from jaxrl.core.errors import UsageError
+from jaxrl.core.settings import flag
 from jaxrl.ppo.config import PPOConfig
 from jaxrl.run import checkpoint, compile_cache, folder, resume
 from jaxrl.run.command_line import command, program
@@ -40,6 +41,7 @@ RUN_FLAGS = {
         "auto",
     ),
     "resume": Flag("a run's folder, or one of its checkpoints, to go on with; other flags change its settings", None),
+    "strict": Flag("refuse to resume with settings that let a part of the state start afresh", False),
     "compile_cache": COMPILE_CACHE,
     "coordinator": Flag(
         "several processes train together: HOST:PORT where process 0 waits for the others; auto: as SLURM or a cloud "
@@ -62,6 +64,7 @@ class Order:
     settings: dict[str, Any]  # of the run, those given
     run_dir: str | None  # "same": that of the run to go on with
     resume: str | None = None
+    strict: bool = False
     compile_cache: str | None = "auto"
     hosts: tuple[Any, ...] = (None, None, None, JOIN_SECONDS)  # coordinator, num_processes, process_id, join_seconds
 
@@ -105,7 +108,8 @@ def train_ppo(argv: Sequence[str] | None = None) -> None:
 def begin(order: Order) -> Trainer:
     if order.resume is None:
         return Trainer(order.config, run_dir=order.run_dir, **order.settings)
-    return Trainer.from_checkpoint(order.resume, config=order.config, run_dir=order.run_dir, **order.settings)
+    where = {"run_dir": order.run_dir, "strict": order.strict}
+    return Trainer.from_checkpoint(order.resume, config=order.config, **where, **order.settings)
 
 
 def parse(argv: Sequence[str]) -> Order:
@@ -143,7 +147,11 @@ def parse(argv: Sequence[str]) -> Order:
     if any(part is not None for part in hosts[:3]):
         check(*hosts)
     run_dir = run.get("run_dir", "auto" if path is None else "same")
-    return Order(base.replace(**changes), source, settings, run_dir, path, run.get("compile_cache", "auto"), hosts)
+    strict, cache = run.get("strict", False), run.get("compile_cache", "auto")
+    flag("strict", strict)
+    if strict and path is None:
+        raise UsageError("--strict goes with --resume RUN")
+    return Order(base.replace(**changes), source, settings, run_dir, path, strict, cache, hosts)
 
 
 def _facts(path: str) -> dict[str, Any]:
@@ -208,7 +216,7 @@ def summary(trainer: Trainer, result: Result, seconds: float) -> str:
     )
     if trainer.run_dir is not None:
         here = trainer.run_dir
-        finished = trainer.lifetime.training_iteration >= trainer.config.num_updates
+        finished = trainer.lifetime.num_env_steps >= trainer.config.total_env_steps
         more = (flag_name("total_env_steps"), 2 * steps) if finished else ()
         pictures = [name for name in (CURVES, EPISODE) if (here / name).exists()]
         lines += [f"look at      {here / name}" for name in pictures]

@@ -7,14 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import jax
-import jax.numpy as jnp
 from filelock import FileLock
 
 from jaxrl.core.errors import UsageError
 from jaxrl.core.spaces import to_json
-from jaxrl.core.types import Key, PyTree
-from jaxrl.loop.runner import Algorithm, Runner
+from jaxrl.loop.runner import Algorithm
 from jaxrl.run import checkpoint, folder
 from jaxrl.run.checkpoint import CHECKPOINTS, Checkpoint
 from jaxrl.run.devices import split_cpu
@@ -33,6 +30,7 @@ class Saved:
     facts: dict[str, Any]
     checkpoint: Checkpoint | None  # None: it was stopped before the first one
     newest: bool  # whether no later checkpoint lies beside it
+    strict: bool = False  # whether a state that does not fit whole is refused
 
     @property
     def lifetime(self) -> Lifetime:
@@ -141,43 +139,6 @@ def facts_of(config: Any, algorithm: Algorithm, settings: dict[str, Any]) -> dic
     }
 
 
-def restore(
-    saved: Saved, facts: dict[str, Any], config: Any, algorithm: Algorithm, key: Key, hypers: PyTree, env_params: PyTree
-) -> tuple[Runner, PyTree, PyTree]:
-    """(runner, hypers, env_params) to go on with: those saved, but numbers that `config` says otherwise.
-
-    Args:
-        facts: of `config` and `algorithm`, as `facts_of` gives them.
-        key, hypers, env_params: what a run of `config` would begin with.
-
-    Raises:
-        UsageError: the checkpoint is another environment's, or of other shapes; what differs.
-    """
-    where = f"checkpoint {saved.checkpoint.path}"
-    for name in ("env_name", "policies", "groups", "num_env_steps"):
-        ours, theirs = facts[name], saved.facts.get(name)
-        if ours != theirs:
-            differs = f"{name} {theirs!r} there and {ours!r} here"
-            if name == "policies":
-                differs = _difference(theirs, ours)
-            raise UsageError(f"{where} does not fit: {differs}")
-    if facts["config"].get("seed") != saved.facts["config"].get("seed"):
-        seeds = saved.facts["config"].get("seed"), facts["config"].get("seed")
-        raise UsageError(
-            f"{where} does not fit: seed {seeds[0]} there and {seeds[1]} here; a run keeps its random keys"
-        )
-    arrays = saved.checkpoint.arrays
-    shapes = jax.eval_shape(algorithm.init, key, hypers, env_params)
-    runner = checkpoint.filled(shapes, arrays, "runner", where)
-    theirs = None if saved.facts["objects"] else folder.read_config(saved.facts)
-    if theirs is not None and _equal(config.hypers(), theirs.hypers()):
-        # A number that came later than the checkpoint is, by its default, one that changes nothing.
-        hypers = checkpoint.filled(hypers, arrays, "hypers", where, missing_allowed=True)
-    if facts["config"]["env_args"] == saved.facts["config"]["env_args"]:
-        env_params = checkpoint.filled(env_params, arrays, "env_params", where)
-    return runner, hypers, env_params
-
-
 def open_folder(
     run_dir: str | Path,
     saved: Saved | None,
@@ -228,21 +189,3 @@ def _intact(regular: dict[int, Path], damaged: Path) -> str:
                 continue
             return f"; {path} is intact: go on from it with a new --run-dir"
     return "; no other checkpoint lies beside it"
-
-
-def _difference(theirs: dict[str, Any], ours: dict[str, Any]) -> str:
-    """The first difference between two tables of policies."""
-    if list(theirs) != list(ours):
-        return f"policies {list(theirs)} there and {list(ours)} here"
-    policy = next(policy for policy in ours if ours[policy] != theirs[policy])
-    name = next(name for name in ours[policy] if ours[policy][name] != theirs[policy].get(name))
-    return f"{name} of policy {policy!r} is {theirs[policy].get(name)} there and {ours[policy][name]} here"
-
-
-def _equal(one: PyTree, other: PyTree) -> bool:
-    if jax.tree.structure(one) != jax.tree.structure(other):
-        return False
-    return all(
-        x.shape == y.shape and bool(jnp.all(x == y))
-        for x, y in zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True)
-    )

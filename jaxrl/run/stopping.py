@@ -5,7 +5,7 @@ import numbers
 from collections.abc import Mapping
 
 from jaxrl.core.errors import UsageError, unknown_result
-from jaxrl.run.results import ITERATIONS, Result, lookup
+from jaxrl.run.results import ITERATIONS, Lifetime, Result, lookup
 from jaxrl.run.settings import RunSettings
 
 CHUNK_SECONDS = 1.0  # between two looks at the host: the live line, the logs, the stop criteria
@@ -13,11 +13,16 @@ LIFETIME_STEPS = ("num_env_steps_sampled_lifetime", "env_runners/num_env_steps_s
 LIMITS = frozenset({ITERATIONS, *LIFETIME_STEPS})  # what grows as training goes on, whatever is learned
 
 
-def last_iteration(stop: Mapping[str, float], num_env_steps: int) -> float:
-    """The iteration that training does not go beyond, at `num_env_steps` of each; infinity where nothing limits it."""
-    limits = [stop.get(ITERATIONS, math.inf)]
-    limits += [stop.get(name, math.inf) / num_env_steps for name in LIFETIME_STEPS]
-    least = min(limits)
+def last_iteration(stop: Mapping[str, float], num_env_steps: int, trained: Lifetime | None = None) -> float:
+    """The iteration that training does not go beyond; infinity where nothing limits it.
+
+    Args:
+        num_env_steps: of each iteration to come.
+        trained: what was trained before, perhaps with other iterations; default: nothing.
+    """
+    done = trained or Lifetime()
+    steps = min(stop.get(name, math.inf) for name in LIFETIME_STEPS) - done.num_env_steps
+    least = min(stop.get(ITERATIONS, math.inf), done.training_iteration + steps / num_env_steps)
     return least if math.isinf(least) else math.ceil(least)
 
 

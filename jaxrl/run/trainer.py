@@ -11,7 +11,7 @@ import jax
 
 from jaxrl.core.env import strongly_typed
 from jaxrl.core.errors import UsageError, unknown_result
-from jaxrl.core.settings import takes_settings
+from jaxrl.core.settings import flag, takes_settings
 from jaxrl.core.types import PyTree
 from jaxrl.loop.callbacks import resolve_callbacks
 from jaxrl.loop.runner import Runner
@@ -31,8 +31,9 @@ from jaxrl.run.policies import PolicyAccess, begun_with, initial_weights
 from jaxrl.run.program import CAPACITY, Executable, program_of
 from jaxrl.run.recorder import Recorder, Snapshot
 from jaxrl.run.results import ITERATIONS, Lifetime, Result, iteration_results, lookup, result_names
+from jaxrl.run.saved_state import changed_settings, restore
 from jaxrl.run.settings import RunSettings
-from jaxrl.run.stopping import LIMITS, check_stop, chunk_length, last_iteration, met
+from jaxrl.run.stopping import LIFETIME_STEPS, LIMITS, check_stop, chunk_length, last_iteration, met
 from jaxrl.run.together import agreed, company, together
 
 
@@ -114,23 +115,32 @@ class Trainer(PolicyAccess):
         checkpoint: str | int = "last",
         config: Any = None,
         run_dir: str | Path | None = "same",
+        strict: bool = False,
         quiet: bool = False,
         **run_settings: Any,
     ) -> "Trainer":
-        """A trainer that goes on, bit for bit, from where a run was when it saved.
+        """A trainer that continues, bit for bit, from where a run was when it saved.
+
+        With another configuration weights, optimiser states, filters and counts are kept, and must fit; environments,
+        the callbacks' data and the statistics of recent episodes start afresh where they do not fit, and it is said.
+        Stop criteria among the saved settings that the run had met are cleared.
 
         Args:
             path: a run's folder, or a checkpoint's.
             checkpoint: "last", "best" or an iteration, where `path` is a run's folder.
-            config: in place of the saved one: more steps, other numbers; what makes other shapes is refused.
+            config: in place of the saved one: more steps, other numbers, other `num_envs`, callbacks or
+                `policies_to_train`; other networks, policies, spaces and seeds are refused.
             run_dir: "same" goes on in the run's folder, its logs cut back to the checkpoint, which must be the last
                 one; anything else as for `Trainer`.
+            strict: refuse a configuration with which some part of the state would start afresh.
             **run_settings: changes to those that were saved.
 
         Raises:
             UsageError: no such checkpoint, a damaged one, or one that does not fit; what differs.
         """
+        flag("strict", strict)
         saved = resume.read_run(path, checkpoint, run_settings.get("devices"))
+        saved = dataclasses.replace(saved, strict=strict)
         run_dir = saved.folder_to_go_on_in() if run_dir == "same" else run_dir
         config = folder.read_config(saved.facts) if config is None else config
         settings = {**saved.run_settings(), **run_settings}
@@ -195,9 +205,9 @@ class Trainer(PolicyAccess):
         stop = {path: least for path, least in stop.items() if least != math.inf}
         limit = next((f"stop criterion {name}" for name in stop if name in LIMITS), "total_env_steps")
         if limit == "total_env_steps":
-            stop[ITERATIONS] = self.config.num_updates
+            stop[LIFETIME_STEPS[0]] = self.config.num_updates * self.algorithm.num_env_steps
         self._prepare(stop)
-        last = last_iteration(stop, self.algorithm.num_env_steps)
+        last = last_iteration(stop, self.algorithm.num_env_steps, self.lifetime)
         if self.lifetime.training_iteration >= last:
             done = f"{self.lifetime.training_iteration:,} of {last:,} iterations are trained"
             self.progress.say(f"nothing to do: {done}; a larger {limit} trains further")
@@ -287,9 +297,18 @@ class Trainer(PolicyAccess):
         return jax.random.key(self.config.seed, impl="threefry2x32")
 
     def _take_up(self, saved: resume.Saved, facts: dict[str, Any]) -> None:
-        self._runner, self._hypers, self._env_params = resume.restore(
-            saved, facts, self.config, self.algorithm, self._key(), self.hypers, self.env_params
-        )
+        start = self._key(), self.hypers, self.env_params
+        restored = restore(saved.checkpoint, facts, self.config, self.algorithm, start)
+        if restored.fresh and saved.strict:
+            raise UsageError(f"checkpoint {saved.checkpoint.path} does not fit: {restored.fresh[0].reason}")
+        self._runner, self._hypers, self._env_params = restored.runner, restored.hypers, restored.env_params
+        if restored.fresh:
+            changed = changed_settings(saved.facts["config"], facts["config"])
+            parts = " and ".join(part for part, _ in restored.fresh)
+            self.progress.say(
+                f"resumed with other {', '.join(changed) or 'objects'}: {parts} start afresh; "
+                "weights, optimiser states, filters and counts are kept"
+            )
         self.lifetime, self.last_result = saved.lifetime, saved.facts["result"]
         self.hooks.set_state(saved.facts["callbacks"])
         best = saved.best()

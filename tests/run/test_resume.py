@@ -113,9 +113,7 @@ def test_numbers_may_change_on_resuming_and_those_set_by_hand_stay(small, start,
     [
         ({"env": "cartpole", "env_args": ()}, "env_name 'arena' there and 'cartpole' here"),
         ({"fcnet_hiddens": (16,)}, r"runner\.learners\.0\.params.*float32\[.*\] there and float32\[.*\] here"),
-        ({"num_envs": 8, "rollout_length": 16}, "num_env_steps 64 there and 128 here"),
         ({"seed": 3}, "seed 0 there and 3 here; a run keeps its random keys"),
-        ({"num_envs": 8, "rollout_length": 8}, r"int32\[4, 2\] there and int32\[8, 2\] here|\[.*4.*\] there"),
         ({"env_args": {"height": 5, "width": 4}}, "observation_space of policy 'pol1' is"),
         ({"policies": "shared"}, r"policies \['pol1', 'pol2'\] there and \['default_policy'\] here"),
         ({"observation_filter": None, "vf_share_layers": True}, "does not fit"),
@@ -206,13 +204,119 @@ def test_naming_the_runs_own_folder_does_not_pass_over_its_later_checkpoints(sta
     assert resume("000004").lifetime.training_iteration == 4
 
 
-def test_policies_are_not_exchanged_where_others_are_trained(start, resume, small):
-    config = small.replace(policies="per-agent")
+class Steps:
+    """A callback with data: the steps of the episode, counted."""
+
+    def on_episode_start(self, state, params):
+        return jax.numpy.int32(0)
+
+    def on_episode_step(self, data, step):
+        return data + 1
+
+    def on_episode_end(self, data, episode):
+        return {"counted": data.astype(float)}
+
+
+def observations_of(trainer):
+    """{policy: [E, M, ...]} of the environments as they stand, whichever policies are stacked together."""
+    groups = zip(trainer.algorithm.grouping.groups, trainer.runner.worlds.obs, strict=True)
+    return {policy: obs[i] for group, obs in groups for i, policy in enumerate(group.policies)}
+
+
+KEPT = "weights, optimiser states, filters and counts are kept"
+OTHER_ENVS = {"num_envs": 8, "rollout_length": 8}
+OTHER_BATCH = {"num_envs": 8, "rollout_length": 16}
+OTHER_WINDOW = {"metrics_num_episodes_for_smoothing": 3}
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (OTHER_ENVS, r"runner\.worlds\..*4.* there and .*8.* here"),
+        (OTHER_BATCH, r"runner\.worlds\."),
+        (OTHER_WINDOW, r"runner\.window\..*\[100.*\] there and .*\[3.*\] here"),
+        ({"callbacks": Steps}, r"callbacks \[\] there and \['tests.run.test_resume:Steps'\] here"),
+        ({"policies": {"pol1": ["agent2"], "pol2": ["agent1"]}}, "agents of policy 'pol1' are"),
+    ],
+)
+def test_a_strict_resume_refuses_what_would_start_afresh(small, start, resume, changes, message):
+    trainer = start()
+    trainer.fit({"training_iteration": 2})
+    trainer.stop()
+    with pytest.raises(UsageError, match=f"does not fit: {message}"):
+        resume(config=small.replace(**changes), strict=True)
+    resume(strict=True).train()
+
+
+@pytest.mark.parametrize(
+    ("changes", "fresh"),
+    [
+        (OTHER_ENVS, {"worlds"}),
+        (OTHER_BATCH, {"worlds", "key", "num_updates"}),
+        (OTHER_WINDOW, {"window"}),
+        ({"callbacks": Steps}, {"worlds", "window"}),
+        ({"policies": {"pol1": ["agent2"], "pol2": ["agent1"]}}, {"worlds", "window"}),
+    ],
+)
+def test_what_a_changed_configuration_does_not_touch_is_kept(small, start, tmp_path, capsys, changes, fresh):
+    trainer = start()
+    trainer.fit({"training_iteration": 3})
+    trainer.stop()
+    with Trainer.from_checkpoint(tmp_path / "run", config=small.replace(**changes)) as resumed:
+        said = capsys.readouterr().out
+        assert f"resumed with other {next(iter(changes))}" in said and f" start afresh; {KEPT}" in said
+        for part in ("learners", "worlds", "window", "key", "num_updates"):
+            if part not in fresh:
+                assert_equal_to_the_bit(getattr(resumed.runner, part), getattr(trainer.runner, part))
+        result = resumed.train()
+    assert result["training_iteration"] == 4
+    assert result["num_env_steps_sampled_lifetime"] == 3 * 64 + resumed.config.train_batch_size
+    assert result["env_runners"]["num_episodes_lifetime"] >= trainer.lifetime.num_episodes
+    assert [line["training_iteration"] for line in lines_of(tmp_path / "run")] == [1, 2, 3, 4]
+
+
+def test_after_a_resume_with_other_settings_the_next_one_is_exact_again(small, start, resume, tmp_path):
+    trainer = start()
+    trainer.fit({"training_iteration": 3})
+    trainer.stop()
+    whole = resume(config=small.replace(**OTHER_BATCH), run_dir=tmp_path / "whole")
+    whole.fit({"training_iteration": 5})
+    half = resume(config=small.replace(**OTHER_BATCH))
+    half.fit({"training_iteration": 4})
+    half.stop()
+    rest = resume(strict=True)
+    rest.fit({"training_iteration": 5})
+    assert_equal_to_the_bit(rest.runner, whole.runner)
+
+
+def test_with_another_batch_size_schedules_and_limits_still_count_environment_steps(start, resume):
+    config = CARTPOLE.replace(lr=[[0, 1e-3], [1280, 0.0]], total_env_steps=64 * 20)
+    trainer = start(config)
+    trainer.fit({"training_iteration": 10})
+    trainer.stop()
+    resumed = resume(config=config.replace(num_envs=8, rollout_length=16))
+    rate = resumed.train()["learners"]["default_policy"]["default_optimizer_learning_rate"]
+    assert rate == pytest.approx(1e-3 * (1 - 640 / 1280))
+    last = resumed.fit()
+    assert (last["training_iteration"], last["num_env_steps_sampled_lifetime"]) == (15, 1280)
+
+
+@pytest.mark.parametrize(("before", "after"), [(None, ("agent2",)), (("agent2",), None)])
+def test_policies_keep_their_names_where_others_are_trained(start, resume, small, before, after):
+    config = small.replace(policies="per-agent", policies_to_train=before)
     trainer = start(config)
     trainer.fit({"training_iteration": 1})
     trainer.stop()
-    with pytest.raises(UsageError, match=r"groups \[\['agent1', 'agent2'\]\] there and"):
-        resume(config=config.replace(policies_to_train=["agent2"]))
+    resumed = resume(config=config.replace(policies_to_train=after), strict=True)
+    assert_equal_to_the_bit(resumed.get_weights(), trainer.get_weights())
+    runners = [own.runner.replace(worlds=own.runner.worlds.replace(obs=())) for own in (resumed, trainer)]
+    assert_equal_to_the_bit(*[(runner.worlds, runner.window, runner.key) for runner in runners])
+    observations = [observations_of(resumed), observations_of(trainer)]
+    assert_equal_to_the_bit(*observations)
+    learners = resumed.train()["learners"]
+    assert {"agent1", "agent2"} & set(learners) == set(after or ("agent1", "agent2"))
+    frozen = {"agent1", "agent2"} - set(learners)
+    assert_equal_to_the_bit(*[{policy: own.get_weights()[policy] for policy in frozen} for own in (resumed, trainer)])
 
 
 def test_stop_saves_what_train_reached(start, resume):
