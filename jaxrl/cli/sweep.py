@@ -36,7 +36,10 @@ SWEEP_FLAGS = {
     "halving": Flag("keep the best 1 in so many at each rung; None: all train to the end", None),
     "devices": Flag("that programs are shared out over, or the trials of one; auto: all, a CPU's cores too", "auto"),
     "batch_size": Flag("trials that train at once; auto: as many as fit", "auto"),
-    "tuned": Flag("begin with the environment's tuned settings; False: with RLlib's defaults", True),
+    "tuned": Flag(
+        "begin with the environment's tuned settings, or without any with PPOConfig.fast; False: with RLlib's defaults",
+        True,
+    ),
     "run_dir": Flag("the sweep's folder, which must not exist yet; auto: runs/<env>/<time>-sweep", "auto"),
     "resume": Flag("a sweep's folder to go on with; takes no other flag", None),
     "compile_cache": COMPILE_CACHE,

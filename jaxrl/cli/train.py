@@ -21,6 +21,7 @@ from jaxrl.cli.flags import (
 from jaxrl.core.errors import UsageError
 from jaxrl.core.settings import flag
 from jaxrl.ppo.config import PPOConfig
+from jaxrl.ppo.fast import FITTED
 from jaxrl.run import checkpoint, compile_cache, folder, resume
 from jaxrl.run.command_line import command, program
 from jaxrl.run.console import device_name, duration
@@ -33,7 +34,10 @@ from jaxrl.run.stopping import LIMITS, unmet
 from jaxrl.run.trainer import Trainer
 
 RUN_FLAGS = {
-    "tuned": Flag("begin with the environment's tuned settings; False: with RLlib's defaults", True),
+    "tuned": Flag(
+        "begin with the environment's tuned settings, or without any with PPOConfig.fast; False: with RLlib's defaults",
+        True,
+    ),
     "stop_return": Flag("stop when the mean return of the recent episodes reaches this; None: not by the return", None),
     "run_dir": Flag(
         "the run's folder, which must not exist yet; auto: runs/<env>/<time>-s<seed>; without it, --resume goes on in "
@@ -191,7 +195,10 @@ def base_of(options: dict[str, Any], tuned: Any) -> tuple[PPOConfig, str]:
     if not tuned:
         return plain, "RLlib's defaults"
     base = PPOConfig.tuned(env, env_args)
-    return base, f"tuned for {env}" if base != plain else f"RLlib's defaults ({env} has no tuned ones)"
+    if getattr(base.setup().env, "tuned", None):
+        return base, f"tuned for {env}"
+    fitted = {name: options[name] for name in FITTED if name in options}
+    return PPOConfig.fast(env, env_args, **fitted), f"PPOConfig.fast ({env} has no tuned ones)"
 
 
 def summary(trainer: Trainer, result: Result, seconds: float) -> str:

@@ -15,6 +15,7 @@ from jaxrl.loop.callbacks import traced, traced_callbacks
 from jaxrl.loop.policies import PolicyMap, resolve_policies
 from jaxrl.models.player import Player
 from jaxrl.ppo import splitting
+from jaxrl.ppo.fast import fast_settings
 from jaxrl.ppo.hypers import Hypers, as_hypers, knots_of
 from jaxrl.ppo.network import NETWORK, NetworkSettings, check_network, make_player
 from jaxrl.ppo.refinements import Refinements
@@ -63,9 +64,20 @@ class PPOConfig(NetworkSettings, Refinements, TrainingSettings):
 
     @classmethod
     def tuned(cls, env: Any, env_args: Any = (), **changes) -> "PPOConfig":
-        """The environment's own tuned settings (`env.tuned`), with `changes` on top."""
-        made = _make(env, freeze(env_args))[0]
-        return cls(env=env, env_args=env_args).replace(**getattr(made, "tuned", {})).replace(**changes)
+        """The environment's own tuned settings (`env.tuned`), or `fast` without any; with `changes` on top."""
+        tuned = getattr(_make(env, freeze(env_args))[0], "tuned", None)
+        if not tuned:
+            return cls.fast(env, env_args, **changes)
+        return cls(env=env, env_args=env_args).replace(**tuned).replace(**changes)
+
+    @classmethod
+    def fast(cls, env: Any, env_args: Any = (), **changes) -> "PPOConfig":
+        """Settings that suit any compiled environment, with `changes` on top; see `jaxrl.ppo.fast`.
+
+        The learning rate falls over `total_env_steps`, and the sizes follow `num_envs`.
+        """
+        plain = cls(env=env, env_args=env_args, policies=changes.get("policies"))
+        return plain.replace(**fast_settings(plain.setup(), changes)).replace(**changes)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values by name; `from_dict` gives the same configuration."""
@@ -102,9 +114,7 @@ class PPOConfig(NetworkSettings, Refinements, TrainingSettings):
             changes = {**common, **overrides.get(policy, {})}
             for name in changes:
                 if name in self.__dataclass_fields__ and name not in Hypers.__dataclass_fields__:
-                    raise UsageError(
-                        f"hypers: {name} is part of the compiled program: config.replace({name}=...)"
-                    )
+                    raise UsageError(f"hypers: {name} is part of the compiled program: config.replace({name}=...)")
                 if name not in Hypers.__dataclass_fields__:
                     numbers_alone = Hypers.__dataclass_fields__
                     raise unknown_setting(name, numbers_alone, "of hypers", owner="PPOConfig")

@@ -11,6 +11,7 @@ from jaxrl.ppo.network import model_name
 from jaxrl.ppo.rows import Cut, cut_of
 from jaxrl.ppo.splitting import blocks_of
 
+SLOW = 10  # times the arithmetic of PPOConfig.fast, from which on the plan says so
 OBJECTIVE = {
     "loss": "min((V - R)^2, {vf_clip_param})",
     "prediction": "max((V - R)^2, (V clipped to V_old +- {vf_clip_param} - R)^2)",
@@ -44,7 +45,30 @@ def describe(config: PPOConfig) -> str:
             heads.setdefault(details, []).append(f"policy       {policy} plays {', '.join(agents)}: {spaces}")
     for details, policies in heads.items():
         lines += [*policies, *(f"             {detail}" for detail in details)]
-    return "\n".join(lines)
+    return "\n".join(lines + _faster(config))
+
+
+def _faster(config: PPOConfig) -> list[str]:
+    """A line for settings that learn far longer from each step than `PPOConfig.fast` does."""
+    fast = PPOConfig.fast(config.env, dict(config.env_args), policies=config.policies)
+    times = _learning_cost(config) / _learning_cost(fast)
+    if times < SLOW:
+        return []
+    return [
+        f"speed        learning takes {times:,.0f} times the arithmetic of PPOConfig.fast({config.env_name!r}), "
+        "which suits compiled environments"
+    ]
+
+
+def _learning_cost(config: PPOConfig) -> float:
+    """How much arithmetic an environment step is learned with: agents x epochs x parameters, summed over policies."""
+    setup = config.setup()
+    total = 0
+    for policy, agents in setup.policies.items():
+        spaces = (space(agents[0], setup.env_params) for space in (setup.env.observation_space, setup.env.action_space))
+        model = config.player(policy, *spaces, len(agents)).model
+        total += len(agents) * config.for_policy(policy).num_epochs * num_parameters(model)
+    return total
 
 
 def _callback(entry: Any) -> str:

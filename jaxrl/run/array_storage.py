@@ -16,9 +16,7 @@ from typing import Any
 import jax
 import numpy as np
 
-LITERAL_PATH = re.compile(
-    r"([A-Za-z]:)?[\w/.,+=@~ -]{1,2000}"
-)  # what every version takes as it stands
+LITERAL_PATH = re.compile(r"([A-Za-z]:)?[\w/.,+=@~ -]{1,2000}")  # what every version takes as it stands
 LINK_FOLDERS = ("/tmp", "/var/tmp", ".")  # beside the system's own folder for temporary files
 
 
@@ -33,12 +31,8 @@ def write(folder: Path, arrays: dict[str, np.ndarray]) -> None:
         stored = _stored_names(path)
     missing = sorted(set(arrays) - stored)
     if missing:
-        raise OSError(
-            f"{len(missing)} of {len(arrays)} arrays are missing after writing, the first is {missing[0]}"
-        )
-    for mark in folder.rglob(
-        "commit_success.txt"
-    ):  # orbax's own mark, which holds the temporary path
+        raise OSError(f"{len(missing)} of {len(arrays)} arrays are missing after writing, the first is {missing[0]}")
+    for mark in folder.rglob("commit_success.txt"):  # orbax's own mark, which holds the temporary path
         mark.unlink()
 
 
@@ -70,9 +64,7 @@ def _link_folder() -> str:
         path = Path(candidate).absolute()
         if LITERAL_PATH.fullmatch(path.as_posix()) and os.access(path, os.W_OK):
             return str(path)
-    raise OSError(
-        "the path has special characters, and so has every folder for temporary files (set TMPDIR)"
-    )
+    raise OSError("the path has special characters, and so has every folder for temporary files (set TMPDIR)")
 
 
 def _stored_names(path: Path) -> set[str]:
@@ -90,9 +82,7 @@ def _checkpointer() -> Any:
 
     if jax.process_count() == 1:
         return ocp.Checkpointer(ocp.PyTreeCheckpointHandler())
-    this = (
-        jax.process_index()
-    )  # each reads, and process 0 writes, by itself: no process waits for another one here
+    this = jax.process_index()  # each reads, and process 0 writes, by itself: no process waits for another one here
     alone = ocp.options.MultiprocessingOptions(primary_host=this, active_processes={this})
     handler = ocp.PyTreeCheckpointHandler(multiprocessing_options=alone)
     return ocp.Checkpointer(handler, multiprocessing_options=alone)

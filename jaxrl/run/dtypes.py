@@ -24,9 +24,7 @@ def typed_like(current: PyTree, new: PyTree, what: str) -> PyTree:
         leaves = structure.flatten_up_to(new)
     except (TypeError, ValueError):
         kind = type(current).__name__
-        raise UsageError(
-            f"{what} must be a {kind} with the same fields as before, not {new!r:.60}"
-        ) from None
+        raise UsageError(f"{what} must be a {kind} with the same fields as before, not {new!r:.60}") from None
     typed = []
     for (path, old), value in zip(paths, leaves, strict=True):
         name = jax.tree_util.keystr(path, simple=True, separator=".")

@@ -222,9 +222,7 @@ def advice(folder: str | None) -> str:
     """How to go on after a loss."""
     if folder is None:
         return "nothing was written that one could go on from"
-    return (
-        f"resume from the last checkpoint, with any number of processes: {command('train', '--resume', folder)}"
-    )
+    return f"resume from the last checkpoint, with any number of processes: {command('train', '--resume', folder)}"
 
 
 def agreed(build: Callable) -> Callable:

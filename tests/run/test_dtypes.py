@@ -68,9 +68,7 @@ def test_numbers_that_their_type_cannot_hold_are_refused_by_name(changes, messag
         typed_like(NOW, new, "env_params")
 
 
-def test_python_numbers_set_on_a_trainer_train_save_and_resume_without_compiling_again(
-    start, resume, tmp_path
-):
+def test_python_numbers_set_on_a_trainer_train_save_and_resume_without_compiling_again(start, resume, tmp_path):
     trainer = start(CARTPOLE)
     trainer.train()
     programs = len(trainer.program.executables)
@@ -81,9 +79,7 @@ def test_python_numbers_set_on_a_trainer_train_save_and_resume_without_compiling
     trainer.train()
     assert len(trainer.program.executables) == programs
     with pytest.raises(UsageError, match=r"hypers: default_policy\.gamma must have the shape"):
-        trainer.hypers = {
-            "default_policy": trainer.hypers["default_policy"].replace(gamma=np.ones(2))
-        }
+        trainer.hypers = {"default_policy": trainer.hypers["default_policy"].replace(gamma=np.ones(2))}
     with pytest.raises(UsageError, match=r"max_steps_in_episode=30\.5"):
         trainer.env_params = trainer.env_params.replace(max_steps_in_episode=30.5)
     trainer.stop()
@@ -112,9 +108,7 @@ def test_checkpoints_that_hold_python_numbers_are_read_as_the_numbers_that_train
         jnp.int32,
         jnp.float32,
     )
-    read = checkpoint.filled(
-        shapes, {"p.limit": np.float64(20), "p.gravity": np.float64(0.1)}, "p", "checkpoint x"
-    )
+    read = checkpoint.filled(shapes, {"p.limit": np.float64(20), "p.gravity": np.float64(0.1)}, "p", "checkpoint x")
     assert (read["limit"], read["gravity"]) == (20, np.float32(0.1))
     for wrong in (np.float64(30.5), np.int64(2**40), np.bool_(True), np.float32(20)):
         with pytest.raises(UsageError, match=r"limit is .* there and int32"):

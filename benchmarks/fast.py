@@ -1,0 +1,140 @@
+"""Does `PPOConfig.fast` learn, and how fast is it beside RLlib's defaults?
+
+    python benchmarks/fast.py                            # every task, 5 seeds; then the speed of both
+    python benchmarks/fast.py --tasks pendulum own --seeds 0 1
+    python benchmarks/fast.py --only speed
+
+Every task is trained by `PPOConfig.fast(env, total_env_steps=...)` as it is. A return is the mean over the episodes
+that ended in the last 4 % of the iterations, with actions sampled as in training.
+
+The marks: Gymnasium's reward thresholds for CartPole, Acrobot and MountainCarContinuous; for Catch and
+Breakout-MinAtar the returns of the trained agents in gymnax's table of environments (1.0, less 0.02 for sampled
+actions, and 28); for Pendulum, which has no threshold, the -172 of PPO in Stable-Baselines3's zoo.
+
+Speed: both settings train on CartPole, in turns within one process; compile time is left out.
+"""
+
+import statistics
+import time
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import report
+
+
+class Task(NamedTuple):
+    env: str
+    total_env_steps: int
+    mark: float
+
+
+TASKS = {
+    "cartpole": Task("cartpole", 500_000, 475.0),
+    "acrobot": Task("gymnax:Acrobot-v1", 1_000_000, -100.0),
+    "mountain-car-continuous": Task("gymnax:MountainCarContinuous-v0", 1_000_000, 90.0),
+    "pendulum": Task("gymnax:Pendulum-v1", 1_000_000, -172.0),
+    "catch": Task("gymnax:Catch-bsuite", 500_000, 0.98),
+    "breakout": Task("gymnax:Breakout-MinAtar", 3_000_000, 28.0),
+}
+ROUNDS = 5  # turns of each setting in the comparison of speed
+
+
+def learn(name: str, seeds: list[int]) -> list[dict[str, Any]]:
+    """A row for each seed, all trained in one program."""
+    import jax
+    import numpy as np
+
+    from jaxrl import PPOConfig, make_train
+
+    task = TASKS[name]
+    config = PPOConfig.fast(task.env, total_env_steps=task.total_env_steps)
+    train = jax.jit(jax.vmap(make_train(config)))
+    keys = jax.vmap(jax.random.key)(np.asarray(seeds))
+    begin = time.perf_counter()
+    _, metrics = jax.block_until_ready(train(keys))
+    seconds = time.perf_counter() - begin
+    episodes = jax.tree.map(np.asarray, metrics.episodes.iteration)
+    rows = []
+    for member, seed in enumerate(seeds):
+        sums, counts = episodes.episode_return.sum[member], episodes.count[member]
+        returns = {str(part): _mean_before(sums, counts, part) for part in (0.25, 0.5, 1.0)}
+        rows.append({"task": name, "seed": seed, "returns": returns, "seconds_together": seconds})
+        print(f"{name}, seed {seed}: {returns}", flush=True)
+    return rows
+
+
+def _mean_before(sums: Any, counts: Any, part: float) -> float | None:
+    """The mean return over the 4 % of the iterations that end at `part` of the training."""
+    end = max(1, round(part * len(sums)))
+    window = slice(max(0, end - max(1, len(sums) // 25)), end)
+    ended = counts[window].sum()
+    return float(sums[window].sum() / ended) if ended else None
+
+
+def speed(env: str = "cartpole") -> list[dict[str, Any]]:
+    """Environment steps a second of RLlib's defaults and of `fast`, in turns."""
+    import jax
+
+    from jaxrl import PPOConfig, make_train
+
+    programs = {}
+    for name, config in {"RLlib's defaults": PPOConfig(env), "PPOConfig.fast": PPOConfig.fast(env)}.items():
+        updates = max(1, 8000 // config.train_batch_size) if name == "RLlib's defaults" else 50
+        config = config.replace(total_env_steps=updates * config.train_batch_size)
+        programs[name] = config, jax.jit(make_train(config)).lower(jax.random.key(0)).compile()
+    rows = []
+    for turn in range(ROUNDS):
+        for name, (config, train) in programs.items():
+            begin = time.perf_counter()
+            jax.block_until_ready(train(jax.random.key(turn)))
+            steps = config.num_updates * config.train_batch_size
+            rows.append({"speed": name, "env": env, "steps_per_s": steps / (time.perf_counter() - begin)})
+    return rows
+
+
+def table(rows: list[dict[str, Any]]) -> str:
+    """Median, least and most over seeds; how many seeds end at the mark."""
+    lines = []
+    for name in dict.fromkeys(row["task"] for row in rows if "task" in row):
+        task, own = TASKS[name], [row for row in rows if row.get("task") == name]
+        cells = [report.spread([row["returns"][part] for row in own], ",.2f") for part in ("0.25", "0.5", "1.0")]
+        reached = sum(row["returns"]["1.0"] >= task.mark for row in own)
+        lines.append([task.env, f"{task.total_env_steps:,}", *cells, f"{task.mark:g}", f"{reached} of {len(own)}"])
+    titles = ["environment", "steps", "25 %", "50 %", "at the end", "mark", "seeds at the mark"]
+    return report.markdown(titles, lines)
+
+
+def speed_table(rows: list[dict[str, Any]]) -> str:
+    by_name: dict[str, list[float]] = {}
+    for row in rows:
+        if "speed" in row:
+            by_name.setdefault(row["speed"], []).append(row["steps_per_s"])
+    slow = statistics.median(by_name["RLlib's defaults"])
+    lines = [
+        [name, report.spread(values), f"{statistics.median(values) / slow:.1f}"] for name, values in by_name.items()
+    ]
+    return report.markdown(["settings", "steps/s on CartPole", "times"], lines)
+
+
+def main() -> None:
+    parser = report.arguments_of("fast", __doc__)
+    parser.add_argument("--tasks", nargs="+", choices=TASKS, default=list(TASKS))
+    parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2, 3, 4])
+    parser.add_argument("--only", choices=("learning", "speed"))
+    parser.add_argument("--read", type=Path, nargs="+", help="measure nothing: the tables of rows in these files")
+    arguments = parser.parse_args()
+    rows = report.read(arguments.read or [])
+    if not arguments.read:
+        circumstances = report.circumstances()
+        for name in arguments.tasks if arguments.only != "speed" else ():
+            rows += learn(name, arguments.seeds)
+        if arguments.only != "learning":
+            rows += speed()
+        report.keep([{**row, **circumstances} for row in rows], arguments.out)
+    print(table(rows))
+    if any("speed" in row for row in rows):
+        print(speed_table(rows))
+
+
+if __name__ == "__main__":
+    main()
