@@ -106,7 +106,19 @@ def read_facts(path: Path) -> dict[str, Any]:
         )
     if digest != _digest(facts):
         raise UsageError(f"checkpoint {path} is damaged: {FACTS} was changed after it was written")
+    _check_name(path, facts)
     return facts
+
+
+def _check_name(path: Path, facts: dict[str, Any]) -> None:
+    """Refuses a checkpoint under the name of another iteration, or of a best one that it is not."""
+    if (name := NAME.fullmatch(path.name)) is None:
+        return  # a name of the user's own
+    iteration = facts.get("lifetime", {}).get("training_iteration")
+    if int(name[2]) != iteration:
+        raise UsageError(f"checkpoint {path} was renamed: it is of iteration {iteration}")
+    if name[1] and not facts.get("score"):
+        raise UsageError(f"checkpoint {path} was renamed: it is not a best one, for it has no score")
 
 
 def named_arrays(tree: PyTree) -> dict[str, np.ndarray]:

@@ -70,6 +70,18 @@ def test_a_damaged_checkpoint_is_refused_in_one_line_that_names_it(saved, damage
 
 
 @pytest.mark.parametrize(
+    ("name", "message"),
+    [("000013", "was renamed: it is of iteration 12"), ("best-000012", "was renamed: it is not a best one")],
+)
+def test_a_checkpoint_under_the_name_of_another_is_refused(saved, name, message):
+    renamed = saved.rename(saved.with_name(name))
+    with pytest.raises(UsageError, match=message):
+        checkpoint.read(renamed)
+    other = renamed.rename(saved.with_name("my-favourite"))  # a name that says nothing is anybody's own
+    assert checkpoint.read(other).facts["lifetime"] == {"training_iteration": 12}
+
+
+@pytest.mark.parametrize(
     ("template", "message"),
     [
         ({**TREE, "x": jnp.zeros((2, 4))}, r"state\.x is float32\[2, 3\] there and float32\[2, 4\] here"),
