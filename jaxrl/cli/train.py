@@ -161,7 +161,7 @@ def parse(argv: Sequence[str]) -> Order:
 def _facts(path: str) -> dict[str, Any]:
     """What is known of a saved run, its state left unread."""
     try:
-        return checkpoint.read_facts(checkpoint.find(Path(path)))
+        return checkpoint.open_found(Path(path), reader=checkpoint.read_facts)
     except UsageError:  # no checkpoint yet, or a damaged one: what else there is, `read_run` says
         return resume.read_run(path).facts
 

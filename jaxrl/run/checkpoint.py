@@ -12,8 +12,10 @@ import json
 import os
 import re
 import shutil
+import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -27,6 +29,8 @@ from jaxrl.run.dtypes import narrowed
 FORMAT = 1  # grows with every change that older code could not read
 CHECKPOINTS = "checkpoints"  # of a run's folder
 FACTS, ARRAYS, UNFINISHED, REPLACED = "checkpoint.json", "arrays", ".unfinished-", ".replaced-"
+READ_ATTEMPTS = 20  # while a trainer removes what is being read
+Read = TypeVar("Read")
 NAME = re.compile(r"(best-)?(\d{6,})")
 
 
@@ -41,14 +45,18 @@ class Checkpoint(NamedTuple):
 def write(folder: Path, tree: PyTree, facts: dict[str, Any], *, best: bool = False) -> Path:
     """Writes a checkpoint of `facts["lifetime"]["training_iteration"]` into `folder`; returns its own folder.
 
+    `folder` is made if it is missing, but not the run's folder around it: without its config.json no checkpoint
+    in it could be resumed.
+
     Raises:
         OSError, ValueError: it could not be written; nothing of it stays.
     """
     name = f"{'best-' if best else ''}{facts['lifetime']['training_iteration']:06d}"
     target, unfinished = folder / name, folder / (UNFINISHED + name)
     shutil.rmtree(unfinished, ignore_errors=True)
+    folder.mkdir(exist_ok=True)
     try:
-        unfinished.mkdir(parents=True)
+        unfinished.mkdir()
         arrays = named_arrays(tree)
         array_storage.write(unfinished / ARRAYS, arrays)
         facts = {"format": FORMAT, **facts, "arrays": sorted(arrays), "files": _digests(unfinished)}
@@ -108,6 +116,39 @@ def read_facts(path: Path) -> dict[str, Any]:
         raise UsageError(f"checkpoint {path} is damaged: {FACTS} was changed after it was written")
     _check_name(path, facts)
     return facts
+
+
+def open_found(path: Path, which: str | int = "last", reader: Callable[[Path], Read] = read) -> Read:
+    """What `reader` makes of the checkpoint that `find` names.
+
+    A trainer may remove it meanwhile, for it keeps its newest ones alone: then the newer one is read.
+
+    Raises:
+        UsageError: as `find` and `reader` do, or checkpoints were removed faster than they could be read.
+    """
+    for attempt in range(READ_ATTEMPTS):
+        time.sleep(0.02 * attempt)
+        found = find(path, which)
+        before = _stamp(found)
+        try:
+            value = reader(found)
+        except UsageError:
+            removed = before != _stamp(found) or not found.is_dir()
+            if found == path or not removed:
+                raise
+        else:
+            if before == _stamp(found):
+                return value
+    raise UsageError(f"checkpoint {found} was removed while it was read, and so were those before it: try again")
+
+
+def _stamp(path: Path) -> tuple[int, int] | None:
+    """Differs between two checkpoints of the same name; None where there is none."""
+    try:
+        status = (path / FACTS).stat()
+    except OSError:
+        return None
+    return status.st_ino, status.st_mtime_ns
 
 
 def _check_name(path: Path, facts: dict[str, Any]) -> None:
@@ -178,6 +219,19 @@ def iterations(folder: Path, *, best: bool = False) -> dict[int, Path]:
     return dict(sorted(found.items()))
 
 
+def both_kinds(folder: Path) -> tuple[dict[int, Path], dict[int, Path]]:
+    """The regular checkpoints in a folder, and the best ones.
+
+    While one takes the place of another, a trainer that keeps a single one has none for a moment: that is waited for.
+    """
+    for attempt in range(3):
+        time.sleep(0.02 * attempt)
+        regular, best = iterations(folder), iterations(folder, best=True)
+        if regular or best or not folder.is_dir():
+            break
+    return regular, best
+
+
 def find(path: Path, which: str | int = "last") -> Path:
     """The folder of a checkpoint.
 
@@ -189,7 +243,7 @@ def find(path: Path, which: str | int = "last") -> Path:
         return path
     if not path.is_dir():
         raise UsageError(f"run folder {path} does not exist")
-    regular, best = (iterations(path / CHECKPOINTS, best=kind) for kind in (False, True))
+    regular, best = both_kinds(path / CHECKPOINTS)
     if which == "best":
         # Before any state was scored the newest is the best that is known.
         candidates = best or regular
@@ -201,6 +255,15 @@ def find(path: Path, which: str | int = "last") -> Path:
         there = ", ".join(map(str, sorted({*regular, *best}))) or "none"
         raise UsageError(f"run {path} has no checkpoint {which!r}; allowed are best, last, or an iteration of: {there}")
     return candidates[max(candidates)]
+
+
+def newest_time(folder: Path) -> float:
+    """When the newest of the regular checkpoints in a folder was written, in seconds; 0 where there is none."""
+    regular = iterations(folder)
+    try:
+        return (regular[max(regular)] / FACTS).stat().st_mtime if regular else 0.0
+    except OSError:
+        return 0.0
 
 
 def prune(folder: Path, keep: int) -> None:

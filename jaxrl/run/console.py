@@ -1,8 +1,12 @@
 """What a person sees while it trains: a live line on a terminal, now and then a plain line anywhere else."""
 
+import atexit
+import contextlib
+import errno
 import os
+import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -10,7 +14,15 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
+from jaxrl.core.errors import one_line
 from jaxrl.run.results import lookup
+
+
+class LossyConsole(Console):
+    """A console whose closed pipe is an error like any other, where rich ends the process."""
+
+    def on_broken_pipe(self) -> None:
+        raise BrokenPipeError(errno.EPIPE, "the reader of the output has ended")
 
 
 class Progress:
@@ -18,46 +30,81 @@ class Progress:
 
     A line stays on the screen after each 5 % of the time that has passed, so that a long run prints no more lines
     than a short one by much; on a terminal the newest figures are always below them.
+
+    What cannot be printed (a full disk, a closed terminal or pipe) ends the printing, not the training; one line on
+    stderr says so when the process ends.
     """
 
     def __init__(self, *, quiet: bool = False, console: Console | None = None):
-        self.console = console or Console(quiet=quiet, highlight=False)
+        self.console = console or LossyConsole(quiet=quiet, highlight=False)
         self.live: Live | None = None
         self.latest: Text | None = None  # the newest line, while it is not yet printed to stay
+        self.lost: str | None = None  # why nothing can be printed any more
         self.started = self.printed = 0.0
 
     def say(self, text: str) -> None:
-        self.console.print(Text(text), soft_wrap=True)
+        self._print(self._printable(text))
 
     def __enter__(self) -> "Progress":
         self.started, self.printed = time.perf_counter(), 0.0
         if self.console.is_terminal and not self.console.quiet:
             self.live = Live(console=self.console, auto_refresh=False, transient=True)
-            self.live.start()
+            self._attempt(self.live.start)
         return self
 
     def show(self, result: Mapping[str, Any], seconds_left: float | None) -> None:
         self.show_line(result_line(result, seconds_left))
 
     def show_line(self, line: str) -> None:
-        self.latest = Text(line)
+        self.latest = self._printable(line)
         if self.live is not None:
-            self.live.update(self.latest, refresh=True)
+            self._attempt(self.live.update, self.latest, refresh=True)
         now = time.perf_counter()
         if now - self.printed >= max(1.0, 0.05 * (now - self.started)):
             self._keep(now)
 
     def __exit__(self, *_: object) -> None:
         if self.live is not None:
-            self.live.stop()
+            self._attempt(self.live.stop)
             self.live = None
         if self.latest is not None:
             self._keep(time.perf_counter())
 
     def _keep(self, now: float) -> None:
         """Prints the newest line for good."""
-        self.console.print(self.latest, soft_wrap=True)
+        self._print(self.latest)
         self.latest, self.printed = None, now
+
+    def _printable(self, text: str) -> Text:
+        """`text` with escapes for what the console's encoding lacks, such as odd bytes of a path."""
+        return Text(text.encode(self.console.encoding, "backslashreplace").decode(self.console.encoding))
+
+    def _print(self, text: Text) -> None:
+        self._attempt(self.console.print, text, soft_wrap=True)
+
+    def _attempt(self, action: Callable, *args: Any, **kwargs: Any) -> None:
+        """Prints, unless that failed before."""
+        if self.lost is not None:
+            return
+        try:
+            action(*args, **kwargs)
+        except OSError as error:
+            self.lost = one_line(error)
+            self.console.quiet = True
+            atexit.register(say_lost, self.lost)
+
+
+def say_lost(why: str) -> None:
+    """Says on stderr that the output was lost, and drops what is left of it: the process ends as it would have."""
+    with contextlib.suppress(OSError, ValueError):
+        print(f"jaxrl: the output could not be written to the end: {why}", file=sys.stderr, flush=True)
+    try:
+        sys.stdout.flush()
+    except (OSError, ValueError):  # Python itself would try again, and end with the status 120
+        with contextlib.suppress(OSError, ValueError):
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, sys.stdout.fileno())
+            os.close(nowhere)
 
 
 def result_line(result: Mapping[str, Any], seconds_left: float | None = None) -> str:

@@ -75,8 +75,7 @@ def create(path: Path, facts: dict[str, Any], fill: Callable[[Path], None] = lam
         if os.path.lexists(path):
             raise FileExistsError
         unfinished.mkdir(parents=True)
-        _write_json(unfinished / CONFIG, facts["config"])
-        _write_json(unfinished / METADATA, {**metadata(), **{k: v for k, v in facts.items() if k != "config"}})
+        _write_settings(unfinished, facts)
         fill(unfinished)
         os.rename(unfinished, path)  # fails where another process was faster
     except OSError as error:
@@ -97,6 +96,49 @@ def check_length(path: Path) -> None:
     longest = os.pathconf("/", "PC_PATH_MAX") - LENGTH_BELOW
     if (length := len(os.fsencode(path.absolute()))) > longest:
         raise UsageError(f"run folder {str(path)[:40]}... has a path of {length} bytes; at most {longest} are possible")
+
+
+class HeldFolder:
+    """A run's folder that this process writes to and holds the lock on.
+
+    Args:
+        facts: what `create` was given.
+    """
+
+    def __init__(self, path: Path, held: FileLock, facts: dict[str, Any]):
+        self.path, self.lock, self.facts = path, held, facts
+        self._identity = _identity(path)
+
+    def ensure(self) -> str | None:
+        """Makes what is missing of the folder again; returns what was done in a line, mostly None.
+
+        Raises:
+            OSError: another folder has its name, or it cannot be made.
+        """
+        found = _identity(self.path)
+        if found == self._identity and (self.path / CONFIG).exists():
+            return None
+        if found is not None and found != self._identity:
+            raise OSError(f"{self.path} is another folder now")
+        if found is None:
+            self.lock.release()
+            try:
+                self.lock = create(self.path, self.facts)
+            except UsageError as error:
+                raise OSError(str(error)) from None
+            self._identity = _identity(self.path)
+            return f"run folder {self.path} was removed or moved; it is made again, and --resume works from there"
+        _write_settings(self.path, self.facts)
+        return f"{CONFIG} was removed from {self.path}; it is written again, with {METADATA}"
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    """What tells a folder from another one of the same name; None where there is none."""
+    try:
+        status = path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    return status.st_dev, status.st_ino
 
 
 def lock(path: Path) -> FileLock:
@@ -239,6 +281,11 @@ def _is_importable(value: Any) -> bool:
     if not isinstance(value, type | FunctionType) or value.__module__ == "__main__":
         return False
     return getattr(sys.modules.get(value.__module__), value.__qualname__, None) is value
+
+
+def _write_settings(path: Path, facts: dict[str, Any]) -> None:
+    _write_json(path / CONFIG, facts["config"])
+    _write_json(path / METADATA, {**metadata(), **{k: v for k, v in facts.items() if k != "config"}})
 
 
 def _write_json(path: Path, values: dict[str, Any]) -> None:

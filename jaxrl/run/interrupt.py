@@ -1,11 +1,12 @@
-"""Ctrl-C and a polite kill, heard between two chunks instead of breaking one off."""
+"""Ctrl-C, a polite kill and a closed terminal, heard between two chunks instead of breaking one off."""
 
 import signal
 import threading
 from collections.abc import Callable
 from contextlib import contextmanager
 
-SIGNALS = (signal.SIGINT, signal.SIGTERM)  # the second is what job schedulers send before they kill
+# Job schedulers send SIGTERM before they kill; SIGHUP comes when the terminal closes, but not on Windows.
+SIGNALS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
 
 
 class Interrupt:
@@ -20,7 +21,7 @@ class Interrupt:
         """Within, the first signal is noted and the second one breaks off at once; elsewhere they do as always."""
         self.heard = False
         in_main_thread = threading.current_thread() is threading.main_thread()
-        previous = {number: signal.signal(number, self._hear) for number in SIGNALS} if in_main_thread else {}
+        previous = {number: signal.signal(number, self._hear) for number in _wanted()} if in_main_thread else {}
         try:
             yield
         finally:
@@ -36,4 +37,10 @@ class Interrupt:
     def _hear(self, number, frame) -> None:
         if self.heard:
             raise KeyboardInterrupt
-        self.hear("Ctrl-C" if number == signal.SIGINT else "SIGTERM")
+        self.hear("Ctrl-C" if number == signal.SIGINT else signal.Signals(number).name)
+
+
+def _wanted() -> list[signal.Signals]:
+    """The signals to listen to: not SIGHUP where `nohup` has turned it off."""
+    hangup = getattr(signal, "SIGHUP", None)
+    return [number for number in SIGNALS if number != hangup or signal.getsignal(number) != signal.SIG_IGN]

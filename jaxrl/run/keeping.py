@@ -41,7 +41,8 @@ class Keeping:
         self.recorder.record(results)
         self.began = time.monotonic() if self.began is None else self.began
         every = self.settings.checkpoint_frequency
-        if (every is not None and now.lifetime.training_iteration % every == 0) or self._is_due(time.monotonic()):
+        counted = every is not None and now.lifetime.training_iteration % every == 0
+        if counted or self.recorder.remade or self._is_due(time.monotonic()):
             self.save(now)
         self._tell_written()
 
@@ -78,6 +79,11 @@ class Keeping:
         self.recorder.finish(now, pictures=pictures)
         self.concluded = iteration
         self._tell_written()
+
+    def finish_pictures(self, now: Snapshot) -> None:
+        """Where nothing is left to train: draws the pictures if a kill came before they were drawn."""
+        if self.recorder is not None and now.result is not None and self.settings.pictures:
+            self.recorder.finish_pictures(now)
 
     def close(self, now: Snapshot | None) -> str | None:
         """Concludes and lets go of the folder; returns why the last checkpoint is missing."""

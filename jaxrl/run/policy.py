@@ -212,7 +212,7 @@ def load_policy(
 
 
 def read_checkpoint(path: str | Path, which: str | int = "last") -> checkpoint.Checkpoint:
-    return checkpoint.read(checkpoint.find(Path(path), which))
+    return checkpoint.open_found(Path(path), which)
 
 
 def policy_of(

@@ -4,6 +4,7 @@ One thread does it all in order, so that a checkpoint never becomes visible befo
 the operating system. What fails is said, and training goes on.
 """
 
+import contextlib
 import json
 import time
 from collections import deque
@@ -14,7 +15,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
-from filelock import FileLock
 
 from jaxrl.core.errors import one_line
 from jaxrl.core.types import PyTree
@@ -24,9 +24,10 @@ from jaxrl.run.checkpoint import CHECKPOINTS
 from jaxrl.run.curves import Curves
 from jaxrl.run.devices import on_host, on_one
 from jaxrl.run.episode_picture import picture_episode
+from jaxrl.run.folder import HeldFolder
 from jaxrl.run.lines import dumped
-from jaxrl.run.loggers import Logs
-from jaxrl.run.results import Lifetime, Result
+from jaxrl.run.loggers import ENV_STEPS, Logs
+from jaxrl.run.results import ITERATIONS, Lifetime, Result
 from jaxrl.run.settings import RunSettings
 
 CURVES, EPISODE = "curves.png", "episode.gif"
@@ -49,30 +50,27 @@ class Recorder:
     """Writes into a run's folder.
 
     Args:
-        folder: which exists.
-        lock: that this process holds it by.
-        facts: what every checkpoint says beside its state.
+        held: the run's folder.
         say: says one line to the user.
         lifetime: where the run stands; what the logs hold beyond it goes.
     """
 
     def __init__(
         self,
-        folder: Path,
-        lock: FileLock,
+        held: HeldFolder,
         algorithm: Algorithm,
         settings: RunSettings,
-        facts: dict[str, Any],
         say: Callable[[str], None],
         lifetime: Lifetime,
     ):
-        self.folder, self.lock, self.algorithm, self.facts, self.say = folder, lock, algorithm, facts, say
-        self.settings = settings
+        self.held, self.folder, self.facts = held, held.path, held.facts
+        self.algorithm, self.settings, self.say = algorithm, settings, say
         self.written: deque[Path] = deque()  # checkpoints that nobody has been told of
         self.failed: str | None = None  # why the newest checkpoint could not be written
+        self.remade = False  # whether the folder was made again and holds no checkpoint yet
         self.checkpoint_seconds: list[float] = []  # that each one took, on the recorder's own thread
         self.unwritten: tuple[Snapshot, dict[str, Any]] | None = None  # the best state, if it could not be written
-        self._lifetime = lifetime
+        self._iteration, self._env_steps = lifetime.training_iteration, lifetime.num_env_steps  # of the last log
         self._logs: Logs | None = None
         self._curves: Curves | None = None
         self._drawn = time.monotonic()
@@ -94,6 +92,16 @@ class Recorder:
             self._submit(self._play, snapshot)
         self.wait()
 
+    def finish_pictures(self, snapshot: Snapshot) -> None:
+        """Draws the pictures that a kill at the end of training left undrawn; those that are up to date stay."""
+        newest = checkpoint.newest_time(self.folder / CHECKPOINTS)
+        wanted = [CURVES, EPISODE] if hasattr(self.algorithm.stage.env, "render") else [CURVES]
+        drawn = [path.stat().st_mtime for name in wanted if (path := self.folder / name).exists()]
+        if len(drawn) == len(wanted) and min(drawn) >= newest:
+            return
+        self._submit(self._opened)
+        self.finish(snapshot)
+
     def wait(self) -> None:
         """Until all that was asked for is done."""
         while self._jobs:
@@ -108,7 +116,7 @@ class Recorder:
         self._worker.shutdown()
         if self._logs is not None:
             self._logs.close()
-        self.lock.release()
+        self.held.lock.release()
 
     def _submit(self, job: Callable[..., None], *arguments: Any) -> None:
         while len(self._jobs) >= WAITING or (self._jobs and self._jobs[0].done()):
@@ -124,15 +132,25 @@ class Recorder:
                 self.folder,
                 config=self.facts["config"],
                 warn=self.say,
-                iteration=self._lifetime.training_iteration,
-                env_steps=self._lifetime.num_env_steps,
+                iteration=self._iteration,
+                env_steps=self._env_steps,
             )
             if self.settings.pictures:
                 self._curves = Curves.from_jsonl(self.folder / "metrics.jsonl")
         return self._logs
 
+    def _ensure_folder(self) -> None:
+        """Makes the run's folder again where somebody removed it; its logs begin again with it."""
+        if done := self.held.ensure():
+            self.say(f"warning: {done}")
+            self.remade, self._logs = True, None
+
     def _record(self, results: list[Result]) -> None:
+        with contextlib.suppress(OSError):  # the logs themselves say so
+            self._ensure_folder()
         self._opened().write(results)
+        self._iteration = results[-1].get(ITERATIONS, self._iteration)
+        self._env_steps = results[-1].get(ENV_STEPS, self._env_steps)
         if self._curves is None:
             return
         try:
@@ -173,6 +191,7 @@ class Recorder:
     def _save(self, snapshot: Snapshot, score: dict[str, Any] | None) -> None:
         begin, folder = time.perf_counter(), self.folder / CHECKPOINTS
         try:
+            self._ensure_folder()
             self._opened().flush()
             path = checkpoint.write(
                 folder,
@@ -190,7 +209,7 @@ class Recorder:
                 self.unwritten = snapshot, score
             return
         if score is None:
-            self.failed = None
+            self.failed, self.remade = None, False
         self.written.append(path)
         self.checkpoint_seconds.append(time.perf_counter() - begin)
         try:

@@ -96,21 +96,25 @@ def read_run(path: str | Path, which: str | int = "last", devices: int | str | N
     """
     path = Path(path).resolve()
     is_run = (path / folder.CONFIG).exists()
-    shelf = path / CHECKPOINTS
-    if is_run and which == "last" and not {**checkpoint.iterations(shelf), **checkpoint.iterations(shelf, best=True)}:
+    if is_run and which == "last" and not any(checkpoint.both_kinds(path / CHECKPOINTS)):
         return Saved(path, folder.read(path), None, True)
-    found = checkpoint.find(path, which)
-    run_dir = path if is_run else found.parents[1] if (found.parents[1] / folder.CONFIG).exists() else None
-    regular = checkpoint.iterations(found.parent)
+
+    def read_one(found: Path) -> Checkpoint:
+        facts, number = checkpoint.read_facts(found), devices
+        if number is None and facts.get("num_processes", 1) != num_processes():
+            number = "auto"
+        split_cpu(number or facts["run_settings"].get("devices", 1))
+        return checkpoint.read(found)
+
     try:
-        facts = checkpoint.read_facts(found)
-        if devices is None and facts.get("num_processes", 1) != num_processes():
-            devices = "auto"
-        split_cpu(devices or facts["run_settings"].get("devices", 1))
-        read = checkpoint.read(found)
+        read = checkpoint.open_found(path, which, read_one)
     except UsageError as error:
-        raise UsageError(f"{error}{_intact(regular, found)}") from None
-    return Saved(run_dir, read.facts, read, bool(regular) and found == regular[max(regular)])
+        found = checkpoint.find(path, which)  # which says the same where there is none
+        raise UsageError(f"{error}{_intact(checkpoint.iterations(found.parent), found)}") from None
+    regular = checkpoint.iterations(read.path.parent)
+    found_in = read.path.parents[1]
+    run_dir = path if is_run else found_in if (found_in / folder.CONFIG).exists() else None
+    return Saved(run_dir, read.facts, read, bool(regular) and read.path == regular[max(regular)])
 
 
 def facts_of(config: Any, algorithm: Algorithm, settings: dict[str, Any]) -> dict[str, Any]:
@@ -176,7 +180,13 @@ def branch(saved: Saved, algorithm: Algorithm, facts: dict[str, Any], now: Snaps
     if now is not None:
         checkpoint.write(run_dir / CHECKPOINTS, state_tree(algorithm, now), state_facts(facts, now))
         if best := saved.best():
-            shutil.copytree(best[0], run_dir / CHECKPOINTS / best[0].name)
+            copy = run_dir / CHECKPOINTS / best[0].name
+            try:
+                shutil.copytree(best[0], copy)
+            except OSError:
+                if best[0].exists():
+                    raise
+                shutil.rmtree(copy, ignore_errors=True)  # the run is training and has found a better one
 
 
 def _intact(regular: dict[int, Path], damaged: Path) -> str:

@@ -100,9 +100,8 @@ class Trainer(PolicyAccess):
             now = self._snapshot() if self._runner is not None else None  # that a branch begins with
             opened = resume.open_folder(run_dir, _saved, self.algorithm, facts, now, self.progress.say)
             self.run_dir, lock = opened
-            recorder = Recorder(
-                self.run_dir, lock, self.algorithm, self.settings, facts, self.progress.say, self.lifetime
-            )
+            held = folder.HeldFolder(self.run_dir, lock, facts)
+            recorder = Recorder(held, self.algorithm, self.settings, self.progress.say, self.lifetime)
         begun = self.lifetime.training_iteration
         self.keeping = Keeping(recorder, self.settings, self.best, self.hooks, begun, self.company.whole)
 
@@ -210,23 +209,15 @@ class Trainer(PolicyAccess):
         last = last_iteration(stop, self.algorithm.num_env_steps, self.lifetime)
         if self.lifetime.training_iteration >= last:
             done = f"{self.lifetime.training_iteration:,} of {last:,} iterations are trained"
-            self.progress.say(f"nothing to do: {done}; a larger {limit} trains further")
-            return self.last_result
+            return self._nothing_to_do(f"{done}; a larger {limit} trains further")
         if path := met(stop, self.last_result):
             done = f"{path}={lookup(self.last_result, path):g} has reached the stop criterion {stop[path]:g}"
-            self.progress.say(f"nothing to do: {done}; a larger one trains further")
-            return self.last_result
+            return self._nothing_to_do(f"{done}; a larger one trains further")
         try:
-            with self.interrupt.listening(), self.progress:
-                while not self.interrupt.heard and self.lifetime.training_iteration < last:
-                    trained = self.lifetime.training_iteration
-                    count = chunk_length(self.settings, trained, self._seconds_per_update, CAPACITY)
-                    results = self._advance(min(count, last - trained), stop)
-                    seconds_left = (last - self.lifetime.training_iteration) * self._seconds_per_update
-                    self.progress.show(results[-1], seconds_left)
-                    if results[-1]["done"]:
-                        break
-            self.keeping.conclude(self._snapshot())
+            with self.interrupt.listening():
+                with self.progress:
+                    self._train_until(last, stop)
+                self.keeping.conclude(self._snapshot())
         except BaseException:
             self.keeping.conclude(self._snapshot(), pictures=False)
             raise
@@ -234,6 +225,23 @@ class Trainer(PolicyAccess):
             self.hooks.call("on_train_end", self.last_result)
         if self.interrupt.heard:
             self.progress.say("stopped; what has been learned is kept")
+        return self.last_result
+
+    def _train_until(self, last: float, stop: Mapping[str, float]) -> None:
+        """Iterations up to the `last` one, until one meets a criterion or the user asks to stop."""
+        while not self.interrupt.heard and self.lifetime.training_iteration < last:
+            trained = self.lifetime.training_iteration
+            count = chunk_length(self.settings, trained, self._seconds_per_update, CAPACITY)
+            results = self._advance(min(count, last - trained), stop)
+            seconds_left = (last - self.lifetime.training_iteration) * self._seconds_per_update
+            self.progress.show(results[-1], seconds_left)
+            if results[-1]["done"]:
+                break
+
+    def _nothing_to_do(self, why: str) -> Result | None:
+        self.progress.say(f"nothing to do: {why}")
+        if self._runner is not None:
+            self.keeping.finish_pictures(self._snapshot())
         return self.last_result
 
     @together

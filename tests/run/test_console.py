@@ -1,10 +1,13 @@
 """What a person reads while it trains."""
 
 import io
+import subprocess
+import sys
 
 import pytest
 from rich.console import Console
 
+from jaxrl.run import console
 from jaxrl.run.console import Progress, duration, result_line
 
 RESULT = {
@@ -75,3 +78,67 @@ def test_quiet_prints_nothing():
     output = io.StringIO()
     Progress(quiet=True, console=Console(file=output, quiet=True)).say("hello")
     assert output.getvalue() == ""
+
+
+class Full(io.StringIO):
+    """A file on a full disk from a number of writes on."""
+
+    def __init__(self, room):
+        super().__init__()
+        self.room = room
+
+    def write(self, text):
+        self.room -= 1
+        if self.room < 0:
+            raise OSError(28, "No space left on device")
+        return super().write(text)
+
+
+@pytest.mark.parametrize("terminal", [False, True])
+def test_output_that_cannot_be_written_ends_the_output_alone(terminal, monkeypatch):
+    registered = []
+    monkeypatch.setattr(console.atexit, "register", lambda *call: registered.append(call))
+    file = Full(room=2)
+    progress = Progress(console=Console(file=file, force_terminal=terminal, width=200))
+    with progress:
+        for _ in range(5):
+            progress.show(RESULT, 1.0)
+            progress.say("more")
+    assert progress.lost == "No space left on device"
+    assert registered == [(console.say_lost, "No space left on device")]  # once
+
+
+def test_a_closed_pipe_ends_the_output_and_not_the_process(monkeypatch):
+    def closed(*_):
+        raise BrokenPipeError(32, "Broken pipe")
+
+    monkeypatch.setattr(console.atexit, "register", lambda *call: None)
+    file = io.StringIO()
+    file.write = closed
+    progress = Progress(console=console.LossyConsole(file=file))
+    progress.say("to nobody")
+    assert progress.lost is not None
+
+
+def test_a_path_with_odd_bytes_is_printed_with_escapes():
+    file = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+    progress = Progress(console=Console(file=file))
+    progress.say("run folder   gr\u00f6\udcff")
+    assert file.buffer.getvalue() == b"run folder   gr\\xf6\\udcff\n"
+
+
+PRINTING = """
+from jaxrl.run.console import Progress
+progress = Progress()
+for _ in range(3):
+    progress.say("a line")
+raise SystemExit(7)
+"""
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="/dev/full is of Linux")
+def test_a_process_on_a_full_disk_says_so_in_one_line_and_keeps_its_exit_status():
+    with open("/dev/full", "w") as full:
+        done = subprocess.run([sys.executable, "-c", PRINTING], stdout=full, stderr=subprocess.PIPE, check=False)
+    assert done.stderr.decode() == "jaxrl: the output could not be written to the end: No space left on device\n"
+    assert done.returncode == 7

@@ -11,7 +11,7 @@ def moments(monkeypatch, interval, *, compiling, seconds):
     clock, saved = SimpleNamespace(now=0.0), []
     monkeypatch.setattr(keeping.time, "monotonic", lambda: clock.now)
     settings = SimpleNamespace(checkpoint_frequency=None, checkpoint_interval_s=interval)
-    own = keeping.Keeping(MagicMock(written=[]), settings, MagicMock(), MagicMock(), 0, MagicMock())
+    own = keeping.Keeping(MagicMock(written=[], remade=False), settings, MagicMock(), MagicMock(), 0, MagicMock())
 
     def save(now):
         own.saved_at = clock.now

@@ -28,6 +28,7 @@ NAMES = [
 @pytest.mark.parametrize("name", NAMES, ids=ascii)
 def test_a_checkpoint_is_written_and_read_under_any_path(tmp_path, name):
     arrays = {"a": np.arange(3), "b.0": np.zeros((2, 2))}
+    (tmp_path / name).mkdir(parents=True)
     path = checkpoint.write(tmp_path / name, arrays, {"lifetime": {"training_iteration": 3}})
     read = checkpoint.read(checkpoint.find(path)).arrays
     assert sorted(read) == ["a", "b.0"]
@@ -75,6 +76,7 @@ def test_a_folder_for_links_that_has_special_characters_itself_is_passed_over(tm
     (odd := tmp_path / "tmp[1]").mkdir()
     monkeypatch.setattr(array_storage.tempfile, "gettempdir", lambda: str(odd))
     arrays = {"a": np.arange(3)}
+    (tmp_path / "[run]").mkdir()
     path = checkpoint.write(tmp_path / "[run]", arrays, {"lifetime": {"training_iteration": 3}})
     assert sorted(checkpoint.read(path).arrays) == ["a"]
     assert list(odd.iterdir()) == []
