@@ -1,8 +1,10 @@
 """The rules of the contract that can be seen without playing: the object, its spaces, structure, shapes and types.
 
-Each function raises `ContractError` at the first rule that is broken; `jaxrl.core.testing.check_env` calls them.
+Each function raises `ContractError` at the first rule that is broken; `jaxrl.core.testing.check_env` calls them, and
+`require_trainable` asks those of them that training depends on.
 """
 
+import contextlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -11,8 +13,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxrl.core.env import is_multi_agent, stack_agents
-from jaxrl.core.spaces import Space, tree_of
+from jaxrl.core.env import Solo, is_multi_agent, is_stacked, raw_reset, raw_step, stack_agents
+from jaxrl.core.errors import UsageError, reason_of
+from jaxrl.core.spaces import Discrete, MultiDiscrete, Space, tree_of
 from jaxrl.core.types import ALL, DEFAULT_AGENT, AgentId, Key, PyTree
 
 METHODS = ("reset", "step", "reset_env", "step_env", "is_truncated", "observation_space", "action_space")
@@ -29,14 +32,20 @@ class Type:
     """What an array has to be: its shape, and the kind of its dtype."""
 
     shape: tuple[int, ...]
-    kind: Any  # bool, jnp.integer or jnp.floating
+    kind: Any  # bool, jnp.integer, jnp.floating, or several of them
     reason: str = ""
 
     def __str__(self):
-        return f"{self.kind.__name__}{list(self.shape)}{self.reason}"
+        kinds = self.kind if isinstance(self.kind, tuple) else (self.kind,)
+        return f"{', '.join(kind.__name__ for kind in kinds)}{list(self.shape)}{self.reason}"
+
+    def includes(self, leaf: jax.ShapeDtypeStruct) -> bool:
+        kinds = self.kind if isinstance(self.kind, tuple) else (self.kind,)
+        return leaf.shape == self.shape and any(jnp.issubdtype(leaf.dtype, kind) for kind in kinds)
 
 
 FLAG, NUMBER = Type((), bool), Type((), jnp.floating)
+METRIC = Type((), (jnp.floating, jnp.integer, bool))  # summed up as f32
 
 
 class Case(NamedTuple):
@@ -68,8 +77,47 @@ class Case(NamedTuple):
         obs, state = self.env.reset(reset_key, params)
         return plain((obs, self.env.step(step_key, state, self.act(act_key), params)))
 
+    def raw_first_step(self, key: Key) -> tuple:
+        """A first step as the training loop makes it, on the stacked face where there is one."""
+        if is_multi_agent(self.env):
+            obs, state = raw_reset(self.env, key, self.params)
+            return plain((obs, tuple(raw_step(self.env, key, state, self.act(key), self.params))))
+        obs, state = self.env.reset_env(key, self.params)
+        return plain((obs, self.env.step_env(key, state, self.act(key), self.params)))
+
 
 # ---- the object and its spaces
+
+
+def require_environment(env: Any, what: str) -> None:
+    """Refuses what is no environment of this contract at all: a number, a class, another library's object.
+
+    Args:
+        what: the beginning of the message: "env", or "environment 'module:Class'".
+
+    Raises:
+        UsageError: what was given, and what is allowed.
+    """
+    allowed = "a name, or an object of jaxrl.Environment or of gymnax's contract (docs/environments.md)"
+    kinds = {base.__module__.partition(".")[0] for base in type(env).__mro__}
+    for library, package in (("Gymnasium", "gymnasium"), ("Gym", "gym"), ("PettingZoo", "pettingzoo")):
+        if package in kinds:
+            raise UsageError(
+                f"{what} is a {library} environment ({type(env).__name__}), which runs in Python and cannot be "
+                f"compiled; allowed: {allowed}"
+            )
+    if isinstance(env, type):
+        raise UsageError(f"{what} is the class {env.__name__}; give an instance, perhaps {env.__name__}()")
+    if not any(callable(getattr(env, method, None)) for method in METHODS):
+        raise UsageError(f"{what} must be {allowed}, not {describe(env)}: {env!r:.60}")
+
+
+def default_params_of(env: Any) -> PyTree:
+    """Its `default_params`; a UsageError where it has none."""
+    try:
+        return env.default_params
+    except Exception as error:
+        raise UsageError(f"environment {type(env).__name__} has no default_params: {reason_of(error)}") from error
 
 
 def examine(env: Any, params: PyTree) -> Case:
@@ -117,19 +165,63 @@ def _examine_space(case: Case, method: str, agent: AgentId) -> Space:
 # ---- structure, shapes and types
 
 
-def check_types(case: Case, key: Key) -> None:
+def require_trainable(env: Any, params: PyTree = None) -> None:
+    """Refuses an environment that breaks a rule of shapes and types, before anything is compiled.
+
+    Nothing is computed, and an environment that was found right is not asked again. Those of `jaxrl.envs` are not asked
+    at all: the tests of this package have done that.
+
+    Raises:
+        UsageError: one line that names the environment, the rule, and what was found instead.
+    """
+    if params is None:
+        with contextlib.suppress(Exception):  # what is wrong with it, `examine` says
+            params = env.default_params
+    types = str(jax.tree.map(lambda leaf: (np.shape(leaf), getattr(leaf, "dtype", type(leaf))), params))
+    is_hashable = callable(getattr(env, "__hash__", None))
+    if type(env).__module__.startswith("jaxrl.envs.") or (is_hashable and (env, types) in _trainable):
+        return
+    try:
+        case, key = examine(env, params), jax.eval_shape(lambda: jax.random.key(0))
+        check_stacked_types(case, key) if is_stacked(env) else check_raw_types(case, key)
+        trace(case, "a step under vmap, over keys,", jax.vmap(case.raw_first_step), _two(key))
+    except ContractError as error:
+        raise UsageError(
+            f"environment {error} (found by check_env; jaxrl.check_env(env) shows the traceback, and plays it as well)"
+        ) from error
+    if len(_trainable) >= 256:
+        _trainable.clear()
+    _trainable.add((env, types))
+
+
+_trainable: set = set()  # (environment, the types of its numbers) of those that were found right
+
+
+def _two(shape: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct((2, *shape.shape), shape.dtype)
+
+
+def check_raw_types(case: Case, key: Key) -> tuple[PyTree, PyTree]:
+    """What training calls: reset_env, step_env, is_truncated, action_mask; returns the types of (obs, state)."""
     env, params = case.env, case.params
     rewards, flags = case.each(lambda _: NUMBER), case.each(lambda _: FLAG, ALL)
     fresh = {"obs": case.each(lambda agent: _type_of(case.obs_spaces[agent])), "state": ANYTHING}
     obs, state = _check_call(case, "reset_env", fresh, env.reset_env, key, params)
+    action = jax.eval_shape(case.act, key)
+    reached = {"obs": obs, "state": state, "reward": rewards, "terminated": flags, "info": ANYTHING}
+    info = _check_call(case, "step_env", reached, env.step_env, key, state, action, params)[-1]
+    _check_info(case, "step_env", info)
+    _check_clock_and_masks(case, state)
+    return obs, state
+
+
+def check_types(case: Case, key: Key) -> None:
+    env, params = case.env, case.params
+    rewards, flags = case.each(lambda _: NUMBER), case.each(lambda _: FLAG, ALL)
+    obs, state = check_raw_types(case, key)
     same = {"obs": obs, "state": state}
     _check_call(case, "reset", same, env.reset, key, params)
     action = jax.eval_shape(case.act, key)
-    reached = {**same, "reward": rewards, "terminated": flags, "info": ANYTHING}
-    info = _check_call(case, "step_env", reached, env.step_env, key, state, action, params)[-1]
-    _check_info(case, "step_env", info)
-    clock = trace(case, "is_truncated", env.is_truncated, state, params)
-    _check_like(case, "is_truncated(state, params)", clock, FLAG)
     stepped = {**same, "reward": rewards, "terminated": flags, "truncated": flags, "info": ANYTHING}
     info = _check_call(case, "step", stepped, env.step, key, state, action, params)[-1]
     _check_info(case, "step", info)
@@ -158,8 +250,37 @@ def check_stacked_types(case: Case, key: Key) -> None:
     action = jax.eval_shape(lambda key: stack_agents(case.env, case.act(key)), key)
     info = _check_call(case, "step_stacked", reached, case.env.step_stacked, key, state, action, case.params)[-1]
     require(case, isinstance(info, Mapping), f"info of step_stacked must be a dict, not {describe(info)}")
+    _check_metrics(case, "step_stacked", info)
     if "active" in info:
         _check_like(case, "info['active'] of step_stacked", info["active"], Type(batch, bool))
+    _check_clock_and_masks(case, state)
+
+
+def _check_clock_and_masks(case: Case, state: PyTree) -> None:
+    env, params = case.env, case.params
+    clock = trace(case, "is_truncated", env.is_truncated, state, params)
+    _check_like(case, "is_truncated(state, params)", clock, FLAG)
+    if not hasattr(env, "action_mask"):
+        return
+    mask = trace(case, "action_mask", env.action_mask, state, params)
+    wanted = {agent: _mask_type(case, agent) for agent in case.agents}
+    if isinstance(env, Solo):
+        wanted = wanted[DEFAULT_AGENT]  # as the wrapped environment gives it
+    elif is_stacked(env):
+        first = wanted[case.agents[0]]
+        wanted = Type((len(case.agents), *first.shape), bool, first.reason)
+    else:
+        wanted = case.each(wanted.get)
+    _check_like(case, "action_mask(state, params)", mask, wanted)
+
+
+def _mask_type(case: Case, agent: AgentId) -> Type:
+    """bool[A]: one entry for each action of a Discrete space, of MultiDiscrete ones one entry's after the other's."""
+    spaces = jax.tree.leaves(tree_of(case.action_spaces[agent]))
+    rule = f"action_mask needs discrete actions, but agent {agent!r} has {case.action_spaces[agent]}"
+    require(case, all(isinstance(space, Discrete | MultiDiscrete) for space in spaces), rule)
+    number = sum(space.n if isinstance(space, Discrete) else sum(space.nvec) for space in spaces)
+    return Type((number,), bool, f" for the actions of {case.action_spaces[agent]}")
 
 
 def _check_call(case: Case, method: str, wanted: dict[str, Any], function: Callable, *args) -> tuple:
@@ -177,11 +298,15 @@ def _check_call(case: Case, method: str, wanted: dict[str, Any], function: Calla
 
 def _check_info(case: Case, method: str, info: Any) -> None:
     require(case, isinstance(info, Mapping), f"info of {method} must be a dict, not {describe(info)}")
-    metrics = info.get("metrics", {})
-    require(case, isinstance(metrics, Mapping), f"info['metrics'] of {method} must be a dict, not {describe(metrics)}")
-    _check_like(case, f"info['metrics'] of {method}", dict(metrics), dict.fromkeys(metrics, NUMBER))
+    _check_metrics(case, method, info)
     if is_multi_agent(case.env) and "active" in info:
         _check_like(case, f"info['active'] of {method}", info["active"], case.each(lambda _: FLAG))
+
+
+def _check_metrics(case: Case, method: str, info: Mapping) -> None:
+    metrics = info.get("metrics", {})
+    require(case, isinstance(metrics, Mapping), f"info['metrics'] of {method} must be a dict, not {describe(metrics)}")
+    _check_like(case, f"info['metrics'] of {method}", dict(metrics), dict.fromkeys(metrics, METRIC))
 
 
 def _check_like(case: Case, what: str, found: PyTree, wanted: PyTree) -> None:
@@ -200,8 +325,9 @@ def _check_like(case: Case, what: str, found: PyTree, wanted: PyTree) -> None:
 
 
 def _is_like(leaf: jax.ShapeDtypeStruct, wanted: Any) -> bool:
-    is_kind = jnp.issubdtype(leaf.dtype, wanted.kind) if isinstance(wanted, Type) else leaf.dtype == wanted.dtype
-    return is_kind and leaf.shape == wanted.shape
+    if isinstance(wanted, Type):
+        return wanted.includes(leaf)
+    return (leaf.shape, leaf.dtype) == (wanted.shape, wanted.dtype)
 
 
 def _type_of(space: Space, batch: tuple[int, ...] = ()) -> PyTree:
@@ -232,8 +358,7 @@ def run(case: Case, rule: str, function: Callable, *args) -> Any:
     try:
         return function(*args)
     except Exception as error:
-        reason = next(iter(str(error).splitlines()), "")
-        raise broken(case, f"{rule}, but {type(error).__name__}: {reason}") from error
+        raise broken(case, f"{rule}, but {reason_of(error)}") from error
 
 
 def trace(case: Case, method: str, function: Callable, *args) -> PyTree:
@@ -255,4 +380,8 @@ def describe(value: Any) -> str:
         return f"{value.dtype}{list(value.shape)}"
     if value is None:
         return "nothing"
-    return str(value) if isinstance(value, Type) else f"a {type(value).__module__}.{type(value).__name__}"
+    if isinstance(value, Type):
+        return str(value)
+    module = "" if type(value).__module__ == "builtins" else f"{type(value).__module__}."
+    name = f"{module}{type(value).__name__}"
+    return f"{'an' if name[0] in 'aeiou' else 'a'} {name}"

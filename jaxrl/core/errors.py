@@ -1,13 +1,25 @@
 """What a user hears about a mistake: one line with the value, what is allowed and the nearest match."""
 
 import difflib
+import traceback
 from collections.abc import Iterable
+from pathlib import Path
 
 from jaxrl.core import foreign_names
 
 NEAR = 0.75  # of difflib's ratio: below it, names share letters by chance (use_gae and use_gru: 0.71)
 SHORT = 200  # characters of a list of names that one line still holds
 PATHS = "each row of a run's metrics.jsonl holds them all"
+
+
+PACKAGE = Path(__file__).parents[1]
+# What JAX says of Python's own control flow, in one line of ours.
+TRACED = {
+    "TracerBoolConversionError": "a Python `if`, `and`, `or` or `not` of a traced array; use jnp.where or lax.cond",
+    "TracerIntegerConversionError": "a traced array as a Python index or length; use jnp.take or a fixed shape",
+    "TracerArrayConversionError": "a NumPy function of a traced array; use jax.numpy",
+    "ConcretizationTypeError": "a Python number made of a traced array, or a shape that depends on one; use jax.numpy",
+}
 
 
 class UsageError(ValueError):
@@ -18,6 +30,22 @@ def one_line(error: BaseException) -> str:
     """What an error says, in one line of at most 200 characters."""
     text = " ".join(str(getattr(error, "strerror", None) or error).split()) or type(error).__name__
     return f"{text:.200}"
+
+
+def reason_of(error: BaseException) -> str:
+    """What went wrong in code that a user wrote: `KeyError: 'left' (corridor.py:30)`."""
+    kind = type(error).__name__
+    said = next(iter(str(error).splitlines()), "")
+    said = TRACED.get(kind) or (said if len(said) <= 300 else f"{said:.300} ...")
+    frames = traceback.extract_tb(error.__traceback__)
+    written = [frame for frame in frames if _is_written_by_a_user(frame.filename)]
+    where = f" ({Path(written[-1].filename).name}:{written[-1].lineno})" if written else ""
+    return f"{kind}: {said}{where}"
+
+
+def _is_written_by_a_user(filename: str) -> bool:
+    path = Path(filename)
+    return not (filename.startswith("<frozen") or "site-packages" in path.parts or path.is_relative_to(PACKAGE))
 
 
 def unknown_name(kind: str, name: str, allowed: Iterable[str], where: str = "", look: str = "") -> UsageError:

@@ -17,6 +17,7 @@ from collections.abc import Callable
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
+from jaxrl.core.contract import default_params_of, describe, require_environment
 from jaxrl.core.errors import UsageError, unknown_name
 from jaxrl.core.types import PyTree
 
@@ -58,7 +59,7 @@ def make(name: str, **args) -> tuple[Any, PyTree]:
     for key, value in args.items():
         if isinstance(value, float) and not math.isfinite(value):
             raise UsageError(f"environment {name!r}: {key} must be a finite number, not {value!r}")
-    signature = inspect.signature(constructor)
+    signature = _signature(name, constructor)
     takes = [argument.name for argument in signature.parameters.values() if not argument.kind.name.startswith("VAR_")]
     structure = {key: value for key, value in args.items() if key in takes}
     try:
@@ -66,11 +67,24 @@ def make(name: str, **args) -> tuple[Any, PyTree]:
     except TypeError as error:
         raise UsageError(f"environment {name!r}: {error}; its arguments are {', '.join(takes)}") from None
     env = constructor(**structure)
+    require_environment(env, f"environment {name!r}")
     numbers = {key: value for key, value in args.items() if key not in takes}
-    params = _with_numbers(name, env.default_params, numbers, takes)
+    params = _with_numbers(name, default_params_of(env), numbers, takes)
     if hasattr(env, "check_params"):
         env.check_params(params)
     return env, params
+
+
+def _signature(name: str, constructor: Any) -> inspect.Signature:
+    if callable(constructor):
+        try:
+            return inspect.signature(constructor)
+        except ValueError:  # some of Python's own, written in C, have none
+            pass
+    raise UsageError(
+        f"environment {name!r} must be a class or a function that makes an environment, not {describe(constructor)}: "
+        f"{constructor!r:.60}"
+    )
 
 
 def _with_numbers(name: str, params: PyTree, numbers: dict[str, Any], takes: list[str]) -> PyTree:

@@ -10,12 +10,19 @@ import jax
 import jax.numpy as jnp
 
 from jaxrl.core.env import MultiAgentEnvironment, RawStep, restart, split_agents, strongly_typed
-from jaxrl.core.errors import UsageError, unknown_name
+from jaxrl.core.errors import UsageError, reason_of, unknown_name
 from jaxrl.core.registry import from_module
 from jaxrl.core.types import AgentId, PolicyId, PyTree
 from jaxrl.loop.episodes import Episodes
 
 TRACED_HOOKS = ("on_episode_start", "on_episode_step", "hist_data", "on_episode_end", "on_postprocess_trajectory")
+ARGUMENTS = {
+    "on_episode_start": ("state", "params"),
+    "on_episode_step": ("data", "step"),
+    "hist_data": ("data", "step"),
+    "on_episode_end": ("data", "episode"),
+    "on_postprocess_trajectory": ("policy", "trajectory"),
+}
 HOST_HOOKS = ("on_train_result", "on_evaluate_end", "on_checkpoint", "on_train_end")  # of the run, between its chunks
 
 
@@ -124,7 +131,9 @@ def has_hook(callback: Any, hook: str, idle: type = EpisodeCallbacks) -> bool:
 def start_data(callbacks: tuple, state: PyTree, params: PyTree) -> tuple[PyTree, ...]:
     """Every callback's data at the start of an episode of one environment."""
     return tuple(
-        strongly_typed(callback.on_episode_start(state, params)) if has_hook(callback, "on_episode_start") else ()
+        strongly_typed(_call(callback, "on_episode_start", state, params))
+        if has_hook(callback, "on_episode_start")
+        else ()
         for callback in callbacks
     )
 
@@ -162,7 +171,7 @@ def call_back(
     )
     episode = Episode(tuple(env.agents), reached.length, reached.returns, reached.metrics)
     data = tuple(
-        _alike(callback, "on_episode_step", "data", own, callback.on_episode_step(own, step))
+        _alike(callback, "on_episode_step", "data", own, _call(callback, "on_episode_step", own, step))
         if has_hook(callback, "on_episode_step")
         else own
         for callback, own in zip(callbacks, data, strict=True)
@@ -181,7 +190,7 @@ def postprocess(callbacks: tuple, policies: tuple[PolicyId, ...], trajectories: 
     for i, policy in enumerate(policies):
         own = jax.tree.map(lambda leaf, i=i: leaf[:, i], trajectories)
         for callback in rewriting:
-            after = callback.on_postprocess_trajectory(policy, own)
+            after = _call(callback, "on_postprocess_trajectory", policy, own)
             own = _alike(callback, "on_postprocess_trajectory", "trajectory", own, after)
         rewritten.append(own)
     return jax.tree.map(lambda *leaves: jnp.stack(leaves, axis=1), *rewritten)
@@ -215,7 +224,34 @@ def _checked(callback: Any) -> Any:
     if not any(hasattr(callback, hook) for hook in (*TRACED_HOOKS, *HOST_HOOKS)):
         hooks = ", ".join((*TRACED_HOOKS, *HOST_HOOKS))
         raise UsageError(f"callbacks {callback!r:.60} have none of the hooks {hooks}")
+    for hook in (*TRACED_HOOKS, *HOST_HOOKS):
+        if getattr(callback, hook, None) is not None:
+            _check_signature(callback, hook)
     return callback
+
+
+def _call(callback: Any, hook: str, *arguments: Any) -> Any:
+    """What a traced hook returns; where it fails, one line that names it."""
+    try:
+        return getattr(callback, hook)(*arguments)
+    except UsageError:
+        raise
+    except Exception as error:
+        raise UsageError(f"{hook} of callbacks {_name(callback)} fails as it is traced: {reason_of(error)}") from error
+
+
+def _check_signature(callback: Any, hook: str) -> None:
+    """Every hook takes two arguments, beside the object itself."""
+    meant = ARGUMENTS.get(hook, ("trainer", "path" if hook == "on_checkpoint" else "result"))
+    function = getattr(callback, hook)
+    if not callable(function):
+        raise UsageError(f"{hook} of callbacks {_name(callback)} must be a method, not {function!r:.60}")
+    try:
+        inspect.signature(function).bind(*meant)
+    except ValueError:  # a built-in without a signature
+        pass
+    except TypeError as error:
+        raise UsageError(f"{hook} of callbacks {_name(callback)} must take ({', '.join(meant)}): {error}") from None
 
 
 def _named_scalars(
@@ -225,7 +261,7 @@ def _named_scalars(
     owner = dict.fromkeys(taken, "the environment's info['metrics']")
     scalars = {}
     for callback, own in zip(callbacks, data, strict=True):
-        values = getattr(callback, hook)(own, what) if has_hook(callback, hook) else {}
+        values = _call(callback, hook, own, what) if has_hook(callback, hook) else {}
         mine = f"{hook} of {_name(callback)}"
         if not isinstance(values, Mapping):
             raise UsageError(f"{mine} must return {{name: number}}, not {values!r:.60}")

@@ -5,6 +5,7 @@ import functools
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from jaxrl.core.contract import require_environment, require_trainable
 from jaxrl.core.env import MultiAgentEnvironment, lift
 from jaxrl.core.errors import UsageError, unknown_name
 from jaxrl.core.registry import make, registered
@@ -226,8 +227,12 @@ def _make(env: Any, env_args: tuple) -> tuple[Any, PyTree]:
             raise UsageError(
                 f"env_args={dict(env_args)} need an environment by name; {type(env).__name__} is made already"
             )
+        require_environment(env, "env")
+        require_trainable(env)
         return env, env.default_params
-    return make(env, **dict(env_args))
+    env, params = make(env, **dict(env_args))
+    require_trainable(env, params)
+    return env, params
 
 
 @functools.lru_cache(maxsize=64)

@@ -156,10 +156,10 @@ ONE_AGENT = {
     "terminated of step_env must be bool[], not float32[]": raw(
         lambda step: step._replace(terminated=jnp.float32(step.terminated))
     ),
-    "info of step_env must be a dict, not a builtins.tuple": raw(lambda step: step._replace(info=())),
+    "info of step_env must be a dict, not a tuple": raw(lambda step: step._replace(info=())),
     "info['metrics'] of step_env must be a dict": raw(lambda step: step._replace(info={"metrics": step.reward})),
-    "info['metrics'] of step_env['seen'] must be floating[], not int32[]": raw(
-        lambda step: step._replace(info={"metrics": {"seen": jnp.int32(1)}})
+    "info['metrics'] of step_env['seen'] must be floating, integer, bool[], not int32[2]": raw(
+        lambda step: step._replace(info={"metrics": {"seen": jnp.zeros(2, jnp.int32)}})
     ),
     "is_truncated(state, params) must be bool[], not int32[]": {"is_truncated": lambda self, state, params: state.time},
     "must return 6 values, (obs, state, reward, terminated, truncated, info), not 5; this looks like gymnax before": (

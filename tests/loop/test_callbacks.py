@@ -280,6 +280,21 @@ class Scaled(RewardScale):
         pass
 
 
+class Branching(EpisodeCallbacks):
+    def on_episode_step(self, data, step):
+        return data if step.reward[0] > 0 else ()
+
+
+class OneArgument(EpisodeCallbacks):
+    def on_episode_step(self, step):
+        return ()
+
+
+class HostOfOne:
+    def on_train_result(self, result):
+        pass
+
+
 ends = lambda values: hooks(on_episode_end=lambda data, episode: values)
 steps = lambda start, after: hooks(on_episode_start=lambda *_: start, on_episode_step=lambda *_: after)
 WRONG = [
@@ -297,6 +312,10 @@ WRONG = [
         [ArenaMetrics, hooks(hist_data=lambda *_: {"agent1_reward": 0})],
         "'agent1_reward' is given twice: by hist_data of ArenaMetrics and by hist_data of Wrong",
     ),
+    (Branching, "on_episode_step of callbacks Branching fails as it is traced: TracerBool.*`if`.*test_callbacks.py:"),
+    (hooks(on_episode_end=lambda data, episode: {"n": episode.steps}), "on_episode_end of callbacks Wrong .*Attribute"),
+    (OneArgument, r"on_episode_step of callbacks OneArgument must take \(data, step\): too many positional"),
+    (HostOfOne, r"on_train_result of callbacks HostOfOne must take \(trainer, result\): too many positional"),
     (ends(None), "on_episode_end of Wrong must return {name: number}, not None"),
     (ends({"three": np.zeros(3)}), r"on_episode_end of Wrong: 'three' must be one number, not of shape \[3\]"),
     (steps({"n": 0}, {"n": 0.5}), r"on_episode_step of Wrong must .*: data\['n'\] is int32\[\], not float32\[\]"),
