@@ -1,16 +1,22 @@
 """The installed package: what a wheel holds, and that a project's own folder `envs` is left to the project."""
 
+import dataclasses
+import inspect
 import subprocess
 import sys
 import tomllib
+import typing
 import zipfile
 from importlib.metadata import EntryPoint
 from pathlib import Path
 
 import pytest
 
+from jaxrl import PPOConfig, Trainer
 from jaxrl.core import registry
 from jaxrl.core.registry import current_module, make
+from jaxrl.ppo.keywords import PPOKeywords, TunedKeywords
+from jaxrl.run.settings import RunKeywords, RunSettings
 
 ROOT = Path(__file__).resolve().parents[1]
 MODULES = sorted(file.stem for file in (ROOT / "envs").glob("*.py"))
@@ -44,7 +50,33 @@ def test_a_wheel_holds_the_environments_within_jaxrl_and_nothing_beside_it(wheel
 
 def test_every_environment_module_has_a_stub_that_leads_type_checkers_to_it():
     stubs = {file.stem: file.read_text(encoding="utf-8") for file in (ROOT / "jaxrl/envs").glob("*.pyi")}
-    assert stubs == {module: f"from envs.{module} import *\n" for module in MODULES}
+    # mypy follows the first line; Pyright the second, which a project's own folder `envs` does not hide.
+    assert stubs == {module: f"from envs.{module} import *\nfrom ...envs.{module} import *\n" for module in MODULES}
+
+
+@pytest.mark.parametrize(
+    ("keywords", "settings", "own"),
+    [(TunedKeywords, PPOConfig, ("env", "env_args")), (PPOKeywords, PPOConfig, ()), (RunKeywords, RunSettings, ())],
+)
+def test_the_keywords_that_editors_complete_are_the_declared_settings(keywords, settings, own):
+    declared = {field.name: field.type for field in dataclasses.fields(settings) if field.name not in own}
+    assert typing.get_type_hints(keywords) == declared
+    assert not keywords.__required_keys__
+
+
+@pytest.mark.parametrize(
+    ("function", "keywords"),
+    [
+        (PPOConfig.tuned, TunedKeywords),
+        (PPOConfig.fast, TunedKeywords),
+        (PPOConfig.replace, PPOKeywords),
+        (Trainer.__init__, RunKeywords),
+        (Trainer.from_checkpoint, RunKeywords),
+    ],
+)
+def test_a_function_of_any_setting_says_so_to_type_checkers(function, keywords):
+    (changes,) = [part for part in inspect.signature(function).parameters.values() if part.kind == part.VAR_KEYWORD]
+    assert changes.annotation == typing.Unpack[keywords]
 
 
 def test_the_announced_environments_are_those_of_jaxrl_envs():

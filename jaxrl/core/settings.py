@@ -5,7 +5,7 @@ import inspect
 import math
 import textwrap
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -14,6 +14,7 @@ from jaxrl.core.errors import UsageError, nearest, unknown_name
 from jaxrl.core.foreign_names import Counterpart, counterpart
 
 Check = Callable[[str, Any], None]
+C = TypeVar("C")
 
 
 def setting(default: Any, help: str, check: Check | None = None, *, traced: bool = False) -> Any:
@@ -104,7 +105,7 @@ class Declared(NamedTuple):
 _declared: dict[str, Declared] = {}  # by owner: each knows what the others have
 
 
-def checked(owner: str, *, example: str, also: Iterable[str] = ()) -> Callable[[type], type]:
+def checked(owner: str, *, example: str, also: Iterable[str] = ()) -> Callable[[type[C]], type[C]]:
     """A class decorator for a configuration: unknown names are refused, fields explained.
 
     Args:
@@ -113,7 +114,7 @@ def checked(owner: str, *, example: str, also: Iterable[str] = ()) -> Callable[[
         also: arguments that the owner takes beside the class's fields.
     """
 
-    def decorate(cls: type) -> type:
+    def decorate(cls: type[C]) -> type[C]:
         known = [field.name for field in dataclasses.fields(cls)]
         look = f"help(jaxrl.{cls.__name__}) explains all {len(known)}, and --help on the command line"
         _declared[owner] = Declared(owner, frozenset((*known, *also)), example, look)
@@ -152,10 +153,10 @@ def _type_shown(declared: Any) -> str:
     return f": {text.replace('collections.abc.', '').replace('typing.', '')}"
 
 
-def takes_settings(settings: type) -> Callable[[type], type]:
+def takes_settings(settings: type) -> Callable[[type[C]], type[C]]:
     """A class decorator: shows the fields of `settings`, which `__init__` takes as keywords, in signature and help."""
 
-    def decorate(cls: type) -> type:
+    def decorate(cls: type[C]) -> type[C]:
         given = inspect.signature(cls).parameters.values()
         kept = [each for each in given if each.kind != each.VAR_KEYWORD and not each.name.startswith("_")]
         kept += [

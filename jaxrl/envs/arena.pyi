@@ -1,1 +1,2 @@
 from envs.arena import *
+from ...envs.arena import *

@@ -1,1 +1,2 @@
 from envs.cartpole import *
+from ...envs.cartpole import *

@@ -1,1 +1,2 @@
 from envs.drawing import *
+from ...envs.drawing import *

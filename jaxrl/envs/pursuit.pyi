@@ -1,1 +1,2 @@
 from envs.pursuit import *
+from ...envs.pursuit import *

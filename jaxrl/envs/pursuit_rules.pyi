@@ -1,1 +1,2 @@
 from envs.pursuit_rules import *
+from ...envs.pursuit_rules import *

@@ -1,1 +1,2 @@
 from envs.waterworld import *
+from ...envs.waterworld import *

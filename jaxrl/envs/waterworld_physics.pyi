@@ -1,1 +1,2 @@
 from envs.waterworld_physics import *
+from ...envs.waterworld_physics import *

@@ -1,1 +1,2 @@
 from envs.waterworld_picture import *
+from ...envs.waterworld_picture import *

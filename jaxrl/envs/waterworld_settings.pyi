@@ -1,1 +1,2 @@
 from envs.waterworld_settings import *
+from ...envs.waterworld_settings import *

@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Unpack
 
 from jaxrl.core.contract import require_environment, require_trainable
 from jaxrl.core.env import MultiAgentEnvironment, lift
@@ -18,6 +18,7 @@ from jaxrl.models.player import Player
 from jaxrl.ppo import splitting
 from jaxrl.ppo.fast import fast_settings
 from jaxrl.ppo.hypers import Hypers, as_hypers, knots_of
+from jaxrl.ppo.keywords import PPOKeywords, TunedKeywords
 from jaxrl.ppo.network import NETWORK, NetworkSettings, check_network, make_player
 from jaxrl.ppo.refinements import Refinements
 from jaxrl.ppo.settings import DEFAULT_SIZES, optimizer_of, resolve_sizes
@@ -64,7 +65,7 @@ class PPOConfig(NetworkSettings, Refinements, TrainingSettings):
         return cls(**values)
 
     @classmethod
-    def tuned(cls, env: Any, env_args: Any = (), **changes) -> "PPOConfig":
+    def tuned(cls, env: Any, env_args: Any = (), **changes: Unpack[TunedKeywords]) -> "PPOConfig":
         """The environment's own tuned settings (`env.tuned`), or `fast` without any; with `changes` on top."""
         tuned = getattr(_make(env, freeze(env_args))[0], "tuned", None)
         if not tuned:
@@ -72,7 +73,7 @@ class PPOConfig(NetworkSettings, Refinements, TrainingSettings):
         return cls(env=env, env_args=env_args).replace(**tuned).replace(**changes)
 
     @classmethod
-    def fast(cls, env: Any, env_args: Any = (), **changes) -> "PPOConfig":
+    def fast(cls, env: Any, env_args: Any = (), **changes: Unpack[TunedKeywords]) -> "PPOConfig":
         """Settings that suit any compiled environment, with `changes` on top; see `jaxrl.ppo.fast`.
 
         The learning rate falls over `total_env_steps`, and the sizes follow `num_envs`.
@@ -89,7 +90,7 @@ class PPOConfig(NetworkSettings, Refinements, TrainingSettings):
             values["policies"] = dict(self.policies)
         return values
 
-    def replace(self, **changes) -> "PPOConfig":
+    def replace(self, **changes: Unpack[PPOKeywords]) -> "PPOConfig":
         """A copy with `changes`; of the three sizes, those not named follow from those that are."""
         values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         given = {name: changes.pop(name) for name in DEFAULT_SIZES if name in changes}

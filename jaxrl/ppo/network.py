@@ -1,6 +1,7 @@
 """The network of a policy: the settings that choose it, and what they make of the spaces that it plays between."""
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Any
 
 from jaxrl.core.errors import UsageError
@@ -26,7 +27,7 @@ class NetworkSettings:
         "a network of your own in place of the built-in layers: a flax module, (init, apply), a function of the "
         "spaces, or module:Name",
     )
-    fcnet_hiddens: tuple[int, ...] = setting((256, 256), "layer sizes", settings.sizes)
+    fcnet_hiddens: Sequence[int] = setting((256, 256), "layer sizes", settings.sizes)
     fcnet_activation: str = setting("tanh", "activation between layers", one_of(*ACTIVATIONS))
     fcnet_kernel_initializer: str = setting(
         "orthogonal", "orthogonal, or uniform (PyTorch's and so RLlib's)", one_of(*INITIALIZERS)

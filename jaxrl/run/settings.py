@@ -1,7 +1,7 @@
 """How a run is kept and watched, whatever the algorithm: checkpoints, evaluation, logs, pictures."""
 
 import dataclasses
-from typing import Any
+from typing import Any, TypedDict
 
 from jaxrl.core.errors import UsageError
 from jaxrl.core.settings import check_all, checked, count, flag, freeze, names, number, pairs, setting
@@ -82,3 +82,24 @@ class RunSettings:
         """The result that decides which checkpoint is best."""
         evaluated = "evaluation/" if self.evaluation_interval is not None else ""
         return self.checkpoint_score_attribute or f"{evaluated}env_runners/episode_return_mean"
+
+
+class RunKeywords(TypedDict, total=False):
+    """The keyword arguments of `Trainer` for editors and type checkers: the fields of `RunSettings`."""
+
+    stop: Any
+    checkpoint_interval_s: float | None
+    checkpoint_frequency: int | None
+    checkpoint_at_end: bool
+    keep: int
+    checkpoint_score_attribute: str | None
+    evaluation_interval: int | None
+    evaluation_duration: int
+    evaluation_explore: bool
+    evaluation_env_args: Any
+    evaluation_seed: int
+    loggers: Any
+    pictures: bool
+    devices: Any
+    init_from: Any
+    debug: bool

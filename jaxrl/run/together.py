@@ -13,7 +13,7 @@ import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 
@@ -31,10 +31,11 @@ from jaxrl.run.program import Executable
 from jaxrl.run.results import Lifetime
 
 ERRORS = {"UsageError": UsageError, "Diverged": Diverged, "KeyboardInterrupt": KeyboardInterrupt}
+Method = TypeVar("Method", bound=Callable)
 TRAINING = ("train", "fit")  # methods that need the compiled programs
 
 
-def together(method: Callable) -> Callable:
+def together(method: Method) -> Method:
     """Decorates a method that all processes call, with a result that all get."""
 
     @functools.wraps(method)
@@ -225,7 +226,7 @@ def advice(folder: str | None) -> str:
     return f"resume from the last checkpoint, with any number of processes: {command('train', '--resume', folder)}"
 
 
-def agreed(build: Callable) -> Callable:
+def agreed(build: Method) -> Method:
     """Decorates what makes a trainer: in every process, or, if one cannot or was started with something else, in none.
 
     Raises:

@@ -5,7 +5,7 @@ import math
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import jax
 
@@ -32,7 +32,7 @@ from jaxrl.run.program import CAPACITY, Executable, program_of
 from jaxrl.run.recorder import Recorder, Snapshot
 from jaxrl.run.results import ITERATIONS, Lifetime, Result, iteration_results, lookup, result_names
 from jaxrl.run.saved_state import changed_settings, restore
-from jaxrl.run.settings import RunSettings
+from jaxrl.run.settings import RunKeywords, RunSettings
 from jaxrl.run.stopping import LIFETIME_STEPS, LIMITS, check_stop, chunk_length, last_iteration, met
 from jaxrl.run.together import agreed, company, together
 
@@ -63,7 +63,7 @@ class Trainer(PolicyAccess):
         env_params: PyTree = None,
         quiet: bool = False,
         _saved: resume.Saved | None = None,
-        **run_settings: Any,
+        **run_settings: Unpack[RunKeywords],
     ):
         if not hasattr(config, "build"):
             raise UsageError(f"Trainer takes a configuration such as PPOConfig(env='arena'), not {config!r:.60}")
@@ -116,7 +116,7 @@ class Trainer(PolicyAccess):
         run_dir: str | Path | None = "same",
         strict: bool = False,
         quiet: bool = False,
-        **run_settings: Any,
+        **run_settings: Unpack[RunKeywords],
     ) -> "Trainer":
         """A trainer that continues, bit for bit, from where a run was when it saved.
 
