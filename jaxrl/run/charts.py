@@ -5,9 +5,14 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
+
+from jaxrl.loop.episodes import HISTOGRAM_BINS
 from jaxrl.run.lines import leaves
 from jaxrl.run.results import Result, flatten
 
+NO_CURVE = ("pid", "timestamp")  # numbers that say nothing as a curve
+EPISODES_ONE_BY_ONE = ("hist_stats/episode_reward", "hist_stats/episode_lengths")
 MOMENT = 0.05  # seconds of training between two results that charts show
 
 
@@ -44,10 +49,14 @@ def charts(result: Result) -> tuple[dict[str, float], dict[str, tuple[list[float
             width = (high - low) / len(counts)
             histograms[tag_of(stem)] = ([*(low + width * i for i in range(len(counts))), high], counts)
             del values[f"{stem}/min"], values[f"{stem}/max"]  # the histogram shows them
+    for path in EPISODES_ONE_BY_ONE:
+        if numbers := [value for value in values.get(path) or () if _is_finite(value)]:
+            counts, edges = np.histogram(numbers, HISTOGRAM_BINS)
+            histograms[tag_of(path)] = (edges.tolist(), counts.tolist())
     scalars = {
         tag_of(path): float(value)
         for path, value in values.items()
-        if isinstance(value, int | float) and not isinstance(value, bool)
+        if isinstance(value, int | float) and not isinstance(value, bool) and path not in NO_CURVE
     }
     return scalars, histograms
 

@@ -1,13 +1,18 @@
 """What an iteration reports: device metrics as RLlib's result tree."""
 
+import os
+import socket
+import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import jax
 import numpy as np
 
-from jaxrl.loop.episodes import Histogram, Spread, Summary
+from jaxrl.core.types import AgentId, PolicyId
+from jaxrl.loop.episodes import Histogram, Spread, Summary, Window
+from jaxrl.loop.policies import Grouping
 from jaxrl.loop.runner import Algorithm, Metrics
 from jaxrl.models.model import num_parameters
 
@@ -23,6 +28,7 @@ class Lifetime:
     num_env_steps: int = 0
     num_episodes: int = 0
     time_total_s: float = 0.0  # of training, compilation apart
+    num_agent_steps: dict[AgentId, int] | None = None  # that each agent acted in; None where nobody counted
 
     @classmethod
     def after(cls, result: Result) -> "Lifetime":
@@ -30,9 +36,37 @@ class Lifetime:
         return cls(
             training_iteration=result["training_iteration"],
             num_env_steps=result["num_env_steps_sampled_lifetime"],
-            num_episodes=result["env_runners"]["num_episodes_lifetime"],
+            num_episodes=result["num_episodes_lifetime"],
             time_total_s=result["time_total_s"],
+            num_agent_steps=result["env_runners"].get("num_agent_steps_sampled_lifetime"),
         )
+
+
+@dataclass
+class Session:
+    """This process's part of a run: since it was started, or resumed."""
+
+    training_iteration: int = 0  # that it began after
+    time_total_s: float = 0.0  # of training before it
+    hostname: str = field(default_factory=socket.gethostname)
+    pid: int = field(default_factory=os.getpid)
+
+    def stamp(self, results: list[Result], now: float) -> None:
+        """Adds to a chunk's results when and where they were computed.
+
+        Args:
+            now: seconds since 1970, when the chunk ended; its iterations took equally long.
+        """
+        for i, result in enumerate(results):
+            end = now - result["time_this_iter_s"] * (len(results) - 1 - i)
+            result |= {
+                "date": time.strftime("%Y-%m-%d_%H-%M-%S", time.localtime(end)),
+                "timestamp": int(end),
+                "hostname": self.hostname,
+                "pid": self.pid,
+                "time_since_restore": result["time_total_s"] - self.time_total_s,
+                "iterations_since_restore": result["training_iteration"] - self.training_iteration,
+            }
 
 
 def iteration_results(
@@ -57,10 +91,12 @@ def _result(algorithm: Algorithm, metrics: Metrics, seconds: float, lifetime: Li
     lifetime.num_env_steps += steps
     lifetime.num_episodes += finished
     lifetime.time_total_s += seconds
-    agents = algorithm.grouping.agents
+    learners = _learners(algorithm, metrics.learners)
     return {
         "training_iteration": lifetime.training_iteration,
         "num_env_steps_sampled_lifetime": lifetime.num_env_steps,
+        "num_env_steps_trained_lifetime": lifetime.num_env_steps if len(learners) > 1 else 0,
+        "num_episodes_lifetime": lifetime.num_episodes,
         "time_this_iter_s": seconds,
         "time_total_s": lifetime.time_total_s,
         "done": False,
@@ -70,11 +106,11 @@ def _result(algorithm: Algorithm, metrics: Metrics, seconds: float, lifetime: Li
             "num_episodes_lifetime": lifetime.num_episodes,
             "num_env_steps_sampled": steps,
             "num_env_steps_sampled_lifetime": lifetime.num_env_steps,
-            "num_agent_steps_sampled": dict(zip(agents, metrics.agent_steps.tolist(), strict=True)),
+            **_agent_steps(algorithm.grouping, metrics.agent_steps.tolist(), lifetime),
             "this_iteration": episode_results(algorithm, metrics.episodes.iteration),
             **_histograms(metrics.episodes.histograms),
         },
-        "learners": _learners(algorithm, metrics.learners),
+        "learners": learners,
         "timers": {"iteration": seconds},
         "perf": {"env_steps_per_s": steps / seconds if seconds > 0 else 0.0},
     }
@@ -87,21 +123,57 @@ def episode_results(algorithm: Algorithm, summary: Summary) -> Result:
         return {}
     grouping = algorithm.grouping
     agents = dict(zip(grouping.agents, (summary.agent_returns / count).tolist(), strict=True))
-    policies = {
-        policy: sum(agents[agent] for agent in own)
-        for group in grouping.groups
-        for policy, own in zip(group.policies, group.agents, strict=True)
-    }
     return {
         **_spread("episode_return", summary.episode_return, count),
         **_spread("episode_len", summary.episode_len, count),
-        "agent_episode_returns_mean": agents,
-        "module_episode_returns_mean": policies,
+        **_agent_returns(grouping, agents),
         "custom_metrics": {
             key: value
             for name, spread in summary.custom_metrics.items()
             for key, value in _spread(name, spread, count).items()
         },
+    }
+
+
+def _agent_returns(grouping: Grouping, agents: dict[AgentId, float]) -> Result:
+    """Mean returns by agent and by policy; of one agent under RLlib's singular names as well, which it has there."""
+    policies = _by_policy(grouping, agents)
+    means = {"agent_episode_returns_mean": agents, "module_episode_returns_mean": policies}
+    if len(agents) == 1:
+        means |= {"agent_episode_return_mean": dict(agents), "module_episode_return_mean": dict(policies)}
+    return means
+
+
+def recent_episodes(window: Window) -> Result:
+    """The last finished episodes one by one, oldest first: {"hist_stats": ...}; nothing before the first one."""
+    count = int(window.count)
+    if count == 0:
+        return {}
+    returns, lengths = (np.asarray(leaf)[-count:] for leaf in (window.episodes.returns, window.episodes.length))
+    return {"hist_stats": {"episode_reward": returns.sum(axis=-1).tolist(), "episode_lengths": lengths.tolist()}}
+
+
+def _agent_steps(grouping: Grouping, counts: list[int], lifetime: Lifetime) -> Result:
+    """Steps that agents acted in, by agent and by policy: of this iteration, and of all, where `lifetime` counts."""
+    agents = dict(zip(grouping.agents, counts, strict=True))
+    now = {"num_agent_steps_sampled": agents, "num_module_steps_sampled": _by_policy(grouping, agents)}
+    if lifetime.num_agent_steps is None:
+        return now
+    lifetime.num_agent_steps = {agent: lifetime.num_agent_steps.get(agent, 0) + agents[agent] for agent in agents}
+    ever = lifetime.num_agent_steps
+    return {
+        **now,
+        "num_agent_steps_sampled_lifetime": dict(ever),
+        "num_module_steps_sampled_lifetime": _by_policy(grouping, ever),
+    }
+
+
+def _by_policy(grouping: Grouping, agents: Mapping[AgentId, Any]) -> dict[PolicyId, Any]:
+    """The sums over each policy's agents."""
+    return {
+        policy: sum(agents[agent] for agent in own)
+        for group in grouping.groups
+        for policy, own in zip(group.policies, group.agents, strict=True)
     }
 
 
@@ -133,8 +205,8 @@ def _learners(algorithm: Algorithm, metrics: tuple[dict[str, np.ndarray], ...]) 
             for i, policy in enumerate(group.policies):
                 learners[policy] = {name: float(value[i]) for name, value in values.items()}
                 learners[policy]["num_trainable_parameters"] = size
-    totals = ("num_module_steps_trained", "num_trainable_parameters")
-    together = {name: sum(learner[name] for learner in learners.values()) for name in totals}
+    totals = ("total_loss", "num_module_steps_trained", "num_trainable_parameters")
+    together = {name: sum(learner[name] for learner in learners.values() if name in learner) for name in totals}
     steps = algorithm.num_env_steps
     return {**learners, "__all_modules__": {**together, "num_env_steps_trained": steps if learners else 0}}
 
@@ -157,16 +229,27 @@ def lookup(result: Mapping[str, Any] | None, path: str) -> Any:
     return result
 
 
-def result_names(algorithm: Algorithm, metrics: Metrics, *, evaluated: bool = False) -> list[str]:
+def result_names(
+    algorithm: Algorithm,
+    metrics: Metrics,
+    *,
+    evaluated: bool = False,
+    session: Session | None = None,
+    lifetime: Lifetime | None = None,
+) -> list[str]:
     """Every path that a result of this run may have a number at.
 
     Args:
         metrics: the shapes of a chunk's metrics.
         evaluated: whether some results hold an evaluation as well.
+        session: that stamps the results, if one does.
+        lifetime: whose counts they hold; default: one that counts no agents' steps.
     """
     ones = jax.tree.map(lambda leaf: np.ones(leaf.shape, leaf.dtype), metrics)
-    result = iteration_results(algorithm, ones, 1, 1.0, Lifetime())[0]
+    result = iteration_results(algorithm, ones, 1, 1.0, replace(lifetime or Lifetime()))[0]
+    if session is not None:
+        session.stamp([result], now=0.0)
     if evaluated:
         episodes = episode_results(algorithm, jax.tree.map(lambda leaf: leaf[0], ones.episodes.iteration))
         result["evaluation"] = {"env_runners": {**episodes, "episode_return_std": 0.0, "episode_len_std": 0.0}}
-    return [name for name, value in flatten(result) if not isinstance(value, list)]
+    return [name for name, value in flatten(result) if not isinstance(value, list | str)]

@@ -20,7 +20,7 @@ from jaxrl.run.best import Best
 from jaxrl.run.callbacks import Hooks
 from jaxrl.run.console import Progress, compiled_line, compiling_line, evaluation_line
 from jaxrl.run.debug import find_nan
-from jaxrl.run.devices import settled
+from jaxrl.run.devices import copy_here, settled
 from jaxrl.run.dtypes import typed_like
 from jaxrl.run.evaluate import Evaluation
 from jaxrl.run.health import Diverged, Watch, first_bad
@@ -30,7 +30,16 @@ from jaxrl.run.memory import memory_line, peak_of
 from jaxrl.run.policies import PolicyAccess, begun_with, initial_weights
 from jaxrl.run.program import CAPACITY, Executable, program_of
 from jaxrl.run.recorder import Recorder, Snapshot
-from jaxrl.run.results import ITERATIONS, Lifetime, Result, iteration_results, lookup, result_names
+from jaxrl.run.results import (
+    ITERATIONS,
+    Lifetime,
+    Result,
+    Session,
+    iteration_results,
+    lookup,
+    recent_episodes,
+    result_names,
+)
 from jaxrl.run.saved_state import changed_settings, restore
 from jaxrl.run.settings import RunKeywords, RunSettings
 from jaxrl.run.stopping import LIFETIME_STEPS, LIMITS, check_stop, chunk_length, last_iteration, met
@@ -76,7 +85,7 @@ class Trainer(PolicyAccess):
         if env_params is not None:
             self.env_params = env_params
         self.executable: Executable | None = None
-        self.lifetime = Lifetime()
+        self.lifetime = Lifetime(num_agent_steps={})
         self.company = company()
         self.progress = Progress(quiet=quiet or not self.company.writes)
         self.interrupt = Interrupt(self.progress.say)
@@ -103,6 +112,7 @@ class Trainer(PolicyAccess):
             held = folder.HeldFolder(self.run_dir, lock, facts)
             recorder = Recorder(held, self.algorithm, self.settings, self.progress.say, self.lifetime)
         begun = self.lifetime.training_iteration
+        self.session = Session(begun, self.lifetime.time_total_s)
         self.keeping = Keeping(recorder, self.settings, self.best, self.hooks, begun, self.company.whole)
 
     @classmethod
@@ -334,7 +344,8 @@ class Trainer(PolicyAccess):
         self.executable = self.program.executable(self._key(), self.hypers, self.env_params)
         traced = time.perf_counter() - begin
         evaluated = self.settings.evaluation_interval is not None
-        names = result_names(self.algorithm, self.executable.metrics, evaluated=evaluated)
+        told = {"evaluated": evaluated, "session": self.session, "lifetime": self.lifetime}
+        names = result_names(self.algorithm, self.executable.metrics, **told)
         own = self.hooks.has("on_train_result") or self.hooks.has("on_evaluate_end")  # which may add what they like
         check_stop(stop, None if own else names)
         if not own and self.settings.score_attribute not in names:
@@ -352,8 +363,9 @@ class Trainer(PolicyAccess):
         program = self.executable, before.runner, self.hypers, self.env_params
         after, metrics = self.company.chunk(*program, count)
         seconds = time.perf_counter() - began
-        self._seconds_per_update = seconds / count
+        ended, self._seconds_per_update = time.time(), seconds / count
         results = iteration_results(self.algorithm, metrics, count, seconds, dataclasses.replace(self.lifetime))
+        self.session.stamp(results, ended)
         bad = first_bad(results)
         results = results[: bad[0] if bad else None]
         if results and first:
@@ -382,6 +394,7 @@ class Trainer(PolicyAccess):
             program = self.executable, before.runner, self.hypers, self.env_params
             after, _ = self.company.chunk(*program, len(results))
         self._runner, self.lifetime, self.last_result = after, Lifetime.after(results[-1]), results[-1]
+        results[-1].update(recent_episodes(jax.tree.map(copy_here, after.window)))
         return results
 
     def _tell(self, before: Snapshot, results: list[Result], stop: Mapping[str, float]) -> list[Result]:

@@ -3,9 +3,12 @@
 import json
 import os
 import signal
+import socket
 import threading
+import time
 
 import jax
+import numpy as np
 import pytest
 
 from jaxrl import PPOConfig, Trainer, UsageError
@@ -38,6 +41,51 @@ def test_a_result_is_rllibs_tree_and_a_return_is_absent_before_an_episode_has_en
     assert {"mean_kl_loss", "curr_kl_coeff", "curr_entropy_coeff", "clip_fraction"} <= set(learner)
     assert learner["num_module_steps_trained"] == 2 * 64
     assert second["perf"]["env_steps_per_s"] == pytest.approx(64 / second["time_this_iter_s"])
+
+
+def test_a_result_says_when_and_where_and_counts_over_the_run_as_rllib_does(trainer):
+    before = time.time()
+    rows = [trainer.train() for _ in range(3)]
+    assert [row["iterations_since_restore"] for row in rows] == [1, 2, 3]
+    assert [row["time_since_restore"] for row in rows] == [row["time_total_s"] for row in rows]
+    assert int(before) <= rows[0]["timestamp"] <= rows[-1]["timestamp"] <= time.time()
+    assert (rows[-1]["pid"], rows[-1]["hostname"]) == (os.getpid(), socket.gethostname())
+    assert time.mktime(time.strptime(rows[-1]["date"], "%Y-%m-%d_%H-%M-%S")) == rows[-1]["timestamp"]
+    last = rows[-1]
+    assert last["num_episodes_lifetime"] == last["env_runners"]["num_episodes_lifetime"] == 8
+    assert last["num_env_steps_trained_lifetime"] == 3 * 64
+    runners = last["env_runners"]
+    assert runners["num_agent_steps_sampled_lifetime"] == {"agent1": 3 * 64, "agent2": 3 * 64}
+    assert runners["num_module_steps_sampled"] == {"pol1": 64, "pol2": 64}
+    assert runners["num_module_steps_sampled_lifetime"] == {"pol1": 3 * 64, "pol2": 3 * 64}
+    losses = [last["learners"][policy]["total_loss"] for policy in ("pol1", "pol2")]
+    assert last["learners"]["__all_modules__"]["total_loss"] == sum(losses)
+
+
+def test_a_result_holds_the_last_episodes_one_by_one(trainer):
+    assert "hist_stats" not in trainer.train()
+    result = trainer.fit({"training_iteration": 9})
+    runners, episodes = result["env_runners"], result["hist_stats"]
+    assert len(episodes["episode_reward"]) == runners["num_episodes_lifetime"] == 28
+    assert episodes["episode_lengths"] == [20] * 28
+    assert np.mean(episodes["episode_reward"]) == pytest.approx(runners["episode_return_mean"], rel=1e-5)
+    assert max(episodes["episode_reward"]) == pytest.approx(runners["episode_return_max"], rel=1e-6)
+    few = Trainer(CONFIG.replace(metrics_num_episodes_for_smoothing=3), run_dir=None, quiet=True)
+    few._seconds_per_update = 1e-3  # as if it knew already that a chunk may be long
+    shorter = few.fit({"env_runners/num_episodes_lifetime": 28})  # the chunk ran past it, and is computed again
+    assert shorter["hist_stats"]["episode_reward"] == pytest.approx(episodes["episode_reward"][-3:])
+
+
+def test_criteria_may_be_any_number_of_a_row_and_one_agent_has_rllibs_singular_names(trainer):
+    assert trainer.fit({"iterations_since_restore": 2})["training_iteration"] == 2
+    assert trainer.fit({"num_episodes_lifetime": 5})["num_episodes_lifetime"] >= 5
+    with pytest.raises(UsageError, match="unknown stop criterion 'hostname'"):
+        trainer.fit({"hostname": 3})
+    alone = Trainer(CONFIG.replace(env=Probe(reward_for="action"), env_args=()), run_dir=None, quiet=True)
+    result = alone.fit({"env_runners/agent_episode_return_mean/default_agent": -100.0})
+    assert result["training_iteration"] == 1
+    runners = result["env_runners"]
+    assert runners["module_episode_return_mean"] == runners["module_episode_returns_mean"]
 
 
 def test_the_arena_reports_what_its_rewards_say(trainer):
