@@ -234,7 +234,7 @@ def _call(callback: Any, hook: str, *arguments: Any) -> Any:
     """What a traced hook returns; where it fails, one line that names it."""
     try:
         return getattr(callback, hook)(*arguments)
-    except UsageError:
+    except (UsageError, FloatingPointError):  # of jax_debug_nans, which `find_nan` waits for
         raise
     except Exception as error:
         raise UsageError(f"{hook} of callbacks {_name(callback)} fails as it is traced: {reason_of(error)}") from error

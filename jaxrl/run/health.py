@@ -1,13 +1,23 @@
 """The health of a training: numbers that are none, and what deserves a warning when it lasts."""
 
 import math
+from collections.abc import Iterator
 from typing import Any
 
-from jaxrl.run.results import Result, lookup
+import jax
+import numpy as np
+
+from jaxrl.core.spaces import Box, Discrete, Space, parts_of
+from jaxrl.core.types import PyTree
+from jaxrl.loop.policies import Grouping
+from jaxrl.loop.runner import Runner
+from jaxrl.run.results import Result, flatten, lookup
 
 LASTING = 10  # iterations in a row that a concern must be reported in
 NO_EPISODE_ITERATIONS = 100  # without the end of an episode, and
 NO_EPISODE_STEPS = 10_000  # steps of each environment meanwhile: few environments have longer episodes
+LARGE = 1e18  # squares of larger numbers overflow in float32
+LOOKED_AT = 64  # environments whose observations are held against their space
 FINITE = "parameters_finite"  # 1.0 or 0.0, which an algorithm may report beside its terms
 # Where a bad number comes from rather than where it spreads to; terms not named here come after these.
 TELLING = ("policy_loss", "vf_loss", "vf_loss_unclipped", "entropy", "mean_kl_loss")
@@ -33,6 +43,39 @@ def first_bad(results: list[Result]) -> tuple[int, str] | None:
     return None
 
 
+def outside(space: Space, obs: PyTree) -> Iterator[tuple[str, str]]:
+    """(part, text) of each part of observations, arrays [..., *shape], that is not in its space everywhere."""
+    for name, part, values in parts_of(space, obs):
+        what = f"observation {name!r}" if name else "an observation"
+        if isinstance(part, Box):
+            low, high = (np.asarray(bound, np.float64) for bound in (part.low, part.high))
+            room = 1e-4 * np.maximum(1.0, np.abs(values, dtype=np.float64))  # for rounding
+            wrong = ~((values >= low - room) & (values <= high + room))
+        else:
+            wrong = (values < 0) | (values >= np.asarray(part.n if isinstance(part, Discrete) else part.nvec))
+        if wrong.any():
+            yield name, f"{what} is {values[wrong][0]:g}, outside its space {part!s:.120}"
+        elif isinstance(part, Box) and np.abs(values).max(initial=0) > LARGE:
+            yield name, f"{what} is {values.flat[np.abs(values).argmax()]:g}, too large to learn from in float32"
+
+
+def _bad_episodes(result: Result) -> Iterator[tuple[str, str]]:
+    """(kind, text) of returns and metrics of episodes that are NaN, infinite, or too large for float32 to square."""
+    returns, metrics = "agent_episode_returns_mean", "custom_metrics"
+    for name, value in flatten(lookup(result, f"env_runners/{returns}") or {}):
+        if not abs(value) <= LARGE:
+            yield (
+                f"return {name}",
+                (
+                    f"the return of agent {name!r} is {value:g}: see its rewards, of which learning squares the sums, "
+                    "and call jaxrl.check_env"
+                ),
+            )
+    for name, value in flatten(lookup(result, f"env_runners/{metrics}") or {}):
+        if name.endswith("_mean") and not math.isfinite(value):
+            yield f"metric {name}", f"env_runners/{metrics}/{name} is {value:g}: a number of its sum was not finite"
+
+
 class Watch:
     """Sees every result and says what deserves a warning, each kind once in its life.
 
@@ -56,7 +99,19 @@ class Watch:
         present = dict(self._concerns(result))
         self._lasted = {kind: self._lasted.get(kind, 0) + 1 for kind in present}
         lasting = [(kind, text) for kind, text in present.items() if self._lasted[kind] >= LASTING]
-        return lasting + self._no_episode(result)
+        return lasting + self._no_episode(result) + list(_bad_episodes(result))
+
+    def look_at_observations(self, grouping: Grouping, *runners: Runner) -> list[str]:
+        """Warnings of observations outside their spaces, in these states; asked once in the life of a watch."""
+        if not self._is_news("observations"):
+            return []
+        found = {}
+        for runner in runners:
+            for group, obs in zip(grouping.groups, runner.worlds.obs, strict=True):
+                some = jax.tree.map(lambda leaf: np.asarray(leaf)[:, :LOOKED_AT], obs)
+                for where, text in outside(group.observation_space, some):
+                    found[where, group.policies[0]] = f"{text} (policy {group.policies[0]!r}); jaxrl.check_env finds it"
+        return list(found.values())
 
     def _no_episode(self, result: Result) -> list[tuple[str, str]]:
         ended = lookup(result, "env_runners/num_episodes")

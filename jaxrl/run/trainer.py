@@ -1,5 +1,6 @@
 """Training on the host's clock: chunks of about a second, and everything that a user sees or keeps between them."""
 
+import contextlib
 import dataclasses
 import math
 import time
@@ -21,6 +22,7 @@ from jaxrl.run.callbacks import Hooks
 from jaxrl.run.console import Progress, compiled_line, compiling_line, evaluation_line
 from jaxrl.run.debug import find_nan
 from jaxrl.run.devices import copy_here, settled
+from jaxrl.run.divergence import find_source
 from jaxrl.run.dtypes import typed_like
 from jaxrl.run.evaluate import Evaluation
 from jaxrl.run.health import Diverged, Watch, first_bad
@@ -378,15 +380,21 @@ class Trainer(PolicyAccess):
             finally:  # whatever a callback raises, what was trained is logged
                 self.keeping.chunk(before, results, self._snapshot())
         if bad and not (results and results[-1]["done"]):
-            good = self.lifetime.training_iteration
-            text = f"iteration {good + 1}: {bad[1]}; the state after iteration {good} is kept"
-            if not self.settings.debug:
-                raise Diverged(f"{text}; --debug names the operation")
-            self.progress.say("running the iteration again, uncompiled, to find the operation ...")
-            raise Diverged(
-                f"{text}\n{find_nan(self.algorithm, self.company.whole(self.runner), self.hypers, self.env_params)}"
-            )
+            raise Diverged(self._why(bad[1]))
         return results
+
+    def _why(self, bad: str) -> str:
+        """What is known of a bad number in the iteration after the state that is kept."""
+        good = self.lifetime.training_iteration
+        text = f"iteration {good + 1}: {bad}; the state after iteration {good} is kept"
+        if jax.process_count() == 1:
+            with contextlib.suppress(Exception):  # no failure of the search may hide what is known
+                text += f"; {find_source(self.config, self.runner, self.env_params)}"
+        if not self.settings.debug:
+            return f"{text}; --debug names the operation"
+        self.progress.say("running the iteration again, uncompiled, to find the operation ...")
+        runner = self.company.whole(self.runner)
+        return f"{text}\n{find_nan(self.algorithm, runner, self.hypers, self.env_params)}"
 
     def _reach(self, before: Snapshot, after: Runner | None, results: list[Result]) -> list[Result]:
         """Makes the state after `results` the trainer's: `after`, or computed again where a chunk ran past it."""
@@ -408,7 +416,10 @@ class Trainer(PolicyAccess):
                 break
         if results[-1]["done"]:  # a callback may have said so
             self._evaluate_if_due(results[-1], at_the_end=True)
-        for warning in self.watch.look(results):
+        warnings = self.watch.look(results)
+        if jax.process_count() == 1:
+            warnings += self.watch.look_at_observations(self.algorithm.grouping, before.runner, self.runner)
+        for warning in warnings:
             self.progress.say(f"warning: {warning}")
         return results
 

@@ -3,9 +3,18 @@
 import math
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
-from jaxrl.run.health import LASTING, NO_EPISODE_ITERATIONS, NO_EPISODE_STEPS, Watch, first_bad
+from jaxrl.core.spaces import Box, Dict, Discrete, MultiDiscrete
+from jaxrl.run.health import (
+    LASTING,
+    NO_EPISODE_ITERATIONS,
+    NO_EPISODE_STEPS,
+    Watch,
+    first_bad,
+    outside,
+)
 
 GOOD = {"total_loss": 0.5, "policy_loss": -0.1, "vf_loss": 1.0, "parameters_finite": 1.0, "num_trainable_parameters": 9}
 
@@ -72,3 +81,30 @@ def test_a_long_time_without_the_end_of_an_episode_is_said_once():
 )
 def test_long_episodes_alone_are_no_reason_for_a_warning(results):
     assert Watch(SimpleNamespace()).look(results) == []
+
+
+@pytest.mark.parametrize(
+    ("episodes", "text"),
+    [
+        ({"agent_episode_returns_mean": {"a": 1.0, "b": math.nan}}, "the return of agent 'b' is nan"),
+        ({"agent_episode_returns_mean": {"a": -1e38, "b": 0.0}}, r"the return of agent 'a' is -1e+38"),
+        ({"custom_metrics": {"speed_mean": math.inf, "speed_max": math.inf}}, "custom_metrics/speed_mean is inf"),
+    ],
+)
+def test_episodes_with_numbers_that_are_none_are_warned_of_once(episodes, text):
+    watched = watch([], [], [])
+    assert watched.look([{"env_runners": {"agent_episode_returns_mean": {"a": 1e17}}}]) == []
+    [warning] = watched.look([{"env_runners": episodes}, {"env_runners": episodes}])
+    assert text in warning
+
+
+def test_parts_of_observations_are_held_against_their_spaces():
+    space = Dict({"cell": Discrete(4), "at": MultiDiscrete((2, 3)), "far": Box(-1.0, 1.0, (2,))})
+    obs = {"cell": np.array([0, 3]), "at": np.array([[1, 2], [0, 0]]), "far": np.array([[1.00001, 0], [-1, 1]])}
+    assert list(outside(space, obs)) == []  # a Box may be left by a rounding
+    wrong = {"cell": np.array([0, 4]), "at": np.array([[1, 3], [0, 0]]), "far": np.array([[1.1, 0], [-1, np.nan]])}
+    assert [(name, text.partition(",")[0]) for name, text in outside(space, wrong)] == [
+        ("at", "observation 'at' is 3"),
+        ("cell", "observation 'cell' is 4"),
+        ("far", "observation 'far' is 1.1"),
+    ]

@@ -1,0 +1,130 @@
+"""Where the first NaN of a training came from: the rollout that went wrong, played again and watched.
+
+The rollout is compiled again for this, with the environment's state in view; a healthy training never pays for it.
+"""
+
+import functools
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxrl.core.types import PyTree
+from jaxrl.loop.callbacks import EpisodeStep
+from jaxrl.loop.policies import Grouping
+from jaxrl.loop.rollout import Rollout
+from jaxrl.loop.runner import Runner
+from jaxrl.run.health import LARGE
+
+MARK = "first bad number: "  # in front of the names that the watch reports by, which no callback uses
+# The order in which the numbers of one step follow from each other.
+OBSERVATION, ACTION, STATE, REWARD, METRIC, FINAL = range(6)
+
+
+class Found(NamedTuple):
+    """A number that is NaN, infinite or too large; the least of these tuples is the first of the numbers."""
+
+    step: int  # of the rollout, from 0
+    rank: int
+    env: int
+    what: str
+
+
+@dataclass(frozen=True)
+class StateWatch:
+    """A traced callback that tells of each step whether state, rewards and metrics hold a bad number: 1.0 or 0.0."""
+
+    def hist_data(self, data: PyTree, step: EpisodeStep) -> dict[str, jax.Array]:
+        flags = {}
+        for path, leaf in jax.tree.leaves_with_path(step.state):
+            if jnp.issubdtype(leaf.dtype, jnp.floating):  # of a state infinity may be a value like any other
+                flags[f"{STATE}state{jax.tree_util.keystr(path)}"] = jnp.any(jnp.isnan(leaf))
+        for agent, reward in step.rewards.items():
+            flags[f"{REWARD}the reward of agent {agent!r}"] = ~(jnp.abs(reward) <= LARGE)
+        for name, value in step.info.get("metrics", {}).items():
+            flags[f"{METRIC}info['metrics'][{name!r}]"] = ~jnp.isfinite(value)
+        return {MARK + name: jnp.float32(flag) for name, flag in flags.items()}
+
+
+WATCH = StateWatch()
+
+
+def find_source(config: Any, runner: Runner, env_params: PyTree) -> str:
+    """Plays the iteration that follows `runner` again; says in a few words where its first bad number arose.
+
+    Args:
+        config: the run's configuration.
+        runner: the last good state, whole and on any device.
+    """
+    collect, grouping, data = _watched(config.static())
+    data = (*runner.worlds.data, *data)
+    runner = jax.device_put(runner, jax.devices()[0])
+    before = runner.worlds
+    after, rollout = collect(runner.replace(worlds=before.replace(data=data)), env_params)
+    known = {path for path, leaf in jax.tree.leaves_with_path(before.state) if _has_nan(leaf)}
+    found = [*_in_flags(rollout, known), *_in_trajectories(grouping, rollout)]
+    steps = rollout.over.shape[0]
+    for group, obs in zip(grouping.groups, after.worlds.obs, strict=True):
+        found += _of_agents(group.agents, _bad(obs, 3)[None], steps, OBSERVATION, "the observation of agent")
+    if not found:
+        return "observations, states, rewards and metrics are finite there, so it arose in learning"
+    first, num_envs = min(found), rollout.over.shape[1]
+    when = f"after step {first.step}" if first.rank == OBSERVATION else f"in step {first.step + 1}"
+    where = f"{first.what}, {when} of {steps}, environment {first.env} of {num_envs} (counted from 0)"
+    return f"the first number that is NaN, infinite or beyond {LARGE:g} is {where}"
+
+
+@functools.lru_cache(maxsize=4)
+def _watched(static_config: Any) -> tuple[Callable, Grouping, tuple]:
+    """(collect(runner, env_params), grouping, the data that the watch adds) of the algorithm with the watch."""
+    algorithm = static_config.replace(callbacks=(*static_config.callbacks, WATCH)).build()
+    collect = jax.jit(lambda runner, env_params: algorithm.collect(runner, env_params=env_params))
+    return collect, algorithm.grouping, ((),)
+
+
+def _in_flags(rollout: Rollout, known: set) -> Iterator[Found]:
+    """What the watch saw; parts of the state that held NaN in a healthy training are left out."""
+    known = {f"{STATE}state{jax.tree_util.keystr(path)}" for path in known}
+    for name, flags in rollout.hist_data.items():
+        if name.startswith(MARK) and (name := name.removeprefix(MARK)) not in known:
+            for step, env in _first(np.asarray(flags) > 0):
+                yield Found(step, int(name[0]), env, name[1:])
+
+
+def _in_trajectories(grouping: Grouping, rollout: Rollout) -> Iterator[Found]:
+    """Observations, actions, and the last observations of episodes, by the value that the network gives them."""
+    over = np.asarray(rollout.over)[:, None, :, None]
+    for group, own in zip(grouping.groups, rollout.trajectories, strict=True):
+        obs, action = _bad(own.obs, 4), _bad(own.action, 4)
+        last = over & _bad(own.next_value, 4) & np.asarray(own.active & ~own.terminated) & ~_bad(own.value, 4)
+        yield from _of_agents(group.agents, obs, 0, OBSERVATION, "the observation of agent")
+        yield from _of_agents(group.agents, action, 0, ACTION, "the action of agent")
+        yield from _of_agents(group.agents, last, 0, FINAL, "the last observation of agent")
+
+
+def _of_agents(agents: tuple, bad: np.ndarray, step: int, rank: int, what: str) -> Iterator[Found]:
+    """The first of `bad`, bool[T, N, E, M], by agent; step 0 of it is `step` of the rollout."""
+    for i, policy_agents in enumerate(agents):
+        for j, agent in enumerate(policy_agents):
+            for t, env in _first(bad[:, i, :, j]):
+                yield Found(step + t, rank, env, f"{what} {agent!r}")
+
+
+def _first(bad: np.ndarray) -> list[tuple[int, int]]:
+    """[(step, environment)] of the first entry that is set in bool[T, E], or []."""
+    return [tuple(map(int, np.argwhere(bad)[0]))] if bad.any() else []
+
+
+def _bad(tree: PyTree, num_axes: int) -> np.ndarray:
+    """bool, the first `num_axes` axes: whether any number there is NaN, infinite or too large."""
+    leaves = [np.asarray(leaf) for leaf in jax.tree.leaves(tree)]
+    flat = [leaf.reshape(*leaf.shape[:num_axes], -1) for leaf in leaves]
+    flags = [np.any(~(np.abs(leaf.astype(np.float32)) <= LARGE), axis=-1) for leaf in flat]
+    return np.any(flags, axis=0)
+
+
+def _has_nan(leaf: jax.Array) -> bool:
+    return jnp.issubdtype(leaf.dtype, jnp.floating) and bool(jnp.any(jnp.isnan(leaf)))
