@@ -46,6 +46,7 @@ RUN_FLAGS = {
     ),
     "resume": Flag("a run's folder, or one of its checkpoints, to go on with; other flags change its settings", None),
     "strict": Flag("refuse to resume with settings that let a part of the state start afresh", False),
+    "profile": Flag("measure at the end how long sampling and learning take in an iteration", False),
     "compile_cache": COMPILE_CACHE,
     "coordinator": Flag(
         "several processes train together: HOST:PORT where process 0 waits for the others; auto: as SLURM or a cloud "
@@ -69,6 +70,7 @@ class Order:
     run_dir: str | None  # "same": that of the run to go on with
     resume: str | None = None
     strict: bool = False
+    profile: bool = False
     compile_cache: str | None = "auto"
     hosts: tuple[Any, ...] = (None, None, None, JOIN_SECONDS)  # coordinator, num_processes, process_id, join_seconds
 
@@ -91,6 +93,8 @@ def train_ppo(argv: Sequence[str] | None = None) -> None:
         if order.resume and trainer.last_result is not None:
             say(f"resumed      after iteration {trainer.lifetime.training_iteration:,}")
         trainer.fit()
+        if order.profile and not trainer.interrupt.heard:
+            trainer.profile()
     except UsageError as error:
         print(f"{program('train')}: {error}", file=sys.stderr)
         sys.exit(2)
@@ -151,11 +155,13 @@ def parse(argv: Sequence[str]) -> Order:
     if any(part is not None for part in hosts[:3]):
         check(*hosts)
     run_dir = run.get("run_dir", "auto" if path is None else "same")
-    strict, cache = run.get("strict", False), run.get("compile_cache", "auto")
+    strict, profile = run.get("strict", False), run.get("profile", False)
     flag("strict", strict)
+    flag("profile", profile)
     if strict and path is None:
         raise UsageError("--strict goes with --resume RUN")
-    return Order(base.replace(**changes), source, settings, run_dir, path, strict, cache, hosts)
+    asked = {"strict": strict, "profile": profile, "compile_cache": run.get("compile_cache", "auto"), "hosts": hosts}
+    return Order(base.replace(**changes), source, settings, run_dir, path, **asked)
 
 
 def _facts(path: str) -> dict[str, Any]:

@@ -30,6 +30,7 @@ from jaxrl.run.interrupt import Interrupt
 from jaxrl.run.keeping import Keeping
 from jaxrl.run.memory import memory_line, peak_of
 from jaxrl.run.policies import PolicyAccess, begun_with, initial_weights
+from jaxrl.run.profile import profile_line, timers
 from jaxrl.run.program import CAPACITY, Executable, program_of
 from jaxrl.run.recorder import Recorder, Snapshot
 from jaxrl.run.results import (
@@ -283,6 +284,18 @@ class Trainer(PolicyAccess):
         self.hooks.call("on_evaluate_end", evaluation)
         self.progress.say(evaluation_line(self.lifetime.training_iteration, evaluation["env_runners"]))
         return evaluation
+
+    @together
+    def profile(self) -> Result:
+        """How long an iteration takes, and its sampling and learning apart: {"timers": ...} in seconds.
+
+        It compiles sampling by itself and measures for a few seconds; the state of training stays as it is. Sampling
+        is measured alone, learning is the rest of the iteration.
+        """
+        self._prepare({})
+        measured = timers(self.program, self.executable, (self.runner, self.hypers, self.env_params))
+        self.progress.say(profile_line(measured))
+        return {"timers": measured}
 
     @together
     def save(self) -> Path | None:
