@@ -85,6 +85,7 @@ def _class_of(plan: "Plan", base: type, name: str) -> type:
             self.block = plan.block(config)
 
         def reset_config(self, new_config):
+            self.block.end()
             self.block = plan.block(new_config)
             return True
 
@@ -96,6 +97,9 @@ def _class_of(plan: "Plan", base: type, name: str) -> type:
 
         def load_checkpoint(self, checkpoint):
             self.block.load(Path(checkpoint))
+
+        def cleanup(self):
+            self.block.end()
 
     Packed.__name__ = Packed.__qualname__ = name
     return Packed

@@ -1,7 +1,7 @@
 """`jaxrl sweep` and `scripts/sweep.py`: many trainings from one command line."""
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from jaxrl.cli.flags import (
@@ -75,13 +75,23 @@ def _sweep(argv: list[str]) -> Sweep:
     base, _ = base_of(options, sweep_options.pop("tuned", True))
     show_help(argv, {**flags_of(base), **SWEEP_FLAGS}, program("sweep"), run_sweep.__doc__)
     config = base.replace(**{name: value for name, value in options.items() if getattr(base, name) != value})
-    tried = {**grid_of(given.get("grid", ())), **draws_of(given.get("random", ()))}
+    tried = tried_of(given)
+    if not tried and sweep_options.get("seeds", 1) == 1:
+        raise UsageError("nothing to sweep: give --grid lr=3e-4,1e-3, --random lr=loguniform:1e-5:1e-2, or --seeds 8")
     stop = dict(sweep_options.pop("stop", {}))
     if (goal := sweep_options.pop("stop_return", None)) is not None:
         stop[RETURN] = goal
     settled_devices(sweep_options.get("devices", "auto"))
     compile_cache.use(cache)
     return sweep(config, tried, stop=stop, **sweep_options)
+
+
+def tried_of(given: Mapping[str, Sequence[str]]) -> dict[str, Any]:
+    """What --grid and --random ask for together."""
+    grid, draws = grid_of(given.get("grid", ())), draws_of(given.get("random", ()))
+    if both := sorted(grid.keys() & draws.keys()):
+        raise UsageError(f"{both[0]} is in --grid and in --random: give it once")
+    return {**grid, **draws}
 
 
 def grid_of(words: Sequence[str]) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import warnings
 from collections.abc import Mapping
 from typing import Any, NamedTuple, Unpack
 
@@ -106,14 +107,23 @@ class PPOConfig(NetworkSettings, Refinements, TrainingSettings):
     def hypers(self, **overrides) -> dict[PolicyId, Hypers]:
         """The numbers of every policy as arrays.
 
+        A policy's own value wins over the value for all policies, here and everywhere: `lr=1e-3` changes those that
+        have no `lr` in `per_policy`, and `pol1={"lr": 1e-3}` changes `pol1` in any case.
+
         Args:
             **overrides: numbers by setting (`lr=1e-3`), or by policy (`pol1={"lr": 1e-3}`).
+
+        Raises:
+            UsageError: there is no such number, or every policy that is trained has its own value of it.
         """
         policies = self.setup().policies
         common = {name: value for name, value in overrides.items() if name not in policies}
+        self._check_overrides(common, overrides)
         numbers = {}
         for policy in policies:
-            changes = {**common, **overrides.get(policy, {})}
+            own = dict(dict(self.per_policy).get(policy, ()))
+            changes = {name: value for name, value in common.items() if name not in own}
+            changes |= overrides.get(policy, {})
             for name in changes:
                 if name in self.__dataclass_fields__ and name not in Hypers.__dataclass_fields__:
                     raise UsageError(f"hypers: {name} is part of the compiled program: config.replace({name}=...)")
@@ -123,6 +133,27 @@ class PPOConfig(NetworkSettings, Refinements, TrainingSettings):
             numbers[policy] = self.for_policy(policy).replace(**changes)
         knots = max(len(knots_of(value)) for one in numbers.values() for value in (one.lr, one.entropy_coeff))
         return {policy: as_hypers(one, knots) for policy, one in numbers.items()}
+
+    def reached_by(self, name: str) -> tuple[list[PolicyId], list[PolicyId]]:
+        """(reached, own): the trained policies that a value of `name` for all policies is for, and the others.
+
+        The others have a value of their own in `per_policy`, which wins.
+        """
+        trained = self.policies_to_train
+        policies = [policy for policy in self.setup().policies if trained is None or policy in trained]
+        own = [policy for policy in policies if name in dict(dict(self.per_policy).get(policy, ()))]
+        return [policy for policy in policies if policy not in own], own
+
+    def _check_overrides(self, common: Mapping[str, Any], overrides: Mapping[str, Any]) -> None:
+        """Refuses a number for all policies that reaches none of them, and warns of one that reaches some."""
+        for name in common:
+            reached, own = self.reached_by(name)
+            own = [policy for policy in own if name not in overrides.get(policy, {})]
+            instead = ", ".join(f'{policy}={{"{name}": ...}}' for policy in own)
+            if own and not reached:
+                raise UsageError(f"{name} changes nothing: per_policy has it for every policy; give {instead}")
+            if own:
+                warnings.warn(f"{name} leaves {' and '.join(own)} as per_policy has it; give {instead}", stacklevel=3)
 
     def static(self) -> "PPOConfig":
         """The configuration without its numbers: what a compiled program depends on."""

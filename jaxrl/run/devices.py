@@ -1,6 +1,7 @@
 """The devices that the environments of a run are split over, and what lies where."""
 
 import dataclasses
+import os
 from typing import Any
 
 import jax
@@ -15,6 +16,7 @@ from jaxrl.run.hosts import Hosts, hosts, num_cores
 from jaxrl.run.settings import RunSettings
 
 AXIS = "env"  # of the mesh
+FORCED_COUNT = "xla_force_host_platform_device_count"  # the flag by which XLA itself splits a CPU
 
 
 def settled(settings: RunSettings, config: Any) -> RunSettings:
@@ -117,14 +119,19 @@ def on_host(leaf: jax.Array) -> Any:
 
 
 def split_cpu(number: int | str) -> None:
-    """Makes the CPU count as so many devices ("auto": its cores), if JAX has not started yet; all processes' CPUs."""
+    """Makes the CPU count as so many devices ("auto": its cores), if JAX has not started yet; all processes' CPUs.
+
+    A number in `XLA_FLAGS` (`--xla_force_host_platform_device_count=4`) is the user's own and stays.
+    """
     together = hosts()
     if number == "auto":
         number = num_cores() if together is None else together.cores
     elif together is not None and isinstance(number, int):
         number = max(1, number // together.number)
     try:
-        if isinstance(number, int) and jax.config.jax_num_cpu_devices < number:  # the settings refuse anything else
+        asked = FORCED_COUNT in os.environ.get("XLA_FLAGS", "")
+        wanted = number if isinstance(number, int) and number > 1 and not asked else 0  # the settings refuse the rest
+        if jax.config.jax_num_cpu_devices < wanted:
             jax.config.update("jax_num_cpu_devices", number)
     except RuntimeError:  # it has: what devices there are, there are
         pass

@@ -7,6 +7,7 @@ import jax
 from jaxrl.core.errors import UsageError
 from jaxrl.core.types import PyTree
 from jaxrl.run.memory import free_memory, free_on_device, in_units
+from jaxrl.run.program import CAPACITY
 from jaxrl.sweeps.plan import Group
 
 MOST_AT_ONCE = 64  # members on each device; more bring no speed
@@ -14,8 +15,9 @@ SHARE_OF_MEMORY = 0.5  # of what is free, that a batch may take
 
 
 def memory_of(group: Group) -> int:
-    """Bytes that one member takes, about: its state thrice, what it plays and learns from four times."""
-    return 3 * _bytes(group.shapes.runner) + 4 * _bytes(group.shapes.rollout)
+    """Bytes that one member takes, about: its state thrice, a rollout four times, and a chunk's metrics."""
+    shapes = group.shapes
+    return 3 * _bytes(shapes.runner) + 4 * _bytes(shapes.rollout) + CAPACITY * _bytes(shapes.metrics)
 
 
 def most_that_fit(group: Group, devices: int, beside: int = 1) -> float:

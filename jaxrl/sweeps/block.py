@@ -1,7 +1,6 @@
 """Members on somebody else's clock: another's loop says when they train, when they are kept and when they go on."""
 
 import json
-import time
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -18,12 +17,15 @@ from jaxrl.run.lines import dumped
 from jaxrl.run.program import CAPACITY
 from jaxrl.run.recorder import Snapshot
 from jaxrl.run.results import Lifetime, Result, result_names
+from jaxrl.run.settings import RunSettings
 from jaxrl.sweeps.batches import most_that_fit
 from jaxrl.sweeps.members import Numbers, State, is_done
 from jaxrl.sweeps.plan import Group, Trial, groups_of
 from jaxrl.sweeps.programs import program_of
-from jaxrl.sweeps.standing import Standing, last_result, numbers_for, stacked
-from jaxrl.sweeps.store import keep_trial
+from jaxrl.sweeps.reporting import Reporter, advance
+from jaxrl.sweeps.standing import numbers_for, stacked
+from jaxrl.sweeps.store import create_trial, keep_trial
+from jaxrl.sweeps.trial_view import check_hooks
 from jaxrl.sweeps.values import check_path, readers_of
 
 BLOCK = "block.json"  # of a saved block's folder, beside a run's folder for each member
@@ -50,10 +52,20 @@ class Block:
             raise UsageError(f"{len(trials):,} members do not fit into memory, {fit:,} do: make more trials of them")
         one_update = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((1, *leaf.shape), leaf.dtype), shapes)
         self.result_names = result_names(self.algorithm, one_update)
-        self.lifetimes = [Lifetime() for _ in trials]
-        self.results: list[Result | None] = [None] * len(trials)  # of each one's last finite update
+        self.settings = RunSettings(loggers=(), devices=1)
+        check_hooks(self.trials[0].config.callbacks, never=("on_evaluate_end",))
+        lasts = [trial.config.num_updates for trial in self.trials]
+        self.reporters = [
+            Reporter(trial, self.algorithm, last, self.settings) for trial, last in zip(self.trials, lasts, strict=True)
+        ]
+        self._unended = list(self.reporters)
         self.seconds = self.compile_seconds = 0.0  # of the last `train`; of the program
-        self._numbers, self._state = self._prepared(), None
+        self._numbers, self._state = self._prepared(lasts), None
+
+    @property
+    def results(self) -> list[Result | None]:
+        """Of each member's last finite update."""
+        return [own.last_result for own in self.reporters]
 
     @property
     def is_over(self) -> bool:
@@ -74,42 +86,57 @@ class Block:
         self.seconds = 0.0
         while count > 0 and not self.is_over:
             part = min(count, CAPACITY)
-            before, begin = np.array(self._state.runner.num_updates), time.perf_counter()
-            self._state, _ = members.chunk(self._state, self._numbers, part)
-            self._take(before, time.perf_counter() - begin)
+            turn = advance(members, self._state, self._numbers, part, self.reporters)
+            self._state, self._numbers = turn.state, turn.numbers
+            self.seconds += turn.seconds
             count -= part
         return self.results
+
+    def end(self) -> None:
+        """Tells the members' hooks that nothing more is trained, once."""
+        reporters, self._unended = self._unended, []
+        for own in reporters:
+            own.close()
 
     def save(self, path: Path) -> None:
         """Writes a run's folder for each member, which `load_policy` and `--resume` take, and what `load` needs."""
         if self._state is None:
             self.train(0)
         held = jax.tree.map(on_host, on_one(self._state))
-        for i, trial in enumerate(self.trials):
+        for i, (trial, own) in enumerate(zip(self.trials, self.reporters, strict=True)):
             runner = jax.tree.map(lambda leaf, i=i: leaf[i], held.runner)
-            snapshot = Snapshot(runner, *trial.numbers, self.lifetimes[i], self.results[i], [])
-            keep_trial(path / trial.name, trial, self.algorithm, snapshot)
-        facts = {"lifetimes": [asdict(own) for own in self.lifetimes], "diverged": self.diverged}
+            told = own.hooks.get_state()
+            snapshot = Snapshot(runner, *trial.numbers, own.lifetime, own.last_result, told)
+            create_trial(path / trial.name, trial, self.algorithm, self.settings)
+            written = keep_trial(path / trial.name, trial, self.algorithm, self.settings, snapshot)
+            own.call("on_checkpoint", written, lambda runner=runner: runner)
+        facts = {
+            "lifetimes": [asdict(own.lifetime) for own in self.reporters],
+            "diverged": self.diverged,
+            "ended": [own.ended for own in self.reporters],
+        }
         (path / BLOCK).write_text(dumped({**facts, "results": self.results}) + "\n", encoding="utf-8")
 
     def load(self, path: Path) -> None:
-        """Goes on from a saved block, each member with the numbers that it has here.
+        """Resumes from a saved block, each member with the numbers that it has here.
 
         Raises:
             UsageError: no saved block, another number of members, or one of other shapes.
         """
         facts = self._facts(path)
-        shapes = self.group.shapes.metrics
-        metrics, states = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes), []
-        for i, trial in enumerate(self.trials):
+        states, lasts = [], []
+        for i, (trial, own) in enumerate(zip(self.trials, self.reporters, strict=True)):
             where = f"checkpoint {path / trial.name}"
-            arrays = checkpoint.read(checkpoint.find(path / trial.name)).arrays
-            key, lifetime = jax.random.key(trial.config.seed, impl="threefry2x32"), Lifetime(**facts["lifetimes"][i])
+            saved = checkpoint.read(checkpoint.find(path / trial.name))
+            key = jax.random.key(trial.config.seed, impl="threefry2x32")
             template = jax.eval_shape(self.algorithm.init, key, *trial.numbers)
-            runner = checkpoint.filled(template, arrays, "runner", where)
-            flags = jnp.bool_(False), jnp.bool_(facts["diverged"][i])
-            states.append(State(runner, metrics, jnp.int32(lifetime.num_episodes), *flags))
-            self.lifetimes[i], self.results[i] = lifetime, facts["results"][i]
+            runner = checkpoint.filled(template, saved.arrays, "runner", where)
+            states.append(State(runner, met=jnp.bool_(False), diverged=jnp.bool_(facts["diverged"][i])))
+            own.view.lifetime, own.view.last_result = Lifetime(**facts["lifetimes"][i]), facts["results"][i]
+            own.hooks.set_state(saved.facts["callbacks"])
+            own.ended = facts.get("ended", [False] * len(self.trials))[i]
+            lasts.append(own.lifetime.training_iteration if own.ended else own.last)
+        self._numbers = self._prepared(lasts)
         filled = states + [states[0]] * (self._numbers.last.shape[0] - len(states))
         self._state = stacked(filled)
 
@@ -122,27 +149,11 @@ class Block:
             raise UsageError(f"{path} holds {len(facts['lifetimes'])} members, here are {len(self.trials)}")
         return facts
 
-    def _prepared(self) -> Numbers:
+    def _prepared(self, lasts: Sequence[int]) -> Numbers:
         """Those of the members; filled up by copies of the first, which have nothing to do, to share all devices."""
-        standings = [Standing(trial, self.algorithm, trial.config.num_updates) for trial in self.trials]
-        extra = -len(standings) % self.devices
-        lasts = [own.last for own in standings] + [0] * extra
-        return numbers_for(standings + [standings[0]] * extra, lasts, [])
-
-    def _take(self, before: np.ndarray, seconds: float) -> None:
-        """Brings each member's lifetime and result up to date after a chunk."""
-        self.seconds += seconds
-        moved = np.array(self._state.runner.num_updates) - before
-        metrics, num_episodes = jax.tree.map(np.asarray, on_one((self._state.metrics, self._state.num_episodes)))
-        for i, lifetime in enumerate(self.lifetimes):
-            if not moved[i]:
-                continue
-            lifetime.training_iteration += int(moved[i])
-            lifetime.num_env_steps += int(moved[i]) * self.algorithm.num_env_steps
-            lifetime.num_episodes = int(num_episodes[i])
-            lifetime.time_total_s += seconds
-            own = jax.tree.map(lambda leaf, i=i: leaf[i], metrics)
-            self.results[i] = last_result(self.algorithm, own, lifetime, seconds / int(moved[i]))
+        extra = -len(self.trials) % self.devices
+        trials = [*self.trials, *[self.trials[0]] * extra]
+        return numbers_for(trials, [*lasts, *[0] * extra], [])
 
 
 def only_group(trials: Sequence[Trial]) -> Group:

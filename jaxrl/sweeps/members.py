@@ -13,6 +13,7 @@ from jax.sharding import PartitionSpec
 from jaxrl.core.types import Key, PyTree
 from jaxrl.loop.runner import Algorithm, Metrics, Runner
 from jaxrl.run.devices import mesh_of
+from jaxrl.run.health import FINITE
 from jaxrl.run.memory import peak_of
 from jaxrl.run.program import CAPACITY
 from jaxrl.sweeps.values import Reader
@@ -34,17 +35,15 @@ class State(struct.PyTreeNode):
     """The members between two chunks, [S, ...]; one that is done keeps what it had then."""
 
     runner: Runner
-    metrics: Metrics  # of its last update
-    num_episodes: jax.Array  # i32[S]
     met: jax.Array  # bool[S]  a criterion to stop by
     diverged: jax.Array  # bool[S]  an update gave numbers that are not finite; the state is the one before it
 
 
 class Seen(NamedTuple):
-    """What the host looks at, [CAPACITY, S], as far as the chunk went."""
+    """What the host looks at, [CAPACITY, S, ...]: in front the updates of the chunk before each member was done."""
 
-    score: jax.Array  # f32  not a number before the first episode, and after the member was done
-    num_updates: jax.Array  # i32
+    score: jax.Array  # f32  NaN before the first episode
+    metrics: Metrics
 
 
 class Members:
@@ -70,7 +69,7 @@ class Members:
     ):
         begin = time.perf_counter()
         self.algorithm, self.devices = algorithm, devices
-        chunk = functools.partial(run_members, algorithm, score, tuple(stop))
+        chunk = functools.partial(run_members, algorithm, metrics, score, tuple(stop))
         if devices > 1:
             split, everywhere, rows = PartitionSpec(AXIS), PartitionSpec(), PartitionSpec(None, AXIS)
             chunk = jax.shard_map(
@@ -80,7 +79,7 @@ class Members:
                 out_specs=(split, rows),
                 check_vma=False,
             )
-        start = jax.jit(functools.partial(start_members, algorithm, metrics)).lower(numbers)
+        start = jax.jit(functools.partial(start_members, algorithm)).lower(numbers)
         state = start.out_info
         chunk = jax.jit(chunk, donate_argnums=0).lower(state, numbers, jnp.int32(0))
         self.start_program, self.chunk_program = start.compile(), chunk.compile()
@@ -101,17 +100,10 @@ class Members:
         return jax.block_until_ready(self.chunk_program(*arguments))
 
 
-def start_members(algorithm: Algorithm, metrics: Metrics, numbers: Numbers) -> State:
-    """`metrics`: the shapes of one member's update."""
+def start_members(algorithm: Algorithm, numbers: Numbers) -> State:
     runner = jax.vmap(algorithm.init)(numbers.key, numbers.hypers, numbers.env_params)
     size = numbers.last.shape
-    return State(
-        runner=runner,
-        metrics=jax.tree.map(lambda leaf: jnp.zeros((*size, *leaf.shape), leaf.dtype), metrics),
-        num_episodes=jnp.zeros(size, jnp.int32),
-        met=jnp.zeros(size, bool),
-        diverged=jnp.zeros(size, bool),
-    )
+    return State(runner=runner, met=jnp.zeros(size, bool), diverged=jnp.zeros(size, bool))
 
 
 def is_done(state: State, numbers: Numbers) -> jax.Array:
@@ -121,15 +113,21 @@ def is_done(state: State, numbers: Numbers) -> jax.Array:
 
 def run_members(
     algorithm: Algorithm,
+    metrics: Metrics,
     score: Reader,
     stop: tuple[Reader, ...],
     state: State,
     numbers: Numbers,
     count: jax.Array,
 ) -> tuple[State, Seen]:
-    """`count` i32[] updates of all members, in one loop whose trip count is traced."""
+    """`count` i32[] updates of all members, in one loop whose trip count is traced.
+
+    Args:
+        metrics: the shapes of one member's update.
+    """
     size = numbers.last.shape[0]
-    seen = Seen(jnp.full((CAPACITY, size), jnp.nan), jnp.zeros((CAPACITY, size), jnp.int32))
+    rows = jax.tree.map(lambda leaf: jnp.zeros((CAPACITY, size, *leaf.shape), leaf.dtype), metrics)
+    seen = Seen(jnp.full((CAPACITY, size), jnp.nan), rows)
     one_update = jax.jit(jax.vmap(functools.partial(_one_update, algorithm, score, stop)), inline=True)
 
     def unfinished(carry):
@@ -138,23 +136,35 @@ def run_members(
 
     def update(carry):
         i, state, seen = carry
-        state, value = one_update(state, numbers)
-        return i + 1, state, Seen(seen.score.at[i].set(value), seen.num_updates.at[i].set(state.runner.num_updates))
+        state, *own = one_update(state, numbers)
+        return i + 1, state, jax.tree.map(lambda rows, row: rows.at[i].set(row), seen, Seen(*own))
 
     _, state, seen = jax.lax.while_loop(unfinished, update, (jnp.int32(0), state, seen))
     return state, seen
 
 
-def _one_update(algorithm, score, stop, state: State, numbers: Numbers) -> tuple[State, jax.Array]:
-    """One member's; if it is done, nothing changes."""
+def is_finite(metrics: Metrics) -> jax.Array:
+    """bool[]: whether an update's numbers are finite, and its parameters, of which `FINITE` says so by 1.0 or 0.0.
+
+    What `first_bad` looks for on the host. Where no policy learns nothing can be otherwise.
+    """
+    finite = jnp.bool_(True)
+    for learner in metrics.learners:
+        for name, values in learner.items():
+            finite &= jnp.all(jnp.isfinite(values))
+            finite &= jnp.all(values != 0.0) if name == FINITE else True
+    return finite
+
+
+def _one_update(algorithm, score, stop, state: State, numbers: Numbers) -> tuple[State, jax.Array, Metrics]:
+    """One member's (state, score, metrics); if it is done, its state stays."""
     runner, metrics = algorithm.update(state.runner, numbers.hypers, numbers.env_params)
-    finite = jnp.all(jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(metrics.learners)]))
+    finite = is_finite(metrics)
     reached = (read(metrics) >= numbers.goals[i] for i, read in enumerate(stop))
     met = functools.reduce(jnp.logical_or, reached, state.met)
-    num_episodes = state.num_episodes + metrics.episodes.iteration.count
-    after = state.replace(runner=runner, metrics=metrics, num_episodes=num_episodes, met=met)
+    after = state.replace(runner=runner, met=met)
     waits = is_done(state, numbers)
     state, value = jax.tree.map(
         lambda new, old: jnp.where(waits | ~finite, old, new), (after, score(metrics)), (state, jnp.nan)
     )
-    return state.replace(diverged=state.diverged | (~waits & ~finite)), value
+    return state.replace(diverged=state.diverged | (~waits & ~finite)), value, metrics

@@ -7,12 +7,15 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from jaxrl.core.env import MultiAgentEnvironment, strongly_typed
 from jaxrl.core.errors import UsageError
 from jaxrl.core.types import PyTree
 from jaxrl.loop.rollout import Rollout
 from jaxrl.loop.runner import Algorithm, Metrics, Runner
+
+NUM_SEEDS = 2**32  # more have no keys of their own: `jax.random.key` takes a seed modulo this
 
 
 @dataclass(frozen=True)
@@ -72,24 +75,41 @@ def trials_of(config: Any, settings: Sequence[Mapping[str, Any]], seeds: int | S
     Args:
         seeds: how many, from the configuration's own upwards, or which.
     """
-    if isinstance(seeds, int):
-        if isinstance(seeds, bool) or seeds < 1:
-            raise UsageError(f"seeds={seeds!r} must be a number of at least 1, or a list of seeds")
-        seeds = range(config.seed, config.seed + seeds)
-    if not len(seeds):
-        raise UsageError("seeds is an empty list: give at least one")
-    if len(set(seeds)) < len(seeds):
-        raise UsageError(f"seeds {list(seeds)} hold one twice, which would be the same training twice")
+    seeds = seeds_of(config, seeds)
+    if any("seed" in own for own in settings):
+        raise UsageError("seed is not a setting to sweep: give seeds=[1, 2], or seeds=8 for so many")
     changed = [(dict(own), applied(config, own)) for own in settings]
     pairs = [(own, one.replace(seed=seed)) for own, one in changed for seed in seeds]
     return [Trial(number, own, one) for number, (own, one) in enumerate(pairs)]
 
 
+def seeds_of(config: Any, seeds: int | Sequence[int]) -> list[int]:
+    """The seeds that are meant: so many from the configuration's own upwards, or those of a list."""
+    if isinstance(seeds, bool | str) or not (isinstance(seeds, int | np.integer) or hasattr(seeds, "__len__")):
+        raise UsageError(f"seeds={seeds!r:.60} must be a number of at least 1, or a list of seeds")
+    if isinstance(seeds, int | np.integer):
+        if seeds < 1:
+            raise UsageError(f"seeds={seeds} must be a number of at least 1, or a list of seeds")
+        seeds = range(config.seed, config.seed + int(seeds))
+    if not len(seeds):
+        raise UsageError("seeds is an empty list: give at least one")
+    for seed in seeds:
+        if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or not 0 <= seed < NUM_SEEDS:
+            raise UsageError(f"seed {seed!r} must be an integer from 0 to {NUM_SEEDS - 1}")
+    seeds = [int(seed) for seed in seeds]
+    if len(set(seeds)) < len(seeds):
+        raise UsageError(f"seeds {seeds} hold one twice, which would be the same training twice")
+    return seeds
+
+
 def applied(config: Any, settings: Mapping[str, Any]) -> Any:
     """The configuration with settings by name: `lr`, `pol1.lr` of a policy, `env_args.NAME` of the environment.
 
+    A policy's own value, from `per_policy` or as `pol1.lr`, wins over the value for all policies.
+
     Raises:
-        UsageError: there is no such setting, policy or argument, or the values clash.
+        UsageError: there is no such setting, policy or argument, or the values clash; or every policy that is trained
+            has its own value of a setting.
     """
     common, by_policy, arguments = {}, {}, {}
     for name, value in settings.items():
@@ -108,10 +128,36 @@ def applied(config: Any, settings: Mapping[str, Any]) -> Any:
     try:
         changed = config.replace(**common)
         changed.setup()
+        for name in common:
+            if name not in ("env_args", "per_policy"):
+                check_reaches(changed, name)
     except UsageError as error:
         values = ", ".join(f"{name}={value}" for name, value in settings.items())
         raise UsageError(f"{error} (in the trial {values})" if values else str(error)) from None
     return changed
+
+
+def check_reaches(config: Any, name: str) -> None:
+    """Refuses a setting that changes nothing, since every policy that is trained has its own value of it."""
+    reached, own = config.reached_by(name)
+    if not reached and own:
+        raise UsageError(
+            f"{name} changes nothing: per_policy gives {' and '.join(own)} a {name} of their own, which wins; "
+            f"name the policy instead: {', '.join(f'{policy}.{name}' for policy in own)}"
+        )
+
+
+def unreached(config: Any, settings: Mapping[str, Any]) -> list[str]:
+    """A warning for each setting that some policies are trained without, since `per_policy` gives them their own."""
+    warnings = []
+    for name in settings:
+        _, own = config.reached_by(name) if "." not in name else ((), ())
+        if own := [policy for policy in own if f"{policy}.{name}" not in settings]:
+            warnings.append(
+                f"{name} leaves {' and '.join(own)} as per_policy has it; "
+                f"{', '.join(f'{policy}.{name}' for policy in own)} would change that"
+            )
+    return warnings
 
 
 def groups_of(trials: Sequence[Trial]) -> list[Group]:

@@ -11,11 +11,13 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
+from jaxrl.core.errors import unknown_name
 from jaxrl.core.settings import count
 from jaxrl.run.console import Progress, device_name, duration
 from jaxrl.run.interrupt import Interrupt
 from jaxrl.run.memory import in_units
 from jaxrl.run.program import CAPACITY
+from jaxrl.run.settings import RunSettings
 from jaxrl.run.stopping import LIMITS, check_stop, last_iteration
 from jaxrl.sweeps.batches import batch_size, memory_of, most_that_fit
 from jaxrl.sweeps.lanes import SPLIT, lanes_of, num_lanes, side_by_side
@@ -23,11 +25,19 @@ from jaxrl.sweeps.members import Members, Numbers, State, is_done
 from jaxrl.sweeps.outcome import DROPPED, Outcome, Sweep
 from jaxrl.sweeps.plan import Group, Trial, groups_of
 from jaxrl.sweeps.programs import known, program_of
+from jaxrl.sweeps.reporting import Reporter, Turn, advance
 from jaxrl.sweeps.standing import Standing, hand_back, numbers_for, stacked
 from jaxrl.sweeps.store import Store
+from jaxrl.sweeps.trial_view import check_hooks
 from jaxrl.sweeps.values import check_path, readers_of
 
 CHUNK_SECONDS = 1.0
+# The settings of a run that each trial of a sweep follows, and what else `sweep` takes.
+TRIAL_SETTINGS = (
+    *("evaluation_interval", "evaluation_duration", "evaluation_explore", "evaluation_env_args", "evaluation_seed"),
+    "loggers",
+)
+ARGUMENTS = (*("seeds", "num_samples", "stop", "metric", "halving", "devices", "batch_size", "run_dir", "quiet"),)
 
 
 @dataclass(frozen=True)
@@ -39,11 +49,20 @@ class Order:
     halving: int | None = None
     devices: int = 1
     batch_size: int | str = "auto"
+    run_settings: dict[str, Any] = dataclasses.field(default_factory=dict)  # of `TRIAL_SETTINGS`
 
     def __post_init__(self):
         count(2, optional=True)("halving", self.halving)
         if self.batch_size != "auto":
             count()("batch_size", self.batch_size)
+        for name in self.run_settings:
+            if name not in TRIAL_SETTINGS:
+                raise unknown_name("argument", name, [*ARGUMENTS, *TRIAL_SETTINGS], "of sweep")
+
+    @property
+    def trial_settings(self) -> RunSettings:
+        """How each trial is evaluated and logged."""
+        return RunSettings(**{"loggers": ("jsonl",), "devices": 1, **self.run_settings})
 
     def to_dict(self) -> dict[str, Any]:
         return dataclasses.asdict(self)
@@ -66,9 +85,11 @@ class Running:
         self.sizes: dict[int, int] = {}  # {group: how many of its trials train at once}
         self.done: dict[int, int] = {}  # {group: how many are over of the batch that trains}
         self.figures, self.keeping, self.broken_off = threading.Lock(), threading.Lock(), False  # of all lanes
+        self.settings = order.trial_settings
         check_stop(order.stop, None)
         self.criteria = tuple(path for path in order.stop if path not in LIMITS)
         for group in self.groups:
+            check_hooks(group.trials[0].config.callbacks)
             algorithm = group.algorithm
             readers = readers_of(algorithm, group.shapes.metrics)
             check_path(order.metric, readers, "metric")
@@ -79,7 +100,8 @@ class Running:
             limit = last_iteration(order.stop, algorithm.num_env_steps)
             for trial in group.trials:
                 last = int(min(limit, trial.config.num_updates))
-                self.standings[trial.number] = Standing(trial, algorithm, last)
+                reporter = Reporter(trial, algorithm, last, self.settings, progress.say)
+                self.standings[trial.number] = Standing(trial, algorithm, last, reporter)
 
     def run(self, store: Store) -> Sweep:
         self.sweep.folder = store.path
@@ -94,6 +116,8 @@ class Running:
                     if self.interrupt.heard:
                         break
         finally:
+            for own in self.standings.values():
+                own.reporter.close_logs()
             store.close()
             self.sweep.whole_seconds = time.perf_counter() - begin
         self.sweep.outcomes.sort(key=lambda outcome: outcome.trial.number)
@@ -175,6 +199,9 @@ class Running:
         standings, size = self._unfinished(self.groups[number]), self.sizes[number]
         for begin in range(0, len(standings), size):
             batch = standings[begin : begin + size]
+            for own in batch:
+                if own.state is None and not self.stopping:
+                    own.reporter.open(store.open_trial(own.trial, own.algorithm, self.settings))
             if self.stopping or not self._train(number, batch, size, rung):
                 self._break_off()
                 return
@@ -192,29 +219,30 @@ class Running:
         size = -(-size // devices) * devices
         filled = batch + [batch[0]] * (size - len(batch))
         lasts = [math.ceil(rung * own.last) for own in batch] + [0] * (size - len(batch))
-        numbers = numbers_for(filled, lasts, [self.order.stop[path] for path in self.criteria])
+        numbers = numbers_for([own.trial for own in filled], lasts, [self.order.stop[path] for path in self.criteria])
         members = self._program(number, numbers, devices)
         state = members.start(numbers) if batch[0].state is None else stacked([own.state for own in filled])
-        count, begin = 1, time.perf_counter()
+        count, begin, reporters = 1, time.perf_counter(), [own.reporter for own in batch]
         while not bool(jnp.all(is_done(state, numbers))):
             if self.stopping:
                 return False
-            before, started = np.array(state.runner.num_updates), time.perf_counter()
-            state, seen = members.chunk(state, numbers, count)
-            seconds = time.perf_counter() - started
-            moved = np.array(state.runner.num_updates) - before
-            scores = np.asarray(seen.score)
+            turn = advance(members, state, numbers, self._until_evaluation(count, state), reporters)
+            state, numbers, scores = turn.state, turn.numbers, np.asarray(turn.seen.score)
             for i, own in enumerate(batch):
-                own.scores += scores[: moved[i], i].tolist()
-                own.seconds += seconds if moved[i] else 0.0
+                own.scores += scores[: turn.moved[i], i].tolist()
             with self.figures:
-                self._show(number, batch, state, numbers, seconds, moved)
-            each = seconds / max(1, moved.max())
+                self._show(number, batch, turn)
+            each = turn.seconds / max(1, turn.moved.max())
             count = max(1, min(CAPACITY, int(CHUNK_SECONDS / each)))
         with self.figures:
             self.sweep.seconds += time.perf_counter() - begin
         hand_back(batch, state)
         return True
+
+    def _until_evaluation(self, count: int, state: State) -> int:
+        """At most `count` updates, but none beyond the next evaluation."""
+        every = self.settings.evaluation_interval
+        return count if every is None else min(count, every - int(np.max(state.runner.num_updates)) % every)
 
     def _program(self, number: int, numbers: Numbers, devices: int) -> Members:
         """Of the group for so many members."""
@@ -230,8 +258,9 @@ class Running:
             self.progress.say(f"compiled program {number} in {members.compile_seconds:.1f} s{memory}")
         return members
 
-    def _show(self, number: int, batch, state: State, numbers: Numbers, seconds: float, moved: np.ndarray) -> None:
+    def _show(self, number: int, batch: Sequence[Standing], turn: Turn) -> None:
         """A line on where a batch of the group stands."""
+        state, numbers, seconds, moved = turn.state, turn.numbers, turn.seconds, turn.moved
         updates, last = np.array(state.runner.num_updates), np.asarray(numbers.last)
         steps = batch[0].algorithm.num_env_steps
         scores = [own.score for own in batch if own.score is not None]
@@ -246,10 +275,14 @@ class Running:
         self.progress.show_line("  ".join([*parts, f"{duration(left)} left of this batch"]))
 
     def _conclude(self, standings: Sequence[Standing], store: Store) -> None:
-        """These are over: their outcomes, written."""
+        """These are finished: their outcomes, written and told."""
         for own in standings:
             outcome, snapshot = own.conclude()
-            store.record(outcome, own.algorithm, snapshot)
+            read_runner = lambda runner=snapshot.runner: runner
+            written = store.record(outcome, own.algorithm, self.settings, snapshot)
+            if written is not None:
+                own.reporter.call("on_checkpoint", written, read_runner)
+            own.reporter.close(read_runner)
             self.sweep.outcomes.append(outcome)
             del self.standings[own.trial.number]
 

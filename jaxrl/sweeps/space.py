@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from jaxrl.core.errors import UsageError
+from jaxrl.core.settings import count
 
 
 @dataclass(frozen=True)
@@ -27,17 +28,17 @@ class Draw:
 
 
 def grid_search(values: Sequence[Any]) -> Grid:
-    """Each of the values, with each of every other grid's."""
-    if not len(values):
-        raise UsageError("a grid without values: give at least one")
-    return Grid(tuple(values))
+    """Each of the values (a list, a range or a NumPy array), with each of every other grid's."""
+    values = _plain("a grid", values)
+    shown = [repr(value) for value in values]
+    if repeated := [text for i, text in enumerate(shown) if text in shown[:i]]:
+        raise UsageError(f"a grid has {repeated[0]} twice, which would be the same training twice")
+    return Grid(values)
 
 
 def choice(values: Sequence[Any]) -> Draw:
     """One of the values, each as likely."""
-    if not len(values):
-        raise UsageError("a choice without values: give at least one")
-    values = tuple(values)
+    values = _plain("a choice", values)
     return Draw(f"choice{values}", lambda generator: values[int(generator.integers(len(values)))])
 
 
@@ -55,29 +56,50 @@ def loguniform(low: float, high: float) -> Draw:
 
 
 def randint(low: int, high: int) -> Draw:
-    """A whole number from `low` to `high` - 1."""
+    """An integer from `low` to `high` - 1."""
     _check_range("randint", low, high)
+    if low != int(low) or high != int(high):
+        raise UsageError(f"randint({low!r}, {high!r}): both bounds must be integers; uniform(...) draws other numbers")
+    low, high = int(low), int(high)
     return Draw(f"randint({low}, {high})", lambda generator: int(generator.integers(low, high)))
 
 
 def _check_range(name: str, low: float, high: float, above: float = -math.inf) -> None:
     for bound in (low, high):
-        if isinstance(bound, bool) or not isinstance(bound, int | float) or not math.isfinite(bound):
+        is_number = isinstance(bound, int | float | np.number) and not isinstance(bound, bool)
+        if not is_number or not math.isfinite(bound):
             raise UsageError(f"{name}({low!r}, {high!r}): both bounds must be finite numbers")
     if not above < low < high:
-        raise UsageError(f"{name}({low:g}, {high:g}): wanted is {'0 < ' if above == 0 else ''}low < high")
+        raise UsageError(f"{name}({low:g}, {high:g}) needs {'0 < ' if above == 0 else ''}low < high")
+
+
+def _plain(what: str, values: Sequence[Any]) -> tuple:
+    """The values as a tuple, NumPy's numbers as Python's."""
+    if isinstance(values, str) or not hasattr(values, "__len__"):
+        raise UsageError(f"{what} takes a list of values, not {values!r:.60}")
+    if not len(values):
+        raise UsageError(f"{what} without values: give at least one")
+    return tuple(value.item() if isinstance(value, np.generic) else value for value in values)
 
 
 def settings_of(space: Mapping[str, Any], num_samples: int = 1, seed: int = 0) -> list[dict[str, Any]]:
     """The settings to try: every combination of the grids, `num_samples` times, with new draws each time.
 
     Args:
-        space: {setting: what it takes}; a list is a grid, and anything else that is not of the kinds above one value.
+        space: {setting: what it takes}; a list, a range or an array is a grid, and anything else that is not of the
+            kinds above one value.
         seed: of the draws.
+
+    Raises:
+        UsageError: no mapping, a grid without values, or `num_samples` of a space with nothing to draw.
     """
-    if num_samples < 1:
-        raise UsageError(f"num_samples={num_samples} must be at least 1")
-    kinds = {name: grid_search(value) if isinstance(value, list) else value for name, value in space.items()}
+    count()("num_samples", num_samples)
+    kinds = {name: _kind(name, value) for name, value in as_space(space).items()}
+    if num_samples > 1 and not any(isinstance(kind, Draw) for kind in kinds.values()):
+        raise UsageError(
+            f"num_samples={num_samples} has nothing to draw: every sample would be the same training; "
+            f"seeds={num_samples} trains with other seeds"
+        )
     grids = {name: kind.values for name, kind in kinds.items() if isinstance(kind, Grid)}
     generator, found = np.random.default_rng(seed), []
     for _ in range(num_samples):
@@ -88,3 +110,25 @@ def settings_of(space: Mapping[str, Any], num_samples: int = 1, seed: int = 0) -
                     chosen[name] = kind.sample(generator) if isinstance(kind, Draw) else kind
             found.append({name: chosen[name] for name in kinds})
     return found
+
+
+def as_space(space: Mapping[str, Any] | None) -> dict[str, Any]:
+    """The space as a dict, or a UsageError where it is no mapping."""
+    if space is not None and not isinstance(space, Mapping):
+        raise UsageError(f'space must be a mapping such as {{"lr": [3e-4, 1e-3]}}, not {space!r:.60}')
+    return dict(space or {})
+
+
+def is_swept(space: Mapping[str, Any] | None) -> bool:
+    """Whether any setting has values to try or to draw, and not just one value."""
+    return any(isinstance(_kind(name, value), Grid | Draw) for name, value in as_space(space).items())
+
+
+def _kind(name: str, value: Any) -> Any:
+    """A `Grid`, a `Draw`, or the one value that a setting always takes."""
+    if isinstance(value, list | range) or (isinstance(value, np.ndarray) and value.ndim == 1):
+        try:
+            return grid_search(value)
+        except UsageError as error:
+            raise UsageError(f"{name}: {error}") from None
+    return value.item() if isinstance(value, np.generic) else value

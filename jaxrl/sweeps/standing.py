@@ -7,15 +7,14 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
-from jaxrl.loop.runner import Algorithm, Metrics
+from jaxrl.loop.runner import Algorithm
 from jaxrl.run.devices import on_host, on_one
 from jaxrl.run.recorder import Snapshot
-from jaxrl.run.results import Lifetime, Result, iteration_results
 from jaxrl.sweeps.members import Numbers, State
 from jaxrl.sweeps.outcome import DIVERGED, DROPPED, STOPPED, TERMINATED, Outcome
 from jaxrl.sweeps.plan import Trial
+from jaxrl.sweeps.reporting import Reporter
 
 
 @dataclass
@@ -25,9 +24,9 @@ class Standing:
     trial: Trial
     algorithm: Algorithm
     last: int  # updates that it has at most
+    reporter: Reporter
     state: State | None = None  # without the axis of members
     scores: list[float] = field(default_factory=list)  # by update
-    seconds: float = 0.0  # of the program that trained it
 
     @property
     def score(self) -> float | None:
@@ -43,43 +42,25 @@ class Standing:
         """As it would be called if it ended here; "dropped": it could go on."""
         if bool(self.state.diverged):
             return DIVERGED
-        return STOPPED if bool(self.state.met) else TERMINATED if self.updates >= self.last else DROPPED
+        stopped = bool(self.state.met) or self.reporter.ended
+        return STOPPED if stopped else TERMINATED if self.updates >= self.last else DROPPED
 
     def conclude(self) -> tuple[Outcome, Snapshot]:
         """What came of it, and all that a checkpoint holds."""
         (hypers, env_params), steps = self.trial.numbers, self.algorithm.num_env_steps
-        result, lifetime = None, Lifetime()
-        if self.updates:
-            lifetime = Lifetime(self.updates, self.updates * steps, int(self.state.num_episodes), self.seconds)
-            result = last_result(self.algorithm, self.state.metrics, lifetime, self.seconds / self.updates)
+        lifetime, result = self.reporter.lifetime, self.reporter.last_result
+        if result is not None:
             result["done"] = True
         curve = [steps * (i + 1) for i in range(len(self.scores))], self.scores
         outcome = Outcome(self.trial, self.status, result, self.score, curve)
-        return outcome, Snapshot(self.state.runner, hypers, env_params, lifetime, result, [])
+        callbacks = self.reporter.hooks.get_state()
+        return outcome, Snapshot(self.state.runner, hypers, env_params, lifetime, result, callbacks)
 
 
-def last_result(algorithm: Algorithm, metrics: Metrics, lifetime: Lifetime, seconds: float) -> Result:
-    """The result tree of one member's last update.
-
-    Args:
-        metrics: of that update.
-        lifetime: as that update left it.
-        seconds: that the update took.
-    """
-    before = Lifetime(
-        training_iteration=lifetime.training_iteration - 1,
-        num_env_steps=lifetime.num_env_steps - algorithm.num_env_steps,
-        num_episodes=lifetime.num_episodes - int(metrics.episodes.iteration.count),
-        time_total_s=lifetime.time_total_s - seconds,
-    )
-    last = jax.tree.map(lambda leaf: np.asarray(leaf)[None], metrics)
-    return iteration_results(algorithm, last, 1, seconds, before)[0]
-
-
-def numbers_for(standings: Sequence[Standing], lasts: Sequence[int], goals: Sequence[float]) -> Numbers:
+def numbers_for(trials: Sequence[Trial], lasts: Sequence[int], goals: Sequence[float]) -> Numbers:
     """Of members [S], each to stop after its own of `lasts`, or at one of the goals."""
-    keys = [jax.random.key(own.trial.config.seed, impl="threefry2x32") for own in standings]
-    hypers, env_params = stacked([own.trial.numbers for own in standings])
+    keys = [jax.random.key(trial.config.seed, impl="threefry2x32") for trial in trials]
+    hypers, env_params = stacked([trial.numbers for trial in trials])
     goals = jnp.broadcast_to(jnp.asarray(goals, jnp.float32), (len(keys), len(goals)))
     return Numbers(jnp.stack(keys), hypers, env_params, jnp.asarray(lasts, jnp.int32), goals)
 

@@ -1,8 +1,9 @@
 """A sweep's folder: what was asked for, every trial's result as it comes, its settings and its final state.
 
 runs/<env>/<time>-sweep/sweep.json      the configuration, the settings and seeds of every trial
-                        results.jsonl   a line for each trial that is over
-                        trials/0003/    a run's folder: `load_policy`, `evaluate.py` and `--resume` take it
+                        results.jsonl   a line for each trial that is finished
+                        trials/0003/    a run's folder: `load_policy`, `evaluate.py` and `--resume` take it; its logs
+                                        (metrics.jsonl) grow while it trains, its checkpoint comes at its end
                         curves.png      scores over environment steps, the seeds of a setting in one band
 """
 
@@ -30,12 +31,16 @@ PLAN, RESULTS, TRIALS, CURVES = "sweep.json", "results.jsonl", "trials", "curves
 MOST_POINTS = 500  # of a trial's curve in its line
 
 
-def keep_trial(path: Path, trial: Trial, algorithm: Algorithm, snapshot: Snapshot) -> None:
-    """Writes a run's folder with this state in it, in place of what a kill left there."""
+def create_trial(path: Path, trial: Trial, algorithm: Algorithm, settings: RunSettings) -> None:
+    """Makes a run's folder for a trial, in place of what a kill left there."""
     shutil.rmtree(path, ignore_errors=True)
-    facts = resume.facts_of(trial.config, algorithm, RunSettings(devices=1).to_dict())
-    folder.create(path, facts).release()
-    checkpoint.write(path / CHECKPOINTS, state_tree(algorithm, snapshot), state_facts(facts, snapshot))
+    folder.create(path, resume.facts_of(trial.config, algorithm, settings.to_dict())).release()
+
+
+def keep_trial(path: Path, trial: Trial, algorithm: Algorithm, settings: RunSettings, snapshot: Snapshot) -> Path:
+    """Writes a checkpoint of a trial's state into its folder; returns the checkpoint's."""
+    facts = resume.facts_of(trial.config, algorithm, settings.to_dict())
+    return checkpoint.write(path / CHECKPOINTS, state_tree(algorithm, snapshot), state_facts(facts, snapshot))
 
 
 def _make(path: Path, plan: dict[str, Any]) -> FileLock:
@@ -104,13 +109,20 @@ class Store:
             self.over.clear()
             (self.path / RESULTS).unlink()
 
-    def record(self, outcome: Outcome, algorithm: Algorithm, snapshot: Snapshot) -> None:
-        """A trial is over: its folder with its final state, then its line."""
+    def open_trial(self, trial: Trial, algorithm: Algorithm, settings: RunSettings) -> Path | None:
+        """A trial begins: makes its folder, which its logs go to."""
         if self.path is None:
-            return
+            return None
+        create_trial(self.folder_of(trial), trial, algorithm, settings)
+        return self.folder_of(trial)
+
+    def record(self, outcome: Outcome, algorithm: Algorithm, settings: RunSettings, snapshot: Snapshot) -> Path | None:
+        """A trial is finished: writes its final state, then its line; returns the checkpoint's folder."""
+        if self.path is None:
+            return None
         trial = outcome.trial
         outcome.folder = self.folder_of(trial)
-        keep_trial(outcome.folder, trial, algorithm, snapshot)
+        written = keep_trial(outcome.folder, trial, algorithm, settings, snapshot)
         steps, scores = outcome.curve
         every = max(1, len(steps) // MOST_POINTS)
         row = {
@@ -119,6 +131,7 @@ class Store:
         }
         with (self.path / RESULTS).open("a", encoding="utf-8") as file:
             file.write(dumped(row) + "\n")
+        return written
 
     def draw(self, sweep: Sweep) -> None:
         """The picture of what is over."""

@@ -13,9 +13,9 @@ from jaxrl.run import folder
 from jaxrl.run.console import Progress
 from jaxrl.run.devices import num_cores, split_cpu
 from jaxrl.sweeps.outcome import Sweep
-from jaxrl.sweeps.plan import Trial, trials_of
+from jaxrl.sweeps.plan import Trial, trials_of, unreached
 from jaxrl.sweeps.running import Order, Running
-from jaxrl.sweeps.space import settings_of
+from jaxrl.sweeps.space import as_space, is_swept, settings_of
 from jaxrl.sweeps.store import Store
 
 MOST_VIRTUAL = 8  # devices that a CPU of fewer cores counts as, for trying things out
@@ -35,6 +35,7 @@ def sweep(
     batch_size: int | str = "auto",
     run_dir: str | Path | None = "auto",
     quiet: bool = False,
+    **run_settings: Any,
 ) -> Sweep:
     """Trains every combination of settings with every seed; those that differ in numbers alone in one program.
 
@@ -42,8 +43,9 @@ def sweep(
         config: a configuration such as `PPOConfig`; what every trial has in common.
         space: {setting: values}. A setting is one of the configuration's (`lr`), of a policy's (`pol1.lr`) or an
             argument of the environment (`env_args.width`); a list of values is a grid, `jaxrl.uniform`, `loguniform`,
-            `choice` and `randint` draw one, `num_samples` times.
-        seeds: how many of each, from the configuration's own upwards, or which.
+            `choice` and `randint` draw one, `num_samples` times. A policy's own value (`per_policy`, or `pol1.lr`) wins
+            over the value for all policies: a setting that every trained policy has its own value of is refused.
+        seeds: how many of each, from the configuration's own upwards, or a list of seeds.
         stop: {path in the result tree: least value}: a trial ends in the iteration that reached it.
         metric: what ranks the trials, a path in the result tree; the higher the better.
         halving: keep the best 1 in so many at each rung, 1 / halving of the steps after the one before; None: all train
@@ -51,19 +53,30 @@ def sweep(
         devices: that programs are shared out over, or the members of one; "auto": all, a CPU's cores as well.
         batch_size: members that train at once; "auto": as many as fit.
         run_dir: the sweep's folder, which must not exist yet; "auto": `runs/<env>/<time>-sweep`; None: nothing is kept.
+        **run_settings: how each trial is evaluated (`evaluation_interval=50` and the like) and logged (`loggers`, by
+            default "jsonl"), as of a `Trainer`: see `RunSettings`.
 
     Returns:
-        The outcomes of all trials that are over: after Ctrl-C those of the batches that were done.
+        The outcomes of all trials that are finished: after Ctrl-C those of the batches that were done.
 
     Raises:
         UsageError: settings that cannot work, before any compiling; or members too large even one at a time.
     """
     if not hasattr(config, "build"):
         raise UsageError(f"sweep takes a configuration such as PPOConfig(env='arena'), not {config!r:.60}")
-    trials = trials_of(config, settings_of(dict(space or {}), num_samples, config.seed), seeds)
+    if "seed" in as_space(space):
+        raise UsageError("seed is not a setting to sweep: give seeds=[1, 2], or seeds=8 for so many")
+    drawn = settings_of(space, num_samples, config.seed)
+    settings = list({repr(own): own for own in drawn}.values())  # a `choice` may draw the same twice
+    trials = trials_of(config, settings, seeds)
+    if isinstance(seeds, int) and seeds == 1 and not is_swept(space):
+        raise UsageError(_nothing_to_sweep(space))
     stop = {path: least for path, least in (stop or {}).items() if least != math.inf}
-    order = Order(metric, stop, halving, settled_devices(devices), batch_size)
-    return train(trials, order, quiet, lambda: Store.begin(run_dir, config, trials, order.to_dict()))
+    order = Order(metric, stop, halving, settled_devices(devices), batch_size, run_settings)
+    warnings = unreached(config, settings[0])
+    if repeated := len(drawn) - len(settings):
+        warnings.append(f"{repeated} of {len(drawn)} samples repeat settings drawn before and are left out")
+    return train(trials, order, quiet, lambda: Store.begin(run_dir, config, trials, order.to_dict()), warnings)
 
 
 def resume_sweep(path: str | Path, *, quiet: bool = False) -> Sweep:
@@ -76,15 +89,27 @@ def resume_sweep(path: str | Path, *, quiet: bool = False) -> Sweep:
     config = folder.read_config(plan)
     trials = [trial for own in plan["trials"] for trial in trials_of(config, [own["settings"]], [own["seed"]])]
     trials = [dataclasses.replace(trial, number=number) for number, trial in enumerate(trials)]
-    order = Order(**{name: plan[name] for name in Order.__dataclass_fields__})
+    order = Order(**{name: plan[name] for name in Order.__dataclass_fields__ if name in plan})
     order = dataclasses.replace(order, devices=settled_devices(order.devices))
     return train(trials, order, quiet, lambda: store)
 
 
-def train(trials: list[Trial], order: Order, quiet: bool, open_store: Callable[[], Store]) -> Sweep:
-    """Checks what is still to be checked, and trains what is not over yet."""
+def train(
+    trials: list[Trial], order: Order, quiet: bool, open_store: Callable[[], Store], warnings: Sequence[str] = ()
+) -> Sweep:
+    """Checks what is still to be checked, and trains what is not finished yet."""
     running = Running(trials, order, Progress(quiet=quiet))
+    for warning in warnings:
+        running.progress.say(f"warning: {warning}")
     return running.run(open_store())
+
+
+def _nothing_to_sweep(space: Mapping[str, Any] | None) -> str:
+    fixed = "".join(f" {name}={value!r} is one value." for name, value in as_space(space).items())
+    return (
+        f'nothing to sweep.{fixed} Give lists of values such as {{"lr": [3e-4, 1e-3]}}, jaxrl.loguniform(1e-5, 1e-2), '
+        "or seeds=8; Trainer(config).fit() is a single training"
+    )
 
 
 def settled_devices(devices: int | str) -> int:

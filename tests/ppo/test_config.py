@@ -73,6 +73,18 @@ def test_hypers_are_arrays_by_policy_with_none_as_infinity_and_schedules_of_one_
     assert all(leaf.dtype == np.float32 for leaf in jax.tree.leaves(hypers))
 
 
+def test_a_policys_own_number_wins_over_one_for_all_and_that_is_never_silent():
+    """The rule of sweeps: see `jaxrl.sweeps.plan.applied`."""
+    config = PPOConfig(env="arena", per_policy={"pol1": {"lr": 0.5}})
+    with pytest.warns(UserWarning, match="lr leaves pol1 as per_policy has it"):
+        hypers = config.hypers(lr=0.25)
+    assert [float(hypers[policy].lr[0, 1]) for policy in ("pol1", "pol2")] == [0.5, 0.25]
+    hypers = config.hypers(lr=0.25, pol1={"lr": 0.125})
+    assert [float(hypers[policy].lr[0, 1]) for policy in ("pol1", "pol2")] == [0.125, 0.25]
+    with pytest.raises(UsageError, match=r'lr changes nothing: .*pol1=\{"lr": \.\.\.\}'):
+        config.replace(policies_to_train=["pol1"]).hypers(lr=0.25)
+
+
 def test_the_bounds_beyond_rllibs_are_numbers_whose_none_is_infinity():
     hypers = PPOConfig(env="arena", per_policy={"pol2": {"dual_clip": 3.0}}).hypers()
     assert [float(hypers[policy].dual_clip) for policy in ("pol1", "pol2")] == [np.inf, 3.0]

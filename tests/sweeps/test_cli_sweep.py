@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 
 from jaxrl import UsageError
-from jaxrl.cli.sweep import draws_of, grid_of
+from jaxrl.cli.sweep import draws_of, grid_of, tried_of
 from jaxrl.sweeps.space import Grid, settings_of
 
+HUGE = ("--num-envs", "2e6", "--rollout-length", "1000", "--total-env-steps", "2e9")
 SCRIPT = Path(__file__).parents[2] / "scripts" / "sweep.py"
 
 
@@ -40,6 +41,8 @@ def test_a_distribution_is_named_with_its_bounds():
         (lambda: grid_of(["lr"]), "--grid takes SETTING="),
         (lambda: grid_of(["lr="]), "a grid without values"),
         (lambda: grid_of(["lr=1", "lr=2"]), "names lr twice"),
+        (lambda: tried_of({"grid": ["lr=1,2"], "random": ["lr=uniform:1:2"]}), "lr is in --grid and in --random"),
+        (lambda: draws_of(["num_epochs=randint:1.5:3"]), "both bounds must be integers"),
         (lambda: draws_of(["lr=lognormal:1:2"]), "unknown distribution 'lognormal'"),
         (lambda: draws_of(["lr=uniform:1"]), "takes two bounds"),
         (lambda: draws_of(["lr=uniform:2:1"]), "low < high"),
@@ -56,11 +59,12 @@ def test_what_it_does_not_understand_it_says(make, words):
         (("--env", "cartpole", "--grid", "lrr=1,2"), "sweep.py: unknown setting 'lrr'; did you mean 'lr'?"),
         (("--env", "cartpole", "--grid", "lr="), "sweep.py: a grid without values"),
         (("--env", "cartpole", "--grid"), "sweep.py: --grid takes values"),
-        (("--env", "cartpole", "--devices", "4000"), "sweep.py: devices=4000: JAX has"),
+        (("--env", "cartpole", "--devices", "4000", "--seeds", "2"), "sweep.py: devices=4000: JAX has"),
         (
-            ("--env", "cartpole", "--num-envs", "2e6", "--rollout-length", "1000", "--total-env-steps", "2e9"),
+            ("--env", "cartpole", "--seeds", "2", *HUGE),
             "sweep.py: one trial of 2,000,000 x 1,000 takes about",
         ),
+        (("--env", "cartpole", "--lr", "1e-3"), "sweep.py: nothing to sweep: give --grid"),
         (("--env", "cartpole", "--seed5", "2"), "sweep.py: unknown flag '--seed5'"),
         (("--resume", "nowhere"), "sweep.py: nowhere is no sweep's folder"),
         (("--resume", "nowhere", "--seeds", "3"), "it takes no seeds"),

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from jaxrl import PPOConfig, UsageError
-from jaxrl.sweeps.plan import applied, groups_of, trials_of
+from jaxrl.sweeps.plan import applied, groups_of, trials_of, unreached
 
 ARENA = PPOConfig(env="arena", num_envs=4, rollout_length=8, minibatch_size=16, total_env_steps=64)
 
@@ -23,6 +23,33 @@ def test_numbers_share_a_program_and_sizes_do_not():
 def test_a_policy_is_named_before_the_setting():
     config = applied(ARENA, {"pol1.lr": 1e-3, "lr": 1e-4})
     assert (config.for_policy("pol1").lr, config.for_policy("pol2").lr) == (1e-3, 1e-4)
+
+
+OWN_RATES = {"pol1": {"lr": 1e-3}, "pol2": {"lr": 2e-3}}
+
+
+def test_a_setting_that_every_trained_policy_has_of_its_own_is_refused_by_the_names_that_work():
+    both = ARENA.replace(per_policy=OWN_RATES)
+    with pytest.raises(UsageError, match=r"lr changes nothing: .* pol1 and pol2 .*: pol1\.lr, pol2\.lr"):
+        trials_of(both, [{"lr": 1e-4}], 1)
+    with pytest.raises(UsageError, match=r"lr changes nothing: .*pol1\.lr"):
+        trials_of(ARENA.replace(per_policy=OWN_RATES, policies_to_train=["pol1"]), [{"lr": 1e-4}], 1)
+    assert applied(both, {"pol1.lr": 1e-4}).for_policy("pol1").lr == 1e-4
+    assert trials_of(both, [{"gamma": 0.9}], 1)
+
+
+def test_a_setting_that_some_policies_have_of_their_own_is_for_the_others_and_says_so():
+    config = ARENA.replace(per_policy={"pol1": {"lr": 1e-3}})
+    changed = applied(config, {"lr": 1e-4})
+    assert (changed.for_policy("pol1").lr, changed.for_policy("pol2").lr) == (1e-3, 1e-4)
+    (warning,) = unreached(config, {"lr": 1e-4})
+    assert "lr leaves pol1 as per_policy has it" in warning
+    assert unreached(config, {"lr": 1e-4, "pol1.lr": 1e-2}) == unreached(ARENA, {"lr": 1e-4}) == []
+
+
+def test_numpys_seeds_are_seeds():
+    assert [trial.config.seed for trial in trials_of(ARENA, [{}], np.arange(2, 4))] == [2, 3]
+    assert len(trials_of(ARENA, [{}], np.int64(3))) == 3
 
 
 def test_what_a_policy_had_of_its_own_stays():
@@ -65,6 +92,11 @@ def test_the_hypers_of_a_trial_are_those_of_its_configuration():
         ({}, 0, "seeds=0"),
         ({}, [], "seeds is an empty list"),
         ({}, [1, 1], "hold one twice"),
+        ({}, [2**32], "seed 4294967296 must be an integer from 0 to 4294967295"),
+        ({}, [-1], "seed -1 must be"),
+        ({}, [1.5], "seed 1.5 must be"),
+        ({}, "12", "seeds='12' must be a number"),
+        ({"seed": 3}, 1, r"seed is not a setting to sweep: give seeds=\[1, 2\]"),
     ],
 )
 def test_what_cannot_be_trained_is_refused_by_name(settings, seeds, words):

@@ -2,6 +2,7 @@
 
 import math
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -28,6 +29,15 @@ def test_every_sample_repeats_the_grid_with_new_draws():
     found = settings_of({"lr": loguniform(1e-5, 1e-2), "gamma": [0.9, 0.99]}, num_samples=3)
     assert [settings["gamma"] for settings in found] == [0.9, 0.99] * 3
     assert len({settings["lr"] for settings in found}) == 6
+
+
+def test_ranges_and_numpys_arrays_are_grids_of_pythons_numbers():
+    space = {"num_epochs": range(1, 3), "lr": np.array([1e-3, 1e-2]), "gamma": np.float64(0.9)}
+    found = settings_of(space)
+    assert found[0] == {"num_epochs": 1, "lr": 1e-3, "gamma": 0.9}
+    assert len(found) == 4
+    assert {type(value) for settings in found for value in settings.values()} == {int, float}
+    assert settings_of({"num_epochs": randint(np.int64(3), 4.0)}) == [{"num_epochs": 3}]
 
 
 @given(st.floats(1e-8, 1.0), st.floats(1.5, 1e6), st.integers(0, 2**32 - 1))
@@ -62,6 +72,13 @@ def test_the_same_seed_draws_the_same():
         (lambda: loguniform(0, 1), "0 < low < high"),
         (lambda: loguniform("a", 1), "finite numbers"),
         (lambda: settings_of({}, 0), "num_samples=0"),
+        (lambda: settings_of({"lr": [1e-3, 1e-2]}, 3), "num_samples=3 has nothing to draw.*seeds=3"),
+        (lambda: settings_of({"lr": [1e-3, 1e-2, 1e-3]}), "lr: a grid has 0.001 twice"),
+        (lambda: settings_of([1e-3]), "space must be a mapping"),
+        (lambda: grid_search(3e-4), "a grid takes a list of values, not 0.0003"),
+        (lambda: choice("relu"), "a choice takes a list of values, not 'relu'"),
+        (lambda: randint(1.5, 3), r"randint\(1.5, 3\): both bounds must be integers"),
+        (lambda: randint(1, 3.5), "both bounds must be integers"),
     ],
 )
 def test_what_cannot_be_tried_is_refused(make, words):

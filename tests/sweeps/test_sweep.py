@@ -1,16 +1,23 @@
 """Sweeps of a small CartPole, held against single trainings of the same configurations."""
 
 import json
+import os
+import subprocess
+import sys
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxrl import Trainer, UsageError, load_policy, make_train, resume_sweep, sweep
+from jaxrl import Trainer, UsageError, choice, load_policy, make_train, resume_sweep, sweep
+from jaxrl.loop.runner import Metrics
 from jaxrl.run import checkpoint
 from jaxrl.run.console import Progress
+from jaxrl.run.health import FINITE
 from jaxrl.sweeps import batches, programs, running
 from jaxrl.sweeps.lanes import SPLIT, lanes_of
+from jaxrl.sweeps.members import is_finite
 from jaxrl.sweeps.plan import groups_of, trials_of
 from jaxrl.sweeps.store import Store
 from jaxrl.sweeps.sweep import RETURN
@@ -245,6 +252,27 @@ def test_what_diverges_stops_alone(rates):
     assert lost.iterations < 12
 
 
+def test_parameters_that_overflowed_are_diverged():
+    """Reported as `parameters_finite` 0.0, which is itself a finite number."""
+    good = {"vf_loss": jnp.zeros(2), FINITE: jnp.ones(2)}
+    of_learners = lambda *learners: Metrics(episodes=None, agent_steps=None, learners=learners)
+    assert is_finite(of_learners(good, {}))
+    assert is_finite(of_learners({}))  # where nobody learns
+    for name, value in ((FINITE, 0.0), ("vf_loss", jnp.nan), ("vf_loss", jnp.inf)):
+        assert not is_finite(of_learners(good, {**good, name: jnp.array([1.0, value])}))
+
+
+def test_a_sweep_in_which_no_policy_learns_plays_to_the_end():
+    done = sweep(SMALL_CARTPOLE.replace(policies_to_train=()), seeds=2, quiet=True, devices=1, run_dir=None)
+    assert [(one.status, one.iterations) for one in done.outcomes] == [("terminated", 6)] * 2
+
+
+def test_the_same_settings_drawn_twice_train_once(capsys):
+    done = sweep(SMALL_CARTPOLE, {"lr": choice([1e-3, 1e-2])}, num_samples=8, devices=1, run_dir=None)
+    assert sorted(one.trial.settings["lr"] for one in done.outcomes) == [1e-3, 1e-2]
+    assert "warning: 6 of 8 samples repeat settings" in capsys.readouterr().out
+
+
 def test_a_sweep_that_was_broken_off_goes_on_with_what_is_left(rates, tmp_path):
     space, path = {"lr": RATES}, tmp_path / "cut"
     whole = sweep(SMALL, space, seeds=2, batch_size=2, quiet=True, devices=1, run_dir=path)
@@ -292,6 +320,9 @@ def test_ctrl_c_keeps_the_batches_that_are_over(monkeypatch):
         ({}, {"batch_size": 0}, "batch_size=0"),
         ({}, {"devices": 64}, "devices=64: JAX has"),
         ({}, {"seeds": 0}, "seeds=0"),
+        ({"lr": 3e-4}, {}, "nothing to sweep. lr=0.0003 is one value. Give lists"),
+        ({}, {}, "nothing to sweep. Give lists"),
+        ({"seed": [1, 2]}, {}, r"seed is not a setting to sweep: give seeds=\[1, 2\]"),
     ],
 )
 def test_what_cannot_work_is_refused_before_a_folder_is_made(space, options, words, tmp_path):
@@ -303,7 +334,7 @@ def test_what_cannot_work_is_refused_before_a_folder_is_made(space, options, wor
 def test_members_that_do_not_fit_even_one_at_a_time_are_refused_before_a_folder_is_made(monkeypatch, tmp_path):
     monkeypatch.setattr(batches, "free_memory", lambda: 1000)
     with pytest.raises(UsageError, match="fewer environments or shorter rollouts need less"):
-        sweep(SMALL, {}, quiet=True, run_dir=tmp_path / "run")
+        sweep(SMALL, {}, seeds=2, quiet=True, run_dir=tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 
@@ -315,6 +346,17 @@ def test_batches_are_as_large_as_fits_and_of_one_size(monkeypatch):
     assert batches.batch_size(group, 9, 1) == 3
     assert batches.batch_size(group, 3, 1) == 3
     assert batches.batch_size(group, 10, 1, beside=2) == 2  # there is room for four, shared by two
+
+
+@pytest.mark.parametrize("devices", ["1", "2", "'auto'"])
+def test_the_number_of_devices_in_xla_flags_stays(devices):
+    program = (
+        "import jax; from jaxrl.sweeps.sweep import settled_devices; "
+        f"print(settled_devices({devices}), len(jax.devices()))"
+    )
+    flags = {**os.environ, "XLA_FLAGS": "--xla_force_host_platform_device_count=3"}
+    done = subprocess.run([sys.executable, "-c", program], env=flags, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == [devices if devices in "12" else "3", "3"]
 
 
 def test_a_folder_that_is_no_sweeps_is_refused(tmp_path):

@@ -1,0 +1,206 @@
+"""The results of a trial as they come: counted, told to its hooks, evaluated, and written to its logs."""
+
+import dataclasses
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxrl.loop.callbacks import resolve_callbacks
+from jaxrl.loop.runner import Algorithm, Metrics, Runner
+from jaxrl.run.callbacks import Hooks
+from jaxrl.run.devices import on_one
+from jaxrl.run.evaluate import Evaluation
+from jaxrl.run.folder import config_facts
+from jaxrl.run.loggers import Logs
+from jaxrl.run.results import ITERATIONS, Lifetime, Result, iteration_results
+from jaxrl.run.settings import RunSettings
+from jaxrl.sweeps.members import Members, Numbers, Seen, State
+from jaxrl.sweeps.plan import Trial
+from jaxrl.sweeps.trial_view import TrialView
+
+_telling = threading.Lock()  # trials of several programs train side by side; their hooks are called one at a time
+
+
+class Reporter:
+    """One trial's results, from its first iteration to its end.
+
+    Args:
+        last: the iterations that the trial has at most.
+        settings: the evaluations and the logs that are wanted.
+        say: is called with one line when a log fails.
+    """
+
+    def __init__(
+        self,
+        trial: Trial,
+        algorithm: Algorithm,
+        last: int,
+        settings: RunSettings,
+        say: Callable[[str], None] = print,
+    ):
+        self.trial, self.algorithm, self.last, self.settings, self.say = trial, algorithm, last, settings, say
+        self.view = TrialView(trial, algorithm, settings)
+        self.hooks = Hooks(self.view, resolve_callbacks(trial.config.callbacks))
+        self.evaluation = Evaluation(trial.config, algorithm, settings)
+        self.ended = False  # by a hook
+        self._results: list[Result] = []  # of the chunk at hand
+        self._logs: Logs | None = None
+
+    @property
+    def lifetime(self) -> Lifetime:
+        return self.view.lifetime
+
+    @property
+    def last_result(self) -> Result | None:
+        return self.view.last_result
+
+    @property
+    def may_end(self) -> bool:
+        """Whether a hook may end the trial."""
+        return self.hooks.has("on_train_result")
+
+    def open(self, folder: Path | None) -> None:
+        """Begins the logs in the trial's folder, if there is one."""
+        if folder is None:
+            return
+        self.view.run_dir = folder
+        facts = config_facts(self.trial.config, self.trial.config.setup().policies)
+        self._logs = Logs(self.settings.loggers, folder, config=facts["config"], warn=self.say)
+
+    def compute(self, rows: Metrics, count: int, seconds: float) -> None:
+        """Makes the result trees of a chunk: of all its updates, or of the last one alone if nobody sees the others.
+
+        Args:
+            rows: the trial's metrics, [CAPACITY, ...].
+            count: how many of them were filled.
+            seconds: that these took.
+        """
+        seen_by_nobody = self._logs is None and not self.may_end
+        first = max(0, count - 1) if seen_by_nobody else 0
+        before = dataclasses.replace(
+            self.lifetime,
+            training_iteration=self.lifetime.training_iteration + first,
+            num_env_steps=self.lifetime.num_env_steps + first * self.algorithm.num_env_steps,
+            num_episodes=self.lifetime.num_episodes + int(rows.episodes.iteration.count[:first].sum()),
+            time_total_s=self.lifetime.time_total_s + seconds * first / max(1, count),
+        )
+        rows = jax.tree.map(lambda leaf: leaf[first:count], rows)
+        left = count - first
+        self._results = iteration_results(self.algorithm, rows, left, seconds * left / count, before) if count else []
+        self._reach()
+
+    def evaluate(self, read_runner: Callable[[], Runner], *, at_the_end: bool) -> None:
+        """Adds an evaluation of the state after the last result to it, where one is due and not there yet."""
+        last = self._results[-1] if self._results else {"evaluation": None}
+        if "evaluation" in last or not self.evaluation.due(last[ITERATIONS], at_the_end=at_the_end):
+            return
+        began = time.perf_counter()
+        last["evaluation"] = self.evaluation(read_runner(), self.view.env_params)
+        self.call("on_evaluate_end", last["evaluation"], read_runner)
+        last["timers"]["evaluation"] = time.perf_counter() - began
+
+    def tell(self, read_runner: Callable[[], Runner], *, at_the_end: bool) -> int:
+        """Tells the hooks of each result; how many results stand, fewer where a hook ended the trial.
+
+        Args:
+            at_the_end: whether the trial ends with the last of these.
+        """
+        for i, result in enumerate(self._results, start=1):
+            self.call("on_train_result", result, read_runner)
+            self.ended = bool(result["done"])
+            result["done"] = self.ended or (at_the_end and i == len(self._results))
+            if self.ended:
+                self._results = self._results[:i]
+                self._reach()
+                break
+        return len(self._results)
+
+    def _reach(self) -> None:
+        """The last result is where the trial stands; hooks see it there also while they are told of earlier ones."""
+        if self._results:
+            self.view.last_result, self.view.lifetime = self._results[-1], Lifetime.after(self._results[-1])
+
+    def write(self) -> None:
+        """Logs the chunk's results."""
+        if self._logs is not None:
+            self._logs.write(self._results)
+        self._results = []
+
+    def close(self, read_runner: Callable[[], Runner] | None = None) -> None:
+        """The trial is finished: tells its hooks, and ends its logs."""
+        self.call("on_train_end", self.last_result, read_runner)
+        self.close_logs()
+
+    def close_logs(self) -> None:
+        if self._logs is not None:
+            self._logs.close()
+
+    def call(self, hook: str, value: Any, read_runner: Callable[[], Runner] | None = None) -> None:
+        """Calls a hook of all callbacks."""
+        with _telling, self.view.showing(read_runner):
+            self.hooks.call(hook, value)
+
+
+@dataclasses.dataclass(frozen=True)
+class Turn:
+    """A chunk of a batch."""
+
+    state: State
+    numbers: Numbers  # with new last updates for trials that a hook ended
+    seen: Seen
+    moved: np.ndarray  # i64[S]  updates of each member
+    seconds: float
+
+
+def advance(members: Members, state: State, numbers: Numbers, count: int, reporters: Sequence[Reporter]) -> Turn:
+    """At most `count` updates of a batch, reported; the members beyond its reporters only fill it up.
+
+    A hook that sets `result["done"]` ends its trial in that very iteration: the chunk is computed again with that as
+    the trial's last update, which gives all others the same numbers.
+    """
+    updates = np.array(state.runner.num_updates)
+    before = jax.tree.map(jnp.copy, state) if any(own.may_end for own in reporters) else None
+    began = time.perf_counter()
+    state, seen = members.chunk(state, numbers, count)
+    seconds = time.perf_counter() - began
+    moved = np.array(state.runner.num_updates) - updates
+    rows = jax.tree.map(np.asarray, on_one(seen.metrics))
+    for i, own in enumerate(reporters):
+        share = seconds * float(moved[i] / max(1, moved.max()))
+        own.compute(jax.tree.map(lambda leaf, i=i: leaf[:, i], rows), int(moved[i]), share)
+    kept = _tell(state, reporters)
+    ended = [i for i, own in enumerate(reporters) if own.ended and moved[i]]
+    if ended:
+        last = np.array(numbers.last)
+        last[ended] = kept[ended] + updates[ended]
+        numbers = numbers.replace(last=jnp.asarray(last))
+    if any(kept[i] < moved[i] for i in ended):
+        state, seen = members.chunk(before, numbers, count)
+        moved[ended] = kept[ended]
+    for i in ended:
+        reporters[i].evaluate(_reader(state, i), at_the_end=True)
+    for own in reporters:
+        own.write()
+    return Turn(state, numbers, seen, moved, seconds)
+
+
+def _tell(state: State, reporters: Sequence[Reporter]) -> np.ndarray:
+    """Evaluates where that is due, and tells the hooks; i64[reporters], how many updates of the chunk stand."""
+    updates, over = np.asarray(state.runner.num_updates), np.asarray(state.met | state.diverged)
+    kept = []
+    for i, own in enumerate(reporters):
+        ends, read = bool(over[i]) or updates[i] >= own.last, _reader(state, i)
+        own.evaluate(read, at_the_end=ends)
+        kept.append(own.tell(read, at_the_end=ends))
+    return np.array(kept)
+
+
+def _reader(state: State, member: int) -> Callable[[], Runner]:
+    """A function that gives a member's own state."""
+    return lambda: jax.tree.map(lambda leaf: leaf[member], on_one(state.runner))

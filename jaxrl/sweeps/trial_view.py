@@ -1,0 +1,111 @@
+"""What the host hooks of `Callbacks` are given in a sweep and in Ray Tune, where no trial has a trainer of its own."""
+
+import ast
+import inspect
+import textwrap
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from jaxrl.core.errors import UsageError
+from jaxrl.loop.callbacks import HOST_HOOKS, has_hook, resolve_callbacks
+from jaxrl.loop.runner import Algorithm, Runner
+from jaxrl.run.callbacks import Callbacks
+from jaxrl.run.policies import PolicyAccess
+from jaxrl.run.results import Lifetime, Result
+from jaxrl.run.settings import RunSettings
+from jaxrl.run.trainer import Trainer
+from jaxrl.sweeps.plan import Trial
+
+
+class NoTrainer(UsageError, AttributeError):
+    """A hook asked for something that a trainer has and a trial of a sweep has not."""
+
+
+class TrialView(PolicyAccess):
+    """One trial as its hooks see it, in the place of a `Trainer`; to be read, its policies to be acted with.
+
+    Attributes:
+        trial: its number, the settings that it differs by, and its configuration.
+        config: the configuration, with the trial's settings and its seed.
+        settings: how trials are evaluated and logged.
+        run_dir: the trial's folder, or None where nothing is written.
+        lifetime, last_result: as of a trainer.
+    """
+
+    def __init__(self, trial: Trial, algorithm: Algorithm, settings: RunSettings):
+        self.trial, self.config, self.algorithm, self.settings = trial, trial.config, algorithm, settings
+        self.hypers, self.env_params = trial.numbers
+        self.run_dir: Path | None = None
+        self.lifetime = Lifetime()
+        self.last_result: Result | None = None
+        self._read_runner: Callable[[], Runner] | None = None
+
+    @property
+    def runner(self) -> Runner:
+        """The trial's state after the last iteration that was computed, while its hooks are called."""
+        if self._read_runner is None:
+            raise UsageError("runner: a trial's state can be read only while one of its hooks is called")
+        return self._read_runner()
+
+    @contextmanager
+    def showing(self, read_runner: Callable[[], Runner] | None) -> Iterator[None]:
+        """Within it hooks may read the trial's state."""
+        self._read_runner = read_runner
+        try:
+            yield
+        finally:
+            self._read_runner = None
+
+    def set_weights(self, weights: Any) -> None:
+        """Refused: the trials of a sweep are trained in one program."""
+        raise NoTrainer(_missing("set_weights"))
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        raise NoTrainer(_missing(name))
+
+
+def check_hooks(callbacks: Iterable[Any], never: Iterable[str] = ()) -> None:
+    """Refuses host hooks that cannot work in a sweep, before anything is compiled.
+
+    Args:
+        callbacks: the setting of that name.
+        never: hooks that would never be called.
+
+    Raises:
+        UsageError: a hook is one of `never`, or its source uses what only a `Trainer` has.
+    """
+    for callback in resolve_callbacks(callbacks):
+        name = type(callback).__qualname__
+        for hook in (hook for hook in HOST_HOOKS if has_hook(callback, hook, Callbacks)):
+            if hook in never:
+                raise UsageError(f"callbacks {name}: {hook} is never called here, where trials are not evaluated")
+            used = _attributes_of_trainer(getattr(callback, hook))
+            if missing := sorted(used & ONLY_TRAINER):
+                raise UsageError(f"callbacks {name}: {hook} {_missing(missing[0])}")
+
+
+ONLY_TRAINER = frozenset(
+    name for name in dir(Trainer) if not name.startswith("_") and (name not in dir(TrialView) or name == "set_weights")
+)
+
+
+def _missing(name: str) -> str:
+    return (
+        f"uses trainer.{name}, which a trial of a sweep does not have; it has trial, config, run_dir, settings, "
+        "lifetime, last_result, runner, get_policy, compute_actions and get_weights"
+    )
+
+
+def _attributes_of_trainer(hook: Callable) -> set[str]:
+    """The names that a hook's source reads from its first argument; none where there is no source to read."""
+    try:
+        tree = ast.parse(textwrap.dedent(inspect.getsource(hook)))
+        parameter = next(iter(inspect.signature(hook).parameters))
+    except (OSError, TypeError, ValueError, SyntaxError, StopIteration):
+        return set()
+    attributes = (node for node in ast.walk(tree) if isinstance(node, ast.Attribute))
+    return {node.attr for node in attributes if isinstance(node.value, ast.Name) and node.value.id == parameter}

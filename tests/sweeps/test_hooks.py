@@ -1,0 +1,201 @@
+"""The host hooks of callbacks in sweeps and in blocks of Ray Tune: called for each trial, or refused by name."""
+
+import json
+
+import pytest
+
+from jaxrl import Callbacks, UsageError, resume_sweep, sweep
+from jaxrl.sweeps.block import Block
+from jaxrl.sweeps.plan import trials_of
+from jaxrl.sweeps.sweep import RETURN
+from jaxrl.sweeps.trial_view import check_hooks
+from tests.probes import SMALL_CARTPOLE
+
+RATES = [1e-3, 1e-2]
+ONCE = {"quiet": True, "devices": 1}
+EVALUATED = {"evaluation_interval": 4, "evaluation_duration": 2}
+
+
+class Told(Callbacks):
+    """Notes what it is told; ends the trial of the second rate after its third iteration."""
+
+    def __init__(self, ends_at=None):
+        self.told, self.ends_at = [], ends_at
+
+    def on_train_result(self, trainer, result):
+        result["env_runners"]["rate"] = trainer.config.lr
+        self.told.append((trainer.trial.number, "result", result["training_iteration"]))
+        if trainer.config.lr == RATES[1] and result["training_iteration"] == self.ends_at:
+            result["done"] = True
+
+    def on_evaluate_end(self, trainer, evaluation):
+        assert evaluation["env_runners"]["num_episodes"] == 2
+        self.told.append((trainer.trial.number, "evaluation", trainer.lifetime.training_iteration))
+
+    def on_checkpoint(self, trainer, path):
+        assert path.is_relative_to(trainer.run_dir)
+        self.told.append((trainer.trial.number, "checkpoint", path.name))
+
+    def on_train_end(self, trainer, result):
+        assert result is trainer.last_result
+        self.told.append((trainer.trial.number, "end", result["training_iteration"]))
+
+    def of(self, trial, what):
+        return [value for number, kind, value in self.told if (number, kind) == (trial, what)]
+
+
+@pytest.fixture(scope="module")
+def ended(tmp_path_factory):
+    """(callback, sweep) of two trials, one of which a hook ends in an iteration in the middle of a chunk."""
+    told, path = Told(ends_at=3), tmp_path_factory.mktemp("hooks") / "sweep"
+    config = SMALL_CARTPOLE.replace(callbacks=told)
+    return told, sweep(config, {"lr": RATES}, **ONCE, **EVALUATED, run_dir=path)
+
+
+def test_every_hook_is_called_for_each_trial_with_that_trials_result(ended):
+    told, done = ended
+    assert told.of(0, "result") == [1, 2, 3, 4, 5, 6]
+    assert told.of(0, "evaluation") == [4, 6]
+    assert told.of(0, "end") == [6]
+    assert len(told.of(0, "checkpoint")) == 1
+    assert done.outcomes[0].result["env_runners"]["rate"] == RATES[0]
+
+
+def test_a_hook_ends_its_trial_in_that_iteration_and_no_other_trial_notices(ended):
+    told, done = ended
+    assert told.of(1, "result") == [1, 2, 3]
+    assert [(one.iterations, one.status) for one in done.outcomes] == [(6, "terminated"), (3, "stopped")]
+    assert len(done.outcomes[1].curve[1]) == 3
+    assert done.outcomes[1].result["evaluation"]["env_runners"]["num_episodes"] == 2  # of the state it ended in
+    plain = sweep(SMALL_CARTPOLE, {"lr": RATES}, **ONCE, run_dir=None)
+    for i in (0, 1):
+        assert done.outcomes[i].curve[1] == pytest.approx(plain.outcomes[i].curve[1][: 6 - 3 * i], nan_ok=True)
+
+
+def test_a_trials_folder_has_a_line_for_each_iteration_with_its_evaluations(ended):
+    _, done = ended
+    for one, count in zip(done.outcomes, (6, 3), strict=True):
+        lines = [json.loads(line) for line in (one.folder / "metrics.jsonl").read_text().splitlines()]
+        assert [line["training_iteration"] for line in lines] == list(range(1, count + 1))
+        assert [line["training_iteration"] for line in lines if "evaluation" in line] == ([4, 6] if count == 6 else [3])
+        assert [line["done"] for line in lines] == [False] * (count - 1) + [True]
+        assert lines[-1]["env_runners"]["rate"] == one.trial.settings["lr"]
+
+
+def test_a_class_is_made_anew_for_each_trial():
+    made = []
+
+    class Counts(Callbacks):
+        def __init__(self):
+            self.results = 0
+            made.append(self)
+
+        def on_train_result(self, trainer, result):
+            self.results += 1
+
+    sweep(SMALL_CARTPOLE.replace(callbacks=Counts), {"lr": RATES}, **ONCE, run_dir=None)
+    assert [one.results for one in made if one.results] == [6, 6]
+
+
+class Saves(Callbacks):
+    def on_train_result(self, trainer, result):
+        trainer.save()
+
+
+class Asks(Callbacks):
+    def on_train_result(self, trainer, result):
+        getattr(trainer, "keeping")  # noqa: B009  so that no source shows it
+
+
+class Acts(Callbacks):
+    def on_train_result(self, trainer, result):
+        result["action"] = trainer.compute_actions({"default_agent": [0.0, 0.0, 0.0, 0.0]})["default_agent"]
+        trainer.notes = "hooks may keep their own"
+
+
+def test_what_needs_a_trainer_is_refused_by_name_before_anything_is_made(tmp_path):
+    words = r"callbacks Saves: on_train_result uses trainer\.save, which a trial of a sweep does not have"
+    with pytest.raises(UsageError, match=words):
+        sweep(SMALL_CARTPOLE.replace(callbacks=Saves), {"lr": RATES}, **ONCE, run_dir=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+    with pytest.raises(UsageError, match="on_evaluate_end is never called here"):
+        check_hooks([Told], never=("on_evaluate_end",))
+
+
+def test_what_no_source_shows_is_refused_by_name_when_it_is_asked_for():
+    with pytest.raises(UsageError, match=r"uses trainer\.keeping, which a trial of a sweep does not have"):
+        sweep(SMALL_CARTPOLE.replace(callbacks=Asks), {"lr": RATES}, **ONCE, run_dir=None)
+
+
+def test_a_hook_may_act_with_its_trials_policies():
+    done = sweep(SMALL_CARTPOLE.replace(callbacks=Acts), {"lr": RATES}, **ONCE, run_dir=None)
+    assert {int(one.result["action"]) for one in done.outcomes} <= {0, 1}
+
+
+class Ends(Callbacks):
+    """Ends every trial of the second rate after its second iteration, and counts, also over a restart."""
+
+    def __init__(self):
+        self.results, self.ends = 0, 0
+
+    def on_train_result(self, trainer, result):
+        self.results += 1
+        result["done"] = trainer.config.lr == RATES[1] and result["training_iteration"] == 2
+
+    def on_train_end(self, trainer, result):
+        self.ends += 1
+
+    def get_state(self):
+        return self.results
+
+    def set_state(self, state):
+        self.results = state
+
+
+def test_members_of_a_block_are_told_of_each_iteration_and_stay_ended_when_restored(tmp_path):
+    def block():
+        trials = trials_of(SMALL_CARTPOLE.replace(callbacks=Ends), [{"lr": lr} for lr in RATES], 1)
+        return Block(trials, metric=RETURN)
+
+    def counts(of):
+        return [own.hooks.callbacks[0].results for own in of.reporters]
+
+    first = block()
+    assert [result["training_iteration"] for result in first.train(3)] == [3, 2]
+    assert counts(first) == [3, 2]
+    first.save(tmp_path / "kept")
+    second = block()
+    second.load(tmp_path / "kept")
+    assert not second.is_over
+    assert [result["training_iteration"] for result in second.train(10)] == [6, 2]
+    assert second.is_over
+    assert counts(second) == [6, 2]
+    second.end()
+    second.end()
+    assert [own.hooks.callbacks[0].ends for own in second.reporters] == [1, 1]
+
+
+def test_a_sweep_that_is_resumed_keeps_what_it_was_asked_for(tmp_path):
+    path = tmp_path / "sweep"
+    sweep(SMALL_CARTPOLE, {"lr": RATES}, **ONCE, **EVALUATED, loggers="csv", run_dir=path)
+    lines = (path / "results.jsonl").read_text().splitlines(keepends=True)
+    (path / "results.jsonl").write_text(lines[0])
+    (path / "trials" / "0001" / "progress.csv").unlink()
+    done = resume_sweep(path, quiet=True)
+    assert done.outcomes[1].result["evaluation"]["env_runners"]["num_episodes"] == 2
+    assert len((path / "trials" / "0001" / "progress.csv").read_text().splitlines()) == 1 + 6
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"keep": 3}, "unknown argument 'keep' of sweep"),
+        ({"evaluation_intervall": 3}, "did you mean 'evaluation_interval'"),
+        ({"evaluation_interval": 0}, "evaluation_interval=0"),
+        ({"loggers": "json"}, "unknown log 'json'"),
+    ],
+)
+def test_other_settings_of_a_run_are_refused_before_a_folder_is_made(given, words, tmp_path):
+    with pytest.raises(UsageError, match=words):
+        sweep(SMALL_CARTPOLE, {"lr": RATES}, quiet=True, run_dir=tmp_path / "run", **given)
+    assert not (tmp_path / "run").exists()
