@@ -9,7 +9,7 @@ from typing import Any
 from jaxrl.cli.flags import COMPILE_CACHE, find_modules_here, flags_of, given_flags, setting_of, show_help
 from jaxrl.core.errors import UsageError
 from jaxrl.core.settings import check_all, count, flag, number, setting
-from jaxrl.run import compile_cache, opened
+from jaxrl.run import compile_cache, opened, runs
 from jaxrl.run.command_line import command, program
 from jaxrl.run.episode_picture import check_episode_picture, picture_episode
 from jaxrl.run.recorder import EPISODE
@@ -112,7 +112,7 @@ def _run(name: str, description: str, defaults: Any, argv: Sequence[str] | None,
         given = given_flags(argv, flags, positional="run")
         if "run" not in given:
             raise UsageError(f"name a run's folder: {command(name)} runs/...")
-        run, cache = given.pop("run")[0], given.pop("compile_cache", ["auto"])
+        run, cache = str(runs.resolve(given.pop("run")[0])), given.pop("compile_cache", ["auto"])
         options = dataclasses.replace(defaults, **{name: setting_of(name, words) for name, words in given.items()})
         check_all(options)
         compile_cache.use(setting_of("compile_cache", cache))

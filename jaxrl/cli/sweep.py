@@ -4,6 +4,8 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from jaxrl.cli.flags import (
     COMPILE_CACHE,
     Flag,
@@ -20,8 +22,10 @@ from jaxrl.ppo.config import PPOConfig
 from jaxrl.run import compile_cache
 from jaxrl.run.command_line import command, program
 from jaxrl.run.console import duration
+from jaxrl.run.settings import RunSettings
 from jaxrl.sweeps import space
-from jaxrl.sweeps.outcome import Sweep
+from jaxrl.sweeps.outcome import Sweep, shown
+from jaxrl.sweeps.running import TRIAL_SETTINGS
 from jaxrl.sweeps.sweep import resume_sweep, settled_devices, sweep
 
 DRAWS = {"choice": space.choice, "uniform": space.uniform, "loguniform": space.loguniform, "randint": space.randint}
@@ -41,10 +45,10 @@ SWEEP_FLAGS = {
         True,
     ),
     "run_dir": Flag("the sweep's folder, which must not exist yet; auto: runs/<env>/<time>-sweep", "auto"),
-    "resume": Flag("a sweep's folder to go on with; takes no other flag", None),
+    "resume": Flag("a sweep's folder to resume; takes no other flag", None),
     "compile_cache": COMPILE_CACHE,
 }
-OF_SWEEP = ("seeds", "num_samples", "metric", "halving", "devices", "batch_size", "run_dir")
+SWEEP_FLAGS |= {name: own for name, own in flags_of(RunSettings(loggers="jsonl")).items() if name in TRIAL_SETTINGS}
 
 
 def run_sweep(argv: Sequence[str] | None = None) -> None:
@@ -144,7 +148,7 @@ def _values(text: str) -> list[Any]:
 def summary(done: Sweep) -> str:
     """The end of a sweep: its tables and where things lie."""
     if not done.outcomes:
-        return "no trial is over"
+        return "no trial is finished"
     parts = [done.table(), done.statistics_table()]
     steps = sum(outcome.result["num_env_steps_sampled_lifetime"] for outcome in done.outcomes if outcome.result)
     if done.seconds:
@@ -154,5 +158,12 @@ def summary(done: Sweep) -> str:
         )
     if done.folder is not None and any(outcome.score is not None for outcome in done.outcomes):
         best = done.best_trial()
-        parts.append(f"best         {best.trial.name}\nevaluate     {command('evaluate', best.folder)}")
+        lines = [f"best trial   {best.trial.name}, {best.score:.2f}"]
+        settings, own = done.best_setting()
+        if len(own) > 1 and (named := shown(settings)):
+            scores = [outcome.score for outcome in own if outcome.score is not None]
+            lines.append(
+                f"best setting {named}, median {np.median(scores):.2f} of {len(own)} seeds; one trial may be lucky"
+            )
+        parts.append("\n".join([*lines, f"evaluate     {command('evaluate', best.folder)}"]))
     return "\n\n".join(part for part in parts if part)

@@ -23,7 +23,7 @@ import numpy as np
 
 from jaxrl.core.errors import UsageError, one_line
 from jaxrl.core.types import PyTree
-from jaxrl.run import array_storage
+from jaxrl.run import array_storage, runs
 from jaxrl.run.dtypes import narrowed
 
 FORMAT = 1  # grows with every change that older code could not read
@@ -236,9 +236,10 @@ def find(path: Path, which: str | int = "last") -> Path:
     """The folder of a checkpoint.
 
     Args:
-        path: of a checkpoint itself, or of a run's folder.
+        path: of a checkpoint itself, or of a run's folder; `runs/arena/latest` is the newest run in `runs/arena`.
         which: "last", "best", or an iteration.
     """
+    path = runs.resolve(path)
     if (path / FACTS).exists() or NAME.fullmatch(path.name):
         return path
     if not path.is_dir():
@@ -251,6 +252,8 @@ def find(path: Path, which: str | int = "last") -> Path:
         candidates = regular or best
     else:
         candidates = {i: found for i, found in {**best, **regular}.items() if str(which) == str(i)}
+    if not candidates and not (path / runs.RUN).exists() and (inside := runs.contents(path)):
+        raise UsageError(inside)
     if not candidates:
         there = ", ".join(map(str, sorted({*regular, *best}))) or "none"
         raise UsageError(f"run {path} has no checkpoint {which!r}; allowed are best, last, or an iteration of: {there}")

@@ -130,8 +130,8 @@ def split_cpu(number: int | str) -> None:
         number = max(1, number // together.number)
     try:
         asked = FORCED_COUNT in os.environ.get("XLA_FLAGS", "")
-        wanted = number if isinstance(number, int) and number > 1 and not asked else 0  # the settings refuse the rest
-        if jax.config.jax_num_cpu_devices < wanted:
+        several = isinstance(number, int) and number > 1  # the settings refuse anything else
+        if several and not asked and jax.config.jax_num_cpu_devices < number:
             jax.config.update("jax_num_cpu_devices", number)
     except RuntimeError:  # it has: what devices there are, there are
         pass

@@ -12,7 +12,7 @@ from filelock import FileLock
 from jaxrl.core.errors import UsageError
 from jaxrl.core.spaces import to_json
 from jaxrl.loop.runner import Algorithm
-from jaxrl.run import checkpoint, folder
+from jaxrl.run import checkpoint, folder, runs
 from jaxrl.run.checkpoint import CHECKPOINTS, Checkpoint
 from jaxrl.run.devices import split_cpu
 from jaxrl.run.folder import config_facts
@@ -94,7 +94,7 @@ def read_run(path: str | Path, which: str | int = "last", devices: int | str | N
     Raises:
         UsageError: neither, or damaged, in one line that names what can be gone on with.
     """
-    path = Path(path).resolve()
+    path = runs.resolve(path).resolve()
     is_run = (path / folder.CONFIG).exists()
     if is_run and which == "last" and not any(checkpoint.both_kinds(path / CHECKPOINTS)):
         return Saved(path, folder.read(path), None, True)

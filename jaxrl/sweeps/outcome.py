@@ -4,7 +4,7 @@ import itertools
 import math
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -12,7 +12,7 @@ from jaxrl.core.errors import UsageError, unknown_result
 from jaxrl.run.console import duration
 from jaxrl.run.results import Result, flatten, lookup
 from jaxrl.sweeps.plan import Trial
-from jaxrl.sweeps.statistics import Estimate, estimate, median
+from jaxrl.sweeps.statistics import Estimate, median, spread
 
 TERMINATED, STOPPED, DIVERGED, DROPPED = "terminated", "stopped", "diverged", "dropped"  # dropped: by halving
 
@@ -51,7 +51,10 @@ class Sweep:
     programs: int = 0
 
     def best_trial(self, metric: str | None = None) -> Outcome:
-        """The outcome with the highest value of `metric`, a path in the result tree, by default the sweep's own."""
+        """The outcome with the highest value of `metric`, a path in the result tree, by default the sweep's own.
+
+        One seed's luck: `best_setting` ranks settings by all of their seeds.
+        """
         metric = metric or self.metric
         scored = [(value_of(outcome, metric), outcome) for outcome in self.outcomes]
         scored = [(value, outcome) for value, outcome in scored if value is not None and not math.isnan(value)]
@@ -62,6 +65,16 @@ class Sweep:
             raise UsageError(f"no trial has a {metric} yet")
         return max(scored, key=lambda pair: pair[0])[1]
 
+    def best_setting(self, metric: str | None = None) -> tuple[dict[str, Any], list[Outcome]]:
+        """(settings, the outcomes of its seeds) of the setting with the highest median of `metric` over its seeds.
+
+        A seed without a value, since it diverged before an episode ended, counts as the worst. The best trial is mostly
+        the luckiest of all, and more so the more there are: this is the setting to train with again.
+        """
+        metric = metric or self.metric
+        self.best_trial(metric)  # refuses a metric that no trial has
+        return max(self.by_settings(), key=lambda pair: _median_over_all(pair[1], metric))
+
     def by_settings(self) -> list[tuple[dict[str, Any], list[Outcome]]]:
         """(settings, the outcomes of its seeds), in the order of the plan."""
         groups: dict[str, tuple[dict[str, Any], list[Outcome]]] = {}
@@ -69,14 +82,36 @@ class Sweep:
             groups.setdefault(repr(outcome.trial.settings), (outcome.trial.settings, []))[1].append(outcome)
         return list(groups.values())
 
-    def statistics(self) -> list[tuple[dict[str, Any], int, Estimate, Estimate]]:
-        """(settings, seeds, median, interquartile mean) of the last scores, with 95 % bootstrap intervals."""
-        rows = []
-        for settings, own in self.by_settings():
-            scores = [outcome.score for outcome in own if outcome.score is not None]
-            if scores:
-                rows.append((settings, len(scores), estimate(scores, median), estimate(scores)))
-        return rows
+    def statistics(self) -> list["SettingStatistics"]:
+        """What the seeds of each setting say together, by their last scores; in the order of the plan."""
+        return [_statistics_of(settings, own) for settings, own in self.by_settings()]
+
+    def rows(self) -> list[dict[str, Any]]:
+        """A row for each trial: its settings, seed, status, score and folder, and its last result by path."""
+        return [
+            {
+                "trial": outcome.trial.name,
+                **outcome.trial.settings,
+                "seed": outcome.trial.config.seed,
+                "status": outcome.status,
+                "score": outcome.score,
+                "folder": None if outcome.folder is None else str(outcome.folder),
+                **dict(flatten(outcome.result or {})),
+            }
+            for outcome in self.outcomes
+        ]
+
+    def dataframe(self) -> Any:
+        """`rows` as a pandas DataFrame.
+
+        Raises:
+            UsageError: pandas is not installed.
+        """
+        try:
+            import pandas
+        except ImportError:
+            raise UsageError("dataframe needs pandas: pip install pandas; rows() gives the same as dicts") from None
+        return pandas.DataFrame(self.rows())
 
     def table(self, most: int = 20) -> str:
         """Trials as Ray Tune shows them, the best `most` first."""
@@ -90,22 +125,55 @@ class Sweep:
 
     def statistics_table(self) -> str:
         """What the seeds of each setting say together; empty where there is one of each."""
-        rows = [
-            [shown(settings) or "as configured", str(seeds), f"{middle.value:.2f}", interval(mean)]
-            for settings, seeds, middle, mean in self.statistics()
-            if seeds > 1
-        ]
-        titles = ["settings", "seeds", "median", "interquartile mean [95 % interval]"]
-        return aligned([titles, *rows]) if rows else ""
+        found = [own for own in self.statistics() if own.seeds > 1]
+        if not found:
+            return ""
+        rows = [["settings", "seeds", "failed", "median", "interquartile mean", "from ... to"]]
+        for own in found:
+            name = shown(own.settings) or "as configured"
+            rows.append([name, str(own.seeds), str(own.failed), *_shown_estimates(own)])
+        if any(own.failed for own in found):
+            return f"{aligned(rows)}\nfailed: seeds that ended before any episode did; the numbers are of the others"
+        return aligned([[*row[:2], *row[3:]] for row in rows])
+
+
+class SettingStatistics(NamedTuple):
+    """The seeds of one setting, by their last scores."""
+
+    settings: dict[str, Any]
+    seeds: int  # all of them
+    failed: int  # those without a score: they diverged, or ended, before any episode did
+    median: Estimate | None  # of those with a score; None if there are none
+    iqm: Estimate | None
+    bounds: str  # what low and high are: "range" below eight scores, else "95 % interval"
+
+
+def _statistics_of(settings: dict[str, Any], outcomes: list[Outcome]) -> SettingStatistics:
+    scores = [outcome.score for outcome in outcomes if outcome.score is not None]
+    failed = len(outcomes) - len(scores)
+    if not scores:
+        return SettingStatistics(settings, len(outcomes), failed, None, None, "")
+    (middle, bounds), (mean, _) = spread(scores, median), spread(scores)
+    return SettingStatistics(settings, len(outcomes), failed, middle, mean, bounds)
+
+
+def _shown_estimates(own: SettingStatistics) -> list[str]:
+    """[median, interquartile mean, its bounds] as text."""
+    if own.median is None or own.iqm is None:
+        return ["", "", ""]
+    bounds = f"{own.iqm.low:.2f} ... {own.iqm.high:.2f} ({own.bounds})"
+    return [f"{own.median.value:.2f}", f"{own.iqm.value:.2f}", bounds]
+
+
+def _median_over_all(outcomes: list[Outcome], metric: str) -> float:
+    values = [value_of(outcome, metric) for outcome in outcomes]
+    values = [-math.inf if value is None or math.isnan(value) else value for value in values]
+    return float(np.median(values))
 
 
 def value_of(outcome: Outcome, metric: str) -> float | None:
     value = lookup(outcome.result, metric) if outcome.result else None
     return float(value) if isinstance(value, int | float | np.number) else None
-
-
-def interval(estimate: Estimate) -> str:
-    return f"{estimate.value:.2f} [{estimate.low:.2f}, {estimate.high:.2f}]"
 
 
 def shown(settings: dict[str, Any]) -> str:

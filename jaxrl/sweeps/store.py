@@ -18,7 +18,7 @@ from filelock import FileLock
 
 from jaxrl.core.errors import UsageError
 from jaxrl.loop.runner import Algorithm
-from jaxrl.run import checkpoint, folder, resume
+from jaxrl.run import checkpoint, folder, resume, runs
 from jaxrl.run.checkpoint import CHECKPOINTS
 from jaxrl.run.lines import dumped
 from jaxrl.run.recorder import Snapshot, state_facts, state_tree
@@ -88,7 +88,7 @@ class Store:
     @classmethod
     def again(cls, path: str | Path) -> tuple["Store", dict[str, Any]]:
         """(the store of a sweep to go on with, what `begin` wrote)."""
-        path = Path(path)
+        path = runs.resolve(path, runs.SWEEP)
         try:
             plan = json.loads((path / PLAN).read_text(encoding="utf-8"))
         except OSError as error:

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import trim_mean
 
-from jaxrl.sweeps.statistics import estimate, iqm, median
+from jaxrl.sweeps.statistics import INTERVAL, RANGE, estimate, iqm, median, spread
 
 
 @given(st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=30), st.integers(1, 3))
@@ -77,3 +77,11 @@ def test_rliables_own_numbers_come_out(scores, statistic, value, interval):
     assert found.value == pytest.approx(value, abs=1e-6)
     # Two bootstraps of 20,000 resamples differ by some hundredths of the interval's width.
     assert (found.low, found.high) == pytest.approx(interval, abs=0.03 * (interval[1] - interval[0]))
+
+
+def test_fewer_than_eight_runs_have_a_range_and_eight_an_interval():
+    few = [3.0, 1.0, 8.0, 2.0, 9.0, 4.0, 5.0]
+    assert spread(few, median) == ((4.0, 1.0, 9.0), RANGE)
+    assert spread(few) == ((iqm(np.array(few)[:, None]), 1.0, 9.0), RANGE)
+    eight = [*few, 7.0]
+    assert spread(eight) == (estimate(eight), INTERVAL)
