@@ -313,3 +313,120 @@ class Twins(MultiAgentEnvironment):
         reward = {agent: (action[agent] == i).astype(jnp.float32) for i, agent in enumerate(self.agents)}
         never = {agent: jnp.array(False) for agent in (*self.agents, ALL)}
         return obs, state.replace(time=state.time + 1), reward, never, {}
+
+
+@dataclass(frozen=True)
+class Turns(MultiAgentEnvironment):
+    """A game of two moves: a, then b, and the world ends. Only then is anybody paid: a gets 1 and b gets 2."""
+
+    agents: tuple[str, ...] = ("a", "b")
+
+    @property
+    def default_params(self) -> Params:
+        return Params()
+
+    def observation_space(self, agent, params=None) -> Discrete:
+        return Discrete(2)
+
+    def action_space(self, agent, params=None) -> Discrete:
+        return Discrete(2)
+
+    def acting_agents(self, state, params):
+        return {"a": state.time == 0, "b": state.time == 1}
+
+    def reset_env(self, key, params):
+        return {"a": jnp.int32(0), "b": jnp.int32(0)}, State(jnp.int32(0), jnp.int32(0))
+
+    def step_env(self, key, state, action, params):
+        last = state.time == 1
+        state = state.replace(time=state.time + 1)
+        reward = {"a": 1.0 * last, "b": 2.0 * last}
+        terminated = {"a": last, "b": last, ALL: last}
+        return {"a": jnp.int32(1), "b": jnp.int32(1)}, state, reward, terminated, {}
+
+
+@dataclass(frozen=True)
+class Joining(MultiAgentEnvironment):
+    """`late` joins in the third of seven steps, pauses in the fifth, and the clock ends the episode.
+
+    Whoever acts observes 1 and is paid 1 in each step; `late` is shown 100 while it waits, and is paid 10 in its pause.
+    """
+
+    agents: tuple[str, ...] = ("early", "late")
+
+    @property
+    def default_params(self) -> Params:
+        return Params(max_steps_in_episode=7)
+
+    def observation_space(self, agent, params=None) -> Box:
+        return Box(0.0, 100.0, (1,))
+
+    def action_space(self, agent, params=None) -> Discrete:
+        return Discrete(2)
+
+    def acting_agents(self, state, params):
+        return {"early": jnp.array(True), "late": (state.time >= 2) & (state.time != 4)}
+
+    def reset_env(self, key, params):
+        state = State(jnp.int32(0), jnp.int32(0))
+        return self._observe(state, params), state
+
+    def step_env(self, key, state, action, params):
+        reward = {"early": jnp.float32(1), "late": jnp.where(state.time == 4, 10.0, jnp.float32(state.time >= 2))}
+        state = state.replace(time=state.time + 1)
+        never = {agent: jnp.array(False) for agent in (*self.agents, ALL)}
+        return self._observe(state, params), state, reward, never, {}
+
+    def _observe(self, state, params):
+        acting = self.acting_agents(state, params)
+        return {agent: jnp.where(acting[agent], 1.0, 100.0)[None] for agent in self.agents}
+
+
+LINES = ((0, 1, 2), (3, 4, 5), (6, 7, 8), (0, 3, 6), (1, 4, 7), (2, 5, 8), (0, 4, 8), (2, 4, 6))
+
+
+class Board(struct.PyTreeNode):
+    cells: jax.Array  # i32[9]: 0 empty, 1 of x, 2 of o
+    time: jax.Array  # i32[]
+
+
+@dataclass(frozen=True)
+class TicTacToe(MultiAgentEnvironment):
+    """x and o in turns: 1 for three in a row, -1 for the other's, 0 for a draw. Each sees its own and the other's."""
+
+    agents: tuple[str, ...] = ("x", "o")
+
+    @property
+    def default_params(self) -> Params:
+        return Params()
+
+    def observation_space(self, agent, params=None) -> Box:
+        return Box(0.0, 1.0, (2, 9))
+
+    def action_space(self, agent, params=None) -> Discrete:
+        return Discrete(9)
+
+    def acting_agents(self, state, params):
+        return {"x": state.time % 2 == 0, "o": state.time % 2 == 1}
+
+    def action_mask(self, state, params):
+        return {agent: state.cells == 0 for agent in self.agents}
+
+    def reset_env(self, key, params):
+        state = Board(jnp.zeros(9, jnp.int32), jnp.int32(0))
+        return self.observe(state), state
+
+    def step_env(self, key, state, action, params):
+        mark = 1 + state.time % 2
+        move = jnp.where(mark == 1, action["x"], action["o"])
+        cells = state.cells.at[move].set(mark)
+        won = jnp.any(jnp.all(cells[jnp.array(LINES)] == mark, axis=1))
+        over = won | jnp.all(cells != 0)
+        reward = jnp.where(won, 1.0, 0.0)
+        rewards = {"x": jnp.where(mark == 1, reward, -reward), "o": jnp.where(mark == 2, reward, -reward)}
+        state = Board(cells, state.time + 1)
+        return self.observe(state), state, rewards, {"x": over, "o": over, ALL: over}, {}
+
+    def observe(self, state):
+        own, others = (jnp.float32(state.cells == mark) for mark in (1, 2))
+        return {"x": jnp.stack([own, others]), "o": jnp.stack([others, own])}

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxrl.core.env import Solo, is_multi_agent, is_stacked, raw_reset, raw_step, stack_agents
+from jaxrl.core.env import Solo, agents_may_wait, is_multi_agent, is_stacked, raw_reset, raw_step, stack_agents
 from jaxrl.core.errors import UsageError, reason_of
 from jaxrl.core.spaces import Discrete, MultiDiscrete, Space, tree_of
 from jaxrl.core.types import ALL, DEFAULT_AGENT, AgentId, Key, PyTree
@@ -236,6 +236,15 @@ def check_types(case: Case, key: Key) -> None:
         require(case, fits, f"render must give u8[H, W, 3], not {describe(picture)}")
 
 
+def _check_acting_agents(case: Case, state: PyTree) -> None:
+    if not agents_may_wait(case.env):
+        return
+    require(case, is_multi_agent(case.env), "an environment of one agent must have no acting_agents: it cannot wait")
+    acting = trace(case, "acting_agents", case.env.acting_agents, state, case.params)
+    flags = Type((len(case.agents),), bool) if is_stacked(case.env) else case.each(lambda _: FLAG)
+    _check_like(case, "acting_agents(state, params)", acting, flags)
+
+
 def check_stacked_types(case: Case, key: Key) -> None:
     first, *others = case.agents
     for spaces in (case.obs_spaces, case.action_spaces):
@@ -260,6 +269,7 @@ def _check_clock_and_masks(case: Case, state: PyTree) -> None:
     env, params = case.env, case.params
     clock = trace(case, "is_truncated", env.is_truncated, state, params)
     _check_like(case, "is_truncated(state, params)", clock, FLAG)
+    _check_acting_agents(case, state)
     if not hasattr(env, "action_mask"):
         return
     mask = trace(case, "action_mask", env.action_mask, state, params)

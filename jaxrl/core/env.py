@@ -81,6 +81,12 @@ class MultiAgentEnvironment:
     `step_env` returns (obs, state, reward, terminated, info): obs, reward, terminated and, if given, info["active"]
     are dicts by agent id, `terminated` also with "__all__". active[agent] says that it acted in this transition;
     an agent that terminates is inactive from then on until the reset. `is_truncated` is one clock for everybody.
+
+    Agents that wait without having ended (games of turns, agents that join late) need one more method,
+    `acting_agents(state, params)`: which agents act in this state, a dict of bool[] by agent id, of stacked agents
+    bool[M]. The actions of the others are ignored, and `info["active"]` is not needed. An agent that waits may be
+    rewarded, which counts for its last action, and may be terminated; one that has ended neither acts nor is rewarded.
+    The episode ends with "__all__", or in a step in which `terminated` is set for every agent.
     """
 
     agents: tuple[AgentId, ...] = ()
@@ -160,6 +166,8 @@ class Solo(StackedEnvironment):
             if not hasattr(env, method):
                 old = ": an old five-value step, whose done mixes both ends?" if method == "is_truncated" else ""
                 raise UsageError(f"{type(env).__name__} is no environment: it has no `{method}`{old}")
+        if agents_may_wait(env):
+            raise UsageError(f"{type(env).__name__} has one agent, which cannot wait: remove `acting_agents`")
         self.env = env
 
     def __eq__(self, other):
@@ -223,8 +231,10 @@ def raw_step(env: MultiAgentEnvironment, key: Key, state: PyTree, action: PyTree
     """One step without a reset, on the stacked face where there is one, with the ends of agents and world resolved.
 
     `action` is a dict by agent id, or stacked [M, ...] where the environment is. The world has ended when it says
-    so ("__all__") or when nobody is left; what both world and clock ended counts as terminated.
+    so ("__all__") or when nobody is left; what both world and clock ended counts as terminated. Where agents may wait,
+    the flags and rewards of those who do are theirs too.
     """
+    acting = acting_agents(env, state, params) if agents_may_wait(env) else None
     if is_stacked(env):
         action = stack_agents(env, action) if isinstance(action, dict) else action
         obs, state, reward, terminated, info = env.step_stacked(key, state, action, params)
@@ -233,17 +243,25 @@ def raw_step(env: MultiAgentEnvironment, key: Key, state: PyTree, action: PyTree
         obs, state, reward, terminated, info = env.step_env(key, state, action, params)
         everybody = terminated[ALL]
         reward, terminated = stack_agents(env, reward), stack_agents(env, terminated)
-    active = info.get("active", jnp.ones_like(terminated, dtype=bool))
-    active = stack_agents(env, active) if isinstance(active, dict) else active
-    world_ended = everybody | jnp.all(terminated | ~active)
     clock = env.is_truncated(state, params)
-    terminated = active & (terminated | world_ended)
+    if acting is not None:
+        active = acting
+        world_ended = everybody | jnp.all(terminated)
+        terminated = terminated | world_ended
+        truncated = clock & ~terminated
+    else:
+        active = info.get("active", jnp.ones_like(terminated, dtype=bool))
+        active = stack_agents(env, active) if isinstance(active, dict) else active
+        world_ended = everybody | jnp.all(terminated | ~active)
+        terminated = active & (terminated | world_ended)
+        truncated = active & clock & ~terminated
+        reward = jnp.where(active, reward, 0)
     return RawStep(
         obs=obs,
         state=strongly_typed(state),
-        reward=jnp.where(active, reward, 0).astype(jnp.float32),
+        reward=reward.astype(jnp.float32),
         terminated=terminated,
-        truncated=active & clock & ~terminated,
+        truncated=truncated,
         active=active,
         world_ended=world_ended,
         over=world_ended | clock,
@@ -270,6 +288,19 @@ def is_multi_agent(env) -> bool:
 
 def is_stacked(env) -> bool:
     return hasattr(env, "step_stacked")
+
+
+def agents_may_wait(env) -> bool:
+    """Whether agents may be inactive without having ended: a static fact, said by the method `acting_agents`."""
+    return hasattr(env, "acting_agents")
+
+
+def acting_agents(env: MultiAgentEnvironment, state: PyTree, params: PyTree) -> jax.Array:
+    """Which agents act in a state, bool[M]: the environment's `acting_agents`, all of them where it has none."""
+    if not agents_may_wait(env):
+        return jnp.ones(len(env.agents), bool)
+    acting = env.acting_agents(state, params)
+    return stack_agents(env, acting) if isinstance(acting, dict) else jnp.asarray(acting)
 
 
 def lift(env) -> MultiAgentEnvironment:

@@ -10,13 +10,14 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxrl.core.contract import Case, ContractError, check_stacked_types, check_types, examine, plain, require
-from jaxrl.core.env import is_multi_agent, is_stacked, raw_reset, raw_step, split_agents, stack_agents
+from jaxrl.core.env import agents_may_wait, is_multi_agent, is_stacked, raw_reset, raw_step, split_agents, stack_agents
 from jaxrl.core.errors import UsageError
 from jaxrl.core.types import ALL, AgentId, Key, PyTree
 
 __all__ = ["ContractError", "check_env"]
 
 NUM_ENVS = 4  # environments of the random rollout
+SAY_WHO_ACTS = "must have acting_agents(state, params), {agent: whether it acts in this state}"
 
 
 class Played(NamedTuple):
@@ -29,6 +30,7 @@ class Played(NamedTuple):
     terminated: dict[str, jax.Array]
     truncated: dict[str, jax.Array]
     active: dict[AgentId, jax.Array]
+    told_active: dict[AgentId, jax.Array]  # as `step_env` says it, where it does
     metrics: dict[str, jax.Array]
     clock: jax.Array  # bool  is_truncated of the state that `step_env` reached
     clock_after: jax.Array  # bool  is_truncated of the state that `step` returned
@@ -99,6 +101,7 @@ def _play(case: Case, steps: int, key: Key, params: PyTree) -> tuple[dict[str, A
             terminated=case.split(terminated, ALL),
             truncated=case.split(truncated, ALL),
             active=case.split(info["active"] if is_multi_agent(env) else jnp.array(True)),
+            told_active=case.split(reached[-1].get("active", info["active"])) if is_multi_agent(env) else {},
             metrics=dict(info.get("metrics", {})),
             clock=env.is_truncated(reached[1], params),
             clock_after=env.is_truncated(state, params),
@@ -202,18 +205,25 @@ def _check_fresh_states(case: Case, played: Played, start_time: np.ndarray) -> N
 
 
 def _check_leaving(case: Case, played: Played) -> None:
-    """Agents that end before their episode does, and episodes that end with everybody in them."""
+    """Agents that end before their episode does or wait in it, and episodes that end with everybody in them."""
     over = played.terminated[ALL] | played.truncated[ALL]
-    remaining = np.zeros_like(over)
+    remaining, may_wait = np.zeros_like(over), agents_may_wait(case.env)
     for agent in case.agents:
         active, reward = played.active[agent], played.reward[agent]
         ended = played.terminated[agent] | played.truncated[agent]
         left = _count_since_reset(ended, over) - ended > 0  # in an earlier step of this episode
-        remaining |= active & ~ended & ~left
+        present = ~left if may_wait else active
+        remaining |= present & ~ended & ~left
         _always(case, ~(left & active), f"agent {agent!r} has ended and must be inactive until the reset")
-        _always(case, active | (reward == 0), f"reward[{agent!r}] must be 0 where it is inactive", reward=reward)
+        rule = f"agent {agent!r} is inactive but has not ended: an environment whose agents wait {SAY_WHO_ACTS}"
+        _always(case, active | left | may_wait, rule)
+        if may_wait:
+            rule = f"info['active'][{agent!r}], if given, must be what acting_agents says of the state before the step"
+            _always(case, active == played.told_active[agent], rule, active=played.told_active[agent], acting=active)
+        rule = f"reward[{agent!r}] must be 0 {'once it has ended' if may_wait else 'where it is inactive'}"
+        _always(case, present | (reward == 0), rule, reward=reward)
         rule = f"agent {agent!r} must be terminated or truncated where {ALL!r} is"
-        _always(case, ~over | ~active | ended, rule)
+        _always(case, ~over | ~present | ended, rule)
     _always(case, over | remaining, f"terminated[{ALL!r}] or truncated[{ALL!r}] must be set when no agent is left")
 
 

@@ -7,10 +7,13 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
+from jaxrl.core.env import acting_agents
 from jaxrl.core.types import Key, PyTree
 from jaxrl.loop.episodes import Episodes
 from jaxrl.loop.policies import Grouping, each_policy
 from jaxrl.loop.stage import Chance, Stage, Worlds, contexts_of, draw_chance, follow, remembered, take_turn
+from jaxrl.loop.turns import Row, Steps, Unfinished, brought_over, left_open, outcomes
+from jaxrl.models.model import carried
 from jaxrl.models.player import Context, Memory, Weights
 from jaxrl.ops.distributions import Distribution
 from jaxrl.ops.packing import pack
@@ -30,6 +33,7 @@ class Trajectory(struct.PyTreeNode):
     ended: jax.Array  # bool  terminated or truncated
     active: jax.Array  # bool  the agent acted; rows without it count for nothing
     context: Context = Context()  # what the policy was told beside the observation
+    waited: PyTree = ()  # bool  no row of the agent's: advantages pass it over; () where agents never wait (`turns`)
     carry: PyTree = ()  # [C, N, E, M, ...]  the model's into each of the parts that `Player.sequences` makes of T
 
 
@@ -65,10 +69,16 @@ def play(
 
     def step(state, chance):
         # Written as few wide arrays: a loop on the CPU pays for each, however small.
-        worlds, carries = state
+        worlds, carries, before_action = state
         carries = [_keep(*own, chance.step) for own in zip(carries, worlds.memory, lengths, strict=True)]
+        before = worlds.memory
         worlds, turns, ends = _step(stage, weights, worlds, chance, env_params)
-        return (worlds, carries), (tuple(pack(turn, num_axes=3) for turn in turns), pack(ends, num_axes=1))
+        before_action = [
+            carried(turn.active, memory.carry, carry)
+            for turn, memory, carry in zip(turns, before, before_action, strict=stage.waits)
+        ]
+        packed = tuple(pack(turn, num_axes=3) for turn in turns)
+        return (worlds, carries, before_action), (packed, pack(ends, num_axes=1))
 
     env_keys = jax.vmap(lambda index: jax.random.fold_in(key, index))(env_index)
     numbers = [player.sequences(num_steps)[0] for player in stage.players]
@@ -76,13 +86,21 @@ def play(
         jax.tree.map(lambda leaf, number=number: jnp.zeros((number, *leaf.shape), leaf.dtype), own.carry)
         for number, own in zip(numbers, worlds.memory, strict=True)
     ]
-    (worlds, carries), (turns, ends) = jax.lax.scan(step, (worlds, carries), draw_chance(stage, env_keys, num_steps))
+    before_action = [own.carry for own in worlds.unfinished]
+    state, (turns, ends) = jax.lax.scan(step, (worlds, carries, before_action), draw_chance(stage, env_keys, num_steps))
+    worlds, carries, before_action = state
     contexts = contexts_of(stage, worlds.state, worlds.memory, env_params, masks=False)
     bootstrap = _values(stage, weights, worlds.obs, worlds.memory, contexts)
-    by_group = zip(turns, bootstrap, carries, strict=True)
-    trajectories = tuple(_trajectory(turn.unpack(), values, carry) for turn, values, carry in by_group)
+    turns = [turn.unpack() for turn in turns]
+    if stage.waits:
+        worlds, trajectories = _trajectories_of_turns(
+            stage, worlds, turns, bootstrap, carries, before_action, env_params
+        )
+    else:
+        by_group = zip(turns, bootstrap, carries, strict=True)
+        trajectories = tuple(_trajectory(turn, values, carry) for turn, values, carry in by_group)
     reached, over, hist_data = ends.unpack()
-    return worlds, Rollout(trajectories, reached, over, _agent_steps(stage.grouping, trajectories), hist_data)
+    return worlds, Rollout(trajectories, reached, over, _agent_steps(stage.grouping, turns), hist_data)
 
 
 class _Turn(NamedTuple):
@@ -104,7 +122,7 @@ def _step(stage: Stage, weights: tuple, worlds: Worlds, chance: Chance, env_para
     """(worlds, turns by group, (reached, over, hist_data)) of one step of all environments."""
     grouping = stage.grouping
     acted, raw = take_turn(stage, weights, worlds, chance, env_params)
-    memory = remembered(stage, acted, raw)
+    memory = remembered(stage, worlds.memory, acted, raw)
     contexts = contexts_of(stage, raw.state, memory, env_params, masks=False)
     final_values = _final_values(raw.truncated, stage, weights, grouping.gather(raw.obs), memory, contexts)
     following, reached, hist_data = follow(stage, worlds, acted, raw, chance, env_params)
@@ -145,6 +163,66 @@ def _trajectory(turn: _Turn, bootstrap: jax.Array, carry: PyTree) -> Trajectory:
     )
 
 
+def _trajectories_of_turns(
+    stage: Stage,
+    worlds: Worlds,
+    turns: list[_Turn],
+    bootstrap: tuple[jax.Array, ...],
+    carries: list[PyTree],
+    before_action: list[PyTree],
+    env_params: PyTree,
+) -> tuple[Worlds, tuple[Trajectory, ...]]:
+    """The trajectories of agents that may wait, and the worlds with what is left open in them.
+
+    Args:
+        before_action: by group, [N, E, M, ...], the model's carry into each agent's last action.
+    """
+    acting = jax.vmap(lambda state: acting_agents(stage.env, state, env_params))(worlds.state)
+    by_group = zip(turns, bootstrap, carries, before_action, stage.grouping.gather(acting), strict=True)
+    found = [
+        _trajectory_of_turns(unfinished, *own) for unfinished, own in zip(worlds.unfinished, by_group, strict=True)
+    ]
+    trajectories, unfinished = zip(*found, strict=True)
+    return worlds.replace(unfinished=unfinished), trajectories
+
+
+def _trajectory_of_turns(
+    unfinished: Unfinished,
+    turn: _Turn,
+    bootstrap: jax.Array,
+    carry: PyTree,
+    before_action: PyTree,
+    acting: jax.Array,
+) -> tuple[Trajectory, Unfinished]:
+    """(the trajectory of one group, whose rows are the agents' own actions; what is left open)."""
+    steps = Steps(turn.reward, turn.terminated, turn.truncated, turn.active, turn.final_value)
+    row = Row(turn.obs, turn.action, turn.distribution, turn.value, turn.context)
+    row, steps, acted = brought_over(unfinished, row, steps)
+    is_first = acted[0] & ~turn.active[0]
+    carry = jax.tree.map(
+        lambda all, into: all.at[0].set(into),
+        carry,
+        carried(is_first, unfinished.carry, jax.tree.map(lambda leaf: leaf[0], carry)),
+    )
+    outcome = outcomes(steps, row.value, acted, bootstrap, acting)
+    is_known = acted & outcome.known
+    trajectory = Trajectory(
+        obs=row.obs,
+        action=row.action,
+        distribution=row.distribution,
+        value=row.value,
+        next_value=outcome.next_value,
+        reward=jnp.where(is_known, outcome.reward, 0.0),
+        terminated=is_known & outcome.terminated,
+        ended=turn.terminated | turn.truncated | (is_known & outcome.ended),
+        active=is_known,
+        context=row.context,
+        waited=~is_known,
+        carry=carry,
+    )
+    return trajectory, left_open(row, outcome, acted, before_action)
+
+
 def _values(stage: Stage, *by_group: tuple) -> tuple[jax.Array, ...]:
     """V by group, f32[N, E, M], of (weights, observations, memories, contexts)."""
     return tuple(
@@ -164,10 +242,10 @@ def _final_values(truncated: jax.Array, stage: Stage, *by_group: tuple) -> tuple
     )
 
 
-def _agent_steps(grouping: Grouping, trajectories: tuple[Trajectory, ...]) -> jax.Array:
-    """How many rows each agent acted in, i32[M_all]."""
+def _agent_steps(grouping: Grouping, turns: list[_Turn]) -> jax.Array:
+    """How many steps each agent acted in, i32[M_all]."""
     counts = {}
-    for group, trajectory in zip(grouping.groups, trajectories, strict=True):
-        rows = jnp.sum(trajectory.active, axis=(0, 2), dtype=jnp.int32)  # [N, M]
+    for group, turn in zip(grouping.groups, turns, strict=True):
+        rows = jnp.sum(turn.active, axis=(0, 2), dtype=jnp.int32)  # [N, M]
         counts |= {agent: rows[i, j] for i, agents in enumerate(group.agents) for j, agent in enumerate(agents)}
     return jnp.stack([counts[agent] for agent in grouping.agents])

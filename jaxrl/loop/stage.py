@@ -10,6 +10,7 @@ from flax import struct
 from jaxrl.core.env import (
     MultiAgentEnvironment,
     RawStep,
+    agents_may_wait,
     is_stacked,
     raw_reset,
     raw_step,
@@ -38,11 +39,17 @@ class Stage(NamedTuple):
     metrics: tuple[str, ...]  # the names in info["metrics"]
     callbacks: tuple = ()  # in the order in which they chain
     custom_metrics: tuple[str, ...] = ()  # the names that callbacks add to those
+    always_active: bool = True  # whether every agent acts in every step
 
     @property
     def masked(self) -> bool:
         """Whether the environment says which actions are possible."""
         return hasattr(self.env, "action_mask")
+
+    @property
+    def waits(self) -> bool:
+        """Whether agents may wait for their turn."""
+        return agents_may_wait(self.env)
 
 
 class Worlds(struct.PyTreeNode):
@@ -54,6 +61,7 @@ class Worlds(struct.PyTreeNode):
     data: tuple[PyTree, ...] = ()  # by callback, [E, ...]
     memory: tuple[Memory, ...] = ()  # by group, [N, E, M, ...]
     returns: tuple[PyTree, ...] = ()  # by group, f32[N, E, M]  discounted so far, where an algorithm keeps them
+    unfinished: tuple[PyTree, ...] = ()  # by group, `turns.Unfinished` [N, E, M, ...] where agents may wait
 
 
 class Chance(NamedTuple):
@@ -83,7 +91,9 @@ def set_stage(
     Raises:
         UsageError: callbacks that break their contract, or clash with each other or with the environment.
     """
-    stage = Stage(env, grouping, players, episode_metrics(env, params), callbacks)
+    info = _info_of_a_step(env, params)
+    always_active = "active" not in info and not agents_may_wait(env)
+    stage = Stage(env, grouping, players, tuple(info.get("metrics", {})), callbacks, always_active=always_active)
     check_masks(env, grouping, params)
     if not callbacks:
         return stage
@@ -100,7 +110,7 @@ def set_stage(
 
 def episode_metrics(env: MultiAgentEnvironment, params: PyTree) -> tuple[str, ...]:
     """The names in the environment's info["metrics"], found without computing anything."""
-    return tuple(jax.eval_shape(lambda key: _any_step(env, params, key)[2].info.get("metrics", {}), _shape_of_a_key()))
+    return tuple(_info_of_a_step(env, params).get("metrics", {}))
 
 
 def open_worlds(stage: Stage, key: Key, env_index: jax.Array, env_params: PyTree) -> Worlds:
@@ -175,13 +185,17 @@ def contexts_of(
     )
 
 
-def remembered(stage: Stage, acted: list[Acted], raw: RawStep) -> tuple[Memory, ...]:
+def remembered(stage: Stage, before: tuple[Memory, ...], acted: list[Acted], raw: RawStep) -> tuple[Memory, ...]:
     """What the policies keep of a turn, by group, [N, E, M, ...]; whether an episode ended there or not."""
     rewards = stage.grouping.gather(raw.reward)
-    return tuple(
+    after = tuple(
         player.remember(own.carry, own.action, reward)
         for player, own, reward in zip(stage.players, acted, rewards, strict=True)
     )
+    if not stage.waits:
+        return after
+    by_group = zip(stage.players, stage.grouping.gather(raw.active), after, before, rewards, strict=True)
+    return tuple(player.wait(*own) for player, *own in by_group)
 
 
 def follow(
@@ -206,7 +220,7 @@ def follow(
         reached = reached.replace(metrics={**reached.metrics, **custom})
     memory = tuple(
         player.start_again(jnp.broadcast_to(raw.over[None, :, None], own.value.shape), kept)
-        for player, own, kept in zip(stage.players, acted, remembered(stage, acted, raw), strict=True)
+        for player, own, kept in zip(stage.players, acted, remembered(stage, worlds.memory, acted, raw), strict=True)
     )
     worlds = worlds.replace(state=state, obs=stage.grouping.gather(obs), running=running, data=data, memory=memory)
     return worlds, reached, hist_data
@@ -270,6 +284,16 @@ def _in_environment(stage: Stage, acted: list[Acted]) -> PyTree:
 
 def _metrics(stage: Stage, info: dict) -> dict[str, jax.Array]:
     return {name: info["metrics"][name].astype(jnp.float32) for name in stage.metrics}
+
+
+def _info_of_a_step(env: MultiAgentEnvironment, params: PyTree) -> dict:
+    """The types of what is known of a step's `info`; nothing is computed."""
+
+    def kept(key):
+        info = _any_step(env, params, key)[2].info
+        return {name: info[name] for name in ("active", "metrics") if name in info}
+
+    return jax.eval_shape(kept, _shape_of_a_key())
 
 
 def _any_step(env: MultiAgentEnvironment, params: PyTree, key: Key) -> tuple[PyTree, PyTree, RawStep]:

@@ -118,6 +118,12 @@ class Player:
         """After a step: `carry` as `apply` left it, the action as sampled, and what it brought, [...]."""
         return Memory(carry, action if self.told.prev_action else (), reward if self.told.prev_reward else ())
 
+    def wait(self, active: jax.Array, after: Memory, before: Memory, reward: jax.Array) -> Memory:
+        """`after` a step where the agent was active, bool[...]; else as `before` it, the reward since added up."""
+        if self.told.prev_reward:
+            before = before.replace(prev_reward=before.prev_reward + reward)
+        return carried(active, after, before)
+
     def start_again(self, begins: jax.Array, memory: Memory) -> Memory:
         """`memory` [...], but that of a new episode where `begins`, bool[...], is set."""
         return carried(begins, self.initial_memory(begins.shape), memory)
@@ -158,19 +164,42 @@ class Player:
         return _masked(decided[0], self.action_mask(obs, context)), *decided[1:]
 
     def reconsider(
-        self, params: PyTree, inputs: PyTree, action_mask: PyTree, carry: PyTree = (), begins: PyTree = ()
+        self,
+        params: PyTree,
+        inputs: PyTree,
+        action_mask: PyTree,
+        carry: PyTree = (),
+        begins: PyTree = (),
+        waited: PyTree = (),
     ) -> tuple[Distribution, jax.Array]:
         """(distribution, value) of what was read: rows [B, ...], or of a model with memory sequences [L, B, ...].
 
         Args:
             carry: [B, ...], into the first step of each sequence.
             begins: bool[L, B], where a step is the first of its episode.
+            waited: bool[L, B], where the agent waits and its carry stays as it is; () where agents never wait.
         """
-        if self.has_memory:
+        if not isinstance(waited, tuple):
+            distribution, value = self._step_by_step(params, inputs, carry, begins, waited)
+        elif self.has_memory:
             distribution, value, _ = self.model.apply_sequence(params, inputs, carry, begins)
         else:
             distribution, value = self.model.apply(params, inputs)
         return _masked(distribution, action_mask), value
+
+    def _step_by_step(
+        self, params: PyTree, inputs: PyTree, carry: PyTree, begins: jax.Array, waited: jax.Array
+    ) -> tuple[Distribution, jax.Array]:
+        """As the model's `apply_sequence`, with a carry that stays as it is where the agent waits."""
+        fresh = self.model.initial_carry(begins.shape[1:])
+
+        def step(carry, row):
+            inputs, begins, waited = row
+            carry = carried(begins, fresh, carry)
+            distribution, value, after = self.model.apply(params, inputs, carry)
+            return carried(waited, carry, after), (distribution, value)
+
+        return jax.lax.scan(step, carry, (inputs, begins, waited))[1]
 
     def noise(self, key: Key, shape: tuple[int, ...]) -> jax.Array:
         """What actions are sampled by, f32[*shape, D]."""

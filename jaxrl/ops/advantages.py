@@ -16,6 +16,7 @@ def gae(
     *,
     gamma: jax.Array | float,
     lambda_: jax.Array | float,
+    waited: jax.Array | None = None,
 ) -> tuple[jax.Array, jax.Array]:
     """Generalised advantage estimation (Schulman et al. 2016, eq. 16).
 
@@ -25,10 +26,13 @@ def gae(
     `s'[t]` is the state that step t reached, before any reset: a time limit (ended, not terminated)
     still bootstraps, from the episode's own last state.
 
+    Rows in which an agent waited are passed over: t + 1 then stands for the agent's next action.
+
     Args:
         rewards, values, next_values: f32[T, ...].
         terminated, ended: bool[T, ...].
         gamma, lambda_: scalars, possibly traced.
+        waited: bool[T, ...], the rows to pass over, whose results mean nothing; None: no agent waits.
 
     Returns:
         (advantages, targets), both f32[T, ...], with targets = advantages + values.
@@ -38,11 +42,13 @@ def gae(
     deltas = rewards + gamma * jnp.where(terminated, 0.0, next_values) - values
 
     def backward(advantage, step):
-        delta, ended = step
-        advantage = delta + gamma * lambda_ * jnp.where(ended, 0.0, advantage)
+        delta, ended, waited = step
+        later = advantage
+        advantage = delta + gamma * lambda_ * jnp.where(ended, 0.0, later)
+        advantage = advantage if waited is None else jnp.where(waited, later, advantage)
         return advantage, advantage
 
-    _, advantages = jax.lax.scan(backward, jnp.zeros_like(deltas[0]), (deltas, ended), reverse=True)
+    _, advantages = jax.lax.scan(backward, jnp.zeros_like(deltas[0]), (deltas, ended, waited), reverse=True)
     return advantages, advantages + values
 
 

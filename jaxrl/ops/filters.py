@@ -61,6 +61,7 @@ def scale_rewards(
     active: jax.Array,
     gamma: jax.Array | float,
     axis_name: str | None = None,
+    waited: jax.Array | None = None,
 ) -> tuple[jax.Array, Moments, jax.Array]:
     """Rewards in units of the discounted return's standard deviation (Engstrom et al. 2020, section 3; PPO2).
 
@@ -73,17 +74,19 @@ def scale_rewards(
         before: f32[...], G of the step before these, 0 where an episode ended with it; at first all 0.
         rewards, ended, active: f32, bool and bool[T, ...]; rows where nobody was active do not count.
         axis_name: as of `update`.
+        waited: as of `gae`.
 
     Returns:
         (rewards f32[T, ...], moments, f32[...] to be given as `before` the next time).
     """
 
     def step(before, row):
-        reward, ended = row
+        reward, ended, waited = row
         reached = reward + gamma * before
-        return jnp.where(ended, 0.0, reached), reached
+        after = jnp.where(ended, 0.0, reached)
+        return (after if waited is None else jnp.where(waited, before, after)), reached
 
-    after, returns = jax.lax.scan(step, before, (rewards, ended))
+    after, returns = jax.lax.scan(step, before, (rewards, ended, waited))
     # What nobody earned may be anything, and weight 0 times NaN would still be NaN.
     returns = jnp.where(active, returns, 0.0)
     moments = update(moments, returns.reshape(-1), active.reshape(-1).astype(jnp.float32), axis_name)

@@ -14,7 +14,8 @@ from jaxrl.loop.episodes import Window, no_episodes, report
 from jaxrl.loop.policies import Grouping, PolicyGroup, PolicyMap, each_policy, group_policies
 from jaxrl.loop.rollout import Rollout, play
 from jaxrl.loop.runner import Algorithm, Metrics, Runner
-from jaxrl.loop.stage import open_worlds, set_stage
+from jaxrl.loop.stage import Stage, Worlds, open_worlds, set_stage
+from jaxrl.loop.turns import nothing_open
 from jaxrl.ops.advantages import over_axis
 from jaxrl.ppo.config import PPOConfig
 from jaxrl.ppo.hypers import Hypers
@@ -52,9 +53,7 @@ def make_ppo(config: PPOConfig, *, axis_name: str | None = None) -> Algorithm:
         env_params = default_params if env_params is None else env_params
         world_key, init_key = jax.random.split(jax.random.fold_in(key, 0))
         learners = _init_learners(_by_group(grouping, config, hypers, init_key))
-        env_index = _env_index(config, axis_name)
-        returns = _no_returns(grouping, len(env_index))
-        worlds = open_worlds(stage, world_key, env_index, env_params).replace(returns=returns)
+        worlds = _first_worlds(stage, learners, world_key, _env_index(config, axis_name), env_params)
         names = (*stage.metrics, *stage.custom_metrics)
         window = no_episodes(len(env.agents), names, config.metrics_num_episodes_for_smoothing)
         return Runner(key, jnp.int32(0), learners, worlds, Window(window, jnp.int32(0)))
@@ -107,6 +106,16 @@ def _structure(
 def _init_learners(by_group: Iterable[tuple[PolicyGroup, tuple]]) -> tuple[PyTree, ...]:
     """The start of every group's learning; `by_group` as of `_by_group`."""
     return tuple(jax.vmap(functools.partial(init_learner, group.structure))(*own) for group, own in by_group)
+
+
+def _first_worlds(
+    stage: Stage, learners: tuple[PyTree, ...], key: Key, env_index: jax.Array, env_params: PyTree
+) -> Worlds:
+    """Every environment at the start of its first episode, with what learning keeps of it."""
+    worlds = open_worlds(stage, key, env_index, env_params)
+    worlds = worlds.replace(returns=_no_returns(stage.grouping, len(env_index)))
+    weights = tuple(learner.weights for learner in learners)
+    return worlds.replace(unfinished=nothing_open(stage, weights, worlds, env_params))
 
 
 def _no_returns(grouping: Grouping, num_envs: int) -> tuple[jax.Array | tuple, ...]:

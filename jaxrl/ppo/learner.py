@@ -197,11 +197,16 @@ def _as_layers(tree: PyTree) -> PyTree:
 
 
 def _carries(player: Player, cut: Cut, trajectory: Trajectory) -> PyTree:
-    """The model's carry into each piece, [C * E * M, ...]; a fresh one where the agent is away: its own may be NaN."""
+    """The model's carry into each piece, [C * E * M, ...]; a fresh one where the agent is away: its own may be NaN.
+
+    One that waits keeps its carry, which nothing it observes meanwhile changes.
+    """
     if not player.has_memory:
         return ()
-    away = ~trajectory.active[:: cut.length]  # [C, E, M]
-    carry = carried(away, player.model.initial_carry(away.shape), trajectory.carry)
+    carry = trajectory.carry
+    if isinstance(trajectory.waited, tuple):
+        away = ~trajectory.active[:: cut.length]  # [C, E, M]
+        carry = carried(away, player.model.initial_carry(away.shape), carry)
     return jax.tree.map(lambda leaf: leaf.reshape(cut.num_pieces, *leaf.shape[3:]), carry)
 
 
@@ -226,6 +231,7 @@ def _scaled(
         trajectory.active,
         hypers.gamma,
         axis_name,
+        None if isinstance(trajectory.waited, tuple) else trajectory.waited,
     )
     return trajectory.replace(reward=rewards), return_filter, returns
 

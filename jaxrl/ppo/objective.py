@@ -58,7 +58,7 @@ def objective(
     Args:
         carry: of a model with memory, into the first step of each sequence, [B, ...].
     """
-    distribution, value = player.reconsider(params, rows.obs, rows.action_mask, carry, rows.begins)
+    distribution, value = player.reconsider(params, rows.obs, rows.action_mask, carry, rows.begins, rows.waited)
     log_prob = distribution.log_prob(rows.action)
     surrogate = clipped_surrogate(log_prob, rows.log_prob, rows.advantage, hypers.clip_param, hypers.dual_clip)
     value_terms = (value, rows.value, rows.target, hypers.vf_clip_param, value_clip)

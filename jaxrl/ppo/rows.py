@@ -28,6 +28,7 @@ class Rows(struct.PyTreeNode):
     weight: jax.Array  # f32  1 where the agent acted, else 0
     action_mask: PyTree = ()  # bool[..., A]; () where every action is possible
     begins: PyTree = ()  # bool  with memory: an episode begins with this row
+    waited: PyTree = ()  # bool  with memory, where agents may wait: the carry stays as it is
 
 
 class Cut(NamedTuple):
@@ -85,6 +86,7 @@ def rows_of(
         trajectory.ended,
         gamma=hypers.gamma,
         lambda_=hypers.lambda_,
+        waited=None if isinstance(trajectory.waited, tuple) else trajectory.waited,
     )
     advantages = jnp.where(trajectory.active, advantages, 0.0)
     weights = trajectory.active.astype(jnp.float32)
@@ -111,7 +113,12 @@ def rows_of(
         )
 
     # All zeros are no distribution of every kind; all ones are.
-    return rows(by_step).replace(distribution=rows(by_step.distribution, filler=1))
+    batch = rows(by_step).replace(distribution=rows(by_step.distribution, filler=1))
+    if not player.has_memory or isinstance(trajectory.waited, tuple):
+        return batch
+    # Where an agent waits, its episode may begin all the same.
+    begins, waited = (_filled_up(flag.reshape(-1), num_rows, 0) for flag in (by_step.begins, trajectory.waited))
+    return batch.replace(begins=begins, waited=waited)
 
 
 def active_rows(leaf: jax.Array, active: jax.Array, filler: int = 0) -> jax.Array:

@@ -77,7 +77,15 @@ def by_environment(axis: str = AXIS) -> Runner:
     """Where the parts of a Runner lie: environments are split, everything else is everywhere."""
     here, everywhere = PartitionSpec(axis), PartitionSpec()
     by_group = PartitionSpec(None, axis)
-    worlds = Worlds(state=here, obs=by_group, running=here, data=here, memory=by_group, returns=by_group)
+    worlds = Worlds(
+        state=here,
+        obs=by_group,
+        running=here,
+        data=here,
+        memory=by_group,
+        returns=by_group,
+        unfinished=by_group,
+    )
     return Runner(key=everywhere, num_updates=everywhere, learners=everywhere, worlds=worlds, window=everywhere)
 
 

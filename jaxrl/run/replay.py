@@ -114,7 +114,7 @@ def _play_on(
         chance = step_chance(stage, key, index[None], time)
         acted, raw = take_turn(stage, weights, worlds, chance, env_params, explore=explore)
         did = raw.state, raw.reward, raw.active, raw.world_ended, raw.over
-        obs, memory = stage.grouping.gather(raw.obs), remembered(stage, acted, raw)
+        obs, memory = stage.grouping.gather(raw.obs), remembered(stage, worlds.memory, acted, raw)
         worlds = worlds.replace(state=raw.state, obs=obs, memory=memory)
         return worlds, jax.tree.map(lambda leaf: leaf[0], did)
 

@@ -102,6 +102,18 @@ class Trio(MultiAgentEnvironment):
 
 
 @dataclass(frozen=True)
+class Relay(Trio):
+    """The same, but `left` and `right` act by turns and are paid all the time."""
+
+    def acting_agents(self, state, params):
+        return {"early": state.time < 3, "left": state.time % 2 == 0, "right": state.time % 2 == 1}
+
+    def step_env(self, key, state, action, params):
+        obs, after, reward, terminated, _ = super().step_env(key, state, action, params)
+        return obs, after, {**reward, "early": jnp.where(state.time < 3, reward["early"], 0.0)}, terminated, {}
+
+
+@dataclass(frozen=True)
 class Pair(StackedEnvironment):
     """Two agents on arrays; the second one leaves in the second step, and the world ends when the first does too."""
 

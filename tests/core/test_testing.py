@@ -14,7 +14,8 @@ from jaxrl.core.registry import make, names
 from jaxrl.core.spaces import Box, Discrete
 from jaxrl.core.testing import ContractError, check_env
 from jaxrl.core.types import ALL
-from tests.core.environments import Clock, Corridor, Pair, Signposted, Trio
+from tests.core.environments import Clock, Corridor, Pair, Relay, Signposted, Trio
+from tests.probes import Joining, TicTacToe, Turns
 
 
 class Step(NamedTuple):
@@ -320,6 +321,47 @@ THREE_AGENTS = {
 def test_three_agents_check_env_names_the_rule_that_is_broken(rule):
     with pytest.raises(ContractError, match=re.escape(rule)):
         check_env(broken(Trio, THREE_AGENTS[rule]), steps=64 if "no agent is left" not in rule else 1)
+
+
+def paid_after_its_end(step, before):
+    return step._replace(reward={**step.reward, "early": jnp.float32(before.time)})
+
+
+WAITING = {
+    "'right' is inactive but has not ended: an environment whose agents wait must have acting_agents(state, params)": (
+        Trio,
+        raw(lambda step: step._replace(info={"active": {**step.info["active"], "right": step.state.time > 2}}), Trio),
+    ),
+    "acting_agents(state, params)['right'] must be bool[]": (
+        Relay,
+        {"acting_agents": lambda self, state, params: {"early": state.time < 3, "left": state.time > 1}},
+    ),
+    "info['active']['early'], if given, must be what acting_agents says of the state before the step": (
+        Relay,
+        raw(lambda step: step._replace(info={"active": dict.fromkeys(Trio.agents, step.state.time < 3)}), Relay),
+    ),
+    "agent 'early' has ended and must be inactive until the reset": (
+        Relay,
+        {"acting_agents": lambda self, state, params: dict.fromkeys(Trio.agents, jnp.array(True))},
+    ),
+    "reward['early'] must be 0 once it has ended": (Relay, stepped(paid_after_its_end, Relay)),
+    "an environment of one agent must have no acting_agents: it cannot wait": (
+        Corridor,
+        {"acting_agents": lambda self, state, params: jnp.array(True)},
+    ),
+}
+
+
+@pytest.mark.parametrize("rule", WAITING)
+def test_of_agents_that_wait_check_env_names_the_rule_that_is_broken(rule):
+    base, attributes = WAITING[rule]
+    with pytest.raises(ContractError, match=re.escape(rule)):
+        check_env(broken(base, attributes), steps=64)
+
+
+def test_check_env_lets_games_of_turns_and_late_joiners_through():
+    for env in (Turns(), Joining(), TicTacToe(), Relay()):
+        check_env(env, steps=64)
 
 
 STACKED = {

@@ -7,7 +7,7 @@ import pytest
 
 from jaxrl import PPOConfig, Trainer, load_policy
 from jaxrl.ppo.rows import cut_of, rows_of
-from tests.probes import SMALL_ARENA, Crowd, Leavers, Recall
+from tests.probes import SMALL_ARENA, Crowd, Joining, Leavers, Recall
 
 MEMORIES = {
     "gru": {"use_gru": True, "lstm_cell_size": 8},
@@ -51,6 +51,63 @@ def test_sequences_of_many_agents_are_judged_as_they_were_acted_on(memory, polic
     for player, params, path in rollouts:
         assert cut_of(player, path.value.shape) == (3, 6, 8 * agents, True)
         judged_as_acted_on(config, player, params, path)
+
+
+class Adder:
+    """Remembers the sum of what it has observed in its episode, which is its value."""
+
+    def init(self, key, obs, carry):
+        return {"logits": jnp.zeros(2), "unused": jnp.zeros(1)}
+
+    def initial_carry(self, batch_shape):
+        return jnp.zeros(batch_shape)
+
+    def apply(self, params, obs, carry):
+        carry = carry + obs[:, 0]
+        return jnp.broadcast_to(params["logits"], (len(obs), 2)), carry, carry
+
+
+def test_the_memory_of_a_late_joiner_begins_where_it_joins_and_stays_while_it_waits():
+    """It acts in steps 2, 3, 5 and 6 of 7, and observes 1 there but 100 elsewhere: its values are 1, 2, 3, 4."""
+    config = PPOConfig(env=Joining(), model=Adder(), **{**SMALL, "rollout_length": 14}, max_seq_len=5)
+    algorithm = config.build()
+    runner, rollout = jax.jit(algorithm.collect)(jax.jit(algorithm.init)(jax.random.key(0)))
+    group, place = algorithm.grouping.locate("late")
+    player, path = algorithm.players[group], jax.tree.map(lambda leaf: leaf[:, place], rollout.trajectories[group])
+    active = np.array(2 * [False, False, True, True, False, True, True])
+    path_of_first = jax.tree.map(lambda leaf: leaf[:, 0, 0], path)
+    np.testing.assert_array_equal(path_of_first.active, active)
+    np.testing.assert_array_equal(path_of_first.value[active], [1, 2, 3, 4, 1, 2, 3, 4])
+    # The clock ends the episode with the last action: V of the state it reached, of which `late` observes 1, is 5.
+    np.testing.assert_array_equal(path_of_first.next_value[active], [2, 3, 4, 5, 2, 3, 4, 5])
+    np.testing.assert_array_equal(path_of_first.reward[active], [1, 11, 1, 1, 1, 11, 1, 1])
+    values = judged(config, player, algorithm.policy_weights(runner, "late").params, path)[0]
+    by_step = np.asarray(values).reshape(5, 3, 8).swapaxes(0, 1).reshape(15, 8)[:14]  # of 3 parts of 5 steps
+    np.testing.assert_array_equal(by_step[active], np.tile([[1], [2], [3], [4]], (2, 8)))
+
+
+@pytest.mark.parametrize("memory", ["gru", "attention"])
+def test_sequences_with_waits_are_judged_as_they_were_acted_on(memory):
+    """A second rollout of 17 steps begins in the fourth step of an episode of 7: no action is open there."""
+    config = PPOConfig(env=Joining(), max_seq_len=6, **SMALL, **MEMORIES[memory], **TOLD)
+    for player, params, path in rollouts_of(config):
+        value, log_prob, sequences = judged(config, player, params, path)
+        there = np.asarray(sequences.weight) > 0
+        assert there.sum() == np.asarray(path.active).sum() > 70
+        np.testing.assert_allclose(value[there], sequences.value[there], atol=1e-5)
+        np.testing.assert_allclose(log_prob[there], sequences.log_prob[there], atol=1e-5)
+
+
+def judged(config, player, params, path):
+    """(values, log-probabilities, rows) of a trajectory's sequences, [L, B]; as the learner judges them at first."""
+    cut = cut_of(player, path.value.shape)
+    rows = rows_of(player, (), path, next(iter(config.hypers().values())), standardised=False, axis_name=None)
+    index = cut.rows_of(jnp.arange(cut.num_pieces))
+    sequences = jax.tree.map(lambda leaf: leaf[index], rows)
+    carry = jax.tree.map(lambda leaf: leaf.reshape(cut.num_pieces, *leaf.shape[3:]), path.carry)
+    inputs = params, sequences.obs, (), carry, sequences.begins, sequences.waited
+    distribution, value = jax.jit(player.reconsider)(*inputs)
+    return value, distribution.log_prob(sequences.action), sequences
 
 
 def judged_as_acted_on(config, player, params, path):

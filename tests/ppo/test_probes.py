@@ -7,7 +7,7 @@ import pytest
 
 from jaxrl import PPOConfig
 from jaxrl.ops.distributions import DiagGaussian
-from tests.probes import Endless, Leavers, Probe, Target
+from tests.probes import Endless, Leavers, Probe, Target, TicTacToe, Turns
 
 SMALL = {
     "num_envs": 16,
@@ -100,6 +100,75 @@ def test_agents_of_different_spaces_learn_and_one_that_left_learns_from_its_acti
     assert (look("long", [0, 1, 2, 3])[0][:, 1] > 0.95).all()
     angles = np.arange(4.0)
     assert (look("wide", np.stack([np.cos(angles), np.sin(angles)], axis=-1))[0][:, 2] > 0.95).all()
+
+
+@pytest.mark.parametrize(("length", "lambda_"), [(8, 1.0), (3, 0.0), (1, 1.0)])
+def test_in_a_game_of_turns_values_are_what_each_is_paid_after_its_move(length, lambda_):
+    """a is paid 1 while it waits for the end; rollouts of 3 steps and of one cut most games between two moves."""
+    look, mean_return = trained(Turns(), 60, rollout_length=length, minibatch_size=16, lambda_=lambda_, gamma=0.5)
+    np.testing.assert_allclose(look("a", [0])[1], [1.0], atol=0.02)
+    np.testing.assert_allclose(look("b", [1])[1], [2.0], atol=0.02)
+    assert mean_return == 3.0
+
+
+GAMES = 500
+
+
+def against_a_random_player(game, look_for, seat, key):
+    """[GAMES] results of `seat` moving by the likeliest action, the other one at random."""
+    other = next(agent for agent in game.agents if agent != seat)
+
+    def step(carry, key):
+        state, over, result = carry
+        obs, possible = game.observe(state), state.cells == 0
+        best = jnp.argmax(jnp.where(possible, look_for(obs[seat]), -jnp.inf))
+        drawn = jax.random.categorical(key, jnp.where(possible, 0.0, -jnp.inf))
+        _, following, reward, terminated, _ = game.step_env(key, state, {seat: best, other: drawn}, None)
+        result = jnp.where(over, result, reward[seat])
+        state = jax.tree.map(lambda new, old: jnp.where(over, old, new), following, state)
+        return (state, over | terminated["__all__"], result), None
+
+    def play(key):
+        start = game.reset_env(key, None)[1], jnp.array(False), jnp.float32(0)
+        return jax.lax.scan(step, start, jax.random.split(key, 9))[0][2]
+
+    return np.asarray(jax.jit(jax.vmap(play))(jax.random.split(key, GAMES)))
+
+
+@pytest.mark.slow
+def test_self_play_by_turns_learns_tic_tac_toe():
+    """One policy plays both sides; at the start it loses a third of its games to a random player."""
+    game = TicTacToe()
+    config = PPOConfig(
+        env=game,
+        policies="shared",
+        num_envs=128,
+        rollout_length=16,
+        minibatch_size=512,
+        num_epochs=4,
+        fcnet_hiddens=(64, 64),
+        lr=2e-3,
+        gamma=1.0,
+        lambda_=0.95,
+        entropy_coeff=0.05,
+        clip_param=0.2,
+        use_kl_loss=False,
+        total_env_steps=2048 * 80,
+    )
+    algorithm = config.build()
+    start = jax.jit(algorithm.init)(jax.random.key(0))
+    train = jax.jit(lambda runner: jax.lax.scan(lambda r, _: algorithm.update(r), runner, length=config.num_updates))
+    trained, _ = train(start)
+
+    def lost(runner, seat):
+        weights = algorithm.policy_weights(runner, "default_policy")
+        logits = lambda obs: algorithm.players[0].model.apply(weights.params, obs[None])[0].logits[0]
+        return float(np.mean(against_a_random_player(game, logits, seat, jax.random.key(1)) < 0))
+
+    before, after = ({seat: lost(runner, seat) for seat in game.agents} for runner in (start, trained))
+    assert min(before.values()) > 0.2
+    assert after["x"] < 0.05
+    assert after["o"] < 0.12
 
 
 def test_a_policy_not_in_policies_to_train_keeps_its_parameters_to_the_bit():
