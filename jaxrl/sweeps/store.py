@@ -23,11 +23,12 @@ from jaxrl.run.checkpoint import CHECKPOINTS
 from jaxrl.run.lines import dumped
 from jaxrl.run.recorder import Snapshot, state_facts, state_tree
 from jaxrl.run.settings import RunSettings
-from jaxrl.sweeps import picture
+from jaxrl.sweeps import picture, saved
 from jaxrl.sweeps.outcome import Outcome, Sweep
 from jaxrl.sweeps.plan import Trial
+from jaxrl.sweeps.saved import PLAN, RESULTS
 
-PLAN, RESULTS, TRIALS, CURVES = "sweep.json", "results.jsonl", "trials", "curves.png"
+TRIALS, CURVES = "trials", "curves.png"
 MOST_POINTS = 500  # of a trial's curve in its line
 
 
@@ -89,18 +90,14 @@ class Store:
     def again(cls, path: str | Path) -> tuple["Store", dict[str, Any]]:
         """(the store of a sweep to go on with, what `begin` wrote)."""
         path = runs.resolve(path, runs.SWEEP)
+        plan, lock = saved.read_plan(path), folder.lock(path)
         try:
-            plan = json.loads((path / PLAN).read_text(encoding="utf-8"))
-        except OSError as error:
-            raise UsageError(f"{path} is no sweep's folder: {PLAN}: {error.strerror or error}") from None
-        except ValueError as error:
-            raise UsageError(f"sweep folder {path} is damaged: {PLAN} is no JSON: {error}") from None
-        lock, over = folder.lock(path), {}
-        if (path / RESULTS).exists():
-            text = (path / RESULTS).read_text(encoding="utf-8")
-            kept = [line for line in text.splitlines(keepends=True) if line.endswith("}\n")]
-            over = {row["trial"]: row for row in map(json.loads, kept)}
-            (path / RESULTS).write_text("".join(kept), encoding="utf-8")  # without what a kill cut off
+            over, whole = saved.read_results(path, plan["trials"])
+            if (path / RESULTS).exists():
+                (path / RESULTS).write_bytes(whole)  # without what a kill cut off
+        except BaseException:
+            lock.release()
+            raise
         return cls(path, lock, over), plan
 
     def forget(self) -> None:

@@ -15,6 +15,7 @@ from jaxrl.run.devices import num_cores, split_cpu
 from jaxrl.sweeps.outcome import Sweep
 from jaxrl.sweeps.plan import Trial, trials_of, unreached
 from jaxrl.sweeps.running import Order, Running
+from jaxrl.sweeps.saved import called_damaged
 from jaxrl.sweeps.space import as_space, is_swept, settings_of
 from jaxrl.sweeps.store import Store
 
@@ -86,12 +87,16 @@ def resume_sweep(path: str | Path, *, quiet: bool = False) -> Sweep:
         UsageError: no sweep's folder, a damaged one, or one whose configuration no file can hold.
     """
     store, plan = Store.again(path)
-    config = folder.read_config(plan)
-    trials = [trial for own in plan["trials"] for trial in trials_of(config, [own["settings"]], [own["seed"]])]
-    trials = [dataclasses.replace(trial, number=number) for number, trial in enumerate(trials)]
-    order = Order(**{name: plan[name] for name in Order.__dataclass_fields__ if name in plan})
-    order = dataclasses.replace(order, devices=settled_devices(order.devices))
-    return train(trials, order, quiet, lambda: store)
+    try:
+        with called_damaged(store.path):
+            config = folder.read_config(plan)
+            trials = [trial for own in plan["trials"] for trial in trials_of(config, [own["settings"]], [own["seed"]])]
+            trials = [dataclasses.replace(trial, number=number) for number, trial in enumerate(trials)]
+            order = Order(**{name: plan[name] for name in Order.__dataclass_fields__ if name in plan})
+            order = dataclasses.replace(order, devices=settled_devices(order.devices))
+        return train(trials, order, quiet, lambda: store)
+    finally:
+        store.close()
 
 
 def train(
