@@ -1,7 +1,8 @@
 """The command lines, made from the settings' own declarations."""
 
 from jaxrl.cli.play import evaluate, render
+from jaxrl.cli.plot import plot
 from jaxrl.cli.sweep import run_sweep
 from jaxrl.cli.train import train_ppo
 
-__all__ = ["evaluate", "render", "run_sweep", "train_ppo"]
+__all__ = ["evaluate", "plot", "render", "run_sweep", "train_ppo"]

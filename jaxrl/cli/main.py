@@ -1,4 +1,4 @@
-"""The command `jaxrl`: train, evaluate, render and sweep."""
+"""The command `jaxrl`: train, evaluate, render, plot and sweep."""
 
 import platform
 import sys
@@ -7,11 +7,12 @@ from importlib.metadata import version
 
 import jaxrl
 from jaxrl.cli.play import evaluate, render
+from jaxrl.cli.plot import plot
 from jaxrl.cli.sweep import run_sweep
 from jaxrl.cli.train import train_ppo
 from jaxrl.core.errors import unknown_name
 
-COMMANDS = {"train": train_ppo, "evaluate": evaluate, "render": render, "sweep": run_sweep}
+COMMANDS = {"train": train_ppo, "evaluate": evaluate, "render": render, "plot": plot, "sweep": run_sweep}
 HELP = """\
 usage: jaxrl COMMAND [flags]
 
@@ -19,6 +20,7 @@ usage: jaxrl COMMAND [flags]
   jaxrl train --resume RUN        resume a training
   jaxrl evaluate RUN              play whole episodes with the policies of a run
   jaxrl render RUN                write an episode of a run as a GIF, an MP4 or a PNG
+  jaxrl plot RUN [RUN ...]        draw the learning curves of runs, beside each other
   jaxrl sweep --env arena --grid lr=1e-4,1e-3 --seeds 4
                                   train many settings and seeds at once
 

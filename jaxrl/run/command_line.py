@@ -9,7 +9,13 @@ import shutil
 import sys
 from pathlib import Path
 
-SCRIPTS = {"train": "train_ppo.py", "evaluate": "evaluate.py", "render": "render.py", "sweep": "sweep.py"}
+SCRIPTS = {
+    "train": "train_ppo.py",
+    "evaluate": "evaluate.py",
+    "render": "render.py",
+    "plot": "plot.py",
+    "sweep": "sweep.py",
+}
 
 
 def command(name: str, *words: object) -> str:

@@ -16,15 +16,16 @@ from typing import Any, NamedTuple
 
 import jax
 
-from jaxrl.core.errors import one_line
+from jaxrl.core.errors import UsageError, one_line
 from jaxrl.core.types import PyTree
 from jaxrl.loop.runner import Algorithm, Runner
 from jaxrl.run import checkpoint
 from jaxrl.run.checkpoint import CHECKPOINTS
-from jaxrl.run.curves import Curves
+from jaxrl.run.curves import Curves, source_line
 from jaxrl.run.devices import on_host, on_one
 from jaxrl.run.episode_picture import picture_episode
 from jaxrl.run.folder import HeldFolder
+from jaxrl.run.folder import read as read_folder
 from jaxrl.run.lines import dumped
 from jaxrl.run.loggers import ENV_STEPS, Logs
 from jaxrl.run.results import ITERATIONS, Lifetime, Result
@@ -165,12 +166,24 @@ class Recorder:
         if self._curves is None:
             return
         try:
-            title, kl_target = self.facts["env_name"], self.facts["config"].get("kl_target")
-            self._curves.draw(self.folder / CURVES, title=title, kl_target=kl_target)
+            config = self.facts["config"]
+            self._curves.draw(
+                self.folder / CURVES,
+                title=self.facts["env_name"],
+                kl_target=config.get("kl_target"),
+                footer=self._source(config.get("seed")),
+            )
         except Exception as error:
             self._curves = None
             self.say(f"{CURVES} could not be written and is left out from now on: {one_line(error)}")
         self._drawn = time.monotonic()
+
+    def _source(self, seed: int | None) -> str:
+        """Where the figures come from; nothing where metadata.json is gone."""
+        try:
+            return source_line(read_folder(self.folder), seed)
+        except UsageError:
+            return ""
 
     def _play(self, snapshot: Snapshot) -> None:
         if hasattr(self.algorithm.stage.env, "render"):

@@ -7,7 +7,8 @@ import matplotlib.image
 import numpy as np
 import pytest
 
-from jaxrl.run.curves import MAX_LINES, Curves, figure, short, smooth, spans_decades
+from jaxrl.core.errors import UsageError
+from jaxrl.run.curves import MAX_LINES, Curves, compared, figure, short, smooth, source_line, spans_decades
 from jaxrl.run.history import MAX_POINTS
 from jaxrl.run.loggers import JsonLines
 
@@ -143,13 +144,12 @@ def test_one_agent_has_one_line_and_an_evaluation_is_a_dot():
     assert set(returns.lines[1].get_ydata()) == {-5.0} and returns.lines[1].get_linestyle() == "None"
 
 
-def test_many_agents_are_a_mean_within_a_band_and_the_sum_is_its_second_scale():
+def test_of_many_agents_only_the_sum_is_drawn_as_the_console_shows_it():
     count = MAX_LINES + 1
     returns, *_ = drawn(filled(10, agents=[f"agent{i}" for i in range(count)]))
-    assert labels(returns) == ["range", f"mean of {count}  10"]
-    (right,) = returns.child_axes
-    returns.figure.draw_without_rendering()
-    np.testing.assert_allclose(right.get_ylim(), count * np.array(returns.get_ylim()))
+    assert labels(returns) == [f"sum of {count} agents  {10 * count}"]
+    assert returns.child_axes == []  # no second scale
+    np.testing.assert_array_equal(returns.lines[0].get_ydata(), count * np.arange(1, 11))
 
 
 def test_the_legend_lies_above_the_data():
@@ -162,6 +162,51 @@ def test_the_legend_lies_above_the_data():
 def test_smoothing_keeps_a_constant_and_a_line_away_from_the_ends():
     np.testing.assert_allclose(smooth(np.full(100, 3.0)), 3.0)
     np.testing.assert_allclose(smooth(np.arange(100.0))[5:-5], np.arange(100.0)[5:-5])
+
+
+def test_on_a_logarithmic_scale_a_spike_stays_a_spike():
+    values = np.ones(100)
+    values[50] = 1e6
+    # The window is 5 wide: the geometric mean about the spike is 1e6 ** (1/5), the arithmetic one 2e5.
+    np.testing.assert_allclose(smooth(values, logarithmic=True)[48:53], 1e6 ** (1 / 5))
+    np.testing.assert_allclose(smooth(values)[48:53], (4 + 1e6) / 5)
+    np.testing.assert_allclose(smooth(np.full(100, 3.0), logarithmic=True), 3.0)
+
+
+def test_the_panels_smooth_as_their_scales_are():
+    curves = Curves()
+    curves.add([result(i, vf_loss=1e6 if i == 50 else 1.0 + i % 2) for i in range(1, 101)])
+    *_, value_loss = drawn(curves)
+    assert value_loss.get_yscale() == "log"
+    pale, average = value_loss.lines
+    np.testing.assert_allclose(average.get_ydata(), smooth(pale.get_ydata(), logarithmic=True))
+
+
+@pytest.mark.parametrize(("ending", "beginning"), [("png", b"\x89PNG"), ("pdf", b"%PDF"), ("svg", b"<?xml")])
+def test_the_ending_of_the_name_gives_the_format(tmp_path, ending, beginning):
+    filled(3).draw(tmp_path / f"curves.{ending}", title="probe", footer="seed 3, commit abc1234, 2026-11-22")
+    assert (tmp_path / f"curves.{ending}").read_bytes().startswith(beginning)
+
+
+def test_another_ending_is_refused_with_those_that_are_allowed(tmp_path):
+    with pytest.raises(UsageError, match=r"curves\.jpg.*must end in one of \.png, \.pdf, \.svg"):
+        filled(3).draw(tmp_path / "curves.jpg")
+
+
+def test_the_figure_says_where_it_comes_from():
+    line = source_line({"commit": "0123456789abcdef", "time": "2026-11-22T10:11:12+0000"}, 3)
+    assert line == "seed 3, commit 0123456, 2026-11-22"
+    assert source_line({}) == ""
+    assert line in [text.get_text() for text in figure(filled(3).series(), "probe", None, line).texts]
+
+
+def test_several_runs_are_a_line_each():
+    runs = {"slow": filled(5, policies=("p", "q")).series(), "fast": filled(10, evaluated=True).series()}
+    returns, kl, entropy, _ = compared(runs, "probe").axes
+    assert labels(returns) == ["slow  5", "fast  10"]
+    assert labels(kl) == ["slow  0.01", "fast  0.01"]
+    np.testing.assert_allclose(entropy.lines[0].get_ydata(), 1 / np.arange(1, 6), rtol=1e-6)  # p and q alike
+    assert returns.lines[0].get_color() == entropy.lines[0].get_color() != returns.lines[1].get_color()
 
 
 def test_a_logarithmic_scale_is_for_values_above_zero_over_decades():
