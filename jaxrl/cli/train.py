@@ -24,7 +24,7 @@ from jaxrl.ppo.config import PPOConfig
 from jaxrl.ppo.fast import FITTED
 from jaxrl.run import checkpoint, compile_cache, folder, resume
 from jaxrl.run.command_line import command, program
-from jaxrl.run.console import device_name, duration
+from jaxrl.run.console import agent_returns, device_name, duration
 from jaxrl.run.health import Diverged
 from jaxrl.run.hosts import JOIN_SECONDS, THREE, check, join
 from jaxrl.run.recorder import CURVES, EPISODE
@@ -212,8 +212,7 @@ def summary(trainer: Trainer, result: Result, seconds: float) -> str:
     episodes = result["env_runners"]
     lines = []
     if "episode_return_mean" in episodes:
-        agents = episodes["agent_episode_returns_mean"]
-        each = ", ".join(f"{agent} {value:.2f}" for agent, value in agents.items()) if len(agents) > 1 else ""
+        each = agent_returns(episodes["agent_episode_returns_mean"])
         window = min(trainer.config.metrics_num_episodes_for_smoothing, episodes["num_episodes_lifetime"])
         lines.append(
             f"return {episodes['episode_return_mean']:.2f} over the last {max(window, episodes['num_episodes'])} "

@@ -88,6 +88,9 @@ class Box:
         if np.any(np.asarray(self.low) > np.asarray(self.high)):
             raise UsageError(f"Box low {self.low} is above high {self.high}")
 
+    def __str__(self):
+        return f"Box({_shown(self.low)} to {_shown(self.high)}, {self.shape}, {self.dtype})"
+
     @property
     def size(self) -> int:
         return math.prod(self.shape)
@@ -250,6 +253,21 @@ def _check_part(space: Any, where: str) -> None:
 
 def _all(flags: Iterable[jax.Array]) -> jax.Array:
     return jnp.all(jnp.stack(list(flags)))
+
+
+def _shown(bound: float | tuple) -> str:
+    """A Box's bound in a few digits: one number, up to four of them, or the least and the greatest of more.
+
+    The greatest numbers that float32 holds, which some environments give, are infinity.
+    """
+    numbers = np.asarray(bound, np.float64).reshape(-1)
+    if len(numbers) > 4 or len(set(numbers)) == 1:
+        numbers = np.unique(numbers)
+    most = float(np.finfo(np.float32).max)
+    words = [f"{math.copysign(math.inf, number) if abs(number) >= most else number:g}" for number in numbers]
+    if len(words) > 4:
+        return f"[{words[0]} ... {words[-1]}]"
+    return words[0] if len(words) == 1 else f"[{', '.join(words)}]"
 
 
 def _is_below(value, n, shape: tuple[int, ...]) -> jax.Array:

@@ -12,9 +12,10 @@ from jaxrl.ppo.rows import Cut, cut_of
 from jaxrl.ppo.splitting import blocks_of
 
 SLOW = 10  # times the arithmetic of PPOConfig.fast, from which on the plan says so
-OBJECTIVE = {
-    "loss": "min((V - R)^2, {vf_clip_param})",
-    "prediction": "max((V - R)^2, (V clipped to V_old +- {vf_clip_param} - R)^2)",
+MOST_NAMED = 4  # agents of a policy
+VALUE_LOSS = {
+    "loss": "min((V - R)^2, {vf_clip_param:g})",
+    "prediction": "max((V - R)^2, (V clipped to V_old +- {vf_clip_param:g} - R)^2)",
     None: "(V - R)^2",
 }
 
@@ -42,7 +43,7 @@ def describe(config: PPOConfig) -> str:
             cut = cut_of(player, (config.rollout_length, config.num_envs, len(agents)))
             details += _learning(own, cut) if group.structure.trained else ("not trained",)
             spaces = f"{group.observation_space} -> {group.action_space}"
-            heads.setdefault(details, []).append(f"policy       {policy} plays {', '.join(agents)}: {spaces}")
+            heads.setdefault(details, []).append(f"policy       {policy} plays {_agents(agents)}: {spaces}")
     for details, policies in heads.items():
         lines += [*policies, *(f"             {detail}" for detail in details)]
     return "\n".join(lines + _faster(config))
@@ -69,6 +70,13 @@ def _learning_cost(config: PPOConfig) -> float:
         model = config.player(policy, *spaces, len(agents)).model
         total += len(agents) * config.for_policy(policy).num_epochs * num_parameters(model)
     return total
+
+
+def _agents(agents: tuple[str, ...]) -> str:
+    """`a, b`, or of many the first and the last."""
+    if len(agents) <= MOST_NAMED:
+        return ", ".join(agents)
+    return f"{len(agents)} agents, {agents[0]} to {agents[-1]}"
 
 
 def _callback(entry: Any) -> str:
@@ -145,14 +153,16 @@ def _learning(config: PPOConfig, cut: Cut) -> tuple[str, ...]:
     )
     optimizer = config.optimizer or "Adam"
     optimizer = optimizer if isinstance(optimizer, str) else getattr(optimizer, "__name__", "the given optimizer")
-    clip = "infinity" if config.vf_clip_param is None else f"{config.vf_clip_param:g}"
-    value = OBJECTIVE[config.value_clip].format(vf_clip_param=clip)
+    value_clip = None if config.vf_clip_param is None else config.value_clip
+    value = VALUE_LOSS[value_clip].format(vf_clip_param=config.vf_clip_param)
+    entropy = f" - {_schedule(config.entropy_coeff)} H" if config.entropy_coeff else ""
     penalty = f" + k KL(old || new), k from {config.kl_coeff:g} towards KL {config.kl_target:g}"
+    penalty = penalty if config.use_kl_loss and config.kl_coeff else ""
     return (
         f"{rows:,} rows, {config.num_epochs} epochs in minibatches of {size}: "
         f"{updates:,} gradient steps, {optimizer} lr {_schedule(config.lr)}",
         f"loss = -min(r A, clip(r, 1 +- {config.clip_param:g}) A) + {config.vf_loss_coeff:g} {value}"
-        f" - {_schedule(config.entropy_coeff)} H{penalty if config.use_kl_loss else ''}{bounds}",
+        f"{entropy}{penalty}{bounds}",
         f"gamma {config.gamma:g}, lambda {config.lambda_:g}, advantages "
         + (f"standardised over the {config.normalize_advantages}" if config.normalize_advantages else "as they are")
         + (", rewards in units of the return's deviation" if config.normalize_returns else ""),

@@ -1,10 +1,12 @@
-"""What a person sees while it trains: a live line on a terminal, now and then a plain line anywhere else."""
+"""The console of a run: a live line on a terminal, now and then a plain line anywhere else."""
 
 import atexit
 import contextlib
 import errno
 import os
+import re
 import sys
+import textwrap
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -16,6 +18,9 @@ from rich.text import Text
 
 from jaxrl.core.errors import one_line
 from jaxrl.run.results import lookup
+
+LOG_WIDTH = 100  # columns of a line that no terminal shows
+LABEL = re.compile(r"[\w ]{1,12} |\s{13}")  # what a line of a plan begins with: a word in 13 columns
 
 
 class LossyConsole(Console):
@@ -38,12 +43,27 @@ class Progress:
     def __init__(self, *, quiet: bool = False, console: Console | None = None):
         self.console = console or LossyConsole(quiet=quiet, highlight=False)
         self.live: Live | None = None
+        self.said: set[str] = set()  # by `say_once`
         self.latest: Text | None = None  # the newest line, while it is not yet printed to stay
         self.lost: str | None = None  # why nothing can be printed any more
         self.started = self.printed = 0.0
 
+    @property
+    def width(self) -> int:
+        """Columns that a line may take."""
+        return self.console.width if self.console.is_terminal else LOG_WIDTH
+
     def say(self, text: str) -> None:
+        """Prints lines; on a terminal those that are too long for it go on below, indented."""
+        if self.console.is_terminal:
+            text = "\n".join(folded(line, self.width) for line in text.split("\n"))
         self._print(self._printable(text))
+
+    def say_once(self, text: str) -> None:
+        """Prints lines, unless they were printed before."""
+        if text not in self.said:
+            self.said.add(text)
+            self.say(text)
 
     def __enter__(self) -> "Progress":
         self.started, self.printed = time.perf_counter(), 0.0
@@ -53,7 +73,7 @@ class Progress:
         return self
 
     def show(self, result: Mapping[str, Any], seconds_left: float | None) -> None:
-        self.show_line(result_line(result, seconds_left))
+        self.show_line(result_line(result, seconds_left, self.width))
 
     def show_line(self, line: str) -> None:
         self.latest = self._printable(line)
@@ -107,35 +127,81 @@ def say_lost(why: str) -> None:
             os.close(nowhere)
 
 
-def result_line(result: Mapping[str, Any], seconds_left: float | None = None) -> str:
-    """One iteration's figures: steps, return (and per agent), length, KL and entropy by policy, speed, time left."""
-    parts = [f"iter {result['training_iteration']:>5,}", f"steps {result['num_env_steps_sampled_lifetime']:>11,}"]
-    mean = lookup(result, "env_runners/episode_return_mean")
-    if mean is None:
-        parts.append("no episode has ended yet")
-    else:
-        agents = lookup(result, "env_runners/agent_episode_returns_mean")
-        parts.append(f"return {mean:7.2f}{_agents(agents)}")
-        parts.append(f"len {lookup(result, 'env_runners/episode_len_mean'):5.1f}")
+def folded(line: str, width: int) -> str:
+    """A line within `width` columns: broken between words, the rest indented below the text of its label."""
+    if len(line) <= width:
+        return line
+    indent = " " * 13 if LABEL.match(line) else "  "
+    return textwrap.fill(
+        line, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False, drop_whitespace=True
+    )
+
+
+def result_line(result: Mapping[str, Any], seconds_left: float | None = None, width: int | None = None) -> str:
+    """One iteration's figures: steps, return (and per agent), length, KL and entropy by policy, speed, time left.
+
+    Args:
+        width: columns that the line should fit into; what matters least is left out. None: as many as it takes.
+    """
     learners = {name: value for name, value in result["learners"].items() if name != "__all_modules__"}
-    parts.append(f"kl {_short(learners, 'mean_kl_loss', '.4f')}")
-    parts.append(f"entropy {_short(learners, 'entropy', '.2f')}")
-    parts.append(f"{lookup(result, 'perf/env_steps_per_s'):,.0f} steps/s")
-    if seconds_left is not None:
-        parts.append(f"{duration(seconds_left)} left")
-    return "  ".join(parts)
+    parts = {
+        "iteration": f"iter {result['training_iteration']:>5,}",
+        "steps": f"steps {result['num_env_steps_sampled_lifetime']:>11,}",
+        "return": "no episode has ended yet",
+        "agents": "",
+        "length": "",
+        "kl": f"kl {_short(learners, 'mean_kl_loss', '.4f')}",
+        "entropy": f"entropy {_short(learners, 'entropy', '.2f')}",
+        "speed": f"{lookup(result, 'perf/env_steps_per_s'):,.0f} steps/s",
+        "left": "" if seconds_left is None else f"{duration(seconds_left)} left",
+    }
+    mean = lookup(result, "env_runners/episode_return_mean")
+    if mean is not None:
+        parts["return"] = f"return {mean:7.2f}"
+        parts["agents"] = _in_brackets(agent_returns(lookup(result, "env_runners/agent_episode_returns_mean")))
+        parts["length"] = f"len {lookup(result, 'env_runners/episode_len_mean'):5.1f}"
+    return _fitted(parts, ("entropy", "length", "agents", "kl", "speed"), width)
 
 
-def evaluation_line(iteration: int, episodes: Mapping[str, Any]) -> str:
-    """What an evaluation found: return and its spread, per agent, length, custom metrics."""
-    parts = [
-        f"evaluation after iteration {iteration:,}: {episodes['num_episodes']:,} episodes",
-        f"return {episodes['episode_return_mean']:.2f} +- {episodes['episode_return_std']:.2f} "
-        f"(from {episodes['episode_return_min']:.2f} to {episodes['episode_return_max']:.2f})"
-        f"{_agents(episodes['agent_episode_returns_mean'])}",
-        f"len {episodes['episode_len_mean']:.1f}",
-    ]
-    return "  ".join(parts)
+def evaluation_line(iteration: int, episodes: Mapping[str, Any], *, explore: bool, width: int | None = None) -> str:
+    """What an evaluation found: return and its spread, per agent, length.
+
+    Args:
+        explore: whether its actions were sampled.
+        width: as in `result_line`.
+    """
+    actions = "sampled" if explore else "greedy"
+    parts = {
+        "what": f"evaluation after iteration {iteration:,}:",
+        "episodes": f"{episodes['num_episodes']:,} {actions} episodes",
+        "return": f"return {episodes['episode_return_mean']:.2f} +- {episodes['episode_return_std']:.2f}",
+        "range": f"(from {episodes['episode_return_min']:.2f} to {episodes['episode_return_max']:.2f})",
+        "agents": _in_brackets(agent_returns(episodes["agent_episode_returns_mean"])),
+        "length": f"len {episodes['episode_len_mean']:.1f}",
+    }
+    return _fitted(parts, ("range", "length", "agents"), width)
+
+
+def greedy_hint(result: Mapping[str, Any], episodes: Mapping[str, Any]) -> str | None:
+    """A line about greedy play that does worse than every recent episode of training, which looks like a bug."""
+    least = lookup(result, "env_runners/episode_return_min")
+    if least is None or episodes["episode_return_mean"] >= least:
+        return None
+    return (
+        "evaluation takes the likeliest actions, training samples them: a policy that has learned little, or several "
+        "that need chance to avoid each other, can do much worse so (evaluation_explore=True samples)"
+    )
+
+
+def _fitted(parts: Mapping[str, str], least_first: tuple[str, ...], width: int | None) -> str:
+    """The parts that there are in one line; if it is too long, without those that matter least."""
+    shown = {name: part for name, part in parts.items() if part}
+    for name in (*least_first, None):
+        line = "  ".join(shown.values()).replace("  (", " (")
+        if width is None or len(line) <= width:
+            break
+        shown.pop(name, None)
+    return line
 
 
 def compiling_line(number: int) -> str:
@@ -170,11 +236,18 @@ def duration(seconds: float) -> str:
     return f"{whole // 3600} h {whole % 3600 // 60} min"
 
 
-def _agents(returns: Mapping[str, float]) -> str:
-    """The agents' own returns, if there are a few."""
-    if not 1 < len(returns) <= 4:
+def agent_returns(returns: Mapping[str, float]) -> str:
+    """`agent1 12.00, agent2 -5.50`; of many agents how many and their range; nothing of one alone."""
+    if len(returns) < 2:
         return ""
-    return " (" + ", ".join(f"{agent} {value:.2f}" for agent, value in returns.items()) + ")"
+    if len(returns) <= 4:
+        return ", ".join(f"{agent} {value:.2f}" for agent, value in returns.items())
+    least, most = f"{min(returns.values()):.2f}", f"{max(returns.values()):.2f}"
+    return f"{len(returns)} agents {least if least == most else f'{least} to {most}'} each"
+
+
+def _in_brackets(text: str) -> str:
+    return f"({text})" if text else ""
 
 
 def _short(learners: Mapping[str, Mapping[str, float]], name: str, form: str) -> str:

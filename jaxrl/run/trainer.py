@@ -19,7 +19,7 @@ from jaxrl.loop.runner import Runner
 from jaxrl.run import folder, resume
 from jaxrl.run.best import Best
 from jaxrl.run.callbacks import Hooks
-from jaxrl.run.console import Progress, compiled_line, compiling_line, evaluation_line
+from jaxrl.run.console import Progress, compiled_line, compiling_line, evaluation_line, greedy_hint
 from jaxrl.run.debug import find_nan
 from jaxrl.run.devices import copy_here, settled
 from jaxrl.run.divergence import find_source
@@ -282,8 +282,17 @@ class Trainer(PolicyAccess):
         wanted = {"episodes": episodes, "env_args": env_args, "explore": explore, "seed": seed}
         evaluation = self.evaluation(self.runner, self.env_params, **wanted)
         self.hooks.call("on_evaluate_end", evaluation)
-        self.progress.say(evaluation_line(self.lifetime.training_iteration, evaluation["env_runners"]))
+        self._show_evaluation(evaluation["env_runners"], explore)
         return evaluation
+
+    def _show_evaluation(self, episodes: Result, explore: bool | None) -> None:
+        explore = self.settings.evaluation_explore if explore is None else explore
+        iteration, width = self.lifetime.training_iteration, self.progress.width
+        self.progress.say(evaluation_line(iteration, episodes, explore=explore, width=width))
+        if not explore and self.last_result is not None:
+            hint = greedy_hint(self.last_result, episodes)
+            if hint is not None:
+                self.progress.say_once(hint)
 
     @together
     def profile(self) -> Result:

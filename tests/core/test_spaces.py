@@ -1,6 +1,7 @@
 """Spaces: what a sample is, what is contained, when two are the same, and what is refused."""
 
 import json
+import math
 
 import jax
 import jax.numpy as jnp
@@ -252,3 +253,17 @@ def test_what_cannot_be_a_tree_is_refused_with_its_value(make, message):
     with pytest.raises(UsageError) as caught:
         make()
     assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("box", "text"),
+    [
+        (Box(-1.0, 1.0, (3,)), "Box(-1 to 1, (3,), float32)"),
+        (Box((-4.8, -3.4028235e38), (4.8, 3.4028235e38)), "Box([-4.8, -inf] to [4.8, inf], (2,), float32)"),
+        (Box(-math.inf, math.inf, (2, 2)), "Box(-inf to inf, (2, 2), float32)"),
+        (Box(tuple(range(6)), 9.0, (6,)), "Box([0 ... 5] to 9, (6,), float32)"),
+        (Box(0, 255, (8, 8, 3), "uint8"), "Box(0 to 255, (8, 8, 3), uint8)"),
+    ],
+)
+def test_a_box_is_written_in_a_few_digits(box, text):
+    assert str(box) == text

@@ -131,7 +131,7 @@ ONE_AGENT = {
     # types
     "reset_env must return 2 values, (obs, state), not 3": begun(lambda obs, state: (obs, state, {})),
     "obs of reset_env must be floating[2] as in Box": begun(lambda obs, state: (jnp.zeros(3), state)),
-    "as in Box(low=-200.0, high=200.0, shape=(2,), dtype='float32'), not int32[2]": begun(
+    "as in Box(-200 to 200, (2,), float32), not int32[2]": begun(
         lambda obs, state: (obs.astype(jnp.int32), state)
     ),
     "but obs of reset_env is a dict of ['camera']": begun(lambda obs, state: ({"camera": obs}, state)),

@@ -8,7 +8,16 @@ import pytest
 from rich.console import Console
 
 from jaxrl.run import console
-from jaxrl.run.console import Progress, duration, result_line
+from jaxrl.run.console import (
+    LOG_WIDTH,
+    Progress,
+    agent_returns,
+    duration,
+    evaluation_line,
+    folded,
+    greedy_hint,
+    result_line,
+)
 
 RESULT = {
     "training_iteration": 12,
@@ -142,3 +151,65 @@ def test_a_process_on_a_full_disk_says_so_in_one_line_and_keeps_its_exit_status(
         done = subprocess.run([sys.executable, "-c", PRINTING], stdout=full, stderr=subprocess.PIPE, check=False)
     assert done.stderr.decode() == "jaxrl: the output could not be written to the end: No space left on device\n"
     assert done.returncode == 7
+
+
+FOUND = {
+    "num_episodes": 10,
+    **{f"episode_return_{part}": value for part, value in (("mean", -42), ("std", 3), ("min", -50), ("max", -30))},
+    "episode_len_mean": 100.0,
+    "agent_episode_returns_mean": {"agent1": -40.0, "agent2": -2.0},
+}
+
+
+@pytest.mark.parametrize("width", [60, 80, LOG_WIDTH, 120])
+def test_a_line_fits_its_width_and_keeps_steps_return_and_time_left(width):
+    line = result_line(RESULT, 200.0, width)
+    assert len(line) <= max(width, len("iter    12  steps      48,000  return    6.50  3 min 20 s left"))
+    for part in ("steps      48,000", "return    6.50", "3 min 20 s left"):
+        assert part in line
+
+
+def test_what_matters_least_is_left_out_first():
+    whole = result_line(RESULT, 200.0)
+    assert result_line(RESULT, 200.0, len(whole)) == whole
+    assert result_line(RESULT, 200.0, len(whole) - 1) == whole.replace("  entropy 1.25 1.00", "")
+
+
+def test_the_returns_of_many_agents_are_their_range():
+    assert agent_returns({"a": 1.0}) == ""
+    assert agent_returns({f"p{i}": -13.24 for i in range(8)}) == "8 agents -13.24 each"
+    assert agent_returns({f"p{i}": float(i) for i in range(8)}) == "8 agents 0.00 to 7.00 each"
+
+
+def test_an_evaluation_says_how_its_actions_were_chosen():
+    line = evaluation_line(25, FOUND, explore=False)
+    spread, agents = "return -42.00 +- 3.00 (from -50.00 to -30.00)", "(agent1 -40.00, agent2 -2.00)"
+    assert line == f"evaluation after iteration 25:  10 greedy episodes  {spread} {agents}  len 100.0"
+    assert "10 sampled episodes" in evaluation_line(25, FOUND, explore=True)
+    assert len(evaluation_line(25, FOUND, explore=False, width=100)) <= 100
+
+
+def test_greedy_play_below_all_recent_episodes_of_training_is_explained():
+    training = {"env_runners": {"episode_return_min": -10.0}}
+    assert "evaluation takes the likeliest actions" in greedy_hint(training, FOUND)
+    assert greedy_hint({"env_runners": {"episode_return_min": -50.0}}, FOUND) is None
+    assert greedy_hint({"env_runners": {}}, FOUND) is None
+
+
+def test_a_line_of_the_plan_is_folded_below_its_label():
+    line = "batch        64 environments x 100 steps = 6,400 environment steps an iteration; 312 iterations"
+    assert folded(line, 200) == line
+    lines = folded(line, 60).splitlines()
+    assert len(lines) == 2 and max(map(len, lines)) <= 60
+    assert lines[1].startswith(" " * 13) and lines[1][13] != " "
+    assert " ".join(part.strip() for part in lines) == line
+    path = "run folder   " + "/a-long-path" * 10
+    assert folded(path, 60).endswith("/a-long-path" * 10)  # a path stays whole, to be copied
+
+
+def test_a_hint_is_printed_once():
+    output = io.StringIO()
+    progress = Progress(console=Console(file=output, width=200))
+    for _ in range(2):
+        progress.say_once("a hint")
+    assert output.getvalue() == "a hint\n"
