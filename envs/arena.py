@@ -146,7 +146,7 @@ def aim(positions: jax.Array, action: jax.Array, height: int, width: int) -> jax
     A target beyond the wall is nobody's cell, and the agent's own is not the other's: so clipping already here,
     before `move` looks for collisions, changes nothing.
     """
-    column = jax.lax.rem(positions, width)
+    column = jax.lax.rem(positions, np.int32(width))  # of one type under x64, too
     up = (action == 0) & (positions >= width)
     right = (action == 1) & (column < width - 1)
     down = (action == 2) & (positions < (height - 1) * width)

@@ -36,7 +36,15 @@ from jaxrl.core.types import AgentId, Key
 from jaxrl.envs import waterworld_physics as physics
 from jaxrl.envs.waterworld_physics import SIZE, TINY, Places
 from jaxrl.envs.waterworld_picture import picture, ray_lengths
-from jaxrl.envs.waterworld_settings import FOOD_SIZE, POISON_SIZE, Params, check_numbers, check_places, freeze_points
+from jaxrl.envs.waterworld_settings import (
+    FOOD_SIZE,
+    POISON_SIZE,
+    Params,
+    check_numbers,
+    check_places,
+    freeze_points,
+    single_precision,
+)
 
 BOUND = float(np.float32(math.sqrt(2)))  # of an observation: two velocities that meet along a diagonal
 
@@ -121,6 +129,7 @@ class Waterworld(StackedEnvironment):
             )
 
     def reset_stacked(self, key: Key, params: Params) -> tuple[jax.Array, State]:
+        params = single_precision(params)
         state = self.start(key, params)
         return self.observe(state, params), state
 
@@ -137,7 +146,7 @@ class Waterworld(StackedEnvironment):
         return State(
             position=places.position,
             velocity=places.velocity,
-            correction=jnp.zeros((2, num_bodies)),
+            correction=jnp.zeros((2, num_bodies), jnp.float32),
             counter=jnp.zeros(num_bodies, jnp.int32),
             touched=jnp.zeros((self.n_pursuers, num_bodies), bool),
             poisoned=jnp.zeros(self.n_pursuers, jnp.int32),
@@ -146,6 +155,7 @@ class Waterworld(StackedEnvironment):
         )
 
     def step_stacked(self, key: Key, state: State, action: jax.Array, params: Params) -> tuple:
+        params = single_precision(params)
         clear = (2 * self.radii(params) + params.obstacle_radius) * SIZE
         top_speed = self.per_body(params.pursuer_speed, params.evader_speed, params.poison_speed) * SIZE
         bits = physics.draw_bits(key, self.num_bodies)
@@ -154,6 +164,7 @@ class Waterworld(StackedEnvironment):
 
     def step_with(self, state: State, action: jax.Array, respawns: Places, params: Params) -> tuple:
         """`step_stacked` after the draw: all of the rules, and nothing random. `respawns` [2, N] count where used."""
+        params = single_precision(params)
         radius, dt, num_pursuers = self.radii(params) * SIZE, 1.0 / params.FPS, self.n_pursuers
         is_food, is_poison = self.kind == 1, self.kind == 2
         mine, drifting = jnp.split(state.velocity, (num_pursuers,), axis=1)
@@ -200,7 +211,8 @@ class Waterworld(StackedEnvironment):
 
     def per_body(self, pursuer, evader, poison) -> jax.Array:
         """f32[N]: one of three numbers for each body."""
-        return jnp.where(self.kind == 0, pursuer, jnp.where(self.kind == 1, evader, poison))
+        numbers = jnp.where(self.kind == 0, pursuer, jnp.where(self.kind == 1, evader, poison))
+        return numbers.astype(jnp.float32)
 
     def radii(self, params: Params) -> jax.Array:
         """f32[N]: in units of the pool's width."""

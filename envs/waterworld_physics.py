@@ -5,6 +5,7 @@ innermost loop of a compiled program runs over bodies or sensors. Numbers and qu
 with pymunk 6.2.0.
 """
 
+import math
 from typing import NamedTuple
 
 import jax
@@ -97,7 +98,7 @@ def bounce(velocity: jax.Array, touched: list[Contact], shift: jax.Array, dt) ->
         depth = jnp.maximum(contact.along(shift) - contact.gap - SLOP, 0.0)
         change = change + jnp.where(is_touched, speed, 0.0) * contact.normal
         correction = correction + jnp.where(is_touched, depth, 0.0) * contact.normal
-    share = -jnp.expm1(dt * np.log(LEFT_PER_SECOND))
+    share = -jnp.expm1(dt * math.log(LEFT_PER_SECOND))
     return velocity - change, correction * -(share / dt)
 
 
@@ -241,6 +242,7 @@ def all_but_oneself(vectors: jax.Array) -> jax.Array:
 def lay_out(readings: list[tuple[jax.Array, jax.Array]], num_sensors: int, speed_features: bool) -> jax.Array:
     """Four pairs of readings f32[P, L] as f32[P, 8 num_sensors], or as f32[P, 5 num_sensors] without the speeds."""
     # As one complex number a pair is computed in one pass; as two arrays XLA on the CPU would compute it twice.
+    readings = jax.tree.map(lambda part: part.astype(jnp.float32), readings)  # of one type under x64, too
     packed = jnp.concatenate([jax.lax.complex(first, second) for first, second in readings], axis=1)
     packed = jax.lax.optimization_barrier(packed)
     packed = packed.reshape(packed.shape[0], len(readings), 1, -1)[..., :num_sensors]

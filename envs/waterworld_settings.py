@@ -2,6 +2,8 @@
 
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
@@ -30,6 +32,12 @@ class Params(struct.PyTreeNode):
     local_ratio: float = 1.0  # share of the rewards that is one's own
     max_cycles: int = 500  # the time limit: truncates, never terminates
     FPS: int = 15  # steps in a second
+
+
+def single_precision(params: Params) -> Params:
+    """The numbers as they are, but for arrays of float64, which there are under x64 alone: the state is of float32."""
+    is_double = lambda leaf: isinstance(leaf, jax.Array) and leaf.dtype == jnp.float64
+    return jax.tree.map(lambda leaf: leaf.astype(jnp.float32) if is_double(leaf) else leaf, params)
 
 
 def freeze_points(points: Any, number: int) -> tuple[tuple[float, float], ...] | None:

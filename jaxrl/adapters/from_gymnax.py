@@ -13,7 +13,7 @@ import numpy as np
 from gymnax.environments import spaces as gymnax_spaces
 
 from jaxrl.core.env import Environment
-from jaxrl.core.errors import UsageError, unknown_name
+from jaxrl.core.errors import UsageError, one_line, unknown_name
 from jaxrl.core.spaces import Box, Dict, Discrete, Space, Tuple
 from jaxrl.core.types import PyTree
 
@@ -24,10 +24,20 @@ def constructor(name: str) -> Callable[..., Environment]:
         raise unknown_name("gymnax environment", name, gymnax.registered_envs)
 
     def construct(**args):
-        return GymnaxEnvironment(gymnax.make(name, **args)[0], name, tuple(sorted(args.items())))
+        return GymnaxEnvironment(_make(name, **args), name, tuple(sorted(args.items())))
 
-    construct.__signature__ = inspect.signature(type(gymnax.make(name)[0]))
+    construct.__signature__ = inspect.signature(type(_make(name)))
     return construct
+
+
+def _make(name: str, **args):
+    try:
+        return gymnax.make(name, **args)[0]
+    except OSError as error:  # some load their data from the net
+        raise UsageError(
+            f"gymnax environment {name!r} needs data that could not be loaded: {type(error).__name__}: "
+            f"{one_line(error)}"
+        ) from error
 
 
 class GymnaxEnvironment(Environment):
@@ -56,10 +66,10 @@ class GymnaxEnvironment(Environment):
         return self.env.default_params
 
     def observation_space(self, params=None) -> Space:
-        return convert_space(self.env.observation_space(self._params(params)), f"observation of {self.name}")
+        return convert_space(self._space("observation_space", params), f"observation of {self.name}")
 
     def action_space(self, params=None) -> Space:
-        return convert_space(self.env.action_space(self._params(params)), f"action of {self.name}")
+        return convert_space(self._space("action_space", params), f"action of {self.name}")
 
     def reset_env(self, key, params):
         obs, state = self.env.reset_env(key, params)
@@ -74,10 +84,12 @@ class GymnaxEnvironment(Environment):
 
     def _typed(self, obs, params) -> PyTree:
         """Observations in the type their space declares; some environments give booleans for a Box of f32."""
-        return typed(self.env.observation_space(self._params(params)), obs)
+        return typed(self._space("observation_space", params), obs)
 
-    def _params(self, params):
-        return self.env.default_params if params is None else params
+    def _space(self, which: str, params):
+        """gymnax's own; some make its bounds as arrays, which is done at once even while a program is traced."""
+        with jax.ensure_compile_time_eval():
+            return getattr(self.env, which)(self.env.default_params if params is None else params)
 
 
 def convert_space(space, what: str) -> Space:

@@ -24,7 +24,7 @@ def quick(key: Key) -> Key:
     """The same keys [...] for jax.random to draw from; any that are not typed Threefry keys stay as they are.
 
     To be used where the draw is, for JAX takes the two kinds of keys for different types: `ordinary` gives back a key
-    that goes further.
+    that goes further. `jax.random.poisson` takes Threefry's own keys alone: give it the key itself, or `ordinary(key)`.
     """
     return _of_kind(key, _quick()) if _is_of_kind(key, "threefry2x32") else key
 

@@ -1,12 +1,18 @@
 """gymnax's spaces as ours, and its observations in the types that they declare."""
 
+from urllib.error import URLError
+
+import gymnax
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from gymnax.environments import spaces
 
 from jaxrl.adapters.from_gymnax import convert_space, typed
+from jaxrl.core.contract import require_trainable
 from jaxrl.core.errors import UsageError
+from jaxrl.core.registry import make
 from jaxrl.core.spaces import Box, Dict, Discrete, Tuple
 
 THEIRS = spaces.Dict(
@@ -31,3 +37,23 @@ def test_a_part_that_is_no_known_space_is_named():
 
     with pytest.raises(UsageError, match=r"observation\['net'\]: gymnax's Graph space is not supported"):
         convert_space(spaces.Dict({"net": Graph()}), "observation")
+
+
+@pytest.mark.parametrize("name", ["PointRobot-misc", "Reacher-misc", "Swimmer-misc"])
+def test_spaces_whose_bounds_are_made_as_arrays_are_read_while_a_program_is_traced(name):
+    env, params = make(f"gymnax:{name}")
+    with jax.numpy_rank_promotion("allow"):  # which gymnax's own code needs
+        require_trainable(env, params)
+    for which in ("observation_space", "action_space"):
+        seen = []
+        jax.eval_shape(lambda params, which=which, seen=seen: seen.append(getattr(env, which)(params)), params)
+        assert seen == [getattr(env, which)(params)]
+
+
+def test_data_that_cannot_be_loaded_is_said_in_one_line(monkeypatch):
+    def offline(name, **args):
+        raise URLError("no route to host")
+
+    monkeypatch.setattr(gymnax, "make", offline)
+    with pytest.raises(UsageError, match=r"gymnax environment 'MNISTBandit-bsuite' needs data that could .*no route"):
+        make("gymnax:MNISTBandit-bsuite")

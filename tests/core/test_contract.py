@@ -9,7 +9,7 @@ import pytest
 from jaxrl import PPOConfig
 from jaxrl.core import contract
 from jaxrl.core.contract import ContractError, require_trainable
-from jaxrl.core.env import Solo
+from jaxrl.core.env import Solo, is_stacked
 from jaxrl.core.errors import UsageError
 from jaxrl.core.registry import make
 from jaxrl.core.spaces import Box, Discrete
@@ -171,3 +171,20 @@ def test_what_is_no_environment_is_refused_in_one_line(env, message):
         with pytest.raises(UsageError, match=message) as refused:
             ask()
         assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("name", ["arena", "cartpole", "pursuit", "waterworld"])
+def test_environments_of_this_package_train_where_jax_has_64_bits(name):
+    with jax.enable_x64(True):
+        check_types_of(*make(name))
+        sizes = {"num_envs": 2, "rollout_length": 4, "minibatch_size": 8, "num_epochs": 1, "fcnet_hiddens": (4,)}
+        algorithm = PPOConfig(env=name, **sizes).build()
+        runner = jax.eval_shape(algorithm.init, jax.random.key(0))
+        after, _ = jax.eval_shape(algorithm.update, runner)
+        assert jax.tree.map(lambda leaf: leaf.dtype, after) == jax.tree.map(lambda leaf: leaf.dtype, runner)
+
+
+def check_types_of(env, params):
+    case, key = contract.examine(env, params), jax.random.key(0)
+    check = contract.check_stacked_types if is_stacked(env) else contract.check_raw_types
+    check(case, key)

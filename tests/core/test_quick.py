@@ -72,6 +72,12 @@ def test_ordinary_gives_back_what_quick_was_given():
     np.testing.assert_array_equal(jax.random.key_data(ordinary(quick(keys))), jax.random.key_data(keys))
 
 
+def test_a_poisson_draw_takes_the_ordinary_key():
+    key = jax.random.key(3, impl="threefry2x32")
+    draw = jax.random.poisson(ordinary(quick(key)), 4.0, (100,))
+    np.testing.assert_array_equal(draw, jax.random.poisson(key, 4.0, (100,)))
+
+
 @pytest.mark.parametrize("key", [jax.random.PRNGKey(1), jax.random.key(1, impl="rbg")], ids=["raw", "rbg"])
 def test_keys_of_another_kind_stay_as_they_are(key):
     assert quick(key) is key
