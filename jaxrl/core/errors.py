@@ -4,6 +4,7 @@ import difflib
 import traceback
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 from jaxrl.core import foreign_names
 
@@ -48,6 +49,15 @@ def _is_written_by_a_user(filename: str) -> bool:
     return not (filename.startswith("<frozen") or "site-packages" in path.parts or path.is_relative_to(PACKAGE))
 
 
+def brief(value: Any) -> str:
+    """A value for people: one line of at most 80 characters."""
+    try:
+        text = " ".join(repr(value).split())
+    except Exception:
+        text = f"<{type(value).__name__}>"
+    return text if len(text) <= 80 else f"{text[:77]}..."
+
+
 def unknown_name(kind: str, name: str, allowed: Iterable[str], where: str = "", look: str = "") -> UsageError:
     """The error for a name that is none of `allowed`: `unknown policy 'pol3'; did you mean 'pol1'? known: ...`.
 
@@ -55,10 +65,10 @@ def unknown_name(kind: str, name: str, allowed: Iterable[str], where: str = "", 
         where: said after the name.
         look: says where all names can be read, if they are too many for a line.
     """
-    name, allowed = str(name), sorted(map(str, allowed))
+    name, allowed = name if isinstance(name, str) else brief(name), sorted(map(str, allowed))
     near = nearest(name, allowed)
     hint = f"; did you mean {either(near)}?" if near else ";"
-    return UsageError(f"unknown {kind} {name!r}{where and ' ' + where}{hint} {_known(allowed, near, look)}")
+    return UsageError(f"unknown {kind} {brief(name)}{where and ' ' + where}{hint} {_known(allowed, near, look)}")
 
 
 def unknown_result(kind: str, path: str, allowed: Iterable[str]) -> UsageError:
@@ -70,7 +80,7 @@ def unknown_result(kind: str, path: str, allowed: Iterable[str]) -> UsageError:
         meant = [foreign[1].ours]
     if not meant:
         return unknown_name(kind, path, allowed, look=PATHS)
-    return UsageError(f"unknown {kind} {path!r}; did you mean {meant[0]!r}? {_known(allowed, meant, PATHS)}")
+    return UsageError(f"unknown {kind} {brief(path)}; did you mean {meant[0]!r}? {_known(allowed, meant, PATHS)}")
 
 
 def nearest(name: str, allowed: Iterable[str], most: int = 3) -> list[str]:

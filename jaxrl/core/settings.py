@@ -10,28 +10,46 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 
 from jaxrl.core import foreign_names
-from jaxrl.core.errors import UsageError, nearest, unknown_name
+from jaxrl.core.errors import UsageError, brief, nearest, unknown_name
 from jaxrl.core.foreign_names import Counterpart, counterpart
 
 Check = Callable[[str, Any], None]
 C = TypeVar("C")
 
 
-def setting(default: Any, help: str, check: Check | None = None, *, traced: bool = False) -> Any:
-    """A field of a configuration. `traced` ones are numbers that never cause a compilation."""
-    metadata = {"help": help, "check": check, "traced": traced}
+Read = Callable[[str, Any], Any]
+INT32, UINT32, INT64, FLOAT32 = 2**31 - 1, 2**32 - 1, 2**63 - 1, 3.4028235e38  # the most of each
+
+
+def setting(
+    default: Any, help: str, check: Check | None = None, *, traced: bool = False, read: Read | None = None
+) -> Any:
+    """A field of a configuration.
+
+    Args:
+        help: what it means; in `--help` and in the class's docstring.
+        check: refuses values that are not allowed.
+        traced: it is a number that never causes a compilation.
+        read: gives a value's usual form, for one that may be written in several.
+    """
+    metadata = {"help": help, "check": check, "traced": traced, "read": read}
     return dataclasses.field(default=default, metadata=metadata)
 
 
-def count(least: int = 1, *, optional: bool = False) -> Check:
-    """An integer of at least `least`; if `optional`, None as well."""
+def count(least: int = 1, most: int = INT32, *, optional: bool = False) -> Check:
+    """An integer from `least` to `most`; if `optional`, None as well."""
+    bounds = f"of at least {least}"
 
     def check(name, value):
         if value is None and optional:
             return
-        if isinstance(value, bool) or not isinstance(value, int | np.integer) or not least <= value < 2**63:
-            raise UsageError(f"{name}={value!r} must be an integer of at least {least}{' or None' if optional else ''}")
+        whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
+        if not whole or value < least:
+            raise UsageError(f"{name}={brief(value)} must be an integer {bounds}{' or None' if optional else ''}")
+        if value > most:
+            raise UsageError(f"{name}={brief(value)} must be an integer of at most {most}")
 
+    check.whole = True
     return check
 
 
@@ -44,11 +62,17 @@ def number(low: float = -math.inf, high: float = math.inf, *, open_low: bool = F
     def check(name, value):
         if value is None and optional:
             return
+        if isinstance(value, int) and abs(value) > FLOAT32:
+            raise UsageError(f"{name}={brief(value)} is more than float32 holds, {FLOAT32:g}")
         valid = isinstance(value, int | float | np.number) and not isinstance(value, bool) and not math.isnan(value)
         valid = valid and (optional or not math.isinf(value))
         if not valid or value > high or value < low or (open_low and value == low):
             wanted = f"in {interval}" if high < math.inf else interval
-            raise UsageError(f"{name}={value!r} must be a number {wanted}{' or None' if optional else ''}")
+            raise UsageError(f"{name}={brief(value)} must be a number {wanted}{' or None' if optional else ''}")
+        if not math.isinf(value) and abs(value) > FLOAT32:
+            raise UsageError(f"{name}={brief(value)} is more than float32 holds, {FLOAT32:g}")
+        if open_low and np.float32(value) == np.float32(low):
+            raise UsageError(f"{name}={brief(value)} is {low:g} in float32, and must be above it")
 
     return check
 
@@ -56,7 +80,7 @@ def number(low: float = -math.inf, high: float = math.inf, *, open_low: bool = F
 def one_of(*allowed: Any) -> Check:
     def check(name, value):
         if value not in allowed:
-            raise unknown_name(f"{name}", value, map(str, allowed))
+            raise unknown_name(name, value, map(str, allowed))
 
     return check
 
@@ -64,7 +88,7 @@ def one_of(*allowed: Any) -> Check:
 def names(name: str, value: Any) -> None:
     """None, or a tuple of strings."""
     if value is not None and not (isinstance(value, tuple) and all(isinstance(part, str) for part in value)):
-        raise UsageError(f"{name}={value!r} must be a list of names")
+        raise UsageError(f"{name}={brief(value)} must be a list of names")
 
 
 def pairs(what: str) -> Check:
@@ -74,14 +98,14 @@ def pairs(what: str) -> Check:
         if not isinstance(value, tuple) or not all(
             isinstance(pair, tuple) and len(pair) == 2 and isinstance(pair[0], str) for pair in value
         ):
-            raise UsageError(f"{name}={value!r} must be a mapping {what}")
+            raise UsageError(f"{name}={brief(value)} must be a mapping {what}")
 
     return check
 
 
 def flag(name: str, value: Any) -> None:
     if not isinstance(value, bool):
-        raise UsageError(f"{name}={value!r} must be True or False")
+        raise UsageError(f"{name}={brief(value)} must be True or False")
 
 
 def freeze(value: Any) -> Any:
@@ -90,7 +114,49 @@ def freeze(value: Any) -> Any:
         return tuple((key, freeze(part)) for key, part in value.items())
     if isinstance(value, list | tuple):
         return tuple(freeze(part) for part in value)
-    return value.item() if isinstance(value, np.generic) else value
+    return freeze(np.asarray(value).tolist()) if is_array(value) else value
+
+
+def is_array(value: Any) -> bool:
+    """Whether this is an array or a number of NumPy, JAX or PyTorch."""
+    return all(hasattr(value, name) for name in ("__array__", "dtype", "shape")) and not isinstance(value, type)
+
+
+def as_count(value: Any) -> Any:
+    """A whole float such as 1e6, and an array of one, as an int; anything else as it is."""
+    value = np.asarray(value).item() if is_array(value) and np.size(value) == 1 else value
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def frozen_fields(config: Any) -> None:
+    """Gives every field of a frozen dataclass its usual form, which can be hashed.
+
+    Numbers and arrays of NumPy and JAX become Python's; an array of one number is that number, and a whole float
+    such as 1e6 a count, where the setting is one.
+
+    Raises:
+        UsageError: a value that no form can be found for; names the setting.
+    """
+    for field in dataclasses.fields(config):
+        value, read = getattr(config, field.name), field.metadata["read"]
+        try:
+            if is_array(value) and np.size(value) == 1 and not isinstance(field.default, tuple):
+                value = np.asarray(value).reshape(())
+            value = freeze(value)
+        except (TypeError, ValueError, RecursionError):  # a traced array, or a list that holds itself
+            raise UsageError(
+                f"{field.name}={brief(value)} is no plain value; a compiled function takes numbers by hypers"
+            ) from None
+        if getattr(field.metadata["check"], "whole", False):
+            value = as_count(value)
+        value = value if read is None else read(field.name, value)
+        try:
+            hash(value)
+        except TypeError:
+            kind = type(value).__name__
+            hint = "give a list" if isinstance(value, set) else "a setting must be hashable"
+            raise UsageError(f"{field.name}={brief(value)} is a {kind}, or holds one: {hint}") from None
+        object.__setattr__(config, field.name, value)
 
 
 class Declared(NamedTuple):
@@ -105,13 +171,16 @@ class Declared(NamedTuple):
 _declared: dict[str, Declared] = {}  # by owner: each knows what the others have
 
 
-def checked(owner: str, *, example: str, also: Iterable[str] = ()) -> Callable[[type[C]], type[C]]:
+def checked(
+    owner: str, *, example: str, also: Iterable[str] = (), forms: Callable[[dict], dict] = dict
+) -> Callable[[type[C]], type[C]]:
     """A class decorator for a configuration: unknown names are refused, fields explained.
 
     Args:
         owner: what a user gives these settings to.
         example: how, with NAME for a setting.
         also: arguments that the owner takes beside the class's fields.
+        forms: reads other forms of the settings that are given.
     """
 
     def decorate(cls: type[C]) -> type[C]:
@@ -121,6 +190,7 @@ def checked(owner: str, *, example: str, also: Iterable[str] = ()) -> Callable[[
         generated = cls.__init__
 
         def __init__(self, *args, **settings):
+            settings = forms(settings)
             for name in settings:
                 if name not in known:
                     raise unknown_setting(name, known, owner=owner)
@@ -183,7 +253,7 @@ def unknown_setting(
         kind: "flag": names are shown as flags.
     """
     known, plain = set(known), str(name).strip("-").replace("-", "_")
-    begin = f"unknown {kind} {str(name)!r}{where and ' ' + where}"
+    begin = f"unknown {kind} {brief(str(name))}{where and ' ' + where}"
     if other := _other_owner(plain, owner):
         return UsageError(f"{begin}: {_belongs(plain, other, kind)}")
     if found := _foreign(plain, known):

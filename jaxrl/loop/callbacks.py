@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxrl.core.env import MultiAgentEnvironment, RawStep, restart, split_agents, strongly_typed
-from jaxrl.core.errors import UsageError, reason_of, unknown_name
+from jaxrl.core.errors import UsageError, brief, reason_of, unknown_name
 from jaxrl.core.registry import from_module
 from jaxrl.core.types import AgentId, PolicyId, PyTree
 from jaxrl.loop.episodes import Episodes
@@ -205,7 +205,7 @@ def _resolve(entry: Any) -> Any:
     if isinstance(entry, str):
         module, _, attribute = entry.partition(":")
         if not module or not attribute:
-            raise UsageError(f"callbacks {entry!r} must be module:Class, a class or an instance")
+            raise UsageError(f"callbacks {brief(entry)} must be module:Class, a class or an instance")
         return _resolve(from_module(module, attribute, "callbacks"))
     if not isinstance(entry, type):
         return _checked(entry)
@@ -223,7 +223,7 @@ def _checked(callback: Any) -> Any:
             raise unknown_name("hook", name, (*TRACED_HOOKS, *HOST_HOOKS), f"of callbacks {_name(callback)}")
     if not any(hasattr(callback, hook) for hook in (*TRACED_HOOKS, *HOST_HOOKS)):
         hooks = ", ".join((*TRACED_HOOKS, *HOST_HOOKS))
-        raise UsageError(f"callbacks {callback!r:.60} have none of the hooks {hooks}")
+        raise UsageError(f"callbacks {brief(callback)} have none of the hooks {hooks}")
     for hook in (*TRACED_HOOKS, *HOST_HOOKS):
         if getattr(callback, hook, None) is not None:
             _check_signature(callback, hook)

@@ -4,13 +4,14 @@ import dataclasses
 import inspect
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from jaxrl.core.env import MultiAgentEnvironment, is_stacked
-from jaxrl.core.errors import UsageError, unknown_name
+from jaxrl.core.errors import UsageError, brief, one_line, unknown_name
 from jaxrl.core.spaces import Space
 from jaxrl.core.types import DEFAULT_POLICY, AgentId, PolicyId, PyTree
 
@@ -19,14 +20,15 @@ PolicyMap = dict[PolicyId, tuple[AgentId, ...]]
 
 def resolve_policies(
     env: MultiAgentEnvironment,
-    policies: str | Mapping[PolicyId, tuple] | Callable[[AgentId], PolicyId] | None,
+    policies: str | Mapping[PolicyId, tuple] | tuple[PolicyId, ...] | Callable[[AgentId], PolicyId] | None,
     params: PyTree = None,
 ) -> PolicyMap:
     """Which policy plays which agents.
 
     Args:
         policies: None (the environment's own choice), "shared" (one policy for all), "per-agent" (one each, named as
-            its agent), a mapping {policy: agents}, or a function from agent to policy, asked once for each agent.
+            its agent), a mapping {policy: agents}, a function from agent to policy, asked once for each agent, or names
+            alone, which must be those of the environment's own policies, or its agents, or one for all.
         params: that the spaces are of; default: the environment's own.
 
     Raises:
@@ -40,8 +42,11 @@ def resolve_policies(
         policies = {agent: (agent,) for agent in env.agents}
     elif callable(policies):
         policies = _ask(policies, env.agents)
+    elif is_names(policies):
+        policies = _named(policies, env)
     elif not isinstance(policies, Mapping):
-        raise UsageError(f"policies={policies!r}: allowed are 'shared', 'per-agent', {{policy: agents}}, a function")
+        allowed = "'shared', 'per-agent', {policy: agents}, a function"
+        raise UsageError(f"policies={brief(policies)}: allowed are {allowed}")
     resolved = {str(policy): _agent_tuple(policy, agents) for policy, agents in policies.items()}
     _check_cover(env, resolved)
     for policy, agents in resolved.items():
@@ -162,26 +167,81 @@ def _rows(leaf: jax.Array) -> jax.Array:
     return jnp.moveaxis(leaf, 0, 1).reshape(leaf.shape[1], -1, *leaf.shape[3:])
 
 
+def is_names(policies: Any) -> bool:
+    """Whether these are policies' names alone, as RLlib takes them beside a mapping function."""
+    return isinstance(policies, tuple) and policies != () and all(isinstance(policy, str) for policy in policies)
+
+
+def _named(policies: tuple[PolicyId, ...], env: MultiAgentEnvironment) -> Mapping[PolicyId, tuple]:
+    """Who plays whom, where the names alone say so."""
+    if set(policies) == set(env.default_policies):
+        return env.default_policies
+    if set(policies) == set(env.agents):
+        return {agent: (agent,) for agent in env.agents}
+    if len(policies) == 1:
+        return {policies[0]: env.agents}
+    raise UsageError(
+        f"policies={list(policies)} do not say which agents they play: give {{policy: [agents]}}, or a function from "
+        f"agent to policy (RLlib's policy_mapping_fn); the agents are {', '.join(env.agents)}"
+    )
+
+
+def policies_that_learn(
+    chosen: tuple[PolicyId, ...] | Callable[..., Any] | None, policies: PolicyMap
+) -> tuple[PolicyId, ...]:
+    """The policies that learn: all (None), those named, or those that a function says yes to.
+
+    Args:
+        chosen: a function takes the policy's name alone, or as RLlib's a batch as well, which is None.
+    """
+    if chosen is None:
+        return tuple(policies)
+    if not callable(chosen):
+        return chosen
+    try:
+        rest = () if _takes(chosen, "policy") else (None,)
+        return tuple(policy for policy in policies if chosen(policy, *rest))
+    except Exception as error:
+        raise UsageError(
+            f"policies_to_train: the function raises {type(error).__name__}: {one_line(error)}; it takes a policy's "
+            "name"
+        ) from None
+
+
+def _takes(function: Callable, *arguments: Any) -> bool:
+    """Whether a function can be called with these; a built-in without a signature: yes."""
+    try:
+        inspect.signature(function).bind(*arguments)
+    except TypeError:
+        return False
+    except ValueError:
+        pass
+    return True
+
+
 def _ask(mapping: Callable, agents: tuple[AgentId, ...]) -> dict[PolicyId, list[AgentId]]:
     """The policy of each agent from the user's function, asked once."""
-    try:
-        inspect.signature(mapping).bind(agents[0])
-    except ValueError:  # a built-in without a signature: asked as it is
-        pass
-    except TypeError:
+    if not _takes(mapping, agents[0]):
         raise UsageError(
             f"policy mapping function {getattr(mapping, '__name__', mapping)!r} must take the agent id alone: the map "
             "is part of the compiled program, so there is no episode to ask"
-        ) from None
+        )
     policies: dict[PolicyId, list[AgentId]] = {}
     for agent in agents:
-        policies.setdefault(mapping(agent), []).append(agent)
+        try:
+            policy = mapping(agent)
+        except Exception as error:
+            reason = f"{type(error).__name__}: {one_line(error)}"
+            raise UsageError(f"policies: the mapping function raises {reason}, for agent {agent!r}") from None
+        if not isinstance(policy, str | int):
+            raise UsageError(f"policies: the mapping function gives {brief(policy)} for agent {agent!r}, not a name")
+        policies.setdefault(policy, []).append(agent)
     return policies
 
 
 def _agent_tuple(policy: PolicyId, agents) -> tuple[AgentId, ...]:
     if not isinstance(agents, list | tuple) or not agents:
-        raise UsageError(f"policy {policy!r} must name a list of one or more agents, not {agents!r}")
+        raise UsageError(f"policies: policy {policy!r} must name a list of one or more agents, not {brief(agents)}")
     return tuple(agents)
 
 

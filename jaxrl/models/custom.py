@@ -10,7 +10,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jaxrl.core.errors import UsageError
+from jaxrl.core.errors import UsageError, brief
 from jaxrl.core.registry import from_module
 from jaxrl.core.spaces import Space, tree_of
 from jaxrl.core.types import Key, PyTree
@@ -113,17 +113,17 @@ def _resolved(given: Any, observation_space: Space, action_space: Space) -> Any:
     if isinstance(given, str):
         module, _, name = given.partition(":")
         if not module or not name:
-            raise UsageError(f"model={given!r}: allowed are {ALLOWED}")
+            raise UsageError(f"model={brief(given)}: allowed are {ALLOWED}")
         return _resolved(from_module(module, name, "model"), observation_space, action_space)
     if isinstance(given, tuple) and 2 <= len(given) <= 3 and all(map(callable, given)):
         return Functions(*given)
     if not isinstance(given, type) and hasattr(given, "init") and hasattr(given, "apply"):
         return given
     if not callable(given):
-        raise UsageError(f"model={given!r:.80}: allowed are {ALLOWED}")
+        raise UsageError(f"model={brief(given)}: allowed are {ALLOWED}")
     made = _made(given, {"observation_space": observation_space, "action_space": action_space})
     if made is given or isinstance(made, str):
-        raise UsageError(f"model={given!r:.80} gives {made!r:.80}: allowed are {ALLOWED}")
+        raise UsageError(f"model={brief(given)} gives {brief(made)}: allowed are {ALLOWED}")
     return _resolved(made, observation_space, action_space)
 
 
@@ -139,7 +139,10 @@ class Functions(SimpleNamespace):
 
 def _made(factory: Callable, spaces: dict[str, Space]) -> Any:
     """What a class or a function gives: called with the spaces that it names, a function else with both in order."""
-    takes = inspect.signature(factory).parameters
+    try:
+        takes = inspect.signature(factory).parameters
+    except ValueError:  # a built-in
+        raise UsageError(f"model={brief(factory)}: allowed are {ALLOWED}") from None
     named = {name: space for name, space in spaces.items() if name in takes}
     arguments = () if named or isinstance(factory, type) else tuple(spaces.values())
     try:

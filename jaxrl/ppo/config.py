@@ -8,13 +8,13 @@ from typing import Any, NamedTuple, Unpack
 
 from jaxrl.core.contract import require_environment, require_trainable
 from jaxrl.core.env import MultiAgentEnvironment, lift
-from jaxrl.core.errors import UsageError, unknown_name
+from jaxrl.core.errors import UsageError, brief, unknown_name
 from jaxrl.core.registry import make, registered
-from jaxrl.core.settings import check_all, checked, freeze, unknown_setting
+from jaxrl.core.settings import INT32, check_all, checked, freeze, frozen_fields, unknown_setting
 from jaxrl.core.spaces import Space
 from jaxrl.core.types import PolicyId, PyTree
 from jaxrl.loop.callbacks import traced, traced_callbacks
-from jaxrl.loop.policies import PolicyMap, resolve_policies
+from jaxrl.loop.policies import PolicyMap, is_names, policies_that_learn, resolve_policies
 from jaxrl.models.player import Player
 from jaxrl.ppo import splitting
 from jaxrl.ppo.fast import fast_settings
@@ -22,8 +22,14 @@ from jaxrl.ppo.hypers import Hypers, as_hypers, knots_of
 from jaxrl.ppo.keywords import PPOKeywords, TunedKeywords
 from jaxrl.ppo.network import NETWORK, NetworkSettings, check_network, make_player
 from jaxrl.ppo.refinements import Refinements
+from jaxrl.ppo.rllib_values import read_settings
 from jaxrl.ppo.settings import DEFAULT_SIZES, optimizer_of, resolve_sizes
 from jaxrl.ppo.training import TrainingSettings
+
+
+def _forms(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings in RLlib's nested forms spread out."""
+    return read_settings(settings, NETWORK)
 
 
 class Setup(NamedTuple):
@@ -32,9 +38,10 @@ class Setup(NamedTuple):
     env: MultiAgentEnvironment
     env_params: PyTree
     policies: PolicyMap
+    trained: tuple[PolicyId, ...]  # those that learn
 
 
-@checked("PPOConfig", example="config.replace(NAME=...)")
+@checked("PPOConfig", example="config.replace(NAME=...)", forms=_forms)
 @dataclasses.dataclass(frozen=True)
 class PPOConfig(NetworkSettings, Refinements, TrainingSettings):
     """Everything about a training: one object, or one dict of the same names.
@@ -44,16 +51,7 @@ class PPOConfig(NetworkSettings, Refinements, TrainingSettings):
     """
 
     def __post_init__(self):
-        for field in dataclasses.fields(self):
-            object.__setattr__(self, field.name, freeze(getattr(self, field.name)))
-        if not isinstance(self.callbacks, tuple):  # one alone
-            object.__setattr__(self, "callbacks", () if self.callbacks is None else (self.callbacks,))
-        try:
-            hash(self)
-        except TypeError as error:
-            raise UsageError(
-                f"settings, the environment and the functions among them must be hashable: {error}"
-            ) from None
+        frozen_fields(self)
         given = {name: getattr(self, name) for name in DEFAULT_SIZES if getattr(self, name) is not None}
         for name, size in resolve_sizes(given, DEFAULT_SIZES).items():
             object.__setattr__(self, name, size)
@@ -63,7 +61,10 @@ class PPOConfig(NetworkSettings, Refinements, TrainingSettings):
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "PPOConfig":
-        return cls(**values)
+        """The configuration of a mapping from names to values."""
+        if not isinstance(values, Mapping):
+            raise UsageError(f"from_dict takes a mapping of settings such as {{'env': 'arena'}}, not {brief(values)}")
+        return cls(**{str(name): value for name, value in values.items()})
 
     @classmethod
     def tuned(cls, env: Any, env_args: Any = (), **changes: Unpack[TunedKeywords]) -> "PPOConfig":
@@ -87,13 +88,14 @@ class PPOConfig(NetworkSettings, Refinements, TrainingSettings):
         values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         values["env_args"] = dict(self.env_args)
         values["per_policy"] = {policy: dict(overrides) for policy, overrides in self.per_policy}
-        if isinstance(self.policies, tuple):
+        if not is_names(self.policies) and isinstance(self.policies, tuple):
             values["policies"] = dict(self.policies)
         return values
 
     def replace(self, **changes: Unpack[PPOKeywords]) -> "PPOConfig":
         """A copy with `changes`; of the three sizes, those not named follow from those that are."""
         values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        changes = _forms(changes)
         given = {name: changes.pop(name) for name in DEFAULT_SIZES if name in changes}
         given = {name: size for name, size in given.items() if size is not None}
         sizes = resolve_sizes(given, {name: values[name] for name in DEFAULT_SIZES})
@@ -224,6 +226,11 @@ class PPOConfig(NetworkSettings, Refinements, TrainingSettings):
                 f"total_env_steps={self.total_env_steps} is less than one batch, "
                 f"train_batch_size={self.train_batch_size}"
             )
+        if self.num_updates > INT32:
+            raise UsageError(
+                f"total_env_steps={self.total_env_steps} are {self.num_updates:,} iterations of train_batch_size="
+                f"{self.train_batch_size}; at most {INT32:,} can be counted"
+            )
         blocks = splitting.blocks_of(self)
         if self.num_envs % blocks or self.minibatch_size % blocks:
             raise UsageError(
@@ -272,15 +279,20 @@ def _setup(config: PPOConfig, constructor: Any) -> Setup:
     """Kept by the constructor as well, so that a name registered anew means the new environment."""
     env, env_params = _make(config.env, config.env_args)
     env = lift(env)
-    policies = dict(config.policies) if isinstance(config.policies, tuple) else config.policies
+    policies = config.policies
+    policies = dict(policies) if isinstance(policies, tuple) and not is_names(policies) else policies
     policies = resolve_policies(env, policies, env_params)
     traced_callbacks(config.callbacks)
-    for policy in (*(config.policies_to_train or ()), *(policy for policy, _ in config.per_policy)):
+    trained = policies_that_learn(config.policies_to_train, policies)
+    for policy in (*trained, *(policy for policy, _ in config.per_policy)):
         if policy not in policies:
             raise unknown_name("policy", policy, policies)
     for policy, agents in policies.items():
         optimizer_of(config.for_policy(policy).optimizer)
         rows, minibatch = config.train_batch_size * len(agents), config.for_policy(policy).minibatch_size
         if minibatch > rows:
-            raise UsageError(f"minibatch_size={minibatch} is more than the batch of policy {policy!r}, {rows} rows")
-    return Setup(env, env_params, policies)
+            raise UsageError(
+                f"minibatch_size={minibatch} is more than the batch of policy {policy!r}, {rows} rows "
+                f"(train_batch_size={config.train_batch_size})"
+            )
+    return Setup(env, env_params, policies, trained)

@@ -15,7 +15,7 @@ from jaxrl.models.mlp import ACTIVATIONS, INITIALIZERS, MLP
 from jaxrl.models.model import MemoryModel, Model
 from jaxrl.models.player import Player, Told
 from jaxrl.models.recurrent import GRU, LSTM
-from jaxrl.ppo import settings
+from jaxrl.ppo import rllib_values, settings
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,7 +28,9 @@ class NetworkSettings:
         "spaces, or module:Name",
     )
     fcnet_hiddens: Sequence[int] = setting((256, 256), "layer sizes", settings.sizes)
-    fcnet_activation: str = setting("tanh", "activation between layers", one_of(*ACTIVATIONS))
+    fcnet_activation: str = setting(
+        "tanh", "activation between layers", one_of(*ACTIVATIONS), read=rllib_values.activation
+    )
     fcnet_kernel_initializer: str = setting(
         "orthogonal", "orthogonal, or uniform (PyTorch's and so RLlib's)", one_of(*INITIALIZERS)
     )
@@ -37,24 +39,33 @@ class NetworkSettings:
         False, "whether the log-std of Box actions is a parameter, not an output of the network", flag
     )
     conv_filters: Any = setting(
-        None, "convolutions below the layers, for images: filters, kernel and stride of each", settings.filters
+        None,
+        "convolutions below the layers, for images: filters, kernel and stride of each",
+        settings.filters,
+        read=rllib_values.square_filters,
     )
-    conv_activation: str = setting("relu", "activation after each convolution", one_of(*ACTIVATIONS))
+    conv_activation: str = setting(
+        "relu", "activation after each convolution", one_of(*ACTIVATIONS), read=rllib_values.activation
+    )
     use_lstm: bool = setting(False, "memory: an LSTM above the layers, below policy and value", flag)
     use_gru: bool = setting(False, "memory: a GRU above the layers, below policy and value", flag)
-    lstm_cell_size: int = setting(256, "the width of the LSTM's or the GRU's state", count())
+    lstm_cell_size: int = setting(256, "the width of the LSTM's or the GRU's state", count(most=settings.WIDEST))
     lstm_use_prev_action: bool = setting(False, "whether the network is told its last action", flag)
     lstm_use_prev_reward: bool = setting(False, "whether the network is told its last reward", flag)
     max_seq_len: int = setting(
         20, "steps that a network with memory is trained over at once; minibatches hold sequences of them", count()
     )
     use_attention: bool = setting(False, "memory: attention over the recent past (a gated transformer)", flag)
-    attention_num_transformer_units: int = setting(1, "attention blocks, one above the other", count())
-    attention_dim: int = setting(64, "the width of an attention block", count())
-    attention_num_heads: int = setting(1, "heads of an attention block", count())
-    attention_head_dim: int = setting(32, "the width of an attention head", count())
-    attention_memory_inference: int = setting(50, "steps that attention looks back", count())
-    attention_position_wise_mlp_dim: int = setting(32, "the width of the hidden layer in an attention block", count())
+    attention_num_transformer_units: int = setting(
+        1, "attention blocks, one above the other", count(most=settings.DEEPEST)
+    )
+    attention_dim: int = setting(64, "the width of an attention block", count(most=settings.WIDEST))
+    attention_num_heads: int = setting(1, "heads of an attention block", count(most=settings.DEEPEST))
+    attention_head_dim: int = setting(32, "the width of an attention head", count(most=settings.WIDEST))
+    attention_memory_inference: int = setting(50, "steps that attention looks back", count(most=settings.LONGEST))
+    attention_position_wise_mlp_dim: int = setting(
+        32, "the width of the hidden layer in an attention block", count(most=settings.WIDEST)
+    )
     attention_init_gru_gate_bias: float = setting(
         2.0, "bias of the gates around attention blocks: the higher, the less they change at first", number()
     )

@@ -4,9 +4,9 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any
 
-from jaxrl.core.settings import count, flag, names, number, one_of, pairs, setting
+from jaxrl.core.settings import INT64, UINT32, count, flag, number, one_of, pairs, setting
 from jaxrl.models.player import FILTERS
-from jaxrl.ppo import settings
+from jaxrl.ppo import rllib_values, settings
 from jaxrl.ppo.settings import schedule
 
 
@@ -21,15 +21,28 @@ class TrainingSettings:
         (), "arguments of the environment by name, structure and numbers alike", pairs("{name: value}")
     )
     policies: Any = setting(
-        None, "shared, per-agent, {policy: [agents]}, or a function from agent to policy", settings.policies
+        None,
+        "shared, per-agent, {policy: [agents]}, a function from agent to policy, or the names alone",
+        settings.policies,
     )
-    policies_to_train: Any = setting(None, "the policies that learn, the others stay as they are; default all", names)
+    policies_to_train: Any = setting(
+        None,
+        "the policies that learn: names, or a function of the name; the others stay as they are; None: all",
+        settings.to_train,
+        read=rllib_values.names_of_policies,
+    )
     per_policy: Any = setting((), "settings that differ by policy: {policy: {setting: value}}", settings.per_policy)
-    seed: int = setting(0, "the run's random seed", count(0))
-    total_env_steps: int = setting(1_000_000, "environment steps to train for, rounded up to whole iterations", count())
-    num_envs: int | None = setting(None, "environments stepped side by side (40)")
-    rollout_length: int | None = setting(None, "steps of each environment in one iteration (100)")
-    train_batch_size: int | None = setting(None, "environment steps in one iteration: num_envs * rollout_length (4000)")
+    seed: int = setting(
+        0, "the run's random seed; None draws one", count(0, UINT32), read=rllib_values.drawn_seed
+    )
+    total_env_steps: int = setting(
+        1_000_000, "environment steps to train for, rounded up to whole iterations", count(most=INT64)
+    )
+    num_envs: int | None = setting(None, "environments stepped side by side (40)", count(optional=True))
+    rollout_length: int | None = setting(None, "steps of each environment in one iteration (100)", count(optional=True))
+    train_batch_size: int | None = setting(
+        None, "environment steps in one iteration: num_envs * rollout_length (4000)", count(optional=True)
+    )
     minibatch_size: int = setting(128, "rows of one gradient step", count())
     num_epochs: int = setting(30, "passes over each iteration's rows", count())
     lr: Any = setting(5e-5, "learning rate, or a schedule [[env step, value], ...]", schedule(), traced=True)
@@ -64,17 +77,27 @@ class TrainingSettings:
         one_of("loss", "prediction", None),
     )
     observation_filter: str | None = setting(
-        None, "MeanStdFilter: observations by their running mean and standard deviation; or None", one_of(*FILTERS)
+        None,
+        "MeanStdFilter: observations by their running mean and standard deviation; or None",
+        one_of(*FILTERS),
+        read=rllib_values.no_filter,
     )
     normalize_actions: bool = setting(
         True, "Box actions: [-1, 1] of the policy is the space's low to high, clipped", flag
     )
     clip_actions: bool = setting(False, "Box actions: clip to the space's bounds, where they are not normalized", flag)
     optimizer: Callable | str | None = setting(
-        None, "module:name or a function, from learning rate to optax transformation; None: Adam", settings.optimizer
+        None,
+        "module:name or a function, from learning rate to optax transformation; None: Adam",
+        settings.optimizer,
+        read=rllib_values.no_options,
     )
     shuffle_blocks: int | None = setting(
         None, "blocks of environments that minibatches draw equally from; None: up to 8", count(optional=True)
     )
     metrics_num_episodes_for_smoothing: int = setting(100, "finished episodes that statistics are over", count())
-    callbacks: Any = setting((), "hooks of episodes and of the run: module:Class, a class, an instance, or several")
+    callbacks: Any = setting(
+        (),
+        "hooks of episodes and of the run: module:Class, a class, an instance, or several",
+        read=settings.several,
+    )

@@ -20,6 +20,7 @@ import jax
 from filelock import FileLock, Timeout
 
 from jaxrl.core.errors import UsageError
+from jaxrl.loop.policies import policies_that_learn
 
 Made = TypeVar("Made")
 
@@ -187,6 +188,8 @@ def config_facts(config: Any, policies: dict[str, tuple[str, ...]]) -> dict[str,
         values["callbacks"] = [_named(entry) if _is_importable(entry) else entry for entry in values["callbacks"]]
     if callable(values.get("policies")):
         values["policies"] = {policy: list(agents) for policy, agents in policies.items()}
+    if callable(values.get("policies_to_train")):
+        values["policies_to_train"] = list(policies_that_learn(values["policies_to_train"], policies))
     flat = {name: value for name, value in values.items() if name != "per_policy"}
     for policy, settings in values.get("per_policy", {}).items():
         flat |= {f"per_policy.{policy}.{name}": value for name, value in settings.items()}

@@ -6,7 +6,7 @@ from typing import Any
 
 import jax
 
-MIB, GIB = 2**20, 2**30
+from jaxrl.core.memory import in_units
 
 
 def peak_of(compiled: Any) -> int | None:
@@ -36,11 +36,6 @@ def memory_line(needed: int | None, devices: int) -> str:
     if needed > free:
         return f"warning: {line}, but only {in_units(free)} are free; fewer environments or shorter rollouts need less"
     return f"{line}; {in_units(free)} are free"
-
-
-def in_units(number: int) -> str:
-    """`7 MiB`, `3.4 GiB`."""
-    return f"{number / GIB:.1f} GiB" if number >= GIB else f"{max(1, round(number / MIB)):,} MiB"
 
 
 def process_memory() -> int | None:

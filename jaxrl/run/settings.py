@@ -1,16 +1,36 @@
 """How a run is kept and watched, whatever the algorithm: checkpoints, evaluation, logs, pictures."""
 
 import dataclasses
+from pathlib import Path
 from typing import Any, TypedDict
 
-from jaxrl.core.errors import UsageError
-from jaxrl.core.settings import check_all, checked, count, flag, freeze, names, number, pairs, setting
+from jaxrl.core.errors import UsageError, brief
+from jaxrl.core.settings import UINT32, check_all, checked, count, flag, frozen_fields, names, number, pairs, setting
 from jaxrl.run.loggers import check_logs
 
 
 def _text(name: str, value: Any) -> None:
     if value is not None and not isinstance(value, str):
-        raise UsageError(f"{name}={value!r} must be a path in the result tree, or None")
+        raise UsageError(f"{name}={brief(value)} must be a path in the result tree, or None")
+
+
+def _thresholds(name: str, value: Any) -> None:
+    pairs("{path in the result tree: least value}")(name, value)
+    for path, least in value:
+        if isinstance(least, bool) or not isinstance(least, int | float) or least != least:
+            raise UsageError(f"stop criterion {path}={brief(least)} must be a number")
+
+
+def _runs(name: str, value: Any) -> None:
+    pairs("{policy: path}")(name, value)
+    for policy, path in value:
+        if not isinstance(path, str | Path):
+            raise UsageError(f"{name}: policy {policy!r} must name a run's path, not {brief(path)}")
+
+
+def _several(name: str, value: Any) -> Any:
+    """One alone as a tuple; None as none."""
+    return (value,) if isinstance(value, str) else () if value is None else value
 
 
 def _devices(name: str, value: Any) -> None:
@@ -29,7 +49,7 @@ class RunSettings:
     """Settings of a `Trainer` beside its configuration; none of them changes what is learned."""
 
     stop: Any = setting(
-        (), "what ends training before its steps do: {path in the result tree: least value}", pairs("{path: value}")
+        (), "what ends training before its steps do: {path in the result tree: least value}", _thresholds
     )
     checkpoint_interval_s: float | None = setting(
         60.0, "seconds of training between two checkpoints; None: none by the clock", number(0, optional=True)
@@ -50,25 +70,25 @@ class RunSettings:
     evaluation_env_args: Any = setting(
         (), "arguments of the environment that differ in evaluation", pairs("{name: value}")
     )
-    evaluation_seed: int = setting(0, "the evaluation's own random seed; each one plays the same episodes", count(0))
-    loggers: Any = setting(("jsonl", "csv", "tensorboard"), "what is logged to: jsonl, csv, tensorboard, wandb", _logs)
+    evaluation_seed: int = setting(
+        0, "the evaluation's own random seed; each one plays the same episodes", count(0, UINT32)
+    )
+    loggers: Any = setting(
+        ("jsonl", "csv", "tensorboard"), "what is logged to: jsonl, csv, tensorboard, wandb", _logs, read=_several
+    )
     pictures: bool = setting(True, "whether the run's folder gets curves.png and episode.gif", flag)
     devices: Any = setting(
         "auto", "devices that the environments are split over; auto: a CPU's cores where the work is large", _devices
     )
     init_from: Any = setting(
-        (), "policies that begin with another run's weights: {policy: path, or path#policy}", pairs("{policy: path}")
+        (), "policies that begin with another run's weights: {policy: path, or path#policy}", _runs
     )
     debug: bool = setting(
         False, "when a number is not finite, run that iteration again, uncompiled, and name the operation", flag
     )
 
     def __post_init__(self):
-        for field in dataclasses.fields(self):
-            object.__setattr__(self, field.name, freeze(getattr(self, field.name)))
-        if isinstance(self.loggers, str):
-            object.__setattr__(self, "loggers", (self.loggers,))
-        object.__setattr__(self, "loggers", self.loggers or ())
+        frozen_fields(self)
         check_all(self)
         object.__setattr__(self, "init_from", tuple((policy, str(path)) for policy, path in self.init_from))
 

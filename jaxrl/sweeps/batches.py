@@ -5,8 +5,9 @@ import math
 import jax
 
 from jaxrl.core.errors import UsageError
+from jaxrl.core.memory import in_units
 from jaxrl.core.types import PyTree
-from jaxrl.run.memory import free_memory, free_on_device, in_units
+from jaxrl.run.memory import free_memory, free_on_device
 from jaxrl.run.program import CAPACITY
 from jaxrl.sweeps.plan import Group
 

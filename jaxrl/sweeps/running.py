@@ -12,10 +12,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxrl.core.errors import unknown_name
+from jaxrl.core.memory import in_units
 from jaxrl.core.settings import count
 from jaxrl.run.console import Progress, device_name, duration
 from jaxrl.run.interrupt import Interrupt
-from jaxrl.run.memory import in_units
 from jaxrl.run.program import CAPACITY
 from jaxrl.run.settings import RunSettings
 from jaxrl.run.stopping import LIMITS, check_stop, last_iteration

@@ -5,8 +5,9 @@ import jax.numpy as jnp
 import pytest
 
 from jaxrl import PPOConfig, Trainer
+from jaxrl.core.memory import MIB, in_units
 from jaxrl.run import memory
-from jaxrl.run.memory import MIB, in_units, memory_line, peak_of
+from jaxrl.run.memory import memory_line, peak_of
 
 
 def test_a_programs_peak_is_its_arguments_results_and_what_lies_between():
