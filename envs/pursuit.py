@@ -36,7 +36,7 @@ from jaxrl.core.env import StackedEnvironment
 from jaxrl.core.errors import UsageError
 from jaxrl.core.spaces import Box, Discrete
 from jaxrl.core.types import AgentId, Key, PolicyId
-from jaxrl.envs.drawing import canvas, coverage, finish, from_point, from_square, grid, paint
+from jaxrl.envs.drawing import Colour, canvas, coverage, finish, from_point, from_square, grid, paint
 from jaxrl.envs.pursuit_rules import (
     NUM_ACTIONS,
     STAY,
@@ -196,6 +196,11 @@ class Pursuit(StackedEnvironment):
         terminated = jnp.broadcast_to(~jnp.any(alive) & ~self.is_truncated(state, params), self.n_pursuers)
         metrics = {"catches": jnp.sum(caught, dtype=jnp.float32)}
         return observe(pursuers, state.evaders, alive, self), state, rewards, terminated, {"metrics": metrics}
+
+    @property
+    def legend(self) -> dict[str, Colour]:
+        """What a picture shows."""
+        return {"pursuer": PURSUER, "evader": EVADER, "what pursuers see": SEEN}
 
     def render(self, state: State, params: Params) -> jax.Array:
         """u8[y_size * side + 1, x_size * side + 1, 3]: evaders are orange discs, pursuers blue squares, the cells that

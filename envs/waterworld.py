@@ -20,6 +20,7 @@ once is answered by each alone: never so at the default place, in a tenth of the
 Version 4, of PettingZoo 1.24.3.
 """
 
+import itertools
 import math
 from dataclasses import dataclass
 from typing import Any
@@ -34,8 +35,9 @@ from jaxrl.core.errors import UsageError
 from jaxrl.core.spaces import Box
 from jaxrl.core.types import AgentId, Key
 from jaxrl.envs import waterworld_physics as physics
+from jaxrl.envs.drawing import Colour
 from jaxrl.envs.waterworld_physics import SIZE, TINY, Places
-from jaxrl.envs.waterworld_picture import picture, ray_lengths
+from jaxrl.envs.waterworld_picture import FOOD, OBSTACLE, POISON, PURSUERS, picture, ray_lengths
 from jaxrl.envs.waterworld_settings import (
     FOOD_SIZE,
     POISON_SIZE,
@@ -249,8 +251,18 @@ class Waterworld(StackedEnvironment):
             [physics.lay_out(readings, self.n_sensors, self.speed_features), flags.astype(jnp.float32)], axis=1
         )
 
+    @property
+    def agent_colors(self) -> dict[AgentId, Colour]:
+        """As `render` paints them, for the captions of an episode's picture."""
+        return dict(zip(self.agents, itertools.cycle(PURSUERS), strict=False))
+
+    @property
+    def legend(self) -> dict[str, Colour]:
+        """What else a picture shows."""
+        return {"food": FOOD, "poison": POISON, **({"obstacle": OBSTACLE} if self.n_obstacles else {})}
+
     def render(self, state: State, params: Params) -> jax.Array:
-        """u8[H, W, 3]: pursuers blue with their rays, food green, poison red, obstacles grey; y points up."""
+        """u8[H, W, 3]: pursuers with their rays, food green, poison red, obstacles grey; y points up."""
         sensed = ray_lengths(self.observe(state, params), self.n_sensors) * params.sensor_range * SIZE
         radii = self.radii(params) * SIZE
         discs = [(state.position[:, self.kind == kind], radii[self.kind == kind]) for kind in range(3)]

@@ -13,7 +13,8 @@ from jaxrl.envs.waterworld_physics import SIZE
 SIDE = 500  # pixels of the picture
 RAY_WIDTH, OUTLINE_WIDTH = 0.4, 1.2  # pixels beyond the thinnest line, and beyond a disc
 WATER, RAY, OBSTACLE, OUTLINE = (229, 242, 248), (126, 172, 204), (140, 146, 150), (52, 62, 74)  # red, green, blue
-PURSUER, FOOD, POISON = (25, 98, 170), (76, 168, 84), (214, 62, 54)
+FOOD, POISON = (76, 168, 84), (214, 62, 54)
+PURSUERS = ((25, 98, 170), (134, 84, 190), (222, 160, 30), (70, 80, 96))  # one after the other, then again
 
 
 def picture(sensed: jax.Array, obstacles: tuple, pursuers: tuple, evaders: tuple, poisons: tuple) -> jax.Array:
@@ -29,8 +30,12 @@ def picture(sensed: jax.Array, obstacles: tuple, pursuers: tuple, evaders: tuple
     drawn = canvas(SIDE, SIDE, WATER)
     aside = nearest(lambda rays: from_rays(y - rays[0][1], x - rays[0][0], rays[1]), (pursuers[0].T, sensed))
     drawn = paint(drawn, RAY, coverage(aside / scale - RAY_WIDTH))
-    kinds = (obstacles, OBSTACLE), (poisons, POISON), (evaders, FOOD), (pursuers, PURSUER)
+    of_a_colour = [slice(i, None, len(PURSUERS)) for i in range(len(PURSUERS))]
+    by_colour = [(pursuers[0][:, some], pursuers[1][some]) for some in of_a_colour]
+    kinds = [(obstacles, OBSTACLE), (poisons, POISON), (evaders, FOOD), *zip(by_colour, PURSUERS, strict=True)]
     for (centres, radii), colour in kinds:
+        if not radii.shape[0]:
+            continue
         outside = nearest(lambda disc: from_point(y - disc[0][1], x - disc[0][0], disc[1]), (centres.T, radii)) / scale
         drawn = paint(drawn, OUTLINE, coverage(outside - OUTLINE_WIDTH))
         drawn = paint(drawn, colour, coverage(outside))

@@ -17,8 +17,8 @@ from jaxrl.core.types import ALL, DEFAULT_AGENT, DEFAULT_POLICY, AgentId, Key, P
 class Environment:
     """One agent. An author writes the five methods that raise here; `tuned`, `render` and `action_mask` are optional.
 
-    So are `check_params(params)`, which `make` calls to have numbers refused that make no game (UsageError), and
-    `agent_colors`, {agent: (red, green, blue)}, for the captions of pictures.
+    So are `check_params(params)`, which `make` calls to have numbers refused that make no game (UsageError), and for
+    the captions of pictures `agent_colors` and `legend`, {agent or thing: (red, green, blue)}.
     `info["metrics"]`, if given, is a dict of scalars per step; they are summed over the episode and reported.
     `action_mask(state, params)` says which actions are possible there, bool[A] (of MultiDiscrete actions one entry's
     after the other's), of stacked agents [M, A], of others a dict by agent id.

@@ -12,6 +12,7 @@ import subprocess
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -113,29 +114,39 @@ class Caption:
     """The bar above a frame: lines of (text, colour) that are spread over its width."""
 
     lines: tuple[tuple[tuple[str, Colour], ...], ...]
+    legend: tuple[tuple[str, Colour], ...] = ()  # a last line: discs of these colours, each with its name
 
 
-def caption(replay: Replay, step: int, returns: np.ndarray, colours: Mapping[str, Colour], width: int) -> Caption:
+def caption(
+    replay: Replay,
+    step: int,
+    returns: np.ndarray,
+    colours: Mapping[str, Colour],
+    width: int,
+    legend: Mapping[str, Colour] = MappingProxyType({}),
+) -> Caption:
     """Step and summed return; below these the agents' own, unless there is but one.
 
     Args:
         returns: f64[M], running.
         colours: by agent; others are written in ink.
         width: pixels; agents whose names are long get a line each.
+        legend: what else the picture shows.
     """
+    named = tuple(legend.items())
     head = (f"step {step} of {replay.num_steps}", QUIET), (f"return: {_number(returns.sum())}", INK)
     agents = replay.agents
     if len(agents) == 1:
-        return Caption((head,))
+        return Caption((head,), named)
     if len(agents) > NAMED_AGENTS:
         low, high = _number(returns.min()), _number(returns.max())
         each = low if low == high else f"{low} to {high}"
-        return Caption((head, ((f"{len(agents)} agents", QUIET), (f"{each} each", INK))))
+        return Caption((head, ((f"{len(agents)} agents", QUIET), (f"{each} each", INK))), named)
     own = [
         (f"{agent}: {_number(value)}", colours.get(agent, INK)) for agent, value in zip(agents, returns, strict=True)
     ]
     columns = 1 if max(map(len, agents)) * 22 > width else 2
-    return Caption((head, *(tuple(own[i : i + columns]) for i in range(0, len(own), columns))))
+    return Caption((head, *(tuple(own[i : i + columns]) for i in range(0, len(own), columns))), named)
 
 
 def _number(value: float) -> str:
@@ -149,6 +160,7 @@ def _captioned(replay: Replay, env, env_params: PyTree, steps: np.ndarray, side:
 
     returns = replay.running_returns
     colours = {agent: tuple(colour) for agent, colour in getattr(env, "agent_colors", {}).items()}
+    legend = {name: tuple(colour) for name, colour in getattr(env, "legend", {}).items()}
     for step, frame in zip(steps, frames(replay, env, env_params, steps), strict=True):
         height, width = frame.shape[:2]
         scale = min(1.0, side / max(height, width))
@@ -158,7 +170,7 @@ def _captioned(replay: Replay, env, env_params: PyTree, steps: np.ndarray, side:
         picture = Image.fromarray(frame)
         if size != picture.size:
             picture = picture.resize(size, Image.Resampling.NEAREST if scale > 1 else Image.Resampling.LANCZOS)
-        yield _under(picture, caption(replay, int(step), returns[step], colours, size[0]))
+        yield _under(picture, caption(replay, int(step), returns[step], colours, size[0], legend))
 
 
 def _under(picture: Any, text: Caption) -> Any:
@@ -167,7 +179,7 @@ def _under(picture: Any, text: Caption) -> Any:
 
     size = 17 if picture.width >= 320 else 14
     line, margin = size + 6, 7
-    bar = line * len(text.lines) + margin
+    bar = line * (len(text.lines) + bool(text.legend)) + margin
     width, height = picture.width + picture.width % 2, picture.height + bar
     whole = Image.new("RGB", (width, height + height % 2), PAPER)
     whole.paste(picture, (0, bar))
@@ -179,6 +191,11 @@ def _under(picture: Any, text: Caption) -> Any:
             # The second of two ends at the right edge, so that a growing number moves nothing else.
             x, anchor = (margin, "lm") if j == 0 else (width - margin, "rm")
             draw.text((x, y), words, fill=colour, font=font, anchor=anchor)
+    x, y, radius = margin, len(text.lines) * line + line / 2 + margin / 2, size // 3
+    for words, colour in text.legend:
+        draw.ellipse((x, y - radius, x + 2 * radius, y + radius), fill=colour)
+        draw.text((x + 2 * radius + 4, y), words, fill=QUIET, font=font, anchor="lm")
+        x += 2 * radius + 4 + int(font.getlength(words)) + 14
     return whole
 
 

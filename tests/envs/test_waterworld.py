@@ -545,8 +545,10 @@ def test_pictures_show_everything_where_it_is():
     pictures = np.asarray(jax.jit(jax.vmap(PAIR.render, in_axes=(0, None)))(states, PARAMS))
     assert pictures.shape == (2, 500, 500, 3) and pictures.dtype == np.uint8
     colour = lambda picture, x, y: tuple(picture[499 - int(y / 1.5), int(x / 1.5)].tolist())  # y points up
-    blue, green, red, grey, water = (25, 98, 170), (76, 168, 84), (214, 62, 54), (140, 146, 150), (229, 242, 248)
+    one, two = PAIR.agent_colors.values()
+    green, red, grey, water = *PAIR.legend.values(), (229, 242, 248)
+    assert (one, two, green, red) == ((25, 98, 170), (134, 84, 190), (76, 168, 84), (214, 62, 54))
     places = ((150, 150), (600, 150), (150, 600), (600, 600), (375, 375), (375, 600))
-    assert [colour(pictures[0], *place) for place in places] == [blue, blue, green, red, grey, water]
-    assert [colour(pictures[1], *place) for place in places] == [blue, blue, water, red, grey, green]
+    assert [colour(pictures[0], *place) for place in places] == [one, two, green, red, grey, water]
+    assert [colour(pictures[1], *place) for place in places] == [two, one, water, red, grey, green]
     assert colour(pictures[0], 240, 150) != water == colour(pictures[0], 240, 210)  # on a ray, and between two

@@ -113,6 +113,21 @@ def test_the_caption_is_on_the_picture_above_the_frame_in_the_agents_colours(tmp
     assert blue[:, :, 120:].any() and not blue[:, :, :120].any()
 
 
+def test_the_legend_is_a_line_of_discs_in_the_colours_of_the_picture(tmp_path):
+    class Explained(Painter):
+        legend = {"food": (0, 200, 0), "poison": (200, 0, 0)}  # noqa: RUF012
+
+    for env, name in ((Painter(), "plain.gif"), (Explained(), "explained.gif")):
+        write_episode(tmp_path / name, played(3), env, None)
+    plain, explained = (read(tmp_path / name)[0].astype(int) for name in ("plain.gif", "explained.gif"))
+    added = explained.shape[1] - plain.shape[1]
+    assert 15 <= added <= 30
+    line = explained[0, -180 - added : -180]
+    green, red = line[..., 1] - line[..., 0] > 100, line[..., 0] - line[..., 1] > 100
+    assert 20 < green.sum() < 200 and 20 < red.sum() < 200
+    assert np.argwhere(green)[:, 1].max() < np.argwhere(red)[:, 1].min()  # food first
+
+
 def test_large_frames_are_made_smaller_and_small_ones_larger(tmp_path):
     for size, expected in (((800, 1000), (400, 500)), ((10, 8), (300, 240)), ((121, 251), (121, 252))):
         write_episode(tmp_path / "episode.gif", played(3), Painter(*size), None)
