@@ -7,6 +7,7 @@ jaxrl.Trainer.from_checkpoint("runs/arena/...").fit()   goes on, to the bit
 jaxrl.load_policy("runs/arena/...", "pol1").act(obs)    a trained policy by itself; NumPy in, NumPy out
 jaxrl.evaluate("runs/arena/...", episodes=100)          whole episodes of a run's policies
 jaxrl.join("host0:1234", 2, process_id)                 first, in each of several processes: they train as one
+jaxrl.use_compile_cache()                               first: the next process need not compile again
 jaxrl.sweep(config, {"lr": [3e-4, 1e-3]}, seeds=8)      many trainings in one compiled program
 """
 
@@ -17,6 +18,7 @@ from jaxrl.core.testing import check_env
 from jaxrl.ppo.config import PPOConfig
 from jaxrl.ppo.train import make_train
 from jaxrl.run.callbacks import Callbacks
+from jaxrl.run.compile_cache import use_compile_cache
 from jaxrl.run.health import Diverged
 from jaxrl.run.hosts import join
 from jaxrl.run.opened import evaluate
@@ -54,4 +56,5 @@ __all__ = [
     "resume_sweep",
     "sweep",
     "uniform",
+    "use_compile_cache",
 ]

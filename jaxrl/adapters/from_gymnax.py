@@ -6,16 +6,23 @@ gymnax is imported here and nowhere else: it brings matplotlib, seaborn and gymn
 import inspect
 from collections.abc import Callable
 
-import gymnax
 import jax
 import jax.numpy as jnp
 import numpy as np
-from gymnax.environments import spaces as gymnax_spaces
 
 from jaxrl.core.env import Environment
 from jaxrl.core.errors import UsageError, one_line, unknown_name
 from jaxrl.core.spaces import Box, Dict, Discrete, Space, Tuple
 from jaxrl.core.types import PyTree
+
+try:
+    import gymnax
+    from gymnax.environments import spaces as gymnax_spaces
+except (ImportError, AttributeError) as error:  # the second: a version of JAX that gymnax was not written for
+    raise UsageError(
+        f"gymnax's environments are not available: {type(error).__name__}: {error}; see `pip install gymnax`, "
+        "and docs/install.md for the versions of JAX that it works with"
+    ) from error
 
 
 def constructor(name: str) -> Callable[..., Environment]:

@@ -11,6 +11,7 @@ from jaxrl.core.errors import UsageError
 from jaxrl.core.settings import check_all, count, flag, number, setting
 from jaxrl.run import compile_cache, opened, runs
 from jaxrl.run.command_line import command, program
+from jaxrl.run.devices import start_jax
 from jaxrl.run.episode_picture import check_episode_picture, picture_episode
 from jaxrl.run.recorder import EPISODE
 from jaxrl.run.results import Result
@@ -115,6 +116,7 @@ def _run(name: str, description: str, defaults: Any, argv: Sequence[str] | None,
         run, cache = str(runs.resolve(given.pop("run")[0])), given.pop("compile_cache", ["auto"])
         options = dataclasses.replace(defaults, **{name: setting_of(name, words) for name, words in given.items()})
         check_all(options)
+        start_jax()
         compile_cache.use(setting_of("compile_cache", cache))
         play(run, options)
     except UsageError as error:

@@ -27,6 +27,9 @@ import jaxlib
 import numpy as np
 from jax.experimental.compilation_cache import compilation_cache
 
+from jaxrl.core.errors import UsageError
+from jaxrl.run.devices import split_cpu, start_jax
+
 MAX_BYTES = 2**30  # of all entries below a root; those that were not read for longest go first
 TESTED, SOUND = "tested", "sound"  # the file with the verdict on a folder, and the one that lets it be used
 CPU_FACTS = re.compile(  # the lines of /proc/cpuinfo that code generation follows; names of x86 and of ARM
@@ -36,6 +39,26 @@ CPU_FACTS = re.compile(  # the lines of /proc/cpuinfo that code generation follo
 )
 HIT = "/jax/compilation_cache/cache_hits"  # JAX's name of the event
 TROUBLE = re.compile(r"Error (reading|writing) persistent compilation cache entry for '([^']*)': (.*)", re.DOTALL)
+
+
+def use_compile_cache(folder: str | Path = "auto") -> Path | None:
+    """Keeps compiled programs for later processes, and loads those of earlier ones: one call, at the top of a notebook.
+
+    It changes JAX's global settings: whatever this process compiles from now on is kept, also what is not jaxrl's. It
+    starts JAX, on a CPU with a device for each core, as `sweep` does. The commands and the scripts call it themselves.
+
+    Args:
+        folder: "auto" (`~/.cache/jaxrl/compile`, on Linux; elsewhere nothing is kept), a path, or "off".
+
+    Returns:
+        The folder in use; None where there is none, or where JAX was given a cache already
+        (JAX_COMPILATION_CACHE_DIR), which stays.
+    """
+    if not isinstance(folder, str | Path) or not str(folder):
+        raise UsageError(f"use_compile_cache: folder={folder!r} must be 'auto', a path, or 'off'")
+    split_cpu("auto")
+    start_jax()
+    return use(str(folder))
 
 
 def use(choice: str | None, say: Callable[[str], None] = lambda line: print(line, file=sys.stderr)) -> Path | None:

@@ -19,6 +19,26 @@ AXIS = "env"  # of the mesh
 FORCED_COUNT = "xla_force_host_platform_device_count"  # the flag by which XLA itself splits a CPU
 
 
+def start_jax() -> None:
+    """Starts JAX, with the devices that it was told of.
+
+    Raises:
+        UsageError: the platform that it was told to use is not here, or it was told not to compile.
+    """
+    if jax.config.jax_disable_jit:
+        raise UsageError(
+            "JAX_DISABLE_JIT is set, but jaxrl runs compiled programs: unset it; `debug` (--debug) finds the operation "
+            "that made a number not finite"
+        )
+    try:
+        jax.devices()
+    except (RuntimeError, AssertionError) as error:  # the second: JAX has no plugin for that platform
+        why = " ".join(str(error).split()) or "no such device, or no plugin for it, is installed"
+        platforms = jax.config.jax_platforms
+        told = f"JAX_PLATFORMS={platforms} cannot be used here" if platforms else "JAX cannot start"
+        raise UsageError(f"{told}: {why:.300}{'; unset it, or set it to cpu' if platforms else ''}") from None
+
+
 def settled(settings: RunSettings, config: Any) -> RunSettings:
     """`settings` with a number for `devices`, and JAX with as many; before anything is computed.
 
@@ -34,6 +54,8 @@ def settled(settings: RunSettings, config: Any) -> RunSettings:
     number = config.devices_worth_using(num_cores()) if automatic else settings.devices
     if number > 1:
         split_cpu(number)
+    start_jax()
+    if number > 1:
         available = len(jax.devices())
         if automatic and (available < number or jax.default_backend() != "cpu"):
             number = 1

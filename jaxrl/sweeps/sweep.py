@@ -11,7 +11,7 @@ import jax
 from jaxrl.core.errors import UsageError
 from jaxrl.run import folder
 from jaxrl.run.console import Progress
-from jaxrl.run.devices import num_cores, split_cpu
+from jaxrl.run.devices import num_cores, split_cpu, start_jax
 from jaxrl.sweeps.outcome import Sweep
 from jaxrl.sweeps.plan import Trial, trials_of, unreached
 from jaxrl.sweeps.running import Order, Running
@@ -122,6 +122,7 @@ def settled_devices(devices: int | str) -> int:
     if devices != "auto" and (isinstance(devices, bool) or not isinstance(devices, int) or devices < 1):
         raise UsageError(f"devices={devices!r} must be a number of at least 1, or auto")
     split_cpu(num_cores() if devices == "auto" else min(devices, max(MOST_VIRTUAL, num_cores())))
+    start_jax()
     available = len(jax.devices())
     if devices != "auto" and devices > available:
         raise UsageError(f"devices={devices}: JAX has {available} here; choose devices={available} or fewer")

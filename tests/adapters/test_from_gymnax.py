@@ -1,5 +1,8 @@
 """gymnax's spaces as ours, and its observations in the types that they declare."""
 
+import os
+import subprocess
+import sys
 from urllib.error import URLError
 
 import gymnax
@@ -57,3 +60,17 @@ def test_data_that_cannot_be_loaded_is_said_in_one_line(monkeypatch):
     monkeypatch.setattr(gymnax, "make", offline)
     with pytest.raises(UsageError, match=r"gymnax environment 'MNISTBandit-bsuite' needs data that could .*no route"):
         make("gymnax:MNISTBandit-bsuite")
+
+
+def test_without_gymnax_its_names_are_refused_in_one_line_and_ours_are_made(tmp_path):
+    (tmp_path / "gymnax.py").write_text("raise ImportError('no module gymnax here')\n")
+    code = (
+        "import jaxrl\n"
+        "jaxrl.make('cartpole')\n"
+        "for _ in range(2):\n    try:\n        jaxrl.make('gymnax:CartPole-v1')\n"
+        "    except jaxrl.UsageError as error:\n        print(error)\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout.count("\n")) == (0, 2), done.stderr
+    assert done.stdout.startswith("gymnax's environments are not available: ImportError: no module gymnax here; see ")

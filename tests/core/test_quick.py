@@ -58,7 +58,8 @@ def test_the_counter_may_be_what_is_mapped_over():
 
 
 def test_words_of_64_bits_are_jax_randoms_own():
-    with jax.enable_x64(True):
+    enable_x64 = jax.enable_x64 if hasattr(jax, "enable_x64") else jax.experimental.enable_x64  # before jax 0.8
+    with enable_x64(True):
         key = jax.random.key(5, impl="threefry2x32")
         np.testing.assert_array_equal(
             jax.random.bits(quick(key), (4,), jnp.uint64), jax.random.bits(key, (4,), jnp.uint64)

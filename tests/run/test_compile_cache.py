@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 from jax.experimental.compilation_cache import compilation_cache
 
-from jaxrl import Trainer
+from jaxrl import Trainer, UsageError, use_compile_cache
 from jaxrl.run import compile_cache, program
+from jaxrl.run.hosts import num_cores
 from tests.probes import SMALL_ARENA
 
 SETTINGS = (
@@ -27,6 +28,7 @@ def jax_as_it_was():
     before = {name: getattr(jax.config, name) for name in SETTINGS}
     with warnings.catch_warnings():
         jax.config.update("jax_enable_compilation_cache", True)
+        jax.config.update("jax_compilation_cache_dir", None)
         yield
     for name, value in before.items():
         jax.config.update(name, value)
@@ -199,6 +201,7 @@ print(compile_cache._sample().hex(), compile_cache.num_hits() - hits)
 
 def test_two_processes_at_once_fill_one_cache_and_a_third_loads_from_it(tmp_path):
     environment = {**os.environ, "JAX_ENABLE_COMPILATION_CACHE": "true"}
+    environment.pop("JAX_COMPILATION_CACHE_DIR", None)
     command = [sys.executable, "-c", COMMAND, str(tmp_path / "cache")]
     settings = {"env": environment, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
 
@@ -212,3 +215,34 @@ def test_two_processes_at_once_fill_one_cache_and_a_third_loads_from_it(tmp_path
     third, hits = answer(subprocess.Popen(command, **settings))
     assert first == second == third
     assert int(hits) == 1
+
+
+NOTEBOOK = """
+import sys
+import jax, jaxrl
+folder = jaxrl.use_compile_cache(sys.argv[1])
+from jaxrl.run import compile_cache
+hits = compile_cache.num_hits()
+print(jax.jit(lambda x: jax.numpy.sin(x).sum())(jax.numpy.arange(7.0)), folder)
+print(compile_cache.num_hits() - hits, len(jax.devices()))
+"""
+
+
+def test_one_call_lets_a_notebook_load_what_an_earlier_one_compiled(tmp_path):
+    environment = {**os.environ, "JAX_ENABLE_COMPILATION_CACHE": "true"}
+    environment.pop("JAX_COMPILATION_CACHE_DIR", None)
+    command = [sys.executable, "-c", NOTEBOOK, str(tmp_path / "cache")]
+    done = [subprocess.run(command, env=environment, capture_output=True, text=True, check=False) for _ in range(2)]
+    assert [each.returncode for each in done] == [0, 0], done[0].stderr
+    (first, *facts), (second, *again) = (each.stdout.splitlines() for each in done)
+    assert first == second
+    assert str(tmp_path / "cache") in first
+    (none, devices), (hits, _) = facts[0].split(), again[0].split()
+    assert (int(none), int(devices)) == (0, num_cores())
+    assert int(hits) >= 1
+
+
+@pytest.mark.parametrize("folder", [None, 5, ""])
+def test_a_cache_folder_that_is_no_path_is_refused(folder):
+    with pytest.raises(UsageError, match="must be 'auto', a path, or 'off'"):
+        use_compile_cache(folder)

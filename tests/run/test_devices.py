@@ -1,6 +1,7 @@
 """A run over several devices learns what it learns on one; how many there are is decided by rule and kept."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -26,6 +27,33 @@ def assert_close(ours, theirs, atol=2e-5):
 def trained(start, tmp_path, devices, small):
     trainer = start(small, run_dir=tmp_path / f"on{devices}", devices=devices)
     return trainer, [trainer.train() for _ in range(3)]
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ("JAX_PLATFORMS=cuda", "JAX_PLATFORMS=cuda cannot be used here: "),
+        ("JAX_PLATFORMS=nonsense", "JAX_PLATFORMS=nonsense cannot be used here: Unable to initialize backend"),
+        ("JAX_DISABLE_JIT=1", "JAX_DISABLE_JIT is set, but jaxrl runs compiled programs"),
+    ],
+)
+def test_a_jax_that_cannot_start_or_compile_is_one_line_before_any_training(setting, message, tmp_path):
+    name, _, value = setting.partition("=")
+    code = (
+        "import jaxrl\n"
+        "small = jaxrl.PPOConfig(env='cartpole', num_envs=4, rollout_length=16, minibatch_size=32, "
+        "total_env_steps=64, num_epochs=1)\n"
+        "for start in (jaxrl.Trainer, jaxrl.sweep):\n"
+        "    try:\n        start(small, run_dir=None)\n"
+        "    except jaxrl.UsageError as error:\n        print(error)\n"
+    )
+    environment = {**os.environ, name: value}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False)
+    if "cuda" in setting and not done.stdout:
+        pytest.skip("a card is here")
+    lines = done.stdout.splitlines()
+    assert (done.returncode, len(lines)) == (0, 2), done.stderr
+    assert all(line.startswith(message) for line in lines)
 
 
 def test_two_and_four_devices_learn_and_report_what_one_does(start, small, tmp_path):
