@@ -8,6 +8,7 @@ one that another process finds, by a registered entry point, as `module:Class`, 
 """
 
 import statistics
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -20,10 +21,11 @@ from jaxrl.core.settings import count
 from jaxrl.run import compile_cache
 from jaxrl.run.devices import split_cpu
 from jaxrl.run.results import Result, flatten, lookup
-from jaxrl.sweeps.block import Block
-from jaxrl.sweeps.plan import Trial, applied, trials_of
+from jaxrl.sweeps.block import NOT_CALLED, Block
+from jaxrl.sweeps.plan import Trial, applied, trials_of, unreached
 from jaxrl.sweeps.space import settings_of
 from jaxrl.sweeps.sweep import RETURN
+from jaxrl.sweeps.trial_view import check_hooks
 
 NAN = float("nan")
 ADDED_UP = ("perf/env_steps_per_s",)  # over members
@@ -47,15 +49,18 @@ def trainable(
     before by `RunConfig(stop={"env_runners/episode_return_mean": 475})`.
 
     What is reported is RLlib's result tree. Of several members it holds the median of every number (and the sum of
-    `perf/env_steps_per_s`), "best" the tree of the member with the highest metric and its number, and "members" each
-    one's own metric, by number. A checkpoint is a folder with a run's folder for each member, so that
-    `load_policy(f"{checkpoint.path}/0000")` is the first one's policy. A trial that takes over another's checkpoint, as
-    PBT has it, takes its random keys over as well, and goes on with its own numbers.
+    `perf/env_steps_per_s`), "best" the tree of the member with the highest metric and its number, "member", and
+    "members" each one's own metric, by number; of one member these are there as well. The host hooks of `callbacks` are
+    called for each member, as in `jaxrl.sweep`: `result["done"]` ends that member.
+
+    A checkpoint is a folder with a run's folder for each member, so that `load_policy(f"{checkpoint.path}/0000")` is
+    the first one's policy. A trial that takes over another's checkpoint, as PBT does, takes its random keys over as
+    well, and continues with its own numbers.
 
     Args:
         config: a configuration such as `PPOConfig`; what all trials have in common.
         members: what the members of a trial differ by, numbers alone: {setting: values} as for `jaxrl.sweep`, every
-            combination a member, or a list of settings. They stand above the trial's own.
+            combination a member, or a list of settings. They win over the trial's own of the same name.
         seeds: how many of each, from the configuration's own upwards, or which.
         metric: what ranks the members, a path in the result tree; the higher the better.
         iterations: between two reports; Tune's schedulers and stop criteria see no other.
@@ -79,6 +84,8 @@ def _class_of(plan: "Plan", base: type, name: str) -> type:
         def default_resource_request(cls, config):
             """Tune asks in its own process for every trial: the earliest moment to refuse its settings."""
             plan.trials(config)
+            for warning in plan.warnings(config):
+                warnings.warn(warning, stacklevel=2)
             return None
 
         def setup(self, config):
@@ -122,14 +129,25 @@ class Plan:
             raise UsageError(f"trainable takes a configuration such as PPOConfig(env='arena'), not {self.config!r:.60}")
         count()("iterations", self.iterations)
         count()("devices", self.devices)
+        check_hooks(self.config.callbacks, never=NOT_CALLED)
         self.trials({})
 
     def trials(self, config: Mapping[str, Any]) -> list[Trial]:
         """The members of a Tune trial with this config."""
-        changed = applied(self.config, dotted(config, {field.name for field in fields(self.config)}))
+        given = self._dotted(config)
+        if "seed" in given and not isinstance(self.seeds, int):
+            raise UsageError(f"seed={given['seed']!r} clashes with seeds={self.seeds}: leave one of them out")
+        changed = applied(self.config, given)
         listed = isinstance(self.members, Sequence)
         settings = [dict(own) for own in self.members] or [{}] if listed else settings_of(self.members, 1, changed.seed)
         return trials_of(changed, settings, self.seeds)
+
+    def warnings(self, config: Mapping[str, Any]) -> list[str]:
+        """What deserves to be said of a Tune trial with this config."""
+        return unreached(self.config, self._dotted(config))
+
+    def _dotted(self, config: Mapping[str, Any]) -> dict[str, Any]:
+        return dotted(config, {field.name for field in fields(self.config)})
 
     def block(self, config: Mapping[str, Any]) -> Block:
         split_cpu(self.devices)
@@ -165,9 +183,8 @@ def report(block: Block, iterations: int) -> Result:
     # Tune adds up the seconds of its turns, which may be several iterations.
     tree |= {"time_this_iter_s": block.seconds, "done": block.is_over, "diverged": sum(block.diverged)}
     tree["timers"]["compile"] = block.compile_seconds
-    if len(block.trials) > 1:
-        tree["best"] = {"member": best, **(block.results[best] or {})}
-        tree["members"] = {trial.name: _own(block, i) for i, trial in enumerate(block.trials)}
+    tree["best"] = {"member": best, **(block.results[best] or {})}
+    tree["members"] = {trial.name: _own(block, i) for i, trial in enumerate(block.trials)}
     return tree
 
 

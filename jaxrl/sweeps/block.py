@@ -28,6 +28,7 @@ from jaxrl.sweeps.store import create_trial, keep_trial
 from jaxrl.sweeps.trial_view import check_hooks
 from jaxrl.sweeps.values import check_path, readers_of
 
+NOT_CALLED = ("on_evaluate_end",)  # hooks: members are not evaluated
 BLOCK = "block.json"  # of a saved block's folder, beside a run's folder for each member
 
 
@@ -53,7 +54,7 @@ class Block:
         one_update = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((1, *leaf.shape), leaf.dtype), shapes)
         self.result_names = result_names(self.algorithm, one_update)
         self.settings = RunSettings(loggers=(), devices=1)
-        check_hooks(self.trials[0].config.callbacks, never=("on_evaluate_end",))
+        check_hooks(self.trials[0].config.callbacks, never=NOT_CALLED)
         lasts = [trial.config.num_updates for trial in self.trials]
         self.reporters = [
             Reporter(trial, self.algorithm, last, self.settings) for trial, last in zip(self.trials, lasts, strict=True)

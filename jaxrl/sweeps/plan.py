@@ -142,7 +142,7 @@ def check_reaches(config: Any, name: str) -> None:
     reached, own = config.reached_by(name)
     if not reached and own:
         raise UsageError(
-            f"{name} changes nothing: per_policy gives {' and '.join(own)} a {name} of their own, which wins; "
+            f"{name} changes nothing: per_policy gives {' and '.join(own)} their own {name}, which wins; "
             f"name the policy instead: {', '.join(f'{policy}.{name}' for policy in own)}"
         )
 

@@ -7,12 +7,26 @@ import sys
 import numpy as np
 import pytest
 
-from jaxrl import PPOConfig, UsageError
+from jaxrl import Callbacks, PPOConfig, UsageError
 from jaxrl.adapters import to_ray_tune
 from jaxrl.adapters.to_ray_tune import Plan, dotted, medians, report
 from tests.probes import SMALL_CARTPOLE
 
 ARENA = PPOConfig(env="arena", num_envs=4, rollout_length=8, minibatch_size=16, total_env_steps=64)
+
+
+OWN_RATES = ARENA.replace(per_policy={"pol1": {"lr": 1e-3}, "pol2": {"lr": 2e-3}})
+
+
+class Evaluated(Callbacks):
+    def on_evaluate_end(self, trainer, evaluation):
+        raise AssertionError
+
+
+class EndsSecond(Callbacks):
+    def on_train_result(self, trainer, result):
+        result["env_runners"]["noted"] = 10 * trainer.trial.number
+        result["done"] = trainer.trial.number == 1 and result["training_iteration"] == 2
 
 
 def plan(config=SMALL_CARTPOLE, members=(), seeds=1, metric=to_ray_tune.RETURN, iterations=1, devices=1):
@@ -48,6 +62,10 @@ def test_a_trials_config_changes_the_configuration_and_members_stand_above_it():
         (lambda: plan(iterations=0), "iterations=0"),
         (lambda: plan(devices="auto"), "devices='auto'"),
         (lambda: plan(seeds=0), "seeds=0"),
+        (lambda: plan(seeds=[1, 2]).trials({"seed": 3}), r"seed=3 clashes with seeds=\[1, 2\]"),
+        (lambda: plan(members={"seed": [1, 2]}), "seed is not a setting to sweep"),
+        (lambda: plan(OWN_RATES).trials({"lr": 1e-3}), r"lr changes nothing: .*pol1\.lr, pol2\.lr"),
+        (lambda: plan(SMALL_CARTPOLE.replace(callbacks=Evaluated)), "on_evaluate_end is never called here"),
     ],
 )
 def test_what_cannot_be_trained_is_refused_in_one_line(make, words):
@@ -79,7 +97,8 @@ def test_a_report_of_one_member_is_the_result_tree_with_nan_for_what_is_not_know
     assert last["training_iteration"] == config.num_updates
     assert last["env_runners"]["episode_return_mean"] > 0
     assert last["done"]
-    assert "members" not in last
+    assert (last["best"]["member"], list(last["members"])) == (0, ["0000"])  # as of several
+    assert last["best"]["env_runners"]["episode_return_mean"] == last["env_runners"]["episode_return_mean"]
 
 
 def test_a_report_of_several_has_their_medians_the_best_and_each_ones_own():
@@ -98,6 +117,24 @@ def test_members_that_all_diverge_at_once_still_report():
     assert (said["done"], said["diverged"]) == (True, 2)
 
 
+def test_hooks_are_called_for_each_member_and_end_it():
+    block = plan(SMALL_CARTPOLE.replace(callbacks=EndsSecond), seeds=2).block({})
+    said = report(block, 4)
+    assert [said["members"][name]["training_iteration"] for name in ("0000", "0001")] == [4, 2]
+    assert (said["env_runners"]["noted"], said["done"]) == (5, False)
+    assert report(block, 4)["done"]
+
+
+def test_a_trials_own_seed_is_the_first_of_its_members():
+    assert [trial.config.seed for trial in plan(seeds=2).trials({"seed": 7})] == [7, 8]
+
+
+def test_a_setting_that_some_policies_have_of_their_own_is_said():
+    own = ARENA.replace(per_policy={"pol1": {"lr": 1e-3}})
+    assert "lr leaves pol1 as per_policy has it" in plan(own).warnings({"lr": 1e-4})[0]
+    assert plan(own).warnings({"pol1": {"lr": 1e-4}}) == []
+
+
 def test_without_ray_it_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(UsageError, match=r"pip install 'jaxrl\[ray\]'"):
@@ -109,6 +146,16 @@ def test_without_ray_it_says_what_to_install(monkeypatch):
 BEGIN = """
 import os, sys, warnings
 os.environ["RAY_AIR_NEW_OUTPUT"] = "0"
+HOOKS = f"{sys.argv[1]}/hooks"  # a module of the user's, found by Ray's processes as well
+os.mkdir(HOOKS)
+open(f"{HOOKS}/ends.py", "w").write('''
+class EndsAtFour:
+    def on_train_result(self, trainer, result):
+        result["env_runners"]["noted"] = 1
+        result["done"] = result["training_iteration"] == 4
+''')
+sys.path.append(HOOKS)
+os.environ["PYTHONPATH"] = os.pathsep.join([HOOKS, os.environ.get("PYTHONPATH", "")])
 import ray
 from ray import tune
 from jaxrl import PPOConfig, UsageError, load_policy
@@ -140,6 +187,15 @@ for result in results:
     assert load_policy(f"{result.checkpoint.path}/0001").act([0.0, 0.0, 0.0, 0.0]) in (0, 1)
 best = results.get_best_result(RETURN, "max")
 assert best.config["lr"] in (1e-3, 1e-2)
+
+# One seed, and a hook that ends the trial; the README's way to the best policy.
+(alone,) = tune.Tuner(
+    trainable(SMALL.replace(callbacks="ends:EndsAtFour"), compile_cache="off"),
+    run_config=run("alone", checkpoint_config=kept),
+).fit()
+assert alone.metrics["training_iteration"] == 4, alone.metrics
+assert alone.metrics["env_runners"]["noted"] == 1
+assert load_policy(f"{alone.checkpoint.path}/{alone.metrics['best']['member']:04d}").act([0.0] * 4) in (0, 1)
 
 # Taken up again with more to do, it goes on from its checkpoint.
 again = tune.Tuner.restore(f"{where}/fit", trainable(SMALL, seeds=2, compile_cache="off"))
