@@ -335,6 +335,17 @@ CLEANRL_RESULTS = {
 RESULTS = {"RLlib": RLLIB_RESULTS, "SB3": SB3_RESULTS, "CleanRL": CLEANRL_RESULTS}
 
 
+def markdown(library: str, tables: dict[str, dict[str, Counterpart]]) -> str:
+    """A library's names and ours as a table; names that mean the same share a row."""
+    together: dict[Counterpart, list[str]] = {}
+    for theirs, found in tables[library].items():
+        together.setdefault(found, []).append(f"`{theirs}`")
+    rows = [f"| {library} | here | |", "|---|---|---|"]
+    for (ours, note), theirs in together.items():
+        rows.append(f"| {', '.join(theirs)} | {ours and f'`{ours}`'} | {note} |")
+    return "\n".join(rows)
+
+
 def counterpart(name: str, tables: dict[str, dict[str, Counterpart]]) -> tuple[str, Counterpart] | None:
     """(the library, what stands for `name` here), from `SETTINGS` or `RESULTS`; None: no library has it."""
     for library, table in tables.items():

@@ -3,8 +3,9 @@
 import math
 import numbers
 from collections.abc import Mapping
+from typing import Any
 
-from jaxrl.core.errors import UsageError, unknown_result
+from jaxrl.core.errors import UsageError, brief, unknown_result
 from jaxrl.run.results import ITERATIONS, Lifetime, Result, lookup
 from jaxrl.run.settings import RunSettings
 
@@ -26,13 +27,23 @@ def last_iteration(stop: Mapping[str, float], num_env_steps: int, trained: Lifet
     return least if math.isinf(least) else math.ceil(least)
 
 
+def criteria_of(stop: Any) -> dict[str, float]:
+    """What `fit` was given, as {path: least value}."""
+    if stop is not None and not isinstance(stop, Mapping):
+        raise UsageError(
+            f"fit takes criteria such as {{'env_runners/episode_return_mean': 30}}, not {brief(stop)}; how long "
+            "to train, the configuration's total_env_steps says"
+        )
+    return dict(stop or {})
+
+
 def check_stop(stop: Mapping[str, float], names: list[str] | None) -> None:
     """Refuses criteria that no result has, if the names that results have are known, or that are no numbers."""
     for path, threshold in stop.items():
         if names is not None and path not in names:
             raise unknown_result("stop criterion", path, names)
         if isinstance(threshold, bool) or not isinstance(threshold, numbers.Real) or threshold != threshold:
-            raise UsageError(f"stop criterion {path}={threshold!r} must be a number")
+            raise UsageError(f"stop criterion {path}={brief(threshold)} must be a number")
 
 
 def chunk_length(settings: RunSettings, iteration: int, seconds_per_update: float | None, most: int) -> int:

@@ -45,7 +45,7 @@ from jaxrl.run.results import (
 )
 from jaxrl.run.saved_state import changed_settings, restore
 from jaxrl.run.settings import RunKeywords, RunSettings
-from jaxrl.run.stopping import LIFETIME_STEPS, LIMITS, check_stop, chunk_length, last_iteration, met
+from jaxrl.run.stopping import LIFETIME_STEPS, LIMITS, check_stop, chunk_length, criteria_of, last_iteration, met
 from jaxrl.run.together import agreed, company, together
 
 
@@ -213,7 +213,7 @@ class Trainer(PolicyAccess):
             Diverged: a loss, a gradient or a parameter is not finite; `runner` is the last good state.
         """
         self._check_not_stopped("fit")
-        stop = {**dict(self.settings.stop), **(stop or {})}
+        stop = {**dict(self.settings.stop), **criteria_of(stop)}
         stop = {path: least for path, least in stop.items() if least != math.inf}
         limit = next((f"stop criterion {name}" for name in stop if name in LIMITS), "total_env_steps")
         if limit == "total_env_steps":

@@ -2,6 +2,8 @@
 
 import dataclasses
 import inspect
+import re
+from pathlib import Path
 
 import pytest
 
@@ -221,6 +223,19 @@ PATHS = [
 )
 def test_another_librarys_result_is_answered_with_ours(theirs, ours):
     assert f"'{theirs}'; did you mean '{ours}'?" in str(unknown_result("stop criterion", theirs, PATHS))
+
+
+def test_the_settings_page_holds_the_tables_as_they_are():
+    page = (Path(__file__).parents[2] / "docs" / "settings.md").read_text()
+    for tables in (foreign_names.SETTINGS, foreign_names.RESULTS):
+        for library in tables:
+            assert foreign_names.markdown(library, tables) in page
+    blocks = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    assert len(blocks) == 3
+    names = {}
+    for block in blocks:
+        exec(block, names)
+    names["trainer"].stop()
 
 
 def test_help_explains_every_setting():

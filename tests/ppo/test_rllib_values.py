@@ -8,6 +8,7 @@ import pytest
 from jaxrl import PPOConfig, RunSettings, UsageError, make_train
 from jaxrl.core import memory
 from jaxrl.run.folder import config_facts, read_config
+from jaxrl.run.stopping import criteria_of
 
 ARENA = {"env": "arena"}
 
@@ -154,6 +155,12 @@ def test_memory_of_an_accelerator_counts_where_it_is_more_than_the_hosts(monkeyp
 def test_a_runs_settings_are_refused_by_name(settings, message):
     with pytest.raises(UsageError, match=message):
         RunSettings(**settings)
+
+
+@pytest.mark.parametrize("wrong", [5, "training_iteration", [("training_iteration", 3)]])
+def test_fit_refuses_what_is_no_criteria(wrong):
+    with pytest.raises(UsageError, match="fit takes criteria such as"):
+        criteria_of(wrong)
 
 
 def test_a_runs_settings_take_numpys_numbers():
