@@ -20,6 +20,7 @@ LOST = 3  # the exit status of those that are left
 LAST_WORDS_SECONDS = 10.0  # for what is being written when another process is lost
 HEADER = struct.Struct(">IQ")  # the lengths of a message and of the bytes that go with it
 LONGEST_MESSAGE = 2**26
+LONGEST_ANSWER = 2**22  # of process 0 to one that joins: about a hundred bytes for each process
 
 Message = dict[str, Any]
 
@@ -48,19 +49,41 @@ class Line:
         num_words, num_bytes = HEADER.unpack(self._read(HEADER.size))
         if num_words > LONGEST_MESSAGE:
             raise ValueError("no message of ours")
-        message = json.loads(bytes(self._read(num_words)))
-        if not isinstance(message, dict):
-            raise ValueError("no message of ours")
+        message = message_of(self._read(num_words))
         return message, bytes(self._read(num_bytes))
 
-    def _read(self, size: int) -> bytearray:
+    def receive_answer(self, seconds: float) -> Message:
+        """The first message from process 0, at most `LONGEST_ANSWER` bytes and `seconds` in all; raises as `receive`.
+
+        Whether process 0 is at the other end is only known once it has answered.
+        """
+        deadline = time.monotonic() + seconds
+        num_words, num_bytes = HEADER.unpack(self._read(HEADER.size, deadline))
+        if num_words > LONGEST_ANSWER or num_bytes:
+            raise ValueError("no message of ours")
+        return message_of(self._read(num_words, deadline))
+
+    def _read(self, size: int, deadline: float | None = None) -> bytearray:
         data = bytearray()
         while len(data) < size:
+            if deadline is not None:
+                self.connection.settimeout(max(0.001, deadline - time.monotonic()))
             part = self.connection.recv(min(size - len(data), 2**20))
             if not part:
                 raise ConnectionResetError("closed")
             data += part
         return data
+
+
+def message_of(words: bytes | bytearray) -> Message:
+    """Raises ValueError where it is none."""
+    try:
+        message = json.loads(bytes(words))
+    except RecursionError:
+        message = None
+    if not isinstance(message, dict):
+        raise ValueError("no message of ours")
+    return message
 
 
 class Channel:

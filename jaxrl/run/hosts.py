@@ -18,6 +18,7 @@ import jax
 
 from jaxrl.core.errors import UsageError
 from jaxrl.run.channel import Channel, Line
+from jaxrl.run.handshake import Arrivals, Greeting
 
 AUTO = "auto"
 JOIN_SECONDS = 60.0
@@ -153,29 +154,25 @@ def meet(coordinator: str, number: int, index: int, seconds: float) -> tuple[Cha
 def _wait_for_others(coordinator: str, mine: dict, deadline: float, seconds: float) -> tuple[dict, list, int]:
     (_, port), number = address_of(coordinator), mine["number"]
     there, lines, server = {0: mine}, {}, _listening(coordinator, port)
-    with server:
+    with server, Arrivals(server) as arrivals:
         while len(there) < number:
-            server.settimeout(max(0.01, deadline - time.monotonic()))
             try:
-                line = Line(server.accept()[0])
-                other = line.receive(5.0)[0]
-                index, theirs = int(other["index"]), int(other["number"])
-                str(other["name"]), int(other["cores"])
+                line, other = arrivals.next(deadline)
             except TimeoutError:
-                if time.monotonic() < deadline:
-                    continue  # someone connected who says nothing
                 missing = ", ".join(str(i) for i in range(number) if i not in there)
                 text = f"coordinator={coordinator}: after {seconds:g} s process {missing} of {number} is missing"
                 raise _refused(text, lines) from None
-            except (OSError, ValueError, KeyError, TypeError):
-                continue  # none of ours
-            if theirs != number:
-                text = f"process {index} has num_processes={theirs}, process 0 num_processes={number}"
+            index = other.index
+            if other.number != number:
+                text = f"process {index} has num_processes={other.number}, process 0 num_processes={number}"
                 raise _refused(text, {**lines, "it": line})
+            if not 0 <= index < number:  # `check` lets no process of ours come so far
+                _refused(f"process_id={index} must be from 0 to {number - 1}", {"it": line})
+                continue
             if index in there:
-                text = f"process_id={index} was given to two processes, on {there[index]['name']} and {other['name']}"
+                text = f"process_id={index} was given to two processes, on {there[index]['name']} and {other.name}"
                 raise _refused(text, {**lines, "it": line})
-            there[index], lines[index] = other, line
+            there[index], lines[index] = other._asdict(), line
     everyone = [there[i] for i in range(number)]
     with socket.create_server(("", 0)) as free:
         port = free.getsockname()[1]
@@ -214,11 +211,12 @@ def _go_to(coordinator: str, mine: dict, deadline: float, seconds: float) -> tup
             time.sleep(0.2)
     try:
         line.send(mine)
-        answer = line.receive(max(1.0, deadline - time.monotonic()) + 10.0)[0]  # process 0 knows the deadline, too
+        answer = line.receive_answer(max(1.0, deadline - time.monotonic()) + 10.0)  # process 0 knows the deadline, too
         if "refused" not in answer:
-            return {0: line}, answer["everyone"], answer["port"]
-        text = answer["refused"]
-    except (OSError, ValueError, KeyError) as error:
+            everyone = [Greeting.of(each)._asdict() for each in answer["everyone"]]
+            return {0: line}, everyone, int(answer["port"])
+        text = f"{' '.join(str(answer['refused']).split()):.300}"
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         text = f"coordinator={coordinator} gives no answer of ours: {error}; is another program at that port?"
     line.connection.close()
     raise UsageError(text)
