@@ -74,7 +74,8 @@ def make_ppo(config: PPOConfig, *, axis_name: str | None = None) -> Algorithm:
         metrics = [{} for _ in grouping.groups]
         for g, (group, (group_hypers, keys)) in enumerate(_by_group(grouping, config, hypers, learn_key)):
             if group.structure.trained:
-                update = functools.partial(learn_policy, group.structure, axis_name)
+                own = group.structure._replace(always_active=stage.always_active)
+                update = functools.partial(learn_policy, own, axis_name)
                 trajectory = postprocess(stage.callbacks, group.policies, rollout.trajectories[g])
                 learners[g], returns[g], metrics[g] = each_policy(update, in_axes=(0, 1, 0, 0, 0, None))(
                     runner.learners[g], trajectory, returns[g], group_hypers, keys, env_steps
@@ -98,7 +99,7 @@ def _structure(
 ) -> Structure:
     """What one policy's own configuration makes static."""
     own = config.for_policy(policy)
-    settings = {name: getattr(own, name) for name in Structure._fields[3:]}
+    settings = {name: getattr(own, name) for name in Structure._fields[3:] if name != "always_active"}
     player = make_player(own, observation_space, action_space, len(policies[policy]))
     settings["optimizer"] = optimizer_of(own.optimizer)
     return Structure(player, policy in trained, blocks_of(own), **settings)

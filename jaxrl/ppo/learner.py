@@ -55,6 +55,7 @@ class Structure(NamedTuple):
     optimizer: Callable | None
     target_kl: float | None = None
     normalize_returns: bool = False
+    always_active: bool = True  # whether every agent acts in every step, so that no minibatch is without rows
 
 
 def init_learner(structure: Structure, hypers: Hypers, key: Key) -> Learner:
@@ -137,7 +138,7 @@ def _walk(
     hypers: Hypers,
     coefficients: Coefficients,
 ) -> tuple[PyTree, PyTree, Sums, jax.Array]:
-    """A step of the optimiser for each minibatch.
+    """A step of the optimiser for each minibatch that has an active row.
 
     Args:
         batch: the rows, the carries into its pieces, and how it is cut into them.
@@ -175,6 +176,9 @@ def _walk(
         if structure.target_kl is not None:
             stopped = stopped | is_past_target(Terms(*sums[0]).mean_kl_loss / count, structure.target_kl)
             after = jax.tree.map(lambda new, old: jnp.where(stopped, old, new), after, state[:2])
+        if not structure.always_active:
+            has_rows = Terms(*sums[0]).weight > 0
+            after = jax.tree.map(lambda new, old: jnp.where(has_rows, new, old), after, state[:2])
         return (*after, stopped), (sums, norm)
 
     before = _as_stored(structure, (learner.params, learner.opt_state), layers)
@@ -183,8 +187,11 @@ def _walk(
 
 
 def _as_stored(structure: Structure, tree: PyTree, layers: jax.tree_util.PyTreeDef) -> PyTree:
-    """Parts of `tree` that have the parameters' structure as few wide arrays; a user's optimiser sees layers."""
-    if structure.optimizer is not None:
+    """Parts of `tree` that have the parameters' structure as few wide arrays; a user's optimiser sees layers.
+
+    Parameters that are one bare array stay as they are: by its structure nothing tells it from any other.
+    """
+    if structure.optimizer is not None or jax.tree_util.treedef_is_leaf(layers):
         return tree
     is_layers = lambda node: jax.tree.structure(node) == layers
     return jax.tree.map(lambda node: pack(node, 0, SMALL) if is_layers(node) else node, tree, is_leaf=is_layers)

@@ -1,6 +1,7 @@
 """Minibatches visit every row once an epoch, in orders without structure that a user could see."""
 
 import functools
+import math
 
 import jax
 import jax.numpy as jnp
@@ -108,9 +109,35 @@ def test_every_quarter_of_the_positions_draws_equally_on_every_quarter_of_the_ro
     assert np.abs(quarters.mean(axis=1) - 62.5).max() < 4.5 * deviation / np.sqrt(NUM_KEYS)
 
 
+@pytest.mark.parametrize("num_rows", [2, 3, 4, 5, 6])
+def test_of_a_handful_of_rows_all_orders_come_equally_often(num_rows):
+    """Chi-square over all orders; recurrent networks have such blocks, of whole sequences."""
+    shuffle = jax.jit(jax.vmap(lambda key: minibatch_rows(key, num_rows, num_rows, 2)))
+    found = np.asarray(shuffle(jax.random.split(KEY, 20_000)))
+    for epoch in (0, 1):
+        _, counts = np.unique(found[:, epoch] @ num_rows ** np.arange(num_rows), return_counts=True)
+        expected = len(found) / math.factorial(num_rows)
+        chi_square, freedom = np.sum((counts - expected) ** 2 / expected), math.factorial(num_rows) - 1
+        assert len(counts) == freedom + 1
+        assert abs(chi_square - freedom) < 4.5 * np.sqrt(2 * freedom)
+
+
+@pytest.mark.parametrize("num_rows", [7, 8, 12, 32, 64, 65, 100])
+def test_of_few_rows_all_pairs_come_equally_often_at_neighbouring_and_distant_positions(num_rows):
+    """Chi-square over the ordered pairs of different rows, below and above the size at which sorting ends."""
+    shuffle = jax.jit(jax.vmap(lambda key: minibatch_rows(key, num_rows, num_rows, 1)[0]))
+    found = np.asarray(shuffle(jax.random.split(KEY, 20_000)), np.int64)
+    for first, second in ((0, 1), (0, num_rows // 2), (num_rows - 2, num_rows - 1)):
+        counts = np.bincount(found[:, first] * num_rows + found[:, second], minlength=num_rows**2)
+        counts = counts.reshape(num_rows, num_rows)[~np.eye(num_rows, dtype=bool)]
+        expected, freedom = counts.mean(), counts.size - 1
+        assert abs(np.sum((counts - expected) ** 2 / expected) - freedom) < 4.5 * np.sqrt(2 * freedom)
+
+
 def test_jit_and_vmap_give_the_same_rows_as_the_plain_function():
     keys = jax.random.split(KEY, 3)
-    jitted = np.stack([rows(key, 50, 16, 2) for key in keys])
-    np.testing.assert_array_equal(jax.vmap(lambda key: minibatch_rows(key, 50, 16, 2))(keys), jitted)
-    np.testing.assert_array_equal(minibatch_rows(keys[0], 50, 16, 2), jitted[0])
-    assert not np.array_equal(jitted[0], jitted[1])
+    for num_rows in (50, 500):  # sorted, and by the bijection
+        jitted = np.stack([rows(key, num_rows, 16, 2) for key in keys])
+        np.testing.assert_array_equal(jax.vmap(lambda key, n=num_rows: minibatch_rows(key, n, 16, 2))(keys), jitted)
+        np.testing.assert_array_equal(minibatch_rows(keys[0], num_rows, 16, 2), jitted[0])
+        assert not np.array_equal(jitted[0], jitted[1])

@@ -17,6 +17,7 @@ from jaxrl.ppo.learner import Structure, init_learner, learn_policy
 from jaxrl.ppo.metrics import Coefficients, Terms
 from jaxrl.ppo.objective import gradient, num_parts, objective
 from jaxrl.ppo.rows import Rows, cut_of, piece_order, rows_of
+from tests.probes import Leavers, Turns
 
 MODEL = MLP(Box(-1.0, 1.0, (3,)), Discrete(4), hiddens=(8,))
 STEPS, ENVS, AGENTS = 6, 4, 2
@@ -137,6 +138,32 @@ def test_a_policy_without_active_rows_keeps_its_learner_to_the_bit():
     before, after, metrics = learn(structure(), hypers(), trajectory(jax.random.key(0), none))
     assert jax.tree.all(jax.tree.map(lambda x, y: bool((x == y).all()), before, after))
     assert float(metrics["num_module_steps_trained"]) == 0
+
+
+def test_a_minibatch_without_active_rows_takes_no_step():
+    """5 active rows of 48 in minibatches of 2: as many steps of Adam as minibatches hold one, and no more."""
+    active = jnp.zeros((STEPS, ENVS, AGENTS), bool).at[[0, 1, 2, 3, 5], [0, 3, 1, 2, 2], [0, 1, 1, 0, 1]].set(True)
+    plan = structure(always_active=False, minibatch_size=2, num_epochs=3)
+    order = {"blocks": 1, "num_envs": ENVS, "rows": 2, "num_epochs": 3, "key": jax.random.key(2), "axis_name": None}
+    rows = np.asarray(piece_order(cut_of(plan.player, active.shape), **order))
+    wanted = int(np.asarray(active).reshape(-1)[rows].any(axis=1).sum())
+    assert 10 < wanted <= 15 < len(rows) == 72
+    before, after, _ = learn(plan, hypers(lr=1e-2), trajectory(jax.random.key(0), active))
+    assert (int(before.opt_state[0].count), int(after.opt_state[0].count)) == (0, wanted)
+    _, after, _ = learn(plan._replace(always_active=True), hypers(lr=1e-2), trajectory(jax.random.key(0), active))
+    assert int(after.opt_state[0].count) == 72  # so it must not be said of an environment that agents leave
+
+
+def test_where_all_rows_are_active_it_makes_no_difference_that_some_might_not_be():
+    plan, path = structure(num_epochs=3), trajectory(jax.random.key(0))
+    first, second = (learn(plan._replace(always_active=said), hypers(lr=1e-2), path)[1] for said in (True, False))
+    for ours, others in zip(jax.tree.leaves(first), jax.tree.leaves(second), strict=True):
+        np.testing.assert_array_equal(ours, others)
+
+
+@pytest.mark.parametrize(("env", "always"), [("cartpole", True), (Leavers(), False), (Turns(), False)])
+def test_whether_agents_are_ever_away_is_known_before_anything_runs(env, always):
+    assert PPOConfig(env=env, fcnet_hiddens=(4,)).build().stage.always_active == always
 
 
 def test_inactive_rows_change_nothing_whatever_they_hold():

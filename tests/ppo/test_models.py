@@ -40,6 +40,25 @@ def test_a_model_of_ones_own_learns_is_saved_and_loaded(fitted, tmp_path):
     np.testing.assert_array_equal(policy.act(np.array([0, 1])), [0, 1])
 
 
+def table_init(key, obs):
+    return jnp.zeros((2, 3))
+
+
+def table_apply(params, obs):
+    """A row of one array for each observation: two logits and the value."""
+    row = jax.nn.one_hot(obs, 2) @ params
+    return row[:, :2], row[:, 2]
+
+
+def test_parameters_that_are_one_bare_array_learn_are_saved_and_loaded(fitted, tmp_path):
+    env, model = Probe(reward_for="cue"), (table_init, table_apply)
+    trainer, result = fitted(20, tmp_path / "run", env=env, model=model, lr=5e-2)
+    assert result["env_runners"]["episode_return_mean"] > 0.9
+    trainer.stop()
+    policy = load_policy(tmp_path / "run", config=trainer.config)
+    np.testing.assert_array_equal(policy.act(np.array([0, 1])), [0, 1])
+
+
 def test_a_model_by_its_name_is_held_by_the_file(tmp_path):
     config = SMALL_ARENA.replace(model="tests.ppo.test_models:ArenaNet", total_env_steps=64)
     trainer = Trainer(config, run_dir=tmp_path / "run", quiet=True, pictures=False)
