@@ -20,6 +20,7 @@ class Episodes(struct.PyTreeNode):
     returns: jax.Array  # f32[..., M]  undiscounted, by agent
     length: jax.Array  # i32[...]  environment steps
     metrics: dict[str, jax.Array]  # {name: f32[...]}  the sums of `info["metrics"]`
+    agent_steps: jax.Array | tuple = ()  # i32[..., M]  steps in which each agent acted; () where all always act
 
 
 class Spread(struct.PyTreeNode):
@@ -38,6 +39,7 @@ class Summary(struct.PyTreeNode):
     episode_len: Spread
     agent_returns: jax.Array  # f32[M]  sums over the episodes
     custom_metrics: dict[str, Spread]
+    agent_steps: jax.Array | tuple = ()  # i32[M]  sums over the episodes; () where all agents always act
 
 
 class Window(struct.PyTreeNode):
@@ -65,22 +67,26 @@ class EpisodeMetrics(struct.PyTreeNode):
     histograms: dict[str, Histogram] = struct.field(default_factory=dict)  # of the callbacks' `hist_data`
 
 
-def no_episodes(num_agents: int, metrics: tuple[str, ...], *shape: int) -> Episodes:
-    """Episodes of zero length."""
+def no_episodes(num_agents: int, metrics: tuple[str, ...], *shape: int, always_active: bool = True) -> Episodes:
+    """Episodes of zero length; `always_active` says that every agent acts in every step."""
     return Episodes(
         returns=jnp.zeros((*shape, num_agents)),
         length=jnp.zeros(shape, jnp.int32),
         metrics={name: jnp.zeros(shape) for name in metrics},
+        agent_steps=() if always_active else jnp.zeros((*shape, num_agents), jnp.int32),
     )
 
 
-def advance(running: Episodes, rewards: jax.Array, metrics: dict[str, jax.Array], over: jax.Array):
+def advance(
+    running: Episodes, rewards: jax.Array, metrics: dict[str, jax.Array], over: jax.Array, active: jax.Array
+) -> tuple[Episodes, Episodes]:
     """One step of one environment.
 
     Args:
         rewards: f32[M].
         metrics: {name: f32[]}.
         over: bool[].
+        active: bool[M], whether the agents acted; not read where they always do.
 
     Returns:
         (running, reached): the episode that goes on, zero where one ended, and the episode as this step left it.
@@ -89,6 +95,7 @@ def advance(running: Episodes, rewards: jax.Array, metrics: dict[str, jax.Array]
         returns=running.returns + rewards,
         length=running.length + 1,
         metrics={name: running.metrics[name] + value for name, value in metrics.items()},
+        agent_steps=jax.tree.map(lambda steps: steps + active, running.agent_steps),
     )
     return restart(over, jax.tree.map(jnp.zeros_like, reached), reached), reached
 
@@ -104,6 +111,10 @@ def summarise(episodes: Episodes, mask: jax.Array) -> Summary:
         episode_len=episode_len,
         agent_returns=jnp.sum(returns.reshape(-1, returns.shape[-1]), axis=0),
         custom_metrics=dict(zip(episodes.metrics, custom, strict=True)),
+        agent_steps=jax.tree.map(
+            lambda steps: jnp.sum(jnp.where(mask[..., None], steps, 0).reshape(-1, steps.shape[-1]), axis=0),
+            episodes.agent_steps,
+        ),
     )
 
 

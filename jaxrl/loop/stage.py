@@ -100,8 +100,8 @@ def set_stage(
 
     def one_step(key):
         state, action, raw = _any_step(env, params, key)
-        running = no_episodes(len(env.agents), stage.metrics)
-        _, reached = advance(running, raw.reward, _metrics(stage, raw.info), raw.over)
+        running = no_episodes(len(env.agents), stage.metrics, always_active=always_active)
+        _, reached = advance(running, raw.reward, _metrics(stage, raw.info), raw.over, raw.active)
         data = start_data(callbacks, state, params)
         return call_back(callbacks, env, params, data, reached, action, raw, raw.state)[1]
 
@@ -117,7 +117,8 @@ def open_worlds(stage: Stage, key: Key, env_index: jax.Array, env_params: PyTree
     """Every environment at the start of its first episode; `env_index` i32[E] are their global indices."""
     keys = jax.vmap(lambda index: jax.random.fold_in(key, index))(env_index)
     obs, state = jax.vmap(lambda key: raw_reset(stage.env, key, env_params))(keys)
-    running = no_episodes(len(stage.grouping.agents), stage.metrics, env_index.shape[0])
+    num_agents, num_envs = len(stage.grouping.agents), env_index.shape[0]
+    running = no_episodes(num_agents, stage.metrics, num_envs, always_active=stage.always_active)
     data = jax.vmap(lambda state: start_data(stage.callbacks, state, env_params))(state)
     memory = tuple(
         player.initial_memory(group.shape(len(env_index)))
@@ -211,7 +212,7 @@ def follow(
         the environment's sums and what the callbacks' `on_episode_end` says of them; {name: f32[E]} of `hist_data`.
     """
     obs, state = restart_ended(stage.env, chance.reset_key, chance.step, raw, env_params)
-    running, reached = jax.vmap(advance)(worlds.running, raw.reward, _metrics(stage, raw.info), raw.over)
+    running, reached = jax.vmap(advance)(worlds.running, raw.reward, _metrics(stage, raw.info), raw.over, raw.active)
     data, hist_data = (), {}
     if stage.callbacks:
         call = functools.partial(call_back, stage.callbacks, stage.env, env_params)
@@ -302,6 +303,16 @@ def _any_step(env: MultiAgentEnvironment, params: PyTree, key: Key) -> tuple[PyT
     action = {agent: env.action_space(agent, params).sample(key) for agent in env.agents}
     action = stack_agents(env, action) if is_stacked(env) else action
     return state, action, raw_step(env, key, state, action, params)
+
+
+def _info_of_a_step(env: MultiAgentEnvironment, params: PyTree) -> dict:
+    """The types of what is known of a step's `info`; nothing is computed."""
+
+    def kept(key):
+        info = _any_step(env, params, key)[2].info
+        return {name: info[name] for name in ("active", "metrics") if name in info}
+
+    return jax.eval_shape(kept, _shape_of_a_key())
 
 
 def _shape_of_a_key() -> jax.ShapeDtypeStruct:

@@ -56,7 +56,8 @@ def make_ppo(config: PPOConfig, *, axis_name: str | None = None) -> Algorithm:
         learners = _init_learners(_by_group(grouping, config, hypers, init_key))
         worlds = _first_worlds(stage, learners, world_key, _env_index(config, axis_name), env_params)
         names = (*stage.metrics, *stage.custom_metrics)
-        window = no_episodes(len(env.agents), names, config.metrics_num_episodes_for_smoothing)
+        size = config.metrics_num_episodes_for_smoothing
+        window = no_episodes(len(env.agents), names, size, always_active=stage.always_active)
         return Runner(key, jnp.int32(0), learners, worlds, Window(window, jnp.int32(0)))
 
     def collect(runner: Runner, weights: PyTree = None, env_params: PyTree = None) -> tuple[Runner, Rollout]:

@@ -170,7 +170,9 @@ def _play_batch(stage: Stage, explore: bool, weights: tuple, env_params: PyTree,
 @functools.partial(jax.jit, static_argnums=0)
 def _start(stage: Stage, key: Key, index: jax.Array, env_params: PyTree) -> Playing:
     worlds = open_worlds(stage, key, index, env_params)
-    finished = no_episodes(len(stage.grouping.agents), (*stage.metrics, *stage.custom_metrics), len(index))
+    metrics = (*stage.metrics, *stage.custom_metrics)
+    num_agents, always_active = len(stage.grouping.agents), stage.always_active
+    finished = no_episodes(num_agents, metrics, len(index), always_active=always_active)
     return Playing(worlds, index, jnp.int32(0), jnp.zeros(index.shape, bool), finished)
 
 

@@ -127,12 +127,20 @@ def episode_results(algorithm: Algorithm, summary: Summary) -> Result:
         **_spread("episode_return", summary.episode_return, count),
         **_spread("episode_len", summary.episode_len, count),
         **_agent_returns(grouping, agents),
+        "agent_steps": _mean_agent_steps(grouping, summary),
         "custom_metrics": {
             key: value
             for name, spread in summary.custom_metrics.items()
             for key, value in _spread(name, spread, count).items()
         },
     }
+
+
+def _mean_agent_steps(grouping: Grouping, summary: Summary) -> dict[AgentId, float]:
+    """Mean steps in which each agent acted in an episode: its length, where all agents always act."""
+    steps = summary.agent_steps
+    steps = np.full(len(grouping.agents), summary.episode_len.sum) if isinstance(steps, tuple) else steps
+    return dict(zip(grouping.agents, (steps / int(summary.count)).tolist(), strict=True))
 
 
 def _agent_returns(grouping: Grouping, agents: dict[AgentId, float]) -> Result:

@@ -17,7 +17,13 @@ from jaxrl.loop.runner import Algorithm, Runner
 from jaxrl.run import checkpoint, folder
 from jaxrl.run.checkpoint import Checkpoint
 
-BY_GROUP = ("runner.learners", "runner.worlds.obs", "runner.worlds.memory", "runner.worlds.returns")  # [N, ...] each
+BY_GROUP = (  # by group, [N, ...] each
+    "runner.learners",
+    "runner.worlds.obs",
+    "runner.worlds.memory",
+    "runner.worlds.returns",
+    "runner.worlds.unfinished",
+)
 NEW_BATCH = 0x62617463  # folded into the key of a run whose batch size changes
 ENVIRONMENTS = "the environments and the callbacks' data"
 STATISTICS = "the statistics of recent episodes"

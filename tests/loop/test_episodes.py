@@ -134,7 +134,7 @@ def test_a_step_adds_up_and_an_end_starts_again_from_zero():
     lengths, returns, goals, carried = [], [], [], []
     for step, over in enumerate([False, True, False], start=1):
         running, reached = advance(
-            running, jnp.array([1.0, 10.0 * step]), {"goals": jnp.float32(step)}, jnp.array(over)
+            running, jnp.array([1.0, 10.0 * step]), {"goals": jnp.float32(step)}, jnp.array(over), jnp.ones(2, bool)
         )
         lengths.append(int(reached.length))
         returns.append(reached.returns.tolist())
@@ -144,3 +144,24 @@ def test_a_step_adds_up_and_an_end_starts_again_from_zero():
     assert returns == [[1, 10], [2, 30], [1, 30]]
     assert goals == [1, 3, 3]
     assert carried == [1, 0, 1]
+
+
+def test_the_steps_of_agents_that_leave_are_counted_by_agent():
+    """Two episodes of three and two steps, of which the second agent acts in the first one alone."""
+    running = no_episodes(2, (), always_active=False)
+    rows = []
+    for first, over in [(True, False), (False, False), (False, True), (True, False), (False, True)]:
+        active = jnp.array([True, first])
+        running, reached = advance(running, jnp.zeros(2), {}, jnp.array(over), active)
+        rows.append((reached, over))
+    stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *[reached for reached, _ in rows])
+    summary = summarise(stacked, jnp.array([over for _, over in rows]))
+    assert summary.count == 2
+    assert summary.agent_steps.tolist() == [5, 2]
+    assert running.agent_steps.tolist() == [0, 0]
+
+
+def test_where_all_agents_always_act_nothing_more_is_kept():
+    running = no_episodes(2, ())
+    _, reached = advance(running, jnp.zeros(2), {}, jnp.array(False), jnp.ones(2, bool))
+    assert running.agent_steps == reached.agent_steps == summarise(running, jnp.array(True)).agent_steps == ()

@@ -14,7 +14,7 @@ import pytest
 from jaxrl import PPOConfig, Trainer, UsageError
 from jaxrl.run.results import flatten, lookup
 from tests.probes import SMALL_ARENA as CONFIG
-from tests.probes import Probe
+from tests.probes import Leavers, Probe
 
 
 @pytest.fixture
@@ -60,6 +60,18 @@ def test_a_result_says_when_and_where_and_counts_over_the_run_as_rllib_does(trai
     assert runners["num_module_steps_sampled_lifetime"] == {"pol1": 3 * 64, "pol2": 3 * 64}
     losses = [last["learners"][policy]["total_loss"] for policy in ("pol1", "pol2")]
     assert last["learners"]["__all_modules__"]["total_loss"] == sum(losses)
+
+
+def test_the_mean_length_of_an_episode_is_reported_by_agent_also_where_one_leaves_early(trainer):
+    for _ in range(2):
+        runners = trainer.train()["env_runners"]
+    assert runners["agent_steps"] == {"agent1": 20, "agent2": 20}
+    config = CONFIG.replace(env=Leavers(), env_args=(), policies="per-agent")
+    leavers = Trainer(config, run_dir=None, quiet=True)
+    runners = leavers.train()["env_runners"]
+    assert runners["agent_steps"] == {"short": 1, "long": 4, "wide": 4}
+    assert runners["num_agent_steps_sampled_lifetime"] == {"short": 16, "long": 64, "wide": 64}
+    assert leavers.evaluate()["env_runners"]["agent_steps"] == {"short": 1, "long": 4, "wide": 4}
 
 
 def test_a_result_holds_the_last_episodes_one_by_one(trainer):
