@@ -20,8 +20,8 @@ try:
     from gymnax.environments import spaces as gymnax_spaces
 except (ImportError, AttributeError) as error:  # the second: a version of JAX that gymnax was not written for
     raise UsageError(
-        f"gymnax's environments are not available: {type(error).__name__}: {error}; see `pip install gymnax`, "
-        "and docs/install.md for the versions of JAX that it works with"
+        f"gymnax's environments are not available: {type(error).__name__}: {error}; install it with "
+        "`pip install gymnax`; docs/install.md has the versions of JAX that it works with"
     ) from error
 
 

@@ -53,8 +53,14 @@ class Progress:
         """Columns that a line may take."""
         return self.console.width if self.console.is_terminal else LOG_WIDTH
 
-    def say(self, text: str) -> None:
-        """Prints lines; on a terminal those that are too long for it go on below, indented."""
+    def say(self, text: str, *, even_if_quiet: bool = False) -> None:
+        """Prints lines; on a terminal those that are too long for it go on below, indented.
+
+        Args:
+            even_if_quiet: for lost work, which goes to stderr where nothing else is printed.
+        """
+        if self.console.quiet and even_if_quiet:
+            print(text, file=sys.stderr)
         if self.console.is_terminal:
             text = "\n".join(folded(line, self.width) for line in text.split("\n"))
         self._print(self._printable(text))

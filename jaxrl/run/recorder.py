@@ -61,7 +61,7 @@ class Recorder:
         held: HeldFolder,
         algorithm: Algorithm,
         settings: RunSettings,
-        say: Callable[[str], None],
+        say: Callable[..., None],
         lifetime: Lifetime,
     ):
         self.held, self.folder, self.facts = held, held.path, held.facts
@@ -215,7 +215,7 @@ class Recorder:
         except Exception as error:  # orbax raises errors of many kinds for a full disk
             iteration = snapshot.lifetime.training_iteration
             failed = f"the checkpoint of iteration {iteration} could not be written to {self.folder}: {one_line(error)}"
-            self.say(f"{failed}; the older ones are as they were")
+            self.say(f"{failed}; the older ones are as they were", even_if_quiet=True)
             if score is None:
                 self.failed = failed
             else:

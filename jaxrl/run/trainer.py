@@ -59,7 +59,7 @@ class Trainer(PolicyAccess):
         config: a configuration such as `PPOConfig`: anything with its `build`, `static`, `hypers`, `setup` and devices.
         run_dir: the run's folder, which must not exist yet; "auto": `runs/<env>/<time>-s<seed>`; None writes nothing.
         env_params: the environment's numbers, if not the configuration's.
-        quiet: print nothing.
+        quiet: print nothing, but on stderr when a checkpoint could not be written.
         **run_settings: checkpoints, evaluation, logs, pictures; the settings below.
 
     Raises:

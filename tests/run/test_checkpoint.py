@@ -151,8 +151,9 @@ def test_a_best_score_is_to_be_beaten_after_a_resume_too(start, resume):
     assert resume().best.value == value > float("-inf")
 
 
-def test_a_checkpoint_that_cannot_be_written_is_said_and_training_goes_on(start, tmp_path, monkeypatch, capsys):
-    trainer = start(checkpoint_frequency=2, quiet=False)
+@pytest.mark.parametrize("quiet", [False, True])
+def test_a_checkpoint_that_cannot_be_written_is_said_and_training_goes_on(start, tmp_path, monkeypatch, capsys, quiet):
+    trainer = start(checkpoint_frequency=2, checkpoint_interval_s=None, quiet=quiet)
     trainer.fit({"training_iteration": 2})
 
     def full(*_, **__):
@@ -160,8 +161,10 @@ def test_a_checkpoint_that_cannot_be_written_is_said_and_training_goes_on(start,
 
     monkeypatch.setattr(array_storage, "_checkpointer", full)
     assert trainer.fit({"training_iteration": 5})["training_iteration"] == 5
-    assert "could not be written" in (printed := capsys.readouterr().out)
-    assert "No space left on device" in printed
+    printed = capsys.readouterr()
+    told = printed.err if quiet else printed.out
+    assert "could not be written" in told and "No space left on device" in told
+    assert not (quiet and printed.out)
     assert list(checkpoint.iterations(tmp_path / "run" / "checkpoints")) == [2]
     assert "iteration 5" in trainer.stop()
 
