@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 import jax
 from filelock import FileLock, Timeout
 
-from jaxrl.core.errors import UsageError
+from jaxrl.core.errors import UsageError, one_line
 from jaxrl.loop.policies import policies_that_learn
 
 Made = TypeVar("Made")
@@ -164,13 +164,17 @@ def read(path: Path) -> dict[str, Any]:
         config, rest = (json.loads((path / name).read_text(encoding="utf-8")) for name in (CONFIG, METADATA))
     except OSError as error:
         raise UsageError(f"{path} is no run's folder: {error.strerror or error}") from None
-    except ValueError as error:
-        raise UsageError(f"run folder {path} is damaged: config.json or metadata.json is no JSON: {error}") from None
+    except (ValueError, RecursionError) as error:  # the second: brackets without end
+        what = f"config.json or metadata.json is not JSON: {one_line(error)}"
+        raise UsageError(f"run folder {path} is damaged: {what}") from None
     if not isinstance(config, dict) or not isinstance(rest, dict):
         raise UsageError(f"run folder {path} is damaged: config.json or metadata.json holds no settings")
-    for name in ("config_class", "objects", "policies", "run_settings", "versions"):
+    kinds = {"config_class": str, "objects": list, "policies": dict, "run_settings": dict, "versions": dict}
+    for name, kind in kinds.items():
         if name not in rest:
             raise UsageError(f"run folder {path} is damaged: metadata.json has no {name!r}")
+        if not isinstance(rest[name], kind):
+            raise UsageError(f"run folder {path} is damaged: metadata.json has {name}={rest[name]!r:.40}")
     return {**rest, "config": config}
 
 

@@ -59,8 +59,15 @@ def test_a_folder_whose_files_lack_something_is_called_damaged(tmp_path):
     (tmp_path / "metadata.json").write_text(json.dumps(rest))
     assert folder.read(tmp_path) == {**rest, "config": {}}
     without = {name: value for name, value in rest.items() if name != "objects"}
-    for damaged, message in ((without, "metadata.json has no 'objects'"), ([], "metadata.json holds no settings")):
-        (tmp_path / "metadata.json").write_text(json.dumps(damaged))
+    for damaged, message in (
+        (without, "metadata.json has no 'objects'"),
+        ([], "metadata.json holds no settings"),
+        ({**rest, "objects": 7}, "metadata.json has objects=7"),
+        (b"\x00\xff\xfe", "metadata.json is not JSON"),
+        (b"[" * 100_000, "metadata.json is not JSON"),
+    ):
+        text = damaged if isinstance(damaged, bytes) else json.dumps(damaged).encode()
+        (tmp_path / "metadata.json").write_bytes(text)
         with pytest.raises(UsageError, match=f"is damaged: .*{message}"):
             folder.read(tmp_path)
 
