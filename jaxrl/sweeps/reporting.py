@@ -70,6 +70,8 @@ class Reporter:
         if folder is None:
             return
         self.view.run_dir = folder
+        if not self.settings.loggers:
+            return
         facts = config_facts(self.trial.config, self.trial.config.setup().policies)
         self._logs = Logs(self.settings.loggers, folder, config=facts["config"], warn=self.say)
 

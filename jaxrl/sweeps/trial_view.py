@@ -42,6 +42,12 @@ class TrialView(PolicyAccess):
         self.last_result: Result | None = None
         self._read_runner: Callable[[], Runner] | None = None
 
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Hooks may keep what they like here, but not put another value where a trainer would train with it."""
+        if name in READ_ONLY and name in vars(self):
+            raise NoTrainer(_unset(name))
+        super().__setattr__(name, value)
+
     @property
     def runner(self) -> Runner:
         """The trial's state after the last iteration that was computed, while its hooks are called."""
@@ -83,11 +89,14 @@ def check_hooks(callbacks: Iterable[Any], never: Iterable[str] = ()) -> None:
         for hook in (hook for hook in HOST_HOOKS if has_hook(callback, hook, Callbacks)):
             if hook in never:
                 raise UsageError(f"callbacks {name}: {hook} is never called here, where trials are not evaluated")
-            used = _attributes_of_trainer(getattr(callback, hook))
+            used, put = _attributes_of_trainer(getattr(callback, hook))
             if missing := sorted(used & ONLY_TRAINER):
                 raise UsageError(f"callbacks {name}: {hook} {_missing(missing[0])}")
+            if replaced := sorted(put & READ_ONLY):
+                raise UsageError(f"callbacks {name}: {hook} {_unset(replaced[0])}")
 
 
+READ_ONLY = frozenset(("config", "settings", "algorithm", "hypers", "env_params"))
 ONLY_TRAINER = frozenset(
     name for name in dir(Trainer) if not name.startswith("_") and (name not in dir(TrialView) or name == "set_weights")
 )
@@ -100,12 +109,18 @@ def _missing(name: str) -> str:
     )
 
 
-def _attributes_of_trainer(hook: Callable) -> set[str]:
-    """The names that a hook's source reads from its first argument; none where there is no source to read."""
+def _unset(name: str) -> str:
+    return f"sets trainer.{name}, which the trials of a sweep cannot change while they train in one program"
+
+
+def _attributes_of_trainer(hook: Callable) -> tuple[set[str], set[str]]:
+    """(read, set): the attributes of its first argument that a hook's source names; none where there is no source."""
     try:
         tree = ast.parse(textwrap.dedent(inspect.getsource(hook)))
         parameter = next(iter(inspect.signature(hook).parameters))
     except (OSError, TypeError, ValueError, SyntaxError, StopIteration):
-        return set()
-    attributes = (node for node in ast.walk(tree) if isinstance(node, ast.Attribute))
-    return {node.attr for node in attributes if isinstance(node.value, ast.Name) and node.value.id == parameter}
+        return set(), set()
+    attributes = [node for node in ast.walk(tree) if isinstance(node, ast.Attribute)]
+    attributes = [node for node in attributes if isinstance(node.value, ast.Name) and node.value.id == parameter]
+    put = {node.attr for node in attributes if isinstance(node.ctx, ast.Store)}
+    return {node.attr for node in attributes} - put, put

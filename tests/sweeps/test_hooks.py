@@ -107,6 +107,16 @@ class Asks(Callbacks):
         getattr(trainer, "keeping")  # noqa: B009  so that no source shows it
 
 
+class Teaches(Callbacks):
+    def on_train_result(self, trainer, result):
+        trainer.env_params = trainer.env_params.replace(max_steps_in_episode=20)
+
+
+class TeachesUnseen(Callbacks):
+    def on_train_result(self, trainer, result):
+        setattr(trainer, "hypers", None)  # noqa: B010
+
+
 class Acts(Callbacks):
     def on_train_result(self, trainer, result):
         result["action"] = trainer.compute_actions({"default_agent": [0.0, 0.0, 0.0, 0.0]})["default_agent"]
@@ -118,13 +128,16 @@ def test_what_needs_a_trainer_is_refused_by_name_before_anything_is_made(tmp_pat
     with pytest.raises(UsageError, match=words):
         sweep(SMALL_CARTPOLE.replace(callbacks=Saves), {"lr": RATES}, **ONCE, run_dir=tmp_path / "run")
     assert not (tmp_path / "run").exists()
+    with pytest.raises(UsageError, match=r"callbacks Teaches: on_train_result sets trainer\.env_params"):
+        check_hooks([Teaches])
     with pytest.raises(UsageError, match="on_evaluate_end is never called here"):
         check_hooks([Told], never=("on_evaluate_end",))
 
 
 def test_what_no_source_shows_is_refused_by_name_when_it_is_asked_for():
-    with pytest.raises(UsageError, match=r"uses trainer\.keeping, which a trial of a sweep does not have"):
-        sweep(SMALL_CARTPOLE.replace(callbacks=Asks), {"lr": RATES}, **ONCE, run_dir=None)
+    for callbacks, words in ((Asks, r"uses trainer\.keeping, which a trial"), (TeachesUnseen, r"sets trainer\.hypers")):
+        with pytest.raises(UsageError, match=words):
+            sweep(SMALL_CARTPOLE.replace(callbacks=callbacks), {"lr": RATES}, **ONCE, run_dir=None)
 
 
 def test_a_hook_may_act_with_its_trials_policies():

@@ -8,6 +8,7 @@ import sys
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
 from jaxrl import Trainer, UsageError, choice, load_policy, make_train, resume_sweep, sweep
@@ -260,6 +261,20 @@ def test_parameters_that_overflowed_are_diverged():
     assert is_finite(of_learners({}))  # where nobody learns
     for name, value in ((FINITE, 0.0), ("vf_loss", jnp.nan), ("vf_loss", jnp.inf)):
         assert not is_finite(of_learners(good, {**good, name: jnp.array([1.0, value])}))
+
+
+def overflowing(lr):
+    """An optimizer whose step is infinite, after a loss that was finite."""
+    return optax.scale(-jnp.inf)
+
+
+def test_a_trial_whose_parameters_overflow_keeps_the_state_before(tmp_path):
+    config = SMALL_CARTPOLE.replace(num_epochs=1, minibatch_size=64, optimizer=overflowing)
+    done = sweep(config, seeds=2, quiet=True, devices=1, run_dir=tmp_path / "sweep")
+    assert [(one.status, one.iterations, one.score) for one in done.outcomes] == [("diverged", 0, None)] * 2
+    weights = [array for name, array in arrays_of(done.outcomes[0].folder).items() if name.startswith("weights.")]
+    assert weights
+    assert all(np.all(np.isfinite(array)) for array in weights)
 
 
 def test_a_sweep_in_which_no_policy_learns_plays_to_the_end():
