@@ -24,6 +24,7 @@ from flax import struct
 from jaxrl.core.env import StackedEnvironment
 from jaxrl.core.errors import UsageError
 from jaxrl.core.quick import quick
+from jaxrl.core.settings import freeze
 from jaxrl.core.spaces import Discrete, MultiDiscrete
 from jaxrl.core.types import AgentId, Key, PolicyId
 from jaxrl.envs.drawing import Colour, coverage, finish, from_point, from_square, grid, paint
@@ -53,6 +54,8 @@ class MultiAgentArena(StackedEnvironment):
     agents = ("agent1", "agent2")
 
     def __post_init__(self):
+        for name in ("height", "width"):
+            object.__setattr__(self, name, freeze(getattr(self, name)))
         whole = isinstance(self.height, int) and isinstance(self.width, int)
         if not whole or min(self.height, self.width) < 1 or self.num_cells < 2:
             raise UsageError(

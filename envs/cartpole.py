@@ -20,6 +20,7 @@ import numpy as np
 from flax import struct
 
 from jaxrl.core.env import Environment
+from jaxrl.core.errors import UsageError
 from jaxrl.core.quick import quick
 from jaxrl.core.spaces import Box, Discrete
 from jaxrl.core.types import Key
@@ -57,6 +58,12 @@ class Params(struct.PyTreeNode):
 
 @dataclass(frozen=True)
 class CartPole(Environment):
+    sutton_barto_reward: bool = False  # Gymnasium's: 0 in every step and -1 in the one that falls, in place of 1
+
+    def __post_init__(self):
+        if not isinstance(self.sutton_barto_reward, bool):
+            raise UsageError(f"cartpole: sutton_barto_reward must be True or False, not {self.sutton_barto_reward!r}")
+
     @property
     def default_params(self) -> Params:
         return Params()
@@ -95,7 +102,9 @@ class CartPole(Environment):
         force = jnp.where(action == 1, params.force, -params.force)
         motion = integrate(state.motion, force, params)
         state = State(motion=motion, time=state.time + 1)
-        return motion, state, jnp.ones(()), has_fallen(motion, params), {}
+        fallen = has_fallen(motion, params)
+        reward = -fallen.astype(jnp.float32) if self.sutton_barto_reward else jnp.ones(())
+        return motion, state, reward, fallen, {}
 
     def render(self, state: State, params: Params) -> jax.Array:
         """u8[200, 300, 3]: the cart on its track, its pole, and red posts at the thresholds of the position."""

@@ -10,7 +10,7 @@ Each step, in this order:
               catch_reward, once however many evaders it caught; else: an evader with n_catch pursuers in its own cell,
               and they are paid
     evaders   the caught ones vanish, the others move: one of the five actions at random, or `evader_controller`'s
-    reward    tag + catch + urgency_reward, or with shared_reward everybody's mean of that
+    reward    tag + catch + urgency_reward; shared_reward of it everybody's mean, the rest one's own
     end       the clock truncates after `max_cycles` steps; before that no evader left terminates
 
 An observation is obs_range x obs_range cells around a pursuer, indexed by y, then x, then channel: solid (building or
@@ -24,8 +24,9 @@ the body joins the first of its kind. What needs Python objects there, a control
 Version 4, of PettingZoo 1.24.3.
 """
 
+import dataclasses
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import InitVar, dataclass
 from typing import Any
 
 import jax
@@ -34,6 +35,7 @@ import numpy as np
 
 from jaxrl.core.env import StackedEnvironment
 from jaxrl.core.errors import UsageError
+from jaxrl.core.settings import freeze
 from jaxrl.core.spaces import Box, Discrete
 from jaxrl.core.types import AgentId, Key, PolicyId
 from jaxrl.envs.drawing import Colour, canvas, coverage, finish, from_point, from_square, grid, paint
@@ -67,20 +69,33 @@ class Pursuit(StackedEnvironment):
     n_evaders: int = 30
     n_pursuers: int = 8
     obs_range: int = 7
-    shared_reward: bool = True
+    shared_reward: bool | float = True  # the share of everybody's mean: True is all of it, False nothing
     freeze_evaders: bool = False
     surround: bool = True
     # (key, state with the pursuers moved, this object) -> actions i32[n_evaders]; it decides for frozen ones too
     evader_controller: Callable[[Key, State, "Pursuit"], jax.Array] | None = None
+    # The reference's, of which None alone is taken: policies act, and `render` draws.
+    pursuer_controller: InitVar[None] = None
+    render_mode: InitVar[None] = None
 
-    def __post_init__(self):
-        for name in ("x_size", "y_size", "n_evaders", "n_pursuers", "obs_range"):
+    def __post_init__(self, pursuer_controller: None, render_mode: None):
+        for name, value in (("pursuer_controller", pursuer_controller), ("render_mode", render_mode)):
+            if value is not None:
+                raise UsageError(f"pursuit with {name}={value!r}: it must be None")
+        for field in dataclasses.fields(self):
+            object.__setattr__(self, field.name, freeze(getattr(self, field.name)))
+        # In a grid one cell wide the reference counts neighbours that are not there.
+        for name, least in (("x_size", 2), ("y_size", 2), ("n_evaders", 1), ("n_pursuers", 1), ("obs_range", 1)):
             value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise UsageError(f"pursuit with {name}={value!r}: it must be an integer of at least 1")
-        for name in ("shared_reward", "freeze_evaders", "surround"):
+            if isinstance(value, bool) or not isinstance(value, int) or value < least:
+                raise UsageError(f"pursuit with {name}={value!r}: it must be an integer of at least {least}")
+        for name in ("freeze_evaders", "surround"):
             if not isinstance(getattr(self, name), bool):
                 raise UsageError(f"pursuit with {name}={getattr(self, name)!r}: it must be True or False")
+        if not (isinstance(self.shared_reward, bool | int | float) and 0 <= self.shared_reward <= 1):
+            raise UsageError(
+                f"pursuit with shared_reward={self.shared_reward!r}: it must be True, False, or a share between 0 and 1"
+            )
         if not (self.evader_controller is None or callable(self.evader_controller)):
             raise UsageError(
                 f"pursuit with evader_controller={self.evader_controller!r}: it must be a function or None"
@@ -106,13 +121,13 @@ class Pursuit(StackedEnvironment):
         self._check_room(width, height)
 
     def _check_room(self, width: int, height: int) -> None:
-        """In every window of that size there must be room for each kind of body."""
-        least = room(self.x_size, self.y_size, width, height)
+        """In the average window of that size there must be room for each kind of body."""
+        most = room(self.x_size, self.y_size, width, height)
         for name in ("n_evaders", "n_pursuers"):
-            if getattr(self, name) > least:
+            if getattr(self, name) > most:
                 raise UsageError(
                     f"pursuit with {name}={getattr(self, name)}: a start in {width} x {height} of the {self.x_size} x "
-                    f"{self.y_size} cells may have room for no more than {least}, none beside another"
+                    f"{self.y_size} cells has room for no more than some {most}, none beside another"
                 )
 
     @property

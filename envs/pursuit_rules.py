@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from jaxrl.envs.pursuit import Pursuit
 
 NUM_ACTIONS, STAY = 5, 4
+JAMMED = 0.38  # share of the cells
 TAKEN = np.uint32(2**32 - 1)  # later than every cell in the order of a placement
 
 
@@ -44,14 +45,14 @@ def building(x_size: int, y_size: int) -> np.ndarray:
 
 
 def room(x_size: int, y_size: int, width: int, height: int) -> int:
-    """How many bodies find a place in any width x height window of the grid: one for three free cells of the poorest.
+    """How many bodies find a place in a width x height window of the grid, over all windows on average.
 
-    Bodies placed one by one, none beside another, get stuck at some 0.364 of the cells (random sequential adsorption
-    on the square lattice).
+    Bodies placed one by one, none beside another, get stuck at some 0.38 of the cells of grids of this size: random
+    sequential adsorption. A window with less room than the average still gives a start: see `place`.
     """
     free = np.pad(np.cumsum(np.cumsum(~building(x_size, y_size), axis=0), axis=1), ((1, 0), (1, 0)))
     within = free[width:, height:] - free[:-width, height:] - free[width:, :-height] + free[:-width, :-height]
-    return int(within.min()) // 3
+    return int(within.mean() * JAMMED)
 
 
 def is_solid(x: jax.Array, y: jax.Array, world: Pursuit) -> jax.Array:
@@ -190,7 +191,9 @@ def catch(pursuers, evaders, alive, n_catch, world: Pursuit) -> tuple[jax.Array,
 def reward(tags: jax.Array, credit: jax.Array, params: Params, world: Pursuit) -> jax.Array:
     """f32[n]."""
     rewards = params.tag_reward * tags + params.catch_reward * credit + params.urgency_reward
-    return jnp.broadcast_to(jnp.mean(rewards), rewards.shape) if world.shared_reward else rewards
+    if isinstance(world.shared_reward, bool):
+        return jnp.broadcast_to(jnp.mean(rewards), rewards.shape) if world.shared_reward else rewards
+    return (1 - world.shared_reward) * rewards + world.shared_reward * jnp.mean(rewards)
 
 
 def observe(pursuers: jax.Array, evaders: jax.Array, alive: jax.Array, world: Pursuit) -> jax.Array:

@@ -20,9 +20,10 @@ once is answered by each alone: never so at the default place, in a tenth of the
 Version 4, of PettingZoo 1.24.3.
 """
 
+import dataclasses
 import itertools
 import math
-from dataclasses import dataclass
+from dataclasses import InitVar, dataclass
 from typing import Any
 
 import jax
@@ -32,6 +33,7 @@ from flax import struct
 
 from jaxrl.core.env import StackedEnvironment
 from jaxrl.core.errors import UsageError
+from jaxrl.core.settings import freeze
 from jaxrl.core.spaces import Box
 from jaxrl.core.types import AgentId, Key
 from jaxrl.envs import waterworld_physics as physics
@@ -73,8 +75,13 @@ class Waterworld(StackedEnvironment):
     n_sensors: int = 30
     obstacle_coord: tuple[tuple[float, float], ...] | None = ((0.5, 0.5),)  # None: random in each episode
     speed_features: bool = True
+    render_mode: InitVar[None] = None  # the reference's, of which None alone is taken: `render` draws
 
-    def __post_init__(self):
+    def __post_init__(self, render_mode: None):
+        if render_mode is not None:
+            raise UsageError(f"waterworld: render_mode must be None, not {render_mode!r}")
+        for field in dataclasses.fields(self):
+            object.__setattr__(self, field.name, freeze(getattr(self, field.name)))
         for name in ("n_pursuers", "n_evaders", "n_poisons", "n_obstacles", "n_sensors"):
             value = getattr(self, name)
             if not isinstance(value, int) or isinstance(value, bool) or value < 1:

@@ -23,7 +23,7 @@ SLOP = 0.1  # px of overlap that are left alone
 LEFT_PER_SECOND = (
     0.0017970074436457143  # share of a deeper overlap that is left after a second: 0.9 in f32, to the 60th
 )
-REDRAWS = 8  # per respawn and obstacle: at the defaults food is rejected in 8 % of draws, nine times running in 2e-10
+REDRAWS = 64  # per respawn and obstacle at most; at the defaults food is rejected in 8 % of draws
 LANES = 8  # sensors are computed in multiples of this, which a CPU takes in whole vectors
 TINY = 1e-30
 
@@ -159,23 +159,32 @@ def draw_places(bits: jax.Array, max_speed: jax.Array) -> Places:
 def draw_respawns(bits: jax.Array, obstacles: jax.Array, clear: jax.Array, max_speed: jax.Array) -> Places:
     """As `draw_places`, but farther than `clear` f32[N] px from the centres of obstacles f32[2, K].
 
-    For one obstacle after the other a place is drawn anew while it is too near; the earlier ones are not looked at
+    For one obstacle after the other a place is drawn again while it is too near; the earlier ones are not looked at
     again. A new draw takes the old one's bits through a linear congruence, of which the upper bits are used. After
     REDRAWS the last draw stands.
     """
-    position, velocity = draw_places(bits, max_speed)
 
-    # A loop rather than its unrolled steps: XLA on the CPU would compute those again in everything that reads a place.
+    def too_near(draw, obstacle):
+        (x, y), _ = draw
+        return (x - obstacle[0]) ** 2 + (y - obstacle[1]) ** 2 <= clear**2
+
     def redraw(draw, obstacle):
         (x, y), (bits_x, bits_y) = draw
-        rejected = (x - obstacle[0]) ** 2 + (y - obstacle[1]) ** 2 <= clear**2
+        rejected = too_near(draw, obstacle)
         bits_x = bits_x * np.uint32(1664525) + np.uint32(1013904223)
         bits_y = bits_y * np.uint32(747796405) + np.uint32(2891336453)
         x = jnp.where(rejected, to_unit(bits_x) * SIZE, x)
         y = jnp.where(rejected, to_unit(bits_y) * SIZE, y)
-        return ((x, y), (bits_x, bits_y)), None
+        return (x, y), (bits_x, bits_y)
 
-    ((x, y), _), _ = jax.lax.scan(redraw, (tuple(position), tuple(bits[:2])), jnp.repeat(obstacles.T, REDRAWS, axis=0))
+    # Loops rather than their unrolled steps: XLA on the CPU would compute those again in everything that reads a place.
+    def keep_clear(draw, obstacle):
+        wanted = lambda state: (state[0] < REDRAWS) & jnp.any(too_near(state[1], obstacle))
+        _, draw = jax.lax.while_loop(wanted, lambda state: (state[0] + 1, redraw(state[1], obstacle)), (0, draw))
+        return draw, None
+
+    position, velocity = draw_places(bits, max_speed)
+    ((x, y), _), _ = jax.lax.scan(keep_clear, (tuple(position), tuple(bits[:2])), obstacles.T)
     return Places(jnp.stack([x, y]), velocity)
 
 

@@ -17,6 +17,8 @@ from collections.abc import Callable
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
+import numpy as np
+
 from jaxrl.core.contract import default_params_of, describe, require_environment
 from jaxrl.core.errors import UsageError, unknown_name
 from jaxrl.core.types import PyTree
@@ -56,6 +58,7 @@ def make(name: str, **args) -> tuple[Any, PyTree]:
             (`env.check_params(params)`).
     """
     constructor = _constructor(name)
+    args = {key: value.item() if isinstance(value, np.generic) else value for key, value in args.items()}
     for key, value in args.items():
         if isinstance(value, float) and not math.isfinite(value):
             raise UsageError(f"environment {name!r}: {key} must be a finite number, not {value!r}")
@@ -90,11 +93,13 @@ def _signature(name: str, constructor: Any) -> inspect.Signature:
 def _with_numbers(name: str, params: PyTree, numbers: dict[str, Any], takes: list[str]) -> PyTree:
     """`params` with some of its numbers replaced; whole ones stay whole."""
     defaults = {field.name: getattr(params, field.name) for field in dataclasses.fields(params)} if numbers else {}
-    for key, value in numbers.items():
+    for key, value in list(numbers.items()):
         if key not in defaults:
             raise unknown_name("argument", key, [*takes, *defaults], f"of environment {name!r}")
         flag = isinstance(defaults[key], bool)
         whole = isinstance(defaults[key], int) and not flag
+        if whole and isinstance(value, float) and value.is_integer():
+            numbers[key] = value = int(value)
         valid = isinstance(value, bool) == flag and isinstance(value, int if whole else int | float)
         if not valid or (whole and abs(value) >= 2**31):
             kind = "an integer below 2^31" if whole else "True or False" if flag else "a finite number"

@@ -306,3 +306,8 @@ def test_pictures_of_a_batch_show_agents_and_visited_cells():
     explorer, hunter, visited, empty = (25, 98, 170), (226, 88, 34), (190, 218, 243), (250, 250, 247)
     assert [colour(first, *cell) for cell in ((2, 3), (7, 8), (4, 4), (5, 5))] == [explorer, hunter, visited, empty]
     assert [colour(second, *cell) for cell in ((2, 3), (7, 8), (4, 4), (5, 5))] == [empty, hunter, empty, explorer]
+
+
+def test_sizes_may_be_numpy_integers():
+    assert MultiAgentArena(np.int64(4), np.int32(5)) == MultiAgentArena(4, 5)
+    assert type(MultiAgentArena(np.int64(4), 5).height) is int

@@ -207,3 +207,20 @@ def test_pictures_of_a_batch_show_where_cart_and_pole_are():
     np.testing.assert_allclose([middle(left, cart), middle(right, cart)], [149.5 - metre, 149.5 + metre], atol=0.6)
     assert abs(middle(right, pole) - middle(right, cart)) < 0.6
     assert middle(leaning, pole) - middle(leaning, cart) > 3
+
+
+def test_sutton_and_bartos_reward_is_gymnasiums():
+    theirs = gymnasium.make("CartPole-v1", sutton_barto_reward=True).unwrapped
+    theirs.reset(seed=0)
+    theirs.state = np.array([0.0, 0.0, 0.15, 1.0])
+    env, state = CartPole(sutton_barto_reward=True), ENV.reset(KEY)[1]
+    state = state.replace(motion=jnp.array([0.0, 0.0, 0.15, 1.0]))
+    rewards = []
+    for _ in range(6):
+        _, state, reward, terminated, _ = env.step_env(KEY, state, jnp.int32(0), PARAMS)
+        _, their_reward, their_end, _, _ = theirs.step(0)
+        assert (float(reward), bool(terminated)) == (their_reward, their_end)
+        rewards.append(float(reward))
+        if terminated:
+            break
+    assert rewards[0] == 0.0 and rewards[-1] == -1.0

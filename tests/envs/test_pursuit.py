@@ -14,7 +14,20 @@ import jaxrl
 from jaxrl.core.errors import UsageError
 from jaxrl.core.testing import check_env
 from jaxrl.envs.pursuit import Pursuit
-from jaxrl.envs.pursuit_rules import Params, State, building, catch, move, observe, place, room, starts, tag, wander
+from jaxrl.envs.pursuit_rules import (
+    Params,
+    State,
+    building,
+    catch,
+    move,
+    observe,
+    place,
+    reward,
+    room,
+    starts,
+    tag,
+    wander,
+)
 from tests.oracles.pursuit import PlainPursuit
 
 LEFT, RIGHT, DOWN, UP, STAY = range(5)
@@ -286,13 +299,17 @@ def test_agents_share_a_policy_and_know_their_spaces():
 @pytest.mark.parametrize("settings, words", [
     (dict(n_evaders=0), "n_evaders=0"), (dict(n_pursuers=-2), "n_pursuers=-2"), (dict(obs_range=0), "obs_range=0"),
     (dict(x_size=2.5), "x_size=2.5"), (dict(y_size=0), "y_size=0"), (dict(n_evaders=True), "n_evaders=True"),
-    (dict(n_evaders=65), "n_evaders=65.*no more than 64"), (dict(n_pursuers=200), "n_pursuers=200.*no more than"),
+    (dict(n_evaders=74), "n_evaders=74.*no more than some 73"), (dict(n_pursuers=200), "n_pursuers=200.*no more than"),
     (dict(max_cycles=-1), "max_cycles=-1"), (dict(max_cycles=0), "max_cycles=0"), (dict(n_catch=0), "n_catch=0"),
     (dict(constraint_window=0.0), "constraint_window=0.0"), (dict(constraint_window=1.5), "constraint_window=1.5"),
     (dict(constraint_window=0.05), "constraint_window=0.05.*x_size=16"),
-    (dict(constraint_window=0.3), "4 x 4 of the 16 x 16.*no more than 0"),
+    (dict(constraint_window=0.3), "4 x 4 of the 16 x 16.*no more than some 3"),
+    (dict(x_size=1), "x_size=1: it must be an integer of at least 2"), (dict(y_size=1), "y_size=1"),
+    (dict(render_mode="human"), "render_mode='human': it must be None"),
+    (dict(pursuer_controller=1), "pursuer_controller=1: it must be None"),
+    (dict(shared_reward=1.5), "shared_reward=1.5.*a share between 0 and 1"),
     (dict(catch="high"), "catch"), (dict(evader_controller="runs"), "evader_controller='runs'"),
-    (dict(constraint_window=0.8), "n_evaders=30.*12 x 12 of the 16 x 16.*no more than 27"),
+    (dict(constraint_window=0.7), "n_evaders=30.*11 x 11 of the 16 x 16.*no more than some"),
     (dict(surround=False, n_catch=9), "n_catch=9 and n_pursuers=8: nothing could be caught"),
     (dict(max_cycles=10**12), "max_cycles must be an integer below"),
     (dict(n_catch=True), "n_catch must be an integer"),
@@ -303,11 +320,29 @@ def test_bad_settings_are_refused_with_their_values(settings, words):
         jaxrl.make("pursuit", **settings)
 
 
-def test_settings_with_room_are_not_refused():
-    jaxrl.make("pursuit", n_evaders=60)
-    jaxrl.make("pursuit", x_size=10, y_size=10, n_evaders=10, n_pursuers=4, constraint_window=0.8)
-    assert room(16, 16, 16, 16) == (256 - 63) // 3  # the building has 7 x 9 cells
-    assert room(16, 16, 8, 8) == (64 - 7 * 8) // 3  # the building's 7 columns and 8 of its 9 rows in the poorest
+def test_settings_that_the_reference_takes_are_taken():
+    for config in (
+        dict(n_evaders=70, n_pursuers=70),
+        dict(x_size=10, y_size=10, n_evaders=10, n_pursuers=4, constraint_window=0.8),
+        dict(n_pursuers=4, n_evaders=6, constraint_window=0.5),
+        dict(constraint_window=0.8),
+    ):
+        jaxrl.make("pursuit", **config)
+    assert jaxrl.make("pursuit", render_mode=None, pursuer_controller=None)[0] == WORLD
+    env, params = jaxrl.make("pursuit", n_evaders=np.int64(5), max_cycles=1000.0, tag_reward=np.float32(0.5))
+    assert (env, params) == (Pursuit(n_evaders=5), Params(max_cycles=1000, tag_reward=0.5))
+    assert type(Pursuit(n_evaders=np.int32(5)).n_evaders) is int
+
+
+def test_there_is_room_for_some_38_bodies_in_a_hundred_free_cells():
+    assert room(16, 16, 16, 16) == int(0.38 * (256 - 63))  # the building has 7 x 9 cells
+    assert room(2, 2, 2, 2) == 1
+
+
+def test_rewards_may_be_shared_in_part():
+    rewards = lambda share: reward(jnp.array([0.0, 10.0]), jnp.zeros(2), PARAMS, Pursuit(shared_reward=share))
+    np.testing.assert_allclose(rewards(0.5), (rewards(True) + rewards(False)) / 2, rtol=1e-6)
+    np.testing.assert_allclose(rewards(0.25), 0.25 * rewards(True) + 0.75 * rewards(False), rtol=1e-6)
 
 
 def test_environments_of_one_structure_are_equal_and_hashable():

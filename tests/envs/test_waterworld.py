@@ -520,12 +520,26 @@ def test_the_parameters_are_those_of_the_reference():
     ({"max_cycles": 1.5}, "integer"),
     ({"local_ratio": 1.1}, "between 0 and 1, not 1.1"), ({"n_coop": 3}, "n_coop=3 is more than n_pursuers=2"),
     ({"obstacle_radius": 0.7}, "no place"),
-    ({"obstacle_radius": 0.35}, "no place.*0.410.*53% of the pool and may be 46%"),
+    ({"obstacle_radius": 0.55}, "no place.*0.610.*96% of the pool and may be 90%"),
     ({"radius": 0.2}, "no place"), ({"render_mode": 1}, "render_mode"),
 ])  # fmt: skip
 def test_what_makes_no_game_is_refused(config, words):
     with pytest.raises(UsageError, match=words):
         jaxrl.make("waterworld", **config)
+
+
+def test_settings_that_the_reference_takes_are_taken():
+    for config in ({"obstacle_radius": 0.35}, {"radius": 0.1}, {"max_cycles": 1000.0}):
+        jaxrl.make("waterworld", **config)
+    assert jaxrl.make("waterworld", render_mode=None)[0] == POOL
+    assert jaxrl.make("waterworld", n_sensors=np.int64(30), sensor_range=np.float64(0.2)) == (POOL, PARAMS)
+
+
+def test_places_are_found_where_four_draws_in_five_are_rejected():
+    bits, number = jax.random.bits(KEY, (3, 2000)), 2000
+    places = physics.draw_respawns(bits, jnp.full((2, 1), 375.0), jnp.full(number, 375.0), jnp.ones(number))
+    x, y = np.asarray(places.position)
+    assert np.hypot(x - 375, y - 375).min() > 375
 
 
 def test_every_number_may_differ_between_environments():
