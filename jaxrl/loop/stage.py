@@ -305,15 +305,5 @@ def _any_step(env: MultiAgentEnvironment, params: PyTree, key: Key) -> tuple[PyT
     return state, action, raw_step(env, key, state, action, params)
 
 
-def _info_of_a_step(env: MultiAgentEnvironment, params: PyTree) -> dict:
-    """The types of what is known of a step's `info`; nothing is computed."""
-
-    def kept(key):
-        info = _any_step(env, params, key)[2].info
-        return {name: info[name] for name in ("active", "metrics") if name in info}
-
-    return jax.eval_shape(kept, _shape_of_a_key())
-
-
 def _shape_of_a_key() -> jax.ShapeDtypeStruct:
     return jax.eval_shape(lambda: jax.random.key(0))

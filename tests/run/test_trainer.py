@@ -2,10 +2,12 @@
 
 import json
 import os
+import re
 import signal
 import socket
 import threading
 import time
+from pathlib import Path
 
 import jax
 import numpy as np
@@ -72,6 +74,26 @@ def test_the_mean_length_of_an_episode_is_reported_by_agent_also_where_one_leave
     assert runners["agent_steps"] == {"short": 1, "long": 4, "wide": 4}
     assert runners["num_agent_steps_sampled_lifetime"] == {"short": 16, "long": 64, "wide": 64}
     assert leavers.evaluate()["env_runners"]["agent_steps"] == {"short": 1, "long": 4, "wide": 4}
+
+
+def documented_paths():
+    """Every path in the tables of docs/results.md as a pattern; `...` and <names> stand for anything."""
+    sections = {"## `env_runners/`": "env_runners/", "## `learners/`": "learners/"}
+    prefix, patterns = "", []
+    for line in (Path(__file__).parents[2] / "docs" / "results.md").read_text(encoding="utf-8").splitlines():
+        if line.startswith("## "):
+            prefix = next((path for title, path in sections.items() if line.startswith(title)), "")
+        for name in re.findall(r"`([^`]+)`", line.split("|")[1]) if line.startswith("| `") else ():
+            patterns.append(re.sub(r"<\w+>|\\\.\\\.\\\.", ".+", re.escape(prefix + name)))
+    return patterns
+
+
+def test_every_key_of_a_result_is_in_the_docs():
+    trainer = Trainer(CONFIG, run_dir=None, quiet=True, evaluation_interval=2, evaluation_duration=2)
+    found = {path for result in (trainer.train(), trainer.train()) for path, _ in flatten(result)}
+    patterns = documented_paths()
+    assert [path for path in sorted(found) if not any(re.fullmatch(pattern, path) for pattern in patterns)] == []
+    assert not any(re.fullmatch(pattern, "env_runners/unheard_of") for pattern in patterns)
 
 
 def test_a_result_holds_the_last_episodes_one_by_one(trainer):
