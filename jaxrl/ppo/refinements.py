@@ -13,7 +13,8 @@ class Refinements:
     action_distribution: Beta (Chou et al. 2017), or a Gaussian squashed by tanh (Haarnoja et al. 2018).
     dual_clip: Ye et al. 2020, eq. 5; they use 3.
     target_kl: SB3's, where it is a setting of the same name; not `kl_target`, which the KL penalty adapts to.
-    normalize_returns: as PPO2's VecNormalize and Gymnasium's NormalizeReward do, with running statistics.
+    normalize_returns: as PPO2's VecNormalize and Gymnasium's NormalizeReward do, with running statistics. It harmed
+        a task of 25-step episodes that the clock ends, with gamma 0.99; the cause is not known yet.
     """
 
     action_distribution: str = setting(
@@ -31,5 +32,8 @@ class Refinements:
         number(0, open_low=True, optional=True),
     )
     normalize_returns: bool = setting(
-        False, "whether rewards are divided by the running standard deviation of the discounted return", flag
+        False,
+        "whether rewards are divided by the running standard deviation of the discounted return; it may harm where the "
+        "clock ends episodes long before 1 / (1 - gamma) steps, so compare (docs/ppo.md)",
+        flag,
     )
