@@ -21,7 +21,7 @@ from jaxrl.run.callbacks import Callbacks
 from jaxrl.run.compile_cache import use_compile_cache
 from jaxrl.run.health import Diverged
 from jaxrl.run.hosts import join
-from jaxrl.run.opened import evaluate
+from jaxrl.run.opened import evaluate, render
 from jaxrl.run.policy import Policy, load_policy
 from jaxrl.run.settings import RunSettings
 from jaxrl.run.trainer import Trainer
@@ -53,6 +53,7 @@ __all__ = [
     "names",
     "randint",
     "register",
+    "render",
     "resume_sweep",
     "sweep",
     "uniform",

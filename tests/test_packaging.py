@@ -13,8 +13,9 @@ from pathlib import Path
 import pytest
 
 from jaxrl import PPOConfig, Trainer
-from jaxrl.core import registry
-from jaxrl.core.registry import current_module, make
+from jaxrl.core import trust
+from jaxrl.core.registry import make
+from jaxrl.core.trust import current_module
 from jaxrl.ppo.keywords import PPOKeywords, TunedKeywords
 from jaxrl.run.settings import RunKeywords, RunSettings
 
@@ -111,7 +112,7 @@ def test_the_names_of_earlier_versions_lead_to_the_present_modules(monkeypatch):
     env, params = make("arena", height=6)
     assert make("envs.arena:MultiAgentArena", height=6) == (env, params)
     announced = [EntryPoint("arena", "envs.arena:MultiAgentArena", "jaxrl.envs")]  # an install of before
-    monkeypatch.setattr(registry, "entry_points", lambda group: announced)
+    monkeypatch.setattr(trust, "entry_points", lambda group: announced)
     assert make("arena", height=6) == (env, params)
 
 

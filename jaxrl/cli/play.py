@@ -3,18 +3,22 @@
 import dataclasses
 import sys
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 from jaxrl.cli.flags import COMPILE_CACHE, find_modules_here, flags_of, given_flags, setting_of, show_help
 from jaxrl.core.errors import UsageError
 from jaxrl.core.settings import check_all, count, flag, number, setting
 from jaxrl.run import compile_cache, opened, runs
+from jaxrl.run.checkpoint import find, is_checkpoint, read_facts, run_path
 from jaxrl.run.command_line import command, program
+from jaxrl.run.config_file import untrusted_callbacks
 from jaxrl.run.devices import start_jax
-from jaxrl.run.episode_picture import check_episode_picture, picture_episode
 from jaxrl.run.recorder import EPISODE
 from jaxrl.run.results import Result
+
+TRUST = setting(
+    False, "import the code that the run names, though it is neither jaxrl's nor an installed plug-in's", flag
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,6 +30,7 @@ class EvaluateOptions:
     checkpoint: Any = setting("last", "best, last, or an iteration")
     seed: Any = setting(None, "of the episodes; None: the run's evaluation_seed", count(0, optional=True))
     env_args: Any = setting((), "arguments of the environment that differ from training's")
+    trust: bool = TRUST
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,6 +47,7 @@ class RenderOptions:
         None, "frames per second; None: some ten seconds in all", number(0, open_low=True, optional=True)
     )
     env_args: Any = setting((), "arguments of the environment that differ from training's")
+    trust: bool = TRUST
 
 
 def evaluate(argv: Sequence[str] | None = None) -> None:
@@ -57,12 +63,16 @@ def render(argv: Sequence[str] | None = None) -> None:
 def _evaluate(run: str, options: EvaluateOptions) -> None:
     settings = dataclasses.asdict(options)
     print(report(opened.evaluate(run, **settings)["env_runners"], run, options))
+    facts = read_facts(find(run, options.checkpoint))
+    if not options.trust and (left_out := untrusted_callbacks(facts)):
+        print(f"left out: {', '.join(map(str, left_out))} and what they report; --trust imports them")
 
 
 def report(episodes: Result, run: str, options: EvaluateOptions) -> str:
     """What an evaluation found, for people."""
     chosen = "sampled" if options.explore else "likeliest"
-    lines = [f"{episodes['num_episodes']:,} episodes of {run} ({options.checkpoint}), {chosen} actions"]
+    which = "" if is_checkpoint(run) else f" ({options.checkpoint})"
+    lines = [f"{episodes['num_episodes']:,} episodes of {run}{which}, {chosen} actions"]
     for what, name in (("return", "episode_return"), ("length", "episode_len")):
         mean, std, least, greatest = (episodes[f"{name}_{part}"] for part in ("mean", "std", "min", "max"))
         lines.append(f"{what:<24} {mean:10.2f} +- {std:.2f}  (from {least:.2f} to {greatest:.2f})")
@@ -77,46 +87,27 @@ def report(episodes: Result, run: str, options: EvaluateOptions) -> str:
 
 
 def _render(run: str, options: RenderOptions) -> None:
-    game = opened.open_run(run, options.checkpoint, env_args=options.env_args)
-    out = Path(options.out) if options.out else _folder_of(run) / EPISODE
-    check_episode_picture(out, game.algorithm.stage.env)
-    if not out.parent.is_dir():
-        raise UsageError(f"out={str(out)!r}: there is no folder {out.parent}")
-    replay = picture_episode(
-        out,
-        game.algorithm,
-        game.weights,
-        game.env_params,
-        seed=game.saved.facts["run_settings"]["evaluation_seed"] if options.seed is None else options.seed,
-        episode=options.episode,
-        explore=options.explore,
-        max_steps=options.max_steps,
-        fps=options.fps,
-    )
+    settings = {**dataclasses.asdict(options), "out": options.out or None}
+    out, replay = opened.render(run, **settings)
     total = float(replay.rewards.sum())
     print(f"{out}: {replay.num_steps} steps, return {total:.2f}, {replay.end}")
-
-
-def _folder_of(run: str) -> Path:
-    """The run's folder, also where a checkpoint in it was named."""
-    path = Path(run)
-    return path if (path / "config.json").exists() else path.parent.parent
 
 
 def _run(name: str, description: str, defaults: Any, argv: Sequence[str] | None, play: Callable) -> None:
     """Reads RUN and flags, and plays; mistakes end the process with one line."""
     argv, prog = list(sys.argv[1:] if argv is None else argv), program(name)
-    find_modules_here()
     flags = {**flags_of(defaults), "compile_cache": COMPILE_CACHE}
     try:
         show_help(argv, flags, prog, description)
         given = given_flags(argv, flags, positional="run")
         if "run" not in given:
             raise UsageError(f"name a run's folder: {command(name)} runs/...")
-        run, cache = str(runs.resolve(given.pop("run")[0])), given.pop("compile_cache", ["auto"])
+        run, cache = str(runs.resolve(run_path(given.pop("run")[0]))), given.pop("compile_cache", ["auto"])
         options = dataclasses.replace(defaults, **{name: setting_of(name, words) for name, words in given.items()})
         check_all(options)
         start_jax()
+        if options.trust:
+            find_modules_here()  # not before: a stranger's run may lie in a folder with modules of its own
         compile_cache.use(setting_of("compile_cache", cache))
         play(run, options)
     except UsageError as error:

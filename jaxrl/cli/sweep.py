@@ -18,6 +18,7 @@ from jaxrl.cli.flags import (
 )
 from jaxrl.cli.train import RETURN, base_of
 from jaxrl.core.errors import UsageError, unknown_name
+from jaxrl.core.settings import flag
 from jaxrl.ppo.config import PPOConfig
 from jaxrl.run import compile_cache
 from jaxrl.run.command_line import command, program
@@ -45,7 +46,11 @@ SWEEP_FLAGS = {
         True,
     ),
     "run_dir": Flag("the sweep's folder, which must not exist yet; auto: runs/<env>/<time>-sweep", "auto"),
-    "resume": Flag("a sweep's folder to resume; takes no other flag", None),
+    "resume": Flag("a sweep's folder to resume; takes no other flag but --trust", None),
+    "trust": Flag(
+        "with --resume: import the code that the sweep names, though it is neither jaxrl's nor an installed plug-in's",
+        False,
+    ),
     "compile_cache": COMPILE_CACHE,
 }
 SWEEP_FLAGS |= {name: own for name, own in flags_of(RunSettings(loggers="jsonl")).items() if name in TRIAL_SETTINGS}
@@ -53,7 +58,6 @@ SWEEP_FLAGS |= {name: own for name, own in flags_of(RunSettings(loggers="jsonl")
 
 def run_sweep(argv: Sequence[str] | None = None) -> None:
     """Train every combination of settings, with several seeds, in as few compiled programs as they have shapes."""
-    find_modules_here()
     try:
         done = _sweep(list(sys.argv[1:] if argv is None else argv))
     except UsageError as error:
@@ -69,13 +73,16 @@ def _sweep(argv: list[str]) -> Sweep:
     given = given_flags(argv, {**settings, **SWEEP_FLAGS})
     options = {name: setting_of(name, words) for name, words in given.items() if name not in ("grid", "random")}
     sweep_options = {name: options.pop(name) for name in list(options) if name in SWEEP_FLAGS}
-    cache = sweep_options.pop("compile_cache", "auto")
+    cache, trust = sweep_options.pop("compile_cache", "auto"), sweep_options.pop("trust", False)
+    flag("trust", trust)
+    if "resume" not in sweep_options or trust:
+        find_modules_here()
     if (path := sweep_options.pop("resume", None)) is not None:
         if extra := [*options, *sweep_options]:
             raise UsageError(f"--resume goes on with the sweep as it was: it takes no {extra[0]}")
         settled_devices("auto")  # before the cache's test, which computes something
         compile_cache.use(cache)
-        return resume_sweep(path)
+        return resume_sweep(path, trust=trust)
     base, _ = base_of(options, sweep_options.pop("tuned", True))
     show_help(argv, {**flags_of(base), **SWEEP_FLAGS}, program("sweep"), run_sweep.__doc__)
     config = base.replace(**{name: value for name, value in options.items() if getattr(base, name) != value})

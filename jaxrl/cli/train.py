@@ -5,7 +5,6 @@ import math
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from jaxrl.cli.flags import (
@@ -22,8 +21,9 @@ from jaxrl.core.errors import UsageError
 from jaxrl.core.settings import flag
 from jaxrl.ppo.config import PPOConfig
 from jaxrl.ppo.fast import FITTED
-from jaxrl.run import checkpoint, compile_cache, folder, resume
+from jaxrl.run import checkpoint, compile_cache, resume
 from jaxrl.run.command_line import command, program
+from jaxrl.run.config_file import asks_for_trust, read_config
 from jaxrl.run.console import agent_returns, device_name, duration
 from jaxrl.run.health import Diverged
 from jaxrl.run.hosts import JOIN_SECONDS, THREE, check, join
@@ -47,6 +47,10 @@ RUN_FLAGS = {
     "resume": Flag("a run's folder, or one of its checkpoints, to go on with; other flags change its settings", None),
     "strict": Flag("refuse to resume with settings that let a part of the state start afresh", False),
     "profile": Flag("measure at the end how long sampling and learning take in an iteration", False),
+    "trust": Flag(
+        "with --resume: import the code that the run names, though it is neither jaxrl's nor an installed plug-in's",
+        False,
+    ),
     "compile_cache": COMPILE_CACHE,
     "coordinator": Flag(
         "several processes train together: HOST:PORT where process 0 waits for the others; auto: as SLURM or a cloud "
@@ -57,6 +61,7 @@ RUN_FLAGS = {
     "process_id": Flag("which of them this one is, from 0, which logs and saves", None),
     "join_seconds": Flag("how long the processes wait for each other at the start", JOIN_SECONDS),
 }
+NAMING = {"per_policy", *(field.name for field in dataclasses.fields(PPOConfig) if field.metadata["kind"])}
 RETURN = "env_runners/episode_return_mean"
 
 
@@ -78,7 +83,6 @@ class Order:
 def train_ppo(argv: Sequence[str] | None = None) -> None:
     """Train policies with PPO in one compiled program."""
     started, trainer = time.perf_counter(), None
-    find_modules_here()
     try:
         order = parse(sys.argv[1:] if argv is None else argv)
         if any(part is not None for part in order.hosts[:3]):
@@ -131,13 +135,19 @@ def parse(argv: Sequence[str]) -> Order:
     options = {name: setting_of(name, words) for name, words in given.items()}
     run = {name: options.pop(name) for name in list(options) if name in RUN_FLAGS}
     settings = {name: options.pop(name) for name in list(options) if name in RunSettings.__dataclass_fields__}
-    path, saved_stop = run.get("resume"), {}
+    path, saved_stop, trust = run.get("resume"), {}, run.get("trust", False)
+    flag("trust", trust)
+    if path is None or trust:
+        find_modules_here()
     if path is None:
         base, source = base_of(options, run.get("tuned", True))
     else:
         facts = _facts(path)
-        base, source = folder.read_config(facts), f"those of {path}"
+        given_names = {name: value for name, value in options.items() if name in NAMING}
+        base = read_config(facts, "jaxrl.Trainer.from_checkpoint", given=given_names, trust=trust)
+        source = f"those of {path}"
         saved_stop = unmet(facts["run_settings"].get("stop", {}), facts.get("result"))
+        find_modules_here()  # for what the flags name; what the run may name was settled before
     show_help(
         argv,
         {**flags_of(base), **flags_of(RunSettings()), **RUN_FLAGS},
@@ -167,7 +177,7 @@ def parse(argv: Sequence[str]) -> Order:
 def _facts(path: str) -> dict[str, Any]:
     """What is known of a saved run, its state left unread."""
     try:
-        return checkpoint.open_found(Path(path), reader=checkpoint.read_facts)
+        return checkpoint.open_found(path, reader=checkpoint.read_facts)
     except UsageError:  # no checkpoint yet, or a damaged one: what else there is, `read_run` says
         return resume.read_run(path).facts
 
@@ -228,12 +238,13 @@ def summary(trainer: Trainer, result: Result, seconds: float) -> str:
     )
     if trainer.run_dir is not None:
         here = trainer.run_dir
+        play, again = (["--trust"] * asks_for_trust(trainer.facts, to_play=to_play) for to_play in (True, False))
         finished = trainer.lifetime.num_env_steps >= trainer.config.total_env_steps
         more = (flag_name("total_env_steps"), 2 * steps) if finished else ()
         pictures = [name for name in (CURVES, EPISODE) if (here / name).exists()]
         lines += [f"look at      {here / name}" for name in pictures]
         lines += [
-            f"evaluate     {command('evaluate', here)}",
-            f"resume       {command('train', '--resume', here, *more)}",
+            f"evaluate     {command('evaluate', here, *play)}",
+            f"resume       {command('train', '--resume', here, *more, *again)}",
         ]
     return "\n".join(lines)

@@ -6,22 +6,39 @@ and a whole library's by one of the group `jaxrl.schemes`, which leads to a func
 """
 
 import dataclasses
-import difflib
-import importlib
 import importlib.util
 import inspect
 import math
-import os
 import sys
 from collections.abc import Callable
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import EntryPoint
 from typing import Any
 
 import numpy as np
 
 from jaxrl.core.contract import default_params_of, describe, require_environment
+from jaxrl.core.env import Environment, MultiAgentEnvironment
 from jaxrl.core.errors import UsageError, unknown_name
+from jaxrl.core.trust import Kind, current_module, load, parse_name, points_of
 from jaxrl.core.types import PyTree
+
+
+def _is_environment_class(found: Any) -> bool:
+    """Derived from one of the base classes, or written to the same contract (gymnax's own classes are)."""
+    if not isinstance(found, type):
+        return False
+    by_contract = all(callable(getattr(found, name, None)) for name in ("reset_env", "step_env"))
+    return issubclass(found, Environment | MultiAgentEnvironment) or by_contract
+
+
+SCHEMES = "jaxrl.schemes"
+ENVIRONMENT = Kind(
+    "environment",
+    "jaxrl.envs",
+    "a class derived from jaxrl.Environment or jaxrl.MultiAgentEnvironment",
+    _is_environment_class,
+    SCHEMES,
+)
 
 _registered: dict[str, Callable[..., Any]] = {}
 
@@ -40,7 +57,13 @@ def registered(name: Any) -> Callable[..., Any] | None:
 
 def names() -> list[str]:
     """Every environment that is known by name, sorted."""
-    return sorted({*_registered, *(point.name for point in entry_points(group="jaxrl.envs"))})
+    return sorted({*_registered, *points_of(ENVIRONMENT.group)})
+
+
+def announced_name(target: str) -> str:
+    """The short name under which an installed package announces an environment's "module:Class", else that itself."""
+    points = points_of(ENVIRONMENT.group).items()
+    return next((name for name, at in points if f"{current_module(at.module)}:{at.attr}" == target), target)
 
 
 def make(name: str, **args) -> tuple[Any, PyTree]:
@@ -112,55 +135,18 @@ def _with_numbers(name: str, params: PyTree, numbers: dict[str, Any], takes: lis
 def _constructor(name: str) -> Callable[..., Any]:
     if name in _registered:
         return _registered[name]
-    announced = {point.name: point for point in entry_points(group="jaxrl.envs")}
-    if name in announced:
-        return _load(announced[name])
+    points, schemes = points_of(ENVIRONMENT.group), points_of(SCHEMES)
+    if name in points:
+        return _load(points[name])
     head, colon, tail = str(name).partition(":")
-    schemes = {point.name: point for point in entry_points(group="jaxrl.schemes")}
     if colon and head in schemes:
         return _load(schemes[head])(tail)
-    if head and colon:
-        return from_module(head, tail, "environment")
-    known = names()
-    if not known:
+    named = parse_name(name)
+    if named is not None and not named.arguments:
+        return load(ENVIRONMENT, named)
+    if not (known := names()):
         raise UsageError(f"unknown environment {name!r}: none is installed; run `pip install -e .` in the repository")
     raise unknown_name("environment", name, [*known, *(f"{scheme}:NAME" for scheme in schemes), "module:Class"])
-
-
-def from_module(module: str, attribute: str, kind: str) -> Any:
-    """What `module:attribute` names; where there is no such thing, a UsageError that calls it a `kind`."""
-    module = current_module(module)
-    try:
-        return getattr(importlib.import_module(module), attribute)
-    except ModuleNotFoundError as error:
-        if error.name is None or not f"{module}.".startswith(f"{error.name}."):
-            raise  # the module is there; something that it imports is not
-        raise UsageError(f"unknown {kind} '{module}:{attribute}': there is no module {error.name!r}") from None
-    except AttributeError:
-        here = vars(importlib.import_module(module)).items()
-        public = [key for key, value in here if getattr(value, "__module__", None) == module and key[0] != "_"]
-        # A package's face is made of its modules' things: hundreds, perhaps, of which the nearest are enough.
-        public = public or difflib.get_close_matches(attribute, [key for key, _ in here], n=3)
-        raise unknown_name(f"{kind} class", attribute, public, f"in module {module!r}") from None
-
-
-def current_module(module: str) -> str:
-    """The present name of a module: `envs.arena` of earlier versions is `jaxrl.envs.arena` today.
-
-    Checkpoints, settings files and installs of earlier versions have the old names. A module of one's own that is
-    called `envs.arena` too keeps its name.
-    """
-    package, _, rest = module.partition(".")
-    ours = importlib.util.find_spec(f"jaxrl.{module}") if package == "envs" and rest else None
-    if ours is None:
-        return module
-    try:
-        found = importlib.util.find_spec(module)
-    except ModuleNotFoundError:  # no `envs`, or one that is no package
-        found = None
-    if found is None or found.origin is None or os.path.samefile(found.origin, ours.origin):
-        return f"jaxrl.{module}"
-    return module
 
 
 def _load(point: EntryPoint) -> Callable[..., Any]:

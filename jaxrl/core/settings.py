@@ -12,6 +12,7 @@ import numpy as np
 from jaxrl.core import foreign_names
 from jaxrl.core.errors import UsageError, brief, nearest, unknown_name
 from jaxrl.core.foreign_names import Counterpart, counterpart
+from jaxrl.core.trust import Kind
 
 Check = Callable[[str, Any], None]
 C = TypeVar("C")
@@ -22,7 +23,13 @@ INT32, UINT32, INT64, FLOAT32 = 2**31 - 1, 2**32 - 1, 2**63 - 1, 3.4028235e38  #
 
 
 def setting(
-    default: Any, help: str, check: Check | None = None, *, traced: bool = False, read: Read | None = None
+    default: Any,
+    help: str,
+    check: Check | None = None,
+    *,
+    traced: bool = False,
+    read: Read | None = None,
+    kind: Kind | None = None,
 ) -> Any:
     """A field of a configuration.
 
@@ -31,8 +38,9 @@ def setting(
         check: refuses values that are not allowed.
         traced: it is a number that never causes a compilation.
         read: gives a value's usual form, for one that may be written in several.
+        kind: of the objects that it may name as "module:Name"; a file may name only some of these.
     """
-    metadata = {"help": help, "check": check, "traced": traced, "read": read}
+    metadata = {"help": help, "check": check, "traced": traced, "read": read, "kind": kind}
     return dataclasses.field(default=default, metadata=metadata)
 
 

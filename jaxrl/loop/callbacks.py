@@ -11,7 +11,7 @@ import jax.numpy as jnp
 
 from jaxrl.core.env import MultiAgentEnvironment, RawStep, restart, split_agents, strongly_typed
 from jaxrl.core.errors import UsageError, brief, reason_of, unknown_name
-from jaxrl.core.registry import from_module
+from jaxrl.core.trust import Kind, load, parse_name
 from jaxrl.core.types import AgentId, PolicyId, PyTree
 from jaxrl.loop.episodes import Episodes
 
@@ -101,6 +101,14 @@ class EpisodeCallbacks:
         Statistics of episodes keep the environment's own rewards.
         """
         return trajectory
+
+
+def _is_callbacks(found: Any) -> bool:
+    """A class or an object with some of the hooks."""
+    return any(callable(getattr(found, hook, None)) for hook in (*TRACED_HOOKS, *HOST_HOOKS))
+
+
+CALLBACKS = Kind("callbacks", "jaxrl.callbacks", "a class derived from jaxrl.Callbacks", _is_callbacks)
 
 
 def resolve_callbacks(entries: Iterable[Any]) -> tuple[Any, ...]:
@@ -203,17 +211,23 @@ def _resolve_once(entry: Any) -> Any:
 
 def _resolve(entry: Any) -> Any:
     if isinstance(entry, str):
-        module, _, attribute = entry.partition(":")
-        if not module or not attribute:
+        if (named := parse_name(entry)) is None:
             raise UsageError(f"callbacks {brief(entry)} must be module:Class, a class or an instance")
-        return _resolve(from_module(module, attribute, "callbacks"))
+        return _made(load(CALLBACKS, named), named.arguments)
+    return _made(entry, {})
+
+
+def _made(entry: Any, arguments: dict[str, Any]) -> Any:
+    """An instance itself; of a class a new one."""
     if not isinstance(entry, type):
+        if arguments:
+            raise UsageError(f"callbacks {entry!r:.60} are an object already, which takes no arguments")
         return _checked(entry)
     try:
-        inspect.signature(entry).bind()
+        inspect.signature(entry).bind(**arguments)
     except (TypeError, ValueError) as error:
         raise UsageError(f"callbacks class {entry.__qualname__}: {error}; give an instance of it instead") from None
-    return _checked(entry())
+    return _checked(entry(**arguments))
 
 
 def _checked(callback: Any) -> Any:

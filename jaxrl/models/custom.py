@@ -4,15 +4,15 @@ import functools
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
-from types import SimpleNamespace
+from types import FunctionType, SimpleNamespace
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 from jaxrl.core.errors import UsageError, brief
-from jaxrl.core.registry import from_module
 from jaxrl.core.spaces import Space, tree_of
+from jaxrl.core.trust import Kind, load, parse_name
 from jaxrl.core.types import Key, PyTree
 from jaxrl.models.model import carried, has_memory
 from jaxrl.ops.distributions import Distribution, from_logits, num_logits
@@ -20,6 +20,32 @@ from jaxrl.ops.distributions import Distribution, from_logits, num_logits
 ALLOWED = (
     "a flax module, an object with init(key, obs) and apply(params, obs), a pair (init, apply), "
     "a function of (observation_space, action_space) that gives one of these, or module:Name"
+)
+
+
+def _is_model(found: Any) -> bool:
+    """A class or an object with `init` and `apply`, functions of these, or a function of the spaces."""
+    if isinstance(found, FunctionType):
+        takes = inspect.signature(found).parameters.values()
+        required = [parameter for parameter in takes if parameter.default is inspect.Parameter.empty]
+        required = [parameter for parameter in required if not parameter.kind.name.startswith("VAR_")]
+        return bool(SPACES & {parameter.name for parameter in takes}) or len(required) == 2
+    if isinstance(found, tuple):
+        return _is_triple(found)
+    return callable(getattr(found, "init", None)) and callable(getattr(found, "apply", None))
+
+
+def _is_triple(found: Any) -> bool:
+    return isinstance(found, tuple) and 2 <= len(found) <= 3 and all(map(callable, found))
+
+
+SPACES = {"observation_space", "action_space"}
+MODEL = Kind(
+    "model",
+    "jaxrl.models",
+    "a flax module, a class or an object with init(key, obs) and apply(params, obs), a pair (init, apply), "
+    "or a function of (observation_space, action_space)",
+    _is_model,
 )
 
 
@@ -111,11 +137,15 @@ class Remembering(Custom):
 def _resolved(given: Any, observation_space: Space, action_space: Space) -> Any:
     """What has `init` and `apply`."""
     if isinstance(given, str):
-        module, _, name = given.partition(":")
-        if not module or not name:
+        if (named := parse_name(given)) is None:
             raise UsageError(f"model={brief(given)}: allowed are {ALLOWED}")
-        return _resolved(from_module(module, name, "model"), observation_space, action_space)
-    if isinstance(given, tuple) and 2 <= len(given) <= 3 and all(map(callable, given)):
+        found = load(MODEL, named)
+        if named.arguments and not callable(found):
+            raise UsageError(f"model={given!r} is an object already, which takes no arguments")
+        if named.arguments:
+            found = functools.partial(found, **named.arguments)
+        return _resolved(found, observation_space, action_space)
+    if _is_triple(given):
         return Functions(*given)
     if not isinstance(given, type) and hasattr(given, "init") and hasattr(given, "apply"):
         return given
@@ -144,7 +174,8 @@ def _made(factory: Callable, spaces: dict[str, Space]) -> Any:
     except ValueError:  # a built-in
         raise UsageError(f"model={brief(factory)}: allowed are {ALLOWED}") from None
     named = {name: space for name, space in spaces.items() if name in takes}
-    arguments = () if named or isinstance(factory, type) else tuple(spaces.values())
+    by_name = named or isinstance(getattr(factory, "func", factory), type)  # `func`: of a class with arguments
+    arguments = () if by_name else tuple(spaces.values())
     try:
         inspect.signature(factory).bind(*arguments, **named)
     except TypeError as error:

@@ -9,7 +9,7 @@ from jaxrl.core.settings import count, flag, number, one_of, setting
 from jaxrl.core.spaces import Box, Space
 from jaxrl.models.attention import Attention
 from jaxrl.models.cnn import CNN, cnn
-from jaxrl.models.custom import custom_model
+from jaxrl.models.custom import MODEL, custom_model
 from jaxrl.models.memory import MemoryNetwork
 from jaxrl.models.mlp import ACTIVATIONS, INITIALIZERS, MLP
 from jaxrl.models.model import MemoryModel, Model
@@ -26,6 +26,7 @@ class NetworkSettings:
         None,
         "a network of your own in place of the built-in layers: a flax module, (init, apply), a function of the "
         "spaces, or module:Name",
+        kind=MODEL,
     )
     fcnet_hiddens: Sequence[int] = setting((256, 256), "layer sizes", settings.sizes)
     fcnet_activation: str = setting(

@@ -7,9 +7,15 @@ from typing import Any
 import optax
 
 from jaxrl.core.errors import UsageError, brief
-from jaxrl.core.registry import from_module
 from jaxrl.core.settings import Check, as_count, count, names, number, pairs
+from jaxrl.core.trust import Kind, load, parse_name
 
+OPTIMIZER = Kind(
+    "optimizer",
+    "jaxrl.optimizers",
+    "a function from the learning rate to an optax transformation",
+    lambda found: callable(found) and not isinstance(found, type),
+)
 WIDEST, DEEPEST, LONGEST = 2**20, 2**10, 2**16  # of a network's layers, their number, and what memory looks back
 LARGEST_KERNEL = 2**8  # each of its cells is a slice of the program
 DEFAULT_SIZES = {"num_envs": 40, "rollout_length": 100, "train_batch_size": 4000}
@@ -86,7 +92,8 @@ def filters(name: str, value: Any) -> None:
 
 def optimizer(name: str, value: Any) -> None:
     """None, a function, or "module:name"; what that is, `optimizer_of` looks at."""
-    named = isinstance(value, str) and all(value.partition(":"))
+    named = parse_name(value)
+    named = named is not None and not named.arguments
     if not (value is None or callable(value) or named):
         perhaps = "; perhaps lambda lr: optax.adam(lr)?" if isinstance(value, tuple) else ""
         raise UsageError(
@@ -103,9 +110,9 @@ def optimizer_of(value: Callable | str | None) -> Callable[[Any], optax.Gradient
     """
     if value is None:
         return None
-    module, _, name = value.partition(":") if isinstance(value, str) else ("", "", "")
-    function = from_module(module, name, "optimizer") if module else value
-    called = f"optimizer {value if module else getattr(value, '__name__', value)}(0.001)"
+    is_name = isinstance(value, str)
+    function = load(OPTIMIZER, parse_name(value)) if is_name else value
+    called = f"optimizer {value if is_name else getattr(value, '__name__', value)}(0.001)"
     try:
         made = function(0.001)
     except Exception as error:

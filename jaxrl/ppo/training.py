@@ -4,7 +4,9 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any
 
+from jaxrl.core.registry import ENVIRONMENT
 from jaxrl.core.settings import INT64, UINT32, count, flag, number, one_of, pairs, setting
+from jaxrl.loop.callbacks import CALLBACKS
 from jaxrl.models.player import FILTERS
 from jaxrl.ppo import rllib_values, settings
 from jaxrl.ppo.settings import schedule
@@ -15,7 +17,10 @@ class TrainingSettings:
     """The settings of `PPOConfig` but for those of its networks."""
 
     env: Any = setting(
-        None, "environment: a name, gymnax:NAME, module:Class, or an environment object", settings.environment
+        None,
+        "environment: a name, gymnax:NAME, module:Class, or an environment object",
+        settings.environment,
+        kind=ENVIRONMENT,
     )
     env_args: Any = setting(
         (), "arguments of the environment by name, structure and numbers alike", pairs("{name: value}")
@@ -91,6 +96,7 @@ class TrainingSettings:
         "module:name or a function, from learning rate to optax transformation; None: Adam",
         settings.optimizer,
         read=rllib_values.no_options,
+        kind=settings.OPTIMIZER,
     )
     shuffle_blocks: int | None = setting(
         None, "blocks of environments that minibatches draw equally from; None: up to 8", count(optional=True)
@@ -100,4 +106,5 @@ class TrainingSettings:
         (),
         "hooks of episodes and of the run: module:Class, a class, an instance, or several",
         read=settings.several,
+        kind=CALLBACKS,
     )

@@ -27,7 +27,7 @@ from jaxrl.run import array_storage, runs
 from jaxrl.run.dtypes import narrowed
 
 FORMAT = 1  # grows with every change that older code could not read
-CHECKPOINTS = "checkpoints"  # of a run's folder
+CHECKPOINTS, CONFIG = "checkpoints", "config.json"  # of a run's folder
 FACTS, ARRAYS, UNFINISHED, REPLACED = "checkpoint.json", "arrays", ".unfinished-", ".replaced-"
 READ_ATTEMPTS = 20  # while a trainer removes what is being read
 Read = TypeVar("Read")
@@ -126,6 +126,7 @@ def open_found(path: Path, which: str | int = "last", reader: Callable[[Path], R
     Raises:
         UsageError: as `find` and `reader` do, or checkpoints were removed faster than they could be read.
     """
+    path = run_path(path)
     for attempt in range(READ_ATTEMPTS):
         time.sleep(0.02 * attempt)
         found = find(path, which)
@@ -232,30 +233,58 @@ def both_kinds(folder: Path) -> tuple[dict[int, Path], dict[int, Path]]:
     return regular, best
 
 
-def find(path: Path, which: str | int = "last") -> Path:
+def run_path(path: Any) -> Path:
+    """What a caller names as a run's or a checkpoint's folder, once it can be a path at all."""
+    if not isinstance(path, str | os.PathLike) or isinstance(path, bytes):
+        raise UsageError(f"{path!r:.60} is not the path of a run's folder")
+    text = os.fspath(path)
+    if not isinstance(text, str) or not text or "\0" in text:
+        raise UsageError(f"{text!r:.60} is not the path of a run's folder")
+    try:
+        Path(text).exists()
+    except OSError as error:  # a name that is too long, say
+        raise UsageError(f"run folder {text!r:.100} cannot be read: {error.strerror or error}") from None
+    return Path(text)
+
+
+def is_checkpoint(path: Any) -> bool:
+    """Whether a path is a checkpoint's own, and not that of a run (which may be called like one, 20261121)."""
+    path = run_path(path)
+    return (path / FACTS).exists() or (NAME.fullmatch(path.name) is not None and not (path / CONFIG).exists())
+
+
+def find(path: str | Path, which: str | int = "last") -> Path:
     """The folder of a checkpoint.
 
     Args:
         path: of a checkpoint itself, or of a run's folder; `runs/arena/latest` is the newest run in `runs/arena`.
-        which: "last", "best", or an iteration.
+        which: of a run's checkpoints: "last", "best" (the one with the highest score), or an iteration.
+
+    Raises:
+        UsageError: no such folder, or no such checkpoint in it.
     """
-    path = runs.resolve(path)
-    if (path / FACTS).exists() or NAME.fullmatch(path.name):
-        return path
-    if not path.is_dir():
-        raise UsageError(f"run folder {path} does not exist")
-    regular, best = both_kinds(path / CHECKPOINTS)
-    if which == "best":
-        # Before any state was scored the newest is the best that is known.
-        candidates = best or regular
-    elif which == "last":
-        candidates = regular or best
-    else:
-        candidates = {i: found for i, found in {**best, **regular}.items() if str(which) == str(i)}
-    if not candidates and not (path / runs.RUN).exists() and (inside := runs.contents(path)):
-        raise UsageError(inside)
+    try:
+        path = runs.resolve(run_path(path))
+        if is_checkpoint(path):
+            return _itself(path, which)
+        if not path.is_dir():
+            raise UsageError(f"run folder {path} does not exist")
+        regular, best = both_kinds(path / CHECKPOINTS)
+        if not (regular or best or (path / CONFIG).exists()):
+            if inside := runs.contents(path):
+                raise UsageError(inside)
+            raise UsageError(f"{path} is not a run's folder: it holds no {CONFIG} and no checkpoints")
+    except OSError as error:
+        raise UsageError(f"run folder {str(path)!r:.100} cannot be read: {error.strerror or error}") from None
+    by_iteration = {**best, **regular}
+    there = ", ".join(map(str, sorted(by_iteration))) or "none"
+    if which == "best" and by_iteration and not best:
+        raise UsageError(
+            f"run {path} has no best checkpoint: no score was measured; choose last, or an iteration of: {there}"
+        )
+    named = {"best": best, "last": regular or best}
+    candidates = named[which] if which in named else {i: by_iteration[i] for i in by_iteration if str(which) == str(i)}
     if not candidates:
-        there = ", ".join(map(str, sorted({*regular, *best}))) or "none"
         raise UsageError(f"run {path} has no checkpoint {which!r}; allowed are best, last, or an iteration of: {there}")
     return candidates[max(candidates)]
 
@@ -267,6 +296,15 @@ def newest_time(folder: Path) -> float:
         return (regular[max(regular)] / FACTS).stat().st_mtime if regular else 0.0
     except OSError:
         return 0.0
+
+
+def _itself(path: Path, which: str | int) -> Path:
+    """A checkpoint that was named by its own folder, of which there is no other to choose."""
+    match = NAME.fullmatch(path.name)
+    own = {"last", *(("best",) if match and match[1] else ()), *((match[2], str(int(match[2]))) if match else ())}
+    if str(which) not in own:
+        raise UsageError(f"{path} is a checkpoint itself: name its run's folder to choose checkpoint {which!r}")
+    return path
 
 
 def prune(folder: Path, keep: int) -> None:

@@ -1,33 +1,30 @@
 """The folder of a run: made before anything is compiled, with what is needed to understand the run later."""
 
 import errno
-import importlib
 import json
 import os
 import platform
 import secrets
 import shutil
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from importlib.metadata import version
 from pathlib import Path
-from types import FunctionType
 from typing import Any, TypeVar
 
 import jax
 from filelock import FileLock, Timeout
 
 from jaxrl.core.errors import UsageError, one_line
-from jaxrl.loop.policies import policies_that_learn
+from jaxrl.run.checkpoint import CONFIG
+from jaxrl.run.config_file import described
 
 Made = TypeVar("Made")
 
 TAKEN = (errno.EEXIST, errno.ENOTEMPTY)  # what renaming to the name of another run's folder raises
 LENGTH_BELOW = 200  # bytes of the longest path inside a run's folder, and some to spare
-CONFIG, METADATA, LOCK = "config.json", "metadata.json", ".lock"
-NOT_PLAYED = ("callbacks", "optimizer")  # settings that playing does without
+METADATA, LOCK = "metadata.json", ".lock"
 
 
 class FolderExists(UsageError):
@@ -178,73 +175,6 @@ def read(path: Path) -> dict[str, Any]:
     return {**rest, "config": config}
 
 
-def config_facts(config: Any, policies: dict[str, tuple[str, ...]]) -> dict[str, Any]:
-    """A configuration as JSON can hold it, and the class that reads it.
-
-    Objects and functions stand by their names, which "objects" lists: such a setting cannot be read back. A function
-    from agents to policies can: it is stored as what it answered. And a class or a function that can be imported, among
-    the callbacks or for a model: it is stored as `module:Name`.
-    """
-    values = config.to_dict()
-    for settings in (values, *values.get("per_policy", {}).values()):
-        settings.update({name: _named(settings[name]) for name in ("model",) if _is_importable(settings.get(name))})
-    if "callbacks" in values:
-        values["callbacks"] = [_named(entry) if _is_importable(entry) else entry for entry in values["callbacks"]]
-    if callable(values.get("policies")):
-        values["policies"] = {policy: list(agents) for policy, agents in policies.items()}
-    if callable(values.get("policies_to_train")):
-        values["policies_to_train"] = list(policies_that_learn(values["policies_to_train"], policies))
-    flat = {name: value for name, value in values.items() if name != "per_policy"}
-    for policy, settings in values.get("per_policy", {}).items():
-        flat |= {f"per_policy.{policy}.{name}": value for name, value in settings.items()}
-    objects = sorted(name for name, value in flat.items() if not _is_json(value))
-    return {
-        "config_class": f"{type(config).__module__}:{type(config).__qualname__}",
-        "config": json.loads(json.dumps(values, default=_named)),
-        "objects": objects,
-    }
-
-
-def read_config(facts: dict[str, Any], *, to_play: str | bool = False, model: Any = None) -> Any:
-    """The configuration of `config_facts`.
-
-    Args:
-        to_play: leave callbacks and optimizers out where they were objects: training goes on with them alone. The name
-            of the one policy that is to play: what others have of their own is left out as well.
-        model: of the policy to play, in place of one that was an object.
-
-    Raises:
-        UsageError: some setting was an object, or is none that this version knows; or its class cannot be imported.
-    """
-    values, left_out = facts["config"], set()
-    alone = isinstance(to_play, str)
-    if alone:
-        own = {**values.get("per_policy", {}).get(to_play, {}), **({} if model is None else {"model": model})}
-        values = {**values, **({"per_policy": {to_play: own}} if own else {})}
-    for path in facts["objects"]:
-        policy, _, name = path.removeprefix("per_policy.").rpartition(".")
-        if alone and (policy not in ("", to_play) or (name == "model" and model is not None)):
-            continue
-        if not to_play or name not in NOT_PLAYED:
-            given = facts["config"]["per_policy"][policy][name] if policy else values[name]
-            again = "it again, model=..." if name == "model" and alone else "the configuration again, config=..."
-            raise UsageError(f"the run's {name} was an object, {given!r:.80}, which no file holds: pass {again}")
-        left_out.add((policy, name))
-    kept = lambda policy, settings: {k: v for k, v in settings.items() if (policy, k) not in left_out}
-    values = kept("", values)
-    if "per_policy" in values:
-        values["per_policy"] = {policy: kept(policy, own) for policy, own in values["per_policy"].items()}
-    module, _, name = facts["config_class"].partition(":")
-    try:
-        config_class = getattr(importlib.import_module(module), name)
-    except (ImportError, AttributeError) as error:
-        raise UsageError(
-            f"the run's configuration is a {module}:{name}, which cannot be imported here: {error}; "
-            "pass the configuration again, config=..."
-        ) from None
-    return config_class.from_dict(values)
-
-
 def metadata() -> dict[str, Any]:
     """What set the numbers besides the configuration: versions, device, commit."""
     device = jax.devices()[0]
@@ -275,31 +205,10 @@ def _commit() -> str | None:
     return answer.stdout.strip() or None
 
 
-def _is_json(value: Any) -> bool:
-    try:
-        json.dumps(value)
-    except TypeError:
-        return False
-    return True
-
-
-def _is_importable(value: Any) -> bool:
-    """Whether another process finds this class or function under its module and name."""
-    if not isinstance(value, type | FunctionType) or value.__module__ == "__main__":
-        return False
-    return getattr(sys.modules.get(value.__module__), value.__qualname__, None) is value
-
-
 def _write_settings(path: Path, facts: dict[str, Any]) -> None:
     _write_json(path / CONFIG, facts["config"])
     _write_json(path / METADATA, {**metadata(), **{k: v for k, v in facts.items() if k != "config"}})
 
 
 def _write_json(path: Path, values: dict[str, Any]) -> None:
-    path.write_text(json.dumps(values, indent=2, default=_named) + "\n", encoding="utf-8")
-
-
-def _named(value: Any) -> str:
-    """Objects that JSON has no form for, environments and functions, by their names."""
-    name = getattr(value, "__qualname__", None) or type(value).__qualname__
-    return f"{getattr(value, '__module__', type(value).__module__)}:{name}"
+    path.write_text(json.dumps(values, indent=2, default=described) + "\n", encoding="utf-8")

@@ -9,14 +9,20 @@ import jax
 import jax.numpy as jnp
 
 from jaxrl.core.env import strongly_typed
+from jaxrl.core.errors import UsageError
+from jaxrl.core.settings import count, number
 from jaxrl.core.types import PyTree
 from jaxrl.loop.runner import Algorithm
 from jaxrl.models.player import Weights
-from jaxrl.run import checkpoint, folder
-from jaxrl.run.checkpoint import Checkpoint
+from jaxrl.run import checkpoint
+from jaxrl.run.checkpoint import CONFIG, Checkpoint
+from jaxrl.run.config_file import read_config
+from jaxrl.run.episode_picture import check_episode_picture, picture_episode
 from jaxrl.run.evaluate import check_wanted, with_arguments
 from jaxrl.run.evaluate import evaluate as play_episodes
 from jaxrl.run.policy import read_checkpoint, weights_shape
+from jaxrl.run.recorder import EPISODE
+from jaxrl.run.replay import Replay
 from jaxrl.run.results import Result
 
 
@@ -31,7 +37,13 @@ class Opened:
 
 
 def open_run(
-    path: str | Path, which: str | int = "last", *, config: Any = None, env_args: Mapping[str, Any] | None = None
+    path: str | Path,
+    which: str | int = "last",
+    *,
+    config: Any = None,
+    env_args: Mapping[str, Any] | None = None,
+    trust: bool = False,
+    call: str = "jaxrl.evaluate",
 ) -> Opened:
     """The policies of a run's folder, or of a checkpoint's.
 
@@ -40,12 +52,14 @@ def open_run(
         config: the configuration, only where its file cannot hold it. Callbacks that were objects are left out
             otherwise, and their metrics with them.
         env_args: arguments of the environment that differ from training's.
+        trust: import what the run names, though it is not jaxrl's or an installed plug-in's; see docs/loading.md.
+        call: the Python function that asks, for errors.
 
     Raises:
         UsageError: no such checkpoint, a damaged one, or other arguments that make another game.
     """
     saved = read_checkpoint(path, which)
-    config = folder.read_config(saved.facts, to_play=True) if config is None else config
+    config = read_config(saved.facts, call, to_play=True, trust=trust) if config is None else config
     algorithm = config.build()
     what = f"checkpoint {saved.path}"
     weights = tuple(
@@ -74,6 +88,7 @@ def evaluate(
     checkpoint: str | int = "last",
     env_args: Mapping[str, Any] | None = None,
     config: Any = None,
+    trust: bool = False,
 ) -> Result:
     """Plays whole episodes with a run's policies; {"env_runners": ...} as RLlib and `Trainer.evaluate` have it.
 
@@ -84,10 +99,63 @@ def evaluate(
             evaluations as well, these are played again.
         checkpoint: "last", "best" or an iteration, where `path` is a run's folder.
         env_args: arguments of the environment that differ from training's.
+        config: the configuration, only where its file cannot hold it.
+        trust: import what the run names, though it is not jaxrl's or an installed plug-in's; see docs/loading.md.
+
+    Raises:
+        UsageError: no such checkpoint, a damaged one, arguments that are out of range.
     """
     wanted = {"episodes": episodes, "explore": explore, "seed": 0 if seed is None else seed}
     check_wanted({**wanted, "env_args": env_args or {}})
-    opened = open_run(path, checkpoint, config=config, env_args=env_args)
+    opened = open_run(path, checkpoint, config=config, env_args=env_args, trust=trust)
     if seed is None:
         wanted["seed"] = opened.saved.facts["run_settings"]["evaluation_seed"]
     return {"env_runners": play_episodes(opened.algorithm, opened.weights, opened.env_params, **wanted)}
+
+
+def render(
+    path: str | Path,
+    out: str | Path | None = None,
+    *,
+    episode: int = 0,
+    explore: bool = False,
+    seed: int | None = None,
+    checkpoint: str | int = "last",
+    max_steps: int = 2000,
+    fps: float | None = None,
+    env_args: Mapping[str, Any] | None = None,
+    config: Any = None,
+    trust: bool = False,
+) -> tuple[Path, Replay]:
+    """Plays one episode with a run's policies and writes it as a picture; (the file, what was played).
+
+    Args:
+        path: a run's folder, or a checkpoint's.
+        out: the file, .gif, .mp4 or .png (a strip); None: episode.gif in the run's folder.
+        episode: which of the seed's episodes.
+        max_steps: where the episode is cut.
+        fps: frames per second; None: so that it takes about ten seconds.
+        The others are those of `evaluate`.
+
+    Raises:
+        UsageError: as `evaluate`; an environment without pictures, or a file that cannot be written.
+    """
+    check_wanted({"episodes": 1, "explore": explore, "seed": 0 if seed is None else seed, "env_args": env_args or {}})
+    count(0)("episode", episode)
+    count()("max_steps", max_steps)
+    number(0, open_low=True, optional=True)("fps", fps)
+    opened = open_run(path, checkpoint, config=config, env_args=env_args, trust=trust, call="jaxrl.render")
+    out = _run_folder(opened.saved.path) / EPISODE if out is None else Path(out)
+    check_episode_picture(out, opened.algorithm.stage.env)
+    if not out.parent.is_dir():
+        raise UsageError(f"out={str(out)!r}: there is no folder {out.parent}")
+    if seed is None:
+        seed = opened.saved.facts["run_settings"]["evaluation_seed"]
+    played = {"seed": seed, "episode": episode, "explore": explore, "max_steps": max_steps, "fps": fps}
+    return out, picture_episode(out, opened.algorithm, opened.weights, opened.env_params, **played)
+
+
+def _run_folder(checkpoint: Path) -> Path:
+    """The folder that belongs to a checkpoint: its run's, or of a checkpoint by itself its own."""
+    run = checkpoint.parent.parent
+    return run if (run / CONFIG).exists() else checkpoint

@@ -14,7 +14,8 @@ from jaxrl.core.spaces import Box, MultiDiscrete, Space, from_json, is_tree, tre
 from jaxrl.core.types import AgentId, Key, PolicyId, PyTree
 from jaxrl.models.player import Context, Memory, Player, Weights, has_mask
 from jaxrl.ops.distributions import Distribution, num_logits
-from jaxrl.run import checkpoint, folder
+from jaxrl.run import checkpoint
+from jaxrl.run.config_file import read_config
 
 ACTING = 0x61637469  # folded into the seed's key: acting never shares numbers with training
 
@@ -195,6 +196,7 @@ def load_policy(
     config: Any = None,
     model: Any = None,
     seed: int = 0,
+    trust: bool = False,
 ) -> Policy:
     """A trained policy from a run's folder or a checkpoint's.
 
@@ -204,15 +206,16 @@ def load_policy(
         config: the configuration, only where its file cannot hold it (an environment object, say).
         model: the policy's own network, where that was an object, which no file holds.
         seed: of the actions that it draws.
+        trust: import what the run names, though it is not jaxrl's or an installed plug-in's; see docs/loading.md.
 
     Raises:
         UsageError: no such checkpoint or policy, or a damaged one, in one line.
     """
-    return policy_of(read_checkpoint(path, checkpoint), policy, config, model=model, seed=seed)
+    return policy_of(read_checkpoint(path, checkpoint), policy, config, model=model, seed=seed, trust=trust)
 
 
 def read_checkpoint(path: str | Path, which: str | int = "last") -> checkpoint.Checkpoint:
-    return checkpoint.open_found(Path(path), which)
+    return checkpoint.open_found(path, which)
 
 
 def policy_of(
@@ -222,6 +225,7 @@ def policy_of(
     *,
     model: Any = None,
     seed: int = 0,
+    trust: bool = False,
 ) -> Policy:
     """One policy of a checkpoint that was read."""
     known = saved.facts["policies"]
@@ -230,7 +234,9 @@ def policy_of(
     policy = next(iter(known)) if policy is None else policy
     if policy not in known:
         raise unknown_name("policy", policy, known, f"in {saved.path}")
-    config = folder.read_config(saved.facts, to_play=policy, model=model) if config is None else config
+    if config is None:
+        given = {} if model is None else {"model": model}
+        config = read_config(saved.facts, "jaxrl.load_policy", to_play=policy, given=given, trust=trust)
     spaces = (from_json(known[policy][space]) for space in ("observation_space", "action_space"))
     player = config.player(policy, *spaces, len(known[policy]["agents"]))
     weights = checkpoint.filled(

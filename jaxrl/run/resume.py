@@ -14,8 +14,8 @@ from jaxrl.core.spaces import to_json
 from jaxrl.loop.runner import Algorithm
 from jaxrl.run import checkpoint, folder, runs
 from jaxrl.run.checkpoint import CHECKPOINTS, Checkpoint
+from jaxrl.run.config_file import config_facts
 from jaxrl.run.devices import split_cpu
-from jaxrl.run.folder import config_facts
 from jaxrl.run.hosts import num_processes
 from jaxrl.run.recorder import Snapshot, state_facts, state_tree
 from jaxrl.run.results import Lifetime
@@ -94,7 +94,7 @@ def read_run(path: str | Path, which: str | int = "last", devices: int | str | N
     Raises:
         UsageError: neither, or damaged, in one line that names what can be gone on with.
     """
-    path = runs.resolve(path).resolve()
+    path = runs.resolve(checkpoint.run_path(path)).resolve()
     is_run = (path / folder.CONFIG).exists()
     if is_run and which == "last" and not any(checkpoint.both_kinds(path / CHECKPOINTS)):
         return Saved(path, folder.read(path), None, True)

@@ -14,8 +14,9 @@ import numpy as np
 from jaxrl.core.errors import UsageError
 from jaxrl.core.types import Key, PyTree
 from jaxrl.loop.runner import Algorithm, Runner
-from jaxrl.run import checkpoint, folder
+from jaxrl.run import checkpoint
 from jaxrl.run.checkpoint import Checkpoint
+from jaxrl.run.config_file import saved_numbers
 
 BY_GROUP = (  # by group, [N, ...] each
     "runner.learners",
@@ -60,11 +61,11 @@ def restore(
     where = f"checkpoint {saved.path}"
     _check_same_run(saved.facts, facts, where)
     key, hypers, env_params = start
-    theirs = None if saved.facts["objects"] else folder.read_config(saved.facts)
+    theirs = saved_numbers(saved.facts, config)
     if theirs is not None and _equal(config.hypers(), theirs.hypers()):
         # A number that came later than the checkpoint is, by its default, one that changes nothing.
         hypers = checkpoint.filled(hypers, saved.arrays, "hypers", where, missing_allowed=True)
-    if facts["config"]["env_args"] == saved.facts["config"]["env_args"]:
+    if facts["config"]["env_args"] == saved.facts["config"]["env_args"] or "env" in saved.facts["objects"]:
         env_params = checkpoint.filled(env_params, saved.arrays, "env_params", where)
     arrays = regrouped(saved.arrays, saved.facts["groups"], facts["groups"])
     shapes = jax.eval_shape(algorithm.init, key, hypers, env_params)
@@ -112,7 +113,7 @@ def regrouped(arrays: dict[str, np.ndarray], there: list[list[str]], here: list[
 
 def _check_same_run(theirs: dict[str, Any], ours: dict[str, Any], where: str) -> None:
     """Refuses another environment, other policies, and another seed."""
-    if ours["env_name"] != theirs["env_name"]:
+    if not _env_names(ours) & _env_names(theirs):
         raise UsageError(f"{where} does not fit: env_name {theirs['env_name']!r} there and {ours['env_name']!r} here")
     if list(theirs["policies"]) != list(ours["policies"]):
         names = list(theirs["policies"]), list(ours["policies"])
@@ -171,6 +172,11 @@ def _counts_in_other_batches(lifetime: dict[str, Any], num_env_steps: int, key: 
 
 def _without_learners(runner: Runner) -> tuple[PyTree, PyTree]:
     return runner.worlds, runner.window
+
+
+def _env_names(facts: dict[str, Any]) -> set[Any]:
+    """What an environment is called: its own name, and the name by which it is made."""
+    return {facts["env_name"], facts["config"].get("env")}
 
 
 def _equal(one: PyTree, other: PyTree) -> bool:

@@ -19,6 +19,7 @@ from jaxrl.loop.runner import Runner
 from jaxrl.run import folder, resume
 from jaxrl.run.best import Best
 from jaxrl.run.callbacks import Hooks
+from jaxrl.run.config_file import read_config
 from jaxrl.run.console import Progress, compiled_line, compiling_line, evaluation_line, greedy_hint
 from jaxrl.run.debug import find_nan
 from jaxrl.run.devices import copy_here, settled
@@ -129,6 +130,7 @@ class Trainer(PolicyAccess):
         run_dir: str | Path | None = "same",
         strict: bool = False,
         quiet: bool = False,
+        trust: bool = False,
         **run_settings: Unpack[RunKeywords],
     ) -> "Trainer":
         """A trainer that continues, bit for bit, from where a run was when it saved.
@@ -145,6 +147,7 @@ class Trainer(PolicyAccess):
             run_dir: "same" goes on in the run's folder, its logs cut back to the checkpoint, which must be the last
                 one; anything else as for `Trainer`.
             strict: refuse a configuration with which some part of the state would start afresh.
+            trust: import what the run names, though it is not jaxrl's or an installed plug-in's; see docs/loading.md.
             **run_settings: changes to those that were saved.
 
         Raises:
@@ -154,7 +157,8 @@ class Trainer(PolicyAccess):
         saved = resume.read_run(path, checkpoint, run_settings.get("devices"))
         saved = dataclasses.replace(saved, strict=strict)
         run_dir = saved.folder_to_go_on_in() if run_dir == "same" else run_dir
-        config = folder.read_config(saved.facts) if config is None else config
+        if config is None:
+            config = read_config(saved.facts, "jaxrl.Trainer.from_checkpoint", trust=trust)
         settings = {**saved.run_settings(), **run_settings}
         return cls(config, run_dir=run_dir, quiet=quiet, _saved=saved, **settings)
 

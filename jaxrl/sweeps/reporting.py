@@ -14,9 +14,9 @@ import numpy as np
 from jaxrl.loop.callbacks import resolve_callbacks
 from jaxrl.loop.runner import Algorithm, Metrics, Runner
 from jaxrl.run.callbacks import Hooks
+from jaxrl.run.config_file import config_facts
 from jaxrl.run.devices import on_one
 from jaxrl.run.evaluate import Evaluation
-from jaxrl.run.folder import config_facts
 from jaxrl.run.loggers import Logs
 from jaxrl.run.results import ITERATIONS, Lifetime, Result, iteration_results
 from jaxrl.run.settings import RunSettings

@@ -20,6 +20,7 @@ from jaxrl.core.errors import UsageError
 from jaxrl.loop.runner import Algorithm
 from jaxrl.run import checkpoint, folder, resume, runs
 from jaxrl.run.checkpoint import CHECKPOINTS
+from jaxrl.run.config_file import config_facts
 from jaxrl.run.lines import dumped
 from jaxrl.run.recorder import Snapshot, state_facts, state_tree
 from jaxrl.run.settings import RunSettings
@@ -74,7 +75,7 @@ class Store:
         """
         if run_dir is None:
             return cls(None)
-        facts = folder.config_facts(config, config.setup().policies)
+        facts = config_facts(config, config.setup().policies)
         plan = {
             **order,
             **facts,
@@ -89,7 +90,7 @@ class Store:
     @classmethod
     def again(cls, path: str | Path) -> tuple["Store", dict[str, Any]]:
         """(the store of a sweep to go on with, what `begin` wrote)."""
-        path = runs.resolve(path, runs.SWEEP)
+        path = runs.resolve(checkpoint.run_path(path), runs.SWEEP)
         plan, lock = saved.read_plan(path), folder.lock(path)
         try:
             over, whole = saved.read_results(path, plan["trials"])

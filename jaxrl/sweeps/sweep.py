@@ -9,7 +9,7 @@ from typing import Any
 import jax
 
 from jaxrl.core.errors import UsageError
-from jaxrl.run import folder
+from jaxrl.run.config_file import check_names, read_config
 from jaxrl.run.console import Progress
 from jaxrl.run.devices import num_cores, split_cpu, start_jax
 from jaxrl.sweeps.outcome import Sweep
@@ -80,8 +80,12 @@ def sweep(
     return train(trials, order, quiet, lambda: Store.begin(run_dir, config, trials, order.to_dict()), warnings)
 
 
-def resume_sweep(path: str | Path, *, quiet: bool = False) -> Sweep:
-    """Goes on with a sweep that was broken off: what is over stays, the other trials begin anew; with halving all do.
+def resume_sweep(path: str | Path, *, config: Any = None, quiet: bool = False, trust: bool = False) -> Sweep:
+    """Continues a sweep that was interrupted: finished trials stay, the others start again; with halving all do.
+
+    Args:
+        config: the configuration, only where its file cannot hold it (an environment object, say).
+        trust: import what the sweep names, though it is not jaxrl's or an installed plug-in's; see docs/loading.md.
 
     Raises:
         UsageError: no sweep's folder, a damaged one, or one whose configuration no file can hold.
@@ -89,7 +93,10 @@ def resume_sweep(path: str | Path, *, quiet: bool = False) -> Sweep:
     store, plan = Store.again(path)
     try:
         with called_damaged(store.path):
-            config = folder.read_config(plan)
+            if config is None:
+                config = read_config(plan, "jaxrl.resume_sweep", trust=trust)
+            for own in plan["trials"]:
+                check_names(type(config), own["settings"], trust=trust)
             trials = [trial for own in plan["trials"] for trial in trials_of(config, [own["settings"]], [own["seed"]])]
             trials = [dataclasses.replace(trial, number=number) for number, trial in enumerate(trials)]
             order = Order(**{name: plan[name] for name in Order.__dataclass_fields__ if name in plan})

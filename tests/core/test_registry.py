@@ -7,7 +7,7 @@ from importlib.metadata import EntryPoint
 import pytest
 from flax import struct
 
-from jaxrl.core import registry
+from jaxrl.core import registry, trust
 from jaxrl.core.errors import UsageError
 from jaxrl.core.registry import make, names, register
 from tests.core.environments import Corridor, Params
@@ -27,8 +27,8 @@ def announce(monkeypatch):
 
     def set_points(points, schemes=()):
         groups = {"jaxrl.envs": dict(points), "jaxrl.schemes": dict(schemes)}
-        found = lambda group: [EntryPoint(name, value, group) for name, value in groups[group].items()]
-        monkeypatch.setattr(registry, "entry_points", found)
+        found = lambda *, group: [EntryPoint(name, value, group) for name, value in groups[group].items()]
+        monkeypatch.setattr(trust, "entry_points", found)
 
     return set_points
 

@@ -1,5 +1,7 @@
 """Training by models of the user's own and what a policy is told: the path through rollout, update and file."""
 
+from typing import Any
+
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
@@ -8,7 +10,7 @@ import pytest
 
 from jaxrl import PPOConfig, Trainer, load_policy
 from jaxrl.core.errors import UsageError
-from jaxrl.run.folder import config_facts
+from jaxrl.run.config_file import config_facts
 from tests.probes import SMALL_ARENA, Probe, Target, Twins
 
 
@@ -64,38 +66,41 @@ def test_a_model_by_its_name_is_held_by_the_file(tmp_path):
     trainer = Trainer(config, run_dir=tmp_path / "run", quiet=True, pictures=False)
     trainer.fit()
     trainer.stop()
-    policy = load_policy(tmp_path / "run", "pol1")
+    policy = load_policy(tmp_path / "run", "pol1", trust=True)
     assert policy.act(np.array([0, 15])) in range(5)
     assert config_facts(config.replace(model=ArenaNet), {})["config"]["model"] == "tests.ppo.test_models:ArenaNet"
     twin = Trainer(config.replace(model=ArenaNet()), run_dir=tmp_path / "object", quiet=True, pictures=False)
     twin.fit()
     twin.stop()
-    with pytest.raises(UsageError, match=r"model was an object.*pass it again, model="):
+    with pytest.raises(UsageError, match=r"model is 'tests.ppo.test_models:ArenaNet', which is not part of jaxrl"):
         load_policy(tmp_path / "object", "pol1")
-    again = load_policy(tmp_path / "object", "pol1", model=ArenaNet())
-    np.testing.assert_array_equal(again.value([3, 4]), policy.value([3, 4]))
+    for again in ({"model": ArenaNet()}, {"trust": True}):
+        loaded = load_policy(tmp_path / "object", "pol1", **again)
+        np.testing.assert_array_equal(loaded.value([3, 4]), policy.value([3, 4]))
 
 
 class ArenaNet(nn.Module):
+    activation: Any = nn.tanh
+
     @nn.compact
     def __call__(self, obs):
-        hidden = nn.tanh(nn.Dense(8)(obs.astype(jnp.float32)))
+        hidden = self.activation(nn.Dense(8)(obs.astype(jnp.float32)))
         return nn.Dense(4)(hidden), nn.Dense(1)(hidden)
 
 
 def test_policies_may_have_models_of_their_own(tmp_path):
     config = SMALL_ARENA.replace(
-        per_policy={"pol1": {"model": ArenaNet()}, "pol2": {"use_gru": True}}, total_env_steps=64
+        per_policy={"pol1": {"model": ArenaNet(nn.relu)}, "pol2": {"use_gru": True}}, total_env_steps=64
     )
     trainer = Trainer(config, run_dir=tmp_path / "run", quiet=True, pictures=False)
     trainer.fit()
     trainer.stop()
     own = trainer.get_policy("pol1")
     np.testing.assert_array_equal(
-        load_policy(tmp_path / "run", "pol1", model=ArenaNet()).value([3, 4]), own.value([3, 4])
+        load_policy(tmp_path / "run", "pol1", model=ArenaNet(nn.relu)).value([3, 4]), own.value([3, 4])
     )
     assert load_policy(tmp_path / "run", "pol2").remembers
-    with pytest.raises(UsageError, match=r"model was an object.*pass it again, model="):
+    with pytest.raises(UsageError, match=r"model was an object.*again in Python, .*\(RUN, model=\.\.\.\)"):
         load_policy(tmp_path / "run", "pol1")
     algorithm = config.build()
     assert [player.has_memory for player in algorithm.players] == [False, True]

@@ -1,0 +1,247 @@
+"""A stranger's files: whatever they name, nothing of it is imported or called unless the user says so."""
+
+import json
+import shutil
+import sys
+
+import jax
+import pytest
+
+import jaxrl
+from jaxrl import Trainer, UsageError, load_policy, resume_sweep
+from jaxrl.adapters.to_ray_tune import RETURN, Plan
+from jaxrl.cli.play import evaluate as evaluate_script
+from jaxrl.cli.play import render as render_script
+from jaxrl.cli.train import parse
+from jaxrl.run import checkpoint
+from jaxrl.run.policies import initial_weights
+from jaxrl.sweeps.plan import trials_of
+from jaxrl.sweeps.running import Order
+from jaxrl.sweeps.store import PLAN, Store
+from tests.core.environments import Corridor
+from tests.probes import SMALL_ARENA, SMALL_CARTPOLE
+
+EVIL = """
+from pathlib import Path
+
+Path({mark!r}).touch()
+
+class Thing:
+    def __init__(self, *args, **kwargs):
+        pass
+
+    init = apply = on_train_result = reset_env = step_env = __init__
+
+def function(*args, **kwargs):
+    return Thing()
+"""
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """A run of one iteration."""
+    path = tmp_path_factory.mktemp("runs") / "run"
+    trainer = Trainer(SMALL_ARENA, run_dir=path, quiet=True, pictures=False, loggers=("jsonl",))
+    trainer.fit({"training_iteration": 1})
+    trainer.stop()
+    return path
+
+
+@pytest.fixture
+def mark(tmp_path, monkeypatch):
+    """The file that is there once something of the stranger's has run: the module `evil` on the path, or a command."""
+    (tmp_path / "evil.py").write_text(EVIL.format(mark=str(tmp_path / "ran")))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    yield tmp_path / "ran"
+    sys.modules.pop("evil", None)
+
+
+def forged(path, target, **changes):
+    """A copy of a run whose files say otherwise, digests made again; of `config` only what is named changes."""
+    shutil.copytree(path, target)
+    for file in [*target.rglob(checkpoint.FACTS), target / "metadata.json"]:
+        facts = json.loads(file.read_text())
+        facts.pop("digest", None)
+        facts.update({name: value for name, value in changes.items() if name != "config"})
+        if file.name == checkpoint.FACTS:
+            facts["config"].update(changes.get("config", {}))
+            facts["digest"] = checkpoint._digest(facts)
+        file.write_text(json.dumps(facts))
+    config = target / "config.json"
+    if config.exists():
+        config.write_text(json.dumps({**json.loads(config.read_text()), **changes.get("config", {})}))
+    return target
+
+
+def command(mark):
+    return {"cmd": f"touch {mark}"}
+
+
+FORGERIES = {  # of the run's facts; "COMMAND" is a shell command
+    "env, a class": {"config": {"env": "evil:Thing", "env_args": {}}},
+    "env, a shell": {"config": {"env": "subprocess:getoutput", "env_args": "COMMAND"}},
+    "env, jaxrl's own name for a shell": {"config": {"env": "jaxrl.run.folder:subprocess.getoutput"}},
+    "env, a shell by a module of jaxrl": {"config": {"env": "jaxrl.run.folder.subprocess:getoutput"}},
+    "env, a module": {"config": {"env": "jaxrl.run.folder:subprocess"}},
+    "env, a function of jaxrl": {"config": {"env": "jaxrl.run.folder:lock", "env_args": {"path": "x"}}},
+    "env, a class that jaxrl imports": {"config": {"env": "jaxrl.run.folder:FileLock", "env_args": {"lock_file": "x"}}},
+    "env, another class of jaxrl": {"config": {"env": "jaxrl.run.trainer:Trainer", "env_args": {}}},
+    "env, what was once called envs": {"config": {"env": "envs.evil:Thing", "env_args": {}}},
+    "config_class": {"config_class": "evil:Thing"},
+    "config_class, a function of jaxrl": {"config_class": "jaxrl:make"},
+    "config_class, another class of jaxrl": {"config_class": "jaxrl.run.settings:RunSettings"},
+    "model": {"config": {"model": "evil:Thing"}},
+    "model with arguments": {"config": {"model": "evil:Thing(x=1)"}},
+    "model, a function": {"config": {"model": "evil:function"}},
+    "model, a function of jaxrl": {"config": {"model": "jaxrl.run.folder:create"}},
+    "callbacks": {"config": {"callbacks": ["evil:Thing"]}},
+    "callbacks, one": {"config": {"callbacks": "evil:Thing"}},
+    "callbacks, further down": {"config": {"callbacks": [["evil:Thing", {}]]}},
+    "optimizer": {"config": {"optimizer": "evil:function"}},
+    "a policy's model": {"config": {"per_policy": {"pol1": {"model": "evil:Thing"}}}},
+    "a policy's optimizer": {"config": {"per_policy": {"pol1": {"optimizer": "evil:function"}}}},
+    "a policy's model, in pairs": {"config": {"per_policy": [["pol1", [["model", "evil:Thing"]]]]}},
+    "a setting that is none": {"config": {"evil": "evil:Thing"}},
+}
+DOORS = {
+    "load_policy": lambda path: load_policy(path, "pol1").act([3, 4]),
+    "evaluate": lambda path: jaxrl.evaluate(path, episodes=1),
+    "render": lambda path: jaxrl.render(path, max_steps=1),
+    "from_checkpoint": lambda path: Trainer.from_checkpoint(path, quiet=True).stop(),
+    "from_checkpoint, another configuration": lambda path: Trainer.from_checkpoint(
+        path, config=SMALL_ARENA.replace(lr=2e-3), quiet=True
+    ).stop(),
+    "evaluate.py": lambda path: evaluate_script([str(path), "--episodes", "1", "--compile-cache", "off"]),
+    "render.py": lambda path: render_script([str(path), "--max-steps", "1", "--compile-cache", "off"]),
+    "train_ppo.py --resume": lambda path: parse(["--resume", str(path)]),
+    "init_from": lambda path: initial_weights(SMALL_ARENA.build(), {"pol1": f"{path}#pol1"}),
+}
+GIVEN = "from_checkpoint, another configuration"
+NEVER_LEFT_OUT = {"env", "config_class", "model"}  # settings without which nothing is trained or evaluated
+
+
+def resolved(changes, mark):
+    return json.loads(json.dumps(changes).replace('"COMMAND"', json.dumps(command(mark))))
+
+
+@pytest.mark.parametrize("door", DOORS)
+@pytest.mark.parametrize("forgery", FORGERIES)
+def test_nothing_that_a_run_names_runs(run, mark, tmp_path, capsys, door, forgery):
+    path = forged(run, tmp_path / "stranger", **resolved(FORGERIES[forgery], mark))
+    refused = None
+    try:
+        DOORS[door](path)
+    except (UsageError, SystemExit) as error:
+        refused = str(error) if isinstance(error, UsageError) else capsys.readouterr().err.strip()
+    assert not mark.exists()
+    assert "evil" not in sys.modules
+    assert refused is None or "\n" not in refused
+    if forgery.split(",")[0] in NEVER_LEFT_OUT and door not in ("load_policy", "init_from", GIVEN):
+        assert refused is not None
+
+
+@pytest.mark.parametrize("door", ["evaluate", "from_checkpoint", "evaluate.py", "train_ppo.py --resume"])
+def test_the_refusal_says_what_would_have_been_imported_and_how_to_allow_it(run, mark, tmp_path, capsys, door):
+    path = forged(run, tmp_path / "stranger", config={"env": "evil:Thing", "env_args": {}})
+    with pytest.raises((UsageError, SystemExit)) as error:
+        DOORS[door](path)
+    refused = str(error.value) if isinstance(error.value, UsageError) else capsys.readouterr().err
+    assert "the run's env is 'evil:Thing', which is not part of jaxrl or of an installed plug-in" in refused
+    assert "--trust (in Python trust=True)" in refused
+
+
+def test_with_trust_it_is_imported_but_called_only_if_it_is_of_its_kind(run, mark, tmp_path):
+    shell = {"env": "subprocess:getoutput", "env_args": command(mark)}
+    path = forged(run, tmp_path / "shell", config=shell)
+    with pytest.raises(UsageError, match=r"is the function getoutput, not a class derived from jaxrl.Environment"):
+        jaxrl.evaluate(path, episodes=1, trust=True)
+    for setting, name, wanted in (
+        ("callbacks", "os:sep", "is '/', a str, not a class derived from jaxrl.Callbacks"),
+        ("model", "subprocess:getoutput", "is the function getoutput, not a flax module"),
+        ("optimizer", "os:sep", "is '/', a str, not a function from the learning rate"),
+    ):
+        path = forged(run, tmp_path / setting, config={setting: name})
+        with pytest.raises(UsageError, match=wanted):
+            Trainer.from_checkpoint(path, quiet=True, trust=True)
+    path = forged(run, tmp_path / "class", config_class="subprocess:Popen")
+    with pytest.raises(UsageError, match="is the class Popen, not a configuration such as PPOConfig"):
+        load_policy(path, "pol1", trust=True)
+    assert not mark.exists()
+    path = forged(run, tmp_path / "imported", config={"callbacks": ["evil:Thing"]})
+    Trainer.from_checkpoint(path, quiet=True, trust=True).stop()
+    assert mark.exists()
+
+
+def test_what_the_user_names_in_this_very_call_needs_no_trust(run, mark, tmp_path):
+    path = forged(run, tmp_path / "stranger", config={"callbacks": ["evil:Thing"]})
+    own = "scripts.arena_callbacks:ArenaMetrics"
+    assert parse(["--resume", str(path), "--callbacks", own]).config.callbacks == (own,)
+    assert not mark.exists()
+    assert parse(["--resume", str(path), "--trust"]).config.callbacks == ("evil:Thing",)
+
+
+def test_a_run_with_an_environment_of_ones_own_is_loaded_again_with_trust(tmp_path):
+    config = SMALL_ARENA.replace(env=Corridor(length=2.0), env_args=(), policies=None)
+    trainer = Trainer(config, run_dir=tmp_path / "run", quiet=True, pictures=False, loggers=())
+    trainer.fit({"training_iteration": 1})
+    trainer.stop()
+    with pytest.raises(UsageError, match=r"env is .tests\.core\.environments:Corridor."):
+        jaxrl.evaluate(tmp_path / "run", episodes=1)
+    played = jaxrl.evaluate(tmp_path / "run", episodes=1, trust=True)
+    assert played == jaxrl.evaluate(tmp_path / "run", episodes=1, config=config)
+    assert load_policy(tmp_path / "run").act([1.0, 0.0]).shape == ()  # which makes no environment
+    rest = Trainer.from_checkpoint(tmp_path / "run", quiet=True, trust=True)
+    assert rest.algorithm.stage.env.env == Corridor(length=2.0)
+    rest.stop()
+    again = Trainer.from_checkpoint(tmp_path / "run", config=config, quiet=True)
+    assert again.lifetime.training_iteration == 1
+    again.stop()
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"config": {"env": "evil:Thing", "env_args": {}}},
+        {"config": {"env": "subprocess:getoutput", "env_args": "COMMAND"}},
+        {"config_class": "evil:Thing"},
+        {"settings": {"model": "evil:Thing"}},
+        {"settings": {"default_policy.model": "evil:Thing"}},
+        {"settings": {"per_policy": {"default_policy": {"optimizer": "evil:function"}}}},
+        {"settings": {"per_policy": [["default_policy", [["optimizer", "evil:function"]]]]}},
+        {"settings": {"env": "subprocess:getoutput", "env_args.cmd": "COMMAND"}},
+        {"settings": {"callbacks": ["evil:Thing"]}},
+    ],
+    ids=str,
+)
+def test_nothing_that_a_sweep_names_runs(mark, tmp_path, changes):
+    changes = json.loads(json.dumps(changes).replace('"COMMAND"', json.dumps(f"touch {mark}")))
+    if changes.get("config", {}).get("env_args"):
+        changes["config"]["env_args"] = command(mark)
+    trials = trials_of(SMALL_CARTPOLE, [{"lr": 1e-3}], 1)
+    Store.begin(tmp_path / "sweep", SMALL_CARTPOLE, trials, Order(RETURN, {}).to_dict()).close()
+    plan = json.loads((tmp_path / "sweep" / PLAN).read_text())
+    plan["config"].update(changes.get("config", {}))
+    plan["config_class"] = changes.get("config_class", plan["config_class"])
+    plan["trials"][0]["settings"].update(changes.get("settings", {}))
+    (tmp_path / "sweep" / PLAN).write_text(json.dumps(plan))
+    with pytest.raises(UsageError, match="not part of jaxrl or of an installed plug-in"):
+        resume_sweep(tmp_path / "sweep", quiet=True)
+    assert not mark.exists()
+    assert "evil" not in sys.modules
+
+
+def test_nothing_that_rays_checkpoint_names_runs(mark, tmp_path):
+    """Its members' folders are runs; going on reads their arrays alone."""
+    block = Plan(SMALL_CARTPOLE, (), 1, RETURN, 1, 1, "off").block({})
+    block.train(1)
+    (tmp_path / "saved").mkdir()
+    block.save(tmp_path / "saved")
+    shell = {"env": "subprocess:getoutput", "env_args": command(mark), "callbacks": ["evil:Thing"]}
+    (tmp_path / "forged").mkdir()
+    shutil.copy(tmp_path / "saved" / "block.json", tmp_path / "forged")
+    forged(tmp_path / "saved" / "0000", tmp_path / "forged" / "0000", config=shell, config_class="evil:Thing")
+    block.load(tmp_path / "forged")
+    with pytest.raises(UsageError, match="configuration class is 'evil:Thing', which is not part of jaxrl"):
+        load_policy(tmp_path / "forged" / "0000")
+    assert not mark.exists()
+    assert jax.tree.leaves(block._state.runner.learners)
