@@ -179,6 +179,28 @@ def test_a_run_with_memory_goes_on_bit_for_bit_and_over_two_devices(tmp_path):
     assert load_policy(tmp_path / "run", "pol1").remembers
 
 
+def test_a_run_with_actions_left_open_goes_on_bit_for_bit_and_over_two_devices(tmp_path):
+    """The first rollout, of 4 steps, ends in the pause of `late`, whose last action is learned from in the second."""
+    settings = {**SMALL, "rollout_length": 4, "minibatch_size": 16, **MEMORIES["gru"], "normalize_returns": True}
+    config = PPOConfig(env=Joining(), max_seq_len=3, total_env_steps=96, **settings)
+    whole = Trainer(config, run_dir=None, quiet=True)
+    whole.fit()
+    half = Trainer(config, run_dir=tmp_path / "run", quiet=True, pictures=False)
+    half.fit({"training_iteration": 1})
+    (unfinished,) = half.runner.worlds.unfinished  # of both policies, stacked
+    np.testing.assert_array_equal(unfinished.there[:, :, 0], [[False] * 8, [True] * 8])
+    half.stop()
+    again = Trainer.from_checkpoint(tmp_path / "run", config=config, quiet=True)
+    again.fit({"training_iteration": 3})
+    again.stop()
+    split = Trainer(config, run_dir=None, quiet=True, devices=2)
+    split.fit()
+    for ours, same, near in zip(*(jax.tree.leaves(t.runner.learners) for t in (whole, again, split)), strict=True):
+        np.testing.assert_array_equal(ours, same)
+        np.testing.assert_allclose(ours, near, rtol=2e-4, atol=2e-4)
+    assert whole.evaluate()["env_runners"]["episode_return_mean"] == 7 + 4 + 10
+
+
 @pytest.mark.parametrize("memory", [None, *MEMORIES])
 def test_a_cue_is_recalled_by_memory_alone(memory):
     config = PPOConfig(
