@@ -122,5 +122,13 @@ def _attributes_of_trainer(hook: Callable) -> tuple[set[str], set[str]]:
         return set(), set()
     attributes = [node for node in ast.walk(tree) if isinstance(node, ast.Attribute)]
     attributes = [node for node in attributes if isinstance(node.value, ast.Name) and node.value.id == parameter]
+    compiled = _names_in(getattr(hook, "__code__", None))  # the file may have changed since it was imported
+    attributes = [node for node in attributes if node.attr in compiled]
     put = {node.attr for node in attributes if isinstance(node.ctx, ast.Store)}
     return {node.attr for node in attributes} - put, put
+
+
+def _names_in(code: Any) -> set[str]:
+    """The names that compiled code uses, with that of functions within it."""
+    inner = [part for part in getattr(code, "co_consts", ()) if hasattr(part, "co_names")]
+    return set(getattr(code, "co_names", ())).union(*map(_names_in, inner))

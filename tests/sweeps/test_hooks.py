@@ -1,5 +1,6 @@
 """The host hooks of callbacks in sweeps and in blocks of Ray Tune: called for each trial, or refused by name."""
 
+import inspect
 import json
 
 import pytest
@@ -132,6 +133,13 @@ def test_what_needs_a_trainer_is_refused_by_name_before_anything_is_made(tmp_pat
         check_hooks([Teaches])
     with pytest.raises(UsageError, match="on_evaluate_end is never called here"):
         check_hooks([Told], never=("on_evaluate_end",))
+
+
+def test_a_source_that_was_changed_since_refuses_nothing(monkeypatch):
+    monkeypatch.setattr(inspect, "getsource", lambda hook: "def hook(trainer, result):\n    trainer.save()")
+    check_hooks([Acts])
+    with pytest.raises(UsageError, match=r"uses trainer\.save"):
+        check_hooks([Saves])
 
 
 def test_what_no_source_shows_is_refused_by_name_when_it_is_asked_for():
