@@ -1,8 +1,10 @@
 """How a policy plays: observations through its filter and its model, its actions to the environment's."""
 
+import dataclasses
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -91,6 +93,10 @@ class Player:
         seen = without_mask(self.observation_space)
         if self.observation_filter is not None and not isinstance(seen, Box):
             raise UsageError(f"observation_filter={self.observation_filter!r} needs Box observations, not {seen}")
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What pickle keeps: the fields, without what was derived from them."""
+        return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
 
     @property
     def has_memory(self) -> bool:

@@ -4,7 +4,7 @@ Densities are those of the array, so that log-probability, entropy and KL are su
 """
 
 import math
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import jax
 import jax.numpy as jnp
@@ -41,14 +41,18 @@ class DiagGaussian(Continuous, struct.PyTreeNode):
     log_std: jax.Array  # f32[..., d]
     shape: tuple[int, ...] = struct.field(pytree_node=False)
 
-    def sample(self, noise: jax.Array) -> jax.Array:
+    def noise(self, key: Key) -> jax.Array:
+        return jax.random.normal(quick(key), jnp.shape(self.mean))
+
+    def sample(self, noise: jax.Array | Key) -> jax.Array:
+        noise = self.noise(noise) if is_key(noise) else noise
         return self._as_array(self.mean + jnp.exp(self.log_std) * noise)
 
     def mode(self) -> jax.Array:
         return self._as_array(self.mean)
 
     def log_prob(self, action: jax.Array) -> jax.Array:
-        away = (action.reshape(self.mean.shape) - self.mean) * jnp.exp(-self.log_std)
+        away = (jnp.asarray(action).reshape(self.mean.shape) - self.mean) * jnp.exp(-self.log_std)
         return -jnp.sum(0.5 * away**2 + self.log_std + 0.5 * math.log(2 * math.pi), axis=-1)
 
     def entropy(self) -> jax.Array:
@@ -70,7 +74,7 @@ class SquashedGaussian(DiagGaussian):
 
     def log_prob(self, action: jax.Array) -> jax.Array:
         """log N(u) - sum(log(1 - tanh(u)^2))."""
-        u = action.reshape(self.mean.shape)
+        u = jnp.asarray(action).reshape(self.mean.shape)
         return DiagGaussian.log_prob(self, action) - add_up(2 * (math.log(2) - u - jax.nn.softplus(-2 * u)))
 
     def entropy(self) -> jax.Array:
@@ -97,8 +101,13 @@ class Beta(Continuous, struct.PyTreeNode):
     beta: jax.Array  # f32[..., d]  weight towards -1
     shape: tuple[int, ...] = struct.field(pytree_node=False)
 
-    def sample(self, noise: jax.Array) -> jax.Array:
+    def noise(self, key: Key) -> jax.Array:
+        *shape, size = jnp.shape(self.alpha)
+        return beta_noise(key, tuple(shape), size)
+
+    def sample(self, noise: jax.Array | Key) -> jax.Array:
         """G / (G + G') of two Gamma numbers; noise as of `beta_noise`."""
+        noise = self.noise(noise) if is_key(noise) else noise
         tries = noise.reshape(*noise.shape[:-1], 2, TRIES, 2, self.alpha.shape[-1])
         both = jnp.stack([self.alpha, self.beta], axis=-2)
         gammas = gamma(both, tries[..., 0, :, :, :], tries[..., 1, :, :, :])
@@ -109,7 +118,7 @@ class Beta(Continuous, struct.PyTreeNode):
 
     def log_prob(self, action: jax.Array) -> jax.Array:
         """Within 1e-6 of the bounds that of the number 1e-6 away from them, where it is finite still."""
-        x = jnp.clip(0.5 * (action.reshape(self.alpha.shape) + 1), EDGE, 1 - EDGE)
+        x = jnp.clip(0.5 * (jnp.asarray(action).reshape(self.alpha.shape) + 1), EDGE, 1 - EDGE)
         density = (self.alpha - 1) * jnp.log(x) + (self.beta - 1) * jnp.log1p(-x)
         return add_up(density) - self._log_norm()
 
@@ -135,6 +144,11 @@ def beta_of(logits: jax.Array, shape: tuple[int, ...]) -> Beta:
     """The Beta that f32[..., 2 d] stand for: both concentrations 1 + softplus(logit), so that it has one mode."""
     above = jnp.minimum(jax.nn.softplus(jnp.maximum(logits, LEAST_LOGIT)), MOST_CONCENTRATION - 1)
     return Beta(*jnp.split(1 + above, 2, axis=-1), shape)
+
+
+def is_key(value: Any) -> bool:
+    """Whether this is a random key, rather than random numbers."""
+    return isinstance(value, jax.Array) and jax.dtypes.issubdtype(value.dtype, jax.dtypes.prng_key)
 
 
 def beta_noise(key: Key, shape: tuple[int, ...], size: int) -> jax.Array:

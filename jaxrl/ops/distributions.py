@@ -15,7 +15,7 @@ from jaxrl.core.errors import UsageError
 from jaxrl.core.quick import quick
 from jaxrl.core.spaces import Box, Discrete, MultiDiscrete, Space
 from jaxrl.core.types import Key
-from jaxrl.ops.continuous import DiagGaussian, SquashedGaussian, beta_noise, beta_of
+from jaxrl.ops.continuous import DiagGaussian, SquashedGaussian, beta_noise, beta_of, is_key
 
 MAX_LOG_STD = 20.0  # either way; RLlib's log_std_clip_param
 ACTION_DISTRIBUTIONS = ("gaussian", "beta", "squashed_gaussian")  # of a Box's actions
@@ -24,8 +24,11 @@ ACTION_DISTRIBUTIONS = ("gaussian", "beta", "squashed_gaussian")  # of a Box's a
 class Distribution(Protocol):
     """A batch of distributions over actions; a pytree whose leaves lead with the batch axes `[...]`."""
 
-    def sample(self, noise: jax.Array) -> jax.Array:
-        """The action `[..., *action_space.shape]` that each row of `sampling_noise`, `[..., D]`, stands for."""
+    def noise(self, key: Key) -> jax.Array:
+        """The random numbers `[..., D]` that `sample` makes one action of each row of."""
+
+    def sample(self, noise: jax.Array | Key) -> jax.Array:
+        """An action `[..., *action_space.shape]` for each row, drawn with a random key, or from rows of `noise`."""
 
     def mode(self) -> jax.Array:
         """The likeliest action."""
@@ -61,15 +64,19 @@ class Categorical(struct.PyTreeNode):
         """The mask again, bool[..., A]; True where there is none."""
         return self.logits > 0.5 * _impossible(self.logits)
 
-    def sample(self, noise: jax.Array) -> jax.Array:
+    def noise(self, key: Key) -> jax.Array:
+        return jax.random.gumbel(quick(key), jnp.shape(self.logits))
+
+    def sample(self, noise: jax.Array | Key) -> jax.Array:
         """The Gumbel-max trick: an action of probability 0 is never taken."""
+        noise = self.noise(noise) if is_key(noise) else noise
         return jnp.argmax(self.logits + noise, axis=-1).astype(jnp.int32)
 
     def mode(self) -> jax.Array:
         return jnp.argmax(self.logits, axis=-1).astype(jnp.int32)
 
     def log_prob(self, action: jax.Array) -> jax.Array:
-        log_probs = jax.nn.log_softmax(self.logits)
+        action, log_probs = jnp.asarray(action), jax.nn.log_softmax(self.logits)
         # A sum over a mask rather than a gather: its gradient is a product, where a gather's is a scatter.
         return jnp.sum(jnp.where(_one_hot(action, self.logits.shape[-1]), log_probs, 0.0), axis=-1)
 
@@ -101,7 +108,11 @@ class MultiCategorical(struct.PyTreeNode):
         """The mask again, bool[..., sum(nvec)]."""
         return Categorical(self.logits).possible()
 
-    def sample(self, noise: jax.Array) -> jax.Array:
+    def noise(self, key: Key) -> jax.Array:
+        return Categorical(self.logits).noise(key)
+
+    def sample(self, noise: jax.Array | Key) -> jax.Array:
+        noise = self.noise(noise) if is_key(noise) else noise
         parts = zip(self.parts(), MultiCategorical(noise, self.nvec).parts(), strict=True)
         return jnp.stack([part.sample(noise.logits) for part, noise in parts], axis=-1)
 
@@ -109,6 +120,7 @@ class MultiCategorical(struct.PyTreeNode):
         return jnp.stack([part.mode() for part in self.parts()], axis=-1)
 
     def log_prob(self, action: jax.Array) -> jax.Array:
+        action = jnp.asarray(action)
         return sum(part.log_prob(action[..., i]) for i, part in enumerate(self.parts()))
 
     def entropy(self) -> jax.Array:

@@ -67,7 +67,13 @@ class PolicyAccess:
         return {policy: jax.tree.map(np.asarray, self.algorithm.policy_weights(runner, policy)) for policy in policies}
 
     def set_weights(self, weights: Mapping[PolicyId, Weights]) -> None:
-        """Replaces some policies' weights; their optimisers' states stay. Of several processes: in all, first."""
+        """Replaces some policies' weights; their optimisers' states stay. Of several processes: in all, first.
+
+        Raises:
+            UsageError: an unknown policy; another structure, shape or kind of number; NaN or infinity.
+        """
+        if not isinstance(weights, Mapping):
+            raise UsageError(f"set_weights takes {{policy: weights}} as get_weights gives them, not {weights!r:.60}")
         self.company.check_replaceable()
         runner = with_learners_here(self.runner)
         for policy, new in weights.items():
@@ -119,3 +125,8 @@ def _check_alike(policy: PolicyId, old: Weights, new: Weights) -> None:
     for before, after in zip(jax.tree.leaves(old), jax.tree.leaves(new), strict=True):
         if before.shape != np.shape(after):
             raise UsageError(f"weights of policy {policy!r}: {list(np.shape(after))} where {list(before.shape)} belong")
+        after = np.asarray(after)
+        if not np.can_cast(after.dtype, before.dtype, "same_kind"):
+            raise UsageError(f"weights of policy {policy!r}: {after.dtype} where {before.dtype} belongs")
+        if np.issubdtype(after.dtype, np.floating) and not np.all(np.isfinite(after)):
+            raise UsageError(f"weights of policy {policy!r} must be finite numbers; they hold NaN or infinity")

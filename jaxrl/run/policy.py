@@ -52,6 +52,15 @@ class Policy:
         self._key, self._draws = acting_key(seed, name), 0
         self._memory: dict[AgentId | None, Memory] = {}
 
+    def __getstate__(self) -> dict[str, Any]:
+        """What pickle keeps: arrays as NumPy's, the random key as its words."""
+        arrays = jax.tree.map(np.asarray, (self.weights, self._memory))
+        kept = {"weights": arrays[0], "_memory": arrays[1], "_key": np.asarray(jax.random.key_data(self._key))}
+        return {**vars(self), **kept}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state, _key=jax.random.wrap_key_data(state["_key"], impl="threefry2x32"))
+
     @property
     def remembers(self) -> bool:
         """Whether what it does depends on what it was shown before."""
@@ -98,7 +107,11 @@ class Policy:
         return np.asarray(action)
 
     def distribution(self, observation: Any, **told: Any) -> Distribution:
-        """What actions are drawn from, its parameters as NumPy arrays with the observation's leading axes."""
+        """What actions are drawn from, its parameters as NumPy arrays with the observation's leading axes.
+
+        `sample(key)` draws actions, `log_prob(action)` gives their log-probabilities; `mode()`, `entropy()`. Actions
+        are the policy's own; those of a Box that `act` gives are stretched to the environment's units.
+        """
         return jax.tree.map(np.asarray, self._judged(observation, self.masked, **told)[0])
 
     def value(self, observation: Any, **told: Any) -> np.ndarray:
@@ -134,9 +147,13 @@ class Policy:
         action_mask: Any = None,
         agent: AgentId | None = None,
     ) -> Context:
-        if self.player.told.num_agents and agent not in self.agents:
+        needs_agent = bool(self.player.told.num_agents)
+        if agent not in self.agents and (needs_agent or (agent is not None and self.agents)):
             raise unknown_name(
-                "agent", agent, self.agents, f"of policy {self.name!r}, which is told which one it plays"
+                "agent",
+                agent,
+                self.agents,
+                f"of policy {self.name!r}" + (", which is told which one it plays" if needs_agent else ""),
             )
         index = jnp.full(batch_shape, self.agents.index(agent) if self.player.told.num_agents else 0, jnp.int32)
         mask = self._read_mask(action_mask, batch_shape) if masked or action_mask is not None else ()
@@ -179,6 +196,9 @@ class Policy:
             )
         if not np.can_cast(obs.dtype, space.dtype, "same_kind") and not np.can_cast(obs.dtype, space.dtype):
             raise UsageError(f"policy {self.name!r} takes observations of {np.dtype(space.dtype)}, not {obs.dtype}")
+        if np.issubdtype(obs.dtype, np.inexact) and not np.all(np.isfinite(obs)):
+            bad = obs[~np.isfinite(obs)]
+            raise UsageError(f"policy {self.name!r}: an observation must be finite numbers; it holds {bad[0]}")
         if not isinstance(space, Box):
             counts = np.asarray(space.nvec if isinstance(space, MultiDiscrete) else space.n)
             if np.any((obs < 0) | (obs >= counts)):

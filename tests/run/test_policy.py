@@ -1,5 +1,7 @@
 """A policy by itself: the same actions as the trainer's, from NumPy to NumPy, with clear refusals."""
 
+import pickle
+import shutil
 import subprocess
 import sys
 
@@ -7,7 +9,8 @@ import jax
 import numpy as np
 import pytest
 
-from jaxrl import PPOConfig, UsageError, load_policy
+from jaxrl import PPOConfig, Trainer, UsageError, evaluate, load_policy, render
+from jaxrl.models.player import Weights
 from jaxrl.run.policies import initial_weights
 from jaxrl.run.policy import Policy, acting_key
 from tests.core.environments import Corridor
@@ -91,6 +94,13 @@ def test_training_on_does_not_change_a_policy_taken_out_of_it(trained):
         (lambda path: load_policy(path, "pol1").act([1, 2, 3]), r"takes observations of shape \[2\].* not \[3\]"),
         (lambda path: load_policy(path, "pol1").act([0, 16]), r"from 0 to below \[16, 16\], not \[ 0 16\]"),
         (lambda path: load_policy(path, "pol1").act([0.5, 2.0]), "takes observations of int32, not float64"),
+        (lambda path: load_policy(path, "pol1").act([3, 4], agent="agent2"), "unknown agent 'agent2' of policy 'pol1'"),
+        (lambda path: load_policy(None), "None is not the path of a run's folder"),
+        (lambda path: load_policy(True), "True is not the path of a run's folder"),
+        (lambda path: load_policy(""), "'' is not the path of a run's folder"),
+        (lambda path: load_policy("a\0b"), "is not the path of a run's folder"),
+        (lambda path: load_policy("/"), "is not a run's folder: it holds no config.json and no checkpoints"),
+        (lambda path: load_policy("a" * 5000), "cannot be read: File name too long"),
     ],
 )
 def test_what_cannot_be_is_refused(trained, act, message):
@@ -187,3 +197,66 @@ def test_a_checkpoint_of_an_environment_given_as_an_object_still_gives_its_polic
     for options in ({}, {"config": config}):  # a policy by itself needs no environment
         policy = load_policy(tmp_path / "run", **options)
         assert policy.act([1.0, 0.0]) == trainer.get_policy("default_policy").act([1.0, 0.0])
+
+
+def test_a_distribution_is_sampled_with_a_key_as_acting_is_and_takes_plain_actions(trained):
+    policy, key = trained.get_policy("pol1"), jax.random.key(3)
+    distribution = policy.distribution(OBSERVATIONS)
+    np.testing.assert_array_equal(distribution.sample(key), policy.act(OBSERVATIONS, explore=True, key=key))
+    assert float(policy.distribution([3, 4]).log_prob(1)) == pytest.approx(
+        float(jax.nn.log_softmax(policy.distribution([3, 4]).logits)[1])
+    )
+
+
+def test_a_policy_is_pickled_and_acts_on_without_a_trainer(trained, tmp_path):
+    policy = load_policy(trained.run_dir, "pol1")
+    first = policy.act(OBSERVATIONS, explore=True)
+    data = pickle.dumps(policy)
+    ours = [policy.act(OBSERVATIONS, explore=True) for _ in range(2)]
+    again = pickle.loads(data)
+    np.testing.assert_array_equal([again.act(OBSERVATIONS, explore=True) for _ in range(2)], ours)
+    np.testing.assert_array_equal(again.value(OBSERVATIONS), policy.value(OBSERVATIONS))
+    assert (again.name, again.agents, len(first)) == (policy.name, policy.agents, len(OBSERVATIONS))
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_an_observation_that_is_not_finite_is_refused(bad):
+    config = PPOConfig(env="cartpole", fcnet_hiddens=(8,))
+    group = config.build().grouping.groups[0]
+    player = config.player("default_policy", group.observation_space, group.action_space)
+    weights = Weights(player.model.init(jax.random.key(0)), player.initial_filter())
+    policy = Policy(player, weights, name="p")
+    assert policy.act([0.0, 0.0, 0.0, 0.0]) in (0, 1)
+    with pytest.raises(UsageError, match="an observation must be finite numbers; it holds"):
+        policy.act([0.0, bad, 0.0, 0.0])
+    with pytest.raises(UsageError, match="an observation must be finite numbers; it holds"):
+        policy.value([[0.0, bad, 0.0, 0.0]])
+
+
+def test_weights_that_cannot_be_are_refused(trained):
+    before = trained.get_weights()
+    for wrong, message in (
+        (3, "set_weights takes {policy: weights}"),
+        ({"pol1": jax.tree.map(lambda leaf: leaf * np.nan, before["pol1"])}, "must be finite numbers"),
+        ({"pol1": jax.tree.map(lambda leaf: leaf.astype(complex), before["pol1"])}, "complex128 where float32 belongs"),
+    ):
+        with pytest.raises(UsageError, match=message):
+            trained.set_weights(wrong)
+    jax.tree.map(np.testing.assert_array_equal, trained.get_weights(), before)
+
+
+def test_best_is_refused_where_no_state_was_scored(trained):
+    for best in (trained.run_dir / "checkpoints").glob("best-*"):
+        shutil.rmtree(best)
+    for load in (
+        lambda which: load_policy(trained.run_dir, "pol1", checkpoint=which),
+        lambda which: evaluate(trained.run_dir, episodes=1, checkpoint=which),
+        lambda which: render(trained.run_dir, checkpoint=which),
+        lambda which: Trainer.from_checkpoint(trained.run_dir, checkpoint=which),
+    ):
+        with pytest.raises(UsageError, match=r"no best checkpoint: no score was measured; choose last, or .* of: 3"):
+            load("best")
+    one = trained.run_dir / "checkpoints" / "000003"
+    with pytest.raises(UsageError, match=r"is a checkpoint itself: name its run's folder to choose checkpoint 'best'"):
+        load_policy(one, "pol1", checkpoint="best")
+    assert load_policy(one, "pol1", checkpoint=3).name == "pol1"
