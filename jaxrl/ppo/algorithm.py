@@ -1,7 +1,7 @@
 """PPO as (init, collect, learn): rollouts of all policies together, then each policy's update on its own rows."""
 
 import functools
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import jax
 import jax.numpy as jnp
@@ -12,7 +12,7 @@ from jaxrl.core.types import Key, PolicyId, PyTree
 from jaxrl.loop.callbacks import postprocess, traced_callbacks
 from jaxrl.loop.episodes import Window, no_episodes, report
 from jaxrl.loop.policies import Grouping, PolicyGroup, PolicyMap, each_policy, group_policies
-from jaxrl.loop.rollout import Rollout, play
+from jaxrl.loop.rollout import Rollout, Trajectory, play
 from jaxrl.loop.runner import Algorithm, Metrics, Runner
 from jaxrl.loop.stage import Stage, Worlds, open_worlds, set_stage
 from jaxrl.loop.turns import nothing_open
@@ -75,12 +75,12 @@ def make_ppo(config: PPOConfig, *, axis_name: str | None = None) -> Algorithm:
         metrics = [{} for _ in grouping.groups]
         for g, (group, (group_hypers, keys)) in enumerate(_by_group(grouping, config, hypers, learn_key)):
             if group.structure.trained:
-                own = group.structure._replace(always_active=stage.always_active)
-                update = functools.partial(learn_policy, own, axis_name)
+                update = _update_of(group, stage, axis_name)
                 trajectory = postprocess(stage.callbacks, group.policies, rollout.trajectories[g])
                 learners[g], returns[g], metrics[g] = each_policy(update, in_axes=(0, 1, 0, 0, 0, None))(
                     runner.learners[g], trajectory, returns[g], group_hypers, keys, env_steps
                 )
+                metrics[g] |= _undeclared_waits(stage, rollout.trajectories[g], rollout.over, axis_name)
         window, episodes = report(runner.window, rollout.reached, rollout.over, rollout.hist_data, axis_name)
         state = tuple(learners), runner.worlds.replace(returns=tuple(returns)), window
         return Runner(runner.key, runner.num_updates + 1, *state), Metrics(
@@ -109,6 +109,26 @@ def _structure(
 def _init_learners(by_group: Iterable[tuple[PolicyGroup, tuple]]) -> tuple[PyTree, ...]:
     """The start of every group's learning; `by_group` as of `_by_group`."""
     return tuple(jax.vmap(functools.partial(init_learner, group.structure))(*own) for group, own in by_group)
+
+
+def _update_of(group: PolicyGroup, stage: Stage, axis_name: str | None) -> Callable:
+    """`learn_policy` of a group's policies."""
+    structure = group.structure._replace(always_active=stage.always_active)
+    return functools.partial(learn_policy, structure, axis_name)
+
+
+def _undeclared_waits(
+    stage: Stage, trajectory: Trajectory, over: jax.Array, axis_name: str | None
+) -> dict[str, jax.Array]:
+    """How often an agent was inactive without having ended, {name: f32[N]}; {} where that cannot be or is allowed.
+
+    Learning from such rows would be wrong: the environment must have `acting_agents`.
+    """
+    if stage.always_active or stage.waits:
+        return {}
+    present = ~trajectory.ended[:-1] | over[:-1, None, :, None]
+    number = jnp.sum(present & ~trajectory.active[1:], axis=(0, 2, 3), dtype=jnp.float32)
+    return {"num_undeclared_waits": over_axis(number, axis_name)}
 
 
 def _first_worlds(

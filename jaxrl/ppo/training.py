@@ -37,9 +37,7 @@ class TrainingSettings:
         read=rllib_values.names_of_policies,
     )
     per_policy: Any = setting((), "settings that differ by policy: {policy: {setting: value}}", settings.per_policy)
-    seed: int = setting(
-        0, "the run's random seed; None draws one", count(0, UINT32), read=rllib_values.drawn_seed
-    )
+    seed: int = setting(0, "the run's random seed; None draws one", count(0, UINT32), read=rllib_values.drawn_seed)
     total_env_steps: int = setting(
         1_000_000, "environment steps to train for, rounded up to whole iterations", count(most=INT64)
     )

@@ -19,6 +19,7 @@ NO_EPISODE_STEPS = 10_000  # steps of each environment meanwhile: few environmen
 LARGE = 1e18  # squares of larger numbers overflow in float32
 LOOKED_AT = 64  # environments whose observations are held against their space
 FINITE = "parameters_finite"  # 1.0 or 0.0, which an algorithm may report beside its terms
+UNDECLARED_WAITS = "num_undeclared_waits"  # rows without a turn, in an environment that does not say whose turn it is
 # Where a bad number comes from rather than where it spreads to; terms not named here come after these.
 TELLING = ("policy_loss", "vf_loss", "vf_loss_unclipped", "entropy", "mean_kl_loss")
 
@@ -40,6 +41,11 @@ def first_bad(results: list[Result]) -> tuple[int, str] | None:
                 return i, f"policy {policy!r}: {name} is {numbers[name]}"
             if numbers.get(FINITE, 1.0) == 0.0:
                 return i, f"policy {policy!r}: its parameters or its optimiser's state are no longer finite"
+            if numbers.get(UNDECLARED_WAITS, 0.0) > 0.0:
+                return i, (
+                    f"policy {policy!r}: an agent is inactive but has not ended; an environment whose agents wait must "
+                    "have acting_agents(state, params), {agent: whether it acts in this state}"
+                )
     return None
 
 

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxrl import PPOConfig
+from jaxrl import Diverged, PPOConfig, Trainer
 from jaxrl.ops.distributions import DiagGaussian
 from tests.probes import Endless, Leavers, Probe, Target, TicTacToe, Turns
 
@@ -109,6 +109,23 @@ def test_in_a_game_of_turns_values_are_what_each_is_paid_after_its_move(length, 
     np.testing.assert_allclose(look("a", [0])[1], [1.0], atol=0.02)
     np.testing.assert_allclose(look("b", [1])[1], [2.0], atol=0.02)
     assert mean_return == 3.0
+
+
+class Undeclared(Turns):
+    """The game of turns that says whose turn it was, but not whose turn it is."""
+
+    acting_agents = property()  # no attribute
+
+    def step_env(self, key, state, action, params):
+        obs, after, reward, terminated, _ = super().step_env(key, state, action, params)
+        return obs, after, reward, terminated, {"active": {"a": state.time == 0, "b": state.time == 1}}
+
+
+def test_agents_that_wait_unannounced_stop_training():
+    config = PPOConfig(env=Undeclared(), **SMALL).replace(total_env_steps=256)
+    assert not hasattr(config.env, "acting_agents")
+    with pytest.raises(Diverged, match=r"an agent is inactive but has not ended; .* must have acting_agents"):
+        Trainer(config, run_dir=None, quiet=True).fit()
 
 
 GAMES = 500
