@@ -255,7 +255,7 @@ def _finish(axis: Any, name: str, *, logarithmic: bool = False) -> None:
     from matplotlib.ticker import FuncFormatter
 
     handles, labels = axis.get_legend_handles_labels()
-    rows = 1 if sum(len(label) + 6 for label in labels) <= 88 else 2
+    rows = 1 if sum(len(label) + 6 for label in labels) <= 80 else 2
     axis.set_title(name, loc="left", size=12, color=INK, y=1.01 + 0.075 * rows if labels else 1.01)
     if labels:
         columns = -(-len(labels) // rows)
