@@ -258,20 +258,7 @@ def _finish(axis: Any, name: str, *, logarithmic: bool = False) -> None:
     rows = 1 if sum(len(label) + 6 for label in labels) <= 80 else 2
     axis.set_title(name, loc="left", size=12, color=INK, y=1.01 + 0.075 * rows if labels else 1.01)
     if labels:
-        columns = -(-len(labels) // rows)
-        axis.legend(
-            handles,
-            labels,
-            loc="lower left",
-            bbox_to_anchor=(-0.012, 0.985),
-            ncols=columns,
-            frameon=False,
-            fontsize=9.5,
-            labelcolor=INK,
-            handlelength=1.3,
-            columnspacing=1.5,
-            handletextpad=0.5,
-        )
+        legend_above(axis, handles, labels, -(-len(labels) // rows))
     else:
         axis.text(0.5, 0.5, "nothing yet", transform=axis.transAxes, ha="center", va="center", color=QUIET)
         axis.set_yticks([])
@@ -280,6 +267,28 @@ def _finish(axis: Any, name: str, *, logarithmic: bool = False) -> None:
         axis.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
         axis.yaxis.set_minor_formatter(FuncFormatter(lambda value, _: ""))
     axis.xaxis.set_major_formatter(FuncFormatter(lambda value, _: short(value)))
+    quiet_scales(axis)
+
+
+def legend_above(axis: Any, handles: list[Any], labels: list[str], columns: int) -> None:
+    """A legend above the panel, so that it covers nothing."""
+    axis.legend(
+        handles,
+        labels,
+        loc="lower left",
+        bbox_to_anchor=(-0.012, 0.985),
+        ncols=columns,
+        frameon=False,
+        fontsize=9.5,
+        labelcolor=INK,
+        handlelength=1.3,
+        columnspacing=1.5,
+        handletextpad=0.5,
+    )
+
+
+def quiet_scales(axis: Any) -> None:
+    """A pale grid below the data, and no frame but the line at the bottom."""
     axis.grid(True, color=RULE, linewidth=0.8)
     axis.set_axisbelow(True)
     axis.tick_params(labelsize=9, colors=QUIET, which="both", length=0)

@@ -1,13 +1,12 @@
 """A sweep in one picture: learning curves of its settings, and what the settings that were varied did to the score."""
 
 import math
-import os
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from jaxrl.run.curves import COLOURS, INK, QUIET, RULE
+from jaxrl.run.curves import COLOURS, INK, QUIET, legend_above, quiet_scales, save_figure
 from jaxrl.run.curves import short as short_steps
 from jaxrl.sweeps.outcome import Outcome, Sweep, short
 from jaxrl.sweeps.statistics import FEWEST, iqm
@@ -22,15 +21,9 @@ Settings = list[tuple[dict[str, Any], list[Outcome]]]  # each with the outcomes 
 
 def draw(sweep: Sweep, path: str | Path) -> None:
     """Writes the picture, a PNG; nothing where no trial has a score."""
-    path, drawn = Path(path), figure(sweep)
-    if drawn is None:
-        return
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        drawn.savefig(temporary, format="png")
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    drawn = figure(sweep)
+    if drawn is not None:
+        save_figure(path, lambda: drawn)
 
 
 def figure(sweep: Sweep) -> Any:
@@ -167,25 +160,8 @@ def _finish(axis: Any, title: str) -> None:
     if len(labels) > 3 * columns:  # the worst of them go, so that the others have room
         handles, labels = handles[: 3 * columns], labels[: 3 * columns]
     if labels:
-        axis.legend(
-            handles,
-            labels,
-            loc="lower left",
-            bbox_to_anchor=(-0.012, 0.985),
-            ncols=columns,
-            frameon=False,
-            fontsize=9.5,
-            labelcolor=INK,
-            handlelength=1.3,
-            columnspacing=1.5,
-            handletextpad=0.5,
-        )
-    axis.grid(True, color=RULE, linewidth=0.8)
-    axis.set_axisbelow(True)
-    axis.tick_params(labelsize=9, colors=QUIET, which="both", length=0)
-    for side, spine in axis.spines.items():
-        spine.set_visible(side == "bottom")
-        spine.set_color(RULE)
+        legend_above(axis, handles, labels, columns)
+    quiet_scales(axis)
 
 
 def _scale(set_scale: Any, values: np.ndarray) -> None:
