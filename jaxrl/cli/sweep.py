@@ -27,7 +27,7 @@ from jaxrl.run.settings import RunSettings
 from jaxrl.sweeps import space
 from jaxrl.sweeps.outcome import Sweep, shown
 from jaxrl.sweeps.running import TRIAL_SETTINGS
-from jaxrl.sweeps.sweep import resume_sweep, settled_devices, sweep
+from jaxrl.sweeps.sweep import OneTrial, resume_sweep, saved_devices, settled_devices, sweep
 
 DRAWS = {"choice": space.choice, "uniform": space.uniform, "loguniform": space.loguniform, "randint": space.randint}
 SWEEP_FLAGS = {
@@ -53,6 +53,10 @@ SWEEP_FLAGS = {
     ),
     "compile_cache": COMPILE_CACHE,
 }
+NOTHING_TO_SWEEP = (
+    "nothing to sweep, this is one trial: give several values in --grid lr=3e-4,1e-3, --random "
+    "lr=loguniform:1e-5:1e-2 --num-samples 8, or --seeds 8; `jaxrl train` is a single training"
+)
 SWEEP_FLAGS |= {name: own for name, own in flags_of(RunSettings(loggers="jsonl")).items() if name in TRIAL_SETTINGS}
 
 
@@ -80,21 +84,22 @@ def _sweep(argv: list[str]) -> Sweep:
     if (path := sweep_options.pop("resume", None)) is not None:
         if extra := [*options, *sweep_options]:
             raise UsageError(f"--resume goes on with the sweep as it was: it takes no {extra[0]}")
-        settled_devices("auto")  # before the cache's test, which computes something
+        settled_devices(saved_devices(path), or_fewer=True)  # before the cache's test, which computes something
         compile_cache.use(cache)
         return resume_sweep(path, trust=trust)
     base, _ = base_of(options, sweep_options.pop("tuned", True))
     show_help(argv, {**flags_of(base), **SWEEP_FLAGS}, program("sweep"), run_sweep.__doc__)
     config = base.replace(**{name: value for name, value in options.items() if getattr(base, name) != value})
     tried = tried_of(given)
-    if not tried and sweep_options.get("seeds", 1) == 1:
-        raise UsageError("nothing to sweep: give --grid lr=3e-4,1e-3, --random lr=loguniform:1e-5:1e-2, or --seeds 8")
     stop = dict(sweep_options.pop("stop", {}))
     if (goal := sweep_options.pop("stop_return", None)) is not None:
         stop[RETURN] = goal
     settled_devices(sweep_options.get("devices", "auto"))
     compile_cache.use(cache)
-    return sweep(config, tried, stop=stop, **sweep_options)
+    try:
+        return sweep(config, tried, stop=stop, **sweep_options)
+    except OneTrial:
+        raise UsageError(NOTHING_TO_SWEEP) from None
 
 
 def tried_of(given: Mapping[str, Sequence[str]]) -> dict[str, Any]:

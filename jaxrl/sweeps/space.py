@@ -119,11 +119,6 @@ def as_space(space: Mapping[str, Any] | None) -> dict[str, Any]:
     return dict(space or {})
 
 
-def is_swept(space: Mapping[str, Any] | None) -> bool:
-    """Whether any setting has values to try or to draw, and not just one value."""
-    return any(isinstance(_kind(name, value), Grid | Draw) for name, value in as_space(space).items())
-
-
 def _kind(name: str, value: Any) -> Any:
     """A `Grid`, a `Draw`, or the one value that a setting always takes."""
     if isinstance(value, list | range) or (isinstance(value, np.ndarray) and value.ndim == 1):

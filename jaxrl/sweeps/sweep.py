@@ -9,18 +9,23 @@ from typing import Any
 import jax
 
 from jaxrl.core.errors import UsageError
+from jaxrl.run import checkpoint, runs
 from jaxrl.run.config_file import check_names, read_config
 from jaxrl.run.console import Progress
 from jaxrl.run.devices import num_cores, split_cpu, start_jax
 from jaxrl.sweeps.outcome import Sweep
 from jaxrl.sweeps.plan import Trial, trials_of, unreached
 from jaxrl.sweeps.running import Order, Running
-from jaxrl.sweeps.saved import called_damaged
-from jaxrl.sweeps.space import as_space, is_swept, settings_of
+from jaxrl.sweeps.saved import called_damaged, read_plan
+from jaxrl.sweeps.space import as_space, settings_of
 from jaxrl.sweeps.store import Store
 
 MOST_VIRTUAL = 8  # devices that a CPU of fewer cores counts as, for trying things out
 RETURN = "env_runners/episode_return_mean"
+
+
+class OneTrial(UsageError):
+    """A sweep of one trial was asked for."""
 
 
 def sweep(
@@ -70,14 +75,15 @@ def sweep(
     drawn = settings_of(space, num_samples, config.seed)
     settings = list({repr(own): own for own in drawn}.values())  # a `choice` may draw the same twice
     trials = trials_of(config, settings, seeds)
-    if isinstance(seeds, int) and seeds == 1 and not is_swept(space):
-        raise UsageError(_nothing_to_sweep(space))
+    if len(trials) == 1:
+        raise OneTrial(_nothing_to_sweep(trials[0]))
     stop = {path: least for path, least in (stop or {}).items() if least != math.inf}
     order = Order(metric, stop, halving, settled_devices(devices), batch_size, run_settings)
     warnings = unreached(config, settings[0])
     if repeated := len(drawn) - len(settings):
         warnings.append(f"{repeated} of {len(drawn)} samples repeat settings drawn before and are left out")
-    return train(trials, order, quiet, lambda: Store.begin(run_dir, config, trials, order.to_dict()), warnings)
+    asked = {**order.to_dict(), "devices": devices}  # "auto" stays so: it may be resumed where there are others
+    return train(trials, order, quiet, lambda: Store.begin(run_dir, config, trials, asked), warnings)
 
 
 def resume_sweep(path: str | Path, *, config: Any = None, quiet: bool = False, trust: bool = False) -> Sweep:
@@ -100,8 +106,11 @@ def resume_sweep(path: str | Path, *, config: Any = None, quiet: bool = False, t
             trials = [trial for own in plan["trials"] for trial in trials_of(config, [own["settings"]], [own["seed"]])]
             trials = [dataclasses.replace(trial, number=number) for number, trial in enumerate(trials)]
             order = Order(**{name: plan[name] for name in Order.__dataclass_fields__ if name in plan})
-            order = dataclasses.replace(order, devices=settled_devices(order.devices))
-        return train(trials, order, quiet, lambda: store)
+            saved, here = order.devices, settled_devices(order.devices, or_fewer=True)
+            order = dataclasses.replace(order, devices=here)
+        fewer = f"the sweep had devices={saved}, JAX has {here} here: it continues over {here}"
+        warnings = [] if saved in ("auto", here) else [fewer]
+        return train(trials, order, quiet, lambda: store, warnings)
     finally:
         store.close()
 
@@ -116,21 +125,31 @@ def train(
     return running.run(open_store())
 
 
-def _nothing_to_sweep(space: Mapping[str, Any] | None) -> str:
-    fixed = "".join(f" {name}={value!r} is one value." for name, value in as_space(space).items())
+def saved_devices(path: str | Path) -> Any:
+    """The `devices` that the sweep in a folder was asked for."""
+    return read_plan(runs.resolve(checkpoint.run_path(path), runs.SWEEP))["devices"]
+
+
+def _nothing_to_sweep(trial: Trial) -> str:
+    own = "".join(f", {name}={value!r}" for name, value in trial.settings.items())
     return (
-        f'nothing to sweep.{fixed} Give lists of values such as {{"lr": [3e-4, 1e-3]}}, jaxrl.loguniform(1e-5, 1e-2), '
-        "or seeds=8; Trainer(config).fit() is a single training"
+        f"nothing to sweep: this is one trial{own}, seed={trial.config.seed}. Give lists of several values such as "
+        '{"lr": [3e-4, 1e-3]}, or seeds=8, or draws such as jaxrl.loguniform(1e-5, 1e-2) with num_samples=8; '
+        "Trainer(config).fit() is a single training"
     )
 
 
-def settled_devices(devices: int | str) -> int:
-    """How many the members are split over, a CPU split into its cores if it still can be."""
+def settled_devices(devices: int | str, or_fewer: bool = False) -> int:
+    """How many the members are split over, a CPU split into its cores if it still can be.
+
+    Args:
+        or_fewer: take what there is where there are fewer, instead of a UsageError.
+    """
     if devices != "auto" and (isinstance(devices, bool) or not isinstance(devices, int) or devices < 1):
         raise UsageError(f"devices={devices!r} must be a number of at least 1, or auto")
     split_cpu(num_cores() if devices == "auto" else min(devices, max(MOST_VIRTUAL, num_cores())))
     start_jax()
     available = len(jax.devices())
-    if devices != "auto" and devices > available:
+    if devices != "auto" and devices > available and not or_fewer:
         raise UsageError(f"devices={devices}: JAX has {available} here; choose devices={available} or fewer")
-    return available if devices == "auto" else devices
+    return available if devices == "auto" else min(devices, available)

@@ -2,9 +2,10 @@
 
 import json
 
+import jax
 import pytest
 
-from jaxrl import UsageError, resume_sweep
+from jaxrl import UsageError, resume_sweep, sweep
 from jaxrl.run import folder
 from jaxrl.sweeps import saved
 from jaxrl.sweeps.plan import trials_of
@@ -40,6 +41,34 @@ def refused(path):
     assert "\n" not in str(error.value)
     folder.lock(path).release()
     return str(error.value)
+
+
+@pytest.fixture
+def planned(monkeypatch):
+    """[(order, warnings)] of sweeps that got as far as training, which is left out."""
+    found = []
+
+    def note(trials, order, quiet, open_store, warnings=()):
+        open_store().close()
+        found.append((order, list(warnings)))
+
+    monkeypatch.setattr("jaxrl.sweeps.sweep.train", note)
+    return found
+
+
+def test_a_sweep_over_all_devices_is_resumed_over_all_that_there_are_then(planned, tmp_path):
+    sweep(SMALL_CARTPOLE, seeds=2, quiet=True, run_dir=tmp_path / "sweep")
+    assert json.loads((tmp_path / "sweep" / saved.PLAN).read_text())["devices"] == "auto"
+    resume_sweep(tmp_path / "sweep", quiet=True)
+    assert [(order.devices, warnings) for order, warnings in planned] == [(len(jax.devices()), [])] * 2
+
+
+def test_a_sweep_over_more_devices_than_there_are_is_resumed_over_those_and_says_so(planned, path):
+    edit(path / saved.PLAN, devices=4000)
+    resume_sweep(path, quiet=True)
+    ((order, (warning,)),) = planned
+    assert order.devices == len(jax.devices())
+    assert warning.startswith(f"the sweep had devices=4000, JAX has {order.devices} here")
 
 
 def edit(file, **changes):

@@ -11,7 +11,7 @@ import numpy as np
 import optax
 import pytest
 
-from jaxrl import Trainer, UsageError, choice, load_policy, make_train, resume_sweep, sweep
+from jaxrl import Trainer, UsageError, choice, load_policy, make_train, resume_sweep, sweep, uniform
 from jaxrl.loop.runner import Metrics
 from jaxrl.run import checkpoint
 from jaxrl.run.console import Progress
@@ -335,8 +335,11 @@ def test_ctrl_c_keeps_the_batches_that_are_over(monkeypatch):
         ({"lr": RATES}, {"batch_size": 0}, "batch_size=0"),
         ({"lr": RATES}, {"devices": 64}, "devices=64: JAX has"),
         ({"lr": RATES}, {"seeds": 0}, "seeds=0"),
-        ({"lr": 3e-4}, {}, "nothing to sweep. lr=0.0003 is one value. Give lists"),
-        ({}, {}, "nothing to sweep. Give lists"),
+        ({"lr": 3e-4}, {}, "nothing to sweep: this is one trial, lr=0.0003, seed=0. Give lists"),
+        ({"lr": [3e-4]}, {}, "nothing to sweep: this is one trial, lr=0.0003, seed=0. Give lists"),
+        ({"lr": uniform(1e-4, 1e-3)}, {}, "nothing to sweep: this is one trial, lr="),
+        ({}, {}, "nothing to sweep: this is one trial, seed=0. Give lists"),
+        ({}, {"seeds": [3]}, "nothing to sweep: this is one trial, seed=3. Give lists"),
         ({"seed": [1, 2]}, {}, r"seed is not a setting to sweep: give seeds=\[1, 2\]"),
     ],
 )
