@@ -5,10 +5,10 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from jaxrl.cli.flags import flags_of, given_flags, setting_of, show_help
+from jaxrl.cli.flags import flags_of, given_flags, show_help
 from jaxrl.core.errors import UsageError
 from jaxrl.core.settings import setting
-from jaxrl.run import folder
+from jaxrl.run import checkpoint, folder, runs
 from jaxrl.run.command_line import program
 from jaxrl.run.curves import Curves, compared, figure, save_figure, source_line
 
@@ -29,33 +29,44 @@ def plot(argv: Sequence[str] | None = None) -> None:
     try:
         flags = flags_of(PlotOptions())
         show_help(words, flags, program("plot"), plot.__doc__)
-        first_flag = next((i for i, word in enumerate(words) if word.startswith("--")), len(words))
-        given = given_flags(words[first_flag:], flags)
-        options = PlotOptions(**{name: str(setting_of(name, values)) for name, values in given.items()})
-        runs = [run for path in words[:first_flag] for run in runs_in(Path(path))]
-        if not runs:
-            raise UsageError("which runs? give their folders, such as runs/arena/20261121-120000-s0")
-        write_plot(list(dict.fromkeys(runs)), options)
+        paths, rest = apart(words)
+        given = given_flags(rest, flags)
+        options = PlotOptions(**{name: values[0] for name, values in given.items()})  # texts, also "1e6"
+        found = [run for path in paths for run in runs_in(runs.resolve(checkpoint.run_path(path)))]
+        if not found:
+            raise UsageError("which runs? give their folders, such as runs/arena/latest")
+        write_plot(list(dict.fromkeys(found)), options)
     except UsageError as error:
         print(f"{program('plot')}: {error}", file=sys.stderr)
         sys.exit(2)
     print(f"look at      {options.out}")
 
 
-def write_plot(runs: list[Path], options: PlotOptions) -> None:
+def apart(words: Sequence[str]) -> tuple[list[str], list[str]]:
+    """(runs, flags with their values): every flag takes one value, so a second word after it is a run."""
+    paths, flags = [], []
+    takes_value = False  # whether the word before is a flag without its value
+    for word in words:
+        is_flag = word.startswith("--")
+        (flags if is_flag or takes_value else paths).append(word)
+        takes_value = is_flag and "=" not in word
+    return paths, flags
+
+
+def write_plot(paths: list[Path], options: PlotOptions) -> None:
     """One run: its curves by agent and by policy. Several: a line for each run."""
-    facts = [folder.read(run) for run in runs]
-    series = [Curves.from_jsonl(run / LOG).series() for run in runs]
+    facts = [folder.read(path) for path in paths]
+    series = [Curves.from_jsonl(path / LOG).series() for path in paths]
     title = options.title or ", ".join(dict.fromkeys(fact["env_name"] for fact in facts))
     try:
-        if len(runs) == 1:
+        if len(paths) == 1:
             config = facts[0]["config"]
             footer = source_line(facts[0], config.get("seed"))
             save_figure(options.out, lambda: figure(series[0], title, config.get("kl_target"), footer))
         else:
             commits = dict.fromkeys(source_line(fact) for fact in facts)
             footer = "; ".join(commits) if len(commits) <= 2 else f"{len(commits)} commits or days"
-            by_label = dict(zip(labels_of(runs), series, strict=True))
+            by_label = dict(zip(labels_of(paths), series, strict=True))
             save_figure(options.out, lambda: compared(by_label, title, footer))
     except OSError as error:
         raise UsageError(f"{options.out} cannot be written: {error.strerror or error}") from None

@@ -1,5 +1,6 @@
 """Folders that hold runs: the latest one, `runs/arena/latest`, and what is inside."""
 
+import contextlib
 import json
 import re
 import time
@@ -22,7 +23,7 @@ def resolve(path: str | Path, kind: str = RUN) -> Path:
         kind: `RUN` or `SWEEP`.
 
     Raises:
-        UsageError: there is none.
+        UsageError: there is none, or the folder cannot be read.
     """
     path = Path(path)
     if path.name != LATEST or path.exists():
@@ -57,8 +58,11 @@ def _of_sweep(path: Path) -> str:
 def _scores(path: Path) -> dict[str, float]:
     """By trial, of those that are finished; lines that cannot be read are passed over."""
     scores = {}
-    lines = (path / RESULTS).read_text(encoding="utf-8", errors="replace") if (path / RESULTS).exists() else ""
-    for line in lines.splitlines():
+    try:
+        lines = (path / RESULTS).read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:  # none is finished
+        return scores
+    for line in lines:
         try:
             row: dict[str, Any] = json.loads(line)
             if row["score"] is not None:
@@ -70,8 +74,15 @@ def _scores(path: Path) -> dict[str, float]:
 
 def _newest_first(folder: Path, kind: str) -> list[Path]:
     """The folders of this kind in `folder`, by the time in their names, else by that of their first file."""
-    found = [one for one in folder.iterdir() if (one / kind).is_file()] if folder.is_dir() else []
-    return sorted(found, key=lambda one: _begin(one, kind), reverse=True)
+    begins = {}
+    try:
+        for one in folder.iterdir() if folder.is_dir() else ():
+            with contextlib.suppress(FileNotFoundError):  # removed meanwhile
+                if (one / kind).is_file():
+                    begins[one] = _begin(one, kind)
+    except OSError as error:
+        raise UsageError(f"{folder} cannot be read: {error.strerror or error}") from None
+    return sorted(begins, key=begins.__getitem__, reverse=True)
 
 
 def _begin(path: Path, kind: str) -> tuple[str, float]:

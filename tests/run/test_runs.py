@@ -7,7 +7,7 @@ import pytest
 
 from jaxrl import UsageError, evaluate, load_policy, resume_sweep
 from jaxrl.cli.play import evaluate as evaluate_command
-from jaxrl.run import checkpoint
+from jaxrl.run import checkpoint, runs
 from jaxrl.run.resume import read_run
 from jaxrl.run.runs import LATEST, SWEEP, contents, resolve
 
@@ -47,6 +47,18 @@ def test_a_folder_that_is_named_latest_is_itself(arena):
     (arena / LATEST).mkdir()
     assert resolve(arena / LATEST) == arena / LATEST
     assert resolve(arena / "mine") == arena / "mine"
+
+
+def test_a_run_that_is_removed_while_its_folder_is_listed_is_left_out(arena, monkeypatch):
+    begin = runs._begin
+
+    def removed(path, kind):
+        (path / kind).unlink()
+        monkeypatch.setattr(runs, "_begin", begin)
+        return begin(path, kind)
+
+    monkeypatch.setattr(runs, "_begin", removed)
+    assert "holds 3 runs and 1 sweep" in contents(arena)
 
 
 def test_latest_of_a_folder_without_runs_is_refused(tmp_path):
