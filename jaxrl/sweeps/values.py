@@ -7,9 +7,15 @@ import jax.numpy as jnp
 
 from jaxrl.core.errors import unknown_result
 from jaxrl.loop.episodes import Summary
+from jaxrl.loop.policies import Grouping
 from jaxrl.loop.runner import Algorithm, Metrics
 
 Reader = Callable[[Metrics], jax.Array]
+HISTOGRAM = {
+    "mean": lambda values: jnp.where(values.count > 0, values.sum / values.count, jnp.nan),
+    "min": lambda values: values.min,
+    "max": lambda values: values.max,
+}
 
 
 def reader(algorithm: Algorithm, metrics: Metrics, path: str, what: str) -> Reader:
@@ -40,11 +46,46 @@ def readers_of(algorithm: Algorithm, metrics: Metrics) -> dict[str, Reader]:
     for prefix, of in (("", lambda metrics: metrics.episodes.recent), ("this_iteration/", _of_iteration)):
         for name, read in _episode_readers(algorithm, metrics.episodes.recent).items():
             readers[f"env_runners/{prefix}{name}"] = lambda metrics, of=of, read=read: read(of(metrics))
-    for g, (group, values) in enumerate(zip(algorithm.grouping.groups, metrics.learners, strict=True)):
+    for name, read in _step_readers(algorithm.grouping).items():
+        readers[f"env_runners/{name}"] = lambda metrics, read=read: read(metrics.agent_steps.astype(jnp.float32))
+    for name in metrics.episodes.histograms:
+        for statistic, read in HISTOGRAM.items():
+            readers[f"env_runners/hist_stats/{name}/{statistic}"] = lambda metrics, name=name, read=read: read(
+                metrics.episodes.histograms[name]
+            )
+    return readers | _learner_readers(algorithm.grouping, metrics)
+
+
+def _learner_readers(grouping: Grouping, metrics: Metrics) -> dict[str, Reader]:
+    readers: dict[str, Reader] = {}
+    for g, (group, values) in enumerate(zip(grouping.groups, metrics.learners, strict=True)):
         for n, policy in enumerate(group.policies):
             for name in values:
                 readers[f"learners/{policy}/{name}"] = lambda metrics, g=g, n=n, name=name: metrics.learners[g][name][n]
+    for name in ("total_loss", "num_module_steps_trained"):
+        own = [read for path, read in readers.items() if path.endswith(f"/{name}")]
+        if own:
+            readers[f"learners/__all_modules__/{name}"] = lambda metrics, own=own: sum(read(metrics) for read in own)
     return readers
+
+
+def _step_readers(grouping: Grouping) -> dict[str, Callable[[jax.Array], jax.Array]]:
+    """Of the agents' steps in this iteration, f32[M]."""
+    readers = {}
+    for i, agent in enumerate(grouping.agents):
+        readers[f"num_agent_steps_sampled/{agent}"] = lambda steps, i=i: steps[i]
+    for policy, index in _agents_of(grouping).items():
+        readers[f"num_module_steps_sampled/{policy}"] = lambda steps, index=index: jnp.sum(steps[index])
+    return readers
+
+
+def _agents_of(grouping: Grouping) -> dict[str, jax.Array]:
+    """{policy: the places of its agents}."""
+    return {
+        policy: jnp.array([grouping.agents.index(agent) for agent in own])
+        for group in grouping.groups
+        for policy, own in zip(group.policies, group.agents, strict=True)
+    }
 
 
 def _of_iteration(metrics: Metrics) -> Summary:
@@ -71,13 +112,18 @@ def _episode_readers(algorithm: Algorithm, shapes: Summary) -> dict[str, Callabl
         readers[f"{name}_mean"] = mean_of(lambda summary, spread=spread: spread(summary).sum)
         for side in ("min", "max"):
             readers[f"{name}_{side}"] = bound_of(spread, side)
-    agents = algorithm.grouping.agents
-    for i, agent in enumerate(agents):
-        readers[f"agent_episode_returns_mean/{agent}"] = mean_of(lambda summary, i=i: summary.agent_returns[i])
-    for group in algorithm.grouping.groups:
-        for policy, own in zip(group.policies, group.agents, strict=True):
-            index = jnp.array([agents.index(agent) for agent in own])
-            readers[f"module_episode_returns_mean/{policy}"] = mean_of(
-                lambda summary, index=index: jnp.sum(summary.agent_returns[index])
+    grouping = algorithm.grouping
+    returns, modules = {}, {}
+    for i, agent in enumerate(grouping.agents):
+        returns[agent] = mean_of(lambda summary, i=i: summary.agent_returns[i])
+        readers[f"agent_steps/{agent}"] = mean_of(
+            lambda summary, i=i: (
+                summary.episode_len.sum if isinstance(summary.agent_steps, tuple) else summary.agent_steps[i]
             )
+        )
+    for policy, index in _agents_of(grouping).items():
+        modules[policy] = mean_of(lambda summary, index=index: jnp.sum(summary.agent_returns[index]))
+    for number in ("returns", "return") if len(returns) == 1 else ("returns",):  # as in `jaxrl.run.results`
+        readers |= {f"agent_episode_{number}_mean/{agent}": read for agent, read in returns.items()}
+        readers |= {f"module_episode_{number}_mean/{policy}": read for policy, read in modules.items()}
     return readers
