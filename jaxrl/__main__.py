@@ -1,6 +1,25 @@
 """`python -m jaxrl`: the command `jaxrl`."""
 
-from jaxrl.cli.main import main
+import os
+import sys
+from pathlib import Path
+
+import jaxrl
+
+
+def forget_this_folder() -> None:
+    """Takes the current folder off the path, where `python -m` puts it: a stranger's run may lie in it.
+
+    Commands that run modules of the user's add it themselves. It stays if jaxrl itself is imported from it.
+    """
+    here = os.getcwd()
+    ours = Path(jaxrl.__file__).parents[1]
+    if not sys.flags.safe_path and sys.path[:1] == [here] and not os.path.samefile(here, ours):
+        del sys.path[0]
+
 
 if __name__ == "__main__":
+    forget_this_folder()
+    from jaxrl.cli.main import main
+
     main()

@@ -111,15 +111,18 @@ def show_help(argv: Sequence[str], flags: Mapping[str, Flag], prog: str, descrip
     tyro.cli(dataclasses.make_dataclass("Flags", fields), args=["--help"], prog=prog, description=description)
 
 
-def find_modules_here() -> None:
+def find_modules_here(*, last: bool = False) -> None:
     """Lets `module:Class` name a module of the folder that the command was called in, as `python -m` does.
 
-    That folder goes first, or a script's own folder would hide the user's `evaluate.py`.
+    That folder goes first, or a script's own folder would hide the user's `evaluate.py`. With `last`, it hides nothing:
+    for a command that loads a run without --trust, whose maker may have filled this folder too.
     """
     here = os.getcwd()
     if here in sys.path:
+        if last:
+            return
         sys.path.remove(here)
-    sys.path.insert(0, here)
+    sys.path.insert(len(sys.path) if last else 0, here)
 
 
 def shown(value: Any) -> str:

@@ -23,7 +23,7 @@ from jaxrl.ppo.config import PPOConfig
 from jaxrl.ppo.fast import FITTED
 from jaxrl.run import checkpoint, compile_cache, resume
 from jaxrl.run.command_line import command, program
-from jaxrl.run.config_file import asks_for_trust, read_config
+from jaxrl.run.config_file import asks_for_trust, import_named, names_module, read_config
 from jaxrl.run.console import agent_returns, device_name, duration
 from jaxrl.run.health import Diverged
 from jaxrl.run.hosts import JOIN_SECONDS, THREE, check, join
@@ -147,7 +147,9 @@ def parse(argv: Sequence[str]) -> Order:
         base = read_config(facts, "jaxrl.Trainer.from_checkpoint", given=given_names, trust=trust)
         source = f"those of {path}"
         saved_stop = unmet(facts["run_settings"].get("stop", {}), facts.get("result"))
-        find_modules_here()  # for what the flags name; what the run may name was settled before
+        if not trust and any(names_module(value) for value in given_names.values()):
+            import_named(base, given_names)
+            find_modules_here(last=True)
     show_help(
         argv,
         {**flags_of(base), **flags_of(RunSettings()), **RUN_FLAGS},

@@ -80,7 +80,7 @@ def make(name: str, **args) -> tuple[Any, PyTree]:
         UsageError: unknown name or argument, with the nearest known one; numbers that the environment refuses
             (`env.check_params(params)`).
     """
-    constructor = _constructor(name)
+    constructor = constructor_of(name)
     args = {key: value.item() if isinstance(value, np.generic) else value for key, value in args.items()}
     for key, value in args.items():
         if isinstance(value, float) and not math.isfinite(value):
@@ -132,7 +132,8 @@ def _with_numbers(name: str, params: PyTree, numbers: dict[str, Any], takes: lis
     return dataclasses.replace(params, **numbers) if numbers else params
 
 
-def _constructor(name: str) -> Callable[..., Any]:
+def constructor_of(name: str) -> Callable[..., Any]:
+    """What makes the environment of this name; imported, not called."""
     if name in _registered:
         return _registered[name]
     points, schemes = points_of(ENVIRONMENT.group), points_of(SCHEMES)

@@ -26,6 +26,7 @@ OURS = "jaxrl"
 EARLIER = "envs"  # what jaxrl.envs was called in earlier versions
 NAME = re.compile(r"(?P<module>[^:()]+):(?P<attribute>\w+)(?:\((?P<arguments>.*)\))?", re.DOTALL)
 NO_DEFAULT = object()
+_settled: set[str] = set()  # modules `envs.*` that a file named, found to be ours
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,7 +74,8 @@ def parse_name(text: str) -> Named | None:
         return None
     try:
         call = ast.parse(f"f({match['arguments'] or ''})", mode="eval").body
-        if not isinstance(call, ast.Call) or call.args or None in (word.arg for word in call.keywords):
+        words = [word.arg for word in call.keywords] if isinstance(call, ast.Call) else [None]
+        if None in words or len(set(words)) < len(words) or call.args or not isinstance(call.func, ast.Name):
             return None
         arguments = {word.arg: ast.literal_eval(word.value) for word in call.keywords}
     except (ValueError, SyntaxError, MemoryError, RecursionError):
@@ -132,7 +134,10 @@ def _is_ours(kind: Kind, named: Named) -> bool:
     except (UsageError, ImportError):
         return False
     defined_here = isinstance(found, type) and f"{found.__module__}.".startswith(f"{OURS}.")
-    return defined_here and kind.fits(found)
+    ours = defined_here and kind.fits(found)
+    if ours:
+        _settled.add(named.module)
+    return ours
 
 
 def _is_ours_alone() -> bool:
@@ -164,18 +169,24 @@ def current_module(module: str) -> str:
     """The present name of a module: `envs.arena` of earlier versions is `jaxrl.envs.arena` today.
 
     Checkpoints, settings files and installs of earlier versions have the old names. A module of one's own that is
-    called `envs.arena` too keeps its name.
+    called `envs.arena` too keeps its name. What a file named and was found to be ours stays ours in this process, also
+    where a folder with modules of that name comes onto the path later.
     """
     package, _, rest = module.partition(".")
-    ours = importlib.util.find_spec(f"jaxrl.{module}") if package == "envs" and rest else None
+    try:
+        ours = importlib.util.find_spec(f"{OURS}.{module}") if package == EARLIER and rest else None
+    except ModuleNotFoundError:  # `envs.mine.corridor`: we have no package `mine`
+        ours = None
     if ours is None:
         return module
+    if module in _settled:
+        return f"{OURS}.{module}"
     try:
         found = importlib.util.find_spec(module)
     except ModuleNotFoundError:  # no `envs`, or one that is no package
         found = None
     if found is None or found.origin is None or os.path.samefile(found.origin, ours.origin):
-        return f"jaxrl.{module}"
+        return f"{OURS}.{module}"
     return module
 
 

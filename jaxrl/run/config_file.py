@@ -5,11 +5,11 @@ Reading may follow names to code, so it is where `trust` is asked for; see `jaxr
 
 import dataclasses
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 from jaxrl.core.errors import UsageError
-from jaxrl.core.registry import ENVIRONMENT, announced_name
+from jaxrl.core.registry import ENVIRONMENT, announced_name, constructor_of
 from jaxrl.core.settings import freeze
 from jaxrl.core.trust import Kind, arguments_of, check_name, load, name_of, parse_name
 from jaxrl.loop.callbacks import CALLBACKS
@@ -136,6 +136,29 @@ def check_names(config_class: type, settings: Mapping[str, Any], *, trust: bool)
         kind = kinds.get(path.rpartition(".")[2])
         if kind is not None:
             check_name(kind, text, f"the run's {path}", trust=trust)
+
+
+def import_named(config: Any, given: Collection[str]) -> None:
+    """Imports what a configuration that was read from a file names, before more modules can be found.
+
+    Args:
+        given: settings that the user gives in this call, which are left alone.
+
+    Raises:
+        UsageError: there is no such thing, or it is of another kind.
+    """
+    kinds = {field.name: field.metadata.get("kind") for field in dataclasses.fields(config)}
+    for path, text in _texts(freeze(_kept(config.to_dict(), set(given)))):
+        kind = kinds.get(path.rpartition(".")[2])
+        if kind is ENVIRONMENT:
+            constructor_of(text)
+        elif kind is not None and (named := parse_name(text)) is not None:
+            load(kind, named)
+
+
+def names_module(value: Any) -> bool:
+    """Whether a setting's value holds a "module:Name", however deep."""
+    return any(parse_name(text) is not None for text in _strings(freeze(value)))
 
 
 def untrusted_callbacks(facts: dict[str, Any]) -> tuple[Any, ...]:

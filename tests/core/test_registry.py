@@ -10,6 +10,7 @@ from flax import struct
 from jaxrl.core import registry, trust
 from jaxrl.core.errors import UsageError
 from jaxrl.core.registry import make, names, register
+from jaxrl.core.trust import current_module, parse_name
 from tests.core.environments import Corridor, Params
 
 HERE = "tests.core.environments"
@@ -209,3 +210,14 @@ def test_an_environment_without_numbers_takes_none():
     register("still", Still)
     assert make("still")[1] == Empty()
     says("unknown argument 'step_size' of environment 'still'", "still", step_size=1.0)
+
+
+def test_a_package_envs_of_ones_own_with_packages_inside_keeps_its_names():
+    assert current_module("envs.mine.corridor") == "envs.mine.corridor"
+    assert current_module("elsewhere.envs.corridor") == "elsewhere.envs.corridor"
+
+
+@pytest.mark.parametrize("text", ["m:A(x=1)(y=2)", "m:A(x=1, x=2)", "m:A(1)", "m:A(**{})", "m:A(x=y)"])
+def test_arguments_that_are_not_plain_keywords_are_no_name(text):
+    assert parse_name(text) is None
+    assert parse_name("m:A(x=1, y=(2, 'z'))").arguments == {"x": 1, "y": (2, "z")}

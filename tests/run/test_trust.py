@@ -1,18 +1,22 @@
 """A stranger's files: whatever they name, nothing of it is imported or called unless the user says so."""
 
+import importlib.util
 import json
 import shutil
 import sys
+from pathlib import Path
 
 import jax
 import pytest
 
 import jaxrl
 from jaxrl import Trainer, UsageError, load_policy, resume_sweep
+from jaxrl.__main__ import forget_this_folder
 from jaxrl.adapters.to_ray_tune import RETURN, Plan
 from jaxrl.cli.play import evaluate as evaluate_script
 from jaxrl.cli.play import render as render_script
 from jaxrl.cli.train import parse
+from jaxrl.core import trust
 from jaxrl.run import checkpoint
 from jaxrl.run.policies import initial_weights
 from jaxrl.sweeps.plan import trials_of
@@ -178,6 +182,70 @@ def test_what_the_user_names_in_this_very_call_needs_no_trust(run, mark, tmp_pat
     assert parse(["--resume", str(path), "--callbacks", own]).config.callbacks == (own,)
     assert not mark.exists()
     assert parse(["--resume", str(path), "--trust"]).config.callbacks == ("evil:Thing",)
+
+
+@pytest.fixture
+def strangers_folder(mark, tmp_path, monkeypatch):
+    """The current folder, full of modules that a run or a library could mean, as in an installation from a wheel."""
+    here = tmp_path / "here"
+    evil = EVIL.format(mark=str(mark))
+    for module in ("envs/__init__", "envs/cartpole", "evilmod", "orbax", "scripts"):
+        (here / module).parent.mkdir(parents=True, exist_ok=True)
+        (here / f"{module}.py").write_text(evil + "\nCartPole = Arena = Thing\n")
+    (here / "own.py").write_text("from jaxrl import Callbacks\nclass Mine(Callbacks): pass\n")
+    (here / "evil-1.0.dist-info").mkdir()
+    (here / "evil-1.0.dist-info" / "METADATA").write_text("Name: evil\nVersion: 1.0\n")
+    points = "[jaxrl.envs]\narena = evilmod:Arena\nmine = evilmod:Arena\n"
+    (here / "evil-1.0.dist-info" / "entry_points.txt").write_text(points)
+    monkeypatch.chdir(here)
+    holds = lambda folder: (Path(folder or ".") / "envs").is_dir()
+    monkeypatch.setattr(sys, "path", [folder for folder in sys.path if not holds(folder)])
+    for name in [name for name in sys.modules if name.partition(".")[0] == "envs"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setattr(trust, "_settled", set())
+    yield here
+    for name in ("own", "evilmod", "envs", "envs.cartpole"):
+        sys.modules.pop(name, None)
+
+
+def test_resuming_does_not_look_into_the_current_folder(run, mark, strangers_folder):
+    order = parse(["--resume", str(run), "--lr", "2e-3"])
+    assert str(strangers_folder) not in sys.path
+    assert type(order.config.setup().env).__module__ == "jaxrl.envs.arena"
+    assert not mark.exists()
+
+
+@pytest.mark.parametrize(
+    ("env", "module"), [("arena", "jaxrl.envs.arena"), ("envs.cartpole:CartPole", "jaxrl.envs.cartpole")]
+)
+def test_a_module_that_a_flag_names_brings_in_nothing_else_of_its_folder(
+    run, mark, tmp_path, strangers_folder, env, module
+):
+    path = forged(run, tmp_path / "stranger", config={"env": env, "env_args": {}, "policies": None})
+    order = parse(["--resume", str(path), "--callbacks", "own:Mine"])
+    assert sys.path[-1] == str(strangers_folder)
+    made = order.config.setup().env
+    assert type(getattr(made, "env", made)).__module__ == module
+    assert importlib.util.find_spec("orbax").origin != str(strangers_folder / "orbax.py")
+    assert not mark.exists()
+
+
+def test_a_name_that_only_the_current_folder_announces_is_unknown(run, mark, tmp_path, strangers_folder):
+    path = forged(run, tmp_path / "stranger", config={"env": "mine", "env_args": {}})
+    with pytest.raises(UsageError, match="unknown environment 'mine'"):
+        parse(["--resume", str(path), "--callbacks", "own:Mine"])
+    assert not mark.exists()
+
+
+def test_python_m_jaxrl_takes_the_current_folder_off_the_path(strangers_folder, monkeypatch):
+    monkeypatch.setattr(sys, "path", [str(strangers_folder), *sys.path])
+    forget_this_folder()
+    assert str(strangers_folder) not in sys.path
+    ours = str(Path(jaxrl.__file__).parents[1])
+    monkeypatch.chdir(ours)
+    monkeypatch.setattr(sys, "path", [ours, *sys.path])
+    forget_this_folder()
+    assert sys.path[0] == ours
 
 
 def test_a_run_with_an_environment_of_ones_own_is_loaded_again_with_trust(tmp_path):
