@@ -178,8 +178,7 @@ def require_trainable(env: Any, params: PyTree = None) -> None:
         with contextlib.suppress(Exception):  # what is wrong with it, `examine` says
             params = env.default_params
     types = str(jax.tree.map(lambda leaf: (np.shape(leaf), getattr(leaf, "dtype", type(leaf))), params))
-    is_hashable = callable(getattr(env, "__hash__", None))
-    if type(env).__module__.startswith("jaxrl.envs.") or (is_hashable and (env, types) in _trainable):
+    if type(env).__module__.startswith("jaxrl.envs.") or (_is_hashable(env) and (env, types) in _trainable):
         return
     try:
         case, key = examine(env, params), jax.eval_shape(lambda: jax.random.key(0))
@@ -192,6 +191,14 @@ def require_trainable(env: Any, params: PyTree = None) -> None:
     if len(_trainable) >= 256:
         _trainable.clear()
     _trainable.add((env, types))
+
+
+def _is_hashable(env: Any) -> bool:
+    try:
+        hash(env)
+    except Exception:  # of a field that is a dict, say; `examine` names the rule
+        return False
+    return True
 
 
 _trainable: set = set()  # (environment, the types of its numbers) of those that were found right

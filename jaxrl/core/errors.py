@@ -1,6 +1,7 @@
 """What a user hears about a mistake: one line with the value, what is allowed and the nearest match."""
 
 import difflib
+import sysconfig
 import traceback
 from collections.abc import Iterable
 from pathlib import Path
@@ -14,6 +15,12 @@ PATHS = "each row of a run's metrics.jsonl holds them all"
 
 
 PACKAGE = Path(__file__).parents[1]
+IS_CHECKOUT = not (PACKAGE / "envs" / "cartpole.py").exists()
+NOT_THEIRS = (  # folders of code that no user wrote: ours, and the standard library
+    PACKAGE,
+    *([PACKAGE.parent / "envs"] if IS_CHECKOUT else []),
+    *(Path(sysconfig.get_path(name)) for name in ("stdlib", "platstdlib")),
+)
 # What JAX says of Python's own control flow, in one line of ours.
 TRACED = {
     "TracerBoolConversionError": "a Python `if`, `and`, `or` or `not` of a traced array; use jnp.where or lax.cond",
@@ -46,7 +53,8 @@ def reason_of(error: BaseException) -> str:
 
 def _is_written_by_a_user(filename: str) -> bool:
     path = Path(filename)
-    return not (filename.startswith("<frozen") or "site-packages" in path.parts or path.is_relative_to(PACKAGE))
+    by_others = filename.startswith("<frozen") or not {"site-packages", "dist-packages"}.isdisjoint(path.parts)
+    return not by_others and not any(path.is_relative_to(folder) for folder in NOT_THEIRS)
 
 
 def brief(value: Any) -> str:

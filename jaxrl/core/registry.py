@@ -39,6 +39,12 @@ ENVIRONMENT = Kind(
     _is_environment_class,
     SCHEMES,
 )
+# What users may name in their own call; a file may name no function, whatever that does as it is called.
+CONSTRUCTOR = dataclasses.replace(
+    ENVIRONMENT,
+    wanted="a class or a function that makes an environment",
+    fits=lambda found: _is_environment_class(found) or (callable(found) and not isinstance(found, type)),
+)
 
 _registered: dict[str, Callable[..., Any]] = {}
 
@@ -70,7 +76,8 @@ def make(name: str, **args) -> tuple[Any, PyTree]:
     """Makes an environment by its name.
 
     Args:
-        name: a registered or announced name (`arena`), `module:Class`, or `scheme:NAME` (`gymnax:Breakout-MinAtar`).
+        name: a registered or announced name (`arena`), `module:Class` or `module:function`, or `scheme:NAME`
+            (`gymnax:Breakout-MinAtar`).
         **args: the constructor's arguments, and numbers of its `params`, told apart by their names.
 
     Returns:
@@ -144,7 +151,7 @@ def constructor_of(name: str) -> Callable[..., Any]:
         return _load(schemes[head])(tail)
     named = parse_name(name)
     if named is not None and not named.arguments:
-        return load(ENVIRONMENT, named)
+        return load(CONSTRUCTOR, named)
     if not (known := names()):
         raise UsageError(f"unknown environment {name!r}: none is installed; run `pip install -e .` in the repository")
     raise unknown_name("environment", name, [*known, *(f"{scheme}:NAME" for scheme in schemes), "module:Class"])

@@ -206,7 +206,7 @@ def name_of(value: Any) -> str | None:
 
     None where there is no such name: local classes and lambdas, what a script or notebook defines (`__main__`), and
     objects whose arguments cannot be told, or are more than numbers, texts, and tuples, lists and dicts of them. Of
-    objects that are those of frozen dataclasses, of flax modules, and of classes without `__init__` and attributes.
+    objects, those of frozen dataclasses, of flax modules, and of classes without `__init__`, `__new__` and attributes.
     """
     if isinstance(value, type | FunctionType):
         return _import_path(value)
@@ -220,8 +220,7 @@ def name_of(value: Any) -> str | None:
 def arguments_of(value: Any) -> dict[str, Any] | None:
     """The arguments that differ from their defaults, from which the object's class makes an equal one; else None."""
     if not dataclasses.is_dataclass(value):
-        plain = type(value).__init__ is object.__init__ and not getattr(value, "__dict__", True)
-        return {} if plain else None
+        return {} if _is_plain(value) else None
     arguments = dict(_changed_fields(value))
     if not all(_is_literal(argument) for argument in arguments.values()):
         return None
@@ -229,6 +228,13 @@ def arguments_of(value: Any) -> dict[str, Any] | None:
         return arguments if type(value)(**arguments) == value else None
     except Exception:  # the class's own code
         return None
+
+
+def _is_plain(value: Any) -> bool:
+    """Whether its class alone makes an equal one: it was given nothing, and keeps nothing, in Python or in C."""
+    methods = ("__init__", "__new__", "__reduce__", "__reduce_ex__", "__getstate__")
+    inherited = all(getattr(type(value), name) is getattr(object, name) for name in methods)
+    return inherited and value.__getstate__() is None
 
 
 def _changed_fields(value: Any) -> Iterator[tuple[str, Any]]:

@@ -128,6 +128,8 @@ def read_class(name: Any, call: str, *, trust: bool) -> type:
 def check_names(config_class: type, settings: Mapping[str, Any], *, trust: bool) -> None:
     """Refuses settings of a file that name code which only `trust` allows; imports nothing but jaxrl's own modules.
 
+    With `trust` the environment is imported, which must be a class: a function could do anything as it is called.
+
     Args:
         settings: by name; `pol1.model` is a policy's, as in sweeps.
     """
@@ -136,6 +138,8 @@ def check_names(config_class: type, settings: Mapping[str, Any], *, trust: bool)
         kind = kinds.get(path.rpartition(".")[2])
         if kind is not None:
             check_name(kind, text, f"the run's {path}", trust=trust)
+        if kind is ENVIRONMENT and not kind.announces(text) and (named := parse_name(text)) is not None:
+            load(kind, named)
 
 
 def import_named(config: Any, given: Collection[str]) -> None:

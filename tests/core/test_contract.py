@@ -1,6 +1,7 @@
 """What is asked of an environment before anything is compiled: every broken rule is one line that says so."""
 
 import re
+from dataclasses import dataclass, field
 
 import jax
 import jax.numpy as jnp
@@ -97,6 +98,31 @@ def test_a_configuration_refuses_an_environment_that_breaks_the_contract_and_so_
         check_env(env, steps=4)
 
 
+@dataclass(frozen=True)
+class Mapped(Corridor):
+    """An environment that cannot be hashed, for one of its fields cannot."""
+
+    rewards: dict = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Slip(Corridor):
+    def step_env(self, key, state, action, params):
+        return state.replace(no_such_field=1)
+
+
+def test_an_environment_with_a_field_that_cannot_be_hashed_is_told_the_rule():
+    rule = "environment Mapped: the environment object must be hashable, as a frozen dataclass is, but TypeError"
+    with pytest.raises(UsageError, match=re.escape(rule)):
+        PPOConfig(env=f"{__name__}:Mapped").setup()
+
+
+def test_a_mistake_is_looked_for_in_the_users_own_lines():
+    """Not in the standard library's, where `replace` fails."""
+    with pytest.raises(UsageError, match=r"step_env must trace .* \(test_contract\.py:\d+\)"):
+        require_trainable(Slip())
+
+
 def test_masks_that_fit_pass():
     require_trainable(broken(Corridor, mask(MASK)))
     require_trainable(broken(Pair, mask(jnp.ones((2, 2), bool))))
@@ -161,9 +187,9 @@ class TimeLimit:
         (object(), "env must be a name, or an object of .*, not an object: <object"),
         (jax.jit, "env must be a name, or an object of .*, not a function"),
         (TimeLimit(), r"env is a Gymnasium environment \(TimeLimit\), which runs in Python and cannot be compiled"),
-        ("os:sep", "environment 'os:sep' must be a class or a function that makes an environment, not a str: '/'"),
-        ("builtins:dict", "environment 'builtins:dict' must be a class or a function that makes an environment"),
-        ("math:tau", "environment 'math:tau' must be a class or a function that makes an environment, not a float"),
+        ("os:sep", "environment 'os:sep' is '/', a str, not a class or a function that makes an environment"),
+        ("builtins:dict", "environment 'builtins:dict' is the class dict, not a class or a function that makes an env"),
+        ("math:tau", "environment 'math:tau' is 6.28.*, a float, not a class or a function that makes an environment"),
     ],
 )
 def test_what_is_no_environment_is_refused_in_one_line(env, message):

@@ -221,3 +221,10 @@ def test_a_package_envs_of_ones_own_with_packages_inside_keeps_its_names():
 def test_arguments_that_are_not_plain_keywords_are_no_name(text):
     assert parse_name(text) is None
     assert parse_name("m:A(x=1, y=(2, 'z'))").arguments == {"x": 1, "y": (2, "z")}
+
+
+def test_a_function_that_makes_an_environment_may_be_named(module):
+    module("makers.py", f"from {HERE} import Corridor\ndef make_env(long=False): return Corridor(9.0 if long else 1.0)")
+    assert make("makers:make_env", long=True, step_size=2.0) == (Corridor(9.0), Params(step_size=2.0))
+    module("other_makers.py", "def make_env(): return {}")
+    says("environment 'other_makers:make_env' must be", "other_makers:make_env")

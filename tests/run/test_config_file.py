@@ -1,5 +1,6 @@
 """A configuration as a file holds it: which objects it holds by name, and what is said of those that it cannot."""
 
+import functools
 import json
 from dataclasses import dataclass
 from typing import Any
@@ -44,6 +45,25 @@ class Counter(Callbacks):
 
     def on_train_result(self, trainer, result):
         self.count += 1
+
+
+class Scaled(Callbacks):
+    def __new__(cls, scale=1.0):
+        return super().__new__(cls)
+
+    def on_train_result(self, trainer, result):
+        pass
+
+
+class Slotted:
+    __slots__ = ("__dict__", "scale")
+
+    def set(self, scale):
+        self.scale = scale
+        return self
+
+    def on_train_result(self, trainer, result):
+        pass
 
 
 @dataclass(frozen=True)
@@ -131,6 +151,10 @@ def local_net():
         ("optimizer", lambda lr: optax.sgd(lr)),
         ("env", Held()),  # not equal to what its arguments make
         ("env", Held(inner=object())),
+        ("optimizer", functools.partial(optax.adamw, weight_decay=0.1)),  # which keeps its arguments in C
+        ("model", functools.partial(Net, width=3)),
+        ("callbacks", Scaled(2.0)),  # made by a __new__ of its own
+        ("callbacks", Slotted().set(2.0)),
     ],
 )
 def test_of_other_objects_the_python_call_that_takes_them_is_said(setting, given):
