@@ -216,7 +216,10 @@ def base_of(options: dict[str, Any], tuned: Any) -> tuple[PPOConfig, str]:
     if getattr(base.setup().env, "tuned", None):
         return base, f"tuned for {env}"
     fitted = {name: options[name] for name in FITTED if name in options}
-    return PPOConfig.fast(env, env_args, **fitted), f"PPOConfig.fast ({env} has no tuned ones)"
+    fast = PPOConfig.fast(env, env_args, **fitted)
+    if "per_policy" in options:
+        options["per_policy"] = fast.to_dict()["per_policy"]  # with what the spaces decide, which it would replace
+    return fast, f"PPOConfig.fast ({env} has no tuned ones)"
 
 
 def summary(trainer: Trainer, result: Result, seconds: float) -> str:

@@ -1,4 +1,4 @@
-"""How much memory there is, for what can be refused before anything is compiled."""
+"""The memory of the machine and its devices, for what can be refused before anything is compiled."""
 
 import os
 from pathlib import Path
@@ -29,9 +29,13 @@ def host_memory() -> int | None:
 
 
 def most_memory() -> int | None:
-    """Bytes of all devices that training may use; starts JAX's backends. None where they do not tell."""
+    """Bytes of all devices of all processes; starts JAX's backends. None where they do not tell.
+
+    Of CPU processes each counts as a machine of this one's memory, so that none is refused which would fit.
+    """
     if jax.default_backend() == "cpu":
-        return host_memory()
+        host = host_memory()
+        return None if host is None else jax.process_count() * host
     facts = [device.memory_stats() or {} for device in jax.local_devices()]
     if not all("bytes_limit" in fact for fact in facts):
         return None

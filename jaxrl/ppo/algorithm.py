@@ -20,7 +20,6 @@ from jaxrl.ops.advantages import over_axis
 from jaxrl.ppo.config import PPOConfig
 from jaxrl.ppo.hypers import Hypers
 from jaxrl.ppo.learner import Structure, init_learner, learn_policy
-from jaxrl.ppo.memory import check_sizes
 from jaxrl.ppo.network import make_player
 from jaxrl.ppo.settings import optimizer_of
 from jaxrl.ppo.splitting import blocks_of
@@ -47,7 +46,6 @@ def make_ppo(config: PPOConfig, *, axis_name: str | None = None) -> Algorithm:
     structure = functools.partial(_structure, config, trained, policies)
     grouping = group_policies(env, default_params, policies, structure)
     players = tuple(group.structure.player for group in grouping.groups)
-    check_sizes(config, grouping, players)
     stage = set_stage(env, default_params, grouping, players, traced_callbacks(config.callbacks))
 
     def init(key: Key, hypers: HypersByPolicy = None, env_params: PyTree = None) -> Runner:

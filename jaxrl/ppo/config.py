@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Unpack
 
 from jaxrl.core.contract import require_environment, require_trainable
@@ -15,6 +15,7 @@ from jaxrl.core.spaces import Space
 from jaxrl.core.types import PolicyId, PyTree
 from jaxrl.loop.callbacks import traced, traced_callbacks
 from jaxrl.loop.policies import PolicyMap, is_names, policies_that_learn, resolve_policies
+from jaxrl.loop.runner import Algorithm
 from jaxrl.models.player import Player
 from jaxrl.ppo import splitting
 from jaxrl.ppo.fast import fast_settings
@@ -22,7 +23,7 @@ from jaxrl.ppo.hypers import Hypers, as_hypers, knots_of
 from jaxrl.ppo.keywords import PPOKeywords, TunedKeywords
 from jaxrl.ppo.network import NETWORK, NetworkSettings, check_network, make_player
 from jaxrl.ppo.refinements import Refinements
-from jaxrl.ppo.rllib_values import read_settings
+from jaxrl.ppo.rllib_values import merged_by_policy, read_settings
 from jaxrl.ppo.settings import DEFAULT_SIZES, optimizer_of, resolve_sizes
 from jaxrl.ppo.training import TrainingSettings
 
@@ -78,10 +79,13 @@ class PPOConfig(NetworkSettings, Refinements, TrainingSettings):
     def fast(cls, env: Any, env_args: Any = (), **changes: Unpack[TunedKeywords]) -> "PPOConfig":
         """Settings that suit any compiled environment, with `changes` on top; see `jaxrl.ppo.fast`.
 
-        The learning rate falls over `total_env_steps`, and the sizes follow `num_envs`.
+        The learning rate falls over `total_env_steps`, and the sizes follow `num_envs`. It turns on
+        `normalize_returns`, which may harm tasks whose episodes all end by a short clock: compare a run with
+        `normalize_returns=False` there.
         """
+        changes = _forms(changes)
         plain = cls(env=env, env_args=env_args, policies=changes.get("policies"))
-        return plain.replace(**fast_settings(plain.setup(), changes)).replace(**changes)
+        return plain.replace(**{**changes, **fast_settings(plain.setup(), changes)})
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values by name; `from_dict` gives the same configuration."""
@@ -95,7 +99,10 @@ class PPOConfig(NetworkSettings, Refinements, TrainingSettings):
     def replace(self, **changes: Unpack[PPOKeywords]) -> "PPOConfig":
         """A copy with `changes`; of the three sizes, those not named follow from those that are."""
         values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        by_policy_given = "per_policy" in changes
         changes = _forms(changes)
+        if "per_policy" in changes and not by_policy_given:  # of PolicySpecs
+            changes["per_policy"] = merged_by_policy(self.per_policy, changes["per_policy"])
         given = {name: changes.pop(name) for name in DEFAULT_SIZES if name in changes}
         given = {name: size for name, size in given.items() if size is not None}
         sizes = resolve_sizes(given, {name: values[name] for name in DEFAULT_SIZES})
@@ -120,12 +127,25 @@ class PPOConfig(NetworkSettings, Refinements, TrainingSettings):
         """
         policies = self.setup().policies
         common = {name: value for name, value in overrides.items() if name not in policies}
-        self._check_overrides(common, overrides)
+        by_policy = {policy: overrides.get(policy, {}) for policy in policies}
+        for policy, numbers_of_one in by_policy.items():
+            if not isinstance(numbers_of_one, Mapping):
+                raise UsageError(
+                    f"hypers: {policy}={brief(numbers_of_one)} must be a mapping of numbers by setting, such as "
+                    f'{policy}={{"lr": 1e-3}}'
+                )
+        for name in common:
+            named = [policy for policy in policies if name in by_policy[policy]]
+            refusal, warning = self.overridden(name, named, '{policy}={{"{name}": ...}}')
+            if refusal:
+                raise UsageError(refusal)
+            if warning:
+                warnings.warn(warning, stacklevel=2)
         numbers = {}
         for policy in policies:
-            own = dict(dict(self.per_policy).get(policy, ()))
-            changes = {name: value for name, value in common.items() if name not in own}
-            changes |= overrides.get(policy, {})
+            settings_of_policy = dict(dict(self.per_policy).get(policy, ()))
+            changes = {name: value for name, value in common.items() if name not in settings_of_policy}
+            changes |= by_policy[policy]
             for name in changes:
                 if name in self.__dataclass_fields__ and name not in Hypers.__dataclass_fields__:
                     raise UsageError(f"hypers: {name} is part of the compiled program: config.replace({name}=...)")
@@ -136,26 +156,30 @@ class PPOConfig(NetworkSettings, Refinements, TrainingSettings):
         knots = max(len(knots_of(value)) for one in numbers.values() for value in (one.lr, one.entropy_coeff))
         return {policy: as_hypers(one, knots) for policy, one in numbers.items()}
 
-    def reached_by(self, name: str) -> tuple[list[PolicyId], list[PolicyId]]:
-        """(reached, own): the trained policies that a value of `name` for all policies is for, and the others.
+    def overridden(
+        self, name: str, named: Sequence[PolicyId] = (), form: str = "{policy}.{name}"
+    ) -> tuple[str | None, str | None]:
+        """(refusal, warning) of giving a value of `name` for all policies, where `per_policy` has it too and wins.
 
-        The others have a value of their own in `per_policy`, which wins.
+        Args:
+            named: policies that are given a value by their name as well, of which no warning is needed.
+            form: how a value is given to one policy.
+
+        Returns:
+            The refusal if all policies that are trained have their own value; the warning if some have; or None.
         """
-        trained = self.policies_to_train
-        policies = [policy for policy in self.setup().policies if trained is None or policy in trained]
-        own = [policy for policy in policies if name in dict(dict(self.per_policy).get(policy, ()))]
-        return [policy for policy in policies if policy not in own], own
-
-    def _check_overrides(self, common: Mapping[str, Any], overrides: Mapping[str, Any]) -> None:
-        """Refuses a number for all policies that reaches none of them, and warns of one that reaches some."""
-        for name in common:
-            reached, own = self.reached_by(name)
-            own = [policy for policy in own if name not in overrides.get(policy, {})]
-            instead = ", ".join(f'{policy}={{"{name}": ...}}' for policy in own)
-            if own and not reached:
-                raise UsageError(f"{name} changes nothing: per_policy has it for every policy; give {instead}")
-            if own:
-                warnings.warn(f"{name} leaves {' and '.join(own)} as per_policy has it; give {instead}", stacklevel=3)
+        trained = self.setup().trained
+        owners = [policy for policy in trained if name in dict(dict(self.per_policy).get(policy, ()))]
+        unnamed = [policy for policy in owners if policy not in named]
+        forms = ", ".join(form.format(policy=policy, name=name) for policy in unnamed)
+        if not unnamed:
+            return None, None
+        if len(owners) == len(trained):
+            return (
+                f"{name} changes nothing: per_policy gives {' and '.join(owners)} their own {name}, which wins; "
+                f"name the policy instead: {forms}"
+            ), None
+        return None, f"{name} leaves {' and '.join(unnamed)} as per_policy has it; {forms} would change that"
 
     def static(self) -> "PPOConfig":
         """The configuration without its numbers: what a compiled program depends on."""
@@ -208,6 +232,15 @@ class PPOConfig(NetworkSettings, Refinements, TrainingSettings):
         """Refuses a number of devices that training cannot be split over."""
         splitting.check_devices(self, number)
 
+    def check_sizes(self, algorithm: Algorithm) -> None:
+        """Refuses to train what needs more memory than there is; `algorithm` is of `build`.
+
+        Only training asks: a policy that was trained on a large machine plays on a small one.
+        """
+        from jaxrl.ppo.memory import check_sizes
+
+        check_sizes(self, algorithm)
+
     @property
     def num_updates(self) -> int:
         """Iterations of `total_env_steps`: whole ones, so that at least as many steps are trained."""
@@ -221,11 +254,6 @@ class PPOConfig(NetworkSettings, Refinements, TrainingSettings):
         """Values that are fine alone and clash."""
         if self.env is None:
             raise UsageError("env is missing: a name such as 'arena', or an environment object")
-        if self.total_env_steps < self.train_batch_size:
-            raise UsageError(
-                f"total_env_steps={self.total_env_steps} is less than one batch, "
-                f"train_batch_size={self.train_batch_size}"
-            )
         if self.num_updates > INT32:
             raise UsageError(
                 f"total_env_steps={self.total_env_steps} are {self.num_updates:,} iterations of train_batch_size="

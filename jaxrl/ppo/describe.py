@@ -56,9 +56,16 @@ def _faster(config: PPOConfig) -> list[str]:
     if times < SLOW:
         return []
     return [
-        f"speed        learning takes {times:,.0f} times the arithmetic of PPOConfig.fast({config.env_name!r}), "
+        f"speed        learning takes {times:,.0f} times the arithmetic of PPOConfig.fast({_arguments(config)}), "
         "which suits compiled environments"
     ]
+
+
+def _arguments(config: PPOConfig) -> str:
+    """The environment as `PPOConfig.fast` takes it: `'arena', {'width': 9}`; an object is `env`."""
+    if not isinstance(config.env, str):
+        return "env"
+    return f"{config.env!r}, {dict(config.env_args)!r}" if config.env_args else repr(config.env)
 
 
 def _learning_cost(config: PPOConfig) -> float:

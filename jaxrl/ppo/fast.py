@@ -10,12 +10,24 @@ from typing import Any
 
 import jax
 
+from jaxrl.core.settings import INT64, as_count, count, freeze
 from jaxrl.core.spaces import Box, Space, tree_of
+from jaxrl.core.types import PolicyId
 from jaxrl.models.cnn import is_image
 from jaxrl.models.player import without_mask
-from jaxrl.ppo.settings import DEFAULT_SIZES, resolve_sizes
+from jaxrl.ppo.settings import DEFAULT_SIZES, per_policy, resolve_sizes
 
-FITTED = (*DEFAULT_SIZES, "total_env_steps", "policies", "model")  # given settings that the others follow
+SPACES_DECIDE = ("observation_filter", "conv_filters", "free_log_std")
+# Given settings that the others follow, or which the spaces would decide.
+FITTED = (
+    *DEFAULT_SIZES,
+    "total_env_steps",
+    "policies",
+    "per_policy",
+    "model",
+    "action_distribution",
+    *SPACES_DECIDE,
+)
 NUM_ENVS = 64
 TARGET_BATCH = 2048  # environment steps of an iteration, as long as rollouts stay within these lengths:
 ROLLOUT_LENGTHS = (16, 128)
@@ -33,16 +45,17 @@ def fast_settings(setup: Any, changes: Mapping[str, Any]) -> dict[str, Any]:
     Args:
         setup: `PPOConfig.setup()`, the environment and its policies.
         changes: settings that the user gives. Those here fit them: the sizes, the learning rate, the network.
+
+    Returns:
+        No setting of `changes` but the sizes, and `per_policy` with what the spaces decide for each policy.
+
+    Raises:
+        UsageError: sizes that are no sizes, or `per_policy` that is no mapping of mappings.
     """
-    num_envs = changes.get("num_envs") or NUM_ENVS
-    shortest, longest = ROLLOUT_LENGTHS
-    given = {name: changes.get(name) for name in DEFAULT_SIZES}
-    length = min(max(TARGET_BATCH // num_envs, shortest), longest)
-    sizes = {"num_envs": num_envs, "rollout_length": length, "train_batch_size": num_envs * length}
-    sizes = resolve_sizes({name: size for name, size in given.items() if size is not None}, sizes)
-    total_env_steps = changes.get("total_env_steps", TOTAL_ENV_STEPS)
-    return {
-        **sizes,
+    sizes = _sizes(changes)
+    total_env_steps = as_count(changes.get("total_env_steps", max(TOTAL_ENV_STEPS, sizes["train_batch_size"])))
+    count(most=INT64)("total_env_steps", total_env_steps)
+    chosen = {
         "minibatch_size": max(1, sizes["train_batch_size"] // NUM_MINIBATCHES),
         "num_epochs": NUM_EPOCHS,
         "total_env_steps": total_env_steps,
@@ -54,33 +67,58 @@ def fast_settings(setup: Any, changes: Mapping[str, Any]) -> dict[str, Any]:
         "grad_clip": 0.5,
         "fcnet_hiddens": (64, 64),
         "normalize_returns": True,
-        **_settings_of_spaces(setup, custom_model=changes.get("model") is not None),
     }
+    given_by_policy = freeze(changes.get("per_policy", {}))
+    per_policy("per_policy", given_by_policy)
+    common, by_policy = _settings_of_spaces(setup, changes, {name: dict(given) for name, given in given_by_policy})
+    chosen = {name: value for name, value in {**chosen, **common}.items() if name not in changes}
+    return {**chosen, **sizes, "per_policy": by_policy}
 
 
-def _settings_of_spaces(setup: Any, custom_model: bool) -> dict[str, Any]:
-    """What follows from spaces, for all policies or, where these differ, by policy."""
+def _sizes(changes: Mapping[str, Any]) -> dict[str, int]:
+    """num_envs, rollout_length and train_batch_size: those given, and what suits them."""
+    given = {name: as_count(changes[name]) for name in DEFAULT_SIZES if changes.get(name) is not None}
+    for name, size in given.items():
+        count()(name, size)
+    num_envs = given.get("num_envs", NUM_ENVS)
+    shortest, longest = ROLLOUT_LENGTHS
+    length = min(max(TARGET_BATCH // num_envs, shortest), longest)
+    return resolve_sizes(given, {"num_envs": num_envs, "rollout_length": length, "train_batch_size": num_envs * length})
+
+
+def _settings_of_spaces(
+    setup: Any, changes: Mapping[str, Any], given: Mapping[PolicyId, dict[str, Any]]
+) -> tuple[dict[str, Any], dict[PolicyId, dict[str, Any]]]:
+    """(for all policies, by policy): what follows from the spaces, and what is `given` by policy on top.
+
+    It stands by policy where the policies differ, without the settings that `changes` has for all.
+    """
     env, params = setup.env, setup.env_params
-    by_policy = {
-        policy: {
-            **_reading(without_mask(env.observation_space(agents[0], params)), custom_model),
-            **_acting(env.action_space(agents[0], params), custom_model),
+    choices = {}
+    for policy, agents in setup.policies.items():
+        settings = {**changes, **given.get(policy, {})}
+        chosen = {
+            **_reading(without_mask(env.observation_space(agents[0], params)), settings),
+            **_acting(env.action_space(agents[0], params), settings),
         }
-        for policy, agents in setup.policies.items()
-    }
-    first, *others = by_policy.values()
-    return first if all(other == first for other in others) else {"per_policy": by_policy}
+        choices[policy] = {name: value for name, value in chosen.items() if name not in changes}
+    first, *others = choices.values()
+    if all(choice == first for choice in others):
+        return first, {policy: dict(settings) for policy, settings in given.items()}
+    policies = dict.fromkeys([*choices, *given])
+    return {}, {policy: {**choices.get(policy, {}), **given.get(policy, {})} for policy in policies}
 
 
-def _reading(space: Space, custom_model: bool) -> dict[str, Any]:
+def _reading(space: Space, settings: Mapping[str, Any]) -> dict[str, Any]:
     """Images through convolutions, unless the network is the user's own; other numbers normalised."""
     images = [part for part in jax.tree.leaves(tree_of(space)) if is_image(part)]
-    if images and not custom_model:
+    if images and settings.get("model") is None:
         longest = max(max(part.shape[:2]) for part in images)
         return {"conv_filters": SMALL_IMAGE_FILTERS if longest <= SMALL_IMAGE else LARGE_IMAGE_FILTERS}
     return {"observation_filter": "MeanStdFilter"} if isinstance(space, Box) and not images else {}
 
 
-def _acting(space: Space, custom_model: bool) -> dict[str, Any]:
+def _acting(space: Space, settings: Mapping[str, Any]) -> dict[str, Any]:
     """A Gaussian's log-std is one parameter for each number: surer than one that depends on the observation."""
-    return {"free_log_std": True} if isinstance(space, Box) and not custom_model else {}
+    gaussian = isinstance(space, Box) and settings.get("action_distribution") != "beta"
+    return {"free_log_std": True} if gaussian and settings.get("model") is None else {}

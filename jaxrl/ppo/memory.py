@@ -1,4 +1,4 @@
-"""Sizes that no memory holds, refused before XLA meets them."""
+"""Refuses sizes that no memory holds before a training is compiled."""
 
 import math
 from typing import TYPE_CHECKING
@@ -9,7 +9,8 @@ from jaxrl.core import memory
 from jaxrl.core.errors import UsageError
 from jaxrl.core.settings import INT32
 from jaxrl.core.spaces import Space, tree_of
-from jaxrl.loop.policies import Grouping
+from jaxrl.loop.policies import Grouping, PolicyGroup
+from jaxrl.loop.runner import Algorithm
 from jaxrl.models.model import has_memory, num_parameters
 from jaxrl.models.player import Player
 
@@ -21,39 +22,64 @@ ROW = 5 * 4  # bytes of a row beside its observation: action, reward, value, log
 WIDE = 2048  # below it, no layer fills a memory, and a network need not be traced to know
 
 
-def check_sizes(config: "PPOConfig", grouping: Grouping, players: tuple[Player, ...]) -> None:
-    """Refuses rollouts and networks larger than the memory there is, by what they need at least.
+def check_sizes(config: "PPOConfig", algorithm: Algorithm) -> None:
+    """Refuses rollouts and networks larger than the memory there is, by what training needs at least.
 
     Raises:
         UsageError: names the settings and what they need.
     """
-    rollout = 0
+    groups = list(zip(algorithm.grouping.groups, algorithm.players, strict=True))
+    for group, _ in groups:
+        _check_rows(config, group)
+    _check_smoothing(config, len(algorithm.grouping.agents))
+    _check_rollout(config, algorithm.grouping)
+    for group, player in groups:
+        _check_parameters(config, group, player)
+        _check_carry(config, group, player)
+
+
+def _check_rows(config: "PPOConfig", group: PolicyGroup) -> None:
+    rows = config.train_batch_size * len(group.agents[0])
+    if rows > INT32:
+        raise UsageError(
+            f"num_envs={config.num_envs} x rollout_length={config.rollout_length} of policy "
+            f"{group.policies[0]!r} are {rows:,} rows; at most {INT32:,} can be counted"
+        )
+
+
+def _check_smoothing(config: "PPOConfig", num_agents: int) -> None:
+    """The window of finished episodes: per episode a length, a return, and a return for each agent."""
+    episodes = config.metrics_num_episodes_for_smoothing
+    what = f"metrics_num_episodes_for_smoothing={episodes} needs"
+    _refuse_beyond_memory(4 * episodes * (2 + num_agents), what, "fewer episodes need less")
+
+
+def _check_rollout(config: "PPOConfig", grouping: Grouping) -> None:
+    needed = 0
     for group in grouping.groups:
-        num_agents = sum(map(len, group.agents))
-        rows = config.train_batch_size * len(group.agents[0])
-        if rows > INT32:
-            raise UsageError(
-                f"num_envs={config.num_envs} x rollout_length={config.rollout_length} of policy "
-                f"{group.policies[0]!r} are {rows:,} rows; at most {INT32:,} can be counted"
-            )
-        rollout += config.train_batch_size * num_agents * (ROW + _bytes_of(group.observation_space))
-    window = 4 * config.metrics_num_episodes_for_smoothing * (2 + len(grouping.agents))
-    smoothing = f"metrics_num_episodes_for_smoothing={config.metrics_num_episodes_for_smoothing} needs"
-    _refuse_beyond_memory(window, smoothing, "fewer episodes need less")
-    sizes = f"num_envs={config.num_envs} x rollout_length={config.rollout_length}"
-    _refuse_beyond_memory(rollout, f"{sizes}: a rollout needs", "fewer environments or shorter rollouts need less")
-    for group, player in zip(grouping.groups, players, strict=True):
-        policy = group.policies[0]
-        if name := _wide(config.for_policy(policy)):
-            needed = 4 * COPIES * num_parameters(player.model) * len(group.policies)
-            what = f"{name} of policy {policy!r}: learning its {num_parameters(player.model):,} parameters needs"
-            _refuse_beyond_memory(needed, what, "smaller layers need less")
-        if has_memory(player.model):
-            carry = jax.eval_shape(lambda model=player.model: model.initial_carry((1,)))
-            each = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(carry))
-            needed = each * config.num_envs * sum(map(len, group.agents))
-            what = f"num_envs={config.num_envs}: what the network of policy {policy!r} remembers needs"
-            _refuse_beyond_memory(needed, what, "fewer environments or a smaller memory need less")
+        row = ROW + _bytes_of(group.observation_space)
+        needed += config.train_batch_size * sum(map(len, group.agents)) * row
+    what = f"num_envs={config.num_envs} x rollout_length={config.rollout_length}: a rollout needs"
+    _refuse_beyond_memory(needed, what, "fewer environments or shorter rollouts need less")
+
+
+def _check_parameters(config: "PPOConfig", group: PolicyGroup, player: Player) -> None:
+    policy = group.policies[0]
+    if name := _wide(config.for_policy(policy)):
+        needed = 4 * COPIES * num_parameters(player.model) * len(group.policies)
+        what = f"{name} of policy {policy!r}: learning its {num_parameters(player.model):,} parameters needs"
+        _refuse_beyond_memory(needed, what, "smaller layers need less")
+
+
+def _check_carry(config: "PPOConfig", group: PolicyGroup, player: Player) -> None:
+    """What a network with memory carries from step to step, for every agent of every environment."""
+    if not has_memory(player.model):
+        return
+    carry = jax.eval_shape(lambda: player.model.initial_carry((1,)))
+    each = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(carry))
+    needed = each * config.num_envs * sum(map(len, group.agents))
+    what = f"num_envs={config.num_envs}: what the network of policy {group.policies[0]!r} remembers needs"
+    _refuse_beyond_memory(needed, what, "fewer environments or a smaller memory need less")
 
 
 def _refuse_beyond_memory(needed: int, what: str, advice: str) -> None:
@@ -81,8 +107,11 @@ def _wide(config: "PPOConfig") -> str | None:
     if config.use_lstm or config.use_gru:
         widths["lstm_cell_size"] = config.lstm_cell_size
     if config.use_attention:
-        names = ("attention_dim", "attention_num_heads", "attention_head_dim", "attention_position_wise_mlp_dim")
-        names = (*names, "attention_num_transformer_units")
+        names = ("attention_dim", "attention_position_wise_mlp_dim", "attention_num_transformer_units")
         widths |= {name: getattr(config, name) for name in names}
-    name = max(widths, key=widths.get)
-    return f"{name}={getattr(config, name)}" if widths[name] > WIDE else None
+        heads, head_dim = config.attention_num_heads, config.attention_head_dim
+        widths[f"attention_num_heads={heads} x attention_head_dim={head_dim}"] = heads * head_dim
+    widest = max(widths, key=widths.get)
+    if widths[widest] <= WIDE:
+        return None
+    return widest if "=" in widest else f"{widest}={getattr(config, widest)}"

@@ -26,16 +26,25 @@ def read_settings(given: Mapping[str, Any], network: tuple[str, ...]) -> dict[st
         settings["policies"] = _names("policies", policies)
     if isinstance(policies, Mapping) and policies and all(map(_is_spec, policies.values())):
         settings["policies"] = list(policies)
-        own = {name: _config_of(name, spec) for name, spec in policies.items()}
-        explicit = settings.get("per_policy") or {}
-        merged = {name: {**own.get(name, {}), **explicit.get(name, {})} for name in [*own, *explicit]}
-        settings["per_policy"] = {name: config for name, config in merged.items() if config}
-    if isinstance(own := settings.get("per_policy"), Mapping):
+        of_specs = {name: _config_of(name, spec) for name, spec in policies.items()}
+        if any(of_specs.values()):
+            settings["per_policy"] = merged_by_policy(of_specs, settings.get("per_policy") or {})
+    if isinstance(by_policy := settings.get("per_policy"), Mapping):
         settings["per_policy"] = {
             policy: _without_nested_model(values, network) if isinstance(values, Mapping) else values
-            for policy, values in own.items()
+            for policy, values in by_policy.items()
         }
     return settings
+
+
+def merged_by_policy(first: Any, second: Any) -> Any:
+    """Settings by policy, those of `second` on top; `second` alone where it is no mapping of mappings."""
+    try:
+        first, second = ({policy: dict(values) for policy, values in dict(each).items()} for each in (first, second))
+    except (TypeError, ValueError):  # which the check of per_policy refuses by name
+        return second
+    merged = {policy: {**first.get(policy, {}), **second.get(policy, {})} for policy in [*first, *second]}
+    return {policy: values for policy, values in merged.items() if values}
 
 
 def names_of_policies(name: str, value: Any) -> Any:

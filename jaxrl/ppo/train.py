@@ -26,6 +26,7 @@ def make_train(config: PPOConfig | Mapping[str, Any]) -> Callable[..., tuple[Run
         )
     config = config if isinstance(config, PPOConfig) else PPOConfig.from_dict(config)
     algorithm = config.build()
+    config.check_sizes(algorithm)
 
     def train(key: Key, hypers: PyTree = None, env_params: PyTree = None) -> tuple[Runner, Metrics]:
         # Behind the barrier the configuration's own numbers are no constants to fold: given or not, in the Trainer or

@@ -15,6 +15,7 @@ from jaxrl.core.trust import Kind, arguments_of, check_name, load, name_of, pars
 from jaxrl.loop.callbacks import CALLBACKS
 from jaxrl.loop.policies import policies_that_learn
 
+NUM_SEEDS = 2**32
 METHODS = ("from_dict", "to_dict", "build", "setup", "static", "hypers", "player")
 
 CONFIGURATION = Kind(
@@ -242,7 +243,10 @@ def _checked_facts(facts: dict[str, Any]) -> tuple[dict[str, Any], set[str]]:
     owners = {name.removeprefix("per_policy.").rpartition(".")[0] for name in objects}
     if unknown := owners - {"", *by_policy}:
         raise UsageError(f"the run's file is damaged: its objects are of {sorted(unknown)}, which per_policy lacks")
-    return {**values, **({"per_policy": dict(by_policy)} if by_policy else {})}, set(objects)
+    values = {**values, **({"per_policy": dict(by_policy)} if by_policy else {})}
+    if type(values.get("seed")) is int:
+        values["seed"] %= NUM_SEEDS  # earlier versions saved larger ones, which JAX read so
+    return values, set(objects)
 
 
 def _without(values: Mapping[str, Any], names: set[str]) -> dict[str, Any]:

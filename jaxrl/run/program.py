@@ -125,5 +125,7 @@ def run_chunk(
 @functools.lru_cache(maxsize=16)
 def program_of(static_config: Any, env: Any, devices: int = 1) -> Program:
     """The program of a configuration's structure, `config.static()`, over the environment that its name means now."""
+    algorithm = static_config.build()
+    static_config.check_sizes(algorithm)
     split = static_config.build(axis_name=AXIS) if devices > 1 else None
-    return Program(static_config.build(), split, devices)
+    return Program(algorithm, split, devices)

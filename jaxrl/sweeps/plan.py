@@ -46,7 +46,9 @@ class Group:
 
     @functools.cached_property
     def algorithm(self) -> Algorithm:
-        return self.static.build()
+        algorithm = self.static.build()
+        self.static.check_sizes(algorithm)
+        return algorithm
 
     @functools.cached_property
     def shapes(self) -> "Shapes":
@@ -139,24 +141,18 @@ def applied(config: Any, settings: Mapping[str, Any]) -> Any:
 
 def check_reaches(config: Any, name: str) -> None:
     """Refuses a setting that changes nothing, since every policy that is trained has its own value of it."""
-    reached, own = config.reached_by(name)
-    if not reached and own:
-        raise UsageError(
-            f"{name} changes nothing: per_policy gives {' and '.join(own)} their own {name}, which wins; "
-            f"name the policy instead: {', '.join(f'{policy}.{name}' for policy in own)}"
-        )
+    refusal, _ = config.overridden(name)
+    if refusal:
+        raise UsageError(refusal)
 
 
 def unreached(config: Any, settings: Mapping[str, Any]) -> list[str]:
     """A warning for each setting that some policies are trained without, since `per_policy` gives them their own."""
     warnings = []
     for name in settings:
-        _, own = config.reached_by(name) if "." not in name else ((), ())
-        if own := [policy for policy in own if f"{policy}.{name}" not in settings]:
-            warnings.append(
-                f"{name} leaves {' and '.join(own)} as per_policy has it; "
-                f"{', '.join(f'{policy}.{name}' for policy in own)} would change that"
-            )
+        if "." not in name:
+            named = [path.partition(".")[0] for path in settings if path.endswith(f".{name}")]
+            warnings += filter(None, config.overridden(name, named))
     return warnings
 
 

@@ -87,6 +87,24 @@ def test_a_policys_own_number_wins_over_one_for_all_and_that_is_never_silent():
         config.replace(policies_to_train=["pol1"]).hypers(lr=0.25)
 
 
+def test_a_number_for_all_policies_reaches_those_that_a_function_chose_to_train():
+    config = PPOConfig(env="arena", policies_to_train=lambda policy: policy == "pol1")
+    assert float(config.hypers(lr=0.25)["pol1"].lr[0, 1]) == 0.25
+    with pytest.raises(UsageError, match="lr changes nothing: per_policy gives pol1 their own lr"):
+        config.replace(per_policy={"pol1": {"lr": 0.5}}).hypers(lr=0.25)
+
+
+@pytest.mark.parametrize("numbers", [3, None, [("lr", 0.5)]])
+def test_numbers_of_a_policy_are_a_mapping(numbers):
+    with pytest.raises(UsageError, match=r'hypers: pol1=.* must be a mapping .* pol1=\{"lr": 1e-3\}'):
+        PPOConfig(env="arena").hypers(pol1=numbers)
+
+
+@pytest.mark.parametrize(("steps", "num_updates"), [(1, 1), (1000, 1), (4000, 1), (4001, 2)])
+def test_steps_are_rounded_up_to_whole_iterations_however_few_they_are(steps, num_updates):
+    assert PPOConfig(env="arena", total_env_steps=steps).num_updates == num_updates
+
+
 def test_the_bounds_beyond_rllibs_are_numbers_whose_none_is_infinity():
     hypers = PPOConfig(env="arena", per_policy={"pol2": {"dual_clip": 3.0}}).hypers()
     assert [float(hypers[policy].dual_clip) for policy in ("pol1", "pol2")] == [np.inf, 3.0]
@@ -134,7 +152,6 @@ BAD = [
     ({**ARENA, "minibatch_size": -5}, "minibatch_size=-5 must be an integer of at least 1"),
     ({**ARENA, "num_epochs": 2.5}, "num_epochs=2.5 must be an integer"),
     ({**ARENA, "minibatch_size": 4001}, "minibatch_size=4001 is more than the batch of policy 'pol1', 4000 rows"),
-    ({**ARENA, "total_env_steps": 3999}, "total_env_steps=3999 is less than one batch, train_batch_size=4000"),
     ({**ARENA, "gamma": 1.01}, r"gamma=1.01 must be a number in \[0, 1\]"),
     ({**ARENA, "lambda_": -0.1}, r"lambda_=-0.1 must be a number in \[0, 1\]"),
     ({**ARENA, "lr": nan}, "lr=nan must be a number >= 0"),

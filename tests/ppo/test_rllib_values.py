@@ -5,9 +5,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxrl import PPOConfig, RunSettings, UsageError, make_train
+from jaxrl import PPOConfig, RunSettings, Trainer, UsageError, make_train
 from jaxrl.core import memory
-from jaxrl.run.folder import config_facts, read_config
+from jaxrl.run.config_file import config_facts, read_config
 from jaxrl.run.stopping import criteria_of
 
 ARENA = {"env": "arena"}
@@ -68,6 +68,16 @@ def test_policies_may_be_names_or_specs_where_the_environment_says_who_plays_who
     assert PPOConfig(**ARENA, policies={"all"}).setup().policies == {"all": ("agent1", "agent2")}
 
 
+def test_policies_as_names_leave_per_policy_as_it_is_and_a_specs_own_settings_add_to_it():
+    config = PPOConfig(**ARENA, per_policy={"pol1": {"lr": 0.25, "gamma": 0.5}})
+    assert config.replace(policies={"pol1": None, "pol2": None}).per_policy == config.per_policy
+    specs = {"pol1": PolicySpec({"lr": 0.5}), "pol2": PolicySpec({"gamma": 0.75})}
+    assert config.replace(policies=specs).to_dict()["per_policy"] == {
+        "pol1": {"lr": 0.5, "gamma": 0.5},
+        "pol2": {"gamma": 0.75},
+    }
+
+
 @pytest.mark.parametrize("function", [lambda policy: policy == "pol1", lambda policy, batch: policy == "pol1"])
 def test_policies_to_train_may_be_a_function_which_is_stored_as_what_it_answered(function):
     config = PPOConfig(**ARENA, policies_to_train=function)
@@ -75,7 +85,7 @@ def test_policies_to_train_may_be_a_function_which_is_stored_as_what_it_answered
     assert config.build().trained == ("pol1",)
     facts = config_facts(config, config.setup().policies)
     assert facts["objects"] == []
-    assert read_config(facts).policies_to_train == ("pol1",)
+    assert read_config(facts, "a_test").policies_to_train == ("pol1",)
 
 
 def test_a_seed_of_none_is_drawn_and_recorded():
@@ -90,6 +100,7 @@ BAD = [
     ({"model": {"custom_model": "mine"}}, "unknown setting 'custom_model' of model: RLlib's name for model"),
     ({"model": {"fcnet_hiddens": [64]}, "fcnet_hiddens": [32]}, "fcnet_hiddens is given twice"),
     ({"conv_filters": [[16, [3, 5], 2]]}, r"conv_filters: the kernel \[3, 5\] of layer .* must be square"),
+    ({"policies": {"pol1": PolicySpec({"lr": 1.0})}, "per_policy": 3}, "per_policy=3 must be a mapping"),
     ({"policies": {"pol1": (PolicySpec, None, None, {})}}, r"policies\['pol1'\] names a class"),
     ({"policies": {"pol1": (None, None, None, 3)}}, r"policies\['pol1'\]: the configuration 3 must be a mapping"),
     ({"policies": {"pol1": PolicySpec({"learning_rate": 1})}}, "'learning_rate' of policy 'pol1': SB3's name for lr"),
@@ -112,6 +123,10 @@ BAD = [
     ({"num_envs": 2**15, "rollout_length": 2**15}, "a rollout needs at least .* GiB; there are"),
     ({"fcnet_hiddens": (2**20, 2**20)}, "fcnet_hiddens=.* of policy 'pol1': learning its .* needs at least"),
     ({"metrics_num_episodes_for_smoothing": 2**31 - 1}, "metrics_num_episodes_for_smoothing=.* needs at least"),
+    (
+        {"use_attention": True, "attention_num_heads": 1024, "attention_head_dim": 2048, "attention_dim": 256},
+        "attention_num_heads=1024 x attention_head_dim=2048 of policy 'pol1': learning its .* needs at least",
+    ),
     (
         {"use_attention": True, "attention_dim": 1024, "num_envs": 2000, "attention_memory_inference": 2**16},
         "what the network of policy 'pol1' remembers needs at least",
@@ -138,6 +153,22 @@ def test_memory_of_an_accelerator_counts_where_it_is_more_than_the_hosts(monkeyp
     monkeypatch.setattr(memory, "host_memory", lambda: memory.GIB)
     monkeypatch.setattr(memory, "most_memory", lambda: 1000 * memory.GIB)
     make_train({**ARENA, "num_envs": 2**15, "rollout_length": 2**10, "total_env_steps": 2**40})
+
+
+def test_several_cpu_processes_have_the_memory_of_as_many_machines(monkeypatch):
+    monkeypatch.setattr(memory, "host_memory", lambda: memory.GIB)
+    monkeypatch.setattr(jax, "default_backend", lambda: "cpu")
+    monkeypatch.setattr(jax, "process_count", lambda: 3)
+    assert memory.most_memory() == 3 * memory.GIB
+
+
+def test_what_is_too_large_to_be_trained_here_may_still_be_played_and_described(monkeypatch):
+    monkeypatch.setattr(memory, "host_memory", lambda: memory.MIB)
+    config = PPOConfig(**ARENA)
+    assert config.build().players
+    assert "4,000 environment steps an iteration" in config.describe()
+    with pytest.raises(UsageError, match=r"needs at least .* there are 1 MiB"):
+        Trainer(config.replace(fcnet_hiddens=(2**14,)), run_dir=None, quiet=True)
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,14 @@ from scripts.arena_callbacks import ArenaMetrics, Curiosity
 from tests.core.environments import Corridor
 
 
+@pytest.mark.parametrize(("saved", "read"), [(2**32 - 1, 2**32 - 1), (2**32, 0), (2**40 + 7, 7)])
+def test_a_seed_that_an_earlier_version_saved_is_read_as_jax_read_it(saved, read):
+    config = PPOConfig(env="arena")
+    facts = config_facts(config, config.setup().policies)
+    facts["config"]["seed"] = saved
+    assert read_config(facts, "a_test").seed == read_config(facts, "a_test", to_play=True).seed == read
+
+
 def own_optimizer(lr):
     return optax.sgd(lr)
 
