@@ -11,8 +11,7 @@ from jaxrl.core.settings import setting
 from jaxrl.run import checkpoint, folder, runs
 from jaxrl.run.command_line import program
 from jaxrl.run.curves import Curves, compared, figure, save_figure, source_line
-
-LOG = "metrics.jsonl"
+from jaxrl.run.runs import METRICS, TRIALS
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,7 +55,7 @@ def apart(words: Sequence[str]) -> tuple[list[str], list[str]]:
 def write_plot(paths: list[Path], options: PlotOptions) -> None:
     """One run: its curves by agent and by policy. Several: a line for each run."""
     facts = [folder.read(path) for path in paths]
-    series = [Curves.from_jsonl(path / LOG).series() for path in paths]
+    series = [Curves.from_jsonl(path / METRICS).series() for path in paths]
     title = options.title or ", ".join(dict.fromkeys(fact["env_name"] for fact in facts))
     try:
         if len(paths) == 1:
@@ -78,11 +77,11 @@ def runs_in(path: Path) -> list[Path]:
     Raises:
         UsageError: there is none.
     """
-    if (path / LOG).exists():
+    if (path / METRICS).exists():
         return [path]
-    logs = sorted([*path.glob(f"*/{LOG}"), *path.glob(f"trials/*/{LOG}")]) if path.is_dir() else []
+    logs = sorted([*path.glob(f"*/{METRICS}"), *path.glob(f"{TRIALS}/*/{METRICS}")]) if path.is_dir() else []
     if not logs:
-        raise UsageError(f"{path} is no run's folder and holds none: there is no {LOG}")
+        raise UsageError(f"{path} is no run's folder and holds none: there is no {METRICS}")
     return [log.parent for log in logs]
 
 

@@ -16,13 +16,14 @@ from jaxrl.cli.flags import (
     show_help,
     value_of,
 )
-from jaxrl.cli.train import RETURN, base_of
+from jaxrl.cli.train import base_of
 from jaxrl.core.errors import UsageError, unknown_name
 from jaxrl.core.settings import flag
 from jaxrl.ppo.config import PPOConfig
 from jaxrl.run import compile_cache
 from jaxrl.run.command_line import command, program
 from jaxrl.run.console import duration
+from jaxrl.run.results import RETURN
 from jaxrl.run.settings import RunSettings
 from jaxrl.sweeps import space
 from jaxrl.sweeps.outcome import Sweep, shown

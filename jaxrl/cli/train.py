@@ -28,7 +28,7 @@ from jaxrl.run.console import agent_returns, device_name, duration
 from jaxrl.run.health import Diverged
 from jaxrl.run.hosts import JOIN_SECONDS, THREE, check, join
 from jaxrl.run.recorder import CURVES, EPISODE
-from jaxrl.run.results import Result
+from jaxrl.run.results import RETURN, Result
 from jaxrl.run.settings import RunSettings
 from jaxrl.run.stopping import LIMITS, unmet
 from jaxrl.run.trainer import Trainer
@@ -62,7 +62,6 @@ RUN_FLAGS = {
     "join_seconds": Flag("how long the processes wait for each other at the start", JOIN_SECONDS),
 }
 NAMING = {"per_policy", *(field.name for field in dataclasses.fields(PPOConfig) if field.metadata["kind"])}
-RETURN = "env_runners/episode_return_mean"
 
 
 @dataclasses.dataclass(frozen=True)

@@ -27,7 +27,7 @@ from jaxrl.run import array_storage, runs
 from jaxrl.run.dtypes import narrowed
 
 FORMAT = 1  # grows with every change that older code could not read
-CHECKPOINTS, CONFIG = "checkpoints", "config.json"  # of a run's folder
+CHECKPOINTS = "checkpoints"  # in a run's folder
 FACTS, ARRAYS, UNFINISHED, REPLACED = "checkpoint.json", "arrays", ".unfinished-", ".replaced-"
 READ_ATTEMPTS = 20  # while a trainer removes what is being read
 Read = TypeVar("Read")
@@ -250,7 +250,7 @@ def run_path(path: Any) -> Path:
 def is_checkpoint(path: Any) -> bool:
     """Whether a path is a checkpoint's own, and not that of a run (which may be called like one, 20261121)."""
     path = run_path(path)
-    return (path / FACTS).exists() or (NAME.fullmatch(path.name) is not None and not (path / CONFIG).exists())
+    return (path / FACTS).exists() or (NAME.fullmatch(path.name) is not None and not (path / runs.CONFIG).exists())
 
 
 def find(path: str | Path, which: str | int = "last") -> Path:
@@ -270,10 +270,10 @@ def find(path: str | Path, which: str | int = "last") -> Path:
         if not path.is_dir():
             raise UsageError(f"run folder {path} does not exist")
         regular, best = both_kinds(path / CHECKPOINTS)
-        if not (regular or best or (path / CONFIG).exists()):
+        if not (regular or best or (path / runs.CONFIG).exists()):
             if inside := runs.contents(path):
                 raise UsageError(inside)
-            raise UsageError(f"{path} is not a run's folder: it holds no {CONFIG} and no checkpoints")
+            raise UsageError(f"{path} is not a run's folder: it holds no {runs.CONFIG} and no checkpoints")
     except OSError as error:
         raise UsageError(f"run folder {str(path)!r:.100} cannot be read: {error.strerror or error}") from None
     by_iteration = {**best, **regular}

@@ -17,7 +17,7 @@ from rich.live import Live
 from rich.text import Text
 
 from jaxrl.core.errors import one_line
-from jaxrl.run.results import lookup
+from jaxrl.run.results import RETURN, lookup
 
 LOG_WIDTH = 100  # columns of a line that no terminal shows
 LABEL = re.compile(r"[\w ]{1,12} |\s{13}")  # what a line of a plan begins with: a word in 13 columns
@@ -161,7 +161,7 @@ def result_line(result: Mapping[str, Any], seconds_left: float | None = None, wi
         "speed": f"{lookup(result, 'perf/env_steps_per_s'):,.0f} steps/s",
         "left": "" if seconds_left is None else f"{duration(seconds_left)} left",
     }
-    mean = lookup(result, "env_runners/episode_return_mean")
+    mean = lookup(result, RETURN)
     if mean is not None:
         parts["return"] = f"return {mean:7.2f}"
         parts["agents"] = _in_brackets(agent_returns(lookup(result, "env_runners/agent_episode_returns_mean")))

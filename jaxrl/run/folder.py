@@ -17,8 +17,8 @@ import jax
 from filelock import FileLock, Timeout
 
 from jaxrl.core.errors import UsageError, one_line
-from jaxrl.run.checkpoint import CONFIG
 from jaxrl.run.config_file import described
+from jaxrl.run.runs import CONFIG
 
 Made = TypeVar("Made")
 

@@ -14,10 +14,11 @@ from jaxrl.core.errors import UsageError, unknown_name
 from jaxrl.run.charts import Thin, charts, settings_of, tag_of
 from jaxrl.run.lines import CsvLines, JsonLines, append
 from jaxrl.run.records import record
-from jaxrl.run.results import ITERATIONS, Result
+from jaxrl.run.results import ITERATIONS, RETURN, Result
+from jaxrl.run.runs import METRICS, PROGRESS
 
 ENV_STEPS = "num_env_steps_sampled_lifetime"
-HYPERPARAMETER_METRICS = ("env_runners/episode_return_mean", "evaluation/episode_return_mean")
+HYPERPARAMETER_METRICS = (RETURN, "evaluation/episode_return_mean")
 
 
 class Start(NamedTuple):
@@ -203,8 +204,8 @@ class Wandb:
 
 
 SINKS: dict[str, Callable[[Start], Any]] = {
-    "jsonl": lambda start: JsonLines(start.folder / "metrics.jsonl", start.iteration),
-    "csv": lambda start: CsvLines(start.folder / "progress.csv", start.iteration),
+    "jsonl": lambda start: JsonLines(start.folder / METRICS, start.iteration),
+    "csv": lambda start: CsvLines(start.folder / PROGRESS, start.iteration),
     "tensorboard": TensorBoard,
     "wandb": Wandb,
 }

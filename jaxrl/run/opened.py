@@ -14,8 +14,8 @@ from jaxrl.core.settings import count, number
 from jaxrl.core.types import PyTree
 from jaxrl.loop.runner import Algorithm
 from jaxrl.models.player import Weights
-from jaxrl.run import checkpoint
-from jaxrl.run.checkpoint import CONFIG, Checkpoint
+from jaxrl.run import checkpoint, runs
+from jaxrl.run.checkpoint import Checkpoint
 from jaxrl.run.config_file import read_config
 from jaxrl.run.episode_picture import check_episode_picture, picture_episode
 from jaxrl.run.evaluate import check_wanted, with_arguments
@@ -158,4 +158,4 @@ def render(
 def _run_folder(checkpoint: Path) -> Path:
     """The folder that belongs to a checkpoint: its run's, or of a checkpoint by itself its own."""
     run = checkpoint.parent.parent
-    return run if (run / CONFIG).exists() else checkpoint
+    return run if (run / runs.CONFIG).exists() else checkpoint

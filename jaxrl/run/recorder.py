@@ -29,6 +29,7 @@ from jaxrl.run.folder import read as read_folder
 from jaxrl.run.lines import dumped
 from jaxrl.run.loggers import ENV_STEPS, Logs
 from jaxrl.run.results import ITERATIONS, Lifetime, Result
+from jaxrl.run.runs import METRICS
 from jaxrl.run.settings import RunSettings
 
 CURVES, EPISODE = "curves.png", "episode.gif"
@@ -137,7 +138,7 @@ class Recorder:
                 env_steps=self._env_steps,
             )
             if self.settings.pictures:
-                self._curves = Curves.from_jsonl(self.folder / "metrics.jsonl")
+                self._curves = Curves.from_jsonl(self.folder / METRICS)
         return self._logs
 
     def _ensure_folder(self) -> None:

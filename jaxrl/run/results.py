@@ -18,6 +18,7 @@ from jaxrl.models.model import num_parameters
 
 Result = dict[str, Any]
 ITERATIONS = "training_iteration"
+RETURN = "env_runners/episode_return_mean"
 
 
 @dataclass

@@ -95,7 +95,7 @@ def read_run(path: str | Path, which: str | int = "last", devices: int | str | N
         UsageError: neither, or damaged, in one line that names what can be gone on with.
     """
     path = runs.resolve(checkpoint.run_path(path)).resolve()
-    is_run = (path / folder.CONFIG).exists()
+    is_run = (path / runs.CONFIG).exists()
     if is_run and which == "last" and not any(checkpoint.both_kinds(path / CHECKPOINTS)):
         return Saved(path, folder.read(path), None, True)
 
@@ -113,7 +113,7 @@ def read_run(path: str | Path, which: str | int = "last", devices: int | str | N
         raise UsageError(f"{error}{_intact(checkpoint.iterations(found.parent), found)}") from None
     regular = checkpoint.iterations(read.path.parent)
     found_in = read.path.parents[1]
-    run_dir = path if is_run else found_in if (found_in / folder.CONFIG).exists() else None
+    run_dir = path if is_run else found_in if (found_in / runs.CONFIG).exists() else None
     return Saved(run_dir, read.facts, read, bool(regular) and read.path == regular[max(regular)])
 
 
@@ -174,7 +174,7 @@ def open_folder(
 
 def branch(saved: Saved, algorithm: Algorithm, facts: dict[str, Any], now: Snapshot | None, run_dir: Path) -> None:
     """Brings what a run was into the new folder that goes on from it: the state, the best one, the logs so far."""
-    for name in ("metrics.jsonl", "progress.csv"):
+    for name in (runs.METRICS, runs.PROGRESS):
         if saved.run_dir is not None and (saved.run_dir / name).exists():
             shutil.copyfile(saved.run_dir / name, run_dir / name)
     if now is not None:

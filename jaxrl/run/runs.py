@@ -10,17 +10,18 @@ from typing import Any
 from jaxrl.core.errors import UsageError
 
 LATEST = "latest"
-RUN, SWEEP = "config.json", "sweep.json"  # the file that tells the folder of each kind
+CONFIG, PLAN = "config.json", "sweep.json"  # the file that tells the folder of a run, of a sweep
+METRICS, PROGRESS = "metrics.jsonl", "progress.csv"  # in a run's folder
 RESULTS, TRIALS = "results.jsonl", "trials"  # in a sweep's folder
 MOST_NAMES = 6
 TIME = re.compile(r"\d{8}-\d{6}")  # that the name of a folder begins with, unless its user chose another
 
 
-def resolve(path: str | Path, kind: str = RUN) -> Path:
+def resolve(path: str | Path, kind: str = CONFIG) -> Path:
     """The newest run beside it for a path that ends in `latest`, any other path as it is.
 
     Args:
-        kind: `RUN` or `SWEEP`.
+        kind: `CONFIG` or `PLAN`.
 
     Raises:
         UsageError: there is none, or the folder cannot be read.
@@ -30,15 +31,15 @@ def resolve(path: str | Path, kind: str = RUN) -> Path:
         return path
     found = _newest_first(path.parent, kind)
     if not found:
-        raise UsageError(f"{path}: {path.parent} holds no {'run' if kind == RUN else 'sweep'}")
+        raise UsageError(f"{path}: {path.parent} holds no {'run' if kind == CONFIG else 'sweep'}")
     return found[0]
 
 
 def contents(path: Path) -> str:
     """What a folder that is no run holds instead, in one line; empty if it holds no runs and no sweep."""
-    if (path / SWEEP).exists():
+    if (path / PLAN).exists():
         return _of_sweep(path)
-    runs, sweeps = _newest_first(path, RUN), _newest_first(path, SWEEP)
+    runs, sweeps = _newest_first(path, CONFIG), _newest_first(path, PLAN)
     if not runs and not sweeps:
         return ""
     kinds = [_counted(found, what) for found, what in ((runs, "run"), (sweeps, "sweep")) if found]
@@ -47,7 +48,7 @@ def contents(path: Path) -> str:
 
 
 def _of_sweep(path: Path) -> str:
-    trials = sorted(one.parent.name for one in (path / TRIALS).glob(f"*/{RUN}"))
+    trials = sorted(one.parent.name for one in (path / TRIALS).glob(f"*/{CONFIG}"))
     scores = _scores(path)
     ranked = sorted(trials, key=lambda trial: -scores.get(trial, -float("inf")))
     named = [f"{TRIALS}/{trial}" + (f" ({scores[trial]:.2f})" if trial in scores else "") for trial in ranked]

@@ -7,6 +7,7 @@ from typing import Any, TypedDict
 from jaxrl.core.errors import UsageError, brief
 from jaxrl.core.settings import UINT32, check_all, checked, count, flag, frozen_fields, names, number, pairs, setting
 from jaxrl.run.loggers import check_logs
+from jaxrl.run.results import RETURN
 
 
 def _text(name: str, value: Any) -> None:
@@ -101,7 +102,7 @@ class RunSettings:
     def score_attribute(self) -> str:
         """The result that decides which checkpoint is best."""
         evaluated = "evaluation/" if self.evaluation_interval is not None else ""
-        return self.checkpoint_score_attribute or f"{evaluated}env_runners/episode_return_mean"
+        return self.checkpoint_score_attribute or f"{evaluated}{RETURN}"
 
 
 class RunKeywords(TypedDict, total=False):

@@ -8,9 +8,9 @@ from typing import Any
 
 from jaxrl.core.errors import UsageError, one_line
 from jaxrl.run.results import ITERATIONS
+from jaxrl.run.runs import PLAN, RESULTS
 from jaxrl.sweeps.outcome import DIVERGED, DROPPED, STOPPED, TERMINATED
 
-PLAN, RESULTS = "sweep.json", "results.jsonl"
 STATUSES = (TERMINATED, STOPPED, DIVERGED, DROPPED)
 NOT_JSON = (ValueError, RecursionError)  # the second: brackets without end
 

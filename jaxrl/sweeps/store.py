@@ -23,13 +23,13 @@ from jaxrl.run.checkpoint import CHECKPOINTS
 from jaxrl.run.config_file import config_facts
 from jaxrl.run.lines import dumped
 from jaxrl.run.recorder import Snapshot, state_facts, state_tree
+from jaxrl.run.runs import PLAN, RESULTS, TRIALS
 from jaxrl.run.settings import RunSettings
 from jaxrl.sweeps import picture, saved
 from jaxrl.sweeps.outcome import Outcome, Sweep
 from jaxrl.sweeps.plan import Trial
-from jaxrl.sweeps.saved import PLAN, RESULTS
 
-TRIALS, CURVES = "trials", "curves.png"
+CURVES = "curves.png"
 MOST_POINTS = 500  # of a trial's curve in its line
 
 
@@ -90,7 +90,7 @@ class Store:
     @classmethod
     def again(cls, path: str | Path) -> tuple["Store", dict[str, Any]]:
         """(the store of a sweep to go on with, what `begin` wrote)."""
-        path = runs.resolve(checkpoint.run_path(path), runs.SWEEP)
+        path = runs.resolve(checkpoint.run_path(path), runs.PLAN)
         plan, lock = saved.read_plan(path), folder.lock(path)
         try:
             over, whole = saved.read_results(path, plan["trials"])

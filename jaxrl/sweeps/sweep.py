@@ -13,6 +13,7 @@ from jaxrl.run import checkpoint, runs
 from jaxrl.run.config_file import check_names, read_config
 from jaxrl.run.console import Progress
 from jaxrl.run.devices import num_cores, split_cpu, start_jax
+from jaxrl.run.results import RETURN
 from jaxrl.sweeps.outcome import Sweep
 from jaxrl.sweeps.plan import Trial, trials_of, unreached
 from jaxrl.sweeps.running import Order, Running
@@ -21,7 +22,6 @@ from jaxrl.sweeps.space import as_space, settings_of
 from jaxrl.sweeps.store import Store
 
 MOST_VIRTUAL = 8  # devices that a CPU of fewer cores counts as, for trying things out
-RETURN = "env_runners/episode_return_mean"
 
 
 class OneTrial(UsageError):
@@ -127,7 +127,7 @@ def train(
 
 def saved_devices(path: str | Path) -> Any:
     """The `devices` that the sweep in a folder was asked for."""
-    return read_plan(runs.resolve(checkpoint.run_path(path), runs.SWEEP))["devices"]
+    return read_plan(runs.resolve(checkpoint.run_path(path), runs.PLAN))["devices"]
 
 
 def _nothing_to_sweep(trial: Trial) -> str:

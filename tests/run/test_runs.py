@@ -9,7 +9,7 @@ from jaxrl import UsageError, evaluate, load_policy, resume_sweep
 from jaxrl.cli.play import evaluate as evaluate_command
 from jaxrl.run import checkpoint, runs
 from jaxrl.run.resume import read_run
-from jaxrl.run.runs import LATEST, SWEEP, contents, resolve
+from jaxrl.run.runs import LATEST, PLAN, contents, resolve
 
 
 @pytest.fixture
@@ -33,7 +33,7 @@ def arena(tmp_path):
 
 def test_latest_is_the_newest_run_by_the_time_in_its_name(arena):
     assert resolve(arena / LATEST).name == "20260301-000000-s0"
-    assert resolve(str(arena / LATEST), SWEEP).name == "20260401-000000-sweep"
+    assert resolve(str(arena / LATEST), PLAN).name == "20260401-000000-sweep"
     (arena / "20260301-000000-s0" / "config.json").unlink()
     assert resolve(arena / LATEST).name == "20260102-030405-s10"  # of one second, the one written last
 
