@@ -3,7 +3,7 @@
 env, params = jaxrl.make("arena")                       environments by name; jaxrl.names() lists them
 runner, metrics = jax.jit(jaxrl.make_train({"env": "arena"}))(jax.random.key(0))    a whole training, one function
 jaxrl.Trainer(jaxrl.PPOConfig.tuned("arena")).fit()     the same in chunks, with a console, logs and checkpoints
-jaxrl.Trainer.from_checkpoint("runs/arena/...").fit()   goes on, to the bit
+jaxrl.Trainer.from_checkpoint("runs/arena/...").fit()   resumes it, equal to the bit
 jaxrl.load_policy("runs/arena/...", "pol1").act(obs)    a trained policy by itself; NumPy in, NumPy out
 jaxrl.evaluate("runs/arena/...", episodes=100)          whole episodes of a run's policies
 jaxrl.join("host0:1234", 2, process_id)                 first, in each of several processes: they train as one

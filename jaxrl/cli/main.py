@@ -20,7 +20,7 @@ usage: jaxrl COMMAND [flags]
   jaxrl train --resume RUN        resume a training
   jaxrl evaluate RUN              play whole episodes with the policies of a run
   jaxrl render RUN                write an episode of a run as a GIF, an MP4 or a PNG
-  jaxrl plot RUN [RUN ...]        draw the learning curves of runs, beside each other
+  jaxrl plot RUN [RUN ...]        draw the learning curves of runs, side by side
   jaxrl sweep --env arena --grid lr=1e-4,1e-3 --seeds 4
                                   train many settings and seeds at once
 

@@ -69,7 +69,7 @@ def run_sweep(argv: Sequence[str] | None = None) -> None:
         print(f"{program('sweep')}: {error}", file=sys.stderr)
         sys.exit(2)
     except KeyboardInterrupt:
-        sys.exit(f"{program('sweep')}: stopped; the trials that were over are kept")
+        sys.exit(f"{program('sweep')}: stopped; the finished trials are kept")
     print(summary(done))
 
 
@@ -84,7 +84,7 @@ def _sweep(argv: list[str]) -> Sweep:
         find_modules_here()
     if (path := sweep_options.pop("resume", None)) is not None:
         if extra := [*options, *sweep_options]:
-            raise UsageError(f"--resume goes on with the sweep as it was: it takes no {extra[0]}")
+            raise UsageError(f"--resume continues the sweep as it was: it takes no {extra[0]}")
         settled_devices(saved_devices(path), or_fewer=True)  # before the cache's test, which computes something
         compile_cache.use(cache)
         return resume_sweep(path, trust=trust)
@@ -159,7 +159,7 @@ def _values(text: str) -> list[Any]:
 
 
 def summary(done: Sweep) -> str:
-    """The end of a sweep: its tables and where things lie."""
+    """The end of a sweep: its tables and where things are."""
     if not done.outcomes:
         return "no trial is finished"
     parts = [done.table(), done.statistics_table()]

@@ -1,4 +1,4 @@
-"""`jaxrl train` and `scripts/train_ppo.py`: a training from the command line, begun or gone on with."""
+"""`jaxrl train` and `scripts/train_ppo.py`: a training from the command line, new or resumed."""
 
 import dataclasses
 import math
@@ -40,12 +40,12 @@ RUN_FLAGS = {
     ),
     "stop_return": Flag("stop when the mean return of the recent episodes reaches this; None: not by the return", None),
     "run_dir": Flag(
-        "the run's folder, which must not exist yet; auto: runs/<env>/<time>-s<seed>; without it, --resume goes on in "
-        "the folder that it names",
+        "the run's folder, which must not exist yet; auto: runs/<env>/<time>-s<seed>; without it, --resume continues "
+        "in the folder that it names",
         "auto",
     ),
-    "resume": Flag("a run's folder, or one of its checkpoints, to go on with; other flags change its settings", None),
-    "strict": Flag("refuse to resume with settings that let a part of the state start afresh", False),
+    "resume": Flag("a run's folder, or one of its checkpoints, to resume; other flags change its settings", None),
+    "strict": Flag("refuse to resume with settings that let a part of the state start from scratch", False),
     "profile": Flag("measure at the end how long sampling and learning take in an iteration", False),
     "trust": Flag(
         "with --resume: import the code that the run names, though it is neither jaxrl's nor an installed plug-in's",
@@ -71,7 +71,7 @@ class Order:
     config: PPOConfig
     source: str  # where the configuration's values come from, for people
     settings: dict[str, Any]  # of the run, those given
-    run_dir: str | None  # "same": that of the run to go on with
+    run_dir: str | None  # "same": that of the run to resume
     resume: str | None = None
     strict: bool = False
     profile: bool = False
@@ -222,7 +222,7 @@ def base_of(options: dict[str, Any], tuned: Any) -> tuple[PPOConfig, str]:
 
 
 def summary(trainer: Trainer, result: Result, seconds: float) -> str:
-    """The end of a run: the return and its spread, the time, and where things lie."""
+    """The end of a run: the return and its spread, the time, and where things are."""
     episodes = result["env_runners"]
     lines = []
     if "episode_return_mean" in episodes:

@@ -67,7 +67,7 @@ class Hooks:
         return [{"class": _class_name(callback), "state": _state(callback)} for callback in self.callbacks]
 
     def set_state(self, states: Iterable[Mapping[str, Any]]) -> None:
-        """Gives each callback the state of its class, the first one the first; those without one begin anew."""
+        """Gives each callback the state of its class, the first one the first; those without one start again."""
         left: dict[str, list[Any]] = {}
         for saved in states:
             left.setdefault(saved["class"], []).append(saved["state"])

@@ -98,7 +98,7 @@ class Channel:
     def __init__(self, index: int, lines: Mapping[int, Line], names: list[str]):
         self.index, self.lines, self.names = index, dict(lines), names
         self.busy = False  # whether the others wait for this process, or it for them
-        self.advice = ""  # how to go on after a loss
+        self.advice = ""  # how to resume after a loss
         self.on_asked: Callable[[str], None] = lambda text: None  # another process was asked to stop
         self.last_words: Callable[[], None] = lambda: None  # what a process that is left still has to write
         self._inbox: dict[int, queue.SimpleQueue] = {peer: queue.SimpleQueue() for peer in self.lines}

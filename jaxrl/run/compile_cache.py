@@ -5,7 +5,7 @@ than a line on stderr (jax#38445): the run may then die of an illegal instructio
 after the processor, the device and the versions, and whoever uses that folder first compiles a small program and loads
 it back from its bytes, as any later process would: the load must be a hit, equal to the bit, and nothing that the
 loader complains of. That takes a fraction of a second, once; the folder remembers the verdict, and one that failed is
-not used. Whatever else is wrong with the files, a run goes on without them and says so in one line.
+not used. Whatever else is wrong with the files, a run continues without them and says so in one line.
 """
 
 import contextlib
@@ -188,7 +188,7 @@ def _tend(folder: Path, say: Callable[[str], None]) -> None:
                     entry.unlink()
         if not told:
             told.append(why)
-            say(f"warning: {doing} the compile cache {folder}: {' '.join(why.split()):.200}; going on without")
+            say(f"warning: {doing} the compile cache {folder}: {' '.join(why.split()):.200}; continuing without")
 
     warnings.showwarning = hear
     warnings.filterwarnings("always", message="Error .* persistent compilation cache entry")

@@ -106,7 +106,7 @@ def check(coordinator: Any, num_processes: Any, process_id: Any, seconds: Any = 
     missing = [name for name in THREE if given[name] is None]
     if missing:
         there = ", ".join(f"{name}={value!r}" for name, value in given.items() if value is not None)
-        raise UsageError(f"{missing[0]} is missing beside {there}: several processes need {', '.join(THREE)}, or auto")
+        raise UsageError(f"{missing[0]} is missing with {there}: several processes need {', '.join(THREE)}, or auto")
     address_of(coordinator)
     for name, least in (("num_processes", 1), ("process_id", 0)):
         if isinstance(given[name], bool) or not isinstance(given[name], int) or given[name] < least:

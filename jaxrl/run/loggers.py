@@ -26,12 +26,12 @@ class Start(NamedTuple):
 
     folder: Path
     config: Mapping[str, Any]  # plain settings by name, as `config.to_dict()`
-    iteration: int  # of the checkpoint that the run goes on from, else 0
+    iteration: int  # of the checkpoint that the run resumes from, else 0
     env_steps: int
 
 
 class Logs:
-    """Results into several logs; one that fails says so once and is left out from then on, and training goes on.
+    """Results into several logs; one that fails says so once and is left out from then on, and training continues.
 
     All methods are for one thread at a time.
 
@@ -40,7 +40,7 @@ class Logs:
         folder: the run's folder, which exists.
         config: the settings, shown as hyperparameters.
         warn: is called with one line when a log fails.
-        iteration, env_steps: of the checkpoint that a resumed run goes on from: what logs hold beyond it is cut away,
+        iteration, env_steps: of the checkpoint that a resumed run continues from: what logs hold beyond it is cut away,
             and with 0 whatever an earlier run left there.
 
     Raises:
@@ -90,7 +90,7 @@ class Logs:
         except Exception as error:  # whatever goes wrong in a log is no reason to lose a training
             self._sinks.pop(name, None)
             reason = " ".join(str(error).split()) or type(error).__name__
-            self._warn(f"the {name} log ends here, training goes on without it: {reason}")
+            self._warn(f"the {name} log ends here, training continues without it: {reason}")
             return None
 
 
@@ -166,7 +166,7 @@ class TensorBoard:
 class Wandb:
     """A run at Weights & Biases, or what `WANDB_MODE=offline` leaves in the run's folder; thinned as TensorBoard is.
 
-    The project is "jaxrl", or `WANDB_PROJECT`. A resumed run goes on under its id, kept in `wandb_run_id`; W&B
+    The project is "jaxrl", or `WANDB_PROJECT`. A resumed run continues under its id, kept in `wandb_run_id`; W&B
     itself passes over the steps that it has already.
     """
 

@@ -25,7 +25,7 @@ class Policy:
 
     Observations are one, `[*observation_space.shape]`, or a batch with any leading axes (of a tree of spaces every
     part); actions come back with the same leading axes. A policy with memory remembers what it acted on: say which
-    episodes begin anew (`begins`), or `reset()` it.
+    episodes begin (`begins`), or `reset()` it.
 
     Args:
         player: what is static about it.

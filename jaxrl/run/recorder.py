@@ -1,7 +1,7 @@
 """What a run leaves in its folder, written off the training thread: logs, checkpoints, curves.
 
 One thread does it all in order, so that a checkpoint never becomes visible before the logs of its iterations are with
-the operating system. What fails is said, and training goes on.
+the operating system. What fails is said, and training continues.
 """
 
 import contextlib

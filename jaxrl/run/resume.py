@@ -1,4 +1,4 @@
-"""A run taken up again: what its folder holds, held against the configuration that goes on with it."""
+"""A run resumed: what its folder holds, checked against the configuration that continues it."""
 
 import json
 import shutil
@@ -24,12 +24,12 @@ from jaxrl.run.stopping import all_met, unmet
 
 @dataclass(frozen=True)
 class Saved:
-    """A run to go on with."""
+    """A run to resume."""
 
-    run_dir: Path | None  # the folder that it lies in; None for a checkpoint by itself
+    run_dir: Path | None  # the folder that it is in; None for a checkpoint by itself
     facts: dict[str, Any]
     checkpoint: Checkpoint | None  # None: it was stopped before the first one
-    newest: bool  # whether no later checkpoint lies beside it
+    newest: bool  # whether its run has no later checkpoint
     strict: bool = False  # whether a state that does not fit whole is refused
 
     @property
@@ -58,10 +58,10 @@ class Saved:
         return f"saved with {'; '.join(changed)}: the last bits may differ from then on" if changed else ""
 
     def folder_to_go_on_in(self) -> Path:
-        """The run's own folder, which only its last checkpoint goes on in: what came later is not to be overwritten."""
+        """The run's own folder, which only its last checkpoint continues in: what came later is not overwritten."""
         if self.run_dir is None or not self.newest:
-            what = "lies in no run's folder" if self.run_dir is None else "is not the last one of its run"
-            raise UsageError(f"checkpoint {self.checkpoint.path} {what}: give a new --run-dir to go on from it")
+            what = "is not in a run's folder" if self.run_dir is None else "is not the last one of its run"
+            raise UsageError(f"checkpoint {self.checkpoint.path} {what}: give a new --run-dir to resume from it")
         return self.run_dir
 
     def best(self) -> tuple[Path, dict[str, Any]] | None:
@@ -76,12 +76,12 @@ class Saved:
         return None
 
     def check_unchanged(self) -> None:
-        """Refuses, once the folder is locked, if another process went on with the run meanwhile."""
+        """Refuses, once the folder is locked, if another process resumed the run in the meantime."""
         regular = checkpoint.iterations(self.run_dir / CHECKPOINTS)
         newest = regular[max(regular)] if regular else None
         if newest != (self.checkpoint.path if self.checkpoint else None):
             raise UsageError(
-                f"run {self.run_dir} was gone on with meanwhile, its last checkpoint is {newest}; try again"
+                f"run {self.run_dir} was resumed by another process, its last checkpoint is {newest}; try again"
             )
 
 
@@ -89,10 +89,10 @@ def read_run(path: str | Path, which: str | int = "last", devices: int | str | N
     """A run's folder, or one checkpoint's.
 
     Args:
-        devices: that the run is to go on over, which reading its arrays is too late for; None: as many as it had.
+        devices: that the run continues on, which reading its arrays is too late for; None: as many as it had.
 
     Raises:
-        UsageError: neither, or damaged, in one line that names what can be gone on with.
+        UsageError: neither, or damaged, in one line that names what can be resumed.
     """
     path = runs.resolve(checkpoint.run_path(path)).resolve()
     is_run = (path / runs.CONFIG).exists()
@@ -118,7 +118,7 @@ def read_run(path: str | Path, which: str | int = "last", devices: int | str | N
 
 
 def facts_of(config: Any, algorithm: Algorithm, settings: dict[str, Any]) -> dict[str, Any]:
-    """What a checkpoint says of the run beside its state."""
+    """What a checkpoint says of the run in addition to its state."""
     policies = {
         policy: {
             "agents": list(agents),
@@ -155,7 +155,7 @@ def open_folder(
 
     Args:
         run_dir: "auto": a new one, `runs/<env>/<time>-s<seed>`.
-        now: the state that was taken up, if one was.
+        now: the state that was resumed, if one was.
     """
     fill = (lambda path: None) if saved is None else (lambda path: branch(saved, algorithm, facts, now, path))
     if run_dir == "auto":
@@ -168,12 +168,12 @@ def open_folder(
     lock = folder.lock(run_dir)
     saved.check_unchanged()
     if saved.checkpoint is None:
-        say("there is no checkpoint yet: the run begins anew, and its logs with it")
+        say("there is no checkpoint yet: the run starts again from the beginning, and so do its logs")
     return run_dir, lock
 
 
 def branch(saved: Saved, algorithm: Algorithm, facts: dict[str, Any], now: Snapshot | None, run_dir: Path) -> None:
-    """Brings what a run was into the new folder that goes on from it: the state, the best one, the logs so far."""
+    """Brings what a run was into the new folder that continues it: the state, the best one, the logs so far."""
     for name in (runs.METRICS, runs.PROGRESS):
         if saved.run_dir is not None and (saved.run_dir / name).exists():
             shutil.copyfile(saved.run_dir / name, run_dir / name)
@@ -190,12 +190,12 @@ def branch(saved: Saved, algorithm: Algorithm, facts: dict[str, Any], now: Snaps
 
 
 def _intact(regular: dict[int, Path], damaged: Path) -> str:
-    """What else can be gone on with, for the end of an error."""
+    """What else can be resumed, for the end of an error."""
     for path in reversed(regular.values()):
         if path != damaged:
             try:
                 checkpoint.read(path)
             except UsageError:
                 continue
-            return f"; {path} is intact: go on from it with a new --run-dir"
-    return "; no other checkpoint lies beside it"
+            return f"; {path} is intact: resume from it with a new --run-dir"
+    return "; the run has no other checkpoint that is intact"

@@ -47,7 +47,7 @@ def _logs(name: str, value: Any) -> None:
 @checked("Trainer", example="Trainer(config, NAME=...)", also=("run_dir", "env_params", "quiet"))
 @dataclasses.dataclass(frozen=True)
 class RunSettings:
-    """Settings of a `Trainer` beside its configuration; none of them changes what is learned."""
+    """Settings of a `Trainer` next to its configuration; none of them changes what is learned."""
 
     stop: Any = setting(
         (), "what ends training before its steps do: {path in the result tree: least value}", _thresholds
@@ -59,7 +59,7 @@ class RunSettings:
         None, "iterations between two checkpoints; None: none", count(optional=True)
     )
     checkpoint_at_end: bool = setting(True, "whether the state that training ends in is kept", flag)
-    keep: int = setting(3, "how many checkpoints are kept, newest first; the best one besides", count())
+    keep: int = setting(3, "how many checkpoints are kept, newest first; the best one as well", count())
     checkpoint_score_attribute: str | None = setting(
         None, "the result that decides which checkpoint is best; None: the evaluation's return, else training's", _text
     )

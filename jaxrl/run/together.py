@@ -220,9 +220,9 @@ def _or_lost(channel: Channel, program: Callable, *arguments: Any) -> Any:
 
 
 def advice(folder: str | None) -> str:
-    """How to go on after a loss."""
+    """How to resume after a loss."""
     if folder is None:
-        return "nothing was written that one could go on from"
+        return "nothing was written to resume from"
     return f"resume from the last checkpoint, with any number of processes: {command('train', '--resume', folder)}"
 
 

@@ -136,7 +136,8 @@ class Trainer(PolicyAccess):
         """A trainer that continues, bit for bit, from where a run was when it saved.
 
         With another configuration weights, optimiser states, filters and counts are kept, and must fit; environments,
-        the callbacks' data and the statistics of recent episodes start afresh where they do not fit, and it is said.
+        the callbacks' data and the statistics of recent episodes start from scratch where they do not fit, which one
+        line says.
         Stop criteria among the saved settings that the run had met are cleared.
 
         Args:
@@ -144,9 +145,9 @@ class Trainer(PolicyAccess):
             checkpoint: "last", "best" or an iteration, where `path` is a run's folder.
             config: in place of the saved one: more steps, other numbers, other `num_envs`, callbacks or
                 `policies_to_train`; other networks, policies, spaces and seeds are refused.
-            run_dir: "same" goes on in the run's folder, its logs cut back to the checkpoint, which must be the last
+            run_dir: "same" continues in the run's folder, its logs cut back to the checkpoint, which must be the last
                 one; anything else as for `Trainer`.
-            strict: refuse a configuration with which some part of the state would start afresh.
+            strict: refuse a configuration with which some part of the state would start from scratch.
             trust: import what the run names, though it is not jaxrl's or an installed plug-in's; see docs/loading.md.
             **run_settings: changes to those that were saved.
 
@@ -352,7 +353,7 @@ class Trainer(PolicyAccess):
             changed = changed_settings(saved.facts["config"], facts["config"])
             parts = " and ".join(part for part, _ in restored.fresh)
             self.progress.say(
-                f"resumed with other {', '.join(changed) or 'objects'}: {parts} start afresh; "
+                f"resumed with other {', '.join(changed) or 'objects'}: {parts} start from scratch; "
                 "weights, optimiser states, filters and counts are kept"
             )
         self.lifetime, self.last_result = saved.lifetime, saved.facts["result"]

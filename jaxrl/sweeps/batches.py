@@ -39,7 +39,7 @@ def most_that_fit(group: Group, devices: int, beside: int = 1) -> float:
     if fit < 1:
         raise UsageError(
             f"one trial of {group.static.num_envs:,} x {group.static.rollout_length:,} takes about "
-            f"{in_units(each)}, and {in_units(int(SHARE_OF_MEMORY * free))} are to be had; fewer environments or "
+            f"{in_units(each)}, and {in_units(int(SHARE_OF_MEMORY * free))} are available; fewer environments or "
             "shorter rollouts need less"
         )
     return fit // beside if on_cpu else fit * devices

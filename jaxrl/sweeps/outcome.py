@@ -38,7 +38,7 @@ class Sweep:
     """All of them.
 
     Attributes:
-        outcomes: by trial, those that are over.
+        outcomes: by trial, those that are finished.
         metric: the path in the result tree that ranks them; the higher the better.
     """
 

@@ -83,7 +83,7 @@ class Running:
         self.standings: dict[int, Standing] = {}
         self.lanes: dict[int, int] = {}  # {group: the device that it has for itself, or SPLIT}
         self.sizes: dict[int, int] = {}  # {group: how many of its trials train at once}
-        self.done: dict[int, int] = {}  # {group: how many are over of the batch that trains}
+        self.done: dict[int, int] = {}  # {group: how many are finished of the batch that trains}
         self.figures, self.keeping, self.broken_off = threading.Lock(), threading.Lock(), False  # of all lanes
         self.settings = order.trial_settings
         check_stop(order.stop, None)
@@ -123,7 +123,7 @@ class Running:
         self.sweep.outcomes.sort(key=lambda outcome: outcome.trial.number)
         store.draw(self.sweep)
         if self.interrupt.heard:
-            self.progress.say(f"stopped; {len(self.sweep.outcomes)} of {len(self.trials)} trials are over and kept")
+            self.progress.say(f"stopped; {len(self.sweep.outcomes)} of {len(self.trials)} trials are finished and kept")
         return self.sweep
 
     def plan(self) -> str:
@@ -166,7 +166,7 @@ class Running:
             self.sizes[number] = batch_size(self.groups[number], trials, *places, wanted)
 
     def _take_over(self, store: Store) -> None:
-        """The outcomes of a sweep that is gone on with; halving ranks all of its trials, so it keeps all or none."""
+        """The outcomes of a sweep that is resumed; halving ranks all of its trials, so it keeps all or none."""
         if self.order.halving is not None and len(store.over) < len(self.trials):
             store.forget()
         by_number = {trial.number: trial for trial in self.trials}
@@ -267,7 +267,7 @@ class Running:
         self.done[number] = int(np.sum(np.asarray(is_done(state, numbers))[: len(batch)]))
         over = len(self.sweep.outcomes) + sum(self.done.values())
         name = [f"program {number}"] if len(self.groups) > 1 else []
-        parts = [f"{over:,} of {len(self.trials):,} over", *name, f"iteration {updates.max():,} of {last.max():,}"]
+        parts = [f"{over:,} of {len(self.trials):,} finished", *name, f"iteration {updates.max():,} of {last.max():,}"]
         if scores:
             parts.append(f"best {max(scores):.2f}, median {np.median(scores):.2f}")
         parts.append(f"{moved[: len(batch)].sum() * steps / seconds:,.0f} steps/s")

@@ -64,7 +64,7 @@ class Store:
 
     path: Path | None
     lock: FileLock | None = None
-    over: dict[int, dict[str, Any]] = field(default_factory=dict)  # lines of trials that were over before, by number
+    over: dict[int, dict[str, Any]] = field(default_factory=dict)  # lines of trials finished before, by number
 
     @classmethod
     def begin(cls, run_dir: str | Path | None, config: Any, trials: Sequence[Trial], order: dict[str, Any]) -> "Store":
@@ -89,7 +89,7 @@ class Store:
 
     @classmethod
     def again(cls, path: str | Path) -> tuple["Store", dict[str, Any]]:
-        """(the store of a sweep to go on with, what `begin` wrote)."""
+        """(the store of a sweep to resume, what `begin` wrote)."""
         path = runs.resolve(checkpoint.run_path(path), runs.PLAN)
         plan, lock = saved.read_plan(path), folder.lock(path)
         try:
@@ -102,7 +102,7 @@ class Store:
         return cls(path, lock, over), plan
 
     def forget(self) -> None:
-        """What was over before begins anew."""
+        """What was finished before starts again."""
         if self.over:
             self.over.clear()
             (self.path / RESULTS).unlink()

@@ -175,7 +175,7 @@ def test_a_damaged_last_checkpoint_is_refused_with_what_can_be_gone_on_from(star
     trainer.stop()
     last = checkpoint.find(tmp_path / "run", "last")
     truncate(last)
-    with pytest.raises(UsageError, match=r"000004 is damaged.*000002 is intact: go on from it with a new --run-dir"):
+    with pytest.raises(UsageError, match=r"000004 is damaged.*000002 is intact: resume from it with a new --run-dir"):
         resume()
     assert resume(last.with_name("000002"), run_dir=tmp_path / "new").lifetime.training_iteration == 2
 

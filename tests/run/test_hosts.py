@@ -258,7 +258,7 @@ def test_slurm_is_found_as_jax_finds_it_and_no_cluster_is_said(monkeypatch):
 @pytest.mark.parametrize(
     "values, message",
     [
-        (("localhost:1234", None, 0), "num_processes is missing beside coordinator='localhost:1234', process_id=0"),
+        (("localhost:1234", None, 0), "num_processes is missing with coordinator='localhost:1234', process_id=0"),
         ((None, 2, 0), "coordinator is missing"),
         (("localhost:1234", 2, 2), "process_id=2 must be below num_processes=2"),
         (("localhost:1234", 0, 0), "num_processes=0 must be"),

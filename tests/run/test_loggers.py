@@ -223,7 +223,7 @@ def test_one_failing_log_leaves_the_others_going(tmp_path):
         ours.write([result(i)])
     ours.flush()
     assert len(warnings) == 1
-    assert warnings[0].startswith("the csv log ends here, training goes on without it: ")
+    assert warnings[0].startswith("the csv log ends here, training continues without it: ")
     assert len(strict_lines(tmp_path)) == len(curve(tmp_path, "run/training_iteration")) == 3
 
 
@@ -411,7 +411,7 @@ def test_no_network_is_a_warning_and_no_package_is_a_line_before_anything_else(t
     monkeypatch.setitem(sys.modules, "wandb", SimpleNamespace(init=unreachable))
     ours = logs(tmp_path, ["wandb", "jsonl"], warn=warnings.append)
     ours.write([result(1)])
-    assert warnings == ["the wandb log ends here, training goes on without it: no route to host"]
+    assert warnings == ["the wandb log ends here, training continues without it: no route to host"]
     assert len(strict_lines(tmp_path)) == 1
     monkeypatch.setitem(sys.modules, "wandb", None)
     with pytest.raises(UsageError, match=r'pip install "jaxrl\[wandb\]"'):

@@ -265,7 +265,7 @@ def test_what_a_changed_configuration_does_not_touch_is_kept(small, start, tmp_p
     trainer.stop()
     with Trainer.from_checkpoint(tmp_path / "run", config=small.replace(**changes)) as resumed:
         said = capsys.readouterr().out
-        assert f"resumed with other {next(iter(changes))}" in said and f" start afresh; {KEPT}" in said
+        assert f"resumed with other {next(iter(changes))}" in said and f" start from scratch; {KEPT}" in said
         for part in ("learners", "worlds", "window", "key", "num_updates"):
             if part not in fresh:
                 assert_equal_to_the_bit(getattr(resumed.runner, part), getattr(trainer.runner, part))

@@ -85,7 +85,7 @@ def test_a_sweep_says_its_plan_its_table_and_where_the_best_lies(tmp_path):
     done = run(*small.split(), *more.split(), "--run-dir", str(tmp_path / "out"), cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     parts = "4 trials in one program, 1,024 environment steps", "interquartile mean", "(range)", "best setting lr="
-    for part in (*parts, "best trial ", "4 of 4 over"):
+    for part in (*parts, "best trial ", "4 of 4 finished"):
         assert part in done.stdout
     best = next(line.split()[-1] for line in done.stdout.splitlines() if line.startswith("evaluate"))
     assert (Path(best) / "checkpoints").is_dir()
