@@ -59,7 +59,7 @@ def test_policies_come_from_a_json_file(tmp_path):
     path.write_text('{"hunter": ["agent2"], "explorer": ["agent1"]}')
     assert set(parse(["--policies", str(path)]).config.setup().policies) == {"hunter", "explorer"}
     path.write_text("{")
-    with pytest.raises(UsageError, match=r"policies file .* is no JSON"):
+    with pytest.raises(UsageError, match=r"policies file .* is not JSON"):
         parse(["--policies", str(path)])
 
 
@@ -204,7 +204,7 @@ def test_lists_and_convolutions_are_read_from_their_flags():
     assert "convolutions 16 of 3x3 by 2, 8 of 2x2 by 1 relu, then" in config.describe()
     for words in (["--conv-filters", "[[16,3,2]]"], ["--per-policy", "pursuer.conv_filters=[[16,3,2]]"]):
         assert parse(["--env", "pursuit", *words]).config.for_policy("pursuer").conv_filters == ((16, 3, 2),)
-    with pytest.raises(UsageError, match=r"'\[\[0.3' is no list such as"):
+    with pytest.raises(UsageError, match=r"'\[\[0.3' is not a list such as"):
         parse(["--env", "waterworld", "--env-args", "obstacle_coord=[[0.3"])
     with pytest.raises(UsageError, match="obstacle_coord has 1 points, but n_obstacles=2"):
         parse(["--env", "waterworld", "--env-args", "n_obstacles=2"])

@@ -53,7 +53,7 @@ def test_latest_is_the_newest_run(tmp_path, monkeypatch, capsys):
     (tmp_path / "arena" / "20260301-000000-s0" / "metadata.json").unlink()
     with pytest.raises(SystemExit):
         plot(["arena/latest"])
-    assert "arena/20260301-000000-s0 is no run's folder" in capsys.readouterr().err
+    assert "arena/20260301-000000-s0 is not a run's folder" in capsys.readouterr().err
 
 
 def test_a_folder_of_runs_stands_for_all_in_it_and_so_does_a_sweep(tmp_path):
@@ -73,7 +73,7 @@ def test_labels_are_as_long_as_tells_runs_apart(tmp_path):
     ("words", "said"),
     [
         ([], "which runs? give their folders"),
-        (["nowhere"], "nowhere is no run's folder and holds none"),
+        (["nowhere"], "nowhere is not a run's folder and holds none"),
         (["RUN", "--out", "curves.jpg"], "must end in one of .png, .pdf, .svg"),
         (["RUN", "--out", "missing/curves.png"], "missing/curves.png cannot be written: No such file or directory"),
         (["RUN", "--out"], "--out takes one value"),

@@ -175,7 +175,7 @@ def value_of(text: str) -> Any:
         try:
             return json.loads(text)
         except ValueError as error:
-            raise UsageError(f"{text!r} is no list such as [1,2] or [[1,2],[3,4]], without blanks: {error}") from None
+            raise UsageError(f"{text!r} is not a list such as [1,2] or [[1,2],[3,4]] without spaces: {error}") from None
     plain = text.replace("_", "")
     for read in (int, float):
         try:
@@ -229,7 +229,7 @@ def _policy_file(path: str) -> dict[str, list[str]]:
             f"policies={path!r}: allowed are shared, per-agent, or a JSON file; {error.strerror}"
         ) from None
     except ValueError as error:
-        raise UsageError(f"policies file {path} is no JSON: {error}") from None
+        raise UsageError(f"policies file {path} is not JSON: {error}") from None
     if not isinstance(policies, dict):
         raise UsageError(f"policies file {path} must hold {{policy: [agents]}}")
     return policies

@@ -81,7 +81,7 @@ def runs_in(path: Path) -> list[Path]:
         return [path]
     logs = sorted([*path.glob(f"*/{METRICS}"), *path.glob(f"{TRIALS}/*/{METRICS}")]) if path.is_dir() else []
     if not logs:
-        raise UsageError(f"{path} is no run's folder and holds none: there is no {METRICS}")
+        raise UsageError(f"{path} is not a run's folder and holds none: there is no {METRICS}")
     return [log.parent for log in logs]
 
 

@@ -105,7 +105,7 @@ def read_facts(path: Path) -> dict[str, Any]:
         what = "is damaged: it has no checkpoint.json" if path.is_dir() else "does not exist"
         raise UsageError(f"checkpoint {path} {what}") from None
     except (ValueError, KeyError, AttributeError, TypeError):
-        raise UsageError(f"checkpoint {path} is damaged: {FACTS} is no checkpoint's") from None
+        raise UsageError(f"checkpoint {path} is damaged: {FACTS} is not that of a checkpoint") from None
     except OSError as error:
         raise UsageError(f"checkpoint {path} cannot be read: {error.strerror or error}") from None
     if newer:

@@ -117,7 +117,7 @@ def read_class(name: Any, call: str, *, trust: bool) -> type:
     named = parse_name(name)
     try:
         if named is None or named.arguments:
-            raise UsageError(f"{name!r:.80} is no module:Class")
+            raise UsageError(f"{name!r:.80} is not module:Class")
         return load(CONFIGURATION, named)
     except (ImportError, UsageError) as error:
         raise UsageError(

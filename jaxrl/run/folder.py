@@ -160,7 +160,7 @@ def read(path: Path) -> dict[str, Any]:
     try:
         config, rest = (json.loads((path / name).read_text(encoding="utf-8")) for name in (CONFIG, METADATA))
     except OSError as error:
-        raise UsageError(f"{path} is no run's folder: {error.strerror or error}") from None
+        raise UsageError(f"{path} is not a run's folder: {error.strerror or error}") from None
     except (ValueError, RecursionError) as error:  # the second: brackets without end
         what = f"config.json or metadata.json is not JSON: {one_line(error)}"
         raise UsageError(f"run folder {path} is damaged: {what}") from None

@@ -32,7 +32,7 @@ class Interrupt:
         """The first wish to stop, whoever has it."""
         if not self.heard:
             self.heard = True
-            self.say(f"{who}: stopping after the iterations at hand; once more stops at once")
+            self.say(f"{who}: stopping after the current iterations; a second time stops immediately")
 
     def _hear(self, number, frame) -> None:
         if self.heard:

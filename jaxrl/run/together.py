@@ -76,7 +76,7 @@ class Alone:
     def check_replaceable(self) -> None:
         """Whether the state may be changed from outside: not once the others have states that it came of."""
         if getattr(self, "states", None):
-            raise UsageError("weights cannot be set once several processes train together: set them in all before")
+            raise UsageError("weights cannot be set after several processes have joined: set them in all before")
 
 
 class Leading(Alone):
@@ -238,7 +238,7 @@ def agreed(build: Method) -> Method:
         joined = hosts()
         if joined is None or joined.channel.busy:  # alone, or from within another such
             return build(*args, **kwargs)
-        joined.channel.busy, joined.channel.advice = True, "nothing was begun"
+        joined.channel.busy, joined.channel.advice = True, "nothing was started"
         made = error = None
         try:
             made = build(*args, **kwargs)

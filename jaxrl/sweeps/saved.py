@@ -24,7 +24,7 @@ def read_plan(path: Path) -> dict[str, Any]:
     try:
         plan = json.loads((path / PLAN).read_text(encoding="utf-8"))
     except OSError as error:
-        raise UsageError(f"{path} is no sweep's folder: {PLAN}: {error.strerror or error}") from None
+        raise UsageError(f"{path} is not a sweep's folder: {PLAN}: {error.strerror or error}") from None
     except NOT_JSON as error:
         raise UsageError(f"sweep folder {path} is damaged: {PLAN} is not JSON: {one_line(error)}") from None
     problem = _plan_problem(plan)
@@ -98,7 +98,7 @@ def _plan_problem(plan: Any) -> str:
 def _row_problem(row: Any, trials: list[dict[str, Any]]) -> str:
     """What is wrong with a line of results; mostly empty."""
     if not isinstance(row, dict):
-        return "is no result"
+        return "is not a result"
     for name in ("trial", "settings", "seed", "status", "score", "curve", "result"):
         if name not in row:
             return f"has no {name!r}"

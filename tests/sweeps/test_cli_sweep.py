@@ -67,7 +67,7 @@ def test_what_it_does_not_understand_it_says(make, words):
         (("--env", "cartpole", "--lr", "1e-3"), "sweep.py: nothing to sweep, this is one trial: give several values"),
         (("--env", "cartpole", "--grid", "lr=3e-4"), "sweep.py: nothing to sweep, this is one trial: give several"),
         (("--env", "cartpole", "--seed5", "2"), "sweep.py: unknown flag '--seed5'"),
-        (("--resume", "nowhere"), "sweep.py: nowhere is no sweep's folder"),
+        (("--resume", "nowhere"), "sweep.py: nowhere is not a sweep's folder"),
         (("--resume", "nowhere", "--seeds", "3"), "it takes no seeds"),
     ],
 )

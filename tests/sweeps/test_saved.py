@@ -121,7 +121,7 @@ def test_a_plan_with_a_part_missing_or_of_another_kind_is_refused(path, changes,
 
 
 def test_a_folder_without_a_plan_is_no_sweeps_folder(tmp_path):
-    with pytest.raises(UsageError, match=r"is no sweep's folder: sweep\.json: No such file"):
+    with pytest.raises(UsageError, match=r"is not a sweep's folder: sweep\.json: No such file"):
         resume_sweep(tmp_path)
 
 
@@ -131,7 +131,7 @@ def test_a_folder_without_a_plan_is_no_sweeps_folder(tmp_path):
         (b"\x00\xff\xfe\x80", "is not JSON"),
         (b'{"trial": 1', "is not JSON"),
         (b"[" * 100_000, "is not JSON"),
-        (b"[1, 2]", "is no result"),
+        (b"[1, 2]", "is not a result"),
         (b"{}", "has no 'trial'"),
         ({"trial": 9}, "has trial=9; the sweep has 2"),
         ({"trial": -1}, "has trial=-1"),

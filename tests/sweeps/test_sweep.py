@@ -378,5 +378,5 @@ def test_the_number_of_devices_in_xla_flags_stays(devices):
 
 
 def test_a_folder_that_is_no_sweeps_is_refused(tmp_path):
-    with pytest.raises(UsageError, match="is no sweep's folder"):
+    with pytest.raises(UsageError, match="is not a sweep's folder"):
         Store.again(tmp_path)
