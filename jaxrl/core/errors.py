@@ -1,4 +1,4 @@
-"""What a user hears about a mistake: one line with the value, what is allowed and the nearest match."""
+"""The errors that users meet: one line with the value, what is allowed and the nearest match."""
 
 import difflib
 import sysconfig
@@ -35,13 +35,13 @@ class UsageError(ValueError):
 
 
 def one_line(error: BaseException) -> str:
-    """What an error says, in one line of at most 200 characters."""
+    """The message of an error, in one line of at most 200 characters."""
     text = " ".join(str(getattr(error, "strerror", None) or error).split()) or type(error).__name__
     return f"{text:.200}"
 
 
 def reason_of(error: BaseException) -> str:
-    """What went wrong in code that a user wrote: `KeyError: 'left' (corridor.py:30)`."""
+    """The reason why code that a user wrote failed: `KeyError: 'left' (corridor.py:30)`."""
     kind = type(error).__name__
     said = next(iter(str(error).splitlines()), "")
     said = TRACED.get(kind) or (said if len(said) <= 300 else f"{said:.300} ...")

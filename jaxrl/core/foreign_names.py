@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 
 class Counterpart(NamedTuple):
-    """What stands for a foreign name."""
+    """The name here for another library's name, and a note."""
 
     ours: str = ""  # our name; "": there is none
     note: str = ""  # what differs, or what to do instead

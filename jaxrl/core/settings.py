@@ -1,4 +1,4 @@
-"""How a setting is declared and checked: a default, a help text, and what is allowed, said once."""
+"""Declaring and checking settings: a default, a help text, and what is allowed, said once."""
 
 import dataclasses
 import inspect
@@ -290,7 +290,7 @@ def _foreign(name: str, known: set[str]) -> tuple[str, str, Counterpart] | None:
 def _translated(
     name: str, library: str, theirs: str, found: Counterpart, known: set[str], owner: str, kind: str
 ) -> str:
-    """What an error says after another library's name."""
+    """The part of an error that follows another library's name."""
     perhaps = "" if name == theirs else f"perhaps {theirs}, "
     if not found.ours:
         return f": {perhaps}{library}'s name; {found.note}"

@@ -147,7 +147,7 @@ def _is_ours_alone() -> bool:
 
 
 def _imported(module: str, attribute: str, kind: str) -> Any:
-    """What `module:attribute` names; where there is no such thing, a UsageError that calls it a `kind`."""
+    """The object that `module:attribute` names; where there is no such thing, a UsageError that calls it a `kind`."""
     module = current_module(module)
     try:
         return getattr(importlib.import_module(module), attribute)
@@ -191,7 +191,7 @@ def current_module(module: str) -> str:
 
 
 def described(found: Any) -> str:
-    """What an imported object is, in few words."""
+    """An imported object in a few words, for errors."""
     if isinstance(found, ModuleType):
         return f"the module {found.__name__}"
     if isinstance(found, type):
@@ -244,9 +244,9 @@ def _changed_fields(value: Any) -> Iterator[tuple[str, Any]]:
         default = field.default
         if field.default_factory is not dataclasses.MISSING:
             default = field.default_factory()
-        own = getattr(value, field.name, NO_DEFAULT)
-        if own is not default and not (_is_literal(own) and _is_literal(default) and own == default):
-            yield field.name, own
+        held = getattr(value, field.name, NO_DEFAULT)
+        if held is not default and not (_is_literal(held) and _is_literal(default) and held == default):
+            yield field.name, held
 
 
 def _is_literal(value: Any) -> bool:

@@ -97,11 +97,11 @@ def _structure(
     action_space: Space,
 ) -> Structure:
     """What one policy's own configuration makes static."""
-    own = config.for_policy(policy)
-    settings = {name: getattr(own, name) for name in Structure._fields[3:] if name != "always_active"}
-    player = make_player(own, observation_space, action_space, len(policies[policy]))
-    settings["optimizer"] = optimizer_of(own.optimizer)
-    return Structure(player, policy in trained, blocks_of(own), **settings)
+    policy_config = config.for_policy(policy)
+    settings = {name: getattr(policy_config, name) for name in Structure._fields[3:] if name != "always_active"}
+    player = make_player(policy_config, observation_space, action_space, len(policies[policy]))
+    settings["optimizer"] = optimizer_of(policy_config.optimizer)
+    return Structure(player, policy in trained, blocks_of(policy_config), **settings)
 
 
 def _init_learners(by_group: Iterable[tuple[PolicyGroup, tuple]]) -> tuple[PyTree, ...]:

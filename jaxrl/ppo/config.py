@@ -34,7 +34,7 @@ def _forms(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class Setup(NamedTuple):
-    """What a configuration means once its environment is made."""
+    """The environment and the policies of a configuration, once its environment is made."""
 
     env: MultiAgentEnvironment
     env_params: PyTree
@@ -128,20 +128,8 @@ class PPOConfig(NetworkSettings, Refinements, TrainingSettings):
         policies = self.setup().policies
         common = {name: value for name, value in overrides.items() if name not in policies}
         by_policy = {policy: overrides.get(policy, {}) for policy in policies}
-        for policy, numbers_of_one in by_policy.items():
-            if not isinstance(numbers_of_one, Mapping):
-                raise UsageError(
-                    f"hypers: {policy}={brief(numbers_of_one)} must be a mapping of numbers by setting, such as "
-                    f'{policy}={{"lr": 1e-3}}'
-                )
-        for name in common:
-            named = [policy for policy in policies if name in by_policy[policy]]
-            refusal, warning = self.overridden(name, named, '{policy}={{"{name}": ...}}')
-            if refusal:
-                raise UsageError(refusal)
-            if warning:
-                warnings.warn(warning, stacklevel=2)
-        numbers = {}
+        self._check_overrides(common, by_policy)
+        configs = {}
         for policy in policies:
             settings_of_policy = dict(dict(self.per_policy).get(policy, ()))
             changes = {name: value for name, value in common.items() if name not in settings_of_policy}
@@ -152,9 +140,25 @@ class PPOConfig(NetworkSettings, Refinements, TrainingSettings):
                 if name not in Hypers.__dataclass_fields__:
                     numbers_alone = Hypers.__dataclass_fields__
                     raise unknown_setting(name, numbers_alone, "of hypers", owner="PPOConfig")
-            numbers[policy] = self.for_policy(policy).replace(**changes)
-        knots = max(len(knots_of(value)) for one in numbers.values() for value in (one.lr, one.entropy_coeff))
-        return {policy: as_hypers(one, knots) for policy, one in numbers.items()}
+            configs[policy] = self.for_policy(policy).replace(**changes)
+        knots = max(len(knots_of(value)) for each in configs.values() for value in (each.lr, each.entropy_coeff))
+        return {policy: as_hypers(each, knots) for policy, each in configs.items()}
+
+    def _check_overrides(self, common: Mapping[str, Any], by_policy: Mapping[PolicyId, Any]) -> None:
+        """Refuses overrides of `hypers` that are no numbers by name or change nothing; warns of those that some policies miss."""
+        for policy, numbers in by_policy.items():
+            if not isinstance(numbers, Mapping):
+                raise UsageError(
+                    f"hypers: {policy}={brief(numbers)} must be a mapping of numbers by setting, such as "
+                    f'{policy}={{"lr": 1e-3}}'
+                )
+        for name in common:
+            named = [policy for policy in by_policy if name in by_policy[policy]]
+            refusal, warning = self.overridden(name, named, '{policy}={{"{name}": ...}}')
+            if refusal:
+                raise UsageError(refusal)
+            if warning:
+                warnings.warn(warning, stacklevel=3)
 
     def overridden(
         self, name: str, named: Sequence[PolicyId] = (), form: str = "{policy}.{name}"

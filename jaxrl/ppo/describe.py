@@ -37,11 +37,11 @@ def describe(config: PPOConfig) -> str:
     heads: dict[tuple[str, ...], list[str]] = {}
     for group, player in zip(algorithm.grouping.groups, algorithm.players, strict=True):
         for policy, agents in zip(group.policies, group.agents, strict=True):
-            own = config.for_policy(policy)
-            details = (f"{_network(own)}, {num_parameters(player.model):,} parameters",)
-            details += _actions(own, group.action_space)
+            policy_config = config.for_policy(policy)
+            details = (f"{_network(policy_config)}, {num_parameters(player.model):,} parameters",)
+            details += _actions(policy_config, group.action_space)
             cut = cut_of(player, (config.rollout_length, config.num_envs, len(agents)))
-            details += _learning(own, cut) if group.structure.trained else ("not trained",)
+            details += _learning(policy_config, cut) if group.structure.trained else ("not trained",)
             spaces = f"{group.observation_space} -> {group.action_space}"
             heads.setdefault(details, []).append(f"policy       {policy} plays {_agents(agents)}: {spaces}")
     for details, policies in heads.items():

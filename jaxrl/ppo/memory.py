@@ -72,7 +72,7 @@ def _check_parameters(config: "PPOConfig", group: PolicyGroup, player: Player) -
 
 
 def _check_carry(config: "PPOConfig", group: PolicyGroup, player: Player) -> None:
-    """What a network with memory carries from step to step, for every agent of every environment."""
+    """The state that a network with memory carries from step to step, for every agent of every environment."""
     if not has_memory(player.model):
         return
     carry = jax.eval_shape(lambda: player.model.initial_carry((1,)))

@@ -24,10 +24,11 @@ def blocks_of(config: "PPOConfig") -> int:
 
 def devices_worth_using(config: "PPOConfig", cores: int) -> int:
     """The most cores, a power of two, on which every policy's minibatches still have rows enough."""
-    own = [config.for_policy(policy) for policy in config.setup().policies]
+    configs = [config.for_policy(policy) for policy in config.setup().policies]
     number = 1
     while 2 * number <= cores and all(
-        blocks_of(one) % (2 * number) == 0 and one.minibatch_size >= 2 * number * ROWS_WORTH_SPLITTING for one in own
+        blocks_of(each) % (2 * number) == 0 and each.minibatch_size >= 2 * number * ROWS_WORTH_SPLITTING
+        for each in configs
     ):
         number *= 2
     return number
@@ -36,9 +37,9 @@ def devices_worth_using(config: "PPOConfig", cores: int) -> int:
 def check_devices(config: "PPOConfig", number: int) -> None:
     """Refuses a number of devices that minibatches cannot be split over."""
     for policy in config.setup().policies:
-        one = config.for_policy(policy)
-        if blocks_of(one) % number:
+        policy_config = config.for_policy(policy)
+        if blocks_of(policy_config) % number:
             raise UsageError(
-                f"devices={number} does not divide shuffle_blocks={blocks_of(one)} of policy {policy!r}, which must "
-                f"divide num_envs={one.num_envs} and minibatch_size={one.minibatch_size}"
+                f"devices={number} does not divide shuffle_blocks={blocks_of(policy_config)} of policy {policy!r}, "
+                f"which must divide num_envs={policy_config.num_envs} and minibatch_size={policy_config.minibatch_size}"
             )

@@ -14,7 +14,7 @@ from jaxrl.core.spaces import to_json
 from jaxrl.loop.runner import Algorithm
 from jaxrl.run import checkpoint, folder, runs
 from jaxrl.run.checkpoint import CHECKPOINTS, Checkpoint
-from jaxrl.run.config_file import config_facts
+from jaxrl.run.config_file import NUM_SEEDS, config_facts
 from jaxrl.run.devices import split_cpu
 from jaxrl.run.hosts import num_processes
 from jaxrl.run.recorder import Snapshot, state_facts, state_tree
@@ -45,6 +45,8 @@ class Saved:
         settings["stop"] = unmet(settings.get("stop", {}), self.facts.get("result"))
         if self.facts.get("num_processes", 1) != num_processes():
             settings["devices"] = "auto"
+        if type(settings.get("evaluation_seed")) is int:
+            settings["evaluation_seed"] %= NUM_SEEDS  # earlier versions saved larger ones, which JAX read so
         return settings
 
     def met_criteria(self) -> dict[str, float]:

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import jaxrl
 from jaxrl import PPOConfig, RunSettings, Trainer, UsageError, make_train
 from jaxrl.core import memory
 from jaxrl.run.config_file import config_facts, read_config
@@ -164,11 +165,13 @@ def test_several_cpu_processes_have_the_memory_of_as_many_machines(monkeypatch):
 
 def test_what_is_too_large_to_be_trained_here_may_still_be_played_and_described(monkeypatch):
     monkeypatch.setattr(memory, "host_memory", lambda: memory.MIB)
-    config = PPOConfig(**ARENA)
+    config = PPOConfig(**ARENA, fcnet_hiddens=(2**14,))
     assert config.build().players
-    assert "4,000 environment steps an iteration" in config.describe()
+    assert "network 16384 tanh" in config.describe()
     with pytest.raises(UsageError, match=r"needs at least .* there are 1 MiB"):
-        Trainer(config.replace(fcnet_hiddens=(2**14,)), run_dir=None, quiet=True)
+        Trainer(config, run_dir=None, quiet=True)
+    with pytest.raises(UsageError, match=r"needs at least .* there are 1 MiB"):
+        jaxrl.sweep(config, run_dir=None, quiet=True, seeds=2)
 
 
 @pytest.mark.parametrize(

@@ -40,10 +40,10 @@ def trained(start, tmp_path, devices, small):
 def test_a_jax_that_cannot_start_or_compile_is_one_line_before_any_training(setting, message, tmp_path):
     name, _, value = setting.partition("=")
     code = (
-        "import jaxrl\n"
+        "import functools, jaxrl\n"
         "small = jaxrl.PPOConfig(env='cartpole', num_envs=4, rollout_length=16, minibatch_size=32, "
         "total_env_steps=64, num_epochs=1)\n"
-        "for start in (jaxrl.Trainer, jaxrl.sweep):\n"
+        "for start in (jaxrl.Trainer, functools.partial(jaxrl.sweep, seeds=2)):\n"
         "    try:\n        start(small, run_dir=None)\n"
         "    except jaxrl.UsageError as error:\n        print(error)\n"
     )
