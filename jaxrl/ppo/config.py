@@ -145,7 +145,7 @@ class PPOConfig(NetworkSettings, Refinements, TrainingSettings):
         return {policy: as_hypers(each, knots) for policy, each in configs.items()}
 
     def _check_overrides(self, common: Mapping[str, Any], by_policy: Mapping[PolicyId, Any]) -> None:
-        """Refuses overrides of `hypers` that are no numbers by name or change nothing; warns of those that some policies miss."""
+        """Refuses overrides that are no numbers by name or reach no policy; warns of those that some policies miss."""
         for policy, numbers in by_policy.items():
             if not isinstance(numbers, Mapping):
                 raise UsageError(

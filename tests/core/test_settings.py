@@ -231,7 +231,7 @@ def test_the_settings_page_holds_the_tables_as_they_are():
         for library in tables:
             assert foreign_names.markdown(library, tables) in page
     blocks = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
-    assert len(blocks) == 3
+    assert len(blocks) == 4
     names = {}
     for block in blocks:
         exec(block, names)
