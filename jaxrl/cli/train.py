@@ -99,6 +99,8 @@ def train_ppo(argv: Sequence[str] | None = None) -> None:
         if order.profile and not trainer.interrupt.heard:
             trainer.profile()
     except UsageError as error:
+        if trainer is not None:
+            trainer.stop()
         print(f"{program('train')}: {error}", file=sys.stderr)
         sys.exit(2)
     except Diverged as error:

@@ -216,7 +216,8 @@ def _check_leaving(case: Case, played: Played) -> None:
         remaining |= present & ~ended & ~left
         _always(case, ~(left & active), f"agent {agent!r} has ended and must be inactive until the reset")
         rule = f"agent {agent!r} is inactive but has not ended: an environment whose agents wait {SAY_WHO_ACTS}"
-        _always(case, active | left | may_wait, rule)
+        waits = ~active & ~left & _anywhere_in_its_episode(active, over)  # or it is absent throughout
+        _always(case, ~waits | may_wait, rule)
         if may_wait:
             rule = f"info['active'][{agent!r}], if given, must be what acting_agents says of the state before the step"
             _always(case, active == played.told_active[agent], rule, active=played.told_active[agent], acting=active)
@@ -225,6 +226,13 @@ def _check_leaving(case: Case, played: Played) -> None:
         rule = f"agent {agent!r} must be terminated or truncated where {ALL!r} is"
         _always(case, ~over | ~present | ended, rule)
     _always(case, over | remaining, f"terminated[{ALL!r}] or truncated[{ALL!r}] must be set when no agent is left")
+
+
+def _anywhere_in_its_episode(flag: np.ndarray, over: np.ndarray) -> np.ndarray:
+    """bool[E, T]: whether `flag` is set in some step of the same episode, as far as it was played."""
+    over_before = np.concatenate([np.zeros_like(over[:, :1]), over[:, :-1]], axis=1)
+    later = _count_since_reset(flag[:, ::-1], over_before[:, ::-1])[:, ::-1]
+    return (_count_since_reset(flag, over) > 0) | (later > 0)
 
 
 def _count_since_reset(flag: np.ndarray, over: np.ndarray) -> np.ndarray:

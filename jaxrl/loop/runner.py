@@ -13,6 +13,9 @@ from jaxrl.loop.rollout import Rollout
 from jaxrl.loop.stage import Stage, Worlds
 from jaxrl.models.player import Player, Weights
 
+# A number of `Metrics.learners`: waits of agents, in an environment that does not say who acts.
+UNDECLARED_WAITS = "num_undeclared_waits"
+
 
 class Runner(struct.PyTreeNode):
     """Everything that training needs to go on, arrays only."""

@@ -12,8 +12,8 @@ from jaxrl.core.types import Key, PolicyId, PyTree
 from jaxrl.loop.callbacks import postprocess, traced_callbacks
 from jaxrl.loop.episodes import Window, no_episodes, report
 from jaxrl.loop.policies import Grouping, PolicyGroup, PolicyMap, each_policy, group_policies
-from jaxrl.loop.rollout import Rollout, Trajectory, play
-from jaxrl.loop.runner import Algorithm, Metrics, Runner
+from jaxrl.loop.rollout import Rollout, play
+from jaxrl.loop.runner import UNDECLARED_WAITS, Algorithm, Metrics, Runner
 from jaxrl.loop.stage import Stage, Worlds, open_worlds, set_stage
 from jaxrl.loop.turns import nothing_open
 from jaxrl.ops.advantages import over_axis
@@ -78,7 +78,7 @@ def make_ppo(config: PPOConfig, *, axis_name: str | None = None) -> Algorithm:
                 learners[g], returns[g], metrics[g] = each_policy(update, in_axes=(0, 1, 0, 0, 0, None))(
                     runner.learners[g], trajectory, returns[g], group_hypers, keys, env_steps
                 )
-                metrics[g] |= _undeclared_waits(stage, rollout.trajectories[g], rollout.over, axis_name)
+                metrics[g] |= _undeclared_waits(stage, rollout, g, axis_name)
         window, episodes = report(runner.window, rollout.reached, rollout.over, rollout.hist_data, axis_name)
         state = tuple(learners), runner.worlds.replace(returns=tuple(returns)), window
         return Runner(runner.key, runner.num_updates + 1, *state), Metrics(
@@ -116,17 +116,22 @@ def _update_of(group: PolicyGroup, stage: Stage, axis_name: str | None) -> Calla
 
 
 def _undeclared_waits(
-    stage: Stage, trajectory: Trajectory, over: jax.Array, axis_name: str | None
+    stage: Stage, rollout: Rollout, group: int, axis_name: str | None
 ) -> dict[str, jax.Array]:
-    """How often an agent was inactive without having ended, {name: f32[N]}; {} where that cannot be or is allowed.
+    """How often an agent began or ended a wait, {name: f32[N]}; {} where that cannot be or is allowed.
 
-    Learning from such rows would be wrong: the environment must have `acting_agents`.
+    Learning from such rows would be wrong: the environment must have `acting_agents`. Agents that are absent for a
+    whole episode do not wait.
     """
     if stage.always_active or stage.waits:
         return {}
-    present = ~trajectory.ended[:-1] | over[:-1, None, :, None]
-    number = jnp.sum(present & ~trajectory.active[1:], axis=(0, 2, 3), dtype=jnp.float32)
-    return {"num_undeclared_waits": over_axis(number, axis_name)}
+    active, ended = rollout.trajectories[group].active, rollout.trajectories[group].ended
+    acted = jax.vmap(stage.grouping.gather)(rollout.reached.agent_steps)[group]  # steps of the episode so far
+    stays_away = ~ended[:-1] & ~active[1:]
+    joins_late = ~active[:-1] & active[1:] & (acted[1:] == 1)
+    waits = (stays_away | joins_late) & ~rollout.over[:-1, None, :, None]
+    number = jnp.sum(waits, axis=(0, 2, 3), dtype=jnp.float32)
+    return {UNDECLARED_WAITS: over_axis(number, axis_name)}
 
 
 def _first_worlds(

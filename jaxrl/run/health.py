@@ -10,7 +10,7 @@ import numpy as np
 from jaxrl.core.spaces import Box, Discrete, Space, parts_of
 from jaxrl.core.types import PyTree
 from jaxrl.loop.policies import Grouping
-from jaxrl.loop.runner import Runner
+from jaxrl.loop.runner import UNDECLARED_WAITS, Runner
 from jaxrl.run.results import Result, flatten, lookup
 
 LASTING = 10  # iterations in a row that a concern must be reported in
@@ -19,7 +19,6 @@ NO_EPISODE_STEPS = 10_000  # steps of each environment meanwhile: few environmen
 LARGE = 1e18  # squares of larger numbers overflow in float32
 LOOKED_AT = 64  # environments whose observations are held against their space
 FINITE = "parameters_finite"  # 1.0 or 0.0, which an algorithm may report beside its terms
-UNDECLARED_WAITS = "num_undeclared_waits"  # rows without a turn, in an environment that does not say whose turn it is
 # Where a bad number comes from rather than where it spreads to; terms not named here come after these.
 TELLING = ("policy_loss", "vf_loss", "vf_loss_unclipped", "entropy", "mean_kl_loss")
 
@@ -41,6 +40,16 @@ def first_bad(results: list[Result]) -> tuple[int, str] | None:
                 return i, f"policy {policy!r}: {name} is {numbers[name]}"
             if numbers.get(FINITE, 1.0) == 0.0:
                 return i, f"policy {policy!r}: its parameters or its optimiser's state are no longer finite"
+    return None
+
+
+def undeclared_wait(results: list[Result]) -> tuple[int, str] | None:
+    """The first of `results` that learned wrongly since an agent waited in an environment that does not say who acts.
+
+    As of `first_bad`: (index, why).
+    """
+    for i, result in enumerate(results):
+        for policy, numbers in result.get("learners", {}).items():
             if numbers.get(UNDECLARED_WAITS, 0.0) > 0.0:
                 return i, (
                     f"policy {policy!r}: an agent is inactive but has not ended; an environment whose agents wait must "

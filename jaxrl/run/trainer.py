@@ -4,7 +4,7 @@ import contextlib
 import dataclasses
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Unpack
 
@@ -26,7 +26,7 @@ from jaxrl.run.devices import copy_here, settled
 from jaxrl.run.divergence import find_source
 from jaxrl.run.dtypes import typed_like
 from jaxrl.run.evaluate import Evaluation
-from jaxrl.run.health import Diverged, Watch, first_bad
+from jaxrl.run.health import Diverged, Watch, first_bad, undeclared_wait
 from jaxrl.run.interrupt import Interrupt
 from jaxrl.run.keeping import Keeping
 from jaxrl.run.memory import memory_line, peak_of
@@ -102,7 +102,7 @@ class Trainer(PolicyAccess):
         self._runner: Runner | None = None
         self._initial_weights = {}
         self._seconds_per_update: float | None = None
-        self._stopped = False
+        self._stopped = self._is_training = False
         self.facts = facts = resume.facts_of(config, self.algorithm, self.settings.to_dict())
         if _saved is not None and _saved.checkpoint is not None:
             self._take_up(_saved, facts)
@@ -199,7 +199,8 @@ class Trainer(PolicyAccess):
         """One iteration; returns its result tree."""
         self._check_not_stopped("train")
         self._prepare({})
-        return self._advance(1, {})[-1]
+        with self._training():
+            return self._advance(1, {})[-1]
 
     @together
     def fit(self, stop: Mapping[str, float] | None = None) -> Result | None:
@@ -214,7 +215,8 @@ class Trainer(PolicyAccess):
                 meets a criterion already, nothing is trained.
 
         Raises:
-            UsageError: the trainer was stopped, or a criterion names no result.
+            UsageError: the trainer was stopped, a criterion names no result, or an agent waits in an environment that
+                has no `acting_agents`.
             Diverged: a loss, a gradient or a parameter is not finite; `runner` is the last good state.
         """
         self._check_not_stopped("fit")
@@ -233,7 +235,7 @@ class Trainer(PolicyAccess):
             return self._nothing_to_do(f"{done}; a larger one trains further")
         try:
             with self.interrupt.listening():
-                with self.progress:
+                with self.progress, self._training():
                     self._train_until(last, stop)
                 self.keeping.conclude(self._snapshot())
         except BaseException:
@@ -322,7 +324,12 @@ class Trainer(PolicyAccess):
         """Writes what is still to be written and lets go of the run's folder; returns what could not be written.
 
         Afterwards the trainer can be read and evaluated, but trains and saves no more.
+
+        Raises:
+            UsageError: it is called by a callback while the trainer trains.
         """
+        if self._is_training:
+            raise UsageError('stop: the trainer is training; a callback ends training with result["done"] = True')
         self._stopped = True
         return self.keeping.close(self._snapshot() if self._runner is not None else None)
 
@@ -339,6 +346,14 @@ class Trainer(PolicyAccess):
             resumes = f"Trainer.from_checkpoint({str(self.run_dir)!r}) resumes its run"
             what = "make a new one" if self.run_dir is None else resumes
             raise UsageError(f"{method}: this trainer was stopped; {what}")
+
+    @contextlib.contextmanager
+    def _training(self) -> Iterator[None]:
+        self._is_training = True
+        try:
+            yield
+        finally:
+            self._is_training = False
 
     def _key(self) -> jax.Array:
         return jax.random.key(self.config.seed, impl="threefry2x32")
@@ -395,7 +410,8 @@ class Trainer(PolicyAccess):
         ended, self._seconds_per_update = time.time(), seconds / count
         results = iteration_results(self.algorithm, metrics, count, seconds, dataclasses.replace(self.lifetime))
         self.session.stamp(results, ended)
-        bad = first_bad(results)
+        waits = undeclared_wait(results)
+        bad = min(filter(None, (waits, first_bad(results))), key=lambda found: found[0], default=None)
         results = results[: bad[0] if bad else None]
         if results and first:
             results[0]["timers"]["compile"] = self.compile_seconds
@@ -407,13 +423,12 @@ class Trainer(PolicyAccess):
             finally:  # whatever a callback raises, what was trained is logged
                 self.keeping.chunk(before, results, self._snapshot())
         if bad and not (results and results[-1]["done"]):
-            raise Diverged(self._why(bad[1]))
+            raise UsageError(self._what_is_kept(bad[1])) if bad is waits else Diverged(self._why(bad[1]))
         return results
 
     def _why(self, bad: str) -> str:
         """What is known of a bad number in the iteration after the state that is kept."""
-        good = self.lifetime.training_iteration
-        text = f"iteration {good + 1}: {bad}; the state after iteration {good} is kept"
+        text = self._what_is_kept(bad)
         if jax.process_count() == 1:
             with contextlib.suppress(Exception):  # no failure of the search may hide what is known
                 text += f"; {find_source(self.config, self.runner, self.env_params)}"
@@ -422,6 +437,10 @@ class Trainer(PolicyAccess):
         self.progress.say("running the iteration again, uncompiled, to find the operation ...")
         runner = self.company.whole(self.runner)
         return f"{text}\n{find_nan(self.algorithm, runner, self.hypers, self.env_params)}"
+
+    def _what_is_kept(self, bad: str) -> str:
+        good = self.lifetime.training_iteration
+        return f"iteration {good + 1}: {bad}; the state after iteration {good} is kept"
 
     def _reach(self, before: Snapshot, after: Runner | None, results: list[Result]) -> list[Result]:
         """Makes the state after `results` the trainer's: `after`, or computed again where a chunk ran past it."""

@@ -11,12 +11,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxrl.core.errors import UsageError
 from jaxrl.loop.callbacks import resolve_callbacks
 from jaxrl.loop.runner import Algorithm, Metrics, Runner
 from jaxrl.run.callbacks import Hooks
 from jaxrl.run.config_file import config_facts
 from jaxrl.run.devices import on_one
 from jaxrl.run.evaluate import Evaluation
+from jaxrl.run.health import undeclared_wait
 from jaxrl.run.loggers import Logs
 from jaxrl.run.results import ITERATIONS, Lifetime, Result, iteration_results
 from jaxrl.run.settings import RunSettings
@@ -107,6 +109,12 @@ class Reporter:
         self.call("on_evaluate_end", last["evaluation"], read_runner)
         last["timers"]["evaluation"] = time.perf_counter() - began
 
+    def check_waits(self) -> None:
+        """Refuses an environment whose agents wait unannounced, which nothing right can be learned from."""
+        if found := undeclared_wait(self._results):
+            iteration = self._results[found[0]][ITERATIONS]
+            raise UsageError(f"trial {self.trial.name}, iteration {iteration}: {found[1]}")
+
     def tell(self, read_runner: Callable[[], Runner], *, at_the_end: bool) -> int:
         """Tells the hooks of each result; how many results stand, fewer where a hook ended the trial.
 
@@ -176,6 +184,7 @@ def advance(members: Members, state: State, numbers: Numbers, count: int, report
     for i, own in enumerate(reporters):
         share = seconds * float(moved[i] / max(1, moved.max()))
         own.compute(jax.tree.map(lambda leaf, i=i: leaf[:, i], rows), int(moved[i]), share)
+        own.check_waits()
     kept = _tell(state, reporters)
     ended = [i for i, own in enumerate(reporters) if own.ended and moved[i]]
     if ended:

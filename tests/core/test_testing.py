@@ -323,6 +323,14 @@ def test_three_agents_check_env_names_the_rule_that_is_broken(rule):
         check_env(broken(Trio, THREE_AGENTS[rule]), steps=64 if "no agent is left" not in rule else 1)
 
 
+def test_an_agent_may_be_absent_for_a_whole_episode():
+    absent = lambda step: step._replace(
+        info={"active": {**step.info["active"], "right": jnp.array(False)}},
+        reward={**step.reward, "right": jnp.float32(0)},
+    )
+    check_env(broken(Trio, raw(absent, Trio)), steps=64)
+
+
 def paid_after_its_end(step, before):
     return step._replace(reward={**step.reward, "early": jnp.float32(before.time)})
 

@@ -1,12 +1,16 @@
 """Training learns what each probe isolates; which probe fails says which part broke."""
 
+from types import SimpleNamespace
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxrl import Diverged, PPOConfig, Trainer
+from jaxrl import PPOConfig, Trainer, UsageError, sweep
+from jaxrl.loop.runner import UNDECLARED_WAITS
 from jaxrl.ops.distributions import DiagGaussian
+from jaxrl.ppo.algorithm import _undeclared_waits
 from tests.probes import Endless, Leavers, Probe, Target, TicTacToe, Turns
 
 SMALL = {
@@ -124,8 +128,44 @@ class Undeclared(Turns):
 def test_agents_that_wait_unannounced_stop_training():
     config = PPOConfig(env=Undeclared(), **SMALL).replace(total_env_steps=256)
     assert not hasattr(config.env, "acting_agents")
-    with pytest.raises(Diverged, match=r"an agent is inactive but has not ended; .* must have acting_agents"):
+    refusal = r"an agent is inactive but has not ended; .* must have acting_agents"
+    with pytest.raises(UsageError, match=refusal) as raised:
         Trainer(config, run_dir=None, quiet=True).fit()
+    assert "arose in learning" not in str(raised.value)
+
+
+def test_a_sweep_refuses_agents_that_wait_unannounced(tmp_path):
+    config = PPOConfig(env=Undeclared(), **SMALL).replace(total_env_steps=256)
+    with pytest.raises(UsageError, match=r"trial 0000, .*: an agent is inactive but has not ended"):
+        sweep(config, seeds=2, run_dir=tmp_path / "sweep", quiet=True)
+
+
+@pytest.mark.parametrize(
+    ("acted", "number"),
+    [
+        ("1111 1111", 0),
+        ("0000 1111", 0),  # absent for a whole episode, as padding is
+        ("1111 0000", 0),
+        ("11e0 1111", 0),  # it ended
+        ("e010 1111", 1),  # ended, back again, and then away
+        ("1100 1111", 1),
+        ("0111 0000", 1),
+        ("1001 0000", 1),
+        ("0101 1011", 3),
+    ],
+)
+def test_what_counts_as_a_wait(acted, number):
+    """Two episodes of four steps each; 1: the agent acted, e: it acted and ended."""
+    steps = np.array(list(acted.replace(" ", "")))
+    over = np.arange(8) % 4 == 3
+    active, ended = steps != "0", (steps != "1") | over
+    so_far = np.concatenate([np.cumsum(episode) for episode in active.reshape(2, 4)])
+    trajectory = SimpleNamespace(active=active[:, None, None, None], ended=ended[:, None, None, None])
+    reached = SimpleNamespace(agent_steps=jnp.asarray(so_far)[:, None, None])
+    rollout = SimpleNamespace(trajectories=(trajectory,), reached=reached, over=over[:, None])
+    grouping = SimpleNamespace(gather=lambda values: (values[None],))
+    stage = SimpleNamespace(always_active=False, waits=False, grouping=grouping)
+    assert _undeclared_waits(stage, rollout, 0, None)[UNDECLARED_WAITS].tolist() == [number]
 
 
 GAMES = 500

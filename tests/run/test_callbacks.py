@@ -46,6 +46,11 @@ class StopsAt(Callbacks):
         result["done"] = result["training_iteration"] == self.iteration
 
 
+class Stops(Callbacks):
+    def on_train_result(self, trainer, result):
+        trainer.stop()
+
+
 class SeesTheFirst(Callbacks):
     def on_train_result(self, trainer, result):
         result["doubled"] = 2 * result["seen"]
@@ -56,6 +61,15 @@ def test_every_iteration_is_told_in_order_and_what_is_added_is_logged_by_the_nex
     trainer.fit({"training_iteration": 5})
     lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
     assert [(line["seen"], line["doubled"]) for line in lines] == [(i, 2 * i) for i in range(1, 6)]
+
+
+def test_a_hook_cannot_stop_its_trainer_and_what_was_trained_is_kept(small, start, tmp_path):
+    trainer = start(small.replace(callbacks=Stops()))
+    with pytest.raises(UsageError, match=r'stop: the trainer is training; .* result\["done"\] = True'):
+        trainer.fit({"training_iteration": 5})
+    (line,) = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
+    assert json.loads(line)["training_iteration"] == trainer.lifetime.training_iteration == 1
+    assert (tmp_path / "run" / "checkpoints" / "000001").is_dir()
 
 
 def test_the_other_hooks_hear_of_evaluations_checkpoints_and_the_end(small, start):
