@@ -7,7 +7,7 @@ from typing import Any
 
 from jaxrl.cli.flags import COMPILE_CACHE, find_modules_here, flags_of, given_flags, setting_of, show_help
 from jaxrl.core.errors import UsageError
-from jaxrl.core.settings import check_all, count, flag, number, setting
+from jaxrl.core.settings import UINT32, check_all, count, flag, number, setting
 from jaxrl.run import compile_cache, opened, runs
 from jaxrl.run.checkpoint import find, is_checkpoint, read_facts, run_path
 from jaxrl.run.command_line import command, program
@@ -28,7 +28,7 @@ class EvaluateOptions:
     episodes: int = setting(100, "whole episodes to play", count())
     explore: bool = setting(False, "sample actions; False: the likeliest ones", flag)
     checkpoint: Any = setting("last", "best, last, or an iteration")
-    seed: Any = setting(None, "of the episodes; None: the run's evaluation_seed", count(0, optional=True))
+    seed: Any = setting(None, "of the episodes; None: the run's evaluation_seed", count(0, UINT32, optional=True))
     env_args: Any = setting((), "arguments of the environment that differ from training's")
     trust: bool = TRUST
 
@@ -41,7 +41,7 @@ class RenderOptions:
     episode: int = setting(0, "which episode of the seed", count(0))
     explore: bool = setting(False, "sample actions; False: the likeliest ones", flag)
     checkpoint: Any = setting("last", "best, last, or an iteration")
-    seed: Any = setting(None, "of the episodes; None: the run's evaluation_seed", count(0, optional=True))
+    seed: Any = setting(None, "of the episodes; None: the run's evaluation_seed", count(0, UINT32, optional=True))
     max_steps: int = setting(2000, "where an episode is cut", count())
     fps: Any = setting(
         None, "frames per second; None: some ten seconds in all", number(0, open_low=True, optional=True)

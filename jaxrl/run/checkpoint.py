@@ -26,7 +26,7 @@ from jaxrl.core.types import PyTree
 from jaxrl.run import array_storage, runs
 from jaxrl.run.dtypes import narrowed
 
-FORMAT = 1  # grows with every change that older code could not read
+FORMAT = 2  # grows with every change that older code could not read
 CHECKPOINTS = "checkpoints"  # in a run's folder
 FACTS, ARRAYS, UNFINISHED, REPLACED = "checkpoint.json", "arrays", ".unfinished-", ".replaced-"
 READ_ATTEMPTS = 20  # while a trainer removes what is being read

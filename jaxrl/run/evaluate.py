@@ -15,7 +15,7 @@ from flax import struct
 
 from jaxrl.core.env import restart, strongly_typed
 from jaxrl.core.errors import UsageError
-from jaxrl.core.settings import count, flag, freeze, pairs
+from jaxrl.core.settings import UINT32, count, flag, freeze, pairs
 from jaxrl.core.types import Key, PyTree
 from jaxrl.loop.episodes import Episodes, no_episodes, summarise
 from jaxrl.loop.runner import Algorithm, Runner
@@ -143,7 +143,7 @@ def check_wanted(wanted: Mapping[str, Any]) -> None:
     """Refuses episodes, a seed, `explore` or `env_args` that are not of their kind."""
     count()("episodes", wanted["episodes"])
     flag("explore", wanted["explore"])
-    count(0)("seed", wanted["seed"])
+    count(0, UINT32)("seed", wanted["seed"])
     pairs("{name: value}")("env_args", freeze(wanted["env_args"]))
 
 

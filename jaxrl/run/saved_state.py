@@ -65,10 +65,12 @@ def restore(
     if theirs is not None and _equal(config.hypers(), theirs.hypers()):
         # A number that came later than the checkpoint is, by its default, one that changes nothing.
         hypers = checkpoint.filled(hypers, saved.arrays, "hypers", where, missing_allowed=True)
-    if facts["config"]["env_args"] == saved.facts["config"]["env_args"] or "env" in saved.facts["objects"]:
+    is_same_object = "env" in saved.facts["objects"] and not isinstance(config.env, str)
+    if facts["config"]["env_args"] == saved.facts["config"]["env_args"] or is_same_object:
         env_params = checkpoint.filled(env_params, saved.arrays, "env_params", where)
-    arrays = regrouped(saved.arrays, saved.facts["groups"], facts["groups"])
     shapes = jax.eval_shape(algorithm.init, key, hypers, env_params)
+    arrays = {**_counts_that_came_later(shapes), **saved.arrays}
+    arrays = regrouped(arrays, saved.facts["groups"], facts["groups"])
     learners = checkpoint.filled(shapes.learners, arrays, "runner.learners", where)
     counts = {"key": shapes.key, "num_updates": shapes.num_updates}
     counts = checkpoint.filled(counts, arrays, "runner", where, others_allowed=True)
@@ -113,7 +115,7 @@ def regrouped(arrays: dict[str, np.ndarray], there: list[list[str]], here: list[
 
 def _check_same_run(theirs: dict[str, Any], ours: dict[str, Any], where: str) -> None:
     """Refuses another environment, other policies, and another seed."""
-    if not _env_names(ours) & _env_names(theirs):
+    if not _is_same_environment(theirs, ours):
         raise UsageError(f"{where} does not fit: env_name {theirs['env_name']!r} there and {ours['env_name']!r} here")
     if list(theirs["policies"]) != list(ours["policies"]):
         names = list(theirs["policies"]), list(ours["policies"])
@@ -170,13 +172,26 @@ def _counts_in_other_batches(lifetime: dict[str, Any], num_env_steps: int, key: 
     return {"key": key, "num_updates": jnp.int32(-(-lifetime["num_env_steps"] // num_env_steps))}
 
 
+def _counts_that_came_later(shapes: Runner) -> dict[str, np.ndarray]:
+    """Zeros for the counts that checkpoints of format 1 may not have: the steps of each agent in its episode."""
+    parts = {"worlds.running": shapes.worlds.running, "window.episodes": shapes.window.episodes}
+    counts = {f"runner.{name}.agent_steps": episodes.agent_steps for name, episodes in parts.items()}
+    return {name: np.zeros(leaf.shape, leaf.dtype) for name, leaf in counts.items() if not isinstance(leaf, tuple)}
+
+
 def _without_learners(runner: Runner) -> tuple[PyTree, PyTree]:
     return runner.worlds, runner.window
 
 
-def _env_names(facts: dict[str, Any]) -> set[Any]:
-    """What an environment is called: its own name, and the name by which it is made."""
-    return {facts["env_name"], facts["config"].get("env")}
+def _is_same_environment(theirs: dict[str, Any], ours: dict[str, Any]) -> bool:
+    """Whether both have its own name or the name by which it is made in common.
+
+    Of an object that no file holds only the class is noted, which two different ones may share.
+    """
+    names = [{facts["env_name"]} for facts in (theirs, ours)]
+    if not any("env" in facts["objects"] for facts in (theirs, ours)):
+        names = [own | {facts["config"].get("env")} for own, facts in zip(names, (theirs, ours), strict=True)]
+    return bool((names[0] & names[1]) - {None})
 
 
 def _equal(one: PyTree, other: PyTree) -> bool:

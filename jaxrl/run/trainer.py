@@ -160,7 +160,9 @@ class Trainer(PolicyAccess):
         run_dir = saved.folder_to_go_on_in() if run_dir == "same" else run_dir
         if config is None:
             config = read_config(saved.facts, "jaxrl.Trainer.from_checkpoint", trust=trust)
-        settings = {**saved.run_settings(), **run_settings}
+        known = RunSettings.__dataclass_fields__  # a file may name others, such as `quiet`
+        kept = {name: value for name, value in saved.run_settings().items() if name in known}
+        settings = {**kept, **run_settings}
         return cls(config, run_dir=run_dir, quiet=quiet, _saved=saved, **settings)
 
     @property
@@ -367,10 +369,11 @@ class Trainer(PolicyAccess):
         if restored.fresh:
             changed = changed_settings(saved.facts["config"], facts["config"])
             parts = " and ".join(part for part, _ in restored.fresh)
-            self.progress.say(
-                f"resumed with other {', '.join(changed) or 'objects'}: {parts} start from scratch; "
-                "weights, optimiser states, filters and counts are kept"
-            )
+            why = "saved by an older version of jaxrl or of the environment"
+            if changed or facts["objects"]:
+                why = f"resumed with other {', '.join(changed) or 'objects'}"
+            kept = "weights, optimiser states, filters and counts are kept"
+            self.progress.say(f"{why}: {parts} start from scratch; {kept}")
         self.lifetime, self.last_result = saved.lifetime, saved.facts["result"]
         self.hooks.set_state(saved.facts["callbacks"])
         best = saved.best()

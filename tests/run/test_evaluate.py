@@ -11,7 +11,8 @@ import pytest
 
 import jaxrl
 from jaxrl import PPOConfig, UsageError, load_policy
-from jaxrl.cli.play import EvaluateOptions, report
+from jaxrl.cli.play import EvaluateOptions, RenderOptions, report
+from jaxrl.core.settings import check_all
 from jaxrl.run import evaluate as evaluation
 from jaxrl.run.evaluate import episode_keys, evaluate, step_chance
 from tests.probes import Probe
@@ -22,6 +23,15 @@ def trained(start):
     trainer = start(evaluation_interval=3, evaluation_duration=6)
     trainer.fit({"training_iteration": 3})
     return trainer
+
+
+def test_every_seed_that_the_settings_allow_can_be_evaluated(start):
+    trainer = start(run_dir=None, evaluation_interval=1, evaluation_duration=1, evaluation_seed=2**32 - 1)
+    assert trainer.fit({"training_iteration": 1})["evaluation"]["env_runners"]["num_episodes"] == 1
+    with pytest.raises(UsageError, match="seed=4294967296"):
+        trainer.evaluate(seed=2**32)
+    check_all(EvaluateOptions(seed=2**32 - 1))
+    check_all(RenderOptions(seed=2**32 - 1))
 
 
 def weights_of(trainer):

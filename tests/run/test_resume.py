@@ -2,14 +2,21 @@
 
 import csv
 import json
+from pathlib import Path
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from jaxrl import PPOConfig, Trainer, UsageError
-from jaxrl.run.checkpoint import named_arrays
+from jaxrl.core.env import strongly_typed
+from jaxrl.run.checkpoint import Checkpoint, named_arrays
+from jaxrl.run.recorder import Snapshot, state_tree
 from jaxrl.run.results import flatten
+from jaxrl.run.resume import facts_of
+from jaxrl.run.saved_state import restore
+from tests.probes import Leavers
 
 CARTPOLE = PPOConfig(
     env="cartpole",
@@ -326,3 +333,50 @@ def test_stop_saves_what_train_reached(start, resume):
         trainer.train()
     trainer.stop()
     assert resume().lifetime.training_iteration == 3
+
+
+def saved_state_of(config):
+    """(a checkpoint of zeros, facts, algorithm, start) as `restore` takes them; nothing is compiled."""
+    algorithm = config.build()
+    start = jax.random.key(0, impl="threefry2x32"), config.hypers(), strongly_typed(algorithm.env_params)
+
+    def zeros(leaf):
+        is_key = jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+        return start[0] if is_key else jnp.zeros(leaf.shape, leaf.dtype)
+
+    runner = jax.tree.map(zeros, jax.eval_shape(algorithm.init, *start))
+    facts = {**facts_of(config, algorithm, {}), "lifetime": {"training_iteration": 3, "num_env_steps": 192}}
+    arrays = named_arrays(state_tree(algorithm, Snapshot(runner, *start[1:], None, None, [])))
+    return Checkpoint(Path("000003"), arrays, facts), facts, algorithm, start
+
+
+LEAVERS = CARTPOLE.replace(env=Leavers(), observation_filter="NoFilter")
+
+
+def test_a_checkpoint_from_before_the_steps_of_agents_were_counted_resumes_whole():
+    saved, facts, algorithm, start = saved_state_of(LEAVERS)
+    older = {name: array for name, array in saved.arrays.items() if not name.endswith(".agent_steps")}
+    assert len(older) == len(saved.arrays) - 2
+    restored = restore(saved._replace(arrays=older), facts, LEAVERS, algorithm, start)
+    assert restored.fresh == ()
+    assert not restored.runner.worlds.running.agent_steps.any()
+
+
+def test_objects_of_one_class_are_not_taken_for_one_environment():
+    saved, facts, algorithm, start = saved_state_of(LEAVERS)
+    other = {**facts, "env_name": "Other"}
+    restore(saved, other, LEAVERS, algorithm, start)  # made by the same name
+    with pytest.raises(UsageError, match="env_name 'Leavers' there and 'Other' here"):
+        restore(saved, {**other, "objects": ["env"]}, LEAVERS, algorithm, start)
+    unnamed = {"config": {**facts["config"], "env": None}}
+    with pytest.raises(UsageError, match="env_name"):
+        restore(saved._replace(facts={**facts, **unnamed}), {**other, **unnamed}, LEAVERS, algorithm, start)
+
+
+def test_the_numbers_of_a_new_environment_win_over_those_of_a_saved_object():
+    config = CARTPOLE.replace(env_args={"max_steps_in_episode": 7})
+    saved, facts, algorithm, start = saved_state_of(config)
+    theirs = {**facts, "objects": ["env"], "config": {**facts["config"], "env_args": {}}}
+    arrays = {**saved.arrays, "env_params.max_steps_in_episode": np.int32(9)}
+    saved = saved._replace(facts=theirs, arrays=arrays)
+    assert restore(saved, facts, config, algorithm, start).env_params.max_steps_in_episode == 7
