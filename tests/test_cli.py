@@ -89,6 +89,7 @@ def test_policies_come_from_a_json_file(tmp_path):
         ("--callbacks scripts.arena_callbacks:Arena", "unknown callbacks class 'Arena'"),
         ("--resume nowhere", "nowhere does not exist"),
         ("--strict", "--strict goes with --resume RUN"),
+        ("--profile --coordinator localhost:1234 --num-processes 2 --process-id 0", "--profile measures one process"),
     ],
 )
 def test_a_mistake_is_refused_in_one_line(line, message):

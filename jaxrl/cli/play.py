@@ -9,7 +9,7 @@ from jaxrl.cli.flags import COMPILE_CACHE, find_modules_here, flags_of, given_fl
 from jaxrl.core.errors import UsageError
 from jaxrl.core.settings import UINT32, check_all, count, flag, number, setting
 from jaxrl.run import compile_cache, opened, runs
-from jaxrl.run.checkpoint import find, is_checkpoint, read_facts, run_path
+from jaxrl.run.checkpoint import is_checkpoint, open_found, read_facts, run_path
 from jaxrl.run.command_line import command, program
 from jaxrl.run.config_file import untrusted_callbacks
 from jaxrl.run.devices import start_jax
@@ -61,9 +61,9 @@ def render(argv: Sequence[str] | None = None) -> None:
 
 
 def _evaluate(run: str, options: EvaluateOptions) -> None:
+    facts = open_found(run, options.checkpoint, read_facts)  # first: a trainer may remove it while episodes are played
     settings = dataclasses.asdict(options)
     print(report(opened.evaluate(run, **settings)["env_runners"], run, options))
-    facts = read_facts(find(run, options.checkpoint))
     if not options.trust and (left_out := untrusted_callbacks(facts)):
         print(f"left out: {', '.join(map(str, left_out))} and what they report; --trust imports them")
 

@@ -171,6 +171,8 @@ def parse(argv: Sequence[str]) -> Order:
     strict, profile = run.get("strict", False), run.get("profile", False)
     flag("strict", strict)
     flag("profile", profile)
+    if profile and any(part is not None for part in hosts[:3]):
+        raise UsageError("--profile measures one process alone: leave it out where several train together")
     if strict and path is None:
         raise UsageError("--strict goes with --resume RUN")
     asked = {"strict": strict, "profile": profile, "compile_cache": run.get("compile_cache", "auto"), "hosts": hosts}

@@ -296,9 +296,7 @@ def agents_may_wait(env) -> bool:
 
 
 def acting_agents(env: MultiAgentEnvironment, state: PyTree, params: PyTree) -> jax.Array:
-    """Which agents act in a state, bool[M]: the environment's `acting_agents`, all of them where it has none."""
-    if not agents_may_wait(env):
-        return jnp.ones(len(env.agents), bool)
+    """Which agents act in a state, bool[M], of an environment that says so."""
     acting = env.acting_agents(state, params)
     return stack_agents(env, acting) if isinstance(acting, dict) else jnp.asarray(acting)
 

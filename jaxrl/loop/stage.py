@@ -108,11 +108,6 @@ def set_stage(
     return stage._replace(custom_metrics=tuple(jax.eval_shape(one_step, _shape_of_a_key())))
 
 
-def episode_metrics(env: MultiAgentEnvironment, params: PyTree) -> tuple[str, ...]:
-    """The names in the environment's info["metrics"], found without computing anything."""
-    return tuple(_info_of_a_step(env, params).get("metrics", {}))
-
-
 def open_worlds(stage: Stage, key: Key, env_index: jax.Array, env_params: PyTree) -> Worlds:
     """Every environment at the start of its first episode; `env_index` i32[E] are their global indices."""
     keys = jax.vmap(lambda index: jax.random.fold_in(key, index))(env_index)

@@ -39,11 +39,8 @@ def narrowed(saved: np.ndarray, dtype: np.dtype) -> np.ndarray:
     """
     if saved.dtype not in (np.int64, np.float64) or saved.dtype == dtype:
         return saved
-    if np.issubdtype(dtype, np.floating):
-        return saved.astype(dtype)
-    if np.issubdtype(dtype, np.integer) and _fits(saved, dtype):
-        return saved.astype(dtype)
-    return saved
+    is_real = np.issubdtype(dtype, np.floating) or np.issubdtype(dtype, np.integer)
+    return saved.astype(dtype) if is_real and _fits(saved, dtype) else saved
 
 
 def _typed(name: str, old: jax.Array, value: Any) -> jax.Array:

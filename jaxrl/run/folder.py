@@ -100,12 +100,13 @@ class HeldFolder:
     """A run's folder that this process writes to and holds the lock on.
 
     Args:
+        path: as the user wrote it, for messages; `self.path` stays the same folder if the process changes its own.
         facts: what `create` was given.
     """
 
     def __init__(self, path: Path, held: FileLock, facts: dict[str, Any]):
-        self.path, self.lock, self.facts = path, held, facts
-        self._identity = _identity(path)
+        self.path, self.shown, self.lock, self.facts = path.absolute(), path, held, facts
+        self._identity = _identity(self.path)
 
     def ensure(self) -> str | None:
         """Makes what is missing of the folder again; returns what was done in a line, mostly None.
@@ -117,7 +118,7 @@ class HeldFolder:
         if found == self._identity and (self.path / CONFIG).exists():
             return None
         if found is not None and found != self._identity:
-            raise OSError(f"{self.path} is another folder now")
+            raise OSError(f"{self.shown} is another folder now")
         if found is None:
             self.lock.release()
             try:
@@ -125,9 +126,9 @@ class HeldFolder:
             except UsageError as error:
                 raise OSError(str(error)) from None
             self._identity = _identity(self.path)
-            return f"run folder {self.path} was removed or moved; it is made again, and --resume works from there"
+            return f"run folder {self.shown} was removed or moved; it is made again, and --resume works from there"
         _write_settings(self.path, self.facts)
-        return f"{CONFIG} was removed from {self.path}; it is written again, with {METADATA}"
+        return f"{CONFIG} was removed from {self.shown}; it is written again, with {METADATA}"
 
 
 def _identity(path: Path) -> tuple[int, int] | None:

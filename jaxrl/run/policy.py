@@ -54,9 +54,10 @@ class Policy:
 
     def __getstate__(self) -> dict[str, Any]:
         """What pickle keeps: arrays as NumPy's, the random key as its words."""
-        arrays = jax.tree.map(np.asarray, (self.weights, self._memory))
-        kept = {"weights": arrays[0], "_memory": arrays[1], "_key": np.asarray(jax.random.key_data(self._key))}
-        return {**vars(self), **kept}
+        # Memories one by one: as keys of one tree, None and the names of agents could not be sorted.
+        memory = {agent: jax.tree.map(np.asarray, own) for agent, own in self._memory.items()}
+        weights, key = jax.tree.map(np.asarray, self.weights), np.asarray(jax.random.key_data(self._key))
+        return {**vars(self), "weights": weights, "_memory": memory, "_key": key}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state, _key=jax.random.wrap_key_data(state["_key"], impl="threefry2x32"))

@@ -215,7 +215,8 @@ class Recorder:
             )
         except Exception as error:  # orbax raises errors of many kinds for a full disk
             iteration = snapshot.lifetime.training_iteration
-            failed = f"the checkpoint of iteration {iteration} could not be written to {self.folder}: {one_line(error)}"
+            what = f"the checkpoint of iteration {iteration}"
+            failed = f"{what} could not be written to {self.held.shown}: {one_line(error)}"
             self.say(f"{failed}; the older ones are as they were", even_if_quiet=True)
             if score is None:
                 self.failed = failed

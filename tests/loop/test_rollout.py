@@ -14,7 +14,7 @@ from jaxrl.core.env import MultiAgentEnvironment, StackedEnvironment, raw_reset,
 from jaxrl.core.spaces import Box, Discrete
 from jaxrl.loop.policies import group_policies, resolve_policies
 from jaxrl.loop.rollout import play
-from jaxrl.loop.stage import Stage, episode_metrics, open_worlds, restart_ended
+from jaxrl.loop.stage import open_worlds, restart_ended, set_stage
 from jaxrl.models.player import Player, Weights
 from jaxrl.ops.distributions import Categorical
 
@@ -128,15 +128,8 @@ def player(env, policies, model, num_envs):
     """Compiled: (key, env_params) -> worlds, and (key, worlds, env_params) -> (params, (worlds, rollout))."""
     policies = resolve_policies(env, policies if isinstance(policies, str) else dict(policies))
     grouping = group_policies(env, env.default_params, policies, lambda *_: None)
-    stage, index = (
-        Stage(
-            env,
-            grouping,
-            (Player(model, CLOCKS.observation_space("a"), Discrete(4)),),
-            episode_metrics(env, env.default_params),
-        ),
-        jnp.arange(num_envs),
-    )
+    players = (Player(model, CLOCKS.observation_space("a"), Discrete(4)),)
+    stage, index = set_stage(env, env.default_params, grouping, players), jnp.arange(num_envs)
 
     @jax.jit
     def run(key, worlds, env_params):

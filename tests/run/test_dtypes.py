@@ -8,7 +8,7 @@ from flax import struct
 
 from jaxrl import Trainer, UsageError
 from jaxrl.run import checkpoint
-from jaxrl.run.dtypes import typed_like
+from jaxrl.run.dtypes import narrowed, typed_like
 from tests.run.test_resume import CARTPOLE
 
 
@@ -20,6 +20,17 @@ class Params(struct.PyTreeNode):
 
 
 NOW = Params(jnp.int32(500), jnp.float32(9.8), jnp.bool_(False), jnp.zeros(2))
+
+
+@pytest.mark.parametrize(("value", "dtype"), [(1e300, np.float32), (2**40, np.int32), (0.5, np.int32)])
+def test_a_saved_number_that_its_type_cannot_hold_stays_as_it_was(value, dtype):
+    saved = np.asarray(value)
+    assert narrowed(saved, np.dtype(dtype)) is saved
+
+
+@pytest.mark.parametrize(("value", "dtype"), [(0.1, np.float32), (np.inf, np.float32), (7, np.int32), (7, np.float32)])
+def test_a_saved_number_is_narrowed(value, dtype):
+    np.testing.assert_array_equal(narrowed(np.asarray(value), np.dtype(dtype)), np.asarray(value, dtype), strict=True)
 
 
 @pytest.mark.parametrize(

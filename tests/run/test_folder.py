@@ -96,3 +96,16 @@ def test_a_path_too_long_for_checkpoints_is_refused_before_anything_is_made(tmp_
     with pytest.raises(UsageError, match=f"has a path of {len(str(path))} bytes; at most {longest - 200}"):
         folder.create(path, FACTS)
     assert os.listdir(tmp_path) == []
+
+
+def test_a_held_folder_stays_the_same_one_when_the_process_changes_its_own(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    path = Path("runs") / "one"
+    held = folder.HeldFolder(path, folder.create(path, FACTS), FACTS)
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    assert held.ensure() is None
+    assert os.listdir() == []
+    (tmp_path / path / "config.json").unlink()
+    assert held.ensure().startswith("config.json was removed from runs/one;")
+    held.lock.release()

@@ -219,6 +219,16 @@ def test_a_policy_is_pickled_and_acts_on_without_a_trainer(trained, tmp_path):
     assert (again.name, again.agents, len(first)) == (policy.name, policy.agents, len(OBSERVATIONS))
 
 
+def test_a_policy_that_remembers_several_agents_and_none_is_pickled():
+    config = PPOConfig(env="cartpole", fcnet_hiddens=(8,))
+    group = config.build().grouping.groups[0]
+    player = config.player("default_policy", group.observation_space, group.action_space)
+    policy = Policy(player, Weights((), ()), name="p")
+    policy._memory = {None: {"carry": np.ones(2)}, "a": {"carry": np.zeros(2)}}
+    again = pickle.loads(pickle.dumps(policy))
+    np.testing.assert_equal(again._memory, policy._memory)
+
+
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 def test_an_observation_that_is_not_finite_is_refused(bad):
     config = PPOConfig(env="cartpole", fcnet_hiddens=(8,))

@@ -380,3 +380,12 @@ def test_the_numbers_of_a_new_environment_win_over_those_of_a_saved_object():
     arrays = {**saved.arrays, "env_params.max_steps_in_episode": np.int32(9)}
     saved = saved._replace(facts=theirs, arrays=arrays)
     assert restore(saved, facts, config, algorithm, start).env_params.max_steps_in_episode == 7
+
+
+def test_settings_that_a_file_names_and_no_run_has_are_left_out(start, resume, tmp_path):
+    start().stop()
+    path = tmp_path / "run" / "metadata.json"
+    metadata = json.loads(path.read_text())
+    metadata["run_settings"] |= {"quiet": False, "env_params": 3, "_saved": 4, "keep": 7}
+    path.write_text(json.dumps(metadata))
+    assert resume().settings.keep == 7
