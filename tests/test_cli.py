@@ -86,10 +86,11 @@ def test_policies_come_from_a_json_file(tmp_path):
         ("--keep 0", "keep=0 must be an integer of at least 1"),
         ("--evaluation-interval often", "evaluation_interval='often' must be an integer"),
         ("--stop episode_return_mean", "stop takes NAME=VALUE, not 'episode_return_mean'"),
-        ("--callbacks scripts.arena_callbacks:Arena", "unknown callbacks class 'Arena'"),
+        ("--callbacks scripts.arena_callbacks:Arena", "unknown callbacks 'Arena'"),
         ("--resume nowhere", "nowhere does not exist"),
         ("--strict", "--strict goes with --resume RUN"),
         ("--profile --coordinator localhost:1234 --num-processes 2 --process-id 0", "--profile measures one process"),
+        ("--trust", "--trust goes with --resume RUN"),
     ],
 )
 def test_a_mistake_is_refused_in_one_line(line, message):

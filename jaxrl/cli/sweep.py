@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,13 +21,13 @@ from jaxrl.cli.train import base_of
 from jaxrl.core.errors import UsageError, unknown_name
 from jaxrl.core.settings import flag
 from jaxrl.ppo.config import PPOConfig
-from jaxrl.run import compile_cache
+from jaxrl.run import advice, compile_cache, folder
 from jaxrl.run.command_line import command, program
 from jaxrl.run.console import duration
 from jaxrl.run.results import RETURN
 from jaxrl.run.settings import RunSettings
 from jaxrl.sweeps import space
-from jaxrl.sweeps.outcome import Sweep, shown
+from jaxrl.sweeps.outcome import Outcome, Sweep, shown
 from jaxrl.sweeps.running import TRIAL_SETTINGS
 from jaxrl.sweeps.sweep import OneTrial, resume_sweep, saved_devices, settled_devices, sweep
 
@@ -88,6 +89,8 @@ def _sweep(argv: list[str]) -> Sweep:
         settled_devices(saved_devices(path), or_fewer=True)  # before the cache's test, which computes something
         compile_cache.use(cache)
         return resume_sweep(path, trust=trust)
+    if trust:
+        raise UsageError("--trust goes with --resume SWEEP")
     base, _ = base_of(options, sweep_options.pop("tuned", True))
     show_help(argv, {**flags_of(base), **SWEEP_FLAGS}, program("sweep"), run_sweep.__doc__)
     config = base.replace(**{name: value for name, value in options.items() if getattr(base, name) != value})
@@ -158,6 +161,13 @@ def _values(text: str) -> list[Any]:
     return [tuple(value) if isinstance(value, list) else value for value in values]
 
 
+def _to_evaluate(best: Outcome) -> str:
+    try:
+        return advice.to_evaluate(best.folder, folder.read(Path(best.folder)))
+    except UsageError:  # its folder is gone, or damaged: the command says so
+        return command("evaluate", best.folder)
+
+
 def summary(done: Sweep) -> str:
     """The end of a sweep: its tables and where things are."""
     if not done.outcomes:
@@ -178,5 +188,5 @@ def summary(done: Sweep) -> str:
             lines.append(
                 f"best setting {named}, median {np.median(scores):.2f} of {len(own)} seeds; one trial may be lucky"
             )
-        parts.append("\n".join([*lines, f"evaluate     {command('evaluate', best.folder)}"]))
+        parts.append("\n".join([*lines, f"evaluate     {_to_evaluate(best)}"]))
     return "\n\n".join(part for part in parts if part)

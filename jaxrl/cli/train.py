@@ -21,9 +21,9 @@ from jaxrl.core.errors import UsageError
 from jaxrl.core.settings import flag
 from jaxrl.ppo.config import PPOConfig
 from jaxrl.ppo.fast import FITTED
-from jaxrl.run import checkpoint, compile_cache, resume
-from jaxrl.run.command_line import command, program
-from jaxrl.run.config_file import asks_for_trust, import_named, names_module, read_config
+from jaxrl.run import advice, checkpoint, compile_cache, resume
+from jaxrl.run.command_line import program
+from jaxrl.run.config_file import import_named, names_module, read_config
 from jaxrl.run.console import agent_returns, device_name, duration
 from jaxrl.run.health import Diverged
 from jaxrl.run.hosts import JOIN_SECONDS, THREE, check, join
@@ -173,8 +173,8 @@ def parse(argv: Sequence[str]) -> Order:
     flag("profile", profile)
     if profile and any(part is not None for part in hosts[:3]):
         raise UsageError("--profile measures one process alone: leave it out where several train together")
-    if strict and path is None:
-        raise UsageError("--strict goes with --resume RUN")
+    if path is None and (strict or trust):
+        raise UsageError(f"--{'strict' if strict else 'trust'} goes with --resume RUN")
     asked = {"strict": strict, "profile": profile, "compile_cache": run.get("compile_cache", "auto"), "hosts": hosts}
     return Order(base.replace(**changes), source, settings, run_dir, path, **asked)
 
@@ -246,13 +246,12 @@ def summary(trainer: Trainer, result: Result, seconds: float) -> str:
     )
     if trainer.run_dir is not None:
         here = trainer.run_dir
-        play, again = (["--trust"] * asks_for_trust(trainer.facts, to_play=to_play) for to_play in (True, False))
         finished = trainer.lifetime.num_env_steps >= trainer.config.total_env_steps
         more = (flag_name("total_env_steps"), 2 * steps) if finished else ()
         pictures = [name for name in (CURVES, EPISODE) if (here / name).exists()]
         lines += [f"look at      {here / name}" for name in pictures]
         lines += [
-            f"evaluate     {command('evaluate', here, *play)}",
-            f"resume       {command('train', '--resume', here, *more, *again)}",
+            f"evaluate     {advice.to_evaluate(here, trainer.facts)}",
+            f"resume       {advice.to_resume(here, trainer.facts, *more)}",
         ]
     return "\n".join(lines)

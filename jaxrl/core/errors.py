@@ -84,11 +84,12 @@ def unknown_result(kind: str, path: str, allowed: Iterable[str]) -> UsageError:
     path, allowed = str(path), sorted(allowed)
     meant = sorted((known for known in allowed if known.endswith(f"/{path}")), key=len)[:1]
     foreign = foreign_names.counterpart(path, foreign_names.RESULTS)
+    note = ""
     if foreign is not None and foreign[1].ours in allowed:
-        meant = [foreign[1].ours]
+        meant, note = [foreign[1].ours], foreign[1].note and f"{foreign[1].note}; "
     if not meant:
         return unknown_name(kind, path, allowed, look=PATHS)
-    return UsageError(f"unknown {kind} {brief(path)}; did you mean {meant[0]!r}? {_known(allowed, meant, PATHS)}")
+    return UsageError(f"unknown {kind} {brief(path)}; did you mean {meant[0]!r}? {note}{_known(allowed, meant, PATHS)}")
 
 
 def nearest(name: str, allowed: Iterable[str], most: int = 3) -> list[str]:

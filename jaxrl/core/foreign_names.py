@@ -297,10 +297,18 @@ RLLIB_RESULTS = {
     **same("episodes_total", ours="env_runners/num_episodes_lifetime"),
     **same("episodes_this_iter", ours="env_runners/num_episodes"),
     **same(
-        *("timesteps_total", "num_env_steps_sampled", "num_env_steps_trained", "timesteps_since_restore"),
-        *("num_env_steps_trained_lifetime", "agent_timesteps_total", "num_agent_steps_sampled"),
+        "timesteps_total",
+        "num_env_steps_sampled",
         ours=STEPS,
     ),
+    **same(
+        "agent_timesteps_total",
+        "num_agent_steps_sampled",
+        ours=STEPS,
+        note="steps of the environment, each counted once for all its agents",
+    ),
+    **same("num_env_steps_trained", ours="num_env_steps_trained_lifetime"),
+    **same("timesteps_since_restore", ours=STEPS, note="counted from the start of the run, not since it was resumed"),
     "policy_reward_<statistic>/<policy>": Counterpart(
         "env_runners/module_episode_returns_mean/<policy>", "the mean is all there is"
     ),
@@ -363,5 +371,6 @@ def counterpart(name: str, tables: dict[str, dict[str, Counterpart]]) -> tuple[s
 
 
 def _match(pattern: str, name: str) -> re.Match | None:
-    """`policy_reward_<statistic>/<policy>` as a regular expression; only the last part may hold a slash."""
-    return re.fullmatch(re.sub(r"<(\w+)>", r"(?P<\1>[^/]+)", pattern), name)
+    """`policy_reward_<statistic>/<policy>` as a regular expression; only a whole last part may hold a slash."""
+    pattern = re.sub(r"/<(\w+)>$", r"/(?P<\1>.+)", pattern)
+    return re.fullmatch(re.sub(r"(?<!\?P)<(\w+)>", r"(?P<\1>[^/]+)", pattern), name)

@@ -14,11 +14,10 @@ from collections.abc import Callable
 from importlib.metadata import EntryPoint
 from typing import Any
 
-import numpy as np
-
 from jaxrl.core.contract import default_params_of, describe, require_environment
 from jaxrl.core.env import Environment, MultiAgentEnvironment
 from jaxrl.core.errors import UsageError, unknown_name
+from jaxrl.core.settings import as_count, as_number
 from jaxrl.core.trust import Kind, current_module, load, parse_name, points_of
 from jaxrl.core.types import PyTree
 
@@ -88,7 +87,7 @@ def make(name: str, **args) -> tuple[Any, PyTree]:
             (`env.check_params(params)`).
     """
     constructor = constructor_of(name)
-    args = {key: value.item() if isinstance(value, np.generic) else value for key, value in args.items()}
+    args = {key: as_number(value) for key, value in args.items()}
     for key, value in args.items():
         if isinstance(value, float) and not math.isfinite(value):
             raise UsageError(f"environment {name!r}: {key} must be a finite number, not {value!r}")
@@ -128,8 +127,8 @@ def _with_numbers(name: str, params: PyTree, numbers: dict[str, Any], takes: lis
             raise unknown_name("argument", key, [*takes, *defaults], f"of environment {name!r}")
         flag = isinstance(defaults[key], bool)
         whole = isinstance(defaults[key], int) and not flag
-        if whole and isinstance(value, float) and value.is_integer():
-            numbers[key] = value = int(value)
+        if whole:
+            numbers[key] = value = as_count(value)
         valid = isinstance(value, bool) == flag and isinstance(value, int if whole else int | float)
         if not valid or (whole and abs(value) >= 2**31):
             kind = "an integer below 2^31" if whole else "True or False" if flag else "a finite number"

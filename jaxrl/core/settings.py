@@ -130,9 +130,17 @@ def is_array(value: Any) -> bool:
     return all(hasattr(value, name) for name in ("__array__", "dtype", "shape")) and not isinstance(value, type)
 
 
+def as_number(value: Any) -> Any:
+    """A number of NumPy, JAX or PyTorch, which has no axes, as Python's; anything else as it is."""
+    try:
+        return np.asarray(value).item() if is_array(value) and not np.shape(value) else value
+    except (TypeError, ValueError):  # a traced one, or a random key
+        return value
+
+
 def as_count(value: Any) -> Any:
     """A whole float such as 1e6, and an array of one, as an int; anything else as it is."""
-    value = np.asarray(value).item() if is_array(value) and np.size(value) == 1 else value
+    value = as_number(np.reshape(value, ()) if is_array(value) and np.size(value) == 1 else value)
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
@@ -161,10 +169,21 @@ def frozen_fields(config: Any) -> None:
         try:
             hash(value)
         except TypeError:
-            kind = type(value).__name__
-            hint = "give a list" if isinstance(value, set) else "a setting must be hashable"
-            raise UsageError(f"{field.name}={brief(value)} is a {kind}, or holds one: {hint}") from None
+            culprit = _unhashable_part(value)
+            what = "is" if culprit is value else f"holds {brief(culprit)},"
+            hint = "give a list" if isinstance(culprit, set) else "a setting must be hashable"
+            raise UsageError(f"{field.name}={brief(value)} {what} a {type(culprit).__name__}: {hint}") from None
         object.__setattr__(config, field.name, value)
+
+
+def _unhashable_part(value: Any) -> Any:
+    """The innermost part, within tuples, that cannot be hashed."""
+    for part in value if isinstance(value, tuple) else ():
+        try:
+            hash(part)
+        except TypeError:
+            return _unhashable_part(part)
+    return value
 
 
 class Declared(NamedTuple):

@@ -8,7 +8,6 @@ an imported object is called only after its kind was checked.
 
 import ast
 import dataclasses
-import difflib
 import importlib
 import importlib.util
 import inspect
@@ -158,11 +157,11 @@ def _imported(module: str, attribute: str, kind: str) -> Any:
     except AttributeError:
         if module not in sys.modules:
             raise  # a mistake within the module
-        here = vars(sys.modules[module]).items()
-        public = [key for key, value in here if getattr(value, "__module__", None) == module and key[0] != "_"]
-        # A package shows its modules' names, hundreds perhaps: the nearest are enough.
-        public = public or difflib.get_close_matches(attribute, [key for key, _ in here], n=3)
-        raise unknown_name(f"{kind} class", attribute, public, f"in module {module!r}") from None
+        here = {key: value for key, value in vars(sys.modules[module]).items() if key[0] != "_"}
+        own = [key for key, value in here.items() if getattr(value, "__module__", None) == module]
+        # A package shows what its modules hold.
+        known = own or [key for key, value in here.items() if not isinstance(value, ModuleType)]
+        raise unknown_name(kind, attribute, known, f"in module {module!r}") from None
 
 
 def current_module(module: str) -> str:

@@ -191,6 +191,13 @@ def asks_for_trust(facts: dict[str, Any], *, to_play: bool) -> bool:
     return False
 
 
+def saved_object(facts: dict[str, Any], *, to_play: bool) -> str | None:
+    """The first setting of a run that was an object, without which it can be neither played nor resumed; or None."""
+    values, objects = _checked_facts(facts)
+    values = _without(values, {"optimizer", "callbacks"}) if to_play else values
+    return _first_object(values, objects, {}, None)
+
+
 def saved_numbers(facts: dict[str, Any], config: Any) -> Any:
     """`config` with the numbers of a saved configuration; None where the two do not go together.
 

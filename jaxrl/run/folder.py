@@ -17,7 +17,7 @@ import jax
 from filelock import FileLock, Timeout
 
 from jaxrl.core.errors import UsageError, one_line
-from jaxrl.run.config_file import described
+from jaxrl.run.config_file import asks_for_trust, described
 from jaxrl.run.runs import CONFIG
 
 Made = TypeVar("Made")
@@ -79,12 +79,20 @@ def create(path: Path, facts: dict[str, Any], fill: Callable[[Path], None] = lam
     except OSError as error:
         if error.errno in TAKEN or isinstance(error, FileExistsError):
             raise FolderExists(
-                f"run folder {path} exists already; choose another --run-dir, or --resume {path}"
+                f"run folder {path} exists already; choose another --run-dir, or --resume {path}{_trust(path)}"
             ) from None
         raise UsageError(f"run folder {path} cannot be written: {error.strerror or error}") from None
     finally:
         shutil.rmtree(unfinished, ignore_errors=True)
     return lock(path)
+
+
+def _trust(path: Path) -> str:
+    """What `--resume` needs besides, of a run that is there."""
+    try:
+        return " --trust" if asks_for_trust(read(path), to_play=False) else ""
+    except UsageError:  # it is no run's folder
+        return ""
 
 
 def check_length(path: Path) -> None:

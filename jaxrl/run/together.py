@@ -20,8 +20,8 @@ import jax
 from jaxrl.core.errors import UsageError
 from jaxrl.core.types import PyTree
 from jaxrl.loop.runner import Metrics, Runner
+from jaxrl.run.advice import to_resume
 from jaxrl.run.channel import Channel, Message
-from jaxrl.run.command_line import command
 from jaxrl.run.gather import bytes_here, whole
 from jaxrl.run.health import Diverged
 from jaxrl.run.hosts import Hosts, hosts
@@ -93,7 +93,7 @@ class Leading(Alone):
         self.channel.last_words = lambda: trainer.keeping.hurry()
         self.inside = self.channel.busy = True
         folder = None if trainer.run_dir is None else str(trainer.run_dir.absolute())
-        self.channel.advice = advice(folder)
+        self.channel.advice = advice(folder, trainer.facts)
         self.channel.tell({"call": method.__name__, "folder": folder})
         value = error = None
         try:
@@ -170,7 +170,7 @@ class Following(Alone):
         channel.busy = True
         with Interrupt(lambda text: channel.tell({"asked": text.partition(":")[0]})).listening(), self._reporting():
             order = channel.hear()[0]
-            channel.advice = advice(order.get("folder"))
+            channel.advice = advice(order.get("folder"), trainer.facts)
             if order.get("call") != name:
                 raise UsageError(f"{name} was called here and {order.get('call')} in process 0: all call the same")
             if name in TRAINING and trainer.executable is None:  # traced while process 0 traces
@@ -219,11 +219,11 @@ def _or_lost(channel: Channel, program: Callable, *arguments: Any) -> Any:
         raise
 
 
-def advice(folder: str | None) -> str:
+def advice(folder: str | None, facts: dict[str, Any]) -> str:
     """How to resume after a loss."""
     if folder is None:
         return "nothing was written to resume from"
-    return f"resume from the last checkpoint, with any number of processes: {command('train', '--resume', folder)}"
+    return f"resume from the last checkpoint, with any number of processes: {to_resume(folder, facts)}"
 
 
 def agreed(build: Method) -> Method:

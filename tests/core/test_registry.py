@@ -4,9 +4,12 @@ import dataclasses
 import sys
 from importlib.metadata import EntryPoint
 
+import jax.numpy as jnp
+import numpy as np
 import pytest
 from flax import struct
 
+from jaxrl import PPOConfig
 from jaxrl.core import registry, trust
 from jaxrl.core.errors import UsageError
 from jaxrl.core.registry import make, names, register
@@ -155,7 +158,7 @@ def test_a_number_of_params_must_be_finite(value):
 def test_a_missing_module_or_class_is_named():
     says("unknown environment 'no_such_module:Env': there is no module 'no_such_module'", "no_such_module:Env")
     says("there is no module 'tests.core.nothing'", "tests.core.nothing:Env")
-    says(f"unknown environment class 'Coridor' in module '{HERE}'; did you mean 'Corridor'?", f"{HERE}:Coridor")
+    says(f"unknown environment 'Coridor' in module '{HERE}'; did you mean 'Corridor'?", f"{HERE}:Coridor")
 
 
 def test_a_mistake_within_the_module_is_not_hidden(announce, module):
@@ -228,3 +231,20 @@ def test_a_function_that_makes_an_environment_may_be_named(module):
     assert make("makers:make_env", long=True, step_size=2.0) == (Corridor(9.0), Params(step_size=2.0))
     module("other_makers.py", "def make_env(): return {}")
     says("environment 'other_makers:make_env' must be", "other_makers:make_env")
+
+
+@pytest.mark.parametrize("make_number", [np.float32, np.asarray, jnp.asarray, lambda value: jnp.asarray(float(value))])
+def test_a_number_may_be_an_array_of_no_axes(make_number):
+    register("corridor", Corridor)
+    env, params = make("corridor", length=make_number(4), max_steps_in_episode=make_number(20))
+    assert (env.length, params.max_steps_in_episode) == (4, 20)
+    assert (type(env.length), type(params.max_steps_in_episode)) in [(int, int), (float, int)]
+
+
+def test_a_function_that_is_not_there_is_answered_with_the_nearest_one():
+    with pytest.raises(UsageError) as refused:
+        PPOConfig(env="arena", optimizer="optax:adma").setup()
+    said = str(refused.value)
+    assert said.startswith("unknown optimizer 'adma' in module 'optax'; did you mean ")
+    assert "'adam'?" in said
+    assert said.endswith(" names")

@@ -202,6 +202,7 @@ PATHS = [
     *("training_iteration", "env_runners/episode_return_mean", "env_runners/episode_return_max"),
     *("evaluation/env_runners/episode_return_mean", "num_env_steps_sampled_lifetime", "learners/pol1/mean_kl_loss"),
     *("env_runners/module_episode_returns_mean/pol1", "env_runners/agent_episode_returns_mean/agent1"),
+    *("env_runners/custom_metrics/room/left", "num_env_steps_trained_lifetime"),
 ]
 
 
@@ -219,10 +220,18 @@ PATHS = [
         ("rollout/ep_rew_mean", "env_runners/episode_return_mean"),
         ("charts/episodic_return", "env_runners/episode_return_mean"),
         ("training_iterations", "training_iteration"),
+        ("custom_metrics/room/left", "env_runners/custom_metrics/room/left"),
+        ("num_env_steps_trained", "num_env_steps_trained_lifetime"),
     ],
 )
 def test_another_librarys_result_is_answered_with_ours(theirs, ours):
     assert f"'{theirs}'; did you mean '{ours}'?" in str(unknown_result("stop criterion", theirs, PATHS))
+
+
+def test_what_differs_from_another_librarys_result_is_said():
+    said = str(unknown_result("stop criterion", "timesteps_since_restore", PATHS))
+    assert "did you mean 'num_env_steps_sampled_lifetime'? counted from the start of the run" in said
+    assert foreign_names.counterpart("episode_reward_mean/left", foreign_names.RESULTS) is None
 
 
 def test_the_settings_page_holds_the_tables_as_they_are():

@@ -298,7 +298,7 @@ class HostOfOne:
 ends = lambda values: hooks(on_episode_end=lambda data, episode: values)
 steps = lambda start, after: hooks(on_episode_start=lambda *_: start, on_episode_step=lambda *_: after)
 WRONG = [
-    (f"{SCRIPT}:ArenaMetrcs", "unknown callbacks class 'ArenaMetrcs' in module .*; did you mean 'ArenaMetrics'"),
+    (f"{SCRIPT}:ArenaMetrcs", "unknown callbacks 'ArenaMetrcs' in module .*; did you mean 'ArenaMetrics'"),
     ("scripts.nowhere:ArenaMetrics", "unknown callbacks 'scripts.nowhere:ArenaMetrics': there is no module"),
     ("ArenaMetrics", "callbacks 'ArenaMetrics' must be module:Class, a class or an instance"),
     (3, "callbacks 3 have none of the hooks on_episode_start, .*on_train_end"),

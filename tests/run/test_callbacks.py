@@ -174,6 +174,6 @@ def test_a_run_with_callbacks_of_any_kind_is_open_to_be_played(small, start, res
 def test_callbacks_that_cannot_work_are_refused_before_the_folder_is_made(small, start, tmp_path):
     with pytest.raises(UsageError, match="on_train_result"):
         start(small.replace(callbacks=object()))
-    with pytest.raises(UsageError, match=r"unknown callbacks class 'ArenaMetric'.*did you mean 'ArenaMetrics'"):
+    with pytest.raises(UsageError, match=r"unknown callbacks 'ArenaMetric'.*did you mean 'ArenaMetrics'"):
         start(small.replace(callbacks="scripts.arena_callbacks:ArenaMetric"))
     assert not (tmp_path / "run").exists()

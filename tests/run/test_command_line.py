@@ -103,5 +103,5 @@ def test_modules_of_the_folder_that_the_command_is_called_in_go_before_the_scrip
     (tmp_path / "evaluate.py").write_text("class Mine: pass\n")
     command = [sys.executable, ROOT / "scripts" / "train_ppo.py", "--callbacks", "evaluate:Nothing"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert "unknown callbacks class 'Nothing' in module 'evaluate'" in done.stderr
+    assert "unknown callbacks 'Nothing' in module 'evaluate'" in done.stderr
     assert "known: Mine" in done.stderr

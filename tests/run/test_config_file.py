@@ -10,6 +10,8 @@ import optax
 import pytest
 
 from jaxrl import Callbacks, PPOConfig, UsageError
+from jaxrl.run import advice
+from jaxrl.run import folder as run_folder
 from jaxrl.run.config_file import config_facts, read_config
 from scripts.arena_callbacks import ArenaMetrics, Curiosity
 from tests.core.environments import Corridor
@@ -218,3 +220,22 @@ def test_facts_of_another_form_are_refused_in_one_line(changes):
         with pytest.raises(UsageError, match=r"damaged|cannot be imported here") as refused:
             read({**facts_of(), **changes}, trust=trust)
         assert "\n" not in str(refused.value)
+
+
+def test_the_advice_to_load_a_run_is_what_works():
+    folder = "runs/a"
+    ours, own = facts_of(), facts_of(env=Corridor(length=5.0))
+    assert advice.to_evaluate(folder, ours).endswith("evaluate runs/a")
+    assert advice.to_evaluate(folder, own).endswith("evaluate runs/a --trust")
+    assert advice.to_resume(folder, own, "--lr", 1).endswith("--resume runs/a --lr 1 --trust")
+    trained = facts_of(optimizer=lambda lr: optax.sgd(lr))
+    assert advice.to_evaluate(folder, trained).endswith("evaluate runs/a")
+    assert advice.to_resume(folder, trained) == "jaxrl.Trainer.from_checkpoint('runs/a', config=...)"
+    assert advice.to_evaluate(folder, facts_of(model=local_net())) == "jaxrl.evaluate('runs/a', config=...)"
+
+
+def test_a_run_folder_that_is_taken_is_resumed_with_trust_where_that_is_needed(tmp_path):
+    facts = {**facts_of(env=Corridor(length=5.0)), "policies": {}, "run_settings": {}}
+    run_folder.create(tmp_path / "own", facts).release()
+    with pytest.raises(run_folder.FolderExists, match=r"--resume \S*own --trust$"):
+        run_folder.create(tmp_path / "own", facts)

@@ -1,0 +1,31 @@
+"""How a run is played or resumed: the command, with --trust where it needs that, else the call in Python."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from jaxrl.run.command_line import command
+from jaxrl.run.config_file import asks_for_trust, saved_object
+
+
+def to_evaluate(folder: str | Path, facts: Mapping[str, Any]) -> str:
+    """How to evaluate the run of these facts."""
+    if saved_object(facts, to_play=True):
+        return f"jaxrl.evaluate({str(folder)!r}, config=...)"
+    return command("evaluate", folder, *trust_flag(facts, to_play=True))
+
+
+def to_resume(folder: str | Path, facts: Mapping[str, Any], *more: object) -> str:
+    """How to resume the run of these facts.
+
+    Args:
+        more: flags that the command needs besides.
+    """
+    if saved_object(facts, to_play=False):
+        return f"jaxrl.Trainer.from_checkpoint({str(folder)!r}, config=...)"
+    return command("train", "--resume", folder, *more, *trust_flag(facts, to_play=False))
+
+
+def trust_flag(facts: Mapping[str, Any], *, to_play: bool) -> tuple[str, ...]:
+    """("--trust",) if the run of these facts is not loaded without."""
+    return ("--trust",) if asks_for_trust(facts, to_play=to_play) else ()
