@@ -13,6 +13,7 @@ from jaxrl import Callbacks, PPOConfig, UsageError
 from jaxrl.run import advice
 from jaxrl.run import folder as run_folder
 from jaxrl.run.config_file import config_facts, read_config
+from jaxrl.run.resume import Saved
 from scripts.arena_callbacks import ArenaMetrics, Curiosity
 from tests.core.environments import Corridor
 
@@ -23,6 +24,11 @@ def test_a_seed_that_an_earlier_version_saved_is_read_as_jax_read_it(saved, read
     facts = config_facts(config, config.setup().policies)
     facts["config"]["seed"] = saved
     assert read_config(facts, "a_test").seed == read_config(facts, "a_test", to_play=True).seed == read
+
+
+def test_an_evaluation_seed_that_an_earlier_version_saved_is_one_that_runs_take():
+    facts = {"run_settings": {"evaluation_seed": 2**32 + 5}}
+    assert Saved(None, facts, None, newest=True).run_settings()["evaluation_seed"] == 5
 
 
 def own_optimizer(lr):
