@@ -64,6 +64,7 @@ def test_one_compilation_serves_eight_keys_and_each_equals_its_single_run(eight,
         chex.assert_trees_all_close(params(jax.tree.map(lambda x, m=member: x[m], runners)), params(alone), atol=2e-5)
 
 
+@pytest.mark.filterwarnings("ignore:lr leaves pol2 as per_policy has it")
 def test_one_compilation_serves_every_learning_rate_and_each_equals_its_single_run(eight, single):
     rates = [1e-4 * 2**i for i in range(8)]
     hypers = [CONFIG.hypers(lr=rate) for rate in rates]
