@@ -351,7 +351,7 @@ def _type_of(space: Space, batch: tuple[int, ...] = ()) -> PyTree:
     """The `Type` of an observation, in a tree of them where the space is one."""
 
     def plain_type(part):
-        kind = jnp.floating if jnp.issubdtype(part.dtype, jnp.floating) else jnp.integer
+        kind = next(kind for kind in (bool, jnp.floating, jnp.integer) if jnp.issubdtype(part.dtype, kind))
         return Type((*batch, *part.shape), kind, f" as in {part}")
 
     return jax.tree.map(plain_type, tree_of(space))
