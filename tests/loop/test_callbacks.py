@@ -4,6 +4,7 @@ import functools
 import json
 from dataclasses import dataclass
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -168,11 +169,18 @@ class HalfPaid(MultiAgentArena):
         return obs, state, 0.5 * rewards, terminated, info
 
 
+def floats(tree):
+    """The leaves that are numbers, without random keys."""
+    return [leaf for leaf in jax.tree.leaves(tree) if jnp.issubdtype(leaf.dtype, jnp.number)]
+
+
 def test_halved_rewards_are_learned_from_as_if_the_environment_paid_half_and_returns_stay_whole():
     ours, metrics = train(CONFIG.replace(callbacks=RewardScale(0.5)))
     half, half_metrics = train(CONFIG.replace(env=HalfPaid(4, 4)))
-    same(ours.learners, half.learners)
-    same(metrics.learners, half_metrics.learners)
+    # Two programs that scale in different places: XLA fuses them differently, so the last bits may differ.
+    alike = functools.partial(chex.assert_trees_all_close, rtol=1e-4, atol=1e-6)
+    alike(floats(ours.learners), floats(half.learners))
+    alike(floats(metrics.learners), floats(half_metrics.learners))
     returns, half_returns = (one.episodes.iteration.agent_returns for one in (metrics, half_metrics))
     np.testing.assert_allclose(returns, 2 * half_returns, rtol=1e-5)
 
