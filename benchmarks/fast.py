@@ -34,7 +34,7 @@ TASKS = {
     "mountain-car-continuous": Task("gymnax:MountainCarContinuous-v0", 1_000_000, 90.0),
     "pendulum": Task("gymnax:Pendulum-v1", 1_000_000, -172.0),
     "catch": Task("gymnax:Catch-bsuite", 500_000, 0.98),
-    "breakout": Task("gymnax:Breakout-MinAtar", 3_000_000, 28.0),
+    "breakout": Task("gymnax:Breakout-MinAtar", 2_000_000, 28.0),
 }
 ROUNDS = 5  # turns of each setting in the comparison of speed
 

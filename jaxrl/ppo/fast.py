@@ -35,7 +35,7 @@ NUM_MINIBATCHES, NUM_EPOCHS = 4, 4
 TOTAL_ENV_STEPS = 1_000_000
 FIRST_LR, LAST_LR = 1e-3, 1e-4
 SMALL_IMAGE = 16  # pixels of the longer side, up to which one layer of small convolutions is enough
-SMALL_IMAGE_FILTERS = ((16, 3, 1),)
+SMALL_IMAGE_FILTERS = ((16, 3, 2),)
 LARGE_IMAGE_FILTERS = ((16, 8, 4), (32, 4, 2))
 
 

@@ -47,9 +47,9 @@ def test_settings_that_are_given_win():
     [
         ("cartpole", "MeanStdFilter", None, False),
         ("arena", None, None, False),  # two cells, looked up
-        (BREAKOUT, None, ((16, 3, 1),), False),
+        (BREAKOUT, None, ((16, 3, 2),), False),
         (PENDULUM, "MeanStdFilter", None, True),
-        (Signposted(), None, ((16, 3, 1),), False),
+        (Signposted(), None, ((16, 3, 2),), False),
     ],
 )
 def test_spaces_decide_how_a_policy_reads_and_acts(env, observation_filter, conv_filters, free_log_std):
