@@ -117,7 +117,7 @@ def test_the_command_line_fits_the_fast_settings_to_the_distribution_and_the_pol
 
 def test_rllibs_nested_model_is_no_network_of_ones_own():
     config = jaxrl.PPOConfig.fast(BREAKOUT, model={"fcnet_hiddens": [32]})
-    assert (config.conv_filters, config.fcnet_hiddens) == (((16, 3, 1),), (32,))
+    assert (config.conv_filters, config.fcnet_hiddens) == (((16, 3, 2),), (32,))
 
 
 def test_more_environments_than_the_usual_steps_train_one_batch():
