@@ -24,7 +24,8 @@ def quick(key: Key) -> Key:
     """The same keys [...] for jax.random to draw from; any that are not typed Threefry keys stay as they are.
 
     To be used where the draw is, for JAX takes the two kinds of keys for different types: `ordinary` gives back a key
-    that goes further. `jax.random.poisson` takes Threefry's own keys alone: give it the key itself, or `ordinary(key)`.
+    that goes further. `jax.random.poisson` takes nothing but Threefry's own keys, to which it compares by identity, so
+    give it the key itself, or `ordinary(key)`; what it says of any other ends in our tag.
     """
     return _of_kind(key, _quick()) if _is_of_kind(key, "threefry2x32") else key
 
@@ -45,7 +46,8 @@ def _of_kind(key: Key, kind) -> Key:
 @functools.cache
 def _quick():
     draw = {"seed": extend.threefry_prng_impl.seed, "split": _split, "random_bits": _bits, "fold_in": _fold_in}
-    return extend.define_prng_impl(key_shape=(2,), name="jaxrl_quick", tag="quick", **draw)
+    # JAX prints the tag wherever it refuses such a key: in poisson, or where a scan's carry was an ordinary one.
+    return extend.define_prng_impl(key_shape=(2,), name="jaxrl_quick", tag="quick: use ordinary(key)", **draw)
 
 
 def _split(key: jax.Array, shape: tuple[int, ...]) -> jax.Array:

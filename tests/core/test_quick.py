@@ -79,6 +79,14 @@ def test_a_poisson_draw_takes_the_ordinary_key():
     np.testing.assert_array_equal(draw, jax.random.poisson(key, 4.0, (100,)))
 
 
+def test_where_jax_refuses_a_quick_key_it_says_what_to_use():
+    key = jax.random.key(3, impl="threefry2x32")
+    with pytest.raises(NotImplementedError, match=r"not quick: use ordinary\(key\)$"):
+        jax.random.poisson(quick(key), 4.0)
+    with pytest.raises(TypeError, match=r"quick: use ordinary\(key\)"):
+        jax.lax.scan(lambda key, _: (quick(key), None), key, length=2)
+
+
 @pytest.mark.parametrize("key", [jax.random.PRNGKey(1), jax.random.key(1, impl="rbg")], ids=["raw", "rbg"])
 def test_keys_of_another_kind_stay_as_they_are(key):
     assert quick(key) is key
