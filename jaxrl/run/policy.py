@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxrl.core.errors import UsageError, unknown_name
+from jaxrl.core.errors import UsageError, brief, unknown_name
 from jaxrl.core.spaces import Box, MultiDiscrete, Space, from_json, is_tree, tree_of
 from jaxrl.core.types import AgentId, Key, PolicyId, PyTree
 from jaxrl.models.player import Context, Memory, Player, Weights, has_mask
@@ -95,10 +95,13 @@ class Policy:
                 said it; `agent`, which of its agents it plays: each has a memory of its own.
 
         Raises:
-            UsageError: an observation or a mask of another shape, a mask that is missing, an agent that it is not.
+            UsageError: an observation, a mask, `begins` or `prev_reward` of another shape, a mask that is missing, an
+                agent that it is not, a key that is none.
         """
         obs, batch_shape = self._read(observation)
         memory = self._recalled(told.get("agent"), batch_shape, begins, prev_reward)
+        if key is not None:
+            self._check_key(key)
         if explore and key is None:
             key = jax.random.fold_in(self._key, self._draws)
             self._draws += 1
@@ -128,6 +131,9 @@ class Policy:
         return _apply(self.player, self.weights, obs, memory, self._context(memory, batch_shape, masked, **told))[:2]
 
     def _recalled(self, agent: AgentId | None, batch_shape: tuple[int, ...], begins: Any, prev_reward: Any) -> Memory:
+        if agent is not None and not isinstance(agent, str):
+            raise UsageError(f"policy {self.name!r}: agent must be the name of one, not {brief(agent)}")
+        begins = self._for_each("begins", self._read_flags("begins", begins), batch_shape)
         fresh = self.player.initial_memory(batch_shape)
         memory = self._memory.get(agent, fresh)
         if jax.tree.map(jnp.shape, memory) != jax.tree.map(jnp.shape, fresh):
@@ -136,8 +142,11 @@ class Policy:
                 "reset() it first"
             )
         if self.player.told.prev_reward and agent in self._memory:
-            memory = memory.replace(prev_reward=jnp.broadcast_to(jnp.asarray(prev_reward, jnp.float32), batch_shape))
-        return self.player.start_again(jnp.broadcast_to(jnp.asarray(begins, bool), batch_shape), memory)
+            reward = self._read_numbers("prev_reward", prev_reward).astype(np.float32)
+            if not np.all(np.isfinite(reward)):
+                raise UsageError(f"policy {self.name!r}: prev_reward must be finite, not {brief(prev_reward)}")
+            memory = memory.replace(prev_reward=self._for_each("prev_reward", reward, batch_shape))
+        return self.player.start_again(begins, memory)
 
     def _context(
         self,
@@ -163,13 +172,50 @@ class Policy:
     def _read_mask(self, action_mask: Any, batch_shape: tuple[int, ...]) -> jax.Array:
         if isinstance(self.action_space, Box):
             raise UsageError(f"policy {self.name!r}: a mask needs discrete actions, not {self.action_space}")
-        needed, given = (*batch_shape, num_logits(self.action_space)), np.shape(action_mask)
-        if action_mask is None or given != needed:
+        needed = (*batch_shape, num_logits(self.action_space))
+        mask = None if action_mask is None else self._read_flags("action_mask", action_mask)
+        if mask is None or mask.shape != needed:
             raise UsageError(
                 f"policy {self.name!r}: action_mask must be bool{list(needed)}, the actions that are possible, "
-                f"not {'left out' if action_mask is None else list(given)}"
+                f"not {'left out' if mask is None else list(mask.shape)}"
             )
-        return jnp.asarray(action_mask, bool)
+        return jnp.asarray(mask)
+
+    def _for_each(self, name: str, values: np.ndarray, batch_shape: tuple[int, ...]) -> jax.Array:
+        """`values` [] or [...] as an array [...]."""
+        if values.shape not in ((), batch_shape):
+            each = f", or one for each of the batch, {list(batch_shape)}" if batch_shape else ""
+            raise UsageError(
+                f"policy {self.name!r}: {name} must be a single value{each}, not of shape {list(values.shape)}"
+            )
+        return jnp.broadcast_to(values, batch_shape)
+
+    def _read_flags(self, name: str, given: Any) -> np.ndarray:
+        """An argument of True and False, or of 1 and 0, as bool."""
+        flags = self._read_numbers(name, given)
+        if not np.all((flags == 0) | (flags == 1)):
+            raise UsageError(f"policy {self.name!r}: {name} must be True or False, not {brief(given)}")
+        return flags.astype(bool)
+
+    def _read_numbers(self, name: str, given: Any) -> np.ndarray:
+        numbers = self._as_array(name, given)
+        if numbers.dtype.kind not in "biuf":
+            raise UsageError(f"policy {self.name!r}: {name} must be bools or numbers, not {brief(given)}")
+        return numbers
+
+    def _as_array(self, name: str, given: Any) -> np.ndarray:
+        try:
+            return np.asarray(given)
+        except (ValueError, TypeError):  # rows of several lengths
+            raise UsageError(f"policy {self.name!r}: {name} must be an array, not {brief(given)}") from None
+
+    def _check_key(self, key: Any) -> None:
+        try:
+            is_one = jax.random.key_data(key).ndim == 1
+        except (ValueError, TypeError):
+            is_one = False
+        if not is_one:
+            raise UsageError(f"policy {self.name!r}: key must be one jax.random.key(seed), not {brief(key)}")
 
     def _read(self, observation: Any) -> tuple[PyTree, tuple[int, ...]]:
         """(the observation as arrays, the leading axes of its parts)."""
@@ -189,7 +235,7 @@ class Policy:
         return jax.tree.unflatten(structure, read), shapes.pop()
 
     def _read_part(self, space: Space, part: Any) -> jax.Array:
-        obs = np.asarray(part)
+        obs = self._as_array("an observation", part)
         if obs.shape[obs.ndim - len(space.shape) :] != space.shape or obs.ndim < len(space.shape):
             raise UsageError(
                 f"policy {self.name!r} takes observations of shape {list(space.shape)}, or batches of them, "

@@ -243,6 +243,36 @@ def test_an_observation_that_is_not_finite_is_refused(bad):
         policy.value([[0.0, bad, 0.0, 0.0]])
 
 
+@pytest.mark.parametrize(
+    ("told", "message"),
+    [
+        ({"begins": [True, False]}, r"begins must be a single value, or one for .* batch, \[3\], not .* \[2\]"),
+        ({"begins": [[True], [True, False]]}, r"begins must be an array, not \[\[True\], \[True, False\]\]"),
+        ({"begins": None}, "begins must be bools or numbers, not None"),
+        ({"begins": 0.5}, "begins must be True or False, not 0.5"),
+        ({"prev_reward": [1.0]}, r"prev_reward must be a single value, or one .*, \[3\], not of shape \[1\]"),
+        ({"prev_reward": "high"}, "prev_reward must be bools or numbers, not 'high'"),
+        ({"prev_reward": np.nan}, "prev_reward must be finite, not nan"),
+        ({"action_mask": [True, False]}, r"action_mask must be bool\[3, 2\], the actions that are possible, not \[2\]"),
+        ({"action_mask": [[0.5, 0.2]] * 3}, r"action_mask must be True or False, not \[\[0.5, 0.2\]"),
+        ({"agent": ["a"]}, r"agent must be the name of one, not \['a'\]"),
+        ({"key": 5, "explore": True}, r"key must be one jax.random.key\(seed\), not 5"),
+        ({"key": jax.random.split(jax.random.key(0), 3), "explore": True}, r"key must be one jax.random.key\(seed\)"),
+    ],
+)
+def test_what_acting_is_told_is_refused_in_one_line_where_it_does_not_fit(told, message):
+    config = PPOConfig(env="cartpole", fcnet_hiddens=(8,), use_lstm=True, lstm_use_prev_reward=True)
+    group = config.build().grouping.groups[0]
+    player = config.player("default_policy", group.observation_space, group.action_space)
+    policy = Policy(player, Weights(player.model.init(jax.random.key(0)), player.initial_filter()), name="p")
+    policy.act(np.zeros((3, 4)))
+    with pytest.raises(UsageError, match=f"^policy 'p': {message}"):
+        policy.act(np.zeros((3, 4)), **told)
+    with pytest.raises(UsageError, match="an observation must be an array"):
+        policy.act([[0.0, 0.0], [0.0]])
+    assert policy.act(np.zeros((3, 4)), begins=np.array([1.0, 0.0, 1.0]), prev_reward=[1, 2, 3]).shape == (3,)
+
+
 def test_weights_that_cannot_be_are_refused(trained):
     before = trained.get_weights()
     for wrong, message in (
