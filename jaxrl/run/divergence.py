@@ -3,6 +3,7 @@
 The rollout is compiled again for this, with the environment's state in view; a healthy training never pays for it.
 """
 
+import contextlib
 import functools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -50,6 +51,13 @@ class StateWatch:
 
 
 WATCH = StateWatch()
+
+
+def with_source(text: str, config: Any, runner: Runner, env_params: PyTree) -> str:
+    """`text` and what `find_source` finds; no failure of the search may hide what is known."""
+    with contextlib.suppress(Exception):
+        text += f"; {find_source(config, runner, env_params)}"
+    return text
 
 
 def find_source(config: Any, runner: Runner, env_params: PyTree) -> str:

@@ -23,7 +23,7 @@ from jaxrl.run.config_file import read_config
 from jaxrl.run.console import Progress, compiled_line, compiling_line, evaluation_line, greedy_hint
 from jaxrl.run.debug import find_nan
 from jaxrl.run.devices import copy_here, settled
-from jaxrl.run.divergence import find_source
+from jaxrl.run.divergence import with_source
 from jaxrl.run.dtypes import typed_like
 from jaxrl.run.evaluate import Evaluation
 from jaxrl.run.health import Diverged, Watch, first_bad, undeclared_wait
@@ -433,8 +433,7 @@ class Trainer(PolicyAccess):
         """What is known of a bad number in the iteration after the state that is kept."""
         text = self._what_is_kept(bad)
         if jax.process_count() == 1:
-            with contextlib.suppress(Exception):  # no failure of the search may hide what is known
-                text += f"; {find_source(self.config, self.runner, self.env_params)}"
+            text = with_source(text, self.config, self.runner, self.env_params)
         if not self.settings.debug:
             return f"{text}; --debug names the operation"
         self.progress.say("running the iteration again, uncompiled, to find the operation ...")

@@ -27,6 +27,7 @@ class Outcome:
     score: float | None
     curve: tuple[list[int], list[float]] = field(default_factory=lambda: ([], []))  # environment steps and scores
     folder: Path | None = None  # a run's folder: `load_policy` and `--resume` take it
+    reason: str = ""  # why it diverged
 
     @property
     def iterations(self) -> int:
@@ -94,6 +95,7 @@ class Sweep:
                 **outcome.trial.settings,
                 "seed": outcome.trial.config.seed,
                 "status": outcome.status,
+                "reason": outcome.reason,
                 "score": outcome.score,
                 "folder": None if outcome.folder is None else str(outcome.folder),
                 **dict(flatten(outcome.result or {})),

@@ -18,7 +18,7 @@ from jaxrl.run.callbacks import Hooks
 from jaxrl.run.config_file import config_facts
 from jaxrl.run.devices import on_one
 from jaxrl.run.evaluate import Evaluation
-from jaxrl.run.health import undeclared_wait
+from jaxrl.run.health import first_bad, undeclared_wait
 from jaxrl.run.loggers import Logs
 from jaxrl.run.results import ITERATIONS, Lifetime, Result, iteration_results
 from jaxrl.run.settings import RunSettings
@@ -51,6 +51,7 @@ class Reporter:
         self.hooks = Hooks(self.view, resolve_callbacks(trial.config.callbacks))
         self.evaluation = Evaluation(trial.config, algorithm, settings)
         self.ended = False  # by a hook
+        self.bad = ""  # the number that the trial has diverged by
         self._results: list[Result] = []  # of the chunk at hand
         self._logs: Logs | None = None
 
@@ -98,6 +99,12 @@ class Reporter:
         left = count - first
         self._results = iteration_results(self.algorithm, rows, left, seconds * left / count, before) if count else []
         self._reach()
+
+    def note_bad(self, rows: Metrics, index: int) -> None:
+        """Notes the number that the trial has diverged by in the update of this row of `rows`, [CAPACITY, ...]."""
+        row = jax.tree.map(lambda leaf: leaf[index : index + 1], rows)
+        found = first_bad(iteration_results(self.algorithm, row, 1, 1.0, dataclasses.replace(self.lifetime)))
+        self.bad = found[1] if found else ""
 
     def evaluate(self, read_runner: Callable[[], Runner], *, at_the_end: bool) -> None:
         """Adds an evaluation of the state after the last result to it, where one is due and not there yet."""
@@ -180,11 +187,14 @@ def advance(members: Members, state: State, numbers: Numbers, count: int, report
     state, seen = members.chunk(state, numbers, count)
     seconds = time.perf_counter() - began
     moved = np.array(state.runner.num_updates) - updates
-    rows = jax.tree.map(np.asarray, on_one(seen.metrics))
+    metrics, diverged = jax.tree.map(np.asarray, (on_one(seen.metrics), state.diverged))
     for i, own in enumerate(reporters):
         share = seconds * float(moved[i] / max(1, moved.max()))
-        own.compute(jax.tree.map(lambda leaf, i=i: leaf[:, i], rows), int(moved[i]), share)
+        rows = jax.tree.map(lambda leaf, i=i: leaf[:, i], metrics)
+        own.compute(rows, int(moved[i]), share)
         own.check_waits()
+        if diverged[i] and not own.bad:
+            own.note_bad(rows, int(moved[i]))
     kept = _tell(state, reporters)
     ended = [i for i, own in enumerate(reporters) if own.ended and moved[i]]
     if ended:

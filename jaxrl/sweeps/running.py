@@ -15,6 +15,7 @@ from jaxrl.core.errors import unknown_name
 from jaxrl.core.memory import in_units
 from jaxrl.core.settings import count
 from jaxrl.run.console import Progress, device_name, duration
+from jaxrl.run.divergence import with_source
 from jaxrl.run.interrupt import Interrupt
 from jaxrl.run.program import CAPACITY
 from jaxrl.run.settings import RunSettings
@@ -22,7 +23,7 @@ from jaxrl.run.stopping import LIMITS, check_stop, last_iteration
 from jaxrl.sweeps.batches import batch_size, memory_of, most_that_fit
 from jaxrl.sweeps.lanes import SPLIT, lanes_of, num_lanes, side_by_side
 from jaxrl.sweeps.members import Members, Numbers, State, is_done
-from jaxrl.sweeps.outcome import DROPPED, Outcome, Sweep
+from jaxrl.sweeps.outcome import DIVERGED, DROPPED, Outcome, Sweep, shown
 from jaxrl.sweeps.plan import Group, Trial, groups_of
 from jaxrl.sweeps.programs import known, program_of
 from jaxrl.sweeps.reporting import Reporter, Turn, advance
@@ -32,6 +33,7 @@ from jaxrl.sweeps.trial_view import check_hooks
 from jaxrl.sweeps.values import check_path, readers_of
 
 CHUNK_SECONDS = 1.0
+TRACED_BACK = 3  # trials that diverge: each has its rollout played again, which is compiled anew for each program
 # The settings of a run that each trial of a sweep follows, and what else `sweep` takes.
 TRIAL_SETTINGS = (
     *("evaluation_interval", "evaluation_duration", "evaluation_explore", "evaluation_env_args", "evaluation_seed"),
@@ -84,6 +86,7 @@ class Running:
         self.lanes: dict[int, int] = {}  # {group: the device that it has for itself, or SPLIT}
         self.sizes: dict[int, int] = {}  # {group: how many of its trials train at once}
         self.done: dict[int, int] = {}  # {group: how many are finished of the batch that trains}
+        self.num_diverged = 0
         self.figures, self.keeping, self.broken_off = threading.Lock(), threading.Lock(), False  # of all lanes
         self.settings = order.trial_settings
         check_stop(order.stop, None)
@@ -172,7 +175,7 @@ class Running:
         by_number = {trial.number: trial for trial in self.trials}
         for number, row in store.over.items():
             outcome = Outcome(by_number[number], row["status"], row["result"], row["score"], tuple(row["curve"]))
-            outcome.folder = store.folder_of(by_number[number])
+            outcome.folder, outcome.reason = store.folder_of(by_number[number]), row.get("reason", "")
             self.sweep.outcomes.append(outcome)
             del self.standings[number]
 
@@ -278,6 +281,8 @@ class Running:
         """These are finished: their outcomes, written and told."""
         for own in standings:
             outcome, snapshot = own.conclude()
+            if outcome.status == DIVERGED:
+                outcome.reason = self._why_diverged(own)
             read_runner = lambda runner=snapshot.runner: runner
             written = store.record(outcome, own.algorithm, self.settings, snapshot)
             if written is not None:
@@ -285,6 +290,16 @@ class Running:
             own.reporter.close(read_runner)
             self.sweep.outcomes.append(outcome)
             del self.standings[own.trial.number]
+
+
+    def _why_diverged(self, own: Standing) -> str:
+        """The bad number; of the first few trials that diverge it is said at once, with where it arose."""
+        reason = f"iteration {own.updates + 1}: {own.reporter.bad}"
+        self.num_diverged += 1
+        if self.num_diverged <= TRACED_BACK:
+            reason = with_source(reason, own.trial.config, own.state.runner, own.trial.numbers[1])
+            self.progress.say(f"trial {own.trial.name} ({shown(own.trial.settings)}) has diverged: {reason}")
+        return reason
 
 
 def _trials(number: int) -> str:

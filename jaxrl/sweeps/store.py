@@ -125,6 +125,7 @@ class Store:
         every = max(1, len(steps) // MOST_POINTS)
         row = {
             **{"trial": trial.number, "settings": trial.settings, "seed": trial.config.seed, "status": outcome.status},
+            **({"reason": outcome.reason} if outcome.reason else {}),
             **{"score": outcome.score, "curve": [steps[::every], scores[::every]], "result": outcome.result},
         }
         with (self.path / RESULTS).open("a", encoding="utf-8") as file:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 
@@ -23,6 +24,7 @@ from jaxrl.sweeps.plan import groups_of, trials_of
 from jaxrl.sweeps.store import Store
 from jaxrl.sweeps.sweep import RETURN
 from tests.probes import SMALL_CARTPOLE
+from tests.run.test_divergence import FAULTY
 
 SMALL = SMALL_CARTPOLE.replace(total_env_steps=64 * 12)
 RATES = [1e-3, 1e-2]
@@ -251,6 +253,23 @@ def test_what_diverges_stops_alone(rates):
     np.testing.assert_allclose(calm.curve[1], rates.outcomes[0].curve[1], rtol=1e-4)
     assert lost.status == "diverged"
     assert lost.iterations < 12
+    assert lost.reason.startswith(f"iteration {lost.iterations + 1}: policy 'default_policy': ")
+    assert lost.reason.endswith("so it arose in learning")
+
+
+def test_a_trial_that_diverges_is_said_with_the_first_bad_number_of_its_environment(tmp_path, capsys):
+    config = FAULTY.replace(env="tests.run.test_divergence:Faulty", total_env_steps=16 * 3)
+    faulty = sweep(config, {"env_args.reward": [0.0, 1e38]}, devices=1, run_dir=tmp_path / "sweep")
+    sound, lost = [outcome.reason for outcome in faulty.outcomes]
+    assert sound == ""
+    assert re.fullmatch(
+        "iteration 1: policy 'default_policy': .* the reward of agent 'default_agent', in step 4 of 8, "
+        r"environment 0 of 2 \(counted from 0\)",
+        lost,
+    )
+    assert f"trial 0001 (env_args.reward=1e+38) has diverged: {lost}\n" in capsys.readouterr().out
+    again = resume_sweep(tmp_path / "sweep", quiet=True, trust=True)
+    assert [row["reason"] for row in again.rows()] == ["", lost]
 
 
 def test_parameters_that_overflowed_are_diverged():
