@@ -107,7 +107,7 @@ def our_play(settings, num_episodes=4000):
 @pytest.mark.parametrize("settings", [
     dict(), dict(x_size=8, y_size=8, n_evaders=6, surround=False, shared_reward=False),
     dict(x_size=6, y_size=6, n_evaders=6, n_pursuers=6),  # small, so that many are surrounded
-    dict(shared_reward=0.5),
+    dict(x_size=8, y_size=8, n_evaders=6, surround=False, shared_reward=0.5),
 ])  # fmt: skip
 def test_random_play_pays_and_catches_what_it_does_in_the_reference(settings):
     their_returns, their_catches = reference_play(settings)
