@@ -52,17 +52,16 @@ def _python() -> str:
         found = shutil.which(name)
         if found is not None and os.path.dirname(found) == here:
             return name
-    return _from_here(sys.executable)
+    return str(from_here(Path(sys.executable)))
 
 
 def _installed() -> str:
     """The command `jaxrl` beside this Python: its name where the shell finds that one, else its path."""
     found = shutil.which("jaxrl")
     beside = shutil.which("jaxrl", path=os.path.dirname(sys.executable))
-    return "jaxrl" if beside is None or found == beside else _from_here(beside)
+    return "jaxrl" if beside is None or found == beside else str(from_here(Path(beside)))
 
 
-def _from_here(path: str) -> str:
-    """A path relative to the current folder where that is shorter."""
-    inside = Path(path).is_relative_to(Path.cwd())
-    return str(Path(path).relative_to(Path.cwd())) if inside else path
+def from_here(path: Path) -> Path:
+    """A path relative to the current folder where it is inside of that."""
+    return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path

@@ -19,6 +19,7 @@ from jaxrl.loop.runner import Runner
 from jaxrl.run import folder, resume
 from jaxrl.run.best import Best
 from jaxrl.run.callbacks import Hooks
+from jaxrl.run.command_line import from_here
 from jaxrl.run.config_file import read_config
 from jaxrl.run.console import Progress, compiled_line, compiling_line, evaluation_line, greedy_hint
 from jaxrl.run.debug import find_nan
@@ -157,7 +158,9 @@ class Trainer(PolicyAccess):
         flag("strict", strict)
         saved = resume.read_run(path, checkpoint, run_settings.get("devices"))
         saved = dataclasses.replace(saved, strict=strict)
-        run_dir = saved.folder_to_go_on_in() if run_dir == "same" else run_dir
+        if run_dir == "same":
+            same = saved.folder_to_go_on_in()
+            run_dir = same if Path(path).is_absolute() else from_here(same)
         if config is None:
             config = read_config(saved.facts, "jaxrl.Trainer.from_checkpoint", trust=trust)
         known = RunSettings.__dataclass_fields__  # a file may name others, such as `quiet`

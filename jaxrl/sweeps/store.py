@@ -20,7 +20,7 @@ from jaxrl.core.errors import UsageError
 from jaxrl.loop.runner import Algorithm
 from jaxrl.run import checkpoint, folder, resume, runs
 from jaxrl.run.checkpoint import CHECKPOINTS
-from jaxrl.run.config_file import config_facts
+from jaxrl.run.config_file import asks_for_trust, config_facts
 from jaxrl.run.lines import dumped
 from jaxrl.run.recorder import Snapshot, state_facts, state_tree
 from jaxrl.run.runs import PLAN, RESULTS, TRIALS
@@ -52,10 +52,22 @@ def _make(path: Path, plan: dict[str, Any]) -> FileLock:
         path.mkdir(parents=True)
         (path / PLAN).write_text(json.dumps(plan, indent=1, default=str) + "\n", encoding="utf-8")
     except FileExistsError:
-        raise folder.FolderExists(f"sweep folder {path} exists already; choose another, or --resume {path}") from None
+        raise folder.FolderExists(
+            f"sweep folder {path} exists already; choose another, or --resume {path}{_trust(path)}"
+        ) from None
     except OSError as error:
         raise UsageError(f"sweep folder {path} cannot be written: {error.strerror or error}") from None
     return folder.lock(path)
+
+
+def _trust(path: Path) -> str:
+    """What `--resume` needs besides, of a sweep that is there."""
+    try:
+        plan = saved.read_plan(path)
+        trials = [{**plan, "config": {**plan["config"], **own["settings"]}} for own in plan["trials"]]
+        return " --trust" if any(asks_for_trust(facts, to_play=False) for facts in trials) else ""
+    except UsageError:  # it is no sweep's folder
+        return ""
 
 
 @dataclass

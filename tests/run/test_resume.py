@@ -389,3 +389,17 @@ def test_settings_that_a_file_names_and_no_run_has_are_left_out(start, resume, t
     metadata["run_settings"] |= {"quiet": False, "env_params": 3, "_saved": 4, "keep": 7}
     path.write_text(json.dumps(metadata))
     assert resume().settings.keep == 7
+
+
+def test_a_run_resumed_by_a_relative_path_is_named_from_here(start, resume, tmp_path, monkeypatch):
+    trainer = start()
+    trainer.fit({"training_iteration": 1})
+    trainer.stop()
+    monkeypatch.chdir(tmp_path)
+    for path, shown in (("run", Path("run")), ("latest", Path("run")), (tmp_path / "run", tmp_path / "run")):
+        again = resume(path)
+        assert again.run_dir == shown
+        again.stop()
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    assert resume("../run").run_dir == tmp_path / "run"

@@ -15,15 +15,17 @@ import pytest
 from jaxrl import Trainer, UsageError, choice, load_policy, make_train, resume_sweep, sweep, uniform
 from jaxrl.loop.runner import Metrics
 from jaxrl.run import checkpoint
+from jaxrl.run.config_file import config_facts
 from jaxrl.run.console import Progress
 from jaxrl.run.health import FINITE
 from jaxrl.sweeps import batches, programs, running
 from jaxrl.sweeps.lanes import SPLIT, lanes_of
 from jaxrl.sweeps.members import is_finite
 from jaxrl.sweeps.plan import groups_of, trials_of
+from jaxrl.sweeps.running import Order
 from jaxrl.sweeps.store import Store
 from jaxrl.sweeps.sweep import RETURN
-from tests.probes import SMALL_CARTPOLE
+from tests.probes import SMALL_ARENA, SMALL_CARTPOLE
 from tests.run.test_divergence import FAULTY
 
 SMALL = SMALL_CARTPOLE.replace(total_env_steps=64 * 12)
@@ -270,6 +272,24 @@ def test_a_trial_that_diverges_is_said_with_the_first_bad_number_of_its_environm
     assert f"trial 0001 (env_args.reward=1e+38) has diverged: {lost}\n" in capsys.readouterr().out
     again = resume_sweep(tmp_path / "sweep", quiet=True, trust=True)
     assert [row["reason"] for row in again.rows()] == ["", lost]
+
+
+@pytest.mark.parametrize(
+    ("env", "swept", "needed"),
+    [
+        ("arena", {"lr": 1e-3}, ""),
+        ("mine:World", {"lr": 1e-3}, " --trust"),
+        ("arena", {"model": "mine:Net"}, " --trust"),
+    ],
+)
+def test_a_sweep_folder_that_exists_says_how_it_is_resumed(tmp_path, env, swept, needed):
+    folder = tmp_path / "sweep"
+    plan = {**config_facts(SMALL_ARENA, {}), "trials": [{"settings": swept, "seed": 0}], **Order("m", {}).to_dict()}
+    plan["config"] |= {"env": env}
+    folder.mkdir()
+    (folder / "sweep.json").write_text(json.dumps(plan))
+    with pytest.raises(UsageError, match=f"exists already; choose another, or --resume {folder}{needed}$"):
+        sweep(SMALL_ARENA, {"lr": [1e-3, 1e-2]}, quiet=True, devices=1, run_dir=folder)
 
 
 def test_parameters_that_overflowed_are_diverged():
