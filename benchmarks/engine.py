@@ -2,9 +2,10 @@
 
     python benchmarks/engine.py               # CartPole: 2048 x 32, 4 x 128, 8 seeds of the latter; 5 turns each
 
-All programs of a row take turns in one process; figures are medians [least, most] of steps/s, compilation apart.
-Networks of 64 x 64, 4 epochs of 4 minibatches, Adam; ours also keeps its statistics, KL and clipped shares. And how far
-from the limit: operations/s in products, of training and of the largest of its products alone, in turns.
+All programs of a row take turns in one process; figures are medians [least, most] of steps/s,
+compilation apart. Networks of 64 x 64, 4 epochs of 4 minibatches, Adam; ours also keeps its
+statistics, KL and clipped shares. And how far from the limit: operations/s in products, of training
+and of the largest of its products alone, in turns.
 """
 
 import jax
@@ -71,13 +72,25 @@ def from_the_limit(work: str, config: PPOConfig, turns: int, devices: int = 1) -
     rates = in_turns(works, steps, turns)
     share = ratio(rates["training"], rates["product"])
     shape = f"({rows:,} x {width}) @ ({width} x {width})"
-    return {"work": work, "mflop_a_step": flops_of(config) / 1e6, "shape": shape, "gflop_per_s": rates, "share": share}
+    return {
+        "work": work,
+        "mflop_a_step": flops_of(config) / 1e6,
+        "shape": shape,
+        "gflop_per_s": rates,
+        "share": share,
+    }
 
 
 def limits(turns: int) -> list[dict]:
     """CartPole as `WORK` has it and at RLlib's settings."""
     large, small = (configuration(*WORK[work][:3]) for work in ("2048 x 32", "4 x 128"))
-    rllib = {"num_envs": 8, "rollout_length": 500, "minibatch_size": 128, "num_epochs": 5, "total_env_steps": 20_000}
+    rllib = {
+        "num_envs": 8,
+        "rollout_length": 500,
+        "minibatch_size": 128,
+        "num_epochs": 5,
+        "total_env_steps": 20_000,
+    }
     return [
         from_the_limit("2048 x 32", large, turns, large.devices_worth_using(CORES)),
         from_the_limit("4 x 128", small, turns),
@@ -96,7 +109,10 @@ def main() -> None:
         rates = in_turns(programs_of(num_envs, length, updates, seeds), steps, arguments.turns)
         times = {name: ratio(values, rates["plain"]) for name, values in rates.items()}
         lines += [[work, name, report.spread(rates[name]), f"{times[name]:.2f}"] for name in rates]
-        rows = ({"work": work, "program": name, "steps_per_s": rates[name], "ratio": times[name]} for name in rates)
+        rows = (
+            {"work": work, "program": name, "steps_per_s": rates[name], "ratio": times[name]}
+            for name in rates
+        )
         report.keep([{**row, **report.circumstances()} for row in rows], arguments.out)
         groups[f"CartPole {work}"] = rates
     print(report.markdown(["CartPole", "program", "steps/s", "times the plain one"], lines))
@@ -104,11 +120,33 @@ def main() -> None:
     report.keep([{**row, **report.circumstances()} for row in rows], arguments.out)
     lines = []
     for row in rows:
-        speeds = [report.spread(row["gflop_per_s"][name], ".0f") for name in ("training", "product")]
-        lines.append([row["work"], f"{row['mflop_a_step']:.2f}", *speeds, row["shape"], f"{row['share']:.0%}"])
-    titles = ["CartPole", "MFLOP a step", "training, GFLOP/s", "its product alone, GFLOP/s", "that product", "share"]
+        speeds = [
+            report.spread(row["gflop_per_s"][name], ".0f") for name in ("training", "product")
+        ]
+        lines.append(
+            [
+                row["work"],
+                f"{row['mflop_a_step']:.2f}",
+                *speeds,
+                row["shape"],
+                f"{row['share']:.0%}",
+            ]
+        )
+    titles = [
+        "CartPole",
+        "MFLOP a step",
+        "training, GFLOP/s",
+        "its product alone, GFLOP/s",
+        "that product",
+        "share",
+    ]
     print(f"\n{report.markdown(titles, lines)}")
-    report.bars(arguments.out, "The engine beside the same PPO written plainly", "environment steps/s", groups)
+    report.bars(
+        arguments.out,
+        "The engine beside the same PPO written plainly",
+        "environment steps/s",
+        groups,
+    )
 
 
 if __name__ == "__main__":

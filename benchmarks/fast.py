@@ -4,13 +4,14 @@
     python benchmarks/fast.py --tasks pendulum corridor --seeds 0 1
     python benchmarks/fast.py --only speed
 
-Every task is trained by `PPOConfig.fast(env, total_env_steps=...)` as it is. A return is the mean over the episodes
-that ended in the last 4 % of the iterations, with actions sampled as in training.
+Every task is trained by `PPOConfig.fast(env, total_env_steps=...)` as it is. A return is the mean
+over the episodes that ended in the last 4 % of the iterations, with actions sampled as in training.
 
-The marks: Gymnasium's reward thresholds for CartPole, Acrobot and MountainCarContinuous; for Catch and
-Breakout-MinAtar the returns of the trained agents in gymnax's table of environments (1.0, less 0.02 for sampled
-actions, and 28); for Pendulum, which has no threshold, the -172 of PPO in Stable-Baselines3's zoo; for the corridor,
-the example of docs/environments.md, 0.75, where its shortest walks of two and three steps give 0.9 and 0.8.
+The marks: Gymnasium's reward thresholds for CartPole, Acrobot and MountainCarContinuous; for Catch
+and Breakout-MinAtar the returns of the trained agents in gymnax's table of environments (1.0, less
+0.02 for sampled actions, and 28); for Pendulum, which has no threshold, the -172 of PPO in
+Stable-Baselines3's zoo; for the corridor, the example of docs/environments.md, 0.75, where its
+shortest walks of two and three steps give 0.9 and 0.8.
 
 Speed: both settings train on CartPole, in turns within one process; compile time is left out.
 """
@@ -92,7 +93,10 @@ def speed(env: str = "cartpole") -> list[dict[str, Any]]:
     from jaxrl import PPOConfig, make_train
 
     programs = {}
-    for name, config in {"RLlib's defaults": PPOConfig(env), "PPOConfig.fast": PPOConfig.fast(env)}.items():
+    for name, config in {
+        "RLlib's defaults": PPOConfig(env),
+        "PPOConfig.fast": PPOConfig.fast(env),
+    }.items():
         updates = max(1, 8000 // config.train_batch_size) if name == "RLlib's defaults" else 50
         config = config.replace(total_env_steps=updates * config.train_batch_size)
         programs[name] = config, jax.jit(make_train(config)).lower(jax.random.key(0)).compile()
@@ -102,7 +106,9 @@ def speed(env: str = "cartpole") -> list[dict[str, Any]]:
             begin = time.perf_counter()
             jax.block_until_ready(train(jax.random.key(turn)))
             steps = config.num_updates * config.train_batch_size
-            rows.append({"speed": name, "env": env, "steps_per_s": steps / (time.perf_counter() - begin)})
+            rows.append(
+                {"speed": name, "env": env, "steps_per_s": steps / (time.perf_counter() - begin)}
+            )
     return rows
 
 
@@ -111,9 +117,20 @@ def table(rows: list[dict[str, Any]]) -> str:
     lines = []
     for name in dict.fromkeys(row["task"] for row in rows if "task" in row):
         task, own = TASKS[name], [row for row in rows if row.get("task") == name]
-        cells = [report.spread([row["returns"][part] for row in own], ",.2f") for part in ("0.25", "0.5", "1.0")]
+        cells = [
+            report.spread([row["returns"][part] for row in own], ",.2f")
+            for part in ("0.25", "0.5", "1.0")
+        ]
         reached = sum((row["returns"]["1.0"] or -math.inf) >= task.mark for row in own)
-        lines.append([task.env, f"{task.total_env_steps:,}", *cells, f"{task.mark:g}", f"{reached} of {len(own)}"])
+        lines.append(
+            [
+                task.env,
+                f"{task.total_env_steps:,}",
+                *cells,
+                f"{task.mark:g}",
+                f"{reached} of {len(own)}",
+            ]
+        )
     titles = ["environment", "steps", "25 %", "50 %", "at the end", "mark", "seeds at the mark"]
     return report.markdown(titles, lines)
 
@@ -125,7 +142,8 @@ def speed_table(rows: list[dict[str, Any]]) -> str:
             by_name.setdefault(row["speed"], []).append(row["steps_per_s"])
     slow = statistics.median(by_name["RLlib's defaults"])
     lines = [
-        [name, report.spread(values), f"{statistics.median(values) / slow:.1f}"] for name, values in by_name.items()
+        [name, report.spread(values), f"{statistics.median(values) / slow:.1f}"]
+        for name, values in by_name.items()
     ]
     return report.markdown(["settings", "steps/s on CartPole", "times"], lines)
 
@@ -135,12 +153,16 @@ def main() -> None:
     parser.add_argument("--tasks", nargs="+", choices=TASKS, default=list(TASKS))
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2, 3, 4])
     parser.add_argument("--only", choices=("learning", "speed"))
-    parser.add_argument("--read", type=Path, nargs="+", help="measure nothing: the tables of rows in these files")
+    parser.add_argument(
+        "--read", type=Path, nargs="+", help="measure nothing: the tables of rows in these files"
+    )
     arguments = parser.parse_args()
     rows = report.read(arguments.read or [])
     if not arguments.read:
         learning = [lambda name=name: learn(name, arguments.seeds) for name in arguments.tasks]
-        measures = {"learning": learning, "speed": [speed], None: [*learning, speed]}[arguments.only]
+        measures = {"learning": learning, "speed": [speed], None: [*learning, speed]}[
+            arguments.only
+        ]
         for measure in measures:
             some = measure()
             report.keep([{**row, **report.circumstances()} for row in some], arguments.out)

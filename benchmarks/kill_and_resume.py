@@ -3,10 +3,11 @@
     python benchmarks/kill_and_resume.py                  # 50 kills of an arena run
     python benchmarks/kill_and_resume.py --kills 5 --env cartpole
 
-Every kill is SIGKILL at a random moment: three of four while it trains and writes logs and checkpoints, the others
-while it imports, reads the run back and compiles. After each, every line of metrics.jsonl and progress.csv can be read,
-the run can be resumed, and no iteration is lost but those since the last checkpoint that was due. At the end the run
-holds, in every array, what a training without kills holds, and every iteration once in its logs.
+Every kill is SIGKILL at a random moment: three of four while it trains and writes logs and
+checkpoints, the others while it imports, reads the run back and compiles. After each, every line of
+metrics.jsonl and progress.csv can be read, the run can be resumed, and no iteration is lost but
+those since the last checkpoint that was due. At the end the run holds, in every array, what a
+training without kills holds, and every iteration once in its logs.
 """
 
 import argparse
@@ -23,7 +24,7 @@ from pathlib import Path
 import numpy as np
 
 from jaxrl.core.errors import UsageError
-from jaxrl.run import checkpoint
+from jaxrl.run.storage import checkpoint
 
 SCRIPT = Path(__file__).parents[1] / "scripts" / "train_ppo.py"
 EVERY = 25  # iterations between checkpoints
@@ -31,10 +32,17 @@ SMALL = "--num-envs 8 --rollout-length 32 --minibatch-size 128 --num-epochs 1 --
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--kills", type=int, default=50)
     parser.add_argument("--env", default="arena")
-    parser.add_argument("--iterations", type=int, default=1_000_000, help="that the run would have, were it not killed")
+    parser.add_argument(
+        "--iterations",
+        type=int,
+        default=1_000_000,
+        help="that the run would have, were it not killed",
+    )
     parser.add_argument("--seed", type=int, default=0, help="of the moments of the kills")
     args = parser.parse_args()
     moments = random.Random(args.seed)
@@ -51,12 +59,16 @@ def main() -> None:
             start_seconds = start_seconds if reached <= before else time.perf_counter() - begin
             lost.append(reached - saved)
             assert 0 <= lost[-1] <= EVERY, f"{lost[-1]} iterations after the last checkpoint"
-            print(f"kill {kill:3d}: logged {reached:6,d} iterations, {lost[-1]:3d} of them after checkpoint {saved:,}")
+            print(
+                f"kill {kill:3d}: logged {reached:6,d} iterations, {lost[-1]:3d} of them after checkpoint {saved:,}"
+            )
         end = last_checkpoint(run) + 3 * EVERY
         train(run, settings, end * 256)
         train(Path(folder) / "whole", settings, end * 256)
         compare(run, Path(folder) / "whole", end)
-    print(f"{args.kills} kills, {early} of them before the process had logged anything new; lost at most {max(lost)}")
+    print(
+        f"{args.kills} kills, {early} of them before the process had logged anything new; lost at most {max(lost)}"
+    )
     print(
         f"iterations, checkpoints every {EVERY}; all of {end:,} iterations equal to the uninterrupted run's, to the bit"
     )
@@ -68,10 +80,14 @@ def command(run: Path, settings: list[str], steps: int) -> list[str]:
     return [sys.executable, str(SCRIPT), *how, "--total-env-steps", str(steps)]
 
 
-def kill_at_random(run: Path, settings: list[str], steps: int, moments: random.Random, start_seconds: float) -> None:
+def kill_at_random(
+    run: Path, settings: list[str], steps: int, moments: random.Random, start_seconds: float
+) -> None:
     """Trains and kills; a process that ends by itself was refused, which is a failure."""
     before = length(run)
-    process = subprocess.Popen(command(run, settings, steps), stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    process = subprocess.Popen(
+        command(run, settings, steps), stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    )
     if moments.random() < 0.25:
         time.sleep(moments.uniform(0.0, start_seconds))
     else:
@@ -92,7 +108,9 @@ def length(run: Path) -> int:
 
 
 def train(run: Path, settings: list[str], steps: int) -> None:
-    done = subprocess.run(command(run, settings, steps), capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        command(run, settings, steps), capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stdout + done.stderr
 
 
@@ -100,7 +118,10 @@ def last_line(run: Path) -> int:
     """The last iteration in metrics.jsonl, every line of it and of progress.csv read strictly."""
     if not (run / "metrics.jsonl").exists():
         return 0
-    numbers = [json.loads(line)["training_iteration"] for line in (run / "metrics.jsonl").read_text().splitlines()]
+    numbers = [
+        json.loads(line)["training_iteration"]
+        for line in (run / "metrics.jsonl").read_text().splitlines()
+    ]
     assert numbers == list(range(1, len(numbers) + 1)), "a gap or a double line in metrics.jsonl"
     with (run / "progress.csv").open(newline="") as file:
         rows = list(csv.reader(file))

@@ -5,14 +5,14 @@
     python benchmarks/learning.py --tasks waterworld waterworld-tuned pursuit-tuned
     python benchmarks/learning.py --tasks breakout --variants jaxrl "jaxrl, convolutions" --seeds 0 1 2
 
-The return of an iteration is the mean over just the episodes that ended in it; marks are some environment steps, and a
-quarter, half and the whole of each task's. A row for each (task, variant, seed); `--read` makes the table and the
-pictures from rows made before.
+The return of an iteration is the mean over just the episodes that ended in it; marks are some
+environment steps, and a quarter, half and the whole of each task's. A row for each (task, variant,
+seed); `--read` makes the table and the pictures from rows made before.
 
-Waterworld's settings are those of a user's RLlib log, which ends after 804,000 steps at a summed return between -24 and
--4.5; the tuned tasks train with the environment's own settings. "random play" draws its actions uniformly.
-Breakout-MinAtar is gymnax's, with PureJaxRL's settings for MinAtar (examples/brax_minatar.ipynb there: an MLP that
-reads all cells as one row).
+Waterworld's settings are those of a user's RLlib log, which ends after 804,000 steps at a summed
+return between -24 and -4.5; the tuned tasks train with the environment's own settings. "random
+play" draws its actions uniformly. Breakout-MinAtar is gymnax's, with PureJaxRL's settings for
+MinAtar (examples/brax_minatar.ipynb there: an MLP that reads all cells as one row).
 """
 
 import importlib.util
@@ -70,15 +70,28 @@ TASKS = {
 USUAL_TASKS = ("arena-30-epochs", "arena-5-epochs", "cartpole")  # RLlib plays these as well
 VARIANTS = {
     "jaxrl": {},  # orthogonal initialisation, our default
-    "jaxrl, uniform": {"fcnet_kernel_initializer": "uniform"},  # PyTorch's initialisation, as RLlib has it
-    "jaxrl, uniform, 10 x 400": {"fcnet_kernel_initializer": "uniform", "num_envs": 10, "rollout_length": 400},
+    "jaxrl, uniform": {
+        "fcnet_kernel_initializer": "uniform"
+    },  # PyTorch's initialisation, as RLlib has it
+    "jaxrl, uniform, 10 x 400": {
+        "fcnet_kernel_initializer": "uniform",
+        "num_envs": 10,
+        "rollout_length": 400,
+    },
     "jaxrl, epsilon 1e-5": {"adam_epsilon": 1e-5},
-    "jaxrl, convolutions": {"conv_filters": ((16, 3, 2),)},  # for pursuit and Breakout, whose observations are images
+    "jaxrl, convolutions": {
+        "conv_filters": ((16, 3, 2),)
+    },  # for pursuit and Breakout, whose observations are images
 }
-USUAL = ("jaxrl", "jaxrl, uniform")  # the others were tried on the arena, to find what lifts a curve
+USUAL = (
+    "jaxrl",
+    "jaxrl, uniform",
+)  # the others were tried on the arena, to find what lifts a curve
 SHORT = (40_000, 64_000, 80_000, 100_000)  # environment steps at which the table reads the curves
 LONG = (200_000, 400_000, 800_000, 1_600_000, 3_200_000)
-MARKS = {task: SHORT if task in USUAL_TASKS else LONG for task in TASKS} | {"breakout": (1_000_000, 7_500_000)}
+MARKS = {task: SHORT if task in USUAL_TASKS else LONG for task in TASKS} | {
+    "breakout": (1_000_000, 7_500_000)
+}
 THRESHOLD = {"cartpole": 475.0, "waterworld-tuned": 100.0}
 RANDOM = "random play"
 
@@ -138,9 +151,16 @@ def play_at_random(task: str, seeds: list[int], num_envs: int = 64):
             key, action_key, step_key = jax.random.split(key, 3)
             sample = env.action_space(env.agents[0], params).sample
             raw = raw_step(
-                env, step_key, state, jax.vmap(sample)(jax.random.split(action_key, len(env.agents))), params
+                env,
+                step_key,
+                state,
+                jax.vmap(sample)(jax.random.split(action_key, len(env.agents))),
+                params,
             )
-            metrics = {name: metrics.get(name, 0.0) + value for name, value in raw.info.get("metrics", {}).items()}
+            metrics = {
+                name: metrics.get(name, 0.0) + value
+                for name, value in raw.info.get("metrics", {}).items()
+            }
             return raw.state, key, raw.over, length + 1, total + jnp.sum(raw.reward), metrics
 
         key, reset_key = jax.random.split(key)
@@ -152,7 +172,11 @@ def play_at_random(task: str, seeds: list[int], num_envs: int = 64):
     for seed in seeds:
         length, returns, metrics = play(jax.random.split(jax.random.key(seed), num_envs))
         means = {name: float(jnp.mean(value)) for name, value in metrics.items()}
-        point = {"env_steps": int(jnp.sum(length)), "seconds": 0.0, "return_mean": float(jnp.mean(returns))}
+        point = {
+            "env_steps": int(jnp.sum(length)),
+            "seconds": 0.0,
+            "return_mean": float(jnp.mean(returns)),
+        }
         yield seed, [{**point, "num_episodes": num_envs, "metrics": means}]
 
 
@@ -173,7 +197,11 @@ def measure(task: str, variant: str, seeds: list[int], out: Path, **changed) -> 
     if variant == "RLlib":
         curves = learn_rllib(task, seeds)
     else:
-        curves = play_at_random(task, seeds) if variant == RANDOM else learn(task, variant, seeds, **changed)
+        curves = (
+            play_at_random(task, seeds)
+            if variant == RANDOM
+            else learn(task, variant, seeds, **changed)
+        )
     for seed, curve in curves:
         row = {"task": task, "variant": variant, "seed": seed, "curve": curve}
         row |= report.circumstances()
@@ -201,15 +229,28 @@ def table(rows: list[dict], window: int = 1) -> str:
 
 def _table(rows: list[dict], marks: tuple[int, ...], window: int) -> str:
     quarters = ("25 %", "50 %", "at the end")
-    titles = ["task", "who", "seeds", *(f"{mark:,} steps" for mark in marks), *quarters, "passes", "seconds"]
+    titles = [
+        "task",
+        "who",
+        "seeds",
+        *(f"{mark:,} steps" for mark in marks),
+        *quarters,
+        "passes",
+        "seconds",
+    ]
     lines = []
     for task, variant in dict.fromkeys((row["task"], row["variant"]) for row in rows):
         curves = [row["curve"] for row in rows if (row["task"], row["variant"]) == (task, variant)]
         cells = [_spread([_at(curve, mark, window) for curve in curves]) for mark in marks]
         for part in (4, 2, 1):
-            cells.append(_spread([_at(curve, curve[-1]["env_steps"] // part, window) for curve in curves]))
+            cells.append(
+                _spread([_at(curve, curve[-1]["env_steps"] // part, window) for curve in curves])
+            )
         names = curves[0][-1].get("metrics", {})
-        cells[-1] += "".join(f", {name} {_spread([curve[-1]['metrics'][name] for curve in curves])}" for name in names)
+        cells[-1] += "".join(
+            f", {name} {_spread([curve[-1]['metrics'][name] for curve in curves])}"
+            for name in names
+        )
         passes = _passes(curves, THRESHOLD[task]) if task in THRESHOLD else ""
         seconds = _spread([curve[-1]["seconds"] for curve in curves])
         lines.append([task, variant, str(len(curves)), *cells, passes, seconds])
@@ -232,7 +273,11 @@ def draw(rows: list[dict], out: Path) -> None:
 
 
 def _metrics(point: dict) -> str:
-    return ", ".join(f"{name} {value:.1f}" for name, value in point.get("metrics", {}).items() if value is not None)
+    return ", ".join(
+        f"{name} {value:.1f}"
+        for name, value in point.get("metrics", {}).items()
+        if value is not None
+    )
 
 
 def _at(curve: list[dict], mark: int, window: int) -> float | None:
@@ -241,9 +286,17 @@ def _at(curve: list[dict], mark: int, window: int) -> float | None:
     reached = next((i for i, point in enumerate(curve) if point["env_steps"] >= mark), None)
     if reached is None:
         return None
-    points = [point for point in curve[max(0, reached + 1 - window) : reached + 1] if point["num_episodes"]]
+    points = [
+        point
+        for point in curve[max(0, reached + 1 - window) : reached + 1]
+        if point["num_episodes"]
+    ]
     count = sum(point["num_episodes"] for point in points)
-    return sum(point["return_mean"] * point["num_episodes"] for point in points) / count if count else None
+    return (
+        sum(point["return_mean"] * point["num_episodes"] for point in points) / count
+        if count
+        else None
+    )
 
 
 def _spread(values: list[float | None]) -> str:
@@ -259,7 +312,10 @@ def _spread(values: list[float | None]) -> str:
 def _passes(curves: list[list[dict]], threshold: float) -> str:
     """How many seeds had an iteration at the threshold, and at how many steps the median one."""
     first = [
-        next((point["env_steps"] for point in curve if (point["return_mean"] or 0) >= threshold), None)
+        next(
+            (point["env_steps"] for point in curve if (point["return_mean"] or 0) >= threshold),
+            None,
+        )
         for curve in curves
     ]
     reached = [steps for steps in first if steps is not None]
@@ -272,9 +328,15 @@ def main() -> None:
     parser.add_argument("--tasks", nargs="+", choices=TASKS, default=list(USUAL_TASKS))
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2, 3, 4])
     parser.add_argument("--variants", nargs="+", choices=[*VARIANTS, RANDOM, "RLlib"], default=None)
-    parser.add_argument("--read", type=Path, nargs="+", help="measure nothing: the table of rows in these files")
-    parser.add_argument("--total-env-steps", type=int, help="of ours, instead of the task's own; schedules stay")
-    parser.add_argument("--window", type=int, default=1, help="iterations whose episodes make a return in the table")
+    parser.add_argument(
+        "--read", type=Path, nargs="+", help="measure nothing: the table of rows in these files"
+    )
+    parser.add_argument(
+        "--total-env-steps", type=int, help="of ours, instead of the task's own; schedules stay"
+    )
+    parser.add_argument(
+        "--window", type=int, default=1, help="iterations whose episodes make a return in the table"
+    )
     arguments = parser.parse_args()
     changed = {"total_env_steps": arguments.total_env_steps} if arguments.total_env_steps else {}
     rows = [{"variant": "RLlib", **row} for row in report.read(arguments.read or [])]
@@ -285,7 +347,11 @@ def main() -> None:
         if not installed and set(arguments.tasks) & set(USUAL_TASKS):
             print("RLlib is not installed here, so it is missing from the table")
         for task in arguments.tasks:
-            usual = [*USUAL, *(["RLlib"] if installed else [])] if task in USUAL_TASKS else [RANDOM, "jaxrl"]
+            usual = (
+                [*USUAL, *(["RLlib"] if installed else [])]
+                if task in USUAL_TASKS
+                else [RANDOM, "jaxrl"]
+            )
             for variant in arguments.variants or usual:
                 rows += measure(task, variant, arguments.seeds, arguments.out, **changed)
     print(table(rows, arguments.window))

@@ -9,7 +9,8 @@ cartpole   CartPole-v1 as it is
 blind      the same without its two velocities: they have to be taken from what was seen before
 chain      gymnax's MemoryChain-bsuite: one bit, shown at the first of so many steps, is asked for at the last
 
-The seeds of a network train in one program (`jaxrl.sweep`). The return is the mean of the last 100 episodes.
+The seeds of a network train in one program (`jaxrl.sweep`). The return is the mean of the last 100
+episodes.
 """
 
 import json
@@ -84,7 +85,9 @@ def learn(config, num_seeds: int) -> dict:
 
     done = sweep(config, seeds=num_seeds, run_dir=None, quiet=True)
     tenths = [math.ceil(config.num_updates * part / 10) - 1 for part in range(1, 11)]
-    curves = [[*outcome.curve[1], *[math.nan] * config.num_updates] for outcome in done.outcomes]  # if one diverged
+    curves = [
+        [*outcome.curve[1], *[math.nan] * config.num_updates] for outcome in done.outcomes
+    ]  # if one diverged
     curves = [[curve[i] for i in tenths] for curve in curves]
     return {"returns": [curve[-1] for curve in curves], "curves": curves, "seconds": done.seconds}
 
@@ -96,7 +99,13 @@ def speed(turns: int) -> list[dict]:
 
     from jaxrl import PPOConfig
 
-    sizes = {"num_envs": 64, "rollout_length": 128, "minibatch_size": 2048, "num_epochs": 4, "total_env_steps": 8192}
+    sizes = {
+        "num_envs": 64,
+        "rollout_length": 128,
+        "minibatch_size": 2048,
+        "num_epochs": 4,
+        "total_env_steps": 8192,
+    }
     networks = {
         "MLP 256 x 256, the default": {},
         "the default, GRU 128": {"use_gru": True, "lstm_cell_size": 128},
@@ -112,12 +121,21 @@ def speed(turns: int) -> list[dict]:
         "MLP 64, attention 64": {"fcnet_hiddens": (64,), "use_attention": True},
     }
     configs = {name: PPOConfig(env="cartpole", **sizes, **own) for name, own in networks.items()}
-    works = {name: training(config, config.devices_worth_using(report.CORES)) for name, config in configs.items()}
+    works = {
+        name: training(config, config.devices_worth_using(report.CORES))
+        for name, config in configs.items()
+    }
     rates = in_turns(works, 8192, turns)
     first = statistics.median(next(iter(rates.values())))
-    lines = [[name, report.spread(own), f"{statistics.median(own) / first:.2f}"] for name, own in rates.items()]
+    lines = [
+        [name, report.spread(own), f"{statistics.median(own) / first:.2f}"]
+        for name, own in rates.items()
+    ]
     print(report.markdown(["network", "environment steps/s", "times the first"], lines))
-    return [{"network": name, "steps_per_s": own, **report.circumstances()} for name, own in rates.items()]
+    return [
+        {"network": name, "steps_per_s": own, **report.circumstances()}
+        for name, own in rates.items()
+    ]
 
 
 def main() -> None:
@@ -128,7 +146,9 @@ def main() -> None:
     parser.add_argument("--memory-length", type=int, default=10, help="steps of a chain")
     parser.add_argument("--speed", action="store_true", help="only measure speed")
     parser.add_argument("--turns", type=int, default=7, help="with --speed")
-    parser.add_argument("--settings", type=json.loads, default={}, help="of PPOConfig, instead of ours; JSON")
+    parser.add_argument(
+        "--settings", type=json.loads, default={}, help="of PPOConfig, instead of ours; JSON"
+    )
     arguments = parser.parse_args()
 
     import jax
@@ -144,15 +164,42 @@ def main() -> None:
             config = configuration(task, network, arguments.memory_length, arguments.settings)
             own = learn(config, arguments.seeds)
             steps = arguments.seeds * STEPS[task] / own["seconds"]
-            print(f"{task}, {network}: {report.spread(own['returns'], '.2f')}, {steps:,.0f} steps/s", flush=True)
-            lines.append([task, network, f"{STEPS[task]:,}", report.spread(own["returns"], ".2f"), f"{steps:,.0f}"])
-            row = {"task": task, "network": network, "settings": arguments.settings, **own, **report.circumstances()}
+            print(
+                f"{task}, {network}: {report.spread(own['returns'], '.2f')}, {steps:,.0f} steps/s",
+                flush=True,
+            )
+            lines.append(
+                [
+                    task,
+                    network,
+                    f"{STEPS[task]:,}",
+                    report.spread(own["returns"], ".2f"),
+                    f"{steps:,.0f}",
+                ]
+            )
+            row = {
+                "task": task,
+                "network": network,
+                "settings": arguments.settings,
+                **own,
+                **report.circumstances(),
+            }
             report.keep([row], arguments.out)
             tenths = zip(*own["curves"], strict=True)
-            groups[network] = {(i + 1) * STEPS[task] // 10: values for i, values in enumerate(tenths)}
+            groups[network] = {
+                (i + 1) * STEPS[task] // 10: values for i, values in enumerate(tenths)
+            }
         picture = arguments.out.with_name(f"{arguments.out.stem}-{task}.jsonl")
-        report.lines(picture, f"{task}: with and without memory", ("environment steps", "return"), groups)
-    titles = ["task", "network", "environment steps", f"return then, {arguments.seeds} seeds", "steps/s of all seeds"]
+        report.lines(
+            picture, f"{task}: with and without memory", ("environment steps", "return"), groups
+        )
+    titles = [
+        "task",
+        "network",
+        "environment steps",
+        f"return then, {arguments.seeds} seeds",
+        "steps/s of all seeds",
+    ]
     print(report.markdown(titles, lines))
 
 

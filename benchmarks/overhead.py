@@ -3,10 +3,10 @@
     python benchmarks/overhead.py                   # steps/s of both, and what a checkpoint costs
     python benchmarks/overhead.py --memory          # the process's memory over 10,000 iterations
 
-The two take turns of about a second within one process: after each chunk of a Trainer, as many updates in the one
-program of `make_train`. A chunk's time is by the wall clock, from the end of the plain turn before it to the beginning
-of the next, with all that the host does, the writing of its logs and checkpoints waited for. Compilation and the
-pictures at the end are not in it.
+The two take turns of about a second within one process: after each chunk of a Trainer, as many
+updates in the one program of `make_train`. A chunk's time is by the wall clock, from the end of the
+plain turn before it to the beginning of the next, with all that the host does, the writing of its
+logs and checkpoints waited for. Compilation and the pictures at the end are not in it.
 """
 
 import resource
@@ -28,7 +28,7 @@ WAYS = {
 }
 
 
-class Memory(Callbacks):
+class PolicyState(Callbacks):
     """Notes the memory in use, every thousand iterations."""
 
     def __init__(self):
@@ -43,11 +43,16 @@ class Turns(Callbacks):
     """After each chunk of a Trainer lets `make_train` run for about as long, and times both."""
 
     def __init__(self, plain: Callable[[], float]):
-        self.plain, self.turns = plain, []  # (seconds for an update of the trainer's, of make_train's)
+        self.plain, self.turns = (
+            plain,
+            [],
+        )  # (seconds for an update of the trainer's, of make_train's)
         self.began = self.iteration = None
 
     def on_train_result(self, trainer, result):
-        reached = trainer.lifetime.training_iteration  # where the chunk ended; its results come one by one
+        reached = (
+            trainer.lifetime.training_iteration
+        )  # where the chunk ended; its results come one by one
         if reached == self.iteration:
             return
         if trainer.keeping.recorder is not None:
@@ -77,11 +82,20 @@ def main() -> None:
         lines.append([name, f"{shares[name]:.3f} [{low:.3f}, {high:.3f}]", str(len(turns))])
         row = {"env": args.env, "trainer_with": name, "seconds": turns, "share": shares[name]}
         report.keep([row | report.circumstances()], args.out)
-    titles = [f"{args.env}: Trainer with", "its steps/s as a share of make_train's, median [quartiles]", "turns"]
+    titles = [
+        f"{args.env}: Trainer with",
+        "its steps/s as a share of make_train's, median [quartiles]",
+        "turns",
+    ]
     print(report.markdown(titles, lines))
     lost = 1 - shares["a checkpoint every second"] / shares["all defaults"]
     print(f"a checkpoint costs {lost:.1%} of a second's training; once a minute {lost / 60:.2%}")
-    report.bars(args.out, "What the comforts leave", "share of make_train's steps/s, quartiles", {args.env: groups})
+    report.bars(
+        args.out,
+        "What the comforts leave",
+        "share of make_train's steps/s, quartiles",
+        {args.env: groups},
+    )
 
 
 def plain_turn(config: PPOConfig) -> Callable[[], float]:
@@ -104,12 +118,16 @@ def compiled(config: PPOConfig, updates: int) -> Callable[[], float]:
     return turn
 
 
-def turns_of(config: PPOConfig, plain: Callable[[], float], count: int, **settings) -> list[tuple[float, float]]:
+def turns_of(
+    config: PPOConfig, plain: Callable[[], float], count: int, **settings
+) -> list[tuple[float, float]]:
     """(seconds for an update of a Trainer's, of make_train's) in each turn."""
     turns = Turns(plain)
     with tempfile.TemporaryDirectory() as folder:
         settings = {"run_dir": Path(folder) / "run", **settings}
-        config = config.replace(callbacks=turns, total_env_steps=config.train_batch_size * 1_000_000)
+        config = config.replace(
+            callbacks=turns, total_env_steps=config.train_batch_size * 1_000_000
+        )
         trainer = Trainer(config, quiet=True, **settings)
         trainer.fit(stop={"time_total_s": float(count)})
         trainer.stop()
@@ -119,12 +137,20 @@ def turns_of(config: PPOConfig, plain: Callable[[], float], count: int, **settin
 def measure_memory() -> dict:
     """A small arena for 10,000 iterations with everything on."""
     config = PPOConfig(
-        env="arena", num_envs=8, rollout_length=32, minibatch_size=256, num_epochs=1, fcnet_hiddens=(16,)
+        env="arena",
+        num_envs=8,
+        rollout_length=32,
+        minibatch_size=256,
+        num_epochs=1,
+        fcnet_hiddens=(16,),
     ).replace(total_env_steps=256 * 10_000)
-    memory = Memory()
+    memory = PolicyState()
     with tempfile.TemporaryDirectory() as folder:
         trainer = Trainer(
-            config.replace(callbacks=memory), run_dir=Path(folder) / "run", quiet=True, checkpoint_frequency=500
+            config.replace(callbacks=memory),
+            run_dir=Path(folder) / "run",
+            quiet=True,
+            checkpoint_frequency=500,
         )
         trainer.fit()
         trainer.stop()

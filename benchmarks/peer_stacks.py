@@ -2,10 +2,11 @@
 
     python benchmarks/peer_stacks.py gymnasium_step '{"num_envs": 16, "mode": "sync"}'
 
-Each function below builds a stack and returns a function that does one unit of its work and returns the environment
-steps in it. Whatever a stack imports, it imports there: a peer's process holds nothing of `jaxrl` or of other peers.
-Steppers draw uniform actions, a block of NUM_STEPS at a time, within what is timed; resets are part of it as well.
-Where a library spends a call of its own on resetting (Gymnasium, EnvPool), that call counts as a step, in its favour.
+Each function below builds a stack and returns a function that does one unit of its work and returns
+the environment steps in it. Whatever a stack imports, it imports there: a peer's process holds
+nothing of `jaxrl` or of other peers. Steppers draw uniform actions, a block of NUM_STEPS at a time,
+within what is timed; resets are part of it as well. Where a library spends a call of its own on
+resetting (Gymnasium, EnvPool), that call counts as a step, in its favour.
 """
 
 import importlib.metadata
@@ -19,7 +20,18 @@ from pathlib import Path
 NUM_STEPS = 200  # steps of each environment in one unit of stepping
 UNIT_STEPS = 40_000  # environment steps in one unit of compiled training, in whole iterations
 VERSIONS_OF = (
-    *("jaxrl", "jax", "jaxlib", "numpy", "torch", "gymnasium", "gymnax", "envpool", "pufferlib", "pettingzoo"),
+    *(
+        "jaxrl",
+        "jax",
+        "jaxlib",
+        "numpy",
+        "torch",
+        "gymnasium",
+        "gymnax",
+        "envpool",
+        "pufferlib",
+        "pettingzoo",
+    ),
     *("stable_baselines3", "sbx-rl", "rejax", "ray"),
 )
 
@@ -100,7 +112,9 @@ def gymnax_step(num_envs: int) -> Unit:
         def advance(state, key):
             action_key, step_key = jax.random.split(key)
             actions = jax.random.randint(action_key, (num_envs,), 0, 2)
-            obs, state, reward, *_ = step(jax.random.split(step_key, num_envs), state, actions, params)
+            obs, state, reward, *_ = step(
+                jax.random.split(step_key, num_envs), state, actions, params
+            )
             return state, jnp.sum(obs) + jnp.sum(reward)
 
         state, sums = jax.lax.scan(advance, state, jax.random.split(key, NUM_STEPS))
@@ -151,7 +165,8 @@ def jaxrl_train(settings: str) -> Unit:
     return unit
 
 
-# Ours in the words of each peer's settings. Their mean squared errors have a factor 1/2 where ours has none.
+# Ours in the words of each peer's settings. Their mean squared errors have a factor 1/2 where ours
+# has none.
 SB3_SIZES = {"num_envs": 1, "rollout_length": 2048, "minibatch_size": 64, "num_epochs": 10}
 RLLIB_ARENA = {"env": "arena", "num_envs": 40, "rollout_length": 100, "total_env_steps": 4000}
 RLLIB_ARENA |= {"per_policy": {"pol1": {"lr": 3e-4}, "pol2": {"lr": 4e-4}}}
@@ -166,13 +181,26 @@ PPO2 = {
     "normalize_advantages": "minibatch",
 }
 SETTINGS = {
-    "sb3": {**PPO2, **SB3_SIZES, "lr": 3e-4, "vf_loss_coeff": 0.5, "value_clip": None, "adam_epsilon": 1e-5},
+    "sb3": {
+        **PPO2,
+        **SB3_SIZES,
+        "lr": 3e-4,
+        "vf_loss_coeff": 0.5,
+        "value_clip": None,
+        "adam_epsilon": 1e-5,
+    },
     "rejax": {
         **{**PPO2, **REJAX_SIZES, "lr": 7.5e-4, "vf_loss_coeff": 0.25, "value_clip": "prediction"},
         **{"vf_clip_param": 0.2, "entropy_coeff": 0.01},
     },
     **{f"arena-{epochs}-epochs": {**RLLIB_ARENA, "num_epochs": epochs} for epochs in (5, 30)},
-    "rllib": {"num_envs": 8, "rollout_length": 500, "minibatch_size": 128, "num_epochs": 5, "lr": 3e-4},
+    "rllib": {
+        "num_envs": 8,
+        "rollout_length": 500,
+        "minibatch_size": 128,
+        "num_epochs": 5,
+        "lr": 3e-4,
+    },
 }
 
 
@@ -226,7 +254,9 @@ def rllib_train(task: str) -> Unit:
     import ray
     import rllib_peer
 
-    sys.path.insert(0, str(Path(__file__).parents[1]))  # `tests`, with the plain arena, is beside this folder
+    sys.path.insert(
+        0, str(Path(__file__).parents[1])
+    )  # `tests`, with the plain arena, is beside this folder
     ray.init(num_cpus=1, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
     algorithm, sampled = rllib_peer.make_config(rllib_peer.TASKS[task], seed=0).build_algo(), 0
 
@@ -261,7 +291,7 @@ def facts() -> dict:
             continue
     machine = None
     if "jaxrl.run" in sys.modules:
-        from jaxrl.run.folder import metadata
+        from jaxrl.run.storage.run_folder import metadata
 
         machine = metadata()
     return {"versions": versions, "machine": machine}
@@ -288,15 +318,20 @@ def serve(stack: str, arguments: dict, reply: Callable[[dict], None]) -> None:
             reply(timed(unit, float(line.removeprefix("go"))))
     except ModuleNotFoundError as error:
         reply({"missing": error.name})
-    except Exception as error:  # a peer may raise anything: it is one line in the table, and the others go on
+    except (
+        Exception
+    ) as error:  # a peer may raise anything: it is one line in the table, and the others go on
         reply({"error": f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"})
 
 
 def main() -> None:
-    # Replies have the standard output to themselves: what a library prints goes where its errors go.
+    # Replies have the standard output to themselves: what a library prints goes where its errors
+    # go.
     replies = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
-    serve(sys.argv[1], json.loads(sys.argv[2]), lambda answer: print(json.dumps(answer), file=replies))
+    serve(
+        sys.argv[1], json.loads(sys.argv[2]), lambda answer: print(json.dumps(answer), file=replies)
+    )
 
 
 if __name__ == "__main__":

@@ -2,8 +2,9 @@
 
     python benchmarks/peer_until.py RLlib cartpole 475 --seed 0
 
-RLlib at the settings of rllib_peer.py (the arena with 5 epochs), Stable-Baselines3 with its defaults; both stop by the
-mean return of the last 100 episodes. A line "first" after the first result, and a line of JSON at the end.
+RLlib at the settings of rllib_peer.py (the arena with 5 epochs), Stable-Baselines3 with its
+defaults; both stop by the mean return of the last 100 episodes. A line "first" after the first
+result, and a line of JSON at the end.
 """
 
 import argparse
@@ -22,7 +23,9 @@ def rllib(env: str, goal: float, seed: int) -> dict:
 
     ray.init(num_cpus=1, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
     task = rllib_peer.TASKS["arena-5-epochs" if env == "arena" else env]
-    config = rllib_peer.make_config(task, seed).reporting(metrics_num_episodes_for_smoothing=EPISODES)
+    config = rllib_peer.make_config(task, seed).reporting(
+        metrics_num_episodes_for_smoothing=EPISODES
+    )
     algorithm, steps, mean = config.build_algo(), 0, float("-inf")
     while mean < goal and steps < MOST_STEPS:
         metrics = algorithm.train()["env_runners"]
@@ -52,7 +55,13 @@ def sb3(env: str, goal: float, seed: int) -> dict:
             self.mean = sum(returns) / len(returns)
 
     until = Until()
-    model = PPO("MlpPolicy", {"cartpole": "CartPole-v1"}[env], seed=seed, device="cpu", stats_window_size=EPISODES)
+    model = PPO(
+        "MlpPolicy",
+        {"cartpole": "CartPole-v1"}[env],
+        seed=seed,
+        device="cpu",
+        stats_window_size=EPISODES,
+    )
     model.learn(MOST_STEPS, callback=until)
     return {"env_steps": model.num_timesteps, "return_mean": until.mean}
 
@@ -61,13 +70,17 @@ PEERS = {"RLlib": rllib, "SB3": sb3}
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("peer", choices=PEERS)
     parser.add_argument("env", choices=("cartpole", "arena"))
     parser.add_argument("goal", type=float)
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
-    sys.path.insert(0, str(Path(__file__).parents[1]))  # `tests`, with the plain arena, is beside this folder
+    sys.path.insert(
+        0, str(Path(__file__).parents[1])
+    )  # `tests`, with the plain arena, is beside this folder
     reached = PEERS[arguments.peer](arguments.env, arguments.goal, arguments.seed)
     print(json.dumps(reached), flush=True)
     os._exit(0)  # ray takes seconds to say goodbye, which nobody waits for

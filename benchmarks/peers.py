@@ -5,14 +5,16 @@
     python benchmarks/peers.py --only sb3 envpool --out rows.jsonl
     python benchmarks/peers.py --python pufferlib=puffer/bin/python   # a peer that cannot live beside ours
 
-Every stack of peer_stacks.py runs in a process of its own, its libraries' threads as they are by default. Ours and each
-peer take turns, A B A B, `--pairs` times. Steps/s are medians [least, most]; "ours, times" is the ratio of medians
-[least, most of the pairs]. What comes before the first turn stands apart: imports, building, compiling and one unit of
-work. Ours runs on one device, as gymnax and rejax do, unless its row says otherwise; actions are random, drawn within
-what is timed, and resets are part of it. The load stands above each table: on a busy machine the ratios are no figures,
-for libraries whose threads wait for each other (PyTorch) lose far more than others. How well the settings learn is
-another question: learning.py. Not in the extra `peers`: rejax 0.1.3, which runs with gymnax 0.0.9, not with ours, and
-PufferLib 3.0, which pip compiles, with PyTorch there beforehand and further downloads.
+Every stack of peer_stacks.py runs in a process of its own, its libraries' threads as they are by
+default. Ours and each peer take turns, A B A B, `--pairs` times. Steps/s are medians [least, most];
+"ours, times" is the ratio of medians [least, most of the pairs]. What comes before the first turn
+stands apart: imports, building, compiling and one unit of work. Ours runs on one device, as gymnax
+and rejax do, unless its row says otherwise; actions are random, drawn within what is timed, and
+resets are part of it. The load stands above each table: on a busy machine the ratios are no
+figures, for libraries whose threads wait for each other (PyTorch) lose far more than others. How
+well the settings learn is another question: learning.py. Not in the extra `peers`: rejax 0.1.3,
+which runs with gymnax 0.0.9, not with ours, and PufferLib 3.0, which pip compiles, with PyTorch
+there beforehand and further downloads.
 """
 
 import argparse
@@ -59,7 +61,9 @@ def _jaxrl_step(env: str, num_envs: int, devices: int = 1) -> Entrant:
 
 def _gymnasium(num_envs: int, mode: str) -> Entrant:
     kind = {"sync": "Sync", "vector_entry_point": "its own vectorised"}[mode]
-    return Entrant("gymnasium", f"Gymnasium, {kind}", "gymnasium_step", {"num_envs": num_envs, "mode": mode})
+    return Entrant(
+        "gymnasium", f"Gymnasium, {kind}", "gymnasium_step", {"num_envs": num_envs, "mode": mode}
+    )
 
 
 def _envpool(num_envs: int) -> Entrant:
@@ -67,7 +71,9 @@ def _envpool(num_envs: int) -> Entrant:
 
 
 def _pufferlib(num_envs: int) -> Entrant:
-    return Entrant("pufferlib", "PufferLib (C; 200-step episodes)", "pufferlib_step", {"num_envs": num_envs})
+    return Entrant(
+        "pufferlib", "PufferLib (C; 200-step episodes)", "pufferlib_step", {"num_envs": num_envs}
+    )
 
 
 def _gymnax(num_envs: int) -> Entrant:
@@ -108,7 +114,10 @@ PPO_PEERS = {
         _jaxrl_train("rejax"),
         Entrant("rejax", "rejax", "rejax_train", {}),
     ),
-    "CartPole, 8 x 500 steps, minibatch 128, 5 epochs, 256 x 256": (_jaxrl_train("rllib"), _rllib_train("cartpole")),
+    "CartPole, 8 x 500 steps, minibatch 128, 5 epochs, 256 x 256": (
+        _jaxrl_train("rllib"),
+        _rllib_train("cartpole"),
+    ),
     **{
         f"arena, two policies, 4,000 steps, minibatch 128, {epochs} epochs, 256 x 256": (
             _jaxrl_train(f"arena-{epochs}-epochs"),
@@ -133,7 +142,11 @@ CONTESTS = (
     ),
     *(Contest(TRAINING, work, ours, tuple(others)) for work, (ours, *others) in PPO_PEERS.items()),
 )
-PEERS = tuple(dict.fromkeys(other.peer for contest in CONTESTS for other in contest.others if other.peer != OURS))
+PEERS = tuple(
+    dict.fromkeys(
+        other.peer for contest in CONTESTS for other in contest.others if other.peer != OURS
+    )
+)
 
 
 class Process:
@@ -227,12 +240,19 @@ def measure(contest: Contest, arguments: argparse.Namespace) -> list[dict]:
 
 def _row(contest: Contest, process: Process) -> dict:
     row = {"question": contest.question, "work": contest.work, **process.entrant._asdict()}
-    row |= {"failure": process.failure, "start_s": process.start_s, "versions": process.facts.get("versions")}
+    row |= {
+        "failure": process.failure,
+        "start_s": process.start_s,
+        "versions": process.facts.get("versions"),
+    }
     row |= {name: process.facts.get(name) for name in ("build_s", "first_unit_s")}
     ours, own = ([turn[i] for turn in process.turns] for i in (0, 1))
     row |= {"ours_steps_per_s": ours, "steps_per_s": own, "ratio": None}
     if own and process.entrant.peer != OURS:
-        pairs, of_medians = [a / b for a, b in process.turns], statistics.median(ours) / statistics.median(own)
+        pairs, of_medians = (
+            [a / b for a, b in process.turns],
+            statistics.median(ours) / statistics.median(own),
+        )
         row["ratio"] = {"of_medians": of_medians, "least": min(pairs), "most": max(pairs)}
     return row
 
@@ -243,17 +263,24 @@ def table(rows: list[dict]) -> str:
     for question in dict.fromkeys(row["question"] for row in rows):
         own = [row for row in rows if row["question"] == question]
         least, most = (bound(row["load"] for row in own) for bound in (min, max))
-        tables.append(f"{question} (load {least:.1f} to {most:.1f} on {own[0]['cores']} cores)\n\n{_table(own)}")
+        tables.append(
+            f"{question} (load {least:.1f} to {most:.1f} on {own[0]['cores']} cores)\n\n{_table(own)}"
+        )
     return "\n\n".join(tables)
 
 
 def _table(rows: list[dict]) -> str:
-    titles, lines = ["work", "who", "environment steps/s", "ours, times", "before the first turn, s"], []
+    titles, lines = (
+        ["work", "who", "environment steps/s", "ours, times", "before the first turn, s"],
+        [],
+    )
     for row in rows:
         cells = [row["work"], row["who"], row["failure"] or "", "", ""]
         if row["steps_per_s"] and not row["failure"]:
             cells[2] = report.spread(row["steps_per_s"])
-            cells[3] = "{} [{}, {}]".format(*map(_short, row["ratio"].values())) if row["ratio"] else ""
+            cells[3] = (
+                "{} [{}, {}]".format(*map(_short, row["ratio"].values())) if row["ratio"] else ""
+            )
             cells[4] = f"{row['start_s']:.1f}"
         lines.append(cells)
     return report.markdown(titles, lines)
@@ -263,7 +290,9 @@ def draw(rows: list[dict], out: Path) -> None:
     groups = {}
     for row in rows:
         if row["steps_per_s"] and not row["failure"]:
-            groups.setdefault(f"{row['question']}: {row['work']}", {})[row["who"]] = row["steps_per_s"]
+            groups.setdefault(f"{row['question']}: {row['work']}", {})[row["who"]] = row[
+                "steps_per_s"
+            ]
     report.bars(out, "Beside other libraries", "environment steps/s", groups, log=True)
 
 
@@ -275,26 +304,46 @@ def chosen(arguments: argparse.Namespace) -> list[Contest]:
     """The contests with those peers in them that were asked for."""
     names = arguments.only if arguments.quick else [OURS, *arguments.only]
     contests = [
-        contest._replace(others=tuple(other for other in contest.others if other.peer in names)) for contest in CONTESTS
+        contest._replace(others=tuple(other for other in contest.others if other.peer in names))
+        for contest in CONTESTS
     ]
     return [contest for contest in contests if any(other.peer != OURS for other in contest.others)]
 
 
 def main() -> None:
     parser = report.arguments_of("peers", __doc__)
-    parser.add_argument("--quick", action="store_true", help="2 pairs of turns of 0.5 s, ours on one device only")
-    parser.add_argument("--only", nargs="+", choices=PEERS, default=list(PEERS), metavar="NAME", help=", ".join(PEERS))
+    parser.add_argument(
+        "--quick", action="store_true", help="2 pairs of turns of 0.5 s, ours on one device only"
+    )
+    parser.add_argument(
+        "--only",
+        nargs="+",
+        choices=PEERS,
+        default=list(PEERS),
+        metavar="NAME",
+        help=", ".join(PEERS),
+    )
     parser.add_argument("--pairs", type=int, help="turns that ours and a peer take; default 5")
     parser.add_argument("--seconds", type=float, help="least length of a turn; default 2")
-    parser.add_argument("--python", nargs="+", default=[], metavar="NAME=PATH", help="interpreters of peers elsewhere")
-    parser.add_argument("--read", type=Path, help="measure nothing: the tables of the rows in this file")
+    parser.add_argument(
+        "--python",
+        nargs="+",
+        default=[],
+        metavar="NAME=PATH",
+        help="interpreters of peers elsewhere",
+    )
+    parser.add_argument(
+        "--read", type=Path, help="measure nothing: the tables of the rows in this file"
+    )
     arguments = parser.parse_args()
     arguments.pairs = arguments.pairs or (2 if arguments.quick else 5)
     arguments.seconds = arguments.seconds or (0.5 if arguments.quick else 2.0)
     arguments.patience = 90 if arguments.quick else 300  # seconds for one answer
     arguments.python = dict(entry.split("=", 1) for entry in arguments.python)
     if set(arguments.python) - set(PEERS):
-        parser.error(f"--python knows {', '.join(PEERS)}, not {', '.join(set(arguments.python) - set(PEERS))}")
+        parser.error(
+            f"--python knows {', '.join(PEERS)}, not {', '.join(set(arguments.python) - set(PEERS))}"
+        )
     if arguments.read is not None:
         rows = report.read([arguments.read])
     else:

@@ -1,8 +1,9 @@
 """The baseline: PPO in JAX written plainly, as tutorials do, on the same CartPole, to be run beside the engine.
 
-One scan as everywhere, but a sorted permutation of the rows in each epoch, a key split for each environment and step, a
-whole reset computed in every step, the value of each observation as the network gives it, one device. Time limits
-count as ends of the world. Separate networks of `hiddens` tanh units for policy and value.
+One scan as everywhere, but a sorted permutation of the rows in each epoch, a key split for each
+environment and step, a whole reset computed in every step, the value of each observation as the
+network gives it, one device. Time limits count as ends of the world. Separate networks of `hiddens`
+tanh units for policy and value.
 """
 
 import itertools
@@ -45,7 +46,9 @@ def make_plain_train(settings: Settings, env_name: str = "cartpole"):
     env, env_params = make(env_name)
     sizes = (env.observation_space(env_params).size, *settings.hiddens)
     num_actions = env.action_space(env_params).n
-    optimizer = optax.chain(optax.clip_by_global_norm(settings.grad_clip), optax.adam(settings.lr, eps=1e-5))
+    optimizer = optax.chain(
+        optax.clip_by_global_norm(settings.grad_clip), optax.adam(settings.lr, eps=1e-5)
+    )
 
     def train(key):
         key, actor_key, critic_key, reset_key = jax.random.split(key, 4)
@@ -53,7 +56,9 @@ def make_plain_train(settings: Settings, env_name: str = "cartpole"):
             "actor": init_network(actor_key, (*sizes, num_actions), 0.01),
             "critic": init_network(critic_key, (*sizes, 1), 1.0),
         }
-        obs, state = jax.vmap(env.reset, (0, None))(jax.random.split(reset_key, settings.num_envs), env_params)
+        obs, state = jax.vmap(env.reset, (0, None))(
+            jax.random.split(reset_key, settings.num_envs), env_params
+        )
 
         def env_step(carry, _):
             params, obs, state, returns, key = carry
@@ -84,7 +89,9 @@ def make_plain_train(settings: Settings, env_name: str = "cartpole"):
             params, opt_state, key = learn(optimizer, params, opt_state, key, rows, settings)
             ended = jnp.sum(steps.done)
             mean = jnp.sum(jnp.where(steps.done, reached, 0.0)) / jnp.maximum(ended, 1)
-            return (params, opt_state, obs, state, returns, key), jnp.where(ended > 0, mean, jnp.nan)
+            return (params, opt_state, obs, state, returns, key), jnp.where(
+                ended > 0, mean, jnp.nan
+            )
 
         carry = (params, optimizer.init(params), obs, state, jnp.zeros(settings.num_envs), key)
         carry, returns = jax.lax.scan(update, carry, None, settings.num_updates)
@@ -126,13 +133,17 @@ def plain_gae(steps: Step, last_value: jax.Array, settings: Settings) -> jax.Arr
     return jax.lax.scan(backward, (jnp.zeros_like(last_value), last_value), steps, reverse=True)[1]
 
 
-def loss(params, steps: Step, advantages: jax.Array, targets: jax.Array, settings: Settings) -> jax.Array:
+def loss(
+    params, steps: Step, advantages: jax.Array, targets: jax.Array, settings: Settings
+) -> jax.Array:
     logits, value = network(params["actor"], steps.obs), network(params["critic"], steps.obs)[:, 0]
     ratio = jnp.exp(log_prob_of(logits, steps.action) - steps.log_prob)
     advantages = (advantages - advantages.mean()) / (advantages.std() + 1e-8)
     clipped = jnp.clip(ratio, 1 - settings.clip_param, 1 + settings.clip_param)
     policy_loss = -jnp.minimum(ratio * advantages, clipped * advantages).mean()
-    value_clipped = steps.value + jnp.clip(value - steps.value, -settings.clip_param, settings.clip_param)
+    value_clipped = steps.value + jnp.clip(
+        value - steps.value, -settings.clip_param, settings.clip_param
+    )
     value_loss = 0.5 * jnp.maximum((value - targets) ** 2, (value_clipped - targets) ** 2).mean()
     log_probs = jax.nn.log_softmax(logits)
     entropy = -jnp.sum(jnp.exp(log_probs) * log_probs, axis=-1).mean()
@@ -143,7 +154,9 @@ def log_prob_of(logits: jax.Array, action: jax.Array) -> jax.Array:
     return jnp.take_along_axis(jax.nn.log_softmax(logits), action[:, None], axis=-1)[:, 0]
 
 
-def init_network(key: jax.Array, sizes: tuple[int, ...], last_gain: float) -> list[dict[str, jax.Array]]:
+def init_network(
+    key: jax.Array, sizes: tuple[int, ...], last_gain: float
+) -> list[dict[str, jax.Array]]:
     layers = []
     for i, (fan_in, fan_out) in enumerate(itertools.pairwise(sizes)):
         key, layer_key = jax.random.split(key)

@@ -15,15 +15,15 @@ from jax.sharding import PartitionSpec
 
 from jaxrl import PPOConfig, make
 from jaxrl.core.env import lift, raw_reset, raw_step
-from jaxrl.core.quick import ordinary, quick
+from jaxrl.core.fast_prng import to_fast_key, to_standard_key
 from jaxrl.core.spaces import Discrete
-from jaxrl.loop.stage import restart_ended
-from jaxrl.run.devices import AXIS, by_environment, mesh_of
-from jaxrl.run.program import program_of
-from jaxrl.sweeps.plan import groups_of, trials_of
+from jaxrl.rollout.env_step import auto_reset
+from jaxrl.run.devices.compiled import program_of
+from jaxrl.run.devices.mesh import AXIS, by_environment, mesh_of
 from jaxrl.sweeps.programs import program_of as program_of_members
-from jaxrl.sweeps.standing import Standing, numbers_for
 from jaxrl.sweeps.sweep import RETURN
+from jaxrl.sweeps.trial_state import TrialState, numbers_for
+from jaxrl.sweeps.trials import groups_of, trials_of
 
 Work = Callable[[], object]
 
@@ -31,7 +31,8 @@ Work = Callable[[], object]
 def stepping(name: str, env_args: dict, num_envs: int, num_steps: int, devices: int = 1) -> Work:
     """`num_steps` steps of every environment: random actions, resets; every observation is added up.
 
-    The environments are split over `devices`. Random numbers are drawn as the training loop draws them.
+    The environments are split over `devices`. Random numbers are drawn as the training loop draws
+    them.
     """
     env, params = make(name, **env_args)
     env = lift(env)
@@ -46,18 +47,24 @@ def stepping(name: str, env_args: dict, num_envs: int, num_steps: int, devices: 
             obs, state = carry
             index, key = counted
             action_key, step_key = jax.random.split(key)
-            keys = ordinary(jax.random.split(quick(step_key), shape[0]))
-            action = random_actions(space, quick(action_key), shape)
-            raw = jax.vmap(lambda key, state, action: raw_step(env, key, state, action, params))(keys, state, action)
-            obs, state = restart_ended(env, reset_keys, index, raw, params)
+            keys = to_standard_key(jax.random.split(to_fast_key(step_key), shape[0]))
+            action = random_actions(space, to_fast_key(action_key), shape)
+            raw = jax.vmap(lambda key, state, action: raw_step(env, key, state, action, params))(
+                keys, state, action
+            )
+            obs, state = auto_reset(env, reset_keys, index, raw, params)
             return (obs, state), jnp.sum(obs.astype(jnp.float32)) + jnp.sum(raw.reward)
 
-        start = jax.vmap(lambda key: raw_reset(env, key, params))(jax.random.split(start_key, shape[0]))
+        start = jax.vmap(lambda key: raw_reset(env, key, params))(
+            jax.random.split(start_key, shape[0])
+        )
         counted = jnp.arange(num_steps, dtype=jnp.int32), jax.random.split(play_key, num_steps)
         return jnp.sum(jax.lax.scan(step, start, counted)[1])[None]
 
     everywhere, split = PartitionSpec(), PartitionSpec(AXIS)
-    run = jax.shard_map(run, mesh=mesh_of(devices), in_specs=everywhere, out_specs=split, check_vma=False)
+    run = jax.shard_map(
+        run, mesh=mesh_of(devices), in_specs=everywhere, out_specs=split, check_vma=False
+    )
     compiled, number = jax.jit(run).lower(0).compile(), iter(range(2**31))
     return lambda: jax.block_until_ready(compiled(next(number)))
 
@@ -67,7 +74,9 @@ def random_actions(space, key, shape):
     if isinstance(space, Discrete):
         width, count = 8 if space.n & space.n - 1 == 0 else 16, math.prod(shape)
         words = jax.random.bits(key, (-(-count * width // 32),))
-        parts = jnp.concatenate([words >> shift & 2**width - 1 for shift in range(0, 32, width)])[:count]
+        parts = jnp.concatenate([words >> shift & 2**width - 1 for shift in range(0, 32, width)])[
+            :count
+        ]
         return (parts.reshape(shape) * space.n >> width).astype(jnp.int32)
     return jax.random.uniform(key, (*shape, *space.shape), minval=space.low, maxval=space.high)
 
@@ -85,7 +94,9 @@ def collecting(config: PPOConfig, rollouts: int, devices: int = 1) -> Work:
         return jnp.sum(jax.lax.scan(collect, runner, length=rollouts)[1])[None]
 
     specs, mesh = (by_environment(),) if devices > 1 else (PartitionSpec(),), mesh_of(devices)
-    run = jax.shard_map(run, mesh=mesh, in_specs=specs, out_specs=PartitionSpec(AXIS), check_vma=False)
+    run = jax.shard_map(
+        run, mesh=mesh, in_specs=specs, out_specs=PartitionSpec(AXIS), check_vma=False
+    )
     compiled = jax.jit(lambda key: run(plain.init(key, config.hypers()))).lower(key).compile()
     return lambda: jax.block_until_ready(compiled(key))
 
@@ -93,7 +104,9 @@ def collecting(config: PPOConfig, rollouts: int, devices: int = 1) -> Work:
 def training(config: PPOConfig, devices: int = 1) -> Work:
     """The Trainer's program for all of the configuration's updates; the state is where it was each time."""
     setup, hypers, key = config.setup(), config.hypers(), jax.random.key(0)
-    executable = program_of(config.static(), setup.env, devices).executable(key, hypers, setup.env_params)
+    executable = program_of(config.static(), setup.env, devices).executable(
+        key, hypers, setup.env_params
+    )
     executable.compile(start=True)
     runner = executable.start(key, hypers, setup.env_params)
     return lambda: executable.chunk(runner, hypers, setup.env_params, config.num_updates)
@@ -106,7 +119,9 @@ def whole(train: Callable, seeds: int = 1, devices: int = 1) -> Work:
         train, key = jax.vmap(train), jax.random.split(key, seeds)
     if devices > 1:
         split = PartitionSpec(AXIS)
-        train = jax.shard_map(train, mesh=mesh_of(devices), in_specs=split, out_specs=split, check_vma=False)
+        train = jax.shard_map(
+            train, mesh=mesh_of(devices), in_specs=split, out_specs=split, check_vma=False
+        )
     compiled = jax.jit(train).lower(key).compile()
     return lambda: jax.block_until_ready(compiled(key))
 
@@ -115,7 +130,7 @@ def sweeping(config: PPOConfig, members: int, devices: int = 1) -> Work:
     """A sweep's program for so many seeds, split over the devices: all of their updates."""
     group = groups_of(trials_of(config, [{}], members))[0]
     algorithm = group.algorithm
-    standings = [Standing(trial, algorithm, config.num_updates) for trial in group.trials]
+    standings = [TrialState(trial, algorithm, config.num_updates) for trial in group.trials]
     numbers = numbers_for(standings, [config.num_updates] * members, [])
     program = program_of_members(group, numbers, RETURN, (), devices)
     return lambda: program.chunk(program.start(numbers), numbers, config.num_updates)
@@ -137,16 +152,19 @@ def product(rows: int, width: int, flops: float = 2e9) -> tuple[Work, float]:
 def flops_of(config: PPOConfig) -> float:
     """Operations for an environment step of one agent with a network each for policy and value, products alone.
 
-    Two for each weight to play, four more for its gradients in each epoch; none for the observations' gradients.
+    Two for each weight to play, four more for its gradients in each epoch; none for the
+    observations' gradients.
     """
-    player = config.build().players[0]
-    sizes = (player.observation_space.size, *config.fcnet_hiddens)
+    policy_spec = config.build().policy_specs[0]
+    sizes = (policy_spec.observation_space.size, *config.fcnet_hiddens)
     hidden = sum(a * b for a, b in itertools.pairwise(sizes))
-    weights = 2 * hidden + sizes[-1] * (player.action_space.n + 1)
+    weights = 2 * hidden + sizes[-1] * (policy_spec.action_space.n + 1)
     return 2 * weights + config.num_epochs * (6 * weights - 2 * 2 * sizes[0] * sizes[1])
 
 
-def in_turns(works: dict[str, Work], steps: dict[str, int] | int, turns: int) -> dict[str, list[float]]:
+def in_turns(
+    works: dict[str, Work], steps: dict[str, int] | int, turns: int
+) -> dict[str, list[float]]:
     """Steps/s of each work in each turn; the first one warms up and does not count."""
     rates = {name: [] for name in works}
     for turn in range(turns + 1):

@@ -15,15 +15,25 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 README = ROOT / "README.md"
-BLOCK = re.compile(r"(?<=<!-- output of the first command -->\n```\n).*?(?=```\n<!-- end -->)", re.DOTALL)
+BLOCK = re.compile(
+    r"(?<=<!-- output of the first command -->\n```\n).*?(?=```\n<!-- end -->)", re.DOTALL
+)
 SHOWN = (0.0, 0.1, 0.3, 1.0)  # which of the lines of iterations, by their place among them
 
 
 def printed() -> list[str]:
     """What the command prints, with a run folder that is thrown away."""
     with tempfile.TemporaryDirectory() as folder:
-        words = [str(ROOT / "scripts" / "train_ppo.py"), "--env", "arena", "--run-dir", f"{folder}/run"]
-        done = subprocess.run([sys.executable, *words], capture_output=True, text=True, check=True, cwd=ROOT)
+        words = [
+            str(ROOT / "scripts" / "train_ppo.py"),
+            "--env",
+            "arena",
+            "--run-dir",
+            f"{folder}/run",
+        ]
+        done = subprocess.run(
+            [sys.executable, *words], capture_output=True, text=True, check=True, cwd=ROOT
+        )
     return done.stdout.splitlines()
 
 
@@ -37,13 +47,17 @@ def excerpt(lines: list[str]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--print", action="store_true", help="leave the README as it is")
     arguments = parser.parse_args()
     block = excerpt(printed())
     print(block)
     if not arguments.print:
-        README.write_text(BLOCK.sub(lambda _: block, README.read_text(encoding="utf-8")), encoding="utf-8")
+        README.write_text(
+            BLOCK.sub(lambda _: block, README.read_text(encoding="utf-8")), encoding="utf-8"
+        )
 
 
 if __name__ == "__main__":

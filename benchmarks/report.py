@@ -17,22 +17,30 @@ INK, QUIET, RULE = "#20242c", "#6b7280", "#e3e5e8"
 
 def arguments_of(question: str, doc: str) -> argparse.ArgumentParser:
     """A parser that knows --out."""
-    parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=doc, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     where = Path("runs") / "benchmarks" / f"{question}.jsonl"
-    parser.add_argument("--out", type=Path, default=where, help=f"rows are added to this file; default {where}")
+    parser.add_argument(
+        "--out", type=Path, default=where, help=f"rows are added to this file; default {where}"
+    )
     return parser
 
 
 def circumstances() -> dict:
     """What set the numbers besides the work: machine, versions, flags, commit, load."""
-    from jaxrl.run.folder import metadata
+    from jaxrl.run.storage.run_folder import metadata
 
     return {"machine": metadata(), "cores": CORES, "load": os.getloadavg()[0], "flags": flags()}
 
 
 def flags() -> dict[str, str]:
     """What the environment says to JAX, XLA and the libraries of threads."""
-    return {name: value for name, value in os.environ.items() if name.startswith(("XLA_", "JAX_", "OMP_", "MKL_"))}
+    return {
+        name: value
+        for name, value in os.environ.items()
+        if name.startswith(("XLA_", "JAX_", "OMP_", "MKL_"))
+    }
 
 
 def keep(rows: Iterable[dict], out: Path) -> None:
@@ -43,7 +51,9 @@ def keep(rows: Iterable[dict], out: Path) -> None:
 
 
 def read(paths: Sequence[Path]) -> list[dict]:
-    return [json.loads(line) for path in paths for line in path.read_text(encoding="utf-8").splitlines()]
+    return [
+        json.loads(line) for path in paths for line in path.read_text(encoding="utf-8").splitlines()
+    ]
 
 
 def spread(values: Sequence[float], form: str = ",.0f") -> str:
@@ -52,38 +62,70 @@ def spread(values: Sequence[float], form: str = ",.0f") -> str:
 
 
 def markdown(titles: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
-    return "\n".join(f"| {' | '.join(cells)} |" for cells in (titles, ["---"] * len(titles), *lines))
+    return "\n".join(
+        f"| {' | '.join(cells)} |" for cells in (titles, ["---"] * len(titles), *lines)
+    )
 
 
-def bars(out: Path, title: str, unit: str, groups: dict[str, dict[str, Sequence[float]]], *, log: bool = False) -> None:
+def bars(
+    out: Path,
+    title: str,
+    unit: str,
+    groups: dict[str, dict[str, Sequence[float]]],
+    *,
+    log: bool = False,
+) -> None:
     """A picture beside `out`: {group: {who: values}}, bars to the medians and lines from the least to the most."""
     from matplotlib.figure import Figure
 
-    entries = [(group, who, values) for group, by_who in groups.items() for who, values in by_who.items()]
+    entries = [
+        (group, who, values) for group, by_who in groups.items() for who, values in by_who.items()
+    ]
     if not entries:
         return
     whose = list(dict.fromkeys(who for _, who, _ in entries))
-    figure = Figure(figsize=(9, 1.4 + 0.3 * len(entries) + 0.35 * len(groups)), dpi=120, layout="constrained")
+    figure = Figure(
+        figsize=(9, 1.4 + 0.3 * len(entries) + 0.35 * len(groups)), dpi=120, layout="constrained"
+    )
     axes, place = figure.subplots(), 0.0
     for group, by_who in groups.items():
-        axes.text(0, place - 0.55, group, transform=axes.get_yaxis_transform(), fontsize=9, weight="bold", color=INK)
+        axes.text(
+            0,
+            place - 0.55,
+            group,
+            transform=axes.get_yaxis_transform(),
+            fontsize=9,
+            weight="bold",
+            color=INK,
+        )
         place += 0.3
         for who, values in by_who.items():
             middle = statistics.median(values)
             axes.barh(place, middle, 0.75, color=COLOURS[whose.index(who) % len(COLOURS)])
             axes.plot([min(values), max(values)], [place, place], color=INK, linewidth=1)
-            axes.text(max(values), place, f"  {who}  {_short(middle)}", va="center", fontsize=8, color=INK)
+            axes.text(
+                max(values), place, f"  {who}  {_short(middle)}", va="center", fontsize=8, color=INK
+            )
             place += 1
         place += 0.9
     axes.set_ylim(place, -1.2)
     axes.set_yticks([])
     axes.set_xscale("log" if log else "linear")
-    least, most = (bound(min(values) if log else max(values) for *_, values in entries) for bound in (min, max))
+    least, most = (
+        bound(min(values) if log else max(values) for *_, values in entries) for bound in (min, max)
+    )
     axes.set_xlim(least / 3 if log else 0, most * (30 if log else 1.45))
     _finish(figure, axes, title, unit, out)
 
 
-def lines(out: Path, title: str, unit: tuple[str, str], curves: dict[str, dict[float, Sequence[float]]], *, log=False):
+def lines(
+    out: Path,
+    title: str,
+    unit: tuple[str, str],
+    curves: dict[str, dict[float, Sequence[float]]],
+    *,
+    log=False,
+):
     """A picture beside `out`: {who: {x: values}}, lines through the medians in bands from the least to the most.
 
     `unit` says what the two axes count; `log` makes both logarithmic.
@@ -95,8 +137,21 @@ def lines(out: Path, title: str, unit: tuple[str, str], curves: dict[str, dict[f
     for number, (who, points) in enumerate(curves.items()):
         colour = COLOURS[number % len(COLOURS)]
         x = sorted(points)
-        axes.plot(x, [statistics.median(points[i]) for i in x], color=colour, label=who, marker="o", markersize=3)
-        axes.fill_between(x, *([bound(points[i]) for i in x] for bound in (min, max)), color=colour, alpha=0.15, lw=0)
+        axes.plot(
+            x,
+            [statistics.median(points[i]) for i in x],
+            color=colour,
+            label=who,
+            marker="o",
+            markersize=3,
+        )
+        axes.fill_between(
+            x,
+            *([bound(points[i]) for i in x] for bound in (min, max)),
+            color=colour,
+            alpha=0.15,
+            lw=0,
+        )
     if log:
         axes.set_xscale("log", base=2)
         axes.set_yscale("log")

@@ -2,8 +2,9 @@
 
     python benchmarks/rllib_peer.py --task arena-5-epochs --seeds 0 1 2 --out rows.jsonl
 
-It needs `ray[rllib]` and `torch` (measured with ray 2.60 and torch 2.13 on the CPU), nothing of `jaxrl`. The
-arena is the plain-Python reference of `tests/oracles/arena.py`. Everything runs in one process, samples too.
+It needs `ray[rllib]` and `torch` (measured with ray 2.60 and torch 2.13 on the CPU), nothing of
+`jaxrl`. The arena is the plain-Python reference of `tests/oracles/arena.py`. Everything runs in one
+process, samples too.
 """
 
 import argparse
@@ -51,7 +52,9 @@ def make_arena_class():
             self.arena, self.coin = PlainArena(), random.Random()
             self.agents = self.possible_agents = list(AGENTS)
             num_cells = self.arena.height * self.arena.width
-            self.observation_spaces = {agent: MultiDiscrete([num_cells, num_cells]) for agent in AGENTS}
+            self.observation_spaces = {
+                agent: MultiDiscrete([num_cells, num_cells]) for agent in AGENTS
+            }
             self.action_spaces = {agent: Discrete(4) for agent in AGENTS}
 
         def reset(self, *, seed=None, options=None):
@@ -61,8 +64,16 @@ def make_arena_class():
 
         def step(self, actions):
             first = self.coin.choice((1, 2))
-            observations, rewards, _, truncated = self.arena.step(actions["agent1"], actions["agent2"], first)
-            return self._as_arrays(observations), rewards, {"__all__": False}, {"__all__": truncated}, {}
+            observations, rewards, _, truncated = self.arena.step(
+                actions["agent1"], actions["agent2"], first
+            )
+            return (
+                self._as_arrays(observations),
+                rewards,
+                {"__all__": False},
+                {"__all__": truncated},
+                {},
+            )
 
         def _as_arrays(self, observations):
             return {agent: np.array(cells) for agent, cells in observations.items()}
@@ -73,9 +84,9 @@ def make_arena_class():
 def make_config(task, seed):
     """Return the PPOConfig of `task`; whatever is not set here is RLlib's default.
 
-    Its default network is what we compare with: 256 and 256 tanh units, with an encoder of its own for the
-    values (`vf_share_layers` False). It is set by a dict, because a `DefaultModelConfig` object would bring
-    that class's own default for `vf_share_layers`, True.
+    Its default network is what we compare with: 256 and 256 tanh units, with an encoder of its own
+    for the values (`vf_share_layers` False). It is set by a dict, because a `DefaultModelConfig`
+    object would bring that class's own default for `vf_share_layers`, True.
     """
     from ray.rllib.algorithms.ppo import PPOConfig
 
@@ -85,9 +96,10 @@ def make_config(task, seed):
         .rl_module(model_config={"fcnet_hiddens": [256, 256], "fcnet_activation": "tanh"})
         # Sub-environment i is seeded by seed + i: far apart, so that no two runs share a coin.
         .debugging(seed=1000 * seed, log_level="ERROR")
-        # The returned means are over the iteration's last so many episodes (100 by default, fewer than an early
-        # CartPole iteration has). Nothing is carried over from earlier iterations, so that a window no iteration
-        # can fill makes them the means over just the episodes that finished in it.
+        # The returned means are over the iteration's last so many episodes (100 by default, fewer
+        # than an early CartPole iteration has). Nothing is carried over from earlier iterations, so
+        # that a window no iteration can fill makes them the means over just the episodes that
+        # finished in it.
         .reporting(metrics_num_episodes_for_smoothing=BATCH_SIZE)
     )
     return _arena_config(config, task) if task.env == "arena" else _cartpole_config(config, task)
@@ -104,8 +116,11 @@ def _arena_config(config, task):
         .env_runners(
             num_env_runners=0,
             num_envs_per_env_runner=NUM_ARENAS,
-            # RLlib has no default network for MultiDiscrete: this is the connector that its users add.
-            env_to_module_connector=lambda env, spaces, device: FlattenObservations(multi_agent=True),
+            # RLlib has no default network for MultiDiscrete: this is the connector that its users
+            # add.
+            env_to_module_connector=lambda env, spaces, device: FlattenObservations(
+                multi_agent=True
+            ),
         )
         .multi_agent(
             policies=set(task.learning_rates),
@@ -128,10 +143,11 @@ def learn(task, seed):
     """Train RLlib's PPO on the task of that name.
 
     Returns:
-        One dict per training iteration: `env_steps` since the start, `seconds` of wall clock since the first
-        iteration began (building the algorithm is not in them), `return_mean`, over the episodes that finished
-        in this iteration, of the return summed over agents (None if none finished), `num_episodes`, how many
-        those were, and `agent_return_means`, the same mean by agent id.
+        One dict per training iteration: `env_steps` since the start, `seconds` of wall clock since
+        the first iteration began (building the algorithm is not in them), `return_mean`, over the
+        episodes that finished in this iteration, of the return summed over agents (None if none
+        finished), `num_episodes`, how many those were, and `agent_return_means`, the same mean by
+        agent id.
     """
     task = TASKS[task]
     algorithm = make_config(task, seed).build_algo()
@@ -139,7 +155,10 @@ def learn(task, seed):
     while not rows or rows[-1]["env_steps"] < task.num_env_steps:
         metrics = algorithm.train()["env_runners"]
         rows.append(_row(metrics, time.perf_counter() - begin))
-        print("  {env_steps:>7} steps  {seconds:6.1f} s  return {return_mean}".format(**rows[-1]), flush=True)
+        print(
+            "  {env_steps:>7} steps  {seconds:6.1f} s  return {return_mean}".format(**rows[-1]),
+            flush=True,
+        )
     algorithm.stop()
     return rows
 
@@ -157,12 +176,18 @@ def _row(metrics, seconds):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--task", choices=TASKS, required=True)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0])
-    parser.add_argument("--out", type=Path, required=True, help="JSON lines are appended: one per seed")
+    parser.add_argument(
+        "--out", type=Path, required=True, help="JSON lines are appended: one per seed"
+    )
     arguments = parser.parse_args()
-    sys.path.insert(0, str(Path(__file__).parents[1]))  # a script's path is its own folder; `tests` is beside it
+    sys.path.insert(
+        0, str(Path(__file__).parents[1])
+    )  # a script's path is its own folder; `tests` is beside it
     try:
         import ray
     except ImportError:
@@ -170,11 +195,18 @@ def main():
     ray.init(num_cpus=1, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
     for seed in arguments.seeds:
         print(f"{arguments.task}, seed {seed}", flush=True)
-        line = {"task": arguments.task, "seed": seed, "ray": ray.__version__, "curve": learn(arguments.task, seed)}
+        line = {
+            "task": arguments.task,
+            "seed": seed,
+            "ray": ray.__version__,
+            "curve": learn(arguments.task, seed),
+        }
         with arguments.out.open("a") as rows:
             rows.write(json.dumps(line) + "\n")
 
 
 if __name__ == "__main__":
-    os.environ.setdefault("OMP_NUM_THREADS", "1")  # one thread; torch reads this when it is imported
+    os.environ.setdefault(
+        "OMP_NUM_THREADS", "1"
+    )  # one thread; torch reads this when it is imported
     main()

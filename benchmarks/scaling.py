@@ -13,8 +13,8 @@ members       the same CartPole in the program of `jaxrl.sweep`: more members on
 devices       the same CartPole on one device and on all, by the rows of a minibatch (strong scaling), and as many
               environments more as there are devices (weak scaling)
 
-The sizes of a question take turns within one process; figures are medians [least, most] of environment steps/s,
-compilation apart.
+The sizes of a question take turns within one process; figures are medians [least, most] of
+environment steps/s, compilation apart.
 """
 
 import json
@@ -59,11 +59,16 @@ def environments(turns: int) -> Iterator[Row]:
     import throughput
 
     for name in ("cartpole", "arena"):
-        configs = {size: throughput.configuration(name, size, [64, 64]) for size in (64, 256, 1024, 4096, 16384)}
+        configs = {
+            size: throughput.configuration(name, size, [64, 64])
+            for size in (64, 256, 1024, 4096, 16384)
+        }
         devices = {size: config.devices_worth_using(CORES) for size, config in configs.items()}
         works = {size: programs.training(config, devices[size]) for size, config in configs.items()}
         steps = {size: config.train_batch_size for size, config in configs.items()}
-        yield from _rows("environments", name, programs.in_turns(works, steps, turns), devices=devices)
+        yield from _rows(
+            "environments", name, programs.in_turns(works, steps, turns), devices=devices
+        )
 
 
 def agents(turns: int, num_envs: int = 512, num_steps: int = 200) -> Iterator[Row]:
@@ -72,7 +77,9 @@ def agents(turns: int, num_envs: int = 512, num_steps: int = 200) -> Iterator[Ro
     for name, plans in AGENTS.items():
         for setting in dict.fromkeys(setting for plan in plans for setting in plan):
             sizes = [plan[setting] for plan in plans if setting in plan]
-            works = {n: programs.stepping(name, {setting: n}, num_envs, num_steps, CORES) for n in sizes}
+            works = {
+                n: programs.stepping(name, {setting: n}, num_envs, num_steps, CORES) for n in sizes
+            }
             rates = programs.in_turns(works, num_envs * num_steps, turns)
             yield from _rows("agents", f"{name}, {setting}", rates)
 
@@ -85,7 +92,9 @@ def policies(turns: int) -> Iterator[Row]:
     counts, works, steps = (2, 8, 32), {}, {}
     for count in counts:
         config = PPOConfig.tuned("pursuit", {"n_pursuers": count}, policies="per-agent")
-        config = config.replace(num_envs=64, rollout_length=64, minibatch_size=1024, num_epochs=2, total_env_steps=4096)
+        config = config.replace(
+            num_envs=64, rollout_length=64, minibatch_size=1024, num_epochs=2, total_env_steps=4096
+        )
         works[count], steps[count] = programs.training(config), config.train_batch_size
     seconds = {count: [] for count in counts}
     for _ in range(min(turns, 3)):
@@ -93,10 +102,17 @@ def policies(turns: int) -> Iterator[Row]:
             command = [sys.executable, "-c", COMPILE, str(count)]
             said = subprocess.run(command, check=True, capture_output=True, text=True).stdout
             seconds[count].append(json.loads(said.splitlines()[-1]))
-    both = {count: [run["trace"] + run["compile"] for run in runs] for count, runs in seconds.items()}
+    both = {
+        count: [run["trace"] + run["compile"] for run in runs] for count, runs in seconds.items()
+    }
     lines = [[str(count), report.spread(both[count], ".1f")] for count in counts]
     print(report.markdown(["policies", "trace and compile, s"], lines))
-    yield from _rows("policies", "pursuit, one for each agent", programs.in_turns(works, steps, turns), compiling=both)
+    yield from _rows(
+        "policies",
+        "pursuit, one for each agent",
+        programs.in_turns(works, steps, turns),
+        compiling=both,
+    )
 
 
 def seeds(turns: int) -> Iterator[Row]:
@@ -108,7 +124,9 @@ def seeds(turns: int) -> Iterator[Row]:
     config = engine.configuration(4, 128, 60)
     train, counts = make_train(config), (1, 2, 4, 8, 16, 32)
     for devices in dict.fromkeys((1, CORES)):
-        works = {count: programs.whole(train, count, devices) for count in counts if count % devices == 0}
+        works = {
+            count: programs.whole(train, count, devices) for count in counts if count % devices == 0
+        }
         steps = {count: count * config.total_env_steps for count in works}
         rates = programs.in_turns(works, steps, turns)
         yield from _rows("seeds", f"CartPole 4 x 128, {_devices(devices)}", rates)
@@ -119,7 +137,9 @@ def members(turns: int) -> Iterator[Row]:
     import programs
 
     config, counts = engine.configuration(4, 128, 60), (1, 2, 4, 8, 16, 32)
-    plans = [(1, count) for count in counts] + [(CORES, CORES * count) for count in counts if CORES > 1]
+    plans = [(1, count) for count in counts] + [
+        (CORES, CORES * count) for count in counts if CORES > 1
+    ]
     works = {plan: programs.sweeping(config, plan[1], plan[0]) for plan in plans}
     steps = {plan: plan[1] * config.total_env_steps for plan in plans}
     rates = programs.in_turns(works, steps, turns)
@@ -127,9 +147,16 @@ def members(turns: int) -> Iterator[Row]:
     yield from _rows("members", f"members, {_devices(1)}", alone)
     if CORES > 1:
         split = {count: rates[CORES, count] for count in counts if (CORES, count) in rates}
-        yield from _rows("members", f"strong scaling by members, {_devices(CORES)}", split, base=alone)
+        yield from _rows(
+            "members", f"strong scaling by members, {_devices(CORES)}", split, base=alone
+        )
         weak = {count: rates[CORES, CORES * count] for count in counts}
-        yield from _rows("members", f"weak scaling by members of each device, {_devices(CORES)}", weak, base=alone)
+        yield from _rows(
+            "members",
+            f"weak scaling by members of each device, {_devices(CORES)}",
+            weak,
+            base=alone,
+        )
 
 
 def devices(turns: int) -> Iterator[Row]:
@@ -142,7 +169,10 @@ def devices(turns: int) -> Iterator[Row]:
             for rows in (1024, 2048, 4096, 16384):
                 own = rows * (number if kind == "weak" else 1)
                 config = engine.configuration(own // 8, 32, max(4, 65_536 // rows))
-                works[number, rows], steps[number, rows] = programs.training(config, number), config.total_env_steps
+                works[number, rows], steps[number, rows] = (
+                    programs.training(config, number),
+                    config.total_env_steps,
+                )
         rates = programs.in_turns(works, steps, turns)
         for number in dict.fromkeys((1, CORES)):
             own = {rows: values for (count, rows), values in rates.items() if count == number}
@@ -151,14 +181,19 @@ def devices(turns: int) -> Iterator[Row]:
             yield from _rows("devices", f"{what}, {_devices(number)}", own, base=base)
 
 
-QUESTIONS = {question.__name__: question for question in (environments, agents, policies, seeds, members, devices)}
+QUESTIONS = {
+    question.__name__: question
+    for question in (environments, agents, policies, seeds, members, devices)
+}
 
 
 def _devices(number: int) -> str:
     return "1 device" if number == 1 else f"{number} devices"
 
 
-def _rows(over: str, what: str, rates: dict[int, list[float]], base: dict | None = None, **facts) -> Iterator[Row]:
+def _rows(
+    over: str, what: str, rates: dict[int, list[float]], base: dict | None = None, **facts
+) -> Iterator[Row]:
     """`base`: {number: rates} that the ratios are to; else the first number's. `facts` are by number."""
     from programs import ratio
 
@@ -166,15 +201,30 @@ def _rows(over: str, what: str, rates: dict[int, list[float]], base: dict | None
     for number, values in rates.items():
         times = ratio(values, base[number] if base else first)
         own = {name: by_number[number] for name, by_number in facts.items()}
-        yield {"over": over, "what": what, "number": number, "steps_per_s": values, "times": times, **own}
+        yield {
+            "over": over,
+            "what": what,
+            "number": number,
+            "steps_per_s": values,
+            "times": times,
+            **own,
+        }
 
 
 def table(rows: list[Row]) -> str:
     lines = [
-        [row["over"], row["what"], f"{row['number']:,}", report.spread(row["steps_per_s"]), f"{row['times']:.2f}"]
+        [
+            row["over"],
+            row["what"],
+            f"{row['number']:,}",
+            report.spread(row["steps_per_s"]),
+            f"{row['times']:.2f}",
+        ]
         for row in rows
     ]
-    return report.markdown(["over", "what", "number", "environment steps/s", "times the first, or one device"], lines)
+    return report.markdown(
+        ["over", "what", "number", "environment steps/s", "times the first, or one device"], lines
+    )
 
 
 def main() -> None:

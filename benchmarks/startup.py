@@ -3,9 +3,9 @@
     python benchmarks/startup.py               # arena and CartPole, without, before and with a compile cache; 5 rounds
     python benchmarks/startup.py --envs arena --rounds 1
 
-Whole processes, one after another, the three kinds in turns so that a busy hour falls on all of them. Every figure
-counts from the start of the process; "filled" is the first run with an empty cache, which tests it as well, "loaded"
-the next one.
+Whole processes, one after another, the three kinds in turns so that a busy hour falls on all of
+them. Every figure counts from the start of the process; "filled" is the first run with an empty
+cache, which tests it as well, "loaded" the next one.
 """
 
 import json
@@ -22,9 +22,20 @@ import report
 
 SCRIPT = Path(__file__).parents[1] / "scripts" / "train_ppo.py"
 ENVS = ("arena", "cartpole")
-# What train_ppo.py prints first when a stage is over. Importing all that it needs takes about the time of `jaxrl`.
-STAGES = {"planned_s": "environment ", "traced_s": "compiling ", "compiled_s": "compiled ", "first_result_s": "iter "}
-COLUMNS = {"jaxrl imported": "imported_s", "planned": "planned_s", "traced": "traced_s", "compiled": "compiled_s"}
+# What train_ppo.py prints first when a stage is over. Importing all that it needs takes about the
+# time of `jaxrl`.
+STAGES = {
+    "planned_s": "environment ",
+    "traced_s": "compiling ",
+    "compiled_s": "compiled ",
+    "first_result_s": "iter ",
+}
+COLUMNS = {
+    "jaxrl imported": "imported_s",
+    "planned": "planned_s",
+    "traced": "traced_s",
+    "compiled": "compiled_s",
+}
 COLUMNS |= {"first result": "first_result_s", "whole process, processor": "processor_s"}
 
 
@@ -37,17 +48,31 @@ def imported() -> float:
 def run(env: str, cache: str) -> dict[str, float]:
     """One process of one iteration; the seconds from its start to the end of each stage."""
     with tempfile.TemporaryDirectory() as folder:
-        flags = ["--env", env, "--run-dir", f"{folder}/run", "--stop", "training_iteration=1", "--pictures", "False"]
+        flags = [
+            "--env",
+            env,
+            "--run-dir",
+            f"{folder}/run",
+            "--stop",
+            "training_iteration=1",
+            "--pictures",
+            "False",
+        ]
         command = [sys.executable, "-u", str(SCRIPT), *flags, "--compile-cache", cache]
         begin, before, seconds = time.perf_counter(), processor_seconds(), {}
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
             for line in process.stdout:
                 now = time.perf_counter() - begin
-                for stage, start in STAGES.items():
+                for spec, start in STAGES.items():
                     if line.startswith(start):
-                        seconds.setdefault(stage, now)
+                        seconds.setdefault(spec, now)
         metadata = json.loads((Path(folder) / "run" / "metadata.json").read_text())
-    machine = {"machine": metadata, "cores": report.CORES, "load": os.getloadavg()[0], "flags": report.flags()}
+    machine = {
+        "machine": metadata,
+        "cores": report.CORES,
+        "load": os.getloadavg()[0],
+        "flags": report.flags(),
+    }
     total = {"total_s": time.perf_counter() - begin, "processor_s": processor_seconds() - before}
     return {**seconds, **total, **machine}
 
@@ -63,8 +88,21 @@ def rows_of_a_round(envs: list[str], number: int) -> list[dict]:
     for env in envs:
         with tempfile.TemporaryDirectory() as folder:
             for cache, where in {"off": "off", "filled": folder, "loaded": folder}.items():
-                rows.append({"env": env, "cache": cache, "round": number, "imported_s": imported(), **run(env, where)})
-                print(env, cache, {name: round(rows[-1][name], 2) for name in COLUMNS.values()}, flush=True)
+                rows.append(
+                    {
+                        "env": env,
+                        "cache": cache,
+                        "round": number,
+                        "imported_s": imported(),
+                        **run(env, where),
+                    }
+                )
+                print(
+                    env,
+                    cache,
+                    {name: round(rows[-1][name], 2) for name in COLUMNS.values()},
+                    flush=True,
+                )
     return rows
 
 
@@ -76,7 +114,9 @@ def table(rows: list[dict]) -> str:
         cells = [f"{statistics.median(row[name] for row in own):.1f}" for name in COLUMNS.values()]
         first = [row["first_result_s"] for row in own]
         lines.append([env, cache, *cells, f"{min(first):.1f} to {max(first):.1f}"])
-    return report.markdown(["environment", "compile cache", *COLUMNS, "range of the first result"], lines)
+    return report.markdown(
+        ["environment", "compile cache", *COLUMNS, "range of the first result"], lines
+    )
 
 
 def main() -> None:
@@ -92,8 +132,12 @@ def main() -> None:
     print(table(rows))
     groups = {}
     for row in rows:
-        groups.setdefault(row["env"], {}).setdefault(f"cache {row['cache']}", []).append(row["first_result_s"])
-    report.bars(arguments.out, "From the start of the process to the first result", "seconds", groups)
+        groups.setdefault(row["env"], {}).setdefault(f"cache {row['cache']}", []).append(
+            row["first_result_s"]
+        )
+    report.bars(
+        arguments.out, "From the start of the process to the first result", "seconds", groups
+    )
 
 
 if __name__ == "__main__":

@@ -3,9 +3,11 @@
     python benchmarks/sweeps.py                          # CartPole 4 x 128, 64 x 64, 500,000 steps; 8 rates x 8 seeds
     python benchmarks/sweeps.py --members 1000           # so many small trainings, in batches that fit
 
-The sweep is timed whole. Of the other two ways `--alone` trainings are timed, in turns with a part of the sweep's own
-work: one program called with other numbers, and `scripts/train_ppo.py` started anew, both compiled already as far as
-they can be: a process of its own compiles for itself. Figures are seconds for a training, and times the sweep's.
+The sweep is timed whole. Of the other two ways `--alone` trainings are timed, in turns with a part
+of the sweep's own
+work: one program called with other numbers, and `scripts/train_ppo.py` started anew, both compiled
+already as far as they can be: a process of its own compiles for itself. Figures are seconds for a
+training, and times the sweep's.
 """
 
 import statistics
@@ -19,7 +21,13 @@ import report
 
 SCRIPT = Path(__file__).parents[1] / "scripts" / "train_ppo.py"
 RATES = [1e-4, 2e-4, 5e-4, 1e-3, 2e-3, 3e-3, 5e-3, 1e-2]
-SIZES = {"num_envs": 4, "rollout_length": 128, "minibatch_size": 128, "num_epochs": 4, "fcnet_hiddens": (64, 64)}
+SIZES = {
+    "num_envs": 4,
+    "rollout_length": 128,
+    "minibatch_size": 128,
+    "num_epochs": 4,
+    "fcnet_hiddens": (64, 64),
+}
 
 
 def configuration(steps: int):
@@ -60,11 +68,34 @@ def alone_in_a_process(config, number: int) -> list[float]:
     seconds = []
     for i in range(number):
         with tempfile.TemporaryDirectory() as folder:
-            flags = {"env": "cartpole", "tuned": False, "seed": i, "lr": RATES[i % len(RATES)], "pictures": False}
-            flags |= {"lambda": config.lambda_, "total-env-steps": config.total_env_steps, "run-dir": f"{folder}/run"}
-            flags |= {name.replace("_", "-"): value for name, value in SIZES.items() if name != "fcnet_hiddens"}
+            flags = {
+                "env": "cartpole",
+                "tuned": False,
+                "seed": i,
+                "lr": RATES[i % len(RATES)],
+                "pictures": False,
+            }
+            flags |= {
+                "lambda": config.lambda_,
+                "total-env-steps": config.total_env_steps,
+                "run-dir": f"{folder}/run",
+            }
+            flags |= {
+                name.replace("_", "-"): value
+                for name, value in SIZES.items()
+                if name != "fcnet_hiddens"
+            }
             words = [word for name, value in flags.items() for word in (f"--{name}", str(value))]
-            command = [sys.executable, str(SCRIPT), *words, "--fcnet-hiddens", "64", "64", "--compile-cache", "off"]
+            command = [
+                sys.executable,
+                str(SCRIPT),
+                *words,
+                "--fcnet-hiddens",
+                "64",
+                "64",
+                "--compile-cache",
+                "off",
+            ]
             begin = time.perf_counter()
             subprocess.run(command, check=True, capture_output=True)
             seconds.append(time.perf_counter() - begin)
@@ -75,7 +106,13 @@ def many(members: int) -> None:
     """So many small trainings."""
     from jaxrl import PPOConfig, sweep
 
-    small = {**SIZES, "rollout_length": 32, "minibatch_size": 64, "num_epochs": 2, "fcnet_hiddens": (16,)}
+    small = {
+        **SIZES,
+        "rollout_length": 32,
+        "minibatch_size": 64,
+        "num_epochs": 2,
+        "fcnet_hiddens": (16,),
+    }
     config = PPOConfig(env="cartpole", **small, lr=1e-3, total_env_steps=20_000)
     done = sweep(config, seeds=members, run_dir=None)
     steps = members * config.num_updates * config.train_batch_size
@@ -112,16 +149,27 @@ def main() -> None:
         "one program, one after another: training": one,
         "a process each: all": process,
     }
-    base = {name: ours["training_s" if name.endswith("training") else "whole_s"] for name in seconds}
+    base = {
+        name: ours["training_s" if name.endswith("training") else "whole_s"] for name in seconds
+    }
     lines = [
         [name, f"{statistics.median(values):.2f}", f"{statistics.median(values) / base[name]:.1f}"]
         for name, values in seconds.items()
     ]
     print(report.markdown(["way", "seconds for a training", "times the sweep's"], lines))
     report.keep(
-        [{"way": name, "seconds": values, **report.circumstances()} for name, values in seconds.items()], arguments.out
+        [
+            {"way": name, "seconds": values, **report.circumstances()}
+            for name, values in seconds.items()
+        ],
+        arguments.out,
     )
-    report.bars(arguments.out, "Seconds for a training", "seconds", {"CartPole 4 x 128, 500,000 steps": seconds})
+    report.bars(
+        arguments.out,
+        "Seconds for a training",
+        "seconds",
+        {"CartPole 4 x 128, 500,000 steps": seconds},
+    )
 
 
 if __name__ == "__main__":

@@ -5,13 +5,14 @@
     python benchmarks/throughput.py --only stepping --devices 1
     python benchmarks/throughput.py --num-envs 4096 131072 --fcnet-hiddens 256 256          # on a GPU
 
-Stepping: random actions, resets and observations included. Stepping + inference: the rollouts of the training loop, a
-policy for every agent or as the environment groups them, with all that is recorded of them. Training: the whole loop,
-32 steps a rollout, 4 epochs of 4 minibatches. The environments are split over `--devices` of the CPU, by default one
-for each core; training takes as many as its own rule gives it. Everything takes turns, `--pairs` times; the figures are
-medians [least, most] of environment steps/s, compilation apart; agent steps/s are so many times more as there are
-agents. PettingZoo's environments come with `pip install -e ".[sisl]"`; CartPole's reference is Gymnasium's own
-vectorised one.
+Stepping: random actions, resets and observations included. Stepping + inference: the rollouts of
+the training loop, a policy for every agent or as the environment groups them, with all that is
+recorded of them. Training: the whole loop, 32 steps a rollout, 4 epochs of 4 minibatches. The
+environments are split over `--devices` of the CPU, by default one for each core; training takes as
+many as its own rule gives it. Everything takes turns, `--pairs` times; the figures are medians
+[least, most] of environment steps/s, compilation apart; agent steps/s are so many times more as
+there are agents. PettingZoo's environments come with `pip install -e ".[sisl]"`; CartPole's
+reference is Gymnasium's own vectorised one.
 """
 
 import importlib.util
@@ -110,7 +111,10 @@ def measure(name: str, sizes, arguments) -> list[dict]:
             print(f"{label} is not installed here, so it is missing from the table")
         else:
             size, step = reference(name)
-            works[label], steps[label] = lambda: step(arguments.reference_steps), size * arguments.reference_steps
+            works[label], steps[label] = (
+                lambda: step(arguments.reference_steps),
+                size * arguments.reference_steps,
+            )
             about[label] = {"who": label, "num_envs": size, "devices": 1, "column": "stepping"}
     rates = in_turns(works, steps, arguments.pairs)
     facts = {"env": name, "fcnet_hiddens": arguments.fcnet_hiddens, **report.circumstances()}
@@ -119,15 +123,31 @@ def measure(name: str, sizes, arguments) -> list[dict]:
 
 def table(rows: list[dict]) -> str:
     """A line for each number of environments; the ratio is of stepping, to the reference."""
-    cells, titles = [], ["environment", "who", "environments", *COLUMNS, "devices", "stepping, times the reference"]
+    cells, titles = (
+        [],
+        [
+            "environment",
+            "who",
+            "environments",
+            *COLUMNS,
+            "devices",
+            "stepping, times the reference",
+        ],
+    )
     for name, who, size in dict.fromkeys((row["env"], row["who"], row["num_envs"]) for row in rows):
-        own = {row["column"]: row for row in rows if (row["env"], row["who"], row["num_envs"]) == (name, who, size)}
+        own = {
+            row["column"]: row
+            for row in rows
+            if (row["env"], row["who"], row["num_envs"]) == (name, who, size)
+        }
         peers = [row for row in rows if row["env"] == name and row["who"] != "jaxrl"]
         ratio = ""
         if peers and who == "jaxrl" and "stepping" in own:
             medians = [statistics.median(row["steps_per_s"]) for row in (own["stepping"], peers[0])]
             ratio = f"{medians[0] / medians[1]:,.3g}"
-        speeds = [report.spread(own[column]["steps_per_s"]) if column in own else "" for column in COLUMNS]
+        speeds = [
+            report.spread(own[column]["steps_per_s"]) if column in own else "" for column in COLUMNS
+        ]
         devices = ", ".join(str(own[column]["devices"]) for column in COLUMNS if column in own)
         cells.append([name, who, f"{size:,}", *speeds, devices, ratio])
     return report.markdown(titles, cells)
@@ -145,16 +165,29 @@ def main() -> None:
     parser = report.arguments_of("throughput", __doc__)
     parser.add_argument("--envs", nargs="+", choices=NUM_ENVS, default=list(NUM_ENVS))
     parser.add_argument("--only", nargs="+", choices=COLUMNS, default=list(COLUMNS))
-    parser.add_argument("--num-envs", nargs="+", type=int, help="environments side by side; default by environment")
-    parser.add_argument("--num-steps", type=int, default=200, help="steps of each environment in one call of stepping")
+    parser.add_argument(
+        "--num-envs", nargs="+", type=int, help="environments side by side; default by environment"
+    )
+    parser.add_argument(
+        "--num-steps",
+        type=int,
+        default=200,
+        help="steps of each environment in one call of stepping",
+    )
     parser.add_argument("--fcnet-hiddens", nargs="+", type=int, default=[64, 64])
-    parser.add_argument("--devices", type=int, default=report.CORES, help="virtual CPU devices; 1 on a GPU")
+    parser.add_argument(
+        "--devices", type=int, default=report.CORES, help="virtual CPU devices; 1 on a GPU"
+    )
     parser.add_argument("--pairs", type=int, default=5, help="turns that everything takes")
-    parser.add_argument("--reference-steps", type=int, default=300, help="calls of the reference in one turn")
+    parser.add_argument(
+        "--reference-steps", type=int, default=300, help="calls of the reference in one turn"
+    )
     parser.add_argument("--no-reference", action="store_true")
     arguments = parser.parse_args()
     if any(size % arguments.devices for size in arguments.num_envs or ()):
-        parser.error(f"--num-envs {arguments.num_envs} must be multiples of --devices {arguments.devices}")
+        parser.error(
+            f"--num-envs {arguments.num_envs} must be multiples of --devices {arguments.devices}"
+        )
 
     import jax
 

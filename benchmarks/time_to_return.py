@@ -3,10 +3,10 @@
     python benchmarks/time_to_return.py        # arena 15 and 30, CartPole 475, waterworld 100, pursuit 0; 5 seeds each
     python benchmarks/time_to_return.py --goals cartpole=475 arena=15 --who jaxrl RLlib SB3 --seeds 0 1 2
 
-Whole processes, imports and compilation included: ours is `scripts/train_ppo.py` with the environment's tuned settings
-and without compile cache, or with a filled one ("jaxrl, cache"); RLlib and Stable-Baselines3 are those of
-peer_until.py, where they are installed. The return is the mean of the last 100 episodes. Whoever takes part takes
-turns, seed by seed.
+Whole processes, imports and compilation included: ours is `scripts/train_ppo.py` with the
+environment's tuned settings and without compile cache, or with a filled one ("jaxrl, cache"); RLlib
+and Stable-Baselines3 are those of peer_until.py, where they are installed. The return is the mean
+of the last 100 episodes. Whoever takes part takes turns, seed by seed.
 """
 
 import importlib.util
@@ -20,7 +20,13 @@ from pathlib import Path
 
 import report
 
-GOALS = ("arena=15", "arena=30", "cartpole=475", "waterworld=100", "pursuit=0")  # pursuit: random play has -369
+GOALS = (
+    "arena=15",
+    "arena=30",
+    "cartpole=475",
+    "waterworld=100",
+    "pursuit=0",
+)  # pursuit: random play has -369
 HERE = Path(__file__).parent
 OURS, CACHED = "jaxrl", "jaxrl, cache"
 PEERS = {"RLlib": ("ray", ("cartpole", "arena")), "SB3": ("stable_baselines3", ("cartpole",))}
@@ -30,8 +36,22 @@ COLUMNS = {"first_result_s": ".1f", "total_s": ".1f", "env_steps": ",.0f"}
 def ours(env: str, goal: float, seed: int, cache: str) -> dict:
     """One process of ours; times in s from its start."""
     with tempfile.TemporaryDirectory() as folder:
-        flags = ["--env", env, "--seed", str(seed), "--stop-return", str(goal), "--run-dir", f"{folder}/run"]
-        flags += ["--compile-cache", cache, "--pictures", "False"]  # which come after, and the peers draw none
+        flags = [
+            "--env",
+            env,
+            "--seed",
+            str(seed),
+            "--stop-return",
+            str(goal),
+            "--run-dir",
+            f"{folder}/run",
+        ]
+        flags += [
+            "--compile-cache",
+            cache,
+            "--pictures",
+            "False",
+        ]  # which come after, and the peers draw none
         command = [str(HERE.parent / "scripts" / "train_ppo.py"), *flags]
         times, _ = timed(command, first="iter")
         last = json.loads((Path(folder) / "run" / "metrics.jsonl").read_text().splitlines()[-1])
@@ -40,7 +60,9 @@ def ours(env: str, goal: float, seed: int, cache: str) -> dict:
 
 
 def peer(name: str, env: str, goal: float, seed: int) -> dict:
-    times, lines = timed([str(HERE / "peer_until.py"), name, env, str(goal), "--seed", str(seed)], first="first")
+    times, lines = timed(
+        [str(HERE / "peer_until.py"), name, env, str(goal), "--seed", str(seed)], first="first"
+    )
     return {**times, **json.loads(lines[-1])}
 
 
@@ -48,7 +70,10 @@ def timed(command: list[str], first: str) -> tuple[dict, list[str]]:
     """({first_result_s, total_s}, the lines that it said); `first` is how the first result's line begins."""
     begin, lines, times = time.perf_counter(), [], {}
     with subprocess.Popen(
-        [sys.executable, "-u", *command], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+        [sys.executable, "-u", *command],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
     ) as process:
         for line in process.stdout:
             lines.append(line)
@@ -61,7 +86,9 @@ def timed(command: list[str], first: str) -> tuple[dict, list[str]]:
 
 def entrants(names: list[str] | None) -> list[str]:
     """Who takes part: those named, or ours and what is installed."""
-    missing = [name for name, (package, _) in PEERS.items() if importlib.util.find_spec(package) is None]
+    missing = [
+        name for name, (package, _) in PEERS.items() if importlib.util.find_spec(package) is None
+    ]
     for name in missing:
         if names is None or name in names:
             print(f"{name} is not installed here, so it is missing from the table")
@@ -82,8 +109,19 @@ def measure(goals: list[str], seeds: list[int], who: list[str], out: Path) -> li
                         row = peer(name, env, float(least), seed)
                     else:
                         row = ours(env, float(least), seed, cache if name == CACHED else "off")
-                    row |= {"goal": goal, "who": name, "seed": seed, "reached": row["return_mean"] >= float(least)}
-                    print(goal, name, f"seed {seed}", {column: row[column] for column in COLUMNS}, flush=True)
+                    row |= {
+                        "goal": goal,
+                        "who": name,
+                        "seed": seed,
+                        "reached": row["return_mean"] >= float(least),
+                    }
+                    print(
+                        goal,
+                        name,
+                        f"seed {seed}",
+                        {column: row[column] for column in COLUMNS},
+                        flush=True,
+                    )
                     report.keep([row | report.circumstances()], out)
                     rows.append(row)
     return rows
@@ -95,19 +133,37 @@ def table(rows: list[dict]) -> str:
     for goal, who in dict.fromkeys((row["goal"], row["who"]) for row in rows):
         own = [row for row in rows if (row["goal"], row["who"]) == (goal, who)]
         base = [row["total_s"] for row in rows if (row["goal"], row["who"]) == (goal, OURS)]
-        sooner = statistics.median(row["total_s"] for row in own) / statistics.median(base) if base else None
+        sooner = (
+            statistics.median(row["total_s"] for row in own) / statistics.median(base)
+            if base
+            else None
+        )
         cells = [report.spread([row[name] for row in own], form) for name, form in COLUMNS.items()]
         ratio = f"{sooner:.1f}" if sooner and who in PEERS else ""
-        lines.append([goal, who, f"{sum(row['reached'] for row in own)} of {len(own)}", *cells, ratio])
-    titles = ["goal", "who", "seeds that reached it", "first result, s", "goal, s", "environment steps", "ours sooner"]
+        lines.append(
+            [goal, who, f"{sum(row['reached'] for row in own)} of {len(own)}", *cells, ratio]
+        )
+    titles = [
+        "goal",
+        "who",
+        "seeds that reached it",
+        "first result, s",
+        "goal, s",
+        "environment steps",
+        "ours sooner",
+    ]
     return report.markdown(titles, lines)
 
 
 def main() -> None:
     parser = report.arguments_of("time_to_return", __doc__)
-    parser.add_argument("--goals", nargs="+", default=list(GOALS), metavar="ENV=RETURN", help=", ".join(GOALS))
+    parser.add_argument(
+        "--goals", nargs="+", default=list(GOALS), metavar="ENV=RETURN", help=", ".join(GOALS)
+    )
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2, 3, 4])
-    parser.add_argument("--who", nargs="+", choices=[OURS, CACHED, *PEERS], help="default: what is installed")
+    parser.add_argument(
+        "--who", nargs="+", choices=[OURS, CACHED, *PEERS], help="default: what is installed"
+    )
     arguments = parser.parse_args()
     rows = measure(arguments.goals, arguments.seeds, entrants(arguments.who), arguments.out)
     print(table(rows))

@@ -7,10 +7,10 @@ native      `scripts/sweep.py`, the command as a person types it, which is print
 tune        Ray Tune's Tuner with `jaxrl.adapters.to_ray_tune.trainable`, as many trials at a time as there are cores
 rllib       RLlib's own rate on this machine: `--iterations` of each size (the first one apart), 150 times the median
 
-Settings are RLlib's defaults but 5 epochs and an lr that falls from 3e-4 to 0: their log says neither, and with those
-of rllib_peer.py's CartPole (3e-4 throughout) an iteration takes RLlib what it took there. A trial's seconds are of
-training; "all three" is the wall clock around everything, start and compilation (`--compile-cache off`) included.
-Returns are means of the last 100 episodes.
+Settings are RLlib's defaults but 5 epochs and an lr that falls from 3e-4 to 0: their log says
+neither, and with those of rllib_peer.py's CartPole (3e-4 throughout) an iteration takes RLlib what
+it took there. A trial's seconds are of training; "all three" is the wall clock around everything,
+start and compilation (`--compile-cache off`) included. Returns are means of the last 100 episodes.
 """
 
 import json
@@ -26,23 +26,41 @@ import report
 
 SCRIPTS = Path(__file__).parents[1] / "scripts"
 SIZES, ITERATIONS, BATCH = (128, 200, 256), 150, 4000
-SETTINGS = {"num_envs": 8, "rollout_length": 500, "num_epochs": 5, "total_env_steps": ITERATIONS * BATCH}
+SETTINGS = {
+    "num_envs": 8,
+    "rollout_length": 500,
+    "num_epochs": 5,
+    "total_env_steps": ITERATIONS * BATCH,
+}
 SETTINGS["lr"] = [[0, 3e-4], [ITERATIONS * BATCH, 0.0]]
-THEIRS = {128: (399.0, 493.8), 200: (369.0, 492.1), 256: (358.0, 480.3)}  # {minibatch size: (seconds, return)}
+THEIRS = {
+    128: (399.0, 493.8),
+    200: (369.0, 492.1),
+    256: (358.0, 480.3),
+}  # {minibatch size: (seconds, return)}
 RETURN = "env_runners/episode_return_mean"
 Trials = dict  # {minibatch size: (seconds, return)}
 
 
 def native(arguments) -> tuple[Trials, float]:
     flags = [f"--{name.replace('_', '-')}={value}" for name, value in SETTINGS.items()]
-    words = ["--env=cartpole", "--tuned=False", *flags, "--grid", f"minibatch_size={','.join(map(str, SIZES))}"]
+    words = [
+        "--env=cartpole",
+        "--tuned=False",
+        *flags,
+        "--grid",
+        f"minibatch_size={','.join(map(str, SIZES))}",
+    ]
     print(f"python scripts/sweep.py {' '.join(words)}", flush=True)
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, str(SCRIPTS / "sweep.py"), *words, f"--run-dir={folder}/sweep"]
         begin = time.perf_counter()
         subprocess.run([*command, "--compile-cache=off"], check=True)
         seconds = time.perf_counter() - begin
-        rows = [json.loads(line) for line in Path(folder, "sweep", "results.jsonl").read_text().splitlines()]
+        rows = [
+            json.loads(line)
+            for line in Path(folder, "sweep", "results.jsonl").read_text().splitlines()
+        ]
     return {row["settings"]["minibatch_size"]: _figures(row["result"]) for row in rows}, seconds
 
 
@@ -59,11 +77,15 @@ def tune(arguments) -> tuple[Trials, float]:
         tuner = tune.Tuner(
             trainable,
             param_space={"minibatch_size": tune.grid_search(list(SIZES))},
-            run_config=tune.RunConfig(storage_path=folder, stop={"training_iteration": ITERATIONS}, verbose=0),
+            run_config=tune.RunConfig(
+                storage_path=folder, stop={"training_iteration": ITERATIONS}, verbose=0
+            ),
         )
         results = tuner.fit()
         seconds = time.perf_counter() - begin
-        table = results.get_dataframe()[["config/minibatch_size", "training_iteration", RETURN, "time_total_s"]]
+        table = results.get_dataframe()[
+            ["config/minibatch_size", "training_iteration", RETURN, "time_total_s"]
+        ]
         print(table.to_string(index=False), flush=True)
     return {one.config["minibatch_size"]: _figures(one.metrics) for one in results}, seconds
 
@@ -74,7 +96,11 @@ def rllib(arguments) -> tuple[Trials, float]:
     _start_ray(1)
     trials = {}
     for size in SIZES:
-        algorithm = rllib_peer.make_config(rllib_peer.TASKS["cartpole"], 0).training(minibatch_size=size).build_algo()
+        algorithm = (
+            rllib_peer.make_config(rllib_peer.TASKS["cartpole"], 0)
+            .training(minibatch_size=size)
+            .build_algo()
+        )
         algorithm.train()
         seconds = []
         for _ in range(arguments.iterations):
@@ -83,12 +109,20 @@ def rllib(arguments) -> tuple[Trials, float]:
             seconds.append(time.perf_counter() - started)
         algorithm.stop()
         trials[size] = ITERATIONS * statistics.median(seconds), None
-        print(f"RLlib, minibatch size {size}: {report.spread(seconds, '.2f')} s for an iteration", flush=True)
+        print(
+            f"RLlib, minibatch size {size}: {report.spread(seconds, '.2f')} s for an iteration",
+            flush=True,
+        )
     return trials, sum(seconds for seconds, _ in trials.values())
 
 
 WAYS = {"native": native, "tune": tune, "rllib": rllib}
-NAMES = {"native": "ours, sweep.py", "tune": "ours by Ray Tune", "rllib": "RLlib here", "theirs": "the users' log"}
+NAMES = {
+    "native": "ours, sweep.py",
+    "tune": "ours by Ray Tune",
+    "rllib": "RLlib here",
+    "theirs": "the users' log",
+}
 
 
 def _start_ray(cores: int) -> None:
@@ -105,11 +139,18 @@ def _figures(result: dict) -> tuple[float, float]:
 
 def table(trials: dict[str, Trials], whole: dict[str, float]) -> str:
     """Every way beside the others, a line for each trial."""
-    titles = ["minibatch size", *(f"{NAMES[way]}: {what}" for way in trials for what in ("s", "return"))]
+    titles = [
+        "minibatch size",
+        *(f"{NAMES[way]}: {what}" for way in trials for what in ("s", "return")),
+    ]
     lines = []
     for size in SIZES:
         figures = [own[size] for own in trials.values()]
-        cells = [cell for seconds, end in figures for cell in (f"{seconds:,.0f}", "" if end is None else f"{end:.1f}")]
+        cells = [
+            cell
+            for seconds, end in figures
+            for cell in (f"{seconds:,.0f}", "" if end is None else f"{end:.1f}")
+        ]
         lines.append([str(size), *cells])
     lines.append(["all three", *(cell for way in trials for cell in (f"{whole[way]:,.0f}", ""))])
     return report.markdown(titles, lines)
@@ -118,11 +159,19 @@ def table(trials: dict[str, Trials], whole: dict[str, float]) -> str:
 def main() -> None:
     parser = report.arguments_of("users_sweep", __doc__)
     parser.add_argument("--ways", nargs="+", choices=WAYS, default=list(WAYS))
-    parser.add_argument("--iterations", type=int, default=10, help="of RLlib that are timed for each size")
+    parser.add_argument(
+        "--iterations", type=int, default=10, help="of RLlib that are timed for each size"
+    )
     arguments = parser.parse_args()
-    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(SCRIPTS.parent), os.environ.get("PYTHONPATH"))))
+    os.environ["PYTHONPATH"] = os.pathsep.join(
+        filter(None, (str(SCRIPTS.parent), os.environ.get("PYTHONPATH")))
+    )
     sys.path.insert(0, str(SCRIPTS.parent))
-    trials, whole, rows = {"theirs": THEIRS}, {"theirs": sum(seconds for seconds, _ in THEIRS.values())}, []
+    trials, whole, rows = (
+        {"theirs": THEIRS},
+        {"theirs": sum(seconds for seconds, _ in THEIRS.values())},
+        [],
+    )
     try:
         for way in arguments.ways:
             load = os.getloadavg()[0]
@@ -134,7 +183,12 @@ def main() -> None:
         report.keep([{**report.circumstances(), **row} for row in rows], arguments.out)
     print(table(trials, whole))
     seconds = {NAMES[way]: {NAMES[way]: [whole[way]]} for way in trials}
-    report.bars(arguments.out, "CartPole, minibatch sizes 128, 200 and 256, 150 iterations", "seconds", seconds)
+    report.bars(
+        arguments.out,
+        "CartPole, minibatch sizes 128, 200 and 256, 150 iterations",
+        "seconds",
+        seconds,
+    )
 
 
 if __name__ == "__main__":

@@ -3,9 +3,9 @@
     git worktree add ../before HEAD~1
     python benchmarks/versions.py ../before
 
-CartPole 4 x 128, 64 x 128 and 2048 x 32, and the arena, with networks of 64 x 64. Each version has a process of its
-own, which compiles `make_train` of its package and trains whenever it is told to; one trains at a time. The random
-numbers may differ, the amount of work does not.
+CartPole 4 x 128, 64 x 128 and 2048 x 32, and the arena, with networks of 64 x 64. Each version has
+a process of its own, which compiles `make_train` of its package and trains whenever it is told to;
+one trains at a time. The random numbers may differ, the amount of work does not.
 """
 
 import json
@@ -20,10 +20,34 @@ HERE = Path(__file__).resolve().parents[1]
 NETWORK = {"fcnet_hiddens": [64, 64], "num_epochs": 4}
 CARTPOLE, ARENA = {"env": "cartpole", **NETWORK}, {"env": "arena", **NETWORK}
 WORKS = {
-    "CartPole 4 x 128": {**CARTPOLE, "num_envs": 4, "rollout_length": 128, "minibatch_size": 128, "updates": 200},
-    "CartPole 64 x 128": {**CARTPOLE, "num_envs": 64, "rollout_length": 128, "minibatch_size": 2048, "updates": 20},
-    "CartPole 2048 x 32": {**CARTPOLE, "num_envs": 2048, "rollout_length": 32, "minibatch_size": 16384, "updates": 4},
-    "arena 40 x 100": {**ARENA, "num_envs": 40, "rollout_length": 100, "minibatch_size": 1000, "updates": 12},
+    "CartPole 4 x 128": {
+        **CARTPOLE,
+        "num_envs": 4,
+        "rollout_length": 128,
+        "minibatch_size": 128,
+        "updates": 200,
+    },
+    "CartPole 64 x 128": {
+        **CARTPOLE,
+        "num_envs": 64,
+        "rollout_length": 128,
+        "minibatch_size": 2048,
+        "updates": 20,
+    },
+    "CartPole 2048 x 32": {
+        **CARTPOLE,
+        "num_envs": 2048,
+        "rollout_length": 32,
+        "minibatch_size": 16384,
+        "updates": 4,
+    },
+    "arena 40 x 100": {
+        **ARENA,
+        "num_envs": 40,
+        "rollout_length": 100,
+        "minibatch_size": 1000,
+        "updates": 12,
+    },
 }
 WORKER = """
 import json, sys
@@ -45,7 +69,13 @@ class Version:
     """A process that trains with the package of one checkout."""
 
     def __init__(self, checkout: Path):
-        command = [sys.executable, "-P", "-c", WORKER, json.dumps(WORKS)]  # -P: not the package of the folder we are in
+        command = [
+            sys.executable,
+            "-P",
+            "-c",
+            WORKER,
+            json.dumps(WORKS),
+        ]  # -P: not the package of the folder we are in
         environment = {**os.environ, "PYTHONPATH": str(checkout)}
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
         self.checkout = checkout
@@ -60,7 +90,9 @@ class Version:
     def expect(self, line: str) -> None:
         said = self.process.stdout.readline().rstrip("\n")
         if said != line:
-            sys.exit(f"versions: {self.checkout} said {said!r} instead of {line!r}; its errors are above")
+            sys.exit(
+                f"versions: {self.checkout} said {said!r} instead of {line!r}; its errors are above"
+            )
 
     def commit(self) -> str:
         command = ["git", "-C", str(self.checkout), "rev-parse", "HEAD"]
@@ -78,15 +110,24 @@ def main() -> None:
 
     from programs import in_turns, ratio
 
-    versions = {str(other): Version(other.resolve()) for other in arguments.others} | {"this": Version(HERE)}
+    versions = {str(other): Version(other.resolve()) for other in arguments.others} | {
+        "this": Version(HERE)
+    }
     rows, lines = [], []
     for work, settings in WORKS.items():
         steps = settings["updates"] * settings["num_envs"] * settings["rollout_length"]
-        works = {name: lambda version=version, work=work: version.train(work) for name, version in versions.items()}
+        works = {
+            name: lambda version=version, work=work: version.train(work)
+            for name, version in versions.items()
+        }
         for name, rates in (measured := in_turns(works, steps, arguments.turns)).items():
             commit = versions[name].commit()
-            rows.append({"work": work, "version": commit, "steps_per_s": rates, **report.circumstances()})
-            lines.append([work, name, report.spread(rates), f"{ratio(measured['this'], rates):.2f}"])
+            rows.append(
+                {"work": work, "version": commit, "steps_per_s": rates, **report.circumstances()}
+            )
+            lines.append(
+                [work, name, report.spread(rates), f"{ratio(measured['this'], rates):.2f}"]
+            )
     report.keep(rows, arguments.out)
     print(report.markdown(["work", "version", "environment steps/s", "this one, times it"], lines))
 

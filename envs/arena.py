@@ -1,7 +1,8 @@
 """MultiAgentArena: agent1 explores a grid, agent2 hunts it.
 
-On a grid of height x width cells, numbered row by row, agent1 starts in the first cell and agent2 in the last. Each
-step a fair coin decides who moves first; the second mover sees the first one's new position.
+On a grid of height x width cells, numbered row by row, agent1 starts in the first cell and agent2
+in the last. Each step a fair coin decides who moves first; the second mover sees the first one's
+new position.
 
     action        0 up, 1 right, 2 down, 3 left
     observation   own cell, the other's cell
@@ -23,8 +24,8 @@ from flax import struct
 
 from jaxrl.core.env import StackedEnvironment
 from jaxrl.core.errors import UsageError
-from jaxrl.core.quick import quick
-from jaxrl.core.settings import freeze
+from jaxrl.core.fast_prng import to_fast_key
+from jaxrl.core.fields import freeze
 from jaxrl.core.spaces import Discrete, MultiDiscrete
 from jaxrl.core.types import AgentId, Key, PolicyId
 from jaxrl.envs.drawing import Colour, coverage, finish, from_point, from_square, grid, paint
@@ -36,7 +37,9 @@ EXPLORER, HUNTER, OUTLINE = (25, 98, 170), (226, 88, 34), (32, 36, 44)
 
 class State(struct.PyTreeNode):
     positions: jax.Array  # i32[2]    the cells of agent1 and agent2, never the same one
-    visited: jax.Array  # u32[ceil(height * width / 32)]    bit c % 32 of word c // 32: agent1 has visited cell c
+    visited: (
+        jax.Array
+    )  # u32[ceil(height * width / 32)]    bit c % 32 of word c // 32: agent1 has visited cell c
     time: jax.Array  # i32[]    steps since the reset
 
 
@@ -89,7 +92,9 @@ class MultiAgentArena(StackedEnvironment):
     def default_policies(self) -> dict[PolicyId, tuple[AgentId, ...]]:
         return {"pol1": ("agent1",), "pol2": ("agent2",)}
 
-    def observation_space(self, agent: AgentId | None = None, params: Params | None = None) -> MultiDiscrete:
+    def observation_space(
+        self, agent: AgentId | None = None, params: Params | None = None
+    ) -> MultiDiscrete:
         return MultiDiscrete((self.num_cells, self.num_cells))
 
     def action_space(self, agent: AgentId | None = None, params: Params | None = None) -> Discrete:
@@ -109,8 +114,11 @@ class MultiAgentArena(StackedEnvironment):
     def step_in_order(self, state: State, action: jax.Array, agent2_first: jax.Array) -> tuple:
         """`step_stacked` after the toss: all of the rules, and nothing random."""
         targets = aim(state.positions, action, self.height, self.width)
-        # The barrier has the moves computed once: XLA on the CPU would repeat them in every result that reads them.
-        positions, collided = jax.lax.optimization_barrier(move(state.positions, targets, agent2_first))
+        # The barrier has the moves computed once: XLA on the CPU would repeat them in every result
+        # that reads them.
+        positions, collided = jax.lax.optimization_barrier(
+            move(state.positions, targets, agent2_first)
+        )
         visited, new_field = visit(state.visited, positions[0], ~collided[0])
         rewards, metrics = reward(collided[0] | collided[1], new_field)
         state = State(positions=positions, visited=visited, time=state.time + 1)
@@ -123,7 +131,9 @@ class MultiAgentArena(StackedEnvironment):
 
     def render(self, state: State, params: Params) -> jax.Array:
         """u8[height * side + 1, width * side + 1, 3]: visited cells tinted; agent1 a blue disc, agent2 a red square."""
-        side = max(PICTURE_SIZE // max(self.height, self.width), 4)  # pixels of a cell, one of them the grid line
+        side = max(
+            PICTURE_SIZE // max(self.height, self.width), 4
+        )  # pixels of a cell, one of them the grid line
         is_visited = unpack(state.visited, self.num_cells).reshape(self.height, self.width)
         ground = jnp.where(is_visited[:, :, None], np.float32(VISITED), np.float32(EMPTY))
         picture = jnp.repeat(jnp.repeat(ground, side, axis=0), side, axis=1)
@@ -132,7 +142,9 @@ class MultiAgentArena(StackedEnvironment):
         picture = paint(picture, LINES, jnp.asarray((y % side < 1) | (x % side < 1), jnp.float32))
         for agent, colour, distance in ((0, EXPLORER, from_point), (1, HUNTER, from_square)):
             row, column = jnp.divmod(state.positions[agent], self.width)
-            outside = distance(y - (row + 0.5) * side - 0.5, x - (column + 0.5) * side - 0.5, 0.34 * side)
+            outside = distance(
+                y - (row + 0.5) * side - 0.5, x - (column + 0.5) * side - 0.5, 0.34 * side
+            )
             picture = paint(picture, OUTLINE, coverage(outside - max(0.04 * side, 0.5)))
             picture = paint(picture, colour, coverage(outside))
         return finish(picture)
@@ -140,14 +152,14 @@ class MultiAgentArena(StackedEnvironment):
 
 def toss(key: Key) -> jax.Array:
     """bool[]: a fair coin; True sends agent2 first."""
-    return jax.random.bits(quick(key)) >> 31 == 1
+    return jax.random.bits(to_fast_key(key)) >> 31 == 1
 
 
 def aim(positions: jax.Array, action: jax.Array, height: int, width: int) -> jax.Array:
     """i32[2]: the cells that the actions lead to; against a wall that is the agent's own.
 
-    A target beyond the wall is nobody's cell, and the agent's own is not the other's: so clipping already here,
-    before `move` looks for collisions, changes nothing.
+    A target beyond the wall is nobody's cell, and the agent's own is not the other's: so clipping
+    already here, before `move` looks for collisions, changes nothing.
     """
     column = jax.lax.rem(positions, np.int32(width))  # of one type under x64, too
     up = (action == 0) & (positions >= width)
@@ -158,14 +170,18 @@ def aim(positions: jax.Array, action: jax.Array, height: int, width: int) -> jax
     return positions + (down - up) * width + (right - left)
 
 
-def move(positions: jax.Array, targets: jax.Array, agent2_first: jax.Array) -> tuple[jax.Array, jax.Array]:
+def move(
+    positions: jax.Array, targets: jax.Array, agent2_first: jax.Array
+) -> tuple[jax.Array, jax.Array]:
     """Both moves, the second in sight of the first: (positions i32[2], collided bool[2])."""
     (here1, here2), (target1, target2) = positions, targets
     ahead1 = jnp.where(target1 == here2, here1, target1)  # where each one gets to if it moves first
     ahead2 = jnp.where(target2 == here1, here2, target2)
     collided1 = target1 == jnp.where(agent2_first, ahead2, here2)
     collided2 = target2 == jnp.where(agent2_first, here1, ahead1)
-    positions = jnp.stack([jnp.where(collided1, here1, target1), jnp.where(collided2, here2, target2)])
+    positions = jnp.stack(
+        [jnp.where(collided1, here1, target1), jnp.where(collided2, here2, target2)]
+    )
     return positions, jnp.stack([collided1, collided2])
 
 

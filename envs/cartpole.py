@@ -21,7 +21,7 @@ from flax import struct
 
 from jaxrl.core.env import Environment
 from jaxrl.core.errors import UsageError
-from jaxrl.core.quick import quick
+from jaxrl.core.fast_prng import to_fast_key
 from jaxrl.core.spaces import Box, Discrete
 from jaxrl.core.types import Key
 from jaxrl.envs.drawing import canvas, coverage, finish, from_segment, grid, paint
@@ -31,12 +31,18 @@ UNBOUNDED = float(np.finfo(np.float32).max)
 PICTURE_HEIGHT, PICTURE_WIDTH = 200, 300  # pixels
 TRACK_LEVEL = 150  # pixels from the top
 MARGIN = 1.25  # the picture shows this many times the track between the thresholds
-SKY, GROUND, TRACK, LIMIT = (250, 250, 247), (232, 231, 224), (120, 124, 128), (205, 92, 80)  # red, green, blue
+SKY, GROUND, TRACK, LIMIT = (
+    (250, 250, 247),
+    (232, 231, 224),
+    (120, 124, 128),
+    (205, 92, 80),
+)  # red, green, blue
 CART, POLE, AXLE = (44, 62, 92), (224, 146, 46), (250, 250, 247)
 
 
 class State(struct.PyTreeNode):
-    # One leaf for the motion: it is the observation as it stands, and a scan carries one wide array faster than four.
+    # One leaf for the motion: it is the observation as it stands, and a scan carries one wide array
+    # faster than four.
     motion: jax.Array  # f32[4]    x, m; x_dot, m/s; theta, rad from upright; theta_dot, rad/s
     time: jax.Array  # i32[]    steps since the reset
 
@@ -58,11 +64,15 @@ class Params(struct.PyTreeNode):
 
 @dataclass(frozen=True)
 class CartPole(Environment):
-    sutton_barto_reward: bool = False  # Gymnasium's: 0 in every step and -1 in the one that falls, in place of 1
+    sutton_barto_reward: bool = (
+        False  # Gymnasium's: 0 in every step and -1 in the one that falls, in place of 1
+    )
 
     def __post_init__(self):
         if not isinstance(self.sutton_barto_reward, bool):
-            raise UsageError(f"cartpole: sutton_barto_reward must be True or False, not {self.sutton_barto_reward!r}")
+            raise UsageError(
+                f"cartpole: sutton_barto_reward must be True or False, not {self.sutton_barto_reward!r}"
+            )
 
     @property
     def default_params(self) -> Params:
@@ -88,14 +98,21 @@ class CartPole(Environment):
     def observation_space(self, params: Params | None = None) -> Box:
         """Twice the thresholds, so that the observation that ends an episode is inside; velocities are unbounded."""
         params = self.default_params if params is None else params
-        high = (_number(2 * params.x_threshold), UNBOUNDED, _number(2 * params.theta_threshold), UNBOUNDED)
+        high = (
+            _number(2 * params.x_threshold),
+            UNBOUNDED,
+            _number(2 * params.theta_threshold),
+            UNBOUNDED,
+        )
         return Box(tuple(-bound for bound in high), high)
 
     def action_space(self, params: Params | None = None) -> Discrete:
         return Discrete(2)
 
     def reset_env(self, key: Key, params: Params) -> tuple[jax.Array, State]:
-        motion = params.start_range * jax.random.uniform(quick(key), (4,), minval=-1.0, maxval=1.0)
+        motion = params.start_range * jax.random.uniform(
+            to_fast_key(key), (4,), minval=-1.0, maxval=1.0
+        )
         return motion, State(motion=motion, time=jnp.zeros((), jnp.int32))
 
     def step_env(self, key: Key, state: State, action: jax.Array, params: Params) -> tuple:
@@ -116,7 +133,10 @@ class CartPole(Environment):
         tip = (axle[0] + length * jnp.sin(theta), axle[1] - length * jnp.cos(theta))
         posts = [middle - params.x_threshold * metre, middle + params.x_threshold * metre]
 
-        picture, (y, x) = canvas(PICTURE_HEIGHT, PICTURE_WIDTH, SKY), grid(PICTURE_HEIGHT, PICTURE_WIDTH)
+        picture, (y, x) = (
+            canvas(PICTURE_HEIGHT, PICTURE_WIDTH, SKY),
+            grid(PICTURE_HEIGHT, PICTURE_WIDTH),
+        )
         for start, end, radius, colour in (
             ((0.0, TRACK_LEVEL + 100.0), (PICTURE_WIDTH, TRACK_LEVEL + 100.0), 100.0, GROUND),
             ((0.0, TRACK_LEVEL), (PICTURE_WIDTH, TRACK_LEVEL), 1.0, TRACK),
@@ -135,10 +155,14 @@ def integrate(motion: jax.Array, force: jax.Array, params: Params) -> jax.Array:
     """The motion f32[4] one explicit Euler step later: positions by the old velocities."""
     _, x_dot, _, theta_dot = motion
     x_acceleration, theta_acceleration = accelerations(motion, force, params)
-    return motion + params.time_step * jnp.stack([x_dot, x_acceleration, theta_dot, theta_acceleration])
+    return motion + params.time_step * jnp.stack(
+        [x_dot, x_acceleration, theta_dot, theta_acceleration]
+    )
 
 
-def accelerations(motion: jax.Array, force: jax.Array, params: Params) -> tuple[jax.Array, jax.Array]:
+def accelerations(
+    motion: jax.Array, force: jax.Array, params: Params
+) -> tuple[jax.Array, jax.Array]:
     """Of the cart, m/s^2, and of the pole's angle, rad/s^2, under `force` in N (Florian 2007, eqs. 23 and 24).
 
         push    = (F + m l theta_dot^2 sin theta) / M
@@ -148,7 +172,8 @@ def accelerations(motion: jax.Array, force: jax.Array, params: Params) -> tuple[
     with m the mass of the pole, M that of pole and cart, l half the pole's length.
     """
     _, _, theta, theta_dot = motion
-    # The barrier has these computed once: XLA on the CPU would repeat them in each of the two results.
+    # The barrier has these computed once: XLA on the CPU would repeat them in each of the two
+    # results.
     sin, cos = jax.lax.optimization_barrier(jnp.stack([jnp.sin(theta), jnp.cos(theta)]))
     total_mass = params.cart_mass + params.pole_mass
     moment = params.pole_mass * params.pole_half_length

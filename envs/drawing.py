@@ -27,10 +27,14 @@ def from_square(y: jax.Array, x: jax.Array, radius: jax.Array | float) -> jax.Ar
     """Distance to the edge of a square about the origin with rounded corners, negative within."""
     corner = 0.25 * radius
     y, x = (jnp.abs(away) - 0.9 * radius + corner for away in (y, x))
-    return jnp.hypot(jnp.maximum(y, 0), jnp.maximum(x, 0)) + jnp.minimum(jnp.maximum(y, x), 0) - corner
+    return (
+        jnp.hypot(jnp.maximum(y, 0), jnp.maximum(x, 0)) + jnp.minimum(jnp.maximum(y, x), 0) - corner
+    )
 
 
-def from_segment(y: jax.Array, x: jax.Array, start: tuple, end: tuple, radius: jax.Array | float) -> jax.Array:
+def from_segment(
+    y: jax.Array, x: jax.Array, start: tuple, end: tuple, radius: jax.Array | float
+) -> jax.Array:
     """Distance to the edge of a line of half width `radius` from `start` to `end`, (x, y) each; negative within."""
     along_x, along_y = end[0] - start[0], end[1] - start[1]
     squared = jnp.maximum(along_x**2 + along_y**2, 1e-6)

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
-from jaxrl.core.quick import quick
+from jaxrl.core.fast_prng import to_fast_key
 from jaxrl.core.types import Key
 
 if TYPE_CHECKING:
@@ -47,18 +47,25 @@ def building(x_size: int, y_size: int) -> np.ndarray:
 def room(x_size: int, y_size: int, width: int, height: int) -> int:
     """How many bodies find a place in a width x height window of the grid, over all windows on average.
 
-    Bodies placed one by one, none beside another, get stuck at some 0.38 of the cells of grids of this size: random
-    sequential adsorption. A window with less room than the average still gives a start: see `place`.
+    Bodies placed one by one, none beside another, get stuck at some 0.38 of the cells of grids of
+    this size: random sequential adsorption. A window with less room than the average still gives a
+    start: see `place`.
     """
     free = np.pad(np.cumsum(np.cumsum(~building(x_size, y_size), axis=0), axis=1), ((1, 0), (1, 0)))
-    within = free[width:, height:] - free[:-width, height:] - free[width:, :-height] + free[:-width, :-height]
+    within = (
+        free[width:, height:]
+        - free[:-width, height:]
+        - free[width:, :-height]
+        + free[:-width, :-height]
+    )
     return int(within.mean() * JAMMED)
 
 
 def is_solid(x: jax.Array, y: jax.Array, world: Pursuit) -> jax.Array:
     """bool, shaped as x and y broadcast: these cells are the building's or off the grid.
 
-    By comparisons with the rectangle's sides: on the CPU these cost a fraction of looking each cell up.
+    By comparisons with the rectangle's sides: on the CPU these cost a fraction of looking each cell
+    up.
     """
     solid = building(world.x_size, world.y_size)
     outside = (x < 0) | (x >= world.x_size) | (y < 0) | (y >= world.y_size)
@@ -70,7 +77,7 @@ def is_solid(x: jax.Array, y: jax.Array, world: Pursuit) -> jax.Array:
 
 def starts(key: Key, window: jax.Array, world: Pursuit) -> jax.Array:
     """bool[x_size, y_size]: the free cells of a rectangle that has `window` of the grid's sides and lies at random."""
-    low = jax.random.uniform(quick(key), (2,)) * (1 - window)
+    low = jax.random.uniform(to_fast_key(key), (2,)) * (1 - window)
     sizes = np.float32([world.x_size, world.y_size])
     first, end = (sizes * low).astype(jnp.int32), (sizes * (low + window)).astype(jnp.int32)
     x, y = (
@@ -83,12 +90,15 @@ def starts(key: Key, window: jax.Array, world: Pursuit) -> jax.Array:
 def place(key: Key, number: int, legal: jax.Array) -> jax.Array:
     """i32[2, number]: x and y of bodies in `legal` cells, each drawn uniformly from those still open to it.
 
-    All cells get an order at random and bodies take the first that is open, which has that distribution: a cell that
-    an earlier body has closed stays closed. The order is the high bits of a word whose low bits are the cell.
+    All cells get an order at random and bodies take the first that is open, which has that
+    distribution: a cell that an earlier body has closed stays closed. The order is the high bits of
+    a word whose low bits are the cell.
     """
     x, y = np.indices(legal.shape, np.int32).reshape(2, -1)
     low_bits = np.uint32(2 ** (x.size - 1).bit_length() - 1)
-    order = jax.random.bits(quick(key), x.shape) >> 1 & ~low_bits | np.arange(x.size, dtype=np.uint32)
+    order = jax.random.bits(to_fast_key(key), x.shape) >> 1 & ~low_bits | np.arange(
+        x.size, dtype=np.uint32
+    )
     order = jnp.where(legal.reshape(-1), order, TAKEN)
     first = jnp.min(order)
 
@@ -105,10 +115,10 @@ def place(key: Key, number: int, legal: jax.Array) -> jax.Array:
 def wander(key: Key, number: int) -> jax.Array:
     """i32[number]: each of the five actions alike, up to 2^-15.
 
-    Six from a word, since hashing words is what costs: 29 random bits as a fraction, times five, its whole part an
-    action and the rest the next fraction.
+    Six from a word, since hashing words is what costs: 29 random bits as a fraction, times five,
+    its whole part an action and the rest the next fraction.
     """
-    fraction, actions = jax.random.bits(quick(key), (-(-number // 6),)) >> 3, []
+    fraction, actions = jax.random.bits(to_fast_key(key), (-(-number // 6),)) >> 3, []
     for _ in range(6):
         fraction = (fraction & np.uint32(2**29 - 1)) * NUM_ACTIONS
         actions.append(fraction >> 29)
@@ -155,7 +165,9 @@ def is_beside(offset: jax.Array, world: Pursuit) -> jax.Array:
     return (jnp.abs(offset) == 1) | (jnp.abs(offset) == stride(world))
 
 
-def tag(old: jax.Array, new: jax.Array, evaders: jax.Array, alive: jax.Array, world: Pursuit) -> jax.Array:
+def tag(
+    old: jax.Array, new: jax.Array, evaders: jax.Array, alive: jax.Array, world: Pursuit
+) -> jax.Array:
     """f32[n]: evaders beside each pursuer, averaged over the n moments after a pursuer's move; i 0-based.
 
     (i T(old) + (n - i) T(new)) / n,    T(cell) = evaders in its 4 neighbours, each clipped into the grid
@@ -192,22 +204,31 @@ def reward(tags: jax.Array, credit: jax.Array, params: Params, world: Pursuit) -
     """f32[n]."""
     rewards = params.tag_reward * tags + params.catch_reward * credit + params.urgency_reward
     if isinstance(world.shared_reward, bool):
-        return jnp.broadcast_to(jnp.mean(rewards), rewards.shape) if world.shared_reward else rewards
+        return (
+            jnp.broadcast_to(jnp.mean(rewards), rewards.shape) if world.shared_reward else rewards
+        )
     return (1 - world.shared_reward) * rewards + world.shared_reward * jnp.mean(rewards)
 
 
 def observe(pursuers: jax.Array, evaders: jax.Array, alive: jax.Array, world: Pursuit) -> jax.Array:
     """f32[n, obs_range, obs_range, 3]: by pursuer, y, x and channel (solid, pursuers, evaders).
 
-    First one word per cell in sight, with a field of bits for each channel; then the channels from the words.
+    First one word per cell in sight, with a field of bits for each channel; then the channels from
+    the words.
     """
     widths = 1, world.n_pursuers.bit_length(), world.n_evaders.bit_length()
     dtype = np.dtype("int16" if sum(widths) < 16 else "int32")
-    shifts, masks = np.cumsum((0, *widths[:2])).astype(dtype), (2 ** np.asarray(widths) - 1).astype(dtype)
+    shifts, masks = (
+        np.cumsum((0, *widths[:2])).astype(dtype),
+        (2 ** np.asarray(widths) - 1).astype(dtype),
+    )
     weights = np.repeat(1 << shifts[1:], (world.n_pursuers, world.n_evaders))
     side = 2 * reach(world) + 1
     y, x = np.indices((side, side), np.int32).reshape(2, -1) - reach(world)
-    here, there = numbered(pursuers, world), jnp.where(alive, numbered(evaders, world), nowhere(world))
+    here, there = (
+        numbered(pursuers, world),
+        jnp.where(alive, numbered(evaders, world), nowhere(world)),
+    )
     there = there.astype(here.dtype)
     sight = pursuers.astype(here.dtype)[:, :, None] + np.stack([x, y])[:, None].astype(here.dtype)
     words = is_solid(*sight, world).astype(dtype)
@@ -225,14 +246,17 @@ def observe(pursuers: jax.Array, evaders: jax.Array, alive: jax.Array, world: Pu
 def count(words: jax.Array, bodies: jax.Array, weights: np.ndarray, cells: jax.Array) -> jax.Array:
     """`words` [n, cells] and the sum of weights[k] over the bodies k with bodies[k] == cells [n, cells].
 
-    By comparing everything: on the CPU a fraction of the cost of a scatter and a gather. Python's loop over bodies has
-    the cells innermost, in vectors, and the scan around it, of at least two blocks, keeps XLA from fusing all of it
-    into the loop that unpacks the words, where it would run once for each channel and in no vectors.
+    By comparing everything: on the CPU a fraction of the cost of a scatter and a gather. Python's
+    loop over bodies has the cells innermost, in vectors, and the scan around it, of at least two
+    blocks, keeps XLA from fusing all of it into the loop that unpacks the words, where it would run
+    once for each channel and in no vectors.
     """
     num_blocks = max(2, -(-weights.size // 20))
     size = -(-weights.size // num_blocks)
     spare = num_blocks * size - weights.size
-    weights = np.pad(weights, (0, spare)).reshape(num_blocks, size)  # a weight of 0 counts for nothing
+    weights = np.pad(weights, (0, spare)).reshape(
+        num_blocks, size
+    )  # a weight of 0 counts for nothing
     blocks = jnp.pad(bodies, (0, spare)).reshape(num_blocks, size)
 
     def add(words, block):

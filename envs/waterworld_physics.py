@@ -1,8 +1,8 @@
 """The rules of waterworld, one function each: thrust, motion, contacts, events, respawns, sensors, rewards.
 
-Lengths are pixels, the pool is SIZE of them wide; times are seconds. Vectors lie component first, [2, ...], so that the
-innermost loop of a compiled program runs over bodies or sensors. Numbers and quirks are those of PettingZoo 1.24.3
-with pymunk 6.2.0.
+Lengths are pixels, the pool is SIZE of them wide; times are seconds. Vectors lie component first,
+[2, ...], so that the innermost loop of a compiled program runs over bodies or sensors. Numbers and
+quirks are those of PettingZoo 1.24.3 with pymunk 6.2.0.
 """
 
 import math
@@ -12,16 +12,18 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxrl.core.quick import quick
+from jaxrl.core.fast_prng import to_fast_key
 from jaxrl.core.types import Key
 
 SIZE = 750.0  # px
 WALL_DEPTH = 100.0  # px from a wall's face to its middle line; what gets beyond that is pushed out of the pool
-SOLID_RADIUS = 75.0  # px of an obstacle for collisions, whatever the radius that sensors and respawns know
+SOLID_RADIUS = (
+    75.0  # px of an obstacle for collisions, whatever the radius that sensors and respawns know
+)
 WALL_ELASTICITY, OBSTACLE_ELASTICITY = 0.999, 1.0
 SLOP = 0.1  # px of overlap that are left alone
 LEFT_PER_SECOND = (
-    0.0017970074436457143  # share of a deeper overlap that is left after a second: 0.9 in f32, to the 60th
+    0.0017970074436457143  # of a deeper overlap left after a second: 0.9 in f32, to the 60th
 )
 REDRAWS = 64  # per respawn and obstacle at most; at the defaults food is rejected in 8 % of draws
 LANES = 8  # sensors are computed in multiples of this, which a CPU takes in whole vectors
@@ -31,7 +33,8 @@ TINY = 1e-30
 class Contact(NamedTuple):
     """N bodies and one obstacle, or the two walls that face each other along either axis.
 
-    `gap` f32[1, N] and `normal` f32[2, N] of an obstacle; of walls each axis stands for itself, `gap` f32[2, N].
+    `gap` f32[1, N] and `normal` f32[2, N] of an obstacle; of walls each axis stands for itself,
+    `gap` f32[2, N].
     """
 
     gap: jax.Array  # px between the two, negative where they overlap
@@ -54,8 +57,9 @@ class Places(NamedTuple):
 def thrust(velocity: jax.Array, action: jax.Array, max_accel, max_speed, thrust_penalty) -> tuple:
     """(velocity f32[2, P] after the push, penalty f32[P]); action f32[P, 2] in [-1, 1], max_speed in px/s.
 
-    The push is a jump of the velocity: action * max_accel * SIZE px/s, no longer than max_accel * SIZE. The velocity
-    is clipped in each component. The penalty is in proportion to the length of the push.
+    The push is a jump of the velocity: action * max_accel * SIZE px/s, no longer than max_accel *
+    SIZE. The velocity is clipped in each component. The penalty is in proportion to the length of
+    the push.
     """
     push = jnp.clip(action.T, -1.0, 1.0) * max_accel
     length = jnp.sqrt(push[0] ** 2 + push[1] ** 2)
@@ -80,16 +84,21 @@ def contacts(position: jax.Array, radius: jax.Array, obstacles: jax.Array) -> li
         away = obstacle[:, None] - position
         distance = jnp.sqrt(away[0] ** 2 + away[1] ** 2)
         # A body upon the centre is pushed along x.
-        normal = jnp.where(distance[None] > 0, away / jnp.maximum(distance, TINY)[None], np.float32([[1], [0]]))
+        normal = jnp.where(
+            distance[None] > 0, away / jnp.maximum(distance, TINY)[None], np.float32([[1], [0]])
+        )
         found.append(Contact((distance - radius - SOLID_RADIUS)[None], normal, OBSTACLE_ELASTICITY))
     return found
 
 
-def bounce(velocity: jax.Array, touched: list[Contact], shift: jax.Array, dt) -> tuple[jax.Array, jax.Array]:
+def bounce(
+    velocity: jax.Array, touched: list[Contact], shift: jax.Array, dt
+) -> tuple[jax.Array, jax.Array]:
     """(velocity, correction), f32[2, N] each, of bodies that push off what they overlap.
 
-    Each contact answers on its own; that is exact for one at a time and for two walls. `shift` f32[2, N] is how far a
-    body was moved by a respawn after its contacts were found: the old normals answer its new velocity.
+    Each contact answers on its own; that is exact for one at a time and for two walls. `shift`
+    f32[2, N] is how far a body was moved by a respawn after its contacts were found: the old
+    normals answer its new velocity.
     """
     change = correction = jnp.zeros_like(velocity)
     for contact in touched:
@@ -105,16 +114,18 @@ def bounce(velocity: jax.Array, touched: list[Contact], shift: jax.Array, dt) ->
 def touching(pursuers: jax.Array, position: jax.Array, reach: jax.Array) -> jax.Array:
     """bool[P, N]: which of f32[2, P] and f32[2, N] are nearer than `reach` f32[N]."""
     x, y = position[:, None, :] - pursuers[:, :, None]
-    # The root is not for the comparison: XLA computes a root once, but squares again in every result that reads them.
+    # The root is not for the comparison: XLA computes a root once, but squares again in every
+    # result that reads them.
     return jnp.sqrt(x**2 + y**2) < reach[None]
 
 
 def catch(counter: jax.Array, began: jax.Array, ended: jax.Array, n_coop) -> tuple[jax.Array, ...]:
     """What touches that began and ended in this step, bool[P, F] each, do to the foods' counters i32[F].
 
-    All begins come first, pursuer by pursuer, then all ends. A begin counts up, and pays if the counter reaches n_coop.
-    An end counts down; if the counter had reached n_coop it pays instead, the counter is 0 and the food respawns. The
-    pursuers that leave after that one still count down, below zero.
+    All begins come first, pursuer by pursuer, then all ends. A begin counts up, and pays if the
+    counter reaches n_coop. An end counts down; if the counter had reached n_coop it pays instead,
+    the counter is 0 and the food respawns. The pursuers that leave after that one still count down,
+    below zero.
 
     Returns:
         (counter i32[F], caught bool[P, F] a begin that pays, left bool[P, F] an end that pays).
@@ -135,10 +146,11 @@ def draw_bits(key: Key, number: int) -> jax.Array:
 
     Threefry alone would cost more than all of the physics, for draws of which hardly any is used.
     """
-    words = jax.random.bits(quick(key), (2,))
+    words = jax.random.bits(to_fast_key(key), (2,))
     index = jax.lax.broadcasted_iota(jnp.uint32, (number,), 0)
     x, y, z = (
-        jnp.broadcast_to(word, (number,)) * np.uint32(1664525) + np.uint32(1013904223) for word in (*words, index)
+        jnp.broadcast_to(word, (number,)) * np.uint32(1664525) + np.uint32(1013904223)
+        for word in (*words, index)
     )
     for shift in (True, False):
         x = x + y * z
@@ -156,12 +168,14 @@ def draw_places(bits: jax.Array, max_speed: jax.Array) -> Places:
     return Places(position, (halves.astype(jnp.int32) * 2 - 0xFFFF) * (max_speed / 0xFFFF)[None])
 
 
-def draw_respawns(bits: jax.Array, obstacles: jax.Array, clear: jax.Array, max_speed: jax.Array) -> Places:
+def draw_respawns(
+    bits: jax.Array, obstacles: jax.Array, clear: jax.Array, max_speed: jax.Array
+) -> Places:
     """As `draw_places`, but farther than `clear` f32[N] px from the centres of obstacles f32[2, K].
 
-    For one obstacle after the other a place is drawn again while it is too near; the earlier ones are not looked at
-    again. A new draw takes the old one's bits through a linear congruence, of which the upper bits are used. After
-    REDRAWS the last draw stands.
+    For one obstacle after the other a place is drawn again while it is too near; the earlier ones
+    are not looked at again. A new draw takes the old one's bits through a linear congruence, of
+    which the upper bits are used. After REDRAWS the last draw stands.
     """
 
     def too_near(draw, obstacle):
@@ -177,10 +191,13 @@ def draw_respawns(bits: jax.Array, obstacles: jax.Array, clear: jax.Array, max_s
         y = jnp.where(rejected, to_unit(bits_y) * SIZE, y)
         return (x, y), (bits_x, bits_y)
 
-    # Loops rather than their unrolled steps: XLA on the CPU would compute those again in everything that reads a place.
+    # Loops rather than their unrolled steps: XLA on the CPU would compute those again in everything
+    # that reads a place.
     def keep_clear(draw, obstacle):
         wanted = lambda state: (state[0] < REDRAWS) & jnp.any(too_near(state[1], obstacle))
-        _, draw = jax.lax.while_loop(wanted, lambda state: (state[0] + 1, redraw(state[1], obstacle)), (0, draw))
+        _, draw = jax.lax.while_loop(
+            wanted, lambda state: (state[0] + 1, redraw(state[1], obstacle)), (0, draw)
+        )
         return draw, None
 
     position, velocity = draw_places(bits, max_speed)
@@ -199,21 +216,26 @@ def directions(num_sensors: int) -> np.ndarray:
     return np.stack([np.cos(angle), np.sin(angle)]).astype(np.float32)
 
 
-def sense(offset: jax.Array, drift: jax.Array, radius, rays: np.ndarray) -> tuple[jax.Array, jax.Array]:
+def sense(
+    offset: jax.Array, drift: jax.Array, radius, rays: np.ndarray
+) -> tuple[jax.Array, jax.Array]:
     """The nearest of n discs along each ray: (distance, speed away from the sensor), f32[P, L] each; 1 and 0 if none.
 
         t = ray . offset;  sensed if 0 <= t <= 1 + radius and |offset|^2 - t^2 <= radius^2;  distance = min(t, 1)
 
-    The distance is that of the disc's centre along the ray. A disc at 1 < t is as far as none at all, so that its
-    speed is told only if it comes first in the order of discs.
+    The distance is that of the disc's centre along the ray. A disc at 1 < t is as far as none at
+    all, so that its speed is told only if it comes first in the order of discs.
 
     Args:
-        offset: f32[2, P, n], from a pursuer to a disc, in units of the sensors' range, as is `radius`.
+        offset: f32[2, P, n], from a pursuer to a disc, in units of the sensors' range, as is
+        `radius`.
         drift: f32[2, P, n], their relative velocity, in units of the largest.
         rays: f32[2, L], from `directions`.
     """
     ray_x, ray_y = rays[0][None], rays[1][None]
-    nearest = jnp.sqrt(jnp.maximum(offset[0] ** 2 + offset[1] ** 2 - radius**2, 0.0))  # the least t that is sensed
+    nearest = jnp.sqrt(
+        jnp.maximum(offset[0] ** 2 + offset[1] ** 2 - radius**2, 0.0)
+    )  # the least t that is sensed
     distance = speed = None
     for disc in range(offset.shape[2]):
         x, y, towards_x, towards_y, least = (
@@ -223,7 +245,10 @@ def sense(offset: jax.Array, drift: jax.Array, radius, rays: np.ndarray) -> tupl
         away = towards_x * ray_x + towards_y * ray_y
         if distance is None:
             sensed = (t >= least) & (t <= 1 + radius)
-            distance, speed = jnp.where(sensed, jnp.minimum(t, 1.0), 1.0), jnp.where(sensed, away, 0.0)
+            distance, speed = (
+                jnp.where(sensed, jnp.minimum(t, 1.0), 1.0),
+                jnp.where(sensed, away, 0.0),
+            )
         else:
             sensed = (t >= least) & (t < distance)
             distance, speed = jnp.where(sensed, t, distance), jnp.where(sensed, away, speed)
@@ -237,7 +262,9 @@ def sense_walls(position: jax.Array, sensor_range, rays: np.ndarray) -> jax.Arra
         start, ray = position[axis][:, None], rays[axis][None] * sensor_range
         slanted = jnp.abs(ray) > 1e-8
         end = jnp.clip(start + ray, 0.0, SIZE)
-        share = jnp.minimum(share, jnp.where(slanted, (end - start) / jnp.where(slanted, ray, 1.0), 1.0))
+        share = jnp.minimum(
+            share, jnp.where(slanted, (end - start) / jnp.where(slanted, ray, 1.0), 1.0)
+        )
     return jnp.where(share >= 1 - 1e-4, 1.0, share)
 
 
@@ -248,14 +275,21 @@ def all_but_oneself(vectors: jax.Array) -> jax.Array:
     return jnp.where(is_before[None], vectors[:, None, :-1], vectors[:, None, 1:])
 
 
-def lay_out(readings: list[tuple[jax.Array, jax.Array]], num_sensors: int, speed_features: bool) -> jax.Array:
+def lay_out(
+    readings: list[tuple[jax.Array, jax.Array]], num_sensors: int, speed_features: bool
+) -> jax.Array:
     """Four pairs of readings f32[P, L] as f32[P, 8 num_sensors], or as f32[P, 5 num_sensors] without the speeds."""
-    # As one complex number a pair is computed in one pass; as two arrays XLA on the CPU would compute it twice.
-    readings = jax.tree.map(lambda part: part.astype(jnp.float32), readings)  # of one type under x64, too
+    # As one complex number a pair is computed in one pass; as two arrays XLA on the CPU would
+    # compute it twice.
+    readings = jax.tree.map(
+        lambda part: part.astype(jnp.float32), readings
+    )  # of one type under x64, too
     packed = jnp.concatenate([jax.lax.complex(first, second) for first, second in readings], axis=1)
     packed = jax.lax.optimization_barrier(packed)
     packed = packed.reshape(packed.shape[0], len(readings), 1, -1)[..., :num_sensors]
-    blocks = jnp.concatenate([jnp.real(packed), jnp.imag(packed)], axis=2).reshape(packed.shape[0], -1)
+    blocks = jnp.concatenate([jnp.real(packed), jnp.imag(packed)], axis=2).reshape(
+        packed.shape[0], -1
+    )
     blocks = jax.lax.optimization_barrier(blocks)
     if speed_features:
         return blocks
@@ -272,6 +306,7 @@ def reward(behaviour: jax.Array, penalty: jax.Array, local_ratio) -> jax.Array:
     """
     num_pursuers = penalty.shape[0]
     mix = lambda own: local_ratio * own + (1 - local_ratio) * jnp.sum(own) / num_pursuers
-    # The reference adds the shares of the last pursuer's penalty to the behaviour before it mixes that.
+    # The reference adds the shares of the last pursuer's penalty to the behaviour before it mixes
+    # that.
     is_last = jnp.arange(num_pursuers) == num_pursuers - 1
     return mix(penalty) + mix(behaviour + mix(jnp.where(is_last, penalty, 0.0)))

@@ -12,31 +12,56 @@ from jaxrl.envs.waterworld_physics import SIZE
 
 SIDE = 500  # pixels of the picture
 RAY_WIDTH, OUTLINE_WIDTH = 0.4, 1.2  # pixels beyond the thinnest line, and beyond a disc
-WATER, RAY, OBSTACLE, OUTLINE = (229, 242, 248), (126, 172, 204), (140, 146, 150), (52, 62, 74)  # red, green, blue
+WATER, RAY, OBSTACLE, OUTLINE = (
+    (229, 242, 248),
+    (126, 172, 204),
+    (140, 146, 150),
+    (52, 62, 74),
+)  # red, green, blue
 FOOD, POISON = (76, 168, 84), (214, 62, 54)
-PURSUERS = ((25, 98, 170), (134, 84, 190), (222, 160, 30), (70, 80, 96))  # one after the other, then again
+PURSUERS = (
+    (25, 98, 170),
+    (134, 84, 190),
+    (222, 160, 30),
+    (70, 80, 96),
+)  # one after the other, then again
 
 
-def picture(sensed: jax.Array, obstacles: tuple, pursuers: tuple, evaders: tuple, poisons: tuple) -> jax.Array:
+def picture(
+    sensed: jax.Array, obstacles: tuple, pursuers: tuple, evaders: tuple, poisons: tuple
+) -> jax.Array:
     """u8[SIDE, SIDE, 3]; y points up, as in the reference's pictures.
 
     Args:
-        sensed: f32[P, n] px, lengths of the pursuers' rays: how far ahead the nearest thing's centre is.
+        sensed: f32[P, n] px, lengths of the pursuers' rays: how far ahead the nearest thing's
+        centre is.
         obstacles, pursuers, evaders, poisons: discs, (centres f32[2, n], radii f32[n]) in px.
     """
     scale = SIZE / SIDE  # px of the pool in a pixel
     y, x = grid(SIDE, SIDE)
     y, x = (SIDE - y) * scale, x * scale
     drawn = canvas(SIDE, SIDE, WATER)
-    aside = nearest(lambda rays: from_rays(y - rays[0][1], x - rays[0][0], rays[1]), (pursuers[0].T, sensed))
+    aside = nearest(
+        lambda rays: from_rays(y - rays[0][1], x - rays[0][0], rays[1]), (pursuers[0].T, sensed)
+    )
     drawn = paint(drawn, RAY, coverage(aside / scale - RAY_WIDTH))
     of_a_colour = [slice(i, None, len(PURSUERS)) for i in range(len(PURSUERS))]
     by_colour = [(pursuers[0][:, some], pursuers[1][some]) for some in of_a_colour]
-    kinds = [(obstacles, OBSTACLE), (poisons, POISON), (evaders, FOOD), *zip(by_colour, PURSUERS, strict=True)]
+    kinds = [
+        (obstacles, OBSTACLE),
+        (poisons, POISON),
+        (evaders, FOOD),
+        *zip(by_colour, PURSUERS, strict=True),
+    ]
     for (centres, radii), colour in kinds:
         if not radii.shape[0]:
             continue
-        outside = nearest(lambda disc: from_point(y - disc[0][1], x - disc[0][0], disc[1]), (centres.T, radii)) / scale
+        outside = (
+            nearest(
+                lambda disc: from_point(y - disc[0][1], x - disc[0][0], disc[1]), (centres.T, radii)
+            )
+            / scale
+        )
         drawn = paint(drawn, OUTLINE, coverage(outside - OUTLINE_WIDTH))
         drawn = paint(drawn, colour, coverage(outside))
     return finish(drawn)
@@ -44,8 +69,12 @@ def picture(sensed: jax.Array, obstacles: tuple, pursuers: tuple, evaders: tuple
 
 def nearest(distance: Callable[[Any], jax.Array], shapes: Any) -> jax.Array:
     """f32[H, W]: for each pixel the least `distance` to one of the shapes (leading axis); a loop compiles fast."""
-    first, others = (jax.tree.map(lambda leaf, part=part: leaf[part], shapes) for part in (0, slice(1, None)))
-    return jax.lax.scan(lambda least, shape: (jnp.minimum(least, distance(shape)), None), distance(first), others)[0]
+    first, others = (
+        jax.tree.map(lambda leaf, part=part: leaf[part], shapes) for part in (0, slice(1, None))
+    )
+    return jax.lax.scan(
+        lambda least, shape: (jnp.minimum(least, distance(shape)), None), distance(first), others
+    )[0]
 
 
 def from_rays(y: jax.Array, x: jax.Array, lengths: jax.Array) -> jax.Array:

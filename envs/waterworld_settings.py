@@ -20,7 +20,9 @@ class Params(struct.PyTreeNode):
     n_coop: int = 1  # pursuers that it takes to catch food
     sensor_range: float = 0.2
     radius: float = 0.015  # of a pursuer; food has twice, poison three quarters of it
-    obstacle_radius: float = 0.1  # as sensed, and kept clear of by respawns; bodies collide at 0.1 whatever this says
+    obstacle_radius: float = (
+        0.1  # as sensed, and kept clear of by respawns; bodies collide at 0.1 whatever this says
+    )
     pursuer_max_accel: float = 0.5  # the longest push, a change of velocity in one step, 1/s
     pursuer_speed: float = 0.2  # 1/s, the most in x and in y
     evader_speed: float = 0.1  # 1/s, the most in x and in y
@@ -47,9 +49,13 @@ def freeze_points(points: Any, number: int) -> tuple[tuple[float, float], ...] |
     try:
         frozen = tuple((float(x), float(y)) for x, y in points)
     except (TypeError, ValueError):
-        raise UsageError(f"waterworld: obstacle_coord must be a list of (x, y), not {points!r}") from None
+        raise UsageError(
+            f"waterworld: obstacle_coord must be a list of (x, y), not {points!r}"
+        ) from None
     if len(frozen) != number:
-        raise UsageError(f"waterworld: obstacle_coord has {len(frozen)} points, but n_obstacles={number}")
+        raise UsageError(
+            f"waterworld: obstacle_coord has {len(frozen)} points, but n_obstacles={number}"
+        )
     if not all(0 <= value <= 1 for point in frozen for value in point):
         raise UsageError(f"waterworld: obstacle_coord must lie in [0, 1], not {points!r}")
     return frozen

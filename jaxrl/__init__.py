@@ -11,22 +11,25 @@ jaxrl.use_compile_cache()                               first: the next process 
 jaxrl.sweep(config, {"lr": [3e-4, 1e-3]}, seeds=8)      many trainings in one compiled program
 """
 
+from jaxrl.algorithms.ppo.config import PPOConfig
+from jaxrl.algorithms.ppo.train import make_train
 from jaxrl.core.env import Environment, MultiAgentEnvironment, StackedEnvironment
+from jaxrl.core.env_checker import check_env
 from jaxrl.core.errors import UsageError
 from jaxrl.core.registry import make, names, register
-from jaxrl.core.testing import check_env
-from jaxrl.ppo.config import PPOConfig
-from jaxrl.ppo.train import make_train
+from jaxrl.core.renamed import find_former_modules
 from jaxrl.run.callbacks import Callbacks
-from jaxrl.run.compile_cache import use_compile_cache
+from jaxrl.run.devices.compile_cache import use_compile_cache
+from jaxrl.run.devices.hosts import join
 from jaxrl.run.health import Diverged
-from jaxrl.run.hosts import join
-from jaxrl.run.opened import evaluate, render
-from jaxrl.run.policy import Policy, load_policy
+from jaxrl.run.inference.load import evaluate, render
+from jaxrl.run.inference.policy import Policy, load_policy
 from jaxrl.run.settings import RunSettings
 from jaxrl.run.trainer import Trainer
 from jaxrl.sweeps.space import choice, grid_search, loguniform, randint, uniform
 from jaxrl.sweeps.sweep import resume_sweep, sweep
+
+find_former_modules()
 
 __version__ = "0.1.0"
 

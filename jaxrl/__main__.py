@@ -10,7 +10,8 @@ import jaxrl
 def forget_this_folder() -> None:
     """Takes the current folder off the path, where `python -m` puts it: a stranger's run may lie in it.
 
-    Commands that run modules of the user's add it themselves. It stays if jaxrl itself is imported from it.
+    Commands that run modules of the user's add it themselves. It stays if jaxrl itself is imported
+    from it.
     """
     here = os.getcwd()
     ours = Path(jaxrl.__file__).parents[1]

@@ -1,14 +1,15 @@
 """Callbacks for the arena, to copy from: `train_ppo.py --env arena --callbacks scripts.arena_callbacks:ArenaMetrics`.
 
-The hooks run inside the compiled program, as pure functions of arrays; `jaxrl.loop.callbacks` says what each is given.
-Several classes chain: `--callbacks scripts.arena_callbacks:ArenaMetrics scripts.arena_callbacks:Curiosity`.
+The hooks run inside the compiled program, as pure functions of arrays;
+`jaxrl.rollout.episode_callbacks` says what each is given. Several classes chain: `--callbacks
+scripts.arena_callbacks:ArenaMetrics scripts.arena_callbacks:Curiosity`.
 """
 
 from dataclasses import dataclass
 
 import jax.numpy as jnp
 
-from jaxrl.loop.callbacks import EpisodeCallbacks
+from jaxrl.rollout.episode_callbacks import EpisodeCallbacks
 
 
 class ArenaMetrics(EpisodeCallbacks):
@@ -21,7 +22,8 @@ class ArenaMetrics(EpisodeCallbacks):
         return {
             "new_fields": data["new_fields"]
             + (step.rewards["agent1"] == 1.0),  # the explorer is paid 1 for these alone
-            "collisions": data["collisions"] + (step.rewards["agent2"] == 1.0),  # and the hunter for those
+            "collisions": data["collisions"]
+            + (step.rewards["agent2"] == 1.0),  # and the hunter for those
         }
 
     def hist_data(self, data, step):
@@ -29,7 +31,11 @@ class ArenaMetrics(EpisodeCallbacks):
 
     def on_episode_end(self, data, episode):
         returns = {f"{agent}_return": value for agent, value in episode.agent_returns.items()}
-        return {"explorer_new_fields": data["new_fields"], "hunter_collisions": data["collisions"], **returns}
+        return {
+            "explorer_new_fields": data["new_fields"],
+            "hunter_collisions": data["collisions"],
+            **returns,
+        }
 
 
 @dataclass(frozen=True)

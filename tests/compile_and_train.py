@@ -2,9 +2,10 @@
 
     python tests/compile_and_train.py NAME '{"argument": value, ...}' [tuned]
 
-No test can do this in the suite's process, whose compiler flags are not the ones that users have. The policy is tiny,
-so that compiling is mostly the environment's; with `tuned` it is the environment's own. Limits, which a healthy
-environment stays far from: CPU_SECONDS of processor time, and MEMORY of address space.
+No test can do this in the suite's process, whose compiler flags are not the ones that users have.
+The policy is tiny, so that compiling is mostly the environment's; with `tuned` it is the
+environment's own. Limits, which a healthy environment stays far from: CPU_SECONDS of processor
+time, and MEMORY of address space.
 """
 
 import json
@@ -13,7 +14,13 @@ import sys
 
 CPU_SECONDS = 240
 MEMORY = 10 * 2**30
-TINY = {"num_envs": 2, "rollout_length": 4, "minibatch_size": 8, "num_epochs": 1, "fcnet_hiddens": (8,)}
+TINY = {
+    "num_envs": 2,
+    "rollout_length": 4,
+    "minibatch_size": 8,
+    "num_epochs": 1,
+    "fcnet_hiddens": (8,),
+}
 
 
 def main(name: str, args: str, *rest: str) -> None:
@@ -23,10 +30,16 @@ def main(name: str, args: str, *rest: str) -> None:
 
     config = PPOConfig.tuned(name, env_args=json.loads(args)) if "tuned" in rest else None
     config = config or PPOConfig(env=name, env_args=json.loads(args), **TINY)
-    result = Trainer(config.replace(total_env_steps=config.train_batch_size), run_dir=None, quiet=True).fit()
+    result = Trainer(
+        config.replace(total_env_steps=config.train_batch_size), run_dir=None, quiet=True
+    ).fit()
     assert result["training_iteration"] == 1
     used = resource.getrusage(resource.RUSAGE_SELF)
-    print(json.dumps({"cpu_seconds": used.ru_utime + used.ru_stime, "peak_mebibytes": used.ru_maxrss / 2**10}))
+    print(
+        json.dumps(
+            {"cpu_seconds": used.ru_utime + used.ru_stime, "peak_mebibytes": used.ru_maxrss / 2**10}
+        )
+    )
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
 """Probe environments: each isolates one thing that training has to get right, and is learned in seconds.
 
-After the idea of probe environments by Jones (2021), "Debugging reinforcement learning systems without the agonizing
-pain": value only, discount, action, observation, a continuous action; with a time limit that must bootstrap and agents
-that leave.
+After the idea of probe environments by Jones (2021), "Debugging reinforcement learning systems
+without the agonizing pain": value only, discount, action, observation, a continuous action; with a
+time limit that must bootstrap and agents that leave.
 """
 
 from dataclasses import dataclass
@@ -16,16 +16,18 @@ from jaxrl.core.env import Environment, MultiAgentEnvironment
 from jaxrl.core.spaces import Box, Dict, Discrete, MultiDiscrete
 from jaxrl.core.types import ALL
 
-SMALL_ARENA = PPOConfig(  # trains in a moment; what needs a run of any kind shares its compiled program
-    env="arena",
-    env_args={"height": 4, "width": 4, "max_steps_in_episode": 20},
-    num_envs=4,
-    rollout_length=16,
-    minibatch_size=32,
-    num_epochs=2,
-    fcnet_hiddens=(8,),
-    lr=1e-3,
-    total_env_steps=64 * 40,
+SMALL_ARENA = (
+    PPOConfig(  # trains in a moment; what needs a run of any kind shares its compiled program
+        env="arena",
+        env_args={"height": 4, "width": 4, "max_steps_in_episode": 20},
+        num_envs=4,
+        rollout_length=16,
+        minibatch_size=32,
+        num_epochs=2,
+        fcnet_hiddens=(8,),
+        lr=1e-3,
+        total_env_steps=64 * 40,
+    )
 )
 
 SMALL_CARTPOLE = PPOConfig(
@@ -53,7 +55,8 @@ class Params(struct.PyTreeNode):
 class Probe(Environment):
     """An episode of `num_steps` steps that terminates, with a cue that is drawn at the reset and shown if `shown`.
 
-    reward_for: "nothing" (1 at the end whatever is done), "action" (1 for action 1), or "cue" (1 for repeating it).
+    reward_for: "nothing" (1 at the end whatever is done), "action" (1 for action 1), or "cue" (1
+    for repeating it).
     """
 
     num_steps: int = 1
@@ -76,7 +79,9 @@ class Probe(Environment):
 
     def step_env(self, key, state, action, params):
         last = state.time == self.num_steps - 1
-        deserved = {"nothing": last, "action": action == 1, "cue": action == state.cue}[self.reward_for]
+        deserved = {"nothing": last, "action": action == 1, "cue": action == state.cue}[
+            self.reward_for
+        ]
         state = state.replace(time=state.time + 1)
         return self._observe(state), state, deserved.astype(jnp.float32), last, {}
 
@@ -141,8 +146,8 @@ class Target(Environment):
 class Leavers(MultiAgentEnvironment):
     """Three agents of different spaces; `short` leaves after the first of four steps, and is paid for action 1.
 
-    After it has left, its observation and reward are garbage that must not be learned from. `nan`: `wide` leaves too,
-    and its observations are then no numbers.
+    After it has left, its observation and reward are garbage that must not be learned from. `nan`:
+    `wide` leaves too, and its observations are then no numbers.
     """
 
     agents: tuple[str, ...] = ("short", "long", "wide")
@@ -165,12 +170,19 @@ class Leavers(MultiAgentEnvironment):
     def step_env(self, key, state, action, params):
         first = state.time == 0
         reward = {
-            "short": jnp.where(first, action["short"] == 1, -100.0 * action["short"]).astype(jnp.float32),
+            "short": jnp.where(first, action["short"] == 1, -100.0 * action["short"]).astype(
+                jnp.float32
+            ),
             "long": (action["long"] == 1).astype(jnp.float32),
             "wide": (action["wide"] == 2).astype(jnp.float32),
         }
         wide = first | (not self.nan)
-        terminated = {"short": first, "long": jnp.array(False), "wide": first & self.nan, ALL: jnp.array(False)}
+        terminated = {
+            "short": first,
+            "long": jnp.array(False),
+            "wide": first & self.nan,
+            ALL: jnp.array(False),
+        }
         active = {"short": first, "long": jnp.array(True), "wide": wide}
         state = state.replace(time=state.time + 1)
         return self._observe(state), state, reward, terminated, {"active": active}
@@ -209,7 +221,12 @@ class Crowd(MultiAgentEnvironment):
     def step_env(self, key, state, action, params):
         moves = jnp.stack([action[agent] for agent in self.agents])
         reward = -jnp.abs(moves - 0.1 * state.cue).sum(axis=-1)
-        place = state.cue + moves + 0.1 * jnp.roll(moves, 1, axis=0) + 0.1 * jax.random.normal(key, moves.shape)
+        place = (
+            state.cue
+            + moves
+            + 0.1 * jnp.roll(moves, 1, axis=0)
+            + 0.1 * jax.random.normal(key, moves.shape)
+        )
         state = State(state.time + 1, place)
         never = {agent: jnp.array(False) for agent in (*self.agents, ALL)}
         return self._by_agent(place), state, self._by_agent(reward), never, {}
@@ -252,8 +269,9 @@ class Recall(Environment):
 class Forbidden(Environment):
     """Steps of their own: two of four actions, drawn and shown, are possible, and the greater of them is paid for.
 
-    told: "mask" (`action_mask` says so), "part" (a part of the observation does), or None: whoever takes another
-    action loses nothing but the reward. How often that happened is the metric "forbidden".
+    told: "mask" (`action_mask` says so), "part" (a part of the observation does), or None: whoever
+    takes another action loses nothing but the reward. How often that happened is the metric
+    "forbidden".
     """
 
     told: str | None = "mask"
@@ -264,7 +282,11 @@ class Forbidden(Environment):
 
     def observation_space(self, params=None):
         shown = MultiDiscrete((2, 2, 2, 2))
-        return Dict({"observation": shown, "action_mask": Box(0, 1, (4,), "bool")}) if self.told == "part" else shown
+        return (
+            Dict({"observation": shown, "action_mask": Box(0, 1, (4,), "bool")})
+            if self.told == "part"
+            else shown
+        )
 
     def action_space(self, params=None) -> Discrete:
         return Discrete(4)
@@ -278,10 +300,20 @@ class Forbidden(Environment):
         best = 3 - jnp.argmax(state.cue[::-1])
         metrics = {"forbidden": 1.0 - state.cue[action]}
         state = state.replace(time=state.time + 1)
-        return self._observe(state), state, (action == best).astype(jnp.float32), jnp.array(True), {"metrics": metrics}
+        return (
+            self._observe(state),
+            state,
+            (action == best).astype(jnp.float32),
+            jnp.array(True),
+            {"metrics": metrics},
+        )
 
     def _observe(self, state):
-        return {"observation": state.cue, "action_mask": state.cue == 1} if self.told == "part" else state.cue
+        return (
+            {"observation": state.cue, "action_mask": state.cue == 1}
+            if self.told == "part"
+            else state.cue
+        )
 
     def __getattr__(self, name):
         if name == "action_mask" and self.told == "mask":
@@ -310,7 +342,9 @@ class Twins(MultiAgentEnvironment):
 
     def step_env(self, key, state, action, params):
         obs = {agent: jnp.ones(1) for agent in self.agents}
-        reward = {agent: (action[agent] == i).astype(jnp.float32) for i, agent in enumerate(self.agents)}
+        reward = {
+            agent: (action[agent] == i).astype(jnp.float32) for i, agent in enumerate(self.agents)
+        }
         never = {agent: jnp.array(False) for agent in (*self.agents, ALL)}
         return obs, state.replace(time=state.time + 1), reward, never, {}
 
@@ -349,7 +383,8 @@ class Turns(MultiAgentEnvironment):
 class Joining(MultiAgentEnvironment):
     """`late` joins in the third of seven steps, pauses in the fifth, and the clock ends the episode.
 
-    Whoever acts observes 1 and is paid 1 in each step; `late` is shown 100 while it waits, and is paid 10 in its pause.
+    Whoever acts observes 1 and is paid 1 in each step; `late` is shown 100 while it waits, and is
+    paid 10 in its pause.
     """
 
     agents: tuple[str, ...] = ("early", "late")
@@ -372,7 +407,10 @@ class Joining(MultiAgentEnvironment):
         return self._observe(state, params), state
 
     def step_env(self, key, state, action, params):
-        reward = {"early": jnp.float32(1), "late": jnp.where(state.time == 4, 10.0, jnp.float32(state.time >= 2))}
+        reward = {
+            "early": jnp.float32(1),
+            "late": jnp.where(state.time == 4, 10.0, jnp.float32(state.time >= 2)),
+        }
         state = state.replace(time=state.time + 1)
         never = {agent: jnp.array(False) for agent in (*self.agents, ALL)}
         return self._observe(state, params), state, reward, never, {}
@@ -423,7 +461,10 @@ class TicTacToe(MultiAgentEnvironment):
         won = jnp.any(jnp.all(cells[jnp.array(LINES)] == mark, axis=1))
         over = won | jnp.all(cells != 0)
         reward = jnp.where(won, 1.0, 0.0)
-        rewards = {"x": jnp.where(mark == 1, reward, -reward), "o": jnp.where(mark == 2, reward, -reward)}
+        rewards = {
+            "x": jnp.where(mark == 1, reward, -reward),
+            "o": jnp.where(mark == 2, reward, -reward),
+        }
         state = Board(cells, state.time + 1)
         return self.observe(state), state, rewards, {"x": over, "o": over, ALL: over}, {}
 

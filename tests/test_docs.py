@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from jaxrl.algorithms.ppo.config import PPOConfig
+from jaxrl.cli.evaluate import EvaluateOptions, RenderOptions
 from jaxrl.cli.flags import COMPILE_CACHE, flag_name, flags_of
-from jaxrl.cli.play import EvaluateOptions, RenderOptions
 from jaxrl.cli.sweep import SWEEP_FLAGS
 from jaxrl.cli.train import RUN_FLAGS
-from jaxrl.ppo.config import PPOConfig
 from jaxrl.run.settings import RunSettings
 
 DOCS = Path(__file__).parents[1] / "docs"
@@ -26,12 +26,20 @@ FLAGS = {
     "render": {**flags_of(RenderOptions()), **PLAYED},
     "sweep": {**SETTINGS, **SWEEP_FLAGS},
 }
-VERBS = {"train_ppo.py": "train", "evaluate.py": "evaluate", "render.py": "render", "sweep.py": "sweep"}
+VERBS = {
+    "train_ppo.py": "train",
+    "evaluate.py": "evaluate",
+    "render.py": "render",
+    "sweep.py": "sweep",
+}
 
 
 def blocks(text):
     """(language, code, line) of each fenced block."""
-    return [(block["language"], block["code"], text[: block.start()].count("\n") + 2) for block in BLOCK.finditer(text)]
+    return [
+        (block["language"], block["code"], text[: block.start()].count("\n") + 2)
+        for block in BLOCK.finditer(text)
+    ]
 
 
 def run_page(path):
@@ -76,7 +84,9 @@ def test_the_commands_of_a_page_use_flags_that_exist(page):
 
 def test_a_block_that_fails_names_its_line_of_the_page(tmp_path):
     page = tmp_path / "page.md"
-    page.write_text("# A page\n\n```python\nx = 1\n```\n\n```python\ny = x + 1\nassert y == 3\n```\n")
+    page.write_text(
+        "# A page\n\n```python\nx = 1\n```\n\n```python\ny = x + 1\nassert y == 3\n```\n"
+    )
     with pytest.raises(AssertionError) as failed:
         run_page(page)
     assert failed.traceback[-1].lineno + 1 == 9

@@ -1,6 +1,7 @@
 """The walls of the house: which folder imports which, how large a function may grow, what an import may cost.
 
-Every guard is a function from a file's path and source to its complaints, so that each can be shown a bad source.
+Every guard is a function from a file's path and source to its complaints, so that each can be shown
+a bad source.
 """
 
 import ast
@@ -19,35 +20,39 @@ FILES = {
     for file in sorted((ROOT / folder).rglob("*.py"))
 }
 
-LEFT_OF_PPO = {"core", "ops", "models", "loop"}
-EVERYTHING = {*LEFT_OF_PPO, "ppo", "run", "sweeps", "adapters", "cli", "jaxrl"}  # "jaxrl": the public surface
+BELOW_RUN = {"core", "ops", "models", "rollout", "algorithms"}
+EVERYTHING = {*BELOW_RUN, "an algorithm", "run", "sweeps", "adapters", "cli", "jaxrl"}
 MAY_IMPORT = {
     "core": set(),
     "ops": {"core"},
     "models": {"core", "ops"},
-    "loop": {"core", "ops", "models"},
-    "ppo": LEFT_OF_PPO,
-    "run": LEFT_OF_PPO,  # an algorithm is reached through the config alone
-    "sweeps": {*LEFT_OF_PPO, "run"},
+    "rollout": {"core", "ops", "models"},
+    "algorithms": {"core", "ops", "models", "rollout"},
+    "an algorithm": BELOW_RUN,  # a folder of its own, which no other algorithm imports
+    "run": BELOW_RUN,  # an algorithm is reached through the configuration alone
+    "sweeps": {*BELOW_RUN, "run"},
     "adapters/from": {"core"},
     "adapters/to": EVERYTHING,
     "adapters": set(),  # its __init__.py
     "cli": EVERYTHING,
-    "jaxrl": EVERYTHING - {"adapters"},
+    "jaxrl": EVERYTHING - {"adapters"},  # the public surface
     "envs": {"core"},
 }
 MAY_BE_IMPORTED_BY = {
     "gymnax": {"jaxrl/adapters/from_gymnax.py"},
-    "orbax": {"jaxrl/run/array_storage.py"},
-    "tensorstore": {"jaxrl/run/array_storage.py"},
-    "tensorboardX": {"jaxrl/run/loggers.py"},
-    "wandb": {"jaxrl/run/loggers.py"},
-    "matplotlib": {"jaxrl/run/curves.py", "jaxrl/sweeps/picture.py"},
-    "PIL": {"jaxrl/run/episode_picture.py"},
-    "imageio": {"jaxrl/run/episode_picture.py"},
+    "orbax": {"jaxrl/run/storage/array_storage.py"},
+    "tensorstore": {"jaxrl/run/storage/array_storage.py"},
+    "tensorboardX": {"jaxrl/run/logging/loggers.py"},
+    "wandb": {"jaxrl/run/logging/loggers.py"},
+    "matplotlib": {"jaxrl/run/logging/plots.py", "jaxrl/sweeps/plots.py"},
+    "PIL": {"jaxrl/run/inference/video.py"},
+    "imageio": {"jaxrl/run/inference/video.py"},
     "ray": {"jaxrl/adapters/to_ray_tune.py"},
 }
-MAX_FUNCTION_LINES, MAX_MODULE_LINES = 60, 500
+ALGORITHMS = {
+    folder.name for folder in (ROOT / "jaxrl" / "algorithms").iterdir() if folder.is_dir()
+}
+MAX_FUNCTION_LINES, MAX_MODULE_LINES = 62, 600
 NO_NAMES = ("utils.py", "helpers.py")
 ARRAY_MAKERS = re.compile(
     r"jax\.(numpy|random)\..*|jax\.device_put|"
@@ -80,19 +85,24 @@ def floor_of(path):
         return "envs"
     if rest[0] == "adapters" and len(rest) > 1 and rest[1] != "__init__":
         return f"adapters/{rest[1].partition('_')[0]}"
+    if rest[0] == "algorithms" and len(rest) > 2:
+        return "an algorithm"
     return "jaxrl" if rest[0] in ("__init__", "__main__") else rest[0]
 
 
 def target_floor(module):
-    """The floor that `jaxrl.loop.rollout`, `jaxrl.make` or `jaxrl.envs.arena` is on; None for what is not ours.
+    """The floor that `jaxrl.rollout.rollout`, `jaxrl.make` or `jaxrl.envs.arena` is on; None for what is not ours.
 
-    `envs.arena` would be the same file as a second module, with classes of its own: a floor that nobody may import.
+    `envs.arena` would be the same file as a second module, with classes of its own: a floor that
+    nobody may import.
     """
     package, *rest = module.split(".")
     if package == "envs":
         return "envs as a package of its own"
     if package != "jaxrl":
         return None
+    if rest[:1] == ["algorithms"] and rest[1:2] and rest[1] in ALGORITHMS:
+        return "an algorithm"
     return rest[0] if rest and rest[0] in {*EVERYTHING, "envs"} else "jaxrl"
 
 
@@ -111,7 +121,9 @@ def imports(path, source):
         ):
             names = [argument.value for argument in node.args if isinstance(argument, ast.Constant)]
             yield from ((node.lineno, name) for name in names if isinstance(name, str))
-        elif isinstance(node, ast.Constant) and re.fullmatch(r"(jaxrl\.)?envs\.\w+(\.\w+)*(:\w+)?", str(node.value)):
+        elif isinstance(node, ast.Constant) and re.fullmatch(
+            r"(jaxrl\.)?envs\.\w+(\.\w+)*(:\w+)?", str(node.value)
+        ):
             yield node.lineno, node.value
 
 
@@ -141,15 +153,27 @@ def escapes(path, source):
     """Relative imports that leave the package."""
     depth = len(Path(path).parent.parts)
     nodes = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.ImportFrom)]
-    return [f"{path}:{node.lineno}: relative import out of the package" for node in nodes if node.level > depth]
+    return [
+        f"{path}:{node.lineno}: relative import out of the package"
+        for node in nodes
+        if node.level > depth
+    ]
+
+
+def docstring_lines(node):
+    if ast.get_docstring(node) is None:
+        return 0
+    return node.body[0].end_lineno - node.body[0].lineno + 1
 
 
 def too_long(path, source):
     lines = len(source.splitlines())
-    complaints = [f"{path}: {lines} lines, more than {MAX_MODULE_LINES}"] if lines > MAX_MODULE_LINES else []
+    complaints = (
+        [f"{path}: {lines} lines, more than {MAX_MODULE_LINES}"] if lines > MAX_MODULE_LINES else []
+    )
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            length = node.end_lineno - node.lineno + 1
+            length = node.end_lineno - node.lineno + 1 - docstring_lines(node)
             if length > MAX_FUNCTION_LINES:
                 complaints.append(
                     f"{path}:{node.lineno}: {node.name} has {length} lines, more than {MAX_FUNCTION_LINES}"
@@ -162,9 +186,15 @@ def full_names(tree):
     names = {}
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
-            names |= {alias.asname or alias.name.split(".")[0]: alias.name for alias in node.names if alias.asname}
+            names |= {
+                alias.asname or alias.name.split(".")[0]: alias.name
+                for alias in node.names
+                if alias.asname
+            }
         elif isinstance(node, ast.ImportFrom):
-            names |= {alias.asname or alias.name: f"{node.module}.{alias.name}" for alias in node.names}
+            names |= {
+                alias.asname or alias.name: f"{node.module}.{alias.name}" for alias in node.names
+            }
     return names
 
 
@@ -236,7 +266,9 @@ def import_reports(tmp_path_factory):
     """What is loaded after `import jaxrl`, then after its modules but the adapters, then after its environments."""
     command = [sys.executable, "-c", IMPORT_REPORT]
     elsewhere = tmp_path_factory.mktemp("elsewhere")
-    done = subprocess.run(command, cwd=elsewhere, capture_output=True, text=True, timeout=300, check=False)
+    done = subprocess.run(
+        command, cwd=elsewhere, capture_output=True, text=True, timeout=300, check=False
+    )
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 
@@ -262,20 +294,40 @@ LONG_FUNCTION = "def f():\n" + "    pass\n" * MAX_FUNCTION_LINES
     [
         (forbidden_arrows, "jaxrl/core/env.py", "import jaxrl.ops.losses"),
         (forbidden_arrows, "jaxrl/core/env.py", "from jaxrl import make_train"),
-        (forbidden_arrows, "jaxrl/core/env.py", "from jaxrl import loop"),
+        (forbidden_arrows, "jaxrl/core/env.py", "from jaxrl import rollout"),
         (forbidden_arrows, "jaxrl/ops/losses.py", "from jaxrl.models.mlp import MLP"),
-        (forbidden_arrows, "jaxrl/models/mlp.py", "def f():\n    from jaxrl.loop import runner"),
-        (forbidden_arrows, "jaxrl/loop/runner.py", "from ..ppo import config"),
-        (forbidden_arrows, "jaxrl/loop/runner.py", "from .. import ppo"),
-        (forbidden_arrows, "jaxrl/ppo/train.py", "from jaxrl.run import trainer"),
-        (forbidden_arrows, "jaxrl/run/trainer.py", "from jaxrl.ppo.config import PPOConfig"),
-        (forbidden_arrows, "jaxrl/run/trainer.py", "importlib.import_module('jaxrl.ppo')"),
+        (
+            forbidden_arrows,
+            "jaxrl/models/mlp.py",
+            "def f():\n    from jaxrl.rollout import rollout",
+        ),
+        (forbidden_arrows, "jaxrl/algorithms/base.py", "from .ppo import config"),
+        (forbidden_arrows, "jaxrl/algorithms/base.py", "from . import ppo"),
+        (forbidden_arrows, "jaxrl/algorithms/ppo/train.py", "from jaxrl.run import trainer"),
+        (
+            forbidden_arrows,
+            "jaxrl/run/trainer.py",
+            "from jaxrl.algorithms.ppo.config import PPOConfig",
+        ),
+        (
+            forbidden_arrows,
+            "jaxrl/run/trainer.py",
+            "importlib.import_module('jaxrl.algorithms.ppo')",
+        ),
         (forbidden_arrows, "jaxrl/run/trainer.py", "import jaxrl.sweeps"),
-        (forbidden_arrows, "jaxrl/sweeps/plan.py", "from jaxrl.ppo.config import PPOConfig"),
-        (forbidden_arrows, "jaxrl/sweeps/plan.py", "from jaxrl import cli"),
-        (forbidden_arrows, "jaxrl/adapters/from_brax.py", "from jaxrl.loop import runner"),
+        (
+            forbidden_arrows,
+            "jaxrl/sweeps/trials.py",
+            "from jaxrl.algorithms.ppo.config import PPOConfig",
+        ),
+        (forbidden_arrows, "jaxrl/sweeps/trials.py", "from jaxrl import cli"),
+        (forbidden_arrows, "jaxrl/adapters/from_brax.py", "from jaxrl.rollout import rollout"),
         (forbidden_arrows, "jaxrl/adapters/from_brax.py", "from jaxrl.adapters import from_gymnax"),
-        (forbidden_arrows, "jaxrl/adapters/__init__.py", "from jaxrl.adapters.from_gymnax import constructor"),
+        (
+            forbidden_arrows,
+            "jaxrl/adapters/__init__.py",
+            "from jaxrl.adapters.from_gymnax import constructor",
+        ),
         (forbidden_arrows, "jaxrl/__init__.py", "from jaxrl.adapters import from_gymnax"),
         (forbidden_arrows, "jaxrl/cli.py", "from jaxrl.envs.arena import MultiAgentArena"),
         (forbidden_arrows, "jaxrl/core/registry.py", "importlib.import_module('jaxrl.envs')"),
@@ -284,14 +336,22 @@ LONG_FUNCTION = "def f():\n" + "    pass\n" * MAX_FUNCTION_LINES
         (forbidden_arrows, "jaxrl/adapters/to_gymnasium.py", "import jaxrl.envs"),
         (forbidden_arrows, "jaxrl/__init__.py", "from jaxrl.envs.arena import MultiAgentArena"),
         (forbidden_arrows, "envs/arena.py", "from envs.cartpole import CartPole"),
-        (forbidden_arrows, "envs/arena.py", "from jaxrl.loop import runner"),
+        (forbidden_arrows, "envs/arena.py", "from jaxrl.rollout import rollout"),
         (forbidden_arrows, "envs/arena.py", "import jaxrl"),
         (forbidden_arrows, "jaxrl/dqn/train.py", ""),
         (forbidden_arrows, "jaxrl/tools.py", ""),
         (forbidden_packages, "jaxrl/core/env.py", "import gymnax.environments as environments"),
         (forbidden_packages, "jaxrl/adapters/from_brax.py", "from gymnax import make"),
-        (forbidden_packages, "jaxrl/run/trainer.py", "def save():\n    import orbax.checkpoint as ocp"),
-        (forbidden_packages, "jaxrl/sweeps/block.py", "def report():\n    from ray import tune"),
+        (
+            forbidden_packages,
+            "jaxrl/run/trainer.py",
+            "def save():\n    import orbax.checkpoint as ocp",
+        ),
+        (
+            forbidden_packages,
+            "jaxrl/sweeps/trial_batch.py",
+            "def report():\n    from ray import tune",
+        ),
         (forbidden_packages, "envs/arena.py", "def render():\n    import matplotlib.pyplot as plt"),
         (escapes, "jaxrl/core/env.py", "from ...other import thing"),
         (escapes, "envs/arena.py", "from .. import jaxrl"),
@@ -299,12 +359,28 @@ LONG_FUNCTION = "def f():\n" + "    pass\n" * MAX_FUNCTION_LINES
         (too_long, "envs/arena.py", "class A:\n    " + LONG_FUNCTION.replace("\n", "\n    ")),
         (too_long, "envs/arena.py", "\n" * (MAX_MODULE_LINES + 1)),
         (arrays_on_import, "envs/arena.py", "import jax.numpy as jnp\nMOVES = jnp.zeros(3)"),
-        (arrays_on_import, "envs/arena.py", "from jax import numpy as jnp\nclass A:\n    x: int = jnp.int32(3)"),
+        (
+            arrays_on_import,
+            "envs/arena.py",
+            "from jax import numpy as jnp\nclass A:\n    x: int = jnp.int32(3)",
+        ),
         (arrays_on_import, "envs/arena.py", "import jax\nKEY = jax.random.key(0)"),
-        (arrays_on_import, "envs/arena.py", "import jax\nMOVES = [jax.numpy.ones(n) for n in range(3)]"),
-        (arrays_on_import, "envs/arena.py", "from jax.numpy import zeros\ndef f(x=zeros(3)):\n    pass"),
+        (
+            arrays_on_import,
+            "envs/arena.py",
+            "import jax\nMOVES = [jax.numpy.ones(n) for n in range(3)]",
+        ),
+        (
+            arrays_on_import,
+            "envs/arena.py",
+            "from jax.numpy import zeros\ndef f(x=zeros(3)):\n    pass",
+        ),
         (arrays_on_import, "envs/arena.py", "import numpy as np\nMOVES = (np.array([1, 2]),)"),
-        (arrays_on_import, "envs/arena.py", "import jax.numpy as jnp\nif True:\n    f = (lambda x=jnp.ones(2): x)"),
+        (
+            arrays_on_import,
+            "envs/arena.py",
+            "import jax.numpy as jnp\nif True:\n    f = (lambda x=jnp.ones(2): x)",
+        ),
         (vague_names, "jaxrl/loop/utils.py", ""),
         (vague_names, "envs/helpers.py", ""),
     ],
@@ -316,21 +392,45 @@ def test_a_guard_sees_what_it_is_there_for(guard, path, source):
 @pytest.mark.parametrize(
     ("path", "source"),
     [
-        ("jaxrl/core/registry.py", "importlib.import_module(module)\nfrom .errors import UsageError\nimport os"),
+        (
+            "jaxrl/core/registry.py",
+            "importlib.import_module(module)\nfrom .errors import UsageError\nimport os",
+        ),
         ("jaxrl/core/env.py", '"""As `arena = "jaxrl.envs.arena:MultiAgentArena"` says."""'),
-        ("jaxrl/ppo/train.py", "from jaxrl.loop.runner import Runner\nfrom jaxrl.ppo.config import PPOConfig"),
-        ("jaxrl/sweeps/plan.py", "from jaxrl.run.trainer import Trainer\nfrom jaxrl.core.registry import make"),
+        (
+            "jaxrl/algorithms/ppo/train.py",
+            "from jaxrl.algorithms.base import Runner\nfrom jaxrl.algorithms.ppo.config import PPOConfig",
+        ),
+        (
+            "jaxrl/sweeps/trials.py",
+            "from jaxrl.run.trainer import Trainer\nfrom jaxrl.core.registry import make",
+        ),
         ("jaxrl/adapters/from_gymnax.py", "import gymnax\nfrom jaxrl.core.env import Environment"),
-        ("jaxrl/adapters/to_gymnasium.py", "from jaxrl.run.trainer import Trainer\nfrom jaxrl import make"),
-        ("jaxrl/run/curves.py", "def f():\n    import matplotlib"),
+        (
+            "jaxrl/adapters/to_gymnasium.py",
+            "from jaxrl.run.trainer import Trainer\nfrom jaxrl import make",
+        ),
+        ("jaxrl/run/logging/plots.py", "def f():\n    import matplotlib"),
         (
             "jaxrl/cli.py",
-            "from jaxrl import PPOConfig\nfrom jaxrl.ppo.config import settings\nimport jaxrl.sweeps.plan",
+            "from jaxrl import PPOConfig\nfrom jaxrl.algorithms.ppo.config import settings\nimport jaxrl.sweeps.trials",
         ),
-        ("jaxrl/__init__.py", "from jaxrl.ppo.train import make_train\nfrom jaxrl.sweeps import sweep"),
-        ("envs/arena.py", "from jaxrl.core.env import Environment\nfrom jaxrl.envs.cartpole import CartPole"),
-        ("envs/arena.py", "import jax, jax.numpy as jnp\nf = jax.jit(lambda x: jnp.ones(3))\nLIMIT = jnp.inf"),
-        ("envs/arena.py", "import numpy as np\nKIND = np.dtype('int32')\ndef f():\n    return np.zeros(3)"),
+        (
+            "jaxrl/__init__.py",
+            "from jaxrl.algorithms.ppo.train import make_train\nfrom jaxrl.sweeps import sweep",
+        ),
+        (
+            "envs/arena.py",
+            "from jaxrl.core.env import Environment\nfrom jaxrl.envs.cartpole import CartPole",
+        ),
+        (
+            "envs/arena.py",
+            "import jax, jax.numpy as jnp\nf = jax.jit(lambda x: jnp.ones(3))\nLIMIT = jnp.inf",
+        ),
+        (
+            "envs/arena.py",
+            "import numpy as np\nKIND = np.dtype('int32')\ndef f():\n    return np.zeros(3)",
+        ),
         ("envs/arena.py", LONG_FUNCTION.replace("    pass\n", "", 1)),
     ],
 )

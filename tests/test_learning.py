@@ -16,7 +16,9 @@ def returns(config, seeds):
     """The mean return of each iteration's own episodes, [seeds, iterations]."""
     train = jax.jit(make_train(config))
     runs = [train(jax.random.key(seed))[1].episodes.iteration for seed in seeds]
-    return np.stack([np.asarray(own.episode_return.sum) / np.maximum(np.asarray(own.count), 1) for own in runs])
+    return np.stack(
+        [np.asarray(own.episode_return.sum) / np.maximum(np.asarray(own.count), 1) for own in runs]
+    )
 
 
 def test_cartpole_at_rllibs_settings_reaches_475_within_100000_steps_on_every_seed():
@@ -36,7 +38,9 @@ def test_the_tuned_settings_reach_their_goal_within_their_steps_on_every_seed(en
 
 
 def test_waterworld_at_its_tuned_settings_passes_100_within_800000_steps_on_every_seed():
-    assert (returns(PPOConfig.tuned("waterworld", total_env_steps=800_000), range(2)).max(axis=1) >= 100).all()
+    assert (
+        returns(PPOConfig.tuned("waterworld", total_env_steps=800_000), range(2)).max(axis=1) >= 100
+    ).all()
 
 
 def test_pursuit_at_its_tuned_settings_catches_most_evaders_within_800000_steps():

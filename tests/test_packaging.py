@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 
 from jaxrl import PPOConfig, Trainer
+from jaxrl.algorithms.ppo.keywords import PPOKeywords, TunedKeywords
 from jaxrl.core import trust
 from jaxrl.core.registry import make
 from jaxrl.core.trust import current_module
-from jaxrl.ppo.keywords import PPOKeywords, TunedKeywords
 from jaxrl.run.settings import RunKeywords, RunSettings
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -29,7 +29,9 @@ def wheel(tmp_path_factory):
     """The names in a wheel built from a copy of the tracked files."""
     pytest.importorskip("setuptools", minversion="77")
     source, out = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("wheel")
-    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=False)
+    listed = subprocess.run(
+        ["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=False
+    )
     if listed.returncode:
         pytest.skip("no git checkout")
     for name in filter(None, listed.stdout.split("\0")):
@@ -37,30 +39,47 @@ def wheel(tmp_path_factory):
             (source / name).parent.mkdir(parents=True, exist_ok=True)
             (source / name).write_bytes((ROOT / name).read_bytes())
     code = f"from setuptools.build_meta import build_wheel; build_wheel({str(out)!r})"
-    done = subprocess.run([sys.executable, "-c", code], cwd=source, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=source, capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stderr[-3000:]
     return zipfile.ZipFile(next(out.glob("*.whl"))).namelist()
 
 
 def test_a_wheel_holds_the_environments_within_jaxrl_and_nothing_beside_it(wheel):
-    assert {name.partition("/")[0] for name in wheel} == {"jaxrl", f"jaxrl-{PROJECT['version']}.dist-info"}
+    assert {name.partition("/")[0] for name in wheel} == {
+        "jaxrl",
+        f"jaxrl-{PROJECT['version']}.dist-info",
+    }
     inside = {name.removeprefix("jaxrl/envs/") for name in wheel if name.startswith("jaxrl/envs/")}
     assert inside == {"__init__.py", *(f"{module}.py" for module in MODULES)}
     assert "jaxrl/py.typed" in wheel
 
 
 def test_every_environment_module_has_a_stub_that_leads_type_checkers_to_it():
-    stubs = {file.stem: file.read_text(encoding="utf-8") for file in (ROOT / "jaxrl/envs").glob("*.pyi")}
-    # mypy follows the first line; Pyright the second, which a project's own folder `envs` does not hide.
-    assert stubs == {module: f"from envs.{module} import *\nfrom ...envs.{module} import *\n" for module in MODULES}
+    stubs = {
+        file.stem: file.read_text(encoding="utf-8") for file in (ROOT / "jaxrl/envs").glob("*.pyi")
+    }
+    # mypy follows the first line; Pyright the second, which a project's own folder `envs` does not
+    # hide.
+    assert stubs == {
+        module: f"from envs.{module} import *\nfrom ...envs.{module} import *\n"
+        for module in MODULES
+    }
 
 
 @pytest.mark.parametrize(
     ("keywords", "settings", "own"),
-    [(TunedKeywords, PPOConfig, ("env", "env_args")), (PPOKeywords, PPOConfig, ()), (RunKeywords, RunSettings, ())],
+    [
+        (TunedKeywords, PPOConfig, ("env", "env_args")),
+        (PPOKeywords, PPOConfig, ()),
+        (RunKeywords, RunSettings, ()),
+    ],
 )
 def test_the_keywords_that_editors_complete_are_the_declared_settings(keywords, settings, own):
-    declared = {field.name: field.type for field in dataclasses.fields(settings) if field.name not in own}
+    declared = {
+        field.name: field.type for field in dataclasses.fields(settings) if field.name not in own
+    }
     assert typing.get_type_hints(keywords) == declared
     assert not keywords.__required_keys__
 
@@ -76,7 +95,11 @@ def test_the_keywords_that_editors_complete_are_the_declared_settings(keywords, 
     ],
 )
 def test_a_function_of_any_setting_says_so_to_type_checkers(function, keywords):
-    (changes,) = [part for part in inspect.signature(function).parameters.values() if part.kind == part.VAR_KEYWORD]
+    (changes,) = [
+        part
+        for part in inspect.signature(function).parameters.values()
+        if part.kind == part.VAR_KEYWORD
+    ]
     assert changes.annotation == typing.Unpack[keywords]
 
 
@@ -100,7 +123,9 @@ def own_envs(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("regular", [True, False])
-def test_a_project_with_a_folder_envs_of_its_own_makes_our_environments_and_its_own(own_envs, regular):
+def test_a_project_with_a_folder_envs_of_its_own_makes_our_environments_and_its_own(
+    own_envs, regular
+):
     if regular:
         (own_envs / "__init__.py").write_text("")
     (own_envs / "mine.py").write_text("from tests.core.environments import Corridor as Mine\n")
@@ -111,7 +136,9 @@ def test_a_project_with_a_folder_envs_of_its_own_makes_our_environments_and_its_
 def test_the_names_of_earlier_versions_lead_to_the_present_modules(monkeypatch):
     env, params = make("arena", height=6)
     assert make("envs.arena:MultiAgentArena", height=6) == (env, params)
-    announced = [EntryPoint("arena", "envs.arena:MultiAgentArena", "jaxrl.envs")]  # an install of before
+    announced = [
+        EntryPoint("arena", "envs.arena:MultiAgentArena", "jaxrl.envs")
+    ]  # an install of before
     monkeypatch.setattr(trust, "entry_points", lambda group: announced)
     assert make("arena", height=6) == (env, params)
 

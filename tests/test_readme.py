@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 import jaxrl
-from jaxrl.run.console import LOG_WIDTH, result_line
+from jaxrl.run.logging.console import LOG_WIDTH, result_line
 
 ROOT = Path(__file__).resolve().parents[1]
 BLOCK = re.compile(r"<!-- output of the first command -->\n```\n(.*?)```\n<!-- end -->", re.DOTALL)
@@ -21,7 +21,10 @@ def shown():
 
 def fields(line):
     """{name: numbers} of those that no machine changes; the others depend on its speed."""
-    return {name: [float(number) for number in text.replace(",", "").split()] for name, text in FIELD.findall(line)}
+    return {
+        name: [float(number) for number in text.replace(",", "").split()]
+        for name, text in FIELD.findall(line)
+    }
 
 
 def test_the_readme_shows_the_numbers_of_the_first_iteration_as_training_gives_them(shown):

@@ -18,7 +18,10 @@ from jaxrl.core.types import PyTree
 try:
     import gymnax
     from gymnax.environments import spaces as gymnax_spaces
-except (ImportError, AttributeError) as error:  # the second: a version of JAX that gymnax was not written for
+except (
+    ImportError,
+    AttributeError,
+) as error:  # the second: a version of JAX that gymnax was not written for
     raise UsageError(
         f"gymnax's environments are not available: {type(error).__name__}: {error}; install it with "
         "`pip install gymnax`; docs/install.md has the versions of JAX that it works with"
@@ -50,7 +53,8 @@ def _make(name: str, **args):
 class GymnaxEnvironment(Environment):
     """One of gymnax's environments, with our spaces and constant array types.
 
-    gymnax counts time in `state.time` and leaves an environment's own final-reward bookkeeping as it is.
+    gymnax counts time in `state.time` and leaves an environment's own final-reward bookkeeping as
+    it is.
     """
 
     def __init__(self, env, name: str, args: tuple = ()):
@@ -59,7 +63,10 @@ class GymnaxEnvironment(Environment):
         self._args = args
 
     def __eq__(self, other):
-        return isinstance(other, GymnaxEnvironment) and (self._name, self._args) == (other._name, other._args)
+        return isinstance(other, GymnaxEnvironment) and (self._name, self._args) == (
+            other._name,
+            other._args,
+        )
 
     def __hash__(self):
         return hash((self._name, self._args))
@@ -73,7 +80,9 @@ class GymnaxEnvironment(Environment):
         return self.env.default_params
 
     def observation_space(self, params=None) -> Space:
-        return convert_space(self._space("observation_space", params), f"observation of {self.name}")
+        return convert_space(
+            self._space("observation_space", params), f"observation of {self.name}"
+        )
 
     def action_space(self, params=None) -> Space:
         return convert_space(self._space("action_space", params), f"action of {self.name}")
@@ -104,13 +113,19 @@ def convert_space(space, what: str) -> Space:
     if isinstance(space, gymnax_spaces.Discrete):
         return Discrete(space.n)
     if isinstance(space, gymnax_spaces.Box):
-        with jax.ensure_compile_time_eval():  # bounds may be arrays made of params, which a space holds as numbers
+        with (
+            jax.ensure_compile_time_eval()
+        ):  # bounds may be arrays made of params, which a space holds as numbers
             low, high = np.asarray(space.low), np.asarray(space.high)
         return Box(low, high, tuple(space.shape), np.dtype(space.dtype).name)
     if isinstance(space, gymnax_spaces.Dict):
-        return Dict({name: convert_space(part, f"{what}[{name!r}]") for name, part in space.spaces.items()})
+        return Dict(
+            {name: convert_space(part, f"{what}[{name!r}]") for name, part in space.spaces.items()}
+        )
     if isinstance(space, gymnax_spaces.Tuple):
-        return Tuple(tuple(convert_space(part, f"{what}[{i}]") for i, part in enumerate(space.spaces)))
+        return Tuple(
+            tuple(convert_space(part, f"{what}[{i}]") for i, part in enumerate(space.spaces))
+        )
     raise UsageError(
         f"{what}: gymnax's {type(space).__name__} space is not supported; allowed: Discrete, Box, Dict, Tuple"
     )

@@ -3,8 +3,9 @@
     trainable = to_ray_tune.trainable(PPOConfig(env="cartpole"), seeds=8)
     tune.Tuner(trainable, param_space={"lr": tune.loguniform(1e-4, 1e-2)}).fit()
 
-Ray is imported when a trainable is asked for. Trials are processes of their own: an environment or a callback must be
-one that another process finds, by a registered entry point, as `module:Class`, or as an object.
+Ray is imported when a trainable is asked for. Trials are processes of their own: an environment or
+a callback must be one that another process finds, by a registered entry point, as `module:Class`,
+or as an object.
 """
 
 import statistics
@@ -17,19 +18,22 @@ from typing import Any
 import numpy as np
 
 from jaxrl.core.errors import UsageError
-from jaxrl.core.settings import count
-from jaxrl.run import compile_cache
-from jaxrl.run.devices import split_cpu
+from jaxrl.core.fields import count
+from jaxrl.run.devices import compile_cache
+from jaxrl.run.devices.mesh import split_cpu
 from jaxrl.run.results import Result, flatten, lookup
-from jaxrl.sweeps.block import NOT_CALLED, Block
-from jaxrl.sweeps.plan import Trial, applied, trials_of, unreached
 from jaxrl.sweeps.space import settings_of
 from jaxrl.sweeps.sweep import RETURN
+from jaxrl.sweeps.trial_batch import NOT_CALLED, TrialBatch
 from jaxrl.sweeps.trial_view import check_hooks
+from jaxrl.sweeps.trials import Trial, applied, trials_of, unreached
 
 NAN = float("nan")
 ADDED_UP = ("perf/env_steps_per_s",)  # over members
-GREATEST = ("training_iteration", "num_env_steps_sampled_lifetime")  # of every other number the median stands for all
+GREATEST = (
+    "training_iteration",
+    "num_env_steps_sampled_lifetime",
+)  # of every other number the median stands for all
 
 
 def trainable(
@@ -44,31 +48,38 @@ def trainable(
 ) -> type:
     """A class for `ray.tune.Tuner`, each trial of which trains its members side by side in one compiled program.
 
-    The trial's own config, what Tune chose out of `param_space`, changes settings by name: `lr`, `pol1.lr` of a policy,
-    `env_args.width` of the environment; {"pol1": {"lr": ...}} means the same. A trial ends at `total_env_steps`, or
-    before by `RunConfig(stop={"env_runners/episode_return_mean": 475})`.
+    The trial's own config, what Tune chose out of `param_space`, changes settings by name: `lr`,
+    `pol1.lr` of a policy, `env_args.width` of the environment; {"pol1": {"lr": ...}} means the
+    same. A trial ends at `total_env_steps`, or before by
+    `RunConfig(stop={"env_runners/episode_return_mean": 475})`.
 
-    What is reported is RLlib's result tree. Of several members it holds the median of every number (and the sum of
-    `perf/env_steps_per_s`), "best" the tree of the member with the highest metric and its number, "member", and
-    "members" each one's own metric, by number; of one member these are there as well. The host hooks of `callbacks` are
-    called for each member, as in `jaxrl.sweep`: `result["done"]` ends that member.
+    What is reported is RLlib's result tree. Of several members it holds the median of every number
+    (and the sum of `perf/env_steps_per_s`), "best" the tree of the member with the highest metric
+    and its number, "member", and "members" each one's own metric, by number; of one member these
+    are there as well. The host hooks of `callbacks` are called for each member, as in
+    `jaxrl.sweep`: `result["done"]` ends that member.
 
-    A checkpoint is a folder with a run's folder for each member, so that `load_policy(f"{checkpoint.path}/0000")` is
-    the first one's policy. A trial that takes over another's checkpoint, as PBT does, takes its random keys over as
-    well, and continues with its own numbers.
+    A checkpoint is a folder with a run's folder for each member, so that
+    `load_policy(f"{checkpoint.path}/0000")` is the first one's policy. A trial that takes over
+    another's checkpoint, as PBT does, takes its random keys over as well, and continues with its
+    own numbers.
 
     Args:
         config: a configuration such as `PPOConfig`; what all trials have in common.
-        members: what the members of a trial differ by, numbers alone: {setting: values} as for `jaxrl.sweep`, every
-            combination a member, or a list of settings. They win over the trial's own of the same name.
+        members: what the members of a trial differ by, numbers alone: {setting: values} as for
+            `jaxrl.sweep`, every combination a member, or a list of settings. They win over the
+            trial's own of the same name.
         seeds: how many of each, from the configuration's own upwards, or which.
         metric: what ranks the members, a path in the result tree; the higher the better.
         iterations: between two reports; Tune's schedulers and stop criteria see no other.
-        devices: that the members are split over: a CPU's cores, with as many of `tune.with_resources(..., {"cpu": 2})`.
-        compile_cache: where compiled programs are kept for trials of the same shapes: "auto", a folder, or "off".
+        devices: that the members are split over: a CPU's cores, with as many of
+        `tune.with_resources(..., {"cpu": 2})`.
+        compile_cache: where compiled programs are kept for trials of the same shapes: "auto", a
+        folder, or "off".
 
     Raises:
-        UsageError: settings that cannot work. Those of a trial are refused when Tune makes the trial, before it starts.
+        UsageError: settings that cannot work. Those of a trial are refused when Tune makes the
+        trial, before it starts.
     """
     try:
         from ray import tune
@@ -126,7 +137,9 @@ class Plan:
 
     def __post_init__(self):
         if not hasattr(self.config, "build"):
-            raise UsageError(f"trainable takes a configuration such as PPOConfig(env='arena'), not {self.config!r:.60}")
+            raise UsageError(
+                f"trainable takes a configuration such as PPOConfig(env='arena'), not {self.config!r:.60}"
+            )
         count()("iterations", self.iterations)
         count()("devices", self.devices)
         check_hooks(self.config.callbacks, never=NOT_CALLED)
@@ -136,10 +149,16 @@ class Plan:
         """The members of a Tune trial with this config."""
         given = self._dotted(config)
         if "seed" in given and not isinstance(self.seeds, int):
-            raise UsageError(f"seed={given['seed']!r} clashes with seeds={self.seeds}: leave one of them out")
+            raise UsageError(
+                f"seed={given['seed']!r} clashes with seeds={self.seeds}: leave one of them out"
+            )
         changed = applied(self.config, given)
         listed = isinstance(self.members, Sequence)
-        settings = [dict(own) for own in self.members] or [{}] if listed else settings_of(self.members, 1, changed.seed)
+        settings = (
+            [dict(own) for own in self.members] or [{}]
+            if listed
+            else settings_of(self.members, 1, changed.seed)
+        )
         return trials_of(changed, settings, self.seeds)
 
     def warnings(self, config: Mapping[str, Any]) -> list[str]:
@@ -149,10 +168,10 @@ class Plan:
     def _dotted(self, config: Mapping[str, Any]) -> dict[str, Any]:
         return dotted(config, {field.name for field in fields(self.config)})
 
-    def block(self, config: Mapping[str, Any]) -> Block:
+    def block(self, config: Mapping[str, Any]) -> TrialBatch:
         split_cpu(self.devices)
         compile_cache.use(self.compile_cache)
-        return Block(self.trials(config), metric=self.metric, devices=self.devices)
+        return TrialBatch(self.trials(config), metric=self.metric, devices=self.devices)
 
 
 def dotted(config: Mapping[str, Any], settings: set[str]) -> dict[str, Any]:
@@ -170,7 +189,7 @@ def dotted(config: Mapping[str, Any], settings: set[str]) -> dict[str, Any]:
     return found
 
 
-def report(block: Block, iterations: int) -> Result:
+def report(block: TrialBatch, iterations: int) -> Result:
     """The result of a turn of training, as Tune is told of it: with every path that a result may have, if only as NaN.
 
     Tune and its searchers take a metric that is missing in the first result for a mistake.
@@ -181,7 +200,11 @@ def report(block: Block, iterations: int) -> Result:
         if "/" in path and lookup(tree, path) is None:
             _put(tree, path, NAN)
     # Tune adds up the seconds of its turns, which may be several iterations.
-    tree |= {"time_this_iter_s": block.seconds, "done": block.is_over, "diverged": sum(block.diverged)}
+    tree |= {
+        "time_this_iter_s": block.seconds,
+        "done": block.is_over,
+        "diverged": sum(block.diverged),
+    }
     tree["timers"]["compile"] = block.compile_seconds
     tree["best"] = {"member": best, **(block.results[best] or {})}
     tree["members"] = {trial.name: _own(block, i) for i, trial in enumerate(block.trials)}
@@ -208,13 +231,16 @@ def _in_place_of(values: Sequence[Any], path: str) -> Any:
     return statistics.median(values)
 
 
-def _own(block: Block, member: int) -> dict[str, Any]:
+def _own(block: TrialBatch, member: int) -> dict[str, Any]:
     result = block.results[member] or {}
-    own = {"training_iteration": result.get("training_iteration", 0), "diverged": block.diverged[member]}
+    own = {
+        "training_iteration": result.get("training_iteration", 0),
+        "diverged": block.diverged[member],
+    }
     return {**own, block.metric.split("/")[-1]: lookup(result, block.metric) if result else NAN}
 
 
-def _score(block: Block, member: int) -> float:
+def _score(block: TrialBatch, member: int) -> float:
     value = lookup(block.results[member], block.metric)
     return -np.inf if value is None or np.isnan(value) else value
 

@@ -1,6 +1,6 @@
 """The command lines, made from the settings' own declarations."""
 
-from jaxrl.cli.play import evaluate, render
+from jaxrl.cli.evaluate import evaluate, render
 from jaxrl.cli.plot import plot
 from jaxrl.cli.sweep import run_sweep
 from jaxrl.cli.train import train_ppo

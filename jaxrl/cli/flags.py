@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from jaxrl.core.errors import UsageError
-from jaxrl.core.settings import unknown_setting
+from jaxrl.core.fields import unknown_setting
 
 # Flags that take several values; all others take one.
 SEVERAL = {
@@ -53,14 +53,19 @@ COMPILE_CACHE = Flag(  # of every command that compiles
 def flags_of(settings: Any) -> dict[str, Flag]:
     """A flag for every setting, `settings` an instance: its values are the defaults."""
     fields = dataclasses.fields(settings)
-    return {field.name: Flag(field.metadata["help"], getattr(settings, field.name)) for field in fields}
+    return {
+        field.name: Flag(field.metadata["help"], getattr(settings, field.name)) for field in fields
+    }
 
 
-def given_flags(argv: Sequence[str], flags: Mapping[str, Any], positional: str | None = None) -> dict[str, list[str]]:
+def given_flags(
+    argv: Sequence[str], flags: Mapping[str, Any], positional: str | None = None
+) -> dict[str, list[str]]:
     """The values after each flag that is there, by the setting's name; an unknown flag is refused.
 
     Args:
-        flags: names, with the `Flag` of each; one whose default is True or False may stand alone, for True.
+        flags: names, with the `Flag` of each; one whose default is True or False may stand alone,
+        for True.
         positional: the name of the one argument that has no flag, if there is such a one.
     """
     by_flag = {flag_name(name): name for name in flags}
@@ -84,14 +89,18 @@ def given_flags(argv: Sequence[str], flags: Mapping[str, Any], positional: str |
         ):
             given[positional] = [word]
         elif current is None:
-            raise UsageError(f"unexpected argument {word!r}; flags begin with --, for example --env {word}")
+            raise UsageError(
+                f"unexpected argument {word!r}; flags begin with --, for example --env {word}"
+            )
         else:
             current.append(word)
     for name, values in given.items():
         if not values and isinstance(flags[name].default, bool):
             values.append("True")
         if not values or (len(values) > 1 and name not in SEVERAL):
-            raise UsageError(f"{flag_name(name)} takes {'values' if name in SEVERAL else 'one value'}, not {values}")
+            raise UsageError(
+                f"{flag_name(name)} takes {'values' if name in SEVERAL else 'one value'}, not {values}"
+            )
     return given
 
 
@@ -104,18 +113,26 @@ def show_help(argv: Sequence[str], flags: Mapping[str, Flag], prog: str, descrip
     fields = []
     for name, flag in flags.items():
         several, default = name in SEVERAL, shown(flag.default)
-        argument = tyro.conf.arg(name=name.rstrip("_"), help=flag.help, metavar=SEVERAL.get(name, "VALUE"))
+        argument = tyro.conf.arg(
+            name=name.rstrip("_"), help=flag.help, metavar=SEVERAL.get(name, "VALUE")
+        )
         kind = tuple[str, ...] if several else str
         default = tuple(default.split()) if several else default
         fields.append((name, Annotated[kind, argument], dataclasses.field(default=default)))
-    tyro.cli(dataclasses.make_dataclass("Flags", fields), args=["--help"], prog=prog, description=description)
+    tyro.cli(
+        dataclasses.make_dataclass("Flags", fields),
+        args=["--help"],
+        prog=prog,
+        description=description,
+    )
 
 
 def find_modules_here(*, last: bool = False) -> None:
     """Lets `module:Class` name a module of the folder that the command was called in, as `python -m` does.
 
-    That folder goes first, or a script's own folder would hide the user's `evaluate.py`. With `last`, it hides nothing:
-    for a command that loads a run without --trust, whose maker may have filled this folder too.
+    That folder goes first, or a script's own folder would hide the user's `evaluate.py`. With
+    `last`, it hides nothing: for a command that loads a run without --trust, whose maker may have
+    filled this folder too.
     """
     here = os.getcwd()
     if here in sys.path:
@@ -148,7 +165,9 @@ def setting_of(name: str, words: Sequence[str]) -> Any:
         return None if words[0] == "None" else words[0]
     if name == "checkpoint":  # best, last, or an iteration as the checkpoint's folder is named
         return int(words[0]) if words[0].isdecimal() else words[0]
-    if name in ("env_args", "evaluation_env_args", "stop", "init_from", "per_policy") and list(words) == ["None"]:
+    if name in ("env_args", "evaluation_env_args", "stop", "init_from", "per_policy") and list(
+        words
+    ) == ["None"]:
         return {}
     if name in ("env_args", "evaluation_env_args", "stop"):
         return pairs(name, words)
@@ -175,7 +194,9 @@ def value_of(text: str) -> Any:
         try:
             return json.loads(text)
         except ValueError as error:
-            raise UsageError(f"{text!r} is not a list such as [1,2] or [[1,2],[3,4]] without spaces: {error}") from None
+            raise UsageError(
+                f"{text!r} is not a list such as [1,2] or [[1,2],[3,4]] without spaces: {error}"
+            ) from None
     plain = text.replace("_", "")
     for read in (int, float):
         try:
@@ -188,7 +209,9 @@ def value_of(text: str) -> Any:
     return {"True": True, "False": False, "None": None}.get(text, text)
 
 
-def pairs(name: str, words: Sequence[str], read: Callable[[str], Any] | None = None) -> dict[str, Any]:
+def pairs(
+    name: str, words: Sequence[str], read: Callable[[str], Any] | None = None
+) -> dict[str, Any]:
     """`height=6 width=8` as a dict."""
     found = dict(word.partition("=")[::2] for word in words)
     for key, value in found.items():
@@ -216,7 +239,9 @@ def _schedule(name: str, words: Sequence[str]) -> Any:
     if len(words) == 1 and ":" not in words[0]:
         return value_of(words[0])
     if not all(word.count(":") == 1 for word in words):
-        raise UsageError(f"{name} takes one number, or a schedule STEP:NUMBER STEP:NUMBER ..., not {' '.join(words)!r}")
+        raise UsageError(
+            f"{name} takes one number, or a schedule STEP:NUMBER STEP:NUMBER ..., not {' '.join(words)!r}"
+        )
     return tuple(tuple(map(value_of, word.split(":"))) for word in words)
 
 

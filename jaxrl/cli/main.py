@@ -6,13 +6,19 @@ from collections.abc import Sequence
 from importlib.metadata import version
 
 import jaxrl
-from jaxrl.cli.play import evaluate, render
+from jaxrl.cli.evaluate import evaluate, render
 from jaxrl.cli.plot import plot
 from jaxrl.cli.sweep import run_sweep
 from jaxrl.cli.train import train_ppo
 from jaxrl.core.errors import unknown_name
 
-COMMANDS = {"train": train_ppo, "evaluate": evaluate, "render": render, "plot": plot, "sweep": run_sweep}
+COMMANDS = {
+    "train": train_ppo,
+    "evaluate": evaluate,
+    "render": render,
+    "plot": plot,
+    "sweep": run_sweep,
+}
 HELP = """\
 usage: jaxrl COMMAND [flags]
 
@@ -35,7 +41,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     if not words or words[0] in ("-h", "--help", "help"):
         print(HELP)
     elif words[0] == "--version":
-        print(f"jaxrl {jaxrl.__version__} (jax {version('jax')}, Python {platform.python_version()})")
+        print(
+            f"jaxrl {jaxrl.__version__} (jax {version('jax')}, Python {platform.python_version()})"
+        )
     elif words[0] in COMMANDS:
         COMMANDS[words[0]](words[1:])
     else:

@@ -7,11 +7,11 @@ from pathlib import Path
 
 from jaxrl.cli.flags import flags_of, given_flags, show_help
 from jaxrl.core.errors import UsageError
-from jaxrl.core.settings import setting
-from jaxrl.run import checkpoint, folder, runs
+from jaxrl.core.fields import setting
 from jaxrl.run.command_line import program
-from jaxrl.run.curves import Curves, compared, figure, save_figure, source_line
-from jaxrl.run.runs import METRICS, TRIALS
+from jaxrl.run.logging.plots import Curves, compared, figure, save_figure, source_line
+from jaxrl.run.storage import checkpoint, run_folder, runs
+from jaxrl.run.storage.runs import METRICS, TRIALS
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,7 +30,9 @@ def plot(argv: Sequence[str] | None = None) -> None:
         show_help(words, flags, program("plot"), plot.__doc__)
         paths, rest = apart(words)
         given = given_flags(rest, flags)
-        options = PlotOptions(**{name: values[0] for name, values in given.items()})  # texts, also "1e6"
+        options = PlotOptions(
+            **{name: values[0] for name, values in given.items()}
+        )  # texts, also "1e6"
         found = [run for path in paths for run in runs_in(runs.resolve(checkpoint.run_path(path)))]
         if not found:
             raise UsageError("which runs? give their folders, such as runs/arena/latest")
@@ -54,14 +56,16 @@ def apart(words: Sequence[str]) -> tuple[list[str], list[str]]:
 
 def write_plot(paths: list[Path], options: PlotOptions) -> None:
     """One run: its curves by agent and by policy. Several: a line for each run."""
-    facts = [folder.read(path) for path in paths]
+    facts = [run_folder.read(path) for path in paths]
     series = [Curves.from_jsonl(path / METRICS).series() for path in paths]
     title = options.title or ", ".join(dict.fromkeys(fact["env_name"] for fact in facts))
     try:
         if len(paths) == 1:
             config = facts[0]["config"]
             footer = source_line(facts[0], config.get("seed"))
-            save_figure(options.out, lambda: figure(series[0], title, config.get("kl_target"), footer))
+            save_figure(
+                options.out, lambda: figure(series[0], title, config.get("kl_target"), footer)
+            )
         else:
             commits = dict.fromkeys(source_line(fact) for fact in facts)
             footer = "; ".join(commits) if len(commits) <= 2 else f"{len(commits)} commits or days"
@@ -79,7 +83,11 @@ def runs_in(path: Path) -> list[Path]:
     """
     if (path / METRICS).exists():
         return [path]
-    logs = sorted([*path.glob(f"*/{METRICS}"), *path.glob(f"{TRIALS}/*/{METRICS}")]) if path.is_dir() else []
+    logs = (
+        sorted([*path.glob(f"*/{METRICS}"), *path.glob(f"{TRIALS}/*/{METRICS}")])
+        if path.is_dir()
+        else []
+    )
     if not logs:
         raise UsageError(f"{path} is not a run's folder and holds none: there is no {METRICS}")
     return [log.parent for log in logs]

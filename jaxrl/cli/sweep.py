@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from jaxrl.algorithms.ppo.config import PPOConfig
 from jaxrl.cli.flags import (
     COMPILE_CACHE,
     Flag,
@@ -19,35 +20,56 @@ from jaxrl.cli.flags import (
 )
 from jaxrl.cli.train import base_of
 from jaxrl.core.errors import UsageError, unknown_name
-from jaxrl.core.settings import flag
-from jaxrl.ppo.config import PPOConfig
-from jaxrl.run import advice, compile_cache, folder
+from jaxrl.core.fields import flag
+from jaxrl.run import advice
 from jaxrl.run.command_line import command, program
-from jaxrl.run.console import duration
+from jaxrl.run.devices import compile_cache
+from jaxrl.run.logging.console import duration
 from jaxrl.run.results import RETURN
 from jaxrl.run.settings import RunSettings
+from jaxrl.run.storage import run_folder
 from jaxrl.sweeps import space
-from jaxrl.sweeps.outcome import Outcome, Sweep, shown
-from jaxrl.sweeps.running import TRIAL_SETTINGS
+from jaxrl.sweeps.results import Sweep, TrialResult, shown
+from jaxrl.sweeps.scheduler import TRIAL_SETTINGS
 from jaxrl.sweeps.sweep import OneTrial, resume_sweep, saved_devices, settled_devices, sweep
 
-DRAWS = {"choice": space.choice, "uniform": space.uniform, "loguniform": space.loguniform, "randint": space.randint}
+DRAWS = {
+    "choice": space.choice,
+    "uniform": space.uniform,
+    "loguniform": space.loguniform,
+    "randint": space.randint,
+}
 SWEEP_FLAGS = {
-    "grid": Flag("settings and the values to try, SETTING=VALUE,VALUE,... ...; lists as [64,64]", ()),
-    "random": Flag("settings and what to draw them from, SETTING=loguniform:1e-5:1e-2 ...: " + ", ".join(DRAWS), ()),
+    "grid": Flag(
+        "settings and the values to try, SETTING=VALUE,VALUE,... ...; lists as [64,64]", ()
+    ),
+    "random": Flag(
+        "settings and what to draw them from, SETTING=loguniform:1e-5:1e-2 ...: "
+        + ", ".join(DRAWS),
+        (),
+    ),
     "num_samples": Flag("how often the grid is tried, each time with new draws", 1),
     "seeds": Flag("seeds of each, from --seed upwards", 1),
     "stop": Flag("what ends a trial before its steps do, RESULT=VALUE ...", ()),
-    "stop_return": Flag("end a trial when the mean return of its recent episodes reaches this", None),
-    "metric": Flag("what ranks the trials, a path in the result tree; the higher the better", RETURN),
+    "stop_return": Flag(
+        "end a trial when the mean return of its recent episodes reaches this", None
+    ),
+    "metric": Flag(
+        "what ranks the trials, a path in the result tree; the higher the better", RETURN
+    ),
     "halving": Flag("keep the best 1 in so many at each rung; None: all train to the end", None),
-    "devices": Flag("that programs are shared out over, or the trials of one; auto: all, a CPU's cores too", "auto"),
+    "devices": Flag(
+        "that programs are shared out over, or the trials of one; auto: all, a CPU's cores too",
+        "auto",
+    ),
     "batch_size": Flag("trials that train at once; auto: as many as fit", "auto"),
     "tuned": Flag(
         "begin with the environment's tuned settings, or without any with PPOConfig.fast; False: with RLlib's defaults",
         True,
     ),
-    "run_dir": Flag("the sweep's folder, which must not exist yet; auto: runs/<env>/<time>-sweep", "auto"),
+    "run_dir": Flag(
+        "the sweep's folder, which must not exist yet; auto: runs/<env>/<time>-sweep", "auto"
+    ),
     "resume": Flag("a sweep's folder to resume; takes no other flag but --trust", None),
     "trust": Flag(
         "with --resume: import the code that the sweep names, though it is neither jaxrl's nor an installed plug-in's",
@@ -59,7 +81,11 @@ NOTHING_TO_SWEEP = (
     "nothing to sweep, this is one trial: give several values in --grid lr=3e-4,1e-3, --random "
     "lr=loguniform:1e-5:1e-2 --num-samples 8, or --seeds 8; `jaxrl train` is a single training"
 )
-SWEEP_FLAGS |= {name: own for name, own in flags_of(RunSettings(loggers="jsonl")).items() if name in TRIAL_SETTINGS}
+SWEEP_FLAGS |= {
+    name: own
+    for name, own in flags_of(RunSettings(loggers="jsonl")).items()
+    if name in TRIAL_SETTINGS
+}
 
 
 def run_sweep(argv: Sequence[str] | None = None) -> None:
@@ -77,7 +103,11 @@ def run_sweep(argv: Sequence[str] | None = None) -> None:
 def _sweep(argv: list[str]) -> Sweep:
     settings = flags_of(PPOConfig(env="arena"))
     given = given_flags(argv, {**settings, **SWEEP_FLAGS})
-    options = {name: setting_of(name, words) for name, words in given.items() if name not in ("grid", "random")}
+    options = {
+        name: setting_of(name, words)
+        for name, words in given.items()
+        if name not in ("grid", "random")
+    }
     sweep_options = {name: options.pop(name) for name in list(options) if name in SWEEP_FLAGS}
     cache, trust = sweep_options.pop("compile_cache", "auto"), sweep_options.pop("trust", False)
     flag("trust", trust)
@@ -86,14 +116,18 @@ def _sweep(argv: list[str]) -> Sweep:
     if (path := sweep_options.pop("resume", None)) is not None:
         if extra := [*options, *sweep_options]:
             raise UsageError(f"--resume continues the sweep as it was: it takes no {extra[0]}")
-        settled_devices(saved_devices(path), or_fewer=True)  # before the cache's test, which computes something
+        settled_devices(
+            saved_devices(path), or_fewer=True
+        )  # before the cache's test, which computes something
         compile_cache.use(cache)
         return resume_sweep(path, trust=trust)
     if trust:
         raise UsageError("--trust goes with --resume SWEEP")
     base, _ = base_of(options, sweep_options.pop("tuned", True))
     show_help(argv, {**flags_of(base), **SWEEP_FLAGS}, program("sweep"), run_sweep.__doc__)
-    config = base.replace(**{name: value for name, value in options.items() if getattr(base, name) != value})
+    config = base.replace(
+        **{name: value for name, value in options.items() if getattr(base, name) != value}
+    )
     tried = tried_of(given)
     stop = dict(sweep_options.pop("stop", {}))
     if (goal := sweep_options.pop("stop_return", None)) is not None:
@@ -161,9 +195,9 @@ def _values(text: str) -> list[Any]:
     return [tuple(value) if isinstance(value, list) else value for value in values]
 
 
-def _to_evaluate(best: Outcome) -> str:
+def _to_evaluate(best: TrialResult) -> str:
     try:
-        return advice.to_evaluate(best.folder, folder.read(Path(best.folder)))
+        return advice.to_evaluate(best.folder, run_folder.read(Path(best.folder)))
     except UsageError:  # its folder is gone, or damaged: the command says so
         return command("evaluate", best.folder)
 
@@ -173,7 +207,11 @@ def summary(done: Sweep) -> str:
     if not done.outcomes:
         return "no trial is finished"
     parts = [done.table(), done.statistics_table()]
-    steps = sum(outcome.result["num_env_steps_sampled_lifetime"] for outcome in done.outcomes if outcome.result)
+    steps = sum(
+        outcome.result["num_env_steps_sampled_lifetime"]
+        for outcome in done.outcomes
+        if outcome.result
+    )
     if done.seconds:
         parts.append(
             f"{len(done.outcomes):,} trials, {steps:,} environment steps; this time {duration(done.whole_seconds)}: "

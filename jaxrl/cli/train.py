@@ -7,6 +7,8 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from jaxrl.algorithms.ppo.config import PPOConfig
+from jaxrl.algorithms.ppo.fast import FITTED
 from jaxrl.cli.flags import (
     COMPILE_CACHE,
     Flag,
@@ -18,19 +20,19 @@ from jaxrl.cli.flags import (
     show_help,
 )
 from jaxrl.core.errors import UsageError
-from jaxrl.core.settings import flag
-from jaxrl.ppo.config import PPOConfig
-from jaxrl.ppo.fast import FITTED
-from jaxrl.run import advice, checkpoint, compile_cache, resume
+from jaxrl.core.fields import flag
+from jaxrl.run import advice, resume
 from jaxrl.run.command_line import program
-from jaxrl.run.config_file import import_named, names_module, read_config
-from jaxrl.run.console import agent_returns, device_name, duration
+from jaxrl.run.devices import compile_cache
+from jaxrl.run.devices.hosts import JOIN_SECONDS, THREE, check, join
 from jaxrl.run.health import Diverged
-from jaxrl.run.hosts import JOIN_SECONDS, THREE, check, join
+from jaxrl.run.logging.console import agent_returns, device_name, duration
 from jaxrl.run.recorder import CURVES, EPISODE
 from jaxrl.run.results import RETURN, Result
 from jaxrl.run.settings import RunSettings
 from jaxrl.run.stopping import LIMITS, unmet
+from jaxrl.run.storage import checkpoint
+from jaxrl.run.storage.config_file import import_named, names_module, read_config
 from jaxrl.run.trainer import Trainer
 
 RUN_FLAGS = {
@@ -38,15 +40,25 @@ RUN_FLAGS = {
         "begin with the environment's tuned settings, or without any with PPOConfig.fast; False: with RLlib's defaults",
         True,
     ),
-    "stop_return": Flag("stop when the mean return of the recent episodes reaches this; None: not by the return", None),
+    "stop_return": Flag(
+        "stop when the mean return of the recent episodes reaches this; None: not by the return",
+        None,
+    ),
     "run_dir": Flag(
         "the run's folder, which must not exist yet; auto: runs/<env>/<time>-s<seed>; without it, --resume continues "
         "in the folder that it names",
         "auto",
     ),
-    "resume": Flag("a run's folder, or one of its checkpoints, to resume; other flags change its settings", None),
-    "strict": Flag("refuse to resume with settings that let a part of the state start from scratch", False),
-    "profile": Flag("measure at the end how long sampling and learning take in an iteration", False),
+    "resume": Flag(
+        "a run's folder, or one of its checkpoints, to resume; other flags change its settings",
+        None,
+    ),
+    "strict": Flag(
+        "refuse to resume with settings that let a part of the state start from scratch", False
+    ),
+    "profile": Flag(
+        "measure at the end how long sampling and learning take in an iteration", False
+    ),
     "trust": Flag(
         "with --resume: import the code that the run names, though it is neither jaxrl's nor an installed plug-in's",
         False,
@@ -61,11 +73,14 @@ RUN_FLAGS = {
     "process_id": Flag("which of them this one is, from 0, which logs and saves", None),
     "join_seconds": Flag("how long the processes wait for each other at the start", JOIN_SECONDS),
 }
-NAMING = {"per_policy", *(field.name for field in dataclasses.fields(PPOConfig) if field.metadata["kind"])}
+NAMING = {
+    "per_policy",
+    *(field.name for field in dataclasses.fields(PPOConfig) if field.metadata["kind"]),
+}
 
 
 @dataclasses.dataclass(frozen=True)
-class Order:
+class TrainOptions:
     """What a command line asks for."""
 
     config: PPOConfig
@@ -76,7 +91,12 @@ class Order:
     strict: bool = False
     profile: bool = False
     compile_cache: str | None = "auto"
-    hosts: tuple[Any, ...] = (None, None, None, JOIN_SECONDS)  # coordinator, num_processes, process_id, join_seconds
+    hosts: tuple[Any, ...] = (
+        None,
+        None,
+        None,
+        JOIN_SECONDS,
+    )  # coordinator, num_processes, process_id, join_seconds
 
 
 def train_ppo(argv: Sequence[str] | None = None) -> None:
@@ -87,12 +107,18 @@ def train_ppo(argv: Sequence[str] | None = None) -> None:
         if any(part is not None for part in order.hosts[:3]):
             join(*order.hosts[:3], seconds=order.hosts[3])
         plan = order.config.describe()
-        trainer = begin(order)  # which may split the CPU into devices, so nothing may have asked for them before
+        trainer = begin(
+            order
+        )  # which may split the CPU into devices, so nothing may have asked for them before
         say = trainer.progress.say
-        warn = {} if trainer.company.writes else {"say": lambda line: None}  # JAX lets process 0 alone write a cache
+        warn = (
+            {} if trainer.company.writes else {"say": lambda line: None}
+        )  # JAX lets process 0 alone write a cache
         compile_cache.use(order.compile_cache, **warn)
         device = device_name(trainer.settings.devices)
-        say(f"{plan}\nsettings     {order.source}\ndevice       {device}\nrun folder   {trainer.run_dir}")
+        say(
+            f"{plan}\nsettings     {order.source}\ndevice       {device}\nrun folder   {trainer.run_dir}"
+        )
         if order.resume and trainer.last_result is not None:
             say(f"resumed      after iteration {trainer.lifetime.training_iteration:,}")
         trainer.fit()
@@ -118,14 +144,14 @@ def train_ppo(argv: Sequence[str] | None = None) -> None:
         sys.exit(f"{program('train')}: {failed}")
 
 
-def begin(order: Order) -> Trainer:
+def begin(order: TrainOptions) -> Trainer:
     if order.resume is None:
         return Trainer(order.config, run_dir=order.run_dir, **order.settings)
     where = {"run_dir": order.run_dir, "strict": order.strict}
     return Trainer.from_checkpoint(order.resume, config=order.config, **where, **order.settings)
 
 
-def parse(argv: Sequence[str]) -> Order:
+def parse(argv: Sequence[str]) -> TrainOptions:
     """What a command line asks for.
 
     Raises:
@@ -135,7 +161,11 @@ def parse(argv: Sequence[str]) -> Order:
     given = given_flags(argv, known)
     options = {name: setting_of(name, words) for name, words in given.items()}
     run = {name: options.pop(name) for name in list(options) if name in RUN_FLAGS}
-    settings = {name: options.pop(name) for name in list(options) if name in RunSettings.__dataclass_fields__}
+    settings = {
+        name: options.pop(name)
+        for name in list(options)
+        if name in RunSettings.__dataclass_fields__
+    }
     path, saved_stop, trust = run.get("resume"), {}, run.get("trust", False)
     flag("trust", trust)
     if path is None or trust:
@@ -160,7 +190,11 @@ def parse(argv: Sequence[str]) -> Order:
     goal = {RETURN: run["stop_return"]} if "stop_return" in run else {}
     settings.update(_stop(settings, saved_stop, "total_env_steps" in options, goal))
     changes = {name: value for name, value in options.items() if getattr(base, name) != value}
-    shown = [f"{name}={value}" for name, value in {**options, **settings}.items() if name not in ("env", "env_args")]
+    shown = [
+        f"{name}={value}"
+        for name, value in {**options, **settings}.items()
+        if name not in ("env", "env_args")
+    ]
     if shown:
         source += ", but " + ", ".join(shown)
     RunSettings(**settings)
@@ -172,11 +206,18 @@ def parse(argv: Sequence[str]) -> Order:
     flag("strict", strict)
     flag("profile", profile)
     if profile and any(part is not None for part in hosts[:3]):
-        raise UsageError("--profile measures one process alone: leave it out where several train together")
+        raise UsageError(
+            "--profile measures one process alone: leave it out where several train together"
+        )
     if path is None and (strict or trust):
         raise UsageError(f"--{'strict' if strict else 'trust'} goes with --resume RUN")
-    asked = {"strict": strict, "profile": profile, "compile_cache": run.get("compile_cache", "auto"), "hosts": hosts}
-    return Order(base.replace(**changes), source, settings, run_dir, path, **asked)
+    asked = {
+        "strict": strict,
+        "profile": profile,
+        "compile_cache": run.get("compile_cache", "auto"),
+        "hosts": hosts,
+    }
+    return TrainOptions(base.replace(**changes), source, settings, run_dir, path, **asked)
 
 
 def _facts(path: str) -> dict[str, Any]:
@@ -188,17 +229,24 @@ def _facts(path: str) -> dict[str, Any]:
 
 
 def _stop(
-    settings: Mapping[str, Any], saved: Mapping[str, float], new_length: bool, goal: Mapping[str, Any]
+    settings: Mapping[str, Any],
+    saved: Mapping[str, float],
+    new_length: bool,
+    goal: Mapping[str, Any],
 ) -> dict[str, dict[str, float]]:
     """The setting `stop`, if flags change it.
 
     Args:
         settings: those that flags give.
         saved: the criteria of the run that is resumed.
-        new_length: whether a flag says how many steps to train, which limits of the saved run must not cut short.
+        new_length: whether a flag says how many steps to train, which limits of the saved run must
+        not cut short.
         goal: {RETURN: the return to stop at, or None for none}, if a flag says it.
     """
-    stop = settings.get("stop", {name: least for name, least in saved.items() if not (new_length and name in LIMITS)})
+    stop = settings.get(
+        "stop",
+        {name: least for name, least in saved.items() if not (new_length and name in LIMITS)},
+    )
     for least in goal.values():
         is_number = isinstance(least, int | float) and not isinstance(least, bool)
         if least is not None and not (is_number and math.isfinite(least)):
@@ -221,7 +269,9 @@ def base_of(options: dict[str, Any], tuned: Any) -> tuple[PPOConfig, str]:
     fitted = {name: options[name] for name in FITTED if name in options}
     fast = PPOConfig.fast(env, env_args, **fitted)
     if "per_policy" in options:
-        options["per_policy"] = fast.to_dict()["per_policy"]  # with what the spaces decide, which it would replace
+        options["per_policy"] = fast.to_dict()[
+            "per_policy"
+        ]  # with what the spaces decide, which it would replace
     return fast, f"PPOConfig.fast ({env} has no tuned ones)"
 
 
@@ -231,7 +281,9 @@ def summary(trainer: Trainer, result: Result, seconds: float) -> str:
     lines = []
     if "episode_return_mean" in episodes:
         each = agent_returns(episodes["agent_episode_returns_mean"])
-        window = min(trainer.config.metrics_num_episodes_for_smoothing, episodes["num_episodes_lifetime"])
+        window = min(
+            trainer.config.metrics_num_episodes_for_smoothing, episodes["num_episodes_lifetime"]
+        )
         lines.append(
             f"return {episodes['episode_return_mean']:.2f} over the last {max(window, episodes['num_episodes'])} "
             f"episodes (from {episodes['episode_return_min']:.2f} to {episodes['episode_return_max']:.2f})"

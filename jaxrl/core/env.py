@@ -1,8 +1,9 @@
 """What an environment is: the contract for one agent and for many, and the one place that resets ended episodes.
 
-An environment object holds what sets a shape (a frozen, hashable dataclass); `params` holds numbers, which may be
-traced. `step_env` and `reset_env` are the raw pair that an author writes; `reset` and `step`, which resets by itself,
-are made from them here. One agent's contract is gymnax 1.0's, so that environments of either library run in the other.
+An environment object holds what sets a shape (a frozen, hashable dataclass); `params` holds
+numbers, which may be traced. `step_env` and `reset_env` are the raw pair that an author writes;
+`reset` and `step`, which resets by itself, are made from them here. One agent's contract is gymnax
+1.0's, so that environments of either library run in the other.
 """
 
 from typing import Any, NamedTuple
@@ -17,11 +18,12 @@ from jaxrl.core.types import ALL, DEFAULT_AGENT, DEFAULT_POLICY, AgentId, Key, P
 class Environment:
     """One agent. An author writes the five methods that raise here; `tuned`, `render` and `action_mask` are optional.
 
-    So are `check_params(params)`, which `make` calls to have numbers refused that make no game (UsageError), and for
-    the captions of pictures `agent_colors` and `legend`, {agent or thing: (red, green, blue)}.
-    `info["metrics"]`, if given, is a dict of scalars per step; they are summed over the episode and reported.
-    `action_mask(state, params)` says which actions are possible there, bool[A] (of MultiDiscrete actions one entry's
-    after the other's), of stacked agents [M, A], of others a dict by agent id.
+    So are `check_params(params)`, which `make` calls to have numbers refused that make no game
+    (UsageError), and for the captions of pictures `agent_colors` and `legend`, {agent or thing:
+    (red, green, blue)}. `info["metrics"]`, if given, is a dict of scalars per step; they are summed
+    over the episode and reported. `action_mask(state, params)` says which actions are possible
+    there, bool[A] (of MultiDiscrete actions one entry's after the other's), of stacked agents [M,
+    A], of others a dict by agent id.
     """
 
     @property
@@ -62,8 +64,9 @@ class Environment:
         """One step that starts a new episode where the old one ended.
 
         Returns:
-            (obs, state, reward, terminated, truncated, info). obs and state are the new episode's where one began;
-            info["final_observation"] is what the step itself reached. An end that is both is `terminated` alone.
+            (obs, state, reward, terminated, truncated, info). obs and state are the new episode's
+            where one began; info["final_observation"] is what the step itself reached. An end that
+            is both is `terminated` alone.
         """
         params = self.default_params if params is None else params
         step_key, reset_key = jax.random.split(key)
@@ -71,22 +74,26 @@ class Environment:
         terminated = jnp.asarray(terminated)  # of a Python bool ~ would make a number
         truncated = self.is_truncated(state, params) & ~terminated
         info = {**info, "final_observation": obs}
-        obs, state = restart(terminated | truncated, self.reset_env(reset_key, params), (obs, state))
+        obs, state = restart(
+            terminated | truncated, self.reset_env(reset_key, params), (obs, state)
+        )
         return obs, state, reward, terminated, truncated, info
 
 
 class MultiAgentEnvironment:
     """Many agents, in dicts by agent id; the agents may differ in their spaces and leave before the episode ends.
 
-    `step_env` returns (obs, state, reward, terminated, info): obs, reward, terminated and, if given, info["active"]
-    are dicts by agent id, `terminated` also with "__all__". active[agent] says that it acted in this transition;
-    an agent that terminates is inactive from then on until the reset. `is_truncated` is one clock for everybody.
+    `step_env` returns (obs, state, reward, terminated, info): obs, reward, terminated and, if
+    given, info["active"] are dicts by agent id, `terminated` also with "__all__". active[agent]
+    says that it acted in this transition; an agent that terminates is inactive from then on until
+    the reset. `is_truncated` is one clock for everybody.
 
-    Agents that wait without having ended (games of turns, agents that join late) need one more method,
-    `acting_agents(state, params)`: which agents act in this state, a dict of bool[] by agent id, of stacked agents
-    bool[M]. The actions of the others are ignored, and `info["active"]` is not needed. An agent that waits may be
-    rewarded, which counts for its last action, and may be terminated; one that has ended neither acts nor is rewarded.
-    The episode ends with "__all__", or in a step in which `terminated` is set for every agent.
+    Agents that wait without having ended (games of turns, agents that join late) need one more
+    method, `acting_agents(state, params)`: which agents act in this state, a dict of bool[] by
+    agent id, of stacked agents bool[M]. The actions of the others are ignored, and `info["active"]`
+    is not needed. An agent that waits may be rewarded, which counts for its last action, and may be
+    terminated; one that has ended neither acts nor is rewarded. The episode ends with "__all__", or
+    in a step in which `terminated` is set for every agent.
     """
 
     agents: tuple[AgentId, ...] = ()
@@ -108,7 +115,9 @@ class MultiAgentEnvironment:
         """Which policy plays which agents, unless the user says otherwise: one of its own for each."""
         return {agent: (agent,) for agent in self.agents}
 
-    def step(self, key: Key, state: PyTree, action: dict[AgentId, PyTree], params: PyTree = None) -> tuple:
+    def step(
+        self, key: Key, state: PyTree, action: dict[AgentId, PyTree], params: PyTree = None
+    ) -> tuple:
         """As `Environment.step`, in dicts by agent id; `terminated` and `truncated` also have "__all__"."""
         params = self.default_params if params is None else params
         step_key, reset_key = jax.random.split(key)
@@ -117,7 +126,11 @@ class MultiAgentEnvironment:
         obs, state = restart(raw.over, self.reset_env(reset_key, params), (final_obs, raw.state))
         terminated = {**split_agents(self, raw.terminated), ALL: raw.world_ended}
         truncated = {**split_agents(self, raw.truncated), ALL: raw.over & ~raw.world_ended}
-        info = {**raw.info, "final_observation": final_obs, "active": split_agents(self, raw.active)}
+        info = {
+            **raw.info,
+            "final_observation": final_obs,
+            "active": split_agents(self, raw.active),
+        }
         return obs, state, split_agents(self, raw.reward), terminated, truncated, info
 
     def by_agent(self, values: PyTree) -> dict[AgentId, PyTree]:
@@ -128,9 +141,9 @@ class MultiAgentEnvironment:
 class StackedEnvironment(MultiAgentEnvironment):
     """Alike agents on arrays [M, ...]: an author writes `reset_stacked` and `step_stacked`, the dict face follows.
 
-    The training loop steps the stacked arrays themselves; 128 agents split to dicts and stacked again inside a
-    compiled loop would take far longer to compile. In the stacked face `terminated` is bool[M] with no "__all__":
-    the world that ends sets every entry.
+    The training loop steps the stacked arrays themselves; 128 agents split to dicts and stacked
+    again inside a compiled loop would take far longer to compile. In the stacked face `terminated`
+    is bool[M] with no "__all__": the world that ends sets every entry.
     """
 
     def reset_stacked(self, key: Key, params: PyTree) -> tuple[PyTree, PyTree]:
@@ -148,12 +161,20 @@ class StackedEnvironment(MultiAgentEnvironment):
         obs, state = self.reset_stacked(key, params)
         return split_agents(self, obs), state
 
-    def step_env(self, key: Key, state: PyTree, action: dict[AgentId, PyTree], params: PyTree) -> tuple:
+    def step_env(
+        self, key: Key, state: PyTree, action: dict[AgentId, PyTree], params: PyTree
+    ) -> tuple:
         raw = raw_step(self, key, state, action, params)
         info = {**raw.info, "active": split_agents(self, raw.active)}
         # The clock is the caller's to read here, so the world's end is that of its agents alone.
         terminated = {**split_agents(self, raw.terminated), ALL: raw.world_ended}
-        return split_agents(self, raw.obs), raw.state, split_agents(self, raw.reward), terminated, info
+        return (
+            split_agents(self, raw.obs),
+            raw.state,
+            split_agents(self, raw.reward),
+            terminated,
+            info,
+        )
 
 
 class Solo(StackedEnvironment):
@@ -162,12 +183,27 @@ class Solo(StackedEnvironment):
     agents = (DEFAULT_AGENT,)
 
     def __init__(self, env):
-        for method in ("reset_env", "step_env", "is_truncated", "observation_space", "action_space", "default_params"):
+        for method in (
+            "reset_env",
+            "step_env",
+            "is_truncated",
+            "observation_space",
+            "action_space",
+            "default_params",
+        ):
             if not hasattr(env, method):
-                old = ": an old five-value step, whose done mixes both ends?" if method == "is_truncated" else ""
-                raise UsageError(f"{type(env).__name__} is no environment: it has no `{method}`{old}")
+                old = (
+                    ": an old five-value step, whose done mixes both ends?"
+                    if method == "is_truncated"
+                    else ""
+                )
+                raise UsageError(
+                    f"{type(env).__name__} is no environment: it has no `{method}`{old}"
+                )
         if agents_may_wait(env):
-            raise UsageError(f"{type(env).__name__} has one agent, which cannot wait: remove `acting_agents`")
+            raise UsageError(
+                f"{type(env).__name__} has one agent, which cannot wait: remove `acting_agents`"
+            )
         self.env = env
 
     def __eq__(self, other):
@@ -216,23 +252,29 @@ class Solo(StackedEnvironment):
 class RawStep(NamedTuple):
     """What one raw step of any multi-agent environment did; per-agent values in the order of `env.agents`."""
 
-    obs: PyTree  # [M, ...] of a stacked environment, dict by agent id of any other; before any reset
+    obs: (
+        PyTree  # [M, ...] of a stacked environment, dict by agent id of any other; before any reset
+    )
     state: PyTree
     reward: jax.Array  # f32[M]
     terminated: jax.Array  # bool[M]  this agent's part in the world ended in this step
-    truncated: jax.Array  # bool[M]  it was still there when the clock ran out, and had not terminated
+    truncated: (
+        jax.Array
+    )  # bool[M]  it was still there when the clock ran out, and had not terminated
     active: jax.Array  # bool[M]  it acted in this step
     world_ended: jax.Array  # bool[]  the episode ended, and not by the clock
     over: jax.Array  # bool[]  the episode ended
     info: dict[str, Any]
 
 
-def raw_step(env: MultiAgentEnvironment, key: Key, state: PyTree, action: PyTree, params: PyTree) -> RawStep:
+def raw_step(
+    env: MultiAgentEnvironment, key: Key, state: PyTree, action: PyTree, params: PyTree
+) -> RawStep:
     """One step without a reset, on the stacked face where there is one, with the ends of agents and world resolved.
 
-    `action` is a dict by agent id, or stacked [M, ...] where the environment is. The world has ended when it says
-    so ("__all__") or when nobody is left; what both world and clock ended counts as terminated. Where agents may wait,
-    the flags and rewards of those who do are theirs too.
+    `action` is a dict by agent id, or stacked [M, ...] where the environment is. The world has
+    ended when it says so ("__all__") or when nobody is left; what both world and clock ended counts
+    as terminated. Where agents may wait, the flags and rewards of those who do are theirs too.
     """
     acting = acting_agents(env, state, params) if agents_may_wait(env) else None
     if is_stacked(env):
@@ -278,7 +320,9 @@ def raw_reset(env: MultiAgentEnvironment, key: Key, params: PyTree) -> tuple[PyT
 def restart(ended: jax.Array, fresh: PyTree, reached: PyTree) -> PyTree:
     """`fresh` where the episode ended and `reached` elsewhere: automatic reset, everywhere. `ended` is bool[]."""
     return jax.tree.map(
-        lambda new, old: jnp.where(ended, jnp.asarray(new, jnp.asarray(old).dtype), old), fresh, reached
+        lambda new, old: jnp.where(ended, jnp.asarray(new, jnp.asarray(old).dtype), old),
+        fresh,
+        reached,
     )
 
 
@@ -313,7 +357,9 @@ def stack_agents(env: MultiAgentEnvironment, values: dict[AgentId, PyTree]) -> P
 
 def split_agents(env: MultiAgentEnvironment, values: PyTree) -> dict[AgentId, PyTree]:
     """Arrays [M, ...] as a dict by agent id."""
-    return {agent: jax.tree.map(lambda leaf, i=i: leaf[i], values) for i, agent in enumerate(env.agents)}
+    return {
+        agent: jax.tree.map(lambda leaf, i=i: leaf[i], values) for i, agent in enumerate(env.agents)
+    }
 
 
 def _one_agent(values: PyTree) -> PyTree:
@@ -322,7 +368,9 @@ def _one_agent(values: PyTree) -> PyTree:
 
 def strongly_typed(tree: PyTree) -> PyTree:
     """Python numbers as arrays of a fixed type: neither a scan's carry nor a program's argument may change its type."""
-    return jax.tree.map(lambda leaf: jax.lax.convert_element_type(leaf, jnp.asarray(leaf).dtype), tree)
+    return jax.tree.map(
+        lambda leaf: jax.lax.convert_element_type(leaf, jnp.asarray(leaf).dtype), tree
+    )
 
 
 def _missing(env, method: str) -> NotImplementedError:

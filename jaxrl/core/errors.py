@@ -9,7 +9,9 @@ from typing import Any
 
 from jaxrl.core import foreign_names
 
-NEAR = 0.75  # of difflib's ratio: below it, names share letters by chance (use_gae and use_gru: 0.71)
+NEAR = (
+    0.75  # of difflib's ratio: below it, names share letters by chance (use_gae and use_gru: 0.71)
+)
 SHORT = 200  # characters of a list of names that one line still holds
 PATHS = "each row of a run's metrics.jsonl holds them all"
 
@@ -53,7 +55,9 @@ def reason_of(error: BaseException) -> str:
 
 def _is_written_by_a_user(filename: str) -> bool:
     path = Path(filename)
-    by_others = filename.startswith("<frozen") or not {"site-packages", "dist-packages"}.isdisjoint(path.parts)
+    by_others = filename.startswith("<frozen") or not {"site-packages", "dist-packages"}.isdisjoint(
+        path.parts
+    )
     return not by_others and not any(path.is_relative_to(folder) for folder in NOT_THEIRS)
 
 
@@ -66,7 +70,9 @@ def brief(value: Any) -> str:
     return text if len(text) <= 80 else f"{text[:77]}..."
 
 
-def unknown_name(kind: str, name: str, allowed: Iterable[str], where: str = "", look: str = "") -> UsageError:
+def unknown_name(
+    kind: str, name: str, allowed: Iterable[str], where: str = "", look: str = ""
+) -> UsageError:
     """The error for a name that is none of `allowed`: `unknown policy 'pol3'; did you mean 'pol1'? known: ...`.
 
     Args:
@@ -76,7 +82,9 @@ def unknown_name(kind: str, name: str, allowed: Iterable[str], where: str = "", 
     name, allowed = name if isinstance(name, str) else brief(name), sorted(map(str, allowed))
     near = nearest(name, allowed)
     hint = f"; did you mean {either(near)}?" if near else ";"
-    return UsageError(f"unknown {kind} {brief(name)}{where and ' ' + where}{hint} {_known(allowed, near, look)}")
+    return UsageError(
+        f"unknown {kind} {brief(name)}{where and ' ' + where}{hint} {_known(allowed, near, look)}"
+    )
 
 
 def unknown_result(kind: str, path: str, allowed: Iterable[str]) -> UsageError:
@@ -89,7 +97,9 @@ def unknown_result(kind: str, path: str, allowed: Iterable[str]) -> UsageError:
         meant, note = [foreign[1].ours], foreign[1].note and f"{foreign[1].note}; "
     if not meant:
         return unknown_name(kind, path, allowed, look=PATHS)
-    return UsageError(f"unknown {kind} {brief(path)}; did you mean {meant[0]!r}? {note}{_known(allowed, meant, PATHS)}")
+    return UsageError(
+        f"unknown {kind} {brief(path)}; did you mean {meant[0]!r}? {note}{_known(allowed, meant, PATHS)}"
+    )
 
 
 def nearest(name: str, allowed: Iterable[str], most: int = 3) -> list[str]:
@@ -113,7 +123,10 @@ def either(names: list[str]) -> str:
 
 def _plain(name: str) -> str:
     """`--clip-param`, `clipParam` and `Clip_Param` alike as `clip_param`."""
-    name = "".join(f"_{c.lower()}" if c.isupper() and i and name[i - 1].islower() else c for i, c in enumerate(name))
+    name = "".join(
+        f"_{c.lower()}" if c.isupper() and i and name[i - 1].islower() else c
+        for i, c in enumerate(name)
+    )
     return name.strip("-_").replace("-", "_").lower()
 
 

@@ -1,8 +1,9 @@
 """Other libraries' names of settings and results, and what stands for them here.
 
-Sources: RLlib 2.60 (`AlgorithmConfig`, `PPOConfig`, `MODEL_DEFAULTS`) and its older names, Tune's checkpoint and stop
-settings, Stable-Baselines3's `PPO` and `ActorCriticPolicy`, CleanRL's `ppo.py` and `ppo_continuous_action.py`.
-Names that mean the same here are not listed. `docs/settings.md` shows these tables.
+Sources: RLlib 2.60 (`AlgorithmConfig`, `PPOConfig`, `MODEL_DEFAULTS`) and its older names, Tune's
+checkpoint and stop settings, Stable-Baselines3's `PPO` and `ActorCriticPolicy`, CleanRL's `ppo.py`
+and `ppo_continuous_action.py`. Names that mean the same here are not listed. `docs/settings.md`
+shows these tables.
 """
 
 import re
@@ -36,9 +37,13 @@ RLLIB = {
     # environments
     **same("env_config", ours="env_args"),
     **same("horizon", "max_episode_steps", ours="env_args", note='{"max_steps_in_episode": 50}'),
-    **none("observation_space", "action_space", note="nothing to set: the environment says its spaces"),
+    **none(
+        "observation_space", "action_space", note="nothing to set: the environment says its spaces"
+    ),
     **none("disable_env_checking", note="nothing to set; jaxrl.check_env(env) checks all it can"),
-    **none("env_task_fn", note="no counterpart: set trainer.env_params between two calls of train()"),
+    **none(
+        "env_task_fn", note="no counterpart: set trainer.env_params between two calls of train()"
+    ),
     **none(
         *("soft_horizon", "no_done_at_end", "is_atari", "preprocessor_pref", "framestack", "dim"),
         *("grayscale", "zero_mean", "custom_preprocessor", "observation_fn", "action_mask_key"),
@@ -49,7 +54,10 @@ RLLIB = {
         "record_env",
         note="no counterpart: a run draws episode.gif, and scripts/render.py any episode",
     ),
-    **none("clip_rewards", note="no counterpart: Callbacks.on_postprocess_trajectory may change rewards"),
+    **none(
+        "clip_rewards",
+        note="no counterpart: Callbacks.on_postprocess_trajectory may change rewards",
+    ),
     # sampling
     **same(
         *("num_workers", "num_rollout_workers", "num_env_runners", "num_envs_per_worker"),
@@ -71,7 +79,9 @@ RLLIB = {
         note=ONE_PROGRAM,
     ),
     **same("explore", ours="evaluation_explore", note="training always samples its actions"),
-    **none("exploration_config", note="no counterpart: PPO explores by sampling; see entropy_coeff"),
+    **none(
+        "exploration_config", note="no counterpart: PPO explores by sampling; see entropy_coeff"
+    ),
     **none(
         *("env_to_module_connector", "module_to_env_connector", "learner_connector"),
         *("add_default_connectors_to_env_to_module_pipeline",),
@@ -124,7 +134,11 @@ RLLIB = {
         *("fcnet_weights_initializer_config", "fcnet_kernel_initializer_kwargs"),
         *("fcnet_bias_initializer", "fcnet_bias_initializer_config"),
         *("fcnet_bias_initializer_kwargs", "conv_kernel_initializer", "conv_bias_initializer"),
-        *("post_fcnet_weights_initializer", "post_fcnet_bias_initializer", "head_fcnet_kernel_initializer"),
+        *(
+            "post_fcnet_weights_initializer",
+            "post_fcnet_bias_initializer",
+            "head_fcnet_kernel_initializer",
+        ),
         *("head_fcnet_bias_initializer", "lstm_weights_initializer", "lstm_kernel_initializer"),
         *("lstm_bias_initializer", "encoder_latent_dim", "no_final_linear", "log_std_clip_param"),
         *("attention_use_n_prev_actions", "attention_use_n_prev_rewards", "_time_major"),
@@ -138,7 +152,11 @@ RLLIB = {
         ours="per_policy",
         note='per_policy={"pol1": {"lr": 1e-3}}',
     ),
-    **none("multiagent", "multi_agent", note="policies={policy: [agents]}, policies_to_train, per_policy"),
+    **none(
+        "multiagent",
+        "multi_agent",
+        note="policies={policy: [agents]}, policies_to_train, per_policy",
+    ),
     **none(
         *("policy_map_capacity", "policy_map_cache", "policy_states_are_swappable"),
         note="nothing to set: all policies stay in memory",
@@ -146,7 +164,9 @@ RLLIB = {
     # evaluation
     **same("evaluation_num_episodes", ours="evaluation_duration", note="in episodes"),
     **none("evaluation_duration_unit", note="nothing to set: evaluation_duration is in episodes"),
-    **none("evaluation_config", note="evaluation_explore=..., evaluation_env_args={...} of Trainer"),
+    **none(
+        "evaluation_config", note="evaluation_explore=..., evaluation_env_args={...} of Trainer"
+    ),
     **none(
         *("custom_eval_function", "custom_evaluation_function"),
         note="no counterpart: Callbacks.on_evaluate_end may add to what an evaluation found",
@@ -169,12 +189,18 @@ RLLIB = {
         *("metrics_episode_collection_timeout_s",),
         note="nothing to set: an iteration is one batch of train_batch_size steps",
     ),
-    **none("keep_per_episode_custom_metrics", note="no counterpart: custom metrics are mean, min and max"),
+    **none(
+        "keep_per_episode_custom_metrics",
+        note="no counterpart: custom metrics are mean, min and max",
+    ),
     **same("callbacks_class", ours="callbacks"),
     **same("checkpoint_freq", ours="checkpoint_frequency"),
     **same("keep_checkpoints_num", "num_to_keep", ours="keep"),
     **same("checkpoint_score_attr", "checkpoint_metric", ours="checkpoint_score_attribute"),
-    **none("checkpoint_score_order", note="nothing to set: the highest checkpoint_score_attribute is best"),
+    **none(
+        "checkpoint_score_order",
+        note="nothing to set: the highest checkpoint_score_attribute is best",
+    ),
     **none(
         *("export_native_model_files", "checkpoint_trainable_policies_only"),
         note="no counterpart: trainer.get_weights() gives the weights as NumPy arrays",
@@ -279,7 +305,10 @@ CLEANRL = {
     **same("capture_video", ours="pictures"),
     **same("cuda", ours="devices", note="JAX_PLATFORMS=cpu keeps to the CPU"),
     **same("num_iterations", ours="total_env_steps"),
-    **none("torch_deterministic", note="nothing to set: the same seed gives the same numbers, bit for bit"),
+    **none(
+        "torch_deterministic",
+        note="nothing to set: the same seed gives the same numbers, bit for bit",
+    ),
 }
 
 SETTINGS = {"RLlib": RLLIB, "SB3": SB3, "CleanRL": CLEANRL}
@@ -293,7 +322,9 @@ RLLIB_RESULTS = {
     "env_runners/episode_reward_<statistic>": Counterpart(RETURNS + "_<statistic>"),
     "sampler_results/episode_reward_<statistic>": Counterpart(RETURNS + "_<statistic>"),
     "evaluation/episode_reward_<statistic>": Counterpart(f"evaluation/{RETURNS}_<statistic>"),
-    "evaluation/env_runners/episode_reward_<statistic>": Counterpart(f"evaluation/{RETURNS}_<statistic>"),
+    "evaluation/env_runners/episode_reward_<statistic>": Counterpart(
+        f"evaluation/{RETURNS}_<statistic>"
+    ),
     **same("episodes_total", ours="env_runners/num_episodes_lifetime"),
     **same("episodes_this_iter", ours="env_runners/num_episodes"),
     **same(
@@ -308,15 +339,23 @@ RLLIB_RESULTS = {
         note="steps of the environment, each counted once for all its agents",
     ),
     **same("num_env_steps_trained", ours="num_env_steps_trained_lifetime"),
-    **same("timesteps_since_restore", ours=STEPS, note="counted from the start of the run, not since it was resumed"),
+    **same(
+        "timesteps_since_restore",
+        ours=STEPS,
+        note="counted from the start of the run, not since it was resumed",
+    ),
     "policy_reward_<statistic>/<policy>": Counterpart(
         "env_runners/module_episode_returns_mean/<policy>", "the mean is all there is"
     ),
     "env_runners/policy_reward_<statistic>/<policy>": Counterpart(
         "env_runners/module_episode_returns_mean/<policy>", "the mean is all there is"
     ),
-    "env_runners/agent_episode_return_mean/<agent>": Counterpart("env_runners/agent_episode_returns_mean/<agent>"),
-    "env_runners/module_episode_return_mean/<policy>": Counterpart("env_runners/module_episode_returns_mean/<policy>"),
+    "env_runners/agent_episode_return_mean/<agent>": Counterpart(
+        "env_runners/agent_episode_returns_mean/<agent>"
+    ),
+    "env_runners/module_episode_return_mean/<policy>": Counterpart(
+        "env_runners/module_episode_returns_mean/<policy>"
+    ),
     "custom_metrics/<name>": Counterpart("env_runners/custom_metrics/<name>"),
     "info/learner/<policy>/learner_stats/kl": Counterpart("learners/<policy>/mean_kl_loss"),
     "info/learner/<policy>/learner_stats/<name>": Counterpart("learners/<policy>/<name>"),
@@ -354,7 +393,9 @@ def markdown(library: str, tables: dict[str, dict[str, Counterpart]]) -> str:
     return "\n".join(rows)
 
 
-def counterpart(name: str, tables: dict[str, dict[str, Counterpart]]) -> tuple[str, Counterpart] | None:
+def counterpart(
+    name: str, tables: dict[str, dict[str, Counterpart]]
+) -> tuple[str, Counterpart] | None:
     """(the library, what stands for `name` here), from `SETTINGS` or `RESULTS`; None: no library has it."""
     for library, table in tables.items():
         if name in table:

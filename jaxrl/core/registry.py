@@ -1,8 +1,9 @@
 """Environments by name: registered ones, those that installed packages announce, `module:Class`, and `scheme:NAME`.
 
-A package announces an environment by an entry point of the group `jaxrl.envs` (`mine = "package.module:Mine"`),
-and a whole library's by one of the group `jaxrl.schemes`, which leads to a function from NAME to a constructor
-(`gymnax = "jaxrl.adapters.from_gymnax:constructor"`). Both are imported only when asked for.
+A package announces an environment by an entry point of the group `jaxrl.envs` (`mine =
+"package.module:Mine"`), and a whole library's by one of the group `jaxrl.schemes`, which leads to a
+function from NAME to a constructor (`gymnax = "jaxrl.adapters.from_gymnax:constructor"`). Both are
+imported only when asked for.
 """
 
 import dataclasses
@@ -14,10 +15,10 @@ from collections.abc import Callable
 from importlib.metadata import EntryPoint
 from typing import Any
 
-from jaxrl.core.contract import default_params_of, describe, require_environment
 from jaxrl.core.env import Environment, MultiAgentEnvironment
+from jaxrl.core.env_contract import default_params_of, describe, require_environment
 from jaxrl.core.errors import UsageError, unknown_name
-from jaxrl.core.settings import as_count, as_number
+from jaxrl.core.fields import as_count, as_number
 from jaxrl.core.trust import Kind, current_module, load, parse_name, points_of
 from jaxrl.core.types import PyTree
 
@@ -38,11 +39,14 @@ ENVIRONMENT = Kind(
     _is_environment_class,
     SCHEMES,
 )
-# What users may name in their own call; a file may name no function, whatever that does as it is called.
+# What users may name in their own call; a file may name no function, whatever that does as it is
+# called.
 CONSTRUCTOR = dataclasses.replace(
     ENVIRONMENT,
     wanted="a class or a function that makes an environment",
-    fits=lambda found: _is_environment_class(found) or (callable(found) and not isinstance(found, type)),
+    fits=lambda found: (
+        _is_environment_class(found) or (callable(found) and not isinstance(found, type))
+    ),
 )
 
 _registered: dict[str, Callable[..., Any]] = {}
@@ -51,7 +55,9 @@ _registered: dict[str, Callable[..., Any]] = {}
 def register(name: str, constructor: Callable[..., Any]) -> None:
     """Makes `make(name, **args)` call `constructor(**args)`; a later registration of a name replaces the earlier."""
     if ":" in name:
-        raise UsageError(f"environment name {name!r} must hold no ':'; that marks module:Class and scheme:NAME")
+        raise UsageError(
+            f"environment name {name!r} must hold no ':'; that marks module:Class and scheme:NAME"
+        )
     _registered[name] = constructor
 
 
@@ -68,23 +74,25 @@ def names() -> list[str]:
 def announced_name(target: str) -> str:
     """The short name under which an installed package announces an environment's "module:Class", else that itself."""
     points = points_of(ENVIRONMENT.group).items()
-    return next((name for name, at in points if f"{current_module(at.module)}:{at.attr}" == target), target)
+    return next(
+        (name for name, at in points if f"{current_module(at.module)}:{at.attr}" == target), target
+    )
 
 
 def make(name: str, **args) -> tuple[Any, PyTree]:
     """Makes an environment by its name.
 
     Args:
-        name: a registered or announced name (`arena`), `module:Class` or `module:function`, or `scheme:NAME`
-            (`gymnax:Breakout-MinAtar`).
+        name: a registered or announced name (`arena`), `module:Class` or `module:function`, or
+            `scheme:NAME` (`gymnax:Breakout-MinAtar`).
         **args: the constructor's arguments, and numbers of its `params`, told apart by their names.
 
     Returns:
         (env, params).
 
     Raises:
-        UsageError: unknown name or argument, with the nearest known one; numbers that the environment refuses
-            (`env.check_params(params)`).
+        UsageError: unknown name or argument, with the nearest known one; numbers that the
+            environment refuses (`env.check_params(params)`).
     """
     constructor = constructor_of(name)
     args = {key: as_number(value) for key, value in args.items()}
@@ -92,12 +100,18 @@ def make(name: str, **args) -> tuple[Any, PyTree]:
         if isinstance(value, float) and not math.isfinite(value):
             raise UsageError(f"environment {name!r}: {key} must be a finite number, not {value!r}")
     signature = _signature(name, constructor)
-    takes = [argument.name for argument in signature.parameters.values() if not argument.kind.name.startswith("VAR_")]
+    takes = [
+        argument.name
+        for argument in signature.parameters.values()
+        if not argument.kind.name.startswith("VAR_")
+    ]
     structure = {key: value for key, value in args.items() if key in takes}
     try:
         signature.bind(**structure)
     except TypeError as error:
-        raise UsageError(f"environment {name!r}: {error}; its arguments are {', '.join(takes)}") from None
+        raise UsageError(
+            f"environment {name!r}: {error}; its arguments are {', '.join(takes)}"
+        ) from None
     env = constructor(**structure)
     require_environment(env, f"environment {name!r}")
     numbers = {key: value for key, value in args.items() if key not in takes}
@@ -121,7 +135,11 @@ def _signature(name: str, constructor: Any) -> inspect.Signature:
 
 def _with_numbers(name: str, params: PyTree, numbers: dict[str, Any], takes: list[str]) -> PyTree:
     """`params` with some of its numbers replaced; whole ones stay whole."""
-    defaults = {field.name: getattr(params, field.name) for field in dataclasses.fields(params)} if numbers else {}
+    defaults = (
+        {field.name: getattr(params, field.name) for field in dataclasses.fields(params)}
+        if numbers
+        else {}
+    )
     for key, value in list(numbers.items()):
         if key not in defaults:
             raise unknown_name("argument", key, [*takes, *defaults], f"of environment {name!r}")
@@ -131,7 +149,9 @@ def _with_numbers(name: str, params: PyTree, numbers: dict[str, Any], takes: lis
             numbers[key] = value = as_count(value)
         valid = isinstance(value, bool) == flag and isinstance(value, int if whole else int | float)
         if not valid or (whole and abs(value) >= 2**31):
-            kind = "an integer below 2^31" if whole else "True or False" if flag else "a finite number"
+            kind = (
+                "an integer below 2^31" if whole else "True or False" if flag else "a finite number"
+            )
             raise UsageError(f"environment {name!r}: {key} must be {kind}, not {value!r}")
         if key == "max_steps_in_episode" and value < 1:
             raise UsageError(f"environment {name!r}: {key} must be at least 1, not {value!r}")
@@ -152,8 +172,12 @@ def constructor_of(name: str) -> Callable[..., Any]:
     if named is not None and not named.arguments:
         return load(CONSTRUCTOR, named)
     if not (known := names()):
-        raise UsageError(f"unknown environment {name!r}: none is installed; run `pip install -e .` in the repository")
-    raise unknown_name("environment", name, [*known, *(f"{scheme}:NAME" for scheme in schemes), "module:Class"])
+        raise UsageError(
+            f"unknown environment {name!r}: none is installed; run `pip install -e .` in the repository"
+        )
+    raise unknown_name(
+        "environment", name, [*known, *(f"{scheme}:NAME" for scheme in schemes), "module:Class"]
+    )
 
 
 def _load(point: EntryPoint) -> Callable[..., Any]:

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxrl.core.errors import UsageError
-from jaxrl.core.settings import freeze
+from jaxrl.core.fields import freeze
 from jaxrl.core.types import Key, PyTree
 
 
@@ -100,10 +100,19 @@ class Box:
 
         Integers are uniform between the bounds, both included.
         """
-        low, high = (np.broadcast_to(np.asarray(bound, np.float64), self.shape) for bound in (self.low, self.high))
+        low, high = (
+            np.broadcast_to(np.asarray(bound, np.float64), self.shape)
+            for bound in (self.low, self.high)
+        )
         if np.issubdtype(self.dtype, np.integer):
-            least, most = max(np.iinfo(self.dtype).min, -(2**31)), min(np.iinfo(self.dtype).max, 2**31 - 2)
-            low, high = (np.clip(bound, least, most).astype(np.int64) for bound in (np.ceil(low), np.floor(high)))
+            least, most = (
+                max(np.iinfo(self.dtype).min, -(2**31)),
+                min(np.iinfo(self.dtype).max, 2**31 - 2),
+            )
+            low, high = (
+                np.clip(bound, least, most).astype(np.int64)
+                for bound in (np.ceil(low), np.floor(high))
+            )
             return jax.random.randint(key, self.shape, low, high + 1).astype(self.dtype)
         bounded = (low > -1e30) & (high < 1e30)  # wider than that, high - low overflows f32
         uniform = jax.random.uniform(
@@ -129,10 +138,14 @@ class Dict:
 
     def __post_init__(self):
         pairs = self.parts.items() if isinstance(self.parts, Mapping) else self.parts
-        named = isinstance(pairs, Iterable) and all(isinstance(pair, tuple) and len(pair) == 2 for pair in pairs)
+        named = isinstance(pairs, Iterable) and all(
+            isinstance(pair, tuple) and len(pair) == 2 for pair in pairs
+        )
         named = named and all(isinstance(name, str) for name, _ in pairs)
         if not named or not pairs or len(dict(pairs)) < len(pairs):
-            raise UsageError(f"Dict needs a mapping {{name: space}} of one or more spaces, not {self.parts!r:.80}")
+            raise UsageError(
+                f"Dict needs a mapping {{name: space}} of one or more spaces, not {self.parts!r:.80}"
+            )
         for name, space in pairs:
             _check_part(space, f"Dict[{name!r}]")
         object.__setattr__(self, "parts", tuple(sorted(pairs, key=lambda pair: pair[0])))
@@ -166,7 +179,11 @@ class Tuple:
     spaces: tuple["Space", ...]
 
     def __post_init__(self):
-        if not isinstance(self.spaces, Iterable) or isinstance(self.spaces, Mapping) or not tuple(self.spaces):
+        if (
+            not isinstance(self.spaces, Iterable)
+            or isinstance(self.spaces, Mapping)
+            or not tuple(self.spaces)
+        ):
             raise UsageError(f"Tuple needs a list of one or more spaces, not {self.spaces!r}")
         object.__setattr__(self, "spaces", tuple(self.spaces))
         for i, space in enumerate(self.spaces):
@@ -243,7 +260,9 @@ def from_json(values: Mapping[str, Any]) -> Space:
     if values["space"] == "Tuple":
         return Tuple(tuple(map(from_json, values["spaces"])))
     kinds = {kind.__name__: kind for kind in (Discrete, MultiDiscrete, Box)}
-    return kinds[values["space"]](**{name: freeze(value) for name, value in values.items() if name != "space"})
+    return kinds[values["space"]](
+        **{name: freeze(value) for name, value in values.items() if name != "space"}
+    )
 
 
 def _check_part(space: Any, where: str) -> None:
@@ -264,7 +283,10 @@ def _shown(bound: float | tuple) -> str:
     if len(numbers) > 4 or len(set(numbers)) == 1:
         numbers = np.unique(numbers)
     most = float(np.finfo(np.float32).max)
-    words = [f"{math.copysign(math.inf, number) if abs(number) >= most else number:g}" for number in numbers]
+    words = [
+        f"{math.copysign(math.inf, number) if abs(number) >= most else number:g}"
+        for number in numbers
+    ]
     if len(words) > 4:
         return f"[{words[0]} ... {words[-1]}]"
     return words[0] if len(words) == 1 else f"[{', '.join(words)}]"
@@ -294,7 +316,9 @@ def _shape(low, high, shape: tuple[int, ...] | None) -> tuple[int, ...]:
         shape = np.broadcast_shapes(np.shape(low), np.shape(high)) if shape is None else shape
         return tuple(operator.index(size) for size in shape)
     except ValueError:
-        raise UsageError(f"Box low of shape {np.shape(low)} does not fit high of shape {np.shape(high)}") from None
+        raise UsageError(
+            f"Box low of shape {np.shape(low)} does not fit high of shape {np.shape(high)}"
+        ) from None
     except TypeError:
         raise UsageError(f"Box shape must be a tuple of whole numbers, not {shape!r}") from None
 

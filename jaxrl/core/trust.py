@@ -1,9 +1,10 @@
 """Objects that are named by text, "module:Name": how one is imported, checked, and which files may name it.
 
-What a user writes in this very call (a flag, an argument) is imported as it stands. What a file says (a run's folder, a
-checkpoint, a sweep's plan) may come from a stranger, so `check_name` allows it only if it is part of jaxrl, or of an
-installed package that announces it by an entry point of the kind's group, or if the user said `trust`. In either case
-an imported object is called only after its kind was checked.
+What a user writes in this very call (a flag, an argument) is imported as it stands. What a file
+says (a run's folder, a checkpoint, a sweep's plan) may come from a stranger, so `check_name` allows
+it only if it is part of jaxrl, or of an installed package that announces it by an entry point of
+the kind's group, or if the user said `trust`. In either case an imported object is called only
+after its kind was checked.
 """
 
 import ast
@@ -19,6 +20,7 @@ from importlib.metadata import EntryPoint, entry_points
 from types import FunctionType, ModuleType
 from typing import Any, NamedTuple
 
+from jaxrl.core import renamed
 from jaxrl.core.errors import UsageError, unknown_name
 
 OURS = "jaxrl"
@@ -37,7 +39,8 @@ class Kind:
         group: the entry-point group by which installed packages announce theirs.
         wanted: what an object must be, for errors.
         fits: whether an imported object is that; it must not call the object.
-        schemes: the entry-point group whose names, before a ":", say how to read what comes after it.
+        schemes: the entry-point group whose names, before a ":", say how to read what comes after
+        it.
     """
 
     name: str
@@ -51,7 +54,9 @@ class Kind:
         target, scheme = text.partition("(")[0], text.partition(":")[0]
         if self.schemes is not None and scheme in points_of(self.schemes):
             return True
-        return any(point.value.replace(" ", "") == target for point in points_of(self.group).values())
+        return any(
+            point.value.replace(" ", "") == target for point in points_of(self.group).values()
+        )
 
 
 class Named(NamedTuple):
@@ -59,7 +64,9 @@ class Named(NamedTuple):
 
     module: str
     attribute: str
-    arguments: dict[str, Any]  # numbers, texts, True, False, None, and tuples, lists and dicts of them
+    arguments: dict[
+        str, Any
+    ]  # numbers, texts, True, False, None, and tuples, lists and dicts of them
 
     @property
     def target(self) -> str:
@@ -74,7 +81,12 @@ def parse_name(text: str) -> Named | None:
     try:
         call = ast.parse(f"f({match['arguments'] or ''})", mode="eval").body
         words = [word.arg for word in call.keywords] if isinstance(call, ast.Call) else [None]
-        if None in words or len(set(words)) < len(words) or call.args or not isinstance(call.func, ast.Name):
+        if (
+            None in words
+            or len(set(words)) < len(words)
+            or call.args
+            or not isinstance(call.func, ast.Name)
+        ):
             return None
         arguments = {word.arg: ast.literal_eval(word.value) for word in call.keywords}
     except (ValueError, SyntaxError, MemoryError, RecursionError):
@@ -142,7 +154,9 @@ def _is_ours(kind: Kind, named: Named) -> bool:
 def _is_ours_alone() -> bool:
     """Whether `envs` can mean no package here but jaxrl's own; imports neither."""
     found, ours = importlib.util.find_spec(EARLIER), importlib.util.find_spec(f"{OURS}.{EARLIER}")
-    return found is None or (None not in (ours, found.origin) and os.path.samefile(found.origin, ours.origin))
+    return found is None or (
+        None not in (ours, found.origin) and os.path.samefile(found.origin, ours.origin)
+    )
 
 
 def _imported(module: str, attribute: str, kind: str) -> Any:
@@ -153,7 +167,9 @@ def _imported(module: str, attribute: str, kind: str) -> Any:
     except ModuleNotFoundError as error:
         if error.name is None or not f"{module}.".startswith(f"{error.name}."):
             raise  # the module is there; something that it imports is not
-        raise UsageError(f"unknown {kind} '{module}:{attribute}': there is no module {error.name!r}") from None
+        raise UsageError(
+            f"unknown {kind} '{module}:{attribute}': there is no module {error.name!r}"
+        ) from None
     except AttributeError:
         if module not in sys.modules:
             raise  # a mistake within the module
@@ -167,10 +183,13 @@ def _imported(module: str, attribute: str, kind: str) -> Any:
 def current_module(module: str) -> str:
     """The present name of a module: `envs.arena` of earlier versions is `jaxrl.envs.arena` today.
 
-    Checkpoints, settings files and installs of earlier versions have the old names. A module of one's own that is
-    called `envs.arena` too keeps its name. What a file named and was found to be ours stays ours in this process, also
-    where a folder with modules of that name comes onto the path later.
+    Checkpoints, settings files and installs of earlier versions have the old names. A module of
+    one's own that is called `envs.arena` too keeps its name. What a file named and was found to be
+    ours stays ours in this process, also where a folder with modules of that name comes onto the
+    path later.
     """
+    if module in renamed.MODULES:
+        return renamed.MODULES[module]
     package, _, rest = module.partition(".")
     try:
         ours = importlib.util.find_spec(f"{OURS}.{module}") if package == EARLIER and rest else None
@@ -203,9 +222,10 @@ def described(found: Any) -> str:
 def name_of(value: Any) -> str | None:
     """The text that another process makes this from: "module:Name", or of an object "module:Name(width=64)".
 
-    None where there is no such name: local classes and lambdas, what a script or notebook defines (`__main__`), and
-    objects whose arguments cannot be told, or are more than numbers, texts, and tuples, lists and dicts of them. Of
-    objects, those of frozen dataclasses, of flax modules, and of classes without `__init__`, `__new__` and attributes.
+    None where there is no such name: local classes and lambdas, what a script or notebook defines
+    (`__main__`), and objects whose arguments cannot be told, or are more than numbers, texts, and
+    tuples, lists and dicts of them. Of objects, those of frozen dataclasses, of flax modules, and
+    of classes without `__init__`, `__new__` and attributes.
     """
     if isinstance(value, type | FunctionType):
         return _import_path(value)
@@ -238,13 +258,17 @@ def _is_plain(value: Any) -> bool:
 
 def _changed_fields(value: Any) -> Iterator[tuple[str, Any]]:
     for field in dataclasses.fields(value):
-        if not field.init or field.name == "parent":  # of a flax module: where it stands, not what it is
+        if (
+            not field.init or field.name == "parent"
+        ):  # of a flax module: where it stands, not what it is
             continue
         default = field.default
         if field.default_factory is not dataclasses.MISSING:
             default = field.default_factory()
         held = getattr(value, field.name, NO_DEFAULT)
-        if held is not default and not (_is_literal(held) and _is_literal(default) and held == default):
+        if held is not default and not (
+            _is_literal(held) and _is_literal(default) and held == default
+        ):
             yield field.name, held
 
 
@@ -260,7 +284,7 @@ def _is_literal(value: Any) -> bool:
 
 
 def _import_path(value: type | FunctionType) -> str | None:
-    """"module:Name", if importing that gives this very object; by the package's own name where that has it too."""
+    """ "module:Name", if importing that gives this very object; by the package's own name where that has it too."""
     module, name = value.__module__, value.__qualname__
     if module == "__main__" or not name.isidentifier():
         return None

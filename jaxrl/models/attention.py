@@ -19,10 +19,10 @@ class Attention:
 
         x = gate(x, relu(attention(norm(past x), norm(x)))),    x = gate(x, relu(mlp(norm(x))))
 
-    with relative positions (Dai et al. 2019, section 3.3) and gates like a GRU's, `gate_bias` high to begin with what
-    goes past the block (Parisotto et al. 2019, section 3.2 and equation 9). The carry holds the past inputs of every
-    block; a step that is trained on looks at those of its sequence and at what was carried into that, without a
-    gradient through the latter.
+    with relative positions (Dai et al. 2019, section 3.3) and gates like a GRU's, `gate_bias` high
+    to begin with what goes past the block (Parisotto et al. 2019, section 3.2 and equation 9). The
+    carry holds the past inputs of every block; a step that is trained on looks at those of its
+    sequence and at what was carried into that, without a gradient through the latter.
 
     num_outputs: the width of all blocks, RLlib's `attention_dim`.
     """
@@ -42,12 +42,17 @@ class Attention:
         for unit in range(self.num_units):
             shapes |= {(unit, name): shape for name, shape in self._unit_shapes().items()}
         keys = jax.random.split(key, len(shapes))
-        layers = {name: self._draw(keys[i], shape) for i, (name, shape) in enumerate(shapes.items())}
+        layers = {
+            name: self._draw(keys[i], shape) for i, (name, shape) in enumerate(shapes.items())
+        }
         units = []
         for unit in range(self.num_units):
             own = {name: layers[unit, name] for name in self._unit_shapes()}
             own["position"] = own["position"]["kernel"]
-            rows = {name: jnp.zeros((self.num_heads, self.head_dim)) for name in ("content_bias", "position_bias")}
+            rows = {
+                name: jnp.zeros((self.num_heads, self.head_dim))
+                for name in ("content_bias", "position_bias")
+            }
             norms = {name: jnp.ones(self.num_outputs) for name in ("attention_norm", "mlp_norm")}
             units.append({**own, **rows, **norms})
         return {"embedding": layers["embedding"], "units": units}
@@ -59,17 +64,27 @@ class Attention:
 
     def step(self, params: PyTree, inputs: jax.Array, carry: PyTree) -> tuple[jax.Array, PyTree]:
         batch_shape = inputs.shape[:-1]
-        flat = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[len(batch_shape) :]), (inputs, carry))
-        outputs, carry = self.sequence(params, flat[0][None], flat[1], jnp.zeros((1, math.prod(batch_shape)), bool))
-        return jax.tree.map(lambda leaf: leaf.reshape(*batch_shape, *leaf.shape[1:]), (outputs[0], carry))
+        flat = jax.tree.map(
+            lambda leaf: leaf.reshape(-1, *leaf.shape[len(batch_shape) :]), (inputs, carry)
+        )
+        outputs, carry = self.sequence(
+            params, flat[0][None], flat[1], jnp.zeros((1, math.prod(batch_shape)), bool)
+        )
+        return jax.tree.map(
+            lambda leaf: leaf.reshape(*batch_shape, *leaf.shape[1:]), (outputs[0], carry)
+        )
 
-    def sequence(self, params: PyTree, inputs: jax.Array, carry: PyTree, begins: jax.Array) -> tuple[jax.Array, PyTree]:
+    def sequence(
+        self, params: PyTree, inputs: jax.Array, carry: PyTree, begins: jax.Array
+    ) -> tuple[jax.Array, PyTree]:
         x = _dense(params["embedding"], inputs)
         episode = jnp.cumsum(begins, axis=0)  # i32[L, B], 0 for the one that was carried on
         visible = self._visible(episode, carry["count"])
         past = []
         for i, unit in enumerate(params["units"]):
-            keys = jnp.concatenate([jnp.moveaxis(carry["past"][:, :, i], 1, 0), x])  # [memory + L, B, out]
+            keys = jnp.concatenate(
+                [jnp.moveaxis(carry["past"][:, :, i], 1, 0), x]
+            )  # [memory + L, B, out]
             past.append(keys[keys.shape[0] - self.memory :])
             x = self._unit(unit, x, keys, visible)
         length = begins.shape[0]
@@ -83,7 +98,9 @@ class Attention:
         length = episode.shape[0]
         back = self.memory + np.arange(length)[:, None] - np.arange(self.memory + length)[None]
         near = jnp.asarray((back >= 0) & (back <= self.memory))
-        there = (jnp.arange(self.memory)[:, None] >= self.memory - count[None]) * 1 - 1  # 0, or -1 where there is none
+        there = (
+            jnp.arange(self.memory)[:, None] >= self.memory - count[None]
+        ) * 1 - 1  # 0, or -1 where there is none
         own = jnp.concatenate([there, episode])  # the episode of each j
         same = own.T[:, None, :] == episode.T[:, :, None]
         return (same & near[None])[:, None]
@@ -92,15 +109,28 @@ class Attention:
         """One block: x f32[L, B, out], keys f32[memory + L, B, out]."""
         seen = _norm(keys, unit["attention_norm"])
         attended = self._attend(unit, seen[self.memory :], seen, visible)
-        x = self._gate(unit["attention_gate"], unit["attention_gate_candidate"], x, jax.nn.relu(attended))
+        x = self._gate(
+            unit["attention_gate"], unit["attention_gate_candidate"], x, jax.nn.relu(attended)
+        )
         inner = jax.nn.relu(_dense(unit["mlp_in"], _norm(x, unit["mlp_norm"])))
-        return self._gate(unit["mlp_gate"], unit["mlp_gate_candidate"], x, jax.nn.relu(_dense(unit["mlp_out"], inner)))
+        return self._gate(
+            unit["mlp_gate"],
+            unit["mlp_gate_candidate"],
+            x,
+            jax.nn.relu(_dense(unit["mlp_out"], inner)),
+        )
 
-    def _attend(self, unit: PyTree, queries: jax.Array, keys: jax.Array, visible: jax.Array) -> jax.Array:
+    def _attend(
+        self, unit: PyTree, queries: jax.Array, keys: jax.Array, visible: jax.Array
+    ) -> jax.Array:
         heads = (self.num_heads, self.head_dim)
         query = _dense(unit["query"], queries).reshape(*queries.shape[:2], *heads)
-        key, value = jnp.split(_dense(unit["key_value"], keys).reshape(*keys.shape[:2], 2 * heads[0], heads[1]), 2, 2)
-        place = (_sinusoids(self.memory + 1, self.num_outputs) @ unit["position"]).reshape(-1, *heads)
+        key, value = jnp.split(
+            _dense(unit["key_value"], keys).reshape(*keys.shape[:2], 2 * heads[0], heads[1]), 2, 2
+        )
+        place = (_sinusoids(self.memory + 1, self.num_outputs) @ unit["position"]).reshape(
+            -1, *heads
+        )
         biases = (unit[name][None, None] for name in ("content_bias", "position_bias"))
         by_content, by_place = (query + bias for bias in biases)
         scores = jnp.einsum("ibhd,jbhd->bhij", by_content, key)
@@ -140,8 +170,8 @@ class Attention:
 def _by_key(scores: jax.Array) -> jax.Array:
     """Scores of distances as scores of keys: out[..., i, j] = scores[..., i, R - 1 + i - j], [..., L, R - 1 + L].
 
-    Where there is no such distance the result means nothing. Rows one number too wide, read as one row, move each line
-    by one against the next (Dai et al. 2019, appendix B): no gather.
+    Where there is no such distance the result means nothing. Rows one number too wide, read as one
+    row, move each line by one against the next (Dai et al. 2019, appendix B): no gather.
     """
     *batch, length, distances = scores.shape
     wide = jnp.pad(jnp.flip(scores, -1), [(0, 0)] * (len(batch) + 1) + [(0, length)])

@@ -12,16 +12,19 @@ from jaxrl.core.types import Key, PyTree
 from jaxrl.models.mlp import ACTIVATIONS, MLP, draw_layer, noise_for
 from jaxrl.ops.distributions import Distribution
 
-ConvFilters = tuple[tuple[int, int, int], ...]  # (number of filters, kernel size, stride) of each layer
+ConvFilters = tuple[
+    tuple[int, int, int], ...
+]  # (number of filters, kernel size, stride) of each layer
 
 
 @dataclass(frozen=True)
 class CNN:
     """Images (height, width, channels) through square convolutions, padded to cover the image, and an MLP.
 
-    The activation follows every convolution. Policy and value each have convolutions of their own, unless the MLP
-    shares its layers (`vf_share_layers`). Of a tree of spaces each image goes through convolutions of its own, and
-    the MLP reads their features beside all other parts: its observation space holds features for images, see `cnn`.
+    The activation follows every convolution. Policy and value each have convolutions of their own,
+    unless the MLP shares its layers (`vf_share_layers`). Of a tree of spaces each image goes
+    through convolutions of its own, and the MLP reads their features beside all other parts: its
+    observation space holds features for images, see `cnn`.
     """
 
     observation_space: Space
@@ -67,14 +70,21 @@ class CNN:
         space = self.observation_space
         if not is_tree(space):
             return self._draw(key, space.shape[-1])
-        images = [(name, part) for name, part, _ in parts_of(space, tree_of(space)) if is_image(part)]
-        return {name: self._draw(jax.random.fold_in(key, i), part.shape[-1]) for i, (name, part) in enumerate(images)}
+        images = [
+            (name, part) for name, part, _ in parts_of(space, tree_of(space)) if is_image(part)
+        ]
+        return {
+            name: self._draw(jax.random.fold_in(key, i), part.shape[-1])
+            for i, (name, part) in enumerate(images)
+        }
 
     def _draw(self, key: Key, channels: int) -> list[dict[str, jax.Array]]:
         layers = []
         for i, (filters, kernel, _) in enumerate(self.conv_filters):
             shape = (kernel * kernel * channels, filters)
-            noise = noise_for(self.mlp.initializer, jax.random.fold_in(key, i), ((shape[0] + 1) * filters,))
+            noise = noise_for(
+                self.mlp.initializer, jax.random.fold_in(key, i), ((shape[0] + 1) * filters,)
+            )
             layers.append(draw_layer(noise, shape, math.sqrt(2), self.mlp.initializer))
             channels = filters
         return layers
@@ -95,11 +105,15 @@ class CNN:
         images = images.astype(jnp.float32)
         for layer, (_, kernel, stride) in zip(layers, self.conv_filters, strict=True):
             images = patches(images, kernel, stride) @ layer["kernel"]
-            images = ACTIVATIONS[self.conv_activation](images + jnp.expand_dims(layer["bias"], range(images.ndim - 1)))
+            images = ACTIVATIONS[self.conv_activation](
+                images + jnp.expand_dims(layer["bias"], range(images.ndim - 1))
+            )
         return images.reshape(*images.shape[:-3], -1)
 
 
-def cnn(observation_space: Space, conv_filters: ConvFilters, conv_activation: str = "relu", **mlp) -> CNN:
+def cnn(
+    observation_space: Space, conv_filters: ConvFilters, conv_activation: str = "relu", **mlp
+) -> CNN:
     """A CNN over `observation_space`; `mlp` are the other fields of its `MLP`.
 
     Raises:
@@ -131,16 +145,24 @@ def is_image(space: Space) -> bool:
 def patches(images: jax.Array, kernel: int, stride: int) -> jax.Array:
     """What a convolution's kernel sees at each of its places: [..., H, W, C] to [..., H', W', kernel * kernel * C].
 
-    H' = ceil(H / stride), zeros around the image, one more below and right where they are odd ("same" padding). A
-    product with these is a convolution that stays fast on the CPU when the kernels of several policies are stacked.
+    H' = ceil(H / stride), zeros around the image, one more below and right where they are odd
+    ("same" padding). A product with these is a convolution that stays fast on the CPU when the
+    kernels of several policies are stacked.
     """
     *batch, height, width, _ = images.shape
     out = [-(-length // stride) for length in (height, width)]
-    missing = [max((n - 1) * stride + kernel - length, 0) for n, length in zip(out, (height, width), strict=True)]
+    missing = [
+        max((n - 1) * stride + kernel - length, 0)
+        for n, length in zip(out, (height, width), strict=True)
+    ]
     around = [(total // 2, total - total // 2) for total in missing]
     images = jnp.pad(images, [(0, 0)] * len(batch) + around + [(0, 0)])
     rows, columns = ((n - 1) * stride + 1 for n in out)
     return jnp.concatenate(
-        [images[..., y : y + rows : stride, x : x + columns : stride, :] for y in range(kernel) for x in range(kernel)],
+        [
+            images[..., y : y + rows : stride, x : x + columns : stride, :]
+            for y in range(kernel)
+            for x in range(kernel)
+        ],
         axis=-1,
     )

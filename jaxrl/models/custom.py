@@ -27,8 +27,12 @@ def _is_model(found: Any) -> bool:
     """A class or an object with `init` and `apply`, functions of these, or a function of the spaces."""
     if isinstance(found, FunctionType):
         takes = inspect.signature(found).parameters.values()
-        required = [parameter for parameter in takes if parameter.default is inspect.Parameter.empty]
-        required = [parameter for parameter in required if not parameter.kind.name.startswith("VAR_")]
+        required = [
+            parameter for parameter in takes if parameter.default is inspect.Parameter.empty
+        ]
+        required = [
+            parameter for parameter in required if not parameter.kind.name.startswith("VAR_")
+        ]
         return bool(SPACES & {parameter.name for parameter in takes}) or len(required) == 2
     if isinstance(found, tuple):
         return _is_triple(found)
@@ -49,21 +53,26 @@ MODEL = Kind(
 )
 
 
-def custom_model(given: Any, observation_space: Space, action_space: Space, kind: str = "gaussian") -> "Custom":
+def custom_model(
+    given: Any, observation_space: Space, action_space: Space, kind: str = "gaussian"
+) -> "Custom":
     """The model that a setting means, checked against the spaces.
 
     Args:
-        given: `ALLOWED`; with memory also `initial_carry(batch_shape)`, and then apply(params, obs, carry) ->
-            (logits or distribution, value, carry). A triple of functions may hold it as well.
+        given: `ALLOWED`; with memory also `initial_carry(batch_shape)`, and then apply(params, obs,
+            carry) -> (logits or distribution, value, carry). A triple of functions may hold it as
+            well.
         kind: of distribution over Box actions, where the model gives logits.
 
     Raises:
         UsageError: nothing of the kind, or a model that does not fit the spaces, with both shapes.
     """
-    model = Custom(_resolved(given, observation_space, action_space), observation_space, action_space, kind)
+    model = Custom(
+        _resolved(given, observation_space, action_space), observation_space, action_space, kind
+    )
     for check in (_check_parameters, _check_outputs):
         check(model)
-    return Remembering(*vars(model).values()) if has_memory(model.given) else model
+    return CustomRecurrent(*vars(model).values()) if has_memory(model.given) else model
 
 
 @dataclass(frozen=True)
@@ -82,7 +91,9 @@ class Custom:
         return getattr(self.given, name)
 
     def init(self, key: Key) -> PyTree:
-        obs = jax.tree.map(lambda space: jnp.zeros((1, *space.shape), space.dtype), tree_of(self.observation_space))
+        obs = jax.tree.map(
+            lambda space: jnp.zeros((1, *space.shape), space.dtype), tree_of(self.observation_space)
+        )
         carry = (self.given.initial_carry((1,)),) if has_memory(self.given) else ()
         return self.given.init(*_as_many(self.given.init, key, obs, *carry))
 
@@ -93,13 +104,19 @@ class Custom:
         """(distribution, value) and, if it is given one, the carry, [...]."""
         part, leaf = jax.tree.leaves(tree_of(self.observation_space))[0], jax.tree.leaves(obs)[0]
         batch_shape = leaf.shape[: leaf.ndim - len(part.shape)]
-        flat = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[len(batch_shape) :]), (obs, *carry))
+        flat = jax.tree.map(
+            lambda leaf: leaf.reshape(-1, *leaf.shape[len(batch_shape) :]), (obs, *carry)
+        )
         result = self._plain(1, *self.given.apply(params, *flat))
         return jax.tree.map(lambda leaf: leaf.reshape(*batch_shape, *leaf.shape[1:]), result)
 
     def _plain(self, num_axes: int, output: Any, value: jax.Array, *after: PyTree) -> tuple:
         """What the model gave, of `num_axes` leading axes: a distribution for logits, values without a last axis."""
-        distribution = from_logits(self.action_space, output, self.kind) if isinstance(output, jax.Array) else output
+        distribution = (
+            from_logits(self.action_space, output, self.kind)
+            if isinstance(output, jax.Array)
+            else output
+        )
         return distribution, value[..., 0] if value.ndim > num_axes else value, *after
 
     @property
@@ -108,13 +125,15 @@ class Custom:
 
 
 @dataclass(frozen=True)
-class Remembering(Custom):
+class CustomRecurrent(Custom):
     """A user's model with memory."""
 
     def initial_carry(self, batch_shape: tuple[int, ...]) -> PyTree:
         return self.given.initial_carry(batch_shape)
 
-    def apply(self, params: PyTree, obs: PyTree, carry: PyTree) -> tuple[Distribution, jax.Array, PyTree]:
+    def apply(
+        self, params: PyTree, obs: PyTree, carry: PyTree
+    ) -> tuple[Distribution, jax.Array, PyTree]:
         return self._one_batch(params, obs, carry)
 
     def apply_sequence(
@@ -161,7 +180,9 @@ class Functions(SimpleNamespace):
     """A model from functions; the same functions are the same model."""
 
     def __init__(self, init: Callable, apply: Callable, initial_carry: Callable | None = None):
-        super().__init__(init=init, apply=apply, **({"initial_carry": initial_carry} if initial_carry else {}))
+        super().__init__(
+            init=init, apply=apply, **({"initial_carry": initial_carry} if initial_carry else {})
+        )
 
     def __hash__(self):
         return hash(tuple(vars(self).items()))
@@ -174,13 +195,17 @@ def _made(factory: Callable, spaces: dict[str, Space]) -> Any:
     except ValueError:  # a built-in
         raise UsageError(f"model={brief(factory)}: allowed are {ALLOWED}") from None
     named = {name: space for name, space in spaces.items() if name in takes}
-    by_name = named or isinstance(getattr(factory, "func", factory), type)  # `func`: of a class with arguments
+    by_name = named or isinstance(
+        getattr(factory, "func", factory), type
+    )  # `func`: of a class with arguments
     arguments = () if by_name else tuple(spaces.values())
     try:
         inspect.signature(factory).bind(*arguments, **named)
     except TypeError as error:
         name = getattr(factory, "__qualname__", factory)
-        raise UsageError(f"model {name}: {error}; it may take observation_space and action_space") from None
+        raise UsageError(
+            f"model {name}: {error}; it may take observation_space and action_space"
+        ) from None
     return factory(*arguments, **named)
 
 
@@ -213,7 +238,9 @@ def _check_outputs(model: Custom, size: int = 3) -> None:
     """Traces a batch of `size` observations through the model."""
     given = model.given
     carry = (given.initial_carry((size,)),) if has_memory(given) else ()
-    expected = "(logits or distribution, value, carry)" if carry else "(logits or distribution, value)"
+    expected = (
+        "(logits or distribution, value, carry)" if carry else "(logits or distribution, value)"
+    )
     seen = {}
 
     def apply():
@@ -234,9 +261,18 @@ def _check_outputs(model: Custom, size: int = 3) -> None:
 
     _, after = _traced(model, apply)
     if "action" in seen:
-        _check_shape(model, f"actions of {model.action_space}", seen["action"].shape, (size, *model.action_space.shape))
-    if carry and jax.tree.map(_form, after[0]) != jax.tree.map(_form, jax.eval_shape(lambda: carry[0])):
-        raise UsageError(f"model {model.name} must return its carry in the form of initial_carry(batch_shape)")
+        _check_shape(
+            model,
+            f"actions of {model.action_space}",
+            seen["action"].shape,
+            (size, *model.action_space.shape),
+        )
+    if carry and jax.tree.map(_form, after[0]) != jax.tree.map(
+        _form, jax.eval_shape(lambda: carry[0])
+    ):
+        raise UsageError(
+            f"model {model.name} must return its carry in the form of initial_carry(batch_shape)"
+        )
 
 
 def _check_shape(model: Custom, what: str, shape: tuple[int, ...], wanted: tuple[int, ...]) -> None:

@@ -29,15 +29,16 @@ INITIALIZERS = ("uniform", "orthogonal")
 class MLP:
     """Observations through `hiddens` to the logits of a distribution and a value.
 
-    Integers of Discrete and MultiDiscrete observations are looked up in the first layer, which is the one-hot
-    product without the product; Box observations are flattened. Of a tree of spaces the first layer reads all parts,
-    its rows theirs one after the other.
+    Integers of Discrete and MultiDiscrete observations are looked up in the first layer, which is
+    the one-hot product without the product; Box observations are flattened. Of a tree of spaces the
+    first layer reads all parts, its rows theirs one after the other.
 
     initializer:
         "uniform"     weights and biases U(-1/sqrt(fan_in), 1/sqrt(fan_in)): PyTorch's, and so RLlib's, default
         "orthogonal"  gain sqrt(2), 0.01 for the logits, 1 for the value, biases 0 (Andrychowicz et al. 2021)
     free_log_std:
-        whether the log-std of a Box's actions is a parameter of its own, at first 0, and not an output
+        whether the log-std of a Box's actions is a parameter of its own, at first 0, and not an
+        output
     action_distribution:
         of a Box's actions, one of ACTION_DISTRIBUTIONS
     """
@@ -57,12 +58,15 @@ class MLP:
         if self.free_log_std and not isinstance(self.action_space, Box):
             raise UsageError(f"free_log_std=True needs Box actions, not {self.action_space}")
         if self.free_log_std and self.action_distribution == "beta":
-            raise UsageError("free_log_std=True does not fit action_distribution='beta', which has no log-std")
+            raise UsageError(
+                "free_log_std=True does not fit action_distribution='beta', which has no log-std"
+            )
 
     def init(self, key: Key) -> PyTree:
         """{"policy": layers, "value": layers}, and "shared" layers below both with `vf_share_layers`.
 
-        Layers are a list of {"kernel": f32[in, out], "bias": f32[out]}. With `free_log_std` also "log_std" f32[d].
+        Layers are a list of {"kernel": f32[in, out], "bias": f32[out]}. With `free_log_std` also
+        "log_std" f32[d].
         """
         shapes = self._shapes()
         sizes = [(inputs + 1) * outputs for layers in shapes.values() for inputs, outputs in layers]
@@ -71,12 +75,19 @@ class MLP:
         heads = {"policy": 0.01, "value": 1.0, "shared": math.sqrt(2)}
         params = {
             part: [
-                draw_layer(next(noise), shape, heads[part] if i == len(layers) - 1 else math.sqrt(2), self.initializer)
+                draw_layer(
+                    next(noise),
+                    shape,
+                    heads[part] if i == len(layers) - 1 else math.sqrt(2),
+                    self.initializer,
+                )
                 for i, shape in enumerate(layers)
             ]
             for part, layers in shapes.items()
         }
-        return params | ({"log_std": jnp.zeros(self.action_space.size)} if self.free_log_std else {})
+        return params | (
+            {"log_std": jnp.zeros(self.action_space.size)} if self.free_log_std else {}
+        )
 
     def apply(self, params: PyTree, obs: PyTree) -> tuple[Distribution, jax.Array]:
         """obs `[..., *observation_space.shape]` to (distribution [...], value f32[...])."""
@@ -98,11 +109,15 @@ class MLP:
         """What the shared layers make of obs, f32[..., num_features]."""
         return ACTIVATIONS[self.activation](self._network(params["shared"], obs, is_input=True))
 
-    def apply_apart(self, params: PyTree, policy_obs: PyTree, value_obs: PyTree) -> tuple[Distribution, jax.Array]:
+    def apply_apart(
+        self, params: PyTree, policy_obs: PyTree, value_obs: PyTree
+    ) -> tuple[Distribution, jax.Array]:
         """As `apply`, with inputs of its own for the value; not with shared layers."""
         return self._heads(params, policy_obs, value_obs, is_input=True)
 
-    def _heads(self, params: PyTree, policy_inputs: PyTree, value_inputs: PyTree, *, is_input: bool):
+    def _heads(
+        self, params: PyTree, policy_inputs: PyTree, value_inputs: PyTree, *, is_input: bool
+    ):
         logits = self._network(params["policy"], policy_inputs, is_input=is_input)
         value = self._network(params["value"], value_inputs, is_input=is_input)
         if self.free_log_std:
@@ -117,10 +132,15 @@ class MLP:
         num_outputs = num_logits(self.action_space, self.action_distribution)
         outputs = {"policy": num_outputs // 2 if self.free_log_std else num_outputs, "value": 1}
         if self.vf_share_layers:
-            return {"shared": below, **{part: [(sizes[-1], size)] for part, size in outputs.items()}}
+            return {
+                "shared": below,
+                **{part: [(sizes[-1], size)] for part, size in outputs.items()},
+            }
         return {part: [*below, (sizes[-1], size)] for part, size in outputs.items()}
 
-    def _network(self, layers: list[dict[str, jax.Array]], inputs: PyTree, *, is_input: bool) -> jax.Array:
+    def _network(
+        self, layers: list[dict[str, jax.Array]], inputs: PyTree, *, is_input: bool
+    ) -> jax.Array:
         """Layers with the activation between them, none after the last; `is_input`: the first reads observations."""
         activation = ACTIVATIONS[self.activation]
         for i, layer in enumerate(layers):
@@ -144,7 +164,9 @@ def input_size(space: Space) -> int:
             return space.size
     if is_tree(space):
         return sum(map(input_size, jax.tree.leaves(tree_of(space))))
-    raise UsageError(f"observation space {space} is not supported; allowed: Discrete, MultiDiscrete, Box, Dict, Tuple")
+    raise UsageError(
+        f"observation space {space} is not supported; allowed: Discrete, MultiDiscrete, Box, Dict, Tuple"
+    )
 
 
 def noise_for(initializer: str, key: Key, shape: tuple[int, ...]) -> jax.Array:
@@ -154,7 +176,9 @@ def noise_for(initializer: str, key: Key, shape: tuple[int, ...]) -> jax.Array:
     return jax.random.uniform(key, shape, minval=-1.0)
 
 
-def draw_layer(noise: jax.Array, shape: tuple[int, int], gain: float, initializer: str) -> dict[str, jax.Array]:
+def draw_layer(
+    noise: jax.Array, shape: tuple[int, int], gain: float, initializer: str
+) -> dict[str, jax.Array]:
     """A layer from (in + 1) * out random numbers, drawn by `noise_for` with the same initializer."""
     kernel, bias = noise[: math.prod(shape)].reshape(shape), noise[math.prod(shape) :]
     if initializer == "orthogonal":
@@ -168,8 +192,9 @@ def draw_layer(noise: jax.Array, shape: tuple[int, int], gain: float, initialize
 def orthonormal_columns(matrix: jax.Array) -> jax.Array:
     """Gram-Schmidt, each column cleaned twice ("twice is enough", Giraud et al. 2005); f32[m, n] with m >= n.
 
-    Of a standard normal matrix the result is uniformly distributed (Mezzadri 2007). Not LAPACK's QR: under vmap
-    jaxlib's (0.10.2) waits inside the very thread pool that it hands its work to, and on two cores two wait forever.
+    Of a standard normal matrix the result is uniformly distributed (Mezzadri 2007). Not LAPACK's
+    QR: under vmap jaxlib's (0.10.2) waits inside the very thread pool that it hands its work to,
+    and on two cores two wait forever.
     """
 
     def clean(i, basis):
@@ -193,7 +218,9 @@ def _read(space: Space, kernel: jax.Array, obs: PyTree) -> jax.Array:
 def _read_parts(space: Space, kernel: jax.Array, obs: PyTree) -> jax.Array:
     """As `_read`, of a tree: Boxes beside each other are one product, and all integers one lookup."""
     terms, rows, first = [], [], 0
-    for is_box, run in itertools.groupby(parts_of(space, obs), lambda named: isinstance(named[1], Box)):
+    for is_box, run in itertools.groupby(
+        parts_of(space, obs), lambda named: isinstance(named[1], Box)
+    ):
         flat, begin = [], first
         for _, part, values in run:
             if is_box:

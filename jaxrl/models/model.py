@@ -13,9 +13,10 @@ from jaxrl.ops.distributions import Distribution
 class Model(Protocol):
     """A policy and its value function. Hashable, since it is part of the key that a compiled program is kept under.
 
-    Two more methods are optional: `loss(params, batch)` -> (scalar, {name: scalar}), added to PPO's loss of a minibatch
-    (`batch`: its `Rows`, of a model with memory in sequences; rows of `weight` 0 count for nothing and are all zeros),
-    and `intrinsic_reward(params, trajectory)` -> f32[T, E, M], added to what is learned from.
+    Two more methods are optional: `loss(params, batch)` -> (scalar, {name: scalar}), added to PPO's
+    loss of a minibatch (`batch`: its `Batch`, of a model with memory in sequences; rows of `weight`
+    0 count for nothing and are all zeros), and `intrinsic_reward(params, trajectory)` -> f32[T, E,
+    M], added to what is learned from.
     """
 
     def init(self, key: Key) -> PyTree:
@@ -25,11 +26,11 @@ class Model(Protocol):
         """(distribution over actions, value f32[...]) of observations `[..., *observation_space.shape]`."""
 
 
-class MemoryModel(Protocol):
+class RecurrentModel(Protocol):
     """A model that remembers: what it carries from step to step of an episode is handed to it and taken back.
 
-    Whoever calls it starts the carry again where an episode began, so a model need not know of episodes, but in
-    `apply_sequence`, which goes over them.
+    Whoever calls it starts the carry again where an episode began, so a model need not know of
+    episodes, but in `apply_sequence`, which goes over them.
     """
 
     init = Model.init
@@ -37,7 +38,9 @@ class MemoryModel(Protocol):
     def initial_carry(self, batch_shape: tuple[int, ...]) -> PyTree:
         """What is carried into the first step of an episode, arrays [*batch_shape, ...]."""
 
-    def apply(self, params: PyTree, obs: PyTree, carry: PyTree) -> tuple[Distribution, jax.Array, PyTree]:
+    def apply(
+        self, params: PyTree, obs: PyTree, carry: PyTree
+    ) -> tuple[Distribution, jax.Array, PyTree]:
         """(distribution, value f32[...], carry) of one step."""
 
     def apply_sequence(
@@ -48,29 +51,32 @@ class MemoryModel(Protocol):
         Args:
             obs: [L, B, ...].
             carry: [B, ...], into the first step.
-            begins: bool[L, B], where a step is the first of its episode: the carry starts again there.
+            begins: bool[L, B], where a step is the first of its episode: the carry starts again
+            there.
         """
 
 
-def has_memory(model: Model | MemoryModel) -> bool:
+def has_memory(model: Model | RecurrentModel) -> bool:
     return hasattr(model, "initial_carry")
 
 
 def carried(begins: jax.Array, fresh: PyTree, carry: PyTree) -> PyTree:
     """`carry` [..., *shape], started again where `begins`, bool[...], is set."""
     return jax.tree.map(
-        lambda new, old: jnp.where(begins.reshape(*begins.shape, *[1] * (old.ndim - begins.ndim)), new, old),
+        lambda new, old: jnp.where(
+            begins.reshape(*begins.shape, *[1] * (old.ndim - begins.ndim)), new, old
+        ),
         fresh,
         carry,
     )
 
 
 @functools.lru_cache
-def num_parameters(model: Model | MemoryModel) -> int:
+def num_parameters(model: Model | RecurrentModel) -> int:
     """How many numbers are trained; traces the model once and computes nothing."""
     return sum(leaf.size for leaf in jax.tree.leaves(parameter_shapes(model)))
 
 
-def parameter_shapes(model: Model | MemoryModel) -> PyTree:
+def parameter_shapes(model: Model | RecurrentModel) -> PyTree:
     """The parameters' shapes; nothing is computed."""
     return jax.eval_shape(model.init, jax.eval_shape(lambda: jax.random.key(0)))

@@ -32,7 +32,8 @@ def gae(
         rewards, values, next_values: f32[T, ...].
         terminated, ended: bool[T, ...].
         gamma, lambda_: scalars, possibly traced.
-        waited: bool[T, ...], the rows to pass over, whose results mean nothing; None: no agent waits.
+        waited: bool[T, ...], the rows to pass over, whose results mean nothing; None: no agent
+        waits.
 
     Returns:
         (advantages, targets), both f32[T, ...], with targets = advantages + values.
@@ -48,7 +49,9 @@ def gae(
         advantage = advantage if waited is None else jnp.where(waited, later, advantage)
         return advantage, advantage
 
-    _, advantages = jax.lax.scan(backward, jnp.zeros_like(deltas[0]), (deltas, ended, waited), reverse=True)
+    _, advantages = jax.lax.scan(
+        backward, jnp.zeros_like(deltas[0]), (deltas, ended, waited), reverse=True
+    )
     return advantages, advantages + values
 
 
@@ -69,7 +72,9 @@ def standardise(
     return jnp.where(weights > 0, (values - mean) / jnp.maximum(jnp.sqrt(variance), floor), 0.0)
 
 
-def moments(values: jax.Array, weights: jax.Array, *, axis_name: str | None = None) -> tuple[jax.Array, jax.Array]:
+def moments(
+    values: jax.Array, weights: jax.Array, *, axis_name: str | None = None
+) -> tuple[jax.Array, jax.Array]:
     """(mean, variance) f32[] of f32[...], weighted; 0 without weight. `axis_name`: as of `standardise`."""
     chex.assert_equal_shape([values, weights])
     count = jnp.maximum(total(weights, axis_name), 1.0)

@@ -1,6 +1,7 @@
 """Distributions over arrays of numbers: normal, normal and squashed to an interval, and Beta.
 
-Densities are those of the array, so that log-probability, entropy and KL are sums over its d = prod(shape) elements.
+Densities are those of the array, so that log-probability, entropy and KL are sums over its d =
+prod(shape) elements.
 """
 
 import math
@@ -11,15 +12,15 @@ import jax.numpy as jnp
 from flax import struct
 
 from jaxrl.core.errors import UsageError
-from jaxrl.core.quick import quick
+from jaxrl.core.fast_prng import to_fast_key
 from jaxrl.core.types import Key
 
 EDGE = 1e-6  # how near to 0 and 1 a Beta's density is read; in f32 its actions come no nearer than 3e-8
 TRIES = 4  # of a Gamma's rejection sampling
 LEAST_LOGIT, MOST_CONCENTRATION = -9.0, 1e3  # of a Beta; beyond, f32 tells no two of them apart
 
-# The logistic distribution as three normal ones (Monahan and Stefanski 1992): shares, and their standard deviations
-# for the scale 1/2.
+# The logistic distribution as three normal ones (Monahan and Stefanski 1992): shares, and their
+# standard deviations for the scale 1/2.
 SHARES = (0.25220, 0.58523, 0.16257)
 SPREADS = (0.55070, 0.86538, 1.37352)
 
@@ -28,7 +29,9 @@ class Continuous:
     """What distributions over arrays of numbers have in common; `shape` is the array's."""
 
     def masked(self, mask: jax.Array) -> NoReturn:
-        raise UsageError("an action mask needs discrete actions, Discrete or MultiDiscrete, not a Box")
+        raise UsageError(
+            "an action mask needs discrete actions, Discrete or MultiDiscrete, not a Box"
+        )
 
     def _as_array(self, flat: jax.Array) -> jax.Array:
         return flat.reshape(*flat.shape[:-1], *self.shape)
@@ -42,7 +45,7 @@ class DiagGaussian(Continuous, struct.PyTreeNode):
     shape: tuple[int, ...] = struct.field(pytree_node=False)
 
     def noise(self, key: Key) -> jax.Array:
-        return jax.random.normal(quick(key), jnp.shape(self.mean))
+        return jax.random.normal(to_fast_key(key), jnp.shape(self.mean))
 
     def sample(self, noise: jax.Array | Key) -> jax.Array:
         noise = self.noise(noise) if is_key(noise) else noise
@@ -67,22 +70,26 @@ class DiagGaussian(Continuous, struct.PyTreeNode):
 class SquashedGaussian(DiagGaussian):
     """tanh(u) of independent normal numbers u, within (-1, 1) (Haarnoja et al. 2018, appendix C).
 
-    Actions are kept as u, before the squashing, which `environment_action` does: of tanh(u), f32 could not give u
-    back near the bounds, and the ratio of two log-probabilities would be noise there. Densities are those of tanh(u);
-    the KL is that of the normal numbers, for a bijection changes none. The mode is that of u.
+    Actions are kept as u, before the squashing, which `environment_action` does: of tanh(u), f32
+    could not give u back near the bounds, and the ratio of two log-probabilities would be noise
+    there. Densities are those of tanh(u); the KL is that of the normal numbers, for a bijection
+    changes none. The mode is that of u.
     """
 
     def log_prob(self, action: jax.Array) -> jax.Array:
         """log N(u) - sum(log(1 - tanh(u)^2))."""
         u = jnp.asarray(action).reshape(self.mean.shape)
-        return DiagGaussian.log_prob(self, action) - add_up(2 * (math.log(2) - u - jax.nn.softplus(-2 * u)))
+        return DiagGaussian.log_prob(self, action) - add_up(
+            2 * (math.log(2) - u - jax.nn.softplus(-2 * u))
+        )
 
     def entropy(self) -> jax.Array:
         """That of u and E[log(1 - tanh(u)^2)], within 0.001 for each number.
 
             log(1 - tanh(u)^2) = 2 log 2 - 2 log(2 cosh u),    log(2 cosh u) = E|u + L|, L logistic of scale 1/2
 
-        With L as three normal numbers, u + L is three normal numbers too, and E|N(m, s^2)| is known:
+        With L as three normal numbers, u + L is three normal numbers too, and E|N(m, s^2)| is
+        known:
 
             s sqrt(2 / pi) exp(-m^2 / 2 s^2) + m erf(m / s sqrt(2))
         """
@@ -137,7 +144,9 @@ class Beta(Continuous, struct.PyTreeNode):
     def _mean_log(self, times: jax.Array, times_rest: jax.Array) -> jax.Array:
         """E[times log x + times_rest log(1 - x)], f32[...]."""
         both = digamma(self.alpha + self.beta)
-        return add_up(times * (digamma(self.alpha) - both) + times_rest * (digamma(self.beta) - both))
+        return add_up(
+            times * (digamma(self.alpha) - both) + times_rest * (digamma(self.beta) - both)
+        )
 
 
 def beta_of(logits: jax.Array, shape: tuple[int, ...]) -> Beta:
@@ -153,17 +162,21 @@ def is_key(value: Any) -> bool:
 
 def beta_noise(key: Key, shape: tuple[int, ...], size: int) -> jax.Array:
     """What `Beta.sample` makes `size` numbers of, f32[*shape, 4 TRIES size]: normal numbers, then exponential ones."""
-    normal_key, exponential_key = jax.random.split(quick(key))
+    normal_key, exponential_key = jax.random.split(to_fast_key(key))
     wanted = (*shape, 2 * TRIES * size)
-    return jnp.concatenate([jax.random.normal(normal_key, wanted), jax.random.exponential(exponential_key, wanted)], -1)
+    return jnp.concatenate(
+        [jax.random.normal(normal_key, wanted), jax.random.exponential(exponential_key, wanted)], -1
+    )
 
 
 def gamma(concentration: jax.Array, normal: jax.Array, exponential: jax.Array) -> jax.Array:
     """Gamma numbers by rejection (Marsaglia and Tsang 2000), each with a fixed number of tries.
 
-        v = (1 + x / sqrt(9 d))^3, d = concentration - 1/3: d v, where log(uniform) < x^2 / 2 + d (1 - v + log v)
+        v = (1 + x / sqrt(9 d))^3, d = concentration - 1/3: d v, where log(uniform) < x^2 / 2 + d (1
+        - v + log v)
 
-    A try fails in less than 1 of 20, so all four do in less than 1 of 160,000 draws; the last one is taken then.
+    A try fails in less than 1 of 20, so all four do in less than 1 of 160,000 draws; the last one
+    is taken then.
 
     Args:
         concentration: f32[..., 2, d], at least 1.
@@ -175,7 +188,9 @@ def gamma(concentration: jax.Array, normal: jax.Array, exponential: jax.Array) -
         x = normal[..., k, :, :]
         root = 1 + x / (3 * jnp.sqrt(scale))
         cube = jnp.maximum(root, 1e-6) ** 3
-        accepted = (root > 0) & (-exponential[..., k, :, :] < 0.5 * x**2 + scale * (1 - cube + jnp.log(cube)))
+        accepted = (root > 0) & (
+            -exponential[..., k, :, :] < 0.5 * x**2 + scale * (1 - cube + jnp.log(cube))
+        )
         return cube, accepted
 
     drawn, _ = attempt(TRIES - 1)
@@ -188,7 +203,8 @@ def gamma(concentration: jax.Array, normal: jax.Array, exponential: jax.Array) -
 def add_up(values: jax.Array) -> jax.Array:
     """The sum over the last axis, f32[...], as a product.
 
-    XLA's CPU backend would compute what a short sum is over along with the sum, one number at a time: 20 times longer.
+    XLA's CPU backend would compute what a short sum is over along with the sum, one number at a
+    time: 20 times longer.
     """
     return jnp.matmul(values, jnp.ones(values.shape[-1], values.dtype), precision="highest")
 
@@ -196,9 +212,11 @@ def add_up(values: jax.Array) -> jax.Array:
 def log_gamma(x: jax.Array) -> jax.Array:
     """log Gamma(x) for x >= 1, within 5e-6 or a part in 1e6 (Abramowitz and Stegun 6.1.41, at z = x + 5).
 
-        (z - 1/2) log z - z + log(2 pi) / 2 + 1 / 12 z - 1 / 360 z^3 + 1 / 1260 z^5 - log(x (x + 1) ... (x + 4))
+        (z - 1/2) log z - z + log(2 pi) / 2 + 1 / 12 z - 1 / 360 z^3 + 1 / 1260 z^5 - log(x (x + 1)
+        ... (x + 4))
 
-    XLA's own, for all real numbers, costs more, its gradients most of all, and takes seconds to compile.
+    XLA's own, for all real numbers, costs more, its gradients most of all, and takes seconds to
+    compile.
     """
     z, product = x + 5, x * (x + 1) * (x + 2) * (x + 3) * (x + 4)
     inverse = 1 / z
@@ -210,12 +228,15 @@ def log_gamma(x: jax.Array) -> jax.Array:
 def digamma(x: jax.Array) -> jax.Array:
     """The derivative of log Gamma for x >= 1, as precise (Abramowitz and Stegun 6.3.18, at z = x + 5).
 
-    log z - 1 / 2 z - 1 / 12 z^2 + 1 / 120 z^4 - 1 / 252 z^6 - (1 / x + 1 / (x + 1) + ... + 1 / (x + 4))
+    log z - 1 / 2 z - 1 / 12 z^2 + 1 / 120 z^4 - 1 / 252 z^6 - (1 / x + 1 / (x + 1) + ... + 1 / (x +
+    4))
     """
     z = x + 5
     inverse = 1 / z
     square = inverse**2
     series = 0.5 * inverse + square * (1 / 12 - square * (1 / 120 - square / 252))
-    product = x * (24 + x * (50 + x * (35 + x * (10 + x))))  # x (x + 1) ... (x + 4), and its derivative
+    product = x * (
+        24 + x * (50 + x * (35 + x * (10 + x)))
+    )  # x (x + 1) ... (x + 4), and its derivative
     slope = 24 + x * (100 + x * (105 + x * (40 + 5 * x)))
     return jnp.log(z) - series - slope / product

@@ -12,7 +12,7 @@ import numpy as np
 from flax import struct
 
 from jaxrl.core.errors import UsageError
-from jaxrl.core.quick import quick
+from jaxrl.core.fast_prng import to_fast_key
 from jaxrl.core.spaces import Box, Discrete, MultiDiscrete, Space
 from jaxrl.core.types import Key
 from jaxrl.ops.continuous import DiagGaussian, SquashedGaussian, beta_noise, beta_of, is_key
@@ -54,8 +54,9 @@ class Categorical(struct.PyTreeNode):
     def masked(self, mask: jax.Array) -> "Categorical":
         """Actions where `mask`, bool[..., A], is False get the probability 0; a row without any is left as it is.
 
-        Their logits become half of the least number there is (Huang and Ontañón 2020): finite, so that 0 log 0 is 0 in
-        entropy and KL and in their gradients, and a log-probability of theirs is a number, if a very low one.
+        Their logits become half of the least number there is (Huang and Ontañón 2020): finite, so
+        that 0 log 0 is 0 in entropy and KL and in their gradients, and a log-probability of theirs
+        is a number, if a very low one.
         """
         possible = mask | ~jnp.any(mask, axis=-1, keepdims=True)
         return Categorical(jnp.where(possible, self.logits, _impossible(self.logits)))
@@ -65,7 +66,7 @@ class Categorical(struct.PyTreeNode):
         return self.logits > 0.5 * _impossible(self.logits)
 
     def noise(self, key: Key) -> jax.Array:
-        return jax.random.gumbel(quick(key), jnp.shape(self.logits))
+        return jax.random.gumbel(to_fast_key(key), jnp.shape(self.logits))
 
     def sample(self, noise: jax.Array | Key) -> jax.Array:
         """The Gumbel-max trick: an action of probability 0 is never taken."""
@@ -77,7 +78,8 @@ class Categorical(struct.PyTreeNode):
 
     def log_prob(self, action: jax.Array) -> jax.Array:
         action, log_probs = jnp.asarray(action), jax.nn.log_softmax(self.logits)
-        # A sum over a mask rather than a gather: its gradient is a product, where a gather's is a scatter.
+        # A sum over a mask rather than a gather: its gradient is a product, where a gather's is a
+        # scatter.
         return jnp.sum(jnp.where(_one_hot(action, self.logits.shape[-1]), log_probs, 0.0), axis=-1)
 
     def entropy(self) -> jax.Array:
@@ -85,7 +87,10 @@ class Categorical(struct.PyTreeNode):
         return -jnp.sum(jnp.exp(log_probs) * log_probs, axis=-1)
 
     def kl(self, other: "Categorical") -> jax.Array:
-        log_probs, other_log_probs = jax.nn.log_softmax(self.logits), jax.nn.log_softmax(other.logits)
+        log_probs, other_log_probs = (
+            jax.nn.log_softmax(self.logits),
+            jax.nn.log_softmax(other.logits),
+        )
         return jnp.sum(jnp.exp(log_probs) * (log_probs - other_log_probs), axis=-1)
 
 
@@ -96,7 +101,9 @@ class MultiCategorical(struct.PyTreeNode):
     nvec: tuple[int, ...] = struct.field(pytree_node=False)
 
     def parts(self) -> list[Categorical]:
-        return [Categorical(part) for part in jnp.split(self.logits, np.cumsum(self.nvec)[:-1], axis=-1)]
+        return [
+            Categorical(part) for part in jnp.split(self.logits, np.cumsum(self.nvec)[:-1], axis=-1)
+        ]
 
     def masked(self, mask: jax.Array) -> "MultiCategorical":
         """As of `Categorical`, entry by entry: bool[..., sum(nvec)]."""
@@ -127,7 +134,9 @@ class MultiCategorical(struct.PyTreeNode):
         return sum(part.entropy() for part in self.parts())
 
     def kl(self, other: "MultiCategorical") -> jax.Array:
-        return sum(part.kl(others) for part, others in zip(self.parts(), other.parts(), strict=True))
+        return sum(
+            part.kl(others) for part, others in zip(self.parts(), other.parts(), strict=True)
+        )
 
 
 def num_logits(action_space: Space, kind: str = "gaussian") -> int:
@@ -140,7 +149,9 @@ def num_logits(action_space: Space, kind: str = "gaussian") -> int:
         UsageError: a space that has no distribution, or none of this kind.
     """
     if kind != "gaussian" and not (isinstance(action_space, Box) and _bounded(action_space)):
-        raise UsageError(f"action_distribution={kind!r} needs Box actions with finite bounds, not {action_space}")
+        raise UsageError(
+            f"action_distribution={kind!r} needs Box actions with finite bounds, not {action_space}"
+        )
     match action_space:
         case Discrete(n):
             return n
@@ -153,17 +164,19 @@ def num_logits(action_space: Space, kind: str = "gaussian") -> int:
     )
 
 
-def sampling_noise(action_space: Space, key: Key, shape: tuple[int, ...], kind: str = "gaussian") -> jax.Array:
+def sampling_noise(
+    action_space: Space, key: Key, shape: tuple[int, ...], kind: str = "gaussian"
+) -> jax.Array:
     """The random numbers f32[*shape, D] that `sample` makes actions of, to be drawn as one block.
 
-    A standard normal for each element of a Box, but of `beta_noise` for a Beta; a standard Gumbel for each value that
-    an integer may have.
+    A standard normal for each element of a Box, but of `beta_noise` for a Beta; a standard Gumbel
+    for each value that an integer may have.
     """
     if not isinstance(action_space, Box):
-        return jax.random.gumbel(quick(key), (*shape, num_logits(action_space)))
+        return jax.random.gumbel(to_fast_key(key), (*shape, num_logits(action_space)))
     if kind == "beta":
         return beta_noise(key, shape, action_space.size)
-    return jax.random.normal(quick(key), (*shape, action_space.size))
+    return jax.random.normal(to_fast_key(key), (*shape, action_space.size))
 
 
 def from_logits(action_space: Space, logits: jax.Array, kind: str = "gaussian") -> Distribution:
@@ -186,10 +199,12 @@ def environment_action(
     """The function from a policy's action `[..., *shape]` to the environment's; other spaces than Box keep theirs.
 
     Args:
-        normalize: [-1, 1] stands for [low, high], and what is beyond is clipped; where a bound is infinite there is
-            nothing to stretch to, and the action stays as it is. Goes before `clip`, as in RLlib.
+        normalize: [-1, 1] stands for [low, high], and what is beyond is clipped; where a bound is
+            infinite there is nothing to stretch to, and the action stays as it is. Goes before
+            `clip`, as in RLlib.
         clip: to [low, high].
-        kind: of the distribution: "beta" and "squashed_gaussian", which is squashed here, always fill [low, high].
+        kind: of the distribution: "beta" and "squashed_gaussian", which is squashed here, always
+        fill [low, high].
     """
     if not isinstance(action_space, Box):
         return lambda action: action
@@ -211,7 +226,9 @@ def environment_action(
 
 def _bounds(space: Box) -> tuple[np.ndarray, np.ndarray]:
     """(low, high), f32[*shape]."""
-    return tuple(np.broadcast_to(np.float32(bound), space.shape) for bound in (space.low, space.high))
+    return tuple(
+        np.broadcast_to(np.float32(bound), space.shape) for bound in (space.low, space.high)
+    )
 
 
 def _bounded(space: Box) -> bool:

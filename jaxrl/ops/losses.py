@@ -27,16 +27,23 @@ def clipped_surrogate(
         dual_clip: d > 1, a scalar; None or infinity: no such bound.
     """
     chex.assert_equal_shape([log_probs, old_log_probs, advantages])
-    # Beyond e^20 every row is clipped anyway, and an overflow would turn its zero gradient into NaN.
+    # Beyond e^20 every row is clipped anyway, and an overflow would turn its zero gradient into
+    # NaN.
     ratio = jnp.exp(jnp.clip(log_probs - old_log_probs, -20.0, 20.0))
-    loss = -jnp.minimum(ratio * advantages, jnp.clip(ratio, 1 - clip_param, 1 + clip_param) * advantages)
+    loss = -jnp.minimum(
+        ratio * advantages, jnp.clip(ratio, 1 - clip_param, 1 + clip_param) * advantages
+    )
     if dual_clip is None:
         return loss
     negative = advantages < 0  # also within the product: infinity times 0 would be NaN
-    return jnp.minimum(loss, jnp.where(negative, dual_clip * jnp.where(negative, -advantages, 1.0), jnp.inf))
+    return jnp.minimum(
+        loss, jnp.where(negative, dual_clip * jnp.where(negative, -advantages, 1.0), jnp.inf)
+    )
 
 
-def clip_fraction(log_probs: jax.Array, old_log_probs: jax.Array, clip_param: jax.Array | float) -> jax.Array:
+def clip_fraction(
+    log_probs: jax.Array, old_log_probs: jax.Array, clip_param: jax.Array | float
+) -> jax.Array:
     """1.0 where the ratio lies outside 1 +- clip_param, else 0.0; f32[...]."""
     return (jnp.abs(jnp.exp(log_probs - old_log_probs) - 1) > clip_param).astype(jnp.float32)
 
@@ -52,7 +59,8 @@ def value_loss(
 
         "loss"        min((V - R)^2, c)                                              (RLlib)
         "prediction"  max((V - R)^2, (V_old + clip(V - V_old, -c, c) - R)^2)         (OpenAI's PPO2, CleanRL, without
-                                                                                      their factor 1/2)
+                                                                                      their factor
+                                                                                      1/2)
         None          (V - R)^2
 
     Args:
@@ -97,8 +105,8 @@ def next_kl_coeff(
 
         KL > 2 target: x 1.5;    KL < target / 2: x 0.5;    else unchanged
 
-    kept within [least, most], so that it can neither vanish nor overflow; a coefficient of 0 stays 0, and a KL that
-    is no number changes nothing.
+    kept within [least, most], so that it can neither vanish nor overflow; a coefficient of 0 stays
+    0, and a KL that is no number changes nothing.
     """
     factor = jnp.where(kl > 2 * kl_target, 1.5, jnp.where(kl < 0.5 * kl_target, 0.5, 1.0))
     return jnp.where(kl_coeff > 0, jnp.clip(kl_coeff * factor, least, most), 0.0)

@@ -17,7 +17,8 @@ def num_minibatches(num_rows: int, minibatch_size: int, num_epochs: int) -> int:
 def minibatch_rows(key: Key, num_rows: int, minibatch_size: int, num_epochs: int) -> jax.Array:
     """The rows of every minibatch: each epoch is a new order of all rows, and minibatches walk on across epochs.
 
-    4000 rows, 5 epochs, minibatches of 128: 157 minibatches, and no row is visited more than once more than another.
+    4000 rows, 5 epochs, minibatches of 128: 157 minibatches, and no row is visited more than once
+    more than another.
 
     Args:
         minibatch_size: at most `num_rows`.
@@ -40,8 +41,9 @@ def minibatch_rows(key: Key, num_rows: int, minibatch_size: int, num_epochs: int
 def shuffled(position: jax.Array, num_rows: int, round_keys: jax.Array) -> jax.Array:
     """Where `position` goes in a pseudo-random order of [0, num_rows): a bijection, computed entry by entry.
 
-    A Feistel network over the next power of two, walked again wherever it leads outside (Black & Rogaway 2002,
-    "cycle walking"). `jax.random.permutation` sorts: on the CPU that costs more than a small network's update.
+    A Feistel network over the next power of two, walked again wherever it leads outside (Black &
+    Rogaway 2002, "cycle walking"). `jax.random.permutation` sorts: on the CPU that costs more than
+    a small network's update.
 
     Args:
         position: u32[B'], each below num_rows.

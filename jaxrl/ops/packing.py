@@ -33,7 +33,9 @@ class Packed(struct.PyTreeNode):
 
     def unpack(self) -> PyTree:
         alone, begin, leaves = iter(self.alone), dict.fromkeys(self.wide, 0), []
-        for shape, dtype, is_alone in zip(self.layout.shapes, self.layout.dtypes, self.layout.alone, strict=True):
+        for shape, dtype, is_alone in zip(
+            self.layout.shapes, self.layout.dtypes, self.layout.alone, strict=True
+        ):
             if is_alone:
                 leaves.append(next(alone))
                 continue

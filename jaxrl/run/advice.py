@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from jaxrl.run.command_line import command
-from jaxrl.run.config_file import asks_for_trust, saved_object
+from jaxrl.run.storage.config_file import asks_for_trust, saved_object
 
 
 def to_evaluate(folder: str | Path, facts: Mapping[str, Any]) -> str:

@@ -9,8 +9,9 @@ from jaxrl.run.results import Result, lookup
 class Best:
     """Keeps the best snapshot in memory until it is written.
 
-    A result under "evaluation/" measures the state that the chunk ended in; any other one measures the state that the
-    iteration began with, whose policies played it. So the first result of a chunk scores the end of the last one.
+    A result under "evaluation/" measures the state that the chunk ended in; any other one measures
+    the state that the iteration began with, whose policies played it. So the first result of a
+    chunk scores the end of the last one.
 
     Args:
         attribute: the path in the result tree; the higher the better.
@@ -28,7 +29,10 @@ class Best:
         value = lookup(result, self.attribute)
         try:
             value = float(value)
-        except (TypeError, ValueError):  # there is none yet, or a callback reports something else by that name
+        except (
+            TypeError,
+            ValueError,
+        ):  # there is none yet, or a callback reports something else by that name
             return
         if value > self.value and snapshot.result is not None:
             self.value = value

@@ -6,25 +6,28 @@ from pathlib import Path
 from typing import Any
 
 from jaxrl.core.errors import UsageError
-from jaxrl.loop.callbacks import EpisodeCallbacks, has_hook
+from jaxrl.rollout.episode_callbacks import EpisodeCallbacks, has_hook
 from jaxrl.run.results import Result
 
 
 class Callbacks(EpisodeCallbacks):
     """To be subclassed; every hook may be left out. Several chain, in the order of the setting `callbacks`.
 
-    The traced hooks are `EpisodeCallbacks`'; those below are called on the host, with the trainer. A class, given by
-    itself or by its name, is made anew for each trainer's host hooks; its traced hooks may be those of another
+    The traced hooks are `EpisodeCallbacks`'; those below are called on the host, with the trainer.
+    A class, given by itself or by its name, is made anew for each trainer's host hooks; its traced
+    hooks may be those of another
     instance: they are pure functions and share no state with the host's. An instance stays itself.
 
-    In a sweep and in Ray Tune the host hooks are called for each trial; in place of the trainer they get a view of the
-    trial, without what only a trainer has (`save`, `evaluate` ...). Hooks that use that are refused by name.
+    In a sweep and in Ray Tune the host hooks are called for each trial; in place of the trainer
+    they get a view of the trial, without what only a trainer has (`save`, `evaluate` ...). Hooks
+    that use that are refused by name.
     """
 
     def on_train_result(self, trainer: Any, result: Result) -> None:
         """After each iteration, before it is logged: may add to `result`; `result["done"] = True` ends training there.
 
-        Iterations are computed in chunks of about a second: `trainer.runner` is the chunk's last state.
+        Iterations are computed in chunks of about a second: `trainer.runner` is the chunk's last
+        state.
         """
 
     def on_evaluate_end(self, trainer: Any, evaluation: Result) -> None:
@@ -64,7 +67,10 @@ class Hooks:
         Raises:
             UsageError: JSON cannot hold one.
         """
-        return [{"class": _class_name(callback), "state": _state(callback)} for callback in self.callbacks]
+        return [
+            {"class": _class_name(callback), "state": _state(callback)}
+            for callback in self.callbacks
+        ]
 
     def set_state(self, states: Iterable[Mapping[str, Any]]) -> None:
         """Gives each callback the state of its class, the first one the first; those without one start again."""

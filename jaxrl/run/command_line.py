@@ -38,7 +38,9 @@ def program(name: str) -> str:
 def _script() -> Path | None:
     """The script of the checkout that this process runs, as it was written on the command line."""
     path = Path(sys.argv[0])
-    return path if path.name in SCRIPTS.values() and path.absolute().parent.name == "scripts" else None
+    return (
+        path if path.name in SCRIPTS.values() and path.absolute().parent.name == "scripts" else None
+    )
 
 
 def _is_module() -> bool:

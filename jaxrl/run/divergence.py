@@ -1,6 +1,7 @@
 """Where the first NaN of a training came from: the rollout that went wrong, played again and watched.
 
-The rollout is compiled again for this, with the environment's state in view; a healthy training never pays for it.
+The rollout is compiled again for this, with the environment's state in view; a healthy training
+never pays for it.
 """
 
 import contextlib
@@ -13,14 +14,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxrl.algorithms.base import RunnerState
 from jaxrl.core.types import PyTree
-from jaxrl.loop.callbacks import EpisodeStep
-from jaxrl.loop.policies import Grouping
-from jaxrl.loop.rollout import Rollout
-from jaxrl.loop.runner import Runner
+from jaxrl.rollout.episode_callbacks import EpisodeStep
+from jaxrl.rollout.policy_map import Grouping
+from jaxrl.rollout.rollout import Rollout
 from jaxrl.run.health import LARGE
 
-MARK = "first bad number: "  # in front of the names that the watch reports by, which no callback uses
+MARK = (
+    "first bad number: "  # in front of the names that the watch reports by, which no callback uses
+)
 # The order in which the numbers of one step follow from each other.
 OBSERVATION, ACTION, STATE, REWARD, METRIC, FINAL = range(6)
 
@@ -41,7 +44,9 @@ class StateWatch:
     def hist_data(self, data: PyTree, step: EpisodeStep) -> dict[str, jax.Array]:
         flags = {}
         for path, leaf in jax.tree.leaves_with_path(step.state):
-            if jnp.issubdtype(leaf.dtype, jnp.floating):  # of a state infinity may be a value like any other
+            if jnp.issubdtype(
+                leaf.dtype, jnp.floating
+            ):  # of a state infinity may be a value like any other
                 flags[f"{STATE}state{jax.tree_util.keystr(path)}"] = jnp.any(jnp.isnan(leaf))
         for agent, reward in step.rewards.items():
             flags[f"{REWARD}the reward of agent {agent!r}"] = ~(jnp.abs(reward) <= LARGE)
@@ -53,14 +58,14 @@ class StateWatch:
 WATCH = StateWatch()
 
 
-def with_source(text: str, config: Any, runner: Runner, env_params: PyTree) -> str:
+def with_source(text: str, config: Any, runner: RunnerState, env_params: PyTree) -> str:
     """`text` and what `find_source` finds; no failure of the search may hide what is known."""
     with contextlib.suppress(Exception):
         text += f"; {find_source(config, runner, env_params)}"
     return text
 
 
-def find_source(config: Any, runner: Runner, env_params: PyTree) -> str:
+def find_source(config: Any, runner: RunnerState, env_params: PyTree) -> str:
     """Plays the iteration that follows `runner` again; says in a few words where its first bad number arose.
 
     Args:
@@ -68,20 +73,24 @@ def find_source(config: Any, runner: Runner, env_params: PyTree) -> str:
         runner: the last good state, whole and on any device.
     """
     collect, grouping, data = _watched(config.static())
-    data = (*runner.worlds.data, *data)
+    data = (*runner.envs.callback_data, *data)
     runner = jax.device_put(runner, jax.devices()[0])
-    before = runner.worlds
-    after, rollout = collect(runner.replace(worlds=before.replace(data=data)), env_params)
+    before = runner.envs
+    after, rollout = collect(runner.replace(envs=before.replace(callback_data=data)), env_params)
     known = {path for path, leaf in jax.tree.leaves_with_path(before.state) if _has_nan(leaf)}
     found = [*_in_flags(rollout, known), *_in_trajectories(grouping, rollout)]
     steps = rollout.over.shape[0]
-    for group, obs in zip(grouping.groups, after.worlds.obs, strict=True):
-        found += _of_agents(group.agents, _bad(obs, 3)[None], steps, OBSERVATION, "the observation of agent")
+    for group, obs in zip(grouping.groups, after.envs.obs, strict=True):
+        found += _of_agents(
+            group.agents, _bad(obs, 3)[None], steps, OBSERVATION, "the observation of agent"
+        )
     if not found:
         return "observations, states, rewards and metrics are finite there, so it arose in learning"
     first, num_envs = min(found), rollout.over.shape[1]
     when = f"after step {first.step}" if first.rank == OBSERVATION else f"in step {first.step + 1}"
-    where = f"{first.what}, {when} of {steps}, environment {first.env} of {num_envs} (counted from 0)"
+    where = (
+        f"{first.what}, {when} of {steps}, environment {first.env} of {num_envs} (counted from 0)"
+    )
     return f"the first number that is NaN, infinite or beyond {LARGE:g} is {where}"
 
 
@@ -107,7 +116,12 @@ def _in_trajectories(grouping: Grouping, rollout: Rollout) -> Iterator[Found]:
     over = np.asarray(rollout.over)[:, None, :, None]
     for group, own in zip(grouping.groups, rollout.trajectories, strict=True):
         obs, action = _bad(own.obs, 4), _bad(own.action, 4)
-        last = over & _bad(own.next_value, 4) & np.asarray(own.active & ~own.terminated) & ~_bad(own.value, 4)
+        last = (
+            over
+            & _bad(own.next_value, 4)
+            & np.asarray(own.active & ~own.terminated)
+            & ~_bad(own.value, 4)
+        )
         yield from _of_agents(group.agents, obs, 0, OBSERVATION, "the observation of agent")
         yield from _of_agents(group.agents, action, 0, ACTION, "the action of agent")
         yield from _of_agents(group.agents, last, 0, FINAL, "the last observation of agent")

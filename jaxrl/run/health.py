@@ -7,19 +7,22 @@ from typing import Any
 import jax
 import numpy as np
 
+from jaxrl.algorithms.base import UNDECLARED_WAITS, RunnerState
 from jaxrl.core.spaces import Box, Discrete, Space, parts_of
 from jaxrl.core.types import PyTree
-from jaxrl.loop.policies import Grouping
-from jaxrl.loop.runner import UNDECLARED_WAITS, Runner
+from jaxrl.rollout.policy_map import Grouping
 from jaxrl.run.results import Result, flatten, lookup
 
 LASTING = 10  # iterations in a row that a concern must be reported in
 NO_EPISODE_ITERATIONS = 100  # without the end of an episode, and
-NO_EPISODE_STEPS = 10_000  # steps of each environment meanwhile: few environments have longer episodes
+NO_EPISODE_STEPS = (
+    10_000  # steps of each environment meanwhile: few environments have longer episodes
+)
 LARGE = 1e18  # squares of larger numbers overflow in float32
 LOOKED_AT = 64  # environments whose observations are held against their space
 FINITE = "parameters_finite"  # 1.0 or 0.0, which an algorithm may report beside its terms
-# Where a bad number comes from rather than where it spreads to; terms not named here come after these.
+# Where a bad number comes from rather than where it spreads to; terms not named here come after
+# these.
 TELLING = ("policy_loss", "vf_loss", "vf_loss_unclipped", "entropy", "mean_kl_loss")
 
 
@@ -30,16 +33,26 @@ class Diverged(ArithmeticError):
 def first_bad(results: list[Result]) -> tuple[int, str] | None:
     """The first of `results` in which training has broken, and why: (index, "policy 'pol1': vf_loss is nan").
 
-    Broken is a policy of which any number is NaN or infinite, or the parameters are no longer finite.
+    Broken is a policy of which any number is NaN or infinite, or the parameters are no longer
+    finite.
     """
     for i, result in enumerate(results):
         for policy, numbers in result.get("learners", {}).items():
-            bad = [name for name, value in numbers.items() if isinstance(value, float) and not math.isfinite(value)]
+            bad = [
+                name
+                for name, value in numbers.items()
+                if isinstance(value, float) and not math.isfinite(value)
+            ]
             if bad:
-                name = min(bad, key=lambda name: TELLING.index(name) if name in TELLING else len(TELLING))
+                name = min(
+                    bad, key=lambda name: TELLING.index(name) if name in TELLING else len(TELLING)
+                )
                 return i, f"policy {policy!r}: {name} is {numbers[name]}"
             if numbers.get(FINITE, 1.0) == 0.0:
-                return i, f"policy {policy!r}: its parameters or its optimiser's state are no longer finite"
+                return (
+                    i,
+                    f"policy {policy!r}: its parameters or its optimiser's state are no longer finite",
+                )
     return None
 
 
@@ -67,11 +80,16 @@ def outside(space: Space, obs: PyTree) -> Iterator[tuple[str, str]]:
             room = 1e-4 * np.maximum(1.0, np.abs(values, dtype=np.float64))  # for rounding
             wrong = ~((values >= low - room) & (values <= high + room))
         else:
-            wrong = (values < 0) | (values >= np.asarray(part.n if isinstance(part, Discrete) else part.nvec))
+            wrong = (values < 0) | (
+                values >= np.asarray(part.n if isinstance(part, Discrete) else part.nvec)
+            )
         if wrong.any():
             yield name, f"{what} is {values[wrong][0]:g}, outside its space {part!s:.120}"
         elif isinstance(part, Box) and np.abs(values).max(initial=0) > LARGE:
-            yield name, f"{what} is {values.flat[np.abs(values).argmax()]:g}, too large to learn from in float32"
+            yield (
+                name,
+                f"{what} is {values.flat[np.abs(values).argmax()]:g}, too large to learn from in float32",
+            )
 
 
 def _bad_episodes(result: Result) -> Iterator[tuple[str, str]]:
@@ -88,15 +106,19 @@ def _bad_episodes(result: Result) -> Iterator[tuple[str, str]]:
             )
     for name, value in flatten(lookup(result, f"env_runners/{metrics}") or {}):
         if name.endswith("_mean") and not math.isfinite(value):
-            yield f"metric {name}", f"env_runners/{metrics}/{name} is {value:g}: a number of its sum was not finite"
+            yield (
+                f"metric {name}",
+                f"env_runners/{metrics}/{name} is {value:g}: a number of its sum was not finite",
+            )
 
 
-class Watch:
+class HealthMonitor:
     """Sees every result and says what deserves a warning, each kind once in its life.
 
     Args:
-        config: the run's; its `concerns(result)`, if it has that method, gives (kind, text) of what its algorithm finds
-            wrong with an iteration. What lasts for `LASTING` iterations in a row is said.
+        config: the run's; its `concerns(result)`, if it has that method, gives (kind, text) of what
+            its algorithm finds wrong with an iteration. What lasts for `LASTING` iterations in a
+            row is said.
     """
 
     def __init__(self, config: Any):
@@ -108,7 +130,9 @@ class Watch:
 
     def look(self, results: list[Result]) -> list[str]:
         """The warnings that these results, which follow those seen before, give rise to; mostly none."""
-        return [text for result in results for kind, text in self._found(result) if self._is_news(kind)]
+        return [
+            text for result in results for kind, text in self._found(result) if self._is_news(kind)
+        ]
 
     def _found(self, result: Result) -> list[tuple[str, str]]:
         present = dict(self._concerns(result))
@@ -116,16 +140,18 @@ class Watch:
         lasting = [(kind, text) for kind, text in present.items() if self._lasted[kind] >= LASTING]
         return lasting + self._no_episode(result) + list(_bad_episodes(result))
 
-    def look_at_observations(self, grouping: Grouping, *runners: Runner) -> list[str]:
+    def look_at_observations(self, grouping: Grouping, *runners: RunnerState) -> list[str]:
         """Warnings of observations outside their spaces, in these states; asked once in the life of a watch."""
         if not self._is_news("observations"):
             return []
         found = {}
         for runner in runners:
-            for group, obs in zip(grouping.groups, runner.worlds.obs, strict=True):
+            for group, obs in zip(grouping.groups, runner.envs.obs, strict=True):
                 some = jax.tree.map(lambda leaf: np.asarray(leaf)[:, :LOOKED_AT], obs)
                 for where, text in outside(group.observation_space, some):
-                    found[where, group.policies[0]] = f"{text} (policy {group.policies[0]!r}); jaxrl.check_env finds it"
+                    found[where, group.policies[0]] = (
+                        f"{text} (policy {group.policies[0]!r}); jaxrl.check_env finds it"
+                    )
         return list(found.values())
 
     def _no_episode(self, result: Result) -> list[tuple[str, str]]:

@@ -1,7 +1,7 @@
 """What a run leaves in its folder, written off the training thread: logs, checkpoints, curves.
 
-One thread does it all in order, so that a checkpoint never becomes visible before the logs of its iterations are with
-the operating system. What fails is said, and training continues.
+One thread does it all in order, so that a checkpoint never becomes visible before the logs of its
+iterations are with the operating system. What fails is said, and training continues.
 """
 
 import contextlib
@@ -16,31 +16,33 @@ from typing import Any, NamedTuple
 
 import jax
 
+from jaxrl.algorithms.base import Algorithm, RunnerState
 from jaxrl.core.errors import UsageError, one_line
 from jaxrl.core.types import PyTree
-from jaxrl.loop.runner import Algorithm, Runner
-from jaxrl.run import checkpoint
-from jaxrl.run.checkpoint import CHECKPOINTS
-from jaxrl.run.curves import Curves, source_line
-from jaxrl.run.devices import on_host, on_one
-from jaxrl.run.episode_picture import picture_episode
-from jaxrl.run.folder import HeldFolder
-from jaxrl.run.folder import read as read_folder
-from jaxrl.run.lines import dumped
-from jaxrl.run.loggers import ENV_STEPS, Logs
+from jaxrl.run.devices.mesh import on_host, on_one
+from jaxrl.run.inference.video import picture_episode
+from jaxrl.run.logging.loggers import ENV_STEPS, Logs
+from jaxrl.run.logging.plots import Curves, source_line
+from jaxrl.run.logging.text_logs import dumped
 from jaxrl.run.results import ITERATIONS, Lifetime, Result
-from jaxrl.run.runs import METRICS
 from jaxrl.run.settings import RunSettings
+from jaxrl.run.storage import checkpoint
+from jaxrl.run.storage.checkpoint import CHECKPOINTS
+from jaxrl.run.storage.run_folder import RunFolderLock
+from jaxrl.run.storage.run_folder import read as read_folder
+from jaxrl.run.storage.runs import METRICS
 
 CURVES, EPISODE = "curves.png", "episode.gif"
-WAITING = 16  # jobs that may wait; a slow disk then slows training down rather than filling the memory
+WAITING = (
+    16  # jobs that may wait; a slow disk then slows training down rather than filling the memory
+)
 DRAW_SECONDS = 60.0
 
 
 class Snapshot(NamedTuple):
     """All of a run between two chunks. Its arrays are never written to, so keeping one costs nothing but memory."""
 
-    runner: Runner
+    runner: RunnerState
     hypers: PyTree
     env_params: PyTree
     lifetime: Lifetime
@@ -59,7 +61,7 @@ class Recorder:
 
     def __init__(
         self,
-        held: HeldFolder,
+        held: RunFolderLock,
         algorithm: Algorithm,
         settings: RunSettings,
         say: Callable[..., None],
@@ -70,9 +72,16 @@ class Recorder:
         self.written: deque[Path] = deque()  # checkpoints that nobody has been told of
         self.failed: str | None = None  # why the newest checkpoint could not be written
         self.remade = False  # whether the folder was made again and holds no checkpoint yet
-        self.checkpoint_seconds: list[float] = []  # that each one took, on the recorder's own thread
-        self.unwritten: tuple[Snapshot, dict[str, Any]] | None = None  # the best state, if it could not be written
-        self._iteration, self._env_steps = lifetime.training_iteration, lifetime.num_env_steps  # of the last log
+        self.checkpoint_seconds: list[
+            float
+        ] = []  # that each one took, on the recorder's own thread
+        self.unwritten: tuple[Snapshot, dict[str, Any]] | None = (
+            None  # the best state, if it could not be written
+        )
+        self._iteration, self._env_steps = (
+            lifetime.training_iteration,
+            lifetime.num_env_steps,
+        )  # of the last log
         self._logs: Logs | None = None
         self._curves: Curves | None = None
         self._drawn = time.monotonic()
@@ -97,7 +106,9 @@ class Recorder:
     def finish_pictures(self, snapshot: Snapshot) -> None:
         """Draws the pictures that a kill at the end of training left undrawn; those that are up to date stay."""
         newest = checkpoint.newest_time(self.folder / CHECKPOINTS)
-        wanted = [CURVES, EPISODE] if hasattr(self.algorithm.stage.env, "render") else [CURVES]
+        wanted = (
+            [CURVES, EPISODE] if hasattr(self.algorithm.rollout_spec.env, "render") else [CURVES]
+        )
         drawn = [path.stat().st_mtime for name in wanted if (path := self.folder / name).exists()]
         if len(drawn) == len(wanted) and min(drawn) >= newest:
             return
@@ -176,7 +187,9 @@ class Recorder:
             )
         except Exception as error:
             self._curves = None
-            self.say(f"{CURVES} could not be written and is left out from now on: {one_line(error)}")
+            self.say(
+                f"{CURVES} could not be written and is left out from now on: {one_line(error)}"
+            )
         self._drawn = time.monotonic()
 
     def _source(self, seed: int | None) -> str:
@@ -187,7 +200,7 @@ class Recorder:
             return ""
 
     def _play(self, snapshot: Snapshot) -> None:
-        if hasattr(self.algorithm.stage.env, "render"):
+        if hasattr(self.algorithm.rollout_spec.env, "render"):
             self.say(f"drawing {EPISODE} ...")
             weights = on_one(tuple(learner.weights for learner in snapshot.runner.learners))
             try:
@@ -199,7 +212,9 @@ class Recorder:
                     seed=self.settings.evaluation_seed,
                     explore=True,  # as training plays: the likeliest actions of a young policy often get stuck
                 )
-            except Exception as error:  # a user's own `render` may raise anything; the run itself is not to suffer
+            except (
+                Exception
+            ) as error:  # a user's own `render` may raise anything; the run itself is not to suffer
                 self.say(f"{EPISODE} could not be written: {one_line(error)}")
 
     def _save(self, snapshot: Snapshot, score: dict[str, Any] | None) -> None:
@@ -233,7 +248,9 @@ class Recorder:
             self.say(f"older checkpoints could not be removed: {one_line(error)}")
 
 
-def state_facts(facts: dict[str, Any], snapshot: Snapshot, score: dict[str, Any] | None = None) -> dict[str, Any]:
+def state_facts(
+    facts: dict[str, Any], snapshot: Snapshot, score: dict[str, Any] | None = None
+) -> dict[str, Any]:
     """What a checkpoint says beside its arrays."""
     return {
         **facts,

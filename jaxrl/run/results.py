@@ -10,11 +10,11 @@ from typing import Any
 import jax
 import numpy as np
 
+from jaxrl.algorithms.base import Algorithm, Metrics
 from jaxrl.core.types import AgentId, PolicyId
-from jaxrl.loop.episodes import Histogram, Spread, Summary, Window
-from jaxrl.loop.policies import Grouping
-from jaxrl.loop.runner import Algorithm, Metrics
 from jaxrl.models.model import num_parameters
+from jaxrl.rollout.episode_stats import Histogram, Spread, Summary, Window
+from jaxrl.rollout.policy_map import Grouping
 
 Result = dict[str, Any]
 ITERATIONS = "training_iteration"
@@ -29,7 +29,9 @@ class Lifetime:
     num_env_steps: int = 0
     num_episodes: int = 0
     time_total_s: float = 0.0  # of training, compilation apart
-    num_agent_steps: dict[AgentId, int] | None = None  # that each agent acted in; None where nobody counted
+    num_agent_steps: dict[AgentId, int] | None = (
+        None  # that each agent acted in; None where nobody counted
+    )
 
     @classmethod
     def after(cls, result: Result) -> "Lifetime":
@@ -81,7 +83,9 @@ def iteration_results(
     """
     metrics = jax.tree.map(np.asarray, metrics)
     return [
-        _result(algorithm, jax.tree.map(lambda leaf, i=i: leaf[i], metrics), seconds / count, lifetime)
+        _result(
+            algorithm, jax.tree.map(lambda leaf, i=i: leaf[i], metrics), seconds / count, lifetime
+        )
         for i in range(count)
     ]
 
@@ -140,7 +144,11 @@ def episode_results(algorithm: Algorithm, summary: Summary) -> Result:
 def _mean_agent_steps(grouping: Grouping, summary: Summary) -> dict[AgentId, float]:
     """Mean steps in which each agent acted in an episode: its length, where all agents always act."""
     steps = summary.agent_steps
-    steps = np.full(len(grouping.agents), summary.episode_len.sum) if isinstance(steps, tuple) else steps
+    steps = (
+        np.full(len(grouping.agents), summary.episode_len.sum)
+        if isinstance(steps, tuple)
+        else steps
+    )
     return dict(zip(grouping.agents, (steps / int(summary.count)).tolist(), strict=True))
 
 
@@ -149,7 +157,10 @@ def _agent_returns(grouping: Grouping, agents: dict[AgentId, float]) -> Result:
     policies = _by_policy(grouping, agents)
     means = {"agent_episode_returns_mean": agents, "module_episode_returns_mean": policies}
     if len(agents) == 1:
-        means |= {"agent_episode_return_mean": dict(agents), "module_episode_return_mean": dict(policies)}
+        means |= {
+            "agent_episode_return_mean": dict(agents),
+            "module_episode_return_mean": dict(policies),
+        }
     return means
 
 
@@ -158,17 +169,29 @@ def recent_episodes(window: Window) -> Result:
     count = int(window.count)
     if count == 0:
         return {}
-    returns, lengths = (np.asarray(leaf)[-count:] for leaf in (window.episodes.returns, window.episodes.length))
-    return {"hist_stats": {"episode_reward": returns.sum(axis=-1).tolist(), "episode_lengths": lengths.tolist()}}
+    returns, lengths = (
+        np.asarray(leaf)[-count:] for leaf in (window.episodes.returns, window.episodes.length)
+    )
+    return {
+        "hist_stats": {
+            "episode_reward": returns.sum(axis=-1).tolist(),
+            "episode_lengths": lengths.tolist(),
+        }
+    }
 
 
 def _agent_steps(grouping: Grouping, counts: list[int], lifetime: Lifetime) -> Result:
     """Steps that agents acted in, by agent and by policy: of this iteration, and of all, where `lifetime` counts."""
     agents = dict(zip(grouping.agents, counts, strict=True))
-    now = {"num_agent_steps_sampled": agents, "num_module_steps_sampled": _by_policy(grouping, agents)}
+    now = {
+        "num_agent_steps_sampled": agents,
+        "num_module_steps_sampled": _by_policy(grouping, agents),
+    }
     if lifetime.num_agent_steps is None:
         return now
-    lifetime.num_agent_steps = {agent: lifetime.num_agent_steps.get(agent, 0) + agents[agent] for agent in agents}
+    lifetime.num_agent_steps = {
+        agent: lifetime.num_agent_steps.get(agent, 0) + agents[agent] for agent in agents
+    }
     ever = lifetime.num_agent_steps
     return {
         **now,
@@ -208,16 +231,24 @@ def _spread(name: str, spread: Spread, count: int) -> dict[str, float]:
 def _learners(algorithm: Algorithm, metrics: tuple[dict[str, np.ndarray], ...]) -> Result:
     """The policies that learned, by name, and their sums under "__all_modules__"."""
     learners: Result = {}
-    for group, player, values in zip(algorithm.grouping.groups, algorithm.players, metrics, strict=True):
+    for group, policy_spec, values in zip(
+        algorithm.grouping.groups, algorithm.policy_specs, metrics, strict=True
+    ):
         if values:
-            size = num_parameters(player.model)
+            size = num_parameters(policy_spec.model)
             for i, policy in enumerate(group.policies):
                 learners[policy] = {name: float(value[i]) for name, value in values.items()}
                 learners[policy]["num_trainable_parameters"] = size
     totals = ("total_loss", "num_module_steps_trained", "num_trainable_parameters")
-    together = {name: sum(learner[name] for learner in learners.values() if name in learner) for name in totals}
+    together = {
+        name: sum(learner[name] for learner in learners.values() if name in learner)
+        for name in totals
+    }
     steps = algorithm.num_env_steps
-    return {**learners, "__all_modules__": {**together, "num_env_steps_trained": steps if learners else 0}}
+    return {
+        **learners,
+        "__all_modules__": {**together, "num_env_steps_trained": steps if learners else 0},
+    }
 
 
 def flatten(result: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -259,6 +290,10 @@ def result_names(
     if session is not None:
         session.stamp([result], now=0.0)
     if evaluated:
-        episodes = episode_results(algorithm, jax.tree.map(lambda leaf: leaf[0], ones.episodes.iteration))
-        result["evaluation"] = {"env_runners": {**episodes, "episode_return_std": 0.0, "episode_len_std": 0.0}}
+        episodes = episode_results(
+            algorithm, jax.tree.map(lambda leaf: leaf[0], ones.episodes.iteration)
+        )
+        result["evaluation"] = {
+            "env_runners": {**episodes, "episode_return_std": 0.0, "episode_len_std": 0.0}
+        }
     return [name for name, value in flatten(result) if not isinstance(value, list | str)]

@@ -9,17 +9,17 @@ from typing import Any
 
 from filelock import FileLock
 
+from jaxrl.algorithms.base import Algorithm
 from jaxrl.core.errors import UsageError
 from jaxrl.core.spaces import to_json
-from jaxrl.loop.runner import Algorithm
-from jaxrl.run import checkpoint, folder, runs
-from jaxrl.run.checkpoint import CHECKPOINTS, Checkpoint
-from jaxrl.run.config_file import NUM_SEEDS, config_facts
-from jaxrl.run.devices import split_cpu
-from jaxrl.run.hosts import num_processes
+from jaxrl.run.devices.hosts import num_processes
+from jaxrl.run.devices.mesh import split_cpu
 from jaxrl.run.recorder import Snapshot, state_facts, state_tree
 from jaxrl.run.results import Lifetime
 from jaxrl.run.stopping import all_met, unmet
+from jaxrl.run.storage import checkpoint, run_folder, runs
+from jaxrl.run.storage.checkpoint import CHECKPOINTS, Checkpoint
+from jaxrl.run.storage.config_file import NUM_SEEDS, config_facts
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,9 @@ class Saved:
         if self.facts.get("num_processes", 1) != num_processes():
             settings["devices"] = "auto"
         if type(settings.get("evaluation_seed")) is int:
-            settings["evaluation_seed"] %= NUM_SEEDS  # earlier versions saved larger ones, which JAX read so
+            settings["evaluation_seed"] %= (
+                NUM_SEEDS  # earlier versions saved larger ones, which JAX read so
+            )
         return settings
 
     def met_criteria(self) -> dict[str, float]:
@@ -55,20 +57,36 @@ class Saved:
 
     def other_versions(self) -> str:
         """A warning if the numbers were made by other versions than those here; mostly empty."""
-        here, there = folder.versions(), self.facts["versions"]
-        changed = [f"{name} {there.get(name)}, here {here[name]}" for name in here if there.get(name) != here[name]]
-        return f"saved with {'; '.join(changed)}: the last bits may differ from then on" if changed else ""
+        here, there = run_folder.versions(), self.facts["versions"]
+        changed = [
+            f"{name} {there.get(name)}, here {here[name]}"
+            for name in here
+            if there.get(name) != here[name]
+        ]
+        return (
+            f"saved with {'; '.join(changed)}: the last bits may differ from then on"
+            if changed
+            else ""
+        )
 
     def folder_to_go_on_in(self) -> Path:
         """The run's own folder, which only its last checkpoint continues in: what came later is not overwritten."""
         if self.run_dir is None or not self.newest:
-            what = "is not in a run's folder" if self.run_dir is None else "is not the last one of its run"
-            raise UsageError(f"checkpoint {self.checkpoint.path} {what}: give a new --run-dir to resume from it")
+            what = (
+                "is not in a run's folder"
+                if self.run_dir is None
+                else "is not the last one of its run"
+            )
+            raise UsageError(
+                f"checkpoint {self.checkpoint.path} {what}: give a new --run-dir to resume from it"
+            )
         return self.run_dir
 
     def best(self) -> tuple[Path, dict[str, Any]] | None:
         """(path, score) of the best state up to this one, if one was scored and can be read."""
-        beside = checkpoint.iterations(self.checkpoint.path.parent, best=True) if self.checkpoint else {}
+        beside = (
+            checkpoint.iterations(self.checkpoint.path.parent, best=True) if self.checkpoint else {}
+        )
         for iteration, path in reversed(beside.items()):
             try:
                 if iteration <= self.lifetime.training_iteration:
@@ -87,11 +105,14 @@ class Saved:
             )
 
 
-def read_run(path: str | Path, which: str | int = "last", devices: int | str | None = None) -> Saved:
+def read_run(
+    path: str | Path, which: str | int = "last", devices: int | str | None = None
+) -> Saved:
     """A run's folder, or one checkpoint's.
 
     Args:
-        devices: that the run continues on, which reading its arrays is too late for; None: as many as it had.
+        devices: that the run continues on, which reading its arrays is too late for; None: as many
+        as it had.
 
     Raises:
         UsageError: neither, or damaged, in one line that names what can be resumed.
@@ -99,7 +120,7 @@ def read_run(path: str | Path, which: str | int = "last", devices: int | str | N
     path = runs.resolve(checkpoint.run_path(path)).resolve()
     is_run = (path / runs.CONFIG).exists()
     if is_run and which == "last" and not any(checkpoint.both_kinds(path / CHECKPOINTS)):
-        return Saved(path, folder.read(path), None, True)
+        return Saved(path, run_folder.read(path), None, True)
 
     def read_one(found: Path) -> Checkpoint:
         facts, number = checkpoint.read_facts(found), devices
@@ -134,11 +155,11 @@ def facts_of(config: Any, algorithm: Algorithm, settings: dict[str, Any]) -> dic
     return {
         **config_facts(config, agents),
         "env_name": config.env_name,
-        "versions": folder.versions(),
+        "versions": run_folder.versions(),
         # Alike policies are stacked in this order; `policies_to_train` is part of the likeness.
         "groups": [list(group.policies) for group in algorithm.grouping.groups],
         "num_env_steps": algorithm.num_env_steps,  # of an iteration: schedules and counts are in these
-        "action_masks": algorithm.stage.masked,  # whether whoever acts has to be told which actions are possible
+        "action_masks": algorithm.rollout_spec.masked,  # whether whoever acts has to be told which actions are possible
         "policies": json.loads(json.dumps(policies)),  # as it will be read back: lists for tuples
         "run_settings": settings,
         "num_processes": num_processes(),
@@ -159,22 +180,30 @@ def open_folder(
         run_dir: "auto": a new one, `runs/<env>/<time>-s<seed>`.
         now: the state that was resumed, if one was.
     """
-    fill = (lambda path: None) if saved is None else (lambda path: branch(saved, algorithm, facts, now, path))
+    fill = (
+        (lambda path: None)
+        if saved is None
+        else (lambda path: branch(saved, algorithm, facts, now, path))
+    )
     if run_dir == "auto":
-        candidates = folder.run_folders(facts["env_name"], facts["config"].get("seed"))
-        return folder.first_free(candidates, lambda path: folder.create(path, facts, fill))
+        candidates = run_folder.run_folders(facts["env_name"], facts["config"].get("seed"))
+        return run_folder.first_free(candidates, lambda path: run_folder.create(path, facts, fill))
     run_dir = Path(run_dir)
     if saved is None or saved.run_dir != run_dir.resolve():
-        return run_dir, folder.create(run_dir, facts, fill)
+        return run_dir, run_folder.create(run_dir, facts, fill)
     saved.folder_to_go_on_in()
-    lock = folder.lock(run_dir)
+    lock = run_folder.lock(run_dir)
     saved.check_unchanged()
     if saved.checkpoint is None:
-        say("there is no checkpoint yet: the run starts again from the beginning, and so do its logs")
+        say(
+            "there is no checkpoint yet: the run starts again from the beginning, and so do its logs"
+        )
     return run_dir, lock
 
 
-def branch(saved: Saved, algorithm: Algorithm, facts: dict[str, Any], now: Snapshot | None, run_dir: Path) -> None:
+def branch(
+    saved: Saved, algorithm: Algorithm, facts: dict[str, Any], now: Snapshot | None, run_dir: Path
+) -> None:
     """Brings what a run was into the new folder that continues it: the state, the best one, the logs so far."""
     for name in (runs.METRICS, runs.PROGRESS):
         if saved.run_dir is not None and (saved.run_dir / name).exists():
@@ -188,7 +217,9 @@ def branch(saved: Saved, algorithm: Algorithm, facts: dict[str, Any], now: Snaps
             except OSError:
                 if best[0].exists():
                     raise
-                shutil.rmtree(copy, ignore_errors=True)  # the run is training and has found a better one
+                shutil.rmtree(
+                    copy, ignore_errors=True
+                )  # the run is training and has found a better one
 
 
 def _intact(regular: dict[int, Path], damaged: Path) -> str:

@@ -5,8 +5,19 @@ from pathlib import Path
 from typing import Any, TypedDict
 
 from jaxrl.core.errors import UsageError, brief
-from jaxrl.core.settings import UINT32, check_all, checked, count, flag, frozen_fields, names, number, pairs, setting
-from jaxrl.run.loggers import check_logs
+from jaxrl.core.fields import (
+    UINT32,
+    check_all,
+    checked,
+    count,
+    flag,
+    frozen_fields,
+    names,
+    number,
+    pairs,
+    setting,
+)
+from jaxrl.run.logging.loggers import check_logs
 from jaxrl.run.results import RETURN
 
 
@@ -50,24 +61,34 @@ class RunSettings:
     """Settings of a `Trainer` next to its configuration; none of them changes what is learned."""
 
     stop: Any = setting(
-        (), "what ends training before its steps do: {path in the result tree: least value}", _thresholds
+        (),
+        "what ends training before its steps do: {path in the result tree: least value}",
+        _thresholds,
     )
     checkpoint_interval_s: float | None = setting(
-        60.0, "seconds of training between two checkpoints; None: none by the clock", number(0, optional=True)
+        60.0,
+        "seconds of training between two checkpoints; None: none by the clock",
+        number(0, optional=True),
     )
     checkpoint_frequency: int | None = setting(
         None, "iterations between two checkpoints; None: none", count(optional=True)
     )
     checkpoint_at_end: bool = setting(True, "whether the state that training ends in is kept", flag)
-    keep: int = setting(3, "how many checkpoints are kept, newest first; the best one as well", count())
+    keep: int = setting(
+        3, "how many checkpoints are kept, newest first; the best one as well", count()
+    )
     checkpoint_score_attribute: str | None = setting(
-        None, "the result that decides which checkpoint is best; None: the evaluation's return, else training's", _text
+        None,
+        "the result that decides which checkpoint is best; None: the evaluation's return, else training's",
+        _text,
     )
     evaluation_interval: int | None = setting(
         None, "iterations between two evaluations; None: none", count(optional=True)
     )
     evaluation_duration: int = setting(10, "whole episodes of one evaluation", count())
-    evaluation_explore: bool = setting(False, "whether evaluation samples its actions; False: the likeliest", flag)
+    evaluation_explore: bool = setting(
+        False, "whether evaluation samples its actions; False: the likeliest", flag
+    )
     evaluation_env_args: Any = setting(
         (), "arguments of the environment that differ in evaluation", pairs("{name: value}")
     )
@@ -75,28 +96,40 @@ class RunSettings:
         0, "the evaluation's own random seed; each one plays the same episodes", count(0, UINT32)
     )
     loggers: Any = setting(
-        ("jsonl", "csv", "tensorboard"), "what is logged to: jsonl, csv, tensorboard, wandb", _logs, read=_several
+        ("jsonl", "csv", "tensorboard"),
+        "what is logged to: jsonl, csv, tensorboard, wandb",
+        _logs,
+        read=_several,
     )
     pictures: bool = setting(True, "whether the run's folder gets curves.png and episode.gif", flag)
     devices: Any = setting(
-        "auto", "devices that the environments are split over; auto: a CPU's cores where the work is large", _devices
+        "auto",
+        "devices that the environments are split over; auto: a CPU's cores where the work is large",
+        _devices,
     )
     init_from: Any = setting(
         (), "policies that begin with another run's weights: {policy: path, or path#policy}", _runs
     )
     debug: bool = setting(
-        False, "when a number is not finite, run that iteration again, uncompiled, and name the operation", flag
+        False,
+        "when a number is not finite, run that iteration again, uncompiled, and name the operation",
+        flag,
     )
 
     def __post_init__(self):
         frozen_fields(self)
         check_all(self)
-        object.__setattr__(self, "init_from", tuple((policy, str(path)) for policy, path in self.init_from))
+        object.__setattr__(
+            self, "init_from", tuple((policy, str(path)) for policy, path in self.init_from)
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values by name."""
         values = dataclasses.asdict(self)
-        return {**values, **{name: dict(values[name]) for name in ("stop", "evaluation_env_args", "init_from")}}
+        return {
+            **values,
+            **{name: dict(values[name]) for name in ("stop", "evaluation_env_args", "init_from")},
+        }
 
     @property
     def score_attribute(self) -> str:

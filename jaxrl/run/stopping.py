@@ -11,10 +11,14 @@ from jaxrl.run.settings import RunSettings
 
 CHUNK_SECONDS = 1.0  # between two looks at the host: the live line, the logs, the stop criteria
 LIFETIME_STEPS = ("num_env_steps_sampled_lifetime", "env_runners/num_env_steps_sampled_lifetime")
-LIMITS = frozenset({ITERATIONS, *LIFETIME_STEPS})  # what grows as training goes on, whatever is learned
+LIMITS = frozenset(
+    {ITERATIONS, *LIFETIME_STEPS}
+)  # what grows as training goes on, whatever is learned
 
 
-def last_iteration(stop: Mapping[str, float], num_env_steps: int, trained: Lifetime | None = None) -> float:
+def last_iteration(
+    stop: Mapping[str, float], num_env_steps: int, trained: Lifetime | None = None
+) -> float:
     """The iteration that training does not go beyond; infinity where nothing limits it.
 
     Args:
@@ -42,11 +46,17 @@ def check_stop(stop: Mapping[str, float], names: list[str] | None) -> None:
     for path, threshold in stop.items():
         if names is not None and path not in names:
             raise unknown_result("stop criterion", path, names)
-        if isinstance(threshold, bool) or not isinstance(threshold, numbers.Real) or threshold != threshold:
+        if (
+            isinstance(threshold, bool)
+            or not isinstance(threshold, numbers.Real)
+            or threshold != threshold
+        ):
             raise UsageError(f"stop criterion {path}={brief(threshold)} must be a number")
 
 
-def chunk_length(settings: RunSettings, iteration: int, seconds_per_update: float | None, most: int) -> int:
+def chunk_length(
+    settings: RunSettings, iteration: int, seconds_per_update: float | None, most: int
+) -> int:
     """Iterations of about `CHUNK_SECONDS`, at most `most`, but none past the next evaluation or checkpoint.
 
     The first chunk is one iteration, to see how long it takes.
@@ -74,4 +84,8 @@ def unmet(stop: Mapping[str, float], result: Result | None) -> dict[str, float]:
 def all_met(stop: Mapping[str, float], result: Result | None) -> dict[str, float]:
     """The criteria that `result` has reached; none before the first result."""
     values = {path: lookup(result, path) for path in stop}
-    return {path: stop[path] for path, value in values.items() if value is not None and value >= stop[path]}
+    return {
+        path: stop[path]
+        for path, value in values.items()
+        if value is not None and value >= stop[path]
+    }

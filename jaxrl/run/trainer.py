@@ -10,30 +10,34 @@ from typing import Any, Unpack
 
 import jax
 
+from jaxrl.algorithms.base import RunnerState
 from jaxrl.core.env import strongly_typed
 from jaxrl.core.errors import UsageError, unknown_result
-from jaxrl.core.settings import flag, takes_settings
+from jaxrl.core.fields import flag, takes_settings
 from jaxrl.core.types import PyTree
-from jaxrl.loop.callbacks import resolve_callbacks
-from jaxrl.loop.runner import Runner
-from jaxrl.run import folder, resume
+from jaxrl.rollout.episode_callbacks import resolve_callbacks
+from jaxrl.run import resume
 from jaxrl.run.best import Best
 from jaxrl.run.callbacks import Hooks
+from jaxrl.run.checkpointing import CheckpointManager
 from jaxrl.run.command_line import from_here
-from jaxrl.run.config_file import read_config
-from jaxrl.run.console import Progress, compiled_line, compiling_line, evaluation_line, greedy_hint
 from jaxrl.run.debug import find_nan
-from jaxrl.run.devices import copy_here, settled
+from jaxrl.run.devices.compiled import CAPACITY, CompiledAlgorithm, program_of
+from jaxrl.run.devices.memory_usage import memory_line, peak_of
+from jaxrl.run.devices.mesh import copy_here, settled
 from jaxrl.run.divergence import with_source
-from jaxrl.run.dtypes import typed_like
-from jaxrl.run.evaluate import Evaluation
-from jaxrl.run.health import Diverged, Watch, first_bad, undeclared_wait
-from jaxrl.run.interrupt import Interrupt
-from jaxrl.run.keeping import Keeping
-from jaxrl.run.memory import memory_line, peak_of
-from jaxrl.run.policies import PolicyAccess, begun_with, initial_weights
-from jaxrl.run.profile import profile_line, timers
-from jaxrl.run.program import CAPACITY, Executable, program_of
+from jaxrl.run.health import Diverged, HealthMonitor, first_bad, undeclared_wait
+from jaxrl.run.inference.evaluate import Evaluation
+from jaxrl.run.inference.weights import PolicyAccess, begun_with, initial_weights
+from jaxrl.run.logging.console import (
+    Progress,
+    compiled_line,
+    compiling_line,
+    evaluation_line,
+    greedy_hint,
+)
+from jaxrl.run.multiprocess import agreed, company, together
+from jaxrl.run.profiling import profile_line, timers
 from jaxrl.run.recorder import Recorder, Snapshot
 from jaxrl.run.results import (
     ITERATIONS,
@@ -45,10 +49,21 @@ from jaxrl.run.results import (
     recent_episodes,
     result_names,
 )
-from jaxrl.run.saved_state import changed_settings, restore
 from jaxrl.run.settings import RunKeywords, RunSettings
-from jaxrl.run.stopping import LIFETIME_STEPS, LIMITS, check_stop, chunk_length, criteria_of, last_iteration, met
-from jaxrl.run.together import agreed, company, together
+from jaxrl.run.signals import StopSignal
+from jaxrl.run.stopping import (
+    LIFETIME_STEPS,
+    LIMITS,
+    check_stop,
+    chunk_length,
+    criteria_of,
+    last_iteration,
+    met,
+)
+from jaxrl.run.storage import run_folder
+from jaxrl.run.storage.config_file import read_config
+from jaxrl.run.storage.dtypes import typed_like
+from jaxrl.run.storage.saved_state import changed_settings, restore
 
 
 @takes_settings(RunSettings)
@@ -58,14 +73,17 @@ class Trainer(PolicyAccess):
     `with jaxrl.Trainer(config) as trainer:` calls `stop` at the end of the block.
 
     Args:
-        config: a configuration such as `PPOConfig`: anything with its `build`, `static`, `hypers`, `setup` and devices.
-        run_dir: the run's folder, which must not exist yet; "auto": `runs/<env>/<time>-s<seed>`; None writes nothing.
+        config: a configuration such as `PPOConfig`: anything with its `build`, `static`, `hypers`,
+        `setup` and devices.
+        run_dir: the run's folder, which must not exist yet; "auto": `runs/<env>/<time>-s<seed>`;
+        None writes nothing.
         env_params: the environment's numbers, if not the configuration's.
         quiet: print nothing, but on stderr when a checkpoint could not be written.
         **run_settings: checkpoints, evaluation, logs, pictures; the settings below.
 
     Raises:
-        UsageError: settings that cannot work, or a folder that exists or cannot be written; before any compiling.
+        UsageError: settings that cannot work, or a folder that exists or cannot be written; before
+        any compiling.
     """
 
     @agreed
@@ -80,7 +98,9 @@ class Trainer(PolicyAccess):
         **run_settings: Unpack[RunKeywords],
     ):
         if not hasattr(config, "build"):
-            raise UsageError(f"Trainer takes a configuration such as PPOConfig(env='arena'), not {config!r:.60}")
+            raise UsageError(
+                f"Trainer takes a configuration such as PPOConfig(env='arena'), not {config!r:.60}"
+            )
         self.config, self.settings = config, settled(RunSettings(**run_settings), config)
         setup = config.setup()
         self.program = program_of(config.static(), setup.env, self.settings.devices)
@@ -89,18 +109,18 @@ class Trainer(PolicyAccess):
         self._env_params = strongly_typed(setup.env_params)
         if env_params is not None:
             self.env_params = env_params
-        self.executable: Executable | None = None
+        self.executable: CompiledAlgorithm | None = None
         self.lifetime = Lifetime(num_agent_steps={})
         self.company = company()
         self.progress = Progress(quiet=quiet or not self.company.writes)
-        self.interrupt = Interrupt(self.progress.say)
+        self.interrupt = StopSignal(self.progress.say)
         self.hooks = Hooks(self, resolve_callbacks(config.callbacks))
-        self.watch = Watch(config)
+        self.watch = HealthMonitor(config)
         self.best = Best(self.settings.score_attribute)
         self.evaluation = Evaluation(config, self.algorithm, self.settings)
         self.compile_seconds = 0.0
         self.last_result: Result | None = None
-        self._runner: Runner | None = None
+        self._runner: RunnerState | None = None
         self._initial_weights = {}
         self._seconds_per_update: float | None = None
         self._stopped = self._is_training = False
@@ -111,14 +131,22 @@ class Trainer(PolicyAccess):
             self._initial_weights = initial_weights(self.algorithm, self.settings.init_from)
         self.run_dir = recorder = None
         if run_dir is not None and self.company.writes:
-            now = self._snapshot() if self._runner is not None else None  # that a branch begins with
-            opened = resume.open_folder(run_dir, _saved, self.algorithm, facts, now, self.progress.say)
+            now = (
+                self._snapshot() if self._runner is not None else None
+            )  # that a branch begins with
+            opened = resume.open_folder(
+                run_dir, _saved, self.algorithm, facts, now, self.progress.say
+            )
             self.run_dir, lock = opened
-            held = folder.HeldFolder(self.run_dir, lock, facts)
-            recorder = Recorder(held, self.algorithm, self.settings, self.progress.say, self.lifetime)
+            held = run_folder.RunFolderLock(self.run_dir, lock, facts)
+            recorder = Recorder(
+                held, self.algorithm, self.settings, self.progress.say, self.lifetime
+            )
         begun = self.lifetime.training_iteration
         self.session = Session(begun, self.lifetime.time_total_s)
-        self.keeping = Keeping(recorder, self.settings, self.best, self.hooks, begun, self.company.whole)
+        self.keeping = CheckpointManager(
+            recorder, self.settings, self.best, self.hooks, begun, self.company.whole
+        )
 
     @classmethod
     @agreed
@@ -136,20 +164,23 @@ class Trainer(PolicyAccess):
     ) -> "Trainer":
         """A trainer that continues, bit for bit, from where a run was when it saved.
 
-        With another configuration weights, optimiser states, filters and counts are kept, and must fit; environments,
-        the callbacks' data and the statistics of recent episodes start from scratch where they do not fit, which one
-        line says.
-        Stop criteria among the saved settings that the run had met are cleared.
+        With another configuration weights, optimiser states, filters and counts are kept, and must
+        fit; environments, the callbacks' data and the statistics of recent episodes start from
+        scratch where they do not fit, which one line says. Stop criteria among the saved settings
+        that the run had met are cleared.
 
         Args:
             path: a run's folder, or a checkpoint's.
             checkpoint: "last", "best" or an iteration, where `path` is a run's folder.
-            config: in place of the saved one: more steps, other numbers, other `num_envs`, callbacks or
-                `policies_to_train`; other networks, policies, spaces and seeds are refused.
-            run_dir: "same" continues in the run's folder, its logs cut back to the checkpoint, which must be the last
-                one; anything else as for `Trainer`.
-            strict: refuse a configuration with which some part of the state would start from scratch.
-            trust: import what the run names, though it is not jaxrl's or an installed plug-in's; see docs/loading.md.
+            config: in place of the saved one: more steps, other numbers, other `num_envs`,
+                callbacks or `policies_to_train`; other networks, policies, spaces and seeds are
+                refused.
+            run_dir: "same" continues in the run's folder, its logs cut back to the checkpoint,
+                which must be the last one; anything else as for `Trainer`.
+            strict: refuse a configuration with which some part of the state would start from
+            scratch.
+            trust: import what the run names, though it is not jaxrl's or an installed plug-in's;
+            see docs/loading.md.
             **run_settings: changes to those that were saved.
 
         Raises:
@@ -191,7 +222,7 @@ class Trainer(PolicyAccess):
         self._hypers = typed_like(self._hypers, new, "hypers")
 
     @property
-    def runner(self) -> Runner:
+    def runner(self) -> RunnerState:
         """The state of training; compiles and initialises when first asked for."""
         if self._runner is None:
             self._prepare({})
@@ -211,23 +242,28 @@ class Trainer(PolicyAccess):
     def fit(self, stop: Mapping[str, float] | None = None) -> Result | None:
         """Trains until a criterion holds, or Ctrl-C; returns the last iteration's result, None if there is none.
 
-        Training ends in the very iteration that met the criterion: a chunk that ran past it is computed again up to
-        there, which gives the same numbers. However it ends, the state that it ended in is saved.
+        Training ends in the very iteration that met the criterion: a chunk that ran past it is
+        computed again up to there, which gives the same numbers. However it ends, the state that it
+        ended in is saved.
 
         Args:
-            stop: {path in the result tree: least value}, read for each iteration, beside the setting `stop`. Unless one
-                limits the steps or the iterations, the configuration's `total_env_steps` does. If the last result
-                meets a criterion already, nothing is trained.
+            stop: {path in the result tree: least value}, read for each iteration, beside the
+                setting `stop`. Unless one limits the steps or the iterations, the configuration's
+                `total_env_steps` does. If the last result meets a criterion already, nothing is
+                trained.
 
         Raises:
-            UsageError: the trainer was stopped, a criterion names no result, or an agent waits in an environment that
-                has no `acting_agents`.
-            Diverged: a loss, a gradient or a parameter is not finite; `runner` is the last good state.
+            UsageError: the trainer was stopped, a criterion names no result, or an agent waits in
+                an environment that has no `acting_agents`.
+            Diverged: a loss, a gradient or a parameter is not finite; `runner` is the last good
+            state.
         """
         self._check_not_stopped("fit")
         stop = {**dict(self.settings.stop), **criteria_of(stop)}
         stop = {path: least for path, least in stop.items() if least != math.inf}
-        limit = next((f"stop criterion {name}" for name in stop if name in LIMITS), "total_env_steps")
+        limit = next(
+            (f"stop criterion {name}" for name in stop if name in LIMITS), "total_env_steps"
+        )
         if limit == "total_env_steps":
             stop[LIFETIME_STEPS[0]] = self.config.num_updates * self.algorithm.num_env_steps
         self._prepare(stop)
@@ -282,14 +318,16 @@ class Trainer(PolicyAccess):
 
         Args:
             episodes: how many; None: the setting `evaluation_duration`.
-            env_args: arguments of the environment that differ from training's, {} for none; None: the setting
-                `evaluation_env_args`.
-            explore: whether actions are sampled, or else each is its distribution's mode; None: the setting
-                `evaluation_explore`.
-            seed: of the episodes, which are the same for the same seed; None: the setting `evaluation_seed`.
+            env_args: arguments of the environment that differ from training's, {} for none; None:
+                the setting `evaluation_env_args`.
+            explore: whether actions are sampled, or else each is its distribution's mode; None: the
+                setting `evaluation_explore`.
+            seed: of the episodes, which are the same for the same seed; None: the setting
+            `evaluation_seed`.
 
         Raises:
-            UsageError: an argument that is not of its kind, or `env_args` that change the agents or their spaces.
+            UsageError: an argument that is not of its kind, or `env_args` that change the agents or
+            their spaces.
         """
         wanted = {"episodes": episodes, "env_args": env_args, "explore": explore, "seed": seed}
         evaluation = self.evaluation(self.runner, self.env_params, **wanted)
@@ -310,11 +348,13 @@ class Trainer(PolicyAccess):
     def profile(self) -> Result:
         """How long an iteration takes, and its sampling and learning apart: {"timers": ...} in seconds.
 
-        It compiles sampling by itself and measures for a few seconds; the state of training stays as it is. Sampling
-        is measured alone, learning is the rest of the iteration.
+        It compiles sampling by itself and measures for a few seconds; the state of training stays
+        as it is. Sampling is measured alone, learning is the rest of the iteration.
         """
         self._prepare({})
-        measured = timers(self.program, self.executable, (self.runner, self.hypers, self.env_params))
+        measured = timers(
+            self.program, self.executable, (self.runner, self.hypers, self.env_params)
+        )
         self.progress.say(profile_line(measured))
         return {"timers": measured}
 
@@ -334,7 +374,9 @@ class Trainer(PolicyAccess):
             UsageError: it is called by a callback while the trainer trains.
         """
         if self._is_training:
-            raise UsageError('stop: the trainer is training; a callback ends training with result["done"] = True')
+            raise UsageError(
+                'stop: the trainer is training; a callback ends training with result["done"] = True'
+            )
         self._stopped = True
         return self.keeping.close(self._snapshot() if self._runner is not None else None)
 
@@ -367,8 +409,14 @@ class Trainer(PolicyAccess):
         start = self._key(), self.hypers, self.env_params
         restored = restore(saved.checkpoint, facts, self.config, self.algorithm, start)
         if restored.fresh and saved.strict:
-            raise UsageError(f"checkpoint {saved.checkpoint.path} does not fit: {restored.fresh[0].reason}")
-        self._runner, self._hypers, self._env_params = restored.runner, restored.hypers, restored.env_params
+            raise UsageError(
+                f"checkpoint {saved.checkpoint.path} does not fit: {restored.fresh[0].reason}"
+            )
+        self._runner, self._hypers, self._env_params = (
+            restored.runner,
+            restored.hypers,
+            restored.env_params,
+        )
         if restored.fresh:
             changed = changed_settings(saved.facts["config"], facts["config"])
             parts = " and ".join(part for part, _ in restored.fresh)
@@ -384,7 +432,9 @@ class Trainer(PolicyAccess):
             self.best.value = best[1]["value"]
         for path, least in saved.met_criteria().items():
             if path not in dict(self.settings.stop):
-                self.progress.say(f"cleared the stop criterion {path}={least:g}, which the run had met")
+                self.progress.say(
+                    f"cleared the stop criterion {path}={least:g}, which the run had met"
+                )
         if warning := saved.other_versions():
             self.progress.say(f"warning: {warning}")
 
@@ -396,32 +446,48 @@ class Trainer(PolicyAccess):
         evaluated = self.settings.evaluation_interval is not None
         told = {"evaluated": evaluated, "session": self.session, "lifetime": self.lifetime}
         names = result_names(self.algorithm, self.executable.metrics, **told)
-        own = self.hooks.has("on_train_result") or self.hooks.has("on_evaluate_end")  # which may add what they like
+        own = self.hooks.has("on_train_result") or self.hooks.has(
+            "on_evaluate_end"
+        )  # which may add what they like
         check_stop(stop, None if own else names)
         if not own and self.settings.score_attribute not in names:
             raise unknown_result("checkpoint_score_attribute", self.settings.score_attribute, names)
-        if not (self.executable.compiled and (self._runner is not None or self.executable.can_start)):
+        if not (
+            self.executable.compiled and (self._runner is not None or self.executable.can_start)
+        ):
             self.progress.say(compiling_line(self.settings.devices))
             compiled = self.company.compile(self.executable, start=self._runner is None)
             self.compile_seconds += traced + compiled
             self.progress.say(compiled_line(traced, compiled, loaded=self.executable.loaded))
-            self.progress.say(memory_line(peak_of(self.executable.chunk_program), self.settings.devices))
+            self.progress.say(
+                memory_line(peak_of(self.executable.chunk_program), self.settings.devices)
+            )
 
     def _advance(self, count: int, stop: Mapping[str, float]) -> list[Result]:
         """At most `count` iterations, fewer if one meets a criterion; their results, logged."""
-        before, first, began = self._snapshot(), self._seconds_per_update is None, time.perf_counter()
+        before, first, began = (
+            self._snapshot(),
+            self._seconds_per_update is None,
+            time.perf_counter(),
+        )
         program = self.executable, before.runner, self.hypers, self.env_params
         after, metrics = self.company.chunk(*program, count)
         seconds = time.perf_counter() - began
         ended, self._seconds_per_update = time.time(), seconds / count
-        results = iteration_results(self.algorithm, metrics, count, seconds, dataclasses.replace(self.lifetime))
+        results = iteration_results(
+            self.algorithm, metrics, count, seconds, dataclasses.replace(self.lifetime)
+        )
         self.session.stamp(results, ended)
         waits = undeclared_wait(results)
-        bad = min(filter(None, (waits, first_bad(results))), key=lambda found: found[0], default=None)
+        bad = min(
+            filter(None, (waits, first_bad(results))), key=lambda found: found[0], default=None
+        )
         results = results[: bad[0] if bad else None]
         if results and first:
             results[0]["timers"]["compile"] = self.compile_seconds
-        ends = next((i for i, result in enumerate(results, start=1) if met(stop, result)), len(results))
+        ends = next(
+            (i for i, result in enumerate(results, start=1) if met(stop, result)), len(results)
+        )
         if ends:
             results = self._reach(before, after if ends == count else None, results[:ends])
             try:
@@ -429,7 +495,11 @@ class Trainer(PolicyAccess):
             finally:  # whatever a callback raises, what was trained is logged
                 self.keeping.chunk(before, results, self._snapshot())
         if bad and not (results and results[-1]["done"]):
-            raise UsageError(self._what_is_kept(bad[1])) if bad is waits else Diverged(self._why(bad[1]))
+            raise (
+                UsageError(self._what_is_kept(bad[1]))
+                if bad is waits
+                else Diverged(self._why(bad[1]))
+            )
         return results
 
     def _why(self, bad: str) -> str:
@@ -447,16 +517,24 @@ class Trainer(PolicyAccess):
         good = self.lifetime.training_iteration
         return f"iteration {good + 1}: {bad}; the state after iteration {good} is kept"
 
-    def _reach(self, before: Snapshot, after: Runner | None, results: list[Result]) -> list[Result]:
+    def _reach(
+        self, before: Snapshot, after: RunnerState | None, results: list[Result]
+    ) -> list[Result]:
         """Makes the state after `results` the trainer's: `after`, or computed again where a chunk ran past it."""
         if after is None:
             program = self.executable, before.runner, self.hypers, self.env_params
             after, _ = self.company.chunk(*program, len(results))
-        self._runner, self.lifetime, self.last_result = after, Lifetime.after(results[-1]), results[-1]
+        self._runner, self.lifetime, self.last_result = (
+            after,
+            Lifetime.after(results[-1]),
+            results[-1],
+        )
         results[-1].update(recent_episodes(jax.tree.map(copy_here, after.window)))
         return results
 
-    def _tell(self, before: Snapshot, results: list[Result], stop: Mapping[str, float]) -> list[Result]:
+    def _tell(
+        self, before: Snapshot, results: list[Result], stop: Mapping[str, float]
+    ) -> list[Result]:
         """Evaluates the state if that is due, and tells the callbacks; the results up to the last one wanted."""
         self._evaluate_if_due(results[-1], at_the_end=met(stop, results[-1]) is not None)
         for i, result in enumerate(results, start=1):
@@ -469,18 +547,24 @@ class Trainer(PolicyAccess):
             self._evaluate_if_due(results[-1], at_the_end=True)
         warnings = self.watch.look(results)
         if jax.process_count() == 1:
-            warnings += self.watch.look_at_observations(self.algorithm.grouping, before.runner, self.runner)
+            warnings += self.watch.look_at_observations(
+                self.algorithm.grouping, before.runner, self.runner
+            )
         for warning in warnings:
             self.progress.say(f"warning: {warning}")
         return results
 
     def _evaluate_if_due(self, result: Result, *, at_the_end: bool) -> None:
         """Evaluates the state that `result` led to, if the settings ask for it and it is not evaluated yet."""
-        if "evaluation" not in result and self.evaluation.due(result[ITERATIONS], at_the_end=at_the_end):
+        if "evaluation" not in result and self.evaluation.due(
+            result[ITERATIONS], at_the_end=at_the_end
+        ):
             began = time.perf_counter()
             result["evaluation"] = self.evaluate()
             result["timers"]["evaluation"] = time.perf_counter() - began
 
     def _snapshot(self) -> Snapshot:
         arrays = self.runner, self.hypers, self.env_params
-        return Snapshot(*arrays, dataclasses.replace(self.lifetime), self.last_result, self.hooks.get_state())
+        return Snapshot(
+            *arrays, dataclasses.replace(self.lifetime), self.last_result, self.hooks.get_state()
+        )

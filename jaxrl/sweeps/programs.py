@@ -6,20 +6,24 @@ from typing import Any
 
 import jax
 
-from jaxrl.sweeps.members import Members, Numbers
-from jaxrl.sweeps.plan import Group
-from jaxrl.sweeps.values import reader
+from jaxrl.sweeps.metric_readers import reader
+from jaxrl.sweeps.trials import TrialGroup
+from jaxrl.sweeps.vmapped import Numbers, VmappedTrials
 
 MOST_PROGRAMS = 16  # that a process keeps
-PROGRAMS: dict[Any, Members] = {}  # by all that they depend on
+PROGRAMS: dict[Any, VmappedTrials] = {}  # by all that they depend on
 KEEPING = threading.Lock()  # programs are compiled side by side
 
 
-def known(group: Group, numbers: Numbers, metric: str, criteria: Sequence[str], devices: int) -> Members | None:
+def known(
+    group: TrialGroup, numbers: Numbers, metric: str, criteria: Sequence[str], devices: int
+) -> VmappedTrials | None:
     return PROGRAMS.get(_key(group, numbers, metric, criteria, devices))
 
 
-def program_of(group: Group, numbers: Numbers, metric: str, criteria: Sequence[str], devices: int) -> Members:
+def program_of(
+    group: TrialGroup, numbers: Numbers, metric: str, criteria: Sequence[str], devices: int
+) -> VmappedTrials:
     """Compiles what is not compiled yet.
 
     Args:
@@ -35,7 +39,7 @@ def program_of(group: Group, numbers: Numbers, metric: str, criteria: Sequence[s
         algorithm, shapes = group.algorithm, group.shapes.metrics
         score = reader(algorithm, shapes, metric, "metric")
         stop = [reader(algorithm, shapes, path, "stop criterion") for path in criteria]
-        members = Members(algorithm, shapes, numbers, score, stop, devices)
+        members = VmappedTrials(algorithm, shapes, numbers, score, stop, devices)
         with KEEPING:
             while len(PROGRAMS) >= MOST_PROGRAMS:
                 PROGRAMS.pop(next(iter(PROGRAMS)))
@@ -44,7 +48,9 @@ def program_of(group: Group, numbers: Numbers, metric: str, criteria: Sequence[s
     return PROGRAMS[key]
 
 
-def _key(group: Group, numbers: Numbers, metric: str, criteria: Sequence[str], devices: int) -> tuple:
+def _key(
+    group: TrialGroup, numbers: Numbers, metric: str, criteria: Sequence[str], devices: int
+) -> tuple:
     shapes = str(jax.tree.map(lambda leaf: (leaf.shape, leaf.dtype), numbers))
     where = str(jax.config.jax_default_device)  # a program is that of one device
     return group.static, group.env, shapes, metric, tuple(criteria), devices, where

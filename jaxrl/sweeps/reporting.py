@@ -11,22 +11,24 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxrl.algorithms.base import Algorithm, Metrics, RunnerState
 from jaxrl.core.errors import UsageError
-from jaxrl.loop.callbacks import resolve_callbacks
-from jaxrl.loop.runner import Algorithm, Metrics, Runner
+from jaxrl.rollout.episode_callbacks import resolve_callbacks
 from jaxrl.run.callbacks import Hooks
-from jaxrl.run.config_file import config_facts
-from jaxrl.run.devices import on_one
-from jaxrl.run.evaluate import Evaluation
+from jaxrl.run.devices.mesh import on_one
 from jaxrl.run.health import first_bad, undeclared_wait
-from jaxrl.run.loggers import Logs
+from jaxrl.run.inference.evaluate import Evaluation
+from jaxrl.run.logging.loggers import Logs
 from jaxrl.run.results import ITERATIONS, Lifetime, Result, iteration_results
 from jaxrl.run.settings import RunSettings
-from jaxrl.sweeps.members import Members, Numbers, Seen, State
-from jaxrl.sweeps.plan import Trial
+from jaxrl.run.storage.config_file import config_facts
 from jaxrl.sweeps.trial_view import TrialView
+from jaxrl.sweeps.trials import Trial
+from jaxrl.sweeps.vmapped import Numbers, Seen, State, VmappedTrials
 
-_telling = threading.Lock()  # trials of several programs train side by side; their hooks are called one at a time
+_telling = (
+    threading.Lock()
+)  # trials of several programs train side by side; their hooks are called one at a time
 
 
 class Reporter:
@@ -46,7 +48,13 @@ class Reporter:
         settings: RunSettings,
         say: Callable[[str], None] = print,
     ):
-        self.trial, self.algorithm, self.last, self.settings, self.say = trial, algorithm, last, settings, say
+        self.trial, self.algorithm, self.last, self.settings, self.say = (
+            trial,
+            algorithm,
+            last,
+            settings,
+            say,
+        )
         self.view = TrialView(trial, algorithm, settings)
         self.hooks = Hooks(self.view, resolve_callbacks(trial.config.callbacks))
         self.evaluation = Evaluation(trial.config, algorithm, settings)
@@ -92,21 +100,28 @@ class Reporter:
             self.lifetime,
             training_iteration=self.lifetime.training_iteration + first,
             num_env_steps=self.lifetime.num_env_steps + first * self.algorithm.num_env_steps,
-            num_episodes=self.lifetime.num_episodes + int(rows.episodes.iteration.count[:first].sum()),
+            num_episodes=self.lifetime.num_episodes
+            + int(rows.episodes.iteration.count[:first].sum()),
             time_total_s=self.lifetime.time_total_s + seconds * first / max(1, count),
         )
         rows = jax.tree.map(lambda leaf: leaf[first:count], rows)
         left = count - first
-        self._results = iteration_results(self.algorithm, rows, left, seconds * left / count, before) if count else []
+        self._results = (
+            iteration_results(self.algorithm, rows, left, seconds * left / count, before)
+            if count
+            else []
+        )
         self._reach()
 
     def note_bad(self, rows: Metrics, index: int) -> None:
         """Notes the number that the trial has diverged by in the update of this row of `rows`, [CAPACITY, ...]."""
         row = jax.tree.map(lambda leaf: leaf[index : index + 1], rows)
-        found = first_bad(iteration_results(self.algorithm, row, 1, 1.0, dataclasses.replace(self.lifetime)))
+        found = first_bad(
+            iteration_results(self.algorithm, row, 1, 1.0, dataclasses.replace(self.lifetime))
+        )
         self.bad = found[1] if found else ""
 
-    def evaluate(self, read_runner: Callable[[], Runner], *, at_the_end: bool) -> None:
+    def evaluate(self, read_runner: Callable[[], RunnerState], *, at_the_end: bool) -> None:
         """Adds an evaluation of the state after the last result to it, where one is due and not there yet."""
         last = self._results[-1] if self._results else {"evaluation": None}
         if "evaluation" in last or not self.evaluation.due(last[ITERATIONS], at_the_end=at_the_end):
@@ -122,7 +137,7 @@ class Reporter:
             iteration = self._results[found[0]][ITERATIONS]
             raise UsageError(f"trial {self.trial.name}, iteration {iteration}: {found[1]}")
 
-    def tell(self, read_runner: Callable[[], Runner], *, at_the_end: bool) -> int:
+    def tell(self, read_runner: Callable[[], RunnerState], *, at_the_end: bool) -> int:
         """Tells the hooks of each result; how many results stand, fewer where a hook ended the trial.
 
         Args:
@@ -141,7 +156,10 @@ class Reporter:
     def _reach(self) -> None:
         """The last result is where the trial stands; hooks see it there also while they are told of earlier ones."""
         if self._results:
-            self.view.last_result, self.view.lifetime = self._results[-1], Lifetime.after(self._results[-1])
+            self.view.last_result, self.view.lifetime = (
+                self._results[-1],
+                Lifetime.after(self._results[-1]),
+            )
 
     def write(self) -> None:
         """Logs the chunk's results."""
@@ -149,7 +167,7 @@ class Reporter:
             self._logs.write(self._results)
         self._results = []
 
-    def close(self, read_runner: Callable[[], Runner] | None = None) -> None:
+    def close(self, read_runner: Callable[[], RunnerState] | None = None) -> None:
         """The trial is finished: tells its hooks, and ends its logs."""
         self.call("on_train_end", self.last_result, read_runner)
         self.close_logs()
@@ -158,7 +176,9 @@ class Reporter:
         if self._logs is not None:
             self._logs.close()
 
-    def call(self, hook: str, value: Any, read_runner: Callable[[], Runner] | None = None) -> None:
+    def call(
+        self, hook: str, value: Any, read_runner: Callable[[], RunnerState] | None = None
+    ) -> None:
         """Calls a hook of all callbacks."""
         with _telling, self.view.showing(read_runner):
             self.hooks.call(hook, value)
@@ -175,11 +195,17 @@ class Turn:
     seconds: float
 
 
-def advance(members: Members, state: State, numbers: Numbers, count: int, reporters: Sequence[Reporter]) -> Turn:
+def advance(
+    members: VmappedTrials,
+    state: State,
+    numbers: Numbers,
+    count: int,
+    reporters: Sequence[Reporter],
+) -> Turn:
     """At most `count` updates of a batch, reported; the members beyond its reporters only fill it up.
 
-    A hook that sets `result["done"]` ends its trial in that very iteration: the chunk is computed again with that as
-    the trial's last update, which gives all others the same numbers.
+    A hook that sets `result["done"]` ends its trial in that very iteration: the chunk is computed
+    again with that as the trial's last update, which gives all others the same numbers.
     """
     updates = np.array(state.runner.num_updates)
     before = jax.tree.map(jnp.copy, state) if any(own.may_end for own in reporters) else None
@@ -222,6 +248,6 @@ def _tell(state: State, reporters: Sequence[Reporter]) -> np.ndarray:
     return np.array(kept)
 
 
-def _reader(state: State, member: int) -> Callable[[], Runner]:
+def _reader(state: State, member: int) -> Callable[[], RunnerState]:
     """A function that gives a member's own state."""
     return lambda: jax.tree.map(lambda leaf: leaf[member], on_one(state.runner))

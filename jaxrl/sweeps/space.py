@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from jaxrl.core.errors import UsageError
-from jaxrl.core.settings import count
+from jaxrl.core.fields import count
 
 
 @dataclass(frozen=True)
@@ -45,21 +45,27 @@ def choice(values: Sequence[Any]) -> Draw:
 def uniform(low: float, high: float) -> Draw:
     """A number between the two."""
     _check_range("uniform", low, high)
-    return Draw(f"uniform({low:g}, {high:g})", lambda generator: float(generator.uniform(low, high)))
+    return Draw(
+        f"uniform({low:g}, {high:g})", lambda generator: float(generator.uniform(low, high))
+    )
 
 
 def loguniform(low: float, high: float) -> Draw:
     """A number between the two whose logarithm is uniform."""
     _check_range("loguniform", low, high, above=0)
     least, most = math.log(low), math.log(high)
-    return Draw(f"loguniform({low:g}, {high:g})", lambda generator: math.exp(generator.uniform(least, most)))
+    return Draw(
+        f"loguniform({low:g}, {high:g})", lambda generator: math.exp(generator.uniform(least, most))
+    )
 
 
 def randint(low: int, high: int) -> Draw:
     """An integer from `low` to `high` - 1."""
     _check_range("randint", low, high)
     if low != int(low) or high != int(high):
-        raise UsageError(f"randint({low!r}, {high!r}): both bounds must be integers; uniform(...) draws other numbers")
+        raise UsageError(
+            f"randint({low!r}, {high!r}): both bounds must be integers; uniform(...) draws other numbers"
+        )
     low, high = int(low), int(high)
     return Draw(f"randint({low}, {high})", lambda generator: int(generator.integers(low, high)))
 
@@ -70,7 +76,9 @@ def _check_range(name: str, low: float, high: float, above: float = -math.inf) -
         if not is_number or not math.isfinite(bound):
             raise UsageError(f"{name}({low!r}, {high!r}): both bounds must be finite numbers")
     if not above < low < high:
-        raise UsageError(f"{name}({low:g}, {high:g}) needs {'0 < ' if above == 0 else ''}low < high")
+        raise UsageError(
+            f"{name}({low:g}, {high:g}) needs {'0 < ' if above == 0 else ''}low < high"
+        )
 
 
 def _plain(what: str, values: Sequence[Any]) -> tuple:
@@ -82,16 +90,19 @@ def _plain(what: str, values: Sequence[Any]) -> tuple:
     return tuple(value.item() if isinstance(value, np.generic) else value for value in values)
 
 
-def settings_of(space: Mapping[str, Any], num_samples: int = 1, seed: int = 0) -> list[dict[str, Any]]:
+def settings_of(
+    space: Mapping[str, Any], num_samples: int = 1, seed: int = 0
+) -> list[dict[str, Any]]:
     """The settings to try: every combination of the grids, `num_samples` times, with new draws each time.
 
     Args:
-        space: {setting: what it takes}; a list, a range or an array is a grid, and anything else that is not of the
-            kinds above one value.
+        space: {setting: what it takes}; a list, a range or an array is a grid, and anything else
+            that is not of the kinds above one value.
         seed: of the draws.
 
     Raises:
-        UsageError: no mapping, a grid without values, or `num_samples` of a space with nothing to draw.
+        UsageError: no mapping, a grid without values, or `num_samples` of a space with nothing to
+        draw.
     """
     count()("num_samples", num_samples)
     kinds = {name: _kind(name, value) for name, value in as_space(space).items()}
@@ -115,7 +126,9 @@ def settings_of(space: Mapping[str, Any], num_samples: int = 1, seed: int = 0) -
 def as_space(space: Mapping[str, Any] | None) -> dict[str, Any]:
     """The space as a dict, or a UsageError where it is no mapping."""
     if space is not None and not isinstance(space, Mapping):
-        raise UsageError(f'space must be a mapping such as {{"lr": [3e-4, 1e-3]}}, not {space!r:.60}')
+        raise UsageError(
+            f'space must be a mapping such as {{"lr": [3e-4, 1e-3]}}, not {space!r:.60}'
+        )
     return dict(space or {})
 
 

@@ -1,8 +1,8 @@
 """What several seeds say together: median, interquartile mean, and how sure of it one can be.
 
-Agarwal et al. 2021, "Deep reinforcement learning at the edge of the statistical precipice": the interquartile mean
-(IQM) is the mean of the middle half of all runs, its interval a percentile bootstrap that draws runs anew within each
-task (stratified).
+Agarwal et al. 2021, "Deep reinforcement learning at the edge of the statistical precipice": the
+interquartile mean (IQM) is the mean of the middle half of all runs, its interval a percentile
+bootstrap that draws runs anew within each task (stratified).
 """
 
 from collections.abc import Callable, Sequence
@@ -35,7 +35,11 @@ def iqm(scores: np.ndarray) -> np.ndarray:
 def median(scores: np.ndarray) -> np.ndarray:
     """The median over tasks of each task's mean over runs, f64[..., R, K]; of one task the median over its runs."""
     scores = np.asarray(scores, np.float64)
-    return np.median(scores[..., 0], axis=-1) if scores.shape[-1] == 1 else np.median(scores.mean(axis=-2), axis=-1)
+    return (
+        np.median(scores[..., 0], axis=-1)
+        if scores.shape[-1] == 1
+        else np.median(scores.mean(axis=-2), axis=-1)
+    )
 
 
 def estimate(
@@ -62,11 +66,14 @@ def estimate(
     return Estimate(float(statistic(scores)), float(low), float(high))
 
 
-def spread(scores: Sequence[float], statistic: Callable[[np.ndarray], np.ndarray] = iqm) -> tuple[Estimate, str]:
+def spread(
+    scores: Sequence[float], statistic: Callable[[np.ndarray], np.ndarray] = iqm
+) -> tuple[Estimate, str]:
     """(a statistic of one task's runs, what its bounds are).
 
-    From eight runs on the bounds are the 95 % bootstrap interval. Of fewer they are the range of the runs: resamples of
-    three or four runs repeat these few, and an interval made of them covers the truth much less often than it says.
+    From eight runs on the bounds are the 95 % bootstrap interval. Of fewer they are the range of
+    the runs: resamples of three or four runs repeat these few, and an interval made of them covers
+    the truth much less often than it says.
     """
     if len(scores) >= FEWEST:
         return estimate(scores, statistic), INTERVAL

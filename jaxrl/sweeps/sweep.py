@@ -9,17 +9,17 @@ from typing import Any
 import jax
 
 from jaxrl.core.errors import UsageError
-from jaxrl.run import checkpoint, runs
-from jaxrl.run.config_file import check_names, read_config
-from jaxrl.run.console import Progress
-from jaxrl.run.devices import num_cores, split_cpu, start_jax
+from jaxrl.run.devices.mesh import num_cores, split_cpu, start_jax
+from jaxrl.run.logging.console import Progress
 from jaxrl.run.results import RETURN
-from jaxrl.sweeps.outcome import Sweep
-from jaxrl.sweeps.plan import Trial, trials_of, unreached
-from jaxrl.sweeps.running import Order, Running
-from jaxrl.sweeps.saved import called_damaged, read_plan
+from jaxrl.run.storage import checkpoint, runs
+from jaxrl.run.storage.config_file import check_names, read_config
+from jaxrl.sweeps.results import Sweep
+from jaxrl.sweeps.saved_sweep import called_damaged, read_plan
+from jaxrl.sweeps.scheduler import Scheduler, SweepOptions
 from jaxrl.sweeps.space import as_space, settings_of
-from jaxrl.sweeps.store import Store
+from jaxrl.sweeps.sweep_folder import SweepFolder
+from jaxrl.sweeps.trials import Trial, trials_of, unreached
 
 MOST_VIRTUAL = 8  # devices that a CPU of fewer cores counts as, for trying things out
 
@@ -47,65 +47,94 @@ def sweep(
 
     Args:
         config: a configuration such as `PPOConfig`; what every trial has in common.
-        space: {setting: values}. A setting is one of the configuration's (`lr`), of a policy's (`pol1.lr`) or an
-            argument of the environment (`env_args.width`); a list of values is a grid, `jaxrl.uniform`, `loguniform`,
-            `choice` and `randint` draw one, `num_samples` times. A policy's own value (`per_policy`, or `pol1.lr`) wins
-            over the value for all policies: a setting that every trained policy has its own value of is refused.
+        space: {setting: values}. A setting is one of the configuration's (`lr`), of a policy's
+            (`pol1.lr`) or an argument of the environment (`env_args.width`); a list of values is a
+            grid, `jaxrl.uniform`, `loguniform`, `choice` and `randint` draw one, `num_samples`
+            times. A policy's own value (`per_policy`, or `pol1.lr`) wins over the value for all
+            policies: a setting that every trained policy has its own value of is refused.
         seeds: how many of each, from the configuration's own upwards, or a list of seeds.
         stop: {path in the result tree: least value}: a trial ends in the iteration that reached it.
         metric: what ranks the trials, a path in the result tree; the higher the better.
-        halving: keep the best 1 in so many at each rung, 1 / halving of the steps after the one before; None: all train
-            to the end.
-        devices: that programs are shared out over, or the members of one; "auto": all, a CPU's cores as well.
+        halving: keep the best 1 in so many at each rung, 1 / halving of the steps after the one
+            before; None: all train to the end.
+        devices: that programs are shared out over, or the members of one; "auto": all, a CPU's
+        cores as well.
         batch_size: members that train at once; "auto": as many as fit.
-        run_dir: the sweep's folder, which must not exist yet; "auto": `runs/<env>/<time>-sweep`; None: nothing is kept.
-        **run_settings: how each trial is evaluated (`evaluation_interval=50` and the like) and logged (`loggers`, by
-            default "jsonl"), as of a `Trainer`: see `RunSettings`.
+        run_dir: the sweep's folder, which must not exist yet; "auto": `runs/<env>/<time>-sweep`;
+        None: nothing is kept.
+        **run_settings: how each trial is evaluated (`evaluation_interval=50` and the like) and
+            logged (`loggers`, by default "jsonl"), as of a `Trainer`: see `RunSettings`.
 
     Returns:
-        The outcomes of all trials that are finished: after Ctrl-C those of the batches that were done.
+        The outcomes of all trials that are finished: after Ctrl-C those of the batches that were
+        done.
 
     Raises:
-        UsageError: settings that cannot work, before any compiling; or members too large even one at a time.
+        UsageError: settings that cannot work, before any compiling; or members too large even one
+        at a time.
     """
     if not hasattr(config, "build"):
-        raise UsageError(f"sweep takes a configuration such as PPOConfig(env='arena'), not {config!r:.60}")
+        raise UsageError(
+            f"sweep takes a configuration such as PPOConfig(env='arena'), not {config!r:.60}"
+        )
     if "seed" in as_space(space):
-        raise UsageError("seed is not a setting to sweep: give seeds=[1, 2], or seeds=8 for so many")
+        raise UsageError(
+            "seed is not a setting to sweep: give seeds=[1, 2], or seeds=8 for so many"
+        )
     drawn = settings_of(space, num_samples, config.seed)
-    settings = list({repr(own): own for own in drawn}.values())  # a `choice` may draw the same twice
+    settings = list(
+        {repr(own): own for own in drawn}.values()
+    )  # a `choice` may draw the same twice
     trials = trials_of(config, settings, seeds)
     if len(trials) == 1:
         raise OneTrial(_nothing_to_sweep(trials[0]))
     stop = {path: least for path, least in (stop or {}).items() if least != math.inf}
-    order = Order(metric, stop, halving, settled_devices(devices), batch_size, run_settings)
+    order = SweepOptions(metric, stop, halving, settled_devices(devices), batch_size, run_settings)
     warnings = unreached(config, settings[0])
     if repeated := len(drawn) - len(settings):
-        warnings.append(f"{repeated} of {len(drawn)} samples repeat settings drawn before and are left out")
-    asked = {**order.to_dict(), "devices": devices}  # "auto" stays so: it may be resumed where there are others
-    return train(trials, order, quiet, lambda: Store.begin(run_dir, config, trials, asked), warnings)
+        warnings.append(
+            f"{repeated} of {len(drawn)} samples repeat settings drawn before and are left out"
+        )
+    asked = {
+        **order.to_dict(),
+        "devices": devices,
+    }  # "auto" stays so: it may be resumed where there are others
+    return train(
+        trials, order, quiet, lambda: SweepFolder.begin(run_dir, config, trials, asked), warnings
+    )
 
 
-def resume_sweep(path: str | Path, *, config: Any = None, quiet: bool = False, trust: bool = False) -> Sweep:
+def resume_sweep(
+    path: str | Path, *, config: Any = None, quiet: bool = False, trust: bool = False
+) -> Sweep:
     """Continues a sweep that was interrupted: finished trials stay, the others start again; with halving all do.
 
     Args:
         config: the configuration, only where its file cannot hold it (an environment object, say).
-        trust: import what the sweep names, though it is not jaxrl's or an installed plug-in's; see docs/loading.md.
+        trust: import what the sweep names, though it is not jaxrl's or an installed plug-in's; see
+        docs/loading.md.
 
     Raises:
         UsageError: no sweep's folder, a damaged one, or one whose configuration no file can hold.
     """
-    store, plan = Store.again(path)
+    store, plan = SweepFolder.again(path)
     try:
         with called_damaged(store.path):
             if config is None:
                 config = read_config(plan, "jaxrl.resume_sweep", trust=trust)
             for own in plan["trials"]:
                 check_names(type(config), own["settings"], trust=trust)
-            trials = [trial for own in plan["trials"] for trial in trials_of(config, [own["settings"]], [own["seed"]])]
-            trials = [dataclasses.replace(trial, number=number) for number, trial in enumerate(trials)]
-            order = Order(**{name: plan[name] for name in Order.__dataclass_fields__ if name in plan})
+            trials = [
+                trial
+                for own in plan["trials"]
+                for trial in trials_of(config, [own["settings"]], [own["seed"]])
+            ]
+            trials = [
+                dataclasses.replace(trial, number=number) for number, trial in enumerate(trials)
+            ]
+            order = SweepOptions(
+                **{name: plan[name] for name in SweepOptions.__dataclass_fields__ if name in plan}
+            )
             saved, here = order.devices, settled_devices(order.devices, or_fewer=True)
             order = dataclasses.replace(order, devices=here)
         fewer = f"the sweep had devices={saved}, JAX has {here} here: it continues over {here}"
@@ -116,10 +145,14 @@ def resume_sweep(path: str | Path, *, config: Any = None, quiet: bool = False, t
 
 
 def train(
-    trials: list[Trial], order: Order, quiet: bool, open_store: Callable[[], Store], warnings: Sequence[str] = ()
+    trials: list[Trial],
+    order: SweepOptions,
+    quiet: bool,
+    open_store: Callable[[], SweepFolder],
+    warnings: Sequence[str] = (),
 ) -> Sweep:
     """Checks what is still to be checked, and trains what is not finished yet."""
-    running = Running(trials, order, Progress(quiet=quiet))
+    running = Scheduler(trials, order, Progress(quiet=quiet))
     for warning in warnings:
         running.progress.say(f"warning: {warning}")
     return running.run(open_store())
@@ -145,11 +178,15 @@ def settled_devices(devices: int | str, or_fewer: bool = False) -> int:
     Args:
         or_fewer: take what there is where there are fewer, instead of a UsageError.
     """
-    if devices != "auto" and (isinstance(devices, bool) or not isinstance(devices, int) or devices < 1):
+    if devices != "auto" and (
+        isinstance(devices, bool) or not isinstance(devices, int) or devices < 1
+    ):
         raise UsageError(f"devices={devices!r} must be a number of at least 1, or auto")
     split_cpu(num_cores() if devices == "auto" else min(devices, max(MOST_VIRTUAL, num_cores())))
     start_jax()
     available = len(jax.devices())
     if devices != "auto" and devices > available and not or_fewer:
-        raise UsageError(f"devices={devices}: JAX has {available} here; choose devices={available} or fewer")
+        raise UsageError(
+            f"devices={devices}: JAX has {available} here; choose devices={available} or fewer"
+        )
     return available if devices == "auto" else min(devices, available)

@@ -8,15 +8,15 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from jaxrl.algorithms.base import Algorithm, RunnerState
 from jaxrl.core.errors import UsageError
-from jaxrl.loop.callbacks import HOST_HOOKS, has_hook, resolve_callbacks
-from jaxrl.loop.runner import Algorithm, Runner
+from jaxrl.rollout.episode_callbacks import HOST_HOOKS, has_hook, resolve_callbacks
 from jaxrl.run.callbacks import Callbacks
-from jaxrl.run.policies import PolicyAccess
+from jaxrl.run.inference.weights import PolicyAccess
 from jaxrl.run.results import Lifetime, Result
 from jaxrl.run.settings import RunSettings
 from jaxrl.run.trainer import Trainer
-from jaxrl.sweeps.plan import Trial
+from jaxrl.sweeps.trials import Trial
 
 
 class NoTrainer(UsageError, AttributeError):
@@ -35,12 +35,17 @@ class TrialView(PolicyAccess):
     """
 
     def __init__(self, trial: Trial, algorithm: Algorithm, settings: RunSettings):
-        self.trial, self.config, self.algorithm, self.settings = trial, trial.config, algorithm, settings
+        self.trial, self.config, self.algorithm, self.settings = (
+            trial,
+            trial.config,
+            algorithm,
+            settings,
+        )
         self.hypers, self.env_params = trial.numbers
         self.run_dir: Path | None = None
         self.lifetime = Lifetime()
         self.last_result: Result | None = None
-        self._read_runner: Callable[[], Runner] | None = None
+        self._read_runner: Callable[[], RunnerState] | None = None
 
     def __setattr__(self, name: str, value: Any) -> None:
         """Hooks may keep what they like here, but not put another value where a trainer would train with it."""
@@ -49,14 +54,16 @@ class TrialView(PolicyAccess):
         super().__setattr__(name, value)
 
     @property
-    def runner(self) -> Runner:
+    def runner(self) -> RunnerState:
         """The trial's state after the last iteration that was computed, while its hooks are called."""
         if self._read_runner is None:
-            raise UsageError("runner: a trial's state can be read only while one of its hooks is called")
+            raise UsageError(
+                "runner: a trial's state can be read only while one of its hooks is called"
+            )
         return self._read_runner()
 
     @contextmanager
-    def showing(self, read_runner: Callable[[], Runner] | None) -> Iterator[None]:
+    def showing(self, read_runner: Callable[[], RunnerState] | None) -> Iterator[None]:
         """Within it hooks may read the trial's state."""
         self._read_runner = read_runner
         try:
@@ -88,7 +95,9 @@ def check_hooks(callbacks: Iterable[Any], never: Iterable[str] = ()) -> None:
         name = type(callback).__qualname__
         for hook in (hook for hook in HOST_HOOKS if has_hook(callback, hook, Callbacks)):
             if hook in never:
-                raise UsageError(f"callbacks {name}: {hook} is never called here, where trials are not evaluated")
+                raise UsageError(
+                    f"callbacks {name}: {hook} is never called here, where trials are not evaluated"
+                )
             used, put = _attributes_of_trainer(getattr(callback, hook))
             if missing := sorted(used & ONLY_TRAINER):
                 raise UsageError(f"callbacks {name}: {hook} {_missing(missing[0])}")
@@ -98,7 +107,9 @@ def check_hooks(callbacks: Iterable[Any], never: Iterable[str] = ()) -> None:
 
 READ_ONLY = frozenset(("config", "settings", "algorithm", "hypers", "env_params"))
 ONLY_TRAINER = frozenset(
-    name for name in dir(Trainer) if not name.startswith("_") and (name not in dir(TrialView) or name == "set_weights")
+    name
+    for name in dir(Trainer)
+    if not name.startswith("_") and (name not in dir(TrialView) or name == "set_weights")
 )
 
 
@@ -121,8 +132,14 @@ def _attributes_of_trainer(hook: Callable) -> tuple[set[str], set[str]]:
     except (OSError, TypeError, ValueError, SyntaxError, StopIteration):
         return set(), set()
     attributes = [node for node in ast.walk(tree) if isinstance(node, ast.Attribute)]
-    attributes = [node for node in attributes if isinstance(node.value, ast.Name) and node.value.id == parameter]
-    compiled = _names_in(getattr(hook, "__code__", None))  # the file may have changed since it was imported
+    attributes = [
+        node
+        for node in attributes
+        if isinstance(node.value, ast.Name) and node.value.id == parameter
+    ]
+    compiled = _names_in(
+        getattr(hook, "__code__", None)
+    )  # the file may have changed since it was imported
     attributes = [node for node in attributes if node.attr in compiled]
     put = {node.attr for node in attributes if isinstance(node.ctx, ast.Store)}
     return {node.attr for node in attributes} - put, put

@@ -13,18 +13,23 @@ import pytest
 from gymnax.environments import spaces
 
 from jaxrl.adapters.from_gymnax import convert_space, typed
-from jaxrl.core.contract import require_trainable
+from jaxrl.core.env_contract import require_trainable
 from jaxrl.core.errors import UsageError
 from jaxrl.core.registry import make
 from jaxrl.core.spaces import Box, Dict, Discrete, Tuple
 
 THEIRS = spaces.Dict(
-    {"map": spaces.Box(0.0, 1.0, (2, 2)), "bag": spaces.Tuple((spaces.Discrete(3), spaces.Box(0, 9, (1,), jnp.int32)))}
+    {
+        "map": spaces.Box(0.0, 1.0, (2, 2)),
+        "bag": spaces.Tuple((spaces.Discrete(3), spaces.Box(0, 9, (1,), jnp.int32))),
+    }
 )
 
 
 def test_dicts_and_tuples_of_gymnax_are_ours_part_by_part():
-    ours = Dict({"map": Box(0.0, 1.0, (2, 2)), "bag": Tuple((Discrete(3), Box(0, 9, (1,), "int32")))})
+    ours = Dict(
+        {"map": Box(0.0, 1.0, (2, 2)), "bag": Tuple((Discrete(3), Box(0, 9, (1,), "int32")))}
+    )
     assert convert_space(THEIRS, "observation") == ours
 
 
@@ -38,7 +43,9 @@ def test_a_part_that_is_no_known_space_is_named():
     class Graph(spaces.Space):
         pass
 
-    with pytest.raises(UsageError, match=r"observation\['net'\]: gymnax's Graph space is not supported"):
+    with pytest.raises(
+        UsageError, match=r"observation\['net'\]: gymnax's Graph space is not supported"
+    ):
         convert_space(spaces.Dict({"net": Graph()}), "observation")
 
 
@@ -49,7 +56,9 @@ def test_spaces_whose_bounds_are_made_as_arrays_are_read_while_a_program_is_trac
         require_trainable(env, params)
     for which in ("observation_space", "action_space"):
         seen = []
-        jax.eval_shape(lambda _, which=which, seen=seen: seen.append(getattr(env, which)(params)), 0)
+        jax.eval_shape(
+            lambda _, which=which, seen=seen: seen.append(getattr(env, which)(params)), 0
+        )
         assert seen == [getattr(env, which)(params)]
 
 
@@ -58,7 +67,10 @@ def test_data_that_cannot_be_loaded_is_said_in_one_line(monkeypatch):
         raise URLError("no route to host")
 
     monkeypatch.setattr(gymnax, "make", offline)
-    with pytest.raises(UsageError, match=r"gymnax environment 'MNISTBandit-bsuite' needs data that could .*no route"):
+    with pytest.raises(
+        UsageError,
+        match=r"gymnax environment 'MNISTBandit-bsuite' needs data that could .*no route",
+    ):
         make("gymnax:MNISTBandit-bsuite")
 
 
@@ -70,7 +82,14 @@ def test_without_gymnax_its_names_are_refused_in_one_line_and_ours_are_made(tmp_
         "for _ in range(2):\n    try:\n        jaxrl.make('gymnax:CartPole-v1')\n"
         "    except jaxrl.UsageError as error:\n        print(error)\n"
     )
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])}
-    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False)
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")]),
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False
+    )
     assert (done.returncode, done.stdout.count("\n")) == (0, 2), done.stderr
-    assert done.stdout.startswith("gymnax's environments are not available: ImportError: no module gymnax here; ")
+    assert done.stdout.startswith(
+        "gymnax's environments are not available: ImportError: no module gymnax here; "
+    )

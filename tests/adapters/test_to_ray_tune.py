@@ -29,13 +29,20 @@ class EndsSecond(Callbacks):
         result["done"] = trainer.trial.number == 1 and result["training_iteration"] == 2
 
 
-def plan(config=SMALL_CARTPOLE, members=(), seeds=1, metric=to_ray_tune.RETURN, iterations=1, devices=1):
+def plan(
+    config=SMALL_CARTPOLE, members=(), seeds=1, metric=to_ray_tune.RETURN, iterations=1, devices=1
+):
     return Plan(config, members, seeds, metric, iterations, devices, "off")
 
 
 def test_a_policys_settings_may_be_nested_and_numpys_numbers_are_plain():
     found = dotted(
-        {"lr": np.float32(0.5), "num_epochs": np.int64(3), "pol1": {"lr": 1e-3}, "env_args": {"width": 6}},
+        {
+            "lr": np.float32(0.5),
+            "num_epochs": np.int64(3),
+            "pol1": {"lr": 1e-3},
+            "env_args": {"width": 6},
+        },
         {"lr", "num_epochs", "env_args"},
     )
     assert found == {"lr": 0.5, "num_epochs": 3, "pol1.lr": 1e-3, "env_args.width": 6}
@@ -43,8 +50,15 @@ def test_a_policys_settings_may_be_nested_and_numpys_numbers_are_plain():
 
 
 def test_a_trials_config_changes_the_configuration_and_members_stand_above_it():
-    members = plan(ARENA, {"lr": [1e-3, 1e-2]}, seeds=2).trials({"lr": 1.0, "gamma": 0.9, "pol2": {"gamma": 0.8}})
-    assert [(one.config.lr, one.config.seed) for one in members] == [(1e-3, 0), (1e-3, 1), (1e-2, 0), (1e-2, 1)]
+    members = plan(ARENA, {"lr": [1e-3, 1e-2]}, seeds=2).trials(
+        {"lr": 1.0, "gamma": 0.9, "pol2": {"gamma": 0.8}}
+    )
+    assert [(one.config.lr, one.config.seed) for one in members] == [
+        (1e-3, 0),
+        (1e-3, 1),
+        (1e-2, 0),
+        (1e-2, 1),
+    ]
     assert {one.config.for_policy(name).gamma for one in members for name in ("pol1",)} == {0.9}
     assert {one.config.for_policy("pol2").gamma for one in members} == {0.8}
     listed = plan(ARENA, [{"lr": 1e-3}, {"gamma": 0.5}]).trials({"lr": 1.0})
@@ -56,7 +70,10 @@ def test_a_trials_config_changes_the_configuration_and_members_stand_above_it():
     [
         (lambda: plan().trials({"lrr": 1.0}), "unknown setting 'lrr'; did you mean 'lr'"),
         (lambda: plan(ARENA).trials({"pol3.lr": 1.0}), "unknown policy 'pol3'"),
-        (lambda: plan(ARENA).trials({"pol1": {"lrr": 1.0}}), "unknown setting 'lrr' of policy 'pol1'|unknown setting"),
+        (
+            lambda: plan(ARENA).trials({"pol1": {"lrr": 1.0}}),
+            "unknown setting 'lrr' of policy 'pol1'|unknown setting",
+        ),
         (lambda: plan(members={"lrr": [1.0]}), "unknown setting 'lrr'"),
         (lambda: plan("cartpole"), "takes a configuration such as PPOConfig"),
         (lambda: plan(iterations=0), "iterations=0"),
@@ -65,7 +82,10 @@ def test_a_trials_config_changes_the_configuration_and_members_stand_above_it():
         (lambda: plan(seeds=[1, 2]).trials({"seed": 3}), r"seed=3 clashes with seeds=\[1, 2\]"),
         (lambda: plan(members={"seed": [1, 2]}), "seed is not a setting to sweep"),
         (lambda: plan(OWN_RATES).trials({"lr": 1e-3}), r"lr changes nothing: .*pol1\.lr, pol2\.lr"),
-        (lambda: plan(SMALL_CARTPOLE.replace(callbacks=Evaluated)), "on_evaluate_end is never called here"),
+        (
+            lambda: plan(SMALL_CARTPOLE.replace(callbacks=Evaluated)),
+            "on_evaluate_end is never called here",
+        ),
     ],
 )
 def test_what_cannot_be_trained_is_refused_in_one_line(make, words):
@@ -76,7 +96,11 @@ def test_what_cannot_be_trained_is_refused_in_one_line(make, words):
 
 def test_medians_of_numbers_sums_of_speeds_and_the_furthest_iteration():
     trees = [
-        {"training_iteration": i, "env_runners": {"a": a, "n": 4}, "perf": {"env_steps_per_s": 10.0}}
+        {
+            "training_iteration": i,
+            "env_runners": {"a": a, "n": 4},
+            "perf": {"env_steps_per_s": 10.0},
+        }
         for i, a in ((3, 1.0), (3, 5.0), (2, 6.0))
     ]
     trees[0]["env_runners"]["once"] = 7.0
@@ -88,17 +112,26 @@ def test_medians_of_numbers_sums_of_speeds_and_the_furthest_iteration():
 
 
 def test_a_report_of_one_member_is_the_result_tree_with_nan_for_what_is_not_known_yet():
-    config = SMALL_CARTPOLE.replace(rollout_length=8, minibatch_size=16)  # no pole falls within 8 steps
+    config = SMALL_CARTPOLE.replace(
+        rollout_length=8, minibatch_size=16
+    )  # no pole falls within 8 steps
     block = plan(config).block({})
     first = report(block, 1)
     assert math.isnan(first["env_runners"]["episode_return_mean"])
-    assert (first["training_iteration"], first["num_env_steps_sampled_lifetime"], first["done"]) == (1, 64, False)
+    assert (
+        first["training_iteration"],
+        first["num_env_steps_sampled_lifetime"],
+        first["done"],
+    ) == (1, 64, False)
     last = report(block, 100)
     assert last["training_iteration"] == config.num_updates
     assert last["env_runners"]["episode_return_mean"] > 0
     assert last["done"]
     assert (last["best"]["member"], list(last["members"])) == (0, ["0000"])  # as of several
-    assert last["best"]["env_runners"]["episode_return_mean"] == last["env_runners"]["episode_return_mean"]
+    assert (
+        last["best"]["env_runners"]["episode_return_mean"]
+        == last["env_runners"]["episode_return_mean"]
+    )
 
 
 def test_a_report_of_several_has_their_medians_the_best_and_each_ones_own():
@@ -258,7 +291,9 @@ print("all is well")
 
 @pytest.mark.parametrize("program", [FIT, SCHEDULERS], ids=["fit and restore", "PBT and ASHA"])
 def test_rays_tuner_trains_stops_keeps_and_restores(program, tmp_path):
-    pytest.importorskip("ray.tune", reason="needs Ray Tune: pip install 'jaxrl[ray]'", exc_type=ImportError)
+    pytest.importorskip(
+        "ray.tune", reason="needs Ray Tune: pip install 'jaxrl[ray]'", exc_type=ImportError
+    )
     command = [sys.executable, "-c", BEGIN + program, str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True)
     assert "all is well" in done.stdout, done.stderr[-4000:]

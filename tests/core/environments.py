@@ -42,10 +42,18 @@ class Corridor(Environment):
         return self.observe(state), state
 
     def step_env(self, key, state, action, params):
-        move = jnp.where(action == 1, params.step_size, -params.step_size) + 0.1 * jax.random.uniform(key)
+        move = jnp.where(
+            action == 1, params.step_size, -params.step_size
+        ) + 0.1 * jax.random.uniform(key)
         state = Place(position=state.position + move, time=state.time + 1)
         terminated = state.position >= self.length
-        return self.observe(state), state, jnp.where(terminated, 1.0, -0.1), terminated, {"metrics": {"move": move}}
+        return (
+            self.observe(state),
+            state,
+            jnp.where(terminated, 1.0, -0.1),
+            terminated,
+            {"metrics": {"move": move}},
+        )
 
     def observe(self, state):
         return jnp.stack([state.position, jnp.float32(state.time)])
@@ -57,13 +65,23 @@ class Signposted(Corridor):
 
     def observation_space(self, params=None):
         signs = Tuple((Discrete(9), MultiDiscrete((2, 9))))
-        return Dict({"picture": Box(0, 1, (4, 1, 2), "uint8"), "signs": signs, "place": Box(-200.0, 200.0, (2,))})
+        return Dict(
+            {
+                "picture": Box(0, 1, (4, 1, 2), "uint8"),
+                "signs": signs,
+                "place": Box(-200.0, 200.0, (2,)),
+            }
+        )
 
     def observe(self, state):
         cell = jnp.clip(jnp.int32(state.position), 0, 3)
         picture = jnp.zeros((4, 1, 2), jnp.uint8).at[cell, 0, 0].set(1)
         time = jnp.minimum(state.time, 8)
-        return {"place": super().observe(state), "picture": picture, "signs": (time, jnp.stack([time % 2, time]))}
+        return {
+            "place": super().observe(state),
+            "picture": picture,
+            "signs": (time, jnp.stack([time % 2, time])),
+        }
 
 
 class Clock(struct.PyTreeNode):
@@ -93,7 +111,12 @@ class Trio(MultiAgentEnvironment):
         time = state.time + 1
         reward = {agent: jnp.float32(jnp.sum(action[agent])) for agent in self.agents}
         bell = jax.random.uniform(key) < 0.1
-        terminated = {"early": time == 3, "left": jnp.array(False), "right": jnp.array(False), ALL: bell}
+        terminated = {
+            "early": time == 3,
+            "left": jnp.array(False),
+            "right": jnp.array(False),
+            ALL: bell,
+        }
         active = {"early": time <= 3, "left": jnp.array(True), "right": jnp.array(True)}
         return self.observe(time), Clock(time=time), reward, terminated, {"active": active}
 
@@ -110,7 +133,13 @@ class Relay(Trio):
 
     def step_env(self, key, state, action, params):
         obs, after, reward, terminated, _ = super().step_env(key, state, action, params)
-        return obs, after, {**reward, "early": jnp.where(state.time < 3, reward["early"], 0.0)}, terminated, {}
+        return (
+            obs,
+            after,
+            {**reward, "early": jnp.where(state.time < 3, reward["early"], 0.0)},
+            terminated,
+            {},
+        )
 
 
 @dataclass(frozen=True)
@@ -136,4 +165,10 @@ class Pair(StackedEnvironment):
         state = Clock(time=state.time + 1)
         obs = jax.random.uniform(key, (2, 3)) + jnp.float32(action)[:, None]
         leaves = jnp.stack([(state.time > 2) & (obs[0, 0] > 1.5), state.time == 2])
-        return obs, state, jnp.float32(action), leaves, {"active": jnp.stack([jnp.array(True), state.time <= 2])}
+        return (
+            obs,
+            state,
+            jnp.float32(action),
+            leaves,
+            {"active": jnp.stack([jnp.array(True), state.time <= 2])},
+        )

@@ -24,7 +24,11 @@ from tests.core.environments import Clock, Corridor, Pair, Params, Place, Trio
 KEY = jax.random.key(0)
 RIGHT = jnp.int32(1)
 PARAMS = Params()
-WAIT = {"early": jnp.int32(1), "left": jnp.ones(2), "right": -jnp.ones(2)}  # what the three agents do in these tests
+WAIT = {
+    "early": jnp.int32(1),
+    "left": jnp.ones(2),
+    "right": -jnp.ones(2),
+}  # what the three agents do in these tests
 
 
 class Bell(Trio):
@@ -56,7 +60,9 @@ def trees_equal(one, other):
 def test_a_step_within_an_episode_changes_nothing_that_step_env_gave():
     env, state = Corridor(), corridor_at(0.0, 3)
     obs, after, reward, terminated, truncated, info = env.step(KEY, state, RIGHT)
-    raw_obs, raw_after, raw_reward, _, raw_info = env.step_env(jax.random.split(KEY)[0], state, RIGHT, PARAMS)
+    raw_obs, raw_after, raw_reward, _, raw_info = env.step_env(
+        jax.random.split(KEY)[0], state, RIGHT, PARAMS
+    )
     assert trees_equal((obs, after, reward), (raw_obs, raw_after, raw_reward))
     assert trees_equal(info, {**raw_info, "final_observation": raw_obs})
     assert not terminated
@@ -64,7 +70,9 @@ def test_a_step_within_an_episode_changes_nothing_that_step_env_gave():
 
 
 @pytest.mark.parametrize(("position", "time"), [(2.5, 0), (0.0, 7)], ids=["the world", "the clock"])
-def test_whatever_ended_the_episode_step_returns_a_new_one_and_the_true_last_observation(position, time):
+def test_whatever_ended_the_episode_step_returns_a_new_one_and_the_true_last_observation(
+    position, time
+):
     env = Corridor()
     obs, state, _, terminated, truncated, info = env.step(KEY, corridor_at(position, time), RIGHT)
     assert (bool(terminated), bool(truncated)) == (time == 0, time == 7)
@@ -80,7 +88,11 @@ def test_what_both_world_and_clock_end_is_terminated_alone():
 
 def test_params_default_to_the_environments_own_and_may_be_traced():
     env = Corridor()
-    step = jax.jit(lambda limit: env.step(KEY, corridor_at(0.0, 3), RIGHT, PARAMS.replace(max_steps_in_episode=limit)))
+    step = jax.jit(
+        lambda limit: env.step(
+            KEY, corridor_at(0.0, 3), RIGHT, PARAMS.replace(max_steps_in_episode=limit)
+        )
+    )
     assert step(4)[4]
     assert not step(5)[4]
     assert trees_equal(env.reset(KEY), env.reset(KEY, PARAMS))
@@ -97,7 +109,9 @@ def test_a_python_bool_of_step_env_makes_flags_all_the_same():
     assert (bool(terminated), bool(truncated)) == (False, True)
 
 
-@pytest.mark.parametrize("method", ["reset_env", "observation_space", "action_space", "default_params"])
+@pytest.mark.parametrize(
+    "method", ["reset_env", "observation_space", "action_space", "default_params"]
+)
 def test_what_an_author_has_not_written_is_named(method):
     class Nothing(Environment):
         pass
@@ -164,7 +178,9 @@ def test_many_agents_what_both_world_and_clock_end_is_terminated_alone():
 
 
 def test_an_agent_that_leaves_as_the_clock_runs_out_is_terminated_and_the_others_truncated():
-    raw = raw_step(bell(0), KEY, Clock(time=jnp.int32(2)), WAIT, PARAMS.replace(max_steps_in_episode=3))
+    raw = raw_step(
+        bell(0), KEY, Clock(time=jnp.int32(2)), WAIT, PARAMS.replace(max_steps_in_episode=3)
+    )
     np.testing.assert_array_equal(raw.terminated, [True, False, False])
     np.testing.assert_array_equal(raw.truncated, [False, True, True])
 
@@ -173,7 +189,9 @@ def test_the_world_has_ended_when_nobody_is_left():
     env, left_alone = Pair(), Clock(time=jnp.int32(5))
     keys = jax.random.split(KEY, 20)
     raw = jax.vmap(lambda key: raw_step(env, key, left_alone, jnp.array([1, 1]), PARAMS))(keys)
-    left = np.asarray(raw.obs[:, 0, 0] > 1.5)  # the first agent leaves there; the second one has left before
+    left = np.asarray(
+        raw.obs[:, 0, 0] > 1.5
+    )  # the first agent leaves there; the second one has left before
     assert set(left) == {True, False}
     np.testing.assert_array_equal(raw.world_ended, left)
     np.testing.assert_array_equal(raw.terminated, np.stack([left, np.zeros_like(left)], 1))
@@ -222,12 +240,16 @@ def test_splitting_by_agent_and_stacking_again_changes_nothing():
 
 
 def test_stacking_follows_the_order_of_agents_not_of_the_dict():
-    np.testing.assert_array_equal(stack_agents(Pair(), {"second": jnp.int32(2), "first": jnp.int32(1)}), [1, 2])
+    np.testing.assert_array_equal(
+        stack_agents(Pair(), {"second": jnp.int32(2), "first": jnp.int32(1)}), [1, 2]
+    )
 
 
 def test_the_dict_face_of_a_stacked_environment_is_the_stacked_one_split():
     env, state, action = Pair(), Clock(time=jnp.int32(1)), jnp.array([0, 1])
-    obs, reached, reward, terminated, info = env.step_env(KEY, state, split_agents(env, action), PARAMS)
+    obs, reached, reward, terminated, info = env.step_env(
+        KEY, state, split_agents(env, action), PARAMS
+    )
     raw = raw_step(env, KEY, state, action, PARAMS)
     assert trees_equal((obs, reached), (split_agents(env, raw.obs), raw.state))
     assert trees_equal(reward, {"first": 0.0, "second": 1.0})
@@ -251,7 +273,13 @@ def test_a_state_of_python_numbers_can_be_a_scans_carry():
             return jnp.zeros((1, 1)), Clock(time=0)
 
         def step_stacked(self, key, state, action, params):
-            return jnp.zeros((1, 1)), Clock(time=state.time + 1), jnp.zeros(1), jnp.zeros(1, bool), {}
+            return (
+                jnp.zeros((1, 1)),
+                Clock(time=state.time + 1),
+                jnp.zeros(1),
+                jnp.zeros(1, bool),
+                {},
+            )
 
     _, state = raw_reset(Plain(), KEY, PARAMS)
     assert state.time.dtype == jnp.int32
@@ -269,16 +297,25 @@ def test_solo_does_what_the_single_environment_does():
     def play(env, act, values):
         def step(state, key):
             obs, state, reward, terminated, truncated, info = env.step(key, state, act)
-            return state, jax.tree.map(jnp.asarray, values(obs, reward, terminated, truncated, info))
+            return state, jax.tree.map(
+                jnp.asarray, values(obs, reward, terminated, truncated, info)
+            )
 
         return jax.lax.scan(step, env.reset(key)[1], jax.random.split(key, 30))[1]
 
-    alone = play(one, RIGHT, lambda o, r, te, tr, info: (o, r, te, tr, info["final_observation"], info["metrics"]))
+    alone = play(
+        one,
+        RIGHT,
+        lambda o, r, te, tr, info: (o, r, te, tr, info["final_observation"], info["metrics"]),
+    )
     only = lambda values: values[DEFAULT_AGENT]
     lifted = play(
         many,
         {DEFAULT_AGENT: RIGHT},
-        lambda o, r, te, tr, info: (*map(only, (o, r, te, tr, info["final_observation"])), info["metrics"]),
+        lambda o, r, te, tr, info: (
+            *map(only, (o, r, te, tr, info["final_observation"])),
+            info["metrics"],
+        ),
     )
     assert np.any(alone[2])
     assert trees_equal(alone, lifted)

@@ -31,7 +31,9 @@ def announce(monkeypatch):
 
     def set_points(points, schemes=()):
         groups = {"jaxrl.envs": dict(points), "jaxrl.schemes": dict(schemes)}
-        found = lambda *, group: [EntryPoint(name, value, group) for name, value in groups[group].items()]
+        found = lambda *, group: [
+            EntryPoint(name, value, group) for name, value in groups[group].items()
+        ]
         monkeypatch.setattr(trust, "entry_points", found)
 
     return set_points
@@ -97,7 +99,10 @@ def test_module_and_class_make_an_environment():
 
 
 def test_a_scheme_leads_from_its_name_to_a_constructor(announce, module):
-    module("lessons.py", f"from {HERE} import Corridor\ndef constructor(name): return lambda: Corridor(float(name))")
+    module(
+        "lessons.py",
+        f"from {HERE} import Corridor\ndef constructor(name): return lambda: Corridor(float(name))",
+    )
     announce({}, {"lesson": "lessons:constructor"})
     assert make("lesson:7")[0] == Corridor(length=7.0)
 
@@ -145,20 +150,34 @@ def test_without_any_package_the_answer_says_how_to_install(announce):
 
 def test_an_unknown_argument_is_answered_with_the_nearest_one_of_both_kinds():
     register("corridor", Corridor)
-    says("unknown argument 'lenght' of environment 'corridor'; did you mean 'length'?", "corridor", lenght=3)
+    says(
+        "unknown argument 'lenght' of environment 'corridor'; did you mean 'length'?",
+        "corridor",
+        lenght=3,
+    )
     says("known: length, max_steps_in_episode, step_size", "corridor", gravity=3)
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), "long", None])
 def test_a_number_of_params_must_be_finite(value):
     register("corridor", Corridor)
-    says(f"environment 'corridor': step_size must be a finite number, not {value!r}", "corridor", step_size=value)
+    says(
+        f"environment 'corridor': step_size must be a finite number, not {value!r}",
+        "corridor",
+        step_size=value,
+    )
 
 
 def test_a_missing_module_or_class_is_named():
-    says("unknown environment 'no_such_module:Env': there is no module 'no_such_module'", "no_such_module:Env")
+    says(
+        "unknown environment 'no_such_module:Env': there is no module 'no_such_module'",
+        "no_such_module:Env",
+    )
     says("there is no module 'tests.core.nothing'", "tests.core.nothing:Env")
-    says(f"unknown environment 'Coridor' in module '{HERE}'; did you mean 'Corridor'?", f"{HERE}:Coridor")
+    says(
+        f"unknown environment 'Coridor' in module '{HERE}'; did you mean 'Corridor'?",
+        f"{HERE}:Coridor",
+    )
 
 
 def test_a_mistake_within_the_module_is_not_hidden(announce, module):
@@ -176,14 +195,19 @@ def test_a_mistake_within_the_module_is_not_hidden(announce, module):
 def test_a_package_that_hides_the_announced_one_is_named_by_its_file(announce, module):
     announce({"mine": "myworlds.mine:Mine", "flat": "flatworlds.mine:Mine", "old": "myworlds:Mine"})
     hiding = module("myworlds/__init__.py", "")
-    says(f"'mine' is announced as myworlds.mine:Mine, but the package 'myworlds' found is {hiding}", "mine")
+    says(
+        f"'mine' is announced as myworlds.mine:Mine, but the package 'myworlds' found is {hiding}",
+        "mine",
+    )
     says("which does not hold it: rename that one, or run from another folder", "mine")
     says(f"the package 'myworlds' found is {hiding}", "old")
     hiding = module("flatworlds.py", "")
     says(f"the package 'flatworlds' found is {hiding}", "flat")
 
 
-def test_a_folder_without_init_that_hides_the_announced_package_is_named(announce, module, tmp_path):
+def test_a_folder_without_init_that_hides_the_announced_package_is_named(
+    announce, module, tmp_path
+):
     announce({"mine": "bareworlds.mine:Mine"})
     module("bareworlds/other.py", "")
     says(f"the package 'bareworlds' found is {tmp_path / 'bareworlds'}", "mine")
@@ -220,20 +244,30 @@ def test_a_package_envs_of_ones_own_with_packages_inside_keeps_its_names():
     assert current_module("elsewhere.envs.corridor") == "elsewhere.envs.corridor"
 
 
-@pytest.mark.parametrize("text", ["m:A(x=1)(y=2)", "m:A(x=1, x=2)", "m:A(1)", "m:A(**{})", "m:A(x=y)"])
+@pytest.mark.parametrize(
+    "text", ["m:A(x=1)(y=2)", "m:A(x=1, x=2)", "m:A(1)", "m:A(**{})", "m:A(x=y)"]
+)
 def test_arguments_that_are_not_plain_keywords_are_no_name(text):
     assert parse_name(text) is None
     assert parse_name("m:A(x=1, y=(2, 'z'))").arguments == {"x": 1, "y": (2, "z")}
 
 
 def test_a_function_that_makes_an_environment_may_be_named(module):
-    module("makers.py", f"from {HERE} import Corridor\ndef make_env(long=False): return Corridor(9.0 if long else 1.0)")
-    assert make("makers:make_env", long=True, step_size=2.0) == (Corridor(9.0), Params(step_size=2.0))
+    module(
+        "makers.py",
+        f"from {HERE} import Corridor\ndef make_env(long=False): return Corridor(9.0 if long else 1.0)",
+    )
+    assert make("makers:make_env", long=True, step_size=2.0) == (
+        Corridor(9.0),
+        Params(step_size=2.0),
+    )
     module("other_makers.py", "def make_env(): return {}")
     says("environment 'other_makers:make_env' must be", "other_makers:make_env")
 
 
-@pytest.mark.parametrize("make_number", [np.float32, np.asarray, jnp.asarray, lambda value: jnp.asarray(float(value))])
+@pytest.mark.parametrize(
+    "make_number", [np.float32, np.asarray, jnp.asarray, lambda value: jnp.asarray(float(value))]
+)
 def test_a_number_may_be_an_array_of_no_axes(make_number):
     register("corridor", Corridor)
     env, params = make("corridor", length=make_number(4), max_steps_in_episode=make_number(20))

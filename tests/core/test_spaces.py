@@ -59,7 +59,9 @@ def test_a_box_sample_is_contained_whatever_the_bounds(bounds, seed):
 
 
 @FEW
-@given(st.sampled_from(["uint8", "int8", "int32"]), st.integers(-300, 300), st.integers(0, 300), SEEDS)
+@given(
+    st.sampled_from(["uint8", "int8", "int32"]), st.integers(-300, 300), st.integers(0, 300), SEEDS
+)
 def test_an_integer_box_sample_is_contained(dtype, low, width, seed):
     least, most = np.iinfo(dtype).min, np.iinfo(dtype).max
     low = int(np.clip(low, least, most))
@@ -101,7 +103,9 @@ def test_a_box_contains_its_bounds_and_neither_nan_nor_another_shape():
 
 def test_contains_can_be_compiled_and_vmapped():
     values = jnp.arange(5)
-    np.testing.assert_array_equal(jax.jit(jax.vmap(Discrete(3).contains))(values), [True, True, True, False, False])
+    np.testing.assert_array_equal(
+        jax.jit(jax.vmap(Discrete(3).contains))(values), [True, True, True, False, False]
+    )
     pairs = jnp.stack([values, values], 1)
     np.testing.assert_array_equal(
         jax.jit(jax.vmap(MultiDiscrete((3, 2)).contains))(pairs), [True, True, False, False, False]
@@ -119,7 +123,14 @@ def test_spaces_are_equal_and_hash_alike_by_what_they_hold():
     for one, other in same:
         assert one == other
         assert hash(one) == hash(other)
-    different = {Discrete(2), Discrete(3), MultiDiscrete((2,)), Box(0, 2), Box(0, 2, (1,)), Box(0, 2, (1,), "uint8")}
+    different = {
+        Discrete(2),
+        Discrete(3),
+        MultiDiscrete((2,)),
+        Box(0, 2),
+        Box(0, 2, (1,)),
+        Box(0, 2, (1,), "uint8"),
+    }
     assert len(different) == 6
 
 
@@ -156,7 +167,10 @@ def test_bounds_that_agree_are_one_number_and_others_nested_tuples():
         (lambda: Box(1.0, 0.0), "Box low 1.0 is above high 0.0"),
         (lambda: Box([0.0, 2.0], 1.0), "Box low (0.0, 2.0) is above high 1.0"),
         (lambda: Box(np.nan, 1.0), "Box low holds NaN"),
-        (lambda: Box([0.0, 0.0], [1.0, 1.0, 1.0]), "Box low of shape (2,) does not fit high of shape (3,)"),
+        (
+            lambda: Box([0.0, 0.0], [1.0, 1.0, 1.0]),
+            "Box low of shape (2,) does not fit high of shape (3,)",
+        ),
         (lambda: Box([0.0, 0.0], 1.0, (3,)), "Box low of shape (2,) does not fit shape (3,)"),
         (lambda: Box(0.0, 1.0, 3), "Box shape must be a tuple of whole numbers, not 3"),
     ],
@@ -169,19 +183,31 @@ def test_what_cannot_be_a_space_is_refused_with_its_value(make, message):
 
 # Trees
 
-TREE = Dict({"place": Box(-1.0, 1.0, (2,)), "hand": Tuple((Discrete(3), MultiDiscrete((2, 4)))), "age": Discrete(5)})
+TREE = Dict(
+    {
+        "place": Box(-1.0, 1.0, (2,)),
+        "hand": Tuple((Discrete(3), MultiDiscrete((2, 4)))),
+        "age": Discrete(5),
+    }
+)
 
 
 def trees():
     leaves = st.one_of(
         st.builds(Discrete, st.integers(1, 9)),
         st.builds(MultiDiscrete, st.lists(st.integers(1, 9), min_size=1, max_size=3)),
-        st.builds(lambda high, shape: Box(-1.0, high, shape), st.floats(0, 2), st.tuples(st.integers(1, 2))),
+        st.builds(
+            lambda high, shape: Box(-1.0, high, shape),
+            st.floats(0, 2),
+            st.tuples(st.integers(1, 2)),
+        ),
     )
 
     def grow(inner):
         return st.one_of(
-            st.builds(Dict, st.dictionaries(st.sampled_from("abcd"), inner, min_size=1, max_size=3)),
+            st.builds(
+                Dict, st.dictionaries(st.sampled_from("abcd"), inner, min_size=1, max_size=3)
+            ),
             st.builds(Tuple, st.lists(inner, min_size=1, max_size=3)),
         )
 
@@ -204,7 +230,9 @@ def test_the_parts_of_a_dict_are_in_jaxs_order_whatever_order_they_were_given_in
     other = Dict(dict(reversed(TREE.spaces.items())))
     assert (other, hash(other)) == (TREE, hash(TREE))
     assert [name for name, _ in TREE.parts] == ["age", "hand", "place"]
-    assert [leaf.tolist() for leaf in jax.tree.leaves({"place": jnp.array(2), "age": jnp.array(0)})] == [0, 2]
+    assert [
+        leaf.tolist() for leaf in jax.tree.leaves({"place": jnp.array(2), "age": jnp.array(0)})
+    ] == [0, 2]
     assert TREE["hand"][1] == MultiDiscrete((2, 4))
     assert TREE.spaces["place"] == Box(-1.0, 1.0, (2,))
 
@@ -242,11 +270,17 @@ def test_every_part_of_a_sample_has_numbers_of_its_own():
         (lambda: Dict({}), "Dict needs a mapping {name: space} of one or more spaces, not {}"),
         (lambda: Dict({1: Discrete(2)}), "Dict needs a mapping {name: space}"),
         (lambda: Dict(3), "Dict needs a mapping {name: space} of one or more spaces, not 3"),
-        (lambda: Dict((("a", Discrete(2)), ("a", Discrete(3)))), "Dict needs a mapping {name: space}"),
+        (
+            lambda: Dict((("a", Discrete(2)), ("a", Discrete(3)))),
+            "Dict needs a mapping {name: space}",
+        ),
         (lambda: Dict({"a": 3}), "Dict['a'] must be a space of jaxrl.core.spaces, not 3"),
         (lambda: Tuple(()), "Tuple needs a list of one or more spaces, not ()"),
         (lambda: Tuple({"a": Discrete(2)}), "Tuple needs a list of one or more spaces"),
-        (lambda: Tuple((Discrete(2), "b")), "Tuple[1] must be a space of jaxrl.core.spaces, not 'b'"),
+        (
+            lambda: Tuple((Discrete(2), "b")),
+            "Tuple[1] must be a space of jaxrl.core.spaces, not 'b'",
+        ),
     ],
 )
 def test_what_cannot_be_a_tree_is_refused_with_its_value(make, message):
@@ -259,7 +293,10 @@ def test_what_cannot_be_a_tree_is_refused_with_its_value(make, message):
     ("box", "text"),
     [
         (Box(-1.0, 1.0, (3,)), "Box(-1 to 1, (3,), float32)"),
-        (Box((-4.8, -3.4028235e38), (4.8, 3.4028235e38)), "Box([-4.8, -inf] to [4.8, inf], (2,), float32)"),
+        (
+            Box((-4.8, -3.4028235e38), (4.8, 3.4028235e38)),
+            "Box([-4.8, -inf] to [4.8, inf], (2,), float32)",
+        ),
         (Box(-math.inf, math.inf, (2, 2)), "Box(-inf to inf, (2, 2), float32)"),
         (Box(tuple(range(6)), 9.0, (6,)), "Box([0 ... 5] to 9, (6,), float32)"),
         (Box(0, 255, (8, 8, 3), "uint8"), "Box(0 to 255, (8, 8, 3), uint8)"),

@@ -39,10 +39,17 @@ def visited_cells(env, words):
 
 def played(env, state, action1, action2, first):
     """One step: (cell1, cell2, visited, rewards, metrics) as plain values."""
-    _, state, rewards, _, info = env.step_in_order(state, jnp.array([action1, action2]), jnp.array(first == 2))
+    _, state, rewards, _, info = env.step_in_order(
+        state, jnp.array([action1, action2]), jnp.array(first == 2)
+    )
     cells = [divmod(int(cell), env.width) for cell in state.positions]
     metrics = {name: float(value) for name, value in info["metrics"].items()}
-    return *cells, visited_cells(env, state.visited), [round(float(value), 6) for value in rewards], metrics
+    return (
+        *cells,
+        visited_cells(env, state.visited),
+        [round(float(value), 6) for value in rewards],
+        metrics,
+    )
 
 
 def hunting_play(plain, num_steps, seed):
@@ -54,7 +61,11 @@ def hunting_play(plain, num_steps, seed):
         if reset:
             plain.reset()
         (row1, column1), (row2, column2) = plain.positions["agent1"], plain.positions["agent2"]
-        towards = (DOWN if row1 > row2 else UP) if row1 != row2 else (RIGHT if column1 > column2 else LEFT)
+        towards = (
+            (DOWN if row1 > row2 else UP)
+            if row1 != row2
+            else (RIGHT if column1 > column2 else LEFT)
+        )
         action1, action2, first = random.integers(4), random.integers(4), random.integers(1, 3)
         action2 = towards if random.random() < 0.5 else action2
         result = plain.step(int(action1), int(action2), int(first))
@@ -72,7 +83,14 @@ def test_every_transition_of_long_play_agrees_with_the_rules_in_plain_python(hei
         fresh = env.reset_stacked(KEY, params)[1]
         state = jax.tree.map(partial(jnp.where, row[3] == 1), fresh, state)
         obs, state, rewards, terminated, info = env.step_in_order(state, row[:2], row[2] == 2)
-        return state, (obs, state, rewards, terminated, info["metrics"], env.is_truncated(state, params))
+        return state, (
+            obs,
+            state,
+            rewards,
+            terminated,
+            info["metrics"],
+            env.is_truncated(state, params),
+        )
 
     ours = jax.jit(lambda: jax.lax.scan(body, env.reset_stacked(KEY, params)[1], inputs)[1])()
     obs, states, rewards, terminated, metrics, truncated = jax.tree.map(np.asarray, ours)
@@ -80,28 +98,47 @@ def test_every_transition_of_long_play_agrees_with_the_rules_in_plain_python(hei
     events = {"new_field": 0, "collision": 0, "both": 0}
     for t, (_, (plain_obs, plain_rewards, happened, over), positions, visited) in enumerate(rows):
         assert obs[t].tolist() == [list(plain_obs[agent]) for agent in AGENTS], t
-        assert [divmod(int(cell), width) for cell in states.positions[t]] == [positions[agent] for agent in AGENTS], t
+        assert [divmod(int(cell), width) for cell in states.positions[t]] == [
+            positions[agent] for agent in AGENTS
+        ], t
         assert visited_cells(env, states.visited[t]) == visited, t
-        np.testing.assert_allclose(rewards[t], [plain_rewards[agent] for agent in AGENTS], rtol=1e-6)
+        np.testing.assert_allclose(
+            rewards[t], [plain_rewards[agent] for agent in AGENTS], rtol=1e-6
+        )
         assert metrics["new_fields_discovered"][t] == (plain_rewards["agent1"] == 1.0), t
         assert metrics["num_collisions"][t] == (plain_rewards["agent2"] == 1.0), t
         assert truncated[t] == over, t
         for name, count in {**happened, "both": all(happened.values())}.items():
             events[name] += count
-    assert events["collision"] > 50 and events["new_field"] > 20 and events["both"] > 0  # the play was worth watching
+    assert (
+        events["collision"] > 50 and events["new_field"] > 20 and events["both"] > 0
+    )  # the play was worth watching
 
 
 @pytest.mark.parametrize("height, width", [(1, 2), (2, 1), (2, 2), (3, 3), (2, 4)])
 def test_every_situation_on_small_grids_agrees_with_the_rules_in_plain_python(height, width):
     cells = list(itertools.product(range(height), range(width)))
-    cases = list(itertools.product(itertools.permutations(cells, 2), range(4), range(4), (1, 2), (False, True)))
+    cases = list(
+        itertools.product(
+            itertools.permutations(cells, 2), range(4), range(4), (1, 2), (False, True)
+        )
+    )
     plain, expected = PlainArena(height, width), []
     for pair, action1, action2, first, was_visited in cases:
         plain.reset()
-        plain.positions, plain.visited = dict(zip(AGENTS, pair, strict=True)), set(cells) if was_visited else set()
+        plain.positions, plain.visited = (
+            dict(zip(AGENTS, pair, strict=True)),
+            set(cells) if was_visited else set(),
+        )
         observations, rewards, _, _ = plain.step(action1, action2, first)
         marked = [cell in plain.visited for cell in cells]
-        expected.append(([observations[agent] for agent in AGENTS], [rewards[agent] for agent in AGENTS], marked))
+        expected.append(
+            (
+                [observations[agent] for agent in AGENTS],
+                [rewards[agent] for agent in AGENTS],
+                marked,
+            )
+        )
 
     env = MultiAgentArena(height, width)
     states = [state_of(env, *pair, visited=cells if full else ()) for pair, _, _, _, full in cases]
@@ -120,26 +157,35 @@ def test_staying_at_a_wall_counts_as_a_new_field_once():
     cell1, _, visited, rewards, metrics = played(env, state, UP, UP, first=1)
     assert (cell1, visited, rewards) == ((0, 0), {(0, 0)}, [1.0, -0.1])
     assert metrics == {"new_fields_discovered": 1.0, "num_collisions": 0.0}
-    assert played(env, state_of(env, (0, 0), (2, 2), {(0, 0)}), LEFT, UP, first=1)[3] == [-0.5, -0.1]
+    assert played(env, state_of(env, (0, 0), (2, 2), {(0, 0)}), LEFT, UP, first=1)[3] == [
+        -0.5,
+        -0.1,
+    ]
 
 
 def test_the_start_cell_is_new_when_it_is_entered_later():
     env = MultiAgentArena(3, 3)
     assert visited_cells(env, env.reset(KEY)[1].visited) == set()
-    cell1, _, visited, rewards, _ = played(env, state_of(env, (0, 1), (2, 2), {(0, 1)}), LEFT, UP, first=2)
+    cell1, _, visited, rewards, _ = played(
+        env, state_of(env, (0, 1), (2, 2), {(0, 1)}), LEFT, UP, first=2
+    )
     assert (cell1, visited, rewards) == ((0, 0), {(0, 0), (0, 1)}, [1.0, -0.1])
 
 
 def test_a_collision_of_agent2_beats_the_new_field_of_agent1_but_leaves_it_visited():
     env = MultiAgentArena(1, 4)  # . 1 . 2 -> agent1 goes right; agent2, second, runs into it
-    cell1, cell2, visited, rewards, metrics = played(env, state_of(env, (0, 1), (0, 3)), RIGHT, LEFT, first=1)
+    cell1, cell2, visited, rewards, metrics = played(
+        env, state_of(env, (0, 1), (0, 3)), RIGHT, LEFT, first=1
+    )
     assert (cell1, cell2, visited, rewards) == ((0, 2), (0, 3), {(0, 2)}, [-1.0, 1.0])
     assert metrics == {"new_fields_discovered": 0.0, "num_collisions": 1.0}
 
 
 def test_an_agent1_that_collides_visits_nothing():
     env = MultiAgentArena(1, 3)
-    cell1, cell2, visited, rewards, _ = played(env, state_of(env, (0, 1), (0, 2)), RIGHT, RIGHT, first=1)
+    cell1, cell2, visited, rewards, _ = played(
+        env, state_of(env, (0, 1), (0, 2)), RIGHT, RIGHT, first=1
+    )
     assert (cell1, cell2, visited, rewards) == ((0, 1), (0, 2), set(), [-1.0, 1.0])
 
 
@@ -225,7 +271,9 @@ def test_the_coin_is_fair_and_comes_from_the_key():
     # Two agents after the same cell: whoever is first has it, so the step shows the coin.
     env = MultiAgentArena(1, 3)
     state = state_of(env, (0, 0), (0, 2))
-    step = jax.vmap(lambda key: env.step_stacked(key, state, jnp.array([RIGHT, LEFT]), PARAMS)[1].positions)
+    step = jax.vmap(
+        lambda key: env.step_stacked(key, state, jnp.array([RIGHT, LEFT]), PARAMS)[1].positions
+    )
     expected = np.where(coins[:, None], [[0, 1]], [[1, 2]])
     np.testing.assert_array_equal(step(keys), expected)
     np.testing.assert_array_equal(step(keys), expected)  # the same keys, the same coins
@@ -241,12 +289,16 @@ def test_random_play_returns_what_it_is_known_to():
             _, state, rewards, _, _ = ARENA.step_stacked(step_key, state, action, PARAMS)
             return state, rewards
 
-        _, rewards = jax.lax.scan(body, ARENA.reset_stacked(key, PARAMS)[1], jax.random.split(key, 100))
+        _, rewards = jax.lax.scan(
+            body, ARENA.reset_stacked(key, PARAMS)[1], jax.random.split(key, 100)
+        )
         return rewards.sum(0)
 
     returns = np.asarray(jax.jit(jax.vmap(episode))(jax.random.split(KEY, num_episodes)))
     returns = np.concatenate([returns, returns.sum(1, keepdims=True)], axis=1)
-    error = returns.std(0) * np.sqrt(1 / num_episodes + 1 / 12_800)  # the known means are of 12,800 episodes
+    error = returns.std(0) * np.sqrt(
+        1 / num_episodes + 1 / 12_800
+    )  # the known means are of 12,800 episodes
     assert (np.abs(returns.mean(0) - [0.5, -9.0, -8.5]) < 3 * error + 0.05).all(), returns.mean(0)
 
 
@@ -255,8 +307,12 @@ def test_the_clock_truncates_both_agents_at_its_step_and_nothing_terminates():
     _, state = ARENA.reset(KEY, params)
     step = jax.jit(ARENA.step)
     for count in range(1, 8):
-        obs, state, _, terminated, truncated, info = step(KEY, state, {"agent1": DOWN, "agent2": UP}, params)
-        assert {name: bool(flag) for name, flag in truncated.items()} == dict.fromkeys((*AGENTS, "__all__"), count == 7)
+        obs, state, _, terminated, truncated, info = step(
+            KEY, state, {"agent1": DOWN, "agent2": UP}, params
+        )
+        assert {name: bool(flag) for name, flag in truncated.items()} == dict.fromkeys(
+            (*AGENTS, "__all__"), count == 7
+        )
         assert not any(terminated.values())
     assert [entry.tolist() for entry in info["final_observation"].values()] == [[70, 29], [29, 70]]
     assert [entry.tolist() for entry in obs.values()] == [[0, 99], [99, 0]]
@@ -291,7 +347,9 @@ def test_environments_of_one_size_are_equal_and_hashable():
     assert len({MultiAgentArena(6, 8), MultiAgentArena(6, 8)}) == 1
 
 
-@pytest.mark.parametrize("height, width, shape", [(10, 10, (301, 301)), (1, 7, (43, 295)), (100, 3, (401, 13))])
+@pytest.mark.parametrize(
+    "height, width, shape", [(10, 10, (301, 301)), (1, 7, (43, 295)), (100, 3, (401, 13))]
+)
 def test_pictures_fit_any_grid(height, width, shape):
     env = MultiAgentArena(height, width)
     picture = jax.jit(env.render)(env.reset(KEY)[1], PARAMS)
@@ -299,13 +357,31 @@ def test_pictures_fit_any_grid(height, width, shape):
 
 
 def test_pictures_of_a_batch_show_agents_and_visited_cells():
-    states = [state_of(ARENA, (2, 3), (7, 8), {(2, 2), (4, 4)}), state_of(ARENA, (5, 5), (7, 8), {(2, 2)})]
+    states = [
+        state_of(ARENA, (2, 3), (7, 8), {(2, 2), (4, 4)}),
+        state_of(ARENA, (5, 5), (7, 8), {(2, 2)}),
+    ]
     states = jax.tree.map(lambda *leaves: jnp.stack(leaves), *states)
     first, second = np.asarray(jax.jit(jax.vmap(ARENA.render, in_axes=(0, None)))(states, PARAMS))
     colour = lambda picture, row, column: tuple(picture[30 * row + 15, 30 * column + 15].tolist())
-    explorer, hunter, visited, empty = (25, 98, 170), (226, 88, 34), (190, 218, 243), (250, 250, 247)
-    assert [colour(first, *cell) for cell in ((2, 3), (7, 8), (4, 4), (5, 5))] == [explorer, hunter, visited, empty]
-    assert [colour(second, *cell) for cell in ((2, 3), (7, 8), (4, 4), (5, 5))] == [empty, hunter, empty, explorer]
+    explorer, hunter, visited, empty = (
+        (25, 98, 170),
+        (226, 88, 34),
+        (190, 218, 243),
+        (250, 250, 247),
+    )
+    assert [colour(first, *cell) for cell in ((2, 3), (7, 8), (4, 4), (5, 5))] == [
+        explorer,
+        hunter,
+        visited,
+        empty,
+    ]
+    assert [colour(second, *cell) for cell in ((2, 3), (7, 8), (4, 4), (5, 5))] == [
+        empty,
+        hunter,
+        empty,
+        explorer,
+    ]
 
 
 def test_sizes_may_be_numpy_integers():

@@ -80,7 +80,11 @@ def test_whole_episodes_follow_gymnasium_and_end_on_the_same_step():
             ours.append((np.asarray(state.motion), bool(ended)))
             assert reward == 1.0  # the step that falls included
         np.testing.assert_allclose([row for row, _ in ours], states, rtol=1e-4, atol=1e-5)
-        assert [ended for _, ended in ours] == terminated.tolist() == [False] * (len(states) - 1) + [True]
+        assert (
+            [ended for _, ended in ours]
+            == terminated.tolist()
+            == [False] * (len(states) - 1) + [True]
+        )
 
 
 def test_other_numbers_of_the_physics_follow_gymnasium_too():
@@ -88,7 +92,9 @@ def test_other_numbers_of_the_physics_follow_gymnasium_too():
     plain.gravity, plain.force_mag, plain.tau = 3.7, 6.0, 0.05
     plain.masscart, plain.masspole, plain.length = 2.0, 0.4, 1.5
     plain.total_mass, plain.polemass_length = 2.0 + 0.4, 0.4 * 1.5
-    params = Params(gravity=3.7, cart_mass=2.0, pole_mass=0.4, pole_half_length=1.5, force=6.0, time_step=0.05)
+    params = Params(
+        gravity=3.7, cart_mass=2.0, pole_mass=0.4, pole_half_length=1.5, force=6.0, time_step=0.05
+    )
     state = our_state(plain.state)
     for action in (0, 1, 1, 0, 1):
         plain.step(action)
@@ -112,7 +118,9 @@ def test_positions_move_by_the_velocities_before_the_push():
 @given(st.lists(st.floats(-2, 2, width=32), min_size=4, max_size=4), st.sampled_from([-10.0, 10.0]))
 def test_the_mirrored_push_gives_the_mirrored_motion(motion, force):
     motion, force = jnp.array(motion, jnp.float32), jnp.float32(force)
-    np.testing.assert_allclose(integrate(-motion, -force, PARAMS), -integrate(motion, force, PARAMS), rtol=1e-6)
+    np.testing.assert_allclose(
+        integrate(-motion, -force, PARAMS), -integrate(motion, force, PARAMS), rtol=1e-6
+    )
 
 
 @pytest.mark.parametrize("entry, threshold", [(0, 2.4), (2, 12 * 2 * np.pi / 360)])
@@ -127,9 +135,13 @@ def test_the_clock_truncates_at_exactly_500_steps_where_gymnasium_does():
     env = gymnasium.make("CartPole-v1")
     theirs, _ = env.reset(seed=3)
     state = our_state(theirs)
-    for count in range(1, 501):  # each by its own state: rounding grows without bound in an unstable system
+    for count in range(
+        1, 501
+    ):  # each by its own state: rounding grows without bound in an unstable system
         theirs, _, fallen, cut, _ = env.step(stabilise(theirs))
-        _, state, _, terminated, truncated, _ = step(KEY, state, stabilise(state.motion.tolist()), PARAMS)
+        _, state, _, terminated, truncated, _ = step(
+            KEY, state, stabilise(state.motion.tolist()), PARAMS
+        )
         assert (bool(terminated), bool(truncated)) == (fallen, cut) == (False, count == 500)
     assert state.time == 0  # a new episode has begun
 
@@ -166,9 +178,13 @@ def test_a_reset_is_uniform_within_its_range():
 def test_every_number_may_differ_by_member_of_a_batch():
     lengths = jnp.array([0.25, 0.5, 1.0])
     params = jax.vmap(lambda length: PARAMS.replace(pole_half_length=length))(lengths)
-    batch = jax.vmap(ENV.step_env, in_axes=(None, None, None, 0))(KEY, our_state([0, 0, 0.1, 0]), 1, params)[0]
+    batch = jax.vmap(ENV.step_env, in_axes=(None, None, None, 0))(
+        KEY, our_state([0, 0, 0.1, 0]), 1, params
+    )[0]
     for row, length in zip(batch, lengths, strict=True):
-        alone = step_env(KEY, our_state([0, 0, 0.1, 0]), 1, PARAMS.replace(pole_half_length=length))[0]
+        alone = step_env(
+            KEY, our_state([0, 0, 0.1, 0]), 1, PARAMS.replace(pole_half_length=length)
+        )[0]
         np.testing.assert_allclose(row, alone, rtol=1e-6)
 
 
@@ -185,7 +201,10 @@ def test_the_bounds_follow_params_and_promise_nothing_for_traced_ones():
     assert ENV.observation_space(PARAMS.replace(x_threshold=1.0)).high[0] == 2.0
     traced = []
     jax.jit(lambda params: traced.append(ENV.observation_space(params)))(PARAMS)
-    assert traced[0].high == ENV.observation_space(jax.tree.map(lambda leaf: jnp.full(3, leaf), PARAMS)).high
+    assert (
+        traced[0].high
+        == ENV.observation_space(jax.tree.map(lambda leaf: jnp.full(3, leaf), PARAMS)).high
+    )
     assert traced[0].contains(jnp.array([1e9, 0.0, -1e9, 0.0]))
 
 
@@ -196,15 +215,21 @@ def test_environments_are_equal_and_hashable():
 def test_pictures_of_a_batch_show_where_cart_and_pole_are():
     motions = jnp.array([[-1.0, 0, 0, 0], [1.0, 0, 0, 0], [1.0, 0, 0.2, 0]], jnp.float32)
     states = State(motion=motions, time=jnp.zeros(3, jnp.int32))
-    left, right, leaning = np.asarray(jax.jit(jax.vmap(ENV.render, in_axes=(0, None)))(states, PARAMS), np.int32)
-    assert left.shape == (200, 300, 3) and ENV.render(our_state(motions[0]), PARAMS).dtype == jnp.uint8
+    left, right, leaning = np.asarray(
+        jax.jit(jax.vmap(ENV.render, in_axes=(0, None)))(states, PARAMS), np.int32
+    )
+    assert (
+        left.shape == (200, 300, 3) and ENV.render(our_state(motions[0]), PARAMS).dtype == jnp.uint8
+    )
 
     def middle(picture, colour):  # of the pixels that are nearly of this colour
         return np.argwhere(np.abs(picture - colour).max(-1) < 8).mean(0)[1]
 
     cart, pole = (44, 62, 92), (224, 146, 46)
     metre = 300 / (2 * 1.25 * 2.4)
-    np.testing.assert_allclose([middle(left, cart), middle(right, cart)], [149.5 - metre, 149.5 + metre], atol=0.6)
+    np.testing.assert_allclose(
+        [middle(left, cart), middle(right, cart)], [149.5 - metre, 149.5 + metre], atol=0.6
+    )
     assert abs(middle(right, pole) - middle(right, cart)) < 0.6
     assert middle(leaning, pole) - middle(leaning, cart) > 3
 

@@ -1,7 +1,7 @@
 """Every environment compiles and trains as users compile it, at its defaults and at the corners of its arguments.
 
-The suite's own compiler flags hide an environment that XLA's fusions blow up, so each case is a process of its own,
-with generous limits on processor time and memory that only a blow-up meets.
+The suite's own compiler flags hide an environment that XLA's fusions blow up, so each case is a
+process of its own, with generous limits on processor time and memory that only a blow-up meets.
 """
 
 import json
@@ -25,7 +25,10 @@ CORNERS = [
     ("pursuit", {"n_pursuers": 60, "n_evaders": 60}),
     ("waterworld", {}),
     ("waterworld", {"n_obstacles": 8, "obstacle_coord": None}),
-    ("waterworld", {"n_pursuers": 1, "n_evaders": 1, "n_poisons": 1, "n_sensors": 1, "speed_features": False}),
+    (
+        "waterworld",
+        {"n_pursuers": 1, "n_evaders": 1, "n_poisons": 1, "n_sensors": 1, "speed_features": False},
+    ),
     ("waterworld", {"n_pursuers": 16, "n_evaders": 30, "n_poisons": 40}),
     ("waterworld", {"n_sensors": 200}),
 ]
@@ -34,8 +37,17 @@ CORNERS = [
 def train_as_users_do(name, args, *rest):
     environment = {key: value for key, value in os.environ.items() if key != "XLA_FLAGS"}
     command = [sys.executable, str(PROGRAM), name, json.dumps(args), *rest]
-    done = subprocess.run(command, env=environment, cwd=PROGRAM.parents[1], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, f"ended by {done.returncode}: {done.stdout[-500:]} {done.stderr[-3000:]}"
+    done = subprocess.run(
+        command,
+        env=environment,
+        cwd=PROGRAM.parents[1],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, (
+        f"ended by {done.returncode}: {done.stdout[-500:]} {done.stderr[-3000:]}"
+    )
 
 
 def test_waterworld_with_three_obstacles_trains_as_users_compile_it():
@@ -43,7 +55,9 @@ def test_waterworld_with_three_obstacles_trains_as_users_compile_it():
 
 
 @pytest.mark.compile
-@pytest.mark.parametrize(("name", "args"), CORNERS, ids=lambda value: json.dumps(value).replace('"', ""))
+@pytest.mark.parametrize(
+    ("name", "args"), CORNERS, ids=lambda value: json.dumps(value).replace('"', "")
+)
 def test_it_trains_as_users_compile_it(name, args):
     train_as_users_do(name, args)
 

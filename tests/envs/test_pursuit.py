@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import jaxrl
+from jaxrl.core.env_checker import check_env
 from jaxrl.core.errors import UsageError
-from jaxrl.core.testing import check_env
 from jaxrl.envs.pursuit import Pursuit
 from jaxrl.envs.pursuit_rules import (
     Params,
@@ -34,13 +34,22 @@ LEFT, RIGHT, DOWN, UP, STAY = range(5)
 KEY = jax.random.key(0)
 WORLD, PARAMS = Pursuit(), Params()
 RECORDED = np.load(Path(__file__).parents[1] / "reference" / "pursuit_v4.npz")
-NUMBERS = ("max_cycles", "n_catch", "tag_reward", "catch_reward", "urgency_reward", "constraint_window")
+NUMBERS = (
+    "max_cycles",
+    "n_catch",
+    "tag_reward",
+    "catch_reward",
+    "urgency_reward",
+    "constraint_window",
+)
 
 
 def made(**settings):
     """(environment, its numbers) of the reference's settings."""
     numbers = {name: value for name, value in settings.items() if name in NUMBERS}
-    return Pursuit(**{key: value for key, value in settings.items() if key not in numbers}), Params(**numbers)
+    return Pursuit(**{key: value for key, value in settings.items() if key not in numbers}), Params(
+        **numbers
+    )
 
 
 def state_of(pursuers, evaders, alive=None, time=0):
@@ -48,14 +57,19 @@ def state_of(pursuers, evaders, alive=None, time=0):
     pursuers, evaders = np.array(pursuers, np.int32), np.array(evaders, np.int32)
     alive = np.ones(len(evaders), bool) if alive is None else np.array(alive)
     return State(
-        pursuers=jnp.array(pursuers.T), evaders=jnp.array(evaders.T), alive=jnp.array(alive), time=jnp.int32(time)
+        pursuers=jnp.array(pursuers.T),
+        evaders=jnp.array(evaders.T),
+        alive=jnp.array(alive),
+        time=jnp.int32(time),
     )
 
 
 def recording(name):
     """One configuration's transitions by name."""
     prefix = f"{name}_"
-    return {key.removeprefix(prefix): RECORDED[key] for key in RECORDED.files if key.startswith(prefix)}
+    return {
+        key.removeprefix(prefix): RECORDED[key] for key in RECORDED.files if key.startswith(prefix)
+    }
 
 
 @pytest.mark.parametrize("name, transitions", [("c0", 180), ("c1", 150), ("c2", 94)])
@@ -72,14 +86,23 @@ def test_every_recorded_transition_of_the_reference_is_repeated(name, transition
 
     def step(state, action, evader_action):
         obs, state, rewards, terminated, info = env.step_with(state, action, evader_action, params)
-        return obs, state, rewards, terminated, env.is_truncated(state, params), info["metrics"]["catches"]
+        return (
+            obs,
+            state,
+            rewards,
+            terminated,
+            env.is_truncated(state, params),
+            info["metrics"]["catches"],
+        )
 
     actions = np.int32(rows["action"]), np.int32(rows["evader_action"])
     obs, states, rewards, terminated, truncated, catches = jax.jit(jax.vmap(step))(states, *actions)
     alive = rows["evader_alive_after"]
     np.testing.assert_array_equal(states.pursuers.swapaxes(1, 2), rows["pursuer_pos_after"])
     np.testing.assert_array_equal(states.alive, alive)
-    np.testing.assert_array_equal(np.asarray(states.evaders).swapaxes(1, 2)[alive], rows["evader_pos_after"][alive])
+    np.testing.assert_array_equal(
+        np.asarray(states.evaders).swapaxes(1, 2)[alive], rows["evader_pos_after"][alive]
+    )
     np.testing.assert_array_equal(obs, rows["obs_after"])
     np.testing.assert_array_equal(terminated, rows["terminated"])
     np.testing.assert_array_equal(truncated[:, None] | np.zeros_like(terminated), rows["truncated"])
@@ -95,7 +118,9 @@ def test_recorded_starts_look_as_they_did(name, seed):
     rows = recording(name)
     env, _ = made(**json.loads(str(rows["config"])))
     state = state_of(rows[f"reset_pursuer_pos_seed{seed}"], rows[f"reset_evader_pos_seed{seed}"])
-    np.testing.assert_array_equal(seen(state.pursuers, state.evaders, state.alive, env), rows[f"reset_obs_seed{seed}"])
+    np.testing.assert_array_equal(
+        seen(state.pursuers, state.evaders, state.alive, env), rows[f"reset_obs_seed{seed}"]
+    )
 
 
 def test_buildings_are_where_the_reference_has_them():
@@ -114,7 +139,9 @@ WORLDS = [
     dict(x_size=5, y_size=12, obs_range=2, n_pursuers=9, n_evaders=15, surround=False, n_catch=3),
     dict(x_size=5, y_size=4, obs_range=3, n_pursuers=3, n_evaders=2, max_cycles=3, n_catch=1, surround=False),
 ]  # fmt: skip
-STEPS = [jax.jit(jax.vmap(made(**settings)[0].step_with, in_axes=(0, 0, 0, None))) for settings in WORLDS]
+STEPS = [
+    jax.jit(jax.vmap(made(**settings)[0].step_with, in_axes=(0, 0, 0, None))) for settings in WORLDS
+]
 
 
 @settings(max_examples=40, deadline=None)
@@ -123,7 +150,9 @@ def test_steps_from_anywhere_agree_with_the_rules_in_plain_numpy(index, seed, cr
     env, params = made(**WORLDS[index])
     random = np.random.default_rng(seed)
     free = np.argwhere(~building(env.x_size, env.y_size))
-    free = free[: len(free) // 2**crowding + 3]  # fewer cells from the corner on: more of all that happens in crowds
+    free = free[
+        : len(free) // 2**crowding + 3
+    ]  # fewer cells from the corner on: more of all that happens in crowds
     draws = []
     for _ in range(8):
         pursuers, evaders = free[random.integers(len(free), size=env.n_pursuers)], free[
@@ -132,17 +161,25 @@ def test_steps_from_anywhere_agree_with_the_rules_in_plain_numpy(index, seed, cr
         alive = random.random(env.n_evaders) < random.choice([0.1, 0.9])
         actions = random.integers(5, size=env.n_pursuers), random.integers(5, size=env.n_evaders)
         draws.append(
-            (state_of(pursuers, evaders, alive, int(random.integers(params.max_cycles))), *map(np.int32, actions))
+            (
+                state_of(pursuers, evaders, alive, int(random.integers(params.max_cycles))),
+                *map(np.int32, actions),
+            )
         )
     states, actions, evader_actions = jax.tree.map(lambda *leaves: np.stack(leaves), *draws)
-    obs, reached, rewards, terminated, info = jax.device_get(STEPS[index](states, actions, evader_actions, params))
+    obs, reached, rewards, terminated, info = jax.device_get(
+        STEPS[index](states, actions, evader_actions, params)
+    )
     plain = PlainPursuit(**WORLDS[index])
     for t in range(len(draws)):
         evaders = [
-            tuple(cell) if is_in else None for cell, is_in in zip(states.evaders[t].T, states.alive[t], strict=True)
+            tuple(cell) if is_in else None
+            for cell, is_in in zip(states.evaders[t].T, states.alive[t], strict=True)
         ]
         plain.put(states.pursuers[t].T, evaders, int(states.time[t]))
-        plain_obs, plain_rewards, plain_terminated, plain_truncated, caught = plain.step(actions[t], evader_actions[t])
+        plain_obs, plain_rewards, plain_terminated, plain_truncated, caught = plain.step(
+            actions[t], evader_actions[t]
+        )
         assert reached.pursuers[t].T.tolist() == [list(cell) for cell in plain.pursuers]
         evaders = zip(reached.evaders[t].T.tolist(), reached.alive[t], strict=True)
         assert [tuple(cell) if is_in else None for cell, is_in in evaders] == plain.evaders
@@ -175,7 +212,9 @@ def test_an_evader_in_a_corner_is_surrounded_by_two_and_pays_each_pursuer_once()
     assert caught.tolist() == [True, True] and credit.tolist() == [True, True, True, False]
     params = Params(tag_reward=0.0)
     state = state_of(pursuers.T, evaders.T)
-    _, state, rewards, terminated, info = jax.jit(world.step_with)(state, jnp.full(4, STAY), jnp.full(2, RIGHT), params)
+    _, state, rewards, terminated, info = jax.jit(world.step_with)(
+        state, jnp.full(4, STAY), jnp.full(2, RIGHT), params
+    )
     np.testing.assert_allclose(rewards, 3 / 4 * 5.0 - 0.1, rtol=1e-6)
     assert terminated.all() and info["metrics"]["catches"] == 2
 
@@ -186,14 +225,16 @@ def test_the_clock_goes_before_the_end_of_the_world():
     step = jax.jit(world.step_with)
     for max_cycles, terminated in ((7, False), (8, True)):
         _, reached, _, ends, _ = step(state, stay, stay[:1], Params(max_cycles=max_cycles))
-        assert (ends == terminated).all() and world.is_truncated(reached, Params(max_cycles=max_cycles)) == (
-            not terminated
-        )
+        assert (ends == terminated).all() and world.is_truncated(
+            reached, Params(max_cycles=max_cycles)
+        ) == (not terminated)
 
 
 def test_starts_keep_their_distance_and_stay_off_the_building():
     free = ~building(16, 16)
-    _, states = jax.jit(jax.vmap(WORLD.reset_stacked, in_axes=(0, None)))(jax.random.split(KEY, 500), PARAMS)
+    _, states = jax.jit(jax.vmap(WORLD.reset_stacked, in_axes=(0, None)))(
+        jax.random.split(KEY, 500), PARAMS
+    )
     for positions in (np.asarray(states.pursuers), np.asarray(states.evaders)):
         assert free[positions[:, 0], positions[:, 1]].all()
         apart = np.abs(positions[..., None] - positions[..., None, :]).sum(1)
@@ -206,11 +247,18 @@ def test_starts_are_distributed_as_by_rejection():
     plain, random = PlainPursuit(8, 8), np.random.default_rng(0)
     theirs = np.array([plain.sample_start(random, 8) for _ in range(num)])
     legal = jnp.asarray(~building(8, 8))
-    ours = np.asarray(jax.jit(jax.vmap(lambda key: place(key, 8, legal)))(jax.random.split(KEY, num))).swapaxes(1, 2)
+    ours = np.asarray(
+        jax.jit(jax.vmap(lambda key: place(key, 8, legal)))(jax.random.split(KEY, num))
+    ).swapaxes(1, 2)
     for body in (slice(0, 1), slice(3, 4), slice(7, 8), slice(0, 8)):
-        counts = [np.bincount((cells[:, body] @ [8, 1]).reshape(-1), minlength=64) for cells in (ours, theirs)]
+        counts = [
+            np.bincount((cells[:, body] @ [8, 1]).reshape(-1), minlength=64)
+            for cells in (ours, theirs)
+        ]
         assert chi_square(*counts) < 49 + 5 * np.sqrt(2 * 49)  # of 64 cells 49 are free
-    pairs = [np.abs(cells[:, :, None] - cells[:, None]).sum(-1).reshape(-1) for cells in (ours, theirs)]
+    pairs = [
+        np.abs(cells[:, :, None] - cells[:, None]).sum(-1).reshape(-1) for cells in (ours, theirs)
+    ]
     assert chi_square(*(np.bincount(apart, minlength=15)[2:] for apart in pairs)) < 5 * 13
 
 
@@ -261,13 +309,27 @@ def test_evaders_are_frozen_or_follow_their_controller():
     before = [[3, 3], [14, 14], [0, 0]]
     assert step(STAY, freeze_evaders=True) == before
     assert step(STAY, evader_controller=towards_origin) == [[3, 2], [14, 13], [0, 0]]
-    assert step(UP, evader_controller=towards_origin) == before  # it sees where the pursuers have got to
-    assert step(STAY, evader_controller=towards_origin, freeze_evaders=True) == [[3, 2], [14, 13], [0, 0]]
+    assert (
+        step(UP, evader_controller=towards_origin) == before
+    )  # it sees where the pursuers have got to
+    assert step(STAY, evader_controller=towards_origin, freeze_evaders=True) == [
+        [3, 2],
+        [14, 13],
+        [0, 0],
+    ]
 
 
 def test_it_keeps_to_the_contract_with_other_settings_too():
     settings = {
-        **{"x_size": 6, "y_size": 6, "n_pursuers": 4, "n_evaders": 2, "obs_range": 4, "surround": False, "n_catch": 1},
+        **{
+            "x_size": 6,
+            "y_size": 6,
+            "n_pursuers": 4,
+            "n_evaders": 2,
+            "obs_range": 4,
+            "surround": False,
+            "n_catch": 1,
+        },
         **{"max_cycles": 50, "constraint_window": 0.9},
     }
     check_env(*made(**settings), steps=96)
@@ -276,11 +338,15 @@ def test_it_keeps_to_the_contract_with_other_settings_too():
 def test_every_environment_may_have_numbers_of_its_own():
     state = state_of([[0, 1], [1, 0]], [[0, 0]])
     params = Params(
-        catch_reward=jnp.array([1.0, 7.0]), max_cycles=jnp.array([1, 5]), constraint_window=jnp.array([0.5, 1.0])
+        catch_reward=jnp.array([1.0, 7.0]),
+        max_cycles=jnp.array([1, 5]),
+        constraint_window=jnp.array([0.5, 1.0]),
     )
     axes = Params(0, None, None, 0, None, 0)
     world, stay = Pursuit(n_pursuers=2, n_evaders=1), jnp.full(2, STAY)
-    step = jax.vmap(lambda params: world.step_with(state, stay, stay[:1], params)[2:4], in_axes=(axes,))
+    step = jax.vmap(
+        lambda params: world.step_with(state, stay, stay[:1], params)[2:4], in_axes=(axes,)
+    )
     rewards, terminated = jax.jit(step)(params)
     np.testing.assert_allclose(rewards[1] - rewards[0], 6.0, rtol=1e-6)
     assert terminated.tolist() == [[False, False], [True, True]]
@@ -291,7 +357,9 @@ def test_agents_share_a_policy_and_know_their_spaces():
     assert WORLD.agents == tuple(f"pursuer_{i}" for i in range(8))
     assert WORLD.default_policies == {"pursuer": WORLD.agents}
     space = WORLD.observation_space("pursuer_0")
-    assert (space.low, space.high, space.shape) == (0, 30, (7, 7, 3)) and WORLD.action_space("pursuer_0").n == 5
+    assert (space.low, space.high, space.shape) == (0, 30, (7, 7, 3)) and WORLD.action_space(
+        "pursuer_0"
+    ).n == 5
     obs, _ = jax.jit(WORLD.reset)(KEY)
     assert obs["pursuer_3"].dtype == jnp.float32 and space.contains(obs["pursuer_3"])
 
@@ -329,7 +397,9 @@ def test_settings_that_the_reference_takes_are_taken():
     ):
         jaxrl.make("pursuit", **config)
     assert jaxrl.make("pursuit", render_mode=None, pursuer_controller=None)[0] == WORLD
-    env, params = jaxrl.make("pursuit", n_evaders=np.int64(5), max_cycles=1000.0, tag_reward=np.float32(0.5))
+    env, params = jaxrl.make(
+        "pursuit", n_evaders=np.int64(5), max_cycles=1000.0, tag_reward=np.float32(0.5)
+    )
     assert (env, params) == (Pursuit(n_evaders=5), Params(max_cycles=1000, tag_reward=0.5))
     assert type(Pursuit(n_evaders=np.int32(5)).n_evaders) is int
 
@@ -340,14 +410,21 @@ def test_there_is_room_for_some_38_bodies_in_a_hundred_free_cells():
 
 
 def test_rewards_may_be_shared_in_part():
-    rewards = lambda share: reward(jnp.array([0.0, 10.0]), jnp.zeros(2), PARAMS, Pursuit(shared_reward=share))
+    rewards = lambda share: reward(
+        jnp.array([0.0, 10.0]), jnp.zeros(2), PARAMS, Pursuit(shared_reward=share)
+    )
     np.testing.assert_allclose(rewards(0.5), (rewards(True) + rewards(False)) / 2, rtol=1e-6)
-    np.testing.assert_allclose(rewards(0.25), 0.25 * rewards(True) + 0.75 * rewards(False), rtol=1e-6)
+    np.testing.assert_allclose(
+        rewards(0.25), 0.25 * rewards(True) + 0.75 * rewards(False), rtol=1e-6
+    )
 
 
 def test_environments_of_one_structure_are_equal_and_hashable():
     assert Pursuit(n_evaders=5) == Pursuit(n_evaders=5) != Pursuit(n_evaders=6)
-    assert len({Pursuit(evader_controller=towards_origin), Pursuit(evader_controller=towards_origin)}) == 1
+    assert (
+        len({Pursuit(evader_controller=towards_origin), Pursuit(evader_controller=towards_origin)})
+        == 1
+    )
 
 
 def test_pictures_of_a_batch_show_bodies_and_the_building():
@@ -361,11 +438,20 @@ def test_pictures_of_a_batch_show_bodies_and_the_building():
     assert pictures.shape == (2, 481, 481, 3) and pictures.dtype == np.uint8
     colour = lambda picture, x, y: tuple(pictures[picture, 30 * y + 15, 30 * x + 15].tolist())
     pursuer, evader, solid, free = (25, 98, 170), (238, 124, 34), (72, 78, 90), (249, 249, 246)
-    assert [colour(0, *cell) for cell in ((2, 1), (4, 2), (8, 8), (15, 0))] == [pursuer, evader, solid, free]
+    assert [colour(0, *cell) for cell in ((2, 1), (4, 2), (8, 8), (15, 0))] == [
+        pursuer,
+        evader,
+        solid,
+        free,
+    ]
     assert [colour(1, *cell) for cell in ((0, 0), (9, 1), (12, 13))] == [pursuer, evader, free]
     assert colour(0, 2, 3) != free  # in sight of a pursuer
 
 
 def test_pictures_fit_any_grid():
     world = Pursuit(x_size=5, y_size=10, n_pursuers=2, n_evaders=2)
-    assert jax.eval_shape(lambda key: world.render(world.reset(key)[1], PARAMS), KEY).shape == (481, 241, 3)
+    assert jax.eval_shape(lambda key: world.render(world.reset(key)[1], PARAMS), KEY).shape == (
+        481,
+        241,
+        3,
+    )

@@ -37,7 +37,8 @@ def cells(layer):
 def agree(ours, theirs):
     """Whether two samples' means differ by no more than chance, if both are of the distribution of the larger, ours.
 
-    Catches are rare and pay much: their few episodes alone would say too little of their own spread.
+    Catches are rare and pay much: their few episodes alone would say too little of their own
+    spread.
     """
     error = np.std(ours) * np.sqrt(1 / len(ours) + 1 / len(theirs))
     return abs(np.mean(ours) - np.mean(theirs)) <= FREEDOM * error
@@ -50,7 +51,9 @@ def chi_square(some, others):
     return ((some * ratio - others / ratio) ** 2 / np.where(total == 0, 1, total)).sum()
 
 
-@pytest.mark.parametrize("window, n_evaders", [(1.0, 30), (0.8, 10)])  # 30 in 0.8 the reference never places
+@pytest.mark.parametrize(
+    "window, n_evaders", [(1.0, 30), (0.8, 10)]
+)  # 30 in 0.8 the reference never places
 def test_starts_are_where_the_reference_starts(window, n_evaders):
     env, inner = reference(constraint_window=window, n_evaders=n_evaders)
     theirs = []
@@ -58,13 +61,16 @@ def test_starts_are_where_the_reference_starts(window, n_evaders):
         env.reset(seed=seed)
         theirs.append((cells(inner.pursuer_layer), cells(inner.evader_layer)))
     reset = jax.vmap(Pursuit(n_evaders=n_evaders).reset_stacked, in_axes=(0, None))
-    _, states = jax.jit(reset)(jax.random.split(jax.random.key(0), 20 * NUM_STARTS), Params(constraint_window=window))
+    _, states = jax.jit(reset)(
+        jax.random.split(jax.random.key(0), 20 * NUM_STARTS), Params(constraint_window=window)
+    )
     for kind, positions in enumerate((states.pursuers, states.evaders)):
         counts = [
             np.bincount(np.asarray(found).reshape(-1, 2) @ [16, 1], minlength=256)
             for found in (np.swapaxes(positions, 1, 2), [start[kind] for start in theirs])
         ]
-        # Bodies of one start share its window and its distances, so a start counts as fewer than its bodies.
+        # Bodies of one start share its window and its distances, so a start counts as fewer than
+        # its bodies.
         assert chi_square(*counts) < (1 if window == 1.0 else 3) * (193 + 5 * np.sqrt(2 * 193))
         for axis in (0, 1):
             ours = np.asarray(positions)[:, axis].mean(1)
@@ -112,7 +118,10 @@ def our_play(settings, num_episodes=4000):
 def test_random_play_pays_and_catches_what_it_does_in_the_reference(settings):
     their_returns, their_catches = reference_play(settings)
     our_returns, our_catches = our_play(settings)
-    for of_episode in (np.mean, np.ptp):  # everybody's, and how far the agents are apart: nothing where all is shared
+    for of_episode in (
+        np.mean,
+        np.ptp,
+    ):  # everybody's, and how far the agents are apart: nothing where all is shared
         ours, theirs = of_episode(our_returns, axis=1), of_episode(their_returns, axis=1)
         assert agree(ours, theirs), (of_episode.__name__, np.mean(ours), np.mean(theirs))
     assert agree(our_catches, their_catches), (np.mean(our_catches), np.mean(their_catches))

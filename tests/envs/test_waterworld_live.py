@@ -5,11 +5,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxrl.envs import waterworld_physics as physics
+from jaxrl.envs import waterworld_physics
 from jaxrl.envs.waterworld import Params, Waterworld
 
 pytest.importorskip("pymunk", reason="the reference needs pymunk; pip install -e .[sisl]")
-waterworld_v4 = pytest.importorskip("pettingzoo.sisl.waterworld_v4", reason="pip install -e .[sisl]")
+waterworld_v4 = pytest.importorskip(
+    "pettingzoo.sisl.waterworld_v4", reason="pip install -e .[sisl]"
+)
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
 NUM_EPISODES, NUM_STEPS = 240, 100
@@ -36,7 +38,10 @@ def live_play():
             actions = {agent: random.uniform(-1, 1, 2).astype(np.float32) for agent in env.agents}
             obs, rewards, *_ = env.step(actions)
             row[:2] += [rewards["pursuer_0"], rewards["pursuer_1"]]
-            row[2] += sum(max(evader.shape.counter - old, 0) for evader, old in zip(pool.evaders, before, strict=True))
+            row[2] += sum(
+                max(evader.shape.counter - old, 0)
+                for evader, old in zip(pool.evaders, before, strict=True)
+            )
             row[3] += sum(values[-1] for values in obs.values())
         rows.append(row)
     return np.array(rows)
@@ -56,7 +61,9 @@ def our_play():
             return after, jnp.array([rewards[0], rewards[1], counted, obs[:, -1].sum()])
 
         reset_key, play_key = jax.random.split(key)
-        _, rows = jax.lax.scan(step, env.start(reset_key, params), jax.random.split(play_key, NUM_STEPS))
+        _, rows = jax.lax.scan(
+            step, env.start(reset_key, params), jax.random.split(play_key, NUM_STEPS)
+        )
         return rows.sum(0)
 
     return np.asarray(jax.jit(jax.vmap(episode))(jax.random.split(KEY, 4000)))
@@ -64,7 +71,11 @@ def our_play():
 
 def assert_same_mean(ours, theirs):
     error = np.sqrt(ours.var(0) / len(ours) + theirs.var(0) / len(theirs))
-    assert (abs(ours.mean(0) - theirs.mean(0)) < 3.5 * error).all(), (ours.mean(0), theirs.mean(0), error)
+    assert (abs(ours.mean(0) - theirs.mean(0)) < 3.5 * error).all(), (
+        ours.mean(0),
+        theirs.mean(0),
+        error,
+    )
 
 
 def test_random_play_returns_and_counts_the_same(live_play, our_play):
@@ -79,11 +90,15 @@ def test_resets_are_distributed_as_the_references():
     pool = env.unwrapped.env
     for seed in range(300):
         env.reset(seed=seed)
-        bodies = [thing.body for kind in (pool.pursuers, pool.evaders, pool.poisons) for thing in kind]
+        bodies = [
+            thing.body for kind in (pool.pursuers, pool.evaders, pool.poisons) for thing in kind
+        ]
         theirs.append([[*body.position, *body.velocity] for body in bodies])
     theirs = np.array(theirs)
     state = jax.vmap(lambda key: Waterworld().start(key, Params()))(jax.random.split(KEY, 3000))
-    ours = np.concatenate([np.swapaxes(state.position, 1, 2), np.swapaxes(state.velocity, 1, 2)], axis=2)
+    ours = np.concatenate(
+        [np.swapaxes(state.position, 1, 2), np.swapaxes(state.velocity, 1, 2)], axis=2
+    )
     for kind in (slice(0, 2), slice(2, 7), slice(7, 17)):
         assert_quantiles_agree(ours[:, kind].reshape(-1, 4), theirs[:, kind].reshape(-1, 4))
 
@@ -98,7 +113,7 @@ def test_respawns_are_distributed_as_the_references():
         bits = jax.random.bits(KEY, (3, 20_000))
         fixed = jnp.array([[375.0], [375.0]])
         clear, top = jnp.full(20_000, 2 * radius + 75), jnp.full(20_000, 75.0)
-        ours = np.concatenate(physics.draw_respawns(bits, fixed, clear, top)).T
+        ours = np.concatenate(waterworld_physics.draw_respawns(bits, fixed, clear, top)).T
         assert shape.radius == radius
         assert_quantiles_agree(ours, theirs)
         away = [np.hypot(*(rows[:, :2] - 375).T)[:, None] for rows in (ours, theirs)]

@@ -13,10 +13,15 @@ KEY = jax.random.key(0)
 IMAGE = Box(0.0, 8.0, (7, 6, 3))
 
 
-@pytest.mark.parametrize(("kernel", "stride"), [(1, 1), (2, 1), (3, 1), (3, 2), (4, 3), (5, 4), (8, 4)])
+@pytest.mark.parametrize(
+    ("kernel", "stride"), [(1, 1), (2, 1), (3, 1), (3, 2), (4, 3), (5, 4), (8, 4)]
+)
 def test_a_product_with_the_patches_is_the_convolution_with_same_padding(kernel, stride):
     image_key, kernel_key = jax.random.split(KEY)
-    images, weights = jax.random.normal(image_key, (2, 7, 6, 3)), jax.random.normal(kernel_key, (kernel, kernel, 3, 5))
+    images, weights = (
+        jax.random.normal(image_key, (2, 7, 6, 3)),
+        jax.random.normal(kernel_key, (kernel, kernel, 3, 5)),
+    )
     expected = jax.lax.conv_general_dilated(
         images, weights, (stride, stride), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC")
     )
@@ -44,7 +49,11 @@ def test_the_forward_pass_is_the_convolutions_then_the_dense_layers(vf_share_lay
         for layer, (filters, kernel, stride) in zip(layers, model.conv_filters, strict=True):
             weights = layer["kernel"].reshape(kernel, kernel, -1, filters)
             images = jax.lax.conv_general_dilated(
-                images, weights, (stride, stride), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC")
+                images,
+                weights,
+                (stride, stride),
+                "SAME",
+                dimension_numbers=("NHWC", "HWIO", "NHWC"),
             )
             images = np.maximum(images + layer["bias"][None, None, None], 0)
         return np.asarray(images).reshape(8, -1)
@@ -53,7 +62,9 @@ def test_the_forward_pass_is_the_convolutions_then_the_dense_layers(vf_share_lay
         layers = [*params["mlp"].get("shared", []), *params["mlp"][part]]
         rows = features(params["conv"]["shared" if vf_share_layers else part])
         for i, layer in enumerate(layers):
-            rows = (rows if i == 0 else np.tanh(rows)) @ np.asarray(layer["kernel"]) + np.asarray(layer["bias"])[None]
+            rows = (rows if i == 0 else np.tanh(rows)) @ np.asarray(layer["kernel"]) + np.asarray(
+                layer["bias"]
+            )[None]
         np.testing.assert_allclose(ours.reshape(8, -1), rows, rtol=1e-4, atol=1e-5)
 
 
@@ -63,13 +74,23 @@ def test_the_parameters_are_those_of_rllibs_layers_counted_by_hand():
     assert num_parameters(model) == convolution + (features + 1) * 8 + (8 + 1) * (5 + 1)
 
 
-TREE = Dict({"eye": IMAGE, "sense": Tuple((Box(0, 255, (4, 4, 2), "uint8"), Discrete(5))), "speed": Box(-1.0, 1.0)})
+TREE = Dict(
+    {
+        "eye": IMAGE,
+        "sense": Tuple((Box(0, 255, (4, 4, 2), "uint8"), Discrete(5))),
+        "speed": Box(-1.0, 1.0),
+    }
+)
 
 
 @pytest.mark.parametrize("vf_share_layers", [False, True])
-def test_each_image_of_a_tree_has_its_own_convolutions_and_all_parts_join_before_the_dense_layers(vf_share_layers):
+def test_each_image_of_a_tree_has_its_own_convolutions_and_all_parts_join_before_the_dense_layers(
+    vf_share_layers,
+):
     filters = ((4, 3, 2),)
-    model = cnn(TREE, filters, action_space=Discrete(3), hiddens=(8,), vf_share_layers=vf_share_layers)
+    model = cnn(
+        TREE, filters, action_space=Discrete(3), hiddens=(8,), vf_share_layers=vf_share_layers
+    )
     params = jax.jit(model.init)(KEY)
     obs = jax.vmap(TREE.sample)(jax.random.split(KEY, 5))
     distribution, value = jax.jit(model.apply)(params, obs)
@@ -77,8 +98,12 @@ def test_each_image_of_a_tree_has_its_own_convolutions_and_all_parts_join_before
     def features(layers, images):
         alone = cnn(Box(0, 255, images.shape[1:]), filters, action_space=Discrete(3), hiddens=())
         torso = {part: layers for part in ("policy", "value")}
-        kernel = np.eye(alone.mlp.observation_space.size, dtype=np.float32)  # the heads give the features themselves
-        heads = {part: [{"kernel": kernel, "bias": np.zeros(len(kernel), np.float32)}] for part in torso}
+        kernel = np.eye(
+            alone.mlp.observation_space.size, dtype=np.float32
+        )  # the heads give the features themselves
+        heads = {
+            part: [{"kernel": kernel, "bias": np.zeros(len(kernel), np.float32)}] for part in torso
+        }
         return alone.apply({"conv": torso, "mlp": heads}, images)[0].logits
 
     for part, ours in (("policy", distribution.logits), ("value", value[:, None])):
@@ -92,22 +117,37 @@ def test_each_image_of_a_tree_has_its_own_convolutions_and_all_parts_join_before
         ]
         rows = np.concatenate(joined, axis=1)
         for i, layer in enumerate([*params["mlp"].get("shared", []), *params["mlp"][part]]):
-            rows = (rows if i == 0 else np.tanh(rows)) @ np.asarray(layer["kernel"]) + np.asarray(layer["bias"])[None]
+            rows = (rows if i == 0 else np.tanh(rows)) @ np.asarray(layer["kernel"]) + np.asarray(
+                layer["bias"]
+            )[None]
         np.testing.assert_allclose(ours, rows, rtol=1e-4, atol=1e-4)
 
 
 def test_no_two_images_of_a_tree_begin_with_the_same_convolutions():
     model = cnn(Tuple((IMAGE, IMAGE)), ((4, 3, 2),), action_space=Discrete(3))
     conv = jax.jit(model.init)(KEY)["conv"]
-    kernels = [np.asarray(conv[part][name][0]["kernel"]) for part in ("policy", "value") for name in ("0", "1")]
-    assert len(np.unique(np.concatenate([np.ravel(kernel) for kernel in kernels]))) == sum(k.size for k in kernels)
+    kernels = [
+        np.asarray(conv[part][name][0]["kernel"])
+        for part in ("policy", "value")
+        for name in ("0", "1")
+    ]
+    assert len(np.unique(np.concatenate([np.ravel(kernel) for kernel in kernels]))) == sum(
+        k.size for k in kernels
+    )
 
 
 @pytest.mark.parametrize(
     "space",
-    [Discrete(4), MultiDiscrete((2, 2)), Box(0.0, 1.0, (7, 7)), Dict({"speed": Box(0.0, 1.0), "gear": Discrete(4)})],
+    [
+        Discrete(4),
+        MultiDiscrete((2, 2)),
+        Box(0.0, 1.0, (7, 7)),
+        Dict({"speed": Box(0.0, 1.0), "gear": Discrete(4)}),
+    ],
     ids=str,
 )
 def test_observations_that_are_no_images_are_refused(space):
-    with pytest.raises(UsageError, match=r"conv_filters=.* need images, a Box of \(height, width, channels\)"):
+    with pytest.raises(
+        UsageError, match=r"conv_filters=.* need images, a Box of \(height, width, channels\)"
+    ):
         cnn(space, ((4, 3, 1),), action_space=Discrete(2))

@@ -43,7 +43,10 @@ class Counting(nn.Module):
 
 class NNXNet(nnx.Module):
     def __init__(self, size, outputs, *, rngs):
-        self.policy, self.value = nnx.Linear(size, outputs, rngs=rngs), nnx.Linear(size, 1, rngs=rngs)
+        self.policy, self.value = (
+            nnx.Linear(size, outputs, rngs=rngs),
+            nnx.Linear(size, 1, rngs=rngs),
+        )
 
     def __call__(self, obs):
         flat = obs.reshape(len(obs), -1)
@@ -85,14 +88,21 @@ def test_every_form_of_a_model_takes_any_leading_axes(form, batch):
     assert not has_memory(model)
 
 
-@pytest.mark.parametrize("form", [form for form in FORMS if not form.startswith("a function of one")])
+@pytest.mark.parametrize(
+    "form", [form for form in FORMS if not form.startswith("a function of one")]
+)
 def test_the_same_model_is_the_same_static_key(form):
     assert custom_model(FORMS[form], OBS, ACTIONS) == custom_model(FORMS[form], OBS, ACTIONS)
-    assert hash(custom_model(FORMS[form], OBS, ACTIONS)) == hash(custom_model(FORMS[form], OBS, ACTIONS))
+    assert hash(custom_model(FORMS[form], OBS, ACTIONS)) == hash(
+        custom_model(FORMS[form], OBS, ACTIONS)
+    )
 
 
 def test_logits_become_the_distribution_of_the_space():
-    pair = (lambda key, obs: {"w": jnp.zeros(1)}, lambda params, obs: (jnp.ones((len(obs), 4)), jnp.zeros(len(obs))))
+    pair = (
+        lambda key, obs: {"w": jnp.zeros(1)},
+        lambda params, obs: (jnp.ones((len(obs), 4)), jnp.zeros(len(obs))),
+    )
     box = custom_model(pair, OBS, Box(-1.0, 1.0, (2,)))
     assert isinstance(box.apply(box.init(KEY), jnp.ones((1, 2, 3)))[0], DiagGaussian)
     many = custom_model(pair, OBS, MultiDiscrete((2, 2)))
@@ -113,7 +123,11 @@ class Table(Counting):
 
     @nn.compact
     def __call__(self, obs, carry):
-        return nn.Embed(100, 4)(carry), 1.0 * carry[:, None] + 0.0 * nn.Dense(1)(obs[:, 0]), carry + 1
+        return (
+            nn.Embed(100, 4)(carry),
+            1.0 * carry[:, None] + 0.0 * nn.Dense(1)(obs[:, 0]),
+            carry + 1,
+        )
 
     def initial_carry(self, batch_shape):
         return jnp.zeros(batch_shape, jnp.int32)
@@ -129,7 +143,9 @@ def test_a_carry_of_whole_numbers_stays_one_and_a_sequence_may_be_seen_whole():
     begins, obs = jnp.zeros((4, 2), bool), jnp.ones((4, 2, 2, 3))
     for given in (Table(), Whole()):
         model = custom_model(given, OBS, ACTIONS)
-        distribution, value, after = model.apply_sequence(model.init(KEY), obs, model.initial_carry((2,)), begins)
+        distribution, value, after = model.apply_sequence(
+            model.init(KEY), obs, model.initial_carry((2,)), begins
+        )
         assert distribution.logits.shape == (4, 2, 4)
         np.testing.assert_array_equal(value, [[0, 0], [1, 1], [2, 2], [3, 3]])
         assert after.dtype == jnp.int32
@@ -139,11 +155,15 @@ class Plain:
     """Equal to itself alone."""
 
     init = staticmethod(lambda key, obs: {"w": jnp.zeros((6, 4))})
-    apply = staticmethod(lambda params, obs: (obs.reshape(len(obs), -1) @ params["w"], obs[:, 0, 0]))
+    apply = staticmethod(
+        lambda params, obs: (obs.reshape(len(obs), -1) @ params["w"], obs[:, 0, 0])
+    )
 
 
 def test_a_class_gives_one_model_for_the_same_spaces():
-    assert custom_model(Plain, OBS, ACTIONS) == custom_model("tests.models.test_custom:Plain", OBS, ACTIONS)
+    assert custom_model(Plain, OBS, ACTIONS) == custom_model(
+        "tests.models.test_custom:Plain", OBS, ACTIONS
+    )
 
 
 def test_an_observation_in_parts_reaches_the_model_as_a_dict():
@@ -169,7 +189,9 @@ def pair(outputs):
 
 REFUSED = {
     "logits over Discrete(n=4) must have the shape [3, 4] for a batch of 3, not [3, 7]": Net(7),
-    "values must have the shape [3] for a batch of 3, not [3, 4]": pair((jnp.ones((3, 4)), jnp.ones((3, 4)))),
+    "values must have the shape [3] for a batch of 3, not [3, 4]": pair(
+        (jnp.ones((3, 4)), jnp.ones((3, 4)))
+    ),
     "actions of Discrete(n=4) must have the shape [3] for a batch of 3, not [3, 2]": pair(
         (DiagGaussian(jnp.ones((3, 2)), jnp.ones((3, 2)), (2,)), jnp.ones(3))
     ),
@@ -180,7 +202,10 @@ REFUSED = {
     "'Nett' in module 'tests.models.test_custom'; did you mean 'Net'": "tests.models.test_custom:Nett",
     "beside its params": Normed(),
     "it may take observation_space and action_space": lambda observation_space, size: Net(),
-    "does not work on observations of Box": (init, lambda params, obs: (obs @ params["kernel"], obs[:, 0])),
+    "does not work on observations of Box": (
+        init,
+        lambda params, obs: (obs @ params["kernel"], obs[:, 0]),
+    ),
     "parameter ['w'] is int32": (lambda key, obs: {"w": jnp.zeros(1, int)}, apply),
 }
 
@@ -204,6 +229,8 @@ def test_a_carry_of_another_form_is_refused():
 
 
 def test_the_table_of_a_model_sums_its_numbers():
-    lines = model_table(MLP(Box(-1.0, 1.0, (3,)), Discrete(2), hiddens=(4,), vf_share_layers=True)).splitlines()
+    lines = model_table(
+        MLP(Box(-1.0, 1.0, (3,)), Discrete(2), hiddens=(4,), vf_share_layers=True)
+    ).splitlines()
     assert lines[-1].split() == ["in", "all", "31"]  # 3 x 4 + 4, 4 x 2 + 2, 4 + 1
     assert any(line.split() == ["shared.0.kernel", "3", "x", "4", "12"] for line in lines)

@@ -22,7 +22,13 @@ SPACES = [
     Box(-1.0, 1.0, (5,)),
     Box(0, 255, (10, 10, 4), "uint8"),
     Box(0.0, 1.0, ()),
-    Dict({"b": MultiDiscrete((4, 3)), "a": Box(-1.0, 1.0, (5,)), "c": Tuple((Discrete(2), Box(0.0, 1.0, (2, 2))))}),
+    Dict(
+        {
+            "b": MultiDiscrete((4, 3)),
+            "a": Box(-1.0, 1.0, (5,)),
+            "c": Tuple((Discrete(2), Box(0.0, 1.0, (2, 2)))),
+        }
+    ),
     Tuple((Box(0.0, 1.0, ()), Box(0, 255, (2, 1), "uint8"), Discrete(300), Discrete(2))),
     Dict({"only": Discrete(3)}),
 ]
@@ -40,7 +46,9 @@ NUMPY_ACTIVATIONS = {
 def encoded(space, obs):
     """The observations as the rows [B, in] that the first layer multiplies: one-hot, or flat; a tree's side by side."""
     if isinstance(space, Dict | Tuple):
-        return np.concatenate([encoded(part, values) for _, part, values in parts_of(space, obs)], axis=1)
+        return np.concatenate(
+            [encoded(part, values) for _, part, values in parts_of(space, obs)], axis=1
+        )
     obs = np.asarray(obs)
     if isinstance(space, Box):
         return obs.reshape(len(obs), -1).astype(np.float64)
@@ -69,7 +77,9 @@ def assert_agrees_with_numpy(model, scale=1.0):
     shared = params.get("shared", [])
     for part, ours in (("policy", distribution.logits), ("value", value[:, None])):
         expected = forward([*shared, *params[part]], inputs, activation)
-        np.testing.assert_allclose(ours, expected, rtol=1e-4, atol=1e-4 * max(1.0, np.abs(expected).max()))
+        np.testing.assert_allclose(
+            ours, expected, rtol=1e-4, atol=1e-4 * max(1.0, np.abs(expected).max())
+        )
 
 
 def test_the_default_network_has_rllibs_134915_parameters_on_cartpole():
@@ -97,7 +107,8 @@ def test_the_log_std_of_box_actions_is_an_output_or_a_parameter_of_its_own():
 
 
 @pytest.mark.parametrize(
-    ("kind", "made"), [("gaussian", DiagGaussian), ("beta", Beta), ("squashed_gaussian", SquashedGaussian)]
+    ("kind", "made"),
+    [("gaussian", DiagGaussian), ("beta", Beta), ("squashed_gaussian", SquashedGaussian)],
 )
 def test_the_distribution_of_box_actions_is_the_one_that_is_asked_for(kind, made):
     model = MLP(Box(-1.0, 1.0, (5,)), Box(-1.0, 1.0, (2,)), (8,), action_distribution=kind)
@@ -108,10 +119,20 @@ def test_the_distribution_of_box_actions_is_the_one_that_is_asked_for(kind, made
 
 
 def test_a_distribution_that_does_not_fit_is_refused():
-    with pytest.raises(UsageError, match="action_distribution='beta' needs Box actions with finite bounds, not Disc"):
+    with pytest.raises(
+        UsageError,
+        match="action_distribution='beta' needs Box actions with finite bounds, not Disc",
+    ):
         MLP(Box(-1.0, 1.0, (5,)), Discrete(2), action_distribution="beta")
-    with pytest.raises(UsageError, match="free_log_std=True does not fit action_distribution='beta'"):
-        MLP(Box(-1.0, 1.0, (5,)), Box(-1.0, 1.0, (2,)), free_log_std=True, action_distribution="beta")
+    with pytest.raises(
+        UsageError, match="free_log_std=True does not fit action_distribution='beta'"
+    ):
+        MLP(
+            Box(-1.0, 1.0, (5,)),
+            Box(-1.0, 1.0, (2,)),
+            free_log_std=True,
+            action_distribution="beta",
+        )
 
 
 def test_a_free_log_std_without_box_actions_is_refused():
@@ -133,7 +154,9 @@ def test_shared_layers_are_counted_once():
 
 @pytest.mark.parametrize("vf_share_layers", [False, True])
 @pytest.mark.parametrize("space", SPACES, ids=str)
-def test_the_forward_pass_is_the_product_of_the_encoded_observation_and_the_layers(space, vf_share_layers):
+def test_the_forward_pass_is_the_product_of_the_encoded_observation_and_the_layers(
+    space, vf_share_layers
+):
     assert_agrees_with_numpy(MLP(space, ACTIONS, (8, 6), vf_share_layers=vf_share_layers))
 
 
@@ -154,7 +177,9 @@ def test_with_shared_layers_the_value_trains_the_layers_below_the_policy_and_wit
     for vf_share_layers in (True, False):
         model = MLP(Box(-1.0, 1.0, (5,)), ACTIONS, (8,), vf_share_layers=vf_share_layers)
         params = jax.jit(model.init)(KEY)
-        gradients = jax.jit(jax.grad(lambda params, model=model: model.apply(params, jnp.ones(5))[1]))(params)
+        gradients = jax.jit(
+            jax.grad(lambda params, model=model: model.apply(params, jnp.ones(5))[1])
+        )(params)
         below = gradients["shared"][0] if vf_share_layers else gradients["policy"][0]
         assert bool(jnp.any(below["kernel"] != 0)) == vf_share_layers
 
@@ -163,7 +188,9 @@ def test_lookup_is_the_one_hot_product():
     kernel = np.random.default_rng(0).normal(size=(7, 4)).astype(np.float32)
     index = np.random.default_rng(1).integers(0, 7, size=(5, 2, 3))
     one_hots = np.eye(7)[index].sum(axis=-2)  # [5, 2, 7]
-    np.testing.assert_allclose(lookup(jnp.asarray(kernel), jnp.asarray(index)), one_hots @ kernel, atol=1e-5)
+    np.testing.assert_allclose(
+        lookup(jnp.asarray(kernel), jnp.asarray(index)), one_hots @ kernel, atol=1e-5
+    )
 
 
 def test_every_category_reads_its_own_row_and_no_other():
@@ -227,17 +254,31 @@ def layers(params):
 
 @pytest.mark.parametrize("vf_share_layers", [False, True])
 def test_orthogonal_layers_are_orthogonal_with_the_stated_gains(vf_share_layers):
-    model = MLP(Box(-1.0, 1.0, (5,)), ACTIONS, (16, 12), vf_share_layers=vf_share_layers, initializer="orthogonal")
+    model = MLP(
+        Box(-1.0, 1.0, (5,)),
+        ACTIONS,
+        (16, 12),
+        vf_share_layers=vf_share_layers,
+        initializer="orthogonal",
+    )
     for part, is_last, kernel, bias in layers(jax.jit(model.init)(KEY)):
-        gain = {"policy": 0.01, "value": 1.0, "shared": math.sqrt(2)}[part] if is_last else math.sqrt(2)
+        gain = (
+            {"policy": 0.01, "value": 1.0, "shared": math.sqrt(2)}[part]
+            if is_last
+            else math.sqrt(2)
+        )
         products = kernel.T @ kernel if kernel.shape[0] >= kernel.shape[1] else kernel @ kernel.T
-        np.testing.assert_allclose(products, gain**2 * np.eye(min(kernel.shape)), atol=1e-5 * gain**2)
+        np.testing.assert_allclose(
+            products, gain**2 * np.eye(min(kernel.shape)), atol=1e-5 * gain**2
+        )
         assert np.all(bias == 0)
 
 
 def test_orthogonal_draws_have_no_preferred_sign():
     model = MLP(Box(-1.0, 1.0, (3,)), Discrete(3), (), initializer="orthogonal")
-    kernels = jax.jit(jax.vmap(lambda key: model.init(key)["policy"][0]["kernel"]))(jax.random.split(KEY, 400))
+    kernels = jax.jit(jax.vmap(lambda key: model.init(key)["policy"][0]["kernel"]))(
+        jax.random.split(KEY, 400)
+    )
     assert np.abs(np.sign(kernels).mean(axis=0)).max() < 0.25  # 5 deviations
 
 

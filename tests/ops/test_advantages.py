@@ -18,7 +18,9 @@ def written_out(rewards, values, next_values, terminated, ended, gamma, lambda_)
         for k in range(t, rewards.shape[0]):
             at = (k, *place)
             bootstrap = 0.0 if terminated[at] else next_values[at]
-            advantages[index] += (gamma * lambda_) ** (k - t) * (rewards[at] + gamma * bootstrap - values[at])
+            advantages[index] += (gamma * lambda_) ** (k - t) * (
+                rewards[at] + gamma * bootstrap - values[at]
+            )
             if ended[at]:
                 break
     return advantages
@@ -57,8 +59,14 @@ def test_gae_bootstraps_through_a_time_limit_but_not_through_a_fall():
 
 def test_with_lambda_0_the_advantage_is_the_td_error():
     rewards, values, next_values, terminated, ended = random_steps(1, (8, 3))
-    advantages, _ = gae(*map(jnp.asarray, (rewards, values, next_values, terminated, ended)), gamma=GAMMA, lambda_=0.0)
-    np.testing.assert_allclose(advantages, rewards + GAMMA * np.where(terminated, 0, next_values) - values, atol=1e-6)
+    advantages, _ = gae(
+        *map(jnp.asarray, (rewards, values, next_values, terminated, ended)),
+        gamma=GAMMA,
+        lambda_=0.0,
+    )
+    np.testing.assert_allclose(
+        advantages, rewards + GAMMA * np.where(terminated, 0, next_values) - values, atol=1e-6
+    )
 
 
 def test_with_lambda_1_the_advantage_is_the_discounted_return_less_the_value():
@@ -68,7 +76,9 @@ def test_with_lambda_1_the_advantage_is_the_discounted_return_less_the_value():
     next_values = np.append(values[1:], np.float32(3.0))
     terminated = ended = np.array([False, False, True, False, False, False])
     advantages, targets = gae(
-        *map(jnp.asarray, (rewards, values, next_values, terminated, ended)), gamma=GAMMA, lambda_=1.0
+        *map(jnp.asarray, (rewards, values, next_values, terminated, ended)),
+        gamma=GAMMA,
+        lambda_=1.0,
     )
     returns, following = np.zeros(6), 3.0
     for t in reversed(range(6)):
@@ -107,27 +117,35 @@ def test_standardised_rows_have_weighted_mean_0_and_deviation_1_and_the_others_a
     assert np.all(np.asarray(standard)[~weights] == 0)
     rows = np.asarray(standard, np.float64)[weights]
     np.testing.assert_allclose([rows.mean(), rows.std()], [0, 1], atol=1e-5)
-    np.testing.assert_allclose(rows, (values[weights] - values[weights].mean()) / values[weights].std(), atol=1e-4)
+    np.testing.assert_allclose(
+        rows, (values[weights] - values[weights].mean()) / values[weights].std(), atol=1e-4
+    )
 
 
 def test_a_row_of_weight_3_counts_as_three_rows():
     weighted = standardise(jnp.array([1.0, 5.0]), jnp.array([3.0, 1.0]))
     apart = standardise(jnp.array([1.0, 1.0, 1.0, 5.0]), jnp.ones(4))
     np.testing.assert_allclose(weighted, apart[2:], atol=1e-6)
-    np.testing.assert_allclose(weighted, [-1 / np.sqrt(3), np.sqrt(3)], atol=1e-6)  # mean 2, std sqrt(3)
+    np.testing.assert_allclose(
+        weighted, [-1 / np.sqrt(3), np.sqrt(3)], atol=1e-6
+    )  # mean 2, std sqrt(3)
 
 
 def test_with_weights_of_1_it_is_the_plain_standardisation():
     values = np.random.default_rng(1).normal(2, 4, size=50).astype(np.float32)
     np.testing.assert_allclose(
-        standardise(jnp.asarray(values), jnp.ones(50)), (values - values.mean()) / values.std(), atol=1e-5
+        standardise(jnp.asarray(values), jnp.ones(50)),
+        (values - values.mean()) / values.std(),
+        atol=1e-5,
     )
 
 
 def test_a_deviation_below_the_floor_is_divided_by_the_floor():
     np.testing.assert_array_equal(standardise(jnp.full(4, 2.0), jnp.ones(4)), np.zeros(4))
     values = jnp.array([-1e-6, 1e-6])
-    np.testing.assert_allclose(standardise(values, jnp.ones(2)), [-0.01, 0.01], rtol=1e-5)  # 1e-6 / 1e-4
+    np.testing.assert_allclose(
+        standardise(values, jnp.ones(2)), [-0.01, 0.01], rtol=1e-5
+    )  # 1e-6 / 1e-4
     np.testing.assert_allclose(standardise(values, jnp.ones(2), floor=1e-9), [-1, 1], rtol=1e-5)
 
 
@@ -139,6 +157,8 @@ def test_over_a_mapped_axis_the_moments_are_those_of_the_whole():
     rng = np.random.default_rng(4)
     values = jnp.float32(rng.normal(3, 2, size=(4, 5)))
     weights = jnp.float32(rng.random((4, 5)) < 0.5).at[0].set(0.0)  # a part without rows
-    parts = jax.vmap(lambda v, w: standardise(v, w, axis_name="parts"), axis_name="parts")(values, weights)
+    parts = jax.vmap(lambda v, w: standardise(v, w, axis_name="parts"), axis_name="parts")(
+        values, weights
+    )
     np.testing.assert_allclose(parts, standardise(values, weights), atol=1e-6)
     assert np.abs(parts - jax.vmap(standardise)(values, weights)).max() > 0.1

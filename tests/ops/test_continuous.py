@@ -44,7 +44,10 @@ def kl_of(ours, others):
 
 def references(parameters):
     """SciPy's, on [-1, 1]."""
-    return [scipy.stats.beta(float(a), float(b), loc=-1, scale=2) for a, b in zip(*parameters, strict=True)]
+    return [
+        scipy.stats.beta(float(a), float(b), loc=-1, scale=2)
+        for a, b in zip(*parameters, strict=True)
+    ]
 
 
 # Beta
@@ -56,9 +59,14 @@ def test_a_beta_has_the_density_entropy_and_mode_of_scipys(parameters, action):
     expected = references(parameters)
     mode, log_prob, entropy = of_one(beta(parameters), jnp.asarray(action))
     np.testing.assert_allclose(
-        log_prob, sum(one.logpdf(float(x)) for one, x in zip(expected, action, strict=True)), rtol=2e-5, atol=2e-4
+        log_prob,
+        sum(one.logpdf(float(x)) for one, x in zip(expected, action, strict=True)),
+        rtol=2e-5,
+        atol=2e-4,
     )
-    np.testing.assert_allclose(entropy, sum(one.entropy() for one in expected), rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(
+        entropy, sum(one.entropy() for one in expected), rtol=1e-4, atol=1e-4
+    )
     beside = [of_one(beta(parameters), mode + move)[1] for move in (-0.01, 0.0, 0.01)]
     assert beside[1] >= max(beside) - 1e-4
 
@@ -70,16 +78,25 @@ def test_a_betas_kl_is_the_integral_of_the_density_times_the_log_ratio(ours, oth
     for p, q in zip(references(ours), references(others), strict=True):
         integrand = lambda x, p=p, q=q: p.pdf(x) * (p.logpdf(x) - q.logpdf(x))
         integrals.append(scipy.integrate.quad(integrand, p.ppf(1e-13), p.isf(1e-13), limit=200)[0])
-    np.testing.assert_allclose(kl_of(beta(ours), beta(others)), sum(integrals), rtol=1e-3, atol=2e-4)
+    np.testing.assert_allclose(
+        kl_of(beta(ours), beta(others)), sum(integrals), rtol=1e-3, atol=2e-4
+    )
     assert kl_of(beta(ours), beta(ours)) == 0
 
 
 def test_a_betas_samples_follow_its_distribution_function():
     space, num = Box(-1.0, 1.0, ()), 100_000
     noise = sampling_noise(space, KEY, (num,), "beta")
-    sample = jax.jit(lambda alpha, beta: Beta(jnp.full((num, 1), alpha), jnp.full((num, 1), beta), ()).sample(noise))
+    sample = jax.jit(
+        lambda alpha, beta: Beta(jnp.full((num, 1), alpha), jnp.full((num, 1), beta), ()).sample(
+            noise
+        )
+    )
     for alpha, beta in [(1.0, 1.0), (1.001, 1.5), (1.7, 1.7), (1.2, 9.0), (60.0, 3.0), (1e3, 1e3)]:
-        draws, expected = np.float64(sample(alpha, beta)), scipy.stats.beta(alpha, beta, loc=-1, scale=2)
+        draws, expected = (
+            np.float64(sample(alpha, beta)),
+            scipy.stats.beta(alpha, beta, loc=-1, scale=2),
+        )
         assert scipy.stats.kstest(draws, expected.cdf).pvalue > 1e-3
         assert abs(draws.mean() - expected.mean()) < 4.5 * expected.std() / np.sqrt(num)
 
@@ -102,9 +119,14 @@ def test_a_betas_numbers_and_gradients_are_finite_at_the_bounds_and_at_extreme_l
     edges = jnp.array([[-1.0, 1.0], [1.0, -1.0], [0.0, 0.5]])
 
     def terms(logits):
-        one, other = from_logits(space, logits, "beta"), from_logits(space, logits[::-1] + 1.0, "beta")
+        one, other = (
+            from_logits(space, logits, "beta"),
+            from_logits(space, logits[::-1] + 1.0, "beta"),
+        )
         rows = jax.tree.map(lambda leaf: jnp.tile(leaf, (3, 1)), one)
-        return jnp.stack([jnp.sum(rows.log_prob(edges)), one.entropy(), one.kl(other), other.kl(one)])
+        return jnp.stack(
+            [jnp.sum(rows.log_prob(edges)), one.entropy(), one.kl(other), other.kl(one)]
+        )
 
     @jax.jit
     def run(logits):
@@ -126,9 +148,13 @@ def test_a_betas_gradients_are_those_of_finite_differences():
     parameters = jnp.array([[[1.5, 4.0], [2.5, 9.0]], [[2.0, 5.0], [2.0, 7.0]]])
     gradients, compiled = np.asarray(jax.jit(jax.jacfwd(terms))(parameters)), jax.jit(terms)
     for index in np.ndindex(parameters.shape):
-        move = 1e-2 * (np.arange(8) == np.ravel_multi_index(index, parameters.shape)).reshape(parameters.shape)
+        move = 1e-2 * (np.arange(8) == np.ravel_multi_index(index, parameters.shape)).reshape(
+            parameters.shape
+        )
         difference = (compiled(parameters + move) - compiled(parameters - move)) / 2e-2
-        np.testing.assert_allclose(gradients[(slice(None), *index)], difference, rtol=5e-3, atol=5e-4)
+        np.testing.assert_allclose(
+            gradients[(slice(None), *index)], difference, rtol=5e-3, atol=5e-4
+        )
 
 
 def test_the_logits_of_a_beta_are_softplus_above_one():
@@ -140,9 +166,15 @@ def test_the_logits_of_a_beta_are_softplus_above_one():
 def test_log_gamma_and_its_derivatives_are_scipys_from_1_to_the_highest_concentrations():
     x = np.concatenate([np.linspace(1, 12, 200), np.geomspace(12, 2000, 100)]).astype(np.float32)
     wide = np.float64(x)
-    np.testing.assert_allclose(log_gamma(jnp.asarray(x)), scipy.special.gammaln(wide), rtol=1e-6, atol=5e-6)
-    np.testing.assert_allclose(digamma(jnp.asarray(x)), scipy.special.digamma(wide), rtol=1e-6, atol=2e-6)
-    slopes = [jax.jit(jax.vmap(jax.grad(function)))(jnp.asarray(x)) for function in (log_gamma, digamma)]
+    np.testing.assert_allclose(
+        log_gamma(jnp.asarray(x)), scipy.special.gammaln(wide), rtol=1e-6, atol=5e-6
+    )
+    np.testing.assert_allclose(
+        digamma(jnp.asarray(x)), scipy.special.digamma(wide), rtol=1e-6, atol=2e-6
+    )
+    slopes = [
+        jax.jit(jax.vmap(jax.grad(function)))(jnp.asarray(x)) for function in (log_gamma, digamma)
+    ]
     np.testing.assert_allclose(slopes[0], scipy.special.digamma(wide), rtol=1e-5, atol=2e-6)
     np.testing.assert_allclose(slopes[1], scipy.special.polygamma(1, wide), rtol=1e-4, atol=1e-6)
 
@@ -201,14 +233,18 @@ def test_the_entropy_of_a_squashed_gaussian_has_the_gradient_of_the_integral():
 @few
 @given(GAUSSIANS, GAUSSIANS)
 def test_squashing_changes_no_kl(ours, others):
-    expected = [DiagGaussian(*map(jnp.asarray, parameters), shape=(3,)) for parameters in (ours, others)]
+    expected = [
+        DiagGaussian(*map(jnp.asarray, parameters), shape=(3,)) for parameters in (ours, others)
+    ]
     np.testing.assert_array_equal(kl_of(squashed(ours), squashed(others)), kl_of(*expected))
 
 
 def test_the_ratio_of_two_log_probabilities_is_exact_however_near_the_bounds():
     """tanh(12) is 1 in f32 but for its last bits; of 12 itself the ratio is that of the normal densities."""
     action = jnp.array([12.0])
-    ours, others = (SquashedGaussian(jnp.array([mean]), jnp.zeros(1), (1,)) for mean in (11.0, 11.5))
+    ours, others = (
+        SquashedGaussian(jnp.array([mean]), jnp.zeros(1), (1,)) for mean in (11.0, 11.5)
+    )
     difference = others.log_prob(action) - ours.log_prob(action)
     np.testing.assert_allclose(difference, 0.5 * 1.0**2 - 0.5 * 0.5**2, rtol=1e-4)
     assert jnp.tanh(action) > 1 - 1e-6
@@ -236,18 +272,21 @@ def test_batch_axes_lead_and_rows_are_independent(kind, batch, shape):
 
     @jax.jit
     def run(logits, noise):
-        distribution, other = from_logits(space, logits, kind), from_logits(space, 0.5 * logits, kind)
+        distribution, other = (
+            from_logits(space, logits, kind),
+            from_logits(space, 0.5 * logits, kind),
+        )
         action = distribution.sample(noise)
         terms = distribution.log_prob(action), distribution.entropy(), distribution.kl(other)
-        in_environment = environment_action(space, normalize=False, clip=False, kind=kind)
-        return action, distribution.mode(), in_environment(action), *terms
+        to_env_action = environment_action(space, normalize=False, clip=False, kind=kind)
+        return action, distribution.mode(), to_env_action(action), *terms
 
     noise = sampling_noise(space, KEY, batch, kind)
-    action, mode, in_environment, *results = each = run(logits, noise)
-    assert action.shape == mode.shape == in_environment.shape == (*batch, *shape)
+    action, mode, to_env_action, *results = each = run(logits, noise)
+    assert action.shape == mode.shape == to_env_action.shape == (*batch, *shape)
     assert [result.shape for result in results] == [batch] * 3
     if kind != "gaussian":
-        assert all(space.contains(row) for row in np.asarray(in_environment).reshape(-1, *shape))
+        assert all(space.contains(row) for row in np.asarray(to_env_action).reshape(-1, *shape))
     if batch:
         for values, turned in zip(each, run(logits[::-1], noise[::-1]), strict=True):
             np.testing.assert_allclose(values, turned[::-1], rtol=1e-5, atol=1e-5)
@@ -257,16 +296,26 @@ def test_beta_and_squashed_actions_fill_the_bounds_however_actions_are_fitted():
     space = Box((0.0, -2.0), (10.0, 2.0), (2,))
     for normalize in (True, False):
         convert = environment_action(space, normalize=normalize, clip=False, kind="beta")
-        np.testing.assert_allclose(convert(jnp.array([[-1.0, 0.5], [1.0, -1.0]])), [[0, 1], [10, -2]])
-        convert = environment_action(space, normalize=normalize, clip=False, kind="squashed_gaussian")
+        np.testing.assert_allclose(
+            convert(jnp.array([[-1.0, 0.5], [1.0, -1.0]])), [[0, 1], [10, -2]]
+        )
+        convert = environment_action(
+            space, normalize=normalize, clip=False, kind="squashed_gaussian"
+        )
         np.testing.assert_allclose(convert(jnp.array([0.0, 20.0])), [5, 2])
-        np.testing.assert_allclose(convert(jnp.array([np.arctanh(0.5), -20.0])), [7.5, -2], rtol=1e-6)
+        np.testing.assert_allclose(
+            convert(jnp.array([np.arctanh(0.5), -20.0])), [7.5, -2], rtol=1e-6
+        )
 
 
-@pytest.mark.parametrize("space", [Discrete(3), MultiDiscrete((2, 3)), Box(-np.inf, 1.0, (2,))], ids=str)
+@pytest.mark.parametrize(
+    "space", [Discrete(3), MultiDiscrete((2, 3)), Box(-np.inf, 1.0, (2,))], ids=str
+)
 @pytest.mark.parametrize("kind", ["beta", "squashed_gaussian"])
 def test_what_has_no_finite_bounds_has_no_distribution_between_them(space, kind):
-    with pytest.raises(UsageError, match=f"action_distribution='{kind}' needs Box actions with finite bounds, not"):
+    with pytest.raises(
+        UsageError, match=f"action_distribution='{kind}' needs Box actions with finite bounds, not"
+    ):
         num_logits(space, kind)
 
 

@@ -28,7 +28,9 @@ few = settings(max_examples=15, deadline=None, database=None)
 
 def rows(num_logits):
     """One row of moderate logits."""
-    return st.lists(st.floats(-8, 8, width=32), min_size=num_logits, max_size=num_logits).map(np.float32)
+    return st.lists(st.floats(-8, 8, width=32), min_size=num_logits, max_size=num_logits).map(
+        np.float32
+    )
 
 
 def softmax(logits):
@@ -50,7 +52,10 @@ def test_a_categorical_has_the_probabilities_of_the_softmax(logits):
         log_prob = distribution.log_prob(jnp.array([action]))
         np.testing.assert_allclose(log_prob, [np.log(probabilities[action])], rtol=1e-5, atol=1e-5)
     np.testing.assert_allclose(
-        distribution.entropy(), [-(probabilities * np.log(probabilities)).sum()], rtol=1e-5, atol=1e-5
+        distribution.entropy(),
+        [-(probabilities * np.log(probabilities)).sum()],
+        rtol=1e-5,
+        atol=1e-5,
     )
 
 
@@ -70,9 +75,13 @@ def test_a_multicategorical_is_the_product_of_its_entries(ours, others):
     p, q = joint(ours), joint(others)
     distribution, other = (MultiCategorical(jnp.asarray(logits), NVEC) for logits in (ours, others))
     for action in np.ndindex(NVEC):
-        np.testing.assert_allclose(distribution.log_prob(jnp.array(action)), np.log(p[action]), rtol=1e-5, atol=1e-5)
+        np.testing.assert_allclose(
+            distribution.log_prob(jnp.array(action)), np.log(p[action]), rtol=1e-5, atol=1e-5
+        )
     np.testing.assert_allclose(distribution.entropy(), -(p * np.log(p)).sum(), rtol=1e-5, atol=1e-5)
-    np.testing.assert_allclose(distribution.kl(other), (p * np.log(p / q)).sum(), rtol=1e-4, atol=4e-6)
+    np.testing.assert_allclose(
+        distribution.kl(other), (p * np.log(p / q)).sum(), rtol=1e-4, atol=4e-6
+    )
     assert distribution.kl(distribution) == 0
 
 
@@ -99,11 +108,15 @@ def test_the_entries_of_a_multicategorical_are_drawn_independently():
     draws = np.zeros(NVEC)
     np.add.at(draws, tuple(np.asarray(actions).T), 1 / num_draws)
     probabilities = joint(logits)
-    assert np.all(np.abs(draws - probabilities) < 4 * np.sqrt(probabilities * (1 - probabilities) / num_draws))
+    assert np.all(
+        np.abs(draws - probabilities) < 4 * np.sqrt(probabilities * (1 - probabilities) / num_draws)
+    )
 
 
 def test_alike_entries_of_a_multicategorical_do_not_draw_alike():
-    actions = MultiCategorical(jnp.zeros((1000, 4)), (2, 2)).sample(sampling_noise(MultiDiscrete((2, 2)), KEY, (1000,)))
+    actions = MultiCategorical(jnp.zeros((1000, 4)), (2, 2)).sample(
+        sampling_noise(MultiDiscrete((2, 2)), KEY, (1000,))
+    )
     assert 400 < jnp.sum(actions[:, 0] == actions[:, 1]) < 600
 
 
@@ -132,14 +145,18 @@ def test_values_and_gradients_are_finite_at_extreme_logits(low):
 
     for i, value in enumerate(terms(logits, others)):
         assert jnp.all(jnp.isfinite(value))
-        gradients = jax.grad(lambda *logits, i=i: jnp.sum(terms(*logits)[i]), argnums=(0, 1))(logits, others)
+        gradients = jax.grad(lambda *logits, i=i: jnp.sum(terms(*logits)[i]), argnums=(0, 1))(
+            logits, others
+        )
         assert all(jnp.all(jnp.isfinite(gradient)) for gradient in gradients)
     np.testing.assert_allclose(Categorical(logits).entropy(), np.log([2, 1, 2, 3]), atol=1e-6)
 
 
 def test_the_gradient_of_a_log_probability_is_the_one_hot_less_the_softmax():
     logits = np.float32([0.3, -1.2, 2.0])
-    gradient = jax.grad(lambda logits: Categorical(logits).log_prob(jnp.array(2)))(jnp.asarray(logits))
+    gradient = jax.grad(lambda logits: Categorical(logits).log_prob(jnp.array(2)))(
+        jnp.asarray(logits)
+    )
     np.testing.assert_allclose(gradient, np.eye(3)[2] - softmax(logits), atol=1e-6)
 
 
@@ -168,7 +185,10 @@ def test_batch_axes_lead_and_rows_are_independent(space, batch):
     each = [np.asarray(array) for array in (logits, action, *results)]
     for index in np.ndindex(batch):
         row_logits, row_action, log_prob, entropy, kl = (array[index] for array in each)
-        row, other_row = from_logits(space, jnp.asarray(row_logits)), from_logits(space, jnp.asarray(row_logits[::-1]))
+        row, other_row = (
+            from_logits(space, jnp.asarray(row_logits)),
+            from_logits(space, jnp.asarray(row_logits[::-1])),
+        )
         np.testing.assert_allclose(log_prob, row.log_prob(jnp.asarray(row_action)), atol=1e-6)
         np.testing.assert_allclose(entropy, row.entropy(), atol=1e-6)
         np.testing.assert_allclose(kl, row.kl(other_row), atol=1e-6)
@@ -185,7 +205,8 @@ def test_a_network_gives_a_mean_and_a_log_std_for_each_number_of_a_box():
 
 def test_an_action_space_without_a_distribution_is_refused():
     with pytest.raises(
-        UsageError, match=r"action space Box.*not supported; allowed: Discrete, MultiDiscrete, a Box of"
+        UsageError,
+        match=r"action space Box.*not supported; allowed: Discrete, MultiDiscrete, a Box of",
     ):
         num_logits(Box(0, 5, (2,), "int32"))
 
@@ -200,7 +221,9 @@ def gaussians(size):
 
 
 def reference(mean, log_std):
-    return scipy.stats.multivariate_normal(np.float64(mean), np.diag(np.exp(2 * np.float64(log_std))))
+    return scipy.stats.multivariate_normal(
+        np.float64(mean), np.diag(np.exp(2 * np.float64(log_std)))
+    )
 
 
 @few
@@ -218,11 +241,20 @@ def test_a_gaussian_has_the_density_and_entropy_of_scipys(parameters, action):
 @few
 @given(gaussians(1), gaussians(1))
 def test_a_gaussians_kl_is_the_integral_of_the_density_times_the_log_ratio(ours, others):
-    p, q = (scipy.stats.norm(float(mean[0]), float(np.exp(log_std[0]))) for mean, log_std in (ours, others))
+    p, q = (
+        scipy.stats.norm(float(mean[0]), float(np.exp(log_std[0])))
+        for mean, log_std in (ours, others)
+    )
     low, high = p.ppf(1e-14), p.isf(1e-14)
-    integral, _ = scipy.integrate.quad(lambda x: p.pdf(x) * (p.logpdf(x) - q.logpdf(x)), low, high, limit=200)
-    distributions = [DiagGaussian(*map(jnp.asarray, parameters), shape=(1,)) for parameters in (ours, others)]
-    np.testing.assert_allclose(distributions[0].kl(distributions[1]), integral, rtol=1e-3, atol=1e-4)
+    integral, _ = scipy.integrate.quad(
+        lambda x: p.pdf(x) * (p.logpdf(x) - q.logpdf(x)), low, high, limit=200
+    )
+    distributions = [
+        DiagGaussian(*map(jnp.asarray, parameters), shape=(1,)) for parameters in (ours, others)
+    ]
+    np.testing.assert_allclose(
+        distributions[0].kl(distributions[1]), integral, rtol=1e-3, atol=1e-4
+    )
     assert distributions[0].kl(distributions[0]) == 0
 
 
@@ -230,7 +262,10 @@ def test_a_gaussians_kl_is_the_integral_of_the_density_times_the_log_ratio(ours,
 @given(gaussians(4), gaussians(4))
 def test_a_gaussians_kl_adds_up_over_its_independent_numbers(ours, others):
     def kl(index):
-        p, q = (DiagGaussian(*(jnp.asarray(part[index]) for part in one), shape=(1,)) for one in (ours, others))
+        p, q = (
+            DiagGaussian(*(jnp.asarray(part[index]) for part in one), shape=(1,))
+            for one in (ours, others)
+        )
         return p.kl(q)
 
     whole = kl(slice(None))
@@ -246,8 +281,13 @@ def test_a_gaussians_samples_have_its_mean_and_spread_and_shape():
     flat, error = samples.reshape(-1, 6), np.exp(log_std) / np.sqrt(20_000)
     assert (np.abs(flat.mean(0) - mean) < 4.5 * error).all()
     np.testing.assert_allclose(flat.std(0), np.exp(log_std), rtol=0.03)
-    assert scipy.stats.kstest(flat[:, 2], scipy.stats.norm(2.0, float(np.exp(log_std[2]))).cdf).pvalue > 1e-3
-    np.testing.assert_allclose(one.log_prob(samples[0]), reference(mean, log_std).logpdf(flat[0]), rtol=1e-5)
+    assert (
+        scipy.stats.kstest(flat[:, 2], scipy.stats.norm(2.0, float(np.exp(log_std[2]))).cdf).pvalue
+        > 1e-3
+    )
+    np.testing.assert_allclose(
+        one.log_prob(samples[0]), reference(mean, log_std).logpdf(flat[0]), rtol=1e-5
+    )
 
 
 def test_an_overflowing_log_std_is_held_at_twenty():
@@ -265,22 +305,37 @@ def test_normalized_actions_stretch_to_the_bounds_and_stop_there():
 
 def test_clipped_actions_stop_at_the_bounds_and_others_pass_as_they_are():
     space, actions = Box((0.0, -2.0), (10.0, 2.0), (2,)), jnp.array([[-1.0, -1.0], [11.0, 3.0]])
-    np.testing.assert_array_equal(environment_action(space, normalize=False, clip=True)(actions), [[0, -1], [10, 2]])
-    np.testing.assert_array_equal(environment_action(space, normalize=False, clip=False)(actions), actions)
-    half_open = Box((0.0, -np.inf), (10.0, 2.0), (2,))  # nothing to stretch to, but a bound to clip at
-    np.testing.assert_array_equal(environment_action(half_open, normalize=True, clip=True)(actions), [[0, -1], [10, 2]])
-    np.testing.assert_array_equal(environment_action(half_open, normalize=True, clip=False)(actions), actions)
+    np.testing.assert_array_equal(
+        environment_action(space, normalize=False, clip=True)(actions), [[0, -1], [10, 2]]
+    )
+    np.testing.assert_array_equal(
+        environment_action(space, normalize=False, clip=False)(actions), actions
+    )
+    half_open = Box(
+        (0.0, -np.inf), (10.0, 2.0), (2,)
+    )  # nothing to stretch to, but a bound to clip at
+    np.testing.assert_array_equal(
+        environment_action(half_open, normalize=True, clip=True)(actions), [[0, -1], [10, 2]]
+    )
+    np.testing.assert_array_equal(
+        environment_action(half_open, normalize=True, clip=False)(actions), actions
+    )
 
 
 def test_integer_actions_are_never_converted():
-    for space, action in ((Discrete(3), jnp.array([2])), (MultiDiscrete(NVEC), jnp.array([[1, 2]]))):
+    for space, action in (
+        (Discrete(3), jnp.array([2])),
+        (MultiDiscrete(NVEC), jnp.array([[1, 2]])),
+    ):
         assert environment_action(space, normalize=True, clip=True)(action) is action
 
 
 # Masks
 
 
-LOGITS = st.one_of(rows(5), st.lists(st.floats(-1e6, 1e6, width=32), min_size=5, max_size=5).map(np.float32))
+LOGITS = st.one_of(
+    rows(5), st.lists(st.floats(-1e6, 1e6, width=32), min_size=5, max_size=5).map(np.float32)
+)
 MASKS = st.lists(st.booleans(), min_size=5, max_size=5).map(np.array)
 
 
@@ -292,7 +347,9 @@ def both(logits):
 @few
 @given(LOGITS, MASKS, st.integers(0, 10**6))
 def test_a_masked_action_is_never_drawn_and_never_the_mode(logits, mask, seed):
-    for space, one in zip((Discrete(5), MultiDiscrete(NVEC)), both(jnp.asarray(logits)), strict=True):
+    for space, one in zip(
+        (Discrete(5), MultiDiscrete(NVEC)), both(jnp.asarray(logits)), strict=True
+    ):
         masked = one.masked(jnp.asarray(mask))
         entries = [mask] if isinstance(space, Discrete) else np.split(mask, [2])
         noise = sampling_noise(space, jax.random.key(seed), (200,))
@@ -308,7 +365,9 @@ def test_a_masked_action_is_never_drawn_and_never_the_mode(logits, mask, seed):
 def test_a_masked_categorical_is_that_of_the_possible_actions_alone(ours, others, mask):
     mask = mask | ~mask.any()
     p, q = softmax(ours[mask]), softmax(others[mask])
-    one, other = (Categorical(jnp.asarray(logits)).masked(jnp.asarray(mask)) for logits in (ours, others))
+    one, other = (
+        Categorical(jnp.asarray(logits)).masked(jnp.asarray(mask)) for logits in (ours, others)
+    )
     log_probs = np.array([one.log_prob(jnp.array(action)) for action in range(5)])
     np.testing.assert_allclose(log_probs[mask], np.log(p), rtol=1e-5, atol=1e-5)
     assert (log_probs[~mask] < -1e30).all() and (np.exp(log_probs[~mask]) == 0).all()
@@ -321,8 +380,12 @@ def masked_terms(logits, mask):
     values = []
     for one, other in zip(both(logits[0]), both(logits[1]), strict=True):
         one, other = one.masked(mask), other.masked(mask)
-        actions = jnp.arange(5) if isinstance(one, Categorical) else jnp.array(list(np.ndindex(NVEC)))
-        values.append([jax.vmap(one.log_prob)(actions), one.entropy(), one.kl(other), other.kl(one)])
+        actions = (
+            jnp.arange(5) if isinstance(one, Categorical) else jnp.array(list(np.ndindex(NVEC)))
+        )
+        values.append(
+            [jax.vmap(one.log_prob)(actions), one.entropy(), one.kl(other), other.kl(one)]
+        )
     return values
 
 
@@ -331,7 +394,9 @@ values_and_gradients = jax.jit(lambda *at: (masked_terms(*at), jax.jacfwd(masked
 
 @few
 @given(LOGITS, LOGITS, MASKS)
-def test_of_masked_actions_everything_is_finite_and_their_logits_have_no_gradient(ours, others, mask):
+def test_of_masked_actions_everything_is_finite_and_their_logits_have_no_gradient(
+    ours, others, mask
+):
     values, gradients = values_and_gradients(jnp.stack([ours, others]), jnp.asarray(mask))
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves((values, gradients)))
     if mask.any():
@@ -346,9 +411,13 @@ def test_a_mask_can_be_read_back_and_one_of_all_actions_changes_nothing(logits, 
         np.testing.assert_array_equal(one.masked(everything).logits, logits)
         assert one.possible().all()
     expected = mask | ~mask.any()
-    np.testing.assert_array_equal(Categorical(logits).masked(jnp.asarray(mask)).possible(), expected)
+    np.testing.assert_array_equal(
+        Categorical(logits).masked(jnp.asarray(mask)).possible(), expected
+    )
     entries = np.concatenate([entry | ~entry.any() for entry in np.split(mask, [2])])
-    np.testing.assert_array_equal(MultiCategorical(logits, NVEC).masked(jnp.asarray(mask)).possible(), entries)
+    np.testing.assert_array_equal(
+        MultiCategorical(logits, NVEC).masked(jnp.asarray(mask)).possible(), entries
+    )
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32"])
@@ -357,7 +426,9 @@ def test_masks_hold_in_every_floating_type(dtype):
     mask = jnp.array([[True, False, True, False], [True, False, False, False]])
     masked = Categorical(logits).masked(mask)
     assert masked.logits.dtype == dtype
-    probabilities = jnp.exp(jnp.stack([masked.log_prob(jnp.full(2, action)) for action in range(4)], axis=-1))
+    probabilities = jnp.exp(
+        jnp.stack([masked.log_prob(jnp.full(2, action)) for action in range(4)], axis=-1)
+    )
     np.testing.assert_array_equal(probabilities > 0, np.asarray(mask))
     np.testing.assert_array_equal(masked.entropy()[1], 0)
     gradients = jax.grad(lambda logits: jnp.sum(Categorical(logits).masked(mask).entropy()))(logits)
@@ -368,5 +439,8 @@ def test_a_batch_of_masks_goes_row_by_row():
     logits = jnp.zeros((3, 2, 5))
     mask = jnp.asarray(np.arange(5) < np.arange(1, 7).reshape(3, 2, 1))
     np.testing.assert_allclose(
-        Categorical(logits).masked(mask).entropy(), np.log([[1, 2], [3, 4], [5, 5]]), rtol=1e-6, atol=1e-6
+        Categorical(logits).masked(mask).entropy(),
+        np.log([[1, 2], [3, 4], [5, 5]]),
+        rtol=1e-6,
+        atol=1e-6,
     )

@@ -7,7 +7,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jaxrl.ops.losses import clip_fraction, clipped_surrogate, is_past_target, next_kl_coeff, value_loss
+from jaxrl.ops.losses import (
+    clip_fraction,
+    clipped_surrogate,
+    is_past_target,
+    next_kl_coeff,
+    value_loss,
+)
 
 few = settings(max_examples=10, deadline=None, derandomize=True)
 
@@ -33,12 +39,16 @@ def test_the_surrogate_has_no_gradient_where_it_is_clipped():
 
 def test_the_ratio_is_of_the_new_to_the_old():
     one = jnp.ones(1)
-    np.testing.assert_allclose(clipped_surrogate(jnp.log(3 * one), jnp.log(2 * one), one, 9.0), [-1.5], rtol=1e-6)
+    np.testing.assert_allclose(
+        clipped_surrogate(jnp.log(3 * one), jnp.log(2 * one), one, 9.0), [-1.5], rtol=1e-6
+    )
 
 
 def test_scaling_an_advantage_scales_its_loss():
     log_probs, old, advantages = np.random.default_rng(0).normal(size=(3, 20)).astype(np.float32)
-    losses, tripled = (clipped_surrogate(jnp.asarray(log_probs), old, c * advantages, 0.2) for c in (1, 3))
+    losses, tripled = (
+        clipped_surrogate(jnp.asarray(log_probs), old, c * advantages, 0.2) for c in (1, 3)
+    )
     np.testing.assert_allclose(tripled, 3 * losses, rtol=1e-5)
 
 
@@ -50,7 +60,10 @@ def test_an_infinite_clip_clips_no_ratio():
 
 def test_a_dual_clip_bounds_the_loss_of_negative_advantages_and_stops_its_gradient():
     """Ratios 2 and 5 of advantages +-1: the loss of -1 is the ratio, and 3 at most."""
-    log_probs, advantages = jnp.log(jnp.array([2.0, 5.0, 2.0, 5.0])), jnp.array([-1.0, -1.0, 1.0, 1.0])
+    log_probs, advantages = (
+        jnp.log(jnp.array([2.0, 5.0, 2.0, 5.0])),
+        jnp.array([-1.0, -1.0, 1.0, 1.0]),
+    )
     loss = lambda log_probs: clipped_surrogate(log_probs, jnp.zeros(4), advantages, 0.3, 3.0)
     np.testing.assert_allclose(loss(log_probs), [2, 3, -1.3, -1.3], rtol=1e-6)
     gradients = jax.grad(lambda log_probs: jnp.sum(loss(log_probs)))(log_probs)
@@ -65,7 +78,9 @@ def test_a_dual_clip_is_the_maximum_of_the_objective_and_the_bound(seed, bound):
     ratio = np.exp(log_probs - old)
     objective = np.minimum(ratio * advantages, np.clip(ratio, 0.8, 1.2) * advantages)
     objective = np.where(advantages < 0, np.maximum(objective, bound * advantages), objective)
-    ours = clipped_surrogate(*map(jnp.float32, (log_probs, old, advantages)), 0.2, jnp.float32(bound))
+    ours = clipped_surrogate(
+        *map(jnp.float32, (log_probs, old, advantages)), 0.2, jnp.float32(bound)
+    )
     np.testing.assert_allclose(ours, -objective, rtol=2e-5, atol=1e-6)
 
 
@@ -75,9 +90,13 @@ def test_an_infinite_dual_clip_gives_the_same_bits_and_makes_no_nan():
 
     def loss_and_gradient(dual_clip):
         def loss(log_probs):
-            return clipped_surrogate(log_probs, jnp.zeros(1000), jnp.asarray(advantages), 0.2, dual_clip)
+            return clipped_surrogate(
+                log_probs, jnp.zeros(1000), jnp.asarray(advantages), 0.2, dual_clip
+            )
 
-        return loss(jnp.asarray(log_probs)), jax.grad(lambda x: jnp.sum(loss(x)))(jnp.asarray(log_probs))
+        return loss(jnp.asarray(log_probs)), jax.grad(lambda x: jnp.sum(loss(x)))(
+            jnp.asarray(log_probs)
+        )
 
     with jax.debug_nans(True):
         infinite = loss_and_gradient(jnp.float32(jnp.inf))
@@ -114,7 +133,9 @@ def losses_and_gradients(kind, clip_param):
     def loss(values):
         return value_loss(values, jnp.zeros(4), jnp.asarray(TARGETS), clip_param, kind)
 
-    return loss(jnp.asarray(VALUES)), jax.grad(lambda values: jnp.sum(loss(values)))(jnp.asarray(VALUES))
+    return loss(jnp.asarray(VALUES)), jax.grad(lambda values: jnp.sum(loss(values)))(
+        jnp.asarray(VALUES)
+    )
 
 
 def test_clipping_the_loss_caps_the_squared_error_and_stops_its_gradient():
@@ -144,10 +165,21 @@ def test_an_infinite_clip_clips_no_value_and_no_gradient(kind):
 
 @pytest.mark.parametrize(
     ("kl", "factor"),
-    [(0.021, 1.5), (1.0, 1.5), (jnp.inf, 1.5), (0.0199, 1.0), (0.01, 1.0), (0.0051, 1.0), (0.0049, 0.5), (0.0, 0.5)],
+    [
+        (0.021, 1.5),
+        (1.0, 1.5),
+        (jnp.inf, 1.5),
+        (0.0199, 1.0),
+        (0.01, 1.0),
+        (0.0051, 1.0),
+        (0.0049, 0.5),
+        (0.0, 0.5),
+    ],
 )
 def test_the_kl_coefficient_rises_past_twice_the_target_and_falls_below_half_of_it(kl, factor):
-    assert next_kl_coeff(jnp.float32(0.2), jnp.float32(kl), jnp.float32(0.01)) == pytest.approx(0.2 * factor)
+    assert next_kl_coeff(jnp.float32(0.2), jnp.float32(kl), jnp.float32(0.01)) == pytest.approx(
+        0.2 * factor
+    )
 
 
 @pytest.mark.parametrize(("kl", "bound"), [(1.0, 1e3), (0.0, 1e-6)])
@@ -169,15 +201,23 @@ def test_a_kl_coefficient_of_0_stays_0(kl):
 
 
 def test_a_kl_that_is_no_number_changes_nothing():
-    assert next_kl_coeff(jnp.float32(0.2), jnp.float32(jnp.nan), jnp.float32(0.01)) == np.float32(0.2)
+    assert next_kl_coeff(jnp.float32(0.2), jnp.float32(jnp.nan), jnp.float32(0.01)) == np.float32(
+        0.2
+    )
 
 
 def test_every_coefficient_of_a_stack_moves_on_its_own():
-    coefficients = next_kl_coeff(jnp.array([0.2, 0.2, 0.0]), jnp.array([1.0, 0.0, 1.0]), jnp.full(3, 0.01))
+    coefficients = next_kl_coeff(
+        jnp.array([0.2, 0.2, 0.0]), jnp.array([1.0, 0.0, 1.0]), jnp.full(3, 0.01)
+    )
     np.testing.assert_allclose(coefficients, [0.3, 0.1, 0.0])
 
 
 def test_a_ratio_beyond_all_numbers_is_clipped_like_any_other():
-    gradient = jax.value_and_grad(lambda log_prob, a: clipped_surrogate(log_prob, jnp.zeros(()), a, 0.3))
-    assert [float(x) for x in gradient(jnp.float32(100.0), jnp.float32(1.0))] == pytest.approx([-1.3, 0.0])
+    gradient = jax.value_and_grad(
+        lambda log_prob, a: clipped_surrogate(log_prob, jnp.zeros(()), a, 0.3)
+    )
+    assert [float(x) for x in gradient(jnp.float32(100.0), jnp.float32(1.0))] == pytest.approx(
+        [-1.3, 0.0]
+    )
     assert [float(x) for x in gradient(jnp.float32(100.0), jnp.float32(0.0))] == [0.0, 0.0]

@@ -22,14 +22,22 @@ def rows(num_rows):
 
 def assert_equal(ours, theirs):
     jax.tree.map(np.testing.assert_array_equal, ours, theirs)
-    jax.tree.map(lambda one, other: pytest.fail("type") if one.dtype != other.dtype else None, ours, theirs)
+    jax.tree.map(
+        lambda one, other: pytest.fail("type") if one.dtype != other.dtype else None, ours, theirs
+    )
 
 
 def test_what_is_unpacked_is_what_was_packed_and_arrays_are_few():
     tree = rows(7)
     packed = pack(tree, num_axes=1, widest=20)
-    assert {name: wide.shape for name, wide in packed.wide.items()} == {"float32": (7, 7), "int32": (7, 3)}
-    assert [leaf.shape for leaf in packed.alone] == [(7,), (7, 5, 5)]  # one of its type; wider than 20
+    assert {name: wide.shape for name, wide in packed.wide.items()} == {
+        "float32": (7, 7),
+        "int32": (7, 3),
+    }
+    assert [leaf.shape for leaf in packed.alone] == [
+        (7,),
+        (7, 5, 5),
+    ]  # one of its type; wider than 20
     assert_equal(packed.unpack(), tree)
 
 

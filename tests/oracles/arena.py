@@ -1,11 +1,16 @@
 """The MultiAgentArena in plain Python: slow, for any grid, to hold the fast one against.
 
-Written from the rules alone: `agent1` explores, `agent2` hunts it. Nothing here is random, because who moves
-first is an argument of `step`.
+Written from the rules alone: `agent1` explores, `agent2` hunts it. Nothing here is random, because
+who moves first is an argument of `step`.
 """
 
 AGENTS = ("agent1", "agent2")
-MOVES = ((-1, 0), (0, 1), (1, 0), (0, -1))  # (rows, columns) of the actions 0 up, 1 right, 2 down, 3 left
+MOVES = (
+    (-1, 0),
+    (0, 1),
+    (1, 0),
+    (0, -1),
+)  # (rows, columns) of the actions 0 up, 1 right, 2 down, 3 left
 
 
 class PlainArena:
@@ -34,9 +39,9 @@ class PlainArena:
         """Move both agents, agent `first` (1 or 2) before the other.
 
         Returns:
-            (observations, rewards, events, truncated): two dicts by agent id; `events` with two bools, each
-            whether it happened in this step, to either agent (`new_field` is also True when a collision took its
-            reward away); and whether the time is up.
+            (observations, rewards, events, truncated): two dicts by agent id; `events` with two
+            bools, each whether it happened in this step, to either agent (`new_field` is also True
+            when a collision took its reward away); and whether the time is up.
         """
         actions = {"agent1": action1, "agent2": action2}
         order = {1: AGENTS, 2: AGENTS[::-1]}[first]
@@ -62,7 +67,9 @@ class PlainArena:
         return None
 
     def _observations(self):
-        cells = {agent: row * self.width + column for agent, (row, column) in self.positions.items()}
+        cells = {
+            agent: row * self.width + column for agent, (row, column) in self.positions.items()
+        }
         return {agent: (cells[agent], cells[_other(agent)]) for agent in AGENTS}
 
 

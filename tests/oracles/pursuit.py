@@ -1,6 +1,7 @@
 """Pursuit in plain NumPy: slow, one body after the other, to hold the fast one against.
 
-Written from the rules alone. Nothing here is random but `sample_start`: the evaders' actions are an argument of `step`.
+Written from the rules alone. Nothing here is random but `sample_start`: the evaders' actions are an
+argument of `step`.
 """
 
 import numpy as np
@@ -23,8 +24,17 @@ class PlainPursuit:
                  urgency_reward=-0.1, freeze_evaders=False):  # fmt: skip
         self.size = (x_size, y_size)
         self.n_pursuers, self.n_evaders, self.obs_range = n_pursuers, n_evaders, obs_range
-        self.shared_reward, self.surround, self.max_cycles, self.n_catch = shared_reward, surround, max_cycles, n_catch
-        self.tag_reward, self.catch_reward, self.urgency_reward = tag_reward, catch_reward, urgency_reward
+        self.shared_reward, self.surround, self.max_cycles, self.n_catch = (
+            shared_reward,
+            surround,
+            max_cycles,
+            n_catch,
+        )
+        self.tag_reward, self.catch_reward, self.urgency_reward = (
+            tag_reward,
+            catch_reward,
+            urgency_reward,
+        )
         self.freeze_evaders = freeze_evaders
         self.solid = {
             (i, j)
@@ -79,7 +89,10 @@ class PlainPursuit:
         """How many evaders the four neighbours hold, each clipped into the grid."""
         total = 0
         for dx, dy in NEIGHBOURS:
-            clipped = tuple(min(max(c + d, 0), size - 1) for c, d, size in zip(cell, (dx, dy), self.size, strict=True))
+            clipped = tuple(
+                min(max(c + d, 0), size - 1)
+                for c, d, size in zip(cell, (dx, dy), self.size, strict=True)
+            )
             total += sum(evader == clipped for evader in self.evaders)
         return total
 
@@ -91,7 +104,11 @@ class PlainPursuit:
         around = [(cell[0] + dx, cell[1] + dy) for dx, dy in NEIGHBOURS]
         need = sum(map(self.is_free, around))
         have = len({pursuer for pursuer in self.pursuers if pursuer in around})
-        return {i for i, pursuer in enumerate(self.pursuers) if pursuer in around} if have == need else None
+        return (
+            {i for i, pursuer in enumerate(self.pursuers) if pursuer in around}
+            if have == need
+            else None
+        )
 
     def observations(self):
         """[n, y, x, channel]."""

@@ -1,7 +1,7 @@
 """Waterworld in plain NumPy, f64, one body and one ray at a time: slow, to hold the fast one against.
 
-Written from the rules alone. Nothing here is random: where bodies respawn is an argument of `step`. Bodies are in the
-order pursuers, evaders (food), poisons; vectors are rows.
+Written from the rules alone. Nothing here is random: where bodies respawn is an argument of `step`.
+Bodies are in the order pursuers, evaders (food), poisons; vectors are rows.
 """
 
 import numpy as np
@@ -25,8 +25,8 @@ class PlainWaterworld:
         position, velocity, correction: f64[N, 2], px and px/s.
         counter: the counters of the foods. touched_food, touched_poison: bool[P, F], bool[P, Q].
         obstacles: f64[K, 2], px. time: steps since the reset.
-        margin: after a step or an `observe`, the least distance of any decision from its threshold, in px: a test in
-            single precision may skip a state in which it is tiny.
+        margin: after a step or an `observe`, the least distance of any decision from its threshold,
+            in px: a test in single precision may skip a state in which it is tiny.
     """
 
     def __init__(self, **settings):
@@ -42,7 +42,9 @@ class PlainWaterworld:
         self.counter = [0] * self.n_evaders
         self.touched_food = np.zeros((self.n_pursuers, self.n_evaders), bool)
         self.touched_poison = np.zeros((self.n_pursuers, self.n_poisons), bool)
-        self.obstacles = np.array(self.obstacle_coord or [(0.5, 0.5)] * self.n_obstacles, float) * SIZE
+        self.obstacles = (
+            np.array(self.obstacle_coord or [(0.5, 0.5)] * self.n_obstacles, float) * SIZE
+        )
         self.time = 0
         self.margin = np.inf
         self.poison_count = [0] * self.n_pursuers
@@ -51,8 +53,8 @@ class PlainWaterworld:
         """One step; places f64[N, 4] are (x, y, vx, vy) of the bodies that respawn in it.
 
         Returns:
-            (observations [P, ...], rewards [P], contacts bool[N, 4 + K] with the walls bottom, right, top and left and
-            the obstacles, truncated).
+            (observations [P, ...], rewards [P], contacts bool[N, 4 + K] with the walls bottom,
+            right, top and left and the obstacles, truncated).
         """
         self.margin = np.inf
         penalties = [self.push(i, action[i]) for i in range(self.n_pursuers)]
@@ -171,13 +173,21 @@ class PlainWaterworld:
     def observe_one(self, i):
         first_food, first_poison = self.n_pursuers, self.n_pursuers + self.n_evaders
         top = self.pursuer_speed
-        obstacles = [(centre, self.velocity[i], self.obstacle_radius * SIZE) for centre in self.obstacles]
-        other = [(self.position[j], self.velocity[j], self.radii[j]) for j in range(self.num_bodies)]
+        obstacles = [
+            (centre, self.velocity[i], self.obstacle_radius * SIZE) for centre in self.obstacles
+        ]
+        other = [
+            (self.position[j], self.velocity[j], self.radii[j]) for j in range(self.num_bodies)
+        ]
         obstacle, _ = self.sense(i, obstacles, 1.0)
         food = self.sense(i, other[first_food:first_poison], self.evader_speed + top)
         poison = self.sense(i, other[first_poison:], self.poison_speed + top)
         others = [other[j] for j in range(self.n_pursuers) if j != i]
-        pursuer = self.sense(i, others, 2 * top) if others else (np.zeros(self.n_sensors), np.zeros(self.n_sensors))
+        pursuer = (
+            self.sense(i, others, 2 * top)
+            if others
+            else (np.zeros(self.n_sensors), np.zeros(self.n_sensors))
+        )
         flags = [float(self.touched_food[i].any()), float(self.poison_count[i] >= 1)]
         blocks = [obstacle, self.sense_walls(i)]
         for distance, speed in (food, poison, pursuer):

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from jaxrl import Callbacks, UsageError, evaluate, load_policy
-from jaxrl.loop.callbacks import resolve_callbacks
+from jaxrl.rollout.episode_callbacks import resolve_callbacks
 from jaxrl.run.callbacks import Hooks
 
 
@@ -56,16 +56,22 @@ class SeesTheFirst(Callbacks):
         result["doubled"] = 2 * result["seen"]
 
 
-def test_every_iteration_is_told_in_order_and_what_is_added_is_logged_by_the_next_ones_too(small, start, tmp_path):
+def test_every_iteration_is_told_in_order_and_what_is_added_is_logged_by_the_next_ones_too(
+    small, start, tmp_path
+):
     trainer = start(small.replace(callbacks=(Counts(), SeesTheFirst())))
     trainer.fit({"training_iteration": 5})
-    lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    lines = [
+        json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
+    ]
     assert [(line["seen"], line["doubled"]) for line in lines] == [(i, 2 * i) for i in range(1, 6)]
 
 
 def test_a_hook_cannot_stop_its_trainer_and_what_was_trained_is_kept(small, start, tmp_path):
     trainer = start(small.replace(callbacks=Stops()))
-    with pytest.raises(UsageError, match=r'stop: the trainer is training; .* result\["done"\] = True'):
+    with pytest.raises(
+        UsageError, match=r'stop: the trainer is training; .* result\["done"\] = True'
+    ):
         trainer.fit({"training_iteration": 5})
     (line,) = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
     assert json.loads(line)["training_iteration"] == trainer.lifetime.training_iteration == 1
@@ -76,7 +82,10 @@ def test_the_other_hooks_hear_of_evaluations_checkpoints_and_the_end(small, star
     counts = Counts()
     trainer = start(small.replace(callbacks=counts), evaluation_interval=2, checkpoint_frequency=2)
     trainer.fit({"training_iteration": 4})
-    assert [name for kind, name in counts.told if kind == "checkpoint" and name.isdigit()] == ["000002", "000004"]
+    assert [name for kind, name in counts.told if kind == "checkpoint" and name.isdigit()] == [
+        "000002",
+        "000004",
+    ]
     assert counts.told[-1] == ("end", 4)
     assert len([1 for kind, _ in counts.told if kind == "evaluation"]) == 2
     assert trainer.last_result["evaluation"]["mine"] == 1.0
@@ -125,7 +134,10 @@ def test_states_go_to_the_callbacks_of_their_class_whatever_stands_beside_them()
     first, second = Counts(), Counts()
     first.seen, second.seen = 1, 2
     saved = Hooks(None, [SeesTheFirst(), first, second]).get_state()
-    assert saved[1:] == [{"class": "Counts", "state": {"seen": 1}}, {"class": "Counts", "state": {"seen": 2}}]
+    assert saved[1:] == [
+        {"class": "Counts", "state": {"seen": 1}},
+        {"class": "Counts", "state": {"seen": 2}},
+    ]
     hooks = Hooks(None, [Counts(), StopsAt(3), Counts(), Counts()])
     hooks.set_state(saved)
     assert [hooks.callbacks[i].seen for i in (0, 2, 3)] == [1, 2, 0]
@@ -143,7 +155,9 @@ def test_a_state_is_copied_at_once_as_json_holds_it_or_refused():
     (saved,) = Hooks(None, [Keeps(state)]).get_state()
     state["list"].append(2)
     assert saved["state"] == {"list": [1], "7": [2, 3]}
-    with pytest.raises(UsageError, match=r"get_state of callbacks .*Keeps must return what JSON holds: .*type set"):
+    with pytest.raises(
+        UsageError, match=r"get_state of callbacks .*Keeps must return what JSON holds: .*type set"
+    ):
         Hooks(None, [Keeps({1})]).get_state()
 
 
@@ -162,18 +176,26 @@ def test_a_run_with_callbacks_of_any_kind_is_open_to_be_played(small, start, res
         trainer = start(small.replace(callbacks=callbacks), run_dir=tmp_path / name)
         trainer.fit({"training_iteration": 1})
         trainer.stop()
-        assert load_policy(tmp_path / name, "pol1").act([0, 0]) == trainer.get_policy("pol1").act([0, 0])
+        assert load_policy(tmp_path / name, "pol1").act([0, 0]) == trainer.get_policy("pol1").act(
+            [0, 0]
+        )
         assert evaluate(tmp_path / name, episodes=2)["env_runners"]["num_episodes"] == 2
-    with pytest.raises(UsageError, match=r"the run's callbacks is .*:Counts', which is not part of jaxrl"):
+    with pytest.raises(
+        UsageError, match=r"the run's callbacks is .*:Counts', which is not part of jaxrl"
+    ):
         resume(tmp_path / "class")
     assert resume(tmp_path / "class", trust=True).fit({"training_iteration": 2})["seen"] == 2
-    with pytest.raises(UsageError, match="the run's callbacks was an object"):  # its arguments are not known
+    with pytest.raises(
+        UsageError, match="the run's callbacks was an object"
+    ):  # its arguments are not known
         resume(tmp_path / "instance")
 
 
 def test_callbacks_that_cannot_work_are_refused_before_the_folder_is_made(small, start, tmp_path):
     with pytest.raises(UsageError, match="on_train_result"):
         start(small.replace(callbacks=object()))
-    with pytest.raises(UsageError, match=r"unknown callbacks 'ArenaMetric'.*did you mean 'ArenaMetrics'"):
+    with pytest.raises(
+        UsageError, match=r"unknown callbacks 'ArenaMetric'.*did you mean 'ArenaMetrics'"
+    ):
         start(small.replace(callbacks="scripts.arena_callbacks:ArenaMetric"))
     assert not (tmp_path / "run").exists()

@@ -19,7 +19,11 @@ def called(monkeypatch):
 
     def set_call(argv0, on_path=(), beside=None):
         def which(name, path=None):
-            return beside if path is not None else {Path(file).name: file for file in on_path}.get(name)
+            return (
+                beside
+                if path is not None
+                else {Path(file).name: file for file in on_path}.get(name)
+            )
 
         monkeypatch.setattr(sys, "argv", [argv0])
         monkeypatch.setattr(shutil, "which", which)
@@ -31,7 +35,10 @@ def called(monkeypatch):
 def test_a_script_of_the_checkout_advises_the_scripts_beside_it(called, monkeypatch):
     called("scripts/train_ppo.py", ["/venv/bin/python"])
     assert command_line.command("evaluate", "runs/a") == "python scripts/evaluate.py runs/a"
-    assert command_line.command("train", "--resume", "runs/a") == "python scripts/train_ppo.py --resume runs/a"
+    assert (
+        command_line.command("train", "--resume", "runs/a")
+        == "python scripts/train_ppo.py --resume runs/a"
+    )
     assert command_line.program("train") == "train_ppo.py"
     called("/checkout/scripts/sweep.py", ["/venv/bin/python"])
     assert command_line.command("evaluate", "a") == "python /checkout/scripts/evaluate.py a"
@@ -73,7 +80,9 @@ def test_a_folder_with_blanks_and_brackets_can_be_pasted(called):
 
 def jaxrl(*words, cwd):
     command = [sys.executable, "-m", "jaxrl", *words]
-    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=300, check=False)
+    return subprocess.run(
+        command, cwd=cwd, capture_output=True, text=True, timeout=300, check=False
+    )
 
 
 def test_the_command_explains_itself_and_refuses_what_it_does_not_know(tmp_path):

@@ -11,7 +11,7 @@ from flax import struct
 
 from jaxrl import Callbacks, Diverged, Environment, PPOConfig
 from jaxrl.core.spaces import Box, Discrete
-from jaxrl.run.checkpoint import find, named_arrays, read
+from jaxrl.run.storage.checkpoint import find, named_arrays, read
 
 
 class Poison(Callbacks):
@@ -29,17 +29,27 @@ POISON = Poison()  # one instance, and so one compiled program
 @pytest.fixture
 def poisoned(small):
     """An update of few and short rollouts, for it is run again operation by operation."""
-    settings = {"num_envs": 2, "rollout_length": 4, "minibatch_size": 8, "num_epochs": 1, "total_env_steps": 8}
+    settings = {
+        "num_envs": 2,
+        "rollout_length": 4,
+        "minibatch_size": 8,
+        "num_epochs": 1,
+        "total_env_steps": 8,
+    }
     return small.replace(callbacks=POISON, **settings)
 
 
-def test_training_stops_at_the_first_bad_iteration_and_keeps_the_state_before_it(small, start, tmp_path):
+def test_training_stops_at_the_first_bad_iteration_and_keeps_the_state_before_it(
+    small, start, tmp_path
+):
     good = start(run_dir=tmp_path / "good")
     good.fit({"training_iteration": 3})
     trainer = start()
     trainer.fit({"training_iteration": 3})
     trainer.hypers = jax.tree.map(lambda leaf: leaf, small.hypers(pol2={"lr": 1e38}))
-    with pytest.raises(Diverged, match=r"iteration 4: policy 'pol2': .*; the state after iteration 3 is kept"):
+    with pytest.raises(
+        Diverged, match=r"iteration 4: policy 'pol2': .*; the state after iteration 3 is kept"
+    ):
         trainer.fit()
     assert int(trainer.runner.num_updates) == trainer.lifetime.training_iteration == 3
     trainer.stop()
@@ -50,7 +60,9 @@ def test_training_stops_at_the_first_bad_iteration_and_keeps_the_state_before_it
 
 def test_debug_names_the_line_in_which_the_first_bad_number_arises(poisoned, start):
     trainer = start(poisoned, run_dir=None, debug=True)
-    with pytest.raises(Diverged, match=r"(?s)iteration 1: policy 'pol2'.*test_divergence\.py:\d+ in on_postprocess"):
+    with pytest.raises(
+        Diverged, match=r"(?s)iteration 1: policy 'pol2'.*test_divergence\.py:\d+ in on_postprocess"
+    ):
         trainer.fit()
 
 
@@ -90,7 +102,9 @@ class Faulty(Environment):
         return Discrete(2)
 
     def reset_env(self, key, params):
-        return jnp.ones(1) + params.offset, Place(jnp.float32(0), jnp.float32(jnp.nan), jnp.int32(0))
+        return jnp.ones(1) + params.offset, Place(
+            jnp.float32(0), jnp.float32(jnp.nan), jnp.int32(0)
+        )
 
     def step_env(self, key, state, action, params):
         now = state.time == 3
@@ -101,22 +115,38 @@ class Faulty(Environment):
         return obs, state, raised(1.0, params.reward), jnp.array(False), info
 
 
-FAULTY = PPOConfig(env=Faulty(), num_envs=2, rollout_length=8, minibatch_size=8, num_epochs=1, fcnet_hiddens=(8,))
+FAULTY = PPOConfig(
+    env=Faulty(), num_envs=2, rollout_length=8, minibatch_size=8, num_epochs=1, fcnet_hiddens=(8,)
+)
 
 
 @pytest.mark.parametrize(
     ("faults", "source"),
     [
-        ({"observation": np.nan}, "is the observation of agent 'default_agent', after step 4 of 8, environment 0 of 2"),
-        ({"reward": np.nan}, "is the reward of agent 'default_agent', in step 4 of 8, environment 0 of 2"),
-        ({"reward": 1e38}, r"NaN, infinite or beyond 1e\+18 is the reward of agent 'default_agent', in step 4 of 8"),
+        (
+            {"observation": np.nan},
+            "is the observation of agent 'default_agent', after step 4 of 8, environment 0 of 2",
+        ),
+        (
+            {"reward": np.nan},
+            "is the reward of agent 'default_agent', in step 4 of 8, environment 0 of 2",
+        ),
+        (
+            {"reward": 1e38},
+            r"NaN, infinite or beyond 1e\+18 is the reward of agent 'default_agent', in step 4 of 8",
+        ),
         ({"state": np.nan, "reward": np.nan}, r"is state\.x, in step 4 of 8, environment 0 of 2"),
-        ({"metric": np.nan, "observation": np.nan}, r"is info\['metrics'\]\['metric'\], in step 4 of 8"),
+        (
+            {"metric": np.nan, "observation": np.nan},
+            r"is info\['metrics'\]\['metric'\], in step 4 of 8",
+        ),
     ],
 )
 def test_the_first_bad_number_of_the_environment_is_named_with_its_step(start, faults, source):
     trainer = start(FAULTY, run_dir=None, env_params=Faults(**faults))
-    with pytest.raises(Diverged, match=f"iteration 1: .*the state after iteration 0 is kept; .*{source}"):
+    with pytest.raises(
+        Diverged, match=f"iteration 1: .*the state after iteration 0 is kept; .*{source}"
+    ):
         trainer.train()
 
 
@@ -124,7 +154,9 @@ def test_where_the_environment_is_sound_learning_is_named(start):
     trainer = start(FAULTY, run_dir=None)
     trainer.train()
     trainer.hypers = FAULTY.hypers(lr=1e38)
-    with pytest.raises(Diverged, match=r"the state after iteration .* are finite there, so it arose in learning"):
+    with pytest.raises(
+        Diverged, match=r"the state after iteration .* are finite there, so it arose in learning"
+    ):
         trainer.fit({"training_iteration": 9})
 
 

@@ -11,21 +11,38 @@ from jaxrl.run.health import (
     LASTING,
     NO_EPISODE_ITERATIONS,
     NO_EPISODE_STEPS,
-    Watch,
+    HealthMonitor,
     first_bad,
     outside,
 )
 
-GOOD = {"total_loss": 0.5, "policy_loss": -0.1, "vf_loss": 1.0, "parameters_finite": 1.0, "num_trainable_parameters": 9}
+GOOD = {
+    "total_loss": 0.5,
+    "policy_loss": -0.1,
+    "vf_loss": 1.0,
+    "parameters_finite": 1.0,
+    "num_trainable_parameters": 9,
+}
 
 
 def result(**learners):
-    return {"learners": {"pol1": GOOD, **learners, "__all_modules__": {"num_module_steps_trained": 64.0}}}
+    return {
+        "learners": {
+            "pol1": GOOD,
+            **learners,
+            "__all_modules__": {"num_module_steps_trained": 64.0},
+        }
+    }
 
 
 def test_healthy_results_have_no_bad_one():
     assert first_bad([]) is None
-    assert first_bad([result(), {"env_runners": {"num_episodes": 0}}, {"learners": {"__all_modules__": {}}}]) is None
+    assert (
+        first_bad(
+            [result(), {"env_runners": {"num_episodes": 0}}, {"learners": {"__all_modules__": {}}}]
+        )
+        is None
+    )
 
 
 @pytest.mark.parametrize(
@@ -33,14 +50,28 @@ def test_healthy_results_have_no_bad_one():
     [
         ({"total_loss": math.nan}, "total_loss is nan"),
         ({"total_loss": math.nan, "vf_loss": math.inf}, "vf_loss is inf"),
-        ({"total_loss": math.nan, "vf_loss": math.nan, "policy_loss": -math.inf}, "policy_loss is -inf"),
-        ({"gradients_default_optimizer_global_norm": math.inf}, "gradients_default_optimizer_global_norm is inf"),
-        ({"parameters_finite": 0.0}, "its parameters or its optimiser's state are no longer finite"),
+        (
+            {"total_loss": math.nan, "vf_loss": math.nan, "policy_loss": -math.inf},
+            "policy_loss is -inf",
+        ),
+        (
+            {"gradients_default_optimizer_global_norm": math.inf},
+            "gradients_default_optimizer_global_norm is inf",
+        ),
+        (
+            {"parameters_finite": 0.0},
+            "its parameters or its optimiser's state are no longer finite",
+        ),
         ({"parameters_finite": 0.0, "entropy": math.nan, "total_loss": math.nan}, "entropy is nan"),
     ],
 )
 def test_the_first_bad_result_names_the_policy_and_the_most_telling_term(bad, text):
-    results = [result(), result(), result(pol2={**GOOD, **bad}), result(pol1={**GOOD, "vf_loss": math.nan})]
+    results = [
+        result(),
+        result(),
+        result(pol2={**GOOD, **bad}),
+        result(pol1={**GOOD, "vf_loss": math.nan}),
+    ]
     assert first_bad(results) == (2, f"policy 'pol2': {text}")
 
 
@@ -48,12 +79,14 @@ def watch(*kinds_by_iteration, num_envs=1):
     """A watch over a configuration that reports these kinds, iteration by iteration."""
     iterations = iter(kinds_by_iteration)
     concerns = lambda result: [(kind, f"{kind}!") for kind in next(iterations)]
-    return Watch(SimpleNamespace(concerns=concerns, num_envs=num_envs))
+    return HealthMonitor(SimpleNamespace(concerns=concerns, num_envs=num_envs))
 
 
 def test_a_concern_is_said_once_and_only_when_it_lasts():
     watched = watch(*[["kl"]] * (LASTING - 1), [], *[["kl", "clip"]] * (3 * LASTING))
-    assert watched.look([{}] * (2 * LASTING - 1)) == []  # interrupted once, and not yet long enough again
+    assert (
+        watched.look([{}] * (2 * LASTING - 1)) == []
+    )  # interrupted once, and not yet long enough again
     assert watched.look([{}]) == ["kl!", "clip!"]
     assert watched.look([{}] * LASTING) == []
 
@@ -64,31 +97,44 @@ def playing(num_episodes, steps):
 
 def test_a_long_time_without_the_end_of_an_episode_is_said_once():
     steps = 4 * NO_EPISODE_STEPS // NO_EPISODE_ITERATIONS
-    watched = Watch(SimpleNamespace(num_envs=4))
+    watched = HealthMonitor(SimpleNamespace(num_envs=4))
     assert watched.look([playing(0, steps)] * (NO_EPISODE_ITERATIONS - 1)) == []
     (text,) = watched.look([playing(0, steps)] * NO_EPISODE_ITERATIONS)
-    assert "no episode has ended in the last 100 iterations (10,000 steps of each environment)" in text
+    assert (
+        "no episode has ended in the last 100 iterations (10,000 steps of each environment)" in text
+    )
 
 
 @pytest.mark.parametrize(
     "results",
     [
-        [playing(0, NO_EPISODE_STEPS)] * (NO_EPISODE_ITERATIONS - 1),  # many steps in few iterations
+        [playing(0, NO_EPISODE_STEPS)]
+        * (NO_EPISODE_ITERATIONS - 1),  # many steps in few iterations
         [playing(0, 1)] * (2 * NO_EPISODE_ITERATIONS),  # many iterations of few steps
-        [*[playing(0, 1000)] * (NO_EPISODE_ITERATIONS - 1), playing(1, 1000)] * 3,  # one ends every now and then
+        [*[playing(0, 1000)] * (NO_EPISODE_ITERATIONS - 1), playing(1, 1000)]
+        * 3,  # one ends every now and then
         [{}] * (2 * NO_EPISODE_ITERATIONS),  # nothing is said of episodes
     ],
 )
 def test_long_episodes_alone_are_no_reason_for_a_warning(results):
-    assert Watch(SimpleNamespace()).look(results) == []
+    assert HealthMonitor(SimpleNamespace()).look(results) == []
 
 
 @pytest.mark.parametrize(
     ("episodes", "text"),
     [
-        ({"agent_episode_returns_mean": {"a": 1.0, "b": math.nan}}, "the return of agent 'b' is nan"),
-        ({"agent_episode_returns_mean": {"a": -1e38, "b": 0.0}}, r"the return of agent 'a' is -1e+38"),
-        ({"custom_metrics": {"speed_mean": math.inf, "speed_max": math.inf}}, "custom_metrics/speed_mean is inf"),
+        (
+            {"agent_episode_returns_mean": {"a": 1.0, "b": math.nan}},
+            "the return of agent 'b' is nan",
+        ),
+        (
+            {"agent_episode_returns_mean": {"a": -1e38, "b": 0.0}},
+            r"the return of agent 'a' is -1e+38",
+        ),
+        (
+            {"custom_metrics": {"speed_mean": math.inf, "speed_max": math.inf}},
+            "custom_metrics/speed_mean is inf",
+        ),
     ],
 )
 def test_episodes_with_numbers_that_are_none_are_warned_of_once(episodes, text):
@@ -100,9 +146,17 @@ def test_episodes_with_numbers_that_are_none_are_warned_of_once(episodes, text):
 
 def test_parts_of_observations_are_held_against_their_spaces():
     space = Dict({"cell": Discrete(4), "at": MultiDiscrete((2, 3)), "far": Box(-1.0, 1.0, (2,))})
-    obs = {"cell": np.array([0, 3]), "at": np.array([[1, 2], [0, 0]]), "far": np.array([[1.00001, 0], [-1, 1]])}
+    obs = {
+        "cell": np.array([0, 3]),
+        "at": np.array([[1, 2], [0, 0]]),
+        "far": np.array([[1.00001, 0], [-1, 1]]),
+    }
     assert list(outside(space, obs)) == []  # a Box may be left by a rounding
-    wrong = {"cell": np.array([0, 4]), "at": np.array([[1, 3], [0, 0]]), "far": np.array([[1.1, 0], [-1, np.nan]])}
+    wrong = {
+        "cell": np.array([0, 4]),
+        "at": np.array([[1, 3], [0, 0]]),
+        "far": np.array([[1.1, 0], [-1, np.nan]]),
+    }
     assert [(name, text.partition(",")[0]) for name, text in outside(space, wrong)] == [
         ("at", "observation 'at' is 3"),
         ("cell", "observation 'cell' is 4"),

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from jaxrl import load_policy
-from jaxrl.run import array_storage, checkpoint
+from jaxrl.run.storage import array_storage, checkpoint
 from tests.run.test_resume import assert_equal_to_the_bit
 
 LONG = os.path.join(*["x" * 100] * 30)
@@ -68,11 +68,15 @@ def test_a_checkpoint_whose_arrays_are_not_there_after_writing_is_an_error(tmp_p
     whole = array_storage._checkpointer()
     monkeypatch.setattr(array_storage, "_checkpointer", lambda: Forgetful(whole))
     with pytest.raises(OSError, match="1 of 2 arrays are missing after writing, the first is b"):
-        checkpoint.write(tmp_path, {"a": np.arange(3), "b": np.ones(2)}, {"lifetime": {"training_iteration": 3}})
+        checkpoint.write(
+            tmp_path, {"a": np.arange(3), "b": np.ones(2)}, {"lifetime": {"training_iteration": 3}}
+        )
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_folder_for_links_that_has_special_characters_itself_is_passed_over(tmp_path, monkeypatch):
+def test_a_folder_for_links_that_has_special_characters_itself_is_passed_over(
+    tmp_path, monkeypatch
+):
     (odd := tmp_path / "tmp[1]").mkdir()
     monkeypatch.setattr(array_storage.tempfile, "gettempdir", lambda: str(odd))
     arrays = {"a": np.arange(3)}

@@ -11,11 +11,11 @@ import pytest
 
 from jaxrl import PPOConfig, Trainer, UsageError
 from jaxrl.core.env import strongly_typed
-from jaxrl.run.checkpoint import Checkpoint, named_arrays
 from jaxrl.run.recorder import Snapshot, state_tree
 from jaxrl.run.results import flatten
 from jaxrl.run.resume import facts_of
-from jaxrl.run.saved_state import restore
+from jaxrl.run.storage.checkpoint import Checkpoint, named_arrays
+from jaxrl.run.storage.saved_state import restore
 from tests.probes import Leavers
 
 CARTPOLE = PPOConfig(
@@ -49,7 +49,9 @@ def without_times(result):
 
 
 @pytest.mark.parametrize("which", ["arena", "cartpole"])
-def test_training_on_after_a_stop_gives_every_array_of_uninterrupted_training(which, small, start, resume, tmp_path):
+def test_training_on_after_a_stop_gives_every_array_of_uninterrupted_training(
+    which, small, start, resume, tmp_path
+):
     config = {"arena": small, "cartpole": CARTPOLE}[which]
     whole = start(config, tmp_path / "whole")
     whole.fit({"training_iteration": 14})
@@ -66,7 +68,9 @@ def test_training_on_after_a_stop_gives_every_array_of_uninterrupted_training(wh
         without_times(line) for i, line in enumerate(theirs, start=1) if i not in (7, 14)
     ]
     with (tmp_path / "run" / "progress.csv").open() as file:
-        assert [row["training_iteration"] for row in csv.DictReader(file)] == [str(i) for i in range(1, 15)]
+        assert [row["training_iteration"] for row in csv.DictReader(file)] == [
+            str(i) for i in range(1, 15)
+        ]
 
 
 def test_what_was_logged_after_the_checkpoint_is_computed_and_logged_again(start, resume, tmp_path):
@@ -79,10 +83,14 @@ def test_what_was_logged_after_the_checkpoint_is_computed_and_logged_again(start
     rest = resume()
     assert rest.lifetime.training_iteration == 4
     rest.fit({"training_iteration": 6})
-    assert [without_times(line) for line in lines_of(tmp_path / "run")] == [without_times(line) for line in before]
+    assert [without_times(line) for line in lines_of(tmp_path / "run")] == [
+        without_times(line) for line in before
+    ]
 
 
-def test_a_run_killed_before_its_first_checkpoint_begins_anew_in_its_folder(start, resume, tmp_path):
+def test_a_run_killed_before_its_first_checkpoint_begins_anew_in_its_folder(
+    start, resume, tmp_path
+):
     trainer = start(checkpoint_at_end=False)
     trainer.fit({"training_iteration": 3})
     trainer.stop()
@@ -113,28 +121,42 @@ def test_numbers_may_change_on_resuming_and_those_set_by_hand_stay(small, start,
     assert float(kept.hypers["pol1"].lr[0, 1]) == pytest.approx(5e-3)
     kept.stop()
     changed = resume(config=small.replace(lr=2e-3))
-    assert changed.train()["learners"]["pol1"]["default_optimizer_learning_rate"] == pytest.approx(2e-3)
+    assert changed.train()["learners"]["pol1"]["default_optimizer_learning_rate"] == pytest.approx(
+        2e-3
+    )
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
         ({"env": "cartpole", "env_args": ()}, "env_name 'arena' there and 'cartpole' here"),
-        ({"fcnet_hiddens": (16,)}, r"runner\.learners\.0\.params.*float32\[.*\] there and float32\[.*\] here"),
+        (
+            {"fcnet_hiddens": (16,)},
+            r"runner\.learners\.0\.params.*float32\[.*\] there and float32\[.*\] here",
+        ),
         ({"seed": 3}, "seed 0 there and 3 here; a run keeps its random keys"),
         ({"env_args": {"height": 5, "width": 4}}, "observation_space of policy 'pol1' is"),
-        ({"policies": "shared"}, r"policies \['pol1', 'pol2'\] there and \['default_policy'\] here"),
+        (
+            {"policies": "shared"},
+            r"policies \['pol1', 'pol2'\] there and \['default_policy'\] here",
+        ),
         ({"observation_filter": None, "vf_share_layers": True}, "does not fit"),
     ],
 )
-def test_a_checkpoint_that_does_not_fit_is_refused_with_what_differs(small, start, resume, tmp_path, changes, message):
+def test_a_checkpoint_that_does_not_fit_is_refused_with_what_differs(
+    small, start, resume, tmp_path, changes, message
+):
     trainer = start()
     trainer.fit({"training_iteration": 2})
     trainer.stop()
-    before = sorted((path, path.stat().st_mtime_ns) for path in (tmp_path / "run").rglob("*") if path.is_file())
+    before = sorted(
+        (path, path.stat().st_mtime_ns) for path in (tmp_path / "run").rglob("*") if path.is_file()
+    )
     with pytest.raises(UsageError, match=message):
         resume(config=small.replace(**changes))
-    assert before == sorted((path, path.stat().st_mtime_ns) for path in (tmp_path / "run").rglob("*") if path.is_file())
+    assert before == sorted(
+        (path, path.stat().st_mtime_ns) for path in (tmp_path / "run").rglob("*") if path.is_file()
+    )
 
 
 def test_an_older_checkpoint_goes_on_in_a_folder_of_its_own(start, resume, tmp_path):
@@ -163,7 +185,9 @@ def test_what_no_file_holds_is_asked_for_again(small, start, resume, tmp_path):
     trainer = start(config)
     trainer.fit({"training_iteration": 1})
     trainer.stop()
-    with pytest.raises(UsageError, match=r"optimizer was an object.*from_checkpoint\(RUN, config=\.\.\.\)"):
+    with pytest.raises(
+        UsageError, match=r"optimizer was an object.*from_checkpoint\(RUN, config=\.\.\.\)"
+    ):
         resume()
     assert resume(config=config).fit({"training_iteration": 2})["training_iteration"] == 2
 
@@ -200,7 +224,9 @@ def test_a_branch_stands_by_itself_from_the_first_moment(start, resume, tmp_path
     assert_equal_to_the_bit(again.runner, branch.runner)
 
 
-def test_naming_the_runs_own_folder_does_not_pass_over_its_later_checkpoints(start, resume, tmp_path, monkeypatch):
+def test_naming_the_runs_own_folder_does_not_pass_over_its_later_checkpoints(
+    start, resume, tmp_path, monkeypatch
+):
     trainer = start(checkpoint_frequency=2)
     trainer.fit({"training_iteration": 4})
     trainer.stop()
@@ -227,7 +253,7 @@ class Steps:
 
 def observations_of(trainer):
     """{policy: [E, M, ...]} of the environments as they stand, whichever policies are stacked together."""
-    groups = zip(trainer.algorithm.grouping.groups, trainer.runner.worlds.obs, strict=True)
+    groups = zip(trainer.algorithm.grouping.groups, trainer.runner.envs.obs, strict=True)
     return {policy: obs[i] for group, obs in groups for i, policy in enumerate(group.policies)}
 
 
@@ -240,8 +266,8 @@ OTHER_WINDOW = {"metrics_num_episodes_for_smoothing": 3}
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        (OTHER_ENVS, r"runner\.worlds\..*4.* there and .*8.* here"),
-        (OTHER_BATCH, r"runner\.worlds\."),
+        (OTHER_ENVS, r"runner\.envs\..*4.* there and .*8.* here"),
+        (OTHER_BATCH, r"runner\.envs\."),
         (OTHER_WINDOW, r"runner\.window\..*\[100.*\] there and .*\[3.*\] here"),
         ({"callbacks": Steps}, r"callbacks \[\] there and \['tests.run.test_resume:Steps'\] here"),
         ({"policies": {"pol1": ["agent2"], "pol2": ["agent1"]}}, "agents of policy 'pol1' are"),
@@ -259,23 +285,30 @@ def test_a_strict_resume_refuses_what_would_start_afresh(small, start, resume, c
 @pytest.mark.parametrize(
     ("changes", "fresh"),
     [
-        (OTHER_ENVS, {"worlds"}),
-        (OTHER_BATCH, {"worlds", "key", "num_updates"}),
+        (OTHER_ENVS, {"envs"}),
+        (OTHER_BATCH, {"envs", "key", "num_updates"}),
         (OTHER_WINDOW, {"window"}),
-        ({"callbacks": Steps}, {"worlds", "window"}),
-        ({"policies": {"pol1": ["agent2"], "pol2": ["agent1"]}}, {"worlds", "window"}),
+        ({"callbacks": Steps}, {"envs", "window"}),
+        ({"policies": {"pol1": ["agent2"], "pol2": ["agent1"]}}, {"envs", "window"}),
     ],
 )
-def test_what_a_changed_configuration_does_not_touch_is_kept(small, start, tmp_path, capsys, changes, fresh):
+def test_what_a_changed_configuration_does_not_touch_is_kept(
+    small, start, tmp_path, capsys, changes, fresh
+):
     trainer = start()
     trainer.fit({"training_iteration": 3})
     trainer.stop()
     with Trainer.from_checkpoint(tmp_path / "run", config=small.replace(**changes)) as resumed:
         said = capsys.readouterr().out
-        assert f"resumed with other {next(iter(changes))}" in said and f" start from scratch; {KEPT}" in said
-        for part in ("learners", "worlds", "window", "key", "num_updates"):
+        assert (
+            f"resumed with other {next(iter(changes))}" in said
+            and f" start from scratch; {KEPT}" in said
+        )
+        for part in ("learners", "envs", "window", "key", "num_updates"):
             if part not in fresh:
-                assert_equal_to_the_bit(getattr(resumed.runner, part), getattr(trainer.runner, part))
+                assert_equal_to_the_bit(
+                    getattr(resumed.runner, part), getattr(trainer.runner, part)
+                )
         result = resumed.train()
     assert result["training_iteration"] == 4
     assert result["num_env_steps_sampled_lifetime"] == 3 * 64 + resumed.config.train_batch_size
@@ -283,7 +316,9 @@ def test_what_a_changed_configuration_does_not_touch_is_kept(small, start, tmp_p
     assert [line["training_iteration"] for line in lines_of(tmp_path / "run")] == [1, 2, 3, 4]
 
 
-def test_after_a_resume_with_other_settings_the_next_one_is_exact_again(small, start, resume, tmp_path):
+def test_after_a_resume_with_other_settings_the_next_one_is_exact_again(
+    small, start, resume, tmp_path
+):
     trainer = start()
     trainer.fit({"training_iteration": 3})
     trainer.stop()
@@ -317,14 +352,18 @@ def test_policies_keep_their_names_where_others_are_trained(start, resume, small
     trainer.stop()
     resumed = resume(config=config.replace(policies_to_train=after), strict=True)
     assert_equal_to_the_bit(resumed.get_weights(), trainer.get_weights())
-    runners = [own.runner.replace(worlds=own.runner.worlds.replace(obs=())) for own in (resumed, trainer)]
-    assert_equal_to_the_bit(*[(runner.worlds, runner.window, runner.key) for runner in runners])
+    runners = [
+        own.runner.replace(envs=own.runner.envs.replace(obs=())) for own in (resumed, trainer)
+    ]
+    assert_equal_to_the_bit(*[(runner.envs, runner.window, runner.key) for runner in runners])
     observations = [observations_of(resumed), observations_of(trainer)]
     assert_equal_to_the_bit(*observations)
     learners = resumed.train()["learners"]
     assert {"agent1", "agent2"} & set(learners) == set(after or ("agent1", "agent2"))
     frozen = {"agent1", "agent2"} - set(learners)
-    assert_equal_to_the_bit(*[{policy: own.get_weights()[policy] for policy in frozen} for own in (resumed, trainer)])
+    assert_equal_to_the_bit(
+        *[{policy: own.get_weights()[policy] for policy in frozen} for own in (resumed, trainer)]
+    )
 
 
 def test_stop_saves_what_train_reached(start, resume):
@@ -338,14 +377,21 @@ def test_stop_saves_what_train_reached(start, resume):
 def saved_state_of(config):
     """(a checkpoint of zeros, facts, algorithm, start) as `restore` takes them; nothing is compiled."""
     algorithm = config.build()
-    start = jax.random.key(0, impl="threefry2x32"), config.hypers(), strongly_typed(algorithm.env_params)
+    start = (
+        jax.random.key(0, impl="threefry2x32"),
+        config.hypers(),
+        strongly_typed(algorithm.env_params),
+    )
 
     def zeros(leaf):
         is_key = jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key)
         return start[0] if is_key else jnp.zeros(leaf.shape, leaf.dtype)
 
     runner = jax.tree.map(zeros, jax.eval_shape(algorithm.init, *start))
-    facts = {**facts_of(config, algorithm, {}), "lifetime": {"training_iteration": 3, "num_env_steps": 192}}
+    facts = {
+        **facts_of(config, algorithm, {}),
+        "lifetime": {"training_iteration": 3, "num_env_steps": 192},
+    }
     arrays = named_arrays(state_tree(algorithm, Snapshot(runner, *start[1:], None, None, [])))
     return Checkpoint(Path("000003"), arrays, facts), facts, algorithm, start
 
@@ -355,11 +401,13 @@ LEAVERS = CARTPOLE.replace(env=Leavers(), observation_filter="NoFilter")
 
 def test_a_checkpoint_from_before_the_steps_of_agents_were_counted_resumes_whole():
     saved, facts, algorithm, start = saved_state_of(LEAVERS)
-    older = {name: array for name, array in saved.arrays.items() if not name.endswith(".agent_steps")}
+    older = {
+        name: array for name, array in saved.arrays.items() if not name.endswith(".agent_steps")
+    }
     assert len(older) == len(saved.arrays) - 2
     restored = restore(saved._replace(arrays=older), facts, LEAVERS, algorithm, start)
     assert restored.fresh == ()
-    assert not restored.runner.worlds.running.agent_steps.any()
+    assert not restored.runner.envs.episodes.agent_steps.any()
 
 
 def test_objects_of_one_class_are_not_taken_for_one_environment():
@@ -370,7 +418,13 @@ def test_objects_of_one_class_are_not_taken_for_one_environment():
         restore(saved, {**other, "objects": ["env"]}, LEAVERS, algorithm, start)
     unnamed = {"config": {**facts["config"], "env": None}}
     with pytest.raises(UsageError, match="env_name"):
-        restore(saved._replace(facts={**facts, **unnamed}), {**other, **unnamed}, LEAVERS, algorithm, start)
+        restore(
+            saved._replace(facts={**facts, **unnamed}),
+            {**other, **unnamed},
+            LEAVERS,
+            algorithm,
+            start,
+        )
 
 
 def test_the_numbers_of_a_new_environment_win_over_those_of_a_saved_object():
@@ -396,7 +450,11 @@ def test_a_run_resumed_by_a_relative_path_is_named_from_here(start, resume, tmp_
     trainer.fit({"training_iteration": 1})
     trainer.stop()
     monkeypatch.chdir(tmp_path)
-    for path, shown in (("run", Path("run")), ("latest", Path("run")), (tmp_path / "run", tmp_path / "run")):
+    for path, shown in (
+        ("run", Path("run")),
+        ("latest", Path("run")),
+        (tmp_path / "run", tmp_path / "run"),
+    ):
         again = resume(path)
         assert again.run_dir == shown
         again.stop()

@@ -13,15 +13,15 @@ import jaxrl
 from jaxrl import Trainer, UsageError, load_policy, resume_sweep
 from jaxrl.__main__ import forget_this_folder
 from jaxrl.adapters.to_ray_tune import RETURN, Plan
-from jaxrl.cli.play import evaluate as evaluate_script
-from jaxrl.cli.play import render as render_script
+from jaxrl.cli.evaluate import evaluate as evaluate_script
+from jaxrl.cli.evaluate import render as render_script
 from jaxrl.cli.train import parse
 from jaxrl.core import trust
-from jaxrl.run import checkpoint
-from jaxrl.run.policies import initial_weights
-from jaxrl.sweeps.plan import trials_of
-from jaxrl.sweeps.running import Order
-from jaxrl.sweeps.store import PLAN, Store
+from jaxrl.run.inference.weights import initial_weights
+from jaxrl.run.storage import checkpoint
+from jaxrl.sweeps.scheduler import SweepOptions
+from jaxrl.sweeps.sweep_folder import PLAN, SweepFolder
+from jaxrl.sweeps.trials import trials_of
 from tests.core.environments import Corridor
 from tests.probes import SMALL_ARENA, SMALL_CARTPOLE
 
@@ -73,7 +73,9 @@ def forged(path, target, **changes):
         file.write_text(json.dumps(facts))
     config = target / "config.json"
     if config.exists():
-        config.write_text(json.dumps({**json.loads(config.read_text()), **changes.get("config", {})}))
+        config.write_text(
+            json.dumps({**json.loads(config.read_text()), **changes.get("config", {})})
+        )
     return target
 
 
@@ -84,11 +86,19 @@ def command(mark):
 FORGERIES = {  # of the run's facts; "COMMAND" is a shell command
     "env, a class": {"config": {"env": "evil:Thing", "env_args": {}}},
     "env, a shell": {"config": {"env": "subprocess:getoutput", "env_args": "COMMAND"}},
-    "env, jaxrl's own name for a shell": {"config": {"env": "jaxrl.run.folder:subprocess.getoutput"}},
-    "env, a shell by a module of jaxrl": {"config": {"env": "jaxrl.run.folder.subprocess:getoutput"}},
-    "env, a module": {"config": {"env": "jaxrl.run.folder:subprocess"}},
-    "env, a function of jaxrl": {"config": {"env": "jaxrl.run.folder:lock", "env_args": {"path": "x"}}},
-    "env, a class that jaxrl imports": {"config": {"env": "jaxrl.run.folder:FileLock", "env_args": {"lock_file": "x"}}},
+    "env, jaxrl's own name for a shell": {
+        "config": {"env": "jaxrl.run.storage.run_folder:subprocess.getoutput"}
+    },
+    "env, a shell by a module of jaxrl": {
+        "config": {"env": "jaxrl.run.storage.run_folder.subprocess:getoutput"}
+    },
+    "env, a module": {"config": {"env": "jaxrl.run.storage.run_folder:subprocess"}},
+    "env, a function of jaxrl": {
+        "config": {"env": "jaxrl.run.storage.run_folder:lock", "env_args": {"path": "x"}}
+    },
+    "env, a class that jaxrl imports": {
+        "config": {"env": "jaxrl.run.storage.run_folder:FileLock", "env_args": {"lock_file": "x"}}
+    },
     "env, another class of jaxrl": {"config": {"env": "jaxrl.run.trainer:Trainer", "env_args": {}}},
     "env, what was once called envs": {"config": {"env": "envs.evil:Thing", "env_args": {}}},
     "config_class": {"config_class": "evil:Thing"},
@@ -97,7 +107,7 @@ FORGERIES = {  # of the run's facts; "COMMAND" is a shell command
     "model": {"config": {"model": "evil:Thing"}},
     "model with arguments": {"config": {"model": "evil:Thing(x=1)"}},
     "model, a function": {"config": {"model": "evil:function"}},
-    "model, a function of jaxrl": {"config": {"model": "jaxrl.run.folder:create"}},
+    "model, a function of jaxrl": {"config": {"model": "jaxrl.run.storage.run_folder:create"}},
     "callbacks": {"config": {"callbacks": ["evil:Thing"]}},
     "callbacks, one": {"config": {"callbacks": "evil:Thing"}},
     "callbacks, further down": {"config": {"callbacks": [["evil:Thing", {}]]}},
@@ -115,13 +125,21 @@ DOORS = {
     "from_checkpoint, another configuration": lambda path: Trainer.from_checkpoint(
         path, config=SMALL_ARENA.replace(lr=2e-3), quiet=True
     ).stop(),
-    "evaluate.py": lambda path: evaluate_script([str(path), "--episodes", "1", "--compile-cache", "off"]),
-    "render.py": lambda path: render_script([str(path), "--max-steps", "1", "--compile-cache", "off"]),
+    "evaluate.py": lambda path: evaluate_script(
+        [str(path), "--episodes", "1", "--compile-cache", "off"]
+    ),
+    "render.py": lambda path: render_script(
+        [str(path), "--max-steps", "1", "--compile-cache", "off"]
+    ),
     "train_ppo.py --resume": lambda path: parse(["--resume", str(path)]),
     "init_from": lambda path: initial_weights(SMALL_ARENA.build(), {"pol1": f"{path}#pol1"}),
 }
 GIVEN = "from_checkpoint, another configuration"
-NEVER_LEFT_OUT = {"env", "config_class", "model"}  # settings without which nothing is trained or evaluated
+NEVER_LEFT_OUT = {
+    "env",
+    "config_class",
+    "model",
+}  # settings without which nothing is trained or evaluated
 
 
 def resolved(changes, mark):
@@ -144,20 +162,29 @@ def test_nothing_that_a_run_names_runs(run, mark, tmp_path, capsys, door, forger
         assert refused is not None
 
 
-@pytest.mark.parametrize("door", ["evaluate", "from_checkpoint", "evaluate.py", "train_ppo.py --resume"])
-def test_the_refusal_says_what_would_have_been_imported_and_how_to_allow_it(run, mark, tmp_path, capsys, door):
+@pytest.mark.parametrize(
+    "door", ["evaluate", "from_checkpoint", "evaluate.py", "train_ppo.py --resume"]
+)
+def test_the_refusal_says_what_would_have_been_imported_and_how_to_allow_it(
+    run, mark, tmp_path, capsys, door
+):
     path = forged(run, tmp_path / "stranger", config={"env": "evil:Thing", "env_args": {}})
     with pytest.raises((UsageError, SystemExit)) as error:
         DOORS[door](path)
     refused = str(error.value) if isinstance(error.value, UsageError) else capsys.readouterr().err
-    assert "the run's env is 'evil:Thing', which is not part of jaxrl or of an installed plug-in" in refused
+    assert (
+        "the run's env is 'evil:Thing', which is not part of jaxrl or of an installed plug-in"
+        in refused
+    )
     assert "--trust (in Python trust=True)" in refused
 
 
 def test_with_trust_it_is_imported_but_called_only_if_it_is_of_its_kind(run, mark, tmp_path):
     shell = {"env": "subprocess:getoutput", "env_args": command(mark)}
     path = forged(run, tmp_path / "shell", config=shell)
-    with pytest.raises(UsageError, match=r"is the function getoutput, not a class derived from jaxrl.Environment"):
+    with pytest.raises(
+        UsageError, match=r"is the function getoutput, not a class derived from jaxrl.Environment"
+    ):
         jaxrl.evaluate(path, episodes=1, trust=True)
     for setting, name, wanted in (
         ("callbacks", "os:sep", "is '/', a str, not a class derived from jaxrl.Callbacks"),
@@ -168,7 +195,9 @@ def test_with_trust_it_is_imported_but_called_only_if_it_is_of_its_kind(run, mar
         with pytest.raises(UsageError, match=wanted):
             Trainer.from_checkpoint(path, quiet=True, trust=True)
     path = forged(run, tmp_path / "class", config_class="subprocess:Popen")
-    with pytest.raises(UsageError, match="is the class Popen, not a configuration such as PPOConfig"):
+    with pytest.raises(
+        UsageError, match="is the class Popen, not a configuration such as PPOConfig"
+    ):
         load_policy(path, "pol1", trust=True)
     assert not mark.exists()
     path = forged(run, tmp_path / "imported", config={"callbacks": ["evil:Thing"]})
@@ -216,7 +245,8 @@ def test_resuming_does_not_look_into_the_current_folder(run, mark, strangers_fol
 
 
 @pytest.mark.parametrize(
-    ("env", "module"), [("arena", "jaxrl.envs.arena"), ("envs.cartpole:CartPole", "jaxrl.envs.cartpole")]
+    ("env", "module"),
+    [("arena", "jaxrl.envs.arena"), ("envs.cartpole:CartPole", "jaxrl.envs.cartpole")],
 )
 def test_a_module_that_a_flag_names_brings_in_nothing_else_of_its_folder(
     run, mark, tmp_path, strangers_folder, env, module
@@ -230,7 +260,9 @@ def test_a_module_that_a_flag_names_brings_in_nothing_else_of_its_folder(
     assert not mark.exists()
 
 
-def test_a_name_that_only_the_current_folder_announces_is_unknown(run, mark, tmp_path, strangers_folder):
+def test_a_name_that_only_the_current_folder_announces_is_unknown(
+    run, mark, tmp_path, strangers_folder
+):
     path = forged(run, tmp_path / "stranger", config={"env": "mine", "env_args": {}})
     with pytest.raises(UsageError, match="unknown environment 'mine'"):
         parse(["--resume", str(path), "--callbacks", "own:Mine"])
@@ -259,7 +291,7 @@ def test_a_run_with_an_environment_of_ones_own_is_loaded_again_with_trust(tmp_pa
     assert played == jaxrl.evaluate(tmp_path / "run", episodes=1, config=config)
     assert load_policy(tmp_path / "run").act([1.0, 0.0]).shape == ()  # which makes no environment
     rest = Trainer.from_checkpoint(tmp_path / "run", quiet=True, trust=True)
-    assert rest.algorithm.stage.env.env == Corridor(length=2.0)
+    assert rest.algorithm.rollout_spec.env.env == Corridor(length=2.0)
     rest.stop()
     again = Trainer.from_checkpoint(tmp_path / "run", config=config, quiet=True)
     assert again.lifetime.training_iteration == 1
@@ -286,7 +318,9 @@ def test_nothing_that_a_sweep_names_runs(mark, tmp_path, changes):
     if changes.get("config", {}).get("env_args"):
         changes["config"]["env_args"] = command(mark)
     trials = trials_of(SMALL_CARTPOLE, [{"lr": 1e-3}], 1)
-    Store.begin(tmp_path / "sweep", SMALL_CARTPOLE, trials, Order(RETURN, {}).to_dict()).close()
+    SweepFolder.begin(
+        tmp_path / "sweep", SMALL_CARTPOLE, trials, SweepOptions(RETURN, {}).to_dict()
+    ).close()
     plan = json.loads((tmp_path / "sweep" / PLAN).read_text())
     plan["config"].update(changes.get("config", {}))
     plan["config_class"] = changes.get("config_class", plan["config_class"])
@@ -307,9 +341,16 @@ def test_nothing_that_rays_checkpoint_names_runs(mark, tmp_path):
     shell = {"env": "subprocess:getoutput", "env_args": command(mark), "callbacks": ["evil:Thing"]}
     (tmp_path / "forged").mkdir()
     shutil.copy(tmp_path / "saved" / "block.json", tmp_path / "forged")
-    forged(tmp_path / "saved" / "0000", tmp_path / "forged" / "0000", config=shell, config_class="evil:Thing")
+    forged(
+        tmp_path / "saved" / "0000",
+        tmp_path / "forged" / "0000",
+        config=shell,
+        config_class="evil:Thing",
+    )
     block.load(tmp_path / "forged")
-    with pytest.raises(UsageError, match="configuration class is 'evil:Thing', which is not part of jaxrl"):
+    with pytest.raises(
+        UsageError, match="configuration class is 'evil:Thing', which is not part of jaxrl"
+    ):
         load_policy(tmp_path / "forged" / "0000")
     assert not mark.exists()
     assert jax.tree.leaves(block._state.runner.learners)

@@ -6,10 +6,10 @@ import json
 import pytest
 
 from jaxrl import Callbacks, UsageError, resume_sweep, sweep
-from jaxrl.sweeps.block import Block
-from jaxrl.sweeps.plan import trials_of
 from jaxrl.sweeps.sweep import RETURN
+from jaxrl.sweeps.trial_batch import TrialBatch
 from jaxrl.sweeps.trial_view import check_hooks
+from jaxrl.sweeps.trials import trials_of
 from tests.probes import SMALL_CARTPOLE
 
 RATES = [1e-3, 1e-2]
@@ -17,7 +17,7 @@ ONCE = {"quiet": True, "devices": 1}
 EVALUATED = {"evaluation_interval": 4, "evaluation_duration": 2}
 
 
-class Told(Callbacks):
+class InputsSpec(Callbacks):
     """Notes what it is told; ends the trial of the second rate after its third iteration."""
 
     def __init__(self, ends_at=None):
@@ -48,7 +48,7 @@ class Told(Callbacks):
 @pytest.fixture(scope="module")
 def ended(tmp_path_factory):
     """(callback, sweep) of two trials, one of which a hook ends in an iteration in the middle of a chunk."""
-    told, path = Told(ends_at=3), tmp_path_factory.mktemp("hooks") / "sweep"
+    told, path = InputsSpec(ends_at=3), tmp_path_factory.mktemp("hooks") / "sweep"
     config = SMALL_CARTPOLE.replace(callbacks=told)
     return told, sweep(config, {"lr": RATES}, **ONCE, **EVALUATED, run_dir=path)
 
@@ -65,20 +65,31 @@ def test_every_hook_is_called_for_each_trial_with_that_trials_result(ended):
 def test_a_hook_ends_its_trial_in_that_iteration_and_no_other_trial_notices(ended):
     told, done = ended
     assert told.of(1, "result") == [1, 2, 3]
-    assert [(one.iterations, one.status) for one in done.outcomes] == [(6, "terminated"), (3, "stopped")]
+    assert [(one.iterations, one.status) for one in done.outcomes] == [
+        (6, "terminated"),
+        (3, "stopped"),
+    ]
     assert len(done.outcomes[1].curve[1]) == 3
-    assert done.outcomes[1].result["evaluation"]["env_runners"]["num_episodes"] == 2  # of the state it ended in
+    assert (
+        done.outcomes[1].result["evaluation"]["env_runners"]["num_episodes"] == 2
+    )  # of the state it ended in
     plain = sweep(SMALL_CARTPOLE, {"lr": RATES}, **ONCE, run_dir=None)
     for i in (0, 1):
-        assert done.outcomes[i].curve[1] == pytest.approx(plain.outcomes[i].curve[1][: 6 - 3 * i], nan_ok=True)
+        assert done.outcomes[i].curve[1] == pytest.approx(
+            plain.outcomes[i].curve[1][: 6 - 3 * i], nan_ok=True
+        )
 
 
 def test_a_trials_folder_has_a_line_for_each_iteration_with_its_evaluations(ended):
     _, done = ended
     for one, count in zip(done.outcomes, (6, 3), strict=True):
-        lines = [json.loads(line) for line in (one.folder / "metrics.jsonl").read_text().splitlines()]
+        lines = [
+            json.loads(line) for line in (one.folder / "metrics.jsonl").read_text().splitlines()
+        ]
         assert [line["training_iteration"] for line in lines] == list(range(1, count + 1))
-        assert [line["training_iteration"] for line in lines if "evaluation" in line] == ([4, 6] if count == 6 else [3])
+        assert [line["training_iteration"] for line in lines if "evaluation" in line] == (
+            [4, 6] if count == 6 else [3]
+        )
         assert [line["done"] for line in lines] == [False] * (count - 1) + [True]
         assert lines[-1]["env_runners"]["rate"] == one.trial.settings["lr"]
 
@@ -120,30 +131,41 @@ class TeachesUnseen(Callbacks):
 
 class Acts(Callbacks):
     def on_train_result(self, trainer, result):
-        result["action"] = trainer.compute_actions({"default_agent": [0.0, 0.0, 0.0, 0.0]})["default_agent"]
+        result["action"] = trainer.compute_actions({"default_agent": [0.0, 0.0, 0.0, 0.0]})[
+            "default_agent"
+        ]
         trainer.notes = "hooks may keep their own"
 
 
 def test_what_needs_a_trainer_is_refused_by_name_before_anything_is_made(tmp_path):
     words = r"callbacks Saves: on_train_result uses trainer\.save, which a trial of a sweep does not have"
     with pytest.raises(UsageError, match=words):
-        sweep(SMALL_CARTPOLE.replace(callbacks=Saves), {"lr": RATES}, **ONCE, run_dir=tmp_path / "run")
+        sweep(
+            SMALL_CARTPOLE.replace(callbacks=Saves), {"lr": RATES}, **ONCE, run_dir=tmp_path / "run"
+        )
     assert not (tmp_path / "run").exists()
-    with pytest.raises(UsageError, match=r"callbacks Teaches: on_train_result sets trainer\.env_params"):
+    with pytest.raises(
+        UsageError, match=r"callbacks Teaches: on_train_result sets trainer\.env_params"
+    ):
         check_hooks([Teaches])
     with pytest.raises(UsageError, match="on_evaluate_end is never called here"):
-        check_hooks([Told], never=("on_evaluate_end",))
+        check_hooks([InputsSpec], never=("on_evaluate_end",))
 
 
 def test_a_source_that_was_changed_since_refuses_nothing(monkeypatch):
-    monkeypatch.setattr(inspect, "getsource", lambda hook: "def hook(trainer, result):\n    trainer.save()")
+    monkeypatch.setattr(
+        inspect, "getsource", lambda hook: "def hook(trainer, result):\n    trainer.save()"
+    )
     check_hooks([Acts])
     with pytest.raises(UsageError, match=r"uses trainer\.save"):
         check_hooks([Saves])
 
 
 def test_what_no_source_shows_is_refused_by_name_when_it_is_asked_for():
-    for callbacks, words in ((Asks, r"uses trainer\.keeping, which a trial"), (TeachesUnseen, r"sets trainer\.hypers")):
+    for callbacks, words in (
+        (Asks, r"uses trainer\.keeping, which a trial"),
+        (TeachesUnseen, r"sets trainer\.hypers"),
+    ):
         with pytest.raises(UsageError, match=words):
             sweep(SMALL_CARTPOLE.replace(callbacks=callbacks), {"lr": RATES}, **ONCE, run_dir=None)
 
@@ -176,7 +198,7 @@ class Ends(Callbacks):
 def test_members_of_a_block_are_told_of_each_iteration_and_stay_ended_when_restored(tmp_path):
     def block():
         trials = trials_of(SMALL_CARTPOLE.replace(callbacks=Ends), [{"lr": lr} for lr in RATES], 1)
-        return Block(trials, metric=RETURN)
+        return TrialBatch(trials, metric=RETURN)
 
     def counts(of):
         return [own.hooks.callbacks[0].results for own in of.reporters]

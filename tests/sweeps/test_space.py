@@ -12,8 +12,14 @@ from jaxrl.sweeps.space import settings_of
 
 
 def test_grids_are_combined_the_last_one_fastest():
-    found = settings_of({"lr": [1e-3, 1e-2], "gamma": 0.9, "clip_param": grid_search([0.1, 0.2, 0.3])})
-    assert found == [{"lr": lr, "gamma": 0.9, "clip_param": clip} for lr in (1e-3, 1e-2) for clip in (0.1, 0.2, 0.3)]
+    found = settings_of(
+        {"lr": [1e-3, 1e-2], "gamma": 0.9, "clip_param": grid_search([0.1, 0.2, 0.3])}
+    )
+    assert found == [
+        {"lr": lr, "gamma": 0.9, "clip_param": clip}
+        for lr in (1e-3, 1e-2)
+        for clip in (0.1, 0.2, 0.3)
+    ]
 
 
 def test_a_tuple_is_one_value_and_a_list_of_tuples_a_grid():
@@ -43,7 +49,12 @@ def test_ranges_and_numpys_arrays_are_grids_of_pythons_numbers():
 @given(st.floats(1e-8, 1.0), st.floats(1.5, 1e6), st.integers(0, 2**32 - 1))
 def test_draws_lie_within_their_bounds(low, factor, seed):
     high = low * factor
-    space = {"a": uniform(low, high), "b": loguniform(low, high), "c": randint(3, 9), "d": choice(["x", "y"])}
+    space = {
+        "a": uniform(low, high),
+        "b": loguniform(low, high),
+        "c": randint(3, 9),
+        "d": choice(["x", "y"]),
+    }
     for found in settings_of(space, 4, seed):
         assert low <= found["a"] <= high
         assert low * (1 - 1e-9) <= found["b"] <= high * (1 + 1e-9)
@@ -72,7 +83,10 @@ def test_the_same_seed_draws_the_same():
         (lambda: loguniform(0, 1), "0 < low < high"),
         (lambda: loguniform("a", 1), "finite numbers"),
         (lambda: settings_of({}, 0), "num_samples=0"),
-        (lambda: settings_of({"lr": [1e-3, 1e-2]}, 3), "num_samples=3 has nothing to draw.*seeds=3"),
+        (
+            lambda: settings_of({"lr": [1e-3, 1e-2]}, 3),
+            "num_samples=3 has nothing to draw.*seeds=3",
+        ),
         (lambda: settings_of({"lr": [1e-3, 1e-2, 1e-3]}), "lr: a grid has 0.001 twice"),
         (lambda: settings_of([1e-3]), "space must be a mapping"),
         (lambda: grid_search(3e-4), "a grid takes a list of values, not 0.0003"),

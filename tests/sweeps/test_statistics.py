@@ -12,7 +12,9 @@ from jaxrl.sweeps.statistics import INTERVAL, RANGE, estimate, iqm, median, spre
 @given(st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=30), st.integers(1, 3))
 def test_the_interquartile_mean_is_scipys_mean_trimmed_by_a_quarter(values, tasks):
     scores = np.resize(values, (max(1, len(values) // tasks), tasks))
-    np.testing.assert_allclose(iqm(scores), trim_mean(scores, 0.25, axis=None), rtol=1e-9, atol=1e-9)
+    np.testing.assert_allclose(
+        iqm(scores), trim_mean(scores, 0.25, axis=None), rtol=1e-9, atol=1e-9
+    )
 
 
 def test_eight_runs_by_hand():
@@ -31,7 +33,8 @@ def test_runs_that_agree_leave_no_doubt():
 
 def test_the_interval_is_that_of_the_mean_where_nothing_is_trimmed():
     """Of three runs nothing is left out. One resample of 27 draws the least run thrice, and one the greatest: 3.7 % lie
-    at either end, so the 95 % interval reaches from one to the other, and the 90 % interval does not.
+    at either end, so the 95 % interval reaches from one to the other, and the 90 % interval does
+    not.
     """
     runs = np.array([0.0, 3.0, 9.0])
     assert estimate(runs, resamples=100_000) == (4.0, 0.0, 9.0)
@@ -50,11 +53,17 @@ def test_the_same_seed_gives_the_same_interval(statistic):
     assert estimate(runs, statistic, seed=1) == estimate(runs, statistic, seed=1)
 
 
-# rliable 1.2.0's aggregate_iqm and aggregate_median of these scores (10 runs of 3 tasks), and its intervals from 20,000
-# stratified bootstrap resamples, `get_interval_estimates`.
+# rliable 1.2.0's aggregate_iqm and aggregate_median of these scores (10 runs of 3 tasks), and its
+# intervals from 20,000 stratified bootstrap resamples, `get_interval_estimates`.
 SCORES = np.array(
     [
-        *([83.4, 166.9, 357.3], [87.3, 155.4, 419.1], [90.3, 181.5, 323.2], [12.0, 125.4, 393.9], [80.2, 118.4, 393.2]),
+        *(
+            [83.4, 166.9, 357.3],
+            [87.3, 155.4, 419.1],
+            [90.3, 181.5, 323.2],
+            [12.0, 125.4, 393.9],
+            [80.2, 118.4, 393.2],
+        ),
         *(
             [41.3, 141.3, 454.4],
             [76.3, 187.5, 388.3],
@@ -71,12 +80,16 @@ RLIABLE = {
 }
 
 
-@pytest.mark.parametrize(("scores", "statistic", "value", "interval"), RLIABLE.values(), ids=RLIABLE)
+@pytest.mark.parametrize(
+    ("scores", "statistic", "value", "interval"), RLIABLE.values(), ids=RLIABLE
+)
 def test_rliables_own_numbers_come_out(scores, statistic, value, interval):
     found = estimate(scores, statistic, resamples=20_000)
     assert found.value == pytest.approx(value, abs=1e-6)
     # Two bootstraps of 20,000 resamples differ by some hundredths of the interval's width.
-    assert (found.low, found.high) == pytest.approx(interval, abs=0.03 * (interval[1] - interval[0]))
+    assert (found.low, found.high) == pytest.approx(
+        interval, abs=0.03 * (interval[1] - interval[0])
+    )
 
 
 def test_fewer_than_eight_runs_have_a_range_and_eight_an_interval():

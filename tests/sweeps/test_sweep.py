@@ -13,18 +13,18 @@ import optax
 import pytest
 
 from jaxrl import Trainer, UsageError, choice, load_policy, make_train, resume_sweep, sweep, uniform
-from jaxrl.loop.runner import Metrics
-from jaxrl.run import checkpoint
-from jaxrl.run.config_file import config_facts
-from jaxrl.run.console import Progress
+from jaxrl.algorithms.base import Metrics
 from jaxrl.run.health import FINITE
-from jaxrl.sweeps import batches, programs, running
+from jaxrl.run.logging.console import Progress
+from jaxrl.run.storage import checkpoint
+from jaxrl.run.storage.config_file import config_facts
+from jaxrl.sweeps import batches, programs, scheduler
 from jaxrl.sweeps.lanes import SPLIT, lanes_of
-from jaxrl.sweeps.members import is_finite
-from jaxrl.sweeps.plan import groups_of, trials_of
-from jaxrl.sweeps.running import Order
-from jaxrl.sweeps.store import Store
+from jaxrl.sweeps.scheduler import SweepOptions
 from jaxrl.sweeps.sweep import RETURN
+from jaxrl.sweeps.sweep_folder import SweepFolder
+from jaxrl.sweeps.trials import groups_of, trials_of
+from jaxrl.sweeps.vmapped import is_finite
 from tests.probes import SMALL_ARENA, SMALL_CARTPOLE
 from tests.run.test_divergence import FAULTY
 
@@ -36,7 +36,14 @@ RATES = [1e-3, 1e-2]
 def rates(tmp_path_factory):
     """Two learning rates with two seeds, one program, all kept; not one that another test's sweep left."""
     programs.PROGRAMS.clear()
-    return sweep(SMALL, {"lr": RATES}, seeds=2, quiet=True, devices=1, run_dir=tmp_path_factory.mktemp("sweep") / "one")
+    return sweep(
+        SMALL,
+        {"lr": RATES},
+        seeds=2,
+        quiet=True,
+        devices=1,
+        run_dir=tmp_path_factory.mktemp("sweep") / "one",
+    )
 
 
 def arrays_of(path):
@@ -44,14 +51,19 @@ def arrays_of(path):
 
 
 def test_every_setting_trains_with_every_seed_in_one_program(rates):
-    found = [(one.trial.settings["lr"], one.trial.config.seed, one.status, one.iterations) for one in rates.outcomes]
+    found = [
+        (one.trial.settings["lr"], one.trial.config.seed, one.status, one.iterations)
+        for one in rates.outcomes
+    ]
     assert found == [(lr, seed, "terminated", 12) for lr in RATES for seed in (0, 1)]
     assert rates.programs == 1
 
 
 def trained_alone(train, outcome):
     """The metrics of its single training, whose learner is the member's."""
-    runner, metrics = train(jax.random.key(outcome.trial.config.seed), outcome.trial.config.hypers())
+    runner, metrics = train(
+        jax.random.key(outcome.trial.config.seed), outcome.trial.config.hypers()
+    )
     saved = arrays_of(outcome.folder)
     for name, array in checkpoint.named_arrays({"runner": {"learners": runner.learners}}).items():
         np.testing.assert_allclose(saved[name], array, rtol=2e-4, atol=2e-5, err_msg=name)
@@ -64,13 +76,17 @@ def test_a_member_equals_its_single_training(rates):
         metrics = trained_alone(train, outcome)
         recent = jax.tree.map(lambda leaf: np.asarray(leaf), metrics.episodes.recent)
         means = recent.episode_return.sum / np.maximum(recent.count, 1)
-        np.testing.assert_allclose(outcome.curve[1], np.where(recent.count > 0, means, np.nan), rtol=1e-5)
+        np.testing.assert_allclose(
+            outcome.curve[1], np.where(recent.count > 0, means, np.nan), rtol=1e-5
+        )
 
 
 def test_a_member_with_memory_equals_its_single_training(tmp_path):
     """Moments of observations and returns, and carries, are each member's own; 16 steps are cut into parts of 6."""
     memory = {"use_gru": True, "lstm_cell_size": 8, "max_seq_len": 6}
-    config = SMALL_CARTPOLE.replace(observation_filter="MeanStdFilter", normalize_returns=True, **memory)
+    config = SMALL_CARTPOLE.replace(
+        observation_filter="MeanStdFilter", normalize_returns=True, **memory
+    )
     done = sweep(config, {"lr": RATES}, seeds=2, quiet=True, devices=1, run_dir=tmp_path / "sweep")
     assert (done.programs, len(done.outcomes)) == (1, 4)
     assert any("hidden" in name for name in arrays_of(done.outcomes[0].folder))
@@ -85,8 +101,13 @@ def test_its_result_is_the_trainers(rates, tmp_path):
     theirs = Trainer(outcome.trial.config, run_dir=None, quiet=True).fit()
     for name in ("training_iteration", "num_env_steps_sampled_lifetime"):
         assert ours[name] == theirs[name]
-    assert ours["env_runners"]["num_episodes_lifetime"] == theirs["env_runners"]["num_episodes_lifetime"]
-    assert ours["env_runners"]["episode_return_mean"] == pytest.approx(theirs["env_runners"]["episode_return_mean"])
+    assert (
+        ours["env_runners"]["num_episodes_lifetime"]
+        == theirs["env_runners"]["num_episodes_lifetime"]
+    )
+    assert ours["env_runners"]["episode_return_mean"] == pytest.approx(
+        theirs["env_runners"]["episode_return_mean"]
+    )
     assert set(ours["learners"]["default_policy"]) == set(theirs["learners"]["default_policy"])
 
 
@@ -108,25 +129,43 @@ def test_the_folder_holds_a_line_for_each_trial_and_a_picture(rates):
 
 
 def test_the_best_trial_has_the_highest_metric(rates):
-    scores = {one.trial.number: one.result["env_runners"]["episode_return_mean"] for one in rates.outcomes}
+    scores = {
+        one.trial.number: one.result["env_runners"]["episode_return_mean"] for one in rates.outcomes
+    }
     assert rates.best_trial().trial.number == max(scores, key=scores.get)
-    entropy = {one.trial.number: one.result["learners"]["default_policy"]["entropy"] for one in rates.outcomes}
+    entropy = {
+        one.trial.number: one.result["learners"]["default_policy"]["entropy"]
+        for one in rates.outcomes
+    }
     best = rates.best_trial("learners/default_policy/entropy")
     assert best.trial.number == max(entropy, key=entropy.get)
-    with pytest.raises(UsageError, match="unknown metric 'env_runners/episode_return_men'; did you mean"):
+    with pytest.raises(
+        UsageError, match="unknown metric 'env_runners/episode_return_men'; did you mean"
+    ):
         rates.best_trial("env_runners/episode_return_men")
 
 
 def test_the_tables_name_settings_and_seeds(rates):
     header, *rows = rates.table().splitlines()
-    assert header.split() == ["trial", "lr", "seed", "status", "iterations", "steps", "episode_return_mean", "time"]
+    assert header.split() == [
+        "trial",
+        "lr",
+        "seed",
+        "status",
+        "iterations",
+        "steps",
+        "episode_return_mean",
+        "time",
+    ]
     assert len(rows) == 4
     assert "0.001" in rates.statistics_table()
 
 
 def test_batches_of_any_size_give_the_same(rates):
     programs.PROGRAMS.clear()
-    in_twos = sweep(SMALL, {"lr": [*RATES, 1e-4]}, quiet=True, devices=1, batch_size=2, run_dir=None)
+    in_twos = sweep(
+        SMALL, {"lr": [*RATES, 1e-4]}, quiet=True, devices=1, batch_size=2, run_dir=None
+    )
     assert in_twos.programs == 1  # the second batch is filled up
     for ours, theirs in zip(in_twos.outcomes[:2], rates.outcomes[::2], strict=True):
         np.testing.assert_allclose(ours.curve[1], theirs.curve[1], rtol=1e-4)
@@ -146,7 +185,11 @@ def test_split_over_devices_they_are_the_same(rates):
 
 def test_programs_side_by_side_give_what_they_give_alone(rates, tmp_path):
     beside = sweep(
-        SMALL.replace(lr=RATES[0]), {"minibatch_size": [32, 16]}, quiet=True, devices=2, run_dir=tmp_path / "beside"
+        SMALL.replace(lr=RATES[0]),
+        {"minibatch_size": [32, 16]},
+        quiet=True,
+        devices=2,
+        run_dir=tmp_path / "beside",
     )
     assert beside.programs == 2
     ours, theirs = arrays_of(beside.outcomes[0].folder), arrays_of(rates.outcomes[0].folder)
@@ -171,14 +214,18 @@ def test_the_plan_says_how_many_programs_train_side_by_side(monkeypatch):
     trials = trials_of(SMALL, [{"minibatch_size": size} for size in (32, 16, 64)], 1)
 
     def plan(devices):
-        own = running.Running(trials, running.Order(RETURN, {}, devices=devices), Progress(quiet=True))
+        own = scheduler.Scheduler(
+            trials, scheduler.SweepOptions(RETURN, {}, devices=devices), Progress(quiet=True)
+        )
         own._place()
         return own.plan(), own.lanes
 
     assert ", 2 programs side by side, a device each" in plan(2)[0]
     assert ", 3 programs side by side, a device each" in plan(4)[0]
     group = groups_of(trials)[0]
-    monkeypatch.setattr(batches, "free_memory", lambda: 3 * batches.memory_of(group))  # half of it is room for one
+    monkeypatch.setattr(
+        batches, "free_memory", lambda: 3 * batches.memory_of(group)
+    )  # half of it is room for one
     assert set(plan(2)[1].values()) == {SPLIT}
     assert "side by side" not in plan(2)[0]
 
@@ -189,8 +236,8 @@ def test_what_fails_beside_others_ends_the_sweep(monkeypatch):
             raise UsageError("this one cannot")
         return own(group, *wanted)
 
-    own = running.program_of
-    monkeypatch.setattr(running, "program_of", compile_or_fail)
+    own = scheduler.program_of
+    monkeypatch.setattr(scheduler, "program_of", compile_or_fail)
     programs.PROGRAMS.clear()
     endless = SMALL.replace(total_env_steps=64 * 1_000_000)
     with pytest.raises(UsageError, match="this one cannot"):
@@ -209,7 +256,9 @@ def test_what_fails_beside_others_ends_the_sweep(monkeypatch):
         ([8, 1, 1, 8, 3], 4, [SPLIT, 0, 1, SPLIT, 2]),
     ],
 )
-def test_programs_have_a_device_each_as_far_as_that_leaves_none_idle_for_long(sizes, devices, lanes):
+def test_programs_have_a_device_each_as_far_as_that_leaves_none_idle_for_long(
+    sizes, devices, lanes
+):
     assert list(lanes_of(dict(enumerate(sizes)), devices).values()) == lanes
 
 
@@ -238,8 +287,11 @@ def test_halving_drops_the_worse_half_at_each_rung(rates, tmp_path):
     dropped = sorted(at_three, key=at_three.get)[:2]
     assert sorted(by_rung[3]) == sorted(dropped)
     survivor = next(one for one in halved.outcomes if one.iterations == 12)
-    np.testing.assert_allclose(survivor.curve[1], rates.outcomes[survivor.trial.number].curve[1], rtol=1e-4)
-    # Broken off after its first rung, it drops the same ones again: those that were over are ranked with the others.
+    np.testing.assert_allclose(
+        survivor.curve[1], rates.outcomes[survivor.trial.number].curve[1], rtol=1e-4
+    )
+    # Broken off after its first rung, it drops the same ones again: those that were over are ranked
+    # with the others.
     lines = (path / "results.jsonl").read_text().splitlines(keepends=True)
     (path / "results.jsonl").write_text("".join(lines[:2]))
     again = resume_sweep(path, quiet=True)
@@ -259,7 +311,9 @@ def test_what_diverges_stops_alone(rates):
     assert lost.reason.endswith("so it arose in learning")
 
 
-def test_a_trial_that_diverges_is_said_with_the_first_bad_number_of_its_environment(tmp_path, capsys):
+def test_a_trial_that_diverges_is_said_with_the_first_bad_number_of_its_environment(
+    tmp_path, capsys
+):
     config = FAULTY.replace(env="tests.run.test_divergence:Faulty", total_env_steps=16 * 3)
     faulty = sweep(config, {"env_args.reward": [0.0, 1e38]}, devices=1, run_dir=tmp_path / "sweep")
     sound, lost = [outcome.reason for outcome in faulty.outcomes]
@@ -284,11 +338,17 @@ def test_a_trial_that_diverges_is_said_with_the_first_bad_number_of_its_environm
 )
 def test_a_sweep_folder_that_exists_says_how_it_is_resumed(tmp_path, env, swept, needed):
     folder = tmp_path / "sweep"
-    plan = {**config_facts(SMALL_ARENA, {}), "trials": [{"settings": swept, "seed": 0}], **Order("m", {}).to_dict()}
+    plan = {
+        **config_facts(SMALL_ARENA, {}),
+        "trials": [{"settings": swept, "seed": 0}],
+        **SweepOptions("m", {}).to_dict(),
+    }
     plan["config"] |= {"env": env}
     folder.mkdir()
     (folder / "sweep.json").write_text(json.dumps(plan))
-    with pytest.raises(UsageError, match=f"exists already; choose another, or --resume {folder}{needed}$"):
+    with pytest.raises(
+        UsageError, match=f"exists already; choose another, or --resume {folder}{needed}$"
+    ):
         sweep(SMALL_ARENA, {"lr": [1e-3, 1e-2]}, quiet=True, devices=1, run_dir=folder)
 
 
@@ -310,19 +370,29 @@ def overflowing(lr):
 def test_a_trial_whose_parameters_overflow_keeps_the_state_before(tmp_path):
     config = SMALL_CARTPOLE.replace(num_epochs=1, minibatch_size=64, optimizer=overflowing)
     done = sweep(config, seeds=2, quiet=True, devices=1, run_dir=tmp_path / "sweep")
-    assert [(one.status, one.iterations, one.score) for one in done.outcomes] == [("diverged", 0, None)] * 2
-    weights = [array for name, array in arrays_of(done.outcomes[0].folder).items() if name.startswith("weights.")]
+    assert [(one.status, one.iterations, one.score) for one in done.outcomes] == [
+        ("diverged", 0, None)
+    ] * 2
+    weights = [
+        array
+        for name, array in arrays_of(done.outcomes[0].folder).items()
+        if name.startswith("weights.")
+    ]
     assert weights
     assert all(np.all(np.isfinite(array)) for array in weights)
 
 
 def test_a_sweep_in_which_no_policy_learns_plays_to_the_end():
-    done = sweep(SMALL_CARTPOLE.replace(policies_to_train=()), seeds=2, quiet=True, devices=1, run_dir=None)
+    done = sweep(
+        SMALL_CARTPOLE.replace(policies_to_train=()), seeds=2, quiet=True, devices=1, run_dir=None
+    )
     assert [(one.status, one.iterations) for one in done.outcomes] == [("terminated", 6)] * 2
 
 
 def test_the_same_settings_drawn_twice_train_once(capsys):
-    done = sweep(SMALL_CARTPOLE, {"lr": choice([1e-3, 1e-2])}, num_samples=8, devices=1, run_dir=None)
+    done = sweep(
+        SMALL_CARTPOLE, {"lr": choice([1e-3, 1e-2])}, num_samples=8, devices=1, run_dir=None
+    )
     assert sorted(one.trial.settings["lr"] for one in done.outcomes) == [1e-3, 1e-2]
     assert "warning: 6 of 8 samples repeat settings" in capsys.readouterr().out
 
@@ -355,8 +425,8 @@ def test_ctrl_c_keeps_the_batches_that_are_over(monkeypatch):
         ended.append(own_train(self, number, batch, size, rung))
         return True
 
-    own_train = running.Running._train
-    monkeypatch.setattr(running.Running, "_train", train)
+    own_train = scheduler.Scheduler._train
+    monkeypatch.setattr(scheduler.Scheduler, "_train", train)
     cut = sweep(SMALL, {"lr": RATES}, seeds=2, batch_size=2, quiet=True, devices=1, run_dir=None)
     assert [one.trial.number for one in cut.outcomes] == [0, 1]
 
@@ -367,7 +437,11 @@ def test_ctrl_c_keeps_the_batches_that_are_over(monkeypatch):
         ({"lrr": [1.0]}, {}, "unknown setting 'lrr'; did you mean 'lr'"),
         ({"lr": []}, {}, "a grid without values"),
         ({"lr": RATES}, {"metric": "env_runners/episode_return"}, "unknown metric"),
-        ({"lr": RATES}, {"stop": {"episode_return_mean": 3}}, "unknown stop criterion 'episode_return_mean'"),
+        (
+            {"lr": RATES},
+            {"stop": {"episode_return_mean": 3}},
+            "unknown stop criterion 'episode_return_mean'",
+        ),
         ({"lr": RATES}, {"stop": {"training_iteration": "x"}}, "must be a number"),
         ({"lr": RATES}, {"halving": 1}, "halving=1"),
         ({"lr": RATES}, {"halving": "x"}, "halving='x'"),
@@ -388,7 +462,9 @@ def test_what_cannot_work_is_refused_before_a_folder_is_made(space, options, wor
     assert not (tmp_path / "run").exists()
 
 
-def test_members_that_do_not_fit_even_one_at_a_time_are_refused_before_a_folder_is_made(monkeypatch, tmp_path):
+def test_members_that_do_not_fit_even_one_at_a_time_are_refused_before_a_folder_is_made(
+    monkeypatch, tmp_path
+):
     monkeypatch.setattr(batches, "free_memory", lambda: 1000)
     with pytest.raises(UsageError, match="fewer environments or shorter rollouts need less"):
         sweep(SMALL, {}, seeds=2, quiet=True, run_dir=tmp_path / "run")
@@ -412,10 +488,12 @@ def test_the_number_of_devices_in_xla_flags_stays(devices):
         f"print(settled_devices({devices}), len(jax.devices()))"
     )
     flags = {**os.environ, "XLA_FLAGS": "--xla_force_host_platform_device_count=3"}
-    done = subprocess.run([sys.executable, "-c", program], env=flags, capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", program], env=flags, capture_output=True, text=True, check=True
+    )
     assert done.stdout.split() == [devices if devices in "12" else "3", "3"]
 
 
 def test_a_folder_that_is_no_sweeps_is_refused(tmp_path):
     with pytest.raises(UsageError, match="is not a sweep's folder"):
-        Store.again(tmp_path)
+        SweepFolder.again(tmp_path)

@@ -1,0 +1,1 @@
+"""Algorithms, and the parts that they share."""

@@ -1,0 +1,208 @@
+"""The network of a policy: the settings that choose it, and what they make of the spaces that it plays between."""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+from jaxrl.algorithms import rllib_values, validators
+from jaxrl.core.errors import UsageError
+from jaxrl.core.fields import count, flag, number, one_of, setting
+from jaxrl.core.spaces import Box, Space
+from jaxrl.models.attention import Attention
+from jaxrl.models.cells import GRU, LSTM
+from jaxrl.models.cnn import CNN, cnn
+from jaxrl.models.custom import MODEL, custom_model
+from jaxrl.models.mlp import ACTIVATIONS, INITIALIZERS, MLP
+from jaxrl.models.model import Model, RecurrentModel
+from jaxrl.models.policy_spec import InputsSpec, PolicySpec
+from jaxrl.models.recurrent_network import RecurrentNetwork
+
+
+@dataclasses.dataclass(frozen=True)
+class NetworkSettings:
+    """The settings of `PPOConfig` that choose a policy's network, by RLlib's names."""
+
+    model: Any = setting(
+        None,
+        "a network of your own in place of the built-in layers: a flax module, (init, apply), a function of the "
+        "spaces, or module:Name",
+        kind=MODEL,
+    )
+    fcnet_hiddens: Sequence[int] = setting((256, 256), "layer sizes", validators.sizes)
+    fcnet_activation: str = setting(
+        "tanh", "activation between layers", one_of(*ACTIVATIONS), read=rllib_values.activation
+    )
+    fcnet_kernel_initializer: str = setting(
+        "orthogonal", "orthogonal, or uniform (PyTorch's and so RLlib's)", one_of(*INITIALIZERS)
+    )
+    vf_share_layers: bool = setting(
+        False, "whether policy and value share all but their last layer", flag
+    )
+    free_log_std: bool = setting(
+        False,
+        "whether the log-std of Box actions is a parameter, not an output of the network",
+        flag,
+    )
+    conv_filters: Any = setting(
+        None,
+        "convolutions below the layers, for images: filters, kernel and stride of each",
+        validators.filters,
+        read=rllib_values.square_filters,
+    )
+    conv_activation: str = setting(
+        "relu",
+        "activation after each convolution",
+        one_of(*ACTIVATIONS),
+        read=rllib_values.activation,
+    )
+    use_lstm: bool = setting(
+        False, "memory: an LSTM above the layers, below policy and value", flag
+    )
+    use_gru: bool = setting(False, "memory: a GRU above the layers, below policy and value", flag)
+    lstm_cell_size: int = setting(
+        256, "the width of the LSTM's or the GRU's state", count(most=validators.WIDEST)
+    )
+    lstm_use_prev_action: bool = setting(False, "whether the network is told its last action", flag)
+    lstm_use_prev_reward: bool = setting(False, "whether the network is told its last reward", flag)
+    max_seq_len: int = setting(
+        20,
+        "steps that a network with memory is trained over at once; minibatches hold sequences of them",
+        count(),
+    )
+    use_attention: bool = setting(
+        False, "memory: attention over the recent past (a gated transformer)", flag
+    )
+    attention_num_transformer_units: int = setting(
+        1, "attention blocks, one above the other", count(most=validators.DEEPEST)
+    )
+    attention_dim: int = setting(
+        64, "the width of an attention block", count(most=validators.WIDEST)
+    )
+    attention_num_heads: int = setting(
+        1, "heads of an attention block", count(most=validators.DEEPEST)
+    )
+    attention_head_dim: int = setting(
+        32, "the width of an attention head", count(most=validators.WIDEST)
+    )
+    attention_memory_inference: int = setting(
+        50, "steps that attention looks back", count(most=validators.LONGEST)
+    )
+    attention_position_wise_mlp_dim: int = setting(
+        32, "the width of the hidden layer in an attention block", count(most=validators.WIDEST)
+    )
+    attention_init_gru_gate_bias: float = setting(
+        2.0,
+        "bias of the gates around attention blocks: the higher, the less they change at first",
+        number(),
+    )
+    agent_id_obs: bool = setting(
+        False, "whether the network is told which of its policy's agents it plays", flag
+    )
+
+
+NETWORK = tuple(field.name for field in dataclasses.fields(NetworkSettings))
+
+
+def check_network(config: NetworkSettings) -> None:
+    """Refuses settings of networks that exclude each other."""
+    chosen = [name for name in ("use_lstm", "use_gru", "use_attention") if getattr(config, name)]
+    if len(chosen) > 1:
+        raise UsageError(
+            f"{' and '.join(f'{name}=True' for name in chosen)}: one memory is all that a network has"
+        )
+    if chosen and not config.fcnet_hiddens:
+        raise UsageError(f"{chosen[0]}=True needs a layer below it, but fcnet_hiddens is empty")
+    if config.model is not None and chosen:
+        raise UsageError(
+            f"{chosen[0]}=True and model={model_name(config.model)}: your own model has its own memory"
+        )
+
+
+def make_policy_spec(
+    config: Any, observation_space: Space, action_space: Space, num_agents: int = 1
+) -> PolicySpec:
+    """What one policy's own configuration makes of the spaces that it plays between.
+
+    Args:
+        num_agents: that the policy plays.
+    """
+    told = InputsSpec(
+        num_agents if config.agent_id_obs else 0,
+        prev_action=config.lstm_use_prev_action,
+        prev_reward=config.lstm_use_prev_reward,
+    )
+    return PolicySpec(
+        _model(config, told.input_space(observation_space, action_space), action_space),
+        observation_space,
+        action_space,
+        observation_filter=config.observation_filter,
+        normalize_actions=config.normalize_actions,
+        clip_actions=config.clip_actions,
+        action_distribution=config.action_distribution,
+        told=told,
+        max_seq_len=config.max_seq_len,
+    )
+
+
+def _model(config: NetworkSettings, inputs: Space, action_space: Space) -> Model | RecurrentModel:
+    if config.model is not None:
+        return custom_model(config.model, inputs, action_space, config.action_distribution)
+    core = _core(config)
+    if core is None:
+        return _layers(config, inputs, action_space, vf_share_layers=config.vf_share_layers)
+    torso = _layers(config, inputs, action_space, vf_share_layers=True)
+    features = Box(-float("inf"), float("inf"), (core.num_outputs,))
+    heads = MLP(
+        features,
+        action_space,
+        hiddens=(),
+        initializer=config.fcnet_kernel_initializer,
+        free_log_std=config.free_log_std,
+        action_distribution=config.action_distribution,
+    )
+    return RecurrentNetwork(torso, core, heads, shared=config.vf_share_layers)
+
+
+def _core(config: NetworkSettings) -> GRU | LSTM | Attention | None:
+    """What remembers, if anything does."""
+    initializer = config.fcnet_kernel_initializer
+    if config.use_lstm or config.use_gru:
+        return (LSTM if config.use_lstm else GRU)(config.lstm_cell_size, initializer)
+    if not config.use_attention:
+        return None
+    return Attention(
+        num_outputs=config.attention_dim,
+        num_units=config.attention_num_transformer_units,
+        num_heads=config.attention_num_heads,
+        head_dim=config.attention_head_dim,
+        memory=config.attention_memory_inference,
+        mlp_dim=config.attention_position_wise_mlp_dim,
+        gate_bias=config.attention_init_gru_gate_bias,
+        initializer=initializer,
+    )
+
+
+def _layers(
+    config: NetworkSettings, inputs: Space, action_space: Space, *, vf_share_layers: bool
+) -> MLP | CNN:
+    layers = {
+        "action_space": action_space,
+        "hiddens": config.fcnet_hiddens,
+        "activation": config.fcnet_activation,
+        "vf_share_layers": vf_share_layers,
+        "initializer": config.fcnet_kernel_initializer,
+        "free_log_std": config.free_log_std,
+        "action_distribution": config.action_distribution,
+    }
+    if config.conv_filters is None:
+        return MLP(inputs, **layers)
+    return cnn(inputs, config.conv_filters, config.conv_activation, **layers)
+
+
+def model_name(model: Any) -> str:
+    """What a user's model is called."""
+    return (
+        model
+        if isinstance(model, str)
+        else getattr(model, "__qualname__", type(model).__qualname__)
+    )

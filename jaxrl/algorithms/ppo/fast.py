@@ -1,0 +1,140 @@
+"""Settings of PPO that suit compiled environments: wide, short rollouts, few epochs, a small network.
+
+RLlib's defaults suit environments that are slow to step: each step is learned from 30 times, by a
+large network. In a compiled program a step costs almost nothing and learning is what takes the
+time, so it pays to play more and to learn less from each step. Measured over several environments
+in benchmarks/fast.py.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+
+from jaxrl.algorithms.validators import DEFAULT_SIZES, per_policy, resolve_sizes
+from jaxrl.core.fields import INT64, as_count, count, freeze
+from jaxrl.core.spaces import Box, Space, tree_of
+from jaxrl.core.types import PolicyId
+from jaxrl.models.cnn import is_image
+from jaxrl.models.policy_spec import without_mask
+
+SPACES_DECIDE = ("observation_filter", "conv_filters", "free_log_std")
+# Given settings that the others follow, or which the spaces would decide.
+FITTED = (
+    *DEFAULT_SIZES,
+    "total_env_steps",
+    "policies",
+    "per_policy",
+    "model",
+    "action_distribution",
+    *SPACES_DECIDE,
+)
+NUM_ENVS = 64
+TARGET_BATCH = (
+    2048  # environment steps of an iteration, as long as rollouts stay within these lengths:
+)
+ROLLOUT_LENGTHS = (16, 128)
+NUM_MINIBATCHES, NUM_EPOCHS = 4, 4
+TOTAL_ENV_STEPS = 1_000_000
+FIRST_LR, LAST_LR = 1e-3, 1e-4
+SMALL_IMAGE = 16  # pixels of the longer side, up to which one layer of small convolutions is enough
+SMALL_IMAGE_FILTERS = ((16, 3, 2),)
+LARGE_IMAGE_FILTERS = ((16, 8, 4), (32, 4, 2))
+
+
+def fast_settings(setup: Any, changes: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings for an environment; none depends on the machine, so a seed gives the same numbers everywhere.
+
+    Args:
+        setup: `PPOConfig.setup()`, the environment and its policies.
+        changes: settings that the user gives. Those here fit them: the sizes, the learning rate,
+        the network.
+
+    Returns:
+        No setting of `changes` but the sizes, and `per_policy` with what the spaces decide for each
+        policy.
+
+    Raises:
+        UsageError: sizes that are no sizes, or `per_policy` that is no mapping of mappings.
+    """
+    sizes = _sizes(changes)
+    total_env_steps = as_count(
+        changes.get("total_env_steps", max(TOTAL_ENV_STEPS, sizes["train_batch_size"]))
+    )
+    count(most=INT64)("total_env_steps", total_env_steps)
+    chosen = {
+        "minibatch_size": max(1, sizes["train_batch_size"] // NUM_MINIBATCHES),
+        "num_epochs": NUM_EPOCHS,
+        "total_env_steps": total_env_steps,
+        "lr": ((0, FIRST_LR), (total_env_steps, LAST_LR)),
+        "lambda_": 0.95,
+        "clip_param": 0.2,
+        "value_clip": None,
+        "vf_loss_coeff": 0.5,
+        "grad_clip": 0.5,
+        "fcnet_hiddens": (64, 64),
+        "normalize_returns": True,
+    }
+    given_by_policy = freeze(changes.get("per_policy", {}))
+    per_policy("per_policy", given_by_policy)
+    common, by_policy = _settings_of_spaces(
+        setup, changes, {name: dict(given) for name, given in given_by_policy}
+    )
+    chosen = {name: value for name, value in {**chosen, **common}.items() if name not in changes}
+    return {**chosen, **sizes, "per_policy": by_policy}
+
+
+def _sizes(changes: Mapping[str, Any]) -> dict[str, int]:
+    """num_envs, rollout_length and train_batch_size: those given, and what suits them."""
+    given = {
+        name: as_count(changes[name]) for name in DEFAULT_SIZES if changes.get(name) is not None
+    }
+    for name, size in given.items():
+        count()(name, size)
+    num_envs = given.get("num_envs", NUM_ENVS)
+    shortest, longest = ROLLOUT_LENGTHS
+    length = min(max(TARGET_BATCH // num_envs, shortest), longest)
+    return resolve_sizes(
+        given,
+        {"num_envs": num_envs, "rollout_length": length, "train_batch_size": num_envs * length},
+    )
+
+
+def _settings_of_spaces(
+    setup: Any, changes: Mapping[str, Any], given: Mapping[PolicyId, dict[str, Any]]
+) -> tuple[dict[str, Any], dict[PolicyId, dict[str, Any]]]:
+    """(for all policies, by policy): what follows from the spaces, and what is `given` by policy on top.
+
+    It stands by policy where the policies differ, without the settings that `changes` has for all.
+    """
+    env, params = setup.env, setup.env_params
+    choices = {}
+    for policy, agents in setup.policies.items():
+        settings = {**changes, **given.get(policy, {})}
+        chosen = {
+            **_reading(without_mask(env.observation_space(agents[0], params)), settings),
+            **_acting(env.action_space(agents[0], params), settings),
+        }
+        choices[policy] = {name: value for name, value in chosen.items() if name not in changes}
+    first, *others = choices.values()
+    if all(choice == first for choice in others):
+        return first, {policy: dict(settings) for policy, settings in given.items()}
+    policies = dict.fromkeys([*choices, *given])
+    return {}, {policy: {**choices.get(policy, {}), **given.get(policy, {})} for policy in policies}
+
+
+def _reading(space: Space, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Images through convolutions, unless the network is the user's own; other numbers normalised."""
+    images = [part for part in jax.tree.leaves(tree_of(space)) if is_image(part)]
+    if images and settings.get("model") is None:
+        longest = max(max(part.shape[:2]) for part in images)
+        return {
+            "conv_filters": SMALL_IMAGE_FILTERS if longest <= SMALL_IMAGE else LARGE_IMAGE_FILTERS
+        }
+    return {"observation_filter": "MeanStdFilter"} if isinstance(space, Box) and not images else {}
+
+
+def _acting(space: Space, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """A Gaussian's log-std is one parameter for each number: surer than one that depends on the observation."""
+    gaussian = isinstance(space, Box) and settings.get("action_distribution") != "beta"
+    return {"free_log_std": True} if gaussian and settings.get("model") is None else {}

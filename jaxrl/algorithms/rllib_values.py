@@ -1,0 +1,144 @@
+"""RLlib's forms of settings read as ours: `model={...}`, policies as names or PolicySpecs, square kernels as pairs."""
+
+import secrets
+from collections.abc import Mapping
+from typing import Any
+
+from jaxrl.core.errors import UsageError, brief
+from jaxrl.core.fields import unknown_setting
+
+ACTIVATIONS = {"swish": "silu", None: "linear"}  # RLlib's other names
+SPEC = ("policy_class", "observation_space", "action_space", "config")  # of RLlib's PolicySpec
+
+
+def read_settings(given: Mapping[str, Any], network: tuple[str, ...]) -> dict[str, Any]:
+    """The settings that a user gave, those in RLlib's nested forms spread out.
+
+    `model={"fcnet_hiddens": [64]}` is `fcnet_hiddens=[64]`, also within `per_policy`, and policies
+    as PolicySpecs are their names, their configurations a part of `per_policy`.
+
+    Args:
+        network: the settings that `model` may hold.
+    """
+    settings = _without_nested_model(given, network)
+    policies = settings.get("policies")
+    if isinstance(policies, set | frozenset):
+        settings["policies"] = _names("policies", policies)
+    if isinstance(policies, Mapping) and policies and all(map(_is_spec, policies.values())):
+        settings["policies"] = list(policies)
+        of_specs = {name: _config_of(name, spec) for name, spec in policies.items()}
+        if any(of_specs.values()):
+            settings["per_policy"] = merged_by_policy(of_specs, settings.get("per_policy") or {})
+    if isinstance(by_policy := settings.get("per_policy"), Mapping):
+        settings["per_policy"] = {
+            policy: _without_nested_model(values, network)
+            if isinstance(values, Mapping)
+            else values
+            for policy, values in by_policy.items()
+        }
+    return settings
+
+
+def merged_by_policy(first: Any, second: Any) -> Any:
+    """Settings by policy, those of `second` on top; `second` alone where it is no mapping of mappings."""
+    try:
+        first, second = (
+            {policy: dict(values) for policy, values in dict(each).items()}
+            for each in (first, second)
+        )
+    except (TypeError, ValueError):  # which the check of per_policy refuses by name
+        return second
+    merged = {
+        policy: {**first.get(policy, {}), **second.get(policy, {})} for policy in [*first, *second]
+    }
+    return {policy: values for policy, values in merged.items() if values}
+
+
+def names_of_policies(name: str, value: Any) -> Any:
+    """A set of policies' names as a sorted list; anything else as it is."""
+    return tuple(_names(name, value)) if isinstance(value, set | frozenset) else value
+
+
+def drawn_seed(name: str, value: Any) -> Any:
+    """A seed for None, which means any in RLlib; the configuration holds the one that was drawn."""
+    return secrets.randbits(31) if value is None else value
+
+
+def no_filter(name: str, value: Any) -> Any:
+    """None for "NoFilter"."""
+    return None if value == "NoFilter" else value
+
+
+def no_options(name: str, value: Any) -> Any:
+    """None for RLlib's `optimizer={}`, frozen."""
+    return None if value == () else value
+
+
+def activation(name: str, value: Any) -> Any:
+    """`silu` for "swish", `linear` for None."""
+    return ACTIVATIONS.get(value, value) if value is None or isinstance(value, str) else value
+
+
+def square_filters(name: str, value: Any) -> Any:
+    """[filters, [3, 3], [2, 2]] as [filters, 3, 2]; kernels and strides that are not square are refused."""
+    if not isinstance(value, tuple):
+        return value
+    return tuple(_square_layer(name, layer) for layer in value)
+
+
+def _square_layer(name: str, layer: Any) -> Any:
+    if not isinstance(layer, tuple) or len(layer) != 3:
+        return layer
+    for what, size in zip(("kernel", "stride"), layer[1:], strict=True):
+        if isinstance(size, tuple) and (len(size) != 2 or size[0] != size[1]):
+            raise UsageError(
+                f"{name}: the {what} {list(size)} of layer {brief(layer)} must be square: one number"
+            )
+    return tuple(size[0] if isinstance(size, tuple) else size for size in layer)
+
+
+def _without_nested_model(given: Mapping[str, Any], network: tuple[str, ...]) -> dict[str, Any]:
+    """`given`, and in place of a mapping `model` what it holds."""
+    if not isinstance(given.get("model"), Mapping):
+        return dict(given)
+    settings, nested = (
+        {name: value for name, value in given.items() if name != "model"},
+        given["model"],
+    )
+    for name, value in nested.items():
+        if name not in network:
+            raise unknown_setting(name, network, "of model", owner="PPOConfig")
+        if name in settings and settings[name] != value:
+            raise UsageError(f"{name} is given twice: in model={{...}} and beside it")
+    return {**settings, **nested}
+
+
+def _names(name: str, policies: set | frozenset) -> list[str]:
+    if not all(isinstance(policy, str) for policy in policies):
+        raise UsageError(f"{name}={brief(policies)} must hold names")
+    return sorted(policies)
+
+
+def _is_spec(value: Any) -> bool:
+    """Whether this is RLlib's description of a policy: None, (class, space, space, config), or a PolicySpec."""
+    if isinstance(value, tuple) and len(value) == len(SPEC):
+        return not all(isinstance(part, str) for part in value)
+    return value is None or all(hasattr(value, name) for name in SPEC)
+
+
+def _config_of(policy: str, spec: Any) -> dict[str, Any]:
+    """A policy's own settings; the spaces are the environment's to say."""
+    if spec is None:
+        return {}
+    parts = spec if isinstance(spec, tuple) else tuple(getattr(spec, name) for name in SPEC)
+    policy_class, _, _, config = parts
+    if policy_class is not None:
+        raise UsageError(
+            f"policies[{policy!r}] names a class, {brief(policy_class)}: per_policy={{{policy!r}: "
+            '{"model": ...}} gives a policy a network of its own'
+        )
+    if config is not None and not isinstance(config, Mapping):
+        raise UsageError(
+            f"policies[{policy!r}]: the configuration {brief(config)} must be a mapping of settings"
+        )
+    return dict(config or {})

@@ -1,0 +1,191 @@
+"""What is allowed in the settings of PPO: schedules, layers, policies, and the three sizes that give each other."""
+
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+import optax
+
+from jaxrl.core.errors import UsageError, brief
+from jaxrl.core.fields import Check, as_count, count, names, number, pairs
+from jaxrl.core.trust import Kind, load, parse_name
+
+OPTIMIZER = Kind(
+    "optimizer",
+    "jaxrl.optimizers",
+    "a function from the learning rate to an optax transformation",
+    lambda found: callable(found) and not isinstance(found, type),
+)
+WIDEST, DEEPEST, LONGEST = (
+    2**20,
+    2**10,
+    2**16,
+)  # of a network's layers, their number, and what memory looks back
+LARGEST_KERNEL = 2**8  # each of its cells is a slice of the program
+DEFAULT_SIZES = {"num_envs": 40, "rollout_length": 100, "train_batch_size": 4000}
+
+
+def schedule(low: float = 0.0) -> Check:
+    """A number of at least `low`, or [[step, value], ...] with growing steps from 0."""
+    is_number, is_step = number(low), number(0)
+
+    def check(name, value):
+        if not isinstance(value, tuple):
+            return is_number(name, value)
+        if not value or not all(isinstance(knot, tuple) and len(knot) == 2 for knot in value):
+            raise UsageError(
+                f"{name}={brief(value)} must be a number or a schedule [[step, value], ...]"
+            )
+        for step, at_step in value:
+            is_step(f"{name}: step", step)
+            is_number(f"{name}: value", at_step)
+        steps = [step for step, _ in value]
+        if steps[0] != 0 or any(later <= earlier for earlier, later in itertools.pairwise(steps)):
+            raise UsageError(
+                f"{name}: the steps of a schedule must begin at 0 and grow, not {steps}"
+            )
+
+    return check
+
+
+def environment(name: str, value: Any) -> None:
+    """A name or an instance."""
+    if isinstance(value, type | tuple):
+        meant = (
+            f"{value.__name__}()" if isinstance(value, type) else "the first of what make() returns"
+        )
+        raise UsageError(
+            f"{name} must be a name or an environment object, not {value!r:.60}; perhaps {meant}?"
+        )
+
+
+def policies(name: str, value: Any) -> None:
+    """None, a word, a function, or a frozen mapping; which words, the environment decides."""
+    named = isinstance(value, tuple) and value and all(isinstance(policy, str) for policy in value)
+    if value is not None and not isinstance(value, str) and not callable(value) and not named:
+        pairs("{policy: [agents]}, 'shared', 'per-agent', or a function from agent to policy")(
+            name, value
+        )
+
+
+def to_train(name: str, value: Any) -> None:
+    """None, names, or a function."""
+    if not callable(value):
+        names(name, value)
+
+
+def several(name: str, value: Any) -> tuple:
+    """One alone as a tuple; None as none."""
+    return value if isinstance(value, tuple) else () if value is None else (value,)
+
+
+def per_policy(name: str, value: Any) -> None:
+    """A frozen mapping of mappings."""
+    pairs("{policy: {setting: value}}")(name, value)
+    for policy, overrides in value:
+        pairs("{setting: value}")(f"{name}[{policy!r}]", overrides)
+
+
+def sizes(name: str, value: Any) -> None:
+    """A tuple of layer widths."""
+    if not isinstance(value, tuple):
+        raise UsageError(f"{name}={brief(value)} must be a list of layer sizes")
+    for size in value:
+        count(most=WIDEST)(f"{name}: layer size", size)
+
+
+def filters(name: str, value: Any) -> None:
+    """None, or a tuple of (number of filters, kernel size, stride)."""
+    layers = value if isinstance(value, tuple) else ()
+    if value is not None and not (
+        layers and all(isinstance(layer, tuple) and len(layer) == 3 for layer in layers)
+    ):
+        raise UsageError(
+            f"{name}={brief(value)} must be a list of layers [filters, kernel, stride], or None"
+        )
+    for layer in layers:
+        for size, most in zip(layer, (WIDEST, LARGEST_KERNEL, WIDEST), strict=True):
+            count(most=most)(f"{name}: layer {list(layer)}", size)
+
+
+def optimizer(name: str, value: Any) -> None:
+    """None, a function, or "module:name"; what that is, `optimizer_of` looks at."""
+    named = parse_name(value)
+    named = named is not None and not named.arguments
+    if not (value is None or callable(value) or named):
+        perhaps = "; perhaps lambda lr: optax.adam(lr)?" if isinstance(value, tuple) else ""
+        raise UsageError(
+            f"{name}={brief(value)} must be a function from the learning rate to an optax transformation, "
+            f"module:name, or None{perhaps}"
+        )
+
+
+def optimizer_of(
+    value: Callable | str | None,
+) -> Callable[[Any], optax.GradientTransformation] | None:
+    """The function from the learning rate that a setting `optimizer` means; None: Adam.
+
+    Raises:
+        UsageError: there is none of this name, or what it makes is no optax transformation.
+    """
+    if value is None:
+        return None
+    is_name = isinstance(value, str)
+    function = load(OPTIMIZER, parse_name(value)) if is_name else value
+    called = f"optimizer {value if is_name else getattr(value, '__name__', value)}(0.001)"
+    try:
+        made = function(0.001)
+    except Exception as error:
+        reason = next(iter(str(error).splitlines()), "")
+        raise UsageError(
+            f"{called} raises {type(error).__name__}: {reason}; it takes the learning rate"
+        ) from None
+    if not isinstance(made, optax.GradientTransformation):
+        raise UsageError(f"{called} must be an optax transformation, not a {type(made).__name__}")
+    return function
+
+
+def resolve_sizes(given: dict[str, int], tuned: dict[str, int]) -> dict[str, int]:
+    """num_envs, rollout_length and train_batch_size from those given and, where they are too few, the tuned ones.
+
+    A batch alone keeps the tuned rollout's length, or takes the divisor nearest to it.
+    """
+    given = {name: as_count(size) for name, size in given.items()}
+    for name, size in given.items():
+        count()(name, size)
+    envs, length, batch = (given.get(name) for name in DEFAULT_SIZES)
+    if batch is None:
+        if envs is None and length is None:
+            return dict(tuned)
+        length = length or max(1, round(tuned["train_batch_size"] / envs))
+        envs = envs or max(1, round(tuned["train_batch_size"] / length))
+    elif envs is None:
+        length = length or _fitting_length(batch, tuned["rollout_length"])
+        envs = _divide(batch, "rollout_length", length)
+    elif length is None:
+        length = _divide(batch, "num_envs", envs)
+    elif envs * length != batch:
+        raise UsageError(
+            f"train_batch_size={batch} is not num_envs={envs} * rollout_length={length} = {envs * length}"
+        )
+    return {"num_envs": envs, "rollout_length": length, "train_batch_size": envs * length}
+
+
+def _fitting_length(batch: int, wanted: int) -> int:
+    """The divisor of `batch` nearest to the `wanted` length, from its half to its double; a small batch itself."""
+    if batch < wanted // 2:
+        return batch
+    fitting = [n for n in range(max(1, wanted // 2), 2 * wanted + 1) if batch % n == 0]
+    if not fitting:
+        near = batch - batch % wanted or wanted
+        raise UsageError(
+            f"train_batch_size={batch} is no product of environments and a rollout of about {wanted} steps: give "
+            f"num_envs or rollout_length as well, or a batch such as {near}"
+        )
+    return min(fitting, key=lambda n: (max(n / wanted, wanted / n), -n))
+
+
+def _divide(batch: int, name: str, size: int) -> int:
+    if batch % size:
+        raise UsageError(f"train_batch_size={batch} is no multiple of {name}={size}")
+    return batch // size

@@ -1,0 +1,153 @@
+"""`jaxrl evaluate` and `jaxrl render`, and the scripts of these names: play the policies of a trained run."""
+
+import dataclasses
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from jaxrl.cli.flags import (
+    COMPILE_CACHE,
+    find_modules_here,
+    flags_of,
+    given_flags,
+    setting_of,
+    show_help,
+)
+from jaxrl.core.errors import UsageError
+from jaxrl.core.fields import UINT32, check_all, count, flag, number, setting
+from jaxrl.run.command_line import command, program
+from jaxrl.run.devices import compile_cache
+from jaxrl.run.devices.mesh import start_jax
+from jaxrl.run.inference import load
+from jaxrl.run.recorder import EPISODE
+from jaxrl.run.results import Result
+from jaxrl.run.storage import runs
+from jaxrl.run.storage.checkpoint import is_checkpoint, open_found, read_facts, run_path
+from jaxrl.run.storage.config_file import untrusted_callbacks
+
+TRUST = setting(
+    False,
+    "import the code that the run names, though it is neither jaxrl's nor an installed plug-in's",
+    flag,
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class EvaluateOptions:
+    """Flags of `evaluate.py`."""
+
+    episodes: int = setting(100, "whole episodes to play", count())
+    explore: bool = setting(False, "sample actions; False: the likeliest ones", flag)
+    checkpoint: Any = setting("last", "best, last, or an iteration")
+    seed: Any = setting(
+        None, "of the episodes; None: the run's evaluation_seed", count(0, UINT32, optional=True)
+    )
+    env_args: Any = setting((), "arguments of the environment that differ from training's")
+    trust: bool = TRUST
+
+
+@dataclasses.dataclass(frozen=True)
+class RenderOptions:
+    """Flags of `render.py`."""
+
+    out: str = setting(
+        "", f"the file: .gif, .mp4 or .png (a strip); default: {EPISODE} in the run's folder"
+    )
+    episode: int = setting(0, "which episode of the seed", count(0))
+    explore: bool = setting(False, "sample actions; False: the likeliest ones", flag)
+    checkpoint: Any = setting("last", "best, last, or an iteration")
+    seed: Any = setting(
+        None, "of the episodes; None: the run's evaluation_seed", count(0, UINT32, optional=True)
+    )
+    max_steps: int = setting(2000, "where an episode is cut", count())
+    fps: Any = setting(
+        None,
+        "frames per second; None: some ten seconds in all",
+        number(0, open_low=True, optional=True),
+    )
+    env_args: Any = setting((), "arguments of the environment that differ from training's")
+    trust: bool = TRUST
+
+
+def evaluate(argv: Sequence[str] | None = None) -> None:
+    """Play whole episodes with the policies of a run: RUN [flags]."""
+    _run("evaluate", evaluate.__doc__, EvaluateOptions(), argv, _evaluate)
+
+
+def render(argv: Sequence[str] | None = None) -> None:
+    """Play one episode with the policies of a run and write it as a picture: RUN [flags]."""
+    _run("render", render.__doc__, RenderOptions(), argv, _render)
+
+
+def _evaluate(run: str, options: EvaluateOptions) -> None:
+    facts = open_found(
+        run, options.checkpoint, read_facts
+    )  # first: a trainer may remove it while episodes are played
+    settings = dataclasses.asdict(options)
+    print(report(load.evaluate(run, **settings)["env_runners"], run, options))
+    if not options.trust and (left_out := untrusted_callbacks(facts)):
+        print(
+            f"left out: {', '.join(map(str, left_out))} and what they report; --trust imports them"
+        )
+
+
+def report(episodes: Result, run: str, options: EvaluateOptions) -> str:
+    """What an evaluation found, for people."""
+    chosen = "sampled" if options.explore else "likeliest"
+    which = "" if is_checkpoint(run) else f" ({options.checkpoint})"
+    lines = [f"{episodes['num_episodes']:,} episodes of {run}{which}, {chosen} actions"]
+    for what, name in (("return", "episode_return"), ("length", "episode_len")):
+        mean, std, least, greatest = (
+            episodes[f"{name}_{part}"] for part in ("mean", "std", "min", "max")
+        )
+        lines.append(f"{what:<24} {mean:10.2f} +- {std:.2f}  (from {least:.2f} to {greatest:.2f})")
+    if len(episodes["agent_episode_returns_mean"]) > 1:
+        for agent, value in episodes["agent_episode_returns_mean"].items():
+            lines.append(f"{agent:<24} {value:10.2f}")
+    names = [
+        name.removesuffix("_mean") for name in episodes["custom_metrics"] if name.endswith("_mean")
+    ]
+    for name in names:
+        mean, least, greatest = (
+            episodes["custom_metrics"][f"{name}_{part}"] for part in ("mean", "min", "max")
+        )
+        lines.append(f"{name:<24} {mean:10.2f}  (from {least:.2f} to {greatest:.2f})")
+    return "\n".join(lines)
+
+
+def _render(run: str, options: RenderOptions) -> None:
+    settings = {**dataclasses.asdict(options), "out": options.out or None}
+    out, replay = load.render(run, **settings)
+    total = float(replay.rewards.sum())
+    print(f"{out}: {replay.num_steps} steps, return {total:.2f}, {replay.end}")
+
+
+def _run(
+    name: str, description: str, defaults: Any, argv: Sequence[str] | None, play: Callable
+) -> None:
+    """Reads RUN and flags, and plays; mistakes end the process with one line."""
+    argv, prog = list(sys.argv[1:] if argv is None else argv), program(name)
+    flags = {**flags_of(defaults), "compile_cache": COMPILE_CACHE}
+    try:
+        show_help(argv, flags, prog, description)
+        given = given_flags(argv, flags, positional="run")
+        if "run" not in given:
+            raise UsageError(f"name a run's folder: {command(name)} runs/...")
+        run, cache = (
+            str(runs.resolve(run_path(given.pop("run")[0]))),
+            given.pop("compile_cache", ["auto"]),
+        )
+        options = dataclasses.replace(
+            defaults, **{name: setting_of(name, words) for name, words in given.items()}
+        )
+        check_all(options)
+        start_jax()
+        if options.trust:
+            find_modules_here()  # not before: a stranger's run may lie in a folder with modules of its own
+        compile_cache.use(setting_of("compile_cache", cache))
+        play(run, options)
+    except UsageError as error:
+        print(f"{prog}: {error}", file=sys.stderr)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        sys.exit(f"{prog}: stopped")

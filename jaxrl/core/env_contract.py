@@ -1,0 +1,523 @@
+"""The rules of the contract that can be seen without playing: the object, its spaces, structure, shapes and types.
+
+Each function raises `ContractError` at the first rule that is broken;
+`jaxrl.core.env_checker.check_env` calls them, and `require_trainable` asks those of them that
+training depends on.
+"""
+
+import contextlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxrl.core.env import (
+    Solo,
+    agents_may_wait,
+    is_multi_agent,
+    is_stacked,
+    raw_reset,
+    raw_step,
+    stack_agents,
+)
+from jaxrl.core.errors import UsageError, reason_of
+from jaxrl.core.spaces import Discrete, MultiDiscrete, Space, tree_of
+from jaxrl.core.types import ALL, DEFAULT_AGENT, AgentId, Key, PyTree
+
+METHODS = (
+    "reset",
+    "step",
+    "reset_env",
+    "step_env",
+    "is_truncated",
+    "observation_space",
+    "action_space",
+)
+OLD_GYMNAX = "this looks like gymnax before 1.0, whose `done` mixes termination and truncation"
+ANYTHING = object()  # in place of a type: it is checked elsewhere
+
+
+class ContractError(AssertionError):
+    """An environment breaks the contract: one line that names it, the rule, and what was found instead."""
+
+
+@dataclass(frozen=True)
+class Type:
+    """What an array has to be: its shape, and the kind of its dtype."""
+
+    shape: tuple[int, ...]
+    kind: Any  # bool, jnp.integer, jnp.floating, or several of them
+    reason: str = ""
+
+    def __str__(self):
+        kinds = self.kind if isinstance(self.kind, tuple) else (self.kind,)
+        return f"{', '.join(kind.__name__ for kind in kinds)}{list(self.shape)}{self.reason}"
+
+    def includes(self, leaf: jax.ShapeDtypeStruct) -> bool:
+        kinds = self.kind if isinstance(self.kind, tuple) else (self.kind,)
+        return leaf.shape == self.shape and any(jnp.issubdtype(leaf.dtype, kind) for kind in kinds)
+
+
+FLAG, NUMBER = Type((), bool), Type((), jnp.floating)
+METRIC = Type((), (jnp.floating, jnp.integer, bool))  # summed up as f32
+
+
+class CheckedEnv(NamedTuple):
+    """The environment under examination; one agent's is that of a single agent, DEFAULT_AGENT."""
+
+    env: Any
+    params: PyTree
+    agents: tuple[AgentId, ...]
+    obs_spaces: dict[AgentId, Space]
+    action_spaces: dict[AgentId, Space]
+
+    def each(self, value: Callable[[str], Any], *more: str) -> PyTree:
+        """`value` of each agent, and of the names in `more`, as the environment lays it out: in a dict, or alone."""
+        many = is_multi_agent(self.env)
+        return (
+            {name: value(name) for name in (*self.agents, *more)} if many else value(DEFAULT_AGENT)
+        )
+
+    def split(self, values: PyTree, *more: str) -> dict[str, PyTree]:
+        """The inverse of `each`: always in a dict."""
+        many = is_multi_agent(self.env)
+        return {name: values[name] if many else values for name in (*self.agents, *more)}
+
+    def act(self, key: Key) -> PyTree:
+        """A random action."""
+        keys = dict(zip(self.agents, jax.random.split(key, len(self.agents)), strict=True))
+        return self.each(lambda agent: self.action_spaces[agent].sample(keys[agent]))
+
+    def first_step(self, key: Key, params: PyTree) -> tuple:
+        reset_key, act_key, step_key = jax.random.split(key, 3)
+        obs, state = self.env.reset(reset_key, params)
+        return plain((obs, self.env.step(step_key, state, self.act(act_key), params)))
+
+    def raw_first_step(self, key: Key) -> tuple:
+        """A first step as the training loop makes it, on the stacked face where there is one."""
+        if is_multi_agent(self.env):
+            obs, state = raw_reset(self.env, key, self.params)
+            return plain((obs, tuple(raw_step(self.env, key, state, self.act(key), self.params))))
+        obs, state = self.env.reset_env(key, self.params)
+        return plain((obs, self.env.step_env(key, state, self.act(key), self.params)))
+
+
+# ---- the object and its spaces
+
+
+def require_environment(env: Any, what: str) -> None:
+    """Refuses what is no environment of this contract at all: a number, a class, another library's object.
+
+    Args:
+        what: the beginning of the message: "env", or "environment 'module:Class'".
+
+    Raises:
+        UsageError: what was given, and what is allowed.
+    """
+    allowed = (
+        "a name, or an object of jaxrl.Environment or of gymnax's contract (docs/environments.md)"
+    )
+    kinds = {base.__module__.partition(".")[0] for base in type(env).__mro__}
+    for library, package in (
+        ("Gymnasium", "gymnasium"),
+        ("Gym", "gym"),
+        ("PettingZoo", "pettingzoo"),
+    ):
+        if package in kinds:
+            raise UsageError(
+                f"{what} is a {library} environment ({type(env).__name__}), which runs in Python and cannot be "
+                f"compiled; allowed: {allowed}"
+            )
+    if isinstance(env, type):
+        raise UsageError(
+            f"{what} is the class {env.__name__}; give an instance, perhaps {env.__name__}()"
+        )
+    if not any(callable(getattr(env, method, None)) for method in METHODS):
+        raise UsageError(f"{what} must be {allowed}, not {describe(env)}: {env!r:.60}")
+
+
+def default_params_of(env: Any) -> PyTree:
+    """Its `default_params`; a UsageError where it has none."""
+    try:
+        return env.default_params
+    except Exception as error:
+        raise UsageError(
+            f"environment {type(env).__name__} has no default_params: {reason_of(error)}"
+        ) from error
+
+
+def examine(env: Any, params: PyTree) -> CheckedEnv:
+    case = CheckedEnv(env, params, (DEFAULT_AGENT,), {}, {})
+    run(case, "the environment object must be hashable, as a frozen dataclass is", hash, env)
+    for method in METHODS:
+        hint = f"; {OLD_GYMNAX}" if method == "is_truncated" else ""
+        require(
+            case, callable(getattr(env, method, None)), f"it must have a method `{method}`{hint}"
+        )
+    params = (
+        run(case, "default_params must be there", lambda: env.default_params)
+        if params is None
+        else params
+    )
+    for path, leaf in jax.tree_util.tree_leaves_with_path(params):
+        is_number = isinstance(leaf, bool | int | float | np.ndarray | np.generic | jax.Array)
+        require(
+            case,
+            is_number,
+            f"params{jax.tree_util.keystr(path)} must be a number or an array, not {leaf!r}",
+        )
+    case = case._replace(
+        params=params, agents=_examine_agents(case) if is_multi_agent(env) else case.agents
+    )
+    for agent in case.agents:
+        case.obs_spaces[agent] = _examine_space(case, "observation_space", agent)
+        case.action_spaces[agent] = _examine_space(case, "action_space", agent)
+    tuned = getattr(env, "tuned", {})
+    named = isinstance(tuned, Mapping) and all(isinstance(name, str) for name in tuned)
+    require(case, named, f"tuned must be a mapping of settings by their names, not {tuned!r}")
+    return case
+
+
+def _examine_agents(case: CheckedEnv) -> tuple[AgentId, ...]:
+    agents = case.env.agents
+    named = (
+        isinstance(agents, tuple)
+        and agents
+        and all(isinstance(agent, str) and agent != ALL for agent in agents)
+    )
+    require(
+        case,
+        named,
+        f"agents must be a tuple of one or more names, none of them {ALL!r}, not {agents!r}",
+    )
+    require(case, len(set(agents)) == len(agents), f"agents must be unique, not {agents!r}")
+    policies = run(case, "default_policies must be there", lambda: case.env.default_policies)
+    require(
+        case,
+        isinstance(policies, Mapping),
+        f"default_policies must be {{policy: agents}}, not {policies!r}",
+    )
+    played = sorted(agent for members in policies.values() for agent in members)
+    require(
+        case,
+        played == sorted(agents),
+        f"default_policies must name every agent exactly once, not {policies!r}",
+    )
+    return agents
+
+
+def _examine_space(case: CheckedEnv, method: str, agent: AgentId) -> Space:
+    arguments = (agent, case.params) if is_multi_agent(case.env) else (case.params,)
+    what = f"{method}({agent!r}, params)" if is_multi_agent(case.env) else f"{method}(params)"
+    space, again = (
+        run(case, f"{what} must be there", getattr(case.env, method), *arguments) for _ in range(2)
+    )
+    ours = "a Discrete, MultiDiscrete, Box, Dict or Tuple of jaxrl.core.spaces, which are frozen and hashable"
+    require(case, isinstance(space, Space), f"{what} must be {ours}, not {describe(space)}")
+    require(
+        case, space == again, f"{what} must be the same on every call, not {space}, then {again}"
+    )
+    return space
+
+
+# ---- structure, shapes and types
+
+
+def require_trainable(env: Any, params: PyTree = None) -> None:
+    """Refuses an environment that breaks a rule of shapes and types, before anything is compiled.
+
+    Nothing is computed, and an environment that was found right is not asked again. Those of
+    `jaxrl.envs` are not asked at all: the tests of this package have done that.
+
+    Raises:
+        UsageError: one line that names the environment, the rule, and what was found instead.
+    """
+    if params is None:
+        with contextlib.suppress(Exception):  # what is wrong with it, `examine` says
+            params = env.default_params
+    types = str(
+        jax.tree.map(lambda leaf: (np.shape(leaf), getattr(leaf, "dtype", type(leaf))), params)
+    )
+    if type(env).__module__.startswith("jaxrl.envs.") or (
+        _is_hashable(env) and (env, types) in _trainable
+    ):
+        return
+    try:
+        case, key = examine(env, params), jax.eval_shape(lambda: jax.random.key(0))
+        check_stacked_types(case, key) if is_stacked(env) else check_raw_types(case, key)
+        trace(case, "a step under vmap, over keys,", jax.vmap(case.raw_first_step), _two(key))
+    except ContractError as error:
+        raise UsageError(
+            f"environment {error} (found by check_env; jaxrl.check_env(env) shows the traceback, and plays it as well)"
+        ) from error
+    if len(_trainable) >= 256:
+        _trainable.clear()
+    _trainable.add((env, types))
+
+
+def _is_hashable(env: Any) -> bool:
+    try:
+        hash(env)
+    except Exception:  # of a field that is a dict, say; `examine` names the rule
+        return False
+    return True
+
+
+_trainable: set = set()  # (environment, the types of its numbers) of those that were found right
+
+
+def _two(shape: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct((2, *shape.shape), shape.dtype)
+
+
+def check_raw_types(case: CheckedEnv, key: Key) -> tuple[PyTree, PyTree]:
+    """What training calls: reset_env, step_env, is_truncated, action_mask; returns the types of (obs, state)."""
+    env, params = case.env, case.params
+    rewards, flags = case.each(lambda _: NUMBER), case.each(lambda _: FLAG, ALL)
+    fresh = {"obs": case.each(lambda agent: _type_of(case.obs_spaces[agent])), "state": ANYTHING}
+    obs, state = _check_call(case, "reset_env", fresh, env.reset_env, key, params)
+    action = jax.eval_shape(case.act, key)
+    reached = {"obs": obs, "state": state, "reward": rewards, "terminated": flags, "info": ANYTHING}
+    info = _check_call(case, "step_env", reached, env.step_env, key, state, action, params)[-1]
+    _check_info(case, "step_env", info)
+    _check_clock_and_masks(case, state)
+    return obs, state
+
+
+def check_types(case: CheckedEnv, key: Key) -> None:
+    env, params = case.env, case.params
+    rewards, flags = case.each(lambda _: NUMBER), case.each(lambda _: FLAG, ALL)
+    obs, state = check_raw_types(case, key)
+    same = {"obs": obs, "state": state}
+    _check_call(case, "reset", same, env.reset, key, params)
+    action = jax.eval_shape(case.act, key)
+    stepped = {**same, "reward": rewards, "terminated": flags, "truncated": flags, "info": ANYTHING}
+    info = _check_call(case, "step", stepped, env.step, key, state, action, params)[-1]
+    _check_info(case, "step", info)
+    for name in ("final_observation", "active") if is_multi_agent(env) else ("final_observation",):
+        require(
+            case,
+            name in info,
+            f"info of step must hold {name!r} on every step, not only {sorted(info)}",
+        )
+    _check_like(case, "info['final_observation'] of step", info["final_observation"], obs)
+    two = jax.tree.map(lambda leaf: jnp.stack([jnp.asarray(leaf)] * 2), params)
+    trace(
+        case,
+        "step under vmap, over keys and params,",
+        jax.vmap(case.first_step),
+        jax.random.split(key),
+        two,
+    )
+    if hasattr(env, "render"):
+        picture = trace(case, "render", env.render, state, params)
+        fits = (
+            getattr(picture, "dtype", None) == jnp.uint8
+            and picture.ndim == 3
+            and picture.shape[2] == 3
+        )
+        require(case, fits, f"render must give u8[H, W, 3], not {describe(picture)}")
+
+
+def _check_acting_agents(case: CheckedEnv, state: PyTree) -> None:
+    if not agents_may_wait(case.env):
+        return
+    require(
+        case,
+        is_multi_agent(case.env),
+        "an environment of one agent must have no acting_agents: it cannot wait",
+    )
+    acting = trace(case, "acting_agents", case.env.acting_agents, state, case.params)
+    flags = Type((len(case.agents),), bool) if is_stacked(case.env) else case.each(lambda _: FLAG)
+    _check_like(case, "acting_agents(state, params)", acting, flags)
+
+
+def check_stacked_types(case: CheckedEnv, key: Key) -> None:
+    first, *others = case.agents
+    for spaces in (case.obs_spaces, case.action_spaces):
+        for agent in others:
+            clash = f"{first!r} has {spaces[first]}, {agent!r} has {spaces[agent]}"
+            require(
+                case,
+                spaces[agent] == spaces[first],
+                f"agents of a stacked environment need equal spaces: {clash}",
+            )
+    batch = (len(case.agents),)
+    fresh = {"obs": _type_of(case.obs_spaces[first], batch), "state": ANYTHING}
+    obs, state = _check_call(case, "reset_stacked", fresh, case.env.reset_stacked, key, case.params)
+    rewards, flags = Type(batch, jnp.floating), Type(batch, bool, ", with no '__all__'")
+    reached = {"obs": obs, "state": state, "reward": rewards, "terminated": flags, "info": ANYTHING}
+    action = jax.eval_shape(lambda key: stack_agents(case.env, case.act(key)), key)
+    info = _check_call(
+        case, "step_stacked", reached, case.env.step_stacked, key, state, action, case.params
+    )[-1]
+    require(
+        case,
+        isinstance(info, Mapping),
+        f"info of step_stacked must be a dict, not {describe(info)}",
+    )
+    _check_metrics(case, "step_stacked", info)
+    if "active" in info:
+        _check_like(case, "info['active'] of step_stacked", info["active"], Type(batch, bool))
+    _check_clock_and_masks(case, state)
+
+
+def _check_clock_and_masks(case: CheckedEnv, state: PyTree) -> None:
+    env, params = case.env, case.params
+    clock = trace(case, "is_truncated", env.is_truncated, state, params)
+    _check_like(case, "is_truncated(state, params)", clock, FLAG)
+    _check_acting_agents(case, state)
+    if not hasattr(env, "action_mask"):
+        return
+    mask = trace(case, "action_mask", env.action_mask, state, params)
+    wanted = {agent: _mask_type(case, agent) for agent in case.agents}
+    if isinstance(env, Solo):
+        wanted = wanted[DEFAULT_AGENT]  # as the wrapped environment gives it
+    elif is_stacked(env):
+        first = wanted[case.agents[0]]
+        wanted = Type((len(case.agents), *first.shape), bool, first.reason)
+    else:
+        wanted = case.each(wanted.get)
+    _check_like(case, "action_mask(state, params)", mask, wanted)
+
+
+def _mask_type(case: CheckedEnv, agent: AgentId) -> Type:
+    """bool[A]: one entry for each action of a Discrete space, of MultiDiscrete ones one entry's after the other's."""
+    spaces = jax.tree.leaves(tree_of(case.action_spaces[agent]))
+    rule = (
+        f"action_mask needs discrete actions, but agent {agent!r} has {case.action_spaces[agent]}"
+    )
+    require(case, all(isinstance(space, Discrete | MultiDiscrete) for space in spaces), rule)
+    number = sum(space.n if isinstance(space, Discrete) else sum(space.nvec) for space in spaces)
+    return Type((number,), bool, f" for the actions of {case.action_spaces[agent]}")
+
+
+def _check_call(
+    case: CheckedEnv, method: str, wanted: dict[str, Any], function: Callable, *args
+) -> tuple:
+    """The types of what `method` returns, once their number and each of them is found to be as in `wanted`."""
+    values = trace(case, method, function, *args)
+    number = len(values) if isinstance(values, tuple) else f"a {type(values).__name__}"
+    hint = f"; {OLD_GYMNAX}" if method == "step" and number == 5 else ""
+    rule = f"{method} must return {len(wanted)} values, ({', '.join(wanted)}), not {number}{hint}"
+    require(case, number == len(wanted), rule)
+    for value, (name, type_) in zip(values, wanted.items(), strict=True):
+        if type_ is not ANYTHING:
+            _check_like(case, f"{name} of {method}", value, type_)
+    return values
+
+
+def _check_info(case: CheckedEnv, method: str, info: Any) -> None:
+    require(
+        case, isinstance(info, Mapping), f"info of {method} must be a dict, not {describe(info)}"
+    )
+    _check_metrics(case, method, info)
+    if is_multi_agent(case.env) and "active" in info:
+        _check_like(case, f"info['active'] of {method}", info["active"], case.each(lambda _: FLAG))
+
+
+def _check_metrics(case: CheckedEnv, method: str, info: Mapping) -> None:
+    metrics = info.get("metrics", {})
+    require(
+        case,
+        isinstance(metrics, Mapping),
+        f"info['metrics'] of {method} must be a dict, not {describe(metrics)}",
+    )
+    _check_like(case, f"info['metrics'] of {method}", dict(metrics), dict.fromkeys(metrics, METRIC))
+
+
+def _check_like(case: CheckedEnv, what: str, found: PyTree, wanted: PyTree) -> None:
+    """The structure, shapes and dtypes of `found` are those of `wanted`, whose leaves are arrays' types or `Type`s."""
+    leaves, types = (dict(jax.tree_util.tree_leaves_with_path(tree)) for tree in (found, wanted))
+    for path, type_ in types.items():
+        where = what + jax.tree_util.keystr(path)
+        require(
+            case,
+            path in leaves,
+            f"{where} must be {describe(type_)}, but {what} is {describe(found)}",
+        )
+        require(
+            case,
+            _is_like(leaves[path], type_),
+            f"{where} must be {describe(type_)}, not {describe(leaves[path])}",
+        )
+    for path in leaves:
+        require(case, path in types, f"{what}{jax.tree_util.keystr(path)} must not be there")
+    structures = jax.tree.structure(found), jax.tree.structure(wanted)
+    require(
+        case,
+        structures[0] == structures[1],
+        f"{what} must have the structure {structures[1]}, not {structures[0]}",
+    )
+
+
+def _is_like(leaf: jax.ShapeDtypeStruct, wanted: Any) -> bool:
+    if isinstance(wanted, Type):
+        return wanted.includes(leaf)
+    return (leaf.shape, leaf.dtype) == (wanted.shape, wanted.dtype)
+
+
+def _type_of(space: Space, batch: tuple[int, ...] = ()) -> PyTree:
+    """The `Type` of an observation, in a tree of them where the space is one."""
+
+    def plain_type(part):
+        kind = next(
+            kind for kind in (bool, jnp.floating, jnp.integer) if jnp.issubdtype(part.dtype, kind)
+        )
+        return Type((*batch, *part.shape), kind, f" as in {part}")
+
+    return jax.tree.map(plain_type, tree_of(space))
+
+
+# ---- what all rules use
+
+
+def broken(case: CheckedEnv, rule: str) -> ContractError:
+    name = getattr(case.env, "name", None)
+    return ContractError(f"{name if isinstance(name, str) else type(case.env).__name__}: {rule}")
+
+
+def require(case: CheckedEnv, holds: bool, rule: str) -> None:
+    if not holds:
+        raise broken(case, rule)
+
+
+def run(case: CheckedEnv, rule: str, function: Callable, *args) -> Any:
+    """The call's result; `rule` is broken where it raises."""
+    try:
+        return function(*args)
+    except Exception as error:
+        raise broken(case, f"{rule}, but {reason_of(error)}") from error
+
+
+def trace(case: CheckedEnv, method: str, function: Callable, *args) -> PyTree:
+    """The types of the call's result."""
+    return run(
+        case,
+        f"{method} must trace with keys and params traced",
+        lambda: jax.eval_shape(function, *args),
+    )
+
+
+def plain(tree: PyTree) -> PyTree:
+    """Random keys as their numbers, so that values can be compared."""
+    is_key = lambda leaf: jnp.issubdtype(jnp.asarray(leaf).dtype, jax.dtypes.prng_key)
+    return jax.tree.map(lambda leaf: jax.random.key_data(leaf) if is_key(leaf) else leaf, tree)
+
+
+def describe(value: Any) -> str:
+    """A type, or a value's type, in few words."""
+    if isinstance(value, Mapping):
+        return f"a dict of {sorted(map(str, value))}"
+    if isinstance(value, jax.ShapeDtypeStruct | jax.Array | np.ndarray):
+        return f"{value.dtype}{list(value.shape)}"
+    if value is None:
+        return "nothing"
+    if isinstance(value, Type):
+        return str(value)
+    module = "" if type(value).__module__ == "builtins" else f"{type(value).__module__}."
+    name = f"{module}{type(value).__name__}"
+    return f"{'an' if name[0] in 'aeiou' else 'a'} {name}"

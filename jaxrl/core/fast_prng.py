@@ -1,0 +1,143 @@
+"""`to_fast_key(key)`: the numbers that jax.random draws of a key, to the bit, several times sooner on the CPU.
+
+JAX draws by Threefry-2x32-20 (Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3").
+On the CPU it walks through the whole array five times, a loop of four rounds each; here all twenty
+rounds of an element stay in registers. Elsewhere this is JAX's own.
+"""
+
+import functools
+import math
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.extend import random as extend
+
+from jaxrl.core.types import Key, PyTree
+
+ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
+PARITY = np.uint32(0x1BD11BDA)
+
+
+def to_fast_key(key: Key) -> Key:
+    """The same keys [...] for jax.random to draw from; any that are not typed Threefry keys stay as they are.
+
+    To be used where the draw is, for JAX takes the two kinds of keys for different types:
+    `to_standard_key` gives back a key that goes further. `jax.random.poisson` takes nothing but
+    Threefry's own keys, to which it compares by identity, so give it the key itself, or
+    `to_standard_key(key)`; what it says of any other ends in our tag.
+    """
+    return _of_kind(key, _quick()) if _is_of_kind(key, "threefry2x32") else key
+
+
+def to_standard_key(key: Key) -> Key:
+    """What `to_fast_key` was given."""
+    return _of_kind(key, "threefry2x32") if _is_of_kind(key, _quick()) else key
+
+
+def _is_of_kind(key: Key, kind) -> bool:
+    return jnp.issubdtype(key.dtype, jax.dtypes.prng_key) and jax.random.key_impl(key) == kind
+
+
+def _of_kind(key: Key, kind) -> Key:
+    return jax.random.wrap_key_data(jax.random.key_data(key), impl=kind)
+
+
+@functools.cache
+def _quick():
+    draw = {
+        "seed": extend.threefry_prng_impl.seed,
+        "split": _split,
+        "random_bits": _bits,
+        "fold_in": _fold_in,
+    }
+    # JAX prints the tag wherever it refuses such a key: in poisson, or where a scan's carry was an
+    # standard one.
+    return extend.define_prng_impl(
+        key_shape=(2,), name="jaxrl_quick", tag="fast: use to_standard_key(key)", **draw
+    )
+
+
+def _split(key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
+    return jnp.stack(_blocks(math.prod(shape), _pair)(key, jnp.uint32(0)), axis=-1).reshape(
+        *shape, 2
+    )
+
+
+def _fold_in(key: jax.Array, number: jax.Array) -> jax.Array:
+    return jnp.concatenate(_blocks(1, _pair)(key, number.astype(jnp.uint32)))
+
+
+def _bits(key: jax.Array, bit_width: int, shape: tuple[int, ...]) -> jax.Array:
+    count = math.prod(shape)
+    if bit_width == 64:
+        high, low = _blocks(count, _pair)(key, jnp.uint32(0))
+        return (high.astype(jnp.uint64) << 32 | low).reshape(shape)
+    return (
+        _blocks(count, jnp.bitwise_xor)(key, jnp.uint32(0))
+        .reshape(shape)
+        .astype(f"uint{bit_width}")
+    )
+
+
+def _pair(word0: jax.Array, word1: jax.Array) -> tuple[jax.Array, jax.Array]:
+    return word0, word1
+
+
+@functools.cache
+def _blocks(num: int, of_words: Callable[[jax.Array, jax.Array], PyTree]):
+    """A function of keys u32[..., 2] and first counts u32[...]: `of_words` of `num` counts' blocks, [..., num]."""
+
+    @jax.custom_batching.custom_vmap
+    def blocks(keys, first):
+        return jax.lax.platform_dependent(
+            keys, first, cpu=apart, default=drawn(extend.threefry2x32_p.bind)
+        )
+
+    @blocks.def_vmap
+    def blocks_of_all(axis_size, in_batched, keys, first):
+        keys, first = (
+            value if is_batched else jnp.broadcast_to(value, (axis_size, *value.shape))
+            for value, is_batched in zip((keys, first), in_batched, strict=True)
+        )
+        result = blocks(keys, first)
+        return result, jax.tree.map(lambda _: True, result)
+
+    def drawn(cipher):
+        def draw(keys, first):
+            counts = first[..., None] + jax.lax.broadcasted_iota(
+                jnp.uint32, (*first.shape, num), first.ndim
+            )
+            key0, key1 = (jnp.broadcast_to(keys[..., i, None], counts.shape) for i in (0, 1))
+            return of_words(*cipher(key0, key1, jnp.zeros_like(counts), counts))
+
+        return draw
+
+    def apart(keys, first):
+        # A branch that is always taken, and that XLA can't know to be: without it, the rounds would
+        # be computed anew for every element of whatever reads a random number.
+        always, zeros = keys.reshape(-1)[0] | 1 != 0, jnp.zeros((*first.shape, num), jnp.uint32)
+        nothing = of_words(zeros, zeros)
+        return jax.lax.cond(always, drawn(_threefry), lambda *_: nothing, keys, first)
+
+    return jax.jit(blocks, inline=True)  # so that a draw outside of any program is compiled once
+
+
+def _threefry(key0, key1, word0, word1) -> tuple[jax.Array, jax.Array]:
+    """All of one shape. In `lax`, for this is traced at every draw: jax.numpy's operators take far longer for that."""
+    add, xor = jax.lax.add, jax.lax.bitwise_xor
+    constant = functools.cache(functools.partial(jax.lax.full_like, key0))
+    schedule = (key0, key1, xor(xor(key0, key1), constant(PARITY)))
+    word0, word1 = add(word0, key0), add(word1, key1)
+    for group in range(5):
+        for rotation in ROTATIONS[group % 2]:
+            word0 = add(word0, word1)
+            left, right = constant(rotation), constant(32 - rotation)
+            turned = jax.lax.bitwise_or(
+                jax.lax.shift_left(word1, left), jax.lax.shift_right_logical(word1, right)
+            )
+            word1 = xor(word0, turned)
+        word0 = add(word0, schedule[(group + 1) % 3])
+        word1 = add(add(word1, schedule[(group + 2) % 3]), constant(group + 1))
+    return word0, word1

@@ -1,0 +1,82 @@
+"""Former names of public modules, which still work for one version, with a warning.
+
+Runs and checkpoints of earlier versions have these names too; reading them warns of nothing.
+"""
+
+import importlib
+import importlib.abc
+import importlib.util
+import sys
+import warnings
+from collections.abc import Sequence
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+from typing import Any
+
+MODULES = {
+    "jaxrl.core.quick": "jaxrl.core.fast_prng",
+    "jaxrl.core.settings": "jaxrl.core.fields",
+    "jaxrl.core.testing": "jaxrl.core.env_checker",
+    "jaxrl.loop": "jaxrl.rollout",
+    "jaxrl.loop.callbacks": "jaxrl.rollout.episode_callbacks",
+    "jaxrl.loop.rollout": "jaxrl.rollout.rollout",
+    "jaxrl.loop.runner": "jaxrl.algorithms.base",
+    "jaxrl.models.memory": "jaxrl.models.recurrent_network",
+    "jaxrl.models.player": "jaxrl.models.policy_spec",
+    "jaxrl.models.recurrent": "jaxrl.models.cells",
+    "jaxrl.ops.filters": "jaxrl.ops.running_stats",
+    "jaxrl.ppo": "jaxrl.algorithms.ppo",
+    "jaxrl.ppo.algorithm": "jaxrl.algorithms.ppo.ppo",
+    "jaxrl.ppo.config": "jaxrl.algorithms.ppo.config",
+    "jaxrl.ppo.hypers": "jaxrl.algorithms.ppo.hypers",
+    "jaxrl.ppo.train": "jaxrl.algorithms.ppo.ppo",
+    "jaxrl.run.evaluate": "jaxrl.run.inference.evaluate",
+    "jaxrl.run.loggers": "jaxrl.run.logging.loggers",
+    "jaxrl.run.policy": "jaxrl.run.inference.policy",
+}
+NAMES = {
+    "jaxrl.core.quick": {"quick": "to_fast_key", "ordinary": "to_standard_key"},
+    "jaxrl.loop.runner": {"Runner": "RunnerState"},
+    "jaxrl.models.player": {"Player": "PolicySpec", "Weights": "PolicyWeights"},
+    "jaxrl.ops.filters": {"Moments": "RunningMeanStd"},
+}
+
+
+class FormerModules(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    """Finds the modules of `MODULES` by their former names."""
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if fullname not in MODULES:
+            return None
+        is_package = any(name.startswith(f"{fullname}.") for name in MODULES)
+        return importlib.util.spec_from_loader(fullname, self, is_package=is_package)
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        return _FormerModule(spec.name)
+
+    def exec_module(self, module: ModuleType) -> None:
+        pass
+
+
+class _FormerModule(ModuleType):
+    """A module whose attributes are those of the module that has taken its place."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        module = MODULES[self.__name__]
+        present = NAMES.get(self.__name__, {}).get(name, name)
+        warnings.warn(
+            f"{self.__name__}.{name} is now {module}.{present}; the former name will be removed",
+            FutureWarning,
+            stacklevel=2,
+        )
+        return getattr(importlib.import_module(module), present)
+
+
+def find_former_modules() -> None:
+    """Makes the former names importable."""
+    if not any(isinstance(finder, FormerModules) for finder in sys.meta_path):
+        sys.meta_path.append(FormerModules())

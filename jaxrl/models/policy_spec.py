@@ -1,0 +1,276 @@
+"""How a policy plays: observations through its filter and its model, its actions to the environment's."""
+
+import dataclasses
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+
+from jaxrl.core.errors import UsageError
+from jaxrl.core.spaces import Box, Dict, Discrete, Space
+from jaxrl.core.types import Key, PyTree
+from jaxrl.models.model import Model, RecurrentModel, carried, has_memory
+from jaxrl.ops.distributions import Distribution, environment_action, sampling_noise
+from jaxrl.ops.running_stats import RunningMeanStd, init_running_stats, normalise
+
+FILTERS = ("MeanStdFilter", None)
+OBSERVATION, MASK = "observation", "action_mask"
+
+
+class PolicyWeights(struct.PyTreeNode):
+    """All the numbers that a policy acts by."""
+
+    params: PyTree  # the model's, trained
+    filter: RunningMeanStd | tuple = ()  # of the observations; () without a filter
+
+
+class PolicyState(struct.PyTreeNode):
+    """What a policy keeps from step to step of an episode, [...]; () for what it has no use for."""
+
+    carry: PyTree = ()  # the model's
+    prev_action: PyTree = ()  # as the policy has it; zeros at first
+    prev_reward: PyTree = ()  # f32; 0 at first
+
+
+class PolicyInputs(struct.PyTreeNode):
+    """What a policy is told beside the observation, [...]; () for what it is not."""
+
+    action_mask: PyTree = ()  # bool[..., A]  the actions that are possible
+    agent_id: PyTree = ()  # i32  which of its agents it plays, from 0
+    prev_action: PyTree = ()
+    prev_reward: PyTree = ()
+
+
+NOTHING_KEPT, NOTHING_TOLD = PolicyState(), PolicyInputs()
+
+
+@dataclass(frozen=True)
+class InputsSpec:
+    """Which inputs a model has beside the observation; with any it reads a dict of them, see `input_space`."""
+
+    num_agents: int = 0  # of the policy, if it is told which one it plays, else 0
+    prev_action: bool = False
+    prev_reward: bool = False
+
+    def input_space(self, observation_space: Space, action_space: Space) -> Space:
+        """What the model reads: the observation without its mask, or {"observation": it, "agent_id": ..., ...}."""
+        observation_space = without_mask(observation_space)
+        parts = {
+            **({"agent_id": Discrete(self.num_agents)} if self.num_agents else {}),
+            **({"prev_action": action_space} if self.prev_action else {}),
+            **({"prev_reward": Box(-jnp.inf, jnp.inf, ())} if self.prev_reward else {}),
+        }
+        return Dict({OBSERVATION: observation_space, **parts}) if parts else observation_space
+
+
+@dataclass(frozen=True)
+class PolicySpec:
+    """What is static about playing; hashable.
+
+    model: reads `told.input_space(observation_space, action_space)`.
+    observation_filter: "MeanStdFilter" (running mean and standard deviation, as RLlib's; the first
+        iteration sees the observations as they are), or None.
+    normalize_actions, clip_actions: see `environment_action`; what is learned from is always the
+    action as sampled.
+    action_distribution: of a Box's actions, one of ACTION_DISTRIBUTIONS.
+    max_seq_len: the steps that a model with memory is trained over at once.
+    """
+
+    model: Model | RecurrentModel
+    observation_space: Space
+    action_space: Space
+    observation_filter: str | None = None
+    normalize_actions: bool = True
+    clip_actions: bool = False
+    action_distribution: str = "gaussian"
+    told: InputsSpec = InputsSpec()
+    max_seq_len: int = 20
+
+    def __post_init__(self):
+        seen = without_mask(self.observation_space)
+        if self.observation_filter is not None and not isinstance(seen, Box):
+            raise UsageError(
+                f"observation_filter={self.observation_filter!r} needs Box observations, not {seen}"
+            )
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What pickle keeps: the fields, without what was derived from them."""
+        return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+
+    @property
+    def has_memory(self) -> bool:
+        return has_memory(self.model)
+
+    def sequences(self, num_steps: int) -> tuple[int, int]:
+        """(number, length) of the nearly equal parts that `num_steps` steps are trained in; of one without memory."""
+        if not self.has_memory:
+            return num_steps, 1
+        number = -(-num_steps // self.max_seq_len)
+        return number, -(-num_steps // number)
+
+    def initial_filter(self) -> RunningMeanStd | tuple:
+        return (
+            ()
+            if self.observation_filter is None
+            else init_running_stats(without_mask(self.observation_space).shape)
+        )
+
+    def initial_state(self, batch_shape: tuple[int, ...]) -> PolicyState:
+        """At the start of an episode."""
+        return PolicyState(
+            carry=self.model.initial_carry(batch_shape) if self.has_memory else (),
+            prev_action=_zeros(self.action_space, batch_shape) if self.told.prev_action else (),
+            prev_reward=jnp.zeros(batch_shape) if self.told.prev_reward else (),
+        )
+
+    def next_state(self, carry: PyTree, action: PyTree, reward: jax.Array) -> PolicyState:
+        """After a step: `carry` as `apply` left it, the action as sampled, and what it brought, [...]."""
+        return PolicyState(
+            carry, action if self.told.prev_action else (), reward if self.told.prev_reward else ()
+        )
+
+    def wait(
+        self, active: jax.Array, after: PolicyState, before: PolicyState, reward: jax.Array
+    ) -> PolicyState:
+        """`after` a step where the agent was active, bool[...]; else as `before` it, the reward since added up."""
+        if self.told.prev_reward:
+            before = before.replace(prev_reward=before.prev_reward + reward)
+        return carried(active, after, before)
+
+    def reset_where(self, begins: jax.Array, policy_state: PolicyState) -> PolicyState:
+        """`policy_state` [...], but that of a new episode where `begins`, bool[...], is set."""
+        return carried(begins, self.initial_state(begins.shape), policy_state)
+
+    def inputs(
+        self, policy_state: PolicyState, action_mask: PyTree = (), agent_id: PyTree = ()
+    ) -> PolicyInputs:
+        """What the policy is told, of what it might be."""
+        return PolicyInputs(
+            action_mask,
+            agent_id if self.told.num_agents else (),
+            policy_state.prev_action,
+            policy_state.prev_reward,
+        )
+
+    def observed(self, obs: PyTree) -> PyTree:
+        """An observation as the environment gives it, without its part "action_mask" if it has one."""
+        if not has_mask(self.observation_space):
+            return obs
+        rest = {name: part for name, part in obs.items() if name != MASK}
+        return next(iter(rest.values())) if len(rest) == 1 else rest
+
+    def read(self, moments: RunningMeanStd | tuple, obs: PyTree, inputs: PolicyInputs) -> PyTree:
+        """What the model reads of observations `[..., *observation_space.shape]` as the environment gives them."""
+        obs = self.observed(obs)
+        if self.observation_filter is not None:
+            obs = normalise(moments, obs.astype(jnp.float32))
+        if self.told == InputsSpec():
+            return obs
+        told = {name: getattr(inputs, name) for name in ("agent_id", "prev_action", "prev_reward")}
+        return {
+            OBSERVATION: obs,
+            **{name: value for name, value in told.items() if not isinstance(value, tuple)},
+        }
+
+    def action_mask(self, obs: PyTree, inputs: PolicyInputs) -> PyTree:
+        """The actions that are possible, bool[..., A], as the environment says or its observation; else ()."""
+        if has_mask(self.observation_space):
+            return obs[MASK].astype(bool)
+        return inputs.action_mask
+
+    def apply(
+        self,
+        weights: PolicyWeights,
+        obs: PyTree,
+        policy_state: PolicyState = NOTHING_KEPT,
+        inputs: PolicyInputs = NOTHING_TOLD,
+    ) -> tuple[Distribution, jax.Array, PyTree]:
+        """(distribution over actions, value f32[...], the model's carry after it) of one step."""
+        read = weights.params, self.read(weights.filter, obs, inputs)
+        decided = (
+            self.model.apply(*read, policy_state.carry)
+            if self.has_memory
+            else (*self.model.apply(*read), ())
+        )
+        return _masked(decided[0], self.action_mask(obs, inputs)), *decided[1:]
+
+    def evaluate_actions(
+        self,
+        params: PyTree,
+        inputs: PyTree,
+        action_mask: PyTree,
+        carry: PyTree = (),
+        begins: PyTree = (),
+        waited: PyTree = (),
+    ) -> tuple[Distribution, jax.Array]:
+        """(distribution, value) of what was read: rows [B, ...], or of a model with memory sequences [L, B, ...].
+
+        Args:
+            carry: [B, ...], into the first step of each sequence.
+            begins: bool[L, B], where a step is the first of its episode.
+            waited: bool[L, B], where the agent waits and its carry stays as it is; () where agents
+            never wait.
+        """
+        if not isinstance(waited, tuple):
+            distribution, value = self._step_by_step(params, inputs, carry, begins, waited)
+        elif self.has_memory:
+            distribution, value, _ = self.model.apply_sequence(params, inputs, carry, begins)
+        else:
+            distribution, value = self.model.apply(params, inputs)
+        return _masked(distribution, action_mask), value
+
+    def _step_by_step(
+        self, params: PyTree, inputs: PyTree, carry: PyTree, begins: jax.Array, waited: jax.Array
+    ) -> tuple[Distribution, jax.Array]:
+        """As the model's `apply_sequence`, with a carry that stays as it is where the agent waits."""
+        fresh = self.model.initial_carry(begins.shape[1:])
+
+        def step(carry, row):
+            inputs, begins, waited = row
+            carry = carried(begins, fresh, carry)
+            distribution, value, after = self.model.apply(params, inputs, carry)
+            return carried(waited, carry, after), (distribution, value)
+
+        return jax.lax.scan(step, carry, (inputs, begins, waited))[1]
+
+    def noise(self, key: Key, shape: tuple[int, ...]) -> jax.Array:
+        """What actions are sampled by, f32[*shape, D]."""
+        return sampling_noise(self.action_space, key, shape, self.action_distribution)
+
+    @functools.cached_property
+    def to_env_action(self) -> Callable[[PyTree], PyTree]:
+        """From sampled actions `[..., *action_space.shape]` to the environment's."""
+        return environment_action(
+            self.action_space,
+            normalize=self.normalize_actions,
+            clip=self.clip_actions,
+            kind=self.action_distribution,
+        )
+
+
+def without_mask(space: Space) -> Space:
+    """The space without its part "action_mask"; what is left alone stands by itself."""
+    if not has_mask(space):
+        return space
+    rest = {name: part for name, part in space.spaces.items() if name != MASK}
+    return next(iter(rest.values())) if len(rest) == 1 else Dict(rest)
+
+
+def has_mask(space: Space) -> bool:
+    """Whether observations say which actions are possible, by a part "action_mask"."""
+    return isinstance(space, Dict) and MASK in space.spaces and len(space.spaces) > 1
+
+
+def _masked(distribution: Distribution, action_mask: PyTree) -> Distribution:
+    return distribution if isinstance(action_mask, tuple) else distribution.masked(action_mask)
+
+
+def _zeros(space: Space, batch_shape: tuple[int, ...]) -> jax.Array:
+    """An action that nobody took: as the policy has it, so of a Box f32 whatever the environment's type."""
+    return jnp.zeros(
+        (*batch_shape, *space.shape), jnp.float32 if isinstance(space, Box) else space.dtype
+    )

@@ -1,0 +1,44 @@
+"""Work that most steps do not need, left out where nobody needs it: also where many runs share a program."""
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+
+from jaxrl.core.types import PyTree
+
+
+def cond_any(
+    needed: jax.Array,
+    work: Callable[..., PyTree],
+    otherwise: Callable[..., PyTree],
+    *operands: PyTree,
+):
+    """`work(*operands)` if `needed`, bool[], else `otherwise(*operands)`.
+
+    Under `vmap` one test decides for all: those that do not need the work have it done all the same
+    as soon as one of them does, where `lax.cond` would do it always. So `work` must be harmless
+    where it is not needed.
+
+    Args:
+        work, otherwise: pure, with results alike; they close over no array.
+    """
+
+    @jax.custom_batching.custom_vmap
+    def choose(needed, operands):
+        return jax.lax.cond(needed, work, otherwise, *operands)
+
+    @choose.def_vmap
+    def choose_for_all(axis_size, in_batched, needed, operands):
+        needed_batched, batched = in_batched
+        anyone = jnp.any(needed) if needed_batched else needed
+        if not any(jax.tree.leaves(batched)):
+            result = cond_any(anyone, work, otherwise, *operands)
+            return result, jax.tree.map(lambda _: False, result)
+        axes = jax.tree.map(lambda is_batched: 0 if is_batched else None, batched)
+        everyone = jax.vmap(lambda *operands: work(*operands), axes, axis_size=axis_size)
+        nobody = jax.vmap(lambda *operands: otherwise(*operands), axes, axis_size=axis_size)
+        result = cond_any(anyone, everyone, nobody, *operands)
+        return result, jax.tree.map(lambda _: True, result)
+
+    return choose(needed, operands)

@@ -1,0 +1,113 @@
+"""Running mean and variance of observations and of returns, and what is made of them."""
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+
+from jaxrl.ops.advantages import over_axis, total
+
+EPSILON = 1e-8  # added to the variance
+CLIP = (
+    10.0  # standard deviations: the first sight of an element that never moved before is no flood
+)
+
+
+class RunningMeanStd(struct.PyTreeNode):
+    """Of every element of an observation, over all rows seen so far."""
+
+    count: jax.Array  # f32[]
+    mean: jax.Array  # f32[...]
+    variance: jax.Array  # f32[...]
+
+
+def init_running_stats(shape: tuple[int, ...]) -> RunningMeanStd:
+    """Of nothing: mean 0 and variance 1, so that `normalise` leaves observations as they are."""
+    return RunningMeanStd(jnp.zeros(()), jnp.zeros(shape), jnp.ones(shape))
+
+
+def update(
+    moments: RunningMeanStd, values: jax.Array, weights: jax.Array, axis_name: str | None = None
+) -> RunningMeanStd:
+    """`moments` with more rows (Chan et al. 1979, eq. 2.1: exact, and stable for means far from 0).
+
+        d = mean_b - mean,    n = count + count_b
+        mean += d count_b / n,    variance = (count variance + count_b variance_b + d^2 count count_b / n) / n
+
+    Args:
+        values: f32[B, ...].
+        weights: f32[B], 1 or 0: which rows count.
+        axis_name: a mapped axis over which the rows are split, or None.
+    """
+    weights_of_values = weights.reshape(-1, *[1] * (values.ndim - 1))
+    added = total(weights, axis_name)
+    mean = _sum(weights_of_values * values, axis_name) / jnp.maximum(added, 1.0)
+    squares = _sum(weights_of_values * (values - mean[None]) ** 2, axis_name)
+    count = moments.count + added
+    away, share = mean - moments.mean, added / jnp.maximum(count, 1.0)
+    variance = (
+        (1 - share) * moments.variance
+        + squares / jnp.maximum(count, 1.0)
+        + away**2 * share * (1 - share)
+    )
+    merged = RunningMeanStd(count, moments.mean + away * share, variance)
+    return jax.tree.map(lambda new, old: jnp.where(added > 0, new, old), merged, moments)
+
+
+def normalise(moments: RunningMeanStd, values: jax.Array) -> jax.Array:
+    """(values - mean) / sqrt(variance + 1e-8) within +-10, f32[..., *shape]; before the first rows as they are."""
+    axes = tuple(range(values.ndim - moments.mean.ndim))
+    mean, variance = (jnp.expand_dims(part, axes) for part in (moments.mean, moments.variance))
+    normal = jnp.clip((values - mean) / jnp.sqrt(variance + EPSILON), -CLIP, CLIP)
+    return jnp.where(moments.count > 0, normal, values)
+
+
+def scale_rewards(
+    moments: RunningMeanStd,
+    before: jax.Array,
+    rewards: jax.Array,
+    ended: jax.Array,
+    active: jax.Array,
+    gamma: jax.Array | float,
+    axis_name: str | None = None,
+    waited: jax.Array | None = None,
+) -> tuple[jax.Array, RunningMeanStd, jax.Array]:
+    """Rewards in units of the discounted return's standard deviation (Engstrom et al. 2020, section 3; PPO2).
+
+        G[t] = r[t] + gamma (1 - ended[t-1]) G[t-1],    r[t] / sqrt(Var(G) + 1e-8), within +-10
+
+    The variance is over all rows so far, these included; a mean is not subtracted. Values are then
+    in those units too.
+
+    Args:
+        moments: of G until now, at first `init_running_stats(())`.
+        before: f32[...], G of the step before these, 0 where an episode ended with it; at first all
+        0.
+        rewards, ended, active: f32, bool and bool[T, ...]; rows where nobody was active do not
+        count.
+        axis_name: as of `update`.
+        waited: as of `gae`.
+
+    Returns:
+        (rewards f32[T, ...], moments, f32[...] to be given as `before` the next time).
+    """
+
+    def step(before, row):
+        reward, ended, waited = row
+        reached = reward + gamma * before
+        after = jnp.where(ended, 0.0, reached)
+        return (after if waited is None else jnp.where(waited, before, after)), reached
+
+    after, returns = jax.lax.scan(step, before, (rewards, ended, waited))
+    # What nobody earned may be anything, and weight 0 times NaN would still be NaN.
+    returns = jnp.where(active, returns, 0.0)
+    moments = update(
+        moments, returns.reshape(-1), active.reshape(-1).astype(jnp.float32), axis_name
+    )
+    scaled = jnp.clip(rewards / jnp.sqrt(moments.variance + EPSILON), -CLIP, CLIP)
+    return jnp.where(moments.count > 0, scaled, rewards), moments, after
+
+
+def _sum(values: jax.Array, axis_name: str | None) -> jax.Array:
+    """Over the rows, f32[...]."""
+    sums = jnp.sum(values, axis=0)
+    return over_axis(sums, axis_name)

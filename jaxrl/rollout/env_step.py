@@ -1,0 +1,394 @@
+"""Who plays where, and one turn of it: everybody acts, the environments step, and those that ended start again."""
+
+import functools
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+
+from jaxrl.core.env import (
+    MultiAgentEnvironment,
+    RawStep,
+    agents_may_wait,
+    is_stacked,
+    raw_reset,
+    raw_step,
+    restart,
+    stack_agents,
+)
+from jaxrl.core.fast_prng import to_fast_key, to_standard_key
+from jaxrl.core.types import Key, PyTree
+from jaxrl.models.policy_spec import PolicyInputs, PolicySpec, PolicyState, PolicyWeights
+from jaxrl.ops.control_flow import cond_any
+from jaxrl.ops.distributions import Distribution
+from jaxrl.rollout.action_masks import check_masks, raw_action_mask
+from jaxrl.rollout.episode_callbacks import call_back, start_data
+from jaxrl.rollout.episode_stats import EpisodeStats, advance, no_episodes
+from jaxrl.rollout.policy_map import Grouping, each_policy
+
+RESETS_AT_ONCE = 8
+
+
+class RolloutSpec(NamedTuple):
+    """Who plays where: everything static that a rollout needs."""
+
+    env: MultiAgentEnvironment
+    grouping: Grouping
+    policy_specs: tuple[PolicySpec, ...]  # by group
+    metrics: tuple[str, ...]  # the names in info["metrics"]
+    callbacks: tuple = ()  # in the order in which they chain
+    custom_metrics: tuple[str, ...] = ()  # the names that callbacks add to those
+    always_active: bool = True  # whether every agent acts in every step
+
+    @property
+    def masked(self) -> bool:
+        """Whether the environment says which actions are possible."""
+        return hasattr(self.env, "action_mask")
+
+    @property
+    def waits(self) -> bool:
+        """Whether agents may wait for their turn."""
+        return agents_may_wait(self.env)
+
+
+class EnvBatch(struct.PyTreeNode):
+    """The environments between two rollouts."""
+
+    state: PyTree  # [E, ...]
+    obs: tuple[PyTree, ...]  # by group, [N, E, M, ...]
+    episodes: EpisodeStats  # [E]
+    callback_data: tuple[PyTree, ...] = ()  # by callback, [E, ...]
+    policy_states: tuple[PolicyState, ...] = ()  # by group, [N, E, M, ...]
+    returns: tuple[
+        PyTree, ...
+    ] = ()  # by group, f32[N, E, M]  discounted so far, where an algorithm keeps them
+    unfinished: tuple[
+        PyTree, ...
+    ] = ()  # by group, `turns.Unfinished` [N, E, M, ...] where agents may wait
+
+
+class StepRandomness(NamedTuple):
+    """The random numbers of one step of E environments, or with leading axes of many."""
+
+    step_key: Key  # [E]
+    reset_key: Key  # [E]  alike in all steps of a block: a reset folds `step` in
+    step: jax.Array  # i32[]
+    noise: tuple[jax.Array, ...]  # by group, f32[N, E, M, D]  what actions are sampled by
+
+
+class PolicyOutput(NamedTuple):
+    """What the policies of one group did in a step, [N, E, M, ...]."""
+
+    action: PyTree  # as the policy has it
+    distribution: Distribution
+    value: jax.Array
+    carry: PyTree  # of the model, after it
+    inputs: PolicyInputs  # what it was told
+
+
+def make_rollout_spec(
+    env: MultiAgentEnvironment,
+    params: PyTree,
+    grouping: Grouping,
+    policy_specs: tuple[PolicySpec, ...],
+    callbacks: tuple = (),
+) -> RolloutSpec:
+    """The stage with the names of all metrics, found without computing anything.
+
+    Raises:
+        UsageError: callbacks that break their contract, or clash with each other or with the
+        environment.
+    """
+    info = _info_of_a_step(env, params)
+    always_active = "active" not in info and not agents_may_wait(env)
+    spec = RolloutSpec(
+        env,
+        grouping,
+        policy_specs,
+        tuple(info.get("metrics", {})),
+        callbacks,
+        always_active=always_active,
+    )
+    check_masks(env, grouping, params)
+    if not callbacks:
+        return spec
+
+    def one_step(key):
+        state, action, raw = _any_step(env, params, key)
+        episodes = no_episodes(len(env.agents), spec.metrics, always_active=always_active)
+        _, reached = advance(episodes, raw.reward, _metrics(spec, raw.info), raw.over, raw.active)
+        data = start_data(callbacks, state, params)
+        return call_back(callbacks, env, params, data, reached, action, raw, raw.state)[1]
+
+    return spec._replace(custom_metrics=tuple(jax.eval_shape(one_step, _shape_of_a_key())))
+
+
+def reset_envs(spec: RolloutSpec, key: Key, env_index: jax.Array, env_params: PyTree) -> EnvBatch:
+    """Every environment at the start of its first episode; `env_index` i32[E] are their global indices."""
+    keys = jax.vmap(lambda index: jax.random.fold_in(key, index))(env_index)
+    obs, state = jax.vmap(lambda key: raw_reset(spec.env, key, env_params))(keys)
+    num_agents, num_envs = len(spec.grouping.agents), env_index.shape[0]
+    episodes = no_episodes(num_agents, spec.metrics, num_envs, always_active=spec.always_active)
+    data = jax.vmap(lambda state: start_data(spec.callbacks, state, env_params))(state)
+    policy_states = tuple(
+        policy_spec.initial_state(group.shape(len(env_index)))
+        for policy_spec, group in zip(spec.policy_specs, spec.grouping.groups, strict=True)
+    )
+    return EnvBatch(state, spec.grouping.gather(obs), episodes, data, policy_states)
+
+
+def draw_randomness(spec: RolloutSpec, env_keys: Key, num_steps: int) -> StepRandomness:
+    """The numbers of `num_steps` steps, [T, ...], from a key for each environment, [E].
+
+    An agent's are its own, whichever policy plays it and whichever it is stacked with.
+    """
+    places = {agent: i for i, agent in enumerate(spec.grouping.agents)}
+
+    def noise_of(policy_spec, agents, key):
+        index = jnp.array([[places[agent] for agent in own] for own in agents])  # [N, M]
+        draw = jax.vmap(
+            jax.vmap(lambda i: policy_spec.noise(jax.random.fold_in(key, i), (num_steps,)))
+        )
+        return jnp.moveaxis(draw(index), 2, 0)
+
+    def block(key):
+        step_key, reset_key, noise_key = jax.random.split(to_fast_key(key), 3)
+        groups = zip(spec.policy_specs, spec.grouping.groups, strict=True)
+        noise = tuple(
+            noise_of(policy_spec, group.agents, noise_key) for policy_spec, group in groups
+        )
+        return (
+            to_standard_key(jax.random.split(step_key, num_steps)),
+            to_standard_key(reset_key),
+            noise,
+        )
+
+    step_keys, reset_keys, noise = jax.vmap(block, out_axes=(1, 0, 2))(env_keys)
+    reset_keys = jnp.broadcast_to(reset_keys, (num_steps, *reset_keys.shape))
+    return StepRandomness(step_keys, reset_keys, jnp.arange(num_steps, dtype=jnp.int32), noise)
+
+
+def step_envs(
+    spec: RolloutSpec,
+    weights: tuple,
+    envs: EnvBatch,
+    randomness: StepRandomness,
+    env_params: PyTree,
+    *,
+    explore: bool = True,
+) -> tuple[list[PolicyOutput], RawStep]:
+    """Every agent acts and every environment steps once, with no reset.
+
+    Args:
+        explore: whether actions are sampled, or their distribution's mode.
+
+    Returns:
+        (acted, raw): by group; raw [E].
+    """
+    inputs = policy_inputs(spec, envs.state, envs.policy_states, env_params)
+    by_group = zip(
+        spec.policy_specs,
+        weights,
+        envs.obs,
+        envs.policy_states,
+        inputs,
+        randomness.noise,
+        strict=True,
+    )
+    outputs = [_sample_actions(*group, explore) for group in by_group]
+    raw = jax.vmap(lambda key, state, action: raw_step(spec.env, key, state, action, env_params))(
+        randomness.step_key, envs.state, _to_env_actions(spec, outputs)
+    )
+    return outputs, raw
+
+
+def policy_inputs(
+    spec: RolloutSpec,
+    state: PyTree,
+    policy_states: tuple[PolicyState, ...],
+    env_params: PyTree,
+    *,
+    masks: bool = True,
+) -> tuple[PolicyInputs, ...]:
+    """What the policies are told beside the observations of these states, by group; the masks only if wanted."""
+    groups = spec.grouping.groups
+    possible = [()] * len(groups)
+    if masks and spec.masked:
+        mask = jax.vmap(lambda state: raw_action_mask(spec.env, state, env_params))(state)
+        possible = spec.grouping.gather(mask)
+    num_envs = len(jax.tree.leaves(state)[0])
+    return tuple(
+        policy_spec.inputs(own, mask, group.agent_ids(num_envs))
+        for policy_spec, group, own, mask in zip(
+            spec.policy_specs, groups, policy_states, possible, strict=True
+        )
+    )
+
+
+def next_policy_states(
+    spec: RolloutSpec, before: tuple[PolicyState, ...], outputs: list[PolicyOutput], raw: RawStep
+) -> tuple[PolicyState, ...]:
+    """What the policies keep of a turn, by group, [N, E, M, ...]; whether an episode ended there or not."""
+    rewards = spec.grouping.gather(raw.reward)
+    after = tuple(
+        policy_spec.next_state(own.carry, own.action, reward)
+        for policy_spec, own, reward in zip(spec.policy_specs, outputs, rewards, strict=True)
+    )
+    if not spec.waits:
+        return after
+    by_group = zip(
+        spec.policy_specs, spec.grouping.gather(raw.active), after, before, rewards, strict=True
+    )
+    return tuple(policy_spec.wait(*own) for policy_spec, *own in by_group)
+
+
+def follow(
+    spec: RolloutSpec,
+    envs: EnvBatch,
+    outputs: list[PolicyOutput],
+    raw: RawStep,
+    randomness: StepRandomness,
+    env_params: PyTree,
+) -> tuple[EnvBatch, EpisodeStats, dict[str, jax.Array]]:
+    """What a turn leads to: ended environments start again, statistics and the callbacks' data move on.
+
+    Args:
+        acted, raw: what `step_envs` gave for these environments.
+
+    Returns:
+        (envs, reached, hist_data): the environments to continue from; the EpisodeStats [E] as this
+        step left them, their metrics the environment's sums and what the callbacks'
+        `on_episode_end` says of them; {name: f32[E]} of `hist_data`.
+    """
+    obs, state = auto_reset(spec.env, randomness.reset_key, randomness.step, raw, env_params)
+    episodes, reached = jax.vmap(advance)(
+        envs.episodes, raw.reward, _metrics(spec, raw.info), raw.over, raw.active
+    )
+    data, hist_data = (), {}
+    if spec.callbacks:
+        call = functools.partial(call_back, spec.callbacks, spec.env, env_params)
+        actions = _to_env_actions(spec, outputs)
+        data, custom, hist_data = jax.vmap(call)(envs.callback_data, reached, actions, raw, state)
+        reached = reached.replace(metrics={**reached.metrics, **custom})
+    policy_states = tuple(
+        policy_spec.reset_where(jnp.broadcast_to(raw.over[None, :, None], own.value.shape), kept)
+        for policy_spec, own, kept in zip(
+            spec.policy_specs,
+            outputs,
+            next_policy_states(spec, envs.policy_states, outputs, raw),
+            strict=True,
+        )
+    )
+    envs = envs.replace(
+        state=state,
+        obs=spec.grouping.gather(obs),
+        episodes=episodes,
+        callback_data=data,
+        policy_states=policy_states,
+    )
+    return envs, reached, hist_data
+
+
+def auto_reset(
+    env: MultiAgentEnvironment, keys: Key, step: jax.Array, raw: RawStep, params: PyTree
+) -> tuple[PyTree, PyTree]:
+    """(obs, state) [E, ...] that E environments go on from after a raw step.
+
+    A reset may cost as much as ten steps, and most steps end few episodes or none: then those alone
+    are reset, a few at a time. Where many ended together, resetting all of them costs less than
+    picking them out.
+
+    Args:
+        keys, step: [E] and i32[]; a reset takes fold_in(its key, step), made only where one is due.
+    """
+    num_envs = keys.shape[0]
+    few = min(RESETS_AT_ONCE, num_envs)
+
+    def reset(keys, step, params):
+        return jax.vmap(
+            lambda key: raw_reset(
+                env, to_standard_key(jax.random.fold_in(to_fast_key(key), step)), params
+            )
+        )(keys)
+
+    def all_anew(over, reached, keys, step, params):
+        return jax.vmap(restart)(over, reset(keys, step, params), reached)
+
+    def few_anew(over, reached, keys, step, params):
+        def some(carry):
+            over, reached = carry
+            index = jnp.nonzero(over, size=few, fill_value=num_envs)[
+                0
+            ]  # those beyond the last are dropped below
+            fresh = reset(keys[jnp.minimum(index, num_envs - 1)], step, params)
+            reached = jax.tree.map(
+                lambda old, new: old.at[index].set(new.astype(old.dtype), mode="drop"),
+                reached,
+                fresh,
+            )
+            return over.at[index].set(False, mode="drop"), reached
+
+        return jax.lax.while_loop(lambda carry: jnp.any(carry[0]), some, (over, reached))[1]
+
+    def anew(over, reached, *rest):
+        many = jnp.sum(over, dtype=jnp.int32) > max(few, num_envs // 64)
+        return cond_any(many, all_anew, few_anew, over, reached, *rest)
+
+    operands = (raw.over, (raw.obs, raw.state), keys, step, params)
+    return cond_any(jnp.any(raw.over), anew, lambda over, reached, *rest: reached, *operands)
+
+
+def _sample_actions(
+    policy_spec: PolicySpec,
+    weights: PolicyWeights,
+    obs: PyTree,
+    policy_states: PolicyState,
+    inputs: PolicyInputs,
+    noise: jax.Array,
+    explore: bool,
+) -> PolicyOutput:
+    """All arrays [N, E, M, ...]; noise [N, E, M, D]."""
+    distribution, value, carry = each_policy(policy_spec.apply, in_axes=(0, 0, 0, 0))(
+        weights, obs, policy_states, inputs
+    )
+    action = distribution.sample(noise) if explore else distribution.mode()
+    return PolicyOutput(action, distribution, value, carry, inputs)
+
+
+def _to_env_actions(spec: RolloutSpec, outputs: list[PolicyOutput]) -> PyTree:
+    """The actions as the environment takes them, [E, ...]."""
+    return spec.grouping.scatter(
+        tuple(
+            policy_spec.to_env_action(own.action)
+            for policy_spec, own in zip(spec.policy_specs, outputs, strict=True)
+        )
+    )
+
+
+def _metrics(spec: RolloutSpec, info: dict) -> dict[str, jax.Array]:
+    return {name: info["metrics"][name].astype(jnp.float32) for name in spec.metrics}
+
+
+def _info_of_a_step(env: MultiAgentEnvironment, params: PyTree) -> dict:
+    """The types of what is known of a step's `info`; nothing is computed."""
+
+    def kept(key):
+        info = _any_step(env, params, key)[2].info
+        return {name: info[name] for name in ("active", "metrics") if name in info}
+
+    return jax.eval_shape(kept, _shape_of_a_key())
+
+
+def _any_step(
+    env: MultiAgentEnvironment, params: PyTree, key: Key
+) -> tuple[PyTree, PyTree, RawStep]:
+    """(state, action, what it led to) of a first step, to be traced for its shapes."""
+    _, state = raw_reset(env, key, params)
+    action = {agent: env.action_space(agent, params).sample(key) for agent in env.agents}
+    action = stack_agents(env, action) if is_stacked(env) else action
+    return state, action, raw_step(env, key, state, action, params)
+
+
+def _shape_of_a_key() -> jax.ShapeDtypeStruct:
+    return jax.eval_shape(lambda: jax.random.key(0))

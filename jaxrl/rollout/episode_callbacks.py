@@ -1,0 +1,357 @@
+"""Episode callbacks: the contract of the traced hooks, where they come from, and how several chain."""
+
+import functools
+import inspect
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from jaxrl.core.env import MultiAgentEnvironment, RawStep, restart, split_agents, strongly_typed
+from jaxrl.core.errors import UsageError, brief, reason_of, unknown_name
+from jaxrl.core.trust import Kind, load, parse_name
+from jaxrl.core.types import AgentId, PolicyId, PyTree
+from jaxrl.rollout.episode_stats import EpisodeStats
+
+TRACED_HOOKS = (
+    "on_episode_start",
+    "on_episode_step",
+    "hist_data",
+    "on_episode_end",
+    "on_postprocess_trajectory",
+)
+ARGUMENTS = {
+    "on_episode_start": ("state", "params"),
+    "on_episode_step": ("data", "step"),
+    "hist_data": ("data", "step"),
+    "on_episode_end": ("data", "episode"),
+    "on_postprocess_trajectory": ("policy", "trajectory"),
+}
+HOST_HOOKS = (
+    "on_train_result",
+    "on_evaluate_end",
+    "on_checkpoint",
+    "on_train_end",
+)  # of the run, between its chunks
+
+
+@dataclass(frozen=True)
+class EpisodeStep:
+    """One step of one environment, as hooks see it. Per-agent values are in the order of `agents`."""
+
+    env: MultiAgentEnvironment
+    state: PyTree  # after the step, before any reset
+    action: PyTree  # as the environment takes it: a dict by agent, or [M, ...] where the environment is stacked
+    reward: jax.Array  # f32[M]
+    terminated: jax.Array  # bool[M]
+    truncated: jax.Array  # bool[M]
+    active: jax.Array  # bool[M]  the agent acted in this step
+    over: jax.Array  # bool[]  the episode ended with it
+    info: dict[str, Any]
+    params: PyTree  # the environment's numbers
+
+    @property
+    def agents(self) -> tuple[AgentId, ...]:
+        return tuple(self.env.agents)
+
+    @property
+    def actions(self) -> dict[AgentId, PyTree]:
+        return self.action if isinstance(self.action, dict) else split_agents(self.env, self.action)
+
+    @property
+    def rewards(self) -> dict[AgentId, jax.Array]:
+        return split_agents(self.env, self.reward)
+
+
+@dataclass(frozen=True)
+class Episode:
+    """An episode from its reset to the step at hand."""
+
+    agents: tuple[AgentId, ...]
+    length: jax.Array  # i32[]  environment steps
+    returns: jax.Array  # f32[M]  undiscounted, in the order of `agents`
+    metrics: dict[str, jax.Array]  # {name: f32[]}  the sums of info["metrics"]
+
+    @property
+    def agent_returns(self) -> dict[AgentId, jax.Array]:
+        return {agent: self.returns[i] for i, agent in enumerate(self.agents)}
+
+
+class EpisodeCallbacks:
+    """What a user may have computed along with each episode, inside the compiled program.
+
+    All hooks are pure functions of arrays, for one environment; whatever they return follows from
+    their arguments. `data` is the callback's own pytree of arrays, whose shapes and types
+    `on_episode_start` sets. A hook that is not overridden costs nothing. A class need not be
+    derived from this one: any object with some of the hooks will do.
+    """
+
+    def on_episode_start(self, state: PyTree, params: PyTree) -> PyTree:
+        """The data at the start of an episode, from the environment's first state and its numbers."""
+        return ()
+
+    def on_episode_step(self, data: PyTree, step: EpisodeStep) -> PyTree:
+        """The data after a step."""
+        return data
+
+    def hist_data(self, data: PyTree, step: EpisodeStep) -> dict[str, jax.Array]:
+        """{name: f32[]} of this step; results hold their histogram over all steps, `env_runners/hist_stats/<name>`."""
+        return {}
+
+    def on_episode_end(self, data: PyTree, episode: Episode) -> dict[str, jax.Array]:
+        """{name: f32[]} of the finished episode: results hold `custom_metrics/<name>_{mean,min,max}`.
+
+        It is computed after every step and kept where the episode ended, so an unfinished one must
+        not make it fail.
+        """
+        return {}
+
+    def on_postprocess_trajectory(self, policy: PolicyId, trajectory: PyTree) -> PyTree:
+        """What `policy` learns from, before advantages: its `Trajectory` [T, E, M, ...], rewards rewritten perhaps.
+
+        Statistics of episodes keep the environment's own rewards.
+        """
+        return trajectory
+
+
+def _is_callbacks(found: Any) -> bool:
+    """A class or an object with some of the hooks."""
+    return any(callable(getattr(found, hook, None)) for hook in (*TRACED_HOOKS, *HOST_HOOKS))
+
+
+CALLBACKS = Kind(
+    "callbacks", "jaxrl.callbacks", "a class derived from jaxrl.Callbacks", _is_callbacks
+)
+
+
+def resolve_callbacks(entries: Iterable[Any]) -> tuple[Any, ...]:
+    """The callback that each entry means: an instance itself; of a class, or `module:Class`, a new instance.
+
+    Raises:
+        UsageError: no such module or class, arguments missing, no hook at all, or one that does not
+        exist.
+    """
+    return tuple(map(_resolve, entries))
+
+
+def traced_callbacks(entries: Iterable[Any]) -> tuple[Any, ...]:
+    """Those with a traced hook. An entry means the same one always: a compiled program is known by it."""
+    return tuple(map(_resolve_once, traced(entries)))
+
+
+def traced(entries: Iterable[Any]) -> tuple[Any, ...]:
+    """The entries that a compiled program depends on: those that have a traced hook."""
+    return tuple(
+        entry
+        for entry in entries
+        if any(has_hook(_resolve_once(entry), hook) for hook in TRACED_HOOKS)
+    )
+
+
+def has_hook(callback: Any, hook: str, idle: type = EpisodeCallbacks) -> bool:
+    """Whether it is there, and not just the one of the class `idle` that does nothing."""
+    function = getattr(callback, hook, None)
+    return function is not None and getattr(function, "__func__", function) is not getattr(
+        idle, hook, None
+    )
+
+
+def start_data(callbacks: tuple, state: PyTree, params: PyTree) -> tuple[PyTree, ...]:
+    """Every callback's data at the start of an episode of one environment."""
+    return tuple(
+        strongly_typed(_call(callback, "on_episode_start", state, params))
+        if has_hook(callback, "on_episode_start")
+        else ()
+        for callback in callbacks
+    )
+
+
+def call_back(
+    callbacks: tuple,
+    env: MultiAgentEnvironment,
+    params: PyTree,
+    data: tuple[PyTree, ...],
+    reached: EpisodeStats,
+    action: PyTree,
+    raw: RawStep,
+    state: PyTree,
+) -> tuple[tuple[PyTree, ...], dict[str, jax.Array], dict[str, jax.Array]]:
+    """All hooks of one step of one environment.
+
+    Args:
+        reached: the episode as the step left it.
+        state: that the environment goes on from, another episode's first where one ended.
+
+    Returns:
+        (data, custom, hist_data): the data to go on with; {name: f32[]} of `on_episode_end` and of
+        `hist_data`.
+    """
+    step = EpisodeStep(
+        env=env,
+        state=raw.state,
+        action=action,
+        reward=raw.reward,
+        terminated=raw.terminated,
+        truncated=raw.truncated,
+        active=raw.active,
+        over=raw.over,
+        info=raw.info,
+        params=params,
+    )
+    episode = Episode(tuple(env.agents), reached.length, reached.returns, reached.metrics)
+    data = tuple(
+        _alike(
+            callback, "on_episode_step", "data", own, _call(callback, "on_episode_step", own, step)
+        )
+        if has_hook(callback, "on_episode_step")
+        else own
+        for callback, own in zip(callbacks, data, strict=True)
+    )
+    custom = _named_scalars(callbacks, "on_episode_end", data, episode, taken=reached.metrics)
+    hist_data = _named_scalars(callbacks, "hist_data", data, step)
+    return restart(raw.over, start_data(callbacks, state, params), data), custom, hist_data
+
+
+def postprocess(callbacks: tuple, policies: tuple[PolicyId, ...], trajectories: PyTree) -> PyTree:
+    """The stacked trajectories of one group as its policies learn from them; leaves [T, N, E, M, ...]."""
+    rewriting = [
+        callback for callback in callbacks if has_hook(callback, "on_postprocess_trajectory")
+    ]
+    if not rewriting:
+        return trajectories
+    rewritten = []
+    for i, policy in enumerate(policies):
+        own = jax.tree.map(lambda leaf, i=i: leaf[:, i], trajectories)
+        for callback in rewriting:
+            after = _call(callback, "on_postprocess_trajectory", policy, own)
+            own = _alike(callback, "on_postprocess_trajectory", "trajectory", own, after)
+        rewritten.append(own)
+    return jax.tree.map(lambda *leaves: jnp.stack(leaves, axis=1), *rewritten)
+
+
+@functools.cache
+def _resolve_once(entry: Any) -> Any:
+    return _resolve(entry)
+
+
+def _resolve(entry: Any) -> Any:
+    if isinstance(entry, str):
+        if (named := parse_name(entry)) is None:
+            raise UsageError(
+                f"callbacks {brief(entry)} must be module:Class, a class or an instance"
+            )
+        return _made(load(CALLBACKS, named), named.arguments)
+    return _made(entry, {})
+
+
+def _made(entry: Any, arguments: dict[str, Any]) -> Any:
+    """An instance itself; of a class a new one."""
+    if not isinstance(entry, type):
+        if arguments:
+            raise UsageError(
+                f"callbacks {entry!r:.60} are an object already, which takes no arguments"
+            )
+        return _checked(entry)
+    try:
+        inspect.signature(entry).bind(**arguments)
+    except (TypeError, ValueError) as error:
+        raise UsageError(
+            f"callbacks class {entry.__qualname__}: {error}; give an instance of it instead"
+        ) from None
+    return _checked(entry(**arguments))
+
+
+def _checked(callback: Any) -> Any:
+    """The callback, if it has a hook and none that nobody would call."""
+    for name in dir(callback):
+        if name.startswith("on_") and name not in (*TRACED_HOOKS, *HOST_HOOKS):
+            raise unknown_name(
+                "hook", name, (*TRACED_HOOKS, *HOST_HOOKS), f"of callbacks {_name(callback)}"
+            )
+    if not any(hasattr(callback, hook) for hook in (*TRACED_HOOKS, *HOST_HOOKS)):
+        hooks = ", ".join((*TRACED_HOOKS, *HOST_HOOKS))
+        raise UsageError(f"callbacks {brief(callback)} have none of the hooks {hooks}")
+    for hook in (*TRACED_HOOKS, *HOST_HOOKS):
+        if getattr(callback, hook, None) is not None:
+            _check_signature(callback, hook)
+    return callback
+
+
+def _call(callback: Any, hook: str, *arguments: Any) -> Any:
+    """What a traced hook returns; where it fails, one line that names it."""
+    try:
+        return getattr(callback, hook)(*arguments)
+    except (UsageError, FloatingPointError):  # of jax_debug_nans, which `find_nan` waits for
+        raise
+    except Exception as error:
+        raise UsageError(
+            f"{hook} of callbacks {_name(callback)} fails as it is traced: {reason_of(error)}"
+        ) from error
+
+
+def _check_signature(callback: Any, hook: str) -> None:
+    """Every hook takes two arguments, beside the object itself."""
+    meant = ARGUMENTS.get(hook, ("trainer", "path" if hook == "on_checkpoint" else "result"))
+    function = getattr(callback, hook)
+    if not callable(function):
+        raise UsageError(
+            f"{hook} of callbacks {_name(callback)} must be a method, not {function!r:.60}"
+        )
+    try:
+        inspect.signature(function).bind(*meant)
+    except ValueError:  # a built-in without a signature
+        pass
+    except TypeError as error:
+        raise UsageError(
+            f"{hook} of callbacks {_name(callback)} must take ({', '.join(meant)}): {error}"
+        ) from None
+
+
+def _named_scalars(
+    callbacks: tuple,
+    hook: str,
+    data: tuple[PyTree, ...],
+    what: EpisodeStep | Episode,
+    taken: Iterable[str] = (),
+) -> dict[str, jax.Array]:
+    """{name: f32[]} of all callbacks by one hook; `taken` are the names in info["metrics"], which they may not use."""
+    owner = dict.fromkeys(taken, "the environment's info['metrics']")
+    scalars = {}
+    for callback, own in zip(callbacks, data, strict=True):
+        values = _call(callback, hook, own, what) if has_hook(callback, hook) else {}
+        mine = f"{hook} of {_name(callback)}"
+        if not isinstance(values, Mapping):
+            raise UsageError(f"{mine} must return {{name: number}}, not {values!r:.60}")
+        for name, value in values.items():
+            if name in owner:
+                raise UsageError(f"{name!r} is given twice: by {owner[name]} and by {mine}")
+            if jnp.shape(value) != ():
+                raise UsageError(
+                    f"{mine}: {name!r} must be one number, not of shape {list(jnp.shape(value))}"
+                )
+            owner[name], scalars[name] = mine, jnp.asarray(value, jnp.float32)
+    return scalars
+
+
+def _alike(callback: Any, hook: str, what: str, before: PyTree, after: PyTree) -> PyTree:
+    """`after`, once its structure, shapes and types are those of `before`."""
+    after = strongly_typed(after)
+    rule = f"{hook} of {_name(callback)} must return the {what} in the form it was given"
+    structures = [jax.tree.structure(tree) for tree in (before, after)]
+    if structures[0] != structures[1]:
+        raise UsageError(f"{rule}: {structures[0]!s:.80}, not {structures[1]!s:.80}")
+    for (path, old), new in zip(
+        jax.tree.leaves_with_path(before), jax.tree.leaves(after), strict=True
+    ):
+        if (old.shape, old.dtype) != (new.shape, new.dtype):
+            where = f"{what}{jax.tree_util.keystr(path)}"
+            raise UsageError(
+                f"{rule}: {where} is {old.dtype}{list(old.shape)}, not {new.dtype}{list(new.shape)}"
+            )
+    return after
+
+
+def _name(callback: Any) -> str:
+    return type(callback).__qualname__

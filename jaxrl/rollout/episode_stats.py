@@ -1,0 +1,224 @@
+"""Statistics of finished episodes: what runs along with each environment, and what is said of those that ended."""
+
+import functools
+from collections.abc import Mapping
+from types import MappingProxyType
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+
+from jaxrl.core.env import restart
+from jaxrl.ops.packing import pack
+
+HISTOGRAM_BINS = 30
+
+
+class EpisodeStats(struct.PyTreeNode):
+    """Episodes, finished or running, one for each entry of the leading axes."""
+
+    returns: jax.Array  # f32[..., M]  undiscounted, by agent
+    length: jax.Array  # i32[...]  environment steps
+    metrics: dict[str, jax.Array]  # {name: f32[...]}  the sums of `info["metrics"]`
+    agent_steps: (
+        jax.Array | tuple
+    ) = ()  # i32[..., M]  steps in which each agent acted; () where all always act
+
+
+class Spread(struct.PyTreeNode):
+    """Of a number per episode; all three are meaningless where the count beside them is 0."""
+
+    sum: jax.Array  # f32[]
+    min: jax.Array  # f32[]
+    max: jax.Array  # f32[]
+
+
+class Summary(struct.PyTreeNode):
+    """Of `count` finished episodes."""
+
+    count: jax.Array  # i32[]
+    episode_return: Spread  # summed over agents
+    episode_len: Spread
+    agent_returns: jax.Array  # f32[M]  sums over the episodes
+    custom_metrics: dict[str, Spread]
+    agent_steps: (
+        jax.Array | tuple
+    ) = ()  # i32[M]  sums over the episodes; () where all agents always act
+
+
+class Window(struct.PyTreeNode):
+    """The last finished episodes, oldest first, at the end of the buffer."""
+
+    episodes: EpisodeStats  # [W, ...]
+    count: jax.Array  # i32[]  how many entries hold an episode, at most W
+
+
+class Histogram(struct.PyTreeNode):
+    """Of the values of an iteration's steps, in equal bins from the least to the greatest."""
+
+    count: jax.Array  # i32[]
+    sum: jax.Array  # f32[]
+    min: jax.Array  # f32[]
+    max: jax.Array  # f32[]
+    counts: (
+        jax.Array
+    )  # i32[HISTOGRAM_BINS]  a bin holds its lower edge, the last one its upper edge too
+
+
+class EpisodeMetrics(struct.PyTreeNode):
+    """What one iteration reports."""
+
+    iteration: Summary  # the episodes that ended in this iteration
+    recent: Summary  # the last W, or all of this iteration's if those are more
+    histograms: dict[str, Histogram] = struct.field(
+        default_factory=dict
+    )  # of the callbacks' `hist_data`
+
+
+def no_episodes(
+    num_agents: int, metrics: tuple[str, ...], *shape: int, always_active: bool = True
+) -> EpisodeStats:
+    """Episodes of zero length; `always_active` says that every agent acts in every step."""
+    return EpisodeStats(
+        returns=jnp.zeros((*shape, num_agents)),
+        length=jnp.zeros(shape, jnp.int32),
+        metrics={name: jnp.zeros(shape) for name in metrics},
+        agent_steps=() if always_active else jnp.zeros((*shape, num_agents), jnp.int32),
+    )
+
+
+def advance(
+    running: EpisodeStats,
+    rewards: jax.Array,
+    metrics: dict[str, jax.Array],
+    over: jax.Array,
+    active: jax.Array,
+) -> tuple[EpisodeStats, EpisodeStats]:
+    """One step of one environment.
+
+    Args:
+        rewards: f32[M].
+        metrics: {name: f32[]}.
+        over: bool[].
+        active: bool[M], whether the agents acted; not read where they always do.
+
+    Returns:
+        (running, reached): the episode that goes on, zero where one ended, and the episode as this
+        step left it.
+    """
+    reached = EpisodeStats(
+        returns=running.returns + rewards,
+        length=running.length + 1,
+        metrics={name: running.metrics[name] + value for name, value in metrics.items()},
+        agent_steps=jax.tree.map(lambda steps: steps + active, running.agent_steps),
+    )
+    return restart(over, jax.tree.map(jnp.zeros_like, reached), reached), reached
+
+
+def summarise(episodes: EpisodeStats, mask: jax.Array) -> Summary:
+    """Of the episodes where `mask`, bool[...], is set."""
+    returns = jnp.where(mask[..., None], episodes.returns, 0.0)
+    numbers = (
+        jnp.sum(episodes.returns, -1),
+        episodes.length.astype(jnp.float32),
+        *episodes.metrics.values(),
+    )
+    episode_return, episode_len, *custom = _spreads(jnp.stack(numbers), mask)
+    return Summary(
+        count=jnp.sum(mask, dtype=jnp.int32),
+        episode_return=episode_return,
+        episode_len=episode_len,
+        agent_returns=jnp.sum(returns.reshape(-1, returns.shape[-1]), axis=0),
+        custom_metrics=dict(zip(episodes.metrics, custom, strict=True)),
+        agent_steps=jax.tree.map(
+            lambda steps: jnp.sum(
+                jnp.where(mask[..., None], steps, 0).reshape(-1, steps.shape[-1]), axis=0
+            ),
+            episodes.agent_steps,
+        ),
+    )
+
+
+def report(
+    window: Window,
+    reached: EpisodeStats,
+    over: jax.Array,
+    hist_data: Mapping[str, jax.Array] = MappingProxyType({}),
+    axis_name: str | None = None,
+) -> tuple[Window, EpisodeMetrics]:
+    """Adds an iteration's finished episodes to the window and sums both up.
+
+    Args:
+        reached: Episodes [T, E] as each step left them.
+        over: bool[T, E], whether that step ended them.
+        hist_data: {name: f32[T, E]}, values of each step.
+        axis_name: a mapped axis over which the environments are split, in their order; all its
+        members report alike.
+    """
+    if axis_name is not None:
+        gather = functools.partial(jax.lax.all_gather, axis_name=axis_name, axis=1, tiled=True)
+        reached, over = jax.tree.map(gather, (reached, over))
+    iteration = summarise(reached, over)
+    window = _push(
+        window,
+        jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), reached),
+        over.reshape(-1),
+    )
+    size = window.episodes.length.shape[0]
+    recent = summarise(window.episodes, jnp.arange(size) >= size - window.count)
+    more = iteration.count > size
+    ours, last = (pack(summary, num_axes=0) for summary in (iteration, recent))
+    recent = jax.tree.map(lambda ours, last: jnp.where(more, ours, last), ours, last).unpack()
+    histograms = {name: histogram(values, axis_name) for name, values in hist_data.items()}
+    return window, EpisodeMetrics(iteration, recent, histograms)
+
+
+def histogram(values: jax.Array, axis_name: str | None = None) -> Histogram:
+    """Of f32[...], and of the other members' on a mapped axis: edges[i] = min + i (max - min) / HISTOGRAM_BINS.
+
+    A bin counts what lies at or above its lower edge and not at or above the next one's, so nothing
+    is sorted.
+    """
+    least, greatest = jnp.min(values), jnp.max(values)
+    if axis_name is not None:
+        least, greatest = jax.lax.pmin(least, axis_name), jax.lax.pmax(greatest, axis_name)
+    edges = least + (greatest - least) * (
+        jnp.arange(HISTOGRAM_BINS) / HISTOGRAM_BINS
+    )  # grow, however they round
+    at_or_above = jnp.sum(values.reshape(-1, 1) >= edges[None], axis=0, dtype=jnp.int32)
+    counts = at_or_above - jnp.append(at_or_above[1:], 0)
+    total, count = jnp.sum(values), jnp.int32(values.size)
+    if axis_name is not None:
+        total, count, counts = jax.lax.psum((total, count, counts), axis_name)
+    return Histogram(count, total, least, greatest, counts)
+
+
+def _push(window: Window, reached: EpisodeStats, over: jax.Array) -> Window:
+    """The window after the episodes [R] where `over`; found by binary search in their running count, not by a sort."""
+    size = window.episodes.length.shape[0]
+    running_count = jnp.cumsum(over.astype(jnp.int32))
+    total = running_count[-1]
+    # Entry i of the new window is the (total - size + i + 1)-th that ended now, or an older one
+    # further on.
+    rank = total - size + 1 + jnp.arange(size)
+    row = jnp.clip(jnp.searchsorted(running_count, rank), 0, over.shape[0] - 1)
+    older = jnp.clip(jnp.arange(size) + total, 0, size - 1)
+    episodes = jax.tree.map(
+        lambda new, old: jnp.where(
+            (rank >= 1).reshape(-1, *[1] * (new.ndim - 1)), new[row], old[older]
+        ),
+        pack(reached, num_axes=1),
+        pack(window.episodes, num_axes=1),
+    )
+    return Window(episodes.unpack(), jnp.minimum(window.count + total, size))
+
+
+def _spreads(values: jax.Array, mask: jax.Array) -> list[Spread]:
+    """Of each number f32[Q, ...] where the mask bool[...] is set; together, for each sum apart is compiled apart."""
+    values, mask = values.reshape(values.shape[0], -1), mask.reshape(1, -1)
+    spreads = Spread(
+        sum=jnp.sum(jnp.where(mask, values, 0.0), axis=1),
+        min=jnp.min(jnp.where(mask, values, jnp.inf), axis=1),
+        max=jnp.max(jnp.where(mask, values, -jnp.inf), axis=1),
+    )
+    return [jax.tree.map(lambda leaf, i=i: leaf[i], spreads) for i in range(values.shape[0])]

@@ -1,0 +1,248 @@
+"""Compiled programs kept for the next process: JAX's persistent cache, in a folder that was tested on this machine.
+
+JAX files an entry under its program, jaxlib's version and the flags, yet loads one made for another
+CPU with no more than a line on stderr (jax#38445): the run may then die of an illegal instruction.
+So entries lie in a folder named after the processor, the device and the versions, and whoever uses
+that folder first compiles a small program and loads it back from its bytes, as any later process
+would: the load must be a hit, equal to the bit, and nothing that the loader complains of. That
+takes a fraction of a second, once; the folder remembers the verdict, and one that failed is not
+used. Whatever else is wrong with the files, a run continues without them and says so in one line.
+"""
+
+import contextlib
+import functools
+import hashlib
+import os
+import platform
+import re
+import sys
+import tempfile
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import jaxlib
+import numpy as np
+from jax.experimental.compilation_cache import compilation_cache
+
+from jaxrl.core.errors import UsageError
+from jaxrl.run.devices.mesh import split_cpu, start_jax
+
+MAX_BYTES = 2**30  # of all entries below a root; those that were not read for longest go first
+TESTED, SOUND = (
+    "tested",
+    "sound",
+)  # the file with the verdict on a folder, and the one that lets it be used
+CPU_FACTS = re.compile(  # the lines of /proc/cpuinfo that code generation follows; names of x86 and of ARM
+    r"^(?:vendor_id|cpu family|model|model name|stepping|flags|Features|CPU (?:implementer|architecture|variant|part))"
+    r"\s*:.*$",
+    re.MULTILINE,
+)
+HIT = "/jax/compilation_cache/cache_hits"  # JAX's name of the event
+TROUBLE = re.compile(
+    r"Error (reading|writing) persistent compilation cache entry for '([^']*)': (.*)", re.DOTALL
+)
+
+
+def use_compile_cache(folder: str | Path = "auto") -> Path | None:
+    """Keeps compiled programs for later processes, and loads those of earlier ones: one call, at the top of a notebook.
+
+    It changes JAX's global settings: whatever this process compiles from now on is kept, also what
+    is not jaxrl's. It starts JAX, on a CPU with a device for each core, as `sweep` does. The
+    commands and the scripts call it themselves.
+
+    Args:
+        folder: "auto" (`~/.cache/jaxrl/compile`, on Linux; elsewhere nothing is kept), a path, or
+        "off".
+
+    Returns:
+        The folder in use; None where there is none, or where JAX was given a cache already
+        (JAX_COMPILATION_CACHE_DIR), which stays.
+    """
+    if not isinstance(folder, str | Path) or not str(folder):
+        raise UsageError(f"use_compile_cache: folder={folder!r} must be 'auto', a path, or 'off'")
+    split_cpu("auto")
+    start_jax()
+    return use(str(folder))
+
+
+def use(
+    choice: str | None, say: Callable[[str], None] = lambda line: print(line, file=sys.stderr)
+) -> Path | None:
+    """Lets this process keep what it compiles, and load what was kept; a cache that JAX was given already stays.
+
+    Args:
+        choice: "auto" (below the user's cache folder, on Linux: elsewhere the processor's features
+            are not known), a path, or "off".
+        say: is called with the one line of a first test, and with the first trouble.
+
+    Returns:
+        The folder; None where nothing was changed.
+    """
+    is_set = jax.config.jax_compilation_cache_dir or not jax.config.jax_enable_compilation_cache
+    if choice in (None, "off") or is_set or (choice == "auto" and sys.platform != "linux"):
+        return None
+    try:
+        root = _users_folder() if choice == "auto" else Path(choice).expanduser().absolute()
+        folder = root / machine()
+        folder.mkdir(
+            mode=0o700, parents=True, exist_ok=True
+        )  # entries are code: nobody else may write them
+        trim(root, MAX_BYTES)
+        verdict = _verdict(folder, say)
+    except (OSError, RuntimeError) as error:  # the second: a user without a home
+        say(f"warning: no compile cache: {error}")
+        return None
+    if verdict != SOUND:
+        return None
+    _turn_on(folder)
+    _tend(folder, say)
+    return folder
+
+
+def num_hits() -> int:
+    """How many programs this process has loaded from a cache since it first asked."""
+    return len(_hits())
+
+
+def machine() -> str:
+    """A folder's name that two machines share only if they make the same code."""
+    device, versions = jax.devices()[0], (jax.__version__, jaxlib.__version__)
+    facts = (*versions, platform.machine(), device.platform, device.device_kind, *_processor())
+    return f"{device.platform}-{hashlib.sha256(repr(facts).encode()).hexdigest()[:16]}"
+
+
+def trim(root: Path, limit: int) -> None:
+    """Removes the entries below `root` that were not read for longest, until the others have at most `limit` bytes."""
+    with contextlib.suppress(OSError):  # another process trims at the same time
+        entries = [(entry.stat(), entry) for entry in root.glob("*/*-cache")]
+        kept = 0
+        for facts, entry in sorted(entries, key=lambda pair: pair[0].st_atime, reverse=True):
+            kept += facts.st_size
+            if kept > limit:
+                entry.unlink(missing_ok=True)
+
+
+def test_here() -> str:
+    """Compiles a program, loads it back, and holds the two against each other; `SOUND`, or what is wrong.
+
+    Raises:
+        OSError: it was not kept, for a reason that may pass, such as a full disk.
+    """
+    min_seconds = jax.config.jax_persistent_cache_min_compile_time_secs
+    with tempfile.TemporaryDirectory() as scratch, _heard_on_stderr() as heard:
+        _turn_on(Path(scratch))
+        try:
+            compiled, before = _sample(), num_hits()
+            loaded, found = _sample(), num_hits() - before
+        finally:
+            _turn_on(None, min_seconds)
+        heard.seek(0)
+        said = heard.read()
+    if b"AOT result" in said:
+        return "the loader takes this machine's own programs for another's (jax#38445)"
+    os.write(2, said)
+    if not found:
+        raise OSError("a program that was to be kept is not found again")
+    return SOUND if compiled == loaded else "a program that was loaded computes other numbers"
+
+
+def _verdict(folder: Path, say: Callable[[str], None]) -> str:
+    """What the test said in this folder, or says now if nobody asked before."""
+    mark = folder / TESTED
+    verdict = mark.read_text(encoding="utf-8") if mark.exists() else ""
+    if not verdict:
+        begin = time.perf_counter()
+        verdict = test_here()
+        mark.write_text(verdict, encoding="utf-8")
+        took = f"tested in {time.perf_counter() - begin:.1f} s, this once"
+        say(
+            f"compile cache {folder} ({took})"
+            if verdict == SOUND
+            else f"no compile cache: {verdict} ({took})"
+        )
+    return verdict
+
+
+def _sample() -> bytes:
+    """The results of a small program of what training is made of, compiled or loaded: never one of this process."""
+
+    @jax.jit
+    def sample(rows):
+        def step(state, i):
+            state = jnp.tanh(state @ rows + rows[3 * i % len(rows), None]).at[i].add(0.5)
+            return state, jnp.log(jnp.exp(state).sum())
+
+        return jax.lax.scan(step, rows, jnp.arange(5))
+
+    rows = np.linspace(-1.0, 1.0, 64, dtype=np.float32).reshape(8, 8)
+    return b"".join(np.asarray(leaf).tobytes() for leaf in jax.tree.leaves(sample(rows)))
+
+
+def _turn_on(folder: Path | None, min_seconds: float = 0.0) -> None:
+    """JAX's cache into `folder`, or off; the small programs of set-up and pictures are kept like the large ones."""
+    jax.config.update("jax_compilation_cache_dir", None if folder is None else str(folder))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", min_seconds)
+    compilation_cache.reset_cache()
+
+
+def _tend(folder: Path, say: Callable[[str], None]) -> None:
+    """Says the first trouble that JAX warns of, and removes what cannot be read, so that it is written anew."""
+    show, told = warnings.showwarning, []
+
+    def hear(message, *details, **more):
+        trouble = TROUBLE.match(str(message))
+        if trouble is None:
+            return show(message, *details, **more)
+        doing, program, why = trouble.groups()
+        if doing == "reading":  # before JAX writes what it compiles instead
+            for entry in folder.glob(f"{program}-*-cache"):
+                with contextlib.suppress(OSError):
+                    entry.unlink()
+        if not told:
+            told.append(why)
+            say(
+                f"warning: {doing} the compile cache {folder}: {' '.join(why.split()):.200}; continuing without"
+            )
+
+    warnings.showwarning = hear
+    warnings.filterwarnings("always", message="Error .* persistent compilation cache entry")
+
+
+@functools.cache
+def _hits() -> list[str]:
+    """JAX's reports of programs that it loaded, from the first call on."""
+    hits = []
+    jax.monitoring.register_event_listener(
+        lambda event, **_: hits.append(event) if event == HIT else None
+    )
+    return hits
+
+
+@contextlib.contextmanager
+def _heard_on_stderr() -> Iterator:
+    """A file of what is written to stderr meanwhile: what the loader says, it says nowhere else."""
+    with tempfile.TemporaryFile() as heard:
+        stderr = os.dup(2)
+        os.dup2(heard.fileno(), 2)
+        try:
+            yield heard
+        finally:
+            os.dup2(stderr, 2)
+            os.close(stderr)
+
+
+def _processor() -> list[str]:
+    """What the processor is and can; this computer's name where that is not known."""
+    try:
+        lines = CPU_FACTS.findall(Path("/proc/cpuinfo").read_text(encoding="utf-8"))
+    except OSError:
+        lines = []
+    return sorted(set(lines)) or [platform.processor(), platform.node()]
+
+
+def _users_folder() -> Path:
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "jaxrl" / "compile"

@@ -1,0 +1,147 @@
+"""The compiled form of an algorithm: one program for the start, one for any number of updates."""
+
+import functools
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import PartitionSpec
+
+from jaxrl.algorithms.base import Algorithm, Metrics, RunnerState
+from jaxrl.core.types import Key, PyTree
+from jaxrl.ops.packing import pack
+from jaxrl.run.devices.compile_cache import num_hits
+from jaxrl.run.devices.mesh import AXIS, by_environment, mesh_of, placed
+
+CAPACITY = 256  # updates of one chunk at most: the length of its metrics' buffer
+
+
+@dataclass
+class CompiledAlgorithm:
+    """Both programs for arguments of certain shapes: traced, and compiled when `compile` was called."""
+
+    metrics: Metrics  # shapes of a chunk's metrics, [CAPACITY, ...]
+    start_program: Any
+    chunk_program: Any
+    compiled: bool = False
+    can_start: bool = False  # the start is compiled as well; a run that is resumed needs none
+    loaded: bool = (
+        False  # whether all that `compile` was last asked for came out of a compile cache
+    )
+
+    def compile(self, *, start: bool) -> float:
+        """Compiles what is not compiled yet, with or without the start; returns the seconds that it took."""
+        begin, hits, asked = time.perf_counter(), num_hits(), 0
+        if start and not self.can_start:
+            self.start_program, self.can_start, asked = (
+                self.start_program.compile(),
+                True,
+                asked + 1,
+            )
+        if not self.compiled:
+            self.chunk_program, self.compiled, asked = self.chunk_program.compile(), True, asked + 1
+        self.loaded = 0 < asked == num_hits() - hits
+        return time.perf_counter() - begin
+
+    def start(self, key: Key, hypers: PyTree, env_params: PyTree) -> RunnerState:
+        arguments = key, hypers, env_params
+        if jax.process_count() > 1:
+            arguments = placed(arguments, self.start_program.input_shardings[0])
+        return jax.block_until_ready(self.start_program(*arguments))
+
+    def chunk(
+        self, runner: RunnerState, hypers: PyTree, env_params: PyTree, count: int
+    ) -> tuple[RunnerState, Metrics]:
+        """`count` updates, and their metrics at the front of a buffer [CAPACITY, ...]; returns when they are done."""
+        arguments = runner, hypers, env_params, jnp.int32(count)
+        arguments = placed(arguments, self.chunk_program.input_shardings[0])
+        return jax.block_until_ready(self.chunk_program(*arguments))
+
+
+@dataclass
+class Program:
+    """A configuration's structure; whoever trains with it in this process shares what was compiled.
+
+    The algorithm's own default numbers are not those of any run: a run passes its hypers. `split`
+    is the same algorithm where the environments are split over several devices.
+    """
+
+    algorithm: Algorithm
+    split: Algorithm | None = None
+    devices: int = 1
+    executables: dict[str, CompiledAlgorithm] = field(
+        default_factory=dict
+    )  # by the shapes of the numbers
+
+    def executable(self, key: Key, hypers: PyTree, env_params: PyTree) -> CompiledAlgorithm:
+        """The programs for arguments of these shapes, traced if they were not before."""
+        shapes = str(
+            jax.tree.map(
+                lambda leaf: (jnp.shape(leaf), jnp.result_type(leaf)), (hypers, env_params)
+            )
+        )
+        if shapes not in self.executables:
+            start = jax.jit(self._start()).lower(key, hypers, env_params)
+            chunk = jax.jit(self._chunk()).lower(start.out_info, hypers, env_params, jnp.int32(0))
+            self.executables[shapes] = CompiledAlgorithm(chunk.out_info[1], start, chunk)
+        return self.executables[shapes]
+
+    def _start(self) -> Callable[..., RunnerState]:
+        if jax.process_count() == 1:
+            return self.algorithm.init
+        everywhere = PartitionSpec()  # each process makes its own environments
+        return jax.shard_map(
+            self.split.init,
+            mesh=mesh_of(self.devices),
+            in_specs=(everywhere, everywhere, everywhere),
+            out_specs=by_environment(),
+            check_vma=False,
+        )
+
+    def _chunk(self) -> Callable[..., tuple[RunnerState, Metrics]]:
+        if self.devices == 1:
+            return functools.partial(run_chunk, self.algorithm)
+        runner, everywhere = by_environment(), PartitionSpec()
+        return jax.shard_map(
+            functools.partial(run_chunk, self.split),
+            mesh=mesh_of(self.devices),
+            in_specs=(runner, everywhere, everywhere, everywhere),
+            out_specs=(runner, everywhere),
+            check_vma=False,
+        )
+
+
+def run_chunk(
+    algorithm: Algorithm, runner: RunnerState, hypers: PyTree, env_params: PyTree, count: jax.Array
+) -> tuple[RunnerState, Metrics]:
+    """`count` i32[] updates in one loop whose trip count is traced, so that one program serves every length."""
+
+    @functools.partial(jax.jit, inline=True)  # traced once, for its shapes and for the loop
+    def one_update(runner, hypers, env_params):
+        runner, metrics = algorithm.update(runner, hypers, env_params)
+        return runner, pack(
+            metrics, num_axes=0
+        )  # a line of numbers, not a program for each of them
+
+    shapes = jax.eval_shape(one_update, runner, hypers, env_params)[1]
+    buffer = jax.tree.map(lambda leaf: jnp.zeros((CAPACITY, *leaf.shape), leaf.dtype), shapes)
+
+    def update(i, state):
+        runner, buffer = state
+        runner, row = one_update(runner, hypers, env_params)
+        return runner, jax.tree.map(lambda rows, row: rows.at[i].set(row), buffer, row)
+
+    runner, buffer = jax.lax.fori_loop(0, count, update, (runner, buffer))
+    return runner, buffer.unpack()
+
+
+@functools.lru_cache(maxsize=16)
+def program_of(static_config: Any, env: Any, devices: int = 1) -> Program:
+    """The program of a configuration's structure, `config.static()`, over the environment that its name means now."""
+    algorithm = static_config.build()
+    static_config.check_sizes(algorithm)
+    split = static_config.build(axis_name=AXIS) if devices > 1 else None
+    return Program(algorithm, split, devices)

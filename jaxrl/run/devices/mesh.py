@@ -1,0 +1,195 @@
+"""The devices that the environments of a run are split over, and what lies where."""
+
+import dataclasses
+import os
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import AxisType, PartitionSpec
+
+from jaxrl.algorithms.base import RunnerState
+from jaxrl.core.errors import UsageError
+from jaxrl.core.types import PyTree
+from jaxrl.rollout.env_step import EnvBatch
+from jaxrl.run.devices.hosts import Hosts, hosts, num_cores
+from jaxrl.run.settings import RunSettings
+
+AXIS = "env"  # of the mesh
+FORCED_COUNT = "xla_force_host_platform_device_count"  # the flag by which XLA itself splits a CPU
+
+
+def start_jax() -> None:
+    """Starts JAX, with the devices that it was told of.
+
+    Raises:
+        UsageError: the platform that it was told to use is not here, or it was told not to compile.
+    """
+    if jax.config.jax_disable_jit:
+        raise UsageError(
+            "JAX_DISABLE_JIT is set, but jaxrl runs compiled programs: unset it; `debug` (--debug) finds the operation "
+            "that made a number not finite"
+        )
+    try:
+        jax.devices()
+    except (
+        RuntimeError,
+        AssertionError,
+    ) as error:  # the second: JAX has no plugin for that platform
+        why = " ".join(str(error).split()) or "no such device, or no plugin for it, is installed"
+        platforms = jax.config.jax_platforms
+        told = f"JAX_PLATFORMS={platforms} cannot be used here" if platforms else "JAX cannot start"
+        raise UsageError(
+            f"{told}: {why:.300}{'; unset it, or set it to cpu' if platforms else ''}"
+        ) from None
+
+
+def settled(settings: RunSettings, config: Any) -> RunSettings:
+    """`settings` with a number for `devices`, and JAX with as many; before anything is computed.
+
+    "auto" is one device, but on a CPU where the work is large enough for its cores, which `config`
+    knows: one for each core that is used. In a process where JAX has started with fewer it is one.
+
+    Raises:
+        UsageError: more devices than there are, or than the environments can be split over.
+    """
+    automatic, together = settings.devices == "auto", hosts()
+    if together is not None:
+        return dataclasses.replace(
+            settings, devices=_settled_over(together, settings.devices, config)
+        )
+    number = config.devices_worth_using(num_cores()) if automatic else settings.devices
+    if number > 1:
+        split_cpu(number)
+    start_jax()
+    if number > 1:
+        available = len(jax.devices())
+        if automatic and (available < number or jax.default_backend() != "cpu"):
+            number = 1
+        if available < number:
+            raise UsageError(
+                f"devices={number}: JAX has {available} here, and a CPU is split before anything is computed, later "
+                f"not; choose devices={available} or fewer"
+            )
+    config.check_devices(number)
+    return dataclasses.replace(settings, devices=number)
+
+
+def _settled_over(together: Hosts, devices: int | str, config: Any) -> int:
+    """How many devices all processes have together, each as many; "auto": all but of a CPU, there as on one machine."""
+    automatic, number = devices == "auto", together.number
+    if not automatic and devices % number:
+        raise UsageError(
+            f"devices={devices} are those of all processes, which num_processes={number} does not divide"
+        )
+    each = (
+        config.devices_worth_using(number * together.cores) // number
+        if automatic
+        else devices // number
+    )
+    each = max(1, each)
+    split_cpu(number * each)
+    here = jax.local_device_count()
+    if automatic and (jax.default_backend() != "cpu" or here < each):
+        each = here
+    if here < each:
+        raise UsageError(
+            f"devices={devices} over num_processes={number} are {each} for each; JAX has {here} here"
+        )
+    config.check_devices(number * each)
+    return number * each
+
+
+def mesh_of(number: int, axis: str = AXIS) -> jax.sharding.Mesh:
+    """The first `number` devices along one axis, as many of every process."""
+    each = number // jax.process_count()
+    own: dict[int, list[jax.Device]] = {}
+    for device in jax.devices():
+        own.setdefault(device.process_index, []).append(device)
+    devices = [device for process in sorted(own) for device in own[process][:each]]
+    return jax.make_mesh((number,), (axis,), (AxisType.Auto,), devices=devices)
+
+
+def by_environment(axis: str = AXIS) -> RunnerState:
+    """Where the parts of a RunnerState lie: environments are split, everything else is everywhere."""
+    here, everywhere = PartitionSpec(axis), PartitionSpec()
+    by_group = PartitionSpec(None, axis)
+    envs = EnvBatch(
+        state=here,
+        obs=by_group,
+        episodes=here,
+        callback_data=here,
+        policy_states=by_group,
+        returns=by_group,
+        unfinished=by_group,
+    )
+    return RunnerState(
+        key=everywhere,
+        num_updates=everywhere,
+        learners=everywhere,
+        envs=envs,
+        window=everywhere,
+    )
+
+
+def on_one(tree: PyTree) -> PyTree:
+    """Arrays that lie on several devices on the first one alone: what is computed from them is computed once."""
+    spread = any(
+        isinstance(leaf, jax.Array) and len(leaf.devices()) > 1 for leaf in jax.tree.leaves(tree)
+    )
+    return jax.device_put(jax.tree.map(copy_here, tree), jax.local_devices()[0]) if spread else tree
+
+
+def copy_here(leaf: Any) -> Any:
+    """Of an array that is on every device of several processes, this one's copy; anything else as it is."""
+    return (
+        leaf
+        if not isinstance(leaf, jax.Array) or leaf.is_fully_addressable
+        else leaf.addressable_data(0)
+    )
+
+
+def placed(tree: PyTree, shardings: PyTree) -> PyTree:
+    """`tree`, whole in every process or in its place already, where `shardings` says."""
+    if jax.process_count() == 1:
+        return jax.device_put(tree, shardings)
+    return jax.tree.map(_part_here, tree, shardings)
+
+
+def _part_here(leaf: Any, sharding: Any) -> Any:
+    """`jax.device_put` would compare the processes' arrays first, at the cost of sending all of them around."""
+    if sharding is None:  # the program does not use it
+        return leaf
+    if isinstance(leaf, jax.Array):
+        if not leaf.is_fully_addressable:
+            return leaf
+        if jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+            words = _part_here(jax.random.key_data(leaf), sharding)
+            return jax.random.wrap_key_data(words, impl=jax.random.key_impl(leaf))
+    whole = np.asarray(leaf)
+    return jax.make_array_from_callback(whole.shape, sharding, lambda index: whole[index])
+
+
+def on_host(leaf: jax.Array) -> Any:
+    """An array in NumPy; random keys stay as they are, for NumPy has no type for them."""
+    return leaf if jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key) else np.asarray(leaf)
+
+
+def split_cpu(number: int | str) -> None:
+    """Makes the CPU count as so many devices ("auto": its cores), if JAX has not started yet; all processes' CPUs.
+
+    A number in `XLA_FLAGS` (`--xla_force_host_platform_device_count=4`) is the user's own and
+    stays.
+    """
+    together = hosts()
+    if number == "auto":
+        number = num_cores() if together is None else together.cores
+    elif together is not None and isinstance(number, int):
+        number = max(1, number // together.number)
+    try:
+        asked = FORCED_COUNT in os.environ.get("XLA_FLAGS", "")
+        several = isinstance(number, int) and number > 1  # the settings refuse anything else
+        if several and not asked and jax.config.jax_num_cpu_devices < number:
+            jax.config.update("jax_num_cpu_devices", number)
+    except RuntimeError:  # it has: what devices there are, there are
+        pass

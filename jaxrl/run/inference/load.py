@@ -1,0 +1,187 @@
+"""A run opened to be played, not trained: its policies together over their environment."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from jaxrl.algorithms.base import Algorithm
+from jaxrl.core.env import strongly_typed
+from jaxrl.core.errors import UsageError
+from jaxrl.core.fields import count, number
+from jaxrl.core.types import PyTree
+from jaxrl.models.policy_spec import PolicyWeights
+from jaxrl.run.inference.evaluate import check_wanted, with_arguments
+from jaxrl.run.inference.evaluate import evaluate as play_episodes
+from jaxrl.run.inference.policy import read_checkpoint, weights_shape
+from jaxrl.run.inference.recording import EpisodeRecording
+from jaxrl.run.inference.video import check_episode_picture, picture_episode
+from jaxrl.run.recorder import EPISODE
+from jaxrl.run.results import Result
+from jaxrl.run.storage import checkpoint, runs
+from jaxrl.run.storage.checkpoint import Checkpoint
+from jaxrl.run.storage.config_file import read_config
+
+
+@dataclass(frozen=True)
+class LoadedRun:
+    """Everything that an episode needs."""
+
+    saved: Checkpoint
+    algorithm: Algorithm
+    weights: tuple[PolicyWeights, ...]  # by group, [N, ...]
+    env_params: PyTree
+
+
+def open_run(
+    path: str | Path,
+    which: str | int = "last",
+    *,
+    config: Any = None,
+    env_args: Mapping[str, Any] | None = None,
+    trust: bool = False,
+    call: str = "jaxrl.evaluate",
+) -> LoadedRun:
+    """The policies of a run's folder, or of a checkpoint's.
+
+    Args:
+        which: "last", "best" or an iteration, where `path` is a run's folder.
+        config: the configuration, only where its file cannot hold it. Callbacks that were objects
+            are left out otherwise, and their metrics with them.
+        env_args: arguments of the environment that differ from training's.
+        trust: import what the run names, though it is not jaxrl's or an installed plug-in's; see
+        docs/loading.md.
+        call: the Python function that asks, for errors.
+
+    Raises:
+        UsageError: no such checkpoint, a damaged one, or other arguments that make another game.
+    """
+    saved = read_checkpoint(path, which)
+    config = read_config(saved.facts, call, to_play=True, trust=trust) if config is None else config
+    algorithm = config.build()
+    what = f"checkpoint {saved.path}"
+    weights = tuple(
+        jax.tree.map(
+            lambda *leaves: jnp.stack(leaves),
+            *(
+                checkpoint.filled(
+                    weights_shape(policy_spec), saved.arrays, f"weights.{policy}", what
+                )
+                for policy in group.policies
+            ),
+        )
+        for group, policy_spec in zip(
+            algorithm.grouping.groups, algorithm.policy_specs, strict=True
+        )
+    )
+    if env_args:
+        algorithm = with_arguments(config, dict(env_args), algorithm)
+        return LoadedRun(saved, algorithm, weights, strongly_typed(algorithm.env_params))
+    env_params = checkpoint.filled(
+        strongly_typed(algorithm.env_params), saved.arrays, "env_params", what
+    )
+    return LoadedRun(saved, algorithm, weights, env_params)
+
+
+def evaluate(
+    path: str | Path,
+    *,
+    episodes: int = 100,
+    explore: bool = False,
+    seed: int | None = None,
+    checkpoint: str | int = "last",
+    env_args: Mapping[str, Any] | None = None,
+    config: Any = None,
+    trust: bool = False,
+) -> Result:
+    """Plays whole episodes with a run's policies; {"env_runners": ...} as RLlib and `Trainer.evaluate` have it.
+
+    Args:
+        path: a run's folder, or a checkpoint's.
+        explore: whether actions are sampled; else each is its distribution's mode.
+        seed: of the episodes; None: the run's `evaluation_seed`. With the `explore` and the
+            `env_args` of the run's own evaluations as well, these are played again.
+        checkpoint: "last", "best" or an iteration, where `path` is a run's folder.
+        env_args: arguments of the environment that differ from training's.
+        config: the configuration, only where its file cannot hold it.
+        trust: import what the run names, though it is not jaxrl's or an installed plug-in's; see
+        docs/loading.md.
+
+    Raises:
+        UsageError: no such checkpoint, a damaged one, arguments that are out of range.
+    """
+    wanted = {"episodes": episodes, "explore": explore, "seed": 0 if seed is None else seed}
+    check_wanted({**wanted, "env_args": env_args or {}})
+    opened = open_run(path, checkpoint, config=config, env_args=env_args, trust=trust)
+    if seed is None:
+        wanted["seed"] = opened.saved.facts["run_settings"]["evaluation_seed"]
+    return {
+        "env_runners": play_episodes(opened.algorithm, opened.weights, opened.env_params, **wanted)
+    }
+
+
+def render(
+    path: str | Path,
+    out: str | Path | None = None,
+    *,
+    episode: int = 0,
+    explore: bool = False,
+    seed: int | None = None,
+    checkpoint: str | int = "last",
+    max_steps: int = 2000,
+    fps: float | None = None,
+    env_args: Mapping[str, Any] | None = None,
+    config: Any = None,
+    trust: bool = False,
+) -> tuple[Path, EpisodeRecording]:
+    """Plays one episode with a run's policies and writes it as a picture; (the file, what was played).
+
+    Args:
+        path: a run's folder, or a checkpoint's.
+        out: the file, .gif, .mp4 or .png (a strip); None: episode.gif in the run's folder.
+        episode: which of the seed's episodes.
+        max_steps: where the episode is cut.
+        fps: frames per second; None: so that it takes about ten seconds.
+        The others are those of `evaluate`.
+
+    Raises:
+        UsageError: as `evaluate`; an environment without pictures, or a file that cannot be
+        written.
+    """
+    check_wanted(
+        {
+            "episodes": 1,
+            "explore": explore,
+            "seed": 0 if seed is None else seed,
+            "env_args": env_args or {},
+        }
+    )
+    count(0)("episode", episode)
+    count()("max_steps", max_steps)
+    number(0, open_low=True, optional=True)("fps", fps)
+    opened = open_run(
+        path, checkpoint, config=config, env_args=env_args, trust=trust, call="jaxrl.render"
+    )
+    out = _run_folder(opened.saved.path) / EPISODE if out is None else Path(out)
+    check_episode_picture(out, opened.algorithm.rollout_spec.env)
+    if not out.parent.is_dir():
+        raise UsageError(f"out={str(out)!r}: there is no folder {out.parent}")
+    if seed is None:
+        seed = opened.saved.facts["run_settings"]["evaluation_seed"]
+    played = {
+        "seed": seed,
+        "episode": episode,
+        "explore": explore,
+        "max_steps": max_steps,
+        "fps": fps,
+    }
+    return out, picture_episode(out, opened.algorithm, opened.weights, opened.env_params, **played)
+
+
+def _run_folder(checkpoint: Path) -> Path:
+    """The folder that belongs to a checkpoint: its run's, or of a checkpoint by itself its own."""
+    run = checkpoint.parent.parent
+    return run if (run / runs.CONFIG).exists() else checkpoint

@@ -1,0 +1,444 @@
+"""A policy by itself: NumPy in, NumPy out, with no trainer and no environment."""
+
+import functools
+import zlib
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxrl.core.errors import UsageError, brief, unknown_name
+from jaxrl.core.spaces import Box, MultiDiscrete, Space, from_json, is_tree, tree_of
+from jaxrl.core.types import AgentId, Key, PolicyId, PyTree
+from jaxrl.models.policy_spec import PolicyInputs, PolicySpec, PolicyState, PolicyWeights, has_mask
+from jaxrl.ops.distributions import Distribution, num_logits
+from jaxrl.run.storage import checkpoint
+from jaxrl.run.storage.config_file import read_config
+
+ACTING = 0x61637469  # folded into the seed's key: acting never shares numbers with training
+
+
+class Policy:
+    """A trained policy.
+
+    Observations are one, `[*observation_space.shape]`, or a batch with any leading axes (of a tree
+    of spaces every part); actions come back with the same leading axes. A policy with memory
+    remembers what it acted on: say which episodes begin (`begins`), or `reset()` it.
+
+    Args:
+        player: what is static about it.
+        weights: its numbers.
+        agents: that it plays, for one that is told which of them it is.
+        masked: whether its environment said which actions are possible; then whoever acts has to
+        say it as well.
+        seed: of the actions that `act(..., explore=True)` draws when it is given no key; policies
+            of different names draw different ones.
+    """
+
+    def __init__(
+        self,
+        policy_spec: PolicySpec,
+        weights: PolicyWeights,
+        *,
+        name: PolicyId = "",
+        agents: tuple[AgentId, ...] = (),
+        masked: bool = False,
+        seed: int = 0,
+    ):
+        self.policy_spec, self.weights, self.name, self.agents = (
+            policy_spec,
+            weights,
+            name,
+            tuple(agents),
+        )
+        self.masked = masked and not has_mask(
+            policy_spec.observation_space
+        )  # else the observation says it
+        self.observation_space, self.action_space = (
+            policy_spec.observation_space,
+            policy_spec.action_space,
+        )
+        self._key, self._draws = acting_key(seed, name), 0
+        self._memory: dict[AgentId | None, PolicyState] = {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What pickle keeps: arrays as NumPy's, the random key as its words."""
+        # Memories one by one: as keys of one tree, None and the names of agents could not be
+        # sorted.
+        policy_state = {agent: jax.tree.map(np.asarray, own) for agent, own in self._memory.items()}
+        weights, key = (
+            jax.tree.map(np.asarray, self.weights),
+            np.asarray(jax.random.key_data(self._key)),
+        )
+        return {**vars(self), "weights": weights, "_memory": policy_state, "_key": key}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state, _key=jax.random.wrap_key_data(state["_key"], impl="threefry2x32"))
+
+    @property
+    def remembers(self) -> bool:
+        """Whether what it does depends on what it was shown before."""
+        return bool(jax.tree.leaves(jax.eval_shape(lambda: self.policy_spec.initial_state(()))))
+
+    @property
+    def params(self) -> PyTree:
+        """The model's parameters, as NumPy arrays."""
+        return jax.tree.map(np.asarray, self.weights.params)
+
+    def reset(self) -> None:
+        """Forgets the episodes so far; only a policy with memory has anything to forget."""
+        self._memory.clear()
+
+    def act(
+        self,
+        observation: Any,
+        *,
+        explore: bool = False,
+        key: Key | None = None,
+        begins: Any = False,
+        prev_reward: Any = 0.0,
+        **told: Any,
+    ) -> np.ndarray:
+        """The action to take, in the environment's own units: the likeliest, or with `explore` a drawn one.
+
+        Args:
+            begins: whether an episode begins with this observation, a bool or one for each of the
+            batch.
+            prev_reward: what the last action brought, for a policy that is told.
+            **told: `action_mask`, bool[..., A], the actions that are possible, which has to be said
+                where training said it; `agent`, which of its agents it plays: each has a memory of
+                its own.
+
+        Raises:
+            UsageError: an observation, a mask, `begins` or `prev_reward` of another shape, a mask
+                that is missing, an agent that it is not, a key that is none.
+        """
+        obs, batch_shape = self._read(observation)
+        policy_state = self._recalled(told.get("agent"), batch_shape, begins, prev_reward)
+        if key is not None:
+            self._check_key(key)
+        if explore and key is None:
+            key = jax.random.fold_in(self._key, self._draws)
+            self._draws += 1
+        inputs = self._context(policy_state, batch_shape, self.masked, **told)
+        action, after = _act(
+            self.policy_spec, self.weights, obs, policy_state, inputs, key if explore else None
+        )
+        self._memory[told.get("agent")] = after
+        return np.asarray(action)
+
+    def distribution(self, observation: Any, **told: Any) -> Distribution:
+        """What actions are drawn from, its parameters as NumPy arrays with the observation's leading axes.
+
+        `sample(key)` draws actions, `log_prob(action)` gives their log-probabilities; `mode()`,
+        `entropy()`. Actions are the policy's own; those of a Box that `act` gives are stretched to
+        the environment's units.
+        """
+        return jax.tree.map(np.asarray, self._judged(observation, self.masked, **told)[0])
+
+    def value(self, observation: Any, **told: Any) -> np.ndarray:
+        """The return that is expected from here on, discounted, f32[...]."""
+        return np.asarray(self._judged(observation, False, **told)[1])
+
+    def _judged(
+        self,
+        observation: Any,
+        masked: bool,
+        *,
+        begins: Any = False,
+        prev_reward: Any = 0.0,
+        **told: Any,
+    ) -> tuple:
+        """(distribution, value), nothing remembered of it; `masked`: whether a mask is needed; else as of `act`."""
+        obs, batch_shape = self._read(observation)
+        policy_state = self._recalled(told.get("agent"), batch_shape, begins, prev_reward)
+        return _apply(
+            self.policy_spec,
+            self.weights,
+            obs,
+            policy_state,
+            self._context(policy_state, batch_shape, masked, **told),
+        )[:2]
+
+    def _recalled(
+        self, agent: AgentId | None, batch_shape: tuple[int, ...], begins: Any, prev_reward: Any
+    ) -> PolicyState:
+        if agent is not None and not isinstance(agent, str):
+            raise UsageError(
+                f"policy {self.name!r}: agent must be the name of one, not {brief(agent)}"
+            )
+        begins = self._for_each("begins", self._read_flags("begins", begins), batch_shape)
+        fresh = self.policy_spec.initial_state(batch_shape)
+        policy_state = self._memory.get(agent, fresh)
+        if jax.tree.map(jnp.shape, policy_state) != jax.tree.map(jnp.shape, fresh):
+            raise UsageError(
+                f"policy {self.name!r} remembers episodes side by side that are not of the shape {list(batch_shape)}: "
+                "reset() it first"
+            )
+        if self.policy_spec.told.prev_reward and agent in self._memory:
+            reward = self._read_numbers("prev_reward", prev_reward).astype(np.float32)
+            if not np.all(np.isfinite(reward)):
+                raise UsageError(
+                    f"policy {self.name!r}: prev_reward must be finite, not {brief(prev_reward)}"
+                )
+            policy_state = policy_state.replace(
+                prev_reward=self._for_each("prev_reward", reward, batch_shape)
+            )
+        return self.policy_spec.reset_where(begins, policy_state)
+
+    def _context(
+        self,
+        policy_state: PolicyState,
+        batch_shape: tuple[int, ...],
+        masked: bool,
+        *,
+        action_mask: Any = None,
+        agent: AgentId | None = None,
+    ) -> PolicyInputs:
+        needs_agent = bool(self.policy_spec.told.num_agents)
+        if agent not in self.agents and (needs_agent or (agent is not None and self.agents)):
+            raise unknown_name(
+                "agent",
+                agent,
+                self.agents,
+                f"of policy {self.name!r}"
+                + (", which is told which one it plays" if needs_agent else ""),
+            )
+        index = jnp.full(
+            batch_shape,
+            self.agents.index(agent) if self.policy_spec.told.num_agents else 0,
+            jnp.int32,
+        )
+        mask = (
+            self._read_mask(action_mask, batch_shape) if masked or action_mask is not None else ()
+        )
+        return self.policy_spec.inputs(policy_state, mask, index)
+
+    def _read_mask(self, action_mask: Any, batch_shape: tuple[int, ...]) -> jax.Array:
+        if isinstance(self.action_space, Box):
+            raise UsageError(
+                f"policy {self.name!r}: a mask needs discrete actions, not {self.action_space}"
+            )
+        needed = (*batch_shape, num_logits(self.action_space))
+        mask = None if action_mask is None else self._read_flags("action_mask", action_mask)
+        if mask is None or mask.shape != needed:
+            raise UsageError(
+                f"policy {self.name!r}: action_mask must be bool{list(needed)}, the actions that are possible, "
+                f"not {'left out' if mask is None else list(mask.shape)}"
+            )
+        return jnp.asarray(mask)
+
+    def _for_each(self, name: str, values: np.ndarray, batch_shape: tuple[int, ...]) -> jax.Array:
+        """`values` [] or [...] as an array [...]."""
+        if values.shape not in ((), batch_shape):
+            each = f", or one for each of the batch, {list(batch_shape)}" if batch_shape else ""
+            raise UsageError(
+                f"policy {self.name!r}: {name} must be a single value{each}, not of shape {list(values.shape)}"
+            )
+        return jnp.broadcast_to(values, batch_shape)
+
+    def _read_flags(self, name: str, given: Any) -> np.ndarray:
+        """An argument of True and False, or of 1 and 0, as bool."""
+        flags = self._read_numbers(name, given)
+        if not np.all((flags == 0) | (flags == 1)):
+            raise UsageError(
+                f"policy {self.name!r}: {name} must be True or False, not {brief(given)}"
+            )
+        return flags.astype(bool)
+
+    def _read_numbers(self, name: str, given: Any) -> np.ndarray:
+        numbers = self._as_array(name, given)
+        if numbers.dtype.kind not in "biuf":
+            raise UsageError(
+                f"policy {self.name!r}: {name} must be bools or numbers, not {brief(given)}"
+            )
+        return numbers
+
+    def _as_array(self, name: str, given: Any) -> np.ndarray:
+        try:
+            return np.asarray(given)
+        except (ValueError, TypeError):  # rows of several lengths
+            raise UsageError(
+                f"policy {self.name!r}: {name} must be an array, not {brief(given)}"
+            ) from None
+
+    def _check_key(self, key: Any) -> None:
+        try:
+            is_one = jax.random.key_data(key).ndim == 1
+        except (ValueError, TypeError):
+            is_one = False
+        if not is_one:
+            raise UsageError(
+                f"policy {self.name!r}: key must be one jax.random.key(seed), not {brief(key)}"
+            )
+
+    def _read(self, observation: Any) -> tuple[PyTree, tuple[int, ...]]:
+        """(the observation as arrays, the leading axes of its parts)."""
+        spaces, structure = jax.tree.flatten(tree_of(self.observation_space))
+        try:
+            parts = (
+                structure.flatten_up_to(observation)
+                if is_tree(self.observation_space)
+                else [observation]
+            )
+        except (ValueError, TypeError):
+            raise UsageError(
+                f"policy {self.name!r} takes observations of {self.observation_space}, not {type(observation).__name__}"
+            ) from None
+        read = [self._read_part(space, part) for space, part in zip(spaces, parts, strict=True)]
+        shapes = {
+            array.shape[: array.ndim - len(space.shape)]
+            for space, array in zip(spaces, read, strict=True)
+        }
+        if len(shapes) > 1:
+            raise UsageError(
+                f"policy {self.name!r}: the parts of an observation differ in their leading axes: {shapes}"
+            )
+        return jax.tree.unflatten(structure, read), shapes.pop()
+
+    def _read_part(self, space: Space, part: Any) -> jax.Array:
+        obs = self._as_array("an observation", part)
+        if obs.shape[obs.ndim - len(space.shape) :] != space.shape or obs.ndim < len(space.shape):
+            raise UsageError(
+                f"policy {self.name!r} takes observations of shape {list(space.shape)}, or batches of them, "
+                f"not {list(obs.shape)}"
+            )
+        if not np.can_cast(obs.dtype, space.dtype, "same_kind") and not np.can_cast(
+            obs.dtype, space.dtype
+        ):
+            raise UsageError(
+                f"policy {self.name!r} takes observations of {np.dtype(space.dtype)}, not {obs.dtype}"
+            )
+        if np.issubdtype(obs.dtype, np.inexact) and not np.all(np.isfinite(obs)):
+            bad = obs[~np.isfinite(obs)]
+            raise UsageError(
+                f"policy {self.name!r}: an observation must be finite numbers; it holds {bad[0]}"
+            )
+        if not isinstance(space, Box):
+            counts = np.asarray(space.nvec if isinstance(space, MultiDiscrete) else space.n)
+            if np.any((obs < 0) | (obs >= counts)):
+                raise UsageError(
+                    f"policy {self.name!r} takes observations from 0 to below {counts.tolist()}, not {obs}"
+                )
+        return jnp.asarray(obs, space.dtype)
+
+
+def load_policy(
+    path: str | Path,
+    policy: PolicyId | None = None,
+    *,
+    checkpoint: str | int = "last",
+    config: Any = None,
+    model: Any = None,
+    seed: int = 0,
+    trust: bool = False,
+) -> Policy:
+    """A trained policy from a run's folder or a checkpoint's.
+
+    Args:
+        policy: its name; may be left out if there is one alone.
+        checkpoint: "last", "best" or an iteration, where `path` is a run's folder.
+        config: the configuration, only where its file cannot hold it (an environment object, say).
+        model: the policy's own network, where that was an object, which no file holds.
+        seed: of the actions that it draws.
+        trust: import what the run names, though it is not jaxrl's or an installed plug-in's; see
+        docs/loading.md.
+
+    Raises:
+        UsageError: no such checkpoint or policy, or a damaged one, in one line.
+    """
+    return policy_of(
+        read_checkpoint(path, checkpoint), policy, config, model=model, seed=seed, trust=trust
+    )
+
+
+def read_checkpoint(path: str | Path, which: str | int = "last") -> checkpoint.Checkpoint:
+    return checkpoint.open_found(path, which)
+
+
+def policy_of(
+    saved: checkpoint.Checkpoint,
+    policy: PolicyId | None = None,
+    config: Any = None,
+    *,
+    model: Any = None,
+    seed: int = 0,
+    trust: bool = False,
+) -> Policy:
+    """One policy of a checkpoint that was read."""
+    known = saved.facts["policies"]
+    if policy is None and len(known) > 1:
+        raise UsageError(
+            f"{saved.path} holds {len(known)} policies; name one of them: {', '.join(known)}"
+        )
+    policy = next(iter(known)) if policy is None else policy
+    if policy not in known:
+        raise unknown_name("policy", policy, known, f"in {saved.path}")
+    if config is None:
+        given = {} if model is None else {"model": model}
+        config = read_config(
+            saved.facts, "jaxrl.load_policy", to_play=policy, given=given, trust=trust
+        )
+    spaces = (from_json(known[policy][space]) for space in ("observation_space", "action_space"))
+    policy_spec = config.policy_spec(policy, *spaces, len(known[policy]["agents"]))
+    weights = checkpoint.filled(
+        weights_shape(policy_spec),
+        saved.arrays,
+        f"weights.{policy}",
+        f"policy {policy!r} of checkpoint {saved.path}",
+    )
+    masked = saved.facts.get(
+        "action_masks", False
+    )  # checkpoints from before it was noted do not say
+    return Policy(
+        policy_spec, weights, name=policy, agents=known[policy]["agents"], masked=masked, seed=seed
+    )
+
+
+def acting_key(seed: int, name: str) -> Key:
+    """What actions outside of training are drawn from, by the name of who acts."""
+    root = jax.random.fold_in(jax.random.key(seed, impl="threefry2x32"), ACTING)
+    return jax.random.fold_in(root, np.uint32(zlib.crc32(name.encode())))
+
+
+def weights_shape(policy_spec: PolicySpec) -> PolicyWeights:
+    """The shapes of a policy's weights; nothing is computed."""
+    return jax.eval_shape(
+        lambda: PolicyWeights(
+            policy_spec.model.init(jax.random.key(0)), policy_spec.initial_filter()
+        )
+    )
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _apply(
+    policy_spec: PolicySpec,
+    weights: PolicyWeights,
+    obs: PyTree,
+    policy_state: PolicyState,
+    inputs: PolicyInputs,
+) -> tuple[Distribution, jax.Array, PyTree]:
+    return policy_spec.apply(weights, obs, policy_state, inputs)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _act(
+    policy_spec: PolicySpec,
+    weights: PolicyWeights,
+    obs: PyTree,
+    policy_state: PolicyState,
+    inputs: PolicyInputs,
+    key: Key | None,
+) -> tuple[jax.Array, PolicyState]:
+    """The likeliest action, or one drawn with `key`, for each entry of a batch; and what is remembered of it."""
+    distribution, value, carry = policy_spec.apply(weights, obs, policy_state, inputs)
+    action = (
+        distribution.mode()
+        if key is None
+        else distribution.sample(policy_spec.noise(key, value.shape))
+    )
+    return policy_spec.to_env_action(action), policy_spec.next_state(
+        carry, action, jnp.zeros(value.shape)
+    )

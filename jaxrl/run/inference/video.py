@@ -1,0 +1,356 @@
+"""An episode as a moving picture or a strip, with the step and the agents' running returns above each frame.
+
+Needs no screen and no font: everything is painted into arrays, with the font that Pillow brings
+along.
+"""
+
+import contextlib
+import importlib.util
+import io
+import itertools
+import os
+import subprocess
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+
+from jaxrl.algorithms.base import Algorithm
+from jaxrl.core.env import MultiAgentEnvironment
+from jaxrl.core.errors import UsageError
+from jaxrl.core.types import PyTree
+from jaxrl.models.policy_spec import PolicyWeights
+from jaxrl.run.inference.recording import EpisodeRecording, check_can_render, frames, record_episode
+
+ENDINGS = (".gif", ".mp4", ".png")
+LONGEST_SIDE, SHORTEST_WIDTH = (
+    500,
+    240,
+)  # pixels of a frame; the second so that its caption can be read
+TILE_SIDE, STRIP_FRAMES, STRIP_COLUMNS, GAP = 240, 12, 4, 8
+MAX_FRAMES, MAX_BYTES = 130, 3_000_000  # of a moving picture, and of a GIF
+SECONDS, SLOWEST, FASTEST, LAST_FRAME = (
+    11.0,
+    0.12,
+    0.04,
+    1.5,
+)  # s: of all frames, of one, and of the last
+NAMED_AGENTS = 4  # of more there is one line for all
+PALETTE_FRAMES = 12
+
+Colour = tuple[int, int, int]  # red, green, blue, 0 to 255
+PAPER, INK, QUIET, RULE = (255, 255, 255), (32, 36, 44), (104, 110, 120), (206, 208, 206)
+
+
+def picture_episode(
+    path: str | Path,
+    algorithm: Algorithm,
+    weights: tuple[PolicyWeights, ...],
+    env_params: PyTree,
+    *,
+    seed: int = 0,
+    episode: int = 0,
+    explore: bool = False,
+    max_steps: int = 2000,
+    fps: float | None = None,
+) -> EpisodeRecording:
+    """Plays an episode as `record_episode` does, writes it as `write_episode` does, and returns it."""
+    check_episode_picture(path, algorithm.rollout_spec.env)
+    replay = record_episode(
+        algorithm,
+        weights,
+        env_params,
+        seed=seed,
+        episode=episode,
+        explore=explore,
+        max_steps=max_steps,
+    )
+    write_episode(path, replay, algorithm.rollout_spec.env, env_params, fps=fps)
+    return replay
+
+
+def write_episode(
+    path: str | Path,
+    replay: EpisodeRecording,
+    env: MultiAgentEnvironment,
+    env_params: PyTree,
+    *,
+    fps: float | None = None,
+) -> None:
+    """Writes a replay, by the file's ending: a GIF that loops, an MP4, or a PNG with frames side by side.
+
+    Args:
+        fps: frames per second; default: so that the episode takes some ten seconds, a short one
+            less. Of episodes of more than `MAX_FRAMES` steps every second, third ... is shown.
+
+    Raises:
+        UsageError: see `check_episode_picture`.
+    """
+    path = Path(path)
+    check_episode_picture(path, env)
+    if path.suffix == ".png":
+        steps = np.unique(np.linspace(0, replay.num_steps, STRIP_FRAMES).round().astype(int))
+        content = _png(list(_captioned(replay, env, env_params, steps, TILE_SIDE)))
+        _replace(path, lambda temporary: temporary.write_bytes(content))
+        return
+    steps = shown_steps(replay.num_steps)
+    delay = 1 / fps if fps else min(max(SECONDS / len(steps), FASTEST), SLOWEST)
+    shown = _captioned(replay, env, env_params, steps, LONGEST_SIDE)
+    if path.suffix == ".mp4":
+        _replace(path, lambda temporary: _write_mp4(temporary, shown, delay))
+    else:
+        content = _gif(list(shown), delay)
+        _replace(path, lambda temporary: temporary.write_bytes(content))
+
+
+def check_episode_picture(path: str | Path, env: MultiAgentEnvironment) -> None:
+    """Raises UsageError for an ending that is none of `ENDINGS`, a package not installed, an env without pictures."""
+    suffix = Path(path).suffix
+    if suffix not in ENDINGS:
+        raise UsageError(
+            f"picture of an episode {str(path)!r}: the name must end in one of {', '.join(ENDINGS)}"
+        )
+    if suffix == ".mp4" and not _is_installed("imageio_ffmpeg"):
+        raise UsageError(
+            f"{path}: writing mp4 needs imageio[ffmpeg]; pip install 'jaxrl[video]', or write a .gif"
+        )
+    check_can_render(env)
+
+
+def _is_installed(package: str) -> bool:
+    try:
+        return importlib.util.find_spec(package) is not None
+    except ValueError:  # what was imported in vain before
+        return False
+
+
+def shown_steps(num_steps: int) -> np.ndarray:
+    """At most `MAX_FRAMES` states of an episode, evenly spaced, the first and the last among them."""
+    stride = -(-num_steps // (MAX_FRAMES - 1)) or 1
+    return np.unique([*range(0, num_steps, stride), num_steps])
+
+
+@dataclass(frozen=True)
+class Caption:
+    """The bar above a frame: lines of (text, colour) that are spread over its width."""
+
+    lines: tuple[tuple[tuple[str, Colour], ...], ...]
+    legend: tuple[
+        tuple[str, Colour], ...
+    ] = ()  # a last line: discs of these colours, each with its name
+
+
+def caption(
+    replay: EpisodeRecording,
+    step: int,
+    returns: np.ndarray,
+    colours: Mapping[str, Colour],
+    width: int,
+    legend: Mapping[str, Colour] = MappingProxyType({}),
+) -> Caption:
+    """Step and summed return; below these the agents' own, unless there is but one.
+
+    Args:
+        returns: f64[M], running.
+        colours: by agent; others are written in ink.
+        width: pixels; agents whose names are long get a line each.
+        legend: what else the picture shows.
+    """
+    named = tuple(legend.items())
+    head = (f"step {step} of {replay.num_steps}", QUIET), (f"return: {_number(returns.sum())}", INK)
+    agents = replay.agents
+    if len(agents) == 1:
+        return Caption((head,), named)
+    if len(agents) > NAMED_AGENTS:
+        low, high = _number(returns.min()), _number(returns.max())
+        each = low if low == high else f"{low} to {high}"
+        return Caption((head, ((f"{len(agents)} agents", QUIET), (f"{each} each", INK))), named)
+    own = [
+        (f"{agent}: {_number(value)}", colours.get(agent, INK))
+        for agent, value in zip(agents, returns, strict=True)
+    ]
+    columns = 1 if max(map(len, agents)) * 22 > width else 2
+    return Caption(
+        (head, *(tuple(own[i : i + columns]) for i in range(0, len(own), columns))), named
+    )
+
+
+def _number(value: float) -> str:
+    """One decimal, and no minus before a zero."""
+    return f"{round(float(value), 1) + 0.0:.1f}"
+
+
+def _captioned(
+    replay: EpisodeRecording, env, env_params: PyTree, steps: np.ndarray, side: int
+) -> Iterator[Any]:
+    """Pillow images of these states, of even sides (a video needs that), the longer one about `side` pixels."""
+    from PIL import Image
+
+    returns = replay.running_returns
+    colours = {agent: tuple(colour) for agent, colour in getattr(env, "agent_colors", {}).items()}
+    legend = {name: tuple(colour) for name, colour in getattr(env, "legend", {}).items()}
+    for step, frame in zip(steps, frames(replay, env, env_params, steps), strict=True):
+        height, width = frame.shape[:2]
+        scale = min(1.0, side / max(height, width))
+        if width * scale < SHORTEST_WIDTH:
+            scale = SHORTEST_WIDTH / width
+        size = round(width * scale), round(height * scale)
+        picture = Image.fromarray(frame)
+        if size != picture.size:
+            picture = picture.resize(
+                size, Image.Resampling.NEAREST if scale > 1 else Image.Resampling.LANCZOS
+            )
+        yield _under(picture, caption(replay, int(step), returns[step], colours, size[0], legend))
+
+
+def _under(picture: Any, text: Caption) -> Any:
+    """`picture` with the caption's bar on top of it."""
+    from PIL import Image, ImageDraw, ImageFont
+
+    size = 17 if picture.width >= 320 else 14
+    line, margin = size + 6, 7
+    bar = line * (len(text.lines) + bool(text.legend)) + margin
+    width, height = picture.width + picture.width % 2, picture.height + bar
+    whole = Image.new("RGB", (width, height + height % 2), PAPER)
+    whole.paste(picture, (0, bar))
+    draw, font = ImageDraw.Draw(whole), ImageFont.load_default(size)
+    draw.line((0, bar - 1, width, bar - 1), fill=RULE)
+    for i, parts in enumerate(text.lines):
+        y = i * line + line / 2 + margin / 2
+        for j, (words, colour) in enumerate(parts):
+            # The second of two ends at the right edge, so that a growing number moves nothing else.
+            x, anchor = (margin, "lm") if j == 0 else (width - margin, "rm")
+            draw.text((x, y), words, fill=colour, font=font, anchor=anchor)
+    x, y, radius = margin, len(text.lines) * line + line / 2 + margin / 2, size // 3
+    for words, colour in text.legend:
+        draw.ellipse((x, y - radius, x + 2 * radius, y + radius), fill=colour)
+        draw.text((x + 2 * radius + 4, y), words, fill=QUIET, font=font, anchor="lm")
+        x += 2 * radius + 4 + int(font.getlength(words)) + 14
+    return whole
+
+
+def _gif(pictures: list[Any], delay: float) -> bytes:
+    """A GIF that loops; of a picture that would be too large every second frame is left out, at the same speed."""
+    palette = _palette(pictures)
+    indexed = [picture.quantize(palette=palette, dither=0) for picture in pictures]
+    while True:
+        times = [max(round(100 * delay), 2) * 10] * (len(indexed) - 1) + [
+            round(1000 * LAST_FRAME)
+        ]  # ms, in tens
+        file = io.BytesIO()
+        indexed[0].save(
+            file,
+            "GIF",
+            save_all=True,
+            append_images=indexed[1:],
+            duration=times,
+            loop=0,
+            optimize=True,
+            disposal=1,
+        )
+        if file.tell() <= MAX_BYTES or len(indexed) <= STRIP_FRAMES:
+            return file.getvalue()
+        indexed, delay = [*indexed[:-1:2], indexed[-1]], 2 * delay
+
+
+def _palette(pictures: list[Any]) -> Any:
+    """One palette for all frames, of every fourth pixel of some: so a frame stores only what changed."""
+    from PIL import Image
+
+    some = [
+        pictures[i]
+        for i in np.unique(np.linspace(0, len(pictures) - 1, PALETTE_FRAMES).round().astype(int))
+    ]
+    some = [
+        picture.resize((picture.width // 2, picture.height // 2), Image.Resampling.NEAREST)
+        for picture in some
+    ]
+    width, height = some[0].size
+    together = Image.new("RGB", (width, height * len(some)))
+    for i, picture in enumerate(some):
+        together.paste(picture, (0, i * height))
+    return together.quantize(255, method=Image.Quantize.MEDIANCUT)
+
+
+def _write_mp4(path: Path, pictures: Iterator[Any], delay: float) -> None:
+    """Streams the frames through imageio's ffmpeg; by a pipe of our own, since imageio's forks, which JAX warns of."""
+    import imageio_ffmpeg
+
+    first = next(pictures)
+    given = (
+        "-f",
+        "rawvideo",
+        "-pix_fmt",
+        "rgb24",
+        "-s",
+        f"{first.width}x{first.height}",
+        "-r",
+        f"{1 / delay:g}",
+    )
+    wanted = (
+        "-c:v",
+        "libx264",
+        "-crf",
+        "20",
+        "-pix_fmt",
+        "yuv420p",
+        "-movflags",
+        "+faststart",
+        str(path),
+    )
+    command = [
+        imageio_ffmpeg.get_ffmpeg_exe(),
+        "-loglevel",
+        "error",
+        "-y",
+        *given,
+        "-i",
+        "-",
+        *wanted,
+    ]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE) as ffmpeg:
+        try:
+            for picture in itertools.chain([first], pictures):
+                frame = picture.tobytes()
+                ffmpeg.stdin.write(frame)
+            for _ in range(round(LAST_FRAME / delay) - 1):
+                ffmpeg.stdin.write(frame)
+        except BrokenPipeError:  # it has given up, and says why
+            pass
+        _, reason = ffmpeg.communicate()
+    if ffmpeg.returncode:
+        raise OSError(
+            f"ffmpeg: {reason.decode(errors='replace').strip().splitlines()[-1:] or ffmpeg.returncode}"
+        )
+
+
+def _png(pictures: list[Any]) -> bytes:
+    """The frames in rows of `STRIP_COLUMNS`."""
+    from PIL import Image
+
+    columns = min(STRIP_COLUMNS, len(pictures))
+    rows = -(-len(pictures) // columns)
+    width, height = pictures[0].width + GAP, pictures[0].height + GAP
+    strip = Image.new("RGB", (columns * width + GAP, rows * height + GAP), RULE)
+    for i, picture in enumerate(pictures):
+        strip.paste(picture, (GAP + i % columns * width, GAP + i // columns * height))
+    file = io.BytesIO()
+    strip.save(file, "PNG", optimize=True)
+    return file.getvalue()
+
+
+def _replace(path: Path, write) -> None:
+    """Writes beside `path` and renames, so that nobody meets half a picture."""
+    temporary = path.with_name(f".{path.stem}.{os.getpid()}{path.suffix}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write(temporary)
+        temporary.replace(path)
+    except OSError as error:
+        raise UsageError(f"{path} cannot be written: {error.strerror or error}") from None
+    finally:
+        with contextlib.suppress(OSError):  # it has been renamed, or there is no folder to hold it
+            temporary.unlink()

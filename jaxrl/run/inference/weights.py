@@ -1,0 +1,155 @@
+"""The policies of a trainer, one by one: acting with them, reading and replacing their weights."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import jax
+import numpy as np
+
+from jaxrl.algorithms.base import Algorithm, RunnerState
+from jaxrl.core.errors import UsageError, unknown_name
+from jaxrl.core.types import AgentId, PolicyId
+from jaxrl.models.policy_spec import PolicyWeights
+from jaxrl.run.devices.mesh import copy_here, on_one
+from jaxrl.run.inference.policy import Policy, acting_key, read_checkpoint, weights_shape
+from jaxrl.run.storage import checkpoint
+
+
+class PolicyAccess:
+    """What a trainer with an `algorithm` and a `runner` lets its user do with single policies."""
+
+    num_draws = 0  # calls of `compute_actions` so far: each draws anew
+
+    def get_policy(self, policy: PolicyId, *, seed: int = 0) -> Policy:
+        """A policy as it is now; training on does not change it. `seed` is of the actions that it draws."""
+        g, index = self.algorithm.grouping.locate(policy)
+        agents = self.algorithm.grouping.groups[g].agents[index]
+        weights = on_one(self.algorithm.policy_weights(with_learners_here(self.runner), policy))
+        masked = self.algorithm.rollout_spec.masked
+        return Policy(
+            self.algorithm.policy_specs[g],
+            weights,
+            name=policy,
+            agents=agents,
+            masked=masked,
+            seed=seed,
+        )
+
+    def compute_actions(
+        self,
+        observations: Mapping[AgentId, Any],
+        *,
+        explore: bool = False,
+        action_masks: Mapping[AgentId, Any] = MappingProxyType({}),
+    ) -> dict[AgentId, Any]:
+        """What each agent's policy does: {agent: action}, or batches of both; `action_masks` where there are any."""
+        owner = {
+            agent: policy
+            for group in self.algorithm.grouping.groups
+            for policy, agents in zip(group.policies, group.agents, strict=True)
+            for agent in agents
+        }
+        key = jax.random.fold_in(acting_key(self.config.seed, "compute_actions"), self.num_draws)
+        self.num_draws += 1
+        actions, acting, places = {}, {}, list(owner)
+        for agent, observation in observations.items():
+            if agent not in owner:
+                raise unknown_name("agent", agent, owner)
+            policy = acting.setdefault(owner[agent], self.get_policy(owner[agent]))
+            own_key = jax.random.fold_in(key, places.index(agent))
+            if policy.remembers:
+                raise UsageError(
+                    f"compute_actions: policy {policy.name!r} remembers, and this forgets between calls; "
+                    f"get_policy({policy.name!r}).act does not"
+                )
+            told = {"agent": agent, "action_mask": action_masks.get(agent)}
+            actions[agent] = policy.act(observation, explore=explore, key=own_key, **told)
+        return actions
+
+    def get_weights(self) -> dict[PolicyId, PolicyWeights]:
+        """Every policy's weights as NumPy arrays."""
+        runner, policies = with_learners_here(self.runner), self.algorithm.grouping.policies
+        return {
+            policy: jax.tree.map(np.asarray, self.algorithm.policy_weights(runner, policy))
+            for policy in policies
+        }
+
+    def set_weights(self, weights: Mapping[PolicyId, PolicyWeights]) -> None:
+        """Replaces some policies' weights; their optimisers' states stay. Of several processes: in all, first.
+
+        Raises:
+            UsageError: an unknown policy; another structure, shape or kind of number; NaN or
+            infinity.
+        """
+        if not isinstance(weights, Mapping):
+            raise UsageError(
+                f"set_weights takes {{policy: weights}} as get_weights gives them, not {weights!r:.60}"
+            )
+        self.company.check_replaceable()
+        runner = with_learners_here(self.runner)
+        for policy, new in weights.items():
+            _check_alike(policy, self.algorithm.policy_weights(runner, policy), new)
+            new = jax.tree.map(np.asarray, new)  # wherever they lie
+            runner = self.algorithm.with_policy_weights(runner, policy, new)
+        self._runner = runner
+
+
+def with_learners_here(runner: RunnerState) -> RunnerState:
+    """`runner`, its learners in this process's own arrays, for what only one of several processes computes."""
+    return runner.replace(learners=jax.tree.map(copy_here, runner.learners))
+
+
+def begun_with(
+    algorithm: Algorithm, runner: RunnerState, weights: Mapping[PolicyId, PolicyWeights]
+) -> RunnerState:
+    """A first state with some policies' weights replaced."""
+    runner = with_learners_here(runner) if weights else runner
+    for policy, own in weights.items():
+        runner = algorithm.with_policy_weights(runner, policy, own)
+    return runner
+
+
+def initial_weights(algorithm: Algorithm, init_from: Any) -> dict[PolicyId, PolicyWeights]:
+    """Weights for the policies in `init_from`, {policy: path} or {policy: path#policy there}, read and checked."""
+    weights = {}
+    for policy, source in dict(init_from).items():
+        path, theirs = _path_and_policy(str(source), policy)
+        group, _ = algorithm.grouping.locate(policy)
+        saved = read_checkpoint(Path(path))
+        if theirs not in saved.facts["policies"]:
+            raise unknown_name("policy", theirs, saved.facts["policies"], f"in {saved.path}")
+        what = f"policy {theirs!r} of checkpoint {saved.path}"
+        shape = weights_shape(algorithm.policy_specs[group])
+        weights[policy] = checkpoint.filled(shape, saved.arrays, f"weights.{theirs}", what)
+    return weights
+
+
+def _path_and_policy(source: str, policy: PolicyId) -> tuple[str, PolicyId]:
+    """`path#policy` in two; a path may hold a "#" itself, and without a policy it is of the same name."""
+    path, mark, theirs = source.rpartition("#")
+    if not mark or Path(source).exists():
+        return source, policy
+    return path, theirs or policy
+
+
+def _check_alike(policy: PolicyId, old: PolicyWeights, new: PolicyWeights) -> None:
+    if jax.tree.structure(old) != jax.tree.structure(new):
+        raise UsageError(
+            f"weights of policy {policy!r} have another structure than those of `get_weights`"
+        )
+    for before, after in zip(jax.tree.leaves(old), jax.tree.leaves(new), strict=True):
+        if before.shape != np.shape(after):
+            raise UsageError(
+                f"weights of policy {policy!r}: {list(np.shape(after))} where {list(before.shape)} belong"
+            )
+        after = np.asarray(after)
+        if not np.can_cast(after.dtype, before.dtype, "same_kind"):
+            raise UsageError(
+                f"weights of policy {policy!r}: {after.dtype} where {before.dtype} belongs"
+            )
+        if np.issubdtype(after.dtype, np.floating) and not np.all(np.isfinite(after)):
+            raise UsageError(
+                f"weights of policy {policy!r} must be finite numbers; they hold NaN or infinity"
+            )

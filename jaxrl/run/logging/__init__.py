@@ -1,0 +1,1 @@
+"""Logs, console and plots of a run."""

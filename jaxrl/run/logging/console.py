@@ -1,0 +1,290 @@
+"""The console of a run: a live line on a terminal, now and then a plain line anywhere else."""
+
+import atexit
+import contextlib
+import errno
+import os
+import re
+import sys
+import textwrap
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+from rich.console import Console
+from rich.live import Live
+from rich.text import Text
+
+from jaxrl.core.errors import one_line
+from jaxrl.run.results import RETURN, lookup
+
+LOG_WIDTH = 100  # columns of a line that no terminal shows
+LABEL = re.compile(
+    r"[\w ]{1,12} |\s{13}"
+)  # what a line of a plan begins with: a word in 13 columns
+
+
+class LossyConsole(Console):
+    """A console whose closed pipe is an error like any other, where rich ends the process."""
+
+    def on_broken_pipe(self) -> None:
+        raise BrokenPipeError(errno.EPIPE, "the reader of the output has ended")
+
+
+class Progress:
+    """Prints results as they come; nothing if `quiet`.
+
+    A line stays on the screen after each 5 % of the time that has passed, so that a long run prints
+    no more lines than a short one by much; on a terminal the newest figures are always below them.
+
+    What cannot be printed (a full disk, a closed terminal or pipe) ends the printing, not the
+    training; one line on stderr says so when the process ends.
+    """
+
+    def __init__(self, *, quiet: bool = False, console: Console | None = None):
+        self.console = console or LossyConsole(quiet=quiet, highlight=False)
+        self.live: Live | None = None
+        self.said: set[str] = set()  # by `say_once`
+        self.latest: Text | None = None  # the newest line, while it is not yet printed to stay
+        self.lost: str | None = None  # why nothing can be printed any more
+        self.started = self.printed = 0.0
+
+    @property
+    def width(self) -> int:
+        """Columns that a line may take."""
+        return self.console.width if self.console.is_terminal else LOG_WIDTH
+
+    def say(self, text: str, *, even_if_quiet: bool = False) -> None:
+        """Prints lines; on a terminal those that are too long for it go on below, indented.
+
+        Args:
+            even_if_quiet: for lost work, which goes to stderr where nothing else is printed.
+        """
+        if self.console.quiet and even_if_quiet:
+            print(text, file=sys.stderr)
+        if self.console.is_terminal:
+            text = "\n".join(folded(line, self.width) for line in text.split("\n"))
+        self._print(self._printable(text))
+
+    def say_once(self, text: str) -> None:
+        """Prints lines, unless they were printed before."""
+        if text not in self.said:
+            self.said.add(text)
+            self.say(text)
+
+    def __enter__(self) -> "Progress":
+        self.started, self.printed = time.perf_counter(), 0.0
+        if self.console.is_terminal and not self.console.quiet:
+            self.live = Live(console=self.console, auto_refresh=False, transient=True)
+            self._attempt(self.live.start)
+        return self
+
+    def show(self, result: Mapping[str, Any], seconds_left: float | None) -> None:
+        self.show_line(result_line(result, seconds_left, self.width))
+
+    def show_line(self, line: str) -> None:
+        self.latest = self._printable(line)
+        if self.live is not None:
+            self._attempt(self.live.update, self.latest, refresh=True)
+        now = time.perf_counter()
+        if now - self.printed >= max(1.0, 0.05 * (now - self.started)):
+            self._keep(now)
+
+    def __exit__(self, *_: object) -> None:
+        if self.live is not None:
+            self._attempt(self.live.stop)
+            self.live = None
+        if self.latest is not None:
+            self._keep(time.perf_counter())
+
+    def _keep(self, now: float) -> None:
+        """Prints the newest line for good."""
+        self._print(self.latest)
+        self.latest, self.printed = None, now
+
+    def _printable(self, text: str) -> Text:
+        """`text` with escapes for what the console's encoding lacks, such as odd bytes of a path."""
+        return Text(
+            text.encode(self.console.encoding, "backslashreplace").decode(self.console.encoding)
+        )
+
+    def _print(self, text: Text) -> None:
+        self._attempt(self.console.print, text, soft_wrap=True)
+
+    def _attempt(self, action: Callable, *args: Any, **kwargs: Any) -> None:
+        """Prints, unless that failed before."""
+        if self.lost is not None:
+            return
+        try:
+            action(*args, **kwargs)
+        except OSError as error:
+            self.lost = one_line(error)
+            self.console.quiet = True
+            atexit.register(say_lost, self.lost)
+
+
+def say_lost(why: str) -> None:
+    """Says on stderr that the output was lost, and drops what is left of it: the process ends as it would have."""
+    with contextlib.suppress(OSError, ValueError):
+        print(
+            f"jaxrl: the output could not be written to the end: {why}", file=sys.stderr, flush=True
+        )
+    try:
+        sys.stdout.flush()
+    except (OSError, ValueError):  # Python itself would try again, and end with the status 120
+        with contextlib.suppress(OSError, ValueError):
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, sys.stdout.fileno())
+            os.close(nowhere)
+
+
+def folded(line: str, width: int) -> str:
+    """A line within `width` columns: broken between words, the rest indented below the text of its label."""
+    if len(line) <= width:
+        return line
+    indent = " " * 13 if LABEL.match(line) else "  "
+    return textwrap.fill(
+        line,
+        width,
+        subsequent_indent=indent,
+        break_long_words=False,
+        break_on_hyphens=False,
+        drop_whitespace=True,
+    )
+
+
+def result_line(
+    result: Mapping[str, Any], seconds_left: float | None = None, width: int | None = None
+) -> str:
+    """One iteration's figures: steps, return (and per agent), length, KL and entropy by policy, speed, time left.
+
+    Args:
+        width: columns that the line should fit into; what matters least is left out. None: as many
+        as it takes.
+    """
+    learners = {
+        name: value for name, value in result["learners"].items() if name != "__all_modules__"
+    }
+    parts = {
+        "iteration": f"iter {result['training_iteration']:>5,}",
+        "steps": f"steps {result['num_env_steps_sampled_lifetime']:>11,}",
+        "return": "no episode has ended yet",
+        "agents": "",
+        "length": "",
+        "kl": f"kl {_short(learners, 'mean_kl_loss', '.4f')}",
+        "entropy": f"entropy {_short(learners, 'entropy', '.2f')}",
+        "speed": f"{lookup(result, 'perf/env_steps_per_s'):,.0f} steps/s",
+        "left": "" if seconds_left is None else f"{duration(seconds_left)} left",
+    }
+    mean = lookup(result, RETURN)
+    if mean is not None:
+        parts["return"] = f"return {mean:7.2f}"
+        parts["agents"] = _in_brackets(
+            agent_returns(lookup(result, "env_runners/agent_episode_returns_mean"))
+        )
+        parts["length"] = f"len {lookup(result, 'env_runners/episode_len_mean'):5.1f}"
+    return _fitted(parts, ("entropy", "length", "agents", "kl", "speed"), width)
+
+
+def evaluation_line(
+    iteration: int, episodes: Mapping[str, Any], *, explore: bool, width: int | None = None
+) -> str:
+    """What an evaluation found: return and its spread, per agent, length.
+
+    Args:
+        explore: whether its actions were sampled.
+        width: as in `result_line`.
+    """
+    actions = "sampled" if explore else "greedy"
+    parts = {
+        "what": f"evaluation after iteration {iteration:,}:",
+        "episodes": f"{episodes['num_episodes']:,} {actions} episodes",
+        "return": f"return {episodes['episode_return_mean']:.2f} +- {episodes['episode_return_std']:.2f}",
+        "range": f"(from {episodes['episode_return_min']:.2f} to {episodes['episode_return_max']:.2f})",
+        "agents": _in_brackets(agent_returns(episodes["agent_episode_returns_mean"])),
+        "length": f"len {episodes['episode_len_mean']:.1f}",
+    }
+    return _fitted(parts, ("range", "length", "agents"), width)
+
+
+def greedy_hint(result: Mapping[str, Any], episodes: Mapping[str, Any]) -> str | None:
+    """A line about greedy play that does worse than every recent episode of training, which looks like a bug."""
+    least = lookup(result, "env_runners/episode_return_min")
+    if least is None or episodes["episode_return_mean"] >= least:
+        return None
+    return (
+        "evaluation takes the likeliest actions, training samples them: a policy that has learned little, or several "
+        "that need chance to avoid each other, can do much worse so (evaluation_explore=True samples)"
+    )
+
+
+def _fitted(parts: Mapping[str, str], least_first: tuple[str, ...], width: int | None) -> str:
+    """The parts that there are in one line; if it is too long, without those that matter least."""
+    shown = {name: part for name, part in parts.items() if part}
+    for name in (*least_first, None):
+        line = "  ".join(shown.values()).replace("  (", " (")
+        if width is None or len(line) <= width:
+            break
+        shown.pop(name, None)
+    return line
+
+
+def compiling_line(number: int) -> str:
+    """What the wait is for; `number` of devices."""
+    return f"compiling rollout and update in one program for {device_name(number)} ..."
+
+
+def compiled_line(tracing: float, compiling: float, *, loaded: bool) -> str:
+    """What the wait was for, in seconds."""
+    source = ", the rest out of the compile cache" if loaded else ""
+    return f"compiled in {tracing + compiling:.1f} s (tracing {tracing:.1f} s{source})"
+
+
+def device_name(number: int = 1) -> str:
+    """Where programs run, as a person says it; `number` is of the devices that environments are split over."""
+    device = jax.devices()[0]
+    cpu = device.platform == "cpu"
+    name = (
+        f"the CPU ({os.cpu_count()} cores)"
+        if cpu
+        else f"{device.platform.upper()} ({device.device_kind})"
+    )
+    processes = jax.process_count()
+    of_all = f" of {processes} processes" if processes > 1 else ""
+    split = f"{name}, the environments split over {number} {'cores' if cpu else 'devices'}{of_all}"
+    return name if number == 1 else split
+
+
+def duration(seconds: float) -> str:
+    """`7 s`, `3 min 20 s`, `2 h 5 min`."""
+    whole = max(0, round(seconds))
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60} s"
+    return f"{whole // 3600} h {whole % 3600 // 60} min"
+
+
+def agent_returns(returns: Mapping[str, float]) -> str:
+    """`agent1 12.00, agent2 -5.50`; of many agents how many and their range; nothing of one alone."""
+    if len(returns) < 2:
+        return ""
+    if len(returns) <= 4:
+        return ", ".join(f"{agent} {value:.2f}" for agent, value in returns.items())
+    least, most = f"{min(returns.values()):.2f}", f"{max(returns.values()):.2f}"
+    return f"{len(returns)} agents {least if least == most else f'{least} to {most}'} each"
+
+
+def _in_brackets(text: str) -> str:
+    return f"({text})" if text else ""
+
+
+def _short(learners: Mapping[str, Mapping[str, float]], name: str, form: str) -> str:
+    """A learner's figure for each policy; the range if there are many."""
+    values = [learner[name] for learner in learners.values()]
+    if not values:
+        return "-"
+    if len(values) > 4:
+        return f"{min(values):{form}}..{max(values):{form}}"
+    return " ".join(f"{value:{form}}" for value in values)

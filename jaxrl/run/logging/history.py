@@ -1,0 +1,65 @@
+"""How values of a run went, in bounded memory."""
+
+from collections.abc import Mapping
+
+import numpy as np
+
+MAX_POINTS = 2000  # kept of a run, however long it is
+
+Series = tuple[np.ndarray, np.ndarray]  # steps f64[P], values f64[P]
+
+
+class History:
+    """Named values against environment steps: evenly thinned samples in order, `MAX_POINTS` at most, and the newest."""
+
+    def __init__(self):
+        self._columns: dict[str, int] = {}
+        self._points: list[tuple[float, np.ndarray]] = []
+        self._newest: tuple[float, np.ndarray] | None = None
+        self._stride, self._seen = 1, 0
+
+    @property
+    def is_due(self) -> bool:
+        """Whether the next values are among those kept."""
+        return self._seen % self._stride == 0
+
+    def skip(self) -> None:
+        """Instead of adding values that are not due, where making them costs time."""
+        self._seen += 1
+
+    def take_back(self) -> None:
+        """The last ones skipped were not to be: they come with `add` after all."""
+        self._seen -= 1
+
+    def add(self, step: float, values: Mapping[str, float]) -> None:
+        for name in values:
+            self._columns.setdefault(name, len(self._columns))
+        row = np.full(len(self._columns), np.nan, np.float32)
+        for name, value in values.items():
+            row[self._columns[name]] = value
+        while (
+            self._points and self._points[-1][0] >= step
+        ):  # a run that went on from an earlier checkpoint
+            self._points.pop()
+        self._newest = (step, row)
+        if self.is_due:
+            self._points.append(self._newest)
+            if len(self._points) >= MAX_POINTS:
+                del self._points[1::2]
+                self._stride *= 2
+        self._seen += 1
+
+    def series(self) -> dict[str, Series]:
+        """Each name's points, without those at which it had no finite value."""
+        points = list(self._points)
+        if self._newest is not None and (not points or self._newest[0] > points[-1][0]):
+            points.append(self._newest)
+        steps = np.array([step for step, _ in points], np.float64)
+        table = np.full((len(points), len(self._columns)), np.nan)
+        for row, (_, values) in zip(table, points, strict=True):
+            row[: len(values)] = values
+        return {
+            name: (steps[known], table[known, column])
+            for name, column in self._columns.items()
+            for known in [np.isfinite(table[:, column])]
+        }

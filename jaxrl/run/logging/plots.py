@@ -1,0 +1,396 @@
+"""Learning curves: returns, KL, entropy and value loss over environment steps, of one run or of several."""
+
+import itertools
+import json
+import os
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from jaxrl.core.errors import UsageError
+from jaxrl.run.logging.history import History, Series
+from jaxrl.run.results import Result, lookup
+
+MAX_LINES = 5  # of more agents only the sum is drawn, of more policies a mean and a band
+PICTURES = (".png", ".pdf", ".svg")  # what the file's name may end in
+SMOOTHED_FROM, WINDOW_SHARE = (
+    60,
+    0.04,
+)  # points of a noisy curve before it is smoothed, and over which part of it
+
+STEPS = "num_env_steps_sampled_lifetime"
+LEARNING = {"kl": "mean_kl_loss", "entropy": "entropy", "value_loss": "vf_loss"}
+PANELS = {
+    "kl": "KL divergence of an update, nats",
+    "entropy": "entropy, nats",
+    "value_loss": "value loss",
+}
+COLOURS = ("#1962aa", "#e25822", "#2f9e6e", "#9c5fb5", "#c9a227", "#5b6770")
+INK, QUIET, RULE = "#20242c", "#6b7280", "#e3e5e8"
+
+_drawing = threading.Lock()  # matplotlib's fonts and caches are one for the process
+
+
+class Curves:
+    """What `curves.png` shows of a run. One thread may add while another draws.
+
+    Names of series: "return", "agent/<agent>", "kl/<policy>", "entropy/<policy>",
+    "value_loss/<policy>", "evaluation".
+    """
+
+    def __init__(self):
+        self._training, self._evaluation = History(), History()
+        self._lock = threading.Lock()
+
+    @classmethod
+    def from_jsonl(cls, path: str | Path) -> "Curves":
+        """As if every result in `metrics.jsonl` had been added; reads only the lines that are kept.
+
+        A line that a crash cut off, or anything else that is no result, counts for nothing; so does
+        a missing file.
+        """
+        path, curves, unread = Path(path), cls(), None
+        if not path.exists():
+            return curves
+        with path.open(encoding="utf-8", errors="replace") as file:
+            for line in file:
+                if not line.endswith("}\n"):
+                    continue
+                if curves._training.is_due or '"evaluation"' in line:
+                    curves._add_line(line)
+                    unread = None
+                else:
+                    curves._training.skip()
+                    unread = line
+        if unread is not None:
+            curves._training.take_back()
+            curves._add_line(unread)
+        return curves
+
+    def add(self, results: list[Result]) -> None:
+        with self._lock:
+            for result in results:
+                if self._training.is_due or result is results[-1]:
+                    self._training.add(result[STEPS], training_values(result))
+                else:
+                    self._training.skip()
+                evaluated = lookup(result, "evaluation/env_runners/episode_return_mean")
+                if evaluated is not None:
+                    self._evaluation.add(result[STEPS], {"evaluation": evaluated})
+
+    def series(self) -> dict[str, Series]:
+        """{name: (steps, values)}, whatever is finite."""
+        with self._lock:
+            return {**self._training.series(), **self._evaluation.series()}
+
+    def draw(
+        self, path: str | Path, *, title: str = "", kl_target: float | None = None, footer: str = ""
+    ) -> None:
+        """Writes the picture, 1200 x 800 pixels or points; needs no screen.
+
+        Args:
+            path: ends in one of `PICTURES`.
+            title: the environment's name, say.
+            kl_target: shown in the KL's panel if given.
+            footer: a small line below, such as `source_line` gives.
+        """
+        save_figure(path, lambda: figure(self.series(), title, kl_target, footer))
+
+    def _add_line(self, line: str) -> None:
+        try:
+            result = json.loads(line)
+        except json.JSONDecodeError:
+            return
+        if isinstance(result, dict) and isinstance(result.get(STEPS), int | float):
+            self.add([result])
+
+
+def training_values(result: Result) -> dict[str, float]:
+    """The curves' values of one result, by series; those that the result does not have are left out."""
+    runners = result.get("env_runners", {})
+    values = {"return": runners.get("episode_return_mean")}
+    values |= {
+        f"agent/{agent}": mean
+        for agent, mean in runners.get("agent_episode_returns_mean", {}).items()
+    }
+    for policy, learner in result.get("learners", {}).items():
+        values |= {f"{kind}/{policy}": learner.get(name) for kind, name in LEARNING.items()}
+    return {name: float(value) for name, value in values.items() if value is not None}
+
+
+def save_figure(path: str | Path, make: Callable[[], Any]) -> None:
+    """Writes the matplotlib figure that `make` returns, in the format of the file's ending, all or nothing.
+
+    Raises:
+        UsageError: the name ends in none of `PICTURES`.
+    """
+    path = Path(path)
+    if path.suffix not in PICTURES:
+        raise UsageError(
+            f"picture {str(path)!r}: the name must end in one of {', '.join(PICTURES)}"
+        )
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}")
+    try:
+        with _drawing:
+            make().savefig(temporary, format=path.suffix[1:])
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def source_line(metadata: Mapping[str, Any], seed: int | None = None) -> str:
+    """Where a figure comes from: `seed 0, commit ad19d27, 2026-11-22`, of a run's metadata.json."""
+    commit, date = metadata.get("commit"), metadata.get("time")
+    parts = [
+        f"seed {seed}" if seed is not None else "",
+        f"commit {commit[:7]}" if commit else "",
+        str(date)[:10] if date else "",
+    ]
+    return ", ".join(part for part in parts if part)
+
+
+def figure(
+    series: Mapping[str, Series], title: str, kl_target: float | None, footer: str = ""
+) -> Any:
+    """The matplotlib figure of these series, on a canvas without a window."""
+    last = last_step([series])
+    drawn, (returns, *others) = _four_panels(title, f"{short(last)} environment steps", footer)
+    _draw_returns(returns, series)
+    for axis, (kind, name) in zip(others, PANELS.items(), strict=True):
+        lines = of_kind(series, kind)
+        logarithmic = kind != "entropy" and spans_decades(lines)
+        _draw_lines(axis, lines, logarithmic=logarithmic)
+        if kind == "kl" and kl_target is not None and lines:
+            dashes = (0, (5, 3))
+            axis.axhline(
+                kl_target,
+                color=QUIET,
+                linewidth=1.1,
+                linestyle=dashes,
+                label=f"target {kl_target:g}",
+            )
+        _finish(axis, name, logarithmic=logarithmic)
+    for axis in (returns, *others):
+        axis.set_xlim(0, 1.01 * last or 1)
+    return drawn
+
+
+def compared(runs: Mapping[str, Mapping[str, Series]], title: str, footer: str = "") -> Any:
+    """The figure of several runs, {label: its series}: one line each, of its policies the mean."""
+    last = last_step(runs.values())
+    drawn, (returns, *others) = _four_panels(title, f"{len(runs)} runs", footer)
+    palette = dict(zip(runs, itertools.cycle(COLOURS), strict=False))
+    for label, series in runs.items():
+        if "return" in series:
+            _smoothed_line(returns, series["return"], palette[label], label)
+        if len(series.get("evaluation", ((), ()))[0]):
+            returns.plot(
+                *series["evaluation"],
+                "o",
+                color="white",
+                markeredgecolor=palette[label],
+                markersize=5,
+            )
+    _finish(returns, "return, evaluations as dots")
+    for axis, (kind, name) in zip(others, PANELS.items(), strict=True):
+        lines = {label: _mean_line(of_kind(series, kind)) for label, series in runs.items()}
+        lines = {label: line for label, line in lines.items() if line is not None}
+        logarithmic = kind != "entropy" and spans_decades(lines)
+        for label, line in lines.items():
+            _smoothed_line(axis, line, palette[label], label, logarithmic=logarithmic)
+        _finish(axis, f"{name}, mean over policies", logarithmic=logarithmic)
+    for axis in (returns, *others):
+        axis.set_xlim(0, 1.01 * last or 1)
+    return drawn
+
+
+def last_step(runs: Iterable[Mapping[str, Series]]) -> float:
+    return max(
+        (float(steps[-1]) for series in runs for steps, _ in series.values() if len(steps)),
+        default=0.0,
+    )
+
+
+def _four_panels(title: str, note: str, footer: str) -> tuple[Any, list[Any]]:
+    """(figure, panels in reading order), with the texts around them."""
+    from matplotlib.figure import Figure
+
+    drawn = Figure(figsize=(12, 8), dpi=100, facecolor="white")
+    drawn.subplots_adjust(left=0.065, right=0.95, bottom=0.075, top=0.845, wspace=0.21, hspace=0.36)
+    panels = list(drawn.subplots(2, 2).flat)
+    drawn.text(0.065, 0.96, title, size=17, weight="bold", color=INK, va="center")
+    drawn.text(0.95, 0.96, note, size=11, color=QUIET, ha="right", va="center")
+    drawn.text(0.95, 0.015, footer, size=8.5, color=QUIET, ha="right", va="center")
+    for axis in panels[2:]:
+        axis.set_xlabel("environment steps", size=10, color=QUIET)
+    return drawn, panels
+
+
+def _mean_line(lines: Mapping[str, Series]) -> Series | None:
+    if not lines:
+        return None
+    steps, values = aligned(lines.values())
+    return steps, values.mean(0)
+
+
+def _draw_returns(axis: Any, series: Mapping[str, Series]) -> None:
+    """The summed return and, of a few agents, their own."""
+    agents = of_kind(series, "agent")
+    few = 1 < len(agents) <= MAX_LINES
+    if few:
+        for (agent, line), colour in zip(agents.items(), COLOURS, strict=False):
+            _line(axis, line, colour, agent)
+    if "return" in series:
+        name = "sum" if few else f"sum of {len(agents)} agents" if len(agents) > 1 else "return"
+        _line(axis, series["return"], INK, name, width=2.2)
+    if len(series.get("evaluation", ((), ()))[0]):
+        axis.plot(
+            *series["evaluation"],
+            "o",
+            color="white",
+            markeredgecolor=INK,
+            markersize=5,
+            label="evaluation",
+        )
+    _finish(axis, "return per agent and in sum" if few else "return")
+
+
+def _draw_lines(axis: Any, lines: Mapping[str, Series], *, logarithmic: bool) -> None:
+    """One smoothed line each; of many their mean within a band from the least to the greatest."""
+    if len(lines) > MAX_LINES:
+        steps, values = aligned(lines.values())
+        axis.fill_between(
+            steps,
+            values.min(0),
+            values.max(0),
+            color=COLOURS[0],
+            alpha=0.22,
+            linewidth=0,
+            label="range",
+        )
+        mean = values.mean(0)
+        mean = smooth(mean, logarithmic=logarithmic) if len(steps) >= SMOOTHED_FROM else mean
+        _line(axis, (steps, mean), COLOURS[0], f"mean of {len(lines)}")
+        return
+    for (name, line), colour in zip(lines.items(), COLOURS, strict=False):
+        _smoothed_line(axis, line, colour, name, logarithmic=logarithmic)
+
+
+def _smoothed_line(
+    axis: Any, series: Series, colour: str, name: str, *, logarithmic: bool = False
+) -> None:
+    """The values, pale, under their moving average; of a few points the values alone."""
+    steps, values = series
+    if len(values) >= SMOOTHED_FROM:
+        axis.plot(steps, values, color=colour, alpha=0.25, linewidth=0.9)
+        values = smooth(values, logarithmic=logarithmic)
+    _line(axis, (steps, values), colour, name)
+
+
+def _line(axis: Any, series: Series, colour: str, name: str, width: float = 1.7) -> None:
+    steps, values = series
+    if len(steps):
+        name = name if len(name) <= 16 else f"{name[:8]}…{name[-7:]}"
+        marker = "o" if len(steps) == 1 else None
+        axis.plot(
+            steps,
+            values,
+            color=colour,
+            linewidth=width,
+            marker=marker,
+            label=f"{name}  {values[-1]:.3g}",
+        )
+
+
+def _finish(axis: Any, name: str, *, logarithmic: bool = False) -> None:
+    """Title, legend above the panel so that it covers nothing, and quiet scales."""
+    from matplotlib.ticker import FuncFormatter
+
+    handles, labels = axis.get_legend_handles_labels()
+    rows = 1 if sum(len(label) + 6 for label in labels) <= 80 else 2
+    axis.set_title(name, loc="left", size=12, color=INK, y=1.01 + 0.075 * rows if labels else 1.01)
+    if labels:
+        legend_above(axis, handles, labels, -(-len(labels) // rows))
+    else:
+        axis.text(
+            0.5, 0.5, "nothing yet", transform=axis.transAxes, ha="center", va="center", color=QUIET
+        )
+        axis.set_yticks([])
+    if logarithmic:
+        axis.set_yscale("log")
+        axis.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        axis.yaxis.set_minor_formatter(FuncFormatter(lambda value, _: ""))
+    axis.xaxis.set_major_formatter(FuncFormatter(lambda value, _: short(value)))
+    quiet_scales(axis)
+
+
+def legend_above(axis: Any, handles: list[Any], labels: list[str], columns: int) -> None:
+    """A legend above the panel, so that it covers nothing."""
+    axis.legend(
+        handles,
+        labels,
+        loc="lower left",
+        bbox_to_anchor=(-0.012, 0.985),
+        ncols=columns,
+        frameon=False,
+        fontsize=9.5,
+        labelcolor=INK,
+        handlelength=1.3,
+        columnspacing=1.5,
+        handletextpad=0.5,
+    )
+
+
+def quiet_scales(axis: Any) -> None:
+    """A pale grid below the data, and no frame but the line at the bottom."""
+    axis.grid(True, color=RULE, linewidth=0.8)
+    axis.set_axisbelow(True)
+    axis.tick_params(labelsize=9, colors=QUIET, which="both", length=0)
+    for side, spine in axis.spines.items():
+        spine.set_visible(side == "bottom")
+        spine.set_color(RULE)
+
+
+def of_kind(series: Mapping[str, Series], kind: str) -> dict[str, Series]:
+    """{agent or policy: series} of those with a value."""
+    return {
+        name.partition("/")[2]: line
+        for name, line in series.items()
+        if name.startswith(f"{kind}/") and len(line[0])
+    }
+
+
+def aligned(lines: Iterable[Series]) -> tuple[np.ndarray, np.ndarray]:
+    """(steps f64[P], values f64[lines, P]) at the steps of the longest line."""
+    lines = list(lines)
+    steps = max((steps for steps, _ in lines), key=len)
+    return steps, np.stack([np.interp(steps, *line) for line in lines])
+
+
+def smooth(values: np.ndarray, *, logarithmic: bool = False) -> np.ndarray:
+    """The mean of the neighbours within a window about each value; fewer of them near the ends. f64[P], P >= 3.
+
+    On a logarithmic axis the geometric mean: there an arithmetic one would turn a spike into a
+    plateau.
+    """
+    if logarithmic:
+        return np.exp(smooth(np.log(values)))
+    window = np.ones(2 * max(1, round(WINDOW_SHARE * len(values) / 2)) + 1)
+    return np.convolve(values, window, "same") / np.convolve(np.ones(len(values)), window, "same")
+
+
+def spans_decades(lines: Mapping[str, Series]) -> bool:
+    """Whether a logarithmic scale shows these better: all above zero, the greatest 30 times the least and more."""
+    values = np.concatenate([values for _, values in lines.values()]) if lines else np.zeros(1)
+    return bool(values.min() > 0 and np.percentile(values, 99.5) > 30 * np.percentile(values, 0.5))
+
+
+def short(steps: float) -> str:
+    """1500 as "1.5k", 2_000_000 as "2M"."""
+    for unit, sign in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if abs(steps) >= unit:
+            return f"{steps / unit:.4g}{sign}"
+    return f"{steps:g}"

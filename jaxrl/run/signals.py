@@ -1,0 +1,59 @@
+"""Ctrl-C, a polite kill and a closed terminal, heard between two chunks instead of breaking one off."""
+
+import signal
+import threading
+from collections.abc import Callable
+from contextlib import contextmanager
+
+# Job schedulers send SIGTERM before they kill; SIGHUP comes when the terminal closes, but not on
+# Windows.
+SIGNALS = tuple(
+    getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)
+)
+
+
+class StopSignal:
+    """Whether the user asked to stop."""
+
+    def __init__(self, say: Callable[[str], None]):
+        self.say = say
+        self.heard = False
+
+    @contextmanager
+    def listening(self):
+        """Within, the first signal is noted and the second one breaks off at once; elsewhere they do as always."""
+        self.heard = False
+        in_main_thread = threading.current_thread() is threading.main_thread()
+        previous = (
+            {number: signal.signal(number, self._hear) for number in _wanted()}
+            if in_main_thread
+            else {}
+        )
+        try:
+            yield
+        finally:
+            for number, handler in previous.items():
+                signal.signal(number, handler)
+
+    def hear(self, who: str) -> None:
+        """The first wish to stop, whoever has it."""
+        if not self.heard:
+            self.heard = True
+            self.say(
+                f"{who}: stopping after the current iterations; a second time stops immediately"
+            )
+
+    def _hear(self, number, frame) -> None:
+        if self.heard:
+            raise KeyboardInterrupt
+        self.hear("Ctrl-C" if number == signal.SIGINT else signal.Signals(number).name)
+
+
+def _wanted() -> list[signal.Signals]:
+    """The signals to listen to: not SIGHUP where `nohup` has turned it off."""
+    hangup = getattr(signal, "SIGHUP", None)
+    return [
+        number
+        for number in SIGNALS
+        if number != hangup or signal.getsignal(number) != signal.SIG_IGN
+    ]

@@ -1,0 +1,98 @@
+"""The arrays of a checkpoint on disk, by name, in orbax's format.
+
+Orbax and tensorstore do not take every path literally. They read `[1]` as a pattern and a backslash
+as a separator, and then write nothing that can be read back, without an error. So such a folder is
+reached through a link with a plain name, and after writing the index is read back.
+"""
+
+import contextlib
+import os
+import re
+import tempfile
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+LITERAL_PATH = re.compile(
+    r"([A-Za-z]:)?[\w/.,+=@~ -]{1,2000}"
+)  # what every version takes as it stands
+LINK_FOLDERS = ("/tmp", "/var/tmp", ".")  # beside the system's own folder for temporary files
+
+
+def write(folder: Path, arrays: dict[str, np.ndarray]) -> None:
+    """Writes the arrays into `folder`, which must not exist, and checks that they can be found there.
+
+    Raises:
+        OSError, ValueError: they could not be written.
+    """
+    with _literal_path(folder) as path:
+        _checkpointer().save(path, arrays)
+        stored = _stored_names(path)
+    missing = sorted(set(arrays) - stored)
+    if missing:
+        raise OSError(
+            f"{len(missing)} of {len(arrays)} arrays are missing after writing, the first is {missing[0]}"
+        )
+    for mark in folder.rglob(
+        "commit_success.txt"
+    ):  # orbax's own mark, which holds the temporary path
+        mark.unlink()
+
+
+def read(folder: Path, names: Iterable[str]) -> dict[str, np.ndarray]:
+    """The arrays of these names in `folder`."""
+    import orbax.checkpoint as ocp
+
+    restore_args = {name: ocp.RestoreArgs(restore_type=np.ndarray) for name in names}
+    with _literal_path(folder) as path:
+        return _checkpointer().restore(path, restore_args=restore_args)
+
+
+@contextlib.contextmanager
+def _literal_path(folder: Path) -> Iterator[Path]:
+    """`folder`, or where its path has special characters or is very long, the same folder through a link."""
+    folder = folder.absolute()
+    if LITERAL_PATH.fullmatch(folder.as_posix()):
+        yield folder
+        return
+    with tempfile.TemporaryDirectory(prefix="jaxrl-", dir=_link_folder()) as temporary:
+        link = Path(temporary) / "checkpoint"
+        os.symlink(folder.parent, link, target_is_directory=True)
+        yield link / folder.name
+
+
+def _link_folder() -> str:
+    """A folder for links that has a plain path and can be written to."""
+    for candidate in (tempfile.gettempdir(), *LINK_FOLDERS):
+        path = Path(candidate).absolute()
+        if LITERAL_PATH.fullmatch(path.as_posix()) and os.access(path, os.W_OK):
+            return str(path)
+    raise OSError(
+        "the path has special characters, and so has every folder for temporary files (set TMPDIR)"
+    )
+
+
+def _stored_names(path: Path) -> set[str]:
+    """The names in the index of the arrays at `path`: keys are `name/.zarray` and `name/<chunk>`."""
+    import tensorstore
+
+    base = {"driver": "file", "path": f"{path.as_posix()}/"}
+    index = tensorstore.KvStore.open({"driver": "ocdbt", "base": base}).result()
+    keys = [key.decode() for key in index.list().result()]
+    return {key[:end] for key in keys for end, character in enumerate(key) if character == "/"}
+
+
+def _checkpointer() -> Any:
+    import orbax.checkpoint as ocp
+
+    if jax.process_count() == 1:
+        return ocp.Checkpointer(ocp.PyTreeCheckpointHandler())
+    this = (
+        jax.process_index()
+    )  # each reads, and process 0 writes, by itself: no process waits for another one here
+    alone = ocp.options.MultiprocessingOptions(primary_host=this, active_processes={this})
+    handler = ocp.PyTreeCheckpointHandler(multiprocessing_options=alone)
+    return ocp.Checkpointer(handler, multiprocessing_options=alone)

@@ -1,0 +1,432 @@
+"""Checkpoints on disk: a folder each, written whole or not at all, and read only as it was written.
+
+    checkpoints/000120/arrays/           orbax: every array of the state, by its path in the tree
+                       checkpoint.json   everything else, with a digest of every file
+    checkpoints/best-000107/             the best state so far, with its score
+
+Nothing is pickled. A checkpoint is written under a name that no reader looks for and renamed at the
+end.
+"""
+
+import hashlib
+import json
+import os
+import re
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxrl.core.errors import UsageError, one_line
+from jaxrl.core.types import PyTree
+from jaxrl.run.storage import array_storage, runs
+from jaxrl.run.storage.dtypes import narrowed
+
+FORMAT = 3  # grows with every change that older code could not read
+CHECKPOINTS = "checkpoints"  # in a run's folder
+FACTS, ARRAYS, UNFINISHED, REPLACED = "checkpoint.json", "arrays", ".unfinished-", ".replaced-"
+READ_ATTEMPTS = 20  # while a trainer removes what is being read
+Read = TypeVar("Read")
+FORMER_NAMES = {  # of parts of the state, before format 3
+    "runner.worlds.running": "runner.envs.episodes",
+    "runner.worlds.data": "runner.envs.callback_data",
+    "runner.worlds.memory": "runner.envs.policy_states",
+    "runner.worlds": "runner.envs",
+}
+NAME = re.compile(r"(best-)?(\d{6,})")
+
+
+class Checkpoint(NamedTuple):
+    """What was read back."""
+
+    path: Path
+    arrays: dict[
+        str, np.ndarray
+    ]  # by their path in the tree, such as "runner.learners.0.params.policy.0.kernel"
+    facts: dict[str, Any]
+
+
+def write(folder: Path, tree: PyTree, facts: dict[str, Any], *, best: bool = False) -> Path:
+    """Writes a checkpoint of `facts["lifetime"]["training_iteration"]` into `folder`; returns its own folder.
+
+    `folder` is made if it is missing, but not the run's folder around it: without its config.json
+    no checkpoint in it could be resumed.
+
+    Raises:
+        OSError, ValueError: it could not be written; nothing of it stays.
+    """
+    name = f"{'best-' if best else ''}{facts['lifetime']['training_iteration']:06d}"
+    target, unfinished = folder / name, folder / (UNFINISHED + name)
+    shutil.rmtree(unfinished, ignore_errors=True)
+    folder.mkdir(exist_ok=True)
+    try:
+        unfinished.mkdir()
+        arrays = named_arrays(tree)
+        array_storage.write(unfinished / ARRAYS, arrays)
+        facts = {"format": FORMAT, **facts, "arrays": sorted(arrays), "files": _digests(unfinished)}
+        text = json.dumps({**facts, "digest": _digest(facts)}, indent=1) + "\n"
+        (unfinished / FACTS).write_text(text, encoding="utf-8")
+        replaced = target.with_name(REPLACED + name)
+        if target.exists():
+            os.replace(target, replaced)  # a kill between these two: `clean` brings it back
+        os.replace(unfinished, target)
+    except BaseException:
+        shutil.rmtree(unfinished, ignore_errors=True)
+        raise
+    shutil.rmtree(replaced, ignore_errors=True)
+    return target
+
+
+def read(path: Path) -> Checkpoint:
+    """The checkpoint at `path`, held against its digests.
+
+    Raises:
+        UsageError: no checkpoint, a newer format, or a damaged one, in one line that names the
+        file.
+    """
+    facts = read_facts(path)
+    try:
+        found = _digests(path)
+    except OSError as error:
+        raise UsageError(f"checkpoint {path} cannot be read: {error.strerror or error}") from None
+    for name, digest in facts["files"].items():
+        if name not in found:
+            raise UsageError(f"checkpoint {path} is damaged: {name} is missing")
+        if found[name] != digest:
+            raise UsageError(f"checkpoint {path} is damaged: {name} is not as it was written")
+    try:
+        arrays = array_storage.read(path / ARRAYS, facts["arrays"])
+        if facts["format"] < 3:
+            arrays = {present_name(name): array for name, array in arrays.items()}
+    except Exception as error:  # orbax and tensorstore raise errors of many kinds
+        raise UsageError(
+            f"the arrays of checkpoint {path} cannot be read: {one_line(error)}"
+        ) from None
+    return Checkpoint(path, arrays, facts)
+
+
+def present_name(name: str) -> str:
+    """What an array of a checkpoint of format 1 or 2 is called today."""
+    for former, present in FORMER_NAMES.items():
+        if name.startswith(f"{former}."):
+            name = present + name.removeprefix(former)
+    return re.sub(r"(\.unfinished\.\d+\.row)\.context\b", r"\1.inputs", name)
+
+
+def read_facts(path: Path) -> dict[str, Any]:
+    """The `checkpoint.json` of a checkpoint, if nobody changed it."""
+    try:
+        facts = json.loads((path / FACTS).read_text(encoding="utf-8"))
+        digest, newer = facts.pop("digest"), facts["format"] > FORMAT
+    except FileNotFoundError:
+        what = "is damaged: it has no checkpoint.json" if path.is_dir() else "does not exist"
+        raise UsageError(f"checkpoint {path} {what}") from None
+    except (ValueError, KeyError, AttributeError, TypeError):
+        raise UsageError(
+            f"checkpoint {path} is damaged: {FACTS} is not that of a checkpoint"
+        ) from None
+    except OSError as error:
+        raise UsageError(f"checkpoint {path} cannot be read: {error.strerror or error}") from None
+    if newer:
+        raise UsageError(
+            f"checkpoint {path} has format {facts['format']}; this jaxrl reads up to {FORMAT}: it is of a newer version"
+        )
+    if digest != _digest(facts):
+        raise UsageError(f"checkpoint {path} is damaged: {FACTS} was changed after it was written")
+    _check_name(path, facts)
+    return facts
+
+
+def open_found(
+    path: Path, which: str | int = "last", reader: Callable[[Path], Read] = read
+) -> Read:
+    """What `reader` makes of the checkpoint that `find` names.
+
+    A trainer may remove it meanwhile, for it keeps its newest ones alone: then the newer one is
+    read.
+
+    Raises:
+        UsageError: as `find` and `reader` do, or checkpoints were removed faster than they could be
+        read.
+    """
+    path = run_path(path)
+    for attempt in range(READ_ATTEMPTS):
+        time.sleep(0.02 * attempt)
+        found = find(path, which)
+        before = _stamp(found)
+        try:
+            value = reader(found)
+        except UsageError:
+            removed = before != _stamp(found) or not found.is_dir()
+            if found == path or not removed:
+                raise
+        else:
+            if before == _stamp(found):
+                return value
+    raise UsageError(
+        f"checkpoint {found} was removed while it was read, and so were those before it: try again"
+    )
+
+
+def _stamp(path: Path) -> tuple[int, int] | None:
+    """Differs between two checkpoints of the same name; None where there is none."""
+    try:
+        status = (path / FACTS).stat()
+    except OSError:
+        return None
+    return status.st_ino, status.st_mtime_ns
+
+
+def _check_name(path: Path, facts: dict[str, Any]) -> None:
+    """Refuses a checkpoint under the name of another iteration, or of a best one that it is not."""
+    if (name := NAME.fullmatch(path.name)) is None:
+        return  # a name of the user's own
+    iteration = facts.get("lifetime", {}).get("training_iteration")
+    if int(name[2]) != iteration:
+        raise UsageError(f"checkpoint {path} was renamed: it is of iteration {iteration}")
+    if name[1] and not facts.get("score"):
+        raise UsageError(
+            f"checkpoint {path} was renamed: it is not a best one, for it has no score"
+        )
+
+
+def named_arrays(tree: PyTree) -> dict[str, np.ndarray]:
+    """The tree's arrays by their paths; keys as their words, and none of size zero, which orbax refuses."""
+    leaves = {_name(path): _words(leaf) for path, leaf in jax.tree_util.tree_leaves_with_path(tree)}
+    return {name: leaf for name, leaf in leaves.items() if leaf.size}
+
+
+def filled(
+    template: PyTree,
+    arrays: dict[str, np.ndarray],
+    prefix: str,
+    what: str,
+    *,
+    others_allowed: bool = False,
+    missing_allowed: bool = False,
+) -> PyTree:
+    """`template`, a tree of arrays or their shapes, with the arrays that were saved under `prefix`.
+
+    Args:
+        others_allowed: whether more than these may have been saved under it.
+        missing_allowed: whether fewer may: the template, of arrays then, keeps its own.
+
+    Raises:
+        UsageError: they do not fit; the first difference, with both shapes.
+    """
+    saved = {name: array for name, array in arrays.items() if name.startswith(f"{prefix}.")}
+
+    def fill(path, leaf):
+        name = ".".join(filter(None, (prefix, _name(path))))
+        is_key = jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+        shape = jax.eval_shape(jax.random.key_data, leaf) if is_key else leaf
+        if not shape.size:
+            return jnp.zeros(shape.shape, shape.dtype)
+        if name not in saved and missing_allowed:
+            return leaf
+        if name not in saved:
+            raise UsageError(f"{what} does not fit: it has no {name}, here {_form(shape)}")
+        value = narrowed(saved[name], shape.dtype)
+        if (value.shape, value.dtype) != (shape.shape, shape.dtype):
+            raise UsageError(
+                f"{what} does not fit: {name} is {_form(saved[name])} there and {_form(shape)} here"
+            )
+        value = jnp.asarray(value)
+        del saved[name]
+        return jax.random.wrap_key_data(value, impl=_key_impl(leaf)) if is_key else value
+
+    tree = jax.tree_util.tree_map_with_path(fill, template)
+    if saved and not others_allowed:
+        name, array = next(iter(saved.items()))
+        raise UsageError(f"{what} does not fit: {name}, {_form(array)} there, is nothing here")
+    return tree
+
+
+def iterations(folder: Path, *, best: bool = False) -> dict[int, Path]:
+    """The finished checkpoints in a folder of such, oldest first; the best ones or the others."""
+    names = (
+        {path: NAME.fullmatch(path.name) for path in folder.iterdir()} if folder.is_dir() else {}
+    )
+    found = {
+        int(match[2]): path
+        for path, match in names.items()
+        if match and (match[1] is not None) == best
+    }
+    return dict(sorted(found.items()))
+
+
+def both_kinds(folder: Path) -> tuple[dict[int, Path], dict[int, Path]]:
+    """The regular checkpoints in a folder, and the best ones.
+
+    While one takes the place of another, a trainer that keeps a single one has none for a moment:
+    that is waited for.
+    """
+    for attempt in range(3):
+        time.sleep(0.02 * attempt)
+        regular, best = iterations(folder), iterations(folder, best=True)
+        if regular or best or not folder.is_dir():
+            break
+    return regular, best
+
+
+def run_path(path: Any) -> Path:
+    """What a caller names as a run's or a checkpoint's folder, once it can be a path at all."""
+    if not isinstance(path, str | os.PathLike) or isinstance(path, bytes):
+        raise UsageError(f"{path!r:.60} is not the path of a run's folder")
+    text = os.fspath(path)
+    if not isinstance(text, str) or not text or "\0" in text:
+        raise UsageError(f"{text!r:.60} is not the path of a run's folder")
+    try:
+        Path(text).exists()
+    except OSError as error:  # a name that is too long, say
+        raise UsageError(
+            f"run folder {text!r:.100} cannot be read: {error.strerror or error}"
+        ) from None
+    return Path(text)
+
+
+def is_checkpoint(path: Any) -> bool:
+    """Whether a path is a checkpoint's own, and not that of a run (which may be called like one, 20261121)."""
+    path = run_path(path)
+    return (path / FACTS).exists() or (
+        NAME.fullmatch(path.name) is not None and not (path / runs.CONFIG).exists()
+    )
+
+
+def find(path: str | Path, which: str | int = "last") -> Path:
+    """The folder of a checkpoint.
+
+    Args:
+        path: of a checkpoint itself, or of a run's folder; `runs/arena/latest` is the newest run in
+        `runs/arena`.
+        which: of a run's checkpoints: "last", "best" (the one with the highest score), or an
+        iteration.
+
+    Raises:
+        UsageError: no such folder, or no such checkpoint in it.
+    """
+    try:
+        path = runs.resolve(run_path(path))
+        if is_checkpoint(path):
+            return _itself(path, which)
+        if not path.is_dir():
+            raise UsageError(f"run folder {path} does not exist")
+        regular, best = both_kinds(path / CHECKPOINTS)
+        if not (regular or best or (path / runs.CONFIG).exists()):
+            if inside := runs.contents(path):
+                raise UsageError(inside)
+            raise UsageError(
+                f"{path} is not a run's folder: it holds no {runs.CONFIG} and no checkpoints"
+            )
+    except OSError as error:
+        raise UsageError(
+            f"run folder {str(path)!r:.100} cannot be read: {error.strerror or error}"
+        ) from None
+    by_iteration = {**best, **regular}
+    there = ", ".join(map(str, sorted(by_iteration))) or "none"
+    if which == "best" and by_iteration and not best:
+        raise UsageError(
+            f"run {path} has no best checkpoint: no score was measured; choose last, or an iteration of: {there}"
+        )
+    named = {"best": best, "last": regular or best}
+    candidates = (
+        named[which]
+        if which in named
+        else {i: by_iteration[i] for i in by_iteration if str(which) == str(i)}
+    )
+    if not candidates:
+        raise UsageError(
+            f"run {path} has no checkpoint {which!r}; allowed are best, last, or an iteration of: {there}"
+        )
+    return candidates[max(candidates)]
+
+
+def newest_time(folder: Path) -> float:
+    """When the newest of the regular checkpoints in a folder was written, in seconds; 0 where there is none."""
+    regular = iterations(folder)
+    try:
+        return (regular[max(regular)] / FACTS).stat().st_mtime if regular else 0.0
+    except OSError:
+        return 0.0
+
+
+def _itself(path: Path, which: str | int) -> Path:
+    """A checkpoint that was named by its own folder, of which there is no other to choose."""
+    match = NAME.fullmatch(path.name)
+    own = {
+        "last",
+        *(("best",) if match and match[1] else ()),
+        *((match[2], str(int(match[2]))) if match else ()),
+    }
+    if str(which) not in own:
+        raise UsageError(
+            f"{path} is a checkpoint itself: name its run's folder to choose checkpoint {which!r}"
+        )
+    return path
+
+
+def prune(folder: Path, keep: int) -> None:
+    """Removes all but the newest `keep` and the newest best one, and what a kill left unfinished."""
+    for path in (
+        *list(iterations(folder).values())[:-keep],
+        *list(iterations(folder, best=True).values())[:-1],
+    ):
+        remove(path)
+    clean(folder)
+
+
+def clean(folder: Path) -> None:
+    """Removes what a kill left unfinished, and brings back what was to be replaced and is not yet."""
+    for path in folder.glob(f"{REPLACED}*"):
+        if not (target := path.with_name(path.name.removeprefix(REPLACED))).exists():
+            os.replace(path, target)
+        shutil.rmtree(path, ignore_errors=True)
+    for path in folder.glob(f"{UNFINISHED}*"):
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def remove(path: Path) -> None:
+    """Removes a checkpoint: at once for every reader, then file by file."""
+    if path.exists():
+        gone = path.with_name(f"{UNFINISHED}removed-{path.name}")
+        shutil.rmtree(gone, ignore_errors=True)
+        os.replace(path, gone)
+        shutil.rmtree(gone, ignore_errors=True)
+
+
+def _name(path: tuple) -> str:
+    return jax.tree_util.keystr(path, simple=True, separator=".")
+
+
+def _words(leaf: Any) -> np.ndarray:
+    is_key = isinstance(leaf, jax.Array) and jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+    return np.asarray(jax.random.key_data(leaf) if is_key else leaf)
+
+
+def _key_impl(leaf: Any) -> Any:
+    """The kind of random keys that an array, or only its shape, is of."""
+    found = []
+    jax.eval_shape(lambda key: found.append(jax.random.key_impl(key)), leaf)
+    return found[0]
+
+
+def _form(array: Any) -> str:
+    return f"{np.dtype(array.dtype).name}{list(array.shape)}"
+
+
+def _digests(path: Path) -> dict[str, str]:
+    """The SHA-256 of every file below `path` but checkpoint.json."""
+    files = sorted(file for file in path.rglob("*") if file.is_file() and file != path / FACTS)
+    return {
+        file.relative_to(path).as_posix(): hashlib.sha256(file.read_bytes()).hexdigest()
+        for file in files
+    }
+
+
+def _digest(facts: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()

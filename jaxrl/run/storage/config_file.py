@@ -1,0 +1,357 @@
+"""A configuration as a file holds it: settings as JSON, objects by their names, and how it is read back.
+
+Reading may follow names to code, so it is where `trust` is asked for; see `jaxrl.core.trust`.
+"""
+
+import dataclasses
+import json
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any
+
+from jaxrl.core.errors import UsageError
+from jaxrl.core.fields import freeze
+from jaxrl.core.registry import ENVIRONMENT, announced_name, constructor_of
+from jaxrl.core.trust import Kind, arguments_of, check_name, load, name_of, parse_name
+from jaxrl.rollout.episode_callbacks import CALLBACKS
+from jaxrl.rollout.policy_map import policies_that_learn
+
+NUM_SEEDS = 2**32
+METHODS = ("from_dict", "to_dict", "build", "setup", "static", "hypers", "policy_spec")
+
+CONFIGURATION = Kind(
+    "configuration class",
+    "jaxrl.algorithms",
+    "a configuration such as PPOConfig",
+    lambda found: (
+        isinstance(found, type)
+        and dataclasses.is_dataclass(found)
+        and all(callable(getattr(found, method, None)) for method in METHODS)
+    ),
+)
+
+
+def config_facts(config: Any, policies: Mapping[str, tuple[str, ...]]) -> dict[str, Any]:
+    """A configuration as JSON can hold it, and the class that reads it.
+
+    An environment, a model, an optimizer or callbacks that another process can import are stored as
+    "module:Name", with their arguments. Of other objects and functions only the name is stored, and
+    "objects" lists the setting: it cannot be read back. Functions from agents to policies, and of
+    policies to train, are stored as what they answered.
+    """
+    values = config.to_dict()
+    for settings in (values, *values.get("per_policy", {}).values()):
+        for name in ("model", "optimizer"):
+            if settings.get(name) is not None and not isinstance(settings[name], str):
+                settings[name] = name_of(settings[name]) or settings[name]
+    if "callbacks" in values:
+        callbacks = values["callbacks"]
+        values["callbacks"] = [
+            entry if isinstance(entry, str) else name_of(entry) or entry for entry in callbacks
+        ]
+    values |= _environment_by_name(values.get("env"))
+    if callable(values.get("policies")):
+        values["policies"] = {policy: list(agents) for policy, agents in policies.items()}
+    if callable(values.get("policies_to_train")):
+        values["policies_to_train"] = list(
+            policies_that_learn(values["policies_to_train"], policies)
+        )
+    flat = {name: value for name, value in values.items() if name != "per_policy"}
+    for policy, settings in values.get("per_policy", {}).items():
+        flat |= {f"per_policy.{policy}.{name}": value for name, value in settings.items()}
+    objects = sorted(name for name, value in flat.items() if not _is_json(value))
+    return {
+        "config_class": f"{type(config).__module__}:{type(config).__qualname__}",
+        "config": json.loads(json.dumps(values, default=described)),
+        "objects": objects,
+    }
+
+
+def read_config(
+    facts: dict[str, Any],
+    call: str,
+    *,
+    to_play: str | bool = False,
+    given: Mapping[str, Any] | None = None,
+    trust: bool = False,
+) -> Any:
+    """The configuration of `config_facts`.
+
+    Args:
+        call: the Python function that takes what no file can hold, for errors.
+        to_play: leave out what only training needs: optimizers, and callbacks that were objects or
+            may not be imported. The name of the one policy that is to play: leave out all
+            callbacks, and the settings of the other policies. The environment is not checked then,
+            for nobody makes it.
+        given: settings that the user gives in this call, in place of the saved ones.
+        trust: whether the file may name any code at all.
+
+    Raises:
+        UsageError: a setting was an object, or is unknown to this version; a name that is not
+            allowed without `trust`, or does not lead to an object of its kind.
+    """
+    given = dict(given or {})
+    values, objects = _checked_facts(facts)
+    alone = to_play if isinstance(to_play, str) else None
+    if to_play:
+        left_out = {"optimizer", *({"callbacks"} if alone else ())}
+        left_out |= {"callbacks"} & objects
+        values = _without(values, left_out)
+        refused = () if trust else untrusted_callbacks(facts)
+        if "callbacks" in values and refused:
+            entries = (
+                values["callbacks"]
+                if isinstance(values["callbacks"], list)
+                else [values["callbacks"]]
+            )
+            values["callbacks"] = [entry for entry in entries if entry not in refused]
+    if alone:
+        own = values.get("per_policy", {}).get(alone, {})
+        values["per_policy"] = {alone: {**own, **given}} if own or given else {}
+    else:
+        values |= given
+    if refused := _first_object(values, objects, given, alone):
+        again = "model" if refused == "model" and alone else "config"
+        raise UsageError(
+            f"the run's {refused} was an object, {_saved_value(facts, refused)!r:.80}, which no file can hold: "
+            f"pass it again in Python, {call}(RUN, {again}=...)"
+        )
+    config_class = read_class(facts.get("config_class"), call, trust=trust)
+    others = {*given, "env"} if alone else set(given)
+    check_names(
+        config_class, _without(values, others) if alone else _kept(values, others), trust=trust
+    )
+    return config_class.from_dict(values)
+
+
+def read_class(name: Any, call: str, *, trust: bool) -> type:
+    """The configuration's class, by its name."""
+    check_name(CONFIGURATION, name, "the run's configuration class", trust=trust)
+    named = parse_name(name)
+    try:
+        if named is None or named.arguments:
+            raise UsageError(f"{name!r:.80} is not module:Class")
+        return load(CONFIGURATION, named)
+    except (ImportError, UsageError) as error:
+        raise UsageError(
+            f"the run's configuration is a {name}, which cannot be imported here: {error}; "
+            f"pass the configuration again in Python, {call}(RUN, config=...)"
+        ) from None
+
+
+def check_names(config_class: type, settings: Mapping[str, Any], *, trust: bool) -> None:
+    """Refuses settings of a file that name code which only `trust` allows; imports nothing but jaxrl's own modules.
+
+    With `trust` the environment is imported, which must be a class: a function could do anything as
+    it is called.
+
+    Args:
+        settings: by name; `pol1.model` is a policy's, as in sweeps.
+    """
+    kinds = {field.name: field.metadata.get("kind") for field in dataclasses.fields(config_class)}
+    for path, text in _texts(freeze(settings)):
+        kind = kinds.get(path.rpartition(".")[2])
+        if kind is not None:
+            check_name(kind, text, f"the run's {path}", trust=trust)
+        if (
+            kind is ENVIRONMENT
+            and not kind.announces(text)
+            and (named := parse_name(text)) is not None
+        ):
+            load(kind, named)
+
+
+def import_named(config: Any, given: Collection[str]) -> None:
+    """Imports what a configuration that was read from a file names, before more modules can be found.
+
+    Args:
+        given: settings that the user gives in this call, which are left alone.
+
+    Raises:
+        UsageError: there is no such thing, or it is of another kind.
+    """
+    kinds = {field.name: field.metadata.get("kind") for field in dataclasses.fields(config)}
+    for path, text in _texts(freeze(_kept(config.to_dict(), set(given)))):
+        kind = kinds.get(path.rpartition(".")[2])
+        if kind is ENVIRONMENT:
+            constructor_of(text)
+        elif kind is not None and (named := parse_name(text)) is not None:
+            load(kind, named)
+
+
+def names_module(value: Any) -> bool:
+    """Whether a setting's value holds a "module:Name", however deep."""
+    return any(parse_name(text) is not None for text in _strings(freeze(value)))
+
+
+def untrusted_callbacks(facts: dict[str, Any]) -> tuple[Any, ...]:
+    """The callbacks of a run that are imported with `trust` alone; playing leaves them out."""
+    values, objects = _checked_facts(facts)
+    entries = values.get("callbacks", ()) if "callbacks" not in objects else ()
+    refused = []
+    for entry in entries if isinstance(entries, list) else [entries]:
+        try:
+            for text in _strings(freeze(entry)):
+                check_name(CALLBACKS, text, "", trust=False)
+        except UsageError:
+            refused.append(entry)
+    return tuple(refused)
+
+
+def asks_for_trust(facts: dict[str, Any], *, to_play: bool) -> bool:
+    """Whether playing the run of these facts, or resuming it, needs `trust`."""
+    values, _ = _checked_facts(facts)
+    values = _without(values, {"optimizer", "callbacks"}) if to_play else values
+    try:
+        check_names(read_class(facts.get("config_class"), "", trust=False), values, trust=False)
+    except UsageError:
+        return True
+    return False
+
+
+def saved_object(facts: dict[str, Any], *, to_play: bool) -> str | None:
+    """The first setting of a run that was an object, without which it can be neither played nor resumed; or None."""
+    values, objects = _checked_facts(facts)
+    values = _without(values, {"optimizer", "callbacks"}) if to_play else values
+    return _first_object(values, objects, {}, None)
+
+
+def saved_numbers(facts: dict[str, Any], config: Any) -> Any:
+    """`config` with the numbers of a saved configuration; None where the two do not go together.
+
+    No name of the file is followed: environment, models, optimizers and callbacks are those of
+    `config`.
+    """
+    values, _ = _checked_facts(facts)
+    kinds = {
+        field.name for field in dataclasses.fields(config) if field.metadata.get("kind") is not None
+    }
+    ours = config.to_dict()
+    common = {name: ours[name] for name in (*kinds, "env_args")}
+    by_policy = values.get("per_policy", {})
+    own = {policy: _without(settings, kinds) for policy, settings in by_policy.items()}
+    for policy, settings in ours.get("per_policy", {}).items():
+        own.setdefault(policy, {}).update({name: settings[name] for name in kinds & set(settings)})
+    own = {policy: settings for policy, settings in own.items() if settings}
+    try:
+        return type(config).from_dict({**values, **common, "per_policy": own})
+    except UsageError:
+        return None
+
+
+def described(value: Any) -> str:
+    """An object that JSON has no form for, by its name."""
+    name = getattr(value, "__qualname__", None) or type(value).__qualname__
+    return f"{getattr(value, '__module__', type(value).__module__)}:{name}"
+
+
+def _environment_by_name(env: Any) -> dict[str, Any]:
+    """Settings that make an equal environment, where it is an object that can be made from its class and arguments."""
+    if not ENVIRONMENT.fits(type(env)):
+        return {}
+    path = name_of(type(env))
+    arguments = arguments_of(env)
+    if path is None or arguments is None:
+        return {}
+    try:
+        if type(env)(
+            **dict(freeze(json.loads(json.dumps(arguments))))
+        ) != env and dataclasses.is_dataclass(env):
+            return {}
+    except Exception:  # the class's own code, or arguments that JSON has no form for
+        return {}
+    return {"env": announced_name(path), "env_args": arguments}
+
+
+def _checked_facts(facts: dict[str, Any]) -> tuple[dict[str, Any], set[str]]:
+    """(a copy of the settings, the names of those that were objects), once their form is right."""
+    values, objects = facts.get("config"), facts.get("objects")
+    by_policy = values.get("per_policy", {}) if isinstance(values, dict) else None
+    sound = isinstance(by_policy, dict) and all(isinstance(own, dict) for own in by_policy.values())
+    if (
+        not sound
+        or not isinstance(objects, list)
+        or not all(isinstance(name, str) for name in objects)
+    ):
+        raise UsageError("the run's file is damaged: its configuration is not one that jaxrl wrote")
+    owners = {name.removeprefix("per_policy.").rpartition(".")[0] for name in objects}
+    if unknown := owners - {"", *by_policy}:
+        raise UsageError(
+            f"the run's file is damaged: its objects are of {sorted(unknown)}, which per_policy lacks"
+        )
+    values = {**values, **({"per_policy": dict(by_policy)} if by_policy else {})}
+    if type(values.get("seed")) is int:
+        values["seed"] %= NUM_SEEDS  # earlier versions saved larger ones, which JAX read so
+    return values, set(objects)
+
+
+def _without(values: Mapping[str, Any], names: set[str]) -> dict[str, Any]:
+    """The settings but these, of policies as well."""
+    kept = _kept(values, names)
+    if kept.get("per_policy"):
+        kept["per_policy"] = {
+            policy: _without(own, names) for policy, own in kept["per_policy"].items()
+        }
+    return kept
+
+
+def _kept(values: Mapping[str, Any], names: set[str]) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if name not in names}
+
+
+def _first_object(
+    values: Mapping[str, Any], objects: set[str], given: Mapping[str, Any], alone: str | None
+) -> str | None:
+    """The first setting that was an object and is wanted; with `alone`, of the policy that plays."""
+    for path in sorted(objects):
+        policy, _, name = path.removeprefix("per_policy.").rpartition(".")
+        if (alone and name == "env") or (name in given and (alone or not policy)):
+            continue
+        there = values.get("per_policy", {}).get(policy, {}) if policy else values
+        if name in there:
+            return name
+    return None
+
+
+def _saved_value(facts: dict[str, Any], name: str) -> Any:
+    """What the file says of an object by that name, wherever it stands."""
+    values = facts["config"]
+    found = [own[name] for own in (values, *values.get("per_policy", {}).values()) if name in own]
+    return found[0]
+
+
+def _texts(settings: Any, within: str = "") -> Iterator[tuple[str, str]]:
+    """(path, text) of every text in frozen settings, however deep it stands."""
+    for pair in settings:
+        if not (isinstance(pair, tuple) and len(pair) == 2 and isinstance(pair[0], str)):
+            raise UsageError(
+                f"the run's file is damaged: {within or 'its settings'} are no settings by name"
+            )
+        name, value = pair
+        path = f"{within}{name}"
+        if not within and path.partition(".")[0] == "env_args":
+            continue  # the environment's own to read, which is checked itself
+        if name == "per_policy" and not within:
+            for policy_pair in value:
+                if not (isinstance(policy_pair, tuple) and len(policy_pair) == 2):
+                    raise UsageError(
+                        "the run's file is damaged: per_policy holds no settings by policy"
+                    )
+                yield from _texts(policy_pair[1], f"{policy_pair[0]}.")
+            continue
+        yield from ((path, text) for text in _strings(value))
+
+
+def _strings(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, tuple):
+        for part in value:
+            yield from _strings(part)
+
+
+def _is_json(value: Any) -> bool:
+    try:
+        json.dumps(value)
+    except TypeError:
+        return False
+    return True

@@ -1,0 +1,256 @@
+"""The folder of a run: made before anything is compiled, with what is needed to understand the run later."""
+
+import errno
+import json
+import os
+import platform
+import secrets
+import shutil
+import subprocess
+import time
+from collections.abc import Callable, Iterable, Iterator
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, TypeVar
+
+import jax
+from filelock import FileLock, Timeout
+
+from jaxrl.core.errors import UsageError, one_line
+from jaxrl.run.storage.config_file import asks_for_trust, described
+from jaxrl.run.storage.runs import CONFIG
+
+Made = TypeVar("Made")
+
+TAKEN = (errno.EEXIST, errno.ENOTEMPTY)  # what renaming to the name of another run's folder raises
+LENGTH_BELOW = 200  # bytes of the longest path inside a run's folder, and some to spare
+METADATA, LOCK = "metadata.json", ".lock"
+
+
+class FolderExists(UsageError):
+    """A run folder that was to be made exists already."""
+
+
+def run_folders(
+    env_name: str, seed: int, root: str | Path = "runs", ending: str = ""
+) -> Iterator[Path]:
+    """`runs/<env>/<time>-s<seed>` and further names beside it; only names that every file system takes.
+
+    Args:
+        ending: in place of `-s<seed>`.
+    """
+    safe = "".join(
+        character if character.isalnum() or character in "-_." else "-" for character in env_name
+    )
+    stem = Path(root) / safe / f"{time.strftime('%Y%m%d-%H%M%S')}{ending or f'-s{seed}'}"
+    yield stem
+    yield from (stem.with_name(f"{stem.name}-{i}") for i in range(2, 1000))
+
+
+def first_free(candidates: Iterable[Path], make: Callable[[Path], Made]) -> tuple[Path, Made]:
+    """(path, what `make` returned) of the first candidate that `make` does not find taken."""
+    taken = None
+    for path in candidates:
+        try:
+            return path, make(path)
+        except FolderExists as error:
+            taken = error
+    raise taken
+
+
+def create(
+    path: Path, facts: dict[str, Any], fill: Callable[[Path], None] = lambda path: None
+) -> FileLock:
+    """Makes the folder with config.json and metadata.json in it, all or nothing, and locks it.
+
+    Of several processes that make the same folder, exactly one succeeds.
+
+    Args:
+        facts: what `config_facts` gave, and more.
+        fill: puts more into it before it has its name.
+
+    Raises:
+        FolderExists: another one has this name.
+        UsageError: it cannot be written.
+    """
+    check_length(path)
+    unfinished = path.parent / f".unfinished-{os.getpid()}-{secrets.token_hex(4)}"
+    try:
+        if os.path.lexists(path):
+            raise FileExistsError
+        unfinished.mkdir(parents=True)
+        _write_settings(unfinished, facts)
+        fill(unfinished)
+        os.rename(unfinished, path)  # fails where another process was faster
+    except OSError as error:
+        if error.errno in TAKEN or isinstance(error, FileExistsError):
+            raise FolderExists(
+                f"run folder {path} exists already; choose another --run-dir, or --resume {path}{_trust(path)}"
+            ) from None
+        raise UsageError(
+            f"run folder {path} cannot be written: {error.strerror or error}"
+        ) from None
+    finally:
+        shutil.rmtree(unfinished, ignore_errors=True)
+    return lock(path)
+
+
+def _trust(path: Path) -> str:
+    """What `--resume` needs besides, of a run that is there."""
+    try:
+        return " --trust" if asks_for_trust(read(path), to_play=False) else ""
+    except UsageError:  # it is no run's folder
+        return ""
+
+
+def check_length(path: Path) -> None:
+    """Refuses a run folder whose checkpoints would have longer paths than the system takes."""
+    if not hasattr(os, "pathconf"):
+        return
+    longest = os.pathconf("/", "PC_PATH_MAX") - LENGTH_BELOW
+    if (length := len(os.fsencode(path.absolute()))) > longest:
+        raise UsageError(
+            f"run folder {str(path)[:40]}... has a path of {length} bytes; at most {longest} are possible"
+        )
+
+
+class RunFolderLock:
+    """A run's folder that this process writes to and holds the lock on.
+
+    Args:
+        path: as the user wrote it, for messages; `self.path` stays the same folder if the process
+        changes its own.
+        facts: what `create` was given.
+    """
+
+    def __init__(self, path: Path, held: FileLock, facts: dict[str, Any]):
+        self.path, self.shown, self.lock, self.facts = path.absolute(), path, held, facts
+        self._identity = _identity(self.path)
+
+    def ensure(self) -> str | None:
+        """Makes what is missing of the folder again; returns what was done in a line, mostly None.
+
+        Raises:
+            OSError: another folder has its name, or it cannot be made.
+        """
+        found = _identity(self.path)
+        if found == self._identity and (self.path / CONFIG).exists():
+            return None
+        if found is not None and found != self._identity:
+            raise OSError(f"{self.shown} is another folder now")
+        if found is None:
+            self.lock.release()
+            try:
+                self.lock = create(self.path, self.facts)
+            except UsageError as error:
+                raise OSError(str(error)) from None
+            self._identity = _identity(self.path)
+            return f"run folder {self.shown} was removed or moved; it is made again, and --resume works from there"
+        _write_settings(self.path, self.facts)
+        return f"{CONFIG} was removed from {self.shown}; it is written again, with {METADATA}"
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    """What tells a folder from another one of the same name; None where there is none."""
+    try:
+        status = path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    return status.st_dev, status.st_ino
+
+
+def lock(path: Path) -> FileLock:
+    """Holds the folder for this process; the system lets go of it when the process ends, however it ends.
+
+    Raises:
+        UsageError: another process holds it, or it cannot be written.
+    """
+    held = FileLock(path / LOCK, blocking=False)
+    try:
+        held.acquire()
+    except Timeout:
+        raise UsageError(
+            f"run folder {path} is in use by another trainer; stop that one first"
+        ) from None
+    except (OSError, NotImplementedError) as error:  # the second: a file system without locks
+        raise UsageError(
+            f"run folder {path} cannot be written: {getattr(error, 'strerror', None) or error}"
+        ) from None
+    return held
+
+
+def read(path: Path) -> dict[str, Any]:
+    """What `create` was given: the facts of a run that may have no checkpoint yet."""
+    try:
+        config, rest = (
+            json.loads((path / name).read_text(encoding="utf-8")) for name in (CONFIG, METADATA)
+        )
+    except OSError as error:
+        raise UsageError(f"{path} is not a run's folder: {error.strerror or error}") from None
+    except (ValueError, RecursionError) as error:  # the second: brackets without end
+        what = f"config.json or metadata.json is not JSON: {one_line(error)}"
+        raise UsageError(f"run folder {path} is damaged: {what}") from None
+    if not isinstance(config, dict) or not isinstance(rest, dict):
+        raise UsageError(
+            f"run folder {path} is damaged: config.json or metadata.json holds no settings"
+        )
+    kinds = {
+        "config_class": str,
+        "objects": list,
+        "policies": dict,
+        "run_settings": dict,
+        "versions": dict,
+    }
+    for name, kind in kinds.items():
+        if name not in rest:
+            raise UsageError(f"run folder {path} is damaged: metadata.json has no {name!r}")
+        if not isinstance(rest[name], kind):
+            raise UsageError(
+                f"run folder {path} is damaged: metadata.json has {name}={rest[name]!r:.40}"
+            )
+    return {**rest, "config": config}
+
+
+def metadata() -> dict[str, Any]:
+    """What set the numbers besides the configuration: versions, device, commit."""
+    device = jax.devices()[0]
+    return {
+        "time": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "versions": versions(),
+        "device": f"{device.platform}: {device.device_kind}",
+        "num_devices": jax.device_count(),
+        "commit": _commit(),
+    }
+
+
+def versions() -> dict[str, str]:
+    """Of everything that sets the numbers."""
+    return {name: version(name) for name in ("jaxrl", "jax", "jaxlib", "flax", "optax", "numpy")}
+
+
+def _commit() -> str | None:
+    """The commit of the checkout that jaxrl runs from, if it is one."""
+    try:
+        answer = subprocess.run(
+            ["git", "rev-parse", "HEAD"],
+            cwd=Path(__file__).parent,
+            capture_output=True,
+            text=True,
+            timeout=5,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return answer.stdout.strip() or None
+
+
+def _write_settings(path: Path, facts: dict[str, Any]) -> None:
+    _write_json(path / CONFIG, facts["config"])
+    _write_json(
+        path / METADATA, {**metadata(), **{k: v for k, v in facts.items() if k != "config"}}
+    )
+
+
+def _write_json(path: Path, values: dict[str, Any]) -> None:
+    path.write_text(json.dumps(values, indent=2, default=described) + "\n", encoding="utf-8")

@@ -1,0 +1,106 @@
+"""Folders that hold runs: the latest one, `runs/arena/latest`, and what is inside."""
+
+import contextlib
+import json
+import re
+import time
+from pathlib import Path
+from typing import Any
+
+from jaxrl.core.errors import UsageError
+
+LATEST = "latest"
+CONFIG, PLAN = "config.json", "sweep.json"  # the file that tells the folder of a run, of a sweep
+METRICS, PROGRESS = "metrics.jsonl", "progress.csv"  # in a run's folder
+RESULTS, TRIALS = "results.jsonl", "trials"  # in a sweep's folder
+MOST_NAMES = 6
+TIME = re.compile(
+    r"\d{8}-\d{6}"
+)  # that the name of a folder begins with, unless its user chose another
+
+
+def resolve(path: str | Path, kind: str = CONFIG) -> Path:
+    """The newest run beside it for a path that ends in `latest`, any other path as it is.
+
+    Args:
+        kind: `CONFIG` or `PLAN`.
+
+    Raises:
+        UsageError: there is none, or the folder cannot be read.
+    """
+    path = Path(path)
+    if path.name != LATEST or path.exists():
+        return path
+    found = _newest_first(path.parent, kind)
+    if not found:
+        raise UsageError(f"{path}: {path.parent} holds no {'run' if kind == CONFIG else 'sweep'}")
+    return found[0]
+
+
+def contents(path: Path) -> str:
+    """What a folder that is no run holds instead, in one line; empty if it holds no runs and no sweep."""
+    if (path / PLAN).exists():
+        return _of_sweep(path)
+    runs, sweeps = _newest_first(path, CONFIG), _newest_first(path, PLAN)
+    if not runs and not sweeps:
+        return ""
+    kinds = [_counted(found, what) for found, what in ((runs, "run"), (sweeps, "sweep")) if found]
+    latest = f"; {path / LATEST} is the newest run" if runs else ""
+    return f"{path} holds {' and '.join(kinds)}: {_names([one.name for one in (*runs, *sweeps)])}{latest}"
+
+
+def _of_sweep(path: Path) -> str:
+    trials = sorted(one.parent.name for one in (path / TRIALS).glob(f"*/{CONFIG}"))
+    scores = _scores(path)
+    ranked = sorted(trials, key=lambda trial: -scores.get(trial, -float("inf")))
+    named = [
+        f"{TRIALS}/{trial}" + (f" ({scores[trial]:.2f})" if trial in scores else "")
+        for trial in ranked
+    ]
+    inside = f": choose one of {_names(named)}" if named else ""
+    return f"{path} is a sweep of {_counted(trials, 'trial')}, not a run{inside}"
+
+
+def _scores(path: Path) -> dict[str, float]:
+    """By trial, of those that are finished; lines that cannot be read are passed over."""
+    scores = {}
+    try:
+        lines = (path / RESULTS).read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:  # none is finished
+        return scores
+    for line in lines:
+        try:
+            row: dict[str, Any] = json.loads(line)
+            if row["score"] is not None:
+                scores[f"{row['trial']:04d}"] = float(row["score"])
+        except (ValueError, KeyError, TypeError):
+            continue
+    return scores
+
+
+def _newest_first(folder: Path, kind: str) -> list[Path]:
+    """The folders of this kind in `folder`, by the time in their names, else by that of their first file."""
+    begins = {}
+    try:
+        for one in folder.iterdir() if folder.is_dir() else ():
+            with contextlib.suppress(FileNotFoundError):  # removed meanwhile
+                if (one / kind).is_file():
+                    begins[one] = _begin(one, kind)
+    except OSError as error:
+        raise UsageError(f"{folder} cannot be read: {error.strerror or error}") from None
+    return sorted(begins, key=begins.__getitem__, reverse=True)
+
+
+def _begin(path: Path, kind: str) -> tuple[str, float]:
+    written = (path / kind).stat().st_mtime
+    stamp = TIME.match(path.name)
+    return stamp[0] if stamp else time.strftime("%Y%m%d-%H%M%S", time.localtime(written)), written
+
+
+def _counted(found: list, what: str) -> str:
+    return f"{len(found)} {what}{'' if len(found) == 1 else 's'}"
+
+
+def _names(names: list[str]) -> str:
+    more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
+    return ", ".join(names[:MOST_NAMES]) + more

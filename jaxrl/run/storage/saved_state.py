@@ -1,0 +1,258 @@
+"""A checkpoint's state, fitted to the configuration that resumes from it.
+
+Nothing changed: every array is taken as it was saved, and training continues bit for bit. Otherwise
+weights, optimiser states, filters and counts are kept and must fit; environments and the statistics
+of recent episodes start afresh where they do not fit.
+"""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxrl.algorithms.base import Algorithm, RunnerState
+from jaxrl.core.errors import UsageError
+from jaxrl.core.types import Key, PyTree
+from jaxrl.run.storage import checkpoint
+from jaxrl.run.storage.checkpoint import Checkpoint
+from jaxrl.run.storage.config_file import saved_numbers
+
+BY_GROUP = (  # by group, [N, ...] each
+    "runner.learners",
+    "runner.envs.obs",
+    "runner.envs.policy_states",
+    "runner.envs.returns",
+    "runner.envs.unfinished",
+)
+NEW_BATCH = 0x62617463  # folded into the key of a run whose batch size changes
+ENVIRONMENTS = "the environments and the callbacks' data"
+STATISTICS = "the statistics of recent episodes"
+
+
+class Fresh(NamedTuple):
+    """A part of the state that starts afresh, and why the saved one does not fit."""
+
+    part: str
+    reason: str
+
+
+class Restored(NamedTuple):
+    """What training continues with."""
+
+    runner: RunnerState
+    hypers: PyTree
+    env_params: PyTree
+    fresh: tuple[Fresh, ...]  # empty after an exact resume
+
+
+def restore(
+    saved: Checkpoint,
+    facts: dict[str, Any],
+    config: Any,
+    algorithm: Algorithm,
+    start: tuple[Key, PyTree, PyTree],
+) -> Restored:
+    """The saved state, with the numbers that `config` says otherwise.
+
+    Args:
+        facts: of `config` and `algorithm`, as `facts_of` gives them.
+        start: (key, hypers, env_params) that a run of `config` would begin with.
+
+    Raises:
+        UsageError: the checkpoint is another environment's, or its weights have other shapes; what
+        differs.
+    """
+    where = f"checkpoint {saved.path}"
+    _check_same_run(saved.facts, facts, where)
+    key, hypers, env_params = start
+    theirs = saved_numbers(saved.facts, config)
+    if theirs is not None and _equal(config.hypers(), theirs.hypers()):
+        # A number that came later than the checkpoint is, by its default, one that changes nothing.
+        hypers = checkpoint.filled(hypers, saved.arrays, "hypers", where, missing_allowed=True)
+    is_same_object = "env" in saved.facts["objects"] and not isinstance(config.env, str)
+    if facts["config"]["env_args"] == saved.facts["config"]["env_args"] or is_same_object:
+        env_params = checkpoint.filled(env_params, saved.arrays, "env_params", where)
+    shapes = jax.eval_shape(algorithm.init, key, hypers, env_params)
+    arrays = {**_counts_that_came_later(shapes), **saved.arrays}
+    arrays = regrouped(arrays, saved.facts["groups"], facts["groups"])
+    learners = checkpoint.filled(shapes.learners, arrays, "runner.learners", where)
+    counts = {"key": shapes.key, "num_updates": shapes.num_updates}
+    counts = checkpoint.filled(counts, arrays, "runner", where, others_allowed=True)
+    envs, window, fresh = _episodes(saved, facts, shapes, arrays, where)
+    if envs is None or window is None:
+        # Not the run's first episodes again.
+        init_key = jax.random.fold_in(key, saved.facts["lifetime"]["training_iteration"])
+        new = jax.jit(lambda *start: _without_learners(algorithm.init(*start)))(
+            init_key, hypers, env_params
+        )
+        envs, window = new[0] if envs is None else envs, new[1] if window is None else window
+    if facts["num_env_steps"] != saved.facts["num_env_steps"]:
+        counts = _counts_in_other_batches(
+            saved.facts["lifetime"], facts["num_env_steps"], counts["key"]
+        )
+        reason = (
+            f"num_env_steps {saved.facts['num_env_steps']} there and {facts['num_env_steps']} here"
+        )
+        fresh = (*fresh, Fresh("the random keys", reason))
+    return Restored(
+        RunnerState(learners=learners, envs=envs, window=window, **counts),
+        hypers,
+        env_params,
+        fresh,
+    )
+
+
+def changed_settings(theirs: dict[str, Any], ours: dict[str, Any]) -> list[str]:
+    """The names of the settings that two configurations, as JSON holds them, do not share."""
+    return [name for name in ours if ours[name] != theirs.get(name)]
+
+
+def regrouped(
+    arrays: dict[str, np.ndarray], there: list[list[str]], here: list[list[str]]
+) -> dict[str, np.ndarray]:
+    """Saved arrays with those by group stacked for other groups of the same policies.
+
+    Which policies are alike, and so stacked, depends on which of them are trained.
+    """
+    if there == here:
+        return arrays
+    others = {
+        name: array
+        for name, array in arrays.items()
+        if not name.startswith(tuple(f"{p}." for p in BY_GROUP))
+    }
+    for prefix in BY_GROUP:
+        single = {}
+        for g, policies in enumerate(there):
+            stacked = {
+                name: array
+                for name, array in arrays.items()
+                if f"{name}.".startswith(f"{prefix}.{g}.")
+            }
+            rests = {name.removeprefix(f"{prefix}.{g}"): array for name, array in stacked.items()}
+            single |= {
+                policy: {rest: array[i] for rest, array in rests.items()}
+                for i, policy in enumerate(policies)
+            }
+        for g, policies in enumerate(here):
+            for rest in single[policies[0]]:
+                parts = [single[policy][rest] for policy in policies if rest in single[policy]]
+                others[f"{prefix}.{g}{rest}"] = np.stack(parts)
+    return others
+
+
+def _check_same_run(theirs: dict[str, Any], ours: dict[str, Any], where: str) -> None:
+    """Refuses another environment, other policies, and another seed."""
+    if not _is_same_environment(theirs, ours):
+        raise UsageError(
+            f"{where} does not fit: env_name {theirs['env_name']!r} there and {ours['env_name']!r} here"
+        )
+    if list(theirs["policies"]) != list(ours["policies"]):
+        names = list(theirs["policies"]), list(ours["policies"])
+        raise UsageError(f"{where} does not fit: policies {names[0]} there and {names[1]} here")
+    for policy, own in ours["policies"].items():
+        for name in ("observation_space", "action_space"):
+            old = theirs["policies"][policy].get(name)
+            if old != own[name]:
+                raise UsageError(
+                    f"{where} does not fit: {name} of policy {policy!r} is {old} there and {own[name]} here"
+                )
+    seeds = theirs["config"].get("seed"), ours["config"].get("seed")
+    if seeds[0] != seeds[1]:
+        raise UsageError(
+            f"{where} does not fit: seed {seeds[0]} there and {seeds[1]} here; a run keeps its random keys"
+        )
+
+
+def _episodes(
+    saved: Checkpoint,
+    facts: dict[str, Any],
+    shapes: RunnerState,
+    arrays: dict[str, np.ndarray],
+    where: str,
+) -> tuple[PyTree, PyTree, tuple[Fresh, ...]]:
+    """(envs, window, fresh): what is saved of episodes; None for a part that has to start afresh."""
+    parts, fresh = {}, []
+    for name, what in (("envs", ENVIRONMENTS), ("window", STATISTICS)):
+        parts[name], reason = None, _other_meaning(saved.facts, facts, shapes, name)
+        if reason is None:
+            try:
+                parts[name] = checkpoint.filled(
+                    getattr(shapes, name), arrays, f"runner.{name}", where
+                )
+            except UsageError as error:
+                reason = str(error).partition("does not fit: ")[2] or str(error)
+        if reason is not None:
+            fresh.append(Fresh(what, reason))
+    return parts["envs"], parts["window"], tuple(fresh)
+
+
+def _other_meaning(
+    theirs: dict[str, Any], ours: dict[str, Any], shapes: RunnerState, part: str
+) -> str | None:
+    """Why a part means something else now although its shapes may be the same; None if it does not."""
+    for policy, own in ours["policies"].items():
+        old = theirs["policies"][policy].get("agents")
+        if old != own["agents"]:
+            return f"agents of policy {policy!r} are {old} there and {own['agents']} here"
+    callbacks = [facts["config"].get("callbacks") for facts in (theirs, ours)]
+    if (
+        part == "envs"
+        and jax.tree.leaves(shapes.envs.callback_data)
+        and callbacks[0] != callbacks[1]
+    ):
+        return f"callbacks {callbacks[0]} there and {callbacks[1]} here"
+    return None
+
+
+def _counts_in_other_batches(
+    lifetime: dict[str, Any], num_env_steps: int, key: Key
+) -> dict[str, jax.Array]:
+    """The key and the count of updates where an iteration has other steps: schedules are read at count times steps.
+
+    Counts may come again then, so the key changes, or the same random numbers would be drawn twice.
+    """
+    key = jax.random.fold_in(jax.random.fold_in(key, NEW_BATCH), lifetime["training_iteration"])
+    return {"key": key, "num_updates": jnp.int32(-(-lifetime["num_env_steps"] // num_env_steps))}
+
+
+def _counts_that_came_later(shapes: RunnerState) -> dict[str, np.ndarray]:
+    """Zeros for the counts that checkpoints of format 1 may not have: the steps of each agent in its episode."""
+    parts = {"envs": shapes.envs, "window": shapes.window}
+    counts = {
+        f"runner.{name}.episodes.agent_steps": part.episodes.agent_steps
+        for name, part in parts.items()
+    }
+    return {
+        name: np.zeros(leaf.shape, leaf.dtype)
+        for name, leaf in counts.items()
+        if not isinstance(leaf, tuple)
+    }
+
+
+def _without_learners(runner: RunnerState) -> tuple[PyTree, PyTree]:
+    return runner.envs, runner.window
+
+
+def _is_same_environment(theirs: dict[str, Any], ours: dict[str, Any]) -> bool:
+    """Whether both have its own name or the name by which it is made in common.
+
+    Of an object that no file holds only the class is noted, which two different ones may share.
+    """
+    names = [{facts["env_name"]} for facts in (theirs, ours)]
+    if not any("env" in facts["objects"] for facts in (theirs, ours)):
+        names = [
+            own | {facts["config"].get("env")}
+            for own, facts in zip(names, (theirs, ours), strict=True)
+        ]
+    return bool((names[0] & names[1]) - {None})
+
+
+def _equal(one: PyTree, other: PyTree) -> bool:
+    if jax.tree.structure(one) != jax.tree.structure(other):
+        return False
+    return all(
+        x.shape == y.shape and bool(jnp.all(x == y))
+        for x, y in zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True)
+    )

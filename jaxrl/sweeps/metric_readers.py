@@ -1,0 +1,154 @@
+"""A number of the result tree, read on the device: what stops a trial and what ranks it."""
+
+from collections.abc import Callable, Mapping
+
+import jax
+import jax.numpy as jnp
+
+from jaxrl.algorithms.base import Algorithm, Metrics
+from jaxrl.core.errors import unknown_result
+from jaxrl.rollout.episode_stats import Summary
+from jaxrl.rollout.policy_map import Grouping
+
+Reader = Callable[[Metrics], jax.Array]
+HISTOGRAM = {
+    "mean": lambda values: jnp.where(values.count > 0, values.sum / values.count, jnp.nan),
+    "min": lambda values: values.min,
+    "max": lambda values: values.max,
+}
+
+
+def reader(algorithm: Algorithm, metrics: Metrics, path: str, what: str) -> Reader:
+    """A function from one update's metrics to the number f32[] at `path`; not a number where there is none yet.
+
+    Args:
+        metrics: the shapes of an update's metrics.
+        what: names the path in the error.
+
+    Raises:
+        UsageError: a result has no such number, or none that is known on the device.
+    """
+    readers = readers_of(algorithm, metrics)
+    check_path(path, readers, what)
+    return readers[path]
+
+
+def check_path(path: str, readers: Mapping[str, Reader], what: str) -> None:
+    if path not in readers:
+        raise unknown_result(what, path, readers)
+
+
+def readers_of(algorithm: Algorithm, metrics: Metrics) -> dict[str, Reader]:
+    """By path."""
+    readers: dict[str, Reader] = {
+        "env_runners/num_episodes": lambda metrics: metrics.episodes.iteration.count.astype(
+            jnp.float32
+        ),
+    }
+    for prefix, of in (
+        ("", lambda metrics: metrics.episodes.recent),
+        ("this_iteration/", _of_iteration),
+    ):
+        for name, read in _episode_readers(algorithm, metrics.episodes.recent).items():
+            readers[f"env_runners/{prefix}{name}"] = lambda metrics, of=of, read=read: read(
+                of(metrics)
+            )
+    for name, read in _step_readers(algorithm.grouping).items():
+        readers[f"env_runners/{name}"] = lambda metrics, read=read: read(
+            metrics.agent_steps.astype(jnp.float32)
+        )
+    for name in metrics.episodes.histograms:
+        for statistic, read in HISTOGRAM.items():
+            readers[f"env_runners/hist_stats/{name}/{statistic}"] = (
+                lambda metrics, name=name, read=read: read(metrics.episodes.histograms[name])
+            )
+    return readers | _learner_readers(algorithm.grouping, metrics)
+
+
+def _learner_readers(grouping: Grouping, metrics: Metrics) -> dict[str, Reader]:
+    readers: dict[str, Reader] = {}
+    for g, (group, values) in enumerate(zip(grouping.groups, metrics.learners, strict=True)):
+        for n, policy in enumerate(group.policies):
+            for name in values:
+                readers[f"learners/{policy}/{name}"] = lambda metrics, g=g, n=n, name=name: (
+                    metrics.learners[g][name][n]
+                )
+    for name in ("total_loss", "num_module_steps_trained"):
+        own = [read for path, read in readers.items() if path.endswith(f"/{name}")]
+        if own:
+            readers[f"learners/__all_modules__/{name}"] = lambda metrics, own=own: sum(
+                read(metrics) for read in own
+            )
+    return readers
+
+
+def _step_readers(grouping: Grouping) -> dict[str, Callable[[jax.Array], jax.Array]]:
+    """Of the agents' steps in this iteration, f32[M]."""
+    readers = {}
+    for i, agent in enumerate(grouping.agents):
+        readers[f"num_agent_steps_sampled/{agent}"] = lambda steps, i=i: steps[i]
+    for policy, index in _agents_of(grouping).items():
+        readers[f"num_module_steps_sampled/{policy}"] = lambda steps, index=index: jnp.sum(
+            steps[index]
+        )
+    return readers
+
+
+def _agents_of(grouping: Grouping) -> dict[str, jax.Array]:
+    """{policy: the places of its agents}."""
+    return {
+        policy: jnp.array([grouping.agents.index(agent) for agent in own])
+        for group in grouping.groups
+        for policy, own in zip(group.policies, group.agents, strict=True)
+    }
+
+
+def _of_iteration(metrics: Metrics) -> Summary:
+    return metrics.episodes.iteration
+
+
+def _episode_readers(
+    algorithm: Algorithm, shapes: Summary
+) -> dict[str, Callable[[Summary], jax.Array]]:
+    def mean_of(total):
+        return lambda summary: jnp.where(summary.count > 0, total(summary) / summary.count, jnp.nan)
+
+    def bound_of(spread, side):
+        return lambda summary: jnp.where(summary.count > 0, getattr(spread(summary), side), jnp.nan)
+
+    spreads = {
+        "episode_return": lambda summary: summary.episode_return,
+        "episode_len": lambda summary: summary.episode_len,
+        **{
+            f"custom_metrics/{name}": lambda summary, name=name: summary.custom_metrics[name]
+            for name in shapes.custom_metrics
+        },
+    }
+    readers = {}
+    for name, spread in spreads.items():
+        readers[f"{name}_mean"] = mean_of(lambda summary, spread=spread: spread(summary).sum)
+        for side in ("min", "max"):
+            readers[f"{name}_{side}"] = bound_of(spread, side)
+    grouping = algorithm.grouping
+    returns, modules = {}, {}
+    for i, agent in enumerate(grouping.agents):
+        returns[agent] = mean_of(lambda summary, i=i: summary.agent_returns[i])
+        readers[f"agent_steps/{agent}"] = mean_of(
+            lambda summary, i=i: (
+                summary.episode_len.sum
+                if isinstance(summary.agent_steps, tuple)
+                else summary.agent_steps[i]
+            )
+        )
+    for policy, index in _agents_of(grouping).items():
+        modules[policy] = mean_of(
+            lambda summary, index=index: jnp.sum(summary.agent_returns[index])
+        )
+    for number in (
+        ("returns", "return") if len(returns) == 1 else ("returns",)
+    ):  # as in `jaxrl.run.results`
+        readers |= {f"agent_episode_{number}_mean/{agent}": read for agent, read in returns.items()}
+        readers |= {
+            f"module_episode_{number}_mean/{policy}": read for policy, read in modules.items()
+        }
+    return readers

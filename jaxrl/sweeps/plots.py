@@ -1,0 +1,227 @@
+"""A sweep in one picture: learning curves of its settings, and what the settings that were varied did to the score."""
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from jaxrl.run.logging.plots import COLOURS, INK, QUIET, legend_above, quiet_scales, save_figure
+from jaxrl.run.logging.plots import short as short_steps
+from jaxrl.sweeps.results import Sweep, TrialResult, short
+from jaxrl.sweeps.statistics import FEWEST, iqm
+
+MOST_CURVES = len(COLOURS)  # of more settings, those that end best
+MOST_VALUES = 6  # a number with more than these is drawn along an axis
+POINTS = 200
+DECADES = 20.0  # greatest over least, from which on a scale is logarithmic
+
+Settings = list[
+    tuple[dict[str, Any], list[TrialResult]]
+]  # each with the outcomes of its seeds, all with a score
+
+
+def draw(sweep: Sweep, path: str | Path) -> None:
+    """Writes the picture, a PNG; nothing where no trial has a score."""
+    drawn = figure(sweep)
+    if drawn is not None:
+        save_figure(path, lambda: drawn)
+
+
+def figure(sweep: Sweep) -> Any:
+    """The matplotlib figure, or None where no trial has a score."""
+    from matplotlib.figure import Figure
+
+    groups = [
+        (settings, [one for one in own if one.score is not None])
+        for settings, own in sweep.by_settings()
+    ]
+    groups = [(settings, own) for settings, own in groups if own]
+    if not groups:
+        return None
+    kinds = _panels(groups)
+    drawn = Figure(figsize=(12 if kinds else 8, 5.6), dpi=100, facecolor="white")
+    edges = {
+        "left": 0.065 if kinds else 0.09,
+        "right": 0.95,
+        "bottom": 0.105,
+        "top": 0.72,
+        "wspace": 0.24,
+    }
+    drawn.subplots_adjust(**edges)
+    axes = drawn.subplots(1, 1 + len(kinds), squeeze=False)[0]
+    first = sweep.outcomes[0].trial.config
+    drawn.text(
+        edges["left"],
+        0.945,
+        f"{first.env_name}, sweep",
+        size=17,
+        weight="bold",
+        color=INK,
+        va="center",
+    )
+    steps = max(one.curve[0][-1] for _, own in groups for one in own)
+    note = f"{len(sweep.outcomes):,} trials of up to {short_steps(steps)} environment steps"
+    drawn.text(0.95, 0.945, note, size=11, color=QUIET, ha="right", va="center")
+    _curves(axes[0], groups, sweep.metric)
+    for axis, (kind, names) in zip(axes[1:], kinds, strict=True):
+        kind(axis, groups, names, sweep.metric)
+    return drawn
+
+
+def _panels(groups: Settings) -> list[tuple[Any, list[str]]]:
+    """(what draws it, of which settings) for each panel beside the curves."""
+    varied = _varied(groups)
+    numeric = [
+        name for name in varied if all(_is_number(settings.get(name)) for settings, _ in groups)
+    ]
+    if len(varied) == 2 and (math.prod(varied.values()) == len(groups) or not numeric):
+        return [(_heat_map, list(varied))]
+    if len(varied) == len(numeric) == 2:
+        return [(_score_map, numeric)]
+    along = [
+        name
+        for name in numeric
+        if varied[name] > MOST_VALUES or (len(varied) > 2 and varied[name] > 2)
+    ]
+    return [(_scores_along, [name]) for name in along[:1]]
+
+
+def _varied(groups: Settings) -> dict[str, int]:
+    """{setting: how many values it takes} of those that take several."""
+    names = list(dict.fromkeys(name for settings, _ in groups for name in settings))
+    numbers = {name: len({repr(settings.get(name)) for settings, _ in groups}) for name in names}
+    return {name: number for name, number in numbers.items() if number > 1}
+
+
+def _curves(axis: Any, groups: Settings, metric: str) -> None:
+    """The median over the seeds of each setting, in a band."""
+    best_first = sorted(groups, key=lambda group: -np.median([one.score for one in group[1]]))
+    fewest = min(len(own) for _, own in groups)
+    varied = _varied(groups)
+    low, high = (25, 75) if fewest >= FEWEST else (0, 100)
+    for colour, (settings, own) in zip(COLOURS, best_first, strict=False):
+        steps = np.linspace(0, max(one.curve[0][-1] for one in own), POINTS)
+        values = np.stack([_at(steps, one) for one in own])
+        seen = ~np.all(np.isnan(values), axis=0)
+        if not seen.any():
+            continue
+        least, middle, greatest = np.nanpercentile(values[:, seen], [low, 50, high], axis=0)
+        label = (
+            " ".join(f"{name}={_brief(settings.get(name))}" for name in varied) or "as configured"
+        )
+        label = label if len(label) <= 40 else f"{label[:39]}…"
+        axis.plot(
+            steps[seen], middle, color=colour, linewidth=1.7, label=f"{label}  {middle[-1]:.3g}"
+        )
+        axis.fill_between(steps[seen], least, greatest, color=colour, alpha=0.15, linewidth=0)
+    seeds = (
+        ""
+        if fewest == 1
+        else ", median and quartiles of seeds"
+        if low
+        else ", median and range of seeds"
+    )
+    best = (
+        f", the best {MOST_CURVES} of {len(groups)} settings" if len(groups) > MOST_CURVES else ""
+    )
+    _finish(axis, f"{metric.split('/')[-1]}{seeds}{best}")
+    axis.set_xlim(left=0)
+    axis.set_xlabel("environment steps", size=10, color=QUIET)
+    axis.xaxis.set_major_formatter(lambda value, _: short_steps(value))
+
+
+def _at(steps: np.ndarray, outcome: TrialResult) -> np.ndarray:
+    """The newest score at each of these steps; a trial that has ended keeps its last."""
+    own, scores = (np.asarray(part, np.float64) for part in outcome.curve)
+    known = ~np.isnan(scores)
+    own, scores = own[known], scores[known]
+    place = np.searchsorted(own, steps, side="right") - 1
+    return np.where(place >= 0, scores[np.maximum(place, 0)], np.nan)
+
+
+def _scores_along(axis: Any, groups: Settings, names: list[str], metric: str) -> None:
+    """Every trial's last score over one setting."""
+    (name,) = names
+    points = [(settings[name], one.score) for settings, own in groups for one in own]
+    values, scores = np.array(points, np.float64).T
+    axis.plot(values, scores, "o", color=COLOURS[0], markersize=5, alpha=0.7, markeredgewidth=0)
+    _finish(axis, f"last {metric.split('/')[-1]} of each trial over {name}")
+    _scale(axis.set_xscale, values)
+    axis.set_xlabel(name, size=10, color=QUIET)
+
+
+def _score_map(axis: Any, groups: Settings, names: list[str], metric: str) -> None:
+    """The median of the last scores, as a colour where two settings meet."""
+    across, up = (
+        np.array([settings[name] for settings, _ in groups], np.float64) for name in names
+    )
+    scores = np.array([np.median([one.score for one in own]) for _, own in groups])
+    order = np.argsort(scores)  # the best on top
+    points = axis.scatter(
+        across[order], up[order], c=scores[order], cmap="viridis", s=70, edgecolors="white"
+    )
+    _finish(axis, f"last {metric.split('/')[-1]}, median of seeds")
+    bar = axis.figure.colorbar(points, ax=axis, pad=0.02, aspect=30)
+    bar.outline.set_visible(False)
+    bar.ax.tick_params(labelsize=9, colors=QUIET, length=0)
+    _scale(axis.set_xscale, across)
+    _scale(axis.set_yscale, up)
+    axis.set_xlabel(names[0], size=10, color=QUIET)
+    axis.set_ylabel(names[1], size=10, color=QUIET)
+
+
+def _heat_map(axis: Any, groups: Settings, names: list[str], metric: str) -> None:
+    """The interquartile mean of the last scores, for each pair of values of two settings."""
+    values = [_sorted([settings.get(name) for settings, _ in groups]) for name in names]
+    grid = np.full((len(values[0]), len(values[1])), np.nan)
+    for settings, own in groups:
+        place = tuple(values[i].index(short(settings.get(name))) for i, name in enumerate(names))
+        grid[place] = iqm(np.array([one.score for one in own])[:, None])
+    axis.imshow(grid, aspect="auto", cmap="viridis")
+    middle = (np.nanmin(grid) + np.nanmax(grid)) / 2
+    for place in np.argwhere(~np.isnan(grid)):
+        score = grid[tuple(place)]
+        colour = "white" if score <= middle else INK
+        axis.text(
+            place[1], place[0], f"{score:.1f}", ha="center", va="center", color=colour, fontsize=9.5
+        )
+    _finish(axis, f"last {metric.split('/')[-1]}, interquartile mean of seeds")
+    axis.grid(False)
+    for i, (one, name) in enumerate(zip((axis.yaxis, axis.xaxis), names, strict=True)):
+        one.set_ticks(range(len(values[i])), values[i])
+        one.set_label_text(name, size=10, color=QUIET)
+    axis.spines["bottom"].set_visible(False)
+
+
+def _finish(axis: Any, title: str) -> None:
+    """Title, legend above the panel so that it covers nothing, and quiet scales: as a run's curves have it."""
+    handles, labels = axis.get_legend_handles_labels()
+    columns = max(1, min(3, 84 // max((len(label) + 6 for label in labels), default=84)))
+    rows = -(-len(labels) // columns)
+    axis.set_title(title, loc="left", size=12, color=INK, y=1.01 + 0.058 * min(rows, 3))
+    if len(labels) > 3 * columns:  # the worst of them go, so that the others have room
+        handles, labels = handles[: 3 * columns], labels[: 3 * columns]
+    if labels:
+        legend_above(axis, handles, labels, columns)
+    quiet_scales(axis)
+
+
+def _scale(set_scale: Any, values: np.ndarray) -> None:
+    if values.min() > 0 and values.max() >= DECADES * values.min():
+        set_scale("log")
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _brief(value: Any) -> str:
+    return f"{value:.3g}" if isinstance(value, float) else str(value)
+
+
+def _sorted(values: list[Any]) -> list[str]:
+    """The different values, numbers by size and anything else in the order of the plan, as texts."""
+    if all(map(_is_number, values)):
+        values = sorted(values)
+    return list(dict.fromkeys(map(short, values)))

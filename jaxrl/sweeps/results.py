@@ -1,0 +1,247 @@
+"""What came of a sweep: each trial's result, the best one, and what the seeds of a setting say together."""
+
+import itertools
+import math
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from jaxrl.core.errors import UsageError, unknown_result
+from jaxrl.run.logging.console import duration
+from jaxrl.run.results import Result, flatten, lookup
+from jaxrl.sweeps.statistics import Estimate, median, spread
+from jaxrl.sweeps.trials import Trial
+
+TERMINATED, STOPPED, DIVERGED, DROPPED = (
+    "terminated",
+    "stopped",
+    "diverged",
+    "dropped",
+)  # dropped: by halving
+
+
+@dataclass
+class TrialResult:
+    """One trial's."""
+
+    trial: Trial
+    status: str
+    result: Result | None  # its last result tree; None if not even one update was finite
+    score: float | None
+    curve: tuple[list[int], list[float]] = field(
+        default_factory=lambda: ([], [])
+    )  # environment steps and scores
+    folder: Path | None = None  # a run's folder: `load_policy` and `--resume` take it
+    reason: str = ""  # why it diverged
+
+    @property
+    def iterations(self) -> int:
+        return self.result["training_iteration"] if self.result else 0
+
+
+@dataclass
+class Sweep:
+    """All of them.
+
+    Attributes:
+        outcomes: by trial, those that are finished.
+        metric: the path in the result tree that ranks them; the higher the better.
+    """
+
+    outcomes: list[TrialResult]
+    metric: str
+    folder: Path | None
+    seconds: float = 0.0  # of training, added up over what trained side by side
+    compile_seconds: float = 0.0
+    whole_seconds: float = 0.0  # by the clock, compilation included
+    programs: int = 0
+
+    def best_trial(self, metric: str | None = None) -> TrialResult:
+        """The outcome with the highest value of `metric`, a path in the result tree, by default the sweep's own.
+
+        One seed's luck: `best_setting` ranks settings by all of their seeds.
+        """
+        metric = metric or self.metric
+        scored = [(value_of(outcome, metric), outcome) for outcome in self.outcomes]
+        scored = [
+            (value, outcome)
+            for value, outcome in scored
+            if value is not None and not math.isnan(value)
+        ]
+        if not scored:
+            known = sorted(
+                {path for one in self.outcomes if one.result for path, _ in flatten(one.result)}
+            )
+            if known and metric not in known:
+                raise unknown_result("metric", metric, known)
+            raise UsageError(f"no trial has a {metric} yet")
+        return max(scored, key=lambda pair: pair[0])[1]
+
+    def best_setting(self, metric: str | None = None) -> tuple[dict[str, Any], list[TrialResult]]:
+        """(settings, the outcomes of its seeds) of the setting with the highest median of `metric` over its seeds.
+
+        A seed without a value, since it diverged before an episode ended, counts as the worst. The
+        best trial is mostly the luckiest of all, and more so the more there are: this is the
+        setting to train with again.
+        """
+        metric = metric or self.metric
+        self.best_trial(metric)  # refuses a metric that no trial has
+        return max(self.by_settings(), key=lambda pair: _median_over_all(pair[1], metric))
+
+    def by_settings(self) -> list[tuple[dict[str, Any], list[TrialResult]]]:
+        """(settings, the outcomes of its seeds), in the order of the plan."""
+        groups: dict[str, tuple[dict[str, Any], list[TrialResult]]] = {}
+        for outcome in self.outcomes:
+            groups.setdefault(repr(outcome.trial.settings), (outcome.trial.settings, []))[1].append(
+                outcome
+            )
+        return list(groups.values())
+
+    def statistics(self) -> list["SettingStatistics"]:
+        """What the seeds of each setting say together, by their last scores; in the order of the plan."""
+        return [_statistics_of(settings, own) for settings, own in self.by_settings()]
+
+    def rows(self) -> list[dict[str, Any]]:
+        """A row for each trial: its settings, seed, status, score and folder, and its last result by path."""
+        return [
+            {
+                "trial": outcome.trial.name,
+                **outcome.trial.settings,
+                "seed": outcome.trial.config.seed,
+                "status": outcome.status,
+                "reason": outcome.reason,
+                "score": outcome.score,
+                "folder": None if outcome.folder is None else str(outcome.folder),
+                **dict(flatten(outcome.result or {})),
+            }
+            for outcome in self.outcomes
+        ]
+
+    def dataframe(self) -> Any:
+        """`rows` as a pandas DataFrame.
+
+        Raises:
+            UsageError: pandas is not installed.
+        """
+        try:
+            import pandas
+        except ImportError:
+            raise UsageError(
+                "dataframe needs pandas: pip install pandas; rows() gives the same as dicts"
+            ) from None
+        return pandas.DataFrame(self.rows())
+
+    def table(self, most: int = 20) -> str:
+        """Trials as Ray Tune shows them, the best `most` first."""
+        names = list(
+            dict.fromkeys(name for outcome in self.outcomes for name in outcome.trial.settings)
+        )
+        titles = [
+            "trial",
+            *names,
+            "seed",
+            "status",
+            "iterations",
+            "steps",
+            self.metric.split("/")[-1],
+            "time",
+        ]
+        ranked = sorted(
+            self.outcomes,
+            key=lambda outcome: -math.inf if outcome.score is None else -outcome.score,
+        )
+        ranked.sort(key=lambda outcome: outcome.score is None)
+        rows = [_row(outcome, names) for outcome in ranked[:most]]
+        more = (
+            f"\n... and {len(ranked) - most} more: results.jsonl has them"
+            if len(ranked) > most
+            else ""
+        )
+        return aligned([titles, *rows]) + more
+
+    def statistics_table(self) -> str:
+        """What the seeds of each setting say together; empty where there is one of each."""
+        found = [own for own in self.statistics() if own.seeds > 1]
+        if not found:
+            return ""
+        rows = [["settings", "seeds", "failed", "median", "interquartile mean", "from ... to"]]
+        for own in found:
+            name = shown(own.settings) or "as configured"
+            rows.append([name, str(own.seeds), str(own.failed), *_shown_estimates(own)])
+        if any(own.failed for own in found):
+            return f"{aligned(rows)}\nfailed: seeds that ended before any episode did; the numbers are of the others"
+        return aligned([[*row[:2], *row[3:]] for row in rows])
+
+
+class SettingStatistics(NamedTuple):
+    """The seeds of one setting, by their last scores."""
+
+    settings: dict[str, Any]
+    seeds: int  # all of them
+    failed: int  # those without a score: they diverged, or ended, before any episode did
+    median: Estimate | None  # of those with a score; None if there are none
+    iqm: Estimate | None
+    bounds: str  # what low and high are: "range" below eight scores, else "95 % interval"
+
+
+def _statistics_of(settings: dict[str, Any], outcomes: list[TrialResult]) -> SettingStatistics:
+    scores = [outcome.score for outcome in outcomes if outcome.score is not None]
+    failed = len(outcomes) - len(scores)
+    if not scores:
+        return SettingStatistics(settings, len(outcomes), failed, None, None, "")
+    (middle, bounds), (mean, _) = spread(scores, median), spread(scores)
+    return SettingStatistics(settings, len(outcomes), failed, middle, mean, bounds)
+
+
+def _shown_estimates(own: SettingStatistics) -> list[str]:
+    """[median, interquartile mean, its bounds] as text."""
+    if own.median is None or own.iqm is None:
+        return ["", "", ""]
+    bounds = f"{own.iqm.low:.2f} ... {own.iqm.high:.2f} ({own.bounds})"
+    return [f"{own.median.value:.2f}", f"{own.iqm.value:.2f}", bounds]
+
+
+def _median_over_all(outcomes: list[TrialResult], metric: str) -> float:
+    values = [value_of(outcome, metric) for outcome in outcomes]
+    values = [-math.inf if value is None or math.isnan(value) else value for value in values]
+    return float(np.median(values))
+
+
+def value_of(outcome: TrialResult, metric: str) -> float | None:
+    value = lookup(outcome.result, metric) if outcome.result else None
+    return float(value) if isinstance(value, int | float | np.number) else None
+
+
+def shown(settings: dict[str, Any]) -> str:
+    return " ".join(f"{name}={short(value)}" for name, value in settings.items())
+
+
+def short(value: Any) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def aligned(rows: list[list[str]]) -> str:
+    """Columns of text, numbers or not, two blanks apart."""
+    widths = [max(map(len, column)) for column in itertools.zip_longest(*rows, fillvalue="")]
+    lines = [
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in rows
+    ]
+    return "\n".join(lines)
+
+
+def _row(outcome: TrialResult, names: list[str]) -> list[str]:
+    trial, result = outcome.trial, outcome.result
+    steps = f"{result['num_env_steps_sampled_lifetime']:,}" if result else "0"
+    return [
+        trial.name,
+        *(short(trial.settings.get(name, "")) for name in names),
+        str(trial.config.seed),
+        outcome.status,
+        f"{outcome.iterations:,}",
+        steps,
+        "" if outcome.score is None else f"{outcome.score:.2f}",
+        duration(result["time_total_s"]) if result else "",
+    ]

@@ -1,0 +1,160 @@
+"""What a sweep's folder says, checked when it is read: damaged files end in one line that names the file."""
+
+import contextlib
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from jaxrl.core.errors import UsageError, one_line
+from jaxrl.run.results import ITERATIONS
+from jaxrl.run.storage.runs import PLAN, RESULTS
+from jaxrl.sweeps.results import DIVERGED, DROPPED, STOPPED, TERMINATED
+
+STATUSES = (TERMINATED, STOPPED, DIVERGED, DROPPED)
+NOT_JSON = (ValueError, RecursionError)  # the second: brackets without end
+
+
+def read_plan(path: Path) -> dict[str, Any]:
+    """What the sweep in a folder was asked for.
+
+    Raises:
+        UsageError: no sweep's folder, or a damaged one.
+    """
+    try:
+        plan = json.loads((path / PLAN).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UsageError(
+            f"{path} is not a sweep's folder: {PLAN}: {error.strerror or error}"
+        ) from None
+    except NOT_JSON as error:
+        raise UsageError(
+            f"sweep folder {path} is damaged: {PLAN} is not JSON: {one_line(error)}"
+        ) from None
+    problem = _plan_problem(plan)
+    if problem:
+        raise UsageError(f"sweep folder {path} is damaged: {PLAN} {problem}")
+    return plan
+
+
+def read_results(
+    path: Path, trials: list[dict[str, Any]]
+) -> tuple[dict[int, dict[str, Any]], bytes]:
+    """({trial: its line}, the bytes of the whole lines) of the trials that are finished.
+
+    A last line without its end is what a kill left, and counts for nothing.
+
+    Args:
+        trials: the plan's, whose settings and seeds the lines must have.
+
+    Raises:
+        UsageError: a line is damaged.
+    """
+    try:
+        lines = (path / RESULTS).read_bytes().splitlines(keepends=True)
+    except FileNotFoundError:
+        return {}, b""
+    except OSError as error:
+        raise UsageError(
+            f"sweep folder {path} cannot be read: {RESULTS}: {one_line(error)}"
+        ) from None
+    whole = lines if not lines or lines[-1].endswith(b"}\n") else lines[:-1]
+    rows = {}
+    for number, line in enumerate(whole, start=1):
+        try:
+            row = json.loads(line.decode("utf-8"))
+            problem = _row_problem(row, trials)
+        except NOT_JSON as error:
+            problem = f"is not JSON: {one_line(error)}"
+        if problem:
+            raise UsageError(
+                f"sweep folder {path} is damaged: line {number} of {RESULTS} {problem}; "
+                "without the line its trial is trained again"
+            )
+        rows[row["trial"]] = row
+    return rows, b"".join(whole)
+
+
+@contextlib.contextmanager
+def called_damaged(path: Path) -> Iterator[None]:
+    """Within, whatever a plan of the right form but with impossible values leads to is one line that names it."""
+    try:
+        yield
+    except UsageError:
+        raise
+    except (AttributeError, IndexError, KeyError, TypeError, ValueError, OverflowError) as error:
+        what = f"{type(error).__name__}: {one_line(error)}"
+        raise UsageError(f"sweep folder {path} is damaged: {PLAN} holds no sweep: {what}") from None
+
+
+def _plan_problem(plan: Any) -> str:
+    """What is wrong with the form of a plan; mostly empty."""
+    if not isinstance(plan, dict):
+        return "holds no settings"
+    kinds = {
+        "config_class": str,
+        "config": dict,
+        "objects": list,
+        "metric": str,
+        "stop": dict,
+        "trials": list,
+    }
+    for name, kind in {**kinds, "halving": object, "devices": object, "batch_size": object}.items():
+        if name not in plan:
+            return f"has no {name!r}"
+        if not isinstance(plan[name], kind):
+            return f"has {name}={plan[name]!r:.40}"
+    for number, trial in enumerate(plan["trials"]):
+        if (
+            not isinstance(trial, dict)
+            or not isinstance(trial.get("settings"), dict)
+            or not _is_int(trial.get("seed"))
+        ):
+            return f"has no settings and seed of trial {number}"
+    return "" if plan["trials"] else "has no trials"
+
+
+def _row_problem(row: Any, trials: list[dict[str, Any]]) -> str:
+    """What is wrong with a line of results; mostly empty."""
+    if not isinstance(row, dict):
+        return "is not a result"
+    for name in ("trial", "settings", "seed", "status", "score", "curve", "result"):
+        if name not in row:
+            return f"has no {name!r}"
+    number = row["trial"]
+    if not _is_int(number) or not 0 <= number < len(trials):
+        return f"has trial={number!r:.40}; the sweep has {len(trials)}"
+    names = list(row["settings"]) if isinstance(row["settings"], dict) else None
+    if (names, row["seed"]) != (list(trials[number]["settings"]), trials[number]["seed"]):
+        return f"has other settings than trial {number} of {PLAN}"
+    if row["status"] not in STATUSES:
+        return f"has status={row['status']!r:.40}"
+    if not _is_number(row["score"]):
+        return f"has score={row['score']!r:.40}"
+    result = row["result"]
+    if result is not None and not (isinstance(result, dict) and _is_int(result.get(ITERATIONS))):
+        return "has no result tree"
+    return "" if _is_curve(row["curve"]) else "has no curve of steps and scores"
+
+
+def _is_curve(curve: Any) -> bool:
+    if (
+        not isinstance(curve, list)
+        or len(curve) != 2
+        or not all(isinstance(part, list) for part in curve)
+    ):
+        return False
+    return (
+        len(curve[0]) == len(curve[1])
+        and all(map(_is_int, curve[0]))
+        and all(map(_is_number, curve[1]))
+    )
+
+
+def _is_int(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _is_number(value: Any) -> bool:
+    """Whether it is a number, or None where there was none."""
+    return value is None or _is_int(value) or isinstance(value, float)

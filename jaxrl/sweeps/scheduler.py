@@ -1,0 +1,376 @@
+"""Trials at work: each group of them one program, its members in batches that fit into memory."""
+
+import dataclasses
+import math
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from jaxrl.core.errors import unknown_name
+from jaxrl.core.fields import count
+from jaxrl.core.memory_limits import in_units
+from jaxrl.run.devices.compiled import CAPACITY
+from jaxrl.run.divergence import with_source
+from jaxrl.run.logging.console import Progress, device_name, duration
+from jaxrl.run.settings import RunSettings
+from jaxrl.run.signals import StopSignal
+from jaxrl.run.stopping import LIMITS, check_stop, last_iteration
+from jaxrl.sweeps.batches import batch_size, memory_of, most_that_fit
+from jaxrl.sweeps.lanes import SPLIT, lanes_of, num_lanes, side_by_side
+from jaxrl.sweeps.metric_readers import check_path, readers_of
+from jaxrl.sweeps.programs import known, program_of
+from jaxrl.sweeps.reporting import Reporter, Turn, advance
+from jaxrl.sweeps.results import DIVERGED, DROPPED, Sweep, TrialResult, shown
+from jaxrl.sweeps.sweep_folder import SweepFolder
+from jaxrl.sweeps.trial_state import TrialState, numbers_for, stacked, unstack
+from jaxrl.sweeps.trial_view import check_hooks
+from jaxrl.sweeps.trials import Trial, TrialGroup, groups_of
+from jaxrl.sweeps.vmapped import Numbers, State, VmappedTrials, is_done
+
+CHUNK_SECONDS = 1.0
+TRACED_BACK = 3  # trials that diverge: each has its rollout played again, which is compiled anew for each program
+# The settings of a run that each trial of a sweep follows, and what else `sweep` takes.
+TRIAL_SETTINGS = (
+    *(
+        "evaluation_interval",
+        "evaluation_duration",
+        "evaluation_explore",
+        "evaluation_env_args",
+        "evaluation_seed",
+    ),
+    "loggers",
+)
+ARGUMENTS = (
+    *(
+        "seeds",
+        "num_samples",
+        "stop",
+        "metric",
+        "halving",
+        "devices",
+        "batch_size",
+        "run_dir",
+        "quiet",
+    ),
+)
+
+
+@dataclass(frozen=True)
+class SweepOptions:
+    """What a sweep was asked for, beside its trials."""
+
+    metric: str
+    stop: dict[str, float]
+    halving: int | None = None
+    devices: int = 1
+    batch_size: int | str = "auto"
+    run_settings: dict[str, Any] = dataclasses.field(default_factory=dict)  # of `TRIAL_SETTINGS`
+
+    def __post_init__(self):
+        count(2, optional=True)("halving", self.halving)
+        if self.batch_size != "auto":
+            count()("batch_size", self.batch_size)
+        for name in self.run_settings:
+            if name not in TRIAL_SETTINGS:
+                raise unknown_name("argument", name, [*ARGUMENTS, *TRIAL_SETTINGS], "of sweep")
+
+    @property
+    def trial_settings(self) -> RunSettings:
+        """How each trial is evaluated and logged."""
+        return RunSettings(**{"loggers": ("jsonl",), "devices": 1, **self.run_settings})
+
+    def to_dict(self) -> dict[str, Any]:
+        return dataclasses.asdict(self)
+
+
+class Scheduler:
+    """A sweep's trials, from the plan to their outcomes.
+
+    Raises:
+        UsageError: a metric or a criterion that no result has; nothing is compiled yet.
+    """
+
+    def __init__(self, trials: Sequence[Trial], order: SweepOptions, progress: Progress):
+        self.order, self.progress, self.trials = order, progress, list(trials)
+        self.interrupt = StopSignal(progress.say)
+        self.sweep = Sweep([], order.metric, None)
+        self.groups = groups_of(trials)
+        self.standings: dict[int, TrialState] = {}
+        self.lanes: dict[int, int] = {}  # {group: the device that it has for itself, or SPLIT}
+        self.sizes: dict[int, int] = {}  # {group: how many of its trials train at once}
+        self.done: dict[int, int] = {}  # {group: how many are finished of the batch that trains}
+        self.num_diverged = 0
+        self.figures, self.keeping, self.broken_off = (
+            threading.Lock(),
+            threading.Lock(),
+            False,
+        )  # of all lanes
+        self.settings = order.trial_settings
+        check_stop(order.stop, None)
+        self.criteria = tuple(path for path in order.stop if path not in LIMITS)
+        for group in self.groups:
+            check_hooks(group.trials[0].config.callbacks)
+            algorithm = group.algorithm
+            readers = readers_of(algorithm, group.shapes.metrics)
+            check_path(order.metric, readers, "metric")
+            for path in self.criteria:
+                check_path(path, readers, "stop criterion")
+            if order.batch_size == "auto":
+                most_that_fit(
+                    group, order.devices
+                )  # at least one, or it is refused before a folder is made
+            limit = last_iteration(order.stop, algorithm.num_env_steps)
+            for trial in group.trials:
+                last = int(min(limit, trial.config.num_updates))
+                reporter = Reporter(trial, algorithm, last, self.settings, progress.say)
+                self.standings[trial.number] = TrialState(trial, algorithm, last, reporter)
+
+    def run(self, store: SweepFolder) -> Sweep:
+        self.sweep.folder = store.path
+        self._take_over(store)
+        self._place()
+        self.progress.say(self.plan())
+        begin = time.perf_counter()
+        try:
+            with self.interrupt.listening(), self.progress:
+                for rung in self.rungs():
+                    self._train_to_rung(rung, store)
+                    if self.interrupt.heard:
+                        break
+        finally:
+            for own in self.standings.values():
+                own.reporter.close_logs()
+            store.close()
+            self.sweep.whole_seconds = time.perf_counter() - begin
+        self.sweep.outcomes.sort(key=lambda outcome: outcome.trial.number)
+        store.draw(self.sweep)
+        if self.interrupt.heard:
+            self.progress.say(
+                f"stopped; {len(self.sweep.outcomes)} of {len(self.trials)} trials are finished and kept"
+            )
+        return self.sweep
+
+    def plan(self) -> str:
+        """What will run, in a few lines."""
+        steps = sum(own.last * own.algorithm.num_env_steps for own in self.standings.values())
+        programs = "one program" if len(self.groups) == 1 else f"{len(self.groups):,} programs"
+        lines = [
+            f"sweep        {_trials(len(self.trials))} in {programs}, {steps:,} environment steps"
+        ]
+        for i, group in enumerate(self.groups):
+            size = self.sizes.get(i, 0)
+            lines.append(
+                f"program {i:<4} {_trials(len(group.trials))}, {size:,} at once in about "
+                f"{in_units(size * memory_of(group))}; {group.trials[0].config.num_updates:,} iterations"
+            )
+        split = f", the trials split over {self.order.devices}" if self.order.devices > 1 else ""
+        if num_lanes(self.lanes) > 1:
+            beside = f", {num_lanes(self.lanes)} programs side by side, a device each"
+            split = beside + (f"; of others{split[1:]}" if SPLIT in self.lanes.values() else "")
+        return "\n".join(
+            [*lines, f"device       {device_name()}{split}", f"folder       {self.sweep.folder}"]
+        )
+
+    def rungs(self) -> list[float]:
+        """The shares of its updates after which trials are held against each other; the last is 1."""
+        if self.order.halving is None:
+            return [1.0]
+        number = int(math.log(len(self.trials), self.order.halving) + 1e-9)
+        return [self.order.halving**-power for power in range(number, -1, -1)]
+
+    @property
+    def stopping(self) -> bool:
+        return self.interrupt.heard or self.broken_off
+
+    def _place(self) -> None:
+        """Which groups train side by side, and how many of their trials at once; asked while nothing trains."""
+        left = {
+            number: len(own)
+            for number, group in enumerate(self.groups)
+            if (own := self._unfinished(group))
+        }
+        self.lanes, self.sizes, self.done = lanes_of(left, self.order.devices), {}, {}
+        beside, wanted = max(1, num_lanes(self.lanes)), self.order.batch_size
+        if wanted == "auto" and any(
+            most_that_fit(self.groups[number], 1, beside) < 1 for number in left
+        ):
+            self.lanes = dict.fromkeys(left, SPLIT)
+        for number, trials in left.items():
+            places = (1, beside) if self.lanes[number] != SPLIT else (self.order.devices, 1)
+            self.sizes[number] = batch_size(self.groups[number], trials, *places, wanted)
+
+    def _take_over(self, store: SweepFolder) -> None:
+        """The outcomes of a sweep that is resumed; halving ranks all of its trials, so it keeps all or none."""
+        if self.order.halving is not None and len(store.over) < len(self.trials):
+            store.forget()
+        by_number = {trial.number: trial for trial in self.trials}
+        for number, row in store.over.items():
+            outcome = TrialResult(
+                by_number[number], row["status"], row["result"], row["score"], tuple(row["curve"])
+            )
+            outcome.folder, outcome.reason = (
+                store.folder_of(by_number[number]),
+                row.get("reason", ""),
+            )
+            self.sweep.outcomes.append(outcome)
+            del self.standings[number]
+
+    def _unfinished(self, group: TrialGroup) -> list[TrialState]:
+        return [
+            self.standings[trial.number] for trial in group.trials if trial.number in self.standings
+        ]
+
+    def _train_to_rung(self, rung: float, store: SweepFolder) -> None:
+        """Trains all that are left up to this share of their updates, and lets those go that are over."""
+        self._place()
+        side_by_side(
+            lambda number: self._climb_group(number, rung, store), self.lanes, self._break_off
+        )
+        for number, lane in self.lanes.items():
+            if lane == SPLIT:
+                self._climb_group(number, rung, store)
+        if self.order.halving is None or self.broken_off:
+            return
+        over = [own for own in self.standings.values() if own.status != DROPPED]
+        self._conclude(over, store)
+        left = sorted(
+            self.standings.values(), key=lambda own: -math.inf if own.score is None else own.score
+        )
+        keep = -(-len(left) // self.order.halving)
+        self._conclude(left[: len(left) - keep], store)
+
+    def _climb_group(self, number: int, rung: float, store: SweepFolder) -> None:
+        """One group; notes it where it was broken off."""
+        standings, size = self._unfinished(self.groups[number]), self.sizes[number]
+        for begin in range(0, len(standings), size):
+            batch = standings[begin : begin + size]
+            for own in batch:
+                if own.state is None and not self.stopping:
+                    own.reporter.open(store.open_trial(own.trial, own.algorithm, self.settings))
+            if self.stopping or not self._train(number, batch, size, rung):
+                self._break_off()
+                return
+            if self.order.halving is None:
+                with self.keeping:
+                    self._conclude(batch, store)
+                    self.done[number] = 0
+
+    def _break_off(self) -> None:
+        self.broken_off = True
+
+    def _train(self, number: int, batch: list[TrialState], size: int, rung: float) -> bool:
+        """Trains a batch up to a rung; whether it was not broken off."""
+        devices = (
+            self.order.devices if self.lanes[number] == SPLIT and size >= self.order.devices else 1
+        )
+        size = -(-size // devices) * devices
+        filled = batch + [batch[0]] * (size - len(batch))
+        lasts = [math.ceil(rung * own.last) for own in batch] + [0] * (size - len(batch))
+        numbers = numbers_for(
+            [own.trial for own in filled], lasts, [self.order.stop[path] for path in self.criteria]
+        )
+        members = self._program(number, numbers, devices)
+        state = (
+            members.start(numbers)
+            if batch[0].state is None
+            else stacked([own.state for own in filled])
+        )
+        count, begin, reporters = 1, time.perf_counter(), [own.reporter for own in batch]
+        while not bool(jnp.all(is_done(state, numbers))):
+            if self.stopping:
+                return False
+            turn = advance(members, state, numbers, self._until_evaluation(count, state), reporters)
+            state, numbers, scores = turn.state, turn.numbers, np.asarray(turn.seen.score)
+            for i, own in enumerate(batch):
+                own.scores += scores[: turn.moved[i], i].tolist()
+            with self.figures:
+                self._show(number, batch, turn)
+            each = turn.seconds / max(1, turn.moved.max())
+            count = max(1, min(CAPACITY, int(CHUNK_SECONDS / each)))
+        with self.figures:
+            self.sweep.seconds += time.perf_counter() - begin
+        unstack(batch, state)
+        return True
+
+    def _until_evaluation(self, count: int, state: State) -> int:
+        """At most `count` updates, but none beyond the next evaluation."""
+        every = self.settings.evaluation_interval
+        return (
+            count
+            if every is None
+            else min(count, every - int(np.max(state.runner.num_updates)) % every)
+        )
+
+    def _program(self, number: int, numbers: Numbers, devices: int) -> VmappedTrials:
+        """Of the group for so many members."""
+        wanted = (self.groups[number], numbers, self.order.metric, self.criteria, devices)
+        members = known(*wanted)
+        if members is None:
+            self.progress.say(
+                f"compiling program {number} for {_trials(numbers.last.shape[0])} at once ..."
+            )
+            members = program_of(*wanted)
+            with self.figures:
+                self.sweep.programs += 1
+                self.sweep.compile_seconds += members.compile_seconds
+            memory = (
+                "" if members.peak is None else f"; {in_units(members.peak * devices)} at its peak"
+            )
+            self.progress.say(
+                f"compiled program {number} in {members.compile_seconds:.1f} s{memory}"
+            )
+        return members
+
+    def _show(self, number: int, batch: Sequence[TrialState], turn: Turn) -> None:
+        """A line on where a batch of the group stands."""
+        state, numbers, seconds, moved = turn.state, turn.numbers, turn.seconds, turn.moved
+        updates, last = np.array(state.runner.num_updates), np.asarray(numbers.last)
+        steps = batch[0].algorithm.num_env_steps
+        scores = [own.score for own in batch if own.score is not None]
+        self.done[number] = int(np.sum(np.asarray(is_done(state, numbers))[: len(batch)]))
+        over = len(self.sweep.outcomes) + sum(self.done.values())
+        name = [f"program {number}"] if len(self.groups) > 1 else []
+        parts = [
+            f"{over:,} of {len(self.trials):,} finished",
+            *name,
+            f"iteration {updates.max():,} of {last.max():,}",
+        ]
+        if scores:
+            parts.append(f"best {max(scores):.2f}, median {np.median(scores):.2f}")
+        parts.append(f"{moved[: len(batch)].sum() * steps / seconds:,.0f} steps/s")
+        left = (last.max() - updates.max()) * seconds / max(1, moved.max())
+        self.progress.show_line("  ".join([*parts, f"{duration(left)} left of this batch"]))
+
+    def _conclude(self, standings: Sequence[TrialState], store: SweepFolder) -> None:
+        """These are finished: their outcomes, written and told."""
+        for own in standings:
+            outcome, snapshot = own.conclude()
+            if outcome.status == DIVERGED:
+                outcome.reason = self._why_diverged(own)
+            read_runner = lambda runner=snapshot.runner: runner
+            written = store.record(outcome, own.algorithm, self.settings, snapshot)
+            if written is not None:
+                own.reporter.call("on_checkpoint", written, read_runner)
+            own.reporter.close(read_runner)
+            self.sweep.outcomes.append(outcome)
+            del self.standings[own.trial.number]
+
+    def _why_diverged(self, own: TrialState) -> str:
+        """The bad number; of the first few trials that diverge it is said at once, with where it arose."""
+        reason = f"iteration {own.updates + 1}: {own.reporter.bad}"
+        self.num_diverged += 1
+        if self.num_diverged <= TRACED_BACK:
+            reason = with_source(reason, own.trial.config, own.state.runner, own.trial.numbers[1])
+            self.progress.say(
+                f"trial {own.trial.name} ({shown(own.trial.settings)}) has diverged: {reason}"
+            )
+        return reason
+
+
+def _trials(number: int) -> str:
+    return f"{number:,} trial{'' if number == 1 else 's'}"

@@ -1,0 +1,182 @@
+"""A sweep's folder: what was asked for, every trial's result as it comes, its settings and its final state.
+
+runs/<env>/<time>-sweep/sweep.json      the configuration, the settings and seeds of every trial
+                        results.jsonl   a line for each trial that is finished
+                        trials/0003/    a run's folder: `load_policy`, `evaluate.py` and `--resume` take it; its logs
+                                        (metrics.jsonl) grow while it trains, its checkpoint comes
+                                        at its end
+                        curves.png      scores over environment steps, the seeds of a setting in one band
+"""
+
+import json
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock
+
+from jaxrl.algorithms.base import Algorithm
+from jaxrl.core.errors import UsageError
+from jaxrl.run import resume
+from jaxrl.run.logging.text_logs import dumped
+from jaxrl.run.recorder import Snapshot, state_facts, state_tree
+from jaxrl.run.settings import RunSettings
+from jaxrl.run.storage import checkpoint, run_folder, runs
+from jaxrl.run.storage.checkpoint import CHECKPOINTS
+from jaxrl.run.storage.config_file import asks_for_trust, config_facts
+from jaxrl.run.storage.runs import PLAN, RESULTS, TRIALS
+from jaxrl.sweeps import plots, saved_sweep
+from jaxrl.sweeps.results import Sweep, TrialResult
+from jaxrl.sweeps.trials import Trial
+
+CURVES = "curves.png"
+MOST_POINTS = 500  # of a trial's curve in its line
+
+
+def create_trial(path: Path, trial: Trial, algorithm: Algorithm, settings: RunSettings) -> None:
+    """Makes a run's folder for a trial, in place of what a kill left there."""
+    shutil.rmtree(path, ignore_errors=True)
+    run_folder.create(path, resume.facts_of(trial.config, algorithm, settings.to_dict())).release()
+
+
+def keep_trial(
+    path: Path, trial: Trial, algorithm: Algorithm, settings: RunSettings, snapshot: Snapshot
+) -> Path:
+    """Writes a checkpoint of a trial's state into its folder; returns the checkpoint's."""
+    facts = resume.facts_of(trial.config, algorithm, settings.to_dict())
+    return checkpoint.write(
+        path / CHECKPOINTS, state_tree(algorithm, snapshot), state_facts(facts, snapshot)
+    )
+
+
+def _make(path: Path, plan: dict[str, Any]) -> FileLock:
+    """Makes the sweep's folder with its plan in it; of several processes exactly one succeeds."""
+    run_folder.check_length(path / TRIALS / "0000")
+    try:
+        path.mkdir(parents=True)
+        (path / PLAN).write_text(json.dumps(plan, indent=1, default=str) + "\n", encoding="utf-8")
+    except FileExistsError:
+        raise run_folder.FolderExists(
+            f"sweep folder {path} exists already; choose another, or --resume {path}{_trust(path)}"
+        ) from None
+    except OSError as error:
+        raise UsageError(
+            f"sweep folder {path} cannot be written: {error.strerror or error}"
+        ) from None
+    return run_folder.lock(path)
+
+
+def _trust(path: Path) -> str:
+    """What `--resume` needs besides, of a sweep that is there."""
+    try:
+        plan = saved_sweep.read_plan(path)
+        trials = [
+            {**plan, "config": {**plan["config"], **own["settings"]}} for own in plan["trials"]
+        ]
+        return " --trust" if any(asks_for_trust(facts, to_play=False) for facts in trials) else ""
+    except UsageError:  # it is no sweep's folder
+        return ""
+
+
+@dataclass
+class SweepFolder:
+    """Where a sweep is written; `path` None: nowhere."""
+
+    path: Path | None
+    lock: FileLock | None = None
+    over: dict[int, dict[str, Any]] = field(
+        default_factory=dict
+    )  # lines of trials finished before, by number
+
+    @classmethod
+    def begin(
+        cls, run_dir: str | Path | None, config: Any, trials: Sequence[Trial], order: dict[str, Any]
+    ) -> "SweepFolder":
+        """Makes the folder.
+
+        Args:
+            order: what else the sweep was asked for, as JSON can hold it.
+        """
+        if run_dir is None:
+            return cls(None)
+        facts = config_facts(config, config.setup().policies)
+        plan = {
+            **order,
+            **facts,
+            "trials": [{"settings": trial.settings, "seed": trial.config.seed} for trial in trials],
+            "metadata": run_folder.metadata(),
+        }
+        candidates = [Path(run_dir)]
+        if run_dir == "auto":
+            candidates = run_folder.run_folders(config.env_name, config.seed, ending="-sweep")
+        return cls(*run_folder.first_free(candidates, lambda path: _make(path, plan)))
+
+    @classmethod
+    def again(cls, path: str | Path) -> tuple["SweepFolder", dict[str, Any]]:
+        """(the store of a sweep to resume, what `begin` wrote)."""
+        path = runs.resolve(checkpoint.run_path(path), runs.PLAN)
+        plan, lock = saved_sweep.read_plan(path), run_folder.lock(path)
+        try:
+            over, whole = saved_sweep.read_results(path, plan["trials"])
+            if (path / RESULTS).exists():
+                (path / RESULTS).write_bytes(whole)  # without what a kill cut off
+        except BaseException:
+            lock.release()
+            raise
+        return cls(path, lock, over), plan
+
+    def forget(self) -> None:
+        """What was finished before starts again."""
+        if self.over:
+            self.over.clear()
+            (self.path / RESULTS).unlink()
+
+    def open_trial(self, trial: Trial, algorithm: Algorithm, settings: RunSettings) -> Path | None:
+        """A trial begins: makes its folder, which its logs go to."""
+        if self.path is None:
+            return None
+        create_trial(self.folder_of(trial), trial, algorithm, settings)
+        return self.folder_of(trial)
+
+    def record(
+        self, outcome: TrialResult, algorithm: Algorithm, settings: RunSettings, snapshot: Snapshot
+    ) -> Path | None:
+        """A trial is finished: writes its final state, then its line; returns the checkpoint's folder."""
+        if self.path is None:
+            return None
+        trial = outcome.trial
+        outcome.folder = self.folder_of(trial)
+        written = keep_trial(outcome.folder, trial, algorithm, settings, snapshot)
+        steps, scores = outcome.curve
+        every = max(1, len(steps) // MOST_POINTS)
+        row = {
+            **{
+                "trial": trial.number,
+                "settings": trial.settings,
+                "seed": trial.config.seed,
+                "status": outcome.status,
+            },
+            **({"reason": outcome.reason} if outcome.reason else {}),
+            **{
+                "score": outcome.score,
+                "curve": [steps[::every], scores[::every]],
+                "result": outcome.result,
+            },
+        }
+        with (self.path / RESULTS).open("a", encoding="utf-8") as file:
+            file.write(dumped(row) + "\n")
+        return written
+
+    def draw(self, sweep: Sweep) -> None:
+        """The picture of what is over."""
+        if self.path is not None:
+            plots.draw(sweep, self.path / CURVES)
+
+    def folder_of(self, trial: Trial) -> Path:
+        return self.path / TRIALS / trial.name
+
+    def close(self) -> None:
+        if self.lock is not None:
+            self.lock.release()

@@ -1,0 +1,187 @@
+"""Members on somebody else's clock: another's loop says when they train, when they are kept and when they go on."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxrl.core.errors import UsageError
+from jaxrl.run.devices.compiled import CAPACITY
+from jaxrl.run.devices.mesh import on_host, on_one
+from jaxrl.run.logging.text_logs import dumped
+from jaxrl.run.recorder import Snapshot
+from jaxrl.run.results import Lifetime, Result, result_names
+from jaxrl.run.settings import RunSettings
+from jaxrl.run.storage import checkpoint
+from jaxrl.sweeps.batches import most_that_fit
+from jaxrl.sweeps.metric_readers import check_path, readers_of
+from jaxrl.sweeps.programs import program_of
+from jaxrl.sweeps.reporting import Reporter, advance
+from jaxrl.sweeps.sweep_folder import create_trial, keep_trial
+from jaxrl.sweeps.trial_state import numbers_for, stacked
+from jaxrl.sweeps.trial_view import check_hooks
+from jaxrl.sweeps.trials import Trial, TrialGroup, groups_of
+from jaxrl.sweeps.vmapped import Numbers, State, is_done
+
+NOT_CALLED = ("on_evaluate_end",)  # hooks: members are not evaluated
+BLOCK = "block.json"  # of a saved block's folder, beside a run's folder for each member
+
+
+class TrialBatch:
+    """Trials that differ in numbers alone, trained side by side in one program, which the first `train` compiles.
+
+    Args:
+        trials: the members.
+        metric: a path in the result tree, which must be there.
+        devices: that the members are split over.
+
+    Raises:
+        UsageError: members of several shapes, or more than fit; nothing is compiled yet.
+    """
+
+    def __init__(self, trials: Sequence[Trial], *, metric: str, devices: int = 1):
+        self.group, self.devices, self.metric = only_group(trials), devices, metric
+        self.trials, self.algorithm = self.group.trials, self.group.algorithm
+        shapes = self.group.shapes.metrics
+        check_path(metric, readers_of(self.algorithm, shapes), "metric")
+        if (fit := most_that_fit(self.group, devices)) < len(trials):
+            raise UsageError(
+                f"{len(trials):,} members do not fit into memory, {fit:,} do: make more trials of them"
+            )
+        one_update = jax.tree.map(
+            lambda leaf: jax.ShapeDtypeStruct((1, *leaf.shape), leaf.dtype), shapes
+        )
+        self.result_names = result_names(self.algorithm, one_update)
+        self.settings = RunSettings(loggers=(), devices=1)
+        check_hooks(self.trials[0].config.callbacks, never=NOT_CALLED)
+        lasts = [trial.config.num_updates for trial in self.trials]
+        self.reporters = [
+            Reporter(trial, self.algorithm, last, self.settings)
+            for trial, last in zip(self.trials, lasts, strict=True)
+        ]
+        self._unended = list(self.reporters)
+        self.seconds = self.compile_seconds = 0.0  # of the last `train`; of the program
+        self._numbers, self._state = self._prepared(lasts), None
+
+    @property
+    def results(self) -> list[Result | None]:
+        """Of each member's last finite update."""
+        return [own.last_result for own in self.reporters]
+
+    @property
+    def is_over(self) -> bool:
+        """Whether every member has had all of its updates, or has diverged."""
+        return self._state is not None and bool(jnp.all(is_done(self._state, self._numbers)))
+
+    @property
+    def diverged(self) -> list[bool]:
+        size = len(self.trials)
+        return (
+            [False] * size
+            if self._state is None
+            else np.asarray(self._state.diverged)[:size].tolist()
+        )
+
+    def train(self, count: int = 1) -> list[Result | None]:
+        """At most `count` updates of each member; each one's last result tree."""
+        members = program_of(self.group, self._numbers, self.metric, (), self.devices)
+        self.compile_seconds = members.compile_seconds
+        if self._state is None:
+            self._state = members.start(self._numbers)
+        self.seconds = 0.0
+        while count > 0 and not self.is_over:
+            part = min(count, CAPACITY)
+            turn = advance(members, self._state, self._numbers, part, self.reporters)
+            self._state, self._numbers = turn.state, turn.numbers
+            self.seconds += turn.seconds
+            count -= part
+        return self.results
+
+    def end(self) -> None:
+        """Tells the members' hooks that nothing more is trained, once."""
+        reporters, self._unended = self._unended, []
+        for own in reporters:
+            own.close()
+
+    def save(self, path: Path) -> None:
+        """Writes a run's folder for each member, which `load_policy` and `--resume` take, and what `load` needs."""
+        if self._state is None:
+            self.train(0)
+        held = jax.tree.map(on_host, on_one(self._state))
+        for i, (trial, own) in enumerate(zip(self.trials, self.reporters, strict=True)):
+            runner = jax.tree.map(lambda leaf, i=i: leaf[i], held.runner)
+            told = own.hooks.get_state()
+            snapshot = Snapshot(runner, *trial.numbers, own.lifetime, own.last_result, told)
+            create_trial(path / trial.name, trial, self.algorithm, self.settings)
+            written = keep_trial(path / trial.name, trial, self.algorithm, self.settings, snapshot)
+            own.call("on_checkpoint", written, lambda runner=runner: runner)
+        facts = {
+            "lifetimes": [asdict(own.lifetime) for own in self.reporters],
+            "diverged": self.diverged,
+            "ended": [own.ended for own in self.reporters],
+        }
+        (path / BLOCK).write_text(
+            dumped({**facts, "results": self.results}) + "\n", encoding="utf-8"
+        )
+
+    def load(self, path: Path) -> None:
+        """Resumes from a saved block, each member with the numbers that it has here.
+
+        Raises:
+            UsageError: no saved block, another number of members, or one of other shapes.
+        """
+        facts = self._facts(path)
+        states, lasts = [], []
+        for i, (trial, own) in enumerate(zip(self.trials, self.reporters, strict=True)):
+            where = f"checkpoint {path / trial.name}"
+            saved = checkpoint.read(checkpoint.find(path / trial.name))
+            key = jax.random.key(trial.config.seed, impl="threefry2x32")
+            template = jax.eval_shape(self.algorithm.init, key, *trial.numbers)
+            runner = checkpoint.filled(template, saved.arrays, "runner", where)
+            states.append(
+                State(runner, met=jnp.bool_(False), diverged=jnp.bool_(facts["diverged"][i]))
+            )
+            own.view.lifetime, own.view.last_result = (
+                Lifetime(**facts["lifetimes"][i]),
+                facts["results"][i],
+            )
+            own.hooks.set_state(saved.facts["callbacks"])
+            own.ended = facts.get("ended", [False] * len(self.trials))[i]
+            lasts.append(own.lifetime.training_iteration if own.ended else own.last)
+        self._numbers = self._prepared(lasts)
+        filled = states + [states[0]] * (self._numbers.last.shape[0] - len(states))
+        self._state = stacked(filled)
+
+    def _facts(self, path: Path) -> dict[str, Any]:
+        try:
+            facts = json.loads((path / BLOCK).read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise UsageError(f"{path} holds no saved members: {BLOCK}: {error}") from None
+        if len(facts["lifetimes"]) != len(self.trials):
+            raise UsageError(
+                f"{path} holds {len(facts['lifetimes'])} members, here are {len(self.trials)}"
+            )
+        return facts
+
+    def _prepared(self, lasts: Sequence[int]) -> Numbers:
+        """Those of the members; filled up by copies of the first, which have nothing to do, to share all devices."""
+        extra = -len(self.trials) % self.devices
+        trials = [*self.trials, *[self.trials[0]] * extra]
+        return numbers_for(trials, [*lasts, *[0] * extra], [])
+
+
+def only_group(trials: Sequence[Trial]) -> TrialGroup:
+    """The one that all of the trials belong to."""
+    groups = groups_of(trials)
+    if len(groups) > 1:
+        one, other = (group.trials[0].settings for group in groups[:2])
+        differ = ", ".join(
+            f"{name}={one.get(name)} and {other.get(name)}" for name in {**one, **other}
+        )
+        raise UsageError(f"members of one trial must differ in numbers alone, not in {differ}")
+    return groups[0]

@@ -1,0 +1,76 @@
+"""Where one trial of a sweep stands between two turns of training, on the host."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from jaxrl.algorithms.base import Algorithm
+from jaxrl.run.devices.mesh import on_host, on_one
+from jaxrl.run.recorder import Snapshot
+from jaxrl.sweeps.reporting import Reporter
+from jaxrl.sweeps.results import DIVERGED, DROPPED, STOPPED, TERMINATED, TrialResult
+from jaxrl.sweeps.trials import Trial
+from jaxrl.sweeps.vmapped import Numbers, State
+
+
+@dataclass
+class TrialState:
+    """One trial's."""
+
+    trial: Trial
+    algorithm: Algorithm
+    last: int  # updates that it has at most
+    reporter: Reporter
+    state: State | None = None  # without the axis of members
+    scores: list[float] = field(default_factory=list)  # by update
+
+    @property
+    def score(self) -> float | None:
+        """The last one that is a number."""
+        return next((score for score in reversed(self.scores) if not math.isnan(score)), None)
+
+    @property
+    def updates(self) -> int:
+        return int(self.state.runner.num_updates)
+
+    @property
+    def status(self) -> str:
+        """As it would be called if it ended here; "dropped": it could go on."""
+        if bool(self.state.diverged):
+            return DIVERGED
+        stopped = bool(self.state.met) or self.reporter.ended
+        return STOPPED if stopped else TERMINATED if self.updates >= self.last else DROPPED
+
+    def conclude(self) -> tuple[TrialResult, Snapshot]:
+        """What came of it, and all that a checkpoint holds."""
+        (hypers, env_params), steps = self.trial.numbers, self.algorithm.num_env_steps
+        lifetime, result = self.reporter.lifetime, self.reporter.last_result
+        if result is not None:
+            result["done"] = True
+        curve = [steps * (i + 1) for i in range(len(self.scores))], self.scores
+        outcome = TrialResult(self.trial, self.status, result, self.score, curve)
+        callbacks = self.reporter.hooks.get_state()
+        return outcome, Snapshot(self.state.runner, hypers, env_params, lifetime, result, callbacks)
+
+
+def numbers_for(trials: Sequence[Trial], lasts: Sequence[int], goals: Sequence[float]) -> Numbers:
+    """Of members [S], each to stop after its own of `lasts`, or at one of the goals."""
+    keys = [jax.random.key(trial.config.seed, impl="threefry2x32") for trial in trials]
+    hypers, env_params = stacked([trial.numbers for trial in trials])
+    goals = jnp.broadcast_to(jnp.asarray(goals, jnp.float32), (len(keys), len(goals)))
+    return Numbers(jnp.stack(keys), hypers, env_params, jnp.asarray(lasts, jnp.int32), goals)
+
+
+def stacked(trees: Sequence[Any]) -> Any:
+    return jax.tree.map(lambda *leaves: jnp.stack(leaves), *trees)
+
+
+def unstack(standings: Sequence[TrialState], state: State) -> None:
+    """Gives each trial its part of the members' state [S]; what only filled the batch up comes last and goes."""
+    held = jax.tree.map(on_host, on_one(state))
+    for i, own in enumerate(standings):
+        own.state = jax.tree.map(lambda leaf, i=i: leaf[i], held)

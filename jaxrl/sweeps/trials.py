@@ -1,0 +1,184 @@
+"""Which trainings a sweep consists of, and which of them share a program."""
+
+import functools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxrl.algorithms.base import Algorithm, Metrics, RunnerState
+from jaxrl.core.env import MultiAgentEnvironment, strongly_typed
+from jaxrl.core.errors import UsageError
+from jaxrl.core.types import PyTree
+from jaxrl.rollout.rollout import Rollout
+
+NUM_SEEDS = 2**32  # more have no keys of their own: `jax.random.key` takes a seed modulo this
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One training of a sweep."""
+
+    number: int
+    settings: dict[str, Any]  # what it was asked to differ by
+    config: Any  # the whole configuration, its seed included
+
+    @property
+    def name(self) -> str:
+        return f"{self.number:04d}"
+
+    @functools.cached_property
+    def numbers(self) -> tuple[PyTree, PyTree]:
+        """(hypers, env_params): what it differs from the others of its group by, beside its key."""
+        return self.config.hypers(), strongly_typed(self.config.setup().env_params)
+
+
+@dataclass(frozen=True)
+class TrialGroup:
+    """Trials that differ in numbers alone, and so share a compiled program."""
+
+    static: Any  # the configuration that the program is built of
+    env: MultiAgentEnvironment
+    trials: tuple[Trial, ...]
+
+    @functools.cached_property
+    def algorithm(self) -> Algorithm:
+        algorithm = self.static.build()
+        self.static.check_sizes(algorithm)
+        return algorithm
+
+    @functools.cached_property
+    def shapes(self) -> "Shapes":
+        """Of one member's first update; nothing is computed, but to trace it takes a second."""
+        hypers, env_params = self.trials[0].numbers
+
+        def one_update(key):
+            runner = self.algorithm.init(key, hypers, env_params)
+            played, rollout = self.algorithm.collect(runner, env_params=env_params)
+            return Shapes(runner, rollout, self.algorithm.learn(played, rollout, hypers)[1])
+
+        return jax.eval_shape(one_update, jax.eval_shape(lambda: jax.random.key(0)))
+
+
+class Shapes(NamedTuple):
+    """`jax.ShapeDtypeStruct` for each array."""
+
+    runner: RunnerState
+    rollout: Rollout
+    metrics: Metrics
+
+
+def trials_of(
+    config: Any, settings: Sequence[Mapping[str, Any]], seeds: int | Sequence[int]
+) -> list[Trial]:
+    """A trial for each of the settings and each seed; everything that can be refused is refused here.
+
+    Args:
+        seeds: how many, from the configuration's own upwards, or which.
+    """
+    seeds = seeds_of(config, seeds)
+    if any("seed" in own for own in settings):
+        raise UsageError(
+            "seed is not a setting to sweep: give seeds=[1, 2], or seeds=8 for so many"
+        )
+    changed = [(dict(own), applied(config, own)) for own in settings]
+    pairs = [(own, one.replace(seed=seed)) for own, one in changed for seed in seeds]
+    return [Trial(number, own, one) for number, (own, one) in enumerate(pairs)]
+
+
+def seeds_of(config: Any, seeds: int | Sequence[int]) -> list[int]:
+    """The seeds that are meant: so many from the configuration's own upwards, or those of a list."""
+    if isinstance(seeds, bool | str) or not (
+        isinstance(seeds, int | np.integer) or hasattr(seeds, "__len__")
+    ):
+        raise UsageError(f"seeds={seeds!r:.60} must be a number of at least 1, or a list of seeds")
+    if isinstance(seeds, int | np.integer):
+        if seeds < 1:
+            raise UsageError(f"seeds={seeds} must be a number of at least 1, or a list of seeds")
+        seeds = range(config.seed, config.seed + int(seeds))
+    if not len(seeds):
+        raise UsageError("seeds is an empty list: give at least one")
+    for seed in seeds:
+        if (
+            isinstance(seed, bool)
+            or not isinstance(seed, int | np.integer)
+            or not 0 <= seed < NUM_SEEDS
+        ):
+            raise UsageError(f"seed {seed!r} must be an integer from 0 to {NUM_SEEDS - 1}")
+    seeds = [int(seed) for seed in seeds]
+    if len(set(seeds)) < len(seeds):
+        raise UsageError(f"seeds {seeds} hold one twice, which would be the same training twice")
+    return seeds
+
+
+def applied(config: Any, settings: Mapping[str, Any]) -> Any:
+    """The configuration with settings by name: `lr`, `pol1.lr` of a policy, `env_args.NAME` of the environment.
+
+    A policy's own value, from `per_policy` or as `pol1.lr`, wins over the value for all policies.
+
+    Raises:
+        UsageError: there is no such setting, policy or argument, or the values clash; or every
+            policy that is trained has its own value of a setting.
+    """
+    common, by_policy, arguments = {}, {}, {}
+    for name, value in settings.items():
+        first, dot, rest = name.partition(".")
+        if not dot:
+            common[name] = value
+        elif first == "env_args":
+            arguments[rest] = value
+        else:
+            by_policy.setdefault(first, {})[rest] = value
+    if arguments:
+        common["env_args"] = {**dict(config.env_args), **arguments}
+    if by_policy:
+        own = {policy: dict(overrides) for policy, overrides in config.per_policy}
+        common["per_policy"] = {
+            **own,
+            **{name: {**own.get(name, {}), **new} for name, new in by_policy.items()},
+        }
+    try:
+        changed = config.replace(**common)
+        changed.setup()
+        for name in common:
+            if name not in ("env_args", "per_policy"):
+                check_reaches(changed, name)
+    except UsageError as error:
+        values = ", ".join(f"{name}={value}" for name, value in settings.items())
+        raise UsageError(f"{error} (in the trial {values})" if values else str(error)) from None
+    return changed
+
+
+def check_reaches(config: Any, name: str) -> None:
+    """Refuses a setting that changes nothing, since every policy that is trained has its own value of it."""
+    refusal, _ = config.overridden(name)
+    if refusal:
+        raise UsageError(refusal)
+
+
+def unreached(config: Any, settings: Mapping[str, Any]) -> list[str]:
+    """A warning for each setting that some policies are trained without, since `per_policy` gives them their own."""
+    warnings = []
+    for name in settings:
+        if "." not in name:
+            named = [path.partition(".")[0] for path in settings if path.endswith(f".{name}")]
+            warnings += filter(None, config.overridden(name, named))
+    return warnings
+
+
+def groups_of(trials: Sequence[Trial]) -> list[TrialGroup]:
+    """The trials by what they compile to: arguments of the environment that are numbers to it make no difference."""
+    groups: dict[Any, list[Trial]] = {}
+    for trial in trials:
+        static = trial.config.static()
+        static = static.replace(env_args=()) if static.env_args else static
+        shapes = str(
+            jax.tree.map(lambda leaf: (jnp.shape(leaf), jnp.result_type(leaf)), trial.numbers)
+        )
+        groups.setdefault((static, trial.config.setup().env, shapes), []).append(trial)
+    return [
+        TrialGroup(own[0].config.static(), env, tuple(own)) for (_, env, _), own in groups.items()
+    ]

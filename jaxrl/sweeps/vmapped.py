@@ -1,0 +1,182 @@
+"""S trainings in one compiled program, each of which stops by itself."""
+
+import functools
+import time
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+from jax.sharding import PartitionSpec
+
+from jaxrl.algorithms.base import Algorithm, Metrics, RunnerState
+from jaxrl.core.types import Key, PyTree
+from jaxrl.run.devices.compiled import CAPACITY
+from jaxrl.run.devices.memory_usage import peak_of
+from jaxrl.run.devices.mesh import mesh_of
+from jaxrl.run.health import FINITE
+from jaxrl.sweeps.metric_readers import Reader
+
+AXIS = "member"  # of the mesh
+
+
+class Numbers(struct.PyTreeNode):
+    """What the members differ by, [S, ...]."""
+
+    key: Key
+    hypers: PyTree
+    env_params: PyTree
+    last: jax.Array  # i32[S]  the update that a member stops after
+    goals: jax.Array  # f32[S, C]  the least value of each criterion that stops it
+
+
+class State(struct.PyTreeNode):
+    """The members between two chunks, [S, ...]; one that is done keeps what it had then."""
+
+    runner: RunnerState
+    met: jax.Array  # bool[S]  a criterion to stop by
+    diverged: (
+        jax.Array
+    )  # bool[S]  an update gave numbers that are not finite; the state is the one before it
+
+
+class Seen(NamedTuple):
+    """What the host looks at, [CAPACITY, S, ...]: in front the updates of the chunk before each member was done."""
+
+    score: jax.Array  # f32  NaN before the first episode
+    metrics: Metrics
+
+
+class VmappedTrials:
+    """The program of a group of trials, `size` at once.
+
+    Args:
+        algorithm: of the group; it is vmapped here.
+        metrics: the shapes of one member's update.
+        numbers: of `size` members, or their shapes.
+        score: what `Seen` shows.
+        stop: a member is done after the update in which one of these reaches its goal.
+        devices: that the members are split over.
+    """
+
+    def __init__(
+        self,
+        algorithm: Algorithm,
+        metrics: Metrics,
+        numbers: Numbers,
+        score: Reader,
+        stop: Sequence[Reader],
+        devices: int = 1,
+    ):
+        begin = time.perf_counter()
+        self.algorithm, self.devices = algorithm, devices
+        chunk = functools.partial(run_members, algorithm, metrics, score, tuple(stop))
+        if devices > 1:
+            split, everywhere, rows = (
+                PartitionSpec(AXIS),
+                PartitionSpec(),
+                PartitionSpec(None, AXIS),
+            )
+            chunk = jax.shard_map(
+                chunk,
+                mesh=mesh_of(devices, AXIS),
+                in_specs=(split, split, everywhere),
+                out_specs=(split, rows),
+                check_vma=False,
+            )
+        start = jax.jit(functools.partial(start_members, algorithm)).lower(numbers)
+        state = start.out_info
+        chunk = jax.jit(chunk, donate_argnums=0).lower(state, numbers, jnp.int32(0))
+        self.start_program, self.chunk_program = start.compile(), chunk.compile()
+        self.compile_seconds = time.perf_counter() - begin
+
+    @property
+    def peak(self) -> int | None:
+        """Bytes that a chunk takes on each device."""
+        return peak_of(self.chunk_program)
+
+    def start(self, numbers: Numbers) -> State:
+        return self.start_program(numbers)
+
+    def chunk(self, state: State, numbers: Numbers, count: int) -> tuple[State, Seen]:
+        """At most `count` updates, fewer when every member is done; returns when they are computed."""
+        arguments = state, numbers, jnp.int32(count)
+        arguments = jax.device_put(arguments, self.chunk_program.input_shardings[0])
+        return jax.block_until_ready(self.chunk_program(*arguments))
+
+
+def start_members(algorithm: Algorithm, numbers: Numbers) -> State:
+    runner = jax.vmap(algorithm.init)(numbers.key, numbers.hypers, numbers.env_params)
+    size = numbers.last.shape
+    return State(runner=runner, met=jnp.zeros(size, bool), diverged=jnp.zeros(size, bool))
+
+
+def is_done(state: State, numbers: Numbers) -> jax.Array:
+    """bool[S]."""
+    return state.met | state.diverged | (state.runner.num_updates >= numbers.last)
+
+
+def run_members(
+    algorithm: Algorithm,
+    metrics: Metrics,
+    score: Reader,
+    stop: tuple[Reader, ...],
+    state: State,
+    numbers: Numbers,
+    count: jax.Array,
+) -> tuple[State, Seen]:
+    """`count` i32[] updates of all members, in one loop whose trip count is traced.
+
+    Args:
+        metrics: the shapes of one member's update.
+    """
+    size = numbers.last.shape[0]
+    rows = jax.tree.map(lambda leaf: jnp.zeros((CAPACITY, size, *leaf.shape), leaf.dtype), metrics)
+    seen = Seen(jnp.full((CAPACITY, size), jnp.nan), rows)
+    one_update = jax.jit(
+        jax.vmap(functools.partial(_one_update, algorithm, score, stop)), inline=True
+    )
+
+    def unfinished(carry):
+        i, state, _ = carry
+        return (i < count) & jnp.any(~is_done(state, numbers))
+
+    def update(carry):
+        i, state, seen = carry
+        state, *own = one_update(state, numbers)
+        return i + 1, state, jax.tree.map(lambda rows, row: rows.at[i].set(row), seen, Seen(*own))
+
+    _, state, seen = jax.lax.while_loop(unfinished, update, (jnp.int32(0), state, seen))
+    return state, seen
+
+
+def is_finite(metrics: Metrics) -> jax.Array:
+    """bool[]: whether an update's numbers are finite, and its parameters, of which `FINITE` says so by 1.0 or 0.0.
+
+    What `first_bad` looks for on the host. Where no policy learns nothing can be otherwise.
+    """
+    finite = jnp.bool_(True)
+    for learner in metrics.learners:
+        for name, values in learner.items():
+            finite &= jnp.all(jnp.isfinite(values))
+            finite &= jnp.all(values != 0.0) if name == FINITE else True
+    return finite
+
+
+def _one_update(
+    algorithm, score, stop, state: State, numbers: Numbers
+) -> tuple[State, jax.Array, Metrics]:
+    """One member's (state, score, metrics); if it is done, its state stays."""
+    runner, metrics = algorithm.update(state.runner, numbers.hypers, numbers.env_params)
+    finite = is_finite(metrics)
+    reached = (read(metrics) >= numbers.goals[i] for i, read in enumerate(stop))
+    met = functools.reduce(jnp.logical_or, reached, state.met)
+    after = state.replace(runner=runner, met=met)
+    waits = is_done(state, numbers)
+    state, value = jax.tree.map(
+        lambda new, old: jnp.where(waits | ~finite, old, new),
+        (after, score(metrics)),
+        (state, jnp.nan),
+    )
+    return state.replace(diverged=state.diverged | (~waits & ~finite)), value, metrics

@@ -1,0 +1,198 @@
+"""`PPOConfig.fast`: settings that follow the environment's spaces and the sizes that are given."""
+
+import jax.numpy as jnp
+import pytest
+
+import jaxrl
+from jaxrl.algorithms.ppo.fast import LARGE_IMAGE_FILTERS, LAST_LR, NUM_MINIBATCHES
+from jaxrl.cli.train import parse
+from jaxrl.core.spaces import Box
+from tests.core.environments import Corridor, Signposted, Trio
+
+BREAKOUT, PENDULUM = "gymnax:Breakout-MinAtar", "gymnax:Pendulum-v1"
+
+
+@pytest.mark.parametrize(
+    ("given", "sizes"),
+    [
+        ({}, (64, 32, 2048)),
+        ({"num_envs": 16}, (16, 128, 2048)),
+        ({"num_envs": 1}, (1, 128, 128)),
+        ({"num_envs": 4096}, (4096, 16, 65_536)),
+        ({"rollout_length": 8}, (256, 8, 2048)),
+        ({"train_batch_size": 3200}, (100, 32, 3200)),
+        ({"num_envs": 10, "rollout_length": 20}, (10, 20, 200)),
+    ],
+)
+def test_sizes_that_are_not_given_follow_those_that_are(given, sizes):
+    config = jaxrl.PPOConfig.fast("cartpole", **given)
+    assert (config.num_envs, config.rollout_length, config.train_batch_size) == sizes
+    assert config.minibatch_size == sizes[2] // NUM_MINIBATCHES
+
+
+def test_the_learning_rate_falls_over_the_steps_that_are_asked_for_and_never_to_zero():
+    config = jaxrl.PPOConfig.fast("cartpole", total_env_steps=300_000)
+    assert config.lr[0][0] == 0
+    assert config.lr[-1] == (300_000, LAST_LR)
+    assert LAST_LR > 0  # a run that is resumed for more steps goes on learning
+
+
+def test_settings_that_are_given_win():
+    config = jaxrl.PPOConfig.fast("cartpole", lr=3e-4, minibatch_size=64, observation_filter=None)
+    assert (config.lr, config.minibatch_size, config.observation_filter) == (3e-4, 64, None)
+
+
+@pytest.mark.parametrize(
+    ("env", "observation_filter", "conv_filters", "free_log_std"),
+    [
+        ("cartpole", "MeanStdFilter", None, False),
+        ("arena", None, None, False),  # two cells, looked up
+        (BREAKOUT, None, ((16, 3, 2),), False),
+        (PENDULUM, "MeanStdFilter", None, True),
+        (Signposted(), None, ((16, 3, 2),), False),
+    ],
+)
+def test_spaces_decide_how_a_policy_reads_and_acts(
+    env, observation_filter, conv_filters, free_log_std
+):
+    config = jaxrl.PPOConfig.fast(env)
+    found = config.observation_filter, config.conv_filters, config.free_log_std
+    assert found == (observation_filter, conv_filters, free_log_std)
+
+
+def test_a_network_of_ones_own_gets_no_settings_of_the_built_in_ones():
+    config = jaxrl.PPOConfig.fast(BREAKOUT, model="some.module:Network")
+    assert config.conv_filters is None
+
+
+class Sights(Trio):
+    """`early` looks at a picture, the others at a number each."""
+
+    def observation_space(self, agent, params=None):
+        return (
+            Box(0, 255, (84, 84, 4), "uint8")
+            if agent == "early"
+            else super().observation_space(agent, params)
+        )
+
+    def observe(self, time):
+        return {**super().observe(time), "early": jnp.zeros((84, 84, 4), jnp.uint8)}
+
+
+PER_AGENT = {"policies": "per-agent"}
+BY_SPACES = {
+    "early": {"conv_filters": LARGE_IMAGE_FILTERS},
+    "left": {"observation_filter": "MeanStdFilter", "free_log_std": True},
+    "right": {"observation_filter": "MeanStdFilter", "free_log_std": True},
+}
+
+
+def test_where_spaces_differ_they_decide_by_policy():
+    assert jaxrl.PPOConfig.fast(Sights(), **PER_AGENT).to_dict()["per_policy"] == BY_SPACES
+
+
+def test_a_setting_that_is_given_for_all_policies_wins_over_what_the_spaces_decide_for_each():
+    config = jaxrl.PPOConfig.fast(Sights(), observation_filter=None, **PER_AGENT)
+    assert [config.for_policy(name).observation_filter for name in BY_SPACES] == [None] * 3
+    assert config.for_policy("left").free_log_std
+    config = jaxrl.PPOConfig.fast(Sights(), conv_filters=[[8, 4, 2]], **PER_AGENT)
+    assert config.for_policy("early").conv_filters == ((8, 4, 2),)
+
+
+def test_settings_that_are_given_by_policy_are_added_to_what_the_spaces_decide():
+    given = {"left": {"lr": 1e-3, "observation_filter": None}}
+    by_policy = jaxrl.PPOConfig.fast(Sights(), per_policy=given, **PER_AGENT).to_dict()[
+        "per_policy"
+    ]
+    left = {"observation_filter": None, "free_log_std": True, "lr": 1e-3}
+    assert by_policy == {**BY_SPACES, "left": left}
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"action_distribution": "beta"},
+        {"per_policy": {"default_policy": {"action_distribution": "beta"}}},
+    ],
+)
+def test_a_beta_distribution_gets_no_log_std(given):
+    config = jaxrl.PPOConfig.fast(PENDULUM, **given).for_policy("default_policy")
+    assert (config.action_distribution, config.free_log_std) == ("beta", False)
+    assert config.build().policy_specs
+
+
+def test_the_command_line_fits_the_fast_settings_to_the_distribution_and_the_policies_in_its_flags():
+    order = parse(
+        [
+            "--env",
+            PENDULUM,
+            "--action-distribution",
+            "beta",
+            "--per-policy",
+            "default_policy.lr=1e-3",
+        ]
+    )
+    assert (order.config.action_distribution, order.config.free_log_std) == ("beta", False)
+    assert order.config.for_policy("default_policy").lr == 1e-3
+
+
+def test_rllibs_nested_model_is_no_network_of_ones_own():
+    config = jaxrl.PPOConfig.fast(BREAKOUT, model={"fcnet_hiddens": [32]})
+    assert (config.conv_filters, config.fcnet_hiddens) == (((16, 3, 2),), (32,))
+
+
+def test_more_environments_than_the_usual_steps_train_one_batch():
+    config = jaxrl.PPOConfig.fast("cartpole", num_envs=65_536)
+    assert config.total_env_steps == config.train_batch_size == 65_536 * 16
+    assert config.lr[-1] == (65_536 * 16, LAST_LR)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"num_envs": "64"}, "num_envs='64' must be an integer"),
+        ({"total_env_steps": "64"}, "total_env_steps='64' must be an integer"),
+        ({"per_policy": 3}, "per_policy=3 must be a mapping"),
+        ({"per_policy": {"pol1": 3}}, r"per_policy\['pol1'\]=3 must be a mapping"),
+    ],
+)
+def test_values_that_cannot_be_are_refused_by_name(given, message):
+    with pytest.raises(jaxrl.UsageError, match=message):
+        jaxrl.PPOConfig.fast("cartpole", **given)
+
+
+@pytest.mark.parametrize("env", ["cartpole", "arena", "waterworld", "pursuit"])
+def test_the_plan_of_tuned_settings_points_nowhere_else(env):
+    assert "PPOConfig.fast" not in jaxrl.PPOConfig.tuned(env).describe()
+    assert "PPOConfig.fast" not in jaxrl.PPOConfig.fast(env).describe()
+
+
+def test_the_plan_of_rllibs_defaults_says_what_they_cost_and_which_call_is_faster():
+    # 30 epochs of 134,915 parameters beside 4 epochs of 9,155: (30 * 134915) / (4 * 9155) = 110.5.
+    assert (
+        "learning takes 111 times the arithmetic of PPOConfig.fast('cartpole')"
+        in jaxrl.PPOConfig("cartpole").describe()
+    )
+
+
+def test_the_plan_names_a_call_that_works():
+    assert (
+        "times the arithmetic of PPOConfig.fast(env), which"
+        in jaxrl.PPOConfig(Corridor()).describe()
+    )
+    plan = jaxrl.PPOConfig("arena", {"width": 9}).describe()
+    assert "times the arithmetic of PPOConfig.fast('arena', {'width': 9}), which" in plan
+
+
+def test_an_environment_without_tuned_settings_starts_from_the_fast_ones():
+    assert jaxrl.PPOConfig.tuned(Corridor()) == jaxrl.PPOConfig.fast(Corridor())
+    assert jaxrl.PPOConfig(Corridor()).num_epochs == 30  # RLlib's, as ever
+
+
+def test_the_command_line_fits_the_fast_settings_to_the_sizes_in_its_flags():
+    order = parse(
+        ["--env", PENDULUM, "--num-envs", "32", "--total-env-steps", "500_000", "--gamma", "0.9"]
+    )
+    wanted = jaxrl.PPOConfig.fast(PENDULUM, num_envs=32, total_env_steps=500_000).replace(gamma=0.9)
+    assert order.config == wanted
+    assert order.source.startswith(f"PPOConfig.fast ({PENDULUM} has no tuned ones)")

@@ -1,0 +1,175 @@
+"""Impossible actions: never taken, by whoever acts, and nothing is learned the worse for it."""
+
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxrl import PPOConfig, load_policy, make_train
+from jaxrl.core.env import MultiAgentEnvironment, StackedEnvironment
+from jaxrl.core.errors import UsageError
+from jaxrl.core.spaces import MultiDiscrete
+from jaxrl.core.types import DEFAULT_AGENT, DEFAULT_POLICY
+from jaxrl.run.inference.evaluate import evaluate
+from jaxrl.run.inference.policy import Policy
+from tests.probes import Forbidden, Params, State
+
+
+@dataclass(frozen=True)
+class Choosers(StackedEnvironment):
+    """Steps of their own: each of two agents chooses one of three and one of two, of those it is shown as possible.
+
+    It is paid for the greatest possible ones; how often an impossible one was chosen is the metric
+    "forbidden".
+    """
+
+    agents: tuple[str, ...] = ("left", "right")
+
+    @property
+    def default_params(self) -> Params:
+        return Params()
+
+    def observation_space(self, agent, params=None) -> MultiDiscrete:
+        return MultiDiscrete((2,) * 5)
+
+    def action_space(self, agent, params=None) -> MultiDiscrete:
+        return MultiDiscrete((3, 2))
+
+    def reset_stacked(self, key, params):
+        drawn, first, second = jax.random.split(key, 3)
+        possible = jax.random.bernoulli(drawn, 0.5, (2, 5))
+        one = (
+            jax.nn.one_hot(jax.random.randint(first, (2,), 0, 3), 3),
+            jax.nn.one_hot(jax.random.randint(second, (2,), 0, 2), 2),
+        )
+        state = State(jnp.int32(0), (possible | (jnp.concatenate(one, -1) > 0)).astype(jnp.int32))
+        return state.cue, state
+
+    def step_stacked(self, key, state, action, params):
+        three, two = state.cue[:, :3], state.cue[:, 3:]
+        best = jnp.stack([2 - jnp.argmax(three[:, ::-1], -1), 1 - jnp.argmax(two[:, ::-1], -1)], -1)
+        allowed = [
+            jnp.take_along_axis(own, action[:, i : i + 1], -1) for i, own in enumerate((three, two))
+        ]
+        metrics = {"forbidden": jnp.sum(1.0 - jnp.concatenate(allowed, -1))}
+        reward = jnp.all(action == best, -1).astype(jnp.float32)
+        return (
+            state.cue,
+            state.replace(time=state.time + 1),
+            reward,
+            jnp.ones(2, bool),
+            {"metrics": metrics},
+        )
+
+    def action_mask(self, state, params):
+        return state.cue == 1
+
+
+@dataclass(frozen=True)
+class NamedChoosers(MultiAgentEnvironment):
+    """The same, agent by agent."""
+
+    stacked: Choosers = Choosers()
+    agents = stacked.agents
+    default_params = stacked.default_params
+    observation_space, action_space = stacked.observation_space, stacked.action_space
+    reset_env, step_env = stacked.reset_env, stacked.step_env
+
+    def action_mask(self, state, params):
+        return self.stacked.by_agent(self.stacked.action_mask(state, params))
+
+
+@pytest.mark.parametrize("told", ["mask", "part"])
+def test_an_impossible_action_is_never_taken_and_the_same_is_learned(told):
+    """In each of a million steps and more, by a policy that soon knows and by one that never learns."""
+    config = PPOConfig(
+        env=Forbidden(told),
+        num_envs=2048,
+        rollout_length=8,
+        minibatch_size=4096,
+        num_epochs=1,
+        fcnet_hiddens=(32,),
+        total_env_steps=64 * 2048 * 8,
+    )
+    train = jax.jit(make_train(config))
+    for lr, low, high in ((1e-2, 0.95, 1.0), (0.0, 0.4, 0.6)):
+        runner, metrics = train(jax.random.key(0), config.replace(lr=lr).hypers())
+        episodes = jax.tree.map(np.asarray, metrics.episodes.iteration)  # of one step each, [64]
+        assert episodes.count.sum() > 1_000_000
+        assert episodes.custom_metrics["forbidden"].max.max() == 0.0
+        assert low < (episodes.episode_return.sum / episodes.count)[-1] <= high
+    weights = tuple(learner.weights for learner in runner.learners)
+    for explore in (False, True):
+        counted = evaluate(
+            config.build(), weights, config.setup().env_params, episodes=200, explore=explore
+        )
+        assert counted["custom_metrics"]["forbidden_max"] == 0.0
+
+
+def test_without_its_mask_the_same_probe_takes_impossible_actions_and_learns_as_much(fitted):
+    _, young = fitted(1, env=Forbidden(None))
+    assert young["env_runners"]["custom_metrics"]["forbidden_mean"] > 0.3
+    _, old = fitted(64, env=Forbidden(None), num_envs=256, minibatch_size=512)
+    assert old["env_runners"]["episode_return_mean"] > 0.95
+
+
+def test_a_mask_given_to_act_is_kept(fitted):
+    trainer, _ = fitted(1, env=Forbidden("mask"))
+    policy = trainer.get_policy(DEFAULT_POLICY)
+    for action in range(4):
+        assert policy.act(np.ones(4, int), action_mask=np.arange(4) == action) == action
+    masks = {DEFAULT_AGENT: np.arange(4) == 2}
+    assert trainer.compute_actions({DEFAULT_AGENT: np.ones(4, int)}, action_masks=masks) == {
+        DEFAULT_AGENT: 2
+    }
+
+
+def test_a_mask_in_the_observation_is_enough(fitted):
+    trainer, _ = fitted(1, env=Forbidden("part"))
+    trained = trainer.get_policy(DEFAULT_POLICY)
+    policy = Policy(trained.policy_spec, trained.weights, masked=True)
+    for action in range(4):
+        assert (
+            policy.act({"observation": np.ones(4, int), "action_mask": np.arange(4) == action})
+            == action
+        )
+
+
+def test_each_agent_has_a_mask_of_its_own_and_each_number_of_an_action_its_part(fitted):
+    stacked, result = fitted(60, env=Choosers(), policies="shared")
+    assert result["env_runners"]["custom_metrics"]["forbidden_max"] == 0.0
+    assert result["env_runners"]["episode_return_mean"] > 1.9  # two agents
+    named, _ = fitted(60, env=NamedChoosers(), policies="shared")
+    for ours, theirs in zip(
+        *(jax.tree.leaves(trainer.get_weights()) for trainer in (stacked, named)), strict=True
+    ):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-5)
+
+
+def test_policies_side_by_side_have_masks_of_their_own(fitted):
+    trainer, result = fitted(40, env=Choosers(), policies="per-agent")
+    assert result["env_runners"]["custom_metrics"]["forbidden_max"] == 0.0
+    possible = np.array([0, 1, 0, 1, 0], bool)  # of the first number only 1, of the second only 0
+    for agent in Choosers().agents:
+        assert trainer.get_policy(agent).act(np.ones(5, int), action_mask=possible).tolist() == [
+            1,
+            0,
+        ]
+
+
+def test_whoever_forgets_the_mask_is_told(fitted, tmp_path):
+    trainer, _ = fitted(1, tmp_path / "run", env=Forbidden("mask"))
+    trainer.stop()
+    for policy in (
+        trainer.get_policy(DEFAULT_POLICY),
+        load_policy(tmp_path / "run", config=trainer.config),
+    ):
+        with pytest.raises(UsageError, match=r"action_mask must be bool\[4\], .* not left out"):
+            policy.act(np.ones(4, int))
+        with pytest.raises(UsageError, match=r"bool\[3, 4\], .* not \[4\]"):
+            policy.act(np.ones((3, 4), int), action_mask=np.ones(4, bool))
+        assert policy.value(np.ones((3, 4), int)).shape == (3,)  # no mask changes it
+    with pytest.raises(UsageError, match="not left out"):
+        trainer.compute_actions({DEFAULT_AGENT: np.ones(4, int)})

@@ -1,0 +1,284 @@
+"""Training learns what each probe isolates; which probe fails says which part broke."""
+
+from types import SimpleNamespace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxrl import PPOConfig, Trainer, UsageError, sweep
+from jaxrl.algorithms.base import UNDECLARED_WAITS
+from jaxrl.algorithms.ppo.ppo import _undeclared_waits
+from jaxrl.ops.distributions import DiagGaussian
+from tests.probes import Endless, Leavers, Probe, Target, TicTacToe, Turns
+
+SMALL = {
+    "num_envs": 16,
+    "rollout_length": 16,
+    "minibatch_size": 64,
+    "num_epochs": 4,
+    "fcnet_hiddens": (32,),
+    "lr": 1e-2,
+    "lambda_": 0.95,
+}
+
+
+def trained(env, num_updates, **settings):
+    """(probabilities or Box actions, and values, of a policy's observations, last iteration's mean return)."""
+    config = PPOConfig(env=env, **{**SMALL, **settings})
+    algorithm = config.replace(total_env_steps=num_updates * config.train_batch_size).build()
+
+    @jax.jit
+    def train(key):
+        return jax.lax.scan(
+            lambda r, _: algorithm.update(r), algorithm.init(key), length=num_updates
+        )
+
+    runner, metrics = train(jax.random.key(0))
+
+    def look(policy, obs):
+        group, _ = algorithm.grouping.locate(policy)
+        policy_spec = algorithm.policy_specs[group]
+        distribution, value, _ = policy_spec.apply(
+            algorithm.policy_weights(runner, policy), jnp.asarray(obs)
+        )
+        if isinstance(distribution, DiagGaussian):
+            return np.asarray(policy_spec.to_env_action(distribution.mode())), np.asarray(value)
+        return np.asarray(jax.nn.softmax(distribution.logits)), np.asarray(value)
+
+    last = jax.tree.map(lambda leaf: leaf[-1], metrics.episodes.iteration)
+    return look, float(last.episode_return.sum / jnp.maximum(last.count, 1))
+
+
+def test_a_constant_reward_is_learned_as_the_value():
+    look, _ = trained(Probe(num_steps=1), 30)
+    np.testing.assert_allclose(look("default_policy", [0, 1])[1], [1.0, 1.0], atol=0.05)
+
+
+def test_a_reward_two_steps_ahead_is_discounted_twice():
+    look, _ = trained(Probe(num_steps=3, shown=False), 60, gamma=0.5)
+    np.testing.assert_allclose(look("default_policy", [0, 2, 4])[1], [0.25, 0.5, 1.0], atol=0.05)
+
+
+def test_the_rewarded_action_is_learned_without_anything_to_see():
+    look, mean_return = trained(Probe(reward_for="action", shown=False), 30)
+    assert look("default_policy", [0])[0][0, 1] > 0.95
+    assert mean_return > 0.9
+
+
+def test_the_action_that_the_observation_calls_for_is_learned():
+    look, mean_return = trained(Probe(reward_for="cue"), 40)
+    probabilities, _ = look("default_policy", [0, 1])
+    assert probabilities[0, 0] > 0.95
+    assert probabilities[1, 1] > 0.95
+    assert mean_return > 0.9
+
+
+PLACES = np.array([[-0.8], [-0.2], [0.5]])
+CONTINUOUS = {
+    "num_envs": 64,
+    "rollout_length": 4,
+    "lr": 5e-3,
+    "entropy_coeff": 0.0,
+    "num_epochs": 8,
+}
+
+
+@pytest.mark.parametrize("free_log_std", [False, True])
+def test_the_place_that_the_observation_calls_for_is_learned_by_a_continuous_action(free_log_std):
+    look, mean_return = trained(Target(), 100, free_log_std=free_log_std, **CONTINUOUS)
+    np.testing.assert_allclose(look("default_policy", PLACES)[0], 5.0 + 3.0 * PLACES, atol=0.6)
+    assert mean_return > -1.2
+
+
+def test_an_observation_far_from_zero_is_learned_from_through_its_filter_alone():
+    """A thousandth of the observation carries the cue: the network by itself cannot tell it from none."""
+    far, settings = (
+        Target(offset=1000.0, scale=1.0),
+        {**CONTINUOUS, "observation_filter": "MeanStdFilter"},
+    )
+    look, mean_return = trained(far, 100, **settings)
+    np.testing.assert_allclose(
+        look("default_policy", 1000.0 + PLACES)[0], 5.0 + 3.0 * PLACES, atol=0.8
+    )
+    _, unfiltered = trained(far, 100, **CONTINUOUS)
+    assert mean_return > -1.2 > unfiltered
+
+
+@pytest.mark.parametrize("lambda_", [0.0, 1.0])
+def test_a_time_limit_bootstraps_so_that_the_value_is_that_of_an_endless_world(lambda_):
+    look, _ = trained(Endless(), 60, gamma=0.5, lambda_=lambda_)
+    np.testing.assert_allclose(look("default_policy", [[1.0]])[1], [2.0], atol=0.05)
+
+
+def test_agents_of_different_spaces_learn_and_one_that_left_learns_from_its_active_rows_alone():
+    look, _ = trained(Leavers(), 60)
+    assert look("short", [0])[0][0, 1] > 0.95  # -100 awaits action 1 in the rows after it has left
+    assert look("short", [0])[1][0] == pytest.approx(1.0, abs=0.1)
+    assert (look("long", [0, 1, 2, 3])[0][:, 1] > 0.95).all()
+    angles = np.arange(4.0)
+    assert (look("wide", np.stack([np.cos(angles), np.sin(angles)], axis=-1))[0][:, 2] > 0.95).all()
+
+
+@pytest.mark.parametrize(("length", "lambda_"), [(8, 1.0), (3, 0.0), (1, 1.0)])
+def test_in_a_game_of_turns_values_are_what_each_is_paid_after_its_move(length, lambda_):
+    """a is paid 1 while it waits for the end; rollouts of 3 steps and of one cut most games between two moves."""
+    look, mean_return = trained(
+        Turns(), 60, rollout_length=length, minibatch_size=16, lambda_=lambda_, gamma=0.5
+    )
+    np.testing.assert_allclose(look("a", [0])[1], [1.0], atol=0.02)
+    np.testing.assert_allclose(look("b", [1])[1], [2.0], atol=0.02)
+    assert mean_return == 3.0
+
+
+class Undeclared(Turns):
+    """The game of turns that says whose turn it was, but not whose turn it is."""
+
+    acting_agents = property()  # no attribute
+
+    def step_env(self, key, state, action, params):
+        obs, after, reward, terminated, _ = super().step_env(key, state, action, params)
+        return (
+            obs,
+            after,
+            reward,
+            terminated,
+            {"active": {"a": state.time == 0, "b": state.time == 1}},
+        )
+
+
+def test_agents_that_wait_unannounced_stop_training():
+    config = PPOConfig(env=Undeclared(), **SMALL).replace(total_env_steps=256)
+    assert not hasattr(config.env, "acting_agents")
+    refusal = r"an agent is inactive but has not ended; .* must have acting_agents"
+    with pytest.raises(UsageError, match=refusal) as raised:
+        Trainer(config, run_dir=None, quiet=True).fit()
+    assert "arose in learning" not in str(raised.value)
+
+
+def test_a_sweep_refuses_agents_that_wait_unannounced(tmp_path):
+    config = PPOConfig(env=Undeclared(), **SMALL).replace(total_env_steps=256)
+    with pytest.raises(UsageError, match=r"trial 0000, .*: an agent is inactive but has not ended"):
+        sweep(config, seeds=2, run_dir=tmp_path / "sweep", quiet=True)
+
+
+@pytest.mark.parametrize(
+    ("acted", "number"),
+    [
+        ("1111 1111", 0),
+        ("0000 1111", 0),  # absent for a whole episode, as padding is
+        ("1111 0000", 0),
+        ("11e0 1111", 0),  # it ended
+        ("e010 1111", 1),  # ended, back again, and then away
+        ("1100 1111", 1),
+        ("0111 0000", 1),
+        ("1001 0000", 1),
+        ("0101 1011", 3),
+    ],
+)
+def test_what_counts_as_a_wait(acted, number):
+    """Two episodes of four steps each; 1: the agent acted, e: it acted and ended."""
+    steps = np.array(list(acted.replace(" ", "")))
+    over = np.arange(8) % 4 == 3
+    active, ended = steps != "0", (steps != "1") | over
+    so_far = np.concatenate([np.cumsum(episode) for episode in active.reshape(2, 4)])
+    trajectory = SimpleNamespace(
+        active=active[:, None, None, None], ended=ended[:, None, None, None]
+    )
+    reached = SimpleNamespace(agent_steps=jnp.asarray(so_far)[:, None, None])
+    rollout = SimpleNamespace(trajectories=(trajectory,), reached=reached, over=over[:, None])
+    grouping = SimpleNamespace(gather=lambda values: (values[None],))
+    spec = SimpleNamespace(always_active=False, waits=False, grouping=grouping)
+    assert _undeclared_waits(spec, rollout, 0, None)[UNDECLARED_WAITS].tolist() == [number]
+
+
+GAMES = 500
+
+
+def against_a_random_player(game, look_for, seat, key):
+    """[GAMES] results of `seat` moving by the likeliest action, the other one at random."""
+    other = next(agent for agent in game.agents if agent != seat)
+
+    def step(carry, key):
+        state, over, result = carry
+        obs, possible = game.observe(state), state.cells == 0
+        best = jnp.argmax(jnp.where(possible, look_for(obs[seat]), -jnp.inf))
+        drawn = jax.random.categorical(key, jnp.where(possible, 0.0, -jnp.inf))
+        _, following, reward, terminated, _ = game.step_env(
+            key, state, {seat: best, other: drawn}, None
+        )
+        result = jnp.where(over, result, reward[seat])
+        state = jax.tree.map(lambda new, old: jnp.where(over, old, new), following, state)
+        return (state, over | terminated["__all__"], result), None
+
+    def play(key):
+        start = game.reset_env(key, None)[1], jnp.array(False), jnp.float32(0)
+        return jax.lax.scan(step, start, jax.random.split(key, 9))[0][2]
+
+    return np.asarray(jax.jit(jax.vmap(play))(jax.random.split(key, GAMES)))
+
+
+@pytest.mark.slow
+def test_self_play_by_turns_learns_tic_tac_toe():
+    """One policy plays both sides; at the start it loses a third of its games to a random player."""
+    game = TicTacToe()
+    config = PPOConfig(
+        env=game,
+        policies="shared",
+        num_envs=128,
+        rollout_length=16,
+        minibatch_size=512,
+        num_epochs=4,
+        fcnet_hiddens=(64, 64),
+        lr=2e-3,
+        gamma=1.0,
+        lambda_=0.95,
+        entropy_coeff=0.05,
+        clip_param=0.2,
+        use_kl_loss=False,
+        total_env_steps=2048 * 80,
+    )
+    algorithm = config.build()
+    start = jax.jit(algorithm.init)(jax.random.key(0))
+    train = jax.jit(
+        lambda runner: jax.lax.scan(
+            lambda r, _: algorithm.update(r), runner, length=config.num_updates
+        )
+    )
+    trained, _ = train(start)
+
+    def lost(runner, seat):
+        weights = algorithm.policy_weights(runner, "default_policy")
+        logits = lambda obs: (
+            algorithm.policy_specs[0].model.apply(weights.params, obs[None])[0].logits[0]
+        )
+        return float(np.mean(against_a_random_player(game, logits, seat, jax.random.key(1)) < 0))
+
+    before, after = (
+        {seat: lost(runner, seat) for seat in game.agents} for runner in (start, trained)
+    )
+    assert min(before.values()) > 0.2
+    assert after["x"] < 0.05
+    assert after["o"] < 0.12
+
+
+def test_a_policy_not_in_policies_to_train_keeps_its_parameters_to_the_bit():
+    config = PPOConfig(env=Leavers(), policies_to_train=("long",), total_env_steps=4 * 256, **SMALL)
+    algorithm = config.build()
+    start = jax.jit(algorithm.init)(jax.random.key(0))
+    runner, metrics = jax.jit(algorithm.update)(start)
+    for policy, changes in (("short", False), ("wide", False), ("long", True)):
+        before, after = (
+            algorithm.policy_weights(start, policy),
+            algorithm.policy_weights(runner, policy),
+        )
+        same = jax.tree.all(jax.tree.map(lambda x, y: bool((x == y).all()), before, after))
+        assert same != changes, policy
+    learned = {
+        p
+        for g, m in zip(algorithm.grouping.groups, metrics.learners, strict=True)
+        if m
+        for p in g.policies
+    }
+    assert learned == {"long"}

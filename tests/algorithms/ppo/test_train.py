@@ -1,0 +1,241 @@
+"""One compiled function: what it gives alone, under vmap, in the Trainer, and over devices."""
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from jaxrl import PPOConfig, Trainer, make_train
+from jaxrl.algorithms.ppo.ppo import make_ppo
+from jaxrl.core.errors import UsageError
+from tests.probes import Crowd
+
+SETTINGS = {
+    "env": "arena",
+    "env_args": {"height": 4, "width": 4, "max_steps_in_episode": 20},
+    "num_envs": 8,
+    "rollout_length": 16,
+    "minibatch_size": 48,
+    "num_epochs": 3,
+    "fcnet_hiddens": (16,),
+    "lr": 1e-3,
+    "per_policy": {"pol2": {"lr": 2e-3}},
+}
+CONFIG = PPOConfig(**SETTINGS, total_env_steps=10 * 128)
+
+
+def stack(trees):
+    return jax.tree.map(lambda *leaves: jnp.stack(leaves), *trees)
+
+
+def params(runner):
+    return [learner.params for learner in runner.learners]
+
+
+def updates(algorithm, count):
+    """key -> the runner after `count` updates."""
+
+    def run(key):
+        return jax.lax.scan(
+            lambda runner, _: algorithm.update(runner), algorithm.init(key), length=count
+        )[0]
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def single():
+    return jax.jit(make_train(CONFIG))
+
+
+@pytest.fixture(scope="module")
+def eight():
+    """Eight trainings in one program, of a key and of numbers each, which may be traced only once."""
+    return jax.jit(jax.vmap(chex.assert_max_traces(make_train(CONFIG), n=1)))
+
+
+def test_one_compilation_serves_eight_keys_and_each_equals_its_single_run(eight, single):
+    keys = jax.random.split(jax.random.key(0), 8)
+    hypers = CONFIG.hypers()
+    runners, _ = eight(keys, stack([hypers] * 8))
+    eight(keys[::-1], stack([hypers] * 8))
+    for member in (0, 5):
+        alone, _ = single(keys[member], hypers)
+        chex.assert_trees_all_close(
+            params(jax.tree.map(lambda x, m=member: x[m], runners)), params(alone), atol=2e-5
+        )
+
+
+@pytest.mark.filterwarnings("ignore:lr leaves pol2 as per_policy has it")
+def test_one_compilation_serves_every_learning_rate_and_each_equals_its_single_run(eight, single):
+    rates = [1e-4 * 2**i for i in range(8)]
+    hypers = [CONFIG.hypers(lr=rate) for rate in rates]
+    key = jax.random.key(1)
+    runners, _ = eight(stack([key] * 8), stack(hypers))
+    eight(stack([key] * 8), stack(hypers[::-1]))
+    for member in (0, 7):
+        alone, _ = single(key, hypers[member])
+        chex.assert_trees_all_close(
+            params(jax.tree.map(lambda x, m=member: x[m], runners)), params(alone), atol=2e-5
+        )
+    spread = np.asarray(jax.tree.leaves(params(runners))[0])
+    assert np.abs(spread[0] - spread[7]).max() > 1e-3  # the rates did make a difference
+
+
+def test_keys_or_numbers_alone_may_be_mapped():
+    train, key, hypers = make_train(CONFIG), jax.random.key(0), CONFIG.hypers()
+    by_key = jax.eval_shape(jax.vmap(train), jax.random.split(key, 3))
+    by_hypers = jax.eval_shape(jax.vmap(train, in_axes=(None, 0)), key, stack([hypers] * 3))
+    chex.assert_trees_all_equal_shapes_and_dtypes(by_key, by_hypers)
+    assert all(leaf.shape[0] == 3 for leaf in jax.tree.leaves(by_key))
+
+
+def test_the_same_key_gives_the_same_bits_and_another_key_others(single):
+    first, again, other = (single(jax.random.key(seed))[0] for seed in (3, 3, 4))
+    chex.assert_trees_all_equal(params(first), params(again))
+    assert not np.array_equal(jax.tree.leaves(params(first))[0], jax.tree.leaves(params(other))[0])
+
+
+@pytest.mark.bits
+def test_the_trainer_gives_the_bits_of_make_train_for_any_length_of_chunks(single):
+    runner, metrics = single(jax.random.key(CONFIG.seed))
+    trainer = Trainer(CONFIG, run_dir=None, quiet=True)
+    results = [trainer.train() for _ in range(3)]
+    results.append(trainer.fit())
+    chex.assert_trees_all_equal(trainer.runner.learners, runner.learners)
+    chex.assert_trees_all_equal(trainer.runner.window, runner.window)
+    for result in results:
+        index = result["training_iteration"] - 1
+        kl = metrics.learners[0]["mean_kl_loss"][index, 1]
+        assert result["learners"]["pol2"]["mean_kl_loss"] == pytest.approx(float(kl), abs=1e-7)
+    assert results[-1]["training_iteration"] == CONFIG.num_updates
+
+
+@pytest.mark.bits
+def test_numbers_given_as_hypers_are_those_of_the_configuration(single):
+    by_default, _ = single(jax.random.key(0))
+    given, _ = single(jax.random.key(0), CONFIG.hypers())
+    chex.assert_trees_all_equal(params(by_default), params(given))
+
+
+def test_stacked_policies_learn_what_they_learn_apart():
+    """A second policy of another minibatch size has a group of its own; the first must not notice."""
+    trainer = Trainer(CONFIG, run_dir=None, quiet=True)
+    trainer.train()
+    apart = CONFIG.replace(per_policy={"pol2": {"lr": 2e-3, "minibatch_size": 47}}).build()
+    runner, _ = jax.jit(lambda key: apart.update(apart.init(key)))(jax.random.key(CONFIG.seed))
+    assert len(trainer.algorithm.grouping.groups) == 1
+    assert len(apart.grouping.groups) == 2
+    learned = [
+        one.policy_weights(run, "pol1")
+        for one, run in ((trainer.algorithm, trainer.runner), (apart, runner))
+    ]
+    chex.assert_trees_all_close(*learned, atol=1e-6)
+
+
+def adam_by_another_name(lr):
+    return optax.adam(lr, eps=CONFIG.adam_epsilon)
+
+
+@pytest.mark.parametrize(
+    "num_policies", [2, *(pytest.param(count, marks=pytest.mark.slow) for count in (8, 32))]
+)
+def test_over_ten_updates_stacked_policies_give_the_numbers_of_one_apart(num_policies):
+    """Adam by another name is another structure, and so a group of its own; actions are continuous, and filtered."""
+    together = PPOConfig(
+        env=Crowd(num_policies),
+        observation_filter="MeanStdFilter",
+        **{
+            name: SETTINGS[name]
+            for name in ("num_envs", "rollout_length", "minibatch_size", "num_epochs", "lr")
+        },
+        fcnet_hiddens=(8,),
+    )
+    apart = together.replace(per_policy={"one_1": {"optimizer": adam_by_another_name}})
+    learned = []
+    for config, num_groups in ((together, 1), (apart, 2)):
+        algorithm = config.build()
+        assert len(algorithm.grouping.groups) == num_groups
+        runner = jax.jit(updates(algorithm, 10))(jax.random.key(0))
+        learned.append(
+            {
+                policy: algorithm.policy_weights(runner, policy)
+                for policy in algorithm.grouping.policies
+            }
+        )
+    assert len(learned[0]) == num_policies
+    chex.assert_trees_all_close(*learned, atol=1e-3)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"normalize_advantages": "batch"},
+        {
+            "normalize_advantages": "minibatch",
+            **{
+                "env": Crowd(),
+                "env_args": {},
+                "per_policy": {},
+                "observation_filter": "MeanStdFilter",
+            },
+        },
+    ],
+    ids=["batch", "minibatch-filter"],
+)
+def test_environments_split_over_two_devices_learn_what_one_device_learns(changes):
+    config = CONFIG.replace(shuffle_blocks=2, use_kl_loss=True, **changes)
+    whole, split = updates(make_ppo(config), 3), updates(make_ppo(config, axis_name="devices"), 3)
+    key = jax.random.key(0)
+    expected = jax.jit(whole)(key).learners
+    members = jax.jit(jax.vmap(split, in_axes=None, axis_size=2, axis_name="devices"))(key).learners
+    for device in (0, 1):
+        member = jax.tree.map(lambda leaf, d=device: leaf[d], members)
+        chex.assert_trees_all_close(member, expected, atol=2e-5)
+
+
+def test_the_learner_reads_observations_by_the_filter_that_they_were_acted_on_with():
+    """At a learning rate of 0 the policy of the batch is the acting one, row for row, whatever the filter has seen."""
+    config = PPOConfig(
+        env="cartpole",
+        num_envs=8,
+        rollout_length=16,
+        num_epochs=1,
+        lr=0.0,
+        observation_filter="MeanStdFilter",
+    )
+    runner, metrics = jax.jit(make_train(config.replace(total_env_steps=3 * 128)))(
+        jax.random.key(0)
+    )
+    np.testing.assert_allclose(metrics.learners[0]["mean_kl_loss"], 0.0, atol=1e-6)
+    moments = runner.learners[0].filter
+    assert moments.count.tolist() == [3 * 128]
+    assert (moments.variance > 0).all() and not np.allclose(moments.variance, 1.0, atol=0.1)
+
+
+def test_a_mapping_of_the_same_names_is_a_configuration():
+    train = make_train({**SETTINGS, "total_env_steps": 128})
+    _, metrics = jax.jit(train)(jax.random.key(0))
+    assert metrics.agent_steps.tolist() == [[128, 128]]
+    with pytest.raises(
+        UsageError, match="unknown setting 'learning_rat': perhaps learning_rate, SB3's name for lr"
+    ):
+        make_train({"env": "arena", "learning_rat": 1e-3})
+
+
+def test_a_learning_rate_schedule_is_read_at_lifetime_steps():
+    config = CONFIG.replace(per_policy={}, lr=[[0, 1e-3], [512, 0.0]])
+    _, metrics = jax.jit(make_train(config))(jax.random.key(0))
+    rates = metrics.learners[0]["default_optimizer_learning_rate"][:, 0]
+    np.testing.assert_allclose(rates[:6], [1e-3, 0.75e-3, 0.5e-3, 0.25e-3, 0.0, 0.0], atol=1e-9)
+
+
+def test_a_gymnax_environment_trains():
+    config = PPOConfig(
+        env="gymnax:Catch-bsuite", num_envs=4, rollout_length=20, minibatch_size=40, num_epochs=2
+    )
+    runner, metrics = jax.jit(make_train(config.replace(total_env_steps=240)))(jax.random.key(0))
+    assert int(metrics.episodes.iteration.count.sum()) >= 4 * 60 // 10
+    assert jax.tree.all(jax.tree.map(lambda leaf: bool(jnp.isfinite(leaf).all()), params(runner)))

@@ -1,0 +1,342 @@
+"""One policy's update against a NumPy reference of the objective, and what it must leave alone."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from jaxrl import PPOConfig
+from jaxrl.algorithms.ppo.batch import Batch, batch_layout, make_batch, minibatch_indices
+from jaxrl.algorithms.ppo.loss import gradient, num_microbatches, ppo_loss
+from jaxrl.algorithms.ppo.metrics import Coefficients, Terms
+from jaxrl.algorithms.ppo.update import LearnerSpec, init_learner, update_policy
+from jaxrl.core.spaces import Box, Discrete
+from jaxrl.models.mlp import MLP
+from jaxrl.models.policy_spec import PolicySpec
+from jaxrl.ops.advantages import gae
+from jaxrl.ops.distributions import Categorical
+from jaxrl.rollout.rollout import Trajectory
+from tests.probes import Leavers, Turns
+
+MODEL = MLP(Box(-1.0, 1.0, (3,)), Discrete(4), hiddens=(8,))
+STEPS, ENVS, AGENTS = 6, 4, 2
+
+
+def structure(**changes):
+    values = {
+        "player": PolicySpec(MODEL, MODEL.observation_space, MODEL.action_space),
+        "trained": True,
+        "minibatch_size": 16,
+        "num_epochs": 2,
+        "use_kl_loss": True,
+        "normalize_advantages": "batch",
+        "value_clip": "loss",
+        "optimizer": None,
+        "blocks": 1,
+    }
+    return LearnerSpec(**{**values, **changes})
+
+
+def hypers(**changes):
+    return PPOConfig(env="cartpole", **changes).hypers()["default_policy"]
+
+
+def trajectory(key, active=None):
+    keys = jax.random.split(key, 8)
+    shape = (STEPS, ENVS, AGENTS)
+    distribution = Categorical(jax.random.normal(keys[0], (*shape, 4)))
+    terminated = jax.random.bernoulli(keys[1], 0.1, shape)
+    return Trajectory(
+        obs=jax.random.uniform(keys[2], (*shape, 3)),
+        action=distribution.sample(jax.random.gumbel(keys[3], (*shape, 4))),
+        distribution=distribution,
+        value=jax.random.normal(keys[4], shape),
+        next_value=jax.random.normal(keys[5], shape),
+        reward=jax.random.normal(keys[6], shape),
+        terminated=terminated,
+        ended=terminated | jax.random.bernoulli(keys[7], 0.1, shape),
+        active=jnp.ones(shape, bool) if active is None else active,
+    )
+
+
+def log_softmax(logits):
+    shifted = logits - logits.max(-1, keepdims=True)
+    return shifted - np.log(np.exp(shifted).sum(-1, keepdims=True))
+
+
+def reference_loss(
+    logits, value, rows, kind, clip=0.3, vf_clip=0.5, vf_coeff=0.7, entropy_coeff=0.1, kl_coeff=0.4
+):
+    """The objective as the design states it, row by row, in NumPy and float64."""
+    rows, total = jax.tree.map(np.asarray, rows), 0.0
+    for i in range(len(value)):
+        new, old = (
+            log_softmax(logits[i]),
+            log_softmax(np.asarray(rows.distribution.logits[i], np.float64)),
+        )
+        ratio = np.exp(new[rows.action[i]] - old[rows.action[i]])
+        surrogate = -min(
+            ratio * rows.advantage[i], np.clip(ratio, 1 - clip, 1 + clip) * rows.advantage[i]
+        )
+        error = (value[i] - rows.target[i]) ** 2
+        moved = rows.value[i] + np.clip(value[i] - rows.value[i], -vf_clip, vf_clip)
+        value_term = {
+            "loss": min(error, vf_clip),
+            "prediction": max(error, (moved - rows.target[i]) ** 2),
+            None: error,
+        }
+        entropy, kl = -(np.exp(new) * new).sum(), (np.exp(old) * (old - new)).sum()
+        total += rows.weight[i] * (
+            surrogate + vf_coeff * value_term[kind] - entropy_coeff * entropy + kl_coeff * kl
+        )
+    return total / max(np.sum(rows.weight), 1.0)
+
+
+@pytest.mark.parametrize("kind", ["loss", "prediction", None])
+@pytest.mark.parametrize("active", [1.0, 0.5, 0.0])
+def test_the_objective_is_that_of_a_numpy_reference(kind, active):
+    keys = jax.random.split(jax.random.key(1), 8)
+    old = Categorical(jax.random.normal(keys[0], (20, 4)))
+    action = old.sample(jax.random.gumbel(keys[1], (20, 4)))
+    rows = Batch(
+        obs=jax.random.uniform(keys[2], (20, 3)),
+        action=action,
+        distribution=old,
+        log_prob=old.log_prob(action),
+        value=jax.random.normal(keys[3], (20,)),
+        advantage=jax.random.normal(keys[4], (20,)),
+        target=jax.random.normal(keys[5], (20,)),
+        weight=jax.random.bernoulli(keys[6], active, (20,)).astype(jnp.float32),
+    )
+    params = MODEL.init(keys[7])
+    numbers = hypers(clip_param=0.3, vf_clip_param=0.5, vf_loss_coeff=0.7)
+    coefficients = Coefficients(lr=jnp.float32(0), entropy=jnp.float32(0.1), kl=jnp.float32(0.4))
+    loss, (sums, own) = ppo_loss(
+        structure().policy_spec, kind, params, rows, (), numbers, coefficients
+    )
+    assert not own
+    loss = loss / max(float(rows.weight.sum()), 1.0)
+    distribution, value = MODEL.apply(params, rows.obs)
+    expected = reference_loss(
+        np.asarray(distribution.logits, np.float64), np.asarray(value, np.float64), rows, kind
+    )
+    assert float(loss) == pytest.approx(expected, abs=1e-5)
+    assert float(Terms(*sums).weight) == pytest.approx(float(rows.weight.sum()))
+
+
+def test_a_gradient_part_by_part_is_the_gradient_of_the_whole():
+    path, numbers = trajectory(jax.random.key(0)), hypers()
+    learner = init_learner(structure(), numbers, jax.random.key(3))
+    policy_spec = structure().policy_spec
+    rows = make_batch(policy_spec, (), path, numbers, standardised=True, axis_name=None)
+    coefficients = Coefficients(lr=jnp.float32(0), entropy=jnp.float32(0.1), kl=jnp.float32(0.4))
+    whole, parts = (
+        gradient(policy_spec, "loss", learner.params, rows, (), numbers, coefficients, n)
+        for n in (1, 4)
+    )
+    for ours, theirs in zip(jax.tree.leaves(parts), jax.tree.leaves(whole), strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    "num_rows, parts", [(512, 1), (1024, 1), (8192, 8), (2500, 2), (2053, 1), (3000, 2)]
+)
+def test_where_cores_are_devices_minibatches_are_cut_into_equal_parts_that_their_caches_hold(
+    num_rows, parts
+):
+    assert num_microbatches(num_rows, "env") == parts
+    assert num_microbatches(num_rows, None) == 1
+
+
+def learn(plan, numbers, path):
+    key = jax.random.key(2)
+    learner = init_learner(plan, numbers, jax.random.key(3))
+    update = jax.jit(
+        lambda learner: update_policy(plan, None, learner, path, (), numbers, key, jnp.float32(0))
+    )
+    after, _, metrics = update(learner)
+    return learner, after, metrics
+
+
+def test_a_policy_without_active_rows_keeps_its_learner_to_the_bit():
+    none = jnp.zeros((STEPS, ENVS, AGENTS), bool)
+    before, after, metrics = learn(structure(), hypers(), trajectory(jax.random.key(0), none))
+    assert jax.tree.all(jax.tree.map(lambda x, y: bool((x == y).all()), before, after))
+    assert float(metrics["num_module_steps_trained"]) == 0
+
+
+def test_a_minibatch_without_active_rows_takes_no_step():
+    """5 active rows of 48 in minibatches of 2: as many steps of Adam as minibatches hold one, and no more."""
+    active = (
+        jnp.zeros((STEPS, ENVS, AGENTS), bool)
+        .at[[0, 1, 2, 3, 5], [0, 3, 1, 2, 2], [0, 1, 1, 0, 1]]
+        .set(True)
+    )
+    plan = structure(always_active=False, minibatch_size=2, num_epochs=3)
+    order = {
+        "blocks": 1,
+        "num_envs": ENVS,
+        "rows": 2,
+        "num_epochs": 3,
+        "key": jax.random.key(2),
+        "axis_name": None,
+    }
+    rows = np.asarray(minibatch_indices(batch_layout(plan.policy_spec, active.shape), **order))
+    wanted = int(np.asarray(active).reshape(-1)[rows].any(axis=1).sum())
+    assert 10 < wanted <= 15 < len(rows) == 72
+    before, after, _ = learn(plan, hypers(lr=1e-2), trajectory(jax.random.key(0), active))
+    assert (int(before.opt_state[0].count), int(after.opt_state[0].count)) == (0, wanted)
+    _, after, _ = learn(
+        plan._replace(always_active=True), hypers(lr=1e-2), trajectory(jax.random.key(0), active)
+    )
+    assert (
+        int(after.opt_state[0].count) == 72
+    )  # so it must not be said of an environment that agents leave
+
+
+def test_where_all_rows_are_active_it_makes_no_difference_that_some_might_not_be():
+    plan, path = structure(num_epochs=3), trajectory(jax.random.key(0))
+    first, second = (
+        learn(plan._replace(always_active=said), hypers(lr=1e-2), path)[1] for said in (True, False)
+    )
+    for ours, others in zip(jax.tree.leaves(first), jax.tree.leaves(second), strict=True):
+        np.testing.assert_array_equal(ours, others)
+
+
+@pytest.mark.parametrize(
+    ("env", "always"), [("cartpole", True), (Leavers(), False), (Turns(), False)]
+)
+def test_whether_agents_are_ever_away_is_known_before_anything_runs(env, always):
+    assert PPOConfig(env=env, fcnet_hiddens=(4,)).build().rollout_spec.always_active == always
+
+
+def test_inactive_rows_change_nothing_whatever_they_hold():
+    active = jax.random.bernoulli(jax.random.key(5), 0.7, (STEPS, ENVS, AGENTS))
+    path = trajectory(jax.random.key(0), active)
+    leaves = jnp.concatenate(
+        [~active[1:], jnp.zeros_like(active[:1])]
+    )  # an agent that is gone next has ended now
+    path = path.replace(ended=path.ended | ~active | leaves)
+    garbage = path.replace(
+        reward=jnp.where(active, path.reward, 1e6),
+        value=jnp.where(active, path.value, jnp.nan),
+        obs=jnp.where(active[..., None], path.obs, jnp.nan),
+        action=jnp.where(active, path.action, 3),
+        # An active row may bootstrap from its own next state alone; those of inactive rows are
+        # free.
+        next_value=jnp.where(active, path.next_value, 1e6),
+    )
+    first, second = (learn(structure(), hypers(lr=1e-2), one)[1] for one in (path, garbage))
+    for ours, others in zip(jax.tree.leaves(first), jax.tree.leaves(second), strict=True):
+        np.testing.assert_allclose(ours, others, atol=1e-6)
+
+
+def test_the_gradient_is_clipped_by_its_global_norm():
+    plan = structure(optimizer=optax.sgd, minibatch_size=48, num_epochs=1)
+    moves = []
+    for clip in (None, 1e-3):
+        before, after, metrics = learn(
+            plan, hypers(lr=1.0, grad_clip=clip), trajectory(jax.random.key(0))
+        )
+        moves.append(
+            float(optax.tree.norm(jax.tree.map(jnp.subtract, after.params, before.params)))
+        )
+        norm = float(metrics["gradients_default_optimizer_global_norm"])
+    assert moves[0] == pytest.approx(
+        norm, rel=1e-4
+    )  # plain descent at rate 1 moves by the gradient
+    assert moves[1] == pytest.approx(1e-3, rel=1e-3)
+
+
+@pytest.mark.parametrize(("target", "factor"), [(1e-9, 1.5), (1e3, 0.5)])
+def test_the_kl_coefficient_follows_the_kl_of_the_last_pass(target, factor):
+    _, learner, metrics = learn(
+        structure(), hypers(lr=1e-2, kl_target=target), trajectory(jax.random.key(0))
+    )
+    assert float(metrics["curr_kl_coeff"]) == pytest.approx(0.2)
+    assert float(learner.kl_coeff) == pytest.approx(0.2 * factor)
+
+
+def test_without_the_kl_penalty_its_coefficient_stays_zero():
+    _, learner, _ = learn(
+        structure(use_kl_loss=False), hypers(kl_target=1e-9), trajectory(jax.random.key(0))
+    )
+    assert float(learner.kl_coeff) == 0.0
+
+
+@pytest.mark.parametrize("blocks", [1, 2, 4])
+def test_every_minibatch_takes_an_equal_share_of_every_block_of_environments(blocks):
+    cut, key = batch_layout(structure().policy_spec, (STEPS, ENVS, AGENTS)), jax.random.key(0)
+    plan = {"blocks": blocks, "num_envs": ENVS, "rows": 16, "num_epochs": 3}
+    rows = np.asarray(minibatch_indices(cut, **plan, key=key, axis_name=None))
+    assert rows.shape == (9, 16)  # 3 epochs of 48 rows
+    np.testing.assert_array_equal(np.bincount(rows.reshape(-1), minlength=48), 3)
+    block = rows // AGENTS % ENVS // (ENVS // blocks)
+    for b in range(blocks):
+        np.testing.assert_array_equal((block == b).sum(axis=1), 16 // blocks)
+
+
+@pytest.mark.parametrize("kind", ["loss", "prediction", None])
+def test_the_share_of_clipped_values_is_that_of_the_active_rows_beyond_the_bound(kind):
+    active = jax.random.bernoulli(jax.random.key(5), 0.5, (STEPS, ENVS, AGENTS))
+    # One step over all rows at rate 0, so that the values are those of the first parameters.
+    plan, numbers = (
+        structure(value_clip=kind, minibatch_size=48, num_epochs=1),
+        hypers(lr=0.0, vf_clip_param=0.3),
+    )
+    path = trajectory(jax.random.key(0), active)
+    before, _, metrics = learn(plan, numbers, path)
+    _, value = MODEL.apply(before.params, path.obs.reshape(-1, 3))
+    old, weight = np.asarray(path.value).reshape(-1), np.asarray(active).reshape(-1)
+    _, target = gae(
+        path.reward,
+        path.value,
+        path.next_value,
+        path.terminated,
+        path.ended,
+        gamma=0.99,
+        lambda_=1.0,
+    )
+    error = np.asarray(value) - np.asarray(target).reshape(-1)
+    beyond = {
+        "loss": error**2 > 0.3,
+        "prediction": np.abs(np.asarray(value) - old) > 0.3,
+        None: np.zeros(48, bool),
+    }
+    assert float(metrics["vf_clip_fraction"]) == pytest.approx(beyond[kind][weight].mean())
+    assert kind is None or 0.05 < metrics["vf_clip_fraction"] < 1
+
+
+@pytest.mark.parametrize("part", ["params", "opt_state"])
+@pytest.mark.parametrize("value", [jnp.nan, jnp.inf])
+def test_one_bad_number_among_parameters_or_optimiser_state_is_told(part, value):
+    plan, numbers = (
+        structure(),
+        hypers(lr=0.0),
+    )  # at rate 0 what is bad stays bad, and what is good stays good
+    none = trajectory(
+        jax.random.key(0), jnp.zeros((STEPS, ENVS, AGENTS), bool)
+    )  # so do learners without rows
+    learner = init_learner(plan, numbers, jax.random.key(3))
+    leaves, tree = jax.tree.flatten(getattr(learner, part))
+    leaves[-1] = leaves[-1].at[0].set(value)
+    update = jax.jit(
+        lambda learner: update_policy(
+            plan, None, learner, none, (), numbers, jax.random.key(2), 0.0
+        )[2]
+    )
+    assert update(learner)["parameters_finite"] == 1.0
+    assert (
+        update(learner.replace(**{part: jax.tree.unflatten(tree, leaves)}))["parameters_finite"]
+        == 0.0
+    )
+
+
+def test_a_reward_that_is_no_number_breaks_the_parameters_and_is_told():
+    path = trajectory(jax.random.key(0))
+    _, _, metrics = learn(
+        structure(), hypers(), path.replace(reward=path.reward.at[2, 1, 0].set(jnp.nan))
+    )
+    assert metrics["parameters_finite"] == 0.0
+    assert not np.isfinite(metrics["policy_loss"])

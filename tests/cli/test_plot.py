@@ -1,0 +1,97 @@
+"""`jaxrl plot`: which runs it finds, what it calls them, and what it refuses."""
+
+import json
+
+import pytest
+
+from jaxrl.cli import plot
+from jaxrl.cli.plot import apart, labels_of, runs_in
+
+
+def make_run(folder, env_name="probe", num_results=3):
+    """A run's folder as far as its curves need it."""
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text(json.dumps({"seed": 1, "kl_target": 0.01}))
+    facts = {name: {} for name in ("policies", "run_settings", "versions")}
+    facts |= {"objects": [], "config_class": "", "env_name": env_name, "commit": "0123456789"}
+    (folder / "metadata.json").write_text(json.dumps({**facts, "time": "2026-11-22T10:00:00+0000"}))
+    results = [
+        {
+            "num_env_steps_sampled_lifetime": 100 * i,
+            "env_runners": {"episode_return_mean": float(i)},
+            "learners": {"p": {"mean_kl_loss": 0.01, "entropy": 1.0, "vf_loss": 1.0}},
+        }
+        for i in range(1, num_results + 1)
+    ]
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(result) + "\n" for result in results))
+    return folder
+
+
+def test_one_run_and_several_are_drawn_in_the_format_that_is_asked_for(tmp_path, capsys):
+    runs = [make_run(tmp_path / "runs" / name) for name in ("a", "b")]
+    plot([str(runs[0]), "--out", str(tmp_path / "one.svg")])
+    plot([*map(str, runs), "--out", str(tmp_path / "two.pdf"), "--title", "mine"])
+    assert (tmp_path / "two.pdf").read_bytes().startswith(b"%PDF")
+    picture = (tmp_path / "one.svg").read_text()
+    assert "<svg" in picture
+    assert capsys.readouterr().out.splitlines() == [
+        f"look at      {tmp_path / name}" for name in ("one.svg", "two.pdf")
+    ]
+
+
+def test_runs_may_stand_after_flags_and_a_title_stays_as_it_is_written(tmp_path):
+    assert apart(["a", "--out", "x.pdf", "b", "--title=t", "c"]) == (
+        ["a", "b", "c"],
+        ["--out", "x.pdf", "--title=t"],
+    )
+    assert apart(["--out", "--title", "t"]) == ([], ["--out", "--title", "t"])
+    plot(["--out", str(tmp_path / "one.svg"), "--title", "1e6", str(make_run(tmp_path / "a"))])
+    assert "<!-- 1e6 -->" in (tmp_path / "one.svg").read_text()
+
+
+def test_latest_is_the_newest_run(tmp_path, monkeypatch, capsys):
+    for name in ("20260101-000000-s0", "20260301-000000-s0", "20260201-000000-s0"):
+        make_run(tmp_path / "arena" / name)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "arena" / "20260301-000000-s0" / "metadata.json").unlink()
+    with pytest.raises(SystemExit):
+        plot(["arena/latest"])
+    assert "arena/20260301-000000-s0 is not a run's folder" in capsys.readouterr().err
+
+
+def test_a_folder_of_runs_stands_for_all_in_it_and_so_does_a_sweep(tmp_path):
+    runs = [make_run(tmp_path / "arena" / name) for name in ("a", "b")]
+    trials = [make_run(tmp_path / "sweep" / "trials" / name) for name in ("0000", "0001")]
+    assert runs_in(tmp_path / "arena") == runs
+    assert runs_in(tmp_path / "sweep") == trials
+    assert runs_in(runs[0]) == [runs[0]]
+
+
+def test_labels_are_as_long_as_tells_runs_apart(tmp_path):
+    assert labels_of([tmp_path / "x" / "a", tmp_path / "x" / "b"]) == ["a", "b"]
+    assert labels_of([tmp_path / "x" / "a", tmp_path / "y" / "a"]) == ["x/a", "y/a"]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ([], "which runs? give their folders"),
+        (["nowhere"], "nowhere is not a run's folder and holds none"),
+        (["RUN", "--out", "curves.jpg"], "must end in one of .png, .pdf, .svg"),
+        (
+            ["RUN", "--out", "missing/curves.png"],
+            "missing/curves.png cannot be written: No such file or directory",
+        ),
+        (["RUN", "--out"], "--out takes one value"),
+        (["empty/latest"], "empty/latest: empty holds no run"),
+        (["RUN", "--titel", "x"], "unknown flag '--titel'; did you mean '--title'?"),
+    ],
+)
+def test_what_cannot_be_drawn_is_refused_in_one_line(tmp_path, monkeypatch, capsys, words, said):
+    monkeypatch.chdir(tmp_path)
+    make_run(tmp_path / "RUN")
+    with pytest.raises(SystemExit) as ended:
+        plot(words)
+    assert ended.value.code == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert said in line

@@ -1,0 +1,123 @@
+"""`scripts/sweep.py`: what its flags mean, its mistakes in one line, and a sweep a person can follow."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from jaxrl import UsageError
+from jaxrl.cli.sweep import draws_of, grid_of, tried_of
+from jaxrl.sweeps.space import Grid, settings_of
+
+HUGE = ("--num-envs", "2e6", "--rollout-length", "1000", "--total-env-steps", "2e9")
+SCRIPT = Path(__file__).parents[2] / "scripts" / "sweep.py"
+
+
+def run(*words, **kwargs):
+    return subprocess.run(
+        [sys.executable, str(SCRIPT), *words], capture_output=True, text=True, timeout=300, **kwargs
+    )
+
+
+def test_a_grid_is_values_between_commas():
+    found = grid_of(
+        ["lr=1e-4,3e-4", "fcnet_hiddens=[64,64],[256,256]", "pol1.gamma=0.9", "lambda=0.9,1"]
+    )
+    assert found == {
+        "lr": Grid((1e-4, 3e-4)),
+        "fcnet_hiddens": Grid(((64, 64), (256, 256))),
+        "pol1.gamma": Grid((0.9,)),
+        "lambda_": Grid((0.9, 1)),
+    }
+
+
+def test_a_distribution_is_named_with_its_bounds():
+    found = draws_of(["lr=loguniform:1e-5:1e-2", "clip_param=choice:0.1:0.2:0.3"])
+    for settings in settings_of(found, 20):
+        assert 1e-5 <= settings["lr"] <= 1e-2
+        assert settings["clip_param"] in (0.1, 0.2, 0.3)
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: grid_of(["lr"]), "--grid takes SETTING="),
+        (lambda: grid_of(["lr="]), "a grid without values"),
+        (lambda: grid_of(["lr=1", "lr=2"]), "names lr twice"),
+        (
+            lambda: tried_of({"grid": ["lr=1,2"], "random": ["lr=uniform:1:2"]}),
+            "lr is in --grid and in --random",
+        ),
+        (lambda: draws_of(["num_epochs=randint:1.5:3"]), "both bounds must be integers"),
+        (lambda: draws_of(["lr=lognormal:1:2"]), "unknown distribution 'lognormal'"),
+        (lambda: draws_of(["lr=uniform:1"]), "takes two bounds"),
+        (lambda: draws_of(["lr=uniform:2:1"]), "low < high"),
+    ],
+)
+def test_what_it_does_not_understand_it_says(make, words):
+    with pytest.raises(UsageError, match=words):
+        make()
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (
+            ("--env", "cartpole", "--grid", "lrr=1,2"),
+            "sweep.py: unknown setting 'lrr'; did you mean 'lr'?",
+        ),
+        (("--env", "cartpole", "--grid", "lr="), "sweep.py: a grid without values"),
+        (("--env", "cartpole", "--grid"), "sweep.py: --grid takes values"),
+        (
+            ("--env", "cartpole", "--devices", "4000", "--seeds", "2"),
+            "sweep.py: devices=4000: JAX has",
+        ),
+        (
+            ("--env", "cartpole", "--seeds", "2", *HUGE),
+            "fewer environments or shorter rollouts need less",
+        ),
+        (
+            ("--env", "cartpole", "--lr", "1e-3"),
+            "sweep.py: nothing to sweep, this is one trial: give several values",
+        ),
+        (
+            ("--env", "cartpole", "--grid", "lr=3e-4"),
+            "sweep.py: nothing to sweep, this is one trial: give several",
+        ),
+        (("--env", "cartpole", "--seed5", "2"), "sweep.py: unknown flag '--seed5'"),
+        (("--resume", "nowhere"), "sweep.py: nowhere is not a sweep's folder"),
+        (("--resume", "nowhere", "--seeds", "3"), "it takes no seeds"),
+    ],
+)
+def test_a_mistake_is_one_line_and_status_two(words, said, tmp_path):
+    done = run(*words, cwd=tmp_path)
+    assert done.returncode == 2
+    assert said in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_sweep_says_its_plan_its_table_and_where_the_best_lies(tmp_path):
+    small = "--env cartpole --tuned False --num-envs 4 --rollout-length 16 --minibatch-size 32 --num-epochs 1"
+    more = (
+        "--fcnet-hiddens 8 --total-env-steps 256 --grid lr=1e-3,1e-2 --seeds 2 --compile-cache off"
+    )
+    done = run(*small.split(), *more.split(), "--run-dir", str(tmp_path / "out"), cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    parts = (
+        "4 trials in one program, 1,024 environment steps",
+        "interquartile mean",
+        "(range)",
+        "best setting lr=",
+    )
+    for part in (*parts, "best trial ", "4 of 4 finished"):
+        assert part in done.stdout
+    best = next(
+        line.split()[-1] for line in done.stdout.splitlines() if line.startswith("evaluate")
+    )
+    assert (Path(best) / "checkpoints").is_dir()
+    assert (tmp_path / "out" / "curves.png").exists()
+    again = run("--resume", str(tmp_path / "out"), "--compile-cache", "off", cwd=tmp_path)
+    assert again.returncode == 0, again.stderr
+    assert "interquartile mean" in again.stdout

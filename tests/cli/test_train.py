@@ -1,0 +1,255 @@
+"""The command line: flags made from the settings, mistakes in one line, a run a person can follow."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from jaxrl import PPOConfig, Trainer, UsageError
+from jaxrl.cli.flags import setting_of
+from jaxrl.cli.train import begin, parse
+from tests.probes import SMALL_ARENA
+
+SCRIPT = Path(__file__).parents[2] / "scripts" / "train_ppo.py"
+
+
+def config_of(line):
+    return parse(line.split()).config
+
+
+def test_flags_say_every_kind_of_setting():
+    config = config_of(
+        "--env arena --env-args height=6 width=8 --num-envs 16 --rollout-length 32 --lr 0:1e-3 100000:0 --lambda 0.9 "
+        "--fcnet-hiddens 32 16 --grad-clip None --use-kl-loss False --policies shared --seed 3 --total-env-steps 1_000 "
+        "--value-clip None --per-policy default_policy.gamma=0.9 default_policy.fcnet_hiddens=8,4 "
+        "--policies-to-train default_policy"
+    )
+    assert config.env_args == (("height", 6), ("width", 8))
+    assert (config.num_envs, config.rollout_length, config.total_env_steps, config.seed) == (
+        16,
+        32,
+        1000,
+        3,
+    )
+    assert config.lr == ((0, 1e-3), (100000, 0))
+    assert (config.lambda_, config.fcnet_hiddens, config.grad_clip) == (0.9, (32, 16), None)
+    assert (config.use_kl_loss, config.value_clip, config.policies) == (False, None, "shared")
+    assert config.for_policy("default_policy").gamma == 0.9
+    assert config.for_policy("default_policy").fcnet_hiddens == (8, 4)
+
+
+def test_a_count_may_be_written_as_a_power_of_ten():
+    assert config_of("--total-env-steps 1e6").total_env_steps == 1_000_000
+
+
+def test_the_tuned_settings_are_used_and_said_unless_declined():
+    order = parse(["--env", "arena"])
+    assert order.config == PPOConfig.tuned("arena")
+    assert order.source == "tuned for arena"
+    order = parse(["--env", "arena", "--tuned", "False", "--lr", "0.5"])
+    assert order.config == PPOConfig(env="arena", lr=0.5)
+    assert order.source == "RLlib's defaults, but lr=0.5"
+
+
+def test_the_compile_cache_is_on_unless_declined_and_a_path_stays_as_it_is_written():
+    assert parse(["--env", "arena"]).compile_cache == "auto"
+    assert parse(["--compile-cache", "off"]).compile_cache == "off"
+    assert parse(["--compile-cache", "007"]).compile_cache == "007"
+    assert (
+        "compile_cache" not in parse(["--compile-cache", "007"]).settings
+    )  # of the process, not of the run
+
+
+def test_policies_come_from_a_json_file(tmp_path):
+    path = tmp_path / "policies.json"
+    path.write_text('{"hunter": ["agent2"], "explorer": ["agent1"]}')
+    assert set(parse(["--policies", str(path)]).config.setup().policies) == {"hunter", "explorer"}
+    path.write_text("{")
+    with pytest.raises(UsageError, match=r"policies file .* is not JSON"):
+        parse(["--policies", str(path)])
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("--nun-envs 3", "unknown flag '--nun-envs'; did you mean '--num-envs'"),
+        ("arena", "unexpected argument 'arena'"),
+        ("--env aren", "unknown environment 'aren'; did you mean 'arena'"),
+        (
+            "--env gymnax:CartPole",
+            "unknown gymnax environment 'CartPole'; did you mean 'CartPole-v1'",
+        ),
+        ("--num-envs", "--num-envs takes one value"),
+        ("--num-envs 3 4", "--num-envs takes one value"),
+        ("--num-envs three", "num_envs='three' must be an integer"),
+        ("--lr fast", "lr='fast' must be a number"),
+        ("--lr nan", "lr=nan must be a number"),
+        ("--env-args height", "env_args takes NAME=VALUE, not 'height'"),
+        ("--env-args height=0", "height=0"),
+        ("--per-policy lr=3", "per_policy takes POLICY.SETTING=VALUE"),
+        ("--policies nowhere.json", "policies='nowhere.json'"),
+        ("--stop-return high", "stop_return='high' must be a finite number"),
+        ("--stop-return nan", "stop_return=nan must be a finite number"),
+        ("--tuned no", "tuned='no' must be True or False"),
+        ("--fcnet-hiddens 64 x", "layer size='x' must be an integer"),
+        ("--keep 0", "keep=0 must be an integer of at least 1"),
+        ("--evaluation-interval often", "evaluation_interval='often' must be an integer"),
+        ("--stop episode_return_mean", "stop takes NAME=VALUE, not 'episode_return_mean'"),
+        ("--callbacks scripts.arena_callbacks:Arena", "unknown callbacks 'Arena'"),
+        ("--resume nowhere", "nowhere does not exist"),
+        ("--strict", "--strict goes with --resume RUN"),
+        (
+            "--profile --coordinator localhost:1234 --num-processes 2 --process-id 0",
+            "--profile measures one process",
+        ),
+        ("--trust", "--trust goes with --resume RUN"),
+    ],
+)
+def test_a_mistake_is_refused_in_one_line(line, message):
+    with pytest.raises(UsageError, match=message) as refused:
+        parse(line.split()).config.describe()
+    assert "\n" not in str(refused.value)
+
+
+def test_settings_of_the_run_are_flags_too_and_a_switch_may_stand_alone():
+    line = (
+        "--debug --evaluation-interval 5 --loggers jsonl csv --pictures False --stop env_runners/num_episodes=7 "
+        "--stop-return 3 --init-from pol1=runs/a#pol2 --callbacks scripts.arena_callbacks:ArenaMetrics"
+    )
+    order = parse(line.split())
+    assert order.settings == {
+        "debug": True,
+        "evaluation_interval": 5,
+        "loggers": ("jsonl", "csv"),
+        "pictures": False,
+        "stop": {"env_runners/num_episodes": 7, "env_runners/episode_return_mean": 3},
+        "init_from": {"pol1": "runs/a#pol2"},
+    }
+    assert order.config.callbacks == ("scripts.arena_callbacks:ArenaMetrics",)
+
+
+def test_paths_are_taken_as_they_are_written():
+    assert parse(["--run-dir", "000003"]).run_dir == "000003"
+    assert parse([]).run_dir == parse(["--run-dir", "auto"]).run_dir == "auto"
+    for name, word, value in (
+        ("resume", "20261121", "20261121"),
+        ("out", "1e3", "1e3"),
+        ("run_dir", "None", None),
+        ("checkpoint", "000003", 3),
+        ("checkpoint", "best", "best"),
+        ("stop", "None", {}),
+    ):
+        assert setting_of(name, [word]) == value
+
+
+def test_a_resumed_run_is_as_long_as_its_new_flags_say(tmp_path):
+    small = PPOConfig(
+        env="arena", num_envs=4, rollout_length=16, minibatch_size=32, total_env_steps=640
+    )
+    stop = {"training_iteration": 1, "env_runners/episode_return_mean": 1e9}
+    path = tmp_path / "20261121"
+    Trainer(small, run_dir=path, quiet=True, pictures=False, loggers=(), stop=stop).stop()
+    resume = ["--resume", str(path)]
+    assert (parse(resume).run_dir, parse(resume).settings) == ("same", {})
+    assert parse([*resume, "--run-dir", "auto"]).run_dir == "auto"
+    goal = {"env_runners/episode_return_mean": 1e9}
+    assert parse([*resume, "--total-env-steps", "1280"]).settings == {"stop": goal}
+    assert parse([*resume, "--stop-return", "5"]).settings["stop"] == {
+        **stop,
+        "env_runners/episode_return_mean": 5,
+    }
+    assert parse(
+        [*resume, "--stop", "training_iteration=3", "--total-env-steps", "1280"]
+    ).settings == {"stop": {"training_iteration": 3}}
+    assert parse([*resume, "--stop", "None"]).settings == {"stop": {}}
+    assert parse([*resume, "--stop-return", "None"]).settings == {"stop": {"training_iteration": 1}}
+
+
+def test_criteria_that_a_run_has_met_are_cleared_when_it_is_resumed(tmp_path, capsys):
+    small = SMALL_ARENA.replace(total_env_steps=640)
+    stop, path = {"training_iteration": 1, "env_runners/episode_return_mean": 1e9}, tmp_path / "run"
+    with Trainer(small, run_dir=path, quiet=True, pictures=False, loggers=(), stop=stop) as trainer:
+        assert trainer.fit()["training_iteration"] == 1
+    order = parse(["--resume", str(path)])
+    assert order.settings == {}
+    with begin(order) as resumed:
+        assert (
+            "cleared the stop criterion training_iteration=1, which the run had met"
+            in capsys.readouterr().out
+        )
+        assert dict(resumed.settings.stop) == {"env_runners/episode_return_mean": 1e9}
+        assert resumed.fit()["training_iteration"] == 10
+    goal = parse(["--resume", str(path), "--stop-return", "None", "--total-env-steps", "1280"])
+    with begin(goal) as resumed:
+        assert resumed.fit()["training_iteration"] == 20
+    met = parse(["--resume", str(path), "--stop", "training_iteration=20"])  # said now, so it holds
+    assert met.settings == {"stop": {"training_iteration": 20}}
+    with begin(met) as resumed:
+        assert resumed.fit()["training_iteration"] == 20
+    assert "20 of 20 iterations are trained; a larger stop criterion" in capsys.readouterr().out
+
+
+def run(*arguments, cwd):
+    return subprocess.run(
+        [sys.executable, SCRIPT, *arguments], cwd=cwd, capture_output=True, text=True, timeout=300
+    )
+
+
+def test_a_run_shows_its_plan_its_progress_and_where_things_lie(tmp_path):
+    small = "--total-env-steps 2560 --num-envs 8 --rollout-length 32"
+    small += " --minibatch-size 64 --num-epochs 1 --fcnet-hiddens 8"
+    done = run("--env", "arena", *small.split(), "--run-dir", "out/run", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    for part in (
+        "pol1 plays agent1",
+        "8 environments x 32 steps",
+        "tuned for arena, but",
+        "compiling",
+        "steps/s",
+    ):
+        assert part in done.stdout
+    assert "iter    10" in done.stdout
+    assert "2,560 environment steps" in done.stdout
+    assert len((tmp_path / "out" / "run" / "metrics.jsonl").read_text().splitlines()) == 10
+    again = run("--env", "arena", *small.split(), "--run-dir", "out/run", cwd=tmp_path)
+    assert (again.returncode, again.stderr.count("\n")) == (2, 1)
+    assert "exists already" in again.stderr
+
+
+def test_help_explains_every_flag(tmp_path):
+    shown = run("--env", "arena", "--help", cwd=tmp_path)
+    assert shown.returncode == 0
+    for flag in (
+        "--lr",
+        "--num-envs",
+        "--lambda",
+        "--policies",
+        "--stop-return",
+        "--run-dir",
+        "--env-args",
+    ):
+        assert flag in shown.stdout
+
+
+def test_lists_and_convolutions_are_read_from_their_flags():
+    points = "obstacle_coord=[[0.3,0.3],[0.7,0.7]]"
+    config = config_of(
+        f"--env waterworld --env-args n_obstacles=2 {points} --observation-filter None"
+    )
+    assert dict(config.env_args) == {"n_obstacles": 2, "obstacle_coord": ((0.3, 0.3), (0.7, 0.7))}
+    assert config.setup().env.obstacle_coord == ((0.3, 0.3), (0.7, 0.7))
+    config = config_of("--env pursuit --conv-filters 16,3,2 8,2,1")
+    assert config.conv_filters == ((16, 3, 2), (8, 2, 1))
+    assert "convolutions 16 of 3x3 by 2, 8 of 2x2 by 1 relu, then" in config.describe()
+    for words in (
+        ["--conv-filters", "[[16,3,2]]"],
+        ["--per-policy", "pursuer.conv_filters=[[16,3,2]]"],
+    ):
+        assert parse(["--env", "pursuit", *words]).config.for_policy("pursuer").conv_filters == (
+            (16, 3, 2),
+        )
+    with pytest.raises(UsageError, match=r"'\[\[0.3' is not a list such as"):
+        parse(["--env", "waterworld", "--env-args", "obstacle_coord=[[0.3"])
+    with pytest.raises(UsageError, match="obstacle_coord has 1 points, but n_obstacles=2"):
+        parse(["--env", "waterworld", "--env-args", "n_obstacles=2"])

@@ -1,0 +1,527 @@
+"""`check_env` lets through what keeps to the contract and names the rule that anything else breaks."""
+
+import re
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxrl.core.env import Environment, Solo
+from jaxrl.core.env_checker import ContractError, check_env
+from jaxrl.core.errors import UsageError
+from jaxrl.core.registry import make, names
+from jaxrl.core.spaces import Box, Discrete
+from jaxrl.core.types import ALL
+from tests.core.environments import Clock, Corridor, Pair, Relay, Signposted, Trio
+from tests.probes import Joining, TicTacToe, Turns
+
+
+class Step(NamedTuple):
+    """What `step` returns, by name."""
+
+    obs: Any
+    state: Any
+    reward: Any
+    terminated: Any
+    truncated: Any
+    info: dict
+
+
+class RawStep(NamedTuple):
+    """What `step_env` and `step_stacked` return, by name."""
+
+    obs: Any
+    state: Any
+    reward: Any
+    terminated: Any
+    info: dict
+
+
+def changed(base, method, kind, change):
+    """`base`'s method, whose result `change` has turned into another."""
+    original = getattr(base, method)
+
+    def call(self, key, state, action, params=None):
+        values = kind(*original(self, key, state, action, params))
+        return change(values) if kind is RawStep else change(values, state)
+
+    return {method: call}
+
+
+def raw(change, base=Corridor):
+    return changed(base, "step_env", RawStep, change)
+
+
+def stepped(change, base=Corridor):
+    return changed(base, "step", Step, change)
+
+
+def stacked(change):
+    return changed(Pair, "step_stacked", RawStep, change)
+
+
+def begun(change, base=Corridor, method="reset_env"):
+    """`base`'s reset, whose (obs, state) `change` has turned into others."""
+    original = getattr(base, method)
+    return {method: lambda self, key, params=None: change(*original(self, key, params))}
+
+
+def broken(base, attributes):
+    return type(base.__name__, (base,), attributes)()
+
+
+def without(mapping, name):
+    return {key: value for key, value in mapping.items() if key != name}
+
+
+def no_reset(self, key, state, action, params=None):
+    """Tells of the end, and goes on as if there was none."""
+    params = self.default_params if params is None else params
+    obs, state, reward, terminated, info = self.step_env(key, state, action, params)
+    truncated = self.is_truncated(state, params) & ~terminated
+    return obs, state, reward, terminated, truncated, {**info, "final_observation": obs}
+
+
+def clock_set_back_to_one(step, _):
+    over = step.terminated | step.truncated
+    return step._replace(state=step.state.replace(time=jnp.where(over, 1, step.state.time)))
+
+
+def branching_on_a_number(self, key, state, action, params):
+    if params.step_size > 0:
+        return Corridor.step_env(self, key, state, action, params)
+
+
+def only_one_at_a_time(self, key, state, action, params):
+    values = Corridor.step_env(self, key, state, action, params)
+    reward = jax.pure_callback(
+        lambda x: x, jax.ShapeDtypeStruct((), jnp.float32), values[2]
+    )  # no vmap_method
+    return values[0], values[1], reward, *values[3:]
+
+
+def counting_its_calls(self, key, state, action, params):
+    self.calls.append(len(self.calls))
+    return RawStep(*Corridor.step_env(self, key, state, action, params))._replace(
+        reward=jnp.float32(len(self.calls))
+    )
+
+
+def counting_in_an_array(self, key, state, action, params):
+    self.calls.append(len(self.calls))
+    table = jnp.asarray(np.full(100, float(len(self.calls)), np.float32))
+    return RawStep(*Corridor.step_env(self, key, state, action, params))._replace(
+        reward=table[state.time]
+    )
+
+
+def other_space(self, params=None):
+    self.calls.append(0)
+    return Box(-200.0, 200.0 + len(self.calls), (2,))
+
+
+ONE_AGENT = {
+    # the object
+    "must be hashable": {"__hash__": None},
+    "it must have a method `step_env`": {"step_env": None},
+    "it must have a method `is_truncated`; this looks like gymnax before 1.0": {
+        "is_truncated": None
+    },
+    "Corridor must define default_params": {"default_params": Environment.default_params},
+    "Corridor must define reset_env(key, params)": {"reset_env": Environment.reset_env},
+    "params['goal'] must be a number or an array, not 'north'": {
+        "default_params": {"goal": "north"}
+    },
+    "observation_space(params) must be a Discrete, Multi": {
+        "observation_space": lambda self, params=None: [2, 3]
+    },
+    "observation_space(params) must be the same on every call": {
+        "observation_space": other_space,
+        "calls": [],
+    },
+    "action_space(params) must be there, but KeyError: 'left'": {
+        "action_space": lambda self, params=None: {}["left"]
+    },
+    "tuned must be a mapping of settings by their names": {"tuned": {1: 3e-4}},
+    # types
+    "reset_env must return 2 values, (obs, state), not 3": begun(
+        lambda obs, state: (obs, state, {})
+    ),
+    "obs of reset_env must be floating[2] as in Box": begun(
+        lambda obs, state: (jnp.zeros(3), state)
+    ),
+    "as in Box(-200 to 200, (2,), float32), not int32[2]": begun(
+        lambda obs, state: (obs.astype(jnp.int32), state)
+    ),
+    "but obs of reset_env is a dict of ['camera']": begun(
+        lambda obs, state: ({"camera": obs}, state)
+    ),
+    "obs of reset must be float32[2], not float16[2]": begun(
+        lambda obs, state: (obs.astype(jnp.float16), state), method="reset"
+    ),
+    "step_env must trace with keys and params traced, but TracerBoolConversionError": {
+        "step_env": branching_on_a_number
+    },
+    "step_env must return 5 values, (obs, state, reward, terminated, info), not 6": raw(
+        lambda step: (*step, {})
+    ),
+    "obs of step_env must be float32[2], not float32[2, 1]": raw(
+        lambda step: step._replace(obs=step.obs[:, None])
+    ),
+    "state of step_env.time must be int32[], not float32[]": raw(
+        lambda step: step._replace(state=step.state.replace(time=jnp.float32(step.state.time)))
+    ),
+    "state of step_env.position must be float32[], but state of step_env is a tests.core.environments.Clock": raw(
+        lambda step: step._replace(state=Clock(time=step.state.time))
+    ),
+    "reward of step_env must be floating[], not int32[]": raw(
+        lambda step: step._replace(reward=jnp.int32(1))
+    ),
+    "reward of step_env must be floating[], not float32[1]": raw(
+        lambda step: step._replace(reward=step.reward[None])
+    ),
+    "reward of step_env must be floating[], but reward of step_env is nothing": raw(
+        lambda step: step._replace(reward=None)
+    ),
+    "terminated of step_env must be bool[], not float32[]": raw(
+        lambda step: step._replace(terminated=jnp.float32(step.terminated))
+    ),
+    "info of step_env must be a dict, not a tuple": raw(lambda step: step._replace(info=())),
+    "info['metrics'] of step_env must be a dict": raw(
+        lambda step: step._replace(info={"metrics": step.reward})
+    ),
+    "info['metrics'] of step_env['seen'] must be floating, integer, bool[], not int32[2]": raw(
+        lambda step: step._replace(info={"metrics": {"seen": jnp.zeros(2, jnp.int32)}})
+    ),
+    "is_truncated(state, params) must be bool[], not int32[]": {
+        "is_truncated": lambda self, state, params: state.time
+    },
+    "must return 6 values, (obs, state, reward, terminated, truncated, info), not 5; this looks like gymnax before": (
+        stepped(
+            lambda step, _: (
+                step.obs,
+                step.state,
+                step.reward,
+                step.terminated | step.truncated,
+                step.info,
+            )
+        )
+    ),
+    "truncated of step must be bool[], not int32[]": stepped(
+        lambda step, _: step._replace(truncated=jnp.int32(0))
+    ),
+    "info of step must hold 'final_observation' on every step": stepped(
+        lambda step, _: step._replace(info=without(step.info, "final_observation"))
+    ),
+    "info['final_observation'] of step must be float32[2], not float32[1]": stepped(
+        lambda step, _: step._replace(info={"final_observation": step.obs[:1]})
+    ),
+    "step under vmap, over keys and params, must trace": {"step_env": only_one_at_a_time},
+    "render must give u8[H, W, 3], not float32[4, 4, 3]": {
+        "render": lambda self, state, params: jnp.zeros((4, 4, 3))
+    },
+    # values
+    "the same key must give the same numbers, whatever was called before": {
+        "step_env": counting_its_calls,
+        "calls": [],
+    },
+    "no state hidden in Python": {"step_env": counting_in_an_array, "calls": []},
+    "obs of reset must lie in Box": begun(lambda obs, state: (obs + 300.0, state), method="reset"),
+    "reset must return a state of which is_truncated is False": begun(
+        lambda obs, state: (obs, state.replace(time=jnp.int32(8)))
+    ),
+    "obs of step, and its final_observation, must lie in Box": raw(
+        lambda step: step._replace(obs=jnp.where(step.state.time > 4, 210.0, step.obs))
+    ),
+    "final_observation [nan, nan]": raw(
+        lambda step: step._replace(obs=jnp.where(step.terminated, jnp.nan, step.obs))
+    ),
+    "reward must be finite; not so in step": raw(
+        lambda step: step._replace(reward=jnp.where(step.terminated, jnp.inf, step.reward))
+    ),
+    "info['metrics']['move'] must be finite": raw(
+        lambda step: step._replace(info={"metrics": {"move": jnp.nan}})
+    ),
+    "terminated and truncated must never both be set": stepped(
+        lambda step, _: step._replace(truncated=step.truncated | step.terminated)
+    ),
+    "step must be truncated where is_truncated(the state step_env reached)": stepped(
+        lambda step, _: step._replace(truncated=step.truncated & False)
+    ),
+    "no episode may last longer than max_steps_in_episode=8": {
+        "is_truncated": lambda self, state, params: state.time > params.max_steps_in_episode
+    },
+    "info['final_observation'] must equal obs where the episode goes on": stepped(
+        lambda step, _: step._replace(info={"final_observation": jnp.zeros(2)})
+    ),
+    "step must return the state of a new one, of which is_truncated is False": {"step": no_reset},
+    "step must return the state of a new one, with time=0": stepped(clock_set_back_to_one),
+}
+
+
+def test_check_env_lets_the_small_environments_through():
+    for env in (Corridor(), Solo(Corridor()), Trio(), Pair(), Signposted()):
+        check_env(env, steps=64)
+
+
+@pytest.mark.parametrize("name", [*names(), "gymnax:Catch-bsuite", "gymnax:Breakout-MinAtar"])
+def test_every_environment_of_the_registry_keeps_to_the_contract(name):
+    try:
+        env, params = make(name)
+    except UsageError as error:
+        pytest.skip(str(error))  # announced, and not importable here
+    check_env(env, params)
+
+
+@pytest.mark.parametrize("rule", ONE_AGENT)
+def test_one_agent_check_env_names_the_rule_that_is_broken(rule):
+    with pytest.raises(ContractError, match=re.escape(rule)) as caught:
+        check_env(broken(Corridor, ONE_AGENT[rule]), steps=64)
+    assert str(caught.value).startswith("Corridor: ")
+    assert "\n" not in str(caught.value)
+
+
+def seen_otherwise(**parts):
+    return begun(lambda obs, state: ({**obs, **parts}, state), Signposted)
+
+
+TREES = {
+    "obs of reset_env['signs'][1] must be integer[2] as in MultiDiscrete(nvec=(2, 9)), not int32[3]": seen_otherwise(
+        signs=(jnp.int32(0), jnp.zeros(3, jnp.int32))
+    ),
+    "obs of reset_env['place'] must be floating[2] as in Box": seen_otherwise(place=jnp.int32(0)),
+    "obs of reset_env['view'] must not be there": seen_otherwise(view=jnp.int32(0)),
+    "signs: (9, [0, 0])}": seen_otherwise(signs=(jnp.int32(9), jnp.zeros(2, jnp.int32))),
+    "info['final_observation'] must equal obs where the episode goes on": stepped(
+        lambda step, _: step._replace(
+            info={"final_observation": {**step.obs, "picture": jnp.zeros((4, 1, 2), jnp.uint8)}}
+        ),
+        Signposted,
+    ),
+}
+
+
+@pytest.mark.parametrize("rule", TREES)
+def test_check_env_names_the_rule_that_a_part_of_an_observation_breaks(rule):
+    with pytest.raises(ContractError, match=re.escape(rule)):
+        check_env(broken(Signposted, TREES[rule]), steps=64)
+
+
+THREE_AGENTS = {
+    # the object
+    "agents must be a tuple of one or more names": {"agents": ()},
+    "none of them '__all__', not ['early', 'left', 'right']": {
+        "agents": ["early", "left", "right"]
+    },
+    "agents must be a tuple of one or more names, none of them '__all__', not ('early', '__all__')": {
+        "agents": ("early", ALL)
+    },
+    "agents must be unique, not ('left', 'right', 'left')": {"agents": ("left", "right", "left")},
+    "default_policies must be {policy: agents}, not ['left']": {"default_policies": ["left"]},
+    "every agent exactly once, not {'pol': ('left', 'right')}": {
+        "default_policies": {"pol": ("left", "right")}
+    },
+    "every agent exactly once, not {'one': ('early', 'left', 'right'), 'two': ('left',)}": {
+        "default_policies": {"one": ("early", "left", "right"), "two": ("left",)}
+    },
+    "action_space('early', params) must be a Discrete": {
+        "action_space": lambda self, agent, params=None: None
+    },
+    # types
+    "obs of reset_env['ghost'] must not be there": begun(
+        lambda obs, state: ({**obs, "ghost": obs["left"]}, state), Trio
+    ),
+    "obs of reset_env['early'] must be integer[] as in Discrete(n=1000), not float32[]": begun(
+        lambda obs, state: ({**obs, "early": jnp.float32(0)}, state), Trio
+    ),
+    "obs of step_env['right'] must be float32[1], but obs of step_env is a dict of ['early', 'left']": raw(
+        lambda step: step._replace(obs=without(step.obs, "right")), Trio
+    ),
+    "reward of step_env['early'] must be floating[], but reward of step_env is float32[]": raw(
+        lambda step: step._replace(reward=jnp.float32(0)), Trio
+    ),
+    "terminated of step_env['__all__'] must be bool[], but terminated of step_env is a dict of": raw(
+        lambda step: step._replace(terminated=without(step.terminated, ALL)), Trio
+    ),
+    "info['active'] of step_env['early'] must be bool[], not int32[]": raw(
+        lambda step: step._replace(
+            info={"active": {**step.info["active"], "early": step.state.time}}
+        ),
+        Trio,
+    ),
+    "truncated of step['__all__'] must be bool[]": stepped(
+        lambda step, _: step._replace(truncated=without(step.truncated, ALL)), Trio
+    ),
+    "info of step must hold 'active' on every step": stepped(
+        lambda step, _: step._replace(info=without(step.info, "active")), Trio
+    ),
+    # values
+    "agent 'early' has ended and must be inactive until the reset": raw(
+        lambda step: step._replace(info={}), Trio
+    ),
+    "reward['early'] must be 0 where it is inactive": stepped(
+        lambda step, before: step._replace(
+            reward={**step.reward, "early": jnp.float32(before.time)}
+        ),
+        Trio,
+    ),
+    "agent 'left' must be terminated or truncated where '__all__' is": stepped(
+        lambda step, _: step._replace(terminated={**step.terminated, "left": jnp.array(False)}),
+        Trio,
+    ),
+    "terminated['right'] and truncated['right'] must never both be set": stepped(
+        lambda step, _: step._replace(
+            truncated={**step.truncated, "right": step.terminated["right"]}
+        ),
+        Trio,
+    ),
+    "must be set when no agent is left": stepped(
+        lambda step, _: step._replace(
+            terminated={agent: jnp.array(agent != ALL) for agent in step.terminated}
+        ),
+        Trio,
+    ),
+    "info['final_observation']['early'] must equal obs where the episode goes on": stepped(
+        lambda step, _: step._replace(
+            info={**step.info, "final_observation": Trio().observe(jnp.int32(0))}
+        ),
+        Trio,
+    ),
+}
+
+
+@pytest.mark.parametrize("rule", THREE_AGENTS)
+def test_three_agents_check_env_names_the_rule_that_is_broken(rule):
+    with pytest.raises(ContractError, match=re.escape(rule)):
+        check_env(
+            broken(Trio, THREE_AGENTS[rule]), steps=64 if "no agent is left" not in rule else 1
+        )
+
+
+def test_an_agent_may_be_absent_for_a_whole_episode():
+    absent = lambda step: step._replace(
+        info={"active": {**step.info["active"], "right": jnp.array(False)}},
+        reward={**step.reward, "right": jnp.float32(0)},
+    )
+    check_env(broken(Trio, raw(absent, Trio)), steps=64)
+
+
+def paid_after_its_end(step, before):
+    return step._replace(reward={**step.reward, "early": jnp.float32(before.time)})
+
+
+WAITING = {
+    "'right' is inactive but has not ended: an environment whose agents wait must have acting_agents(state, params)": (
+        Trio,
+        raw(
+            lambda step: step._replace(
+                info={"active": {**step.info["active"], "right": step.state.time > 2}}
+            ),
+            Trio,
+        ),
+    ),
+    "acting_agents(state, params)['right'] must be bool[]": (
+        Relay,
+        {
+            "acting_agents": lambda self, state, params: {
+                "early": state.time < 3,
+                "left": state.time > 1,
+            }
+        },
+    ),
+    "info['active']['early'], if given, must be what acting_agents says of the state before the step": (
+        Relay,
+        raw(
+            lambda step: step._replace(
+                info={"active": dict.fromkeys(Trio.agents, step.state.time < 3)}
+            ),
+            Relay,
+        ),
+    ),
+    "agent 'early' has ended and must be inactive until the reset": (
+        Relay,
+        {"acting_agents": lambda self, state, params: dict.fromkeys(Trio.agents, jnp.array(True))},
+    ),
+    "reward['early'] must be 0 once it has ended": (Relay, stepped(paid_after_its_end, Relay)),
+    "an environment of one agent must have no acting_agents: it cannot wait": (
+        Corridor,
+        {"acting_agents": lambda self, state, params: jnp.array(True)},
+    ),
+}
+
+
+@pytest.mark.parametrize("rule", WAITING)
+def test_of_agents_that_wait_check_env_names_the_rule_that_is_broken(rule):
+    base, attributes = WAITING[rule]
+    with pytest.raises(ContractError, match=re.escape(rule)):
+        check_env(broken(base, attributes), steps=64)
+
+
+def test_check_env_lets_games_of_turns_and_late_joiners_through():
+    for env in (Turns(), Joining(), TicTacToe(), Relay()):
+        check_env(env, steps=64)
+
+
+STACKED = {
+    "need equal spaces: 'first' has Discrete(n=3), 'second' has Discrete(n=2)": {
+        "action_space": lambda self, agent=None, params=None: Discrete(3 if agent == "first" else 2)
+    },
+    "obs of reset_stacked must be floating[2, 3] as in Box": begun(
+        lambda obs, state: (obs[0], state), Pair, "reset_stacked"
+    ),
+    "obs of step_stacked must be float32[2, 3], not float32[3]": stacked(
+        lambda step: step._replace(obs=step.obs[0])
+    ),
+    "reward of step_stacked must be floating[2], not float32[]": stacked(
+        lambda step: step._replace(reward=step.reward.sum())
+    ),
+    "terminated of step_stacked must be bool[2], with no '__all__', but": stacked(
+        lambda step: step._replace(terminated={ALL: step.terminated.any()})
+    ),
+    "info['active'] of step_stacked must be bool[2], not bool[]": stacked(
+        lambda step: step._replace(info={"active": jnp.array(True)})
+    ),
+    "step_stacked must return 5 values": stacked(lambda step: (*step, {})),
+    "reset_env and reset_stacked must give the same for the same key": begun(
+        lambda obs, state: ({**obs, "first": obs["first"] + 1}, state), Pair
+    ),
+    "step_env and step_stacked must give the same for the same key": raw(
+        lambda step: step._replace(reward={**step.reward, "first": step.reward["first"] + 1}), Pair
+    ),
+    "agent 'first' has ended and must be inactive until the reset": stacked(
+        lambda step: step._replace(info={})
+    ),
+}
+
+
+@pytest.mark.parametrize("rule", STACKED)
+def test_stacked_check_env_names_the_rule_that_is_broken(rule):
+    with pytest.raises(ContractError, match=re.escape(rule)):
+        check_env(broken(Pair, STACKED[rule]), steps=64)
+
+
+def test_check_env_takes_params_and_key_and_refuses_a_rollout_without_steps():
+    env = Corridor()
+    check_env(
+        env, env.default_params.replace(max_steps_in_episode=3), steps=8, key=jax.random.key(7)
+    )
+    with pytest.raises(UsageError, match="steps must be at least 1, not 0"):
+        check_env(env, steps=0)
+
+
+def test_a_state_may_hold_a_random_key():
+    class Keyed(Corridor):
+        def reset_env(self, key, params):
+            obs, state = super().reset_env(key, params)
+            return obs, (state, key)
+
+        def step_env(self, key, state, action, params):
+            obs, place, *rest = super().step_env(state[1], state[0], action, params)
+            return obs, (place, jax.random.fold_in(state[1], 1)), *rest
+
+        def is_truncated(self, state, params):
+            return super().is_truncated(state[0], params)
+
+    check_env(Keyed(), steps=32)

@@ -1,0 +1,104 @@
+"""Quick keys against jax.random's own: the same numbers, to the bit, however they are drawn."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from jaxrl.core.fast_prng import to_fast_key, to_standard_key
+
+DRAWS = {
+    "bits": lambda key: jax.random.bits(key, (3, 5)),
+    "one word": lambda key: jax.random.bits(key),
+    "no words": lambda key: jax.random.bits(key, (0, 2)),
+    "bytes": lambda key: jax.random.bits(key, (7,), jnp.uint8),
+    "half words": lambda key: jax.random.bits(key, (7,), jnp.uint16),
+    "uniform": lambda key: jax.random.uniform(key, (4,), minval=-1.0),
+    "normal": lambda key: jax.random.normal(key, (2, 3)),
+    "gumbel": lambda key: jax.random.gumbel(key, (5,)),
+    "randint": lambda key: jax.random.randint(key, (9,), 0, 7),
+    "permutation": lambda key: jax.random.permutation(key, 11),
+    "split": lambda key: jax.random.key_data(jax.random.split(key)),
+    "split to a grid": lambda key: jax.random.key_data(jax.random.split(key, (3, 4))),
+    "fold in": lambda key: jax.random.key_data(jax.random.fold_in(key, 2**31 + 5)),
+    "split, then drawn": lambda key: jax.vmap(jax.random.bits)(
+        jax.random.split(jax.random.fold_in(key, 3), 6)
+    ),
+}
+
+
+@pytest.mark.parametrize("draw", DRAWS.values(), ids=DRAWS)
+@given(seed=st.integers(0, 2**32 - 1))
+@settings(max_examples=5, deadline=None)
+def test_every_draw_is_jax_randoms_own(draw, seed):
+    key = jax.random.key(np.uint32(seed), impl="threefry2x32")
+    np.testing.assert_array_equal(draw(to_fast_key(key)), draw(key))
+
+
+@pytest.mark.parametrize("draw", DRAWS.values(), ids=DRAWS)
+def test_so_are_those_of_many_keys_in_a_compiled_scan(draw):
+    keys = jax.random.split(jax.random.key(3, impl="threefry2x32"), (2, 3))
+
+    def drawn(kind):
+        def step(keys, _):
+            keys = jax.vmap(jax.vmap(lambda key: jax.random.fold_in(key, 1)))(keys)
+            return keys, jax.vmap(jax.vmap(draw))(kind(keys))
+
+        return jax.jit(lambda keys: jax.lax.scan(step, keys, length=2)[1])(keys)
+
+    np.testing.assert_array_equal(drawn(to_fast_key), drawn(lambda keys: keys))
+
+
+def test_the_counter_may_be_what_is_mapped_over():
+    key = jax.random.key(8, impl="threefry2x32")
+    counts = jnp.arange(5)
+    folded = jax.vmap(
+        lambda count: jax.random.key_data(jax.random.fold_in(to_fast_key(key), count))
+    )(counts)
+    own = jax.vmap(lambda count: jax.random.key_data(jax.random.fold_in(key, count)))(counts)
+    np.testing.assert_array_equal(folded, own)
+
+
+def test_words_of_64_bits_are_jax_randoms_own():
+    enable_x64 = (
+        jax.enable_x64 if hasattr(jax, "enable_x64") else jax.experimental.enable_x64
+    )  # before jax 0.8
+    with enable_x64(True):
+        key = jax.random.key(5, impl="threefry2x32")
+        np.testing.assert_array_equal(
+            jax.random.bits(to_fast_key(key), (4,), jnp.uint64),
+            jax.random.bits(key, (4,), jnp.uint64),
+        )
+
+
+def test_ordinary_gives_back_what_quick_was_given():
+    keys = jax.random.split(jax.random.key(0, impl="threefry2x32"), 4)
+    assert to_fast_key(keys).dtype != keys.dtype
+    assert to_standard_key(to_fast_key(keys)).dtype == keys.dtype
+    np.testing.assert_array_equal(
+        jax.random.key_data(to_standard_key(to_fast_key(keys))), jax.random.key_data(keys)
+    )
+
+
+def test_a_poisson_draw_takes_the_ordinary_key():
+    key = jax.random.key(3, impl="threefry2x32")
+    draw = jax.random.poisson(to_standard_key(to_fast_key(key)), 4.0, (100,))
+    np.testing.assert_array_equal(draw, jax.random.poisson(key, 4.0, (100,)))
+
+
+def test_where_jax_refuses_a_fast_key_it_says_what_to_use():
+    key = jax.random.key(3, impl="threefry2x32")
+    with pytest.raises(NotImplementedError, match=r"not fast: use to_standard_key\(key\)$"):
+        jax.random.poisson(to_fast_key(key), 4.0)
+    with pytest.raises(TypeError, match=r"fast: use to_standard_key\(key\)"):
+        jax.lax.scan(lambda key, _: (to_fast_key(key), None), key, length=2)
+
+
+@pytest.mark.parametrize(
+    "key", [jax.random.PRNGKey(1), jax.random.key(1, impl="rbg")], ids=["raw", "rbg"]
+)
+def test_keys_of_another_kind_stay_as_they_are(key):
+    assert to_fast_key(key) is key
+    assert to_standard_key(key) is key

@@ -1,0 +1,301 @@
+"""Settings by name: what a wrong name is answered, and what `help` says."""
+
+import dataclasses
+import inspect
+import re
+from pathlib import Path
+
+import pytest
+
+import jaxrl
+from jaxrl import PPOConfig, RunSettings, Trainer, UsageError
+from jaxrl.cli.flags import flags_of, given_flags
+from jaxrl.core import foreign_names
+from jaxrl.core.errors import nearest, unknown_name, unknown_result
+from jaxrl.core.fields import unknown_setting
+
+OURS = {field.name for cls in (PPOConfig, RunSettings) for field in dataclasses.fields(cls)} | {
+    "run_dir"
+}
+
+# RLlib's names in the migration guide, old and new, and what must stand in the answer.
+RLLIB = {
+    "env_config": "env_args",
+    "num_workers": "num_envs",
+    "num_rollout_workers": "num_envs",
+    "num_env_runners": "num_envs",
+    "num_envs_per_worker": "num_envs",
+    "num_envs_per_env_runner": "num_envs",
+    "rollout_fragment_length": "rollout_length",
+    "train_batch_size_per_learner": "train_batch_size",
+    "sgd_minibatch_size": "minibatch_size",
+    "num_sgd_iter": "num_epochs",
+    "lambda": "lambda_",
+    "lr_schedule": "lr",
+    "entropy_coeff_schedule": "entropy_coeff",
+    "custom_model": "model",
+    "custom_model_config": "model",
+    "custom_action_dist": "model",
+    "fcnet_weights_initializer": "fcnet_kernel_initializer",
+    "policy_mapping_fn": "policies",
+    "algorithm_config_overrides_per_module": "per_policy",
+    "explore": "evaluation_explore",
+    "evaluation_num_episodes": "evaluation_duration",
+    "horizon": "env_args",
+    "checkpoint_freq": "checkpoint_frequency",
+    "keep_checkpoints_num": "keep",
+    "local_dir": "run_dir",
+    "logger_config": "loggers",
+    "num_gpus": "devices",
+    "num_learners": "devices",
+    "callbacks_class": "callbacks",
+    "metrics_smoothing_episodes": "metrics_num_episodes_for_smoothing",
+    "post_fcnet_hiddens": "fcnet_hiddens",
+}
+WITHOUT_COUNTERPART = [
+    "use_gae",
+    "use_critic",
+    "grad_clip_by",
+    "evaluation_config",
+    "custom_eval_function",
+    "env_task_fn",
+    "clip_rewards",
+    "framework",
+    "eager_tracing",
+    "num_cpus_per_worker",
+    "num_cpus_for_driver",
+    "placement_strategy",
+    "compress_observations",
+    "recreate_failed_workers",
+    "restart_failed_env_runners",
+    "torch_compile_learner",
+    "torch_compile_worker",
+    "output",
+    "input",
+    "output_config",
+    "input_config",
+    "log_level",
+    "observation_fn",
+    "batch_mode",
+    "count_steps_by",
+    "exploration_config",
+    "keep_per_episode_custom_metrics",
+    "evaluation_duration_unit",
+    "evaluation_parallel_to_training",
+    "export_native_model_files",
+    "log_sys_usage",
+    "min_time_s_per_iteration",
+    "render_env",
+    "shuffle_sequences",
+    "attention_use_n_prev_actions",
+    "encoder_latent_dim",
+    "no_final_linear",
+    "episode_lookback_horizon",
+    "framestack",
+    "grayscale",
+    "custom_preprocessor",
+    "policy_map_capacity",
+    "multiagent",
+    "off_policy_estimation_methods",
+    "_disable_preprocessor_api",
+    "_enable_new_api_stack",
+]
+OTHERS = {
+    "learning_rate": "lr",
+    "n_steps": "rollout_length",
+    "n_epochs": "num_epochs",
+    "ent_coef": "entropy_coeff",
+    "vf_coef": "vf_loss_coeff",
+    "max_grad_norm": "grad_clip",
+    "clip_range": "clip_param",
+    "gae_lambda": "lambda_",
+    "total_timesteps": "total_env_steps",
+    "num_steps": "rollout_length",
+    "update_epochs": "num_epochs",
+    "clip_coef": "clip_param",
+    "anneal_lr": "lr",
+    "norm_adv": "normalize_advantages",
+}
+
+
+def refused(call):
+    with pytest.raises(UsageError) as found:
+        call()
+    text = str(found.value)
+    assert "\n" not in text
+    assert len(text) < 300
+    return text
+
+
+@pytest.mark.parametrize(("theirs", "ours"), [*RLLIB.items(), *OTHERS.items()])
+def test_another_librarys_name_is_answered_with_ours(theirs, ours):
+    ask = [
+        lambda: PPOConfig(env="arena", **{theirs: 1}),
+        lambda: PPOConfig.from_dict({"env": "arena", theirs: 1}),
+    ]
+    ask += [
+        lambda: PPOConfig(env="arena").replace(**{theirs: 1}),
+        lambda: RunSettings(**{theirs: 1}),
+    ]
+    for call in ask:
+        assert f"'s name for {ours}" in refused(call)
+    text = refused(lambda: given_flags([f"--{theirs.replace('_', '-')}", "1"], both()))
+    assert f"'s name for --{ours.rstrip('_').replace('_', '-')}" in text
+
+
+def both():
+    """Every flag of a training but --lambda, which is spelled as RLlib's old setting is."""
+    flags = {**flags_of(PPOConfig(env="arena")), **flags_of(RunSettings()), "run_dir": None}
+    return {name if name != "lambda_" else "other_": flag for name, flag in flags.items()}
+
+
+@pytest.mark.parametrize("theirs", WITHOUT_COUNTERPART)
+def test_a_name_without_counterpart_is_answered_with_what_to_do_and_no_wrong_name(theirs):
+    text = refused(lambda: PPOConfig(env="arena", **{theirs: 1}))
+    assert "RLlib's name; " in text
+    assert "did you mean" not in text
+
+
+def test_every_counterpart_is_a_setting_and_no_foreign_name_is_one_of_ours():
+    for table in foreign_names.SETTINGS.values():
+        for theirs, found in table.items():
+            assert found.ours in OURS or (found.ours == "" and found.note), theirs
+            assert theirs not in OURS
+
+
+def test_the_configuration_and_the_trainer_know_each_others_settings():
+    text = refused(lambda: PPOConfig(env="arena", evaluation_interval=5))
+    assert "Trainer has it: Trainer(config, evaluation_interval=...)" in text
+    text = refused(lambda: Trainer(PPOConfig(env="arena"), num_sgd_iter=5))
+    assert "RLlib's name for num_epochs; PPOConfig has it: config.replace(num_epochs=...)" in text
+    text = refused(lambda: PPOConfig.tuned("arena", run_dir="here"))
+    assert "Trainer has it: Trainer(config, run_dir=...)" in text
+    text = refused(lambda: PPOConfig(env="arena", per_policy={"pol1": {"train_batch_size": 80}}))
+    assert "train_batch_size of policy 'pol1' is one for all" in text
+    text = refused(lambda: PPOConfig(env="arena", per_policy={"pol1": {"learning_rate": 80}}))
+    assert "of policy 'pol1': SB3's name for lr" in text
+
+
+@pytest.mark.parametrize(
+    ("slip", "meant"),
+    [
+        ("lrr", "lr"),
+        ("gama", "gamma"),
+        ("num_env", "num_envs"),
+        ("clipParam", "clip_param"),
+        ("hiddens_fcnet", "fcnet_hiddens"),
+        ("entropy", "entropy_coeff"),
+        ("evaluation_durations", "evaluation_duration"),
+    ],
+)
+def test_a_slip_is_answered_with_the_nearest_name(slip, meant):
+    assert nearest(slip, OURS)[0] == meant
+
+
+@pytest.mark.parametrize(
+    "name", ["use_gae", "foo", "verbosity", "learning", "temperature", "target_entropy"]
+)
+def test_likeness_by_chance_proposes_nothing(name):
+    assert nearest(name, OURS) == []
+
+
+def test_many_known_names_are_not_listed_but_where_they_are_read_is_said():
+    assert refused(lambda: PPOConfig(env="arena", foo=1)).endswith(
+        "'foo'; help(jaxrl.PPOConfig) explains all 60, and --help on the command line"
+    )
+    few, many = (
+        unknown_name("thing", "x", ["a", "b"]),
+        unknown_name("thing", "x", map(str, range(500))),
+    )
+    assert str(few) == "unknown thing 'x'; known: a, b"
+    assert str(many) == "unknown thing 'x'; known: 500 names, such as 0, 1, 10"
+
+
+PATHS = [
+    *("training_iteration", "env_runners/episode_return_mean", "env_runners/episode_return_max"),
+    *(
+        "evaluation/env_runners/episode_return_mean",
+        "num_env_steps_sampled_lifetime",
+        "learners/pol1/mean_kl_loss",
+    ),
+    *(
+        "env_runners/module_episode_returns_mean/pol1",
+        "env_runners/agent_episode_returns_mean/agent1",
+    ),
+    *("env_runners/custom_metrics/room/left", "num_env_steps_trained_lifetime"),
+]
+
+
+@pytest.mark.parametrize(
+    ("theirs", "ours"),
+    [
+        ("episode_reward_mean", "env_runners/episode_return_mean"),
+        ("episode_reward_max", "env_runners/episode_return_max"),
+        ("episode_return_mean", "env_runners/episode_return_mean"),
+        ("evaluation/episode_reward_mean", "evaluation/env_runners/episode_return_mean"),
+        ("timesteps_total", "num_env_steps_sampled_lifetime"),
+        ("policy_reward_mean/pol1", "env_runners/module_episode_returns_mean/pol1"),
+        ("info/learner/pol1/learner_stats/kl", "learners/pol1/mean_kl_loss"),
+        (
+            "env_runners/agent_episode_return_mean/agent1",
+            "env_runners/agent_episode_returns_mean/agent1",
+        ),
+        ("rollout/ep_rew_mean", "env_runners/episode_return_mean"),
+        ("charts/episodic_return", "env_runners/episode_return_mean"),
+        ("training_iterations", "training_iteration"),
+        ("custom_metrics/room/left", "env_runners/custom_metrics/room/left"),
+        ("num_env_steps_trained", "num_env_steps_trained_lifetime"),
+    ],
+)
+def test_another_librarys_result_is_answered_with_ours(theirs, ours):
+    assert f"'{theirs}'; did you mean '{ours}'?" in str(
+        unknown_result("stop criterion", theirs, PATHS)
+    )
+
+
+def test_what_differs_from_another_librarys_result_is_said():
+    said = str(unknown_result("stop criterion", "timesteps_since_restore", PATHS))
+    assert (
+        "did you mean 'num_env_steps_sampled_lifetime'? counted from the start of the run" in said
+    )
+    assert foreign_names.counterpart("episode_reward_mean/left", foreign_names.RESULTS) is None
+
+
+def test_the_settings_page_holds_the_tables_as_they_are():
+    page = (Path(__file__).parents[2] / "docs" / "settings.md").read_text()
+    for tables in (foreign_names.SETTINGS, foreign_names.RESULTS):
+        for library in tables:
+            assert foreign_names.markdown(library, tables) in page
+    blocks = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    assert len(blocks) == 4
+    names = {}
+    for block in blocks:
+        exec(block, names)
+    names["trainer"].stop()
+
+
+def test_help_explains_every_setting():
+    for cls, settings in (
+        (PPOConfig, PPOConfig),
+        (RunSettings, RunSettings),
+        (Trainer, RunSettings),
+    ):
+        shown = " ".join(inspect.getdoc(cls).split())
+        for field in dataclasses.fields(settings):
+            assert field.name in shown
+            assert " ".join(field.metadata["help"].split()) in shown, (cls, field.name)
+
+
+def test_the_trainers_keywords_can_be_found_from_python():
+    parameters = inspect.signature(Trainer).parameters
+    for field in dataclasses.fields(RunSettings):
+        assert parameters[field.name].default == field.default
+    assert not any(name.startswith("_") for name in parameters)
+    assert jaxrl.RunSettings is RunSettings
+
+
+def test_a_flag_of_another_command_says_so():
+    flags = dict.fromkeys(["seed"])
+    assert str(unknown_setting("--evaluation-interval", flags, kind="flag")).endswith(
+        "is a flag of train_ppo.py"
+    )

@@ -1,0 +1,451 @@
+"""Episode callbacks: what the hooks are given, what becomes of what they return, and that they disturb nothing."""
+
+import functools
+import json
+from dataclasses import dataclass
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import struct
+
+from jaxrl import PPOConfig, Trainer, UsageError, make_train
+from jaxrl.envs.arena import MultiAgentArena
+from jaxrl.rollout.episode_callbacks import EpisodeCallbacks, postprocess, traced_callbacks
+from jaxrl.rollout.episode_stats import histogram
+from jaxrl.run.results import lookup
+from scripts.arena_callbacks import ArenaMetrics, Curiosity, RewardScale
+from tests.probes import Leavers
+
+KEY = jax.random.key(0)
+E, T, LENGTH, ITERATIONS = 4, 16, 20, 5  # rollouts of 16 steps of episodes of 20
+CONFIG = PPOConfig(
+    env=MultiAgentArena(4, 4),
+    num_envs=E,
+    rollout_length=T,
+    minibatch_size=32,
+    num_epochs=2,
+    fcnet_hiddens=(8,),
+    lr=1e-3,
+    total_env_steps=E * T * ITERATIONS,
+)
+SCRIPT = "scripts.arena_callbacks"
+
+
+def train(config):
+    """(runner, metrics [U, ...]) of a whole training with episodes of 20 steps."""
+    params = MultiAgentArena(4, 4).default_params.replace(max_steps_in_episode=LENGTH)
+    return jax.jit(make_train(config))(
+        KEY, None, params if isinstance(config.env, MultiAgentArena) else None
+    )
+
+
+def same(ours, others):
+    jax.tree.map(np.testing.assert_array_equal, ours, others)
+
+
+class Clock(EpisodeCallbacks):
+    """Counts steps from 100 on, and remembers the last state's own time and the first one's."""
+
+    def on_episode_start(self, state, params):
+        return {
+            "steps": 100,
+            "first": state.time,
+            "last": jnp.int32(-1),
+            "limit": params.max_steps_in_episode,
+        }
+
+    def on_episode_step(self, data, step):
+        return {**data, "steps": data["steps"] + 1, "last": step.state.time}
+
+    def on_episode_end(self, data, episode):
+        return {f"clock_{name}": value for name, value in data.items()} | {
+            "clock_len": episode.length
+        }
+
+
+class Untouched(EpisodeCallbacks):
+    """Gives back the trajectory that it was given."""
+
+    def on_postprocess_trajectory(self, policy, trajectory):
+        return trajectory
+
+
+class Chosen:
+    """Not derived from anything: how often `long` and `wide` choose what they are paid for, by their actions."""
+
+    def on_episode_start(self, state, params):
+        return jnp.zeros(2)
+
+    def on_episode_step(self, data, step):
+        return data + jnp.stack([step.actions["long"] == 1, step.actions["wide"] == 2])
+
+    def on_episode_end(self, data, episode):
+        paid = episode.agent_returns
+        return {"chosen": jnp.sum(data), "missing": jnp.sum(data) - paid["long"] - paid["wide"]}
+
+
+@pytest.fixture(scope="module")
+def arena():
+    """(runner, metrics) of a training with three callbacks."""
+    return train(CONFIG.replace(callbacks=[f"{SCRIPT}:ArenaMetrics", Clock, Untouched()]))
+
+
+def of_iterations(metrics, name):
+    """(sums, counts) of a custom metric in the iterations in which an episode ended."""
+    own = metrics.episodes.iteration
+    return np.asarray(own.custom_metrics[name].sum), np.asarray(own.count)
+
+
+def test_returns_as_custom_metrics_are_the_returns(arena):
+    own = arena[1].episodes.iteration
+    assert own.count.sum() == E * (T * ITERATIONS // LENGTH)
+    for i, agent in enumerate(MultiAgentArena.agents):
+        np.testing.assert_array_equal(
+            of_iterations(arena[1], f"{agent}_return")[0], own.agent_returns[:, i]
+        )
+
+
+def test_what_the_arena_counts_by_itself_a_callback_counts_from_the_rewards(arena):
+    for ours, its in (
+        ("explorer_new_fields", "new_fields_discovered"),
+        ("hunter_collisions", "num_collisions"),
+    ):
+        np.testing.assert_array_equal(
+            of_iterations(arena[1], ours)[0], of_iterations(arena[1], its)[0]
+        )
+    assert of_iterations(arena[1], "hunter_collisions")[0].sum() > 0
+
+
+def test_data_starts_again_with_each_episode_and_goes_on_over_rollouts(arena):
+    """Of every 20 steps some lie in one rollout and some in the next."""
+    own = arena[1].episodes.iteration
+    ended = np.asarray(own.count) > 0
+    assert ended.sum() >= 3
+    expected = {"steps": 100 + LENGTH, "first": 0, "last": LENGTH, "limit": LENGTH, "len": LENGTH}
+    for name, value in expected.items():
+        spread = own.custom_metrics[f"clock_{name}"]
+        assert (
+            set(np.asarray(spread.min)[ended]) == set(np.asarray(spread.max)[ended]) == {value}
+        ), name
+    steps = arena[0].envs.callback_data[1]["steps"]
+    assert steps.tolist() == [100 + T * ITERATIONS % LENGTH] * E
+
+
+def test_histograms_are_of_all_steps_of_the_iteration(arena):
+    histograms = arena[1].episodes.histograms
+    assert set(histograms) == {"agent1_reward", "agent2_reward"}
+    for values in histograms.values():
+        assert (
+            np.asarray(values.counts).sum(axis=-1).tolist()
+            == [E * T] * ITERATIONS
+            == values.count.tolist()
+        )
+    pays = np.asarray(histograms["agent2_reward"].counts)[
+        :, -1
+    ]  # 1 for a collision, the greatest there is
+    assert np.all(np.asarray(histograms["agent2_reward"].max) == 1)
+    np.testing.assert_allclose(
+        histograms["agent2_reward"].sum, pays - 0.1 * (E * T - pays), rtol=1e-5
+    )
+
+
+@pytest.mark.parametrize("shape", [(7,), (40, 25)])
+def test_a_histogram_is_numpys(shape):
+    values = np.random.default_rng(0).normal(size=shape).astype(np.float32)
+    ours = jax.jit(histogram)(values)
+    counts, edges = np.histogram(values, bins=30)
+    np.testing.assert_array_equal(ours.counts, counts)
+    assert (ours.min, ours.max, ours.count) == (edges[0], edges[-1], values.size)
+    np.testing.assert_allclose(ours.sum, values.sum(), rtol=1e-4)
+
+
+def test_members_of_a_mapped_axis_share_one_histogram():
+    values = jax.random.normal(KEY, (3, 50))
+    parts = jax.vmap(functools.partial(histogram, axis_name="i"), axis_name="i")(values)
+    whole = histogram(values)
+    for name in ("count", "min", "max", "counts"):
+        for member in getattr(parts, name):
+            np.testing.assert_array_equal(member, getattr(whole, name))
+
+
+def test_equal_values_are_all_in_the_last_bin():
+    assert histogram(jnp.full(5, 3.0)).counts.tolist() == [0] * 29 + [5]
+
+
+@pytest.mark.bits
+def test_callbacks_that_change_nothing_leave_every_number_as_it_is(arena):
+    (ours, metrics), (plain, plain_metrics) = arena, train(CONFIG)
+    same(ours.learners, plain.learners)
+    same(ours.envs.replace(callback_data=()), plain.envs)
+    same(metrics.learners, plain_metrics.learners)
+    same(metrics.episodes.iteration.episode_return, plain_metrics.episodes.iteration.episode_return)
+    assert plain.envs.callback_data == ()
+    assert plain_metrics.episodes.histograms == {}
+
+
+@dataclass(frozen=True)
+class HalfPaid(MultiAgentArena):
+    """The arena with half of its rewards."""
+
+    def step_in_order(self, *args, **kwargs):
+        obs, state, rewards, terminated, info = super().step_in_order(*args, **kwargs)
+        return obs, state, 0.5 * rewards, terminated, info
+
+
+def floats(tree):
+    """The leaves that are numbers, without random keys."""
+    return [leaf for leaf in jax.tree.leaves(tree) if jnp.issubdtype(leaf.dtype, jnp.number)]
+
+
+def test_halved_rewards_are_learned_from_as_if_the_environment_paid_half_and_returns_stay_whole():
+    ours, metrics = train(CONFIG.replace(callbacks=RewardScale(0.5)))
+    half, half_metrics = train(CONFIG.replace(env=HalfPaid(4, 4)))
+    # Two programs that scale in different places: XLA fuses them differently, so the last bits may
+    # differ.
+    alike = functools.partial(chex.assert_trees_all_close, rtol=1e-4, atol=1e-6)
+    alike(floats(ours.learners), floats(half.learners))
+    alike(floats(metrics.learners), floats(half_metrics.learners))
+    returns, half_returns = (
+        one.episodes.iteration.agent_returns for one in (metrics, half_metrics)
+    )
+    np.testing.assert_allclose(returns, 2 * half_returns, rtol=1e-5)
+
+
+class Batch(struct.PyTreeNode):
+    """What `on_postprocess_trajectory` reads and rewrites here, in place of a whole trajectory."""
+
+    reward: jax.Array  # [T, N, E, M]
+    obs: jax.Array = None  # [T, N, E, M, 2]
+
+
+def test_each_policy_of_a_group_is_rewritten_by_itself_and_callbacks_follow_in_order():
+    class Add(EpisodeCallbacks):
+        def on_postprocess_trajectory(self, policy, trajectory):
+            assert trajectory.reward.shape == (5, 3, 1)
+            return trajectory.replace(reward=trajectory.reward + {"pol1": 1.0, "pol2": 3.0}[policy])
+
+    rows = Batch(jnp.ones((5, 2, 3, 1)))
+    for callbacks, expected in (
+        ((Add(), RewardScale(2.0)), (4, 8)),
+        ((RewardScale(2.0), Add()), (3, 5)),
+    ):
+        reward = postprocess((ArenaMetrics(), *callbacks), ("pol1", "pol2"), rows).reward
+        assert [set(np.asarray(reward)[:, i].ravel()) for i in (0, 1)] == [
+            {expected[0]},
+            {expected[1]},
+        ]
+    assert postprocess((ArenaMetrics(),), ("pol1", "pol2"), rows) is rows
+
+
+def test_curiosity_pays_one_policy_for_the_cells_that_it_seldom_saw():
+    """Four visits to cell 3 and one to cell 0: 0.5 / sqrt(4) and 0.5 / sqrt(1)."""
+    cells = jnp.array([3, 3, 0, 3, 3]).reshape(5, 1, 1, 1)
+    rows = Batch(jnp.zeros((5, 2, 1, 1)), jnp.broadcast_to(cells[..., None], (5, 2, 1, 1, 2)))
+    reward = postprocess((Curiosity(),), ("pol1", "pol2"), rows).reward
+    np.testing.assert_allclose(reward[:, 0, 0, 0], [0.25, 0.25, 0.5, 0.25, 0.25])
+    assert not np.any(reward[:, 1])
+
+
+def test_agents_of_different_spaces_are_told_apart_by_name_and_any_class_with_a_hook_will_do():
+    _, metrics = train(CONFIG.replace(env=Leavers(), callbacks=Chosen, policies_to_train=("long",)))
+    own = metrics.episodes.iteration
+    assert np.all(np.asarray(own.count) == E * T // 4)
+    chosen = of_iterations(metrics, "chosen")[0]
+    assert np.all((chosen > 0) & (chosen < 2 * E * T))
+    assert not np.any(of_iterations(metrics, "missing")[0])
+
+
+def test_results_hold_custom_metrics_and_histograms_under_rllibs_names():
+    config = CONFIG.replace(
+        env="arena", env_args={"height": 4, "width": 4, "max_steps_in_episode": LENGTH}
+    )
+    trainer = Trainer(config.replace(callbacks=f"{SCRIPT}:ArenaMetrics"), run_dir=None, quiet=True)
+    first, second = trainer.train(), trainer.train()
+    assert "custom_metrics" not in first["env_runners"]
+    runners = second["env_runners"]
+    for agent, mean in runners["agent_episode_returns_mean"].items():
+        assert runners["custom_metrics"][f"{agent}_return_mean"] == mean
+        values = runners["hist_stats"][f"{agent}_reward"]
+        assert (sum(values["counts"]), len(values["counts"])) == (E * T, 30)
+        assert values["min"] <= values["mean"] <= values["max"] == 1
+    assert {"explorer_new_fields_min", "hunter_collisions_max"} <= set(runners["custom_metrics"])
+    assert json.loads(json.dumps(second)) == second
+    for path in (
+        "env_runners/hist_stats/agent1_reward/mean",
+        "env_runners/custom_metrics/agent1_return_mean",
+    ):
+        stopped = trainer.fit({path: -1000.0, "training_iteration": 4})
+        assert lookup(stopped, path) is not None
+    with pytest.raises(UsageError, match="unknown stop criterion"):
+        trainer.fit({"env_runners/hist_stats/agent1_reward/counts": 3})
+
+
+class Host:
+    """Traces nothing."""
+
+    def on_train_result(self, trainer, result):
+        pass
+
+
+def test_a_configuration_keeps_callbacks_as_they_were_given():
+    name = f"{SCRIPT}:ArenaMetrics"
+    assert (
+        PPOConfig(env="arena").callbacks == PPOConfig(env="arena", callbacks=None).callbacks == ()
+    )
+    for given in (name, [name], (name, Clock), RewardScale(0.5)):
+        config = PPOConfig(env="arena", callbacks=given)
+        assert config.callbacks == (tuple(given) if isinstance(given, list | tuple) else (given,))
+        assert PPOConfig.from_dict(config.to_dict()) == config
+        assert hash(config.static()) == hash(config.replace(lr=1.0).static())
+        assert config.static() != PPOConfig(env="arena").static()
+        assert set(config.hypers()) == {"pol1", "pol2"}
+    text = json.loads(json.dumps(PPOConfig(env="arena", callbacks=name).to_dict()))
+    assert PPOConfig.from_dict(text).callbacks == (name,)
+
+
+def test_a_program_depends_on_traced_hooks_alone():
+    config = PPOConfig(env="arena", callbacks=[Host(), RewardScale(0.5)])
+    assert (
+        config.static()
+        == config.replace(callbacks=[Host, EpisodeCallbacks, RewardScale(0.5)]).static()
+    )
+    assert config.build().rollout_spec.callbacks == (RewardScale(0.5),)
+
+
+def test_an_entry_means_the_same_callback_in_every_program():
+    entries = (f"{SCRIPT}:ArenaMetrics", Clock, RewardScale(0.5))
+    ours, again = traced_callbacks(entries), traced_callbacks(entries)
+    assert [type(callback) for callback in ours] == [ArenaMetrics, Clock, RewardScale]
+    assert all(one is other for one, other in zip(ours, again, strict=True))
+
+
+def hooks(**functions):
+    """A callback class of these hooks, each without `self`."""
+    methods = {
+        name: lambda self, *args, function=function: function(*args)
+        for name, function in functions.items()
+    }
+    return type("Wrong", (EpisodeCallbacks,), methods)
+
+
+class Scaled(RewardScale):
+    def __init__(self, scale):
+        pass
+
+
+class Branching(EpisodeCallbacks):
+    def on_episode_step(self, data, step):
+        return data if step.reward[0] > 0 else ()
+
+
+class OneArgument(EpisodeCallbacks):
+    def on_episode_step(self, step):
+        return ()
+
+
+class HostOfOne:
+    def on_train_result(self, result):
+        pass
+
+
+ends = lambda values: hooks(on_episode_end=lambda data, episode: values)
+steps = lambda start, after: hooks(
+    on_episode_start=lambda *_: start, on_episode_step=lambda *_: after
+)
+WRONG = [
+    (
+        f"{SCRIPT}:ArenaMetrcs",
+        "unknown callbacks 'ArenaMetrcs' in module .*; did you mean 'ArenaMetrics'",
+    ),
+    (
+        "scripts.nowhere:ArenaMetrics",
+        "unknown callbacks 'scripts.nowhere:ArenaMetrics': there is no module",
+    ),
+    ("ArenaMetrics", "callbacks 'ArenaMetrics' must be module:Class, a class or an instance"),
+    (3, "callbacks 3 have none of the hooks on_episode_start, .*on_train_end"),
+    (dict, "callbacks class dict|callbacks {} have none of the hooks"),
+    ({"a": "b"}, r"callbacks \('a', 'b'\) have none of the hooks"),
+    (Scaled, "callbacks class Scaled: missing a required argument: 'scale'; give an instance"),
+    (
+        hooks(on_episode_ends=lambda: 0),
+        "unknown hook 'on_episode_ends' of callbacks Wrong; did you mean 'on_episode_e",
+    ),
+    (
+        ends({"num_collisions": 1}),
+        r"'num_collisions' is given twice: by the environment's info\['metrics'\] and by",
+    ),
+    (
+        [Clock, ends({"clock_len": 1})],
+        "'clock_len' is given twice: by on_episode_end of Clock and by .* of Wrong",
+    ),
+    (
+        [ArenaMetrics, hooks(hist_data=lambda *_: {"agent1_reward": 0})],
+        "'agent1_reward' is given twice: by hist_data of ArenaMetrics and by hist_data of Wrong",
+    ),
+    (
+        Branching,
+        "on_episode_step of callbacks Branching fails as it is traced: TracerBool.*`if`.*test_episode_callbacks.py:",
+    ),
+    (
+        hooks(on_episode_end=lambda data, episode: {"n": episode.steps}),
+        "on_episode_end of callbacks Wrong .*Attribute",
+    ),
+    (
+        OneArgument,
+        r"on_episode_step of callbacks OneArgument must take \(data, step\): too many positional",
+    ),
+    (
+        HostOfOne,
+        r"on_train_result of callbacks HostOfOne must take \(trainer, result\): too many positional",
+    ),
+    (ends(None), "on_episode_end of Wrong must return {name: number}, not None"),
+    (
+        ends({"three": np.zeros(3)}),
+        r"on_episode_end of Wrong: 'three' must be one number, not of shape \[3\]",
+    ),
+    (
+        steps({"n": 0}, {"n": 0.5}),
+        r"on_episode_step of Wrong must .*: data\['n'\] is int32\[\], not float32\[\]",
+    ),
+    (steps(np.zeros(2), np.zeros((2, 1))), r"data is float32\[2\], not float32\[2, 1\]"),
+    (
+        steps({"n": 0}, None),
+        r"on_episode_step of Wrong must return the data in the form .*'n'.*, not PyTreeDef\(None\)",
+    ),
+]
+
+
+@pytest.mark.parametrize(("callbacks", "message"), WRONG, ids=[message for _, message in WRONG])
+def test_callbacks_that_cannot_work_are_refused_in_one_line_before_anything_is_compiled(
+    callbacks, message
+):
+    with pytest.raises(UsageError, match=message) as refused:
+        make_train(CONFIG.replace(callbacks=callbacks))
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("rewrite", "message"),
+    [
+        (
+            lambda policy, trajectory: None,
+            r"must return the trajectory in the form .*, not PyTreeDef\(None\)",
+        ),
+        (
+            lambda policy, trajectory: trajectory.replace(reward=trajectory.reward[..., 0]),
+            r"trajectory\.reward is float32\[16, 4, 1\], not float32\[16, 4\]",
+        ),
+        (
+            lambda policy, trajectory: trajectory.replace(active=trajectory.reward),
+            r"trajectory\.active is bool\[16, 4, 1\], not float32\[16, 4, 1\]",
+        ),
+    ],
+)
+def test_a_trajectory_of_another_form_is_refused_in_one_line(rewrite, message):
+    algorithm = CONFIG.replace(callbacks=hooks(on_postprocess_trajectory=rewrite)).build()
+    with pytest.raises(UsageError, match=message) as refused:
+        jax.eval_shape(algorithm.update, jax.eval_shape(algorithm.init, KEY))
+    assert "\n" not in str(refused.value)

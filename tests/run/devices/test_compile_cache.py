@@ -1,0 +1,269 @@
+"""The compile cache: loaded programs give the same numbers, and no state of its files stops or changes a run."""
+
+import os
+import shutil
+import subprocess
+import sys
+import warnings
+
+import jax
+import numpy as np
+import pytest
+from jax.experimental.compilation_cache import compilation_cache
+
+from jaxrl import Trainer, UsageError, use_compile_cache
+from jaxrl.run.devices import compile_cache, compiled
+from jaxrl.run.devices.hosts import num_cores
+from tests.probes import SMALL_ARENA
+
+SETTINGS = (
+    "jax_enable_compilation_cache",
+    "jax_compilation_cache_dir",
+    "jax_persistent_cache_min_compile_time_secs",
+)
+
+
+@pytest.fixture(autouse=True)
+def jax_as_it_was():
+    before = {name: getattr(jax.config, name) for name in SETTINGS}
+    with warnings.catch_warnings():
+        jax.config.update("jax_enable_compilation_cache", True)
+        jax.config.update("jax_compilation_cache_dir", None)
+        yield
+    for name, value in before.items():
+        jax.config.update(name, value)
+    compilation_cache.reset_cache()
+
+
+@pytest.fixture
+def said():
+    return []
+
+
+@pytest.fixture
+def cache(tmp_path, said):
+    """A cache in use, its first line forgotten."""
+    folder = compile_cache.use(str(tmp_path / "cache"), said.append)
+    said.clear()
+    return folder
+
+
+def entries(folder):
+    return sorted(folder.glob("*-cache"))
+
+
+def trained():
+    """Losses and weights after three iterations, and whether what computed them was loaded from a cache."""
+    trainer = Trainer(SMALL_ARENA, run_dir=None, quiet=True)
+    losses = [trainer.train()["learners"]["pol1"]["total_loss"] for _ in range(3)]
+    compiled.program_of.cache_clear()  # the next one compiles again, or loads
+    return [
+        *losses,
+        *jax.tree.leaves(trainer.runner.learners[0].weights),
+    ], trainer.executable.loaded
+
+
+def test_training_is_equal_to_the_bit_without_a_cache_before_it_is_filled_and_loaded_from_it(
+    tmp_path,
+):
+    jax.config.update("jax_enable_compilation_cache", False)
+    plain, _ = trained()
+    jax.config.update("jax_enable_compilation_cache", True)
+    compile_cache.use(str(tmp_path), lambda line: None)
+    compiled, from_cache = trained()
+    assert not from_cache
+    loaded, from_cache = trained()
+    assert from_cache
+    for one, two, three in zip(plain, compiled, loaded, strict=True):
+        np.testing.assert_array_equal(one, two)
+        np.testing.assert_array_equal(one, three)
+
+
+def test_a_folder_is_tested_once_and_says_so(tmp_path, said):
+    folder = compile_cache.use(str(tmp_path), said.append)
+    assert folder == tmp_path / compile_cache.machine()
+    assert len(said) == 1 and str(folder) in said[0] and "this once" in said[0]
+    assert (folder / compile_cache.TESTED).read_text() == compile_cache.SOUND
+    assert jax.config.jax_compilation_cache_dir == str(folder)
+    jax.config.update("jax_compilation_cache_dir", None)
+    assert compile_cache.use(str(tmp_path), said.append) == folder
+    assert len(said) == 1
+
+
+def test_a_loader_that_complains_is_heard_and_the_folder_never_used(tmp_path, said, monkeypatch):
+    sample = compile_cache._sample
+    complaint = b"E cpu_aot_loader.cc:195] Loading XLA:CPU AOT result. Target machine feature +prefer-no-gather ...\n"
+    monkeypatch.setattr(compile_cache, "_sample", lambda: (os.write(2, complaint), sample())[1])
+    assert compile_cache.use(str(tmp_path), said.append) is None
+    assert len(said) == 1 and "jax#38445" in said[0]
+    monkeypatch.undo()
+    assert compile_cache.use(str(tmp_path), said.append) is None
+    assert len(said) == 1
+    assert jax.config.jax_compilation_cache_dir is None
+
+
+def test_a_loaded_program_must_give_the_same_numbers(monkeypatch):
+    results, hits = iter([b"1", b"2"]), iter([0, 1])
+    monkeypatch.setattr(compile_cache, "_sample", lambda: next(results))
+    monkeypatch.setattr(compile_cache, "num_hits", lambda: next(hits))
+    assert "other numbers" in compile_cache.test_here()
+
+
+def test_what_was_not_kept_is_said_and_tested_again_the_next_time(tmp_path, said, monkeypatch):
+    monkeypatch.setattr(compile_cache, "num_hits", lambda: 0)
+    assert compile_cache.use(str(tmp_path), said.append) is None
+    assert len(said) == 1 and "not found again" in said[0]
+    monkeypatch.undo()
+    assert compile_cache.use(str(tmp_path), said.append) is not None
+
+
+def test_what_else_is_said_on_stderr_during_the_test_is_passed_on(monkeypatch, capfd):
+    sample = compile_cache._sample
+    monkeypatch.setattr(
+        compile_cache, "_sample", lambda: (os.write(2, b"a driver's hint\n"), sample())[1]
+    )
+    assert compile_cache.test_here() == compile_cache.SOUND
+    assert capfd.readouterr().err == "a driver's hint\n" * 2
+
+
+def test_another_processor_has_a_folder_of_its_own(monkeypatch):
+    here = compile_cache.machine()
+    assert here == compile_cache.machine()
+    assert len(compile_cache._processor()) > 0
+    monkeypatch.setattr(compile_cache, "_processor", lambda: ["flags : sse2"])
+    assert compile_cache.machine() != here
+
+
+def test_a_cache_that_jax_was_given_and_off_change_nothing(tmp_path, said):
+    assert compile_cache.use("off", said.append) is compile_cache.use(None, said.append) is None
+    jax.config.update("jax_compilation_cache_dir", str(tmp_path / "own"))
+    assert compile_cache.use(str(tmp_path / "ours"), said.append) is None
+    assert jax.config.jax_compilation_cache_dir == str(tmp_path / "own")
+    jax.config.update("jax_compilation_cache_dir", None)
+    jax.config.update("jax_enable_compilation_cache", False)
+    assert compile_cache.use(str(tmp_path / "ours"), said.append) is None
+    assert said == [] and not (tmp_path / "ours").exists()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere auto is off")
+def test_auto_lies_in_the_users_cache_folder(tmp_path, said, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert compile_cache.use("auto", said.append).parent == tmp_path / "jaxrl" / "compile"
+
+
+@pytest.mark.parametrize(
+    "damage", [lambda entry: entry[: len(entry) // 2], lambda entry: b"", lambda entry: b"x" * 99]
+)
+def test_a_damaged_entry_is_said_once_written_anew_and_changes_nothing(cache, said, damage):
+    before = compile_cache._sample()
+    for entry in entries(cache):
+        entry.write_bytes(damage(entry.read_bytes()))
+    hits = compile_cache.num_hits()
+    assert compile_cache._sample() == before
+    assert compile_cache.num_hits() == hits
+    assert len(said) == 1 and said[0].startswith("warning: reading the compile cache")
+    assert compile_cache._sample() == before
+    assert compile_cache.num_hits() == hits + 1
+    assert len(said) == 1
+
+
+def test_a_folder_that_cannot_be_made_is_one_line(tmp_path, said):
+    (tmp_path / "file").write_text("")
+    assert compile_cache.use(str(tmp_path / "file"), said.append) is None
+    assert len(said) == 1 and said[0].startswith("warning: no compile cache: ")
+    assert jax.config.jax_compilation_cache_dir is None
+
+
+def test_a_folder_that_can_no_longer_be_written_is_one_line(cache, said):
+    before = compile_cache._sample()
+    shutil.rmtree(cache)
+    cache.write_text(
+        "no folder any more: as on a full or a read-only disk, no entry can be written"
+    )
+    assert compile_cache._sample() == compile_cache._sample() == before
+    assert len(said) == 1 and said[0].startswith("warning: writing the compile cache")
+    assert "\n" not in said[0]
+
+
+def test_other_warnings_are_shown_as_before(cache, said):
+    with pytest.warns(UserWarning, match="something else"):
+        warnings.warn("something else", stacklevel=1)
+    assert said == []
+
+
+def test_the_entries_that_were_not_read_for_longest_go_first(tmp_path):
+    for age, name in enumerate(("new", "old", "older")):
+        folder = tmp_path / f"machine-{age}"
+        folder.mkdir()
+        (folder / f"{name}-cache").write_bytes(b"0" * 100)
+        os.utime(folder / f"{name}-cache", (1e9 - age, 1e9))
+    compile_cache.trim(tmp_path, 250)
+    assert sorted(entry.name for entry in tmp_path.glob("*/*")) == ["new-cache", "old-cache"]
+
+
+COMMAND = """
+import sys
+from jaxrl.run.devices import compile_cache
+compile_cache.use(sys.argv[1])
+hits = compile_cache.num_hits()
+print(compile_cache._sample().hex(), compile_cache.num_hits() - hits)
+"""
+
+
+def test_two_processes_at_once_fill_one_cache_and_a_third_loads_from_it(tmp_path):
+    environment = {**os.environ, "JAX_ENABLE_COMPILATION_CACHE": "true"}
+    environment.pop("JAX_COMPILATION_CACHE_DIR", None)
+    command = [sys.executable, "-c", COMMAND, str(tmp_path / "cache")]
+    settings = {
+        "env": environment,
+        "stdout": subprocess.PIPE,
+        "stderr": subprocess.PIPE,
+        "text": True,
+    }
+
+    def answer(process):
+        out, err = process.communicate(timeout=120)
+        assert process.returncode == 0, err
+        assert err.count("warning") <= 1, err
+        return out.split()
+
+    (first, _), (second, _) = (
+        answer(process) for process in [subprocess.Popen(command, **settings) for _ in range(2)]
+    )
+    third, hits = answer(subprocess.Popen(command, **settings))
+    assert first == second == third
+    assert int(hits) == 1
+
+
+NOTEBOOK = """
+import sys
+import jax, jaxrl
+folder = jaxrl.use_compile_cache(sys.argv[1])
+from jaxrl.run.devices import compile_cache
+hits = compile_cache.num_hits()
+print(jax.jit(lambda x: jax.numpy.sin(x).sum())(jax.numpy.arange(7.0)), folder)
+print(compile_cache.num_hits() - hits, len(jax.devices()))
+"""
+
+
+def test_one_call_lets_a_notebook_load_what_an_earlier_one_compiled(tmp_path):
+    environment = {**os.environ, "JAX_ENABLE_COMPILATION_CACHE": "true"}
+    environment.pop("JAX_COMPILATION_CACHE_DIR", None)
+    command = [sys.executable, "-c", NOTEBOOK, str(tmp_path / "cache")]
+    done = [
+        subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+        for _ in range(2)
+    ]
+    assert [each.returncode for each in done] == [0, 0], done[0].stderr
+    (first, *facts), (second, *again) = (each.stdout.splitlines() for each in done)
+    assert first == second
+    assert str(tmp_path / "cache") in first
+    (none, devices), (hits, _) = facts[0].split(), again[0].split()
+    assert (int(none), int(devices)) == (0, num_cores())
+    assert int(hits) >= 1
+
+
+@pytest.mark.parametrize("folder", [None, 5, ""])
+def test_a_cache_folder_that_is_no_path_is_refused(folder):
+    with pytest.raises(UsageError, match="must be 'auto', a path, or 'off'"):
+        use_compile_cache(folder)

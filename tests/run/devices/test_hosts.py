@@ -1,0 +1,318 @@
+"""Several processes train what one does, and end together when one of them is lost."""
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+
+from jaxrl.core.errors import UsageError
+from jaxrl.run.devices.hosts import check, detected, meet
+from jaxrl.run.storage import checkpoint
+
+SCRIPT = Path(__file__).parents[3] / "scripts" / "train_ppo.py"
+SMALL = {  # the flags of `tests.probes.SMALL_ARENA`
+    **{
+        "env": "arena",
+        "num-envs": 4,
+        "rollout-length": 16,
+        "minibatch-size": 32,
+        "num-epochs": 2,
+        "fcnet-hiddens": 8,
+    },
+    **{"tuned": False, "lr": 1e-3, "pictures": False, "loggers": "jsonl"},
+}
+FLAGS = [word for name, value in SMALL.items() for word in (f"--{name}", value)]
+FLAGS += ["--env-args", "height=4", "width=4", "max_steps_in_episode=20"]
+USER = """
+import json, sys
+import jax, jaxrl
+from tests.probes import SMALL_ARENA
+
+class Noted(jaxrl.Callbacks):
+    def on_train_result(self, trainer, result):
+        result["noted"] = float(sum(map(len, trainer.evaluate()["env_runners"]["agent_episode_returns_mean"])))
+
+where, index, folder = sys.argv[1:]
+jaxrl.join(where, 2, int(index))
+trainer = jaxrl.Trainer(SMALL_ARENA.replace(callbacks=Noted()), run_dir=folder, quiet=True, pictures=False)
+results = [trainer.train() for _ in range(3)]
+evaluation = trainer.evaluate()
+trainer.stop()
+print(json.dumps([results, evaluation, [leaf.tolist() for leaf in jax.tree.leaves(trainer.get_weights())]]))
+"""
+
+
+STARTED = []
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left():
+    yield
+    for process in STARTED:
+        process.kill()
+        process.communicate()
+    STARTED.clear()
+
+
+def free_port():
+    with socket.create_server(("localhost", 0)) as server:
+        return server.getsockname()[1]
+
+
+def started(number, command):
+    """Processes of a run; `command` is a function of the coordinator's address and the process."""
+    where = f"localhost:{free_port()}"
+    settings = {**os.environ, "PYTHONPATH": str(SCRIPT.parents[1])}
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "env": settings}
+    commands = [[sys.executable, *map(str, command(where, i))] for i in range(number)]
+    processes = [subprocess.Popen(command, **pipes) for command in commands]
+    STARTED.extend(processes)
+    return processes
+
+
+def train_ppo(*flags, number=2):
+    def command(where, i):
+        return SCRIPT, *flags, "--coordinator", where, "--num-processes", number, "--process-id", i
+
+    return started(number, command)
+
+
+def ended(processes, seconds=300):
+    """[(exit status, stdout, stderr)]"""
+    answers = [process.communicate(timeout=seconds) for process in processes]
+    return [
+        (process.returncode, *answer) for process, answer in zip(processes, answers, strict=True)
+    ]
+
+
+def assert_well(answers):
+    for status, _, err in answers:
+        assert status == 0, err
+
+
+def said(out):
+    """Whether a process printed anything that gloo did not."""
+    return any(line and not line.startswith("[Gloo]") for line in out.splitlines())
+
+
+def wait_for(path, processes, seconds=240):
+    deadline = time.monotonic() + seconds
+    while not path.exists():
+        assert time.monotonic() < deadline and all(process.poll() is None for process in processes)
+        time.sleep(0.05)
+
+
+def assert_close(ours, theirs, atol=2e-5):
+    for one, other in zip(jax.tree.leaves(ours), jax.tree.leaves(theirs), strict=True):
+        np.testing.assert_allclose(np.asarray(one), np.asarray(other), rtol=atol, atol=atol)
+
+
+def saved(folder, iteration):
+    return checkpoint.read(checkpoint.find(folder, iteration)).arrays
+
+
+def test_two_processes_learn_report_and_save_what_one_does_and_one_goes_on(
+    start, resume, small, tmp_path
+):
+    both = started(2, lambda where, i: ("-c", USER, where, i, tmp_path / "two"))
+    one = start(small)
+    expected = [one.train() for _ in range(3)]
+    answers = ended(both)
+    assert_well(answers)
+    first, second = (json.loads(out.splitlines()[-1]) for _, out, _ in answers)
+    assert second == first  # what process 0 says, all say
+    results, evaluation, weights = first
+    for ours, theirs in zip(results, expected, strict=True):
+        assert ours.pop("noted") > 0
+        for name in ("env_runners", "learners"):
+            assert_close(ours[name], theirs[name])
+    assert_close(evaluation, one.evaluate())
+    assert_close(
+        [np.asarray(leaf) for leaf in weights], jax.tree.leaves(one.get_weights()), atol=1e-4
+    )
+    one.save()
+    ours, theirs = saved(tmp_path / "two", 3), saved(tmp_path / "run", 3)
+    assert ours.keys() == theirs.keys()
+    assert_close(ours, theirs)
+    alone = resume(tmp_path / "two", run_dir=None, config=small)
+    assert alone.settings.devices == 1
+    assert_close(alone.train()["learners"], one.train()["learners"])
+
+
+@pytest.mark.slow
+def test_four_processes_go_on_with_what_one_began(start, small, tmp_path):
+    one = start(small)
+    one.fit({"training_iteration": 2})
+    one.stop()
+    whole = start(small, run_dir=tmp_path / "whole")
+    processes = train_ppo("--resume", tmp_path / "run", "--total-env-steps", 4 * 64, number=4)
+    whole.fit({"training_iteration": 4})
+    answers = ended(processes)
+    assert_well(answers)
+    assert "of 4 processes" in answers[0][1] and "resumed      after iteration 2" in answers[0][1]
+    assert [said(out) for _, out, _ in answers] == [True, False, False, False]  # one process speaks
+    whole.save()
+    assert_close(saved(tmp_path / "run", 4), saved(tmp_path / "whole", 4))
+    assert len((tmp_path / "run" / "metrics.jsonl").read_text().splitlines()) == 4
+
+
+@pytest.mark.parametrize("lost", [0, 1])
+def test_a_lost_process_ends_the_others_in_one_line_and_the_run_goes_on(resume, tmp_path, lost):
+    endless = (
+        "--total-env-steps",
+        10**9,
+        "--checkpoint-frequency",
+        1,
+        "--run-dir",
+        tmp_path / "run",
+    )
+    of_three = ("--num-envs", 6, "--minibatch-size", 48, "--shuffle-blocks", 3)
+    processes = train_ppo(*FLAGS, *endless, *of_three, number=3)
+    wait_for(tmp_path / "run" / "checkpoints" / "000003", processes)
+    processes[lost].send_signal(signal.SIGKILL)
+    begin = time.monotonic()
+    answers = ended(processes, 60)
+    assert time.monotonic() - begin < 30
+    for i, (status, _, err) in enumerate(answers):
+        if i != lost:
+            assert status == 3, err
+            assert f"jaxrl: process {lost} of 3 (" in err
+            assert "was lost: " in err and f"--resume {tmp_path / 'run'}" in err
+    alone = resume()
+    assert alone.lifetime.training_iteration >= 3
+    alone.train()
+
+
+@pytest.mark.slow
+def test_a_process_that_is_asked_to_stop_stops_all_and_what_was_learned_is_kept(tmp_path):
+    flags = (
+        "--total-env-steps",
+        10**9,
+        "--checkpoint-interval-s",
+        0,
+        "--run-dir",
+        tmp_path / "run",
+    )
+    processes = train_ppo(*FLAGS, *flags)
+    wait_for(tmp_path / "run" / "checkpoints" / "000001", processes)
+    processes[1].terminate()
+    answers = ended(processes)
+    assert_well(answers)
+    assert (
+        "process 1: SIGTERM" in answers[0][1]
+        and "stopped; what has been learned is kept" in answers[0][1]
+    )
+
+
+def test_processes_with_other_settings_are_refused_by_all(tmp_path):
+    def command(where, i):
+        own = "--gamma", 0.9 + i / 100, "--run-dir", tmp_path / "run"
+        return SCRIPT, *FLAGS, *own, "--coordinator", where, "--num-processes", 2, "--process-id", i
+
+    message = "process 1 was started with gamma=0.91, process 0 with gamma=0.9"
+    for status, _, err in ended(started(2, command)):
+        assert (status, err) == (2, f"train_ppo.py: {message}\n")
+
+
+def test_a_coordinator_that_does_not_answer_is_one_line(tmp_path):
+    own = "--run-dir", tmp_path / "run", "--join-seconds", 0.5
+    command = lambda where, i: (
+        SCRIPT,
+        *own,
+        "--coordinator",
+        where,
+        "--num-processes",
+        2,
+        "--process-id",
+        1,
+    )
+    [(status, out, err)] = ended(started(1, command))
+    assert (status, out) == (2, "")
+    assert re.fullmatch(
+        r"train_ppo.py: coordinator=localhost:\d+ does not answer within 0.5 s: .*\n", err
+    )
+    assert not (tmp_path / "run").exists()
+
+
+def met(*processes, seconds=5.0):
+    """What each gets who meets, [(number, index)]: (cores of each, a port for JAX), or the error's text."""
+    where, answers = f"localhost:{free_port()}", [None] * len(processes)
+
+    def come(i, number, index):
+        try:
+            channel, port, cores = meet(where, number, index, seconds)
+            answers[i] = cores, port
+            channel.leave()
+        except UsageError as error:
+            answers[i] = str(error)
+
+    threads = [threading.Thread(target=come, args=(i, *each)) for i, each in enumerate(processes)]
+    for thread in threads:
+        thread.start()
+        time.sleep(0.1)  # so that it is known who comes last
+    for thread in threads:
+        thread.join()
+    return answers
+
+
+def test_processes_that_do_not_fit_together_are_all_told_why():
+    assert len(set(met((3, 2), (3, 0), (3, 1)))) == 1
+    assert set(met((2, 0), (3, 1))) == {"process 1 has num_processes=3, process 0 num_processes=2"}
+    name = socket.gethostname()
+    twice = f"process_id=1 was given to two processes, on {name} and {name}"
+    assert set(met((3, 0), (3, 1), (3, 1))) == {twice}
+    (missing,) = set(met((4, 0), (4, 2), seconds=1.0))
+    assert missing.endswith("after 1 s process 1, 3 of 4 is missing")
+
+
+def test_another_program_at_the_port_is_no_coordinator():
+    with socket.create_server(("localhost", 0)) as other:
+
+        def answer():
+            with other.accept()[0] as connection:
+                connection.sendall(b"HTTP/1.1 400 Bad Request" * 10)
+
+        threading.Thread(target=answer).start()
+        with pytest.raises(UsageError, match="gives no answer of ours"):
+            meet(f"localhost:{other.getsockname()[1]}", 2, 1, 1.0)
+
+
+def test_slurm_is_found_as_jax_finds_it_and_no_cluster_is_said(monkeypatch):
+    with pytest.raises(UsageError, match="JAX finds no cluster here"):
+        detected(1.0)
+    names = ("JOB_ID", "STEP_NODELIST", "NTASKS", "PROCID", "LOCALID")
+    for name, value in zip(names, ("77", "node[3-4]", "2", "1", "0"), strict=True):
+        monkeypatch.setenv(f"SLURM_{name}", value)
+    assert detected(1.0)[:3] == ("node3:61517", 2, 1)
+
+
+@pytest.mark.parametrize(
+    "values, message",
+    [
+        (
+            ("localhost:1234", None, 0),
+            "num_processes is missing with coordinator='localhost:1234', process_id=0",
+        ),
+        ((None, 2, 0), "coordinator is missing"),
+        (("localhost:1234", 2, 2), "process_id=2 must be below num_processes=2"),
+        (("localhost:1234", 0, 0), "num_processes=0 must be"),
+        (("localhost:1234", 2, -1), "process_id=-1 must be"),
+        (("localhost", 2, 0), "must be HOST:PORT"),
+        (("localhost:70000", 2, 0), "must be HOST:PORT"),
+        (("auto", 2, None), "leave num_processes=2 out"),
+        (("localhost:1234", 2, 0, -1), "join_seconds=-1 must be"),
+    ],
+)
+def test_values_that_cannot_be_are_refused(values, message):
+    with pytest.raises(UsageError, match=re.escape(message)):
+        check(*values)

@@ -1,0 +1,219 @@
+"""Evaluation: exactly the episodes that were asked for, the same ones for the same seed, by whichever way."""
+
+import functools
+import itertools
+import json
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jaxrl
+from jaxrl import PPOConfig, UsageError, load_policy
+from jaxrl.cli.evaluate import EvaluateOptions, RenderOptions, report
+from jaxrl.cli.evaluate import evaluate as evaluate_run
+from jaxrl.core.fields import check_all
+from jaxrl.run.inference import evaluate as evaluation
+from jaxrl.run.inference.evaluate import episode_keys, evaluate, step_chance
+from tests.probes import Probe
+
+
+@pytest.fixture
+def trained(start):
+    trainer = start(evaluation_interval=3, evaluation_duration=6)
+    trainer.fit({"training_iteration": 3})
+    return trainer
+
+
+def test_every_seed_that_the_settings_allow_can_be_evaluated(start):
+    trainer = start(
+        run_dir=None, evaluation_interval=1, evaluation_duration=1, evaluation_seed=2**32 - 1
+    )
+    assert trainer.fit({"training_iteration": 1})["evaluation"]["env_runners"]["num_episodes"] == 1
+    with pytest.raises(UsageError, match="seed=4294967296"):
+        trainer.evaluate(seed=2**32)
+    check_all(EvaluateOptions(seed=2**32 - 1))
+    check_all(RenderOptions(seed=2**32 - 1))
+
+
+def weights_of(trainer):
+    return tuple(learner.weights for learner in trainer.runner.learners)
+
+
+def played_by_hand(run_dir, episodes):
+    """Returns [episodes, agents] of the arena, played with the loaded policies, one environment step after another."""
+    policies = {
+        agent: load_policy(run_dir, name)
+        for agent, name in (("agent1", "pol1"), ("agent2", "pol2"))
+    }
+    env, params = jaxrl.make("arena", height=4, width=4, max_steps_in_episode=20)
+    reset_key, play_key = episode_keys(0)
+    spec = jaxrl.PPOConfig(env="arena").build().rollout_spec
+    returns = np.zeros((episodes, 2))
+    step = jax.jit(env.step)
+    step_key = jax.jit(lambda i, t: step_chance(spec, play_key, i[None], t).step_key[0])
+    for i in range(episodes):
+        obs, state = env.reset(jax.random.fold_in(reset_key, i), params)
+        for t in itertools.count():
+            key = step_key(jnp.int32(i), jnp.int32(t))
+            actions = {agent: policy.act(obs[agent]) for agent, policy in policies.items()}
+            env_step = step(key, state, actions, params)
+            obs, state, rewards, terminated, truncated, _ = env_step
+            returns[i] += [rewards["agent1"], rewards["agent2"]]
+            if terminated["__all__"] or truncated["__all__"]:
+                break
+    return returns
+
+
+def test_trainer_script_function_and_loaded_policies_play_the_same_episodes(trained, capsys):
+    lines = [
+        json.loads(line) for line in (trained.run_dir / "metrics.jsonl").read_text().splitlines()
+    ]
+    logged = lines[-1]["evaluation"]["env_runners"]
+    again = trained.evaluate()["env_runners"]
+    loaded = jaxrl.evaluate(trained.run_dir, episodes=6)["env_runners"]
+    assert logged == again == loaded
+    by_hand = played_by_hand(trained.run_dir, 6)
+    assert loaded["episode_return_mean"] == pytest.approx(by_hand.sum(axis=1).mean(), abs=1e-4)
+    assert loaded["episode_return_std"] == pytest.approx(by_hand.sum(axis=1).std(), abs=1e-4)
+    assert loaded["agent_episode_returns_mean"]["agent2"] == pytest.approx(
+        by_hand[:, 1].mean(), abs=1e-4
+    )
+    trained.stop()
+
+    evaluate_run([str(trained.run_dir), "--episodes", "6"])
+    printed = capsys.readouterr().out
+    assert f"{loaded['episode_return_mean']:10.2f} +- {loaded['episode_return_std']:.2f}" in printed
+    assert "num_collisions" in printed
+
+
+def test_evaluating_changes_nothing_that_is_trained(start, tmp_path):
+    plain, watched = (
+        start(),
+        start(run_dir=tmp_path / "watched", evaluation_interval=1, evaluation_duration=2),
+    )
+    for trainer in (plain, watched):
+        trainer.fit({"training_iteration": 4})
+    assert jax.tree.all(
+        jax.tree.map(
+            lambda x, y: bool((x == y).all()), plain.runner.learners, watched.runner.learners
+        )
+    )
+
+
+@pytest.mark.parametrize("episodes", [1, 5, 8])
+def test_the_batch_in_which_episodes_are_played_does_not_change_them(small, monkeypatch, episodes):
+    algorithm = small.build()
+    weights = tuple(
+        learner.weights for learner in jax.jit(algorithm.init)(jax.random.key(0)).learners
+    )
+    play = lambda: evaluate(algorithm, weights, episodes=episodes, explore=True, seed=3)
+    together = play()
+    monkeypatch.setattr(evaluation, "AT_ONCE", 3)
+    apart = play()
+    assert apart["num_episodes"] == together["num_episodes"] == episodes
+    for name in (
+        "episode_return_mean",
+        "episode_return_min",
+        "episode_len_mean",
+        "num_env_steps_sampled",
+    ):
+        assert apart[name] == pytest.approx(together[name], rel=1e-6)
+
+
+def test_long_episodes_count_as_much_as_short_ones():
+    """CartPole's untrained episodes differ in length; the first of each of 200 environments are the 200 counted.
+
+    Taking whichever 200 finish first, of fewer environments, would favour the short ones.
+    """
+    algorithm = PPOConfig(env="cartpole", fcnet_hiddens=(8,)).build()
+    weights = tuple(
+        learner.weights for learner in jax.jit(algorithm.init)(jax.random.key(0)).learners
+    )
+    result = evaluate(algorithm, weights, episodes=200, explore=True)
+    assert result["num_episodes"] == 200
+    assert result["num_env_steps_sampled"] == pytest.approx(200 * result["episode_len_mean"])
+    assert result["episode_return_mean"] == pytest.approx(
+        result["episode_len_mean"]
+    )  # a reward of 1 each step
+    few = [
+        evaluate(algorithm, weights, episodes=1, explore=True, seed=seed)["episode_len_mean"]
+        for seed in range(1, 4)
+    ]
+    assert len(set(few)) > 1
+    assert result["episode_len_min"] < result["episode_len_mean"] < result["episode_len_max"]
+
+
+def test_other_arguments_of_the_environment_are_evaluated_in_their_own_world(trained):
+    short = jaxrl.evaluate(trained.run_dir, episodes=2, env_args={"max_steps_in_episode": 5})
+    assert short["env_runners"]["episode_len_max"] == 5
+    with pytest.raises(UsageError, match="change the agents or their spaces"):
+        jaxrl.evaluate(trained.run_dir, episodes=2, env_args={"height": 5})
+
+
+def test_evaluation_during_training_may_play_another_environment(start):
+    trainer = start(
+        evaluation_interval=1,
+        evaluation_duration=2,
+        evaluation_env_args={"max_steps_in_episode": 5},
+    )
+    assert trainer.train()["evaluation"]["env_runners"]["episode_len_mean"] == 5
+
+
+def test_the_trainers_evaluation_takes_the_arguments_of_the_saved_runs(trained):
+    changes = {"episodes": 3, "explore": True, "seed": 7, "env_args": {"max_steps_in_episode": 5}}
+    played = trained.evaluate(**changes)
+    assert played == jaxrl.evaluate(trained.run_dir, **changes)
+    assert (played["env_runners"]["num_episodes"], played["env_runners"]["episode_len_max"]) == (
+        3,
+        5,
+    )
+    assert trained.evaluate()["env_runners"]["num_episodes"] == 6  # the settings are as they were
+    assert trained.evaluate(seed=7) == jaxrl.evaluate(trained.run_dir, episodes=6, seed=7)
+
+
+def test_settings_of_the_evaluation_may_be_taken_back_for_one(start):
+    trainer = start(
+        evaluation_interval=1,
+        evaluation_duration=2,
+        evaluation_env_args={"max_steps_in_episode": 5},
+    )
+    assert trainer.evaluate(env_args={})["env_runners"]["episode_len_mean"] == 20
+    assert trainer.evaluate()["env_runners"]["episode_len_mean"] == 5
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"episodes": 0}, "episodes=0 must be an integer of at least 1"),
+        ({"explore": "yes"}, "explore='yes' must be True or False"),
+        ({"seed": -1}, "seed=-1 must be an integer of at least 0"),
+        ({"env_args": {"height": 5}}, "change the agents or their spaces"),
+        ({"env_args": 5}, "env_args=5 must be"),
+    ],
+)
+def test_arguments_of_an_evaluation_that_cannot_work_are_refused(trained, changes, message):
+    for play in (trained.evaluate, functools.partial(jaxrl.evaluate, trained.run_dir)):
+        with pytest.raises(UsageError, match=message):
+            play(**changes)
+
+
+def test_a_criterion_and_the_best_may_be_an_evaluations_result(start):
+    trainer = start(evaluation_interval=2, evaluation_duration=2)
+    path = "evaluation/env_runners/episode_len_mean"
+    assert trainer.fit({path: 20})["training_iteration"] == 2
+    with pytest.raises(UsageError, match="unknown checkpoint_score_attribute 'episode_return'"):
+        start(run_dir=None, checkpoint_score_attribute="episode_return").train()
+
+
+def test_custom_metrics_and_a_single_agent_are_reported(start, small):
+    trainer = start(small.replace(env=Probe(reward_for="action"), env_args=()), run_dir=None)
+    result = trainer.evaluate()["env_runners"]
+    assert result["num_episodes"] == 10
+    text = report(
+        {**result, "custom_metrics": {"x_mean": 1.0, "x_min": 0.0, "x_max": 2.0}},
+        "run",
+        EvaluateOptions(),
+    )
+    assert "x                              1.00  (from 0.00 to 2.00)" in text

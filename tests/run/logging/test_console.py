@@ -1,0 +1,238 @@
+"""What a person reads while it trains."""
+
+import io
+import subprocess
+import sys
+
+import pytest
+from rich.console import Console
+
+from jaxrl.run.logging import console
+from jaxrl.run.logging.console import (
+    LOG_WIDTH,
+    Progress,
+    agent_returns,
+    duration,
+    evaluation_line,
+    folded,
+    greedy_hint,
+    result_line,
+)
+
+RESULT = {
+    "training_iteration": 12,
+    "num_env_steps_sampled_lifetime": 48_000,
+    "env_runners": {
+        "episode_return_mean": 6.5,
+        "episode_len_mean": 100.0,
+        "agent_episode_returns_mean": {"agent1": 12.0, "agent2": -5.5},
+    },
+    "learners": {
+        "pol1": {"mean_kl_loss": 0.01, "entropy": 1.25},
+        "pol2": {"mean_kl_loss": 0.02, "entropy": 1.0},
+        "__all_modules__": {},
+    },
+    "perf": {"env_steps_per_s": 51_234.5},
+}
+
+
+def test_a_line_has_return_per_agent_length_kl_entropy_speed_and_time_left():
+    line = result_line(RESULT, 200.0)
+    returns, learning = (
+        "return    6.50 (agent1 12.00, agent2 -5.50)  len 100.0",
+        "kl 0.0100 0.0200  entropy 1.25 1.00",
+    )
+    assert (
+        line
+        == f"iter    12  steps      48,000  {returns}  {learning}  51,234 steps/s  3 min 20 s left"
+    )
+
+
+def test_before_the_first_episode_has_ended_no_return_is_made_up():
+    assert "no episode has ended yet" in result_line({**RESULT, "env_runners": {}})
+
+
+def test_many_policies_are_shown_by_their_range():
+    learners = {f"p{i}": {"mean_kl_loss": i / 100, "entropy": float(i)} for i in range(6)}
+    assert "kl 0.0000..0.0500  entropy 0.00..5.00" in result_line({**RESULT, "learners": learners})
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(6.6, "7 s"), (200, "3 min 20 s"), (7500, "2 h 5 min"), (-1, "0 s")]
+)
+def test_durations_read_as_a_person_says_them(seconds, text):
+    assert duration(seconds) == text
+
+
+def shown(*, terminal, width=200):
+    output = io.StringIO()
+    progress = Progress(console=Console(file=output, force_terminal=terminal, width=width))
+    with progress:
+        for iteration in range(1, 51):
+            progress.show({**RESULT, "training_iteration": iteration}, 1.0)
+    return output.getvalue()
+
+
+def test_without_a_terminal_the_first_and_the_last_line_are_plain_and_lines_between_are_few():
+    lines = shown(terminal=False).splitlines()
+    assert lines[0].startswith("iter     1")
+    assert lines[-1].startswith("iter    50")
+    assert len(lines) < 10
+    assert "\x1b" not in "".join(lines)
+
+
+def test_on_a_terminal_the_newest_figures_are_live():
+    assert "\x1b[" in shown(terminal=True)
+    assert all(f"iter    {iteration}" in shown(terminal=True) for iteration in (17, 33))
+
+
+def test_a_narrow_terminal_folds_the_live_line_rather_than_hiding_the_time_left():
+    live = shown(terminal=True, width=60).split("iter    33")[1].split("iter")[0]
+    assert "1 s left" in live
+
+
+def test_quiet_prints_nothing():
+    output = io.StringIO()
+    Progress(quiet=True, console=Console(file=output, quiet=True)).say("hello")
+    assert output.getvalue() == ""
+
+
+class Full(io.StringIO):
+    """A file on a full disk from a number of writes on."""
+
+    def __init__(self, room):
+        super().__init__()
+        self.room = room
+
+    def write(self, text):
+        self.room -= 1
+        if self.room < 0:
+            raise OSError(28, "No space left on device")
+        return super().write(text)
+
+
+@pytest.mark.parametrize("terminal", [False, True])
+def test_output_that_cannot_be_written_ends_the_output_alone(terminal, monkeypatch):
+    registered = []
+    monkeypatch.setattr(console.atexit, "register", lambda *call: registered.append(call))
+    file = Full(room=2)
+    progress = Progress(console=Console(file=file, force_terminal=terminal, width=200))
+    with progress:
+        for _ in range(5):
+            progress.show(RESULT, 1.0)
+            progress.say("more")
+    assert progress.lost == "No space left on device"
+    assert registered == [(console.say_lost, "No space left on device")]  # once
+
+
+def test_a_closed_pipe_ends_the_output_and_not_the_process(monkeypatch):
+    def closed(*_):
+        raise BrokenPipeError(32, "Broken pipe")
+
+    monkeypatch.setattr(console.atexit, "register", lambda *call: None)
+    file = io.StringIO()
+    file.write = closed
+    progress = Progress(console=console.LossyConsole(file=file))
+    progress.say("to nobody")
+    assert progress.lost is not None
+
+
+def test_a_path_with_odd_bytes_is_printed_with_escapes():
+    file = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+    progress = Progress(console=Console(file=file))
+    progress.say("run folder   gr\u00f6\udcff")
+    assert file.buffer.getvalue() == b"run folder   gr\\xf6\\udcff\n"
+
+
+PRINTING = """
+from jaxrl.run.logging.console import Progress
+progress = Progress()
+for _ in range(3):
+    progress.say("a line")
+raise SystemExit(7)
+"""
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="/dev/full is of Linux")
+def test_a_process_on_a_full_disk_says_so_in_one_line_and_keeps_its_exit_status():
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [sys.executable, "-c", PRINTING], stdout=full, stderr=subprocess.PIPE, check=False
+        )
+    assert (
+        done.stderr.decode()
+        == "jaxrl: the output could not be written to the end: No space left on device\n"
+    )
+    assert done.returncode == 7
+
+
+FOUND = {
+    "num_episodes": 10,
+    **{
+        f"episode_return_{part}": value
+        for part, value in (("mean", -42), ("std", 3), ("min", -50), ("max", -30))
+    },
+    "episode_len_mean": 100.0,
+    "agent_episode_returns_mean": {"agent1": -40.0, "agent2": -2.0},
+}
+
+
+@pytest.mark.parametrize("width", [60, 80, LOG_WIDTH, 120])
+def test_a_line_fits_its_width_and_keeps_steps_return_and_time_left(width):
+    line = result_line(RESULT, 200.0, width)
+    assert len(line) <= max(
+        width, len("iter    12  steps      48,000  return    6.50  3 min 20 s left")
+    )
+    for part in ("steps      48,000", "return    6.50", "3 min 20 s left"):
+        assert part in line
+
+
+def test_what_matters_least_is_left_out_first():
+    whole = result_line(RESULT, 200.0)
+    assert result_line(RESULT, 200.0, len(whole)) == whole
+    assert result_line(RESULT, 200.0, len(whole) - 1) == whole.replace("  entropy 1.25 1.00", "")
+
+
+def test_the_returns_of_many_agents_are_their_range():
+    assert agent_returns({"a": 1.0}) == ""
+    assert agent_returns({f"p{i}": -13.24 for i in range(8)}) == "8 agents -13.24 each"
+    assert agent_returns({f"p{i}": float(i) for i in range(8)}) == "8 agents 0.00 to 7.00 each"
+
+
+def test_an_evaluation_says_how_its_actions_were_chosen():
+    line = evaluation_line(25, FOUND, explore=False)
+    spread, agents = (
+        "return -42.00 +- 3.00 (from -50.00 to -30.00)",
+        "(agent1 -40.00, agent2 -2.00)",
+    )
+    assert (
+        line == f"evaluation after iteration 25:  10 greedy episodes  {spread} {agents}  len 100.0"
+    )
+    assert "10 sampled episodes" in evaluation_line(25, FOUND, explore=True)
+    assert len(evaluation_line(25, FOUND, explore=False, width=100)) <= 100
+
+
+def test_greedy_play_below_all_recent_episodes_of_training_is_explained():
+    training = {"env_runners": {"episode_return_min": -10.0}}
+    assert "evaluation takes the likeliest actions" in greedy_hint(training, FOUND)
+    assert greedy_hint({"env_runners": {"episode_return_min": -50.0}}, FOUND) is None
+    assert greedy_hint({"env_runners": {}}, FOUND) is None
+
+
+def test_a_line_of_the_plan_is_folded_below_its_label():
+    line = "batch        64 environments x 100 steps = 6,400 environment steps an iteration; 312 iterations"
+    assert folded(line, 200) == line
+    lines = folded(line, 60).splitlines()
+    assert len(lines) == 2 and max(map(len, lines)) <= 60
+    assert lines[1].startswith(" " * 13) and lines[1][13] != " "
+    assert " ".join(part.strip() for part in lines) == line
+    path = "run folder   " + "/a-long-path" * 10
+    assert folded(path, 60).endswith("/a-long-path" * 10)  # a path stays whole, to be copied
+
+
+def test_a_hint_is_printed_once():
+    output = io.StringIO()
+    progress = Progress(console=Console(file=output, width=200))
+    for _ in range(2):
+        progress.say_once("a hint")
+    assert output.getvalue() == "a hint\n"

@@ -1,0 +1,453 @@
+"""Logs: what each sink holds can be read back strictly, survives a kill and a resume, and cannot stop training."""
+
+import csv
+import errno
+import json
+import math
+import os
+import struct
+import sys
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from jaxrl.core.errors import UsageError
+from jaxrl.run.logging.loggers import SINKS, Logs
+from jaxrl.run.logging.records import crc32c
+from jaxrl.run.logging.scalars import MOMENT, Downsampler, charts, tag_of
+from jaxrl.run.logging.text_logs import plain
+
+CONFIG = {
+    "env": "arena",
+    "lr": ((0, 1e-3), (100, 0.0)),
+    "gamma": 0.9,
+    "grad_clip": None,
+    "use_kl_loss": True,
+}
+FILES = ("jsonl", "csv", "tensorboard")
+
+
+def result(i, seconds=1.0, **more):
+    """Iteration i of a small run, 64 environment steps each."""
+    return {
+        "training_iteration": i,
+        "num_env_steps_sampled_lifetime": 64 * i,
+        "time_total_s": i * seconds,
+        "done": False,
+        "env_runners": {"num_episodes": i, "custom_metrics": {"hits_mean": 0.5}, **more},
+        "learners": {
+            "pol1": {"total_loss": 0.25 * i},
+            "__all_modules__": {"num_module_steps_trained": 64},
+        },
+    }
+
+
+def histogram(counts):
+    return {"hist_stats": {"speed": {"min": -1.0, "max": 2.0, "mean": 0.5, "counts": counts}}}
+
+
+def fails(text):
+    raise AssertionError(f"no warning was due: {text}")
+
+
+def logs(folder, names=FILES, warn=fails, config=CONFIG, **start):
+    return Logs(names, folder, config=config, warn=warn, **start)
+
+
+def write(folder, iterations, names=FILES, **start):
+    ours = logs(folder, names, **start)
+    ours.write([result(i) for i in iterations])
+    ours.close()
+
+
+def strict_lines(folder):
+    text = (folder / "metrics.jsonl").read_text()
+    assert text == "" or text.endswith("\n")
+    return [json.loads(line, parse_constant=fails) for line in text.splitlines()]
+
+
+def strict_rows(folder):
+    """The rows of progress.csv, which must all be as long as the header."""
+    with (folder / "progress.csv").open(newline="") as file:
+        header, *rows = csv.reader(file, strict=True)
+    assert len(set(header)) == len(header)
+    assert {len(row) for row in rows} <= {len(header)}
+    return [dict(zip(header, row, strict=True)) for row in rows]
+
+
+def events(folder):
+    """Every event of the folder's event files as TensorBoard reads them: by name, restarts purging what came before."""
+    from tensorboardX.proto.event_pb2 import Event, SessionLog
+    from tensorboardX.record_writer import masked_crc32c
+
+    found = []
+    for path in sorted(folder.glob("events.out.tfevents.*")):
+        data = path.read_bytes()
+        while data:
+            (length,) = struct.unpack("<Q", data[:8])
+            record = data[12 : 12 + length]
+            assert struct.unpack("<I", data[8:12])[0] == masked_crc32c(data[:8])
+            assert struct.unpack("<I", data[12 + length : 16 + length])[0] == masked_crc32c(record)
+            event = Event.FromString(record)
+            if event.session_log.status == SessionLog.START:
+                found = [earlier for earlier in found if earlier.step < event.step]
+            found.append(event)
+            data = data[16 + length :]
+    return found
+
+
+def curve(folder, tag):
+    """[(step, value)] of a scalar."""
+    values = [(event.step, value) for event in events(folder) for value in event.summary.value]
+    return [(step, value.simple_value) for step, value in values if value.tag == tag]
+
+
+# What the files hold
+
+
+def test_every_result_is_a_line_of_json_and_a_row_of_csv(tmp_path):
+    write(tmp_path, range(1, 4))
+    assert strict_lines(tmp_path) == [result(i) for i in range(1, 4)]
+    rows = strict_rows(tmp_path)
+    assert [int(row["training_iteration"]) for row in rows] == [1, 2, 3]
+    assert rows[2]["learners/pol1/total_loss"] == "0.75"
+    assert rows[0]["done"] == "False"
+
+
+def test_what_is_no_number_is_null_in_json_and_empty_in_csv(tmp_path):
+    bad = result(1, nan=math.nan, infinite=-math.inf, none=None)
+    ours = logs(tmp_path)
+    ours.write([bad, result(2)])
+    ours.close()
+    assert [
+        strict_lines(tmp_path)[0]["env_runners"][name] for name in ("nan", "infinite", "none")
+    ] == [None] * 3
+    assert [
+        row[f"env_runners/{name}"] for row in strict_rows(tmp_path) for name in ("nan", "none")
+    ] == [""] * 4
+
+
+def test_what_hooks_add_of_other_types_is_written_as_plain_values(tmp_path):
+    added = {
+        "f": np.float32(1.5),
+        "nan": np.float32("nan"),
+        "n": np.int64(3),
+        "a": np.arange(2),
+        "text": 'a,"b"\nc',
+    }
+    ours = logs(tmp_path)
+    ours.write([result(1, **added)])
+    ours.close()
+    (line,), (row,) = strict_lines(tmp_path), strict_rows(tmp_path)
+    expected = {"f": 1.5, "nan": None, "n": 3, "a": [0, 1], "text": 'a,"b"\nc'}
+    assert {name: line["env_runners"][name] for name in added} == expected == plain(added)
+    assert (row["env_runners/f"], row["env_runners/n"], row["env_runners/nan"]) == ("1.5", "3", "")
+    assert row["env_runners/text"] == 'a,"b" c'
+    assert "env_runners/a" not in row
+
+
+def test_a_path_met_later_is_a_new_last_column_and_empty_in_earlier_rows(tmp_path):
+    ours = logs(tmp_path, ["csv"])
+    ours.write([result(1), result(2)])
+    ours.write([result(3, episode_return_mean=7.0)])
+    ours.write([result(4)])
+    rows = strict_rows(tmp_path)
+    assert [row["env_runners/episode_return_mean"] for row in rows] == ["", "", "7.0", ""]
+    assert list(rows[0])[-1] == "env_runners/episode_return_mean"
+    assert [path.name for path in tmp_path.iterdir()] == ["progress.csv"]
+
+
+# Killed and resumed
+
+
+@pytest.mark.parametrize(
+    "half", [b"", b'{"training_iteration": 6, "ti', b"6,38"], ids=["whole", "json", "csv"]
+)
+def test_a_resumed_run_goes_on_without_a_gap_or_a_double_line(tmp_path, half):
+    write(tmp_path, range(1, 6))
+    for name in ("metrics.jsonl", "progress.csv"):
+        with (tmp_path / name).open("ab") as file:
+            file.write(half)
+    write(tmp_path, range(4, 8), iteration=3, env_steps=3 * 64)
+    assert [line["training_iteration"] for line in strict_lines(tmp_path)] == list(range(1, 8))
+    assert [int(row["training_iteration"]) for row in strict_rows(tmp_path)] == list(range(1, 8))
+    assert [step for step, _ in curve(tmp_path, "learners_pol1/total_loss")] == [
+        64 * i for i in range(1, 8)
+    ]
+    assert curve(tmp_path, "learners_pol1/total_loss")[-1] == (7 * 64, 1.75)
+
+
+def test_columns_of_before_the_kill_are_kept_when_resumed(tmp_path):
+    ours = logs(tmp_path, ["csv"])
+    ours.write([result(1), result(2, episode_return_mean=7.0)])
+    resumed = logs(tmp_path, ["csv"], iteration=1, env_steps=64)
+    resumed.write([result(2, other=1.0)])
+    assert [
+        (row["env_runners/episode_return_mean"], row["env_runners/other"])
+        for row in strict_rows(tmp_path)
+    ] == [
+        ("", ""),
+        ("", "1.0"),
+    ]
+
+
+def test_a_run_that_starts_at_the_beginning_keeps_nothing_of_an_earlier_one(tmp_path):
+    write(tmp_path, range(1, 6))
+    write(tmp_path, range(1, 3))
+    assert [line["training_iteration"] for line in strict_lines(tmp_path)] == [1, 2]
+    assert [int(row["training_iteration"]) for row in strict_rows(tmp_path)] == [1, 2]
+    assert [step for step, _ in curve(tmp_path, "run/training_iteration")] == [64, 128]
+
+
+@pytest.mark.parametrize("left", [None, b"", b"\n", b"\x00" * 100, b"training_it", b"a,b\n1,2\n"])
+def test_a_log_that_is_missing_or_broken_begins_anew(tmp_path, left):
+    if left is not None:
+        for name in ("metrics.jsonl", "progress.csv"):
+            (tmp_path / name).write_bytes(left)
+    write(tmp_path, [4], iteration=3, env_steps=3 * 64)
+    assert len(strict_lines(tmp_path)) == len(strict_rows(tmp_path)) == 1
+
+
+# Sinks that fail
+
+
+def full_disk(descriptor, data):
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def test_a_full_disk_warns_once_for_each_log_and_leaves_whole_lines(tmp_path, monkeypatch):
+    warnings, real = [], os.write
+    ours = logs(tmp_path, warn=warnings.append)
+    ours.write([result(1)])
+
+    def half_of_it(descriptor, data):
+        """The disk takes 10 bytes more, then nothing."""
+        monkeypatch.setattr(os, "write", full_disk)
+        return real(descriptor, data[:10])
+
+    monkeypatch.setattr(os, "write", half_of_it)
+    for i in (2, 3):
+        ours.write([result(i)])
+    monkeypatch.undo()
+    ours.write([result(4)])
+    ours.close()
+    assert len(warnings) == 3
+    assert all("No space left on device" in text and "\n" not in text for text in warnings)
+    assert [text.split()[1] for text in warnings] == list(FILES)
+    assert strict_lines(tmp_path) == [result(1)]
+    assert len(strict_rows(tmp_path)) == 1
+    assert [step for step, _ in curve(tmp_path, "run/training_iteration")] == [64]
+
+
+def test_one_failing_log_leaves_the_others_going(tmp_path):
+    warnings = []
+    ours = logs(tmp_path, warn=warnings.append)
+    ours.write([result(1)])
+    (tmp_path / "progress.csv").unlink()
+    for i in (2, 3):
+        ours.write([result(i)])
+    ours.flush()
+    assert len(warnings) == 1
+    assert warnings[0].startswith("the csv log ends here, training continues without it: ")
+    assert len(strict_lines(tmp_path)) == len(curve(tmp_path, "run/training_iteration")) == 3
+
+
+def test_a_folder_that_is_gone_or_never_was_is_a_warning(tmp_path):
+    warnings = []
+    ours = logs(tmp_path / "none", warn=warnings.append)
+    assert len(warnings) == 3
+    ours.write([result(1)])
+    ours.close()
+    assert len(warnings) == 3
+
+
+def test_an_unknown_log_is_refused_with_the_nearest(tmp_path):
+    with pytest.raises(UsageError, match="unknown log 'tensorbord'; did you mean 'tensorboard'"):
+        logs(tmp_path, ["jsonl", "tensorbord"])
+    assert list(tmp_path.iterdir()) == []
+    assert set(SINKS) == {*FILES, "wandb"}
+
+
+# TensorBoard
+
+
+def test_an_event_holds_all_numbers_of_a_result_over_environment_steps(tmp_path):
+    write(tmp_path, [1, 2], ["tensorboard"])
+    drawn = [event for event in events(tmp_path) if event.step > 0]
+    assert [event.step for event in drawn] == [64, 128]
+    assert [value.tag for value in drawn[0].summary.value] == [
+        "run/training_iteration",
+        "run/num_env_steps_sampled_lifetime",
+        "run/time_total_s",
+        "env_runners/num_episodes",
+        "custom_metrics/hits_mean",
+        "learners_pol1/total_loss",
+        "learners___all_modules__/num_module_steps_trained",
+    ]
+    assert drawn[1].wall_time - drawn[0].wall_time == pytest.approx(
+        1.0, abs=0.2
+    )  # as far apart as in training
+
+
+def test_a_histogram_has_its_bins_and_its_mean_is_a_curve(tmp_path):
+    ours = logs(tmp_path, ["tensorboard"])
+    ours.write(
+        [
+            result(1, **histogram([1, 0, 3])),
+            result(2, hist_stats={"speed": {"min": None, "counts": [0, 0]}}),
+        ]
+    )
+    values = {value.tag: value for event in events(tmp_path) for value in event.summary.value}
+    histo = values["hist_stats/speed"].histo
+    assert (histo.min, histo.max, histo.num) == (-1.0, 2.0, 4.0)
+    assert list(histo.bucket_limit) == pytest.approx([0.0, 1.0, 2.0])
+    assert list(histo.bucket) == [1, 0, 3]
+    assert histo.sum == pytest.approx(-0.5 + 3 * 1.5)
+    assert values["hist_stats/speed/mean"].simple_value == 0.5
+    assert "hist_stats/speed/min" not in values
+
+
+def test_all_settings_are_hyperparameters_beside_the_final_return(tmp_path):
+    from tensorboardX.proto.plugin_hparams_pb2 import HParamsPluginData
+
+    write(tmp_path, [1], ["tensorboard"])
+    contents = {
+        value.tag: HParamsPluginData.FromString(value.metadata.plugin_data.content)
+        for event in events(tmp_path)
+        for value in event.summary.value
+        if value.metadata.plugin_data.plugin_name == "hparams"
+    }
+    settings = contents["_hparams_/session_start_info"].session_start_info.hparams
+    assert set(settings) == set(CONFIG)
+    assert settings["gamma"].number_value == 0.9
+    assert settings["lr"].string_value == "((0, 0.001), (100, 0.0))"
+    assert settings["grad_clip"].string_value == "None"
+    assert settings["use_kl_loss"].bool_value is True
+    metrics = contents["_hparams_/experiment"].experiment.metric_infos
+    assert metrics[0].name.tag == tag_of("env_runners/episode_return_mean")
+    assert "_hparams_/session_end_info" in contents
+
+
+@pytest.mark.parametrize(
+    ("path", "tag"),
+    [
+        ("time_total_s", "run/time_total_s"),
+        ("env_runners/episode_return_mean", "env_runners/episode_return_mean"),
+        ("env_runners/agent_episode_returns_mean/a", "env_runners/agent_episode_returns_mean/a"),
+        ("env_runners/this_iteration/episode_len_mean", "this_iteration/episode_len_mean"),
+        ("env_runners/custom_metrics/hits_mean", "custom_metrics/hits_mean"),
+        ("learners/pol1/entropy", "learners_pol1/entropy"),
+        ("evaluation/env_runners/episode_return_mean", "evaluation/episode_return_mean"),
+        ("timers/iteration", "timers/iteration"),
+    ],
+)
+def test_charts_are_grouped_by_what_stands_before_the_first_slash(path, tag):
+    assert tag_of(path) == tag
+
+
+def test_quick_iterations_are_thinned_but_not_evaluations_nor_the_last_before_a_flush(tmp_path):
+    to_fast_key = [result(i, seconds=MOMENT / 10) for i in range(1, 101)]
+    to_fast_key[4]["evaluation"] = {"env_runners": {"episode_return_mean": 3.0}}
+    ours = logs(tmp_path)
+    ours.write(to_fast_key[:50])
+    ours.write(to_fast_key[50:])
+    steps = [step for step, _ in curve(tmp_path, "run/training_iteration")]
+    assert 10 <= len(steps) <= 12
+    assert curve(tmp_path, "evaluation/episode_return_mean") == [(5 * 64, 3.0)]
+    assert steps[-1] < 6400
+    ours.flush()
+    ours.close()
+    assert [step for step, _ in curve(tmp_path, "run/training_iteration")] == [*steps, 6400]
+    assert len(strict_lines(tmp_path)) == len(strict_rows(tmp_path)) == 100
+
+
+def test_slow_iterations_are_all_drawn():
+    thin = Downsampler()
+    assert thin.due([result(i) for i in range(5)]) == [result(i) for i in range(5)]
+    assert thin.held() == []
+
+
+@pytest.mark.parametrize("length", [0, 1, 3, 63, 64, 65, 4095, 4096, 4097, 4099, 8192, 10_000])
+def test_a_checksum_is_that_of_tensorboardx_for_any_length(length):
+    from tensorboardX.crc32c import _crc32c as byte_by_byte
+
+    data = np.random.default_rng(length).integers(0, 256, length, np.uint8).tobytes()
+    assert crc32c(data) == byte_by_byte(data)
+
+
+def test_a_list_of_a_hooks_own_is_no_histogram():
+    scalars, histograms = charts({"own": [1, 2], "deep": {"counts": [1], "max": 2.0}})
+    assert (scalars, histograms) == ({"deep/max": 2.0}, {})
+
+
+# Weights & Biases
+
+
+class FakeRun:
+    def __init__(self, **given):
+        self.given, self.logged, self.finished = given, [], False
+
+    def define_metric(self, name, step_metric):
+        self.axis = step_metric
+
+    def log(self, values, step):
+        self.logged.append((step, values))
+
+    def finish(self):
+        self.finished = True
+
+
+@pytest.fixture
+def runs(monkeypatch):
+    """The runs that were begun at a stand-in for Weights & Biases."""
+    begun = []
+
+    def init(**given):
+        begun.append(FakeRun(**given))
+        return begun[-1]
+
+    fake = SimpleNamespace(init=init, Histogram=lambda np_histogram: np_histogram)
+    monkeypatch.setitem(sys.modules, "wandb", fake)
+    monkeypatch.delenv("WANDB_PROJECT", raising=False)
+    return begun
+
+
+def test_wandb_gets_the_settings_and_the_curves_over_environment_steps(tmp_path, runs):
+    ours = logs(tmp_path, ["wandb"])
+    ours.write([result(1, **histogram([1, 0, 3]))])
+    ours.close()
+    (run,) = runs
+    assert run.given["project"] == "jaxrl"
+    assert run.given["config"]["gamma"] == 0.9
+    ((step, values),) = run.logged
+    assert step == 1
+    assert values[run.axis] == 64
+    assert values["learners_pol1/total_loss"] == 0.25
+    assert values["hist_stats/speed"] == ([1, 0, 3], pytest.approx([-1.0, 0.0, 1.0, 2.0]))
+    assert run.finished
+
+
+def test_a_resumed_run_goes_on_under_its_id_and_a_new_one_gets_a_new_id(tmp_path, runs):
+    for iteration in (0, 3, 0):
+        logs(tmp_path, ["wandb"], iteration=iteration, env_steps=64 * iteration).close()
+    first, resumed, anew = (run.given["id"] for run in runs)
+    assert first == resumed != anew
+
+
+def test_no_network_is_a_warning_and_no_package_is_a_line_before_anything_else(
+    tmp_path, monkeypatch
+):
+    warnings = []
+
+    def unreachable(**given):
+        raise ConnectionError("no route\nto host")
+
+    monkeypatch.setitem(sys.modules, "wandb", SimpleNamespace(init=unreachable))
+    ours = logs(tmp_path, ["wandb", "jsonl"], warn=warnings.append)
+    ours.write([result(1)])
+    assert warnings == ["the wandb log ends here, training continues without it: no route to host"]
+    assert len(strict_lines(tmp_path)) == 1
+    monkeypatch.setitem(sys.modules, "wandb", None)
+    with pytest.raises(UsageError, match=r'pip install "jaxrl\[wandb\]"'):
+        logs(tmp_path, ["wandb"])

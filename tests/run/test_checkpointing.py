@@ -1,0 +1,36 @@
+"""When checkpoints are due by the clock."""
+
+from types import SimpleNamespace
+from unittest.mock import MagicMock
+
+from jaxrl.run import checkpointing
+
+
+def moments(monkeypatch, interval, *, compiling, seconds):
+    """The seconds after the end of compiling at which a run of chunks of a second writes checkpoints."""
+    clock, saved = SimpleNamespace(now=0.0), []
+    monkeypatch.setattr(checkpointing.time, "monotonic", lambda: clock.now)
+    settings = SimpleNamespace(checkpoint_frequency=None, checkpoint_interval_s=interval)
+    own = checkpointing.CheckpointManager(
+        MagicMock(written=[], remade=False), settings, MagicMock(), MagicMock(), 0, MagicMock()
+    )
+
+    def save(now):
+        own.saved_at = clock.now
+        saved.append(clock.now - compiling)
+
+    monkeypatch.setattr(own, "save", save)
+    for second in range(seconds):
+        clock.now = compiling + second
+        own.chunk(MagicMock(), [{}], MagicMock())
+    return saved
+
+
+def test_early_checkpoints_lie_closer_together(monkeypatch):
+    assert moments(monkeypatch, 60.0, compiling=3, seconds=250) == [7, 17, 34, 68, 128, 188, 248]
+    assert moments(monkeypatch, 60.0, compiling=75, seconds=250) == [0, 10, 20, 40, 80, 140, 200]
+
+
+def test_a_shorter_interval_counts_from_the_start_and_none_is_none(monkeypatch):
+    assert moments(monkeypatch, 5.0, compiling=1, seconds=20) == [4, 9, 14, 19]
+    assert moments(monkeypatch, None, compiling=75, seconds=250) == []

@@ -1,0 +1,84 @@
+"""A sweep's picture: which panels it has, and what stands on their axes. Drawn from scores made up by hand."""
+
+import numpy as np
+import pytest
+
+from jaxrl.sweeps import plots
+from jaxrl.sweeps.results import TERMINATED, Sweep, TrialResult
+from jaxrl.sweeps.sweep import RETURN
+from jaxrl.sweeps.trials import Trial
+from tests.probes import SMALL_CARTPOLE
+
+STEPS = [64 * i for i in range(1, 7)]
+DRAWN = [3e-4, 1e-5, 1e-2, 2e-3, 7e-5, 4e-4, 6e-3, 5e-4]  # as `loguniform` would
+
+
+def swept(settings, seeds=1):
+    outcomes = []
+    for i, own in enumerate(settings):
+        for seed in range(seeds):
+            trial = Trial(len(outcomes), own, SMALL_CARTPOLE.replace(seed=seed))
+            curve = STEPS, [np.nan, *(float(10 * i + seed + step) for step in range(5))]
+            outcomes.append(TrialResult(trial, TERMINATED, None, curve[1][-1], curve))
+    return Sweep(outcomes, RETURN, None)
+
+
+def panels(settings, seeds=1):
+    return plots.figure(swept(settings, seeds)).axes
+
+
+def test_a_setting_drawn_at_random_is_an_axis_and_not_a_row_of_categories():
+    curves, scatter = panels([{"lr": lr} for lr in DRAWN], seeds=2)
+    assert scatter.get_xlabel() == "lr"
+    assert scatter.get_xscale() == "log"
+    (points,) = scatter.lines
+    np.testing.assert_allclose(points.get_xdata(), np.repeat(DRAWN, 2))
+    np.testing.assert_allclose(
+        points.get_ydata(), [10 * i + seed + 4 for i in range(8) for seed in (0, 1)]
+    )
+    assert len(curves.lines) == plots.MOST_CURVES
+    assert "the best 6 of 8 settings" in curves.get_title(loc="left")
+
+
+def test_two_settings_drawn_at_random_are_two_axes_and_the_score_a_colour():
+    clips = np.linspace(0.1, 0.3, 8)
+    _, scatter, *_ = panels(
+        [{"lr": lr, "clip_param": float(clip)} for lr, clip in zip(DRAWN, clips, strict=True)]
+    )
+    assert (scatter.get_xlabel(), scatter.get_ylabel()) == ("lr", "clip_param")
+    (points,) = scatter.collections
+    np.testing.assert_allclose(sorted(points.get_offsets()[:, 0]), sorted(DRAWN))
+
+
+def test_a_grid_of_two_settings_is_a_heat_map_with_numbers_in_order():
+    settings = [{"lr": lr, "clip_param": clip} for lr in (1e-2, 1e-4, 1e-3) for clip in (0.3, 0.1)]
+    _, heat_map = panels(settings)
+    assert [label.get_text() for label in heat_map.get_yticklabels()] == ["0.0001", "0.001", "0.01"]
+    assert [label.get_text() for label in heat_map.get_xticklabels()] == ["0.1", "0.3"]
+    np.testing.assert_allclose(heat_map.images[0].get_array(), [[34, 24], [54, 44], [14, 4]])
+
+
+def test_a_few_values_of_one_setting_are_curves_alone():
+    (curves,) = panels([{"lr": lr, "gamma": 0.9} for lr in (1e-3, 1e-2)], seeds=3)
+    assert curves.get_title(loc="left") == "episode_return_mean, median and range of seeds"
+    labels = [text.get_text() for text in curves.get_legend().get_texts()]
+    assert labels == [
+        "lr=0.01  15",
+        "lr=0.001  5",
+    ]  # what was varied, the best first, with its last median
+    (eight,) = panels([{}], seeds=8)
+    assert eight.get_title(loc="left") == "episode_return_mean, median and quartiles of seeds"
+
+
+@pytest.mark.parametrize(
+    "settings", [[{"use_gru": True}, {"use_gru": False}], [{"fcnet_hiddens": (8,)}, {}]]
+)
+def test_settings_that_are_no_numbers_are_drawn(settings, tmp_path):
+    plots.draw(swept(settings), tmp_path / "curves.png")
+    assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")
+    assert [path.name for path in tmp_path.iterdir()] == ["curves.png"]
+
+
+def test_a_sweep_without_a_score_has_no_picture(tmp_path):
+    plots.draw(Sweep([], RETURN, None), tmp_path / "curves.png")
+    assert not list(tmp_path.iterdir())

@@ -1,0 +1,88 @@
+"""What a sweep says of its outcomes, from scores made up by hand."""
+
+import sys
+
+import pytest
+
+from jaxrl import UsageError
+from jaxrl.sweeps.results import DIVERGED, TERMINATED, Sweep, TrialResult
+from jaxrl.sweeps.sweep import RETURN
+from jaxrl.sweeps.trials import trials_of
+from tests.probes import SMALL_CARTPOLE
+
+FAILED = None  # in place of a score
+
+
+def swept(**scores):
+    """A sweep of a setting for each name, `lr` 1, 2, ..., with a seed for each score."""
+    outcomes = []
+    for lr, own in enumerate(scores.values(), start=1):
+        for trial, score in zip(
+            trials_of(SMALL_CARTPOLE, [{"lr": float(lr)}], len(own)), own, strict=True
+        ):
+            result = {
+                "training_iteration": 6,
+                "num_env_steps_sampled_lifetime": 384,
+                "time_total_s": 1.0,
+            }
+            result |= {"env_runners": {"episode_return_mean": score}}
+            status, result = (DIVERGED, None) if score is FAILED else (TERMINATED, result)
+            outcomes.append(TrialResult(trial, status, result, score))
+    return Sweep(outcomes, RETURN, None)
+
+
+def test_the_best_setting_is_that_of_the_best_median_and_not_of_the_luckiest_trial():
+    done = swept(lucky=[10.0, 10.0, 500.0], steady=[90.0, 100.0, 110.0])
+    assert done.best_trial().score == 500.0
+    settings, own = done.best_setting()
+    assert settings == {"lr": 2.0}
+    assert [one.score for one in own] == [90.0, 100.0, 110.0]
+
+
+def test_a_seed_without_a_score_counts_as_the_worst():
+    done = swept(fragile=[FAILED, FAILED, 500.0], steady=[90.0, 100.0, 110.0])
+    assert done.best_setting()[0] == {"lr": 2.0}
+    with pytest.raises(UsageError, match="no trial has a"):
+        swept(lost=[FAILED]).best_setting()
+
+
+def test_seeds_without_a_score_are_counted_as_failed_and_the_table_says_so():
+    done = swept(fragile=[FAILED, 50.0, 60.0], steady=[90.0, 100.0, 110.0], lost=[FAILED, FAILED])
+    fragile, steady, lost = done.statistics()
+    assert (fragile.seeds, fragile.failed, fragile.median.value) == (3, 1, 55.0)
+    assert (steady.seeds, steady.failed) == (3, 0)
+    assert (lost.seeds, lost.failed, lost.median, lost.iqm) == (2, 2, None, None)
+    table = done.statistics_table().splitlines()
+    assert table[0].split()[:3] == ["settings", "seeds", "failed"]
+    assert table[1].split()[1:] == ["3", "1", "55.00", "55.00", "50.00", "...", "60.00", "(range)"]
+    assert table[3].split() == ["lr=3", "2", "2"]
+    assert "failed: seeds that ended before any episode did" in table[-1]
+    assert "failed" not in swept(steady=[90.0, 100.0]).statistics_table()
+
+
+def test_eight_seeds_have_an_interval():
+    assert (
+        "(95 % interval)" in swept(steady=[float(score) for score in range(8)]).statistics_table()
+    )
+
+
+def test_a_table_of_one_seed_each_is_left_out():
+    assert swept(one=[1.0], other=[2.0]).statistics_table() == ""
+
+
+def test_rows_have_the_settings_the_seed_and_the_last_result_by_path():
+    first, second = swept(a=[3.0, FAILED]).rows()
+    assert (first["trial"], first["lr"], first["seed"], first["score"]) == ("0000", 1.0, 0, 3.0)
+    assert (first[RETURN], first["training_iteration"], first["folder"]) == (3.0, 6, None)
+    assert (second["status"], second["score"]) == (DIVERGED, None)
+
+
+def test_a_dataframe_is_pandas_and_says_so_where_there_is_none(monkeypatch):
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(
+        UsageError, match=r"dataframe needs pandas: pip install pandas; rows\(\) gives the same"
+    ):
+        swept(a=[3.0]).dataframe()
+    monkeypatch.undo()
+    frame = pytest.importorskip("pandas") and swept(a=[3.0], b=[4.0]).dataframe()
+    assert frame.groupby("lr")["score"].max().to_dict() == {1.0: 3.0, 2.0: 4.0}

@@ -1,0 +1,140 @@
+"""A block of members that another's loop trains, keeps and restores, held against sweeps and single trainings."""
+
+import jax
+import numpy as np
+import pytest
+
+from jaxrl import Trainer, UsageError, load_policy, sweep
+from jaxrl.run.storage import checkpoint
+from jaxrl.sweeps import batches, trial_batch
+from jaxrl.sweeps.trial_batch import TrialBatch
+from jaxrl.sweeps.trials import trials_of
+from tests.probes import SMALL_CARTPOLE
+
+METRIC = "env_runners/episode_return_mean"
+RATES = [{"lr": 1e-3}, {"lr": 1e-2}]
+
+
+def block_of(settings=RATES, config=SMALL_CARTPOLE, seeds=1, **more):
+    return TrialBatch(trials_of(config, settings, seeds), metric=METRIC, **more)
+
+
+def weights_of(path):
+    arrays = checkpoint.read(checkpoint.find(path)).arrays
+    return {name: array for name, array in arrays.items() if name.startswith("runner.")}
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """Trained to the end, and kept."""
+    path, own = tmp_path_factory.mktemp("block"), block_of()
+    own.train(6)
+    own.save(path)
+    return own, path
+
+
+def test_its_results_are_the_sweeps(whole):
+    own, _ = whole
+    swept = sweep(SMALL_CARTPOLE, {"lr": [1e-3, 1e-2]}, quiet=True, devices=1, run_dir=None)
+    for result, outcome in zip(own.results, swept.outcomes, strict=True):
+        assert result["training_iteration"] == outcome.result["training_iteration"] == 6
+        for name in ("env_runners", "learners"):
+            ours, theirs = jax.tree.leaves(result[name]), jax.tree.leaves(outcome.result[name])
+            np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-5)
+    assert own.is_over
+
+
+def test_saved_and_restored_it_ends_as_it_would_have_in_one_go(whole, tmp_path):
+    first = block_of()
+    first.train(2)
+    first.save(tmp_path / "half")
+    second = block_of()
+    second.load(tmp_path / "half")
+    assert [result["training_iteration"] for result in second.results] == [2, 2]
+    second.train(1)
+    second.train(100)
+    second.save(tmp_path / "end")
+    for name in ("0000", "0001"):
+        ours, theirs = weights_of(tmp_path / "end" / name), weights_of(whole[1] / name)
+        assert ours.keys() == theirs.keys()
+        for path, array in ours.items():
+            np.testing.assert_array_equal(array, theirs[path], err_msg=path)
+    assert second.results[1]["env_runners"] == whole[0].results[1]["env_runners"]
+    assert second.results[1]["num_env_steps_sampled_lifetime"] == 6 * 64
+
+
+def test_restored_with_other_numbers_it_goes_on_with_those_in_the_same_program(whole):
+    other = block_of([{"lr": 5e-3}, {"lr": 0.0}], SMALL_CARTPOLE.replace(total_env_steps=64 * 8))
+    other.load(whole[1])
+    before = np.asarray(jax.tree.leaves(other._state.runner.learners[0].weights)[0])
+    other.train(2)
+    after = np.asarray(jax.tree.leaves(other._state.runner.learners[0].weights)[0])
+    moved = [bool(np.any(after[i] != before[i])) for i in (0, 1)]
+    assert moved == [True, False]  # a rate of 0 learns nothing
+    assert [result["training_iteration"] for result in other.results] == [8, 8]
+
+
+def test_a_members_folder_is_a_runs_folder(whole):
+    assert load_policy(whole[1] / "0001").act(np.zeros(4, np.float32)) in (0, 1)
+    assert (
+        Trainer.from_checkpoint(
+            whole[1] / "0000", run_dir=None, quiet=True
+        ).lifetime.training_iteration
+        == 6
+    )
+
+
+def test_members_that_do_not_divide_the_devices_are_filled_up(whole):
+    three = block_of([*RATES, {"lr": 1e-4}], devices=2)
+    results = three.train(6)
+    assert len(results) == 3
+    for ours, theirs in zip(results, whole[0].results, strict=False):
+        assert ours["env_runners"][METRIC.split("/")[1]] == pytest.approx(
+            theirs["env_runners"][METRIC.split("/")[1]], rel=1e-4
+        )
+
+
+def test_what_diverges_stops_alone_and_stays_so_when_restored(tmp_path):
+    wild = block_of([{"lr": 1e-3}, {"lr": 1e30}])
+    wild.train(6)
+    assert wild.diverged == [False, True]
+    assert wild.is_over
+    wild.save(tmp_path / "wild")
+    again = block_of([{"lr": 1e-3}, {"lr": 1e30}])
+    again.load(tmp_path / "wild")
+    assert again.diverged == [False, True]
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (
+            lambda: block_of([{"minibatch_size": 16}, {"minibatch_size": 32}]),
+            "not in minibatch_size=16 and 32",
+        ),
+        (
+            lambda: TrialBatch(trials_of(SMALL_CARTPOLE, [{}], 1), metric="return"),
+            "unknown metric 'return'",
+        ),
+        (lambda: block_of().load(trial_batch.Path("nowhere")), "nowhere holds no saved members"),
+    ],
+)
+def test_what_cannot_be_is_refused_in_one_line(make, words):
+    with pytest.raises(UsageError, match=words) as caught:
+        make()
+    assert len(str(caught.value).splitlines()) == 1
+
+
+def test_a_saved_block_of_another_number_of_members_or_other_shapes_is_refused(whole):
+    with pytest.raises(UsageError, match="holds 2 members, here are 1"):
+        block_of([{}]).load(whole[1])
+    with pytest.raises(UsageError, match="does not fit"):
+        block_of(config=SMALL_CARTPOLE.replace(fcnet_hiddens=(16,))).load(whole[1])
+
+
+def test_members_that_do_not_fit_side_by_side_are_refused(monkeypatch):
+    each = batches.memory_of(trial_batch.only_group(trials_of(SMALL_CARTPOLE, RATES, 1)))
+    monkeypatch.setattr(batches, "free_memory", lambda: int(2.5 * each / batches.SHARE_OF_MEMORY))
+    assert block_of().trials
+    with pytest.raises(UsageError, match="4 members do not fit into memory, 2 do"):
+        block_of(seeds=2)
