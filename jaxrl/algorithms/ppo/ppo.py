@@ -141,18 +141,19 @@ def _undeclared_waits(
     """How often an agent began or ended a wait, {name: f32[N]}; {} where that cannot be or is allowed.
 
     Learning from such rows would be wrong: the environment must have `acting_agents`. Agents that
-    are absent for a whole episode do not wait.
+    are absent for a whole episode do not wait. A wait that begins exactly between two rollouts is
+    not seen: whether the agent had ended before it is not kept.
     """
     if spec.always_active or spec.waits:
         return {}
     active, ended = rollout.trajectories[group].active, rollout.trajectories[group].ended
-    acted = jax.vmap(spec.grouping.gather)(rollout.reached.agent_steps)[
-        group
-    ]  # steps of the episode so far
-    stays_away = ~ended[:-1] & ~active[1:]
-    joins_late = ~active[:-1] & active[1:] & (acted[1:] == 1)
-    waits = (stays_away | joins_late) & ~rollout.over[:-1, None, :, None]
-    number = jnp.sum(waits, axis=(0, 2, 3), dtype=jnp.float32)
+    stays_away = ~ended[:-1] & ~active[1:] & ~rollout.over[:-1, None, :, None]
+    # Counted in the episode so far, so that the first step of a rollout needs no step before it.
+    actions = jax.vmap(spec.grouping.gather)(rollout.reached.agent_steps)[group]
+    steps = rollout.reached.length[:, None, :, None]
+    joins_late = active & (actions == 1) & (steps > 1)
+    kinds = (stays_away, joins_late)
+    number = sum(jnp.sum(waits, axis=(0, 2, 3), dtype=jnp.float32) for waits in kinds)
     return {UNDECLARED_WAITS: over_axis(number, axis_name)}
 
 

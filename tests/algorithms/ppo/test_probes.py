@@ -186,11 +186,26 @@ def test_what_counts_as_a_wait(acted, number):
     trajectory = SimpleNamespace(
         active=active[:, None, None, None], ended=ended[:, None, None, None]
     )
-    reached = SimpleNamespace(agent_steps=jnp.asarray(so_far)[:, None, None])
+    reached = SimpleNamespace(
+        agent_steps=jnp.asarray(so_far)[:, None, None], length=np.arange(8)[:, None] % 4 + 1
+    )
     rollout = SimpleNamespace(trajectories=(trajectory,), reached=reached, over=over[:, None])
     grouping = SimpleNamespace(gather=lambda values: (values[None],))
     spec = SimpleNamespace(always_active=False, waits=False, grouping=grouping)
     assert _undeclared_waits(spec, rollout, 0, None)[UNDECLARED_WAITS].tolist() == [number]
+
+
+def test_an_agent_that_joins_in_the_first_step_of_a_rollout_is_late_if_its_episode_has_begun():
+    """a acts, then b, and the world ends: in rollouts of one step b joins in every second one."""
+    changes = {"rollout_length": 1, "train_batch_size": None, "minibatch_size": 4}
+    config = PPOConfig(env=Undeclared(), **SMALL).replace(**changes)
+    algorithm = config.build()
+    runner, found = algorithm.init(jax.random.key(0)), []
+    update = jax.jit(algorithm.update)
+    for _ in range(4):
+        runner, metrics = update(runner)
+        found.append([float(own[UNDECLARED_WAITS].sum()) for own in metrics.learners])
+    assert np.sum(found, axis=1).tolist() == [0, config.num_envs] * 2
 
 
 GAMES = 500
