@@ -19,6 +19,7 @@ from jaxrl.run.command_line import command, program
 from jaxrl.run.devices import compile_cache
 from jaxrl.run.devices.mesh import start_jax
 from jaxrl.run.inference import load
+from jaxrl.run.logging.console import print_answer
 from jaxrl.run.recorder import EPISODE
 from jaxrl.run.results import Result
 from jaxrl.run.storage import runs
@@ -84,9 +85,9 @@ def _evaluate(run: str, options: EvaluateOptions) -> None:
         run, options.checkpoint, read_facts
     )  # first: a trainer may remove it while episodes are played
     settings = dataclasses.asdict(options)
-    print(report(load.evaluate(run, **settings)["env_runners"], run, options))
+    print_answer(report(load.evaluate(run, **settings)["env_runners"], run, options))
     if not options.trust and (left_out := untrusted_callbacks(facts)):
-        print(
+        print_answer(
             f"left out: {', '.join(map(str, left_out))} and what they report; --trust imports them"
         )
 
@@ -119,7 +120,7 @@ def _render(run: str, options: RenderOptions) -> None:
     settings = {**dataclasses.asdict(options), "out": options.out or None}
     out, replay = load.render(run, **settings)
     total = float(replay.rewards.sum())
-    print(f"{out}: {replay.num_steps} steps, return {total:.2f}, {replay.end}")
+    print_answer(f"{out}: {replay.num_steps} steps, return {total:.2f}, {replay.end}")
 
 
 def _run(

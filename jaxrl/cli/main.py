@@ -11,6 +11,7 @@ from jaxrl.cli.plot import plot
 from jaxrl.cli.sweep import run_sweep
 from jaxrl.cli.train import train_ppo
 from jaxrl.core.errors import unknown_name
+from jaxrl.run.logging.console import print_answer
 
 COMMANDS = {
     "train": train_ppo,
@@ -39,9 +40,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Runs one of `COMMANDS` with the words after its name; a mistake ends the process with one line."""
     words = list(sys.argv[1:] if argv is None else argv)
     if not words or words[0] in ("-h", "--help", "help"):
-        print(HELP)
+        print_answer(HELP)
     elif words[0] == "--version":
-        print(
+        print_answer(
             f"jaxrl {jaxrl.__version__} (jax {version('jax')}, Python {platform.python_version()})"
         )
     elif words[0] in COMMANDS:

@@ -9,6 +9,7 @@ from jaxrl.cli.flags import flags_of, given_flags, show_help
 from jaxrl.core.errors import UsageError
 from jaxrl.core.fields import setting
 from jaxrl.run.command_line import program
+from jaxrl.run.logging.console import print_answer
 from jaxrl.run.logging.plots import Curves, compared, figure, save_figure, source_line
 from jaxrl.run.storage import checkpoint, run_folder, runs
 from jaxrl.run.storage.runs import METRICS, TRIALS
@@ -40,7 +41,7 @@ def plot(argv: Sequence[str] | None = None) -> None:
     except UsageError as error:
         print(f"{program('plot')}: {error}", file=sys.stderr)
         sys.exit(2)
-    print(f"look at      {options.out}")
+    print_answer(f"look at      {options.out}")
 
 
 def apart(words: Sequence[str]) -> tuple[list[str], list[str]]:

@@ -24,7 +24,7 @@ from jaxrl.core.fields import flag
 from jaxrl.run import advice
 from jaxrl.run.command_line import command, program
 from jaxrl.run.devices import compile_cache
-from jaxrl.run.logging.console import duration
+from jaxrl.run.logging.console import duration, print_answer
 from jaxrl.run.results import RETURN
 from jaxrl.run.settings import RunSettings
 from jaxrl.run.storage import run_folder
@@ -97,7 +97,7 @@ def run_sweep(argv: Sequence[str] | None = None) -> None:
         sys.exit(2)
     except KeyboardInterrupt:
         sys.exit(f"{program('sweep')}: stopped; the finished trials are kept")
-    print(summary(done))
+    print_answer(summary(done))
 
 
 def _sweep(argv: list[str]) -> Sweep:

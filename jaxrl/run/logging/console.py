@@ -3,6 +3,7 @@
 import atexit
 import contextlib
 import errno
+import functools
 import os
 import re
 import sys
@@ -124,6 +125,7 @@ class Progress:
             atexit.register(say_lost, self.lost)
 
 
+@functools.cache  # said once in a process, whichever of its output was lost first
 def say_lost(why: str) -> None:
     """Says on stderr that the output was lost, and drops what is left of it: the process ends as it would have."""
     with contextlib.suppress(OSError, ValueError):
@@ -137,6 +139,15 @@ def say_lost(why: str) -> None:
             nowhere = os.open(os.devnull, os.O_WRONLY)
             os.dup2(nowhere, sys.stdout.fileno())
             os.close(nowhere)
+
+
+def print_answer(text: str) -> None:
+    """Prints what a command was asked for; where that cannot be written, the process ends with one line."""
+    try:
+        print(text, flush=True)
+    except OSError as error:
+        say_lost(one_line(error))
+        sys.exit(1)
 
 
 def folded(line: str, width: int) -> str:

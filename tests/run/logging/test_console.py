@@ -166,6 +166,30 @@ def test_a_process_on_a_full_disk_says_so_in_one_line_and_keeps_its_exit_status(
     assert done.returncode == 7
 
 
+ANSWERING = """
+from jaxrl.run.logging.console import Progress, print_answer
+Progress().say("a line")
+print_answer("the answer")
+raise SystemExit(0)
+"""
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="/dev/full is of Linux")
+@pytest.mark.parametrize(
+    "command", [["-c", ANSWERING], ["-m", "jaxrl", "--version"]], ids=["a command", "--version"]
+)
+def test_a_command_whose_answer_cannot_be_written_fails_in_one_line(command):
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [sys.executable, *command], stdout=full, stderr=subprocess.PIPE, check=False
+        )
+    assert (
+        done.stderr.decode()
+        == "jaxrl: the output could not be written to the end: No space left on device\n"
+    )
+    assert done.returncode == 1
+
+
 FOUND = {
     "num_episodes": 10,
     **{
