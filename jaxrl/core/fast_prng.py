@@ -52,7 +52,7 @@ def _quick():
         "random_bits": _bits,
         "fold_in": _fold_in,
     }
-    # JAX prints the tag wherever it refuses such a key: in poisson, or where a scan's carry was an
+    # JAX prints the tag wherever it refuses such a key: in poisson, or where a scan's carry was a
     # standard one.
     return extend.define_prng_impl(
         key_shape=(2,), name="jaxrl_quick", tag="fast: use to_standard_key(key)", **draw

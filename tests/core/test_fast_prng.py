@@ -1,4 +1,4 @@
-"""Quick keys against jax.random's own: the same numbers, to the bit, however they are drawn."""
+"""Fast keys against jax.random's own: the same numbers, to the bit, however they are drawn."""
 
 import jax
 import jax.numpy as jnp
@@ -73,7 +73,7 @@ def test_words_of_64_bits_are_jax_randoms_own():
         )
 
 
-def test_ordinary_gives_back_what_quick_was_given():
+def test_the_standard_key_is_what_the_fast_one_was_made_of():
     keys = jax.random.split(jax.random.key(0, impl="threefry2x32"), 4)
     assert to_fast_key(keys).dtype != keys.dtype
     assert to_standard_key(to_fast_key(keys)).dtype == keys.dtype
@@ -82,7 +82,7 @@ def test_ordinary_gives_back_what_quick_was_given():
     )
 
 
-def test_a_poisson_draw_takes_the_ordinary_key():
+def test_a_poisson_draw_takes_the_standard_key():
     key = jax.random.key(3, impl="threefry2x32")
     draw = jax.random.poisson(to_standard_key(to_fast_key(key)), 4.0, (100,))
     np.testing.assert_array_equal(draw, jax.random.poisson(key, 4.0, (100,)))
