@@ -24,7 +24,6 @@ from flax import struct
 
 from jaxrl.core.env import StackedEnvironment
 from jaxrl.core.errors import UsageError
-from jaxrl.core.fast_prng import to_fast_key
 from jaxrl.core.fields import freeze
 from jaxrl.core.spaces import Discrete, MultiDiscrete
 from jaxrl.core.types import AgentId, Key, PolicyId
@@ -152,7 +151,7 @@ class MultiAgentArena(StackedEnvironment):
 
 def toss(key: Key) -> jax.Array:
     """bool[]: a fair coin; True sends agent2 first."""
-    return jax.random.bits(to_fast_key(key)) >> 31 == 1
+    return jax.random.bits(key) >> 31 == 1
 
 
 def aim(positions: jax.Array, action: jax.Array, height: int, width: int) -> jax.Array:

@@ -21,7 +21,6 @@ from flax import struct
 
 from jaxrl.core.env import Environment
 from jaxrl.core.errors import UsageError
-from jaxrl.core.fast_prng import to_fast_key
 from jaxrl.core.spaces import Box, Discrete
 from jaxrl.core.types import Key
 from jaxrl.envs.drawing import canvas, coverage, finish, from_segment, grid, paint
@@ -110,9 +109,7 @@ class CartPole(Environment):
         return Discrete(2)
 
     def reset_env(self, key: Key, params: Params) -> tuple[jax.Array, State]:
-        motion = params.start_range * jax.random.uniform(
-            to_fast_key(key), (4,), minval=-1.0, maxval=1.0
-        )
+        motion = params.start_range * jax.random.uniform(key, (4,), minval=-1.0, maxval=1.0)
         return motion, State(motion=motion, time=jnp.zeros((), jnp.int32))
 
     def step_env(self, key: Key, state: State, action: jax.Array, params: Params) -> tuple:

@@ -9,7 +9,6 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
-from jaxrl.core.fast_prng import to_fast_key
 from jaxrl.core.types import Key
 
 if TYPE_CHECKING:
@@ -77,7 +76,7 @@ def is_solid(x: jax.Array, y: jax.Array, world: Pursuit) -> jax.Array:
 
 def starts(key: Key, window: jax.Array, world: Pursuit) -> jax.Array:
     """bool[x_size, y_size]: the free cells of a rectangle that has `window` of the grid's sides and lies at random."""
-    low = jax.random.uniform(to_fast_key(key), (2,)) * (1 - window)
+    low = jax.random.uniform(key, (2,)) * (1 - window)
     sizes = np.float32([world.x_size, world.y_size])
     first, end = (sizes * low).astype(jnp.int32), (sizes * (low + window)).astype(jnp.int32)
     x, y = (
@@ -96,9 +95,7 @@ def place(key: Key, number: int, legal: jax.Array) -> jax.Array:
     """
     x, y = np.indices(legal.shape, np.int32).reshape(2, -1)
     low_bits = np.uint32(2 ** (x.size - 1).bit_length() - 1)
-    order = jax.random.bits(to_fast_key(key), x.shape) >> 1 & ~low_bits | np.arange(
-        x.size, dtype=np.uint32
-    )
+    order = jax.random.bits(key, x.shape) >> 1 & ~low_bits | np.arange(x.size, dtype=np.uint32)
     order = jnp.where(legal.reshape(-1), order, TAKEN)
     first = jnp.min(order)
 
@@ -118,7 +115,7 @@ def wander(key: Key, number: int) -> jax.Array:
     Six from a word, since hashing words is what costs: 29 random bits as a fraction, times five,
     its whole part an action and the rest the next fraction.
     """
-    fraction, actions = jax.random.bits(to_fast_key(key), (-(-number // 6),)) >> 3, []
+    fraction, actions = jax.random.bits(key, (-(-number // 6),)) >> 3, []
     for _ in range(6):
         fraction = (fraction & np.uint32(2**29 - 1)) * NUM_ACTIONS
         actions.append(fraction >> 29)

@@ -12,7 +12,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxrl.core.fast_prng import to_fast_key
 from jaxrl.core.types import Key
 
 SIZE = 750.0  # px
@@ -146,7 +145,7 @@ def draw_bits(key: Key, number: int) -> jax.Array:
 
     Threefry alone would cost more than all of the physics, for draws of which hardly any is used.
     """
-    words = jax.random.bits(to_fast_key(key), (2,))
+    words = jax.random.bits(key, (2,))
     index = jax.lax.broadcasted_iota(jnp.uint32, (number,), 0)
     x, y, z = (
         jnp.broadcast_to(word, (number,)) * np.uint32(1664525) + np.uint32(1013904223)

@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxrl.core.errors import UsageError
+from jaxrl.core.fast_prng import with_fast_keys
 from jaxrl.core.types import ALL, DEFAULT_AGENT, DEFAULT_POLICY, AgentId, Key, PyTree
 
 
@@ -58,7 +59,8 @@ class Environment:
 
     def reset(self, key: Key, params: PyTree = None) -> tuple[PyTree, PyTree]:
         """Returns (obs, state)."""
-        return self.reset_env(key, self.default_params if params is None else params)
+        params = self.default_params if params is None else params
+        return with_fast_keys(self.reset_env, key, params)
 
     def step(self, key: Key, state: PyTree, action: PyTree, params: PyTree = None) -> tuple:
         """One step that starts a new episode where the old one ended.
@@ -70,13 +72,13 @@ class Environment:
         """
         params = self.default_params if params is None else params
         step_key, reset_key = jax.random.split(key)
-        obs, state, reward, terminated, info = self.step_env(step_key, state, action, params)
+        stepped = with_fast_keys(self.step_env, step_key, state, action, params)
+        obs, state, reward, terminated, info = stepped
         terminated = jnp.asarray(terminated)  # of a Python bool ~ would make a number
         truncated = self.is_truncated(state, params) & ~terminated
         info = {**info, "final_observation": obs}
-        obs, state = restart(
-            terminated | truncated, self.reset_env(reset_key, params), (obs, state)
-        )
+        fresh = with_fast_keys(self.reset_env, reset_key, params)
+        obs, state = restart(terminated | truncated, fresh, (obs, state))
         return obs, state, reward, terminated, truncated, info
 
 
@@ -123,7 +125,8 @@ class MultiAgentEnvironment:
         step_key, reset_key = jax.random.split(key)
         raw = raw_step(self, step_key, state, action, params)
         final_obs = self.by_agent(raw.obs)
-        obs, state = restart(raw.over, self.reset_env(reset_key, params), (final_obs, raw.state))
+        fresh = with_fast_keys(self.reset_env, reset_key, params)
+        obs, state = restart(raw.over, fresh, (final_obs, raw.state))
         terminated = {**split_agents(self, raw.terminated), ALL: raw.world_ended}
         truncated = {**split_agents(self, raw.truncated), ALL: raw.over & ~raw.world_ended}
         info = {
@@ -279,10 +282,12 @@ def raw_step(
     acting = acting_agents(env, state, params) if agents_may_wait(env) else None
     if is_stacked(env):
         action = stack_agents(env, action) if isinstance(action, dict) else action
-        obs, state, reward, terminated, info = env.step_stacked(key, state, action, params)
+        stepped = with_fast_keys(env.step_stacked, key, state, action, params)
+        obs, state, reward, terminated, info = stepped
         everybody = jnp.array(False)
     else:
-        obs, state, reward, terminated, info = env.step_env(key, state, action, params)
+        stepped = with_fast_keys(env.step_env, key, state, action, params)
+        obs, state, reward, terminated, info = stepped
         everybody = terminated[ALL]
         reward, terminated = stack_agents(env, reward), stack_agents(env, terminated)
     clock = env.is_truncated(state, params)
@@ -313,7 +318,8 @@ def raw_step(
 
 def raw_reset(env: MultiAgentEnvironment, key: Key, params: PyTree) -> tuple[PyTree, PyTree]:
     """(obs, state) of a new episode; obs stacked [M, ...] where the environment is, else a dict by agent id."""
-    obs, state = env.reset_stacked(key, params) if is_stacked(env) else env.reset_env(key, params)
+    reset = env.reset_stacked if is_stacked(env) else env.reset_env
+    obs, state = with_fast_keys(reset, key, params)
     return obs, strongly_typed(state)
 
 

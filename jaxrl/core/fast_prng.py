@@ -1,4 +1,4 @@
-"""`to_fast_key(key)`: the numbers that jax.random draws of a key, to the bit, several times sooner on the CPU.
+"""Random keys whose draws are faster on the CPU, with the bits of jax.random's own.
 
 JAX draws by Threefry-2x32-20 (Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3").
 On the CPU it walks through the whole array five times, a loop of four rounds each; here all twenty
@@ -21,12 +21,11 @@ PARITY = np.uint32(0x1BD11BDA)
 
 
 def to_fast_key(key: Key) -> Key:
-    """The same keys [...] for jax.random to draw from; any that are not typed Threefry keys stay as they are.
+    """The same keys [...], to draw from; any that are not typed Threefry keys stay as they are.
 
-    To be used where the draw is, for JAX takes the two kinds of keys for different types:
-    `to_standard_key` gives back a key that goes further. `jax.random.poisson` takes nothing but
-    Threefry's own keys, to which it compares by identity, so give it the key itself, or
-    `to_standard_key(key)`; what it says of any other ends in our tag.
+    JAX treats the two kinds of keys as different types: `to_standard_key` gives back one to store
+    or to return. `jax.random.poisson` accepts Threefry's own keys only, which it compares by
+    identity; its error for any other ends in our tag.
     """
     return _of_kind(key, _quick()) if _is_of_kind(key, "threefry2x32") else key
 
@@ -34,6 +33,26 @@ def to_fast_key(key: Key) -> Key:
 def to_standard_key(key: Key) -> Key:
     """What `to_fast_key` was given."""
     return _of_kind(key, "threefry2x32") if _is_of_kind(key, _quick()) else key
+
+
+def with_fast_keys(function: Callable, key: Key, *arguments: PyTree) -> PyTree:
+    """`function(key, *arguments)`, its random numbers drawn by fast keys; keys it returns are standard.
+
+    A function that cannot take them, because it draws by `jax.random.poisson` or keeps a key of its
+    own in its state, is called with `key` itself.
+    """
+    fast = to_fast_key(key)
+    if fast is key:
+        return function(key, *arguments)
+    try:
+        returned = function(fast, *arguments)
+    except Exception:
+        return function(key, *arguments)  # an error that has another cause is raised again
+    return jax.tree.map(_standard_leaf, returned)
+
+
+def _standard_leaf(leaf: PyTree) -> PyTree:
+    return to_standard_key(leaf) if isinstance(leaf, jax.Array) else leaf
 
 
 def _is_of_kind(key: Key, kind) -> bool:

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jaxrl.core.fast_prng import to_fast_key, to_standard_key
+from jaxrl import Environment
+from jaxrl.core.fast_prng import to_fast_key, to_standard_key, with_fast_keys
 
 DRAWS = {
     "bits": lambda key: jax.random.bits(key, (3, 5)),
@@ -102,3 +103,62 @@ def test_where_jax_refuses_a_fast_key_it_says_what_to_use():
 def test_keys_of_another_kind_stay_as_they_are(key):
     assert to_fast_key(key) is key
     assert to_standard_key(key) is key
+
+
+KEY = jax.random.key(3, impl="threefry2x32")
+
+
+def test_with_fast_keys_hands_over_a_fast_key_and_returns_standard_ones():
+    seen = []
+
+    def draw(key, shape):
+        seen.append(key.dtype)
+        return {"bits": jax.random.bits(key, shape), "key": jax.random.fold_in(key, 1)}
+
+    drawn = with_fast_keys(draw, KEY, (4,))
+    assert seen == [to_fast_key(KEY).dtype]
+    assert drawn["key"].dtype == KEY.dtype
+    np.testing.assert_array_equal(drawn["bits"], jax.random.bits(KEY, (4,)))
+    assert drawn["key"] == jax.random.fold_in(KEY, 1)
+
+
+@pytest.mark.parametrize(
+    "draw",
+    [
+        lambda key, kept: jax.random.poisson(key, 4.0, (5,)),
+        lambda key, kept: jnp.where(True, key, kept),
+        lambda key, kept: jax.lax.scan(lambda kept, _: (key, None), kept, length=2)[0],
+    ],
+    ids=["poisson", "chosen beside a kept key", "carried in place of a kept key"],
+)
+def test_with_fast_keys_hands_over_the_key_itself_where_a_fast_one_cannot_be_taken(draw):
+    assert jnp.all(with_fast_keys(draw, KEY, KEY) == draw(KEY, KEY))
+
+
+def test_with_fast_keys_raises_a_functions_own_error():
+    with pytest.raises(ZeroDivisionError):
+        with_fast_keys(lambda key: 1 // 0, KEY)
+
+
+def test_an_environment_may_draw_by_poisson_and_keep_a_key_in_its_state():
+    class Arrivals(Environment):
+        default_params = ()
+
+        def reset_env(self, key, params):
+            return jnp.zeros(1), {"key": key, "time": 0}
+
+        def step_env(self, key, state, action, params):
+            arrivals = jax.random.poisson(key, 4.0)
+            state = {"key": jax.random.fold_in(state["key"], 1), "time": state["time"] + 1}
+            return jnp.zeros(1), state, arrivals.astype(jnp.float32), False, {}
+
+        def is_truncated(self, state, params):
+            return state["time"] >= 5
+
+    env = Arrivals()
+    state = env.reset(KEY)[1]
+    assert state["key"] == KEY
+    _, reached, reward, _, _, _ = env.step(KEY, state, 0)
+    step_key = jax.random.split(KEY)[0]
+    assert reward == jax.random.poisson(step_key, 4.0)
+    assert reached["key"] == jax.random.fold_in(KEY, 1)

@@ -347,11 +347,11 @@ def test_charts_are_grouped_by_what_stands_before_the_first_slash(path, tag):
 
 
 def test_quick_iterations_are_thinned_but_not_evaluations_nor_the_last_before_a_flush(tmp_path):
-    to_fast_key = [result(i, seconds=MOMENT / 10) for i in range(1, 101)]
-    to_fast_key[4]["evaluation"] = {"env_runners": {"episode_return_mean": 3.0}}
+    rapid = [result(i, seconds=MOMENT / 10) for i in range(1, 101)]
+    rapid[4]["evaluation"] = {"env_runners": {"episode_return_mean": 3.0}}
     ours = logs(tmp_path)
-    ours.write(to_fast_key[:50])
-    ours.write(to_fast_key[50:])
+    ours.write(rapid[:50])
+    ours.write(rapid[50:])
     steps = [step for step, _ in curve(tmp_path, "run/training_iteration")]
     assert 10 <= len(steps) <= 12
     assert curve(tmp_path, "evaluation/episode_return_mean") == [(5 * 64, 3.0)]
