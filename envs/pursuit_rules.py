@@ -1,8 +1,6 @@
-"""The rules of pursuit, one function each (`jaxrl.envs.pursuit` says them in words); `world` is the environment."""
+"""Rules of pursuit, one function each; `jaxrl.envs.pursuit` says them in words."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import jax
 import jax.numpy as jnp
@@ -11,12 +9,21 @@ from flax import struct
 
 from jaxrl.core.types import Key
 
-if TYPE_CHECKING:
-    from jaxrl.envs.pursuit import Pursuit
-
 NUM_ACTIONS, STAY = 5, 4
 JAMMED = 0.38  # share of the cells
 TAKEN = np.uint32(2**32 - 1)  # later than every cell in the order of a placement
+
+
+class Grid(Protocol):
+    """The settings of the environment that the rules read."""
+
+    x_size: int
+    y_size: int
+    n_pursuers: int
+    n_evaders: int
+    obs_range: int
+    surround: bool
+    shared_reward: bool | float
 
 
 class State(struct.PyTreeNode):
@@ -60,30 +67,30 @@ def room(x_size: int, y_size: int, width: int, height: int) -> int:
     return int(within.mean() * JAMMED)
 
 
-def is_solid(x: jax.Array, y: jax.Array, world: Pursuit) -> jax.Array:
+def is_solid(x: jax.Array, y: jax.Array, grid: Grid) -> jax.Array:
     """bool, shaped as x and y broadcast: these cells are the building's or off the grid.
 
     By comparisons with the rectangle's sides: on the CPU these cost a fraction of looking each cell
     up.
     """
-    solid = building(world.x_size, world.y_size)
-    outside = (x < 0) | (x >= world.x_size) | (y < 0) | (y >= world.y_size)
+    solid = building(grid.x_size, grid.y_size)
+    outside = (x < 0) | (x >= grid.x_size) | (y < 0) | (y >= grid.y_size)
     if not solid.any():
         return outside
     (x_low, y_low), (x_high, y_high) = np.argwhere(solid)[[0, -1]].tolist()
     return outside | ((x >= x_low) & (x <= x_high) & (y >= y_low) & (y <= y_high))
 
 
-def starts(key: Key, window: jax.Array, world: Pursuit) -> jax.Array:
-    """bool[x_size, y_size]: the free cells of a rectangle that has `window` of the grid's sides and lies at random."""
+def starts(key: Key, window: jax.Array, grid: Grid) -> jax.Array:
+    """bool[x_size, y_size]: the free cells of a rectangle at random, with `window` of the sides."""
     low = jax.random.uniform(key, (2,)) * (1 - window)
-    sizes = np.float32([world.x_size, world.y_size])
+    sizes = np.float32([grid.x_size, grid.y_size])
     first, end = (sizes * low).astype(jnp.int32), (sizes * (low + window)).astype(jnp.int32)
     x, y = (
         (np.arange(size) >= first[axis]) & (np.arange(size) < end[axis])
-        for axis, size in enumerate((world.x_size, world.y_size))
+        for axis, size in enumerate((grid.x_size, grid.y_size))
     )
-    return x[:, None] & y[None] & ~building(world.x_size, world.y_size)
+    return x[:, None] & y[None] & ~building(grid.x_size, grid.y_size)
 
 
 def place(key: Key, number: int, legal: jax.Array) -> jax.Array:
@@ -122,48 +129,48 @@ def wander(key: Key, number: int) -> jax.Array:
     return jnp.concatenate(actions)[:number].astype(jnp.int32)
 
 
-def move(positions: jax.Array, action: jax.Array, world: Pursuit) -> jax.Array:
+def move(positions: jax.Array, action: jax.Array, grid: Grid) -> jax.Array:
     """i32[2, k]: where bodies at these positions get to."""
     x = positions[0] + (action == 1) - (action == 0)
     y = positions[1] + (action == 2) - (action == 3)
-    return jnp.where(is_solid(x, y, world)[None], positions, jnp.stack([x, y]))
+    return jnp.where(is_solid(x, y, grid)[None], positions, jnp.stack([x, y]))
 
 
-def numbered(positions: jax.Array, world: Pursuit) -> jax.Array:
+def numbered(positions: jax.Array, grid: Grid) -> jax.Array:
     """[k]: one number per cell, x * stride + y, such that two cells' difference tells their offset in any window.
 
     16 bits where they suffice, of which the processor compares twice as many at once.
     """
-    numbers = positions[0] * stride(world) + positions[1]
-    return numbers.astype(jnp.int16 if nowhere(world) < 2**15 else jnp.int32)
+    numbers = positions[0] * stride(grid) + positions[1]
+    return numbers.astype(jnp.int16 if nowhere(grid) < 2**15 else jnp.int32)
 
 
-def stride(world: Pursuit) -> int:
-    return world.y_size + world.obs_range
+def stride(grid: Grid) -> int:
+    return grid.y_size + grid.obs_range
 
 
-def nowhere(world: Pursuit) -> int:
+def nowhere(grid: Grid) -> int:
     """The number of a cell that no pursuer is near to."""
-    return (world.x_size + world.obs_range) * stride(world)
+    return (grid.x_size + grid.obs_range) * stride(grid)
 
 
-def reach(world: Pursuit) -> int:
+def reach(grid: Grid) -> int:
     """How many cells a pursuer sees to each side."""
-    return (world.obs_range - 1) // 2
+    return (grid.obs_range - 1) // 2
 
 
-def apart(pursuers: jax.Array, evaders: jax.Array, alive: jax.Array, world: Pursuit) -> jax.Array:
-    """[n, m]: the number of each evader's cell less that of each pursuer's; far off for evaders that are gone."""
-    evaders = jnp.where(alive, numbered(evaders, world), nowhere(world))
-    return evaders[None] - numbered(pursuers, world)[:, None]
+def apart(pursuers: jax.Array, evaders: jax.Array, alive: jax.Array, grid: Grid) -> jax.Array:
+    """[n, m]: each evader's cell number less each pursuer's; far off for evaders that are gone."""
+    evaders = jnp.where(alive, numbered(evaders, grid), nowhere(grid))
+    return evaders[None] - numbered(pursuers, grid)[:, None]
 
 
-def is_beside(offset: jax.Array, world: Pursuit) -> jax.Array:
-    return (jnp.abs(offset) == 1) | (jnp.abs(offset) == stride(world))
+def is_beside(offset: jax.Array, grid: Grid) -> jax.Array:
+    return (jnp.abs(offset) == 1) | (jnp.abs(offset) == stride(grid))
 
 
 def tag(
-    old: jax.Array, new: jax.Array, evaders: jax.Array, alive: jax.Array, world: Pursuit
+    old: jax.Array, new: jax.Array, evaders: jax.Array, alive: jax.Array, grid: Grid
 ) -> jax.Array:
     """f32[n]: evaders beside each pursuer, averaged over the n moments after a pursuer's move; i 0-based.
 
@@ -171,70 +178,65 @@ def tag(
     """
 
     def beside(pursuers):
-        offset = apart(pursuers, evaders, alive, world)
+        offset = apart(pursuers, evaders, alive, grid)
         x, y = pursuers
-        borders = x == 0, x == world.x_size - 1, y == 0, y == world.y_size - 1
+        borders = x == 0, x == grid.x_size - 1, y == 0, y == grid.y_size - 1
         walls = sum(border.astype(jnp.int32) for border in borders)
         here = jnp.sum(offset == 0, axis=1, dtype=jnp.int32)
-        return jnp.sum(is_beside(offset, world), axis=1, dtype=jnp.int32) + walls * here
+        return jnp.sum(is_beside(offset, grid), axis=1, dtype=jnp.int32) + walls * here
 
-    late = np.arange(world.n_pursuers, dtype=np.int32)
-    total = late * beside(old) + (world.n_pursuers - late) * beside(new)
-    return total.astype(jnp.float32) / world.n_pursuers
+    late = np.arange(grid.n_pursuers, dtype=np.int32)
+    total = late * beside(old) + (grid.n_pursuers - late) * beside(new)
+    return total.astype(jnp.float32) / grid.n_pursuers
 
 
-def catch(pursuers, evaders, alive, n_catch, world: Pursuit) -> tuple[jax.Array, jax.Array]:
+def catch(pursuers, evaders, alive, n_catch, grid: Grid) -> tuple[jax.Array, jax.Array]:
     """(caught bool[m], credit bool[n])."""
-    offset = apart(pursuers, evaders, alive, world)
-    if not world.surround:
+    offset = apart(pursuers, evaders, alive, grid)
+    if not grid.surround:
         here = offset == 0
         caught = (jnp.sum(here, axis=0, dtype=jnp.int32) >= n_catch) & alive
         return caught, jnp.any(here & caught[None], axis=1)
     x, y = evaders
-    sides = ((1, 0, -1), (stride(world), -1, 0), (-1, 0, 1), (-stride(world), 1, 0))
-    closed = [jnp.any(offset == o, axis=0) | is_solid(x + dx, y + dy, world) for o, dx, dy in sides]
+    sides = ((1, 0, -1), (stride(grid), -1, 0), (-1, 0, 1), (-stride(grid), 1, 0))
+    closed = [jnp.any(offset == o, axis=0) | is_solid(x + dx, y + dy, grid) for o, dx, dy in sides]
     caught = closed[0] & closed[1] & closed[2] & closed[3] & alive
-    return caught, jnp.any(is_beside(offset, world) & caught[None], axis=1)
+    return caught, jnp.any(is_beside(offset, grid) & caught[None], axis=1)
 
 
-def reward(tags: jax.Array, credit: jax.Array, params: Params, world: Pursuit) -> jax.Array:
+def reward(tags: jax.Array, credit: jax.Array, params: Params, grid: Grid) -> jax.Array:
     """f32[n]."""
     rewards = params.tag_reward * tags + params.catch_reward * credit + params.urgency_reward
-    if isinstance(world.shared_reward, bool):
-        return (
-            jnp.broadcast_to(jnp.mean(rewards), rewards.shape) if world.shared_reward else rewards
-        )
-    return (1 - world.shared_reward) * rewards + world.shared_reward * jnp.mean(rewards)
+    if grid.shared_reward is True:
+        return jnp.broadcast_to(jnp.mean(rewards), rewards.shape)
+    if grid.shared_reward is False:
+        return rewards
+    return (1 - grid.shared_reward) * rewards + grid.shared_reward * jnp.mean(rewards)
 
 
-def observe(pursuers: jax.Array, evaders: jax.Array, alive: jax.Array, world: Pursuit) -> jax.Array:
+def observe(pursuers: jax.Array, evaders: jax.Array, alive: jax.Array, grid: Grid) -> jax.Array:
     """f32[n, obs_range, obs_range, 3]: by pursuer, y, x and channel (solid, pursuers, evaders).
 
     First one word per cell in sight, with a field of bits for each channel; then the channels from
     the words.
     """
-    widths = 1, world.n_pursuers.bit_length(), world.n_evaders.bit_length()
+    widths = 1, grid.n_pursuers.bit_length(), grid.n_evaders.bit_length()
     dtype = np.dtype("int16" if sum(widths) < 16 else "int32")
-    shifts, masks = (
-        np.cumsum((0, *widths[:2])).astype(dtype),
-        (2 ** np.asarray(widths) - 1).astype(dtype),
-    )
-    weights = np.repeat(1 << shifts[1:], (world.n_pursuers, world.n_evaders))
-    side = 2 * reach(world) + 1
-    y, x = np.indices((side, side), np.int32).reshape(2, -1) - reach(world)
-    here, there = (
-        numbered(pursuers, world),
-        jnp.where(alive, numbered(evaders, world), nowhere(world)),
-    )
-    there = there.astype(here.dtype)
+    shifts = np.cumsum((0, *widths[:2])).astype(dtype)
+    masks = (2 ** np.asarray(widths) - 1).astype(dtype)
+    weights = np.repeat(1 << shifts[1:], (grid.n_pursuers, grid.n_evaders))
+    side = 2 * reach(grid) + 1
+    y, x = np.indices((side, side), np.int32).reshape(2, -1) - reach(grid)
+    here = numbered(pursuers, grid)
+    there = jnp.where(alive, numbered(evaders, grid), nowhere(grid)).astype(here.dtype)
     sight = pursuers.astype(here.dtype)[:, :, None] + np.stack([x, y])[:, None].astype(here.dtype)
-    words = is_solid(*sight, world).astype(dtype)
-    words = count(words, jnp.concatenate([here, there]), weights, numbered(sight, world))
-    words = words.reshape(world.n_pursuers, side, side, 1)
+    words = is_solid(*sight, grid).astype(dtype)
+    words = count(words, jnp.concatenate([here, there]), weights, numbered(sight, grid))
+    words = words.reshape(grid.n_pursuers, side, side, 1)
     seen = ((words >> shifts[None, None, None]) & masks[None, None, None]).astype(jnp.float32)
-    missing = world.obs_range - side  # an even window shows less, its last row and column solid
+    missing = grid.obs_range - side  # an even window shows less, its last row and column solid
     if missing:
-        edge = np.zeros((1, world.obs_range, world.obs_range, 3), np.float32)
+        edge = np.zeros((1, grid.obs_range, grid.obs_range, 3), np.float32)
         edge[:, -1, :, 0] = edge[:, :, -1, 0] = 1
         seen = jnp.pad(seen, ((0, 0), (0, missing), (0, missing), (0, 0))) + edge
     return seen
@@ -251,9 +253,8 @@ def count(words: jax.Array, bodies: jax.Array, weights: np.ndarray, cells: jax.A
     num_blocks = max(2, -(-weights.size // 20))
     size = -(-weights.size // num_blocks)
     spare = num_blocks * size - weights.size
-    weights = np.pad(weights, (0, spare)).reshape(
-        num_blocks, size
-    )  # a weight of 0 counts for nothing
+    # A weight of 0 counts for nothing.
+    weights = np.pad(weights, (0, spare)).reshape(num_blocks, size)
     blocks = jnp.pad(bodies, (0, spare)).reshape(num_blocks, size)
 
     def add(words, block):

@@ -1,4 +1,4 @@
-"""What a model is: parameters from a key, and a function of them and observations to actions and values."""
+"""Model protocols: parameters from a key, and a function from observations to actions and values."""
 
 import functools
 from typing import Protocol
@@ -80,3 +80,16 @@ def num_parameters(model: Model | RecurrentModel) -> int:
 def parameter_shapes(model: Model | RecurrentModel) -> PyTree:
     """The parameters' shapes; nothing is computed."""
     return jax.eval_shape(model.init, jax.eval_shape(lambda: jax.random.key(0)))
+
+
+def model_table(model: Model | RecurrentModel) -> str:
+    """A line for each array of parameters, and their sum; nothing is computed."""
+    rows = [("parameters", "shape", "numbers")]
+    for path, leaf in jax.tree.leaves_with_path(parameter_shapes(model)):
+        shape = " x ".join(map(str, leaf.shape)) or "one"
+        rows.append(
+            (jax.tree_util.keystr(path, simple=True, separator="."), shape, f"{leaf.size:,}")
+        )
+    rows.append(("in all", "", f"{num_parameters(model):,}"))
+    name, shape, number = (max(map(len, column)) for column in zip(*rows, strict=True))
+    return "\n".join(f"{row[0]:<{name}}  {row[1]:>{shape}}  {row[2]:>{number}}" for row in rows)

@@ -11,8 +11,7 @@ from jaxrl.core.errors import UsageError
 from jaxrl.core.spaces import Box, Dict, Discrete, MultiDiscrete
 from jaxrl.models.custom import custom_model
 from jaxrl.models.mlp import MLP
-from jaxrl.models.model import has_memory
-from jaxrl.models.table import model_table
+from jaxrl.models.model import has_memory, model_table
 from jaxrl.ops.distributions import Categorical, DiagGaussian
 
 KEY, OBS, ACTIONS = jax.random.key(0), Box(-1.0, 1.0, (2, 3)), Discrete(4)

@@ -7,8 +7,7 @@ from jaxrl.algorithms.ppo.batch import BatchLayout, batch_layout
 from jaxrl.algorithms.ppo.config import PPOConfig
 from jaxrl.algorithms.sharding import blocks_of
 from jaxrl.core.spaces import Box, Space
-from jaxrl.models.model import num_parameters
-from jaxrl.models.table import model_table
+from jaxrl.models.model import model_table, num_parameters
 from jaxrl.ops.minibatch import num_minibatches
 
 SLOW = 10  # times the arithmetic of PPOConfig.fast, from which on the plan says so
