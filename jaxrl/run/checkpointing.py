@@ -1,27 +1,62 @@
-"""What is kept of a run, and when: checkpoints by the clock and by count, the best state, the pictures at the end."""
+"""Checkpoint policy: which states of a run are written, and when; the best one among them."""
 
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from jaxrl.algorithms.base import RunnerState
-from jaxrl.run.best import Best
 from jaxrl.run.callbacks import Hooks
 from jaxrl.run.recorder import Recorder, Snapshot
-from jaxrl.run.results import Result
+from jaxrl.run.results import Result, lookup
 from jaxrl.run.settings import RunSettings
 
 FIRST_SECONDS = 10.0  # to the first checkpoint, at most: a kill soon after the start loses little
 
 
+class BestState:
+    """The best state so far: the one whose policies earned the score, kept until it is written.
+
+    A result under "evaluation/" measures the state that the chunk ended in; any other one measures
+    the state that the iteration began with, whose policies played it. So the first result of a
+    chunk scores the end of the last one.
+
+    Args:
+        attribute: the path in the result tree; the higher the better.
+        value: to be beaten.
+    """
+
+    def __init__(self, attribute: str, value: float = float("-inf")):
+        self.attribute, self.value = attribute, value
+        self._unsaved: tuple[Snapshot, dict[str, Any]] | None = None
+
+    def update(self, before: Snapshot, results: list[Result], after: Snapshot) -> None:
+        """Takes a chunk's results, between the states `before` and `after` it."""
+        after_it = self.attribute.startswith("evaluation/")
+        snapshot, result = (after, results[-1]) if after_it else (before, results[0])
+        value = lookup(result, self.attribute)
+        try:
+            value = float(value)
+        except (TypeError, ValueError):  # there is none yet, or a callback's own value of that name
+            return
+        if value > self.value and snapshot.result is not None:
+            self.value = value
+            self._unsaved = snapshot, {"metric": self.attribute, "value": value}
+
+    def pop(self) -> tuple[Snapshot, dict[str, Any]] | None:
+        """(snapshot, score) of a best state that is not written yet, once."""
+        unsaved, self._unsaved = self._unsaved, None
+        return unsaved
+
+
 class CheckpointManager:
-    """Decides what the recorder writes; without a recorder, of a run with no folder, nothing."""
+    """Decides what the recorder writes; a run without a folder has no recorder and writes nothing."""
 
     def __init__(
         self,
         recorder: Recorder | None,
         settings: RunSettings,
-        best: Best,
+        best: BestState,
         hooks: Hooks,
         iteration: int,
         whole: Callable[[RunnerState], RunnerState],
@@ -29,19 +64,16 @@ class CheckpointManager:
         self.recorder, self.settings, self.best, self.hooks = recorder, settings, best, hooks
         self.whole = whole  # brings a state's environments into this process, if others hold some
         self.saved_at, self.saved_iteration, self.concluded = time.monotonic(), iteration, iteration
-        self.began: float | None = (
-            None  # when the first chunk was over: what came before is mostly compiling
-        )
+        # When the first chunk was finished: what came before is mostly compiling.
+        self.began: float | None = None
 
     def chunk(self, before: Snapshot, results: list[Result], now: Snapshot) -> None:
         """After a chunk from the state `before` to `now`: logs, and a checkpoint if one is due."""
         if self.recorder is None:
             return
-        results = [
-            _copied(result) for result in results
-        ]  # the caller's own are the caller's to change
+        results = [_copied(result) for result in results]  # the caller may change the originals
         now = now._replace(result=results[-1])
-        self.best.look(before, results, now)
+        self.best.update(before, results, now)
         self.recorder.record(results)
         self.began = time.monotonic() if self.began is None else self.began
         every = self.settings.checkpoint_frequency
@@ -51,17 +83,17 @@ class CheckpointManager:
         self._tell_written()
 
     def _is_due(self, now: float) -> bool:
-        """By the clock; a process that has just begun waits as long as it has trained so far, but FIRST_SECONDS."""
+        """By the clock; soon after the start the interval is shorter, the time trained so far."""
         interval = self.settings.checkpoint_interval_s
         early = max(FIRST_SECONDS, self.saved_at - self.began)
         return interval is not None and now - self.saved_at >= min(interval, early)
 
     def save(self, now: Snapshot, *, wait: bool = False) -> Path | None:
-        """Has a checkpoint written, and the best one if there is a new one; with `wait` returns its folder."""
+        """Writes a checkpoint, and a new best one if there is any; with `wait` returns its folder."""
         if self.recorder is None:
             return None
         self.recorder.save(now._replace(runner=self.whole(now.runner)))
-        best = self.best.take() or self.recorder.unwritten
+        best = self.best.pop() or self.recorder.unwritten
         self.recorder.unwritten = None
         if best is not None:
             self.recorder.save(best[0]._replace(runner=self.whole(best[0].runner)), score=best[1])
@@ -73,7 +105,7 @@ class CheckpointManager:
         return self._tell_written()
 
     def conclude(self, now: Snapshot, *, pictures: bool = True) -> None:
-        """At the end of training: the last checkpoint, then the pictures; returns when all is written."""
+        """Writes the last checkpoint and then the pictures, at the end of training."""
         iteration = now.lifetime.training_iteration
         if self.recorder is None or now.result is None or iteration == self.concluded:
             return
@@ -107,7 +139,7 @@ class CheckpointManager:
             self.recorder.hurry()
 
     def _tell_written(self) -> Path | None:
-        """Tells the callbacks of the checkpoints that were written meanwhile; returns the newest but the best ones."""
+        """Tells the callbacks of new checkpoints; returns the newest of those that are not a best."""
         newest = None
         while self.recorder.written:
             path = self.recorder.written.popleft()

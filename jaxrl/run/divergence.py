@@ -6,6 +6,7 @@ never pays for it.
 
 import contextlib
 import functools
+import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -14,7 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxrl.algorithms.base import RunnerState
+from jaxrl.algorithms.base import Algorithm, RunnerState
 from jaxrl.core.types import PyTree
 from jaxrl.rollout.episode_callbacks import EpisodeStep
 from jaxrl.rollout.policy_map import Grouping
@@ -150,3 +151,29 @@ def _bad(tree: PyTree, num_axes: int) -> np.ndarray:
 
 def _has_nan(leaf: jax.Array) -> bool:
     return jnp.issubdtype(leaf.dtype, jnp.floating) and bool(jnp.any(jnp.isnan(leaf)))
+
+
+def find_nan(algorithm: Algorithm, runner: RunnerState, hypers: PyTree, env_params: PyTree) -> str:
+    """Where the first NaN arises in the update after `runner`, which is run uncompiled for it.
+
+    Slow: seconds to minutes.
+    """
+    try:
+        with jax.disable_jit(), jax.debug_nans(True), jax.debug_infs(False):
+            algorithm.update(jax.device_put(runner), hypers, env_params)
+    except FloatingPointError as error:
+        ours = [
+            frame
+            for frame in traceback.extract_tb(error.__traceback__)
+            if "site-packages" not in frame.filename
+        ]
+        lines = [
+            f"  {frame.filename}:{frame.lineno} in {frame.name}: {frame.line}" for frame in ours
+        ]
+        return "\n".join(
+            [f"uncompiled, the first one arises here ({str(error).splitlines()[0]}):", *lines[-6:]]
+        )
+    return (
+        "uncompiled, the same update met no NaN: the number overflowed, or compiling reordered the "
+        "arithmetic"
+    )

@@ -17,15 +17,13 @@ from jaxrl.core.fields import flag, takes_settings
 from jaxrl.core.types import PyTree
 from jaxrl.rollout.episode_callbacks import resolve_callbacks
 from jaxrl.run import resume
-from jaxrl.run.best import Best
 from jaxrl.run.callbacks import Hooks
-from jaxrl.run.checkpointing import CheckpointManager
+from jaxrl.run.checkpointing import BestState, CheckpointManager
 from jaxrl.run.command_line import from_here
-from jaxrl.run.debug import find_nan
 from jaxrl.run.devices.compiled import CAPACITY, CompiledAlgorithm, program_of
 from jaxrl.run.devices.memory_usage import memory_line, peak_of
 from jaxrl.run.devices.mesh import copy_here, settled
-from jaxrl.run.divergence import with_source
+from jaxrl.run.divergence import find_nan, with_source
 from jaxrl.run.health import Diverged, HealthMonitor, first_bad, undeclared_wait
 from jaxrl.run.inference.evaluate import Evaluation
 from jaxrl.run.inference.weights import PolicyAccess, begun_with, initial_weights
@@ -116,7 +114,7 @@ class Trainer(PolicyAccess):
         self.interrupt = StopSignal(self.progress.say)
         self.hooks = Hooks(self, resolve_callbacks(config.callbacks))
         self.watch = HealthMonitor(config)
-        self.best = Best(self.settings.score_attribute)
+        self.best = BestState(self.settings.score_attribute)
         self.evaluation = Evaluation(config, self.algorithm, self.settings)
         self.compile_seconds = 0.0
         self.last_result: Result | None = None

@@ -11,18 +11,18 @@ def moments(monkeypatch, interval, *, compiling, seconds):
     clock, saved = SimpleNamespace(now=0.0), []
     monkeypatch.setattr(checkpointing.time, "monotonic", lambda: clock.now)
     settings = SimpleNamespace(checkpoint_frequency=None, checkpoint_interval_s=interval)
-    own = checkpointing.CheckpointManager(
+    manager = checkpointing.CheckpointManager(
         MagicMock(written=[], remade=False), settings, MagicMock(), MagicMock(), 0, MagicMock()
     )
 
     def save(now):
-        own.saved_at = clock.now
+        manager.saved_at = clock.now
         saved.append(clock.now - compiling)
 
-    monkeypatch.setattr(own, "save", save)
+    monkeypatch.setattr(manager, "save", save)
     for second in range(seconds):
         clock.now = compiling + second
-        own.chunk(MagicMock(), [{}], MagicMock())
+        manager.chunk(MagicMock(), [{}], MagicMock())
     return saved
 
 
