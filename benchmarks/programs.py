@@ -20,10 +20,10 @@ from jaxrl.core.spaces import Discrete
 from jaxrl.rollout.env_step import auto_reset
 from jaxrl.run.devices.compiled import program_of
 from jaxrl.run.devices.mesh import AXIS, by_environment, mesh_of
-from jaxrl.sweeps.programs import program_of as program_of_members
 from jaxrl.sweeps.sweep import RETURN
 from jaxrl.sweeps.trial_state import TrialState, numbers_for
 from jaxrl.sweeps.trials import groups_of, trials_of
+from jaxrl.sweeps.vmapped import program_of as program_of_members
 
 Work = Callable[[], object]
 

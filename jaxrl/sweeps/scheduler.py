@@ -20,17 +20,23 @@ from jaxrl.run.logging.console import Progress, device_name, duration
 from jaxrl.run.settings import RunSettings
 from jaxrl.run.signals import StopSignal
 from jaxrl.run.stopping import LIMITS, check_stop, last_iteration
-from jaxrl.sweeps.batches import batch_size, memory_of, most_that_fit
-from jaxrl.sweeps.lanes import SPLIT, lanes_of, num_lanes, side_by_side
 from jaxrl.sweeps.metric_readers import check_path, readers_of
-from jaxrl.sweeps.programs import known, program_of
+from jaxrl.sweeps.placement import (
+    SPLIT,
+    batch_size,
+    lanes_of,
+    memory_of,
+    most_that_fit,
+    num_lanes,
+    side_by_side,
+)
 from jaxrl.sweeps.reporting import Reporter, Turn, advance
 from jaxrl.sweeps.results import DIVERGED, DROPPED, Sweep, TrialResult, shown
 from jaxrl.sweeps.sweep_folder import SweepFolder
 from jaxrl.sweeps.trial_state import TrialState, numbers_for, stacked, unstack
 from jaxrl.sweeps.trial_view import check_hooks
 from jaxrl.sweeps.trials import Trial, TrialGroup, groups_of
-from jaxrl.sweeps.vmapped import Numbers, State, VmappedTrials, is_done
+from jaxrl.sweeps.vmapped import Numbers, State, VmappedTrials, is_done, known, program_of
 
 CHUNK_SECONDS = 1.0
 TRACED_BACK = 3  # trials that diverge: each has its rollout played again, which is compiled anew for each program

@@ -18,15 +18,14 @@ from jaxrl.run.recorder import Snapshot
 from jaxrl.run.results import Lifetime, Result, result_names
 from jaxrl.run.settings import RunSettings
 from jaxrl.run.storage import checkpoint
-from jaxrl.sweeps.batches import most_that_fit
 from jaxrl.sweeps.metric_readers import check_path, readers_of
-from jaxrl.sweeps.programs import program_of
+from jaxrl.sweeps.placement import most_that_fit
 from jaxrl.sweeps.reporting import Reporter, advance
 from jaxrl.sweeps.sweep_folder import create_trial, keep_trial
 from jaxrl.sweeps.trial_state import numbers_for, stacked
 from jaxrl.sweeps.trial_view import check_hooks
 from jaxrl.sweeps.trials import Trial, TrialGroup, groups_of
-from jaxrl.sweeps.vmapped import Numbers, State, is_done
+from jaxrl.sweeps.vmapped import Numbers, State, is_done, program_of
 
 NOT_CALLED = ("on_evaluate_end",)  # hooks: members are not evaluated
 BLOCK = "block.json"  # of a saved block's folder, beside a run's folder for each member

@@ -1,9 +1,10 @@
-"""S trainings in one compiled program, each of which stops by itself."""
+"""Vectorised trials: S trainings in one compiled program, each of which stops by itself."""
 
 import functools
+import threading
 import time
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -16,9 +17,13 @@ from jaxrl.run.devices.compiled import CAPACITY
 from jaxrl.run.devices.memory_usage import peak_of
 from jaxrl.run.devices.mesh import mesh_of
 from jaxrl.run.health import FINITE
-from jaxrl.sweeps.metric_readers import Reader
+from jaxrl.sweeps.metric_readers import Reader, reader
+from jaxrl.sweeps.trials import TrialGroup
 
 AXIS = "member"  # of the mesh
+MOST_PROGRAMS = 16  # that a process keeps
+PROGRAMS: "dict[Any, VmappedTrials]" = {}  # by all that they depend on
+KEEPING = threading.Lock()  # programs are compiled side by side
 
 
 class Numbers(struct.PyTreeNode):
@@ -36,9 +41,8 @@ class State(struct.PyTreeNode):
 
     runner: RunnerState
     met: jax.Array  # bool[S]  a criterion to stop by
-    diverged: (
-        jax.Array
-    )  # bool[S]  an update gave numbers that are not finite; the state is the one before it
+    # bool[S]  an update gave numbers that are not finite; the state is the one before it
+    diverged: jax.Array
 
 
 class Seen(NamedTuple):
@@ -180,3 +184,45 @@ def _one_update(
         (state, jnp.nan),
     )
     return state.replace(diverged=state.diverged | (~waits & ~finite)), value, metrics
+
+
+def known(
+    group: TrialGroup, numbers: Numbers, metric: str, criteria: Sequence[str], devices: int
+) -> VmappedTrials | None:
+    """The program, if this process has compiled it already."""
+    return PROGRAMS.get(_key(group, numbers, metric, criteria, devices))
+
+
+def program_of(
+    group: TrialGroup, numbers: Numbers, metric: str, criteria: Sequence[str], devices: int
+) -> VmappedTrials:
+    """The program of a group; compiled once for the same trials, and as many of them.
+
+    Args:
+        numbers: of as many members as the program is to train at once.
+        metric: path in the result tree that ranks them.
+        criteria: paths that may stop them.
+
+    Raises:
+        UsageError: no result has such a path.
+    """
+    key = _key(group, numbers, metric, criteria, devices)
+    if key not in PROGRAMS:
+        algorithm, shapes = group.algorithm, group.shapes.metrics
+        score = reader(algorithm, shapes, metric, "metric")
+        stop = [reader(algorithm, shapes, path, "stop criterion") for path in criteria]
+        members = VmappedTrials(algorithm, shapes, numbers, score, stop, devices)
+        with KEEPING:
+            while len(PROGRAMS) >= MOST_PROGRAMS:
+                PROGRAMS.pop(next(iter(PROGRAMS)))
+            PROGRAMS[key] = members
+        return members
+    return PROGRAMS[key]
+
+
+def _key(
+    group: TrialGroup, numbers: Numbers, metric: str, criteria: Sequence[str], devices: int
+) -> tuple:
+    shapes = str(jax.tree.map(lambda leaf: (leaf.shape, leaf.dtype), numbers))
+    where = str(jax.config.jax_default_device)  # a program is that of one device
+    return group.static, group.env, shapes, metric, tuple(criteria), devices, where

@@ -18,8 +18,8 @@ from jaxrl.run.health import FINITE
 from jaxrl.run.logging.console import Progress
 from jaxrl.run.storage import checkpoint
 from jaxrl.run.storage.config_file import config_facts
-from jaxrl.sweeps import batches, programs, scheduler
-from jaxrl.sweeps.lanes import SPLIT, lanes_of
+from jaxrl.sweeps import placement, scheduler, vmapped
+from jaxrl.sweeps.placement import SPLIT, lanes_of
 from jaxrl.sweeps.scheduler import SweepOptions
 from jaxrl.sweeps.sweep import RETURN
 from jaxrl.sweeps.sweep_folder import SweepFolder
@@ -35,7 +35,7 @@ RATES = [1e-3, 1e-2]
 @pytest.fixture(scope="module")
 def rates(tmp_path_factory):
     """Two learning rates with two seeds, one program, all kept; not one that another test's sweep left."""
-    programs.PROGRAMS.clear()
+    vmapped.PROGRAMS.clear()
     return sweep(
         SMALL,
         {"lr": RATES},
@@ -162,7 +162,7 @@ def test_the_tables_name_settings_and_seeds(rates):
 
 
 def test_batches_of_any_size_give_the_same(rates):
-    programs.PROGRAMS.clear()
+    vmapped.PROGRAMS.clear()
     in_twos = sweep(
         SMALL, {"lr": [*RATES, 1e-4]}, quiet=True, devices=1, batch_size=2, run_dir=None
     )
@@ -224,7 +224,7 @@ def test_the_plan_says_how_many_programs_train_side_by_side(monkeypatch):
     assert ", 3 programs side by side, a device each" in plan(4)[0]
     group = groups_of(trials)[0]
     monkeypatch.setattr(
-        batches, "free_memory", lambda: 3 * batches.memory_of(group)
+        placement, "free_memory", lambda: 3 * placement.memory_of(group)
     )  # half of it is room for one
     assert set(plan(2)[1].values()) == {SPLIT}
     assert "side by side" not in plan(2)[0]
@@ -238,7 +238,7 @@ def test_what_fails_beside_others_ends_the_sweep(monkeypatch):
 
     own = scheduler.program_of
     monkeypatch.setattr(scheduler, "program_of", compile_or_fail)
-    programs.PROGRAMS.clear()
+    vmapped.PROGRAMS.clear()
     endless = SMALL.replace(total_env_steps=64 * 1_000_000)
     with pytest.raises(UsageError, match="this one cannot"):
         sweep(endless, {"minibatch_size": [32, 16]}, quiet=True, devices=2, run_dir=None)
@@ -465,7 +465,7 @@ def test_what_cannot_work_is_refused_before_a_folder_is_made(space, options, wor
 def test_members_that_do_not_fit_even_one_at_a_time_are_refused_before_a_folder_is_made(
     monkeypatch, tmp_path
 ):
-    monkeypatch.setattr(batches, "free_memory", lambda: 1000)
+    monkeypatch.setattr(placement, "free_memory", lambda: 1000)
     with pytest.raises(UsageError, match="fewer environments or shorter rollouts need less"):
         sweep(SMALL, {}, seeds=2, quiet=True, run_dir=tmp_path / "run")
     assert not (tmp_path / "run").exists()
@@ -473,12 +473,16 @@ def test_members_that_do_not_fit_even_one_at_a_time_are_refused_before_a_folder_
 
 def test_batches_are_as_large_as_fits_and_of_one_size(monkeypatch):
     group = groups_of(trials_of(SMALL, [{}], 10))[0]
-    each = batches.memory_of(group)
-    monkeypatch.setattr(batches, "free_memory", lambda: int(4.5 * each / batches.SHARE_OF_MEMORY))
-    assert batches.batch_size(group, 10, 1) == 4  # 4, 4 and 2
-    assert batches.batch_size(group, 9, 1) == 3
-    assert batches.batch_size(group, 3, 1) == 3
-    assert batches.batch_size(group, 10, 1, beside=2) == 2  # there is room for four, shared by two
+    each = placement.memory_of(group)
+    monkeypatch.setattr(
+        placement, "free_memory", lambda: int(4.5 * each / placement.SHARE_OF_MEMORY)
+    )
+    assert placement.batch_size(group, 10, 1) == 4  # 4, 4 and 2
+    assert placement.batch_size(group, 9, 1) == 3
+    assert placement.batch_size(group, 3, 1) == 3
+    assert (
+        placement.batch_size(group, 10, 1, beside=2) == 2
+    )  # there is room for four, shared by two
 
 
 @pytest.mark.parametrize("devices", ["1", "2", "'auto'"])

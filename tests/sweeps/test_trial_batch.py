@@ -6,7 +6,7 @@ import pytest
 
 from jaxrl import Trainer, UsageError, load_policy, sweep
 from jaxrl.run.storage import checkpoint
-from jaxrl.sweeps import batches, trial_batch
+from jaxrl.sweeps import placement, trial_batch
 from jaxrl.sweeps.trial_batch import TrialBatch
 from jaxrl.sweeps.trials import trials_of
 from tests.probes import SMALL_CARTPOLE
@@ -133,8 +133,10 @@ def test_a_saved_block_of_another_number_of_members_or_other_shapes_is_refused(w
 
 
 def test_members_that_do_not_fit_side_by_side_are_refused(monkeypatch):
-    each = batches.memory_of(trial_batch.only_group(trials_of(SMALL_CARTPOLE, RATES, 1)))
-    monkeypatch.setattr(batches, "free_memory", lambda: int(2.5 * each / batches.SHARE_OF_MEMORY))
+    each = placement.memory_of(trial_batch.only_group(trials_of(SMALL_CARTPOLE, RATES, 1)))
+    monkeypatch.setattr(
+        placement, "free_memory", lambda: int(2.5 * each / placement.SHARE_OF_MEMORY)
+    )
     assert block_of().trials
     with pytest.raises(UsageError, match="4 members do not fit into memory, 2 do"):
         block_of(seeds=2)
