@@ -24,6 +24,7 @@ from jaxrl.run.devices.hosts import join
 from jaxrl.run.health import Diverged
 from jaxrl.run.inference.load import evaluate, render
 from jaxrl.run.inference.policy import Policy, load_policy
+from jaxrl.run.logging.loggers import Logger
 from jaxrl.run.settings import RunSettings
 from jaxrl.run.trainer import Trainer
 from jaxrl.sweeps.space import choice, grid_search, loguniform, randint, uniform
@@ -37,6 +38,7 @@ __all__ = [
     "Callbacks",
     "Diverged",
     "Environment",
+    "Logger",
     "MultiAgentEnvironment",
     "PPOConfig",
     "Policy",

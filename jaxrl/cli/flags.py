@@ -25,7 +25,7 @@ SEVERAL = {
     "policies_to_train": "POLICY ...",
     "init_from": "POLICY=RUN ...",
     "callbacks": "MODULE:CLASS ...",
-    "loggers": "LOG ...",
+    "loggers": "LOG | MODULE:CLASS ...",
     "fcnet_hiddens": "SIZE ...",
     "conv_filters": "FILTERS,KERNEL,STRIDE ...",
     "lr": "NUMBER | STEP:NUMBER ...",

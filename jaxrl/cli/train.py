@@ -27,12 +27,18 @@ from jaxrl.run.devices import compile_cache
 from jaxrl.run.devices.hosts import JOIN_SECONDS, THREE, check, join
 from jaxrl.run.health import Diverged
 from jaxrl.run.logging.console import agent_returns, device_name, duration
+from jaxrl.run.logging.loggers import check_saved
 from jaxrl.run.recorder import CURVES, EPISODE
 from jaxrl.run.results import RETURN, Result
 from jaxrl.run.settings import RunSettings
 from jaxrl.run.stopping import LIMITS, unmet
 from jaxrl.run.storage import checkpoint
-from jaxrl.run.storage.config_file import import_named, names_module, read_config
+from jaxrl.run.storage.config_file import (
+    import_named,
+    names_module,
+    read_config,
+    saved_loggers,
+)
 from jaxrl.run.trainer import Trainer
 
 RUN_FLAGS = {
@@ -89,6 +95,7 @@ class TrainOptions:
     run_dir: str | None  # "same": that of the run to resume
     resume: str | None = None
     strict: bool = False
+    trust: bool = False
     profile: bool = False
     compile_cache: str | None = "auto"
     hosts: tuple[Any, ...] = (
@@ -147,7 +154,7 @@ def train_ppo(argv: Sequence[str] | None = None) -> None:
 def begin(order: TrainOptions) -> Trainer:
     if order.resume is None:
         return Trainer(order.config, run_dir=order.run_dir, **order.settings)
-    where = {"run_dir": order.run_dir, "strict": order.strict}
+    where = {"run_dir": order.run_dir, "strict": order.strict, "trust": order.trust}
     return Trainer.from_checkpoint(order.resume, config=order.config, **where, **order.settings)
 
 
@@ -173,14 +180,8 @@ def parse(argv: Sequence[str]) -> TrainOptions:
     if path is None:
         base, source = base_of(options, run.get("tuned", True))
     else:
-        facts = _facts(path)
-        given_names = {name: value for name, value in options.items() if name in NAMING}
-        base = read_config(facts, "jaxrl.Trainer.from_checkpoint", given=given_names, trust=trust)
+        base, saved_stop = _saved(path, options, settings, trust=trust)
         source = f"those of {path}"
-        saved_stop = unmet(facts["run_settings"].get("stop", {}), facts.get("result"))
-        if not trust and any(names_module(value) for value in given_names.values()):
-            import_named(base, given_names)
-            find_modules_here(last=True)
     show_help(
         argv,
         {**flags_of(base), **flags_of(RunSettings()), **RUN_FLAGS},
@@ -213,11 +214,32 @@ def parse(argv: Sequence[str]) -> TrainOptions:
         raise UsageError(f"--{'strict' if strict else 'trust'} goes with --resume RUN")
     asked = {
         "strict": strict,
+        "trust": trust,
         "profile": profile,
         "compile_cache": run.get("compile_cache", "auto"),
         "hosts": hosts,
     }
     return TrainOptions(base.replace(**changes), source, settings, run_dir, path, **asked)
+
+
+def _saved(
+    path: str, options: Mapping[str, Any], settings: Mapping[str, Any], *, trust: bool
+) -> tuple[PPOConfig, dict[str, float]]:
+    """The configuration of a saved run, and those of its stop criteria that it has not met.
+
+    What the run names is imported before the current folder is looked into, for a flag that names
+    a module of that folder.
+    """
+    facts = _facts(path)
+    given = {name: value for name, value in options.items() if name in NAMING}
+    base = read_config(facts, "jaxrl.Trainer.from_checkpoint", given=given, trust=trust)
+    if "loggers" not in settings:
+        check_saved(saved_loggers(facts), trust=trust)
+    named = [*given.values(), settings.get("loggers", ())]
+    if not trust and any(map(names_module, named)):
+        import_named(base, given)
+        find_modules_here(last=True)
+    return base, unmet(facts["run_settings"].get("stop", {}), facts.get("result"))
 
 
 def _facts(path: str) -> dict[str, Any]:

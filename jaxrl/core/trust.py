@@ -9,6 +9,7 @@ after its kind was checked.
 
 import ast
 import dataclasses
+import functools
 import importlib
 import importlib.util
 import inspect
@@ -21,7 +22,7 @@ from types import FunctionType, ModuleType
 from typing import Any, NamedTuple
 
 from jaxrl.core import renamed
-from jaxrl.core.errors import UsageError, unknown_name
+from jaxrl.core.errors import UsageError, brief, unknown_name
 
 OURS = "jaxrl"
 EARLIER = "envs"  # what jaxrl.envs was called in earlier versions
@@ -104,6 +105,35 @@ def load(kind: Kind, named: Named) -> Any:
     if not kind.fits(found):
         raise UsageError(f"{kind.name} {named.target!r} is {described(found)}, not {kind.wanted}")
     return found
+
+
+def maker(kind: Kind, entry: Any) -> Callable[[], Any]:
+    """A function that returns what an entry means: an object itself, or a new one of a class or "module:Class".
+
+    Raises:
+        UsageError: no such module or class, one of another kind, or arguments missing. Nothing was
+            called.
+    """
+    arguments = {}
+    if isinstance(entry, str):
+        if (named := parse_name(entry)) is None:
+            raise UsageError(
+                f"{kind.name} {brief(entry)} must be module:Class, a class or an instance"
+            )
+        entry, arguments = load(kind, named), named.arguments
+    if not isinstance(entry, type):
+        if arguments:
+            raise UsageError(
+                f"{kind.name} {entry!r:.60}: an object already, which takes no arguments"
+            )
+        return lambda: entry
+    try:
+        inspect.signature(entry).bind(**arguments)
+    except (TypeError, ValueError) as error:
+        raise UsageError(
+            f"{kind.name} class {entry.__qualname__}: {error}; give an instance of it instead"
+        ) from None
+    return functools.partial(entry, **arguments)
 
 
 def check_name(kind: Kind, text: Any, what: str, *, trust: bool) -> None:

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 
 from jaxrl.core.env import MultiAgentEnvironment, RawStep, restart, split_agents, strongly_typed
 from jaxrl.core.errors import UsageError, brief, reason_of, unknown_name
-from jaxrl.core.trust import Kind, load, parse_name
+from jaxrl.core.trust import Kind, maker
 from jaxrl.core.types import AgentId, PolicyId, PyTree
 from jaxrl.rollout.episode_stats import EpisodeStats
 
@@ -237,30 +237,7 @@ def _resolve_once(entry: Any) -> Any:
 
 
 def _resolve(entry: Any) -> Any:
-    if isinstance(entry, str):
-        if (named := parse_name(entry)) is None:
-            raise UsageError(
-                f"callbacks {brief(entry)} must be module:Class, a class or an instance"
-            )
-        return _made(load(CALLBACKS, named), named.arguments)
-    return _made(entry, {})
-
-
-def _made(entry: Any, arguments: dict[str, Any]) -> Any:
-    """An instance itself; of a class a new one."""
-    if not isinstance(entry, type):
-        if arguments:
-            raise UsageError(
-                f"callbacks {entry!r:.60} are an object already, which takes no arguments"
-            )
-        return _checked(entry)
-    try:
-        inspect.signature(entry).bind(**arguments)
-    except (TypeError, ValueError) as error:
-        raise UsageError(
-            f"callbacks class {entry.__qualname__}: {error}; give an instance of it instead"
-        ) from None
-    return _checked(entry(**arguments))
+    return _checked(maker(CALLBACKS, entry)())
 
 
 def _checked(callback: Any) -> Any:

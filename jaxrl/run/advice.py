@@ -21,8 +21,9 @@ def to_resume(folder: str | Path, facts: Mapping[str, Any], *more: object) -> st
     Args:
         more: flags that the command needs besides.
     """
-    if saved_object(facts, to_play=False):
-        return f"jaxrl.Trainer.from_checkpoint({str(folder)!r}, config=...)"
+    if lacks := saved_object(facts, to_play=False):
+        again = "loggers=[...]" if lacks == "loggers" else "config=..."
+        return f"jaxrl.Trainer.from_checkpoint({str(folder)!r}, {again})"
     return command("train", "--resume", folder, *more, *trust_flag(facts, to_play=False))
 
 

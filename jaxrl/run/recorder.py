@@ -21,7 +21,7 @@ from jaxrl.core.errors import UsageError, one_line
 from jaxrl.core.types import PyTree
 from jaxrl.run.devices.mesh import on_host, on_one
 from jaxrl.run.inference.video import picture_episode
-from jaxrl.run.logging.loggers import ENV_STEPS, Logs
+from jaxrl.run.logging.loggers import ENV_STEPS, Logs, RunStart
 from jaxrl.run.logging.plots import Curves, source_line
 from jaxrl.run.logging.text_logs import dumped
 from jaxrl.run.results import ITERATIONS, Lifetime, Result
@@ -140,14 +140,8 @@ class Recorder:
         """The logs, cut back to where the run stands when the first of its new results comes: not before."""
         if self._logs is None:
             checkpoint.clean(self.folder / CHECKPOINTS)
-            self._logs = Logs(
-                self.settings.loggers,
-                self.folder,
-                config=self.facts["config"],
-                warn=self.say,
-                iteration=self._iteration,
-                env_steps=self._env_steps,
-            )
+            run = RunStart(self.folder, self.facts["config"], self._iteration, self._env_steps)
+            self._logs = Logs(self.settings.loggers, run, warn=self.say)
             if self.settings.pictures:
                 self._curves = Curves.from_jsonl(self.folder / METRICS)
         return self._logs

@@ -12,12 +12,11 @@ from jaxrl.core.fields import (
     count,
     flag,
     frozen_fields,
-    names,
     number,
     pairs,
     setting,
 )
-from jaxrl.run.logging.loggers import check_logs
+from jaxrl.run.logging.loggers import LOGGER, check_loggers, saved_form
 from jaxrl.run.results import RETURN
 
 
@@ -42,7 +41,9 @@ def _runs(name: str, value: Any) -> None:
 
 def _several(name: str, value: Any) -> Any:
     """One alone as a tuple; None as none."""
-    return (value,) if isinstance(value, str) else () if value is None else value
+    if value is None:
+        return ()
+    return value if isinstance(value, tuple) else (value,)
 
 
 def _devices(name: str, value: Any) -> None:
@@ -50,9 +51,8 @@ def _devices(name: str, value: Any) -> None:
         count()(name, value)
 
 
-def _logs(name: str, value: Any) -> None:
-    names(name, value)
-    check_logs(value)
+def _loggers(name: str, value: Any) -> None:
+    check_loggers(value)
 
 
 @checked("Trainer", example="Trainer(config, NAME=...)", also=("run_dir", "env_params", "quiet"))
@@ -97,9 +97,10 @@ class RunSettings:
     )
     loggers: Any = setting(
         ("jsonl", "csv", "tensorboard"),
-        "what is logged to: jsonl, csv, tensorboard, wandb",
-        _logs,
+        "where results go: jsonl, csv, tensorboard, wandb, or module:Class; see jaxrl.Logger",
+        _loggers,
         read=_several,
+        kind=LOGGER,
     )
     pictures: bool = setting(True, "whether the run's folder gets curves.png and episode.gif", flag)
     devices: Any = setting(
@@ -124,11 +125,13 @@ class RunSettings:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values by name."""
-        values = dataclasses.asdict(self)
+        """Plain values by name, as JSON can hold them."""
+        values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        mappings = ("stop", "evaluation_env_args", "init_from")
         return {
             **values,
-            **{name: dict(values[name]) for name in ("stop", "evaluation_env_args", "init_from")},
+            **{name: dict(values[name]) for name in mappings},
+            "loggers": saved_form(self.loggers),
         }
 
     @property

@@ -34,6 +34,7 @@ from jaxrl.run.logging.console import (
     evaluation_line,
     greedy_hint,
 )
+from jaxrl.run.logging.loggers import check_saved
 from jaxrl.run.multiprocess import agreed, company, together
 from jaxrl.run.profiling import profile_line, timers
 from jaxrl.run.recorder import Recorder, Snapshot
@@ -195,6 +196,8 @@ class Trainer(PolicyAccess):
         known = RunSettings.__dataclass_fields__  # a file may name others, such as `quiet`
         kept = {name: value for name, value in saved.run_settings().items() if name in known}
         settings = {**kept, **run_settings}
+        if "loggers" in kept and "loggers" not in run_settings:
+            check_saved(kept["loggers"], trust=trust)
         return cls(config, run_dir=run_dir, quiet=quiet, _saved=saved, **settings)
 
     @property

@@ -18,7 +18,7 @@ from jaxrl.run.callbacks import Hooks
 from jaxrl.run.devices.mesh import on_one
 from jaxrl.run.health import first_bad, undeclared_wait
 from jaxrl.run.inference.evaluate import Evaluation
-from jaxrl.run.logging.loggers import Logs
+from jaxrl.run.logging.loggers import Logs, RunStart
 from jaxrl.run.results import ITERATIONS, Lifetime, Result, iteration_results
 from jaxrl.run.settings import RunSettings
 from jaxrl.run.storage.config_file import config_facts
@@ -84,7 +84,8 @@ class Reporter:
         if not self.settings.loggers:
             return
         facts = config_facts(self.trial.config, self.trial.config.setup().policies)
-        self._logs = Logs(self.settings.loggers, folder, config=facts["config"], warn=self.say)
+        run = RunStart(folder, facts["config"])
+        self._logs = Logs(self.settings.loggers, run, warn=self.say)
 
     def compute(self, rows: Metrics, count: int, seconds: float) -> None:
         """Makes the result trees of a chunk: of all its updates, or of the last one alone if nobody sees the others.

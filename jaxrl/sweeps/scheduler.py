@@ -11,12 +11,13 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from jaxrl.core.errors import unknown_name
+from jaxrl.core.errors import UsageError, brief, unknown_name
 from jaxrl.core.fields import count
 from jaxrl.core.memory_limits import in_units
 from jaxrl.run.devices.compiled import CAPACITY
 from jaxrl.run.divergence import with_source
 from jaxrl.run.logging.console import Progress, device_name, duration
+from jaxrl.run.logging.loggers import Logger
 from jaxrl.run.settings import RunSettings
 from jaxrl.run.signals import StopSignal
 from jaxrl.run.stopping import LIMITS, check_stop, last_iteration
@@ -84,6 +85,12 @@ class SweepOptions:
         for name in self.run_settings:
             if name not in TRIAL_SETTINGS:
                 raise unknown_name("argument", name, [*ARGUMENTS, *TRIAL_SETTINGS], "of sweep")
+        for entry in self.trial_settings.loggers:
+            if isinstance(entry, Logger):
+                raise UsageError(
+                    f"loggers={brief(entry)} is an object, but each trial of a sweep has loggers of "
+                    "its own: give its class, or module:Class"
+                )
 
     @property
     def trial_settings(self) -> RunSettings:
@@ -91,7 +98,10 @@ class SweepOptions:
         return RunSettings(**{"loggers": ("jsonl",), "devices": 1, **self.run_settings})
 
     def to_dict(self) -> dict[str, Any]:
-        return dataclasses.asdict(self)
+        """Plain values by name, as JSON can hold them."""
+        values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        settings = self.trial_settings.to_dict()
+        return {**values, "run_settings": {name: settings[name] for name in self.run_settings}}
 
 
 class Scheduler:

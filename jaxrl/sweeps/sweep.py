@@ -11,9 +11,10 @@ import jax
 from jaxrl.core.errors import UsageError
 from jaxrl.run.devices.mesh import num_cores, split_cpu, start_jax
 from jaxrl.run.logging.console import Progress
+from jaxrl.run.logging.loggers import check_saved
 from jaxrl.run.results import RETURN
 from jaxrl.run.storage import checkpoint, runs
-from jaxrl.run.storage.config_file import check_names, read_config
+from jaxrl.run.storage.config_file import check_names, read_config, saved_loggers
 from jaxrl.sweeps.results import Sweep
 from jaxrl.sweeps.saved_sweep import called_damaged, read_plan
 from jaxrl.sweeps.scheduler import Scheduler, SweepOptions
@@ -124,6 +125,11 @@ def resume_sweep(
                 config = read_config(plan, "jaxrl.resume_sweep", trust=trust)
             for own in plan["trials"]:
                 check_names(type(config), own["settings"], trust=trust)
+            lost = [entry["object"] for entry in saved_loggers(plan) if isinstance(entry, dict)]
+            if lost:
+                kept = [entry for entry in saved_loggers(plan) if not isinstance(entry, dict)]
+                plan["run_settings"]["loggers"] = kept
+            check_saved(saved_loggers(plan), trust=trust)
             trials = [
                 trial
                 for own in plan["trials"]
@@ -139,6 +145,8 @@ def resume_sweep(
             order = dataclasses.replace(order, devices=here)
         fewer = f"the sweep had devices={saved}, JAX has {here} here: it continues over {here}"
         warnings = [] if saved in ("auto", here) else [fewer]
+        if lost:
+            warnings.append(f"left out: loggers {', '.join(lost)}, which no file can name")
         return train(trials, order, quiet, lambda: store, warnings)
     finally:
         store.close()

@@ -112,6 +112,7 @@ FORGERIES = {  # of the run's facts; "COMMAND" is a shell command
     "callbacks, one": {"config": {"callbacks": "evil:Thing"}},
     "callbacks, further down": {"config": {"callbacks": [["evil:Thing", {}]]}},
     "optimizer": {"config": {"optimizer": "evil:function"}},
+    "loggers": {"run_settings": {"evaluation_seed": 0, "loggers": ["jsonl", "evil:Thing"]}},
     "a policy's model": {"config": {"per_policy": {"pol1": {"model": "evil:Thing"}}}},
     "a policy's optimizer": {"config": {"per_policy": {"pol1": {"optimizer": "evil:function"}}}},
     "a policy's model, in pairs": {"config": {"per_policy": [["pol1", [["model", "evil:Thing"]]]]}},
@@ -310,6 +311,7 @@ def test_a_run_with_an_environment_of_ones_own_is_loaded_again_with_trust(tmp_pa
         {"settings": {"per_policy": [["default_policy", [["optimizer", "evil:function"]]]]}},
         {"settings": {"env": "subprocess:getoutput", "env_args.cmd": "COMMAND"}},
         {"settings": {"callbacks": ["evil:Thing"]}},
+        {"run_settings": {"loggers": ["evil:Thing"]}},
     ],
     ids=str,
 )
@@ -323,6 +325,7 @@ def test_nothing_that_a_sweep_names_runs(mark, tmp_path, changes):
     ).close()
     plan = json.loads((tmp_path / "sweep" / PLAN).read_text())
     plan["config"].update(changes.get("config", {}))
+    plan["run_settings"].update(changes.get("run_settings", {}))
     plan["config_class"] = changes.get("config_class", plan["config_class"])
     plan["trials"][0]["settings"].update(changes.get("settings", {}))
     (tmp_path / "sweep" / PLAN).write_text(json.dumps(plan))

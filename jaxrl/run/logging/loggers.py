@@ -1,230 +1,180 @@
-"""Where results go: several logs side by side, none of which can stop training."""
+"""Loggers: where the results of a run go, by name, by "module:Class" or as objects of a user's."""
 
 import importlib.util
-import itertools
-import os
-import secrets
 import sys
-import time
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from jaxrl.core.errors import UsageError, unknown_name
-from jaxrl.run.logging.records import record
-from jaxrl.run.logging.scalars import Downsampler, charts, settings_of, tag_of
-from jaxrl.run.logging.text_logs import CsvLines, JsonLines, append
-from jaxrl.run.results import ITERATIONS, RETURN, Result
-from jaxrl.run.storage.runs import METRICS, PROGRESS
+from jaxrl.core.errors import UsageError, brief, one_line, unknown_name
+from jaxrl.core.trust import Kind, check_name, maker, name_of
+from jaxrl.run.results import Result
 
+LOGGERS = {
+    "jsonl": "jaxrl.run.logging.text_logs:JsonLines",
+    "csv": "jaxrl.run.logging.text_logs:CsvLines",
+    "tensorboard": "jaxrl.run.logging.tensorboard:TensorBoard",
+    "wandb": "jaxrl.run.logging.wandb:Wandb",
+}
 ENV_STEPS = "num_env_steps_sampled_lifetime"
-HYPERPARAMETER_METRICS = (RETURN, "evaluation/episode_return_mean")
 
 
-class Start(NamedTuple):
-    """What every log starts from."""
+class RunStart(NamedTuple):
+    """A run as its loggers meet it: new, or resumed."""
 
-    folder: Path
+    folder: Path  # the run's own, which exists
     config: Mapping[str, Any]  # plain settings by name, as `config.to_dict()`
-    iteration: int  # of the checkpoint that the run resumes from, else 0
-    env_steps: int
+    iteration: int = 0  # of the checkpoint that the run resumes from, else 0
+    env_steps: int = 0  # sampled up to that checkpoint
+
+
+class Logger:
+    """Somewhere that results go, to be subclassed and given to the setting `loggers`.
+
+    A class, given by itself or as "module:Class", is made anew for each run; an object stays
+    itself. The methods are called on a background thread, never two at a time. An exception in one
+    of them ends this log alone: a line says so, and training continues.
+    """
+
+    def open(self, run: RunStart) -> None:
+        """Before the first result. What was logged beyond `run.iteration` is to be dropped.
+
+        It is called again where somebody removed the run's folder and it had to be made again.
+        """
+
+    def write(self, results: list[Result]) -> None:
+        """The results of some iterations, in order: nested dicts, as in `metrics.jsonl`."""
+        raise NotImplementedError(f"{type(self).__qualname__} does not define write(results)")
+
+    def flush(self) -> None:
+        """Before a checkpoint: what was written so far must survive the end of this process."""
+
+    def close(self) -> None:
+        """After the last result."""
+
+
+def _is_logger(found: Any) -> bool:
+    return isinstance(found, Logger) or (isinstance(found, type) and issubclass(found, Logger))
+
+
+LOGGER = Kind("logger", "jaxrl.loggers", "a class derived from jaxrl.Logger", _is_logger)
 
 
 class Logs:
-    """Results into several logs; one that fails says so once and is left out from then on, and training continues.
+    """Results into several loggers; one that fails says so once and is left out from then on.
 
     All methods are for one thread at a time.
 
     Args:
-        names: of `SINKS`.
-        folder: the run's folder, which exists.
-        config: the settings, shown as hyperparameters.
-        warn: is called with one line when a log fails.
-        iteration, env_steps: of the checkpoint that a resumed run continues from: what logs hold
-            beyond it is cut away, and with 0 whatever an earlier run left there.
+        entries: the setting `loggers`.
+        run: what the loggers start from: what they hold beyond its iteration is cut away, and with
+            0 whatever an earlier run left there.
+        warn: is called with one line when a logger fails.
 
     Raises:
-        UsageError: a name that no log has, or a log whose package is not installed.
+        UsageError: an entry that is no logger, or one whose package is not installed.
     """
 
-    def __init__(
-        self,
-        names: Iterable[str],
-        folder: Path,
-        *,
-        config: Mapping[str, Any],
-        warn: Callable[[str], None],
-        iteration: int = 0,
-        env_steps: int = 0,
-    ):
-        names = tuple(dict.fromkeys(names))
-        check_logs(names)
+    def __init__(self, entries: Iterable[Any], run: RunStart, *, warn: Callable[[str], None]):
         self._warn = warn
-        self._sinks: dict[str, Any] = {}
-        start = Start(Path(folder), config, iteration, env_steps)
-        for name in names:
-            sink = self._attempt(name, SINKS[name], start)
-            if sink is not None:
-                self._sinks[name] = sink
+        self._loggers: dict[Logger, str] = {}  # with the name that errors call each by
+        makers = [(maker_of(entry), _shown(entry)) for entry in dict.fromkeys(entries)]
+        for make, name in makers:
+            try:
+                logger = make()
+            except Exception as error:
+                self._end(name, error)
+            else:
+                self._loggers[logger] = name
+                self._attempt(logger, "open", run)
 
     def write(self, results: list[Result]) -> None:
         """The results of some iterations, in order."""
-        for name, sink in tuple(self._sinks.items()):
-            self._attempt(name, sink.write, results)
+        for logger in tuple(self._loggers):
+            self._attempt(logger, "write", results)
 
     def flush(self) -> None:
         """After it everything written so far is with the operating system."""
-        for name, sink in tuple(self._sinks.items()):
-            self._attempt(name, sink.flush)
+        for logger in tuple(self._loggers):
+            self._attempt(logger, "flush")
 
     def close(self) -> None:
-        for name, sink in tuple(self._sinks.items()):
-            self._attempt(name, sink.close)
-        self._sinks.clear()
+        for logger in tuple(self._loggers):
+            self._attempt(logger, "close")
+        self._loggers.clear()
 
-    def _attempt(self, name: str, action: Callable, *arguments: Any) -> Any:
+    def _attempt(self, logger: Logger, method: str, *arguments: Any) -> None:
         try:
-            return action(*arguments)
-        except UsageError:
-            raise
+            getattr(logger, method)(*arguments)
         except Exception as error:  # whatever goes wrong in a log is no reason to lose a training
-            self._sinks.pop(name, None)
-            reason = " ".join(str(error).split()) or type(error).__name__
-            self._warn(f"the {name} log ends here, training continues without it: {reason}")
-            return None
+            self._end(self._loggers.pop(logger), error)
+
+    def _end(self, name: str, error: Exception) -> None:
+        self._warn(f"the {name} log ends here, training continues without it: {one_line(error)}")
 
 
-def check_logs(names: Iterable[str]) -> None:
-    """Raises UsageError for a name that no log has, or a log whose package is not installed."""
-    for name in names:
-        if name not in SINKS:
-            raise unknown_name("log", name, SINKS)
-        if (
-            name == "wandb"
-            and sys.modules.get("wandb") is None
-            and importlib.util.find_spec("wandb") is None
-        ):
+def maker_of(entry: Any) -> Callable[[], Logger]:
+    """A function that returns the logger which an entry of the setting `loggers` means.
+
+    Raises:
+        UsageError: an unknown name, no logger, arguments missing, or a package not installed.
+    """
+    if not isinstance(entry, str) and not _is_logger(entry):
+        names = ", ".join(LOGGERS)
+        raise UsageError(
+            f"loggers={brief(entry)} must be a list of names ({names}), of module:Class, or of "
+            "classes or objects derived from jaxrl.Logger"
+        )
+    if isinstance(entry, str) and ":" not in entry:
+        if entry not in LOGGERS:
+            raise unknown_name("log", entry, LOGGERS)
+        if entry == "wandb" and not _is_installed("wandb"):
             raise UsageError('the wandb log needs its package: pip install "jaxrl[wandb]"')
+        entry = LOGGERS[entry]
+    return maker(LOGGER, entry)
 
 
-class TensorBoard:
-    """Event files in the run's folder: an event per result with all its numbers, over environment steps.
+def check_loggers(entries: Iterable[Any]) -> None:
+    """Raises UsageError for an entry of the setting `loggers` that `maker_of` refuses."""
+    for entry in entries:
+        maker_of(entry)
 
-    Charts are grouped by `tag_of`; histograms are histograms, and the settings stand under HPARAMS
-    beside the run's latest returns. Of iterations that follow each other faster than 20 times per
-    second of training some are left out, but not the latest before a `flush`, nor one with an
-    evaluation. Records are written here and not by tensorboardX's queue and thread: that one would
-    neither tell of a full disk nor end when it met one.
+
+def saved_form(entries: Iterable[Any]) -> list[Any]:
+    """The setting `loggers` as a file holds it: names, and {"object": name} where no name will do.
+
+    `check_saved` reads it.
     """
-
-    def __init__(self, start: Start):
-        from tensorboardX.proto.event_pb2 import Event, SessionLog
-        from tensorboardX.summary import hparams
-
-        self._Event, self._thin = Event, Downsampler()
-        earlier = sorted(start.folder.glob("events.out.tfevents.*"))
-        stamps = [
-            int(path.name.split(".")[3]) for path in earlier if path.name.split(".")[3].isdecimal()
-        ]
-        # Files are read in the order of their names: this one's comes last, even within the same
-        # second.
-        stamp = max(int(time.time()), *(stamp + 1 for stamp in stamps), 0)
-        self.path = start.folder / f"events.out.tfevents.{stamp:010d}.jaxrl"
-        self.path.touch(exist_ok=False)
-        *opening, self._ending = hparams(
-            settings_of(start.config), dict.fromkeys(HYPERPARAMETER_METRICS)
-        )
-        now = time.time()
-        events = [Event(wall_time=now, file_version="brain.Event:2")]
-        if earlier:  # readers drop what earlier files hold from this step on
-            purge_step = start.env_steps + 1 if start.iteration > 0 else 0
-            events.append(
-                Event(
-                    wall_time=now, step=purge_step, session_log=SessionLog(status=SessionLog.START)
-                )
-            )
-        self._append([*events, *(Event(wall_time=now, summary=summary) for summary in opening)])
-
-    def write(self, results: list[Result]) -> None:
-        self._append([self._event(result, results[-1]) for result in self._thin.due(results)])
-
-    def flush(self) -> None:
-        self._append([self._event(result, result) for result in self._thin.held()])
-
-    def close(self) -> None:
-        self.flush()
-        self._append([self._Event(wall_time=time.time(), summary=self._ending)])
-
-    def _event(self, result: Result, latest: Result):
-        """The event of a result that came with others, the `latest` of them just now."""
-        ago = latest.get("time_total_s", 0.0) - result.get("time_total_s", 0.0)
-        event = self._Event(wall_time=time.time() - ago, step=int(result.get(ENV_STEPS, 0)))
-        scalars, histograms = charts(result)
-        add = event.summary.value.add
-        for tag, value in scalars.items():
-            add(tag=tag, simple_value=value)
-        for tag, (edges, counts) in histograms.items():
-            centres = [(low + high) / 2 for low, high in itertools.pairwise(edges)]
-            value = add(tag=tag)
-            value.histo.min, value.histo.max, value.histo.num = edges[0], edges[-1], sum(counts)
-            value.histo.sum = sum(
-                count * centre for count, centre in zip(counts, centres, strict=True)
-            )
-            value.histo.sum_squares = sum(
-                count * centre**2 for count, centre in zip(counts, centres, strict=True)
-            )
-            value.histo.bucket_limit.extend(edges[1:])
-            value.histo.bucket.extend(counts)
-        return event
-
-    def _append(self, events: list) -> None:
-        append(self.path, (record(event.SerializeToString()) for event in events))
+    return [
+        entry if isinstance(entry, str) else name_of(entry) or {"object": _path_of(entry)}
+        for entry in entries
+    ]
 
 
-class Wandb:
-    """A run at Weights & Biases, or what `WANDB_MODE=offline` leaves in the run's folder; thinned as TensorBoard is.
+def check_saved(entries: Any, *, trust: bool) -> None:
+    """Refuses the loggers that a run's file names where they need `trust`, or were objects.
 
-    The project is "jaxrl", or `WANDB_PROJECT`. A resumed run continues under its id, kept in
-    `wandb_run_id`; W&B itself passes over the steps that it has already.
+    Raises:
+        UsageError: see `jaxrl.core.trust.check_name`; nothing was imported.
     """
-
-    def __init__(self, start: Start):
-        import wandb
-
-        self._wandb, self._thin = wandb, Downsampler()
-        kept = start.folder / "wandb_run_id"
-        if start.iteration == 0 or not kept.exists():
-            kept.write_text(secrets.token_hex(4))
-        self._run = wandb.init(
-            project=os.environ.get("WANDB_PROJECT", "jaxrl"),
-            dir=str(start.folder),
-            name=start.folder.name,
-            id=kept.read_text().strip(),
-            resume="allow",
-            config=settings_of(start.config),
-        )
-        self._run.define_metric("*", step_metric=tag_of(ENV_STEPS))
-
-    def write(self, results: list[Result]) -> None:
-        for result in self._thin.due(results):
-            scalars, histograms = charts(result)
-            drawn = {
-                tag: self._wandb.Histogram(np_histogram=(counts, edges))
-                for tag, (edges, counts) in histograms.items()
-            }
-            self._run.log({**scalars, **drawn}, step=result[ITERATIONS])
-
-    def flush(self) -> None:
-        self.write(self._thin.held())
-
-    def close(self) -> None:
-        self.flush()
-        self._run.finish()
+    for entry in entries if isinstance(entries, list | tuple) else [entries]:
+        if isinstance(entry, dict):
+            raise UsageError(
+                f"the run's loggers hold an object, {entry.get('object')!s:.80}, which no file can "
+                "hold: give loggers again, such as loggers=[...] in Python or --loggers jsonl"
+            )
+        check_name(LOGGER, entry, "the run's logger", trust=trust)
 
 
-SINKS: dict[str, Callable[[Start], Any]] = {
-    "jsonl": lambda start: JsonLines(start.folder / METRICS, start.iteration),
-    "csv": lambda start: CsvLines(start.folder / PROGRESS, start.iteration),
-    "tensorboard": TensorBoard,
-    "wandb": Wandb,
-}
+def _shown(entry: Any) -> str:
+    return entry if isinstance(entry, str) else _path_of(entry).rpartition(":")[2]
+
+
+def _path_of(entry: Any) -> str:
+    """ "module:Class" of a class or an object, whether or not it can be imported by that."""
+    cls = entry if isinstance(entry, type) else type(entry)
+    return f"{cls.__module__}:{cls.__qualname__}"
+
+
+def _is_installed(package: str) -> bool:
+    return sys.modules.get(package) is not None or importlib.util.find_spec(package) is not None

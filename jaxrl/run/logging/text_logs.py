@@ -10,44 +10,39 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from jaxrl.run.logging.loggers import Logger, RunStart
 from jaxrl.run.results import ITERATIONS, Result
+from jaxrl.run.storage.runs import METRICS, PROGRESS
 
 
-class JsonLines:
-    """`metrics.jsonl`: the nested result tree of every iteration, a line each; a number that is none is null.
+class JsonLines(Logger):
+    """`metrics.jsonl`: the nested result tree of every iteration, a line each; NaN is null.
 
-    Args:
-        path: the file; it need not exist.
-        iteration: the last one whose line stays; 0 starts the file anew.
+    What is written is with the operating system at once, and nothing is open between two writes.
     """
 
-    def __init__(self, path: Path, iteration: int = 0):
-        self.path = path
-        start_after(path, lambda line: _iteration_of(line) <= iteration, anew=iteration == 0)
+    def open(self, run: RunStart) -> None:
+        self.path = run.folder / METRICS
+        start_after(
+            self.path,
+            lambda line: _iteration_of(line) <= run.iteration,
+            anew=run.iteration == 0,
+        )
 
     def write(self, results: list[Result]) -> None:
         append(self.path, (f"{dumped(result)}\n".encode() for result in results))
 
-    def flush(self) -> None:
-        """Nothing waits: what is written is with the operating system."""
 
-    def close(self) -> None:
-        """Nothing is open between two writes."""
-
-
-class CsvLines:
+class CsvLines(Logger):
     """`progress.csv`: a row per iteration, a column per path; what a result lacks, or is no number, is empty.
 
     A path met for the first time is a new last column: the file is then written anew with longer
     rows and put in the old one's place at once. Lists (the counts of histograms) are left out.
-
-    Args:
-        path, iteration: as of `JsonLines`.
     """
 
-    def __init__(self, path: Path, iteration: int = 0):
-        self.path = path
-        self._columns = _header(path) if iteration > 0 else []
+    def open(self, run: RunStart) -> None:
+        self.path, iteration = run.folder / PROGRESS, run.iteration
+        self._columns = _header(self.path) if iteration > 0 else []
         places = {name: place for place, name in enumerate(self._columns)}
 
         def kept(line: bytes) -> bool:
@@ -55,7 +50,7 @@ class CsvLines:
             number = cells[places[ITERATIONS]] if len(cells) == len(places) else ""
             return number.isdecimal() and int(number) <= iteration
 
-        start_after(path, kept, anew=ITERATIONS not in places, num_head_lines=1)
+        start_after(self.path, kept, anew=ITERATIONS not in places, num_head_lines=1)
         if ITERATIONS not in places:
             self._columns = []
 
@@ -72,12 +67,6 @@ class CsvLines:
             self._widen([*self._columns, *new])
         table = [[_cell(row.get(name)) for name in self._columns] for row in rows]
         append(self.path, _csv_lines(table).splitlines(keepends=True))
-
-    def flush(self) -> None:
-        """Nothing waits: what is written is with the operating system."""
-
-    def close(self) -> None:
-        """Nothing is open between two writes."""
 
     def _widen(self, columns: list[str]) -> None:
         header, commas = (

@@ -14,6 +14,7 @@ from jaxrl.core.registry import ENVIRONMENT, announced_name, constructor_of
 from jaxrl.core.trust import Kind, arguments_of, check_name, load, name_of, parse_name
 from jaxrl.rollout.episode_callbacks import CALLBACKS
 from jaxrl.rollout.policy_map import policies_that_learn
+from jaxrl.run.logging.loggers import check_saved
 
 NUM_SEEDS = 2**32
 METHODS = ("from_dict", "to_dict", "build", "setup", "static", "hypers", "policy_spec")
@@ -202,6 +203,9 @@ def asks_for_trust(facts: dict[str, Any], *, to_play: bool) -> bool:
     values, _ = _checked_facts(facts)
     values = _without(values, {"optimizer", "callbacks"}) if to_play else values
     try:
+        if not to_play:
+            named = [entry for entry in saved_loggers(facts) if isinstance(entry, str)]
+            check_saved(named, trust=False)
         check_names(read_class(facts.get("config_class"), "", trust=False), values, trust=False)
     except UsageError:
         return True
@@ -212,7 +216,13 @@ def saved_object(facts: dict[str, Any], *, to_play: bool) -> str | None:
     """The first setting of a run that was an object, without which it can be neither played nor resumed; or None."""
     values, objects = _checked_facts(facts)
     values = _without(values, {"optimizer", "callbacks"}) if to_play else values
-    return _first_object(values, objects, {}, None)
+    loggers = not to_play and any(isinstance(entry, dict) for entry in saved_loggers(facts))
+    return _first_object(values, objects, {}, None) or ("loggers" if loggers else None)
+
+
+def saved_loggers(facts: Mapping[str, Any]) -> Any:
+    """The loggers of a run, or of a sweep's trials, as its file names them."""
+    return facts.get("run_settings", {}).get("loggers", ())
 
 
 def saved_numbers(facts: dict[str, Any], config: Any) -> Any:

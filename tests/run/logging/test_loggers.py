@@ -1,6 +1,7 @@
 """Logs: what each sink holds can be read back strictly, survives a kill and a resume, and cannot stop training."""
 
 import csv
+import dataclasses
 import errno
 import json
 import math
@@ -12,11 +13,15 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from jaxrl import Trainer, sweep
 from jaxrl.core.errors import UsageError
-from jaxrl.run.logging.loggers import SINKS, Logs
+from jaxrl.run import advice
+from jaxrl.run.logging.loggers import LOGGERS, Logger, Logs, RunStart
 from jaxrl.run.logging.records import crc32c
 from jaxrl.run.logging.scalars import MOMENT, Downsampler, charts, tag_of
 from jaxrl.run.logging.text_logs import plain
+from jaxrl.run.settings import RunSettings
+from tests.probes import SMALL_ARENA, SMALL_CARTPOLE
 
 CONFIG = {
     "env": "arena",
@@ -52,7 +57,7 @@ def fails(text):
 
 
 def logs(folder, names=FILES, warn=fails, config=CONFIG, **start):
-    return Logs(names, folder, config=config, warn=warn, **start)
+    return Logs(names, RunStart(folder, config, **start), warn=warn)
 
 
 def write(folder, iterations, names=FILES, **start):
@@ -266,7 +271,136 @@ def test_an_unknown_log_is_refused_with_the_nearest(tmp_path):
     with pytest.raises(UsageError, match="unknown log 'tensorbord'; did you mean 'tensorboard'"):
         logs(tmp_path, ["jsonl", "tensorbord"])
     assert list(tmp_path.iterdir()) == []
-    assert set(SINKS) == {*FILES, "wandb"}
+    assert set(LOGGERS) == {*FILES, "wandb"}
+
+
+# Loggers of a user's own
+
+
+class Kept(Logger):
+    """Keeps what it is told; `Kept(fails_at="write")` fails there."""
+
+    def __init__(self, fails_at=""):
+        self.fails_at, self.told = fails_at, []
+
+    def _tell(self, method, *what):
+        self.told.append((method, *what))
+        if method == self.fails_at:
+            raise RuntimeError("out of\npaper")
+
+    def open(self, run):
+        self._tell("open", run.folder, run.iteration, run.env_steps, run.config["gamma"])
+
+    def write(self, results):
+        self._tell("write", [result["training_iteration"] for result in results])
+
+    def flush(self):
+        self._tell("flush")
+
+    def close(self):
+        self._tell("close")
+
+
+@dataclasses.dataclass(frozen=True)
+class Lines(Logger):
+    """Appends the iterations to a file of the run's folder; another process can make an equal one."""
+
+    name: str = "iterations.txt"
+
+    def open(self, run):
+        object.__setattr__(self, "path", run.folder / self.name)
+
+    def write(self, results):
+        with self.path.open("a") as file:
+            file.writelines(f"{result['training_iteration']}\n" for result in results)
+
+
+HERE = "tests.run.logging.test_loggers"
+
+
+def test_an_object_is_told_of_the_run_and_of_its_results_in_order(tmp_path):
+    kept = Kept()
+    ours = logs(tmp_path, ["jsonl", kept], iteration=3, env_steps=192)
+    ours.write([result(4), result(5)])
+    ours.flush()
+    ours.close()
+    assert kept.told == [
+        ("open", tmp_path, 3, 192, 0.9),
+        ("write", [4, 5]),
+        ("flush",),
+        ("close",),
+    ]
+    assert len(strict_lines(tmp_path)) == 2
+
+
+@pytest.mark.parametrize("entry", [Lines, f"{HERE}:Lines", Lines()])
+def test_a_class_its_name_and_an_object_of_it_mean_the_same(tmp_path, entry):
+    write(tmp_path, [1, 2], [entry])
+    assert (tmp_path / "iterations.txt").read_text() == "1\n2\n"
+
+
+def test_a_name_may_have_arguments(tmp_path):
+    write(tmp_path, [1], [f"{HERE}:Lines(name='a.txt')", f"{HERE}:Lines(name='b.txt')"])
+    assert {path.name for path in tmp_path.iterdir()} == {"a.txt", "b.txt"}
+
+
+@pytest.mark.parametrize("method", ["open", "write", "flush", "close"])
+def test_a_logger_that_fails_ends_alone_in_one_line(tmp_path, method):
+    warnings, failing, other = [], Kept(fails_at=method), Kept()
+    ours = logs(tmp_path, [failing, other], warn=warnings.append)
+    ours.write([result(1)])
+    ours.flush()
+    ours.write([result(2)])
+    ours.close()
+    assert warnings == ["the Kept log ends here, training continues without it: out of paper"]
+    assert failing.told[-1][0] == method
+    assert [told[0] for told in other.told] == ["open", "write", "flush", "write", "close"]
+
+
+@pytest.mark.parametrize(
+    ("loggers", "message"),
+    [
+        (["jsnl"], "unknown log 'jsnl'; did you mean 'jsonl'"),
+        ([f"{HERE}:Line"], "unknown logger 'Line' in module '.*'; did you mean 'Lines'"),
+        (["no_such_module:Lines"], "unknown logger .* there is no module 'no_such_module'"),
+        (["os:sep"], "logger 'os:sep' is '/', a str, not a class derived from jaxrl.Logger"),
+        ([f"{HERE}:Lines(nam=1)"], "logger class Lines: got an unexpected keyword argument 'nam'"),
+        ([dict], "must be a list of names .* derived from jaxrl.Logger"),
+        ([result], "must be a list of names .* derived from jaxrl.Logger"),
+        (7, "loggers=7 must be a list of names"),
+    ],
+)
+def test_what_is_no_logger_is_refused_in_one_line_before_anything_is_written(loggers, message):
+    with pytest.raises(UsageError, match=message) as refused:
+        RunSettings(loggers=loggers)
+    assert "\n" not in str(refused.value)
+
+
+def test_a_run_is_resumed_with_the_loggers_that_a_file_can_name_and_asks_for_the_others(tmp_path):
+    path, settings = tmp_path / "run", {"quiet": True, "pictures": False}
+    with Trainer(SMALL_ARENA, run_dir=path, loggers=["jsonl", Lines()], **settings) as trainer:
+        trainer.fit({"training_iteration": 2})
+    with pytest.raises(UsageError, match=r"run's logger is .*:Lines'.*--trust"):
+        Trainer.from_checkpoint(path, quiet=True)
+    with Trainer.from_checkpoint(path, quiet=True, trust=True) as trainer:
+        trainer.fit({"training_iteration": 3})
+    assert (path / "iterations.txt").read_text() == "1\n2\n3\n"
+    kept = Kept()
+    with Trainer.from_checkpoint(path, quiet=True, loggers=kept) as trainer:
+        trainer.fit({"training_iteration": 4})
+    assert [told[0] for told in kept.told] == ["open", "write", "flush", "close"]
+    with pytest.raises(UsageError, match=r"loggers hold an object, .*:Kept, which no file can"):
+        Trainer.from_checkpoint(path, quiet=True, trust=True)
+    assert "loggers=[...]" in advice.to_resume(path, trainer.facts)
+
+
+def test_each_trial_of_a_sweep_has_a_logger_of_its_own(tmp_path):
+    with pytest.raises(UsageError, match="is an object, but each trial of a sweep has loggers of"):
+        sweep(SMALL_CARTPOLE, {"lr": [1e-3, 2e-3]}, loggers=Lines(), run_dir=None)
+    asked = {"run_dir": tmp_path / "sweep", "quiet": True, "stop": {"training_iteration": 2}}
+    sweep(SMALL_CARTPOLE, {"lr": [1e-3, 2e-3]}, loggers=f"{HERE}:Lines", **asked)
+    found = sorted((tmp_path / "sweep").glob("trials/*/iterations.txt"))
+    assert [path.read_text() for path in found] == ["1\n2\n"] * 2
 
 
 # TensorBoard

@@ -9,7 +9,6 @@ import pytest
 
 from jaxrl.core.errors import UsageError
 from jaxrl.run.logging.history import MAX_POINTS
-from jaxrl.run.logging.loggers import JsonLines
 from jaxrl.run.logging.plots import (
     MAX_LINES,
     Curves,
@@ -20,6 +19,7 @@ from jaxrl.run.logging.plots import (
     source_line,
     spans_decades,
 )
+from jaxrl.run.logging.text_logs import dumped
 
 
 def result(
@@ -110,7 +110,8 @@ def test_refilled_from_the_log_the_curves_are_as_if_nothing_had_happened(tmp_pat
         result(i, evaluated=i % 10 == 0, vf_loss=math.nan if i == 3 else 1.0)
         for i in range(1, count + 1)
     ]
-    JsonLines(tmp_path / "metrics.jsonl").write(results)
+    lines = "".join(f"{dumped(result)}\n" for result in results)
+    (tmp_path / "metrics.jsonl").write_text(lines)
     curves, again = Curves(), Curves.from_jsonl(tmp_path / "metrics.jsonl")
     curves.add(results)
     for _ in range(2):
