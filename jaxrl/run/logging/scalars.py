@@ -13,7 +13,7 @@ from jaxrl.run.results import Result, flatten
 
 NO_CURVE = ("pid", "timestamp")  # numbers that say nothing as a curve
 EPISODES_ONE_BY_ONE = ("hist_stats/episode_reward", "hist_stats/episode_lengths")
-MOMENT = 0.05  # seconds of training between two results that charts show
+MOMENT = 0.1  # seconds of training between two results that charts show
 
 
 class Downsampler:

@@ -2,9 +2,9 @@
 
 import itertools
 import time
+from pathlib import Path
 
 from jaxrl.run.logging.loggers import ENV_STEPS, Logger, RunStart
-from jaxrl.run.logging.records import record
 from jaxrl.run.logging.scalars import Downsampler, charts, settings_of
 from jaxrl.run.logging.text_logs import append
 from jaxrl.run.results import RETURN, Result
@@ -12,18 +12,22 @@ from jaxrl.run.results import RETURN, Result
 HYPERPARAMETER_METRICS = (RETURN, "evaluation/episode_return_mean")
 
 
-class TensorBoard(Logger):
-    """Event files in the run's folder: an event per result with all its numbers, over environment steps.
+SCHEME = "jaxrl-events"  # how tensorboardX knows that `_EventFile` opens a path
 
-    Charts are grouped by `tag_of`; histograms are histograms, and the settings stand under HPARAMS
-    beside the run's latest returns. Of iterations that follow each other faster than 20 times per
-    second of training some are left out, but not the latest before a `flush`, nor one with an
-    evaluation. Records are written here and not by tensorboardX's queue and thread: that one would
-    neither tell of a full disk nor end when it met one.
+
+class TensorBoard(Logger):
+    """Event files in the run's folder: an event for each result, over environment steps.
+
+    Charts are grouped by `tag_of`; histograms are histograms, and the settings are shown under
+    HPARAMS beside the run's latest returns. Of iterations that follow each other faster than ten
+    times per second of training some are left out, but not the latest before a `flush`, nor one
+    with an evaluation. Records are written by tensorboardX's `RecordWriter`, without the queue and
+    the thread of its `SummaryWriter`, which would neither report a full disk nor end there.
     """
 
     def open(self, run: RunStart) -> None:
         from tensorboardX.proto.event_pb2 import Event, SessionLog
+        from tensorboardX.record_writer import RecordWriter, register_writer_factory
         from tensorboardX.summary import hparams
 
         self._Event, self._thin = Event, Downsampler()
@@ -31,11 +35,12 @@ class TensorBoard(Logger):
         stamps = [
             int(path.name.split(".")[3]) for path in earlier if path.name.split(".")[3].isdecimal()
         ]
-        # Files are read in the order of their names: this one's comes last, even within the same
-        # second.
+        # Files are read in the order of their names: this one comes last, even in the same second.
         stamp = max(int(time.time()), *(stamp + 1 for stamp in stamps), 0)
-        self.path = run.folder / f"events.out.tfevents.{stamp:010d}.jaxrl"
-        self.path.touch(exist_ok=False)
+        path = run.folder / f"events.out.tfevents.{stamp:010d}.jaxrl"
+        path.touch(exist_ok=False)
+        register_writer_factory(SCHEME, _EventFile)
+        self._records = RecordWriter(f"{SCHEME}:{path}")
         *opening, self._ending = hparams(
             settings_of(run.config), dict.fromkeys(HYPERPARAMETER_METRICS)
         )
@@ -83,4 +88,27 @@ class TensorBoard(Logger):
         return event
 
     def _append(self, events: list) -> None:
-        append(self.path, (record(event.SerializeToString()) for event in events))
+        for event in events:
+            self._records.write(event.SerializeToString())
+        self._records.flush()
+
+
+class _EventFile:
+    """The file below tensorboardX's record writer: whole events are appended, none is cut off.
+
+    Nothing is open between two writes, so a sweep's trials need no file descriptors.
+    """
+
+    def __init__(self, path: Path):
+        self._path, self._pieces = path, []
+
+    @classmethod
+    def open(cls, path: str) -> "_EventFile":
+        return cls(Path(path.removeprefix(f"{SCHEME}:")))
+
+    def write(self, piece: bytes) -> None:
+        self._pieces.append(piece)
+
+    def flush(self) -> None:
+        pieces, self._pieces = self._pieces, []
+        append(self._path, [b"".join(pieces)])

@@ -17,7 +17,6 @@ from jaxrl import Trainer, sweep
 from jaxrl.core.errors import UsageError
 from jaxrl.run import advice
 from jaxrl.run.logging.loggers import LOGGERS, Logger, Logs, RunStart
-from jaxrl.run.logging.records import crc32c
 from jaxrl.run.logging.scalars import MOMENT, Downsampler, charts, tag_of
 from jaxrl.run.logging.text_logs import plain
 from jaxrl.run.settings import RunSettings
@@ -500,14 +499,6 @@ def test_slow_iterations_are_all_drawn():
     thin = Downsampler()
     assert thin.due([result(i) for i in range(5)]) == [result(i) for i in range(5)]
     assert thin.held() == []
-
-
-@pytest.mark.parametrize("length", [0, 1, 3, 63, 64, 65, 4095, 4096, 4097, 4099, 8192, 10_000])
-def test_a_checksum_is_that_of_tensorboardx_for_any_length(length):
-    from tensorboardX.crc32c import _crc32c as byte_by_byte
-
-    data = np.random.default_rng(length).integers(0, 256, length, np.uint8).tobytes()
-    assert crc32c(data) == byte_by_byte(data)
 
 
 def test_a_list_of_a_hooks_own_is_no_histogram():
