@@ -15,6 +15,7 @@ from programs import Work, flops_of, in_turns, product, ratio, training, whole
 from report import CORES
 
 from jaxrl import PPOConfig, make_train
+from jaxrl.algorithms.sharding import devices_worth_using
 
 WORK = {  # environments, steps of a rollout, updates in a turn, seeds
     "2048 x 32": (2048, 32, 4, 1),
@@ -55,7 +56,7 @@ def programs_of(num_envs: int, length: int, updates: int, seeds: int) -> dict[st
         "plain": whole(make_plain_train(Settings(num_envs, length, updates)), seeds),
         "make_train": whole(make_train(config), seeds),
     }
-    devices = config.devices_worth_using(CORES)
+    devices = devices_worth_using(config, CORES)
     if devices > 1:
         works[f"Trainer, {devices} devices"] = training(config, devices)
     if seeds % CORES == 0 and CORES > 1:
@@ -92,7 +93,7 @@ def limits(turns: int) -> list[dict]:
         "total_env_steps": 20_000,
     }
     return [
-        from_the_limit("2048 x 32", large, turns, large.devices_worth_using(CORES)),
+        from_the_limit("2048 x 32", large, turns, devices_worth_using(large, CORES)),
         from_the_limit("4 x 128", small, turns),
         from_the_limit("8 x 500, RLlib's settings", PPOConfig(env="cartpole", **rllib), turns),
     ]

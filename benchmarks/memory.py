@@ -20,6 +20,7 @@ from dataclasses import dataclass
 
 import report
 
+from jaxrl.algorithms.sharding import devices_worth_using
 from jaxrl.core.spaces import Box
 from jaxrl.envs.cartpole import CartPole
 
@@ -122,7 +123,7 @@ def speed(turns: int) -> list[dict]:
     }
     configs = {name: PPOConfig(env="cartpole", **sizes, **own) for name, own in networks.items()}
     works = {
-        name: training(config, config.devices_worth_using(report.CORES))
+        name: training(config, devices_worth_using(config, report.CORES))
         for name, config in configs.items()
     }
     rates = in_turns(works, 8192, turns)

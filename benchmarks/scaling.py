@@ -25,6 +25,8 @@ from collections.abc import Iterator
 import report
 from report import CORES
 
+from jaxrl.algorithms.sharding import devices_worth_using
+
 AGENTS = {
     "waterworld": [
         *({"n_pursuers": n} for n in (1, 2, 4, 8, 16)),
@@ -63,7 +65,7 @@ def environments(turns: int) -> Iterator[Row]:
             size: throughput.configuration(name, size, [64, 64])
             for size in (64, 256, 1024, 4096, 16384)
         }
-        devices = {size: config.devices_worth_using(CORES) for size, config in configs.items()}
+        devices = {size: devices_worth_using(config, CORES) for size, config in configs.items()}
         works = {size: programs.training(config, devices[size]) for size, config in configs.items()}
         steps = {size: config.train_batch_size for size, config in configs.items()}
         yield from _rows(

@@ -22,6 +22,8 @@ import time
 
 import report
 
+from jaxrl.algorithms.sharding import devices_worth_using
+
 NUM_ENVS = {
     "cartpole": (1024, 16384),
     "arena": (1024, 16384),
@@ -91,7 +93,7 @@ def compiled(name: str, num_envs: int, column: str, arguments):
         return work, num_envs * arguments.num_steps, devices
     if column == "stepping + inference":
         return programs.collecting(config, 1, devices), config.train_batch_size, devices
-    devices = min(devices, config.devices_worth_using(report.CORES))
+    devices = min(devices, devices_worth_using(config, report.CORES))
     return programs.training(config, devices), config.train_batch_size, devices
 
 

@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from jaxrl.algorithms.config import AlgorithmConfig
 from jaxrl.core.errors import UsageError
 from jaxrl.core.fields import count
 from jaxrl.run.devices import compile_cache
@@ -136,7 +137,7 @@ class Plan:
     compile_cache: str | None
 
     def __post_init__(self):
-        if not hasattr(self.config, "build"):
+        if not isinstance(self.config, AlgorithmConfig):
             raise UsageError(
                 f"trainable takes a configuration such as PPOConfig(env='arena'), not {self.config!r:.60}"
             )

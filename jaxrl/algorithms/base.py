@@ -1,12 +1,14 @@
-"""The resumable state of training, and what an algorithm has to give for a run."""
+"""`Algorithm`: the pure functions that train, and what a run shows of them; `RunnerState`: its state."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import jax
 from flax import struct
 
 from jaxrl.core.types import Key, PolicyId, PyTree
+from jaxrl.models.model import model_table, num_parameters
 from jaxrl.models.policy_spec import PolicySpec, PolicyWeights
 from jaxrl.rollout.env_step import EnvBatch, RolloutSpec
 from jaxrl.rollout.episode_stats import EpisodeMetrics, Window
@@ -22,9 +24,8 @@ class RunnerState(struct.PyTreeNode):
 
     key: Key  # the run's key; each update folds its own number in
     num_updates: jax.Array  # i32[]  updates done
-    learners: tuple[
-        PyTree, ...
-    ]  # by group: the algorithm's own, with `weights` and `with_weights`, [N, ...]
+    # By group, [N, ...]: the algorithm's own pytree, with `weights` and `with_weights(weights)`.
+    learners: tuple[PyTree, ...]
     envs: EnvBatch
     window: Window  # the last finished episodes
 
@@ -37,9 +38,46 @@ class Metrics(struct.PyTreeNode):
     learners: tuple[dict[str, jax.Array], ...]  # by group: {name: f32[N]}
 
 
+class HeadlineMetric(NamedTuple):
+    """A number of `Metrics.learners` that people follow: on the console, and as a panel of curves."""
+
+    name: str  # its key in `Metrics.learners`, and so in the results: learners/<policy>/<name>
+    title: str  # of its panel
+    label: str = ""  # on the console; "": it is not shown there
+    form: str = ".4f"  # of its value on the console
+    target: str = ""  # the setting that it should come near to, drawn as a line
+    linear: bool = False  # whether its panel stays linear where values span decades
+
+
+# (kind, text) of everything in an iteration's result tree that deserves a warning should it last.
+Diagnostics = Callable[[Any, Mapping[str, Any]], list[tuple[str, str]]]
+
+
+def no_diagnostics(config: Any, result: Mapping[str, Any]) -> list[tuple[str, str]]:
+    return []
+
+
+def describe(config: Any) -> str:
+    """The plan of any algorithm: environment, sizes, and the policies that play."""
+    algorithm = config.build()
+    env_args = "".join(f"  {name}={value}" for name, value in config.env_args)
+    lines = [
+        f"environment  {config.env_name}{env_args}",
+        f"batch        {config.num_envs:,} environments x {config.rollout_length:,} steps = "
+        f"{config.train_batch_size:,} environment steps an iteration; {config.num_updates:,} "
+        f"iterations, {config.num_updates * config.train_batch_size:,} steps",
+    ]
+    for group, policy_spec in zip(algorithm.grouping.groups, algorithm.policy_specs, strict=True):
+        size = f"{num_parameters(policy_spec.model):,} parameters"
+        for policy, agents in zip(group.policies, group.agents, strict=True):
+            trained = "" if policy in algorithm.trained else ", not trained"
+            lines.append(f"policy       {policy} plays {', '.join(agents)}: {size}{trained}")
+    return "\n".join(lines)
+
+
 @dataclass(frozen=True)
 class Algorithm:
-    """An algorithm over one environment: an initial state and an update made of two halves, all pure.
+    """An algorithm over one environment: an initial state and an update of two halves, all pure.
 
     init(key, hypers=None, env_params=None) -> RunnerState
     collect(runner, weights=None, env_params=None) -> (runner, rollout); weights: who acts, by group
@@ -57,6 +95,11 @@ class Algorithm:
     env_params: PyTree
     num_env_steps: int  # environment steps of one update
     trained: tuple[PolicyId, ...]
+    headline_metrics: tuple[HeadlineMetric, ...] = ()  # the most important one first
+    # Keys of `Metrics.learners`, those first where NaN comes from rather than spreads to.
+    root_cause_metrics: tuple[str, ...] = ()
+    diagnostics: Diagnostics = no_diagnostics  # of (configuration, result)
+    describe: Callable[[Any], str] = describe  # the plan of a configuration, in a few lines
 
     @property
     def grouping(self) -> Grouping:
@@ -73,6 +116,15 @@ class Algorithm:
         runner, rollout = self.collect(runner, env_params=env_params)
         return self.learn(runner, rollout, hypers)
 
+    def networks(self) -> str:
+        """Every network's layers, shapes and parameters; one alike for several policies once."""
+        tables: dict[Any, list[PolicyId]] = {}
+        for group, policy_spec in zip(self.grouping.groups, self.policy_specs, strict=True):
+            tables.setdefault(policy_spec.model, []).extend(group.policies)
+        return "\n\n".join(
+            f"{', '.join(policies)}\n{model_table(model)}" for model, policies in tables.items()
+        )
+
     def policy_weights(self, runner: RunnerState, policy: PolicyId) -> PolicyWeights:
         """What one policy acts by, without the stack."""
         group, index = self.grouping.locate(policy)
@@ -85,7 +137,7 @@ class Algorithm:
         group, index = self.grouping.locate(policy)
         learners = list(runner.learners)
         stacked = jax.tree.map(
-            lambda all, own: all.at[index].set(own), learners[group].weights, weights
+            lambda all, new: all.at[index].set(new), learners[group].weights, weights
         )
         learners[group] = learners[group].with_weights(stacked)
         return runner.replace(learners=tuple(learners))

@@ -1,4 +1,4 @@
-"""Refuses sizes that no memory holds before a training is compiled."""
+"""Memory estimate: refuses sizes that no memory holds, before a training is compiled."""
 
 import math
 from typing import Any

@@ -11,7 +11,7 @@ ACTIVATIONS = {"swish": "silu", None: "linear"}  # RLlib's other names
 SPEC = ("policy_class", "observation_space", "action_space", "config")  # of RLlib's PolicySpec
 
 
-def read_settings(given: Mapping[str, Any], network: tuple[str, ...]) -> dict[str, Any]:
+def read_settings(given: Mapping[str, Any], network: tuple[str, ...], owner: str) -> dict[str, Any]:
     """The settings that a user gave, those in RLlib's nested forms spread out.
 
     `model={"fcnet_hiddens": [64]}` is `fcnet_hiddens=[64]`, also within `per_policy`, and policies
@@ -19,8 +19,9 @@ def read_settings(given: Mapping[str, Any], network: tuple[str, ...]) -> dict[st
 
     Args:
         network: the settings that `model` may hold.
+        owner: the configuration's class, for errors.
     """
-    settings = _without_nested_model(given, network)
+    settings = _without_nested_model(given, network, owner)
     policies = settings.get("policies")
     if isinstance(policies, set | frozenset):
         settings["policies"] = _names("policies", policies)
@@ -31,7 +32,7 @@ def read_settings(given: Mapping[str, Any], network: tuple[str, ...]) -> dict[st
             settings["per_policy"] = merged_by_policy(of_specs, settings.get("per_policy") or {})
     if isinstance(by_policy := settings.get("per_policy"), Mapping):
         settings["per_policy"] = {
-            policy: _without_nested_model(values, network)
+            policy: _without_nested_model(values, network, owner)
             if isinstance(values, Mapping)
             else values
             for policy, values in by_policy.items()
@@ -97,7 +98,9 @@ def _square_layer(name: str, layer: Any) -> Any:
     return tuple(size[0] if isinstance(size, tuple) else size for size in layer)
 
 
-def _without_nested_model(given: Mapping[str, Any], network: tuple[str, ...]) -> dict[str, Any]:
+def _without_nested_model(
+    given: Mapping[str, Any], network: tuple[str, ...], owner: str
+) -> dict[str, Any]:
     """`given`, and in place of a mapping `model` what it holds."""
     if not isinstance(given.get("model"), Mapping):
         return dict(given)
@@ -107,7 +110,7 @@ def _without_nested_model(given: Mapping[str, Any], network: tuple[str, ...]) ->
     )
     for name, value in nested.items():
         if name not in network:
-            raise unknown_setting(name, network, "of model", owner="PPOConfig")
+            raise unknown_setting(name, network, "of model", owner=owner)
         if name in settings and settings[name] != value:
             raise UsageError(f"{name} is given twice: in model={{...}} and beside it")
     return {**settings, **nested}

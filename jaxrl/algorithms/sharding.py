@@ -1,13 +1,18 @@
-"""Over how many devices a configuration's environments and minibatches can be split, and when that pays."""
+"""Sharding: how many devices environments and minibatches can be split over, and when that pays.
+
+An algorithm with the settings `minibatch_size` and `shuffle_blocks` splits each minibatch, of which
+every block of environments gives an equal share. Any other learns from its whole batch at once,
+which any number of devices that divides `num_envs` can split.
+"""
 
 from typing import Any
 
+from jaxrl.algorithms.config import AlgorithmConfig
 from jaxrl.core.errors import UsageError
 
-MOST_BLOCKS = 8
-ROWS_WORTH_SPLITTING = (
-    2048  # of a minibatch on each core; measured with benchmarks/engine.py --devices
-)
+BLOCKS = (8, 4, 2, 1)
+# Rows of a gradient step on each core; measured with benchmarks/engine.py --devices.
+ROWS_WORTH_SPLITTING = 2048
 
 
 def blocks_of(config: Any) -> int:
@@ -17,35 +22,42 @@ def blocks_of(config: Any) -> int:
     length = 1  # of what minibatches are made of
     if config.use_lstm or config.use_gru or config.use_attention:
         length = min(config.max_seq_len, config.rollout_length)
-    fitting = (
-        n
-        for n in range(MOST_BLOCKS, 0, -1)
-        if config.num_envs % n == config.minibatch_size % n == 0
-    )
-    return next(
-        n for n in fitting if n & (n - 1) == 0 and (n == 1 or n * length <= config.minibatch_size)
-    )
+    fitting = [n for n in BLOCKS if config.num_envs % n == config.minibatch_size % n == 0]
+    return next(n for n in fitting if n == 1 or n * length <= config.minibatch_size)
 
 
-def devices_worth_using(config: Any, cores: int) -> int:
-    """The most cores, a power of two, on which every policy's minibatches still have rows enough."""
+def devices_worth_using(config: AlgorithmConfig, cores: int) -> int:
+    """The most cores, a power of two, on which every policy's gradient steps have rows enough."""
     configs = [config.for_policy(policy) for policy in config.setup().policies]
     number = 1
-    while 2 * number <= cores and all(
-        blocks_of(each) % (2 * number) == 0
-        and each.minibatch_size >= 2 * number * ROWS_WORTH_SPLITTING
-        for each in configs
-    ):
+    while 2 * number <= cores and all(_is_worth(each, 2 * number) for each in configs):
         number *= 2
     return number
 
 
-def check_devices(config: Any, number: int) -> None:
-    """Refuses a number of devices that minibatches cannot be split over."""
+def check_devices(config: AlgorithmConfig, number: int) -> None:
+    """Refuses a number of devices that training cannot be split over."""
     for policy in config.setup().policies:
-        policy_config = config.for_policy(policy)
-        if blocks_of(policy_config) % number:
+        seen = config.for_policy(policy)
+        if not _has_minibatches(seen):
+            if seen.num_envs % number:
+                raise UsageError(f"devices={number} does not divide num_envs={seen.num_envs}")
+        elif blocks_of(seen) % number:
             raise UsageError(
-                f"devices={number} does not divide shuffle_blocks={blocks_of(policy_config)} of policy {policy!r}, "
-                f"which must divide num_envs={policy_config.num_envs} and minibatch_size={policy_config.minibatch_size}"
+                f"devices={number} does not divide shuffle_blocks={blocks_of(seen)} of policy "
+                f"{policy!r}, which must divide num_envs={seen.num_envs} and "
+                f"minibatch_size={seen.minibatch_size}"
             )
+
+
+def _is_worth(config: AlgorithmConfig, number: int) -> bool:
+    """Whether a policy's gradient steps gain from so many cores."""
+    if _has_minibatches(config):
+        blocks, rows = blocks_of(config), config.minibatch_size
+    else:
+        blocks, rows = config.num_envs, config.train_batch_size
+    return blocks % number == 0 and rows >= number * ROWS_WORTH_SPLITTING
+
+
+def _has_minibatches(config: AlgorithmConfig) -> bool:
+    return hasattr(config, "minibatch_size") and hasattr(config, "shuffle_blocks")

@@ -1,4 +1,4 @@
-"""What is allowed in the settings of PPO: schedules, layers, policies, and the three sizes that give each other."""
+"""Checks of settings: schedules, layers, policies, and the three sizes that give each other."""
 
 import itertools
 from collections.abc import Callable
@@ -45,6 +45,7 @@ def schedule(low: float = 0.0) -> Check:
                 f"{name}: the steps of a schedule must begin at 0 and grow, not {steps}"
             )
 
+    check.schedule = True
     return check
 
 

@@ -1,19 +1,19 @@
-"""The health of a training: numbers that are none, and what deserves a warning when it lasts."""
+"""Training health: detects NaN and infinity, and warns about problems that persist."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import jax
 import numpy as np
 
-from jaxrl.algorithms.base import UNDECLARED_WAITS, RunnerState
+from jaxrl.algorithms.base import UNDECLARED_WAITS, Diagnostics, RunnerState, no_diagnostics
 from jaxrl.core.spaces import Box, Discrete, Space, parts_of
 from jaxrl.core.types import PyTree
 from jaxrl.rollout.policy_map import Grouping
 from jaxrl.run.results import Result, flatten, lookup
 
-LASTING = 10  # iterations in a row that a concern must be reported in
+WARN_AFTER_ITERATIONS = 10  # in a row, in which the same problem must be found
 NO_EPISODE_ITERATIONS = 100  # without the end of an episode, and
 NO_EPISODE_STEPS = (
     10_000  # steps of each environment meanwhile: few environments have longer episodes
@@ -21,21 +21,22 @@ NO_EPISODE_STEPS = (
 LARGE = 1e18  # squares of larger numbers overflow in float32
 LOOKED_AT = 64  # environments whose observations are held against their space
 FINITE = "parameters_finite"  # 1.0 or 0.0, which an algorithm may report beside its terms
-# Where a bad number comes from rather than where it spreads to; terms not named here come after
-# these.
-TELLING = ("policy_loss", "vf_loss", "vf_loss_unclipped", "entropy", "mean_kl_loss")
 
 
 class Diverged(ArithmeticError):
     """Training met a number that is none and has stopped; the message names the policy and the term."""
 
 
-def first_bad(results: list[Result]) -> tuple[int, str] | None:
-    """The first of `results` in which training has broken, and why: (index, "policy 'pol1': vf_loss is nan").
+def first_bad(results: list[Result], root_causes: Sequence[str] = ()) -> tuple[int, str] | None:
+    """The first result in which training broke: (index, "policy 'pol1': vf_loss is nan").
 
     Broken is a policy of which any number is NaN or infinite, or the parameters are no longer
     finite.
+
+    Args:
+        root_causes: the algorithm's `root_cause_metrics`; the first of these that is bad is named.
     """
+    order = {name: place for place, name in enumerate(root_causes)}
     for i, result in enumerate(results):
         for policy, numbers in result.get("learners", {}).items():
             bad = [
@@ -44,9 +45,7 @@ def first_bad(results: list[Result]) -> tuple[int, str] | None:
                 if isinstance(value, float) and not math.isfinite(value)
             ]
             if bad:
-                name = min(
-                    bad, key=lambda name: TELLING.index(name) if name in TELLING else len(TELLING)
-                )
+                name = min(bad, key=lambda name: order.get(name, len(order)))
                 return i, f"policy {policy!r}: {name} is {numbers[name]}"
             if numbers.get(FINITE, 1.0) == 0.0:
                 return (
@@ -116,14 +115,13 @@ class HealthMonitor:
     """Sees every result and says what deserves a warning, each kind once in its life.
 
     Args:
-        config: the run's; its `concerns(result)`, if it has that method, gives (kind, text) of what
-            its algorithm finds wrong with an iteration. What lasts for `LASTING` iterations in a
-            row is said.
+        config: the run's.
+        diagnostics: the algorithm's, of what it finds wrong with an iteration; said when found
+            `WARN_AFTER_ITERATIONS` times in a row.
     """
 
-    def __init__(self, config: Any):
-        self._concerns = getattr(config, "concerns", lambda result: ())
-        self._num_envs = getattr(config, "num_envs", 1)
+    def __init__(self, config: Any, diagnostics: Diagnostics = no_diagnostics):
+        self._config, self._diagnostics = config, diagnostics
         self._said: set[str] = set()
         self._lasted: dict[str, int] = {}  # iterations in a row, by kind
         self._iterations = self._env_steps = 0  # since an episode ended
@@ -135,9 +133,13 @@ class HealthMonitor:
         ]
 
     def _found(self, result: Result) -> list[tuple[str, str]]:
-        present = dict(self._concerns(result))
+        present = dict(self._diagnostics(self._config, result))
         self._lasted = {kind: self._lasted.get(kind, 0) + 1 for kind in present}
-        lasting = [(kind, text) for kind, text in present.items() if self._lasted[kind] >= LASTING]
+        lasting = [
+            (kind, text)
+            for kind, text in present.items()
+            if self._lasted[kind] >= WARN_AFTER_ITERATIONS
+        ]
         return lasting + self._no_episode(result) + list(_bad_episodes(result))
 
     def look_at_observations(self, grouping: Grouping, *runners: RunnerState) -> list[str]:
@@ -161,7 +163,7 @@ class HealthMonitor:
             return []
         self._iterations += 1
         self._env_steps += lookup(result, "env_runners/num_env_steps_sampled") or 0
-        steps = self._env_steps // self._num_envs
+        steps = self._env_steps // self._config.num_envs
         if self._iterations < NO_EPISODE_ITERATIONS or steps < NO_EPISODE_STEPS:
             return []
         text = (

@@ -11,6 +11,7 @@ from typing import Any, Unpack
 import jax
 
 from jaxrl.algorithms.base import RunnerState
+from jaxrl.algorithms.config import AlgorithmConfig
 from jaxrl.core.env import strongly_typed
 from jaxrl.core.errors import UsageError, unknown_result
 from jaxrl.core.fields import flag, takes_settings
@@ -72,8 +73,7 @@ class Trainer(PolicyAccess):
     `with jaxrl.Trainer(config) as trainer:` calls `stop` at the end of the block.
 
     Args:
-        config: a configuration such as `PPOConfig`: anything with its `build`, `static`, `hypers`,
-        `setup` and devices.
+        config: a configuration such as `PPOConfig`.
         run_dir: the run's folder, which must not exist yet; "auto": `runs/<env>/<time>-s<seed>`;
         None writes nothing.
         env_params: the environment's numbers, if not the configuration's.
@@ -96,7 +96,7 @@ class Trainer(PolicyAccess):
         _saved: resume.Saved | None = None,
         **run_settings: Unpack[RunKeywords],
     ):
-        if not hasattr(config, "build"):
+        if not isinstance(config, AlgorithmConfig):
             raise UsageError(
                 f"Trainer takes a configuration such as PPOConfig(env='arena'), not {config!r:.60}"
             )
@@ -114,7 +114,7 @@ class Trainer(PolicyAccess):
         self.progress = Progress(quiet=quiet or not self.company.writes)
         self.interrupt = StopSignal(self.progress.say)
         self.hooks = Hooks(self, resolve_callbacks(config.callbacks))
-        self.watch = HealthMonitor(config)
+        self.watch = HealthMonitor(config, self.algorithm.diagnostics)
         self.best = BestState(self.settings.score_attribute)
         self.evaluation = Evaluation(config, self.algorithm, self.settings)
         self.compile_seconds = 0.0
@@ -480,9 +480,8 @@ class Trainer(PolicyAccess):
         )
         self.session.stamp(results, ended)
         waits = undeclared_wait(results)
-        bad = min(
-            filter(None, (waits, first_bad(results))), key=lambda found: found[0], default=None
-        )
+        broken = first_bad(results, self.algorithm.root_cause_metrics)
+        bad = min(filter(None, (waits, broken)), key=lambda found: found[0], default=None)
         results = results[: bad[0] if bad else None]
         if results and first:
             results[0]["timers"]["compile"] = self.compile_seconds

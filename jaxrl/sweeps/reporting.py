@@ -117,9 +117,9 @@ class Reporter:
     def note_bad(self, rows: Metrics, index: int) -> None:
         """Notes the number that the trial has diverged by in the update of this row of `rows`, [CAPACITY, ...]."""
         row = jax.tree.map(lambda leaf: leaf[index : index + 1], rows)
-        found = first_bad(
-            iteration_results(self.algorithm, row, 1, 1.0, dataclasses.replace(self.lifetime))
-        )
+        lifetime = dataclasses.replace(self.lifetime)
+        results = iteration_results(self.algorithm, row, 1, 1.0, lifetime)
+        found = first_bad(results, self.algorithm.root_cause_metrics)
         self.bad = found[1] if found else ""
 
     def evaluate(self, read_runner: Callable[[], RunnerState], *, at_the_end: bool) -> None:

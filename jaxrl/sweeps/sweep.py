@@ -8,6 +8,7 @@ from typing import Any
 
 import jax
 
+from jaxrl.algorithms.config import AlgorithmConfig
 from jaxrl.core.errors import UsageError
 from jaxrl.run.devices.mesh import num_cores, split_cpu, start_jax
 from jaxrl.run.logging.console import Progress
@@ -30,7 +31,7 @@ class OneTrial(UsageError):
 
 
 def sweep(
-    config: Any,
+    config: AlgorithmConfig,
     space: Mapping[str, Any] | None = None,
     *,
     seeds: int | Sequence[int] = 1,
@@ -74,7 +75,7 @@ def sweep(
         UsageError: settings that cannot work, before any compiling; or members too large even one
         at a time.
     """
-    if not hasattr(config, "build"):
+    if not isinstance(config, AlgorithmConfig):
         raise UsageError(
             f"sweep takes a configuration such as PPOConfig(env='arena'), not {config!r:.60}"
         )

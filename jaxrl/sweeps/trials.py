@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxrl.algorithms.base import Algorithm, Metrics, RunnerState
+from jaxrl.algorithms.memory_estimate import check_sizes
 from jaxrl.core.env import MultiAgentEnvironment, strongly_typed
 from jaxrl.core.errors import UsageError
 from jaxrl.core.types import PyTree
@@ -47,7 +48,7 @@ class TrialGroup:
     @functools.cached_property
     def algorithm(self) -> Algorithm:
         algorithm = self.static.build()
-        self.static.check_sizes(algorithm)
+        check_sizes(self.static, algorithm)
         return algorithm
 
     @functools.cached_property

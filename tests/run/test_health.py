@@ -6,11 +6,12 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from jaxrl.algorithms.ppo.ppo import ROOT_CAUSE_METRICS
 from jaxrl.core.spaces import Box, Dict, Discrete, MultiDiscrete
 from jaxrl.run.health import (
-    LASTING,
     NO_EPISODE_ITERATIONS,
     NO_EPISODE_STEPS,
+    WARN_AFTER_ITERATIONS,
     HealthMonitor,
     first_bad,
     outside,
@@ -72,23 +73,22 @@ def test_the_first_bad_result_names_the_policy_and_the_most_telling_term(bad, te
         result(pol2={**GOOD, **bad}),
         result(pol1={**GOOD, "vf_loss": math.nan}),
     ]
-    assert first_bad(results) == (2, f"policy 'pol2': {text}")
+    assert first_bad(results, ROOT_CAUSE_METRICS) == (2, f"policy 'pol2': {text}")
 
 
 def watch(*kinds_by_iteration, num_envs=1):
     """A watch over a configuration that reports these kinds, iteration by iteration."""
     iterations = iter(kinds_by_iteration)
-    concerns = lambda result: [(kind, f"{kind}!") for kind in next(iterations)]
-    return HealthMonitor(SimpleNamespace(concerns=concerns, num_envs=num_envs))
+    found = lambda config, result: [(kind, f"{kind}!") for kind in next(iterations)]
+    return HealthMonitor(SimpleNamespace(num_envs=num_envs), found)
 
 
 def test_a_concern_is_said_once_and_only_when_it_lasts():
-    watched = watch(*[["kl"]] * (LASTING - 1), [], *[["kl", "clip"]] * (3 * LASTING))
-    assert (
-        watched.look([{}] * (2 * LASTING - 1)) == []
-    )  # interrupted once, and not yet long enough again
+    enough = WARN_AFTER_ITERATIONS
+    watched = watch(*[["kl"]] * (enough - 1), [], *[["kl", "clip"]] * (3 * enough))
+    assert watched.look([{}] * (2 * enough - 1)) == []  # interrupted once, then too short again
     assert watched.look([{}]) == ["kl!", "clip!"]
-    assert watched.look([{}] * LASTING) == []
+    assert watched.look([{}] * enough) == []
 
 
 def playing(num_episodes, steps):
@@ -117,7 +117,7 @@ def test_a_long_time_without_the_end_of_an_episode_is_said_once():
     ],
 )
 def test_long_episodes_alone_are_no_reason_for_a_warning(results):
-    assert HealthMonitor(SimpleNamespace()).look(results) == []
+    assert HealthMonitor(SimpleNamespace(num_envs=1)).look(results) == []
 
 
 @pytest.mark.parametrize(

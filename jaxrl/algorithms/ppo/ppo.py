@@ -6,10 +6,18 @@ from collections.abc import Callable, Iterable
 import jax
 import jax.numpy as jnp
 
-from jaxrl.algorithms.base import UNDECLARED_WAITS, Algorithm, Metrics, RunnerState
+from jaxrl.algorithms.base import (
+    UNDECLARED_WAITS,
+    Algorithm,
+    HeadlineMetric,
+    Metrics,
+    RunnerState,
+)
 from jaxrl.algorithms.model_config import make_policy_spec
 from jaxrl.algorithms.ppo.config import PPOConfig
+from jaxrl.algorithms.ppo.diagnostics import concerns
 from jaxrl.algorithms.ppo.hypers import Hypers
+from jaxrl.algorithms.ppo.summary import describe
 from jaxrl.algorithms.ppo.update import LearnerSpec, init_learner, update_policy
 from jaxrl.algorithms.sharding import blocks_of
 from jaxrl.algorithms.validators import optimizer_of
@@ -25,6 +33,20 @@ from jaxrl.rollout.rollout import Rollout, play
 from jaxrl.rollout.turns import nothing_open
 
 HypersByPolicy = dict[PolicyId, Hypers] | None
+HEADLINE_METRICS = (
+    HeadlineMetric(
+        "mean_kl_loss", "KL divergence of an update, nats", label="kl", target="kl_target"
+    ),
+    HeadlineMetric("entropy", "entropy, nats", label="entropy", form=".2f", linear=True),
+    HeadlineMetric("vf_loss", "value loss"),
+)
+ROOT_CAUSE_METRICS = ("policy_loss", "vf_loss", "vf_loss_unclipped", "entropy", "mean_kl_loss")
+REPORTS = {
+    "headline_metrics": HEADLINE_METRICS,
+    "root_cause_metrics": ROOT_CAUSE_METRICS,
+    "diagnostics": concerns,
+    "describe": describe,
+}
 
 
 def make_ppo(config: PPOConfig, *, axis_name: str | None = None) -> Algorithm:
@@ -97,7 +119,8 @@ def make_ppo(config: PPOConfig, *, axis_name: str | None = None) -> Algorithm:
             episodes, over_axis(rollout.agent_steps, axis_name), tuple(metrics)
         )
 
-    return Algorithm(init, collect, learn, spec, default_params, config.train_batch_size, trained)
+    functions = init, collect, learn
+    return Algorithm(*functions, spec, default_params, config.train_batch_size, trained, **REPORTS)
 
 
 def _structure(

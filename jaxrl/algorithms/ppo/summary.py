@@ -7,7 +7,7 @@ from jaxrl.algorithms.ppo.batch import BatchLayout, batch_layout
 from jaxrl.algorithms.ppo.config import PPOConfig
 from jaxrl.algorithms.sharding import blocks_of
 from jaxrl.core.spaces import Box, Space
-from jaxrl.models.model import model_table, num_parameters
+from jaxrl.models.model import num_parameters
 from jaxrl.ops.minibatch import num_minibatches
 
 SLOW = 10  # times the arithmetic of PPOConfig.fast, from which on the plan says so
@@ -103,17 +103,6 @@ def _callback(entry: Any) -> str:
     if isinstance(entry, str):
         return entry
     return (entry if isinstance(entry, type) else type(entry)).__qualname__
-
-
-def networks(config: PPOConfig) -> str:
-    """Every network's layers, shapes and parameters; one alike for several policies is shown once."""
-    algorithm = config.build()
-    tables = {}
-    for group, policy_spec in zip(algorithm.grouping.groups, algorithm.policy_specs, strict=True):
-        tables.setdefault(policy_spec.model, []).extend(group.policies)
-    return "\n\n".join(
-        f"{', '.join(policies)}\n{model_table(model)}" for model, policies in tables.items()
-    )
 
 
 def _network(config: PPOConfig) -> str:

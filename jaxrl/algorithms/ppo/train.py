@@ -6,28 +6,33 @@ from typing import Any
 import jax
 
 from jaxrl.algorithms.base import Metrics, RunnerState
+from jaxrl.algorithms.config import AlgorithmConfig
+from jaxrl.algorithms.memory_estimate import check_sizes
 from jaxrl.algorithms.ppo.config import PPOConfig
 from jaxrl.core.env import strongly_typed
 from jaxrl.core.errors import UsageError
 from jaxrl.core.types import Key, PyTree
 
 
-def make_train(config: PPOConfig | Mapping[str, Any]) -> Callable[..., tuple[RunnerState, Metrics]]:
+def make_train(
+    config: AlgorithmConfig | Mapping[str, Any],
+) -> Callable[..., tuple[RunnerState, Metrics]]:
     """`train(key, hypers=None, env_params=None) -> (runner, metrics)` over `config.num_updates` iterations.
 
     Pure, so jit, vmap over keys and vmap over `config.hypers(...)` apply; the metrics lead with the
     iterations, [U].
 
     Args:
-        config: a `PPOConfig`, or a mapping of the same names.
+        config: a configuration such as `PPOConfig`, or a mapping of the names of `PPOConfig`.
     """
-    if not isinstance(config, PPOConfig | Mapping):
+    if not isinstance(config, AlgorithmConfig | Mapping):
         raise UsageError(
-            f"make_train takes a PPOConfig or a mapping of settings such as {{'env': 'arena'}}, not {config!r}"
+            "make_train takes a PPOConfig or a mapping of settings such as {'env': 'arena'}, "
+            f"not {config!r}"
         )
-    config = config if isinstance(config, PPOConfig) else PPOConfig.from_dict(config)
+    config = config if isinstance(config, AlgorithmConfig) else PPOConfig.from_dict(config)
     algorithm = config.build()
-    config.check_sizes(algorithm)
+    check_sizes(config, algorithm)
 
     def train(
         key: Key, hypers: PyTree = None, env_params: PyTree = None

@@ -11,6 +11,8 @@ import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 
 from jaxrl.algorithms.base import Algorithm, Metrics, RunnerState
+from jaxrl.algorithms.config import AlgorithmConfig
+from jaxrl.algorithms.memory_estimate import check_sizes
 from jaxrl.core.types import Key, PyTree
 from jaxrl.ops.packing import pack
 from jaxrl.run.devices.compile_cache import num_hits
@@ -139,9 +141,9 @@ def run_chunk(
 
 
 @functools.lru_cache(maxsize=16)
-def program_of(static_config: Any, env: Any, devices: int = 1) -> Program:
+def program_of(static_config: AlgorithmConfig, env: Any, devices: int = 1) -> Program:
     """The program of a configuration's structure, `config.static()`, over the environment that its name means now."""
     algorithm = static_config.build()
-    static_config.check_sizes(algorithm)
+    check_sizes(static_config, algorithm)
     split = static_config.build(axis_name=AXIS) if devices > 1 else None
     return Program(algorithm, split, devices)

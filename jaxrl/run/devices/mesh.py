@@ -9,6 +9,8 @@ import numpy as np
 from jax.sharding import AxisType, PartitionSpec
 
 from jaxrl.algorithms.base import RunnerState
+from jaxrl.algorithms.config import AlgorithmConfig
+from jaxrl.algorithms.sharding import check_devices, devices_worth_using
 from jaxrl.core.errors import UsageError
 from jaxrl.core.types import PyTree
 from jaxrl.rollout.env_step import EnvBatch
@@ -44,7 +46,7 @@ def start_jax() -> None:
         ) from None
 
 
-def settled(settings: RunSettings, config: Any) -> RunSettings:
+def settled(settings: RunSettings, config: AlgorithmConfig) -> RunSettings:
     """`settings` with a number for `devices`, and JAX with as many; before anything is computed.
 
     "auto" is one device, but on a CPU where the work is large enough for its cores, which `config`
@@ -58,7 +60,7 @@ def settled(settings: RunSettings, config: Any) -> RunSettings:
         return dataclasses.replace(
             settings, devices=_settled_over(together, settings.devices, config)
         )
-    number = config.devices_worth_using(num_cores()) if automatic else settings.devices
+    number = devices_worth_using(config, num_cores()) if automatic else settings.devices
     if number > 1:
         split_cpu(number)
     start_jax()
@@ -71,11 +73,11 @@ def settled(settings: RunSettings, config: Any) -> RunSettings:
                 f"devices={number}: JAX has {available} here, and a CPU is split before anything is computed, later "
                 f"not; choose devices={available} or fewer"
             )
-    config.check_devices(number)
+    check_devices(config, number)
     return dataclasses.replace(settings, devices=number)
 
 
-def _settled_over(together: Hosts, devices: int | str, config: Any) -> int:
+def _settled_over(together: Hosts, devices: int | str, config: AlgorithmConfig) -> int:
     """How many devices all processes have together, each as many; "auto": all but of a CPU, there as on one machine."""
     automatic, number = devices == "auto", together.number
     if not automatic and devices % number:
@@ -83,7 +85,7 @@ def _settled_over(together: Hosts, devices: int | str, config: Any) -> int:
             f"devices={devices} are those of all processes, which num_processes={number} does not divide"
         )
     each = (
-        config.devices_worth_using(number * together.cores) // number
+        devices_worth_using(config, number * together.cores) // number
         if automatic
         else devices // number
     )
@@ -96,7 +98,7 @@ def _settled_over(together: Hosts, devices: int | str, config: Any) -> int:
         raise UsageError(
             f"devices={devices} over num_processes={number} are {each} for each; JAX has {here} here"
         )
-    config.check_devices(number * each)
+    check_devices(config, number * each)
     return number * each
 
 

@@ -8,6 +8,7 @@ import json
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
+from jaxrl.algorithms.config import AlgorithmConfig
 from jaxrl.core.errors import UsageError
 from jaxrl.core.fields import freeze
 from jaxrl.core.registry import ENVIRONMENT, announced_name, constructor_of
@@ -17,17 +18,12 @@ from jaxrl.rollout.policy_map import policies_that_learn
 from jaxrl.run.logging.loggers import check_saved
 
 NUM_SEEDS = 2**32
-METHODS = ("from_dict", "to_dict", "build", "setup", "static", "hypers", "policy_spec")
 
 CONFIGURATION = Kind(
     "configuration class",
     "jaxrl.algorithms",
     "a configuration such as PPOConfig",
-    lambda found: (
-        isinstance(found, type)
-        and dataclasses.is_dataclass(found)
-        and all(callable(getattr(found, method, None)) for method in METHODS)
-    ),
+    lambda found: isinstance(found, type) and issubclass(found, AlgorithmConfig),
 )
 
 

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from jaxrl import PPOConfig
+from jaxrl.algorithms.sharding import devices_worth_using
 from jaxrl.core.errors import UsageError
 from jaxrl.run.devices.mesh import settled
 from jaxrl.run.settings import RunSettings
@@ -117,11 +118,11 @@ def test_a_run_of_two_devices_goes_on_on_two_bit_for_bit_or_on_one_if_asked(
 
 
 def test_small_work_stays_on_one_device_and_large_work_takes_the_cores_that_it_can_fill(small):
-    assert [LARGE.devices_worth_using(cores) for cores in (1, 2, 3, 4, 16)] == [1, 2, 2, 2, 2]
-    assert LARGE.replace(minibatch_size=16384).devices_worth_using(16) == 8
-    assert small.devices_worth_using(8) == 1
-    assert LARGE.replace(shuffle_blocks=2).devices_worth_using(8) == 2
-    assert LARGE.replace(num_envs=511, minibatch_size=4088).devices_worth_using(8) == 1
+    assert [devices_worth_using(LARGE, cores) for cores in (1, 2, 3, 4, 16)] == [1, 2, 2, 2, 2]
+    assert devices_worth_using(LARGE.replace(minibatch_size=16384), 16) == 8
+    assert devices_worth_using(small, 8) == 1
+    assert devices_worth_using(LARGE.replace(shuffle_blocks=2), 8) == 2
+    assert devices_worth_using(LARGE.replace(num_envs=511, minibatch_size=4088), 8) == 1
     assert settled(RunSettings(), small).devices == 1
 
 

@@ -1,0 +1,483 @@
+"""`AlgorithmConfig`: the settings that every algorithm shares, and what is made of a configuration.
+
+An algorithm's own configuration adds its settings to these:
+
+    @algorithm_config
+    class ReinforceConfig(AlgorithmConfig):
+        algorithm = "my_package.reinforce:make_reinforce"
+        lr: float = setting(1e-2, "learning rate", number(0), traced=True)
+"""
+
+import dataclasses
+import functools
+import typing
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar, NamedTuple, Self, TypeVar
+
+import jax
+import jax.numpy as jnp
+
+from jaxrl.algorithms import rllib_values, validators
+from jaxrl.algorithms.base import Algorithm
+from jaxrl.algorithms.model_config import NETWORK, NetworkSettings, check_network, make_policy_spec
+from jaxrl.algorithms.rllib_values import merged_by_policy, read_settings
+from jaxrl.algorithms.validators import DEFAULT_SIZES, resolve_sizes
+from jaxrl.core.env import MultiAgentEnvironment, lift
+from jaxrl.core.env_contract import require_environment, require_trainable
+from jaxrl.core.errors import UsageError, brief, unknown_name
+from jaxrl.core.fields import (
+    INT32,
+    INT64,
+    UINT32,
+    check_all,
+    checked,
+    count,
+    flag,
+    frozen_fields,
+    one_of,
+    pairs,
+    setting,
+    unknown_setting,
+)
+from jaxrl.core.registry import ENVIRONMENT, make, registered
+from jaxrl.core.spaces import Space
+from jaxrl.core.trust import Kind, load, parse_name
+from jaxrl.core.types import PolicyId, PyTree
+from jaxrl.models.policy_spec import FILTERS, PolicySpec
+from jaxrl.ops.distributions import ACTION_DISTRIBUTIONS
+from jaxrl.rollout.episode_callbacks import CALLBACKS, traced, traced_callbacks
+from jaxrl.rollout.policy_map import PolicyMap, is_names, policies_that_learn, resolve_policies
+
+C = TypeVar("C", bound=type)
+ALGORITHM = Kind(
+    "algorithm",
+    "jaxrl.algorithms",
+    "a function from a configuration to an Algorithm",
+    lambda found: callable(found) and not isinstance(found, type),
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class RolloutSettings:
+    """The settings of `AlgorithmConfig` that say what is played: environment, policies and sizes."""
+
+    env: Any = setting(
+        None,
+        "environment: a name, gymnax:NAME, module:Class, or an environment object",
+        validators.environment,
+        kind=ENVIRONMENT,
+    )
+    env_args: Any = setting(
+        (),
+        "arguments of the environment by name, structure and numbers alike",
+        pairs("{name: value}"),
+    )
+    policies: Any = setting(
+        None,
+        "shared, per-agent, {policy: [agents]}, a function from agent to policy, or the names "
+        "alone",
+        validators.policies,
+    )
+    policies_to_train: Any = setting(
+        None,
+        "the policies that learn: names, or a function of the name; the others stay as they are; "
+        "None: all",
+        validators.to_train,
+        read=rllib_values.names_of_policies,
+    )
+    per_policy: Any = setting(
+        (), "settings that differ by policy: {policy: {setting: value}}", validators.per_policy
+    )
+    seed: int = setting(
+        0, "the run's random seed; None draws one", count(0, UINT32), read=rllib_values.drawn_seed
+    )
+    total_env_steps: int = setting(
+        1_000_000,
+        "environment steps to train for, rounded up to whole iterations",
+        count(most=INT64),
+    )
+    num_envs: int | None = setting(
+        None, "environments stepped side by side (40)", count(optional=True)
+    )
+    rollout_length: int | None = setting(
+        None, "steps of each environment in one iteration (100)", count(optional=True)
+    )
+    train_batch_size: int | None = setting(
+        None,
+        "environment steps in one iteration: num_envs * rollout_length (4000)",
+        count(optional=True),
+    )
+    metrics_num_episodes_for_smoothing: int = setting(
+        100, "finished episodes that statistics are over", count()
+    )
+    callbacks: Any = setting(
+        (),
+        "hooks of episodes and of the run: module:Class, a class, an instance, or several",
+        read=validators.several,
+        kind=CALLBACKS,
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class ActingSettings:
+    """The settings of `AlgorithmConfig` that say how a policy reads observations and acts."""
+
+    observation_filter: str | None = setting(
+        None,
+        "MeanStdFilter: observations by their running mean and standard deviation; or None",
+        one_of(*FILTERS),
+        read=rllib_values.no_filter,
+    )
+    action_distribution: str = setting(
+        "gaussian",
+        "Box actions: gaussian, or beta or squashed_gaussian within bounds",
+        one_of(*ACTION_DISTRIBUTIONS),
+    )
+    normalize_actions: bool = setting(
+        True, "Box actions: [-1, 1] of the policy is the space's low to high, clipped", flag
+    )
+    clip_actions: bool = setting(
+        False, "Box actions: clip to the space's bounds, where they are not normalized", flag
+    )
+
+
+def _names(settings: type) -> frozenset[str]:
+    return frozenset(field.name for field in dataclasses.fields(settings))
+
+
+class Setup(NamedTuple):
+    """The environment and the policies of a configuration, once its environment is made."""
+
+    env: MultiAgentEnvironment
+    env_params: PyTree
+    policies: PolicyMap
+    trained: tuple[PolicyId, ...]  # those that learn
+
+
+@dataclasses.dataclass(frozen=True)
+class AlgorithmConfig(NetworkSettings, ActingSettings, RolloutSettings):
+    """The settings of any algorithm: one object, or one dict of the same names.
+
+    `train_batch_size = num_envs * rollout_length`: any two give the third, one alone rescales
+    another (`num_envs` alone the rollout's length, either of the others the number of
+    environments).
+
+    A subclass is decorated by `algorithm_config`. It names the function that makes the algorithm,
+    and declares its settings; those marked `traced` are the numbers that `hypers` collects.
+    """
+
+    # make(config, *, axis_name=None) -> Algorithm, or "module:name" of it
+    algorithm: ClassVar[str | Callable[..., Algorithm]]
+    # Holds a policy's numbers, {setting: array}; any pytree made from keywords.
+    hypers_class: ClassVar[Callable[..., PyTree]] = dict
+    # Settings that `per_policy` cannot change.
+    one_for_all: ClassVar[frozenset[str]] = _names(RolloutSettings)
+
+    def __post_init__(self):
+        frozen_fields(self)
+        given = {
+            name: getattr(self, name) for name in DEFAULT_SIZES if getattr(self, name) is not None
+        }
+        for name, size in resolve_sizes(given, DEFAULT_SIZES).items():
+            object.__setattr__(self, name, size)
+        check_all(self)
+        check_network(self)
+        if self.env is None:
+            raise UsageError("env is missing: a name such as 'arena', or an environment object")
+        if self.num_updates > INT32:
+            raise UsageError(
+                f"total_env_steps={self.total_env_steps} are {self.num_updates:,} iterations of "
+                f"train_batch_size={self.train_batch_size}; at most {INT32:,} can be counted"
+            )
+        self.check_together()
+        self._check_per_policy()
+
+    def check_together(self) -> None:
+        """Refuses values that are fine alone and clash; for algorithms to extend."""
+
+    def check_policy(self, policy: PolicyId, num_agents: int) -> None:
+        """Refuses what cannot work for the agents of a policy; for algorithms to extend.
+
+        Called on the configuration as the policy sees it, `config.for_policy(policy)`.
+        """
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Self:
+        """The configuration of a mapping from names to values."""
+        if not isinstance(values, Mapping):
+            raise UsageError(
+                "from_dict takes a mapping of settings such as {'env': 'arena'}, "
+                f"not {brief(values)}"
+            )
+        return cls(**{str(name): value for name, value in values.items()})
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values by name; `from_dict` gives the same configuration."""
+        values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        values["env_args"] = dict(self.env_args)
+        values["per_policy"] = {policy: dict(overrides) for policy, overrides in self.per_policy}
+        if not is_names(self.policies) and isinstance(self.policies, tuple):
+            values["policies"] = dict(self.policies)
+        return values
+
+    def replace(self, **changes: Any) -> Self:
+        """A copy with `changes`; of the three sizes, those not named follow from those that are."""
+        values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        by_policy_given = "per_policy" in changes
+        changes = read_settings(changes, NETWORK, type(self).__name__)
+        if "per_policy" in changes and not by_policy_given:  # of PolicySpecs
+            changes["per_policy"] = merged_by_policy(self.per_policy, changes["per_policy"])
+        given = {name: changes.pop(name) for name in DEFAULT_SIZES if name in changes}
+        given = {name: size for name, size in given.items() if size is not None}
+        sizes = resolve_sizes(given, {name: values[name] for name in DEFAULT_SIZES})
+        return type(self)(**{**values, **changes, **sizes})
+
+    def for_policy(self, policy: PolicyId) -> Self:
+        """This configuration as `policy` sees it: its own settings in place of the common ones."""
+        return self.replace(per_policy=(), **self._settings_of(policy))
+
+    @classmethod
+    def numbers(cls) -> dict[str, Any]:
+        """The settings that are traced, with their defaults: changing one never compiles again."""
+        fields = dataclasses.fields(cls)
+        return {field.name: field.default for field in fields if field.metadata["traced"]}
+
+    def hypers(self, **overrides) -> dict[PolicyId, PyTree]:
+        """The numbers of every policy as arrays.
+
+        A policy's own value wins over the value for all policies, here and everywhere: `lr=1e-3`
+        changes those that have no `lr` in `per_policy`, and `pol1={"lr": 1e-3}` changes `pol1` in
+        any case.
+
+        Args:
+            **overrides: numbers by setting (`lr=1e-3`), or by policy (`pol1={"lr": 1e-3}`).
+
+        Raises:
+            UsageError: there is no such number, or every policy that is trained has its own value
+            of it.
+        """
+        policies = self.setup().policies
+        common = {name: value for name, value in overrides.items() if name not in policies}
+        by_policy = {policy: overrides.get(policy, {}) for policy in policies}
+        self._check_overrides(common, by_policy)
+        configs = {}
+        for policy in policies:
+            held = self._settings_of(policy)
+            changes = {name: value for name, value in common.items() if name not in held}
+            changes |= by_policy[policy]
+            self._check_are_numbers(changes)
+            configs[policy] = self.for_policy(policy).replace(**changes)
+        schedules = [
+            getattr(config, name) for config in configs.values() for name in _schedules(type(self))
+        ]
+        knots = max((len(knots_of(value)) for value in schedules), default=1)
+        return {policy: _as_hypers(config, knots) for policy, config in configs.items()}
+
+    def overridden(
+        self, name: str, named: Sequence[PolicyId] = (), form: str = "{policy}.{name}"
+    ) -> tuple[str | None, str | None]:
+        """(refusal, warning) of a value of `name` for all, where `per_policy` has it and wins.
+
+        Args:
+            named: policies that are given a value by their name as well, of which no warning is
+                needed.
+            form: how a value is given to one policy.
+
+        Returns:
+            The refusal if all policies that are trained have their own value; the warning if some
+            have; or None.
+        """
+        trained = self.setup().trained
+        owners = [policy for policy in trained if name in self._settings_of(policy)]
+        unnamed = [policy for policy in owners if policy not in named]
+        forms = ", ".join(form.format(policy=policy, name=name) for policy in unnamed)
+        if not unnamed:
+            return None, None
+        if len(owners) == len(trained):
+            return (
+                f"{name} changes nothing: per_policy gives {' and '.join(owners)} their own "
+                f"{name}, which wins; name the policy instead: {forms}"
+            ), None
+        return None, (
+            f"{name} leaves {' and '.join(unnamed)} as per_policy has it; {forms} would change that"
+        )
+
+    def static(self) -> Self:
+        """The configuration without its numbers: what a compiled program depends on."""
+        numbers = self.numbers()
+        per_policy = {
+            policy: {name: value for name, value in overrides if name not in numbers}
+            for policy, overrides in self.per_policy
+            if any(name not in numbers for name, _ in overrides)
+        }
+        run = {
+            "seed": 0,
+            "total_env_steps": self.train_batch_size,
+            "callbacks": traced(self.callbacks),
+        }
+        return self.replace(**numbers, per_policy=per_policy, **run)
+
+    def setup(self) -> Setup:
+        """The environment, its params and the policies; checks everything that needs them."""
+        return _setup(self, registered(self.env))
+
+    def build(self, *, axis_name: str | None = None) -> Algorithm:
+        """The algorithm: (init, collect, learn).
+
+        Args:
+            axis_name: a mapped axis over which the environments are split, or None.
+        """
+        found = type(self).algorithm
+        make_algorithm = load(ALGORITHM, parse_name(found)) if isinstance(found, str) else found
+        return make_algorithm(self, axis_name=axis_name)
+
+    def describe(self) -> str:
+        """What will run, in a few lines, as the algorithm says it."""
+        return self.build().describe(self)
+
+    def networks(self) -> str:
+        """Every policy's network as a table: layers, shapes, parameters."""
+        return self.build().networks()
+
+    def policy_spec(
+        self, policy: PolicyId, observation_space: Space, action_space: Space, num_agents: int = 1
+    ) -> PolicySpec:
+        """How `policy` plays its `num_agents` agents, with no environment at hand."""
+        return make_policy_spec(
+            self.for_policy(policy), observation_space, action_space, num_agents
+        )
+
+    @property
+    def num_updates(self) -> int:
+        """Iterations of `total_env_steps`: whole ones, rounded up."""
+        return -(-self.total_env_steps // self.train_batch_size)
+
+    @property
+    def env_name(self) -> str:
+        if isinstance(self.env, str):
+            return self.env
+        return getattr(self.env, "name", type(self.env).__name__)
+
+    def _settings_of(self, policy: PolicyId) -> dict[str, Any]:
+        """What `per_policy` has of one policy."""
+        return dict(dict(self.per_policy).get(policy, ()))
+
+    def _check_per_policy(self) -> None:
+        known = _names(type(self)) - self.one_for_all
+        for policy, overrides in self.per_policy:
+            for name in dict(overrides):
+                if name in self.one_for_all:
+                    raise UsageError(
+                        f"per_policy: {name} of policy {policy!r} is one for all: give it outside "
+                        "per_policy"
+                    )
+                if name not in known:
+                    where = f"of policy {policy!r}"
+                    raise unknown_setting(name, known, where, owner=type(self).__name__)
+            self.for_policy(policy)
+
+    def _check_overrides(
+        self, common: Mapping[str, Any], by_policy: Mapping[PolicyId, Any]
+    ) -> None:
+        """Refuses overrides that reach no policy; warns of those that some policies miss."""
+        for policy, numbers in by_policy.items():
+            if not isinstance(numbers, Mapping):
+                raise UsageError(
+                    f"hypers: {policy}={brief(numbers)} must be a mapping of numbers by setting, "
+                    f'such as {policy}={{"lr": 1e-3}}'
+                )
+        for name in common:
+            named = [policy for policy in by_policy if name in by_policy[policy]]
+            refusal, warning = self.overridden(name, named, '{policy}={{"{name}": ...}}')
+            if refusal:
+                raise UsageError(refusal)
+            if warning:
+                warnings.warn(warning, stacklevel=3)
+
+    def _check_are_numbers(self, names: Mapping[str, Any]) -> None:
+        numbers = self.numbers()
+        for name in names:
+            if name in _names(type(self)) and name not in numbers:
+                raise UsageError(
+                    f"hypers: {name} is part of the compiled program: config.replace({name}=...)"
+                )
+            if name not in numbers:
+                raise unknown_setting(name, numbers, "of hypers", owner=type(self).__name__)
+
+
+@typing.dataclass_transform(frozen_default=True)
+def algorithm_config(cls: C) -> C:
+    """A class decorator for an algorithm's configuration: frozen, settings checked and explained."""
+    name = cls.__name__
+
+    def forms(settings: Mapping[str, Any]) -> dict[str, Any]:
+        return read_settings(settings, NETWORK, name)
+
+    decorate = checked(name, example="config.replace(NAME=...)", forms=forms)
+    return decorate(dataclasses.dataclass(frozen=True)(cls))
+
+
+def knots_of(value: float | tuple) -> tuple:
+    """A schedule's ((step, value), ...); a number is one from step 0 on."""
+    return value if isinstance(value, tuple) else ((0, value),)
+
+
+def _schedules(config_class: type[AlgorithmConfig]) -> tuple[str, ...]:
+    """The settings that may be schedules."""
+    fields = dataclasses.fields(config_class)
+    return tuple(
+        field.name for field in fields if getattr(field.metadata["check"], "schedule", False)
+    )
+
+
+def _as_hypers(config: AlgorithmConfig, num_knots: int) -> PyTree:
+    """The numbers of one policy's configuration: None is infinity, a schedule f32[num_knots, 2].
+
+    Schedules of fewer knots are padded by their last one.
+    """
+    schedules = _schedules(type(config))
+
+    def as_array(name: str) -> jax.Array:
+        value = getattr(config, name)
+        if name in schedules:
+            knots = knots_of(value)
+            return jnp.asarray(knots + knots[-1:] * (num_knots - len(knots)), jnp.float32)
+        return jnp.asarray(jnp.inf if value is None else value, jnp.float32)
+
+    return type(config).hypers_class(**{name: as_array(name) for name in config.numbers()})
+
+
+def make_env(env: Any, env_args: tuple) -> tuple[Any, PyTree]:
+    """(environment, its numbers) of the settings `env` and `env_args`."""
+    if not isinstance(env, str):
+        if env_args:
+            raise UsageError(
+                f"env_args={dict(env_args)} need an environment by name; {type(env).__name__} is "
+                "made already"
+            )
+        require_environment(env, "env")
+        require_trainable(env)
+        return env, env.default_params
+    env, params = make(env, **dict(env_args))
+    require_trainable(env, params)
+    return env, params
+
+
+@functools.lru_cache(maxsize=64)
+def _setup(config: AlgorithmConfig, constructor: Any) -> Setup:
+    """Kept by the constructor as well, so that a name registered anew means the new environment."""
+    env, env_params = make_env(config.env, config.env_args)
+    env = lift(env)
+    policies = config.policies
+    if isinstance(policies, tuple) and not is_names(policies):
+        policies = dict(policies)
+    policies = resolve_policies(env, policies, env_params)
+    traced_callbacks(config.callbacks)
+    trained = policies_that_learn(config.policies_to_train, policies)
+    for policy in (*trained, *(policy for policy, _ in config.per_policy)):
+        if policy not in policies:
+            raise unknown_name("policy", policy, policies)
+    for policy, agents in policies.items():
+        config.for_policy(policy).check_policy(policy, len(agents))
+    return Setup(env, env_params, policies, trained)
