@@ -1,12 +1,12 @@
-"""Compiled programs kept for the next process: JAX's persistent cache, in a folder that was tested on this machine.
+"""Compile cache: JAX's persistent cache, in a folder that was tested on this machine.
 
-JAX files an entry under its program, jaxlib's version and the flags, yet loads one made for another
-CPU with no more than a line on stderr (jax#38445): the run may then die of an illegal instruction.
-So entries lie in a folder named after the processor, the device and the versions, and whoever uses
-that folder first compiles a small program and loads it back from its bytes, as any later process
-would: the load must be a hit, equal to the bit, and nothing that the loader complains of. That
-takes a fraction of a second, once; the folder remembers the verdict, and one that failed is not
-used. Whatever else is wrong with the files, a run continues without them and says so in one line.
+JAX files an entry under its program, jaxlib's version and the flags, and not under the processor,
+yet an entry made for another processor may end a run with an illegal instruction (jax#38445). So
+each folder is named after the processor, the device and the versions. Whoever uses a folder first
+compiles a small program and loads it back from its bytes, as any later process would: the load must
+be a hit, and equal to the bit. That takes a fraction of a second, once; the folder remembers the
+verdict, and one that failed is not used. Entries that cannot be read or written later are warned of
+by JAX, and training continues.
 """
 
 import contextlib
@@ -18,8 +18,7 @@ import re
 import sys
 import tempfile
 import time
-import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import jax
@@ -32,31 +31,25 @@ from jaxrl.core.errors import UsageError
 from jaxrl.run.devices.mesh import split_cpu, start_jax
 
 MAX_BYTES = 2**30  # of all entries below a root; those that were not read for longest go first
-TESTED, SOUND = (
-    "tested",
-    "sound",
-)  # the file with the verdict on a folder, and the one that lets it be used
-CPU_FACTS = re.compile(  # the lines of /proc/cpuinfo that code generation follows; names of x86 and of ARM
-    r"^(?:vendor_id|cpu family|model|model name|stepping|flags|Features|CPU (?:implementer|architecture|variant|part))"
-    r"\s*:.*$",
+TESTED, SOUND = "tested", "sound"  # the file with a folder's verdict, and the good verdict
+CPU_FACTS = re.compile(  # the lines of /proc/cpuinfo that decide about code, of x86 and of ARM
+    r"^(?:vendor_id|cpu family|model|model name|stepping|flags|Features|"
+    r"CPU (?:implementer|architecture|variant|part))\s*:.*$",
     re.MULTILINE,
 )
 HIT = "/jax/compilation_cache/cache_hits"  # JAX's name of the event
-TROUBLE = re.compile(
-    r"Error (reading|writing) persistent compilation cache entry for '([^']*)': (.*)", re.DOTALL
-)
 
 
 def use_compile_cache(folder: str | Path = "auto") -> Path | None:
-    """Keeps compiled programs for later processes, and loads those of earlier ones: one call, at the top of a notebook.
+    """Keeps compiled programs for later processes, and loads those of earlier ones.
 
-    It changes JAX's global settings: whatever this process compiles from now on is kept, also what
-    is not jaxrl's. It starts JAX, on a CPU with a device for each core, as `sweep` does. The
-    commands and the scripts call it themselves.
+    One call, at the top of a notebook. It changes JAX's global settings: whatever this process
+    compiles from now on is kept, also what is not jaxrl's. It starts JAX, on a CPU with a device
+    for each core, as `sweep` does. The commands and the scripts call it themselves.
 
     Args:
         folder: "auto" (`~/.cache/jaxrl/compile`, on Linux; elsewhere nothing is kept), a path, or
-        "off".
+            "off".
 
     Returns:
         The folder in use; None where there is none, or where JAX was given a cache already
@@ -72,12 +65,14 @@ def use_compile_cache(folder: str | Path = "auto") -> Path | None:
 def use(
     choice: str | None, say: Callable[[str], None] = lambda line: print(line, file=sys.stderr)
 ) -> Path | None:
-    """Lets this process keep what it compiles, and load what was kept; a cache that JAX was given already stays.
+    """Lets this process keep what it compiles, and load what was kept.
+
+    A cache that JAX was given already stays.
 
     Args:
         choice: "auto" (below the user's cache folder, on Linux: elsewhere the processor's features
             are not known), a path, or "off".
-        say: is called with the one line of a first test, and with the first trouble.
+        say: is called with the one line of a first test, or of a folder that cannot be used.
 
     Returns:
         The folder; None where nothing was changed.
@@ -88,9 +83,7 @@ def use(
     try:
         root = _users_folder() if choice == "auto" else Path(choice).expanduser().absolute()
         folder = root / machine()
-        folder.mkdir(
-            mode=0o700, parents=True, exist_ok=True
-        )  # entries are code: nobody else may write them
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # entries are code: nobody else's
         trim(root, MAX_BYTES)
         verdict = _verdict(folder, say)
     except (OSError, RuntimeError) as error:  # the second: a user without a home
@@ -99,7 +92,6 @@ def use(
     if verdict != SOUND:
         return None
     _turn_on(folder)
-    _tend(folder, say)
     return folder
 
 
@@ -116,7 +108,7 @@ def machine() -> str:
 
 
 def trim(root: Path, limit: int) -> None:
-    """Removes the entries below `root` that were not read for longest, until the others have at most `limit` bytes."""
+    """Removes the entries below `root` that were read longest ago, down to `limit` bytes."""
     with contextlib.suppress(OSError):  # another process trims at the same time
         entries = [(entry.stat(), entry) for entry in root.glob("*/*-cache")]
         kept = 0
@@ -127,24 +119,19 @@ def trim(root: Path, limit: int) -> None:
 
 
 def test_here() -> str:
-    """Compiles a program, loads it back, and holds the two against each other; `SOUND`, or what is wrong.
+    """Compiles a program, loads it back and compares the two: `SOUND`, or what is wrong.
 
     Raises:
         OSError: it was not kept, for a reason that may pass, such as a full disk.
     """
     min_seconds = jax.config.jax_persistent_cache_min_compile_time_secs
-    with tempfile.TemporaryDirectory() as scratch, _heard_on_stderr() as heard:
+    with tempfile.TemporaryDirectory() as scratch:
         _turn_on(Path(scratch))
         try:
             compiled, before = _sample(), num_hits()
             loaded, found = _sample(), num_hits() - before
         finally:
             _turn_on(None, min_seconds)
-        heard.seek(0)
-        said = heard.read()
-    if b"AOT result" in said:
-        return "the loader takes this machine's own programs for another's (jax#38445)"
-    os.write(2, said)
     if not found:
         raise OSError("a program that was to be kept is not found again")
     return SOUND if compiled == loaded else "a program that was loaded computes other numbers"
@@ -159,16 +146,13 @@ def _verdict(folder: Path, say: Callable[[str], None]) -> str:
         verdict = test_here()
         mark.write_text(verdict, encoding="utf-8")
         took = f"tested in {time.perf_counter() - begin:.1f} s, this once"
-        say(
-            f"compile cache {folder} ({took})"
-            if verdict == SOUND
-            else f"no compile cache: {verdict} ({took})"
-        )
+        found = f"compile cache {folder}" if verdict == SOUND else f"no compile cache: {verdict}"
+        say(f"{found} ({took})")
     return verdict
 
 
 def _sample() -> bytes:
-    """The results of a small program of what training is made of, compiled or loaded: never one of this process."""
+    """The results of a small program of what training is made of, compiled or loaded anew."""
 
     @jax.jit
     def sample(rows):
@@ -183,33 +167,10 @@ def _sample() -> bytes:
 
 
 def _turn_on(folder: Path | None, min_seconds: float = 0.0) -> None:
-    """JAX's cache into `folder`, or off; the small programs of set-up and pictures are kept like the large ones."""
+    """Turns JAX's cache on in `folder`, or off; small programs are kept like large ones."""
     jax.config.update("jax_compilation_cache_dir", None if folder is None else str(folder))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", min_seconds)
     compilation_cache.reset_cache()
-
-
-def _tend(folder: Path, say: Callable[[str], None]) -> None:
-    """Says the first trouble that JAX warns of, and removes what cannot be read, so that it is written anew."""
-    show, told = warnings.showwarning, []
-
-    def hear(message, *details, **more):
-        trouble = TROUBLE.match(str(message))
-        if trouble is None:
-            return show(message, *details, **more)
-        doing, program, why = trouble.groups()
-        if doing == "reading":  # before JAX writes what it compiles instead
-            for entry in folder.glob(f"{program}-*-cache"):
-                with contextlib.suppress(OSError):
-                    entry.unlink()
-        if not told:
-            told.append(why)
-            say(
-                f"warning: {doing} the compile cache {folder}: {' '.join(why.split()):.200}; continuing without"
-            )
-
-    warnings.showwarning = hear
-    warnings.filterwarnings("always", message="Error .* persistent compilation cache entry")
 
 
 @functools.cache
@@ -220,19 +181,6 @@ def _hits() -> list[str]:
         lambda event, **_: hits.append(event) if event == HIT else None
     )
     return hits
-
-
-@contextlib.contextmanager
-def _heard_on_stderr() -> Iterator:
-    """A file of what is written to stderr meanwhile: what the loader says, it says nowhere else."""
-    with tempfile.TemporaryFile() as heard:
-        stderr = os.dup(2)
-        os.dup2(heard.fileno(), 2)
-        try:
-            yield heard
-        finally:
-            os.dup2(stderr, 2)
-            os.close(stderr)
 
 
 def _processor() -> list[str]:

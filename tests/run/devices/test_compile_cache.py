@@ -1,4 +1,4 @@
-"""The compile cache: loaded programs give the same numbers, and no state of its files stops or changes a run."""
+"""The compile cache: loaded programs give the same numbers, and no damaged file changes a run."""
 
 import os
 import shutil
@@ -53,7 +53,7 @@ def entries(folder):
 
 
 def trained():
-    """Losses and weights after three iterations, and whether what computed them was loaded from a cache."""
+    """Losses and weights after three iterations, and whether the program came from a cache."""
     trainer = Trainer(SMALL_ARENA, run_dir=None, quiet=True)
     losses = [trainer.train()["learners"]["pol1"]["total_loss"] for _ in range(3)]
     compiled.program_of.cache_clear()  # the next one compiles again, or loads
@@ -90,23 +90,18 @@ def test_a_folder_is_tested_once_and_says_so(tmp_path, said):
     assert len(said) == 1
 
 
-def test_a_loader_that_complains_is_heard_and_the_folder_never_used(tmp_path, said, monkeypatch):
-    sample = compile_cache._sample
-    complaint = b"E cpu_aot_loader.cc:195] Loading XLA:CPU AOT result. Target machine feature +prefer-no-gather ...\n"
-    monkeypatch.setattr(compile_cache, "_sample", lambda: (os.write(2, complaint), sample())[1])
+def test_a_loaded_program_must_give_the_same_numbers_or_the_folder_is_never_used(
+    tmp_path, said, monkeypatch
+):
+    results, hits = iter([b"1", b"2"]), iter([0, 1])
+    monkeypatch.setattr(compile_cache, "_sample", lambda: next(results))
+    monkeypatch.setattr(compile_cache, "num_hits", lambda: next(hits))
     assert compile_cache.use(str(tmp_path), said.append) is None
-    assert len(said) == 1 and "jax#38445" in said[0]
+    assert len(said) == 1 and "other numbers" in said[0]
     monkeypatch.undo()
     assert compile_cache.use(str(tmp_path), said.append) is None
     assert len(said) == 1
     assert jax.config.jax_compilation_cache_dir is None
-
-
-def test_a_loaded_program_must_give_the_same_numbers(monkeypatch):
-    results, hits = iter([b"1", b"2"]), iter([0, 1])
-    monkeypatch.setattr(compile_cache, "_sample", lambda: next(results))
-    monkeypatch.setattr(compile_cache, "num_hits", lambda: next(hits))
-    assert "other numbers" in compile_cache.test_here()
 
 
 def test_what_was_not_kept_is_said_and_tested_again_the_next_time(tmp_path, said, monkeypatch):
@@ -115,15 +110,6 @@ def test_what_was_not_kept_is_said_and_tested_again_the_next_time(tmp_path, said
     assert len(said) == 1 and "not found again" in said[0]
     monkeypatch.undo()
     assert compile_cache.use(str(tmp_path), said.append) is not None
-
-
-def test_what_else_is_said_on_stderr_during_the_test_is_passed_on(monkeypatch, capfd):
-    sample = compile_cache._sample
-    monkeypatch.setattr(
-        compile_cache, "_sample", lambda: (os.write(2, b"a driver's hint\n"), sample())[1]
-    )
-    assert compile_cache.test_here() == compile_cache.SOUND
-    assert capfd.readouterr().err == "a driver's hint\n" * 2
 
 
 def test_another_processor_has_a_folder_of_its_own(monkeypatch):
@@ -154,17 +140,14 @@ def test_auto_lies_in_the_users_cache_folder(tmp_path, said, monkeypatch):
 @pytest.mark.parametrize(
     "damage", [lambda entry: entry[: len(entry) // 2], lambda entry: b"", lambda entry: b"x" * 99]
 )
-def test_a_damaged_entry_is_said_once_written_anew_and_changes_nothing(cache, said, damage):
+def test_a_damaged_entry_is_warned_of_and_changes_nothing(cache, damage):
     before = compile_cache._sample()
     for entry in entries(cache):
         entry.write_bytes(damage(entry.read_bytes()))
     hits = compile_cache.num_hits()
-    assert compile_cache._sample() == before
+    with pytest.warns(UserWarning, match="Error reading persistent compilation cache entry"):
+        assert compile_cache._sample() == before
     assert compile_cache.num_hits() == hits
-    assert len(said) == 1 and said[0].startswith("warning: reading the compile cache")
-    assert compile_cache._sample() == before
-    assert compile_cache.num_hits() == hits + 1
-    assert len(said) == 1
 
 
 def test_a_folder_that_cannot_be_made_is_one_line(tmp_path, said):
@@ -174,21 +157,12 @@ def test_a_folder_that_cannot_be_made_is_one_line(tmp_path, said):
     assert jax.config.jax_compilation_cache_dir is None
 
 
-def test_a_folder_that_can_no_longer_be_written_is_one_line(cache, said):
+def test_a_folder_that_can_no_longer_be_written_is_warned_of_and_changes_nothing(cache):
     before = compile_cache._sample()
     shutil.rmtree(cache)
-    cache.write_text(
-        "no folder any more: as on a full or a read-only disk, no entry can be written"
-    )
-    assert compile_cache._sample() == compile_cache._sample() == before
-    assert len(said) == 1 and said[0].startswith("warning: writing the compile cache")
-    assert "\n" not in said[0]
-
-
-def test_other_warnings_are_shown_as_before(cache, said):
-    with pytest.warns(UserWarning, match="something else"):
-        warnings.warn("something else", stacklevel=1)
-    assert said == []
+    cache.write_text("no folder any more: as on a full disk, no entry can be written")
+    with pytest.warns(UserWarning, match="Error writing persistent compilation cache entry"):
+        assert compile_cache._sample() == before
 
 
 def test_the_entries_that_were_not_read_for_longest_go_first(tmp_path):
