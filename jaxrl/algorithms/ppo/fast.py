@@ -18,7 +18,16 @@ from jaxrl.core.types import PolicyId
 from jaxrl.models.cnn import is_image
 from jaxrl.models.policy_spec import without_mask
 
-SPACES_DECIDE = ("observation_filter", "conv_filters", "free_log_std")
+SPACES_DECIDE = (
+    "observation_filter",
+    "conv_filters",
+    "fcnet_activation",
+    "lr",
+    "entropy_coeff",
+    "kl_coeff",
+    "adam_epsilon",
+    "free_log_std",
+)
 # Given settings that the others follow, or which the spaces would decide.
 FITTED = (
     *DEFAULT_SIZES,
@@ -30,15 +39,21 @@ FITTED = (
     *SPACES_DECIDE,
 )
 NUM_ENVS = 64
-TARGET_BATCH = (
-    2048  # environment steps of an iteration, as long as rollouts stay within these lengths:
-)
+TARGET_BATCH = 2048  # environment steps of an iteration, as long as rollouts have these lengths:
 ROLLOUT_LENGTHS = (16, 128)
 NUM_MINIBATCHES, NUM_EPOCHS = 4, 4
 TOTAL_ENV_STEPS = 1_000_000
 FIRST_LR, LAST_LR = 1e-3, 1e-4
 SMALL_IMAGE = 16  # pixels of the longer side, up to which one layer of small convolutions is enough
 SMALL_IMAGE_FILTERS = ((16, 3, 2),)
+SMALL_IMAGE_BATCH, SMALL_IMAGE_MINIBATCHES, SMALL_IMAGE_LR = 8192, 8, 5e-3
+SMALL_IMAGE_SETTINGS = {
+    "conv_filters": SMALL_IMAGE_FILTERS,
+    "fcnet_activation": "relu",
+    "entropy_coeff": 0.03,  # with 0.01 some policies stay where they stop exploring
+    "kl_coeff": 0.0,
+    "adam_epsilon": 1e-5,
+}
 LARGE_IMAGE_FILTERS = ((16, 8, 4), (32, 4, 2))
 
 
@@ -57,16 +72,22 @@ def fast_settings(setup: Any, changes: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         UsageError: sizes that are no sizes, or `per_policy` that is no mapping of mappings.
     """
-    sizes = _sizes(changes)
+    given_by_policy = freeze(changes.get("per_policy", {}))
+    per_policy("per_policy", given_by_policy)
+    given_by_policy = {name: dict(given) for name, given in given_by_policy}
+    target_batch, num_minibatches = TARGET_BATCH, NUM_MINIBATCHES
+    if _any_small_images(setup, changes, given_by_policy):
+        target_batch, num_minibatches = SMALL_IMAGE_BATCH, SMALL_IMAGE_MINIBATCHES
+    sizes = _sizes(changes, target_batch)
     total_env_steps = as_count(
         changes.get("total_env_steps", max(TOTAL_ENV_STEPS, sizes["train_batch_size"]))
     )
     count(most=INT64)("total_env_steps", total_env_steps)
     chosen = {
-        "minibatch_size": max(1, sizes["train_batch_size"] // NUM_MINIBATCHES),
+        "minibatch_size": max(1, sizes["train_batch_size"] // num_minibatches),
         "num_epochs": NUM_EPOCHS,
         "total_env_steps": total_env_steps,
-        "lr": ((0, FIRST_LR), (total_env_steps, LAST_LR)),
+        "lr": _falling(FIRST_LR, total_env_steps),
         "lambda_": 0.95,
         "clip_param": 0.2,
         "value_clip": None,
@@ -75,16 +96,12 @@ def fast_settings(setup: Any, changes: Mapping[str, Any]) -> dict[str, Any]:
         "fcnet_hiddens": (64, 64),
         "normalize_returns": True,
     }
-    given_by_policy = freeze(changes.get("per_policy", {}))
-    per_policy("per_policy", given_by_policy)
-    common, by_policy = _settings_of_spaces(
-        setup, changes, {name: dict(given) for name, given in given_by_policy}
-    )
+    common, by_policy = _settings_of_spaces(setup, changes, given_by_policy, total_env_steps)
     chosen = {name: value for name, value in {**chosen, **common}.items() if name not in changes}
     return {**chosen, **sizes, "per_policy": by_policy}
 
 
-def _sizes(changes: Mapping[str, Any]) -> dict[str, int]:
+def _sizes(changes: Mapping[str, Any], target_batch: int) -> dict[str, int]:
     """num_envs, rollout_length and train_batch_size: those given, and what suits them."""
     given = {
         name: as_count(changes[name]) for name in DEFAULT_SIZES if changes.get(name) is not None
@@ -93,7 +110,7 @@ def _sizes(changes: Mapping[str, Any]) -> dict[str, int]:
         count()(name, size)
     num_envs = given.get("num_envs", NUM_ENVS)
     shortest, longest = ROLLOUT_LENGTHS
-    length = min(max(TARGET_BATCH // num_envs, shortest), longest)
+    length = min(max(target_batch // num_envs, shortest), longest)
     return resolve_sizes(
         given,
         {"num_envs": num_envs, "rollout_length": length, "train_batch_size": num_envs * length},
@@ -101,7 +118,10 @@ def _sizes(changes: Mapping[str, Any]) -> dict[str, int]:
 
 
 def _settings_of_spaces(
-    setup: Any, changes: Mapping[str, Any], given: Mapping[PolicyId, dict[str, Any]]
+    setup: Any,
+    changes: Mapping[str, Any],
+    given: Mapping[PolicyId, dict[str, Any]],
+    total_env_steps: int,
 ) -> tuple[dict[str, Any], dict[PolicyId, dict[str, Any]]]:
     """(for all policies, by policy): what follows from the spaces, and what is `given` by policy on top.
 
@@ -111,8 +131,9 @@ def _settings_of_spaces(
     choices = {}
     for policy, agents in setup.policies.items():
         settings = {**changes, **given.get(policy, {})}
+        observation_space = without_mask(env.observation_space(agents[0], params))
         chosen = {
-            **_reading(without_mask(env.observation_space(agents[0], params)), settings),
+            **_reading(observation_space, settings, total_env_steps),
             **_acting(env.action_space(agents[0], params), settings),
         }
         choices[policy] = {name: value for name, value in chosen.items() if name not in changes}
@@ -123,15 +144,44 @@ def _settings_of_spaces(
     return {}, {policy: {**choices.get(policy, {}), **given.get(policy, {})} for policy in policies}
 
 
-def _reading(space: Space, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Images through convolutions, unless the network is the user's own; other numbers normalised."""
-    images = [part for part in jax.tree.leaves(tree_of(space)) if is_image(part)]
-    if images and settings.get("model") is None:
-        longest = max(max(part.shape[:2]) for part in images)
-        return {
-            "conv_filters": SMALL_IMAGE_FILTERS if longest <= SMALL_IMAGE else LARGE_IMAGE_FILTERS
-        }
-    return {"observation_filter": "MeanStdFilter"} if isinstance(space, Box) and not images else {}
+def _reading(space: Space, settings: Mapping[str, Any], total_env_steps: int) -> dict[str, Any]:
+    """Images through convolutions, unless the network is the user's own; other numbers normalised.
+
+    Small images, such as boards of cells, have settings of their own, measured on Breakout-MinAtar.
+    """
+    images = _images(space)
+    if not images:
+        return {"observation_filter": "MeanStdFilter"} if isinstance(space, Box) else {}
+    if settings.get("model") is not None:
+        return {}
+    if not _are_small(images):
+        return {"conv_filters": LARGE_IMAGE_FILTERS}
+    return {**SMALL_IMAGE_SETTINGS, "lr": _falling(SMALL_IMAGE_LR, total_env_steps)}
+
+
+def _any_small_images(
+    setup: Any, changes: Mapping[str, Any], given: Mapping[PolicyId, dict[str, Any]]
+) -> bool:
+    """Whether the built-in network of any policy reads small images; the batch is one for all."""
+    for policy, agents in setup.policies.items():
+        space = setup.env.observation_space(agents[0], setup.env_params)
+        model = {**changes, **given.get(policy, {})}.get("model")
+        if model is None and _are_small(_images(space)):
+            return True
+    return False
+
+
+def _images(space: Space) -> list[Box]:
+    return [part for part in jax.tree.leaves(tree_of(space)) if is_image(part)]
+
+
+def _are_small(images: list[Box]) -> bool:
+    return bool(images) and max(max(part.shape[:2]) for part in images) <= SMALL_IMAGE
+
+
+def _falling(first_lr: float, total_env_steps: int) -> tuple[tuple[int, float], ...]:
+    """The schedule of a learning rate."""
+    return (0, first_lr), (total_env_steps, LAST_LR)
 
 
 def _acting(space: Space, settings: Mapping[str, Any]) -> dict[str, Any]:

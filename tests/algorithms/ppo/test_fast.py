@@ -4,7 +4,13 @@ import jax.numpy as jnp
 import pytest
 
 import jaxrl
-from jaxrl.algorithms.ppo.fast import LARGE_IMAGE_FILTERS, LAST_LR, NUM_MINIBATCHES
+from jaxrl.algorithms.ppo.fast import (
+    FIRST_LR,
+    LARGE_IMAGE_FILTERS,
+    LAST_LR,
+    NUM_MINIBATCHES,
+    SMALL_IMAGE_SETTINGS,
+)
 from jaxrl.cli.train import parse
 from jaxrl.core.spaces import Box
 from tests.core.environments import Corridor, Signposted, Trio
@@ -60,9 +66,31 @@ def test_spaces_decide_how_a_policy_reads_and_acts(
     assert found == (observation_filter, conv_filters, free_log_std)
 
 
-def test_a_network_of_ones_own_gets_no_settings_of_the_built_in_ones():
-    config = jaxrl.PPOConfig.fast(BREAKOUT, model="some.module:Network")
+def test_small_images_are_learned_in_larger_batches_faster_and_with_an_entropy_bonus():
+    config = jaxrl.PPOConfig.fast(BREAKOUT, total_env_steps=300_000)
+    assert (config.num_envs, config.rollout_length, config.minibatch_size) == (64, 128, 1024)
+    assert config.lr == ((0, 5e-3), (300_000, LAST_LR))
+    assert config.entropy_coeff == 0.03
+    assert {name: getattr(config, name) for name in SMALL_IMAGE_SETTINGS} == SMALL_IMAGE_SETTINGS
+
+
+@pytest.mark.parametrize("by_policy", [False, True])
+def test_settings_that_are_given_win_over_those_of_small_images(by_policy):
+    given = {"fcnet_activation": "tanh", "lr": 3e-4, "entropy_coeff": 0.0, "kl_coeff": 0.1}
+    changes = {"per_policy": {"default_policy": given}} if by_policy else given
+    config = jaxrl.PPOConfig.fast(BREAKOUT, **changes).for_policy("default_policy")
+    assert {name: getattr(config, name) for name in given} == given
+
+
+OWN_NETWORK = {"model": "some.module:Network"}
+
+
+@pytest.mark.parametrize("given", [OWN_NETWORK, {"per_policy": {"default_policy": OWN_NETWORK}}])
+def test_a_network_of_ones_own_gets_no_settings_of_the_built_in_ones(given):
+    config = jaxrl.PPOConfig.fast(BREAKOUT, **given)
     assert config.conv_filters is None
+    assert config.lr[0] == (0, FIRST_LR)
+    assert config.train_batch_size == 2048
 
 
 class Sights(Trio):
