@@ -82,6 +82,7 @@ class Recorder:
             lifetime.training_iteration,
             lifetime.num_env_steps,
         )  # of the last log
+        self.result_names: list[str] = []  # paths at which results may have numbers
         self._logs: Logs | None = None
         self._curves: Curves | None = None
         self._drawn = time.monotonic()
@@ -140,8 +141,15 @@ class Recorder:
         """The logs, cut back to where the run stands when the first of its new results comes: not before."""
         if self._logs is None:
             checkpoint.clean(self.folder / CHECKPOINTS)
-            run = RunStart(self.folder, self.facts["config"], self._iteration, self._env_steps)
-            self._logs = Logs(self.settings.loggers, run, warn=self.say)
+            run = RunStart(
+                self.folder,
+                self.facts["config"],
+                self._iteration,
+                self._env_steps,
+                tuple(self.result_names),
+                self.say,
+            )
+            self._logs = Logs(self.settings.loggers, run)
             if self.settings.pictures:
                 self._curves = Curves.from_jsonl(self.folder / METRICS)
         return self._logs

@@ -293,7 +293,8 @@ def result_names(
         episodes = episode_results(
             algorithm, jax.tree.map(lambda leaf: leaf[0], ones.episodes.iteration)
         )
-        result["evaluation"] = {
-            "env_runners": {**episodes, "episode_return_std": 0.0, "episode_len_std": 0.0}
-        }
+        spread = {"episode_return_std": 0.0, "episode_len_std": 0.0}
+        counts = {"num_episodes": 1, "num_env_steps_sampled": 1}
+        result["evaluation"] = {"env_runners": {**episodes, **spread, **counts}}
+        result["timers"]["evaluation"] = 0.0
     return [name for name, value in flatten(result) if not isinstance(value, list | str)]

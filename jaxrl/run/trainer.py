@@ -447,6 +447,8 @@ class Trainer(PolicyAccess):
         evaluated = self.settings.evaluation_interval is not None
         told = {"evaluated": evaluated, "session": self.session, "lifetime": self.lifetime}
         names = result_names(self.algorithm, self.executable.metrics, **told)
+        if self.keeping.recorder is not None:
+            self.keeping.recorder.result_names = names
         own = self.hooks.has("on_train_result") or self.hooks.has(
             "on_evaluate_end"
         )  # which may add what they like

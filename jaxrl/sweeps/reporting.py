@@ -19,7 +19,7 @@ from jaxrl.run.devices.mesh import on_one
 from jaxrl.run.health import first_bad, undeclared_wait
 from jaxrl.run.inference.evaluate import Evaluation
 from jaxrl.run.logging.loggers import Logs, RunStart
-from jaxrl.run.results import ITERATIONS, Lifetime, Result, iteration_results
+from jaxrl.run.results import ITERATIONS, Lifetime, Result, iteration_results, result_names
 from jaxrl.run.settings import RunSettings
 from jaxrl.run.storage.config_file import config_facts
 from jaxrl.sweeps.trial_view import TrialView
@@ -77,15 +77,17 @@ class Reporter:
         return self.hooks.has("on_train_result")
 
     def open(self, folder: Path | None) -> None:
-        """Begins the logs in the trial's folder, if there is one."""
-        if folder is None:
-            return
+        """The trial's folder, if it has one: its logs begin there with the first results."""
         self.view.run_dir = folder
-        if not self.settings.loggers:
+
+    def _open_logs(self, rows: Metrics) -> None:
+        if self._logs is not None or self.view.run_dir is None or not self.settings.loggers:
             return
         facts = config_facts(self.trial.config, self.trial.config.setup().policies)
-        run = RunStart(folder, facts["config"])
-        self._logs = Logs(self.settings.loggers, run, warn=self.say)
+        evaluated = self.settings.evaluation_interval is not None
+        names = tuple(result_names(self.algorithm, rows, evaluated=evaluated))
+        run = RunStart(self.view.run_dir, facts["config"], 0, 0, names, self.say)
+        self._logs = Logs(self.settings.loggers, run)
 
     def compute(self, rows: Metrics, count: int, seconds: float) -> None:
         """Makes the result trees of a chunk: of all its updates, or of the last one alone if nobody sees the others.
@@ -95,6 +97,7 @@ class Reporter:
             count: how many of them were filled.
             seconds: that these took.
         """
+        self._open_logs(rows)
         seen_by_nobody = self._logs is None and not self.may_end
         first = max(0, count - 1) if seen_by_nobody else 0
         before = dataclasses.replace(

@@ -26,6 +26,8 @@ class RunStart(NamedTuple):
     config: Mapping[str, Any]  # plain settings by name, as `config.to_dict()`
     iteration: int = 0  # of the checkpoint that the run resumes from, else 0
     env_steps: int = 0  # sampled up to that checkpoint
+    result_names: tuple[str, ...] = ()  # paths at which its results may have numbers
+    say: Callable[[str], None] = print  # shows one line to the user
 
 
 class Logger:
@@ -67,16 +69,14 @@ class Logs:
 
     Args:
         entries: the setting `loggers`.
-        run: what the loggers start from: what they hold beyond its iteration is cut away, and with
-            0 whatever an earlier run left there.
-        warn: is called with one line when a logger fails.
-
+        run: what they start from: what they hold beyond its iteration is cut away, and with 0
+            whatever an earlier run left there. `run.say` tells of one that fails.
     Raises:
         UsageError: an entry that is no logger, or one whose package is not installed.
     """
 
-    def __init__(self, entries: Iterable[Any], run: RunStart, *, warn: Callable[[str], None]):
-        self._warn = warn
+    def __init__(self, entries: Iterable[Any], run: RunStart):
+        self._say = run.say
         self._loggers: dict[Logger, str] = {}  # with the name that errors call each by
         makers = [(maker_of(entry), _shown(entry)) for entry in dict.fromkeys(entries)]
         for make, name in makers:
@@ -110,7 +110,7 @@ class Logs:
             self._end(self._loggers.pop(logger), error)
 
     def _end(self, name: str, error: Exception) -> None:
-        self._warn(f"the {name} log ends here, training continues without it: {one_line(error)}")
+        self._say(f"the {name} log ends here, training continues without it: {one_line(error)}")
 
 
 def maker_of(entry: Any) -> Callable[[], Logger]:

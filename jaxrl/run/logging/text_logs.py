@@ -1,4 +1,4 @@
-"""Logs that are files of lines: whole lines appended, and what lies behind a checkpoint cut away on resuming."""
+"""JSON lines and CSV loggers: files of whole lines, cut back to a checkpoint when a run is resumed."""
 
 import csv
 import io
@@ -34,21 +34,22 @@ class JsonLines(Logger):
 
 
 class CsvLines(Logger):
-    """`progress.csv`: a row per iteration, a column per path; what a result lacks, or is no number, is empty.
+    """`progress.csv`: a row for each iteration, a column for each path; empty where there is no number.
 
-    A path met for the first time is a new last column: the file is then written anew with longer
-    rows and put in the old one's place at once. Lists (the counts of histograms) are left out.
+    The columns are those of the first result, and the paths at which the run's results may have
+    numbers later (returns, evaluations). What comes besides is left out, which one line says. Lists
+    (the counts of histograms) have no column.
     """
 
     def open(self, run: RunStart) -> None:
-        self.path, iteration = run.folder / PROGRESS, run.iteration
-        self._columns = _header(self.path) if iteration > 0 else []
+        self.path, self._run, self._left_out = run.folder / PROGRESS, run, False
+        self._columns = _header(self.path) if run.iteration > 0 else []
         places = {name: place for place, name in enumerate(self._columns)}
 
         def kept(line: bytes) -> bool:
             cells = _cells(line)
             number = cells[places[ITERATIONS]] if len(cells) == len(places) else ""
-            return number.isdecimal() and int(number) <= iteration
+            return number.isdecimal() and int(number) <= run.iteration
 
         start_after(self.path, kept, anew=ITERATIONS not in places, num_head_lines=1)
         if ITERATIONS not in places:
@@ -56,38 +57,28 @@ class CsvLines(Logger):
 
     def write(self, results: list[Result]) -> None:
         rows = [leaves(result) for result in results]
-        known = set(self._columns)
-        new = dict.fromkeys(
-            name
-            for row in rows
-            for name, value in row.items()
-            if name not in known and not isinstance(value, list)
-        )
-        if new:
-            self._widen([*self._columns, *new])
-        table = [[_cell(row.get(name)) for name in self._columns] for row in rows]
+        table = []
+        if rows and not self._columns:
+            first = [name for name, value in rows[0].items() if not isinstance(value, list)]
+            self._columns = list(dict.fromkeys((*first, *self._run.result_names)))
+            table = [[_cell(name) for name in self._columns]]
+        table += [[_cell(row.get(name)) for name in self._columns] for row in rows]
         append(self.path, _csv_lines(table).splitlines(keepends=True))
+        self._tell_left_out(rows)
 
-    def _widen(self, columns: list[str]) -> None:
-        header, commas = (
-            _csv_lines([[_cell(name) for name in columns]]),
-            b"," * (len(columns) - len(self._columns)),
-        )
-        beside = self.path.with_name(f"{self.path.name}.tmp")
-        try:
-            with self.path.open("rb") as old, beside.open("wb") as new:
-                old.readline()
-                new.write(header)
-                new.writelines(line[:-1] + commas + b"\n" for line in old)
-                new.flush()
-                os.fsync(
-                    new.fileno()
-                )  # or a machine that goes down may keep the new name and not the lines
-            os.replace(beside, self.path)
-        except OSError:
-            beside.unlink(missing_ok=True)
-            raise
-        self._columns = columns
+    def _tell_left_out(self, rows: list[dict[str, Any]]) -> None:
+        if self._left_out:
+            return
+        known = set(self._columns)
+        numbers = [(name, value) for row in rows for name, value in row.items()]
+        new = {name for name, value in numbers if name not in known and not isinstance(value, list)}
+        if new:
+            self._left_out = True
+            more = f" and {len(new) - 1} more" if len(new) > 1 else ""
+            self._run.say(
+                f"{PROGRESS} has no column for {min(new)}{more}, which came after its first row; "
+                "the jsonl log has all numbers"
+            )
 
 
 def append(path: Path, pieces: Iterable[bytes]) -> None:

@@ -18,7 +18,7 @@ from jaxrl.core.errors import UsageError
 from jaxrl.run import advice
 from jaxrl.run.logging.loggers import LOGGERS, Logger, Logs, RunStart
 from jaxrl.run.logging.scalars import MOMENT, Downsampler, charts, tag_of
-from jaxrl.run.logging.text_logs import plain
+from jaxrl.run.logging.text_logs import leaves, plain
 from jaxrl.run.settings import RunSettings
 from tests.probes import SMALL_ARENA, SMALL_CARTPOLE
 
@@ -56,7 +56,7 @@ def fails(text):
 
 
 def logs(folder, names=FILES, warn=fails, config=CONFIG, **start):
-    return Logs(names, RunStart(folder, config, **start), warn=warn)
+    return Logs(names, RunStart(folder, config, say=warn, **start))
 
 
 def write(folder, iterations, names=FILES, **start):
@@ -151,15 +151,49 @@ def test_what_hooks_add_of_other_types_is_written_as_plain_values(tmp_path):
     assert "env_runners/a" not in row
 
 
-def test_a_path_met_later_is_a_new_last_column_and_empty_in_earlier_rows(tmp_path):
-    ours = logs(tmp_path, ["csv"])
+def test_paths_that_a_run_may_have_later_are_columns_from_the_first_row_on(tmp_path):
+    returns = "env_runners/episode_return_mean"
+    ours = logs(tmp_path, ["csv"], result_names=("done", returns))
     ours.write([result(1), result(2)])
+    header = (tmp_path / "progress.csv").read_bytes().splitlines()[0]
     ours.write([result(3, episode_return_mean=7.0)])
     ours.write([result(4)])
     rows = strict_rows(tmp_path)
-    assert [row["env_runners/episode_return_mean"] for row in rows] == ["", "", "7.0", ""]
-    assert list(rows[0])[-1] == "env_runners/episode_return_mean"
+    assert [row[returns] for row in rows] == ["", "", "7.0", ""]
+    assert list(rows[0])[-1] == returns
+    assert (tmp_path / "progress.csv").read_bytes().splitlines()[0] == header
     assert [path.name for path in tmp_path.iterdir()] == ["progress.csv"]
+
+
+def test_a_path_that_nobody_announced_has_no_column_which_is_said_once(tmp_path):
+    said = []
+    ours = logs(tmp_path, ["csv"], warn=said.append)
+    ours.write([result(1), result(2)])
+    ours.write([result(3, late=7.0, later=1.0), result(4, late=[1, 2])])
+    ours.write([result(5, latest=8.0)])
+    assert [int(row["training_iteration"]) for row in strict_rows(tmp_path)] == [1, 2, 3, 4, 5]
+    assert "env_runners/late" not in strict_rows(tmp_path)[0]
+    assert said == [
+        "progress.csv has no column for env_runners/late and 1 more, which came after its first "
+        "row; the jsonl log has all numbers"
+    ]
+
+
+def test_every_number_of_a_run_with_evaluations_has_its_column(tmp_path, capsys):
+    config = SMALL_ARENA.replace(total_env_steps=640)  # whose first episodes end after 20 steps
+    path, settings = tmp_path / "run", {"pictures": False, "evaluation_interval": 3}
+    with Trainer(config, run_dir=path, **settings) as trainer:
+        trainer.fit()
+    assert "no column" not in capsys.readouterr().out
+    rows, lines = strict_rows(path), strict_lines(path)
+    assert "env_runners" not in lines[0].get("evaluation", {}) and "evaluation" in lines[2]
+    for row, line in zip(rows, lines, strict=True):
+        numbers = {name: value for name, value in leaves(line).items() if type(value) is float}
+        assert {name: float(row[name]) for name in numbers} == numbers
+    with Trainer.from_checkpoint(path, config=config.replace(total_env_steps=704)) as trainer:
+        trainer.fit()
+    assert "no column" not in capsys.readouterr().out
+    assert len(strict_rows(path)) == 11
 
 
 # Killed and resumed
@@ -183,17 +217,13 @@ def test_a_resumed_run_goes_on_without_a_gap_or_a_double_line(tmp_path, half):
 
 
 def test_columns_of_before_the_kill_are_kept_when_resumed(tmp_path):
-    ours = logs(tmp_path, ["csv"])
-    ours.write([result(1), result(2, episode_return_mean=7.0)])
-    resumed = logs(tmp_path, ["csv"], iteration=1, env_steps=64)
-    resumed.write([result(2, other=1.0)])
-    assert [
-        (row["env_runners/episode_return_mean"], row["env_runners/other"])
-        for row in strict_rows(tmp_path)
-    ] == [
-        ("", ""),
-        ("", "1.0"),
-    ]
+    write(tmp_path, [1, 2], ["csv"], result_names=("env_runners/episode_return_mean",))
+    said, later = [], {"iteration": 1, "env_steps": 64, "result_names": ("env_runners/other",)}
+    resumed = logs(tmp_path, ["csv"], warn=said.append, **later)
+    resumed.write([result(2, other=1.0, episode_return_mean=3.0)])
+    rows = strict_rows(tmp_path)
+    assert [row["env_runners/episode_return_mean"] for row in rows] == ["", "3.0"]
+    assert len(said) == 1 and "no column for env_runners/other" in said[0]
 
 
 def test_a_run_that_starts_at_the_beginning_keeps_nothing_of_an_earlier_one(tmp_path):
@@ -482,7 +512,7 @@ def test_charts_are_grouped_by_what_stands_before_the_first_slash(path, tag):
 def test_quick_iterations_are_thinned_but_not_evaluations_nor_the_last_before_a_flush(tmp_path):
     rapid = [result(i, seconds=MOMENT / 10) for i in range(1, 101)]
     rapid[4]["evaluation"] = {"env_runners": {"episode_return_mean": 3.0}}
-    ours = logs(tmp_path)
+    ours = logs(tmp_path, result_names=("evaluation/env_runners/episode_return_mean",))
     ours.write(rapid[:50])
     ours.write(rapid[50:])
     steps = [step for step, _ in curve(tmp_path, "run/training_iteration")]
