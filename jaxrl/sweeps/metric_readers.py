@@ -19,7 +19,7 @@ HISTOGRAM = {
 
 
 def reader(algorithm: Algorithm, metrics: Metrics, path: str, what: str) -> Reader:
-    """A function from one update's metrics to the number f32[] at `path`; not a number where there is none yet.
+    """A function from an update's metrics to the number f32[] at `path`; NaN where there is none.
 
     Args:
         metrics: the shapes of an update's metrics.
@@ -74,10 +74,10 @@ def _learner_readers(grouping: Grouping, metrics: Metrics) -> dict[str, Reader]:
                     metrics.learners[g][name][n]
                 )
     for name in ("total_loss", "num_module_steps_trained"):
-        own = [read for path, read in readers.items() if path.endswith(f"/{name}")]
-        if own:
-            readers[f"learners/__all_modules__/{name}"] = lambda metrics, own=own: sum(
-                read(metrics) for read in own
+        found = [read for path, read in readers.items() if path.endswith(f"/{name}")]
+        if found:
+            readers[f"learners/__all_modules__/{name}"] = lambda metrics, found=found: sum(
+                read(metrics) for read in found
             )
     return readers
 
@@ -97,9 +97,9 @@ def _step_readers(grouping: Grouping) -> dict[str, Callable[[jax.Array], jax.Arr
 def _agents_of(grouping: Grouping) -> dict[str, jax.Array]:
     """{policy: the places of its agents}."""
     return {
-        policy: jnp.array([grouping.agents.index(agent) for agent in own])
+        policy: jnp.array([grouping.agents.index(agent) for agent in agents])
         for group in grouping.groups
-        for policy, own in zip(group.policies, group.agents, strict=True)
+        for policy, agents in zip(group.policies, group.agents, strict=True)
     }
 
 

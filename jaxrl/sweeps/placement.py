@@ -1,4 +1,4 @@
-"""Placement of trials: how many fit side by side in memory, and which devices their programs have."""
+"""Placement of trials: how many fit into memory side by side, and which devices they train on."""
 
 import math
 from collections.abc import Callable, Iterable, Mapping
@@ -44,8 +44,8 @@ def most_that_fit(group: TrialGroup, devices: int, beside: int = 1) -> float:
     if fit < 1:
         raise UsageError(
             f"one trial of {group.static.num_envs:,} x {group.static.rollout_length:,} takes about "
-            f"{in_units(each)}, and {in_units(int(SHARE_OF_MEMORY * free))} are available; fewer environments or "
-            "shorter rollouts need less"
+            f"{in_units(each)}, and {in_units(int(SHARE_OF_MEMORY * free))} are available; "
+            "fewer environments or shorter rollouts need less"
         )
     return fit // beside if on_cpu else fit * devices
 
@@ -117,7 +117,7 @@ def side_by_side(
             pool.submit(
                 in_lane,
                 jax.devices()[lane],
-                [program for program, own in lanes.items() if own == lane],
+                [program for program, its_lane in lanes.items() if its_lane == lane],
             )
             for lane in used
         ]

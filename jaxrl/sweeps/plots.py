@@ -1,4 +1,4 @@
-"""A sweep in one picture: learning curves of its settings, and what the settings that were varied did to the score."""
+"""Plot of a sweep: learning curves of its settings, and the effect of each setting on the score."""
 
 import math
 from pathlib import Path
@@ -33,10 +33,10 @@ def figure(sweep: Sweep) -> Any:
     from matplotlib.figure import Figure
 
     groups = [
-        (settings, [one for one in own if one.score is not None])
-        for settings, own in sweep.by_settings()
+        (settings, [outcome for outcome in outcomes if outcome.score is not None])
+        for settings, outcomes in sweep.by_settings()
     ]
-    groups = [(settings, own) for settings, own in groups if own]
+    groups = [(settings, outcomes) for settings, outcomes in groups if outcomes]
     if not groups:
         return None
     kinds = _panels(groups)
@@ -60,7 +60,7 @@ def figure(sweep: Sweep) -> Any:
         color=INK,
         va="center",
     )
-    steps = max(one.curve[0][-1] for _, own in groups for one in own)
+    steps = max(outcome.curve[0][-1] for _, outcomes in groups for outcome in outcomes)
     note = f"{len(sweep.outcomes):,} trials of up to {short_steps(steps)} environment steps"
     drawn.text(0.95, 0.945, note, size=11, color=QUIET, ha="right", va="center")
     _curves(axes[0], groups, sweep.metric)
@@ -96,13 +96,15 @@ def _varied(groups: Settings) -> dict[str, int]:
 
 def _curves(axis: Any, groups: Settings, metric: str) -> None:
     """The median over the seeds of each setting, in a band."""
-    best_first = sorted(groups, key=lambda group: -np.median([one.score for one in group[1]]))
-    fewest = min(len(own) for _, own in groups)
+    best_first = sorted(
+        groups, key=lambda group: -np.median([outcome.score for outcome in group[1]])
+    )
+    fewest = min(len(outcomes) for _, outcomes in groups)
     varied = _varied(groups)
     low, high = (25, 75) if fewest >= FEWEST else (0, 100)
-    for colour, (settings, own) in zip(COLOURS, best_first, strict=False):
-        steps = np.linspace(0, max(one.curve[0][-1] for one in own), POINTS)
-        values = np.stack([_at(steps, one) for one in own])
+    for colour, (settings, outcomes) in zip(COLOURS, best_first, strict=False):
+        steps = np.linspace(0, max(outcome.curve[0][-1] for outcome in outcomes), POINTS)
+        values = np.stack([_at(steps, outcome) for outcome in outcomes])
         seen = ~np.all(np.isnan(values), axis=0)
         if not seen.any():
             continue
@@ -133,17 +135,19 @@ def _curves(axis: Any, groups: Settings, metric: str) -> None:
 
 def _at(steps: np.ndarray, outcome: TrialResult) -> np.ndarray:
     """The newest score at each of these steps; a trial that has ended keeps its last."""
-    own, scores = (np.asarray(part, np.float64) for part in outcome.curve)
+    at, scores = (np.asarray(part, np.float64) for part in outcome.curve)
     known = ~np.isnan(scores)
-    own, scores = own[known], scores[known]
-    place = np.searchsorted(own, steps, side="right") - 1
+    at, scores = at[known], scores[known]
+    place = np.searchsorted(at, steps, side="right") - 1
     return np.where(place >= 0, scores[np.maximum(place, 0)], np.nan)
 
 
 def _scores_along(axis: Any, groups: Settings, names: list[str], metric: str) -> None:
     """Every trial's last score over one setting."""
     (name,) = names
-    points = [(settings[name], one.score) for settings, own in groups for one in own]
+    points = [
+        (settings[name], outcome.score) for settings, outcomes in groups for outcome in outcomes
+    ]
     values, scores = np.array(points, np.float64).T
     axis.plot(values, scores, "o", color=COLOURS[0], markersize=5, alpha=0.7, markeredgewidth=0)
     _finish(axis, f"last {metric.split('/')[-1]} of each trial over {name}")
@@ -156,7 +160,9 @@ def _score_map(axis: Any, groups: Settings, names: list[str], metric: str) -> No
     across, up = (
         np.array([settings[name] for settings, _ in groups], np.float64) for name in names
     )
-    scores = np.array([np.median([one.score for one in own]) for _, own in groups])
+    scores = np.array(
+        [np.median([outcome.score for outcome in outcomes]) for _, outcomes in groups]
+    )
     order = np.argsort(scores)  # the best on top
     points = axis.scatter(
         across[order], up[order], c=scores[order], cmap="viridis", s=70, edgecolors="white"
@@ -175,9 +181,9 @@ def _heat_map(axis: Any, groups: Settings, names: list[str], metric: str) -> Non
     """The interquartile mean of the last scores, for each pair of values of two settings."""
     values = [_sorted([settings.get(name) for settings, _ in groups]) for name in names]
     grid = np.full((len(values[0]), len(values[1])), np.nan)
-    for settings, own in groups:
+    for settings, outcomes in groups:
         place = tuple(values[i].index(short(settings.get(name))) for i, name in enumerate(names))
-        grid[place] = iqm(np.array([one.score for one in own])[:, None])
+        grid[place] = iqm(np.array([outcome.score for outcome in outcomes])[:, None])
     axis.imshow(grid, aspect="auto", cmap="viridis")
     middle = (np.nanmin(grid) + np.nanmax(grid)) / 2
     for place in np.argwhere(~np.isnan(grid)):
@@ -188,14 +194,14 @@ def _heat_map(axis: Any, groups: Settings, names: list[str], metric: str) -> Non
         )
     _finish(axis, f"last {metric.split('/')[-1]}, interquartile mean of seeds")
     axis.grid(False)
-    for i, (one, name) in enumerate(zip((axis.yaxis, axis.xaxis), names, strict=True)):
-        one.set_ticks(range(len(values[i])), values[i])
-        one.set_label_text(name, size=10, color=QUIET)
+    for i, (outcome, name) in enumerate(zip((axis.yaxis, axis.xaxis), names, strict=True)):
+        outcome.set_ticks(range(len(values[i])), values[i])
+        outcome.set_label_text(name, size=10, color=QUIET)
     axis.spines["bottom"].set_visible(False)
 
 
 def _finish(axis: Any, title: str) -> None:
-    """Title, legend above the panel so that it covers nothing, and quiet scales: as a run's curves have it."""
+    """Title, legend above the panel, where it covers nothing, and scales as in a run's plot."""
     handles, labels = axis.get_legend_handles_labels()
     columns = max(1, min(3, 84 // max((len(label) + 6 for label in labels), default=84)))
     rows = -(-len(labels) // columns)
@@ -221,7 +227,7 @@ def _brief(value: Any) -> str:
 
 
 def _sorted(values: list[Any]) -> list[str]:
-    """The different values, numbers by size and anything else in the order of the plan, as texts."""
+    """The different values as texts: numbers by size, anything else in the order of the plan."""
     if all(map(_is_number, values)):
         values = sorted(values)
     return list(dict.fromkeys(map(short, values)))

@@ -1,4 +1,4 @@
-"""The results of a trial as they come: counted, told to its hooks, evaluated, and written to its logs."""
+"""Reports of a trial: results counted, passed to its hooks, evaluated, and written to its logs."""
 
 import dataclasses
 import threading
@@ -90,7 +90,7 @@ class Reporter:
         self._logs = Logs(self.settings.loggers, run)
 
     def compute(self, rows: Metrics, count: int, seconds: float) -> None:
-        """Makes the result trees of a chunk: of all its updates, or of the last one alone if nobody sees the others.
+        """Result trees of a chunk: of all its updates, or of the last if only that is seen.
 
         Args:
             rows: the trial's metrics, [CAPACITY, ...].
@@ -118,7 +118,7 @@ class Reporter:
         self._reach()
 
     def note_bad(self, rows: Metrics, index: int) -> None:
-        """Notes the number that the trial has diverged by in the update of this row of `rows`, [CAPACITY, ...]."""
+        """Notes the bad number of the update at `index` of `rows`, [CAPACITY, ...]."""
         row = jax.tree.map(lambda leaf: leaf[index : index + 1], rows)
         lifetime = dataclasses.replace(self.lifetime)
         results = iteration_results(self.algorithm, row, 1, 1.0, lifetime)
@@ -126,7 +126,7 @@ class Reporter:
         self.bad = found[1] if found else ""
 
     def evaluate(self, read_runner: Callable[[], RunnerState], *, at_the_end: bool) -> None:
-        """Adds an evaluation of the state after the last result to it, where one is due and not there yet."""
+        """Adds an evaluation of the present state to the last result, if one is due and missing."""
         last = self._results[-1] if self._results else {"evaluation": None}
         if "evaluation" in last or not self.evaluation.due(last[ITERATIONS], at_the_end=at_the_end):
             return
@@ -136,13 +136,13 @@ class Reporter:
         last["timers"]["evaluation"] = time.perf_counter() - began
 
     def check_waits(self) -> None:
-        """Refuses an environment whose agents wait unannounced, which nothing right can be learned from."""
+        """Refuses an environment whose agents wait without declaring it."""
         if found := undeclared_wait(self._results):
             iteration = self._results[found[0]][ITERATIONS]
             raise UsageError(f"trial {self.trial.name}, iteration {iteration}: {found[1]}")
 
     def tell(self, read_runner: Callable[[], RunnerState], *, at_the_end: bool) -> int:
-        """Tells the hooks of each result; how many results stand, fewer where a hook ended the trial.
+        """Passes each result to the hooks; returns how many count, fewer if a hook ended the trial.
 
         Args:
             at_the_end: whether the trial ends with the last of these.
@@ -158,7 +158,7 @@ class Reporter:
         return len(self._results)
 
     def _reach(self) -> None:
-        """The last result is where the trial stands; hooks see it there also while they are told of earlier ones."""
+        """The trial's last result, which hooks see also while they receive earlier ones."""
         if self._results:
             self.view.last_result, self.view.lifetime = (
                 self._results[-1],
@@ -206,27 +206,29 @@ def advance(
     count: int,
     reporters: Sequence[Reporter],
 ) -> Turn:
-    """At most `count` updates of a batch, reported; the members beyond its reporters only fill it up.
+    """At most `count` updates of a batch, reported; members beyond the reporters only fill it up.
 
     A hook that sets `result["done"]` ends its trial in that very iteration: the chunk is computed
     again with that as the trial's last update, which gives all others the same numbers.
     """
     updates = np.array(state.runner.num_updates)
-    before = jax.tree.map(jnp.copy, state) if any(own.may_end for own in reporters) else None
+    before = (
+        jax.tree.map(jnp.copy, state) if any(reporter.may_end for reporter in reporters) else None
+    )
     began = time.perf_counter()
     state, seen = members.chunk(state, numbers, count)
     seconds = time.perf_counter() - began
     moved = np.array(state.runner.num_updates) - updates
     metrics, diverged = jax.tree.map(np.asarray, (on_one(seen.metrics), state.diverged))
-    for i, own in enumerate(reporters):
+    for i, reporter in enumerate(reporters):
         share = seconds * float(moved[i] / max(1, moved.max()))
         rows = jax.tree.map(lambda leaf, i=i: leaf[:, i], metrics)
-        own.compute(rows, int(moved[i]), share)
-        own.check_waits()
-        if diverged[i] and not own.bad:
-            own.note_bad(rows, int(moved[i]))
+        reporter.compute(rows, int(moved[i]), share)
+        reporter.check_waits()
+        if diverged[i] and not reporter.bad:
+            reporter.note_bad(rows, int(moved[i]))
     kept = _tell(state, reporters)
-    ended = [i for i, own in enumerate(reporters) if own.ended and moved[i]]
+    ended = [i for i, reporter in enumerate(reporters) if reporter.ended and moved[i]]
     if ended:
         last = np.array(numbers.last)
         last[ended] = kept[ended] + updates[ended]
@@ -236,19 +238,19 @@ def advance(
         moved[ended] = kept[ended]
     for i in ended:
         reporters[i].evaluate(_reader(state, i), at_the_end=True)
-    for own in reporters:
-        own.write()
+    for reporter in reporters:
+        reporter.write()
     return Turn(state, numbers, seen, moved, seconds)
 
 
 def _tell(state: State, reporters: Sequence[Reporter]) -> np.ndarray:
-    """Evaluates where that is due, and tells the hooks; i64[reporters], how many updates of the chunk stand."""
+    """Evaluates where due and calls the hooks; returns how many updates count, i64[reporters]."""
     updates, over = np.asarray(state.runner.num_updates), np.asarray(state.met | state.diverged)
     kept = []
-    for i, own in enumerate(reporters):
-        ends, read = bool(over[i]) or updates[i] >= own.last, _reader(state, i)
-        own.evaluate(read, at_the_end=ends)
-        kept.append(own.tell(read, at_the_end=ends))
+    for i, reporter in enumerate(reporters):
+        ends, read = bool(over[i]) or updates[i] >= reporter.last, _reader(state, i)
+        reporter.evaluate(read, at_the_end=ends)
+        kept.append(reporter.tell(read, at_the_end=ends))
     return np.array(kept)
 
 

@@ -1,4 +1,4 @@
-"""What came of a sweep: each trial's result, the best one, and what the seeds of a setting say together."""
+"""Results of a sweep: each trial's, the best one, and statistics over the seeds of a setting."""
 
 import itertools
 import math
@@ -59,7 +59,7 @@ class Sweep:
     programs: int = 0
 
     def best_trial(self, metric: str | None = None) -> TrialResult:
-        """The outcome with the highest value of `metric`, a path in the result tree, by default the sweep's own.
+        """The trial with the highest value of `metric`, a path in the result tree (the sweep's).
 
         One seed's luck: `best_setting` ranks settings by all of their seeds.
         """
@@ -80,7 +80,7 @@ class Sweep:
         return max(scored, key=lambda pair: pair[0])[1]
 
     def best_setting(self, metric: str | None = None) -> tuple[dict[str, Any], list[TrialResult]]:
-        """(settings, the outcomes of its seeds) of the setting with the highest median of `metric` over its seeds.
+        """(settings, the results of its seeds) with the highest median of `metric` over the seeds.
 
         A seed without a value, since it diverged before an episode ended, counts as the worst. The
         best trial is mostly the luckiest of all, and more so the more there are: this is the
@@ -100,11 +100,11 @@ class Sweep:
         return list(groups.values())
 
     def statistics(self) -> list["SettingStatistics"]:
-        """What the seeds of each setting say together, by their last scores; in the order of the plan."""
-        return [_statistics_of(settings, own) for settings, own in self.by_settings()]
+        """Statistics over each setting's seeds, of their last scores, in the order of the plan."""
+        return [_statistics_of(settings, seeds) for settings, seeds in self.by_settings()]
 
     def rows(self) -> list[dict[str, Any]]:
-        """A row for each trial: its settings, seed, status, score and folder, and its last result by path."""
+        """A row for each trial: settings, seed, status, score, folder and last result by path."""
         return [
             {
                 "trial": outcome.trial.name,
@@ -163,15 +163,16 @@ class Sweep:
 
     def statistics_table(self) -> str:
         """What the seeds of each setting say together; empty where there is one of each."""
-        found = [own for own in self.statistics() if own.seeds > 1]
+        found = [row for row in self.statistics() if row.seeds > 1]
         if not found:
             return ""
         rows = [["settings", "seeds", "failed", "median", "interquartile mean", "from ... to"]]
-        for own in found:
-            name = shown(own.settings) or "as configured"
-            rows.append([name, str(own.seeds), str(own.failed), *_shown_estimates(own)])
-        if any(own.failed for own in found):
-            return f"{aligned(rows)}\nfailed: seeds that ended before any episode did; the numbers are of the others"
+        for row in found:
+            name = shown(row.settings) or "as configured"
+            rows.append([name, str(row.seeds), str(row.failed), *_shown_estimates(row)])
+        if any(row.failed for row in found):
+            note = "failed: seeds that ended before any episode did; the numbers are of the others"
+            return f"{aligned(rows)}\n{note}"
         return aligned([[*row[:2], *row[3:]] for row in rows])
 
 
@@ -195,12 +196,12 @@ def _statistics_of(settings: dict[str, Any], outcomes: list[TrialResult]) -> Set
     return SettingStatistics(settings, len(outcomes), failed, middle, mean, bounds)
 
 
-def _shown_estimates(own: SettingStatistics) -> list[str]:
+def _shown_estimates(row: SettingStatistics) -> list[str]:
     """[median, interquartile mean, its bounds] as text."""
-    if own.median is None or own.iqm is None:
+    if row.median is None or row.iqm is None:
         return ["", "", ""]
-    bounds = f"{own.iqm.low:.2f} ... {own.iqm.high:.2f} ({own.bounds})"
-    return [f"{own.median.value:.2f}", f"{own.iqm.value:.2f}", bounds]
+    bounds = f"{row.iqm.low:.2f} ... {row.iqm.high:.2f} ({row.bounds})"
+    return [f"{row.median.value:.2f}", f"{row.iqm.value:.2f}", bounds]
 
 
 def _median_over_all(outcomes: list[TrialResult], metric: str) -> float:

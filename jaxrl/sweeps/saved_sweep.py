@@ -1,4 +1,4 @@
-"""What a sweep's folder says, checked when it is read: damaged files end in one line that names the file."""
+"""Reading a sweep's folder: every file is checked, and an error names the damaged one."""
 
 import contextlib
 import json
@@ -77,7 +77,7 @@ def read_results(
 
 @contextlib.contextmanager
 def called_damaged(path: Path) -> Iterator[None]:
-    """Within, whatever a plan of the right form but with impossible values leads to is one line that names it."""
+    """Turns whatever impossible values of a plan lead to into one line that names the plan."""
     try:
         yield
     except UsageError:

@@ -40,7 +40,8 @@ from jaxrl.sweeps.trials import Trial, TrialGroup, groups_of
 from jaxrl.sweeps.vmapped import Numbers, State, VmappedTrials, is_done, known, program_of
 
 CHUNK_SECONDS = 1.0
-TRACED_BACK = 3  # trials that diverge: each has its rollout played again, which is compiled anew for each program
+# Diverged trials whose source is looked for: each has its rollout played again, which compiles.
+TRACED_BACK = 3
 # The settings of a run that each trial of a sweep follows, and what else `sweep` takes.
 TRIAL_SETTINGS = (
     *(
@@ -116,7 +117,7 @@ class Scheduler:
         self.interrupt = StopSignal(progress.say)
         self.sweep = Sweep([], order.metric, None)
         self.groups = groups_of(trials)
-        self.standings: dict[int, TrialState] = {}
+        self.trial_states: dict[int, TrialState] = {}
         self.lanes: dict[int, int] = {}  # {group: the device that it has for itself, or SPLIT}
         self.sizes: dict[int, int] = {}  # {group: how many of its trials train at once}
         self.done: dict[int, int] = {}  # {group: how many are finished of the batch that trains}
@@ -144,7 +145,7 @@ class Scheduler:
             for trial in group.trials:
                 last = int(min(limit, trial.config.num_updates))
                 reporter = Reporter(trial, algorithm, last, self.settings, progress.say)
-                self.standings[trial.number] = TrialState(trial, algorithm, last, reporter)
+                self.trial_states[trial.number] = TrialState(trial, algorithm, last, reporter)
 
     def run(self, store: SweepFolder) -> Sweep:
         self.sweep.folder = store.path
@@ -159,21 +160,25 @@ class Scheduler:
                     if self.interrupt.heard:
                         break
         finally:
-            for own in self.standings.values():
-                own.reporter.close_logs()
+            for trial_state in self.trial_states.values():
+                trial_state.reporter.close_logs()
             store.close()
             self.sweep.whole_seconds = time.perf_counter() - begin
         self.sweep.outcomes.sort(key=lambda outcome: outcome.trial.number)
         store.draw(self.sweep)
         if self.interrupt.heard:
             self.progress.say(
-                f"stopped; {len(self.sweep.outcomes)} of {len(self.trials)} trials are finished and kept"
+                f"stopped; {len(self.sweep.outcomes)} of {len(self.trials)} trials are finished "
+                "and kept"
             )
         return self.sweep
 
     def plan(self) -> str:
         """What will run, in a few lines."""
-        steps = sum(own.last * own.algorithm.num_env_steps for own in self.standings.values())
+        steps = sum(
+            trial_state.last * trial_state.algorithm.num_env_steps
+            for trial_state in self.trial_states.values()
+        )
         programs = "one program" if len(self.groups) == 1 else f"{len(self.groups):,} programs"
         lines = [
             f"sweep        {_trials(len(self.trials))} in {programs}, {steps:,} environment steps"
@@ -182,7 +187,8 @@ class Scheduler:
             size = self.sizes.get(i, 0)
             lines.append(
                 f"program {i:<4} {_trials(len(group.trials))}, {size:,} at once in about "
-                f"{in_units(size * memory_of(group))}; {group.trials[0].config.num_updates:,} iterations"
+                f"{in_units(size * memory_of(group))}; "
+                f"{group.trials[0].config.num_updates:,} iterations"
             )
         split = f", the trials split over {self.order.devices}" if self.order.devices > 1 else ""
         if num_lanes(self.lanes) > 1:
@@ -193,7 +199,7 @@ class Scheduler:
         )
 
     def rungs(self) -> list[float]:
-        """The shares of its updates after which trials are held against each other; the last is 1."""
+        """The shares of the updates after which trials are compared; the last is 1."""
         if self.order.halving is None:
             return [1.0]
         number = int(math.log(len(self.trials), self.order.halving) + 1e-9)
@@ -204,11 +210,11 @@ class Scheduler:
         return self.interrupt.heard or self.broken_off
 
     def _place(self) -> None:
-        """Which groups train side by side, and how many of their trials at once; asked while nothing trains."""
+        """Chooses the groups that train side by side and their batch sizes, when nothing trains."""
         left = {
-            number: len(own)
+            number: len(unfinished)
             for number, group in enumerate(self.groups)
-            if (own := self._unfinished(group))
+            if (unfinished := self._unfinished(group))
         }
         self.lanes, self.sizes, self.done = lanes_of(left, self.order.devices), {}, {}
         beside, wanted = max(1, num_lanes(self.lanes)), self.order.batch_size
@@ -221,7 +227,7 @@ class Scheduler:
             self.sizes[number] = batch_size(self.groups[number], trials, *places, wanted)
 
     def _take_over(self, store: SweepFolder) -> None:
-        """The outcomes of a sweep that is resumed; halving ranks all of its trials, so it keeps all or none."""
+        """Takes over a resumed sweep's results; halving ranks all, so it keeps all or none."""
         if self.order.halving is not None and len(store.over) < len(self.trials):
             store.forget()
         by_number = {trial.number: trial for trial in self.trials}
@@ -234,15 +240,17 @@ class Scheduler:
                 row.get("reason", ""),
             )
             self.sweep.outcomes.append(outcome)
-            del self.standings[number]
+            del self.trial_states[number]
 
     def _unfinished(self, group: TrialGroup) -> list[TrialState]:
         return [
-            self.standings[trial.number] for trial in group.trials if trial.number in self.standings
+            self.trial_states[trial.number]
+            for trial in group.trials
+            if trial.number in self.trial_states
         ]
 
     def _train_to_rung(self, rung: float, store: SweepFolder) -> None:
-        """Trains all that are left up to this share of their updates, and lets those go that are over."""
+        """Trains all that are left up to this share of their updates; finished ones leave."""
         self._place()
         side_by_side(
             lambda number: self._climb_group(number, rung, store), self.lanes, self._break_off
@@ -252,22 +260,29 @@ class Scheduler:
                 self._climb_group(number, rung, store)
         if self.order.halving is None or self.broken_off:
             return
-        over = [own for own in self.standings.values() if own.status != DROPPED]
+        over = [
+            trial_state
+            for trial_state in self.trial_states.values()
+            if trial_state.status != DROPPED
+        ]
         self._conclude(over, store)
         left = sorted(
-            self.standings.values(), key=lambda own: -math.inf if own.score is None else own.score
+            self.trial_states.values(),
+            key=lambda trial: -math.inf if trial.score is None else trial.score,
         )
         keep = -(-len(left) // self.order.halving)
         self._conclude(left[: len(left) - keep], store)
 
     def _climb_group(self, number: int, rung: float, store: SweepFolder) -> None:
         """One group; notes it where it was broken off."""
-        standings, size = self._unfinished(self.groups[number]), self.sizes[number]
-        for begin in range(0, len(standings), size):
-            batch = standings[begin : begin + size]
-            for own in batch:
-                if own.state is None and not self.stopping:
-                    own.reporter.open(store.open_trial(own.trial, own.algorithm, self.settings))
+        trial_states, size = self._unfinished(self.groups[number]), self.sizes[number]
+        for begin in range(0, len(trial_states), size):
+            batch = trial_states[begin : begin + size]
+            for trial_state in batch:
+                if trial_state.state is None and not self.stopping:
+                    trial_state.reporter.open(
+                        store.open_trial(trial_state.trial, trial_state.algorithm, self.settings)
+                    )
             if self.stopping or not self._train(number, batch, size, rung):
                 self._break_off()
                 return
@@ -286,24 +301,32 @@ class Scheduler:
         )
         size = -(-size // devices) * devices
         filled = batch + [batch[0]] * (size - len(batch))
-        lasts = [math.ceil(rung * own.last) for own in batch] + [0] * (size - len(batch))
+        lasts = [math.ceil(rung * trial_state.last) for trial_state in batch] + [0] * (
+            size - len(batch)
+        )
         numbers = numbers_for(
-            [own.trial for own in filled], lasts, [self.order.stop[path] for path in self.criteria]
+            [trial_state.trial for trial_state in filled],
+            lasts,
+            [self.order.stop[path] for path in self.criteria],
         )
         members = self._program(number, numbers, devices)
         state = (
             members.start(numbers)
             if batch[0].state is None
-            else stacked([own.state for own in filled])
+            else stacked([trial_state.state for trial_state in filled])
         )
-        count, begin, reporters = 1, time.perf_counter(), [own.reporter for own in batch]
+        count, begin, reporters = (
+            1,
+            time.perf_counter(),
+            [trial_state.reporter for trial_state in batch],
+        )
         while not bool(jnp.all(is_done(state, numbers))):
             if self.stopping:
                 return False
             turn = advance(members, state, numbers, self._until_evaluation(count, state), reporters)
             state, numbers, scores = turn.state, turn.numbers, np.asarray(turn.seen.score)
-            for i, own in enumerate(batch):
-                own.scores += scores[: turn.moved[i], i].tolist()
+            for i, trial_state in enumerate(batch):
+                trial_state.scores += scores[: turn.moved[i], i].tolist()
             with self.figures:
                 self._show(number, batch, turn)
             each = turn.seconds / max(1, turn.moved.max())
@@ -347,7 +370,7 @@ class Scheduler:
         state, numbers, seconds, moved = turn.state, turn.numbers, turn.seconds, turn.moved
         updates, last = np.array(state.runner.num_updates), np.asarray(numbers.last)
         steps = batch[0].algorithm.num_env_steps
-        scores = [own.score for own in batch if own.score is not None]
+        scores = [trial_state.score for trial_state in batch if trial_state.score is not None]
         self.done[number] = int(np.sum(np.asarray(is_done(state, numbers))[: len(batch)]))
         over = len(self.sweep.outcomes) + sum(self.done.values())
         name = [f"program {number}"] if len(self.groups) > 1 else []
@@ -362,29 +385,29 @@ class Scheduler:
         left = (last.max() - updates.max()) * seconds / max(1, moved.max())
         self.progress.show_line("  ".join([*parts, f"{duration(left)} left of this batch"]))
 
-    def _conclude(self, standings: Sequence[TrialState], store: SweepFolder) -> None:
+    def _conclude(self, trial_states: Sequence[TrialState], store: SweepFolder) -> None:
         """These are finished: their outcomes, written and told."""
-        for own in standings:
-            outcome, snapshot = own.conclude()
+        for trial_state in trial_states:
+            outcome, snapshot = trial_state.conclude()
             if outcome.status == DIVERGED:
-                outcome.reason = self._why_diverged(own)
+                outcome.reason = self._why_diverged(trial_state)
             read_runner = lambda runner=snapshot.runner: runner
-            written = store.record(outcome, own.algorithm, self.settings, snapshot)
+            written = store.record(outcome, trial_state.algorithm, self.settings, snapshot)
             if written is not None:
-                own.reporter.call("on_checkpoint", written, read_runner)
-            own.reporter.close(read_runner)
+                trial_state.reporter.call("on_checkpoint", written, read_runner)
+            trial_state.reporter.close(read_runner)
             self.sweep.outcomes.append(outcome)
-            del self.standings[own.trial.number]
+            del self.trial_states[trial_state.trial.number]
 
-    def _why_diverged(self, own: TrialState) -> str:
-        """The bad number; of the first few trials that diverge it is said at once, with where it arose."""
-        reason = f"iteration {own.updates + 1}: {own.reporter.bad}"
+    def _why_diverged(self, trial_state: TrialState) -> str:
+        """The bad number; for the first few diverged trials also its source, printed at once."""
+        trial, state = trial_state.trial, trial_state.state
+        reason = f"iteration {trial_state.updates + 1}: {trial_state.reporter.bad}"
         self.num_diverged += 1
         if self.num_diverged <= TRACED_BACK:
-            reason = with_source(reason, own.trial.config, own.state.runner, own.trial.numbers[1])
-            self.progress.say(
-                f"trial {own.trial.name} ({shown(own.trial.settings)}) has diverged: {reason}"
-            )
+            reason = with_source(reason, trial.config, state.runner, trial.numbers[1])
+            settings = shown(trial.settings)
+            self.progress.say(f"trial {trial.name} ({settings}) has diverged: {reason}")
         return reason
 
 

@@ -64,7 +64,8 @@ def randint(low: int, high: int) -> Draw:
     _check_range("randint", low, high)
     if low != int(low) or high != int(high):
         raise UsageError(
-            f"randint({low!r}, {high!r}): both bounds must be integers; uniform(...) draws other numbers"
+            f"randint({low!r}, {high!r}): both bounds must be integers; "
+            "uniform(...) draws other numbers"
         )
     low, high = int(low), int(high)
     return Draw(f"randint({low}, {high})", lambda generator: int(generator.integers(low, high)))
@@ -93,7 +94,7 @@ def _plain(what: str, values: Sequence[Any]) -> tuple:
 def settings_of(
     space: Mapping[str, Any], num_samples: int = 1, seed: int = 0
 ) -> list[dict[str, Any]]:
-    """The settings to try: every combination of the grids, `num_samples` times, with new draws each time.
+    """The settings to try: every combination of the grids, `num_samples` times, each newly drawn.
 
     Args:
         space: {setting: what it takes}; a list, a range or an array is a grid, and anything else
@@ -108,7 +109,8 @@ def settings_of(
     kinds = {name: _kind(name, value) for name, value in as_space(space).items()}
     if num_samples > 1 and not any(isinstance(kind, Draw) for kind in kinds.values()):
         raise UsageError(
-            f"num_samples={num_samples} has nothing to draw: every sample would be the same training; "
+            f"num_samples={num_samples} has nothing to draw: every sample would be the same "
+            "training; "
             f"seeds={num_samples} trains with other seeds"
         )
     grids = {name: kind.values for name, kind in kinds.items() if isinstance(kind, Grid)}

@@ -33,7 +33,7 @@ def iqm(scores: np.ndarray) -> np.ndarray:
 
 
 def median(scores: np.ndarray) -> np.ndarray:
-    """The median over tasks of each task's mean over runs, f64[..., R, K]; of one task the median over its runs."""
+    """The median over tasks of the mean over runs, f64[..., R, K]; of one task, over its runs."""
     scores = np.asarray(scores, np.float64)
     return (
         np.median(scores[..., 0], axis=-1)

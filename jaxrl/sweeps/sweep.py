@@ -45,7 +45,7 @@ def sweep(
     quiet: bool = False,
     **run_settings: Any,
 ) -> Sweep:
-    """Trains every combination of settings with every seed; those that differ in numbers alone in one program.
+    """Trains every combination of settings with every seed; one program for those of equal shape.
 
     Args:
         config: a configuration such as `PPOConfig`; what every trial has in common.
@@ -83,19 +83,18 @@ def sweep(
         raise UsageError(
             "seed is not a setting to sweep: give seeds=[1, 2], or seeds=8 for so many"
         )
-    drawn = settings_of(space, num_samples, config.seed)
-    settings = list(
-        {repr(own): own for own in drawn}.values()
-    )  # a `choice` may draw the same twice
+    drawn_settings = settings_of(space, num_samples, config.seed)
+    settings = list({repr(drawn): drawn for drawn in drawn_settings}.values())  # without repeats
     trials = trials_of(config, settings, seeds)
     if len(trials) == 1:
         raise OneTrial(_nothing_to_sweep(trials[0]))
     stop = {path: least for path, least in (stop or {}).items() if least != math.inf}
     order = SweepOptions(metric, stop, halving, settled_devices(devices), batch_size, run_settings)
     warnings = unreached(config, settings[0])
-    if repeated := len(drawn) - len(settings):
+    if repeated := len(drawn_settings) - len(settings):
         warnings.append(
-            f"{repeated} of {len(drawn)} samples repeat settings drawn before and are left out"
+            f"{repeated} of {len(drawn_settings)} samples repeat "
+            "settings drawn before and are left out"
         )
     asked = {
         **order.to_dict(),
@@ -109,7 +108,7 @@ def sweep(
 def resume_sweep(
     path: str | Path, *, config: Any = None, quiet: bool = False, trust: bool = False
 ) -> Sweep:
-    """Continues a sweep that was interrupted: finished trials stay, the others start again; with halving all do.
+    """Continues an interrupted sweep: finished trials stay, others start again; with halving, all.
 
     Args:
         config: the configuration, only where its file cannot hold it (an environment object, say).
@@ -124,8 +123,8 @@ def resume_sweep(
         with called_damaged(store.path):
             if config is None:
                 config = read_config(plan, "jaxrl.resume_sweep", trust=trust)
-            for own in plan["trials"]:
-                check_names(type(config), own["settings"], trust=trust)
+            for saved in plan["trials"]:
+                check_names(type(config), saved["settings"], trust=trust)
             lost = [entry["object"] for entry in saved_loggers(plan) if isinstance(entry, dict)]
             if lost:
                 kept = [entry for entry in saved_loggers(plan) if not isinstance(entry, dict)]
@@ -133,8 +132,8 @@ def resume_sweep(
             check_saved(saved_loggers(plan), trust=trust)
             trials = [
                 trial
-                for own in plan["trials"]
-                for trial in trials_of(config, [own["settings"]], [own["seed"]])
+                for saved in plan["trials"]
+                for trial in trials_of(config, [saved["settings"]], [saved["seed"]])
             ]
             trials = [
                 dataclasses.replace(trial, number=number) for number, trial in enumerate(trials)
@@ -173,10 +172,12 @@ def saved_devices(path: str | Path) -> Any:
 
 
 def _nothing_to_sweep(trial: Trial) -> str:
-    own = "".join(f", {name}={value!r}" for name, value in trial.settings.items())
+    values = "".join(f", {name}={value!r}" for name, value in trial.settings.items())
     return (
-        f"nothing to sweep: this is one trial{own}, seed={trial.config.seed}. Give lists of several values such as "
-        '{"lr": [3e-4, 1e-3]}, or seeds=8, or draws such as jaxrl.loguniform(1e-5, 1e-2) with num_samples=8; '
+        f"nothing to sweep: this is one trial{values}, seed={trial.config.seed}. "
+        "Give lists of several values such as "
+        '{"lr": [3e-4, 1e-3]}, or seeds=8, '
+        "or draws such as jaxrl.loguniform(1e-5, 1e-2) with num_samples=8; "
         "Trainer(config).fit() is a single training"
     )
 

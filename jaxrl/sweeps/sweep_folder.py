@@ -1,11 +1,11 @@
-"""A sweep's folder: what was asked for, every trial's result as it comes, its settings and its final state.
+"""A sweep's folder: the plan, and every trial's settings, result and final state as they come.
 
 runs/<env>/<time>-sweep/sweep.json      the configuration, the settings and seeds of every trial
                         results.jsonl   a line for each trial that is finished
-                        trials/0003/    a run's folder: `load_policy`, `evaluate.py` and `--resume` take it; its logs
-                                        (metrics.jsonl) grow while it trains, its checkpoint comes
-                                        at its end
-                        curves.png      scores over environment steps, the seeds of a setting in one band
+                        trials/0003/    a run's folder, for `load_policy`, `evaluate`, `--resume`;
+                                        its logs grow while it trains, its checkpoint comes at
+                                        the end
+                        curves.png      scores over environment steps, a band for each setting
 """
 
 import json
@@ -73,7 +73,7 @@ def _trust(path: Path) -> str:
     try:
         plan = saved_sweep.read_plan(path)
         trials = [
-            {**plan, "config": {**plan["config"], **own["settings"]}} for own in plan["trials"]
+            {**plan, "config": {**plan["config"], **trial["settings"]}} for trial in plan["trials"]
         ]
         return " --trust" if any(asks_for_trust(facts, to_play=False) for facts in trials) else ""
     except UsageError:  # it is no sweep's folder
@@ -143,7 +143,7 @@ class SweepFolder:
     def record(
         self, outcome: TrialResult, algorithm: Algorithm, settings: RunSettings, snapshot: Snapshot
     ) -> Path | None:
-        """A trial is finished: writes its final state, then its line; returns the checkpoint's folder."""
+        """Writes a finished trial's final state, then its line; returns the checkpoint's folder."""
         if self.path is None:
             return None
         trial = outcome.trial

@@ -1,4 +1,4 @@
-"""Members on somebody else's clock: another's loop says when they train, when they are kept and when they go on."""
+"""A batch of vectorised trials that an external scheduler such as Ray Tune trains and saves."""
 
 import json
 from collections.abc import Sequence
@@ -32,7 +32,7 @@ BLOCK = "block.json"  # of a saved block's folder, beside a run's folder for eac
 
 
 class TrialBatch:
-    """Trials that differ in numbers alone, trained side by side in one program, which the first `train` compiles.
+    """Trials of equal shape, trained side by side in one program, which the first `train` compiles.
 
     Args:
         trials: the members.
@@ -50,7 +50,8 @@ class TrialBatch:
         check_path(metric, readers_of(self.algorithm, shapes), "metric")
         if (fit := most_that_fit(self.group, devices)) < len(trials):
             raise UsageError(
-                f"{len(trials):,} members do not fit into memory, {fit:,} do: make more trials of them"
+                f"{len(trials):,} members do not fit into memory, {fit:,} do: "
+                "make more trials of them"
             )
         one_update = jax.tree.map(
             lambda leaf: jax.ShapeDtypeStruct((1, *leaf.shape), leaf.dtype), shapes
@@ -70,7 +71,7 @@ class TrialBatch:
     @property
     def results(self) -> list[Result | None]:
         """Of each member's last finite update."""
-        return [own.last_result for own in self.reporters]
+        return [reporter.last_result for reporter in self.reporters]
 
     @property
     def is_over(self) -> bool:
@@ -104,25 +105,27 @@ class TrialBatch:
     def end(self) -> None:
         """Tells the members' hooks that nothing more is trained, once."""
         reporters, self._unended = self._unended, []
-        for own in reporters:
-            own.close()
+        for reporter in reporters:
+            reporter.close()
 
     def save(self, path: Path) -> None:
-        """Writes a run's folder for each member, which `load_policy` and `--resume` take, and what `load` needs."""
+        """Writes a run's folder for each member, for `load_policy`, `--resume` and `load`."""
         if self._state is None:
             self.train(0)
         held = jax.tree.map(on_host, on_one(self._state))
-        for i, (trial, own) in enumerate(zip(self.trials, self.reporters, strict=True)):
+        for i, (trial, reporter) in enumerate(zip(self.trials, self.reporters, strict=True)):
             runner = jax.tree.map(lambda leaf, i=i: leaf[i], held.runner)
-            told = own.hooks.get_state()
-            snapshot = Snapshot(runner, *trial.numbers, own.lifetime, own.last_result, told)
+            told = reporter.hooks.get_state()
+            snapshot = Snapshot(
+                runner, *trial.numbers, reporter.lifetime, reporter.last_result, told
+            )
             create_trial(path / trial.name, trial, self.algorithm, self.settings)
             written = keep_trial(path / trial.name, trial, self.algorithm, self.settings, snapshot)
-            own.call("on_checkpoint", written, lambda runner=runner: runner)
+            reporter.call("on_checkpoint", written, lambda runner=runner: runner)
         facts = {
-            "lifetimes": [asdict(own.lifetime) for own in self.reporters],
+            "lifetimes": [asdict(reporter.lifetime) for reporter in self.reporters],
             "diverged": self.diverged,
-            "ended": [own.ended for own in self.reporters],
+            "ended": [reporter.ended for reporter in self.reporters],
         }
         (path / BLOCK).write_text(
             dumped({**facts, "results": self.results}) + "\n", encoding="utf-8"
@@ -136,7 +139,7 @@ class TrialBatch:
         """
         facts = self._facts(path)
         states, lasts = [], []
-        for i, (trial, own) in enumerate(zip(self.trials, self.reporters, strict=True)):
+        for i, (trial, reporter) in enumerate(zip(self.trials, self.reporters, strict=True)):
             where = f"checkpoint {path / trial.name}"
             saved = checkpoint.read(checkpoint.find(path / trial.name))
             key = jax.random.key(trial.config.seed, impl="threefry2x32")
@@ -145,13 +148,13 @@ class TrialBatch:
             states.append(
                 State(runner, met=jnp.bool_(False), diverged=jnp.bool_(facts["diverged"][i]))
             )
-            own.view.lifetime, own.view.last_result = (
+            reporter.view.lifetime, reporter.view.last_result = (
                 Lifetime(**facts["lifetimes"][i]),
                 facts["results"][i],
             )
-            own.hooks.set_state(saved.facts["callbacks"])
-            own.ended = facts.get("ended", [False] * len(self.trials))[i]
-            lasts.append(own.lifetime.training_iteration if own.ended else own.last)
+            reporter.hooks.set_state(saved.facts["callbacks"])
+            reporter.ended = facts.get("ended", [False] * len(self.trials))[i]
+            lasts.append(reporter.lifetime.training_iteration if reporter.ended else reporter.last)
         self._numbers = self._prepared(lasts)
         filled = states + [states[0]] * (self._numbers.last.shape[0] - len(states))
         self._state = stacked(filled)
@@ -168,7 +171,7 @@ class TrialBatch:
         return facts
 
     def _prepared(self, lasts: Sequence[int]) -> Numbers:
-        """Those of the members; filled up by copies of the first, which have nothing to do, to share all devices."""
+        """The members' numbers, filled up by idle copies of the first to share all devices."""
         extra = -len(self.trials) % self.devices
         trials = [*self.trials, *[self.trials[0]] * extra]
         return numbers_for(trials, [*lasts, *[0] * extra], [])

@@ -1,4 +1,4 @@
-"""Where one trial of a sweep stands between two turns of training, on the host."""
+"""State of one trial of a sweep between two turns of training, on the host."""
 
 import math
 from collections.abc import Sequence
@@ -69,8 +69,8 @@ def stacked(trees: Sequence[Any]) -> Any:
     return jax.tree.map(lambda *leaves: jnp.stack(leaves), *trees)
 
 
-def unstack(standings: Sequence[TrialState], state: State) -> None:
-    """Gives each trial its part of the members' state [S]; what only filled the batch up comes last and goes."""
+def unstack(trial_states: Sequence[TrialState], state: State) -> None:
+    """Gives each trial its part of the members' state [S]; what only filled up is dropped."""
     held = jax.tree.map(on_host, on_one(state))
-    for i, own in enumerate(standings):
-        own.state = jax.tree.map(lambda leaf, i=i: leaf[i], held)
+    for i, trial_state in enumerate(trial_states):
+        trial_state.state = jax.tree.map(lambda leaf, i=i: leaf[i], held)

@@ -1,4 +1,4 @@
-"""What the host hooks of `Callbacks` are given in a sweep and in Ray Tune, where no trial has a trainer of its own."""
+"""A trial as host hooks see it in a sweep and in Ray Tune, where no trial has its own trainer."""
 
 import ast
 import inspect
@@ -24,7 +24,7 @@ class NoTrainer(UsageError, AttributeError):
 
 
 class TrialView(PolicyAccess):
-    """One trial as its hooks see it, in the place of a `Trainer`; to be read, its policies to be acted with.
+    """One trial in the place of a `Trainer`: to read, and to act with its policies.
 
     Attributes:
         trial: its number, the settings that it differs by, and its configuration.
@@ -48,14 +48,14 @@ class TrialView(PolicyAccess):
         self._read_runner: Callable[[], RunnerState] | None = None
 
     def __setattr__(self, name: str, value: Any) -> None:
-        """Hooks may keep what they like here, but not put another value where a trainer would train with it."""
+        """Hooks may keep values here, but not replace one that a trainer would train with."""
         if name in READ_ONLY and name in vars(self):
             raise NoTrainer(_unset(name))
         super().__setattr__(name, value)
 
     @property
     def runner(self) -> RunnerState:
-        """The trial's state after the last iteration that was computed, while its hooks are called."""
+        """The trial's state after the last computed iteration, while its hooks are called."""
         if self._read_runner is None:
             raise UsageError(
                 "runner: a trial's state can be read only while one of its hooks is called"
@@ -115,17 +115,21 @@ ONLY_TRAINER = frozenset(
 
 def _missing(name: str) -> str:
     return (
-        f"uses trainer.{name}, which a trial of a sweep does not have; it has trial, config, run_dir, settings, "
+        f"uses trainer.{name}, which a trial of a sweep does not have; "
+        "it has trial, config, run_dir, settings, "
         "lifetime, last_result, runner, get_policy, compute_actions and get_weights"
     )
 
 
 def _unset(name: str) -> str:
-    return f"sets trainer.{name}, which the trials of a sweep cannot change while they train in one program"
+    return (
+        f"sets trainer.{name}, which the trials of a sweep cannot change while they train in "
+        "one program"
+    )
 
 
 def _attributes_of_trainer(hook: Callable) -> tuple[set[str], set[str]]:
-    """(read, set): the attributes of its first argument that a hook's source names; none where there is no source."""
+    """(read, set): the attributes of its first argument in a hook's source, if there is any."""
     try:
         tree = ast.parse(textwrap.dedent(inspect.getsource(hook)))
         parameter = next(iter(inspect.signature(hook).parameters))

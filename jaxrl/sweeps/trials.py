@@ -75,23 +75,26 @@ class Shapes(NamedTuple):
 def trials_of(
     config: Any, settings: Sequence[Mapping[str, Any]], seeds: int | Sequence[int]
 ) -> list[Trial]:
-    """A trial for each of the settings and each seed; everything that can be refused is refused here.
+    """A trial for each of the settings and each seed; all that can be refused is refused here.
 
     Args:
         seeds: how many, from the configuration's own upwards, or which.
     """
     seeds = seeds_of(config, seeds)
-    if any("seed" in own for own in settings):
+    if any("seed" in overrides for overrides in settings):
         raise UsageError(
             "seed is not a setting to sweep: give seeds=[1, 2], or seeds=8 for so many"
         )
-    changed = [(dict(own), applied(config, own)) for own in settings]
-    pairs = [(own, one.replace(seed=seed)) for own, one in changed for seed in seeds]
-    return [Trial(number, own, one) for number, (own, one) in enumerate(pairs)]
+    trials = []
+    for overrides in settings:
+        changed = applied(config, overrides)
+        for seed in seeds:
+            trials.append(Trial(len(trials), dict(overrides), changed.replace(seed=seed)))
+    return trials
 
 
 def seeds_of(config: Any, seeds: int | Sequence[int]) -> list[int]:
-    """The seeds that are meant: so many from the configuration's own upwards, or those of a list."""
+    """The seeds: a number of them from the configuration's upwards, or those of a list."""
     if isinstance(seeds, bool | str) or not (
         isinstance(seeds, int | np.integer) or hasattr(seeds, "__len__")
     ):
@@ -116,7 +119,7 @@ def seeds_of(config: Any, seeds: int | Sequence[int]) -> list[int]:
 
 
 def applied(config: Any, settings: Mapping[str, Any]) -> Any:
-    """The configuration with settings by name: `lr`, `pol1.lr` of a policy, `env_args.NAME` of the environment.
+    """The configuration with settings by name: `lr`, `pol1.lr`, `env_args.NAME` of the environment.
 
     A policy's own value, from `per_policy` or as `pol1.lr`, wins over the value for all policies.
 
@@ -136,11 +139,10 @@ def applied(config: Any, settings: Mapping[str, Any]) -> Any:
     if arguments:
         common["env_args"] = {**dict(config.env_args), **arguments}
     if by_policy:
-        own = {policy: dict(overrides) for policy, overrides in config.per_policy}
-        common["per_policy"] = {
-            **own,
-            **{name: {**own.get(name, {}), **new} for name, new in by_policy.items()},
-        }
+        per_policy = {policy: dict(overrides) for policy, overrides in config.per_policy}
+        for policy, overrides in by_policy.items():
+            per_policy[policy] = {**per_policy.get(policy, {}), **overrides}
+        common["per_policy"] = per_policy
     try:
         changed = config.replace(**common)
         changed.setup()
@@ -154,14 +156,14 @@ def applied(config: Any, settings: Mapping[str, Any]) -> Any:
 
 
 def check_reaches(config: Any, name: str) -> None:
-    """Refuses a setting that changes nothing, since every policy that is trained has its own value of it."""
+    """Refuses a setting that changes nothing, since every trained policy has a value of its own."""
     refusal, _ = config.overridden(name)
     if refusal:
         raise UsageError(refusal)
 
 
 def unreached(config: Any, settings: Mapping[str, Any]) -> list[str]:
-    """A warning for each setting that some policies are trained without, since `per_policy` gives them their own."""
+    """A warning for each setting that some policies do not use, since `per_policy` has theirs."""
     warnings = []
     for name in settings:
         if "." not in name:
@@ -171,7 +173,7 @@ def unreached(config: Any, settings: Mapping[str, Any]) -> list[str]:
 
 
 def groups_of(trials: Sequence[Trial]) -> list[TrialGroup]:
-    """The trials by what they compile to: arguments of the environment that are numbers to it make no difference."""
+    """The trials by their program: arguments that are numbers to the environment do not matter."""
     groups: dict[Any, list[Trial]] = {}
     for trial in trials:
         static = trial.config.static()
@@ -181,5 +183,6 @@ def groups_of(trials: Sequence[Trial]) -> list[TrialGroup]:
         )
         groups.setdefault((static, trial.config.setup().env, shapes), []).append(trial)
     return [
-        TrialGroup(own[0].config.static(), env, tuple(own)) for (_, env, _), own in groups.items()
+        TrialGroup(members[0].config.static(), env, tuple(members))
+        for (_, env, _), members in groups.items()
     ]

@@ -46,7 +46,7 @@ class State(struct.PyTreeNode):
 
 
 class Seen(NamedTuple):
-    """What the host looks at, [CAPACITY, S, ...]: in front the updates of the chunk before each member was done."""
+    """What the host reads, [CAPACITY, S, ...]: first the updates before each member was done."""
 
     score: jax.Array  # f32  NaN before the first episode
     metrics: Metrics
@@ -104,7 +104,7 @@ class VmappedTrials:
         return self.start_program(numbers)
 
     def chunk(self, state: State, numbers: Numbers, count: int) -> tuple[State, Seen]:
-        """At most `count` updates, fewer when every member is done; returns when they are computed."""
+        """At most `count` updates, fewer if all members are done; waits until they are computed."""
         arguments = state, numbers, jnp.int32(count)
         arguments = jax.device_put(arguments, self.chunk_program.input_shardings[0])
         return jax.block_until_ready(self.chunk_program(*arguments))
@@ -148,15 +148,19 @@ def run_members(
 
     def update(carry):
         i, state, seen = carry
-        state, *own = one_update(state, numbers)
-        return i + 1, state, jax.tree.map(lambda rows, row: rows.at[i].set(row), seen, Seen(*own))
+        state, *reported = one_update(state, numbers)
+        return (
+            i + 1,
+            state,
+            jax.tree.map(lambda rows, row: rows.at[i].set(row), seen, Seen(*reported)),
+        )
 
     _, state, seen = jax.lax.while_loop(unfinished, update, (jnp.int32(0), state, seen))
     return state, seen
 
 
 def is_finite(metrics: Metrics) -> jax.Array:
-    """bool[]: whether an update's numbers are finite, and its parameters, of which `FINITE` says so by 1.0 or 0.0.
+    """bool[]: whether an update's numbers and parameters are finite (`FINITE` of the latter).
 
     What `first_bad` looks for on the host. Where no policy learns nothing can be otherwise.
     """
