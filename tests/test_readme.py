@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 import jaxrl
+from jaxrl.algorithms.ppo.ppo import HEADLINE_METRICS
 from jaxrl.run.logging.console import LOG_WIDTH, result_line
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -30,7 +31,7 @@ def fields(line):
 def test_the_readme_shows_the_numbers_of_the_first_iteration_as_training_gives_them(shown):
     first = fields(next(line for line in shown if line.startswith("iter     1 ")))
     with jaxrl.Trainer(jaxrl.PPOConfig.tuned("arena"), run_dir=None, quiet=True) as trainer:
-        trained = fields(result_line(trainer.train(), 1.0, LOG_WIDTH))
+        trained = fields(result_line(trainer.train(), HEADLINE_METRICS, 1.0, LOG_WIDTH))
     assert set(first) == set(trained) == {"iter", "steps", "return", "kl"}
     for name, numbers in first.items():  # the last digits are the processor's own
         assert numbers == pytest.approx(trained[name], abs=0.02), name

@@ -10,7 +10,15 @@ from jaxrl.core.errors import UsageError
 from jaxrl.core.fields import setting
 from jaxrl.run.command_line import program
 from jaxrl.run.logging.console import print_answer
-from jaxrl.run.logging.plots import Curves, compared, figure, save_figure, source_line
+from jaxrl.run.logging.plots import (
+    MAX_PANELS,
+    Curves,
+    compared,
+    figure,
+    panels_of,
+    save_figure,
+    source_line,
+)
 from jaxrl.run.storage import checkpoint, run_folder, runs
 from jaxrl.run.storage.runs import METRICS, TRIALS
 
@@ -58,20 +66,19 @@ def apart(words: Sequence[str]) -> tuple[list[str], list[str]]:
 def write_plot(paths: list[Path], options: PlotOptions) -> None:
     """One run: its curves by agent and by policy. Several: a line for each run."""
     facts = [run_folder.read(path) for path in paths]
-    series = [Curves.from_jsonl(path / METRICS).series() for path in paths]
+    by_name = {panel.name: panel for fact in facts for panel in panels_of(fact)}
+    panels = tuple(by_name.values())[:MAX_PANELS]
+    series = [Curves.from_jsonl(path / METRICS, panels).series() for path in paths]
     title = options.title or ", ".join(dict.fromkeys(fact["env_name"] for fact in facts))
     try:
         if len(paths) == 1:
-            config = facts[0]["config"]
-            footer = source_line(facts[0], config.get("seed"))
-            save_figure(
-                options.out, lambda: figure(series[0], title, config.get("kl_target"), footer)
-            )
+            footer = source_line(facts[0], facts[0]["config"].get("seed"))
+            save_figure(options.out, lambda: figure(series[0], panels, title, footer))
         else:
             commits = dict.fromkeys(source_line(fact) for fact in facts)
             footer = "; ".join(commits) if len(commits) <= 2 else f"{len(commits)} commits or days"
             by_label = dict(zip(labels_of(paths), series, strict=True))
-            save_figure(options.out, lambda: compared(by_label, title, footer))
+            save_figure(options.out, lambda: compared(by_label, panels, title, footer))
     except OSError as error:
         raise UsageError(f"{options.out} cannot be written: {error.strerror or error}") from None
 

@@ -22,7 +22,7 @@ from jaxrl.core.types import PyTree
 from jaxrl.run.devices.mesh import on_host, on_one
 from jaxrl.run.inference.video import picture_episode
 from jaxrl.run.logging.loggers import ENV_STEPS, Logs, RunStart
-from jaxrl.run.logging.plots import Curves, source_line
+from jaxrl.run.logging.plots import Curves, panels_of, source_line
 from jaxrl.run.logging.text_logs import dumped
 from jaxrl.run.results import ITERATIONS, Lifetime, Result
 from jaxrl.run.settings import RunSettings
@@ -151,7 +151,7 @@ class Recorder:
             )
             self._logs = Logs(self.settings.loggers, run)
             if self.settings.pictures:
-                self._curves = Curves.from_jsonl(self.folder / METRICS)
+                self._curves = Curves.from_jsonl(self.folder / METRICS, panels_of(self.facts))
         return self._logs
 
     def _ensure_folder(self) -> None:
@@ -184,7 +184,6 @@ class Recorder:
             self._curves.draw(
                 self.folder / CURVES,
                 title=self.facts["env_name"],
-                kl_target=config.get("kl_target"),
                 footer=self._source(config.get("seed")),
             )
         except Exception as error:

@@ -240,10 +240,11 @@ def _learners(algorithm: Algorithm, metrics: tuple[dict[str, np.ndarray], ...]) 
                 learners[policy] = {name: float(value[i]) for name, value in values.items()}
                 learners[policy]["num_trainable_parameters"] = size
     totals = ("total_loss", "num_module_steps_trained", "num_trainable_parameters")
-    together = {
-        name: sum(learner[name] for learner in learners.values() if name in learner)
-        for name in totals
-    }
+    together = {}
+    for name in totals:
+        known = [learner[name] for learner in learners.values() if name in learner]
+        if known or not learners:
+            together[name] = sum(known)
     steps = algorithm.num_env_steps
     return {
         **learners,

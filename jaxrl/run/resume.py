@@ -14,6 +14,7 @@ from jaxrl.core.errors import UsageError
 from jaxrl.core.spaces import to_json
 from jaxrl.run.devices.hosts import num_processes
 from jaxrl.run.devices.mesh import split_cpu
+from jaxrl.run.logging.plots import panel_facts
 from jaxrl.run.recorder import Snapshot, state_facts, state_tree
 from jaxrl.run.results import Lifetime
 from jaxrl.run.stopping import all_met, unmet
@@ -161,6 +162,7 @@ def facts_of(config: Any, algorithm: Algorithm, settings: dict[str, Any]) -> dic
         "num_env_steps": algorithm.num_env_steps,  # of an iteration: schedules and counts are in these
         "action_masks": algorithm.rollout_spec.masked,  # whether whoever acts has to be told which actions are possible
         "policies": json.loads(json.dumps(policies)),  # as it will be read back: lists for tuples
+        "panels": panel_facts(algorithm.headline_metrics),  # of its curves
         "run_settings": settings,
         "num_processes": num_processes(),
     }

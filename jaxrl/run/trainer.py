@@ -296,7 +296,7 @@ class Trainer(PolicyAccess):
             count = chunk_length(self.settings, trained, self._seconds_per_update, CAPACITY)
             results = self._advance(min(count, last - trained), stop)
             seconds_left = (last - self.lifetime.training_iteration) * self._seconds_per_update
-            self.progress.show(results[-1], seconds_left)
+            self.progress.show(results[-1], self.algorithm.headline_metrics, seconds_left)
             if results[-1]["done"]:
                 break
 

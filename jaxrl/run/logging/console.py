@@ -9,7 +9,7 @@ import re
 import sys
 import textwrap
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -17,6 +17,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
+from jaxrl.algorithms.base import HeadlineMetric
 from jaxrl.core.errors import one_line
 from jaxrl.run.results import RETURN, lookup
 
@@ -81,8 +82,13 @@ class Progress:
             self._attempt(self.live.start)
         return self
 
-    def show(self, result: Mapping[str, Any], seconds_left: float | None) -> None:
-        self.show_line(result_line(result, seconds_left, self.width))
+    def show(
+        self,
+        result: Mapping[str, Any],
+        metrics: Sequence[HeadlineMetric],
+        seconds_left: float | None,
+    ) -> None:
+        self.show_line(result_line(result, metrics, seconds_left, self.width))
 
     def show_line(self, line: str) -> None:
         self.latest = self._printable(line)
@@ -166,25 +172,29 @@ def folded(line: str, width: int) -> str:
 
 
 def result_line(
-    result: Mapping[str, Any], seconds_left: float | None = None, width: int | None = None
+    result: Mapping[str, Any],
+    metrics: Sequence[HeadlineMetric],
+    seconds_left: float | None = None,
+    width: int | None = None,
 ) -> str:
-    """One iteration's figures: steps, return (and per agent), length, KL and entropy by policy, speed, time left.
+    """One iteration's figures: steps, return, length, metrics by policy, speed, time left.
 
     Args:
+        metrics: the algorithm's `headline_metrics`, of which those with a label are shown.
         width: columns that the line should fit into; what matters least is left out. None: as many
         as it takes.
     """
     learners = {
         name: value for name, value in result["learners"].items() if name != "__all_modules__"
     }
+    labelled = [metric for metric in metrics if metric.label]
     parts = {
         "iteration": f"iter {result['training_iteration']:>5,}",
         "steps": f"steps {result['num_env_steps_sampled_lifetime']:>11,}",
         "return": "no episode has ended yet",
         "agents": "",
         "length": "",
-        "kl": f"kl {_short(learners, 'mean_kl_loss', '.4f')}",
-        "entropy": f"entropy {_short(learners, 'entropy', '.2f')}",
+        **{metric.name: f"{metric.label} {_short(learners, metric)}" for metric in labelled},
         "speed": f"{lookup(result, 'perf/env_steps_per_s'):,.0f} steps/s",
         "left": "" if seconds_left is None else f"{duration(seconds_left)} left",
     }
@@ -195,7 +205,8 @@ def result_line(
             agent_returns(lookup(result, "env_runners/agent_episode_returns_mean"))
         )
         parts["length"] = f"len {lookup(result, 'env_runners/episode_len_mean'):5.1f}"
-    return _fitted(parts, ("entropy", "length", "agents", "kl", "speed"), width)
+    first, *others = [metric.name for metric in labelled] or [""]
+    return _fitted(parts, (*reversed(others), "length", "agents", first, "speed"), width)
 
 
 def evaluation_line(
@@ -291,9 +302,10 @@ def _in_brackets(text: str) -> str:
     return f"({text})" if text else ""
 
 
-def _short(learners: Mapping[str, Mapping[str, float]], name: str, form: str) -> str:
-    """A learner's figure for each policy; the range if there are many."""
-    values = [learner[name] for learner in learners.values()]
+def _short(learners: Mapping[str, Mapping[str, float]], metric: HeadlineMetric) -> str:
+    """The figure of each policy that has one; the range if there are many."""
+    values = [learner[metric.name] for learner in learners.values() if metric.name in learner]
+    form = metric.form
     if not values:
         return "-"
     if len(values) > 4:

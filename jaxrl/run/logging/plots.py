@@ -1,15 +1,16 @@
-"""Learning curves: returns, KL, entropy and value loss over environment steps, of one run or of several."""
+"""Learning curves: returns and the algorithm's metrics over environment steps, of runs."""
 
 import itertools
 import json
 import os
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from jaxrl.algorithms.base import HeadlineMetric
 from jaxrl.core.errors import UsageError
 from jaxrl.run.logging.history import History, Series
 from jaxrl.run.results import Result, lookup
@@ -22,37 +23,71 @@ SMOOTHED_FROM, WINDOW_SHARE = (
 )  # points of a noisy curve before it is smoothed, and over which part of it
 
 STEPS = "num_env_steps_sampled_lifetime"
-LEARNING = {"kl": "mean_kl_loss", "entropy": "entropy", "value_loss": "vf_loss"}
-PANELS = {
-    "kl": "KL divergence of an update, nats",
-    "entropy": "entropy, nats",
-    "value_loss": "value loss",
-}
+MAX_PANELS = 3  # beside the return's
 COLOURS = ("#1962aa", "#e25822", "#2f9e6e", "#9c5fb5", "#c9a227", "#5b6770")
 INK, QUIET, RULE = "#20242c", "#6b7280", "#e3e5e8"
 
 _drawing = threading.Lock()  # matplotlib's fonts and caches are one for the process
 
 
+class Panel(NamedTuple):
+    """A metric of each policy that is drawn beside the return."""
+
+    name: str  # of the metric
+    title: str
+    linear: bool = False
+    target: float | None = None
+
+
+# Of runs written before their algorithm's panels were stored with them, all of PPO.
+FORMER_PANELS = (
+    ("mean_kl_loss", "KL divergence of an update, nats", "kl_target", False),
+    ("entropy", "entropy, nats", "", True),
+    ("vf_loss", "value loss", "", False),
+)
+
+
+def panel_facts(metrics: Iterable[HeadlineMetric]) -> list[list[Any]]:
+    """What a run's folder says of its panels, for `panels_of`."""
+    return [
+        [metric.name, metric.title, metric.target, metric.linear]
+        for metric in metrics
+        if metric.title
+    ][:MAX_PANELS]
+
+
+def panels_of(facts: Mapping[str, Any]) -> tuple[Panel, ...]:
+    """The panels of a run, from what its folder says."""
+    stored = facts.get("panels", FORMER_PANELS)
+    targets = facts["config"]
+    try:
+        return tuple(
+            Panel(name, str(title), bool(linear), targets.get(target))
+            for name, title, target, linear in stored
+        )
+    except (TypeError, ValueError):
+        raise UsageError("the run's folder is damaged: metadata.json has other panels") from None
+
+
 class Curves:
     """What `curves.png` shows of a run. One thread may add while another draws.
 
-    Names of series: "return", "agent/<agent>", "kl/<policy>", "entropy/<policy>",
-    "value_loss/<policy>", "evaluation".
+    Names of series: "return", "agent/<agent>", "evaluation", and "<metric>/<policy>" of each panel.
     """
 
-    def __init__(self):
+    def __init__(self, panels: Sequence[Panel] = ()):
+        self.panels = tuple(panels)
         self._training, self._evaluation = History(), History()
         self._lock = threading.Lock()
 
     @classmethod
-    def from_jsonl(cls, path: str | Path) -> "Curves":
+    def from_jsonl(cls, path: str | Path, panels: Sequence[Panel] = ()) -> "Curves":
         """As if every result in `metrics.jsonl` had been added; reads only the lines that are kept.
 
         A line that a crash cut off, or anything else that is no result, counts for nothing; so does
         a missing file.
         """
-        path, curves, unread = Path(path), cls(), None
+        path, curves, unread = Path(path), cls(panels), None
         if not path.exists():
             return curves
         with path.open(encoding="utf-8", errors="replace") as file:
@@ -74,7 +109,7 @@ class Curves:
         with self._lock:
             for result in results:
                 if self._training.is_due or result is results[-1]:
-                    self._training.add(result[STEPS], training_values(result))
+                    self._training.add(result[STEPS], training_values(result, self.panels))
                 else:
                     self._training.skip()
                 evaluated = lookup(result, "evaluation/env_runners/episode_return_mean")
@@ -86,18 +121,15 @@ class Curves:
         with self._lock:
             return {**self._training.series(), **self._evaluation.series()}
 
-    def draw(
-        self, path: str | Path, *, title: str = "", kl_target: float | None = None, footer: str = ""
-    ) -> None:
+    def draw(self, path: str | Path, *, title: str = "", footer: str = "") -> None:
         """Writes the picture, 1200 x 800 pixels or points; needs no screen.
 
         Args:
             path: ends in one of `PICTURES`.
             title: the environment's name, say.
-            kl_target: shown in the KL's panel if given.
             footer: a small line below, such as `source_line` gives.
         """
-        save_figure(path, lambda: figure(self.series(), title, kl_target, footer))
+        save_figure(path, lambda: figure(self.series(), self.panels, title, footer))
 
     def _add_line(self, line: str) -> None:
         try:
@@ -108,7 +140,7 @@ class Curves:
             self.add([result])
 
 
-def training_values(result: Result) -> dict[str, float]:
+def training_values(result: Result, panels: Sequence[Panel]) -> dict[str, float]:
     """The curves' values of one result, by series; those that the result does not have are left out."""
     runners = result.get("env_runners", {})
     values = {"return": runners.get("episode_return_mean")}
@@ -117,7 +149,7 @@ def training_values(result: Result) -> dict[str, float]:
         for agent, mean in runners.get("agent_episode_returns_mean", {}).items()
     }
     for policy, learner in result.get("learners", {}).items():
-        values |= {f"{kind}/{policy}": learner.get(name) for kind, name in LEARNING.items()}
+        values |= {f"{panel.name}/{policy}": learner.get(panel.name) for panel in panels}
     return {name: float(value) for name, value in values.items() if value is not None}
 
 
@@ -153,35 +185,36 @@ def source_line(metadata: Mapping[str, Any], seed: int | None = None) -> str:
 
 
 def figure(
-    series: Mapping[str, Series], title: str, kl_target: float | None, footer: str = ""
+    series: Mapping[str, Series], panels: Sequence[Panel], title: str, footer: str = ""
 ) -> Any:
     """The matplotlib figure of these series, on a canvas without a window."""
     last = last_step([series])
-    drawn, (returns, *others) = _four_panels(title, f"{short(last)} environment steps", footer)
+    texts = title, f"{short(last)} environment steps", footer
+    drawn, (returns, *others) = _empty_panels(1 + len(panels), *texts)
     _draw_returns(returns, series)
-    for axis, (kind, name) in zip(others, PANELS.items(), strict=True):
-        lines = of_kind(series, kind)
-        logarithmic = kind != "entropy" and spans_decades(lines)
+    for axis, panel in zip(others, panels, strict=True):
+        lines = of_kind(series, panel.name)
+        logarithmic = not panel.linear and spans_decades(lines)
         _draw_lines(axis, lines, logarithmic=logarithmic)
-        if kind == "kl" and kl_target is not None and lines:
-            dashes = (0, (5, 3))
-            axis.axhline(
-                kl_target,
-                color=QUIET,
-                linewidth=1.1,
-                linestyle=dashes,
-                label=f"target {kl_target:g}",
-            )
-        _finish(axis, name, logarithmic=logarithmic)
+        if panel.target is not None and lines:
+            dashes, label = (0, (5, 3)), f"target {panel.target:g}"
+            axis.axhline(panel.target, color=QUIET, linewidth=1.1, linestyle=dashes, label=label)
+        _finish(axis, panel.title, logarithmic=logarithmic)
     for axis in (returns, *others):
         axis.set_xlim(0, 1.01 * last or 1)
     return drawn
 
 
-def compared(runs: Mapping[str, Mapping[str, Series]], title: str, footer: str = "") -> Any:
+def compared(
+    runs: Mapping[str, Mapping[str, Series]],
+    panels: Sequence[Panel],
+    title: str,
+    footer: str = "",
+) -> Any:
     """The figure of several runs, {label: its series}: one line each, of its policies the mean."""
     last = last_step(runs.values())
-    drawn, (returns, *others) = _four_panels(title, f"{len(runs)} runs", footer)
+    texts = title, f"{len(runs)} runs", footer
+    drawn, (returns, *others) = _empty_panels(1 + len(panels), *texts)
     palette = dict(zip(runs, itertools.cycle(COLOURS), strict=False))
     for label, series in runs.items():
         if "return" in series:
@@ -195,13 +228,13 @@ def compared(runs: Mapping[str, Mapping[str, Series]], title: str, footer: str =
                 markersize=5,
             )
     _finish(returns, "return, evaluations as dots")
-    for axis, (kind, name) in zip(others, PANELS.items(), strict=True):
-        lines = {label: _mean_line(of_kind(series, kind)) for label, series in runs.items()}
+    for axis, panel in zip(others, panels, strict=True):
+        lines = {label: _mean_line(of_kind(series, panel.name)) for label, series in runs.items()}
         lines = {label: line for label, line in lines.items() if line is not None}
-        logarithmic = kind != "entropy" and spans_decades(lines)
+        logarithmic = not panel.linear and spans_decades(lines)
         for label, line in lines.items():
             _smoothed_line(axis, line, palette[label], label, logarithmic=logarithmic)
-        _finish(axis, f"{name}, mean over policies", logarithmic=logarithmic)
+        _finish(axis, f"{panel.title}, mean over policies", logarithmic=logarithmic)
     for axis in (returns, *others):
         axis.set_xlim(0, 1.01 * last or 1)
     return drawn
@@ -214,19 +247,23 @@ def last_step(runs: Iterable[Mapping[str, Series]]) -> float:
     )
 
 
-def _four_panels(title: str, note: str, footer: str) -> tuple[Any, list[Any]]:
-    """(figure, panels in reading order), with the texts around them."""
+def _empty_panels(number: int, title: str, note: str, footer: str) -> tuple[Any, list[Any]]:
+    """(figure, up to four panels in reading order), with the texts around them."""
     from matplotlib.figure import Figure
 
     drawn = Figure(figsize=(12, 8), dpi=100, facecolor="white")
     drawn.subplots_adjust(left=0.065, right=0.95, bottom=0.075, top=0.845, wspace=0.21, hspace=0.36)
-    panels = list(drawn.subplots(2, 2).flat)
+    columns = 1 if number == 1 else 2
+    rows = -(-number // columns)
+    panels = list(drawn.subplots(rows, columns, squeeze=False).flat)
+    for spare in panels[number:]:
+        spare.remove()
     drawn.text(0.065, 0.96, title, size=17, weight="bold", color=INK, va="center")
     drawn.text(0.95, 0.96, note, size=11, color=QUIET, ha="right", va="center")
     drawn.text(0.95, 0.015, footer, size=8.5, color=QUIET, ha="right", va="center")
-    for axis in panels[2:]:
+    for axis in panels[max(0, number - columns) : number]:
         axis.set_xlabel("environment steps", size=10, color=QUIET)
-    return drawn, panels
+    return drawn, panels[:number]
 
 
 def _mean_line(lines: Mapping[str, Series]) -> Series | None:

@@ -7,6 +7,8 @@ import sys
 import pytest
 from rich.console import Console
 
+from jaxrl.algorithms.base import HeadlineMetric
+from jaxrl.algorithms.ppo.ppo import HEADLINE_METRICS
 from jaxrl.run.logging import console
 from jaxrl.run.logging.console import (
     LOG_WIDTH,
@@ -37,7 +39,7 @@ RESULT = {
 
 
 def test_a_line_has_return_per_agent_length_kl_entropy_speed_and_time_left():
-    line = result_line(RESULT, 200.0)
+    line = result_line(RESULT, HEADLINE_METRICS, 200.0)
     returns, learning = (
         "return    6.50 (agent1 12.00, agent2 -5.50)  len 100.0",
         "kl 0.0100 0.0200  entropy 1.25 1.00",
@@ -48,13 +50,26 @@ def test_a_line_has_return_per_agent_length_kl_entropy_speed_and_time_left():
     )
 
 
+def test_a_line_shows_what_the_algorithm_names_and_a_dash_where_no_policy_has_it():
+    metrics = (
+        HeadlineMetric("grad_norm", "norm of the gradient", label="grad", form=".1f"),
+        HeadlineMetric("unknown", "in no result", label="unknown"),
+        HeadlineMetric("vf_loss", "a panel alone"),
+    )
+    learners = {"p": {"grad_norm": 2.0}, "q": {}, "__all_modules__": {}}
+    line = result_line({**RESULT, "learners": learners}, metrics)
+    assert "len 100.0  grad 2.0  unknown -  51,234 steps/s" in line
+
+
 def test_before_the_first_episode_has_ended_no_return_is_made_up():
-    assert "no episode has ended yet" in result_line({**RESULT, "env_runners": {}})
+    assert "no episode has ended yet" in result_line({**RESULT, "env_runners": {}}, ())
 
 
 def test_many_policies_are_shown_by_their_range():
     learners = {f"p{i}": {"mean_kl_loss": i / 100, "entropy": float(i)} for i in range(6)}
-    assert "kl 0.0000..0.0500  entropy 0.00..5.00" in result_line({**RESULT, "learners": learners})
+    assert "kl 0.0000..0.0500  entropy 0.00..5.00" in result_line(
+        {**RESULT, "learners": learners}, HEADLINE_METRICS
+    )
 
 
 @pytest.mark.parametrize(
@@ -69,7 +84,7 @@ def shown(*, terminal, width=200):
     progress = Progress(console=Console(file=output, force_terminal=terminal, width=width))
     with progress:
         for iteration in range(1, 51):
-            progress.show({**RESULT, "training_iteration": iteration}, 1.0)
+            progress.show({**RESULT, "training_iteration": iteration}, HEADLINE_METRICS, 1.0)
     return output.getvalue()
 
 
@@ -119,7 +134,7 @@ def test_output_that_cannot_be_written_ends_the_output_alone(terminal, monkeypat
     progress = Progress(console=Console(file=file, force_terminal=terminal, width=200))
     with progress:
         for _ in range(5):
-            progress.show(RESULT, 1.0)
+            progress.show(RESULT, HEADLINE_METRICS, 1.0)
             progress.say("more")
     assert progress.lost == "No space left on device"
     assert registered == [(console.say_lost, "No space left on device")]  # once
@@ -203,7 +218,7 @@ FOUND = {
 
 @pytest.mark.parametrize("width", [60, 80, LOG_WIDTH, 120])
 def test_a_line_fits_its_width_and_keeps_steps_return_and_time_left(width):
-    line = result_line(RESULT, 200.0, width)
+    line = result_line(RESULT, HEADLINE_METRICS, 200.0, width)
     assert len(line) <= max(
         width, len("iter    12  steps      48,000  return    6.50  3 min 20 s left")
     )
@@ -212,9 +227,11 @@ def test_a_line_fits_its_width_and_keeps_steps_return_and_time_left(width):
 
 
 def test_what_matters_least_is_left_out_first():
-    whole = result_line(RESULT, 200.0)
-    assert result_line(RESULT, 200.0, len(whole)) == whole
-    assert result_line(RESULT, 200.0, len(whole) - 1) == whole.replace("  entropy 1.25 1.00", "")
+    whole = result_line(RESULT, HEADLINE_METRICS, 200.0)
+    assert result_line(RESULT, HEADLINE_METRICS, 200.0, len(whole)) == whole
+    assert result_line(RESULT, HEADLINE_METRICS, 200.0, len(whole) - 1) == whole.replace(
+        "  entropy 1.25 1.00", ""
+    )
 
 
 def test_the_returns_of_many_agents_are_their_range():

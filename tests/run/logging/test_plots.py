@@ -7,6 +7,7 @@ import matplotlib.image
 import numpy as np
 import pytest
 
+from jaxrl.algorithms.ppo.ppo import HEADLINE_METRICS
 from jaxrl.core.errors import UsageError
 from jaxrl.run.logging.history import MAX_POINTS
 from jaxrl.run.logging.plots import (
@@ -14,6 +15,8 @@ from jaxrl.run.logging.plots import (
     Curves,
     compared,
     figure,
+    panel_facts,
+    panels_of,
     short,
     smooth,
     source_line,
@@ -45,8 +48,11 @@ def result(
     return tree
 
 
+PANELS = panels_of({"panels": panel_facts(HEADLINE_METRICS), "config": {"kl_target": 0.01}})
+
+
 def filled(count, chunk=7, **kwargs):
-    curves = Curves()
+    curves = Curves(PANELS)
     results = [result(i, **kwargs) for i in range(1, count + 1)]
     for begin in range(0, count, chunk):
         curves.add(results[begin : begin + chunk])
@@ -57,7 +63,7 @@ def test_a_short_run_is_kept_whole_and_the_names_are_those_of_agents_and_policie
     series = filled(5, agents=("a", "b"), policies=("p", "q")).series()
     assert set(series) == {
         "return", "agent/a", "agent/b",
-        *(f"{kind}/{policy}" for kind in ("kl", "entropy", "value_loss") for policy in ("p", "q")),
+        *(f"{kind}/{policy}" for kind in ("mean_kl_loss", "entropy", "vf_loss") for policy in ("p", "q")),
     }  # fmt: skip
     steps, values = series["return"]
     np.testing.assert_array_equal(steps, [100, 200, 300, 400, 500])
@@ -82,7 +88,7 @@ def test_the_length_of_the_chunks_changes_no_curve():
 
 
 def test_a_return_that_is_absent_at_first_begins_later_and_what_is_not_finite_is_left_out():
-    curves = Curves()
+    curves = Curves(PANELS)
     curves.add(
         [
             result(1, returns=False),
@@ -93,13 +99,13 @@ def test_a_return_that_is_absent_at_first_begins_later_and_what_is_not_finite_is
     )
     series = curves.series()
     np.testing.assert_array_equal(series["return"][0], [200, 300, 400])
-    np.testing.assert_array_equal(series["value_loss/p"][0], [100, 400])
+    np.testing.assert_array_equal(series["vf_loss/p"][0], [100, 400])
 
 
 def test_going_on_from_an_earlier_checkpoint_replaces_what_came_after_it():
     curves = filled(10)
     curves.add([result(6, vf_loss=9.0)])
-    steps, values = curves.series()["value_loss/p"]
+    steps, values = curves.series()["vf_loss/p"]
     np.testing.assert_array_equal(steps, [100, 200, 300, 400, 500, 600])
     assert values[-1] == 9.0
 
@@ -112,7 +118,7 @@ def test_refilled_from_the_log_the_curves_are_as_if_nothing_had_happened(tmp_pat
     ]
     lines = "".join(f"{dumped(result)}\n" for result in results)
     (tmp_path / "metrics.jsonl").write_text(lines)
-    curves, again = Curves(), Curves.from_jsonl(tmp_path / "metrics.jsonl")
+    curves, again = Curves(PANELS), Curves.from_jsonl(tmp_path / "metrics.jsonl", PANELS)
     curves.add(results)
     for _ in range(2):
         ours, others = curves.series(), again.series()
@@ -127,18 +133,18 @@ def test_a_log_whose_last_line_was_cut_off_is_read_up_to_there(tmp_path):
     whole = "".join(json.dumps(result(i)) + "\n" for i in (1, 2))
     (tmp_path / "metrics.jsonl").write_text(whole + json.dumps(result(3))[:40])
     np.testing.assert_array_equal(
-        Curves.from_jsonl(tmp_path / "metrics.jsonl").series()["return"][0], [100, 200]
+        Curves.from_jsonl(tmp_path / "metrics.jsonl", PANELS).series()["return"][0], [100, 200]
     )
 
 
 def test_without_a_log_there_are_no_curves(tmp_path):
-    assert Curves.from_jsonl(tmp_path / "metrics.jsonl").series() == {}
+    assert Curves.from_jsonl(tmp_path / "metrics.jsonl", PANELS).series() == {}
 
 
 @pytest.mark.parametrize(
     "curves",
     [
-        Curves(),
+        Curves(PANELS),
         filled(1),
         filled(1, returns=False),
         filled(2, vf_loss=math.nan),
@@ -157,13 +163,13 @@ def test_without_a_log_there_are_no_curves(tmp_path):
     ids=["nothing", "one point", "no return", "no value loss", "two", "many"],
 )
 def test_a_picture_comes_of_any_run_and_nothing_else_is_left_beside_it(curves, tmp_path):
-    curves.draw(tmp_path / "curves.png", title="probe", kl_target=0.01)
+    curves.draw(tmp_path / "curves.png", title="probe")
     assert [file.name for file in tmp_path.iterdir()] == ["curves.png"]
     assert matplotlib.image.imread(tmp_path / "curves.png").shape[:2] == (800, 1200)
 
 
-def drawn(curves, kl_target=0.01):
-    return figure(curves.series(), "probe", kl_target).axes
+def drawn(curves, panels=PANELS):
+    return figure(curves.series(), panels, "probe").axes
 
 
 def labels(axis):
@@ -178,7 +184,7 @@ def test_the_lines_are_each_agents_and_their_sum_with_the_newest_value():
 
 
 def test_one_agent_has_one_line_and_an_evaluation_is_a_dot():
-    returns, kl, *_ = drawn(filled(10, evaluated=True), kl_target=None)
+    returns, kl, *_ = drawn(filled(10, evaluated=True), panels_of({"config": {}}))
     assert labels(returns) == ["return  10", "evaluation"]
     assert labels(kl) == ["p  0.01"]
     assert (
@@ -217,7 +223,7 @@ def test_on_a_logarithmic_scale_a_spike_stays_a_spike():
 
 
 def test_the_panels_smooth_as_their_scales_are():
-    curves = Curves()
+    curves = Curves(PANELS)
     curves.add([result(i, vf_loss=1e6 if i == 50 else 1.0 + i % 2) for i in range(1, 101)])
     *_, value_loss = drawn(curves)
     assert value_loss.get_yscale() == "log"
@@ -245,8 +251,21 @@ def test_the_figure_says_where_it_comes_from():
     assert line == "seed 3, commit 0123456, 2026-11-22"
     assert source_line({}) == ""
     assert line in [
-        text.get_text() for text in figure(filled(3).series(), "probe", None, line).texts
+        text.get_text() for text in figure(filled(3).series(), PANELS, "probe", line).texts
     ]
+
+
+@pytest.mark.parametrize("number", [0, 1, 2, 3])
+def test_an_algorithm_has_as_many_panels_as_headline_metrics(number):
+    returns, *others = drawn(filled(10), panels=PANELS[:number])
+    assert [axis.get_title(loc="left") for axis in others] == [
+        panel.title for panel in PANELS[:number]
+    ]
+    assert returns.get_title(loc="left") == "return"
+
+
+def test_runs_from_before_panels_were_stored_have_those_of_ppo():
+    assert panels_of({"config": {"kl_target": 0.01}}) == PANELS
 
 
 def test_several_runs_are_a_line_each():
@@ -254,7 +273,7 @@ def test_several_runs_are_a_line_each():
         "slow": filled(5, policies=("p", "q")).series(),
         "fast": filled(10, evaluated=True).series(),
     }
-    returns, kl, entropy, _ = compared(runs, "probe").axes
+    returns, kl, entropy, _ = compared(runs, PANELS, "probe").axes
     assert labels(returns) == ["slow  5", "fast  10"]
     assert labels(kl) == ["slow  0.01", "fast  0.01"]
     np.testing.assert_allclose(
