@@ -1,1 +1,1 @@
-"""A run on the host's clock: compiled chunks of updates, results, the live console, the run's folder."""
+"""Training runs on the host: the trainer, results, console, logs, checkpoints and evaluation."""

@@ -1,4 +1,4 @@
-"""How a run is played or resumed: the command, with --trust where it needs that, else the call in Python."""
+"""Advice on playing or resuming a run: the command to type, or the call in Python."""
 
 from collections.abc import Mapping
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Hooks of a user's own: traced ones inside the compiled program, and host ones between its chunks."""
+"""User callbacks: traced hooks inside the compiled program, and host hooks between its chunks."""
 
 import json
 from collections.abc import Iterable, Mapping
@@ -11,7 +11,7 @@ from jaxrl.run.results import Result
 
 
 class Callbacks(EpisodeCallbacks):
-    """To be subclassed; every hook may be left out. Several chain, in the order of the setting `callbacks`.
+    """Base class of callbacks; every hook is optional. Several chain in the order of the setting.
 
     The traced hooks are `EpisodeCallbacks`'; those below are called on the host, with the trainer.
     A class, given by itself or by its name, is made anew for each trainer's host hooks; its traced
@@ -24,7 +24,7 @@ class Callbacks(EpisodeCallbacks):
     """
 
     def on_train_result(self, trainer: Any, result: Result) -> None:
-        """After each iteration, before it is logged: may add to `result`; `result["done"] = True` ends training there.
+        """After each iteration, before its log: may add to `result`; `result["done"] = True` ends.
 
         Iterations are computed in chunks of about a second: `trainer.runner` is the chunk's last
         state.
@@ -37,7 +37,7 @@ class Callbacks(EpisodeCallbacks):
         """After a checkpoint was written, at the next end of a chunk."""
 
     def on_train_end(self, trainer: Any, result: Result | None) -> None:
-        """When `fit` ends, whatever ended it; the run's folder is complete but for the last pictures."""
+        """When `fit` ends for any reason; the run's folder is complete but for the last pictures."""
 
     def get_state(self) -> Any:
         """What a checkpoint keeps of this object: anything that JSON holds."""
@@ -62,7 +62,7 @@ class Hooks:
         return any(has_hook(callback, hook, Callbacks) for callback in self.callbacks)
 
     def get_state(self) -> list[dict[str, Any]]:
-        """[{"class", "state"}]: copies as JSON holds them, so that nothing that comes later changes them.
+        """[{"class", "state"}]: copies as JSON holds them, which later changes do not reach.
 
         Raises:
             UsageError: JSON cannot hold one.
@@ -73,7 +73,7 @@ class Hooks:
         ]
 
     def set_state(self, states: Iterable[Mapping[str, Any]]) -> None:
-        """Gives each callback the state of its class, the first one the first; those without one start again."""
+        """Gives each callback the state of its class, in order; those without one start again."""
         left: dict[str, list[Any]] = {}
         for saved in states:
             left.setdefault(saved["class"], []).append(saved["state"])

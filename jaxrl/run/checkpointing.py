@@ -50,7 +50,7 @@ class BestState:
 
 
 class CheckpointManager:
-    """Decides what the recorder writes; a run without a folder has no recorder and writes nothing."""
+    """Decides what the recorder writes; a run without a folder has none and writes nothing."""
 
     def __init__(
         self,
@@ -89,7 +89,7 @@ class CheckpointManager:
         return interval is not None and now - self.saved_at >= min(interval, early)
 
     def save(self, now: Snapshot, *, wait: bool = False) -> Path | None:
-        """Writes a checkpoint, and a new best one if there is any; with `wait` returns its folder."""
+        """Writes a checkpoint, and a new best one if any; with `wait` returns its folder."""
         if self.recorder is None:
             return None
         self.recorder.save(now._replace(runner=self.whole(now.runner)))
@@ -119,7 +119,7 @@ class CheckpointManager:
         self._tell_written()
 
     def finish_pictures(self, now: Snapshot) -> None:
-        """Where nothing is left to train: draws the pictures if a kill came before they were drawn."""
+        """Draws the pictures that a kill at the end prevented, where nothing is left to train."""
         if self.recorder is not None and now.result is not None and self.settings.pictures:
             self.recorder.finish_pictures(now)
 
@@ -139,7 +139,7 @@ class CheckpointManager:
             self.recorder.hurry()
 
     def _tell_written(self) -> Path | None:
-        """Tells the callbacks of new checkpoints; returns the newest of those that are not a best."""
+        """Tells the callbacks of new checkpoints; returns the newest regular one."""
         newest = None
         while self.recorder.written:
             path = self.recorder.written.popleft()

@@ -1,4 +1,4 @@
-"""The command that a line of advice tells people to type: `jaxrl evaluate RUN`, or `python scripts/evaluate.py RUN`.
+"""Commands in advice to users: `jaxrl evaluate RUN`, or `python scripts/evaluate.py RUN`.
 
 A run that a script of the checkout started advises the scripts, any other the installed command.
 """
@@ -19,7 +19,7 @@ SCRIPTS = {
 
 
 def command(name: str, *words: object) -> str:
-    """The command line of `jaxrl NAME WORDS`, quoted, as it works from the folder that this process was started in."""
+    """The command line of `jaxrl NAME WORDS`, quoted, for the folder this process started in."""
     script = _script()
     if script is not None:
         start = [_python(), str(script.with_name(SCRIPTS[name]))]
@@ -58,7 +58,7 @@ def _python() -> str:
 
 
 def _installed() -> str:
-    """The command `jaxrl` beside this Python: its name where the shell finds that one, else its path."""
+    """The command `jaxrl` beside this Python: its name if the shell finds it, else its path."""
     found = shutil.which("jaxrl")
     beside = shutil.which("jaxrl", path=os.path.dirname(sys.executable))
     return "jaxrl" if beside is None or found == beside else str(from_here(Path(beside)))

@@ -1,4 +1,4 @@
-"""Where the first NaN of a training came from: the rollout that went wrong, played again and watched.
+"""Source of the first NaN of a training: the failing rollout, played again and watched.
 
 The rollout is compiled again for this, with the environment's state in view; a healthy training
 never pays for it.
@@ -30,7 +30,7 @@ OBSERVATION, ACTION, STATE, REWARD, METRIC, FINAL = range(6)
 
 
 class Found(NamedTuple):
-    """A number that is NaN, infinite or too large; the least of these tuples is the first of the numbers."""
+    """A number that is NaN, infinite or too large; the least of these tuples came first."""
 
     step: int  # of the rollout, from 0
     rank: int
@@ -40,7 +40,7 @@ class Found(NamedTuple):
 
 @dataclass(frozen=True)
 class StateWatch:
-    """A traced callback that tells of each step whether state, rewards and metrics hold a bad number: 1.0 or 0.0."""
+    """Traced callback: whether each step's state, rewards and metrics hold a bad number, 1.0 or 0.0."""
 
     def hist_data(self, data: PyTree, step: EpisodeStep) -> dict[str, jax.Array]:
         flags = {}
@@ -67,7 +67,7 @@ def with_source(text: str, config: Any, runner: RunnerState, env_params: PyTree)
 
 
 def find_source(config: Any, runner: RunnerState, env_params: PyTree) -> str:
-    """Plays the iteration that follows `runner` again; says in a few words where its first bad number arose.
+    """Plays the iteration after `runner` again; says in a few words where its first bad number arose.
 
     Args:
         config: the run's configuration.
@@ -97,7 +97,7 @@ def find_source(config: Any, runner: RunnerState, env_params: PyTree) -> str:
 
 @functools.lru_cache(maxsize=4)
 def _watched(static_config: Any) -> tuple[Callable, Grouping, tuple]:
-    """(collect(runner, env_params), grouping, the data that the watch adds) of the algorithm with the watch."""
+    """(collect(runner, env_params), grouping, the watch's data) of the algorithm with the watch."""
     algorithm = static_config.replace(callbacks=(*static_config.callbacks, WATCH)).build()
     collect = jax.jit(lambda runner, env_params: algorithm.collect(runner, env_params=env_params))
     return collect, algorithm.grouping, ((),)
@@ -113,7 +113,7 @@ def _in_flags(rollout: Rollout, known: set) -> Iterator[Found]:
 
 
 def _in_trajectories(grouping: Grouping, rollout: Rollout) -> Iterator[Found]:
-    """Observations, actions, and the last observations of episodes, by the value that the network gives them."""
+    """Observations, actions, and episodes' last observations, by the network's value of them."""
     over = np.asarray(rollout.over)[:, None, :, None]
     for group, own in zip(grouping.groups, rollout.trajectories, strict=True):
         obs, action = _bad(own.obs, 4), _bad(own.action, 4)

@@ -24,7 +24,7 @@ FINITE = "parameters_finite"  # 1.0 or 0.0, which an algorithm may report beside
 
 
 class Diverged(ArithmeticError):
-    """Training met a number that is none and has stopped; the message names the policy and the term."""
+    """Training met NaN or infinity and has stopped; the message names the policy and the term."""
 
 
 def first_bad(results: list[Result], root_causes: Sequence[str] = ()) -> tuple[int, str] | None:
@@ -56,7 +56,7 @@ def first_bad(results: list[Result], root_causes: Sequence[str] = ()) -> tuple[i
 
 
 def undeclared_wait(results: list[Result]) -> tuple[int, str] | None:
-    """The first of `results` that learned wrongly since an agent waited in an environment that does not say who acts.
+    """The first of `results` that learned wrongly, since an agent waited undeclared.
 
     As of `first_bad`: (index, why).
     """
@@ -71,7 +71,7 @@ def undeclared_wait(results: list[Result]) -> tuple[int, str] | None:
 
 
 def outside(space: Space, obs: PyTree) -> Iterator[tuple[str, str]]:
-    """(part, text) of each part of observations, arrays [..., *shape], that is not in its space everywhere."""
+    """(part, text) of each part of observations, arrays [..., *shape], that leaves its space."""
     for name, part, values in parts_of(space, obs):
         what = f"observation {name!r}" if name else "an observation"
         if isinstance(part, Box):
@@ -92,7 +92,7 @@ def outside(space: Space, obs: PyTree) -> Iterator[tuple[str, str]]:
 
 
 def _bad_episodes(result: Result) -> Iterator[tuple[str, str]]:
-    """(kind, text) of returns and metrics of episodes that are NaN, infinite, or too large for float32 to square."""
+    """(kind, text) of episodes' returns and metrics that are NaN, infinite or too large to square."""
     returns, metrics = "agent_episode_returns_mean", "custom_metrics"
     for name, value in flatten(lookup(result, f"env_runners/{returns}") or {}):
         if not abs(value) <= LARGE:
@@ -127,7 +127,7 @@ class HealthMonitor:
         self._iterations = self._env_steps = 0  # since an episode ended
 
     def look(self, results: list[Result]) -> list[str]:
-        """The warnings that these results, which follow those seen before, give rise to; mostly none."""
+        """The warnings that these results, which follow those seen before, give rise to."""
         return [
             text for result in results for kind, text in self._found(result) if self._is_news(kind)
         ]
@@ -143,7 +143,7 @@ class HealthMonitor:
         return lasting + self._no_episode(result) + list(_bad_episodes(result))
 
     def look_at_observations(self, grouping: Grouping, *runners: RunnerState) -> list[str]:
-        """Warnings of observations outside their spaces, in these states; asked once in the life of a watch."""
+        """Warnings of observations outside their spaces in these states; checked once."""
         if not self._is_news("observations"):
             return []
         found = {}

@@ -40,7 +40,7 @@ DRAW_SECONDS = 60.0
 
 
 class Snapshot(NamedTuple):
-    """All of a run between two chunks. Its arrays are never written to, so keeping one costs nothing but memory."""
+    """The whole state of a run between two chunks; its arrays are never written to."""
 
     runner: RunnerState
     hypers: PyTree
@@ -98,14 +98,14 @@ class Recorder:
         self._submit(self._save, snapshot, score)
 
     def finish(self, snapshot: Snapshot, *, pictures: bool = True) -> None:
-        """Draws the curves, and an episode of the policies as they are now; returns when all is written."""
+        """Draws the curves and an episode of the present policies; returns when all is written."""
         if pictures and self.settings.pictures:
             self._submit(self._draw)
             self._submit(self._play, snapshot)
         self.wait()
 
     def finish_pictures(self, snapshot: Snapshot) -> None:
-        """Draws the pictures that a kill at the end of training left undrawn; those that are up to date stay."""
+        """Draws the pictures that a kill at the end of training prevented; others stay."""
         newest = checkpoint.newest_time(self.folder / CHECKPOINTS)
         wanted = (
             [CURVES, EPISODE] if hasattr(self.algorithm.rollout_spec.env, "render") else [CURVES]
@@ -138,7 +138,7 @@ class Recorder:
         self._jobs.append(self._worker.submit(job, *arguments))
 
     def _opened(self) -> Logs:
-        """The logs, cut back to where the run stands when the first of its new results comes: not before."""
+        """The logs, cut back to the run's state when its first new result comes, not before."""
         if self._logs is None:
             checkpoint.clean(self.folder / CHECKPOINTS)
             run = RunStart(
@@ -263,7 +263,7 @@ def state_facts(
 
 
 def state_tree(algorithm: Algorithm, snapshot: Snapshot) -> PyTree:
-    """The arrays of a checkpoint: the whole state, and every policy's weights by its name, to be played by itself."""
+    """The arrays of a checkpoint: the whole state, and every policy's weights by its name."""
     runner = jax.tree.map(on_host, snapshot.runner)
     policies = algorithm.grouping.policies
     return {

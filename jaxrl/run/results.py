@@ -23,7 +23,7 @@ RETURN = "env_runners/episode_return_mean"
 
 @dataclass
 class Lifetime:
-    """What is summed up on the host over the whole run: an i32 on the device overflows within a minute."""
+    """Lifetime sums, kept on the host: an i32 on the device overflows within a minute."""
 
     training_iteration: int = 0
     num_env_steps: int = 0
@@ -142,7 +142,7 @@ def episode_results(algorithm: Algorithm, summary: Summary) -> Result:
 
 
 def _mean_agent_steps(grouping: Grouping, summary: Summary) -> dict[AgentId, float]:
-    """Mean steps in which each agent acted in an episode: its length, where all agents always act."""
+    """Mean steps of an episode in which each agent acted: its length if all always act."""
     steps = summary.agent_steps
     steps = (
         np.full(len(grouping.agents), summary.episode_len.sum)
@@ -153,7 +153,7 @@ def _mean_agent_steps(grouping: Grouping, summary: Summary) -> dict[AgentId, flo
 
 
 def _agent_returns(grouping: Grouping, agents: dict[AgentId, float]) -> Result:
-    """Mean returns by agent and by policy; of one agent under RLlib's singular names as well, which it has there."""
+    """Mean returns by agent and by policy; of a single agent under RLlib's singular names too."""
     policies = _by_policy(grouping, agents)
     means = {"agent_episode_returns_mean": agents, "module_episode_returns_mean": policies}
     if len(agents) == 1:
@@ -165,7 +165,7 @@ def _agent_returns(grouping: Grouping, agents: dict[AgentId, float]) -> Result:
 
 
 def recent_episodes(window: Window) -> Result:
-    """The last finished episodes one by one, oldest first: {"hist_stats": ...}; nothing before the first one."""
+    """The last finished episodes one by one, oldest first, {"hist_stats": ...}; {} before any."""
     count = int(window.count)
     if count == 0:
         return {}
@@ -181,7 +181,7 @@ def recent_episodes(window: Window) -> Result:
 
 
 def _agent_steps(grouping: Grouping, counts: list[int], lifetime: Lifetime) -> Result:
-    """Steps that agents acted in, by agent and by policy: of this iteration, and of all, where `lifetime` counts."""
+    """Agents' steps by agent and by policy: of this iteration and, with `lifetime`, of all."""
     agents = dict(zip(grouping.agents, counts, strict=True))
     now = {
         "num_agent_steps_sampled": agents,
@@ -262,7 +262,7 @@ def flatten(result: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, 
 
 
 def lookup(result: Mapping[str, Any] | None, path: str) -> Any:
-    """The value at a path such as "env_runners/episode_return_mean", or None where there is none (yet)."""
+    """The value at a path such as "env_runners/episode_return_mean"; None where there is none."""
     for part in path.split("/"):
         if not isinstance(result, Mapping) or part not in result:
             return None

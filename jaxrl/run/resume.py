@@ -38,7 +38,7 @@ class Saved:
         return Lifetime(**self.facts["lifetime"]) if self.checkpoint else Lifetime()
 
     def run_settings(self) -> dict[str, Any]:
-        """The saved settings without the stop criteria that the run has met, which would stop it again at once.
+        """The saved settings without the stop criteria that the run has met already.
 
         The number of devices is kept only if as many processes share them again.
         """
@@ -71,7 +71,7 @@ class Saved:
         )
 
     def folder_to_go_on_in(self) -> Path:
-        """The run's own folder, which only its last checkpoint continues in: what came later is not overwritten."""
+        """The run's folder, where only its last checkpoint continues: later ones are not overwritten."""
         if self.run_dir is None or not self.newest:
             what = (
                 "is not in a run's folder"
@@ -97,7 +97,7 @@ class Saved:
         return None
 
     def check_unchanged(self) -> None:
-        """Refuses, once the folder is locked, if another process resumed the run in the meantime."""
+        """Refuses, once the folder is locked, a run that another process resumed meanwhile."""
         regular = checkpoint.iterations(self.run_dir / CHECKPOINTS)
         newest = regular[max(regular)] if regular else None
         if newest != (self.checkpoint.path if self.checkpoint else None):
@@ -206,7 +206,7 @@ def open_folder(
 def branch(
     saved: Saved, algorithm: Algorithm, facts: dict[str, Any], now: Snapshot | None, run_dir: Path
 ) -> None:
-    """Brings what a run was into the new folder that continues it: the state, the best one, the logs so far."""
+    """Copies a run's state, best state and logs into the new folder that continues it."""
     for name in (runs.METRICS, runs.PROGRESS):
         if saved.run_dir is not None and (saved.run_dir / name).exists():
             shutil.copyfile(saved.run_dir / name, run_dir / name)

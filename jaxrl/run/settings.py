@@ -1,4 +1,4 @@
-"""How a run is kept and watched, whatever the algorithm: checkpoints, evaluation, logs, pictures."""
+"""Settings of a run, whatever the algorithm: checkpoints, evaluation, logs, pictures, devices."""
 
 import dataclasses
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Ctrl-C, a polite kill and a closed terminal, heard between two chunks instead of breaking one off."""
+"""Stop signals (Ctrl-C, SIGTERM, SIGHUP): training stops between two chunks, not within one."""
 
 import signal
 import threading
@@ -21,7 +21,7 @@ class StopSignal:
 
     @contextmanager
     def listening(self):
-        """Within, the first signal is noted and the second one breaks off at once; elsewhere they do as always."""
+        """Inside it the first signal is noted and the second one breaks off at once."""
         self.heard = False
         in_main_thread = threading.current_thread() is threading.main_thread()
         previous = (

@@ -42,7 +42,7 @@ def criteria_of(stop: Any) -> dict[str, float]:
 
 
 def check_stop(stop: Mapping[str, float], names: list[str] | None) -> None:
-    """Refuses criteria that no result has, if the names that results have are known, or that are no numbers."""
+    """Refuses criteria that are not numbers, or whose names no result has, where those are known."""
     for path, threshold in stop.items():
         if names is not None and path not in names:
             raise unknown_result("stop criterion", path, names)
@@ -57,7 +57,7 @@ def check_stop(stop: Mapping[str, float], names: list[str] | None) -> None:
 def chunk_length(
     settings: RunSettings, iteration: int, seconds_per_update: float | None, most: int
 ) -> int:
-    """Iterations of about `CHUNK_SECONDS`, at most `most`, but none past the next evaluation or checkpoint.
+    """Iterations of about `CHUNK_SECONDS`, none past the next evaluation or checkpoint.
 
     The first chunk is one iteration, to see how long it takes.
     """

@@ -1,4 +1,4 @@
-"""Training on the host's clock: chunks of about a second, and everything that a user sees or keeps between them."""
+"""The trainer: compiled training in chunks of a second, and the host's work between them."""
 
 import contextlib
 import dataclasses
@@ -68,7 +68,7 @@ from jaxrl.run.storage.saved_state import changed_settings, restore
 
 @takes_settings(RunSettings)
 class Trainer(PolicyAccess):
-    """Trains what a configuration describes, as `make_train` does and with the same numbers for the same key.
+    """Trains a configuration, with the same numbers as `make_train` for the same key.
 
     `with jaxrl.Trainer(config) as trainer:` calls `stop` at the end of the block.
 
@@ -202,7 +202,7 @@ class Trainer(PolicyAccess):
 
     @property
     def env_params(self) -> PyTree:
-        """The environment's numbers; training continues with what they are set to, and nothing is compiled again.
+        """The environment's numbers; set them to train on with others, without compiling again.
 
         Raises:
             UsageError: when set to other fields or shapes, or a number that its type cannot hold.
@@ -215,7 +215,7 @@ class Trainer(PolicyAccess):
 
     @property
     def hypers(self) -> PyTree:
-        """The numbers of the algorithm by policy, as `config.hypers()` gives them; set as `env_params` are."""
+        """The algorithm's numbers by policy, as of `config.hypers()`; set as `env_params` are."""
         return self._hypers
 
     @hypers.setter
@@ -241,7 +241,7 @@ class Trainer(PolicyAccess):
 
     @together
     def fit(self, stop: Mapping[str, float] | None = None) -> Result | None:
-        """Trains until a criterion holds, or Ctrl-C; returns the last iteration's result, None if there is none.
+        """Trains until a criterion holds, or Ctrl-C; returns the last result, None if there is none.
 
         Training ends in the very iteration that met the criterion: a chunk that ran past it is
         computed again up to there, which gives the same numbers. However it ends, the state that it
@@ -347,7 +347,7 @@ class Trainer(PolicyAccess):
 
     @together
     def profile(self) -> Result:
-        """How long an iteration takes, and its sampling and learning apart: {"timers": ...} in seconds.
+        """Times of an iteration, its sampling and its learning: {"timers": ...} in seconds.
 
         It compiles sampling by itself and measures for a few seconds; the state of training stays
         as it is. Sampling is measured alone, learning is the rest of the iteration.
@@ -361,13 +361,13 @@ class Trainer(PolicyAccess):
 
     @together
     def save(self) -> Path | None:
-        """Writes a checkpoint of the state as it is; returns its folder, or None where nothing is written."""
+        """Writes a checkpoint of the present state; returns its folder, None if nothing is written."""
         self._check_not_stopped("save")
         return self.keeping.save(self._snapshot(), wait=True)
 
     @together
     def stop(self) -> str | None:
-        """Writes what is still to be written and lets go of the run's folder; returns what could not be written.
+        """Writes what is left and unlocks the run's folder; returns what could not be written.
 
         Afterwards the trainer can be read and evaluated, but trains and saves no more.
 
@@ -522,7 +522,7 @@ class Trainer(PolicyAccess):
     def _reach(
         self, before: Snapshot, after: RunnerState | None, results: list[Result]
     ) -> list[Result]:
-        """Makes the state after `results` the trainer's: `after`, or computed again where a chunk ran past it."""
+        """Sets the state after `results`: `after`, or computed again where a chunk ran past it."""
         if after is None:
             program = self.executable, before.runner, self.hypers, self.env_params
             after, _ = self.company.chunk(*program, len(results))
@@ -537,7 +537,7 @@ class Trainer(PolicyAccess):
     def _tell(
         self, before: Snapshot, results: list[Result], stop: Mapping[str, float]
     ) -> list[Result]:
-        """Evaluates the state if that is due, and tells the callbacks; the results up to the last one wanted."""
+        """Evaluates if due, and calls the callbacks; returns the results up to the last one wanted."""
         self._evaluate_if_due(results[-1], at_the_end=met(stop, results[-1]) is not None)
         for i, result in enumerate(results, start=1):
             self.hooks.call("on_train_result", result)
@@ -557,7 +557,7 @@ class Trainer(PolicyAccess):
         return results
 
     def _evaluate_if_due(self, result: Result, *, at_the_end: bool) -> None:
-        """Evaluates the state that `result` led to, if the settings ask for it and it is not evaluated yet."""
+        """Evaluates the state after `result`, if that is due and not done yet."""
         if "evaluation" not in result and self.evaluation.due(
             result[ITERATIONS], at_the_end=at_the_end
         ):

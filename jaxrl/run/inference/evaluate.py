@@ -104,13 +104,13 @@ def episode_keys(seed: int) -> tuple[Key, Key]:
 def step_chance(
     spec: RolloutSpec, play_key: Key, index: jax.Array, step: jax.Array
 ) -> StepRandomness:
-    """The random numbers of a step of the episodes `index`, i32[E], whichever are played beside them."""
+    """The random numbers of a step of the episodes `index`, i32[E], whatever else is played."""
     keys = jax.vmap(lambda i: jax.random.fold_in(jax.random.fold_in(play_key, i), step))(index)
     return jax.tree.map(lambda leaf: leaf[0], draw_randomness(spec, keys, 1))
 
 
 class Evaluation:
-    """The evaluation that a run's settings ask for, over its own environment or one with some other arguments.
+    """A run's evaluation by its settings, over its environment or one with other arguments.
 
     Raises:
         UsageError: other arguments for an environment that is no name, or such as change agents or
@@ -123,7 +123,7 @@ class Evaluation:
         self._over(settings.evaluation_env_args)
 
     def due(self, iteration: int, *, at_the_end: bool = False) -> bool:
-        """Whether it is time, if evaluations are wanted at all: every so often, and of what training ends with."""
+        """Whether an evaluation is due: at the interval, and of the state that training ends with."""
         interval = self.settings.evaluation_interval
         return interval is not None and (at_the_end or iteration % interval == 0)
 
@@ -154,7 +154,7 @@ class Evaluation:
         }
 
     def _over(self, env_args: Any) -> Algorithm:
-        """Training's algorithm, or the same over an environment with other arguments: made once, so compiled once."""
+        """Training's algorithm, or one over an environment with other arguments, compiled once."""
         if not env_args:
             return self.trained
         known = freeze(env_args)

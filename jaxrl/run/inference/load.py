@@ -97,7 +97,7 @@ def evaluate(
     config: Any = None,
     trust: bool = False,
 ) -> Result:
-    """Plays whole episodes with a run's policies; {"env_runners": ...} as RLlib and `Trainer.evaluate` have it.
+    """Plays whole episodes with a run's policies; returns {"env_runners": ...} as RLlib does.
 
     Args:
         path: a run's folder, or a checkpoint's.
@@ -137,7 +137,7 @@ def render(
     config: Any = None,
     trust: bool = False,
 ) -> tuple[Path, EpisodeRecording]:
-    """Plays one episode with a run's policies and writes it as a picture; (the file, what was played).
+    """Plays an episode with a run's policies and writes it as a picture; (file, recording).
 
     Args:
         path: a run's folder, or a checkpoint's.

@@ -101,7 +101,7 @@ class Policy:
         prev_reward: Any = 0.0,
         **told: Any,
     ) -> np.ndarray:
-        """The action to take, in the environment's own units: the likeliest, or with `explore` a drawn one.
+        """The action in the environment's units: the likeliest, or with `explore` a drawn one.
 
         Args:
             begins: whether an episode begins with this observation, a bool or one for each of the
@@ -130,7 +130,7 @@ class Policy:
         return np.asarray(action)
 
     def distribution(self, observation: Any, **told: Any) -> Distribution:
-        """What actions are drawn from, its parameters as NumPy arrays with the observation's leading axes.
+        """The distribution of actions, its parameters NumPy arrays with the observation's axes.
 
         `sample(key)` draws actions, `log_prob(action)` gives their log-probabilities; `mode()`,
         `entropy()`. Actions are the policy's own; those of a Box that `act` gives are stretched to
@@ -151,7 +151,7 @@ class Policy:
         prev_reward: Any = 0.0,
         **told: Any,
     ) -> tuple:
-        """(distribution, value), nothing remembered of it; `masked`: whether a mask is needed; else as of `act`."""
+        """(distribution, value) as of `act`, without remembering it; `masked`: a mask is needed."""
         obs, batch_shape = self._read(observation)
         policy_state = self._recalled(told.get("agent"), batch_shape, begins, prev_reward)
         return _apply(
@@ -432,7 +432,7 @@ def _act(
     inputs: PolicyInputs,
     key: Key | None,
 ) -> tuple[jax.Array, PolicyState]:
-    """The likeliest action, or one drawn with `key`, for each entry of a batch; and what is remembered of it."""
+    """The likeliest action, or one drawn with `key`, for each of a batch; and the next state."""
     distribution, value, carry = policy_spec.apply(weights, obs, policy_state, inputs)
     action = (
         distribution.mode()

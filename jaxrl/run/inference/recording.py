@@ -88,7 +88,7 @@ def record_episode(
 def frames(
     replay: EpisodeRecording, env: MultiAgentEnvironment, env_params: PyTree, steps: Sequence[int]
 ) -> Iterator[np.ndarray]:
-    """The environment's pictures u8[H, W, 3] of these states, painted a few at a time as they are asked for."""
+    """The environment's pictures u8[H, W, 3] of these states, painted a few at a time."""
     check_can_render(env)
     for begin in range(0, len(steps), PICTURES_AT_ONCE):
         wanted = np.asarray(steps[begin : begin + PICTURES_AT_ONCE])
@@ -102,7 +102,7 @@ def frames(
 
 
 def check_can_render(env: MultiAgentEnvironment) -> None:
-    """Raises UsageError for an environment that does not define the optional `render(state, params)`."""
+    """Raises UsageError for an environment without the optional `render(state, params)`."""
     if not hasattr(env, "render"):
         raise UsageError(
             f"environment {env.name} has no render(state, params), so there is no picture of an episode"

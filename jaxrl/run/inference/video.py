@@ -57,7 +57,7 @@ def picture_episode(
     max_steps: int = 2000,
     fps: float | None = None,
 ) -> EpisodeRecording:
-    """Plays an episode as `record_episode` does, writes it as `write_episode` does, and returns it."""
+    """Plays an episode (`record_episode`), writes it (`write_episode`), and returns it."""
     check_episode_picture(path, algorithm.rollout_spec.env)
     replay = record_episode(
         algorithm,
@@ -80,7 +80,7 @@ def write_episode(
     *,
     fps: float | None = None,
 ) -> None:
-    """Writes a replay, by the file's ending: a GIF that loops, an MP4, or a PNG with frames side by side.
+    """Writes a recording, by the file's ending: a looping GIF, an MP4, or a PNG strip of frames.
 
     Args:
         fps: frames per second; default: so that the episode takes some ten seconds, a short one
@@ -128,7 +128,7 @@ def _is_installed(package: str) -> bool:
 
 
 def shown_steps(num_steps: int) -> np.ndarray:
-    """At most `MAX_FRAMES` states of an episode, evenly spaced, the first and the last among them."""
+    """At most `MAX_FRAMES` states of an episode, evenly spaced, with the first and the last."""
     stride = -(-num_steps // (MAX_FRAMES - 1)) or 1
     return np.unique([*range(0, num_steps, stride), num_steps])
 
@@ -186,7 +186,7 @@ def _number(value: float) -> str:
 def _captioned(
     replay: EpisodeRecording, env, env_params: PyTree, steps: np.ndarray, side: int
 ) -> Iterator[Any]:
-    """Pillow images of these states, of even sides (a video needs that), the longer one about `side` pixels."""
+    """Pillow images of these states, of even sides as video needs, the longer about `side` pixels."""
     from PIL import Image
 
     returns = replay.running_returns
@@ -233,7 +233,7 @@ def _under(picture: Any, text: Caption) -> Any:
 
 
 def _gif(pictures: list[Any], delay: float) -> bytes:
-    """A GIF that loops; of a picture that would be too large every second frame is left out, at the same speed."""
+    """A looping GIF; one that would be too large loses every second frame, at the same speed."""
     palette = _palette(pictures)
     indexed = [picture.quantize(palette=palette, dither=0) for picture in pictures]
     while True:
@@ -257,7 +257,7 @@ def _gif(pictures: list[Any], delay: float) -> bytes:
 
 
 def _palette(pictures: list[Any]) -> Any:
-    """One palette for all frames, of every fourth pixel of some: so a frame stores only what changed."""
+    """One palette for all frames, from every fourth pixel of some: a frame stores only changes."""
     from PIL import Image
 
     some = [

@@ -23,7 +23,7 @@ class PolicyAccess:
     num_draws = 0  # calls of `compute_actions` so far: each draws anew
 
     def get_policy(self, policy: PolicyId, *, seed: int = 0) -> Policy:
-        """A policy as it is now; training on does not change it. `seed` is of the actions that it draws."""
+        """A copy of a policy, which further training does not change; `seed` draws its actions."""
         g, index = self.algorithm.grouping.locate(policy)
         agents = self.algorithm.grouping.groups[g].agents[index]
         weights = on_one(self.algorithm.policy_weights(with_learners_here(self.runner), policy))
@@ -44,7 +44,7 @@ class PolicyAccess:
         explore: bool = False,
         action_masks: Mapping[AgentId, Any] = MappingProxyType({}),
     ) -> dict[AgentId, Any]:
-        """What each agent's policy does: {agent: action}, or batches of both; `action_masks` where there are any."""
+        """The actions of the agents' policies, {agent: action}; observations may be batches."""
         owner = {
             agent: policy
             for group in self.algorithm.grouping.groups
@@ -77,7 +77,7 @@ class PolicyAccess:
         }
 
     def set_weights(self, weights: Mapping[PolicyId, PolicyWeights]) -> None:
-        """Replaces some policies' weights; their optimisers' states stay. Of several processes: in all, first.
+        """Replaces some policies' weights, in all processes alike; optimiser states stay.
 
         Raises:
             UsageError: an unknown policy; another structure, shape or kind of number; NaN or
@@ -97,7 +97,7 @@ class PolicyAccess:
 
 
 def with_learners_here(runner: RunnerState) -> RunnerState:
-    """`runner`, its learners in this process's own arrays, for what only one of several processes computes."""
+    """`runner` with its learners in this process's arrays, for what one process computes alone."""
     return runner.replace(learners=jax.tree.map(copy_here, runner.learners))
 
 
@@ -112,7 +112,7 @@ def begun_with(
 
 
 def initial_weights(algorithm: Algorithm, init_from: Any) -> dict[PolicyId, PolicyWeights]:
-    """Weights for the policies in `init_from`, {policy: path} or {policy: path#policy there}, read and checked."""
+    """Weights for the policies of `init_from`, {policy: path} or {policy: path#policy}, checked."""
     weights = {}
     for policy, source in dict(init_from).items():
         path, theirs = _path_and_policy(str(source), policy)
@@ -127,7 +127,7 @@ def initial_weights(algorithm: Algorithm, init_from: Any) -> dict[PolicyId, Poli
 
 
 def _path_and_policy(source: str, policy: PolicyId) -> tuple[str, PolicyId]:
-    """`path#policy` in two; a path may hold a "#" itself, and without a policy it is of the same name."""
+    """`path#policy` in two; a path may hold a "#" itself, and the policy's name may be left out."""
     path, mark, theirs = source.rpartition("#")
     if not mark or Path(source).exists():
         return source, policy

@@ -23,7 +23,7 @@ LINK_FOLDERS = ("/tmp", "/var/tmp", ".")  # beside the system's own folder for t
 
 
 def write(folder: Path, arrays: dict[str, np.ndarray]) -> None:
-    """Writes the arrays into `folder`, which must not exist, and checks that they can be found there.
+    """Writes the arrays into the new `folder`, and checks that they can be found there.
 
     Raises:
         OSError, ValueError: they could not be written.
@@ -53,7 +53,7 @@ def read(folder: Path, names: Iterable[str]) -> dict[str, np.ndarray]:
 
 @contextlib.contextmanager
 def _literal_path(folder: Path) -> Iterator[Path]:
-    """`folder`, or where its path has special characters or is very long, the same folder through a link."""
+    """`folder`, or a link to it where its path has special characters or is very long."""
     folder = folder.absolute()
     if LITERAL_PATH.fullmatch(folder.as_posix()):
         yield folder
@@ -76,7 +76,7 @@ def _link_folder() -> str:
 
 
 def _stored_names(path: Path) -> set[str]:
-    """The names in the index of the arrays at `path`: keys are `name/.zarray` and `name/<chunk>`."""
+    """The names in the index of the arrays at `path`, from `name/.zarray` and `name/<chunk>`."""
     import tensorstore
 
     base = {"driver": "file", "path": f"{path.as_posix()}/"}

@@ -52,7 +52,7 @@ class Checkpoint(NamedTuple):
 
 
 def write(folder: Path, tree: PyTree, facts: dict[str, Any], *, best: bool = False) -> Path:
-    """Writes a checkpoint of `facts["lifetime"]["training_iteration"]` into `folder`; returns its own folder.
+    """Writes a checkpoint of the iteration in `facts["lifetime"]` into `folder`; returns its path.
 
     `folder` is made if it is missing, but not the run's folder around it: without its config.json
     no checkpoint in it could be resumed.
@@ -196,7 +196,7 @@ def _check_name(path: Path, facts: dict[str, Any]) -> None:
 
 
 def named_arrays(tree: PyTree) -> dict[str, np.ndarray]:
-    """The tree's arrays by their paths; keys as their words, and none of size zero, which orbax refuses."""
+    """The tree's arrays by path; keys as words, none of size zero, which orbax refuses."""
     leaves = {_name(path): _words(leaf) for path, leaf in jax.tree_util.tree_leaves_with_path(tree)}
     return {name: leaf for name, leaf in leaves.items() if leaf.size}
 
@@ -291,7 +291,7 @@ def run_path(path: Any) -> Path:
 
 
 def is_checkpoint(path: Any) -> bool:
-    """Whether a path is a checkpoint's own, and not that of a run (which may be called like one, 20261121)."""
+    """Whether a path is a checkpoint's, not a run's (which may be called like one, 20261121)."""
     path = run_path(path)
     return (path / FACTS).exists() or (
         NAME.fullmatch(path.name) is not None and not (path / runs.CONFIG).exists()
@@ -347,7 +347,7 @@ def find(path: str | Path, which: str | int = "last") -> Path:
 
 
 def newest_time(folder: Path) -> float:
-    """When the newest of the regular checkpoints in a folder was written, in seconds; 0 where there is none."""
+    """Time of the newest regular checkpoint in a folder, in seconds; 0 if there is none."""
     regular = iterations(folder)
     try:
         return (regular[max(regular)] / FACTS).stat().st_mtime if regular else 0.0
@@ -371,7 +371,7 @@ def _itself(path: Path, which: str | int) -> Path:
 
 
 def prune(folder: Path, keep: int) -> None:
-    """Removes all but the newest `keep` and the newest best one, and what a kill left unfinished."""
+    """Removes all but the newest `keep` and the newest best one, and unfinished leftovers."""
     for path in (
         *list(iterations(folder).values())[:-keep],
         *list(iterations(folder, best=True).values())[:-1],
@@ -381,7 +381,7 @@ def prune(folder: Path, keep: int) -> None:
 
 
 def clean(folder: Path) -> None:
-    """Removes what a kill left unfinished, and brings back what was to be replaced and is not yet."""
+    """Removes what a kill left unfinished, and restores what it had begun to replace."""
     for path in folder.glob(f"{REPLACED}*"):
         if not (target := path.with_name(path.name.removeprefix(REPLACED))).exists():
             os.replace(path, target)

@@ -1,4 +1,4 @@
-"""A configuration as a file holds it: settings as JSON, objects by their names, and how it is read back.
+"""Configurations in files: settings as JSON, objects by their names, and reading them back.
 
 Reading may follow names to code, so it is where `trust` is asked for; see `jaxrl.core.trust`.
 """
@@ -136,7 +136,7 @@ def read_class(name: Any, call: str, *, trust: bool) -> type:
 
 
 def check_names(config_class: type, settings: Mapping[str, Any], *, trust: bool) -> None:
-    """Refuses settings of a file that name code which only `trust` allows; imports nothing but jaxrl's own modules.
+    """Refuses settings of a file that name code which only `trust` allows, without importing it.
 
     With `trust` the environment is imported, which must be a class: a function could do anything as
     it is called.
@@ -158,7 +158,7 @@ def check_names(config_class: type, settings: Mapping[str, Any], *, trust: bool)
 
 
 def import_named(config: Any, given: Collection[str]) -> None:
-    """Imports what a configuration that was read from a file names, before more modules can be found.
+    """Imports what a configuration read from a file names, before more modules can be found.
 
     Args:
         given: settings that the user gives in this call, which are left alone.
@@ -209,7 +209,7 @@ def asks_for_trust(facts: dict[str, Any], *, to_play: bool) -> bool:
 
 
 def saved_object(facts: dict[str, Any], *, to_play: bool) -> str | None:
-    """The first setting of a run that was an object, without which it can be neither played nor resumed; or None."""
+    """The first setting that was an object, which playing and resuming need; or None."""
     values, objects = _checked_facts(facts)
     values = _without(values, {"optimizer", "callbacks"}) if to_play else values
     loggers = not to_play and any(isinstance(entry, dict) for entry in saved_loggers(facts))
@@ -251,7 +251,7 @@ def described(value: Any) -> str:
 
 
 def _environment_by_name(env: Any) -> dict[str, Any]:
-    """Settings that make an equal environment, where it is an object that can be made from its class and arguments."""
+    """Settings that make an equal environment, if an object can be made by class and arguments."""
     if not ENVIRONMENT.fits(type(env)):
         return {}
     path = name_of(type(env))
@@ -307,7 +307,7 @@ def _kept(values: Mapping[str, Any], names: set[str]) -> dict[str, Any]:
 def _first_object(
     values: Mapping[str, Any], objects: set[str], given: Mapping[str, Any], alone: str | None
 ) -> str | None:
-    """The first setting that was an object and is wanted; with `alone`, of the policy that plays."""
+    """The first needed setting that was an object; with `alone`, of the policy that plays."""
     for path in sorted(objects):
         policy, _, name = path.removeprefix("per_policy.").rpartition(".")
         if (alone and name == "env") or (name in given and (alone or not policy)):

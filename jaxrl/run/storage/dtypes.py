@@ -1,4 +1,4 @@
-"""Numbers that users set or old files hold, brought to the types that programs and checkpoints expect."""
+"""Dtypes: numbers of users or old files as the types that programs and checkpoints expect."""
 
 from typing import Any
 
@@ -36,7 +36,7 @@ def typed_like(current: PyTree, new: PyTree, what: str) -> PyTree:
 
 
 def narrowed(saved: np.ndarray, dtype: np.dtype) -> np.ndarray:
-    """A saved 64-bit number as the type that is expected; unchanged where it would be another number.
+    """A saved 64-bit number as the expected type; unchanged if its value would change.
 
     Python numbers are 64-bit. Training computed with their narrow forms, so these are the true
     values.
@@ -65,7 +65,7 @@ def _typed(name: str, old: jax.Array, value: Any) -> jax.Array:
 
 
 def _is_kind(dtype: np.dtype, wanted: np.dtype) -> bool:
-    """Whether values of a type may become those of another: truths stay truths, and numbers real."""
+    """Whether values of a type may become those of another: bools stay bools, reals stay real."""
     if jnp.issubdtype(wanted, jnp.bool_):
         return jnp.issubdtype(dtype, jnp.bool_)
     return jnp.issubdtype(dtype, jnp.integer) or jnp.issubdtype(dtype, jnp.floating)

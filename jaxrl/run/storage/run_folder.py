@@ -1,4 +1,4 @@
-"""The folder of a run: made before anything is compiled, with what is needed to understand the run later."""
+"""The folder of a run: made before compiling, with what is needed to understand the run later."""
 
 import errno
 import json
@@ -34,7 +34,7 @@ class FolderExists(UsageError):
 def run_folders(
     env_name: str, seed: int, root: str | Path = "runs", ending: str = ""
 ) -> Iterator[Path]:
-    """`runs/<env>/<time>-s<seed>` and further names beside it; only names that every file system takes.
+    """`runs/<env>/<time>-s<seed>` and alternatives; only names that every file system takes.
 
     Args:
         ending: in place of `-s<seed>`.
@@ -160,7 +160,7 @@ def _identity(path: Path) -> tuple[int, int] | None:
 
 
 def lock(path: Path) -> FileLock:
-    """Holds the folder for this process; the system lets go of it when the process ends, however it ends.
+    """Locks the folder for this process; the system unlocks it when the process ends.
 
     Raises:
         UsageError: another process holds it, or it cannot be written.

@@ -38,7 +38,7 @@ def resolve(path: str | Path, kind: str = CONFIG) -> Path:
 
 
 def contents(path: Path) -> str:
-    """What a folder that is no run holds instead, in one line; empty if it holds no runs and no sweep."""
+    """The runs and sweeps in a folder that is not a run itself, in one line; empty if none."""
     if (path / PLAN).exists():
         return _of_sweep(path)
     runs, sweeps = _newest_first(path, CONFIG), _newest_first(path, PLAN)
@@ -79,7 +79,7 @@ def _scores(path: Path) -> dict[str, float]:
 
 
 def _newest_first(folder: Path, kind: str) -> list[Path]:
-    """The folders of this kind in `folder`, by the time in their names, else by that of their first file."""
+    """The folders of this kind in `folder`, by the time in their names, else of their first file."""
     begins = {}
     try:
         for one in folder.iterdir() if folder.is_dir() else ():

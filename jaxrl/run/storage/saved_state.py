@@ -172,7 +172,7 @@ def _episodes(
     arrays: dict[str, np.ndarray],
     where: str,
 ) -> tuple[PyTree, PyTree, tuple[Fresh, ...]]:
-    """(envs, window, fresh): what is saved of episodes; None for a part that has to start afresh."""
+    """(envs, window, fresh): the saved episodes; None for a part that has to start afresh."""
     parts, fresh = {}, []
     for name, what in (("envs", ENVIRONMENTS), ("window", STATISTICS)):
         parts[name], reason = None, _other_meaning(saved.facts, facts, shapes, name)
@@ -191,7 +191,7 @@ def _episodes(
 def _other_meaning(
     theirs: dict[str, Any], ours: dict[str, Any], shapes: RunnerState, part: str
 ) -> str | None:
-    """Why a part means something else now although its shapes may be the same; None if it does not."""
+    """Why a part of equal shape means something else now; None if it means the same."""
     for policy, own in ours["policies"].items():
         old = theirs["policies"][policy].get("agents")
         if old != own["agents"]:
@@ -209,7 +209,7 @@ def _other_meaning(
 def _counts_in_other_batches(
     lifetime: dict[str, Any], num_env_steps: int, key: Key
 ) -> dict[str, jax.Array]:
-    """The key and the count of updates where an iteration has other steps: schedules are read at count times steps.
+    """Key and update count for another batch size: schedules are read at count times steps.
 
     Counts may come again then, so the key changes, or the same random numbers would be drawn twice.
     """
@@ -218,7 +218,7 @@ def _counts_in_other_batches(
 
 
 def _counts_that_came_later(shapes: RunnerState) -> dict[str, np.ndarray]:
-    """Zeros for the counts that checkpoints of format 1 may not have: the steps of each agent in its episode."""
+    """Zeros for the agents' steps in their episodes, which format 1 may not have."""
     parts = {"envs": shapes.envs, "window": shapes.window}
     counts = {
         f"runner.{name}.episodes.agent_steps": part.episodes.agent_steps
