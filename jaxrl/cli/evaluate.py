@@ -132,12 +132,10 @@ def _run(
     try:
         show_help(argv, flags, prog, description)
         given = given_flags(argv, flags, positional="run")
-        if "run" not in given:
-            raise UsageError(f"name a run's folder: {command(name)} runs/...")
-        run, cache = (
-            str(runs.resolve(run_path(given.pop("run")[0]))),
-            given.pop("compile_cache", ["auto"]),
-        )
+        paths, cache = given.pop("run", []), given.pop("compile_cache", ["auto"])
+        if len(paths) != 1:
+            raise UsageError(f"name a run's folder, and one alone: {command(name)} runs/...")
+        run = str(runs.resolve(run_path(paths[0])))
         options = dataclasses.replace(
             defaults, **{name: setting_of(name, words) for name, words in given.items()}
         )

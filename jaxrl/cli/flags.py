@@ -3,33 +3,34 @@
 Every value arrives as text and is read here, so that the settings' own checks speak, in one line.
 """
 
+import argparse
 import dataclasses
 import json
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 from jaxrl.core.errors import UsageError
 from jaxrl.core.fields import unknown_setting
 
 # Flags that take several values; all others take one.
 SEVERAL = {
-    "env_args": "NAME=VALUE ...",
-    "evaluation_env_args": "NAME=VALUE ...",
-    "stop": "RESULT=VALUE ...",
-    "grid": "SETTING=VALUE,VALUE ...",
-    "random": "SETTING=DISTRIBUTION:LOW:HIGH ...",
-    "per_policy": "POLICY.SETTING=VALUE ...",
-    "policies_to_train": "POLICY ...",
-    "init_from": "POLICY=RUN ...",
-    "callbacks": "MODULE:CLASS ...",
-    "loggers": "LOG | MODULE:CLASS ...",
-    "fcnet_hiddens": "SIZE ...",
-    "conv_filters": "FILTERS,KERNEL,STRIDE ...",
-    "lr": "NUMBER | STEP:NUMBER ...",
-    "entropy_coeff": "NUMBER | STEP:NUMBER ...",
+    "env_args": "NAME=VALUE",
+    "evaluation_env_args": "NAME=VALUE",
+    "stop": "RESULT=VALUE",
+    "grid": "SETTING=VALUE,VALUE",
+    "random": "SETTING=DISTRIBUTION:LOW:HIGH",
+    "per_policy": "POLICY.SETTING=VALUE",
+    "policies_to_train": "POLICY",
+    "init_from": "POLICY=RUN",
+    "callbacks": "MODULE:CLASS",
+    "loggers": "LOG|MODULE:CLASS",
+    "fcnet_hiddens": "SIZE",
+    "conv_filters": "FILTERS,KERNEL,STRIDE",
+    "lr": "NUMBER|STEP:NUMBER",
+    "entropy_coeff": "NUMBER|STEP:NUMBER",
 }
 # Paths: what is written stays as it is, also where it looks like a number.
 TEXTS = ("run_dir", "resume", "out", "compile_cache", "coordinator")
@@ -59,72 +60,92 @@ def flags_of(settings: Any) -> dict[str, Flag]:
 
 
 def given_flags(
-    argv: Sequence[str], flags: Mapping[str, Any], positional: str | None = None
+    argv: Sequence[str], flags: Mapping[str, Flag], positional: str | None = None
 ) -> dict[str, list[str]]:
-    """The values after each flag that is there, by the setting's name; an unknown flag is refused.
+    """The values after each flag that is there, by the setting's name.
 
     Args:
-        flags: names, with the `Flag` of each; one whose default is True or False may stand alone,
-        for True.
-        positional: the name of the one argument that has no flag, if there is such a one.
+        flags: by name; one whose default is True or False may stand alone, for True.
+        positional: the name under which words without a flag are returned, if there may be any.
+
+    Raises:
+        UsageError: an unknown flag, with the nearest one; values too few or too many.
     """
-    by_flag = {flag_name(name): name for name in flags}
-    given: dict[str, list[str]] = {}
-    current: list[str] | None = None
-    is_switch = False  # whether the current flag may stand alone
-    for word in argv:
+    words, switches = [], {flag_name(name) for name in flags if _is_switch(flags[name])}
+    for word, after in zip(argv, [*argv[1:], ""], strict=False):
         flag, equals, value = word.partition("=")
-        flag = flag.replace("_", "-")
-        if word in ("-h", "--help"):
-            continue
         if word.startswith("--"):
-            if flag not in by_flag:
-                raise unknown_setting(flag, flags, kind="flag")
-            current = given[by_flag[flag]] = [value] if equals else []
-            is_switch = isinstance(flags[by_flag[flag]].default, bool)
-        elif (
-            positional is not None
-            and positional not in given
-            and (current is None or (is_switch and word not in ("True", "False")))
-        ):
-            given[positional] = [word]
-        elif current is None:
-            raise UsageError(
-                f"unexpected argument {word!r}; flags begin with --, for example --env {word}"
-            )
-        else:
-            current.append(word)
-    for name, values in given.items():
-        if not values and isinstance(flags[name].default, bool):
-            values.append("True")
-        if not values or (len(values) > 1 and name not in SEVERAL):
-            raise UsageError(
-                f"{flag_name(name)} takes {'values' if name in SEVERAL else 'one value'}, not {values}"
-            )
-    return given
+            word = f"{flag.replace('_', '-')}{equals}{value}"
+            is_alone = after.startswith("--") or (positional and after not in ("True", "False"))
+            if word in switches and (is_alone or not after):
+                word = f"{word}=True"
+        if word not in ("-h", "--help"):
+            words.append(word)
+    try:
+        given, left = _parser(flags).parse_known_args(words)
+    except argparse.ArgumentError as error:
+        name = error.argument_name
+        several = name in map(flag_name, SEVERAL)
+        raise UsageError(f"{name} takes {'values' if several else 'one value'}") from None
+    for word in left:
+        if word.startswith("--"):
+            raise unknown_setting(word.partition("=")[0], flags, kind="flag")
+        if not positional:
+            raise _unexpected(word, words)
+    values = {
+        name: [value] if isinstance(value, str) else value for name, value in vars(given).items()
+    }
+    return {**values, positional: left} if positional and left else values
+
+
+def _unexpected(word: str, words: Sequence[str]) -> UsageError:
+    """The error for a word that belongs to no flag."""
+    before = [flag for flag in words[: words.index(word)] if flag.startswith("--")]
+    if before:
+        return UsageError(f"{before[-1]} takes one value, and {word!r} is a second one")
+    return UsageError(
+        f"unexpected argument {word!r}; flags begin with --, for example --env {word}"
+    )
 
 
 def show_help(argv: Sequence[str], flags: Mapping[str, Flag], prog: str, description: str) -> None:
     """Prints every flag with its default and ends the process, if `argv` asks for that."""
-    if not {"-h", "--help"} & set(argv):
-        return
-    import tyro  # which nobody else need wait for
+    if {"-h", "--help"} & set(argv):
+        parser = _parser(flags)
+        parser.usage, parser.description = f"{prog} [flags]", description
+        parser.print_help()
+        sys.exit(0)
 
-    fields = []
-    for name, flag in flags.items():
-        several, default = name in SEVERAL, shown(flag.default)
-        argument = tyro.conf.arg(
-            name=name.rstrip("_"), help=flag.help, metavar=SEVERAL.get(name, "VALUE")
-        )
-        kind = tuple[str, ...] if several else str
-        default = tuple(default.split()) if several else default
-        fields.append((name, Annotated[kind, argument], dataclasses.field(default=default)))
-    tyro.cli(
-        dataclasses.make_dataclass("Flags", fields),
-        args=["--help"],
-        prog=prog,
-        description=description,
+
+def _parser(flags: Mapping[str, Flag]) -> argparse.ArgumentParser:
+    """Flags whose values stay words, so that the settings' own checks speak.
+
+    argparse and not tyro: tyro prints its errors itself, over many lines, and does not tell a flag
+    that was given from one that was left at its default, which resuming depends on.
+    """
+    parser = argparse.ArgumentParser(
+        add_help=False,
+        allow_abbrev=False,
+        exit_on_error=False,
+        argument_default=argparse.SUPPRESS,
+        formatter_class=lambda prog: argparse.HelpFormatter(prog, max_help_position=26, width=88),
     )
+    group = parser.add_argument_group("flags")
+    group.add_argument("-h", "--help", action="store_true", help="show this and end")
+    for name, flag in flags.items():
+        default = shown(flag.default)
+        group.add_argument(
+            flag_name(name),
+            dest=name,
+            nargs="+" if name in SEVERAL else None,
+            metavar=SEVERAL.get(name, "VALUE"),
+            help=f"{flag.help} (default: {default or 'none'})".replace("%", "%%"),
+        )
+    return parser
+
+
+def _is_switch(flag: Flag) -> bool:
+    return isinstance(flag.default, bool)
 
 
 def find_modules_here(*, last: bool = False) -> None:

@@ -37,11 +37,9 @@ def plot(argv: Sequence[str] | None = None) -> None:
     try:
         flags = flags_of(PlotOptions())
         show_help(words, flags, program("plot"), plot.__doc__)
-        paths, rest = apart(words)
-        given = given_flags(rest, flags)
-        options = PlotOptions(
-            **{name: values[0] for name, values in given.items()}
-        )  # texts, also "1e6"
+        given = given_flags(words, flags, positional="runs")
+        paths = given.pop("runs", [])
+        options = PlotOptions(**{name: values[0] for name, values in given.items()})
         found = [run for path in paths for run in runs_in(runs.resolve(checkpoint.run_path(path)))]
         if not found:
             raise UsageError("which runs? give their folders, such as runs/arena/latest")
@@ -50,17 +48,6 @@ def plot(argv: Sequence[str] | None = None) -> None:
         print(f"{program('plot')}: {error}", file=sys.stderr)
         sys.exit(2)
     print_answer(f"look at      {options.out}")
-
-
-def apart(words: Sequence[str]) -> tuple[list[str], list[str]]:
-    """(runs, flags with their values): every flag takes one value, so a second word after it is a run."""
-    paths, flags = [], []
-    takes_value = False  # whether the word before is a flag without its value
-    for word in words:
-        is_flag = word.startswith("--")
-        (flags if is_flag or takes_value else paths).append(word)
-        takes_value = is_flag and "=" not in word
-    return paths, flags
 
 
 def write_plot(paths: list[Path], options: PlotOptions) -> None:

@@ -4,8 +4,10 @@ import json
 
 import pytest
 
+from jaxrl import UsageError
 from jaxrl.cli import plot
-from jaxrl.cli.plot import apart, labels_of, runs_in
+from jaxrl.cli.flags import flags_of, given_flags
+from jaxrl.cli.plot import PlotOptions, labels_of, runs_in
 
 
 def make_run(folder, env_name="probe", num_results=3):
@@ -40,11 +42,11 @@ def test_one_run_and_several_are_drawn_in_the_format_that_is_asked_for(tmp_path,
 
 
 def test_runs_may_stand_after_flags_and_a_title_stays_as_it_is_written(tmp_path):
-    assert apart(["a", "--out", "x.pdf", "b", "--title=t", "c"]) == (
-        ["a", "b", "c"],
-        ["--out", "x.pdf", "--title=t"],
-    )
-    assert apart(["--out", "--title", "t"]) == ([], ["--out", "--title", "t"])
+    words = ["a", "--out", "x.pdf", "b", "--title=t", "c"]
+    given = given_flags(words, flags_of(PlotOptions()), positional="runs")
+    assert given == {"runs": ["a", "b", "c"], "out": ["x.pdf"], "title": ["t"]}
+    with pytest.raises(UsageError, match="--out takes one value"):
+        given_flags(["--out", "--title", "t"], flags_of(PlotOptions()), positional="runs")
     plot(["--out", str(tmp_path / "one.svg"), "--title", "1e6", str(make_run(tmp_path / "a"))])
     assert "<!-- 1e6 -->" in (tmp_path / "one.svg").read_text()
 

@@ -9,7 +9,7 @@ import pytest
 
 import jaxrl
 from jaxrl import PPOConfig, RunSettings, Trainer, UsageError
-from jaxrl.cli.flags import flags_of, given_flags
+from jaxrl.cli.flags import Flag, flags_of, given_flags
 from jaxrl.core import foreign_names
 from jaxrl.core.errors import nearest, unknown_name, unknown_result
 from jaxrl.core.fields import unknown_setting
@@ -145,7 +145,11 @@ def test_another_librarys_name_is_answered_with_ours(theirs, ours):
 
 def both():
     """Every flag of a training but --lambda, which is spelled as RLlib's old setting is."""
-    flags = {**flags_of(PPOConfig(env="arena")), **flags_of(RunSettings()), "run_dir": None}
+    flags = {
+        **flags_of(PPOConfig(env="arena")),
+        **flags_of(RunSettings()),
+        "run_dir": Flag("", None),
+    }
     return {name if name != "lambda_" else "other_": flag for name, flag in flags.items()}
 
 
