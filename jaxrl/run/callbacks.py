@@ -37,7 +37,7 @@ class Callbacks(EpisodeCallbacks):
         """After a checkpoint was written, at the next end of a chunk."""
 
     def on_train_end(self, trainer: Any, result: Result | None) -> None:
-        """When `fit` ends for any reason; the run's folder is complete but for the last pictures."""
+        """When `fit` ends; the run's folder is complete but for the last pictures."""
 
     def get_state(self) -> Any:
         """What a checkpoint keeps of this object: anything that JSON holds."""

@@ -40,7 +40,7 @@ class Found(NamedTuple):
 
 @dataclass(frozen=True)
 class StateWatch:
-    """Traced callback: whether each step's state, rewards and metrics hold a bad number, 1.0 or 0.0."""
+    """Traced callback: whether state, rewards and metrics of a step hold a bad number, as 1.0."""
 
     def hist_data(self, data: PyTree, step: EpisodeStep) -> dict[str, jax.Array]:
         flags = {}
@@ -67,7 +67,7 @@ def with_source(text: str, config: Any, runner: RunnerState, env_params: PyTree)
 
 
 def find_source(config: Any, runner: RunnerState, env_params: PyTree) -> str:
-    """Plays the iteration after `runner` again; says in a few words where its first bad number arose.
+    """Plays the iteration after `runner` again; names its first bad number in a few words.
 
     Args:
         config: the run's configuration.

@@ -50,7 +50,8 @@ def first_bad(results: list[Result], root_causes: Sequence[str] = ()) -> tuple[i
             if numbers.get(FINITE, 1.0) == 0.0:
                 return (
                     i,
-                    f"policy {policy!r}: its parameters or its optimiser's state are no longer finite",
+                    f"policy {policy!r}: its parameters or its optimiser's state are no longer "
+                    "finite",
                 )
     return None
 
@@ -64,7 +65,8 @@ def undeclared_wait(results: list[Result]) -> tuple[int, str] | None:
         for policy, numbers in result.get("learners", {}).items():
             if numbers.get(UNDECLARED_WAITS, 0.0) > 0.0:
                 return i, (
-                    f"policy {policy!r}: an agent is inactive but has not ended; an environment whose agents wait must "
+                    f"policy {policy!r}: an agent is inactive but has not ended; an environment "
+                    "whose agents wait must "
                     "have acting_agents(state, params), {agent: whether it acts in this state}"
                 )
     return None
@@ -87,19 +89,21 @@ def outside(space: Space, obs: PyTree) -> Iterator[tuple[str, str]]:
         elif isinstance(part, Box) and np.abs(values).max(initial=0) > LARGE:
             yield (
                 name,
-                f"{what} is {values.flat[np.abs(values).argmax()]:g}, too large to learn from in float32",
+                f"{what} is {values.flat[np.abs(values).argmax()]:g}, too large to learn from in "
+                "float32",
             )
 
 
 def _bad_episodes(result: Result) -> Iterator[tuple[str, str]]:
-    """(kind, text) of episodes' returns and metrics that are NaN, infinite or too large to square."""
+    """(kind, text) of episodes' returns and metrics that are NaN, infinite or too large."""
     returns, metrics = "agent_episode_returns_mean", "custom_metrics"
     for name, value in flatten(lookup(result, f"env_runners/{returns}") or {}):
         if not abs(value) <= LARGE:
             yield (
                 f"return {name}",
                 (
-                    f"the return of agent {name!r} is {value:g}: see its rewards, of which learning squares the sums, "
+                    f"the return of agent {name!r} is {value:g}: see its rewards, of which "
+                    "learning squares the sums, "
                     "and call jaxrl.check_env"
                 ),
             )
@@ -167,8 +171,10 @@ class HealthMonitor:
         if self._iterations < NO_EPISODE_ITERATIONS or steps < NO_EPISODE_STEPS:
             return []
         text = (
-            f"no episode has ended in the last {self._iterations:,} iterations ({steps:,} steps of each environment), "
-            "so returns are old or unknown; if episodes are not that long, see whether the environment terminates, "
+            f"no episode has ended in the last {self._iterations:,} iterations ({steps:,} steps of "
+            "each environment), "
+            "so returns are old or unknown; if episodes are not that long, see whether the "
+            "environment terminates, "
             "or give it a time limit"
         )
         return [("no_episode", text)]

@@ -66,7 +66,8 @@ def profile_line(seconds: dict[str, float]) -> str:
     whole, sampling, learning = seconds.values()
     return (
         f"profile: an iteration takes {1e3 * whole:,.1f} ms: sampling {1e3 * sampling:,.1f} ms "
-        f"({min(1.0, sampling / whole):.0%}), learning {1e3 * learning:,.1f} ms ({learning / whole:.0%})"
+        f"({min(1.0, sampling / whole):.0%}), learning {1e3 * learning:,.1f} ms "
+        f"({learning / whole:.0%})"
     )
 
 

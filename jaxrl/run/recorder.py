@@ -211,7 +211,8 @@ class Recorder:
                     weights,
                     snapshot.env_params,
                     seed=self.settings.evaluation_seed,
-                    explore=True,  # as training plays: the likeliest actions of a young policy often get stuck
+                    # As training plays: the likeliest actions of a young policy often get stuck.
+                    explore=True,
                 )
             except (
                 Exception

@@ -71,7 +71,7 @@ class Saved:
         )
 
     def folder_to_go_on_in(self) -> Path:
-        """The run's folder, where only its last checkpoint continues: later ones are not overwritten."""
+        """The run's folder, if its last checkpoint continues: nothing later is overwritten."""
         if self.run_dir is None or not self.newest:
             what = (
                 "is not in a run's folder"
@@ -102,7 +102,8 @@ class Saved:
         newest = regular[max(regular)] if regular else None
         if newest != (self.checkpoint.path if self.checkpoint else None):
             raise UsageError(
-                f"run {self.run_dir} was resumed by another process, its last checkpoint is {newest}; try again"
+                f"run {self.run_dir} was resumed by another process, its last checkpoint is "
+                f"{newest}; try again"
             )
 
 
@@ -159,8 +160,10 @@ def facts_of(config: Any, algorithm: Algorithm, settings: dict[str, Any]) -> dic
         "versions": run_folder.versions(),
         # Alike policies are stacked in this order; `policies_to_train` is part of the likeness.
         "groups": [list(group.policies) for group in algorithm.grouping.groups],
-        "num_env_steps": algorithm.num_env_steps,  # of an iteration: schedules and counts are in these
-        "action_masks": algorithm.rollout_spec.masked,  # whether whoever acts has to be told which actions are possible
+        # Steps of an iteration: schedules and counts are in these.
+        "num_env_steps": algorithm.num_env_steps,
+        # Whether acting needs to know which actions are possible.
+        "action_masks": algorithm.rollout_spec.masked,
         "policies": json.loads(json.dumps(policies)),  # as it will be read back: lists for tuples
         "panels": panel_facts(algorithm.headline_metrics),  # of its curves
         "run_settings": settings,
@@ -198,7 +201,8 @@ def open_folder(
     saved.check_unchanged()
     if saved.checkpoint is None:
         say(
-            "there is no checkpoint yet: the run starts again from the beginning, and so do its logs"
+            "there is no checkpoint yet: the run starts again from the beginning, and so do its "
+            "logs"
         )
     return run_dir, lock
 

@@ -79,7 +79,8 @@ class RunSettings:
     )
     checkpoint_score_attribute: str | None = setting(
         None,
-        "the result that decides which checkpoint is best; None: the evaluation's return, else training's",
+        "the result that decides which checkpoint is best; None: the evaluation's return, else "
+        "training's",
         _text,
     )
     evaluation_interval: int | None = setting(
@@ -142,7 +143,7 @@ class RunSettings:
 
 
 class RunKeywords(TypedDict, total=False):
-    """The keyword arguments of `Trainer` for editors and type checkers: the fields of `RunSettings`."""
+    """Keyword arguments of `Trainer` for editors and type checkers: the fields of `RunSettings`."""
 
     stop: Any
     checkpoint_interval_s: float | None

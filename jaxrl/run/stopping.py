@@ -35,14 +35,15 @@ def criteria_of(stop: Any) -> dict[str, float]:
     """What `fit` was given, as {path: least value}."""
     if stop is not None and not isinstance(stop, Mapping):
         raise UsageError(
-            f"fit takes criteria such as {{'env_runners/episode_return_mean': 30}}, not {brief(stop)}; how long "
+            f"fit takes criteria such as {{'env_runners/episode_return_mean': 30}}, not "
+            f"{brief(stop)}; how long "
             "to train, the configuration's total_env_steps says"
         )
     return dict(stop or {})
 
 
 def check_stop(stop: Mapping[str, float], names: list[str] | None) -> None:
-    """Refuses criteria that are not numbers, or whose names no result has, where those are known."""
+    """Refuses criteria that are not numbers, or that no result has, where its names are known."""
     for path, threshold in stop.items():
         if names is not None and path not in names:
             raise unknown_result("stop criterion", path, names)

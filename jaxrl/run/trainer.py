@@ -241,7 +241,7 @@ class Trainer(PolicyAccess):
 
     @together
     def fit(self, stop: Mapping[str, float] | None = None) -> Result | None:
-        """Trains until a criterion holds, or Ctrl-C; returns the last result, None if there is none.
+        """Trains until a criterion holds, or Ctrl-C; returns the last result, if there is one.
 
         Training ends in the very iteration that met the criterion: a chunk that ran past it is
         computed again up to there, which gives the same numbers. However it ends, the state that it
@@ -273,7 +273,8 @@ class Trainer(PolicyAccess):
             done = f"{self.lifetime.training_iteration:,} of {last:,} iterations are trained"
             return self._nothing_to_do(f"{done}; a larger {limit} trains further")
         if path := met(stop, self.last_result):
-            done = f"{path}={lookup(self.last_result, path):g} has reached the stop criterion {stop[path]:g}"
+            value = lookup(self.last_result, path)
+            done = f"{path}={value:g} has reached the stop criterion {stop[path]:g}"
             return self._nothing_to_do(f"{done}; a larger one trains further")
         try:
             with self.interrupt.listening():
@@ -361,7 +362,7 @@ class Trainer(PolicyAccess):
 
     @together
     def save(self) -> Path | None:
-        """Writes a checkpoint of the present state; returns its folder, None if nothing is written."""
+        """Writes a checkpoint of the present state; returns its folder, None if there is none."""
         self._check_not_stopped("save")
         return self.keeping.save(self._snapshot(), wait=True)
 
@@ -537,7 +538,7 @@ class Trainer(PolicyAccess):
     def _tell(
         self, before: Snapshot, results: list[Result], stop: Mapping[str, float]
     ) -> list[Result]:
-        """Evaluates if due, and calls the callbacks; returns the results up to the last one wanted."""
+        """Evaluates if due, and calls the callbacks; returns the results up to the last wanted."""
         self._evaluate_if_due(results[-1], at_the_end=met(stop, results[-1]) is not None)
         for i, result in enumerate(results, start=1):
             self.hooks.call("on_train_result", result)

@@ -89,7 +89,8 @@ class SweepOptions:
         for entry in self.trial_settings.loggers:
             if isinstance(entry, Logger):
                 raise UsageError(
-                    f"loggers={brief(entry)} is an object, but each trial of a sweep has loggers of "
+                    f"loggers={brief(entry)} is an object, but each trial of a sweep has loggers "
+                    "of "
                     "its own: give its class, or module:Class"
                 )
 

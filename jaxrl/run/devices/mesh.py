@@ -29,7 +29,8 @@ def start_jax() -> None:
     """
     if jax.config.jax_disable_jit:
         raise UsageError(
-            "JAX_DISABLE_JIT is set, but jaxrl runs compiled programs: unset it; `debug` (--debug) finds the operation "
+            "JAX_DISABLE_JIT is set, but jaxrl runs compiled programs: unset it; `debug` (--debug) "
+            "finds the operation "
             "that made a number not finite"
         )
     try:
@@ -70,7 +71,8 @@ def settled(settings: RunSettings, config: AlgorithmConfig) -> RunSettings:
             number = 1
         if available < number:
             raise UsageError(
-                f"devices={number}: JAX has {available} here, and a CPU is split before anything is computed, later "
+                f"devices={number}: JAX has {available} here, and a CPU is split before anything "
+                "is computed, later "
                 f"not; choose devices={available} or fewer"
             )
     check_devices(config, number)
@@ -82,7 +84,8 @@ def _settled_over(together: Hosts, devices: int | str, config: AlgorithmConfig) 
     automatic, number = devices == "auto", together.number
     if not automatic and devices % number:
         raise UsageError(
-            f"devices={devices} are those of all processes, which num_processes={number} does not divide"
+            f"devices={devices} are those of all processes, which num_processes={number} does not "
+            "divide"
         )
     each = (
         devices_worth_using(config, number * together.cores) // number
@@ -96,7 +99,8 @@ def _settled_over(together: Hosts, devices: int | str, config: AlgorithmConfig) 
         each = here
     if here < each:
         raise UsageError(
-            f"devices={devices} over num_processes={number} are {each} for each; JAX has {here} here"
+            f"devices={devices} over num_processes={number} are {each} for each; JAX has {here} "
+            "here"
         )
     check_devices(config, number * each)
     return number * each

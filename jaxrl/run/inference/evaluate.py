@@ -123,7 +123,7 @@ class Evaluation:
         self._over(settings.evaluation_env_args)
 
     def due(self, iteration: int, *, at_the_end: bool = False) -> bool:
-        """Whether an evaluation is due: at the interval, and of the state that training ends with."""
+        """Whether an evaluation is due: at the interval, and at the end of training."""
         interval = self.settings.evaluation_interval
         return interval is not None and (at_the_end or iteration % interval == 0)
 
@@ -180,7 +180,8 @@ def with_arguments(config: Any, env_args: dict[str, Any], ours: Algorithm) -> Al
     others = config.replace(env_args={**dict(config.env_args), **env_args}).build()
     if others.grouping != ours.grouping:
         raise UsageError(
-            f"env_args={env_args} change the agents or their spaces: the policies were trained for others"
+            f"env_args={env_args} change the agents or their spaces: the policies were trained for "
+            "others"
         )
     return others
 

@@ -174,7 +174,8 @@ class Policy:
         policy_state = self._memory.get(agent, fresh)
         if jax.tree.map(jnp.shape, policy_state) != jax.tree.map(jnp.shape, fresh):
             raise UsageError(
-                f"policy {self.name!r} remembers episodes side by side that are not of the shape {list(batch_shape)}: "
+                f"policy {self.name!r} remembers episodes side by side that are not of the shape "
+                f"{list(batch_shape)}: "
                 "reset() it first"
             )
         if self.policy_spec.told.prev_reward and agent in self._memory:
@@ -225,7 +226,8 @@ class Policy:
         mask = None if action_mask is None else self._read_flags("action_mask", action_mask)
         if mask is None or mask.shape != needed:
             raise UsageError(
-                f"policy {self.name!r}: action_mask must be bool{list(needed)}, the actions that are possible, "
+                f"policy {self.name!r}: action_mask must be bool{list(needed)}, the actions that "
+                "are possible, "
                 f"not {'left out' if mask is None else list(mask.shape)}"
             )
         return jnp.asarray(mask)
@@ -235,7 +237,8 @@ class Policy:
         if values.shape not in ((), batch_shape):
             each = f", or one for each of the batch, {list(batch_shape)}" if batch_shape else ""
             raise UsageError(
-                f"policy {self.name!r}: {name} must be a single value{each}, not of shape {list(values.shape)}"
+                f"policy {self.name!r}: {name} must be a single value{each}, not of shape "
+                f"{list(values.shape)}"
             )
         return jnp.broadcast_to(values, batch_shape)
 
@@ -285,7 +288,8 @@ class Policy:
             )
         except (ValueError, TypeError):
             raise UsageError(
-                f"policy {self.name!r} takes observations of {self.observation_space}, not {type(observation).__name__}"
+                f"policy {self.name!r} takes observations of {self.observation_space}, not "
+                f"{type(observation).__name__}"
             ) from None
         read = [self._read_part(space, part) for space, part in zip(spaces, parts, strict=True)]
         shapes = {
@@ -294,7 +298,8 @@ class Policy:
         }
         if len(shapes) > 1:
             raise UsageError(
-                f"policy {self.name!r}: the parts of an observation differ in their leading axes: {shapes}"
+                f"policy {self.name!r}: the parts of an observation differ in their leading axes: "
+                f"{shapes}"
             )
         return jax.tree.unflatten(structure, read), shapes.pop()
 
@@ -302,14 +307,16 @@ class Policy:
         obs = self._as_array("an observation", part)
         if obs.shape[obs.ndim - len(space.shape) :] != space.shape or obs.ndim < len(space.shape):
             raise UsageError(
-                f"policy {self.name!r} takes observations of shape {list(space.shape)}, or batches of them, "
+                f"policy {self.name!r} takes observations of shape {list(space.shape)}, or batches "
+                "of them, "
                 f"not {list(obs.shape)}"
             )
         if not np.can_cast(obs.dtype, space.dtype, "same_kind") and not np.can_cast(
             obs.dtype, space.dtype
         ):
             raise UsageError(
-                f"policy {self.name!r} takes observations of {np.dtype(space.dtype)}, not {obs.dtype}"
+                f"policy {self.name!r} takes observations of {np.dtype(space.dtype)}, not "
+                f"{obs.dtype}"
             )
         if np.issubdtype(obs.dtype, np.inexact) and not np.all(np.isfinite(obs)):
             bad = obs[~np.isfinite(obs)]
@@ -320,7 +327,8 @@ class Policy:
             counts = np.asarray(space.nvec if isinstance(space, MultiDiscrete) else space.n)
             if np.any((obs < 0) | (obs >= counts)):
                 raise UsageError(
-                    f"policy {self.name!r} takes observations from 0 to below {counts.tolist()}, not {obs}"
+                    f"policy {self.name!r} takes observations from 0 to below {counts.tolist()}, "
+                    f"not {obs}"
                 )
         return jnp.asarray(obs, space.dtype)
 

@@ -105,7 +105,8 @@ def check_can_render(env: MultiAgentEnvironment) -> None:
     """Raises UsageError for an environment without the optional `render(state, params)`."""
     if not hasattr(env, "render"):
         raise UsageError(
-            f"environment {env.name} has no render(state, params), so there is no picture of an episode"
+            f"environment {env.name} has no render(state, params), so there is no picture of an "
+            "episode"
         )
 
 

@@ -1,4 +1,4 @@
-"""An episode as a moving picture or a strip, with the step and the agents' running returns above each frame.
+"""Video of an episode: a moving picture or a strip, with step and returns above each frame.
 
 Needs no screen and no font: everything is painted into arrays, with the font that Pillow brings
 along.
@@ -107,7 +107,7 @@ def write_episode(
 
 
 def check_episode_picture(path: str | Path, env: MultiAgentEnvironment) -> None:
-    """Raises UsageError for an ending that is none of `ENDINGS`, a package not installed, an env without pictures."""
+    """Raises UsageError for an unknown ending, a missing package, an env without pictures."""
     suffix = Path(path).suffix
     if suffix not in ENDINGS:
         raise UsageError(
@@ -115,7 +115,8 @@ def check_episode_picture(path: str | Path, env: MultiAgentEnvironment) -> None:
         )
     if suffix == ".mp4" and not _is_installed("imageio_ffmpeg"):
         raise UsageError(
-            f"{path}: writing mp4 needs imageio[ffmpeg]; pip install 'jaxrl[video]', or write a .gif"
+            f"{path}: writing mp4 needs imageio[ffmpeg]; pip install 'jaxrl[video]', or write a "
+            ".gif"
         )
     check_can_render(env)
 
@@ -186,7 +187,7 @@ def _number(value: float) -> str:
 def _captioned(
     replay: EpisodeRecording, env, env_params: PyTree, steps: np.ndarray, side: int
 ) -> Iterator[Any]:
-    """Pillow images of these states, of even sides as video needs, the longer about `side` pixels."""
+    """Pillow images of these states, of even sides for video, the longer about `side` pixels."""
     from PIL import Image
 
     returns = replay.running_returns
@@ -276,7 +277,7 @@ def _palette(pictures: list[Any]) -> Any:
 
 
 def _write_mp4(path: Path, pictures: Iterator[Any], delay: float) -> None:
-    """Streams the frames through imageio's ffmpeg; by a pipe of our own, since imageio's forks, which JAX warns of."""
+    """Streams the frames through imageio's ffmpeg, by our own pipe: JAX warns of imageio's fork."""
     import imageio_ffmpeg
 
     first = next(pictures)
@@ -323,7 +324,8 @@ def _write_mp4(path: Path, pictures: Iterator[Any], delay: float) -> None:
         _, reason = ffmpeg.communicate()
     if ffmpeg.returncode:
         raise OSError(
-            f"ffmpeg: {reason.decode(errors='replace').strip().splitlines()[-1:] or ffmpeg.returncode}"
+            "ffmpeg: "
+            f"{reason.decode(errors='replace').strip().splitlines()[-1:] or ffmpeg.returncode}"
         )
 
 

@@ -61,7 +61,8 @@ class PolicyAccess:
             own_key = jax.random.fold_in(key, places.index(agent))
             if policy.remembers:
                 raise UsageError(
-                    f"compute_actions: policy {policy.name!r} remembers, and this forgets between calls; "
+                    f"compute_actions: policy {policy.name!r} remembers, and this forgets between "
+                    "calls; "
                     f"get_policy({policy.name!r}).act does not"
                 )
             told = {"agent": agent, "action_mask": action_masks.get(agent)}
@@ -85,7 +86,8 @@ class PolicyAccess:
         """
         if not isinstance(weights, Mapping):
             raise UsageError(
-                f"set_weights takes {{policy: weights}} as get_weights gives them, not {weights!r:.60}"
+                f"set_weights takes {{policy: weights}} as get_weights gives them, not "
+                f"{weights!r:.60}"
             )
         self.company.check_replaceable()
         runner = with_learners_here(self.runner)
@@ -142,7 +144,8 @@ def _check_alike(policy: PolicyId, old: PolicyWeights, new: PolicyWeights) -> No
     for before, after in zip(jax.tree.leaves(old), jax.tree.leaves(new), strict=True):
         if before.shape != np.shape(after):
             raise UsageError(
-                f"weights of policy {policy!r}: {list(np.shape(after))} where {list(before.shape)} belong"
+                f"weights of policy {policy!r}: {list(np.shape(after))} where {list(before.shape)} "
+                "belong"
             )
         after = np.asarray(after)
         if not np.can_cast(after.dtype, before.dtype, "same_kind"):

@@ -236,8 +236,10 @@ def greedy_hint(result: Mapping[str, Any], episodes: Mapping[str, Any]) -> str |
     if least is None or episodes["episode_return_mean"] >= least:
         return None
     return (
-        "evaluation takes the likeliest actions, training samples them: a policy that has learned little, or several "
-        "that need chance to avoid each other, can do much worse so (evaluation_explore=True samples)"
+        "evaluation takes the likeliest actions, training samples them: a policy that has learned "
+        "little, or several "
+        "that need chance to avoid each other, can do much worse so (evaluation_explore=True "
+        "samples)"
     )
 
 

@@ -34,7 +34,8 @@ def write(folder: Path, arrays: dict[str, np.ndarray]) -> None:
     missing = sorted(set(arrays) - stored)
     if missing:
         raise OSError(
-            f"{len(missing)} of {len(arrays)} arrays are missing after writing, the first is {missing[0]}"
+            f"{len(missing)} of {len(arrays)} arrays are missing after writing, the first is "
+            f"{missing[0]}"
         )
     for mark in folder.rglob(
         "commit_success.txt"

@@ -134,7 +134,8 @@ def read_facts(path: Path) -> dict[str, Any]:
         raise UsageError(f"checkpoint {path} cannot be read: {error.strerror or error}") from None
     if newer:
         raise UsageError(
-            f"checkpoint {path} has format {facts['format']}; this jaxrl reads up to {FORMAT}: it is of a newer version"
+            f"checkpoint {path} has format {facts['format']}; this jaxrl reads up to {FORMAT}: it "
+            "is of a newer version"
         )
     if digest != _digest(facts):
         raise UsageError(f"checkpoint {path} is damaged: {FACTS} was changed after it was written")
@@ -331,7 +332,8 @@ def find(path: str | Path, which: str | int = "last") -> Path:
     there = ", ".join(map(str, sorted(by_iteration))) or "none"
     if which == "best" and by_iteration and not best:
         raise UsageError(
-            f"run {path} has no best checkpoint: no score was measured; choose last, or an iteration of: {there}"
+            f"run {path} has no best checkpoint: no score was measured; choose last, or an "
+            f"iteration of: {there}"
         )
     named = {"best": best, "last": regular or best}
     candidates = (
@@ -341,7 +343,8 @@ def find(path: str | Path, which: str | int = "last") -> Path:
     )
     if not candidates:
         raise UsageError(
-            f"run {path} has no checkpoint {which!r}; allowed are best, last, or an iteration of: {there}"
+            f"run {path} has no checkpoint {which!r}; allowed are best, last, or an iteration of: "
+            f"{there}"
         )
     return candidates[max(candidates)]
 

@@ -109,7 +109,8 @@ def read_config(
     if refused := _first_object(values, objects, given, alone):
         again = "model" if refused == "model" and alone else "config"
         raise UsageError(
-            f"the run's {refused} was an object, {_saved_value(facts, refused)!r:.80}, which no file can hold: "
+            f"the run's {refused} was an object, {_saved_value(facts, refused)!r:.80}, which no "
+            "file can hold: "
             f"pass it again in Python, {call}(RUN, {again}=...)"
         )
     config_class = read_class(facts.get("config_class"), call, trust=trust)
@@ -282,7 +283,8 @@ def _checked_facts(facts: dict[str, Any]) -> tuple[dict[str, Any], set[str]]:
     owners = {name.removeprefix("per_policy.").rpartition(".")[0] for name in objects}
     if unknown := owners - {"", *by_policy}:
         raise UsageError(
-            f"the run's file is damaged: its objects are of {sorted(unknown)}, which per_policy lacks"
+            f"the run's file is damaged: its objects are of {sorted(unknown)}, which per_policy "
+            "lacks"
         )
     values = {**values, **({"per_policy": dict(by_policy)} if by_policy else {})}
     if type(values.get("seed")) is int:

@@ -85,7 +85,8 @@ def create(
     except OSError as error:
         if error.errno in TAKEN or isinstance(error, FileExistsError):
             raise FolderExists(
-                f"run folder {path} exists already; choose another --run-dir, or --resume {path}{_trust(path)}"
+                f"run folder {path} exists already; choose another --run-dir, or --resume "
+                f"{path}{_trust(path)}"
             ) from None
         raise UsageError(
             f"run folder {path} cannot be written: {error.strerror or error}"
@@ -110,7 +111,8 @@ def check_length(path: Path) -> None:
     longest = os.pathconf("/", "PC_PATH_MAX") - LENGTH_BELOW
     if (length := len(os.fsencode(path.absolute()))) > longest:
         raise UsageError(
-            f"run folder {str(path)[:40]}... has a path of {length} bytes; at most {longest} are possible"
+            f"run folder {str(path)[:40]}... has a path of {length} bytes; at most {longest} are "
+            "possible"
         )
 
 
@@ -145,7 +147,10 @@ class RunFolderLock:
             except UsageError as error:
                 raise OSError(str(error)) from None
             self._identity = _identity(self.path)
-            return f"run folder {self.shown} was removed or moved; it is made again, and --resume works from there"
+            return (
+                f"run folder {self.shown} was removed or moved; it is made again, and --resume "
+                "works from there"
+            )
         _write_settings(self.path, self.facts)
         return f"{CONFIG} was removed from {self.shown}; it is written again, with {METADATA}"
 

@@ -46,7 +46,8 @@ def contents(path: Path) -> str:
         return ""
     kinds = [_counted(found, what) for found, what in ((runs, "run"), (sweeps, "sweep")) if found]
     latest = f"; {path / LATEST} is the newest run" if runs else ""
-    return f"{path} holds {' and '.join(kinds)}: {_names([one.name for one in (*runs, *sweeps)])}{latest}"
+    names = _names([folder.name for folder in (*runs, *sweeps)])
+    return f"{path} holds {' and '.join(kinds)}: {names}{latest}"
 
 
 def _of_sweep(path: Path) -> str:
@@ -79,7 +80,7 @@ def _scores(path: Path) -> dict[str, float]:
 
 
 def _newest_first(folder: Path, kind: str) -> list[Path]:
-    """The folders of this kind in `folder`, by the time in their names, else of their first file."""
+    """The folders of this kind in `folder`, by the time in their names or of their first file."""
     begins = {}
     try:
         for one in folder.iterdir() if folder.is_dir() else ():

@@ -146,7 +146,8 @@ def _check_same_run(theirs: dict[str, Any], ours: dict[str, Any], where: str) ->
     """Refuses another environment, other policies, and another seed."""
     if not _is_same_environment(theirs, ours):
         raise UsageError(
-            f"{where} does not fit: env_name {theirs['env_name']!r} there and {ours['env_name']!r} here"
+            f"{where} does not fit: env_name {theirs['env_name']!r} there and {ours['env_name']!r} "
+            "here"
         )
     if list(theirs["policies"]) != list(ours["policies"]):
         names = list(theirs["policies"]), list(ours["policies"])
@@ -156,12 +157,14 @@ def _check_same_run(theirs: dict[str, Any], ours: dict[str, Any], where: str) ->
             old = theirs["policies"][policy].get(name)
             if old != own[name]:
                 raise UsageError(
-                    f"{where} does not fit: {name} of policy {policy!r} is {old} there and {own[name]} here"
+                    f"{where} does not fit: {name} of policy {policy!r} is {old} there and "
+                    f"{own[name]} here"
                 )
     seeds = theirs["config"].get("seed"), ours["config"].get("seed")
     if seeds[0] != seeds[1]:
         raise UsageError(
-            f"{where} does not fit: seed {seeds[0]} there and {seeds[1]} here; a run keeps its random keys"
+            f"{where} does not fit: seed {seeds[0]} there and {seeds[1]} here; a run keeps its "
+            "random keys"
         )
 
 
