@@ -50,7 +50,7 @@ SMALL_IMAGE_BATCH, SMALL_IMAGE_MINIBATCHES, SMALL_IMAGE_LR = 8192, 8, 5e-3
 SMALL_IMAGE_SETTINGS = {
     "conv_filters": SMALL_IMAGE_FILTERS,
     "fcnet_activation": "relu",
-    "entropy_coeff": 0.03,  # with 0.01 some policies stay where they stop exploring
+    "entropy_coeff": 0.03,
     "kl_coeff": 0.0,
     "adam_epsilon": 1e-5,
 }
