@@ -1,9 +1,13 @@
 """How all tests run: quickly compiled, and with rank promotion an error."""
 
+import atexit
 import os
+import shutil
 import subprocess
 import sys
+import tempfile
 from importlib.metadata import version
+from pathlib import Path
 
 import pytest
 
@@ -18,8 +22,18 @@ os.environ.setdefault(
     else "--xla_backend_optimization_level=0",
 )
 
-# A user's compile cache is none of the suite's business; the tests of the cache turn theirs on.
-os.environ.setdefault("JAX_ENABLE_COMPILATION_CACHE", "false")
+# What one worker or child process compiled, the others load: a compile cache of this run alone, or
+# JAXRL_TEST_CACHE, a folder that outlasts it. A user's own cache is none of the suite's business.
+# The workers and the child processes inherit these variables.
+if "JAX_ENABLE_COMPILATION_CACHE" not in os.environ:
+    folder = os.environ.get("JAXRL_TEST_CACHE")
+    if not folder:
+        folder = tempfile.mkdtemp(prefix="jaxrl-tests-")
+        atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    os.environ["JAX_ENABLE_COMPILATION_CACHE"] = "true"
+    os.environ["JAX_COMPILATION_CACHE_DIR"] = folder
+    os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
+    os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "-1"
 
 import jax
 
@@ -31,6 +45,43 @@ jax.config.update(
 jax.config.update(
     "jax_num_cpu_devices", 4
 )  # for tests/run/devices/test_mesh.py; whoever asks for none uses the first
+
+# Pure functions, settings, errors and the house: no module here compiles a training.
+QUICK = (
+    "algorithms/ppo/test_config.py",
+    "algorithms/ppo/test_fast.py",
+    "algorithms/ppo/test_update.py",
+    "algorithms/test_rllib_values.py",
+    "cli/test_plot.py",
+    "core/test_env.py",
+    "core/test_fast_prng.py",
+    "core/test_fields.py",
+    "core/test_registry.py",
+    "core/test_spaces.py",
+    "ops",
+    "run/logging",
+    "run/storage/test_config_file.py",
+    "run/storage/test_run_folder.py",
+    "run/test_command_line.py",
+    "run/test_paths.py",
+    "sweeps/test_plots.py",
+    "sweeps/test_results.py",
+    "sweeps/test_saved_sweep.py",
+    "sweeps/test_space.py",
+    "sweeps/test_statistics.py",
+    "sweeps/test_trials.py",
+    "test_docs.py",
+    "test_house.py",
+)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items):
+    here = Path(__file__).parent
+    quick = [here / name for name in QUICK]
+    for item in items:
+        if not {item.path, *item.path.parents}.isdisjoint(quick):
+            item.add_marker("quick")
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from jaxrl import UsageError
-from jaxrl.cli.sweep import draws_of, grid_of, tried_of
+from jaxrl.cli.sweep import draws_of, grid_of, run_sweep, tried_of
 from jaxrl.sweeps.space import Grid, settings_of
 
 HUGE = ("--num-envs", "2e6", "--rollout-length", "1000", "--total-env-steps", "2e9")
@@ -90,11 +90,25 @@ def test_what_it_does_not_understand_it_says(make, words):
         (("--resume", "nowhere", "--seeds", "3"), "it takes no seeds"),
     ],
 )
-def test_a_mistake_is_one_line_and_status_two(words, said, tmp_path):
-    done = run(*words, cwd=tmp_path)
+def test_a_mistake_is_one_line_and_status_two(words, said, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", [str(SCRIPT)])
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit) as ended:
+        run_sweep(words)
+    assert ended.value.code == 2
+    shown = capsys.readouterr()
+    assert said in shown.err
+    assert len(shown.err.splitlines()) == 1
+    assert shown.out == ""
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_script_itself_ends_with_that_line_and_status(tmp_path):
+    done = run("--env", "cartpole", "--grid", "lrr=1,2", cwd=tmp_path)
     assert done.returncode == 2
-    assert said in done.stderr
-    assert len(done.stderr.splitlines()) == 1
+    assert done.stderr.startswith("sweep.py: unknown setting 'lrr'; did you mean 'lr'?")
+    assert done.stderr.count("\n") == 1
     assert not list(tmp_path.iterdir())
 
 
