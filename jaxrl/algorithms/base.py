@@ -1,4 +1,4 @@
-"""`Algorithm`: the pure functions that train, and what a run shows of them; `RunnerState`: its state."""
+"""`Algorithm`: the pure functions that train, and what a run shows; `RunnerState`: their state."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -39,7 +39,7 @@ class Metrics(struct.PyTreeNode):
 
 
 class HeadlineMetric(NamedTuple):
-    """A number of `Metrics.learners` that people follow: on the console, and as a panel of curves."""
+    """A number of `Metrics.learners` that people follow, on the console and as curves."""
 
     name: str  # its key in `Metrics.learners`, and so in the results: learners/<policy>/<name>
     title: str  # of its panel

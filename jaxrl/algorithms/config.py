@@ -60,7 +60,7 @@ ALGORITHM = Kind(
 
 @dataclasses.dataclass(frozen=True)
 class RolloutSettings:
-    """The settings of `AlgorithmConfig` that say what is played: environment, policies and sizes."""
+    """The settings of `AlgorithmConfig` on what is played: environment, policies and sizes."""
 
     env: Any = setting(
         None,
@@ -408,7 +408,7 @@ class AlgorithmConfig(NetworkSettings, ActingSettings, RolloutSettings):
 
 @typing.dataclass_transform(frozen_default=True)
 def algorithm_config(cls: C) -> C:
-    """A class decorator for an algorithm's configuration: frozen, settings checked and explained."""
+    """A class decorator for a configuration: frozen, its settings checked and explained."""
     name = cls.__name__
 
     def forms(settings: Mapping[str, Any]) -> dict[str, Any]:

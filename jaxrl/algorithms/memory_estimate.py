@@ -20,7 +20,7 @@ WIDE = 2048  # below it, no layer fills a memory, and a network need not be trac
 
 
 def check_sizes(config: Any, algorithm: Algorithm) -> None:
-    """Refuses rollouts and networks larger than the memory there is, by what training needs at least.
+    """Refuses rollouts and networks that need more memory than there is, by a lower bound.
 
     Raises:
         UsageError: names the settings and what they need.
@@ -45,7 +45,7 @@ def _check_rows(config: Any, group: PolicyGroup) -> None:
 
 
 def _check_smoothing(config: Any, num_agents: int) -> None:
-    """The window of finished episodes: per episode a length, a return, and a return for each agent."""
+    """The window of finished episodes: for each a length, a return, and the agents' returns."""
     episodes = config.metrics_num_episodes_for_smoothing
     what = f"metrics_num_episodes_for_smoothing={episodes} needs"
     _refuse_beyond_memory(4 * episodes * (2 + num_agents), what, "fewer episodes need less")
@@ -63,19 +63,21 @@ def _check_rollout(config: Any, grouping: Grouping) -> None:
 def _check_parameters(config: Any, group: PolicyGroup, policy_spec: PolicySpec) -> None:
     policy = group.policies[0]
     if name := _wide(config.for_policy(policy)):
-        needed = 4 * COPIES * num_parameters(policy_spec.model) * len(group.policies)
-        what = f"{name} of policy {policy!r}: learning its {num_parameters(policy_spec.model):,} parameters needs"
+        number = num_parameters(policy_spec.model)
+        needed = 4 * COPIES * number * len(group.policies)
+        what = f"{name} of policy {policy!r}: learning its {number:,} parameters needs"
         _refuse_beyond_memory(needed, what, "smaller layers need less")
 
 
 def _check_carry(config: Any, group: PolicyGroup, policy_spec: PolicySpec) -> None:
-    """The state that a network with memory carries from step to step, for every agent of every environment."""
+    """The state that a network with memory carries, for every agent of every environment."""
     if not has_memory(policy_spec.model):
         return
     carry = jax.eval_shape(lambda: policy_spec.model.initial_carry((1,)))
     each = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(carry))
     needed = each * config.num_envs * sum(map(len, group.agents))
-    what = f"num_envs={config.num_envs}: what the network of policy {group.policies[0]!r} remembers needs"
+    policy = group.policies[0]
+    what = f"num_envs={config.num_envs}: what the network of policy {policy!r} remembers needs"
     _refuse_beyond_memory(needed, what, "fewer environments or a smaller memory need less")
 
 
@@ -86,7 +88,8 @@ def _refuse_beyond_memory(needed: int, what: str, advice: str) -> None:
     there_is = memory_limits.most_memory()  # perhaps of accelerators, which hold more
     if there_is is not None and needed > there_is:
         raise UsageError(
-            f"{what} at least {memory_limits.in_units(needed)}; there are {memory_limits.in_units(there_is)}; {advice}"
+            f"{what} at least {memory_limits.in_units(needed)}; there are "
+            f"{memory_limits.in_units(there_is)}; {advice}"
         )
 
 

@@ -1,4 +1,4 @@
-"""The network of a policy: the settings that choose it, and what they make of the spaces that it plays between."""
+"""The network of a policy: the settings that choose it, and the `PolicySpec` made of them."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -20,12 +20,12 @@ from jaxrl.models.recurrent_network import RecurrentNetwork
 
 @dataclasses.dataclass(frozen=True)
 class NetworkSettings:
-    """The settings of `PPOConfig` that choose a policy's network, by RLlib's names."""
+    """The settings of `AlgorithmConfig` that choose a policy's network, by RLlib's names."""
 
     model: Any = setting(
         None,
-        "a network of your own in place of the built-in layers: a flax module, (init, apply), a function of the "
-        "spaces, or module:Name",
+        "a network of your own in place of the built-in layers: a flax module, (init, apply), a "
+        "function of the spaces, or module:Name",
         kind=MODEL,
     )
     fcnet_hiddens: Sequence[int] = setting((256, 256), "layer sizes", validators.sizes)
@@ -66,7 +66,8 @@ class NetworkSettings:
     lstm_use_prev_reward: bool = setting(False, "whether the network is told its last reward", flag)
     max_seq_len: int = setting(
         20,
-        "steps that a network with memory is trained over at once; minibatches hold sequences of them",
+        "steps that a network with memory is trained over at once; minibatches hold sequences of "
+        "them",
         count(),
     )
     use_attention: bool = setting(
@@ -108,13 +109,15 @@ def check_network(config: NetworkSettings) -> None:
     chosen = [name for name in ("use_lstm", "use_gru", "use_attention") if getattr(config, name)]
     if len(chosen) > 1:
         raise UsageError(
-            f"{' and '.join(f'{name}=True' for name in chosen)}: one memory is all that a network has"
+            f"{' and '.join(f'{name}=True' for name in chosen)}: one memory is all that a network "
+            "has"
         )
     if chosen and not config.fcnet_hiddens:
         raise UsageError(f"{chosen[0]}=True needs a layer below it, but fcnet_hiddens is empty")
     if config.model is not None and chosen:
         raise UsageError(
-            f"{chosen[0]}=True and model={model_name(config.model)}: your own model has its own memory"
+            f"{chosen[0]}=True and model={model_name(config.model)}: your own model has its own "
+            "memory"
         )
 
 

@@ -1,4 +1,4 @@
-"""RLlib's forms of settings read as ours: `model={...}`, policies as names or PolicySpecs, square kernels as pairs."""
+"""RLlib's forms of settings read as ours: `model={...}`, PolicySpecs, square kernels as pairs."""
 
 import secrets
 from collections.abc import Mapping
@@ -41,7 +41,7 @@ def read_settings(given: Mapping[str, Any], network: tuple[str, ...], owner: str
 
 
 def merged_by_policy(first: Any, second: Any) -> Any:
-    """Settings by policy, those of `second` on top; `second` alone where it is no mapping of mappings."""
+    """Settings by policy, `second` on top of `first`; `second` alone if it is badly formed."""
     try:
         first, second = (
             {policy: dict(values) for policy, values in dict(each).items()}
@@ -81,7 +81,7 @@ def activation(name: str, value: Any) -> Any:
 
 
 def square_filters(name: str, value: Any) -> Any:
-    """[filters, [3, 3], [2, 2]] as [filters, 3, 2]; kernels and strides that are not square are refused."""
+    """[filters, [3, 3], [2, 2]] as [filters, 3, 2]; refuses what is not square."""
     if not isinstance(value, tuple):
         return value
     return tuple(_square_layer(name, layer) for layer in value)
@@ -93,7 +93,8 @@ def _square_layer(name: str, layer: Any) -> Any:
     for what, size in zip(("kernel", "stride"), layer[1:], strict=True):
         if isinstance(size, tuple) and (len(size) != 2 or size[0] != size[1]):
             raise UsageError(
-                f"{name}: the {what} {list(size)} of layer {brief(layer)} must be square: one number"
+                f"{name}: the {what} {list(size)} of layer {brief(layer)} must be square: one "
+                "number"
             )
     return tuple(size[0] if isinstance(size, tuple) else size for size in layer)
 
@@ -123,7 +124,7 @@ def _names(name: str, policies: set | frozenset) -> list[str]:
 
 
 def _is_spec(value: Any) -> bool:
-    """Whether this is RLlib's description of a policy: None, (class, space, space, config), or a PolicySpec."""
+    """Whether this is RLlib's None, (class, space, space, config) or PolicySpec of a policy."""
     if isinstance(value, tuple) and len(value) == len(SPEC):
         return not all(isinstance(part, str) for part in value)
     return value is None or all(hasattr(value, name) for name in SPEC)

@@ -16,11 +16,8 @@ OPTIMIZER = Kind(
     "a function from the learning rate to an optax transformation",
     lambda found: callable(found) and not isinstance(found, type),
 )
-WIDEST, DEEPEST, LONGEST = (
-    2**20,
-    2**10,
-    2**16,
-)  # of a network's layers, their number, and what memory looks back
+# Limits of a layer's width, the number of layers, and the steps that memory looks back.
+WIDEST, DEEPEST, LONGEST = 2**20, 2**10, 2**16
 LARGEST_KERNEL = 2**8  # each of its cells is a slice of the program
 DEFAULT_SIZES = {"num_envs": 40, "rollout_length": 100, "train_batch_size": 4000}
 
@@ -116,8 +113,8 @@ def optimizer(name: str, value: Any) -> None:
     if not (value is None or callable(value) or named):
         perhaps = "; perhaps lambda lr: optax.adam(lr)?" if isinstance(value, tuple) else ""
         raise UsageError(
-            f"{name}={brief(value)} must be a function from the learning rate to an optax transformation, "
-            f"module:name, or None{perhaps}"
+            f"{name}={brief(value)} must be a function from the learning rate to an optax "
+            f"transformation, module:name, or None{perhaps}"
         )
 
 
@@ -147,7 +144,7 @@ def optimizer_of(
 
 
 def resolve_sizes(given: dict[str, int], tuned: dict[str, int]) -> dict[str, int]:
-    """num_envs, rollout_length and train_batch_size from those given and, where they are too few, the tuned ones.
+    """num_envs, rollout_length and train_batch_size from those given, else the tuned ones.
 
     A batch alone keeps the tuned rollout's length, or takes the divisor nearest to it.
     """
@@ -167,21 +164,22 @@ def resolve_sizes(given: dict[str, int], tuned: dict[str, int]) -> dict[str, int
         length = _divide(batch, "num_envs", envs)
     elif envs * length != batch:
         raise UsageError(
-            f"train_batch_size={batch} is not num_envs={envs} * rollout_length={length} = {envs * length}"
+            f"train_batch_size={batch} is not num_envs={envs} * rollout_length={length} = "
+            f"{envs * length}"
         )
     return {"num_envs": envs, "rollout_length": length, "train_batch_size": envs * length}
 
 
 def _fitting_length(batch: int, wanted: int) -> int:
-    """The divisor of `batch` nearest to the `wanted` length, from its half to its double; a small batch itself."""
+    """The divisor of `batch` nearest to `wanted`, within a factor of 2; a small batch itself."""
     if batch < wanted // 2:
         return batch
     fitting = [n for n in range(max(1, wanted // 2), 2 * wanted + 1) if batch % n == 0]
     if not fitting:
         near = batch - batch % wanted or wanted
         raise UsageError(
-            f"train_batch_size={batch} is no product of environments and a rollout of about {wanted} steps: give "
-            f"num_envs or rollout_length as well, or a batch such as {near}"
+            f"train_batch_size={batch} is no product of environments and a rollout of about "
+            f"{wanted} steps: give num_envs or rollout_length as well, or a batch such as {near}"
         )
     return min(fitting, key=lambda n: (max(n / wanted, wanted / n), -n))
 

@@ -203,9 +203,9 @@ def _agent_steps(grouping: Grouping, counts: list[int], lifetime: Lifetime) -> R
 def _by_policy(grouping: Grouping, agents: Mapping[AgentId, Any]) -> dict[PolicyId, Any]:
     """The sums over each policy's agents."""
     return {
-        policy: sum(agents[agent] for agent in own)
+        policy: sum(agents[agent] for agent in played)
         for group in grouping.groups
-        for policy, own in zip(group.policies, group.agents, strict=True)
+        for policy, played in zip(group.policies, group.agents, strict=True)
     }
 
 

@@ -1,4 +1,4 @@
-"""A second algorithm, in one file of its own, under everything that runs PPO: tests/algorithms/reinforce.py."""
+"""A second algorithm, tests/algorithms/reinforce.py, under everything that runs PPO."""
 
 import ast
 from pathlib import Path

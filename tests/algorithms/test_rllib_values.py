@@ -1,4 +1,4 @@
-"""Values as RLlib's users write them, and NumPy's, mean the same as ours; what no memory holds is refused."""
+"""RLlib's and NumPy's forms of values mean the same as ours; what no memory holds is refused."""
 
 import jax
 import jax.numpy as jnp

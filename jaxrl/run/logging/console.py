@@ -111,7 +111,7 @@ class Progress:
         self.latest, self.printed = None, now
 
     def _printable(self, text: str) -> Text:
-        """`text` with escapes for what the console's encoding lacks, such as odd bytes of a path."""
+        """`text` with escapes for what the console's encoding lacks, such as a path's odd bytes."""
         return Text(
             text.encode(self.console.encoding, "backslashreplace").decode(self.console.encoding)
         )
@@ -133,7 +133,10 @@ class Progress:
 
 @functools.cache  # said once in a process, whichever of its output was lost first
 def say_lost(why: str) -> None:
-    """Says on stderr that the output was lost, and drops what is left of it: the process ends as it would have."""
+    """Says on stderr that the output was lost, and drops the rest of it.
+
+    The process then ends as it would have.
+    """
     with contextlib.suppress(OSError, ValueError):
         print(
             f"jaxrl: the output could not be written to the end: {why}", file=sys.stderr, flush=True
@@ -148,7 +151,7 @@ def say_lost(why: str) -> None:
 
 
 def print_answer(text: str) -> None:
-    """Prints what a command was asked for; where that cannot be written, the process ends with one line."""
+    """Prints a command's answer; if it cannot be written, the process ends with one line."""
     try:
         print(text, flush=True)
     except OSError as error:
@@ -157,7 +160,7 @@ def print_answer(text: str) -> None:
 
 
 def folded(line: str, width: int) -> str:
-    """A line within `width` columns: broken between words, the rest indented below the text of its label."""
+    """A line broken between words at `width` columns, the rest indented below its label's text."""
     if len(line) <= width:
         return line
     indent = " " * 13 if LABEL.match(line) else "  "
@@ -219,11 +222,14 @@ def evaluation_line(
         width: as in `result_line`.
     """
     actions = "sampled" if explore else "greedy"
+    mean, spread, least, most = (
+        f"{episodes[f'episode_return_{name}']:.2f}" for name in ("mean", "std", "min", "max")
+    )
     parts = {
         "what": f"evaluation after iteration {iteration:,}:",
         "episodes": f"{episodes['num_episodes']:,} {actions} episodes",
-        "return": f"return {episodes['episode_return_mean']:.2f} +- {episodes['episode_return_std']:.2f}",
-        "range": f"(from {episodes['episode_return_min']:.2f} to {episodes['episode_return_max']:.2f})",
+        "return": f"return {mean} +- {spread}",
+        "range": f"(from {least} to {most})",
         "agents": _in_brackets(agent_returns(episodes["agent_episode_returns_mean"])),
         "length": f"len {episodes['episode_len_mean']:.1f}",
     }
@@ -231,7 +237,7 @@ def evaluation_line(
 
 
 def greedy_hint(result: Mapping[str, Any], episodes: Mapping[str, Any]) -> str | None:
-    """A line about greedy play that does worse than every recent episode of training, which looks like a bug."""
+    """A line where greedy play is worse than every recent episode, which looks like a bug."""
     least = lookup(result, "env_runners/episode_return_min")
     if least is None or episodes["episode_return_mean"] >= least:
         return None
@@ -266,7 +272,11 @@ def compiled_line(tracing: float, compiling: float, *, loaded: bool) -> str:
 
 
 def device_name(number: int = 1) -> str:
-    """Where programs run, as a person says it; `number` is of the devices that environments are split over."""
+    """Where programs run, as a person says it.
+
+    Args:
+        number: of the devices that environments are split over.
+    """
     device = jax.devices()[0]
     cpu = device.platform == "cpu"
     name = (
@@ -291,7 +301,7 @@ def duration(seconds: float) -> str:
 
 
 def agent_returns(returns: Mapping[str, float]) -> str:
-    """`agent1 12.00, agent2 -5.50`; of many agents how many and their range; nothing of one alone."""
+    """`agent1 12.00, agent2 -5.50`; of many their number and range; nothing of one alone."""
     if len(returns) < 2:
         return ""
     if len(returns) <= 4:

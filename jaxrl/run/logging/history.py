@@ -1,4 +1,4 @@
-"""How values of a run went, in bounded memory."""
+"""History of a run's values, in bounded memory."""
 
 from collections.abc import Mapping
 
@@ -10,7 +10,7 @@ Series = tuple[np.ndarray, np.ndarray]  # steps f64[P], values f64[P]
 
 
 class History:
-    """Named values against environment steps: evenly thinned samples in order, `MAX_POINTS` at most, and the newest."""
+    """Named values against environment steps: `MAX_POINTS` evenly spaced ones, and the newest."""
 
     def __init__(self):
         self._columns: dict[str, int] = {}

@@ -141,7 +141,7 @@ class Curves:
 
 
 def training_values(result: Result, panels: Sequence[Panel]) -> dict[str, float]:
-    """The curves' values of one result, by series; those that the result does not have are left out."""
+    """The values of one result, by series; those that it does not have are left out."""
     runners = result.get("env_runners", {})
     values = {"return": runners.get("episode_return_mean")}
     values |= {
@@ -154,7 +154,9 @@ def training_values(result: Result, panels: Sequence[Panel]) -> dict[str, float]
 
 
 def save_figure(path: str | Path, make: Callable[[], Any]) -> None:
-    """Writes the matplotlib figure that `make` returns, in the format of the file's ending, all or nothing.
+    """Writes the matplotlib figure that `make` returns, all or nothing.
+
+    The file's ending gives the format.
 
     Raises:
         UsageError: the name ends in none of `PICTURES`.
@@ -408,7 +410,7 @@ def aligned(lines: Iterable[Series]) -> tuple[np.ndarray, np.ndarray]:
 
 
 def smooth(values: np.ndarray, *, logarithmic: bool = False) -> np.ndarray:
-    """The mean of the neighbours within a window about each value; fewer of them near the ends. f64[P], P >= 3.
+    """The moving average f64[P], P >= 3, over a window that shrinks near the ends.
 
     On a logarithmic axis the geometric mean: there an arithmetic one would turn a spike into a
     plateau.
@@ -420,7 +422,7 @@ def smooth(values: np.ndarray, *, logarithmic: bool = False) -> np.ndarray:
 
 
 def spans_decades(lines: Mapping[str, Series]) -> bool:
-    """Whether a logarithmic scale shows these better: all above zero, the greatest 30 times the least and more."""
+    """Whether a logarithmic scale shows these better: positive, and spread by a factor of 30."""
     values = np.concatenate([values for _, values in lines.values()]) if lines else np.zeros(1)
     return bool(values.min() > 0 and np.percentile(values, 99.5) > 30 * np.percentile(values, 0.5))
 
