@@ -1,6 +1,8 @@
 """The errors that users meet: one line with the value, what is allowed and the nearest match."""
 
 import difflib
+import importlib.util
+import sys
 import sysconfig
 import traceback
 from collections.abc import Iterable
@@ -34,6 +36,24 @@ TRACED = {
 
 class UsageError(ValueError):
     """Something the user asked for cannot work; the command line prints the message as one line."""
+
+
+def is_installed(package: str) -> bool:
+    """Whether a package can be imported; nothing is imported."""
+    if package in sys.modules:
+        return sys.modules[package] is not None
+    return importlib.util.find_spec(package) is not None
+
+
+def require(package: str, what: str, install: str = "") -> None:
+    """Raises UsageError where a package is not installed: `what` needs it.
+
+    Args:
+        install: what pip calls it, if not by the name that is imported.
+    """
+    if not is_installed(package):
+        name = install or package
+        raise UsageError(f"{what} needs {name}, which is not installed: pip install {name}")
 
 
 def one_line(error: BaseException) -> str:

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import jax
 
 from jaxrl.algorithms.base import Algorithm, RunnerState
-from jaxrl.core.errors import UsageError, one_line
+from jaxrl.core.errors import UsageError, is_installed, one_line
 from jaxrl.core.types import PyTree
 from jaxrl.run.devices.mesh import on_host, on_one
 from jaxrl.run.inference.video import picture_episode
@@ -150,8 +150,10 @@ class Recorder:
                 self.say,
             )
             self._logs = Logs(self.settings.loggers, run)
-            if self.settings.pictures:
+            if self.settings.pictures and is_installed("matplotlib"):
                 self._curves = Curves.from_jsonl(self.folder / METRICS, panels_of(self.facts))
+            elif self.settings.pictures:
+                self.say(f"{CURVES} is left out: it needs matplotlib, which is not installed")
         return self._logs
 
     def _ensure_folder(self) -> None:

@@ -166,7 +166,7 @@ class Scheduler:
             store.close()
             self.sweep.whole_seconds = time.perf_counter() - begin
         self.sweep.outcomes.sort(key=lambda outcome: outcome.trial.number)
-        store.draw(self.sweep)
+        store.draw(self.sweep, self.progress.say)
         if self.interrupt.heard:
             self.progress.say(
                 f"stopped; {len(self.sweep.outcomes)} of {len(self.trials)} trials are finished "

@@ -10,7 +10,7 @@ runs/<env>/<time>-sweep/sweep.json      the configuration, the settings and seed
 
 import json
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from typing import Any
 from filelock import FileLock
 
 from jaxrl.algorithms.base import Algorithm
-from jaxrl.core.errors import UsageError
+from jaxrl.core.errors import UsageError, require
 from jaxrl.run import resume
 from jaxrl.run.logging.text_logs import dumped
 from jaxrl.run.recorder import Snapshot, state_facts, state_tree
@@ -169,9 +169,15 @@ class SweepFolder:
             file.write(dumped(row) + "\n")
         return written
 
-    def draw(self, sweep: Sweep) -> None:
-        """The picture of what is over."""
-        if self.path is not None:
+    def draw(self, sweep: Sweep, say: Callable[[str], None]) -> None:
+        """Draws the finished trials; `say` is told where that is left out."""
+        if self.path is None:
+            return
+        try:
+            require("matplotlib", "it")
+        except UsageError as error:
+            say(f"{CURVES} is left out: {error}")
+        else:
             plots.draw(sweep, self.path / CURVES)
 
     def folder_of(self, trial: Trial) -> Path:

@@ -5,7 +5,6 @@ along.
 """
 
 import contextlib
-import importlib.util
 import io
 import itertools
 import os
@@ -20,7 +19,7 @@ import numpy as np
 
 from jaxrl.algorithms.base import Algorithm
 from jaxrl.core.env import MultiAgentEnvironment
-from jaxrl.core.errors import UsageError
+from jaxrl.core.errors import UsageError, is_installed, require
 from jaxrl.core.types import PyTree
 from jaxrl.models.policy_spec import PolicyWeights
 from jaxrl.run.inference.recording import EpisodeRecording, check_can_render, frames, record_episode
@@ -113,19 +112,13 @@ def check_episode_picture(path: str | Path, env: MultiAgentEnvironment) -> None:
         raise UsageError(
             f"picture of an episode {str(path)!r}: the name must end in one of {', '.join(ENDINGS)}"
         )
-    if suffix == ".mp4" and not _is_installed("imageio_ffmpeg"):
+    if suffix == ".mp4" and not is_installed("imageio_ffmpeg"):
         raise UsageError(
             f"{path}: writing mp4 needs imageio[ffmpeg]; pip install 'jaxrl[video]', or write a "
             ".gif"
         )
+    require("PIL", Path(path).name, "pillow")
     check_can_render(env)
-
-
-def _is_installed(package: str) -> bool:
-    try:
-        return importlib.util.find_spec(package) is not None
-    except ValueError:  # what was imported in vain before
-        return False
 
 
 def shown_steps(num_steps: int) -> np.ndarray:

@@ -1,12 +1,10 @@
 """Loggers: where the results of a run go, by name, by "module:Class" or as objects of a user's."""
 
-import importlib.util
-import sys
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from jaxrl.core.errors import UsageError, brief, one_line, unknown_name
+from jaxrl.core.errors import UsageError, brief, is_installed, one_line, unknown_name
 from jaxrl.core.trust import Kind, check_name, maker, name_of
 from jaxrl.run.results import Result
 
@@ -128,7 +126,7 @@ def maker_of(entry: Any) -> Callable[[], Logger]:
     if isinstance(entry, str) and ":" not in entry:
         if entry not in LOGGERS:
             raise unknown_name("log", entry, LOGGERS)
-        if entry == "wandb" and not _is_installed("wandb"):
+        if entry == "wandb" and not is_installed("wandb"):
             raise UsageError('the wandb log needs its package: pip install "jaxrl[wandb]"')
         entry = LOGGERS[entry]
     return maker(LOGGER, entry)
@@ -174,7 +172,3 @@ def _path_of(entry: Any) -> str:
     """ "module:Class" of a class or an object, whether or not it can be imported by that."""
     cls = entry if isinstance(entry, type) else type(entry)
     return f"{cls.__module__}:{cls.__qualname__}"
-
-
-def _is_installed(package: str) -> bool:
-    return sys.modules.get(package) is not None or importlib.util.find_spec(package) is not None

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from jaxrl.algorithms.base import HeadlineMetric
-from jaxrl.core.errors import UsageError
+from jaxrl.core.errors import UsageError, require
 from jaxrl.run.logging.history import History, Series
 from jaxrl.run.results import Result, lookup
 
@@ -166,6 +166,7 @@ def save_figure(path: str | Path, make: Callable[[], Any]) -> None:
         raise UsageError(
             f"picture {str(path)!r}: the name must end in one of {', '.join(PICTURES)}"
         )
+    require("matplotlib", path.name)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}")
     try:
         with _drawing:

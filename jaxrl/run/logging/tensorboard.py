@@ -4,6 +4,7 @@ import itertools
 import time
 from pathlib import Path
 
+from jaxrl.core.errors import require
 from jaxrl.run.logging.loggers import ENV_STEPS, Logger, RunStart
 from jaxrl.run.logging.scalars import Downsampler, charts, settings_of
 from jaxrl.run.logging.text_logs import append
@@ -26,6 +27,7 @@ class TensorBoard(Logger):
     """
 
     def open(self, run: RunStart) -> None:
+        require("tensorboardX", "it")
         from tensorboardX.proto.event_pb2 import Event, SessionLog
         from tensorboardX.record_writer import RecordWriter, register_writer_factory
         from tensorboardX.summary import hparams

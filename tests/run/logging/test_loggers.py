@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from jaxrl import Trainer, sweep
+from jaxrl.cli import plot, render
 from jaxrl.core.errors import UsageError
 from jaxrl.run import advice
 from jaxrl.run.logging.loggers import LOGGERS, Logger, Logs, RunStart
@@ -606,3 +607,49 @@ def test_no_network_is_a_warning_and_no_package_is_a_line_before_anything_else(
     monkeypatch.setitem(sys.modules, "wandb", None)
     with pytest.raises(UsageError, match=r'pip install "jaxrl\[wandb\]"'):
         logs(tmp_path, ["wandb"])
+
+
+# Without the packages that draw
+
+
+@pytest.fixture
+def undrawn(monkeypatch):
+    """As where matplotlib, Pillow and tensorboardX are not installed."""
+    for package in ("matplotlib", "PIL", "tensorboardX"):
+        monkeypatch.setitem(sys.modules, package, None)
+
+
+def test_training_without_the_packages_that_draw_says_what_is_left_out(tmp_path, capsys, undrawn):
+    path = tmp_path / "run"
+    with Trainer(SMALL_ARENA, run_dir=path) as trainer:
+        trainer.fit({"training_iteration": 2})
+    printed = capsys.readouterr().out.splitlines()
+    for line in (
+        "the tensorboard log ends here, training continues without it: it needs tensorboardX, "
+        "which is not installed: pip install tensorboardX",
+        "curves.png is left out: it needs matplotlib, which is not installed",
+        "episode.gif could not be written: episode.gif needs pillow, which is not installed: pip "
+        "install pillow",
+    ):
+        assert printed.count(line) == 1, printed
+    assert len(strict_lines(path)) == len(strict_rows(path)) == 2
+    assert not [*path.glob("*.png"), *path.glob("*.gif"), *path.glob("events*")]
+
+
+def test_commands_that_draw_ask_for_the_package_in_one_line(tmp_path, capsys, undrawn):
+    with Trainer(SMALL_ARENA, run_dir=tmp_path / "run", quiet=True, pictures=False) as trainer:
+        trainer.fit({"training_iteration": 1})
+    for command, words, package in (
+        (plot, ["--out", str(tmp_path / "a.png")], "matplotlib"),
+        (render, ["--out", str(tmp_path / "a.gif"), "--compile-cache", "off"], "pillow"),
+    ):
+        with pytest.raises(SystemExit):
+            command([str(tmp_path / "run"), *words])
+        (line,) = capsys.readouterr().err.splitlines()
+        assert f"needs {package}, which is not installed: pip install {package}" in line
+
+
+def test_a_sweep_without_matplotlib_says_so(tmp_path, capsys, undrawn):
+    asked = {"run_dir": tmp_path / "sweep", "stop": {"training_iteration": 1}}
+    sweep(SMALL_CARTPOLE, {"lr": [1e-3, 2e-3]}, **asked)
+    assert "curves.png is left out: it needs matplotlib" in capsys.readouterr().out
