@@ -54,6 +54,8 @@ ALGORITHMS = {
 }
 MAX_FUNCTION_LINES, MAX_MODULE_LINES = 62, 600
 NO_NAMES = ("utils.py", "helpers.py")
+METRICS_OF_PPO = {"mean_kl_loss", "entropy", "vf_loss", "policy_loss", "kl_coeff", "kl_target"}
+FORMER_METRICS_IN = "jaxrl/run/logging/plots.py"  # the panels of runs that did not store theirs
 ARRAY_MAKERS = re.compile(
     r"jax\.(numpy|random)\..*|jax\.device_put|"
     r"numpy\.(array|asarray|zeros|ones|full|empty|arange|linspace|eye|identity|stack|concatenate|tile|random\..*|\w+_like)"
@@ -228,7 +230,45 @@ def vague_names(path, source):
     return [f"{path}: name a module by what it holds"] if Path(path).name in NO_NAMES else []
 
 
-GUARDS = (forbidden_arrows, forbidden_packages, escapes, too_long, arrays_on_import, vague_names)
+def metrics_of_an_algorithm(path, source):
+    """What people are shown is named by the algorithm (`headline_metrics`), not by who shows it."""
+    if floor_of(path) not in ("run", "sweeps") or path == FORMER_METRICS_IN:
+        return []
+    return [
+        f"{path}:{node.lineno}: {node.value!r} is a metric of one algorithm"
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.Constant) and node.value in METRICS_OF_PPO
+    ]
+
+
+def imports_in_functions(path, source):
+    """Algorithms have no circles of imports that only work when a function is called."""
+    if floor_of(path) not in ("algorithms", "an algorithm"):
+        return []
+    functions = (node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.FunctionDef))
+    return [
+        f"{path}:{node.lineno}: {function.name} imports {name}"
+        for function in functions
+        for node, name in imports_below(function)
+    ]
+
+
+def imports_below(function):
+    """(node, module) of our own modules that a function imports when it is called."""
+    nodes = (node for node in ast.walk(function) if isinstance(node, ast.ImportFrom))
+    return [(node, node.module) for node in nodes if str(node.module).startswith("jaxrl")]
+
+
+GUARDS = (
+    forbidden_arrows,
+    forbidden_packages,
+    escapes,
+    too_long,
+    arrays_on_import,
+    vague_names,
+    metrics_of_an_algorithm,
+    imports_in_functions,
+)
 
 
 # The house, as it stands
@@ -358,6 +398,16 @@ LONG_FUNCTION = "def f():\n" + "    pass\n" * MAX_FUNCTION_LINES
         (too_long, "envs/arena.py", LONG_FUNCTION),
         (too_long, "envs/arena.py", "class A:\n    " + LONG_FUNCTION.replace("\n", "\n    ")),
         (too_long, "envs/arena.py", "\n" * (MAX_MODULE_LINES + 1)),
+        (
+            metrics_of_an_algorithm,
+            "jaxrl/run/logging/console.py",
+            "def line(result):\n    return result['mean_kl_loss']",
+        ),
+        (
+            imports_in_functions,
+            "jaxrl/algorithms/ppo/config.py",
+            "class A:\n    def f(self):\n        from jaxrl.algorithms.ppo.ppo import make_ppo",
+        ),
         (arrays_on_import, "envs/arena.py", "import jax.numpy as jnp\nMOVES = jnp.zeros(3)"),
         (
             arrays_on_import,
