@@ -1,4 +1,4 @@
-"""`jaxrl evaluate` and `jaxrl render`, and the scripts of these names: play the policies of a trained run."""
+"""`jaxrl evaluate` and `jaxrl render`: the policies of a trained run played from the command line."""
 
 import dataclasses
 import sys
@@ -142,7 +142,8 @@ def _run(
         check_all(options)
         start_jax()
         if options.trust:
-            find_modules_here()  # not before: a stranger's run may lie in a folder with modules of its own
+            # Not before: a stranger's run may be in a folder with modules of its own.
+            find_modules_here()
         compile_cache.use(setting_of("compile_cache", cache))
         play(run, options)
     except UsageError as error:

@@ -45,8 +45,8 @@ class Flag:
 
 
 COMPILE_CACHE = Flag(  # of every command that compiles
-    "where compiled programs are kept for the next time: auto (~/.cache/jaxrl), a folder, or off; a cache that JAX was "
-    "given (JAX_COMPILATION_CACHE_DIR) is left as it is",
+    "where compiled programs are kept for the next time: auto (~/.cache/jaxrl), a folder, or off; "
+    "a cache that JAX was given (JAX_COMPILATION_CACHE_DIR) is left as it is",
     "auto",
 )
 
@@ -149,7 +149,7 @@ def _is_switch(flag: Flag) -> bool:
 
 
 def find_modules_here(*, last: bool = False) -> None:
-    """Lets `module:Class` name a module of the folder that the command was called in, as `python -m` does.
+    """Lets `module:Class` name a module of the current folder, as `python -m` does.
 
     That folder goes first, or a script's own folder would hide the user's `evaluate.py`. With
     `last`, it hides nothing: for a command that loads a run without --trust, whose maker may have
@@ -261,7 +261,8 @@ def _schedule(name: str, words: Sequence[str]) -> Any:
         return value_of(words[0])
     if not all(word.count(":") == 1 for word in words):
         raise UsageError(
-            f"{name} takes one number, or a schedule STEP:NUMBER STEP:NUMBER ..., not {' '.join(words)!r}"
+            f"{name} takes one number, or a schedule STEP:NUMBER STEP:NUMBER ..., "
+            f"not {' '.join(words)!r}"
         )
     return tuple(tuple(map(value_of, word.split(":"))) for word in words)
 

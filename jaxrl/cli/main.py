@@ -37,7 +37,7 @@ RUN is the folder of a run, such as runs/arena/20261121-120000-s0.\
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Runs one of `COMMANDS` with the words after its name; a mistake ends the process with one line."""
+    """Runs one of `COMMANDS` with the words after its name; a mistake ends in one line."""
     words = list(sys.argv[1:] if argv is None else argv)
     if not words or words[0] in ("-h", "--help", "help"):
         print_answer(HELP)

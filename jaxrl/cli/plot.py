@@ -32,7 +32,10 @@ class PlotOptions:
 
 
 def plot(argv: Sequence[str] | None = None) -> None:
-    """Draw the learning curves of runs: RUN [RUN ...] [flags]. A folder of runs stands for all runs in it."""
+    """Draw the learning curves of runs: RUN [RUN ...] [flags].
+
+    A folder of runs stands for all runs in it.
+    """
     words = list(sys.argv[1:] if argv is None else argv)
     try:
         flags = flags_of(PlotOptions())

@@ -18,7 +18,7 @@ from jaxrl.cli.flags import (
     show_help,
     value_of,
 )
-from jaxrl.cli.train import base_of
+from jaxrl.cli.train import TUNED, base_of
 from jaxrl.core.errors import UsageError, unknown_name
 from jaxrl.core.fields import flag
 from jaxrl.run import advice
@@ -63,16 +63,14 @@ SWEEP_FLAGS = {
         "auto",
     ),
     "batch_size": Flag("trials that train at once; auto: as many as fit", "auto"),
-    "tuned": Flag(
-        "begin with the environment's tuned settings, or without any with PPOConfig.fast; False: with RLlib's defaults",
-        True,
-    ),
+    "tuned": TUNED,
     "run_dir": Flag(
         "the sweep's folder, which must not exist yet; auto: runs/<env>/<time>-sweep", "auto"
     ),
     "resume": Flag("a sweep's folder to resume; takes no other flag but --trust", None),
     "trust": Flag(
-        "with --resume: import the code that the sweep names, though it is neither jaxrl's nor an installed plug-in's",
+        "with --resume: import the code that the sweep names, though it is neither jaxrl's nor an "
+        "installed plug-in's",
         False,
     ),
     "compile_cache": COMPILE_CACHE,
@@ -82,14 +80,14 @@ NOTHING_TO_SWEEP = (
     "lr=loguniform:1e-5:1e-2 --num-samples 8, or --seeds 8; `jaxrl train` is a single training"
 )
 SWEEP_FLAGS |= {
-    name: own
-    for name, own in flags_of(RunSettings(loggers="jsonl")).items()
+    name: flag
+    for name, flag in flags_of(RunSettings(loggers="jsonl")).items()
     if name in TRIAL_SETTINGS
 }
 
 
 def run_sweep(argv: Sequence[str] | None = None) -> None:
-    """Train every combination of settings, with several seeds, in as few compiled programs as they have shapes."""
+    """Train every combination of settings with several seeds, in a compiled program for each shape."""
     try:
         done = _sweep(list(sys.argv[1:] if argv is None else argv))
     except UsageError as error:
@@ -214,17 +212,19 @@ def summary(done: Sweep) -> str:
     )
     if done.seconds:
         parts.append(
-            f"{len(done.outcomes):,} trials, {steps:,} environment steps; this time {duration(done.whole_seconds)}: "
-            f"{duration(done.seconds)} of training, {done.compile_seconds:.1f} s of compiling, programs added up"
+            f"{len(done.outcomes):,} trials, {steps:,} environment steps; "
+            f"this time {duration(done.whole_seconds)}: {duration(done.seconds)} of training, "
+            f"{done.compile_seconds:.1f} s of compiling, programs added up"
         )
     if done.folder is not None and any(outcome.score is not None for outcome in done.outcomes):
         best = done.best_trial()
         lines = [f"best trial   {best.trial.name}, {best.score:.2f}"]
-        settings, own = done.best_setting()
-        if len(own) > 1 and (named := shown(settings)):
-            scores = [outcome.score for outcome in own if outcome.score is not None]
+        settings, trials = done.best_setting()
+        if len(trials) > 1 and (named := shown(settings)):
+            scores = [outcome.score for outcome in trials if outcome.score is not None]
             lines.append(
-                f"best setting {named}, median {np.median(scores):.2f} of {len(own)} seeds; one trial may be lucky"
+                f"best setting {named}, median {np.median(scores):.2f} of {len(trials)} seeds; "
+                "one trial may be lucky"
             )
         parts.append("\n".join([*lines, f"evaluate     {_to_evaluate(best)}"]))
     return "\n\n".join(part for part in parts if part)

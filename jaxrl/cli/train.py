@@ -41,18 +41,20 @@ from jaxrl.run.storage.config_file import (
 )
 from jaxrl.run.trainer import Trainer
 
+TUNED = Flag(
+    "begin with the environment's tuned settings, or without any with PPOConfig.fast; "
+    "False: with RLlib's defaults",
+    True,
+)
 RUN_FLAGS = {
-    "tuned": Flag(
-        "begin with the environment's tuned settings, or without any with PPOConfig.fast; False: with RLlib's defaults",
-        True,
-    ),
+    "tuned": TUNED,
     "stop_return": Flag(
         "stop when the mean return of the recent episodes reaches this; None: not by the return",
         None,
     ),
     "run_dir": Flag(
-        "the run's folder, which must not exist yet; auto: runs/<env>/<time>-s<seed>; without it, --resume continues "
-        "in the folder that it names",
+        "the run's folder, which must not exist yet; auto: runs/<env>/<time>-s<seed>; without it, "
+        "--resume continues in the folder that it names",
         "auto",
     ),
     "resume": Flag(
@@ -66,13 +68,14 @@ RUN_FLAGS = {
         "measure at the end how long sampling and learning take in an iteration", False
     ),
     "trust": Flag(
-        "with --resume: import the code that the run names, though it is neither jaxrl's nor an installed plug-in's",
+        "with --resume: import the code that the run names, though it is neither jaxrl's nor an "
+        "installed plug-in's",
         False,
     ),
     "compile_cache": COMPILE_CACHE,
     "coordinator": Flag(
-        "several processes train together: HOST:PORT where process 0 waits for the others; auto: as SLURM or a cloud "
-        "TPU says, the next two as well",
+        "several processes train together: HOST:PORT where process 0 waits for the others; auto: as "
+        "SLURM or a cloud TPU says, the next two as well",
         None,
     ),
     "num_processes": Flag("how many processes train together", None),
@@ -124,7 +127,8 @@ def train_ppo(argv: Sequence[str] | None = None) -> None:
         compile_cache.use(order.compile_cache, **warn)
         device = device_name(trainer.settings.devices)
         say(
-            f"{plan}\nsettings     {order.source}\ndevice       {device}\nrun folder   {trainer.run_dir}"
+            f"{plan}\nsettings     {order.source}\ndevice       {device}\n"
+            f"run folder   {trainer.run_dir}"
         )
         if order.resume and trainer.last_result is not None:
             say(f"resumed      after iteration {trainer.lifetime.training_iteration:,}")
@@ -307,15 +311,17 @@ def summary(trainer: Trainer, result: Result, seconds: float) -> str:
             trainer.config.metrics_num_episodes_for_smoothing, episodes["num_episodes_lifetime"]
         )
         lines.append(
-            f"return {episodes['episode_return_mean']:.2f} over the last {max(window, episodes['num_episodes'])} "
-            f"episodes (from {episodes['episode_return_min']:.2f} to {episodes['episode_return_max']:.2f})"
+            f"return {episodes['episode_return_mean']:.2f} over the last "
+            f"{max(window, episodes['num_episodes'])} episodes "
+            f"(from {episodes['episode_return_min']:.2f} to {episodes['episode_return_max']:.2f})"
             + (f": {each}" if each else "")
         )
     else:
         lines.append("no episode has ended")
     steps, training = result["num_env_steps_sampled_lifetime"], result["time_total_s"]
     lines.append(
-        f"{steps:,} environment steps in {duration(training)} of training ({steps / training:,.0f} steps/s), "
+        f"{steps:,} environment steps in {duration(training)} of training "
+        f"({steps / training:,.0f} steps/s), "
         f"{duration(seconds)} in all, {trainer.compile_seconds:.1f} s of it compiling"
     )
     if trainer.run_dir is not None:

@@ -1,4 +1,4 @@
-"""`scripts/sweep.py`: what its flags mean, its mistakes in one line, and a sweep a person can follow."""
+"""`scripts/sweep.py`: its flags, its mistakes in one line, and a sweep a person can follow."""
 
 import subprocess
 import sys
@@ -113,7 +113,8 @@ def test_the_script_itself_ends_with_that_line_and_status(tmp_path):
 
 
 def test_a_sweep_says_its_plan_its_table_and_where_the_best_lies(tmp_path):
-    small = "--env cartpole --tuned False --num-envs 4 --rollout-length 16 --minibatch-size 32 --num-epochs 1"
+    small = "--env cartpole --tuned False --num-envs 4 --rollout-length 16 --minibatch-size 32"
+    small += " --num-epochs 1"
     more = (
         "--fcnet-hiddens 8 --total-env-steps 256 --grid lr=1e-3,1e-2 --seeds 2 --compile-cache off"
     )

@@ -1,4 +1,4 @@
-"""The command line: flags made from the settings, mistakes in one line, a run a person can follow."""
+"""The command line: flags from the settings, mistakes in one line, a run a person can follow."""
 
 import subprocess
 import sys
@@ -20,8 +20,9 @@ def config_of(line):
 
 def test_flags_say_every_kind_of_setting():
     config = config_of(
-        "--env arena --env-args height=6 width=8 --num-envs 16 --rollout-length 32 --lr 0:1e-3 100000:0 --lambda 0.9 "
-        "--fcnet-hiddens 32 16 --grad-clip None --use-kl-loss False --policies shared --seed 3 --total-env-steps 1_000 "
+        "--env arena --env-args height=6 width=8 --num-envs 16 --rollout-length 32 "
+        "--lr 0:1e-3 100000:0 --lambda 0.9 --fcnet-hiddens 32 16 --grad-clip None "
+        "--use-kl-loss False --policies shared --seed 3 --total-env-steps 1_000 "
         "--value-clip None --per-policy default_policy.gamma=0.9 default_policy.fcnet_hiddens=8,4 "
         "--policies-to-train default_policy"
     )
@@ -116,8 +117,9 @@ def test_a_mistake_is_refused_in_one_line(line, message):
 
 def test_settings_of_the_run_are_flags_too_and_a_switch_may_stand_alone():
     line = (
-        "--debug --evaluation-interval 5 --loggers jsonl csv --pictures False --stop env_runners/num_episodes=7 "
-        "--stop-return 3 --init-from pol1=runs/a#pol2 --callbacks scripts.arena_callbacks:ArenaMetrics"
+        "--debug --evaluation-interval 5 --loggers jsonl csv --pictures False "
+        "--stop env_runners/num_episodes=7 --stop-return 3 --init-from pol1=runs/a#pol2 "
+        "--callbacks scripts.arena_callbacks:ArenaMetrics"
     )
     order = parse(line.split())
     assert order.settings == {

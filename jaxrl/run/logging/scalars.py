@@ -1,4 +1,4 @@
-"""What of a result is drawn, by logs that draw: which results, under which names, and the settings beside them."""
+"""Scalars and histograms for dashboards: which results are shown, and under which names."""
 
 import functools
 import math
@@ -17,7 +17,7 @@ MOMENT = 0.1  # seconds of training between two results that charts show
 
 
 class Downsampler:
-    """Which results charts show: one per `MOMENT` of training time, and every one with an evaluation."""
+    """Selects the results to show: one per `MOMENT` of training, and each with an evaluation."""
 
     def __init__(self):
         self._next, self._held = -math.inf, None
@@ -40,7 +40,7 @@ class Downsampler:
 
 
 def charts(result: Result) -> tuple[dict[str, float], dict[str, tuple[list[float], list[int]]]]:
-    """({tag: number}, {tag: (edges, counts)}): what of a result is drawn as a curve, and what as a histogram."""
+    """({tag: number}, {tag: (edges, counts)}): the curves and the histograms of a result."""
     values = leaves(result)
     histograms = {}
     for stem in [
@@ -70,7 +70,7 @@ def charts(result: Result) -> tuple[dict[str, float], dict[str, tuple[list[float
 
 @functools.lru_cache(maxsize=4096)
 def tag_of(path: str) -> str:
-    """The chart's name for a path; what stands before its first "/" is the group of charts that it is shown in.
+    """The chart's name for a path; up to its first "/" it names a group of charts.
 
     | path | tag |
     |---|---|

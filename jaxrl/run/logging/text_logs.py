@@ -1,4 +1,4 @@
-"""JSON lines and CSV loggers: files of whole lines, cut back to a checkpoint when a run is resumed."""
+"""JSON lines and CSV loggers: files of whole lines, cut back when a run is resumed."""
 
 import csv
 import io
@@ -34,7 +34,7 @@ class JsonLines(Logger):
 
 
 class CsvLines(Logger):
-    """`progress.csv`: a row for each iteration, a column for each path; empty where there is no number.
+    """`progress.csv`: a row for each iteration, a column for each path; no number is empty.
 
     The columns are those of the first result, and the paths at which the run's results may have
     numbers later (returns, evaluations). What comes besides is left out, which one line says. Lists
@@ -104,7 +104,7 @@ def append(path: Path, pieces: Iterable[bytes]) -> None:
 def start_after(
     path: Path, kept: Callable[[bytes], bool], anew: bool = False, num_head_lines: int = 0
 ) -> None:
-    """Ends the file behind its last whole line that is `kept`, or makes it empty; makes it if there is none.
+    """Ends the file after its last whole line that is `kept`; makes it where there is none.
 
     Read from its end, since lines are in order and most stay: a resume costs the same after any
     length. And cut in
@@ -129,7 +129,7 @@ def start_after(
 
 
 def leaves(result: Result) -> dict[str, Any]:
-    """{path: leaf}, as `flatten` but at a quarter of its time, leaves as Python's own numbers, texts and lists."""
+    """{path: leaf} as `flatten`, in a quarter of its time; leaves as Python's plain values."""
     found: dict[str, Any] = {}
 
     def collect(tree, prefix):
@@ -144,7 +144,7 @@ def leaves(result: Result) -> dict[str, Any]:
 
 
 def plain(tree: Any) -> Any:
-    """A result tree as JSON holds it: a number that is none is None, NumPy's and JAX's are Python's own."""
+    """A result tree as JSON holds it: NaN is None, numbers of NumPy and JAX are Python's."""
     if isinstance(tree, Mapping):
         return {name: plain(part) for name, part in tree.items()}
     value = _leaf(tree)

@@ -1,4 +1,4 @@
-"""Logs: what each sink holds can be read back strictly, survives a kill and a resume, and cannot stop training."""
+"""Loggers: what each holds reads back strictly, survives a resume and cannot stop training."""
 
 import csv
 import dataclasses
@@ -82,7 +82,7 @@ def strict_rows(folder):
 
 
 def events(folder):
-    """Every event of the folder's event files as TensorBoard reads them: by name, restarts purging what came before."""
+    """Every event as TensorBoard reads them: files by name, restarts purge what came before."""
     from tensorboardX.proto.event_pb2 import Event, SessionLog
     from tensorboardX.record_writer import masked_crc32c
 
@@ -333,7 +333,7 @@ class Kept(Logger):
 
 @dataclasses.dataclass(frozen=True)
 class Lines(Logger):
-    """Appends the iterations to a file of the run's folder; another process can make an equal one."""
+    """Appends iterations to a file of the run's folder; its arguments can be saved."""
 
     name: str = "iterations.txt"
 
