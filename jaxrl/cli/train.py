@@ -122,7 +122,7 @@ def train_ppo(argv: Sequence[str] | None = None) -> None:
         )  # which may split the CPU into devices, so nothing may have asked for them before
         say = trainer.progress.say
         warn = (
-            {} if trainer.company.writes else {"say": lambda line: None}
+            {} if trainer.processes.is_leader else {"say": lambda line: None}
         )  # JAX lets process 0 alone write a cache
         compile_cache.use(order.compile_cache, **warn)
         device = device_name(trainer.settings.devices)
@@ -148,7 +148,7 @@ def train_ppo(argv: Sequence[str] | None = None) -> None:
     if trainer is None or trainer.last_result is None:
         sys.exit(f"{program('train')}: stopped before the first result")
     failed = trainer.stop()
-    if not trainer.company.writes:
+    if not trainer.processes.is_leader:
         return
     say(summary(trainer, trainer.last_result, time.perf_counter() - started))
     if failed:

@@ -1,12 +1,11 @@
 """Checkpoint policy: which states of a run are written, and when; the best one among them."""
 
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from jaxrl.algorithms.base import RunnerState
 from jaxrl.run.callbacks import Hooks
+from jaxrl.run.multiprocess import Processes
 from jaxrl.run.recorder import Recorder, Snapshot
 from jaxrl.run.results import Result, lookup
 from jaxrl.run.settings import RunSettings
@@ -50,37 +49,48 @@ class BestState:
 
 
 class CheckpointManager:
-    """Decides what the recorder writes; a run without a folder has none and writes nothing."""
+    """Decides what is written, alike in all processes; process 0 has the recorder, which writes.
+
+    Args:
+        writes: whether the run has a folder; without one nothing is written.
+    """
 
     def __init__(
         self,
-        recorder: Recorder | None,
+        writes: bool,
         settings: RunSettings,
         best: BestState,
         hooks: Hooks,
         iteration: int,
-        whole: Callable[[RunnerState], RunnerState],
+        processes: Processes,
     ):
-        self.recorder, self.settings, self.best, self.hooks = recorder, settings, best, hooks
-        self.whole = whole  # brings a state's environments into this process, if others hold some
+        self.writes, self.settings, self.best, self.hooks = writes, settings, best, hooks
+        self.processes = processes
+        self.recorder: Recorder | None = None
+        self.asked = False  # whether a callback wants a checkpoint, to which all must contribute
         self.saved_at, self.saved_iteration, self.concluded = time.monotonic(), iteration, iteration
         # When the first chunk was finished: what came before is mostly compiling.
         self.began: float | None = None
 
     def chunk(self, before: Snapshot, results: list[Result], now: Snapshot) -> None:
         """After a chunk from the state `before` to `now`: logs, and a checkpoint if one is due."""
-        if self.recorder is None:
+        if not self.writes or self.processes.apart:
             return
         results = [_copied(result) for result in results]  # the caller may change the originals
         now = now._replace(result=results[-1])
         self.best.update(before, results, now)
+        if self.processes.broadcast(lambda: self._record(results, now)):
+            self.save(now)
+        self.processes.broadcast(self._tell_written)
+
+    def _record(self, results: list[Result], now: Snapshot) -> bool:
+        """Logs a chunk's results; returns whether a checkpoint is due."""
         self.recorder.record(results)
         self.began = time.monotonic() if self.began is None else self.began
         every = self.settings.checkpoint_frequency
         counted = every is not None and now.lifetime.training_iteration % every == 0
-        if counted or self.recorder.remade or self._is_due(time.monotonic()):
-            self.save(now)
-        self._tell_written()
+        wanted = counted or self.asked or self.recorder.remade
+        return wanted or self._is_due(time.monotonic())
 
     def _is_due(self, now: float) -> bool:
         """By the clock; soon after the start the interval is shorter, the time trained so far."""
@@ -90,14 +100,28 @@ class CheckpointManager:
 
     def save(self, now: Snapshot, *, wait: bool = False) -> Path | None:
         """Writes a checkpoint, and a new best one if any; with `wait` returns its folder."""
-        if self.recorder is None:
+        if not self.writes:
             return None
-        self.recorder.save(now._replace(runner=self.whole(now.runner)))
-        best = self.best.pop() or self.recorder.unwritten
+        if self.processes.inside:  # a callback in process 0: the others are not here
+            self.asked = True
+            return None
+        gather = self.processes.gather
+        now = now._replace(runner=gather(now.runner))
+        best = self.best.pop()
+        if best is not None:
+            best = best[0]._replace(runner=gather(best[0].runner)), best[1]
+        self.asked = False
+        self.saved_at, self.saved_iteration = time.monotonic(), now.lifetime.training_iteration
+        return self.processes.broadcast(lambda: self._write(now, best, wait))
+
+    def _write(
+        self, now: Snapshot, best: tuple[Snapshot, dict[str, Any]] | None, wait: bool
+    ) -> Path | None:
+        self.recorder.save(now)
+        best = best or self.recorder.unwritten
         self.recorder.unwritten = None
         if best is not None:
-            self.recorder.save(best[0]._replace(runner=self.whole(best[0].runner)), score=best[1])
-        self.saved_at, self.saved_iteration = time.monotonic(), now.lifetime.training_iteration
+            self.recorder.save(best[0], score=best[1])
         if wait:
             self.recorder.wait()
             if self.recorder.failed:
@@ -107,28 +131,37 @@ class CheckpointManager:
     def conclude(self, now: Snapshot, *, pictures: bool = True) -> None:
         """Writes the last checkpoint and then the pictures, at the end of training."""
         iteration = now.lifetime.training_iteration
-        if self.recorder is None or now.result is None or iteration == self.concluded:
+        if not self.writes or self.processes.apart:
             return
-        self.recorder.wait()
-        if self.settings.checkpoint_at_end and (
-            iteration > self.saved_iteration or self.recorder.failed
-        ):
+        if now.result is None or iteration == self.concluded:
+            return
+        if self.processes.broadcast(lambda: self._is_unsaved(iteration)):
             self.save(now)
-        self.recorder.finish(now, pictures=pictures)
+        self.processes.broadcast(lambda: self.recorder.finish(now, pictures=pictures))
         self.concluded = iteration
-        self._tell_written()
+        self.processes.broadcast(self._tell_written)
+
+    def _is_unsaved(self, iteration: int) -> bool:
+        """Whether the last state is still to be written."""
+        self.recorder.wait()
+        missing = iteration > self.saved_iteration or self.recorder.failed
+        return bool(self.settings.checkpoint_at_end and missing)
 
     def finish_pictures(self, now: Snapshot) -> None:
         """Draws the pictures that a kill at the end prevented, where nothing is left to train."""
-        if self.recorder is not None and now.result is not None and self.settings.pictures:
-            self.recorder.finish_pictures(now)
+        if self.writes and now.result is not None and self.settings.pictures:
+            self.processes.broadcast(lambda: self.recorder.finish_pictures(now))
 
     def close(self, now: Snapshot | None) -> str | None:
         """Concludes and lets go of the folder; returns why the last checkpoint is missing."""
-        if self.recorder is None:
+        if not self.writes:
             return None
         if now is not None:
             self.conclude(now)
+        self.writes = False
+        return self.processes.broadcast(self._close)
+
+    def _close(self) -> str | None:
         recorder, self.recorder = self.recorder, None
         recorder.close()
         return recorder.failed

@@ -1,256 +1,265 @@
-"""A trainer in each of several processes: process 0 leads, and the others do on their devices what it does on its own.
+"""Training by several processes: each runs the same program on its devices, and all decide alike.
 
-Every process calls the same methods in the same order. Process 0 runs them as if it were alone,
-with its clock, its callbacks and its files, and says each program that it starts; the others start
-the same one, so that whatever is decided is decided once, and nobody waits in a collective while
-process 0 evaluates or draws.
+The compiled chunk gives every process the same metrics. What depends on one process alone is made
+by process 0 and broadcast: the clock, callbacks, evaluations, files. So all take the same branches,
+and nobody waits in a collective while process 0 evaluates or draws.
 """
 
 import contextlib
 import functools
 import json
-import time
-import weakref
 from collections.abc import Callable, Iterator
-from dataclasses import asdict
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import jax
+import numpy as np
+from jax.experimental import multihost_utils
 
 from jaxrl.algorithms.base import Metrics, RunnerState
 from jaxrl.core.errors import UsageError
-from jaxrl.core.types import PyTree
 from jaxrl.run.advice import to_resume
 from jaxrl.run.devices.compiled import CompiledAlgorithm
-from jaxrl.run.devices.gather import bytes_here, whole
-from jaxrl.run.devices.hosts import Hosts, hosts
-from jaxrl.run.devices.transport import Channel, Message
+from jaxrl.run.devices.hosts import Channel, hosts
+from jaxrl.run.devices.mesh import copy_here
 from jaxrl.run.health import Diverged
 from jaxrl.run.logging.text_logs import dumped
-from jaxrl.run.results import Lifetime
 from jaxrl.run.signals import StopSignal
 
 ERRORS = {"UsageError": UsageError, "Diverged": Diverged, "KeyboardInterrupt": KeyboardInterrupt}
 Method = TypeVar("Method", bound=Callable)
-TRAINING = ("train", "fit")  # methods that need the compiled programs
+Value = TypeVar("Value")
+
+
+class Processes(Protocol):
+    """The processes that train together, as a trainer sees them."""
+
+    is_leader: bool  # process 0, which alone calls callbacks, prints and writes files
+    inside: bool  # whether process 0 runs something that the others wait for
+    apart: bool  # whether this process failed by itself, so that the others do not follow
+
+    def broadcast(self, make: Callable[[], Value]) -> Value:
+        """What `make` returns or raises in process 0, which JSON must hold."""
+
+    def stop_asked(self, interrupt: StopSignal) -> bool:
+        """Whether any process was asked to stop."""
+
+    def wait(self) -> None:
+        """Until all processes are here."""
+
+    def run_chunk(
+        self, executable: CompiledAlgorithm, *arguments: Any
+    ) -> tuple[RunnerState, Metrics]:
+        """`executable.chunk`, in all processes."""
+
+    def gather(self, runner: RunnerState) -> RunnerState:
+        """`runner` with the environments of all processes."""
+
+    def calling(self, method: str) -> contextlib.AbstractContextManager:
+        """Around a method that all processes call."""
+
+    def failed(self, error: BaseException) -> None:
+        """Ends the other processes, unless they raise the same error."""
+
+
+class SingleProcess:
+    """One process decides by itself and has everything."""
+
+    is_leader, inside, apart = True, False, False
+
+    def broadcast(self, make: Callable[[], Value]) -> Value:
+        return make()
+
+    def stop_asked(self, interrupt: StopSignal) -> bool:
+        return interrupt.heard
+
+    def wait(self) -> None:
+        pass
+
+    def run_chunk(
+        self, executable: CompiledAlgorithm, *arguments: Any
+    ) -> tuple[RunnerState, Metrics]:
+        return executable.chunk(*arguments)
+
+    def gather(self, runner: RunnerState) -> RunnerState:
+        return runner
+
+    def calling(self, method: str) -> contextlib.AbstractContextManager:
+        return contextlib.nullcontext()
+
+    def failed(self, error: BaseException) -> None:
+        pass
+
+
+class SeveralProcesses:
+    """This process among those that `jaxrl.join` brought together."""
+
+    def __init__(self, channel: Channel):
+        self.channel = channel
+        self.is_leader = channel.index == 0
+        self.inside = self.apart = False
+
+    def broadcast(self, make: Callable[[], Value]) -> Value:
+        if self.inside or self.apart:
+            return make() if self.is_leader else None
+        if not self.is_leader:
+            said = self.channel.broadcast()
+            if "error" not in said:
+                return said["value"]
+            kind, text = said["error"]
+            known = text if kind in ERRORS else f"process 0: {kind}: {text}"
+            error = ERRORS.get(kind, RuntimeError)(known)
+            error.is_shared = True
+            raise error
+        self.inside = True
+        try:
+            value = make()
+        except BaseException as error:
+            self.channel.broadcast({"error": (type(error).__name__, str(error))})
+            error.is_shared = True
+            raise
+        finally:
+            self.inside = False
+        plain = str(value) if isinstance(value, Path) else value
+        self.channel.broadcast({"value": json.loads(dumped(plain))})
+        return value
+
+    def stop_asked(self, interrupt: StopSignal) -> bool:
+        for process, heard in enumerate(self.channel.allgather(interrupt.heard)):
+            if heard:
+                interrupt.hear(f"process {process}: {heard}")
+        return bool(interrupt.heard)
+
+    def wait(self) -> None:
+        if not self.inside:
+            self.channel.allgather(None)
+
+    def run_chunk(
+        self, executable: CompiledAlgorithm, *arguments: Any
+    ) -> tuple[RunnerState, Metrics]:
+        if self.inside:
+            raise UsageError("several processes train: a callback, which process 0 runs, cannot")
+        try:
+            return executable.chunk(*arguments)
+        except (jax.errors.JaxRuntimeError, ValueError):  # gloo's, as soon as a process is gone
+            self.channel.wait_for_the_lost()
+            raise
+
+    def gather(self, runner: RunnerState) -> RunnerState:
+        """Collectively, by JAX: every process gets all environments, in NumPy."""
+        return jax.tree.map(_everywhere, runner)
+
+    @contextlib.contextmanager
+    def calling(self, method: str) -> Iterator[None]:
+        if self.channel.busy:  # from within another such method, or a callback
+            yield
+            return
+        self.channel.busy = True
+        called = self.channel.allgather(method)
+        if len(set(called)) > 1:
+            self.channel.busy = False
+            raise UsageError(
+                f"all processes call the same methods, but now: {', '.join(map(str, called))}"
+            )
+        try:
+            yield
+        except BaseException as error:
+            self.failed(error)
+            raise
+        finally:
+            self.channel.busy = self.apart
+
+    def failed(self, error: BaseException) -> None:
+        if self.apart or is_shared(error):
+            return
+        self.apart = True
+        why = f"{type(error).__name__}: {' '.join(str(error).split()):.300}"
+        self.channel.fail(why)
 
 
 def together(method: Method) -> Method:
-    """Decorates a method that all processes call, with a result that all get."""
+    """Decorates a method of a trainer that all processes call."""
 
     @functools.wraps(method)
     def call(self, *args, **kwargs):
-        return self.company.call(self, method, args, kwargs)
+        with self.processes.calling(method.__name__):
+            return method(self, *args, **kwargs)
 
     return call
 
 
-def company() -> "SingleProcess | Leader | Follower":
-    """What a new trainer does beside those of the other processes."""
+def processes() -> Processes:
+    """The processes that a new trainer belongs to."""
     joined = hosts()
-    if joined is None:
-        if jax.distributed.is_initialized() and jax.process_count() > 1:
-            raise UsageError(
-                "several processes train together after jaxrl.join, not jax.distributed.initialize"
-            )
-        return SingleProcess()
-    return Leader(joined.channel) if joined.index == 0 else Follower(joined.channel)
-
-
-class SingleProcess:
-    """One process: everything is as it is written."""
-
-    writes = True  # to the run's folder and on the screen
-
-    def call(self, trainer: Any, method: Callable, args: tuple, kwargs: dict) -> Any:
-        return method(trainer, *args, **kwargs)
-
-    def compile(self, executable: CompiledAlgorithm, *, start: bool) -> float:
-        return executable.compile(start=start)
-
-    def chunk(self, executable: CompiledAlgorithm, *arguments: Any) -> tuple[RunnerState, Metrics]:
-        return executable.chunk(*arguments)
-
-    def whole(self, runner: RunnerState) -> RunnerState:
-        """`runner` with all its environments in this process."""
-        return runner
-
-    def check_replaceable(self) -> None:
-        """Whether the state may be changed from outside: not once the others have states that it came of."""
-        if getattr(self, "states", None):
-            raise UsageError(
-                "weights cannot be set after several processes have joined: set them in all before"
-            )
-
-
-class Leader(SingleProcess):
-    """Process 0. States are called by numbers; 0 is the one that training began with or took up."""
-
-    def __init__(self, channel: Channel):
-        self.channel, self.inside, self.last = channel, False, 0
-        self.states: dict[int, weakref.ref] = {}  # those that anybody here still holds
-
-    def call(self, trainer: Any, method: Callable, args: tuple, kwargs: dict) -> Any:
-        if (
-            self.inside
-        ):  # a callback's own wish, of which the others need to know no more than its programs
-            return method(trainer, *args, **kwargs)
-        self.channel.on_asked = lambda text: trainer.interrupt.hear(text)
-        self.channel.last_words = lambda: trainer.keeping.hurry()
-        self.inside = self.channel.busy = True
-        folder = None if trainer.run_dir is None else str(trainer.run_dir.absolute())
-        self.channel.advice = advice(folder, trainer.facts)
-        self.channel.tell({"call": method.__name__, "folder": folder})
-        value = error = None
-        try:
-            value = method(trainer, *args, **kwargs)
-            return value
-        except BaseException as raised:
-            error = raised
-            raise
-        finally:
-            self._over(trainer, value, error)
-            self.inside = self.channel.busy = False
-
-    def compile(self, executable: CompiledAlgorithm, *, start: bool) -> float:
-        self.channel.tell({"do": "compile", "start": start})
-        begin = time.perf_counter()
-        executable.compile(start=start)
-        for (
-            peer
-        ) in self.channel.lines:  # a collective would not wait as long as a slow machine compiles
-            self._answer(peer, "ready")
-        return time.perf_counter() - begin
-
-    def chunk(
-        self,
-        executable: CompiledAlgorithm,
-        runner: RunnerState,
-        hypers: PyTree,
-        env_params: PyTree,
-        count: int,
-    ) -> tuple[RunnerState, Metrics]:
-        state, self.last = self._number(runner), self.last + 1
-        self.channel.tell(
-            {"do": "chunk", "of": state, "to": self.last, "count": count, **self._kept()}
+    if joined is not None:
+        return SeveralProcesses(joined.channel)
+    if jax.distributed.is_initialized() and jax.process_count() > 1:
+        raise UsageError(
+            "several processes train together after jaxrl.join(), which may follow "
+            "jax.distributed.initialize"
         )
-        after, metrics = _or_lost(self.channel, executable.chunk, runner, hypers, env_params, count)
-        self.states[self.last] = weakref.ref(after)
-        return after, metrics
-
-    def whole(self, runner: RunnerState) -> RunnerState:
-        def parts() -> dict[int, bytes]:
-            self.channel.tell({"do": "gather", "of": self._number(runner), **self._kept()})
-            return {peer: self._answer(peer, "part") for peer in self.channel.lines}
-
-        return whole(runner, parts)
-
-    def _answer(self, peer: int, kind: str) -> bytes:
-        """The bytes with the next answer of a kind; what was asked for before something failed is passed over."""
-        while True:
-            message, payload = self.channel.hear(peer)
-            if kind in message:
-                return payload
-
-    def _number(self, runner: RunnerState) -> int:
-        for number, state in self.states.items():
-            if state() is runner:
-                return number
-        self.states[0] = weakref.ref(runner)  # nobody has trained yet
-        return 0
-
-    def _kept(self) -> Message:
-        self.states = {
-            number: state for number, state in self.states.items() if state() is not None
-        }
-        return {"kept": list(self.states)}
-
-    def _over(self, trainer: Any, value: Any, error: BaseException | None) -> None:
-        message = {"over": json.loads(dumped(str(value) if isinstance(value, Path) else value))}
-        if error is not None:
-            message["error"] = type(error).__name__, str(error)
-        state = trainer._runner
-        message |= {
-            "is": None if state is None else self._number(state),
-            "lifetime": asdict(trainer.lifetime),
-        }
-        self.channel.tell({**message, "result": json.loads(dumped(trainer.last_result))})
+    return SingleProcess()
 
 
-class Follower(SingleProcess):
-    """Any other process."""
+def agreed(build: Method) -> Method:
+    """Decorates what makes a trainer: all processes make the same one, or none does.
 
-    writes = False
+    Raises:
+        UsageError: in every process.
+    """
 
-    def __init__(self, channel: Channel):
-        self.channel, self.states = channel, {}
-
-    def call(self, trainer: Any, method: Callable, args: tuple, kwargs: dict) -> Any:
-        name, channel = method.__name__, self.channel
-        channel.busy = True
-        with (
-            StopSignal(lambda text: channel.tell({"asked": text.partition(":")[0]})).listening(),
-            self._reporting(),
-        ):
-            order = channel.hear()[0]
-            channel.advice = advice(order.get("folder"), trainer.facts)
-            if order.get("call") != name:
-                raise UsageError(
-                    f"{name} was called here and {order.get('call')} in process 0: all call the same"
-                )
-            if name in TRAINING and trainer.executable is None:  # traced while process 0 traces
-                trainer.executable = trainer.program.executable(
-                    trainer._key(), trainer.hypers, trainer.env_params
-                )
-            while "over" not in (order := channel.hear()[0]):
-                self._obey(trainer, order)
-        channel.busy = False
-        trainer._runner = None if order["is"] is None else self._state(trainer, order["is"])
-        trainer.lifetime, trainer.last_result = Lifetime(**order["lifetime"]), order["result"]
-        if "error" in order:
-            kind, text = order["error"]
-            raise ERRORS.get(kind, RuntimeError)(
-                text if kind in ERRORS else f"process 0: {kind}: {text}"
-            )
-        return order["over"]
-
-    def _obey(self, trainer: Any, order: Message) -> None:
-        if order["do"] == "compile":
-            trainer.executable.compile(start=order["start"])
-            return self.channel.tell({"ready": True})
-        state = self._state(trainer, order["of"])
-        self.states = {
-            number: kept for number, kept in self.states.items() if number in order["kept"]
-        }
-        if order["do"] == "gather":
-            return self.channel.tell({"part": True}, bytes_here(state))
-        arguments = state, trainer.hypers, trainer.env_params, order["count"]
-        self.states[order["to"]], _ = _or_lost(self.channel, trainer.executable.chunk, *arguments)
-
-    def _state(self, trainer: Any, number: int) -> RunnerState:
-        if number == 0 and 0 not in self.states:
-            self.states[0] = trainer.runner
-        return self.states[number]
-
-    @contextlib.contextmanager
-    def _reporting(self) -> Iterator[None]:
+    @functools.wraps(build)
+    def call(*args, **kwargs):
+        joined = hosts()
+        if joined is None or joined.channel.busy:  # alone, or from within another such
+            return build(*args, **kwargs)
+        channel = joined.channel
+        channel.busy, channel.advice = True, "nothing was started"
+        made = error = None
         try:
-            yield
-        except BaseException as error:
-            self.channel.tell(
-                {"failed": f"{type(error).__name__}: {' '.join(str(error).split()):.300}"}
+            made = build(*args, **kwargs)
+        except UsageError as raised:
+            error = raised
+        if error is None:
+            trainer = args[0] if made is None else made  # a constructor returns None
+            said = {"facts": trainer.facts, "writes": trainer.keeping.writes}
+            folder = None if trainer.run_dir is None else str(trainer.run_dir.absolute())
+        else:
+            said, folder = {"error": str(error)}, None
+        everyone = channel.allgather(json.loads(dumped({**said, "folder": folder})))
+        channel.busy = False
+        folders = [each.pop("folder") for each in everyone]
+        refused = error or disagreement(everyone)
+        if refused:
+            raise refused
+        channel.advice = advice(folders[0], trainer.facts)
+        channel.last_words = trainer.keeping.hurry
+        return made
+
+    return call
+
+
+def disagreement(everyone: list[dict[str, Any]]) -> UsageError | None:
+    """Why the processes, of which each says an error or its settings, cannot train together."""
+    for process, said in enumerate(everyone):
+        if "error" in said:
+            return UsageError(f"process {process}: {said['error']}")
+    for process, said in enumerate(everyone):
+        if said != everyone[0]:
+            name, there, here = difference(said, everyone[0])
+            return UsageError(
+                f"process {process} was started with {name}={there}, process 0 with {name}={here}"
             )
-            raise
+    return None
 
 
-def _or_lost(channel: Channel, program: Callable, *arguments: Any) -> Any:
-    """What `program` returns; if it fails because another process is gone, this one ends with it."""
-    try:
-        return program(*arguments)
-    except jax.errors.JaxRuntimeError:
-        channel.wait_for_the_lost()
-        raise
+def difference(left: Any, right: Any, path: str = "") -> tuple[str, str, str]:
+    """(name, left value, right value) of the first leaf of two trees that differs."""
+    if isinstance(left, dict) and isinstance(right, dict):
+        for name in {**right, **left}:
+            if left.get(name) != right.get(name):
+                return difference(left.get(name), right.get(name), name)
+    return path, f"{left!r:.60}", f"{right!r:.60}"
 
 
 def advice(folder: str | None, facts: dict[str, Any]) -> str:
@@ -262,62 +271,15 @@ def advice(folder: str | None, facts: dict[str, Any]) -> str:
     )
 
 
-def agreed(build: Method) -> Method:
-    """Decorates what makes a trainer: in every process, or, if one cannot or was started with something else, in none.
-
-    Raises:
-        UsageError: in every process.
-    """
-
-    @functools.wraps(build)
-    def call(*args, **kwargs):
-        joined = hosts()
-        if joined is None or joined.channel.busy:  # alone, or from within another such
-            return build(*args, **kwargs)
-        joined.channel.busy, joined.channel.advice = True, "nothing was started"
-        made = error = None
-        try:
-            made = build(*args, **kwargs)
-        except UsageError as raised:
-            error = raised
-        trainer = (
-            args[0] if made is None else made
-        )  # of a constructor, or of a function that calls one
-        verdict = _verdict(
-            joined, {"error": str(error)} if error else {"facts": json.loads(dumped(trainer.facts))}
-        )
-        joined.channel.busy = False
-        if error or verdict:
-            raise error or UsageError(verdict)
-        return made
-
-    return call
+def is_shared(error: BaseException) -> bool:
+    """Whether all processes raise it: it came of what all know, or was broadcast."""
+    return isinstance(error, UsageError | Diverged) or getattr(error, "is_shared", False)
 
 
-def _verdict(joined: Hosts, mine: Message) -> str | None:
-    if joined.index:
-        joined.channel.tell(mine)
-        return joined.channel.hear()[0]["verdict"]
-    verdict = None
-    for process, theirs in [
-        (0, mine),
-        *((peer, joined.channel.hear(peer)[0]) for peer in joined.channel.lines),
-    ]:
-        if verdict is None and "error" in theirs:
-            verdict = f"process {process}: {theirs['error']}"
-        elif verdict is None and theirs != mine and "error" not in mine:
-            what, there, here = difference(theirs, mine)
-            verdict = (
-                f"process {process} was started with {what}={there}, process 0 with {what}={here}"
-            )
-    joined.channel.tell({"verdict": verdict})
-    return verdict
-
-
-def difference(theirs: Any, ours: Any, path: str = "") -> tuple[str, Any, Any]:
-    """(name, their value, our value) of the first leaf of two trees that differs."""
-    if isinstance(theirs, dict) and isinstance(ours, dict):
-        for name in {**ours, **theirs}:
-            if theirs.get(name) != ours.get(name):
-                return difference(theirs.get(name), ours.get(name), name)
-    return path, f"{theirs!r:.60}", f"{ours!r:.60}"
+def _everywhere(leaf: Any) -> Any:
+    if not isinstance(leaf, jax.Array) or leaf.is_fully_addressable or leaf.is_fully_replicated:
+        return copy_here(leaf)
+    if jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+        words = _everywhere(jax.random.key_data(leaf))
+        return jax.random.wrap_key_data(np.asarray(words), impl=jax.random.key_impl(leaf))
+    return multihost_utils.process_allgather(leaf, tiled=True)

@@ -13,16 +13,16 @@ SIGNALS = tuple(
 
 
 class StopSignal:
-    """Whether the user asked to stop."""
+    """Whether the user asked to stop, and how: `heard` names it, and is empty before."""
 
     def __init__(self, say: Callable[[str], None]):
         self.say = say
-        self.heard = False
+        self.heard = ""
 
     @contextmanager
     def listening(self):
         """Inside it the first signal is noted and the second one breaks off at once."""
-        self.heard = False
+        self.heard = ""
         in_main_thread = threading.current_thread() is threading.main_thread()
         previous = (
             {number: signal.signal(number, self._hear) for number in _wanted()}
@@ -38,7 +38,7 @@ class StopSignal:
     def hear(self, who: str) -> None:
         """The first wish to stop, whoever has it."""
         if not self.heard:
-            self.heard = True
+            self.heard = who
             self.say(
                 f"{who}: stopping after the current iterations; a second time stops immediately"
             )

@@ -4,7 +4,7 @@ import contextlib
 import dataclasses
 import math
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Unpack
 
@@ -36,7 +36,7 @@ from jaxrl.run.logging.console import (
     greedy_hint,
 )
 from jaxrl.run.logging.loggers import check_saved
-from jaxrl.run.multiprocess import agreed, company, together
+from jaxrl.run.multiprocess import agreed, processes, together
 from jaxrl.run.profiling import profile_line, timers
 from jaxrl.run.recorder import Recorder, Snapshot
 from jaxrl.run.results import (
@@ -110,8 +110,8 @@ class Trainer(PolicyAccess):
             self.env_params = env_params
         self.executable: CompiledAlgorithm | None = None
         self.lifetime = Lifetime(num_agent_steps={})
-        self.company = company()
-        self.progress = Progress(quiet=quiet or not self.company.writes)
+        self.processes = processes()
+        self.progress = Progress(quiet=quiet or not self.processes.is_leader)
         self.interrupt = StopSignal(self.progress.say)
         self.hooks = Hooks(self, resolve_callbacks(config.callbacks))
         self.watch = HealthMonitor(config, self.algorithm.diagnostics)
@@ -129,7 +129,8 @@ class Trainer(PolicyAccess):
         else:
             self._initial_weights = initial_weights(self.algorithm, self.settings.init_from)
         self.run_dir = recorder = None
-        if run_dir is not None and self.company.writes:
+        writes = run_dir is not None
+        if writes and self.processes.is_leader:
             now = (
                 self._snapshot() if self._runner is not None else None
             )  # that a branch begins with
@@ -144,8 +145,9 @@ class Trainer(PolicyAccess):
         begun = self.lifetime.training_iteration
         self.session = Session(begun, self.lifetime.time_total_s)
         self.keeping = CheckpointManager(
-            recorder, self.settings, self.best, self.hooks, begun, self.company.whole
+            writes, self.settings, self.best, self.hooks, begun, self.processes
         )
+        self.keeping.recorder = recorder
 
     @classmethod
     @agreed
@@ -281,18 +283,21 @@ class Trainer(PolicyAccess):
                 with self.progress, self._training():
                     self._train_until(last, stop)
                 self.keeping.conclude(self._snapshot())
-        except BaseException:
+        except BaseException as error:
+            self.processes.failed(error)
             self.keeping.conclude(self._snapshot(), pictures=False)
             raise
         finally:
-            self.hooks.call("on_train_end", self.last_result)
+            self.processes.broadcast(lambda: self.hooks.call("on_train_end", self.last_result))
         if self.interrupt.heard:
             self.progress.say("stopped; what has been learned is kept")
         return self.last_result
 
     def _train_until(self, last: float, stop: Mapping[str, float]) -> None:
         """Iterations up to the `last` one, until one meets a criterion or the user asks to stop."""
-        while not self.interrupt.heard and self.lifetime.training_iteration < last:
+        while self.lifetime.training_iteration < last:
+            if self.processes.stop_asked(self.interrupt):
+                break
             trained = self.lifetime.training_iteration
             count = chunk_length(self.settings, trained, self._seconds_per_update, CAPACITY)
             results = self._advance(min(count, last - trained), stop)
@@ -332,10 +337,15 @@ class Trainer(PolicyAccess):
             their spaces.
         """
         wanted = {"episodes": episodes, "env_args": env_args, "explore": explore, "seed": seed}
-        evaluation = self.evaluation(self.runner, self.env_params, **wanted)
-        self.hooks.call("on_evaluate_end", evaluation)
-        self._show_evaluation(evaluation["env_runners"], explore)
-        return evaluation
+        runner = self.runner
+
+        def evaluation() -> Result:
+            evaluation = self.evaluation(runner, self.env_params, **wanted)
+            self.hooks.call("on_evaluate_end", evaluation)
+            self._show_evaluation(evaluation["env_runners"], explore)
+            return evaluation
+
+        return self.processes.broadcast(evaluation)
 
     def _show_evaluation(self, episodes: Result, explore: bool | None) -> None:
         explore = self.settings.evaluation_explore if explore is None else explore
@@ -450,17 +460,17 @@ class Trainer(PolicyAccess):
         names = result_names(self.algorithm, self.executable.metrics, **told)
         if self.keeping.recorder is not None:
             self.keeping.recorder.result_names = names
-        own = self.hooks.has("on_train_result") or self.hooks.has(
-            "on_evaluate_end"
-        )  # which may add what they like
-        check_stop(stop, None if own else names)
-        if not own and self.settings.score_attribute not in names:
+        # Callbacks may add what they like.
+        extended = any(map(self.hooks.has, ("on_train_result", "on_evaluate_end")))
+        check_stop(stop, None if extended else names)
+        if not extended and self.settings.score_attribute not in names:
             raise unknown_result("checkpoint_score_attribute", self.settings.score_attribute, names)
         if not (
             self.executable.compiled and (self._runner is not None or self.executable.can_start)
         ):
             self.progress.say(compiling_line(self.settings.devices))
-            compiled = self.company.compile(self.executable, start=self._runner is None)
+            compiled = self.executable.compile(start=self._runner is None)
+            self.processes.wait()  # a collective does not wait as long as a slow machine compiles
             self.compile_seconds += traced + compiled
             self.progress.say(compiled_line(traced, compiled, loaded=self.executable.loaded))
             self.progress.say(
@@ -469,15 +479,14 @@ class Trainer(PolicyAccess):
 
     def _advance(self, count: int, stop: Mapping[str, float]) -> list[Result]:
         """At most `count` iterations, fewer if one meets a criterion; their results, logged."""
-        before, first, began = (
-            self._snapshot(),
-            self._seconds_per_update is None,
-            time.perf_counter(),
-        )
+        first, before = self._seconds_per_update is None, self._snapshot()
+        began = time.perf_counter()
         program = self.executable, before.runner, self.hypers, self.env_params
-        after, metrics = self.company.chunk(*program, count)
-        seconds = time.perf_counter() - began
-        ended, self._seconds_per_update = time.time(), seconds / count
+        after, metrics = self.processes.run_chunk(*program, count)
+        seconds, ended = self.processes.broadcast(
+            lambda: (time.perf_counter() - began, time.time())
+        )
+        self._seconds_per_update = seconds / count
         results = iteration_results(
             self.algorithm, metrics, count, seconds, dataclasses.replace(self.lifetime)
         )
@@ -513,7 +522,7 @@ class Trainer(PolicyAccess):
         if not self.settings.debug:
             return f"{text}; --debug names the operation"
         self.progress.say("running the iteration again, uncompiled, to find the operation ...")
-        runner = self.company.whole(self.runner)
+        runner = self.processes.gather(self.runner)
         return f"{text}\n{find_nan(self.algorithm, runner, self.hypers, self.env_params)}"
 
     def _what_is_kept(self, bad: str) -> str:
@@ -526,12 +535,9 @@ class Trainer(PolicyAccess):
         """Sets the state after `results`: `after`, or computed again where a chunk ran past it."""
         if after is None:
             program = self.executable, before.runner, self.hypers, self.env_params
-            after, _ = self.company.chunk(*program, len(results))
-        self._runner, self.lifetime, self.last_result = (
-            after,
-            Lifetime.after(results[-1]),
-            results[-1],
-        )
+            after, _ = self.processes.run_chunk(*program, len(results))
+        self._runner = after
+        self.lifetime, self.last_result = Lifetime.after(results[-1]), results[-1]
         results[-1].update(recent_episodes(jax.tree.map(copy_here, after.window)))
         return results
 
@@ -539,15 +545,12 @@ class Trainer(PolicyAccess):
         self, before: Snapshot, results: list[Result], stop: Mapping[str, float]
     ) -> list[Result]:
         """Evaluates if due, and calls the callbacks; returns the results up to the last wanted."""
-        self._evaluate_if_due(results[-1], at_the_end=met(stop, results[-1]) is not None)
-        for i, result in enumerate(results, start=1):
-            self.hooks.call("on_train_result", result)
-            result["done"] = bool(result["done"] or met(stop, result))
-            if result["done"] and i < len(results):
-                results = self._reach(before, None, results[:i])
-                break
-        if results[-1]["done"]:  # a callback may have said so
-            self._evaluate_if_due(results[-1], at_the_end=True)
+        told = self._told(results, lambda: self._until_done(results, stop))
+        if len(told) < len(results):
+            self._reach(before, None, told)
+        if told[-1]["done"]:  # a callback may have said so
+            told = self._told(told, lambda: self._evaluate_if_due(told, at_the_end=True))
+        results, self.last_result = told, told[-1]
         warnings = self.watch.look(results)
         if jax.process_count() == 1:
             warnings += self.watch.look_at_observations(
@@ -557,14 +560,36 @@ class Trainer(PolicyAccess):
             self.progress.say(f"warning: {warning}")
         return results
 
-    def _evaluate_if_due(self, result: Result, *, at_the_end: bool) -> None:
-        """Evaluates the state after `result`, if that is due and not done yet."""
-        if "evaluation" not in result and self.evaluation.due(
-            result[ITERATIONS], at_the_end=at_the_end
-        ):
+    def _until_done(self, results: list[Result], stop: Mapping[str, float]) -> list[Result]:
+        """The results up to the first that is done, with what evaluation and callbacks add."""
+        self._evaluate_if_due(results, at_the_end=met(stop, results[-1]) is not None)
+        for i, result in enumerate(results, start=1):
+            self.hooks.call("on_train_result", result)
+            result["done"] = bool(result["done"] or met(stop, result))
+            if result["done"]:
+                return results[:i]
+        return results
+
+    def _told(self, results: list[Result], make: Callable[[], list[Result]]) -> list[Result]:
+        """What `make`, which process 0 alone calls, leaves of the results and adds to them."""
+        changed = len(results) if self.hooks.has("on_train_result") else 1
+
+        def made() -> dict[str, Any]:
+            kept = make()
+            return {"count": len(kept), "results": kept[-changed:]}
+
+        told = self.processes.broadcast(made)
+        return results[: max(0, told["count"] - changed)] + told["results"]
+
+    def _evaluate_if_due(self, results: list[Result], *, at_the_end: bool) -> list[Result]:
+        """Evaluates the state that `results` led to, if that is due and not done yet."""
+        result = results[-1]
+        due = self.evaluation.due(result[ITERATIONS], at_the_end=at_the_end)
+        if due and "evaluation" not in result:
             began = time.perf_counter()
             result["evaluation"] = self.evaluate()
             result["timers"]["evaluation"] = time.perf_counter() - began
+        return results
 
     def _snapshot(self) -> Snapshot:
         arrays = self.runner, self.hypers, self.env_params

@@ -4,6 +4,7 @@ from types import SimpleNamespace
 from unittest.mock import MagicMock
 
 from jaxrl.run import checkpointing
+from jaxrl.run.multiprocess import SingleProcess
 
 
 def moments(monkeypatch, interval, *, compiling, seconds):
@@ -12,8 +13,9 @@ def moments(monkeypatch, interval, *, compiling, seconds):
     monkeypatch.setattr(checkpointing.time, "monotonic", lambda: clock.now)
     settings = SimpleNamespace(checkpoint_frequency=None, checkpoint_interval_s=interval)
     manager = checkpointing.CheckpointManager(
-        MagicMock(written=[], remade=False), settings, MagicMock(), MagicMock(), 0, MagicMock()
+        True, settings, MagicMock(), MagicMock(), 0, SingleProcess()
     )
+    manager.recorder = MagicMock(written=[], remade=False)
 
     def save(now):
         manager.saved_at = clock.now

@@ -1,28 +1,205 @@
-"""Several processes, mostly on several machines, as one JAX: how they find each other, and what each brings along.
+"""Several processes as one JAX (`jax.distributed`), their messages, and the end of all when one is lost.
 
-They meet at the coordinator's address over connections of our own, before JAX is told of it: there
-every mistake is a line of text, while JAX ends a process that waited in vain from within C++.
+JAX's coordination service connects the processes, and its key-value store carries their messages.
+Two things are added, because JAX 0.10 ends a process from within C++, with a stack trace and
+status 134, where a user needs one line:
+
+- `join` connects in a thread. JAX would abort each process whose partners do not come in time.
+- Each process writes a count into the store every few seconds, and is lost when that stands still.
+  JAX's own heartbeat aborts the processes that are left, and its Python callback cannot be used
+  (`missed_heartbeat_callback` ends in `std::bad_cast`). Without the heartbeat a collective waits
+  for a silent process without end. `jax_enable_recoverability` changes neither that nor the abort
+  of all as soon as process 0 is gone, hence `_kept_open`.
+
+The store has no public name: `jax.experimental.multihost_utils` offers collectives alone, which
+need arrays of one shape in all processes and cannot be interrupted.
 """
 
 import atexit
 import contextlib
+import json
 import os
 import socket
 import subprocess
 import sys
+import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import jax
 
-from jaxrl.core.errors import UsageError
-from jaxrl.run.devices.handshake import Arrivals, Greeting
-from jaxrl.run.devices.transport import Channel, Connection
+from jaxrl.core.errors import UsageError, one_line
 
 AUTO = "auto"
 JOIN_SECONDS = 60.0
 THREE = ("coordinator", "num_processes", "process_id")
+BEAT_SECONDS = 3.0  # between two signs of life
+SILENCE_SECONDS = 25.0  # after which a process is lost
+LAST_WORDS_SECONDS = 10.0  # for what is being written when another process is lost
+LOST = 3  # the exit status of those that are left
+FOREVER = 10**6  # seconds
+
+
+class Channel:
+    """Messages between the processes through JAX's key-value store, and a watch over the processes.
+
+    All processes call `allgather` and `broadcast` in the same order.
+
+    Args:
+        client: of JAX's coordination service.
+    """
+
+    def __init__(self, client: Any, index: int, number: int):
+        self.client, self.index, self.number = client, index, number
+        self.names = [""] * number  # of the machines
+        self.busy = False  # whether the others wait for this process, or it for them
+        self.advice = "nothing was started"  # how to resume after a loss
+        # What a process that is left still has to write.
+        self.last_words: Callable[[], None] = lambda: None
+        self._step = 0
+        self._unread: list[str] = []  # keys of this process that another may still have to read
+        self._waiting_since: float | None = None
+        self._threads: list[threading.Thread] = []
+        self._leaving, self._ending = threading.Event(), threading.Lock()
+
+    def watch(self) -> None:
+        """Begins to give signs of life, and to look for those of the others."""
+        self._start(self._beat)
+        self._start(self._look_after)
+
+    def allgather(self, value: Any) -> list[Any]:
+        """What each process says, by process; anything that JSON holds."""
+        self._step += 1
+        self._say(value)
+        values = [self._hear(process) for process in range(self.number)]
+        # Everybody has begun this step, so everybody has read what came before.
+        for key in self._unread[:-1]:
+            self.client.key_value_delete(key)
+        self._unread = self._unread[-1:]
+        return values
+
+    def broadcast(self, value: Any = None) -> Any:
+        """What process 0 says."""
+        self._step += 1
+        if self.index == 0:
+            self._say(value)
+            return value
+        return self._hear(0)
+
+    def lost(self, process: int, why: str) -> None:
+        """Ends all processes, this one too; returns only where it is leaving anyway."""
+        if not self._leaving.is_set():
+            self._end(self.tell_lost(process, why))
+
+    def tell_lost(self, process: int, why: str) -> str:
+        """Lets the others end, with the line that is returned; returns at once."""
+        text = f"process {process} of {self.number} ({self.names[process]}) was lost: {why}"
+        self._start(lambda: self.set("lost", text))
+        return text
+
+    def fail(self, why: str) -> None:
+        """This process ends by itself, with its own error; the others end with one line."""
+        self._leaving.set()
+        self.tell_lost(self.index, why)
+
+    def wait_for_the_lost(self) -> None:
+        """After a collective failed: whoever broke it is found within this time, and this process ends."""
+        self._waiting_since = time.monotonic()
+        time.sleep(SILENCE_SECONDS + 2 * BEAT_SECONDS)
+
+    def leave(self) -> None:
+        """Says good-bye; a process that goes while others wait for it is lost to them."""
+        self._leaving.set()
+        for thread in self._threads:
+            thread.join(4.0)  # one that is inside JAX when Python ends would abort the process
+        self.set(f"alive/{self.index}", "left")
+
+    def have_all_left(self, seconds: float) -> bool:
+        """Whether the other processes leave as well, within this time."""
+        deadline = time.monotonic() + seconds
+        left = set()
+        while len(left) < self.number and time.monotonic() < deadline:
+            for process in range(self.number):
+                if self.get(f"alive/{process}", 0.5) == "left":
+                    left.add(process)
+            if self.get("lost", 0.1):
+                return False
+        return len(left) == self.number
+
+    def _start(self, work: Callable[[], None]) -> None:
+        self._threads.append(threading.Thread(target=work, daemon=True))
+        self._threads[-1].start()
+
+    def _say(self, value: Any) -> None:
+        key = f"jaxrl/{self._step}/{self.index}"
+        self._unread.append(key)
+        self.client.key_value_set(key, json.dumps(value))
+
+    def _hear(self, process: int) -> Any:
+        """What a process says in this step, however long that takes; signals are heard meanwhile."""
+        self._waiting_since = time.monotonic()
+        try:
+            while (value := self.get(f"{self._step}/{process}", 1.0)) is None:
+                pass
+        finally:
+            self._waiting_since = None
+        return json.loads(value)
+
+    def get(self, key: str, seconds: float) -> str | None:
+        """A value of the store; None if there is none within this time, or the store does not answer."""
+        try:
+            return self.client.blocking_key_value_get(f"jaxrl/{key}", int(1000 * seconds))
+        except jax.errors.JaxRuntimeError as error:
+            if "DEADLINE_EXCEEDED" not in str(error):
+                time.sleep(seconds)
+            return None
+
+    def set(self, key: str, value: str) -> None:
+        with contextlib.suppress(jax.errors.JaxRuntimeError):
+            self.client.key_value_set(f"jaxrl/{key}", value, allow_overwrite=True)
+
+    def _beat(self) -> None:
+        count = 0
+        while not self._leaving.wait(BEAT_SECONDS):
+            count += 1
+            self.set(f"alive/{self.index}", str(count))
+
+    def _look_after(self) -> None:
+        """Process 0 looks after all others, and they after it, which holds the store."""
+        watched = range(1, self.number) if self.index == 0 else [0]
+        last = {process: ("", time.monotonic()) for process in watched}
+        while not self._leaving.is_set():
+            if text := self.get("lost", 1.0):
+                return self._end(text)
+            for process, (before, since) in last.items():
+                value = self.get(f"alive/{process}", 1.0)
+                if value == "left":
+                    if self._is_waiting():
+                        return self.lost(process, "it ended before the others; it says why")
+                elif value not in (None, before):
+                    last[process] = value, time.monotonic()
+                elif time.monotonic() - since > SILENCE_SECONDS:
+                    why = f"nothing was heard of it for {SILENCE_SECONDS:.0f} s"
+                    return self.lost(process, why)
+        return None
+
+    def _is_waiting(self) -> bool:
+        since = self._waiting_since
+        return since is not None and time.monotonic() - since > 2.0
+
+    def _end(self, text: str) -> None:
+        with self._ending:  # held for good: the first to come ends the process
+            if self._leaving.is_set():
+                return
+            os.write(2, f"\njaxrl: {text}; {self.advice}\n".encode())
+            writing = threading.Thread(target=self.last_words, daemon=True)
+            writing.start()
+            writing.join(LAST_WORDS_SECONDS)
+            if self.index == 0:  # which holds the store: the others read there why they end
+                time.sleep(4.0)
+            os._exit(LOST)
 
 
 @dataclass(frozen=True)
@@ -54,11 +231,12 @@ def join(
     *,
     seconds: float = JOIN_SECONDS,
 ) -> None:
-    """Makes this process one of several that train together; to be called in each, before anything is computed.
+    """Makes this process one of several that train together; call it in each before anything is computed.
 
     Args:
-        coordinator: HOST:PORT where process 0 waits for the others, the same in all; "auto": as JAX
-            finds it on SLURM, cloud TPUs, Open MPI and Kubernetes, the other two as well.
+        coordinator: HOST:PORT of process 0, the same in all; "auto": as JAX finds it on SLURM,
+            cloud TPUs, Open MPI and Kubernetes, the other two as well; or the processes that
+            `jax.distributed.initialize` has connected already, as Ray's JaxTrainer does.
         seconds: that the processes have to come together.
 
     Raises:
@@ -66,38 +244,32 @@ def join(
         line.
     """
     check(coordinator, num_processes, process_id, seconds)
-    if _joined or jax.distributed.is_initialized():
+    connected = jax.distributed.is_initialized()
+    if _joined or (connected and coordinator != AUTO):
         raise UsageError(
-            "this process has joined others already; join (or jax.distributed.initialize) is called once"
+            "this process has joined others already; join is called once, and without arguments "
+            "after jax.distributed.initialize"
         )
-    local_devices = None
-    if coordinator == AUTO:
-        coordinator, num_processes, process_id, local_devices = detected(seconds)
-        check(coordinator, num_processes, process_id, seconds)
     if num_processes == 1:
         return
-    channel, port, cores = meet(coordinator, num_processes, process_id, seconds)
-    if hasattr(
-        jax.config, "jax_enable_preemption_service"
-    ):  # it takes SIGTERM, which a run hears itself
-        jax.config.update("jax_enable_preemption_service", False)
-    before = _sockets()
-    try:
-        jax.distributed.initialize(
-            f"{coordinator.rpartition(':')[0]}:{port}",
-            num_processes,
-            process_id,
-            local_device_ids=local_devices,
-            initialization_timeout=int(max(10, seconds)),
-            shutdown_timeout_seconds=20,
-        )
-    except RuntimeError as error:
-        channel.leave()
-        raise UsageError(
-            f"coordinator={coordinator}: {' '.join(str(error).split()):.200}"
-        ) from None
-    _joined.append(Hosts(process_id, num_processes, cores, channel))
-    atexit.register(_leave, channel, _kept_open(_sockets() - before) if process_id == 0 else None)
+    sockets: set[int] = set()
+    if not connected:
+        # JAX would take SIGTERM, which a run hears itself.
+        if hasattr(jax.config, "jax_enable_preemption_service"):
+            jax.config.update("jax_enable_preemption_service", False)
+        before = _sockets()
+        _connect(coordinator, num_processes, process_id, seconds)
+        sockets = _sockets() - before
+    from jax._src.distributed import global_state  # which has no public name
+
+    index, number = global_state.process_id, global_state.num_processes
+    if number == 1:
+        return
+    channel = Channel(global_state.client, index, number)
+    channel.watch()
+    cores = _introduced(channel)
+    _joined.append(Hosts(index, number, cores, channel))
+    atexit.register(_leave, channel, _kept_open(sockets) if index == 0 else None)
 
 
 def check(
@@ -105,7 +277,7 @@ def check(
 ) -> None:
     """Refuses values that cannot be meant."""
     given = dict(zip(THREE, (coordinator, num_processes, process_id), strict=True))
-    if not isinstance(seconds, int | float) or not 0 < seconds < 1e6:
+    if not isinstance(seconds, int | float) or not 0 < seconds < FOREVER:
         raise UsageError(f"join_seconds={seconds!r} must be a number > 0")
     if coordinator == AUTO:
         for name in THREE[1:]:
@@ -139,130 +311,99 @@ def address_of(coordinator: Any) -> tuple[str, int]:
     return host.strip("[]"), int(port)
 
 
-def detected(seconds: float) -> tuple[str, int, int, Any]:
-    """(coordinator, num_processes, process_id, local devices) as JAX finds them where it knows the cluster."""
-    try:
-        from jax._src.clusters import (
-            ClusterEnv,  # which `jax.distributed.initialize` asks; there is no public name
-        )
+def _connect(coordinator: str, number: int | None, index: int | None, seconds: float) -> None:
+    """`jax.distributed.initialize` with an error in one line."""
+    where = {"initialization_timeout": FOREVER, "shutdown_timeout_seconds": 20}
+    if coordinator != AUTO:
+        three = ("coordinator_address", "num_processes", "process_id")
+        where |= zip(three, (coordinator, number, index), strict=True)
+    failed: list[Exception] = []
 
-        found = ClusterEnv.auto_detect_unset_distributed_params(
-            None, None, None, None, None, int(seconds)
-        )
-    except Exception as error:  # a half-set environment, or a metadata server that does not answer
-        raise UsageError(
-            f"coordinator=auto: the cluster cannot be read: {type(error).__name__}: {error}"
-        ) from None
-    if None in found[:3]:
-        raise UsageError(
-            "coordinator=auto: JAX finds no cluster here (SLURM, cloud TPU, Open MPI, Kubernetes); "
-            "give coordinator=HOST:PORT, num_processes and process_id"
-        )
-    return found
-
-
-def meet(coordinator: str, number: int, index: int, seconds: float) -> tuple[Channel, int, int]:
-    """(channel, a port for JAX's own coordination, cores of each process) once all processes are there."""
-    mine = {"index": index, "number": number, "name": socket.gethostname(), "cores": num_cores()}
-    deadline = time.monotonic() + seconds
-    if index == 0:
-        lines, everyone, port = _wait_for_others(coordinator, mine, deadline, seconds)
-    else:
-        lines, everyone, port = _go_to(coordinator, mine, deadline, seconds)
-    names = [each["name"] for each in everyone]
-    cores = min(max(1, each["cores"] // names.count(each["name"])) for each in everyone)
-    return Channel(index, lines, names), port, cores
-
-
-def _wait_for_others(
-    coordinator: str, mine: dict, deadline: float, seconds: float
-) -> tuple[dict, list, int]:
-    (_, port), number = address_of(coordinator), mine["number"]
-    there, lines, server = {0: mine}, {}, _listening(coordinator, port)
-    with server, Arrivals(server) as arrivals:
-        while len(there) < number:
-            try:
-                line, other = arrivals.next(deadline)
-            except TimeoutError:
-                missing = ", ".join(str(i) for i in range(number) if i not in there)
-                text = f"coordinator={coordinator}: after {seconds:g} s process {missing} of {number} is missing"
-                raise _refused(text, lines) from None
-            index = other.index
-            if other.number != number:
-                text = f"process {index} has num_processes={other.number}, process 0 num_processes={number}"
-                raise _refused(text, {**lines, "it": line})
-            if not 0 <= index < number:  # `check` lets no process of ours come so far
-                _refused(f"process_id={index} must be from 0 to {number - 1}", {"it": line})
-                continue
-            if index in there:
-                text = f"process_id={index} was given to two processes, on {there[index]['name']} and {other.name}"
-                raise _refused(text, {**lines, "it": line})
-            there[index], lines[index] = other._asdict(), line
-    everyone = [there[i] for i in range(number)]
-    with socket.create_server(("", 0)) as free:
-        port = free.getsockname()[1]
-    for line in lines.values():
-        line.send({"everyone": everyone, "port": port})
-    return lines, everyone, port
-
-
-def _listening(coordinator: str, port: int) -> socket.socket:
-    family = socket.AF_INET6 if socket.has_dualstack_ipv6() else socket.AF_INET
-    try:
-        return socket.create_server(
-            ("", port), family=family, dualstack_ipv6=family == socket.AF_INET6, backlog=1024
-        )
-    except OSError as error:
-        raise UsageError(
-            f"coordinator={coordinator}: process 0 cannot open the port: {error.strerror}"
-        ) from None
-
-
-def _refused(text: str, lines: dict) -> UsageError:
-    """The error, of which everybody who is there is told."""
-    for line in lines.values():
-        with line.connection, contextlib.suppress(OSError):
-            line.send({"refused": text})
-    return UsageError(text)
-
-
-def _go_to(coordinator: str, mine: dict, deadline: float, seconds: float) -> tuple[dict, list, int]:
-    host, port = address_of(coordinator)
-    while True:  # process 0 may start last
+    def initialize() -> None:
         try:
-            line = Connection(
-                socket.create_connection(
-                    (host, port), timeout=max(0.1, deadline - time.monotonic())
-                )
-            )
-            break
+            jax.distributed.initialize(**where)
+        except Exception as error:
+            failed.append(error)
+
+    thread = threading.Thread(target=initialize, daemon=True, name="jaxrl-join")
+    thread.start()
+    thread.join(seconds)
+    if failed and coordinator == AUTO:
+        raise UsageError(
+            "coordinator=auto: JAX finds no cluster here (SLURM, cloud TPU, Open MPI, Kubernetes): "
+            f"{one_line(failed[0])}; give coordinator=HOST:PORT, num_processes and process_id"
+        )
+    if failed:
+        raise UsageError(f"coordinator={coordinator}: {one_line(failed[0])}")
+    if thread.is_alive():
+        _forget_connection()
+        raise UsageError(_why_alone(coordinator, number, index, seconds))
+
+
+def _forget_connection() -> None:
+    """Leaves JAX's connection as it is until the process has ended.
+
+    JAX would wait for the other processes there, and abort where its service goes before its client.
+    """
+    from jax._src.distributed import global_state
+
+    kept = global_state.client, global_state.service
+    global_state.client = global_state.service = None
+    # A thread's variables outlive Python itself.
+    threading.Thread(target=lambda *kept: threading.Event().wait(), args=kept, daemon=True).start()
+
+
+def _why_alone(coordinator: str, number: int | None, index: int | None, seconds: float) -> str:
+    """What is known where processes did not come together."""
+    if coordinator == AUTO:
+        return f"coordinator=auto: the processes did not come together within {seconds:g} s"
+    if index:
+        try:
+            socket.create_connection(address_of(coordinator), timeout=1.0).close()
         except OSError as error:
-            if time.monotonic() >= deadline:
-                why = error.strerror or str(error)
-                text = f"coordinator={coordinator} does not answer within {seconds:g} s: {why}"
-                raise UsageError(text) from None
-            time.sleep(0.2)
-    try:
-        line.send(mine)
-        answer = line.receive_answer(
-            max(1.0, deadline - time.monotonic()) + 10.0
-        )  # process 0 knows the deadline, too
-        if "refused" not in answer:
-            everyone = [Greeting.of(each)._asdict() for each in answer["everyone"]]
-            return {0: line}, everyone, int(answer["port"])
-        text = f"{' '.join(str(answer['refused']).split()):.300}"
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        text = f"coordinator={coordinator} gives no answer of ours: {error}; is another program at that port?"
-    line.connection.close()
-    raise UsageError(text)
+            why = error.strerror or str(error)
+            return f"coordinator={coordinator} does not answer within {seconds:g} s: {why}"
+    return (
+        f"coordinator={coordinator}: the {number} processes did not come together within {seconds:g} s; "
+        "start each with the same coordinator and num_processes and another process_id"
+    )
+
+
+def _introduced(channel: Channel) -> int:
+    """Checks that all count as many processes; returns the cores that each has, at least.
+
+    Raises:
+        UsageError: in all processes.
+    """
+    here = {"number": channel.number, "name": socket.gethostname(), "cores": num_cores()}
+    channel.busy = True
+    channel.set(f"hello/{channel.index}", json.dumps(here))
+    everyone = []
+    for process in range(channel.number):
+        while (said := channel.get(f"hello/{process}", 1.0)) is None:
+            pass
+        everyone.append(json.loads(said))
+        number, expected = everyone[-1]["number"], everyone[0]["number"]
+        if number != expected:
+            channel.leave()
+            raise UsageError(
+                f"process {process} has num_processes={number}, process 0 num_processes={expected}"
+            )
+    channel.busy = False
+    channel.names = names = [each["name"] for each in everyone]
+    return min(max(1, each["cores"] // names.count(each["name"])) for each in everyone)
 
 
 def _leave(channel: Channel, keeper: subprocess.Popen | None) -> None:
     """At the end of the process: all leave JAX together, unless this one ends amid something."""
     orderly = not channel.busy
     channel.leave()
-    if orderly:
+    if orderly and channel.have_all_left(20.0):
         jax.distributed.shutdown()
+    else:
+        _forget_connection()
+        if channel.index == 0:  # which holds the store: the others read there that it left
+            time.sleep(2 * BEAT_SECONDS)
     if keeper is not None:
         keeper.communicate(b"over\n")
 
@@ -279,14 +420,14 @@ def _sockets() -> set[int]:
 
 
 def _kept_open(sockets: set[int]) -> subprocess.Popen | None:
-    """A small process that holds JAX's sockets open for seconds after process 0 was killed.
+    """A small process that holds JAX's sockets open for a minute after process 0 was killed.
 
-    JAX aborts the other processes as soon as these close; like this they hear of it from the
-    channel, and end in order.
+    JAX aborts the other processes as soon as these close. So they miss its signs of life instead,
+    and end in order.
     """
     if not sockets:
         return None
-    program = "import sys, time; sys.stdin.readline() or time.sleep(10)"
+    program = "import sys, time; sys.stdin.readline() or time.sleep(60)"
     closed = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "start_new_session": True}
     return subprocess.Popen(
         [sys.executable, "-S", "-c", program], stdin=subprocess.PIPE, pass_fds=sockets, **closed

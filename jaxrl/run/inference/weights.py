@@ -89,7 +89,10 @@ class PolicyAccess:
                 f"set_weights takes {{policy: weights}} as get_weights gives them, not "
                 f"{weights!r:.60}"
             )
-        self.company.check_replaceable()
+        if self.processes.inside:
+            raise UsageError(
+                "several processes train: a callback, in process 0, cannot set weights"
+            )
         runner = with_learners_here(self.runner)
         for policy, new in weights.items():
             _check_alike(policy, self.algorithm.policy_weights(runner, policy), new)

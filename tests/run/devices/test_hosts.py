@@ -7,7 +7,6 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
 import time
 from pathlib import Path
 
@@ -16,7 +15,7 @@ import numpy as np
 import pytest
 
 from jaxrl.core.errors import UsageError
-from jaxrl.run.devices.hosts import check, detected, meet
+from jaxrl.run.devices.hosts import check
 from jaxrl.run.storage import checkpoint
 
 SCRIPT = Path(__file__).parents[3] / "scripts" / "train_ppo.py"
@@ -41,6 +40,10 @@ from tests.probes import SMALL_ARENA
 class Noted(jaxrl.Callbacks):
     def on_train_result(self, trainer, result):
         result["noted"] = float(sum(map(len, trainer.evaluate()["env_runners"]["agent_episode_returns_mean"])))
+        if result["training_iteration"] == 2:
+            trainer.save()
+        if result["training_iteration"] == 4:
+            raise KeyError("of a callback")
 
 where, index, folder = sys.argv[1:]
 jaxrl.join(where, 2, int(index))
@@ -48,7 +51,12 @@ trainer = jaxrl.Trainer(SMALL_ARENA.replace(callbacks=Noted()), run_dir=folder, 
 results = [trainer.train() for _ in range(3)]
 evaluation = trainer.evaluate()
 trainer.stop()
-print(json.dumps([results, evaluation, [leaf.tolist() for leaf in jax.tree.leaves(trainer.get_weights())]]))
+weights = [leaf.tolist() for leaf in jax.tree.leaves(trainer.get_weights())]
+trainer = jaxrl.Trainer.from_checkpoint(folder, run_dir=None, config=trainer.config, quiet=True)
+try:
+    trainer.train()
+except (KeyError, RuntimeError) as error:
+    print(json.dumps([results, evaluation, weights, repr(error)]))
 """
 
 
@@ -130,8 +138,14 @@ def test_two_processes_learn_report_and_save_what_one_does_and_one_goes_on(
     answers = ended(both)
     assert_well(answers)
     first, second = (json.loads(out.splitlines()[-1]) for _, out, _ in answers)
+    errors = first.pop(), second.pop()
+    assert errors == (
+        "KeyError('of a callback')",
+        "RuntimeError(\"process 0: KeyError: 'of a callback'\")",
+    )
     assert second == first  # what process 0 says, all say
     results, evaluation, weights = first
+    assert checkpoint.iterations(tmp_path / "two" / "checkpoints").keys() >= {2, 3}
     for ours, theirs in zip(results, expected, strict=True):
         assert ours.pop("noted") > 0
         for name in ("env_runners", "learners"):
@@ -166,31 +180,43 @@ def test_four_processes_go_on_with_what_one_began(start, small, tmp_path):
     assert len((tmp_path / "run" / "metrics.jsonl").read_text().splitlines()) == 4
 
 
-@pytest.mark.parametrize("lost", [0, 1])
-def test_a_lost_process_ends_the_others_in_one_line_and_the_run_goes_on(resume, tmp_path, lost):
-    endless = (
-        "--total-env-steps",
-        10**9,
-        "--checkpoint-frequency",
-        1,
-        "--run-dir",
-        tmp_path / "run",
-    )
+slow = pytest.mark.slow
+LOSSES = [
+    (0, signal.SIGKILL, "trains"),
+    (1, signal.SIGSTOP, "compiles"),
+    pytest.param(1, signal.SIGKILL, "trains", marks=slow),
+    pytest.param(0, signal.SIGSTOP, "trains", marks=slow),
+    pytest.param(0, signal.SIGKILL, "compiles", marks=slow),
+]
+
+
+@pytest.mark.parametrize("lost, number, meanwhile", LOSSES)
+def test_a_lost_process_ends_the_others_in_one_line_and_the_run_goes_on(
+    resume, tmp_path, lost, number, meanwhile
+):
+    run = tmp_path / "run"
+    flags = ("--total-env-steps", 10**9, "--checkpoint-frequency", 1, "--run-dir", run)
     of_three = ("--num-envs", 6, "--minibatch-size", 48, "--shuffle-blocks", 3)
-    processes = train_ppo(*FLAGS, *endless, *of_three, number=3)
-    wait_for(tmp_path / "run" / "checkpoints" / "000003", processes)
-    processes[lost].send_signal(signal.SIGKILL)
+    processes = train_ppo(*FLAGS, *flags, *of_three, number=3)
+    if meanwhile == "trains":
+        wait_for(run / "checkpoints" / "000003", processes)
+    else:
+        while "compiling" not in processes[0].stdout.readline():
+            assert processes[0].poll() is None
+    processes[lost].send_signal(number)
     begin = time.monotonic()
-    answers = ended(processes, 60)
-    assert time.monotonic() - begin < 30
-    for i, (status, _, err) in enumerate(answers):
-        if i != lost:
-            assert status == 3, err
-            assert f"jaxrl: process {lost} of 3 (" in err
-            assert "was lost: " in err and f"--resume {tmp_path / 'run'}" in err
-    alone = resume()
-    assert alone.lifetime.training_iteration >= 3
-    alone.train()
+    left = [process for process in processes if process is not processes[lost]]
+    for status, _, err in ended(left, 60):
+        assert status == 3, err
+        [line] = [line for line in err.splitlines() if line and not line.startswith("[Gloo]")]
+        assert line.startswith(f"jaxrl: process {lost} of 3 (")
+        assert "was lost: nothing was heard of it" in line
+        assert f"--resume {run}" in line
+    assert time.monotonic() - begin < 60
+    if meanwhile == "trains":
+        alone = resume()
+        assert alone.lifetime.training_iteration >= 3
+        alone.train()
 
 
 @pytest.mark.slow
@@ -244,56 +270,35 @@ def test_a_coordinator_that_does_not_answer_is_one_line(tmp_path):
     assert not (tmp_path / "run").exists()
 
 
-def met(*processes, seconds=5.0):
-    """What each gets who meets, [(number, index)]: (cores of each, a port for JAX), or the error's text."""
-    where, answers = f"localhost:{free_port()}", [None] * len(processes)
-
-    def come(i, number, index):
-        try:
-            channel, port, cores = meet(where, number, index, seconds)
-            answers[i] = cores, port
-            channel.leave()
-        except UsageError as error:
-            answers[i] = str(error)
-
-    threads = [threading.Thread(target=come, args=(i, *each)) for i, each in enumerate(processes)]
-    for thread in threads:
-        thread.start()
-        time.sleep(0.1)  # so that it is known who comes last
-    for thread in threads:
-        thread.join()
-    return answers
+JOIN = "import sys, jaxrl; jaxrl.join(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), seconds=20)"
 
 
-def test_processes_that_do_not_fit_together_are_all_told_why():
-    assert len(set(met((3, 2), (3, 0), (3, 1)))) == 1
-    assert set(met((2, 0), (3, 1))) == {"process 1 has num_processes=3, process 0 num_processes=2"}
-    name = socket.gethostname()
-    twice = f"process_id=1 was given to two processes, on {name} and {name}"
-    assert set(met((3, 0), (3, 1), (3, 1))) == {twice}
-    (missing,) = set(met((4, 0), (4, 2), seconds=1.0))
-    assert missing.endswith("after 1 s process 1, 3 of 4 is missing")
+def test_processes_that_count_differently_are_all_told_so():
+    answers = ended(started(2, lambda where, i: ("-c", JOIN, where, 2 + i, i)))
+    for _, _, err in answers:
+        message = "UsageError: process 1 has num_processes=3, process 0 num_processes=2"
+        assert err.splitlines()[-1].endswith(message)
 
 
-def test_another_program_at_the_port_is_no_coordinator():
-    with socket.create_server(("localhost", 0)) as other:
-
-        def answer():
-            with other.accept()[0] as connection:
-                connection.sendall(b"HTTP/1.1 400 Bad Request" * 10)
-
-        threading.Thread(target=answer).start()
-        with pytest.raises(UsageError, match="gives no answer of ours"):
-            meet(f"localhost:{other.getsockname()[1]}", 2, 1, 1.0)
+def test_processes_that_do_not_all_come_are_told_so():
+    [(_, _, err)] = ended(started(1, lambda where, i: ("-c", JOIN, where, 2, 0)))
+    assert "the 2 processes did not come together within 20 s; start each" in err.splitlines()[-1]
 
 
 def test_slurm_is_found_as_jax_finds_it_and_no_cluster_is_said(monkeypatch):
-    with pytest.raises(UsageError, match="JAX finds no cluster here"):
-        detected(1.0)
-    names = ("JOB_ID", "STEP_NODELIST", "NTASKS", "PROCID", "LOCALID")
-    for name, value in zip(names, ("77", "node[3-4]", "2", "1", "0"), strict=True):
-        monkeypatch.setenv(f"SLURM_{name}", value)
-    assert detected(1.0)[:3] == ("node3:61517", 2, 1)
+    auto = "import jaxrl; jaxrl.join(); import jax; print(jax.process_index(), jax.process_count())"
+    [(_, _, err)] = ended(started(1, lambda where, i: ("-c", auto)))
+    assert "UsageError: coordinator=auto: JAX finds no cluster here" in err.splitlines()[-1]
+    here = {"JOB_ID": os.getpid(), "STEP_NODELIST": "localhost", "NTASKS": 2, "LOCALID": 0}
+    for name, value in here.items():
+        monkeypatch.setenv(f"SLURM_{name}", str(value))
+    processes = []
+    for i in range(2):
+        monkeypatch.setenv("SLURM_PROCID", str(i))
+        processes += started(1, lambda where, i: ("-c", auto))
+    answers = ended(processes)
+    assert_well(answers)
+    assert [out.split()[-2:] for _, out, _ in answers] == [["0", "2"], ["1", "2"]]
 
 
 @pytest.mark.parametrize(
