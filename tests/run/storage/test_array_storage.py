@@ -221,8 +221,13 @@ def test_pictures_that_a_kill_left_undrawn_are_drawn_where_nothing_is_left_to_tr
 def test_a_signal_ends_training_and_keeps_what_was_learned(number, small, start, tmp_path):
     trainer = start(small.replace(total_env_steps=64 * 10**7), checkpoint_interval_s=None)
     trainer.train()
-    threading.Timer(0.5, os.kill, (os.getpid(), getattr(signal, number))).start()
-    last = trainer.fit()["training_iteration"]
+    sent = getattr(signal, number)
+    before = signal.signal(sent, signal.SIG_DFL)  # a suite started by nohup ignores SIGHUP
+    threading.Timer(0.5, os.kill, (os.getpid(), sent)).start()
+    try:
+        last = trainer.fit()["training_iteration"]
+    finally:
+        signal.signal(sent, before)
     assert list(checkpoint.iterations(tmp_path / "run" / "checkpoints")) == [last]
     assert last < 10**7
 
