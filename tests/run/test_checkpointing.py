@@ -8,7 +8,7 @@ from jaxrl.run.multiprocess import SingleProcess
 
 
 def moments(monkeypatch, interval, *, compiling, seconds):
-    """The seconds after the end of compiling at which a run of chunks of a second writes checkpoints."""
+    """The seconds after compiling at which a run in chunks of a second writes checkpoints."""
     clock, saved = SimpleNamespace(now=0.0), []
     monkeypatch.setattr(checkpointing.time, "monotonic", lambda: clock.now)
     settings = SimpleNamespace(checkpoint_frequency=None, checkpoint_interval_s=interval)

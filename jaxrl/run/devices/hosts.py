@@ -1,4 +1,4 @@
-"""Several processes as one JAX (`jax.distributed`), their messages, and the end of all when one is lost.
+"""Several processes as one JAX (`jax.distributed`): joining, messages, and the loss of one.
 
 JAX's coordination service connects the processes, and its key-value store carries their messages.
 Two things are added, because JAX 0.10 ends a process from within C++, with a stack trace and
@@ -105,7 +105,7 @@ class Channel:
         self.tell_lost(self.index, why)
 
     def wait_for_the_lost(self) -> None:
-        """After a collective failed: whoever broke it is found within this time, and this process ends."""
+        """After a collective failed: within this time the watch finds the lost process, and ends."""
         self._waiting_since = time.monotonic()
         time.sleep(SILENCE_SECONDS + 2 * BEAT_SECONDS)
 
@@ -138,7 +138,7 @@ class Channel:
         self.client.key_value_set(key, json.dumps(value))
 
     def _hear(self, process: int) -> Any:
-        """What a process says in this step, however long that takes; signals are heard meanwhile."""
+        """What a process says in this step; waits without end, but signals are heard."""
         self._waiting_since = time.monotonic()
         try:
             while (value := self.get(f"{self._step}/{process}", 1.0)) is None:
@@ -148,7 +148,7 @@ class Channel:
         return json.loads(value)
 
     def get(self, key: str, seconds: float) -> str | None:
-        """A value of the store; None if there is none within this time, or the store does not answer."""
+        """A value of the store; None if none comes within this time."""
         try:
             return self.client.blocking_key_value_get(f"jaxrl/{key}", int(1000 * seconds))
         except jax.errors.JaxRuntimeError as error:
@@ -231,7 +231,7 @@ def join(
     *,
     seconds: float = JOIN_SECONDS,
 ) -> None:
-    """Makes this process one of several that train together; call it in each before anything is computed.
+    """Makes this process one of several that train together; call it before any computation.
 
     Args:
         coordinator: HOST:PORT of process 0, the same in all; "auto": as JAX finds it on SLURM,
@@ -290,7 +290,8 @@ def check(
     if missing:
         there = ", ".join(f"{name}={value!r}" for name, value in given.items() if value is not None)
         raise UsageError(
-            f"{missing[0]} is missing with {there}: several processes need {', '.join(THREE)}, or auto"
+            f"{missing[0]} is missing with {there}: several processes need "
+            f"{', '.join(THREE)}, or auto"
         )
     address_of(coordinator)
     for name, least in (("num_processes", 1), ("process_id", 0)):
@@ -298,7 +299,8 @@ def check(
             raise UsageError(f"{name}={given[name]!r} must be an integer of at least {least}")
     if process_id >= num_processes:
         raise UsageError(
-            f"process_id={process_id} must be below num_processes={num_processes}: they count from 0"
+            f"process_id={process_id} must be below num_processes={num_processes}: "
+            "they count from 0"
         )
 
 
@@ -343,7 +345,7 @@ def _connect(coordinator: str, number: int | None, index: int | None, seconds: f
 def _forget_connection() -> None:
     """Leaves JAX's connection as it is until the process has ended.
 
-    JAX would wait for the other processes there, and abort where its service goes before its client.
+    JAX would wait for the other processes, and abort where its service goes before its client.
     """
     from jax._src.distributed import global_state
 
@@ -364,8 +366,8 @@ def _why_alone(coordinator: str, number: int | None, index: int | None, seconds:
             why = error.strerror or str(error)
             return f"coordinator={coordinator} does not answer within {seconds:g} s: {why}"
     return (
-        f"coordinator={coordinator}: the {number} processes did not come together within {seconds:g} s; "
-        "start each with the same coordinator and num_processes and another process_id"
+        f"coordinator={coordinator}: the {number} processes did not come together "
+        f"within {seconds:g} s; start each with the same coordinator and num_processes and another process_id"
     )
 
 

@@ -39,7 +39,8 @@ from tests.probes import SMALL_ARENA
 
 class Noted(jaxrl.Callbacks):
     def on_train_result(self, trainer, result):
-        result["noted"] = float(sum(map(len, trainer.evaluate()["env_runners"]["agent_episode_returns_mean"])))
+        returns = trainer.evaluate()["env_runners"]["agent_episode_returns_mean"]
+        result["noted"] = float(sum(map(len, returns)))
         if result["training_iteration"] == 2:
             trainer.save()
         if result["training_iteration"] == 4:
@@ -47,7 +48,8 @@ class Noted(jaxrl.Callbacks):
 
 where, index, folder = sys.argv[1:]
 jaxrl.join(where, 2, int(index))
-trainer = jaxrl.Trainer(SMALL_ARENA.replace(callbacks=Noted()), run_dir=folder, quiet=True, pictures=False)
+config = SMALL_ARENA.replace(callbacks=Noted())
+trainer = jaxrl.Trainer(config, run_dir=folder, quiet=True, pictures=False)
 results = [trainer.train() for _ in range(3)]
 evaluation = trainer.evaluate()
 trainer.stop()
