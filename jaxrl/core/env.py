@@ -1,9 +1,9 @@
-"""What an environment is: the contract for one agent and for many, and the one place that resets ended episodes.
+"""Environments: the base classes for one agent and for many, with automatic reset.
 
 An environment object holds what sets a shape (a frozen, hashable dataclass); `params` holds
-numbers, which may be traced. `step_env` and `reset_env` are the raw pair that an author writes;
-`reset` and `step`, which resets by itself, are made from them here. One agent's contract is gymnax
-1.0's, so that environments of either library run in the other.
+numbers, which may be traced. An author writes `reset_env` and `step_env`, which do not reset;
+`reset` and `step`, which resets by itself, are derived from them here. The contract for one agent
+is that of gymnax 1.0, so that environments of either library run in the other.
 """
 
 from typing import Any, NamedTuple
@@ -15,16 +15,24 @@ from jaxrl.core.errors import UsageError
 from jaxrl.core.fast_prng import with_fast_keys
 from jaxrl.core.types import ALL, DEFAULT_AGENT, DEFAULT_POLICY, AgentId, Key, PyTree
 
+SINGLE_AGENT_METHODS = (
+    *("reset_env", "step_env", "is_truncated"),
+    *("observation_space", "action_space", "default_params"),
+)
+
 
 class Environment:
-    """One agent. An author writes the five methods that raise here; `tuned`, `render` and `action_mask` are optional.
+    """An environment of one agent. An author writes the five methods that raise here.
 
-    So are `check_params(params)`, which `make` calls to have numbers refused that make no game
-    (UsageError), and for the captions of pictures `agent_colors` and `legend`, {agent or thing:
-    (red, green, blue)}. `info["metrics"]`, if given, is a dict of scalars per step; they are summed
-    over the episode and reported. `action_mask(state, params)` says which actions are possible
-    there, bool[A] (of MultiDiscrete actions one entry's after the other's), of stacked agents [M,
-    A], of others a dict by agent id.
+    Optional:
+        tuned: a mapping of settings that suit the environment.
+        render(state, params): a picture, u8[H, W, 3].
+        action_mask(state, params): which actions are possible, bool[A] (the entries of
+            MultiDiscrete actions are concatenated); [M, A] for stacked agents, else a dict by
+            agent id.
+        check_params(params): rejects invalid parameters (UsageError); `make` calls it.
+        agent_colors, legend: captions of pictures, {agent or thing: (red, green, blue)}.
+        info["metrics"]: a dict of scalars per step, summed over the episode and reported.
     """
 
     @property
@@ -50,11 +58,15 @@ class Environment:
         raise _missing(self, "reset_env(key, params)")
 
     def step_env(self, key: Key, state: PyTree, action: PyTree, params: PyTree) -> tuple:
-        """Returns (obs, state, reward f32[], terminated bool[], info), with no reset; `terminated`: the world ended."""
+        """One step without a reset; `terminated` excludes the time limit.
+
+        Returns:
+            (obs, state, reward f32[], terminated bool[], info).
+        """
         raise _missing(self, "step_env(key, state, action, params)")
 
     def is_truncated(self, state: PyTree, params: PyTree) -> jax.Array:
-        """bool[]: the clock has run out."""
+        """bool[]: the time limit is reached."""
         return state.time >= params.max_steps_in_episode
 
     def reset(self, key: Key, params: PyTree = None) -> tuple[PyTree, PyTree]:
@@ -67,14 +79,14 @@ class Environment:
 
         Returns:
             (obs, state, reward, terminated, truncated, info). obs and state are the new episode's
-            where one began; info["final_observation"] is what the step itself reached. An end that
-            is both is `terminated` alone.
+            where one began; info["final_observation"] is what the step itself reached. Where both
+            hold, only `terminated` is set.
         """
         params = self.default_params if params is None else params
         step_key, reset_key = jax.random.split(key)
         stepped = with_fast_keys(self.step_env, step_key, state, action, params)
         obs, state, reward, terminated, info = stepped
-        terminated = jnp.asarray(terminated)  # of a Python bool ~ would make a number
+        terminated = jnp.asarray(terminated)  # ~ of a Python bool is a number
         truncated = self.is_truncated(state, params) & ~terminated
         info = {**info, "final_observation": obs}
         fresh = with_fast_keys(self.reset_env, reset_key, params)
@@ -83,19 +95,21 @@ class Environment:
 
 
 class MultiAgentEnvironment:
-    """Many agents, in dicts by agent id; the agents may differ in their spaces and leave before the episode ends.
+    """An environment of many agents, in dicts by agent id.
+
+    The agents may have different spaces and may leave before the episode ends.
 
     `step_env` returns (obs, state, reward, terminated, info): obs, reward, terminated and, if
     given, info["active"] are dicts by agent id, `terminated` also with "__all__". active[agent]
-    says that it acted in this transition; an agent that terminates is inactive from then on until
-    the reset. `is_truncated` is one clock for everybody.
+    says that the agent acted in this transition; after it terminates it is inactive until the
+    reset. `is_truncated` is one time limit for all agents.
 
-    Agents that wait without having ended (games of turns, agents that join late) need one more
+    Agents that wait without having ended (turn-based games, agents that join late) need one more
     method, `acting_agents(state, params)`: which agents act in this state, a dict of bool[] by
-    agent id, of stacked agents bool[M]. The actions of the others are ignored, and `info["active"]`
-    is not needed. An agent that waits may be rewarded, which counts for its last action, and may be
-    terminated; one that has ended neither acts nor is rewarded. The episode ends with "__all__", or
-    in a step in which `terminated` is set for every agent.
+    agent id, or bool[M] for stacked agents. The actions of the others are ignored, and
+    `info["active"]` is not needed. A waiting agent may be rewarded, which counts for its last
+    action, and may be terminated. After its end it neither acts nor is rewarded. The episode ends
+    with "__all__", or in a step in which `terminated` is set for every agent.
     """
 
     agents: tuple[AgentId, ...] = ()
@@ -114,13 +128,13 @@ class MultiAgentEnvironment:
 
     @property
     def default_policies(self) -> dict[str, tuple[AgentId, ...]]:
-        """Which policy plays which agents, unless the user says otherwise: one of its own for each."""
+        """{policy: its agents}, unless the user gives another mapping: a separate policy each."""
         return {agent: (agent,) for agent in self.agents}
 
     def step(
         self, key: Key, state: PyTree, action: dict[AgentId, PyTree], params: PyTree = None
     ) -> tuple:
-        """As `Environment.step`, in dicts by agent id; `terminated` and `truncated` also have "__all__"."""
+        """As `Environment.step`, in dicts by agent id; both flags also have "__all__"."""
         params = self.default_params if params is None else params
         step_key, reset_key = jax.random.split(key)
         raw = raw_step(self, step_key, state, action, params)
@@ -142,11 +156,12 @@ class MultiAgentEnvironment:
 
 
 class StackedEnvironment(MultiAgentEnvironment):
-    """Alike agents on arrays [M, ...]: an author writes `reset_stacked` and `step_stacked`, the dict face follows.
+    """An environment of agents with equal spaces, computed on arrays [M, ...].
 
-    The training loop steps the stacked arrays themselves; 128 agents split to dicts and stacked
-    again inside a compiled loop would take far longer to compile. In the stacked face `terminated`
-    is bool[M] with no "__all__": the world that ends sets every entry.
+    An author writes `reset_stacked` and `step_stacked`; the dict interface is derived from them.
+    The training loop steps the stacked arrays: splitting 128 agents into dicts and stacking them
+    again inside a compiled loop takes far longer to compile. In the stacked interface `terminated`
+    is bool[M] with no "__all__": set every entry to end the episode.
     """
 
     def reset_stacked(self, key: Key, params: PyTree) -> tuple[PyTree, PyTree]:
@@ -154,7 +169,12 @@ class StackedEnvironment(MultiAgentEnvironment):
         raise _missing(self, "reset_stacked(key, params)")
 
     def step_stacked(self, key: Key, state: PyTree, action: PyTree, params: PyTree) -> tuple:
-        """Returns (obs [M, ...], state, reward f32[M], terminated bool[M], info); info["active"], if given, bool[M]."""
+        """One step without a reset.
+
+        Returns:
+            (obs [M, ...], state, reward f32[M], terminated bool[M], info). info["active"], if
+            given, is bool[M].
+        """
         raise _missing(self, "step_stacked(key, state, action, params)")
 
     def by_agent(self, values: PyTree) -> dict[AgentId, PyTree]:
@@ -169,44 +189,29 @@ class StackedEnvironment(MultiAgentEnvironment):
     ) -> tuple:
         raw = raw_step(self, key, state, action, params)
         info = {**raw.info, "active": split_agents(self, raw.active)}
-        # The clock is the caller's to read here, so the world's end is that of its agents alone.
+        # The caller reads the time limit, so "__all__" is set by the agents' ends alone.
         terminated = {**split_agents(self, raw.terminated), ALL: raw.world_ended}
-        return (
-            split_agents(self, raw.obs),
-            raw.state,
-            split_agents(self, raw.reward),
-            terminated,
-            info,
-        )
+        obs, reward = split_agents(self, raw.obs), split_agents(self, raw.reward)
+        return obs, raw.state, reward, terminated, info
 
 
 class Solo(StackedEnvironment):
-    """One agent's environment (ours, or anything of gymnax 1.0's contract) as a multi-agent one with M = 1."""
+    """A single-agent environment (of this library or of gymnax 1.0) with a multi-agent interface.
+
+    It has one agent, DEFAULT_AGENT, so M = 1.
+    """
 
     agents = (DEFAULT_AGENT,)
 
     def __init__(self, env):
-        for method in (
-            "reset_env",
-            "step_env",
-            "is_truncated",
-            "observation_space",
-            "action_space",
-            "default_params",
-        ):
+        name = type(env).__name__
+        for method in SINGLE_AGENT_METHODS:
             if not hasattr(env, method):
-                old = (
-                    ": an old five-value step, whose done mixes both ends?"
-                    if method == "is_truncated"
-                    else ""
-                )
-                raise UsageError(
-                    f"{type(env).__name__} is no environment: it has no `{method}`{old}"
-                )
+                is_old = method == "is_truncated"
+                old = ": an old five-value step, whose done mixes both ends?" if is_old else ""
+                raise UsageError(f"{name} is no environment: it has no `{method}`{old}")
         if agents_may_wait(env):
-            raise UsageError(
-                f"{type(env).__name__} has one agent, which cannot wait: remove `acting_agents`"
-            )
+            raise UsageError(f"{name} has one agent, which cannot wait: remove `acting_agents`")
         self.env = env
 
     def __eq__(self, other):
@@ -216,7 +221,7 @@ class Solo(StackedEnvironment):
         return hash((Solo, self.env))
 
     def __getattr__(self, name):
-        """The optional methods (`render`, `tuned`, `action_mask`) are the wrapped environment's own."""
+        """The optional methods (`render`, `tuned`, `action_mask`) come from the wrapped `env`."""
         if name.startswith("__") or name == "env":
             raise AttributeError(name)
         return getattr(self.env, name)
@@ -253,19 +258,19 @@ class Solo(StackedEnvironment):
 
 
 class RawStep(NamedTuple):
-    """What one raw step of any multi-agent environment did; per-agent values in the order of `env.agents`."""
+    """The results of a step without reset, of any multi-agent environment.
 
-    obs: (
-        PyTree  # [M, ...] of a stacked environment, dict by agent id of any other; before any reset
-    )
+    Values per agent are in the order of `env.agents`.
+    """
+
+    # [M, ...] of a stacked environment, else a dict by agent id; before any reset
+    obs: PyTree
     state: PyTree
     reward: jax.Array  # f32[M]
-    terminated: jax.Array  # bool[M]  this agent's part in the world ended in this step
-    truncated: (
-        jax.Array
-    )  # bool[M]  it was still there when the clock ran out, and had not terminated
-    active: jax.Array  # bool[M]  it acted in this step
-    world_ended: jax.Array  # bool[]  the episode ended, and not by the clock
+    terminated: jax.Array  # bool[M]  the agent's episode ended in this step
+    truncated: jax.Array  # bool[M]  the agent reached the time limit and had not terminated
+    active: jax.Array  # bool[M]  the agent acted in this step
+    world_ended: jax.Array  # bool[]  the episode ended for everybody, and not by the time limit
     over: jax.Array  # bool[]  the episode ended
     info: dict[str, Any]
 
@@ -273,11 +278,11 @@ class RawStep(NamedTuple):
 def raw_step(
     env: MultiAgentEnvironment, key: Key, state: PyTree, action: PyTree, params: PyTree
 ) -> RawStep:
-    """One step without a reset, on the stacked face where there is one, with the ends of agents and world resolved.
+    """One step without a reset, by `step_stacked` where there is one, with all flags resolved.
 
-    `action` is a dict by agent id, or stacked [M, ...] where the environment is. The world has
-    ended when it says so ("__all__") or when nobody is left; what both world and clock ended counts
-    as terminated. Where agents may wait, the flags and rewards of those who do are theirs too.
+    `action` is a dict by agent id, or stacked [M, ...] where the environment is. The episode
+    terminates with "__all__" or when no agent is left; `terminated` wins over the time limit. Where
+    agents may wait, waiting agents keep their flags and rewards.
     """
     acting = acting_agents(env, state, params) if agents_may_wait(env) else None
     if is_stacked(env):
@@ -317,19 +322,19 @@ def raw_step(
 
 
 def raw_reset(env: MultiAgentEnvironment, key: Key, params: PyTree) -> tuple[PyTree, PyTree]:
-    """(obs, state) of a new episode; obs stacked [M, ...] where the environment is, else a dict by agent id."""
+    """(obs, state) of a new episode; obs is [M, ...] if stacked, else a dict by agent id."""
     reset = env.reset_stacked if is_stacked(env) else env.reset_env
     obs, state = with_fast_keys(reset, key, params)
     return obs, strongly_typed(state)
 
 
 def restart(ended: jax.Array, fresh: PyTree, reached: PyTree) -> PyTree:
-    """`fresh` where the episode ended and `reached` elsewhere: automatic reset, everywhere. `ended` is bool[]."""
-    return jax.tree.map(
-        lambda new, old: jnp.where(ended, jnp.asarray(new, jnp.asarray(old).dtype), old),
-        fresh,
-        reached,
-    )
+    """Automatic reset: `fresh` where the episode ended (`ended`, bool[]), `reached` elsewhere."""
+
+    def choose(new, old):
+        return jnp.where(ended, jnp.asarray(new, jnp.asarray(old).dtype), old)
+
+    return jax.tree.map(choose, fresh, reached)
 
 
 def is_multi_agent(env) -> bool:
@@ -341,18 +346,18 @@ def is_stacked(env) -> bool:
 
 
 def agents_may_wait(env) -> bool:
-    """Whether agents may be inactive without having ended: a static fact, said by the method `acting_agents`."""
+    """Whether agents may be inactive before their end: true if `acting_agents` is defined."""
     return hasattr(env, "acting_agents")
 
 
 def acting_agents(env: MultiAgentEnvironment, state: PyTree, params: PyTree) -> jax.Array:
-    """Which agents act in a state, bool[M], of an environment that says so."""
+    """The agents that act in a state, bool[M]; only for an environment with `acting_agents`."""
     acting = env.acting_agents(state, params)
     return stack_agents(env, acting) if isinstance(acting, dict) else jnp.asarray(acting)
 
 
 def lift(env) -> MultiAgentEnvironment:
-    """The environment as the training loop takes it: multi-agent ones as they are, one agent's as `Solo`."""
+    """The multi-agent environment that training uses; a single-agent one is wrapped in `Solo`."""
     return env if is_multi_agent(env) else Solo(env)
 
 
@@ -373,7 +378,7 @@ def _one_agent(values: PyTree) -> PyTree:
 
 
 def strongly_typed(tree: PyTree) -> PyTree:
-    """Python numbers as arrays of a fixed type: neither a scan's carry nor a program's argument may change its type."""
+    """Python numbers as arrays of a fixed type, for a scan's carry and a program's arguments."""
     return jax.tree.map(
         lambda leaf: jax.lax.convert_element_type(leaf, jnp.asarray(leaf).dtype), tree
     )

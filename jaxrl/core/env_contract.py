@@ -1,8 +1,7 @@
-"""The rules of the contract that can be seen without playing: the object, its spaces, structure, shapes and types.
+"""Static checks of an environment: the object, its spaces, structure, shapes and types.
 
-Each function raises `ContractError` at the first rule that is broken;
-`jaxrl.core.env_checker.check_env` calls them, and `require_trainable` asks those of them that
-training depends on.
+Each function raises `ContractError` at the first broken rule. `jaxrl.core.env_checker.check_env`
+calls all of them, `require_trainable` those that training depends on.
 """
 
 import contextlib
@@ -28,25 +27,22 @@ from jaxrl.core.spaces import Discrete, MultiDiscrete, Space, tree_of
 from jaxrl.core.types import ALL, DEFAULT_AGENT, AgentId, Key, PyTree
 
 METHODS = (
-    "reset",
-    "step",
-    "reset_env",
-    "step_env",
-    "is_truncated",
-    "observation_space",
-    "action_space",
+    *("reset", "step", "reset_env", "step_env"),
+    *("is_truncated", "observation_space", "action_space"),
 )
+PYTHON_LIBRARIES = {"gymnasium": "Gymnasium", "gym": "Gym", "pettingzoo": "PettingZoo"}
+MAX_REMEMBERED = 256  # environments that `require_trainable` need not check again
 OLD_GYMNAX = "this looks like gymnax before 1.0, whose `done` mixes termination and truncation"
-ANYTHING = object()  # in place of a type: it is checked elsewhere
+ANYTHING = object()  # in place of a type: checked elsewhere
 
 
 class ContractError(AssertionError):
-    """An environment breaks the contract: one line that names it, the rule, and what was found instead."""
+    """The error for a broken rule: names the environment, the rule, and what was found instead."""
 
 
 @dataclass(frozen=True)
 class Type:
-    """What an array has to be: its shape, and the kind of its dtype."""
+    """A required array type: its shape, and the kind of its dtype."""
 
     shape: tuple[int, ...]
     kind: Any  # bool, jnp.integer, jnp.floating, or several of them
@@ -62,11 +58,11 @@ class Type:
 
 
 FLAG, NUMBER = Type((), bool), Type((), jnp.floating)
-METRIC = Type((), (jnp.floating, jnp.integer, bool))  # summed up as f32
+METRIC = Type((), (jnp.floating, jnp.integer, bool))  # summed as f32
 
 
 class CheckedEnv(NamedTuple):
-    """The environment under examination; one agent's is that of a single agent, DEFAULT_AGENT."""
+    """The environment under examination; a single-agent one has the agent DEFAULT_AGENT."""
 
     env: Any
     params: PyTree
@@ -75,14 +71,13 @@ class CheckedEnv(NamedTuple):
     action_spaces: dict[AgentId, Space]
 
     def each(self, value: Callable[[str], Any], *more: str) -> PyTree:
-        """`value` of each agent, and of the names in `more`, as the environment lays it out: in a dict, or alone."""
-        many = is_multi_agent(self.env)
-        return (
-            {name: value(name) for name in (*self.agents, *more)} if many else value(DEFAULT_AGENT)
-        )
+        """`value` of each agent, and of the names in `more`: a dict, or one value if single-agent."""
+        if not is_multi_agent(self.env):
+            return value(DEFAULT_AGENT)
+        return {name: value(name) for name in (*self.agents, *more)}
 
     def split(self, values: PyTree, *more: str) -> dict[str, PyTree]:
-        """The inverse of `each`: always in a dict."""
+        """The inverse of `each`: always a dict."""
         many = is_multi_agent(self.env)
         return {name: values[name] if many else values for name in (*self.agents, *more)}
 
@@ -97,7 +92,7 @@ class CheckedEnv(NamedTuple):
         return plain((obs, self.env.step(step_key, state, self.act(act_key), params)))
 
     def raw_first_step(self, key: Key) -> tuple:
-        """A first step as the training loop makes it, on the stacked face where there is one."""
+        """A first step as the training loop makes it, stacked where the environment is."""
         if is_multi_agent(self.env):
             obs, state = raw_reset(self.env, key, self.params)
             return plain((obs, tuple(raw_step(self.env, key, state, self.act(key), self.params))))
@@ -109,7 +104,7 @@ class CheckedEnv(NamedTuple):
 
 
 def require_environment(env: Any, what: str) -> None:
-    """Refuses what is no environment of this contract at all: a number, a class, another library's object.
+    """Rejects anything but an environment: a number, a class, another library's object.
 
     Args:
         what: the beginning of the message: "env", or "environment 'module:Class'".
@@ -121,15 +116,11 @@ def require_environment(env: Any, what: str) -> None:
         "a name, or an object of jaxrl.Environment or of gymnax's contract (docs/environments.md)"
     )
     kinds = {base.__module__.partition(".")[0] for base in type(env).__mro__}
-    for library, package in (
-        ("Gymnasium", "gymnasium"),
-        ("Gym", "gym"),
-        ("PettingZoo", "pettingzoo"),
-    ):
+    for package, library in PYTHON_LIBRARIES.items():
         if package in kinds:
             raise UsageError(
-                f"{what} is a {library} environment ({type(env).__name__}), which runs in Python and cannot be "
-                f"compiled; allowed: {allowed}"
+                f"{what} is a {library} environment ({type(env).__name__}), which runs in Python "
+                f"and cannot be compiled; allowed: {allowed}"
             )
     if isinstance(env, type):
         raise UsageError(
@@ -140,38 +131,30 @@ def require_environment(env: Any, what: str) -> None:
 
 
 def default_params_of(env: Any) -> PyTree:
-    """Its `default_params`; a UsageError where it has none."""
+    """The `default_params` of `env`; a UsageError where there are none."""
     try:
         return env.default_params
     except Exception as error:
-        raise UsageError(
-            f"environment {type(env).__name__} has no default_params: {reason_of(error)}"
-        ) from error
+        name = type(env).__name__
+        raise UsageError(f"environment {name} has no default_params: {reason_of(error)}") from error
 
 
 def examine(env: Any, params: PyTree) -> CheckedEnv:
+    """Checks the object, its parameters, agents and spaces."""
     case = CheckedEnv(env, params, (DEFAULT_AGENT,), {}, {})
     run(case, "the environment object must be hashable, as a frozen dataclass is", hash, env)
     for method in METHODS:
         hint = f"; {OLD_GYMNAX}" if method == "is_truncated" else ""
-        require(
-            case, callable(getattr(env, method, None)), f"it must have a method `{method}`{hint}"
-        )
-    params = (
-        run(case, "default_params must be there", lambda: env.default_params)
-        if params is None
-        else params
-    )
+        rule = f"it must have a method `{method}`{hint}"
+        require(case, callable(getattr(env, method, None)), rule)
+    if params is None:
+        params = run(case, "default_params must be there", lambda: env.default_params)
     for path, leaf in jax.tree_util.tree_leaves_with_path(params):
         is_number = isinstance(leaf, bool | int | float | np.ndarray | np.generic | jax.Array)
-        require(
-            case,
-            is_number,
-            f"params{jax.tree_util.keystr(path)} must be a number or an array, not {leaf!r}",
-        )
-    case = case._replace(
-        params=params, agents=_examine_agents(case) if is_multi_agent(env) else case.agents
-    )
+        name = f"params{jax.tree_util.keystr(path)}"
+        require(case, is_number, f"{name} must be a number or an array, not {leaf!r}")
+    agents = _examine_agents(case) if is_multi_agent(env) else case.agents
+    case = case._replace(params=params, agents=agents)
     for agent in case.agents:
         case.obs_spaces[agent] = _examine_space(case, "observation_space", agent)
         case.action_spaces[agent] = _examine_space(case, "action_space", agent)
@@ -183,43 +166,30 @@ def examine(env: Any, params: PyTree) -> CheckedEnv:
 
 def _examine_agents(case: CheckedEnv) -> tuple[AgentId, ...]:
     agents = case.env.agents
-    named = (
-        isinstance(agents, tuple)
-        and agents
-        and all(isinstance(agent, str) and agent != ALL for agent in agents)
-    )
-    require(
-        case,
-        named,
-        f"agents must be a tuple of one or more names, none of them {ALL!r}, not {agents!r}",
-    )
+    named = isinstance(agents, tuple) and len(agents) > 0
+    named = named and all(isinstance(agent, str) and agent != ALL for agent in agents)
+    rule = f"agents must be a tuple of one or more names, none of them {ALL!r}, not {agents!r}"
+    require(case, named, rule)
     require(case, len(set(agents)) == len(agents), f"agents must be unique, not {agents!r}")
     policies = run(case, "default_policies must be there", lambda: case.env.default_policies)
-    require(
-        case,
-        isinstance(policies, Mapping),
-        f"default_policies must be {{policy: agents}}, not {policies!r}",
-    )
+    rule = f"default_policies must be {{policy: agents}}, not {policies!r}"
+    require(case, isinstance(policies, Mapping), rule)
     played = sorted(agent for members in policies.values() for agent in members)
-    require(
-        case,
-        played == sorted(agents),
-        f"default_policies must name every agent exactly once, not {policies!r}",
-    )
+    rule = f"default_policies must name every agent exactly once, not {policies!r}"
+    require(case, played == sorted(agents), rule)
     return agents
 
 
 def _examine_space(case: CheckedEnv, method: str, agent: AgentId) -> Space:
     arguments = (agent, case.params) if is_multi_agent(case.env) else (case.params,)
     what = f"{method}({agent!r}, params)" if is_multi_agent(case.env) else f"{method}(params)"
-    space, again = (
-        run(case, f"{what} must be there", getattr(case.env, method), *arguments) for _ in range(2)
-    )
-    ours = "a Discrete, MultiDiscrete, Box, Dict or Tuple of jaxrl.core.spaces, which are frozen and hashable"
-    require(case, isinstance(space, Space), f"{what} must be {ours}, not {describe(space)}")
-    require(
-        case, space == again, f"{what} must be the same on every call, not {space}, then {again}"
-    )
+    space = run(case, f"{what} must be there", getattr(case.env, method), *arguments)
+    again = run(case, f"{what} must be there", getattr(case.env, method), *arguments)
+    allowed = "a Discrete, MultiDiscrete, Box, Dict or Tuple of jaxrl.core.spaces"
+    rule = f"{what} must be {allowed}, which are frozen and hashable, not {describe(space)}"
+    require(case, isinstance(space, Space), rule)
+    rule = f"{what} must be the same on every call, not {space}, then {again}"
+    require(case, space == again, rule)
     return space
 
 
@@ -227,23 +197,22 @@ def _examine_space(case: CheckedEnv, method: str, agent: AgentId) -> Space:
 
 
 def require_trainable(env: Any, params: PyTree = None) -> None:
-    """Refuses an environment that breaks a rule of shapes and types, before anything is compiled.
+    """Rejects an environment that breaks a rule of shapes and types, before anything is compiled.
 
-    Nothing is computed, and an environment that was found right is not asked again. Those of
-    `jaxrl.envs` are not asked at all: the tests of this package have done that.
+    Nothing is computed, and an environment that passed is not checked again. Those of `jaxrl.envs`
+    are not checked at all: the tests of this package do that.
 
     Raises:
         UsageError: one line that names the environment, the rule, and what was found instead.
     """
     if params is None:
-        with contextlib.suppress(Exception):  # what is wrong with it, `examine` says
+        with contextlib.suppress(Exception):  # `examine` reports it
             params = env.default_params
-    types = str(
-        jax.tree.map(lambda leaf: (np.shape(leaf), getattr(leaf, "dtype", type(leaf))), params)
-    )
-    if type(env).__module__.startswith("jaxrl.envs.") or (
-        _is_hashable(env) and (env, types) in _trainable
-    ):
+    type_of = lambda leaf: (np.shape(leaf), getattr(leaf, "dtype", type(leaf)))
+    types = str(jax.tree.map(type_of, params))
+    if type(env).__module__.startswith("jaxrl.envs."):
+        return
+    if _is_hashable(env) and (env, types) in _trainable:
         return
     try:
         case, key = examine(env, params), jax.eval_shape(lambda: jax.random.key(0))
@@ -251,9 +220,10 @@ def require_trainable(env: Any, params: PyTree = None) -> None:
         trace(case, "a step under vmap, over keys,", jax.vmap(case.raw_first_step), _two(key))
     except ContractError as error:
         raise UsageError(
-            f"environment {error} (found by check_env; jaxrl.check_env(env) shows the traceback, and plays it as well)"
+            f"environment {error} (found by check_env; jaxrl.check_env(env) shows the traceback, "
+            "and plays it as well)"
         ) from error
-    if len(_trainable) >= 256:
+    if len(_trainable) >= MAX_REMEMBERED:
         _trainable.clear()
     _trainable.add((env, types))
 
@@ -261,12 +231,12 @@ def require_trainable(env: Any, params: PyTree = None) -> None:
 def _is_hashable(env: Any) -> bool:
     try:
         hash(env)
-    except Exception:  # of a field that is a dict, say; `examine` names the rule
+    except Exception:  # a field that is a dict, for example; `examine` names the rule
         return False
     return True
 
 
-_trainable: set = set()  # (environment, the types of its numbers) of those that were found right
+_trainable: set = set()  # (environment, types of its params) of those that passed
 
 
 def _two(shape: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
@@ -274,7 +244,11 @@ def _two(shape: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
 
 
 def check_raw_types(case: CheckedEnv, key: Key) -> tuple[PyTree, PyTree]:
-    """What training calls: reset_env, step_env, is_truncated, action_mask; returns the types of (obs, state)."""
+    """Checks what training calls: reset_env, step_env, is_truncated, action_mask.
+
+    Returns:
+        the types of (obs, state).
+    """
     env, params = case.env, case.params
     rewards, flags = case.each(lambda _: NUMBER), case.each(lambda _: FLAG, ALL)
     fresh = {"obs": case.each(lambda agent: _type_of(case.obs_spaces[agent])), "state": ANYTHING}
@@ -298,38 +272,24 @@ def check_types(case: CheckedEnv, key: Key) -> None:
     info = _check_call(case, "step", stepped, env.step, key, state, action, params)[-1]
     _check_info(case, "step", info)
     for name in ("final_observation", "active") if is_multi_agent(env) else ("final_observation",):
-        require(
-            case,
-            name in info,
-            f"info of step must hold {name!r} on every step, not only {sorted(info)}",
-        )
+        rule = f"info of step must hold {name!r} on every step, not only {sorted(info)}"
+        require(case, name in info, rule)
     _check_like(case, "info['final_observation'] of step", info["final_observation"], obs)
+    keys = jax.random.split(key)
     two = jax.tree.map(lambda leaf: jnp.stack([jnp.asarray(leaf)] * 2), params)
-    trace(
-        case,
-        "step under vmap, over keys and params,",
-        jax.vmap(case.first_step),
-        jax.random.split(key),
-        two,
-    )
+    trace(case, "step under vmap, over keys and params,", jax.vmap(case.first_step), keys, two)
     if hasattr(env, "render"):
         picture = trace(case, "render", env.render, state, params)
-        fits = (
-            getattr(picture, "dtype", None) == jnp.uint8
-            and picture.ndim == 3
-            and picture.shape[2] == 3
-        )
+        fits = getattr(picture, "dtype", None) == jnp.uint8
+        fits = fits and picture.ndim == 3 and picture.shape[2] == 3
         require(case, fits, f"render must give u8[H, W, 3], not {describe(picture)}")
 
 
 def _check_acting_agents(case: CheckedEnv, state: PyTree) -> None:
     if not agents_may_wait(case.env):
         return
-    require(
-        case,
-        is_multi_agent(case.env),
-        "an environment of one agent must have no acting_agents: it cannot wait",
-    )
+    rule = "an environment of one agent must have no acting_agents: it cannot wait"
+    require(case, is_multi_agent(case.env), rule)
     acting = trace(case, "acting_agents", case.env.acting_agents, state, case.params)
     flags = Type((len(case.agents),), bool) if is_stacked(case.env) else case.each(lambda _: FLAG)
     _check_like(case, "acting_agents(state, params)", acting, flags)
@@ -340,25 +300,18 @@ def check_stacked_types(case: CheckedEnv, key: Key) -> None:
     for spaces in (case.obs_spaces, case.action_spaces):
         for agent in others:
             clash = f"{first!r} has {spaces[first]}, {agent!r} has {spaces[agent]}"
-            require(
-                case,
-                spaces[agent] == spaces[first],
-                f"agents of a stacked environment need equal spaces: {clash}",
-            )
-    batch = (len(case.agents),)
+            rule = f"agents of a stacked environment need equal spaces: {clash}"
+            require(case, spaces[agent] == spaces[first], rule)
+    env, params, batch = case.env, case.params, (len(case.agents),)
     fresh = {"obs": _type_of(case.obs_spaces[first], batch), "state": ANYTHING}
-    obs, state = _check_call(case, "reset_stacked", fresh, case.env.reset_stacked, key, case.params)
+    obs, state = _check_call(case, "reset_stacked", fresh, env.reset_stacked, key, params)
     rewards, flags = Type(batch, jnp.floating), Type(batch, bool, ", with no '__all__'")
     reached = {"obs": obs, "state": state, "reward": rewards, "terminated": flags, "info": ANYTHING}
-    action = jax.eval_shape(lambda key: stack_agents(case.env, case.act(key)), key)
-    info = _check_call(
-        case, "step_stacked", reached, case.env.step_stacked, key, state, action, case.params
-    )[-1]
-    require(
-        case,
-        isinstance(info, Mapping),
-        f"info of step_stacked must be a dict, not {describe(info)}",
-    )
+    action = jax.eval_shape(lambda key: stack_agents(env, case.act(key)), key)
+    arguments = key, state, action, params
+    info = _check_call(case, "step_stacked", reached, env.step_stacked, *arguments)[-1]
+    rule = f"info of step_stacked must be a dict, not {describe(info)}"
+    require(case, isinstance(info, Mapping), rule)
     _check_metrics(case, "step_stacked", info)
     if "active" in info:
         _check_like(case, "info['active'] of step_stacked", info["active"], Type(batch, bool))
@@ -385,20 +338,19 @@ def _check_clock_and_masks(case: CheckedEnv, state: PyTree) -> None:
 
 
 def _mask_type(case: CheckedEnv, agent: AgentId) -> Type:
-    """bool[A]: one entry for each action of a Discrete space, of MultiDiscrete ones one entry's after the other's."""
-    spaces = jax.tree.leaves(tree_of(case.action_spaces[agent]))
-    rule = (
-        f"action_mask needs discrete actions, but agent {agent!r} has {case.action_spaces[agent]}"
-    )
-    require(case, all(isinstance(space, Discrete | MultiDiscrete) for space in spaces), rule)
-    number = sum(space.n if isinstance(space, Discrete) else sum(space.nvec) for space in spaces)
-    return Type((number,), bool, f" for the actions of {case.action_spaces[agent]}")
+    """bool[A]: the actions of a Discrete space; those of MultiDiscrete entries are concatenated."""
+    space = case.action_spaces[agent]
+    parts = jax.tree.leaves(tree_of(space))
+    rule = f"action_mask needs discrete actions, but agent {agent!r} has {space}"
+    require(case, all(isinstance(part, Discrete | MultiDiscrete) for part in parts), rule)
+    number = sum(part.n if isinstance(part, Discrete) else sum(part.nvec) for part in parts)
+    return Type((number,), bool, f" for the actions of {space}")
 
 
 def _check_call(
     case: CheckedEnv, method: str, wanted: dict[str, Any], function: Callable, *args
 ) -> tuple:
-    """The types of what `method` returns, once their number and each of them is found to be as in `wanted`."""
+    """The types of what `method` returns, checked against `wanted`, {name: type}."""
     values = trace(case, method, function, *args)
     number = len(values) if isinstance(values, tuple) else f"a {type(values).__name__}"
     hint = f"; {OLD_GYMNAX}" if method == "step" and number == 5 else ""
@@ -411,9 +363,8 @@ def _check_call(
 
 
 def _check_info(case: CheckedEnv, method: str, info: Any) -> None:
-    require(
-        case, isinstance(info, Mapping), f"info of {method} must be a dict, not {describe(info)}"
-    )
+    rule = f"info of {method} must be a dict, not {describe(info)}"
+    require(case, isinstance(info, Mapping), rule)
     _check_metrics(case, method, info)
     if is_multi_agent(case.env) and "active" in info:
         _check_like(case, f"info['active'] of {method}", info["active"], case.each(lambda _: FLAG))
@@ -421,37 +372,27 @@ def _check_info(case: CheckedEnv, method: str, info: Any) -> None:
 
 def _check_metrics(case: CheckedEnv, method: str, info: Mapping) -> None:
     metrics = info.get("metrics", {})
-    require(
-        case,
-        isinstance(metrics, Mapping),
-        f"info['metrics'] of {method} must be a dict, not {describe(metrics)}",
-    )
-    _check_like(case, f"info['metrics'] of {method}", dict(metrics), dict.fromkeys(metrics, METRIC))
+    what = f"info['metrics'] of {method}"
+    require(case, isinstance(metrics, Mapping), f"{what} must be a dict, not {describe(metrics)}")
+    _check_like(case, what, dict(metrics), dict.fromkeys(metrics, METRIC))
 
 
 def _check_like(case: CheckedEnv, what: str, found: PyTree, wanted: PyTree) -> None:
-    """The structure, shapes and dtypes of `found` are those of `wanted`, whose leaves are arrays' types or `Type`s."""
-    leaves, types = (dict(jax.tree_util.tree_leaves_with_path(tree)) for tree in (found, wanted))
+    """Requires `found` to have the structure, shapes and dtypes of `wanted`.
+
+    The leaves of `wanted` are `Type`s or types of arrays.
+    """
+    leaves = dict(jax.tree_util.tree_leaves_with_path(found))
+    types = dict(jax.tree_util.tree_leaves_with_path(wanted))
     for path, type_ in types.items():
-        where = what + jax.tree_util.keystr(path)
-        require(
-            case,
-            path in leaves,
-            f"{where} must be {describe(type_)}, but {what} is {describe(found)}",
-        )
-        require(
-            case,
-            _is_like(leaves[path], type_),
-            f"{where} must be {describe(type_)}, not {describe(leaves[path])}",
-        )
+        rule = f"{what}{jax.tree_util.keystr(path)} must be {describe(type_)}"
+        require(case, path in leaves, f"{rule}, but {what} is {describe(found)}")
+        require(case, _is_like(leaves[path], type_), f"{rule}, not {describe(leaves[path])}")
     for path in leaves:
         require(case, path in types, f"{what}{jax.tree_util.keystr(path)} must not be there")
-    structures = jax.tree.structure(found), jax.tree.structure(wanted)
-    require(
-        case,
-        structures[0] == structures[1],
-        f"{what} must have the structure {structures[1]}, not {structures[0]}",
-    )
+    structure, needed = jax.tree.structure(found), jax.tree.structure(wanted)
+    rule = f"{what} must have the structure {needed}, not {structure}"
+    require(case, structure == needed, rule)
 
 
 def _is_like(leaf: jax.ShapeDtypeStruct, wanted: Any) -> bool:
@@ -461,18 +402,17 @@ def _is_like(leaf: jax.ShapeDtypeStruct, wanted: Any) -> bool:
 
 
 def _type_of(space: Space, batch: tuple[int, ...] = ()) -> PyTree:
-    """The `Type` of an observation, in a tree of them where the space is one."""
+    """The `Type` of an observation, or a tree of them for a tree of spaces."""
 
     def plain_type(part):
-        kind = next(
-            kind for kind in (bool, jnp.floating, jnp.integer) if jnp.issubdtype(part.dtype, kind)
-        )
+        kinds = (bool, jnp.floating, jnp.integer)
+        kind = next(kind for kind in kinds if jnp.issubdtype(part.dtype, kind))
         return Type((*batch, *part.shape), kind, f" as in {part}")
 
     return jax.tree.map(plain_type, tree_of(space))
 
 
-# ---- what all rules use
+# ---- used by all rules
 
 
 def broken(case: CheckedEnv, rule: str) -> ContractError:
@@ -495,11 +435,8 @@ def run(case: CheckedEnv, rule: str, function: Callable, *args) -> Any:
 
 def trace(case: CheckedEnv, method: str, function: Callable, *args) -> PyTree:
     """The types of the call's result."""
-    return run(
-        case,
-        f"{method} must trace with keys and params traced",
-        lambda: jax.eval_shape(function, *args),
-    )
+    rule = f"{method} must trace with keys and params traced"
+    return run(case, rule, lambda: jax.eval_shape(function, *args))
 
 
 def plain(tree: PyTree) -> PyTree:

@@ -1,10 +1,10 @@
-"""Advantages and their standardisation."""
+"""Generalised advantage estimation (GAE), and advantages standardised to mean 0 and std 1."""
 
 import chex
 import jax
 import jax.numpy as jnp
 
-from jaxrl.core.types import PyTree
+from jaxrl.ops.collectives import total
 
 
 def gae(
@@ -26,14 +26,13 @@ def gae(
     `s'[t]` is the state that step t reached, before any reset: a time limit (ended, not terminated)
     still bootstraps, from the episode's own last state.
 
-    Rows in which an agent waited are passed over: t + 1 then stands for the agent's next action.
+    Rows in which an agent waited are skipped: t + 1 then stands for the agent's next action.
 
     Args:
         rewards, values, next_values: f32[T, ...].
         terminated, ended: bool[T, ...].
         gamma, lambda_: scalars, possibly traced.
-        waited: bool[T, ...], the rows to pass over, whose results mean nothing; None: no agent
-        waits.
+        waited: bool[T, ...], the rows to skip, whose results mean nothing; None: no agent waits.
 
     Returns:
         (advantages, targets), both f32[T, ...], with targets = advantages + values.
@@ -62,7 +61,7 @@ def standardise(
 
     Args:
         values, weights: f32[...] of one shape.
-        floor: the least standard deviation that is divided by (RLlib's).
+        floor: the smallest standard deviation to divide by (RLlib's value).
         axis_name: a mapped axis over which the moments are taken as well.
 
     Returns:
@@ -75,18 +74,11 @@ def standardise(
 def moments(
     values: jax.Array, weights: jax.Array, *, axis_name: str | None = None
 ) -> tuple[jax.Array, jax.Array]:
-    """(mean, variance) f32[] of f32[...], weighted; 0 without weight. `axis_name`: as of `standardise`."""
+    """Weighted (mean, variance), f32[] of f32[...]; both 0 where all weights are 0.
+
+    `axis_name`: as in `standardise`.
+    """
     chex.assert_equal_shape([values, weights])
     count = jnp.maximum(total(weights, axis_name), 1.0)
     mean = total(weights * values, axis_name) / count
     return mean, total(weights * (values - mean) ** 2, axis_name) / count
-
-
-def total(values: jax.Array, axis_name: str | None = None) -> jax.Array:
-    """The sum over all axes, and over the mapped axis `axis_name` if there is one."""
-    return over_axis(jnp.sum(values), axis_name)
-
-
-def over_axis(values: PyTree, axis_name: str | None) -> PyTree:
-    """Sums over the mapped axis `axis_name`, if there is one."""
-    return values if axis_name is None else jax.lax.psum(values, axis_name)

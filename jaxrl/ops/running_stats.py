@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
-from jaxrl.ops.advantages import over_axis, total
+from jaxrl.ops.collectives import over_axis, total
 
 EPSILON = 1e-8  # added to the variance
 CLIP = (

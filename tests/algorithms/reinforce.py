@@ -14,7 +14,8 @@ from jaxrl.algorithms.config import AlgorithmConfig, algorithm_config
 from jaxrl.algorithms.on_policy import LearnerState, on_policy
 from jaxrl.core.errors import UsageError
 from jaxrl.core.fields import number, setting
-from jaxrl.ops.advantages import gae, over_axis, standardise, total
+from jaxrl.ops.advantages import gae, standardise
+from jaxrl.ops.collectives import over_axis, total
 
 
 @algorithm_config

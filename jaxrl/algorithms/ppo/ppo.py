@@ -24,7 +24,7 @@ from jaxrl.algorithms.validators import optimizer_of
 from jaxrl.core.fast_prng import to_fast_key
 from jaxrl.core.spaces import Space
 from jaxrl.core.types import Key, PolicyId, PyTree
-from jaxrl.ops.advantages import over_axis
+from jaxrl.ops.collectives import over_axis
 from jaxrl.rollout.env_step import EnvBatch, RolloutSpec, make_rollout_spec, reset_envs
 from jaxrl.rollout.episode_callbacks import postprocess, traced_callbacks
 from jaxrl.rollout.episode_stats import Window, no_episodes, report

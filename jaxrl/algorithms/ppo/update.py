@@ -22,7 +22,8 @@ from jaxrl.algorithms.ppo.metrics import Coefficients, Terms, learner_metrics
 from jaxrl.core.types import Key, PyTree
 from jaxrl.models.model import carried
 from jaxrl.models.policy_spec import PolicySpec, PolicyWeights
-from jaxrl.ops.advantages import moments, over_axis, standardise, total
+from jaxrl.ops.advantages import moments, standardise
+from jaxrl.ops.collectives import over_axis, total
 from jaxrl.ops.losses import is_past_target, next_kl_coeff
 from jaxrl.ops.packing import Packed, pack
 from jaxrl.ops.running_stats import RunningMeanStd, init_running_stats, scale_rewards, update
