@@ -1,7 +1,6 @@
-"""`check_env`: holds anybody's environment, of one agent or of many, against the contract, one rule after the other.
+"""Environment checker (`check_env`): tests any environment against the contract, rule by rule.
 
-The object, its spaces and its types come first (`jaxrl.core.env_contract`), then the values of a
-random rollout.
+The static checks come first (`jaxrl.core.env_contract`), then the values of a random rollout.
 """
 
 from typing import Any, NamedTuple
@@ -38,35 +37,35 @@ SAY_WHO_ACTS = "must have acting_agents(state, params), {agent: whether it acts 
 
 
 class Played(NamedTuple):
-    """A random rollout: arrays [E, T, ...], in dicts by agent id; the two flags also have "__all__"."""
+    """A random rollout: arrays [E, T, ...] in dicts by agent id; both flags also have "__all__"."""
 
-    obs: dict[AgentId, PyTree]  # as `step` returned it, so after a reset
+    obs: dict[AgentId, PyTree]  # returned by `step`, so after a reset
     final_obs: dict[AgentId, PyTree]
-    inside: dict[AgentId, jax.Array]  # bool  both lie in their space
+    inside: dict[AgentId, jax.Array]  # bool  both are in their space
     reward: dict[AgentId, jax.Array]
     terminated: dict[str, jax.Array]
     truncated: dict[str, jax.Array]
     active: dict[AgentId, jax.Array]
-    told_active: dict[AgentId, jax.Array]  # as `step_env` says it, where it does
+    told_active: dict[AgentId, jax.Array]  # returned by `step_env`, if given
     metrics: dict[str, jax.Array]
     clock: jax.Array  # bool  is_truncated of the state that `step_env` reached
     clock_after: jax.Array  # bool  is_truncated of the state that `step` returned
     time: jax.Array  # that state's `time`, 0 where it has none
-    faces_agree: jax.Array  # bool  the stacked and the dict face did the same
+    faces_agree: jax.Array  # bool  the stacked and the dict interface gave the same
 
 
 def check_env(env: Any, params: PyTree = None, *, steps: int = 256, key: Key | None = None) -> None:
     """Checks that an environment keeps to the contract.
 
     Args:
-        env: one agent's (ours or gymnax 1.0's, by duck type), a stacked one, or many agents' in
-        dicts.
-        params: its numbers, default `env.default_params`.
+        env: of one agent (by duck type: of this library or of gymnax 1.0), of stacked agents, or
+            of many agents in dicts.
+        params: its parameters, default `env.default_params`.
         steps: length of the random rollout; an end that it does not reach is not checked.
         key: of the rollout, default `jax.random.key(0)`.
 
     Raises:
-        ContractError: at the first rule that is broken.
+        ContractError: at the first broken rule.
     """
     if steps < 1:
         raise UsageError(f"check_env: steps must be at least 1, not {steps}")
@@ -77,7 +76,7 @@ def check_env(env: Any, params: PyTree = None, *, steps: int = 256, key: Key | N
     check_types(case, key)
     _check_purity(case, key)
     play = jax.vmap(lambda key, params: _play(case, steps, key, params), in_axes=(0, None))
-    # What runs once for a moment need not be fast: unoptimised, it compiles in half the time.
+    # This short program runs once: without optimisation it compiles in half the time.
     options = {"xla_backend_optimization_level": 0} if jax.default_backend() == "cpu" else None
     play = jax.jit(play, compiler_options=options)
     start, played = jax.device_get(play(jax.random.split(key, NUM_ENVS), case.params))
@@ -90,20 +89,21 @@ def check_env(env: Any, params: PyTree = None, *, steps: int = 256, key: Key | N
 
 
 def _check_purity(case: CheckedEnv, key: Key) -> None:
-    """The same key gives the same numbers when all is traced afresh: nothing is kept in Python."""
+    """The same key gives the same numbers when traced again: no state is hidden in Python."""
     arguments = key, case.params
     programs = [jax.jit(lambda *args: case.first_step(*args)).lower(*arguments) for _ in range(2)]
     if programs[0].as_text() == programs[1].as_text():
         return
     first, second = (program.compile()(*arguments) for program in programs)
-    rule = "the same key must give the same numbers, whatever was called before: no state hidden in Python"
-    require(
-        case, _is_alike(first, second), f"{rule}; reset and step differ when they are traced again"
+    rule = (
+        "the same key must give the same numbers, whatever was called before: "
+        "no state hidden in Python; reset and step differ when they are traced again"
     )
+    require(case, _is_alike(first, second), rule)
 
 
 def _play(case: CheckedEnv, steps: int, key: Key, params: PyTree) -> tuple[dict[str, Any], Played]:
-    """What a reset gave, and what `steps` steps of random actions did."""
+    """The results of a reset, and of `steps` steps of random actions."""
     env = case.env
 
     def step(state, key):
@@ -113,20 +113,20 @@ def _play(case: CheckedEnv, steps: int, key: Key, params: PyTree) -> tuple[dict[
         faces_agree = _faces_agree_on_step(case, step_key, state, action, params, reached)
         obs, state, reward, terminated, truncated, info = env.step(step_key, state, action, params)
         obs, final_obs = case.split(obs), case.split(info["final_observation"])
+        if is_multi_agent(env):
+            active = case.split(info["active"])
+            told_active = case.split(reached[-1].get("active", info["active"]))
+        else:
+            active, told_active = case.split(jnp.array(True)), {}
         return state, Played(
             obs=obs,
             final_obs=final_obs,
-            inside={
-                agent: is_in & _inside(case, final_obs)[agent]
-                for agent, is_in in _inside(case, obs).items()
-            },
+            inside=jax.tree.map(jnp.logical_and, _inside(case, obs), _inside(case, final_obs)),
             reward=case.split(reward),
             terminated=case.split(terminated, ALL),
             truncated=case.split(truncated, ALL),
-            active=case.split(info["active"] if is_multi_agent(env) else jnp.array(True)),
-            told_active=case.split(reached[-1].get("active", info["active"]))
-            if is_multi_agent(env)
-            else {},
+            active=active,
+            told_active=told_active,
             metrics=dict(info.get("metrics", {})),
             clock=env.is_truncated(reached[1], params),
             clock_after=env.is_truncated(state, params),
@@ -166,102 +166,79 @@ def _faces_agree_on_reset(
 def _faces_agree_on_step(
     case: CheckedEnv, key: Key, state: PyTree, action: PyTree, params: PyTree, reached
 ) -> jax.Array:
-    """Whether the dict face's `step_env` did what the stacked face does with the same key."""
+    """Whether `step_env` gave what `step_stacked` gives for the same key."""
     env = case.env
     if not is_stacked(env):
         return jnp.array(True)
     raw = raw_step(env, key, state, action, params)
-    obs, reward, terminated = (
-        split_agents(env, values) for values in (raw.obs, raw.reward, raw.terminated)
-    )
-    return _is_alike(reached[:4], (obs, raw.state, reward, {**terminated, ALL: raw.world_ended}))
+    obs, reward = split_agents(env, raw.obs), split_agents(env, raw.reward)
+    terminated = {**split_agents(env, raw.terminated), ALL: raw.world_ended}
+    return _is_alike(reached[:4], (obs, raw.state, reward, terminated))
 
 
 def _is_alike(some: PyTree, others: PyTree) -> jax.Array:
     """bool[]: equal up to rounding; compiled programs may round differently."""
+    close = lambda left, right: jnp.allclose(left, right, rtol=1e-5, equal_nan=True)
     pairs = zip(jax.tree.leaves(plain(some)), jax.tree.leaves(plain(others)), strict=True)
-    return jnp.all(
-        jnp.stack([jnp.allclose(one, other, rtol=1e-5, equal_nan=True) for one, other in pairs])
-    )
+    return jnp.all(jnp.stack([close(*pair) for pair in pairs]))
 
 
-# ---- rules about the values of a rollout, in numpy
+# ---- rules about the values of a rollout, in NumPy
 
 
 def _check_start(case: CheckedEnv, start: dict[str, Any]) -> None:
     for agent, inside in start["inside"].items():
         found = _short(_at(start["obs"][agent], np.argmin(inside)))
-        rule = (
-            f"obs{_of(case, agent)} of reset must lie in {case.obs_spaces[agent]}, not be {found}"
-        )
+        space = case.obs_spaces[agent]
+        rule = f"obs{_of(case, agent)} of reset must lie in {space}, not be {found}"
         require(case, inside.all(), rule)
-    require(
-        case, not start["clock"].any(), "reset must return a state of which is_truncated is False"
-    )
-    require(
-        case,
-        start["faces_agree"].all(),
-        "reset_env and reset_stacked must give the same for the same key",
-    )
+    rule = "reset must return a state of which is_truncated is False"
+    require(case, not start["clock"].any(), rule)
+    rule = "reset_env and reset_stacked must give the same for the same key"
+    require(case, start["faces_agree"].all(), rule)
 
 
 def _check_values(case: CheckedEnv, played: Played) -> None:
     over = played.terminated[ALL] | played.truncated[ALL]
     for agent in case.agents:
-        obs, final_obs, reward = played.obs[agent], played.final_obs[agent], played.reward[agent]
-        rule = f"obs{_of(case, agent)} of step, and its final_observation, must lie in {case.obs_spaces[agent]}"
-        _always(case, played.inside[agent], rule, obs=obs, final_observation=final_obs)
-        rule = (
-            f"info['final_observation']{_of(case, agent)} must equal obs where the episode goes on"
-        )
-        _always(
-            case,
-            over | _same(obs, final_obs, over.ndim),
-            rule,
-            obs=obs,
-            final_observation=final_obs,
-        )
-        _always(
-            case, np.isfinite(reward), f"reward{_of(case, agent)} must be finite", reward=reward
-        )
+        name, reward = _of(case, agent), played.reward[agent]
+        found = {"obs": played.obs[agent], "final_observation": played.final_obs[agent]}
+        space = case.obs_spaces[agent]
+        rule = f"obs{name} of step, and its final_observation, must lie in {space}"
+        _always(case, played.inside[agent], rule, **found)
+        rule = f"info['final_observation']{name} must equal obs where the episode goes on"
+        same = _same(played.obs[agent], played.final_obs[agent], over.ndim)
+        _always(case, over | same, rule, **found)
+        _always(case, np.isfinite(reward), f"reward{name} must be finite", reward=reward)
     for name, values in played.metrics.items():
-        _always(
-            case, np.isfinite(values), f"info['metrics'][{name!r}] must be finite", value=values
-        )
-    _always(
-        case, played.faces_agree, "step_env and step_stacked must give the same for the same key"
-    )
+        rule = f"info['metrics'][{name!r}] must be finite"
+        _always(case, np.isfinite(values), rule, value=values)
+    rule = "step_env and step_stacked must give the same for the same key"
+    _always(case, played.faces_agree, rule)
 
 
 def _check_ends(case: CheckedEnv, played: Played) -> None:
-    """What ends an episode, and when."""
+    """Checks what ends an episode, and when."""
     terminated, truncated = played.terminated, played.truncated
     for name in (*case.agents, ALL) if is_multi_agent(case.env) else case.agents:
         rule = f"terminated{_of(case, name)} and truncated{_of(case, name)} must never both be set"
         _always(case, ~(terminated[name] & truncated[name]), rule)
-    clock_alone = played.clock & ~terminated[ALL]
-    rule = "step must be truncated where is_truncated(the state step_env reached) and not terminated, and only there"
-    _always(
-        case,
-        truncated[ALL] == clock_alone,
-        rule,
-        truncated=truncated[ALL],
-        is_truncated=played.clock,
+    rule = (
+        "step must be truncated where is_truncated(the state step_env reached) "
+        "and not terminated, and only there"
     )
+    holds = truncated[ALL] == (played.clock & ~terminated[ALL])
+    _always(case, holds, rule, truncated=truncated[ALL], is_truncated=played.clock)
     over = terminated[ALL] | truncated[ALL]
     limit = getattr(case.params, "max_steps_in_episode", None)
     limit = np.inf if limit is None else limit
     length = _count_since_reset(np.ones_like(over), over)
-    _always(
-        case,
-        length <= limit,
-        f"no episode may last longer than max_steps_in_episode={limit}",
-        length=length,
-    )
+    rule = f"no episode may last longer than max_steps_in_episode={limit}"
+    _always(case, length <= limit, rule, length=length)
 
 
 def _check_fresh_states(case: CheckedEnv, played: Played, start_time: np.ndarray) -> None:
-    """After an end the state is a new episode's: the clock is not run out, and where every reset starts it, there."""
+    """Checks that the state after an end is a new episode's: not truncated, its time restarted."""
     over = played.terminated[ALL] | played.truncated[ALL]
     rule = "where an episode ended, step must return the state of a new one"
     _always(case, ~(over & played.clock_after), f"{rule}, of which is_truncated is False")
@@ -271,7 +248,7 @@ def _check_fresh_states(case: CheckedEnv, played: Played, start_time: np.ndarray
 
 
 def _check_leaving(case: CheckedEnv, played: Played) -> None:
-    """Agents that end before their episode does or wait in it, and episodes that end with everybody in them."""
+    """Checks agents that wait, or end before their episode does, and that "__all__" ends all."""
     over = played.terminated[ALL] | played.truncated[ALL]
     remaining, may_wait = np.zeros_like(over), agents_may_wait(case.env)
     for agent in case.agents:
@@ -280,45 +257,40 @@ def _check_leaving(case: CheckedEnv, played: Played) -> None:
         left = _count_since_reset(ended, over) - ended > 0  # in an earlier step of this episode
         present = ~left if may_wait else active
         remaining |= present & ~ended & ~left
-        _always(
-            case,
-            ~(left & active),
-            f"agent {agent!r} has ended and must be inactive until the reset",
+        rule = f"agent {agent!r} has ended and must be inactive until the reset"
+        _always(case, ~(left & active), rule)
+        rule = (
+            f"agent {agent!r} is inactive but has not ended: "
+            f"an environment whose agents wait {SAY_WHO_ACTS}"
         )
-        rule = f"agent {agent!r} is inactive but has not ended: an environment whose agents wait {SAY_WHO_ACTS}"
-        waits = (
-            ~active & ~left & _anywhere_in_its_episode(active, over)
-        )  # or it is absent throughout
+        # An agent that is never active in an episode does not take part in it.
+        waits = ~active & ~left & _anywhere_in_episode(active, over)
         _always(case, ~waits | may_wait, rule)
         if may_wait:
-            rule = f"info['active'][{agent!r}], if given, must be what acting_agents says of the state before the step"
-            _always(
-                case,
-                active == played.told_active[agent],
-                rule,
-                active=played.told_active[agent],
-                acting=active,
+            rule = (
+                f"info['active'][{agent!r}], if given, must be what acting_agents says "
+                "of the state before the step"
             )
-        rule = f"reward[{agent!r}] must be 0 {'once it has ended' if may_wait else 'where it is inactive'}"
+            told = played.told_active[agent]
+            _always(case, active == told, rule, active=told, acting=active)
+        when = "once it has ended" if may_wait else "where it is inactive"
+        rule = f"reward[{agent!r}] must be 0 {when}"
         _always(case, present | (reward == 0), rule, reward=reward)
         rule = f"agent {agent!r} must be terminated or truncated where {ALL!r} is"
         _always(case, ~over | ~present | ended, rule)
-    _always(
-        case,
-        over | remaining,
-        f"terminated[{ALL!r}] or truncated[{ALL!r}] must be set when no agent is left",
-    )
+    rule = f"terminated[{ALL!r}] or truncated[{ALL!r}] must be set when no agent is left"
+    _always(case, over | remaining, rule)
 
 
-def _anywhere_in_its_episode(flag: np.ndarray, over: np.ndarray) -> np.ndarray:
-    """bool[E, T]: whether `flag` is set in some step of the same episode, as far as it was played."""
+def _anywhere_in_episode(flag: np.ndarray, over: np.ndarray) -> np.ndarray:
+    """bool[E, T]: whether `flag` is set in any played step of the same episode."""
     over_before = np.concatenate([np.zeros_like(over[:, :1]), over[:, :-1]], axis=1)
     later = _count_since_reset(flag[:, ::-1], over_before[:, ::-1])[:, ::-1]
     return (_count_since_reset(flag, over) > 0) | (later > 0)
 
 
 def _count_since_reset(flag: np.ndarray, over: np.ndarray) -> np.ndarray:
-    """i64[E, T]: in how many steps of the episode `flag` was set, the current step included."""
+    """i64[E, T]: the number of steps of the episode with `flag`, the current step included."""
     counts = np.zeros(flag.shape, np.int64)
     running = np.zeros(flag.shape[0], np.int64)
     for t in range(flag.shape[1]):
@@ -333,7 +305,7 @@ def _of(case: CheckedEnv, name: str) -> str:
 
 
 def _always(case: CheckedEnv, holds: np.ndarray, rule: str, **found: np.ndarray) -> None:
-    """`rule` is broken unless `holds`, bool[E, T], is True throughout; tells the first step and the values there."""
+    """Requires `holds`, bool[E, T], everywhere; the error has the first step and its values."""
     if not holds.all():
         step = int(np.argmin(holds.all(0)))
         where = int(np.argmin(holds[:, step])), step
@@ -347,10 +319,11 @@ def _at(tree: PyTree, index: Any) -> PyTree:
 
 def _same(some: PyTree, others: PyTree, num_axes: int) -> np.ndarray:
     """bool[E, T]: whether two trees of arrays [E, T, ...] hold the same numbers there."""
-    same = jax.tree.map(
-        lambda one, other: (one == other).reshape(*one.shape[:num_axes], -1).all(-1), some, others
-    )
-    return np.all(jax.tree.leaves(same), axis=0)
+
+    def same_rows(left, right):
+        return (left == right).reshape(*left.shape[:num_axes], -1).all(-1)
+
+    return np.all(jax.tree.leaves(jax.tree.map(same_rows, some, others)), axis=0)
 
 
 def _short(value: PyTree) -> str:

@@ -71,7 +71,7 @@ class CheckedEnv(NamedTuple):
     action_spaces: dict[AgentId, Space]
 
     def each(self, value: Callable[[str], Any], *more: str) -> PyTree:
-        """`value` of each agent, and of the names in `more`: a dict, or one value if single-agent."""
+        """{name: value(name)} of the agents and the names in `more`; one value if single-agent."""
         if not is_multi_agent(self.env):
             return value(DEFAULT_AGENT)
         return {name: value(name) for name in (*self.agents, *more)}

@@ -1,7 +1,8 @@
-"""The errors that users meet: one line with the value, what is allowed and the nearest match."""
+"""Error messages for users: one line with the value, what is allowed and the nearest match."""
 
 import difflib
 import importlib.util
+import re
 import sys
 import sysconfig
 import traceback
@@ -11,31 +12,36 @@ from typing import Any
 
 from jaxrl.core import foreign_names
 
-NEAR = (
-    0.75  # of difflib's ratio: below it, names share letters by chance (use_gae and use_gru: 0.71)
-)
-SHORT = 200  # characters of a list of names that one line still holds
-PATHS = "each row of a run's metrics.jsonl holds them all"
-
+# The smallest ratio of difflib that counts as similar. Below it, names share letters by chance:
+# use_gae and use_gru have 0.71.
+MIN_SIMILARITY = 0.75
+MAX_LIST_CHARACTERS = 200  # of a list of names in an error's line
+WHERE_RESULTS_ARE = "each row of a run's metrics.jsonl holds them all"
 
 PACKAGE = Path(__file__).parents[1]
 IS_CHECKOUT = not (PACKAGE / "envs" / "cartpole.py").exists()
-NOT_THEIRS = (  # folders of code that no user wrote: ours, and the standard library
+LIBRARY_FOLDERS = (  # code that no user wrote: this package, and the standard library
     PACKAGE,
     *([PACKAGE.parent / "envs"] if IS_CHECKOUT else []),
     *(Path(sysconfig.get_path(name)) for name in ("stdlib", "platstdlib")),
 )
-# What JAX says of Python's own control flow, in one line of ours.
-TRACED = {
-    "TracerBoolConversionError": "a Python `if`, `and`, `or` or `not` of a traced array; use jnp.where or lax.cond",
-    "TracerIntegerConversionError": "a traced array as a Python index or length; use jnp.take or a fixed shape",
+# One line for each of JAX's errors about Python code on traced arrays.
+TRACING_ERRORS = {
+    "TracerBoolConversionError": (
+        "a Python `if`, `and`, `or` or `not` of a traced array; use jnp.where or lax.cond"
+    ),
+    "TracerIntegerConversionError": (
+        "a traced array as a Python index or length; use jnp.take or a fixed shape"
+    ),
     "TracerArrayConversionError": "a NumPy function of a traced array; use jax.numpy",
-    "ConcretizationTypeError": "a Python number made of a traced array, or a shape that depends on one; use jax.numpy",
+    "ConcretizationTypeError": (
+        "a Python number made of a traced array, or a shape that depends on one; use jax.numpy"
+    ),
 }
 
 
 class UsageError(ValueError):
-    """Something the user asked for cannot work; the command line prints the message as one line."""
+    """A user's mistake; the command line prints the message as one line."""
 
 
 def is_installed(package: str) -> bool:
@@ -66,7 +72,7 @@ def reason_of(error: BaseException) -> str:
     """The reason why code that a user wrote failed: `KeyError: 'left' (corridor.py:30)`."""
     kind = type(error).__name__
     said = next(iter(str(error).splitlines()), "")
-    said = TRACED.get(kind) or (said if len(said) <= 300 else f"{said:.300} ...")
+    said = TRACING_ERRORS.get(kind) or (said if len(said) <= 300 else f"{said:.300} ...")
     frames = traceback.extract_tb(error.__traceback__)
     written = [frame for frame in frames if _is_written_by_a_user(frame.filename)]
     where = f" ({Path(written[-1].filename).name}:{written[-1].lineno})" if written else ""
@@ -75,14 +81,13 @@ def reason_of(error: BaseException) -> str:
 
 def _is_written_by_a_user(filename: str) -> bool:
     path = Path(filename)
-    by_others = filename.startswith("<frozen") or not {"site-packages", "dist-packages"}.isdisjoint(
-        path.parts
-    )
-    return not by_others and not any(path.is_relative_to(folder) for folder in NOT_THEIRS)
+    if filename.startswith("<frozen") or {"site-packages", "dist-packages"} & set(path.parts):
+        return False
+    return not any(path.is_relative_to(folder) for folder in LIBRARY_FOLDERS)
 
 
 def brief(value: Any) -> str:
-    """A value for people: one line of at most 80 characters."""
+    """A value in one line of at most 80 characters."""
     try:
         text = " ".join(repr(value).split())
     except Exception:
@@ -93,22 +98,26 @@ def brief(value: Any) -> str:
 def unknown_name(
     kind: str, name: str, allowed: Iterable[str], where: str = "", look: str = ""
 ) -> UsageError:
-    """The error for a name that is none of `allowed`: `unknown policy 'pol3'; did you mean 'pol1'? known: ...`.
+    """The error for a name that is not in `allowed`.
+
+    For example `unknown policy 'pol3'; did you mean 'pol1'? known: ...`.
 
     Args:
-        where: said after the name.
-        look: says where all names can be read, if they are too many for a line.
+        where: follows the name in the message.
+        look: where to find all names, if they are too many for a line.
     """
     name, allowed = name if isinstance(name, str) else brief(name), sorted(map(str, allowed))
     near = nearest(name, allowed)
     hint = f"; did you mean {either(near)}?" if near else ";"
-    return UsageError(
-        f"unknown {kind} {brief(name)}{where and ' ' + where}{hint} {_known(allowed, near, look)}"
-    )
+    begin = f"unknown {kind} {brief(name)}{where and ' ' + where}"
+    return UsageError(f"{begin}{hint} {_known(allowed, near, look)}")
 
 
 def unknown_result(kind: str, path: str, allowed: Iterable[str]) -> UsageError:
-    """The error for a path that results do not have; knows other libraries' names and paths without their beginning."""
+    """The error for a path that results do not have.
+
+    It knows other libraries' names, and completes the end of a path ("episode_return_mean").
+    """
     path, allowed = str(path), sorted(allowed)
     meant = sorted((known for known in allowed if known.endswith(f"/{path}")), key=len)[:1]
     foreign = foreign_names.counterpart(path, foreign_names.RESULTS)
@@ -116,19 +125,18 @@ def unknown_result(kind: str, path: str, allowed: Iterable[str]) -> UsageError:
     if foreign is not None and foreign[1].ours in allowed:
         meant, note = [foreign[1].ours], foreign[1].note and f"{foreign[1].note}; "
     if not meant:
-        return unknown_name(kind, path, allowed, look=PATHS)
-    return UsageError(
-        f"unknown {kind} {brief(path)}; did you mean {meant[0]!r}? {note}{_known(allowed, meant, PATHS)}"
-    )
+        return unknown_name(kind, path, allowed, look=WHERE_RESULTS_ARE)
+    hint = f"did you mean {meant[0]!r}? {note}{_known(allowed, meant, WHERE_RESULTS_ARE)}"
+    return UsageError(f"unknown {kind} {brief(path)}; {hint}")
 
 
 def nearest(name: str, allowed: Iterable[str], most: int = 3) -> list[str]:
-    """The names that `name` may be a slip of, the likeliest first; none where likeness is only chance."""
+    """The allowed names most similar to `name`, the nearest first; empty if none is similar."""
     plain = {known: _plain(known) for known in allowed}
     wanted = _plain(name)
     found = [known for known, text in plain.items() if text == wanted]
-    found += difflib.get_close_matches(name, plain, n=most, cutoff=NEAR)
-    if len(wanted) >= 3:  # a beginning, or the same words in another order
+    found += difflib.get_close_matches(name, plain, n=most, cutoff=MIN_SIMILARITY)
+    if len(wanted) >= 3:  # the beginning of a name, or its words in another order
         words = set(wanted.split("_"))
         found += [known for known, text in plain.items() if text.startswith(wanted)]
         found += [known for known, text in plain.items() if set(text.split("_")) == words]
@@ -142,17 +150,14 @@ def either(names: list[str]) -> str:
 
 
 def _plain(name: str) -> str:
-    """`--clip-param`, `clipParam` and `Clip_Param` alike as `clip_param`."""
-    name = "".join(
-        f"_{c.lower()}" if c.isupper() and i and name[i - 1].islower() else c
-        for i, c in enumerate(name)
-    )
+    """`clip_param` for `--clip-param`, `clipParam` and `Clip_Param`."""
+    name = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name)
     return name.strip("-_").replace("-", "_").lower()
 
 
 def _known(allowed: list[str], near: list[str], look: str) -> str:
-    """The allowed names where a line holds them, else how many there are and where to look."""
-    if len(text := ", ".join(allowed) or "none") <= SHORT:
+    """The allowed names if one line holds them, else how many there are and where to look."""
+    if len(text := ", ".join(allowed) or "none") <= MAX_LIST_CHARACTERS:
         return f"known: {text}"
     if look:
         return look

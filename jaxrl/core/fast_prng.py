@@ -1,8 +1,8 @@
-"""Random keys whose draws are faster on the CPU, with the bits of jax.random's own.
+"""Fast random keys: Threefry in one kernel on the CPU, with the same bits as jax.random.
 
 JAX draws by Threefry-2x32-20 (Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3").
-On the CPU it walks through the whole array five times, a loop of four rounds each; here all twenty
-rounds of an element stay in registers. Elsewhere this is JAX's own.
+On the CPU JAX reads and writes the whole array five times, for four rounds each. Here all twenty
+rounds of an element stay in registers. Other devices use JAX's implementation.
 """
 
 import functools
@@ -21,25 +21,25 @@ PARITY = np.uint32(0x1BD11BDA)
 
 
 def to_fast_key(key: Key) -> Key:
-    """The same keys [...], to draw from; any that are not typed Threefry keys stay as they are.
+    """The same keys [...], for faster draws; keys other than typed Threefry keys are unchanged.
 
-    JAX treats the two kinds of keys as different types: `to_standard_key` gives back one to store
-    or to return. `jax.random.poisson` accepts Threefry's own keys only, which it compares by
-    identity; its error for any other ends in our tag.
+    JAX treats the two kinds of keys as different types: convert with `to_standard_key` before
+    storing or returning a key. `jax.random.poisson` accepts standard Threefry keys only; its error
+    for any other ends in the tag of `_fast_impl`.
     """
-    return _of_kind(key, _quick()) if _is_of_kind(key, "threefry2x32") else key
+    return _of_kind(key, _fast_impl()) if _is_of_kind(key, "threefry2x32") else key
 
 
 def to_standard_key(key: Key) -> Key:
-    """What `to_fast_key` was given."""
-    return _of_kind(key, "threefry2x32") if _is_of_kind(key, _quick()) else key
+    """The inverse of `to_fast_key`."""
+    return _of_kind(key, "threefry2x32") if _is_of_kind(key, _fast_impl()) else key
 
 
 def with_fast_keys(function: Callable, key: Key, *arguments: PyTree) -> PyTree:
-    """`function(key, *arguments)`, its random numbers drawn by fast keys; keys it returns are standard.
+    """`function(key, *arguments)` with a fast key; the keys it returns are standard.
 
-    A function that cannot take them, because it draws by `jax.random.poisson` or keeps a key of its
-    own in its state, is called with `key` itself.
+    A function that fails with fast keys, because it draws by `jax.random.poisson` or keeps another
+    key in its state, is called with `key` itself.
     """
     fast = to_fast_key(key)
     if fast is key:
@@ -47,7 +47,7 @@ def with_fast_keys(function: Callable, key: Key, *arguments: PyTree) -> PyTree:
     try:
         returned = function(fast, *arguments)
     except Exception:
-        return function(key, *arguments)  # an error that has another cause is raised again
+        return function(key, *arguments)  # an error with another cause is raised again
     return jax.tree.map(_standard_leaf, returned)
 
 
@@ -64,24 +64,22 @@ def _of_kind(key: Key, kind) -> Key:
 
 
 @functools.cache
-def _quick():
+def _fast_impl():
     draw = {
         "seed": extend.threefry_prng_impl.seed,
         "split": _split,
         "random_bits": _bits,
         "fold_in": _fold_in,
     }
-    # JAX prints the tag wherever it refuses such a key: in poisson, or where a scan's carry was a
-    # standard one.
+    # JAX prints the tag where it rejects such a key: in poisson, or in a scan's carry.
     return extend.define_prng_impl(
         key_shape=(2,), name="jaxrl_quick", tag="fast: use to_standard_key(key)", **draw
     )
 
 
 def _split(key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
-    return jnp.stack(_blocks(math.prod(shape), _pair)(key, jnp.uint32(0)), axis=-1).reshape(
-        *shape, 2
-    )
+    words = _blocks(math.prod(shape), _pair)(key, jnp.uint32(0))
+    return jnp.stack(words, axis=-1).reshape(*shape, 2)
 
 
 def _fold_in(key: jax.Array, number: jax.Array) -> jax.Array:
@@ -93,11 +91,8 @@ def _bits(key: jax.Array, bit_width: int, shape: tuple[int, ...]) -> jax.Array:
     if bit_width == 64:
         high, low = _blocks(count, _pair)(key, jnp.uint32(0))
         return (high.astype(jnp.uint64) << 32 | low).reshape(shape)
-    return (
-        _blocks(count, jnp.bitwise_xor)(key, jnp.uint32(0))
-        .reshape(shape)
-        .astype(f"uint{bit_width}")
-    )
+    words = _blocks(count, jnp.bitwise_xor)(key, jnp.uint32(0))
+    return words.reshape(shape).astype(f"uint{bit_width}")
 
 
 def _pair(word0: jax.Array, word1: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -106,12 +101,15 @@ def _pair(word0: jax.Array, word1: jax.Array) -> tuple[jax.Array, jax.Array]:
 
 @functools.cache
 def _blocks(num: int, of_words: Callable[[jax.Array, jax.Array], PyTree]):
-    """A function of keys u32[..., 2] and first counts u32[...]: `of_words` of `num` counts' blocks, [..., num]."""
+    """A function of keys u32[..., 2] and first counts u32[...] that encrypts `num` counts.
+
+    It returns `of_words` of the encrypted words, [..., num].
+    """
 
     @jax.custom_batching.custom_vmap
     def blocks(keys, first):
         return jax.lax.platform_dependent(
-            keys, first, cpu=apart, default=drawn(extend.threefry2x32_p.bind)
+            keys, first, cpu=fused, default=drawn(extend.threefry2x32_p.bind)
         )
 
     @blocks.def_vmap
@@ -133,18 +131,18 @@ def _blocks(num: int, of_words: Callable[[jax.Array, jax.Array], PyTree]):
 
         return draw
 
-    def apart(keys, first):
-        # A branch that is always taken, and that XLA can't know to be: without it, the rounds would
-        # be computed anew for every element of whatever reads a random number.
+    def fused(keys, first):
+        # XLA does not know that this branch is always taken. Without the branch it would compute
+        # the rounds again for every element of each operation that reads a random number.
         always, zeros = keys.reshape(-1)[0] | 1 != 0, jnp.zeros((*first.shape, num), jnp.uint32)
         nothing = of_words(zeros, zeros)
         return jax.lax.cond(always, drawn(_threefry), lambda *_: nothing, keys, first)
 
-    return jax.jit(blocks, inline=True)  # so that a draw outside of any program is compiled once
+    return jax.jit(blocks, inline=True)  # so that a draw outside any program is compiled once
 
 
 def _threefry(key0, key1, word0, word1) -> tuple[jax.Array, jax.Array]:
-    """All of one shape. In `lax`, for this is traced at every draw: jax.numpy's operators take far longer for that."""
+    """Encrypts words of one shape; in `jax.lax`, which traces much faster than jax.numpy."""
     add, xor = jax.lax.add, jax.lax.bitwise_xor
     constant = functools.cache(functools.partial(jax.lax.full_like, key0))
     schedule = (key0, key1, xor(xor(key0, key1), constant(PARITY)))

@@ -1,4 +1,4 @@
-"""Declaring and checking settings: a default, a help text, and what is allowed, said once."""
+"""Settings as dataclass fields: default, help text and allowed values, declared once."""
 
 import dataclasses
 import inspect
@@ -15,11 +15,11 @@ from jaxrl.core.foreign_names import Counterpart, counterpart
 from jaxrl.core.trust import Kind
 
 Check = Callable[[str, Any], None]
+Read = Callable[[str, Any], Any]
 C = TypeVar("C")
 
-
-Read = Callable[[str, Any], Any]
-INT32, UINT32, INT64, FLOAT32 = 2**31 - 1, 2**32 - 1, 2**63 - 1, 3.4028235e38  # the most of each
+# The largest number of each type.
+INT32, UINT32, INT64, FLOAT32 = 2**31 - 1, 2**32 - 1, 2**63 - 1, 3.4028235e38
 
 
 def setting(
@@ -34,11 +34,11 @@ def setting(
     """A field of a configuration.
 
     Args:
-        help: what it means; in `--help` and in the class's docstring.
-        check: refuses values that are not allowed.
+        help: the explanation in `--help` and in the class's docstring.
+        check: rejects values that are not allowed.
         traced: it is a number that never causes a compilation.
-        read: gives a value's usual form, for one that may be written in several.
-        kind: of the objects that it may name as "module:Name"; a file may name only some of these.
+        read: converts a value to its usual form, if there are several ways to write it.
+        kind: the kind of objects that it may name as "module:Name"; a file may name only some.
     """
     metadata = {"help": help, "check": check, "traced": traced, "read": read, "kind": kind}
     return dataclasses.field(default=default, metadata=metadata)
@@ -46,16 +46,14 @@ def setting(
 
 def count(least: int = 1, most: int = INT32, *, optional: bool = False) -> Check:
     """An integer from `least` to `most`; if `optional`, None as well."""
-    bounds = f"of at least {least}"
+    wanted = f"an integer of at least {least}{' or None' if optional else ''}"
 
     def check(name, value):
         if value is None and optional:
             return
         whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
         if not whole or value < least:
-            raise UsageError(
-                f"{name}={brief(value)} must be an integer {bounds}{' or None' if optional else ''}"
-            )
+            raise UsageError(f"{name}={brief(value)} must be {wanted}")
         if value > most:
             raise UsageError(f"{name}={brief(value)} must be an integer of at most {most}")
 
@@ -70,29 +68,22 @@ def number(
     open_low: bool = False,
     optional: bool = False,
 ) -> Check:
-    """A finite number within [low, high], or (low, high]; if `optional`, None and infinity as well."""
-    interval = (
-        f"{'(' if open_low else '['}{low:g}, {high:g}]"
-        if high < math.inf
-        else f"{'>' if open_low else '>='} {low:g}"
-    )
+    """A finite number in [low, high], or (low, high]; if `optional`, None and infinity as well."""
+    if high < math.inf:
+        interval = f"in {'(' if open_low else '['}{low:g}, {high:g}]"
+    else:
+        interval = f"{'>' if open_low else '>='} {low:g}"
+    wanted = f"a number {interval}{' or None' if optional else ''}"
 
     def check(name, value):
         if value is None and optional:
             return
         if isinstance(value, int) and abs(value) > FLOAT32:
             raise UsageError(f"{name}={brief(value)} is more than float32 holds, {FLOAT32:g}")
-        valid = (
-            isinstance(value, int | float | np.number)
-            and not isinstance(value, bool)
-            and not math.isnan(value)
-        )
-        valid = valid and (optional or not math.isinf(value))
+        valid = isinstance(value, int | float | np.number) and not isinstance(value, bool)
+        valid = valid and not math.isnan(value) and (optional or not math.isinf(value))
         if not valid or value > high or value < low or (open_low and value == low):
-            wanted = f"in {interval}" if high < math.inf else interval
-            raise UsageError(
-                f"{name}={brief(value)} must be a number {wanted}{' or None' if optional else ''}"
-            )
+            raise UsageError(f"{name}={brief(value)} must be {wanted}")
         if not math.isinf(value) and abs(value) > FLOAT32:
             raise UsageError(f"{name}={brief(value)} is more than float32 holds, {FLOAT32:g}")
         if open_low and np.float32(value) == np.float32(low):
@@ -111,20 +102,20 @@ def one_of(*allowed: Any) -> Check:
 
 def names(name: str, value: Any) -> None:
     """None, or a tuple of strings."""
-    if value is not None and not (
-        isinstance(value, tuple) and all(isinstance(part, str) for part in value)
-    ):
+    if value is None:
+        return
+    if not isinstance(value, tuple) or not all(isinstance(part, str) for part in value):
         raise UsageError(f"{name}={brief(value)} must be a list of names")
 
 
 def pairs(what: str) -> Check:
     """A frozen mapping from strings."""
 
+    def is_pair(part):
+        return isinstance(part, tuple) and len(part) == 2 and isinstance(part[0], str)
+
     def check(name, value):
-        if not isinstance(value, tuple) or not all(
-            isinstance(pair, tuple) and len(pair) == 2 and isinstance(pair[0], str)
-            for pair in value
-        ):
+        if not isinstance(value, tuple) or not all(map(is_pair, value)):
             raise UsageError(f"{name}={brief(value)} must be a mapping {what}")
 
     return check
@@ -136,7 +127,7 @@ def flag(name: str, value: Any) -> None:
 
 
 def freeze(value: Any) -> Any:
-    """Lists as tuples and mappings as tuples of pairs, all the way down, so that a configuration can be hashed."""
+    """A hashable form: nested lists become tuples, mappings tuples of pairs."""
     if isinstance(value, Mapping):
         return tuple((key, freeze(part)) for key, part in value.items())
     if isinstance(value, list | tuple):
@@ -146,13 +137,12 @@ def freeze(value: Any) -> Any:
 
 def is_array(value: Any) -> bool:
     """Whether this is an array or a number of NumPy, JAX or PyTorch."""
-    return all(hasattr(value, name) for name in ("__array__", "dtype", "shape")) and not isinstance(
-        value, type
-    )
+    has_all = all(hasattr(value, name) for name in ("__array__", "dtype", "shape"))
+    return has_all and not isinstance(value, type)
 
 
 def as_number(value: Any) -> Any:
-    """A number of NumPy, JAX or PyTorch, which has no axes, as Python's; anything else as it is."""
+    """A Python number for a scalar of NumPy, JAX or PyTorch; anything else is unchanged."""
     try:
         return np.asarray(value).item() if is_array(value) and not np.shape(value) else value
     except (TypeError, ValueError):  # a traced one, or a random key
@@ -160,19 +150,19 @@ def as_number(value: Any) -> Any:
 
 
 def as_count(value: Any) -> Any:
-    """A whole float such as 1e6, and an array of one, as an int; anything else as it is."""
+    """An int for a whole float such as 1e6 or an array with one entry; else unchanged."""
     value = as_number(np.reshape(value, ()) if is_array(value) and np.size(value) == 1 else value)
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 def frozen_fields(config: Any) -> None:
-    """Gives every field of a frozen dataclass its usual form, which can be hashed.
+    """Converts every field of a frozen dataclass to its usual form, which can be hashed.
 
-    Numbers and arrays of NumPy and JAX become Python's; an array of one number is that number, and
-    a whole float such as 1e6 a count, where the setting is one.
+    Numbers and arrays of NumPy and JAX become Python's, an array with one entry becomes a number,
+    and a whole float such as 1e6 becomes an int if the setting is a count.
 
     Raises:
-        UsageError: a value that no form can be found for; names the setting.
+        UsageError: a value that has no such form; names the setting.
     """
     for field in dataclasses.fields(config):
         value, read = getattr(config, field.name), field.metadata["read"]
@@ -180,13 +170,10 @@ def frozen_fields(config: Any) -> None:
             if is_array(value) and np.size(value) == 1 and not isinstance(field.default, tuple):
                 value = np.asarray(value).reshape(())
             value = freeze(value)
-        except (
-            TypeError,
-            ValueError,
-            RecursionError,
-        ):  # a traced array, or a list that holds itself
+        except (TypeError, ValueError, RecursionError):  # traced, or a list that holds itself
             raise UsageError(
-                f"{field.name}={brief(value)} is no plain value; a compiled function takes numbers by hypers"
+                f"{field.name}={brief(value)} is no plain value; "
+                "a compiled function takes numbers by hypers"
             ) from None
         if getattr(field.metadata["check"], "whole", False):
             value = as_count(value)
@@ -197,9 +184,8 @@ def frozen_fields(config: Any) -> None:
             culprit = _unhashable_part(value)
             what = "is" if culprit is value else f"holds {brief(culprit)},"
             hint = "give a list" if isinstance(culprit, set) else "a setting must be hashable"
-            raise UsageError(
-                f"{field.name}={brief(value)} {what} a {type(culprit).__name__}: {hint}"
-            ) from None
+            kind = type(culprit).__name__
+            raise UsageError(f"{field.name}={brief(value)} {what} a {kind}: {hint}") from None
         object.__setattr__(config, field.name, value)
 
 
@@ -214,34 +200,33 @@ def _unhashable_part(value: Any) -> Any:
 
 
 class Declared(NamedTuple):
-    """The settings of one object that users make, and where they can be read."""
+    """The settings of a class or function, and where they are explained."""
 
-    owner: str  # what a user gives them to: "PPOConfig"
+    owner: str  # the class or function: "PPOConfig"
     names: frozenset[str]
-    example: str  # how a setting of this owner is given; NAME stands for it
+    example: str  # shows how to give this owner a setting; NAME stands for it
     look: str  # where all of them are explained
 
 
-_declared: dict[str, Declared] = {}  # by owner: each knows what the others have
+_declared: dict[str, Declared] = {}  # by owner, so that an error can name another owner
 
 
 def checked(
     owner: str, *, example: str, also: Iterable[str] = (), forms: Callable[[dict], dict] = dict
 ) -> Callable[[type[C]], type[C]]:
-    """A class decorator for a configuration: unknown names are refused, fields explained.
+    """A class decorator for a configuration: rejects unknown names and documents the fields.
 
     Args:
-        owner: what a user gives these settings to.
-        example: how, with NAME for a setting.
-        also: arguments that the owner takes beside the class's fields.
-        forms: reads other forms of the settings that are given.
+        owner: the class or function that takes these settings.
+        example: shows how to give one, with NAME for its name.
+        also: arguments that the owner takes besides the class's fields.
+        forms: converts other forms of the given settings.
     """
 
     def decorate(cls: type[C]) -> type[C]:
         known = [field.name for field in dataclasses.fields(cls)]
-        look = (
-            f"help(jaxrl.{cls.__name__}) explains all {len(known)}, and --help on the command line"
-        )
+        look = f"help(jaxrl.{cls.__name__}) explains all {len(known)}"
+        look += ", and --help on the command line"
         _declared[owner] = Declared(owner, frozenset((*known, *also)), example, look)
         generated = cls.__init__
 
@@ -262,48 +247,39 @@ def checked(
 
 
 def explained(cls: type) -> str:
-    """A docstring's section on the fields of `cls`: name, type, default and help text of each."""
+    """A docstring's section on the fields of `cls`: name, type, default and help text."""
     lines = ["Settings:"]
+    indent = " " * 8
     for field in dataclasses.fields(cls):
         default = str(field.default) if isinstance(field.default, float) else repr(field.default)
         lines.append(f"    {field.name}{_type_shown(field.type)} = {default}")
-        lines += textwrap.wrap(
-            field.metadata["help"], 84, initial_indent=" " * 8, subsequent_indent=" " * 8
-        )
+        text = field.metadata["help"]
+        lines += textwrap.wrap(text, 84, initial_indent=indent, subsequent_indent=indent)
     return "\n".join(lines)
 
 
 def _type_shown(declared: Any) -> str:
-    """`: float | None`; nothing for Any, of which the help text tells."""
+    """`: float | None`; nothing for Any, which the help text explains."""
     if declared is Any:
         return ""
-    text = (
-        declared.__name__
-        if isinstance(declared, type) and not hasattr(declared, "__args__")
-        else str(declared)
-    )
+    is_class = isinstance(declared, type) and not hasattr(declared, "__args__")
+    text = declared.__name__ if is_class else str(declared)
     return f": {text.replace('collections.abc.', '').replace('typing.', '')}"
 
 
 def takes_settings(settings: type) -> Callable[[type[C]], type[C]]:
-    """A class decorator: shows the fields of `settings`, which `__init__` takes as keywords, in signature and help."""
+    """A class decorator: adds the fields of `settings` to the class's signature and docstring."""
+
+    def parameter(field: dataclasses.Field) -> inspect.Parameter:
+        keyword = inspect.Parameter.KEYWORD_ONLY
+        return inspect.Parameter(field.name, keyword, default=field.default, annotation=field.type)
+
+    def is_shown(given: inspect.Parameter) -> bool:
+        return given.kind != given.VAR_KEYWORD and not given.name.startswith("_")
 
     def decorate(cls: type[C]) -> type[C]:
-        given = inspect.signature(cls).parameters.values()
-        kept = [
-            each
-            for each in given
-            if each.kind != each.VAR_KEYWORD and not each.name.startswith("_")
-        ]
-        kept += [
-            inspect.Parameter(
-                field.name,
-                inspect.Parameter.KEYWORD_ONLY,
-                default=field.default,
-                annotation=field.type,
-            )
-            for field in dataclasses.fields(settings)
-        ]
+        kept = list(filter(is_shown, inspect.signature(cls).parameters.values()))
+        kept += map(parameter, dataclasses.fields(settings))
         cls.__signature__ = inspect.Signature(kept)
         cls.__doc__ = f"{inspect.cleandoc(cls.__doc__)}\n\n{explained(settings)}\n"
         return cls
@@ -320,7 +296,7 @@ def unknown_setting(
 
     Args:
         known: the names that are allowed here.
-        where: said after the name.
+        where: follows the name in the message.
         kind: "flag": names are shown as flags.
     """
     known, plain = set(known), str(name).strip("-").replace("-", "_")
@@ -328,7 +304,11 @@ def unknown_setting(
     if other := _other_owner(plain, owner):
         return UsageError(f"{begin}: {_belongs(plain, other, kind)}")
     if found := _foreign(plain, known):
-        return UsageError(f"{begin}{_translated(plain, *found, known, owner, kind)}")
+        library, foreign, match = found
+        perhaps = "" if plain == foreign else f"perhaps {foreign}, "
+        other = None if match.ours in known else _other_owner(match.ours, owner)
+        translation = _translation(match, other, kind)
+        return UsageError(f"{begin}: {perhaps}{library}'s name{translation}")
     look = _declared[owner].look if owner in _declared else "--help explains all of them"
     return unknown_name(kind, str(name), map(_shown[kind], known), where, look)
 
@@ -337,30 +317,29 @@ _shown = {"setting": str, "flag": lambda name: f"--{name.rstrip('_').replace('_'
 
 
 def _foreign(name: str, known: set[str]) -> tuple[str, str, Counterpart] | None:
-    """(library, its name, what stands for it); also of a slip in one, unless it is nearer to a known name."""
+    """(library, its name, our counterpart), also for a misspelt name of the library.
+
+    None if no library has the name, or if it is more similar to a name in `known`.
+    """
     exact = counterpart(name, foreign_names.SETTINGS)
     if exact is not None:
         return exact[0], name, exact[1]
-    theirs = [key for table in foreign_names.SETTINGS.values() for key in table]
+    foreign = [key for table in foreign_names.SETTINGS.values() for key in table]
     ours = [key.rstrip("_") for key in known]
-    near = nearest(name, [*ours, *theirs], 1)
+    near = nearest(name, [*ours, *foreign], 1)
     if not near or near[0] in ours:
         return None
     library, found = counterpart(near[0], foreign_names.SETTINGS)
     return library, near[0], found
 
 
-def _translated(
-    name: str, library: str, theirs: str, found: Counterpart, known: set[str], owner: str, kind: str
-) -> str:
-    """The part of an error that follows another library's name."""
-    perhaps = "" if name == theirs else f"perhaps {theirs}, "
+def _translation(found: Counterpart, other: Declared | None, kind: str) -> str:
+    """The part of an error that follows another library's name; `other` has the setting."""
     if not found.ours:
-        return f": {perhaps}{library}'s name; {found.note}"
-    other = None if found.ours in known else _other_owner(found.ours, owner)
+        return f"; {found.note}"
     elsewhere = f"; {_belongs(found.ours, other, kind)}" if other else ""
     note = found.note and f"; {found.note}"
-    return f": {perhaps}{library}'s name for {_shown[kind](found.ours)}{elsewhere}{note}"
+    return f" for {_shown[kind](found.ours)}{elsewhere}{note}"
 
 
 def _other_owner(name: str, owner: str) -> Declared | None:

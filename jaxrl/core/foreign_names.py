@@ -1,4 +1,4 @@
-"""Other libraries' names of settings and results, and what stands for them here.
+"""Tables of other libraries' names for settings and results, with their counterparts here.
 
 Sources: RLlib 2.60 (`AlgorithmConfig`, `PPOConfig`, `MODEL_DEFAULTS`) and its older names, Tune's
 checkpoint and stop settings, Stable-Baselines3's `PPO` and `ActorCriticPolicy`, CleanRL's `ppo.py`
@@ -13,8 +13,8 @@ from typing import NamedTuple
 class Counterpart(NamedTuple):
     """The name here for another library's name, and a note."""
 
-    ours: str = ""  # our name; "": there is none
-    note: str = ""  # what differs, or what to do instead
+    ours: str = ""  # our name; "" if there is none
+    note: str = ""  # the difference, or what to do instead
 
 
 def same(*names: str, ours: str, note: str = "") -> dict[str, Counterpart]:
@@ -23,7 +23,7 @@ def same(*names: str, ours: str, note: str = "") -> dict[str, Counterpart]:
 
 
 def none(*names: str, note: str) -> dict[str, Counterpart]:
-    """`names` have no setting here; `note` says what to do instead, or why there is nothing to do."""
+    """`names` have no counterpart; `note` says what to do instead, or why nothing is needed."""
     return dict.fromkeys(names, Counterpart(note=note))
 
 
@@ -176,7 +176,8 @@ RLLIB = {
         *("evaluation_parallel_to_training", "evaluation_force_reset_envs_before_iteration"),
         *("evaluation_auto_duration_min_env_steps_per_sample", "in_evaluation"),
         *("enable_async_evaluation", "always_attach_evaluation_results"),
-        note="nothing to set: episodes of an evaluation are played side by side, then training resumes",
+        note="nothing to set: episodes of an evaluation are played side by side, "
+        "then training resumes",
     ),
     # results, logs, checkpoints
     **same(
@@ -384,19 +385,19 @@ RESULTS = {"RLlib": RLLIB_RESULTS, "SB3": SB3_RESULTS, "CleanRL": CLEANRL_RESULT
 
 def markdown(library: str, tables: dict[str, dict[str, Counterpart]]) -> str:
     """A library's names and ours as a table; names that mean the same share a row."""
-    together: dict[Counterpart, list[str]] = {}
-    for theirs, found in tables[library].items():
-        together.setdefault(found, []).append(f"`{theirs}`")
+    grouped: dict[Counterpart, list[str]] = {}
+    for name, found in tables[library].items():
+        grouped.setdefault(found, []).append(f"`{name}`")
     rows = [f"| {library} | here | |", "|---|---|---|"]
-    for (ours, note), theirs in together.items():
-        rows.append(f"| {', '.join(theirs)} | {ours and f'`{ours}`'} | {note} |")
+    for (ours, note), foreign in grouped.items():
+        rows.append(f"| {', '.join(foreign)} | {ours and f'`{ours}`'} | {note} |")
     return "\n".join(rows)
 
 
 def counterpart(
     name: str, tables: dict[str, dict[str, Counterpart]]
 ) -> tuple[str, Counterpart] | None:
-    """(the library, what stands for `name` here), from `SETTINGS` or `RESULTS`; None: no library has it."""
+    """(the library, the counterpart here) from `SETTINGS` or `RESULTS`; None if there is none."""
     for library, table in tables.items():
         if name in table:
             return library, table[name]
@@ -412,6 +413,9 @@ def counterpart(
 
 
 def _match(pattern: str, name: str) -> re.Match | None:
-    """`policy_reward_<statistic>/<policy>` as a regular expression; only a whole last part may hold a slash."""
+    """A match of a pattern such as `policy_reward_<statistic>/<policy>`.
+
+    Only a last part that is a whole placeholder may match a slash.
+    """
     pattern = re.sub(r"/<(\w+)>$", r"/(?P<\1>.+)", pattern)
     return re.fullmatch(re.sub(r"(?<!\?P)<(\w+)>", r"(?P<\1>[^/]+)", pattern), name)

@@ -1,4 +1,4 @@
-"""The memory of the machine and its devices, for what can be refused before anything is compiled."""
+"""Memory of the machine and its devices, to reject what cannot fit before compiling."""
 
 import os
 from pathlib import Path
@@ -17,7 +17,7 @@ def in_units(number: int) -> str:
 
 
 def host_memory() -> int | None:
-    """Bytes of this machine's memory, or of its container's; None where the system does not tell."""
+    """Bytes of memory of this machine or its container; None if unknown."""
     try:
         whole = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (AttributeError, ValueError, OSError):
@@ -29,15 +29,15 @@ def host_memory() -> int | None:
 
 
 def most_memory() -> int | None:
-    """Bytes of all devices of all processes; starts JAX's backends. None where they do not tell.
+    """Bytes of memory of all devices of all processes; None if unknown. Starts JAX's backends.
 
-    Of CPU processes each counts as a machine of this one's memory, so that none is refused which
-    would fit.
+    Each CPU process counts as a machine with this one's memory, so that nothing that fits is
+    rejected.
     """
     if jax.default_backend() == "cpu":
         host = host_memory()
         return None if host is None else jax.process_count() * host
-    facts = [device.memory_stats() or {} for device in jax.local_devices()]
-    if not all("bytes_limit" in fact for fact in facts):
+    stats = [device.memory_stats() or {} for device in jax.local_devices()]
+    if not all("bytes_limit" in stat for stat in stats):
         return None
-    return jax.process_count() * sum(fact["bytes_limit"] for fact in facts)
+    return jax.process_count() * sum(stat["bytes_limit"] for stat in stats)

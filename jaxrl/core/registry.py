@@ -1,9 +1,9 @@
-"""Environments by name: registered ones, those that installed packages announce, `module:Class`, and `scheme:NAME`.
+"""Environment registry: `make` finds environments by name, `module:Class` or `scheme:NAME`.
 
-A package announces an environment by an entry point of the group `jaxrl.envs` (`mine =
-"package.module:Mine"`), and a whole library's by one of the group `jaxrl.schemes`, which leads to a
-function from NAME to a constructor (`gymnax = "jaxrl.adapters.from_gymnax:constructor"`). Both are
-imported only when asked for.
+A name is registered (`register`) or announced by an installed package, with an entry point of the
+group `jaxrl.envs` (`mine = "package.module:Mine"`). A scheme stands for a whole library, with an
+entry point of the group `jaxrl.schemes` that leads to a function from NAME to a constructor
+(`gymnax = "jaxrl.adapters.from_gymnax:constructor"`). Both are imported only when used.
 """
 
 import dataclasses
@@ -24,7 +24,7 @@ from jaxrl.core.types import PyTree
 
 
 def _is_environment_class(found: Any) -> bool:
-    """Derived from one of the base classes, or written to the same contract (gymnax's own classes are)."""
+    """Whether a class has one of our base classes, or follows the contract as gymnax's do."""
     if not isinstance(found, type):
         return False
     by_contract = all(callable(getattr(found, name, None)) for name in ("reset_env", "step_env"))
@@ -39,21 +39,22 @@ ENVIRONMENT = Kind(
     _is_environment_class,
     SCHEMES,
 )
-# What users may name in their own call; a file may name no function, whatever that does as it is
-# called.
+
+
+def _is_constructor(found: Any) -> bool:
+    return _is_environment_class(found) or (callable(found) and not isinstance(found, type))
+
+
+# What users may name in their call. A file may not name a function, which may do anything.
 CONSTRUCTOR = dataclasses.replace(
-    ENVIRONMENT,
-    wanted="a class or a function that makes an environment",
-    fits=lambda found: (
-        _is_environment_class(found) or (callable(found) and not isinstance(found, type))
-    ),
+    ENVIRONMENT, wanted="a class or a function that makes an environment", fits=_is_constructor
 )
 
 _registered: dict[str, Callable[..., Any]] = {}
 
 
 def register(name: str, constructor: Callable[..., Any]) -> None:
-    """Makes `make(name, **args)` call `constructor(**args)`; a later registration of a name replaces the earlier."""
+    """Makes `make(name, **args)` call `constructor(**args)`; replaces an earlier registration."""
     if ":" in name:
         raise UsageError(
             f"environment name {name!r} must hold no ':'; that marks module:Class and scheme:NAME"
@@ -62,21 +63,21 @@ def register(name: str, constructor: Callable[..., Any]) -> None:
 
 
 def registered(name: Any) -> Callable[..., Any] | None:
-    """The constructor that `register` gave this name, if it did."""
+    """The constructor that was registered under this name, if any."""
     return _registered.get(name) if isinstance(name, str) else None
 
 
 def names() -> list[str]:
-    """Every environment that is known by name, sorted."""
+    """The names of all known environments, sorted."""
     return sorted({*_registered, *points_of(ENVIRONMENT.group)})
 
 
 def announced_name(target: str) -> str:
-    """The short name under which an installed package announces an environment's "module:Class", else that itself."""
-    points = points_of(ENVIRONMENT.group).items()
-    return next(
-        (name for name, at in points if f"{current_module(at.module)}:{at.attr}" == target), target
-    )
+    """The announced short name of an environment's "module:Class", or `target` itself."""
+    for name, point in points_of(ENVIRONMENT.group).items():
+        if f"{current_module(point.module)}:{point.attr}" == target:
+            return name
+    return target
 
 
 def make(name: str, **args) -> tuple[Any, PyTree]:
@@ -85,14 +86,14 @@ def make(name: str, **args) -> tuple[Any, PyTree]:
     Args:
         name: a registered or announced name (`arena`), `module:Class` or `module:function`, or
             `scheme:NAME` (`gymnax:Breakout-MinAtar`).
-        **args: the constructor's arguments, and numbers of its `params`, told apart by their names.
+        **args: the constructor's arguments and fields of `params`, distinguished by name.
 
     Returns:
         (env, params).
 
     Raises:
-        UsageError: unknown name or argument, with the nearest known one; numbers that the
-            environment refuses (`env.check_params(params)`).
+        UsageError: unknown name or argument, with the nearest known one; parameters that the
+            environment rejects (`env.check_params(params)`).
     """
     constructor = constructor_of(name)
     args = {key: as_number(value) for key, value in args.items()}
@@ -100,18 +101,14 @@ def make(name: str, **args) -> tuple[Any, PyTree]:
         if isinstance(value, float) and not math.isfinite(value):
             raise UsageError(f"environment {name!r}: {key} must be a finite number, not {value!r}")
     signature = _signature(name, constructor)
-    takes = [
-        argument.name
-        for argument in signature.parameters.values()
-        if not argument.kind.name.startswith("VAR_")
-    ]
+    arguments = signature.parameters.values()
+    takes = [each.name for each in arguments if not each.kind.name.startswith("VAR_")]
     structure = {key: value for key, value in args.items() if key in takes}
     try:
         signature.bind(**structure)
     except TypeError as error:
-        raise UsageError(
-            f"environment {name!r}: {error}; its arguments are {', '.join(takes)}"
-        ) from None
+        known = ", ".join(takes)
+        raise UsageError(f"environment {name!r}: {error}; its arguments are {known}") from None
     env = constructor(**structure)
     require_environment(env, f"environment {name!r}")
     numbers = {key: value for key, value in args.items() if key not in takes}
@@ -125,21 +122,19 @@ def _signature(name: str, constructor: Any) -> inspect.Signature:
     if callable(constructor):
         try:
             return inspect.signature(constructor)
-        except ValueError:  # some of Python's own, written in C, have none
+        except ValueError:  # some built-in functions have none
             pass
     raise UsageError(
-        f"environment {name!r} must be a class or a function that makes an environment, not {describe(constructor)}: "
-        f"{constructor!r:.60}"
+        f"environment {name!r} must be a class or a function that makes an environment, "
+        f"not {describe(constructor)}: {constructor!r:.60}"
     )
 
 
 def _with_numbers(name: str, params: PyTree, numbers: dict[str, Any], takes: list[str]) -> PyTree:
-    """`params` with some of its numbers replaced; whole ones stay whole."""
-    defaults = (
-        {field.name: getattr(params, field.name) for field in dataclasses.fields(params)}
-        if numbers
-        else {}
-    )
+    """`params` with some of its fields replaced; integers stay integers."""
+    if not numbers:
+        return params
+    defaults = {field.name: getattr(params, field.name) for field in dataclasses.fields(params)}
     for key, value in list(numbers.items()):
         if key not in defaults:
             raise unknown_name("argument", key, [*takes, *defaults], f"of environment {name!r}")
@@ -149,17 +144,16 @@ def _with_numbers(name: str, params: PyTree, numbers: dict[str, Any], takes: lis
             numbers[key] = value = as_count(value)
         valid = isinstance(value, bool) == flag and isinstance(value, int if whole else int | float)
         if not valid or (whole and abs(value) >= 2**31):
-            kind = (
-                "an integer below 2^31" if whole else "True or False" if flag else "a finite number"
-            )
+            kind = "True or False" if flag else "a finite number"
+            kind = "an integer below 2^31" if whole else kind
             raise UsageError(f"environment {name!r}: {key} must be {kind}, not {value!r}")
         if key == "max_steps_in_episode" and value < 1:
             raise UsageError(f"environment {name!r}: {key} must be at least 1, not {value!r}")
-    return dataclasses.replace(params, **numbers) if numbers else params
+    return dataclasses.replace(params, **numbers)
 
 
 def constructor_of(name: str) -> Callable[..., Any]:
-    """What makes the environment of this name; imported, not called."""
+    """The class or function that makes the environment of this name; imported, not called."""
     if name in _registered:
         return _registered[name]
     points, schemes = points_of(ENVIRONMENT.group), points_of(SCHEMES)
@@ -173,15 +167,15 @@ def constructor_of(name: str) -> Callable[..., Any]:
         return load(CONSTRUCTOR, named)
     if not (known := names()):
         raise UsageError(
-            f"unknown environment {name!r}: none is installed; run `pip install -e .` in the repository"
+            f"unknown environment {name!r}: none is installed; "
+            "run `pip install -e .` in the repository"
         )
-    raise unknown_name(
-        "environment", name, [*known, *(f"{scheme}:NAME" for scheme in schemes), "module:Class"]
-    )
+    known += [*(f"{scheme}:NAME" for scheme in schemes), "module:Class"]
+    raise unknown_name("environment", name, known)
 
 
 def _load(point: EntryPoint) -> Callable[..., Any]:
-    """The announced object; where another package of the same name hides it, the error says which file did."""
+    """The announced object; the error names the file of another package that hides it."""
     point = EntryPoint(point.name, f"{current_module(point.module)}:{point.attr}", point.group)
     package = point.module.partition(".")[0]
     try:
@@ -192,10 +186,11 @@ def _load(point: EntryPoint) -> Callable[..., Any]:
         else:
             hidden = error.obj is sys.modules.get(point.module)
         if not hidden:
-            raise  # a mistake within the module that was meant
+            raise  # an error inside the announced module
         found = importlib.util.find_spec(package)
         where = found and (found.origin or next(iter(found.submodule_search_locations or []), None))
         raise UsageError(
-            f"environment {point.name!r} is announced as {point.value}, but the package {package!r} found is "
-            f"{where or 'none'}, which does not hold it: rename that one, or run from another folder"
+            f"environment {point.name!r} is announced as {point.value}, but the package "
+            f"{package!r} found is {where or 'none'}, which does not hold it: "
+            "rename that one, or run from another folder"
         ) from None

@@ -1,6 +1,6 @@
 """Former names of public modules, which still work for one version, with a warning.
 
-Runs and checkpoints of earlier versions have these names too; reading them warns of nothing.
+Runs and checkpoints of earlier versions have these names too; reading them gives no warning.
 """
 
 import importlib

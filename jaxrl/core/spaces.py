@@ -1,4 +1,4 @@
-"""What an observation or an action may be: frozen and hashable, so that a space can be part of a static key."""
+"""Spaces of observations and actions: frozen and hashable, so that they can be static arguments."""
 
 import dataclasses
 import math
@@ -73,7 +73,10 @@ class MultiDiscrete:
 
 @dataclass(frozen=True)
 class Box:
-    """Arrays of `shape` between `low` and `high`; each bound a number, or one per element (kept as nested tuples)."""
+    """Arrays of `shape` between `low` and `high`.
+
+    Each bound is a number, or one number per element (stored as nested tuples).
+    """
 
     low: float | tuple
     high: float | tuple
@@ -96,29 +99,23 @@ class Box:
         return math.prod(self.shape)
 
     def sample(self, key: Key) -> jax.Array:
-        """A draw, uniform where both bounds are finite and standard normal, clipped, where one is not.
+        """A draw: uniform where both bounds are finite, else standard normal, clipped.
 
         Integers are uniform between the bounds, both included.
         """
-        low, high = (
-            np.broadcast_to(np.asarray(bound, np.float64), self.shape)
-            for bound in (self.low, self.high)
-        )
+        low = np.broadcast_to(np.asarray(self.low, np.float64), self.shape)
+        high = np.broadcast_to(np.asarray(self.high, np.float64), self.shape)
         if np.issubdtype(self.dtype, np.integer):
-            least, most = (
-                max(np.iinfo(self.dtype).min, -(2**31)),
-                min(np.iinfo(self.dtype).max, 2**31 - 2),
-            )
-            low, high = (
-                np.clip(bound, least, most).astype(np.int64)
-                for bound in (np.ceil(low), np.floor(high))
-            )
+            limits = np.iinfo(self.dtype)
+            least, most = max(limits.min, -(2**31)), min(limits.max, 2**31 - 2)
+            low = np.clip(np.ceil(low), least, most).astype(np.int64)
+            high = np.clip(np.floor(high), least, most).astype(np.int64)
             return jax.random.randint(key, self.shape, low, high + 1).astype(self.dtype)
-        bounded = (low > -1e30) & (high < 1e30)  # wider than that, high - low overflows f32
-        uniform = jax.random.uniform(
-            key, self.shape, minval=np.where(bounded, low, 0.0), maxval=np.where(bounded, high, 1.0)
-        )
-        low, high = (np.clip(bound, -1e38, 1e38).astype(np.float32) for bound in (low, high))
+        bounded = (low > -1e30) & (high < 1e30)  # if wider, high - low overflows f32
+        minval, maxval = np.where(bounded, low, 0.0), np.where(bounded, high, 1.0)
+        uniform = jax.random.uniform(key, self.shape, minval=minval, maxval=maxval)
+        low = np.clip(low, -1e38, 1e38).astype(np.float32)
+        high = np.clip(high, -1e38, 1e38).astype(np.float32)
         normal = jnp.clip(jax.random.normal(key, self.shape), low, high)
         return jnp.where(bounded, uniform, normal).astype(self.dtype)
 
@@ -138,13 +135,11 @@ class Dict:
 
     def __post_init__(self):
         pairs = self.parts.items() if isinstance(self.parts, Mapping) else self.parts
-        named = isinstance(pairs, Iterable) and all(
-            isinstance(pair, tuple) and len(pair) == 2 for pair in pairs
-        )
-        named = named and all(isinstance(name, str) for name, _ in pairs)
+        named = isinstance(pairs, Iterable) and all(map(_is_named, pairs))
         if not named or not pairs or len(dict(pairs)) < len(pairs):
             raise UsageError(
-                f"Dict needs a mapping {{name: space}} of one or more spaces, not {self.parts!r:.80}"
+                "Dict needs a mapping {name: space} of one or more spaces, "
+                f"not {self.parts!r:.80}"
             )
         for name, space in pairs:
             _check_part(space, f"Dict[{name!r}]")
@@ -161,7 +156,7 @@ class Dict:
         return dict(self.parts)
 
     def sample(self, key: Key) -> dict[str, PyTree]:
-        """A draw of every part, each with a key of its own."""
+        """A draw of every part, each with a separate key."""
         keys = jax.random.split(key, len(self.parts))
         return {name: space.sample(keys[i]) for i, (name, space) in enumerate(self.parts)}
 
@@ -179,11 +174,8 @@ class Tuple:
     spaces: tuple["Space", ...]
 
     def __post_init__(self):
-        if (
-            not isinstance(self.spaces, Iterable)
-            or isinstance(self.spaces, Mapping)
-            or not tuple(self.spaces)
-        ):
+        is_list = isinstance(self.spaces, Iterable) and not isinstance(self.spaces, Mapping)
+        if not is_list or not tuple(self.spaces):
             raise UsageError(f"Tuple needs a list of one or more spaces, not {self.spaces!r}")
         object.__setattr__(self, "spaces", tuple(self.spaces))
         for i, space in enumerate(self.spaces):
@@ -196,7 +188,7 @@ class Tuple:
         return self.spaces[index]
 
     def sample(self, key: Key) -> tuple[PyTree, ...]:
-        """A draw of every part, each with a key of its own."""
+        """A draw of every part, each with a separate key."""
         keys = jax.random.split(key, len(self.spaces))
         return tuple(space.sample(keys[i]) for i, space in enumerate(self.spaces))
 
@@ -211,14 +203,14 @@ Space = Discrete | MultiDiscrete | Box | Dict | Tuple
 
 
 def is_tree(space: Space) -> bool:
-    """Whether it is made of other spaces."""
+    """Whether a space is made of other spaces."""
     return isinstance(space, Dict | Tuple)
 
 
 def tree_of(space: Space) -> PyTree:
-    """The plain spaces at the leaves of a pytree shaped as the observations are; a plain space is its own leaf.
+    """The plain spaces (Discrete, MultiDiscrete, Box), as leaves of a pytree like the observations.
 
-    So `jax.tree.map(lambda part, leaf: ..., tree_of(space), obs)` goes through both.
+    So `jax.tree.map(lambda part, leaf: ..., tree_of(space), obs)` visits both together.
     """
     match space:
         case Dict(parts):
@@ -229,21 +221,21 @@ def tree_of(space: Space) -> PyTree:
 
 
 def space_of(tree: PyTree) -> Space:
-    """The inverse of `tree_of`: dicts and tuples of spaces as one space."""
+    """The inverse of `tree_of`: one space of dicts and tuples of spaces."""
     if isinstance(tree, dict):
         return Dict({name: space_of(part) for name, part in tree.items()})
     return Tuple(tuple(map(space_of, tree))) if isinstance(tree, tuple) else tree
 
 
 def parts_of(space: Space, values: PyTree) -> Iterator[tuple[str, Space, PyTree]]:
-    """(name, plain space, its part of `values`) of each leaf, in JAX's order; a name is "outer/inner", or ""."""
+    """(name, plain space, part of `values`) of each leaf in JAX's order; names: "outer/inner"."""
     paths, structure = jax.tree_util.tree_flatten_with_path(tree_of(space))
     for (path, part), value in zip(paths, structure.flatten_up_to(values), strict=True):
         yield jax.tree_util.keystr(path, simple=True, separator="/"), part, value
 
 
 def to_json(space: Space) -> dict[str, Any]:
-    """The space in plain values; `from_json` gives it back."""
+    """The space as plain values for JSON; the inverse of `from_json`."""
     kind = {"space": type(space).__name__}
     match space:
         case Dict(parts):
@@ -254,15 +246,18 @@ def to_json(space: Space) -> dict[str, Any]:
 
 
 def from_json(values: Mapping[str, Any]) -> Space:
-    """A space from what `to_json` gave, read back from JSON or not."""
+    """The inverse of `to_json`."""
     if values["space"] == "Dict":
         return Dict({name: from_json(part) for name, part in values["spaces"].items()})
     if values["space"] == "Tuple":
         return Tuple(tuple(map(from_json, values["spaces"])))
     kinds = {kind.__name__: kind for kind in (Discrete, MultiDiscrete, Box)}
-    return kinds[values["space"]](
-        **{name: freeze(value) for name, value in values.items() if name != "space"}
-    )
+    arguments = {name: freeze(value) for name, value in values.items() if name != "space"}
+    return kinds[values["space"]](**arguments)
+
+
+def _is_named(pair: Any) -> bool:
+    return isinstance(pair, tuple) and len(pair) == 2 and isinstance(pair[0], str)
 
 
 def _check_part(space: Any, where: str) -> None:
@@ -275,25 +270,22 @@ def _all(flags: Iterable[jax.Array]) -> jax.Array:
 
 
 def _shown(bound: float | tuple) -> str:
-    """A Box's bound in a few digits: one number, up to four of them, or the least and the greatest of more.
+    """A Box's bound in a few digits: up to four numbers, or the smallest and largest of more.
 
-    The greatest numbers that float32 holds, which some environments give, are infinity.
+    The largest float32 numbers, which some environments give, are shown as infinity.
     """
     numbers = np.asarray(bound, np.float64).reshape(-1)
     if len(numbers) > 4 or len(set(numbers)) == 1:
         numbers = np.unique(numbers)
     most = float(np.finfo(np.float32).max)
-    words = [
-        f"{math.copysign(math.inf, number) if abs(number) >= most else number:g}"
-        for number in numbers
-    ]
+    words = [f"{number:g}" for number in np.where(np.abs(numbers) >= most, np.inf, 1) * numbers]
     if len(words) > 4:
         return f"[{words[0]} ... {words[-1]}]"
     return words[0] if len(words) == 1 else f"[{', '.join(words)}]"
 
 
 def _is_below(value, n, shape: tuple[int, ...]) -> jax.Array:
-    """bool[]: integers of `shape` in [0, n); what the type alone tells is told without a trace."""
+    """bool[]: integers of `shape` in [0, n)."""
     value = jnp.asarray(value)
     if value.shape != shape or not jnp.issubdtype(value.dtype, jnp.integer):
         return jnp.array(False)
@@ -311,7 +303,7 @@ def _count(value, what: str) -> int:
 
 
 def _shape(low, high, shape: tuple[int, ...] | None) -> tuple[int, ...]:
-    """`shape`, or where it is None that of both bounds together."""
+    """`shape`, or if it is None the broadcast shape of both bounds."""
     try:
         shape = np.broadcast_shapes(np.shape(low), np.shape(high)) if shape is None else shape
         return tuple(operator.index(size) for size in shape)
@@ -324,7 +316,7 @@ def _shape(low, high, shape: tuple[int, ...] | None) -> tuple[int, ...]:
 
 
 def _freeze_bound(bound, shape: tuple[int, ...], name: str):
-    """One number where all elements agree, nested tuples otherwise."""
+    """One number where all elements are equal, nested tuples otherwise."""
     array = np.asarray(bound, np.float64)
     if np.isnan(array).any():
         raise UsageError(f"Box {name} holds NaN: {bound}")

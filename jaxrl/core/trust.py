@@ -1,10 +1,10 @@
-"""Objects that are named by text, "module:Name": how one is imported, checked, and which files may name it.
+"""Imports by name ("module:Name"), and checks of which names a file may use.
 
-What a user writes in this very call (a flag, an argument) is imported as it stands. What a file
-says (a run's folder, a checkpoint, a sweep's plan) may come from a stranger, so `check_name` allows
-it only if it is part of jaxrl, or of an installed package that announces it by an entry point of
-the kind's group, or if the user said `trust`. In either case an imported object is called only
-after its kind was checked.
+A name that a user gives in the call (a flag, an argument) is imported. A name in a file (a run's
+folder, a checkpoint, a sweep's plan) may come from a stranger. `check_name` allows it only if it is
+part of jaxrl, or of an installed package that announces it by an entry point of the kind's group,
+or if the user said `trust`. In all cases an imported object is called only after its kind was
+checked.
 """
 
 import ast
@@ -28,7 +28,7 @@ OURS = "jaxrl"
 EARLIER = "envs"  # what jaxrl.envs was called in earlier versions
 NAME = re.compile(r"(?P<module>[^:()]+):(?P<attribute>\w+)(?:\((?P<arguments>.*)\))?", re.DOTALL)
 NO_DEFAULT = object()
-_settled: set[str] = set()  # modules `envs.*` that a file named, found to be ours
+_known_ours: set[str] = set()  # modules `envs.*` that a file named and that are ours
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,12 +36,11 @@ class Kind:
     """A kind of object that a setting may name.
 
     Args:
-        name: what errors call it.
-        group: the entry-point group by which installed packages announce theirs.
-        wanted: what an object must be, for errors.
-        fits: whether an imported object is that; it must not call the object.
-        schemes: the entry-point group whose names, before a ":", say how to read what comes after
-        it.
+        name: its name in errors.
+        group: the entry-point group in which installed packages announce such objects.
+        wanted: the description of an allowed object, for errors.
+        fits: whether an imported object is of this kind; must not call the object.
+        schemes: the entry-point group of prefixes before a ":", each with a reader of the rest.
     """
 
     name: str
@@ -51,23 +50,21 @@ class Kind:
     schemes: str | None = None
 
     def announces(self, text: str) -> bool:
-        """Whether an installed package announces exactly this object, or the scheme that the text begins with."""
+        """Whether an installed package announces this object, or the scheme before the ":"."""
         target, scheme = text.partition("(")[0], text.partition(":")[0]
         if self.schemes is not None and scheme in points_of(self.schemes):
             return True
-        return any(
-            point.value.replace(" ", "") == target for point in points_of(self.group).values()
-        )
+        points = points_of(self.group).values()
+        return any(point.value.replace(" ", "") == target for point in points)
 
 
 class Named(NamedTuple):
-    """A text "module:Name" or "module:Name(width=64)" in its parts."""
+    """The parts of a text "module:Name" or "module:Name(width=64)"."""
 
     module: str
     attribute: str
-    arguments: dict[
-        str, Any
-    ]  # numbers, texts, True, False, None, and tuples, lists and dicts of them
+    # numbers, texts, True, False, None, and tuples, lists and dicts of them
+    arguments: dict[str, Any]
 
     @property
     def target(self) -> str:
@@ -75,19 +72,16 @@ class Named(NamedTuple):
 
 
 def parse_name(text: str) -> Named | None:
-    """The parts of a "module:Name", with arguments or without; None for any other text."""
+    """The parts of a "module:Name", with or without arguments; None for any other text."""
     match = NAME.fullmatch(text) if isinstance(text, str) else None
     if match is None or not all(part.isidentifier() for part in match["module"].split(".")):
         return None
     try:
         call = ast.parse(f"f({match['arguments'] or ''})", mode="eval").body
-        words = [word.arg for word in call.keywords] if isinstance(call, ast.Call) else [None]
-        if (
-            None in words
-            or len(set(words)) < len(words)
-            or call.args
-            or not isinstance(call.func, ast.Name)
-        ):
+        if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name) or call.args:
+            return None
+        words = [word.arg for word in call.keywords]
+        if None in words or len(set(words)) < len(words):
             return None
         arguments = {word.arg: ast.literal_eval(word.value) for word in call.keywords}
     except (ValueError, SyntaxError, MemoryError, RecursionError):
@@ -96,10 +90,10 @@ def parse_name(text: str) -> Named | None:
 
 
 def load(kind: Kind, named: Named) -> Any:
-    """The object that a name leads to; imported, its kind checked, not called.
+    """The object of a name: imported, its kind checked, not called.
 
     Raises:
-        UsageError: there is no such thing, or it is of another kind.
+        UsageError: there is no such object, or it is of another kind.
     """
     found = _imported(named.module, named.attribute, kind.name)
     if not kind.fits(found):
@@ -137,10 +131,10 @@ def maker(kind: Kind, entry: Any) -> Callable[[], Any]:
 
 
 def check_name(kind: Kind, text: Any, what: str, *, trust: bool) -> None:
-    """Refuses a name that a file says, unless it is ours, announced by an installed package, or trusted.
+    """Rejects a name from a file unless it is ours, announced by an installed package, or trusted.
 
     Args:
-        text: "module:Name"; what is no such text imports nothing and is left to whoever reads it.
+        text: "module:Name"; any other value imports nothing and is ignored here.
         what: names the file and the setting, for the error.
 
     Raises:
@@ -153,18 +147,19 @@ def check_name(kind: Kind, text: Any, what: str, *, trust: bool) -> None:
         return
     target = named.target if named else text
     raise UsageError(
-        f"{what} is {target!r:.200}, which is not part of jaxrl or of an installed plug-in, so it was not imported: "
-        "it may run any code; if you trust who made this file, say so with --trust (in Python trust=True)"
+        f"{what} is {target!r:.200}, which is not part of jaxrl or of an installed plug-in, "
+        "so it was not imported: it may run any code; if you trust who made this file, "
+        "say so with --trust (in Python trust=True)"
     )
 
 
 def points_of(group: str) -> dict[str, EntryPoint]:
-    """The entry points of a group by name; of two packages with the same name the first on the path counts."""
+    """The entry points of a group by name; for equal names the first package on the path counts."""
     return {point.name: point for point in reversed(tuple(entry_points(group=group)))}
 
 
 def _is_ours(kind: Kind, named: Named) -> bool:
-    """Whether a name leads to a class that is defined in jaxrl itself, and of this kind."""
+    """Whether a name is a class of this kind that is defined in jaxrl itself."""
     package, *below = named.module.split(".")
     if package == EARLIER and _is_ours_alone():
         package, below = OURS, [EARLIER, *below]
@@ -177,46 +172,44 @@ def _is_ours(kind: Kind, named: Named) -> bool:
     defined_here = isinstance(found, type) and f"{found.__module__}.".startswith(f"{OURS}.")
     ours = defined_here and kind.fits(found)
     if ours:
-        _settled.add(named.module)
+        _known_ours.add(named.module)
     return ours
 
 
 def _is_ours_alone() -> bool:
-    """Whether `envs` can mean no package here but jaxrl's own; imports neither."""
+    """Whether `envs` can only mean jaxrl's package; imports neither."""
     found, ours = importlib.util.find_spec(EARLIER), importlib.util.find_spec(f"{OURS}.{EARLIER}")
-    return found is None or (
-        None not in (ours, found.origin) and os.path.samefile(found.origin, ours.origin)
-    )
+    if found is None:
+        return True
+    return None not in (ours, found.origin) and os.path.samefile(found.origin, ours.origin)
 
 
 def _imported(module: str, attribute: str, kind: str) -> Any:
-    """The object that `module:attribute` names; where there is no such thing, a UsageError that calls it a `kind`."""
+    """The object `module:attribute`; if there is none, a UsageError that calls it a `kind`."""
     module = current_module(module)
     try:
         return getattr(importlib.import_module(module), attribute)
     except ModuleNotFoundError as error:
         if error.name is None or not f"{module}.".startswith(f"{error.name}."):
-            raise  # the module is there; something that it imports is not
-        raise UsageError(
-            f"unknown {kind} '{module}:{attribute}': there is no module {error.name!r}"
-        ) from None
+            raise  # the module exists; something that it imports does not
+        what = f"unknown {kind} '{module}:{attribute}'"
+        raise UsageError(f"{what}: there is no module {error.name!r}") from None
     except AttributeError:
         if module not in sys.modules:
-            raise  # a mistake within the module
-        here = {key: value for key, value in vars(sys.modules[module]).items() if key[0] != "_"}
-        own = [key for key, value in here.items() if getattr(value, "__module__", None) == module]
-        # A package shows what its modules hold.
-        known = own or [key for key, value in here.items() if not isinstance(value, ModuleType)]
+            raise  # an error inside the module
+        public = {key: value for key, value in vars(sys.modules[module]).items() if key[0] != "_"}
+        known = [key for key in public if getattr(public[key], "__module__", None) == module]
+        if not known:  # a package defines nothing itself: list what it imports
+            known = [key for key in public if not isinstance(public[key], ModuleType)]
         raise unknown_name(kind, attribute, known, f"in module {module!r}") from None
 
 
 def current_module(module: str) -> str:
-    """The present name of a module: `envs.arena` of earlier versions is `jaxrl.envs.arena` today.
+    """The current name of a module: `envs.arena` of earlier versions is `jaxrl.envs.arena` today.
 
-    Checkpoints, settings files and installs of earlier versions have the old names. A module of
-    one's own that is called `envs.arena` too keeps its name. What a file named and was found to be
-    ours stays ours in this process, also where a folder with modules of that name comes onto the
-    path later.
+    Checkpoints, settings files and installs of earlier versions have the old names. A user's module
+    that is also called `envs.arena` keeps its name. A name from a file that was ours stays ours in
+    this process, even if a folder with modules of that name is added to the path later.
     """
     if module in renamed.MODULES:
         return renamed.MODULES[module]
@@ -227,11 +220,11 @@ def current_module(module: str) -> str:
         ours = None
     if ours is None:
         return module
-    if module in _settled:
+    if module in _known_ours:
         return f"{OURS}.{module}"
     try:
         found = importlib.util.find_spec(module)
-    except ModuleNotFoundError:  # no `envs`, or one that is no package
+    except ModuleNotFoundError:  # no `envs`, or it is not a package
         found = None
     if found is None or found.origin is None or os.path.samefile(found.origin, ours.origin):
         return f"{OURS}.{module}"
@@ -250,12 +243,12 @@ def described(found: Any) -> str:
 
 
 def name_of(value: Any) -> str | None:
-    """The text that another process makes this from: "module:Name", or of an object "module:Name(width=64)".
+    """The text from which another process makes this: "module:Name" or "module:Name(width=64)".
 
-    None where there is no such name: local classes and lambdas, what a script or notebook defines
-    (`__main__`), and objects whose arguments cannot be told, or are more than numbers, texts, and
-    tuples, lists and dicts of them. Of objects, those of frozen dataclasses, of flax modules, and
-    of classes without `__init__`, `__new__` and attributes.
+    Objects of frozen dataclasses, of flax modules, and of classes without `__init__`, `__new__` and
+    attributes have a name. None for all others, for local classes and lambdas, for definitions of a
+    script or notebook (`__main__`), and for arguments other than numbers, texts, and tuples, lists
+    and dicts of them.
     """
     if isinstance(value, type | FunctionType):
         return _import_path(value)
@@ -267,7 +260,7 @@ def name_of(value: Any) -> str | None:
 
 
 def arguments_of(value: Any) -> dict[str, Any] | None:
-    """The arguments that differ from their defaults, from which the object's class makes an equal one; else None."""
+    """The arguments, other than defaults, with which the class makes an equal object; else None."""
     if not dataclasses.is_dataclass(value):
         return {} if _is_plain(value) else None
     arguments = dict(_changed_fields(value))
@@ -275,12 +268,12 @@ def arguments_of(value: Any) -> dict[str, Any] | None:
         return None
     try:
         return arguments if type(value)(**arguments) == value else None
-    except Exception:  # the class's own code
+    except Exception:  # from the class's code
         return None
 
 
 def _is_plain(value: Any) -> bool:
-    """Whether its class alone makes an equal one: it was given nothing, and keeps nothing, in Python or in C."""
+    """Whether the class without arguments makes an equal object: there are no attributes."""
     methods = ("__init__", "__new__", "__reduce__", "__reduce_ex__", "__getstate__")
     inherited = all(getattr(type(value), name) is getattr(object, name) for name in methods)
     return inherited and value.__getstate__() is None
@@ -288,22 +281,19 @@ def _is_plain(value: Any) -> bool:
 
 def _changed_fields(value: Any) -> Iterator[tuple[str, Any]]:
     for field in dataclasses.fields(value):
-        if (
-            not field.init or field.name == "parent"
-        ):  # of a flax module: where it stands, not what it is
+        if not field.init or field.name == "parent":  # a flax module's `parent` is no argument
             continue
         default = field.default
         if field.default_factory is not dataclasses.MISSING:
             default = field.default_factory()
         held = getattr(value, field.name, NO_DEFAULT)
-        if held is not default and not (
-            _is_literal(held) and _is_literal(default) and held == default
-        ):
+        comparable = _is_literal(held) and _is_literal(default)
+        if held is not default and not (comparable and held == default):
             yield field.name, held
 
 
 def _is_literal(value: Any) -> bool:
-    """Whether its repr is read back as an equal value."""
+    """Whether the repr of `value` reads back as an equal value."""
     if isinstance(value, tuple | list):
         return type(value) in (tuple, list) and all(map(_is_literal, value))
     if isinstance(value, dict):
@@ -314,7 +304,7 @@ def _is_literal(value: Any) -> bool:
 
 
 def _import_path(value: type | FunctionType) -> str | None:
-    """ "module:Name", if importing that gives this very object; by the package's own name where that has it too."""
+    """ "module:Name" if it imports this object; a private module gives its public package."""
     module, name = value.__module__, value.__qualname__
     if module == "__main__" or not name.isidentifier():
         return None

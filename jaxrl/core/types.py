@@ -1,4 +1,4 @@
-"""The axis legend and the aliases every other module uses; imports nothing of ours.
+"""Type aliases, and the letters for axes, that every other module uses.
 
 Shapes in comments and docstrings use these letters, always in this order, `[S, T, E, M, ...]`:
 
