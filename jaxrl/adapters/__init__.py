@@ -1,1 +1,1 @@
-"""Bridges to other libraries; each imports its library itself, and only when it is asked for."""
+"""Adapters to other libraries; each imports its library only when it is used."""

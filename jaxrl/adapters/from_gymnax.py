@@ -1,6 +1,7 @@
-"""gymnax's environments (https://github.com/RobertTLange/gymnax, 1.0) as ours: `make("gymnax:Breakout-MinAtar")`.
+"""Environments of gymnax (https://github.com/RobertTLange/gymnax, 1.0).
 
-gymnax is imported here and nowhere else: it brings matplotlib, seaborn and gymnasium along.
+`make("gymnax:Breakout-MinAtar")` makes one. gymnax is imported only here, because it imports
+matplotlib, seaborn and gymnasium.
 """
 
 import inspect
@@ -18,13 +19,11 @@ from jaxrl.core.types import PyTree
 try:
     import gymnax
     from gymnax.environments import spaces as gymnax_spaces
-except (
-    ImportError,
-    AttributeError,
-) as error:  # the second: a version of JAX that gymnax was not written for
+except (ImportError, AttributeError) as error:  # the latter: JAX is too new for gymnax
     raise UsageError(
-        f"gymnax's environments are not available: {type(error).__name__}: {error}; install it with "
-        "`pip install gymnax`; docs/install.md has the versions of JAX that it works with"
+        f"gymnax's environments are not available: {type(error).__name__}: {error}; "
+        "install it with `pip install gymnax`; "
+        "docs/install.md has the versions of JAX that it works with"
     ) from error
 
 
@@ -43,19 +42,15 @@ def constructor(name: str) -> Callable[..., Environment]:
 def _make(name: str, **args):
     try:
         return gymnax.make(name, **args)[0]
-    except OSError as error:  # some load their data from the net
+    except OSError as error:  # some download their data
         raise UsageError(
-            f"gymnax environment {name!r} needs data that could not be loaded: {type(error).__name__}: "
-            f"{one_line(error)}"
+            f"gymnax environment {name!r} needs data that could not be loaded: "
+            f"{type(error).__name__}: {one_line(error)}"
         ) from error
 
 
 class GymnaxEnvironment(Environment):
-    """One of gymnax's environments, with our spaces and constant array types.
-
-    gymnax counts time in `state.time` and leaves an environment's own final-reward bookkeeping as
-    it is.
-    """
+    """An environment of gymnax, with our spaces and constant array types."""
 
     def __init__(self, env, name: str, args: tuple = ()):
         self.env = env
@@ -63,10 +58,9 @@ class GymnaxEnvironment(Environment):
         self._args = args
 
     def __eq__(self, other):
-        return isinstance(other, GymnaxEnvironment) and (self._name, self._args) == (
-            other._name,
-            other._args,
-        )
+        if not isinstance(other, GymnaxEnvironment):
+            return False
+        return (self._name, self._args) == (other._name, other._args)
 
     def __hash__(self):
         return hash((self._name, self._args))
@@ -80,9 +74,8 @@ class GymnaxEnvironment(Environment):
         return self.env.default_params
 
     def observation_space(self, params=None) -> Space:
-        return convert_space(
-            self._space("observation_space", params), f"observation of {self.name}"
-        )
+        space = self._space("observation_space", params)
+        return convert_space(space, f"observation of {self.name}")
 
     def action_space(self, params=None) -> Space:
         return convert_space(self._space("action_space", params), f"action of {self.name}")
@@ -99,35 +92,32 @@ class GymnaxEnvironment(Environment):
         return jnp.bool_(self.env.is_truncated(state, params))
 
     def _typed(self, obs, params) -> PyTree:
-        """Observations in the type their space declares; some environments give booleans for a Box of f32."""
+        """Observations in the type of their space; some environments give bools for an f32 Box."""
         return typed(self._space("observation_space", params), obs)
 
     def _space(self, which: str, params):
-        """gymnax's own; some make its bounds as arrays, which is done at once even while a program is traced."""
+        """gymnax's space. Bounds that are arrays are computed at once, even while tracing."""
         with jax.ensure_compile_time_eval():
             return getattr(self.env, which)(self.env.default_params if params is None else params)
 
 
 def convert_space(space, what: str) -> Space:
-    """gymnax's space as ours."""
+    """Our space for a space of gymnax."""
     if isinstance(space, gymnax_spaces.Discrete):
         return Discrete(space.n)
     if isinstance(space, gymnax_spaces.Box):
-        with (
-            jax.ensure_compile_time_eval()
-        ):  # bounds may be arrays made of params, which a space holds as numbers
+        with jax.ensure_compile_time_eval():  # bounds may be arrays computed from params
             low, high = np.asarray(space.low), np.asarray(space.high)
         return Box(low, high, tuple(space.shape), np.dtype(space.dtype).name)
     if isinstance(space, gymnax_spaces.Dict):
-        return Dict(
-            {name: convert_space(part, f"{what}[{name!r}]") for name, part in space.spaces.items()}
-        )
+        parts = space.spaces.items()
+        return Dict({name: convert_space(part, f"{what}[{name!r}]") for name, part in parts})
     if isinstance(space, gymnax_spaces.Tuple):
-        return Tuple(
-            tuple(convert_space(part, f"{what}[{i}]") for i, part in enumerate(space.spaces))
-        )
+        parts = enumerate(space.spaces)
+        return Tuple(tuple(convert_space(part, f"{what}[{i}]") for i, part in parts))
     raise UsageError(
-        f"{what}: gymnax's {type(space).__name__} space is not supported; allowed: Discrete, Box, Dict, Tuple"
+        f"{what}: gymnax's {type(space).__name__} space is not supported; "
+        "allowed: Discrete, Box, Dict, Tuple"
     )
 
 

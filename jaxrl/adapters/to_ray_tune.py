@@ -1,11 +1,10 @@
-"""Ray Tune's trials (https://docs.ray.io/en/latest/tune, 2.60) as blocks of our trainings.
+"""Trainables for Ray Tune (https://docs.ray.io/en/latest/tune, 2.60), with many members per trial.
 
     trainable = to_ray_tune.trainable(PPOConfig(env="cartpole"), seeds=8)
     tune.Tuner(trainable, param_space={"lr": tune.loguniform(1e-4, 1e-2)}).fit()
 
-Ray is imported when a trainable is asked for. Trials are processes of their own: an environment or
-a callback must be one that another process finds, by a registered entry point, as `module:Class`,
-or as an object.
+Ray is imported when a trainable is made. Each trial is a separate process, which must find the
+environment and the callbacks: by an entry point, as `module:Class`, or as an object.
 """
 
 import statistics
@@ -30,11 +29,9 @@ from jaxrl.sweeps.trial_view import check_hooks
 from jaxrl.sweeps.trials import Trial, applied, trials_of, unreached
 
 NAN = float("nan")
-ADDED_UP = ("perf/env_steps_per_s",)  # over members
-GREATEST = (
-    "training_iteration",
-    "num_env_steps_sampled_lifetime",
-)  # of every other number the median stands for all
+# A trial reports the median of its members, except for these metrics.
+SUMMED_METRICS = ("perf/env_steps_per_s",)
+MAXIMUM_METRICS = ("training_iteration", "num_env_steps_sampled_lifetime")
 
 
 def trainable(
@@ -47,40 +44,37 @@ def trainable(
     devices: int = 1,
     compile_cache: str | None = "auto",
 ) -> type:
-    """A class for `ray.tune.Tuner`, each trial of which trains its members side by side in one compiled program.
+    """A class for `ray.tune.Tuner`; each trial trains its members in one compiled program.
 
-    The trial's own config, what Tune chose out of `param_space`, changes settings by name: `lr`,
+    The trial's config, which Tune chooses from `param_space`, changes settings by name: `lr`,
     `pol1.lr` of a policy, `env_args.width` of the environment; {"pol1": {"lr": ...}} means the
     same. A trial ends at `total_env_steps`, or before by
     `RunConfig(stop={"env_runners/episode_return_mean": 475})`.
 
-    What is reported is RLlib's result tree. Of several members it holds the median of every number
-    (and the sum of `perf/env_steps_per_s`), "best" the tree of the member with the highest metric
-    and its number, "member", and "members" each one's own metric, by number; of one member these
-    are there as well. The host hooks of `callbacks` are called for each member, as in
-    `jaxrl.sweep`: `result["done"]` ends that member.
+    A trial reports RLlib's result tree, with the median over its members of every number (the sum
+    of `perf/env_steps_per_s`). "best" is the tree of the member with the highest metric, with its
+    number in "member". "members" has the metric of every member by number. The host hooks of
+    `callbacks` are called for each member, as in `jaxrl.sweep`: `result["done"]` ends that member.
 
     A checkpoint is a folder with a run's folder for each member, so that
-    `load_policy(f"{checkpoint.path}/0000")` is the first one's policy. A trial that takes over
-    another's checkpoint, as PBT does, takes its random keys over as well, and continues with its
-    own numbers.
+    `load_policy(f"{checkpoint.path}/0000")` is the first member's policy. A trial that loads
+    another's checkpoint, as in PBT, also takes its random keys, but keeps its hyperparameters.
 
     Args:
-        config: a configuration such as `PPOConfig`; what all trials have in common.
-        members: what the members of a trial differ by, numbers alone: {setting: values} as for
-            `jaxrl.sweep`, every combination a member, or a list of settings. They win over the
-            trial's own of the same name.
-        seeds: how many of each, from the configuration's own upwards, or which.
-        metric: what ranks the members, a path in the result tree; the higher the better.
-        iterations: between two reports; Tune's schedulers and stop criteria see no other.
-        devices: that the members are split over: a CPU's cores, with as many of
-        `tune.with_resources(..., {"cpu": 2})`.
-        compile_cache: where compiled programs are kept for trials of the same shapes: "auto", a
-        folder, or "off".
+        config: a configuration such as `PPOConfig`, shared by all trials.
+        members: the numbers in which the members of a trial differ: {setting: values} as in
+            `jaxrl.sweep`, with every combination a member, or a list of settings. They override
+            the trial's config.
+        seeds: the number of seeds of each, from the configuration's upwards, or a list of seeds.
+        metric: ranks the members; a path in the result tree, higher is better.
+        iterations: between two reports; Tune's schedulers and stop criteria see no others.
+        devices: to split the members over: a CPU's cores, with as many in
+            `tune.with_resources(..., {"cpu": 2})`.
+        compile_cache: where to store compiled programs for trials of the same shapes: "auto", a
+            folder, or "off".
 
     Raises:
-        UsageError: settings that cannot work. Those of a trial are refused when Tune makes the
-        trial, before it starts.
+        UsageError: settings that cannot work; those of a trial are rejected before it starts.
     """
     try:
         from ray import tune
@@ -94,7 +88,7 @@ def _class_of(plan: "Plan", base: type, name: str) -> type:
     class Packed(base):
         @classmethod
         def default_resource_request(cls, config):
-            """Tune asks in its own process for every trial: the earliest moment to refuse its settings."""
+            """Rejects a trial's settings early: Tune calls this in its process, before a trial."""
             plan.trials(config)
             for warning in plan.warnings(config):
                 warnings.warn(warning, stacklevel=2)
@@ -126,7 +120,7 @@ def _class_of(plan: "Plan", base: type, name: str) -> type:
 
 @dataclass(frozen=True)
 class Plan:
-    """What every trial of a trainable has in common; see `trainable`."""
+    """The arguments of `trainable`, shared by all its trials."""
 
     config: Any
     members: Any
@@ -139,7 +133,8 @@ class Plan:
     def __post_init__(self):
         if not isinstance(self.config, AlgorithmConfig):
             raise UsageError(
-                f"trainable takes a configuration such as PPOConfig(env='arena'), not {self.config!r:.60}"
+                "trainable takes a configuration such as PPOConfig(env='arena'), "
+                f"not {self.config!r:.60}"
             )
         count()("iterations", self.iterations)
         count()("devices", self.devices)
@@ -150,20 +145,19 @@ class Plan:
         """The members of a Tune trial with this config."""
         given = self._dotted(config)
         if "seed" in given and not isinstance(self.seeds, int):
+            seed = given["seed"]
             raise UsageError(
-                f"seed={given['seed']!r} clashes with seeds={self.seeds}: leave one of them out"
+                f"seed={seed!r} clashes with seeds={self.seeds}: leave one of them out"
             )
         changed = applied(self.config, given)
-        listed = isinstance(self.members, Sequence)
-        settings = (
-            [dict(own) for own in self.members] or [{}]
-            if listed
-            else settings_of(self.members, 1, changed.seed)
-        )
+        if isinstance(self.members, Sequence):
+            settings = [dict(member) for member in self.members] or [{}]
+        else:
+            settings = settings_of(self.members, 1, changed.seed)
         return trials_of(changed, settings, self.seeds)
 
     def warnings(self, config: Mapping[str, Any]) -> list[str]:
-        """What deserves to be said of a Tune trial with this config."""
+        """Warnings about a Tune trial with this config."""
         return unreached(self.config, self._dotted(config))
 
     def _dotted(self, config: Mapping[str, Any]) -> dict[str, Any]:
@@ -179,7 +173,7 @@ def dotted(config: Mapping[str, Any], settings: set[str]) -> dict[str, Any]:
     """A Tune trial's config as settings by name.
 
     Args:
-        settings: the configuration's own; a dict under another name is a policy's.
+        settings: the names of the configuration's fields; a dict with another name is a policy's.
     """
     found = {}
     for name, value in config.items():
@@ -191,16 +185,16 @@ def dotted(config: Mapping[str, Any], settings: set[str]) -> dict[str, Any]:
 
 
 def report(block: TrialBatch, iterations: int) -> Result:
-    """The result of a turn of training, as Tune is told of it: with every path that a result may have, if only as NaN.
+    """Trains for some iterations; the result for Tune, with every possible path, NaN if unknown.
 
-    Tune and its searchers take a metric that is missing in the first result for a mistake.
+    Tune and its searchers treat a metric that is missing in the first result as an error.
     """
     tree = medians([result for result in block.train(iterations) if result is not None])
     best = max(range(len(block.trials)), key=lambda i: _score(block, i))
     for path in block.result_names:
         if "/" in path and lookup(tree, path) is None:
             _put(tree, path, NAN)
-    # Tune adds up the seconds of its turns, which may be several iterations.
+    # Tune sums the seconds of its steps, each of which may be several iterations.
     tree |= {
         "time_this_iter_s": block.seconds,
         "done": block.is_over,
@@ -208,37 +202,39 @@ def report(block: TrialBatch, iterations: int) -> Result:
     }
     tree["timers"]["compile"] = block.compile_seconds
     tree["best"] = {"member": best, **(block.results[best] or {})}
-    tree["members"] = {trial.name: _own(block, i) for i, trial in enumerate(block.trials)}
+    tree["members"] = {trial.name: _member(block, i) for i, trial in enumerate(block.trials)}
     return tree
 
 
 def medians(results: Sequence[Result]) -> Result:
-    """One tree of the median of every number that some of the results have; lists are the first one's."""
-    paths = dict.fromkeys(path for result in results for path, _ in flatten(result))
+    """A tree of the medians of all numbers in `results`; lists come from the first result."""
+    paths: dict[str, None] = {}
+    for result in results:
+        paths |= dict.fromkeys(path for path, _ in flatten(result))
     tree: Result = {}
     for path in paths:
-        values = [value for result in results if (value := lookup(result, path)) is not None]
-        _put(tree, path, _in_place_of(values, path))
+        values = [lookup(result, path) for result in results]
+        _put(tree, path, _combined([value for value in values if value is not None], path))
     return tree
 
 
-def _in_place_of(values: Sequence[Any], path: str) -> Any:
+def _combined(values: Sequence[Any], path: str) -> Any:
     if isinstance(values[0], bool) or not isinstance(values[0], int | float):
         return values[0]
-    if path in ADDED_UP:
+    if path in SUMMED_METRICS:
         return sum(values)
-    if path in GREATEST or min(values) == max(values):  # a count that all share stays one
+    if path in MAXIMUM_METRICS or min(values) == max(values):  # an int that all share stays one
         return max(values)
     return statistics.median(values)
 
 
-def _own(block: TrialBatch, member: int) -> dict[str, Any]:
+def _member(block: TrialBatch, member: int) -> dict[str, Any]:
     result = block.results[member] or {}
-    own = {
+    return {
         "training_iteration": result.get("training_iteration", 0),
         "diverged": block.diverged[member],
+        block.metric.split("/")[-1]: lookup(result, block.metric) if result else NAN,
     }
-    return {**own, block.metric.split("/")[-1]: lookup(result, block.metric) if result else NAN}
 
 
 def _score(block: TrialBatch, member: int) -> float:
@@ -254,5 +250,5 @@ def _put(tree: Result, path: str, value: Any) -> None:
 
 
 def _plain(value: Any) -> Any:
-    """NumPy's numbers, which Tune's searchers draw, as Python's."""
+    """A Python number for a NumPy number, which Tune's searchers give."""
     return value.item() if isinstance(value, np.generic) else value

@@ -1,1 +1,1 @@
-"""What an environment is: spaces, the contract, the registry, and the check of the contract."""
+"""Environments: base classes, spaces, the registry and the checker; settings and errors."""

@@ -1,8 +1,8 @@
-"""The environments that come with jaxrl, each announced by name: `jaxrl.make("arena")`.
+"""Built-in environments, each with a short name: `jaxrl.make("arena")`.
 
-Their source is the folder `envs/` at the top of the repository. An installed wheel holds the
-modules in this very folder; in a checkout this package reads them from there. The stubs (`*.pyi`)
-say the same to type checkers.
+Their source is the folder `envs/` at the top of the repository. An installed wheel has the modules
+in this folder; in a checkout this package reads them from there. The stubs (`*.pyi`) tell type
+checkers the same.
 """
 
 from pathlib import Path

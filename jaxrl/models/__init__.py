@@ -1,1 +1,1 @@
-"""The model contract and the built-in models."""
+"""Models: their protocol, and the built-in networks."""

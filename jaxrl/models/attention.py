@@ -1,4 +1,4 @@
-"""Attention over the recent past: a transformer with gates in place of sums (GTrXL, Parisotto et al. 2019)."""
+"""Attention over recent steps: the gated transformer GTrXL (Parisotto et al. 2019)."""
 
 import math
 from dataclasses import dataclass
@@ -10,19 +10,20 @@ import numpy as np
 from jaxrl.core.types import Key, PyTree
 from jaxrl.models.mlp import draw_layer, noise_for
 
-IMPOSSIBLE = -1e30  # a score whose softmax is 0
+MASKED_SCORE = -1e30  # its softmax is 0
 
 
 @dataclass(frozen=True)
 class Attention:
-    """`num_units` blocks, each over what went into it in the last `memory` steps of the episode and in this one.
+    """`num_units` attention blocks, each over its inputs of this step and the last `memory` steps.
 
         x = gate(x, relu(attention(norm(past x), norm(x)))),    x = gate(x, relu(mlp(norm(x))))
 
-    with relative positions (Dai et al. 2019, section 3.3) and gates like a GRU's, `gate_bias` high
-    to begin with what goes past the block (Parisotto et al. 2019, section 3.2 and equation 9). The
-    carry holds the past inputs of every block; a step that is trained on looks at those of its
-    sequence and at what was carried into that, without a gradient through the latter.
+    Positions are relative (Dai et al. 2019, section 3.3). The gates are like a GRU's; a high
+    `gate_bias` makes each block close to the identity at first (Parisotto et al. 2019, section 3.2
+    and equation 9). The carry holds the past inputs of every block. In training a step attends to
+    the steps of its sequence and to the carry at the sequence's start, without a gradient through
+    the carry.
 
     num_outputs: the width of all blocks, RLlib's `attention_dim`.
     """
@@ -37,54 +38,46 @@ class Attention:
     initializer: str = "orthogonal"
 
     def init(self, key: Key, num_inputs: int) -> PyTree:
-        """{"embedding": layer, "units": [{"query", "key_value", "position", "output", ...}, ...]}."""
-        shapes = {"embedding": (num_inputs, self.num_outputs)}
-        for unit in range(self.num_units):
-            shapes |= {(unit, name): shape for name, shape in self._unit_shapes().items()}
-        keys = jax.random.split(key, len(shapes))
-        layers = {
-            name: self._draw(keys[i], shape) for i, (name, shape) in enumerate(shapes.items())
-        }
+        """{"embedding": layer, "units": [{"query", "key_value", "output", ...}, ...]}."""
+        unit_shapes = self._unit_shapes()
+        num_layers = 1 + self.num_units * len(unit_shapes)
+        keys = iter(jax.random.split(key, num_layers))
+        embedding = self._draw(next(keys), (num_inputs, self.num_outputs))
         units = []
-        for unit in range(self.num_units):
-            own = {name: layers[unit, name] for name in self._unit_shapes()}
-            own["position"] = own["position"]["kernel"]
-            rows = {
-                name: jnp.zeros((self.num_heads, self.head_dim))
-                for name in ("content_bias", "position_bias")
-            }
-            norms = {name: jnp.ones(self.num_outputs) for name in ("attention_norm", "mlp_norm")}
-            units.append({**own, **rows, **norms})
-        return {"embedding": layers["embedding"], "units": units}
+        for _ in range(self.num_units):
+            unit = {name: self._draw(next(keys), shape) for name, shape in unit_shapes.items()}
+            unit["position"] = unit["position"]["kernel"]
+            for name in ("content_bias", "position_bias"):
+                unit[name] = jnp.zeros((self.num_heads, self.head_dim))
+            for name in ("attention_norm", "mlp_norm"):
+                unit[name] = jnp.ones(self.num_outputs)
+            units.append(unit)
+        return {"embedding": embedding, "units": units}
 
     def initial_carry(self, batch_shape: tuple[int, ...]) -> PyTree:
-        """{"past": f32[..., memory, units, out], the latest last, "count": i32[...] of them that there are}."""
+        """{"past": f32[..., memory, units, out], latest last, "count": i32[...], steps so far}."""
         past = jnp.zeros((*batch_shape, self.memory, self.num_units, self.num_outputs))
         return {"past": past, "count": jnp.zeros(batch_shape, jnp.int32)}
 
     def step(self, params: PyTree, inputs: jax.Array, carry: PyTree) -> tuple[jax.Array, PyTree]:
         batch_shape = inputs.shape[:-1]
-        flat = jax.tree.map(
-            lambda leaf: leaf.reshape(-1, *leaf.shape[len(batch_shape) :]), (inputs, carry)
-        )
-        outputs, carry = self.sequence(
-            params, flat[0][None], flat[1], jnp.zeros((1, math.prod(batch_shape)), bool)
-        )
-        return jax.tree.map(
-            lambda leaf: leaf.reshape(*batch_shape, *leaf.shape[1:]), (outputs[0], carry)
-        )
+        flatten = lambda leaf: leaf.reshape(-1, *leaf.shape[len(batch_shape) :])
+        inputs, carry = jax.tree.map(flatten, (inputs, carry))
+        begins = jnp.zeros((1, math.prod(batch_shape)), bool)
+        outputs, carry = self.sequence(params, inputs[None], carry, begins)
+        unflatten = lambda leaf: leaf.reshape(*batch_shape, *leaf.shape[1:])
+        return jax.tree.map(unflatten, (outputs[0], carry))
 
     def sequence(
         self, params: PyTree, inputs: jax.Array, carry: PyTree, begins: jax.Array
     ) -> tuple[jax.Array, PyTree]:
         x = _dense(params["embedding"], inputs)
-        episode = jnp.cumsum(begins, axis=0)  # i32[L, B], 0 for the one that was carried on
+        episode = jnp.cumsum(begins, axis=0)  # i32[L, B], 0 for the episode of the carry
         visible = self._visible(episode, carry["count"])
         past = []
         for i, unit in enumerate(params["units"]):
-            keys = jnp.concatenate(
-                [jnp.moveaxis(carry["past"][:, :, i], 1, 0), x]
-            )  # [memory + L, B, out]
+            before = jnp.moveaxis(carry["past"][:, :, i], 1, 0)
+            keys = jnp.concatenate([before, x])  # [memory + L, B, out]
             past.append(keys[keys.shape[0] - self.memory :])
             x = self._unit(unit, x, keys, visible)
         length = begins.shape[0]
@@ -94,53 +87,49 @@ class Attention:
         return x, {"past": past, "count": jnp.minimum(count, self.memory).astype(jnp.int32)}
 
     def _visible(self, episode: jax.Array, count: jax.Array) -> jax.Array:
-        """Whether step i looks at j, of the `memory` steps carried and the L at hand; bool[B, 1, L, memory + L]."""
+        """Whether step i attends to j, bool[B, 1, L, memory + L].
+
+        The steps j are the `memory` steps of the carry and the L steps of the sequence.
+        """
         length = episode.shape[0]
         back = self.memory + np.arange(length)[:, None] - np.arange(self.memory + length)[None]
         near = jnp.asarray((back >= 0) & (back <= self.memory))
-        there = (
-            jnp.arange(self.memory)[:, None] >= self.memory - count[None]
-        ) * 1 - 1  # 0, or -1 where there is none
-        own = jnp.concatenate([there, episode])  # the episode of each j
-        same = own.T[:, None, :] == episode.T[:, :, None]
+        # The episode of each j: 0 for the steps of the carry, -1 where it has none.
+        carried = (jnp.arange(self.memory)[:, None] >= self.memory - count[None]) * 1 - 1
+        key_episode = jnp.concatenate([carried, episode])
+        same = key_episode.T[:, None, :] == episode.T[:, :, None]
         return (same & near[None])[:, None]
 
     def _unit(self, unit: PyTree, x: jax.Array, keys: jax.Array, visible: jax.Array) -> jax.Array:
         """One block: x f32[L, B, out], keys f32[memory + L, B, out]."""
         seen = _norm(keys, unit["attention_norm"])
         attended = self._attend(unit, seen[self.memory :], seen, visible)
-        x = self._gate(
-            unit["attention_gate"], unit["attention_gate_candidate"], x, jax.nn.relu(attended)
-        )
+        gates, candidate = unit["attention_gate"], unit["attention_gate_candidate"]
+        x = self._gate(gates, candidate, x, jax.nn.relu(attended))
         inner = jax.nn.relu(_dense(unit["mlp_in"], _norm(x, unit["mlp_norm"])))
-        return self._gate(
-            unit["mlp_gate"],
-            unit["mlp_gate_candidate"],
-            x,
-            jax.nn.relu(_dense(unit["mlp_out"], inner)),
-        )
+        outer = jax.nn.relu(_dense(unit["mlp_out"], inner))
+        return self._gate(unit["mlp_gate"], unit["mlp_gate_candidate"], x, outer)
 
     def _attend(
         self, unit: PyTree, queries: jax.Array, keys: jax.Array, visible: jax.Array
     ) -> jax.Array:
         heads = (self.num_heads, self.head_dim)
         query = _dense(unit["query"], queries).reshape(*queries.shape[:2], *heads)
-        key, value = jnp.split(
-            _dense(unit["key_value"], keys).reshape(*keys.shape[:2], 2 * heads[0], heads[1]), 2, 2
-        )
-        place = (_sinusoids(self.memory + 1, self.num_outputs) @ unit["position"]).reshape(
-            -1, *heads
-        )
-        biases = (unit[name][None, None] for name in ("content_bias", "position_bias"))
-        by_content, by_place = (query + bias for bias in biases)
+        key_value = _dense(unit["key_value"], keys)
+        key_value = key_value.reshape(*keys.shape[:2], 2 * self.num_heads, self.head_dim)
+        key, value = jnp.split(key_value, 2, axis=2)
+        position = _sinusoids(self.memory + 1, self.num_outputs) @ unit["position"]
+        by_content = query + unit["content_bias"][None, None]
+        by_position = query + unit["position_bias"][None, None]
         scores = jnp.einsum("ibhd,jbhd->bhij", by_content, key)
-        scores = scores + _by_key(jnp.einsum("ibhd,rhd->bhir", by_place, place))
-        scores = jnp.where(visible, scores / math.sqrt(self.head_dim), IMPOSSIBLE)
+        by_distance = jnp.einsum("ibhd,rhd->bhir", by_position, position.reshape(-1, *heads))
+        scores = scores + _by_key(by_distance)
+        scores = jnp.where(visible, scores / math.sqrt(self.head_dim), MASKED_SCORE)
         mixed = jnp.einsum("bhij,jbhd->ibhd", jax.nn.softmax(scores), value)
         return _dense(unit["output"], mixed.reshape(*mixed.shape[:2], -1))
 
     def _gate(self, gates: PyTree, candidate: PyTree, x: jax.Array, y: jax.Array) -> jax.Array:
-        """What of y comes to x: r, z from both, h = tanh(W_g y + U_g (r x)), (1 - z) x + z h."""
+        """The gate of a GRU: r, z from x and y; h = tanh(W_g y + U_g (r x)); (1 - z) x + z h."""
         r, z = jnp.split(_dense(gates, jnp.concatenate([y, x], axis=-1)), 2, axis=-1)
         r, z = jax.nn.sigmoid(r), jax.nn.sigmoid(z - self.gate_bias)
         h = jnp.tanh(_dense(candidate, jnp.concatenate([y, r * x], axis=-1)))
@@ -168,10 +157,12 @@ class Attention:
 
 
 def _by_key(scores: jax.Array) -> jax.Array:
-    """Scores of distances as scores of keys: out[..., i, j] = scores[..., i, R - 1 + i - j], [..., L, R - 1 + L].
+    """Scores by key from scores by distance, [..., L, R - 1 + L].
 
-    Where there is no such distance the result means nothing. Rows one number too wide, read as one
-    row, move each line by one against the next (Dai et al. 2019, appendix B): no gather.
+        out[..., i, j] = scores[..., i, R - 1 + i - j]
+
+    Where there is no such distance the result means nothing. There is no gather: reading rows that
+    are one number too wide as a single row shifts each by one (Dai et al. 2019, appendix B).
     """
     *batch, length, distances = scores.shape
     wide = jnp.pad(jnp.flip(scores, -1), [(0, 0)] * (len(batch) + 1) + [(0, length)])
@@ -180,7 +171,7 @@ def _by_key(scores: jax.Array) -> jax.Array:
 
 
 def _sinusoids(number: int, size: int) -> np.ndarray:
-    """Of distances 0, 1, ...: f32[number, size] (Vaswani et al. 2017, section 3.5)."""
+    """Encodings of distances 0, 1, ..., f32[number, size] (Vaswani et al. 2017, section 3.5)."""
     rates = 1 / 10_000 ** (np.arange(0, size, 2) / size)
     angles = np.arange(number)[:, None] * rates[None]
     return np.concatenate([np.sin(angles), np.cos(angles)], axis=1)[:, :size].astype(np.float32)
@@ -193,6 +184,6 @@ def _dense(layer: PyTree, x: jax.Array) -> jax.Array:
 
 def _norm(x: jax.Array, scale: jax.Array) -> jax.Array:
     """Layer normalisation without a shift (Ba et al. 2016)."""
-    away = x - jnp.mean(x, axis=-1, keepdims=True)
-    spread = jax.lax.rsqrt(jnp.mean(away**2, axis=-1, keepdims=True) + 1e-5)
-    return away * spread * scale.reshape((1,) * (x.ndim - 1) + (-1,))
+    centred = x - jnp.mean(x, axis=-1, keepdims=True)
+    inverse_std = jax.lax.rsqrt(jnp.mean(centred**2, axis=-1, keepdims=True) + 1e-5)
+    return centred * inverse_std * scale.reshape((1,) * (x.ndim - 1) + (-1,))

@@ -1,4 +1,4 @@
-"""Cells that carry a state from step to step: the gated recurrent unit and long short-term memory."""
+"""Recurrent cells: gated recurrent unit (GRU) and long short-term memory (LSTM)."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,21 +13,23 @@ from jaxrl.models.model import carried
 
 @dataclass(frozen=True)
 class GRU:
-    """A gated recurrent unit (Cho et al. 2014), its reset gate after the product (as PyTorch's and cuDNN's).
+    """A gated recurrent unit (Cho et al. 2014).
 
-    r = sigmoid(x W_r + h U_r + b_r),    z = sigmoid(x W_z + h U_z + b_z)
-    n = tanh(x W_n + b_n + r (h U_n + c)),    h' = (1 - z) n + z h
+        r = sigmoid(x W_r + h U_r + b_r),    z = sigmoid(x W_z + h U_z + b_z)
+        n = tanh(x W_n + b_n + r (h U_n + c)),    h' = (1 - z) n + z h
+
+    As in PyTorch and cuDNN, the reset gate r comes after the product.
     """
 
     num_outputs: int = 256
     initializer: str = "orthogonal"
 
     def init(self, key: Key, num_inputs: int) -> PyTree:
-        """{"input": f32[in, 3 out], "hidden": f32[out, 3 out], "bias": f32[3 out], "candidate_bias": f32[out]}."""
-        return {
-            **_draw(key, num_inputs, self.num_outputs, 3, self.initializer),
-            "candidate_bias": jnp.zeros(self.num_outputs),
-        }
+        """{"input": f32[in, 3 out], "hidden": f32[out, 3 out], "bias": f32[3 out],
+        "candidate_bias": f32[out]}, in the order r, z, n.
+        """
+        params = _draw(key, num_inputs, self.num_outputs, 3, self.initializer)
+        return {**params, "candidate_bias": jnp.zeros(self.num_outputs)}
 
     def initial_carry(self, batch_shape: tuple[int, ...]) -> jax.Array:
         """h f32[*batch_shape, out]."""
@@ -44,7 +46,7 @@ class GRU:
         return _scan(self._follow(params), self, _project(params, inputs, 3), carry, begins)
 
     def _follow(self, params: PyTree) -> Callable:
-        """(outputs, carry) from x W + b of each gate, f32[..., out], and the carry."""
+        """The function from x W + b of each gate, f32[..., out], and carry to (outputs, carry)."""
         u_r, u_z, u_n = jnp.split(params["hidden"], 3, axis=-1)
 
         def follow(projected, h):
@@ -59,23 +61,23 @@ class GRU:
 
 @dataclass(frozen=True)
 class LSTM:
-    """Long short-term memory (Hochreiter and Schmidhuber 1997, with the forget gate of Gers et al. 2000).
+    """Long short-term memory (Hochreiter and Schmidhuber 1997).
 
         i, f, o = sigmoid(x W + h U + b),    g = tanh(x W_g + h U_g + b_g)
         c' = f c + i g,    h' = o tanh(c')
 
-    The forget gate's bias starts at 1 (Jozefowicz et al. 2015).
+    With the forget gate f of Gers et al. 2000; its bias starts at 1 (Jozefowicz et al. 2015).
     """
 
     num_outputs: int = 256
     initializer: str = "orthogonal"
 
     def init(self, key: Key, num_inputs: int) -> PyTree:
-        """{"input": f32[in, 4 out], "hidden": f32[out, 4 out], "bias": f32[4 out]}, in the order i, f, g, o."""
-        params, size = (
-            _draw(key, num_inputs, self.num_outputs, 4, self.initializer),
-            self.num_outputs,
-        )
+        """{"input": f32[in, 4 out], "hidden": f32[out, 4 out], "bias": f32[4 out]}, in the order
+        i, f, g, o.
+        """
+        size = self.num_outputs
+        params = _draw(key, num_inputs, size, 4, self.initializer)
         return {**params, "bias": params["bias"].at[size : 2 * size].add(1.0)}
 
     def initial_carry(self, batch_shape: tuple[int, ...]) -> PyTree:
@@ -91,7 +93,7 @@ class LSTM:
         return _scan(self._follow(params), self, _project(params, inputs, 4), carry, begins)
 
     def _follow(self, params: PyTree) -> Callable:
-        """(outputs, carry) from x W + b of each gate, f32[..., out], and the carry."""
+        """The function from x W + b of each gate, f32[..., out], and carry to (outputs, carry)."""
         hidden = jnp.split(params["hidden"], 4, axis=-1)
 
         def follow(projected, carry):
@@ -105,16 +107,14 @@ class LSTM:
 
 
 def _draw(key: Key, num_inputs: int, size: int, num_gates: int, initializer: str) -> PyTree:
-    """Kernels of all gates side by side, each gate's drawn by itself."""
+    """Concatenated kernels of all gates; each gate's kernel is drawn separately."""
 
     def gates(key, num_inputs):
         noise = noise_for(initializer, key, (num_gates, (num_inputs + 1) * size))
-        layers = jax.vmap(lambda noise: draw_layer(noise, (num_inputs, size), 1.0, initializer))(
-            noise
-        )
-        return jnp.moveaxis(layers["kernel"], 0, 1).reshape(num_inputs, -1), layers["bias"].reshape(
-            -1
-        )
+        draw = lambda noise: draw_layer(noise, (num_inputs, size), 1.0, initializer)
+        layers = jax.vmap(draw)(noise)
+        kernel = jnp.moveaxis(layers["kernel"], 0, 1).reshape(num_inputs, -1)
+        return kernel, layers["bias"].reshape(-1)
 
     input_key, hidden_key = jax.random.split(key)
     kernel, bias = gates(input_key, num_inputs)
@@ -122,10 +122,10 @@ def _draw(key: Key, num_inputs: int, size: int, num_gates: int, initializer: str
 
 
 def _project(params: PyTree, inputs: jax.Array, num_gates: int) -> tuple[jax.Array, ...]:
-    """x W + b of each gate, of as many steps as there are: one product.
+    """x W + b of each gate, for any number of steps in one product.
 
-    Each gate is an array of its own: XLA on the CPU computes a part of a wider one, inside a loop,
-    number by number.
+    Each gate is a separate array: inside a loop XLA on the CPU would compute a part of a wider
+    array number by number.
     """
     projected = inputs @ params["input"]
     return tuple(jnp.split(projected + _wide(params["bias"], projected), num_gates, axis=-1))
@@ -151,5 +151,5 @@ def _scan(
 
 
 def _wide(row: jax.Array, like: jax.Array) -> jax.Array:
-    """A row [n] with as many axes as `like`."""
+    """A row [n] with the number of axes of `like`."""
     return row.reshape((1,) * (like.ndim - 1) + (-1,))

@@ -1,4 +1,4 @@
-"""Convolutions under a fully connected network, as RLlib's `conv_filters` set them up."""
+"""Convolutional network: convolutions as in RLlib's `conv_filters`, followed by an MLP."""
 
 import math
 from dataclasses import dataclass
@@ -12,19 +12,18 @@ from jaxrl.core.types import Key, PyTree
 from jaxrl.models.mlp import ACTIVATIONS, MLP, draw_layer, noise_for
 from jaxrl.ops.distributions import Distribution
 
-ConvFilters = tuple[
-    tuple[int, int, int], ...
-]  # (number of filters, kernel size, stride) of each layer
+# (number of filters, kernel size, stride) of each layer
+ConvFilters = tuple[tuple[int, int, int], ...]
 
 
 @dataclass(frozen=True)
 class CNN:
-    """Images (height, width, channels) through square convolutions, padded to cover the image, and an MLP.
+    """Square, padded convolutions of images (height, width, channels), followed by an MLP.
 
-    The activation follows every convolution. Policy and value each have convolutions of their own,
-    unless the MLP shares its layers (`vf_share_layers`). Of a tree of spaces each image goes
-    through convolutions of its own, and the MLP reads their features beside all other parts: its
-    observation space holds features for images, see `cnn`.
+    The activation follows every convolution. Policy and value have separate convolutions, unless
+    the MLP shares its layers (`vf_share_layers`). In a tree of spaces each image has separate
+    convolutions, and the MLP reads their features together with all other parts. So the MLP's
+    observation space has features in place of images, see `cnn`.
     """
 
     observation_space: Space
@@ -33,9 +32,10 @@ class CNN:
     mlp: MLP
 
     def init(self, key: Key) -> PyTree:
-        """{"conv": {part: layers}, "mlp": the MLP's}; a layer's kernel is f32[kernel * kernel * in, out].
+        """{"conv": {part: layers}, "mlp": the MLP's parameters}.
 
-        Of a tree of spaces {"conv": {part: {name of the image: layers}}, ...}.
+        A layer's kernel is f32[kernel * kernel * in, out]. For a tree of spaces "conv" is {part:
+        {name of the image: layers}}.
         """
         conv_key, mlp_key = jax.random.split(key)
         parts = ("shared",) if self.mlp.vf_share_layers else ("policy", "value")
@@ -46,7 +46,10 @@ class CNN:
         }
 
     def apply(self, params: PyTree, obs: PyTree) -> tuple[Distribution, jax.Array]:
-        """obs `[..., height, width, channels]`, or a tree of such, to (distribution [...], value f32[...])."""
+        """(distribution [...], value f32[...]) of images `[..., height, width, channels]`.
+
+        For a tree of spaces `obs` is a tree of arrays.
+        """
         features = {part: self._features(layers, obs) for part, layers in params["conv"].items()}
         if self.mlp.vf_share_layers:
             return self.mlp.apply(params["mlp"], features["shared"])
@@ -54,38 +57,35 @@ class CNN:
 
     @property
     def num_features(self) -> int:
-        """Of the layers that policy and value share."""
+        """The width of the layers that policy and value share."""
         return self.mlp.num_features
 
     def init_features(self, key: Key) -> PyTree:
-        """The parameters of the shared layers alone, for whoever sets something else above them."""
+        """The parameters of the shared layers only, for a network that has other heads."""
         params = self.init(key)
         return {"conv": params["conv"], "mlp": {"shared": params["mlp"]["shared"]}}
 
     def features(self, params: PyTree, obs: PyTree) -> jax.Array:
-        """What the shared layers make of obs, f32[..., num_features]."""
+        """The outputs of the shared layers, f32[..., num_features]."""
         return self.mlp.features(params["mlp"], self._features(params["conv"]["shared"], obs))
 
     def _draw_all(self, key: Key) -> PyTree:
         space = self.observation_space
         if not is_tree(space):
             return self._draw(key, space.shape[-1])
-        images = [
-            (name, part) for name, part, _ in parts_of(space, tree_of(space)) if is_image(part)
-        ]
-        return {
-            name: self._draw(jax.random.fold_in(key, i), part.shape[-1])
-            for i, (name, part) in enumerate(images)
-        }
+        layers = {}
+        for name, part, _ in parts_of(space, tree_of(space)):
+            if is_image(part):
+                layers[name] = self._draw(jax.random.fold_in(key, len(layers)), part.shape[-1])
+        return layers
 
     def _draw(self, key: Key, channels: int) -> list[dict[str, jax.Array]]:
-        layers = []
+        layers, initializer = [], self.mlp.initializer
         for i, (filters, kernel, _) in enumerate(self.conv_filters):
             shape = (kernel * kernel * channels, filters)
-            noise = noise_for(
-                self.mlp.initializer, jax.random.fold_in(key, i), ((shape[0] + 1) * filters,)
-            )
-            layers.append(draw_layer(noise, shape, math.sqrt(2), self.mlp.initializer))
+            layer_key = jax.random.fold_in(key, i)
+            noise = noise_for(initializer, layer_key, ((shape[0] + 1) * filters,))
+            layers.append(draw_layer(noise, shape, math.sqrt(2), initializer))
             channels = filters
         return layers
 
@@ -94,27 +94,24 @@ class CNN:
         space = self.observation_space
         if not is_tree(space):
             return self._convolve(layers, obs)
-        features = [
-            self._convolve(layers[name], values) if is_image(part) else values
-            for name, part, values in parts_of(space, obs)
-        ]
+        features = []
+        for name, part, values in parts_of(space, obs):
+            features.append(self._convolve(layers[name], values) if is_image(part) else values)
         return jax.tree.unflatten(jax.tree.structure(tree_of(space)), features)
 
     def _convolve(self, layers: list[dict[str, jax.Array]], images: jax.Array) -> jax.Array:
         """f32[..., features]."""
-        images = images.astype(jnp.float32)
+        images, activation = images.astype(jnp.float32), ACTIVATIONS[self.conv_activation]
         for layer, (_, kernel, stride) in zip(layers, self.conv_filters, strict=True):
             images = patches(images, kernel, stride) @ layer["kernel"]
-            images = ACTIVATIONS[self.conv_activation](
-                images + jnp.expand_dims(layer["bias"], range(images.ndim - 1))
-            )
+            images = activation(images + jnp.expand_dims(layer["bias"], range(images.ndim - 1)))
         return images.reshape(*images.shape[:-3], -1)
 
 
 def cnn(
     observation_space: Space, conv_filters: ConvFilters, conv_activation: str = "relu", **mlp
 ) -> CNN:
-    """A CNN over `observation_space`; `mlp` are the other fields of its `MLP`.
+    """A CNN that reads `observation_space`; `mlp` are the other fields of its `MLP`.
 
     Raises:
         UsageError: observations with no image in them.
@@ -131,38 +128,39 @@ def cnn(
     parts = tree_of(observation_space)
     if not any(map(is_image, jax.tree.leaves(parts))):
         raise UsageError(
-            f"conv_filters={conv_filters} need images, a Box of (height, width, channels), not {observation_space}"
+            f"conv_filters={conv_filters} need images, a Box of (height, width, channels), "
+            f"not {observation_space}"
         )
     read = space_of(jax.tree.map(features, parts))
     return CNN(observation_space, conv_filters, conv_activation, MLP(read, **mlp))
 
 
 def is_image(space: Space) -> bool:
-    """A Box of three axes: (height, width, channels)."""
+    """Whether a space is a Box with three axes: (height, width, channels)."""
     return isinstance(space, Box) and len(space.shape) == 3
 
 
 def patches(images: jax.Array, kernel: int, stride: int) -> jax.Array:
-    """What a convolution's kernel sees at each of its places: [..., H, W, C] to [..., H', W', kernel * kernel * C].
+    """The inputs of a convolution's kernel: [..., H, W, C] to [..., H', W', kernel * kernel * C].
 
-    H' = ceil(H / stride), zeros around the image, one more below and right where they are odd
-    ("same" padding). A product with these is a convolution that stays fast on the CPU when the
-    kernels of several policies are stacked.
+    H' = ceil(H / stride), with zeros around the image, one more below and right if their number is
+    odd ("same" padding). The product with the patches is a convolution that stays fast on the CPU
+    when the kernels of several policies are stacked.
     """
     *batch, height, width, _ = images.shape
-    out = [-(-length // stride) for length in (height, width)]
-    missing = [
-        max((n - 1) * stride + kernel - length, 0)
-        for n, length in zip(out, (height, width), strict=True)
-    ]
-    around = [(total // 2, total - total // 2) for total in missing]
-    images = jnp.pad(images, [(0, 0)] * len(batch) + around + [(0, 0)])
-    rows, columns = ((n - 1) * stride + 1 for n in out)
-    return jnp.concatenate(
-        [
-            images[..., y : y + rows : stride, x : x + columns : stride, :]
-            for y in range(kernel)
-            for x in range(kernel)
-        ],
-        axis=-1,
-    )
+    rows, above_and_below = _same_padding(height, kernel, stride)
+    columns, left_and_right = _same_padding(width, kernel, stride)
+    padding = [(0, 0)] * len(batch) + [above_and_below, left_and_right, (0, 0)]
+    images = jnp.pad(images, padding)
+    shifted = []
+    for y in range(kernel):
+        for x in range(kernel):
+            shifted.append(images[..., y : y + rows : stride, x : x + columns : stride, :])
+    return jnp.concatenate(shifted, axis=-1)
+
+
+def _same_padding(length: int, kernel: int, stride: int) -> tuple[int, tuple[int, int]]:
+    """(the extent of the kernel's first entry over all its places, (zeros before, zeros after))."""
+    extent = (-(-length // stride) - 1) * stride + 1
+    missing = max(extent - 1 + kernel - length, 0)
+    return extent, (missing // 2, missing - missing // 2)

@@ -1,4 +1,4 @@
-"""The user's own models: whatever has `init` and `apply`, taken for what it is and checked before anything compiles."""
+"""Custom models: any object with `init` and `apply`, checked before anything is compiled."""
 
 import functools
 import inspect
@@ -24,19 +24,18 @@ ALLOWED = (
 
 
 def _is_model(found: Any) -> bool:
-    """A class or an object with `init` and `apply`, functions of these, or a function of the spaces."""
+    """Whether it is a class or object with `init` and `apply`, a tuple of these, or a factory."""
     if isinstance(found, FunctionType):
-        takes = inspect.signature(found).parameters.values()
-        required = [
-            parameter for parameter in takes if parameter.default is inspect.Parameter.empty
-        ]
-        required = [
-            parameter for parameter in required if not parameter.kind.name.startswith("VAR_")
-        ]
-        return bool(SPACES & {parameter.name for parameter in takes}) or len(required) == 2
+        takes = inspect.signature(found).parameters
+        return bool(SPACES & set(takes)) or sum(map(_is_required, takes.values())) == 2
     if isinstance(found, tuple):
         return _is_triple(found)
     return callable(getattr(found, "init", None)) and callable(getattr(found, "apply", None))
+
+
+def _is_required(parameter: inspect.Parameter) -> bool:
+    variadic = parameter.kind.name.startswith("VAR_")
+    return parameter.default is inspect.Parameter.empty and not variadic
 
 
 def _is_triple(found: Any) -> bool:
@@ -47,8 +46,8 @@ SPACES = {"observation_space", "action_space"}
 MODEL = Kind(
     "model",
     "jaxrl.models",
-    "a flax module, a class or an object with init(key, obs) and apply(params, obs), a pair (init, apply), "
-    "or a function of (observation_space, action_space)",
+    "a flax module, a class or an object with init(key, obs) and apply(params, obs), "
+    "a pair (init, apply), or a function of (observation_space, action_space)",
     _is_model,
 )
 
@@ -56,28 +55,27 @@ MODEL = Kind(
 def custom_model(
     given: Any, observation_space: Space, action_space: Space, kind: str = "gaussian"
 ) -> "Custom":
-    """The model that a setting means, checked against the spaces.
+    """The model for the setting `model`, checked against the spaces.
 
     Args:
-        given: `ALLOWED`; with memory also `initial_carry(batch_shape)`, and then apply(params, obs,
-            carry) -> (logits or distribution, value, carry). A triple of functions may hold it as
-            well.
-        kind: of distribution over Box actions, where the model gives logits.
+        given: see `ALLOWED`. A model with memory also has `initial_carry(batch_shape)`, which may
+            be the third function of a tuple, and apply(params, obs, carry) -> (logits or
+            distribution, value, carry).
+        kind: the distribution over Box actions, if the model returns logits.
 
     Raises:
-        UsageError: nothing of the kind, or a model that does not fit the spaces, with both shapes.
+        UsageError: no model, or a model that does not fit the spaces, with both shapes.
     """
-    model = Custom(
-        _resolved(given, observation_space, action_space), observation_space, action_space, kind
-    )
-    for check in (_check_parameters, _check_outputs):
-        check(model)
+    resolved = _resolved(given, observation_space, action_space)
+    model = Custom(resolved, observation_space, action_space, kind)
+    _check_parameters(model)
+    _check_outputs(model)
     return CustomRecurrent(*vars(model).values()) if has_memory(model.given) else model
 
 
 @dataclass(frozen=True)
 class Custom:
-    """A user's model as the loop takes it: any leading axes are one to the model, and its logits a distribution."""
+    """A user's model as a `Model`, for any leading axes, with logits made into a distribution."""
 
     given: Any
     observation_space: Space
@@ -85,39 +83,38 @@ class Custom:
     kind: str = "gaussian"
 
     def __getattr__(self, name: str) -> Any:
-        """`loss` and `intrinsic_reward` are the model's own, if it has them."""
+        """`loss` and `intrinsic_reward` come from the user's model, if it has them."""
         if name not in ("loss", "intrinsic_reward"):
             raise AttributeError(name)
         return getattr(self.given, name)
 
     def init(self, key: Key) -> PyTree:
-        obs = jax.tree.map(
-            lambda space: jnp.zeros((1, *space.shape), space.dtype), tree_of(self.observation_space)
-        )
+        obs = self.zero_observations(1)
         carry = (self.given.initial_carry((1,)),) if has_memory(self.given) else ()
         return self.given.init(*_as_many(self.given.init, key, obs, *carry))
 
     def apply(self, params: PyTree, obs: PyTree) -> tuple[Distribution, jax.Array]:
-        return self._one_batch(params, obs)[:2]
+        return self._apply_flat(params, obs)[:2]
 
-    def _one_batch(self, params: PyTree, obs: PyTree, *carry: PyTree) -> tuple:
-        """(distribution, value) and, if it is given one, the carry, [...]."""
+    def zero_observations(self, size: int) -> PyTree:
+        """A batch of `size` observations that are zero."""
+        zeros = lambda space: jnp.zeros((size, *space.shape), space.dtype)
+        return jax.tree.map(zeros, tree_of(self.observation_space))
+
+    def _apply_flat(self, params: PyTree, obs: PyTree, *carry: PyTree) -> tuple:
+        """(distribution, value), and the new carry if one is given, [...]."""
         part, leaf = jax.tree.leaves(tree_of(self.observation_space))[0], jax.tree.leaves(obs)[0]
         batch_shape = leaf.shape[: leaf.ndim - len(part.shape)]
-        flat = jax.tree.map(
-            lambda leaf: leaf.reshape(-1, *leaf.shape[len(batch_shape) :]), (obs, *carry)
-        )
-        result = self._plain(1, *self.given.apply(params, *flat))
+        flatten = lambda leaf: leaf.reshape(-1, *leaf.shape[len(batch_shape) :])
+        flat = jax.tree.map(flatten, (obs, *carry))
+        result = self._converted(1, *self.given.apply(params, *flat))
         return jax.tree.map(lambda leaf: leaf.reshape(*batch_shape, *leaf.shape[1:]), result)
 
-    def _plain(self, num_axes: int, output: Any, value: jax.Array, *after: PyTree) -> tuple:
-        """What the model gave, of `num_axes` leading axes: a distribution for logits, values without a last axis."""
-        distribution = (
-            from_logits(self.action_space, output, self.kind)
-            if isinstance(output, jax.Array)
-            else output
-        )
-        return distribution, value[..., 0] if value.ndim > num_axes else value, *after
+    def _converted(self, num_axes: int, output: Any, value: jax.Array, *after: PyTree) -> tuple:
+        """The model's outputs, with a distribution for logits and values of `num_axes` axes."""
+        if isinstance(output, jax.Array):
+            output = from_logits(self.action_space, output, self.kind)
+        return output, value[..., 0] if value.ndim > num_axes else value, *after
 
     @property
     def name(self) -> str:
@@ -134,13 +131,13 @@ class CustomRecurrent(Custom):
     def apply(
         self, params: PyTree, obs: PyTree, carry: PyTree
     ) -> tuple[Distribution, jax.Array, PyTree]:
-        return self._one_batch(params, obs, carry)
+        return self._apply_flat(params, obs, carry)
 
     def apply_sequence(
         self, params: PyTree, obs: PyTree, carry: PyTree, begins: jax.Array
     ) -> tuple[Distribution, jax.Array, PyTree]:
         if hasattr(self.given, "apply_sequence"):
-            return self._plain(2, *self.given.apply_sequence(params, obs, carry, begins))
+            return self._converted(2, *self.given.apply_sequence(params, obs, carry, begins))
         fresh = self.initial_carry(begins.shape[1:])
 
         def one_step(carry, inputs):
@@ -152,9 +149,9 @@ class CustomRecurrent(Custom):
         return *outputs, carry
 
 
-@functools.cache  # a class or a function gives one model for the same spaces, so that equal policies are stacked
+@functools.cache  # equal spaces give the same model, so that equal policies are stacked
 def _resolved(given: Any, observation_space: Space, action_space: Space) -> Any:
-    """What has `init` and `apply`."""
+    """The object with `init` and `apply`."""
     if isinstance(given, str):
         if (named := parse_name(given)) is None:
             raise UsageError(f"model={brief(given)}: allowed are {ALLOWED}")
@@ -180,37 +177,37 @@ class Functions(SimpleNamespace):
     """A model from functions; the same functions are the same model."""
 
     def __init__(self, init: Callable, apply: Callable, initial_carry: Callable | None = None):
-        super().__init__(
-            init=init, apply=apply, **({"initial_carry": initial_carry} if initial_carry else {})
-        )
+        super().__init__(init=init, apply=apply)
+        if initial_carry:
+            self.initial_carry = initial_carry
 
     def __hash__(self):
         return hash(tuple(vars(self).items()))
 
 
 def _made(factory: Callable, spaces: dict[str, Space]) -> Any:
-    """What a class or a function gives: called with the spaces that it names, a function else with both in order."""
+    """The result of a class or function, called with the spaces that it names.
+
+    A function that names none is called with both, in order.
+    """
     try:
         takes = inspect.signature(factory).parameters
     except ValueError:  # a built-in
         raise UsageError(f"model={brief(factory)}: allowed are {ALLOWED}") from None
     named = {name: space for name, space in spaces.items() if name in takes}
-    by_name = named or isinstance(
-        getattr(factory, "func", factory), type
-    )  # `func`: of a class with arguments
-    arguments = () if by_name else tuple(spaces.values())
+    is_class = isinstance(getattr(factory, "func", factory), type)  # `func`: of a partial
+    arguments = () if named or is_class else tuple(spaces.values())
     try:
         inspect.signature(factory).bind(*arguments, **named)
     except TypeError as error:
         name = getattr(factory, "__qualname__", factory)
-        raise UsageError(
-            f"model {name}: {error}; it may take observation_space and action_space"
-        ) from None
+        hint = "it may take observation_space and action_space"
+        raise UsageError(f"model {name}: {error}; {hint}") from None
     return factory(*arguments, **named)
 
 
 def _as_many(function: Callable, *arguments: Any) -> tuple:
-    """As many of the arguments as it takes."""
+    """The first arguments, as many as `function` takes."""
     kinds = [parameter.kind for parameter in inspect.signature(function).parameters.values()]
     if inspect.Parameter.VAR_POSITIONAL in kinds:
         return arguments
@@ -223,30 +220,24 @@ def _check_parameters(model: Custom) -> None:
     kinds = set(params) - {"params"} if isinstance(params, dict) and "params" in params else set()
     if kinds:
         raise UsageError(
-            f"model {model.name} has {', '.join(sorted(kinds))} beside its params: what is no parameter is not trained "
-            "and has no place in a pure function"
+            f"model {model.name} has {', '.join(sorted(kinds))} beside its params: "
+            "what is no parameter is not trained and has no place in a pure function"
         )
     for path, leaf in jax.tree.leaves_with_path(params):
         if not jnp.issubdtype(leaf.dtype, jnp.floating):
-            where = jax.tree_util.keystr(path)
-            raise UsageError(
-                f"model {model.name}: parameter {where} is {leaf.dtype}; only floating numbers are learned"
-            )
+            what = f"model {model.name}: parameter {jax.tree_util.keystr(path)}"
+            raise UsageError(f"{what} is {leaf.dtype}; only floating numbers are learned")
 
 
 def _check_outputs(model: Custom, size: int = 3) -> None:
     """Traces a batch of `size` observations through the model."""
     given = model.given
     carry = (given.initial_carry((size,)),) if has_memory(given) else ()
-    expected = (
-        "(logits or distribution, value, carry)" if carry else "(logits or distribution, value)"
-    )
+    expected = f"(logits or distribution, value{', carry' if carry else ''})"
     seen = {}
 
     def apply():
-        spaces = tree_of(model.observation_space)
-        obs = jax.tree.map(lambda space: jnp.zeros((size, *space.shape), space.dtype), spaces)
-        outputs = given.apply(model.init(jax.random.key(0)), obs, *carry)
+        outputs = given.apply(model.init(jax.random.key(0)), model.zero_observations(size), *carry)
         if not isinstance(outputs, tuple) or len(outputs) != 2 + len(carry):
             raise UsageError(f"model {model.name} must return {expected}, not {_form(outputs)}")
         output, value, *after = outputs
@@ -261,30 +252,25 @@ def _check_outputs(model: Custom, size: int = 3) -> None:
 
     _, after = _traced(model, apply)
     if "action" in seen:
-        _check_shape(
-            model,
-            f"actions of {model.action_space}",
-            seen["action"].shape,
-            (size, *model.action_space.shape),
-        )
-    if carry and jax.tree.map(_form, after[0]) != jax.tree.map(
-        _form, jax.eval_shape(lambda: carry[0])
-    ):
-        raise UsageError(
-            f"model {model.name} must return its carry in the form of initial_carry(batch_shape)"
-        )
+        wanted = (size, *model.action_space.shape)
+        _check_shape(model, f"actions of {model.action_space}", seen["action"].shape, wanted)
+    if carry:
+        before = jax.eval_shape(lambda: carry[0])
+        if jax.tree.map(_form, after[0]) != jax.tree.map(_form, before):
+            form = "the form of initial_carry(batch_shape)"
+            raise UsageError(f"model {model.name} must return its carry in {form}")
 
 
 def _check_shape(model: Custom, what: str, shape: tuple[int, ...], wanted: tuple[int, ...]) -> None:
     if shape != wanted:
         raise UsageError(
-            f"model {model.name}: {what} must have the shape {list(wanted)} for a batch of {wanted[0]}, "
-            f"not {list(shape)}"
+            f"model {model.name}: {what} must have the shape {list(wanted)} "
+            f"for a batch of {wanted[0]}, not {list(shape)}"
         )
 
 
 def _traced(model: Custom, function: Callable) -> PyTree:
-    """The shapes of what it gives; what breaks in the user's own code, in one line."""
+    """The shapes of the function's result; an error in the user's code becomes one line."""
     try:
         return jax.eval_shape(function)
     except UsageError:
@@ -298,7 +284,7 @@ def _traced(model: Custom, function: Callable) -> PyTree:
 
 
 def _form(value: Any) -> str:
-    """Shapes and types in few words."""
+    """Shapes and types as a short text."""
     if isinstance(value, tuple):
         return f"({', '.join(map(_form, value))})"
     return f"{value.dtype}{list(value.shape)}" if hasattr(value, "dtype") else type(value).__name__

@@ -1,4 +1,4 @@
-"""The fully connected network of RLlib's default: tanh layers, with or without a value network of its own."""
+"""MLP: fully connected policy and value networks, separate or with shared layers."""
 
 import itertools
 import math
@@ -27,20 +27,21 @@ INITIALIZERS = ("uniform", "orthogonal")
 
 @dataclass(frozen=True)
 class MLP:
-    """Observations through `hiddens` to the logits of a distribution and a value.
+    """Layers of widths `hiddens` from an observation to a distribution's logits and a value.
 
-    Integers of Discrete and MultiDiscrete observations are looked up in the first layer, which is
-    the one-hot product without the product; Box observations are flattened. Of a tree of spaces the
-    first layer reads all parts, its rows theirs one after the other.
+    The defaults are RLlib's. Integers of Discrete and MultiDiscrete observations are looked up in
+    the first layer, which equals the product with a one-hot vector. Box observations are flattened.
+    For a tree of spaces the first layer reads the concatenated parts.
 
     initializer:
-        "uniform"     weights and biases U(-1/sqrt(fan_in), 1/sqrt(fan_in)): PyTorch's, and so RLlib's, default
-        "orthogonal"  gain sqrt(2), 0.01 for the logits, 1 for the value, biases 0 (Andrychowicz et al. 2021)
+        "uniform"     weights and biases U(-1/sqrt(fan_in), 1/sqrt(fan_in)), as in PyTorch and RLlib
+        "orthogonal"  gain sqrt(2), 0.01 for the logits, 1 for the value; biases 0 (Andrychowicz et
+                      al. 2021)
     free_log_std:
-        whether the log-std of a Box's actions is a parameter of its own, at first 0, and not an
+        whether the log-std of a Box's actions is a separate parameter, at first 0, and not an
         output
     action_distribution:
-        of a Box's actions, one of ACTION_DISTRIBUTIONS
+        of a Box's actions, from ACTION_DISTRIBUTIONS
     """
 
     observation_space: Space
@@ -53,8 +54,9 @@ class MLP:
     action_distribution: str = "gaussian"
 
     def __post_init__(self):
-        """Refuses spaces that it cannot read or act in, before anything is traced."""
-        num_logits(self.action_space, self.action_distribution), input_size(self.observation_space)
+        """Rejects spaces that are not supported, before anything is traced."""
+        num_logits(self.action_space, self.action_distribution)
+        input_size(self.observation_space)
         if self.free_log_std and not isinstance(self.action_space, Box):
             raise UsageError(f"free_log_std=True needs Box actions, not {self.action_space}")
         if self.free_log_std and self.action_distribution == "beta":
@@ -63,34 +65,28 @@ class MLP:
             )
 
     def init(self, key: Key) -> PyTree:
-        """{"policy": layers, "value": layers}, and "shared" layers below both with `vf_share_layers`.
+        """{"policy": layers, "value": layers}, with `vf_share_layers` also "shared" below both.
 
         Layers are a list of {"kernel": f32[in, out], "bias": f32[out]}. With `free_log_std` also
         "log_std" f32[d].
         """
         shapes = self._shapes()
         sizes = [(inputs + 1) * outputs for layers in shapes.values() for inputs, outputs in layers]
-        drawn = noise_for(self.initializer, key, (sum(sizes),))  # one draw: each costs compile time
+        drawn = noise_for(self.initializer, key, (sum(sizes),))  # each draw costs compile time
         noise = iter(jnp.split(drawn, np.cumsum(sizes)[:-1]))
-        heads = {"policy": 0.01, "value": 1.0, "shared": math.sqrt(2)}
-        params = {
-            part: [
-                draw_layer(
-                    next(noise),
-                    shape,
-                    heads[part] if i == len(layers) - 1 else math.sqrt(2),
-                    self.initializer,
-                )
-                for i, shape in enumerate(layers)
-            ]
-            for part, layers in shapes.items()
-        }
-        return params | (
-            {"log_std": jnp.zeros(self.action_space.size)} if self.free_log_std else {}
-        )
+        last_gains = {"policy": 0.01, "value": 1.0, "shared": math.sqrt(2)}
+        params = {}
+        for part, layers in shapes.items():
+            params[part] = []
+            for i, shape in enumerate(layers):
+                gain = last_gains[part] if i == len(layers) - 1 else math.sqrt(2)
+                params[part].append(draw_layer(next(noise), shape, gain, self.initializer))
+        if self.free_log_std:
+            params["log_std"] = jnp.zeros(self.action_space.size)
+        return params
 
     def apply(self, params: PyTree, obs: PyTree) -> tuple[Distribution, jax.Array]:
-        """obs `[..., *observation_space.shape]` to (distribution [...], value f32[...])."""
+        """(distribution [...], value f32[...]) of obs `[..., *observation_space.shape]`."""
         if self.vf_share_layers and self.hiddens:
             features = self.features(params, obs)
             return self._heads(params, features, features, is_input=False)
@@ -98,21 +94,21 @@ class MLP:
 
     @property
     def num_features(self) -> int:
-        """Of the layers that policy and value share."""
+        """The width of the layers that policy and value share."""
         return self.hiddens[-1]
 
     def init_features(self, key: Key) -> PyTree:
-        """The parameters of the shared layers alone, for whoever sets something else above them."""
+        """The parameters of the shared layers only, for a network that has other heads."""
         return {"shared": self.init(key)["shared"]}
 
     def features(self, params: PyTree, obs: PyTree) -> jax.Array:
-        """What the shared layers make of obs, f32[..., num_features]."""
+        """The outputs of the shared layers, f32[..., num_features]."""
         return ACTIVATIONS[self.activation](self._network(params["shared"], obs, is_input=True))
 
     def apply_apart(
         self, params: PyTree, policy_obs: PyTree, value_obs: PyTree
     ) -> tuple[Distribution, jax.Array]:
-        """As `apply`, with inputs of its own for the value; not with shared layers."""
+        """As `apply`, with separate inputs for the value; not with shared layers."""
         return self._heads(params, policy_obs, value_obs, is_input=True)
 
     def _heads(
@@ -132,16 +128,14 @@ class MLP:
         num_outputs = num_logits(self.action_space, self.action_distribution)
         outputs = {"policy": num_outputs // 2 if self.free_log_std else num_outputs, "value": 1}
         if self.vf_share_layers:
-            return {
-                "shared": below,
-                **{part: [(sizes[-1], size)] for part, size in outputs.items()},
-            }
+            heads = {part: [(sizes[-1], size)] for part, size in outputs.items()}
+            return {"shared": below, **heads}
         return {part: [*below, (sizes[-1], size)] for part, size in outputs.items()}
 
     def _network(
         self, layers: list[dict[str, jax.Array]], inputs: PyTree, *, is_input: bool
     ) -> jax.Array:
-        """Layers with the activation between them, none after the last; `is_input`: the first reads observations."""
+        """Layers with the activation between them; with `is_input` the first reads observations."""
         activation = ACTIVATIONS[self.activation]
         for i, layer in enumerate(layers):
             if i == 0 and is_input:
@@ -154,7 +148,7 @@ class MLP:
 
 
 def input_size(space: Space) -> int:
-    """The inputs that an observation stands for: one for each category, or for each element of a Box."""
+    """The number of inputs of an observation: one per category, or per element of a Box."""
     match space:
         case Discrete(n):
             return n
@@ -165,12 +159,16 @@ def input_size(space: Space) -> int:
     if is_tree(space):
         return sum(map(input_size, jax.tree.leaves(tree_of(space))))
     raise UsageError(
-        f"observation space {space} is not supported; allowed: Discrete, MultiDiscrete, Box, Dict, Tuple"
+        f"observation space {space} is not supported; "
+        "allowed: Discrete, MultiDiscrete, Box, Dict, Tuple"
     )
 
 
 def noise_for(initializer: str, key: Key, shape: tuple[int, ...]) -> jax.Array:
-    """What `draw_layer` makes layers of, f32[*shape]: standard normal for "orthogonal", else uniform in [-1, 1)."""
+    """Random numbers for `draw_layer`, f32[*shape].
+
+    Standard normal for "orthogonal", else uniform in [-1, 1).
+    """
     if initializer == "orthogonal":
         return jax.random.normal(key, shape)
     return jax.random.uniform(key, shape, minval=-1.0)
@@ -179,7 +177,7 @@ def noise_for(initializer: str, key: Key, shape: tuple[int, ...]) -> jax.Array:
 def draw_layer(
     noise: jax.Array, shape: tuple[int, int], gain: float, initializer: str
 ) -> dict[str, jax.Array]:
-    """A layer from (in + 1) * out random numbers, drawn by `noise_for` with the same initializer."""
+    """A layer from (in + 1) * out random numbers of `noise_for` with the same initializer."""
     kernel, bias = noise[: math.prod(shape)].reshape(shape), noise[math.prod(shape) :]
     if initializer == "orthogonal":
         tall = shape[0] >= shape[1]
@@ -190,11 +188,12 @@ def draw_layer(
 
 
 def orthonormal_columns(matrix: jax.Array) -> jax.Array:
-    """Gram-Schmidt, each column cleaned twice ("twice is enough", Giraud et al. 2005); f32[m, n] with m >= n.
+    """Gram-Schmidt orthogonalisation of the columns of f32[m, n], with m >= n.
 
-    Of a standard normal matrix the result is uniformly distributed (Mezzadri 2007). Not LAPACK's
-    QR: under vmap jaxlib's (0.10.2) waits inside the very thread pool that it hands its work to,
-    and on two cores two wait forever.
+    Each column is orthogonalised twice ("twice is enough", Giraud et al. 2005). For a standard
+    normal matrix the result is uniformly distributed (Mezzadri 2007). LAPACK's QR would deadlock:
+    under vmap jaxlib (0.10.2) waits inside the thread pool that does its work, and on two cores two
+    such waits block each other.
     """
 
     def clean(i, basis):
@@ -216,11 +215,10 @@ def _read(space: Space, kernel: jax.Array, obs: PyTree) -> jax.Array:
 
 
 def _read_parts(space: Space, kernel: jax.Array, obs: PyTree) -> jax.Array:
-    """As `_read`, of a tree: Boxes beside each other are one product, and all integers one lookup."""
+    """As `_read`, for a tree: one product per run of adjacent Boxes, one lookup of all integers."""
     terms, rows, first = [], [], 0
-    for is_box, run in itertools.groupby(
-        parts_of(space, obs), lambda named: isinstance(named[1], Box)
-    ):
+    is_box_part = lambda named: isinstance(named[1], Box)
+    for is_box, run in itertools.groupby(parts_of(space, obs), is_box_part):
         flat, begin = [], first
         for _, part, values in run:
             if is_box:
@@ -236,12 +234,12 @@ def _read_parts(space: Space, kernel: jax.Array, obs: PyTree) -> jax.Array:
 
 
 def _flat(space: Box, obs: jax.Array) -> jax.Array:
-    """[..., size]."""
+    """The flattened observation, [..., size]."""
     return obs.reshape(*obs.shape[: obs.ndim - len(space.shape)], space.size)
 
 
 def _rows(space: Discrete | MultiDiscrete, obs: jax.Array) -> jax.Array:
-    """Which rows of its kernel an observation means, [..., K]."""
+    """The rows of the kernel that encode an observation, [..., K]."""
     if isinstance(space, Discrete):
         return obs[..., None]
     offsets = np.cumsum((0, *space.nvec[:-1]), dtype=np.int32)
@@ -249,5 +247,5 @@ def _rows(space: Discrete | MultiDiscrete, obs: jax.Array) -> jax.Array:
 
 
 def lookup(kernel: jax.Array, index: jax.Array) -> jax.Array:
-    """The sum of the rows of `kernel` that `index` i32[..., K] names, f32[..., out]."""
+    """The sum of the rows `index`, i32[..., K], of `kernel`, f32[..., out]."""
     return jnp.sum(kernel[index], axis=-2)

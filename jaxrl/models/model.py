@@ -1,4 +1,4 @@
-"""Model protocols: parameters from a key, and a function from observations to actions and values."""
+"""Model protocols, with and without memory, and a table of a model's parameters."""
 
 import functools
 from typing import Protocol
@@ -11,32 +11,33 @@ from jaxrl.ops.distributions import Distribution
 
 
 class Model(Protocol):
-    """A policy and its value function. Hashable, since it is part of the key that a compiled program is kept under.
+    """A policy and its value function; hashable, since compiled programs are cached by model.
 
-    Two more methods are optional: `loss(params, batch)` -> (scalar, {name: scalar}), added to PPO's
-    loss of a minibatch (`batch`: its `Batch`, of a model with memory in sequences; rows of `weight`
-    0 count for nothing and are all zeros), and `intrinsic_reward(params, trajectory)` -> f32[T, E,
-    M], added to what is learned from.
+    Optional methods:
+        loss(params, batch): (scalar, {name: scalar}), added to PPO's loss of a minibatch. `batch`
+            is its `Batch`, in sequences for a model with memory; rows of `weight` 0 do not count
+            and are all zeros.
+        intrinsic_reward(params, trajectory): f32[T, E, M], added to the reward for learning.
     """
 
     def init(self, key: Key) -> PyTree:
-        """The parameters at the start: a pytree of f32 arrays."""
+        """The initial parameters: a pytree of f32 arrays."""
 
     def apply(self, params: PyTree, obs: PyTree) -> tuple[Distribution, jax.Array]:
-        """(distribution over actions, value f32[...]) of observations `[..., *observation_space.shape]`."""
+        """(distribution over actions, value f32[...]) of `[..., *observation_space.shape]`."""
 
 
 class RecurrentModel(Protocol):
-    """A model that remembers: what it carries from step to step of an episode is handed to it and taken back.
+    """A model with memory: it receives a carry and returns the new one.
 
-    Whoever calls it starts the carry again where an episode began, so a model need not know of
-    episodes, but in `apply_sequence`, which goes over them.
+    The framework resets the carry at episode boundaries, so only `apply_sequence` needs to know
+    where an episode begins.
     """
 
     init = Model.init
 
     def initial_carry(self, batch_shape: tuple[int, ...]) -> PyTree:
-        """What is carried into the first step of an episode, arrays [*batch_shape, ...]."""
+        """The carry into the first step of an episode, arrays [*batch_shape, ...]."""
 
     def apply(
         self, params: PyTree, obs: PyTree, carry: PyTree
@@ -46,13 +47,12 @@ class RecurrentModel(Protocol):
     def apply_sequence(
         self, params: PyTree, obs: PyTree, carry: PyTree, begins: jax.Array
     ) -> tuple[Distribution, jax.Array, PyTree]:
-        """What `apply` gives for L steps one after the other, all at once: [L, B, ...].
+        """As `apply`, for L successive steps at once: [L, B, ...].
 
         Args:
             obs: [L, B, ...].
             carry: [B, ...], into the first step.
-            begins: bool[L, B], where a step is the first of its episode: the carry starts again
-            there.
+            begins: bool[L, B], set at the first step of an episode, where the carry is reset.
         """
 
 
@@ -61,35 +61,33 @@ def has_memory(model: Model | RecurrentModel) -> bool:
 
 
 def carried(begins: jax.Array, fresh: PyTree, carry: PyTree) -> PyTree:
-    """`carry` [..., *shape], started again where `begins`, bool[...], is set."""
-    return jax.tree.map(
-        lambda new, old: jnp.where(
-            begins.reshape(*begins.shape, *[1] * (old.ndim - begins.ndim)), new, old
-        ),
-        fresh,
-        carry,
-    )
+    """`carry` [..., *shape], with `fresh` in place of it where `begins`, bool[...], is set."""
+
+    def choose(new, old):
+        wide = begins.reshape(*begins.shape, *[1] * (old.ndim - begins.ndim))
+        return jnp.where(wide, new, old)
+
+    return jax.tree.map(choose, fresh, carry)
 
 
 @functools.lru_cache
 def num_parameters(model: Model | RecurrentModel) -> int:
-    """How many numbers are trained; traces the model once and computes nothing."""
+    """The number of trained numbers; traces the model once and computes nothing."""
     return sum(leaf.size for leaf in jax.tree.leaves(parameter_shapes(model)))
 
 
 def parameter_shapes(model: Model | RecurrentModel) -> PyTree:
-    """The parameters' shapes; nothing is computed."""
+    """The shapes of the parameters; nothing is computed."""
     return jax.eval_shape(model.init, jax.eval_shape(lambda: jax.random.key(0)))
 
 
 def model_table(model: Model | RecurrentModel) -> str:
-    """A line for each array of parameters, and their sum; nothing is computed."""
+    """A line for each array of parameters, and their total size; nothing is computed."""
     rows = [("parameters", "shape", "numbers")]
     for path, leaf in jax.tree.leaves_with_path(parameter_shapes(model)):
+        name = jax.tree_util.keystr(path, simple=True, separator=".")
         shape = " x ".join(map(str, leaf.shape)) or "one"
-        rows.append(
-            (jax.tree_util.keystr(path, simple=True, separator="."), shape, f"{leaf.size:,}")
-        )
+        rows.append((name, shape, f"{leaf.size:,}"))
     rows.append(("in all", "", f"{num_parameters(model):,}"))
     name, shape, number = (max(map(len, column)) for column in zip(*rows, strict=True))
     return "\n".join(f"{row[0]:<{name}}  {row[1]:>{shape}}  {row[2]:>{number}}" for row in rows)

@@ -1,4 +1,4 @@
-"""How a policy plays: observations through its filter and its model, its actions to the environment's."""
+"""Policy specification: observation filter, model, action distribution and action conversion."""
 
 import dataclasses
 import functools
@@ -22,25 +22,25 @@ OBSERVATION, MASK = "observation", "action_mask"
 
 
 class PolicyWeights(struct.PyTreeNode):
-    """All the numbers that a policy acts by."""
+    """All numbers that determine a policy's actions."""
 
-    params: PyTree  # the model's, trained
+    params: PyTree  # of the model, trained
     filter: RunningMeanStd | tuple = ()  # of the observations; () without a filter
 
 
 class PolicyState(struct.PyTreeNode):
-    """What a policy keeps from step to step of an episode, [...]; () for what it has no use for."""
+    """The memory of a policy within an episode, [...]; () for what the policy does not use."""
 
-    carry: PyTree = ()  # the model's
-    prev_action: PyTree = ()  # as the policy has it; zeros at first
+    carry: PyTree = ()  # of the model
+    prev_action: PyTree = ()  # as sampled, before the conversion; zeros at first
     prev_reward: PyTree = ()  # f32; 0 at first
 
 
 class PolicyInputs(struct.PyTreeNode):
-    """What a policy is told beside the observation, [...]; () for what it is not."""
+    """Inputs of a policy besides the observation, [...]; () for what the policy does not use."""
 
-    action_mask: PyTree = ()  # bool[..., A]  the actions that are possible
-    agent_id: PyTree = ()  # i32  which of its agents it plays, from 0
+    action_mask: PyTree = ()  # bool[..., A]  the possible actions
+    agent_id: PyTree = ()  # i32  the number of the agent among those of the policy, from 0
     prev_action: PyTree = ()
     prev_reward: PyTree = ()
 
@@ -50,34 +50,36 @@ NOTHING_KEPT, NOTHING_TOLD = PolicyState(), PolicyInputs()
 
 @dataclass(frozen=True)
 class InputsSpec:
-    """Which inputs a model has beside the observation; with any it reads a dict of them, see `input_space`."""
+    """The inputs of a model besides the observation; with any, it reads a dict (`input_space`)."""
 
-    num_agents: int = 0  # of the policy, if it is told which one it plays, else 0
+    num_agents: int = 0  # of the policy, if the agent's number is an input, else 0
     prev_action: bool = False
     prev_reward: bool = False
 
     def input_space(self, observation_space: Space, action_space: Space) -> Space:
-        """What the model reads: the observation without its mask, or {"observation": it, "agent_id": ..., ...}."""
+        """The model's input: the observation without its mask, or {"observation": ..., ...}."""
         observation_space = without_mask(observation_space)
-        parts = {
-            **({"agent_id": Discrete(self.num_agents)} if self.num_agents else {}),
-            **({"prev_action": action_space} if self.prev_action else {}),
-            **({"prev_reward": Box(-jnp.inf, jnp.inf, ())} if self.prev_reward else {}),
-        }
+        parts = {}
+        if self.num_agents:
+            parts["agent_id"] = Discrete(self.num_agents)
+        if self.prev_action:
+            parts["prev_action"] = action_space
+        if self.prev_reward:
+            parts["prev_reward"] = Box(-jnp.inf, jnp.inf, ())
         return Dict({OBSERVATION: observation_space, **parts}) if parts else observation_space
 
 
 @dataclass(frozen=True)
 class PolicySpec:
-    """What is static about playing; hashable.
+    """The static part of a policy; hashable.
 
     model: reads `told.input_space(observation_space, action_space)`.
-    observation_filter: "MeanStdFilter" (running mean and standard deviation, as RLlib's; the first
-        iteration sees the observations as they are), or None.
-    normalize_actions, clip_actions: see `environment_action`; what is learned from is always the
-    action as sampled.
-    action_distribution: of a Box's actions, one of ACTION_DISTRIBUTIONS.
-    max_seq_len: the steps that a model with memory is trained over at once.
+    observation_filter: "MeanStdFilter" (running mean and standard deviation as in RLlib; the first
+        iteration does not change the observations), or None.
+    normalize_actions, clip_actions: see `environment_action`; training always uses the action as
+        sampled.
+    action_distribution: of a Box's actions, from ACTION_DISTRIBUTIONS.
+    max_seq_len: the length of training sequences of a model with memory.
     """
 
     model: Model | RecurrentModel
@@ -98,7 +100,7 @@ class PolicySpec:
             )
 
     def __getstate__(self) -> dict[str, Any]:
-        """What pickle keeps: the fields, without what was derived from them."""
+        """The state for pickle: the fields, without what is derived from them."""
         return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
 
     @property
@@ -106,21 +108,19 @@ class PolicySpec:
         return has_memory(self.model)
 
     def sequences(self, num_steps: int) -> tuple[int, int]:
-        """(number, length) of the nearly equal parts that `num_steps` steps are trained in; of one without memory."""
+        """(number, length) of the nearly equal sequences in `num_steps` steps; 1 without memory."""
         if not self.has_memory:
             return num_steps, 1
         number = -(-num_steps // self.max_seq_len)
         return number, -(-num_steps // number)
 
     def initial_filter(self) -> RunningMeanStd | tuple:
-        return (
-            ()
-            if self.observation_filter is None
-            else init_running_stats(without_mask(self.observation_space).shape)
-        )
+        if self.observation_filter is None:
+            return ()
+        return init_running_stats(without_mask(self.observation_space).shape)
 
     def initial_state(self, batch_shape: tuple[int, ...]) -> PolicyState:
-        """At the start of an episode."""
+        """The policy's state at the start of an episode."""
         return PolicyState(
             carry=self.model.initial_carry(batch_shape) if self.has_memory else (),
             prev_action=_zeros(self.action_space, batch_shape) if self.told.prev_action else (),
@@ -128,27 +128,26 @@ class PolicySpec:
         )
 
     def next_state(self, carry: PyTree, action: PyTree, reward: jax.Array) -> PolicyState:
-        """After a step: `carry` as `apply` left it, the action as sampled, and what it brought, [...]."""
-        return PolicyState(
-            carry, action if self.told.prev_action else (), reward if self.told.prev_reward else ()
-        )
+        """The policy's state after a step: carry from `apply`, sampled action, reward, [...]."""
+        prev_action = action if self.told.prev_action else ()
+        return PolicyState(carry, prev_action, reward if self.told.prev_reward else ())
 
     def wait(
         self, active: jax.Array, after: PolicyState, before: PolicyState, reward: jax.Array
     ) -> PolicyState:
-        """`after` a step where the agent was active, bool[...]; else as `before` it, the reward since added up."""
+        """`after` where the agent was active, bool[...]; else `before`, with `reward` added."""
         if self.told.prev_reward:
             before = before.replace(prev_reward=before.prev_reward + reward)
         return carried(active, after, before)
 
     def reset_where(self, begins: jax.Array, policy_state: PolicyState) -> PolicyState:
-        """`policy_state` [...], but that of a new episode where `begins`, bool[...], is set."""
+        """`policy_state` [...], with the state of a new episode where `begins`, bool[...]."""
         return carried(begins, self.initial_state(begins.shape), policy_state)
 
     def inputs(
         self, policy_state: PolicyState, action_mask: PyTree = (), agent_id: PyTree = ()
     ) -> PolicyInputs:
-        """What the policy is told, of what it might be."""
+        """The inputs that the policy uses, of those available."""
         return PolicyInputs(
             action_mask,
             agent_id if self.told.num_agents else (),
@@ -157,27 +156,25 @@ class PolicySpec:
         )
 
     def observed(self, obs: PyTree) -> PyTree:
-        """An observation as the environment gives it, without its part "action_mask" if it has one."""
+        """The environment's observation, without its part "action_mask" if there is one."""
         if not has_mask(self.observation_space):
             return obs
         rest = {name: part for name, part in obs.items() if name != MASK}
         return next(iter(rest.values())) if len(rest) == 1 else rest
 
     def read(self, moments: RunningMeanStd | tuple, obs: PyTree, inputs: PolicyInputs) -> PyTree:
-        """What the model reads of observations `[..., *observation_space.shape]` as the environment gives them."""
+        """The model's input for observations `[..., *observation_space.shape]`."""
         obs = self.observed(obs)
         if self.observation_filter is not None:
             obs = normalise(moments, obs.astype(jnp.float32))
         if self.told == InputsSpec():
             return obs
         told = {name: getattr(inputs, name) for name in ("agent_id", "prev_action", "prev_reward")}
-        return {
-            OBSERVATION: obs,
-            **{name: value for name, value in told.items() if not isinstance(value, tuple)},
-        }
+        used = {name: value for name, value in told.items() if not isinstance(value, tuple)}
+        return {OBSERVATION: obs, **used}
 
     def action_mask(self, obs: PyTree, inputs: PolicyInputs) -> PyTree:
-        """The actions that are possible, bool[..., A], as the environment says or its observation; else ()."""
+        """The possible actions, bool[..., A], from the observation or `inputs`; else ()."""
         if has_mask(self.observation_space):
             return obs[MASK].astype(bool)
         return inputs.action_mask
@@ -191,12 +188,11 @@ class PolicySpec:
     ) -> tuple[Distribution, jax.Array, PyTree]:
         """(distribution over actions, value f32[...], the model's carry after it) of one step."""
         read = weights.params, self.read(weights.filter, obs, inputs)
-        decided = (
-            self.model.apply(*read, policy_state.carry)
-            if self.has_memory
-            else (*self.model.apply(*read), ())
-        )
-        return _masked(decided[0], self.action_mask(obs, inputs)), *decided[1:]
+        if self.has_memory:
+            distribution, value, carry = self.model.apply(*read, policy_state.carry)
+        else:
+            (distribution, value), carry = self.model.apply(*read), ()
+        return _masked(distribution, self.action_mask(obs, inputs)), value, carry
 
     def evaluate_actions(
         self,
@@ -207,13 +203,13 @@ class PolicySpec:
         begins: PyTree = (),
         waited: PyTree = (),
     ) -> tuple[Distribution, jax.Array]:
-        """(distribution, value) of what was read: rows [B, ...], or of a model with memory sequences [L, B, ...].
+        """(distribution, value) of model inputs: rows [B, ...], with memory sequences [L, B, ...].
 
         Args:
             carry: [B, ...], into the first step of each sequence.
-            begins: bool[L, B], where a step is the first of its episode.
-            waited: bool[L, B], where the agent waits and its carry stays as it is; () where agents
-            never wait.
+            begins: bool[L, B], set at the first step of an episode.
+            waited: bool[L, B], set where the agent waits and its carry does not change; () if
+                agents never wait.
         """
         if not isinstance(waited, tuple):
             distribution, value = self._step_by_step(params, inputs, carry, begins, waited)
@@ -226,7 +222,7 @@ class PolicySpec:
     def _step_by_step(
         self, params: PyTree, inputs: PyTree, carry: PyTree, begins: jax.Array, waited: jax.Array
     ) -> tuple[Distribution, jax.Array]:
-        """As the model's `apply_sequence`, with a carry that stays as it is where the agent waits."""
+        """As the model's `apply_sequence`, with a carry that does not change where agents wait."""
         fresh = self.model.initial_carry(begins.shape[1:])
 
         def step(carry, row):
@@ -238,12 +234,12 @@ class PolicySpec:
         return jax.lax.scan(step, carry, (inputs, begins, waited))[1]
 
     def noise(self, key: Key, shape: tuple[int, ...]) -> jax.Array:
-        """What actions are sampled by, f32[*shape, D]."""
+        """The random numbers to sample actions from, f32[*shape, D]."""
         return sampling_noise(self.action_space, key, shape, self.action_distribution)
 
     @functools.cached_property
     def to_env_action(self) -> Callable[[PyTree], PyTree]:
-        """From sampled actions `[..., *action_space.shape]` to the environment's."""
+        """The function from sampled actions `[..., *action_space.shape]` to the environment's."""
         return environment_action(
             self.action_space,
             normalize=self.normalize_actions,
@@ -253,7 +249,7 @@ class PolicySpec:
 
 
 def without_mask(space: Space) -> Space:
-    """The space without its part "action_mask"; what is left alone stands by itself."""
+    """The space without its part "action_mask"; a single remaining part is returned itself."""
     if not has_mask(space):
         return space
     rest = {name: part for name, part in space.spaces.items() if name != MASK}
@@ -261,7 +257,7 @@ def without_mask(space: Space) -> Space:
 
 
 def has_mask(space: Space) -> bool:
-    """Whether observations say which actions are possible, by a part "action_mask"."""
+    """Whether observations have a part "action_mask" that says which actions are possible."""
     return isinstance(space, Dict) and MASK in space.spaces and len(space.spaces) > 1
 
 
@@ -270,7 +266,6 @@ def _masked(distribution: Distribution, action_mask: PyTree) -> Distribution:
 
 
 def _zeros(space: Space, batch_shape: tuple[int, ...]) -> jax.Array:
-    """An action that nobody took: as the policy has it, so of a Box f32 whatever the environment's type."""
-    return jnp.zeros(
-        (*batch_shape, *space.shape), jnp.float32 if isinstance(space, Box) else space.dtype
-    )
+    """A zero action of the policy's type: f32 for a Box of any type."""
+    dtype = jnp.float32 if isinstance(space, Box) else space.dtype
+    return jnp.zeros((*batch_shape, *space.shape), dtype)

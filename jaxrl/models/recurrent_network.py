@@ -1,4 +1,4 @@
-"""Networks that remember: features of the observation, a core that carries something on, a policy and a value."""
+"""Recurrent networks: torso, core with memory (GRU, LSTM, attention), policy and value heads."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from jaxrl.ops.distributions import Distribution
 
 
 class RecurrentCore(Protocol):
-    """What remembers, hashable: features f32[..., num_inputs] to others f32[..., num_outputs], with a carry."""
+    """A core with memory, hashable: f32[..., num_inputs] to f32[..., num_outputs], with a carry."""
 
     num_outputs: int
 
@@ -21,7 +21,7 @@ class RecurrentCore(Protocol):
         """The parameters."""
 
     def initial_carry(self, batch_shape: tuple[int, ...]) -> PyTree:
-        """At the start of an episode."""
+        """The carry at the start of an episode."""
 
     def step(self, params: PyTree, inputs: jax.Array, carry: PyTree) -> tuple[jax.Array, PyTree]:
         """(outputs, carry) of one step, [...]."""
@@ -29,17 +29,16 @@ class RecurrentCore(Protocol):
     def sequence(
         self, params: PyTree, inputs: jax.Array, carry: PyTree, begins: jax.Array
     ) -> tuple[jax.Array, PyTree]:
-        """As `step`, of L steps [L, B, ...]; the carry starts again where `begins`, bool[L, B], is set."""
+        """As `step`, for L steps [L, B, ...]; the carry is reset where `begins`, bool[L, B]."""
 
 
 @dataclass(frozen=True)
 class RecurrentNetwork:
-    """Observations through the shared layers of `torso`, then `core`, then linear `heads` (RLlib's `use_lstm`).
+    """The shared layers of `torso`, then `core`, then linear `heads` (RLlib's `use_lstm`).
 
-    torso: its shared layers alone are used.
-    heads: no hidden layer, over the core's outputs.
-    shared: whether policy and value share torso and core; else each has its own, and a carry of its
-    own.
+    torso: only its shared layers are used.
+    heads: without hidden layers, over the core's outputs.
+    shared: whether policy and value share torso, core and carry; else these are separate.
     """
 
     torso: MLP | CNN
@@ -48,10 +47,14 @@ class RecurrentNetwork:
     shared: bool = False
 
     def init(self, key: Key) -> PyTree:
-        """{"policy": {"torso", "core"}, "value": ..., "heads": ...}, or "shared" in place of the first two."""
+        """{"policy": {"torso", "core"}, "value": ..., "heads": ...}.
+
+        With `shared`, "shared" replaces "policy" and "value".
+        """
         heads_key, *keys = jax.random.split(key, 1 + len(self._parts))
-        parts = {part: self._init_part(own) for part, own in zip(self._parts, keys, strict=True)}
-        return {**parts, "heads": self.heads.init(heads_key)}
+        parts = map(self._init_part, keys)
+        heads = self.heads.init(heads_key)
+        return {**dict(zip(self._parts, parts, strict=True)), "heads": heads}
 
     def initial_carry(self, batch_shape: tuple[int, ...]) -> PyTree:
         return {part: self.core.initial_carry(batch_shape) for part in self._parts}
@@ -76,12 +79,11 @@ class RecurrentNetwork:
         return {"torso": torso, "core": self.core.init(core_key, self.torso.num_features)}
 
     def _each(
-        self, remember: Callable, params: PyTree, obs: PyTree, carry: PyTree, *begins: jax.Array
+        self, run_core: Callable, params: PyTree, obs: PyTree, carry: PyTree, *begins: jax.Array
     ) -> tuple:
         outputs, after = [], {}
         for part in self._parts:
-            own = params[part]
-            features = self.torso.features(own["torso"], obs)
-            output, after[part] = remember(own["core"], features, carry[part], *begins)
+            features = self.torso.features(params[part]["torso"], obs)
+            output, after[part] = run_core(params[part]["core"], features, carry[part], *begins)
             outputs.append(output)
         return *self.heads.apply_apart(params["heads"], outputs[0], outputs[-1]), after

@@ -1,1 +1,1 @@
-"""Arithmetic that knows arrays and never an environment."""
+"""Operations on arrays: advantages, losses, distributions, minibatches, running statistics."""

@@ -1,4 +1,4 @@
-"""Work that most steps do not need, left out where nobody needs it: also where many runs share a program."""
+"""A `cond` that stays lazy under `vmap`, for work that most steps do not need."""
 
 from collections.abc import Callable
 
@@ -16,12 +16,11 @@ def cond_any(
 ):
     """`work(*operands)` if `needed`, bool[], else `otherwise(*operands)`.
 
-    Under `vmap` one test decides for all: those that do not need the work have it done all the same
-    as soon as one of them does, where `lax.cond` would do it always. So `work` must be harmless
-    where it is not needed.
+    Under `vmap` one test decides for all: the work is done for everybody as soon as anybody needs
+    it, where `lax.cond` would always do it. So `work` must be harmless where it is not needed.
 
     Args:
-        work, otherwise: pure, with results alike; they close over no array.
+        work, otherwise: pure functions with results of the same types, which close over no array.
     """
 
     @jax.custom_batching.custom_vmap

@@ -1,6 +1,6 @@
-"""What a policy chooses from, and what the environment is given for it.
+"""Action distributions for every action space, and the conversion to the environment's actions.
 
-Batch axes come first; every method reduces the last axis, or the action's own, alone.
+Batch axes come first; methods reduce only the last axis, or the axes of the action.
 """
 
 from collections.abc import Callable
@@ -22,16 +22,16 @@ ACTION_DISTRIBUTIONS = ("gaussian", "beta", "squashed_gaussian")  # of a Box's a
 
 
 class Distribution(Protocol):
-    """A batch of distributions over actions; a pytree whose leaves lead with the batch axes `[...]`."""
+    """A batch of distributions over actions; a pytree of arrays that begin with batch axes."""
 
     def noise(self, key: Key) -> jax.Array:
-        """The random numbers `[..., D]` that `sample` makes one action of each row of."""
+        """The random numbers `[..., D]` from which `sample` makes an action per row."""
 
     def sample(self, noise: jax.Array | Key) -> jax.Array:
-        """An action `[..., *action_space.shape]` for each row, drawn with a random key, or from rows of `noise`."""
+        """An action `[..., *action_space.shape]` per row, from a random key or from `noise`."""
 
     def mode(self) -> jax.Array:
-        """The likeliest action."""
+        """The most probable action."""
 
     def log_prob(self, action: jax.Array) -> jax.Array:
         """f32[...], nats."""
@@ -43,7 +43,7 @@ class Distribution(Protocol):
         """KL(self || other), f32[...], nats."""
 
     def masked(self, mask: jax.Array) -> "Distribution":
-        """With probability 0 for every action where `mask` is False; of discrete actions alone."""
+        """With probability 0 for every action where `mask` is False; discrete actions only."""
 
 
 class Categorical(struct.PyTreeNode):
@@ -52,24 +52,24 @@ class Categorical(struct.PyTreeNode):
     logits: jax.Array  # f32[..., A]
 
     def masked(self, mask: jax.Array) -> "Categorical":
-        """Actions where `mask`, bool[..., A], is False get the probability 0; a row without any is left as it is.
+        """Actions where `mask`, bool[..., A], is False get probability 0; all-False rows are kept.
 
-        Their logits become half of the least number there is (Huang and Ontañón 2020): finite, so
-        that 0 log 0 is 0 in entropy and KL and in their gradients, and a log-probability of theirs
-        is a number, if a very low one.
+        Their logits become half of the lowest float (Huang and Ontañón 2020). This is finite, so
+        that 0 log 0 is 0 in entropy and KL and in their gradients, and their log-probabilities are
+        very low but finite.
         """
         possible = mask | ~jnp.any(mask, axis=-1, keepdims=True)
         return Categorical(jnp.where(possible, self.logits, _impossible(self.logits)))
 
     def possible(self) -> jax.Array:
-        """The mask again, bool[..., A]; True where there is none."""
+        """The mask, bool[..., A]; True everywhere without one."""
         return self.logits > 0.5 * _impossible(self.logits)
 
     def noise(self, key: Key) -> jax.Array:
         return jax.random.gumbel(to_fast_key(key), jnp.shape(self.logits))
 
     def sample(self, noise: jax.Array | Key) -> jax.Array:
-        """The Gumbel-max trick: an action of probability 0 is never taken."""
+        """The Gumbel-max trick: an action of probability 0 is never sampled."""
         noise = self.noise(noise) if is_key(noise) else noise
         return jnp.argmax(self.logits + noise, axis=-1).astype(jnp.int32)
 
@@ -78,8 +78,7 @@ class Categorical(struct.PyTreeNode):
 
     def log_prob(self, action: jax.Array) -> jax.Array:
         action, log_probs = jnp.asarray(action), jax.nn.log_softmax(self.logits)
-        # A sum over a mask rather than a gather: its gradient is a product, where a gather's is a
-        # scatter.
+        # A masked sum instead of a gather: its gradient is a product, that of a gather a scatter.
         return jnp.sum(jnp.where(_one_hot(action, self.logits.shape[-1]), log_probs, 0.0), axis=-1)
 
     def entropy(self) -> jax.Array:
@@ -87,32 +86,29 @@ class Categorical(struct.PyTreeNode):
         return -jnp.sum(jnp.exp(log_probs) * log_probs, axis=-1)
 
     def kl(self, other: "Categorical") -> jax.Array:
-        log_probs, other_log_probs = (
-            jax.nn.log_softmax(self.logits),
-            jax.nn.log_softmax(other.logits),
-        )
+        log_probs = jax.nn.log_softmax(self.logits)
+        other_log_probs = jax.nn.log_softmax(other.logits)
         return jnp.sum(jnp.exp(log_probs) * (log_probs - other_log_probs), axis=-1)
 
 
 class MultiCategorical(struct.PyTreeNode):
     """A vector of independent integers, entry i in [0, nvec[i])."""
 
-    logits: jax.Array  # f32[..., sum(nvec)], the entries' logits one after the other
+    logits: jax.Array  # f32[..., sum(nvec)], the concatenated logits of the entries
     nvec: tuple[int, ...] = struct.field(pytree_node=False)
 
     def parts(self) -> list[Categorical]:
-        return [
-            Categorical(part) for part in jnp.split(self.logits, np.cumsum(self.nvec)[:-1], axis=-1)
-        ]
+        return list(map(Categorical, jnp.split(self.logits, np.cumsum(self.nvec)[:-1], axis=-1)))
 
     def masked(self, mask: jax.Array) -> "MultiCategorical":
-        """As of `Categorical`, entry by entry: bool[..., sum(nvec)]."""
+        """As `Categorical.masked` for each entry: `mask` is bool[..., sum(nvec)]."""
         masks = jnp.split(mask, np.cumsum(self.nvec)[:-1], axis=-1)
-        parts = [part.masked(own).logits for part, own in zip(self.parts(), masks, strict=True)]
-        return MultiCategorical(jnp.concatenate(parts, axis=-1), self.nvec)
+        pairs = zip(self.parts(), masks, strict=True)
+        logits = [part.masked(part_mask).logits for part, part_mask in pairs]
+        return MultiCategorical(jnp.concatenate(logits, axis=-1), self.nvec)
 
     def possible(self) -> jax.Array:
-        """The mask again, bool[..., sum(nvec)]."""
+        """The mask, bool[..., sum(nvec)]."""
         return Categorical(self.logits).possible()
 
     def noise(self, key: Key) -> jax.Array:
@@ -134,16 +130,15 @@ class MultiCategorical(struct.PyTreeNode):
         return sum(part.entropy() for part in self.parts())
 
     def kl(self, other: "MultiCategorical") -> jax.Array:
-        return sum(
-            part.kl(others) for part, others in zip(self.parts(), other.parts(), strict=True)
-        )
+        pairs = zip(self.parts(), other.parts(), strict=True)
+        return sum(part.kl(other_part) for part, other_part in pairs)
 
 
 def num_logits(action_space: Space, kind: str = "gaussian") -> int:
-    """How many outputs a network needs for the distribution over `action_space`: of a Box two for each element.
+    """The number of network outputs for the distribution over `action_space`; 2 per Box element.
 
     Args:
-        kind: of a Box's actions, one of ACTION_DISTRIBUTIONS.
+        kind: the distribution of a Box's actions, from ACTION_DISTRIBUTIONS.
 
     Raises:
         UsageError: a space that has no distribution, or none of this kind.
@@ -160,17 +155,18 @@ def num_logits(action_space: Space, kind: str = "gaussian") -> int:
         case Box() if np.issubdtype(action_space.dtype, np.floating) and action_space.size:
             return 2 * action_space.size
     raise UsageError(
-        f"action space {action_space} is not supported; allowed: Discrete, MultiDiscrete, a Box of floating numbers"
+        f"action space {action_space} is not supported; "
+        "allowed: Discrete, MultiDiscrete, a Box of floating numbers"
     )
 
 
 def sampling_noise(
     action_space: Space, key: Key, shape: tuple[int, ...], kind: str = "gaussian"
 ) -> jax.Array:
-    """The random numbers f32[*shape, D] that `sample` makes actions of, to be drawn as one block.
+    """The random numbers f32[*shape, D] from which `sample` makes actions, drawn as one block.
 
-    A standard normal for each element of a Box, but of `beta_noise` for a Beta; a standard Gumbel
-    for each value that an integer may have.
+    For a Box standard normal numbers, one per element (`beta_noise` for a Beta); for integers
+    standard Gumbel numbers, one per possible value.
     """
     if not isinstance(action_space, Box):
         return jax.random.gumbel(to_fast_key(key), (*shape, num_logits(action_space)))
@@ -180,7 +176,7 @@ def sampling_noise(
 
 
 def from_logits(action_space: Space, logits: jax.Array, kind: str = "gaussian") -> Distribution:
-    """The distribution over `action_space` that f32[..., num_logits] stand for."""
+    """The distribution over `action_space` of logits f32[..., num_logits]."""
     match action_space:
         case MultiDiscrete(nvec):
             return MultiCategorical(logits, nvec)
@@ -196,15 +192,16 @@ def from_logits(action_space: Space, logits: jax.Array, kind: str = "gaussian") 
 def environment_action(
     action_space: Space, *, normalize: bool, clip: bool, kind: str = "gaussian"
 ) -> Callable[[jax.Array], jax.Array]:
-    """The function from a policy's action `[..., *shape]` to the environment's; other spaces than Box keep theirs.
+    """The function from a policy's action `[..., *shape]` to the environment's.
+
+    Only actions of a Box are changed.
 
     Args:
-        normalize: [-1, 1] stands for [low, high], and what is beyond is clipped; where a bound is
-            infinite there is nothing to stretch to, and the action stays as it is. Goes before
-            `clip`, as in RLlib.
+        normalize: stretches [-1, 1] to [low, high] and clips what is beyond; does nothing if a
+            bound is infinite. Has priority over `clip`, as in RLlib.
         clip: to [low, high].
-        kind: of the distribution: "beta" and "squashed_gaussian", which is squashed here, always
-        fill [low, high].
+        kind: the distribution; "beta" and "squashed_gaussian" always fill [low, high]. The latter
+            is squashed here.
     """
     if not isinstance(action_space, Box):
         return lambda action: action
@@ -226,23 +223,21 @@ def environment_action(
 
 def _bounds(space: Box) -> tuple[np.ndarray, np.ndarray]:
     """(low, high), f32[*shape]."""
-    return tuple(
-        np.broadcast_to(np.float32(bound), space.shape) for bound in (space.low, space.high)
-    )
+    low = np.broadcast_to(np.float32(space.low), space.shape)
+    return low, np.broadcast_to(np.float32(space.high), space.shape)
 
 
 def _bounded(space: Box) -> bool:
-    """Whether there is an interval to stretch to: beyond 1e30, high - low overflows f32."""
+    """Whether the bounds are finite; beyond 1e30, high - low overflows f32."""
     return bool(np.all(np.abs(_bounds(space)) < 1e30))
 
 
 def _impossible(logits: jax.Array) -> float:
-    """The logit of what is masked: so low that its softmax is 0, and finite also less the highest."""
+    """The logit of a masked action: its softmax is 0, and it is finite after a subtraction."""
     return 0.5 * float(jnp.finfo(logits.dtype).min)
 
 
 def _one_hot(action: jax.Array, num_categories: int) -> jax.Array:
     """bool[..., A]."""
-    return jnp.expand_dims(action, -1) == jax.lax.broadcasted_iota(
-        action.dtype, (*action.shape, num_categories), action.ndim
-    )
+    shape = (*action.shape, num_categories)
+    return jnp.expand_dims(action, -1) == jax.lax.broadcasted_iota(action.dtype, shape, action.ndim)

@@ -1,4 +1,4 @@
-"""The terms of PPO's objective, row by row: arrays [...] in, the loss of each row out, lower is better."""
+"""Losses of PPO per row: arrays [...] in, the loss of each row out, lower is better."""
 
 from typing import Literal
 
@@ -16,10 +16,10 @@ def clipped_surrogate(
     clip_param: jax.Array | float,
     dual_clip: jax.Array | float | None = None,
 ) -> jax.Array:
-    """The clipped surrogate objective, negated (Schulman et al. 2017, eq. 7; with `dual_clip` Ye et al. 2020, eq. 5).
+    """The clipped surrogate objective, negated (Schulman et al. 2017, eq. 7).
 
         l = -min(rho A, clip(rho, 1 - c, 1 + c) A),    rho = exp(log pi(a|s) - log pi_old(a|s))
-        with a dual clip d, where A < 0: min(l, -d A)
+        with a dual clip d, where A < 0: min(l, -d A)    (Ye et al. 2020, eq. 5)
 
     Args:
         log_probs, old_log_probs, advantages: f32[...].
@@ -27,24 +27,21 @@ def clipped_surrogate(
         dual_clip: d > 1, a scalar; None or infinity: no such bound.
     """
     chex.assert_equal_shape([log_probs, old_log_probs, advantages])
-    # Beyond e^20 every row is clipped anyway, and an overflow would turn its zero gradient into
-    # NaN.
+    # Beyond e^20 every row is clipped anyway. An overflow would turn its zero gradient into NaN.
     ratio = jnp.exp(jnp.clip(log_probs - old_log_probs, -20.0, 20.0))
-    loss = -jnp.minimum(
-        ratio * advantages, jnp.clip(ratio, 1 - clip_param, 1 + clip_param) * advantages
-    )
+    clipped = jnp.clip(ratio, 1 - clip_param, 1 + clip_param)
+    loss = -jnp.minimum(ratio * advantages, clipped * advantages)
     if dual_clip is None:
         return loss
-    negative = advantages < 0  # also within the product: infinity times 0 would be NaN
-    return jnp.minimum(
-        loss, jnp.where(negative, dual_clip * jnp.where(negative, -advantages, 1.0), jnp.inf)
-    )
+    negative = advantages < 0  # also inside the product: infinity times 0 would be NaN
+    bound = dual_clip * jnp.where(negative, -advantages, 1.0)
+    return jnp.minimum(loss, jnp.where(negative, bound, jnp.inf))
 
 
 def clip_fraction(
     log_probs: jax.Array, old_log_probs: jax.Array, clip_param: jax.Array | float
 ) -> jax.Array:
-    """1.0 where the ratio lies outside 1 +- clip_param, else 0.0; f32[...]."""
+    """1.0 where the ratio is outside 1 +- clip_param, else 0.0; f32[...]."""
     return (jnp.abs(jnp.exp(log_probs - old_log_probs) - 1) > clip_param).astype(jnp.float32)
 
 
@@ -57,11 +54,11 @@ def value_loss(
 ) -> jax.Array:
     """The squared error of the value, clipped in one of three ways.
 
-        "loss"        min((V - R)^2, c)                                              (RLlib)
-        "prediction"  max((V - R)^2, (V_old + clip(V - V_old, -c, c) - R)^2)         (OpenAI's PPO2, CleanRL, without
-                                                                                      their factor
-                                                                                      1/2)
+        "loss"        min((V - R)^2, c)                                         (RLlib)
+        "prediction"  max((V - R)^2, (V_old + clip(V - V_old, -c, c) - R)^2)    (OpenAI's PPO2)
         None          (V - R)^2
+
+    CleanRL and PPO2 multiply "prediction" by 1/2.
 
     Args:
         values, old_values, targets: V, V_old, R; f32[...].
@@ -84,9 +81,11 @@ def value_clip_fraction(
     clip_param: jax.Array | float,
     kind: ValueClip = "loss",
 ) -> jax.Array:
-    """1.0 where `value_loss` clips: (V - R)^2 > c for "loss", |V - V_old| > c for "prediction"; else 0.0; f32[...].
+    """1.0 where `value_loss` clips, else 0.0; f32[...].
 
-    Args: as of `value_loss`.
+    It clips (V - R)^2 > c for "loss", and |V - V_old| > c for "prediction".
+
+    Args: as in `value_loss`.
     """
     chex.assert_equal_shape([values, old_values, targets])
     if kind == "loss":
@@ -101,20 +100,21 @@ def value_clip_fraction(
 def next_kl_coeff(
     kl_coeff: jax.Array, kl: jax.Array, kl_target: jax.Array, least: float = 1e-6, most: float = 1e3
 ) -> jax.Array:
-    """The adaptive penalty (Schulman et al. 2017, section 4; RLlib's factors): tighter when KL ran past its target.
+    """The adaptive KL coefficient (Schulman et al. 2017, section 4; RLlib's factors).
 
         KL > 2 target: x 1.5;    KL < target / 2: x 0.5;    else unchanged
 
-    kept within [least, most], so that it can neither vanish nor overflow; a coefficient of 0 stays
-    0, and a KL that is no number changes nothing.
+    It stays within [least, most], so that it can neither vanish nor overflow. A coefficient of 0
+    stays 0, and a NaN KL changes nothing.
     """
     factor = jnp.where(kl > 2 * kl_target, 1.5, jnp.where(kl < 0.5 * kl_target, 0.5, 1.0))
     return jnp.where(kl_coeff > 0, jnp.clip(kl_coeff * factor, least, most), 0.0)
 
 
 def is_past_target(kl: jax.Array, target_kl: jax.Array | float) -> jax.Array:
-    """bool[]: KL > 1.5 target_kl, where SB3 ends an iteration's epochs before the step (the factor is Spinning Up's).
+    """bool[]: KL > 1.5 target_kl (Spinning Up's factor), where SB3 stops an iteration's epochs.
 
-    Infinity ends none, and nor does a KL that is no number: what diverged must be seen.
+    An infinite target never stops the epochs. Neither does a NaN KL, so that divergence is reported
+    instead of hidden.
     """
     return kl > 1.5 * target_kl

@@ -1,24 +1,29 @@
-"""Which rows a minibatch holds: many rows shuffled by a keyed bijection, few by a sort; minibatches of any size."""
+"""Minibatch indices: shuffled rows for minibatches of any size.
+
+Many rows are shuffled by a keyed bijection, few by a sort.
+"""
 
 import jax
 import jax.numpy as jnp
 
 from jaxrl.core.types import Key
 
-NUM_ROUNDS = 6  # of the Feistel network; four are the least that look random (Luby & Rackoff 1988)
-MOST_SORTED = 64  # rows; of so few, the network reaches some orders twice as often as others, and a sort costs little
+NUM_ROUNDS = 6  # of the Feistel network; random-looking from four (Luby & Rackoff 1988)
+# Up to this number of rows a sort is used: it is cheap, and the network would give some orders
+# twice as often as others.
+MAX_SORTED_ROWS = 64
 
 
 def num_minibatches(num_rows: int, minibatch_size: int, num_epochs: int) -> int:
-    """How many minibatches walk `num_epochs` times over the rows: the last one may begin a further epoch."""
+    """The number of minibatches in `num_epochs` epochs; the last may begin a further epoch."""
     return -(-num_epochs * num_rows // minibatch_size)
 
 
 def minibatch_rows(key: Key, num_rows: int, minibatch_size: int, num_epochs: int) -> jax.Array:
-    """The rows of every minibatch: each epoch is a new order of all rows, and minibatches walk on across epochs.
+    """The rows of every minibatch: each epoch is a new order of all rows.
 
-    4000 rows, 5 epochs, minibatches of 128: 157 minibatches, and no row is visited more than once
-    more than another.
+    A minibatch may continue in the next epoch. 4000 rows, 5 epochs, minibatches of 128: 157
+    minibatches, and the visits of two rows differ by at most one.
 
     Args:
         minibatch_size: at most `num_rows`.
@@ -29,7 +34,7 @@ def minibatch_rows(key: Key, num_rows: int, minibatch_size: int, num_epochs: int
     count = num_minibatches(num_rows, minibatch_size, num_epochs)
     position = jnp.arange(count * minibatch_size, dtype=jnp.uint32)
     epoch, num_orders = position // num_rows, count * minibatch_size // num_rows + 1
-    if num_rows <= MOST_SORTED:
+    if num_rows <= MAX_SORTED_ROWS:
         orders = jnp.argsort(jax.random.bits(key, (num_orders, num_rows), jnp.uint32), axis=1)
         rows = orders[epoch, position % num_rows]
     else:
@@ -39,11 +44,11 @@ def minibatch_rows(key: Key, num_rows: int, minibatch_size: int, num_epochs: int
 
 
 def shuffled(position: jax.Array, num_rows: int, round_keys: jax.Array) -> jax.Array:
-    """Where `position` goes in a pseudo-random order of [0, num_rows): a bijection, computed entry by entry.
+    """The entries at `position` of a pseudo-random order of [0, num_rows): a bijection.
 
-    A Feistel network over the next power of two, walked again wherever it leads outside (Black &
-    Rogaway 2002, "cycle walking"). `jax.random.permutation` sorts: on the CPU that costs more than
-    a small network's update.
+    A Feistel network over the next power of two, applied again where the result is too large (Black
+    & Rogaway 2002, "cycle walking"). `jax.random.permutation` sorts, which on the CPU costs more
+    than the update of a small network.
 
     Args:
         position: u32[B'], each below num_rows.

@@ -1,4 +1,4 @@
-"""Many small arrays as one wide one: what a compiled loop writes, gathers or updates costs by the array."""
+"""Packing of many small arrays into a wide one: the cost of a compiled loop is per array."""
 
 import math
 from typing import NamedTuple
@@ -9,22 +9,22 @@ from flax import struct
 
 from jaxrl.core.types import PyTree
 
-WIDEST = 32  # numbers of a row; a wider leaf gains nothing by company, and would be copied for it
+MAX_PACKED_SIZE = 32  # numbers per row; packing a wider leaf gains nothing and copies it
 
 
 class Layout(NamedTuple):
-    """Where each leaf is; hashable."""
+    """The positions of the leaves; hashable."""
 
     structure: jax.tree_util.PyTreeDef
     shapes: tuple[tuple[int, ...], ...]  # of the leaves, without the leading axes
     dtypes: tuple[str, ...]
-    alone: tuple[bool, ...]  # whether the leaf is as it was
+    alone: tuple[bool, ...]  # whether the leaf is not packed
 
 
 class Packed(struct.PyTreeNode):
-    """A pytree of arrays [..., *shape] as `wide` arrays [..., K], one for each type, and some leaves as they were.
+    """A pytree of arrays [..., *shape] as one `wide` array [..., K] per dtype, and unpacked leaves.
 
-    Leading axes may come and go: by `vmap`, by a scan that stacks, by an index.
+    Leading axes may change: by `vmap`, by a scan that stacks, by an index.
     """
 
     wide: dict[str, jax.Array]
@@ -32,10 +32,9 @@ class Packed(struct.PyTreeNode):
     layout: Layout = struct.field(pytree_node=False)
 
     def unpack(self) -> PyTree:
-        alone, begin, leaves = iter(self.alone), dict.fromkeys(self.wide, 0), []
-        for shape, dtype, is_alone in zip(
-            self.layout.shapes, self.layout.dtypes, self.layout.alone, strict=True
-        ):
+        layout, leaves = self.layout, []
+        alone, begin = iter(self.alone), dict.fromkeys(self.wide, 0)
+        for shape, dtype, is_alone in zip(layout.shapes, layout.dtypes, layout.alone, strict=True):
             if is_alone:
                 leaves.append(next(alone))
                 continue
@@ -43,30 +42,26 @@ class Packed(struct.PyTreeNode):
             part = jax.lax.slice_in_dim(wide, begin[dtype], begin[dtype] + size, axis=wide.ndim - 1)
             leaves.append(part.reshape(*wide.shape[:-1], *shape))
             begin[dtype] += size
-        return jax.tree.unflatten(self.layout.structure, leaves)
+        return jax.tree.unflatten(layout.structure, leaves)
 
 
-def pack(tree: PyTree, num_axes: int, widest: int | None = WIDEST) -> Packed:
-    """Leaves [..., *shape] that share `num_axes` leading axes, side by side.
+def pack(tree: PyTree, num_axes: int, widest: int | None = MAX_PACKED_SIZE) -> Packed:
+    """Packs leaves [..., *shape] that share `num_axes` leading axes.
 
     Args:
-        widest: leaves of more numbers than that stay alone; None: of any size they are packed.
+        widest: leaves with more numbers are not packed; None: leaves of any size are.
     """
     leaves, structure = jax.tree.flatten(tree)
     shapes = tuple(leaf.shape[num_axes:] for leaf in leaves)
     dtypes = tuple(str(leaf.dtype) for leaf in leaves)
-    counts = {dtype: dtypes.count(dtype) for dtype in dtypes}
-    alone = tuple(
-        counts[dtype] == 1 or (widest is not None and math.prod(shape) > widest)
-        for shape, dtype in zip(shapes, dtypes, strict=True)
-    )
     rows: dict[str, list[jax.Array]] = {}
-    for leaf, dtype, is_alone in zip(leaves, dtypes, alone, strict=True):
-        if not is_alone:
+    alone, unpacked = [], []
+    for leaf, shape, dtype in zip(leaves, shapes, dtypes, strict=True):
+        too_wide = widest is not None and math.prod(shape) > widest
+        alone.append(dtypes.count(dtype) == 1 or too_wide)
+        if alone[-1]:
+            unpacked.append(leaf)
+        else:
             rows.setdefault(dtype, []).append(leaf.reshape(*leaf.shape[:num_axes], -1))
     wide = {dtype: jnp.concatenate(parts, axis=-1) for dtype, parts in rows.items()}
-    return Packed(
-        wide,
-        tuple(leaf for leaf, is_alone in zip(leaves, alone, strict=True) if is_alone),
-        Layout(structure, shapes, dtypes, alone),
-    )
+    return Packed(wide, tuple(unpacked), Layout(structure, shapes, dtypes, tuple(alone)))

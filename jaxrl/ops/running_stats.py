@@ -1,4 +1,4 @@
-"""Running mean and variance of observations and of returns, and what is made of them."""
+"""Running mean and variance: normalised observations, and rewards scaled by their returns."""
 
 import jax
 import jax.numpy as jnp
@@ -7,13 +7,11 @@ from flax import struct
 from jaxrl.ops.collectives import over_axis, total
 
 EPSILON = 1e-8  # added to the variance
-CLIP = (
-    10.0  # standard deviations: the first sight of an element that never moved before is no flood
-)
+MAX_STDS = 10.0  # clips the first change of an element that was constant so far
 
 
 class RunningMeanStd(struct.PyTreeNode):
-    """Of every element of an observation, over all rows seen so far."""
+    """Running mean and variance of every element of an observation, over all rows so far."""
 
     count: jax.Array  # f32[]
     mean: jax.Array  # f32[...]
@@ -21,7 +19,7 @@ class RunningMeanStd(struct.PyTreeNode):
 
 
 def init_running_stats(shape: tuple[int, ...]) -> RunningMeanStd:
-    """Of nothing: mean 0 and variance 1, so that `normalise` leaves observations as they are."""
+    """Statistics of no rows: mean 0 and variance 1; `normalise` does not change observations."""
     return RunningMeanStd(jnp.zeros(()), jnp.zeros(shape), jnp.ones(shape))
 
 
@@ -31,11 +29,12 @@ def update(
     """`moments` with more rows (Chan et al. 1979, eq. 2.1: exact, and stable for means far from 0).
 
         d = mean_b - mean,    n = count + count_b
-        mean += d count_b / n,    variance = (count variance + count_b variance_b + d^2 count count_b / n) / n
+        mean += d count_b / n
+        variance = (count variance + count_b variance_b + d^2 count count_b / n) / n
 
     Args:
         values: f32[B, ...].
-        weights: f32[B], 1 or 0: which rows count.
+        weights: f32[B], 1 for rows that count, else 0.
         axis_name: a mapped axis over which the rows are split, or None.
     """
     weights_of_values = weights.reshape(-1, *[1] * (values.ndim - 1))
@@ -54,10 +53,13 @@ def update(
 
 
 def normalise(moments: RunningMeanStd, values: jax.Array) -> jax.Array:
-    """(values - mean) / sqrt(variance + 1e-8) within +-10, f32[..., *shape]; before the first rows as they are."""
+    """(values - mean) / sqrt(variance + 1e-8) within +-10, f32[..., *shape].
+
+    Before the first rows, `values` unchanged.
+    """
     axes = tuple(range(values.ndim - moments.mean.ndim))
     mean, variance = (jnp.expand_dims(part, axes) for part in (moments.mean, moments.variance))
-    normal = jnp.clip((values - mean) / jnp.sqrt(variance + EPSILON), -CLIP, CLIP)
+    normal = jnp.clip((values - mean) / jnp.sqrt(variance + EPSILON), -MAX_STDS, MAX_STDS)
     return jnp.where(moments.count > 0, normal, values)
 
 
@@ -71,24 +73,22 @@ def scale_rewards(
     axis_name: str | None = None,
     waited: jax.Array | None = None,
 ) -> tuple[jax.Array, RunningMeanStd, jax.Array]:
-    """Rewards in units of the discounted return's standard deviation (Engstrom et al. 2020, section 3; PPO2).
+    """Rewards divided by the standard deviation of the discounted return (Engstrom et al. 2020).
 
         G[t] = r[t] + gamma (1 - ended[t-1]) G[t-1],    r[t] / sqrt(Var(G) + 1e-8), within +-10
 
-    The variance is over all rows so far, these included; a mean is not subtracted. Values are then
-    in those units too.
+    Section 3 of the paper, and PPO2. The variance is over all rows so far, these included; the mean
+    is not subtracted. Value functions then predict in these units too.
 
     Args:
         moments: of G until now, at first `init_running_stats(())`.
-        before: f32[...], G of the step before these, 0 where an episode ended with it; at first all
-        0.
-        rewards, ended, active: f32, bool and bool[T, ...]; rows where nobody was active do not
-        count.
-        axis_name: as of `update`.
-        waited: as of `gae`.
+        before: f32[...], G of the previous step, 0 where an episode ended with it; at first all 0.
+        rewards, ended, active: f32, bool and bool[T, ...]; inactive rows do not count.
+        axis_name: as in `update`.
+        waited: as in `gae`.
 
     Returns:
-        (rewards f32[T, ...], moments, f32[...] to be given as `before` the next time).
+        (rewards f32[T, ...], moments, f32[...] as `before` of the next call).
     """
 
     def step(before, row):
@@ -98,16 +98,14 @@ def scale_rewards(
         return (after if waited is None else jnp.where(waited, before, after)), reached
 
     after, returns = jax.lax.scan(step, before, (rewards, ended, waited))
-    # What nobody earned may be anything, and weight 0 times NaN would still be NaN.
+    # Inactive rows may hold NaN, and weight 0 times NaN is NaN.
     returns = jnp.where(active, returns, 0.0)
-    moments = update(
-        moments, returns.reshape(-1), active.reshape(-1).astype(jnp.float32), axis_name
-    )
-    scaled = jnp.clip(rewards / jnp.sqrt(moments.variance + EPSILON), -CLIP, CLIP)
+    weights = active.reshape(-1).astype(jnp.float32)
+    moments = update(moments, returns.reshape(-1), weights, axis_name)
+    scaled = jnp.clip(rewards / jnp.sqrt(moments.variance + EPSILON), -MAX_STDS, MAX_STDS)
     return jnp.where(moments.count > 0, scaled, rewards), moments, after
 
 
 def _sum(values: jax.Array, axis_name: str | None) -> jax.Array:
-    """Over the rows, f32[...]."""
-    sums = jnp.sum(values, axis=0)
-    return over_axis(sums, axis_name)
+    """The sum over the rows, f32[...]."""
+    return over_axis(jnp.sum(values, axis=0), axis_name)
