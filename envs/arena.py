@@ -5,11 +5,13 @@ in the last. Each step a fair coin decides who moves first; the second mover see
 new position.
 
     action        0 up, 1 right, 2 down, 3 left
-    observation   own cell, the other's cell
+    observation   the agent's cell, the other's cell
     collision     the target is the other's cell: the mover stays where it is
-    new field     agent1 moved into, or stayed at a wall in, a cell that it had not visited; at first none is visited
-    reward        collision by either -1.0, +1.0;  else new field +1.0, -0.1;  else -0.5, -0.1   (agent1, agent2)
-    end           by the clock alone, after `max_steps_in_episode` steps
+    new field     agent1 moved into, or stayed at a wall in, a cell that it had not visited; at
+                  first none is visited
+    reward        (agent1, agent2): collision by either -1.0, +1.0;  else new field +1.0, -0.1;
+                  else -0.5, -0.1
+    end           only by the time limit, after `max_steps_in_episode` steps
 
 Version 1.
 """
@@ -29,21 +31,20 @@ from jaxrl.core.spaces import Discrete, MultiDiscrete
 from jaxrl.core.types import AgentId, Key, PolicyId
 from jaxrl.envs.drawing import Colour, coverage, finish, from_point, from_square, grid, paint
 
-PICTURE_SIZE = 300  # pixels along a picture's longer side, about
+PICTURE_SIZE = 300  # pixels along the picture's longer side, approximately
 EMPTY, VISITED, LINES = (250, 250, 247), (190, 218, 243), (206, 208, 206)  # red, green, blue
 EXPLORER, HUNTER, OUTLINE = (25, 98, 170), (226, 88, 34), (32, 36, 44)
 
 
 class State(struct.PyTreeNode):
     positions: jax.Array  # i32[2]    the cells of agent1 and agent2, never the same one
-    visited: (
-        jax.Array
-    )  # u32[ceil(height * width / 32)]    bit c % 32 of word c // 32: agent1 has visited cell c
+    # u32[ceil(height * width / 32)]    bit c % 32 of word c // 32: agent1 has visited cell c
+    visited: jax.Array
     time: jax.Array  # i32[]    steps since the reset
 
 
 class Params(struct.PyTreeNode):
-    """Numbers of the task; every leaf may be traced and vmapped."""
+    """Parameters of the task; every leaf may be traced and vmapped."""
 
     max_steps_in_episode: int = 100  # the time limit: truncates, never terminates
 
@@ -61,8 +62,8 @@ class MultiAgentArena(StackedEnvironment):
         whole = isinstance(self.height, int) and isinstance(self.width, int)
         if not whole or min(self.height, self.width) < 1 or self.num_cells < 2:
             raise UsageError(
-                f"arena with height={self.height} and width={self.width}: both must be integers of at least 1, "
-                "and two agents need at least 2 cells"
+                f"arena with height={self.height} and width={self.width}: both must be integers "
+                "of at least 1, and two agents need at least 2 cells"
             )
 
     @property
@@ -75,7 +76,7 @@ class MultiAgentArena(StackedEnvironment):
 
     @property
     def tuned(self) -> dict[str, Any]:
-        """A summed return of 30 within some 200,000 steps, and the best it settles at."""
+        """Settings for a summed return of 30 after about 200,000 steps, and the best final one."""
         return {
             "num_envs": 64,
             "rollout_length": 100,
@@ -111,13 +112,12 @@ class MultiAgentArena(StackedEnvironment):
         return self.step_in_order(state, action, agent2_first=toss(key))
 
     def step_in_order(self, state: State, action: jax.Array, agent2_first: jax.Array) -> tuple:
-        """`step_stacked` after the toss: all of the rules, and nothing random."""
+        """`step_stacked` after the toss: all rules, without randomness."""
         targets = aim(state.positions, action, self.height, self.width)
-        # The barrier has the moves computed once: XLA on the CPU would repeat them in every result
-        # that reads them.
-        positions, collided = jax.lax.optimization_barrier(
-            move(state.positions, targets, agent2_first)
-        )
+        moved = move(state.positions, targets, agent2_first)
+        # Without the barrier XLA on the CPU computes the moves again for every result that reads
+        # them.
+        positions, collided = jax.lax.optimization_barrier(moved)
         visited, new_field = visit(state.visited, positions[0], ~collided[0])
         rewards, metrics = reward(collided[0] | collided[1], new_field)
         state = State(positions=positions, visited=visited, time=state.time + 1)
@@ -125,14 +125,16 @@ class MultiAgentArena(StackedEnvironment):
 
     @property
     def agent_colors(self) -> dict[AgentId, Colour]:
-        """As `render` paints them, for the captions of an episode's picture."""
+        """The colours of `render`, for the captions of a picture."""
         return {"agent1": EXPLORER, "agent2": HUNTER}
 
     def render(self, state: State, params: Params) -> jax.Array:
-        """u8[height * side + 1, width * side + 1, 3]: visited cells tinted; agent1 a blue disc, agent2 a red square."""
-        side = max(
-            PICTURE_SIZE // max(self.height, self.width), 4
-        )  # pixels of a cell, one of them the grid line
+        """u8[height * side + 1, width * side + 1, 3]: agent1 a blue disc, agent2 a red square.
+
+        Visited cells are tinted.
+        """
+        # pixels of a cell, one of them the grid line
+        side = max(PICTURE_SIZE // max(self.height, self.width), 4)
         is_visited = unpack(state.visited, self.num_cells).reshape(self.height, self.width)
         ground = jnp.where(is_visited[:, :, None], np.float32(VISITED), np.float32(EMPTY))
         picture = jnp.repeat(jnp.repeat(ground, side, axis=0), side, axis=1)
@@ -141,9 +143,8 @@ class MultiAgentArena(StackedEnvironment):
         picture = paint(picture, LINES, jnp.asarray((y % side < 1) | (x % side < 1), jnp.float32))
         for agent, colour, distance in ((0, EXPLORER, from_point), (1, HUNTER, from_square)):
             row, column = jnp.divmod(state.positions[agent], self.width)
-            outside = distance(
-                y - (row + 0.5) * side - 0.5, x - (column + 0.5) * side - 0.5, 0.34 * side
-            )
+            centre_y, centre_x = (row + 0.5) * side, (column + 0.5) * side
+            outside = distance(y - centre_y - 0.5, x - centre_x - 0.5, 0.34 * side)
             picture = paint(picture, OUTLINE, coverage(outside - max(0.04 * side, 0.5)))
             picture = paint(picture, colour, coverage(outside))
         return finish(picture)
@@ -155,12 +156,12 @@ def toss(key: Key) -> jax.Array:
 
 
 def aim(positions: jax.Array, action: jax.Array, height: int, width: int) -> jax.Array:
-    """i32[2]: the cells that the actions lead to; against a wall that is the agent's own.
+    """i32[2]: the cells that the actions lead to; at a wall, the agent's current cell.
 
-    A target beyond the wall is nobody's cell, and the agent's own is not the other's: so clipping
-    already here, before `move` looks for collisions, changes nothing.
+    Neither a cell beyond the wall nor the agent's current cell can be the other's. So clipping
+    here, before `move` checks for collisions, changes nothing.
     """
-    column = jax.lax.rem(positions, np.int32(width))  # of one type under x64, too
+    column = jax.lax.rem(positions, np.int32(width))  # the same type under x64, too
     up = (action == 0) & (positions >= width)
     right = (action == 1) & (column < width - 1)
     down = (action == 2) & (positions < (height - 1) * width)
@@ -172,20 +173,20 @@ def aim(positions: jax.Array, action: jax.Array, height: int, width: int) -> jax
 def move(
     positions: jax.Array, targets: jax.Array, agent2_first: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
-    """Both moves, the second in sight of the first: (positions i32[2], collided bool[2])."""
+    """Both moves, the second after the first: (positions i32[2], collided bool[2])."""
     (here1, here2), (target1, target2) = positions, targets
-    ahead1 = jnp.where(target1 == here2, here1, target1)  # where each one gets to if it moves first
+    # The cell that each agent reaches if it moves first.
+    ahead1 = jnp.where(target1 == here2, here1, target1)
     ahead2 = jnp.where(target2 == here1, here2, target2)
     collided1 = target1 == jnp.where(agent2_first, ahead2, here2)
     collided2 = target2 == jnp.where(agent2_first, here1, ahead1)
-    positions = jnp.stack(
-        [jnp.where(collided1, here1, target1), jnp.where(collided2, here2, target2)]
-    )
-    return positions, jnp.stack([collided1, collided2])
+    reached1 = jnp.where(collided1, here1, target1)
+    reached2 = jnp.where(collided2, here2, target2)
+    return jnp.stack([reached1, reached2]), jnp.stack([collided1, collided2])
 
 
 def visit(visited: jax.Array, cell: jax.Array, moved: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """(`visited` with that cell if agent1 `moved`, whether it is a new field bool[])."""
+    """(`visited` with `cell` added if agent1 `moved`, whether it is a new field bool[])."""
     place, word = (cell & 31).astype(jnp.uint32), cell >> 5
     words = jnp.arange(visited.shape[0], dtype=jnp.int32)
     bits = jnp.where((words == word) & moved, jnp.uint32(1) << place, jnp.uint32(0))
@@ -193,13 +194,13 @@ def visit(visited: jax.Array, cell: jax.Array, moved: jax.Array) -> tuple[jax.Ar
 
 
 def unpack(visited: jax.Array, num_cells: int) -> jax.Array:
-    """bool[num_cells]: the visited cells one by one."""
+    """bool[num_cells]: whether each cell is visited."""
     bits = visited[:, None] >> np.arange(32, dtype=np.uint32)[None] & 1
     return bits.reshape(-1)[:num_cells] == 1
 
 
 def reward(collision: jax.Array, new_field: jax.Array) -> tuple[jax.Array, dict[str, jax.Array]]:
-    """(rewards f32[2], metrics) of a step; a collision takes a new field's reward away."""
+    """(rewards f32[2], metrics) of a step; a collision cancels the reward for a new field."""
     new_field = new_field & ~collision
     reward1 = jnp.where(collision, -1.0, jnp.where(new_field, 1.0, -0.5))
     reward2 = jnp.where(collision, 1.0, -0.1)
@@ -211,5 +212,5 @@ def reward(collision: jax.Array, new_field: jax.Array) -> tuple[jax.Array, dict[
 
 
 def observe(positions: jax.Array) -> jax.Array:
-    """i32[2, 2]: for each agent its own cell, then the other's."""
+    """i32[2, 2]: for each agent its cell, then the other's."""
     return jnp.stack([positions, positions[::-1]])

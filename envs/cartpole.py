@@ -1,11 +1,13 @@
-"""CartPole-v1: keep a pole upright on a cart that is pushed left or right (Barto, Sutton & Anderson 1983).
+"""CartPole-v1: keep a pole upright on a cart pushed left or right (Barto et al. 1983).
 
     action        0 pushes the cart to the left, 1 to the right
-    observation   cart position, m; its velocity, m/s; pole angle from upright, rad; its velocity, rad/s
-    reward        1.0 on every step, the one that falls included
-    end           terminated beyond `x_threshold` or `theta_threshold`; truncated after `max_steps_in_episode` steps
+    observation   cart position, m; its velocity, m/s; pole angle from upright, rad; its velocity,
+                  rad/s
+    reward        1.0 on every step, including the one in which the pole falls
+    end           terminated beyond `x_threshold` or `theta_threshold`; truncated after
+                  `max_steps_in_episode` steps
 
-The physics, its numbers and its Euler integration are those of Gymnasium's CartPole-v1.
+The physics, its parameters and its Euler integration are those of Gymnasium's CartPole-v1.
 
 Version 1.
 """
@@ -30,24 +32,21 @@ UNBOUNDED = float(np.finfo(np.float32).max)
 PICTURE_HEIGHT, PICTURE_WIDTH = 200, 300  # pixels
 TRACK_LEVEL = 150  # pixels from the top
 MARGIN = 1.25  # the picture shows this many times the track between the thresholds
-SKY, GROUND, TRACK, LIMIT = (
-    (250, 250, 247),
-    (232, 231, 224),
-    (120, 124, 128),
-    (205, 92, 80),
-)  # red, green, blue
+# Colours: red, green, blue.
+SKY, GROUND = (250, 250, 247), (232, 231, 224)
+TRACK, LIMIT = (120, 124, 128), (205, 92, 80)
 CART, POLE, AXLE = (44, 62, 92), (224, 146, 46), (250, 250, 247)
 
 
 class State(struct.PyTreeNode):
-    # One leaf for the motion: it is the observation as it stands, and a scan carries one wide array
-    # faster than four.
+    # One array for the motion: it is the observation, and a scan carries one array faster than
+    # four.
     motion: jax.Array  # f32[4]    x, m; x_dot, m/s; theta, rad from upright; theta_dot, rad/s
     time: jax.Array  # i32[]    steps since the reset
 
 
 class Params(struct.PyTreeNode):
-    """Numbers of the physics and the task; every leaf may be traced and vmapped."""
+    """Parameters of the physics and the task; every leaf may be traced and vmapped."""
 
     gravity: float = 9.8  # m/s^2
     cart_mass: float = 1.0  # kg
@@ -57,20 +56,20 @@ class Params(struct.PyTreeNode):
     time_step: float = 0.02  # s
     x_threshold: float = 2.4  # m, beyond it the episode terminates
     theta_threshold: float = math.radians(12)  # rad, beyond it the episode terminates
-    start_range: float = 0.05  # the start is uniform within this, in every entry of the motion
+    start_range: float = 0.05  # every entry of the initial motion is uniform in +-start_range
     max_steps_in_episode: int = 500  # the time limit: truncates, never terminates
 
 
 @dataclass(frozen=True)
 class CartPole(Environment):
-    sutton_barto_reward: bool = (
-        False  # Gymnasium's: 0 in every step and -1 in the one that falls, in place of 1
-    )
+    # As in Gymnasium: the reward is -1 in the step in which the pole falls, and 0 in all others.
+    sutton_barto_reward: bool = False
 
     def __post_init__(self):
         if not isinstance(self.sutton_barto_reward, bool):
             raise UsageError(
-                f"cartpole: sutton_barto_reward must be True or False, not {self.sutton_barto_reward!r}"
+                "cartpole: sutton_barto_reward must be True or False, "
+                f"not {self.sutton_barto_reward!r}"
             )
 
     @property
@@ -79,7 +78,7 @@ class CartPole(Environment):
 
     @property
     def tuned(self) -> dict[str, Any]:
-        """475 within 100,000 steps, and it stays there (over 5 seeds)."""
+        """Settings for a return of 475 within 100,000 steps that stays there (5 seeds)."""
         return {
             "num_envs": 16,
             "rollout_length": 128,
@@ -95,14 +94,10 @@ class CartPole(Environment):
         }
 
     def observation_space(self, params: Params | None = None) -> Box:
-        """Twice the thresholds, so that the observation that ends an episode is inside; velocities are unbounded."""
+        """Twice the thresholds, to include the last observation; velocities are unbounded."""
         params = self.default_params if params is None else params
-        high = (
-            _number(2 * params.x_threshold),
-            UNBOUNDED,
-            _number(2 * params.theta_threshold),
-            UNBOUNDED,
-        )
+        x, theta = _number(2 * params.x_threshold), _number(2 * params.theta_threshold)
+        high = (x, UNBOUNDED, theta, UNBOUNDED)
         return Box(tuple(-bound for bound in high), high)
 
     def action_space(self, params: Params | None = None) -> Discrete:
@@ -121,7 +116,7 @@ class CartPole(Environment):
         return motion, state, reward, fallen, {}
 
     def render(self, state: State, params: Params) -> jax.Array:
-        """u8[200, 300, 3]: the cart on its track, its pole, and red posts at the thresholds of the position."""
+        """u8[200, 300, 3]: the cart on its track, the pole, red posts at the thresholds of x."""
         metre = PICTURE_WIDTH / (2 * MARGIN * params.x_threshold)  # pixels
         position, _, theta, _ = state.motion
         cart_x, middle = PICTURE_WIDTH / 2 + position * metre, PICTURE_WIDTH / 2
@@ -130,10 +125,8 @@ class CartPole(Environment):
         tip = (axle[0] + length * jnp.sin(theta), axle[1] - length * jnp.cos(theta))
         posts = [middle - params.x_threshold * metre, middle + params.x_threshold * metre]
 
-        picture, (y, x) = (
-            canvas(PICTURE_HEIGHT, PICTURE_WIDTH, SKY),
-            grid(PICTURE_HEIGHT, PICTURE_WIDTH),
-        )
+        picture = canvas(PICTURE_HEIGHT, PICTURE_WIDTH, SKY)
+        y, x = grid(PICTURE_HEIGHT, PICTURE_WIDTH)
         for start, end, radius, colour in (
             ((0.0, TRACK_LEVEL + 100.0), (PICTURE_WIDTH, TRACK_LEVEL + 100.0), 100.0, GROUND),
             ((0.0, TRACK_LEVEL), (PICTURE_WIDTH, TRACK_LEVEL), 1.0, TRACK),
@@ -149,28 +142,27 @@ class CartPole(Environment):
 
 
 def integrate(motion: jax.Array, force: jax.Array, params: Params) -> jax.Array:
-    """The motion f32[4] one explicit Euler step later: positions by the old velocities."""
+    """The motion f32[4] after an explicit Euler step: positions move by the old velocities."""
     _, x_dot, _, theta_dot = motion
     x_acceleration, theta_acceleration = accelerations(motion, force, params)
-    return motion + params.time_step * jnp.stack(
-        [x_dot, x_acceleration, theta_dot, theta_acceleration]
-    )
+    rates = jnp.stack([x_dot, x_acceleration, theta_dot, theta_acceleration])
+    return motion + params.time_step * rates
 
 
 def accelerations(
     motion: jax.Array, force: jax.Array, params: Params
 ) -> tuple[jax.Array, jax.Array]:
-    """Of the cart, m/s^2, and of the pole's angle, rad/s^2, under `force` in N (Florian 2007, eqs. 23 and 24).
+    """Accelerations of the cart, m/s^2, and of the pole's angle, rad/s^2, under `force` in N.
 
         push    = (F + m l theta_dot^2 sin theta) / M
         theta'' = (g sin theta - cos theta push) / (l (4/3 - m cos^2 theta / M))
         x''     = push - m l theta'' cos theta / M
 
-    with m the mass of the pole, M that of pole and cart, l half the pole's length.
+    with m the mass of the pole, M that of pole and cart, l half the pole's length (Florian 2007,
+    eqs. 23 and 24).
     """
     _, _, theta, theta_dot = motion
-    # The barrier has these computed once: XLA on the CPU would repeat them in each of the two
-    # results.
+    # Without the barrier XLA on the CPU computes these again for each of the two results.
     sin, cos = jax.lax.optimization_barrier(jnp.stack([jnp.sin(theta), jnp.cos(theta)]))
     total_mass = params.cart_mass + params.pole_mass
     moment = params.pole_mass * params.pole_half_length
@@ -187,5 +179,5 @@ def has_fallen(motion: jax.Array, params: Params) -> jax.Array:
 
 
 def _number(bound) -> float:
-    """A bound as a number; that of traced or stacked params is not one number, so nothing is promised for it."""
+    """A bound as a float; UNBOUNDED for traced or stacked params, which have no single value."""
     return UNBOUNDED if isinstance(bound, jax.core.Tracer) or np.ndim(bound) else float(bound)

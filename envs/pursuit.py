@@ -1,27 +1,31 @@
-"""Pursuit: pursuers on a grid surround randomly walking evaders (Gupta et al. 2017; PettingZoo's `pursuit_v4`).
+"""Pursuit: pursuers on a grid surround randomly walking evaders (Gupta et al. 2017).
 
-Cells (x, y) of an x_size x y_size grid with a rectangular building in the middle; bodies of any
-kind may share a cell. Each step, in this order:
+The grid has x_size x y_size cells (x, y) and a rectangular building in the middle. Any number of
+bodies may share a cell. Each step, in this order:
 
-    move      0 x - 1, 1 x + 1, 2 y + 1, 3 y - 1, 4 stay; off the grid or into the building a body stays where it is
-    tag       pursuer i of n, counted from 0: tag_reward / n * (i T(old cell) + (n - i) T(new cell)), with T the evaders
-              in the cell's four neighbours, neighbours beyond the border being the cell itself
-    catch     surround: an evader all of whose free neighbours hold a pursuer, and each pursuer there is paid
-              catch_reward, once however many evaders it caught; else: an evader with n_catch
-              pursuers in its own cell, and they are paid
-    evaders   the caught ones vanish, the others move: one of the five actions at random, or `evader_controller`'s
-    reward    tag + catch + urgency_reward; shared_reward of it everybody's mean, the rest one's own
-    end       the clock truncates after `max_cycles` steps; before that no evader left terminates
+    move      0 x - 1, 1 x + 1, 2 y + 1, 3 y - 1, 4 stay; at the border of the grid or the building
+              a body stays where it is
+    tag       pursuer i of n, counted from 0: tag_reward / n * (i T(old cell) + (n - i) T(new
+              cell)), with T the number of evaders in the cell's four neighbours; a neighbour beyond
+              the border is the cell itself
+    catch     surround: an evader is caught if all its free neighbours hold a pursuer, and each
+              pursuer there gets catch_reward, once for any number of evaders; otherwise: an evader
+              is caught by n_catch pursuers in its cell, who get the reward
+    evaders   caught evaders vanish, the others move: a random one of the five actions, or that of
+              `evader_controller`
+    reward    tag + catch + urgency_reward; shared_reward is the share of the mean over all
+              pursuers in it, the rest is the pursuer's
+    end       truncated after `max_cycles` steps; terminated before if no evader is left
 
 An observation is obs_range x obs_range cells around a pursuer, indexed by y, then x, then channel:
 solid (building or outside), pursuers (itself included), evaders. An even obs_range shows one row
 and column less and pads them as solid.
 
-In the step in which the clock runs out nothing terminates, as in the reference, even if the last
-evader was caught. Starts are drawn as the reference draws them: one body after the other, uniformly
-among the cells that are neither building nor next to or on another of its kind. Where the reference
-would search forever because no such cell is left, the body joins the first of its kind. What needs
-Python objects there, a controller, is a function here.
+The rules are those of PettingZoo's `pursuit_v4`. As there, nothing terminates in the step of the
+time limit, even if the last evader was caught. Start cells are drawn as there: one body after the
+other, uniformly among the cells that are neither building nor next to or on another body of its
+kind. Where the reference would search forever because no such cell is left, the body joins the
+first of its kind. Controllers are Python objects there and functions here.
 
 Version 4, of PettingZoo 1.24.3.
 """
@@ -68,13 +72,10 @@ from jaxrl.envs.pursuit_rules import (
     wander,
 )
 
-PICTURE_SIZE = 480  # pixels along a picture's longer side, about
-FREE, SEEN, SOLID, LINES = (
-    (249, 249, 246),
-    (150, 188, 232),
-    (72, 78, 90),
-    (214, 216, 214),
-)  # red, green, blue
+PICTURE_SIZE = 480  # pixels along the picture's longer side, approximately
+# Colours: red, green, blue.
+FREE, SEEN = (249, 249, 246), (150, 188, 232)
+SOLID, LINES = (72, 78, 90), (214, 216, 214)
 PURSUER, EVADER, OUTLINE, DOTS = (25, 98, 170), (238, 124, 34), (32, 36, 44), (255, 255, 255)
 
 
@@ -85,85 +86,71 @@ class Pursuit(StackedEnvironment):
     n_evaders: int = 30
     n_pursuers: int = 8
     obs_range: int = 7
-    shared_reward: bool | float = (
-        True  # the share of everybody's mean: True is all of it, False nothing
-    )
+    shared_reward: bool | float = True  # the share of the mean reward: True is 1, False is 0
     freeze_evaders: bool = False
     surround: bool = True
-    # (key, state with the pursuers moved, this object) -> actions i32[n_evaders]; it decides for
-    # frozen ones too
+    # (key, state with the pursuers moved, this object) -> actions i32[n_evaders]; also moves frozen
+    # evaders
     evader_controller: Callable[[Key, State, "Pursuit"], jax.Array] | None = None
-    # The reference's, of which None alone is taken: policies act, and `render` draws.
+    # Arguments of the reference that must be None: policies act, and `render` draws.
     pursuer_controller: InitVar[None] = None
     render_mode: InitVar[None] = None
 
     def __post_init__(self, pursuer_controller: None, render_mode: None):
-        for name, value in (
-            ("pursuer_controller", pursuer_controller),
-            ("render_mode", render_mode),
-        ):
-            if value is not None:
-                raise UsageError(f"pursuit with {name}={value!r}: it must be None")
+        self._require("pursuer_controller", pursuer_controller is None, "None", pursuer_controller)
+        self._require("render_mode", render_mode is None, "None", render_mode)
         for field in dataclasses.fields(self):
             object.__setattr__(self, field.name, freeze(getattr(self, field.name)))
-        # In a grid one cell wide the reference counts neighbours that are not there.
-        for name, least in (
-            ("x_size", 2),
-            ("y_size", 2),
-            ("n_evaders", 1),
-            ("n_pursuers", 1),
-            ("obs_range", 1),
-        ):
+        # In a grid that is one cell wide the reference counts neighbours that do not exist.
+        minima = {"x_size": 2, "y_size": 2, "n_evaders": 1, "n_pursuers": 1, "obs_range": 1}
+        for name, least in minima.items():
             value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or value < least:
-                raise UsageError(
-                    f"pursuit with {name}={value!r}: it must be an integer of at least {least}"
-                )
+            whole = isinstance(value, int) and not isinstance(value, bool)
+            self._require(name, whole and value >= least, f"an integer of at least {least}", value)
         for name in ("freeze_evaders", "surround"):
-            if not isinstance(getattr(self, name), bool):
-                raise UsageError(
-                    f"pursuit with {name}={getattr(self, name)!r}: it must be True or False"
-                )
-        if not (
-            isinstance(self.shared_reward, bool | int | float) and 0 <= self.shared_reward <= 1
-        ):
-            raise UsageError(
-                f"pursuit with shared_reward={self.shared_reward!r}: it must be True, False, or a share between 0 and 1"
-            )
-        if not (self.evader_controller is None or callable(self.evader_controller)):
-            raise UsageError(
-                f"pursuit with evader_controller={self.evader_controller!r}: it must be a function or None"
-            )
+            value = getattr(self, name)
+            self._require(name, isinstance(value, bool), "True or False", value)
+        share, controller = self.shared_reward, self.evader_controller
+        is_share = isinstance(share, bool | int | float) and 0 <= share <= 1
+        allowed = "True, False, or a share between 0 and 1"
+        self._require("shared_reward", is_share, allowed, share)
+        is_function = controller is None or callable(controller)
+        self._require("evader_controller", is_function, "a function or None", controller)
         self._check_room(self.x_size, self.y_size)
 
     def check_params(self, params: Params) -> None:
-        """Raises UsageError for numbers with which no episode could start, or none would last a step."""
+        """Raises UsageError for parameters with which no episode can start or last a step."""
         for name in ("max_cycles", "n_catch"):
-            if getattr(params, name) < 1:
-                raise UsageError(
-                    f"pursuit with {name}={getattr(params, name)}: it must be at least 1"
-                )
+            value = getattr(params, name)
+            self._require(name, value >= 1, "at least 1", value)
         if not self.surround and params.n_catch > self.n_pursuers:
             raise UsageError(
-                f"pursuit with n_catch={params.n_catch} and n_pursuers={self.n_pursuers}: nothing could be caught"
+                f"pursuit with n_catch={params.n_catch} and n_pursuers={self.n_pursuers}: "
+                "nothing could be caught"
             )
         window = params.constraint_window
-        width, height = (int(size * window + 1e-9) for size in (self.x_size, self.y_size))
+        width, height = int(self.x_size * window + 1e-9), int(self.y_size * window + 1e-9)
         if not 0 < window <= 1 or min(width, height) < 1:
             raise UsageError(
-                f"pursuit with constraint_window={window}: it must be at most 1 and leave at least one cell of each "
-                f"side of x_size={self.x_size} by y_size={self.y_size}"
+                f"pursuit with constraint_window={window}: it must be at most 1 and leave at least "
+                f"one cell of each side of x_size={self.x_size} by y_size={self.y_size}"
             )
         self._check_room(width, height)
 
+    @staticmethod
+    def _require(name: str, holds: bool, allowed: str, value: Any) -> None:
+        if not holds:
+            raise UsageError(f"pursuit with {name}={value!r}: it must be {allowed}")
+
     def _check_room(self, width: int, height: int) -> None:
-        """In the average window of that size there must be room for each kind of body."""
+        """Requires room for each kind of body in the average window of that size."""
         most = room(self.x_size, self.y_size, width, height)
         for name in ("n_evaders", "n_pursuers"):
             if getattr(self, name) > most:
+                cells = f"{width} x {height} of the {self.x_size} x {self.y_size} cells"
                 raise UsageError(
-                    f"pursuit with {name}={getattr(self, name)}: a start in {width} x {height} of the {self.x_size} x "
-                    f"{self.y_size} cells has room for no more than some {most}, none beside another"
+                    f"pursuit with {name}={getattr(self, name)}: a start in {cells} "
+                    f"has room for no more than some {most}, none beside another"
                 )
 
     @property
@@ -176,10 +163,10 @@ class Pursuit(StackedEnvironment):
 
     @property
     def tuned(self) -> dict[str, Any]:
-        """Most evaders caught within some 2 million steps.
+        """Settings that catch most evaders after about 2 million steps.
 
-        A rollout is a whole episode: all environments start together, and a shorter one would show
-        the policy either the crowded beginnings alone or the empty ends.
+        A rollout is a whole episode. All environments start together, so a shorter rollout would
+        hold either only the crowded beginnings or only the empty ends of episodes.
         """
         return {
             "num_envs": 16,
@@ -232,16 +219,13 @@ class Pursuit(StackedEnvironment):
     def step_with(
         self, state: State, action: jax.Array, evader_action: jax.Array, params: Params
     ) -> tuple:
-        """`step_stacked` once the evaders have decided: all of the rules, and nothing random."""
-        pursuers, evaders = (
-            move(state.pursuers, action, self),
-            move(state.evaders, evader_action, self),
-        )
+        """`step_stacked` with the evaders' actions given: all rules, without randomness."""
+        pursuers = move(state.pursuers, action, self)
+        evaders = move(state.evaders, evader_action, self)
         tags = tag(state.pursuers, pursuers, state.evaders, state.alive, self)
         caught, credit = catch(pursuers, state.evaders, state.alive, params.n_catch, self)
         rewards = reward(tags, credit, params, self)
-        # The barrier has all this computed once: XLA on the CPU would repeat it in every result
-        # that reads it.
+        # Without the barrier XLA on the CPU computes these again for every result that reads them.
         pursuers, evaders, caught = jax.lax.optimization_barrier((pursuers, evaders, caught))
         alive = state.alive & ~caught
         state = State(
@@ -250,71 +234,59 @@ class Pursuit(StackedEnvironment):
             alive=alive,
             time=state.time + 1,
         )
-        terminated = jnp.broadcast_to(
-            ~jnp.any(alive) & ~self.is_truncated(state, params), self.n_pursuers
-        )
-        metrics = {"catches": jnp.sum(caught, dtype=jnp.float32)}
-        return (
-            observe(pursuers, state.evaders, alive, self),
-            state,
-            rewards,
-            terminated,
-            {"metrics": metrics},
-        )
+        all_caught = ~jnp.any(alive) & ~self.is_truncated(state, params)
+        terminated = jnp.broadcast_to(all_caught, self.n_pursuers)
+        info = {"metrics": {"catches": jnp.sum(caught, dtype=jnp.float32)}}
+        obs = observe(pursuers, state.evaders, alive, self)
+        return obs, state, rewards, terminated, info
 
     @property
     def legend(self) -> dict[str, Colour]:
-        """What a picture shows."""
+        """The colours in a picture."""
         return {"pursuer": PURSUER, "evader": EVADER, "what pursuers see": SEEN}
 
     def render(self, state: State, params: Params) -> jax.Array:
-        """u8[y_size * side + 1, x_size * side + 1, 3]: evaders are orange discs, pursuers blue squares, the cells that
-        these see tinted; dots say how many share a cell."""
-        side = max(
-            PICTURE_SIZE // max(self.x_size, self.y_size), 4
-        )  # pixels of a cell, one of them the grid line
+        """u8[y_size * side + 1, x_size * side + 1, 3]: pursuers blue squares, evaders orange discs.
+
+        The cells that pursuers see are tinted; dots show the number of bodies in a cell.
+        """
+        # pixels of a cell, one of them the grid line
+        side = max(PICTURE_SIZE // max(self.x_size, self.y_size), 4)
         cells = np.indices((self.x_size, self.y_size), np.int32).reshape(2, 1, -1)
         apart = jnp.abs(cells - state.pursuers[:, :, None])  # [2, n, cells]
         seen = jnp.sum(jnp.all(apart <= reach(self), axis=0), axis=0)
         pursuers = jnp.sum(jnp.all(apart == 0, axis=0), axis=0)
-        evaders = jnp.sum(
-            jnp.all(cells == state.evaders[:, :, None], axis=0) & state.alive[:, None], axis=0
-        )
+        is_here = jnp.all(cells == state.evaders[:, :, None], axis=0)
+        evaders = jnp.sum(is_here & state.alive[:, None], axis=0)
 
         def pixels(tiles):
-            """The picture of a tile [side, side] for each cell, or of one number."""
+            """The whole picture from a tile [side, side] or a number for each cell."""
             tiles = tiles.reshape(self.x_size, self.y_size, *(tiles.shape[1:] or (1, 1)))
-            tiles = jnp.broadcast_to(tiles, (self.x_size, self.y_size, side, side)).transpose(
-                1, 2, 0, 3
-            )
-            return jnp.pad(tiles.reshape(self.y_size * side, self.x_size * side), ((0, 1), (0, 1)))
+            tiles = jnp.broadcast_to(tiles, (self.x_size, self.y_size, side, side))
+            tiles = tiles.transpose(1, 2, 0, 3).reshape(self.y_size * side, self.x_size * side)
+            return jnp.pad(tiles, ((0, 1), (0, 1)))
 
         y, x = grid(self.y_size * side + 1, self.x_size * side + 1)
         picture = paint(canvas(*y.shape, FREE), SEEN, 1 - 0.7 ** pixels(seen))
         picture = paint(picture, LINES, jnp.asarray((y % side < 1) | (x % side < 1), jnp.float32))
-        picture = paint(
-            picture, SOLID, pixels(np.float32(building(self.x_size, self.y_size).reshape(-1)))
-        )
+        solid = np.float32(building(self.x_size, self.y_size).reshape(-1))
+        picture = paint(picture, SOLID, pixels(solid))
         y, x = (away - 0.5 * side - 0.5 for away in grid(side, side))  # from the middle of a cell
         for count, colour, distance, radius in (
             (pursuers, PURSUER, from_square, 0.4),
             (evaders, EVADER, from_point, 0.27),
         ):
             here, outside = (count > 0)[:, None, None], distance(y, x, radius * side)[None]
-            picture = paint(
-                picture, OUTLINE, pixels(here * coverage(outside - max(0.04 * side, 0.5)))
-            )
+            outline = here * coverage(outside - max(0.04 * side, 0.5))
+            picture = paint(picture, OUTLINE, pixels(outline))
             picture = paint(picture, colour, pixels(here * coverage(outside)))
-            picture = paint(
-                picture,
-                DOTS,
-                pixels(dots(y, x, 0.65 * radius * side, 0.06 * side)[jnp.minimum(count, 6)]),
-            )
+            tiles = dots(y, x, 0.65 * radius * side, 0.06 * side)
+            picture = paint(picture, DOTS, pixels(tiles[jnp.minimum(count, 6)]))
         return finish(picture)
 
 
 def dots(y: np.ndarray, x: np.ndarray, ring: float, radius: float) -> jax.Array:
-    """f32[7, side, side]: the coverage by 0, 0, 2, 3, ... 6 dots in a ring about the origin; one body needs no dot."""
+    """f32[7, side, side]: the coverage by 0, 0, 2, 3, ... 6 dots in a ring; one body has no dot."""
     tiles = [jnp.zeros(y.shape)] * 2
     for number in range(2, 7):
         angles = 2 * np.pi / number * np.arange(number, dtype=np.float32)[:, None, None]

@@ -1,4 +1,4 @@
-"""Rules of pursuit, one function each; `jaxrl.envs.pursuit` says them in words."""
+"""Rules of pursuit, each a function; `jaxrl.envs.pursuit` describes them."""
 
 from typing import Protocol
 
@@ -10,8 +10,10 @@ from flax import struct
 from jaxrl.core.types import Key
 
 NUM_ACTIONS, STAY = 5, 4
-JAMMED = 0.38  # share of the cells
-TAKEN = np.uint32(2**32 - 1)  # later than every cell in the order of a placement
+# The share of cells that bodies fill until no more fit, when placed at random without neighbours
+# (random sequential adsorption, grids of this size).
+JAMMING_DENSITY = 0.38
+TAKEN = np.uint32(2**32 - 1)  # after every cell in the order of a placement
 
 
 class Grid(Protocol):
@@ -27,17 +29,17 @@ class Grid(Protocol):
 
 
 class State(struct.PyTreeNode):
-    pursuers: jax.Array  # i32[2, n]    their x, then their y
-    evaders: jax.Array  # i32[2, m]    those caught stay where it happened
+    pursuers: jax.Array  # i32[2, n]    x, y
+    evaders: jax.Array  # i32[2, m]    x, y; caught evaders stay where they were caught
     alive: jax.Array  # bool[m]    not caught yet
     time: jax.Array  # i32[]    steps since the reset
 
 
 class Params(struct.PyTreeNode):
-    """Numbers of the task; every leaf may be traced and vmapped."""
+    """Parameters of the task; every leaf may be traced and vmapped."""
 
     max_cycles: int = 500  # the time limit: truncates, never terminates
-    n_catch: int = 2  # pursuers that catch an evader in their own cell, where `surround` is off
+    n_catch: int = 2  # pursuers that catch an evader in their cell, if `surround` is off
     tag_reward: float = 0.01  # for each evader beside a pursuer, in each step
     catch_reward: float = 5.0
     urgency_reward: float = -0.1  # in each step
@@ -51,27 +53,21 @@ def building(x_size: int, y_size: int) -> np.ndarray:
 
 
 def room(x_size: int, y_size: int, width: int, height: int) -> int:
-    """How many bodies find a place in a width x height window of the grid, over all windows on average.
+    """The number of bodies that fit into a width x height window of the grid, on average.
 
-    Bodies placed one by one, none beside another, get stuck at some 0.38 of the cells of grids of
-    this size: random sequential adsorption. A window with less room than the average still gives a
-    start: see `place`.
+    A start also works in a window with less room than the average: see `place`.
     """
-    free = np.pad(np.cumsum(np.cumsum(~building(x_size, y_size), axis=0), axis=1), ((1, 0), (1, 0)))
-    within = (
-        free[width:, height:]
-        - free[:-width, height:]
-        - free[width:, :-height]
-        + free[:-width, :-height]
-    )
-    return int(within.mean() * JAMMED)
+    free = np.cumsum(np.cumsum(~building(x_size, y_size), axis=0), axis=1)
+    free = np.pad(free, ((1, 0), (1, 0)))
+    below = free[width:, height:] - free[:-width, height:]
+    within = below - free[width:, :-height] + free[:-width, :-height]
+    return int(within.mean() * JAMMING_DENSITY)
 
 
 def is_solid(x: jax.Array, y: jax.Array, grid: Grid) -> jax.Array:
-    """bool, shaped as x and y broadcast: these cells are the building's or off the grid.
+    """bool, of the shape of x and y: whether the cells are in the building or off the grid.
 
-    By comparisons with the rectangle's sides: on the CPU these cost a fraction of looking each cell
-    up.
+    Compares with the sides of the rectangle, which on the CPU is much faster than a lookup.
     """
     solid = building(grid.x_size, grid.y_size)
     outside = (x < 0) | (x >= grid.x_size) | (y < 0) | (y >= grid.y_size)
@@ -82,23 +78,22 @@ def is_solid(x: jax.Array, y: jax.Array, grid: Grid) -> jax.Array:
 
 
 def starts(key: Key, window: jax.Array, grid: Grid) -> jax.Array:
-    """bool[x_size, y_size]: the free cells of a rectangle at random, with `window` of the sides."""
+    """bool[x_size, y_size]: the free cells of a random rectangle; `window`: its share of a side."""
     low = jax.random.uniform(key, (2,)) * (1 - window)
     sizes = np.float32([grid.x_size, grid.y_size])
     first, end = (sizes * low).astype(jnp.int32), (sizes * (low + window)).astype(jnp.int32)
-    x, y = (
-        (np.arange(size) >= first[axis]) & (np.arange(size) < end[axis])
-        for axis, size in enumerate((grid.x_size, grid.y_size))
-    )
-    return x[:, None] & y[None] & ~building(grid.x_size, grid.y_size)
+    x, y = np.arange(grid.x_size), np.arange(grid.y_size)
+    is_x = (x >= first[0]) & (x < end[0])
+    is_y = (y >= first[1]) & (y < end[1])
+    return is_x[:, None] & is_y[None] & ~building(grid.x_size, grid.y_size)
 
 
 def place(key: Key, number: int, legal: jax.Array) -> jax.Array:
-    """i32[2, number]: x and y of bodies in `legal` cells, each drawn uniformly from those still open to it.
+    """i32[2, number]: x and y of bodies in `legal` cells, none beside another.
 
-    All cells get an order at random and bodies take the first that is open, which has that
-    distribution: a cell that an earlier body has closed stays closed. The order is the high bits of
-    a word whose low bits are the cell.
+    Each body's cell is uniform among those still open. The cells are put in a random order, and
+    each body takes the first open cell, which gives the same distribution, since closed cells stay
+    closed. The order is the high bits of a word whose low bits are the cell.
     """
     x, y = np.indices(legal.shape, np.int32).reshape(2, -1)
     low_bits = np.uint32(2 ** (x.size - 1).bit_length() - 1)
@@ -117,10 +112,11 @@ def place(key: Key, number: int, legal: jax.Array) -> jax.Array:
 
 
 def wander(key: Key, number: int) -> jax.Array:
-    """i32[number]: each of the five actions alike, up to 2^-15.
+    """i32[number]: random actions, each of the five equally likely up to 2^-15.
 
-    Six from a word, since hashing words is what costs: 29 random bits as a fraction, times five,
-    its whole part an action and the rest the next fraction.
+    Each random word gives six actions, since hashing words is the main cost: 29 bits are a
+    fraction; five times the fraction has an action as its integer part and the next fraction as the
+    rest.
     """
     fraction, actions = jax.random.bits(key, (-(-number // 6),)) >> 3, []
     for _ in range(6):
@@ -130,16 +126,16 @@ def wander(key: Key, number: int) -> jax.Array:
 
 
 def move(positions: jax.Array, action: jax.Array, grid: Grid) -> jax.Array:
-    """i32[2, k]: where bodies at these positions get to."""
+    """i32[2, k]: the positions after the actions."""
     x = positions[0] + (action == 1) - (action == 0)
     y = positions[1] + (action == 2) - (action == 3)
     return jnp.where(is_solid(x, y, grid)[None], positions, jnp.stack([x, y]))
 
 
 def numbered(positions: jax.Array, grid: Grid) -> jax.Array:
-    """[k]: one number per cell, x * stride + y, such that two cells' difference tells their offset in any window.
+    """[k]: a number per cell, x * stride + y; within a window two numbers differ by the offset.
 
-    16 bits where they suffice, of which the processor compares twice as many at once.
+    16 bits where they suffice, since the processor compares twice as many at once.
     """
     numbers = positions[0] * stride(grid) + positions[1]
     return numbers.astype(jnp.int16 if nowhere(grid) < 2**15 else jnp.int32)
@@ -150,17 +146,17 @@ def stride(grid: Grid) -> int:
 
 
 def nowhere(grid: Grid) -> int:
-    """The number of a cell that no pursuer is near to."""
+    """The number of a cell that no pursuer is near."""
     return (grid.x_size + grid.obs_range) * stride(grid)
 
 
 def reach(grid: Grid) -> int:
-    """How many cells a pursuer sees to each side."""
+    """The number of cells that a pursuer sees to each side."""
     return (grid.obs_range - 1) // 2
 
 
 def apart(pursuers: jax.Array, evaders: jax.Array, alive: jax.Array, grid: Grid) -> jax.Array:
-    """[n, m]: each evader's cell number less each pursuer's; far off for evaders that are gone."""
+    """[n, m]: evaders' minus pursuers' cell numbers; far away for evaders that are caught."""
     evaders = jnp.where(alive, numbered(evaders, grid), nowhere(grid))
     return evaders[None] - numbered(pursuers, grid)[:, None]
 
@@ -172,9 +168,11 @@ def is_beside(offset: jax.Array, grid: Grid) -> jax.Array:
 def tag(
     old: jax.Array, new: jax.Array, evaders: jax.Array, alive: jax.Array, grid: Grid
 ) -> jax.Array:
-    """f32[n]: evaders beside each pursuer, averaged over the n moments after a pursuer's move; i 0-based.
+    """f32[n]: evaders beside pursuer i (from 0), averaged over the moves of the n pursuers.
 
-    (i T(old) + (n - i) T(new)) / n,    T(cell) = evaders in its 4 neighbours, each clipped into the grid
+        (i T(old) + (n - i) T(new)) / n
+
+    T(cell) counts the evaders in its 4 neighbours, each clipped to the grid.
     """
 
     def beside(pursuers):
@@ -191,7 +189,7 @@ def tag(
 
 
 def catch(pursuers, evaders, alive, n_catch, grid: Grid) -> tuple[jax.Array, jax.Array]:
-    """(caught bool[m], credit bool[n])."""
+    """(caught bool[m], credit bool[n]): the evaders caught, and the pursuers that caught them."""
     offset = apart(pursuers, evaders, alive, grid)
     if not grid.surround:
         here = offset == 0
@@ -199,7 +197,10 @@ def catch(pursuers, evaders, alive, n_catch, grid: Grid) -> tuple[jax.Array, jax
         return caught, jnp.any(here & caught[None], axis=1)
     x, y = evaders
     sides = ((1, 0, -1), (stride(grid), -1, 0), (-1, 0, 1), (-stride(grid), 1, 0))
-    closed = [jnp.any(offset == o, axis=0) | is_solid(x + dx, y + dy, grid) for o, dx, dy in sides]
+    closed = []
+    for difference, dx, dy in sides:
+        is_pursuer = jnp.any(offset == difference, axis=0)
+        closed.append(is_pursuer | is_solid(x + dx, y + dy, grid))
     caught = closed[0] & closed[1] & closed[2] & closed[3] & alive
     return caught, jnp.any(is_beside(offset, grid) & caught[None], axis=1)
 
@@ -217,8 +218,7 @@ def reward(tags: jax.Array, credit: jax.Array, params: Params, grid: Grid) -> ja
 def observe(pursuers: jax.Array, evaders: jax.Array, alive: jax.Array, grid: Grid) -> jax.Array:
     """f32[n, obs_range, obs_range, 3]: by pursuer, y, x and channel (solid, pursuers, evaders).
 
-    First one word per cell in sight, with a field of bits for each channel; then the channels from
-    the words.
+    First computes a word per visible cell, with a bit field for each channel, then the channels.
     """
     widths = 1, grid.n_pursuers.bit_length(), grid.n_evaders.bit_length()
     dtype = np.dtype("int16" if sum(widths) < 16 else "int32")
@@ -234,7 +234,7 @@ def observe(pursuers: jax.Array, evaders: jax.Array, alive: jax.Array, grid: Gri
     words = count(words, jnp.concatenate([here, there]), weights, numbered(sight, grid))
     words = words.reshape(grid.n_pursuers, side, side, 1)
     seen = ((words >> shifts[None, None, None]) & masks[None, None, None]).astype(jnp.float32)
-    missing = grid.obs_range - side  # an even window shows less, its last row and column solid
+    missing = grid.obs_range - side  # an even window pads its last row and column as solid
     if missing:
         edge = np.zeros((1, grid.obs_range, grid.obs_range, 3), np.float32)
         edge[:, -1, :, 0] = edge[:, :, -1, 0] = 1
@@ -243,17 +243,17 @@ def observe(pursuers: jax.Array, evaders: jax.Array, alive: jax.Array, grid: Gri
 
 
 def count(words: jax.Array, bodies: jax.Array, weights: np.ndarray, cells: jax.Array) -> jax.Array:
-    """`words` [n, cells] and the sum of weights[k] over the bodies k with bodies[k] == cells [n, cells].
+    """`words` [n, cells] plus the sum of weights[k] over the bodies with bodies[k] == cells.
 
-    By comparing everything: on the CPU a fraction of the cost of a scatter and a gather. Python's
-    loop over bodies has the cells innermost, in vectors, and the scan around it, of at least two
-    blocks, keeps XLA from fusing all of it into the loop that unpacks the words, where it would run
-    once for each channel and in no vectors.
+    Compares all bodies with all cells, which on the CPU is much faster than a scatter and a gather.
+    The Python loop over bodies keeps the cells innermost, in vectors. The scan around it, with at
+    least two blocks, prevents XLA from fusing it into the loop that unpacks the words, where it
+    would run once per channel and without vectors.
     """
     num_blocks = max(2, -(-weights.size // 20))
     size = -(-weights.size // num_blocks)
     spare = num_blocks * size - weights.size
-    # A weight of 0 counts for nothing.
+    # A weight of 0 does not count.
     weights = np.pad(weights, (0, spare)).reshape(num_blocks, size)
     blocks = jnp.pad(bodies, (0, spare)).reshape(num_blocks, size)
 

@@ -1,24 +1,29 @@
-"""Waterworld: pursuers swim after food, away from poison, around obstacles, and sense what is near along rays.
+"""Waterworld: pursuers catch food and avoid poison and obstacles, which they sense along rays.
 
-    action        f32[2] in [-1, 1], clipped: a push along x and y, at most the unit disc
-    observation   f32[8 n + 2], n sensors each: distance of the nearest obstacle, of the wall, of food, its speed, of
-                  poison, its speed, of another pursuer, its speed; then whether food, and whether
-                  poison, is touched. f32[5 n + 2] without the speeds. Distances in units of the
-                  range, 1 if nothing is sensed
-    food          caught when n_coop pursuers touch it: pays at the catch, and again when the touch ends and it moves on
-    poison        costs at each touch, and moves on at once
-    reward        food_reward, encounter_reward for each food that is touched, poison_reward, thrust_penalty times
-                  the push; local_ratio of it one's own, the rest everybody's mean
-    end           by the clock alone, after `max_cycles` steps
-    metrics       food_caught: catches, one for each pursuer that is paid; poison_touched
+    action        f32[2] in [-1, 1], clipped: a push along x and y, at most of length 1
+    observation   f32[8 n + 2], n sensors each: distance of the nearest obstacle, of the wall, of
+                  food, its speed, of poison, its speed, of another pursuer, its speed; then
+                  whether food, and whether poison, is touched. f32[5 n + 2] without the speeds.
+                  Distances in units of the range, 1 if nothing is sensed
+    food          caught when n_coop pursuers touch it: pays at the catch, and again when the touch
+                  ends and the food respawns
+    poison        costs at each touch, and respawns at once
+    reward        food_reward, encounter_reward for each food that is touched, poison_reward,
+                  thrust_penalty times the push; local_ratio is the share of the pursuer's reward,
+                  the rest is the mean over all pursuers
+    end           only by the time limit, after `max_cycles` steps
+    metrics       food_caught: catches, counted for each pursuer that is paid; poison_touched
 
-The rules, their quirks included, are those of PettingZoo's waterworld_v4 on pymunk 6.2.0; see
-`waterworld_physics`. Of its engine three things are left out. What it makes of the order of
-simultaneous touches of one food is arbitrary; here it is the agents' order. A contact's remembered
-impulse, and the lever arm of a body that respawns while it touches something, change a body in
-about 3 of 12,000 steps. A body that touches an obstacle and a wall, or two obstacles, at once is
-answered by each alone: never so at the default place, in a tenth of the steps with two obstacles
-beside walls.
+The rules, with their quirks, are those of PettingZoo's waterworld_v4 on pymunk 6.2.0; see
+`waterworld_physics`. There are three differences:
+
+    - Simultaneous touches of the same food come in the agents' order; in pymunk the order is
+      arbitrary.
+    - A contact's remembered impulse, and the lever arm of a body that respawns while it touches
+      something, are left out. They change a body in about 3 of 12,000 steps.
+    - A body that touches an obstacle and a wall, or two obstacles, bounces off each separately.
+      This never happens at the default place, and in a tenth of the steps with two obstacles beside
+      walls.
 
 Version 4, of PettingZoo 1.24.3.
 """
@@ -53,9 +58,8 @@ from jaxrl.envs.waterworld_settings import (
     single_precision,
 )
 
-BOUND = float(
-    np.float32(math.sqrt(2))
-)  # of an observation: two velocities that meet along a diagonal
+# The bound of an observation: the speed of two bodies that meet along a diagonal.
+BOUND = float(np.float32(math.sqrt(2)))
 
 
 class State(struct.PyTreeNode):
@@ -63,14 +67,12 @@ class State(struct.PyTreeNode):
 
     position: jax.Array  # f32[2, N]    px
     velocity: jax.Array  # f32[2, N]    px/s
-    correction: (
-        jax.Array
-    )  # f32[2, N]    px/s, added to the velocity in the next step alone: undoes an overlap
-    counter: (
-        jax.Array
-    )  # i32[N]    food's touches that count towards a catch; below zero after catches by several
+    # f32[2, N]    px/s, added to the velocity in the next step only: undoes an overlap
+    correction: jax.Array
+    # i32[N]    touches of food that count towards a catch; negative after catches by several
+    counter: jax.Array
     touched: jax.Array  # bool[P, N]    pursuer and food, or poison, overlapped in the last step
-    poisoned: jax.Array  # i32[P]    poisons whose touch began in the last step
+    poisoned: jax.Array  # i32[P]    poisons that the pursuer began to touch in the last step
     obstacles: jax.Array  # f32[2, K]    px
     time: jax.Array  # i32[]    steps since the reset
 
@@ -82,13 +84,10 @@ class Waterworld(StackedEnvironment):
     n_poisons: int = 10
     n_obstacles: int = 1
     n_sensors: int = 30
-    obstacle_coord: tuple[tuple[float, float], ...] | None = (
-        (0.5, 0.5),
-    )  # None: random in each episode
+    # None: random in each episode
+    obstacle_coord: tuple[tuple[float, float], ...] | None = ((0.5, 0.5),)
     speed_features: bool = True
-    render_mode: InitVar[None] = (
-        None  # the reference's, of which None alone is taken: `render` draws
-    )
+    render_mode: InitVar[None] = None  # of the reference; must be None, since `render` draws
 
     def __post_init__(self, render_mode: None):
         if render_mode is not None:
@@ -105,9 +104,8 @@ class Waterworld(StackedEnvironment):
             raise UsageError(
                 f"waterworld: speed_features must be True or False, not {self.speed_features!r}"
             )
-        object.__setattr__(
-            self, "obstacle_coord", freeze_points(self.obstacle_coord, self.n_obstacles)
-        )
+        points = freeze_points(self.obstacle_coord, self.n_obstacles)
+        object.__setattr__(self, "obstacle_coord", points)
 
     @property
     def agents(self) -> tuple[AgentId, ...]:
@@ -123,7 +121,7 @@ class Waterworld(StackedEnvironment):
 
     @property
     def tuned(self) -> dict[str, Any]:
-        """A summed return of 100 within some 600,000 steps, and the best it settles at."""
+        """Settings for a summed return of 100 after about 600,000 steps, and the best final one."""
         return {
             "num_envs": 16,
             "rollout_length": 500,
@@ -148,12 +146,13 @@ class Waterworld(StackedEnvironment):
         return state.time >= params.max_cycles
 
     def check_params(self, params: Params) -> None:
-        """Raises UsageError for numbers that make no game."""
+        """Raises UsageError for invalid parameters."""
         check_numbers(params)
         check_places(params, self.obstacle_coord)
         if params.n_coop > self.n_pursuers:
             raise UsageError(
-                f"waterworld: n_coop={params.n_coop} is more than n_pursuers={self.n_pursuers}; nothing could be caught"
+                f"waterworld: n_coop={params.n_coop} is more than n_pursuers={self.n_pursuers}; "
+                "nothing could be caught"
             )
 
     def reset_stacked(self, key: Key, params: Params) -> tuple[jax.Array, State]:
@@ -162,7 +161,7 @@ class Waterworld(StackedEnvironment):
         return self.observe(state, params), state
 
     def start(self, key: Key, params: Params) -> State:
-        """Everything anywhere in the pool, walls and obstacles included; the pursuers at rest."""
+        """A random start: bodies anywhere in the pool, also on obstacles; the pursuers at rest."""
         num_bodies = self.num_bodies
         bits = waterworld_physics.draw_bits(key, num_bodies + self.n_obstacles)
         top_speed = self.per_body(0.0, params.evader_speed, params.poison_speed) * SIZE
@@ -185,26 +184,24 @@ class Waterworld(StackedEnvironment):
     def step_stacked(self, key: Key, state: State, action: jax.Array, params: Params) -> tuple:
         params = single_precision(params)
         clear = (2 * self.radii(params) + params.obstacle_radius) * SIZE
-        top_speed = (
-            self.per_body(params.pursuer_speed, params.evader_speed, params.poison_speed) * SIZE
-        )
+        speeds = params.pursuer_speed, params.evader_speed, params.poison_speed
+        top_speed = self.per_body(*speeds) * SIZE
         bits = waterworld_physics.draw_bits(key, self.num_bodies)
         respawns = waterworld_physics.draw_respawns(bits, state.obstacles, clear, top_speed)
         return self.step_with(state, action, respawns, params)
 
     def step_with(self, state: State, action: jax.Array, respawns: Places, params: Params) -> tuple:
-        """`step_stacked` after the draw: all of the rules, and nothing random. `respawns` [2, N] count where used."""
+        """`step_stacked` after the draw of `respawns` [2, N]: all rules, without randomness."""
         params = single_precision(params)
         radius, dt, num_pursuers = self.radii(params) * SIZE, 1.0 / params.FPS, self.n_pursuers
         is_food, is_poison = self.kind == 1, self.kind == 2
-        mine, drifting = jnp.split(state.velocity, (num_pursuers,), axis=1)
+        driven, drifting = jnp.split(state.velocity, (num_pursuers,), axis=1)
         limits = params.pursuer_max_accel, params.pursuer_speed * SIZE
-        pushed, penalty = waterworld_physics.thrust(mine, action, *limits, params.thrust_penalty)
+        pushed, penalty = waterworld_physics.thrust(driven, action, *limits, params.thrust_penalty)
         velocity = jnp.concatenate([pushed, drifting], axis=1)
         reached = waterworld_physics.integrate(state.position, velocity, state.correction, dt)
-        reach = jnp.where(
-            is_food | is_poison, radius + params.radius * SIZE, 0.0
-        )  # pursuers touch none of their own
+        # Pursuers do not touch each other.
+        reach = jnp.where(is_food | is_poison, radius + params.radius * SIZE, 0.0)
         touched = waterworld_physics.touching(reached[:, :num_pursuers], reached, reach)
 
         began, ended = touched & ~state.touched, state.touched & ~touched
@@ -239,21 +236,16 @@ class Waterworld(StackedEnvironment):
             "poison_touched": jnp.sum(state.poisoned * 1.0),
         }
         rewards = waterworld_physics.reward(behaviour, penalty, params.local_ratio)
-        return (
-            self.observe(state, params),
-            state,
-            rewards,
-            jnp.zeros(num_pursuers, bool),
-            {"metrics": metrics},
-        )
+        obs, terminated = self.observe(state, params), jnp.zeros(num_pursuers, bool)
+        return obs, state, rewards, terminated, {"metrics": metrics}
 
     @property
     def kind(self) -> np.ndarray:
-        """i64[N]: 0 for a pursuer, 1 for an evader, 2 for a poison."""
+        """i64[N]: 0 for a pursuer, 1 for an evader (food), 2 for a poison."""
         return np.repeat(np.arange(3), (self.n_pursuers, self.n_evaders, self.n_poisons))
 
     def per_body(self, pursuer, evader, poison) -> jax.Array:
-        """f32[N]: one of three numbers for each body."""
+        """f32[N]: for each body the number of its kind."""
         numbers = jnp.where(self.kind == 0, pursuer, jnp.where(self.kind == 1, evader, poison))
         return numbers.astype(jnp.float32)
 
@@ -265,76 +257,53 @@ class Waterworld(StackedEnvironment):
         """f32[P, observation]."""
         rays = waterworld_physics.directions(self.n_sensors)
         scale = 1.0 / jnp.maximum(params.sensor_range * SIZE, TINY)
-        (me, food, poison), (my_velocity, *velocities) = (
-            jnp.split(vectors, (self.n_pursuers, self.n_pursuers + self.n_evaders), axis=1)
-            for vectors in (state.position, state.velocity)
-        )
+        ends = (self.n_pursuers, self.n_pursuers + self.n_evaders)
+        me, food, poison = jnp.split(state.position, ends, axis=1)
+        my_velocity, food_velocity, poison_velocity = jnp.split(state.velocity, ends, axis=1)
+        food_limits = FOOD_SIZE * params.radius, params.evader_speed
+        poison_limits = POISON_SIZE * params.radius, params.poison_speed
 
         def sense(position, velocity, radius, top_speed):
             drift_scale = 1.0 / jnp.maximum((top_speed + params.pursuer_speed) * SIZE, TINY)
             drift = (velocity - my_velocity[:, :, None]) * drift_scale
-            return waterworld_physics.sense(
-                (position - me[:, :, None]) * scale, drift, radius * SIZE * scale, rays
-            )
+            offset = (position - me[:, :, None]) * scale
+            return waterworld_physics.sense(offset, drift, radius * SIZE * scale, rays)
 
         still = state.obstacles[:, None]
         obstacle, _ = sense(still, jnp.zeros_like(still), params.obstacle_radius, 0.0)
         readings = [
             (obstacle, waterworld_physics.sense_walls(me, params.sensor_range * SIZE, rays)),
-            sense(
-                food[:, None],
-                velocities[0][:, None],
-                FOOD_SIZE * params.radius,
-                params.evader_speed,
-            ),
-            sense(
-                poison[:, None],
-                velocities[1][:, None],
-                POISON_SIZE * params.radius,
-                params.poison_speed,
-            ),
+            sense(food[:, None], food_velocity[:, None], *food_limits),
+            sense(poison[:, None], poison_velocity[:, None], *poison_limits),
         ]
         if self.n_pursuers == 1:
             readings.append((jnp.zeros_like(obstacle), jnp.zeros_like(obstacle)))
         else:
-            others = (
-                waterworld_physics.all_but_oneself(me),
-                waterworld_physics.all_but_oneself(my_velocity),
-            )
-            readings.append(sense(*others, params.radius, params.pursuer_speed))
-        flags = jnp.stack(
-            [jnp.any(state.touched & (self.kind == 1)[None], axis=1), state.poisoned > 0], axis=1
-        )
-        return jnp.concatenate(
-            [
-                waterworld_physics.lay_out(readings, self.n_sensors, self.speed_features),
-                flags.astype(jnp.float32),
-            ],
-            axis=1,
-        )
+            others = waterworld_physics.all_but_oneself(me)
+            other_velocities = waterworld_physics.all_but_oneself(my_velocity)
+            readings.append(sense(others, other_velocities, params.radius, params.pursuer_speed))
+        touches_food = jnp.any(state.touched & (self.kind == 1)[None], axis=1)
+        flags = jnp.stack([touches_food, state.poisoned > 0], axis=1).astype(jnp.float32)
+        sensed = waterworld_physics.lay_out(readings, self.n_sensors, self.speed_features)
+        return jnp.concatenate([sensed, flags], axis=1)
 
     @property
     def agent_colors(self) -> dict[AgentId, Colour]:
-        """As `render` paints them, for the captions of an episode's picture."""
+        """The colours of `render`, for the captions of a picture."""
         return dict(zip(self.agents, itertools.cycle(PURSUERS), strict=False))
 
     @property
     def legend(self) -> dict[str, Colour]:
-        """What else a picture shows."""
-        return {
-            "food": FOOD,
-            "poison": POISON,
-            **({"obstacle": OBSTACLE} if self.n_obstacles else {}),
-        }
+        """The colours of everything else in a picture."""
+        obstacle = {"obstacle": OBSTACLE} if self.n_obstacles else {}
+        return {"food": FOOD, "poison": POISON, **obstacle}
 
     def render(self, state: State, params: Params) -> jax.Array:
-        """u8[H, W, 3]: pursuers with their rays, food green, poison red, obstacles grey; y points up."""
-        sensed = (
-            ray_lengths(self.observe(state, params), self.n_sensors) * params.sensor_range * SIZE
-        )
+        """u8[H, W, 3]: pursuers and their rays, food green, poison red, obstacles grey; y is up."""
+        lengths = ray_lengths(self.observe(state, params), self.n_sensors)
+        sensed = lengths * params.sensor_range * SIZE
         radii = self.radii(params) * SIZE
-        discs = [
-            (state.position[:, self.kind == kind], radii[self.kind == kind]) for kind in range(3)
-        ]
+        of_kind = [self.kind == kind for kind in range(3)]
+        discs = [(state.position[:, is_kind], radii[is_kind]) for is_kind in of_kind]
         obstacles = state.obstacles, jnp.full(self.n_obstacles, params.obstacle_radius * SIZE)
         return picture(sensed, obstacles, *discs)

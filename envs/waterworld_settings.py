@@ -1,4 +1,4 @@
-"""The numbers of waterworld, and what they may be."""
+"""Parameters of waterworld, and their checks."""
 
 from typing import Any
 
@@ -10,40 +10,42 @@ from flax import struct
 from jaxrl.core.errors import UsageError
 from jaxrl.envs.waterworld_physics import REDRAWS
 
-FOOD_SIZE, POISON_SIZE = 2.0, 0.75  # radii, in those of a pursuer
-MISPLACED = 1e-3  # the most respawns that may find no place after their redraws, and then stand too near an obstacle
+FOOD_SIZE, POISON_SIZE = 2.0, 0.75  # radii, in units of a pursuer's
+# The largest share of respawns that may still be too near an obstacle after all redraws.
+MAX_MISPLACED = 1e-3
 
 
 class Params(struct.PyTreeNode):
-    """Numbers of the task; every leaf may be traced and vmapped. Lengths and speeds are shares of the pool's width."""
+    """Parameters of the task; every leaf may be traced and vmapped.
 
-    n_coop: int = 1  # pursuers that it takes to catch food
+    Lengths and speeds are in units of the pool's width.
+    """
+
+    n_coop: int = 1  # pursuers needed to catch food
     sensor_range: float = 0.2
-    radius: float = 0.015  # of a pursuer; food has twice, poison three quarters of it
-    obstacle_radius: float = (
-        0.1  # as sensed, and kept clear of by respawns; bodies collide at 0.1 whatever this says
-    )
-    pursuer_max_accel: float = 0.5  # the longest push, a change of velocity in one step, 1/s
-    pursuer_speed: float = 0.2  # 1/s, the most in x and in y
-    evader_speed: float = 0.1  # 1/s, the most in x and in y
-    poison_speed: float = 0.1  # 1/s, the most in x and in y
+    radius: float = 0.015  # of a pursuer; food has 2 times, poison 0.75 times this radius
+    obstacle_radius: float = 0.1  # for sensors and respawns; bodies always collide at 0.1
+    pursuer_max_accel: float = 0.5  # 1/s, the largest change of velocity in a step
+    pursuer_speed: float = 0.2  # 1/s, the maximum in x and in y
+    evader_speed: float = 0.1  # 1/s, the maximum in x and in y
+    poison_speed: float = 0.1  # 1/s, the maximum in x and in y
     poison_reward: float = -1.0
     food_reward: float = 10.0
     encounter_reward: float = 0.01  # per food that is touched, in each step
     thrust_penalty: float = -0.5  # per unit of the push
-    local_ratio: float = 1.0  # share of the rewards that is one's own
+    local_ratio: float = 1.0  # the pursuer's share of its reward; the rest is shared by all
     max_cycles: int = 500  # the time limit: truncates, never terminates
     FPS: int = 15  # steps in a second
 
 
 def single_precision(params: Params) -> Params:
-    """The numbers as they are, but for arrays of float64, which there are under x64 alone: the state is of float32."""
+    """The parameters with float64 arrays (possible under x64) as float32, like the state."""
     is_double = lambda leaf: isinstance(leaf, jax.Array) and leaf.dtype == jnp.float64
     return jax.tree.map(lambda leaf: leaf.astype(jnp.float32) if is_double(leaf) else leaf, params)
 
 
 def freeze_points(points: Any, number: int) -> tuple[tuple[float, float], ...] | None:
-    """obstacle_coord as tuples of numbers."""
+    """`obstacle_coord` as tuples of numbers."""
     if points is None:
         return None
     try:
@@ -77,14 +79,15 @@ def check_numbers(params: Params) -> None:
 
 
 def check_places(params: Params, points: tuple[tuple[float, float], ...] | None) -> None:
-    """Raises UsageError where obstacles leave food too little room to respawn in."""
+    """Raises UsageError if obstacles leave food too little room to respawn."""
     clear = 2 * FOOD_SIZE * params.radius + params.obstacle_radius
     x, y = np.stack(np.meshgrid(*[(np.arange(100) + 0.5) / 100] * 2)).reshape(2, -1)
     for point in ((0.5, 0.5),) if points is None else points:
         rejected = np.mean(np.hypot(x - point[0], y - point[1]) <= clear)
-        if rejected ** (REDRAWS + 1) > MISPLACED:
+        if rejected ** (REDRAWS + 1) > MAX_MISPLACED:
+            allowed = MAX_MISPLACED ** (1 / (REDRAWS + 1))
             raise UsageError(
-                f"waterworld: radius={params.radius} and obstacle_radius={params.obstacle_radius} leave food no place: "
-                f"4 radius + obstacle_radius = {clear:.3f} around an obstacle is {rejected:.0%} of the pool and may be "
-                f"{MISPLACED ** (1 / (REDRAWS + 1)):.0%}"
+                f"waterworld: radius={params.radius} and obstacle_radius={params.obstacle_radius} "
+                f"leave food no place: 4 radius + obstacle_radius = {clear:.3f} around an obstacle "
+                f"is {rejected:.0%} of the pool and may be {allowed:.0%}"
             )
