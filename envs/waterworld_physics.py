@@ -279,7 +279,7 @@ def all_but_oneself(vectors: jax.Array) -> jax.Array:
 def lay_out(
     readings: list[tuple[jax.Array, jax.Array]], num_sensors: int, speed_features: bool
 ) -> jax.Array:
-    """Four pairs of readings f32[P, L] as f32[P, 8 num_sensors], or 5 num_sensors without speeds."""
+    """Four pairs of readings f32[P, L] as f32[P, 8 num_sensors]; without speeds 5 num_sensors."""
     # The same type under x64, too.
     readings = jax.tree.map(lambda part: part.astype(jnp.float32), readings)
     # As complex numbers the pairs are computed in one pass; XLA on the CPU would compute two arrays
