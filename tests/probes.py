@@ -1,4 +1,4 @@
-"""Probe environments: each isolates one thing that training has to get right, and is learned in seconds.
+"""Probe environments: each tests a single part of training, and is learned in seconds.
 
 After the idea of probe environments by Jones (2021), "Debugging reinforcement learning systems
 without the agonizing pain": value only, discount, action, observation, a continuous action; with a
@@ -16,18 +16,17 @@ from jaxrl.core.env import Environment, MultiAgentEnvironment
 from jaxrl.core.spaces import Box, Dict, Discrete, MultiDiscrete
 from jaxrl.core.types import ALL
 
-SMALL_ARENA = (
-    PPOConfig(  # trains in a moment; what needs a run of any kind shares its compiled program
-        env="arena",
-        env_args={"height": 4, "width": 4, "max_steps_in_episode": 20},
-        num_envs=4,
-        rollout_length=16,
-        minibatch_size=32,
-        num_epochs=2,
-        fcnet_hiddens=(8,),
-        lr=1e-3,
-        total_env_steps=64 * 40,
-    )
+# Trains in a moment; tests that need any run share its compiled program.
+SMALL_ARENA = PPOConfig(
+    env="arena",
+    env_args={"height": 4, "width": 4, "max_steps_in_episode": 20},
+    num_envs=4,
+    rollout_length=16,
+    minibatch_size=32,
+    num_epochs=2,
+    fcnet_hiddens=(8,),
+    lr=1e-3,
+    total_env_steps=64 * 40,
 )
 
 SMALL_CARTPOLE = PPOConfig(
@@ -53,10 +52,10 @@ class Params(struct.PyTreeNode):
 
 @dataclass(frozen=True)
 class Probe(Environment):
-    """An episode of `num_steps` steps that terminates, with a cue that is drawn at the reset and shown if `shown`.
+    """An episode of `num_steps` steps that terminates, with a random cue, shown if `shown`.
 
-    reward_for: "nothing" (1 at the end whatever is done), "action" (1 for action 1), or "cue" (1
-    for repeating it).
+    reward_for: "nothing" (1 at the end for any action), "action" (1 for action 1), or "cue" (1 for
+    repeating it).
     """
 
     num_steps: int = 1
@@ -79,11 +78,10 @@ class Probe(Environment):
 
     def step_env(self, key, state, action, params):
         last = state.time == self.num_steps - 1
-        deserved = {"nothing": last, "action": action == 1, "cue": action == state.cue}[
-            self.reward_for
-        ]
+        rewards = {"nothing": last, "action": action == 1, "cue": action == state.cue}
+        reward = rewards[self.reward_for].astype(jnp.float32)
         state = state.replace(time=state.time + 1)
-        return self._observe(state), state, deserved.astype(jnp.float32), last, {}
+        return self._observe(state), state, reward, last, {}
 
     def _observe(self, state):
         time = jnp.minimum(state.time, self.num_steps - 1)
@@ -92,7 +90,7 @@ class Probe(Environment):
 
 @dataclass(frozen=True)
 class Endless(Environment):
-    """Reward 1 on every step, forever; only the clock, which nothing shows, ends an episode.
+    """Reward 1 on every step; only the time limit, which is not observed, ends an episode.
 
     With gamma 0.5 every state is worth 2; a time limit treated as a real end would make it less.
     """
@@ -116,8 +114,10 @@ class Endless(Environment):
 
 @dataclass(frozen=True)
 class Target(Environment):
-    """One step: observe a number within +-1 scaled to `offset` +- `scale`; the reward is less the farther the action,
-    in [0, 10], is from the place, in [2, 8], that the number stands for."""
+    """One step: the observation encodes a target in [2, 8], and the action is a guess in [0, 10].
+
+    The observation is within `offset` +- `scale`; the reward is minus the distance to the target.
+    """
 
     offset: float = 0.0
     scale: float = 1.0
@@ -144,10 +144,10 @@ class Target(Environment):
 
 @dataclass(frozen=True)
 class Leavers(MultiAgentEnvironment):
-    """Three agents of different spaces; `short` leaves after the first of four steps, and is paid for action 1.
+    """Three agents of different spaces; `short` leaves after the first of four steps.
 
-    After it has left, its observation and reward are garbage that must not be learned from. `nan`:
-    `wide` leaves too, and its observations are then no numbers.
+    `short` is rewarded for action 1. After it has left, its observation and reward are garbage that
+    must not be learned from. `nan`: `wide` leaves too, and its observations are then NaN.
     """
 
     agents: tuple[str, ...] = ("short", "long", "wide")
@@ -195,8 +195,10 @@ class Leavers(MultiAgentEnvironment):
 
 @dataclass(frozen=True)
 class Crowd(MultiAgentEnvironment):
-    """`count` agents alike, each seeing two numbers that its own actions and its neighbour's move; all are paid for
-    actions, of two numbers, near to what they see."""
+    """`count` equal agents, each of which observes a place that it and its neighbour move.
+
+    Places and actions are two numbers. An agent is rewarded for an action near its place.
+    """
 
     count: int = 2
 
@@ -221,12 +223,8 @@ class Crowd(MultiAgentEnvironment):
     def step_env(self, key, state, action, params):
         moves = jnp.stack([action[agent] for agent in self.agents])
         reward = -jnp.abs(moves - 0.1 * state.cue).sum(axis=-1)
-        place = (
-            state.cue
-            + moves
-            + 0.1 * jnp.roll(moves, 1, axis=0)
-            + 0.1 * jax.random.normal(key, moves.shape)
-        )
+        noise = 0.1 * jax.random.normal(key, moves.shape)
+        place = state.cue + moves + 0.1 * jnp.roll(moves, 1, axis=0) + noise
         state = State(state.time + 1, place)
         never = {agent: jnp.array(False) for agent in (*self.agents, ALL)}
         return self._by_agent(place), state, self._by_agent(reward), never, {}
@@ -237,9 +235,9 @@ class Crowd(MultiAgentEnvironment):
 
 @dataclass(frozen=True)
 class Recall(Environment):
-    """A cue is shown at the first step alone; the action of the last step is paid for repeating it.
+    """A cue is shown only at the first step; the last action is rewarded for repeating it.
 
-    Without memory nothing better than a half is to be had.
+    Without memory the best mean return is a half.
     """
 
     num_steps: int = 5
@@ -267,11 +265,11 @@ class Recall(Environment):
 
 @dataclass(frozen=True)
 class Forbidden(Environment):
-    """Steps of their own: two of four actions, drawn and shown, are possible, and the greater of them is paid for.
+    """Episodes of a single step in which two random actions of four are possible, and observed.
 
-    told: "mask" (`action_mask` says so), "part" (a part of the observation does), or None: whoever
-    takes another action loses nothing but the reward. How often that happened is the metric
-    "forbidden".
+    The larger of the two is rewarded. told: "mask" (by `action_mask`), "part" (by a part of the
+    observation), or None: another action only loses the reward. The metric "forbidden" counts such
+    actions.
     """
 
     told: str | None = "mask"
@@ -300,20 +298,13 @@ class Forbidden(Environment):
         best = 3 - jnp.argmax(state.cue[::-1])
         metrics = {"forbidden": 1.0 - state.cue[action]}
         state = state.replace(time=state.time + 1)
-        return (
-            self._observe(state),
-            state,
-            (action == best).astype(jnp.float32),
-            jnp.array(True),
-            {"metrics": metrics},
-        )
+        reward = (action == best).astype(jnp.float32)
+        return self._observe(state), state, reward, jnp.array(True), {"metrics": metrics}
 
     def _observe(self, state):
-        return (
-            {"observation": state.cue, "action_mask": state.cue == 1}
-            if self.told == "part"
-            else state.cue
-        )
+        if self.told == "part":
+            return {"observation": state.cue, "action_mask": state.cue == 1}
+        return state.cue
 
     def __getattr__(self, name):
         if name == "action_mask" and self.told == "mask":
@@ -323,7 +314,7 @@ class Forbidden(Environment):
 
 @dataclass(frozen=True)
 class Twins(MultiAgentEnvironment):
-    """Two agents that see the same and are paid for different actions: agent i for action i."""
+    """Two agents with equal observations, rewarded for different actions: agent i for action i."""
 
     agents: tuple[str, ...] = ("first", "second")
 
@@ -351,7 +342,7 @@ class Twins(MultiAgentEnvironment):
 
 @dataclass(frozen=True)
 class Turns(MultiAgentEnvironment):
-    """A game of two moves: a, then b, and the world ends. Only then is anybody paid: a gets 1 and b gets 2."""
+    """A game of two moves: a, then b, then the end, at which a gets reward 1 and b gets 2."""
 
     agents: tuple[str, ...] = ("a", "b")
 
@@ -381,10 +372,10 @@ class Turns(MultiAgentEnvironment):
 
 @dataclass(frozen=True)
 class Joining(MultiAgentEnvironment):
-    """`late` joins in the third of seven steps, pauses in the fifth, and the clock ends the episode.
+    """`late` joins in the third of seven steps and pauses in the fifth; then the time limit.
 
-    Whoever acts observes 1 and is paid 1 in each step; `late` is shown 100 while it waits, and is
-    paid 10 in its pause.
+    An agent that acts observes 1 and gets reward 1 in each step. `late` observes 100 while it
+    waits, and gets reward 10 in its pause.
     """
 
     agents: tuple[str, ...] = ("early", "late")
@@ -430,7 +421,10 @@ class Board(struct.PyTreeNode):
 
 @dataclass(frozen=True)
 class TicTacToe(MultiAgentEnvironment):
-    """x and o in turns: 1 for three in a row, -1 for the other's, 0 for a draw. Each sees its own and the other's."""
+    """Tic-tac-toe of x and o in turns: 1 for three in a row, -1 for the opponent's, 0 for a draw.
+
+    Both observe their marks, then the opponent's.
+    """
 
     agents: tuple[str, ...] = ("x", "o")
 
@@ -469,5 +463,5 @@ class TicTacToe(MultiAgentEnvironment):
         return self.observe(state), state, rewards, {"x": over, "o": over, ALL: over}, {}
 
     def observe(self, state):
-        own, others = (jnp.float32(state.cells == mark) for mark in (1, 2))
-        return {"x": jnp.stack([own, others]), "o": jnp.stack([others, own])}
+        x, o = jnp.float32(state.cells == 1), jnp.float32(state.cells == 2)
+        return {"x": jnp.stack([x, o]), "o": jnp.stack([o, x])}

@@ -1,4 +1,4 @@
-"""Small environments that keep to the contract: one agent, three in dicts of whom one leaves early, two stacked."""
+"""Small environments that keep to the contract: a single agent, three in dicts, two stacked."""
 
 from dataclasses import dataclass
 
@@ -42,18 +42,12 @@ class Corridor(Environment):
         return self.observe(state), state
 
     def step_env(self, key, state, action, params):
-        move = jnp.where(
-            action == 1, params.step_size, -params.step_size
-        ) + 0.1 * jax.random.uniform(key)
+        move = jnp.where(action == 1, params.step_size, -params.step_size)
+        move = move + 0.1 * jax.random.uniform(key)
         state = Place(position=state.position + move, time=state.time + 1)
         terminated = state.position >= self.length
-        return (
-            self.observe(state),
-            state,
-            jnp.where(terminated, 1.0, -0.1),
-            terminated,
-            {"metrics": {"move": move}},
-        )
+        reward = jnp.where(terminated, 1.0, -0.1)
+        return self.observe(state), state, reward, terminated, {"metrics": {"move": move}}
 
     def observe(self, state):
         return jnp.stack([state.position, jnp.float32(state.time)])
@@ -61,17 +55,12 @@ class Corridor(Environment):
 
 @dataclass(frozen=True)
 class Signposted(Corridor):
-    """The corridor seen in parts: a picture of it, signs along it, and where and when one is."""
+    """The corridor seen in parts: a picture of it, signs along it, and place and time."""
 
     def observation_space(self, params=None):
         signs = Tuple((Discrete(9), MultiDiscrete((2, 9))))
-        return Dict(
-            {
-                "picture": Box(0, 1, (4, 1, 2), "uint8"),
-                "signs": signs,
-                "place": Box(-200.0, 200.0, (2,)),
-            }
-        )
+        picture, place = Box(0, 1, (4, 1, 2), "uint8"), Box(-200.0, 200.0, (2,))
+        return Dict({"picture": picture, "signs": signs, "place": place})
 
     def observe(self, state):
         cell = jnp.clip(jnp.int32(state.position), 0, 3)
@@ -90,7 +79,10 @@ class Clock(struct.PyTreeNode):
 
 @dataclass(frozen=True)
 class Trio(MultiAgentEnvironment):
-    """Three agents wait for a bell, which may ring in any step and ends the world; `early` leaves after three steps."""
+    """Three agents act until a bell, random in each step, ends the episode.
+
+    `early` leaves after three steps.
+    """
 
     agents = ("early", "left", "right")
 
@@ -126,25 +118,20 @@ class Trio(MultiAgentEnvironment):
 
 @dataclass(frozen=True)
 class Relay(Trio):
-    """The same, but `left` and `right` act by turns and are paid all the time."""
+    """As `Trio`, but `left` and `right` act in turns and are rewarded in every step."""
 
     def acting_agents(self, state, params):
         return {"early": state.time < 3, "left": state.time % 2 == 0, "right": state.time % 2 == 1}
 
     def step_env(self, key, state, action, params):
         obs, after, reward, terminated, _ = super().step_env(key, state, action, params)
-        return (
-            obs,
-            after,
-            {**reward, "early": jnp.where(state.time < 3, reward["early"], 0.0)},
-            terminated,
-            {},
-        )
+        reward["early"] = jnp.where(state.time < 3, reward["early"], 0.0)
+        return obs, after, reward, terminated, {}
 
 
 @dataclass(frozen=True)
 class Pair(StackedEnvironment):
-    """Two agents on arrays; the second one leaves in the second step, and the world ends when the first does too."""
+    """Two stacked agents: the second leaves in the second step; the first one's end is the last."""
 
     agents = ("first", "second")
 
@@ -165,10 +152,5 @@ class Pair(StackedEnvironment):
         state = Clock(time=state.time + 1)
         obs = jax.random.uniform(key, (2, 3)) + jnp.float32(action)[:, None]
         leaves = jnp.stack([(state.time > 2) & (obs[0, 0] > 1.5), state.time == 2])
-        return (
-            obs,
-            state,
-            jnp.float32(action),
-            leaves,
-            {"active": jnp.stack([jnp.array(True), state.time <= 2])},
-        )
+        active = jnp.stack([jnp.array(True), state.time <= 2])
+        return obs, state, jnp.float32(action), leaves, {"active": active}

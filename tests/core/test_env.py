@@ -1,4 +1,4 @@
-"""The contract's machinery: automatic reset, ends of agents and worlds, the stacked face, one agent as many."""
+"""Tests of jaxrl.core.env: automatic reset, ends of agents and episodes, stacked agents, Solo."""
 
 import jax
 import jax.numpy as jnp
@@ -129,9 +129,9 @@ def test_restart_takes_the_fresh_values_where_ended_in_the_type_of_those_reached
 
 
 def test_restart_takes_random_keys_too():
-    one, other = jax.random.key(1), jax.random.key(2)
-    for ended, wanted in ((True, one), (False, other)):
-        got = restart(jnp.array(ended), {"key": one}, {"key": other})["key"]
+    fresh, reached = jax.random.key(1), jax.random.key(2)
+    for ended, wanted in ((True, fresh), (False, reached)):
+        got = restart(jnp.array(ended), {"key": fresh}, {"key": reached})["key"]
         assert trees_equal(jax.random.key_data(got), jax.random.key_data(wanted))
 
 
@@ -291,7 +291,7 @@ def test_a_state_of_python_numbers_can_be_a_scans_carry():
 
 
 def test_solo_does_what_the_single_environment_does():
-    one, many = Corridor(), Solo(Corridor())
+    single, solo = Corridor(), Solo(Corridor())
     key = jax.random.key(3)
 
     def play(env, act, values):
@@ -304,13 +304,13 @@ def test_solo_does_what_the_single_environment_does():
         return jax.lax.scan(step, env.reset(key)[1], jax.random.split(key, 30))[1]
 
     alone = play(
-        one,
+        single,
         RIGHT,
         lambda o, r, te, tr, info: (o, r, te, tr, info["final_observation"], info["metrics"]),
     )
     only = lambda values: values[DEFAULT_AGENT]
     lifted = play(
-        many,
+        solo,
         {DEFAULT_AGENT: RIGHT},
         lambda o, r, te, tr, info: (
             *map(only, (o, r, te, tr, info["final_observation"])),

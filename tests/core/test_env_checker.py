@@ -1,4 +1,4 @@
-"""`check_env` lets through what keeps to the contract and names the rule that anything else breaks."""
+"""Tests of `check_env`: it accepts correct environments and names the rule that others break."""
 
 import re
 from typing import Any, NamedTuple
@@ -173,7 +173,8 @@ ONE_AGENT = {
     "state of step_env.time must be int32[], not float32[]": raw(
         lambda step: step._replace(state=step.state.replace(time=jnp.float32(step.state.time)))
     ),
-    "state of step_env.position must be float32[], but state of step_env is a tests.core.environments.Clock": raw(
+    "state of step_env.position must be float32[], "
+    "but state of step_env is a tests.core.environments.Clock": raw(
         lambda step: step._replace(state=Clock(time=step.state.time))
     ),
     "reward of step_env must be floating[], not int32[]": raw(
@@ -198,7 +199,8 @@ ONE_AGENT = {
     "is_truncated(state, params) must be bool[], not int32[]": {
         "is_truncated": lambda self, state, params: state.time
     },
-    "must return 6 values, (obs, state, reward, terminated, truncated, info), not 5; this looks like gymnax before": (
+    "must return 6 values, (obs, state, reward, terminated, truncated, info), not 5; "
+    "this looks like gymnax before": (
         stepped(
             lambda step, _: (
                 step.obs,
@@ -288,9 +290,8 @@ def seen_otherwise(**parts):
 
 
 TREES = {
-    "obs of reset_env['signs'][1] must be integer[2] as in MultiDiscrete(nvec=(2, 9)), not int32[3]": seen_otherwise(
-        signs=(jnp.int32(0), jnp.zeros(3, jnp.int32))
-    ),
+    "obs of reset_env['signs'][1] must be integer[2] as in MultiDiscrete(nvec=(2, 9)), "
+    "not int32[3]": seen_otherwise(signs=(jnp.int32(0), jnp.zeros(3, jnp.int32))),
     "obs of reset_env['place'] must be floating[2] as in Box": seen_otherwise(place=jnp.int32(0)),
     "obs of reset_env['view'] must not be there": seen_otherwise(view=jnp.int32(0)),
     "signs: (9, [0, 0])}": seen_otherwise(signs=(jnp.int32(9), jnp.zeros(2, jnp.int32))),
@@ -315,9 +316,8 @@ THREE_AGENTS = {
     "none of them '__all__', not ['early', 'left', 'right']": {
         "agents": ["early", "left", "right"]
     },
-    "agents must be a tuple of one or more names, none of them '__all__', not ('early', '__all__')": {
-        "agents": ("early", ALL)
-    },
+    "agents must be a tuple of one or more names, none of them '__all__', "
+    "not ('early', '__all__')": {"agents": ("early", ALL)},
     "agents must be unique, not ('left', 'right', 'left')": {"agents": ("left", "right", "left")},
     "default_policies must be {policy: agents}, not ['left']": {"default_policies": ["left"]},
     "every agent exactly once, not {'pol': ('left', 'right')}": {
@@ -336,13 +336,15 @@ THREE_AGENTS = {
     "obs of reset_env['early'] must be integer[] as in Discrete(n=1000), not float32[]": begun(
         lambda obs, state: ({**obs, "early": jnp.float32(0)}, state), Trio
     ),
-    "obs of step_env['right'] must be float32[1], but obs of step_env is a dict of ['early', 'left']": raw(
+    "obs of step_env['right'] must be float32[1], "
+    "but obs of step_env is a dict of ['early', 'left']": raw(
         lambda step: step._replace(obs=without(step.obs, "right")), Trio
     ),
     "reward of step_env['early'] must be floating[], but reward of step_env is float32[]": raw(
         lambda step: step._replace(reward=jnp.float32(0)), Trio
     ),
-    "terminated of step_env['__all__'] must be bool[], but terminated of step_env is a dict of": raw(
+    "terminated of step_env['__all__'] must be bool[], "
+    "but terminated of step_env is a dict of": raw(
         lambda step: step._replace(terminated=without(step.terminated, ALL)), Trio
     ),
     "info['active'] of step_env['early'] must be bool[], not int32[]": raw(
@@ -413,7 +415,8 @@ def paid_after_its_end(step, before):
 
 
 WAITING = {
-    "'right' is inactive but has not ended: an environment whose agents wait must have acting_agents(state, params)": (
+    "'right' is inactive but has not ended: "
+    "an environment whose agents wait must have acting_agents(state, params)": (
         Trio,
         raw(
             lambda step: step._replace(
@@ -431,7 +434,8 @@ WAITING = {
             }
         },
     ),
-    "info['active']['early'], if given, must be what acting_agents says of the state before the step": (
+    "info['active']['early'], if given, must be what acting_agents says of the state "
+    "before the step": (
         Relay,
         raw(
             lambda step: step._replace(

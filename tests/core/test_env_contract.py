@@ -1,4 +1,4 @@
-"""What is asked of an environment before anything is compiled: every broken rule is one line that says so."""
+"""Tests of the static checks of an environment: every broken rule is named in one line."""
 
 import re
 from dataclasses import dataclass, field
@@ -33,7 +33,8 @@ def mask(value):
 
 BROKEN = {
     "it must have a method `step_env`": (Corridor, {"step_env": None}),
-    "default_params must be there, but ZeroDivisionError: division by zero (test_env_contract.py:": (
+    "default_params must be there, but ZeroDivisionError: division by zero "
+    "(test_env_contract.py:": (
         Corridor,
         {"default_params": property(lambda self: 1 / 0)},
     ),
@@ -55,7 +56,8 @@ BROKEN = {
             lambda step: step._replace(state=step.state.replace(time=jnp.float32(step.state.time)))
         ),
     ),
-    "step_env must trace with keys and params traced, but TracerBoolConversionError: a Python `if`": (
+    "step_env must trace with keys and params traced, "
+    "but TracerBoolConversionError: a Python `if`": (
         Corridor,
         {"step_env": branching},
     ),
@@ -131,7 +133,10 @@ class Slip(Corridor):
 
 
 def test_an_environment_with_a_field_that_cannot_be_hashed_is_told_the_rule():
-    rule = "environment Mapped: the environment object must be hashable, as a frozen dataclass is, but TypeError"
+    rule = (
+        "environment Mapped: the environment object must be hashable, "
+        "as a frozen dataclass is, but TypeError"
+    )
     with pytest.raises(UsageError, match=re.escape(rule)):
         PPOConfig(env=f"{__name__}:Mapped").setup()
 
@@ -217,19 +222,23 @@ class TimeLimit:
         (jax.jit, "env must be a name, or an object of .*, not a function"),
         (
             TimeLimit(),
-            r"env is a Gymnasium environment \(TimeLimit\), which runs in Python and cannot be compiled",
+            r"env is a Gymnasium environment \(TimeLimit\), "
+            "which runs in Python and cannot be compiled",
         ),
         (
             "os:sep",
-            "environment 'os:sep' is '/', a str, not a class or a function that makes an environment",
+            "environment 'os:sep' is '/', a str, "
+            "not a class or a function that makes an environment",
         ),
         (
             "builtins:dict",
-            "environment 'builtins:dict' is the class dict, not a class or a function that makes an env",
+            "environment 'builtins:dict' is the class dict, "
+            "not a class or a function that makes an env",
         ),
         (
             "math:tau",
-            "environment 'math:tau' is 6.28.*, a float, not a class or a function that makes an environment",
+            "environment 'math:tau' is 6.28.*, a float, "
+            "not a class or a function that makes an environment",
         ),
     ],
 )

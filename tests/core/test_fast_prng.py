@@ -1,4 +1,4 @@
-"""Fast keys against jax.random's own: the same numbers, to the bit, however they are drawn."""
+"""Fast keys against standard keys of jax.random: the same numbers, bit by bit."""
 
 import jax
 import jax.numpy as jnp
@@ -58,8 +58,8 @@ def test_the_counter_may_be_what_is_mapped_over():
     folded = jax.vmap(
         lambda count: jax.random.key_data(jax.random.fold_in(to_fast_key(key), count))
     )(counts)
-    own = jax.vmap(lambda count: jax.random.key_data(jax.random.fold_in(key, count)))(counts)
-    np.testing.assert_array_equal(folded, own)
+    expected = jax.vmap(lambda count: jax.random.key_data(jax.random.fold_in(key, count)))(counts)
+    np.testing.assert_array_equal(folded, expected)
 
 
 def test_words_of_64_bits_are_jax_randoms_own():

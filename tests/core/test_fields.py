@@ -1,4 +1,4 @@
-"""Settings by name: what a wrong name is answered, and what `help` says."""
+"""Tests of settings: the errors for wrong names, and the generated help."""
 
 import dataclasses
 import inspect

@@ -1,4 +1,4 @@
-"""Environments by name: where each kind of name leads, which arguments go where, and what a mistake is answered."""
+"""Tests of the environment registry: every kind of name, the arguments, and the errors."""
 
 import dataclasses
 import sys
@@ -255,7 +255,8 @@ def test_arguments_that_are_not_plain_keywords_are_no_name(text):
 def test_a_function_that_makes_an_environment_may_be_named(module):
     module(
         "makers.py",
-        f"from {HERE} import Corridor\ndef make_env(long=False): return Corridor(9.0 if long else 1.0)",
+        f"from {HERE} import Corridor\n"
+        "def make_env(long=False): return Corridor(9.0 if long else 1.0)",
     )
     assert make("makers:make_env", long=True, step_size=2.0) == (
         Corridor(9.0),

@@ -1,4 +1,4 @@
-"""Spaces: what a sample is, what is contained, when two are the same, and what is refused."""
+"""Tests of spaces: samples, membership, equality, and the errors for invalid ones."""
 
 import json
 import math
@@ -260,8 +260,8 @@ def test_what_differs_in_names_length_or_any_part_is_not_contained_in_a_tree():
 
 
 def test_every_part_of_a_sample_has_numbers_of_its_own():
-    one, other = Tuple((Box(0.0, 1.0), Box(0.0, 1.0))).sample(jax.random.key(0))
-    assert one != other
+    first, second = Tuple((Box(0.0, 1.0), Box(0.0, 1.0))).sample(jax.random.key(0))
+    assert first != second
 
 
 @pytest.mark.parametrize(

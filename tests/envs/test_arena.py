@@ -1,4 +1,4 @@
-"""The arena against its rules in plain Python (`tests/oracles/arena.py`), transition by transition."""
+"""The arena against its rules in plain Python (`tests/oracles/arena.py`), step by step."""
 
 import itertools
 from functools import partial
@@ -53,7 +53,10 @@ def played(env, state, action1, action2, first):
 
 
 def hunting_play(plain, num_steps, seed):
-    """Random actions and orders, half of agent2's towards agent1: [(action1, action2, first, reset before)]."""
+    """Random actions and orders, [(action1, action2, first, reset before)].
+
+    Half of agent2's actions are towards agent1.
+    """
     random = np.random.default_rng(seed)
     over = False
     for _ in range(num_steps):
@@ -217,7 +220,8 @@ def test_agents_that_want_the_same_cell_leave_it_to_the_first():
 
 
 @pytest.mark.parametrize("collision, new_field, expected", [
-    (False, False, (-0.5, -0.1)), (False, True, (1.0, -0.1)), (True, False, (-1.0, 1.0)), (True, True, (-1.0, 1.0)),
+    (False, False, (-0.5, -0.1)), (False, True, (1.0, -0.1)),
+    (True, False, (-1.0, 1.0)), (True, True, (-1.0, 1.0)),
 ])  # fmt: skip
 def test_rewards_by_what_happened(collision, new_field, expected):
     rewards, metrics = reward(jnp.array(collision), jnp.array(new_field))

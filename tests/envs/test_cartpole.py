@@ -27,7 +27,7 @@ def plain_cartpole(motion=None):
 
 
 def plain_episode(motion, actions):
-    """(states f64[n, 4], terminated bool[n], rewards[n]) that Gymnasium reaches, to the end or the last action."""
+    """Gymnasium's (states f64[n, 4], terminated bool[n], rewards[n]), to the end or last action."""
     env, rows = plain_cartpole(motion), []
     for action in actions:
         _, reward, terminated, _, _ = env.step(int(action))
@@ -42,7 +42,7 @@ def our_state(motion, time=0):
 
 
 def stabilise(motion):
-    """A controller that balances for ever: it pushes to the side that the pole is about to fall to."""
+    """A controller that balances forever: it pushes to the side to which the pole falls."""
     x, x_dot, theta, theta_dot = motion
     return int(0.05 * x + 0.2 * x_dot + 3.0 * theta + theta_dot > 0)
 
@@ -133,15 +133,13 @@ def test_the_thresholds_themselves_are_still_standing(entry, threshold):
 
 def test_the_clock_truncates_at_exactly_500_steps_where_gymnasium_does():
     env = gymnasium.make("CartPole-v1")
-    theirs, _ = env.reset(seed=3)
-    state = our_state(theirs)
-    for count in range(
-        1, 501
-    ):  # each by its own state: rounding grows without bound in an unstable system
-        theirs, _, fallen, cut, _ = env.step(stabilise(theirs))
-        _, state, _, terminated, truncated, _ = step(
-            KEY, state, stabilise(state.motion.tolist()), PARAMS
-        )
+    expected, _ = env.reset(seed=3)
+    state = our_state(expected)
+    # Each is controlled by its state: in an unstable system rounding errors grow without bound.
+    for count in range(1, 501):
+        expected, _, fallen, cut, _ = env.step(stabilise(expected))
+        action = stabilise(state.motion.tolist())
+        _, state, _, terminated, truncated, _ = step(KEY, state, action, PARAMS)
         assert (bool(terminated), bool(truncated)) == (fallen, cut) == (False, count == 500)
     assert state.time == 0  # a new episode has begun
 
@@ -235,15 +233,15 @@ def test_pictures_of_a_batch_show_where_cart_and_pole_are():
 
 
 def test_sutton_and_bartos_reward_is_gymnasiums():
-    theirs = gymnasium.make("CartPole-v1", sutton_barto_reward=True).unwrapped
-    theirs.reset(seed=0)
-    theirs.state = np.array([0.0, 0.0, 0.15, 1.0])
+    reference = gymnasium.make("CartPole-v1", sutton_barto_reward=True).unwrapped
+    reference.reset(seed=0)
+    reference.state = np.array([0.0, 0.0, 0.15, 1.0])
     env, state = CartPole(sutton_barto_reward=True), ENV.reset(KEY)[1]
     state = state.replace(motion=jnp.array([0.0, 0.0, 0.15, 1.0]))
     rewards = []
     for _ in range(6):
         _, state, reward, terminated, _ = env.step_env(KEY, state, jnp.int32(0), PARAMS)
-        _, their_reward, their_end, _, _ = theirs.step(0)
+        _, their_reward, their_end, _, _ = reference.step(0)
         assert (float(reward), bool(terminated)) == (their_reward, their_end)
         rewards.append(float(reward))
         if terminated:

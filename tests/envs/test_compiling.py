@@ -1,4 +1,4 @@
-"""Every environment compiles and trains as users compile it, at its defaults and at the corners of its arguments.
+"""Every environment compiles and trains, with default arguments and with extreme ones.
 
 The suite's own compiler flags hide an environment that XLA's fusions blow up, so each case is a
 process of its own, with generous limits on processor time and memory that only a blow-up meets.

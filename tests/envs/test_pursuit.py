@@ -1,4 +1,4 @@
-"""Pursuit against recordings of the reference, and against its rules in plain NumPy (`tests/oracles/pursuit.py`)."""
+"""Pursuit against recordings of the reference, and against `tests/oracles/pursuit.py` in NumPy."""
 
 import json
 from pathlib import Path
@@ -134,10 +134,12 @@ def test_buildings_are_where_the_reference_has_them():
 WORLDS = [
     dict(x_size=16, y_size=16, obs_range=7, n_pursuers=8, n_evaders=30),
     dict(x_size=8, y_size=10, obs_range=6, n_pursuers=5, n_evaders=6, shared_reward=False),
-    dict(x_size=7, y_size=5, obs_range=11, n_pursuers=6, n_evaders=4, surround=False, shared_reward=False),
+    dict(x_size=7, y_size=5, obs_range=11, n_pursuers=6, n_evaders=4, surround=False,
+         shared_reward=False),
     dict(x_size=4, y_size=4, obs_range=1, n_pursuers=4, n_evaders=3, shared_reward=False),
     dict(x_size=5, y_size=12, obs_range=2, n_pursuers=9, n_evaders=15, surround=False, n_catch=3),
-    dict(x_size=5, y_size=4, obs_range=3, n_pursuers=3, n_evaders=2, max_cycles=3, n_catch=1, surround=False),
+    dict(x_size=5, y_size=4, obs_range=3, n_pursuers=3, n_evaders=2, max_cycles=3, n_catch=1,
+         surround=False),
 ]  # fmt: skip
 STEPS = [
     jax.jit(jax.vmap(made(**settings)[0].step_with, in_axes=(0, 0, 0, None))) for settings in WORLDS
@@ -245,7 +247,7 @@ def test_starts_keep_their_distance_and_stay_off_the_building():
 def test_starts_are_distributed_as_by_rejection():
     num = 4000
     plain, random = PlainPursuit(8, 8), np.random.default_rng(0)
-    theirs = np.array([plain.sample_start(random, 8) for _ in range(num)])
+    expected = np.array([plain.sample_start(random, 8) for _ in range(num)])
     legal = jnp.asarray(~building(8, 8))
     ours = np.asarray(
         jax.jit(jax.vmap(lambda key: place(key, 8, legal)))(jax.random.split(KEY, num))
@@ -253,17 +255,17 @@ def test_starts_are_distributed_as_by_rejection():
     for body in (slice(0, 1), slice(3, 4), slice(7, 8), slice(0, 8)):
         counts = [
             np.bincount((cells[:, body] @ [8, 1]).reshape(-1), minlength=64)
-            for cells in (ours, theirs)
+            for cells in (ours, expected)
         ]
         assert chi_square(*counts) < 49 + 5 * np.sqrt(2 * 49)  # of 64 cells 49 are free
     pairs = [
-        np.abs(cells[:, :, None] - cells[:, None]).sum(-1).reshape(-1) for cells in (ours, theirs)
+        np.abs(cells[:, :, None] - cells[:, None]).sum(-1).reshape(-1) for cells in (ours, expected)
     ]
     assert chi_square(*(np.bincount(apart, minlength=15)[2:] for apart in pairs)) < 5 * 13
 
 
 def chi_square(some, others):
-    """Of two histograms with equal sums; about its number of cells where they are of one distribution."""
+    """The statistic for two histograms with equal sums: about the number of cells if they agree."""
     total = some + others
     return ((some - others) ** 2 / np.where(total == 0, 1, total)).sum()
 
@@ -365,11 +367,14 @@ def test_agents_share_a_policy_and_know_their_spaces():
 
 
 @pytest.mark.parametrize("settings, words", [
-    (dict(n_evaders=0), "n_evaders=0"), (dict(n_pursuers=-2), "n_pursuers=-2"), (dict(obs_range=0), "obs_range=0"),
-    (dict(x_size=2.5), "x_size=2.5"), (dict(y_size=0), "y_size=0"), (dict(n_evaders=True), "n_evaders=True"),
-    (dict(n_evaders=74), "n_evaders=74.*no more than some 73"), (dict(n_pursuers=200), "n_pursuers=200.*no more than"),
-    (dict(max_cycles=-1), "max_cycles=-1"), (dict(max_cycles=0), "max_cycles=0"), (dict(n_catch=0), "n_catch=0"),
-    (dict(constraint_window=0.0), "constraint_window=0.0"), (dict(constraint_window=1.5), "constraint_window=1.5"),
+    (dict(n_evaders=0), "n_evaders=0"), (dict(n_pursuers=-2), "n_pursuers=-2"),
+    (dict(obs_range=0), "obs_range=0"), (dict(x_size=2.5), "x_size=2.5"),
+    (dict(y_size=0), "y_size=0"), (dict(n_evaders=True), "n_evaders=True"),
+    (dict(n_evaders=74), "n_evaders=74.*no more than some 73"),
+    (dict(n_pursuers=200), "n_pursuers=200.*no more than"),
+    (dict(max_cycles=-1), "max_cycles=-1"), (dict(max_cycles=0), "max_cycles=0"),
+    (dict(n_catch=0), "n_catch=0"), (dict(constraint_window=0.0), "constraint_window=0.0"),
+    (dict(constraint_window=1.5), "constraint_window=1.5"),
     (dict(constraint_window=0.05), "constraint_window=0.05.*x_size=16"),
     (dict(constraint_window=0.3), "4 x 4 of the 16 x 16.*no more than some 3"),
     (dict(x_size=1), "x_size=1: it must be an integer of at least 2"), (dict(y_size=1), "y_size=1"),

@@ -1,4 +1,4 @@
-"""Pursuit against the reference itself, where it is installed (`pip install jaxrl[sisl]`): starts and random play."""
+"""Starts and random play of pursuit against the reference (`pip install jaxrl[sisl]`)."""
 
 import importlib
 import warnings
@@ -34,32 +34,31 @@ def cells(layer):
     return np.array([layer.get_position(i) for i in range(layer.n_agents())])
 
 
-def agree(ours, theirs):
-    """Whether two samples' means differ by no more than chance, if both are of the distribution of the larger, ours.
+def agree(ours, expected):
+    """Whether the means of two samples differ by no more than chance.
 
-    Catches are rare and pay much: their few episodes alone would say too little of their own
-    spread.
+    The spread is that of `ours`, the larger sample: catches are rare and have a high reward, so the
+    few expected episodes are not enough to estimate it.
     """
-    error = np.std(ours) * np.sqrt(1 / len(ours) + 1 / len(theirs))
-    return abs(np.mean(ours) - np.mean(theirs)) <= FREEDOM * error
+    error = np.std(ours) * np.sqrt(1 / len(ours) + 1 / len(expected))
+    return abs(np.mean(ours) - np.mean(expected)) <= FREEDOM * error
 
 
 def chi_square(some, others):
-    """Of two histograms with different sums; about its number of cells where they are of one distribution."""
+    """The statistic for two histograms of any sums: about the number of cells if they agree."""
     ratio = np.sqrt(others.sum() / some.sum())
     total = some + others
     return ((some * ratio - others / ratio) ** 2 / np.where(total == 0, 1, total)).sum()
 
 
-@pytest.mark.parametrize(
-    "window, n_evaders", [(1.0, 30), (0.8, 10)]
-)  # 30 in 0.8 the reference never places
+# The reference never manages to place 30 evaders in 0.8.
+@pytest.mark.parametrize("window, n_evaders", [(1.0, 30), (0.8, 10)])
 def test_starts_are_where_the_reference_starts(window, n_evaders):
     env, inner = reference(constraint_window=window, n_evaders=n_evaders)
-    theirs = []
+    expected = []
     for seed in range(NUM_STARTS):
         env.reset(seed=seed)
-        theirs.append((cells(inner.pursuer_layer), cells(inner.evader_layer)))
+        expected.append((cells(inner.pursuer_layer), cells(inner.evader_layer)))
     reset = jax.vmap(Pursuit(n_evaders=n_evaders).reset_stacked, in_axes=(0, None))
     _, states = jax.jit(reset)(
         jax.random.split(jax.random.key(0), 20 * NUM_STARTS), Params(constraint_window=window)
@@ -67,14 +66,14 @@ def test_starts_are_where_the_reference_starts(window, n_evaders):
     for kind, positions in enumerate((states.pursuers, states.evaders)):
         counts = [
             np.bincount(np.asarray(found).reshape(-1, 2) @ [16, 1], minlength=256)
-            for found in (np.swapaxes(positions, 1, 2), [start[kind] for start in theirs])
+            for found in (np.swapaxes(positions, 1, 2), [start[kind] for start in expected])
         ]
         # Bodies of one start share its window and its distances, so a start counts as fewer than
         # its bodies.
         assert chi_square(*counts) < (1 if window == 1.0 else 3) * (193 + 5 * np.sqrt(2 * 193))
         for axis in (0, 1):
             ours = np.asarray(positions)[:, axis].mean(1)
-            assert agree(ours, [start[kind][:, axis].mean() for start in theirs])
+            assert agree(ours, [start[kind][:, axis].mean() for start in expected])
 
 
 def reference_play(settings):
@@ -118,10 +117,8 @@ def our_play(settings, num_episodes=4000):
 def test_random_play_pays_and_catches_what_it_does_in_the_reference(settings):
     their_returns, their_catches = reference_play(settings)
     our_returns, our_catches = our_play(settings)
-    for of_episode in (
-        np.mean,
-        np.ptp,
-    ):  # everybody's, and how far the agents are apart: nothing where all is shared
-        ours, theirs = of_episode(our_returns, axis=1), of_episode(their_returns, axis=1)
-        assert agree(ours, theirs), (of_episode.__name__, np.mean(ours), np.mean(theirs))
+    # The mean, and the range over the agents, which is 0 where all rewards are shared.
+    for of_episode in (np.mean, np.ptp):
+        ours, expected = of_episode(our_returns, axis=1), of_episode(their_returns, axis=1)
+        assert agree(ours, expected), (of_episode.__name__, np.mean(ours), np.mean(expected))
     assert agree(our_catches, their_catches), (np.mean(our_catches), np.mean(their_catches))

@@ -1,4 +1,4 @@
-"""Waterworld against transitions recorded from PettingZoo's, and against its rules in plain NumPy."""
+"""Waterworld against recorded transitions of PettingZoo, and against its rules in plain NumPy."""
 
 import functools
 import json
@@ -58,7 +58,7 @@ def state_of(
     obstacles=None,
     t=0,
 ):
-    """States [T] from rows: bodies f64[T, N, 2], counter [T, F], touches bool[T, P, F] and bool[T, P, Q]."""
+    """States [T] from bodies f64[T, N, 2], counter [T, F], touches bool[T, P, F] and [T, P, Q]."""
     position = np.asarray(position)
     count, (pursuers, foods, poisons) = (
         len(position),
@@ -95,7 +95,10 @@ def rows(vectors):
 
 
 def contact_flags(env, params, position, obstacles):
-    """bool[N, 4 + K] in the reference's order: bottom, right, top, left, obstacles; position f32[2, N]."""
+    """bool[N, 4 + K] in the reference's order: bottom, right, top, left, obstacles.
+
+    position: f32[2, N].
+    """
     low, high, *solid = waterworld_physics.contacts(position, env.radii(params) * SIZE, obstacles)
     gaps = [
         low.gap[1],
@@ -120,13 +123,16 @@ def recorded(config):
 
 @functools.cache
 def replayed(config):
-    """Our step from each recorded state with the recorded respawns: the five results, and contact flags [T, N, 4+K]."""
+    """Our step from each recorded state with the recorded respawns.
+
+    Returns the five results, and contact flags [T, N, 4 + K].
+    """
     env, params, ref = recorded(config)
     count = len(ref["t"])
-    states = state_of(
-        env, ref["pos_before"], ref["vel_before"], ref["vbias_before"], ref["counter_before"], ref["touch_pe_before"],
-        ref["touch_pp_before"], np.tile(ref["obstacle_pos"], (count, 1, 1)), ref["t"],
-    )  # fmt: skip
+    names = ("pos", "vel", "vbias", "counter", "touch_pe", "touch_pp")
+    before = [ref[f"{name}_before"] for name in names]
+    obstacles = np.tile(ref["obstacle_pos"], (count, 1, 1))
+    states = state_of(env, *before, obstacles, ref["t"])
     places = np.concatenate(
         [np.full((count, env.n_pursuers, 4), np.nan), ref["respawn_evader"], ref["respawn_poison"]],
         1,
@@ -216,19 +222,29 @@ def test_first_observations_are_as_recorded(config, seed):
 # Random states against the rules in plain NumPy
 
 PLAIN_CONFIGS = [
-    {"n_pursuers": 3, "n_evaders": 3, "n_poisons": 4, "n_coop": 2, "local_ratio": 0.3, "n_sensors": 7, "FPS": 10},
-    {"n_pursuers": 1, "n_evaders": 2, "n_poisons": 3, "n_sensors": 8, "radius": 0.04, "pursuer_max_accel": 0.1},
-    {"n_pursuers": 4, "n_evaders": 2, "n_poisons": 1, "n_coop": 3, "n_sensors": 5, "speed_features": False, "FPS": 30},
     {
-        "n_pursuers": 2, "n_evaders": 4, "n_poisons": 2, "n_sensors": 12, "sensor_range": 0.5, "n_obstacles": 3,
-        "obstacle_coord": ((0.2, 0.3), (0.5, 0.5), (0.97, 0.6)), "obstacle_radius": 0.05, "FPS": 12,
-        "pursuer_speed": 0.7, "evader_speed": 0.3, "local_ratio": 0.0, "thrust_penalty": -2.0, "encounter_reward": 0.5,
+        "n_pursuers": 3, "n_evaders": 3, "n_poisons": 4, "n_coop": 2, "local_ratio": 0.3,
+        "n_sensors": 7, "FPS": 10,
+    },
+    {
+        "n_pursuers": 1, "n_evaders": 2, "n_poisons": 3, "n_sensors": 8, "radius": 0.04,
+        "pursuer_max_accel": 0.1,
+    },
+    {
+        "n_pursuers": 4, "n_evaders": 2, "n_poisons": 1, "n_coop": 3, "n_sensors": 5,
+        "speed_features": False, "FPS": 30,
+    },
+    {
+        "n_pursuers": 2, "n_evaders": 4, "n_poisons": 2, "n_sensors": 12, "sensor_range": 0.5,
+        "n_obstacles": 3, "obstacle_coord": ((0.2, 0.3), (0.5, 0.5), (0.97, 0.6)),
+        "obstacle_radius": 0.05, "FPS": 12, "pursuer_speed": 0.7, "evader_speed": 0.3,
+        "local_ratio": 0.0, "thrust_penalty": -2.0, "encounter_reward": 0.5,
     },
 ]  # fmt: skip
 
 
 def random_state(plain, random):
-    """Bodies anywhere, in corners, at walls, at obstacles and upon pursuers; touches that mostly are those of now."""
+    """Bodies anywhere, in corners, at walls, obstacles and pursuers; mostly current touches."""
     near = lambda spread: random.normal(0, spread, 2)
     places = (
         lambda: random.uniform(0, SIZE, 2),
@@ -661,17 +677,22 @@ def test_the_parameters_are_those_of_the_reference():
 
 @pytest.mark.parametrize("config, words", [
     ({"n_evaders": 0}, "n_evaders must be an integer of at least 1, not 0"),
-    ({"n_poisons": 0}, "n_poisons"), ({"n_obstacles": 0}, "n_obstacles"), ({"n_pursuers": -1}, "n_pursuers"),
-    ({"n_pursuers": 2.0}, "n_pursuers"), ({"n_pursuers": True}, "n_pursuers"), ({"n_sensors": 0}, "n_sensors"),
-    ({"speed_features": 1}, "speed_features"), ({"obstacle_coord": [[0.5, 0.5], [0.1, 0.1]]}, "2 points"),
+    ({"n_poisons": 0}, "n_poisons"), ({"n_obstacles": 0}, "n_obstacles"),
+    ({"n_pursuers": -1}, "n_pursuers"), ({"n_pursuers": 2.0}, "n_pursuers"),
+    ({"n_pursuers": True}, "n_pursuers"), ({"n_sensors": 0}, "n_sensors"),
+    ({"speed_features": 1}, "speed_features"),
+    ({"obstacle_coord": [[0.5, 0.5], [0.1, 0.1]]}, "2 points"),
     ({"obstacle_coord": [[0.5, 1.5]]}, r"\[0, 1\]"), ({"obstacle_coord": [0.5, 0.5]}, "list of"),
     ({"obstacle_coord": [[float("nan"), 0.5]]}, r"\[0, 1\]"),
-    ({"radius": 0.0}, "radius must be above 0, not 0.0"), ({"obstacle_radius": -0.1}, "obstacle_radius"),
-    ({"sensor_range": -0.2}, "sensor_range"), ({"pursuer_speed": -1.0}, "pursuer_speed"), ({"FPS": 0}, "FPS"),
-    ({"evader_speed": -1.0}, "evader_speed"), ({"poison_speed": -1.0}, "poison_speed"), ({"n_coop": 0}, "n_coop"),
+    ({"radius": 0.0}, "radius must be above 0, not 0.0"),
+    ({"obstacle_radius": -0.1}, "obstacle_radius"), ({"sensor_range": -0.2}, "sensor_range"),
+    ({"pursuer_speed": -1.0}, "pursuer_speed"), ({"FPS": 0}, "FPS"),
+    ({"evader_speed": -1.0}, "evader_speed"), ({"poison_speed": -1.0}, "poison_speed"),
+    ({"n_coop": 0}, "n_coop"),
     ({"pursuer_max_accel": -1.0}, "pursuer_max_accel"), ({"max_cycles": 0}, "max_cycles"),
     ({"max_cycles": 1.5}, "integer"),
-    ({"local_ratio": 1.1}, "between 0 and 1, not 1.1"), ({"n_coop": 3}, "n_coop=3 is more than n_pursuers=2"),
+    ({"local_ratio": 1.1}, "between 0 and 1, not 1.1"),
+    ({"n_coop": 3}, "n_coop=3 is more than n_pursuers=2"),
     ({"obstacle_radius": 0.7}, "no place"),
     ({"obstacle_radius": 0.55}, "no place.*0.610.*96% of the pool and may be 90%"),
     ({"radius": 0.2}, "no place"), ({"render_mode": 1}, "render_mode"),
@@ -718,15 +739,17 @@ def test_pictures_show_everything_where_it_is():
     states = jax.tree.map(lambda *leaves: jnp.stack(leaves), first, second)
     pictures = np.asarray(jax.jit(jax.vmap(PAIR.render, in_axes=(0, None)))(states, PARAMS))
     assert pictures.shape == (2, 500, 500, 3) and pictures.dtype == np.uint8
-    colour = lambda picture, x, y: tuple(
-        picture[499 - int(y / 1.5), int(x / 1.5)].tolist()
-    )  # y points up
-    one, two = PAIR.agent_colors.values()
-    green, red, grey, water = *PAIR.legend.values(), (229, 242, 248)
-    assert (one, two, green, red) == ((25, 98, 170), (134, 84, 190), (76, 168, 84), (214, 62, 54))
+    # y points up
+    colour = lambda picture, x, y: tuple(picture[499 - int(y / 1.5), int(x / 1.5)].tolist())
+    blue, violet = PAIR.agent_colors.values()
+    green, red, grey = PAIR.legend.values()
+    water = (229, 242, 248)
+    assert (blue, violet) == ((25, 98, 170), (134, 84, 190))
+    assert (green, red) == ((76, 168, 84), (214, 62, 54))
     places = ((150, 150), (600, 150), (150, 600), (600, 600), (375, 375), (375, 600))
-    assert [colour(pictures[0], *place) for place in places] == [one, two, green, red, grey, water]
-    assert [colour(pictures[1], *place) for place in places] == [two, one, water, red, grey, green]
-    assert (
-        colour(pictures[0], 240, 150) != water == colour(pictures[0], 240, 210)
-    )  # on a ray, and between two
+    colours = [colour(pictures[0], *place) for place in places]
+    assert colours == [blue, violet, green, red, grey, water]
+    colours = [colour(pictures[1], *place) for place in places]
+    assert colours == [violet, blue, water, red, grey, green]
+    # on a ray, and between two
+    assert colour(pictures[0], 240, 150) != water == colour(pictures[0], 240, 210)

@@ -1,4 +1,4 @@
-"""Random play of Waterworld and of PettingZoo's waterworld_v4, where that is installed: the same distributions."""
+"""Random play of Waterworld and of PettingZoo's waterworld_v4: the same distributions."""
 
 import jax
 import jax.numpy as jnp
@@ -26,7 +26,7 @@ def live(seed=0):
 
 @pytest.fixture(scope="module")
 def live_play():
-    """[episodes, 4]: return of either pursuer, touches of food that counted, steps with a touch of poison."""
+    """[episodes, 4]: returns of both pursuers, catches of food, steps with a touch of poison."""
     env, random = live(), np.random.default_rng(0)
     pool = env.unwrapped.env
     rows = []
@@ -85,7 +85,7 @@ def test_random_play_returns_and_counts_the_same(live_play, our_play):
 
 
 def test_resets_are_distributed_as_the_references():
-    theirs = []
+    expected = []
     env = live()
     pool = env.unwrapped.env
     for seed in range(300):
@@ -93,40 +93,45 @@ def test_resets_are_distributed_as_the_references():
         bodies = [
             thing.body for kind in (pool.pursuers, pool.evaders, pool.poisons) for thing in kind
         ]
-        theirs.append([[*body.position, *body.velocity] for body in bodies])
-    theirs = np.array(theirs)
+        expected.append([[*body.position, *body.velocity] for body in bodies])
+    expected = np.array(expected)
     state = jax.vmap(lambda key: Waterworld().start(key, Params()))(jax.random.split(KEY, 3000))
     ours = np.concatenate(
         [np.swapaxes(state.position, 1, 2), np.swapaxes(state.velocity, 1, 2)], axis=2
     )
     for kind in (slice(0, 2), slice(2, 7), slice(7, 17)):
-        assert_quantiles_agree(ours[:, kind].reshape(-1, 4), theirs[:, kind].reshape(-1, 4))
+        assert_quantiles_agree(ours[:, kind].reshape(-1, 4), expected[:, kind].reshape(-1, 4))
 
 
 def test_respawns_are_distributed_as_the_references():
     pool = live().unwrapped.env
     for thing, radius in ((pool.evaders[0], 22.5), (pool.poisons[0], 8.4375)):
         shape = thing.shape
-        theirs = np.array([
-            [*pool._generate_coord(shape.radius), *pool._generate_speed(shape.max_speed)] for _ in range(4000)
-        ])  # fmt: skip
+        expected = []
+        for _ in range(4000):
+            speed = pool._generate_speed(shape.max_speed)
+            expected.append([*pool._generate_coord(shape.radius), *speed])
+        expected = np.array(expected)
         bits = jax.random.bits(KEY, (3, 20_000))
         fixed = jnp.array([[375.0], [375.0]])
         clear, top = jnp.full(20_000, 2 * radius + 75), jnp.full(20_000, 75.0)
         ours = np.concatenate(waterworld_physics.draw_respawns(bits, fixed, clear, top)).T
         assert shape.radius == radius
-        assert_quantiles_agree(ours, theirs)
-        away = [np.hypot(*(rows[:, :2] - 375).T)[:, None] for rows in (ours, theirs)]
+        assert_quantiles_agree(ours, expected)
+        away = [np.hypot(*(rows[:, :2] - 375).T)[:, None] for rows in (ours, expected)]
         assert min(rows.min() for rows in away) > 2 * radius + 75
         assert_quantiles_agree(*away)
 
 
-def assert_quantiles_agree(ours, theirs):
-    """The share of ours below each decile of theirs, column by column; what never changes there is equal here."""
-    moving = theirs.std(0) > 0
-    assert (ours[:, ~moving] == theirs[0, ~moving]).all()
+def assert_quantiles_agree(ours, expected):
+    """Compares the share of `ours` below each decile of `expected`, per column.
+
+    Columns that are constant in `expected` must be equal.
+    """
+    moving = expected.std(0) > 0
+    assert (ours[:, ~moving] == expected[0, ~moving]).all()
     for share in np.arange(0.1, 1, 0.1):
-        level = np.quantile(theirs, share, axis=0)
+        level = np.quantile(expected, share, axis=0)
         below = (ours < level).mean(0)
-        error = np.sqrt(share * (1 - share) * (1 / len(ours) + 1 / len(theirs)))
+        error = np.sqrt(share * (1 - share) * (1 / len(ours) + 1 / len(expected)))
         assert (abs(below - share) < 4 * error)[moving].all(), (share, below)

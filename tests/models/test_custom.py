@@ -1,4 +1,4 @@
-"""The user's own models: every form that is taken, and every one that is refused before anything compiles."""
+"""Tests of custom models: every allowed form, and the errors for others before compiling."""
 
 import flax.linen as nn
 import jax
@@ -198,7 +198,9 @@ REFUSED = {
     "model=3: allowed are a flax module": 3,
     "model='nowhere': allowed are": "nowhere",
     "unknown model 'nowhere:Net': there is no module 'nowhere'": "nowhere:Net",
-    "'Nett' in module 'tests.models.test_custom'; did you mean 'Net'": "tests.models.test_custom:Nett",
+    "'Nett' in module 'tests.models.test_custom'; did you mean 'Net'": (
+        "tests.models.test_custom:Nett"
+    ),
     "beside its params": Normed(),
     "it may take observation_space and action_space": lambda observation_space, size: Net(),
     "does not work on observations of Box": (

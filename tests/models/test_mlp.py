@@ -1,4 +1,4 @@
-"""The network against a forward pass written in NumPy, RLlib's parameter counts, and what the initialisers promise."""
+"""The MLP against a forward pass in NumPy, RLlib's parameter counts, and its initialisers."""
 
 import math
 
@@ -44,7 +44,7 @@ NUMPY_ACTIVATIONS = {
 
 
 def encoded(space, obs):
-    """The observations as the rows [B, in] that the first layer multiplies: one-hot, or flat; a tree's side by side."""
+    """The inputs [B, in] of the first layer: one-hot or flattened; concatenated for a tree."""
     if isinstance(space, Dict | Tuple):
         return np.concatenate(
             [encoded(part, values) for _, part, values in parts_of(space, obs)], axis=1

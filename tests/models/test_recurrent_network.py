@@ -1,7 +1,8 @@
-"""What remembers: cells against flax's, sequences against steps, and episodes that know nothing of each other."""
+"""Recurrent cores: cells against flax's, sequences against steps, and independent episodes."""
 
 import itertools
 
+import chex
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
@@ -43,9 +44,9 @@ def one_after_the_other(name, inputs, carry):
 
 
 @pytest.mark.parametrize(
-    ("cell", "theirs"), [(GRU(4), nn.GRUCell(4)), (LSTM(4), nn.OptimizedLSTMCell(4))]
+    ("cell", "flax_cell"), [(GRU(4), nn.GRUCell(4)), (LSTM(4), nn.OptimizedLSTMCell(4))]
 )
-def test_a_cell_is_flaxs_cell_of_the_same_kernels(cell, theirs):
+def test_a_cell_is_flaxs_cell_of_the_same_kernels(cell, flax_cell):
     params = jax.tree.map(
         lambda leaf: leaf + 0.1 * jax.random.normal(KEY, leaf.shape), cell.init(KEY, INPUTS)
     )
@@ -55,19 +56,17 @@ def test_a_cell_is_flaxs_cell_of_the_same_kernels(cell, theirs):
     parts = {
         part: jnp.split(params[part], len(names), axis=-1) for part in ("input", "hidden", "bias")
     }
-    own = {}
+    layers = {}
     for i, name in enumerate(names):
-        own[f"i{name}"], own[f"h{name}"] = (
-            {"kernel": parts["input"][i]},
-            {"kernel": parts["hidden"][i]},
-        )
-        own[f"i{name}" if isinstance(cell, GRU) else f"h{name}"]["bias"] = parts["bias"][i]
+        layers[f"i{name}"] = {"kernel": parts["input"][i]}
+        layers[f"h{name}"] = {"kernel": parts["hidden"][i]}
+        layers[f"i{name}" if isinstance(cell, GRU) else f"h{name}"]["bias"] = parts["bias"][i]
     if isinstance(cell, GRU):
-        own["hn"]["bias"] = params["candidate_bias"]
-        expected, _ = theirs.apply({"params": own}, h, x)
+        layers["hn"]["bias"] = params["candidate_bias"]
+        expected, _ = flax_cell.apply({"params": layers}, h, x)
         found, _ = cell.step(params, x, h)
     else:
-        (_, expected), _ = theirs.apply({"params": own}, (c, h), x)
+        (_, expected), _ = flax_cell.apply({"params": layers}, (c, h), x)
         found, _ = cell.step(params, x, {"c": c, "h": h})
     np.testing.assert_allclose(found, expected, atol=1e-6)
 
@@ -93,15 +92,12 @@ def test_episodes_back_to_back_in_one_sequence_give_what_each_gives_apart(name, 
     for b in range(BATCH):
         bounds = [0, *(t for t in range(1, LENGTH) if begins[t, b]), LENGTH]
         for first, last in itertools.pairwise(bounds):
-            own = jax.tree.map(lambda leaf, b=b: leaf[b], carry)
-            start = core.initial_carry(()) if begins[first, b] else own
+            carried = jax.tree.map(lambda leaf, b=b: leaf[b], carry)
+            start = core.initial_carry(()) if begins[first, b] else carried
             apart, end = one_after_the_other(name, inputs[first:last, b], start)
             np.testing.assert_allclose(together[first:last, b], apart, atol=2e-5)
         last_carry = jax.tree.map(lambda leaf, b=b: leaf[b], after)
-        for ours, theirs in zip(
-            jax.tree.leaves(_held(last_carry)), jax.tree.leaves(_held(end)), strict=True
-        ):
-            np.testing.assert_allclose(ours, theirs, atol=2e-5)
+        chex.assert_trees_all_close(_held(last_carry), _held(end), rtol=1e-7, atol=2e-5)
 
 
 def _held(carry):

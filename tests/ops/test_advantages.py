@@ -1,4 +1,4 @@
-"""GAE against the sum it stands for, written out; standardisation against NumPy."""
+"""GAE against its definition as a sum; standardisation against NumPy."""
 
 import jax
 import jax.numpy as jnp
@@ -27,7 +27,7 @@ def written_out(rewards, values, next_values, terminated, ended, gamma, lambda_)
 
 
 def random_steps(seed, shape):
-    """Rewards, values, next values, terminated, ended; a third of the ends is the clock's, and some agents leave."""
+    """Rewards, values, next values, terminated, ended; a third of the ends are time limits."""
     rng = np.random.default_rng(seed)
     rewards, values, next_values = rng.normal(size=(3, *shape)).astype(np.float32)
     terminated = rng.random(shape) < 0.2

@@ -1,4 +1,4 @@
-"""Beta and the squashed Gaussian against SciPy, their samples against their distribution functions."""
+"""Beta and squashed Gaussian against SciPy, their samples against their distribution functions."""
 
 import jax
 import jax.numpy as jnp
@@ -60,12 +60,12 @@ def test_a_beta_has_the_density_entropy_and_mode_of_scipys(parameters, action):
     mode, log_prob, entropy = of_one(beta(parameters), jnp.asarray(action))
     np.testing.assert_allclose(
         log_prob,
-        sum(one.logpdf(float(x)) for one, x in zip(expected, action, strict=True)),
+        sum(part.logpdf(float(x)) for part, x in zip(expected, action, strict=True)),
         rtol=2e-5,
         atol=2e-4,
     )
     np.testing.assert_allclose(
-        entropy, sum(one.entropy() for one in expected), rtol=1e-4, atol=1e-4
+        entropy, sum(part.entropy() for part in expected), rtol=1e-4, atol=1e-4
     )
     beside = [of_one(beta(parameters), mode + move)[1] for move in (-0.01, 0.0, 0.01)]
     assert beside[1] >= max(beside) - 1e-4
@@ -104,11 +104,11 @@ def test_a_betas_samples_follow_its_distribution_function():
 def test_the_numbers_of_a_beta_array_are_independent_and_in_their_places():
     space, num = Box(-1.0, 1.0, (2, 2)), 20_000
     logits = jnp.array([0.0, 1.0, 2.0, 3.0, 3.0, 2.0, 1.0, 0.0])
-    one = from_logits(space, logits, "beta")
-    draws = np.asarray(jax.vmap(one.sample)(sampling_noise(space, KEY, (num,), "beta")))
+    distribution = from_logits(space, logits, "beta")
+    draws = np.asarray(jax.vmap(distribution.sample)(sampling_noise(space, KEY, (num,), "beta")))
     assert draws.shape == (num, 2, 2)
     flat = draws.reshape(num, 4)
-    for i, expected in enumerate(references((one.alpha, one.beta))):
+    for i, expected in enumerate(references((distribution.alpha, distribution.beta))):
         assert scipy.stats.kstest(np.float64(flat[:, i]), expected.cdf).pvalue > 1e-3
     assert np.abs(np.corrcoef(flat.T) - np.eye(4)).max() < 4.5 / np.sqrt(num)
 
@@ -119,19 +119,19 @@ def test_a_betas_numbers_and_gradients_are_finite_at_the_bounds_and_at_extreme_l
     edges = jnp.array([[-1.0, 1.0], [1.0, -1.0], [0.0, 0.5]])
 
     def terms(logits):
-        one, other = (
+        first, second = (
             from_logits(space, logits, "beta"),
             from_logits(space, logits[::-1] + 1.0, "beta"),
         )
-        rows = jax.tree.map(lambda leaf: jnp.tile(leaf, (3, 1)), one)
+        rows = jax.tree.map(lambda leaf: jnp.tile(leaf, (3, 1)), first)
         return jnp.stack(
-            [jnp.sum(rows.log_prob(edges)), one.entropy(), one.kl(other), other.kl(one)]
+            [jnp.sum(rows.log_prob(edges)), first.entropy(), first.kl(second), second.kl(first)]
         )
 
     @jax.jit
     def run(logits):
-        one = from_logits(space, logits, "beta")
-        actions = jnp.concatenate([jax.vmap(one.sample)(noise), one.mode()[None]])
+        first = from_logits(space, logits, "beta")
+        actions = jnp.concatenate([jax.vmap(first.sample)(noise), first.mode()[None]])
         return actions, terms(logits), jax.grad(lambda logits: jnp.sum(terms(logits)))(logits)
 
     for logit in (-1e9, -20.0, 0.0, 20.0, 1e4, 1e9):
@@ -142,8 +142,10 @@ def test_a_betas_numbers_and_gradients_are_finite_at_the_bounds_and_at_extreme_l
 
 def test_a_betas_gradients_are_those_of_finite_differences():
     def terms(parameters):
-        one, other = (Beta(*part, shape=(2,)) for part in parameters)
-        return jnp.stack([one.log_prob(jnp.array([0.3, -0.8])), one.entropy(), one.kl(other)])
+        first, second = (Beta(*part, shape=(2,)) for part in parameters)
+        return jnp.stack(
+            [first.log_prob(jnp.array([0.3, -0.8])), first.entropy(), first.kl(second)]
+        )
 
     parameters = jnp.array([[[1.5, 4.0], [2.5, 9.0]], [[2.0, 5.0], [2.0, 7.0]]])
     gradients, compiled = np.asarray(jax.jit(jax.jacfwd(terms))(parameters)), jax.jit(terms)
@@ -158,9 +160,9 @@ def test_a_betas_gradients_are_those_of_finite_differences():
 
 
 def test_the_logits_of_a_beta_are_softplus_above_one():
-    one = beta_of(jnp.array([0.0, 5.0, -3.0, 2.0]), (2,))
-    np.testing.assert_allclose(one.alpha, 1 + np.log1p(np.exp([0.0, 5.0])), rtol=1e-6)
-    np.testing.assert_allclose(one.beta, 1 + np.log1p(np.exp([-3.0, 2.0])), rtol=1e-6)
+    distribution = beta_of(jnp.array([0.0, 5.0, -3.0, 2.0]), (2,))
+    np.testing.assert_allclose(distribution.alpha, 1 + np.log1p(np.exp([0.0, 5.0])), rtol=1e-6)
+    np.testing.assert_allclose(distribution.beta, 1 + np.log1p(np.exp([-3.0, 2.0])), rtol=1e-6)
 
 
 def test_log_gamma_and_its_derivatives_are_scipys_from_1_to_the_highest_concentrations():
@@ -209,8 +211,8 @@ def test_a_squashed_gaussians_entropy_is_that_of_u_and_the_mean_of_the_log_slope
     u = mean + std * nodes
     log_slope = 2 * (np.log(2) - np.logaddexp(u, -u))  # log(1 - tanh(u)^2)
     expected = scipy.stats.norm(mean, std).entropy() + (weights * log_slope).sum()
-    one = SquashedGaussian(jnp.array([mean]), jnp.array([log_std]), (1,))
-    np.testing.assert_allclose(of_one(one, jnp.zeros(1))[2], expected, atol=1e-3, rtol=1e-5)
+    squashed = SquashedGaussian(jnp.array([mean]), jnp.array([log_std]), (1,))
+    np.testing.assert_allclose(of_one(squashed, jnp.zeros(1))[2], expected, atol=1e-3, rtol=1e-5)
 
 
 def test_the_entropy_of_a_squashed_gaussian_has_the_gradient_of_the_integral():
@@ -240,7 +242,7 @@ def test_squashing_changes_no_kl(ours, others):
 
 
 def test_the_ratio_of_two_log_probabilities_is_exact_however_near_the_bounds():
-    """tanh(12) is 1 in f32 but for its last bits; of 12 itself the ratio is that of the normal densities."""
+    """In f32 tanh(12) is 1 up to its last bits; for u = 12 the ratio is that of the normals."""
     action = jnp.array([12.0])
     ours, others = (
         SquashedGaussian(jnp.array([mean]), jnp.zeros(1), (1,)) for mean in (11.0, 11.5)
@@ -252,8 +254,8 @@ def test_the_ratio_of_two_log_probabilities_is_exact_however_near_the_bounds():
 
 def test_a_squashed_gaussians_numbers_and_gradients_are_finite_at_extremes():
     def terms(mean, log_std):
-        one = SquashedGaussian(mean[None], log_std[None], (1,))
-        return one.log_prob(one.sample(jnp.array([2.5]))), one.entropy()
+        squashed = SquashedGaussian(mean[None], log_std[None], (1,))
+        return squashed.log_prob(squashed.sample(jnp.array([2.5]))), squashed.entropy()
 
     run = jax.jit(lambda *at: (terms(*at), jax.jacfwd(terms, argnums=(0, 1))(*at)))
     for mean in (0.0, -1e4, 1e6):

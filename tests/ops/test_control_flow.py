@@ -1,4 +1,4 @@
-"""Work that is needed seldom is done when somebody needs it, and not otherwise, in however many mapped axes."""
+"""`cond_any` does the work only if it is needed by anybody, under any number of mapped axes."""
 
 import jax
 import jax.numpy as jnp
@@ -38,7 +38,7 @@ def test_only_the_test_may_be_mapped():
 
 
 def test_mapped_work_is_left_out_while_nobody_needs_it():
-    """`lax.cond` would become a select of both results; this keeps one conditional in the program."""
+    """`lax.cond` would become a select of both results; `cond_any` stays a conditional."""
     mapped = jax.jit(jax.vmap(jax.vmap(run, (0, None)), (0, None)))
     lowered = mapped.lower(jnp.ones((4, 3, 2)), jnp.float32(1.0)).as_text()
     assert lowered.count("stablehlo.case") == 1

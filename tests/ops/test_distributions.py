@@ -1,4 +1,4 @@
-"""Distributions against NumPy's formulas, and against the frequencies of their own samples."""
+"""Distributions against formulas in NumPy, and against the frequencies of their samples."""
 
 import jax
 import jax.numpy as jnp
@@ -86,7 +86,7 @@ def test_a_multicategorical_is_the_product_of_its_entries(ours, others):
 
 
 def test_kl_is_that_of_the_first_to_the_second():
-    """p = (1/2, 1/2), q = (1/4, 3/4): KL(p || q) = 1/2 log 2 + 1/2 log 2/3, and KL(q || p) is another number."""
+    """p = (1/2, 1/2), q = (1/4, 3/4): KL(p || q) = 1/2 log 2 + 1/2 log 2/3, not KL(q || p)."""
     p, q = Categorical(jnp.zeros(2)), Categorical(jnp.log(jnp.array([1.0, 3.0])))
     assert p.kl(q) == pytest.approx(0.5 * np.log(2) + 0.5 * np.log(2 / 3), abs=1e-6)
     assert q.kl(p) == pytest.approx(0.25 * np.log(0.5) + 0.75 * np.log(1.5), abs=1e-6)
@@ -263,8 +263,8 @@ def test_a_gaussians_kl_is_the_integral_of_the_density_times_the_log_ratio(ours,
 def test_a_gaussians_kl_adds_up_over_its_independent_numbers(ours, others):
     def kl(index):
         p, q = (
-            DiagGaussian(*(jnp.asarray(part[index]) for part in one), shape=(1,))
-            for one in (ours, others)
+            DiagGaussian(*(jnp.asarray(part[index]) for part in parameters), shape=(1,))
+            for parameters in (ours, others)
         )
         return p.kl(q)
 
@@ -275,8 +275,8 @@ def test_a_gaussians_kl_adds_up_over_its_independent_numbers(ours, others):
 def test_a_gaussians_samples_have_its_mean_and_spread_and_shape():
     mean, log_std = jnp.arange(6.0), jnp.linspace(-1.0, 1.0, 6)
     space = Box(-9.0, 9.0, (2, 3))
-    one = from_logits(space, jnp.concatenate([mean, log_std]))
-    samples = np.asarray(jax.vmap(one.sample)(sampling_noise(space, KEY, (20_000,))))
+    gaussian = from_logits(space, jnp.concatenate([mean, log_std]))
+    samples = np.asarray(jax.vmap(gaussian.sample)(sampling_noise(space, KEY, (20_000,))))
     assert samples.shape == (20_000, 2, 3) and num_logits(space) == 12
     flat, error = samples.reshape(-1, 6), np.exp(log_std) / np.sqrt(20_000)
     assert (np.abs(flat.mean(0) - mean) < 4.5 * error).all()
@@ -286,14 +286,14 @@ def test_a_gaussians_samples_have_its_mean_and_spread_and_shape():
         > 1e-3
     )
     np.testing.assert_allclose(
-        one.log_prob(samples[0]), reference(mean, log_std).logpdf(flat[0]), rtol=1e-5
+        gaussian.log_prob(samples[0]), reference(mean, log_std).logpdf(flat[0]), rtol=1e-5
     )
 
 
 def test_an_overflowing_log_std_is_held_at_twenty():
-    one = from_logits(Box(-1.0, 1.0, (1,)), jnp.array([0.0, 1e9]))
-    np.testing.assert_array_equal(one.log_std, [20.0])
-    assert jnp.isfinite(one.log_prob(jnp.array([1e8])))
+    gaussian = from_logits(Box(-1.0, 1.0, (1,)), jnp.array([0.0, 1e9]))
+    np.testing.assert_array_equal(gaussian.log_std, [20.0])
+    assert jnp.isfinite(gaussian.log_prob(jnp.array([1e8])))
 
 
 def test_normalized_actions_stretch_to_the_bounds_and_stop_there():
@@ -347,10 +347,10 @@ def both(logits):
 @few
 @given(LOGITS, MASKS, st.integers(0, 10**6))
 def test_a_masked_action_is_never_drawn_and_never_the_mode(logits, mask, seed):
-    for space, one in zip(
+    for space, distribution in zip(
         (Discrete(5), MultiDiscrete(NVEC)), both(jnp.asarray(logits)), strict=True
     ):
-        masked = one.masked(jnp.asarray(mask))
+        masked = distribution.masked(jnp.asarray(mask))
         entries = [mask] if isinstance(space, Discrete) else np.split(mask, [2])
         noise = sampling_noise(space, jax.random.key(seed), (200,))
         draws = np.asarray(jax.vmap(masked.sample)(noise)).reshape(200, -1)
@@ -365,26 +365,29 @@ def test_a_masked_action_is_never_drawn_and_never_the_mode(logits, mask, seed):
 def test_a_masked_categorical_is_that_of_the_possible_actions_alone(ours, others, mask):
     mask = mask | ~mask.any()
     p, q = softmax(ours[mask]), softmax(others[mask])
-    one, other = (
+    first, second = (
         Categorical(jnp.asarray(logits)).masked(jnp.asarray(mask)) for logits in (ours, others)
     )
-    log_probs = np.array([one.log_prob(jnp.array(action)) for action in range(5)])
+    log_probs = np.array([first.log_prob(jnp.array(action)) for action in range(5)])
     np.testing.assert_allclose(log_probs[mask], np.log(p), rtol=1e-5, atol=1e-5)
     assert (log_probs[~mask] < -1e30).all() and (np.exp(log_probs[~mask]) == 0).all()
-    np.testing.assert_allclose(one.entropy(), -(p * np.log(p)).sum(), rtol=1e-5, atol=1e-5)
-    np.testing.assert_allclose(one.kl(other), (p * np.log(p / q)).sum(), rtol=1e-4, atol=4e-6)
+    np.testing.assert_allclose(first.entropy(), -(p * np.log(p)).sum(), rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(first.kl(second), (p * np.log(p / q)).sum(), rtol=1e-4, atol=4e-6)
 
 
 def masked_terms(logits, mask):
-    """Of two rows of logits: log-probabilities of all actions, entropy and KL either way; the Categorical's first."""
+    """Log-probabilities of all actions, entropy and both KLs of two rows of logits.
+
+    First for Categorical, then for MultiCategorical.
+    """
     values = []
-    for one, other in zip(both(logits[0]), both(logits[1]), strict=True):
-        one, other = one.masked(mask), other.masked(mask)
+    for first, second in zip(both(logits[0]), both(logits[1]), strict=True):
+        first, second = first.masked(mask), second.masked(mask)
         actions = (
-            jnp.arange(5) if isinstance(one, Categorical) else jnp.array(list(np.ndindex(NVEC)))
+            jnp.arange(5) if isinstance(first, Categorical) else jnp.array(list(np.ndindex(NVEC)))
         )
         values.append(
-            [jax.vmap(one.log_prob)(actions), one.entropy(), one.kl(other), other.kl(one)]
+            [jax.vmap(first.log_prob)(actions), first.entropy(), first.kl(second), second.kl(first)]
         )
     return values
 
@@ -407,9 +410,9 @@ def test_of_masked_actions_everything_is_finite_and_their_logits_have_no_gradien
 @given(LOGITS, MASKS)
 def test_a_mask_can_be_read_back_and_one_of_all_actions_changes_nothing(logits, mask):
     logits, everything = jnp.asarray(logits), jnp.ones(5, bool)
-    for one in both(logits):
-        np.testing.assert_array_equal(one.masked(everything).logits, logits)
-        assert one.possible().all()
+    for distribution in both(logits):
+        np.testing.assert_array_equal(distribution.masked(everything).logits, logits)
+        assert distribution.possible().all()
     expected = mask | ~mask.any()
     np.testing.assert_array_equal(
         Categorical(logits).masked(jnp.asarray(mask)).possible(), expected

@@ -1,4 +1,4 @@
-"""Each loss by numbers that can be checked by hand."""
+"""Losses against numbers that can be checked by hand."""
 
 import jax
 import jax.numpy as jnp
@@ -38,9 +38,11 @@ def test_the_surrogate_has_no_gradient_where_it_is_clipped():
 
 
 def test_the_ratio_is_of_the_new_to_the_old():
-    one = jnp.ones(1)
+    advantages = jnp.ones(1)
     np.testing.assert_allclose(
-        clipped_surrogate(jnp.log(3 * one), jnp.log(2 * one), one, 9.0), [-1.5], rtol=1e-6
+        clipped_surrogate(jnp.log(3 * advantages), jnp.log(2 * advantages), advantages, 9.0),
+        [-1.5],
+        rtol=1e-6,
     )
 
 

@@ -1,4 +1,4 @@
-"""Minibatches visit every row once an epoch, in orders without structure that a user could see."""
+"""Minibatches visit every row once per epoch, in orders without visible structure."""
 
 import functools
 import math
@@ -57,7 +57,7 @@ def test_every_row_comes_exactly_once_an_epoch_whatever_the_sizes(data):
     )
 
 
-def test_5_epochs_of_4000_rows_by_128_are_157_minibatches_that_visit_rows_equally_often_but_for_one():
+def test_5_epochs_of_4000_rows_by_128_are_157_minibatches_that_visit_rows_equally_but_for_one():
     minibatches = rows(KEY, 4000, 128, 5)
     assert minibatches.shape == (157, 128)  # 20,000 / 128 = 156.25
     visits = np.bincount(np.asarray(minibatches).reshape(-1), minlength=4000)
@@ -108,7 +108,7 @@ def test_every_position_holds_a_row_near_the_middle_on_average(num_rows):
 
 
 def test_every_quarter_of_the_positions_draws_equally_on_every_quarter_of_the_rows():
-    """For single minibatches too: 250 rows of a quarter hold 62.5 of each quarter, hypergeometric deviation 5.9."""
+    """Single minibatches too: 250 rows have 62.5 of each quarter, hypergeometric deviation 5.9."""
     quarters = np.stack(
         [
             (orders(1000)[:, q * 250 : (q + 1) * 250, None] // 250 == np.arange(4)).sum(1)
@@ -138,7 +138,7 @@ def test_of_a_handful_of_rows_all_orders_come_equally_often(num_rows):
 
 @pytest.mark.parametrize("num_rows", [7, 8, 12, 32, 64, 65, 100])
 def test_of_few_rows_all_pairs_come_equally_often_at_neighbouring_and_distant_positions(num_rows):
-    """Chi-square over the ordered pairs of different rows, below and above the size at which sorting ends."""
+    """Chi-square over ordered pairs of different rows, below and above the limit of sorting."""
     shuffle = jax.jit(jax.vmap(lambda key: minibatch_rows(key, num_rows, num_rows, 1)[0]))
     found = np.asarray(shuffle(jax.random.split(KEY, 20_000)), np.int64)
     for first, second in ((0, 1), (0, num_rows // 2), (num_rows - 2, num_rows - 1)):

@@ -1,4 +1,4 @@
-"""Packing loses nothing, whatever happens to the leading axes in between."""
+"""Packing and unpacking gives the same tree, also if leading axes change in between."""
 
 import jax
 import jax.numpy as jnp

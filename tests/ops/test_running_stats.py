@@ -1,4 +1,4 @@
-"""Running moments against NumPy's over everything seen, and scaled rewards against Gymnasium's."""
+"""Running mean and variance against NumPy, and scaled rewards against Gymnasium."""
 
 import gymnasium
 import jax

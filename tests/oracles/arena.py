@@ -1,4 +1,4 @@
-"""The MultiAgentArena in plain Python: slow, for any grid, to hold the fast one against.
+"""The MultiAgentArena in plain Python: slow, for any grid, to test the fast one.
 
 Written from the rules alone: `agent1` explores, `agent2` hunts it. Nothing here is random, because
 who moves first is an argument of `step`.
@@ -29,7 +29,7 @@ class PlainArena:
         self.reset()
 
     def reset(self):
-        """Return the first observations, {agent id: (own cell, the other's cell)}, as cell indices."""
+        """Returns the first observations, {agent id: (its cell, the other's cell)}."""
         self.positions = {"agent1": (0, 0), "agent2": (self.height - 1, self.width - 1)}
         self.visited = set()
         self.time = self.new_fields_discovered = self.num_collisions = 0

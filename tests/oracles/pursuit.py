@@ -1,4 +1,4 @@
-"""Pursuit in plain NumPy: slow, one body after the other, to hold the fast one against.
+"""Pursuit in plain NumPy: slow, one body after the other, to test the fast one.
 
 Written from the rules alone. Nothing here is random but `sample_start`: the evaders' actions are an
 argument of `step`.
@@ -19,9 +19,9 @@ class PlainPursuit:
         frames: steps since the start.
     """
 
-    def __init__(self, x_size=16, y_size=16, n_evaders=30, n_pursuers=8, obs_range=7, shared_reward=True,
-                 surround=True, max_cycles=500, n_catch=2, tag_reward=0.01, catch_reward=5.0,
-                 urgency_reward=-0.1, freeze_evaders=False):  # fmt: skip
+    def __init__(self, x_size=16, y_size=16, n_evaders=30, n_pursuers=8, obs_range=7,
+                 shared_reward=True, surround=True, max_cycles=500, n_catch=2, tag_reward=0.01,
+                 catch_reward=5.0, urgency_reward=-0.1, freeze_evaders=False):  # fmt: skip
         self.size = (x_size, y_size)
         self.n_pursuers, self.n_evaders, self.obs_range = n_pursuers, n_evaders, obs_range
         self.shared_reward, self.surround, self.max_cycles, self.n_catch = (
@@ -86,13 +86,12 @@ class PlainPursuit:
         return target if self.is_free(target) else cell
 
     def tagged(self, cell):
-        """How many evaders the four neighbours hold, each clipped into the grid."""
+        """The number of evaders in the four neighbours, each clipped to the grid."""
         total = 0
         for dx, dy in NEIGHBOURS:
-            clipped = tuple(
-                min(max(c + d, 0), size - 1)
-                for c, d, size in zip(cell, (dx, dy), self.size, strict=True)
-            )
+            x = min(max(cell[0] + dx, 0), self.size[0] - 1)
+            y = min(max(cell[1] + dy, 0), self.size[1] - 1)
+            clipped = (x, y)
             total += sum(evader == clipped for evader in self.evaders)
         return total
 
@@ -104,11 +103,8 @@ class PlainPursuit:
         around = [(cell[0] + dx, cell[1] + dy) for dx, dy in NEIGHBOURS]
         need = sum(map(self.is_free, around))
         have = len({pursuer for pursuer in self.pursuers if pursuer in around})
-        return (
-            {i for i, pursuer in enumerate(self.pursuers) if pursuer in around}
-            if have == need
-            else None
-        )
+        catchers = {i for i, pursuer in enumerate(self.pursuers) if pursuer in around}
+        return catchers if have == need else None
 
     def observations(self):
         """[n, y, x, channel]."""
@@ -127,7 +123,7 @@ class PlainPursuit:
         return result
 
     def sample_start(self, random, number, window=((0, 0), None)):
-        """Cells of `number` bodies, by rejection: again and again until a draw is neither solid nor blocked."""
+        """Cells of `number` bodies, by rejection of draws that are solid or blocked."""
         (x_low, y_low), (x_high, y_high) = window[0], window[1] or self.size
         blocked, cells = set(), []
         while len(cells) < number:

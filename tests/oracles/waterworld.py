@@ -1,6 +1,7 @@
-"""Waterworld in plain NumPy, f64, one body and one ray at a time: slow, to hold the fast one against.
+"""Waterworld in plain NumPy, f64, body by body and ray by ray: slow, to test the fast one.
 
-Written from the rules alone. Nothing here is random: where bodies respawn is an argument of `step`.
+Written only from the rules. Nothing here is random: the places of respawns are an argument of
+`step`.
 Bodies are in the order pursuers, evaders (food), poisons; vectors are rows.
 """
 
@@ -10,8 +11,9 @@ SIZE = 750.0
 SLOP = float(np.float32(0.1))
 BIAS = float(np.float32(0.9)) ** 60
 DEFAULTS = {
-    "n_pursuers": 2, "n_evaders": 5, "n_poisons": 10, "n_obstacles": 1, "n_coop": 1, "n_sensors": 30,
-    "sensor_range": 0.2, "radius": 0.015, "obstacle_radius": 0.1, "obstacle_coord": ((0.5, 0.5),),
+    "n_pursuers": 2, "n_evaders": 5, "n_poisons": 10, "n_obstacles": 1, "n_coop": 1,
+    "n_sensors": 30, "sensor_range": 0.2, "radius": 0.015, "obstacle_radius": 0.1,
+    "obstacle_coord": ((0.5, 0.5),),
     "pursuer_max_accel": 0.5, "pursuer_speed": 0.2, "evader_speed": 0.1, "poison_speed": 0.1,
     "poison_reward": -1.0, "food_reward": 10.0, "encounter_reward": 0.01, "thrust_penalty": -0.5,
     "local_ratio": 1.0, "speed_features": True, "max_cycles": 500, "FPS": 15,
@@ -78,7 +80,7 @@ class PlainWaterworld:
         return self.thrust_penalty * np.linalg.norm(push)
 
     def meet(self, places):
-        """Touches of food and poison, begins first: (whether each pursuer is paid for food, number of catches)."""
+        """Touches of food and poison, begins first: (whether each pursuer is paid, catches)."""
         paid, num_caught = [False] * self.n_pursuers, 0
         self.poison_count = [0] * self.n_pursuers
         now_food, now_poison = np.zeros_like(self.touched_food), np.zeros_like(self.touched_poison)
@@ -120,7 +122,7 @@ class PlainWaterworld:
         self.position[body], self.velocity[body] = places[body][:2], places[body][2:]
 
     def answer_contacts(self, before):
-        """Bounces off walls and obstacles that were overlapped at the positions `before` any respawn."""
+        """Bounces off walls and obstacles that overlap the positions `before` any respawn."""
         contacts = np.zeros((self.num_bodies, 4 + len(self.obstacles)), bool)
         keep = 1 - BIAS ** (1 / self.FPS)
         for body in range(self.num_bodies):
@@ -150,7 +152,7 @@ class PlainWaterworld:
         return contacts
 
     def rewards(self, penalties, paid):
-        """The control vectors of all agents, and the behaviour with that of the last agent mixed in again."""
+        """The rewards: controls of all agents, and the behaviour with the last control again."""
         count = self.n_pursuers
         share = self.local_ratio
         controls = []
@@ -200,7 +202,7 @@ class PlainWaterworld:
             yield np.array([np.cos(angle), np.sin(angle)])
 
     def sense(self, i, objects, top_speed):
-        """(distances, speeds) [n_sensors] of the nearest of objects (position, velocity, radius)."""
+        """(distances, speeds) [n_sensors] of the nearest of the (position, velocity, radius)."""
         reach = self.sensor_range * SIZE
         distances, speeds = [], []
         for ray in self.rays():
@@ -209,12 +211,13 @@ class PlainWaterworld:
                 offset = position - self.position[i]
                 along = ray @ offset
                 aside = offset @ offset - along**2
-                self.margin = min(
-                    self.margin, abs(along) if aside <= (radius + 1) ** 2 and along < reach else np.inf,
-                    abs(np.sqrt(max(aside, 0.0)) - radius) if -1 < along < reach + radius + 1 else np.inf,
-                    abs(along - radius - reach) if aside <= (radius + 1) ** 2 else np.inf,
-                    abs(along - reach) if aside <= (radius + 1) ** 2 else np.inf,
-                )  # fmt: skip
+                margins = [self.margin]
+                if aside <= (radius + 1) ** 2:
+                    margins += [abs(along - radius - reach), abs(along - reach)]
+                    margins += [abs(along)] if along < reach else []
+                if -1 < along < reach + radius + 1:
+                    margins.append(abs(np.sqrt(max(aside, 0.0)) - radius))
+                self.margin = min(margins)
                 if along < 0 or along - radius > reach or aside > radius**2:
                     readings.append((1.0, 0.0))
                 else:
