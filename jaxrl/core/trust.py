@@ -102,31 +102,27 @@ def load(kind: Kind, named: Named) -> Any:
 
 
 def maker(kind: Kind, entry: Any) -> Callable[[], Any]:
-    """A function that returns what an entry means: an object itself, or a new one of a class or "module:Class".
+    """A function that returns the object `entry`, or a new object of a class or "module:Class".
 
     Raises:
-        UsageError: no such module or class, one of another kind, or arguments missing. Nothing was
-            called.
+        UsageError: no such module or class, another kind, or missing arguments. Nothing was called.
     """
     arguments = {}
     if isinstance(entry, str):
         if (named := parse_name(entry)) is None:
-            raise UsageError(
-                f"{kind.name} {brief(entry)} must be module:Class, a class or an instance"
-            )
+            allowed = "module:Class, a class or an instance"
+            raise UsageError(f"{kind.name} {brief(entry)} must be {allowed}")
         entry, arguments = load(kind, named), named.arguments
     if not isinstance(entry, type):
         if arguments:
-            raise UsageError(
-                f"{kind.name} {entry!r:.60}: an object already, which takes no arguments"
-            )
+            what = f"{kind.name} {entry!r:.60}"
+            raise UsageError(f"{what}: an object already, which takes no arguments")
         return lambda: entry
     try:
         inspect.signature(entry).bind(**arguments)
     except (TypeError, ValueError) as error:
-        raise UsageError(
-            f"{kind.name} class {entry.__qualname__}: {error}; give an instance of it instead"
-        ) from None
+        what = f"{kind.name} class {entry.__qualname__}"
+        raise UsageError(f"{what}: {error}; give an instance of it instead") from None
     return functools.partial(entry, **arguments)
 
 
