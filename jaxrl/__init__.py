@@ -12,7 +12,7 @@ jaxrl.sweep(config, {"lr": [3e-4, 1e-3]}, seeds=8)      many trainings in one co
 """
 
 from jaxrl.algorithms.ppo.config import PPOConfig
-from jaxrl.algorithms.ppo.train import make_train
+from jaxrl.algorithms.ppo.ppo import make_train
 from jaxrl.core.env import Environment, MultiAgentEnvironment, StackedEnvironment
 from jaxrl.core.env_checker import check_env
 from jaxrl.core.errors import UsageError

@@ -467,7 +467,7 @@ def test_a_guard_sees_what_it_is_there_for(guard, path, source):
         ),
         (
             "jaxrl/__init__.py",
-            "from jaxrl.algorithms.ppo.train import make_train\nfrom jaxrl.sweeps import sweep",
+            "from jaxrl.algorithms.ppo.ppo import make_train\nfrom jaxrl.sweeps import sweep",
         ),
         (
             "envs/arena.py",

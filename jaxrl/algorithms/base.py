@@ -15,9 +15,6 @@ from jaxrl.rollout.episode_stats import EpisodeMetrics, Window
 from jaxrl.rollout.policy_map import Grouping
 from jaxrl.rollout.rollout import Rollout
 
-# A number of `Metrics.learners`: waits of agents, in an environment that does not say who acts.
-UNDECLARED_WAITS = "num_undeclared_waits"
-
 
 class RunnerState(struct.PyTreeNode):
     """Everything that training needs to go on, arrays only."""

@@ -95,9 +95,9 @@ def on_policy(
             weights = tuple(learner.weights for learner in runner.learners)
         env_params = default_params if env_params is None else env_params
         play_key, _ = update_keys(runner)
-        index = env_index(config.num_envs, axis_name)
-        here = runner.envs, play_key, index
-        envs, rollout = play(spec, weights, *here, config.rollout_length, env_params)
+        index, steps = env_index(config.num_envs, axis_name), config.rollout_length
+        env_keys = jax.vmap(lambda i: jax.random.fold_in(play_key, i))(index)
+        envs, rollout = play(spec, weights, runner.envs, env_keys, steps, env_params)
         return runner.replace(envs=envs), rollout
 
     def learn(
@@ -115,7 +115,7 @@ def on_policy(
                     learners[g], trajectory, *prepared[g]
                 )
         window, episodes = report(
-            runner.window, rollout.reached, rollout.over, rollout.hist_data, axis_name
+            runner.window, rollout.reached, rollout.episode_done, rollout.hist_data, axis_name
         )
         runner = RunnerState(
             runner.key, runner.num_updates + 1, tuple(learners), runner.envs, window

@@ -243,7 +243,7 @@ def next_policy_states(
     return tuple(policy_spec.wait(*own) for policy_spec, *own in by_group)
 
 
-def follow(
+def advance_envs(
     spec: RolloutSpec,
     envs: EnvBatch,
     outputs: list[PolicyOutput],

@@ -1,4 +1,4 @@
-"""E environments played for T steps by their policies, in one scan."""
+"""Rollout: T steps of E environments in one scan, and the trajectories that policies learn from."""
 
 import functools
 from typing import NamedTuple
@@ -18,15 +18,15 @@ from jaxrl.rollout.env_step import (
     EnvBatch,
     RolloutSpec,
     StepRandomness,
+    advance_envs,
     draw_randomness,
-    follow,
     next_policy_states,
     policy_inputs,
     step_envs,
 )
 from jaxrl.rollout.episode_stats import EpisodeStats
 from jaxrl.rollout.policy_map import Grouping, each_policy
-from jaxrl.rollout.turns import Row, Steps, Unfinished, brought_over, left_open, outcomes
+from jaxrl.rollout.turns import Outcome, Row, Steps, Unfinished, brought_over, left_open, outcomes
 
 
 class Trajectory(struct.PyTreeNode):
@@ -39,7 +39,7 @@ class Trajectory(struct.PyTreeNode):
     next_value: jax.Array  # f32  V(s'[t]), s' before any reset; unspecified where `terminated`
     reward: jax.Array  # f32
     terminated: jax.Array  # bool
-    ended: jax.Array  # bool  terminated or truncated
+    done: jax.Array  # bool  terminated or truncated
     active: jax.Array  # bool  the agent acted; rows without it count for nothing
     inputs: PolicyInputs = PolicyInputs()  # what the policy was told beside the observation
     waited: PyTree = ()  # bool  no row of the agent's: advantages pass it over; () where agents never wait (`turns`)
@@ -51,7 +51,7 @@ class Rollout(struct.PyTreeNode):
 
     trajectories: tuple[Trajectory, ...]  # by group
     reached: EpisodeStats  # [T, E]  as each step left them
-    over: jax.Array  # bool[T, E]  whether that step ended them
+    episode_done: jax.Array  # bool[T, E]  whether that step ended them
     agent_steps: jax.Array  # i32[M_all]  rows in which each agent acted
     hist_data: dict[str, jax.Array] = struct.field(
         default_factory=dict
@@ -62,63 +62,41 @@ def play(
     spec: RolloutSpec,
     weights: tuple[PolicyWeights, ...],
     envs: EnvBatch,
-    key: Key,
-    env_index: jax.Array,
+    env_keys: Key,
     num_steps: int,
     env_params: PyTree,
 ) -> tuple[EnvBatch, Rollout]:
-    """Plays `num_steps` steps.
+    """Plays `num_steps` steps in every environment.
 
     Args:
         weights: of those who act, by group, [N, ...].
-        key: folded once with each environment's global index; all its draws follow as one block, so
-            that the numbers do not depend on which environments share a device.
-        env_index: i32[E].
+        env_keys: [E]; all draws of an environment follow from its key as one block, so that the
+            numbers do not depend on which environments share a device.
     """
 
-    lengths = [policy_spec.sequences(num_steps)[1] for policy_spec in spec.policy_specs]
-
     def step(state, randomness):
+        envs, carries = state
+        after, turns, ends = _step(spec, weights, envs, randomness, env_params)
+        carries = carries.record(envs.policy_states, turns, randomness.step)
         # Written as few wide arrays: a loop on the CPU pays for each, however small.
-        envs, carries, before_action = state
-        carries = [
-            _keep(*own, randomness.step)
-            for own in zip(carries, envs.policy_states, lengths, strict=True)
-        ]
-        before = envs.policy_states
-        envs, turns, ends = _step(spec, weights, envs, randomness, env_params)
-        before_action = [
-            carried(turn.active, policy_states.carry, carry)
-            for turn, policy_states, carry in zip(turns, before, before_action, strict=spec.waits)
-        ]
-        packed = tuple(pack(turn, num_axes=3) for turn in turns)
-        return (envs, carries, before_action), (packed, pack(ends, num_axes=1))
+        packed = tuple(pack(turn, num_axes=3) for turn in turns), pack(ends, num_axes=1)
+        return (after, carries), packed
 
-    env_keys = jax.vmap(lambda index: jax.random.fold_in(key, index))(env_index)
-    numbers = [policy_spec.sequences(num_steps)[0] for policy_spec in spec.policy_specs]
-    carries = [
-        jax.tree.map(
-            lambda leaf, number=number: jnp.zeros((number, *leaf.shape), leaf.dtype), own.carry
-        )
-        for number, own in zip(numbers, envs.policy_states, strict=True)
-    ]
-    before_action = [own.carry for own in envs.unfinished]
-    state, (turns, ends) = jax.lax.scan(
-        step, (envs, carries, before_action), draw_randomness(spec, env_keys, num_steps)
-    )
-    envs, carries, before_action = state
+    randomness = draw_randomness(spec, env_keys, num_steps)
+    start = envs, _Carries.zeros(spec, envs, num_steps)
+    (envs, carries), (turns, ends) = jax.lax.scan(step, start, randomness)
+    turns = [turn.unpack() for turn in turns]
+    reached, episode_done, hist_data = ends.unpack()
+
     inputs = policy_inputs(spec, envs.state, envs.policy_states, env_params, masks=False)
     bootstrap = _values(spec, weights, envs.obs, envs.policy_states, inputs)
-    turns = [turn.unpack() for turn in turns]
     if spec.waits:
-        envs, trajectories = _trajectories_of_turns(
-            spec, envs, turns, bootstrap, carries, before_action, env_params
-        )
+        acting = jax.vmap(lambda state: acting_agents(spec.env, state, env_params))(envs.state)
+        envs, trajectories = _trajectories_of_turns(spec, envs, turns, bootstrap, carries, acting)
     else:
-        by_group = zip(turns, bootstrap, carries, strict=True)
-        trajectories = tuple(_trajectory(turn, values, carry) for turn, values, carry in by_group)
-    reached, over, hist_data = ends.unpack()
-    return envs, Rollout(trajectories, reached, over, _agent_steps(spec.grouping, turns), hist_data)
+        trajectories = tuple(map(_trajectory, turns, bootstrap, carries.parts))
+    agent_steps = _agent_steps(spec.grouping, turns)
+    return envs, Rollout(trajectories, reached, episode_done, agent_steps, hist_data)
 
 
 class _Turn(NamedTuple):
@@ -136,6 +114,50 @@ class _Turn(NamedTuple):
     active: jax.Array
 
 
+class _Carries(struct.PyTreeNode):
+    """The carries of models with memory that learning starts from, by group; empty without memory."""
+
+    parts: list[PyTree]  # [C, N, E, M, ...]  into each of the parts of `PolicySpec.sequences`
+    last_action: list[PyTree]  # [N, E, M, ...]  into each agent's last action; [] without waits
+    lengths: tuple[int, ...] = struct.field(pytree_node=False)  # of a part, in steps
+
+    @classmethod
+    def zeros(cls, spec: RolloutSpec, envs: EnvBatch, num_steps: int) -> "_Carries":
+        """Of a rollout that begins with `envs`."""
+        parts, lengths = [], []
+        for policy_spec, policy_state in zip(spec.policy_specs, envs.policy_states, strict=True):
+            number, length = policy_spec.sequences(num_steps)
+            zeros = lambda leaf, number=number: jnp.zeros((number, *leaf.shape), leaf.dtype)
+            parts.append(jax.tree.map(zeros, policy_state.carry))
+            lengths.append(length)
+        return cls(parts, [unfinished.carry for unfinished in envs.unfinished], tuple(lengths))
+
+    def record(
+        self, policy_states: tuple[PolicyState, ...], turns: list[_Turn], step: jax.Array
+    ) -> "_Carries":
+        """With those of `step`, before which the policies were in `policy_states`."""
+        carries = [policy_state.carry for policy_state in policy_states]
+        parts = [
+            _set_where_a_part_begins(kept, carry, step, length)
+            for kept, carry, length in zip(self.parts, carries, self.lengths, strict=True)
+        ]
+        last_action = [
+            carried(turn.active, carry, kept)
+            for turn, carry, kept in zip(turns, carries, self.last_action, strict=False)
+        ]
+        return self.replace(parts=parts, last_action=last_action)
+
+
+def _set_where_a_part_begins(kept: PyTree, carry: PyTree, step: jax.Array, length: int) -> PyTree:
+    """`kept` [C, ...] with `carry` where a part of `length` steps begins with this one."""
+    part = step // length
+    return jax.tree.map(
+        lambda kept, now: kept.at[part].set(jnp.where(step % length == 0, now, kept[part])),
+        kept,
+        carry,
+    )
+
+
 def _step(
     spec: RolloutSpec,
     weights: tuple,
@@ -143,41 +165,33 @@ def _step(
     randomness: StepRandomness,
     env_params: PyTree,
 ):
-    """(envs, turns by group, (reached, over, hist_data)) of one step of all environments."""
-    grouping = spec.grouping
-    acted, raw = step_envs(spec, weights, envs, randomness, env_params)
-    policy_states = next_policy_states(spec, envs.policy_states, acted, raw)
+    """(envs, turns by group, (reached, episode_done, hist_data)) of one step of all environments."""
+    gather = spec.grouping.gather
+    outputs, raw = step_envs(spec, weights, envs, randomness, env_params)
+    policy_states = next_policy_states(spec, envs.policy_states, outputs, raw)
     inputs = policy_inputs(spec, raw.state, policy_states, env_params, masks=False)
     final_values = _final_values(
-        raw.truncated, spec, weights, grouping.gather(raw.obs), policy_states, inputs
+        raw.truncated, spec, weights, gather(raw.obs), policy_states, inputs
     )
-    following, reached, hist_data = follow(spec, envs, acted, raw, randomness, env_params)
-    by_group = zip(
-        *map(grouping.gather, (raw.reward, raw.terminated, raw.truncated, raw.active)), strict=True
-    )
+    after, reached, hist_data = advance_envs(spec, envs, outputs, raw, randomness, env_params)
+    rewards, actives = gather(raw.reward), gather(raw.active)
+    terminated, truncated = gather(raw.terminated), gather(raw.truncated)
     turns = [
         _Turn(
-            envs.obs[g],
-            own.action,
-            own.distribution,
-            own.value,
-            own.inputs,
-            final_values[g],
-            *group_values,
+            obs=envs.obs[g],
+            action=output.action,
+            distribution=output.distribution,
+            value=output.value,
+            inputs=output.inputs,
+            final_value=final_values[g],
+            reward=rewards[g],
+            terminated=terminated[g],
+            truncated=truncated[g],
+            active=actives[g],
         )
-        for g, (own, group_values) in enumerate(zip(acted, by_group, strict=True))
+        for g, output in enumerate(outputs)
     ]
-    return following, turns, (reached, raw.over, hist_data)
-
-
-def _keep(carries: PyTree, policy_states: PolicyState, length: int, step: jax.Array) -> PyTree:
-    """`carries` [C, ...] with that of `policy_states` where a part of `length` steps begins with this one."""
-    part = step // length
-    return jax.tree.map(
-        lambda kept, now: kept.at[part].set(jnp.where(step % length == 0, now, kept[part])),
-        carries,
-        policy_states.carry,
-    )
+    return after, turns, (reached, raw.over, hist_data)
 
 
 def _trajectory(turn: _Turn, bootstrap: jax.Array, carry: PyTree) -> Trajectory:
@@ -195,7 +209,7 @@ def _trajectory(turn: _Turn, bootstrap: jax.Array, carry: PyTree) -> Trajectory:
         next_value=jnp.where(turn.truncated, turn.final_value, following),
         reward=turn.reward,
         terminated=turn.terminated,
-        ended=turn.terminated | turn.truncated | ~turn.active,
+        done=turn.terminated | turn.truncated | ~turn.active,
         active=turn.active,
         inputs=turn.inputs,
         carry=carry,
@@ -207,48 +221,44 @@ def _trajectories_of_turns(
     envs: EnvBatch,
     turns: list[_Turn],
     bootstrap: tuple[jax.Array, ...],
-    carries: list[PyTree],
-    before_action: list[PyTree],
-    env_params: PyTree,
+    carries: _Carries,
+    acting: PyTree,
 ) -> tuple[EnvBatch, tuple[Trajectory, ...]]:
     """The trajectories of agents that may wait, and the environments with what is left open in them.
 
     Args:
-        before_action: by group, [N, E, M, ...], the model's carry into each agent's last action.
+        acting: bool, who acts next, in the environment's own form.
     """
-    acting = jax.vmap(lambda state: acting_agents(spec.env, state, env_params))(envs.state)
-    by_group = zip(
-        turns, bootstrap, carries, before_action, spec.grouping.gather(acting), strict=True
-    )
-    found = [
-        _trajectory_of_turns(unfinished, *own)
-        for unfinished, own in zip(envs.unfinished, by_group, strict=True)
-    ]
-    trajectories, unfinished = zip(*found, strict=True)
-    return envs.replace(unfinished=unfinished), trajectories
+    trajectories, unfinished = [], []
+    acting_by_group = spec.grouping.gather(acting)
+    for g, turn in enumerate(turns):
+        row, steps, acted, carry = _with_open_actions(envs.unfinished[g], turn, carries.parts[g])
+        outcome = outcomes(steps, row.value, acted, bootstrap[g], acting_by_group[g])
+        trajectories.append(_trajectory_of_actions(turn, row, outcome, acted, carry))
+        unfinished.append(left_open(row, outcome, acted, carries.last_action[g]))
+    return envs.replace(unfinished=tuple(unfinished)), tuple(trajectories)
 
 
-def _trajectory_of_turns(
-    unfinished: Unfinished,
-    turn: _Turn,
-    bootstrap: jax.Array,
-    carry: PyTree,
-    before_action: PyTree,
-    acting: jax.Array,
-) -> tuple[Trajectory, Unfinished]:
-    """(the trajectory of one group, whose rows are the agents' own actions; what is left open)."""
+def _with_open_actions(
+    unfinished: Unfinished, turn: _Turn, carry: PyTree
+) -> tuple[Row, Steps, jax.Array, PyTree]:
+    """(rows, steps, acted, carry) with the actions that the last rollout left open in the first step."""
     steps = Steps(turn.reward, turn.terminated, turn.truncated, turn.active, turn.final_value)
     row = Row(turn.obs, turn.action, turn.distribution, turn.value, turn.inputs)
     row, steps, acted = brought_over(unfinished, row, steps)
-    is_first = acted[0] & ~turn.active[0]
-    carry = jax.tree.map(
-        lambda all, into: all.at[0].set(into),
-        carry,
-        carried(is_first, unfinished.carry, jax.tree.map(lambda leaf: leaf[0], carry)),
-    )
-    outcome = outcomes(steps, row.value, acted, bootstrap, acting)
+    was_open = acted[0] & ~turn.active[0]
+    first = jax.tree.map(lambda leaf: leaf[0], carry)
+    first = carried(was_open, unfinished.carry, first)
+    carry = jax.tree.map(lambda parts, first: parts.at[0].set(first), carry, first)
+    return row, steps, acted, carry
+
+
+def _trajectory_of_actions(
+    turn: _Turn, row: Row, outcome: Outcome, acted: jax.Array, carry: PyTree
+) -> Trajectory:
+    """The trajectory of one group, whose rows are the agents' own actions with a known outcome."""
     is_known = acted & outcome.known
-    trajectory = Trajectory(
+    return Trajectory(
         obs=row.obs,
         action=row.action,
         distribution=row.distribution,
@@ -256,34 +266,37 @@ def _trajectory_of_turns(
         next_value=outcome.next_value,
         reward=jnp.where(is_known, outcome.reward, 0.0),
         terminated=is_known & outcome.terminated,
-        ended=turn.terminated | turn.truncated | (is_known & outcome.ended),
+        done=turn.terminated | turn.truncated | (is_known & outcome.done),
         active=is_known,
         inputs=row.inputs,
         waited=~is_known,
         carry=carry,
     )
-    return trajectory, left_open(row, outcome, acted, before_action)
 
 
-def _values(spec: RolloutSpec, *by_group: tuple) -> tuple[jax.Array, ...]:
-    """V by group, f32[N, E, M], of (weights, observations, memories, contexts)."""
-    return tuple(
-        each_policy(policy_spec.apply, in_axes=(0, 0, 0, 0))(*own)[1]
-        for policy_spec, *own in zip(spec.policy_specs, *by_group, strict=True)
-    )
+def _values(
+    spec: RolloutSpec, weights: tuple, obs: tuple, policy_states: tuple, inputs: tuple
+) -> tuple[jax.Array, ...]:
+    """V by group, f32[N, E, M]."""
+    values = []
+    for g, policy_spec in enumerate(spec.policy_specs):
+        apply = each_policy(policy_spec.apply, in_axes=(0, 0, 0, 0))
+        _, value, _ = apply(weights[g], obs[g], policy_states[g], inputs[g])
+        values.append(value)
+    return tuple(values)
 
 
 def _final_values(
     truncated: jax.Array, spec: RolloutSpec, *by_group: tuple
 ) -> tuple[jax.Array, ...]:
-    """V by group where the clock ended an episode, unspecified elsewhere: most steps have none."""
-    shapes = jax.eval_shape(functools.partial(_values, spec), *by_group)
-    return cond_any(
-        jnp.any(truncated),
-        functools.partial(_values, spec),
-        lambda *by_group: tuple(jnp.zeros(shape.shape, shape.dtype) for shape in shapes),
-        *by_group,
-    )
+    """`_values` where the clock ended an episode, unspecified elsewhere: most steps have none."""
+    values = functools.partial(_values, spec)
+    shapes = jax.eval_shape(values, *by_group)
+
+    def zeros(*by_group):
+        return tuple(jnp.zeros(shape.shape, shape.dtype) for shape in shapes)
+
+    return cond_any(jnp.any(truncated), values, zeros, *by_group)
 
 
 def _agent_steps(grouping: Grouping, turns: list[_Turn]) -> jax.Array:
@@ -291,9 +304,7 @@ def _agent_steps(grouping: Grouping, turns: list[_Turn]) -> jax.Array:
     counts = {}
     for group, turn in zip(grouping.groups, turns, strict=True):
         rows = jnp.sum(turn.active, axis=(0, 2), dtype=jnp.int32)  # [N, M]
-        counts |= {
-            agent: rows[i, j]
-            for i, agents in enumerate(group.agents)
-            for j, agent in enumerate(agents)
-        }
+        for i, agents in enumerate(group.agents):
+            for j, agent in enumerate(agents):
+                counts[agent] = rows[i, j]
     return jnp.stack([counts[agent] for agent in grouping.agents])

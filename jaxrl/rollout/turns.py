@@ -21,7 +21,10 @@ from flax import struct
 
 from jaxrl.core.types import PyTree
 from jaxrl.models.model import carried
+from jaxrl.ops.collectives import over_axis
 from jaxrl.rollout.env_step import EnvBatch, RolloutSpec, draw_randomness, step_envs
+
+UNDECLARED_WAITS = "num_undeclared_waits"  # a metric of a policy, see `undeclared_waits`
 
 
 class Row(struct.PyTreeNode):
@@ -59,7 +62,7 @@ class Outcome(NamedTuple):
     reward: jax.Array  # f32  until the agent's next action
     next_value: jax.Array  # f32
     terminated: jax.Array  # bool
-    ended: jax.Array  # bool
+    done: jax.Array  # bool
     known: jax.Array  # bool  the agent acted again or its episode ended
 
 
@@ -82,7 +85,7 @@ def outcomes(
             reward=jnp.zeros_like(value),
             next_value=steps.final_value,
             terminated=steps.terminated,
-            ended=end,
+            done=end,
             known=jnp.ones_like(end),
         )
         outcome = jax.tree.map(lambda at_end, after: jnp.where(end, at_end, after), ending, later)
@@ -155,3 +158,29 @@ def nothing_open(
         )
         for row, policy_states in zip(shapes, envs.policy_states, strict=True)
     )
+
+
+def undeclared_waits(
+    spec: RolloutSpec, rollout: Any, group: int, axis_name: str | None
+) -> dict[str, jax.Array]:
+    """How often an agent began or ended a wait, {name: f32[N]}; {} where that cannot be or is allowed.
+
+    Learning from such rows would be wrong: the environment must have `acting_agents`. Agents that
+    are absent for a whole episode do not wait. A wait that begins exactly between two rollouts is
+    not seen: whether the agent had ended before it is not kept.
+
+    Args:
+        rollout: a `Rollout`.
+        axis_name: a mapped axis over which the environments are split.
+    """
+    if spec.always_active or spec.waits:
+        return {}
+    active, done = rollout.trajectories[group].active, rollout.trajectories[group].done
+    stays_away = ~done[:-1] & ~active[1:] & ~rollout.episode_done[:-1, None, :, None]
+    # Counted in the episode so far, so that the first step of a rollout needs no step before it.
+    actions = jax.vmap(spec.grouping.gather)(rollout.reached.agent_steps)[group]
+    steps = rollout.reached.length[:, None, :, None]
+    joins_late = active & (actions == 1) & (steps > 1)
+    kinds = (stays_away, joins_late)
+    number = sum(jnp.sum(waits, axis=(0, 2, 3), dtype=jnp.float32) for waits in kinds)
+    return {UNDECLARED_WAITS: over_axis(number, axis_name)}

@@ -80,14 +80,14 @@ def find_source(config: Any, runner: RunnerState, env_params: PyTree) -> str:
     after, rollout = collect(runner.replace(envs=before.replace(callback_data=data)), env_params)
     known = {path for path, leaf in jax.tree.leaves_with_path(before.state) if _has_nan(leaf)}
     found = [*_in_flags(rollout, known), *_in_trajectories(grouping, rollout)]
-    steps = rollout.over.shape[0]
+    steps = rollout.episode_done.shape[0]
     for group, obs in zip(grouping.groups, after.envs.obs, strict=True):
         found += _of_agents(
             group.agents, _bad(obs, 3)[None], steps, OBSERVATION, "the observation of agent"
         )
     if not found:
         return "observations, states, rewards and metrics are finite there, so it arose in learning"
-    first, num_envs = min(found), rollout.over.shape[1]
+    first, num_envs = min(found), rollout.episode_done.shape[1]
     when = f"after step {first.step}" if first.rank == OBSERVATION else f"in step {first.step + 1}"
     where = (
         f"{first.what}, {when} of {steps}, environment {first.env} of {num_envs} (counted from 0)"
@@ -114,7 +114,7 @@ def _in_flags(rollout: Rollout, known: set) -> Iterator[Found]:
 
 def _in_trajectories(grouping: Grouping, rollout: Rollout) -> Iterator[Found]:
     """Observations, actions, and episodes' last observations, by the network's value of them."""
-    over = np.asarray(rollout.over)[:, None, :, None]
+    over = np.asarray(rollout.episode_done)[:, None, :, None]
     for group, own in zip(grouping.groups, rollout.trajectories, strict=True):
         obs, action = _bad(own.obs, 4), _bad(own.action, 4)
         last = (

@@ -40,7 +40,7 @@ def init_learner(policy_spec, hypers, key):
 def update_policy(policy_spec, learner, trajectory, hypers, key, *, axis_name):
     """One gradient step on a rollout [T, E, M, ...]; returns end with the rollout."""
     nothing, active = jnp.zeros_like(trajectory.reward), trajectory.active
-    ends = trajectory.terminated, trajectory.ended
+    ends = trajectory.terminated, trajectory.done
     returns, _ = gae(trajectory.reward, nothing, nothing, *ends, gamma=hypers["gamma"], lambda_=1.0)
     returns = standardise(returns, active.astype(jnp.float32), axis_name=axis_name)
     count = jnp.maximum(total(active.astype(jnp.float32), axis_name), 1.0)

@@ -146,9 +146,9 @@ def policy_spec(env, policies, model, num_envs):
     @jax.jit
     def run(key, envs, env_params):
         params = (jax.vmap(model.init)(jax.random.split(jax.random.key(7), len(policies))),)
-        return params, play(
-            spec, tuple(map(PolicyWeights, params)), envs, key, index, T, env_params
-        )
+        env_keys = jax.vmap(lambda i: jax.random.fold_in(key, i))(index)
+        weights = tuple(map(PolicyWeights, params))
+        return params, play(spec, weights, envs, env_keys, T, env_params)
 
     return jax.jit(lambda key, env_params: reset_envs(spec, key, index, env_params)), run
 
@@ -165,7 +165,7 @@ def played(
         leaf = np.moveaxis(np.asarray(leaf), 1, 2)
         return leaf.reshape(*leaf.shape[:2], -1, *leaf.shape[4:])
 
-    fields = ("obs", "action", "value", "next_value", "reward", "terminated", "ended", "active")
+    fields = ("obs", "action", "value", "next_value", "reward", "terminated", "done", "active")
     steps = {name: by_agent(getattr(trajectory, name)) for name in fields}
     return Played(np.asarray(params[0]), steps, rollout, envs)
 
@@ -189,7 +189,7 @@ def values_of(run, episode, time):
 
 
 def test_the_value_after_a_time_limit_is_that_of_the_episodes_own_last_state(cut):
-    over = np.asarray(cut.rollout.over)
+    over = np.asarray(cut.rollout.episode_done)
     assert np.argwhere(over[:, 0]).ravel().tolist() == [3, 7]
     episode = cut.steps["obs"][..., 0, 0]  # [T, E]
     for t in (3, 7):
@@ -200,12 +200,12 @@ def test_the_value_after_a_time_limit_is_that_of_the_episodes_own_last_state(cut
         np.testing.assert_allclose(cut.steps["value"][t + 1], reset, rtol=1e-6)
         assert np.all(np.abs(cut.steps["next_value"][t] - reset) > 1)
     assert not cut.steps["terminated"].any()
-    np.testing.assert_array_equal(cut.steps["ended"], np.repeat(over[..., None], 2, axis=2))
+    np.testing.assert_array_equal(cut.steps["done"], np.repeat(over[..., None], 2, axis=2))
 
 
 def test_everywhere_else_the_next_value_is_the_value_that_follows(cut):
     value, next_value = cut.steps["value"], cut.steps["next_value"]
-    going_on = ~np.asarray(cut.rollout.over)[:-1]
+    going_on = ~np.asarray(cut.rollout.episode_done)[:-1]
     np.testing.assert_array_equal(next_value[:-1][going_on], value[1:][going_on])
     reached = np.tile([[1], [2], [3], [4]], (3, E))[:T]
     np.testing.assert_allclose(
@@ -215,14 +215,14 @@ def test_everywhere_else_the_next_value_is_the_value_that_follows(cut):
 
 def test_a_rollout_that_ends_on_a_time_limit_bootstraps_from_the_last_state_too():
     run = played(params_of(max_steps_in_episode=5))
-    assert np.all(run.rollout.over[-1])
+    assert np.all(run.rollout.episode_done[-1])
     expected = values_of(run, run.steps["obs"][-1, :, 0, 0], np.full(E, 5))
     np.testing.assert_allclose(run.steps["next_value"][-1], expected, rtol=1e-6)
     assert np.all(run.envs.state.time == 0)
 
 
 def test_the_first_observation_after_an_end_is_the_new_episodes(cut):
-    obs, over = cut.steps["obs"], np.asarray(cut.rollout.over)
+    obs, over = cut.steps["obs"], np.asarray(cut.rollout.episode_done)
     np.testing.assert_array_equal(obs[..., 0, 1], np.tile([[0], [1], [2], [3]], (3, E))[:T])
     same_episode = obs[1:, :, :, 0] == obs[:-1, :, :, 0]
     np.testing.assert_array_equal(same_episode, ~np.repeat(over[:-1, :, None], 2, axis=2))
@@ -236,10 +236,10 @@ def test_the_first_episodes_of_environments_differ_and_another_key_plays_others(
 
 def test_a_world_that_ends_terminates_everybody_whatever_the_clock_says():
     run = played(params_of(world_ends_after=4, max_steps_in_episode=4))
-    over = np.repeat(np.asarray(run.rollout.over)[..., None], 2, axis=2)
+    over = np.repeat(np.asarray(run.rollout.episode_done)[..., None], 2, axis=2)
     assert np.argwhere(over[:, 0, 0]).ravel().tolist() == [3, 7]
     np.testing.assert_array_equal(run.steps["terminated"], over)
-    np.testing.assert_array_equal(run.steps["ended"], over)
+    np.testing.assert_array_equal(run.steps["done"], over)
 
 
 def test_the_rows_of_an_agent_that_left_are_inactive_until_the_reset():
@@ -252,8 +252,8 @@ def test_the_rows_of_an_agent_that_left_are_inactive_until_the_reset():
     np.testing.assert_array_equal(
         b["terminated"], np.repeat([[0], [1], [0], [0], [0]] * 2, E, axis=1)
     )
-    np.testing.assert_array_equal(b["ended"], b["terminated"] | ~here)
-    np.testing.assert_array_equal(a["ended"], np.repeat([[0], [0], [0], [0], [1]] * 2, E, axis=1))
+    np.testing.assert_array_equal(b["done"], b["terminated"] | ~here)
+    np.testing.assert_array_equal(a["done"], np.repeat([[0], [0], [0], [0], [1]] * 2, E, axis=1))
     assert not a["terminated"].any()
     assert np.all(b["reward"][~here] == 0)
     assert np.all(b["reward"][here] > 0)
@@ -262,7 +262,7 @@ def test_the_rows_of_an_agent_that_left_are_inactive_until_the_reset():
 
 def test_the_garbage_paid_to_an_agent_that_left_is_not_in_the_returns():
     run = played(params_of(b_leaves_after=2, max_steps_in_episode=5))
-    returns, over = np.asarray(run.rollout.reached.returns), np.asarray(run.rollout.over)
+    returns, over = np.asarray(run.rollout.reached.returns), np.asarray(run.rollout.episode_done)
     assert over[4].all()
     np.testing.assert_allclose(returns[4], run.steps["reward"][:5].sum(axis=0), rtol=1e-6)
     np.testing.assert_allclose(returns[9], run.steps["reward"][5:].sum(axis=0), rtol=1e-6)

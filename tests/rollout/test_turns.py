@@ -125,7 +125,7 @@ def one_rollout(unfinished, part, times, bootstrap, acting):
     row, steps, acted = brought_over(unfinished, row, steps)
     outcome = outcomes(steps, row.value, acted, bootstrap, acting)
     active = acted & outcome.known
-    ended = part.terminated | part.truncated | (active & outcome.ended)
+    ended = part.terminated | part.truncated | (active & outcome.done)
     advantages, _ = gae(
         outcome.reward,
         row.value,
@@ -235,7 +235,7 @@ def test_the_clock_reaches_an_agent_that_waits():
     path = jax.tree.map(lambda leaf: leaf[:, place, 0, 0], rollout.trajectories[group])
     np.testing.assert_array_equal(path.active, [False, False, True, True, False])
     np.testing.assert_array_equal(path.reward, [0, 0, 1, 11, 0])
-    np.testing.assert_array_equal(path.ended, [False, False, False, True, True])
+    np.testing.assert_array_equal(path.done, [False, False, False, True, True])
     assert not path.terminated.any()
     last = algorithm.policy_specs[group].apply(
         algorithm.policy_weights(runner, "late"), jnp.ones(1)

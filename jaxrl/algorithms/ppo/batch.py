@@ -1,4 +1,4 @@
-"""A policy's batch: its trajectory with advantages as rows, and which of them each minibatch holds."""
+"""A policy's batch: its trajectory with advantages, flattened to rows, and the shuffled minibatches of it."""
 
 from typing import NamedTuple
 
@@ -6,177 +6,214 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
-from jaxrl.algorithms.ppo.hypers import Hypers
+from jaxrl.algorithms.ppo.hypers import Hypers, LearnerSpec
 from jaxrl.core.types import Key, PyTree
+from jaxrl.models.model import carried
 from jaxrl.models.policy_spec import PolicySpec
 from jaxrl.ops.advantages import gae, standardise
 from jaxrl.ops.distributions import Distribution
 from jaxrl.ops.minibatch import minibatch_rows
+from jaxrl.ops.packing import Packed, pack
 from jaxrl.rollout.rollout import Trajectory
 
 
 class Batch(struct.PyTreeNode):
-    """A batch of one policy's rows, [B, ...], or a minibatch: [B, ...], with memory sequences [L, B, ...]."""
+    """Rows of one policy, [B, ...]; a minibatch of a model with memory has sequences, [L, B, ...]."""
 
     obs: PyTree  # as the model reads them
     action: PyTree
-    distribution: Distribution  # the acting one
+    distribution: Distribution  # that the action was drawn from
     log_prob: jax.Array  # f32
     value: jax.Array  # f32
     advantage: jax.Array  # f32
     target: jax.Array  # f32
     weight: jax.Array  # f32  1 where the agent acted, else 0
     action_mask: PyTree = ()  # bool[..., A]; () where every action is possible
-    begins: PyTree = ()  # bool  with memory: an episode begins with this row
+    is_first: PyTree = ()  # bool  with memory: the row is the first of its episode
     waited: PyTree = ()  # bool  with memory, where agents may wait: the carry stays as it is
+    carry: PyTree = ()  # with memory: the model's, into the first row of each sequence
 
 
 class BatchLayout(NamedTuple):
-    """How a batch of T x E x M steps is cut into what minibatches are made of: rows, or sequences of L rows."""
+    """The pieces that minibatches are made of: rows, or of a model with memory sequences of L rows."""
 
     number: int  # of parts that the T steps are cut into
     length: int  # L
-    width: int  # E x M
+    num_envs: int
+    num_agents: int
     in_sequences: bool
+
+    @property
+    def width(self) -> int:
+        return self.num_envs * self.num_agents
 
     @property
     def num_pieces(self) -> int:
         return self.number * self.width
 
-    def make_batch(self, piece: jax.Array) -> jax.Array:
-        """The rows of pieces i32[B]: [B], or of sequences [L, B]. A piece counts as the rows of one step do."""
+    def rows(self, piece: jax.Array) -> jax.Array:
+        """The rows of pieces i32[B]: [B], or of sequences [L, B]. Pieces count as the rows of a step do."""
         if not self.in_sequences:
             return piece
         step = jnp.arange(self.length)[:, None] * self.width
         return (piece // self.width * (self.length * self.width) + piece % self.width)[None] + step
 
-    def share(self, rows: int, blocks: int, blocks_here: int) -> int:
-        """The pieces that each block of environments gives to a minibatch of about `rows` rows."""
-        return min(max(1, round(rows / (blocks * self.length))), self.num_pieces // blocks_here)
+    def pieces_per_block(self, num_rows: int, blocks: int, blocks_here: int) -> int:
+        """The pieces that a block of environments gives to a minibatch of about `num_rows` rows."""
+        pieces = round(num_rows / (blocks * self.length))
+        return min(max(1, pieces), self.num_pieces // blocks_here)
+
+
+class Minibatches(NamedTuple):
+    """A batch, and the pieces of it that each minibatch holds."""
+
+    rows: Packed  # few wide arrays, since gathering costs by the array
+    carry: PyTree  # [num_pieces, ...]
+    layout: BatchLayout
+    indices: jax.Array  # i32[num_minibatches, pieces of a minibatch held here]
+
+    @property
+    def num_per_pass(self) -> int:
+        """The minibatches of one pass over the batch."""
+        return -(-self.layout.num_pieces // self.indices.shape[1])
+
+    def gather(self, pieces: jax.Array) -> Batch:
+        """The minibatch of `pieces`, a row of `indices`."""
+        index = self.layout.rows(pieces)
+        minibatch = jax.tree.map(lambda leaf: leaf[index], self.rows).unpack()
+        return minibatch.replace(carry=jax.tree.map(lambda leaf: leaf[pieces], self.carry))
 
 
 def batch_layout(policy_spec: PolicySpec, shape: tuple[int, int, int]) -> BatchLayout:
     """Of a trajectory [T, E, M]."""
     num_steps, num_envs, num_agents = shape
-    return BatchLayout(
-        *policy_spec.sequences(num_steps), num_envs * num_agents, policy_spec.has_memory
-    )
+    number, length = policy_spec.sequences(num_steps)
+    return BatchLayout(number, length, num_envs, num_agents, policy_spec.has_memory)
 
 
-def make_batch(
-    policy_spec: PolicySpec,
-    moments: PyTree,
-    trajectory: Trajectory,
-    hypers: Hypers,
-    *,
-    standardised: bool,
-    axis_name: str | None,
-) -> Batch:
-    """The trajectory with advantages and targets, flattened to rows [B, ...]; observations as the model reads them.
-
-    Of a model with memory the rows are filled up with some of weight 0, so that all its sequences
-    are of one length.
-
-    Args:
-        moments: of the observations' filter, as they were acted on.
-        standardised: whether advantages are, over the whole batch.
-    """
+def advantages_and_targets(
+    spec: LearnerSpec, trajectory: Trajectory, hypers: Hypers
+) -> tuple[jax.Array, jax.Array]:
+    """(advantages, value targets) by GAE, f32[T, E, M]; standardised where that is over the batch."""
     advantages, targets = gae(
         trajectory.reward,
         trajectory.value,
         trajectory.next_value,
         trajectory.terminated,
-        trajectory.ended,
+        trajectory.done,
         gamma=hypers.gamma,
         lambda_=hypers.lambda_,
         waited=None if isinstance(trajectory.waited, tuple) else trajectory.waited,
     )
     advantages = jnp.where(trajectory.active, advantages, 0.0)
-    weights = trajectory.active.astype(jnp.float32)
-    if standardised:
-        advantages = standardise(advantages, weights, axis_name=axis_name)
+    if spec.normalize_advantages == "batch":
+        weights = trajectory.active.astype(jnp.float32)
+        advantages = standardise(advantages, weights, axis_name=spec.axis_name)
+    return advantages, targets
+
+
+def make_batch(
+    spec: LearnerSpec,
+    obs_stats: PyTree,
+    trajectory: Trajectory,
+    estimates: tuple[jax.Array, jax.Array],
+) -> Batch:
+    """The trajectory's rows [B, ...], observations as the model reads them.
+
+    Of a model with memory there are further rows of weight 0, so that all sequences are of one
+    length, and the carries into the sequences.
+
+    Args:
+        obs_stats: the observation filter's, as they were acted on.
+        estimates: of `advantages_and_targets`.
+    """
+    policy_spec, shape = spec.policy_spec, trajectory.value.shape
+    advantages, targets = estimates
     by_step = Batch(
-        obs=policy_spec.read(moments, trajectory.obs, trajectory.inputs),
+        obs=policy_spec.read(obs_stats, trajectory.obs, trajectory.inputs),
         action=trajectory.action,
         distribution=trajectory.distribution,
         log_prob=trajectory.distribution.log_prob(trajectory.action),
         value=trajectory.value,
         advantage=advantages,
         target=targets,
-        weight=weights,
+        weight=trajectory.active.astype(jnp.float32),
         action_mask=policy_spec.action_mask(trajectory.obs, trajectory.inputs),
-        begins=_begins(trajectory.ended) if policy_spec.has_memory else (),
     )
-    cut = batch_layout(policy_spec, trajectory.value.shape)
-    num_rows = cut.num_pieces * cut.length
-
-    def rows(tree, filler=0):
-        return jax.tree.map(
-            lambda leaf: _filled_up(active_rows(leaf, trajectory.active, filler), num_rows, filler),
-            tree,
-        )
-
+    rows = jax.tree.map(lambda leaf: active_rows(leaf, trajectory.active), by_step)
     # All zeros are no distribution of every kind; all ones are.
-    batch = rows(by_step).replace(distribution=rows(by_step.distribution, filler=1))
-    if not policy_spec.has_memory or isinstance(trajectory.waited, tuple):
-        return batch
-    # Where an agent waits, its episode may begin all the same.
-    begins, waited = (
-        _filled_up(flag.reshape(-1), num_rows, 0) for flag in (by_step.begins, trajectory.waited)
+    distribution = jax.tree.map(
+        lambda leaf: active_rows(leaf, trajectory.active, filler=1), by_step.distribution
     )
-    return batch.replace(begins=begins, waited=waited)
+    batch = rows.replace(distribution=distribution)
+    if not policy_spec.has_memory:
+        return batch
+    return _with_memory(batch, batch_layout(policy_spec, shape), policy_spec, trajectory)
+
+
+def make_minibatches(spec: LearnerSpec, layout: BatchLayout, batch: Batch, key: Key) -> Minibatches:
+    """All minibatches of an iteration's epochs, shuffled."""
+    indices = minibatch_indices(spec, layout, key)
+    return Minibatches(pack(batch.replace(carry=()), num_axes=1), batch.carry, layout, indices)
+
+
+def minibatch_indices(spec: LearnerSpec, layout: BatchLayout, key: Key) -> jax.Array:
+    """The pieces of each minibatch, i32[num_minibatches, pieces of a minibatch held here].
+
+    Every block of environments is shuffled by itself and gives each minibatch an equal share,
+    whichever device holds the block, so that the number of devices does not change which rows
+    meet. A minibatch has `spec.minibatch_size` rows over all devices, or as many sequences as come
+    nearest.
+    """
+    axis_name = spec.axis_name
+    num_devices = 1 if axis_name is None else jax.lax.axis_size(axis_name)
+    blocks_here = spec.blocks // num_devices
+    first_block = 0 if axis_name is None else jax.lax.axis_index(axis_name) * blocks_here
+    # The pieces of a block: in one part of the steps, and in a minibatch.
+    in_a_part = layout.num_envs // blocks_here * layout.num_agents
+    in_a_minibatch = layout.pieces_per_block(spec.minibatch_size, spec.blocks, blocks_here)
+
+    def indices_of(block):
+        block_key = jax.random.fold_in(key, first_block + block)
+        number = layout.number * in_a_part
+        piece = minibatch_rows(block_key, number, in_a_minibatch, spec.num_epochs)
+        return piece // in_a_part * layout.width + block * in_a_part + piece % in_a_part
+
+    indices = jax.vmap(indices_of)(jnp.arange(blocks_here))
+    return jnp.moveaxis(indices, 0, 1).reshape(indices.shape[1], -1)
 
 
 def active_rows(leaf: jax.Array, active: jax.Array, filler: int = 0) -> jax.Array:
-    """[T, E, M, ...] as rows [B, ...], `filler` where the agent was inactive: weight 0 times NaN would still be NaN."""
+    """[T, E, M, ...] as rows [B, ...], `filler` where inactive: weight 0 times NaN would still be NaN."""
     rows = leaf.reshape(-1, *leaf.shape[3:])
     return jnp.where(active.reshape(-1, *[1] * (rows.ndim - 1)), rows, jnp.full_like(rows, filler))
 
 
-def minibatch_indices(
-    cut: BatchLayout,
-    *,
-    blocks: int,
-    num_envs: int,
-    rows: int,
-    num_epochs: int,
-    key: Key,
-    axis_name: str | None,
-) -> jax.Array:
-    """The pieces of each minibatch, i32[num_minibatches, pieces of a minibatch held here].
-
-    Every block of environments is shuffled by itself and gives each minibatch an equal share,
-    whichever device the block lies on, so that the number of devices does not change which rows
-    meet.
-
-    Args:
-        blocks: of all environments, on whatever device.
-        num_envs: held here.
-        rows: of a minibatch, on all devices; of sequences as many as come nearest.
-    """
-    num_devices = 1 if axis_name is None else jax.lax.axis_size(axis_name)
-    own_blocks = blocks // num_devices
-    num_agents = cut.width // num_envs
-    block_row = num_envs // own_blocks * num_agents  # pieces of a block in one part
-    share = cut.share(rows, blocks, own_blocks)
-    first = 0 if axis_name is None else jax.lax.axis_index(axis_name) * own_blocks
-
-    def order(block):
-        block_key = jax.random.fold_in(key, first + block)
-        piece = minibatch_rows(block_key, cut.number * block_row, share, num_epochs)
-        return piece // block_row * cut.width + block * block_row + piece % block_row
-
-    pieces = jax.vmap(order)(jnp.arange(own_blocks))
-    return jnp.moveaxis(pieces, 0, 1).reshape(pieces.shape[1], -1)
+def _with_memory(
+    batch: Batch, layout: BatchLayout, policy_spec: PolicySpec, trajectory: Trajectory
+) -> Batch:
+    """The batch filled up to whole sequences, with what a model with memory needs besides."""
+    # Of step 0 the carry that the rollout began with knows.
+    done, active = trajectory.done, trajectory.active
+    is_first = jnp.concatenate([jnp.zeros_like(done[:1]), done[:-1]])
+    carry, waited = trajectory.carry, ()
+    if isinstance(trajectory.waited, tuple):
+        is_first = is_first & active
+        # A fresh carry where the agent is away, whose own may be NaN.
+        away = ~active[:: layout.length]  # [C, E, M]
+        carry = carried(away, policy_spec.model.initial_carry(away.shape), carry)
+    else:
+        # An agent that waits keeps its carry, and its episode may begin all the same.
+        waited = trajectory.waited.reshape(-1)
+    carry = jax.tree.map(lambda leaf: leaf.reshape(layout.num_pieces, *leaf.shape[3:]), carry)
+    rows = batch.replace(is_first=is_first.reshape(-1), waited=waited)
+    missing = layout.num_pieces * layout.length - len(rows.weight)
+    filled = jax.tree.map(lambda leaf: _filled_up(leaf, missing, 0), rows)
+    distribution = jax.tree.map(lambda leaf: _filled_up(leaf, missing, 1), rows.distribution)
+    return filled.replace(distribution=distribution, carry=carry)
 
 
-def _begins(ended: jax.Array) -> jax.Array:
-    """Where a step is the first of its episode, bool[T, E, M]; of step 0 the rollout's own carry knows."""
-    return jnp.concatenate([jnp.zeros_like(ended[:1]), ended[:-1]])
-
-
-def _filled_up(rows: jax.Array, number: int, filler: int) -> jax.Array:
-    missing = number - len(rows)
+def _filled_up(rows: jax.Array, missing: int, filler: int) -> jax.Array:
     if not missing:
         return rows
     return jnp.concatenate([rows, jnp.full((missing, *rows.shape[1:]), filler, rows.dtype)])

@@ -1,23 +1,52 @@
-"""The numbers of PPO as arrays: everything that may change without compiling anything anew."""
+"""PPO's settings for one policy: the numbers (traced) and the structure of learning (static)."""
+
+from collections.abc import Callable
+from typing import NamedTuple
 
 import jax
+import jax.numpy as jnp
 from flax import struct
+
+from jaxrl.models.policy_spec import PolicySpec
 
 
 class Hypers(struct.PyTreeNode):
-    """The numbers of one policy, traced: changing one never compiles anything anew."""
+    """The numbers of one policy, traced: changing one never compiles anything again."""
 
-    lr: (
-        jax.Array
-    )  # f32[K, 2]  knots (environment step, value), linear between, constant after the last
-    entropy_coeff: jax.Array  # f32[K, 2]
+    # The two schedules: f32[K, 2], knots (environment step, value), linear between them and
+    # constant after the last; in what `at` returns f32[], the value.
+    lr: jax.Array
+    entropy_coeff: jax.Array
     gamma: jax.Array  # f32[], as all below
     lambda_: jax.Array
     clip_param: jax.Array
     vf_clip_param: jax.Array  # infinity clips nothing
     vf_loss_coeff: jax.Array
-    kl_coeff: jax.Array  # the initial coefficient
+    kl_coeff: jax.Array  # the initial coefficient; in an update the present one
     kl_target: jax.Array
     grad_clip: jax.Array  # infinity clips nothing
     adam_epsilon: jax.Array
     dual_clip: jax.Array  # infinity clips nothing
+
+    def at(self, env_steps: jax.Array) -> "Hypers":
+        """The numbers after `env_steps`, f32[], environment steps of training: schedules become values."""
+        value = lambda knots: jnp.interp(env_steps, knots[:, 0], knots[:, 1])
+        return self.replace(lr=value(self.lr), entropy_coeff=value(self.entropy_coeff))
+
+
+class LearnerSpec(NamedTuple):
+    """The static settings of one policy's learning; policies with equal ones are stacked."""
+
+    policy_spec: PolicySpec
+    trained: bool
+    blocks: int  # of environments, that a minibatch draws equally from
+    minibatch_size: int
+    num_epochs: int
+    use_kl_loss: bool
+    normalize_advantages: str | None  # over the "batch", each "minibatch", or not
+    value_clip: str | None
+    optimizer: Callable | None  # lr -> optax transformation; None: Adam
+    target_kl: float | None = None
+    normalize_returns: bool = False
+    always_active: bool = True  # every agent acts in every step, so no minibatch is without rows
+    axis_name: str | None = None  # a mapped axis over which the environments are split

@@ -1,117 +1,127 @@
 """PPO's loss of a minibatch, and its gradient."""
 
-import functools
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from jaxrl.algorithms.ppo.batch import Batch
-from jaxrl.algorithms.ppo.hypers import Hypers
-from jaxrl.algorithms.ppo.metrics import Coefficients, Terms
+from jaxrl.algorithms.ppo.hypers import Hypers, LearnerSpec
 from jaxrl.core.types import PyTree
-from jaxrl.models.policy_spec import PolicySpec
 from jaxrl.ops.losses import clip_fraction, clipped_surrogate, value_clip_fraction, value_loss
 
 CACHED_ROWS = 1024  # whose activations, of layers 64 wide, a core's cache of 1 MiB holds
 
-Sums = tuple[
-    jax.Array, dict[str, jax.Array]
-]  # f32[len(Terms)], and the model's own, weighted by their rows
+
+class Terms(NamedTuple):
+    """What the loss is made of and what is reported beside it: f32[B] by row, or sums over rows."""
+
+    policy_loss: jax.Array
+    vf_loss: jax.Array
+    vf_loss_unclipped: jax.Array
+    error: jax.Array
+    entropy: jax.Array
+    mean_kl_loss: jax.Array
+    clip_fraction: jax.Array
+    vf_clip_fraction: jax.Array
+    weight: jax.Array
 
 
-def gradient(
-    policy_spec: PolicySpec,
-    value_clip: str | None,
-    params: PyTree,
-    rows: Batch,
-    carry: PyTree,
-    hypers: Hypers,
-    coefficients: Coefficients,
-    parts: int = 1,
-) -> tuple[PyTree, Sums]:
-    """The gradient of `ppo_loss` and its sums, a part of the rows after the other."""
-    one_part = jax.grad(functools.partial(ppo_loss, policy_spec, value_clip), has_aux=True)
-    if parts == 1:
-        return one_part(params, rows, carry, hypers, coefficients)
+class Sums(NamedTuple):
+    """Sums over the active rows of a minibatch."""
 
-    def add(sums, part):
-        return jax.tree.map(
-            jnp.add, sums, one_part(params, part, carry, hypers, coefficients)
-        ), None
+    terms: jax.Array  # f32[len(Terms)]
+    model: dict[str, jax.Array]  # {name: f32[]}: what the model reports of its own loss
 
-    rows = jax.tree.map(lambda leaf: leaf.reshape(parts, -1, *leaf.shape[1:]), rows)
-    first = jax.tree.map(lambda leaf: leaf[0], rows)
-    shapes = jax.eval_shape(one_part, params, first, carry, hypers, coefficients)
-    nothing = jax.tree.map(lambda shape: jnp.zeros(shape.shape, shape.dtype), shapes)
-    return jax.lax.scan(add, nothing, rows)[0]
+
+def total_loss(terms: Any, hypers: Any, model_loss: Any = 0.0) -> Any:
+    """PPO's loss (Schulman et al. 2017, eq. 9 with the KL penalty of section 4), lower is better.
+
+    It is what the gradient is taken of, row by row; the metric `total_loss`, of the terms' means;
+    and the formula that `describe` prints, of their symbols.
+
+    Args:
+        terms, hypers: anything with the fields of `Terms` and of `Hypers.at` that are read here.
+        model_loss: of the model itself, if it has one.
+    """
+    penalties = hypers.kl_coeff * terms.mean_kl_loss - hypers.entropy_coeff * terms.entropy
+    return terms.policy_loss + hypers.vf_loss_coeff * terms.vf_loss + (penalties + model_loss)
 
 
 def ppo_loss(
-    policy_spec: PolicySpec,
-    value_clip: str | None,
-    params: PyTree,
-    rows: Batch,
-    carry: PyTree,
-    hypers: Hypers,
-    coefficients: Coefficients,
+    params: PyTree, spec: LearnerSpec, batch: Batch, hypers: Hypers
 ) -> tuple[jax.Array, Sums]:
-    """The loss of some rows, to be divided by their weight, and its sums over the active ones.
-
-    sum(w l),    l = surrogate + vf_loss_coeff vf_loss - entropy_coeff H + kl_coeff KL(old || new) + the model's loss
-
-    Args:
-        carry: of a model with memory, into the first step of each sequence, [B, ...].
-    """
-    distribution, value = policy_spec.evaluate_actions(
-        params, rows.obs, rows.action_mask, carry, rows.begins, rows.waited
+    """(the sum of `total_loss` over the active rows, the sums of its terms)."""
+    distribution, value = spec.policy_spec.evaluate_actions(
+        params, batch.obs, batch.action_mask, batch.carry, batch.is_first, batch.waited
     )
-    log_prob = distribution.log_prob(rows.action)
-    surrogate = clipped_surrogate(
-        log_prob, rows.log_prob, rows.advantage, hypers.clip_param, hypers.dual_clip
-    )
-    value_terms = (value, rows.value, rows.target, hypers.vf_clip_param, value_clip)
-    vf_loss = value_loss(*value_terms)
-    entropy, kl = distribution.entropy(), rows.distribution.kl(distribution)
-    loss = (
-        surrogate
-        + hypers.vf_loss_coeff * vf_loss
-        - coefficients.entropy * entropy
-        + coefficients.kl * kl
-    )
-    error = rows.target - value
+    log_prob = distribution.log_prob(batch.action)
+    values = (value, batch.value, batch.target, hypers.vf_clip_param, spec.value_clip)
+    error = batch.target - value
     terms = Terms(
-        policy_loss=surrogate,
-        vf_loss=vf_loss,
+        policy_loss=clipped_surrogate(
+            log_prob, batch.log_prob, batch.advantage, hypers.clip_param, hypers.dual_clip
+        ),
+        vf_loss=value_loss(*values),
         vf_loss_unclipped=error**2,
         error=error,
-        entropy=entropy,
-        mean_kl_loss=kl,
-        clip_fraction=clip_fraction(log_prob, rows.log_prob, hypers.clip_param),
-        vf_clip_fraction=value_clip_fraction(*value_terms),
-        weight=jnp.ones_like(loss),
+        entropy=distribution.entropy(),
+        mean_kl_loss=batch.distribution.kl(distribution),
+        clip_fraction=clip_fraction(log_prob, batch.log_prob, hypers.clip_param),
+        vf_clip_fraction=value_clip_fraction(*values),
+        weight=jnp.ones_like(value),
     )
-    stacked = jax.lax.stop_gradient(jnp.stack(terms)).reshape(len(terms), -1)
-    sums = jnp.matmul(
-        stacked, rows.weight.reshape(-1), precision="highest"
-    )  # costs less than a sum for each
-    weighted, own = jnp.sum(rows.weight * loss), {}
-    if hasattr(policy_spec.model, "loss"):
-        weight = jnp.sum(rows.weight)
-        added, own = policy_spec.model.loss(params, rows)
-        weighted = weighted + weight * added
-        own = jax.tree.map(
-            lambda value: jax.lax.stop_gradient(weight * value), {**own, "model_loss": added}
-        )
-    return weighted, (sums, own)
+    model_loss, model_metrics = _model_loss(params, spec, batch)
+    loss = jnp.sum(batch.weight * total_loss(terms, hypers, model_loss))
+    return loss, _sums(*jax.lax.stop_gradient((terms, model_metrics)), batch.weight)
+
+
+def gradient(
+    params: PyTree, spec: LearnerSpec, batch: Batch, hypers: Hypers
+) -> tuple[PyTree, Sums]:
+    """(gradient, sums) of `ppo_loss`, one part of the rows after the other where that is faster."""
+    part_gradient = jax.grad(ppo_loss, has_aux=True)
+    num_parts = 1
+    if not spec.policy_spec.has_memory:
+        num_parts = num_microbatches(len(batch.weight), spec.axis_name)
+    if num_parts == 1:
+        return part_gradient(params, spec, batch, hypers)
+
+    def add(total, part):
+        return jax.tree.map(jnp.add, total, part_gradient(params, spec, part, hypers)), None
+
+    parts = jax.tree.map(lambda leaf: leaf.reshape(num_parts, -1, *leaf.shape[1:]), batch)
+    first = jax.tree.map(lambda leaf: leaf[0], parts)
+    shapes = jax.eval_shape(lambda part: part_gradient(params, spec, part, hypers), first)
+    zeros = jax.tree.map(lambda shape: jnp.zeros(shape.shape, shape.dtype), shapes)
+    return jax.lax.scan(add, zeros, parts)[0]
 
 
 def num_microbatches(num_rows: int, axis_name: str | None) -> int:
-    """Into how many parts to cut a minibatch: where every core is a device, so that a part fits the core's cache.
+    """How many parts a minibatch is cut into.
 
-    One device for all cores spreads large products over them, and an accelerator wants them as
-    large as they are.
+    Where every core is a device, a part fits the core's cache. One device for all cores spreads
+    large products over them, and an accelerator wants them as large as they are.
     """
     if axis_name is None or jax.default_backend() != "cpu":
         return 1
     least = max(1, num_rows // CACHED_ROWS)
     return next((parts for parts in range(least, 2 * least) if num_rows % parts == 0), 1)
+
+
+def _model_loss(
+    params: PyTree, spec: LearnerSpec, batch: Batch
+) -> tuple[jax.Array | float, dict[str, jax.Array]]:
+    """(loss, {name: f32[]}) of the model itself, if it has a loss."""
+    if not hasattr(spec.policy_spec.model, "loss"):
+        return 0.0, {}
+    loss, metrics = spec.policy_spec.model.loss(params, batch)
+    return loss, {**metrics, "model_loss": loss}
+
+
+def _sums(terms: Terms, model_metrics: dict[str, jax.Array], weight: jax.Array) -> Sums:
+    stacked = jnp.stack(terms).reshape(len(terms), -1)
+    # One product costs less than a sum for each term.
+    sums = jnp.matmul(stacked, weight.reshape(-1), precision="highest")
+    total = jnp.sum(weight)
+    return Sums(sums, {name: total * value for name, value in model_metrics.items()})

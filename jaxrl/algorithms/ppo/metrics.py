@@ -1,64 +1,52 @@
-"""What an iteration reports of a policy's learning, from sums over the rows of each minibatch."""
-
-from typing import NamedTuple
+"""The metrics that an iteration reports of a policy's learning."""
 
 import jax
 import jax.numpy as jnp
 
+from jaxrl.algorithms.base import HeadlineMetric
 from jaxrl.algorithms.ppo.hypers import Hypers
+from jaxrl.algorithms.ppo.loss import Sums, Terms, total_loss
 
-
-class Coefficients(NamedTuple):
-    """The weights of this iteration, after schedules and adaptation; f32[]."""
-
-    lr: jax.Array
-    entropy: jax.Array
-    kl: jax.Array
-
-
-class Terms(NamedTuple):
-    """What a minibatch reports, f32[B] row by row, or summed over the rows."""
-
-    policy_loss: jax.Array
-    vf_loss: jax.Array
-    vf_loss_unclipped: jax.Array
-    error: jax.Array
-    entropy: jax.Array
-    mean_kl_loss: jax.Array
-    clip_fraction: jax.Array
-    vf_clip_fraction: jax.Array
-    weight: jax.Array
+HEADLINE_METRICS = (
+    HeadlineMetric(
+        "mean_kl_loss", "KL divergence of an update, nats", label="kl", target="kl_target"
+    ),
+    HeadlineMetric("entropy", "entropy, nats", label="entropy", form=".2f", linear=True),
+    HeadlineMetric("vf_loss", "value loss"),
+)
+ROOT_CAUSE_METRICS = ("policy_loss", "vf_loss", "vf_loss_unclipped", "entropy", "mean_kl_loss")
 
 
 def learner_metrics(
-    sums: tuple[jax.Array, dict[str, jax.Array]],
-    norms: jax.Array,
-    last_pass: int,
-    target_variance: jax.Array,
-    hypers: Hypers,
-    coefficients: Coefficients,
+    steps: tuple[Sums, jax.Array], last_pass: int, target_variance: jax.Array, hypers: Hypers
 ) -> dict[str, jax.Array]:
-    """Means over the active rows of the last `last_pass` minibatches.
+    """{name: f32[]}, means over the active rows of the last `last_pass` minibatches.
 
     Args:
-        sums: f32[num_minibatches, len(Terms)] of the rows; and what the model says of its own loss,
-            {name: f32[num_minibatches]}, times the minibatch's weight.
-        norms: f32[num_minibatches], of the gradients.
+        steps: the sums and the gradient's norm of each minibatch, [num_minibatches, ...].
+        target_variance: f32[], of the value targets.
+        hypers: of this iteration, as the loss had them.
     """
-    terms, own = sums
-    trained = jnp.sum(Terms(*terms.T).weight)
-    latest = Terms(*jnp.sum(terms[-last_pass:], axis=0))._asdict()
-    count = jnp.maximum(latest.pop("weight"), 1.0)
-    means = {name: value / count for name, value in latest.items()}
-    unexplained = means["vf_loss_unclipped"] - means.pop("error") ** 2
-    own = {name: jnp.sum(values[-last_pass:]) / count for name, values in own.items()}
-    penalties = coefficients.kl * means["mean_kl_loss"] - coefficients.entropy * means["entropy"]
-    penalties = penalties + own.get("model_loss", 0.0)
+    sums, norms = steps
+    last = Terms(*jnp.sum(sums.terms[-last_pass:], axis=0))
+    count = jnp.maximum(last.weight, 1.0)
+    means = Terms(*(value / count for value in last))
+    model = {name: jnp.sum(values[-last_pass:]) / count for name, values in sums.model.items()}
+    unexplained = means.vf_loss_unclipped - means.error**2
     return {
-        **own,
-        **means,
-        "total_loss": means["policy_loss"] + hypers.vf_loss_coeff * means["vf_loss"] + penalties,
+        **model,
+        "total_loss": total_loss(means, hypers, model.get("model_loss", 0.0)),
+        "policy_loss": means.policy_loss,
+        "vf_loss": means.vf_loss,
+        "vf_loss_unclipped": means.vf_loss_unclipped,
+        "vf_clip_fraction": means.vf_clip_fraction,
         "vf_explained_var": jnp.maximum(-1.0, 1 - unexplained / jnp.maximum(target_variance, 1e-8)),
+        "entropy": means.entropy,
+        "mean_kl_loss": means.mean_kl_loss,
+        "clip_fraction": means.clip_fraction,
         "gradients_default_optimizer_global_norm": jnp.mean(norms[-last_pass:]),
-        "num_module_steps_trained": trained,
+        "num_module_steps_trained": jnp.sum(Terms(*sums.terms.T).weight),
+        "curr_kl_coeff": hypers.kl_coeff,
+        "curr_entropy_coeff": hypers.entropy_coeff,
+        "default_optimizer_learning_rate": hypers.lr,
     }

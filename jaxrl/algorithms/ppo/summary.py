@@ -1,17 +1,19 @@
-"""What a configuration will do, in words a person reads before training."""
+"""Summary of a configuration in a few lines: policies, networks, sizes and the objective."""
 
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, NamedTuple
 
 from jaxrl.algorithms.model_config import model_name
 from jaxrl.algorithms.ppo.batch import BatchLayout, batch_layout
 from jaxrl.algorithms.ppo.config import PPOConfig
-from jaxrl.algorithms.sharding import blocks_of
+from jaxrl.algorithms.ppo.hypers import LearnerSpec
+from jaxrl.algorithms.ppo.loss import total_loss
 from jaxrl.core.spaces import Box, Space
 from jaxrl.models.model import num_parameters
 from jaxrl.ops.minibatch import num_minibatches
 
-SLOW = 10  # times the arithmetic of PPOConfig.fast, from which on the plan says so
-MOST_NAMED = 4  # agents of a policy
+SLOW_FACTOR = 10  # times the arithmetic of PPOConfig.fast, from which on the summary says so
+MAX_NAMED_AGENTS = 4  # of a policy
 VALUE_LOSS = {
     "loss": "min((V - R)^2, {vf_clip_param:g})",
     "prediction": "max((V - R)^2, (V clipped to V_old +- {vf_clip_param:g} - R)^2)",
@@ -20,7 +22,7 @@ VALUE_LOSS = {
 
 
 def describe(config: PPOConfig) -> str:
-    """Agents and policies, sizes, updates and the objective; policies that learn alike are explained once."""
+    """Policies, sizes, updates and the objective; policies that learn alike are explained once."""
     algorithm = config.build()
     env_args = "".join(f"  {name}={value}" for name, value in config.env_args)
     steps = config.num_updates * config.train_batch_size
@@ -45,10 +47,16 @@ def describe(config: PPOConfig) -> str:
                 f"{_network(policy_config)}, {num_parameters(policy_spec.model):,} parameters",
             )
             details += _actions(policy_config, group.action_space)
-            cut = batch_layout(policy_spec, (config.rollout_length, config.num_envs, len(agents)))
-            details += (
-                _learning(policy_config, cut) if group.structure.trained else ("not trained",)
-            )
+            if group.structure.trained:
+                shape = (config.rollout_length, config.num_envs, len(agents))
+                layout = batch_layout(policy_spec, shape)
+                details += (
+                    _minibatches(policy_config, layout, group.structure.blocks),
+                    f"loss = {_objective(policy_config, group.structure)}",
+                    _advantages(policy_config),
+                )
+            else:
+                details += ("not trained",)
             spaces = f"{group.observation_space} -> {group.action_space}"
             heads.setdefault(details, []).append(
                 f"policy       {policy} plays {_agents(agents)}: {spaces}"
@@ -62,11 +70,11 @@ def _faster(config: PPOConfig) -> list[str]:
     """A line for settings that learn far longer from each step than `PPOConfig.fast` does."""
     fast = PPOConfig.fast(config.env, dict(config.env_args), policies=config.policies)
     times = _learning_cost(config) / _learning_cost(fast)
-    if times < SLOW:
+    if times < SLOW_FACTOR:
         return []
     return [
-        f"speed        learning takes {times:,.0f} times the arithmetic of PPOConfig.fast({_arguments(config)}), "
-        "which suits compiled environments"
+        f"speed        learning takes {times:,.0f} times the arithmetic of "
+        f"PPOConfig.fast({_arguments(config)}), which suits compiled environments"
     ]
 
 
@@ -78,7 +86,7 @@ def _arguments(config: PPOConfig) -> str:
 
 
 def _learning_cost(config: PPOConfig) -> float:
-    """How much arithmetic an environment step is learned with: agents x epochs x parameters, summed over policies."""
+    """The arithmetic of learning from an environment step: agents x epochs x parameters, of all policies."""
     setup = config.setup()
     total = 0
     for policy, agents in setup.policies.items():
@@ -93,7 +101,7 @@ def _learning_cost(config: PPOConfig) -> float:
 
 def _agents(agents: tuple[str, ...]) -> str:
     """`a, b`, or of many the first and the last."""
-    if len(agents) <= MOST_NAMED:
+    if len(agents) <= MAX_NAMED_AGENTS:
         return ", ".join(agents)
     return f"{len(agents)} agents, {agents[0]} to {agents[-1]}"
 
@@ -131,13 +139,14 @@ def _network(config: PPOConfig) -> str:
 def _memory(config: PPOConfig) -> str:
     if config.use_attention:
         units = config.attention_num_transformer_units
+        blocks = f"{units} gated transformer block{'s' if units > 1 else ''}"
         return (
-            f", then {units} gated transformer block{'s' if units > 1 else ''} of {config.attention_dim} over "
+            f", then {blocks} of {config.attention_dim} over "
             f"{config.attention_memory_inference} steps back, trained over {config.max_seq_len} at once"
         )
     if config.use_lstm or config.use_gru:
-        kind = "an LSTM" if config.use_lstm else "a GRU"
-        return f", then {kind} of {config.lstm_cell_size}, trained over {config.max_seq_len} steps at once"
+        cell = f"{'an LSTM' if config.use_lstm else 'a GRU'} of {config.lstm_cell_size}"
+        return f", then {cell}, trained over {config.max_seq_len} steps at once"
     return ""
 
 
@@ -148,52 +157,88 @@ def _actions(config: PPOConfig, space: Space) -> tuple[str, ...]:
         return ("actions of a Beta over the bounds",)
     std = "a parameter" if config.free_log_std else "an output"
     if config.action_distribution == "squashed_gaussian":
-        return (
-            f"actions of a Gaussian, its log-std {std} of the network, squashed to the bounds by tanh",
-        )
-    fitted = (
-        "[-1, 1] stretched to the bounds and clipped" if config.normalize_actions else "as they are"
-    )
-    fitted = (
-        "clipped to the bounds" if config.clip_actions and not config.normalize_actions else fitted
-    )
+        log_std = f"its log-std {std} of the network"
+        return (f"actions of a Gaussian, {log_std}, squashed to the bounds by tanh",)
+    if config.normalize_actions:
+        fitted = "[-1, 1] stretched to the bounds and clipped"
+    else:
+        fitted = "clipped to the bounds" if config.clip_actions else "as they are"
     return (f"actions of a diagonal Gaussian, its log-std {std} of the network, {fitted}",)
 
 
-def _learning(config: PPOConfig, cut: BatchLayout) -> tuple[str, ...]:
-    rows, blocks = config.rollout_length * cut.width, blocks_of(config)
-    pieces = blocks * cut.share(config.minibatch_size, blocks, blocks)
-    updates = num_minibatches(cut.num_pieces, pieces, config.num_epochs)
-    size = f"{pieces:,} sequences of {cut.length} steps" if cut.in_sequences else f"{pieces:,}"
-    bounds = "".join(
-        f"; {name} {value:g}"
-        for name, value in (("dual clip", config.dual_clip), ("target KL", config.target_kl))
-        if value is not None
+def _minibatches(config: PPOConfig, layout: BatchLayout, blocks: int) -> str:
+    rows = config.rollout_length * layout.width
+    pieces = blocks * layout.pieces_per_block(config.minibatch_size, blocks, blocks)
+    updates = num_minibatches(layout.num_pieces, pieces, config.num_epochs)
+    size = (
+        f"{pieces:,} sequences of {layout.length} steps" if layout.in_sequences else f"{pieces:,}"
     )
     optimizer = config.optimizer or "Adam"
-    optimizer = (
-        optimizer
-        if isinstance(optimizer, str)
-        else getattr(optimizer, "__name__", "the given optimizer")
-    )
-    value_clip = None if config.vf_clip_param is None else config.value_clip
-    value = VALUE_LOSS[value_clip].format(vf_clip_param=config.vf_clip_param)
-    entropy = f" - {_schedule(config.entropy_coeff)} H" if config.entropy_coeff else ""
-    penalty = f" + k KL(old || new), k from {config.kl_coeff:g} towards KL {config.kl_target:g}"
-    penalty = penalty if config.use_kl_loss and config.kl_coeff else ""
+    if not isinstance(optimizer, str):
+        optimizer = getattr(optimizer, "__name__", "the given optimizer")
     return (
         f"{rows:,} rows, {config.num_epochs} epochs in minibatches of {size}: "
-        f"{updates:,} gradient steps, {optimizer} lr {_schedule(config.lr)}",
-        f"loss = -min(r A, clip(r, 1 +- {config.clip_param:g}) A) + {config.vf_loss_coeff:g} {value}"
-        f"{entropy}{penalty}{bounds}",
-        f"gamma {config.gamma:g}, lambda {config.lambda_:g}, advantages "
-        + (
-            f"standardised over the {config.normalize_advantages}"
-            if config.normalize_advantages
-            else "as they are"
-        )
-        + (", rewards in units of the return's deviation" if config.normalize_returns else ""),
+        f"{updates:,} gradient steps, {optimizer} lr {_schedule(config.lr)}"
     )
+
+
+class Formula(NamedTuple):
+    """A sum in writing: `total_loss` of formulas is the formula of the loss. Without terms it is 0."""
+
+    terms: tuple[tuple[str, str], ...] = ()  # (sign, text)
+
+    def __add__(self, other: "Formula") -> "Formula":
+        return Formula(self.terms + other.terms)
+
+    def __sub__(self, other: "Formula") -> "Formula":
+        negated = tuple(("-" if sign == "+" else "+", text) for sign, text in other.terms)
+        return Formula(self.terms + negated)
+
+    def __mul__(self, other: "Formula") -> "Formula":
+        """A coefficient, a sum of at most one term, times a sum."""
+        return Formula(
+            tuple((sign, f"{by} {text}") for _, by in self.terms for sign, text in other.terms)
+        )
+
+    def __str__(self) -> str:
+        (_, first), *rest = self.terms
+        return " ".join([first, *(f"{sign} {text}" for sign, text in rest)])
+
+
+def _term(text: str, present: Any = True) -> Formula:
+    return Formula((("+", text),)) if present else Formula()
+
+
+def _objective(config: PPOConfig, spec: LearnerSpec) -> str:
+    """The loss's formula, with what bounds it."""
+    value_clip = None if config.vf_clip_param is None else config.value_clip
+    penalised = config.use_kl_loss and config.kl_coeff
+    terms = SimpleNamespace(
+        policy_loss=_term(f"-min(r A, clip(r, 1 +- {config.clip_param:g}) A)"),
+        vf_loss=_term(VALUE_LOSS[value_clip].format(vf_clip_param=config.vf_clip_param)),
+        entropy=_term("H"),
+        mean_kl_loss=_term("KL(old || new)"),
+    )
+    coefficients = SimpleNamespace(
+        vf_loss_coeff=_term(f"{config.vf_loss_coeff:g}"),
+        entropy_coeff=_term(_schedule(config.entropy_coeff), config.entropy_coeff),
+        kl_coeff=_term("k", penalised),
+    )
+    model_loss = _term("the model's loss", hasattr(spec.policy_spec.model, "loss"))
+    text = str(total_loss(terms, coefficients, model_loss))
+    if penalised:
+        text += f", k from {config.kl_coeff:g} towards KL {config.kl_target:g}"
+    for name, bound in (("dual clip", config.dual_clip), ("target KL", config.target_kl)):
+        text += "" if bound is None else f"; {name} {bound:g}"
+    return text
+
+
+def _advantages(config: PPOConfig) -> str:
+    how = "as they are"
+    if config.normalize_advantages:
+        how = f"standardised over the {config.normalize_advantages}"
+    scaled = ", rewards in units of the return's deviation" if config.normalize_returns else ""
+    return f"gamma {config.gamma:g}, lambda {config.lambda_:g}, advantages {how}{scaled}"
 
 
 def _schedule(value: float | tuple) -> str:

@@ -24,8 +24,8 @@ from jaxrl.rollout.env_step import (
     EnvBatch,
     RolloutSpec,
     StepRandomness,
+    advance_envs,
     draw_randomness,
-    follow,
     reset_envs,
     step_envs,
 )
@@ -227,7 +227,7 @@ def _go_on(
     def step(playing):
         randomness = step_chance(spec, key, playing.index, playing.num_steps)
         acted, raw = step_envs(spec, weights, playing.envs, randomness, env_params, explore=explore)
-        envs, reached, _ = follow(spec, playing.envs, acted, raw, randomness, env_params)
+        envs, reached, _ = advance_envs(spec, playing.envs, acted, raw, randomness, env_params)
         first_end = raw.over & ~playing.over
         return EvaluationState(
             envs=envs,

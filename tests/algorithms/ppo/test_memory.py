@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from jaxrl import PPOConfig, Trainer, load_policy
-from jaxrl.algorithms.ppo.batch import batch_layout, make_batch
+from jaxrl.algorithms.ppo.batch import batch_layout, make_batch, make_minibatches
 from tests.probes import SMALL_ARENA, Crowd, Joining, Leavers, Recall
 
 MEMORIES = {
@@ -50,9 +50,8 @@ def test_sequences_are_judged_as_they_were_acted_on(memory, told, length):
     """17 steps in parts of 6, episodes of 5: resets within sequences, carries across rollouts, rows of weight 0."""
     config = PPOConfig(env=Recall(), max_seq_len=length, **SMALL, **MEMORIES[memory], **told)
     policy_spec, params, path = next(rollouts_of(config))
-    assert batch_layout(policy_spec, path.value.shape) == (
-        (3, 6, 8, True) if length == 6 else (17, 1, 8, True)
-    )
+    number = 3 if length == 6 else 17
+    assert batch_layout(policy_spec, path.value.shape) == (number, length, 8, 1, True)
     judged_as_acted_on(config, policy_spec, params, path)
 
 
@@ -64,7 +63,7 @@ def test_sequences_of_many_agents_are_judged_as_they_were_acted_on(memory, polic
     rollouts = list(rollouts_of(config))
     assert len(rollouts) == 3 // agents
     for policy_spec, params, path in rollouts:
-        assert batch_layout(policy_spec, path.value.shape) == (3, 6, 8 * agents, True)
+        assert batch_layout(policy_spec, path.value.shape) == (3, 6, 8, agents, True)
         judged_as_acted_on(config, policy_spec, params, path)
 
 
@@ -123,60 +122,37 @@ def test_sequences_with_waits_are_judged_as_they_were_acted_on(memory):
 
 def judged(config, policy_spec, params, path):
     """(values, log-probabilities, rows) of a trajectory's sequences, [L, B]; as the learner judges them at first."""
-    cut = batch_layout(policy_spec, path.value.shape)
-    rows = make_batch(
-        policy_spec,
-        (),
-        path,
-        next(iter(config.hypers().values())),
-        standardised=False,
-        axis_name=None,
-    )
-    index = cut.make_batch(jnp.arange(cut.num_pieces))
-    sequences = jax.tree.map(lambda leaf: leaf[index], rows)
-    carry = jax.tree.map(lambda leaf: leaf.reshape(cut.num_pieces, *leaf.shape[3:]), path.carry)
-    inputs = params, sequences.obs, (), carry, sequences.begins, sequences.waited
-    distribution, value = jax.jit(policy_spec.evaluate_actions)(*inputs)
+    spec = config.build().grouping.groups[0].structure._replace(policy_spec=policy_spec)
+    layout = batch_layout(policy_spec, path.value.shape)
+    estimates = path.value, path.value  # which are not judged
+    batch = make_batch(spec, (), path, estimates)
+    minibatches = make_minibatches(spec, layout, batch, jax.random.key(0))
+    sequences = minibatches.gather(jnp.arange(layout.num_pieces))
+    inputs = sequences.obs, (), sequences.carry, sequences.is_first, sequences.waited
+    distribution, value = jax.jit(policy_spec.evaluate_actions)(params, *inputs)
     return value, distribution.log_prob(sequences.action), sequences
 
 
 def judged_as_acted_on(config, policy_spec, params, path):
-    assert np.asarray(path.ended[:-1]).any()
+    assert np.asarray(path.done[:-1]).any()
     brought = [
         np.asarray(leaf[0]).reshape(path.value[0].size, -1) for leaf in jax.tree.leaves(path.carry)
     ]
-    assert (
-        max(len(np.unique(rows, axis=0)) for rows in brought) > 1
-    )  # of episodes under way, to each its own
-    cut = batch_layout(policy_spec, path.value.shape)
-    rows = make_batch(
-        policy_spec,
-        (),
-        path,
-        next(iter(config.hypers().values())),
-        standardised=False,
-        axis_name=None,
-    )
-    index = cut.make_batch(jnp.arange(cut.num_pieces))
-    sequences = jax.tree.map(lambda leaf: leaf[index], rows)
-    carry = jax.tree.map(lambda leaf: leaf.reshape(cut.num_pieces, *leaf.shape[3:]), path.carry)
-    judged = jax.jit(policy_spec.evaluate_actions)(
-        params, sequences.obs, (), carry, sequences.begins
-    )
+    # Of episodes that had begun before, each environment has a carry of its own.
+    assert max(len(np.unique(rows, axis=0)) for rows in brought) > 1
+    value, log_prob, sequences = judged(config, policy_spec, params, path)
     there = np.asarray(sequences.weight) > 0
-    assert there.sum() == 17 * cut.width
-    np.testing.assert_allclose(judged[1][there], sequences.value[there], atol=1e-5)
-    np.testing.assert_allclose(
-        judged[0].log_prob(sequences.action)[there], sequences.log_prob[there], atol=1e-5
-    )
+    assert there.sum() == path.value.size
+    np.testing.assert_allclose(value[there], sequences.value[there], atol=1e-5)
+    np.testing.assert_allclose(log_prob[there], sequences.log_prob[there], atol=1e-5)
 
 
 def test_every_row_comes_once_an_epoch_in_whole_sequences():
     policy_spec, _, path = next(
         rollouts_of(PPOConfig(env=Recall(), max_seq_len=6, **SMALL, **MEMORIES["gru"]))
     )
-    cut = batch_layout(policy_spec, path.value.shape)
-    rows = np.asarray(cut.make_batch(jnp.arange(cut.num_pieces)))
+    layout = batch_layout(policy_spec, path.value.shape)
+    rows = np.asarray(layout.rows(jnp.arange(layout.num_pieces)))
     np.testing.assert_array_equal(
         np.sort(rows.reshape(-1)), np.arange(18 * 8)
     )  # one step more than there are
@@ -214,9 +190,10 @@ def test_a_minibatch_has_as_many_rows_as_asked_to_the_nearest_sequence_of_each_b
             **{**SMALL, "rollout_length": 100, "minibatch_size": size},
             **MEMORIES["gru"],
         )
-        group = config.build().grouping.groups[0].structure
-        cut = batch_layout(group.policy_spec, (100, 8, 1))
-        assert group.blocks * cut.share(size, group.blocks, group.blocks) * cut.length == rows
+        spec = config.build().grouping.groups[0].structure
+        layout = batch_layout(spec.policy_spec, (100, 8, 1))
+        pieces = spec.blocks * layout.pieces_per_block(size, spec.blocks, spec.blocks)
+        assert pieces * layout.length == rows
         assert f"{rows // 20} sequences of 20 steps" in config.describe()
 
 

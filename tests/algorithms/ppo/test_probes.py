@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 
 from jaxrl import PPOConfig, Trainer, UsageError, sweep
-from jaxrl.algorithms.base import UNDECLARED_WAITS
-from jaxrl.algorithms.ppo.ppo import _undeclared_waits
 from jaxrl.ops.distributions import DiagGaussian
+from jaxrl.rollout.turns import UNDECLARED_WAITS, undeclared_waits
 from tests.probes import Endless, Leavers, Probe, Target, TicTacToe, Turns
 
 SMALL = {
@@ -184,15 +183,17 @@ def test_what_counts_as_a_wait(acted, number):
     active, ended = steps != "0", (steps != "1") | over
     so_far = np.concatenate([np.cumsum(episode) for episode in active.reshape(2, 4)])
     trajectory = SimpleNamespace(
-        active=active[:, None, None, None], ended=ended[:, None, None, None]
+        active=active[:, None, None, None], done=ended[:, None, None, None]
     )
     reached = SimpleNamespace(
         agent_steps=jnp.asarray(so_far)[:, None, None], length=np.arange(8)[:, None] % 4 + 1
     )
-    rollout = SimpleNamespace(trajectories=(trajectory,), reached=reached, over=over[:, None])
+    rollout = SimpleNamespace(
+        trajectories=(trajectory,), reached=reached, episode_done=over[:, None]
+    )
     grouping = SimpleNamespace(gather=lambda values: (values[None],))
     spec = SimpleNamespace(always_active=False, waits=False, grouping=grouping)
-    assert _undeclared_waits(spec, rollout, 0, None)[UNDECLARED_WAITS].tolist() == [number]
+    assert undeclared_waits(spec, rollout, 0, None)[UNDECLARED_WAITS].tolist() == [number]
 
 
 def test_an_agent_that_joins_in_the_first_step_of_a_rollout_is_late_if_its_episode_has_begun():

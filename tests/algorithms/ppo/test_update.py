@@ -7,10 +7,18 @@ import optax
 import pytest
 
 from jaxrl import PPOConfig
-from jaxrl.algorithms.ppo.batch import Batch, batch_layout, make_batch, minibatch_indices
-from jaxrl.algorithms.ppo.loss import gradient, num_microbatches, ppo_loss
-from jaxrl.algorithms.ppo.metrics import Coefficients, Terms
-from jaxrl.algorithms.ppo.update import LearnerSpec, init_learner, update_policy
+from jaxrl.algorithms.ppo import loss as loss_module
+from jaxrl.algorithms.ppo.batch import (
+    Batch,
+    advantages_and_targets,
+    batch_layout,
+    make_batch,
+    minibatch_indices,
+)
+from jaxrl.algorithms.ppo.hypers import LearnerSpec
+from jaxrl.algorithms.ppo.loss import Sums, Terms, gradient, num_microbatches, ppo_loss, total_loss
+from jaxrl.algorithms.ppo.metrics import learner_metrics
+from jaxrl.algorithms.ppo.update import Iteration, init_learner, update_policy
 from jaxrl.core.spaces import Box, Discrete
 from jaxrl.models.mlp import MLP
 from jaxrl.models.policy_spec import PolicySpec
@@ -23,9 +31,9 @@ MODEL = MLP(Box(-1.0, 1.0, (3,)), Discrete(4), hiddens=(8,))
 STEPS, ENVS, AGENTS = 6, 4, 2
 
 
-def structure(**changes):
+def learner_spec(**changes):
     values = {
-        "player": PolicySpec(MODEL, MODEL.observation_space, MODEL.action_space),
+        "policy_spec": PolicySpec(MODEL, MODEL.observation_space, MODEL.action_space),
         "trained": True,
         "minibatch_size": 16,
         "num_epochs": 2,
@@ -42,6 +50,11 @@ def hypers(**changes):
     return PPOConfig(env="cartpole", **changes).hypers()["default_policy"]
 
 
+def hypers_of_an_iteration(**changes):
+    """At step 0, with `changes` as arrays."""
+    return hypers().at(0.0).replace(**{name: jnp.float32(x) for name, x in changes.items()})
+
+
 def trajectory(key, active=None):
     keys = jax.random.split(key, 8)
     shape = (STEPS, ENVS, AGENTS)
@@ -55,7 +68,7 @@ def trajectory(key, active=None):
         next_value=jax.random.normal(keys[5], shape),
         reward=jax.random.normal(keys[6], shape),
         terminated=terminated,
-        ended=terminated | jax.random.bernoulli(keys[7], 0.1, shape),
+        done=terminated | jax.random.bernoulli(keys[7], 0.1, shape),
         active=jnp.ones(shape, bool) if active is None else active,
     )
 
@@ -110,33 +123,41 @@ def test_the_objective_is_that_of_a_numpy_reference(kind, active):
         weight=jax.random.bernoulli(keys[6], active, (20,)).astype(jnp.float32),
     )
     params = MODEL.init(keys[7])
-    numbers = hypers(clip_param=0.3, vf_clip_param=0.5, vf_loss_coeff=0.7)
-    coefficients = Coefficients(lr=jnp.float32(0), entropy=jnp.float32(0.1), kl=jnp.float32(0.4))
-    loss, (sums, own) = ppo_loss(
-        structure().policy_spec, kind, params, rows, (), numbers, coefficients
+    numbers = hypers_of_an_iteration(
+        clip_param=0.3, vf_clip_param=0.5, vf_loss_coeff=0.7, entropy_coeff=0.1, kl_coeff=0.4
     )
-    assert not own
+    loss, sums = ppo_loss(params, learner_spec(value_clip=kind), rows, numbers)
+    assert not sums.model
     loss = loss / max(float(rows.weight.sum()), 1.0)
     distribution, value = MODEL.apply(params, rows.obs)
     expected = reference_loss(
         np.asarray(distribution.logits, np.float64), np.asarray(value, np.float64), rows, kind
     )
     assert float(loss) == pytest.approx(expected, abs=1e-5)
-    assert float(Terms(*sums).weight) == pytest.approx(float(rows.weight.sum()))
+    assert float(Terms(*sums.terms).weight) == pytest.approx(float(rows.weight.sum()))
 
 
-def test_a_gradient_part_by_part_is_the_gradient_of_the_whole():
-    path, numbers = trajectory(jax.random.key(0)), hypers()
-    learner = init_learner(structure(), numbers, jax.random.key(3))
-    policy_spec = structure().policy_spec
-    rows = make_batch(policy_spec, (), path, numbers, standardised=True, axis_name=None)
-    coefficients = Coefficients(lr=jnp.float32(0), entropy=jnp.float32(0.1), kl=jnp.float32(0.4))
-    whole, parts = (
-        gradient(policy_spec, "loss", learner.params, rows, (), numbers, coefficients, n)
-        for n in (1, 4)
-    )
+def test_a_gradient_part_by_part_is_the_gradient_of_the_whole(monkeypatch):
+    path, spec = trajectory(jax.random.key(0)), learner_spec()
+    numbers = hypers_of_an_iteration(entropy_coeff=0.1, kl_coeff=0.4)
+    params = MODEL.init(jax.random.key(3))
+    rows = make_batch(spec, (), path, advantages_and_targets(spec, path, numbers))
+    whole = gradient(params, spec, rows, numbers)
+    monkeypatch.setattr(loss_module, "num_microbatches", lambda num_rows, axis_name: 4)
+    parts = gradient(params, spec, rows, numbers)
     for ours, theirs in zip(jax.tree.leaves(parts), jax.tree.leaves(whole), strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-4)
+
+
+def test_the_formula_of_the_loss_is_the_same_for_a_row_and_for_the_mean_of_rows():
+    """1 + 0.5 x 2 + 0.25 x 8 - 0.1 x 10 + 7 of the model = 10, and so of the metric."""
+    numbers = hypers_of_an_iteration(vf_loss_coeff=0.5, kl_coeff=0.25, entropy_coeff=0.1)
+    row = Terms(*[jnp.float32(0)] * len(Terms._fields))
+    row = row._replace(policy_loss=1.0, vf_loss=2.0, mean_kl_loss=8.0, entropy=10.0, weight=1.0)
+    assert float(total_loss(row, numbers, 7.0)) == pytest.approx(10.0)
+    sums = Sums(2 * jnp.stack(row)[None], {"model_loss": jnp.array([14.0])})  # of two such rows
+    metrics = learner_metrics((sums, jnp.zeros(1)), 1, jnp.float32(1), numbers)
+    assert float(metrics["total_loss"]) == pytest.approx(10.0)
 
 
 @pytest.mark.parametrize(
@@ -150,18 +171,18 @@ def test_where_cores_are_devices_minibatches_are_cut_into_equal_parts_that_their
 
 
 def learn(plan, numbers, path):
-    key = jax.random.key(2)
     learner = init_learner(plan, numbers, jax.random.key(3))
-    update = jax.jit(
-        lambda learner: update_policy(plan, None, learner, path, (), numbers, key, jnp.float32(0))
+    iteration = Iteration(numbers.at(0.0), jax.random.key(2), ())
+    after, _, metrics = jax.jit(lambda learner: update_policy(plan, learner, path, iteration))(
+        learner
     )
-    after, _, metrics = update(learner)
     return learner, after, metrics
 
 
 def test_a_policy_without_active_rows_keeps_its_learner_to_the_bit():
     none = jnp.zeros((STEPS, ENVS, AGENTS), bool)
-    before, after, metrics = learn(structure(), hypers(), trajectory(jax.random.key(0), none))
+    plan = learner_spec(always_active=False)
+    before, after, metrics = learn(plan, hypers(), trajectory(jax.random.key(0), none))
     assert jax.tree.all(jax.tree.map(lambda x, y: bool((x == y).all()), before, after))
     assert float(metrics["num_module_steps_trained"]) == 0
 
@@ -173,16 +194,9 @@ def test_a_minibatch_without_active_rows_takes_no_step():
         .at[[0, 1, 2, 3, 5], [0, 3, 1, 2, 2], [0, 1, 1, 0, 1]]
         .set(True)
     )
-    plan = structure(always_active=False, minibatch_size=2, num_epochs=3)
-    order = {
-        "blocks": 1,
-        "num_envs": ENVS,
-        "rows": 2,
-        "num_epochs": 3,
-        "key": jax.random.key(2),
-        "axis_name": None,
-    }
-    rows = np.asarray(minibatch_indices(batch_layout(plan.policy_spec, active.shape), **order))
+    plan = learner_spec(always_active=False, minibatch_size=2, num_epochs=3)
+    layout = batch_layout(plan.policy_spec, active.shape)
+    rows = np.asarray(minibatch_indices(plan, layout, jax.random.key(2)))
     wanted = int(np.asarray(active).reshape(-1)[rows].any(axis=1).sum())
     assert 10 < wanted <= 15 < len(rows) == 72
     before, after, _ = learn(plan, hypers(lr=1e-2), trajectory(jax.random.key(0), active))
@@ -196,7 +210,7 @@ def test_a_minibatch_without_active_rows_takes_no_step():
 
 
 def test_where_all_rows_are_active_it_makes_no_difference_that_some_might_not_be():
-    plan, path = structure(num_epochs=3), trajectory(jax.random.key(0))
+    plan, path = learner_spec(num_epochs=3), trajectory(jax.random.key(0))
     first, second = (
         learn(plan._replace(always_active=said), hypers(lr=1e-2), path)[1] for said in (True, False)
     )
@@ -217,7 +231,7 @@ def test_inactive_rows_change_nothing_whatever_they_hold():
     leaves = jnp.concatenate(
         [~active[1:], jnp.zeros_like(active[:1])]
     )  # an agent that is gone next has ended now
-    path = path.replace(ended=path.ended | ~active | leaves)
+    path = path.replace(done=path.done | ~active | leaves)
     garbage = path.replace(
         reward=jnp.where(active, path.reward, 1e6),
         value=jnp.where(active, path.value, jnp.nan),
@@ -227,13 +241,13 @@ def test_inactive_rows_change_nothing_whatever_they_hold():
         # free.
         next_value=jnp.where(active, path.next_value, 1e6),
     )
-    first, second = (learn(structure(), hypers(lr=1e-2), one)[1] for one in (path, garbage))
+    first, second = (learn(learner_spec(), hypers(lr=1e-2), one)[1] for one in (path, garbage))
     for ours, others in zip(jax.tree.leaves(first), jax.tree.leaves(second), strict=True):
         np.testing.assert_allclose(ours, others, atol=1e-6)
 
 
 def test_the_gradient_is_clipped_by_its_global_norm():
-    plan = structure(optimizer=optax.sgd, minibatch_size=48, num_epochs=1)
+    plan = learner_spec(optimizer=optax.sgd, minibatch_size=48, num_epochs=1)
     moves = []
     for clip in (None, 1e-3):
         before, after, metrics = learn(
@@ -252,7 +266,7 @@ def test_the_gradient_is_clipped_by_its_global_norm():
 @pytest.mark.parametrize(("target", "factor"), [(1e-9, 1.5), (1e3, 0.5)])
 def test_the_kl_coefficient_follows_the_kl_of_the_last_pass(target, factor):
     _, learner, metrics = learn(
-        structure(), hypers(lr=1e-2, kl_target=target), trajectory(jax.random.key(0))
+        learner_spec(), hypers(lr=1e-2, kl_target=target), trajectory(jax.random.key(0))
     )
     assert float(metrics["curr_kl_coeff"]) == pytest.approx(0.2)
     assert float(learner.kl_coeff) == pytest.approx(0.2 * factor)
@@ -260,16 +274,16 @@ def test_the_kl_coefficient_follows_the_kl_of_the_last_pass(target, factor):
 
 def test_without_the_kl_penalty_its_coefficient_stays_zero():
     _, learner, _ = learn(
-        structure(use_kl_loss=False), hypers(kl_target=1e-9), trajectory(jax.random.key(0))
+        learner_spec(use_kl_loss=False), hypers(kl_target=1e-9), trajectory(jax.random.key(0))
     )
     assert float(learner.kl_coeff) == 0.0
 
 
 @pytest.mark.parametrize("blocks", [1, 2, 4])
 def test_every_minibatch_takes_an_equal_share_of_every_block_of_environments(blocks):
-    cut, key = batch_layout(structure().policy_spec, (STEPS, ENVS, AGENTS)), jax.random.key(0)
-    plan = {"blocks": blocks, "num_envs": ENVS, "rows": 16, "num_epochs": 3}
-    rows = np.asarray(minibatch_indices(cut, **plan, key=key, axis_name=None))
+    plan = learner_spec(blocks=blocks, minibatch_size=16, num_epochs=3)
+    layout = batch_layout(plan.policy_spec, (STEPS, ENVS, AGENTS))
+    rows = np.asarray(minibatch_indices(plan, layout, jax.random.key(0)))
     assert rows.shape == (9, 16)  # 3 epochs of 48 rows
     np.testing.assert_array_equal(np.bincount(rows.reshape(-1), minlength=48), 3)
     block = rows // AGENTS % ENVS // (ENVS // blocks)
@@ -282,7 +296,7 @@ def test_the_share_of_clipped_values_is_that_of_the_active_rows_beyond_the_bound
     active = jax.random.bernoulli(jax.random.key(5), 0.5, (STEPS, ENVS, AGENTS))
     # One step over all rows at rate 0, so that the values are those of the first parameters.
     plan, numbers = (
-        structure(value_clip=kind, minibatch_size=48, num_epochs=1),
+        learner_spec(value_clip=kind, minibatch_size=48, num_epochs=1),
         hypers(lr=0.0, vf_clip_param=0.3),
     )
     path = trajectory(jax.random.key(0), active)
@@ -294,7 +308,7 @@ def test_the_share_of_clipped_values_is_that_of_the_active_rows_beyond_the_bound
         path.value,
         path.next_value,
         path.terminated,
-        path.ended,
+        path.done,
         gamma=0.99,
         lambda_=1.0,
     )
@@ -311,21 +325,14 @@ def test_the_share_of_clipped_values_is_that_of_the_active_rows_beyond_the_bound
 @pytest.mark.parametrize("part", ["params", "opt_state"])
 @pytest.mark.parametrize("value", [jnp.nan, jnp.inf])
 def test_one_bad_number_among_parameters_or_optimiser_state_is_told(part, value):
-    plan, numbers = (
-        structure(),
-        hypers(lr=0.0),
-    )  # at rate 0 what is bad stays bad, and what is good stays good
-    none = trajectory(
-        jax.random.key(0), jnp.zeros((STEPS, ENVS, AGENTS), bool)
-    )  # so do learners without rows
+    # At rate 0 what is bad stays bad, and what is good stays good; so do learners without rows.
+    plan, numbers = learner_spec(), hypers(lr=0.0)
+    none = trajectory(jax.random.key(0), jnp.zeros((STEPS, ENVS, AGENTS), bool))
     learner = init_learner(plan, numbers, jax.random.key(3))
     leaves, tree = jax.tree.flatten(getattr(learner, part))
     leaves[-1] = leaves[-1].at[0].set(value)
-    update = jax.jit(
-        lambda learner: update_policy(
-            plan, None, learner, none, (), numbers, jax.random.key(2), 0.0
-        )[2]
-    )
+    iteration = Iteration(numbers.at(0.0), jax.random.key(2), ())
+    update = jax.jit(lambda learner: update_policy(plan, learner, none, iteration)[2])
     assert update(learner)["parameters_finite"] == 1.0
     assert (
         update(learner.replace(**{part: jax.tree.unflatten(tree, leaves)}))["parameters_finite"]
@@ -336,7 +343,7 @@ def test_one_bad_number_among_parameters_or_optimiser_state_is_told(part, value)
 def test_a_reward_that_is_no_number_breaks_the_parameters_and_is_told():
     path = trajectory(jax.random.key(0))
     _, _, metrics = learn(
-        structure(), hypers(), path.replace(reward=path.reward.at[2, 1, 0].set(jnp.nan))
+        learner_spec(), hypers(), path.replace(reward=path.reward.at[2, 1, 0].set(jnp.nan))
     )
     assert metrics["parameters_finite"] == 0.0
     assert not np.isfinite(metrics["policy_loss"])
