@@ -1,11 +1,11 @@
-"""Builds the package `jaxrl.envs` from the folder `envs/`; everything else is declared in pyproject.toml."""
+"""Builds the package `jaxrl.envs` from `envs/`; pyproject.toml declares everything else."""
 
 from setuptools import setup
 from setuptools.command.build_py import build_py
 
 
 class BuildWithEnvironments(build_py):
-    """Takes the modules of `jaxrl.envs` from `envs/`, so that a wheel holds them as `jaxrl/envs/*.py`."""
+    """Copies the modules of `jaxrl.envs` from `envs/` into a wheel, as `jaxrl/envs/*.py`."""
 
     def find_package_modules(self, package, package_dir):
         modules = super().find_package_modules(package, package_dir)

@@ -60,17 +60,20 @@ def main() -> None:
             lost.append(reached - saved)
             assert 0 <= lost[-1] <= EVERY, f"{lost[-1]} iterations after the last checkpoint"
             print(
-                f"kill {kill:3d}: logged {reached:6,d} iterations, {lost[-1]:3d} of them after checkpoint {saved:,}"
+                f"kill {kill:3d}: logged {reached:6,d} iterations, {lost[-1]:3d} of them after "
+                f"checkpoint {saved:,}"
             )
         end = last_checkpoint(run) + 3 * EVERY
         train(run, settings, end * 256)
         train(Path(folder) / "whole", settings, end * 256)
         compare(run, Path(folder) / "whole", end)
     print(
-        f"{args.kills} kills, {early} of them before the process had logged anything new; lost at most {max(lost)}"
+        f"{args.kills} kills, {early} of them before the process had logged anything new; lost at "
+        f"most {max(lost)}"
     )
     print(
-        f"iterations, checkpoints every {EVERY}; all of {end:,} iterations equal to the uninterrupted run's, to the bit"
+        f"iterations, checkpoints every {EVERY}; all of {end:,} iterations equal to the "
+        "uninterrupted run's, to the bit"
     )
 
 

@@ -135,7 +135,10 @@ def learn(task: str, variant: str, seeds: list[int], **changed):
 
 
 def play_at_random(task: str, seeds: list[int], num_envs: int = 64):
-    """Yields (seed, curve): one point, the means over the first episodes of `num_envs` environments."""
+    """Yields (seed, curve).
+
+    One point, the means over the first episodes of `num_envs` environments.
+    """
     import jax
     import jax.numpy as jnp
 
@@ -207,7 +210,8 @@ def measure(task: str, variant: str, seeds: list[int], out: Path, **changed) -> 
         row |= report.circumstances()
         rows.append(row)
         print(
-            f"{task}, {variant}, seed {seed}: {curve[-1]['return_mean']:.1f} after {curve[-1]['env_steps']:,} steps, "
+            f"{task}, {variant}, seed {seed}: {curve[-1]['return_mean']:.1f} after "
+            f"{curve[-1]['env_steps']:,} steps, "
             f"{curve[-1]['seconds']:.0f} s; {_metrics(curve[-1])}",
             flush=True,
         )

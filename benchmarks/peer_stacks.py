@@ -42,7 +42,10 @@ Unit = Callable[[], int]
 
 
 def jaxrl_step(env: str, num_envs: int, devices: int = 1) -> Unit:
-    """Ours, split over so many virtual CPU devices; every observation is added up, so that none is left out."""
+    """Ours, split over so many virtual CPU devices.
+
+    Every observation is added up, so that none is left out.
+    """
     import jax
 
     jax.config.update("jax_num_cpu_devices", devices)
@@ -58,7 +61,10 @@ def jaxrl_step(env: str, num_envs: int, devices: int = 1) -> Unit:
 
 
 def gymnasium_step(num_envs: int, mode: str) -> Unit:
-    """Gymnasium's vectors of CartPole-v1: "sync" is a loop over single ones, "vector_entry_point" one in NumPy."""
+    """Gymnasium's vectors of CartPole-v1.
+
+    "sync" is a loop over single ones, "vector_entry_point" one in NumPy.
+    """
     import gymnasium
 
     envs = gymnasium.make_vec("CartPole-v1", num_envs, vectorization_mode=mode)
@@ -99,7 +105,10 @@ def _random_steps(step: Callable, num_envs: int, dtype: type = int) -> Unit:
 
 
 def gymnax_step(num_envs: int) -> Unit:
-    """gymnax's CartPole-v1 under scan and vmap, its own automatic reset; observations added up as ours are."""
+    """gymnax's CartPole-v1 under scan and vmap, its own automatic reset.
+
+    Observations added up as ours are.
+    """
     import gymnax
     import jax
     import jax.numpy as jnp
@@ -149,7 +158,10 @@ def pettingzoo_step(env: str) -> Unit:
 
 
 def jaxrl_train(settings: str) -> Unit:
-    """Ours at a peer's sizes: the Trainer's program for UNIT_STEPS, metrics brought back, nothing written."""
+    """Ours at a peer's sizes.
+
+    The Trainer's program for UNIT_STEPS, metrics brought back, nothing written.
+    """
     import jax
     import programs
 
@@ -205,7 +217,10 @@ SETTINGS = {
 
 
 def sb3_train() -> Unit:
-    """Stable-Baselines3's PPO with its defaults; on the CPU, as its documentation advises for small networks."""
+    """Stable-Baselines3's PPO with its defaults.
+
+    On the CPU, as its documentation advises for small networks.
+    """
     from stable_baselines3 import PPO
 
     return _learns(PPO("MlpPolicy", "CartPole-v1", seed=0, device="cpu"))
@@ -250,7 +265,10 @@ def rejax_train() -> Unit:
 
 
 def rllib_train(task: str) -> Unit:
-    """RLlib's PPO as rllib_peer.py has it: 8 CartPoles or 20 arenas in the process that learns, 4,000 steps a batch."""
+    """RLlib's PPO as rllib_peer.py has it.
+
+    8 CartPoles or 20 arenas in the process that learns, 4,000 steps a batch.
+    """
     import ray
     import rllib_peer
 
@@ -306,7 +324,10 @@ def timed(unit: Unit, least_seconds: float) -> dict:
 
 
 def serve(stack: str, arguments: dict, reply: Callable[[dict], None]) -> None:
-    """Builds, warms up by one unit, and goes whenever told: a line of standard input holds the least seconds."""
+    """Builds, warms up by one unit, and goes whenever told.
+
+    A line of standard input holds the least seconds.
+    """
     try:
         begin = time.perf_counter()
         unit = STACKS[stack](**arguments)

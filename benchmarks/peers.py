@@ -264,7 +264,8 @@ def table(rows: list[dict]) -> str:
         own = [row for row in rows if row["question"] == question]
         least, most = (bound(row["load"] for row in own) for bound in (min, max))
         tables.append(
-            f"{question} (load {least:.1f} to {most:.1f} on {own[0]['cores']} cores)\n\n{_table(own)}"
+            f"{question} (load {least:.1f} to {most:.1f} on {own[0]['cores']} "
+            f"cores)\n\n{_table(own)}"
         )
     return "\n\n".join(tables)
 
@@ -342,7 +343,8 @@ def main() -> None:
     arguments.python = dict(entry.split("=", 1) for entry in arguments.python)
     if set(arguments.python) - set(PEERS):
         parser.error(
-            f"--python knows {', '.join(PEERS)}, not {', '.join(set(arguments.python) - set(PEERS))}"
+            f"--python knows {', '.join(PEERS)}, not "
+            f"{', '.join(set(arguments.python) - set(PEERS))}"
         )
     if arguments.read is not None:
         rows = report.read([arguments.read])

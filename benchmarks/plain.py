@@ -42,7 +42,10 @@ class Step(NamedTuple):
 
 
 def make_plain_train(settings: Settings, env_name: str = "cartpole"):
-    """Returns train(key) -> (params, returns f32[num_updates]): the mean return of each update's ended episodes."""
+    """Returns train(key) -> (params, returns f32[num_updates]).
+
+    The mean return of each update's ended episodes.
+    """
     env, env_params = make(env_name)
     sizes = (env.observation_space(env_params).size, *settings.hiddens)
     num_actions = env.action_space(env_params).n

@@ -70,7 +70,10 @@ def stepping(name: str, env_args: dict, num_envs: int, num_steps: int, devices: 
 
 
 def random_actions(space, key, shape):
-    """Uniform actions [*shape, *space.shape] of one block of random numbers; integers up to n in 65,536."""
+    """Uniform actions [*shape, *space.shape] of one block of random numbers.
+
+    Integers up to n in 65,536.
+    """
     if isinstance(space, Discrete):
         width, count = 8 if space.n & space.n - 1 == 0 else 16, math.prod(shape)
         words = jax.random.bits(key, (-(-count * width // 32),))
@@ -82,7 +85,10 @@ def random_actions(space, key, shape):
 
 
 def collecting(config: PPOConfig, rollouts: int, devices: int = 1) -> Work:
-    """So many rollouts of the training loop, its policies acting; all that they record is added up."""
+    """So many rollouts of the training loop, its policies acting.
+
+    All that they record is added up.
+    """
     plain, key = config.static().build(), jax.random.key(0)
     algorithm = config.static().build(axis_name=AXIS) if devices > 1 else plain
 
@@ -102,7 +108,10 @@ def collecting(config: PPOConfig, rollouts: int, devices: int = 1) -> Work:
 
 
 def training(config: PPOConfig, devices: int = 1) -> Work:
-    """The Trainer's program for all of the configuration's updates; the state is where it was each time."""
+    """The Trainer's program for all of the configuration's updates.
+
+    The state is where it was each time.
+    """
     setup, hypers, key = config.setup(), config.hypers(), jax.random.key(0)
     executable = program_of(config.static(), setup.env, devices).executable(
         key, hypers, setup.env_params

@@ -75,7 +75,10 @@ def bars(
     *,
     log: bool = False,
 ) -> None:
-    """A picture beside `out`: {group: {who: values}}, bars to the medians and lines from the least to the most."""
+    """A picture beside `out`: {group: {who.
+
+    Values}}, bars to the medians and lines from the least to the most.
+    """
     from matplotlib.figure import Figure
 
     entries = [

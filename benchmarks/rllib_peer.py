@@ -39,7 +39,10 @@ TASKS = {
 
 
 def make_arena_class():
-    """Return PlainArena as an RLlib MultiAgentEnv; a fair coin of its own decides who moves first."""
+    """Return PlainArena as an RLlib MultiAgentEnv.
+
+    A fair coin of its own decides who moves first.
+    """
     import numpy as np
     from gymnasium.spaces import Discrete, MultiDiscrete
     from ray.rllib.env.multi_agent_env import MultiAgentEnv
@@ -106,7 +109,10 @@ def make_config(task, seed):
 
 
 def _arena_config(config, task):
-    """Two agents with a policy each; the cells reach the network as two one-hot vectors, 200 numbers."""
+    """Two agents with a policy each.
+
+    The cells reach the network as two one-hot vectors, 200 numbers.
+    """
     from ray.rllib.algorithms.ppo import PPOConfig
     from ray.rllib.connectors.env_to_module import FlattenObservations
 

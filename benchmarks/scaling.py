@@ -196,7 +196,10 @@ def _devices(number: int) -> str:
 def _rows(
     over: str, what: str, rates: dict[int, list[float]], base: dict | None = None, **facts
 ) -> Iterator[Row]:
-    """`base`: {number: rates} that the ratios are to; else the first number's. `facts` are by number."""
+    """`base`: {number: rates} that the ratios are to; else the first number's.
+
+    `facts` are by number.
+    """
     from programs import ratio
 
     first = next(iter(rates.values()))

@@ -117,7 +117,8 @@ def many(members: int) -> None:
     done = sweep(config, seeds=members, run_dir=None)
     steps = members * config.num_updates * config.train_batch_size
     print(
-        f"{len(done.outcomes):,} trainings of {config.total_env_steps:,} steps: {done.seconds:.1f} s of training, ",
+        f"{len(done.outcomes):,} trainings of {config.total_env_steps:,} steps: {done.seconds:.1f} "
+        "s of training, ",
         end="",
     )
     print(f"{done.compile_seconds:.1f} s compiling, {steps / done.seconds:,.0f} steps/s in all")

@@ -67,7 +67,10 @@ def peer(name: str, env: str, goal: float, seed: int) -> dict:
 
 
 def timed(command: list[str], first: str) -> tuple[dict, list[str]]:
-    """({first_result_s, total_s}, the lines that it said); `first` is how the first result's line begins."""
+    """({first_result_s, total_s}, the lines that it said).
+
+    `first` is how the first result's line begins.
+    """
     begin, lines, times = time.perf_counter(), [], {}
     with subprocess.Popen(
         [sys.executable, "-u", *command],

@@ -1,14 +1,15 @@
 """jaxrl: reinforcement learning in one compiled JAX program.
 
-env, params = jaxrl.make("arena")                       environments by name; jaxrl.names() lists them
-runner, metrics = jax.jit(jaxrl.make_train({"env": "arena"}))(jax.random.key(0))    a whole training, one function
-jaxrl.Trainer(jaxrl.PPOConfig.tuned("arena")).fit()     the same in chunks, with a console, logs and checkpoints
-jaxrl.Trainer.from_checkpoint("runs/arena/...").fit()   resumes it, equal to the bit
-jaxrl.load_policy("runs/arena/...", "pol1").act(obs)    a trained policy by itself; NumPy in, NumPy out
-jaxrl.evaluate("runs/arena/...", episodes=100)          whole episodes of a run's policies
-jaxrl.join("host0:1234", 2, process_id)                 first, in each of several processes: they train as one
-jaxrl.use_compile_cache()                               first: the next process need not compile again
-jaxrl.sweep(config, {"lr": [3e-4, 1e-3]}, seeds=8)      many trainings in one compiled program
+env, params = jaxrl.make("arena")                      environments; jaxrl.names() lists them
+train = jax.jit(jaxrl.make_train({"env": "arena"}))    a whole training as one pure function
+runner, metrics = train(jax.random.key(0))
+jaxrl.Trainer(jaxrl.PPOConfig.tuned("arena")).fit()    the same with console, logs and checkpoints
+jaxrl.Trainer.from_checkpoint("runs/arena/...").fit()  resumes it, equal to the bit
+jaxrl.load_policy("runs/arena/...", "pol1").act(obs)   a trained policy alone; NumPy in, NumPy out
+jaxrl.evaluate("runs/arena/...", episodes=100)         whole episodes of a run's policies
+jaxrl.join("host0:1234", 2, process_id)                first, in each of several processes
+jaxrl.use_compile_cache()                              first: the next process compiles nothing
+jaxrl.sweep(config, {"lr": [3e-4, 1e-3]}, seeds=8)     many trainings in one compiled program
 """
 
 from jaxrl.algorithms.ppo.config import PPOConfig

@@ -8,7 +8,7 @@ import jaxrl
 
 
 def forget_this_folder() -> None:
-    """Takes the current folder off the path, where `python -m` puts it: a stranger's run may lie in it.
+    """Removes the current folder, which `python -m` adds, from the path: it may be a stranger's.
 
     Commands that run modules of the user's add it themselves. It stays if jaxrl itself is imported
     from it.

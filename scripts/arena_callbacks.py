@@ -1,4 +1,4 @@
-"""Callbacks for the arena, to copy from: `train_ppo.py --env arena --callbacks scripts.arena_callbacks:ArenaMetrics`.
+"""Example callbacks of the arena: `--callbacks scripts.arena_callbacks:ArenaMetrics`.
 
 The hooks run inside the compiled program, as pure functions of arrays;
 `jaxrl.rollout.episode_callbacks` says what each is given. Several classes chain: `--callbacks
@@ -13,7 +13,7 @@ from jaxrl.rollout.episode_callbacks import EpisodeCallbacks
 
 
 class ArenaMetrics(EpisodeCallbacks):
-    """What the arena reports by itself, counted once more from its rewards; each agent's return; rewards by step."""
+    """The arena's metrics counted again from its rewards; agents' returns; rewards by step."""
 
     def on_episode_start(self, state, params):
         return {"new_fields": jnp.int32(0), "collisions": jnp.int32(0)}
@@ -50,7 +50,7 @@ class RewardScale(EpisodeCallbacks):
 
 @dataclass(frozen=True)
 class Curiosity(EpisodeCallbacks):
-    """agent1's policy is also paid for being where it seldom was in this batch: bonus / sqrt(visits to the cell)."""
+    """Pays agent1's policy for rarely visited cells: bonus / sqrt(visits in this batch)."""
 
     bonus: float = 0.5
     policy: str = "pol1"

@@ -1,4 +1,4 @@
-"""Plays whole episodes with a run's policies: `python scripts/evaluate.py RUN [--episodes 100] [--explore]`."""
+"""Evaluates a run's policies: `python scripts/evaluate.py RUN [--episodes 100] [--explore]`."""
 
 from jaxrl.cli import evaluate
 

@@ -1,4 +1,4 @@
-"""Writes an episode of a run's policies as a picture: `python scripts/render.py RUN [--out episode.gif]`."""
+"""Writes an episode as a picture: `python scripts/render.py RUN [--out episode.gif]`."""
 
 from jaxrl.cli import render
 

@@ -1,4 +1,7 @@
-"""The documentation's own code: every Python block of docs/*.md runs, and every flag that its commands use exists."""
+"""The documentation's own code.
+
+Every Python block of docs/*.md runs, and every flag that its commands use exists.
+"""
 
 import re
 import shlex

@@ -109,7 +109,10 @@ def target_floor(module):
 
 
 def imports(path, source):
-    """(line, dotted name) of every import, wherever it stands, relative ones resolved; also those by a string."""
+    """(line, dotted name) of every import, wherever it stands, relative ones resolved.
+
+    Also those by a string.
+    """
     folder = Path(path).parent.parts
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
@@ -178,7 +181,8 @@ def too_long(path, source):
             length = node.end_lineno - node.lineno + 1 - docstring_lines(node)
             if length > MAX_FUNCTION_LINES:
                 complaints.append(
-                    f"{path}:{node.lineno}: {node.name} has {length} lines, more than {MAX_FUNCTION_LINES}"
+                    f"{path}:{node.lineno}: {node.name} has {length} lines, more than "
+                    f"{MAX_FUNCTION_LINES}"
                 )
     return complaints
 
@@ -201,7 +205,10 @@ def full_names(tree):
 
 
 def run_on_import(node):
-    """The nodes below `node` that an import runs: all but the bodies of functions, their defaults included."""
+    """The nodes below `node` that an import runs.
+
+    All but the bodies of functions, their defaults included.
+    """
     for child in ast.iter_child_nodes(node):
         if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
             defaults = [*child.args.defaults, *(value for value in child.args.kw_defaults if value)]
@@ -449,7 +456,8 @@ def test_a_guard_sees_what_it_is_there_for(guard, path, source):
         ("jaxrl/core/env.py", '"""As `arena = "jaxrl.envs.arena:MultiAgentArena"` says."""'),
         (
             "jaxrl/algorithms/ppo/train.py",
-            "from jaxrl.algorithms.base import Runner\nfrom jaxrl.algorithms.ppo.config import PPOConfig",
+            "from jaxrl.algorithms.base import Runner\nfrom jaxrl.algorithms.ppo.config import "
+            "PPOConfig",
         ),
         (
             "jaxrl/sweeps/trials.py",
@@ -463,7 +471,8 @@ def test_a_guard_sees_what_it_is_there_for(guard, path, source):
         ("jaxrl/run/logging/plots.py", "def f():\n    import matplotlib"),
         (
             "jaxrl/cli.py",
-            "from jaxrl import PPOConfig\nfrom jaxrl.algorithms.ppo.config import settings\nimport jaxrl.sweeps.trials",
+            "from jaxrl import PPOConfig\nfrom jaxrl.algorithms.ppo.config import settings\nimport "
+            "jaxrl.sweeps.trials",
         ),
         (
             "jaxrl/__init__.py",

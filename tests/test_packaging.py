@@ -1,4 +1,7 @@
-"""The installed package: what a wheel holds, and that a project's own folder `envs` is left to the project."""
+"""The installed package.
+
+What a wheel holds, and that a project's own folder `envs` is left to the project.
+"""
 
 import dataclasses
 import inspect
@@ -112,7 +115,10 @@ def test_the_announced_environments_are_those_of_jaxrl_envs():
 
 @pytest.fixture
 def own_envs(tmp_path, monkeypatch):
-    """A project's own folder `envs`, first on the path; `envs` and its modules are forgotten after the test."""
+    """A project's own folder `envs`, first on the path.
+
+    `envs` and its modules are forgotten after the test.
+    """
     monkeypatch.syspath_prepend(str(tmp_path))
     for name in [name for name in sys.modules if name.split(".")[0] == "envs"]:
         monkeypatch.delitem(sys.modules, name)

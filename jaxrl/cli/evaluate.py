@@ -1,4 +1,4 @@
-"""`jaxrl evaluate` and `jaxrl render`: the policies of a trained run played from the command line."""
+"""Commands `jaxrl evaluate` and `jaxrl render`: play the policies of a trained run."""
 
 import dataclasses
 import sys

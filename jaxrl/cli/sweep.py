@@ -87,7 +87,7 @@ SWEEP_FLAGS |= {
 
 
 def run_sweep(argv: Sequence[str] | None = None) -> None:
-    """Train every combination of settings with several seeds, in a compiled program for each shape."""
+    """Train every combination of settings with several seeds, a program for each shape."""
     try:
         done = _sweep(list(sys.argv[1:] if argv is None else argv))
     except UsageError as error:

@@ -74,7 +74,8 @@ RUN_FLAGS = {
     ),
     "compile_cache": COMPILE_CACHE,
     "coordinator": Flag(
-        "several processes train together: HOST:PORT where process 0 waits for the others; auto: as "
+        "several processes train together: HOST:PORT where process 0 waits for the others; auto: "
+        "as "
         "SLURM or a cloud TPU says, the next two as well",
         None,
     ),

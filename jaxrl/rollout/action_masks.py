@@ -13,13 +13,13 @@ from jaxrl.rollout.policy_map import Grouping
 
 
 def raw_action_mask(env: MultiAgentEnvironment, state: PyTree, params: PyTree) -> PyTree:
-    """The environment's optional `action_mask`, bool[A] for each agent: [M, A] where it is stacked, else a dict."""
+    """The environment's `action_mask`, bool[A] by agent: [M, A] if it is stacked, else a dict."""
     mask = jax.tree.map(lambda leaf: jnp.asarray(leaf, bool), env.action_mask(state, params))
     return mask[None] if isinstance(env, Solo) else mask
 
 
 def check_masks(env: MultiAgentEnvironment, grouping: Grouping, params: PyTree) -> None:
-    """Refuses an `action_mask` that does not fit the actions, with both shapes; nothing is computed."""
+    """Refuses an `action_mask` that does not fit the actions, naming both shapes."""
     if not hasattr(env, "action_mask"):
         return
     shapes = jax.eval_shape(

@@ -1,4 +1,4 @@
-"""Who plays where, and one turn of it: everybody acts, the environments step, and those that ended start again."""
+"""One step of vectorised environments: policies act, environments step, ended ones reset."""
 
 import functools
 from typing import NamedTuple
@@ -125,7 +125,7 @@ def make_rollout_spec(
 
 
 def reset_envs(spec: RolloutSpec, key: Key, env_index: jax.Array, env_params: PyTree) -> EnvBatch:
-    """Every environment at the start of its first episode; `env_index` i32[E] are their global indices."""
+    """Every environment at its first episode's start; `env_index` i32[E], their global indices."""
     keys = jax.vmap(lambda index: jax.random.fold_in(key, index))(env_index)
     obs, state = jax.vmap(lambda key: raw_reset(spec.env, key, env_params))(keys)
     num_agents, num_envs = len(spec.grouping.agents), env_index.shape[0]
@@ -211,7 +211,7 @@ def policy_inputs(
     *,
     masks: bool = True,
 ) -> tuple[PolicyInputs, ...]:
-    """What the policies are told beside the observations of these states, by group; the masks only if wanted."""
+    """The policies' inputs beside observations of these states, by group; masks only if wanted."""
     groups = spec.grouping.groups
     possible = [()] * len(groups)
     if masks and spec.masked:
@@ -229,7 +229,7 @@ def policy_inputs(
 def next_policy_states(
     spec: RolloutSpec, before: tuple[PolicyState, ...], outputs: list[PolicyOutput], raw: RawStep
 ) -> tuple[PolicyState, ...]:
-    """What the policies keep of a turn, by group, [N, E, M, ...]; whether an episode ended there or not."""
+    """The policies' states after a step, by group, [N, E, M, ...], before any reset."""
     rewards = spec.grouping.gather(raw.reward)
     after = tuple(
         policy_spec.next_state(own.carry, own.action, reward)
@@ -251,7 +251,7 @@ def advance_envs(
     randomness: StepRandomness,
     env_params: PyTree,
 ) -> tuple[EnvBatch, EpisodeStats, dict[str, jax.Array]]:
-    """What a turn leads to: ended environments start again, statistics and the callbacks' data move on.
+    """The environments after a step: ended ones are reset, statistics and callbacks' data advance.
 
     Args:
         acted, raw: what `step_envs` gave for these environments.

@@ -1,4 +1,4 @@
-"""Episode callbacks: the contract of the traced hooks, where they come from, and how several chain."""
+"""Episode callbacks: the traced hooks' contract, how they are found, and how several chain."""
 
 import functools
 import inspect
@@ -39,11 +39,11 @@ HOST_HOOKS = (
 
 @dataclass(frozen=True)
 class EpisodeStep:
-    """One step of one environment, as hooks see it. Per-agent values are in the order of `agents`."""
+    """One step of one environment as hooks see it; per-agent values are in order of `agents`."""
 
     env: MultiAgentEnvironment
     state: PyTree  # after the step, before any reset
-    action: PyTree  # as the environment takes it: a dict by agent, or [M, ...] where the environment is stacked
+    action: PyTree  # as the environment takes it: a dict by agent, or [M, ...] if stacked
     reward: jax.Array  # f32[M]
     terminated: jax.Array  # bool[M]
     truncated: jax.Array  # bool[M]
@@ -89,7 +89,7 @@ class EpisodeCallbacks:
     """
 
     def on_episode_start(self, state: PyTree, params: PyTree) -> PyTree:
-        """The data at the start of an episode, from the environment's first state and its numbers."""
+        """The data at an episode's start, from the environment's first state and its numbers."""
         return ()
 
     def on_episode_step(self, data: PyTree, step: EpisodeStep) -> PyTree:
@@ -97,11 +97,11 @@ class EpisodeCallbacks:
         return data
 
     def hist_data(self, data: PyTree, step: EpisodeStep) -> dict[str, jax.Array]:
-        """{name: f32[]} of this step; results hold their histogram over all steps, `env_runners/hist_stats/<name>`."""
+        """{name: f32[]} of this step: a histogram in results, `env_runners/hist_stats/<name>`."""
         return {}
 
     def on_episode_end(self, data: PyTree, episode: Episode) -> dict[str, jax.Array]:
-        """{name: f32[]} of the finished episode: results hold `custom_metrics/<name>_{mean,min,max}`.
+        """{name: f32[]} of the finished episode, in results `custom_metrics/<name>_{mean,min,max}`.
 
         It is computed after every step and kept where the episode ended, so an unfinished one must
         not make it fail.
@@ -109,7 +109,7 @@ class EpisodeCallbacks:
         return {}
 
     def on_postprocess_trajectory(self, policy: PolicyId, trajectory: PyTree) -> PyTree:
-        """What `policy` learns from, before advantages: its `Trajectory` [T, E, M, ...], rewards rewritten perhaps.
+        """The `Trajectory` [T, E, M, ...] that `policy` learns from, perhaps with other rewards.
 
         Statistics of episodes keep the environment's own rewards.
         """
@@ -127,7 +127,7 @@ CALLBACKS = Kind(
 
 
 def resolve_callbacks(entries: Iterable[Any]) -> tuple[Any, ...]:
-    """The callback that each entry means: an instance itself; of a class, or `module:Class`, a new instance.
+    """The callback of each entry: an instance itself; of a class or `module:Class` a new one.
 
     Raises:
         UsageError: no such module or class, arguments missing, no hook at all, or one that does not
@@ -137,7 +137,7 @@ def resolve_callbacks(entries: Iterable[Any]) -> tuple[Any, ...]:
 
 
 def traced_callbacks(entries: Iterable[Any]) -> tuple[Any, ...]:
-    """Those with a traced hook. An entry means the same one always: a compiled program is known by it."""
+    """Those with a traced hook; always the same ones, since a compiled program depends on them."""
     return tuple(map(_resolve_once, traced(entries)))
 
 
@@ -215,7 +215,7 @@ def call_back(
 
 
 def postprocess(callbacks: tuple, policies: tuple[PolicyId, ...], trajectories: PyTree) -> PyTree:
-    """The stacked trajectories of one group as its policies learn from them; leaves [T, N, E, M, ...]."""
+    """The stacked trajectories of a group as its policies learn from them, [T, N, E, M, ...]."""
     rewriting = [
         callback for callback in callbacks if has_hook(callback, "on_postprocess_trajectory")
     ]
@@ -293,7 +293,7 @@ def _named_scalars(
     what: EpisodeStep | Episode,
     taken: Iterable[str] = (),
 ) -> dict[str, jax.Array]:
-    """{name: f32[]} of all callbacks by one hook; `taken` are the names in info["metrics"], which they may not use."""
+    """{name: f32[]} of all callbacks by one hook; `taken`: names of info["metrics"], reserved."""
     owner = dict.fromkeys(taken, "the environment's info['metrics']")
     scalars = {}
     for callback, own in zip(callbacks, data, strict=True):

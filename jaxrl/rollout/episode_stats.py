@@ -1,4 +1,4 @@
-"""Statistics of finished episodes: what runs along with each environment, and what is said of those that ended."""
+"""Episode statistics: running sums of each environment, and summaries of finished episodes."""
 
 import functools
 from collections.abc import Mapping
@@ -174,7 +174,7 @@ def report(
 
 
 def histogram(values: jax.Array, axis_name: str | None = None) -> Histogram:
-    """Of f32[...], and of the other members' on a mapped axis: edges[i] = min + i (max - min) / HISTOGRAM_BINS.
+    """Histogram of f32[...], over a mapped axis too; edges[i] = min + i (max - min) / bins.
 
     A bin counts what lies at or above its lower edge and not at or above the next one's, so nothing
     is sorted.
@@ -194,7 +194,7 @@ def histogram(values: jax.Array, axis_name: str | None = None) -> Histogram:
 
 
 def _push(window: Window, reached: EpisodeStats, over: jax.Array) -> Window:
-    """The window after the episodes [R] where `over`; found by binary search in their running count, not by a sort."""
+    """The window after the episodes [R] where `over`, found by binary search, not by a sort."""
     size = window.episodes.length.shape[0]
     running_count = jnp.cumsum(over.astype(jnp.int32))
     total = running_count[-1]
@@ -214,7 +214,7 @@ def _push(window: Window, reached: EpisodeStats, over: jax.Array) -> Window:
 
 
 def _spreads(values: jax.Array, mask: jax.Array) -> list[Spread]:
-    """Of each number f32[Q, ...] where the mask bool[...] is set; together, for each sum apart is compiled apart."""
+    """Of each of f32[Q, ...] where the mask bool[...] is set; computed together, compiled once."""
     values, mask = values.reshape(values.shape[0], -1), mask.reshape(1, -1)
     spreads = Spread(
         sum=jnp.sum(jnp.where(mask, values, 0.0), axis=1),

@@ -1,4 +1,4 @@
-"""M agents of N policies: who plays whom, policies of one shape stacked, and the way of arrays between the two."""
+"""Policy mapping: which policy plays which agents, and groups of policies of equal shape."""
 
 import dataclasses
 import inspect
@@ -62,7 +62,7 @@ def resolve_policies(
 
 @dataclass(frozen=True)
 class PolicyGroup:
-    """N policies alike in spaces, number of agents and structure: their arrays are stacked, [N, ...]."""
+    """N policies equal in spaces, agents and structure: their arrays are stacked, [N, ...]."""
 
     policies: tuple[PolicyId, ...]  # N
     agents: tuple[tuple[AgentId, ...], ...]  # N x M
@@ -82,15 +82,15 @@ class PolicyGroup:
 
 @dataclass(frozen=True)
 class Grouping:
-    """All the groups of a run. Values "by group" are tuples with one entry, [N, E, M, ...], for each."""
+    """All groups of a run; values "by group" are tuples with [N, E, M, ...] for each."""
 
     agents: tuple[AgentId, ...]  # the environment's order
     policies: tuple[PolicyId, ...]  # the policy map's order
     groups: tuple[PolicyGroup, ...]
-    stacked: bool  # whether the environment's own observations and actions are arrays [E, M, ...], not dicts
+    stacked: bool  # the environment's values are arrays [E, M, ...], not dicts
 
     def gather(self, values: PyTree) -> tuple[PyTree, ...]:
-        """The environment's values, arrays [E, M_all, ...] or a dict of [E, ...] by agent, by group."""
+        """Values of the environment, [E, M_all, ...] or a dict of [E, ...] by agent, by group."""
         return tuple(self._gather(group, values) for group in self.groups)
 
     def scatter(self, values: tuple[PyTree, ...]) -> PyTree:
@@ -135,7 +135,7 @@ def group_policies(
     policies: PolicyMap,
     structure: Callable[[PolicyId, Space, Space], Hashable],
 ) -> Grouping:
-    """Puts policies of equal spaces, number of agents and `structure(policy, observation, action space)` together."""
+    """Groups policies of equal spaces, number of agents and `structure(policy, obs, action)`."""
     groups: dict[Hashable, PolicyGroup] = {}
     for policy, agents in policies.items():
         spaces = env.observation_space(agents[0], params), env.action_space(agents[0], params)
@@ -202,7 +202,8 @@ def _named(policies: tuple[PolicyId, ...], env: MultiAgentEnvironment) -> Mappin
     if len(policies) == 1:
         return {policies[0]: env.agents}
     raise UsageError(
-        f"policies={list(policies)} do not say which agents they play: give {{policy: [agents]}}, or a function from "
+        f"policies={list(policies)} do not say which agents they play: give {{policy: [agents]}}, "
+        "or a function from "
         f"agent to policy (RLlib's policy_mapping_fn); the agents are {', '.join(env.agents)}"
     )
 
@@ -225,7 +226,8 @@ def policies_that_learn(
         return tuple(policy for policy in policies if chosen(policy, *rest))
     except Exception as error:
         raise UsageError(
-            f"policies_to_train: the function raises {type(error).__name__}: {one_line(error)}; it takes a policy's "
+            f"policies_to_train: the function raises {type(error).__name__}: {one_line(error)}; it "
+            "takes a policy's "
             "name"
         ) from None
 
@@ -245,7 +247,8 @@ def _ask(mapping: Callable, agents: tuple[AgentId, ...]) -> dict[PolicyId, list[
     """The policy of each agent from the user's function, asked once."""
     if not _takes(mapping, agents[0]):
         raise UsageError(
-            f"policy mapping function {getattr(mapping, '__name__', mapping)!r} must take the agent id alone: the map "
+            f"policy mapping function {getattr(mapping, '__name__', mapping)!r} must take the "
+            "agent id alone: the map "
             "is part of the compiled program, so there is no episode to ask"
         )
     policies: dict[PolicyId, list[AgentId]] = {}
@@ -259,7 +262,8 @@ def _ask(mapping: Callable, agents: tuple[AgentId, ...]) -> dict[PolicyId, list[
             ) from None
         if not isinstance(policy, str | int):
             raise UsageError(
-                f"policies: the mapping function gives {brief(policy)} for agent {agent!r}, not a name"
+                f"policies: the mapping function gives {brief(policy)} for agent {agent!r}, not a "
+                "name"
             )
         policies.setdefault(policy, []).append(agent)
     return policies
@@ -268,7 +272,8 @@ def _ask(mapping: Callable, agents: tuple[AgentId, ...]) -> dict[PolicyId, list[
 def _agent_tuple(policy: PolicyId, agents) -> tuple[AgentId, ...]:
     if not isinstance(agents, list | tuple) or not agents:
         raise UsageError(
-            f"policies: policy {policy!r} must name a list of one or more agents, not {brief(agents)}"
+            f"policies: policy {policy!r} must name a list of one or more agents, not "
+            f"{brief(agents)}"
         )
     return tuple(agents)
 
@@ -301,5 +306,6 @@ def _check_spaces(
             ours, others = getattr(env, what)(first, params), getattr(env, what)(agent, params)
             if ours != others:
                 raise UsageError(
-                    f"policy {policy!r} joins agents of different {what}: {first!r} has {ours}, {agent!r} has {others}"
+                    f"policy {policy!r} joins agents of different {what}: {first!r} has {ours}, "
+                    f"{agent!r} has {others}"
                 )

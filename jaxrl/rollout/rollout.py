@@ -42,8 +42,10 @@ class Trajectory(struct.PyTreeNode):
     done: jax.Array  # bool  terminated or truncated
     active: jax.Array  # bool  the agent acted; rows without it count for nothing
     inputs: PolicyInputs = PolicyInputs()  # what the policy was told beside the observation
-    waited: PyTree = ()  # bool  no row of the agent's: advantages pass it over; () where agents never wait (`turns`)
-    carry: PyTree = ()  # [C, N, E, M, ...]  the model's into each of the parts that `PolicySpec.sequences` makes of T
+    # bool  no row of the agent: advantages pass over it; () where agents never wait (`turns`)
+    waited: PyTree = ()
+    # [C, N, E, M, ...]  the model's carry into each part that `PolicySpec.sequences` makes of T
+    carry: PyTree = ()
 
 
 class Rollout(struct.PyTreeNode):
@@ -115,7 +117,7 @@ class _Turn(NamedTuple):
 
 
 class _Carries(struct.PyTreeNode):
-    """The carries of models with memory that learning starts from, by group; empty without memory."""
+    """The carries that learning starts from, by group; empty for models without memory."""
 
     parts: list[PyTree]  # [C, N, E, M, ...]  into each of the parts of `PolicySpec.sequences`
     last_action: list[PyTree]  # [N, E, M, ...]  into each agent's last action; [] without waits
@@ -165,7 +167,7 @@ def _step(
     randomness: StepRandomness,
     env_params: PyTree,
 ):
-    """(envs, turns by group, (reached, episode_done, hist_data)) of one step of all environments."""
+    """(envs, turns by group, (reached, episode_done, hist_data)) of a step of all of them."""
     gather = spec.grouping.gather
     outputs, raw = step_envs(spec, weights, envs, randomness, env_params)
     policy_states = next_policy_states(spec, envs.policy_states, outputs, raw)
@@ -195,7 +197,7 @@ def _step(
 
 
 def _trajectory(turn: _Turn, bootstrap: jax.Array, carry: PyTree) -> Trajectory:
-    """Turns [T, ...] with the values of the states that they reached; `bootstrap` f32[N, E, M] is of the last ones.
+    """Turns [T, ...] with the values of the reached states; `bootstrap` f32[N, E, M] of the last.
 
     V(s'[t]) is V(s[t+1]), computed anyway, but where the clock ended the episode and s[t+1] is
     another's first.
@@ -224,7 +226,7 @@ def _trajectories_of_turns(
     carries: _Carries,
     acting: PyTree,
 ) -> tuple[EnvBatch, tuple[Trajectory, ...]]:
-    """The trajectories of agents that may wait, and the environments with what is left open in them.
+    """The trajectories of agents that may wait, and the environments with open actions.
 
     Args:
         acting: bool, who acts next, in the environment's own form.
@@ -242,7 +244,7 @@ def _trajectories_of_turns(
 def _with_open_actions(
     unfinished: Unfinished, turn: _Turn, carry: PyTree
 ) -> tuple[Row, Steps, jax.Array, PyTree]:
-    """(rows, steps, acted, carry) with the actions that the last rollout left open in the first step."""
+    """(rows, steps, acted, carry) with the last rollout's open actions in the first step."""
     steps = Steps(turn.reward, turn.terminated, turn.truncated, turn.active, turn.final_value)
     row = Row(turn.obs, turn.action, turn.distribution, turn.value, turn.inputs)
     row, steps, acted = brought_over(unfinished, row, steps)

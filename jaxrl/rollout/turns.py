@@ -4,8 +4,8 @@ An agent's rows are its own actions. In the step t of an action and its next one
 its episode:
 
     reward      r[t] + r[t+1] + ... + r[n-1], not discounted: gamma counts the agent's own actions
-    next value  V(s[n]), of what it observes when it acts again; of its last observation where the clock ended the
-                episode while it waited; none where it was terminated while it waited
+    next value  V(s[n]), of what it observes when it acts again; of its last observation where the
+                clock ended the episode while it waited; none where it was terminated meanwhile
 
 Rewards before an agent's first action belong to none, and are in its return alone. An action whose
 outcome is still open when a rollout ends is not learned from there: the row goes over to the next
@@ -38,7 +38,7 @@ class Row(struct.PyTreeNode):
 
 
 class Unfinished(struct.PyTreeNode):
-    """The last action of each agent of a group whose outcome was open when the rollout ended, [N, E, M, ...]."""
+    """Each agent's last action whose outcome was open when the rollout ended, [N, E, M, ...]."""
 
     there: jax.Array  # bool  whether there is one
     row: Row
@@ -107,7 +107,7 @@ def outcomes(
 
 
 def brought_over(unfinished: Unfinished, row: Row, steps: Steps) -> tuple[Row, Steps, jax.Array]:
-    """(rows, steps, acted) [T, ...] with the action that the last rollout left open in the first step."""
+    """(rows, steps, acted) [T, ...] with the last rollout's open action in the first step."""
     is_free = unfinished.there & ~steps.active[0]
     first = carried(is_free, unfinished.row, jax.tree.map(lambda leaf: leaf[0], row))
     row = jax.tree.map(lambda leaf, first: leaf.at[0].set(first), row, first)
@@ -163,7 +163,7 @@ def nothing_open(
 def undeclared_waits(
     spec: RolloutSpec, rollout: Any, group: int, axis_name: str | None
 ) -> dict[str, jax.Array]:
-    """How often an agent began or ended a wait, {name: f32[N]}; {} where that cannot be or is allowed.
+    """Number of waits begun or ended by agents, {name: f32[N]}; {} where that is allowed.
 
     Learning from such rows would be wrong: the environment must have `acting_agents`. Agents that
     are absent for a whole episode do not wait. A wait that begins exactly between two rollouts is

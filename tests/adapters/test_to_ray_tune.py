@@ -1,4 +1,7 @@
-"""Ray Tune's trials as blocks of ours: what needs no Ray, and, where it is installed, whole runs of its Tuner."""
+"""Ray Tune's trials as blocks of ours.
+
+What needs no Ray, and, where it is installed, whole runs of its Tuner.
+"""
 
 import math
 import subprocess
@@ -178,7 +181,8 @@ def test_without_ray_it_says_what_to_install(monkeypatch):
 
 BEGIN = """
 import faulthandler, os, sys, warnings
-faulthandler.dump_traceback_later(600, exit=True)  # two minutes on a busy machine; one that hangs says where
+# Two minutes on a busy machine; one that hangs says where.
+faulthandler.dump_traceback_later(600, exit=True)
 os.environ["RAY_AIR_NEW_OUTPUT"] = "0"
 HOOKS = f"{sys.argv[1]}/hooks"  # a module of the user's, found by Ray's processes as well
 os.mkdir(HOOKS)

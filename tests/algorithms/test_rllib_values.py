@@ -187,7 +187,8 @@ BAD = [
             "attention_head_dim": 2048,
             "attention_dim": 256,
         },
-        "attention_num_heads=1024 x attention_head_dim=2048 of policy 'pol1': learning its .* needs at least",
+        "attention_num_heads=1024 x attention_head_dim=2048 of policy 'pol1': learning its .* "
+        "needs at least",
     ),
     (
         {

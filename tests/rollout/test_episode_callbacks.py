@@ -1,4 +1,7 @@
-"""Episode callbacks: what the hooks are given, what becomes of what they return, and that they disturb nothing."""
+"""Episode callbacks.
+
+What the hooks are given, what becomes of what they return, and that they disturb nothing.
+"""
 
 import functools
 import json
@@ -74,7 +77,10 @@ class Untouched(EpisodeCallbacks):
 
 
 class Chosen:
-    """Not derived from anything: how often `long` and `wide` choose what they are paid for, by their actions."""
+    """Not derived from anything.
+
+    How often `long` and `wide` choose what they are paid for, by their actions.
+    """
 
     def on_episode_start(self, state, params):
         return jnp.zeros(2)
@@ -387,7 +393,8 @@ WRONG = [
     ),
     (
         Branching,
-        "on_episode_step of callbacks Branching fails as it is traced: TracerBool.*`if`.*test_episode_callbacks.py:",
+        "on_episode_step of callbacks Branching fails as it is traced: "
+        "TracerBool.*`if`.*test_episode_callbacks.py:",
     ),
     (
         hooks(on_episode_end=lambda data, episode: {"n": episode.steps}),

@@ -37,7 +37,10 @@ def random_iteration(rng, probability):
 
 
 def finished(episodes, over):
-    """[(returns [M], length, {name: metric})] of the episodes that ended, in order of step, then environment."""
+    """[(returns [M], length, {name.
+
+    Metric})] of the episodes that ended, in order of step, then environment.
+    """
     return [
         (
             np.asarray(episodes.returns)[t, e],
@@ -130,7 +133,10 @@ def test_what_did_not_end_does_not_count_whatever_it_holds():
 
 
 def test_a_summary_by_hand():
-    """Two episodes of two agents ended: returns 1 + 2 and 10 - 4; the third, in between, goes on."""
+    """Two episodes of two agents ended: returns 1 + 2 and 10 - 4.
+
+    The third, in between, goes on.
+    """
     episodes = EpisodeStats(
         returns=jnp.array([[1.0, 2.0], [100.0, 100.0], [10.0, -4.0]]),
         length=jnp.array([7, 99, 3]),

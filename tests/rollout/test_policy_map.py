@@ -18,7 +18,10 @@ SMALL, LARGE = (Discrete(4), Discrete(2)), (Box(-1.0, 1.0, (3,)), Discrete(2))
 
 @dataclass(frozen=True)
 class Team(MultiAgentEnvironment):
-    """Only what says who the agents are; `spaces` are (observation, action space) of those that are not SMALL."""
+    """Only what says who the agents are.
+
+    `spaces` are (observation, action space) of those that are not SMALL.
+    """
 
     agents: tuple = AGENTS
     spaces: dict = field(default_factory=dict)

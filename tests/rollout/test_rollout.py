@@ -37,7 +37,10 @@ class State(struct.PyTreeNode):
 
 @dataclass(frozen=True)
 class Clocks(StackedEnvironment):
-    """Agents "a" and "b" observe (episode, time + 10 for b); the reward is noise plus the action."""
+    """Agents "a" and "b" observe (episode, time + 10 for b).
+
+    The reward is noise plus the action.
+    """
 
     agents: tuple = ("a", "b")
 
@@ -134,7 +137,10 @@ class Played(NamedTuple):
 
 @functools.cache
 def policy_spec(env, policies, model, num_envs):
-    """Compiled: (key, env_params) -> envs, and (key, envs, env_params) -> (params, (envs, rollout))."""
+    """Compiled.
+
+    (key, env_params) -> envs, and (key, envs, env_params) -> (params, (envs, rollout)).
+    """
     policies = resolve_policies(env, policies if isinstance(policies, str) else dict(policies))
     grouping = group_policies(env, env.default_params, policies, lambda *_: None)
     policy_specs = (PolicySpec(model, CLOCKS.observation_space("a"), Discrete(4)),)
@@ -297,7 +303,10 @@ def test_the_reward_of_a_row_is_that_of_the_rows_own_action(cut):
 
 
 def test_the_numbers_of_an_environment_do_not_depend_on_how_many_there_are():
-    """Clock, leaving and reset all happen. Of a model without products, which may round otherwise in another batch."""
+    """Clock, leaving and reset all happen.
+
+    Of a model without products, which may round otherwise in another batch.
+    """
     numbers = params_of(b_leaves_after=2, max_steps_in_episode=4)
     few, many = (played(numbers, num_envs=num_envs) for num_envs in (E, E + 2))
     for name, array in few.steps.items():

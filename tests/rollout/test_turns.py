@@ -1,4 +1,7 @@
-"""Rows of agents that wait: whole long histories cut into rollouts, against rows found by looking ahead in NumPy."""
+"""Rows of agents that wait.
+
+Whole long histories cut into rollouts, against rows found by looking ahead in NumPy.
+"""
 
 from typing import NamedTuple
 
@@ -59,7 +62,11 @@ def history(seed, act, end):
 
 
 def by_looking_ahead(past, length):
-    """{step: Learned} of every action whose outcome is known within the history, in rollouts of `length` steps."""
+    """{step.
+
+    Learned} of every action whose outcome is known within the history, in rollouts of `length`
+    steps.
+    """
     found, rollout = {}, {}
     for t in np.flatnonzero(past.active):
         ends = past.terminated | past.truncated
@@ -160,7 +167,10 @@ def test_every_action_is_learned_from_once_with_what_came_until_the_next(seed, a
 
 
 def rollouts_of(config, number):
-    """The trajectories of a few rollouts, {policy: [Trajectory [T, E, M]]}, and their last runner."""
+    """The trajectories of a few rollouts, {policy.
+
+    [Trajectory [T, E, M]]}, and their last runner.
+    """
     algorithm = config.build()
     runner = jax.jit(algorithm.init)(jax.random.key(0))
     collect, found = (
@@ -181,7 +191,10 @@ SMALL = {"num_envs": 2, "minibatch_size": 2, "num_epochs": 1, "fcnet_hiddens": (
 
 
 def test_a_game_of_turns_pays_a_for_the_move_before_b_moved():
-    """Rollouts of 3 steps: a b a | b a b: the second one's last move of a is paid by b's move in the third."""
+    """Rollouts of 3 steps: a b a | b a b.
+
+    The second one's last move of a is paid by b's move in the third.
+    """
     _, _, found = rollouts_of(PPOConfig(env=Turns(), rollout_length=3, **SMALL), 2)
     for policy, active, reward in (
         ("a", [[1, 0, 0], [1, 1, 0]], [[1, 0, 0], [1, 1, 0]]),
@@ -225,7 +238,10 @@ def test_flags_that_do_not_fit_the_agents_are_refused_before_anything_compiles()
 
 
 def test_the_clock_reaches_an_agent_that_waits():
-    """`late` pauses in the fifth step, the clock's last: its row before bootstraps from its last observation."""
+    """`late` pauses in the fifth step, the clock's last.
+
+    Its row before bootstraps from its last observation.
+    """
     config = PPOConfig(env=Joining(), rollout_length=5, **SMALL)
     algorithm = config.build()
     params = algorithm.env_params.replace(max_steps_in_episode=5)

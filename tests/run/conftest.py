@@ -29,7 +29,10 @@ def start(tmp_path):
 
 @pytest.fixture
 def resume(tmp_path):
-    """`Trainer.from_checkpoint` of tmp_path/run, with changes; its folder is let go of at the end."""
+    """`Trainer.from_checkpoint` of tmp_path/run, with changes.
+
+    Its folder is let go of at the end.
+    """
     trainers = []
 
     def resume(path=tmp_path / "run", **settings):

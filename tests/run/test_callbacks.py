@@ -1,4 +1,7 @@
-"""Host hooks: when they are called, what they may add, how they end training, what a checkpoint keeps of them."""
+"""Host hooks.
+
+When they are called, what they may add, how they end training, what a checkpoint keeps of them.
+"""
 
 import dataclasses
 import json

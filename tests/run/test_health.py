@@ -1,4 +1,7 @@
-"""Health: which number is named when training breaks, and that a warning is said once, when it lasts."""
+"""Health.
+
+Which number is named when training breaks, and that a warning is said once, when it lasts.
+"""
 
 import math
 from types import SimpleNamespace

@@ -1,4 +1,7 @@
-"""Exact resume: training N and then N more is training 2N, in every array, every log and every count."""
+"""Exact resume.
+
+Training N and then N more is training 2N, in every array, every log and every count.
+"""
 
 import csv
 import json
@@ -252,7 +255,10 @@ class Steps:
 
 
 def observations_of(trainer):
-    """{policy: [E, M, ...]} of the environments as they stand, whichever policies are stacked together."""
+    """{policy.
+
+    [E, M, ...]} of the environments as they stand, whichever policies are stacked together.
+    """
     groups = zip(trainer.algorithm.grouping.groups, trainer.runner.envs.obs, strict=True)
     return {policy: obs[i] for group, obs in groups for i, policy in enumerate(group.policies)}
 
@@ -375,7 +381,10 @@ def test_stop_saves_what_train_reached(start, resume):
 
 
 def saved_state_of(config):
-    """(a checkpoint of zeros, facts, algorithm, start) as `restore` takes them; nothing is compiled."""
+    """(a checkpoint of zeros, facts, algorithm, start) as `restore` takes them.
+
+    Nothing is compiled.
+    """
     algorithm = config.build()
     start = (
         jax.random.key(0, impl="threefry2x32"),

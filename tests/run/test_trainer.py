@@ -96,7 +96,10 @@ def test_the_mean_length_of_an_episode_is_reported_by_agent_also_where_one_leave
 
 
 def documented_paths():
-    """Every path in the tables of docs/results.md as a pattern; `...` and <names> stand for anything."""
+    """Every path in the tables of docs/results.md as a pattern.
+
+    `...` and <names> stand for anything.
+    """
     sections = {"## `env_runners/`": "env_runners/", "## `learners/`": "learners/"}
     prefix, patterns = "", []
     for line in (
@@ -156,7 +159,10 @@ def test_criteria_may_be_any_number_of_a_row_and_one_agent_has_rllibs_singular_n
 
 
 def test_the_arena_reports_what_its_rewards_say(trainer):
-    """agent2's return is collisions - 0.1 (steps - collisions), by the rules; so the two reports must agree."""
+    """agent2's return is collisions - 0.1 (steps - collisions), by the rules.
+
+    So the two reports must agree.
+    """
     for _ in range(3):
         runners = trainer.train()["env_runners"]
     collisions = runners["custom_metrics"]["num_collisions_mean"]

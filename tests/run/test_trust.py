@@ -1,4 +1,7 @@
-"""A stranger's files: whatever they name, nothing of it is imported or called unless the user says so."""
+"""A stranger's files.
+
+Whatever they name, nothing of it is imported or called unless the user says so.
+"""
 
 import importlib.util
 import json
@@ -53,7 +56,10 @@ def run(tmp_path_factory):
 
 @pytest.fixture
 def mark(tmp_path, monkeypatch):
-    """The file that is there once something of the stranger's has run: the module `evil` on the path, or a command."""
+    """The file that is there once something of the stranger's has run.
+
+    The module `evil` on the path, or a command.
+    """
     (tmp_path / "evil.py").write_text(EVIL.format(mark=str(tmp_path / "ran")))
     monkeypatch.syspath_prepend(str(tmp_path))
     yield tmp_path / "ran"
@@ -61,7 +67,10 @@ def mark(tmp_path, monkeypatch):
 
 
 def forged(path, target, **changes):
-    """A copy of a run whose files say otherwise, digests made again; of `config` only what is named changes."""
+    """A copy of a run whose files say otherwise, digests made again.
+
+    Of `config` only what is named changes.
+    """
     shutil.copytree(path, target)
     for file in [*target.rglob(checkpoint.FACTS), target / "metadata.json"]:
         facts = json.loads(file.read_text())

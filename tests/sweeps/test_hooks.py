@@ -1,4 +1,7 @@
-"""The host hooks of callbacks in sweeps and in blocks of Ray Tune: called for each trial, or refused by name."""
+"""The host hooks of callbacks in sweeps and in blocks of Ray Tune.
+
+Called for each trial, or refused by name.
+"""
 
 import inspect
 import json

@@ -1,4 +1,7 @@
-"""A sweep's picture: which panels it has, and what stands on their axes. Drawn from scores made up by hand."""
+"""A sweep's picture: which panels it has, and what stands on their axes.
+
+Drawn from scores made up by hand.
+"""
 
 import numpy as np
 import pytest

@@ -1,4 +1,7 @@
-"""Damaged files of a sweep's folder: one line that names the file, no traceback, and nothing trained."""
+"""Damaged files of a sweep's folder.
+
+One line that names the file, no traceback, and nothing trained.
+"""
 
 import json
 

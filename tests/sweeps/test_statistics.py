@@ -43,7 +43,10 @@ def test_the_interval_is_that_of_the_mean_where_nothing_is_trimmed():
 
 
 def test_resamples_stay_within_their_task():
-    """Two tasks of constant scores: drawn anew within a task nothing changes, across tasks everything would."""
+    """Two tasks of constant scores.
+
+    Drawn anew within a task nothing changes, across tasks everything would.
+    """
     assert estimate(np.array([[0.0, 10.0]] * 4)) == (5.0, 5.0, 5.0)
 
 

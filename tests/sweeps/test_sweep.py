@@ -34,7 +34,10 @@ RATES = [1e-3, 1e-2]
 
 @pytest.fixture(scope="module")
 def rates(tmp_path_factory):
-    """Two learning rates with two seeds, one program, all kept; not one that another test's sweep left."""
+    """Two learning rates with two seeds, one program, all kept.
+
+    Not one that another test's sweep left.
+    """
     vmapped.PROGRAMS.clear()
     return sweep(
         SMALL,
@@ -82,7 +85,10 @@ def test_a_member_equals_its_single_training(rates):
 
 
 def test_a_member_with_memory_equals_its_single_training(tmp_path):
-    """Moments of observations and returns, and carries, are each member's own; 16 steps are cut into parts of 6."""
+    """Moments of observations and returns, and carries, are each member's own.
+
+    16 steps are cut into parts of 6.
+    """
     memory = {"use_gru": True, "lstm_cell_size": 8, "max_seq_len": 6}
     config = SMALL_CARTPOLE.replace(
         observation_filter="MeanStdFilter", normalize_returns=True, **memory
@@ -319,7 +325,8 @@ def test_a_trial_that_diverges_is_said_with_the_first_bad_number_of_its_environm
     sound, lost = [outcome.reason for outcome in faulty.outcomes]
     assert sound == ""
     assert re.fullmatch(
-        "iteration 1: policy 'default_policy': .* the reward of agent 'default_agent', in step 4 of 8, "
+        "iteration 1: policy 'default_policy': .* the reward of agent 'default_agent', in step 4 "
+        "of 8, "
         r"environment 0 of 2 \(counted from 0\)",
         lost,
     )

@@ -1,4 +1,4 @@
-"""A policy's batch: its trajectory with advantages, flattened to rows, and the shuffled minibatches of it."""
+"""The batch of a policy: rows of its trajectory with advantages, and shuffled minibatches."""
 
 from typing import NamedTuple
 
@@ -18,7 +18,7 @@ from jaxrl.rollout.rollout import Trajectory
 
 
 class Batch(struct.PyTreeNode):
-    """Rows of one policy, [B, ...]; a minibatch of a model with memory has sequences, [L, B, ...]."""
+    """Rows of a policy, [B, ...]; a minibatch of a model with memory has sequences, [L, B, ...]."""
 
     obs: PyTree  # as the model reads them
     action: PyTree
@@ -35,7 +35,7 @@ class Batch(struct.PyTreeNode):
 
 
 class BatchLayout(NamedTuple):
-    """The pieces that minibatches are made of: rows, or of a model with memory sequences of L rows."""
+    """The pieces of minibatches: rows, or of a model with memory sequences of L rows."""
 
     number: int  # of parts that the T steps are cut into
     length: int  # L
@@ -52,7 +52,7 @@ class BatchLayout(NamedTuple):
         return self.number * self.width
 
     def rows(self, piece: jax.Array) -> jax.Array:
-        """The rows of pieces i32[B]: [B], or of sequences [L, B]. Pieces count as the rows of a step do."""
+        """The rows of pieces i32[B]: [B], or of sequences [L, B], counted as the rows of a step."""
         if not self.in_sequences:
             return piece
         step = jnp.arange(self.length)[:, None] * self.width
@@ -94,7 +94,7 @@ def batch_layout(policy_spec: PolicySpec, shape: tuple[int, int, int]) -> BatchL
 def advantages_and_targets(
     spec: LearnerSpec, trajectory: Trajectory, hypers: Hypers
 ) -> tuple[jax.Array, jax.Array]:
-    """(advantages, value targets) by GAE, f32[T, E, M]; standardised where that is over the batch."""
+    """(advantages, value targets) by GAE, f32[T, E, M]; standardised if that is over the batch."""
     advantages, targets = gae(
         trajectory.reward,
         trajectory.value,
@@ -184,7 +184,7 @@ def minibatch_indices(spec: LearnerSpec, layout: BatchLayout, key: Key) -> jax.A
 
 
 def active_rows(leaf: jax.Array, active: jax.Array, filler: int = 0) -> jax.Array:
-    """[T, E, M, ...] as rows [B, ...], `filler` where inactive: weight 0 times NaN would still be NaN."""
+    """[T, E, M, ...] as rows [B, ...], `filler` where inactive: NaN times weight 0 is NaN."""
     rows = leaf.reshape(-1, *leaf.shape[3:])
     return jnp.where(active.reshape(-1, *[1] * (rows.ndim - 1)), rows, jnp.full_like(rows, filler))
 

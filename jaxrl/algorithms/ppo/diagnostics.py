@@ -1,10 +1,11 @@
-"""What in an iteration of PPO is worth a warning when it stays: clipped value targets, a KL far above its target."""
+"""Diagnostics of PPO: what deserves a warning if it lasts, as clipped values or a large KL."""
 
 import functools
 import math
 from typing import Any, NamedTuple
 
-MOST = 0.6  # the share of clipped value targets that is worth a word: the tuned arena learns well around 0.5
+# Share of clipped value targets worth a warning: the tuned arena learns well around 0.5.
+MAX_CLIPPED_FRACTION = 0.6
 FAR = 4.0  # times kl_target; the penalty's coefficient rises from twice the target on
 
 
@@ -17,7 +18,7 @@ class Limits(NamedTuple):
 
 
 def concerns(config: Any, result: dict[str, Any]) -> list[tuple[str, str]]:
-    """(kind, text) of each concern, a kind at most once: the first policy that it is true of stands for the others.
+    """(kind, text) of each concern, a kind at most once, for the first policy that it is true of.
 
     Args:
         config: a `PPOConfig`.
@@ -28,11 +29,12 @@ def concerns(config: Any, result: dict[str, Any]) -> list[tuple[str, str]]:
     for policy, numbers in result.get("learners", {}).items():
         own = limits.get(policy, limits[None])
         share, kl = numbers.get("vf_clip_fraction", 0.0), numbers.get("mean_kl_loss", 0.0)
-        if share > MOST:
+        if share > MAX_CLIPPED_FRACTION:
             found.setdefault("vf_clip_param", (_clipped(share, own), []))[1].append(policy)
         if kl > FAR * own.kl_target:
             text = (
-                f"the KL of an iteration stays far above its target (mean_kl_loss {kl:.3g}, kl_target "
+                f"the KL of an iteration stays far above its target (mean_kl_loss {kl:.3g}, "
+                "kl_target "
                 f"{own.kl_target:.3g}): the steps are too large; lower lr, or num_epochs"
             )
             found.setdefault("kl_target", (text, []))[1].append(policy)
@@ -42,10 +44,15 @@ def concerns(config: Any, result: dict[str, Any]) -> list[tuple[str, str]]:
 def _clipped(share: float, limits: Limits) -> str:
     bound = f"vf_clip_param={limits.vf_clip_param:g}"
     if limits.value_clip == "prediction":
-        return f"most values ({share:.0%}) move by more than {bound} and are clipped; raise vf_clip_param, or lower lr"
+        return (
+            f"most values ({share:.0%}) move by more than {bound} and are clipped; raise "
+            "vf_clip_param, or lower lr"
+        )
     return (
-        f"most value targets ({share:.0%}) are clipped: their squared error is above {bound}, and from those the value "
-        "learns nothing; raise vf_clip_param (towards the square of a usual return), or scale the rewards down"
+        f"most value targets ({share:.0%}) are clipped: their squared error is above {bound}, and "
+        "from those the value "
+        "learns nothing; raise vf_clip_param (towards the square of a usual return), or scale the "
+        "rewards down"
     )
 
 

@@ -1,4 +1,4 @@
-"""Settings of PPO that suit compiled environments: wide, short rollouts, few epochs, a small network.
+"""Settings of PPO for compiled environments: wide, short rollouts, few epochs, small networks.
 
 RLlib's defaults suit environments that are slow to step: each step is learned from 30 times, by a
 large network. In a compiled program a step costs almost nothing and learning is what takes the
@@ -58,7 +58,7 @@ LARGE_IMAGE_FILTERS = ((16, 8, 4), (32, 4, 2))
 
 
 def fast_settings(setup: Any, changes: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings for an environment; none depends on the machine, so a seed gives the same numbers everywhere.
+    """The settings for an environment; none depends on the machine, so seeds mean the same.
 
     Args:
         setup: `PPOConfig.setup()`, the environment and its policies.
@@ -123,7 +123,7 @@ def _settings_of_spaces(
     given: Mapping[PolicyId, dict[str, Any]],
     total_env_steps: int,
 ) -> tuple[dict[str, Any], dict[PolicyId, dict[str, Any]]]:
-    """(for all policies, by policy): what follows from the spaces, and what is `given` by policy on top.
+    """(for all policies, by policy): what follows from the spaces, and the policies' `given`.
 
     It stands by policy where the policies differ, without the settings that `changes` has for all.
     """
@@ -185,6 +185,6 @@ def _falling(first_lr: float, total_env_steps: int) -> tuple[tuple[int, float], 
 
 
 def _acting(space: Space, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """A Gaussian's log-std is one parameter for each number: surer than one that depends on the observation."""
+    """A Gaussian's log-std does not depend on the observation, which learns more reliably."""
     gaussian = isinstance(space, Box) and settings.get("action_distribution") != "beta"
     return {"free_log_std": True} if gaussian and settings.get("model") is None else {}

@@ -29,7 +29,7 @@ class Hypers(struct.PyTreeNode):
     dual_clip: jax.Array  # infinity clips nothing
 
     def at(self, env_steps: jax.Array) -> "Hypers":
-        """The numbers after `env_steps`, f32[], environment steps of training: schedules become values."""
+        """The numbers after `env_steps`, f32[], steps of training: schedules become values."""
         value = lambda knots: jnp.interp(env_steps, knots[:, 0], knots[:, 1])
         return self.replace(lr=value(self.lr), entropy_coeff=value(self.entropy_coeff))
 

@@ -1,4 +1,4 @@
-"""Proximal policy optimisation: `make_train`, whole training, and `make_ppo`, its three functions."""
+"""Proximal policy optimisation: `make_train`, and `make_ppo`, its init, collect and learn."""
 
 import functools
 from collections.abc import Callable, Iterator, Mapping
@@ -45,7 +45,7 @@ REPORTS = {
 def make_train(
     config: AlgorithmConfig | Mapping[str, Any],
 ) -> Callable[..., tuple[RunnerState, Metrics]]:
-    """`train(key, hypers=None, env_params=None) -> (runner, metrics)`, all `config.num_updates` iterations.
+    """Returns `train(key, hypers=None, env_params=None) -> (runner, metrics)`: all iterations.
 
     Pure, so jit, vmap over keys and vmap over `config.hypers(...)` apply; the metrics lead with the
     iterations, [U].

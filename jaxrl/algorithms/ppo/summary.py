@@ -86,7 +86,7 @@ def _arguments(config: PPOConfig) -> str:
 
 
 def _learning_cost(config: PPOConfig) -> float:
-    """The arithmetic of learning from an environment step: agents x epochs x parameters, of all policies."""
+    """The cost of learning from an environment step: agents x epochs x parameters, summed."""
     setup = config.setup()
     total = 0
     for policy, agents in setup.policies.items():
@@ -142,7 +142,8 @@ def _memory(config: PPOConfig) -> str:
         blocks = f"{units} gated transformer block{'s' if units > 1 else ''}"
         return (
             f", then {blocks} of {config.attention_dim} over "
-            f"{config.attention_memory_inference} steps back, trained over {config.max_seq_len} at once"
+            f"{config.attention_memory_inference} steps back, trained over {config.max_seq_len} at "
+            "once"
         )
     if config.use_lstm or config.use_gru:
         cell = f"{'an LSTM' if config.use_lstm else 'a GRU'} of {config.lstm_cell_size}"
@@ -183,7 +184,7 @@ def _minibatches(config: PPOConfig, layout: BatchLayout, blocks: int) -> str:
 
 
 class Formula(NamedTuple):
-    """A sum in writing: `total_loss` of formulas is the formula of the loss. Without terms it is 0."""
+    """A sum in writing: `total_loss` of such formulas is the formula of the loss."""
 
     terms: tuple[tuple[str, str], ...] = ()  # (sign, text)
 

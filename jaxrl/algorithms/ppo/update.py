@@ -147,7 +147,7 @@ def _optimizer(spec: LearnerSpec, hypers: Hypers) -> optax.GradientTransformatio
 def _scale_rewards(
     spec: LearnerSpec, learner: LearnerState, trajectory: Trajectory, iteration: Iteration
 ) -> tuple[Trajectory, RunningMeanStd | tuple, PyTree]:
-    """(trajectory, filter, returns): the model's own reward added, then in units of the return's deviation."""
+    """(trajectory, filter, returns): the model's reward added, then scaled by the return's std."""
     model = spec.policy_spec.model
     if hasattr(model, "intrinsic_reward"):
         reward = trajectory.reward + model.intrinsic_reward(learner.params, trajectory)
@@ -170,7 +170,7 @@ def _scale_rewards(
 def _next_filter(
     spec: LearnerSpec, learner: LearnerState, trajectory: Trajectory
 ) -> RunningMeanStd | tuple:
-    """The filter with this iteration's observations, which were acted on and learned from by the old one."""
+    """The filter with this iteration's observations, which it did not normalise itself."""
     if not isinstance(learner.filter, RunningMeanStd):
         return learner.filter
     obs = spec.policy_spec.observed(trajectory.obs)
@@ -190,7 +190,7 @@ def _all_finite(tree: PyTree) -> jax.Array:
 
 
 def _packed(spec: LearnerSpec, tree: PyTree, layers: jax.tree_util.PyTreeDef) -> PyTree:
-    """Parts of `tree` with the parameters' structure as few wide arrays: the optimiser's steps are faster.
+    """Parts of `tree` with the parameters' structure as few wide arrays, for faster steps.
 
     A user's optimiser sees layers. Parameters that are one bare array stay as they are: by its
     structure nothing tells it from any other.

@@ -23,7 +23,7 @@ CAPACITY = 256  # updates of one chunk at most: the length of its metrics' buffe
 
 @dataclass
 class CompiledAlgorithm:
-    """Both programs for arguments of certain shapes: traced, and compiled when `compile` was called."""
+    """Both programs for arguments of certain shapes: traced at first, compiled by `compile`."""
 
     metrics: Metrics  # shapes of a chunk's metrics, [CAPACITY, ...]
     start_program: Any
@@ -35,7 +35,7 @@ class CompiledAlgorithm:
     )
 
     def compile(self, *, start: bool) -> float:
-        """Compiles what is not compiled yet, with or without the start; returns the seconds that it took."""
+        """Compiles what is missing, with or without the start; returns the seconds that it took."""
         begin, hits, asked = time.perf_counter(), num_hits(), 0
         if start and not self.can_start:
             self.start_program, self.can_start, asked = (
@@ -57,7 +57,7 @@ class CompiledAlgorithm:
     def chunk(
         self, runner: RunnerState, hypers: PyTree, env_params: PyTree, count: int
     ) -> tuple[RunnerState, Metrics]:
-        """`count` updates, and their metrics at the front of a buffer [CAPACITY, ...]; returns when they are done."""
+        """`count` updates, with their metrics first in a buffer [CAPACITY, ...]; waits for them."""
         arguments = runner, hypers, env_params, jnp.int32(count)
         arguments = placed(arguments, self.chunk_program.input_shardings[0])
         return jax.block_until_ready(self.chunk_program(*arguments))
@@ -119,7 +119,7 @@ class Program:
 def run_chunk(
     algorithm: Algorithm, runner: RunnerState, hypers: PyTree, env_params: PyTree, count: jax.Array
 ) -> tuple[RunnerState, Metrics]:
-    """`count` i32[] updates in one loop whose trip count is traced, so that one program serves every length."""
+    """`count` i32[] updates in a loop with a traced trip count: one program for every length."""
 
     @functools.partial(jax.jit, inline=True)  # traced once, for its shapes and for the loop
     def one_update(runner, hypers, env_params):
@@ -142,7 +142,7 @@ def run_chunk(
 
 @functools.lru_cache(maxsize=16)
 def program_of(static_config: AlgorithmConfig, env: Any, devices: int = 1) -> Program:
-    """The program of a configuration's structure, `config.static()`, over the environment that its name means now."""
+    """The program of `config.static()`, over the environment that its name means now."""
     algorithm = static_config.build()
     check_sizes(static_config, algorithm)
     split = static_config.build(axis_name=AXIS) if devices > 1 else None

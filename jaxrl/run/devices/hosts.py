@@ -105,7 +105,7 @@ class Channel:
         self.tell_lost(self.index, why)
 
     def wait_for_the_lost(self) -> None:
-        """After a collective failed: within this time the watch finds the lost process, and ends."""
+        """After a collective has failed: the watch finds the lost process by then, and ends."""
         self._waiting_since = time.monotonic()
         time.sleep(SILENCE_SECONDS + 2 * BEAT_SECONDS)
 
@@ -367,7 +367,8 @@ def _why_alone(coordinator: str, number: int | None, index: int | None, seconds:
             return f"coordinator={coordinator} does not answer within {seconds:g} s: {why}"
     return (
         f"coordinator={coordinator}: the {number} processes did not come together "
-        f"within {seconds:g} s; start each with the same coordinator and num_processes and another process_id"
+        f"within {seconds:g} s; start each with the same coordinator and num_processes and another "
+        "process_id"
     )
 
 

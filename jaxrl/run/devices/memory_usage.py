@@ -10,7 +10,7 @@ from jaxrl.core.memory_limits import in_units
 
 
 def peak_of(compiled: Any) -> int | None:
-    """The bytes that a compiled program needs on each device: arguments, results and what lies between them.
+    """Bytes that a compiled program needs on each device: arguments, results and temporaries.
 
     As XLA planned them; None where it does not tell.
     """
@@ -22,7 +22,7 @@ def peak_of(compiled: Any) -> int | None:
 
 
 def memory_line(needed: int | None, devices: int) -> str:
-    """What training needs, and what there is of it; a warning where that is less. `needed` by each of the devices."""
+    """Memory that training needs (`needed` by each device) and has; a warning if it is short."""
     if needed is None:
         return "memory: this backend does not tell beforehand"
     on_cpu = jax.default_backend() == "cpu"
@@ -38,7 +38,10 @@ def memory_line(needed: int | None, devices: int) -> str:
     if free is None:
         return line
     if needed > free:
-        return f"warning: {line}, but only {in_units(free)} are free; fewer environments or shorter rollouts need less"
+        return (
+            f"warning: {line}, but only {in_units(free)} are free; fewer environments or shorter "
+            "rollouts need less"
+        )
     return f"{line}; {in_units(free)} are free"
 
 
@@ -51,7 +54,7 @@ def process_memory() -> int | None:
 
 
 def free_memory() -> int | None:
-    """Bytes that processes on this machine may still take, where the system says so as Linux does."""
+    """Bytes that processes on this machine may still take, where the system tells (Linux)."""
     try:
         lines = dict(line.split(":", 1) for line in Path("/proc/meminfo").read_text().splitlines())
         return int(lines["MemAvailable"].split()[0]) * 1024

@@ -80,7 +80,7 @@ def settled(settings: RunSettings, config: AlgorithmConfig) -> RunSettings:
 
 
 def _settled_over(together: Hosts, devices: int | str, config: AlgorithmConfig) -> int:
-    """How many devices all processes have together, each as many; "auto": all but of a CPU, there as on one machine."""
+    """Number of devices of all processes together, each as many; "auto": all but of a CPU."""
     automatic, number = devices == "auto", together.number
     if not automatic and devices % number:
         raise UsageError(
@@ -117,7 +117,7 @@ def mesh_of(number: int, axis: str = AXIS) -> jax.sharding.Mesh:
 
 
 def by_environment(axis: str = AXIS) -> RunnerState:
-    """Where the parts of a RunnerState lie: environments are split, everything else is everywhere."""
+    """Sharding of a RunnerState: environments are split, everything else is replicated."""
     here, everywhere = PartitionSpec(axis), PartitionSpec()
     by_group = PartitionSpec(None, axis)
     envs = EnvBatch(
@@ -139,7 +139,7 @@ def by_environment(axis: str = AXIS) -> RunnerState:
 
 
 def on_one(tree: PyTree) -> PyTree:
-    """Arrays that lie on several devices on the first one alone: what is computed from them is computed once."""
+    """Arrays of several devices on the first one alone: what follows is computed once."""
     spread = any(
         isinstance(leaf, jax.Array) and len(leaf.devices()) > 1 for leaf in jax.tree.leaves(tree)
     )
@@ -147,7 +147,7 @@ def on_one(tree: PyTree) -> PyTree:
 
 
 def copy_here(leaf: Any) -> Any:
-    """Of an array that is on every device of several processes, this one's copy; anything else as it is."""
+    """This process's copy of an array that all processes hold; anything else as it is."""
     return (
         leaf
         if not isinstance(leaf, jax.Array) or leaf.is_fully_addressable
@@ -163,7 +163,7 @@ def placed(tree: PyTree, shardings: PyTree) -> PyTree:
 
 
 def _part_here(leaf: Any, sharding: Any) -> Any:
-    """`jax.device_put` would compare the processes' arrays first, at the cost of sending all of them around."""
+    """As `jax.device_put`, which would first send the processes' arrays around to compare them."""
     if sharding is None:  # the program does not use it
         return leaf
     if isinstance(leaf, jax.Array):
@@ -182,7 +182,7 @@ def on_host(leaf: jax.Array) -> Any:
 
 
 def split_cpu(number: int | str) -> None:
-    """Makes the CPU count as so many devices ("auto": its cores), if JAX has not started yet; all processes' CPUs.
+    """Makes the CPU count as so many devices ("auto": its cores), if JAX has not started yet.
 
     A number in `XLA_FLAGS` (`--xla_force_host_platform_device_count=4`) is the user's own and
     stays.

@@ -1,4 +1,7 @@
-"""Training with memory: what is learned from is what was acted on, and a cue is kept until it is asked for."""
+"""Training with memory.
+
+What is learned from is what was acted on, and a cue is kept until it is asked for.
+"""
 
 import jax
 import jax.numpy as jnp
@@ -47,7 +50,10 @@ def rollouts_of(config):
 )
 @pytest.mark.parametrize("memory", MEMORIES)
 def test_sequences_are_judged_as_they_were_acted_on(memory, told, length):
-    """17 steps in parts of 6, episodes of 5: resets within sequences, carries across rollouts, rows of weight 0."""
+    """17 steps in parts of 6, episodes of 5.
+
+    Resets within sequences, carries across rollouts, rows of weight 0.
+    """
     config = PPOConfig(env=Recall(), max_seq_len=length, **SMALL, **MEMORIES[memory], **told)
     policy_spec, params, path = next(rollouts_of(config))
     number = 3 if length == 6 else 17
@@ -82,7 +88,10 @@ class Adder:
 
 
 def test_the_memory_of_a_late_joiner_begins_where_it_joins_and_stays_while_it_waits():
-    """It acts in steps 2, 3, 5 and 6 of 7, and observes 1 there but 100 elsewhere: its values are 1, 2, 3, 4."""
+    """It acts in steps 2, 3, 5 and 6 of 7, and observes 1 there but 100 elsewhere.
+
+    Its values are 1, 2, 3, 4.
+    """
     config = PPOConfig(
         env=Joining(), model=Adder(), **{**SMALL, "rollout_length": 14}, max_seq_len=5
     )
@@ -110,7 +119,10 @@ def test_the_memory_of_a_late_joiner_begins_where_it_joins_and_stays_while_it_wa
 
 @pytest.mark.parametrize("memory", ["gru", "attention"])
 def test_sequences_with_waits_are_judged_as_they_were_acted_on(memory):
-    """A second rollout of 17 steps begins in the fourth step of an episode of 7: no action is open there."""
+    """A second rollout of 17 steps begins in the fourth step of an episode of 7.
+
+    No action is open there.
+    """
     config = PPOConfig(env=Joining(), max_seq_len=6, **SMALL, **MEMORIES[memory], **TOLD)
     for policy_spec, params, path in rollouts_of(config):
         value, log_prob, sequences = judged(config, policy_spec, params, path)
@@ -121,7 +133,10 @@ def test_sequences_with_waits_are_judged_as_they_were_acted_on(memory):
 
 
 def judged(config, policy_spec, params, path):
-    """(values, log-probabilities, rows) of a trajectory's sequences, [L, B]; as the learner judges them at first."""
+    """(values, log-probabilities, rows) of a trajectory's sequences, [L, B].
+
+    As the learner judges them at first.
+    """
     spec = config.build().grouping.groups[0].structure._replace(policy_spec=policy_spec)
     layout = batch_layout(policy_spec, path.value.shape)
     estimates = path.value, path.value  # which are not judged

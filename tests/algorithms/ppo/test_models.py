@@ -1,4 +1,7 @@
-"""Training by models of the user's own and what a policy is told: the path through rollout, update and file."""
+"""Training by models of the user's own and what a policy is told.
+
+The path through rollout, update and file.
+"""
 
 from typing import Any
 

@@ -92,7 +92,10 @@ def test_the_place_that_the_observation_calls_for_is_learned_by_a_continuous_act
 
 
 def test_an_observation_far_from_zero_is_learned_from_through_its_filter_alone():
-    """A thousandth of the observation carries the cue: the network by itself cannot tell it from none."""
+    """A thousandth of the observation carries the cue.
+
+    The network by itself cannot tell it from none.
+    """
     far, settings = (
         Target(offset=1000.0, scale=1.0),
         {**CONTINUOUS, "observation_filter": "MeanStdFilter"},
@@ -122,7 +125,10 @@ def test_agents_of_different_spaces_learn_and_one_that_left_learns_from_its_acti
 
 @pytest.mark.parametrize(("length", "lambda_"), [(8, 1.0), (3, 0.0), (1, 1.0)])
 def test_in_a_game_of_turns_values_are_what_each_is_paid_after_its_move(length, lambda_):
-    """a is paid 1 while it waits for the end; rollouts of 3 steps and of one cut most games between two moves."""
+    """a is paid 1 while it waits for the end.
+
+    Rollouts of 3 steps and of one cut most games between two moves.
+    """
     look, mean_return = trained(
         Turns(), 60, rollout_length=length, minibatch_size=16, lambda_=lambda_, gamma=0.5
     )
@@ -237,7 +243,10 @@ def against_a_random_player(game, look_for, seat, key):
 
 @pytest.mark.slow
 def test_self_play_by_turns_learns_tic_tac_toe():
-    """One policy plays both sides; at the start it loses a third of its games to a random player."""
+    """One policy plays both sides.
+
+    At the start it loses a third of its games to a random player.
+    """
     game = TicTacToe()
     config = PPOConfig(
         env=game,

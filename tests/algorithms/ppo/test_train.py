@@ -121,7 +121,10 @@ def test_numbers_given_as_hypers_are_those_of_the_configuration(single):
 
 
 def test_stacked_policies_learn_what_they_learn_apart():
-    """A second policy of another minibatch size has a group of its own; the first must not notice."""
+    """A second policy of another minibatch size has a group of its own.
+
+    The first must not notice.
+    """
     trainer = Trainer(CONFIG, run_dir=None, quiet=True)
     trainer.train()
     apart = CONFIG.replace(per_policy={"pol2": {"lr": 2e-3, "minibatch_size": 47}}).build()
@@ -143,7 +146,10 @@ def adam_by_another_name(lr):
     "num_policies", [2, *(pytest.param(count, marks=pytest.mark.slow) for count in (8, 32))]
 )
 def test_over_ten_updates_stacked_policies_give_the_numbers_of_one_apart(num_policies):
-    """Adam by another name is another structure, and so a group of its own; actions are continuous, and filtered."""
+    """Adam by another name is another structure, and so a group of its own.
+
+    Actions are continuous, and filtered.
+    """
     together = PPOConfig(
         env=Crowd(num_policies),
         observation_filter="MeanStdFilter",

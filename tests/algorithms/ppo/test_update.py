@@ -188,7 +188,10 @@ def test_a_policy_without_active_rows_keeps_its_learner_to_the_bit():
 
 
 def test_a_minibatch_without_active_rows_takes_no_step():
-    """5 active rows of 48 in minibatches of 2: as many steps of Adam as minibatches hold one, and no more."""
+    """5 active rows of 48 in minibatches of 2.
+
+    As many steps of Adam as minibatches hold one, and no more.
+    """
     active = (
         jnp.zeros((STEPS, ENVS, AGENTS), bool)
         .at[[0, 1, 2, 3, 5], [0, 3, 1, 2, 2], [0, 1, 1, 0, 1]]

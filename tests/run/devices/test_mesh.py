@@ -1,4 +1,7 @@
-"""A run over several devices learns what it learns on one; how many there are is decided by rule and kept."""
+"""A run over several devices learns what it learns on one.
+
+How many there are is decided by rule and kept.
+"""
 
 import json
 import os

@@ -1,4 +1,7 @@
-"""Evaluation: exactly the episodes that were asked for, the same ones for the same seed, by whichever way."""
+"""Evaluation.
+
+Exactly the episodes that were asked for, the same ones for the same seed, by whichever way.
+"""
 
 import functools
 import itertools

@@ -1,4 +1,7 @@
-"""A policy by itself: the same actions as the trainer's, from NumPy to NumPy, with clear refusals."""
+"""A policy by itself.
+
+The same actions as the trainer's, from NumPy to NumPy, with clear refusals.
+"""
 
 import pickle
 import shutil

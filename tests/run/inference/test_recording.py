@@ -91,7 +91,10 @@ def test_the_episodes_are_those_that_evaluation_counts():
 
 
 def test_a_policy_with_memory_remembers_the_same_in_replays_and_evaluations():
-    """Weights are enlarged until what is remembered decides: with the carry's products gone the episodes are others."""
+    """Weights are enlarged until what is remembered decides.
+
+    With the carry's products gone the episodes are others.
+    """
     algorithm, weights, params = untrained("cartpole", use_gru=True, lstm_cell_size=8)
     large = jax.tree.map(lambda leaf: 20 * leaf, weights)
 

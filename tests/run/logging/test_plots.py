@@ -1,4 +1,7 @@
-"""The curves' history stays bounded, ordered and complete; the picture never breaks on what a run may lack."""
+"""The curves' history stays bounded, ordered and complete.
+
+The picture never breaks on what a run may lack.
+"""
 
 import json
 import math

@@ -1,4 +1,7 @@
-"""Checkpoints: written whole or not at all, read only as they were written, the best one the state that was scored."""
+"""Checkpoints.
+
+Written whole or not at all, read only as they were written, the best one the state that was scored.
+"""
 
 import json
 import os
@@ -237,7 +240,10 @@ def test_save_returns_the_folder_that_it_wrote(start):
 
 
 def test_a_checkpoint_of_the_first_version_stays_loadable():
-    """Written by version 0.1.0 and format 1, after 3 iterations of the small arena; its values noted then."""
+    """Written by version 0.1.0 and format 1, after 3 iterations of the small arena.
+
+    Its values noted then.
+    """
     path = Path(__file__).parents[2] / "reference" / "checkpoint_v1" / "000003"
     assert checkpoint.read_facts(path)["format"] == 1
     values = [load_policy(path, "pol1").value([i, 0]) for i in (0, 4, 8, 12)]

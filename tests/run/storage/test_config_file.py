@@ -1,4 +1,7 @@
-"""A configuration as a file holds it: which objects it holds by name, and what is said of those that it cannot."""
+"""A configuration as a file holds it.
+
+Which objects it holds by name, and what is said of those that it cannot.
+"""
 
 import functools
 import json

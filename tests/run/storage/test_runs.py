@@ -92,8 +92,8 @@ def test_a_sweeps_folder_names_its_trials_the_best_first(arena, capsys):
         evaluate_command([str(sweep), "--compile-cache", "off"])
     said = capsys.readouterr().err
     assert (
-        "is a sweep of 4 trials, not a run: choose one of trials/0002 (31.50), trials/0001 (20.00), trials"
-        in said
+        "is a sweep of 4 trials, not a run: choose one of trials/0002 (31.50), trials/0001 "
+        "(20.00), trials" in said
     )
     assert len(said.splitlines()) == 1
 
