@@ -139,15 +139,22 @@ class SeveralProcesses:
     ) -> tuple[RunnerState, Metrics]:
         if self.inside:
             raise UsageError("several processes train: a callback, which process 0 runs, cannot")
-        try:
+        with self._collective():
             return executable.chunk(*arguments)
-        except (jax.errors.JaxRuntimeError, ValueError):  # gloo's, as soon as a process is gone
-            self.channel.wait_for_the_lost()
-            raise
 
     def gather(self, runner: RunnerState) -> RunnerState:
         """Collectively, by JAX: every process gets all environments, in NumPy."""
-        return jax.tree.map(_everywhere, runner)
+        with self._collective():
+            return jax.tree.map(_everywhere, runner)
+
+    @contextlib.contextmanager
+    def _collective(self) -> Iterator[None]:
+        """Inside it JAX talks to the other processes, which fails as soon as one of them is gone."""
+        try:
+            yield
+        except (jax.errors.JaxRuntimeError, ValueError):  # gloo's
+            self.channel.wait_for_the_lost()
+            raise
 
     @contextlib.contextmanager
     def calling(self, method: str) -> Iterator[None]:

@@ -105,9 +105,13 @@ class Channel:
         self.tell_lost(self.index, why)
 
     def wait_for_the_lost(self) -> None:
-        """After a collective has failed: the watch finds the lost process by then, and ends."""
+        """After a collective has failed: the watch finds the lost process by then, and ends.
+
+        On a busy machine the watch needs several seconds more than `SILENCE_SECONDS`: each of its
+        questions to a store whose process is gone takes its whole time.
+        """
         self._waiting_since = time.monotonic()
-        time.sleep(SILENCE_SECONDS + 2 * BEAT_SECONDS)
+        time.sleep(2 * SILENCE_SECONDS)
 
     def leave(self) -> None:
         """Says good-bye; a process that goes while others wait for it is lost to them."""
