@@ -25,7 +25,7 @@ from jaxrl.rollout.episode_callbacks import postprocess, traced_callbacks
 from jaxrl.rollout.episode_stats import Window, no_episodes, report
 from jaxrl.rollout.policy_map import Grouping, each_policy, group_policies
 from jaxrl.rollout.rollout import Rollout, play
-from jaxrl.rollout.turns import nothing_open
+from jaxrl.rollout.turns import nothing_open, undeclared_waits
 
 HypersByPolicy = dict[PolicyId, PyTree] | None
 
@@ -114,12 +114,12 @@ def on_policy(
                 learners[g], metrics[g] = each_policy(update, in_axes=(0, 1, 0, 0))(
                     learners[g], trajectory, *prepared[g]
                 )
+                metrics[g] |= undeclared_waits(spec, rollout, g, axis_name)
         window, episodes = report(
             runner.window, rollout.reached, rollout.episode_done, rollout.hist_data, axis_name
         )
-        runner = RunnerState(
-            runner.key, runner.num_updates + 1, tuple(learners), runner.envs, window
-        )
+        after = tuple(learners), runner.envs, window
+        runner = RunnerState(runner.key, runner.num_updates + 1, *after)
         agent_steps = over_axis(rollout.agent_steps, axis_name)
         return runner, Metrics(episodes, agent_steps, tuple(metrics))
 
