@@ -67,7 +67,7 @@ def on_policy(
             `with_weights(weights)`, as `LearnerState`.
         update_policy: (policy_spec, learner, trajectory, hypers, key, axis_name) ->
             (learner, {metric: f32[]}); the trajectory is [T, E, M, ...]. Sums over rows are to be
-            taken over `axis_name` as well, by `jaxrl.ops.advantages.over_axis`.
+            taken over `axis_name` as well, by `jaxrl.ops.collectives.over_axis`.
         axis_name: a mapped axis over which the environments are split, or None.
         **shown: fields of `Algorithm` that say what people are shown, such as `headline_metrics`.
     """
