@@ -82,7 +82,7 @@ def _sampling(program: Program) -> Callable[[RunnerState, PyTree], Any]:
         out_specs=Rollout(
             trajectories=PartitionSpec(None, None, AXIS),
             reached=steps_by_environment,
-            over=steps_by_environment,
+            episode_done=steps_by_environment,
             agent_steps=PartitionSpec(),
             hist_data=steps_by_environment,
         ),
