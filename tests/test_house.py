@@ -52,7 +52,7 @@ MAY_BE_IMPORTED_BY = {
 ALGORITHMS = {
     folder.name for folder in (ROOT / "jaxrl" / "algorithms").iterdir() if folder.is_dir()
 }
-MAX_FUNCTION_LINES, MAX_MODULE_LINES = 62, 600
+MAX_FUNCTION_LINES, MAX_MODULE_LINES, MAX_COLUMNS = 62, 600, 100
 NO_NAMES = ("utils.py", "helpers.py")
 METRICS_OF_PPO = {"mean_kl_loss", "entropy", "vf_loss", "policy_loss", "kl_coeff", "kl_target"}
 FORMER_METRICS_IN = "jaxrl/run/logging/plots.py"  # the panels of runs that did not store theirs
@@ -187,6 +187,14 @@ def too_long(path, source):
     return complaints
 
 
+def too_wide(path, source):
+    return [
+        f"{path}:{number}: {len(line)} columns, more than {MAX_COLUMNS}"
+        for number, line in enumerate(source.splitlines(), 1)
+        if len(line) > MAX_COLUMNS
+    ]
+
+
 def full_names(tree):
     """{local name: what it stands for}, for the names that imports bind."""
     names = {}
@@ -271,6 +279,7 @@ GUARDS = (
     forbidden_packages,
     escapes,
     too_long,
+    too_wide,
     arrays_on_import,
     vague_names,
     metrics_of_an_algorithm,
@@ -440,6 +449,7 @@ LONG_FUNCTION = "def f():\n" + "    pass\n" * MAX_FUNCTION_LINES
         ),
         (vague_names, "jaxrl/loop/utils.py", ""),
         (vague_names, "envs/helpers.py", ""),
+        (too_wide, "envs/arena.py", "x = 1  # " + "wide " * 19),
     ],
 )
 def test_a_guard_sees_what_it_is_there_for(guard, path, source):

@@ -149,7 +149,7 @@ class SeveralProcesses:
 
     @contextlib.contextmanager
     def _collective(self) -> Iterator[None]:
-        """Inside it JAX talks to the other processes, which fails as soon as one of them is gone."""
+        """Inside it JAX talks to the other processes, which fails once one of them is gone."""
         try:
             yield
         except (jax.errors.JaxRuntimeError, ValueError):  # gloo's
