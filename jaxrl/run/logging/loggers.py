@@ -29,28 +29,28 @@ class RunStart(NamedTuple):
 
 
 class Logger:
-    """Somewhere that results go, to be subclassed and given to the setting `loggers`.
+    """Base class of loggers, which the setting `loggers` takes.
 
-    A class, given by itself or as "module:Class", is made anew for each run; an object stays
-    itself. The methods are called on a background thread, never two at a time. An exception in one
-    of them ends this log alone: a line says so, and training continues.
+    A class, or "module:Class", is instantiated for each run; an object is used as it is. The
+    methods are called on a background thread, never two at a time. An exception in one of them
+    ends this log only: the user sees one line, and training continues.
     """
 
     def open(self, run: RunStart) -> None:
-        """Before the first result. What was logged beyond `run.iteration` is to be dropped.
+        """Called before the first result; drops what was logged after `run.iteration`.
 
-        It is called again where somebody removed the run's folder and it had to be made again.
+        Called again if the run's folder was removed and had to be created again.
         """
 
     def write(self, results: list[Result]) -> None:
-        """The results of some iterations, in order: nested dicts, as in `metrics.jsonl`."""
+        """Writes the results of some iterations in order: nested dicts, as in `metrics.jsonl`."""
         raise NotImplementedError(f"{type(self).__qualname__} does not define write(results)")
 
     def flush(self) -> None:
-        """Before a checkpoint: what was written so far must survive the end of this process."""
+        """Called before a checkpoint: what is written must survive the end of this process."""
 
     def close(self) -> None:
-        """After the last result."""
+        """Called after the last result."""
 
 
 def _is_logger(found: Any) -> bool:
