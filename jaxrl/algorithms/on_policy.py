@@ -1,13 +1,13 @@
 """On-policy algorithms: all that surrounds the update of one policy on its own rollout.
 
-`on_policy` makes an `Algorithm` of two functions, how a policy's learning begins and how it is
-updated. Whatever else an algorithm needs (several updates in a rollout's time, data of its own)
-is written out as in `jaxrl.algorithms.ppo.ppo`.
+`on_policy` makes an `Algorithm` of two functions: `init_learner`, the start of a policy's learning,
+and `update_policy`, an iteration of it. PPO is made of it (`jaxrl.algorithms.ppo.ppo`).
 """
 
+import dataclasses
 import functools
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -20,10 +20,10 @@ from jaxrl.core.spaces import Space
 from jaxrl.core.types import Key, PolicyId, PyTree
 from jaxrl.models.policy_spec import PolicySpec, PolicyWeights
 from jaxrl.ops.collectives import over_axis
-from jaxrl.rollout.env_step import EnvBatch, RolloutSpec, make_rollout_spec, reset_envs
+from jaxrl.rollout.env_step import RolloutSpec, make_rollout_spec, reset_envs
 from jaxrl.rollout.episode_callbacks import postprocess, traced_callbacks
 from jaxrl.rollout.episode_stats import Window, no_episodes, report
-from jaxrl.rollout.policy_map import Grouping, each_policy, group_policies
+from jaxrl.rollout.policy_map import each_policy, group_policies
 from jaxrl.rollout.rollout import Rollout, play
 from jaxrl.rollout.turns import nothing_open, undeclared_waits
 
@@ -45,130 +45,210 @@ class LearnerState(struct.PyTreeNode):
         return self.replace(params=weights.params, filter=weights.filter)
 
 
-class Structure(NamedTuple):
-    """What makes policies alike; those with equal ones are stacked."""
+@dataclasses.dataclass(frozen=True)
+class LearnerSpec:
+    """The static settings of one policy's learning; policies with equal ones are stacked.
+
+    An algorithm with settings of its own derives from it. The last two are filled in by
+    `on_policy`.
+    """
 
     policy_spec: PolicySpec
     trained: bool
+    normalize_returns: bool = False  # whether `prepare_rewards` keeps the discounted returns
+    always_active: bool = True  # every agent acts in every step, so no minibatch is without rows
+    axis_name: str | None = None  # a mapped axis over which the environments are split
+
+
+def shared_settings(policy: PolicyId, policy_spec: PolicySpec, trained: bool) -> LearnerSpec:
+    """Of an algorithm without settings of its own."""
+    return LearnerSpec(policy_spec, trained)
+
+
+class Iteration(struct.PyTreeNode):
+    """What an iteration of a policy gets beside its trajectory."""
+
+    hypers: PyTree  # the policy's numbers, schedules among them
+    env_steps: jax.Array  # f32[]  environment steps of training so far
+    key: Key
+    returns: PyTree = ()  # f32[E, M]  discounted, before the trajectory; see `prepare_rewards`
 
 
 def on_policy(
     config: AlgorithmConfig,
-    init_learner: Callable[[PolicySpec, PyTree, Key], PyTree],
+    init_learner: Callable[[LearnerSpec, PyTree, Key], PyTree],
     update_policy: Callable[..., tuple[PyTree, dict[str, jax.Array]]],
     *,
+    learner_spec: Callable[[PolicyId, PolicySpec, bool], LearnerSpec] = shared_settings,
+    prepare_rewards: Callable[..., tuple[PyTree, PyTree, PyTree]] | None = None,
     axis_name: str | None = None,
     **shown: Any,
 ) -> Algorithm:
     """The algorithm that plays a rollout, and updates each policy on its own rows of it.
 
     Args:
-        init_learner: (policy_spec, hypers, key) -> learner, which has `weights` and
+        init_learner: (spec, hypers, key) -> learner, which has `weights` and
             `with_weights(weights)`, as `LearnerState`.
-        update_policy: (policy_spec, learner, trajectory, hypers, key, axis_name) ->
-            (learner, {metric: f32[]}); the trajectory is [T, E, M, ...]. Sums over rows are to be
-            taken over `axis_name` as well, by `jaxrl.ops.collectives.over_axis`.
-        axis_name: a mapped axis over which the environments are split, or None.
+        update_policy: (spec, learner, trajectory, iteration) -> (learner, {metric: f32[]}); the
+            trajectory is [T, E, M, ...]. Sums over rows are to be taken over `spec.axis_name` as
+            well, by `jaxrl.ops.collectives.over_axis`.
+        learner_spec: (policy, policy_spec, trained) -> `LearnerSpec` or what derives from it.
+        prepare_rewards: (spec, learner, trajectory, iteration) -> (learner, trajectory, returns),
+            before the update: the rewards to learn from, and the returns for the next iteration.
+        axis_name: a mapped axis over which the environments are split, or None. Each member holds
+            num_envs / size of the axis environments, and all that is reported is taken over it.
         **shown: fields of `Algorithm` that say what people are shown, such as `headline_metrics`.
-    """
-    spec, default_params, trained = _who_plays(config)
-    grouping, policy_specs = spec.grouping, spec.policy_specs
 
-    def init(key: Key, hypers: HypersByPolicy = None, env_params: PyTree = None) -> RunnerState:
-        hypers = config.hypers() if hypers is None else hypers
-        env_params = default_params if env_params is None else env_params
-        env_key, init_key = jax.random.split(jax.random.fold_in(key, 0))
-        prepared = zip(policy_specs, by_group(grouping, hypers, init_key), strict=True)
-        learners = tuple(
-            jax.vmap(functools.partial(init_learner, policy_spec))(*numbers_and_keys)
-            for policy_spec, numbers_and_keys in prepared
+    Returns:
+        An `Algorithm` of pure functions; nothing is computed here.
+
+    Raises:
+        UsageError: settings that cannot work, in one line.
+    """
+    rollout_spec, env_params, trained = _who_plays(config, learner_spec)
+    learner_specs = tuple(
+        dataclasses.replace(
+            group.structure, always_active=rollout_spec.always_active, axis_name=axis_name
         )
-        index = env_index(config.num_envs, axis_name)
-        envs = _first_envs(spec, learners, env_key, index, env_params)
-        size = config.metrics_num_episodes_for_smoothing
-        return RunnerState(key, jnp.int32(0), learners, envs, empty_window(spec, size))
+        for group in rollout_spec.grouping.groups
+    )
+
+    def learn_policy(spec, learner, trajectory, iteration):
+        returns = iteration.returns
+        if prepare_rewards is not None:
+            learner, trajectory, returns = prepare_rewards(spec, learner, trajectory, iteration)
+        learner, metrics = update_policy(spec, learner, trajectory, iteration)
+        return learner, returns, metrics
+
+    loop = _Loop(config, rollout_spec, env_params, learner_specs, init_learner, learn_policy)
+    parts = loop.init, loop.collect, loop.learn, rollout_spec, env_params
+    return Algorithm(*parts, config.train_batch_size, trained, **shown)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Loop:
+    """The three functions of an on-policy `Algorithm`."""
+
+    config: AlgorithmConfig
+    rollout_spec: RolloutSpec
+    env_params: PyTree  # the configuration's
+    learner_specs: tuple[LearnerSpec, ...]  # by group
+    init_learner: Callable[..., PyTree]
+    learn_policy: Callable[..., tuple[PyTree, PyTree, dict[str, jax.Array]]]
+
+    def init(
+        self, key: Key, hypers: HypersByPolicy = None, env_params: PyTree = None
+    ) -> RunnerState:
+        spec, env_params = self.rollout_spec, self._params(env_params)
+        env_key, init_key = jax.random.split(jax.random.fold_in(key, 0))
+        learners = tuple(
+            jax.vmap(functools.partial(self.init_learner, learner_spec))(numbers, keys)
+            for learner_spec, numbers, keys in self._by_group(hypers, init_key)
+        )
+        index = self._env_index()
+        envs = reset_envs(spec, env_key, index, env_params)
+        unfinished = nothing_open(spec, _weights(learners), envs, env_params)
+        envs = envs.replace(returns=self._no_returns(len(index)), unfinished=unfinished)
+        window = _empty_window(spec, self.config.metrics_num_episodes_for_smoothing)
+        return RunnerState(key, jnp.int32(0), learners, envs, window)
 
     def collect(
-        runner: RunnerState, weights: PyTree = None, env_params: PyTree = None
+        self, runner: RunnerState, weights: PyTree = None, env_params: PyTree = None
     ) -> tuple[RunnerState, Rollout]:
-        if weights is None:
-            weights = tuple(learner.weights for learner in runner.learners)
-        env_params = default_params if env_params is None else env_params
-        play_key, _ = update_keys(runner)
-        index, steps = env_index(config.num_envs, axis_name), config.rollout_length
-        env_keys = jax.vmap(lambda i: jax.random.fold_in(play_key, i))(index)
+        spec, env_params = self.rollout_spec, self._params(env_params)
+        weights = _weights(runner.learners) if weights is None else weights
+        play_key, _ = _update_keys(runner)
+        env_keys = jax.vmap(lambda i: jax.random.fold_in(play_key, i))(self._env_index())
+        steps = self.config.rollout_length
         envs, rollout = play(spec, weights, runner.envs, env_keys, steps, env_params)
         return runner.replace(envs=envs), rollout
 
     def learn(
-        runner: RunnerState, rollout: Rollout, hypers: HypersByPolicy = None
+        self, runner: RunnerState, rollout: Rollout, hypers: HypersByPolicy = None
     ) -> tuple[RunnerState, Metrics]:
-        hypers = config.hypers() if hypers is None else hypers
-        _, learn_key = update_keys(runner)
-        prepared = by_group(grouping, hypers, learn_key)
-        learners, metrics = list(runner.learners), [{} for _ in prepared]
-        for g, group in enumerate(grouping.groups):
-            if group.structure.trained:
-                update = functools.partial(update_policy, policy_specs[g], axis_name=axis_name)
-                trajectory = postprocess(spec.callbacks, group.policies, rollout.trajectories[g])
-                learners[g], metrics[g] = each_policy(update, in_axes=(0, 1, 0, 0))(
-                    learners[g], trajectory, *prepared[g]
-                )
-                metrics[g] |= undeclared_waits(spec, rollout, g, axis_name)
+        spec, axis_name = self.rollout_spec, self._axis_name
+        _, learn_key = _update_keys(runner)
+        env_steps = runner.num_updates.astype(jnp.float32) * self.config.train_batch_size
+        learners, returns = list(runner.learners), list(runner.envs.returns)
+        metrics = [{} for _ in learners]
+        for g, (learner_spec, numbers, keys) in enumerate(self._by_group(hypers, learn_key)):
+            if not learner_spec.trained:
+                continue
+            policies = spec.grouping.groups[g].policies
+            trajectory = postprocess(spec.callbacks, policies, rollout.trajectories[g])
+            steps = jnp.broadcast_to(env_steps, len(policies))
+            iteration = Iteration(numbers, steps, keys, returns[g])
+            update = each_policy(functools.partial(self.learn_policy, learner_spec), (0, 1, 0))
+            learners[g], returns[g], metrics[g] = update(learners[g], trajectory, iteration)
+            metrics[g] |= undeclared_waits(spec, rollout, g, axis_name)
         window, episodes = report(
             runner.window, rollout.reached, rollout.episode_done, rollout.hist_data, axis_name
         )
-        after = tuple(learners), runner.envs, window
+        after = tuple(learners), runner.envs.replace(returns=tuple(returns)), window
         runner = RunnerState(runner.key, runner.num_updates + 1, *after)
         agent_steps = over_axis(rollout.agent_steps, axis_name)
         return runner, Metrics(episodes, agent_steps, tuple(metrics))
 
-    size = config.train_batch_size
-    return Algorithm(init, collect, learn, spec, default_params, size, trained, **shown)
+    @property
+    def _axis_name(self) -> str | None:
+        return self.learner_specs[0].axis_name
+
+    def _params(self, env_params: PyTree) -> PyTree:
+        return self.env_params if env_params is None else env_params
+
+    def _by_group(
+        self, hypers: HypersByPolicy, key: Key
+    ) -> Iterator[tuple[LearnerSpec, PyTree, Key]]:
+        """Every group with its policies' numbers and keys, [N, ...].
+
+        A policy's key depends on its place in the policy map, not on its group.
+        """
+        hypers = self.config.hypers() if hypers is None else hypers
+        grouping = self.rollout_spec.grouping
+        for group, learner_spec in zip(grouping.groups, self.learner_specs, strict=True):
+            numbers = [hypers[policy] for policy in group.policies]
+            stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *numbers)
+            index = jnp.array([grouping.policies.index(policy) for policy in group.policies])
+            yield learner_spec, stacked, jax.vmap(lambda i: jax.random.fold_in(key, i))(index)
+
+    def _env_index(self) -> jax.Array:
+        """The global indices of the environments held here, i32[E]."""
+        if self._axis_name is None:
+            return jnp.arange(self.config.num_envs)
+        held = self.config.num_envs // jax.lax.axis_size(self._axis_name)
+        return jnp.arange(held) + jax.lax.axis_index(self._axis_name) * held
+
+    def _no_returns(self, num_envs: int) -> tuple[jax.Array | tuple, ...]:
+        """By group, f32[N, E, M]; () where rewards are left as they are."""
+        return tuple(
+            jnp.zeros(group.shape(num_envs)) if group.structure.normalize_returns else ()
+            for group in self.rollout_spec.grouping.groups
+        )
 
 
-def _who_plays(config: AlgorithmConfig) -> tuple[RolloutSpec, PyTree, tuple[PolicyId, ...]]:
+def _who_plays(
+    config: AlgorithmConfig, learner_spec: Callable[[PolicyId, PolicySpec, bool], LearnerSpec]
+) -> tuple[RolloutSpec, PyTree, tuple[PolicyId, ...]]:
     """(spec, the environment's numbers, the policies that learn)."""
     env, env_params, policies, trained = config.setup()
 
-    def structure(policy: PolicyId, observation_space: Space, action_space: Space) -> Structure:
+    def structure(policy: PolicyId, observation_space: Space, action_space: Space) -> LearnerSpec:
         spaces = observation_space, action_space
         policy_spec = config.policy_spec(policy, *spaces, len(policies[policy]))
-        return Structure(policy_spec, policy in trained)
+        return learner_spec(policy, policy_spec, policy in trained)
 
     grouping = group_policies(env, env_params, policies, structure)
     policy_specs = tuple(group.structure.policy_spec for group in grouping.groups)
     callbacks = traced_callbacks(config.callbacks)
-    return (
-        make_rollout_spec(env, env_params, grouping, policy_specs, callbacks),
-        env_params,
-        trained,
-    )
+    rollout_spec = make_rollout_spec(env, env_params, grouping, policy_specs, callbacks)
+    return rollout_spec, env_params, trained
 
 
-def _first_envs(
-    spec: RolloutSpec, learners: tuple[PyTree, ...], key: Key, index: jax.Array, env_params: PyTree
-) -> EnvBatch:
-    """Every environment at the start of its first episode."""
-    envs = reset_envs(spec, key, index, env_params)
-    weights = tuple(learner.weights for learner in learners)
-    return envs.replace(unfinished=nothing_open(spec, weights, envs, env_params))
+def _weights(learners: tuple[PyTree, ...]) -> tuple[PolicyWeights, ...]:
+    return tuple(learner.weights for learner in learners)
 
 
-def by_group(
-    grouping: Grouping, hypers: dict[PolicyId, PyTree], key: Key
-) -> list[tuple[PyTree, Key]]:
-    """(hypers, keys) of each group, [N, ...]; a key depends on the policy's place in the map."""
-    found = []
-    for group in grouping.groups:
-        numbers = [hypers[policy] for policy in group.policies]
-        stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *numbers)
-        index = jnp.array([grouping.policies.index(policy) for policy in group.policies])
-        found.append((stacked, jax.vmap(lambda i: jax.random.fold_in(key, i))(index)))
-    return found
-
-
-def empty_window(spec: RolloutSpec, size: int) -> Window:
+def _empty_window(spec: RolloutSpec, size: int) -> Window:
     """The statistics of recent episodes before the first one."""
     names = (*spec.metrics, *spec.custom_metrics)
     num_agents = len(spec.grouping.agents)
@@ -176,15 +256,7 @@ def empty_window(spec: RolloutSpec, size: int) -> Window:
     return Window(episodes, jnp.int32(0))
 
 
-def update_keys(runner: RunnerState) -> tuple[Key, Key]:
+def _update_keys(runner: RunnerState) -> tuple[Key, Key]:
     """(play_key, learn_key) of the present update; number 0 is the initialisation's."""
     key = jax.random.fold_in(to_fast_key(runner.key), runner.num_updates + 1)
     return tuple(jax.random.split(key))
-
-
-def env_index(num_envs: int, axis_name: str | None) -> jax.Array:
-    """The global indices of the environments held here, i32[E]."""
-    if axis_name is None:
-        return jnp.arange(num_envs)
-    held = num_envs // jax.lax.axis_size(axis_name)
-    return jnp.arange(held) + jax.lax.axis_index(axis_name) * held

@@ -32,13 +32,14 @@ class ReinforceConfig(AlgorithmConfig):
             raise UsageError("REINFORCE has neither memory nor a filter of observations")
 
 
-def init_learner(policy_spec, hypers, key):
-    params = policy_spec.model.init(key)
+def init_learner(spec, hypers, key):
+    params = spec.policy_spec.model.init(key)
     return LearnerState(params, optax.adam(hypers["lr"]).init(params))
 
 
-def update_policy(policy_spec, learner, trajectory, hypers, key, *, axis_name):
+def update_policy(spec, learner, trajectory, iteration):
     """One gradient step on a rollout [T, E, M, ...]; returns end with the rollout."""
+    policy_spec, axis_name, hypers = spec.policy_spec, spec.axis_name, iteration.hypers
     nothing, active = jnp.zeros_like(trajectory.reward), trajectory.active
     ends = trajectory.terminated, trajectory.done
     returns, _ = gae(trajectory.reward, nothing, nothing, *ends, gamma=hypers["gamma"], lambda_=1.0)

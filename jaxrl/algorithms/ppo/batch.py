@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
-from jaxrl.algorithms.ppo.hypers import Hypers, LearnerSpec
+from jaxrl.algorithms.ppo.hypers import Hypers, PPOSpec
 from jaxrl.core.types import Key, PyTree
 from jaxrl.models.model import carried
 from jaxrl.models.policy_spec import PolicySpec
@@ -92,7 +92,7 @@ def batch_layout(policy_spec: PolicySpec, shape: tuple[int, int, int]) -> BatchL
 
 
 def advantages_and_targets(
-    spec: LearnerSpec, trajectory: Trajectory, hypers: Hypers
+    spec: PPOSpec, trajectory: Trajectory, hypers: Hypers
 ) -> tuple[jax.Array, jax.Array]:
     """(advantages, value targets) by GAE, f32[T, E, M]; standardised if that is over the batch."""
     advantages, targets = gae(
@@ -113,7 +113,7 @@ def advantages_and_targets(
 
 
 def make_batch(
-    spec: LearnerSpec,
+    spec: PPOSpec,
     obs_stats: PyTree,
     trajectory: Trajectory,
     estimates: tuple[jax.Array, jax.Array],
@@ -151,13 +151,13 @@ def make_batch(
     return _with_memory(batch, batch_layout(policy_spec, shape), policy_spec, trajectory)
 
 
-def make_minibatches(spec: LearnerSpec, layout: BatchLayout, batch: Batch, key: Key) -> Minibatches:
+def make_minibatches(spec: PPOSpec, layout: BatchLayout, batch: Batch, key: Key) -> Minibatches:
     """All minibatches of an iteration's epochs, shuffled."""
     indices = minibatch_indices(spec, layout, key)
     return Minibatches(pack(batch.replace(carry=()), num_axes=1), batch.carry, layout, indices)
 
 
-def minibatch_indices(spec: LearnerSpec, layout: BatchLayout, key: Key) -> jax.Array:
+def minibatch_indices(spec: PPOSpec, layout: BatchLayout, key: Key) -> jax.Array:
     """The pieces of each minibatch, i32[num_minibatches, pieces of a minibatch held here].
 
     Every block of environments is shuffled by itself and gives each minibatch an equal share,

@@ -1,13 +1,13 @@
 """PPO's settings for one policy: the numbers (traced) and the structure of learning (static)."""
 
 from collections.abc import Callable
-from typing import NamedTuple
+from dataclasses import dataclass
 
 import jax
 import jax.numpy as jnp
 from flax import struct
 
-from jaxrl.models.policy_spec import PolicySpec
+from jaxrl.algorithms.on_policy import LearnerSpec
 
 
 class Hypers(struct.PyTreeNode):
@@ -34,11 +34,10 @@ class Hypers(struct.PyTreeNode):
         return self.replace(lr=value(self.lr), entropy_coeff=value(self.entropy_coeff))
 
 
-class LearnerSpec(NamedTuple):
-    """The static settings of one policy's learning; policies with equal ones are stacked."""
+@dataclass(frozen=True, kw_only=True)
+class PPOSpec(LearnerSpec):
+    """The static settings of one policy's learning by PPO."""
 
-    policy_spec: PolicySpec
-    trained: bool
     blocks: int  # of environments, that a minibatch draws equally from
     minibatch_size: int
     num_epochs: int
@@ -47,6 +46,3 @@ class LearnerSpec(NamedTuple):
     value_clip: str | None
     optimizer: Callable | None  # lr -> optax transformation; None: Adam
     target_kl: float | None = None
-    normalize_returns: bool = False
-    always_active: bool = True  # every agent acts in every step, so no minibatch is without rows
-    axis_name: str | None = None  # a mapped axis over which the environments are split

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxrl.algorithms.ppo.batch import Batch
-from jaxrl.algorithms.ppo.hypers import Hypers, LearnerSpec
+from jaxrl.algorithms.ppo.hypers import Hypers, PPOSpec
 from jaxrl.core.types import PyTree
 from jaxrl.ops.losses import clip_fraction, clipped_surrogate, value_clip_fraction, value_loss
 
@@ -48,9 +48,7 @@ def total_loss(terms: Any, hypers: Any, model_loss: Any = 0.0) -> Any:
     return terms.policy_loss + hypers.vf_loss_coeff * terms.vf_loss + (penalties + model_loss)
 
 
-def ppo_loss(
-    params: PyTree, spec: LearnerSpec, batch: Batch, hypers: Hypers
-) -> tuple[jax.Array, Sums]:
+def ppo_loss(params: PyTree, spec: PPOSpec, batch: Batch, hypers: Hypers) -> tuple[jax.Array, Sums]:
     """(the sum of `total_loss` over the active rows, the sums of its terms)."""
     distribution, value = spec.policy_spec.evaluate_actions(
         params, batch.obs, batch.action_mask, batch.carry, batch.is_first, batch.waited
@@ -76,9 +74,7 @@ def ppo_loss(
     return loss, _sums(*jax.lax.stop_gradient((terms, model_metrics)), batch.weight)
 
 
-def gradient(
-    params: PyTree, spec: LearnerSpec, batch: Batch, hypers: Hypers
-) -> tuple[PyTree, Sums]:
+def gradient(params: PyTree, spec: PPOSpec, batch: Batch, hypers: Hypers) -> tuple[PyTree, Sums]:
     """(gradient, sums) of `ppo_loss`, one part of the rows after the other where that is faster."""
     part_gradient = jax.grad(ppo_loss, has_aux=True)
     num_parts = 1
@@ -110,7 +106,7 @@ def num_microbatches(num_rows: int, axis_name: str | None) -> int:
 
 
 def _model_loss(
-    params: PyTree, spec: LearnerSpec, batch: Batch
+    params: PyTree, spec: PPOSpec, batch: Batch
 ) -> tuple[jax.Array | float, dict[str, jax.Array]]:
     """(loss, {name: f32[]}) of the model itself, if it has a loss."""
     if not hasattr(spec.policy_spec.model, "loss"):

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 from jaxrl.algorithms.model_config import model_name
 from jaxrl.algorithms.ppo.batch import BatchLayout, batch_layout
 from jaxrl.algorithms.ppo.config import PPOConfig
-from jaxrl.algorithms.ppo.hypers import LearnerSpec
+from jaxrl.algorithms.ppo.hypers import PPOSpec
 from jaxrl.algorithms.ppo.loss import total_loss
 from jaxrl.core.spaces import Box, Space
 from jaxrl.models.model import num_parameters
@@ -210,7 +210,7 @@ def _term(text: str, present: Any = True) -> Formula:
     return Formula((("+", text),)) if present else Formula()
 
 
-def _objective(config: PPOConfig, spec: LearnerSpec) -> str:
+def _objective(config: PPOConfig, spec: PPOSpec) -> str:
     """The loss's formula, with what bounds it."""
     value_clip = None if config.vf_clip_param is None else config.value_clip
     penalised = config.use_kl_loss and config.kl_coeff

@@ -3,8 +3,8 @@
 import jax
 import jax.numpy as jnp
 import optax
-from flax import struct
 
+from jaxrl.algorithms.on_policy import Iteration, LearnerState
 from jaxrl.algorithms.ppo.batch import (
     Minibatches,
     active_rows,
@@ -13,11 +13,10 @@ from jaxrl.algorithms.ppo.batch import (
     make_batch,
     make_minibatches,
 )
-from jaxrl.algorithms.ppo.hypers import Hypers, LearnerSpec
+from jaxrl.algorithms.ppo.hypers import Hypers, PPOSpec
 from jaxrl.algorithms.ppo.loss import Sums, Terms, gradient
 from jaxrl.algorithms.ppo.metrics import learner_metrics
 from jaxrl.core.types import Key, PyTree
-from jaxrl.models.policy_spec import PolicyWeights
 from jaxrl.ops.advantages import moments, standardise
 from jaxrl.ops.collectives import over_axis, total
 from jaxrl.ops.losses import is_past_target, next_kl_coeff
@@ -28,35 +27,17 @@ from jaxrl.rollout.rollout import Trajectory
 MAX_PACKED_SIZE = 2048  # numbers of a layer; packing a larger one costs more copying than it saves
 
 
-class LearnerState(struct.PyTreeNode):
+class PPOState(LearnerState, kw_only=True):
     """What a policy learns with."""
 
-    params: PyTree
-    opt_state: PyTree
     kl_coeff: jax.Array  # f32[]
-    filter: RunningMeanStd | tuple  # of the observations; () without a filter
     return_filter: RunningMeanStd | tuple = ()  # of the discounted return; () without scaling
 
-    @property
-    def weights(self) -> PolicyWeights:
-        return PolicyWeights(self.params, self.filter)
 
-    def with_weights(self, weights: PolicyWeights) -> "LearnerState":
-        return self.replace(params=weights.params, filter=weights.filter)
-
-
-class Iteration(struct.PyTreeNode):
-    """What an iteration of a policy gets beside its trajectory."""
-
-    hypers: Hypers  # at this iteration, see `Hypers.at`
-    key: Key
-    returns: PyTree  # f32[E, M]  discounted, before the trajectory; () without `normalize_returns`
-
-
-def init_learner(spec: LearnerSpec, hypers: Hypers, key: Key) -> LearnerState:
+def init_learner(spec: PPOSpec, hypers: Hypers, key: Key) -> PPOState:
     """The start of learning."""
     params = spec.policy_spec.model.init(key)
-    return LearnerState(
+    return PPOState(
         params=params,
         opt_state=_optimizer(spec, hypers.at(0.0)).init(params),
         kl_coeff=hypers.kl_coeff * spec.use_kl_loss,
@@ -65,19 +46,41 @@ def init_learner(spec: LearnerSpec, hypers: Hypers, key: Key) -> LearnerState:
     )
 
 
+def scale_returns(
+    spec: PPOSpec, learner: PPOState, trajectory: Trajectory, iteration: Iteration
+) -> tuple[PPOState, Trajectory, PyTree]:
+    """(learner, trajectory, returns): the model's reward added, then scaled by the return's std."""
+    model = spec.policy_spec.model
+    if hasattr(model, "intrinsic_reward"):
+        reward = trajectory.reward + model.intrinsic_reward(learner.params, trajectory)
+        trajectory = trajectory.replace(reward=reward)
+    if not spec.normalize_returns:
+        return learner, trajectory, iteration.returns
+    rewards, return_filter, returns = scale_rewards(
+        learner.return_filter,
+        iteration.returns,
+        trajectory.reward,
+        trajectory.done,
+        trajectory.active,
+        iteration.hypers.gamma,
+        spec.axis_name,
+        None if isinstance(trajectory.waited, tuple) else trajectory.waited,
+    )
+    learner = learner.replace(return_filter=return_filter)
+    return learner, trajectory.replace(reward=rewards), returns
+
+
 def update_policy(
-    spec: LearnerSpec, learner: LearnerState, trajectory: Trajectory, iteration: Iteration
-) -> tuple[LearnerState, PyTree, dict[str, jax.Array]]:
+    spec: PPOSpec, learner: PPOState, trajectory: Trajectory, iteration: Iteration
+) -> tuple[PPOState, dict[str, jax.Array]]:
     """One iteration of a policy on its trajectory [T, E, M, ...].
 
     Returns:
-        (learner, returns, metrics {name: f32[]}): `returns` for the next iteration, the metrics
-        over the last pass; "parameters_finite" is 0.0 when NaN or infinity is in the parameters or
-        the optimiser's state afterwards, else 1.0. A policy without active rows keeps its learner
-        as it is.
+        (learner, metrics {name: f32[]}): the metrics over the last pass; "parameters_finite" is 0.0
+        when NaN or infinity is in the parameters or the optimiser's state afterwards, else 1.0. A
+        policy without active rows keeps its learner as it is.
     """
-    hypers = iteration.hypers.replace(kl_coeff=learner.kl_coeff)
-    trajectory, return_filter, returns = _scale_rewards(spec, learner, trajectory, iteration)
+    hypers = iteration.hypers.at(iteration.env_steps).replace(kl_coeff=learner.kl_coeff)
     estimates = advantages_and_targets(spec, trajectory, hypers)
     batch = make_batch(spec, learner.filter, trajectory, estimates)
     layout = batch_layout(spec.policy_spec, trajectory.value.shape)
@@ -91,12 +94,17 @@ def update_policy(
     has_rows = total(batch.weight, spec.axis_name) > 0
     kl_coeff = next_kl_coeff(hypers.kl_coeff, metrics["mean_kl_loss"], hypers.kl_target)
     kl_coeff = jnp.where(has_rows, kl_coeff, hypers.kl_coeff)
-    obs_filter = _next_filter(spec, learner, trajectory)
-    return LearnerState(params, opt_state, kl_coeff, obs_filter, return_filter), returns, metrics
+    learner = learner.replace(
+        params=params,
+        opt_state=opt_state,
+        kl_coeff=kl_coeff,
+        filter=_next_filter(spec, learner, trajectory),
+    )
+    return learner, metrics
 
 
 def _sgd_epochs(
-    spec: LearnerSpec, learner: LearnerState, minibatches: Minibatches, hypers: Hypers
+    spec: PPOSpec, learner: PPOState, minibatches: Minibatches, hypers: Hypers
 ) -> tuple[PyTree, PyTree, tuple[Sums, jax.Array]]:
     """A step of the optimiser for each minibatch that has an active row.
 
@@ -137,38 +145,15 @@ def _sgd_epochs(
     return *_unpacked(state), steps
 
 
-def _optimizer(spec: LearnerSpec, hypers: Hypers) -> optax.GradientTransformation:
+def _optimizer(spec: PPOSpec, hypers: Hypers) -> optax.GradientTransformation:
     """Made again in every trace from the present numbers; its state alone is kept."""
     if spec.optimizer is not None:
         return spec.optimizer(hypers.lr)
     return optax.adam(hypers.lr, eps=hypers.adam_epsilon)
 
 
-def _scale_rewards(
-    spec: LearnerSpec, learner: LearnerState, trajectory: Trajectory, iteration: Iteration
-) -> tuple[Trajectory, RunningMeanStd | tuple, PyTree]:
-    """(trajectory, filter, returns): the model's reward added, then scaled by the return's std."""
-    model = spec.policy_spec.model
-    if hasattr(model, "intrinsic_reward"):
-        reward = trajectory.reward + model.intrinsic_reward(learner.params, trajectory)
-        trajectory = trajectory.replace(reward=reward)
-    if not spec.normalize_returns:
-        return trajectory, (), iteration.returns
-    rewards, return_filter, returns = scale_rewards(
-        learner.return_filter,
-        iteration.returns,
-        trajectory.reward,
-        trajectory.done,
-        trajectory.active,
-        iteration.hypers.gamma,
-        spec.axis_name,
-        None if isinstance(trajectory.waited, tuple) else trajectory.waited,
-    )
-    return trajectory.replace(reward=rewards), return_filter, returns
-
-
 def _next_filter(
-    spec: LearnerSpec, learner: LearnerState, trajectory: Trajectory
+    spec: PPOSpec, learner: PPOState, trajectory: Trajectory
 ) -> RunningMeanStd | tuple:
     """The filter with this iteration's observations, which it did not normalise itself."""
     if not isinstance(learner.filter, RunningMeanStd):
@@ -189,7 +174,7 @@ def _all_finite(tree: PyTree) -> jax.Array:
     return jnp.all(jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in leaves]))
 
 
-def _packed(spec: LearnerSpec, tree: PyTree, layers: jax.tree_util.PyTreeDef) -> PyTree:
+def _packed(spec: PPOSpec, tree: PyTree, layers: jax.tree_util.PyTreeDef) -> PyTree:
     """Parts of `tree` with the parameters' structure as few wide arrays, for faster steps.
 
     A user's optimiser sees layers. Parameters that are one bare array stay as they are: by its

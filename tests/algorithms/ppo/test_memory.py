@@ -3,6 +3,8 @@
 What is learned from is what was acted on, and a cue is kept until it is asked for.
 """
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -137,7 +139,8 @@ def judged(config, policy_spec, params, path):
 
     As the learner judges them at first.
     """
-    spec = config.build().grouping.groups[0].structure._replace(policy_spec=policy_spec)
+    spec = config.build().grouping.groups[0].structure
+    spec = dataclasses.replace(spec, policy_spec=policy_spec)
     layout = batch_layout(policy_spec, path.value.shape)
     estimates = path.value, path.value  # which are not judged
     batch = make_batch(spec, (), path, estimates)

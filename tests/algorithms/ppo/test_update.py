@@ -1,5 +1,7 @@
 """One policy's update against a NumPy reference of the objective, and what it must leave alone."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -7,6 +9,7 @@ import optax
 import pytest
 
 from jaxrl import PPOConfig
+from jaxrl.algorithms.on_policy import Iteration
 from jaxrl.algorithms.ppo import loss as loss_module
 from jaxrl.algorithms.ppo.batch import (
     Batch,
@@ -15,10 +18,10 @@ from jaxrl.algorithms.ppo.batch import (
     make_batch,
     minibatch_indices,
 )
-from jaxrl.algorithms.ppo.hypers import LearnerSpec
+from jaxrl.algorithms.ppo.hypers import PPOSpec
 from jaxrl.algorithms.ppo.loss import Sums, Terms, gradient, num_microbatches, ppo_loss, total_loss
 from jaxrl.algorithms.ppo.metrics import learner_metrics
-from jaxrl.algorithms.ppo.update import Iteration, init_learner, update_policy
+from jaxrl.algorithms.ppo.update import init_learner, update_policy
 from jaxrl.core.spaces import Box, Discrete
 from jaxrl.models.mlp import MLP
 from jaxrl.models.policy_spec import PolicySpec
@@ -43,7 +46,7 @@ def learner_spec(**changes):
         "optimizer": None,
         "blocks": 1,
     }
-    return LearnerSpec(**{**values, **changes})
+    return PPOSpec(**{**values, **changes})
 
 
 def hypers(**changes):
@@ -172,10 +175,8 @@ def test_where_cores_are_devices_minibatches_are_cut_into_equal_parts_that_their
 
 def learn(plan, numbers, path):
     learner = init_learner(plan, numbers, jax.random.key(3))
-    iteration = Iteration(numbers.at(0.0), jax.random.key(2), ())
-    after, _, metrics = jax.jit(lambda learner: update_policy(plan, learner, path, iteration))(
-        learner
-    )
+    iteration = Iteration(numbers, jnp.float32(0), jax.random.key(2))
+    after, metrics = jax.jit(lambda learner: update_policy(plan, learner, path, iteration))(learner)
     return learner, after, metrics
 
 
@@ -205,7 +206,9 @@ def test_a_minibatch_without_active_rows_takes_no_step():
     before, after, _ = learn(plan, hypers(lr=1e-2), trajectory(jax.random.key(0), active))
     assert (int(before.opt_state[0].count), int(after.opt_state[0].count)) == (0, wanted)
     _, after, _ = learn(
-        plan._replace(always_active=True), hypers(lr=1e-2), trajectory(jax.random.key(0), active)
+        dataclasses.replace(plan, always_active=True),
+        hypers(lr=1e-2),
+        trajectory(jax.random.key(0), active),
     )
     assert (
         int(after.opt_state[0].count) == 72
@@ -215,7 +218,8 @@ def test_a_minibatch_without_active_rows_takes_no_step():
 def test_where_all_rows_are_active_it_makes_no_difference_that_some_might_not_be():
     plan, path = learner_spec(num_epochs=3), trajectory(jax.random.key(0))
     first, second = (
-        learn(plan._replace(always_active=said), hypers(lr=1e-2), path)[1] for said in (True, False)
+        learn(dataclasses.replace(plan, always_active=said), hypers(lr=1e-2), path)[1]
+        for said in (True, False)
     )
     for ours, others in zip(jax.tree.leaves(first), jax.tree.leaves(second), strict=True):
         np.testing.assert_array_equal(ours, others)
@@ -334,8 +338,8 @@ def test_one_bad_number_among_parameters_or_optimiser_state_is_told(part, value)
     learner = init_learner(plan, numbers, jax.random.key(3))
     leaves, tree = jax.tree.flatten(getattr(learner, part))
     leaves[-1] = leaves[-1].at[0].set(value)
-    iteration = Iteration(numbers.at(0.0), jax.random.key(2), ())
-    update = jax.jit(lambda learner: update_policy(plan, learner, none, iteration)[2])
+    iteration = Iteration(numbers, jnp.float32(0), jax.random.key(2))
+    update = jax.jit(lambda learner: update_policy(plan, learner, none, iteration)[1])
     assert update(learner)["parameters_finite"] == 1.0
     assert (
         update(learner.replace(**{part: jax.tree.unflatten(tree, leaves)}))["parameters_finite"]
