@@ -6,6 +6,7 @@ runner, metrics = train(jax.random.key(0))
 jaxrl.Trainer(jaxrl.PPOConfig.tuned("arena")).fit()    the same with console, logs and checkpoints
 jaxrl.Trainer.from_checkpoint("runs/arena/...").fit()  resumes it, equal to the bit
 jaxrl.load_policy("runs/arena/...", "pol1").act(obs)   a trained policy alone; NumPy in, NumPy out
+jaxrl.load_run("runs/arena/...").dataframe()           its results: dataframe(), plot()
 jaxrl.evaluate("runs/arena/...", episodes=100)         whole episodes of a run's policies
 jaxrl.join("host0:1234", 2, process_id)                first, in each of several processes
 jaxrl.use_compile_cache()                              first: the next process compiles nothing
@@ -26,6 +27,7 @@ from jaxrl.run.health import Diverged
 from jaxrl.run.inference.load import evaluate, render
 from jaxrl.run.inference.policy import Policy, load_policy
 from jaxrl.run.logging.loggers import Logger
+from jaxrl.run.logging.run_results import Run, load_run
 from jaxrl.run.settings import RunSettings
 from jaxrl.run.trainer import Trainer
 from jaxrl.sweeps.space import choice, grid_search, loguniform, randint, uniform
@@ -43,6 +45,7 @@ __all__ = [
     "MultiAgentEnvironment",
     "PPOConfig",
     "Policy",
+    "Run",
     "RunSettings",
     "StackedEnvironment",
     "Trainer",
@@ -53,6 +56,7 @@ __all__ = [
     "grid_search",
     "join",
     "load_policy",
+    "load_run",
     "loguniform",
     "make",
     "make_train",

@@ -36,6 +36,7 @@ from jaxrl.run.logging.console import (
     greedy_hint,
 )
 from jaxrl.run.logging.loggers import check_saved
+from jaxrl.run.logging.run_results import TrainerResults
 from jaxrl.run.multiprocess import agreed, processes, together
 from jaxrl.run.profiling import profile_line, timers
 from jaxrl.run.recorder import Recorder, Snapshot
@@ -67,7 +68,7 @@ from jaxrl.run.storage.saved_state import changed_settings, restore
 
 
 @takes_settings(RunSettings)
-class Trainer(PolicyAccess):
+class Trainer(PolicyAccess, TrainerResults):
     """Trains a configuration, with the same numbers as `make_train` for the same key.
 
     `with jaxrl.Trainer(config) as trainer:` calls `stop` at the end of the block.
@@ -131,17 +132,13 @@ class Trainer(PolicyAccess):
         self.run_dir = recorder = None
         writes = run_dir is not None
         if writes and self.processes.is_leader:
-            now = (
-                self._snapshot() if self._runner is not None else None
-            )  # that a branch begins with
-            opened = resume.open_folder(
-                run_dir, _saved, self.algorithm, facts, now, self.progress.say
+            now = None if self._runner is None else self._snapshot()  # that a branch begins with
+            say = self.progress.say
+            self.run_dir, lock = resume.open_folder(
+                run_dir, _saved, self.algorithm, facts, now, say
             )
-            self.run_dir, lock = opened
             held = run_folder.RunFolderLock(self.run_dir, lock, facts)
-            recorder = Recorder(
-                held, self.algorithm, self.settings, self.progress.say, self.lifetime
-            )
+            recorder = Recorder(held, self.algorithm, self.settings, say, self.lifetime)
         begun = self.lifetime.training_iteration
         self.session = Session(begun, self.lifetime.time_total_s)
         self.keeping = CheckpointManager(
@@ -506,6 +503,7 @@ class Trainer(PolicyAccess):
                 results = self._tell(before, results, stop)
             finally:  # whatever a callback raises, what was trained is logged
                 self.keeping.chunk(before, results, self._snapshot())
+                self.keep_results(results)
         if bad and not (results and results[-1]["done"]):
             raise (
                 UsageError(self._what_is_kept(bad[1]))

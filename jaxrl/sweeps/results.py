@@ -8,8 +8,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from jaxrl.core.errors import UsageError, unknown_result
+from jaxrl.core.errors import UsageError, require, unknown_result
 from jaxrl.run.logging.console import duration
+from jaxrl.run.logging.plots import inline
+from jaxrl.run.logging.run_results import dataframe_of
 from jaxrl.run.results import Result, flatten, lookup
 from jaxrl.sweeps.statistics import Estimate, median, spread
 from jaxrl.sweeps.trials import Trial
@@ -125,13 +127,21 @@ class Sweep:
         Raises:
             UsageError: pandas is not installed.
         """
-        try:
-            import pandas
-        except ImportError:
-            raise UsageError(
-                "dataframe needs pandas: pip install pandas; rows() gives the same as dicts"
-            ) from None
-        return pandas.DataFrame(self.rows())
+        return dataframe_of(self.rows(), "rows()")
+
+    def plot(self) -> Any:
+        """The matplotlib figure of the sweep's `curves.png`; notebooks show it.
+
+        Raises:
+            UsageError: matplotlib is not installed, or no trial has a score.
+        """
+        from jaxrl.sweeps.plots import figure  # which draws what is defined here
+
+        require("matplotlib", "plot()")
+        drawn = figure(self)
+        if drawn is None:
+            raise UsageError(f"plot(): no trial has a {self.metric} yet")
+        return inline(drawn)
 
     def table(self, most: int = 20) -> str:
         """Trials as Ray Tune shows them, the best `most` first."""

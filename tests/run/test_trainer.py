@@ -62,6 +62,29 @@ def test_a_result_is_rllibs_tree_and_a_return_is_absent_before_an_episode_has_en
     assert second["perf"]["env_steps_per_s"] == pytest.approx(64 / second["time_this_iter_s"])
 
 
+def test_results_are_those_of_every_iteration_with_a_log_and_without(trainer, start, resume):
+    shown = [trainer.train() for _ in range(3)]
+    assert trainer.results() == shown
+    logged = start(CONFIG)
+    assert logged.results() == []
+    logged.fit({"training_iteration": 2})
+    logged.stop()
+    resumed = resume()
+    resumed.train()
+    assert [row["training_iteration"] for row in resumed.results()] == [1, 2, 3]
+    learned = [lookup(row, "learners/pol1/total_loss") for row in resumed.results()]
+    assert learned == [lookup(row, "learners/pol1/total_loss") for row in shown]
+
+
+def test_a_trainer_plots_what_it_has_trained(trainer):
+    for _ in range(3):
+        last = trainer.train()
+    drawn = trainer.plot()
+    (line,) = [line for line in drawn.axes[0].lines if line.get_label().startswith("sum")]
+    assert line.get_ydata()[-1] == pytest.approx(last["env_runners"]["episode_return_mean"])
+    assert [text.get_text() for text in drawn.texts] == ["arena", "192 environment steps", "seed 0"]
+
+
 def test_a_result_says_when_and_where_and_counts_over_the_run_as_rllib_does(trainer):
     before = time.time()
     rows = [trainer.train() for _ in range(3)]

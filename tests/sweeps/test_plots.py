@@ -6,6 +6,7 @@ Drawn from scores made up by hand.
 import numpy as np
 import pytest
 
+from jaxrl import UsageError
 from jaxrl.sweeps import plots
 from jaxrl.sweeps.results import TERMINATED, Sweep, TrialResult
 from jaxrl.sweeps.sweep import RETURN
@@ -41,6 +42,15 @@ def test_a_setting_drawn_at_random_is_an_axis_and_not_a_row_of_categories():
     )
     assert len(curves.lines) == plots.MOST_CURVES
     assert "the best 6 of 8 settings" in curves.get_title(loc="left")
+
+
+def test_plot_is_that_figure_and_refuses_a_sweep_without_a_score():
+    done = swept([{"lr": 1e-3}, {"lr": 1e-2}])
+    titles = [axis.get_title(loc="left") for axis in plots.figure(done).axes]
+    assert [axis.get_title(loc="left") for axis in done.plot().axes] == titles
+    assert done.plot()._repr_png_().startswith(b"\x89PNG")
+    with pytest.raises(UsageError, match=f"no trial has a {RETURN} yet"):
+        Sweep([], RETURN, None).plot()
 
 
 def test_two_settings_drawn_at_random_are_two_axes_and_the_score_a_colour():

@@ -1,4 +1,4 @@
-"""The console of a run: a live line on a terminal, now and then a plain line anywhere else."""
+"""The console of a run: a live line on a terminal and in a notebook, elsewhere plain lines."""
 
 import atexit
 import contextlib
@@ -34,19 +34,52 @@ class LossyConsole(Console):
         raise BrokenPipeError(errno.EPIPE, "the reader of the output has ended")
 
 
+class NotebookLine:
+    """A line below a notebook's cell, replaced by the next; it has the methods of rich's `Live`.
+
+    rich's own needs ipywidgets, and a saved notebook does not hold what these show.
+    """
+
+    def __init__(self):
+        self.handle: Any = None  # IPython's, of the output that is replaced
+
+    def start(self) -> None:
+        """The output appears with the first line."""
+
+    def update(self, line: Text, *, refresh: bool) -> None:
+        from IPython.display import display
+
+        shown = {"text/plain": line.plain}
+        if self.handle is None:
+            self.handle = display(shown, raw=True, display_id=True)
+        else:
+            self.handle.update(shown, raw=True)
+
+    def stop(self) -> None:
+        """The last line stays."""
+
+
+def in_notebook() -> bool:
+    """Whether a Jupyter kernel runs this process."""
+    ipython = sys.modules.get("IPython")
+    return ipython is not None and hasattr(ipython.get_ipython(), "kernel")
+
+
 class Progress:
     """Prints results as they come; nothing if `quiet`.
 
     A line stays on the screen after each 5 % of the time that has passed, so that a long run prints
     no more lines than a short one by much; on a terminal the newest figures are always below them.
+    In a notebook there is one line, which is replaced.
 
     What cannot be printed (a full disk, a closed terminal or pipe) ends the printing, not the
     training; one line on stderr says so when the process ends.
     """
 
     def __init__(self, *, quiet: bool = False, console: Console | None = None):
-        self.console = console or LossyConsole(quiet=quiet, highlight=False)
-        self.live: Live | None = None
+        # Without rich's own output for notebooks, an HTML element for each line.
+        self.console = console or LossyConsole(quiet=quiet, highlight=False, force_jupyter=False)
+        self.live: Live | NotebookLine | None = None
         self.said: set[str] = set()  # by `say_once`
         self.latest: Text | None = None  # the newest line, while it is not yet printed to stay
         self.lost: str | None = None  # why nothing can be printed any more
@@ -77,8 +110,12 @@ class Progress:
 
     def __enter__(self) -> "Progress":
         self.started, self.printed = time.perf_counter(), 0.0
-        if self.console.is_terminal and not self.console.quiet:
-            self.live = Live(console=self.console, auto_refresh=False, transient=True)
+        if not self.console.quiet:
+            if in_notebook():
+                self.live = NotebookLine()
+            elif self.console.is_terminal:
+                self.live = Live(console=self.console, auto_refresh=False, transient=True)
+        if self.live is not None:
             self._attempt(self.live.start)
         return self
 
@@ -94,6 +131,9 @@ class Progress:
         self.latest = self._printable(line)
         if self.live is not None:
             self._attempt(self.live.update, self.latest, refresh=True)
+        if isinstance(self.live, NotebookLine):
+            self.latest = None  # it stays where it is
+            return
         now = time.perf_counter()
         if now - self.printed >= max(1.0, 0.05 * (now - self.started)):
             self._keep(now)

@@ -1,5 +1,7 @@
 """Learning curves: returns and the algorithm's metrics over environment steps, of runs."""
 
+import functools
+import io
 import itertools
 import json
 import os
@@ -24,6 +26,7 @@ SMOOTHED_FROM, WINDOW_SHARE = (
 
 STEPS = "num_env_steps_sampled_lifetime"
 MAX_PANELS = 3  # beside the return's
+INLINE_DPI = 75  # of a figure in a notebook: 900 x 600 pixels
 COLOURS = ("#1962aa", "#e25822", "#2f9e6e", "#9c5fb5", "#c9a227", "#5b6770")
 INK, QUIET, RULE = "#20242c", "#6b7280", "#e3e5e8"
 
@@ -206,6 +209,19 @@ def figure(
     for axis in (returns, *others):
         axis.set_xlim(0, 1.01 * last or 1)
     return drawn
+
+
+def inline(drawn: Any) -> Any:
+    """The figure, which a notebook shows as a picture even where nobody imported pyplot."""
+    drawn._repr_png_ = functools.partial(_png, drawn)
+    return drawn
+
+
+def _png(drawn: Any) -> bytes:
+    file = io.BytesIO()
+    with _drawing:
+        drawn.savefig(file, format="png", dpi=INLINE_DPI)
+    return file.getvalue()
 
 
 def compared(

@@ -3,6 +3,7 @@
 import io
 import subprocess
 import sys
+import types
 
 import pytest
 from rich.console import Console
@@ -18,6 +19,7 @@ from jaxrl.run.logging.console import (
     evaluation_line,
     folded,
     greedy_hint,
+    in_notebook,
     result_line,
 )
 
@@ -104,6 +106,54 @@ def test_on_a_terminal_the_newest_figures_are_live():
 def test_a_narrow_terminal_folds_the_live_line_rather_than_hiding_the_time_left():
     live = shown(terminal=True, width=60).split("iter    33")[1].split("iter")[0]
     assert "1 s left" in live
+
+
+@pytest.fixture
+def notebook(monkeypatch):
+    """A stand-in for IPython in a kernel: its outputs, each a list of what it showed in turn."""
+    outputs = []
+
+    class Handle:
+        def update(self, shown, raw):
+            outputs[-1].append(shown["text/plain"])
+
+    def display(shown, raw, display_id):
+        outputs.append([shown["text/plain"]])
+        return Handle()
+
+    shell = types.SimpleNamespace(kernel=object())
+    ipython = types.SimpleNamespace(get_ipython=lambda: shell)
+    monkeypatch.setitem(sys.modules, "IPython", ipython)
+    monkeypatch.setitem(sys.modules, "IPython.display", types.SimpleNamespace(display=display))
+    return outputs
+
+
+def test_in_a_notebook_a_training_is_one_line_that_is_replaced(notebook):
+    assert shown(terminal=False) == ""
+    (lines,) = notebook
+    assert [int(line.split()[1]) for line in lines] == list(range(1, 51))
+    assert max(map(len, lines)) <= LOG_WIDTH
+
+
+def test_in_a_notebook_what_is_said_beside_the_line_is_plain_text(notebook, capsys):
+    progress = Progress()
+    with progress:
+        progress.show_line("iter 1")
+        progress.say("warning: [red]look[/]")
+    assert capsys.readouterr().out == "warning: [red]look[/]\n"
+    assert notebook == [["iter 1"]]
+
+
+def test_in_a_notebook_quiet_shows_nothing(notebook):
+    with Progress(quiet=True) as progress:
+        progress.show_line("iter 1")
+    assert notebook == []
+
+
+def test_ipython_in_a_terminal_is_no_notebook(monkeypatch):
+    ipython = types.SimpleNamespace(get_ipython=lambda: None)
+    monkeypatch.setitem(sys.modules, "IPython", ipython)
+    assert not in_notebook()
 
 
 def test_quiet_prints_nothing():

@@ -1,0 +1,142 @@
+"""Results of a trainer or of a run's folder: as a list, a pandas DataFrame or a figure."""
+
+import json
+from collections.abc import Iterable, Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from jaxrl.core.errors import UsageError, require
+from jaxrl.run.logging.history import Thinned
+from jaxrl.run.logging.plots import STEPS, Curves, figure, inline, panels_of, source_line
+from jaxrl.run.results import Result, flatten
+from jaxrl.run.storage import checkpoint, run_folder, runs
+from jaxrl.run.storage.runs import METRICS
+
+LOG = "jsonl"  # the logger that writes what is read here
+
+
+class RunResults:
+    """What a `Trainer` and a `Run` let their user do with results."""
+
+    run_dir: Path | None
+    facts: Mapping[str, Any]  # the configuration and the panels, as `metadata.json` has them
+
+    def results(self) -> list[Result]:
+        """The result of every iteration so far, the oldest first."""
+        raise NotImplementedError
+
+    def dataframe(self) -> Any:
+        """`results` as a pandas DataFrame: a row for each iteration, a column for each path.
+
+        Raises:
+            UsageError: pandas is not installed.
+        """
+        return dataframe_of(map(dict, map(flatten, self.results())), "results()")
+
+    def plot(self) -> Any:
+        """The learning curves as a matplotlib figure, drawn as `curves.png`; notebooks show it.
+
+        Raises:
+            UsageError: matplotlib is not installed.
+        """
+        require("matplotlib", "plot()")
+        curves = Curves(panels_of(self.facts))
+        curves.add(self.results())
+        made = self.facts if self.run_dir is None else run_folder.read(self.run_dir)
+        footer = source_line(made, self.facts["config"].get("seed"))
+        return inline(figure(curves.series(), curves.panels, self.facts["env_name"], footer))
+
+
+class TrainerResults(RunResults):
+    """What a trainer has from its log, or from its memory where it writes none."""
+
+    @cached_property
+    def _kept(self) -> Thinned:
+        return Thinned()
+
+    def keep_results(self, results: list[Result]) -> None:
+        """Remembers a chunk's results, which are logged."""
+        for result in results:
+            self._kept.add(result[STEPS], result)
+
+    def results(self) -> list[Result]:
+        """The result of every iteration so far, as in `metrics.jsonl`, the oldest first.
+
+        A trainer without that log remembers 2,000 iterations, evenly spaced, of those since it was
+        made.
+        """
+        if self.run_dir is None or LOG not in self.settings.loggers:
+            return [result for _, result in self._kept.points()]
+        self.keeping.hurry()
+        return read_results(self.run_dir)
+
+
+class Run(RunResults):
+    """A run's folder, read: its results and settings. `jaxrl.load_run` makes it.
+
+    Attributes:
+        run_dir: the folder.
+        facts: the contents of `config.json` (under "config") and of `metadata.json`.
+    """
+
+    def __init__(self, run_dir: Path):
+        self.run_dir, self.facts = run_dir, run_folder.read(run_dir)
+
+    def __repr__(self) -> str:
+        return f"<Run {self.run_dir}: {self.facts['env_name']}>"
+
+    def results(self) -> list[Result]:
+        """The result of every iteration, as in `metrics.jsonl`, the oldest first.
+
+        Raises:
+            UsageError: the run was trained without that log.
+        """
+        loggers = self.facts["run_settings"].get("loggers", LOG)
+        if LOG not in loggers:
+            raise UsageError(f"{self.run_dir} has no {METRICS}: its loggers are {loggers}")
+        return read_results(self.run_dir)
+
+
+def load_run(path: str | Path) -> Run:
+    """The results of a run, finished or in training: `.results()`, `.dataframe()`, `.plot()`.
+
+    Reads two JSON files and imports nothing that they name; `jaxrl.load_policy` loads the policies.
+
+    Args:
+        path: a run's folder, of a sweep's trial too, or `runs/arena/latest`.
+
+    Raises:
+        UsageError: it is no run's folder.
+    """
+    folder = runs.resolve(checkpoint.run_path(path))
+    if not (folder / runs.CONFIG).exists() and (inside := runs.contents(folder)):
+        raise UsageError(inside)
+    return Run(folder)
+
+
+def read_results(run_dir: Path) -> list[Result]:
+    """The whole lines of `metrics.jsonl`; none before the first iteration."""
+    try:
+        text = (run_dir / METRICS).read_text(encoding="utf-8", errors="replace")
+    except FileNotFoundError:
+        return []
+    return [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("}\n")]
+
+
+def dataframe_of(rows: Iterable[Mapping[str, Any]], instead: str) -> Any:
+    """A pandas DataFrame of these rows.
+
+    Args:
+        instead: the call that gives the same without pandas.
+
+    Raises:
+        UsageError: pandas is not installed.
+    """
+    try:
+        import pandas
+    except ImportError:
+        raise UsageError(
+            f"dataframe needs pandas: pip install pandas; {instead} gives the same as dicts"
+        ) from None
+    return pandas.DataFrame(list(rows))
