@@ -9,26 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from jaxrl.algorithms.ppo.config import PPOConfig
-from jaxrl.cli.evaluate import EvaluateOptions, RenderOptions
-from jaxrl.cli.flags import COMPILE_CACHE, flag_name, flags_of
-from jaxrl.cli.sweep import SWEEP_FLAGS
-from jaxrl.cli.train import RUN_FLAGS
-from jaxrl.run.settings import RunSettings
+from jaxrl.cli.flags import HELP_FLAGS, flag_name
+from jaxrl.cli.main import all_flags
 
 DOCS = Path(__file__).parents[1] / "docs"
 PAGES = sorted(DOCS.glob("*.md"))
 BLOCK = re.compile(r"^```(?P<language>\w+)[^\n]*\n(?P<code>.*?)^```$", re.DOTALL | re.MULTILINE)
 SHELL = ("bash", "sh", "shell", "console")
 
-SETTINGS = flags_of(PPOConfig(env="arena"))
-PLAYED = {"compile_cache": COMPILE_CACHE}
-FLAGS = {
-    "train": {**SETTINGS, **flags_of(RunSettings()), **RUN_FLAGS},
-    "evaluate": {**flags_of(EvaluateOptions()), **PLAYED},
-    "render": {**flags_of(RenderOptions()), **PLAYED},
-    "sweep": {**SETTINGS, **SWEEP_FLAGS},
-}
+FLAGS = all_flags()
 VERBS = {
     "train_ppo.py": "train",
     "evaluate.py": "evaluate",
@@ -60,7 +49,7 @@ def unknown_flags(text):
         for command in code.replace("\\\n", " ").splitlines() if language in SHELL else ():
             words = shlex.split(command.removeprefix("$ "), comments=True)
             verb = next((verb for word in words if (verb := verb_of(word, words))), None)
-            known = {"--help", *map(flag_name, FLAGS.get(verb, ()))}
+            known = {*HELP_FLAGS, *map(flag_name, FLAGS.get(verb, ()))}
             flags = [word.partition("=")[0] for word in words if word.startswith("--")]
             found += [flag for flag in flags if verb and flag.replace("_", "-") not in known]
     return found

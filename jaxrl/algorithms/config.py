@@ -98,14 +98,16 @@ class RolloutSettings:
         count(most=INT64),
     )
     num_envs: int | None = setting(
-        None, "environments stepped side by side (40)", count(optional=True)
+        None, "environments stepped side by side; 40 where nothing sets them", count(optional=True)
     )
     rollout_length: int | None = setting(
-        None, "steps of each environment in one iteration (100)", count(optional=True)
+        None,
+        "steps of each environment in one iteration; 100 where nothing sets them",
+        count(optional=True),
     )
     train_batch_size: int | None = setting(
         None,
-        "environment steps in one iteration: num_envs * rollout_length (4000)",
+        "environment steps in one iteration: num_envs * rollout_length",
         count(optional=True),
     )
     metrics_num_episodes_for_smoothing: int = setting(

@@ -7,12 +7,13 @@ from typing import Any
 
 from jaxrl.cli.flags import (
     COMPILE_CACHE,
+    Flag,
     find_modules_here,
     flags_of,
     given_flags,
     setting_of,
-    show_help,
 )
+from jaxrl.cli.help import show_help
 from jaxrl.core.errors import UsageError
 from jaxrl.core.fields import UINT32, check_all, count, flag, number, setting
 from jaxrl.run.command_line import command, program
@@ -80,6 +81,11 @@ def render(argv: Sequence[str] | None = None) -> None:
     _run("render", render.__doc__, RenderOptions(), argv, _render)
 
 
+def play_flags(defaults: EvaluateOptions | RenderOptions) -> dict[str, Flag]:
+    """Every flag of a command that plays a run."""
+    return {**flags_of(defaults), "compile_cache": COMPILE_CACHE}
+
+
 def _evaluate(run: str, options: EvaluateOptions) -> None:
     facts = open_found(
         run, options.checkpoint, read_facts
@@ -128,7 +134,7 @@ def _run(
 ) -> None:
     """Reads RUN and flags, and plays; mistakes end the process with one line."""
     argv, prog = list(sys.argv[1:] if argv is None else argv), program(name)
-    flags = {**flags_of(defaults), "compile_cache": COMPILE_CACHE}
+    flags = play_flags(defaults)
     try:
         show_help(argv, flags, prog, description)
         given = given_flags(argv, flags, positional="run")

@@ -32,6 +32,7 @@ SEVERAL = {
     "lr": "NUMBER|STEP:NUMBER",
     "entropy_coeff": "NUMBER|STEP:NUMBER",
 }
+HELP_FLAGS = ("-h", "--help", "--help-all")
 # Paths: what is written stays as it is, also where it looks like a number.
 TEXTS = ("run_dir", "resume", "out", "compile_cache", "coordinator")
 
@@ -79,7 +80,7 @@ def given_flags(
             is_alone = after.startswith("--") or (positional and after not in ("True", "False"))
             if word in switches and (is_alone or not after):
                 word = f"{word}=True"
-        if word not in ("-h", "--help"):
+        if word not in HELP_FLAGS:
             words.append(word)
     try:
         given, left = _parser(flags).parse_known_args(words)
@@ -108,15 +109,6 @@ def _unexpected(word: str, words: Sequence[str]) -> UsageError:
     )
 
 
-def show_help(argv: Sequence[str], flags: Mapping[str, Flag], prog: str, description: str) -> None:
-    """Prints every flag with its default and ends the process, if `argv` asks for that."""
-    if {"-h", "--help"} & set(argv):
-        parser = _parser(flags)
-        parser.usage, parser.description = f"{prog} [flags]", description
-        parser.print_help()
-        sys.exit(0)
-
-
 def _parser(flags: Mapping[str, Flag]) -> argparse.ArgumentParser:
     """Flags whose values stay words, so that the settings' own checks speak.
 
@@ -128,19 +120,10 @@ def _parser(flags: Mapping[str, Flag]) -> argparse.ArgumentParser:
         allow_abbrev=False,
         exit_on_error=False,
         argument_default=argparse.SUPPRESS,
-        formatter_class=lambda prog: argparse.HelpFormatter(prog, max_help_position=26, width=88),
     )
-    group = parser.add_argument_group("flags")
-    group.add_argument("-h", "--help", action="store_true", help="show this and end")
-    for name, flag in flags.items():
-        default = shown(flag.default)
-        group.add_argument(
-            flag_name(name),
-            dest=name,
-            nargs="+" if name in SEVERAL else None,
-            metavar=SEVERAL.get(name, "VALUE"),
-            help=f"{flag.help} (default: {default or 'none'})".replace("%", "%%"),
-        )
+    for name in flags:
+        nargs = "+" if name in SEVERAL else None
+        parser.add_argument(flag_name(name), dest=name, nargs=nargs)
     return parser
 
 

@@ -6,11 +6,13 @@ from collections.abc import Sequence
 from importlib.metadata import version
 
 import jaxrl
-from jaxrl.cli.evaluate import evaluate, render
-from jaxrl.cli.plot import plot
-from jaxrl.cli.sweep import run_sweep
-from jaxrl.cli.train import train_ppo
-from jaxrl.core.errors import unknown_name
+from jaxrl.cli.evaluate import EvaluateOptions, RenderOptions, evaluate, play_flags, render
+from jaxrl.cli.flags import Flag, flags_of
+from jaxrl.cli.help import SHELLS, completion
+from jaxrl.cli.plot import PlotOptions, plot
+from jaxrl.cli.sweep import run_sweep, sweep_flags
+from jaxrl.cli.train import train_flags, train_ppo
+from jaxrl.core.errors import UsageError, unknown_name
 from jaxrl.run.logging.console import print_answer
 
 COMMANDS = {
@@ -20,6 +22,19 @@ COMMANDS = {
     "plot": plot,
     "sweep": run_sweep,
 }
+
+
+def all_flags() -> dict[str, dict[str, Flag]]:
+    """The flags of each command."""
+    return {
+        "train": train_flags(),
+        "evaluate": play_flags(EvaluateOptions()),
+        "render": play_flags(RenderOptions()),
+        "plot": flags_of(PlotOptions()),
+        "sweep": sweep_flags(),
+    }
+
+
 HELP = """\
 usage: jaxrl COMMAND [flags]
 
@@ -31,7 +46,9 @@ usage: jaxrl COMMAND [flags]
   jaxrl sweep --env arena --grid lr=1e-4,1e-3 --seeds 4
                                   train many settings and seeds at once
 
-jaxrl COMMAND --help explains the flags of a command; jaxrl --version prints the versions in use.
+jaxrl COMMAND --help explains the most used flags of a command, --help-all every flag.
+jaxrl --version prints the versions in use; jaxrl completion bash (or zsh, tcsh) a script that
+completes commands and flags.
 RUN is the folder of a run, such as runs/arena/20261121-120000-s0.\
 """
 
@@ -45,8 +62,24 @@ def main(argv: Sequence[str] | None = None) -> None:
         print_answer(
             f"jaxrl {jaxrl.__version__} (jax {version('jax')}, Python {platform.python_version()})"
         )
+    elif words[0] == "completion":
+        _completion(words[1:])
     elif words[0] in COMMANDS:
         COMMANDS[words[0]](words[1:])
     else:
         print(f"jaxrl: {unknown_name('command', words[0], COMMANDS)}", file=sys.stderr)
+        sys.exit(2)
+
+
+def _completion(words: Sequence[str]) -> None:
+    """Prints the script by which a shell completes the command."""
+    try:
+        if len(words) != 1:
+            raise UsageError(f"name one shell: {', '.join(SHELLS)}")
+        flags = all_flags()
+        print_answer(
+            completion(words[0], {name: (COMMANDS[name].__doc__, flags[name]) for name in COMMANDS})
+        )
+    except UsageError as error:
+        print(f"jaxrl completion: {error}", file=sys.stderr)
         sys.exit(2)

@@ -5,7 +5,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from jaxrl.cli.flags import flags_of, given_flags, show_help
+from jaxrl.cli.flags import flags_of, given_flags
+from jaxrl.cli.help import show_help
 from jaxrl.core.errors import UsageError
 from jaxrl.core.fields import setting
 from jaxrl.run.command_line import program

@@ -15,9 +15,9 @@ from jaxrl.cli.flags import (
     flags_of,
     given_flags,
     setting_of,
-    show_help,
     value_of,
 )
+from jaxrl.cli.help import show_help
 from jaxrl.cli.train import TUNED, base_of
 from jaxrl.core.errors import UsageError, unknown_name
 from jaxrl.core.fields import flag
@@ -86,6 +86,12 @@ SWEEP_FLAGS |= {
 }
 
 
+def sweep_flags(config: PPOConfig | None = None) -> dict[str, Flag]:
+    """Every flag of the command, with the values of a configuration as defaults."""
+    config = PPOConfig(env="arena") if config is None else config
+    return {**flags_of(config), **SWEEP_FLAGS}
+
+
 def run_sweep(argv: Sequence[str] | None = None) -> None:
     """Train every combination of settings with several seeds, a program for each shape."""
     try:
@@ -99,8 +105,7 @@ def run_sweep(argv: Sequence[str] | None = None) -> None:
 
 
 def _sweep(argv: list[str]) -> Sweep:
-    settings = flags_of(PPOConfig(env="arena"))
-    given = given_flags(argv, {**settings, **SWEEP_FLAGS})
+    given = given_flags(argv, sweep_flags())
     options = {
         name: setting_of(name, words)
         for name, words in given.items()
@@ -122,7 +127,7 @@ def _sweep(argv: list[str]) -> Sweep:
     if trust:
         raise UsageError("--trust goes with --resume SWEEP")
     base, _ = base_of(options, sweep_options.pop("tuned", True))
-    show_help(argv, {**flags_of(base), **SWEEP_FLAGS}, program("sweep"), run_sweep.__doc__)
+    show_help(argv, sweep_flags(base), program("sweep"), run_sweep.__doc__)
     config = base.replace(
         **{name: value for name, value in options.items() if getattr(base, name) != value}
     )

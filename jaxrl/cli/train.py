@@ -17,8 +17,8 @@ from jaxrl.cli.flags import (
     flags_of,
     given_flags,
     setting_of,
-    show_help,
 )
+from jaxrl.cli.help import show_help
 from jaxrl.core.errors import UsageError
 from jaxrl.core.fields import flag
 from jaxrl.run import advice, resume
@@ -156,6 +156,12 @@ def train_ppo(argv: Sequence[str] | None = None) -> None:
         sys.exit(f"{program('train')}: {failed}")
 
 
+def train_flags(config: PPOConfig | None = None) -> dict[str, Flag]:
+    """Every flag of the command, with the values of a configuration as defaults."""
+    config = PPOConfig(env="arena") if config is None else config
+    return {**flags_of(config), **flags_of(RunSettings()), **RUN_FLAGS}
+
+
 def begin(order: TrainOptions) -> Trainer:
     if order.resume is None:
         return Trainer(order.config, run_dir=order.run_dir, **order.settings)
@@ -169,8 +175,7 @@ def parse(argv: Sequence[str]) -> TrainOptions:
     Raises:
         UsageError: in one line.
     """
-    known = {**flags_of(PPOConfig(env="arena")), **flags_of(RunSettings()), **RUN_FLAGS}
-    given = given_flags(argv, known)
+    given = given_flags(argv, train_flags())
     options = {name: setting_of(name, words) for name, words in given.items()}
     run = {name: options.pop(name) for name in list(options) if name in RUN_FLAGS}
     settings = {
@@ -187,12 +192,7 @@ def parse(argv: Sequence[str]) -> TrainOptions:
     else:
         base, saved_stop = _saved(path, options, settings, trust=trust)
         source = f"those of {path}"
-    show_help(
-        argv,
-        {**flags_of(base), **flags_of(RunSettings()), **RUN_FLAGS},
-        program("train"),
-        train_ppo.__doc__,
-    )
+    show_help(argv, train_flags(base), program("train"), train_ppo.__doc__)
     goal = {RETURN: run["stop_return"]} if "stop_return" in run else {}
     settings.update(_stop(settings, saved_stop, "total_env_steps" in options, goal))
     changes = {name: value for name, value in options.items() if getattr(base, name) != value}

@@ -221,21 +221,6 @@ def test_a_run_shows_its_plan_its_progress_and_where_things_lie(tmp_path):
     assert "exists already" in again.stderr
 
 
-def test_help_explains_every_flag(tmp_path):
-    shown = run("--env", "arena", "--help", cwd=tmp_path)
-    assert shown.returncode == 0
-    for flag in (
-        "--lr",
-        "--num-envs",
-        "--lambda",
-        "--policies",
-        "--stop-return",
-        "--run-dir",
-        "--env-args",
-    ):
-        assert flag in shown.stdout
-
-
 def test_lists_and_convolutions_are_read_from_their_flags():
     points = "obstacle_coord=[[0.3,0.3],[0.7,0.7]]"
     config = config_of(

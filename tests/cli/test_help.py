@@ -1,0 +1,102 @@
+"""Help pages and completion: every flag has its place, and the first page fits a screen."""
+
+import subprocess
+import sys
+
+import pytest
+
+from jaxrl.cli import help as pages
+from jaxrl.cli.flags import Flag, flag_name
+from jaxrl.cli.main import all_flags, main
+
+FLAGS = all_flags()
+
+
+def page(capsys, *words):
+    with pytest.raises(SystemExit) as ended:
+        main(words)
+    assert ended.value.code == 0
+    return capsys.readouterr().out
+
+
+@pytest.mark.parametrize("command", ["train", "sweep"])
+def test_every_flag_of_the_long_commands_belongs_to_exactly_one_group(command):
+    placed = [name for members in pages.GROUPS.values() for name in members.split()]
+    assert len(placed) == len(set(placed))
+    assert set(FLAGS[command]) <= set(placed)
+    assert "flags" not in pages.groups_of(FLAGS[command])
+
+
+def test_a_setting_of_an_algorithm_that_is_not_ours_stands_in_a_last_group():
+    flags = {"trust_region": Flag("its radius", 0.1), "lr": Flag("learning rate", 1e-3)}
+    assert pages.groups_of(flags) == {"PPO": ["lr"], "flags": ["trust_region"]}
+
+
+def test_every_name_among_the_groups_and_the_most_used_is_a_flag():
+    known = {*FLAGS["train"], *FLAGS["sweep"]}
+    assert {name for members in pages.GROUPS.values() for name in members.split()} <= known
+    assert set(pages.MOST_USED.split()) <= known
+
+
+@pytest.mark.parametrize("command", ["train", "sweep"])
+def test_help_fits_a_screen_and_help_all_explains_every_flag(command, capsys):
+    short, whole = page(capsys, command, "--help"), page(capsys, command, "--help-all")
+    assert len(short.splitlines()) <= 50
+    assert max(map(len, short.splitlines())) <= pages.WIDTH
+    assert f"--help-all explains all {len(FLAGS[command])} flags" in short
+    assert "--lr" in short and "--kl-target" not in short
+    lines = whole.splitlines()
+    for name in FLAGS[command]:
+        assert any(line.startswith(f"  {flag_name(name)} ") for line in lines), name
+    for title in pages.groups_of(FLAGS[command]):
+        assert f"{title}:" in lines
+
+
+def test_short_commands_show_all_their_flags_at_once(capsys):
+    shown = page(capsys, "evaluate", "--help")
+    assert all(flag_name(name) in shown for name in FLAGS["evaluate"])
+    assert "--help-all" not in shown
+
+
+def test_bash_completes_commands_flags_and_environments(tmp_path, capsys):
+    main(["completion", "bash"])
+    script = tmp_path / "completion.bash"
+    script.write_text(capsys.readouterr().out)
+
+    def completed(*words):
+        asked = " ".join(("jaxrl", *words))
+        code = f"""
+            source {script}; COMP_WORDS=({asked}); COMP_CWORD={len(words)}; COMP_LINE='{asked}'
+            function_name=$(complete -p jaxrl | sed 's/.*-F \\([^ ]*\\).*/\\1/')
+            $function_name jaxrl '{words[-1]}'; printf '%s\\n' "${{COMPREPLY[@]}}"
+        """
+        done = subprocess.run(
+            ["bash", "-c", code], capture_output=True, text=True, timeout=60, check=False
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout.split()
+
+    assert completed("ev") == ["evaluate"]
+    assert completed("train", "--evaluation-i") == ["--evaluation-interval"]
+    assert completed("train", "--env", "waterw") == ["waterworld"]
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (["bsh"], "unknown shell 'bsh'; did you mean 'bash'? known: bash, tcsh, zsh"),
+        ([], "name one shell: bash, zsh, tcsh"),
+    ],
+)
+def test_an_unknown_shell_is_refused_in_one_line(words, line, capsys):
+    with pytest.raises(SystemExit) as ended:
+        main(["completion", *words])
+    assert ended.value.code == 2
+    assert capsys.readouterr().err == f"jaxrl completion: {line}\n"
+
+
+def test_without_shtab_a_line_names_what_to_install(monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "shtab", None)
+    with pytest.raises(SystemExit):
+        main(["completion", "bash"])
+    assert 'pip install "jaxrl[completion]"' in capsys.readouterr().err
