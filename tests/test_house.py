@@ -505,3 +505,17 @@ def test_a_guard_sees_what_it_is_there_for(guard, path, source):
 )
 def test_the_guards_let_through_what_is_allowed(path, source):
     assert [complaint for guard in GUARDS for complaint in guard(path, source)] == []
+
+
+def test_ppo_is_read_in_twelve_files_with_twenty_classes():
+    page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    section = page.split("## PPO in reading order")[1].split("\n## ")[0]
+    files = re.findall(r"^\| `([\w/]+\.py)` \|", section, re.MULTILINE)
+    classes = [
+        node.name
+        for file in files
+        for node in ast.parse((ROOT / "jaxrl" / file).read_text(encoding="utf-8")).body
+        if isinstance(node, ast.ClassDef)
+    ]
+    assert len(files) == len(set(files)) == 12
+    assert len(classes) <= 20, classes
