@@ -14,8 +14,12 @@ def forget_this_folder() -> None:
     from it.
     """
     here = os.getcwd()
-    ours = Path(jaxrl.__file__).parents[1]
-    if not sys.flags.safe_path and sys.path[:1] == [here] and not os.path.samefile(here, ours):
+    package_parent = Path(jaxrl.__file__).parents[1]
+    if (
+        not sys.flags.safe_path
+        and sys.path[:1] == [here]
+        and not os.path.samefile(here, package_parent)
+    ):
         del sys.path[0]
 
 

@@ -41,6 +41,7 @@ from jaxrl.core.fields import (
     unknown_setting,
 )
 from jaxrl.core.registry import ENVIRONMENT, make, registered
+from jaxrl.core.renamed import former_method
 from jaxrl.core.spaces import Space
 from jaxrl.core.trust import Kind, load, parse_name
 from jaxrl.core.types import PolicyId, PyTree
@@ -360,6 +361,10 @@ class AlgorithmConfig(NetworkSettings, ActingSettings, RolloutSettings):
         if isinstance(self.env, str):
             return self.env
         return getattr(self.env, "name", type(self.env).__name__)
+
+    devices_worth_using = former_method("devices_worth_using", "jaxrl.algorithms.sharding")
+    check_devices = former_method("check_devices", "jaxrl.algorithms.sharding")
+    check_sizes = former_method("check_sizes", "jaxrl.algorithms.memory_estimate")
 
     def _settings_of(self, policy: PolicyId) -> dict[str, Any]:
         """What `per_policy` has of one policy."""

@@ -96,7 +96,7 @@ def labels_of(runs: list[Path]) -> list[str]:
     """The ends of the paths, as many folders of each as tell them apart."""
     parts = [run.resolve().parts for run in runs]
     for length in range(1, max(map(len, parts)) + 1):
-        labels = ["/".join(own[-length:]) for own in parts]
+        labels = ["/".join(path[-length:]) for path in parts]
         if len(set(labels)) == len(labels):
             return labels
     return [str(run) for run in runs]

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 
 from jaxrl.core.errors import UsageError
 from jaxrl.core.fast_prng import with_fast_keys
+from jaxrl.core.renamed import former_attribute
 from jaxrl.core.types import ALL, DEFAULT_AGENT, DEFAULT_POLICY, AgentId, Key, PyTree
 
 SINGLE_AGENT_METHODS = (
@@ -140,9 +141,12 @@ class MultiAgentEnvironment:
         raw = raw_step(self, step_key, state, action, params)
         final_obs = self.by_agent(raw.obs)
         fresh = with_fast_keys(self.reset_env, reset_key, params)
-        obs, state = restart(raw.over, fresh, (final_obs, raw.state))
-        terminated = {**split_agents(self, raw.terminated), ALL: raw.world_ended}
-        truncated = {**split_agents(self, raw.truncated), ALL: raw.over & ~raw.world_ended}
+        obs, state = restart(raw.episode_done, fresh, (final_obs, raw.state))
+        terminated = {**split_agents(self, raw.terminated), ALL: raw.all_terminated}
+        truncated = {
+            **split_agents(self, raw.truncated),
+            ALL: raw.episode_done & ~raw.all_terminated,
+        }
         info = {
             **raw.info,
             "final_observation": final_obs,
@@ -190,7 +194,7 @@ class StackedEnvironment(MultiAgentEnvironment):
         raw = raw_step(self, key, state, action, params)
         info = {**raw.info, "active": split_agents(self, raw.active)}
         # The caller reads the time limit, so "__all__" is set by the agents' ends alone.
-        terminated = {**split_agents(self, raw.terminated), ALL: raw.world_ended}
+        terminated = {**split_agents(self, raw.terminated), ALL: raw.all_terminated}
         obs, reward = split_agents(self, raw.obs), split_agents(self, raw.reward)
         return obs, raw.state, reward, terminated, info
 
@@ -270,9 +274,12 @@ class RawStep(NamedTuple):
     terminated: jax.Array  # bool[M]  the agent's episode ended in this step
     truncated: jax.Array  # bool[M]  the agent reached the time limit and had not terminated
     active: jax.Array  # bool[M]  the agent acted in this step
-    world_ended: jax.Array  # bool[]  the episode ended for everybody, and not by the time limit
-    over: jax.Array  # bool[]  the episode ended
+    all_terminated: jax.Array  # bool[]  the episode ended for everybody, not by the time limit
+    episode_done: jax.Array  # bool[]  the episode ended
     info: dict[str, Any]
+
+    world_ended = former_attribute("world_ended", "all_terminated")
+    over = former_attribute("over", "episode_done")
 
 
 def raw_step(
@@ -298,14 +305,14 @@ def raw_step(
     clock = env.is_truncated(state, params)
     if acting is not None:
         active = acting
-        world_ended = everybody | jnp.all(terminated)
-        terminated = terminated | world_ended
+        all_terminated = everybody | jnp.all(terminated)
+        terminated = terminated | all_terminated
         truncated = clock & ~terminated
     else:
         active = info.get("active", jnp.ones_like(terminated, dtype=bool))
         active = stack_agents(env, active) if isinstance(active, dict) else active
-        world_ended = everybody | jnp.all(terminated | ~active)
-        terminated = active & (terminated | world_ended)
+        all_terminated = everybody | jnp.all(terminated | ~active)
+        terminated = active & (terminated | all_terminated)
         truncated = active & clock & ~terminated
         reward = jnp.where(active, reward, 0)
     return RawStep(
@@ -315,8 +322,8 @@ def raw_step(
         terminated=terminated,
         truncated=truncated,
         active=active,
-        world_ended=world_ended,
-        over=world_ended | clock,
+        all_terminated=all_terminated,
+        episode_done=all_terminated | clock,
         info=info,
     )
 

@@ -172,7 +172,7 @@ def _faces_agree_on_step(
         return jnp.array(True)
     raw = raw_step(env, key, state, action, params)
     obs, reward = split_agents(env, raw.obs), split_agents(env, raw.reward)
-    terminated = {**split_agents(env, raw.terminated), ALL: raw.world_ended}
+    terminated = {**split_agents(env, raw.terminated), ALL: raw.all_terminated}
     return _is_alike(reached[:4], (obs, raw.state, reward, terminated))
 
 

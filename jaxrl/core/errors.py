@@ -122,8 +122,8 @@ def unknown_result(kind: str, path: str, allowed: Iterable[str]) -> UsageError:
     meant = sorted((known for known in allowed if known.endswith(f"/{path}")), key=len)[:1]
     foreign = foreign_names.counterpart(path, foreign_names.RESULTS)
     note = ""
-    if foreign is not None and foreign[1].ours in allowed:
-        meant, note = [foreign[1].ours], foreign[1].note and f"{foreign[1].note}; "
+    if foreign is not None and foreign[1].here in allowed:
+        meant, note = [foreign[1].here], foreign[1].note and f"{foreign[1].note}; "
     if not meant:
         return unknown_name(kind, path, allowed, look=WHERE_RESULTS_ARE)
     hint = f"did you mean {meant[0]!r}? {note}{_known(allowed, meant, WHERE_RESULTS_ARE)}"

@@ -306,7 +306,7 @@ def unknown_setting(
     if found := _foreign(plain, known):
         library, foreign, match = found
         perhaps = "" if plain == foreign else f"perhaps {foreign}, "
-        other = None if match.ours in known else _other_owner(match.ours, owner)
+        other = None if match.here in known else _other_owner(match.here, owner)
         translation = _translation(match, other, kind)
         return UsageError(f"{begin}: {perhaps}{library}'s name{translation}")
     look = _declared[owner].look if owner in _declared else "--help explains all of them"
@@ -325,9 +325,9 @@ def _foreign(name: str, known: set[str]) -> tuple[str, str, Counterpart] | None:
     if exact is not None:
         return exact[0], name, exact[1]
     foreign = [key for table in foreign_names.SETTINGS.values() for key in table]
-    ours = [key.rstrip("_") for key in known]
-    near = nearest(name, [*ours, *foreign], 1)
-    if not near or near[0] in ours:
+    known = [key.rstrip("_") for key in known]
+    near = nearest(name, [*known, *foreign], 1)
+    if not near or near[0] in known:
         return None
     library, found = counterpart(near[0], foreign_names.SETTINGS)
     return library, near[0], found
@@ -335,11 +335,11 @@ def _foreign(name: str, known: set[str]) -> tuple[str, str, Counterpart] | None:
 
 def _translation(found: Counterpart, other: Declared | None, kind: str) -> str:
     """The part of an error that follows another library's name; `other` has the setting."""
-    if not found.ours:
+    if not found.here:
         return f"; {found.note}"
-    elsewhere = f"; {_belongs(found.ours, other, kind)}" if other else ""
+    elsewhere = f"; {_belongs(found.here, other, kind)}" if other else ""
     note = found.note and f"; {found.note}"
-    return f" for {_shown[kind](found.ours)}{elsewhere}{note}"
+    return f" for {_shown[kind](found.here)}{elsewhere}{note}"
 
 
 def _other_owner(name: str, owner: str) -> Declared | None:

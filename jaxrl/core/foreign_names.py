@@ -13,13 +13,13 @@ from typing import NamedTuple
 class Counterpart(NamedTuple):
     """The name here for another library's name, and a note."""
 
-    ours: str = ""  # our name; "" if there is none
+    here: str = ""  # the name here; "" if there is none
     note: str = ""  # the difference, or what to do instead
 
 
-def same(*names: str, ours: str, note: str = "") -> dict[str, Counterpart]:
-    """`names` are `ours` here."""
-    return dict.fromkeys(names, Counterpart(ours, note))
+def same(*names: str, here: str, note: str = "") -> dict[str, Counterpart]:
+    """`names` are called `here` in this library."""
+    return dict.fromkeys(names, Counterpart(here, note))
 
 
 def none(*names: str, note: str) -> dict[str, Counterpart]:
@@ -35,8 +35,8 @@ FILES = "no counterpart: experiences are neither written to files nor read from 
 
 RLLIB = {
     # environments
-    **same("env_config", ours="env_args"),
-    **same("horizon", "max_episode_steps", ours="env_args", note='{"max_steps_in_episode": 50}'),
+    **same("env_config", here="env_args"),
+    **same("horizon", "max_episode_steps", here="env_args", note='{"max_steps_in_episode": 50}'),
     **none(
         "observation_space", "action_space", note="nothing to set: the environment says its spaces"
     ),
@@ -62,10 +62,10 @@ RLLIB = {
     **same(
         *("num_workers", "num_rollout_workers", "num_env_runners", "num_envs_per_worker"),
         *("num_envs_per_env_runner",),
-        ours="num_envs",
+        here="num_envs",
         note=TOGETHER,
     ),
-    **same("rollout_fragment_length", "sample_batch_size", ours="rollout_length"),
+    **same("rollout_fragment_length", "sample_batch_size", here="rollout_length"),
     **none("batch_mode", note="no counterpart: rollouts have a fixed length and cut episodes"),
     **none("count_steps_by", note="no counterpart: batches count environment steps"),
     **none(
@@ -78,7 +78,7 @@ RLLIB = {
         *("merge_env_runner_states", "episodes_to_numpy", "episode_lookback_horizon"),
         note=ONE_PROGRAM,
     ),
-    **same("explore", ours="evaluation_explore", note="training always samples its actions"),
+    **same("explore", here="evaluation_explore", note="training always samples its actions"),
     **none(
         "exploration_config", note="no counterpart: PPO explores by sampling; see entropy_coeff"
     ),
@@ -90,16 +90,16 @@ RLLIB = {
         note="no counterpart: see observation_filter, normalize_actions and callbacks",
     ),
     # training
-    **same("train_batch_size_per_learner", ours="train_batch_size"),
+    **same("train_batch_size_per_learner", here="train_batch_size"),
     **same(
         *("sgd_minibatch_size", "mini_batch_size", "mini_batch_size_per_learner"),
         *("minibatch_size_per_learner",),
-        ours="minibatch_size",
+        here="minibatch_size",
     ),
-    **same("num_sgd_iter", ours="num_epochs"),
-    **same("lambda", ours="lambda_"),
-    **same("lr_schedule", "learning_rate_schedule", ours="lr", note=SCHEDULE),
-    **same("entropy_coeff_schedule", ours="entropy_coeff", note=SCHEDULE),
+    **same("num_sgd_iter", here="num_epochs"),
+    **same("lambda", here="lambda_"),
+    **same("lr_schedule", "learning_rate_schedule", here="lr", note=SCHEDULE),
+    **same("entropy_coeff_schedule", here="entropy_coeff", note=SCHEDULE),
     **none(
         "use_gae",
         note="nothing to set: advantages are always generalised advantage estimation; lambda_=1 "
@@ -118,18 +118,18 @@ RLLIB = {
     ),
     # networks
     **none("model_config", "model_config_dict", note=FLAT),
-    **same("custom_model", "rl_module_spec", "rl_module_class", ours="model"),
-    **same("custom_model_config", ours="model", note="give it made: model=Net(layers=2)"),
-    **same("custom_action_dist", ours="model", note="your own model returns its distribution"),
+    **same("custom_model", "rl_module_spec", "rl_module_class", here="model"),
+    **same("custom_model_config", here="model", note="give it made: model=Net(layers=2)"),
+    **same("custom_action_dist", here="model", note="your own model returns its distribution"),
     **same(
         *("fcnet_weights_initializer", "fcnet_initializer"),
-        ours="fcnet_kernel_initializer",
+        here="fcnet_kernel_initializer",
         note="orthogonal or uniform",
     ),
-    **same("post_fcnet_hiddens", ours="fcnet_hiddens", note="layers above the convolutions too"),
-    **same("post_fcnet_activation", ours="fcnet_activation"),
-    **same("head_fcnet_hiddens", ours="fcnet_hiddens", note="with vf_share_layers=False"),
-    **same("head_fcnet_activation", ours="fcnet_activation"),
+    **same("post_fcnet_hiddens", here="fcnet_hiddens", note="layers above the convolutions too"),
+    **same("post_fcnet_activation", here="fcnet_activation"),
+    **same("head_fcnet_hiddens", here="fcnet_hiddens", note="with vf_share_layers=False"),
+    **same("head_fcnet_activation", here="fcnet_activation"),
     **none(
         *("fcnet_weights_initializer_config", "fcnet_kernel_initializer_kwargs"),
         *("fcnet_bias_initializer", "fcnet_bias_initializer_config"),
@@ -146,10 +146,10 @@ RLLIB = {
         note="no counterpart: write a model of your own (model=...)",
     ),
     # policies
-    **same("policy_mapping_fn", ours="policies", note="policies=lambda agent: 'pol1'"),
+    **same("policy_mapping_fn", here="policies", note="policies=lambda agent: 'pol1'"),
     **same(
         *("algorithm_config_overrides_per_module", "algorithm_config_overrides_per_policy"),
-        ours="per_policy",
+        here="per_policy",
         note='per_policy={"pol1": {"lr": 1e-3}}',
     ),
     **none(
@@ -162,7 +162,7 @@ RLLIB = {
         note="nothing to set: all policies stay in memory",
     ),
     # evaluation
-    **same("evaluation_num_episodes", ours="evaluation_duration", note="in episodes"),
+    **same("evaluation_num_episodes", here="evaluation_duration", note="in episodes"),
     **none("evaluation_duration_unit", note="nothing to set: evaluation_duration is in episodes"),
     **none(
         "evaluation_config", note="evaluation_explore=..., evaluation_env_args={...} of Trainer"
@@ -182,7 +182,7 @@ RLLIB = {
     # results, logs, checkpoints
     **same(
         *("metrics_smoothing_episodes", "smoothing_episodes"),
-        ours="metrics_num_episodes_for_smoothing",
+        here="metrics_num_episodes_for_smoothing",
     ),
     **none(
         *("min_time_s_per_iteration", "min_iter_time_s", "timesteps_per_iteration"),
@@ -194,10 +194,10 @@ RLLIB = {
         "keep_per_episode_custom_metrics",
         note="no counterpart: custom metrics are mean, min and max",
     ),
-    **same("callbacks_class", ours="callbacks"),
-    **same("checkpoint_freq", ours="checkpoint_frequency"),
-    **same("keep_checkpoints_num", "num_to_keep", ours="keep"),
-    **same("checkpoint_score_attr", "checkpoint_metric", ours="checkpoint_score_attribute"),
+    **same("callbacks_class", here="callbacks"),
+    **same("checkpoint_freq", here="checkpoint_frequency"),
+    **same("keep_checkpoints_num", "num_to_keep", here="keep"),
+    **same("checkpoint_score_attr", "checkpoint_metric", here="checkpoint_score_attribute"),
     **none(
         "checkpoint_score_order",
         note="nothing to set: the highest checkpoint_score_attribute is best",
@@ -206,18 +206,18 @@ RLLIB = {
         *("export_native_model_files", "checkpoint_trainable_policies_only"),
         note="no counterpart: trainer.get_weights() gives the weights as NumPy arrays",
     ),
-    **same("local_dir", "storage_path", "logdir", ours="run_dir"),
-    **same("logger_config", "logger_creator", ours="loggers"),
+    **same("local_dir", "storage_path", "logdir", here="run_dir"),
+    **same("logger_config", "logger_creator", here="loggers"),
     **none("log_level", "log_sys_usage", note="no counterpart; Trainer(quiet=True) prints nothing"),
     **none("restore", note="jaxrl.Trainer.from_checkpoint(path), or --resume PATH"),
-    **same("stop_timesteps", ours="total_env_steps"),
-    **same("stop_iters", ours="stop", note='{"training_iteration": 100}'),
-    **same("stop_reward", ours="stop", note='{"env_runners/episode_return_mean": 30}'),
+    **same("stop_timesteps", here="total_env_steps"),
+    **same("stop_iters", here="stop", note='{"training_iteration": 100}'),
+    **same("stop_reward", here="stop", note='{"env_runners/episode_return_mean": 30}'),
     # machinery
     **same(
         *("num_gpus", "num_gpus_per_worker", "num_gpus_per_learner", "num_gpus_per_env_runner"),
         *("num_learners", "num_learner_workers"),
-        ours="devices",
+        here="devices",
         note="an accelerator that JAX sees is used; JAX_PLATFORMS=cpu keeps to the CPU",
     ),
     **none(
@@ -254,35 +254,35 @@ RLLIB = {
 }
 
 SB3 = {
-    **same("learning_rate", ours="lr"),
-    **same("n_steps", ours="rollout_length"),
-    **same("n_envs", ours="num_envs", note=TOGETHER),
-    **same("batch_size", ours="minibatch_size"),
-    **same("n_epochs", ours="num_epochs"),
-    **same("gae_lambda", ours="lambda_"),
-    **same("clip_range", ours="clip_param"),
-    **same("clip_range_vf", ours="vf_clip_param", note='with value_clip="prediction"'),
-    **same("normalize_advantage", ours="normalize_advantages", note='"minibatch", "batch" or None'),
-    **same("ent_coef", ours="entropy_coeff"),
-    **same("vf_coef", ours="vf_loss_coeff"),
-    **same("max_grad_norm", ours="grad_clip"),
-    **same("total_timesteps", ours="total_env_steps"),
-    **same("stats_window_size", ours="metrics_num_episodes_for_smoothing"),
-    **same("tensorboard_log", ours="run_dir"),
-    **same("device", ours="devices", note="how many; JAX_PLATFORMS=cpu keeps to the CPU"),
-    **same("net_arch", ours="fcnet_hiddens"),
-    **same("activation_fn", ours="fcnet_activation", note='its name: "tanh", "relu", ...'),
-    **same("ortho_init", ours="fcnet_kernel_initializer", note="orthogonal or uniform"),
-    **same("share_features_extractor", ours="vf_share_layers"),
-    **same("features_extractor_class", "features_extractor_kwargs", ours="model"),
-    **same("optimizer_class", "optimizer_kwargs", ours="optimizer"),
-    **same("squash_output", ours="action_distribution", note='"squashed_gaussian"'),
-    **same("norm_obs", ours="observation_filter", note='"MeanStdFilter"'),
-    **same("norm_reward", ours="normalize_returns"),
-    **same("lstm_hidden_size", ours="lstm_cell_size"),
-    **same("eval_freq", ours="evaluation_interval", note="in iterations"),
-    **same("n_eval_episodes", ours="evaluation_duration"),
-    **same("save_freq", ours="checkpoint_frequency", note="in iterations"),
+    **same("learning_rate", here="lr"),
+    **same("n_steps", here="rollout_length"),
+    **same("n_envs", here="num_envs", note=TOGETHER),
+    **same("batch_size", here="minibatch_size"),
+    **same("n_epochs", here="num_epochs"),
+    **same("gae_lambda", here="lambda_"),
+    **same("clip_range", here="clip_param"),
+    **same("clip_range_vf", here="vf_clip_param", note='with value_clip="prediction"'),
+    **same("normalize_advantage", here="normalize_advantages", note='"minibatch", "batch" or None'),
+    **same("ent_coef", here="entropy_coeff"),
+    **same("vf_coef", here="vf_loss_coeff"),
+    **same("max_grad_norm", here="grad_clip"),
+    **same("total_timesteps", here="total_env_steps"),
+    **same("stats_window_size", here="metrics_num_episodes_for_smoothing"),
+    **same("tensorboard_log", here="run_dir"),
+    **same("device", here="devices", note="how many; JAX_PLATFORMS=cpu keeps to the CPU"),
+    **same("net_arch", here="fcnet_hiddens"),
+    **same("activation_fn", here="fcnet_activation", note='its name: "tanh", "relu", ...'),
+    **same("ortho_init", here="fcnet_kernel_initializer", note="orthogonal or uniform"),
+    **same("share_features_extractor", here="vf_share_layers"),
+    **same("features_extractor_class", "features_extractor_kwargs", here="model"),
+    **same("optimizer_class", "optimizer_kwargs", here="optimizer"),
+    **same("squash_output", here="action_distribution", note='"squashed_gaussian"'),
+    **same("norm_obs", here="observation_filter", note='"MeanStdFilter"'),
+    **same("norm_reward", here="normalize_returns"),
+    **same("lstm_hidden_size", here="lstm_cell_size"),
+    **same("eval_freq", here="evaluation_interval", note="in iterations"),
+    **same("n_eval_episodes", here="evaluation_duration"),
+    **same("save_freq", here="checkpoint_frequency", note="in iterations"),
     **none("policy_kwargs", note=FLAT),
     **none("verbose", note="no counterpart; Trainer(quiet=True) prints nothing"),
     **none(
@@ -293,19 +293,19 @@ SB3 = {
 }
 
 CLEANRL = {
-    **same("env_id", ours="env"),
-    **same("num_steps", ours="rollout_length"),
-    **same("update_epochs", ours="num_epochs"),
-    **same("clip_coef", ours="clip_param"),
-    **same("norm_adv", ours="normalize_advantages", note='"minibatch", "batch" or None'),
-    **same("clip_vloss", ours="value_clip", note='"prediction"'),
-    **same("num_minibatches", ours="minibatch_size", note="rows, not how many minibatches"),
-    **same("anneal_lr", ours="lr", note=SCHEDULE),
-    **same("track", "wandb_project_name", "wandb_entity", ours="loggers", note='["wandb"]'),
-    **same("exp_name", ours="run_dir"),
-    **same("capture_video", ours="pictures"),
-    **same("cuda", ours="devices", note="JAX_PLATFORMS=cpu keeps to the CPU"),
-    **same("num_iterations", ours="total_env_steps"),
+    **same("env_id", here="env"),
+    **same("num_steps", here="rollout_length"),
+    **same("update_epochs", here="num_epochs"),
+    **same("clip_coef", here="clip_param"),
+    **same("norm_adv", here="normalize_advantages", note='"minibatch", "batch" or None'),
+    **same("clip_vloss", here="value_clip", note='"prediction"'),
+    **same("num_minibatches", here="minibatch_size", note="rows, not how many minibatches"),
+    **same("anneal_lr", here="lr", note=SCHEDULE),
+    **same("track", "wandb_project_name", "wandb_entity", here="loggers", note='["wandb"]'),
+    **same("exp_name", here="run_dir"),
+    **same("capture_video", here="pictures"),
+    **same("cuda", here="devices", note="JAX_PLATFORMS=cpu keeps to the CPU"),
+    **same("num_iterations", here="total_env_steps"),
     **none(
         "torch_deterministic",
         note="nothing to set: the same seed gives the same numbers, bit for bit",
@@ -326,23 +326,23 @@ RLLIB_RESULTS = {
     "evaluation/env_runners/episode_reward_<statistic>": Counterpart(
         f"evaluation/{RETURNS}_<statistic>"
     ),
-    **same("episodes_total", ours="env_runners/num_episodes_lifetime"),
-    **same("episodes_this_iter", ours="env_runners/num_episodes"),
+    **same("episodes_total", here="env_runners/num_episodes_lifetime"),
+    **same("episodes_this_iter", here="env_runners/num_episodes"),
     **same(
         "timesteps_total",
         "num_env_steps_sampled",
-        ours=STEPS,
+        here=STEPS,
     ),
     **same(
         "agent_timesteps_total",
         "num_agent_steps_sampled",
-        ours=STEPS,
+        here=STEPS,
         note="steps of the environment, each counted once for all its agents",
     ),
-    **same("num_env_steps_trained", ours="num_env_steps_trained_lifetime"),
+    **same("num_env_steps_trained", here="num_env_steps_trained_lifetime"),
     **same(
         "timesteps_since_restore",
-        ours=STEPS,
+        here=STEPS,
         note="counted from the start of the run, not since it was resumed",
     ),
     "policy_reward_<statistic>/<policy>": Counterpart(
@@ -363,21 +363,21 @@ RLLIB_RESULTS = {
 }
 
 SB3_RESULTS = {
-    **same("rollout/ep_rew_mean", "ep_rew_mean", ours=MEAN),
-    **same("rollout/ep_len_mean", "ep_len_mean", ours="env_runners/episode_len_mean"),
-    **same("eval/mean_reward", ours=f"evaluation/{MEAN}"),
-    **same("eval/mean_ep_length", ours="evaluation/env_runners/episode_len_mean"),
-    **same("time/total_timesteps", "total_timesteps", ours=STEPS),
-    **same("time/iterations", ours="training_iteration"),
-    **same("time/time_elapsed", ours="time_total_s"),
-    **same("time/fps", ours="perf/env_steps_per_s"),
+    **same("rollout/ep_rew_mean", "ep_rew_mean", here=MEAN),
+    **same("rollout/ep_len_mean", "ep_len_mean", here="env_runners/episode_len_mean"),
+    **same("eval/mean_reward", here=f"evaluation/{MEAN}"),
+    **same("eval/mean_ep_length", here="evaluation/env_runners/episode_len_mean"),
+    **same("time/total_timesteps", "total_timesteps", here=STEPS),
+    **same("time/iterations", here="training_iteration"),
+    **same("time/time_elapsed", here="time_total_s"),
+    **same("time/fps", here="perf/env_steps_per_s"),
 }
 
 CLEANRL_RESULTS = {
-    **same("charts/episodic_return", "episodic_return", ours=MEAN),
-    **same("charts/episodic_length", "episodic_length", ours="env_runners/episode_len_mean"),
-    **same("charts/SPS", ours="perf/env_steps_per_s"),
-    **same("global_step", ours=STEPS),
+    **same("charts/episodic_return", "episodic_return", here=MEAN),
+    **same("charts/episodic_length", "episodic_length", here="env_runners/episode_len_mean"),
+    **same("charts/SPS", here="perf/env_steps_per_s"),
+    **same("global_step", here=STEPS),
 }
 
 RESULTS = {"RLlib": RLLIB_RESULTS, "SB3": SB3_RESULTS, "CleanRL": CLEANRL_RESULTS}
@@ -389,8 +389,8 @@ def markdown(library: str, tables: dict[str, dict[str, Counterpart]]) -> str:
     for name, found in tables[library].items():
         grouped.setdefault(found, []).append(f"`{name}`")
     rows = [f"| {library} | here | |", "|---|---|---|"]
-    for (ours, note), foreign in grouped.items():
-        rows.append(f"| {', '.join(foreign)} | {ours and f'`{ours}`'} | {note} |")
+    for (here, note), foreign in grouped.items():
+        rows.append(f"| {', '.join(foreign)} | {here and f'`{here}`'} | {note} |")
     return "\n".join(rows)
 
 
@@ -403,10 +403,10 @@ def counterpart(
             return library, table[name]
         for pattern, found in table.items():
             if "<" in pattern and (match := _match(pattern, name)):
-                ours = found.ours
+                here = found.here
                 for part, value in match.groupdict().items():
-                    ours = ours.replace(f"<{part}>", value)
-                return library, found._replace(ours=ours)
+                    here = here.replace(f"<{part}>", value)
+                return library, found._replace(here=here)
     if name.startswith("_") and tables is SETTINGS:
         return "RLlib", Counterpart(note="nothing to set: a private switch of RLlib's")
     return None

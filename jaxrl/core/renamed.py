@@ -1,4 +1,4 @@
-"""Former names of public modules, which still work for one version, with a warning.
+"""Former names of public modules, attributes and methods, which warn and work for one version.
 
 Runs and checkpoints of earlier versions have these names too; reading them gives no warning.
 """
@@ -8,7 +8,7 @@ import importlib.abc
 import importlib.util
 import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
@@ -68,11 +68,7 @@ class _FormerModule(ModuleType):
             raise AttributeError(name)
         module = MODULES[self.__name__]
         present = NAMES.get(self.__name__, {}).get(name, name)
-        warnings.warn(
-            f"{self.__name__}.{name} is now {module}.{present}; the former name will be removed",
-            FutureWarning,
-            stacklevel=2,
-        )
+        _warn(f"{self.__name__}.{name}", f"{module}.{present}")
         return getattr(importlib.import_module(module), present)
 
 
@@ -80,3 +76,41 @@ def find_former_modules() -> None:
     """Makes the former names importable."""
     if not any(isinstance(finder, FormerModules) for finder in sys.meta_path):
         sys.meta_path.append(FormerModules())
+
+
+def former_attribute(former: str, present: str) -> Any:
+    """A property for a class: reads the attribute `present` by its `former` name."""
+
+    def read(instance: Any) -> Any:
+        _warn(f"{type(instance).__name__}.{former}", present)
+        return getattr(instance, present)
+
+    return property(read)
+
+
+def former_method(former: str, module: str) -> Callable[..., Any]:
+    """A method for a class: calls the function of this name in `module`, which takes its place."""
+
+    def call(instance: Any, *arguments: Any) -> Any:
+        _warn(f"{type(instance).__name__}.{former}", f"{module}.{former}")
+        return getattr(importlib.import_module(module), former)(instance, *arguments)
+
+    return call
+
+
+def former_functions(former_module: str, **modules: str) -> Callable[[str], Any]:
+    """A module's `__getattr__`, for functions {name: module} that have moved to other modules."""
+
+    def find(name: str) -> Any:
+        if name not in modules:
+            raise AttributeError(f"module {former_module!r} has no attribute {name!r}")
+        _warn(f"{former_module}.{name}", f"{modules[name]}.{name}")
+        return getattr(importlib.import_module(modules[name]), name)
+
+    return find
+
+
+def _warn(former: str, present: str) -> None:
+    """Called by what the user's access calls, so that the warning names the user's line."""
+    text = f"{former} is now {present}; the former name will be removed"
+    warnings.warn(text, FutureWarning, stacklevel=3)

@@ -28,7 +28,7 @@ OURS = "jaxrl"
 EARLIER = "envs"  # what jaxrl.envs was called in earlier versions
 NAME = re.compile(r"(?P<module>[^:()]+):(?P<attribute>\w+)(?:\((?P<arguments>.*)\))?", re.DOTALL)
 NO_DEFAULT = object()
-_known_ours: set[str] = set()  # modules `envs.*` that a file named and that are ours
+_known_here: set[str] = set()  # modules `envs.*` that a file named and that are ours
 
 
 @dataclasses.dataclass(frozen=True)
@@ -139,7 +139,7 @@ def check_name(kind: Kind, text: Any, what: str, *, trust: bool) -> None:
     if trust or not isinstance(text, str) or ":" not in text or kind.announces(text):
         return
     named = parse_name(text)
-    if named is not None and _is_ours(kind, named):
+    if named is not None and _is_defined_here(kind, named):
         return
     target = named.target if named else text
     raise UsageError(
@@ -154,10 +154,10 @@ def points_of(group: str) -> dict[str, EntryPoint]:
     return {point.name: point for point in reversed(tuple(entry_points(group=group)))}
 
 
-def _is_ours(kind: Kind, named: Named) -> bool:
+def _is_defined_here(kind: Kind, named: Named) -> bool:
     """Whether a name is a class of this kind that is defined in jaxrl itself."""
     package, *below = named.module.split(".")
-    if package == EARLIER and _is_ours_alone():
+    if package == EARLIER and _is_only_jaxrls():
         package, below = OURS, [EARLIER, *below]
     if package != OURS or any(part.startswith("_") for part in (*below, named.attribute)):
         return False
@@ -166,18 +166,19 @@ def _is_ours(kind: Kind, named: Named) -> bool:
     except (UsageError, ImportError):
         return False
     defined_here = isinstance(found, type) and f"{found.__module__}.".startswith(f"{OURS}.")
-    ours = defined_here and kind.fits(found)
-    if ours:
-        _known_ours.add(named.module)
-    return ours
+    fits = defined_here and kind.fits(found)
+    if fits:
+        _known_here.add(named.module)
+    return fits
 
 
-def _is_ours_alone() -> bool:
+def _is_only_jaxrls() -> bool:
     """Whether `envs` can only mean jaxrl's package; imports neither."""
-    found, ours = importlib.util.find_spec(EARLIER), importlib.util.find_spec(f"{OURS}.{EARLIER}")
+    found = importlib.util.find_spec(EARLIER)
+    present = importlib.util.find_spec(f"{OURS}.{EARLIER}")
     if found is None:
         return True
-    return None not in (ours, found.origin) and os.path.samefile(found.origin, ours.origin)
+    return None not in (present, found.origin) and os.path.samefile(found.origin, present.origin)
 
 
 def _imported(module: str, attribute: str, kind: str) -> Any:
@@ -211,18 +212,20 @@ def current_module(module: str) -> str:
         return renamed.MODULES[module]
     package, _, rest = module.partition(".")
     try:
-        ours = importlib.util.find_spec(f"{OURS}.{module}") if package == EARLIER and rest else None
+        present = (
+            importlib.util.find_spec(f"{OURS}.{module}") if package == EARLIER and rest else None
+        )
     except ModuleNotFoundError:  # `envs.mine.corridor`: we have no package `mine`
-        ours = None
-    if ours is None:
+        present = None
+    if present is None:
         return module
-    if module in _known_ours:
+    if module in _known_here:
         return f"{OURS}.{module}"
     try:
         found = importlib.util.find_spec(module)
     except ModuleNotFoundError:  # no `envs`, or it is not a package
         found = None
-    if found is None or found.origin is None or os.path.samefile(found.origin, ours.origin):
+    if found is None or found.origin is None or os.path.samefile(found.origin, present.origin):
         return f"{OURS}.{module}"
     return module
 

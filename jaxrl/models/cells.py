@@ -141,12 +141,12 @@ def _scan(
     """(outputs [L, B, out], carry) of L steps."""
     fresh = cell.initial_carry(begins.shape[1:])
 
-    def one_step(carry, inputs):
+    def step(carry, inputs):
         projected, begins = inputs
         outputs, carry = follow(projected, carried(begins, fresh, carry))
         return carry, outputs
 
-    carry, outputs = jax.lax.scan(one_step, carry, (projected, begins))
+    carry, outputs = jax.lax.scan(step, carry, (projected, begins))
     return outputs, carry
 
 

@@ -140,12 +140,12 @@ class CustomRecurrent(Custom):
             return self._converted(2, *self.given.apply_sequence(params, obs, carry, begins))
         fresh = self.initial_carry(begins.shape[1:])
 
-        def one_step(carry, inputs):
+        def step(carry, inputs):
             obs, begins = inputs
             distribution, value, carry = self.apply(params, obs, carried(begins, fresh, carry))
             return carry, (distribution, value)
 
-        carry, outputs = jax.lax.scan(one_step, carry, (obs, begins))
+        carry, outputs = jax.lax.scan(step, carry, (obs, begins))
         return *outputs, carry
 
 

@@ -4,7 +4,12 @@ import chex
 import jax
 import jax.numpy as jnp
 
-from jaxrl.ops.collectives import total
+from jaxrl.core.renamed import former_functions
+from jaxrl.ops import collectives
+
+__getattr__ = former_functions(
+    __name__, total="jaxrl.ops.collectives", over_axis="jaxrl.ops.collectives"
+)
 
 
 def gae(
@@ -79,6 +84,6 @@ def moments(
     `axis_name`: as in `standardise`.
     """
     chex.assert_equal_shape([values, weights])
-    count = jnp.maximum(total(weights, axis_name), 1.0)
-    mean = total(weights * values, axis_name) / count
-    return mean, total(weights * (values - mean) ** 2, axis_name) / count
+    count = jnp.maximum(collectives.total(weights, axis_name), 1.0)
+    mean = collectives.total(weights * values, axis_name) / count
+    return mean, collectives.total(weights * (values - mean) ** 2, axis_name) / count

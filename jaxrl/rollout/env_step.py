@@ -19,11 +19,11 @@ from jaxrl.core.env import (
 )
 from jaxrl.core.fast_prng import to_fast_key, to_standard_key
 from jaxrl.core.types import Key, PyTree
-from jaxrl.models.policy_spec import PolicyInputs, PolicySpec, PolicyState, PolicyWeights
+from jaxrl.models.policy_spec import PolicyInputs, PolicySpec, PolicyState
 from jaxrl.ops.control_flow import cond_any
 from jaxrl.ops.distributions import Distribution
 from jaxrl.rollout.action_masks import check_masks, raw_action_mask
-from jaxrl.rollout.episode_callbacks import call_back, start_data
+from jaxrl.rollout.episode_callbacks import EpisodeStep, call_back, start_data
 from jaxrl.rollout.episode_stats import EpisodeStats, advance, no_episodes
 from jaxrl.rollout.policy_map import Grouping, each_policy
 
@@ -60,12 +60,10 @@ class EnvBatch(struct.PyTreeNode):
     episodes: EpisodeStats  # [E]
     callback_data: tuple[PyTree, ...] = ()  # by callback, [E, ...]
     policy_states: tuple[PolicyState, ...] = ()  # by group, [N, E, M, ...]
-    returns: tuple[
-        PyTree, ...
-    ] = ()  # by group, f32[N, E, M]  discounted so far, where an algorithm keeps them
-    unfinished: tuple[
-        PyTree, ...
-    ] = ()  # by group, `turns.Unfinished` [N, E, M, ...] where agents may wait
+    # by group, f32[N, E, M]  discounted so far, where an algorithm keeps them
+    returns: tuple[PyTree, ...] = ()
+    # by group, `turns.Unfinished` [N, E, M, ...] where agents may wait
+    unfinished: tuple[PyTree, ...] = ()
 
 
 class StepRandomness(NamedTuple):
@@ -94,7 +92,7 @@ def make_rollout_spec(
     policy_specs: tuple[PolicySpec, ...],
     callbacks: tuple = (),
 ) -> RolloutSpec:
-    """The stage with the names of all metrics, found without computing anything.
+    """The specification, with the names of all metrics, found without computing anything.
 
     Raises:
         UsageError: callbacks that break their contract, or clash with each other or with the
@@ -114,14 +112,15 @@ def make_rollout_spec(
     if not callbacks:
         return spec
 
-    def one_step(key):
+    def custom_metrics(key):
         state, action, raw = _any_step(env, params, key)
         episodes = no_episodes(len(env.agents), spec.metrics, always_active=always_active)
-        _, reached = advance(episodes, raw.reward, _metrics(spec, raw.info), raw.over, raw.active)
+        _, reached = _advance_episodes(spec, episodes, raw)
         data = start_data(callbacks, state, params)
-        return call_back(callbacks, env, params, data, reached, action, raw, raw.state)[1]
+        step = EpisodeStep.of(env, params, action, raw)
+        return call_back(callbacks, data, step, reached, raw.state)[1]
 
-    return spec._replace(custom_metrics=tuple(jax.eval_shape(one_step, _shape_of_a_key())))
+    return spec._replace(custom_metrics=tuple(jax.eval_shape(custom_metrics, _shape_of_a_key())))
 
 
 def reset_envs(spec: RolloutSpec, key: Key, env_index: jax.Array, env_params: PyTree) -> EnvBatch:
@@ -146,7 +145,7 @@ def draw_randomness(spec: RolloutSpec, env_keys: Key, num_steps: int) -> StepRan
     places = {agent: i for i, agent in enumerate(spec.grouping.agents)}
 
     def noise_of(policy_spec, agents, key):
-        index = jnp.array([[places[agent] for agent in own] for own in agents])  # [N, M]
+        index = jnp.array([[places[agent] for agent in played] for played in agents])  # [N, M]
         draw = jax.vmap(
             jax.vmap(lambda i: policy_spec.noise(jax.random.fold_in(key, i), (num_steps,)))
         )
@@ -184,19 +183,17 @@ def step_envs(
         explore: whether actions are sampled, or their distribution's mode.
 
     Returns:
-        (acted, raw): by group; raw [E].
+        (outputs, raw): by group; raw [E].
     """
     inputs = policy_inputs(spec, envs.state, envs.policy_states, env_params)
-    by_group = zip(
-        spec.policy_specs,
-        weights,
-        envs.obs,
-        envs.policy_states,
-        inputs,
-        randomness.noise,
-        strict=True,
-    )
-    outputs = [_sample_actions(*group, explore) for group in by_group]
+    outputs = []
+    for g, policy_spec in enumerate(spec.policy_specs):
+        apply = each_policy(policy_spec.apply, in_axes=(0, 0, 0, 0))
+        distribution, value, carry = apply(
+            weights[g], envs.obs[g], envs.policy_states[g], inputs[g]
+        )
+        action = distribution.sample(randomness.noise[g]) if explore else distribution.mode()
+        outputs.append(PolicyOutput(action, distribution, value, carry, inputs[g]))
     raw = jax.vmap(lambda key, state, action: raw_step(spec.env, key, state, action, env_params))(
         randomness.step_key, envs.state, _to_env_actions(spec, outputs)
     )
@@ -219,10 +216,8 @@ def policy_inputs(
         possible = spec.grouping.gather(mask)
     num_envs = len(jax.tree.leaves(state)[0])
     return tuple(
-        policy_spec.inputs(own, mask, group.agent_ids(num_envs))
-        for policy_spec, group, own, mask in zip(
-            spec.policy_specs, groups, policy_states, possible, strict=True
-        )
+        policy_spec.inputs(policy_states[g], possible[g], groups[g].agent_ids(num_envs))
+        for g, policy_spec in enumerate(spec.policy_specs)
     )
 
 
@@ -232,15 +227,16 @@ def next_policy_states(
     """The policies' states after a step, by group, [N, E, M, ...], before any reset."""
     rewards = spec.grouping.gather(raw.reward)
     after = tuple(
-        policy_spec.next_state(own.carry, own.action, reward)
-        for policy_spec, own, reward in zip(spec.policy_specs, outputs, rewards, strict=True)
+        policy_spec.next_state(output.carry, output.action, reward)
+        for policy_spec, output, reward in zip(spec.policy_specs, outputs, rewards, strict=True)
     )
     if not spec.waits:
         return after
-    by_group = zip(
-        spec.policy_specs, spec.grouping.gather(raw.active), after, before, rewards, strict=True
+    active = spec.grouping.gather(raw.active)
+    return tuple(
+        policy_spec.wait(active[g], after[g], before[g], rewards[g])
+        for g, policy_spec in enumerate(spec.policy_specs)
     )
-    return tuple(policy_spec.wait(*own) for policy_spec, *own in by_group)
 
 
 def advance_envs(
@@ -254,7 +250,7 @@ def advance_envs(
     """The environments after a step: ended ones are reset, statistics and callbacks' data advance.
 
     Args:
-        acted, raw: what `step_envs` gave for these environments.
+        outputs, raw: what `step_envs` gave for these environments.
 
     Returns:
         (envs, reached, hist_data): the environments to continue from; the EpisodeStats [E] as this
@@ -262,30 +258,28 @@ def advance_envs(
         `on_episode_end` says of them; {name: f32[E]} of `hist_data`.
     """
     obs, state = auto_reset(spec.env, randomness.reset_key, randomness.step, raw, env_params)
-    episodes, reached = jax.vmap(advance)(
-        envs.episodes, raw.reward, _metrics(spec, raw.info), raw.over, raw.active
-    )
+    episodes, reached = jax.vmap(functools.partial(_advance_episodes, spec))(envs.episodes, raw)
     data, hist_data = (), {}
     if spec.callbacks:
-        call = functools.partial(call_back, spec.callbacks, spec.env, env_params)
+
+        def call(data, reached, action, raw, state):
+            step = EpisodeStep.of(spec.env, env_params, action, raw)
+            return call_back(spec.callbacks, data, step, reached, state)
+
         actions = _to_env_actions(spec, outputs)
         data, custom, hist_data = jax.vmap(call)(envs.callback_data, reached, actions, raw, state)
         reached = reached.replace(metrics={**reached.metrics, **custom})
-    policy_states = tuple(
-        policy_spec.reset_where(jnp.broadcast_to(raw.over[None, :, None], own.value.shape), kept)
-        for policy_spec, own, kept in zip(
-            spec.policy_specs,
-            outputs,
-            next_policy_states(spec, envs.policy_states, outputs, raw),
-            strict=True,
-        )
-    )
+    policy_states = []
+    kept = next_policy_states(spec, envs.policy_states, outputs, raw)
+    for g, policy_spec in enumerate(spec.policy_specs):
+        ended = jnp.broadcast_to(raw.episode_done[None, :, None], outputs[g].value.shape)
+        policy_states.append(policy_spec.reset_where(ended, kept[g]))
     envs = envs.replace(
         state=state,
         obs=spec.grouping.gather(obs),
         episodes=episodes,
         callback_data=data,
-        policy_states=policy_states,
+        policy_states=tuple(policy_states),
     )
     return envs, reached, hist_data
 
@@ -312,62 +306,51 @@ def auto_reset(
             )
         )(keys)
 
-    def all_anew(over, reached, keys, step, params):
-        return jax.vmap(restart)(over, reset(keys, step, params), reached)
+    def all_anew(episode_done, reached, keys, step, params):
+        return jax.vmap(restart)(episode_done, reset(keys, step, params), reached)
 
-    def few_anew(over, reached, keys, step, params):
+    def few_anew(episode_done, reached, keys, step, params):
         def some(carry):
-            over, reached = carry
-            index = jnp.nonzero(over, size=few, fill_value=num_envs)[
-                0
-            ]  # those beyond the last are dropped below
+            episode_done, reached = carry
+            # Those beyond the last are dropped below.
+            index = jnp.nonzero(episode_done, size=few, fill_value=num_envs)[0]
             fresh = reset(keys[jnp.minimum(index, num_envs - 1)], step, params)
             reached = jax.tree.map(
                 lambda old, new: old.at[index].set(new.astype(old.dtype), mode="drop"),
                 reached,
                 fresh,
             )
-            return over.at[index].set(False, mode="drop"), reached
+            return episode_done.at[index].set(False, mode="drop"), reached
 
-        return jax.lax.while_loop(lambda carry: jnp.any(carry[0]), some, (over, reached))[1]
+        return jax.lax.while_loop(lambda carry: jnp.any(carry[0]), some, (episode_done, reached))[1]
 
-    def anew(over, reached, *rest):
-        many = jnp.sum(over, dtype=jnp.int32) > max(few, num_envs // 64)
-        return cond_any(many, all_anew, few_anew, over, reached, *rest)
+    def anew(episode_done, reached, *rest):
+        many = jnp.sum(episode_done, dtype=jnp.int32) > max(few, num_envs // 64)
+        return cond_any(many, all_anew, few_anew, episode_done, reached, *rest)
 
-    operands = (raw.over, (raw.obs, raw.state), keys, step, params)
-    return cond_any(jnp.any(raw.over), anew, lambda over, reached, *rest: reached, *operands)
+    def as_reached(episode_done, reached, *rest):
+        return reached
 
-
-def _sample_actions(
-    policy_spec: PolicySpec,
-    weights: PolicyWeights,
-    obs: PyTree,
-    policy_states: PolicyState,
-    inputs: PolicyInputs,
-    noise: jax.Array,
-    explore: bool,
-) -> PolicyOutput:
-    """All arrays [N, E, M, ...]; noise [N, E, M, D]."""
-    distribution, value, carry = each_policy(policy_spec.apply, in_axes=(0, 0, 0, 0))(
-        weights, obs, policy_states, inputs
-    )
-    action = distribution.sample(noise) if explore else distribution.mode()
-    return PolicyOutput(action, distribution, value, carry, inputs)
+    operands = (raw.episode_done, (raw.obs, raw.state), keys, step, params)
+    return cond_any(jnp.any(raw.episode_done), anew, as_reached, *operands)
 
 
 def _to_env_actions(spec: RolloutSpec, outputs: list[PolicyOutput]) -> PyTree:
     """The actions as the environment takes them, [E, ...]."""
     return spec.grouping.scatter(
         tuple(
-            policy_spec.to_env_action(own.action)
-            for policy_spec, own in zip(spec.policy_specs, outputs, strict=True)
+            policy_spec.to_env_action(output.action)
+            for policy_spec, output in zip(spec.policy_specs, outputs, strict=True)
         )
     )
 
 
-def _metrics(spec: RolloutSpec, info: dict) -> dict[str, jax.Array]:
-    return {name: info["metrics"][name].astype(jnp.float32) for name in spec.metrics}
+def _advance_episodes(
+    spec: RolloutSpec, episodes: EpisodeStats, raw: RawStep
+) -> tuple[EpisodeStats, EpisodeStats]:
+    """`advance` by a step of one environment."""
+    metrics = {name: raw.info["metrics"][name].astype(jnp.float32) for name in spec.metrics}
+    return advance(episodes, raw.reward, metrics, raw.episode_done, raw.active)
 
 
 def _info_of_a_step(env: MultiAgentEnvironment, params: PyTree) -> dict:

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 
 from jaxrl.core.env import MultiAgentEnvironment, RawStep, restart, split_agents, strongly_typed
 from jaxrl.core.errors import UsageError, brief, reason_of, unknown_name
+from jaxrl.core.renamed import former_attribute
 from jaxrl.core.trust import Kind, maker
 from jaxrl.core.types import AgentId, PolicyId, PyTree
 from jaxrl.rollout.episode_stats import EpisodeStats
@@ -29,12 +30,8 @@ ARGUMENTS = {
     "on_episode_end": ("data", "episode"),
     "on_postprocess_trajectory": ("policy", "trajectory"),
 }
-HOST_HOOKS = (
-    "on_train_result",
-    "on_evaluate_end",
-    "on_checkpoint",
-    "on_train_end",
-)  # of the run, between its chunks
+# of the run, between its chunks
+HOST_HOOKS = ("on_train_result", "on_evaluate_end", "on_checkpoint", "on_train_end")
 
 
 @dataclass(frozen=True)
@@ -48,9 +45,28 @@ class EpisodeStep:
     terminated: jax.Array  # bool[M]
     truncated: jax.Array  # bool[M]
     active: jax.Array  # bool[M]  the agent acted in this step
-    over: jax.Array  # bool[]  the episode ended with it
+    episode_done: jax.Array  # bool[]  the episode ended with it
     info: dict[str, Any]
     params: PyTree  # the environment's numbers
+
+    over = former_attribute("over", "episode_done")
+
+    @classmethod
+    def of(
+        cls, env: MultiAgentEnvironment, params: PyTree, action: PyTree, raw: RawStep
+    ) -> "EpisodeStep":
+        return cls(
+            env=env,
+            state=raw.state,
+            action=action,
+            reward=raw.reward,
+            terminated=raw.terminated,
+            truncated=raw.truncated,
+            active=raw.active,
+            episode_done=raw.episode_done,
+            info=raw.info,
+            params=params,
+        )
 
     @property
     def agents(self) -> tuple[AgentId, ...]:
@@ -170,12 +186,9 @@ def start_data(callbacks: tuple, state: PyTree, params: PyTree) -> tuple[PyTree,
 
 def call_back(
     callbacks: tuple,
-    env: MultiAgentEnvironment,
-    params: PyTree,
     data: tuple[PyTree, ...],
+    step: EpisodeStep,
     reached: EpisodeStats,
-    action: PyTree,
-    raw: RawStep,
     state: PyTree,
 ) -> tuple[tuple[PyTree, ...], dict[str, jax.Array], dict[str, jax.Array]]:
     """All hooks of one step of one environment.
@@ -188,30 +201,12 @@ def call_back(
         (data, custom, hist_data): the data to go on with; {name: f32[]} of `on_episode_end` and of
         `hist_data`.
     """
-    step = EpisodeStep(
-        env=env,
-        state=raw.state,
-        action=action,
-        reward=raw.reward,
-        terminated=raw.terminated,
-        truncated=raw.truncated,
-        active=raw.active,
-        over=raw.over,
-        info=raw.info,
-        params=params,
-    )
-    episode = Episode(tuple(env.agents), reached.length, reached.returns, reached.metrics)
-    data = tuple(
-        _alike(
-            callback, "on_episode_step", "data", own, _call(callback, "on_episode_step", own, step)
-        )
-        if has_hook(callback, "on_episode_step")
-        else own
-        for callback, own in zip(callbacks, data, strict=True)
-    )
+    episode = Episode(step.agents, reached.length, reached.returns, reached.metrics)
+    data = tuple(map(functools.partial(_after_step, step), callbacks, data))
     custom = _named_scalars(callbacks, "on_episode_end", data, episode, taken=reached.metrics)
     hist_data = _named_scalars(callbacks, "hist_data", data, step)
-    return restart(raw.over, start_data(callbacks, state, params), data), custom, hist_data
+    fresh = start_data(callbacks, state, step.params)
+    return restart(step.episode_done, fresh, data), custom, hist_data
 
 
 def postprocess(callbacks: tuple, policies: tuple[PolicyId, ...], trajectories: PyTree) -> PyTree:
@@ -223,12 +218,22 @@ def postprocess(callbacks: tuple, policies: tuple[PolicyId, ...], trajectories: 
         return trajectories
     rewritten = []
     for i, policy in enumerate(policies):
-        own = jax.tree.map(lambda leaf, i=i: leaf[:, i], trajectories)
+        trajectory = jax.tree.map(lambda leaf, i=i: leaf[:, i], trajectories)
         for callback in rewriting:
-            after = _call(callback, "on_postprocess_trajectory", policy, own)
-            own = _alike(callback, "on_postprocess_trajectory", "trajectory", own, after)
-        rewritten.append(own)
+            after = _call(callback, "on_postprocess_trajectory", policy, trajectory)
+            trajectory = _alike(
+                callback, "on_postprocess_trajectory", "trajectory", trajectory, after
+            )
+        rewritten.append(trajectory)
     return jax.tree.map(lambda *leaves: jnp.stack(leaves, axis=1), *rewritten)
+
+
+def _after_step(step: EpisodeStep, callback: Any, data: PyTree) -> PyTree:
+    """A callback's data after a step."""
+    if not has_hook(callback, "on_episode_step"):
+        return data
+    after = _call(callback, "on_episode_step", data, step)
+    return _alike(callback, "on_episode_step", "data", data, after)
 
 
 @functools.cache
@@ -296,19 +301,19 @@ def _named_scalars(
     """{name: f32[]} of all callbacks by one hook; `taken`: names of info["metrics"], reserved."""
     owner = dict.fromkeys(taken, "the environment's info['metrics']")
     scalars = {}
-    for callback, own in zip(callbacks, data, strict=True):
-        values = _call(callback, hook, own, what) if has_hook(callback, hook) else {}
-        mine = f"{hook} of {_name(callback)}"
+    for callback, callback_data in zip(callbacks, data, strict=True):
+        values = _call(callback, hook, callback_data, what) if has_hook(callback, hook) else {}
+        source = f"{hook} of {_name(callback)}"
         if not isinstance(values, Mapping):
-            raise UsageError(f"{mine} must return {{name: number}}, not {values!r:.60}")
+            raise UsageError(f"{source} must return {{name: number}}, not {values!r:.60}")
         for name, value in values.items():
             if name in owner:
-                raise UsageError(f"{name!r} is given twice: by {owner[name]} and by {mine}")
+                raise UsageError(f"{name!r} is given twice: by {owner[name]} and by {source}")
             if jnp.shape(value) != ():
                 raise UsageError(
-                    f"{mine}: {name!r} must be one number, not of shape {list(jnp.shape(value))}"
+                    f"{source}: {name!r} must be one number, not of shape {list(jnp.shape(value))}"
                 )
-            owner[name], scalars[name] = mine, jnp.asarray(value, jnp.float32)
+            owner[name], scalars[name] = source, jnp.asarray(value, jnp.float32)
     return scalars
 
 

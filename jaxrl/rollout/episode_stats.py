@@ -20,9 +20,8 @@ class EpisodeStats(struct.PyTreeNode):
     returns: jax.Array  # f32[..., M]  undiscounted, by agent
     length: jax.Array  # i32[...]  environment steps
     metrics: dict[str, jax.Array]  # {name: f32[...]}  the sums of `info["metrics"]`
-    agent_steps: (
-        jax.Array | tuple
-    ) = ()  # i32[..., M]  steps in which each agent acted; () where all always act
+    # i32[..., M]  steps in which each agent acted; () where all always act
+    agent_steps: jax.Array | tuple = ()
 
 
 class Spread(struct.PyTreeNode):
@@ -41,9 +40,8 @@ class Summary(struct.PyTreeNode):
     episode_len: Spread
     agent_returns: jax.Array  # f32[M]  sums over the episodes
     custom_metrics: dict[str, Spread]
-    agent_steps: (
-        jax.Array | tuple
-    ) = ()  # i32[M]  sums over the episodes; () where all agents always act
+    # i32[M]  sums over the episodes; () where all agents always act
+    agent_steps: jax.Array | tuple = ()
 
 
 class Window(struct.PyTreeNode):
@@ -60,9 +58,8 @@ class Histogram(struct.PyTreeNode):
     sum: jax.Array  # f32[]
     min: jax.Array  # f32[]
     max: jax.Array  # f32[]
-    counts: (
-        jax.Array
-    )  # i32[HISTOGRAM_BINS]  a bin holds its lower edge, the last one its upper edge too
+    # i32[HISTOGRAM_BINS]  a bin holds its lower edge, the last one its upper edge too
+    counts: jax.Array
 
 
 class EpisodeMetrics(struct.PyTreeNode):
@@ -70,9 +67,8 @@ class EpisodeMetrics(struct.PyTreeNode):
 
     iteration: Summary  # the episodes that ended in this iteration
     recent: Summary  # the last W, or all of this iteration's if those are more
-    histograms: dict[str, Histogram] = struct.field(
-        default_factory=dict
-    )  # of the callbacks' `hist_data`
+    # of the callbacks' `hist_data`
+    histograms: dict[str, Histogram] = struct.field(default_factory=dict)
 
 
 def no_episodes(
@@ -91,7 +87,7 @@ def advance(
     running: EpisodeStats,
     rewards: jax.Array,
     metrics: dict[str, jax.Array],
-    over: jax.Array,
+    episode_done: jax.Array,
     active: jax.Array,
 ) -> tuple[EpisodeStats, EpisodeStats]:
     """One step of one environment.
@@ -99,7 +95,7 @@ def advance(
     Args:
         rewards: f32[M].
         metrics: {name: f32[]}.
-        over: bool[].
+        episode_done: bool[].
         active: bool[M], whether the agents acted; not read where they always do.
 
     Returns:
@@ -112,7 +108,7 @@ def advance(
         metrics={name: running.metrics[name] + value for name, value in metrics.items()},
         agent_steps=jax.tree.map(lambda steps: steps + active, running.agent_steps),
     )
-    return restart(over, jax.tree.map(jnp.zeros_like, reached), reached), reached
+    return restart(episode_done, jax.tree.map(jnp.zeros_like, reached), reached), reached
 
 
 def summarise(episodes: EpisodeStats, mask: jax.Array) -> Summary:
@@ -142,7 +138,7 @@ def summarise(episodes: EpisodeStats, mask: jax.Array) -> Summary:
 def report(
     window: Window,
     reached: EpisodeStats,
-    over: jax.Array,
+    episode_done: jax.Array,
     hist_data: Mapping[str, jax.Array] = MappingProxyType({}),
     axis_name: str | None = None,
 ) -> tuple[Window, EpisodeMetrics]:
@@ -150,25 +146,25 @@ def report(
 
     Args:
         reached: Episodes [T, E] as each step left them.
-        over: bool[T, E], whether that step ended them.
+        episode_done: bool[T, E], whether that step ended them.
         hist_data: {name: f32[T, E]}, values of each step.
         axis_name: a mapped axis over which the environments are split, in their order; all its
         members report alike.
     """
     if axis_name is not None:
         gather = functools.partial(jax.lax.all_gather, axis_name=axis_name, axis=1, tiled=True)
-        reached, over = jax.tree.map(gather, (reached, over))
-    iteration = summarise(reached, over)
+        reached, episode_done = jax.tree.map(gather, (reached, episode_done))
+    iteration = summarise(reached, episode_done)
     window = _push(
         window,
         jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), reached),
-        over.reshape(-1),
+        episode_done.reshape(-1),
     )
     size = window.episodes.length.shape[0]
     recent = summarise(window.episodes, jnp.arange(size) >= size - window.count)
     more = iteration.count > size
-    ours, last = (pack(summary, num_axes=0) for summary in (iteration, recent))
-    recent = jax.tree.map(lambda ours, last: jnp.where(more, ours, last), ours, last).unpack()
+    now, last = (pack(summary, num_axes=0) for summary in (iteration, recent))
+    recent = jax.tree.map(lambda now, last: jnp.where(more, now, last), now, last).unpack()
     histograms = {name: histogram(values, axis_name) for name, values in hist_data.items()}
     return window, EpisodeMetrics(iteration, recent, histograms)
 
@@ -182,9 +178,8 @@ def histogram(values: jax.Array, axis_name: str | None = None) -> Histogram:
     least, greatest = jnp.min(values), jnp.max(values)
     if axis_name is not None:
         least, greatest = jax.lax.pmin(least, axis_name), jax.lax.pmax(greatest, axis_name)
-    edges = least + (greatest - least) * (
-        jnp.arange(HISTOGRAM_BINS) / HISTOGRAM_BINS
-    )  # grow, however they round
+    # They grow, however they round.
+    edges = least + (greatest - least) * (jnp.arange(HISTOGRAM_BINS) / HISTOGRAM_BINS)
     at_or_above = jnp.sum(values.reshape(-1, 1) >= edges[None], axis=0, dtype=jnp.int32)
     counts = at_or_above - jnp.append(at_or_above[1:], 0)
     total, count = jnp.sum(values), jnp.int32(values.size)
@@ -193,15 +188,15 @@ def histogram(values: jax.Array, axis_name: str | None = None) -> Histogram:
     return Histogram(count, total, least, greatest, counts)
 
 
-def _push(window: Window, reached: EpisodeStats, over: jax.Array) -> Window:
-    """The window after the episodes [R] where `over`, found by binary search, not by a sort."""
+def _push(window: Window, reached: EpisodeStats, episode_done: jax.Array) -> Window:
+    """The window after the episodes [R] that are done, found by binary search, not by a sort."""
     size = window.episodes.length.shape[0]
-    running_count = jnp.cumsum(over.astype(jnp.int32))
+    running_count = jnp.cumsum(episode_done.astype(jnp.int32))
     total = running_count[-1]
     # Entry i of the new window is the (total - size + i + 1)-th that ended now, or an older one
     # further on.
     rank = total - size + 1 + jnp.arange(size)
-    row = jnp.clip(jnp.searchsorted(running_count, rank), 0, over.shape[0] - 1)
+    row = jnp.clip(jnp.searchsorted(running_count, rank), 0, episode_done.shape[0] - 1)
     older = jnp.clip(jnp.arange(size) + total, 0, size - 1)
     episodes = jax.tree.map(
         lambda new, old: jnp.where(

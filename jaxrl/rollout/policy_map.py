@@ -303,9 +303,9 @@ def _check_spaces(
     for what in ("observation_space", "action_space"):
         first, *rest = agents
         for agent in rest:
-            ours, others = getattr(env, what)(first, params), getattr(env, what)(agent, params)
-            if ours != others:
+            space, other = getattr(env, what)(first, params), getattr(env, what)(agent, params)
+            if space != other:
                 raise UsageError(
-                    f"policy {policy!r} joins agents of different {what}: {first!r} has {ours}, "
-                    f"{agent!r} has {others}"
+                    f"policy {policy!r} joins agents of different {what}: {first!r} has {space}, "
+                    f"{agent!r} has {other}"
                 )

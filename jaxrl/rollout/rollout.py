@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from flax import struct
 
 from jaxrl.core.env import acting_agents
+from jaxrl.core.renamed import former_attribute
 from jaxrl.core.types import Key, PyTree
 from jaxrl.models.model import carried
 from jaxrl.models.policy_spec import PolicyInputs, PolicyState, PolicyWeights
@@ -47,6 +48,8 @@ class Trajectory(struct.PyTreeNode):
     # [C, N, E, M, ...]  the model's carry into each part that `PolicySpec.sequences` makes of T
     carry: PyTree = ()
 
+    ended = former_attribute("ended", "done")
+
 
 class Rollout(struct.PyTreeNode):
     """T steps of all environments."""
@@ -55,9 +58,10 @@ class Rollout(struct.PyTreeNode):
     reached: EpisodeStats  # [T, E]  as each step left them
     episode_done: jax.Array  # bool[T, E]  whether that step ended them
     agent_steps: jax.Array  # i32[M_all]  rows in which each agent acted
-    hist_data: dict[str, jax.Array] = struct.field(
-        default_factory=dict
-    )  # {name: f32[T, E]}  of the callbacks
+    # {name: f32[T, E]}  of the callbacks
+    hist_data: dict[str, jax.Array] = struct.field(default_factory=dict)
+
+    over = former_attribute("over", "episode_done")
 
 
 def play(
@@ -193,7 +197,7 @@ def _step(
         )
         for g, output in enumerate(outputs)
     ]
-    return after, turns, (reached, raw.over, hist_data)
+    return after, turns, (reached, raw.episode_done, hist_data)
 
 
 def _trajectory(turn: _Turn, bootstrap: jax.Array, carry: PyTree) -> Trajectory:

@@ -97,9 +97,8 @@ def outcomes(
             jnp.zeros_like(end),
             jnp.ones_like(end),
         )
-        return jax.tree.map(
-            lambda own, after: jnp.where(acted, own, after), begin, outcome
-        ), outcome
+        before = jax.tree.map(lambda new, old: jnp.where(acted, new, old), begin, outcome)
+        return before, outcome
 
     never = jnp.zeros_like(acting)
     last = Outcome(jnp.zeros_like(bootstrap), bootstrap, never, never, acting)
@@ -142,10 +141,10 @@ def nothing_open(
     def rows(weights, envs, env_params):
         keys = jax.vmap(jax.random.key)(jnp.arange(envs.episodes.length.shape[0]))
         randomness = jax.tree.map(lambda leaf: leaf[0], draw_randomness(spec, keys, 1))
-        acted, _ = step_envs(spec, weights, envs, randomness, env_params)
-        by_group = zip(envs.obs, acted, strict=True)
+        outputs, _ = step_envs(spec, weights, envs, randomness, env_params)
         return [
-            Row(obs, own.action, own.distribution, own.value, own.inputs) for obs, own in by_group
+            Row(obs, output.action, output.distribution, output.value, output.inputs)
+            for obs, output in zip(envs.obs, outputs, strict=True)
         ]
 
     def zeros(tree: Any) -> Any:

@@ -78,8 +78,8 @@ class Hooks:
         for saved in states:
             left.setdefault(saved["class"], []).append(saved["state"])
         for callback in self.callbacks:
-            own = left.get(_class_name(callback))
-            state = own.pop(0) if own else None
+            states_left = left.get(_class_name(callback))
+            state = states_left.pop(0) if states_left else None
             if state is not None and hasattr(callback, "set_state"):
                 callback.set_state(state)
 

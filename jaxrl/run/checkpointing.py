@@ -31,8 +31,8 @@ class BestState:
 
     def update(self, before: Snapshot, results: list[Result], after: Snapshot) -> None:
         """Takes a chunk's results, between the states `before` and `after` it."""
-        after_it = self.attribute.startswith("evaluation/")
-        snapshot, result = (after, results[-1]) if after_it else (before, results[0])
+        is_evaluation = self.attribute.startswith("evaluation/")
+        snapshot, result = (after, results[-1]) if is_evaluation else (before, results[0])
         value = lookup(result, self.attribute)
         try:
             value = float(value)

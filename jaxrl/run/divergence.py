@@ -114,14 +114,14 @@ def _in_flags(rollout: Rollout, known: set) -> Iterator[Found]:
 
 def _in_trajectories(grouping: Grouping, rollout: Rollout) -> Iterator[Found]:
     """Observations, actions, and episodes' last observations, by the network's value of them."""
-    over = np.asarray(rollout.episode_done)[:, None, :, None]
-    for group, own in zip(grouping.groups, rollout.trajectories, strict=True):
-        obs, action = _bad(own.obs, 4), _bad(own.action, 4)
+    done = np.asarray(rollout.episode_done)[:, None, :, None]
+    for group, trajectory in zip(grouping.groups, rollout.trajectories, strict=True):
+        obs, action = _bad(trajectory.obs, 4), _bad(trajectory.action, 4)
         last = (
-            over
-            & _bad(own.next_value, 4)
-            & np.asarray(own.active & ~own.terminated)
-            & ~_bad(own.value, 4)
+            done
+            & _bad(trajectory.next_value, 4)
+            & np.asarray(trajectory.active & ~trajectory.terminated)
+            & ~_bad(trajectory.value, 4)
         )
         yield from _of_agents(group.agents, obs, 0, OBSERVATION, "the observation of agent")
         yield from _of_agents(group.agents, action, 0, ACTION, "the action of agent")
@@ -162,13 +162,13 @@ def find_nan(algorithm: Algorithm, runner: RunnerState, hypers: PyTree, env_para
         with jax.disable_jit(), jax.debug_nans(True), jax.debug_infs(False):
             algorithm.update(jax.device_put(runner), hypers, env_params)
     except FloatingPointError as error:
-        ours = [
+        frames = [
             frame
             for frame in traceback.extract_tb(error.__traceback__)
             if "site-packages" not in frame.filename
         ]
         lines = [
-            f"  {frame.filename}:{frame.lineno} in {frame.name}: {frame.line}" for frame in ours
+            f"  {frame.filename}:{frame.lineno} in {frame.name}: {frame.line}" for frame in frames
         ]
         return "\n".join(
             [f"uncompiled, the first one arises here ({str(error).splitlines()[0]}):", *lines[-6:]]

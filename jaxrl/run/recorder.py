@@ -19,7 +19,8 @@ import jax
 from jaxrl.algorithms.base import Algorithm, RunnerState
 from jaxrl.core.errors import UsageError, is_installed, one_line
 from jaxrl.core.types import PyTree
-from jaxrl.run.devices.mesh import on_host, on_one
+from jaxrl.run.devices.mesh import on_first_device, on_host
+from jaxrl.run.inference.recording import EpisodeChoice
 from jaxrl.run.inference.video import picture_episode
 from jaxrl.run.logging.loggers import ENV_STEPS, Logs, RunStart
 from jaxrl.run.logging.plots import Curves, panels_of, source_line
@@ -205,20 +206,15 @@ class Recorder:
     def _play(self, snapshot: Snapshot) -> None:
         if hasattr(self.algorithm.rollout_spec.env, "render"):
             self.say(f"drawing {EPISODE} ...")
-            weights = on_one(tuple(learner.weights for learner in snapshot.runner.learners))
+            weights = on_first_device(
+                tuple(learner.weights for learner in snapshot.runner.learners)
+            )
             try:
-                picture_episode(
-                    self.folder / EPISODE,
-                    self.algorithm,
-                    weights,
-                    snapshot.env_params,
-                    seed=self.settings.evaluation_seed,
-                    # As training plays: the likeliest actions of a young policy often get stuck.
-                    explore=True,
-                )
-            except (
-                Exception
-            ) as error:  # a user's own `render` may raise anything; the run itself is not to suffer
+                # As training plays: the likeliest actions of a young policy often get stuck.
+                choice = EpisodeChoice(seed=self.settings.evaluation_seed, explore=True)
+                played = self.algorithm, weights, snapshot.env_params
+                picture_episode(self.folder / EPISODE, *played, choice)
+            except Exception as error:  # of a user's own `render`, which must not end the run
                 self.say(f"{EPISODE} could not be written: {one_line(error)}")
 
     def _save(self, snapshot: Snapshot, score: dict[str, Any] | None) -> None:

@@ -124,7 +124,7 @@ def read_run(
     if is_run and which == "last" and not any(checkpoint.both_kinds(path / CHECKPOINTS)):
         return Saved(path, run_folder.read(path), None, True)
 
-    def read_one(found: Path) -> Checkpoint:
+    def read_checkpoint(found: Path) -> Checkpoint:
         facts, number = checkpoint.read_facts(found), devices
         if number is None and facts.get("num_processes", 1) != num_processes():
             number = "auto"
@@ -132,7 +132,7 @@ def read_run(
         return checkpoint.read(found)
 
     try:
-        read = checkpoint.open_found(path, which, read_one)
+        read = checkpoint.open_found(path, which, read_checkpoint)
     except UsageError as error:
         found = checkpoint.find(path, which)  # which says the same where there is none
         raise UsageError(f"{error}{_intact(checkpoint.iterations(found.parent), found)}") from None

@@ -117,7 +117,7 @@ def side_by_side(
             pool.submit(
                 in_lane,
                 jax.devices()[lane],
-                [program for program, its_lane in lanes.items() if its_lane == lane],
+                [program for program in lanes if lanes[program] == lane],
             )
             for lane in used
         ]

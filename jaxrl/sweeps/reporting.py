@@ -15,7 +15,7 @@ from jaxrl.algorithms.base import Algorithm, Metrics, RunnerState
 from jaxrl.core.errors import UsageError
 from jaxrl.rollout.episode_callbacks import resolve_callbacks
 from jaxrl.run.callbacks import Hooks
-from jaxrl.run.devices.mesh import on_one
+from jaxrl.run.devices.mesh import on_first_device
 from jaxrl.run.health import first_bad, undeclared_wait
 from jaxrl.run.inference.evaluate import Evaluation
 from jaxrl.run.logging.loggers import Logs, RunStart
@@ -219,7 +219,7 @@ def advance(
     state, seen = members.chunk(state, numbers, count)
     seconds = time.perf_counter() - began
     moved = np.array(state.runner.num_updates) - updates
-    metrics, diverged = jax.tree.map(np.asarray, (on_one(seen.metrics), state.diverged))
+    metrics, diverged = jax.tree.map(np.asarray, (on_first_device(seen.metrics), state.diverged))
     for i, reporter in enumerate(reporters):
         share = seconds * float(moved[i] / max(1, moved.max()))
         rows = jax.tree.map(lambda leaf, i=i: leaf[:, i], metrics)
@@ -256,4 +256,4 @@ def _tell(state: State, reporters: Sequence[Reporter]) -> np.ndarray:
 
 def _reader(state: State, member: int) -> Callable[[], RunnerState]:
     """A function that gives a member's own state."""
-    return lambda: jax.tree.map(lambda leaf: leaf[member], on_one(state.runner))
+    return lambda: jax.tree.map(lambda leaf: leaf[member], on_first_device(state.runner))

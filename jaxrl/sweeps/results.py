@@ -74,7 +74,12 @@ class Sweep:
         ]
         if not scored:
             known = sorted(
-                {path for one in self.outcomes if one.result for path, _ in flatten(one.result)}
+                {
+                    path
+                    for outcome in self.outcomes
+                    if outcome.result
+                    for path, _ in flatten(outcome.result)
+                }
             )
             if known and metric not in known:
                 raise unknown_result("metric", metric, known)

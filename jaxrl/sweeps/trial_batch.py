@@ -12,7 +12,7 @@ import numpy as np
 
 from jaxrl.core.errors import UsageError
 from jaxrl.run.devices.compiled import CAPACITY
-from jaxrl.run.devices.mesh import on_host, on_one
+from jaxrl.run.devices.mesh import on_first_device, on_host
 from jaxrl.run.logging.text_logs import dumped
 from jaxrl.run.recorder import Snapshot
 from jaxrl.run.results import Lifetime, Result, result_names
@@ -53,10 +53,10 @@ class TrialBatch:
                 f"{len(trials):,} members do not fit into memory, {fit:,} do: "
                 "make more trials of them"
             )
-        one_update = jax.tree.map(
+        update_shapes = jax.tree.map(
             lambda leaf: jax.ShapeDtypeStruct((1, *leaf.shape), leaf.dtype), shapes
         )
-        self.result_names = result_names(self.algorithm, one_update)
+        self.result_names = result_names(self.algorithm, update_shapes)
         self.settings = RunSettings(loggers=(), devices=1)
         check_hooks(self.trials[0].config.callbacks, never=NOT_CALLED)
         lasts = [trial.config.num_updates for trial in self.trials]
@@ -112,7 +112,7 @@ class TrialBatch:
         """Writes a run's folder for each member, for `load_policy`, `--resume` and `load`."""
         if self._state is None:
             self.train(0)
-        held = jax.tree.map(on_host, on_one(self._state))
+        held = jax.tree.map(on_host, on_first_device(self._state))
         for i, (trial, reporter) in enumerate(zip(self.trials, self.reporters, strict=True)):
             runner = jax.tree.map(lambda leaf, i=i: leaf[i], held.runner)
             told = reporter.hooks.get_state()
@@ -181,9 +181,9 @@ def only_group(trials: Sequence[Trial]) -> TrialGroup:
     """The one that all of the trials belong to."""
     groups = groups_of(trials)
     if len(groups) > 1:
-        one, other = (group.trials[0].settings for group in groups[:2])
+        first, second = (group.trials[0].settings for group in groups[:2])
         differ = ", ".join(
-            f"{name}={one.get(name)} and {other.get(name)}" for name in {**one, **other}
+            f"{name}={first.get(name)} and {second.get(name)}" for name in {**first, **second}
         )
         raise UsageError(f"members of one trial must differ in numbers alone, not in {differ}")
     return groups[0]

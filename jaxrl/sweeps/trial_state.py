@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxrl.algorithms.base import Algorithm
-from jaxrl.run.devices.mesh import on_host, on_one
+from jaxrl.run.devices.mesh import on_first_device, on_host
 from jaxrl.run.recorder import Snapshot
 from jaxrl.sweeps.reporting import Reporter
 from jaxrl.sweeps.results import DIVERGED, DROPPED, STOPPED, TERMINATED, TrialResult
@@ -71,6 +71,6 @@ def stacked(trees: Sequence[Any]) -> Any:
 
 def unstack(trial_states: Sequence[TrialState], state: State) -> None:
     """Gives each trial its part of the members' state [S]; what only filled up is dropped."""
-    held = jax.tree.map(on_host, on_one(state))
+    held = jax.tree.map(on_host, on_first_device(state))
     for i, trial_state in enumerate(trial_states):
         trial_state.state = jax.tree.map(lambda leaf, i=i: leaf[i], held)

@@ -56,12 +56,12 @@ class TrialGroup:
         """Of one member's first update; nothing is computed, but to trace it takes a second."""
         hypers, env_params = self.trials[0].numbers
 
-        def one_update(key):
+        def first_update(key):
             runner = self.algorithm.init(key, hypers, env_params)
             played, rollout = self.algorithm.collect(runner, env_params=env_params)
             return Shapes(runner, rollout, self.algorithm.learn(played, rollout, hypers)[1])
 
-        return jax.eval_shape(one_update, jax.eval_shape(lambda: jax.random.key(0)))
+        return jax.eval_shape(first_update, jax.eval_shape(lambda: jax.random.key(0)))
 
 
 class Shapes(NamedTuple):

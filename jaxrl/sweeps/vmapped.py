@@ -52,36 +52,30 @@ class Seen(NamedTuple):
     metrics: Metrics
 
 
+class MemberSpec(NamedTuple):
+    """What is trained, and what is read of it while it trains."""
+
+    algorithm: Algorithm  # of one member; it is vmapped here
+    metrics: Metrics  # the shapes of one member's update
+    score: Reader  # what `Seen` shows
+    stop: tuple[Reader, ...] = ()  # a member is done once one of these reaches its goal
+
+
 class VmappedTrials:
     """The program of a group of trials, `size` at once.
 
     Args:
-        algorithm: of the group; it is vmapped here.
-        metrics: the shapes of one member's update.
         numbers: of `size` members, or their shapes.
-        score: what `Seen` shows.
-        stop: a member is done after the update in which one of these reaches its goal.
         devices: that the members are split over.
     """
 
-    def __init__(
-        self,
-        algorithm: Algorithm,
-        metrics: Metrics,
-        numbers: Numbers,
-        score: Reader,
-        stop: Sequence[Reader],
-        devices: int = 1,
-    ):
+    def __init__(self, spec: MemberSpec, numbers: Numbers, devices: int = 1):
         begin = time.perf_counter()
-        self.algorithm, self.devices = algorithm, devices
-        chunk = functools.partial(run_members, algorithm, metrics, score, tuple(stop))
+        self.algorithm, self.devices = spec.algorithm, devices
+        chunk = functools.partial(run_members, spec)
         if devices > 1:
-            split, everywhere, rows = (
-                PartitionSpec(AXIS),
-                PartitionSpec(),
-                PartitionSpec(None, AXIS),
-            )
+            split, everywhere = PartitionSpec(AXIS), PartitionSpec()
+            rows = PartitionSpec(None, AXIS)
             chunk = jax.shard_map(
                 chunk,
                 mesh=mesh_of(devices, AXIS),
@@ -89,7 +83,7 @@ class VmappedTrials:
                 out_specs=(split, rows),
                 check_vma=False,
             )
-        start = jax.jit(functools.partial(start_members, algorithm)).lower(numbers)
+        start = jax.jit(functools.partial(start_members, spec.algorithm)).lower(numbers)
         state = start.out_info
         chunk = jax.jit(chunk, donate_argnums=0).lower(state, numbers, jnp.int32(0))
         self.start_program, self.chunk_program = start.compile(), chunk.compile()
@@ -122,25 +116,13 @@ def is_done(state: State, numbers: Numbers) -> jax.Array:
 
 
 def run_members(
-    algorithm: Algorithm,
-    metrics: Metrics,
-    score: Reader,
-    stop: tuple[Reader, ...],
-    state: State,
-    numbers: Numbers,
-    count: jax.Array,
+    spec: MemberSpec, state: State, numbers: Numbers, count: jax.Array
 ) -> tuple[State, Seen]:
-    """`count` i32[] updates of all members, in one loop whose trip count is traced.
-
-    Args:
-        metrics: the shapes of one member's update.
-    """
+    """`count` i32[] updates of all members, in one loop whose trip count is traced."""
     size = numbers.last.shape[0]
-    rows = jax.tree.map(lambda leaf: jnp.zeros((CAPACITY, size, *leaf.shape), leaf.dtype), metrics)
-    seen = Seen(jnp.full((CAPACITY, size), jnp.nan), rows)
-    one_update = jax.jit(
-        jax.vmap(functools.partial(_one_update, algorithm, score, stop)), inline=True
-    )
+    zeros = lambda leaf: jnp.zeros((CAPACITY, size, *leaf.shape), leaf.dtype)
+    seen = Seen(jnp.full((CAPACITY, size), jnp.nan), jax.tree.map(zeros, spec.metrics))
+    update_all = jax.jit(jax.vmap(functools.partial(_update_member, spec)), inline=True)
 
     def unfinished(carry):
         i, state, _ = carry
@@ -148,12 +130,9 @@ def run_members(
 
     def update(carry):
         i, state, seen = carry
-        state, *reported = one_update(state, numbers)
-        return (
-            i + 1,
-            state,
-            jax.tree.map(lambda rows, row: rows.at[i].set(row), seen, Seen(*reported)),
-        )
+        state, *reported = update_all(state, numbers)
+        seen = jax.tree.map(lambda rows, row: rows.at[i].set(row), seen, Seen(*reported))
+        return i + 1, state, seen
 
     _, state, seen = jax.lax.while_loop(unfinished, update, (jnp.int32(0), state, seen))
     return state, seen
@@ -172,19 +151,19 @@ def is_finite(metrics: Metrics) -> jax.Array:
     return finite
 
 
-def _one_update(
-    algorithm, score, stop, state: State, numbers: Numbers
+def _update_member(
+    spec: MemberSpec, state: State, numbers: Numbers
 ) -> tuple[State, jax.Array, Metrics]:
     """One member's (state, score, metrics); if it is done, its state stays."""
-    runner, metrics = algorithm.update(state.runner, numbers.hypers, numbers.env_params)
+    runner, metrics = spec.algorithm.update(state.runner, numbers.hypers, numbers.env_params)
     finite = is_finite(metrics)
-    reached = (read(metrics) >= numbers.goals[i] for i, read in enumerate(stop))
+    reached = (read(metrics) >= numbers.goals[i] for i, read in enumerate(spec.stop))
     met = functools.reduce(jnp.logical_or, reached, state.met)
     after = state.replace(runner=runner, met=met)
     waits = is_done(state, numbers)
     state, value = jax.tree.map(
         lambda new, old: jnp.where(waits | ~finite, old, new),
-        (after, score(metrics)),
+        (after, spec.score(metrics)),
         (state, jnp.nan),
     )
     return state.replace(diverged=state.diverged | (~waits & ~finite)), value, metrics
@@ -214,8 +193,9 @@ def program_of(
     if key not in PROGRAMS:
         algorithm, shapes = group.algorithm, group.shapes.metrics
         score = reader(algorithm, shapes, metric, "metric")
-        stop = [reader(algorithm, shapes, path, "stop criterion") for path in criteria]
-        members = VmappedTrials(algorithm, shapes, numbers, score, stop, devices)
+        stop = tuple(reader(algorithm, shapes, path, "stop criterion") for path in criteria)
+        spec = MemberSpec(algorithm, shapes, score, stop)
+        members = VmappedTrials(spec, numbers, devices)
         with KEEPING:
             while len(PROGRAMS) >= MOST_PROGRAMS:
                 PROGRAMS.pop(next(iter(PROGRAMS)))

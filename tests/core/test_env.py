@@ -144,28 +144,28 @@ def test_an_agent_that_leaves_early_is_inactive_from_then_on_and_has_no_reward()
     np.testing.assert_array_equal(raw.terminated, [True, False, False])
     np.testing.assert_array_equal(raw.active, [True, True, True])
     np.testing.assert_array_equal(raw.reward, [1.0, 2.0, -2.0])
-    assert not raw.over
+    assert not raw.episode_done
     raw = raw_step(env, KEY, raw.state, WAIT, PARAMS)
     np.testing.assert_array_equal(raw.terminated, [False, False, False])
     np.testing.assert_array_equal(raw.active, [False, True, True])
     np.testing.assert_array_equal(raw.reward, [0.0, 2.0, -2.0])
-    assert not raw.over
+    assert not raw.episode_done
 
 
 def test_the_world_that_ends_terminates_everybody_who_is_still_there():
     raw = raw_step(bell(rings_at=5), KEY, Clock(time=jnp.int32(4)), WAIT, PARAMS)
     np.testing.assert_array_equal(raw.terminated, [False, True, True])
     np.testing.assert_array_equal(raw.truncated, [False, False, False])
-    assert raw.world_ended
-    assert raw.over
+    assert raw.all_terminated
+    assert raw.episode_done
 
 
 def test_the_clock_truncates_everybody_who_is_still_there():
     raw = raw_step(bell(rings_at=0), KEY, Clock(time=jnp.int32(7)), WAIT, PARAMS)
     np.testing.assert_array_equal(raw.terminated, [False, False, False])
     np.testing.assert_array_equal(raw.truncated, [False, True, True])
-    assert not raw.world_ended
-    assert raw.over
+    assert not raw.all_terminated
+    assert raw.episode_done
 
 
 def test_many_agents_what_both_world_and_clock_end_is_terminated_alone():
@@ -193,7 +193,7 @@ def test_the_world_has_ended_when_nobody_is_left():
         raw.obs[:, 0, 0] > 1.5
     )  # the first agent leaves there; the second one has left before
     assert set(left) == {True, False}
-    np.testing.assert_array_equal(raw.world_ended, left)
+    np.testing.assert_array_equal(raw.all_terminated, left)
     np.testing.assert_array_equal(raw.terminated, np.stack([left, np.zeros_like(left)], 1))
 
 

@@ -163,7 +163,7 @@ def test_a_name_without_counterpart_is_answered_with_what_to_do_and_no_wrong_nam
 def test_every_counterpart_is_a_setting_and_no_foreign_name_is_one_of_ours():
     for table in foreign_names.SETTINGS.values():
         for theirs, found in table.items():
-            assert found.ours in OURS or (found.ours == "" and found.note), theirs
+            assert found.here in OURS or (found.here == "" and found.note), theirs
             assert theirs not in OURS
 
 

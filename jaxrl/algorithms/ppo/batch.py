@@ -7,6 +7,7 @@ import jax.numpy as jnp
 from flax import struct
 
 from jaxrl.algorithms.ppo.hypers import Hypers, PPOSpec
+from jaxrl.core.renamed import former_attribute
 from jaxrl.core.types import Key, PyTree
 from jaxrl.models.model import carried
 from jaxrl.models.policy_spec import PolicySpec
@@ -32,6 +33,8 @@ class Batch(struct.PyTreeNode):
     is_first: PyTree = ()  # bool  with memory: the row is the first of its episode
     waited: PyTree = ()  # bool  with memory, where agents may wait: the carry stays as it is
     carry: PyTree = ()  # with memory: the model's, into the first row of each sequence
+
+    begins = former_attribute("begins", "is_first")
 
 
 class BatchLayout(NamedTuple):

@@ -27,15 +27,15 @@ def concerns(config: Any, result: dict[str, Any]) -> list[tuple[str, str]]:
     limits = _limits(config)
     found: dict[str, tuple[str, list[str]]] = {}
     for policy, numbers in result.get("learners", {}).items():
-        own = limits.get(policy, limits[None])
+        limit = limits.get(policy, limits[None])
         share, kl = numbers.get("vf_clip_fraction", 0.0), numbers.get("mean_kl_loss", 0.0)
         if share > MAX_CLIPPED_FRACTION:
-            found.setdefault("vf_clip_param", (_clipped(share, own), []))[1].append(policy)
-        if kl > FAR * own.kl_target:
+            found.setdefault("vf_clip_param", (_clipped(share, limit), []))[1].append(policy)
+        if kl > FAR * limit.kl_target:
             text = (
                 f"the KL of an iteration stays far above its target (mean_kl_loss {kl:.3g}, "
                 "kl_target "
-                f"{own.kl_target:.3g}): the steps are too large; lower lr, or num_epochs"
+                f"{limit.kl_target:.3g}): the steps are too large; lower lr, or num_epochs"
             )
             found.setdefault("kl_target", (text, []))[1].append(policy)
     return [(kind, f"{_names(policies)}: {text}") for kind, (text, policies) in found.items()]

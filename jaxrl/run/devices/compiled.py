@@ -122,18 +122,17 @@ def run_chunk(
     """`count` i32[] updates in a loop with a traced trip count: one program for every length."""
 
     @functools.partial(jax.jit, inline=True)  # traced once, for its shapes and for the loop
-    def one_update(runner, hypers, env_params):
+    def packed_update(runner, hypers, env_params):
         runner, metrics = algorithm.update(runner, hypers, env_params)
-        return runner, pack(
-            metrics, num_axes=0
-        )  # a line of numbers, not a program for each of them
+        # A line of numbers, not a program for each of them.
+        return runner, pack(metrics, num_axes=0)
 
-    shapes = jax.eval_shape(one_update, runner, hypers, env_params)[1]
+    shapes = jax.eval_shape(packed_update, runner, hypers, env_params)[1]
     buffer = jax.tree.map(lambda leaf: jnp.zeros((CAPACITY, *leaf.shape), leaf.dtype), shapes)
 
     def update(i, state):
         runner, buffer = state
-        runner, row = one_update(runner, hypers, env_params)
+        runner, row = packed_update(runner, hypers, env_params)
         return runner, jax.tree.map(lambda rows, row: rows.at[i].set(row), buffer, row)
 
     runner, buffer = jax.lax.fori_loop(0, count, update, (runner, buffer))

@@ -33,8 +33,8 @@ def memory_line(needed: int | None, devices: int) -> str:
     )
     what = "" if on_cpu else " on each device" if devices > 1 else " on the device"
     line = f"memory: {in_units(needed)}{what} at the peak of training"
-    if on_cpu and (own := process_memory()) is not None:
-        line += f", plus the process's own {in_units(own)}"
+    if on_cpu and (held := process_memory()) is not None:
+        line += f", plus the process's own {in_units(held)}"
     if free is None:
         return line
     if needed > free:

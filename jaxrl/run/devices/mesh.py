@@ -109,10 +109,10 @@ def _settled_over(together: Hosts, devices: int | str, config: AlgorithmConfig) 
 def mesh_of(number: int, axis: str = AXIS) -> jax.sharding.Mesh:
     """The first `number` devices along one axis, as many of every process."""
     each = number // jax.process_count()
-    own: dict[int, list[jax.Device]] = {}
+    by_process: dict[int, list[jax.Device]] = {}
     for device in jax.devices():
-        own.setdefault(device.process_index, []).append(device)
-    devices = [device for process in sorted(own) for device in own[process][:each]]
+        by_process.setdefault(device.process_index, []).append(device)
+    devices = [device for process in sorted(by_process) for device in by_process[process][:each]]
     return jax.make_mesh((number,), (axis,), (AxisType.Auto,), devices=devices)
 
 
@@ -138,7 +138,7 @@ def by_environment(axis: str = AXIS) -> RunnerState:
     )
 
 
-def on_one(tree: PyTree) -> PyTree:
+def on_first_device(tree: PyTree) -> PyTree:
     """Arrays of several devices on the first one alone: what follows is computed once."""
     spread = any(
         isinstance(leaf, jax.Array) and len(leaf.devices()) > 1 for leaf in jax.tree.leaves(tree)

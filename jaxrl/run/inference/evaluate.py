@@ -30,7 +30,7 @@ from jaxrl.rollout.env_step import (
     step_envs,
 )
 from jaxrl.rollout.episode_stats import EpisodeStats, no_episodes, summarise
-from jaxrl.run.devices.mesh import on_one
+from jaxrl.run.devices.mesh import on_first_device
 from jaxrl.run.results import Result, episode_results
 
 EVALUATION = 0x6576616C  # folded into the seed's key: evaluation never shares numbers with training
@@ -45,7 +45,7 @@ class EvaluationState(struct.PyTreeNode):
     envs: EnvBatch  # [E]
     index: jax.Array  # i32[E]  the episodes' numbers
     num_steps: jax.Array  # i32[]
-    over: jax.Array  # bool[E]
+    done: jax.Array  # bool[E]
     finished: EpisodeStats  # [E]  as they ended
 
 
@@ -70,7 +70,7 @@ def evaluate(
         episodes, ddof 0).
     """
     params = strongly_typed(algorithm.env_params if env_params is None else env_params)
-    weights, together = on_one(weights), min(episodes, AT_ONCE)
+    weights, together = on_first_device(weights), min(episodes, AT_ONCE)
     batches = []
     for first in range(0, episodes, together):
         finished = _play_batch(
@@ -171,14 +171,14 @@ def check_wanted(wanted: Mapping[str, Any]) -> None:
     pairs("{name: value}")("env_args", freeze(wanted["env_args"]))
 
 
-def with_arguments(config: Any, env_args: dict[str, Any], ours: Algorithm) -> Algorithm:
+def with_arguments(config: Any, env_args: dict[str, Any], trained: Algorithm) -> Algorithm:
     """The algorithm over the configuration's environment made with some other arguments."""
     if not isinstance(config.env, str):
         raise UsageError(
             f"env_args={env_args} need an environment by name; {config.env_name} is made already"
         )
     others = config.replace(env_args={**dict(config.env_args), **env_args}).build()
-    if others.grouping != ours.grouping:
+    if others.grouping != trained.grouping:
         raise UsageError(
             f"env_args={env_args} change the agents or their spaces: the policies were trained for "
             "others"
@@ -191,7 +191,7 @@ def _play_batch(
 ) -> EpisodeStats:
     keys = episode_keys(seed)
     playing = _start(spec, keys[0], jnp.asarray(index, jnp.int32), env_params)
-    while not bool(jnp.all(playing.over)):
+    while not bool(jnp.all(playing.done)):
         if int(playing.num_steps) > MAX_STEPS:
             raise UsageError(
                 f"evaluation: an episode of {spec.env.name} did not end within {MAX_STEPS:,} steps"
@@ -222,18 +222,18 @@ def _go_on(
     last = playing.num_steps + STEPS_PER_CALL
 
     def goes_on(playing):
-        return ~jnp.all(playing.over) & (playing.num_steps < last)
+        return ~jnp.all(playing.done) & (playing.num_steps < last)
 
     def step(playing):
         randomness = step_chance(spec, key, playing.index, playing.num_steps)
         acted, raw = step_envs(spec, weights, playing.envs, randomness, env_params, explore=explore)
         envs, reached, _ = advance_envs(spec, playing.envs, acted, raw, randomness, env_params)
-        first_end = raw.over & ~playing.over
+        first_end = raw.episode_done & ~playing.done
         return EvaluationState(
             envs=envs,
             index=playing.index,
             num_steps=playing.num_steps + 1,
-            over=playing.over | raw.over,
+            done=playing.done | raw.episode_done,
             finished=jax.vmap(restart)(first_end, reached, playing.finished),
         )
 

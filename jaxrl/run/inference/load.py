@@ -17,7 +17,7 @@ from jaxrl.models.policy_spec import PolicyWeights
 from jaxrl.run.inference.evaluate import check_wanted, with_arguments
 from jaxrl.run.inference.evaluate import evaluate as play_episodes
 from jaxrl.run.inference.policy import read_checkpoint, weights_shape
-from jaxrl.run.inference.recording import EpisodeRecording
+from jaxrl.run.inference.recording import EpisodeChoice, EpisodeRecording
 from jaxrl.run.inference.video import check_episode_picture, picture_episode
 from jaxrl.run.recorder import EPISODE
 from jaxrl.run.results import Result
@@ -63,20 +63,15 @@ def open_run(
     config = read_config(saved.facts, call, to_play=True, trust=trust) if config is None else config
     algorithm = config.build()
     what = f"checkpoint {saved.path}"
-    weights = tuple(
-        jax.tree.map(
-            lambda *leaves: jnp.stack(leaves),
-            *(
-                checkpoint.filled(
-                    weights_shape(policy_spec), saved.arrays, f"weights.{policy}", what
-                )
-                for policy in group.policies
-            ),
-        )
-        for group, policy_spec in zip(
-            algorithm.grouping.groups, algorithm.policy_specs, strict=True
-        )
-    )
+    weights = []
+    for group, policy_spec in zip(algorithm.grouping.groups, algorithm.policy_specs, strict=True):
+        shape = weights_shape(policy_spec)
+        by_policy = [
+            checkpoint.filled(shape, saved.arrays, f"weights.{policy}", what)
+            for policy in group.policies
+        ]
+        weights.append(jax.tree.map(lambda *leaves: jnp.stack(leaves), *by_policy))
+    weights = tuple(weights)
     if env_args:
         algorithm = with_arguments(config, dict(env_args), algorithm)
         return LoadedRun(saved, algorithm, weights, strongly_typed(algorithm.env_params))
@@ -151,14 +146,8 @@ def render(
         UsageError: as `evaluate`; an environment without pictures, or a file that cannot be
         written.
     """
-    check_wanted(
-        {
-            "episodes": 1,
-            "explore": explore,
-            "seed": 0 if seed is None else seed,
-            "env_args": env_args or {},
-        }
-    )
+    wanted = {"episodes": 1, "explore": explore, "seed": 0 if seed is None else seed}
+    check_wanted({**wanted, "env_args": env_args or {}})
     count(0)("episode", episode)
     count()("max_steps", max_steps)
     number(0, open_low=True, optional=True)("fps", fps)
@@ -171,14 +160,9 @@ def render(
         raise UsageError(f"out={str(out)!r}: there is no folder {out.parent}")
     if seed is None:
         seed = opened.saved.facts["run_settings"]["evaluation_seed"]
-    played = {
-        "seed": seed,
-        "episode": episode,
-        "explore": explore,
-        "max_steps": max_steps,
-        "fps": fps,
-    }
-    return out, picture_episode(out, opened.algorithm, opened.weights, opened.env_params, **played)
+    choice = EpisodeChoice(seed, episode, explore, max_steps)
+    played = opened.algorithm, opened.weights, opened.env_params
+    return out, picture_episode(out, *played, choice, fps=fps)
 
 
 def _run_folder(checkpoint: Path) -> Path:

@@ -67,7 +67,9 @@ class Policy:
         """What pickle keeps: arrays as NumPy's, the random key as its words."""
         # Memories one by one: as keys of one tree, None and the names of agents could not be
         # sorted.
-        policy_state = {agent: jax.tree.map(np.asarray, own) for agent, own in self._memory.items()}
+        policy_state = {
+            agent: jax.tree.map(np.asarray, state) for agent, state in self._memory.items()
+        }
         weights, key = (
             jax.tree.map(np.asarray, self.weights),
             np.asarray(jax.random.key_data(self._key)),
@@ -269,10 +271,10 @@ class Policy:
 
     def _check_key(self, key: Any) -> None:
         try:
-            is_one = jax.random.key_data(key).ndim == 1
+            is_single = jax.random.key_data(key).ndim == 1
         except (ValueError, TypeError):
-            is_one = False
-        if not is_one:
+            is_single = False
+        if not is_single:
             raise UsageError(
                 f"policy {self.name!r}: key must be one jax.random.key(seed), not {brief(key)}"
             )

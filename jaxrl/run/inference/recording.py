@@ -3,6 +3,7 @@
 import functools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -29,9 +30,8 @@ class EpisodeRecording:
     states: PyTree  # [T + 1, ...], on the host; the first is the reset's
     rewards: np.ndarray  # f32[T, M]; 0 where the agent was not active
     active: np.ndarray  # bool[T, M]
-    end: (
-        str  # "terminated": the world ended; "truncated": its clock ran out; "cut": `max_steps` did
-    )
+    # "terminated": by the environment; "truncated": by its time limit; "cut": by `max_steps`
+    end: str
 
     @property
     def num_steps(self) -> int:
@@ -45,44 +45,45 @@ class EpisodeRecording:
         )
 
 
+class EpisodeChoice(NamedTuple):
+    """Which episode is played: the one that `evaluate` plays as this seed's `episode`."""
+
+    seed: int = 0
+    episode: int = 0
+    explore: bool = False  # whether actions are sampled, or their distribution's mode
+    max_steps: int = 2000
+
+
+FIRST_EPISODE = EpisodeChoice()
+
+
 def record_episode(
     algorithm: Algorithm,
     weights: tuple[PolicyWeights, ...],
     env_params: PyTree,
-    *,
-    seed: int = 0,
-    episode: int = 0,
-    explore: bool = False,
-    max_steps: int = 2000,
+    choice: EpisodeChoice = FIRST_EPISODE,
 ) -> EpisodeRecording:
-    """Plays one episode in one environment.
-
-    Args:
-        weights: by group, [N, ...].
-        seed, episode: which game; it is the one that `evaluate` plays as that seed's episode of
-        this number.
-        explore: whether actions are sampled, or their distribution's mode.
-    """
-    spec, index, env_params = algorithm.rollout_spec, np.int32(episode), strongly_typed(env_params)
-    reset_key, play_key = episode_keys(seed)
-    envs = _start(spec, reset_key, index, env_params)
+    """Plays one episode in one environment; `weights` by group, [N, ...]."""
+    spec, index = algorithm.rollout_spec, np.int32(choice.episode)
+    reset_key, play_key = episode_keys(choice.seed)
+    game = _Game(weights, strongly_typed(env_params), play_key, index)
+    envs = _start(spec, reset_key, index, game.env_params)
     first, chunks = jax.tree.map(on_host, envs.state), []
-    for begin in range(0, max_steps, STEPS_AT_ONCE):
-        envs, chunk = _play_on(
-            spec, explore, weights, envs, play_key, index, np.int32(begin), env_params
-        )
+    for begin in range(0, choice.max_steps, STEPS_AT_ONCE):
+        envs, chunk = _play_on(spec, choice.explore, game, envs, np.int32(begin))
         chunks.append(jax.tree.map(on_host, chunk))
-        if np.any(chunks[-1][-1]):
+        if np.any(chunks[-1].episode_done):
             break
-    states, rewards, active, world_ended, over = jax.tree.map(_joined, *chunks)
-    # What was played past the end is dropped.
-    num_steps = min(int(np.argmax(over)) + 1 if np.any(over) else len(over), max_steps)
-    states = jax.tree.map(lambda leaf, others: _joined(leaf, others[:num_steps]), first, states)
-    last = num_steps - 1
-    end = "cut" if not over[last] else "terminated" if world_ended[last] else "truncated"
-    return EpisodeRecording(
-        tuple(algorithm.grouping.agents), states, rewards[:num_steps], active[:num_steps], end
-    )
+    played = jax.tree.map(_joined, *chunks)
+    ends = np.flatnonzero(played.episode_done[: choice.max_steps])
+    num_steps = ends[0] + 1 if len(ends) else choice.max_steps  # what was played past it is dropped
+    played = jax.tree.map(lambda leaf: leaf[:num_steps], played)
+    end = "cut"
+    if len(ends):
+        end = "terminated" if played.all_terminated[-1] else "truncated"
+    states = jax.tree.map(_joined, first, played.state)
+    agents = tuple(algorithm.grouping.agents)
+    return EpisodeRecording(agents, states, played.reward, played.active, end)
 
 
 def frames(
@@ -92,13 +93,10 @@ def frames(
     check_can_render(env)
     for begin in range(0, len(steps), PICTURES_AT_ONCE):
         wanted = np.asarray(steps[begin : begin + PICTURES_AT_ONCE])
-        index = np.pad(
-            wanted, (0, PICTURES_AT_ONCE - len(wanted)), mode="edge"
-        )  # one shape, one compilation
-        pictures = _paint(
-            env, jax.tree.map(lambda leaf, index=index: leaf[index], replay.states), env_params
-        )
-        yield from np.asarray(pictures)[: len(wanted)]
+        # One shape, one compilation.
+        index = np.pad(wanted, (0, PICTURES_AT_ONCE - len(wanted)), mode="edge")
+        states = jax.tree.map(lambda leaf, index=index: leaf[index], replay.states)
+        yield from np.asarray(_paint(env, states, env_params))[: len(wanted)]
 
 
 def check_can_render(env: MultiAgentEnvironment) -> None:
@@ -115,35 +113,43 @@ def _start(spec: RolloutSpec, key: Key, index: jax.Array, env_params: PyTree) ->
     return reset_envs(spec, key, index[None], env_params)
 
 
+class _Game(NamedTuple):
+    """What stays the same in all steps of an episode."""
+
+    weights: tuple[PolicyWeights, ...]
+    env_params: PyTree
+    play_key: Key
+    index: jax.Array  # i32[]  the episode's number
+
+
+class _PlayedSteps(NamedTuple):
+    """What steps of an episode did, [T, ...]."""
+
+    state: PyTree
+    reward: jax.Array  # f32[T, M]
+    active: jax.Array  # bool[T, M]
+    all_terminated: jax.Array  # bool[T]
+    episode_done: jax.Array  # bool[T]
+
+
 @functools.partial(jax.jit, static_argnums=(0, 1))
 def _play_on(
-    spec: RolloutSpec,
-    explore: bool,
-    weights: tuple,
-    envs: EnvBatch,
-    key: Key,
-    index,
-    begin: jax.Array,
-    env_params: PyTree,
-) -> tuple[EnvBatch, tuple]:
-    """The episode's steps begin, begin + 1, ... with no reset.
-
-    Returns:
-        (envs, (state, reward, active, world_ended, over)), what each step did [STEPS_AT_ONCE,
-        ...].
-    """
+    spec: RolloutSpec, explore: bool, game: _Game, envs: EnvBatch, begin: jax.Array
+) -> tuple[EnvBatch, _PlayedSteps]:
+    """The episode's steps begin, begin + 1, ..., STEPS_AT_ONCE in number, with no reset."""
+    weights, env_params = game.weights, game.env_params
 
     def step(envs, time):
         # As `evaluate` draws them, so that what is shown is an episode that was counted there.
-        randomness = step_chance(spec, key, index[None], time)
-        acted, raw = step_envs(spec, weights, envs, randomness, env_params, explore=explore)
-        did = raw.state, raw.reward, raw.active, raw.world_ended, raw.over
-        obs, policy_states = (
-            spec.grouping.gather(raw.obs),
-            next_policy_states(spec, envs.policy_states, acted, raw),
+        randomness = step_chance(spec, game.play_key, game.index[None], time)
+        outputs, raw = step_envs(spec, weights, envs, randomness, env_params, explore=explore)
+        obs = spec.grouping.gather(raw.obs)
+        policy_states = next_policy_states(spec, envs.policy_states, outputs, raw)
+        played = _PlayedSteps(
+            raw.state, raw.reward, raw.active, raw.all_terminated, raw.episode_done
         )
         envs = envs.replace(state=raw.state, obs=obs, policy_states=policy_states)
-        return envs, jax.tree.map(lambda leaf: leaf[0], did)
+        return envs, jax.tree.map(lambda leaf: leaf[0], played)
 
     return jax.lax.scan(step, envs, begin + jnp.arange(STEPS_AT_ONCE, dtype=jnp.int32))
 

@@ -22,21 +22,21 @@ from jaxrl.core.env import MultiAgentEnvironment
 from jaxrl.core.errors import UsageError, is_installed, require
 from jaxrl.core.types import PyTree
 from jaxrl.models.policy_spec import PolicyWeights
-from jaxrl.run.inference.recording import EpisodeRecording, check_can_render, frames, record_episode
+from jaxrl.run.inference.recording import (
+    EpisodeChoice,
+    EpisodeRecording,
+    check_can_render,
+    frames,
+    record_episode,
+)
 
 ENDINGS = (".gif", ".mp4", ".png")
-LONGEST_SIDE, SHORTEST_WIDTH = (
-    500,
-    240,
-)  # pixels of a frame; the second so that its caption can be read
+LONGEST_SIDE = 500  # pixels of a frame
+SHORTEST_WIDTH = 240  # so that its caption can be read
 TILE_SIDE, STRIP_FRAMES, STRIP_COLUMNS, GAP = 240, 12, 4, 8
 MAX_FRAMES, MAX_BYTES = 130, 3_000_000  # of a moving picture, and of a GIF
-SECONDS, SLOWEST, FASTEST, LAST_FRAME = (
-    11.0,
-    0.12,
-    0.04,
-    1.5,
-)  # s: of all frames, of one, and of the last
+SECONDS, LAST_FRAME = 11.0, 1.5  # s: of all frames, and of the last
+SLOWEST, FASTEST = 0.12, 0.04  # s: of one frame
 NAMED_AGENTS = 4  # of more there is one line for all
 PALETTE_FRAMES = 12
 
@@ -49,24 +49,13 @@ def picture_episode(
     algorithm: Algorithm,
     weights: tuple[PolicyWeights, ...],
     env_params: PyTree,
+    choice: EpisodeChoice,
     *,
-    seed: int = 0,
-    episode: int = 0,
-    explore: bool = False,
-    max_steps: int = 2000,
     fps: float | None = None,
 ) -> EpisodeRecording:
     """Plays an episode (`record_episode`), writes it (`write_episode`), and returns it."""
     check_episode_picture(path, algorithm.rollout_spec.env)
-    replay = record_episode(
-        algorithm,
-        weights,
-        env_params,
-        seed=seed,
-        episode=episode,
-        explore=explore,
-        max_steps=max_steps,
-    )
+    replay = record_episode(algorithm, weights, env_params, choice)
     write_episode(path, replay, algorithm.rollout_spec.env, env_params, fps=fps)
     return replay
 
@@ -132,9 +121,8 @@ class Caption:
     """The bar above a frame: lines of (text, colour) that are spread over its width."""
 
     lines: tuple[tuple[tuple[str, Colour], ...], ...]
-    legend: tuple[
-        tuple[str, Colour], ...
-    ] = ()  # a last line: discs of these colours, each with its name
+    # a last line: discs of these colours, each with its name
+    legend: tuple[tuple[str, Colour], ...] = ()
 
 
 def caption(
@@ -162,14 +150,13 @@ def caption(
         low, high = _number(returns.min()), _number(returns.max())
         each = low if low == high else f"{low} to {high}"
         return Caption((head, ((f"{len(agents)} agents", QUIET), (f"{each} each", INK))), named)
-    own = [
+    by_agent = [
         (f"{agent}: {_number(value)}", colours.get(agent, INK))
         for agent, value in zip(agents, returns, strict=True)
     ]
     columns = 1 if max(map(len, agents)) * 22 > width else 2
-    return Caption(
-        (head, *(tuple(own[i : i + columns]) for i in range(0, len(own), columns))), named
-    )
+    lines = (tuple(by_agent[i : i + columns]) for i in range(0, len(agents), columns))
+    return Caption((head, *lines), named)
 
 
 def _number(value: float) -> str:
@@ -231,9 +218,8 @@ def _gif(pictures: list[Any], delay: float) -> bytes:
     palette = _palette(pictures)
     indexed = [picture.quantize(palette=palette, dither=0) for picture in pictures]
     while True:
-        times = [max(round(100 * delay), 2) * 10] * (len(indexed) - 1) + [
-            round(1000 * LAST_FRAME)
-        ]  # ms, in tens
+        frame = max(round(100 * delay), 2) * 10  # ms, in tens
+        times = [*[frame] * (len(indexed) - 1), round(1000 * LAST_FRAME)]
         file = io.BytesIO()
         indexed[0].save(
             file,
@@ -274,37 +260,11 @@ def _write_mp4(path: Path, pictures: Iterator[Any], delay: float) -> None:
     import imageio_ffmpeg
 
     first = next(pictures)
-    given = (
-        "-f",
-        "rawvideo",
-        "-pix_fmt",
-        "rgb24",
-        "-s",
-        f"{first.width}x{first.height}",
-        "-r",
-        f"{1 / delay:g}",
-    )
-    wanted = (
-        "-c:v",
-        "libx264",
-        "-crf",
-        "20",
-        "-pix_fmt",
-        "yuv420p",
-        "-movflags",
-        "+faststart",
-        str(path),
-    )
-    command = [
-        imageio_ffmpeg.get_ffmpeg_exe(),
-        "-loglevel",
-        "error",
-        "-y",
-        *given,
-        "-i",
-        "-",
-        *wanted,
-    ]
+    size = f"{first.width}x{first.height}"
+    given = f"-f rawvideo -pix_fmt rgb24 -s {size} -r {1 / delay:g} -i -"
+    wanted = "-c:v libx264 -crf 20 -pix_fmt yuv420p -movflags +faststart"
+    program = imageio_ffmpeg.get_ffmpeg_exe()
+    command = [program, "-loglevel", "error", "-y", *given.split(), *wanted.split(), str(path)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE) as ffmpeg:
         try:
             for picture in itertools.chain([first], pictures):

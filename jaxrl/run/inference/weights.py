@@ -12,7 +12,7 @@ from jaxrl.algorithms.base import Algorithm, RunnerState
 from jaxrl.core.errors import UsageError, unknown_name
 from jaxrl.core.types import AgentId, PolicyId
 from jaxrl.models.policy_spec import PolicyWeights
-from jaxrl.run.devices.mesh import copy_here, on_one
+from jaxrl.run.devices.mesh import copy_here, on_first_device
 from jaxrl.run.inference.policy import Policy, acting_key, read_checkpoint, weights_shape
 from jaxrl.run.storage import checkpoint
 
@@ -26,7 +26,9 @@ class PolicyAccess:
         """A copy of a policy, which further training does not change; `seed` draws its actions."""
         g, index = self.algorithm.grouping.locate(policy)
         agents = self.algorithm.grouping.groups[g].agents[index]
-        weights = on_one(self.algorithm.policy_weights(with_learners_here(self.runner), policy))
+        weights = on_first_device(
+            self.algorithm.policy_weights(with_learners_here(self.runner), policy)
+        )
         masked = self.algorithm.rollout_spec.masked
         return Policy(
             self.algorithm.policy_specs[g],
@@ -58,7 +60,7 @@ class PolicyAccess:
             if agent not in owner:
                 raise unknown_name("agent", agent, owner)
             policy = acting.setdefault(owner[agent], self.get_policy(owner[agent]))
-            own_key = jax.random.fold_in(key, places.index(agent))
+            agent_key = jax.random.fold_in(key, places.index(agent))
             if policy.remembers:
                 raise UsageError(
                     f"compute_actions: policy {policy.name!r} remembers, and this forgets between "
@@ -66,7 +68,7 @@ class PolicyAccess:
                     f"get_policy({policy.name!r}).act does not"
                 )
             told = {"agent": agent, "action_mask": action_masks.get(agent)}
-            actions[agent] = policy.act(observation, explore=explore, key=own_key, **told)
+            actions[agent] = policy.act(observation, explore=explore, key=agent_key, **told)
         return actions
 
     def get_weights(self) -> dict[PolicyId, PolicyWeights]:
@@ -111,8 +113,8 @@ def begun_with(
 ) -> RunnerState:
     """A first state with some policies' weights replaced."""
     runner = with_learners_here(runner) if weights else runner
-    for policy, own in weights.items():
-        runner = algorithm.with_policy_weights(runner, policy, own)
+    for policy, new in weights.items():
+        runner = algorithm.with_policy_weights(runner, policy, new)
     return runner
 
 
@@ -120,23 +122,23 @@ def initial_weights(algorithm: Algorithm, init_from: Any) -> dict[PolicyId, Poli
     """Weights for the policies of `init_from`, {policy: path} or {policy: path#policy}, checked."""
     weights = {}
     for policy, source in dict(init_from).items():
-        path, theirs = _path_and_policy(str(source), policy)
+        path, source_policy = _path_and_policy(str(source), policy)
         group, _ = algorithm.grouping.locate(policy)
         saved = read_checkpoint(Path(path))
-        if theirs not in saved.facts["policies"]:
-            raise unknown_name("policy", theirs, saved.facts["policies"], f"in {saved.path}")
-        what = f"policy {theirs!r} of checkpoint {saved.path}"
+        if source_policy not in saved.facts["policies"]:
+            raise unknown_name("policy", source_policy, saved.facts["policies"], f"in {saved.path}")
+        what = f"policy {source_policy!r} of checkpoint {saved.path}"
         shape = weights_shape(algorithm.policy_specs[group])
-        weights[policy] = checkpoint.filled(shape, saved.arrays, f"weights.{theirs}", what)
+        weights[policy] = checkpoint.filled(shape, saved.arrays, f"weights.{source_policy}", what)
     return weights
 
 
 def _path_and_policy(source: str, policy: PolicyId) -> tuple[str, PolicyId]:
     """`path#policy` in two; a path may hold a "#" itself, and the policy's name may be left out."""
-    path, mark, theirs = source.rpartition("#")
+    path, mark, source_policy = source.rpartition("#")
     if not mark or Path(source).exists():
         return source, policy
-    return path, theirs or policy
+    return path, source_policy or policy
 
 
 def _check_alike(policy: PolicyId, old: PolicyWeights, new: PolicyWeights) -> None:

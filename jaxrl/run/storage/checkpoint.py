@@ -361,12 +361,12 @@ def newest_time(folder: Path) -> float:
 def _itself(path: Path, which: str | int) -> Path:
     """A checkpoint that was named by its own folder, of which there is no other to choose."""
     match = NAME.fullmatch(path.name)
-    own = {
+    possible = {
         "last",
         *(("best",) if match and match[1] else ()),
         *((match[2], str(int(match[2]))) if match else ()),
     }
-    if str(which) not in own:
+    if str(which) not in possible:
         raise UsageError(
             f"{path} is a checkpoint itself: name its run's folder to choose checkpoint {which!r}"
         )

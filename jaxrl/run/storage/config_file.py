@@ -102,8 +102,8 @@ def read_config(
             )
             values["callbacks"] = [entry for entry in entries if entry not in refused]
     if alone:
-        own = values.get("per_policy", {}).get(alone, {})
-        values["per_policy"] = {alone: {**own, **given}} if own or given else {}
+        overrides = values.get("per_policy", {}).get(alone, {})
+        values["per_policy"] = {alone: {**overrides, **given}} if overrides or given else {}
     else:
         values |= given
     if refused := _first_object(values, objects, given, alone):
@@ -232,15 +232,16 @@ def saved_numbers(facts: dict[str, Any], config: Any) -> Any:
     kinds = {
         field.name for field in dataclasses.fields(config) if field.metadata.get("kind") is not None
     }
-    ours = config.to_dict()
-    common = {name: ours[name] for name in (*kinds, "env_args")}
+    present = config.to_dict()
+    common = {name: present[name] for name in (*kinds, "env_args")}
     by_policy = values.get("per_policy", {})
-    own = {policy: _without(settings, kinds) for policy, settings in by_policy.items()}
-    for policy, settings in ours.get("per_policy", {}).items():
-        own.setdefault(policy, {}).update({name: settings[name] for name in kinds & set(settings)})
-    own = {policy: settings for policy, settings in own.items() if settings}
+    by_policy = {policy: _without(settings, kinds) for policy, settings in by_policy.items()}
+    for policy, settings in present.get("per_policy", {}).items():
+        named = {name: settings[name] for name in kinds & set(settings)}
+        by_policy.setdefault(policy, {}).update(named)
+    by_policy = {policy: settings for policy, settings in by_policy.items() if settings}
     try:
-        return type(config).from_dict({**values, **common, "per_policy": own})
+        return type(config).from_dict({**values, **common, "per_policy": by_policy})
     except UsageError:
         return None
 
@@ -273,7 +274,9 @@ def _checked_facts(facts: dict[str, Any]) -> tuple[dict[str, Any], set[str]]:
     """(a copy of the settings, the names of those that were objects), once their form is right."""
     values, objects = facts.get("config"), facts.get("objects")
     by_policy = values.get("per_policy", {}) if isinstance(values, dict) else None
-    sound = isinstance(by_policy, dict) and all(isinstance(own, dict) for own in by_policy.values())
+    sound = isinstance(by_policy, dict) and all(
+        isinstance(overrides, dict) for overrides in by_policy.values()
+    )
     if (
         not sound
         or not isinstance(objects, list)
@@ -297,7 +300,7 @@ def _without(values: Mapping[str, Any], names: set[str]) -> dict[str, Any]:
     kept = _kept(values, names)
     if kept.get("per_policy"):
         kept["per_policy"] = {
-            policy: _without(own, names) for policy, own in kept["per_policy"].items()
+            policy: _without(overrides, names) for policy, overrides in kept["per_policy"].items()
         }
     return kept
 
@@ -323,8 +326,8 @@ def _first_object(
 def _saved_value(facts: dict[str, Any], name: str) -> Any:
     """What the file says of an object by that name, wherever it stands."""
     values = facts["config"]
-    found = [own[name] for own in (values, *values.get("per_policy", {}).values()) if name in own]
-    return found[0]
+    groups = (values, *values.get("per_policy", {}).values())
+    return next(settings[name] for settings in groups if name in settings)
 
 
 def _texts(settings: Any, within: str = "") -> Iterator[tuple[str, str]]:

@@ -14,9 +14,8 @@ CONFIG, PLAN = "config.json", "sweep.json"  # the file that tells the folder of 
 METRICS, PROGRESS = "metrics.jsonl", "progress.csv"  # in a run's folder
 RESULTS, TRIALS = "results.jsonl", "trials"  # in a sweep's folder
 MOST_NAMES = 6
-TIME = re.compile(
-    r"\d{8}-\d{6}"
-)  # that the name of a folder begins with, unless its user chose another
+# The start of a folder's name, unless its user chose another.
+TIME = re.compile(r"\d{8}-\d{6}")
 
 
 def resolve(path: str | Path, kind: str = CONFIG) -> Path:
@@ -51,7 +50,7 @@ def contents(path: Path) -> str:
 
 
 def _of_sweep(path: Path) -> str:
-    trials = sorted(one.parent.name for one in (path / TRIALS).glob(f"*/{CONFIG}"))
+    trials = sorted(config.parent.name for config in (path / TRIALS).glob(f"*/{CONFIG}"))
     scores = _scores(path)
     ranked = sorted(trials, key=lambda trial: -scores.get(trial, -float("inf")))
     named = [
@@ -83,10 +82,10 @@ def _newest_first(folder: Path, kind: str) -> list[Path]:
     """The folders of this kind in `folder`, by the time in their names or of their first file."""
     begins = {}
     try:
-        for one in folder.iterdir() if folder.is_dir() else ():
+        for path in folder.iterdir() if folder.is_dir() else ():
             with contextlib.suppress(FileNotFoundError):  # removed meanwhile
-                if (one / kind).is_file():
-                    begins[one] = _begin(one, kind)
+                if (path / kind).is_file():
+                    begins[path] = _begin(path, kind)
     except OSError as error:
         raise UsageError(f"{folder} cannot be read: {error.strerror or error}") from None
     return sorted(begins, key=begins.__getitem__, reverse=True)

@@ -66,8 +66,8 @@ def restore(
     where = f"checkpoint {saved.path}"
     _check_same_run(saved.facts, facts, where)
     key, hypers, env_params = start
-    theirs = saved_numbers(saved.facts, config)
-    if theirs is not None and _equal(config.hypers(), theirs.hypers()):
+    former = saved_numbers(saved.facts, config)
+    if former is not None and _equal(config.hypers(), former.hypers()):
         # A number that came later than the checkpoint is, by its default, one that changes nothing.
         hypers = checkpoint.filled(hypers, saved.arrays, "hypers", where, missing_allowed=True)
     is_same_object = "env" in saved.facts["objects"] and not isinstance(config.env, str)
@@ -103,19 +103,19 @@ def restore(
     )
 
 
-def changed_settings(theirs: dict[str, Any], ours: dict[str, Any]) -> list[str]:
+def changed_settings(saved: dict[str, Any], current: dict[str, Any]) -> list[str]:
     """The names of the settings that two configurations, as JSON holds them, do not share."""
-    return [name for name in ours if ours[name] != theirs.get(name)]
+    return [name for name in current if current[name] != saved.get(name)]
 
 
 def regrouped(
-    arrays: dict[str, np.ndarray], there: list[list[str]], here: list[list[str]]
+    arrays: dict[str, np.ndarray], saved: list[list[str]], current: list[list[str]]
 ) -> dict[str, np.ndarray]:
     """Saved arrays with those by group stacked for other groups of the same policies.
 
     Which policies are alike, and so stacked, depends on which of them are trained.
     """
-    if there == here:
+    if saved == current:
         return arrays
     others = {
         name: array
@@ -124,7 +124,7 @@ def regrouped(
     }
     for prefix in BY_GROUP:
         single = {}
-        for g, policies in enumerate(there):
+        for g, policies in enumerate(saved):
             stacked = {
                 name: array
                 for name, array in arrays.items()
@@ -135,32 +135,30 @@ def regrouped(
                 policy: {rest: array[i] for rest, array in rests.items()}
                 for i, policy in enumerate(policies)
             }
-        for g, policies in enumerate(here):
+        for g, policies in enumerate(current):
             for rest in single[policies[0]]:
                 parts = [single[policy][rest] for policy in policies if rest in single[policy]]
                 others[f"{prefix}.{g}{rest}"] = np.stack(parts)
     return others
 
 
-def _check_same_run(theirs: dict[str, Any], ours: dict[str, Any], where: str) -> None:
+def _check_same_run(saved: dict[str, Any], current: dict[str, Any], where: str) -> None:
     """Refuses another environment, other policies, and another seed."""
-    if not _is_same_environment(theirs, ours):
-        raise UsageError(
-            f"{where} does not fit: env_name {theirs['env_name']!r} there and {ours['env_name']!r} "
-            "here"
-        )
-    if list(theirs["policies"]) != list(ours["policies"]):
-        names = list(theirs["policies"]), list(ours["policies"])
+    if not _is_same_environment(saved, current):
+        names = saved["env_name"], current["env_name"]
+        raise UsageError(f"{where} does not fit: env_name {names[0]!r} there and {names[1]!r} here")
+    if list(saved["policies"]) != list(current["policies"]):
+        names = list(saved["policies"]), list(current["policies"])
         raise UsageError(f"{where} does not fit: policies {names[0]} there and {names[1]} here")
-    for policy, own in ours["policies"].items():
+    for policy, present in current["policies"].items():
         for name in ("observation_space", "action_space"):
-            old = theirs["policies"][policy].get(name)
-            if old != own[name]:
+            old = saved["policies"][policy].get(name)
+            if old != present[name]:
                 raise UsageError(
                     f"{where} does not fit: {name} of policy {policy!r} is {old} there and "
-                    f"{own[name]} here"
+                    f"{present[name]} here"
                 )
-    seeds = theirs["config"].get("seed"), ours["config"].get("seed")
+    seeds = saved["config"].get("seed"), current["config"].get("seed")
     if seeds[0] != seeds[1]:
         raise UsageError(
             f"{where} does not fit: seed {seeds[0]} there and {seeds[1]} here; a run keeps its "
@@ -192,14 +190,14 @@ def _episodes(
 
 
 def _other_meaning(
-    theirs: dict[str, Any], ours: dict[str, Any], shapes: RunnerState, part: str
+    saved: dict[str, Any], current: dict[str, Any], shapes: RunnerState, part: str
 ) -> str | None:
     """Why a part of equal shape means something else now; None if it means the same."""
-    for policy, own in ours["policies"].items():
-        old = theirs["policies"][policy].get("agents")
-        if old != own["agents"]:
-            return f"agents of policy {policy!r} are {old} there and {own['agents']} here"
-    callbacks = [facts["config"].get("callbacks") for facts in (theirs, ours)]
+    for policy, present in current["policies"].items():
+        old = saved["policies"][policy].get("agents")
+        if old != present["agents"]:
+            return f"agents of policy {policy!r} are {old} there and {present['agents']} here"
+    callbacks = [facts["config"].get("callbacks") for facts in (saved, current)]
     if (
         part == "envs"
         and jax.tree.leaves(shapes.envs.callback_data)
@@ -238,24 +236,24 @@ def _without_learners(runner: RunnerState) -> tuple[PyTree, PyTree]:
     return runner.envs, runner.window
 
 
-def _is_same_environment(theirs: dict[str, Any], ours: dict[str, Any]) -> bool:
+def _is_same_environment(saved: dict[str, Any], current: dict[str, Any]) -> bool:
     """Whether both have its own name or the name by which it is made in common.
 
     Of an object that no file holds only the class is noted, which two different ones may share.
     """
-    names = [{facts["env_name"]} for facts in (theirs, ours)]
-    if not any("env" in facts["objects"] for facts in (theirs, ours)):
+    names = [{facts["env_name"]} for facts in (saved, current)]
+    if not any("env" in facts["objects"] for facts in (saved, current)):
         names = [
-            own | {facts["config"].get("env")}
-            for own, facts in zip(names, (theirs, ours), strict=True)
+            known | {facts["config"].get("env")}
+            for known, facts in zip(names, (saved, current), strict=True)
         ]
     return bool((names[0] & names[1]) - {None})
 
 
-def _equal(one: PyTree, other: PyTree) -> bool:
-    if jax.tree.structure(one) != jax.tree.structure(other):
+def _equal(first: PyTree, second: PyTree) -> bool:
+    if jax.tree.structure(first) != jax.tree.structure(second):
         return False
     return all(
         x.shape == y.shape and bool(jnp.all(x == y))
-        for x, y in zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True)
+        for x, y in zip(jax.tree.leaves(first), jax.tree.leaves(second), strict=True)
     )

@@ -12,7 +12,7 @@ from jaxrl.core.spaces import Box, Discrete
 from jaxrl.rollout.env_step import draw_randomness
 from jaxrl.run.inference import recording
 from jaxrl.run.inference.evaluate import episode_keys, evaluate
-from jaxrl.run.inference.recording import check_can_render, frames, record_episode
+from jaxrl.run.inference.recording import EpisodeChoice, check_can_render, frames, record_episode
 from tests.probes import Leavers, Probe
 
 SMALL = {
@@ -61,7 +61,7 @@ def by_hand(algorithm, weights, params, *, seed, episode, explore):
 
 @pytest.mark.parametrize("explore", [False, True])
 def test_a_replay_is_what_a_plain_loop_plays(arena, explore):
-    replay = record_episode(*arena, seed=3, episode=2, explore=explore)
+    replay = record_episode(*arena, EpisodeChoice(seed=3, episode=2, explore=explore))
     rewards, last = by_hand(*arena, seed=3, episode=2, explore=explore)
     np.testing.assert_allclose(replay.rewards, rewards, atol=1e-6)
     np.testing.assert_allclose(replay.running_returns[-1], rewards.sum(0), atol=1e-5)
@@ -81,7 +81,8 @@ def test_the_states_begin_with_the_reset_and_there_is_one_more_than_steps(arena)
 def test_the_episodes_are_those_that_evaluation_counts():
     cartpole = untrained("cartpole")
     lengths = [
-        record_episode(*cartpole, seed=5, episode=i, explore=True).num_steps for i in range(4)
+        record_episode(*cartpole, EpisodeChoice(seed=5, episode=i, explore=True)).num_steps
+        for i in range(4)
     ]
     counted = evaluate(*cartpole, episodes=4, seed=5, explore=True)
     assert (sum(lengths), max(lengths)) == (
@@ -100,7 +101,7 @@ def test_a_policy_with_memory_remembers_the_same_in_replays_and_evaluations():
 
     def lengths_of(weights):
         return [
-            record_episode(algorithm, weights, params, episode=i, explore=True).num_steps
+            record_episode(algorithm, weights, params, EpisodeChoice(0, i, explore=True)).num_steps
             for i in range(4)
         ]
 
@@ -119,7 +120,7 @@ def test_a_policy_with_memory_remembers_the_same_in_replays_and_evaluations():
 
 def test_episodes_and_seeds_differ_and_the_same_one_is_the_same_again(arena):
     states = [
-        record_episode(*arena, explore=True, **which).states.positions
+        record_episode(*arena, EpisodeChoice(explore=True, **which)).states.positions
         for which in ({}, {"episode": 1}, {"seed": 1}, {"seed": 0, "episode": 0})
     ]
     np.testing.assert_array_equal(states[0], states[3])
@@ -127,10 +128,10 @@ def test_episodes_and_seeds_differ_and_the_same_one_is_the_same_again(arena):
 
 
 def test_an_episode_across_chunks_is_the_one_within_a_chunk(arena, monkeypatch):
-    whole = record_episode(*arena, explore=True)
+    whole = record_episode(*arena, EpisodeChoice(explore=True))
     monkeypatch.setattr(recording, "STEPS_AT_ONCE", 7)
     jax.clear_caches()
-    parts = record_episode(*arena, explore=True)
+    parts = record_episode(*arena, EpisodeChoice(explore=True))
     jax.clear_caches()
     jax.tree.map(np.testing.assert_array_equal, whole.states, parts.states)
     np.testing.assert_array_equal(whole.rewards, parts.rewards)
@@ -138,12 +139,12 @@ def test_an_episode_across_chunks_is_the_one_within_a_chunk(arena, monkeypatch):
 
 def test_how_an_episode_ended_is_told_apart(arena):
     assert record_episode(*untrained(Probe(num_steps=3))).end == "terminated"
-    cut = record_episode(*arena, max_steps=12)
+    cut = record_episode(*arena, EpisodeChoice(max_steps=12))
     assert (cut.end, cut.num_steps, len(cut.states.time)) == ("cut", 12, 13)
 
 
 def test_agents_that_left_are_paid_nothing_more():
-    replay = record_episode(*untrained(Leavers()), explore=True)
+    replay = record_episode(*untrained(Leavers()), EpisodeChoice(explore=True))
     np.testing.assert_array_equal(replay.active[:, 0], [True, False, False, False])
     np.testing.assert_array_equal(replay.rewards[1:, 0], 0)
 
@@ -187,7 +188,7 @@ def test_frames_are_the_pictures_of_the_states_asked_for(arena):
     algorithm, _, params = arena
     env, replay, steps = (
         algorithm.rollout_spec.env,
-        record_episode(*arena, explore=True),
+        record_episode(*arena, EpisodeChoice(explore=True)),
         [0, 3, 4, 9, 10, 15, 20, 25, 30],
     )
     shown = list(frames(replay, env, params, steps))

@@ -13,7 +13,7 @@ from PIL import Image, ImageSequence
 from jaxrl import UsageError
 from jaxrl.core.env import Environment
 from jaxrl.run.inference import video
-from jaxrl.run.inference.recording import EpisodeRecording
+from jaxrl.run.inference.recording import EpisodeChoice, EpisodeRecording
 from jaxrl.run.inference.video import (
     MAX_FRAMES,
     NAMED_AGENTS,
@@ -219,12 +219,9 @@ def test_mistakes_are_one_line_before_anything_is_played(tmp_path, monkeypatch):
     with pytest.raises(UsageError, match="Probe has no render"):
         check_episode_picture(tmp_path / "episode.gif", Probe())
     with pytest.raises(UsageError, match="must end in"):
-        picture_episode(
-            "episode",
-            type("Algorithm", (), {"rollout_spec": type("RolloutSpec", (), {"env": Painter()})}),
-            (),
-            None,
-        )
+        spec = type("RolloutSpec", (), {"env": Painter()})
+        algorithm = type("Algorithm", (), {"rollout_spec": spec})
+        picture_episode("episode", algorithm, (), None, EpisodeChoice())
     monkeypatch.setitem(sys.modules, "imageio_ffmpeg", None)
     with pytest.raises(UsageError, match=r"pip install 'jaxrl\[video\]'"):
         check_episode_picture(tmp_path / "episode.mp4", Painter())
