@@ -358,7 +358,7 @@ def test_those_that_ended_start_again_with_their_own_keys_however_many_they_are(
         raw = jax.vmap(lambda key, state, action: raw_step(CLOCKS, key, state, action, params))(
             keys, state, action
         )
-        raw = raw._replace(over=over)
+        raw = raw._replace(episode_done=over)
         fresh = jax.vmap(lambda key: raw_reset(CLOCKS, jax.random.fold_in(key, 3), params))(keys)
         return auto_reset(CLOCKS, keys, jnp.int32(3), raw, params), fresh, (raw.obs, raw.state)
 
