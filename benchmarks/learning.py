@@ -164,7 +164,14 @@ def play_at_random(task: str, seeds: list[int], num_envs: int = 64):
                 name: metrics.get(name, 0.0) + value
                 for name, value in raw.info.get("metrics", {}).items()
             }
-            return raw.state, key, raw.episode_done, length + 1, total + jnp.sum(raw.reward), metrics
+            return (
+                raw.state,
+                key,
+                raw.episode_done,
+                length + 1,
+                total + jnp.sum(raw.reward),
+                metrics,
+            )
 
         key, reset_key = jax.random.split(key)
         first = step((raw_reset(env, reset_key, params)[1], key, False, 0, 0.0, {}))
