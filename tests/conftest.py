@@ -1,6 +1,7 @@
 """How all tests run: quickly compiled, and with rank promotion an error."""
 
 import atexit
+import functools
 import os
 import shutil
 import subprocess
@@ -86,30 +87,30 @@ def pytest_collection_modifyitems(items):
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem):
-    """A test marked `bits` runs in a process of its own, with the emitters that users have."""
-    if (
-        pyfuncitem.get_closest_marker("bits") is None
-        or OLDER_EMITTERS not in os.environ["XLA_FLAGS"]
-    ):
+    """Tests marked `bits` run in one process of their own, with the emitters that users have."""
+    if not is_apart(pyfuncitem):
         return None
-    command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        pyfuncitem.nodeid,
-        "-n",
-        "0",
-        "-p",
-        "no:cacheprovider",
-    ]
+    nodes = tuple(item.nodeid for item in pyfuncitem.session.items if is_apart(item))
+    told = run_apart(nodes, pyfuncitem.config.rootpath)
+    assert f"PASSED {pyfuncitem.nodeid}\n" in told, told[-5000:]
+    return True
+
+
+def is_apart(item):
+    return item.get_closest_marker("bits") is not None and OLDER_EMITTERS in os.environ["XLA_FLAGS"]
+
+
+@functools.cache
+def run_apart(nodes, rootpath):
+    """What pytest says of these tests, a line "PASSED NODE" for each that holds among it."""
+    options = ["-n", "0", "-p", "no:cacheprovider", "-rp"]
     environment = {**os.environ, "XLA_FLAGS": os.environ["XLA_FLAGS"].replace(OLDER_EMITTERS, "")}
     done = subprocess.run(
-        command,
+        [sys.executable, "-m", "pytest", *nodes, *options],
         env=environment,
-        cwd=pyfuncitem.config.rootpath,
+        cwd=rootpath,
         capture_output=True,
         text=True,
         check=False,
     )
-    assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-2000:]
-    return True
+    return f"{done.stdout}\n{done.stderr}"

@@ -1,5 +1,6 @@
 """Sweeps of a small CartPole, held against single trainings of the same configurations."""
 
+import contextlib
 import json
 import os
 import re
@@ -30,23 +31,26 @@ from tests.run.test_divergence import FAULTY
 
 SMALL = SMALL_CARTPOLE.replace(total_env_steps=64 * 12)
 RATES = [1e-3, 1e-2]
+SIZES = [16, 32]  # of minibatches: two programs
+
+
+@contextlib.contextmanager
+def nothing_compiled():
+    """As in a new process, without the programs of other tests, which are there again afterwards."""
+    others = dict(vmapped.PROGRAMS)
+    vmapped.PROGRAMS.clear()
+    try:
+        yield
+    finally:
+        vmapped.PROGRAMS.update(others)
 
 
 @pytest.fixture(scope="module")
 def rates(tmp_path_factory):
-    """Two learning rates with two seeds, one program, all kept.
-
-    Not one that another test's sweep left.
-    """
-    vmapped.PROGRAMS.clear()
-    return sweep(
-        SMALL,
-        {"lr": RATES},
-        seeds=2,
-        quiet=True,
-        devices=1,
-        run_dir=tmp_path_factory.mktemp("sweep") / "one",
-    )
+    """Two learning rates with two seeds, one program, all kept."""
+    path = tmp_path_factory.mktemp("sweep") / "one"
+    with nothing_compiled():
+        return sweep(SMALL, {"lr": RATES}, seeds=2, quiet=True, devices=1, run_dir=path)
 
 
 def arrays_of(path):
@@ -62,26 +66,27 @@ def test_every_setting_trains_with_every_seed_in_one_program(rates):
     assert rates.programs == 1
 
 
-def trained_alone(train, outcome):
-    """The metrics of its single training, whose learner is the member's."""
-    runner, metrics = train(
-        jax.random.key(outcome.trial.config.seed), outcome.trial.config.hypers()
-    )
+def assert_learned_as(outcome, runner):
+    """The learners that a trial kept are those of its single training."""
     saved = arrays_of(outcome.folder)
     for name, array in checkpoint.named_arrays({"runner": {"learners": runner.learners}}).items():
         np.testing.assert_allclose(saved[name], array, rtol=2e-4, atol=2e-5, err_msg=name)
-    return metrics
 
 
-def test_a_member_equals_its_single_training(rates):
-    train = jax.jit(make_train(SMALL))
+def test_a_member_equals_its_single_training_and_its_result_is_the_trainers(rates):
     for outcome in rates.outcomes:
-        metrics = trained_alone(train, outcome)
-        recent = jax.tree.map(lambda leaf: np.asarray(leaf), metrics.episodes.recent)
-        means = recent.episode_return.sum / np.maximum(recent.count, 1)
-        np.testing.assert_allclose(
-            outcome.curve[1], np.where(recent.count > 0, means, np.nan), rtol=1e-5
-        )
+        with Trainer(outcome.trial.config, run_dir=None, quiet=True) as trainer:
+            results = [trainer.train() for _ in range(12)]
+        assert_learned_as(outcome, trainer.runner)
+        alone = [result["env_runners"].get("episode_return_mean", np.nan) for result in results]
+        np.testing.assert_allclose(outcome.curve[1], alone, rtol=1e-5)
+        ours, theirs = outcome.result, results[-1]
+        for name in ("training_iteration", "num_env_steps_sampled_lifetime"):
+            assert ours[name] == theirs[name]
+        episodes = "num_episodes_lifetime"
+        assert ours["env_runners"][episodes] == theirs["env_runners"][episodes]
+        assert ours["env_runners"]["episode_return_mean"] == pytest.approx(alone[-1])
+        assert set(ours["learners"]["default_policy"]) == set(theirs["learners"]["default_policy"])
 
 
 def test_a_member_with_memory_equals_its_single_training(tmp_path):
@@ -98,23 +103,8 @@ def test_a_member_with_memory_equals_its_single_training(tmp_path):
     assert any("hidden" in name for name in arrays_of(done.outcomes[0].folder))
     train = jax.jit(make_train(config))
     for outcome in done.outcomes:
-        trained_alone(train, outcome)
-
-
-def test_its_result_is_the_trainers(rates, tmp_path):
-    outcome = rates.outcomes[2]
-    ours = outcome.result
-    theirs = Trainer(outcome.trial.config, run_dir=None, quiet=True).fit()
-    for name in ("training_iteration", "num_env_steps_sampled_lifetime"):
-        assert ours[name] == theirs[name]
-    assert (
-        ours["env_runners"]["num_episodes_lifetime"]
-        == theirs["env_runners"]["num_episodes_lifetime"]
-    )
-    assert ours["env_runners"]["episode_return_mean"] == pytest.approx(
-        theirs["env_runners"]["episode_return_mean"]
-    )
-    assert set(ours["learners"]["default_policy"]) == set(theirs["learners"]["default_policy"])
+        trial = outcome.trial.config
+        assert_learned_as(outcome, train(jax.random.key(trial.seed), trial.hypers())[0])
 
 
 def test_a_trials_folder_is_a_runs_folder(rates):
@@ -167,12 +157,17 @@ def test_the_tables_name_settings_and_seeds(rates):
     assert "0.001" in rates.statistics_table()
 
 
-def test_batches_of_any_size_give_the_same(rates):
-    vmapped.PROGRAMS.clear()
-    in_twos = sweep(
-        SMALL, {"lr": [*RATES, 1e-4]}, quiet=True, devices=1, batch_size=2, run_dir=None
-    )
-    assert in_twos.programs == 1  # the second batch is filled up
+def test_batches_of_any_size_give_the_same(rates, monkeypatch):
+    sizes, known = [], scheduler.known
+
+    def noted(group, numbers, *wanted):
+        sizes.append(len(numbers.last))
+        return known(group, numbers, *wanted)
+
+    monkeypatch.setattr(scheduler, "known", noted)
+    asked = {"quiet": True, "devices": 1, "batch_size": 2, "run_dir": None}
+    in_twos = sweep(SMALL, {"lr": [*RATES, 1e-4]}, **asked)
+    assert sizes == [2, 2]  # the second batch is filled up
     for ours, theirs in zip(in_twos.outcomes[:2], rates.outcomes[::2], strict=True):
         np.testing.assert_allclose(ours.curve[1], theirs.curve[1], rtol=1e-4)
 
@@ -190,34 +185,38 @@ def test_split_over_devices_they_are_the_same(rates):
 
 
 def test_programs_side_by_side_give_what_they_give_alone(rates, tmp_path):
-    beside = sweep(
-        SMALL.replace(lr=RATES[0]),
-        {"minibatch_size": [32, 16]},
-        quiet=True,
-        devices=2,
-        run_dir=tmp_path / "beside",
-    )
+    with nothing_compiled():
+        beside = sweep(
+            SMALL.replace(lr=RATES[0]),
+            {"minibatch_size": SIZES},
+            quiet=True,
+            devices=2,
+            run_dir=tmp_path / "beside",
+        )
     assert beside.programs == 2
-    ours, theirs = arrays_of(beside.outcomes[0].folder), arrays_of(rates.outcomes[0].folder)
+    other, outcome = beside.outcomes
+    ours, theirs = arrays_of(outcome.folder), arrays_of(rates.outcomes[0].folder)
     learned = [name for name in ours if name.startswith("runner.learners")]
     assert learned
     for name in learned:
         np.testing.assert_allclose(ours[name], theirs[name], rtol=2e-4, atol=2e-5, err_msg=name)
-    assert beside.outcomes[1].iterations == 12
-    assert beside.outcomes[1].curve != beside.outcomes[0].curve
+    assert other.iterations == 12
+    assert other.curve != outcome.curve
     assert len((tmp_path / "beside" / "results.jsonl").read_text().splitlines()) == 2
 
 
 def test_programs_side_by_side_are_halved_together(rates):
     """Four trials in two programs, then the better two, then one, whichever programs they belong to."""
-    space = {"minibatch_size": [32, 16], "lr": RATES}
-    halved = sweep(SMALL, space, halving=2, quiet=True, devices=2, run_dir=None)
+    space = {"minibatch_size": SIZES, "lr": RATES}
+    halved = sweep(SMALL, space, halving=2, quiet=True, devices=2, batch_size=1, run_dir=None)
     assert sorted(one.iterations for one in halved.outcomes) == [3, 3, 6, 12]
     assert [one.status for one in halved.outcomes].count("dropped") == 3
 
 
 def test_the_plan_says_how_many_programs_train_side_by_side(monkeypatch):
     trials = trials_of(SMALL, [{"minibatch_size": size} for size in (32, 16, 64)], 1)
+    groups = groups_of(trials)
+    monkeypatch.setattr(scheduler, "groups_of", lambda _: groups)  # which are traced once
 
     def plan(devices):
         own = scheduler.Scheduler(
@@ -228,9 +227,8 @@ def test_the_plan_says_how_many_programs_train_side_by_side(monkeypatch):
 
     assert ", 2 programs side by side, a device each" in plan(2)[0]
     assert ", 3 programs side by side, a device each" in plan(4)[0]
-    group = groups_of(trials)[0]
     monkeypatch.setattr(
-        placement, "free_memory", lambda: 3 * placement.memory_of(group)
+        placement, "free_memory", lambda: 3 * placement.memory_of(groups[0])
     )  # half of it is room for one
     assert set(plan(2)[1].values()) == {SPLIT}
     assert "side by side" not in plan(2)[0]
@@ -238,16 +236,15 @@ def test_the_plan_says_how_many_programs_train_side_by_side(monkeypatch):
 
 def test_what_fails_beside_others_ends_the_sweep(monkeypatch):
     def compile_or_fail(group, *wanted):
-        if group.static.minibatch_size == 16:
+        if group.static.minibatch_size == 64:
             raise UsageError("this one cannot")
         return own(group, *wanted)
 
     own = scheduler.program_of
     monkeypatch.setattr(scheduler, "program_of", compile_or_fail)
-    vmapped.PROGRAMS.clear()
     endless = SMALL.replace(total_env_steps=64 * 1_000_000)
     with pytest.raises(UsageError, match="this one cannot"):
-        sweep(endless, {"minibatch_size": [32, 16]}, quiet=True, devices=2, run_dir=None)
+        sweep(endless, {"minibatch_size": [64, 32]}, quiet=True, devices=2, run_dir=None)
 
 
 @pytest.mark.parametrize(
@@ -492,17 +489,22 @@ def test_batches_are_as_large_as_fits_and_of_one_size(monkeypatch):
     )  # there is room for four, shared by two
 
 
-@pytest.mark.parametrize("devices", ["1", "2", "'auto'"])
-def test_the_number_of_devices_in_xla_flags_stays(devices):
-    program = (
-        "import jax; from jaxrl.sweeps.sweep import settled_devices; "
-        f"print(settled_devices({devices}), len(jax.devices()))"
-    )
+IN_NEW_PROCESSES = """
+import os, jax
+from jaxrl.sweeps.sweep import settled_devices
+for devices in (1, 2, "auto"):
+    if os.fork() == 0:  # JAX has not started yet
+        print(settled_devices(devices), len(jax.devices()), flush=True)
+        os._exit(0)
+    os.wait()
+"""
+
+
+def test_the_number_of_devices_in_xla_flags_stays():
     flags = {**os.environ, "XLA_FLAGS": "--xla_force_host_platform_device_count=3"}
-    done = subprocess.run(
-        [sys.executable, "-c", program], env=flags, capture_output=True, text=True, check=True
-    )
-    assert done.stdout.split() == [devices if devices in "12" else "3", "3"]
+    command = [sys.executable, "-c", IN_NEW_PROCESSES]
+    done = subprocess.run(command, env=flags, capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == ["1 3", "2 3", "3 3"]
 
 
 def test_a_folder_that_is_no_sweeps_is_refused(tmp_path):
