@@ -24,6 +24,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
+from jaxrl.core.drawing import Circles, Drawing, Rectangles
 from jaxrl.core.env import StackedEnvironment
 from jaxrl.core.errors import UsageError
 from jaxrl.core.fields import freeze
@@ -148,6 +149,29 @@ class MultiAgentArena(StackedEnvironment):
             picture = paint(picture, OUTLINE, coverage(outside - max(0.04 * side, 0.5)))
             picture = paint(picture, colour, coverage(outside))
         return finish(picture)
+
+    action_names = ("up", "right", "down", "left")
+
+    def draw(self, state: State, params: Params) -> Drawing:
+        """The cells, those that agent1 visited tinted; agent1 a disc, agent2 a square."""
+        rows, columns = np.divmod(np.arange(self.num_cells), self.width)
+        cells = np.float32(np.stack([columns, rows], axis=1) + 0.5)
+        row, column = jnp.divmod(state.positions, self.width)
+        places = jnp.stack([column, row], axis=1) + 0.5
+        return Drawing(
+            bounds=(-0.1, self.height + 0.1, self.width + 0.1, -0.1),
+            shapes=(
+                Rectangles(
+                    center=cells,
+                    size=0.94,
+                    corner=0.08,
+                    color=("ground", "trail"),
+                    color_index=unpack(state.visited, self.num_cells),
+                ),
+                Circles(center=places[:1], radius=0.34, color="agent0"),
+                Rectangles(center=places[1:], size=0.62, corner=0.14, color="agent1"),
+            ),
+        )
 
 
 def toss(key: Key) -> jax.Array:

@@ -21,6 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
+from jaxrl.core.drawing import Circles, Drawing, Lines, Rectangles
 from jaxrl.core.env import Environment
 from jaxrl.core.errors import UsageError
 from jaxrl.core.spaces import Box, Discrete
@@ -139,6 +140,36 @@ class CartPole(Environment):
         ):
             picture = paint(picture, colour, coverage(from_segment(y, x, start, end, radius)))
         return finish(picture)
+
+    action_names = ("left", "right")
+
+    def draw(self, state: State, params: Params) -> Drawing:
+        """The cart on its track in metres, the pole, red posts at the thresholds of x."""
+        position, _, theta, _ = state.motion
+        at = lambda *points: jnp.stack([jnp.stack([x, jnp.asarray(y)]) for x, y in points])
+        axle, edge = at((position, 0.46)), MARGIN * params.x_threshold
+        tip = axle + 2 * params.pole_half_length * at((jnp.sin(theta), jnp.cos(theta)))
+        limit = jnp.asarray(params.x_threshold)
+        limits = [at((-limit, y), (limit, y)) for y in (-0.16, 0.16)]
+        height = 2 * params.pole_half_length + 0.46
+        return Drawing(
+            bounds=jnp.stack([-edge, -0.5, edge, height + 0.3]),
+            shapes=(
+                Rectangles(center=at((0.0, -0.5)), size=(4 * edge, 1.0), color="ground"),
+                Lines(start=at((-2 * edge, 0.0)), end=at((2 * edge, 0.0)), color="line"),
+                Lines(start=limits[0], end=limits[1], width=0.05, color="bad"),
+                Circles(
+                    center=at((position - 0.22, 0.1), (position + 0.22, 0.1)),
+                    radius=0.1,
+                    color="muted",
+                ),
+                Rectangles(
+                    center=at((position, 0.3)), size=(0.74, 0.32), corner=0.06, color="agent0"
+                ),
+                Lines(start=axle, end=tip, width=0.11, color="agent1"),
+                Circles(center=axle, radius=0.04, color="ink"),
+            ),
+        )
 
 
 def integrate(motion: jax.Array, force: jax.Array, params: Params) -> jax.Array:

@@ -39,6 +39,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxrl.core.drawing import NUM_AGENT_COLORS, Circles, Drawing, Lines, Rectangles, Text
 from jaxrl.core.env import StackedEnvironment
 from jaxrl.core.errors import UsageError
 from jaxrl.core.fields import freeze
@@ -283,6 +284,41 @@ class Pursuit(StackedEnvironment):
             tiles = dots(y, x, 0.65 * radius * side, 0.06 * side)
             picture = paint(picture, DOTS, pixels(tiles[jnp.minimum(count, 6)]))
         return finish(picture)
+
+    action_names = ("left", "right", "down", "up", "stay")
+
+    def draw(self, state: State, params: Params) -> Drawing:
+        """Pursuers as squares, evaders as discs, numbers where several pursuers share a cell."""
+        width, height = self.x_size, self.y_size
+        solid = np.float32(np.argwhere(building(width, height)) + 0.5)
+        pursuers, evaders = state.pursuers.T + 0.5, state.evaders.T + 0.5
+        columns, rows = np.arange(width + 1.0), np.arange(height + 1.0)
+        lines = lambda row, column: np.float32(
+            [*((x, row) for x in columns), *((column, y) for y in rows)]
+        )
+        together = jnp.all(pursuers[:, None] == pursuers[None], axis=-1)  # [n, n]
+        is_first = ~jnp.any(jnp.tril(together, -1), axis=1)
+        colors = tuple(f"agent{i % NUM_AGENT_COLORS}" for i in range(self.n_pursuers))
+        middle = np.float32([[width / 2, height / 2]])
+        seen = Rectangles(center=pursuers, size=2.0 * reach(self) + 1, color=colors, opacity=0.1)
+        return Drawing(
+            bounds=(0.0, float(height), float(width), 0.0),
+            shapes=(
+                Rectangles(center=middle, size=(float(width), float(height)), color="ground"),
+                seen,
+                Lines(start=lines(0.0, 0.0), end=lines(height, width), color="line"),
+                Rectangles(center=solid, size=1.0, color="wall"),
+                Rectangles(center=pursuers, size=0.74, corner=0.16, color=colors),
+                Circles(center=evaders, radius=0.24, color="body", visible=state.alive),
+                Text(
+                    position=pursuers,
+                    size=0.4,
+                    words=("", "", *map(str, range(2, self.n_pursuers + 1))),
+                    word_index=jnp.sum(together, axis=1),
+                    visible=is_first,
+                ),
+            ),
+        )
 
 
 def dots(y: np.ndarray, x: np.ndarray, ring: float, radius: float) -> jax.Array:

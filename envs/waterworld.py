@@ -39,6 +39,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
+from jaxrl.core.drawing import NUM_AGENT_COLORS, Circles, Drawing, Rectangles
 from jaxrl.core.env import StackedEnvironment
 from jaxrl.core.errors import UsageError
 from jaxrl.core.fields import freeze
@@ -307,3 +308,28 @@ class Waterworld(StackedEnvironment):
         discs = [(state.position[:, is_kind], radii[is_kind]) for is_kind in of_kind]
         obstacles = state.obstacles, jnp.full(self.n_obstacles, params.obstacle_radius * SIZE)
         return picture(sensed, obstacles, *discs)
+
+    action_names = ("x", "y")
+
+    def draw(self, state: State, params: Params) -> Drawing:
+        """The pool in px with everything in it; pale discs show how far pursuers sense."""
+        radii, centers = self.radii(params) * SIZE, state.position.T
+        colors = tuple(f"agent{i % NUM_AGENT_COLORS}" for i in range(self.n_pursuers))
+        middle = np.full((1, 2), SIZE / 2, np.float32)
+        bodies = lambda kind, color: Circles(
+            center=centers[self.kind == kind], radius=radii[self.kind == kind], color=color
+        )
+        pursuers = bodies(0, colors)
+        return Drawing(
+            bounds=(0.0, 0.0, SIZE, SIZE),
+            shapes=(
+                Rectangles(center=middle, size=SIZE, color="water"),
+                pursuers.replace(radius=params.sensor_range * SIZE, opacity=0.12),
+                Circles(
+                    center=state.obstacles.T, radius=params.obstacle_radius * SIZE, color="wall"
+                ),
+                bodies(2, "bad"),
+                bodies(1, "good"),
+                pursuers,
+            ),
+        )

@@ -8,6 +8,7 @@ jaxrl.Trainer.from_checkpoint("runs/arena/...").fit()  resumes it, equal to the 
 jaxrl.load_policy("runs/arena/...", "pol1").act(obs)   a trained policy alone; NumPy in, NumPy out
 jaxrl.load_run("runs/arena/...").dataframe()           its results: dataframe(), plot()
 jaxrl.evaluate("runs/arena/...", episodes=100)         whole episodes of a run's policies
+jaxrl.replay("runs/arena/...").save("episode.html")    episodes on a page that plays them
 jaxrl.join("host0:1234", 2, process_id)                first, in each of several processes
 jaxrl.use_compile_cache()                              first: the next process compiles nothing
 jaxrl.sweep(config, {"lr": [3e-4, 1e-3]}, seeds=8)     many trainings in one compiled program
@@ -28,6 +29,8 @@ from jaxrl.run.inference.load import evaluate, render
 from jaxrl.run.inference.policy import Policy, load_policy
 from jaxrl.run.logging.loggers import Logger
 from jaxrl.run.logging.run_results import Run, load_run
+from jaxrl.run.replay.page import Replay
+from jaxrl.run.replay.replay import replay
 from jaxrl.run.settings import RunSettings
 from jaxrl.run.trainer import Trainer
 from jaxrl.sweeps.space import choice, grid_search, loguniform, randint, uniform
@@ -45,6 +48,7 @@ __all__ = [
     "MultiAgentEnvironment",
     "PPOConfig",
     "Policy",
+    "Replay",
     "Run",
     "RunSettings",
     "StackedEnvironment",
@@ -64,6 +68,7 @@ __all__ = [
     "randint",
     "register",
     "render",
+    "replay",
     "resume_sweep",
     "sweep",
     "uniform",

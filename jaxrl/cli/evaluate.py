@@ -20,8 +20,12 @@ from jaxrl.run.command_line import command, program
 from jaxrl.run.devices import compile_cache
 from jaxrl.run.devices.mesh import start_jax
 from jaxrl.run.inference import load
+from jaxrl.run.inference.recording import EpisodeRecording
 from jaxrl.run.logging.console import print_answer
 from jaxrl.run.recorder import EPISODE
+from jaxrl.run.replay.page import ENDING as PAGE_ENDING
+from jaxrl.run.replay.page import check_name as check_page_name
+from jaxrl.run.replay.replay import replay
 from jaxrl.run.results import Result
 from jaxrl.run.storage import runs
 from jaxrl.run.storage.checkpoint import is_checkpoint, open_found, read_facts, run_path
@@ -53,11 +57,18 @@ class RenderOptions:
     """Flags of `render.py`."""
 
     out: str = setting(
-        "", f"the file: .gif, .mp4 or .png (a strip); default: {EPISODE} in the run's folder"
+        "",
+        "the file: .gif, .mp4, .png (a strip) or .html (a page that plays); default: "
+        f"{EPISODE} in the run's folder",
     )
     episode: int = setting(0, "which episode of the seed", count(0))
+    episodes: int = setting(1, "how many episodes, from --episode on; of a page", count())
     explore: bool = setting(False, "sample actions; False: the likeliest ones", flag)
-    checkpoint: Any = setting("last", "best, last, or an iteration")
+    checkpoint: Any = setting(
+        "last",
+        "best, last, or an iteration; of a page also untrained, and several, side by side: "
+        "untrained,best,last",
+    )
     seed: Any = setting(
         None, "of the episodes; None: the run's evaluation_seed", count(0, UINT32, optional=True)
     )
@@ -77,7 +88,7 @@ def evaluate(argv: Sequence[str] | None = None) -> None:
 
 
 def render(argv: Sequence[str] | None = None) -> None:
-    """Play one episode with the policies of a run and write it as a picture: RUN [flags]."""
+    """Play an episode with the policies of a run and write it as a picture or a page: RUN [flags]."""
     _run("render", render.__doc__, RenderOptions(), argv, _render)
 
 
@@ -124,9 +135,36 @@ def report(episodes: Result, run: str, options: EvaluateOptions) -> str:
 
 def _render(run: str, options: RenderOptions) -> None:
     settings = {**dataclasses.asdict(options), "out": options.out or None}
-    out, replay = load.render(run, **settings)
-    total = float(replay.rewards.sum())
-    print_answer(f"{out}: {replay.num_steps} steps, return {total:.2f}, {replay.end}")
+    episodes = settings.pop("episodes")
+    if options.out.endswith(PAGE_ENDING):
+        _render_page(run, options)
+        return
+    if episodes > 1 or isinstance(options.checkpoint, tuple):
+        raise UsageError(
+            f"several episodes or checkpoints need a page: --out episode{PAGE_ENDING}, not "
+            f"{options.out or EPISODE}"
+        )
+    out, recording = load.render(run, **settings)
+    print_answer(f"{out}: {_outcome(recording)}")
+
+
+def _render_page(run: str, options: RenderOptions) -> None:
+    if options.fps is not None:
+        raise UsageError("fps is of pictures; a page has a speed of its own")
+    settings = {**dataclasses.asdict(options)}
+    check_page_name(settings.pop("out"))
+    del settings["fps"]
+    page = replay(run, **settings)
+    page.save(options.out)
+    for column in page.columns:
+        for i, recording in enumerate(column.recordings, options.episode):
+            print_answer(f"{column.name}, episode {i}: {_outcome(recording)}")
+    print_answer(f"look at      {options.out}")
+
+
+def _outcome(recording: EpisodeRecording) -> str:
+    total = float(recording.rewards.sum())
+    return f"{recording.num_steps} steps, return {total:.2f}, {recording.end}"
 
 
 def _run(

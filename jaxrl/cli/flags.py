@@ -33,6 +33,7 @@ SEVERAL = {
     "entropy_coeff": "NUMBER|STEP:NUMBER",
 }
 HELP_FLAGS = ("-h", "--help", "--help-all")
+REPEATED = ("checkpoint",)  # flags that may be given several times
 # Paths: what is written stays as it is, also where it looks like a number.
 TEXTS = ("run_dir", "resume", "out", "compile_cache", "coordinator")
 
@@ -123,7 +124,8 @@ def _parser(flags: Mapping[str, Flag]) -> argparse.ArgumentParser:
     )
     for name in flags:
         nargs = "+" if name in SEVERAL else None
-        parser.add_argument(flag_name(name), dest=name, nargs=nargs)
+        action = "append" if name in REPEATED else "store"
+        parser.add_argument(flag_name(name), dest=name, nargs=nargs, action=action)
     return parser
 
 
@@ -168,7 +170,9 @@ def setting_of(name: str, words: Sequence[str]) -> Any:
     if name in TEXTS:
         return None if words[0] == "None" else words[0]
     if name == "checkpoint":  # best, last, or an iteration as the checkpoint's folder is named
-        return int(words[0]) if words[0].isdecimal() else words[0]
+        chosen = [part for word in words for part in word.split(",")]
+        chosen = tuple(int(part) if part.isdecimal() else part for part in chosen)
+        return chosen if len(chosen) > 1 else chosen[0]
     if name in ("env_args", "evaluation_env_args", "stop", "init_from", "per_policy") and list(
         words
     ) == ["None"]:

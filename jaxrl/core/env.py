@@ -28,6 +28,8 @@ class Environment:
     Optional:
         tuned: a mapping of settings that suit the environment.
         render(state, params): a picture, u8[H, W, 3].
+        draw(state, params): shapes for the replay page, a `jaxrl.core.drawing.Drawing`.
+        action_names: for that page, a word for each discrete action or element of a Box.
         action_mask(state, params): which actions are possible, bool[A] (the entries of
             MultiDiscrete actions are concatenated); [M, A] for stacked agents, else a dict by
             agent id.

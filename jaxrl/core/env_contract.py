@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxrl.core.drawing import broken_rule
 from jaxrl.core.env import (
     Solo,
     agents_may_wait,
@@ -283,6 +284,11 @@ def check_types(case: CheckedEnv, key: Key) -> None:
         fits = getattr(picture, "dtype", None) == jnp.uint8
         fits = fits and picture.ndim == 3 and picture.shape[2] == 3
         require(case, fits, f"render must give u8[H, W, 3], not {describe(picture)}")
+    if hasattr(env, "draw"):
+        broken = []  # found while `draw` is traced, where bounds may be a tuple of numbers
+        check = lambda *args: broken.append(broken_rule(env.draw(*args)))
+        trace(case, "draw", check, state, params)
+        require(case, broken[0] is None, f"draw {broken[0]}")
 
 
 def _check_acting_agents(case: CheckedEnv, state: PyTree) -> None:

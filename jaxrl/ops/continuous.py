@@ -34,6 +34,11 @@ class Continuous:
             "an action mask needs discrete actions, Discrete or MultiDiscrete, not a Box"
         )
 
+    def spread(self) -> tuple[jax.Array, jax.Array, jax.Array]:
+        """(mean - std, mean, mean + std), f32[..., *shape] each; of u for tanh(u)."""
+        mean, std = self._mean_and_std()
+        return tuple(self._as_array(mean + times * std) for times in (-1, 0, 1))
+
     def _as_array(self, flat: jax.Array) -> jax.Array:
         return flat.reshape(*flat.shape[:-1], *self.shape)
 
@@ -54,6 +59,9 @@ class DiagGaussian(Continuous, struct.PyTreeNode):
 
     def mode(self) -> jax.Array:
         return self._as_array(self.mean)
+
+    def _mean_and_std(self) -> tuple[jax.Array, jax.Array]:
+        return self.mean, jnp.exp(self.log_std)
 
     def log_prob(self, action: jax.Array) -> jax.Array:
         away = (jnp.asarray(action).reshape(self.mean.shape) - self.mean) * jnp.exp(-self.log_std)
@@ -125,6 +133,11 @@ class Beta(Continuous, struct.PyTreeNode):
 
     def mode(self) -> jax.Array:
         return self._as_array(2 * (self.alpha - 1) / (self.alpha + self.beta - 2) - 1)
+
+    def _mean_and_std(self) -> tuple[jax.Array, jax.Array]:
+        total = self.alpha + self.beta
+        share = self.alpha / total
+        return 2 * share - 1, 2 * jnp.sqrt(share * (1 - share) / (total + 1))
 
     def log_prob(self, action: jax.Array) -> jax.Array:
         """Finite everywhere: an action nearer than 1e-6 to a bound counts as 1e-6 away from it."""

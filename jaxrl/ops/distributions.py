@@ -61,6 +61,10 @@ class Categorical(struct.PyTreeNode):
         possible = mask | ~jnp.any(mask, axis=-1, keepdims=True)
         return Categorical(jnp.where(possible, self.logits, _impossible(self.logits)))
 
+    def probabilities(self) -> jax.Array:
+        """f32[..., A]."""
+        return jax.nn.softmax(self.logits)
+
     def possible(self) -> jax.Array:
         """The mask, bool[..., A]; True everywhere without one."""
         return self.logits > 0.5 * _impossible(self.logits)
@@ -106,6 +110,10 @@ class MultiCategorical(struct.PyTreeNode):
         pairs = zip(self.parts(), masks, strict=True)
         logits = [part.masked(part_mask).logits for part, part_mask in pairs]
         return MultiCategorical(jnp.concatenate(logits, axis=-1), self.nvec)
+
+    def probabilities(self) -> jax.Array:
+        """f32[..., sum(nvec)], those of each entry."""
+        return jnp.concatenate([part.probabilities() for part in self.parts()], axis=-1)
 
     def possible(self) -> jax.Array:
         """The mask, bool[..., sum(nvec)]."""

@@ -1,8 +1,8 @@
 """An episode played to be looked at: every state of it, and who got which reward."""
 
 import functools
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import jax
@@ -12,14 +12,34 @@ import numpy as np
 from jaxrl.algorithms.base import Algorithm
 from jaxrl.core.env import MultiAgentEnvironment, strongly_typed
 from jaxrl.core.errors import UsageError
+from jaxrl.core.spaces import Box
 from jaxrl.core.types import AgentId, Key, PyTree
-from jaxrl.models.policy_spec import PolicyWeights
-from jaxrl.rollout.env_step import EnvBatch, RolloutSpec, next_policy_states, reset_envs, step_envs
+from jaxrl.models.policy_spec import PolicySpec, PolicyWeights
+from jaxrl.rollout.env_step import (
+    EnvBatch,
+    PolicyOutput,
+    RolloutSpec,
+    next_policy_states,
+    reset_envs,
+    step_envs,
+)
+from jaxrl.rollout.policy_map import Grouping
 from jaxrl.run.devices.mesh import on_host
 from jaxrl.run.inference.evaluate import episode_keys, step_chance
 
 STEPS_AT_ONCE = 100  # of an episode whose length nobody knows before
 PICTURES_AT_ONCE = 8  # one of 500 x 500 pixels takes some 20 MB while it is painted
+
+
+class Decisions(NamedTuple):
+    """The answers of an agent's policy in T steps; actions in the environment's units."""
+
+    action: np.ndarray  # [T, *action_space.shape]
+    value: np.ndarray  # f32[T]  the return that it expected, discounted
+    # f32[T, A] of discrete actions, the entries of MultiDiscrete ones concatenated; else None
+    probabilities: np.ndarray | None
+    # of a Box's actions (mean - std, mean, mean + std), [T, *action_space.shape] each; else None
+    spread: tuple[np.ndarray, np.ndarray, np.ndarray] | None
 
 
 @dataclass(frozen=True)
@@ -32,6 +52,9 @@ class EpisodeRecording:
     active: np.ndarray  # bool[T, M]
     # "terminated": by the environment; "truncated": by its time limit; "cut": by `max_steps`
     end: str
+    decisions: Mapping[AgentId, Decisions] = field(default_factory=dict)
+    # [T + 1, ...] by agent, where the environment can neither draw nor render its states
+    observations: Mapping[AgentId, PyTree] = field(default_factory=dict)
 
     @property
     def num_steps(self) -> int:
@@ -68,7 +91,8 @@ def record_episode(
     reset_key, play_key = episode_keys(choice.seed)
     game = _Game(weights, strongly_typed(env_params), play_key, index)
     envs = _start(spec, reset_key, index, game.env_params)
-    first, chunks = jax.tree.map(on_host, envs.state), []
+    first_obs = jax.tree.map(lambda leaf: leaf[None], _kept_obs(spec, envs.obs))
+    first, chunks = jax.tree.map(on_host, (envs.state, first_obs)), []
     for begin in range(0, choice.max_steps, STEPS_AT_ONCE):
         envs, chunk = _play_on(spec, choice.explore, game, envs, np.int32(begin))
         chunks.append(jax.tree.map(on_host, chunk))
@@ -81,9 +105,17 @@ def record_episode(
     end = "cut"
     if len(ends):
         end = "terminated" if played.all_terminated[-1] else "truncated"
-    states = jax.tree.map(_joined, first, played.state)
-    agents = tuple(algorithm.grouping.agents)
-    return EpisodeRecording(agents, states, played.reward, played.active, end)
+    states, observations = jax.tree.map(_joined, first, (played.state, played.obs))
+    grouping = algorithm.grouping
+    return EpisodeRecording(
+        tuple(grouping.agents),
+        states,
+        played.reward,
+        played.active,
+        end,
+        _by_agent(grouping, played.decisions),
+        _by_agent(grouping, observations),
+    )
 
 
 def frames(
@@ -126,6 +158,8 @@ class _PlayedSteps(NamedTuple):
     """What steps of an episode did, [T, ...]."""
 
     state: PyTree
+    obs: tuple[PyTree, ...]  # by group, [T, N, M, ...]; () where they are not kept
+    decisions: tuple[Decisions, ...]  # by group, [T, N, M, ...]
     reward: jax.Array  # f32[T, M]
     active: jax.Array  # bool[T, M]
     all_terminated: jax.Array  # bool[T]
@@ -145,13 +179,48 @@ def _play_on(
         outputs, raw = step_envs(spec, weights, envs, randomness, env_params, explore=explore)
         obs = spec.grouping.gather(raw.obs)
         policy_states = next_policy_states(spec, envs.policy_states, outputs, raw)
-        played = _PlayedSteps(
-            raw.state, raw.reward, raw.active, raw.all_terminated, raw.episode_done
-        )
         envs = envs.replace(state=raw.state, obs=obs, policy_states=policy_states)
-        return envs, jax.tree.map(lambda leaf: leaf[0], played)
+        only = lambda values: jax.tree.map(lambda leaf: leaf[0], values)
+        return envs, _PlayedSteps(
+            state=only(raw.state),
+            obs=_kept_obs(spec, obs),
+            decisions=tuple(map(_decisions, spec.policy_specs, outputs)),
+            reward=raw.reward[0],
+            active=raw.active[0],
+            all_terminated=raw.all_terminated[0],
+            episode_done=raw.episode_done[0],
+        )
 
     return jax.lax.scan(step, envs, begin + jnp.arange(STEPS_AT_ONCE, dtype=jnp.int32))
+
+
+def _decisions(policy_spec: PolicySpec, output: PolicyOutput) -> Decisions:
+    """Those of one group in a step of one environment, [N, M, ...]."""
+    probabilities = spread = None
+    if isinstance(policy_spec.action_space, Box):
+        spread = tuple(map(policy_spec.to_env_action, output.distribution.spread()))
+    else:
+        probabilities = output.distribution.probabilities()
+    action = policy_spec.to_env_action(output.action)
+    decisions = Decisions(action, output.value, probabilities, spread)
+    return jax.tree.map(lambda leaf: leaf[:, 0], decisions)
+
+
+def _kept_obs(spec: RolloutSpec, obs: tuple[PyTree, ...]) -> tuple[PyTree, ...]:
+    """Observations of one environment by group, [N, M, ...], where there is no other picture."""
+    if hasattr(spec.env, "draw") or hasattr(spec.env, "render"):
+        return ()
+    return jax.tree.map(lambda leaf: leaf[:, 0], obs)
+
+
+def _by_agent(grouping: Grouping, values: tuple[PyTree, ...]) -> dict[AgentId, PyTree]:
+    """Values by group, [T, N, M, ...], as {agent: [T, ...]}; {} for none."""
+    found = {}
+    for group, value in zip(grouping.groups, values, strict=False):
+        for i, agents in enumerate(group.agents):
+            for j, agent in enumerate(agents):
+                found[agent] = jax.tree.map(lambda leaf, i=i, j=j: leaf[:, i, j], value)
+    return found
 
 
 @functools.partial(jax.jit, static_argnums=0)

@@ -9,7 +9,7 @@ import io
 import itertools
 import os
 import subprocess
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -82,16 +82,41 @@ def write_episode(
     if path.suffix == ".png":
         steps = np.unique(np.linspace(0, replay.num_steps, STRIP_FRAMES).round().astype(int))
         content = _png(list(_captioned(replay, env, env_params, steps, TILE_SIDE)))
-        _replace(path, lambda temporary: temporary.write_bytes(content))
+        write_file(path, lambda temporary: temporary.write_bytes(content))
         return
     steps = shown_steps(replay.num_steps)
     delay = 1 / fps if fps else min(max(SECONDS / len(steps), FASTEST), SLOWEST)
     shown = _captioned(replay, env, env_params, steps, LONGEST_SIDE)
     if path.suffix == ".mp4":
-        _replace(path, lambda temporary: _write_mp4(temporary, shown, delay))
+        write_file(path, lambda temporary: _write_mp4(temporary, shown, delay))
     else:
         content = _gif(list(shown), delay)
-        _replace(path, lambda temporary: temporary.write_bytes(content))
+        write_file(path, lambda temporary: temporary.write_bytes(content))
+
+
+def png_frames(
+    replay: EpisodeRecording, env: MultiAgentEnvironment, env_params: PyTree
+) -> tuple[np.ndarray, list[bytes]]:
+    """(steps, a PNG of each) without captions, of at most `MAX_BYTES` together.
+
+    Raises:
+        UsageError: no Pillow, or an environment without `render`.
+    """
+    require("PIL", "the frames of a replay page", "pillow")
+    from PIL import Image
+
+    steps = shown_steps(replay.num_steps)
+    shown = []
+    for frame in frames(replay, env, env_params, steps):
+        picture = Image.fromarray(frame)
+        picture.thumbnail((LONGEST_SIDE, LONGEST_SIDE))
+        file = io.BytesIO()
+        picture.quantize(255, dither=0).save(file, "PNG", optimize=True)
+        shown.append(file.getvalue())
+    while sum(map(len, shown)) > MAX_BYTES and len(shown) > STRIP_FRAMES:
+        # Every second one goes; the last stays.
+        steps, shown = np.append(steps[:-1:2], steps[-1]), [*shown[:-1:2], shown[-1]]
+    return steps, shown
 
 
 def check_episode_picture(path: str | Path, env: MultiAgentEnvironment) -> None:
@@ -99,7 +124,8 @@ def check_episode_picture(path: str | Path, env: MultiAgentEnvironment) -> None:
     suffix = Path(path).suffix
     if suffix not in ENDINGS:
         raise UsageError(
-            f"picture of an episode {str(path)!r}: the name must end in one of {', '.join(ENDINGS)}"
+            f"picture of an episode {str(path)!r}: the name must end in one of "
+            f"{', '.join(ENDINGS)}; a page that plays is jaxrl.replay(...).save('episode.html')"
         )
     if suffix == ".mp4" and not is_installed("imageio_ffmpeg"):
         raise UsageError(
@@ -297,8 +323,8 @@ def _png(pictures: list[Any]) -> bytes:
     return file.getvalue()
 
 
-def _replace(path: Path, write) -> None:
-    """Writes beside `path` and renames, so that nobody meets half a picture."""
+def write_file(path: Path, write: Callable[[Path], Any]) -> None:
+    """Writes beside `path` and renames, so that nobody meets half a file."""
     temporary = path.with_name(f".{path.stem}.{os.getpid()}{path.suffix}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,0 +1,239 @@
+"""Replay page: recorded episodes and their player in one HTML file, which needs no network."""
+
+import base64
+import html
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from jaxrl.algorithms.base import Algorithm
+from jaxrl.core.env import MultiAgentEnvironment
+from jaxrl.core.errors import UsageError
+from jaxrl.core.spaces import Box, MultiDiscrete, Space
+from jaxrl.core.types import PyTree
+from jaxrl.run.inference.recording import Decisions, EpisodeRecording
+from jaxrl.run.inference.video import png_frames, write_file
+from jaxrl.run.replay.drawings import Drawings, drawings_of, observations_drawn
+from jaxrl.run.replay.packing import Packer
+
+ENDING = ".html"
+MAX_BYTES = 16_000_000  # of a page
+MAX_AGENTS = 16  # whose numbers are shown
+MAX_ACTIONS, MAX_ELEMENTS = 64, 8  # whose probabilities, or means, are shown
+NOTEBOOK_HEIGHT = 760  # pixels
+
+
+@dataclass(frozen=True)
+class Column:
+    """The episodes of one checkpoint, shown beside those of others."""
+
+    name: str
+    recordings: tuple[EpisodeRecording, ...]
+    env_params: PyTree
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Replay:
+    """Episodes that a browser plays: `save` writes them as a file, and a notebook shows them."""
+
+    columns: tuple[Column, ...]
+    html: str
+
+    def save(self, path: str | Path) -> Path:
+        """Writes the page, one file of its own.
+
+        Raises:
+            UsageError: a name that does not end in .html, or a file that cannot be written.
+        """
+        path = check_name(path)
+        content = self.html.encode()
+        write_file(path, lambda temporary: temporary.write_bytes(content))
+        return path
+
+    def _repr_html_(self) -> str:
+        return (
+            f'<iframe srcdoc="{html.escape(self.html)}" sandbox="allow-scripts" '
+            f'style="width: 100%; height: {NOTEBOOK_HEIGHT}px; border: 0"></iframe>'
+        )
+
+    def __repr__(self) -> str:
+        number = len(self.columns[0].recordings)
+        names = ", ".join(column.name for column in self.columns)
+        return f"Replay({number} episode{'' if number == 1 else 's'} of {names})"
+
+
+def check_name(path: str | Path) -> Path:
+    """The path of a page, before any episode is played for it."""
+    path = Path(path)
+    if path.suffix != ENDING:
+        raise UsageError(f"replay page {str(path)!r}: the name must end in {ENDING}")
+    if not path.parent.is_dir():
+        raise UsageError(f"replay page {str(path)!r}: there is no folder {path.parent}")
+    return path
+
+
+def make_replay(
+    columns: Sequence[Column], algorithm: Algorithm, *, first: int = 0, note: str = ""
+) -> Replay:
+    """A page of episodes: each column plays the same ones.
+
+    Args:
+        first: the number of the first episode.
+        note: beside the title, where the episodes come from.
+
+    Raises:
+        UsageError: drawings that break a rule, or a page of more than `MAX_BYTES`.
+    """
+    page = page_of(replay_data(columns, algorithm, first=first, note=note))
+    if len(page) > MAX_BYTES:
+        steps = sum(recording.num_steps for column in columns for recording in column.recordings)
+        raise UsageError(
+            f"the replay page would have {len(page) / 1e6:.0f} MB for {steps:,} steps, and at most "
+            f"{MAX_BYTES / 1e6:.0f} MB are allowed: choose fewer episodes or checkpoints, or a "
+            "smaller max_steps"
+        )
+    return Replay(tuple(columns), page)
+
+
+def page_of(data: dict[str, Any] | None) -> str:
+    """The player with these data, or the one that asks a server for them."""
+    folder = resources.files("jaxrl.run.replay")
+    read = lambda name: (folder / name).read_text(encoding="utf-8")
+    text = json.dumps(data, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
+    page = read("player.html")
+    for name, content in (
+        ("STYLE", read("player.css")),
+        ("SCRIPT", read("player.js")),
+        ("DATA", text),
+    ):
+        page = page.replace(f"@{name}@", content, 1)
+    return page
+
+
+def replay_data(
+    columns: Sequence[Column], algorithm: Algorithm, *, first: int = 0, note: str = ""
+) -> dict[str, Any]:
+    """What the player reads; the arrays are references into "arrays"."""
+    env, grouping, packer = algorithm.rollout_spec.env, algorithm.grouping, Packer()
+    agents = grouping.agents[:MAX_AGENTS]
+    spaces = {
+        agent: group.action_space
+        for group in grouping.groups
+        for group_agents in group.agents
+        for agent in group_agents
+    }
+    policies = {
+        agent: policy
+        for group in grouping.groups
+        for policy, group_agents in zip(group.policies, group.agents, strict=True)
+        for agent in group_agents
+    }
+    tracks = [
+        [_track(column.recordings[i], env, column.env_params, packer) for column in columns]
+        for i in range(len(columns[0].recordings))
+    ]
+    names = tuple(getattr(env, "action_names", ()))
+    return {
+        "title": env.name,
+        "note": note,
+        "agents": [
+            {
+                "name": agent,
+                "policy": policies[agent],
+                **_action_facts(spaces[agent], names, columns, agent),
+            }
+            for agent in agents
+        ],
+        "hidden_agents": len(grouping.agents) - len(agents),
+        "columns": [{"name": column.name, "note": column.note} for column in columns],
+        "episodes": [{"number": first + i, "tracks": each} for i, each in enumerate(tracks)],
+        "arrays": packer.text(),
+    }
+
+
+def _track(
+    recording: EpisodeRecording, env: MultiAgentEnvironment, env_params: PyTree, packer: Packer
+) -> dict[str, Any]:
+    """One episode of one checkpoint."""
+    shown = recording.agents[:MAX_AGENTS]
+    rewards = np.nan_to_num(recording.rewards)
+    track = {
+        "steps": recording.num_steps,
+        "end": recording.end,
+        "returns": recording.running_returns[-1].tolist(),
+        "rewards": packer.add(rewards[:, : len(shown)], bits=32),
+        "totals": packer.add(rewards.sum(axis=1, dtype=np.float64), bits=32),
+        "active": packer.add(recording.active[:, : len(shown)]),
+        "decisions": [
+            _decisions(recording.decisions[agent], packer)
+            for agent in shown
+            if agent in recording.decisions
+        ],
+    }
+    if hasattr(env, "draw"):
+        return {**track, "drawing": _packed(drawings_of(recording, env, env_params), packer)}
+    if hasattr(env, "render"):
+        steps, pictures = png_frames(recording, env, env_params)
+        urls = [
+            "data:image/png;base64," + base64.b64encode(picture).decode("ascii")
+            for picture in pictures
+        ]
+        return {**track, "frames": {"steps": [int(step) for step in steps], "images": urls}}
+    return {**track, "drawing": _packed(observations_drawn(recording), packer)}
+
+
+def _packed(drawings: Drawings, packer: Packer) -> dict[str, Any]:
+    shapes = [
+        {**look, "arrays": {name: packer.add(array) for name, array in arrays.items()}}
+        for look, arrays in zip(drawings.looks, drawings.arrays, strict=True)
+    ]
+    return {"bounds": packer.add(drawings.bounds), "shapes": shapes}
+
+
+def _decisions(decisions: Decisions, packer: Packer) -> dict[str, Any]:
+    finite = lambda array: np.nan_to_num(np.asarray(array, np.float64), posinf=0.0, neginf=0.0)
+    rows = lambda array: finite(array).reshape(len(array), -1)[:, :MAX_ACTIONS]
+    packed = {
+        "value": packer.add(finite(decisions.value)),
+        "action": packer.add(rows(decisions.action)),
+    }
+    probabilities = decisions.probabilities
+    if probabilities is not None and probabilities.shape[1] <= MAX_ACTIONS:
+        packed["probabilities"] = packer.add(finite(probabilities), bits=8)
+    if decisions.spread is not None:
+        packed["spread"] = [packer.add(rows(part)[:, :MAX_ELEMENTS]) for part in decisions.spread]
+    return packed
+
+
+def _action_facts(
+    space: Space, names: tuple[str, ...], columns: Sequence[Column], agent: str
+) -> dict[str, Any]:
+    """The names of an agent's actions, and the bounds of those of a Box."""
+    if isinstance(space, Box):
+        number = min(space.size, MAX_ELEMENTS)
+        names = list(names[:number]) if len(names) == space.size else list(map(str, range(number)))
+        taken = [
+            np.reshape(recording.decisions[agent].action, (recording.num_steps, -1))
+            for column in columns
+            for recording in column.recordings
+        ]
+        taken = np.concatenate(taken)[:, :number].astype(np.float64)
+        low, high = (
+            np.broadcast_to(bound, space.shape).reshape(-1)[:number].astype(np.float64)
+            for bound in (space.low, space.high)
+        )
+        low = np.where(low > -1e30, low, taken.min(axis=0))
+        high = np.where(high < 1e30, high, taken.max(axis=0))
+        return {"names": names, "low": low.tolist(), "high": high.tolist()}
+    parts = list(space.nvec) if isinstance(space, MultiDiscrete) else [space.n]
+    if len(parts) == 1 and len(names) == parts[0]:
+        return {"names": list(names), "parts": parts}
+    prefix = [f"{i}: " if len(parts) > 1 else "" for i in range(len(parts))]
+    numbered = [f"{prefix[i]}{j}" for i, part in enumerate(parts) for j in range(part)]
+    return {"names": numbered[:MAX_ACTIONS], "parts": parts}

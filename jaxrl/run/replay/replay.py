@@ -1,0 +1,162 @@
+"""`jaxrl.replay`: plays episodes with a run's policies and shows them on a page."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+
+from jaxrl.algorithms.base import Algorithm, RunnerState
+from jaxrl.core.errors import UsageError
+from jaxrl.core.fields import count
+from jaxrl.core.types import PyTree
+from jaxrl.models.policy_spec import PolicyWeights
+from jaxrl.run.devices.mesh import on_one
+from jaxrl.run.inference.evaluate import check_wanted
+from jaxrl.run.inference.load import open_run
+from jaxrl.run.inference.recording import record_episode
+from jaxrl.run.replay.page import Column, Replay, make_replay
+
+UNTRAINED = "untrained"  # in place of a checkpoint: the policies before training
+MAX_COLUMNS = 6
+
+
+class Player(NamedTuple):
+    """Policies that play the episodes of one column."""
+
+    name: str
+    algorithm: Algorithm
+    weights: tuple[PolicyWeights, ...]  # by group, [N, ...]
+    env_params: PyTree
+    seed: int  # of its run's evaluations
+    note: str = ""
+
+
+def replay(
+    source: Any,
+    runner: RunnerState | None = None,
+    *,
+    episodes: int = 1,
+    episode: int = 0,
+    checkpoint: str | int | Sequence[str | int] = "last",
+    explore: bool = False,
+    seed: int | None = None,
+    max_steps: int = 2000,
+    env_args: Mapping[str, Any] | None = None,
+    config: Any = None,
+    trust: bool = False,
+) -> Replay:
+    """Plays episodes and shows them on a page: `.save("episode.html")`, or as a notebook's output.
+
+    Args:
+        source: a run's folder or a checkpoint's; a `Trainer`, which plays with its present
+            policies; or a configuration, with the `runner` that `make_train` returned.
+        runner: the state of training, only with a configuration.
+        episodes, episode: how many, and the number of the first.
+        checkpoint: of a run: "last", "best", an iteration or "untrained", or a list of these, which
+            are shown side by side and start alike.
+        explore: whether actions are sampled; else each is its distribution's mode.
+        seed: of the episodes; None: the run's `evaluation_seed`.
+        max_steps: where an episode is cut.
+        env_args: arguments of the environment that differ from training's; only of a run's folder.
+        config: the configuration of a run, only where its file cannot hold it.
+        trust: import what the run names, though it is not jaxrl's or an installed plug-in's; see
+            docs/loading.md.
+
+    Raises:
+        UsageError: as `jaxrl.evaluate`; a page that would be too large.
+    """
+    check_wanted(
+        {
+            "episodes": episodes,
+            "explore": explore,
+            "seed": 0 if seed is None else seed,
+            "env_args": env_args or {},
+        }
+    )
+    count(0)("episode", episode)
+    count()("max_steps", max_steps)
+    if hasattr(source, "build") or hasattr(source, "algorithm"):
+        players = [_in_memory(source, runner)]
+    else:
+        which = _checkpoints(checkpoint)
+        loading = {"config": config, "env_args": env_args, "trust": trust}
+        players = [_of_run(source, each, loading) for each in which]
+    columns = [
+        Column(
+            player.name,
+            tuple(
+                record_episode(
+                    player.algorithm,
+                    player.weights,
+                    player.env_params,
+                    seed=player.seed if seed is None else seed,
+                    episode=number,
+                    explore=explore,
+                    max_steps=max_steps,
+                )
+                for number in range(episode, episode + episodes)
+            ),
+            player.env_params,
+            player.note,
+        )
+        for player in players
+    ]
+    note = "" if players[0].name == "now" else Path(source).name if _is_path(source) else ""
+    return make_replay(columns, players[0].algorithm, first=episode, note=note)
+
+
+def _is_path(source: Any) -> bool:
+    return isinstance(source, str | Path)
+
+
+def _checkpoints(given: Any) -> list[Any]:
+    which = [given] if isinstance(given, str | int) else list(given)
+    if not 1 <= len(which) <= MAX_COLUMNS:
+        raise UsageError(
+            f"checkpoint={given!r}: name one checkpoint, or up to {MAX_COLUMNS} to be shown side "
+            "by side"
+        )
+    return list(dict.fromkeys(which))
+
+
+def _in_memory(source: Any, runner: RunnerState | None) -> Player:
+    """The present policies of a trainer, or those of a configuration's `runner`."""
+    if hasattr(source, "algorithm"):
+        algorithm, runner, env_params = source.algorithm, source.runner, source.env_params
+        seed, done = source.settings.evaluation_seed, source.lifetime.training_iteration
+        name = f"iteration {done:,}" if done else UNTRAINED
+    elif runner is None:
+        raise UsageError(
+            "jaxrl.replay of a configuration needs the runner that make_train returned: "
+            "jaxrl.replay(config, runner)"
+        )
+    else:
+        algorithm, seed = source.build(), 0
+        env_params, name = algorithm.env_params, f"iteration {int(runner.num_updates):,}"
+    weights = on_one(tuple(learner.weights for learner in runner.learners))
+    return Player(name, algorithm, weights, env_params, seed)
+
+
+def _of_run(path: Any, which: str | int, loading: Mapping[str, Any]) -> Player:
+    saved = "last" if which == UNTRAINED else which
+    opened = open_run(path, saved, call="jaxrl.replay", **loading)
+    facts, algorithm = opened.saved.facts, opened.algorithm
+    seed = facts["run_settings"]["evaluation_seed"]
+    if which == UNTRAINED:
+        weights = untrained_weights(algorithm, facts["config"]["seed"])
+        return Player(UNTRAINED, algorithm, weights, opened.env_params, seed)
+    iteration = facts["lifetime"]["training_iteration"]
+    note = which if isinstance(which, str) and not which.isdecimal() else ""
+    return Player(
+        f"iteration {iteration:,}", algorithm, opened.weights, opened.env_params, seed, note
+    )
+
+
+def untrained_weights(algorithm: Algorithm, seed: int) -> tuple[PolicyWeights, ...]:
+    """The weights that training with this seed begins with, but for those of `init_from`."""
+
+    def start(key):
+        return tuple(learner.weights for learner in algorithm.init(key).learners)
+
+    return jax.jit(start)(jax.random.key(seed, impl="threefry2x32"))
