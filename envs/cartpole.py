@@ -145,29 +145,25 @@ class CartPole(Environment):
 
     def draw(self, state: State, params: Params) -> Drawing:
         """The cart on its track in metres, the pole, red posts at the thresholds of x."""
-        position, _, theta, _ = state.motion
-        at = lambda *points: jnp.stack([jnp.stack([x, jnp.asarray(y)]) for x, y in points])
-        axle, edge = at((position, 0.46)), MARGIN * params.x_threshold
-        tip = axle + 2 * params.pole_half_length * at((jnp.sin(theta), jnp.cos(theta)))
-        limit = jnp.asarray(params.x_threshold)
-        limits = [at((-limit, y), (limit, y)) for y in (-0.16, 0.16)]
-        height = 2 * params.pole_half_length + 0.46
+        x, _, theta, _ = state.motion
+        length, limit = 2 * params.pole_half_length, params.x_threshold
+        axle, edge = 0.46, MARGIN * limit
+        tip = x + length * jnp.sin(theta), axle + length * jnp.cos(theta)
         return Drawing(
-            bounds=jnp.stack([-edge, -0.5, edge, height + 0.3]),
+            bounds=(-edge, -0.5, edge, axle + length + 0.3),
             shapes=(
-                Rectangles(center=at((0.0, -0.5)), size=(4 * edge, 1.0), color="ground"),
-                Lines(start=at((-2 * edge, 0.0)), end=at((2 * edge, 0.0)), color="line"),
-                Lines(start=limits[0], end=limits[1], width=0.05, color="bad"),
-                Circles(
-                    center=at((position - 0.22, 0.1), (position + 0.22, 0.1)),
-                    radius=0.1,
-                    color="muted",
+                Rectangles(center=[(0.0, -0.5)], size=[(4 * edge, 1.0)], color="ground"),
+                Lines(start=[(-2 * edge, 0.0)], end=[(2 * edge, 0.0)], color="line"),
+                Lines(
+                    start=[(-limit, -0.16), (limit, -0.16)],
+                    end=[(-limit, 0.16), (limit, 0.16)],
+                    width=0.05,
+                    color="bad",
                 ),
-                Rectangles(
-                    center=at((position, 0.3)), size=(0.74, 0.32), corner=0.06, color="agent0"
-                ),
-                Lines(start=axle, end=tip, width=0.11, color="agent1"),
-                Circles(center=axle, radius=0.04, color="ink"),
+                Circles(center=[(x - 0.22, 0.1), (x + 0.22, 0.1)], radius=0.1, color="muted"),
+                Rectangles(center=[(x, 0.3)], size=(0.74, 0.32), corner=0.06, color="agent0"),
+                Lines(start=[(x, axle)], end=[tip], width=0.11, color="agent1"),
+                Circles(center=[(x, axle)], radius=0.04, color="ink"),
             ),
         )
 

@@ -88,7 +88,7 @@ def evaluate(argv: Sequence[str] | None = None) -> None:
 
 
 def render(argv: Sequence[str] | None = None) -> None:
-    """Play an episode with the policies of a run and write it as a picture or a page: RUN [flags]."""
+    """Play an episode with the policies of a run; write a picture or a page: RUN [flags]."""
     _run("render", render.__doc__, RenderOptions(), argv, _render)
 
 

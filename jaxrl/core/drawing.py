@@ -33,7 +33,7 @@ ROLES = (
 
 
 class Shapes(struct.PyTreeNode, kw_only=True):
-    """n shapes of one kind. Numbers without an axis hold for all of them.
+    """n shapes of one kind. Numbers without an axis hold for all; points may be a list of (x, y).
 
     color: a role, or a tuple of roles, which the shapes have in turn.
     color_index: which of the tuple each shape has instead; may change from state to state.

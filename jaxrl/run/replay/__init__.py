@@ -1,4 +1,4 @@
-"""The replay page: episodes in one HTML file that a browser plays, and the same page while training.
+"""The replay page: episodes in one HTML file that a browser plays; also of a run while it trains.
 
 `packing` makes arrays small, `drawings` says what an environment shows, `page` writes the file,
 `replay` plays the episodes, `server` serves a run. The player is `player.html`, `.css` and `.js`.

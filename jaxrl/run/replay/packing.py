@@ -3,7 +3,7 @@
 The arrays of a page share one block of bytes; JSON refers to each by {"at", "shape", ...}. Axis 0
 is time, and the bytes have time last, so that neighbours are alike and compress well:
 
-    table   at most 256 different values: the values, and a byte for each entry
+    table   few different values: the values, and a byte for each entry
     16, 8   low + step * n: differences of n in time, modulo 2^bits, the low bytes before the high
     32      f32 as it is
 """
@@ -16,6 +16,9 @@ from typing import Any
 import numpy as np
 
 TABLE_SIZE = 256
+REPEATS = (
+    8  # how often a number of a table is to be there; a table is longer than the bytes it saves
+)
 
 
 class Packer:
@@ -29,19 +32,22 @@ class Packer:
         """The reference to an array [T, ...] of finite numbers.
 
         Args:
-            bits: 32 keeps every float32; 16 and 8 divide the array's range into 2^bits - 1 steps.
+            bits: of floating numbers. 32 keeps every float32; 16 and 8 divide the array's range
+                into 2^bits - 1 steps. Integers and bools are kept as they are.
         """
+        is_whole = np.asarray(values).dtype.kind in "biu"
         values = np.asarray(values, np.float64)
         if len(values) > 1 and np.all(values == values[:1]):
             values = values[:1]  # constant in time
         reference = {"shape": list(values.shape)}
         table, index = np.unique(values, return_inverse=True)
         series = lambda array: np.moveaxis(array.reshape(values.shape), 0, -1).reshape(-1)
-        if len(table) <= TABLE_SIZE:
+        repeats = is_whole or len(table) == 1 or REPEATS * len(table) <= values.size
+        if len(table) <= TABLE_SIZE and repeats:
             reference["table"] = [float(np.float32(value)) for value in table]
             if len(table) > 1:
                 reference["at"] = self._place(series(index).astype(np.uint8).tobytes())
-        elif bits == 32:
+        elif bits == 32 or is_whole:
             reference |= {"bits": 32, "at": self._place(series(values).astype("<f4").tobytes())}
         else:
             low, step = table[0], (table[-1] - table[0]) / (2**bits - 1)

@@ -197,7 +197,7 @@ def _packed(drawings: Drawings, packer: Packer) -> dict[str, Any]:
 
 
 def _decisions(decisions: Decisions, packer: Packer) -> dict[str, Any]:
-    finite = lambda array: np.nan_to_num(np.asarray(array, np.float64), posinf=0.0, neginf=0.0)
+    finite = lambda array: np.nan_to_num(np.asarray(array), posinf=0.0, neginf=0.0)
     rows = lambda array: finite(array).reshape(len(array), -1)[:, :MAX_ACTIONS]
     packed = {
         "value": packer.add(finite(decisions.value)),

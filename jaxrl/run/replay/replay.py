@@ -1,12 +1,12 @@
 """`jaxrl.replay`: plays episodes with a run's policies and shows them on a page."""
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
 
 from jaxrl.algorithms.base import Algorithm, RunnerState
+from jaxrl.algorithms.config import AlgorithmConfig
 from jaxrl.core.errors import UsageError
 from jaxrl.core.fields import count
 from jaxrl.core.types import PyTree
@@ -16,6 +16,9 @@ from jaxrl.run.inference.evaluate import check_wanted
 from jaxrl.run.inference.load import open_run
 from jaxrl.run.inference.recording import record_episode
 from jaxrl.run.replay.page import Column, Replay, make_replay
+from jaxrl.run.storage import runs
+from jaxrl.run.storage.checkpoint import run_path
+from jaxrl.run.trainer import Trainer
 
 UNTRAINED = "untrained"  # in place of a checkpoint: the policies before training
 MAX_COLUMNS = 6
@@ -49,8 +52,9 @@ def replay(
     """Plays episodes and shows them on a page: `.save("episode.html")`, or as a notebook's output.
 
     Args:
-        source: a run's folder or a checkpoint's; a `Trainer`, which plays with its present
-            policies; or a configuration, with the `runner` that `make_train` returned.
+        source: a run's folder, or a checkpoint's, or what `load_run` returned; a `Trainer`, which
+            plays with its present policies; or a configuration, with the `runner` that
+            `make_train` returned.
         runner: the state of training, only with a configuration.
         episodes, episode: how many, and the number of the first.
         checkpoint: of a run: "last", "best", an iteration or "untrained", or a list of these, which
@@ -76,9 +80,12 @@ def replay(
     )
     count(0)("episode", episode)
     count()("max_steps", max_steps)
-    if hasattr(source, "build") or hasattr(source, "algorithm"):
+    note = ""
+    if isinstance(source, AlgorithmConfig | Trainer):
         players = [_in_memory(source, runner)]
     else:
+        source = runs.resolve(run_path(getattr(source, "run_dir", source)))
+        note = source.name
         which = _checkpoints(checkpoint)
         loading = {"config": config, "env_args": env_args, "trust": trust}
         players = [_of_run(source, each, loading) for each in which]
@@ -102,12 +109,7 @@ def replay(
         )
         for player in players
     ]
-    note = "" if players[0].name == "now" else Path(source).name if _is_path(source) else ""
     return make_replay(columns, players[0].algorithm, first=episode, note=note)
-
-
-def _is_path(source: Any) -> bool:
-    return isinstance(source, str | Path)
 
 
 def _checkpoints(given: Any) -> list[Any]:
@@ -122,7 +124,7 @@ def _checkpoints(given: Any) -> list[Any]:
 
 def _in_memory(source: Any, runner: RunnerState | None) -> Player:
     """The present policies of a trainer, or those of a configuration's `runner`."""
-    if hasattr(source, "algorithm"):
+    if isinstance(source, Trainer):
         algorithm, runner, env_params = source.algorithm, source.runner, source.env_params
         seed, done = source.settings.evaluation_seed, source.lifetime.training_iteration
         name = f"iteration {done:,}" if done else UNTRAINED

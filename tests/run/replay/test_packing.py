@@ -21,7 +21,9 @@ def unpacked(reference, text):
         series = np.frombuffer(block, "<f4", size, at)
     else:
         planes = np.frombuffer(block, np.uint8, size * reference["bits"] // 8, at)
-        changes = sum(plane.astype(int) << 8 * i for i, plane in enumerate(planes.reshape(-1, size)))
+        changes = sum(
+            plane.astype(int) << 8 * i for i, plane in enumerate(planes.reshape(-1, size))
+        )
         levels = np.cumsum(changes.reshape(*rest, times), axis=-1) % 2 ** reference["bits"]
         series = reference["low"] + reference["step"] * levels
     return np.moveaxis(np.reshape(series, (*rest, times)), -1, 0)
@@ -42,9 +44,11 @@ def test_numbers_come_back_within_half_a_quantum(bits):
     assert np.abs(found - values).max() <= 0.5 * quantum * (1 + 1e-6)
 
 
-def test_few_different_values_come_back_exactly():
+def test_few_different_values_and_all_integers_come_back_exactly():
     cells = np.random.default_rng(0).integers(0, 10, (100, 3, 2)) + 0.5
     np.testing.assert_array_equal(repacked(cells)[0], cells)
+    numbers = np.arange(1000).reshape(500, 2) ** 2
+    np.testing.assert_array_equal(repacked(numbers)[0], numbers)
     flags = cells[..., 0] > 5
     np.testing.assert_array_equal(repacked(flags)[0], flags)
 
