@@ -151,7 +151,7 @@ def _render(run: str, options: RenderOptions) -> None:
 def _render_page(run: str, options: RenderOptions) -> None:
     if options.fps is not None:
         raise UsageError("fps is of pictures; a page has a speed of its own")
-    settings = {**dataclasses.asdict(options)}
+    settings = dataclasses.asdict(options)
     check_page_name(settings.pop("out"))
     del settings["fps"]
     page = replay(run, **settings)

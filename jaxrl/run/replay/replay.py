@@ -11,10 +11,10 @@ from jaxrl.core.errors import UsageError
 from jaxrl.core.fields import count
 from jaxrl.core.types import PyTree
 from jaxrl.models.policy_spec import PolicyWeights
-from jaxrl.run.devices.mesh import on_one
+from jaxrl.run.devices.mesh import on_first_device
 from jaxrl.run.inference.evaluate import check_wanted
 from jaxrl.run.inference.load import open_run
-from jaxrl.run.inference.recording import record_episode
+from jaxrl.run.inference.recording import EpisodeChoice, record_episode
 from jaxrl.run.replay.page import Column, Replay, make_replay
 from jaxrl.run.storage import runs
 from jaxrl.run.storage.checkpoint import run_path
@@ -33,6 +33,11 @@ class Player(NamedTuple):
     env_params: PyTree
     seed: int  # of its run's evaluations
     note: str = ""
+
+    def play(self, choices: Sequence[EpisodeChoice]) -> Column:
+        played = self.algorithm, self.weights, self.env_params
+        recordings = tuple(record_episode(*played, choice) for choice in choices)
+        return Column(self.name, recordings, self.env_params, self.note)
 
 
 def replay(
@@ -70,14 +75,8 @@ def replay(
     Raises:
         UsageError: as `jaxrl.evaluate`; a page that would be too large.
     """
-    check_wanted(
-        {
-            "episodes": episodes,
-            "explore": explore,
-            "seed": 0 if seed is None else seed,
-            "env_args": env_args or {},
-        }
-    )
+    wanted = {"episodes": episodes, "explore": explore, "seed": 0 if seed is None else seed}
+    check_wanted({**wanted, "env_args": env_args or {}})
     count(0)("episode", episode)
     count()("max_steps", max_steps)
     note = ""
@@ -86,29 +85,14 @@ def replay(
     else:
         source = runs.resolve(run_path(getattr(source, "run_dir", source)))
         note = source.name
-        which = _checkpoints(checkpoint)
         loading = {"config": config, "env_args": env_args, "trust": trust}
-        players = [_of_run(source, each, loading) for each in which]
-    columns = [
-        Column(
-            player.name,
-            tuple(
-                record_episode(
-                    player.algorithm,
-                    player.weights,
-                    player.env_params,
-                    seed=player.seed if seed is None else seed,
-                    episode=number,
-                    explore=explore,
-                    max_steps=max_steps,
-                )
-                for number in range(episode, episode + episodes)
-            ),
-            player.env_params,
-            player.note,
-        )
-        for player in players
+        players = [_of_run(source, which, loading) for which in _checkpoints(checkpoint)]
+    seed = players[0].seed if seed is None else seed
+    choices = [
+        EpisodeChoice(seed, number, explore, max_steps)
+        for number in range(episode, episode + episodes)
     ]
+    columns = [player.play(choices) for player in players]
     return make_replay(columns, players[0].algorithm, first=episode, note=note)
 
 
@@ -136,7 +120,7 @@ def _in_memory(source: Any, runner: RunnerState | None) -> Player:
     else:
         algorithm, seed = source.build(), 0
         env_params, name = algorithm.env_params, f"iteration {int(runner.num_updates):,}"
-    weights = on_one(tuple(learner.weights for learner in runner.learners))
+    weights = on_first_device(tuple(learner.weights for learner in runner.learners))
     return Player(name, algorithm, weights, env_params, seed)
 
 

@@ -11,7 +11,7 @@ import jaxrl
 from jaxrl import PPOConfig, UsageError
 from jaxrl.core.drawing import Circles, Drawing
 from jaxrl.run.inference.evaluate import evaluate
-from jaxrl.run.inference.recording import EpisodeRecording, record_episode
+from jaxrl.run.inference.recording import EpisodeChoice, EpisodeRecording, record_episode
 from jaxrl.run.replay import page
 from jaxrl.run.replay.drawings import observations_drawn
 from jaxrl.run.replay.page import Column, make_replay
@@ -40,7 +40,7 @@ def data_of(replayed):
 
 def page_for(algorithm, weights, params, **which):
     """(replay, its recording) of one episode."""
-    recording = record_episode(algorithm, weights, params, **which)
+    recording = record_episode(algorithm, weights, params, EpisodeChoice(**which))
     return make_replay([Column("now", (recording,), params)], algorithm), recording
 
 
@@ -78,7 +78,7 @@ def test_values_and_continuous_actions_come_back(waterworld):
 
 def test_the_returns_are_those_that_evaluation_counts():
     arena = untrained("arena", env_args={"height": 4, "width": 5, "max_steps_in_episode": 30})
-    recordings = tuple(record_episode(*arena, seed=4, episode=i, explore=True) for i in range(3))
+    recordings = tuple(record_episode(*arena, EpisodeChoice(4, i, explore=True)) for i in range(3))
     data = data_of(make_replay([Column("now", recordings, arena[2])], arena[0], first=0))
     tracks = [episode["tracks"][0] for episode in data["episodes"]]
     counted = evaluate(*arena, episodes=3, seed=4, explore=True)
