@@ -52,7 +52,19 @@ MAY_BE_IMPORTED_BY = {
 ALGORITHMS = {
     folder.name for folder in (ROOT / "jaxrl" / "algorithms").iterdir() if folder.is_dir()
 }
-MAX_FUNCTION_LINES, MAX_MODULE_LINES, MAX_COLUMNS = 62, 600, 100
+MAX_FUNCTION_LINES, MAX_MODULE_LINES, MAX_COLUMNS = 60, 500, 100
+MAX_PARAMETERS = 6
+MORE_PARAMETERS = {  # with the reason
+    ("jaxrl/ops/advantages.py", "gae"): "one for each term of the paper's formula",
+    ("jaxrl/adapters/to_ray_tune.py", "trainable"): "users' own, like the names in jaxrl",
+}
+PUBLIC_NAMES = {
+    alias.asname or alias.name
+    for node in ast.parse(FILES["jaxrl/__init__.py"]).body
+    if isinstance(node, ast.ImportFrom)
+    for alias in node.names
+}
+VAGUE_WORDS = {"own", "one", "it", "its", "ours", "theirs", "their", "mine"}
 NO_NAMES = ("utils.py", "helpers.py")
 METRICS_OF_PPO = {"mean_kl_loss", "entropy", "vf_loss", "policy_loss", "kl_coeff", "kl_target"}
 FORMER_METRICS_IN = "jaxrl/run/logging/plots.py"  # the panels of runs that did not store theirs
@@ -195,6 +207,61 @@ def too_wide(path, source):
     ]
 
 
+def too_many_parameters(path, source):
+    """What travels together is one object.
+
+    What users call by its name from `jaxrl` (functions, and methods of classes) may have more
+    settings that are given by keyword, as RLlib's have: there the others are counted.
+    """
+    complaints = []
+    for owner, function in functions_of(ast.parse(source)):
+        arguments = function.args
+        names = [argument.arg for argument in (*arguments.posonlyargs, *arguments.args)]
+        called = str(owner) if function.name == "__init__" else function.name
+        is_public = called[0] != "_" and {owner, called} & PUBLIC_NAMES
+        keywords = [] if is_public else arguments.kwonlyargs
+        number = len([name for name in names if name not in ("self", "cls")]) + len(keywords)
+        if number > MAX_PARAMETERS and (path, function.name) not in MORE_PARAMETERS:
+            complaints.append(
+                f"{path}:{function.lineno}: {function.name} takes {number} parameters, more than "
+                f"{MAX_PARAMETERS}"
+            )
+    return complaints
+
+
+def functions_of(node, owner=None):
+    """(name of the class that it is a method of or None, function) of all functions below."""
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield owner, child
+            yield from functions_of(child)
+        else:
+            is_class = isinstance(child, ast.ClassDef)
+            yield from functions_of(child, child.name if is_class else owner)
+
+
+def vague_variables(path, source):
+    """A variable, parameter or attribute is called what it is: not `own`, `one` or `their_reward`."""
+    complaints = []
+    for node in ast.walk(ast.parse(source)):
+        name = None
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            name = node.id
+        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+            name = node.attr
+        elif isinstance(node, ast.arg):
+            name = node.arg
+        if name is not None and is_vague(name):
+            complaints.append(f"{path}:{node.lineno}: {name} says nothing of what it is")
+    return complaints
+
+
+def is_vague(name):
+    """Whether a name is one of the words, or begins or ends with one; `one_hot` may."""
+    words = name.strip("_").split("_")
+    return words[-1] in VAGUE_WORDS or words[0] in VAGUE_WORDS - {"one"}
+
+
 def full_names(tree):
     """{local name: what it stands for}, for the names that imports bind."""
     names = {}
@@ -280,6 +347,8 @@ GUARDS = (
     escapes,
     too_long,
     too_wide,
+    too_many_parameters,
+    vague_variables,
     arrays_on_import,
     vague_names,
     metrics_of_an_algorithm,
@@ -450,6 +519,18 @@ LONG_FUNCTION = "def f():\n" + "    pass\n" * MAX_FUNCTION_LINES
         (vague_names, "jaxrl/loop/utils.py", ""),
         (vague_names, "envs/helpers.py", ""),
         (too_wide, "envs/arena.py", "x = 1  # " + "wide " * 19),
+        (too_many_parameters, "jaxrl/ops/losses.py", "def loss(a, b, c, d, *, e, f, g): pass"),
+        (too_many_parameters, "jaxrl/run/load.py", "def render(a, b, c, d, e, f, g): pass"),
+        (
+            too_many_parameters,
+            "jaxrl/run/trainer.py",
+            "class Trainer:\n    def _tell(self, a, b, c, d, *, e, f, g): pass",
+        ),
+        (vague_variables, "envs/arena.py", "own = 1"),
+        (vague_variables, "envs/arena.py", "def f(their_reward): pass"),
+        (vague_variables, "envs/arena.py", "class A:\n    mine: int = 0"),
+        (vague_variables, "envs/arena.py", "x = [one.value for one in range(3)]"),
+        (vague_variables, "envs/arena.py", "self.half_of_it = 1"),
     ],
 )
 def test_a_guard_sees_what_it_is_there_for(guard, path, source):
@@ -501,6 +582,11 @@ def test_a_guard_sees_what_it_is_there_for(guard, path, source):
             "import numpy as np\nKIND = np.dtype('int32')\ndef f():\n    return np.zeros(3)",
         ),
         ("envs/arena.py", LONG_FUNCTION.replace("    pass\n", "", 1)),
+        ("jaxrl/run/load.py", "def render(path, *, a, b, c, d, e, f, g): pass"),
+        (
+            "jaxrl/run/trainer.py",
+            "class Trainer:\n    def fit(self, a, b, c, d, e, f): one_hot = 'one'",
+        ),
     ],
 )
 def test_the_guards_let_through_what_is_allowed(path, source):

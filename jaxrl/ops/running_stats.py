@@ -63,32 +63,24 @@ def normalise(moments: RunningMeanStd, values: jax.Array) -> jax.Array:
     return jnp.where(moments.count > 0, normal, values)
 
 
-def scale_rewards(
-    moments: RunningMeanStd,
+def discounted_returns(
     before: jax.Array,
     rewards: jax.Array,
     ended: jax.Array,
-    active: jax.Array,
     gamma: jax.Array | float,
-    axis_name: str | None = None,
     waited: jax.Array | None = None,
-) -> tuple[jax.Array, RunningMeanStd, jax.Array]:
-    """Rewards divided by the standard deviation of the discounted return (Engstrom et al. 2020).
+) -> tuple[jax.Array, jax.Array]:
+    """The running discounted return of each step, from the episode's start.
 
-        G[t] = r[t] + gamma (1 - ended[t-1]) G[t-1],    r[t] / sqrt(Var(G) + 1e-8), within +-10
-
-    Section 3 of the paper, and PPO2. The variance is over all rows so far, these included; the mean
-    is not subtracted. Value functions then predict in these units too.
+        G[t] = r[t] + gamma (1 - ended[t-1]) G[t-1]
 
     Args:
-        moments: of G until now, at first `init_running_stats(())`.
         before: f32[...], G of the previous step, 0 where an episode ended with it; at first all 0.
-        rewards, ended, active: f32, bool and bool[T, ...]; inactive rows do not count.
-        axis_name: as in `update`.
+        rewards, ended: f32 and bool[T, ...].
         waited: as in `gae`.
 
     Returns:
-        (rewards f32[T, ...], moments, f32[...] as `before` of the next call).
+        (G f32[T, ...], f32[...] as `before` of the next call).
     """
 
     def step(before, row):
@@ -98,12 +90,38 @@ def scale_rewards(
         return (after if waited is None else jnp.where(waited, before, after)), reached
 
     after, returns = jax.lax.scan(step, before, (rewards, ended, waited))
+    return returns, after
+
+
+def scale_rewards(
+    moments: RunningMeanStd,
+    rewards: jax.Array,
+    returns: jax.Array,
+    active: jax.Array,
+    axis_name: str | None = None,
+) -> tuple[jax.Array, RunningMeanStd]:
+    """Rewards divided by the standard deviation of the discounted return (Engstrom et al. 2020).
+
+        r[t] / sqrt(Var(G) + 1e-8), within +-10
+
+    Section 3 of the paper, and PPO2. The variance is over all rows so far, these included; the mean
+    is not subtracted. Value functions then predict in these units too.
+
+    Args:
+        moments: of G until now, at first `init_running_stats(())`.
+        rewards, returns, active: f32, f32 and bool[T, ...], `returns` of `discounted_returns`;
+            inactive rows do not count.
+        axis_name: as in `update`.
+
+    Returns:
+        (rewards f32[T, ...], moments).
+    """
     # Inactive rows may hold NaN, and weight 0 times NaN is NaN.
     returns = jnp.where(active, returns, 0.0)
     weights = active.reshape(-1).astype(jnp.float32)
     moments = update(moments, returns.reshape(-1), weights, axis_name)
     scaled = jnp.clip(rewards / jnp.sqrt(moments.variance + EPSILON), -MAX_STDS, MAX_STDS)
-    return jnp.where(moments.count > 0, scaled, rewards), moments, after
+    return jnp.where(moments.count > 0, scaled, rewards), moments
 
 
 def _sum(values: jax.Array, axis_name: str | None) -> jax.Array:

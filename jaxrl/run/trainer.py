@@ -1,10 +1,10 @@
-"""The trainer: compiled training in chunks of a second, and the host's work between them."""
+"""Trainer: trains a configuration, with checkpoints, evaluation, callbacks, logs and pictures."""
 
 import contextlib
 import dataclasses
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Unpack
 
@@ -21,11 +21,10 @@ from jaxrl.run import resume
 from jaxrl.run.callbacks import Hooks
 from jaxrl.run.checkpointing import BestState, CheckpointManager
 from jaxrl.run.command_line import from_here
-from jaxrl.run.devices.compiled import CAPACITY, CompiledAlgorithm, program_of
+from jaxrl.run.devices.compiled import CompiledAlgorithm, program_of
 from jaxrl.run.devices.memory_usage import memory_line, peak_of
-from jaxrl.run.devices.mesh import copy_here, settled
-from jaxrl.run.divergence import find_nan, with_source
-from jaxrl.run.health import Diverged, HealthMonitor, first_bad, undeclared_wait
+from jaxrl.run.devices.mesh import settled
+from jaxrl.run.health import HealthMonitor
 from jaxrl.run.inference.evaluate import Evaluation
 from jaxrl.run.inference.weights import PolicyAccess, begun_with, initial_weights
 from jaxrl.run.logging.console import (
@@ -40,23 +39,13 @@ from jaxrl.run.logging.run_results import TrainerResults
 from jaxrl.run.multiprocess import agreed, processes, together
 from jaxrl.run.profiling import profile_line, timers
 from jaxrl.run.recorder import Recorder, Snapshot
-from jaxrl.run.results import (
-    ITERATIONS,
-    Lifetime,
-    Result,
-    Session,
-    iteration_results,
-    lookup,
-    recent_episodes,
-    result_names,
-)
+from jaxrl.run.results import Lifetime, Result, Session, lookup, result_names
 from jaxrl.run.settings import RunKeywords, RunSettings
 from jaxrl.run.signals import StopSignal
 from jaxrl.run.stopping import (
     LIFETIME_STEPS,
     LIMITS,
     check_stop,
-    chunk_length,
     criteria_of,
     last_iteration,
     met,
@@ -65,6 +54,7 @@ from jaxrl.run.storage import run_folder
 from jaxrl.run.storage.config_file import read_config
 from jaxrl.run.storage.dtypes import typed_like
 from jaxrl.run.storage.saved_state import changed_settings, restore
+from jaxrl.run.training_loop import TrainingLoop
 
 
 @takes_settings(RunSettings)
@@ -122,7 +112,7 @@ class Trainer(PolicyAccess, TrainerResults):
         self.last_result: Result | None = None
         self._runner: RunnerState | None = None
         self._initial_weights = {}
-        self._seconds_per_update: float | None = None
+        self.loop = TrainingLoop(self)
         self._stopped = self._is_training = False
         self.facts = facts = resume.facts_of(config, self.algorithm, self.settings.to_dict())
         if _saved is not None and _saved.checkpoint is not None:
@@ -132,7 +122,7 @@ class Trainer(PolicyAccess, TrainerResults):
         self.run_dir = recorder = None
         writes = run_dir is not None
         if writes and self.processes.is_leader:
-            now = None if self._runner is None else self._snapshot()  # that a branch begins with
+            now = None if self._runner is None else self.snapshot()  # that a branch begins with
             say = self.progress.say
             self.run_dir, lock = resume.open_folder(
                 run_dir, _saved, self.algorithm, facts, now, say
@@ -236,7 +226,7 @@ class Trainer(PolicyAccess, TrainerResults):
         self._check_not_stopped("train")
         self._prepare({})
         with self._training():
-            return self._advance(1, {})[-1]
+            return self.loop.advance(1, {})[-1]
 
     @together
     def fit(self, stop: Mapping[str, float] | None = None) -> Result | None:
@@ -278,11 +268,11 @@ class Trainer(PolicyAccess, TrainerResults):
         try:
             with self.interrupt.listening():
                 with self.progress, self._training():
-                    self._train_until(last, stop)
-                self.keeping.conclude(self._snapshot())
+                    self.loop.train_until(last, stop)
+                self.keeping.conclude(self.snapshot())
         except BaseException as error:
             self.processes.failed(error)
-            self.keeping.conclude(self._snapshot(), pictures=False)
+            self.keeping.conclude(self.snapshot(), pictures=False)
             raise
         finally:
             self.processes.broadcast(lambda: self.hooks.call("on_train_end", self.last_result))
@@ -290,23 +280,10 @@ class Trainer(PolicyAccess, TrainerResults):
             self.progress.say("stopped; what has been learned is kept")
         return self.last_result
 
-    def _train_until(self, last: float, stop: Mapping[str, float]) -> None:
-        """Iterations up to the `last` one, until one meets a criterion or the user asks to stop."""
-        while self.lifetime.training_iteration < last:
-            if self.processes.stop_asked(self.interrupt):
-                break
-            trained = self.lifetime.training_iteration
-            count = chunk_length(self.settings, trained, self._seconds_per_update, CAPACITY)
-            results = self._advance(min(count, last - trained), stop)
-            seconds_left = (last - self.lifetime.training_iteration) * self._seconds_per_update
-            self.progress.show(results[-1], self.algorithm.headline_metrics, seconds_left)
-            if results[-1]["done"]:
-                break
-
     def _nothing_to_do(self, why: str) -> Result | None:
         self.progress.say(f"nothing to do: {why}")
         if self._runner is not None:
-            self.keeping.finish_pictures(self._snapshot())
+            self.keeping.finish_pictures(self.snapshot())
         return self.last_result
 
     @together
@@ -371,7 +348,7 @@ class Trainer(PolicyAccess, TrainerResults):
     def save(self) -> Path | None:
         """Writes a checkpoint of the present state; returns its folder, None if there is none."""
         self._check_not_stopped("save")
-        return self.keeping.save(self._snapshot(), wait=True)
+        return self.keeping.save(self.snapshot(), wait=True)
 
     @together
     def stop(self) -> str | None:
@@ -387,7 +364,7 @@ class Trainer(PolicyAccess, TrainerResults):
                 'stop: the trainer is training; a callback ends training with result["done"] = True'
             )
         self._stopped = True
-        return self.keeping.close(self._snapshot() if self._runner is not None else None)
+        return self.keeping.close(self.snapshot() if self._runner is not None else None)
 
     def __enter__(self) -> "Trainer":
         return self
@@ -474,122 +451,12 @@ class Trainer(PolicyAccess, TrainerResults):
                 memory_line(peak_of(self.executable.chunk_program), self.settings.devices)
             )
 
-    def _advance(self, count: int, stop: Mapping[str, float]) -> list[Result]:
-        """At most `count` iterations, fewer if one meets a criterion; their results, logged."""
-        first, before = self._seconds_per_update is None, self._snapshot()
-        began = time.perf_counter()
-        program = self.executable, before.runner, self.hypers, self.env_params
-        after, metrics = self.processes.run_chunk(*program, count)
-        seconds, ended = self.processes.broadcast(
-            lambda: (time.perf_counter() - began, time.time())
-        )
-        self._seconds_per_update = seconds / count
-        results = iteration_results(
-            self.algorithm, metrics, count, seconds, dataclasses.replace(self.lifetime)
-        )
-        self.session.stamp(results, ended)
-        waits = undeclared_wait(results)
-        broken = first_bad(results, self.algorithm.root_cause_metrics)
-        bad = min(filter(None, (waits, broken)), key=lambda found: found[0], default=None)
-        results = results[: bad[0] if bad else None]
-        if results and first:
-            results[0]["timers"]["compile"] = self.compile_seconds
-        ends = next(
-            (i for i, result in enumerate(results, start=1) if met(stop, result)), len(results)
-        )
-        if ends:
-            results = self._reach(before, after if ends == count else None, results[:ends])
-            try:
-                results = self._tell(before, results, stop)
-            finally:  # whatever a callback raises, what was trained is logged
-                self.keeping.chunk(before, results, self._snapshot())
-                self.keep_results(results)
-        if bad and not (results and results[-1]["done"]):
-            raise (
-                UsageError(self._what_is_kept(bad[1]))
-                if bad is waits
-                else Diverged(self._why(bad[1]))
-            )
-        return results
+    def set_state(self, runner: RunnerState, result: Result) -> None:
+        """Sets the state of training to that which `result` led to."""
+        self._runner, self.lifetime, self.last_result = runner, Lifetime.after(result), result
 
-    def _why(self, bad: str) -> str:
-        """What is known of a bad number in the iteration after the state that is kept."""
-        text = self._what_is_kept(bad)
-        if jax.process_count() == 1:
-            text = with_source(text, self.config, self.runner, self.env_params)
-        if not self.settings.debug:
-            return f"{text}; --debug names the operation"
-        self.progress.say("running the iteration again, uncompiled, to find the operation ...")
-        runner = self.processes.gather(self.runner)
-        return f"{text}\n{find_nan(self.algorithm, runner, self.hypers, self.env_params)}"
-
-    def _what_is_kept(self, bad: str) -> str:
-        good = self.lifetime.training_iteration
-        return f"iteration {good + 1}: {bad}; the state after iteration {good} is kept"
-
-    def _reach(
-        self, before: Snapshot, after: RunnerState | None, results: list[Result]
-    ) -> list[Result]:
-        """Sets the state after `results`: `after`, or computed again where a chunk ran past it."""
-        if after is None:
-            program = self.executable, before.runner, self.hypers, self.env_params
-            after, _ = self.processes.run_chunk(*program, len(results))
-        self._runner = after
-        self.lifetime, self.last_result = Lifetime.after(results[-1]), results[-1]
-        results[-1].update(recent_episodes(jax.tree.map(copy_here, after.window)))
-        return results
-
-    def _tell(
-        self, before: Snapshot, results: list[Result], stop: Mapping[str, float]
-    ) -> list[Result]:
-        """Evaluates if due, and calls the callbacks; returns the results up to the last wanted."""
-        told = self._told(results, lambda: self._until_done(results, stop))
-        if len(told) < len(results):
-            self._reach(before, None, told)
-        if told[-1]["done"]:  # a callback may have said so
-            told = self._told(told, lambda: self._evaluate_if_due(told, at_the_end=True))
-        results, self.last_result = told, told[-1]
-        warnings = self.watch.look(results)
-        if jax.process_count() == 1:
-            warnings += self.watch.look_at_observations(
-                self.algorithm.grouping, before.runner, self.runner
-            )
-        for warning in warnings:
-            self.progress.say(f"warning: {warning}")
-        return results
-
-    def _until_done(self, results: list[Result], stop: Mapping[str, float]) -> list[Result]:
-        """The results up to the first that is done, with what evaluation and callbacks add."""
-        self._evaluate_if_due(results, at_the_end=met(stop, results[-1]) is not None)
-        for i, result in enumerate(results, start=1):
-            self.hooks.call("on_train_result", result)
-            result["done"] = bool(result["done"] or met(stop, result))
-            if result["done"]:
-                return results[:i]
-        return results
-
-    def _told(self, results: list[Result], make: Callable[[], list[Result]]) -> list[Result]:
-        """What `make`, which process 0 alone calls, leaves of the results and adds to them."""
-        changed = len(results) if self.hooks.has("on_train_result") else 1
-
-        def made() -> dict[str, Any]:
-            kept = make()
-            return {"count": len(kept), "results": kept[-changed:]}
-
-        told = self.processes.broadcast(made)
-        return results[: max(0, told["count"] - changed)] + told["results"]
-
-    def _evaluate_if_due(self, results: list[Result], *, at_the_end: bool) -> list[Result]:
-        """Evaluates the state that `results` led to, if that is due and not done yet."""
-        result = results[-1]
-        due = self.evaluation.due(result[ITERATIONS], at_the_end=at_the_end)
-        if due and "evaluation" not in result:
-            began = time.perf_counter()
-            result["evaluation"] = self.evaluate()
-            result["timers"]["evaluation"] = time.perf_counter() - began
-        return results
-
-    def _snapshot(self) -> Snapshot:
+    def snapshot(self) -> Snapshot:
+        """The state of training, for checkpoints."""
         arrays = self.runner, self.hypers, self.env_params
         return Snapshot(
             *arrays, dataclasses.replace(self.lifetime), self.last_result, self.hooks.get_state()

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from jaxrl.ops.running_stats import (
     RunningMeanStd,
+    discounted_returns,
     init_running_stats,
     normalise,
     scale_rewards,
@@ -16,7 +17,16 @@ from jaxrl.ops.running_stats import (
 )
 
 few = settings(max_examples=10, deadline=None, database=None)
-update_jit, normalise_jit, scale_jit = jax.jit(update), jax.jit(normalise), jax.jit(scale_rewards)
+update_jit, normalise_jit = jax.jit(update), jax.jit(normalise)
+
+
+def discount_and_scale(moments, before, rewards, ended, active, gamma, axis_name=None):
+    """(scaled rewards, moments, returns of the last step) of T steps, as PPO calls the two."""
+    returns, last = discounted_returns(before, rewards, ended, gamma)
+    return *scale_rewards(moments, rewards, returns, active, axis_name), last
+
+
+scale_jit = jax.jit(discount_and_scale)
 
 
 def batches(offset, scale, seed, count=4, size=16):
@@ -175,7 +185,8 @@ def test_rewards_split_over_a_mapped_axis_are_scaled_as_all_together():
 
     def member(before, rewards, ended):
         active = jnp.ones(ended.shape, bool)
-        return scale_rewards(init_running_stats(()), before, rewards, ended, active, 0.9, "devices")
+        first = init_running_stats(())
+        return discount_and_scale(first, before, rewards, ended, active, 0.9, "devices")
 
     halves = [np.stack(np.split(array, 2, axis=1)) for array in (rewards, ended)]
     split = jax.vmap(member, axis_name="devices")(jnp.zeros((2, 2)), *map(jnp.asarray, halves))

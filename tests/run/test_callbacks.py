@@ -96,7 +96,7 @@ def test_the_other_hooks_hear_of_evaluations_checkpoints_and_the_end(small, star
 
 def test_a_hook_ends_training_in_the_very_iteration(small, start):
     trainer = start(small.replace(callbacks=StopsAt(7)), run_dir=None)
-    trainer._seconds_per_update = 1e-3  # as if it knew already that a chunk may be long
+    trainer.loop.seconds_per_update = 1e-3  # as if it knew already that a chunk may be long
     result = trainer.fit()
     assert (result["training_iteration"], result["done"]) == (7, True)
     assert int(trainer.runner.num_updates) == 7
@@ -108,7 +108,7 @@ def test_the_state_that_a_hook_ends_training_in_is_evaluated(small, start, tmp_p
     trainer = start(small.replace(callbacks=(counts, StopsAt(6))), **settings)
     if long_chunks:  # then the chunk runs past the end
         trainer.settings = dataclasses.replace(trainer.settings, evaluation_interval=100)
-        trainer.evaluation.settings, trainer._seconds_per_update = trainer.settings, 1e-3
+        trainer.evaluation.settings, trainer.loop.seconds_per_update = trainer.settings, 1e-3
     result = trainer.fit()
     assert result["training_iteration"] == 6
     assert ("evaluation", 6) in counts.told

@@ -160,7 +160,7 @@ def test_a_result_holds_the_last_episodes_one_by_one(trainer):
     )
     assert max(episodes["episode_reward"]) == pytest.approx(runners["episode_return_max"], rel=1e-6)
     few = Trainer(CONFIG.replace(metrics_num_episodes_for_smoothing=3), run_dir=None, quiet=True)
-    few._seconds_per_update = 1e-3  # as if it knew already that a chunk may be long
+    few.loop.seconds_per_update = 1e-3  # as if it knew already that a chunk may be long
     shorter = few.fit(
         {"env_runners/num_episodes_lifetime": 28}
     )  # the chunk ran past it, and is computed again
@@ -199,7 +199,7 @@ def test_training_ends_in_the_very_iteration_that_meets_a_criterion(trainer):
     state = jax.tree.map(lambda leaf: leaf, trainer.runner)
     episodes = lookup(trainer.last_result, "env_runners/num_episodes_lifetime")
     again = Trainer(CONFIG, run_dir=None, quiet=True)
-    again._seconds_per_update = 1e-3  # as if it knew already that a chunk may be long
+    again.loop.seconds_per_update = 1e-3  # as if it knew already that a chunk may be long
     result = again.fit({"env_runners/num_episodes_lifetime": episodes})
     assert result["done"]
     assert result["training_iteration"] == again.lifetime.training_iteration == 3 - (episodes == 4)

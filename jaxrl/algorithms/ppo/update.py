@@ -21,7 +21,13 @@ from jaxrl.ops.advantages import moments, standardise
 from jaxrl.ops.collectives import over_axis, total
 from jaxrl.ops.losses import is_past_target, next_kl_coeff
 from jaxrl.ops.packing import Packed, pack
-from jaxrl.ops.running_stats import RunningMeanStd, init_running_stats, scale_rewards, update
+from jaxrl.ops.running_stats import (
+    RunningMeanStd,
+    discounted_returns,
+    init_running_stats,
+    scale_rewards,
+    update,
+)
 from jaxrl.rollout.rollout import Trajectory
 
 MAX_PACKED_SIZE = 2048  # numbers of a layer; packing a larger one costs more copying than it saves
@@ -56,18 +62,15 @@ def scale_returns(
         trajectory = trajectory.replace(reward=reward)
     if not spec.normalize_returns:
         return learner, trajectory, iteration.returns
-    rewards, return_filter, returns = scale_rewards(
-        learner.return_filter,
-        iteration.returns,
-        trajectory.reward,
-        trajectory.done,
-        trajectory.active,
-        iteration.hypers.gamma,
-        spec.axis_name,
-        None if isinstance(trajectory.waited, tuple) else trajectory.waited,
+    waited = None if isinstance(trajectory.waited, tuple) else trajectory.waited
+    returns, last_returns = discounted_returns(
+        iteration.returns, trajectory.reward, trajectory.done, iteration.hypers.gamma, waited
+    )
+    rewards, return_filter = scale_rewards(
+        learner.return_filter, trajectory.reward, returns, trajectory.active, spec.axis_name
     )
     learner = learner.replace(return_filter=return_filter)
-    return learner, trajectory.replace(reward=rewards), returns
+    return learner, trajectory.replace(reward=rewards), last_returns
 
 
 def update_policy(
