@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 from jaxrl.core.errors import UsageError
+from jaxrl.run.devices import hosts
 from jaxrl.run.devices.hosts import check
 from jaxrl.run.storage import checkpoint
 
@@ -90,9 +91,10 @@ def started(number, command):
     return processes
 
 
-def train_ppo(*flags, number=2):
+def train_ppo(*flags, number=2, program=(SCRIPT,)):
     def command(where, i):
-        return SCRIPT, *flags, "--coordinator", where, "--num-processes", number, "--process-id", i
+        several = "--coordinator", where, "--num-processes", number, "--process-id", i
+        return *program, *flags, *several
 
     return started(number, command)
 
@@ -182,24 +184,38 @@ def test_four_processes_go_on_with_what_one_began(start, small, tmp_path):
     assert len((tmp_path / "run" / "metrics.jsonl").read_text().splitlines()) == 4
 
 
+IMPATIENT = """
+import sys
+from jaxrl.cli import train_ppo
+from jaxrl.run.devices import hosts
+
+hosts.BEAT_SECONDS, hosts.SILENCE_SECONDS = 1.0, float(sys.argv.pop(1))
+train_ppo()
+"""
+OF_THREE = ("--num-envs", 6, "--minibatch-size", 48, "--shuffle-blocks", 3)
+KILLED, SILENT, SECONDS = signal.SIGKILL, signal.SIGSTOP, hosts.SILENCE_SECONDS
 slow = pytest.mark.slow
 LOSSES = [
-    (0, signal.SIGKILL, "trains"),
-    (1, signal.SIGSTOP, "compiles"),
-    pytest.param(1, signal.SIGKILL, "trains", marks=slow),
-    pytest.param(0, signal.SIGSTOP, "trains", marks=slow),
-    pytest.param(0, signal.SIGKILL, "compiles", marks=slow),
+    (0, KILLED, "trains", 3, 10.0),
+    (1, SILENT, "compiles", 2, 10.0),
+    # With the seconds that users wait for a sign of life.
+    pytest.param(0, KILLED, "trains", 3, SECONDS, marks=slow),
+    pytest.param(1, KILLED, "trains", 3, SECONDS, marks=slow),
+    pytest.param(0, SILENT, "trains", 3, SECONDS, marks=slow),
+    pytest.param(0, KILLED, "compiles", 3, SECONDS, marks=slow),
+    pytest.param(1, SILENT, "compiles", 3, SECONDS, marks=slow),
 ]
 
 
-@pytest.mark.parametrize("lost, number, meanwhile", LOSSES)
+@pytest.mark.parametrize("lost, number, meanwhile, of, silence", LOSSES)
 def test_a_lost_process_ends_the_others_in_one_line_and_the_run_goes_on(
-    resume, tmp_path, lost, number, meanwhile
+    resume, tmp_path, lost, number, meanwhile, of, silence
 ):
     run = tmp_path / "run"
     flags = ("--total-env-steps", 10**9, "--checkpoint-frequency", 1, "--run-dir", run)
-    of_three = ("--num-envs", 6, "--minibatch-size", 48, "--shuffle-blocks", 3)
-    processes = train_ppo(*FLAGS, *flags, *of_three, number=3)
+    program = (SCRIPT,) if silence == SECONDS else ("-c", IMPATIENT, silence)
+    of_three = OF_THREE if of == 3 else ()
+    processes = train_ppo(*FLAGS, *flags, *of_three, number=of, program=program)
     if meanwhile == "trains":
         wait_for(run / "checkpoints" / "000003", processes)
     else:
@@ -211,10 +227,10 @@ def test_a_lost_process_ends_the_others_in_one_line_and_the_run_goes_on(
     for status, _, err in ended(left, 60):
         assert status == 3, err
         [line] = [line for line in err.splitlines() if line and not line.startswith("[Gloo]")]
-        assert line.startswith(f"jaxrl: process {lost} of 3 (")
-        assert "was lost: nothing was heard of it" in line
+        assert line.startswith(f"jaxrl: process {lost} of {of} (")
+        assert f"was lost: nothing was heard of it for {silence:.0f} s" in line
         assert f"--resume {run}" in line
-    assert time.monotonic() - begin < 60
+    assert time.monotonic() - begin + SECONDS - silence < 60
     processes[lost].kill()  # one that is only stopped still holds the run's folder
     processes[lost].wait()
     if meanwhile == "trains":
@@ -284,15 +300,24 @@ def test_processes_that_count_differently_are_all_told_so():
         assert err.splitlines()[-1].endswith(message)
 
 
-def test_processes_that_do_not_all_come_are_told_so():
-    [(_, _, err)] = ended(started(1, lambda where, i: ("-c", JOIN, where, 2, 0)))
-    assert "the 2 processes did not come together within 20 s; start each" in err.splitlines()[-1]
+ALONE = """
+import sys, jaxrl
+try:
+    jaxrl.join()
+except jaxrl.UsageError as error:
+    print(error)
+jaxrl.join(sys.argv[1], 2, 0, seconds=2)
+"""
 
 
-def test_slurm_is_found_as_jax_finds_it_and_no_cluster_is_said(monkeypatch):
+def test_no_cluster_is_said_and_processes_that_do_not_all_come_are_told_so():
+    [(_, out, err)] = ended(started(1, lambda where, i: ("-c", ALONE, where)))
+    assert out.startswith("coordinator=auto: JAX finds no cluster here")
+    assert "the 2 processes did not come together within 2 s; start each" in err.splitlines()[-1]
+
+
+def test_slurm_is_found_as_jax_finds_it(monkeypatch):
     auto = "import jaxrl; jaxrl.join(); import jax; print(jax.process_index(), jax.process_count())"
-    [(_, _, err)] = ended(started(1, lambda where, i: ("-c", auto)))
-    assert "UsageError: coordinator=auto: JAX finds no cluster here" in err.splitlines()[-1]
     here = {"JOB_ID": os.getpid(), "STEP_NODELIST": "localhost", "NTASKS": 2, "LOCALID": 0}
     for name, value in here.items():
         monkeypatch.setenv(f"SLURM_{name}", str(value))
