@@ -1,5 +1,7 @@
 """A short training that several tests look at."""
 
+import shutil
+
 import pytest
 
 from jaxrl import Trainer
@@ -11,6 +13,21 @@ FOLDER = {"quiet": True, "pictures": False, "loggers": ("jsonl", "csv")}
 @pytest.fixture
 def small():
     return SMALL
+
+
+@pytest.fixture(scope="session")
+def trained(tmp_path_factory):
+    """A trainer of `SMALL` after three iterations; for tests that only look at it, not at its end."""
+    path = tmp_path_factory.mktemp("trained") / "run"
+    with Trainer(SMALL, run_dir=path, **FOLDER) as trainer:
+        trainer.fit({"training_iteration": 3})
+        yield trainer
+
+
+@pytest.fixture
+def run(trained, tmp_path):
+    """Its folder for one test, with the checkpoint of its third iteration: tmp_path/run."""
+    return shutil.copytree(trained.run_dir, tmp_path / "run")
 
 
 @pytest.fixture

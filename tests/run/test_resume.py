@@ -104,10 +104,7 @@ def test_a_run_killed_before_its_first_checkpoint_begins_anew_in_its_folder(
     assert_equal_to_the_bit(again.runner, trainer.runner)
 
 
-def test_a_resumed_run_goes_on_to_its_own_end_and_beyond_it_with_more_steps(small, start, resume):
-    trainer = start()
-    trainer.fit({"training_iteration": 3})
-    trainer.stop()
+def test_a_resumed_run_goes_on_to_its_own_end_and_beyond_it_with_more_steps(small, run, resume):
     rest = resume()
     assert rest.fit()["training_iteration"] == 40
     rest.stop()
@@ -147,19 +144,15 @@ def test_numbers_may_change_on_resuming_and_those_set_by_hand_stay(small, start,
     ],
 )
 def test_a_checkpoint_that_does_not_fit_is_refused_with_what_differs(
-    small, start, resume, tmp_path, changes, message
+    small, run, resume, changes, message
 ):
-    trainer = start()
-    trainer.fit({"training_iteration": 2})
-    trainer.stop()
-    before = sorted(
-        (path, path.stat().st_mtime_ns) for path in (tmp_path / "run").rglob("*") if path.is_file()
-    )
+    def files():
+        return sorted((path, path.stat().st_mtime_ns) for path in run.rglob("*") if path.is_file())
+
+    before = files()
     with pytest.raises(UsageError, match=message):
         resume(config=small.replace(**changes))
-    assert before == sorted(
-        (path, path.stat().st_mtime_ns) for path in (tmp_path / "run").rglob("*") if path.is_file()
-    )
+    assert before == files()
 
 
 def test_an_older_checkpoint_goes_on_in_a_folder_of_its_own(start, resume, tmp_path):
@@ -174,9 +167,8 @@ def test_an_older_checkpoint_goes_on_in_a_folder_of_its_own(start, resume, tmp_p
     assert len(lines_of(tmp_path / "run")) == 6
 
 
-def test_a_folder_in_use_is_refused(start, resume):
-    trainer = start()
-    trainer.fit({"training_iteration": 1})
+def test_a_folder_in_use_is_refused(run, resume):
+    resume()
     with pytest.raises(UsageError, match="is in use by another trainer"):
         resume()
 
@@ -267,6 +259,7 @@ KEPT = "weights, optimiser states, filters and counts are kept"
 OTHER_ENVS = {"num_envs": 8, "rollout_length": 8}
 OTHER_BATCH = {"num_envs": 8, "rollout_length": 16}
 OTHER_WINDOW = {"metrics_num_episodes_for_smoothing": 3}
+EXCHANGED = {"pol1": ["agent2"], "pol2": ["agent1"]}
 
 
 @pytest.mark.parametrize(
@@ -276,13 +269,10 @@ OTHER_WINDOW = {"metrics_num_episodes_for_smoothing": 3}
         (OTHER_BATCH, r"runner\.envs\."),
         (OTHER_WINDOW, r"runner\.window\..*\[100.*\] there and .*\[3.*\] here"),
         ({"callbacks": Steps}, r"callbacks \[\] there and \['tests.run.test_resume:Steps'\] here"),
-        ({"policies": {"pol1": ["agent2"], "pol2": ["agent1"]}}, "agents of policy 'pol1' are"),
+        ({"policies": EXCHANGED}, "agents of policy 'pol1' are"),
     ],
 )
-def test_a_strict_resume_refuses_what_would_start_afresh(small, start, resume, changes, message):
-    trainer = start()
-    trainer.fit({"training_iteration": 2})
-    trainer.stop()
+def test_a_strict_resume_refuses_what_would_start_afresh(small, run, resume, changes, message):
     with pytest.raises(UsageError, match=f"does not fit: {message}"):
         resume(config=small.replace(**changes), strict=True)
     resume(strict=True).train()
@@ -295,16 +285,13 @@ def test_a_strict_resume_refuses_what_would_start_afresh(small, start, resume, c
         (OTHER_BATCH, {"envs", "key", "num_updates"}),
         (OTHER_WINDOW, {"window"}),
         ({"callbacks": Steps}, {"envs", "window"}),
-        ({"policies": {"pol1": ["agent2"], "pol2": ["agent1"]}}, {"envs", "window"}),
+        ({"policies": EXCHANGED}, {"envs", "window"}),
     ],
 )
 def test_what_a_changed_configuration_does_not_touch_is_kept(
-    small, start, tmp_path, capsys, changes, fresh
+    small, trained, run, capsys, changes, fresh
 ):
-    trainer = start()
-    trainer.fit({"training_iteration": 3})
-    trainer.stop()
-    with Trainer.from_checkpoint(tmp_path / "run", config=small.replace(**changes)) as resumed:
+    with Trainer.from_checkpoint(run, config=small.replace(**changes)) as resumed:
         said = capsys.readouterr().out
         assert (
             f"resumed with other {next(iter(changes))}" in said
@@ -313,21 +300,29 @@ def test_what_a_changed_configuration_does_not_touch_is_kept(
         for part in ("learners", "envs", "window", "key", "num_updates"):
             if part not in fresh:
                 assert_equal_to_the_bit(
-                    getattr(resumed.runner, part), getattr(trainer.runner, part)
+                    getattr(resumed.runner, part), getattr(trained.runner, part)
                 )
-        result = resumed.train()
+
+
+OTHER_ALL = {**OTHER_ENVS, **OTHER_WINDOW, "callbacks": Steps, "policies": EXCHANGED}
+
+
+@pytest.mark.parametrize("changes", [OTHER_BATCH, OTHER_ALL], ids=["batch", "all the rest"])
+def test_a_run_resumed_with_a_changed_configuration_counts_on_from_where_it_was(
+    small, trained, run, resume, changes
+):
+    resumed = resume(config=small.replace(**changes))
+    result = resumed.train()
+    resumed.stop()
     assert result["training_iteration"] == 4
     assert result["num_env_steps_sampled_lifetime"] == 3 * 64 + resumed.config.train_batch_size
-    assert result["env_runners"]["num_episodes_lifetime"] >= trainer.lifetime.num_episodes
-    assert [line["training_iteration"] for line in lines_of(tmp_path / "run")] == [1, 2, 3, 4]
+    assert result["env_runners"]["num_episodes_lifetime"] >= trained.lifetime.num_episodes
+    assert [line["training_iteration"] for line in lines_of(run)] == [1, 2, 3, 4]
 
 
 def test_after_a_resume_with_other_settings_the_next_one_is_exact_again(
-    small, start, resume, tmp_path
+    small, run, resume, tmp_path
 ):
-    trainer = start()
-    trainer.fit({"training_iteration": 3})
-    trainer.stop()
     whole = resume(config=small.replace(**OTHER_BATCH), run_dir=tmp_path / "whole")
     whole.fit({"training_iteration": 5})
     half = resume(config=small.replace(**OTHER_BATCH))
@@ -350,9 +345,9 @@ def test_with_another_batch_size_schedules_and_limits_still_count_environment_st
     assert (last["training_iteration"], last["num_env_steps_sampled_lifetime"]) == (15, 1280)
 
 
-@pytest.mark.parametrize(("before", "after"), [(None, ("agent2",)), (("agent2",), None)])
+@pytest.mark.parametrize(("before", "after"), [(None, ("pol1",)), (("pol1",), None)])
 def test_policies_keep_their_names_where_others_are_trained(start, resume, small, before, after):
-    config = small.replace(policies="per-agent", policies_to_train=before)
+    config = small.replace(policies_to_train=before)
     trainer = start(config)
     trainer.fit({"training_iteration": 1})
     trainer.stop()
@@ -365,8 +360,8 @@ def test_policies_keep_their_names_where_others_are_trained(start, resume, small
     observations = [observations_of(resumed), observations_of(trainer)]
     assert_equal_to_the_bit(*observations)
     learners = resumed.train()["learners"]
-    assert {"agent1", "agent2"} & set(learners) == set(after or ("agent1", "agent2"))
-    frozen = {"agent1", "agent2"} - set(learners)
+    assert {"pol1", "pol2"} & set(learners) == set(after or ("pol1", "pol2"))
+    frozen = {"pol1", "pol2"} - set(learners)
     assert_equal_to_the_bit(
         *[{policy: own.get_weights()[policy] for policy in frozen} for own in (resumed, trainer)]
     )
@@ -454,10 +449,7 @@ def test_settings_that_a_file_names_and_no_run_has_are_left_out(start, resume, t
     assert resume().settings.keep == 7
 
 
-def test_a_run_resumed_by_a_relative_path_is_named_from_here(start, resume, tmp_path, monkeypatch):
-    trainer = start()
-    trainer.fit({"training_iteration": 1})
-    trainer.stop()
+def test_a_run_resumed_by_a_relative_path_is_named_from_here(run, resume, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for path, shown in (
         ("run", Path("run")),

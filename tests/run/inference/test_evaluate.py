@@ -13,19 +13,21 @@ import numpy as np
 import pytest
 
 import jaxrl
-from jaxrl import PPOConfig, UsageError, load_policy
+from jaxrl import PPOConfig, Trainer, UsageError, load_policy
 from jaxrl.cli.evaluate import EvaluateOptions, RenderOptions, report
 from jaxrl.cli.evaluate import evaluate as evaluate_run
 from jaxrl.core.fields import check_all
 from jaxrl.run.inference import evaluate as evaluation
 from jaxrl.run.inference.evaluate import episode_keys, evaluate, step_chance
-from tests.probes import Probe
+from tests.probes import SMALL_ARENA, Probe
 
 
-@pytest.fixture
-def trained(start):
-    trainer = start(evaluation_interval=3, evaluation_duration=6)
-    trainer.fit({"training_iteration": 3})
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    path = tmp_path_factory.mktemp("trained") / "run"
+    evaluated = {"evaluation_interval": 3, "evaluation_duration": 6}
+    with Trainer(SMALL_ARENA, run_dir=path, quiet=True, pictures=False, **evaluated) as trainer:
+        trainer.fit({"training_iteration": 3})
     return trainer
 
 
@@ -83,8 +85,6 @@ def test_trainer_script_function_and_loaded_policies_play_the_same_episodes(trai
     assert loaded["agent_episode_returns_mean"]["agent2"] == pytest.approx(
         by_hand[:, 1].mean(), abs=1e-4
     )
-    trained.stop()
-
     evaluate_run([str(trained.run_dir), "--episodes", "6"])
     printed = capsys.readouterr().out
     assert f"{loaded['episode_return_mean']:10.2f} +- {loaded['episode_return_std']:.2f}" in printed

@@ -21,13 +21,6 @@ from tests.core.environments import Corridor
 OBSERVATIONS = np.random.default_rng(0).integers(0, 16, (50, 2))
 
 
-@pytest.fixture
-def trained(start):
-    trainer = start()
-    trainer.fit({"training_iteration": 3})
-    return trainer
-
-
 def test_a_loaded_policy_acts_as_the_trainers(trained):
     for agent, name in (("agent1", "pol1"), ("agent2", "pol2")):
         loaded, ours = load_policy(trained.run_dir, name), trained.get_policy(name)
@@ -94,12 +87,14 @@ def test_acting_shares_no_key_with_training():
         )
 
 
-def test_training_on_does_not_change_a_policy_taken_out_of_it(trained):
-    policy = trained.get_policy("pol1")
+def test_training_on_does_not_change_a_policy_taken_out_of_it(start):
+    trainer = start(run_dir=None)
+    trainer.train()
+    policy = trainer.get_policy("pol1")
     before = policy.value(OBSERVATIONS)
-    trained.train()
+    trainer.train()
     np.testing.assert_array_equal(policy.value(OBSERVATIONS), before)
-    assert not np.array_equal(trained.get_policy("pol1").value(OBSERVATIONS), before)
+    assert not np.array_equal(trainer.get_policy("pol1").value(OBSERVATIONS), before)
 
 
 @pytest.mark.parametrize(
@@ -199,8 +194,8 @@ def test_one_policy_of_many_begins_with_anothers_weights_and_may_stay_frozen(
     )
 
 
-def test_a_folder_with_a_sharp_in_its_name_gives_weights_too(trained, small, tmp_path):
-    there = trained.run_dir.rename(tmp_path / "run #2")
+def test_a_folder_with_a_sharp_in_its_name_gives_weights_too(run, small, tmp_path):
+    there = run.rename(tmp_path / "run #2")
     for source, theirs in ((f"{there}", "pol1"), (f"{there}#pol2", "pol2"), (f"{there}#", "pol1")):
         ours = initial_weights(small.build(), {"pol1": source})["pol1"]
         jax.tree.map(np.testing.assert_array_equal, ours.params, load_policy(there, theirs).params)
@@ -284,18 +279,30 @@ def test_a_policy_that_remembers_several_agents_and_none_is_pickled():
     np.testing.assert_equal(again._memory, policy._memory)
 
 
-@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
-def test_an_observation_that_is_not_finite_is_refused(bad):
-    config = PPOConfig(env="cartpole", fcnet_hiddens=(8,))
+def untrained(**settings):
+    """A policy of CartPole that knows nothing."""
+    config = PPOConfig(env="cartpole", fcnet_hiddens=(8,), **settings)
     group = config.build().grouping.groups[0]
     policy_spec = config.policy_spec("default_policy", group.observation_space, group.action_space)
     weights = PolicyWeights(policy_spec.model.init(jax.random.key(0)), policy_spec.initial_filter())
-    policy = Policy(policy_spec, weights, name="p")
+    return Policy(policy_spec, weights, name="p")
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_an_observation_that_is_not_finite_is_refused(bad):
+    policy = untrained()
     assert policy.act([0.0, 0.0, 0.0, 0.0]) in (0, 1)
     with pytest.raises(UsageError, match="an observation must be finite numbers; it holds"):
         policy.act([0.0, bad, 0.0, 0.0])
     with pytest.raises(UsageError, match="an observation must be finite numbers; it holds"):
         policy.value([[0.0, bad, 0.0, 0.0]])
+
+
+@pytest.fixture(scope="module")
+def remembering():
+    """The spec and the weights of a policy with a memory."""
+    policy = untrained(use_lstm=True, lstm_use_prev_reward=True)
+    return policy.policy_spec, policy.weights
 
 
 @pytest.mark.parametrize(
@@ -333,15 +340,10 @@ def test_an_observation_that_is_not_finite_is_refused(bad):
         ),
     ],
 )
-def test_what_acting_is_told_is_refused_in_one_line_where_it_does_not_fit(told, message):
-    config = PPOConfig(env="cartpole", fcnet_hiddens=(8,), use_lstm=True, lstm_use_prev_reward=True)
-    group = config.build().grouping.groups[0]
-    policy_spec = config.policy_spec("default_policy", group.observation_space, group.action_space)
-    policy = Policy(
-        policy_spec,
-        PolicyWeights(policy_spec.model.init(jax.random.key(0)), policy_spec.initial_filter()),
-        name="p",
-    )
+def test_what_acting_is_told_is_refused_in_one_line_where_it_does_not_fit(
+    remembering, told, message
+):
+    policy = Policy(*remembering, name="p")
     policy.act(np.zeros((3, 4)))
     with pytest.raises(UsageError, match=f"^policy 'p': {message}"):
         policy.act(np.zeros((3, 4)), **told)
@@ -370,20 +372,20 @@ def test_weights_that_cannot_be_are_refused(trained):
     jax.tree.map(np.testing.assert_array_equal, trained.get_weights(), before)
 
 
-def test_best_is_refused_where_no_state_was_scored(trained):
-    for best in (trained.run_dir / "checkpoints").glob("best-*"):
+def test_best_is_refused_where_no_state_was_scored(run):
+    for best in (run / "checkpoints").glob("best-*"):
         shutil.rmtree(best)
     for load in (
-        lambda which: load_policy(trained.run_dir, "pol1", checkpoint=which),
-        lambda which: evaluate(trained.run_dir, episodes=1, checkpoint=which),
-        lambda which: render(trained.run_dir, checkpoint=which),
-        lambda which: Trainer.from_checkpoint(trained.run_dir, checkpoint=which),
+        lambda which: load_policy(run, "pol1", checkpoint=which),
+        lambda which: evaluate(run, episodes=1, checkpoint=which),
+        lambda which: render(run, checkpoint=which),
+        lambda which: Trainer.from_checkpoint(run, checkpoint=which),
     ):
         with pytest.raises(
             UsageError, match=r"no best checkpoint: no score was measured; choose last, or .* of: 3"
         ):
             load("best")
-    one = trained.run_dir / "checkpoints" / "000003"
+    one = run / "checkpoints" / "000003"
     with pytest.raises(
         UsageError,
         match=r"is a checkpoint itself: name its run's folder to choose checkpoint 'best'",
