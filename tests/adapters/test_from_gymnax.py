@@ -27,10 +27,10 @@ THEIRS = spaces.Dict(
 
 
 def test_dicts_and_tuples_of_gymnax_are_ours_part_by_part():
-    ours = Dict(
+    expected = Dict(
         {"map": Box(0.0, 1.0, (2, 2)), "bag": Tuple((Discrete(3), Box(0, 9, (1,), "int32")))}
     )
-    assert convert_space(THEIRS, "observation") == ours
+    assert convert_space(THEIRS, "observation") == expected
 
 
 def test_every_part_of_an_observation_gets_the_type_that_its_space_declares():

@@ -56,16 +56,21 @@ def test_a_trials_config_changes_the_configuration_and_members_stand_above_it():
     members = plan(ARENA, {"lr": [1e-3, 1e-2]}, seeds=2).trials(
         {"lr": 1.0, "gamma": 0.9, "pol2": {"gamma": 0.8}}
     )
-    assert [(one.config.lr, one.config.seed) for one in members] == [
+    assert [(member.config.lr, member.config.seed) for member in members] == [
         (1e-3, 0),
         (1e-3, 1),
         (1e-2, 0),
         (1e-2, 1),
     ]
-    assert {one.config.for_policy(name).gamma for one in members for name in ("pol1",)} == {0.9}
-    assert {one.config.for_policy("pol2").gamma for one in members} == {0.8}
+    assert {member.config.for_policy(name).gamma for member in members for name in ("pol1",)} == {
+        0.9
+    }
+    assert {member.config.for_policy("pol2").gamma for member in members} == {0.8}
     listed = plan(ARENA, [{"lr": 1e-3}, {"gamma": 0.5}]).trials({"lr": 1.0})
-    assert [(one.config.lr, one.config.gamma) for one in listed] == [(1e-3, 0.99), (1.0, 0.5)]
+    assert [(member.config.lr, member.config.gamma) for member in listed] == [
+        (1e-3, 0.99),
+        (1.0, 0.5),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -140,10 +145,10 @@ def test_a_report_of_one_member_is_the_result_tree_with_nan_for_what_is_not_know
 def test_a_report_of_several_has_their_medians_the_best_and_each_ones_own():
     block = plan(members={"lr": [1e-3, 1e-2]}, seeds=2, iterations=3).block({})
     said = report(block, 3)
-    own = [said["members"][f"{i:04d}"]["episode_return_mean"] for i in range(4)]
-    assert said["env_runners"]["episode_return_mean"] == pytest.approx(np.median(own))
-    assert said["best"]["env_runners"]["episode_return_mean"] == max(own)
-    assert own[said["best"]["member"]] == max(own)
+    returns = [said["members"][f"{i:04d}"]["episode_return_mean"] for i in range(4)]
+    assert said["env_runners"]["episode_return_mean"] == pytest.approx(np.median(returns))
+    assert said["best"]["env_runners"]["episode_return_mean"] == max(returns)
+    assert returns[said["best"]["member"]] == max(returns)
     assert said["training_iteration"] == 3
     assert said["diverged"] == 0
 
@@ -166,9 +171,9 @@ def test_a_trials_own_seed_is_the_first_of_its_members():
 
 
 def test_a_setting_that_some_policies_have_of_their_own_is_said():
-    own = ARENA.replace(per_policy={"pol1": {"lr": 1e-3}})
-    assert "lr leaves pol1 as per_policy has it" in plan(own).warnings({"lr": 1e-4})[0]
-    assert plan(own).warnings({"pol1": {"lr": 1e-4}}) == []
+    arena = ARENA.replace(per_policy={"pol1": {"lr": 1e-3}})
+    assert "lr leaves pol1 as per_policy has it" in plan(arena).warnings({"lr": 1e-4})[0]
+    assert plan(arena).warnings({"pol1": {"lr": 1e-4}}) == []
 
 
 def test_without_ray_it_says_what_to_install(monkeypatch):

@@ -23,7 +23,7 @@ class PolicySpec:
 
 
 @pytest.mark.parametrize(
-    ("theirs", "ours"),
+    ("foreign", "here"),
     [
         ({"observation_filter": "NoFilter"}, {"observation_filter": None}),
         (
@@ -52,10 +52,12 @@ class PolicySpec:
         ({"lr": np.array([[0, 0.5], [100, 0.25]])}, {"lr": ((0, 0.5), (100, 0.25))}),
     ],
 )
-def test_a_value_in_rllibs_or_numpys_form_is_the_same_configuration(theirs, ours):
-    assert PPOConfig(**ARENA, **theirs) == PPOConfig(**ARENA, **ours)
-    assert PPOConfig(**ARENA).replace(**theirs) == PPOConfig(**ARENA).replace(**ours)
-    assert PPOConfig.from_dict(PPOConfig(**ARENA, **theirs).to_dict()) == PPOConfig(**ARENA, **ours)
+def test_a_value_in_rllibs_or_numpys_form_is_the_same_configuration(foreign, here):
+    assert PPOConfig(**ARENA, **foreign) == PPOConfig(**ARENA, **here)
+    assert PPOConfig(**ARENA).replace(**foreign) == PPOConfig(**ARENA).replace(**here)
+    assert PPOConfig.from_dict(PPOConfig(**ARENA, **foreign).to_dict()) == PPOConfig(
+        **ARENA, **here
+    )
 
 
 def test_policies_may_be_names_or_specs_where_the_environment_says_who_plays_whom():

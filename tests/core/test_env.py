@@ -49,9 +49,9 @@ def corridor_at(position, time):
     return Place(position=jnp.float32(position), time=jnp.int32(time))
 
 
-def trees_equal(one, other):
-    jax.tree.map(np.testing.assert_array_equal, one, other)
-    return jax.tree.structure(one) == jax.tree.structure(other)
+def trees_equal(first, second):
+    jax.tree.map(np.testing.assert_array_equal, first, second)
+    return jax.tree.structure(first) == jax.tree.structure(second)
 
 
 # One agent

@@ -84,7 +84,7 @@ def no_reset(self, key, state, action, params=None):
     return obs, state, reward, terminated, truncated, {**info, "final_observation": obs}
 
 
-def clock_set_back_to_one(step, _):
+def clock_set_back(step, _):
     over = step.terminated | step.truncated
     return step._replace(state=step.state.replace(time=jnp.where(over, 1, step.state.time)))
 
@@ -259,7 +259,7 @@ ONE_AGENT = {
         lambda step, _: step._replace(info={"final_observation": jnp.zeros(2)})
     ),
     "step must return the state of a new one, of which is_truncated is False": {"step": no_reset},
-    "step must return the state of a new one, with time=0": stepped(clock_set_back_to_one),
+    "step must return the state of a new one, with time=0": stepped(clock_set_back),
 }
 
 

@@ -127,20 +127,20 @@ def refused(call):
     return text
 
 
-@pytest.mark.parametrize(("theirs", "ours"), [*RLLIB.items(), *OTHERS.items()])
-def test_another_librarys_name_is_answered_with_ours(theirs, ours):
+@pytest.mark.parametrize(("foreign", "here"), [*RLLIB.items(), *OTHERS.items()])
+def test_another_librarys_name_is_answered_with_ours(foreign, here):
     ask = [
-        lambda: PPOConfig(env="arena", **{theirs: 1}),
-        lambda: PPOConfig.from_dict({"env": "arena", theirs: 1}),
+        lambda: PPOConfig(env="arena", **{foreign: 1}),
+        lambda: PPOConfig.from_dict({"env": "arena", foreign: 1}),
     ]
     ask += [
-        lambda: PPOConfig(env="arena").replace(**{theirs: 1}),
-        lambda: RunSettings(**{theirs: 1}),
+        lambda: PPOConfig(env="arena").replace(**{foreign: 1}),
+        lambda: RunSettings(**{foreign: 1}),
     ]
     for call in ask:
-        assert f"'s name for {ours}" in refused(call)
-    text = refused(lambda: given_flags([f"--{theirs.replace('_', '-')}", "1"], both()))
-    assert f"'s name for --{ours.rstrip('_').replace('_', '-')}" in text
+        assert f"'s name for {here}" in refused(call)
+    text = refused(lambda: given_flags([f"--{foreign.replace('_', '-')}", "1"], both()))
+    assert f"'s name for --{here.rstrip('_').replace('_', '-')}" in text
 
 
 def both():
@@ -153,18 +153,18 @@ def both():
     return {name if name != "lambda_" else "other_": flag for name, flag in flags.items()}
 
 
-@pytest.mark.parametrize("theirs", WITHOUT_COUNTERPART)
-def test_a_name_without_counterpart_is_answered_with_what_to_do_and_no_wrong_name(theirs):
-    text = refused(lambda: PPOConfig(env="arena", **{theirs: 1}))
+@pytest.mark.parametrize("foreign", WITHOUT_COUNTERPART)
+def test_a_name_without_counterpart_is_answered_with_what_to_do_and_no_wrong_name(foreign):
+    text = refused(lambda: PPOConfig(env="arena", **{foreign: 1}))
     assert "RLlib's name; " in text
     assert "did you mean" not in text
 
 
 def test_every_counterpart_is_a_setting_and_no_foreign_name_is_one_of_ours():
     for table in foreign_names.SETTINGS.values():
-        for theirs, found in table.items():
-            assert found.here in OURS or (found.here == "" and found.note), theirs
-            assert theirs not in OURS
+        for foreign, found in table.items():
+            assert found.here in OURS or (found.here == "" and found.note), foreign
+            assert foreign not in OURS
 
 
 def test_the_configuration_and_the_trainer_know_each_others_settings():
@@ -231,7 +231,7 @@ PATHS = [
 
 
 @pytest.mark.parametrize(
-    ("theirs", "ours"),
+    ("foreign", "here"),
     [
         ("episode_reward_mean", "env_runners/episode_return_mean"),
         ("episode_reward_max", "env_runners/episode_return_max"),
@@ -251,9 +251,9 @@ PATHS = [
         ("num_env_steps_trained", "num_env_steps_trained_lifetime"),
     ],
 )
-def test_another_librarys_result_is_answered_with_ours(theirs, ours):
-    assert f"'{theirs}'; did you mean '{ours}'?" in str(
-        unknown_result("stop criterion", theirs, PATHS)
+def test_another_librarys_result_is_answered_with_ours(foreign, here):
+    assert f"'{foreign}'; did you mean '{here}'?" in str(
+        unknown_result("stop criterion", foreign, PATHS)
     )
 
 

@@ -53,8 +53,8 @@ def test_a_multidiscrete_sample_is_contained(nvec, seed):
 @FEW
 @given(st.lists(st.tuples(BOUNDS, BOUNDS), min_size=1, max_size=4), SEEDS)
 def test_a_box_sample_is_contained_whatever_the_bounds(bounds, seed):
-    low = [-np.inf if np.isinf(one) else min(one, other) for one, other in bounds]
-    high = [max(one, other) for one, other in bounds]
+    low = [-np.inf if np.isinf(first) else min(first, second) for first, second in bounds]
+    high = [max(first, second) for first, second in bounds]
     check_sample(Box(low, high), seed)
 
 
@@ -120,9 +120,9 @@ def test_spaces_are_equal_and_hash_alike_by_what_they_hold():
         (Box(0, 1, (2,)), Box(np.zeros(2), np.ones(2))),
         (Box(-1.0, [1.0, 2.0]), Box(jnp.full(2, -1.0), jnp.array([1.0, 2.0]), (2,), np.float32)),
     ]
-    for one, other in same:
-        assert one == other
-        assert hash(one) == hash(other)
+    for space, equal in same:
+        assert space == equal
+        assert hash(space) == hash(equal)
     different = {
         Discrete(2),
         Discrete(3),

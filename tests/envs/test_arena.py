@@ -95,8 +95,8 @@ def test_every_transition_of_long_play_agrees_with_the_rules_in_plain_python(hei
             env.is_truncated(state, params),
         )
 
-    ours = jax.jit(lambda: jax.lax.scan(body, env.reset_stacked(KEY, params)[1], inputs)[1])()
-    obs, states, rewards, terminated, metrics, truncated = jax.tree.map(np.asarray, ours)
+    played = jax.jit(lambda: jax.lax.scan(body, env.reset_stacked(KEY, params)[1], inputs)[1])()
+    obs, states, rewards, terminated, metrics, truncated = jax.tree.map(np.asarray, played)
     assert not terminated.any()
     events = {"new_field": 0, "collision": 0, "both": 0}
     for t, (_, (plain_obs, plain_rewards, happened, over), positions, visited) in enumerate(rows):
@@ -150,8 +150,8 @@ def test_every_situation_on_small_grids_agrees_with_the_rules_in_plain_python(he
     step = jax.jit(jax.vmap(env.step_in_order))
     obs, states, rewards, _, _ = step(states, actions, jnp.array([case[3] == 2 for case in cases]))
     marked = jax.vmap(partial(unpack, num_cells=height * width))(states.visited)
-    for ours, plainly in zip((obs, rewards, marked), zip(*expected, strict=True), strict=True):
-        np.testing.assert_allclose(np.float32(ours), np.float32(plainly), rtol=1e-6)
+    for stacked, plainly in zip((obs, rewards, marked), zip(*expected, strict=True), strict=True):
+        np.testing.assert_allclose(np.float32(stacked), np.float32(plainly), rtol=1e-6)
 
 
 def test_staying_at_a_wall_counts_as_a_new_field_once():

@@ -74,14 +74,14 @@ def test_each_step_from_gymnasiums_state_reaches_gymnasiums_next_state():
 
 def test_whole_episodes_follow_gymnasium_and_end_on_the_same_step():
     for motion, actions, states, terminated, _ in random_episodes(8, seed=1):
-        state, ours = our_state(motion), []
+        state, reached = our_state(motion), []
         for action in actions[: len(states)]:
             _, state, reward, ended, _ = step_env(KEY, state, action, PARAMS)
-            ours.append((np.asarray(state.motion), bool(ended)))
+            reached.append((np.asarray(state.motion), bool(ended)))
             assert reward == 1.0  # the step that falls included
-        np.testing.assert_allclose([row for row, _ in ours], states, rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose([row for row, _ in reached], states, rtol=1e-4, atol=1e-5)
         assert (
-            [ended for _, ended in ours]
+            [ended for _, ended in reached]
             == terminated.tolist()
             == [False] * (len(states) - 1) + [True]
         )
@@ -241,8 +241,8 @@ def test_sutton_and_bartos_reward_is_gymnasiums():
     rewards = []
     for _ in range(6):
         _, state, reward, terminated, _ = env.step_env(KEY, state, jnp.int32(0), PARAMS)
-        _, their_reward, their_end, _, _ = reference.step(0)
-        assert (float(reward), bool(terminated)) == (their_reward, their_end)
+        _, expected_reward, expected_end, _, _ = reference.step(0)
+        assert (float(reward), bool(terminated)) == (expected_reward, expected_end)
         rewards.append(float(reward))
         if terminated:
             break

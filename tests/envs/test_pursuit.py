@@ -249,17 +249,18 @@ def test_starts_are_distributed_as_by_rejection():
     plain, random = PlainPursuit(8, 8), np.random.default_rng(0)
     expected = np.array([plain.sample_start(random, 8) for _ in range(num)])
     legal = jnp.asarray(~building(8, 8))
-    ours = np.asarray(
+    drawn = np.asarray(
         jax.jit(jax.vmap(lambda key: place(key, 8, legal)))(jax.random.split(KEY, num))
     ).swapaxes(1, 2)
     for body in (slice(0, 1), slice(3, 4), slice(7, 8), slice(0, 8)):
         counts = [
             np.bincount((cells[:, body] @ [8, 1]).reshape(-1), minlength=64)
-            for cells in (ours, expected)
+            for cells in (drawn, expected)
         ]
         assert chi_square(*counts) < 49 + 5 * np.sqrt(2 * 49)  # of 64 cells 49 are free
     pairs = [
-        np.abs(cells[:, :, None] - cells[:, None]).sum(-1).reshape(-1) for cells in (ours, expected)
+        np.abs(cells[:, :, None] - cells[:, None]).sum(-1).reshape(-1)
+        for cells in (drawn, expected)
     ]
     assert chi_square(*(np.bincount(apart, minlength=15)[2:] for apart in pairs)) < 5 * 13
 

@@ -34,14 +34,14 @@ def cells(layer):
     return np.array([layer.get_position(i) for i in range(layer.n_agents())])
 
 
-def agree(ours, expected):
+def agree(actual, expected):
     """Whether the means of two samples differ by no more than chance.
 
     The spread is that of `ours`, the larger sample: catches are rare and have a high reward, so the
     few expected episodes are not enough to estimate it.
     """
-    error = np.std(ours) * np.sqrt(1 / len(ours) + 1 / len(expected))
-    return abs(np.mean(ours) - np.mean(expected)) <= FREEDOM * error
+    error = np.std(actual) * np.sqrt(1 / len(actual) + 1 / len(expected))
+    return abs(np.mean(actual) - np.mean(expected)) <= FREEDOM * error
 
 
 def chi_square(some, others):
@@ -72,8 +72,8 @@ def test_starts_are_where_the_reference_starts(window, n_evaders):
         # its bodies.
         assert chi_square(*counts) < (1 if window == 1.0 else 3) * (193 + 5 * np.sqrt(2 * 193))
         for axis in (0, 1):
-            ours = np.asarray(positions)[:, axis].mean(1)
-            assert agree(ours, [start[kind][:, axis].mean() for start in expected])
+            starts = np.asarray(positions)[:, axis].mean(1)
+            assert agree(starts, [start[kind][:, axis].mean() for start in expected])
 
 
 def reference_play(settings):
@@ -115,10 +115,10 @@ def our_play(settings, num_episodes=4000):
     dict(x_size=8, y_size=8, n_evaders=6, surround=False, shared_reward=0.5),
 ])  # fmt: skip
 def test_random_play_pays_and_catches_what_it_does_in_the_reference(settings):
-    their_returns, their_catches = reference_play(settings)
-    our_returns, our_catches = our_play(settings)
+    expected_returns, expected_catches = reference_play(settings)
+    returns, catches = our_play(settings)
     # The mean, and the range over the agents, which is 0 where all rewards are shared.
     for of_episode in (np.mean, np.ptp):
-        ours, expected = of_episode(our_returns, axis=1), of_episode(their_returns, axis=1)
-        assert agree(ours, expected), (of_episode.__name__, np.mean(ours), np.mean(expected))
-    assert agree(our_catches, their_catches), (np.mean(our_catches), np.mean(their_catches))
+        actual, expected = of_episode(returns, axis=1), of_episode(expected_returns, axis=1)
+        assert agree(actual, expected), (of_episode.__name__, np.mean(actual), np.mean(expected))
+    assert agree(catches, expected_catches), (np.mean(catches), np.mean(expected_catches))

@@ -69,11 +69,11 @@ def our_play():
     return np.asarray(jax.jit(jax.vmap(episode))(jax.random.split(KEY, 4000)))
 
 
-def assert_same_mean(ours, theirs):
-    error = np.sqrt(ours.var(0) / len(ours) + theirs.var(0) / len(theirs))
-    assert (abs(ours.mean(0) - theirs.mean(0)) < 3.5 * error).all(), (
-        ours.mean(0),
-        theirs.mean(0),
+def assert_same_mean(actual, expected):
+    error = np.sqrt(actual.var(0) / len(actual) + expected.var(0) / len(expected))
+    assert (abs(actual.mean(0) - expected.mean(0)) < 3.5 * error).all(), (
+        actual.mean(0),
+        expected.mean(0),
         error,
     )
 
@@ -96,11 +96,11 @@ def test_resets_are_distributed_as_the_references():
         expected.append([[*body.position, *body.velocity] for body in bodies])
     expected = np.array(expected)
     state = jax.vmap(lambda key: Waterworld().start(key, Params()))(jax.random.split(KEY, 3000))
-    ours = np.concatenate(
+    drawn = np.concatenate(
         [np.swapaxes(state.position, 1, 2), np.swapaxes(state.velocity, 1, 2)], axis=2
     )
     for kind in (slice(0, 2), slice(2, 7), slice(7, 17)):
-        assert_quantiles_agree(ours[:, kind].reshape(-1, 4), expected[:, kind].reshape(-1, 4))
+        assert_quantiles_agree(drawn[:, kind].reshape(-1, 4), expected[:, kind].reshape(-1, 4))
 
 
 def test_respawns_are_distributed_as_the_references():
@@ -115,23 +115,23 @@ def test_respawns_are_distributed_as_the_references():
         bits = jax.random.bits(KEY, (3, 20_000))
         fixed = jnp.array([[375.0], [375.0]])
         clear, top = jnp.full(20_000, 2 * radius + 75), jnp.full(20_000, 75.0)
-        ours = np.concatenate(waterworld_physics.draw_respawns(bits, fixed, clear, top)).T
+        drawn = np.concatenate(waterworld_physics.draw_respawns(bits, fixed, clear, top)).T
         assert shape.radius == radius
-        assert_quantiles_agree(ours, expected)
-        away = [np.hypot(*(rows[:, :2] - 375).T)[:, None] for rows in (ours, expected)]
+        assert_quantiles_agree(drawn, expected)
+        away = [np.hypot(*(rows[:, :2] - 375).T)[:, None] for rows in (drawn, expected)]
         assert min(rows.min() for rows in away) > 2 * radius + 75
         assert_quantiles_agree(*away)
 
 
-def assert_quantiles_agree(ours, expected):
+def assert_quantiles_agree(actual, expected):
     """Compares the share of `ours` below each decile of `expected`, per column.
 
     Columns that are constant in `expected` must be equal.
     """
     moving = expected.std(0) > 0
-    assert (ours[:, ~moving] == expected[0, ~moving]).all()
+    assert (actual[:, ~moving] == expected[0, ~moving]).all()
     for share in np.arange(0.1, 1, 0.1):
         level = np.quantile(expected, share, axis=0)
-        below = (ours < level).mean(0)
-        error = np.sqrt(share * (1 - share) * (1 / len(ours) + 1 / len(expected)))
+        below = (actual < level).mean(0)
+        error = np.sqrt(share * (1 - share) * (1 / len(actual) + 1 / len(expected)))
         assert (abs(below - share) < 4 * error)[moving].all(), (share, below)

@@ -25,8 +25,8 @@ def test_a_product_with_the_patches_is_the_convolution_with_same_padding(kernel,
     expected = jax.lax.conv_general_dilated(
         images, weights, (stride, stride), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC")
     )
-    ours = patches(images, kernel, stride) @ weights.reshape(-1, 5)
-    np.testing.assert_allclose(ours, expected, rtol=1e-4, atol=1e-4)
+    output = patches(images, kernel, stride) @ weights.reshape(-1, 5)
+    np.testing.assert_allclose(output, expected, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("vf_share_layers", [False, True])
@@ -58,14 +58,14 @@ def test_the_forward_pass_is_the_convolutions_then_the_dense_layers(vf_share_lay
             images = np.maximum(images + layer["bias"][None, None, None], 0)
         return np.asarray(images).reshape(8, -1)
 
-    for part, ours in (("policy", distribution.logits), ("value", value[..., None])):
+    for part, output in (("policy", distribution.logits), ("value", value[..., None])):
         layers = [*params["mlp"].get("shared", []), *params["mlp"][part]]
         rows = features(params["conv"]["shared" if vf_share_layers else part])
         for i, layer in enumerate(layers):
             rows = (rows if i == 0 else np.tanh(rows)) @ np.asarray(layer["kernel"]) + np.asarray(
                 layer["bias"]
             )[None]
-        np.testing.assert_allclose(ours.reshape(8, -1), rows, rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(output.reshape(8, -1), rows, rtol=1e-4, atol=1e-5)
 
 
 def test_the_parameters_are_those_of_rllibs_layers_counted_by_hand():
@@ -106,7 +106,7 @@ def test_each_image_of_a_tree_has_its_own_convolutions_and_all_parts_join_before
         }
         return alone.apply({"conv": torso, "mlp": heads}, images)[0].logits
 
-    for part, ours in (("policy", distribution.logits), ("value", value[:, None])):
+    for part, output in (("policy", distribution.logits), ("value", value[:, None])):
         torsos = params["conv"]["shared" if vf_share_layers else part]
         assert sorted(torsos) == ["eye", "sense/0"]
         joined = [
@@ -120,7 +120,7 @@ def test_each_image_of_a_tree_has_its_own_convolutions_and_all_parts_join_before
             rows = (rows if i == 0 else np.tanh(rows)) @ np.asarray(layer["kernel"]) + np.asarray(
                 layer["bias"]
             )[None]
-        np.testing.assert_allclose(ours, rows, rtol=1e-4, atol=1e-4)
+        np.testing.assert_allclose(output, rows, rtol=1e-4, atol=1e-4)
 
 
 def test_no_two_images_of_a_tree_begin_with_the_same_convolutions():

@@ -75,10 +75,10 @@ def assert_agrees_with_numpy(model, scale=1.0):
     params, obs, distribution, value = run(KEY)
     inputs, activation = encoded(model.observation_space, obs), NUMPY_ACTIVATIONS[model.activation]
     shared = params.get("shared", [])
-    for part, ours in (("policy", distribution.logits), ("value", value[:, None])):
+    for part, output in (("policy", distribution.logits), ("value", value[:, None])):
         expected = forward([*shared, *params[part]], inputs, activation)
         np.testing.assert_allclose(
-            ours, expected, rtol=1e-4, atol=1e-4 * max(1.0, np.abs(expected).max())
+            output, expected, rtol=1e-4, atol=1e-4 * max(1.0, np.abs(expected).max())
         )
 
 
@@ -306,15 +306,15 @@ def test_a_key_decides_the_parameters(initializer):
     init = jax.jit(MLP(Box(-1.0, 1.0, (5,)), ACTIONS, (8,), initializer=initializer).init)
     chex.assert_trees_all_equal(init(KEY), init(KEY))
     for part in ("policy", "value"):
-        ours, others = (init(jax.random.key(seed))[part][0]["kernel"] for seed in (0, 1))
-        assert not np.any(np.asarray(ours) == np.asarray(others))
+        kernel, other = (init(jax.random.key(seed))[part][0]["kernel"] for seed in (0, 1))
+        assert not np.any(np.asarray(kernel) == np.asarray(other))
 
 
 def test_equal_models_are_one_static_key():
-    ours, others = (MLP(Box(np.zeros(4), np.ones(4)), ACTIONS, (8,)) for _ in range(2))
-    assert ours == others
-    assert hash(ours) == hash(others)
-    assert ours != MLP(Box(np.zeros(4), np.ones(4)), ACTIONS, (9,))
+    model, equal = (MLP(Box(np.zeros(4), np.ones(4)), ACTIONS, (8,)) for _ in range(2))
+    assert model == equal
+    assert hash(model) == hash(equal)
+    assert model != MLP(Box(np.zeros(4), np.ones(4)), ACTIONS, (9,))
 
 
 def test_an_action_space_without_a_distribution_is_refused():

@@ -38,8 +38,8 @@ def of_one(distribution, action):
 
 
 @jax.jit
-def kl_of(ours, others):
-    return ours.kl(others)
+def kl_of(first, second):
+    return first.kl(second)
 
 
 def references(parameters):
@@ -57,7 +57,7 @@ def references(parameters):
 @given(CONCENTRATIONS, several(-0.9375, 0.9375))
 def test_a_beta_has_the_density_entropy_and_mode_of_scipys(parameters, action):
     expected = references(parameters)
-    mode, log_prob, entropy = of_one(beta(parameters), jnp.asarray(action))
+    mode, log_prob, entropy = of_single(beta(parameters), jnp.asarray(action))
     np.testing.assert_allclose(
         log_prob,
         sum(part.logpdf(float(x)) for part, x in zip(expected, action, strict=True)),
@@ -67,21 +67,21 @@ def test_a_beta_has_the_density_entropy_and_mode_of_scipys(parameters, action):
     np.testing.assert_allclose(
         entropy, sum(part.entropy() for part in expected), rtol=1e-4, atol=1e-4
     )
-    beside = [of_one(beta(parameters), mode + move)[1] for move in (-0.01, 0.0, 0.01)]
+    beside = [of_single(beta(parameters), mode + move)[1] for move in (-0.01, 0.0, 0.01)]
     assert beside[1] >= max(beside) - 1e-4
 
 
 @few
 @given(CONCENTRATIONS, CONCENTRATIONS)
-def test_a_betas_kl_is_the_integral_of_the_density_times_the_log_ratio(ours, others):
+def test_a_betas_kl_is_the_integral_of_the_density_times_the_log_ratio(first, second):
     integrals = []
-    for p, q in zip(references(ours), references(others), strict=True):
+    for p, q in zip(references(first), references(second), strict=True):
         integrand = lambda x, p=p, q=q: p.pdf(x) * (p.logpdf(x) - q.logpdf(x))
         integrals.append(scipy.integrate.quad(integrand, p.ppf(1e-13), p.isf(1e-13), limit=200)[0])
     np.testing.assert_allclose(
-        kl_of(beta(ours), beta(others)), sum(integrals), rtol=1e-3, atol=2e-4
+        kl_of(beta(first), beta(second)), sum(integrals), rtol=1e-3, atol=2e-4
     )
-    assert kl_of(beta(ours), beta(ours)) == 0
+    assert kl_of(beta(first), beta(first)) == 0
 
 
 def test_a_betas_samples_follow_its_distribution_function():
@@ -198,7 +198,7 @@ def test_a_squashed_gaussian_has_the_density_of_a_change_of_variables(parameters
     mean, log_std = map(np.float64, parameters)
     y = np.tanh(np.float64(action))
     density = scipy.stats.norm(mean, np.exp(log_std)).logpdf(np.arctanh(y)) - np.log1p(-(y**2))
-    log_prob = of_one(squashed(parameters), jnp.asarray(action))[1]
+    log_prob = of_single(squashed(parameters), jnp.asarray(action))[1]
     np.testing.assert_allclose(log_prob, density.sum(), rtol=2e-5, atol=1e-3)
 
 
@@ -212,7 +212,7 @@ def test_a_squashed_gaussians_entropy_is_that_of_u_and_the_mean_of_the_log_slope
     log_slope = 2 * (np.log(2) - np.logaddexp(u, -u))  # log(1 - tanh(u)^2)
     expected = scipy.stats.norm(mean, std).entropy() + (weights * log_slope).sum()
     squashed = SquashedGaussian(jnp.array([mean]), jnp.array([log_std]), (1,))
-    np.testing.assert_allclose(of_one(squashed, jnp.zeros(1))[2], expected, atol=1e-3, rtol=1e-5)
+    np.testing.assert_allclose(of_single(squashed, jnp.zeros(1))[2], expected, atol=1e-3, rtol=1e-5)
 
 
 def test_the_entropy_of_a_squashed_gaussian_has_the_gradient_of_the_integral():
@@ -234,20 +234,20 @@ def test_the_entropy_of_a_squashed_gaussian_has_the_gradient_of_the_integral():
 
 @few
 @given(GAUSSIANS, GAUSSIANS)
-def test_squashing_changes_no_kl(ours, others):
+def test_squashing_changes_no_kl(first, second):
     expected = [
-        DiagGaussian(*map(jnp.asarray, parameters), shape=(3,)) for parameters in (ours, others)
+        DiagGaussian(*map(jnp.asarray, parameters), shape=(3,)) for parameters in (first, second)
     ]
-    np.testing.assert_array_equal(kl_of(squashed(ours), squashed(others)), kl_of(*expected))
+    np.testing.assert_array_equal(kl_of(squashed(first), squashed(second)), kl_of(*expected))
 
 
 def test_the_ratio_of_two_log_probabilities_is_exact_however_near_the_bounds():
     """In f32 tanh(12) is 1 up to its last bits; for u = 12 the ratio is that of the normals."""
     action = jnp.array([12.0])
-    ours, others = (
+    first, second = (
         SquashedGaussian(jnp.array([mean]), jnp.zeros(1), (1,)) for mean in (11.0, 11.5)
     )
-    difference = others.log_prob(action) - ours.log_prob(action)
+    difference = second.log_prob(action) - first.log_prob(action)
     np.testing.assert_allclose(difference, 0.5 * 1.0**2 - 0.5 * 0.5**2, rtol=1e-4)
     assert jnp.tanh(action) > 1 - 1e-6
 

@@ -33,8 +33,8 @@ def test_alone_and_mapped_it_gives_what_the_work_gives(values, axes):
 
 def test_only_the_test_may_be_mapped():
     needed = jnp.array([False, True])
-    ours = jax.vmap(lambda needed: cond_any(needed, jnp.sin, jnp.sin, jnp.float32(1.0)))(needed)
-    np.testing.assert_array_equal(ours, jnp.full(2, jnp.sin(jnp.float32(1.0))))
+    computed = jax.vmap(lambda needed: cond_any(needed, jnp.sin, jnp.sin, jnp.float32(1.0)))(needed)
+    np.testing.assert_array_equal(computed, jnp.full(2, jnp.sin(jnp.float32(1.0))))
 
 
 def test_mapped_work_is_left_out_while_nobody_needs_it():

@@ -61,19 +61,21 @@ def test_a_categorical_has_the_probabilities_of_the_softmax(logits):
 
 @few
 @given(rows(4), rows(4))
-def test_kl_is_the_mean_log_ratio_and_never_below_zero(ours, others):
-    p, q = softmax(ours), softmax(others)
-    kl = Categorical(jnp.asarray(ours)).kl(Categorical(jnp.asarray(others)))
+def test_kl_is_the_mean_log_ratio_and_never_below_zero(first, second):
+    p, q = softmax(first), softmax(second)
+    kl = Categorical(jnp.asarray(first)).kl(Categorical(jnp.asarray(second)))
     np.testing.assert_allclose(kl, (p * np.log(p / q)).sum(), rtol=1e-4, atol=2e-6)
     assert kl >= -2e-6
-    assert Categorical(jnp.asarray(ours)).kl(Categorical(jnp.asarray(ours))) == 0
+    assert Categorical(jnp.asarray(first)).kl(Categorical(jnp.asarray(first))) == 0
 
 
 @few
 @given(rows(5), rows(5))
-def test_a_multicategorical_is_the_product_of_its_entries(ours, others):
-    p, q = joint(ours), joint(others)
-    distribution, other = (MultiCategorical(jnp.asarray(logits), NVEC) for logits in (ours, others))
+def test_a_multicategorical_is_the_product_of_its_entries(first, second):
+    p, q = joint(first), joint(second)
+    distribution, other = (
+        MultiCategorical(jnp.asarray(logits), NVEC) for logits in (first, second)
+    )
     for action in np.ndindex(NVEC):
         np.testing.assert_allclose(
             distribution.log_prob(jnp.array(action)), np.log(p[action]), rtol=1e-5, atol=1e-5
@@ -136,17 +138,17 @@ def test_the_mode_is_the_likeliest_action():
 @pytest.mark.parametrize("low", [-1e4, -1e9])
 def test_values_and_gradients_are_finite_at_extreme_logits(low):
     logits = jnp.array([[low, 0.0, 0.0], [0.0, -low, low], [0.0, 0.0, low], [-low, -low, -low]])
-    others = logits[::-1]
+    second = logits[::-1]
 
-    def terms(logits, others):
-        ours, others = Categorical(logits), Categorical(others)
-        log_probs = sum(ours.log_prob(jnp.full(4, action)) for action in range(3))
-        return log_probs, ours.entropy(), ours.kl(others), others.kl(ours)
+    def terms(logits, second):
+        first, second = Categorical(logits), Categorical(second)
+        log_probs = sum(first.log_prob(jnp.full(4, action)) for action in range(3))
+        return log_probs, first.entropy(), first.kl(second), second.kl(first)
 
-    for i, value in enumerate(terms(logits, others)):
+    for i, value in enumerate(terms(logits, second)):
         assert jnp.all(jnp.isfinite(value))
         gradients = jax.grad(lambda *logits, i=i: jnp.sum(terms(*logits)[i]), argnums=(0, 1))(
-            logits, others
+            logits, second
         )
         assert all(jnp.all(jnp.isfinite(gradient)) for gradient in gradients)
     np.testing.assert_allclose(Categorical(logits).entropy(), np.log([2, 1, 2, 3]), atol=1e-6)
@@ -240,17 +242,17 @@ def test_a_gaussian_has_the_density_and_entropy_of_scipys(parameters, action):
 
 @few
 @given(gaussians(1), gaussians(1))
-def test_a_gaussians_kl_is_the_integral_of_the_density_times_the_log_ratio(ours, others):
+def test_a_gaussians_kl_is_the_integral_of_the_density_times_the_log_ratio(first, second):
     p, q = (
         scipy.stats.norm(float(mean[0]), float(np.exp(log_std[0])))
-        for mean, log_std in (ours, others)
+        for mean, log_std in (first, second)
     )
     low, high = p.ppf(1e-14), p.isf(1e-14)
     integral, _ = scipy.integrate.quad(
         lambda x: p.pdf(x) * (p.logpdf(x) - q.logpdf(x)), low, high, limit=200
     )
     distributions = [
-        DiagGaussian(*map(jnp.asarray, parameters), shape=(1,)) for parameters in (ours, others)
+        DiagGaussian(*map(jnp.asarray, parameters), shape=(1,)) for parameters in (first, second)
     ]
     np.testing.assert_allclose(
         distributions[0].kl(distributions[1]), integral, rtol=1e-3, atol=1e-4
@@ -260,11 +262,11 @@ def test_a_gaussians_kl_is_the_integral_of_the_density_times_the_log_ratio(ours,
 
 @few
 @given(gaussians(4), gaussians(4))
-def test_a_gaussians_kl_adds_up_over_its_independent_numbers(ours, others):
+def test_a_gaussians_kl_adds_up_over_its_independent_numbers(first, second):
     def kl(index):
         p, q = (
             DiagGaussian(*(jnp.asarray(part[index]) for part in parameters), shape=(1,))
-            for parameters in (ours, others)
+            for parameters in (first, second)
         )
         return p.kl(q)
 
@@ -362,11 +364,11 @@ def test_a_masked_action_is_never_drawn_and_never_the_mode(logits, mask, seed):
 
 @few
 @given(rows(5), rows(5), MASKS)
-def test_a_masked_categorical_is_that_of_the_possible_actions_alone(ours, others, mask):
+def test_a_masked_categorical_is_that_of_the_possible_actions_alone(first, second, mask):
     mask = mask | ~mask.any()
-    p, q = softmax(ours[mask]), softmax(others[mask])
+    p, q = softmax(first[mask]), softmax(second[mask])
     first, second = (
-        Categorical(jnp.asarray(logits)).masked(jnp.asarray(mask)) for logits in (ours, others)
+        Categorical(jnp.asarray(logits)).masked(jnp.asarray(mask)) for logits in (first, second)
     )
     log_probs = np.array([first.log_prob(jnp.array(action)) for action in range(5)])
     np.testing.assert_allclose(log_probs[mask], np.log(p), rtol=1e-5, atol=1e-5)
@@ -398,9 +400,9 @@ values_and_gradients = jax.jit(lambda *at: (masked_terms(*at), jax.jacfwd(masked
 @few
 @given(LOGITS, LOGITS, MASKS)
 def test_of_masked_actions_everything_is_finite_and_their_logits_have_no_gradient(
-    ours, others, mask
+    first, second, mask
 ):
-    values, gradients = values_and_gradients(jnp.stack([ours, others]), jnp.asarray(mask))
+    values, gradients = values_and_gradients(jnp.stack([first, second]), jnp.asarray(mask))
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves((values, gradients)))
     if mask.any():
         assert all((np.asarray(leaf)[..., ~mask] == 0).all() for leaf in gradients[0])

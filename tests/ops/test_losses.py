@@ -80,10 +80,10 @@ def test_a_dual_clip_is_the_maximum_of_the_objective_and_the_bound(seed, bound):
     ratio = np.exp(log_probs - old)
     objective = np.minimum(ratio * advantages, np.clip(ratio, 0.8, 1.2) * advantages)
     objective = np.where(advantages < 0, np.maximum(objective, bound * advantages), objective)
-    ours = clipped_surrogate(
+    losses = clipped_surrogate(
         *map(jnp.float32, (log_probs, old, advantages)), 0.2, jnp.float32(bound)
     )
-    np.testing.assert_allclose(ours, -objective, rtol=2e-5, atol=1e-6)
+    np.testing.assert_allclose(losses, -objective, rtol=2e-5, atol=1e-6)
 
 
 def test_an_infinite_dual_clip_gives_the_same_bits_and_makes_no_nan():
@@ -102,8 +102,8 @@ def test_an_infinite_dual_clip_gives_the_same_bits_and_makes_no_nan():
 
     with jax.debug_nans(True):
         infinite = loss_and_gradient(jnp.float32(jnp.inf))
-    for ours, without in zip(infinite, loss_and_gradient(None), strict=True):
-        np.testing.assert_array_equal(ours, without)
+    for bounded, without in zip(infinite, loss_and_gradient(None), strict=True):
+        np.testing.assert_array_equal(bounded, without)
 
 
 @pytest.mark.parametrize(

@@ -68,8 +68,8 @@ def test_5_epochs_of_4000_rows_by_128_are_157_minibatches_that_visit_rows_equall
 def test_another_epoch_and_another_key_have_other_orders():
     first, second = np.asarray(rows(KEY, 1000, 1000, 2))
     other = np.asarray(rows(jax.random.key(1), 1000, 1000, 2))[0]
-    for one, two in [(first, second), (first, other), (second, other)]:
-        assert np.sum(one == two) < 10  # one is expected of two random orders
+    for left, right in [(first, second), (first, other), (second, other)]:
+        assert np.sum(left == right) < 10  # one is expected of two random orders
     assert len(np.unique(orders(1000), axis=0)) == NUM_KEYS
 
 

@@ -20,10 +20,12 @@ def rows(num_rows):
     }
 
 
-def assert_equal(ours, theirs):
-    jax.tree.map(np.testing.assert_array_equal, ours, theirs)
+def assert_equal(actual, expected):
+    jax.tree.map(np.testing.assert_array_equal, actual, expected)
     jax.tree.map(
-        lambda one, other: pytest.fail("type") if one.dtype != other.dtype else None, ours, theirs
+        lambda leaf, other: pytest.fail("type") if leaf.dtype != other.dtype else None,
+        actual,
+        expected,
     )
 
 

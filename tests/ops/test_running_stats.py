@@ -61,7 +61,7 @@ def test_rows_split_over_a_mapped_axis_give_the_moments_of_all():
     members = split(jnp.asarray(rows), jnp.float32(masks))
     for device in (0, 1):
         jax.tree.map(
-            lambda ours, all_, d=device: np.testing.assert_allclose(ours[d], all_, rtol=1e-5),
+            lambda part, all_, d=device: np.testing.assert_allclose(part[d], all_, rtol=1e-5),
             members,
             whole,
         )
@@ -150,8 +150,8 @@ def test_step_by_step_rewards_are_those_of_gymnasiums_wrapper():
         scaled, moments, before = scale_jit(
             moments, before, jnp.asarray(reward[None]), never, always, 0.9
         )
-        theirs = wrapped.step(None)[1]  # whose count begins at 1e-4, with a variance of 1
-        np.testing.assert_allclose(scaled[0], theirs, rtol=2e-3)
+        expected = wrapped.step(None)[1]  # whose count begins at 1e-4, with a variance of 1
+        np.testing.assert_allclose(scaled[0], expected, rtol=2e-3)
 
 
 def test_an_end_starts_the_return_again_and_counts_itself():

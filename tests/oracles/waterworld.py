@@ -169,10 +169,10 @@ class PlainWaterworld:
         return sum(controls) + local * share + local.mean() * (1 - share)
 
     def observe(self):
-        rows = [self.observe_one(i) for i in range(self.n_pursuers)]
+        rows = [self.observe_pursuer(i) for i in range(self.n_pursuers)]
         return np.array(rows)
 
-    def observe_one(self, i):
+    def observe_pursuer(self, i):
         first_food, first_poison = self.n_pursuers, self.n_pursuers + self.n_evaders
         top = self.pursuer_speed
         obstacles = [

@@ -45,8 +45,8 @@ def train(config):
     )
 
 
-def same(ours, others):
-    jax.tree.map(np.testing.assert_array_equal, ours, others)
+def same(first, second):
+    jax.tree.map(np.testing.assert_array_equal, first, second)
 
 
 class Clock(EpisodeCallbacks):
@@ -101,38 +101,38 @@ def arena():
 
 def of_iterations(metrics, name):
     """(sums, counts) of a custom metric in the iterations in which an episode ended."""
-    own = metrics.episodes.iteration
-    return np.asarray(own.custom_metrics[name].sum), np.asarray(own.count)
+    episodes = metrics.episodes.iteration
+    return np.asarray(episodes.custom_metrics[name].sum), np.asarray(episodes.count)
 
 
 def test_returns_as_custom_metrics_are_the_returns(arena):
-    own = arena[1].episodes.iteration
-    assert own.count.sum() == E * (T * ITERATIONS // LENGTH)
+    episodes = arena[1].episodes.iteration
+    assert episodes.count.sum() == E * (T * ITERATIONS // LENGTH)
     for i, agent in enumerate(MultiAgentArena.agents):
         np.testing.assert_array_equal(
-            of_iterations(arena[1], f"{agent}_return")[0], own.agent_returns[:, i]
+            of_iterations(arena[1], f"{agent}_return")[0], episodes.agent_returns[:, i]
         )
 
 
 def test_what_the_arena_counts_by_itself_a_callback_counts_from_the_rewards(arena):
-    for ours, its in (
+    for name, expected_name in (
         ("explorer_new_fields", "new_fields_discovered"),
         ("hunter_collisions", "num_collisions"),
     ):
         np.testing.assert_array_equal(
-            of_iterations(arena[1], ours)[0], of_iterations(arena[1], its)[0]
+            of_iterations(arena[1], name)[0], of_iterations(arena[1], expected_name)[0]
         )
     assert of_iterations(arena[1], "hunter_collisions")[0].sum() > 0
 
 
 def test_data_starts_again_with_each_episode_and_goes_on_over_rollouts(arena):
     """Of every 20 steps some lie in one rollout and some in the next."""
-    own = arena[1].episodes.iteration
-    ended = np.asarray(own.count) > 0
+    episodes = arena[1].episodes.iteration
+    ended = np.asarray(episodes.count) > 0
     assert ended.sum() >= 3
     expected = {"steps": 100 + LENGTH, "first": 0, "last": LENGTH, "limit": LENGTH, "len": LENGTH}
     for name, value in expected.items():
-        spread = own.custom_metrics[f"clock_{name}"]
+        spread = episodes.custom_metrics[f"clock_{name}"]
         assert (
             set(np.asarray(spread.min)[ended]) == set(np.asarray(spread.max)[ended]) == {value}
         ), name
@@ -161,11 +161,11 @@ def test_histograms_are_of_all_steps_of_the_iteration(arena):
 @pytest.mark.parametrize("shape", [(7,), (40, 25)])
 def test_a_histogram_is_numpys(shape):
     values = np.random.default_rng(0).normal(size=shape).astype(np.float32)
-    ours = jax.jit(histogram)(values)
+    computed = jax.jit(histogram)(values)
     counts, edges = np.histogram(values, bins=30)
-    np.testing.assert_array_equal(ours.counts, counts)
-    assert (ours.min, ours.max, ours.count) == (edges[0], edges[-1], values.size)
-    np.testing.assert_allclose(ours.sum, values.sum(), rtol=1e-4)
+    np.testing.assert_array_equal(computed.counts, counts)
+    assert (computed.min, computed.max, computed.count) == (edges[0], edges[-1], values.size)
+    np.testing.assert_allclose(computed.sum, values.sum(), rtol=1e-4)
 
 
 def test_members_of_a_mapped_axis_share_one_histogram():
@@ -183,9 +183,9 @@ def test_equal_values_are_all_in_the_last_bin():
 
 @pytest.mark.bits
 def test_callbacks_that_change_nothing_leave_every_number_as_it_is(arena):
-    (ours, metrics), (plain, plain_metrics) = arena, train(CONFIG)
-    same(ours.learners, plain.learners)
-    same(ours.envs.replace(callback_data=()), plain.envs)
+    (runner, metrics), (plain, plain_metrics) = arena, train(CONFIG)
+    same(runner.learners, plain.learners)
+    same(runner.envs.replace(callback_data=()), plain.envs)
     same(metrics.learners, plain_metrics.learners)
     same(metrics.episodes.iteration.episode_return, plain_metrics.episodes.iteration.episode_return)
     assert plain.envs.callback_data == ()
@@ -207,15 +207,15 @@ def floats(tree):
 
 
 def test_halved_rewards_are_learned_from_as_if_the_environment_paid_half_and_returns_stay_whole():
-    ours, metrics = train(CONFIG.replace(callbacks=RewardScale(0.5)))
+    runner, metrics = train(CONFIG.replace(callbacks=RewardScale(0.5)))
     half, half_metrics = train(CONFIG.replace(env=HalfPaid(4, 4)))
     # Two programs that scale in different places: XLA fuses them differently, so the last bits may
     # differ.
     alike = functools.partial(chex.assert_trees_all_close, rtol=1e-4, atol=1e-6)
-    alike(floats(ours.learners), floats(half.learners))
+    alike(floats(runner.learners), floats(half.learners))
     alike(floats(metrics.learners), floats(half_metrics.learners))
     returns, half_returns = (
-        one.episodes.iteration.agent_returns for one in (metrics, half_metrics)
+        trained.episodes.iteration.agent_returns for trained in (metrics, half_metrics)
     )
     np.testing.assert_allclose(returns, 2 * half_returns, rtol=1e-5)
 
@@ -257,8 +257,8 @@ def test_curiosity_pays_one_policy_for_the_cells_that_it_seldom_saw():
 
 def test_agents_of_different_spaces_are_told_apart_by_name_and_any_class_with_a_hook_will_do():
     _, metrics = train(CONFIG.replace(env=Leavers(), callbacks=Chosen, policies_to_train=("long",)))
-    own = metrics.episodes.iteration
-    assert np.all(np.asarray(own.count) == E * T // 4)
+    episodes = metrics.episodes.iteration
+    assert np.all(np.asarray(episodes.count) == E * T // 4)
     chosen = of_iterations(metrics, "chosen")[0]
     assert np.all((chosen > 0) & (chosen < 2 * E * T))
     assert not np.any(of_iterations(metrics, "missing")[0])
@@ -323,9 +323,9 @@ def test_a_program_depends_on_traced_hooks_alone():
 
 def test_an_entry_means_the_same_callback_in_every_program():
     entries = (f"{SCRIPT}:ArenaMetrics", Clock, RewardScale(0.5))
-    ours, again = traced_callbacks(entries), traced_callbacks(entries)
-    assert [type(callback) for callback in ours] == [ArenaMetrics, Clock, RewardScale]
-    assert all(one is other for one, other in zip(ours, again, strict=True))
+    callbacks, again = traced_callbacks(entries), traced_callbacks(entries)
+    assert [type(callback) for callback in callbacks] == [ArenaMetrics, Clock, RewardScale]
+    assert all(callback is other for callback, other in zip(callbacks, again, strict=True))
 
 
 def hooks(**functions):

@@ -83,15 +83,15 @@ def test_the_window_holds_the_last_episodes_or_all_of_an_iteration_that_had_more
     for i in range(25):
         probability = 0.05 if i < 4 else rng.choice([0.0, 0.05, 0.2, 0.5, 1.0])
         episodes, over = random_iteration(rng, probability)
-        ours = finished(episodes, over)
-        last.extend(ours)
+        ended = finished(episodes, over)
+        last.extend(ended)
         window, metrics = reported(window, episodes, jnp.asarray(over))
-        assert_summary(metrics.iteration, ours)
-        assert_summary(metrics.recent, ours if len(ours) > W else list(last))
+        assert_summary(metrics.iteration, ended)
+        assert_summary(metrics.recent, ended if len(ended) > W else list(last))
         assert window.count == len(last)
         held = np.asarray(window.episodes.length)[W - len(last) :]  # oldest first, at the end
         assert held.tolist() == [length for _, length, _ in last]
-        seen |= {"none" if not ours else "some" if len(ours) <= W else "more"}
+        seen |= {"none" if not ended else "some" if len(ended) <= W else "more"}
         seen |= {"half full"} if 0 < len(last) < W else set()
     assert seen == {"none", "some", "more", "half full"}
 

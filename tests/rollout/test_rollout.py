@@ -362,9 +362,11 @@ def test_those_that_ended_start_again_with_their_own_keys_however_many_they_are(
         fresh = jax.vmap(lambda key: raw_reset(CLOCKS, jax.random.fold_in(key, 3), params))(keys)
         return auto_reset(CLOCKS, keys, jnp.int32(3), raw, params), fresh, (raw.obs, raw.state)
 
-    ours, fresh, reached = jax.jit(run)(keys)
+    restarted, fresh, reached = jax.jit(run)(keys)
     members = jax.jit(jax.vmap(run))(jnp.stack([keys, keys]))[0]
-    jax.tree.map(lambda leaf, single: np.testing.assert_array_equal(leaf[1], single), members, ours)
-    for mine, new, old in zip(*map(jax.tree.leaves, (ours, fresh, reached)), strict=True):
+    jax.tree.map(
+        lambda leaf, single: np.testing.assert_array_equal(leaf[1], single), members, restarted
+    )
+    for leaf, new, old in zip(*map(jax.tree.leaves, (restarted, fresh, reached)), strict=True):
         mask = np.asarray(over).reshape(-1, *[1] * (old.ndim - 1))
-        np.testing.assert_array_equal(mine, np.where(mask, new, old))
+        np.testing.assert_array_equal(leaf, np.where(mask, new, old))

@@ -84,11 +84,11 @@ def by_looking_ahead(past, length):
             rollout[t] = n // length
             break
     for t in sorted(found, reverse=True):
-        own = found[t]
+        row = found[t]
         later = min((n for n in found if n > t), default=None)
-        goes_on = not own.ended and later is not None and rollout[later] == rollout[t]
-        delta = own.reward + GAMMA * (0.0 if own.terminated else own.next_value) - past.value[t]
-        found[t] = own._replace(
+        goes_on = not row.ended and later is not None and rollout[later] == rollout[t]
+        delta = row.reward + GAMMA * (0.0 if row.terminated else row.next_value) - past.value[t]
+        found[t] = row._replace(
             advantage=delta + GAMMA * LAMBDA * (found[later].advantage if goes_on else 0.0)
         )
     return found

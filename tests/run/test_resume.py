@@ -36,11 +36,11 @@ TIMES = ("time_", "timers/", "perf/", "date", "timestamp", "iterations_since_res
 CHUNK = ("hist_stats/",)  # which the last result of each chunk holds
 
 
-def assert_equal_to_the_bit(one, other):
-    ours, theirs = named_arrays(one), named_arrays(other)
-    assert list(ours) == list(theirs)
-    for name, array in ours.items():
-        np.testing.assert_array_equal(array, theirs[name], err_msg=name, strict=True)
+def assert_equal_to_the_bit(first, second):
+    arrays, expected = named_arrays(first), named_arrays(second)
+    assert list(arrays) == list(expected)
+    for name, array in arrays.items():
+        np.testing.assert_array_equal(array, expected[name], err_msg=name, strict=True)
 
 
 def lines_of(folder):
@@ -65,10 +65,10 @@ def test_training_on_after_a_stop_gives_every_array_of_uninterrupted_training(
     assert rest.lifetime.training_iteration == 7
     rest.fit({"training_iteration": 14})
     assert_equal_to_the_bit(rest.runner, whole.runner)
-    ours, theirs = lines_of(tmp_path / "run"), lines_of(tmp_path / "whole")
-    assert [line["training_iteration"] for line in ours] == list(range(1, 15))
-    assert [without_times(line) for line in ours if not line["done"]] == [
-        without_times(line) for i, line in enumerate(theirs, start=1) if i not in (7, 14)
+    lines, expected = lines_of(tmp_path / "run"), lines_of(tmp_path / "whole")
+    assert [line["training_iteration"] for line in lines] == list(range(1, 15))
+    assert [without_times(line) for line in lines if not line["done"]] == [
+        without_times(line) for i, line in enumerate(expected, start=1) if i not in (7, 14)
     ]
     with (tmp_path / "run" / "progress.csv").open() as file:
         assert [row["training_iteration"] for row in csv.DictReader(file)] == [
@@ -354,7 +354,7 @@ def test_policies_keep_their_names_where_others_are_trained(start, resume, small
     resumed = resume(config=config.replace(policies_to_train=after), strict=True)
     assert_equal_to_the_bit(resumed.get_weights(), trainer.get_weights())
     runners = [
-        own.runner.replace(envs=own.runner.envs.replace(obs=())) for own in (resumed, trainer)
+        each.runner.replace(envs=each.runner.envs.replace(obs=())) for each in (resumed, trainer)
     ]
     assert_equal_to_the_bit(*[(runner.envs, runner.window, runner.key) for runner in runners])
     observations = [observations_of(resumed), observations_of(trainer)]
@@ -363,7 +363,7 @@ def test_policies_keep_their_names_where_others_are_trained(start, resume, small
     assert {"pol1", "pol2"} & set(learners) == set(after or ("pol1", "pol2"))
     frozen = {"pol1", "pol2"} - set(learners)
     assert_equal_to_the_bit(
-        *[{policy: own.get_weights()[policy] for policy in frozen} for own in (resumed, trainer)]
+        *[{policy: each.get_weights()[policy] for policy in frozen} for each in (resumed, trainer)]
     )
 
 
@@ -434,9 +434,9 @@ def test_objects_of_one_class_are_not_taken_for_one_environment():
 def test_the_numbers_of_a_new_environment_win_over_those_of_a_saved_object():
     config = CARTPOLE.replace(env_args={"max_steps_in_episode": 7})
     saved, facts, algorithm, start = saved_state_of(config)
-    theirs = {**facts, "objects": ["env"], "config": {**facts["config"], "env_args": {}}}
+    facts_of_object = {**facts, "objects": ["env"], "config": {**facts["config"], "env_args": {}}}
     arrays = {**saved.arrays, "env_params.max_steps_in_episode": np.int32(9)}
-    saved = saved._replace(facts=theirs, arrays=arrays)
+    saved = saved._replace(facts=facts_of_object, arrays=arrays)
     assert restore(saved, facts, config, algorithm, start).env_params.max_steps_in_episode == 7
 
 

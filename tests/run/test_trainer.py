@@ -324,9 +324,9 @@ def test_a_stopped_trainer_says_what_resumes_its_run_instead_of_training_unrecor
 def test_a_block_that_fails_keeps_what_was_trained(tmp_path):
     with (
         pytest.raises(ZeroDivisionError),
-        Trainer(CONFIG, run_dir=tmp_path / "run", quiet=True, pictures=False) as it,
+        Trainer(CONFIG, run_dir=tmp_path / "run", quiet=True, pictures=False) as trainer,
     ):
-        it.train()
+        trainer.train()
         _ = 1 / 0
     resumed = Trainer.from_checkpoint(tmp_path / "run", quiet=True)
     assert resumed.lifetime.training_iteration == 1

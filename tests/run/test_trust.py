@@ -217,8 +217,8 @@ def test_with_trust_it_is_imported_but_called_only_if_it_is_of_its_kind(run, mar
 
 def test_what_the_user_names_in_this_very_call_needs_no_trust(run, mark, tmp_path):
     path = forged(run, tmp_path / "stranger", config={"callbacks": ["evil:Thing"]})
-    own = "scripts.arena_callbacks:ArenaMetrics"
-    assert parse(["--resume", str(path), "--callbacks", own]).config.callbacks == (own,)
+    callbacks = "scripts.arena_callbacks:ArenaMetrics"
+    assert parse(["--resume", str(path), "--callbacks", callbacks]).config.callbacks == (callbacks,)
     assert not mark.exists()
     assert parse(["--resume", str(path), "--trust"]).config.callbacks == ("evil:Thing",)
 
@@ -283,11 +283,11 @@ def test_python_m_jaxrl_takes_the_current_folder_off_the_path(strangers_folder, 
     monkeypatch.setattr(sys, "path", [str(strangers_folder), *sys.path])
     forget_this_folder()
     assert str(strangers_folder) not in sys.path
-    ours = str(Path(jaxrl.__file__).parents[1])
-    monkeypatch.chdir(ours)
-    monkeypatch.setattr(sys, "path", [ours, *sys.path])
+    checkout = str(Path(jaxrl.__file__).parents[1])
+    monkeypatch.chdir(checkout)
+    monkeypatch.setattr(sys, "path", [checkout, *sys.path])
     forget_this_folder()
-    assert sys.path[0] == ours
+    assert sys.path[0] == checkout
 
 
 def test_a_run_with_an_environment_of_ones_own_is_loaded_again_with_trust(tmp_path):

@@ -40,18 +40,21 @@ class Choosers(StackedEnvironment):
     def reset_stacked(self, key, params):
         drawn, first, second = jax.random.split(key, 3)
         possible = jax.random.bernoulli(drawn, 0.5, (2, 5))
-        one = (
+        always_possible = (
             jax.nn.one_hot(jax.random.randint(first, (2,), 0, 3), 3),
             jax.nn.one_hot(jax.random.randint(second, (2,), 0, 2), 2),
         )
-        state = State(jnp.int32(0), (possible | (jnp.concatenate(one, -1) > 0)).astype(jnp.int32))
+        state = State(
+            jnp.int32(0), (possible | (jnp.concatenate(always_possible, -1) > 0)).astype(jnp.int32)
+        )
         return state.cue, state
 
     def step_stacked(self, key, state, action, params):
         three, two = state.cue[:, :3], state.cue[:, 3:]
         best = jnp.stack([2 - jnp.argmax(three[:, ::-1], -1), 1 - jnp.argmax(two[:, ::-1], -1)], -1)
         allowed = [
-            jnp.take_along_axis(own, action[:, i : i + 1], -1) for i, own in enumerate((three, two))
+            jnp.take_along_axis(possible, action[:, i : i + 1], -1)
+            for i, possible in enumerate((three, two))
         ]
         metrics = {"forbidden": jnp.sum(1.0 - jnp.concatenate(allowed, -1))}
         reward = jnp.all(action == best, -1).astype(jnp.float32)
@@ -142,10 +145,10 @@ def test_each_agent_has_a_mask_of_its_own_and_each_number_of_an_action_its_part(
     assert result["env_runners"]["custom_metrics"]["forbidden_max"] == 0.0
     assert result["env_runners"]["episode_return_mean"] > 1.9  # two agents
     named, _ = fitted(60, env=NamedChoosers(), policies="shared")
-    for ours, theirs in zip(
+    for weights, named_weights in zip(
         *(jax.tree.leaves(trainer.get_weights()) for trainer in (stacked, named)), strict=True
     ):
-        np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(weights, named_weights, rtol=1e-4, atol=1e-5)
 
 
 def test_policies_side_by_side_have_masks_of_their_own(fitted):

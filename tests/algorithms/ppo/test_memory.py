@@ -195,9 +195,9 @@ def test_rows_that_fill_up_and_agents_that_left_break_no_distribution_and_no_car
         update = jax.jit(algorithm.update)
         runner, _ = update(jax.jit(algorithm.init)(jax.random.key(0)))
         runner, metrics = update(runner)
-        for own in metrics.learners:
-            assert (np.asarray(own["parameters_finite"]) == 1.0).all()
-            assert np.isfinite(own["total_loss"]).all()
+        for learner in metrics.learners:
+            assert (np.asarray(learner["parameters_finite"]) == 1.0).all()
+            assert np.isfinite(learner["total_loss"]).all()
 
 
 def test_a_minibatch_has_as_many_rows_as_asked_to_the_nearest_sequence_of_each_block():
@@ -229,11 +229,11 @@ def test_a_run_with_memory_goes_on_bit_for_bit_and_over_two_devices(tmp_path):
     again.stop()
     split = Trainer(config, run_dir=None, quiet=True, devices=2)
     split.fit({"training_iteration": 4})
-    for ours, same, near in zip(
+    for expected, same, near in zip(
         *(jax.tree.leaves(t.runner.learners) for t in (whole, again, split)), strict=True
     ):
-        np.testing.assert_array_equal(ours, same)
-        np.testing.assert_allclose(ours, near, rtol=2e-4, atol=2e-4)
+        np.testing.assert_array_equal(expected, same)
+        np.testing.assert_allclose(expected, near, rtol=2e-4, atol=2e-4)
     assert load_policy(tmp_path / "run", "pol1").remembers
 
 
@@ -259,11 +259,11 @@ def test_a_run_with_actions_left_open_goes_on_bit_for_bit_and_over_two_devices(t
     again.stop()
     split = Trainer(config, run_dir=None, quiet=True, devices=2)
     split.fit()
-    for ours, same, near in zip(
+    for expected, same, near in zip(
         *(jax.tree.leaves(t.runner.learners) for t in (whole, again, split)), strict=True
     ):
-        np.testing.assert_array_equal(ours, same)
-        np.testing.assert_allclose(ours, near, rtol=2e-4, atol=2e-4)
+        np.testing.assert_array_equal(expected, same)
+        np.testing.assert_allclose(expected, near, rtol=2e-4, atol=2e-4)
     assert whole.evaluate()["env_runners"]["episode_return_mean"] == 7 + 4 + 10
 
 

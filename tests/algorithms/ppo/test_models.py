@@ -109,10 +109,10 @@ def test_policies_may_have_models_of_their_own(tmp_path):
     trainer = Trainer(config, run_dir=tmp_path / "run", quiet=True, pictures=False)
     trainer.fit()
     trainer.stop()
-    own = trainer.get_policy("pol1")
+    policy = trainer.get_policy("pol1")
     np.testing.assert_array_equal(
         load_policy(tmp_path / "run", "pol1", model=ArenaNet(nn.relu)).value([3, 4]),
-        own.value([3, 4]),
+        policy.value([3, 4]),
     )
     assert load_policy(tmp_path / "run", "pol2").remembers
     with pytest.raises(
@@ -122,7 +122,7 @@ def test_policies_may_have_models_of_their_own(tmp_path):
     algorithm = config.build()
     assert [policy_spec.has_memory for policy_spec in algorithm.policy_specs] == [False, True]
     _, metrics = jax.jit(algorithm.update)(jax.jit(algorithm.init)(jax.random.key(0)))
-    assert all(float(own["parameters_finite"][0]) == 1.0 for own in metrics.learners)
+    assert all(float(learner["parameters_finite"][0]) == 1.0 for learner in metrics.learners)
 
 
 def test_a_models_own_loss_and_reward_are_learned_and_reported(fitted):

@@ -211,7 +211,7 @@ def test_an_agent_that_joins_in_the_first_step_of_a_rollout_is_late_if_its_episo
     update = jax.jit(algorithm.update)
     for _ in range(4):
         runner, metrics = update(runner)
-        found.append([float(own[UNDECLARED_WAITS].sum()) for own in metrics.learners])
+        found.append([float(learner[UNDECLARED_WAITS].sum()) for learner in metrics.learners])
     assert np.sum(found, axis=1).tolist() == [0, config.num_envs] * 2
 
 

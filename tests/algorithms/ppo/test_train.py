@@ -132,8 +132,8 @@ def test_stacked_policies_learn_what_they_learn_apart():
     assert len(trainer.algorithm.grouping.groups) == 1
     assert len(apart.grouping.groups) == 2
     learned = [
-        one.policy_weights(run, "pol1")
-        for one, run in ((trainer.algorithm, trainer.runner), (apart, runner))
+        algorithm.policy_weights(run, "pol1")
+        for algorithm, run in ((trainer.algorithm, trainer.runner), (apart, runner))
     ]
     chex.assert_trees_all_close(*learned, atol=1e-6)
 

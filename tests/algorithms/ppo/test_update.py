@@ -148,8 +148,8 @@ def test_a_gradient_part_by_part_is_the_gradient_of_the_whole(monkeypatch):
     whole = gradient(params, spec, rows, numbers)
     monkeypatch.setattr(loss_module, "num_microbatches", lambda num_rows, axis_name: 4)
     parts = gradient(params, spec, rows, numbers)
-    for ours, theirs in zip(jax.tree.leaves(parts), jax.tree.leaves(whole), strict=True):
-        np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-4)
+    for part, expected in zip(jax.tree.leaves(parts), jax.tree.leaves(whole), strict=True):
+        np.testing.assert_allclose(part, expected, rtol=1e-4, atol=1e-4)
 
 
 def test_the_formula_of_the_loss_is_the_same_for_a_row_and_for_the_mean_of_rows():
@@ -221,8 +221,8 @@ def test_where_all_rows_are_active_it_makes_no_difference_that_some_might_not_be
         learn(dataclasses.replace(plan, always_active=said), hypers(lr=1e-2), path)[1]
         for said in (True, False)
     )
-    for ours, others in zip(jax.tree.leaves(first), jax.tree.leaves(second), strict=True):
-        np.testing.assert_array_equal(ours, others)
+    for leaf, other in zip(jax.tree.leaves(first), jax.tree.leaves(second), strict=True):
+        np.testing.assert_array_equal(leaf, other)
 
 
 @pytest.mark.parametrize(
@@ -248,9 +248,11 @@ def test_inactive_rows_change_nothing_whatever_they_hold():
         # free.
         next_value=jnp.where(active, path.next_value, 1e6),
     )
-    first, second = (learn(learner_spec(), hypers(lr=1e-2), one)[1] for one in (path, garbage))
-    for ours, others in zip(jax.tree.leaves(first), jax.tree.leaves(second), strict=True):
-        np.testing.assert_allclose(ours, others, atol=1e-6)
+    first, second = (
+        learn(learner_spec(), hypers(lr=1e-2), trajectory)[1] for trajectory in (path, garbage)
+    )
+    for leaf, other in zip(jax.tree.leaves(first), jax.tree.leaves(second), strict=True):
+        np.testing.assert_allclose(leaf, other, atol=1e-6)
 
 
 def test_the_gradient_is_clipped_by_its_global_norm():

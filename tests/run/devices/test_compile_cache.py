@@ -74,9 +74,9 @@ def test_training_is_equal_to_the_bit_without_a_cache_before_it_is_filled_and_lo
     assert not from_cache
     loaded, from_cache = trained()
     assert from_cache
-    for one, two, three in zip(plain, compiled, loaded, strict=True):
-        np.testing.assert_array_equal(one, two)
-        np.testing.assert_array_equal(one, three)
+    for leaf, compiled_leaf, loaded_leaf in zip(plain, compiled, loaded, strict=True):
+        np.testing.assert_array_equal(leaf, compiled_leaf)
+        np.testing.assert_array_equal(leaf, loaded_leaf)
 
 
 def test_a_folder_is_tested_once_and_says_so(tmp_path, said):

@@ -124,9 +124,9 @@ def wait_for(path, processes, seconds=240):
         time.sleep(0.05)
 
 
-def assert_close(ours, theirs, atol=2e-5):
-    for one, other in zip(jax.tree.leaves(ours), jax.tree.leaves(theirs), strict=True):
-        np.testing.assert_allclose(np.asarray(one), np.asarray(other), rtol=atol, atol=atol)
+def assert_close(actual, expected, atol=2e-5):
+    for leaf, other in zip(jax.tree.leaves(actual), jax.tree.leaves(expected), strict=True):
+        np.testing.assert_allclose(np.asarray(leaf), np.asarray(other), rtol=atol, atol=atol)
 
 
 def saved(folder, iteration):
@@ -137,8 +137,8 @@ def test_two_processes_learn_report_and_save_what_one_does_and_one_goes_on(
     start, resume, small, tmp_path
 ):
     both = started(2, lambda where, i: ("-c", USER, where, i, tmp_path / "two"))
-    one = start(small)
-    expected = [one.train() for _ in range(3)]
+    trainer = start(small)
+    expected = [trainer.train() for _ in range(3)]
     answers = ended(both)
     assert_well(answers)
     first, second = (json.loads(out.splitlines()[-1]) for _, out, _ in answers)
@@ -150,28 +150,28 @@ def test_two_processes_learn_report_and_save_what_one_does_and_one_goes_on(
     assert second == first  # what process 0 says, all say
     results, evaluation, weights = first
     assert checkpoint.iterations(tmp_path / "two" / "checkpoints").keys() >= {2, 3}
-    for ours, theirs in zip(results, expected, strict=True):
-        assert ours.pop("noted") > 0
+    for result, wanted in zip(results, expected, strict=True):
+        assert result.pop("noted") > 0
         for name in ("env_runners", "learners"):
-            assert_close(ours[name], theirs[name])
-    assert_close(evaluation, one.evaluate())
+            assert_close(result[name], wanted[name])
+    assert_close(evaluation, trainer.evaluate())
     assert_close(
-        [np.asarray(leaf) for leaf in weights], jax.tree.leaves(one.get_weights()), atol=1e-4
+        [np.asarray(leaf) for leaf in weights], jax.tree.leaves(trainer.get_weights()), atol=1e-4
     )
-    one.save()
-    ours, theirs = saved(tmp_path / "two", 3), saved(tmp_path / "run", 3)
-    assert ours.keys() == theirs.keys()
-    assert_close(ours, theirs)
+    trainer.save()
+    arrays, expected_arrays = saved(tmp_path / "two", 3), saved(tmp_path / "run", 3)
+    assert arrays.keys() == expected_arrays.keys()
+    assert_close(arrays, expected_arrays)
     alone = resume(tmp_path / "two", run_dir=None, config=small)
     assert alone.settings.devices == 1
-    assert_close(alone.train()["learners"], one.train()["learners"])
+    assert_close(alone.train()["learners"], trainer.train()["learners"])
 
 
 @pytest.mark.slow
 def test_four_processes_go_on_with_what_one_began(start, small, tmp_path):
-    one = start(small)
-    one.fit({"training_iteration": 2})
-    one.stop()
+    trainer = start(small)
+    trainer.fit({"training_iteration": 2})
+    trainer.stop()
     whole = start(small, run_dir=tmp_path / "whole")
     processes = train_ppo("--resume", tmp_path / "run", "--total-env-steps", 4 * 64, number=4)
     whole.fit({"training_iteration": 4})
@@ -262,8 +262,18 @@ def test_a_process_that_is_asked_to_stop_stops_all_and_what_was_learned_is_kept(
 
 def test_processes_with_other_settings_are_refused_by_all(tmp_path):
     def command(where, i):
-        own = "--gamma", 0.9 + i / 100, "--run-dir", tmp_path / "run"
-        return SCRIPT, *FLAGS, *own, "--coordinator", where, "--num-processes", 2, "--process-id", i
+        flags = "--gamma", 0.9 + i / 100, "--run-dir", tmp_path / "run"
+        return (
+            SCRIPT,
+            *FLAGS,
+            *flags,
+            "--coordinator",
+            where,
+            "--num-processes",
+            2,
+            "--process-id",
+            i,
+        )
 
     message = "process 1 was started with gamma=0.91, process 0 with gamma=0.9"
     for status, _, err in ended(started(2, command)):
@@ -271,10 +281,10 @@ def test_processes_with_other_settings_are_refused_by_all(tmp_path):
 
 
 def test_a_coordinator_that_does_not_answer_is_one_line(tmp_path):
-    own = "--run-dir", tmp_path / "run", "--join-seconds", 0.5
+    flags = "--run-dir", tmp_path / "run", "--join-seconds", 0.5
     command = lambda where, i: (
         SCRIPT,
-        *own,
+        *flags,
         "--coordinator",
         where,
         "--num-processes",

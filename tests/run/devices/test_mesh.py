@@ -23,9 +23,9 @@ ROOT = Path(__file__).parents[3]
 LARGE = PPOConfig(env="cartpole", num_envs=512, rollout_length=32, minibatch_size=4096)
 
 
-def assert_close(ours, theirs, atol=2e-5):
-    for one, other in zip(jax.tree.leaves(ours), jax.tree.leaves(theirs), strict=True):
-        np.testing.assert_allclose(np.asarray(one), np.asarray(other), rtol=atol, atol=atol)
+def assert_close(actual, expected, atol=2e-5):
+    for leaf, other in zip(jax.tree.leaves(actual), jax.tree.leaves(expected), strict=True):
+        np.testing.assert_allclose(np.asarray(leaf), np.asarray(other), rtol=atol, atol=atol)
 
 
 def trained(start, tmp_path, devices, small):
@@ -68,15 +68,15 @@ def test_a_jax_that_cannot_start_or_compile_is_one_line_before_any_training(
 
 
 def test_two_and_four_devices_learn_and_report_what_one_does(start, small, tmp_path):
-    one, expected = trained(start, tmp_path, 1, small)
+    trained_alone, expected = trained(start, tmp_path, 1, small)
     for devices in (2, 4):
         trainer, results = trained(start, tmp_path, devices, small)
         assert len(trainer.runner.envs.state.positions.sharding.device_set) == devices
-        assert_close(trainer.runner.learners, one.runner.learners)
-        for ours, theirs in zip(results, expected, strict=True):
+        assert_close(trainer.runner.learners, trained_alone.runner.learners)
+        for result, wanted in zip(results, expected, strict=True):
             for name in ("env_runners", "learners"):
-                assert jax.tree.structure(ours[name]) == jax.tree.structure(theirs[name])
-                assert_close(ours[name], theirs[name])
+                assert jax.tree.structure(result[name]) == jax.tree.structure(wanted[name])
+                assert_close(result[name], wanted[name])
 
 
 @pytest.mark.slow

@@ -23,12 +23,12 @@ OBSERVATIONS = np.random.default_rng(0).integers(0, 16, (50, 2))
 
 def test_a_loaded_policy_acts_as_the_trainers(trained):
     for agent, name in (("agent1", "pol1"), ("agent2", "pol2")):
-        loaded, ours = load_policy(trained.run_dir, name), trained.get_policy(name)
-        np.testing.assert_array_equal(loaded.act(OBSERVATIONS), ours.act(OBSERVATIONS))
+        loaded, policy = load_policy(trained.run_dir, name), trained.get_policy(name)
+        np.testing.assert_array_equal(loaded.act(OBSERVATIONS), policy.act(OBSERVATIONS))
         np.testing.assert_array_equal(
             loaded.act(OBSERVATIONS), trained.compute_actions({agent: OBSERVATIONS})[agent]
         )
-        np.testing.assert_array_equal(loaded.value(OBSERVATIONS), ours.value(OBSERVATIONS))
+        np.testing.assert_array_equal(loaded.value(OBSERVATIONS), policy.value(OBSERVATIONS))
         jax.tree.map(
             np.testing.assert_array_equal, loaded.params, trained.get_weights()[name].params
         )
@@ -63,16 +63,16 @@ def test_whoever_acts_draws_its_own_actions_and_the_same_ones_for_the_same_seed(
     def draws(policy):
         return [policy.act(OBSERVATIONS, explore=True).tolist() for _ in range(2)]
 
-    ours = draws(trained.get_policy("pol1"))
-    assert draws(load_policy(trained.run_dir, "pol1")) == ours
-    assert draws(load_policy(trained.run_dir, "pol1", seed=1)) != ours
+    drawn = draws(trained.get_policy("pol1"))
+    assert draws(load_policy(trained.run_dir, "pol1")) == drawn
+    assert draws(load_policy(trained.run_dir, "pol1", seed=1)) != drawn
     policy = trained.get_policy("pol1")
-    assert draws(Policy(policy.policy_spec, policy.weights, name="another")) != ours
+    assert draws(Policy(policy.policy_spec, policy.weights, name="another")) != drawn
     several = [
         trained.compute_actions({"agent1": OBSERVATIONS}, explore=True)["agent1"].tolist()
         for _ in range(2)
     ]
-    assert several[0] != several[1] and not set(map(tuple, several)) & set(map(tuple, ours))
+    assert several[0] != several[1] and not set(map(tuple, several)) & set(map(tuple, drawn))
 
 
 def test_acting_shares_no_key_with_training():
@@ -196,9 +196,9 @@ def test_one_policy_of_many_begins_with_anothers_weights_and_may_stay_frozen(
 
 def test_a_folder_with_a_sharp_in_its_name_gives_weights_too(run, small, tmp_path):
     there = run.rename(tmp_path / "run #2")
-    for source, theirs in ((f"{there}", "pol1"), (f"{there}#pol2", "pol2"), (f"{there}#", "pol1")):
-        ours = initial_weights(small.build(), {"pol1": source})["pol1"]
-        jax.tree.map(np.testing.assert_array_equal, ours.params, load_policy(there, theirs).params)
+    for source, name in ((f"{there}", "pol1"), (f"{there}#pol2", "pol2"), (f"{there}#", "pol1")):
+        weights = initial_weights(small.build(), {"pol1": source})["pol1"]
+        jax.tree.map(np.testing.assert_array_equal, weights.params, load_policy(there, name).params)
 
 
 def test_init_from_refuses_other_shapes_and_unknown_policies_before_compiling(trained, small):
@@ -262,9 +262,11 @@ def test_a_policy_is_pickled_and_acts_on_without_a_trainer(trained, tmp_path):
     policy = load_policy(trained.run_dir, "pol1")
     first = policy.act(OBSERVATIONS, explore=True)
     data = pickle.dumps(policy)
-    ours = [policy.act(OBSERVATIONS, explore=True) for _ in range(2)]
+    actions = [policy.act(OBSERVATIONS, explore=True) for _ in range(2)]
     again = pickle.loads(data)
-    np.testing.assert_array_equal([again.act(OBSERVATIONS, explore=True) for _ in range(2)], ours)
+    np.testing.assert_array_equal(
+        [again.act(OBSERVATIONS, explore=True) for _ in range(2)], actions
+    )
     np.testing.assert_array_equal(again.value(OBSERVATIONS), policy.value(OBSERVATIONS))
     assert (again.name, again.agents, len(first)) == (policy.name, policy.agents, len(OBSERVATIONS))
 
@@ -385,10 +387,10 @@ def test_best_is_refused_where_no_state_was_scored(run):
             UsageError, match=r"no best checkpoint: no score was measured; choose last, or .* of: 3"
         ):
             load("best")
-    one = run / "checkpoints" / "000003"
+    path = run / "checkpoints" / "000003"
     with pytest.raises(
         UsageError,
         match=r"is a checkpoint itself: name its run's folder to choose checkpoint 'best'",
     ):
-        load_policy(one, "pol1", checkpoint="best")
-    assert load_policy(one, "pol1", checkpoint=3).name == "pol1"
+        load_policy(path, "pol1", checkpoint="best")
+    assert load_policy(path, "pol1", checkpoint=3).name == "pol1"

@@ -48,9 +48,9 @@ def by_hand(algorithm, weights, params, *, seed, episode, explore):
         actions = {}
         for policy, agents in (("pol1", ("agent1",)), ("pol2", ("agent2",))):
             group, index = algorithm.grouping.locate(policy)
-            own = jax.tree.map(lambda leaf, index=index: leaf[index], weights[group])
+            policy_weights = jax.tree.map(lambda leaf, index=index: leaf[index], weights[group])
             for agent in agents:
-                distribution, *_ = algorithm.policy_specs[group].apply(own, obs[agent])
+                distribution, *_ = algorithm.policy_specs[group].apply(policy_weights, obs[agent])
                 noise = chance.noise[group][0, index, 0, agents.index(agent)]
                 actions[agent] = distribution.sample(noise) if explore else distribution.mode()
         obs, state, reward, terminated, _ = step(chance.step_key[0, 0], state, actions, params)
@@ -66,7 +66,9 @@ def test_a_replay_is_what_a_plain_loop_plays(arena, explore):
     np.testing.assert_allclose(replay.rewards, rewards, atol=1e-6)
     np.testing.assert_allclose(replay.running_returns[-1], rewards.sum(0), atol=1e-5)
     jax.tree.map(
-        lambda ours, theirs: np.testing.assert_array_equal(ours[-1], theirs), replay.states, last
+        lambda states, expected: np.testing.assert_array_equal(states[-1], expected),
+        replay.states,
+        last,
     )
     assert (replay.num_steps, replay.end, replay.agents) == (30, "truncated", ("agent1", "agent2"))
 

@@ -61,9 +61,9 @@ def logs(folder, names=FILES, warn=fails, config=CONFIG, **start):
 
 
 def write(folder, iterations, names=FILES, **start):
-    ours = logs(folder, names, **start)
-    ours.write([result(i) for i in iterations])
-    ours.close()
+    written = logs(folder, names, **start)
+    written.write([result(i) for i in iterations])
+    written.close()
 
 
 def strict_lines(folder):
@@ -122,9 +122,9 @@ def test_every_result_is_a_line_of_json_and_a_row_of_csv(tmp_path):
 
 def test_what_is_no_number_is_null_in_json_and_empty_in_csv(tmp_path):
     bad = result(1, nan=math.nan, infinite=-math.inf, none=None)
-    ours = logs(tmp_path)
-    ours.write([bad, result(2)])
-    ours.close()
+    written = logs(tmp_path)
+    written.write([bad, result(2)])
+    written.close()
     assert [
         strict_lines(tmp_path)[0]["env_runners"][name] for name in ("nan", "infinite", "none")
     ] == [None] * 3
@@ -141,9 +141,9 @@ def test_what_hooks_add_of_other_types_is_written_as_plain_values(tmp_path):
         "a": np.arange(2),
         "text": 'a,"b"\nc',
     }
-    ours = logs(tmp_path)
-    ours.write([result(1, **added)])
-    ours.close()
+    written = logs(tmp_path)
+    written.write([result(1, **added)])
+    written.close()
     (line,), (row,) = strict_lines(tmp_path), strict_rows(tmp_path)
     expected = {"f": 1.5, "nan": None, "n": 3, "a": [0, 1], "text": 'a,"b"\nc'}
     assert {name: line["env_runners"][name] for name in added} == expected == plain(added)
@@ -154,11 +154,11 @@ def test_what_hooks_add_of_other_types_is_written_as_plain_values(tmp_path):
 
 def test_paths_that_a_run_may_have_later_are_columns_from_the_first_row_on(tmp_path):
     returns = "env_runners/episode_return_mean"
-    ours = logs(tmp_path, ["csv"], result_names=("done", returns))
-    ours.write([result(1), result(2)])
+    written = logs(tmp_path, ["csv"], result_names=("done", returns))
+    written.write([result(1), result(2)])
     header = (tmp_path / "progress.csv").read_bytes().splitlines()[0]
-    ours.write([result(3, episode_return_mean=7.0)])
-    ours.write([result(4)])
+    written.write([result(3, episode_return_mean=7.0)])
+    written.write([result(4)])
     rows = strict_rows(tmp_path)
     assert [row[returns] for row in rows] == ["", "", "7.0", ""]
     assert list(rows[0])[-1] == returns
@@ -168,10 +168,10 @@ def test_paths_that_a_run_may_have_later_are_columns_from_the_first_row_on(tmp_p
 
 def test_a_path_that_nobody_announced_has_no_column_which_is_said_once(tmp_path):
     said = []
-    ours = logs(tmp_path, ["csv"], warn=said.append)
-    ours.write([result(1), result(2)])
-    ours.write([result(3, late=7.0, later=1.0), result(4, late=[1, 2])])
-    ours.write([result(5, latest=8.0)])
+    written = logs(tmp_path, ["csv"], warn=said.append)
+    written.write([result(1), result(2)])
+    written.write([result(3, late=7.0, later=1.0), result(4, late=[1, 2])])
+    written.write([result(5, latest=8.0)])
     assert [int(row["training_iteration"]) for row in strict_rows(tmp_path)] == [1, 2, 3, 4, 5]
     assert "env_runners/late" not in strict_rows(tmp_path)[0]
     assert said == [
@@ -253,20 +253,20 @@ def full_disk(descriptor, data):
 
 def test_a_full_disk_warns_once_for_each_log_and_leaves_whole_lines(tmp_path, monkeypatch):
     warnings, real = [], os.write
-    ours = logs(tmp_path, warn=warnings.append)
-    ours.write([result(1)])
+    written = logs(tmp_path, warn=warnings.append)
+    written.write([result(1)])
 
-    def half_of_it(descriptor, data):
+    def half(descriptor, data):
         """The disk takes 10 bytes more, then nothing."""
         monkeypatch.setattr(os, "write", full_disk)
         return real(descriptor, data[:10])
 
-    monkeypatch.setattr(os, "write", half_of_it)
+    monkeypatch.setattr(os, "write", half)
     for i in (2, 3):
-        ours.write([result(i)])
+        written.write([result(i)])
     monkeypatch.undo()
-    ours.write([result(4)])
-    ours.close()
+    written.write([result(4)])
+    written.close()
     assert len(warnings) == 3
     assert all("No space left on device" in text and "\n" not in text for text in warnings)
     assert [text.split()[1] for text in warnings] == list(FILES)
@@ -277,12 +277,12 @@ def test_a_full_disk_warns_once_for_each_log_and_leaves_whole_lines(tmp_path, mo
 
 def test_one_failing_log_leaves_the_others_going(tmp_path):
     warnings = []
-    ours = logs(tmp_path, warn=warnings.append)
-    ours.write([result(1)])
+    written = logs(tmp_path, warn=warnings.append)
+    written.write([result(1)])
     (tmp_path / "progress.csv").unlink()
     for i in (2, 3):
-        ours.write([result(i)])
-    ours.flush()
+        written.write([result(i)])
+    written.flush()
     assert len(warnings) == 1
     assert warnings[0].startswith("the csv log ends here, training continues without it: ")
     assert len(strict_lines(tmp_path)) == len(curve(tmp_path, "run/training_iteration")) == 3
@@ -290,10 +290,10 @@ def test_one_failing_log_leaves_the_others_going(tmp_path):
 
 def test_a_folder_that_is_gone_or_never_was_is_a_warning(tmp_path):
     warnings = []
-    ours = logs(tmp_path / "none", warn=warnings.append)
+    written = logs(tmp_path / "none", warn=warnings.append)
     assert len(warnings) == 3
-    ours.write([result(1)])
-    ours.close()
+    written.write([result(1)])
+    written.close()
     assert len(warnings) == 3
 
 
@@ -350,10 +350,10 @@ HERE = "tests.run.logging.test_loggers"
 
 def test_an_object_is_told_of_the_run_and_of_its_results_in_order(tmp_path):
     kept = Kept()
-    ours = logs(tmp_path, ["jsonl", kept], iteration=3, env_steps=192)
-    ours.write([result(4), result(5)])
-    ours.flush()
-    ours.close()
+    written = logs(tmp_path, ["jsonl", kept], iteration=3, env_steps=192)
+    written.write([result(4), result(5)])
+    written.flush()
+    written.close()
     assert kept.told == [
         ("open", tmp_path, 3, 192, 0.9),
         ("write", [4, 5]),
@@ -377,11 +377,11 @@ def test_a_name_may_have_arguments(tmp_path):
 @pytest.mark.parametrize("method", ["open", "write", "flush", "close"])
 def test_a_logger_that_fails_ends_alone_in_one_line(tmp_path, method):
     warnings, failing, other = [], Kept(fails_at=method), Kept()
-    ours = logs(tmp_path, [failing, other], warn=warnings.append)
-    ours.write([result(1)])
-    ours.flush()
-    ours.write([result(2)])
-    ours.close()
+    written = logs(tmp_path, [failing, other], warn=warnings.append)
+    written.write([result(1)])
+    written.flush()
+    written.write([result(2)])
+    written.close()
     assert warnings == ["the Kept log ends here, training continues without it: out of paper"]
     assert failing.told[-1][0] == method
     assert [told[0] for told in other.told] == ["open", "write", "flush", "write", "close"]
@@ -455,8 +455,8 @@ def test_an_event_holds_all_numbers_of_a_result_over_environment_steps(tmp_path)
 
 
 def test_a_histogram_has_its_bins_and_its_mean_is_a_curve(tmp_path):
-    ours = logs(tmp_path, ["tensorboard"])
-    ours.write(
+    written = logs(tmp_path, ["tensorboard"])
+    written.write(
         [
             result(1, **histogram([1, 0, 3])),
             result(2, hist_stats={"speed": {"min": None, "counts": [0, 0]}}),
@@ -513,15 +513,15 @@ def test_charts_are_grouped_by_what_stands_before_the_first_slash(path, tag):
 def test_quick_iterations_are_thinned_but_not_evaluations_nor_the_last_before_a_flush(tmp_path):
     rapid = [result(i, seconds=MOMENT / 10) for i in range(1, 101)]
     rapid[4]["evaluation"] = {"env_runners": {"episode_return_mean": 3.0}}
-    ours = logs(tmp_path, result_names=("evaluation/env_runners/episode_return_mean",))
-    ours.write(rapid[:50])
-    ours.write(rapid[50:])
+    written = logs(tmp_path, result_names=("evaluation/env_runners/episode_return_mean",))
+    written.write(rapid[:50])
+    written.write(rapid[50:])
     steps = [step for step, _ in curve(tmp_path, "run/training_iteration")]
     assert 10 <= len(steps) <= 12
     assert curve(tmp_path, "evaluation/episode_return_mean") == [(5 * 64, 3.0)]
     assert steps[-1] < 6400
-    ours.flush()
-    ours.close()
+    written.flush()
+    written.close()
     assert [step for step, _ in curve(tmp_path, "run/training_iteration")] == [*steps, 6400]
     assert len(strict_lines(tmp_path)) == len(strict_rows(tmp_path)) == 100
 
@@ -570,9 +570,9 @@ def runs(monkeypatch):
 
 
 def test_wandb_gets_the_settings_and_the_curves_over_environment_steps(tmp_path, runs):
-    ours = logs(tmp_path, ["wandb"])
-    ours.write([result(1, **histogram([1, 0, 3]))])
-    ours.close()
+    written = logs(tmp_path, ["wandb"])
+    written.write([result(1, **histogram([1, 0, 3]))])
+    written.close()
     (run,) = runs
     assert run.given["project"] == "jaxrl"
     assert run.given["config"]["gamma"] == 0.9
@@ -600,8 +600,8 @@ def test_no_network_is_a_warning_and_no_package_is_a_line_before_anything_else(
         raise ConnectionError("no route\nto host")
 
     monkeypatch.setitem(sys.modules, "wandb", SimpleNamespace(init=unreachable))
-    ours = logs(tmp_path, ["wandb", "jsonl"], warn=warnings.append)
-    ours.write([result(1)])
+    written = logs(tmp_path, ["wandb", "jsonl"], warn=warnings.append)
+    written.write([result(1)])
     assert warnings == ["the wandb log ends here, training continues without it: no route to host"]
     assert len(strict_lines(tmp_path)) == 1
     monkeypatch.setitem(sys.modules, "wandb", None)

@@ -31,9 +31,9 @@ from jaxrl.run.logging.text_logs import dumped
 def result(
     iteration, *, agents=("a",), returns=True, evaluated=False, vf_loss=1.0, policies=("p",)
 ):
-    own = {agent: float(iteration) for agent in agents}
+    by_agent = {agent: float(iteration) for agent in agents}
     returned = (
-        {"episode_return_mean": sum(own.values()), "agent_episode_returns_mean": own}
+        {"episode_return_mean": sum(by_agent.values()), "agent_episode_returns_mean": by_agent}
         if returns
         else {}
     )
@@ -86,8 +86,8 @@ def test_a_long_run_is_thinned_in_order_with_its_first_and_its_newest_point():
 
 
 def test_the_length_of_the_chunks_changes_no_curve():
-    one, other = (filled(5_001, chunk=chunk).series()["return"] for chunk in (1, 256))
-    np.testing.assert_array_equal(one, other)
+    single, chunked = (filled(5_001, chunk=chunk).series()["return"] for chunk in (1, 256))
+    np.testing.assert_array_equal(single, chunked)
 
 
 def test_a_return_that_is_absent_at_first_begins_later_and_what_is_not_finite_is_left_out():
@@ -124,10 +124,10 @@ def test_refilled_from_the_log_the_curves_are_as_if_nothing_had_happened(tmp_pat
     curves, again = Curves(PANELS), Curves.from_jsonl(tmp_path / "metrics.jsonl", PANELS)
     curves.add(results)
     for _ in range(2):
-        ours, others = curves.series(), again.series()
-        assert set(ours) == set(others)
-        for name in ours:
-            np.testing.assert_array_equal(ours[name], others[name], err_msg=name)
+        series, series_again = curves.series(), again.series()
+        assert set(series) == set(series_again)
+        for name in series:
+            np.testing.assert_array_equal(series[name], series_again[name], err_msg=name)
         for each in (curves, again):  # and both go on alike
             each.add([result(i) for i in range(count + 1, count + 50)])
 

@@ -69,8 +69,11 @@ def test_values_and_continuous_actions_come_back(waterworld):
         "low": [-1, -1],
         "high": [1, 1],
     }
-    shown, own = data["episodes"][0]["tracks"][0]["decisions"][1], recording.decisions["pursuer_1"]
-    for found, true in ((shown["value"], own.value), (shown["action"], own.action)):
+    shown, decisions = (
+        data["episodes"][0]["tracks"][0]["decisions"][1],
+        recording.decisions["pursuer_1"],
+    )
+    for found, true in ((shown["value"], decisions.value), (shown["action"], decisions.action)):
         assert np.abs(found - true).max() <= 0.5 * np.ptp(true) / 65535 + 1e-6
     low, mean, high = shown["spread"]
     assert np.all((low <= mean) & (mean <= high)) and np.any(low < high)
@@ -95,11 +98,11 @@ def test_probabilities_are_those_of_the_policy_at_each_state_and_actions_are_nam
     data = data_of(replayed)
     assert data["agents"][0]["names"] == ["left", "right"]
     (shown,) = data["episodes"][0]["tracks"][0]["decisions"]
-    own = recording.decisions["default_agent"]
-    np.testing.assert_allclose(own.probabilities.sum(axis=1), 1, rtol=1e-6)
-    assert np.abs(shown["probabilities"] - own.probabilities).max() <= 0.5 / 255
+    decisions = recording.decisions["default_agent"]
+    np.testing.assert_allclose(decisions.probabilities.sum(axis=1), 1, rtol=1e-6)
+    assert np.abs(shown["probabilities"] - decisions.probabilities).max() <= 0.5 / 255
     # The episode is played by the likeliest action.
-    np.testing.assert_array_equal(shown["action"][:, 0], own.probabilities.argmax(axis=1))
+    np.testing.assert_array_equal(shown["action"][:, 0], decisions.probabilities.argmax(axis=1))
 
 
 def test_the_page_is_one_small_file_without_an_address_in_it(waterworld, tmp_path):

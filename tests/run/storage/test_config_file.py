@@ -36,7 +36,7 @@ def test_an_evaluation_seed_that_an_earlier_version_saved_is_one_that_runs_take(
     assert Saved(None, facts, None, newest=True).run_settings()["evaluation_seed"] == 5
 
 
-def own_optimizer(lr):
+def descent(lr):
     return optax.sgd(lr)
 
 
@@ -134,7 +134,7 @@ NAMED = {
         {"per_policy": {"pol1": {"model": Net(width=2)}}},
         {"per_policy": {"pol1": {"model": f"{HERE}:Net(width=2)"}}},
     ),
-    "an optimizer": ({"optimizer": own_optimizer}, {"optimizer": f"{HERE}:own_optimizer"}),
+    "an optimizer": ({"optimizer": descent}, {"optimizer": f"{HERE}:descent"}),
     "one of a package's private modules": ({"optimizer": optax.sgd}, {"optimizer": "optax:sgd"}),
     "an environment": (
         {"env": Corridor(length=5.0)},
@@ -258,10 +258,10 @@ def test_facts_of_another_form_are_refused_in_one_line(changes):
 
 def test_the_advice_to_load_a_run_is_what_works():
     folder = "runs/a"
-    ours, own = facts_of(), facts_of(env=Corridor(length=5.0))
-    assert advice.to_evaluate(folder, ours).endswith("evaluate runs/a")
-    assert advice.to_evaluate(folder, own).endswith("evaluate runs/a --trust")
-    assert advice.to_resume(folder, own, "--lr", 1).endswith("--resume runs/a --lr 1 --trust")
+    plain, foreign = facts_of(), facts_of(env=Corridor(length=5.0))
+    assert advice.to_evaluate(folder, plain).endswith("evaluate runs/a")
+    assert advice.to_evaluate(folder, foreign).endswith("evaluate runs/a --trust")
+    assert advice.to_resume(folder, foreign, "--lr", 1).endswith("--resume runs/a --lr 1 --trust")
     trained = facts_of(optimizer=lambda lr: optax.sgd(lr))
     assert advice.to_evaluate(folder, trained).endswith("evaluate runs/a")
     assert (
