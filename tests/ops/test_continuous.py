@@ -32,7 +32,7 @@ def beta(parameters):
 
 
 @jax.jit
-def of_one(distribution, action):
+def of_single(distribution, action):
     """Compiled once for all examples: mode, log-probability, entropy."""
     return distribution.mode(), distribution.log_prob(action), distribution.entropy()
 

@@ -241,7 +241,7 @@ def strangers_folder(mark, tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "path", [folder for folder in sys.path if not holds(folder)])
     for name in [name for name in sys.modules if name.partition(".")[0] == "envs"]:
         monkeypatch.delitem(sys.modules, name)
-    monkeypatch.setattr(trust, "_known_ours", set())
+    monkeypatch.setattr(trust, "_known_here", set())
     yield here
     for name in ("own", "evilmod", "envs", "envs.cartpole"):
         sys.modules.pop(name, None)
