@@ -1,19 +1,34 @@
-"""The documentation's own code.
+"""README and documentation: their Python blocks run, the flags of their commands exist.
 
-Every Python block of docs/*.md runs, and every flag that its commands use exists.
+Blocks run in a folder with a run of the arena, `runs/arena/latest`. They train one small iteration
+where the page has the arena's tuned settings and a number of environment steps.
 """
 
+import ast
+import dataclasses
+import importlib.util
 import re
 import shlex
+import shutil
 from pathlib import Path
 
 import pytest
 
+import jaxrl
+from jaxrl.algorithms.ppo.config import PPOConfig
 from jaxrl.cli.flags import HELP_FLAGS, flag_name
 from jaxrl.cli.main import all_flags
+from jaxrl.envs.arena import MultiAgentArena
+from jaxrl.run.recorder import Recorder
 
-DOCS = Path(__file__).parents[1] / "docs"
-PAGES = sorted(DOCS.glob("*.md"))
+ROOT = Path(__file__).parents[1]
+DOCS = ROOT / "docs"
+PAGES = [ROOT / "README.md", *sorted(DOCS.glob("*.md"))]
+WIDTH = 100
+SHORTER = {  # what a block says, and what the test runs
+    r"total_env_steps=[\d_]{6,}": "total_env_steps=1",  # at least one iteration is trained
+    r"jax\.random\.split\(jax\.random\.key\(0\), 8\)": "jax.random.split(jax.random.key(0), 2)",
+}
 BLOCK = re.compile(r"^```(?P<language>\w+)[^\n]*\n(?P<code>.*?)^```$", re.DOTALL | re.MULTILINE)
 SHELL = ("bash", "sh", "shell", "console")
 
@@ -39,6 +54,8 @@ def run_page(path):
     namespace = {"__name__": "__docs__"}
     for language, code, line in blocks(path.read_text(encoding="utf-8")):
         if language == "python":
+            for long, short in SHORTER.items():
+                code = re.sub(long, short, code)
             exec(compile("\n" * (line - 1) + code, str(path), "exec"), namespace)
 
 
@@ -63,15 +80,106 @@ def verb_of(word, words):
     return word if after and word is after[0] and word in FLAGS else None
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_the_python_blocks_of_a_page_run(page, tmp_path, monkeypatch):
+@pytest.fixture(scope="module")
+def small_arena():
+    """The arena's tuned settings are small ones."""
+    sizes = {"num_envs": 4, "rollout_length": 100, "minibatch_size": 200, "num_epochs": 1}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(MultiAgentArena, "tuned", {**sizes, "fcnet_hiddens": (8,), "lr": 1e-3})
+        yield
+
+
+@pytest.fixture(scope="module")
+def arena_run(small_arena, tmp_path_factory):
+    """A run of the arena; its compiled program serves all pages that train the same."""
+    folder = tmp_path_factory.mktemp("arena") / "run"
+    config = PPOConfig.tuned("arena", total_env_steps=1)
+    with jaxrl.Trainer(config, run_dir=folder, quiet=True, pictures=False) as trainer:
+        trainer.fit()
+    return folder
+
+
+@pytest.fixture
+def home(arena_run, tmp_path, monkeypatch):
+    """The current folder, with the run as `runs/arena/latest`; runs draw no pictures."""
+    shutil.copytree(arena_run, tmp_path / "runs" / "arena" / "20261121-120000-s0")
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(Recorder, "_draw", lambda self: None)
+    monkeypatch.setattr(Recorder, "_play", lambda self, snapshot: None)
+    return tmp_path
+
+
+WITH_PYTHON = [page for page in PAGES if "```python" in page.read_text(encoding="utf-8")]
+
+
+@pytest.mark.parametrize("page", WITH_PYTHON, ids=lambda page: page.name)
+def test_the_python_blocks_of_a_page_run(page, home):
     run_page(page)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_the_commands_of_a_page_use_flags_that_exist(page):
     assert unknown_flags(page.read_text(encoding="utf-8")) == []
+
+
+def made_by(script):
+    """A script of docs/ as a module."""
+    spec = importlib.util.spec_from_file_location(script, DOCS / f"{script}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+TABLES = made_by("tables")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_the_tables_of_a_page_are_those_of_the_code(page):
+    """`python docs/tables.py` writes them."""
+    text = page.read_text(encoding="utf-8")
+    assert TABLES.with_tables(text) == text
+
+
+def test_every_setting_and_every_name_of_another_library_is_in_a_table():
+    grouped = " ".join(TABLES.GROUPS.values()).split()
+    assert sorted(grouped) == sorted(field.name for field in dataclasses.fields(PPOConfig))
+    text = "".join(page.read_text(encoding="utf-8") for page in PAGES)
+    assert set(re.findall("<!-- table: (.*?) -->", text)) == set(TABLES.TABLES)
+
+
+def messages():
+    """The texts of jaxrl's code, with `...` for what is filled in."""
+    for file in (ROOT / "jaxrl").rglob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.JoinedStr):
+                parts = (
+                    part.value if isinstance(part, ast.Constant) else "..." for part in node.values
+                )
+                yield "".join(parts)
+            elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+                yield node.value
+
+
+def test_the_messages_that_troubleshooting_explains_are_those_of_the_code():
+    page = (DOCS / "troubleshooting.md").read_text(encoding="utf-8")
+    explained = re.findall(r"^\| `([^`]+)`", page, re.MULTILINE)
+    code = list(messages())
+    assert len(explained) > 10
+    assert [text for text in explained if not any(text in message for message in code)] == []
+
+
+def test_every_public_name_is_in_the_api_reference():
+    page = (DOCS / "api.md").read_text(encoding="utf-8")
+    documented = re.findall(
+        r"^.. auto(?:class|function|exception):: jaxrl\.(\w+)", page, re.MULTILINE
+    )
+    assert sorted(documented) == sorted(jaxrl.__all__)
+
+
+def test_the_readme_is_short():
+    lines = (ROOT / "README.md").read_text(encoding="utf-8").splitlines()
+    assert len(lines) <= 130
+    assert [line for line in lines if len(line) > WIDTH] == []
 
 
 def test_a_block_that_fails_names_its_line_of_the_page(tmp_path):

@@ -321,8 +321,7 @@ def summary(trainer: Trainer, result: Result, seconds: float) -> str:
         lines.append("no episode has ended")
     steps, training = result["num_env_steps_sampled_lifetime"], result["time_total_s"]
     lines.append(
-        f"{steps:,} environment steps in {duration(training)} of training "
-        f"({steps / training:,.0f} steps/s), "
+        f"{steps:,} steps in {duration(training)} of training ({steps / training:,.0f} steps/s), "
         f"{duration(seconds)} in all, {trainer.compile_seconds:.1f} s of it compiling"
     )
     if trainer.run_dir is not None:

@@ -2,8 +2,8 @@
 
 Sources: RLlib 2.60 (`AlgorithmConfig`, `PPOConfig`, `MODEL_DEFAULTS`) and its older names, Tune's
 checkpoint and stop settings, Stable-Baselines3's `PPO` and `ActorCriticPolicy`, CleanRL's `ppo.py`
-and `ppo_continuous_action.py`. Names that mean the same here are not listed. `docs/settings.md`
-shows these tables.
+and `ppo_continuous_action.py`. Names that mean the same here are not listed. `docs/from-rllib.md`
+and `docs/from-sb3.md` show these tables.
 """
 
 import re
@@ -381,17 +381,6 @@ CLEANRL_RESULTS = {
 }
 
 RESULTS = {"RLlib": RLLIB_RESULTS, "SB3": SB3_RESULTS, "CleanRL": CLEANRL_RESULTS}
-
-
-def markdown(library: str, tables: dict[str, dict[str, Counterpart]]) -> str:
-    """A library's names and ours as a table; names that mean the same share a row."""
-    grouped: dict[Counterpart, list[str]] = {}
-    for name, found in tables[library].items():
-        grouped.setdefault(found, []).append(f"`{name}`")
-    rows = [f"| {library} | here | |", "|---|---|---|"]
-    for (here, note), foreign in grouped.items():
-        rows.append(f"| {', '.join(foreign)} | {here and f'`{here}`'} | {note} |")
-    return "\n".join(rows)
 
 
 def counterpart(

@@ -2,8 +2,6 @@
 
 import dataclasses
 import inspect
-import re
-from pathlib import Path
 
 import pytest
 
@@ -263,19 +261,6 @@ def test_what_differs_from_another_librarys_result_is_said():
         "did you mean 'num_env_steps_sampled_lifetime'? counted from the start of the run" in said
     )
     assert foreign_names.counterpart("episode_reward_mean/left", foreign_names.RESULTS) is None
-
-
-def test_the_settings_page_holds_the_tables_as_they_are():
-    page = (Path(__file__).parents[2] / "docs" / "settings.md").read_text()
-    for tables in (foreign_names.SETTINGS, foreign_names.RESULTS):
-        for library in tables:
-            assert foreign_names.markdown(library, tables) in page
-    blocks = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
-    assert len(blocks) == 4
-    names = {}
-    for block in blocks:
-        exec(block, names)
-    names["trainer"].stop()
 
 
 def test_help_explains_every_setting():

@@ -26,14 +26,15 @@ class PPOConfig(AlgorithmConfig):
     environments).
 
     Four settings are not RLlib's, and off by default:
-    action_distribution: Beta (Chou et al. 2017), or a Gaussian squashed by tanh (Haarnoja et al.
-        2018).
-    dual_clip: Ye et al. 2020, eq. 5; they use 3.
-    target_kl: SB3's, where it is a setting of the same name; not `kl_target`, which the KL penalty
-        adapts to.
-    normalize_returns: as PPO2's VecNormalize and Gymnasium's NormalizeReward do, with running
-        statistics. It harmed a task of 25-step episodes that the clock ends, with gamma 0.99; the
-        cause is not known yet.
+
+    - action_distribution: Beta (Chou et al. 2017), or a Gaussian squashed by tanh (Haarnoja et al.
+      2018).
+    - dual_clip: Ye et al. 2020, eq. 5; they use 3.
+    - target_kl: SB3's, where it is a setting of the same name; not `kl_target`, which the KL
+      penalty adapts to.
+    - normalize_returns: as PPO2's VecNormalize and Gymnasium's NormalizeReward do, with running
+      statistics. It harmed a task of 25-step episodes that the clock ends, with gamma 0.99; the
+      cause is not known yet.
     """
 
     algorithm = "jaxrl.algorithms.ppo.ppo:make_ppo"

@@ -1,0 +1,92 @@
+"""Sphinx's settings for the documentation site: `.ci/docs` builds it into `site/`."""
+
+import re
+import shutil
+from pathlib import Path
+
+from latex2mathml.converter import convert
+
+import jaxrl
+
+ROOT = Path(__file__).resolve().parents[1]
+NOTEBOOKS = sorted((ROOT / "examples").glob("*.ipynb"))
+
+project = "jaxrl"
+author = "the authors of jaxrl"
+release = version = jaxrl.__version__
+extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+exclude_patterns = ["_build"]
+
+html_theme = "furo"
+html_title = f"jaxrl {release}"
+html_static_path = ["_static"]
+html_css_files = ["site.css"]
+html_show_sourcelink = False
+html_math_renderer = "mathml"  # no script and no font from the network
+
+myst_enable_extensions = ["dollarmath", "html_image"]
+myst_heading_anchors = 3
+nb_execution_mode = "off"  # the tests run the notebooks
+
+napoleon_custom_sections = [("Optional", "params_style")]
+default_role = "literal"  # docstrings write `code`
+autodoc_member_order = "bysource"
+autodoc_typehints = "none"
+nitpicky = True
+nitpick_ignore_regex = [(r"py:.*", r"(?!jaxrl\.).*")]
+
+PAGES_ELSEWHERE = {  # files of the repository that are pages of the site
+    "../benchmarks/README.md": "benchmarks.md",
+    "../CHANGELOG.md": "changelog.md",
+}
+
+
+def link_to_pages(app, name, source):
+    """Links that lead to a file of the repository, for readers of the sources, lead to its page."""
+    if name == "index" and not NOTEBOOKS:
+        source[0] = source[0].replace("\n_examples/*\n", "\n")
+    for file, page in PAGES_ELSEWHERE.items():
+        source[0] = source[0].replace(f"]({file}", f"]({page}")
+
+
+def mark_code(app, kind, name, obj, options, lines):
+    """Indented blocks of docstrings, formulas mostly, are shown as they are."""
+    text = "\n".join(lines)
+    if "\nSettings:\n" in text:  # docs/settings.md has them
+        text = text[: text.index("\nSettings:\n")] + "\nSettings: see :doc:`settings`.\n"
+    lines[:] = re.sub(r"(?<=\S)\n\n(?= {4}\S)", "::\n\n", text).split("\n")
+
+
+def collect_notebooks(app):
+    """Notebooks are in examples/, and Sphinx reads nothing outside docs/."""
+    shutil.rmtree(ROOT / "docs" / "_examples", ignore_errors=True)
+    for notebook in NOTEBOOKS:
+        (ROOT / "docs" / "_examples").mkdir(exist_ok=True)
+        shutil.copy(notebook, ROOT / "docs" / "_examples")
+
+
+def inline_math(writer, node):
+    writer.body.append(convert(node.astext()))
+
+
+def block_math(writer, node):
+    writer.body.append(f'<div class="math">{convert(node.astext(), display="block")}</div>')
+
+
+def skip_children(render):
+    from docutils.nodes import SkipNode
+
+    def visit(writer, node):
+        render(writer, node)
+        raise SkipNode
+
+    return visit
+
+
+def setup(app):
+    app.add_html_math_renderer(
+        "mathml", (skip_children(inline_math), None), (skip_children(block_math), None)
+    )
+    app.connect("source-read", link_to_pages)
+    app.connect("builder-inited", collect_notebooks)
+    app.connect("autodoc-process-docstring", mark_code)

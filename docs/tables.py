@@ -1,0 +1,123 @@
+"""Tables of the documentation that are made from the code.
+
+    python docs/tables.py      # rewrites them in all pages
+
+A table stands between `<!-- table: NAME -->` and `<!-- end -->`. tests/test_docs.py checks that the
+pages hold them as the code has them.
+"""
+
+import dataclasses
+import re
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from jaxrl import PPOConfig, RunSettings
+from jaxrl.core import foreign_names
+
+DOCS = Path(__file__).parent
+PLACE = re.compile(
+    r"(?<=<!-- table: )(?P<name>.+?)( -->\n)(?P<table>.*?)(?=<!-- end -->)", re.DOTALL
+)
+
+GROUPS = {  # of the settings of PPOConfig, as docs/settings.md has them
+    "environment": "env env_args",
+    "policies": "policies policies_to_train per_policy agent_id_obs",
+    "sizes": "total_env_steps num_envs rollout_length train_batch_size minibatch_size num_epochs "
+    "shuffle_blocks seed",
+    "loss": "lr gamma lambda_ clip_param vf_clip_param value_clip vf_loss_coeff entropy_coeff "
+    "use_kl_loss kl_coeff kl_target normalize_advantages normalize_returns dual_clip target_kl",
+    "optimizer": "optimizer adam_epsilon grad_clip",
+    "observations and actions": "observation_filter action_distribution normalize_actions "
+    "clip_actions free_log_std",
+    "network": "model fcnet_hiddens fcnet_activation fcnet_kernel_initializer vf_share_layers "
+    "conv_filters conv_activation",
+    "memory": "use_lstm use_gru lstm_cell_size lstm_use_prev_action lstm_use_prev_reward "
+    "max_seq_len use_attention attention_num_transformer_units attention_dim attention_num_heads "
+    "attention_head_dim attention_memory_inference attention_position_wise_mlp_dim "
+    "attention_init_gru_gate_bias",
+    "episodes": "callbacks metrics_num_episodes_for_smoothing",
+}
+
+
+def table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
+    lines = [head, ("---",) * len(head), *rows]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def cell(text: str) -> str:
+    return text.replace("|", "\\|")
+
+
+def default(value: Any) -> str:
+    if isinstance(value, float) and value < 1e-3 and value > 0:
+        return f"{value:g}".replace("e-0", "e-")
+    return str(list(value)) if isinstance(value, tuple) else str(value)
+
+
+def settings(cls: type, names: list[str]) -> str:
+    fields = {field.name: field for field in dataclasses.fields(cls)}
+    rows = [
+        (f"`{name}`", f"`{default(fields[name].default)}`", cell(fields[name].metadata["help"]))
+        for name in names
+    ]
+    return table(("setting", "default", "meaning"), rows)
+
+
+def with_counterpart(library: str, tables: Mapping[str, dict]) -> str:
+    """A row for each of a library's names that has another name here."""
+    rows = [
+        (f"`{name}`", f"`{found.ours}`", cell(found.note))
+        for name, found in tables[library].items()
+        if found.ours
+    ]
+    return table((library, "here", "note"), rows)
+
+
+def without_counterpart(library: str) -> str:
+    """The other names of a library, those of one reason in one row."""
+    names: dict[str, list[str]] = {}
+    for name, found in foreign_names.SETTINGS[library].items():
+        if not found.ours:
+            names.setdefault(found.note, []).append(f"`{name}`")
+    rows = [(cell(note), ", ".join(found)) for note, found in names.items()]
+    return table(("reason", library), sorted(rows, key=lambda row: len(row[1])))
+
+
+TABLES: dict[str, Callable[[], str]] = {
+    **{
+        f"settings, {group}": partial(settings, PPOConfig, names.split())
+        for group, names in GROUPS.items()
+    },
+    "settings of a run": partial(
+        settings, RunSettings, [field.name for field in dataclasses.fields(RunSettings)]
+    ),
+    **{
+        f"settings, {library}": partial(with_counterpart, library, foreign_names.SETTINGS)
+        for library in foreign_names.SETTINGS
+    },
+    **{
+        f"nothing to set, {library}": partial(without_counterpart, library)
+        for library in foreign_names.SETTINGS
+    },
+    **{
+        f"results, {library}": partial(with_counterpart, library, foreign_names.RESULTS)
+        for library in foreign_names.RESULTS
+    },
+}
+
+
+def with_tables(page: str) -> str:
+    """The page with its tables as the code has them."""
+    return PLACE.sub(lambda place: f"{place['name']} -->\n\n{TABLES[place['name']]()}\n", page)
+
+
+def main() -> None:
+    for path in sorted(DOCS.glob("*.md")):
+        page = path.read_text(encoding="utf-8")
+        path.write_text(with_tables(page), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
