@@ -68,9 +68,9 @@ def settings(cls: type, names: list[str]) -> str:
 def with_counterpart(library: str, tables: Mapping[str, dict]) -> str:
     """A row for each of a library's names that has another name here."""
     rows = [
-        (f"`{name}`", f"`{found.ours}`", cell(found.note))
+        (f"`{name}`", f"`{found.here}`", cell(found.note))
         for name, found in tables[library].items()
-        if found.ours
+        if found.here
     ]
     return table((library, "here", "note"), rows)
 
@@ -79,7 +79,7 @@ def without_counterpart(library: str) -> str:
     """The other names of a library, those of one reason in one row."""
     names: dict[str, list[str]] = {}
     for name, found in foreign_names.SETTINGS[library].items():
-        if not found.ours:
+        if not found.here:
             names.setdefault(found.note, []).append(f"`{name}`")
     rows = [(cell(note), ", ".join(found)) for note, found in names.items()]
     return table(("reason", library), sorted(rows, key=lambda row: len(row[1])))
