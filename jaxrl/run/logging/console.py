@@ -65,6 +65,11 @@ def in_notebook() -> bool:
     return ipython is not None and hasattr(ipython.get_ipython(), "kernel")
 
 
+def rich_options() -> dict[str, bool]:
+    """Of a console in a notebook: plain text, where rich would write HTML or a terminal's codes."""
+    return {"force_jupyter": False, "force_terminal": False} if in_notebook() else {}
+
+
 class Progress:
     """Prints results as they come; nothing if `quiet`.
 
@@ -77,8 +82,7 @@ class Progress:
     """
 
     def __init__(self, *, quiet: bool = False, console: Console | None = None):
-        # Without rich's own output for notebooks, an HTML element for each line.
-        self.console = console or LossyConsole(quiet=quiet, highlight=False, force_jupyter=False)
+        self.console = console or LossyConsole(quiet=quiet, highlight=False, **rich_options())
         self.live: Live | NotebookLine | None = None
         self.said: set[str] = set()  # by `say_once`
         self.latest: Text | None = None  # the newest line, while it is not yet printed to stay

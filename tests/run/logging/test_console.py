@@ -135,12 +135,13 @@ def test_in_a_notebook_a_training_is_one_line_that_is_replaced(notebook):
     assert max(map(len, lines)) <= LOG_WIDTH
 
 
-def test_in_a_notebook_what_is_said_beside_the_line_is_plain_text(notebook, capsys):
+def test_in_a_notebook_what_is_said_beside_the_line_is_plain_text(notebook, capsys, monkeypatch):
+    monkeypatch.setenv("FORCE_COLOR", "1")  # Jupyter's streams are like terminals to rich
     progress = Progress()
     with progress:
         progress.show_line("iter 1")
-        progress.say("warning: [red]look[/]")
-    assert capsys.readouterr().out == "warning: [red]look[/]\n"
+        progress.say(f"warning: [red]look[/] {'far ' * 30}away")
+    assert capsys.readouterr().out == f"warning: [red]look[/] {'far ' * 30}away\n"
     assert notebook == [["iter 1"]]
 
 
