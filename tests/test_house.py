@@ -21,7 +21,7 @@ FILES = {
 }
 
 BELOW_RUN = {"core", "ops", "models", "rollout", "algorithms"}
-EVERYTHING = {*BELOW_RUN, "an algorithm", "run", "sweeps", "adapters", "cli", "jaxrl"}
+EVERYTHING = {*BELOW_RUN, "an algorithm", "episodes", "run", "sweeps", "adapters", "cli", "jaxrl"}
 MAY_IMPORT = {
     "core": set(),
     "ops": {"core"},
@@ -29,6 +29,7 @@ MAY_IMPORT = {
     "rollout": {"core", "ops", "models"},
     "algorithms": {"core", "ops", "models", "rollout"},
     "an algorithm": BELOW_RUN,  # a folder of its own, which no other algorithm imports
+    "episodes": {"core"},
     "run": BELOW_RUN,  # an algorithm is reached through the configuration alone
     "sweeps": {*BELOW_RUN, "run"},
     "adapters/from": {"core"},
@@ -38,6 +39,7 @@ MAY_IMPORT = {
     "jaxrl": EVERYTHING - {"adapters"},  # the public surface
     "envs": {"core"},
 }
+CORE_WITHOUT_JAX = ("jaxrl.core.errors", "jaxrl.core.foreign_names")  # all that episodes import
 MAY_BE_IMPORTED_BY = {
     "gymnax": {"jaxrl/adapters/from_gymnax.py"},
     "orbax": {"jaxrl/run/storage/array_storage.py"},
@@ -60,7 +62,7 @@ MORE_PARAMETERS = {  # with the reason
 }
 PUBLIC_NAMES = {
     alias.asname or alias.name
-    for node in ast.parse(FILES["jaxrl/__init__.py"]).body
+    for node in ast.parse(FILES["jaxrl/__init__.py"] + FILES["jaxrl/episodes/__init__.py"]).body
     if isinstance(node, ast.ImportFrom)
     for alias in node.names
 }
@@ -210,7 +212,7 @@ def too_wide(path, source):
 def too_many_parameters(path, source):
     """What travels together is one object.
 
-    What users call by its name from `jaxrl` (functions, and methods of classes) may have more
+    What users call by its name from `jaxrl` and `jaxrl.episodes` (functions, and methods of classes) may have more
     settings that are given by keyword, as RLlib's have: there the others are counted.
     """
     complaints = []
@@ -312,6 +314,18 @@ def vague_names(path, source):
     return [f"{path}: name a module by what it holds"] if Path(path).name in NO_NAMES else []
 
 
+def jax_for_episodes(path, source):
+    """Episodes are NumPy on the host, so that a client without JAX can record and read them."""
+    if floor_of(path) != "episodes":
+        return []
+    return [
+        f"{path}:{line}: episodes import {name}, which needs JAX"
+        for line, name in imports(path, source)
+        if name.partition(".")[0] in ("jax", "jaxlib", "flax", "optax", "chex")
+        or (name.startswith("jaxrl.core.") and not name.startswith(CORE_WITHOUT_JAX))
+    ]
+
+
 def metrics_of_an_algorithm(path, source):
     """What people are shown is named by the algorithm (`headline_metrics`), not by who shows it."""
     if floor_of(path) not in ("run", "sweeps") or path == FORMER_METRICS_IN:
@@ -351,6 +365,7 @@ GUARDS = (
     vague_variables,
     arrays_on_import,
     vague_names,
+    jax_for_episodes,
     metrics_of_an_algorithm,
     imports_in_functions,
 )
@@ -517,6 +532,8 @@ LONG_FUNCTION = "def f():\n" + "    pass\n" * MAX_FUNCTION_LINES
             "import jax.numpy as jnp\nif True:\n    f = (lambda x=jnp.ones(2): x)",
         ),
         (vague_names, "jaxrl/loop/utils.py", ""),
+        (jax_for_episodes, "jaxrl/episodes/column.py", "import jax.numpy as jnp"),
+        (jax_for_episodes, "jaxrl/episodes/column.py", "from jaxrl.core.spaces import Box"),
         (vague_names, "envs/helpers.py", ""),
         (too_wide, "envs/arena.py", "x = 1  # " + "wide " * 19),
         (too_many_parameters, "jaxrl/ops/losses.py", "def loss(a, b, c, d, *, e, f, g): pass"),

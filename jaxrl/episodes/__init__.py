@@ -1,0 +1,5 @@
+"""Episodes as data on the host: recorded step by step, cut, sliced, joined and read with NumPy."""
+
+from jaxrl.episodes.single_agent_episode import SingleAgentEpisode
+
+__all__ = ["SingleAgentEpisode"]

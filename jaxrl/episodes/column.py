@@ -1,0 +1,314 @@
+"""A column of an episode: one value for each step, after a lookback of earlier steps.
+
+A column begins as a list and becomes arrays by `finalize()`. Index 0 is the first value after the
+lookback. `get` and `set` take an integer, a list of integers or a slice; negative indices count
+from the end, or with `neg_index_as_lookback` from index 0 back into the lookback.
+"""
+
+import operator
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from jaxrl.core.errors import UsageError, brief
+from jaxrl.episodes.values import (
+    Nested,
+    Space,
+    check_fits,
+    filled,
+    leaves,
+    map_nested,
+    one_hot,
+    stack,
+    unstack,
+)
+
+Indices = int | list[int] | slice | None
+Positions = (
+    int | list[int | None] | range | None
+)  # counted from the lookback's begin; None: outside
+
+
+class EpisodeIndexError(UsageError, IndexError):
+    """An index outside of an episode."""
+
+
+def locate(
+    indices: Indices,
+    lookback: int,
+    total: int,
+    *,
+    neg_index_as_lookback: bool = False,
+    extend: bool = False,
+) -> Positions:
+    """The positions that indices stand for, in a column of `total` values with the lookback.
+
+    A slice is clamped to the column, as Python's are. With `extend` it is not: what is outside
+    becomes None.
+    """
+    if indices is None:
+        return range(lookback, total)
+    if isinstance(indices, slice):
+        steps = _locate_slice(indices, lookback, total, neg_index_as_lookback, extend)
+        inside = not len(steps) or (min(steps) >= 0 and max(steps) < total)
+        return steps if inside else [i if 0 <= i < total else None for i in steps]
+    if isinstance(indices, list | tuple | np.ndarray) and np.ndim(indices) == 1:
+        return [_locate_one(i, lookback, total, neg_index_as_lookback) for i in indices]
+    return _locate_one(indices, lookback, total, neg_index_as_lookback)
+
+
+def _locate_one(index: int, lookback: int, total: int, neg_index_as_lookback: bool) -> int | None:
+    try:
+        index = operator.index(index)
+    except TypeError:
+        raise UsageError(
+            f"an index is an integer, a list of integers or a slice, not {brief(index)}"
+        ) from None
+    from_lookback = index >= 0 or neg_index_as_lookback
+    position = index + (lookback if from_lookback else total)
+    return position if 0 <= position < total else None
+
+
+def _locate_slice(
+    indices: slice, lookback: int, total: int, neg_index_as_lookback: bool, extend: bool
+) -> range:
+    step = 1 if indices.step is None else operator.index(indices.step)
+    if step == 0:
+        raise UsageError("a slice's step cannot be 0")
+
+    def bound(index: int | None, default: int) -> int:
+        if index is None:
+            return default
+        index = operator.index(index)
+        position = index + (lookback if index >= 0 or neg_index_as_lookback else total)
+        low, high = (0, total) if step > 0 else (-1, total - 1)
+        return position if extend else min(max(position, low), high)
+
+    first, last = (lookback, total) if step > 0 else (total - 1, lookback - 1)
+    return range(bound(indices.start, first), bound(indices.stop, last), step)
+
+
+class Column:
+    """One kind of an episode's data, such as its rewards.
+
+    Args:
+        data: a list of values, or arrays (in dicts and tuples) with the steps as first axis.
+        lookback: how many of the values come before index 0.
+        space: the space of one value; `fill` and `one_hot_discrete` use it.
+    """
+
+    __slots__ = ("data", "lookback", "name", "space")
+
+    def __init__(
+        self,
+        data: list | Nested | None = None,
+        lookback: int = 0,
+        space: Space = None,
+        name: str = "values",
+    ):
+        self.name = name
+        self.space = space
+        if data is None or isinstance(data, list):
+            self.data = list(data or ())
+        else:
+            self.data = map_nested(np.asarray, data)
+            lengths = {len(leaf) if leaf.ndim else None for leaf in leaves(self.data)}
+            if len(lengths) != 1 or None in lengths:
+                raise UsageError(f"{name}: arrays of one length are needed, not {brief(data)}")
+        self.lookback = min(lookback, self.len_incl_lookback())
+
+    @property
+    def finalized(self) -> bool:
+        """Whether the data are arrays."""
+        return not isinstance(self.data, list)
+
+    def len_incl_lookback(self) -> int:
+        return len(next(leaves(self.data))) if self.finalized else len(self.data)
+
+    def __len__(self) -> int:
+        return self.len_incl_lookback() - self.lookback
+
+    def __iter__(self) -> Iterator[Nested]:
+        return iter(unstack(self.get()))
+
+    def __getitem__(self, indices: Indices) -> Nested:
+        return self.get(indices)
+
+    def __setitem__(self, indices: Indices, new_data: Nested) -> None:
+        self.set(new_data, at_indices=indices)
+
+    def __repr__(self):
+        return f"Column({self.name}: {brief(self.get())}, lookback={self.lookback})"
+
+    def get(
+        self,
+        indices: Indices = None,
+        *,
+        neg_index_as_lookback: bool = False,
+        fill: Any = None,
+        one_hot_discrete: bool = False,
+    ) -> Nested:
+        """The value at an integer; a list of values, or arrays, for a list or a slice.
+
+        Args:
+            indices: None means all values after the lookback.
+            fill: what stands for values outside of the column; without it, a slice ends at the
+                column's ends and an integer outside is an error.
+            one_hot_discrete: Discrete and MultiDiscrete values as one-hot rows.
+        """
+        positions = locate(
+            indices,
+            self.lookback,
+            self.len_incl_lookback(),
+            neg_index_as_lookback=neg_index_as_lookback,
+            extend=fill is not None,
+        )
+        is_outside = positions is None or (isinstance(positions, list) and None in positions)
+        if is_outside and fill is None:
+            raise self.outside(indices)
+        return self.take(positions, fill, one_hot_discrete)
+
+    def take(self, positions: Positions, fill: Any = None, one_hot_discrete: bool = False):
+        """The values at positions that `locate` gives; `fill` where those are None."""
+        if one_hot_discrete and self.space is None:
+            raise UsageError(f"one_hot_discrete needs the space of the {self.name}")
+        if positions is None:
+            return self._filler(fill, one_hot_discrete)
+        if isinstance(positions, int):
+            value = (
+                map_nested(lambda leaf: leaf[positions], self.data)
+                if self.finalized
+                else self.data[positions]
+            )
+            return one_hot(self.space, value) if one_hot_discrete else value
+        if not self.finalized:
+            return [self.take(position, fill, one_hot_discrete) for position in positions]
+        if None in positions and not self.len_incl_lookback():
+            return stack([self._filler(fill, one_hot_discrete)] * len(positions))
+        rows = self._rows(positions)
+        rows = one_hot(self.space, rows) if one_hot_discrete else rows
+        return self._fill_rows(rows, positions, fill) if None in positions else rows
+
+    def _rows(self, positions: list[int | None] | range) -> Nested:
+        """The arrays' rows, a view where they follow each other; any row for None."""
+        if isinstance(positions, range) and positions.step == 1:
+            chosen = slice(positions.start, max(positions.start, positions.stop))
+        else:
+            chosen = np.array([position or 0 for position in positions], int)
+        return map_nested(lambda leaf: leaf[chosen], self.data)
+
+    def window(self, first: int, stop: int) -> list | Nested:
+        """A copy of the data of some positions."""
+        if not self.finalized:
+            return self.data[first:stop]
+        return map_nested(lambda leaf: leaf[first:stop].copy(), self.data)
+
+    def _filler(self, fill: Any, one_hot_discrete: bool) -> Nested:
+        if self.space is not None:
+            return filled(self.space, fill, one_hot_discrete)
+        if not self.finalized or not self.len_incl_lookback():
+            return fill
+        return map_nested(lambda leaf: np.full(leaf.shape[1:], fill), self.data)
+
+    def _fill_rows(self, rows: Nested, positions: list[int | None], fill: Any) -> Nested:
+        """Rows with `fill` at the positions that are None.
+
+        The numbers' type stays if a space gives it, else it is one that holds `fill` too.
+        """
+        outside = np.array([position is None for position in positions])
+
+        def put(leaf: np.ndarray) -> np.ndarray:
+            dtype = leaf.dtype if self.space is not None else np.result_type(leaf, fill)
+            leaf = leaf.astype(dtype)
+            leaf[outside] = fill
+            return leaf
+
+        return map_nested(put, rows)
+
+    def set(
+        self,
+        new_data: Nested,
+        *,
+        at_indices: Indices = None,
+        neg_index_as_lookback: bool = False,
+    ) -> None:
+        """Overwrites the value at an integer, or as many values as a list or slice names."""
+        total = self.len_incl_lookback()
+        positions = locate(
+            at_indices, self.lookback, total, neg_index_as_lookback=neg_index_as_lookback
+        )
+        if positions is None or (isinstance(positions, list) and None in positions):
+            raise self.outside(at_indices)
+        if isinstance(positions, int):
+            positions, new_data = [positions], [new_data]
+        values = unstack(new_data)
+        if len(values) != len(positions):
+            raise EpisodeIndexError(
+                f"{len(values)} new {self.name} for {len(positions)} steps: {brief(at_indices)}"
+            )
+        for value in values:
+            self.check(value)
+        if not values:
+            return
+        if not self.finalized:
+            for position, value in zip(positions, values, strict=True):
+                self.data[position] = value
+            return
+        self.data = map_nested(
+            lambda leaf, new: _overwritten(leaf, list(positions), new), self.data, stack(values)
+        )
+
+    def append(self, value: Nested) -> None:
+        """Adds a value at the end. Arrays are copied each time: to add many, add them to lists."""
+        self.extend([value])
+
+    def extend(self, values: list | Nested) -> None:
+        """Adds values at the end."""
+        if not self.finalized:
+            self.data.extend(unstack(values))
+        elif len(values := unstack(values)):
+            new = stack(values)
+            if self.len_incl_lookback():
+                new = map_nested(lambda old, more: np.concatenate([old, more]), self.data, new)
+            self.data = new
+
+    def finalize(self) -> None:
+        """Makes arrays of a list."""
+        if not self.finalized:
+            try:
+                self.data = stack(self.data, self.space)
+            except UsageError as error:
+                raise UsageError(f"{self.name}: {error}") from None
+
+    def check(self, value: Nested, batch_axes: int = 0) -> None:
+        """Raises UsageError where a value does not fit the space."""
+        if self.space is not None:
+            check_fits(self.space, value, f"a value of {self.name}", batch_axes)
+
+    def check_all(self) -> None:
+        """Raises UsageError where the data do not fit the space."""
+        if self.finalized:
+            self.check(self.data, batch_axes=1)
+        elif self.space is not None:
+            for value in self.data:
+                self.check(value)
+
+    def outside(self, indices: Indices) -> EpisodeIndexError:
+        return EpisodeIndexError(
+            f"{self.name} have no index {brief(indices)}: {len(self)} are there, and "
+            f"{self.lookback} in the lookback"
+        )
+
+
+def _overwritten(leaf: np.ndarray, positions: list[int], new: np.ndarray) -> np.ndarray:
+    """`leaf` with new rows; it becomes another array only where its type cannot hold them."""
+    if not np.can_cast(new.dtype, leaf.dtype, "same_kind"):
+        leaf = leaf.astype(np.result_type(leaf, new))
+    try:
+        leaf[positions] = new
+    except ValueError:
+        raise UsageError(
+            f"new values have shape {new.shape[1:]}, those of the episode {leaf.shape[1:]}"
+        ) from None
+    return leaf

@@ -1,0 +1,487 @@
+"""The episode of one agent: its observations, actions, rewards and what its model put out."""
+
+import copy
+import math
+from typing import Any
+
+import numpy as np
+
+from jaxrl.core.errors import UsageError, brief, unknown_name
+from jaxrl.episodes.column import Column, Indices
+from jaxrl.episodes.episode import Episode
+from jaxrl.episodes.values import Nested, Space, leaves, map_nested
+
+Steps = list | Nested  # a list of values, or arrays with the steps as first axis
+
+
+class SingleAgentEpisode(Episode):
+    """An episode of one agent, or a chunk of one, with RLlib's names.
+
+    Step i is the action `actions[i]` on `observations[i]`, which gave `rewards[i]` and
+    `observations[i + 1]`. So there is one observation (and info) more than there are steps.
+    A chunk may begin with a lookback: the last steps of the chunk before, which index 0 and `len`
+    leave out. See docs/episodes.md.
+
+    Args:
+        observations, infos: n + 1 values for n steps: a list, or arrays.
+        actions, rewards: n values.
+        extra_model_outputs: n values under each name, such as "action_logp".
+        observation_space, action_space: of `jaxrl.core.spaces` or Gymnasium. Data must fit them.
+        terminated, truncated: how the episode has ended.
+        t_started: the step of the whole episode at which this chunk starts.
+        len_lookback_buffer: how many of the given steps are lookback; "auto" means all.
+    """
+
+    def __init__(
+        self,
+        id_: str | None = None,
+        *,
+        observations: Steps | None = None,
+        observation_space: Space = None,
+        infos: list[dict] | None = None,
+        actions: Steps | None = None,
+        action_space: Space = None,
+        rewards: Steps | None = None,
+        terminated: bool = False,
+        truncated: bool = False,
+        extra_model_outputs: dict[str, Steps] | None = None,
+        t_started: int | None = None,
+        len_lookback_buffer: int | str = "auto",
+        agent_id: Any = None,
+        module_id: str | None = None,
+        multi_agent_episode_id: str | None = None,
+    ):
+        super().__init__(id_)
+        self.agent_id = agent_id
+        self.module_id = module_id
+        self.multi_agent_episode_id = multi_agent_episode_id
+        self.is_terminated = bool(terminated)
+        self.is_truncated = bool(truncated)
+        self.t_started = t_started or 0
+        self.observations = Column(observations, 0, observation_space, "observations")
+        count = self.observations.len_incl_lookback()
+        infos = [{} for _ in range(count)] if infos is None or not len(infos) else infos
+        self.infos = Column([info or {} for info in infos], name="infos")
+        self.actions = Column(actions, 0, action_space, "actions")
+        self.rewards = Column(_as_rewards(rewards), name="rewards")
+        self.extra_model_outputs = {
+            key: Column(values, name=f"extra_model_outputs[{key!r}]")
+            for key, values in (extra_model_outputs or {}).items()
+        }
+        if any(column.finalized for column in self._columns()):
+            self.to_numpy()
+        self.validate()
+        self._set_lookback(len_lookback_buffer)
+
+    def _columns(self) -> list[Column]:
+        """The columns but the infos, which never become arrays."""
+        return [self.observations, self.actions, self.rewards, *self.extra_model_outputs.values()]
+
+    def _set_lookback(self, length: int | str) -> None:
+        steps = self.rewards.len_incl_lookback()
+        if length != "auto" and (not isinstance(length, int) or length < 0):
+            raise UsageError(f'len_lookback_buffer is "auto" or 0 or more, not {brief(length)}')
+        for column in (*self._columns(), self.infos):
+            column.lookback = steps if length == "auto" else min(length, steps)
+
+    @property
+    def t(self) -> int:
+        """The step of the whole episode that was reached."""
+        return self.t_started + len(self.rewards)
+
+    @property
+    def observation_space(self) -> Space:
+        return self.observations.space
+
+    @observation_space.setter
+    def observation_space(self, space: Space) -> None:
+        self.observations.space = space
+
+    @property
+    def action_space(self) -> Space:
+        return self.actions.space
+
+    @action_space.setter
+    def action_space(self, space: Space) -> None:
+        self.actions.space = space
+
+    @property
+    def is_reset(self) -> bool:
+        """Whether the episode has its first observation."""
+        return self.observations.len_incl_lookback() > 0
+
+    @property
+    def is_numpy(self) -> bool:
+        """Whether the data are arrays, since `to_numpy`."""
+        return self.rewards.finalized
+
+    def __len__(self) -> int:
+        """The number of steps, without the lookback."""
+        return len(self.rewards)
+
+    def agent_steps(self) -> int:
+        """The number of steps, as `env_steps`."""
+        return len(self)
+
+    def get_return(self) -> float:
+        """The undiscounted sum of rewards, without the lookback."""
+        return float(sum(self.rewards.get()))
+
+    # Recording
+
+    def add_env_reset(self, observation: Nested, infos: dict | None = None) -> None:
+        """Records what the environment's `reset` returned."""
+        if self.is_reset or self.t_started:
+            raise UsageError(f"episode {self.id_} has begun: add_env_reset comes first, and once")
+        self._check_growing()
+        self.observations.check(observation)
+        self.observations.append(observation)
+        self.infos.append(infos or {})
+        self._tick(is_step=False)
+
+    def add_env_step(
+        self,
+        observation: Nested,
+        action: Nested,
+        reward: float,
+        infos: dict | None = None,
+        *,
+        terminated: bool = False,
+        truncated: bool = False,
+        extra_model_outputs: dict[str, Nested] | None = None,
+    ) -> None:
+        """Records an action and what the environment's `step` returned to it.
+
+        A refused step changes nothing.
+
+        Args:
+            extra_model_outputs: what the model put out with the action; the same names each time.
+        """
+        outputs = extra_model_outputs or {}
+        self._check_step(observation, action, outputs)
+        (reward,) = _as_rewards([reward])
+        self.observations.append(observation)
+        self.actions.append(action)
+        self.rewards.append(reward)
+        self.infos.append(infos or {})
+        for key, value in outputs.items():
+            if key not in self.extra_model_outputs:
+                self.extra_model_outputs[key] = Column(name=f"extra_model_outputs[{key!r}]")
+            self.extra_model_outputs[key].append(value)
+        self.is_terminated, self.is_truncated = bool(terminated), bool(truncated)
+        self._tick()
+
+    def _check_step(self, observation: Nested, action: Nested, outputs: dict[str, Nested]) -> None:
+        self._check_growing()
+        if not self.is_reset:
+            raise UsageError(f"episode {self.id_} has no first observation: call add_env_reset")
+        self.observations.check(observation)
+        self.actions.check(action)
+        if self.rewards.len_incl_lookback():
+            self._check_output_names(outputs)
+
+    def _check_output_names(self, outputs: dict[str, Any]) -> None:
+        known = sorted(self.extra_model_outputs)
+        if sorted(outputs) != known:
+            raise UsageError(f"extra_model_outputs are {sorted(outputs)}, of earlier steps {known}")
+
+    def validate(self) -> None:
+        """Raises UsageError where lengths, spaces or rewards do not fit together."""
+        lengths = {column.name: column.len_incl_lookback() for column in self._columns()}
+        observations = lengths.pop("observations")
+        if observations != self.infos.len_incl_lookback():
+            raise UsageError(
+                f"episode {self.id_}: {observations} observations and "
+                f"{self.infos.len_incl_lookback()} infos; each observation has one"
+            )
+        if set(lengths.values()) != {max(observations - 1, 0)}:
+            counts = ", ".join(f"{count} {name}" for name, count in lengths.items())
+            raise UsageError(
+                f"episode {self.id_}: {observations} observations, {counts}; there must be one "
+                "observation more than the others"
+            )
+        self.observations.check_all()
+        self.actions.check_all()
+
+    # Reading: each getter takes what `Column.get` takes
+
+    def get_observations(
+        self,
+        indices: Indices = None,
+        *,
+        neg_index_as_lookback: bool = False,
+        fill: Any = None,
+        one_hot_discrete: bool = False,
+    ) -> Nested:
+        """Observations; see `Column.get` for the arguments of all getters."""
+        return self.observations.get(
+            indices,
+            neg_index_as_lookback=neg_index_as_lookback,
+            fill=fill,
+            one_hot_discrete=one_hot_discrete,
+        )
+
+    def get_infos(
+        self, indices: Indices = None, *, neg_index_as_lookback: bool = False, fill: Any = None
+    ) -> Any:
+        """Infos: always a dict, or a list of them."""
+        return self.infos.get(indices, neg_index_as_lookback=neg_index_as_lookback, fill=fill)
+
+    def get_actions(
+        self,
+        indices: Indices = None,
+        *,
+        neg_index_as_lookback: bool = False,
+        fill: Any = None,
+        one_hot_discrete: bool = False,
+    ) -> Nested:
+        """Actions."""
+        return self.actions.get(
+            indices,
+            neg_index_as_lookback=neg_index_as_lookback,
+            fill=fill,
+            one_hot_discrete=one_hot_discrete,
+        )
+
+    def get_rewards(
+        self, indices: Indices = None, *, neg_index_as_lookback: bool = False, fill: Any = None
+    ) -> Any:
+        """Rewards."""
+        return self.rewards.get(indices, neg_index_as_lookback=neg_index_as_lookback, fill=fill)
+
+    def get_extra_model_outputs(
+        self,
+        key: str,
+        indices: Indices = None,
+        *,
+        neg_index_as_lookback: bool = False,
+        fill: Any = None,
+    ) -> Nested:
+        """What the model put out under a name, such as "action_logp"."""
+        return self._output(key).get(
+            indices, neg_index_as_lookback=neg_index_as_lookback, fill=fill
+        )
+
+    def _output(self, key: str) -> Column:
+        if key not in self.extra_model_outputs:
+            raise unknown_name("extra model output", key, self.extra_model_outputs)
+        return self.extra_model_outputs[key]
+
+    # Rewriting
+
+    def set_observations(
+        self,
+        *,
+        new_data: Steps,
+        at_indices: Indices = None,
+        neg_index_as_lookback: bool = False,
+    ) -> None:
+        """Overwrites observations: one at an integer, else as many as the indices name."""
+        self.observations.set(
+            new_data, at_indices=at_indices, neg_index_as_lookback=neg_index_as_lookback
+        )
+
+    def set_actions(
+        self,
+        *,
+        new_data: Steps,
+        at_indices: Indices = None,
+        neg_index_as_lookback: bool = False,
+    ) -> None:
+        """Overwrites actions."""
+        self.actions.set(
+            new_data, at_indices=at_indices, neg_index_as_lookback=neg_index_as_lookback
+        )
+
+    def set_rewards(
+        self,
+        *,
+        new_data: Steps,
+        at_indices: Indices = None,
+        neg_index_as_lookback: bool = False,
+    ) -> None:
+        """Overwrites rewards."""
+        is_number = np.ndim(new_data) == 0
+        rewards = _as_rewards([new_data] if is_number else new_data)
+        self.rewards.set(
+            rewards[0] if is_number else rewards,
+            at_indices=at_indices,
+            neg_index_as_lookback=neg_index_as_lookback,
+        )
+
+    def set_extra_model_outputs(
+        self,
+        *,
+        key: str,
+        new_data: Steps,
+        at_indices: Indices = None,
+        neg_index_as_lookback: bool = False,
+    ) -> None:
+        """Overwrites what the model put out under a name that is there."""
+        self._output(key).set(
+            new_data, at_indices=at_indices, neg_index_as_lookback=neg_index_as_lookback
+        )
+
+    # Chunks
+
+    def to_numpy(self) -> "SingleAgentEpisode":
+        """Makes arrays of the lists, with the steps as first axis; infos remain a list."""
+        for column in self._columns():
+            column.finalize()
+        self._temporary.clear()
+        return self
+
+    def cut(self, len_lookback_buffer: int = 0) -> "SingleAgentEpisode":
+        """The empty chunk that continues this one, from its last observation.
+
+        Args:
+            len_lookback_buffer: how many steps it may look back; fewer where there are fewer.
+        """
+        if self.is_done:
+            raise UsageError(f"episode {self.id_} has ended: nothing follows to be cut off")
+        successor = self.slice(slice(len(self), None), len_lookback_buffer=len_lookback_buffer)
+        successor.custom_data = copy.deepcopy(self.custom_data)
+        successor._last_time = self._last_time
+        return successor
+
+    def slice(
+        self, slice_: slice, *, len_lookback_buffer: int | None = None
+    ) -> "SingleAgentEpisode":
+        """A copy of the steps of a slice, with the observation after the last one.
+
+        Args:
+            len_lookback_buffer: the lookback in front, as far as the episode has it; None means
+                as long as this episode's.
+        """
+        start, stop = self._bounds(slice_)
+        before = self.rewards.lookback
+        wanted = before if len_lookback_buffer is None else len_lookback_buffer
+        if not isinstance(wanted, int) or wanted < 0:
+            raise UsageError(f"len_lookback_buffer is 0 or more, not {brief(wanted)}")
+        lookback = min(wanted, before + start)
+        return self.window(before + start - lookback, before + stop, lookback)
+
+    def window(self, first: int, last: int, lookback: int) -> "SingleAgentEpisode":
+        """A copy of the steps between two observations, counted from the lookback's first one."""
+        steps = self.rewards.len_incl_lookback()
+        return SingleAgentEpisode(
+            self.id_,
+            observations=self.observations.window(first, last + 1),
+            observation_space=self.observation_space,
+            infos=self.infos.window(first, last + 1),
+            actions=self.actions.window(first, last),
+            action_space=self.action_space,
+            rewards=self.rewards.window(first, last),
+            terminated=self.is_terminated and last == steps,
+            truncated=self.is_truncated and last == steps,
+            extra_model_outputs={
+                key: column.window(first, last) for key, column in self.extra_model_outputs.items()
+            },
+            t_started=self.t_started - self.rewards.lookback + first + lookback,
+            len_lookback_buffer=lookback,
+            agent_id=self.agent_id,
+            module_id=self.module_id,
+            multi_agent_episode_id=self.multi_agent_episode_id,
+        )
+
+    def concat_episode(self, other: "SingleAgentEpisode") -> None:
+        """Appends the chunk that follows this one, without its lookback."""
+        self.check_concat(other)
+        for key, column in other.extra_model_outputs.items():
+            self.extra_model_outputs.setdefault(key, Column(name=column.name)).extend(column.get())
+        self.observations.extend(other.get_observations(slice(1, None)))
+        self.infos.extend(other.get_infos(slice(1, None)))
+        self.actions.extend(other.get_actions())
+        self.rewards.extend(other.get_rewards())
+        self._take_on(other)
+
+    def check_concat(self, other: "SingleAgentEpisode") -> None:
+        """Raises UsageError if a chunk does not follow this one."""
+        self._check_next_chunk(other, (self.t, getattr(other, "t_started", None)))
+        if self.is_reset != other.is_reset:
+            raise UsageError(f"episode {self.id_}: one of the two chunks has no observation")
+        if self.is_reset and not _equal(self.observations[-1], other.observations[0]):
+            raise UsageError(
+                f"episode {self.id_}: the last observation here is not the other chunk's first"
+            )
+        if self.rewards.len_incl_lookback() and len(other):
+            self._check_output_names(other.extra_model_outputs)
+
+    # State
+
+    def get_state(self) -> dict[str, Any]:
+        """The episode as a dict of lists, arrays and numbers, for `from_state`."""
+        return {
+            "id_": self.id_,
+            "agent_id": self.agent_id,
+            "module_id": self.module_id,
+            "multi_agent_episode_id": self.multi_agent_episode_id,
+            "observations": self.observations.window(0, None),
+            "infos": self.infos.window(0, None),
+            "actions": self.actions.window(0, None),
+            "rewards": self.rewards.window(0, None),
+            "extra_model_outputs": {
+                key: column.window(0, None) for key, column in self.extra_model_outputs.items()
+            },
+            "len_lookback_buffer": self.rewards.lookback,
+            "terminated": self.is_terminated,
+            "truncated": self.is_truncated,
+            "t_started": self.t_started,
+            "observation_space": self.observation_space,
+            "action_space": self.action_space,
+            "custom_data": copy.deepcopy(self.custom_data),
+            "duration_s": self._duration_s,
+        }
+
+    @staticmethod
+    def from_state(state: dict[str, Any]) -> "SingleAgentEpisode":
+        """The episode of a state that `get_state` gave."""
+        arguments = dict(state)
+        try:
+            custom_data, duration_s = arguments.pop("custom_data"), arguments.pop("duration_s")
+            episode = SingleAgentEpisode(**arguments)
+        except (KeyError, TypeError) as error:
+            raise UsageError(f"not the state of a SingleAgentEpisode: {error}") from None
+        episode.custom_data = copy.deepcopy(custom_data)
+        episode._duration_s = duration_s
+        return episode
+
+    def __repr__(self):
+        return (
+            f"SingleAgentEpisode(id_={self.id_}, len={len(self)}, return={self.get_return():g}, "
+            f"done={self.is_done})"
+        )
+
+
+def _as_rewards(rewards: Steps | None) -> list[float] | np.ndarray:
+    """Rewards as floats; NaN is refused, since every sum over it would be NaN."""
+    if rewards is None or isinstance(rewards, list | tuple):
+        return [_as_reward(reward) for reward in rewards or ()]
+    rewards = np.asarray(rewards)
+    if rewards.dtype.kind not in "iubf" or rewards.ndim != 1 or np.isnan(rewards).any():
+        raise UsageError(f"rewards are a row of numbers, none of them NaN, not {brief(rewards)}")
+    return rewards if rewards.dtype.kind == "f" else rewards.astype(np.float64)
+
+
+def _as_reward(reward: Any) -> float:
+    try:
+        number = float(reward) if np.ndim(reward) == 0 else math.nan
+    except (TypeError, ValueError):
+        number = math.nan
+    if math.isnan(number):
+        raise UsageError(f"a reward is one number, not {brief(reward)}")
+    return number
+
+
+def _equal(first: Nested, second: Nested) -> bool:
+    """Whether two observations are equal; NaN equals NaN."""
+    try:
+        return all(leaves(map_nested(_equal_leaves, first, second)))
+    except UsageError:
+        return False
+
+
+def _equal_leaves(first: Any, second: Any) -> bool:
+    first, second = np.asarray(first), np.asarray(second)
+    can_be_nan = first.dtype.kind in "fc" and second.dtype.kind in "fc"
+    return np.array_equal(first, second, equal_nan=can_be_nan)

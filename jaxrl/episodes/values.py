@@ -1,0 +1,159 @@
+"""Values in an episode: nested dicts and tuples of arrays, and what a space says about them.
+
+Spaces are those of `jaxrl.core.spaces` or of Gymnasium: anything with `spaces`, `nvec`, `n` and
+`shape`. Nothing here imports either, so episodes need no JAX.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from jaxrl.core.errors import UsageError, brief
+
+Nested = Any  # a leaf, or a dict or tuple of nested values; a list is a leaf
+Space = Any
+
+
+def map_nested(function: Callable, *trees: Nested) -> Nested:
+    """`function` of the leaves of trees that have one structure."""
+    first = trees[0]
+    if isinstance(first, Mapping):
+        for tree in trees:
+            if not isinstance(tree, Mapping) or set(tree) != set(first):
+                raise UsageError(f"expected a dict of {sorted(map(str, first))}, got {brief(tree)}")
+        return {name: map_nested(function, *(tree[name] for tree in trees)) for name in first}
+    if isinstance(first, tuple):
+        for tree in trees:
+            if not isinstance(tree, tuple) or len(tree) != len(first):
+                raise UsageError(f"expected a tuple of {len(first)} values, got {brief(tree)}")
+        return tuple(map_nested(function, *parts) for parts in zip(*trees, strict=True))
+    return function(*trees)
+
+
+def leaves(tree: Nested) -> Iterator[Any]:
+    """The leaves of a tree, in its order."""
+    if isinstance(tree, Mapping | tuple):
+        for part in tree.values() if isinstance(tree, Mapping) else tree:
+            yield from leaves(part)
+    else:
+        yield tree
+
+
+def stack(items: list[Nested], space: Space = None) -> Nested:
+    """A list of values as one value, whose leaves have the list's length as their first axis.
+
+    Args:
+        space: the space of one value; gives an empty list its shapes and types.
+    """
+    if items:
+        return map_nested(_stack_leaves, *items)
+    if space is None:
+        return np.zeros(0)
+    return map_space(lambda part: np.zeros((0, *part.shape), part.dtype), space)
+
+
+def _stack_leaves(*parts: Any) -> np.ndarray:
+    arrays = [np.asarray(part) for part in parts]
+    shapes = {array.shape for array in arrays}
+    if len(shapes) > 1:
+        raise UsageError(f"values of different shapes cannot become one array: {brief(shapes)}")
+    return np.stack(arrays)
+
+
+def unstack(arrays: Nested) -> list[Nested]:
+    """The inverse of `stack`; a list is returned as it is."""
+    if isinstance(arrays, list):
+        return arrays
+    count = len(next(leaves(arrays)))
+    return [map_nested(lambda leaf, i=i: leaf[i], arrays) for i in range(count)]
+
+
+def map_space(function: Callable, space: Space, *trees: Nested) -> Nested:
+    """`function(space, *leaves)` for each plain space of a Dict or Tuple space."""
+    parts = getattr(space, "spaces", None)
+    if isinstance(parts, Mapping):
+        return {
+            name: map_space(function, part, *(tree[name] for tree in trees))
+            for name, part in parts.items()
+        }
+    if isinstance(parts, tuple | list):
+        return tuple(
+            map_space(function, part, *(tree[i] for tree in trees)) for i, part in enumerate(parts)
+        )
+    return function(space, *trees)
+
+
+def counts_of(space: Space) -> np.ndarray | None:
+    """How many values each integer of a Discrete or MultiDiscrete space has; None for others."""
+    if hasattr(space, "nvec"):
+        return np.asarray(space.nvec)
+    return np.asarray(space.n) if hasattr(space, "n") and tuple(space.shape) == () else None
+
+
+def one_hot(space: Space, value: Nested) -> Nested:
+    """Discrete and MultiDiscrete parts as one-hot rows of float32, the others as they are."""
+    return map_space(_one_hot_leaf, space, value)
+
+
+def _one_hot_leaf(space: Space, value: Any) -> Any:
+    counts = counts_of(space)
+    if counts is None:
+        return value
+    digits = np.asarray(value) - np.asarray(getattr(space, "start", 0))
+    batch = digits.shape[: digits.ndim - counts.ndim]
+    rows = [
+        np.eye(count, dtype=np.float32)[digits.reshape(*batch, counts.size)[..., i]]
+        for i, count in enumerate(counts.reshape(-1))
+    ]
+    return np.concatenate(rows, axis=-1)
+
+
+def filled(space: Space, fill: Any, one_hot_discrete: bool = False) -> Nested:
+    """A value of a space in which every number is `fill`."""
+
+    def leaf(part: Space) -> np.ndarray:
+        counts = counts_of(part) if one_hot_discrete else None
+        if counts is None:
+            return np.full(part.shape, fill).astype(part.dtype)
+        return np.full(counts.sum(), fill, np.float32)
+
+    return map_space(leaf, space)
+
+
+def check_fits(space: Space, value: Nested, what: str, batch_axes: int = 0) -> None:
+    """Raises UsageError where a value has another structure or shape than its space.
+
+    Integers must be in their range. Numbers of a Box may be outside of its bounds, as actions
+    are before they are clipped.
+
+    Args:
+        what: the value's name in the error.
+        batch_axes: how many axes the leaves have in front of the space's.
+    """
+    parts = getattr(space, "spaces", None)
+    if parts is not None:
+        kind, keys = (dict, list(parts)) if isinstance(parts, Mapping) else (tuple, None)
+        if (
+            not isinstance(value, kind)
+            or len(value) != len(parts)
+            or (keys and set(value) - {*keys})
+        ):
+            raise UsageError(f"{what} does not fit its space {brief(space)}: {brief(value)}")
+        for key in keys or range(len(parts)):
+            check_fits(parts[key], value[key], f"{what}[{key!r}]", batch_axes)
+    elif getattr(space, "shape", None) is not None:
+        _check_leaf(space, value, what, batch_axes)
+
+
+def _check_leaf(space: Space, value: Any, what: str, batch_axes: int) -> None:
+    shape = np.shape(value)[batch_axes:]
+    if shape != tuple(space.shape):
+        raise UsageError(f"{what} has shape {shape}, its space {tuple(space.shape)}")
+    counts = counts_of(space)
+    if counts is None or not np.size(value):
+        return
+    digits = np.asarray(value)
+    start = np.asarray(getattr(space, "start", 0))
+    if digits.dtype.kind not in "iub" or not np.all((digits >= start) & (digits < start + counts)):
+        raise UsageError(f"{what} is not in its space {brief(space)}: {brief(value)}")

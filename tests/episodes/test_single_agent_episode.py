@@ -1,0 +1,240 @@
+"""Episodes of one agent: what RLlib's own class answers in two ways, and what is refused."""
+
+import numpy as np
+import pytest
+
+from jaxrl.core.errors import UsageError
+from jaxrl.core.spaces import Box, Dict, Discrete, MultiDiscrete
+from jaxrl.episodes import SingleAgentEpisode
+
+
+def episode_of(steps, lookback=0, **arguments):
+    """Observations 10, 11, ...; actions 0, 1, ...; rewards 0, 1, ... of a number of steps."""
+    return SingleAgentEpisode(
+        "id",
+        observations=[10 + i for i in range(steps + 1)],
+        actions=list(range(steps)),
+        rewards=[float(i) for i in range(steps)],
+        len_lookback_buffer=lookback,
+        **arguments,
+    )
+
+
+# What RLlib answers in two ways
+
+
+@pytest.mark.parametrize("is_numpy", [False, True])
+def test_fill_stands_on_both_sides_of_an_episode(is_numpy):
+    episode = episode_of(2)
+    if is_numpy:
+        episode.to_numpy()
+    rewards = episode.get_rewards(slice(-2, 4), neg_index_as_lookback=True, fill=-1.0)
+    assert list(rewards) == [-1, -1, 0, 1, -1, -1]
+
+
+@pytest.mark.parametrize("is_numpy", [False, True])
+def test_an_index_before_the_lookback_is_outside_and_does_not_count_from_the_end(is_numpy):
+    episode = episode_of(5, lookback=2)
+    if is_numpy:
+        episode.to_numpy()
+    assert episode.get_rewards(-2, neg_index_as_lookback=True) == 0
+    with pytest.raises(IndexError, match="rewards have no index -3: 3 are there, and 2 in"):
+        episode.get_rewards(-3, neg_index_as_lookback=True)
+
+
+def test_a_slice_with_a_step_is_pythons():
+    episode = episode_of(6)
+    rewards = list(range(6))
+    for bounds in [(None, None, 2), (1, 5, 3), (None, None, -1), (4, 1, -2), (-9, 9, 2)]:
+        assert episode.rewards[slice(*bounds)] == rewards[slice(*bounds)]
+    filled = episode.get_rewards(slice(-2, 8, 3), neg_index_as_lookback=True, fill=-1.0)
+    assert filled == [-1, 1, 4, -1]
+
+
+def test_an_empty_chunk_becomes_arrays_too_and_can_be_continued():
+    chunk = episode_of(3).cut(len_lookback_buffer=2).to_numpy()
+    assert chunk.is_numpy and len(chunk) == 0
+    np.testing.assert_array_equal(
+        chunk.get_rewards(slice(-2, 0), neg_index_as_lookback=True), [1, 2]
+    )
+    chunk.add_env_step(99, 7, 0.5)
+    np.testing.assert_array_equal(chunk.get_actions(), [7])
+    np.testing.assert_array_equal(chunk.observations.data, [11, 12, 13, 99])
+
+
+def test_chunks_keep_whose_episode_they_are():
+    episode = episode_of(3, agent_id="a", module_id="m", multi_agent_episode_id="world")
+    for chunk in (episode.cut(), episode[1:2]):
+        assert (chunk.agent_id, chunk.module_id, chunk.multi_agent_episode_id) == (
+            "a",
+            "m",
+            "world",
+        )
+
+
+def test_rewriting_whole_numbers_by_fractions_keeps_the_fractions():
+    episode = episode_of(3).to_numpy()
+    episode.set_actions(new_data=0.5, at_indices=1)
+    np.testing.assert_array_equal(episode.get_actions(), [0, 0.5, 2])
+
+
+def test_a_chunk_shares_no_memory_with_its_episode():
+    episode = episode_of(3).to_numpy()
+    chunk = episode[1:3]
+    chunk.set_rewards(new_data=np.array([8.0, 9.0]))
+    np.testing.assert_array_equal(episode.get_rewards(), [0, 1, 2])
+
+
+def test_one_hot_counts_from_the_start_of_a_discrete_space():
+    gymnasium = pytest.importorskip("gymnasium")
+    space = gymnasium.spaces.Discrete(3, start=5)
+    episode = SingleAgentEpisode(observation_space=space)
+    episode.add_env_reset(6)
+    assert episode.get_observations(0, one_hot_discrete=True).tolist() == [0, 1, 0]
+
+
+# Recording, cutting, joining
+
+
+def test_cutting_and_joining_gives_the_episode_back():
+    whole, chunk = episode_of(5, lookback=1), episode_of(5, lookback=1)
+    parts = [chunk[:2], chunk[2:3], chunk[3:]]
+    for part in parts[1:]:
+        parts[0].concat_episode(part)
+    left, right = parts[0].get_state(), whole.get_state()
+    assert left == right
+
+
+def test_durations_of_chunks_add_up(monkeypatch):
+    now = iter([0.0, 1.0, 3.0, 7.0])
+    monkeypatch.setattr("time.perf_counter", lambda: next(now))
+    episode = SingleAgentEpisode("id")
+    episode.add_env_reset(0)
+    episode.add_env_step(1, 0, 0.0)
+    chunk = episode.cut()
+    chunk.add_env_step(2, 0, 0.0)
+    chunk.add_env_step(3, 0, 0.0)
+    assert (episode.get_duration_s(), chunk.get_duration_s()) == (1.0, 6.0)
+    episode.concat_episode(chunk)
+    assert episode.get_duration_s() == 7.0
+
+
+def test_a_state_gives_an_equal_episode():
+    episode = episode_of(4, lookback=1, extra_model_outputs={"logp": [0.0, 0.1, 0.2, 0.3]})
+    episode.custom_data["seen"] = [1]
+    state = episode.get_state()
+    assert SingleAgentEpisode.from_state(state).get_state() == state
+    episode.custom_data["seen"].append(2)
+    assert state["custom_data"] == {"seen": [1]}
+
+
+def test_temporary_data_end_with_to_numpy():
+    episode = episode_of(1)
+    episode.add_temporary_timestep_data("frames", 1)
+    episode.add_temporary_timestep_data("frames", 2)
+    assert episode.get_temporary_timestep_data("frames") == [1, 2]
+    episode.finalize()
+    with pytest.raises(UsageError, match="custom_data"):
+        episode.add_temporary_timestep_data("frames", 3)
+    with pytest.raises(UsageError, match="unknown temporary data 'frames'"):
+        episode.get_temporary_timestep_data("frames")
+
+
+def test_columns_can_be_walked_and_indexed():
+    episode = episode_of(3, lookback=1)
+    assert list(episode.rewards) == [1, 2]
+    assert episode.observations[-1] == 13
+    episode.rewards[0] = 7.0
+    assert episode.get_return() == 9
+
+
+# Bad input: one line, and nothing is recorded
+
+
+SPACES = {
+    "observation_space": Dict({"color": Discrete(3), "place": Box(-1.0, 1.0, (2,))}),
+    "action_space": MultiDiscrete((2, 3)),
+}
+GOOD = {"color": 2, "place": [0.0, 5.0]}  # outside of the bounds, which is allowed
+
+
+@pytest.mark.parametrize(
+    ("observation", "action", "reward", "said"),
+    [
+        (GOOD, [1, 2], float("nan"), "a reward is one number, not nan"),
+        (GOOD, [1, 2], [1.0], "a reward is one number"),
+        (GOOD, [1, 3], 0.0, "a value of actions is not in its space"),
+        (GOOD, [1.0, 2.0], 0.0, "a value of actions is not in its space"),
+        (GOOD, [1], 0.0, r"a value of actions has shape \(1,\), its space \(2,\)"),
+        (
+            {"color": 3, "place": [0, 0]},
+            [1, 2],
+            0.0,
+            r"observations\['color'\] is not in its space",
+        ),
+        ({"color": 2}, [1, 2], 0.0, "a value of observations does not fit its space"),
+    ],
+)
+def test_a_step_that_does_not_fit_is_refused_and_changes_nothing(observation, action, reward, said):
+    episode = SingleAgentEpisode("id", **SPACES)
+    episode.add_env_reset(GOOD)
+    episode.add_env_step(GOOD, [1, 2], 1.0, extra_model_outputs={"logp": 0.0})
+    before = episode.get_state()
+    with pytest.raises(UsageError, match=said):
+        episode.add_env_step(observation, action, reward, extra_model_outputs={"logp": 0.0})
+    after = episode.get_state()
+    assert {**after, "duration_s": 0} == {**before, "duration_s": 0}
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (lambda e: e.add_env_reset(0), "has begun: add_env_reset comes first"),
+        (lambda e: e.add_env_step(0, 0, 0.0, extra_model_outputs={"x": 1}), "outputs are"),
+        (lambda e: e.get_rewards(4), "rewards have no index 4: 3 are there, and 0 in"),
+        (lambda e: e.get_rewards("a"), "an index is an integer, a list of integers or a slice"),
+        (lambda e: e.get_observations(0, one_hot_discrete=True), "needs the space of the observ"),
+        (lambda e: e.get_extra_model_outputs("logp"), "unknown extra model output 'logp'"),
+        (lambda e: e.set_rewards(new_data=[1.0, 2.0]), "2 new rewards for 3 steps"),
+        (lambda e: e.set_rewards(new_data=1.0, at_indices=3), "rewards have no index 3"),
+        (lambda e: e.set_rewards(new_data=float("nan"), at_indices=0), "one number, not nan"),
+        (lambda e: e[::2], "an episode is sliced in steps of 1, not of 2"),
+        (lambda e: e[1], "an episode takes slices"),
+        (lambda e: e.cut(-1), "len_lookback_buffer is 0 or more, not -1"),
+        (lambda e: e.concat_episode(e[:2]), "ends at step 3, the other chunk starts at 0"),
+        (lambda e: e.concat_episode(SingleAgentEpisode("other")), "chunks of different episodes"),
+        (lambda e: SingleAgentEpisode.from_state({"id_": "x"}), "not the state of a SingleAgentEp"),
+    ],
+)
+def test_a_wrong_call_is_refused_in_one_line(call, said):
+    with pytest.raises(UsageError, match=said) as refused:
+        call(episode_of(3))
+    assert "\n" not in str(refused.value)
+
+
+def test_an_ended_episode_takes_no_more():
+    episode = episode_of(2, terminated=True)
+    for call in (
+        lambda: episode.add_env_step(0, 0, 0.0),
+        episode.cut,
+        lambda: episode.concat_episode(episode_of(2, t_started=2)),
+    ):
+        with pytest.raises(UsageError, match="has ended"):
+            call()
+
+
+@pytest.mark.parametrize(
+    ("lists", "said"),
+    [
+        ({"observations": [0, 1], "actions": [0]}, "2 observations, 1 actions, 0 rewards"),
+        ({"actions": [0], "rewards": [0.0]}, "0 observations, 1 actions, 1 rewards"),
+        ({"observations": [0], "infos": [{}, {}]}, "1 observations and 2 infos"),
+        ({"observations": [0], "extra_model_outputs": {"x": [1]}}, r"1 extra_model_outputs\['x'\]"),
+        ({"observations": [0], "len_lookback_buffer": -1}, 'is "auto" or 0 or more, not -1'),
+        ({"observations": np.zeros((2, 2)), "actions": [0], "rewards": np.array([np.nan])}, "NaN"),
+        ({"observations": [[1.0], [1.0, 2.0]], "actions": np.zeros(1), "rewards": [0.0]}, "shapes"),
+    ],
+)
+def test_lists_that_do_not_fit_together_are_refused(lists, said):
+    with pytest.raises(UsageError, match=said):
+        SingleAgentEpisode("id", **lists)
