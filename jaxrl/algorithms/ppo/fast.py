@@ -24,8 +24,6 @@ SPACES_DECIDE = (
     "fcnet_activation",
     "lr",
     "entropy_coeff",
-    "kl_coeff",
-    "adam_epsilon",
     "free_log_std",
 )
 # Given settings that the others follow, or which the spaces would decide.
@@ -45,14 +43,11 @@ NUM_MINIBATCHES, NUM_EPOCHS = 4, 4
 TOTAL_ENV_STEPS = 1_000_000
 FIRST_LR, LAST_LR = 1e-3, 1e-4
 SMALL_IMAGE = 16  # pixels of the longer side, up to which one layer of small convolutions is enough
-SMALL_IMAGE_FILTERS = ((16, 3, 2),)
-SMALL_IMAGE_BATCH, SMALL_IMAGE_MINIBATCHES, SMALL_IMAGE_LR = 8192, 8, 5e-3
+SMALL_IMAGE_LR = 5e-3
 SMALL_IMAGE_SETTINGS = {
-    "conv_filters": SMALL_IMAGE_FILTERS,
+    "conv_filters": ((16, 3, 2),),
     "fcnet_activation": "relu",
-    "entropy_coeff": 0.03,
-    "kl_coeff": 0.0,
-    "adam_epsilon": 1e-5,
+    "entropy_coeff": 0.01,
 }
 LARGE_IMAGE_FILTERS = ((16, 8, 4), (32, 4, 2))
 
@@ -75,16 +70,13 @@ def fast_settings(setup: Any, changes: Mapping[str, Any]) -> dict[str, Any]:
     given_by_policy = freeze(changes.get("per_policy", {}))
     per_policy("per_policy", given_by_policy)
     given_by_policy = {name: dict(given) for name, given in given_by_policy}
-    target_batch, num_minibatches = TARGET_BATCH, NUM_MINIBATCHES
-    if _any_small_images(setup, changes, given_by_policy):
-        target_batch, num_minibatches = SMALL_IMAGE_BATCH, SMALL_IMAGE_MINIBATCHES
-    sizes = _sizes(changes, target_batch)
+    sizes = _sizes(changes)
     total_env_steps = as_count(
         changes.get("total_env_steps", max(TOTAL_ENV_STEPS, sizes["train_batch_size"]))
     )
     count(most=INT64)("total_env_steps", total_env_steps)
     chosen = {
-        "minibatch_size": max(1, sizes["train_batch_size"] // num_minibatches),
+        "minibatch_size": max(1, sizes["train_batch_size"] // NUM_MINIBATCHES),
         "num_epochs": NUM_EPOCHS,
         "total_env_steps": total_env_steps,
         "lr": _falling(FIRST_LR, total_env_steps),
@@ -101,7 +93,7 @@ def fast_settings(setup: Any, changes: Mapping[str, Any]) -> dict[str, Any]:
     return {**chosen, **sizes, "per_policy": by_policy}
 
 
-def _sizes(changes: Mapping[str, Any], target_batch: int) -> dict[str, int]:
+def _sizes(changes: Mapping[str, Any]) -> dict[str, int]:
     """num_envs, rollout_length and train_batch_size: those given, and what suits them."""
     given = {
         name: as_count(changes[name]) for name in DEFAULT_SIZES if changes.get(name) is not None
@@ -110,7 +102,7 @@ def _sizes(changes: Mapping[str, Any], target_batch: int) -> dict[str, int]:
         count()(name, size)
     num_envs = given.get("num_envs", NUM_ENVS)
     shortest, longest = ROLLOUT_LENGTHS
-    length = min(max(target_batch // num_envs, shortest), longest)
+    length = min(max(TARGET_BATCH // num_envs, shortest), longest)
     return resolve_sizes(
         given,
         {"num_envs": num_envs, "rollout_length": length, "train_batch_size": num_envs * length},
@@ -157,18 +149,6 @@ def _reading(space: Space, settings: Mapping[str, Any], total_env_steps: int) ->
     if not _are_small(images):
         return {"conv_filters": LARGE_IMAGE_FILTERS}
     return {**SMALL_IMAGE_SETTINGS, "lr": _falling(SMALL_IMAGE_LR, total_env_steps)}
-
-
-def _any_small_images(
-    setup: Any, changes: Mapping[str, Any], given: Mapping[PolicyId, dict[str, Any]]
-) -> bool:
-    """Whether the built-in network of any policy reads small images; the batch is one for all."""
-    for policy, agents in setup.policies.items():
-        space = setup.env.observation_space(agents[0], setup.env_params)
-        model = {**changes, **given.get(policy, {})}.get("model")
-        if model is None and _are_small(_images(space)):
-            return True
-    return False
 
 
 def _images(space: Space) -> list[Box]:
