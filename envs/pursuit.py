@@ -290,7 +290,8 @@ class Pursuit(StackedEnvironment):
     def draw(self, state: State, params: Params) -> Drawing:
         """Pursuers as squares, evaders as discs, numbers where several pursuers share a cell."""
         width, height = self.x_size, self.y_size
-        solid = np.float32(np.argwhere(building(width, height)) + 0.5)
+        solid = np.argwhere(building(width, height))
+        corners = np.float32([solid.min(0), solid.max(0) + 1] if len(solid) else np.zeros((2, 2)))
         pursuers, evaders = state.pursuers.T + 0.5, state.evaders.T + 0.5
         columns, rows = np.arange(width + 1.0), np.arange(height + 1.0)
         lines = lambda row, column: np.float32(
@@ -300,14 +301,16 @@ class Pursuit(StackedEnvironment):
         is_first = ~jnp.any(jnp.tril(together, -1), axis=1)
         colors = tuple(f"agent{i % NUM_AGENT_COLORS}" for i in range(self.n_pursuers))
         middle = np.float32([[width / 2, height / 2]])
-        seen = Rectangles(center=pursuers, size=2.0 * reach(self) + 1, color=colors, opacity=0.1)
+        seen = Rectangles(center=pursuers, size=2.0 * reach(self) + 1, color=colors, opacity=0.07)
         return Drawing(
             bounds=(0.0, float(height), float(width), 0.0),
             shapes=(
                 Rectangles(center=middle, size=(float(width), float(height)), color="ground"),
                 seen,
                 Lines(start=lines(0.0, 0.0), end=lines(height, width), color="line"),
-                Rectangles(center=solid, size=1.0, color="wall"),
+                Rectangles(
+                    center=corners.mean(0)[None], size=corners[1] - corners[0], color="wall"
+                ),
                 Rectangles(center=pursuers, size=0.74, corner=0.16, color=colors),
                 Circles(center=evaders, radius=0.24, color="body", visible=state.alive),
                 Text(

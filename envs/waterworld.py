@@ -331,5 +331,6 @@ class Waterworld(StackedEnvironment):
                 bodies(2, "bad"),
                 bodies(1, "good"),
                 pursuers,
+                pursuers.replace(color="ink", line_width=3.0),
             ),
         )

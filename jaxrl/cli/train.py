@@ -28,7 +28,7 @@ from jaxrl.run.devices.hosts import JOIN_SECONDS, THREE, check, join
 from jaxrl.run.health import Diverged
 from jaxrl.run.logging.console import agent_returns, device_name, duration
 from jaxrl.run.logging.loggers import check_saved
-from jaxrl.run.recorder import CURVES, EPISODE
+from jaxrl.run.recorder import CURVES, EPISODE, PAGE
 from jaxrl.run.results import RETURN, Result
 from jaxrl.run.settings import RunSettings
 from jaxrl.run.stopping import LIMITS, unmet
@@ -328,7 +328,7 @@ def summary(trainer: Trainer, result: Result, seconds: float) -> str:
         here = trainer.run_dir
         finished = trainer.lifetime.num_env_steps >= trainer.config.total_env_steps
         more = (flag_name("total_env_steps"), 2 * steps) if finished else ()
-        pictures = [name for name in (CURVES, EPISODE) if (here / name).exists()]
+        pictures = [name for name in (CURVES, EPISODE, PAGE) if (here / name).exists()]
         lines += [f"look at      {here / name}" for name in pictures]
         lines += [
             f"evaluate     {advice.to_evaluate(here, trainer.facts)}",

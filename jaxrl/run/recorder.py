@@ -20,11 +20,12 @@ from jaxrl.algorithms.base import Algorithm, RunnerState
 from jaxrl.core.errors import UsageError, is_installed, one_line
 from jaxrl.core.types import PyTree
 from jaxrl.run.devices.mesh import on_first_device, on_host
-from jaxrl.run.inference.recording import EpisodeChoice
-from jaxrl.run.inference.video import picture_episode
+from jaxrl.run.inference.recording import EpisodeChoice, EpisodeRecording, record_episode
+from jaxrl.run.inference.video import write_episode
 from jaxrl.run.logging.loggers import ENV_STEPS, Logs, RunStart
 from jaxrl.run.logging.plots import Curves, panels_of, source_line
 from jaxrl.run.logging.text_logs import dumped
+from jaxrl.run.replay.page import Column, make_replay
 from jaxrl.run.results import ITERATIONS, Lifetime, Result
 from jaxrl.run.settings import RunSettings
 from jaxrl.run.storage import checkpoint
@@ -33,7 +34,7 @@ from jaxrl.run.storage.run_folder import RunFolderLock
 from jaxrl.run.storage.run_folder import read as read_folder
 from jaxrl.run.storage.runs import METRICS
 
-CURVES, EPISODE = "curves.png", "episode.gif"
+CURVES, EPISODE, PAGE = "curves.png", "episode.gif", "episode.html"
 WAITING = (
     16  # jobs that may wait; a slow disk then slows training down rather than filling the memory
 )
@@ -108,9 +109,7 @@ class Recorder:
     def finish_pictures(self, snapshot: Snapshot) -> None:
         """Draws the pictures that a kill at the end of training prevented; others stay."""
         newest = checkpoint.newest_time(self.folder / CHECKPOINTS)
-        wanted = (
-            [CURVES, EPISODE] if hasattr(self.algorithm.rollout_spec.env, "render") else [CURVES]
-        )
+        wanted = [CURVES, *self._episode_files()]
         drawn = [path.stat().st_mtime for name in wanted if (path := self.folder / name).exists()]
         if len(drawn) == len(wanted) and min(drawn) >= newest:
             return
@@ -203,19 +202,35 @@ class Recorder:
         except UsageError:
             return ""
 
+    def _episode_files(self) -> list[str]:
+        """What shows an episode: the page only of what the environment draws, which is quick."""
+        env, shown_by = self.algorithm.rollout_spec.env, {EPISODE: "render", PAGE: "draw"}
+        return [name for name, method in shown_by.items() if hasattr(env, method)]
+
     def _play(self, snapshot: Snapshot) -> None:
-        if hasattr(self.algorithm.rollout_spec.env, "render"):
-            self.say(f"drawing {EPISODE} ...")
-            weights = on_first_device(
-                tuple(learner.weights for learner in snapshot.runner.learners)
-            )
+        files = self._episode_files()
+        if not files:
+            return
+        self.say(f"drawing {' and '.join(files)} ...")
+        weights = on_first_device(tuple(learner.weights for learner in snapshot.runner.learners))
+        played = self.algorithm, weights, snapshot.env_params
+        # As training plays: the likeliest actions of a young policy often get stuck.
+        choice, recording = EpisodeChoice(seed=self.settings.evaluation_seed, explore=True), None
+        for name in files:
             try:
-                # As training plays: the likeliest actions of a young policy often get stuck.
-                choice = EpisodeChoice(seed=self.settings.evaluation_seed, explore=True)
-                played = self.algorithm, weights, snapshot.env_params
-                picture_episode(self.folder / EPISODE, *played, choice)
+                recording = recording or record_episode(*played, choice)
+                self._show(name, recording, snapshot)
             except Exception as error:  # of a user's own `render`, which must not end the run
-                self.say(f"{EPISODE} could not be written: {one_line(error)}")
+                self.say(f"{name} could not be written: {one_line(error)}")
+
+    def _show(self, name: str, recording: EpisodeRecording, snapshot: Snapshot) -> None:
+        path, env_params = self.folder / name, snapshot.env_params
+        if name == EPISODE:
+            write_episode(path, recording, self.algorithm.rollout_spec.env, env_params)
+        else:
+            iteration = f"iteration {snapshot.lifetime.training_iteration:,}"
+            column = Column(iteration, (recording,), env_params, "sampled actions")
+            make_replay([column], self.algorithm, note=self.folder.name).save(path)
 
     def _save(self, snapshot: Snapshot, score: dict[str, Any] | None) -> None:
         begin, folder = time.perf_counter(), self.folder / CHECKPOINTS

@@ -103,7 +103,9 @@ class RunSettings:
         read=_several,
         kind=LOGGER,
     )
-    pictures: bool = setting(True, "whether the run's folder gets curves.png and episode.gif", flag)
+    pictures: bool = setting(
+        True, "whether the run's folder gets curves.png, episode.gif and episode.html", flag
+    )
     devices: Any = setting(
         "auto",
         "devices that the environments are split over; auto: a CPU's cores where the work is large",

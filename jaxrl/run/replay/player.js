@@ -189,13 +189,13 @@ function paintBars(context, { rows, largest }, x, height, now) {
   const middle = height - 17;
   context.fillStyle = color("muted");
   context.fillText("reward", 38, middle);
-  const wide = Math.max(x(1) - x(0), 1), each = Math.max(wide / rows.length, 0.8);
+  const wide = x(1) - x(0), each = wide / rows.length, gap = each > 3 ? 1 : 0;
   rows.forEach(({ ys, role }, row) => {
     context.fillStyle = color(role);
     ys.forEach((value, t) => {
       const size = (15 * value) / largest;
       context.globalAlpha = now === undefined || t < now ? 0.85 : 0.22;
-      if (value) context.fillRect(x(t) + row * Math.min(each, wide), middle - Math.max(size, 0), Math.max(each - 0.4, 0.7), Math.abs(size));
+      if (value) context.fillRect(x(t) + row * each, middle - Math.max(size, 0), each - gap, Math.abs(size));
     });
   });
   context.globalAlpha = 1;
@@ -205,7 +205,7 @@ function paintBars(context, { rows, largest }, x, height, now) {
 
 const SPEEDS = [0.25, 0.5, 1, 2, 4, 8];
 const SECONDS = 12; // of an episode at speed 1, within bounds
-const ENDS = { terminated: "the world ended", truncated: "the time ran out", cut: "cut here" };
+const ENDS = { terminated: "terminated", truncated: "time limit", cut: "cut" };
 let data, episode = 0, time = 0, playing = false, speed = 1, shown = [], dirty = true;
 
 const steps = () => Math.max(...data.episodes[episode].tracks.map((track) => track.steps));
@@ -297,9 +297,10 @@ function buildAgent(parent, agent, index) {
   if (agent.parts) {
     const box = element(card, "div", agent.names.length > 12 ? "choices many" : "choices");
     const bars = agent.names.map((name) => {
-      const choice = element(box, "div", "choice"), bar = element(element(choice, "div", "bar"), "i");
+      const choice = element(box, "div", "choice"), frame = element(choice, "div", "bar");
+      const bar = element(frame, "i"), share = element(frame, "b");
       element(choice, "span", "", name);
-      return { choice, bar };
+      return { choice, bar, share };
     });
     return { card, sum, reward, value, bars };
   }
@@ -320,13 +321,14 @@ function showAgent(card, agent, track, index, t) {
   card.card.classList.toggle("waits", !acts);
   card.value.textContent = acts ? number(at(own.value, t, 0)) : "\u2013";
   const firsts = running(agent.parts || []);
-  card.bars?.forEach(({ choice, bar }, a) => {
+  card.bars?.forEach(({ choice, bar, share: text }, a) => {
     const part = firsts.findLastIndex((first) => first <= a);
     const taken = acts && at(own.action, t, part) + firsts[part] === a;
     const share = acts && own.probabilities ? at(own.probabilities, t, a) : taken ? 1 : 0;
-    bar.style.height = `${100 * share}%`;
+    bar.style.height = `${62 * share}%`;
     choice.classList.toggle("taken", Boolean(taken));
-    choice.title = `${agent.names[a]}: ${(100 * share).toFixed(0)} %`;
+    text.textContent = acts ? (100 * share).toFixed(0) : "";
+    choice.title = `${agent.names[a]}: ${(100 * share).toFixed(1)} %`;
   });
   card.ranges?.forEach(({ band, mark, text }, d) => {
     const place = (value) => 100 * clamp((value - agent.low[d]) / (agent.high[d] - agent.low[d] || 1), 0, 1);
@@ -366,7 +368,8 @@ function fit() {
     const [left, bottom, right, top] = [0, 1, 2, 3].map((k) => drawing ? at(drawing.bounds, 0, k) : 0);
     const image = frames?.loaded[0];
     const ratio = drawing ? Math.abs((right - left) / (top - bottom)) : (image.naturalWidth || 4) / (image.naturalHeight || 3);
-    const width = Math.min(stage.parentElement.clientWidth, ratio * Math.max(0.66 * window.innerHeight, 260));
+    const tallest = Math.max((shown.length > 1 ? 0.44 : 0.72) * window.innerHeight, 240);
+    const width = Math.min(stage.parentElement.clientWidth, ratio * tallest);
     stage.style.width = `${width}px`;
     stage.style.height = `${width / ratio}px`;
   });
@@ -399,7 +402,7 @@ function setSpeed(value) {
   dirty = true;
 }
 
-let before;
+let before = 0;
 function tick(now) {
   if (data && playing) {
     const perSecond = clamp(steps() / SECONDS, 5, 45) * speed;

@@ -634,6 +634,7 @@ def test_training_without_the_packages_that_draw_says_what_is_left_out(tmp_path,
         assert printed.count(line) == 1, printed
     assert len(strict_lines(path)) == len(strict_rows(path)) == 2
     assert not [*path.glob("*.png"), *path.glob("*.gif"), *path.glob("events*")]
+    assert (path / "episode.html").exists()  # for which nothing is needed
 
 
 def test_commands_that_draw_ask_for_the_package_in_one_line(tmp_path, capsys, undrawn):

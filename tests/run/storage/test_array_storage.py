@@ -205,7 +205,7 @@ def test_pictures_that_a_kill_left_undrawn_are_drawn_where_nothing_is_left_to_tr
     trainer = start()
     trainer.fit({"training_iteration": 3})  # without pictures, as after a kill
     trainer.stop()
-    pictures = [tmp_path / "run" / name for name in ("curves.png", "episode.gif")]
+    pictures = [tmp_path / "run" / name for name in ("curves.png", "episode.gif", "episode.html")]
     assert not any(path.exists() for path in pictures)
     again = resume(pictures=True)
     assert again.fit({"training_iteration": 3})["training_iteration"] == 3
