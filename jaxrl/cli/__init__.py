@@ -4,5 +4,6 @@ from jaxrl.cli.evaluate import evaluate, render
 from jaxrl.cli.plot import plot
 from jaxrl.cli.sweep import run_sweep
 from jaxrl.cli.train import train_ppo
+from jaxrl.cli.watch import watch
 
-__all__ = ["evaluate", "plot", "render", "run_sweep", "train_ppo"]
+__all__ = ["evaluate", "plot", "render", "run_sweep", "train_ppo", "watch"]

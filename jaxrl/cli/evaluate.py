@@ -84,15 +84,15 @@ class RenderOptions:
 
 def evaluate(argv: Sequence[str] | None = None) -> None:
     """Play whole episodes with the policies of a run: RUN [flags]."""
-    _run("evaluate", evaluate.__doc__, EvaluateOptions(), argv, _evaluate)
+    run_command("evaluate", evaluate.__doc__, EvaluateOptions(), argv, _evaluate)
 
 
 def render(argv: Sequence[str] | None = None) -> None:
     """Play an episode with the policies of a run; write a picture or a page: RUN [flags]."""
-    _run("render", render.__doc__, RenderOptions(), argv, _render)
+    run_command("render", render.__doc__, RenderOptions(), argv, _render)
 
 
-def play_flags(defaults: EvaluateOptions | RenderOptions) -> dict[str, Flag]:
+def play_flags(defaults: Any) -> dict[str, Flag]:
     """Every flag of a command that plays a run."""
     return {**flags_of(defaults), "compile_cache": COMPILE_CACHE}
 
@@ -167,7 +167,7 @@ def _outcome(recording: EpisodeRecording) -> str:
     return f"{recording.num_steps} steps, return {total:.2f}, {recording.end}"
 
 
-def _run(
+def run_command(
     name: str, description: str, defaults: Any, argv: Sequence[str] | None, play: Callable
 ) -> None:
     """Reads RUN and flags, and plays; mistakes end the process with one line."""

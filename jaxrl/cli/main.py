@@ -1,4 +1,4 @@
-"""The command `jaxrl`: train, evaluate, render, plot and sweep."""
+"""The command `jaxrl`: train, evaluate, render, watch, plot and sweep."""
 
 import platform
 import sys
@@ -12,6 +12,7 @@ from jaxrl.cli.help import SHELLS, completion
 from jaxrl.cli.plot import PlotOptions, plot
 from jaxrl.cli.sweep import run_sweep, sweep_flags
 from jaxrl.cli.train import train_flags, train_ppo
+from jaxrl.cli.watch import WatchOptions, watch
 from jaxrl.core.errors import UsageError, unknown_name
 from jaxrl.run.logging.console import print_answer
 
@@ -19,6 +20,7 @@ COMMANDS = {
     "train": train_ppo,
     "evaluate": evaluate,
     "render": render,
+    "watch": watch,
     "plot": plot,
     "sweep": run_sweep,
 }
@@ -30,6 +32,7 @@ def all_flags() -> dict[str, dict[str, Flag]]:
         "train": train_flags(),
         "evaluate": play_flags(EvaluateOptions()),
         "render": play_flags(RenderOptions()),
+        "watch": play_flags(WatchOptions()),
         "plot": flags_of(PlotOptions()),
         "sweep": sweep_flags(),
     }
@@ -41,7 +44,8 @@ usage: jaxrl COMMAND [flags]
   jaxrl train --env arena         train policies with PPO
   jaxrl train --resume RUN        resume a training
   jaxrl evaluate RUN              play whole episodes with the policies of a run
-  jaxrl render RUN                write an episode of a run as a GIF, an MP4 or a PNG
+  jaxrl render RUN                write an episode of a run as a GIF, an MP4, a PNG or a page
+  jaxrl watch RUN                 show a run in the browser while it trains
   jaxrl plot RUN [RUN ...]        draw the learning curves of runs, side by side
   jaxrl sweep --env arena --grid lr=1e-4,1e-3 --seeds 4
                                   train many settings and seeds at once

@@ -15,6 +15,7 @@ SCRIPTS = {
     "render": "render.py",
     "plot": "plot.py",
     "sweep": "sweep.py",
+    "watch": "watch.py",
 }
 
 

@@ -160,7 +160,7 @@ function chart(canvas, lines, { span, range, now, bars }) {
     context.moveTo(margin, y(level));
     context.lineTo(width, y(level));
     context.stroke();
-    context.fillText(number(level, high - low < 10 ? 1 : 0), margin - 6, y(level));
+    context.fillText(number(level, clamp(1 - Math.floor(Math.log10(high - low || 1)), 0, 5)), margin - 6, y(level));
   }
   const draw = (xs, ys, from, to) => {
     context.beginPath();
@@ -368,7 +368,7 @@ function fit() {
     const [left, bottom, right, top] = [0, 1, 2, 3].map((k) => drawing ? at(drawing.bounds, 0, k) : 0);
     const image = frames?.loaded[0];
     const ratio = drawing ? Math.abs((right - left) / (top - bottom)) : (image.naturalWidth || 4) / (image.naturalHeight || 3);
-    const tallest = Math.max((shown.length > 1 ? 0.44 : 0.72) * window.innerHeight, 240);
+    const tallest = Math.max((byId("curves").hidden ? (shown.length > 1 ? 0.44 : 0.72) : 0.5) * window.innerHeight, 240);
     const width = Math.min(stage.parentElement.clientWidth, ratio * tallest);
     stage.style.width = `${width}px`;
     stage.style.height = `${width / ratio}px`;
@@ -445,10 +445,53 @@ new ResizeObserver(() => data && fit()).observe(document.body);
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => { palette = {}; dirty = true; });
 requestAnimationFrame(tick);
 
-const written = JSON.parse(byId("data").textContent);
-if (written) {
-  take(written).then(() => {
-    // Not by itself where it is one of several things on a page, nor for whoever likes stillness.
-    play(window === window.top && !matchMedia("(prefers-reduced-motion: reduce)").matches);
+// Not by itself where it is one of several things on a page, nor for whoever likes stillness.
+const autoplay = () => play(window === window.top && !matchMedia("(prefers-reduced-motion: reduce)").matches);
+
+// A run while it trains: what the server of the page knows, every two seconds.
+
+function paintCurves(panels) {
+  const place = byId("curves");
+  if (place.hidden !== !panels.length) {
+    place.hidden = !panels.length;
+    if (data) fit();
+  }
+  while (place.children.length < panels.length) {
+    const frame = element(place, "div");
+    element(frame, "h4");
+    element(frame, "canvas");
+  }
+  panels.forEach(({ title, lines }, index) => {
+    const [head, canvas] = place.children[index].children, ys = lines.flatMap((line) => line.ys), xs = lines.flatMap((line) => line.xs);
+    const least = (values) => values.reduce((a, b) => Math.min(a, b)), most = (values) => values.reduce((a, b) => Math.max(a, b));
+    head.textContent = title;
+    const shaded = lines.map((line, i) => ({ ...line, role: line.name === "return" ? "ink" : agentRole(i - (lines[0].name === "return")), thin: line.name !== "return" }));
+    chart(canvas, shaded, { span: [0, most(xs)], range: [least(ys), most(ys)] });
   });
 }
+
+async function follow() {
+  for (let known = 0; ; await new Promise((done) => setTimeout(done, 2000))) {
+    let live;
+    try {
+      live = await (await fetch(`live?episode=${known}`)).json();
+    } catch {
+      byId("note").textContent = "the server has ended";
+      continue;
+    }
+    const busy = data && !playing && time > 0 && time < steps(); // somebody looks at this step
+    if (live.episode && !busy) {
+      known = live.number;
+      await take(live.episode);
+      autoplay();
+    }
+    byId("title").textContent = document.title = live.title;
+    byId("note").textContent = live.note;
+    document.body.dataset.number = known;
+    paintCurves(live.curves);
+  }
+}
+
+const written = JSON.parse(byId("data").textContent);
+if (written) take(written).then(autoplay);
+else follow();

@@ -86,7 +86,7 @@ def replay(
         source = runs.resolve(run_path(getattr(source, "run_dir", source)))
         note = source.name
         loading = {"config": config, "env_args": env_args, "trust": trust}
-        players = [_of_run(source, which, loading) for which in _checkpoints(checkpoint)]
+        players = [player_of_run(source, which, loading) for which in _checkpoints(checkpoint)]
     seed = players[0].seed if seed is None else seed
     choices = [
         EpisodeChoice(seed, number, explore, max_steps)
@@ -124,7 +124,8 @@ def _in_memory(source: Any, runner: RunnerState | None) -> Player:
     return Player(name, algorithm, weights, env_params, seed)
 
 
-def _of_run(path: Any, which: str | int, loading: Mapping[str, Any]) -> Player:
+def player_of_run(path: Any, which: str | int, loading: Mapping[str, Any]) -> Player:
+    """The policies of one of a run's checkpoints; `loading`: more arguments of `open_run`."""
     saved = "last" if which == UNTRAINED else which
     opened = open_run(path, saved, call="jaxrl.replay", **loading)
     facts, algorithm = opened.saved.facts, opened.algorithm

@@ -60,6 +60,15 @@ class Browser:
         """The value that JavaScript returns in the page."""
         return self._call("POST", "/execute/sync", {"script": script, "args": arguments})
 
+    def inside(self, selector, script):
+        """The value that JavaScript returns in a frame of the page."""
+        frame = self._call("POST", "/element", {"using": "css selector", "value": selector})
+        self._call("POST", "/frame", {"id": frame})
+        try:
+            return self.run(script)
+        finally:
+            self._call("POST", "/frame/parent", {})
+
     def click(self, selector):
         found = self._call("POST", "/element", {"using": "css selector", "value": selector})
         self._call("POST", f"/element/{found[ELEMENT]}/click", {})

@@ -1,0 +1,40 @@
+"""Command `jaxrl watch`: a run in the browser while it trains."""
+
+import dataclasses
+import os
+from collections.abc import Sequence
+
+import jax
+
+from jaxrl.cli.evaluate import TRUST, run_command
+from jaxrl.core.fields import count, setting
+from jaxrl.run.logging.console import print_answer
+from jaxrl.run.replay.server import PORT, LiveRun, LiveServer
+from jaxrl.run.storage.checkpoint import run_path
+
+NICENESS = 10  # training goes first
+
+
+@dataclasses.dataclass(frozen=True)
+class WatchOptions:
+    """Flags of `watch.py`."""
+
+    port: int = setting(PORT, "on this machine; 0: any that is free", count(0, 65535))
+    trust: bool = TRUST
+
+
+def watch(argv: Sequence[str] | None = None) -> None:
+    """Show a run in the browser while it trains, its curves and an episode: RUN [flags]."""
+    jax.config.update("jax_platforms", "cpu")  # an accelerator belongs to the training
+    run_command("watch", watch.__doc__, WatchOptions(), argv, _watch)
+
+
+def _watch(run: str, options: WatchOptions) -> None:
+    server = LiveServer(LiveRun(run_path(run), trust=options.trust), options.port)
+    if hasattr(os, "nice"):
+        os.nice(NICENESS)
+    print_answer(f"look at      {server.address}   (Ctrl-C ends this)")
+    try:
+        server.serve()
+    except KeyboardInterrupt:
+        print_answer("stopped; the run itself is as it was")
