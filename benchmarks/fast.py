@@ -116,19 +116,19 @@ def table(rows: list[dict[str, Any]]) -> str:
     """Median, least and most over seeds; how many seeds end at the mark."""
     lines = []
     for name in dict.fromkeys(row["task"] for row in rows if "task" in row):
-        task, own = TASKS[name], [row for row in rows if row.get("task") == name]
+        task, of_task = TASKS[name], [row for row in rows if row.get("task") == name]
         cells = [
-            report.spread([row["returns"][part] for row in own], ",.2f")
+            report.spread([row["returns"][part] for row in of_task], ",.2f")
             for part in ("0.25", "0.5", "1.0")
         ]
-        reached = sum((row["returns"]["1.0"] or -math.inf) >= task.mark for row in own)
+        reached = sum((row["returns"]["1.0"] or -math.inf) >= task.mark for row in of_task)
         lines.append(
             [
                 task.env,
                 f"{task.total_env_steps:,}",
                 *cells,
                 f"{task.mark:g}",
-                f"{reached} of {len(own)}",
+                f"{reached} of {len(of_task)}",
             ]
         )
     titles = ["environment", "steps", "25 %", "50 %", "at the end", "mark", "seeds at the mark"]

@@ -143,10 +143,10 @@ def last_checkpoint(run: Path) -> int:
 
 def compare(run: Path, whole: Path, iteration: int) -> None:
     assert last_line(run) == last_line(whole) == iteration
-    ours, theirs = (checkpoint.read(checkpoint.find(folder)).arrays for folder in (run, whole))
-    assert ours.keys() == theirs.keys()
-    for name, array in ours.items():
-        assert np.array_equal(array, theirs[name]), f"{name} differs"
+    arrays, expected = (checkpoint.read(checkpoint.find(folder)).arrays for folder in (run, whole))
+    assert arrays.keys() == expected.keys()
+    for name, array in arrays.items():
+        assert np.array_equal(array, expected[name]), f"{name} differs"
 
 
 if __name__ == "__main__":

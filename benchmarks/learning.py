@@ -115,21 +115,21 @@ def learn(task: str, variant: str, seeds: list[int], **changed):
         begin = time.perf_counter()
         _, metrics = jax.block_until_ready(train(jax.random.key(seed)))
         seconds = (time.perf_counter() - begin) / config.num_updates
-        own = jax.tree.map(np.asarray, metrics.episodes.iteration)
+        episodes = jax.tree.map(np.asarray, metrics.episodes.iteration)
         yield (
             seed,
             [
                 {
                     "env_steps": (i + 1) * config.train_batch_size,
                     "seconds": (i + 1) * seconds,
-                    "return_mean": float(own.episode_return.sum[i] / count) if count else None,
+                    "return_mean": float(episodes.episode_return.sum[i] / count) if count else None,
                     "num_episodes": int(count),
                     "metrics": {
                         name: float(spread.sum[i] / count) if count else None
-                        for name, spread in own.custom_metrics.items()
+                        for name, spread in episodes.custom_metrics.items()
                     },
                 }
-                for i, count in enumerate(own.count)
+                for i, count in enumerate(episodes.count)
             ],
         )
 

@@ -121,7 +121,9 @@ def speed(turns: int) -> list[dict]:
         "MLP 64, LSTM 128": {"fcnet_hiddens": (64,), "use_lstm": True, "lstm_cell_size": 128},
         "MLP 64, attention 64": {"fcnet_hiddens": (64,), "use_attention": True},
     }
-    configs = {name: PPOConfig(env="cartpole", **sizes, **own) for name, own in networks.items()}
+    configs = {
+        name: PPOConfig(env="cartpole", **sizes, **settings) for name, settings in networks.items()
+    }
     works = {
         name: training(config, devices_worth_using(config, report.CORES))
         for name, config in configs.items()
@@ -129,13 +131,13 @@ def speed(turns: int) -> list[dict]:
     rates = in_turns(works, 8192, turns)
     first = statistics.median(next(iter(rates.values())))
     lines = [
-        [name, report.spread(own), f"{statistics.median(own) / first:.2f}"]
-        for name, own in rates.items()
+        [name, report.spread(speeds), f"{statistics.median(speeds) / first:.2f}"]
+        for name, speeds in rates.items()
     ]
     print(report.markdown(["network", "environment steps/s", "times the first"], lines))
     return [
-        {"network": name, "steps_per_s": own, **report.circumstances()}
-        for name, own in rates.items()
+        {"network": name, "steps_per_s": speeds, **report.circumstances()}
+        for name, speeds in rates.items()
     ]
 
 
@@ -163,10 +165,10 @@ def main() -> None:
         groups = {}
         for network in arguments.networks:
             config = configuration(task, network, arguments.memory_length, arguments.settings)
-            own = learn(config, arguments.seeds)
-            steps = arguments.seeds * STEPS[task] / own["seconds"]
+            learned = learn(config, arguments.seeds)
+            steps = arguments.seeds * STEPS[task] / learned["seconds"]
             print(
-                f"{task}, {network}: {report.spread(own['returns'], '.2f')}, {steps:,.0f} steps/s",
+                f"{task}, {network}: {report.spread(learned['returns'], '.2f')}, {steps:,.0f} steps/s",
                 flush=True,
             )
             lines.append(
@@ -174,7 +176,7 @@ def main() -> None:
                     task,
                     network,
                     f"{STEPS[task]:,}",
-                    report.spread(own["returns"], ".2f"),
+                    report.spread(learned["returns"], ".2f"),
                     f"{steps:,.0f}",
                 ]
             )
@@ -182,11 +184,11 @@ def main() -> None:
                 "task": task,
                 "network": network,
                 "settings": arguments.settings,
-                **own,
+                **learned,
                 **report.circumstances(),
             }
             report.keep([row], arguments.out)
-            tenths = zip(*own["curves"], strict=True)
+            tenths = zip(*learned["curves"], strict=True)
             groups[network] = {
                 (i + 1) * STEPS[task] // 10: values for i, values in enumerate(tenths)
             }

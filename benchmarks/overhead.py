@@ -58,8 +58,8 @@ class Turns(Callbacks):
         if trainer.keeping.recorder is not None:
             trainer.keeping.recorder.wait()
         if self.began is not None:
-            ours = (time.perf_counter() - self.began) / (reached - self.iteration)
-            self.turns.append((ours, self.plain()))
+            seconds = (time.perf_counter() - self.began) / (reached - self.iteration)
+            self.turns.append((seconds, self.plain()))
         self.began, self.iteration = time.perf_counter(), reached
 
 
@@ -77,7 +77,7 @@ def main() -> None:
     lines, shares, groups = [], {}, {}
     for name, settings in WAYS.items():
         turns = turns_of(config, plain, args.turns, **settings)
-        groups[name] = statistics.quantiles([theirs / ours for ours, theirs in turns], n=4)
+        groups[name] = statistics.quantiles([plain / seconds for seconds, plain in turns], n=4)
         low, shares[name], high = groups[name]
         lines.append([name, f"{shares[name]:.3f} [{low:.3f}, {high:.3f}]", str(len(turns))])
         row = {"env": args.env, "trainer_with": name, "seconds": turns, "share": shares[name]}

@@ -50,7 +50,7 @@ class Contest(NamedTuple):
 
     question: str
     work: str
-    ours: Entrant
+    jaxrl: Entrant
     others: tuple[Entrant, ...]
 
 
@@ -140,7 +140,10 @@ CONTESTS = (
         )
         for env, num_envs in {"waterworld": 512, "pursuit": 512}.items()
     ),
-    *(Contest(TRAINING, work, ours, tuple(others)) for work, (ours, *others) in PPO_PEERS.items()),
+    *(
+        Contest(TRAINING, work, jaxrl, tuple(others))
+        for work, (jaxrl, *others) in PPO_PEERS.items()
+    ),
 )
 PEERS = tuple(
     dict.fromkeys(
@@ -217,19 +220,19 @@ def measure(contest: Contest, arguments: argparse.Namespace) -> list[dict]:
     begin |= {"cores": CORES, "load": os.getloadavg()[0]}
     processes = []
     try:
-        for entrant in (contest.ours, *contest.others):
+        for entrant in (contest.jaxrl, *contest.others):
             interpreter = arguments.python.get(entrant.peer, sys.executable)
             processes.append(Process(entrant, interpreter, arguments.patience))
-        ours, *others = processes
-        if ours.failure:
-            sys.exit(f"our own stack {ours.failure}")
+        jaxrl, *others = processes
+        if jaxrl.failure:
+            sys.exit(f"our own stack {jaxrl.failure}")
         for _ in range(arguments.pairs):
             for other in others:
                 if not other.failure:
-                    pair = ours.go(arguments.seconds), other.go(arguments.seconds)
+                    pair = jaxrl.go(arguments.seconds), other.go(arguments.seconds)
                     other.turns += [pair] if None not in pair else []
-        ours.turns = [(speed, speed) for other in others for speed, _ in other.turns]
-        begin["machine"] = ours.facts["machine"]
+        jaxrl.turns = [(speed, speed) for other in others for speed, _ in other.turns]
+        begin["machine"] = jaxrl.facts["machine"]
         rows = [_row(contest, process) | begin for process in processes]
     finally:
         for process in processes:
@@ -246,12 +249,12 @@ def _row(contest: Contest, process: Process) -> dict:
         "versions": process.facts.get("versions"),
     }
     row |= {name: process.facts.get(name) for name in ("build_s", "first_unit_s")}
-    ours, own = ([turn[i] for turn in process.turns] for i in (0, 1))
-    row |= {"ours_steps_per_s": ours, "steps_per_s": own, "ratio": None}
-    if own and process.entrant.peer != OURS:
+    jaxrl, peer = ([turn[i] for turn in process.turns] for i in (0, 1))
+    row |= {"ours_steps_per_s": jaxrl, "steps_per_s": peer, "ratio": None}
+    if peer and process.entrant.peer != OURS:
         pairs, of_medians = (
             [a / b for a, b in process.turns],
-            statistics.median(ours) / statistics.median(own),
+            statistics.median(jaxrl) / statistics.median(peer),
         )
         row["ratio"] = {"of_medians": of_medians, "least": min(pairs), "most": max(pairs)}
     return row
@@ -261,11 +264,11 @@ def table(rows: list[dict]) -> str:
     """One for each question."""
     tables = []
     for question in dict.fromkeys(row["question"] for row in rows):
-        own = [row for row in rows if row["question"] == question]
-        least, most = (bound(row["load"] for row in own) for bound in (min, max))
+        answers = [row for row in rows if row["question"] == question]
+        least, most = (bound(row["load"] for row in answers) for bound in (min, max))
         tables.append(
-            f"{question} (load {least:.1f} to {most:.1f} on {own[0]['cores']} "
-            f"cores)\n\n{_table(own)}"
+            f"{question} (load {least:.1f} to {most:.1f} on {answers[0]['cores']} "
+            f"cores)\n\n{_table(answers)}"
         )
     return "\n\n".join(tables)
 

@@ -186,6 +186,6 @@ def in_turns(
     return rates
 
 
-def ratio(ours: list[float], theirs: list[float]) -> float:
+def ratio(times: list[float], peer_times: list[float]) -> float:
     """The median of the turns' own ratios."""
-    return statistics.median(a / b for a, b in zip(ours, theirs, strict=True))
+    return statistics.median(a / b for a, b in zip(times, peer_times, strict=True))

@@ -169,18 +169,18 @@ def devices(turns: int) -> Iterator[Row]:
         works, steps = {}, {}
         for number in dict.fromkeys((1, CORES)):
             for rows in (1024, 2048, 4096, 16384):
-                own = rows * (number if kind == "weak" else 1)
-                config = engine.configuration(own // 8, 32, max(4, 65_536 // rows))
+                size = rows * (number if kind == "weak" else 1)
+                config = engine.configuration(size // 8, 32, max(4, 65_536 // rows))
                 works[number, rows], steps[number, rows] = (
                     programs.training(config, number),
                     config.total_env_steps,
                 )
         rates = programs.in_turns(works, steps, turns)
         for number in dict.fromkeys((1, CORES)):
-            own = {rows: values for (count, rows), values in rates.items() if count == number}
+            of_number = {rows: values for (count, rows), values in rates.items() if count == number}
             what = f"{kind} scaling by rows of a minibatch{' of each device' if kind == 'weak' else ''}"
-            base = {rows: rates[1, rows] for rows in own}
-            yield from _rows("devices", f"{what}, {_devices(number)}", own, base=base)
+            base = {rows: rates[1, rows] for rows in of_number}
+            yield from _rows("devices", f"{what}, {_devices(number)}", of_number, base=base)
 
 
 QUESTIONS = {
@@ -205,14 +205,14 @@ def _rows(
     first = next(iter(rates.values()))
     for number, values in rates.items():
         times = ratio(values, base[number] if base else first)
-        own = {name: by_number[number] for name, by_number in facts.items()}
+        by_name = {name: by_number[number] for name, by_number in facts.items()}
         yield {
             "over": over,
             "what": what,
             "number": number,
             "steps_per_s": values,
             "times": times,
-            **own,
+            **by_name,
         }
 
 
@@ -243,15 +243,15 @@ def main() -> None:
     jax.config.update("jax_num_cpu_devices", CORES)
     rows = []
     for over in arguments.over:
-        own = [{**row, **report.circumstances()} for row in QUESTIONS[over](arguments.turns)]
-        print(table(own), flush=True)
-        report.keep(own, arguments.out)
+        answers = [{**row, **report.circumstances()} for row in QUESTIONS[over](arguments.turns)]
+        print(table(answers), flush=True)
+        report.keep(answers, arguments.out)
         curves = {}
-        for row in own:
+        for row in answers:
             curves.setdefault(row["what"], {})[row["number"]] = row["steps_per_s"]
         picture = arguments.out.with_name(f"{arguments.out.stem}-{over}.jsonl")
         report.lines(picture, f"More {over}", (over, "environment steps/s"), curves, log=True)
-        rows += own
+        rows += answers
 
 
 if __name__ == "__main__":

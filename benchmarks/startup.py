@@ -110,9 +110,11 @@ def table(rows: list[dict]) -> str:
     """Medians of seconds, and the range of the first result's."""
     lines = []
     for env, cache in dict.fromkeys((row["env"], row["cache"]) for row in rows):
-        own = [row for row in rows if (row["env"], row["cache"]) == (env, cache)]
-        cells = [f"{statistics.median(row[name] for row in own):.1f}" for name in COLUMNS.values()]
-        first = [row["first_result_s"] for row in own]
+        measured = [row for row in rows if (row["env"], row["cache"]) == (env, cache)]
+        cells = [
+            f"{statistics.median(row[name] for row in measured):.1f}" for name in COLUMNS.values()
+        ]
+        first = [row["first_result_s"] for row in measured]
         lines.append([env, cache, *cells, f"{min(first):.1f} to {max(first):.1f}"])
     return report.markdown(
         ["environment", "compile cache", *COLUMNS, "range of the first result"], lines

@@ -140,18 +140,18 @@ def main() -> None:
         return
     config = configuration(arguments.steps)
     half = arguments.alone // 2
-    one, process = alone_in_one_program(config, half), alone_in_a_process(config, half)
-    ours = together(config, arguments.seeds)
-    one += alone_in_one_program(config, arguments.alone - half)
+    after_another, process = alone_in_one_program(config, half), alone_in_a_process(config, half)
+    swept = together(config, arguments.seeds)
+    after_another += alone_in_one_program(config, arguments.alone - half)
     process += alone_in_a_process(config, arguments.alone - half)
     seconds = {
-        f"one program, {ours['trials']} at once: training": [ours["training_s"]],
-        f"one program, {ours['trials']} at once: all, compilation included": [ours["whole_s"]],
-        "one program, one after another: training": one,
+        f"one program, {swept['trials']} at once: training": [swept["training_s"]],
+        f"one program, {swept['trials']} at once: all, compilation included": [swept["whole_s"]],
+        "one program, one after another: training": after_another,
         "a process each: all": process,
     }
     base = {
-        name: ours["training_s" if name.endswith("training") else "whole_s"] for name in seconds
+        name: swept["training_s" if name.endswith("training") else "whole_s"] for name in seconds
     }
     lines = [
         [name, f"{statistics.median(values):.2f}", f"{statistics.median(values) / base[name]:.1f}"]

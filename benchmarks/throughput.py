@@ -137,20 +137,25 @@ def table(rows: list[dict]) -> str:
         ],
     )
     for name, who, size in dict.fromkeys((row["env"], row["who"], row["num_envs"]) for row in rows):
-        own = {
+        by_column = {
             row["column"]: row
             for row in rows
             if (row["env"], row["who"], row["num_envs"]) == (name, who, size)
         }
         peers = [row for row in rows if row["env"] == name and row["who"] != "jaxrl"]
         ratio = ""
-        if peers and who == "jaxrl" and "stepping" in own:
-            medians = [statistics.median(row["steps_per_s"]) for row in (own["stepping"], peers[0])]
+        if peers and who == "jaxrl" and "stepping" in by_column:
+            medians = [
+                statistics.median(row["steps_per_s"]) for row in (by_column["stepping"], peers[0])
+            ]
             ratio = f"{medians[0] / medians[1]:,.3g}"
         speeds = [
-            report.spread(own[column]["steps_per_s"]) if column in own else "" for column in COLUMNS
+            report.spread(by_column[column]["steps_per_s"]) if column in by_column else ""
+            for column in COLUMNS
         ]
-        devices = ", ".join(str(own[column]["devices"]) for column in COLUMNS if column in own)
+        devices = ", ".join(
+            str(by_column[column]["devices"]) for column in COLUMNS if column in by_column
+        )
         cells.append([name, who, f"{size:,}", *speeds, devices, ratio])
     return report.markdown(titles, cells)
 

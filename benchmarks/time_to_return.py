@@ -103,15 +103,15 @@ def measure(goals: list[str], seeds: list[int], who: list[str], out: Path) -> li
     with tempfile.TemporaryDirectory() as cache:
         for goal in goals:
             env, _, least = goal.partition("=")
-            own = [name for name in who if name not in PEERS or env in PEERS[name][1]]
-            if CACHED in own:
-                ours(env, -1e9, 0, cache)  # fills it
+            runners = [name for name in who if name not in PEERS or env in PEERS[name][1]]
+            if CACHED in runners:
+                run_jaxrl(env, -1e9, 0, cache)  # fills it
             for seed in seeds:
-                for name in own:
+                for name in runners:
                     if name in PEERS:
                         row = peer(name, env, float(least), seed)
                     else:
-                        row = ours(env, float(least), seed, cache if name == CACHED else "off")
+                        row = run_jaxrl(env, float(least), seed, cache if name == CACHED else "off")
                     row |= {
                         "goal": goal,
                         "who": name,
@@ -134,17 +134,25 @@ def table(rows: list[dict]) -> str:
     """Medians; "ours sooner" is the ratio of medians to that of ours without a cache."""
     lines = []
     for goal, who in dict.fromkeys((row["goal"], row["who"]) for row in rows):
-        own = [row for row in rows if (row["goal"], row["who"]) == (goal, who)]
+        measured = [row for row in rows if (row["goal"], row["who"]) == (goal, who)]
         base = [row["total_s"] for row in rows if (row["goal"], row["who"]) == (goal, OURS)]
         sooner = (
-            statistics.median(row["total_s"] for row in own) / statistics.median(base)
+            statistics.median(row["total_s"] for row in measured) / statistics.median(base)
             if base
             else None
         )
-        cells = [report.spread([row[name] for row in own], form) for name, form in COLUMNS.items()]
+        cells = [
+            report.spread([row[name] for row in measured], form) for name, form in COLUMNS.items()
+        ]
         ratio = f"{sooner:.1f}" if sooner and who in PEERS else ""
         lines.append(
-            [goal, who, f"{sum(row['reached'] for row in own)} of {len(own)}", *cells, ratio]
+            [
+                goal,
+                who,
+                f"{sum(row['reached'] for row in measured)} of {len(measured)}",
+                *cells,
+                ratio,
+            ]
         )
     titles = [
         "goal",

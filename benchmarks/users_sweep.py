@@ -87,7 +87,9 @@ def tune(arguments) -> tuple[Trials, float]:
             ["config/minibatch_size", "training_iteration", RETURN, "time_total_s"]
         ]
         print(table.to_string(index=False), flush=True)
-    return {one.config["minibatch_size"]: _figures(one.metrics) for one in results}, seconds
+    return {
+        result.config["minibatch_size"]: _figures(result.metrics) for result in results
+    }, seconds
 
 
 def rllib(arguments) -> tuple[Trials, float]:
@@ -145,7 +147,7 @@ def table(trials: dict[str, Trials], whole: dict[str, float]) -> str:
     ]
     lines = []
     for size in SIZES:
-        figures = [own[size] for own in trials.values()]
+        figures = [by_size[size] for by_size in trials.values()]
         cells = [
             cell
             for seconds, end in figures

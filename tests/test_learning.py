@@ -17,7 +17,10 @@ def returns(config, seeds):
     train = jax.jit(make_train(config))
     runs = [train(jax.random.key(seed))[1].episodes.iteration for seed in seeds]
     return np.stack(
-        [np.asarray(own.episode_return.sum) / np.maximum(np.asarray(own.count), 1) for own in runs]
+        [
+            np.asarray(episodes.episode_return.sum) / np.maximum(np.asarray(episodes.count), 1)
+            for episodes in runs
+        ]
     )
 
 
@@ -45,6 +48,6 @@ def test_waterworld_at_its_tuned_settings_passes_100_within_800000_steps_on_ever
 
 def test_pursuit_at_its_tuned_settings_catches_most_evaders_within_800000_steps():
     train = jax.jit(make_train(PPOConfig.tuned("pursuit", total_env_steps=800_000)))
-    own = train(jax.random.key(0))[1].episodes.iteration
-    catches = np.asarray(own.custom_metrics["catches"].sum) / np.asarray(own.count)
+    episodes = train(jax.random.key(0))[1].episodes.iteration
+    catches = np.asarray(episodes.custom_metrics["catches"].sum) / np.asarray(episodes.count)
     assert catches[0] < 5 and catches[-10:].mean() > 15

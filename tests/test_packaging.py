@@ -72,16 +72,18 @@ def test_every_environment_module_has_a_stub_that_leads_type_checkers_to_it():
 
 
 @pytest.mark.parametrize(
-    ("keywords", "settings", "own"),
+    ("keywords", "settings", "left_out"),
     [
         (TunedKeywords, PPOConfig, ("env", "env_args")),
         (PPOKeywords, PPOConfig, ()),
         (RunKeywords, RunSettings, ()),
     ],
 )
-def test_the_keywords_that_editors_complete_are_the_declared_settings(keywords, settings, own):
+def test_the_keywords_that_editors_complete_are_the_declared_settings(keywords, settings, left_out):
     declared = {
-        field.name: field.type for field in dataclasses.fields(settings) if field.name not in own
+        field.name: field.type
+        for field in dataclasses.fields(settings)
+        if field.name not in left_out
     }
     assert typing.get_type_hints(keywords) == declared
     assert not keywords.__required_keys__
@@ -114,7 +116,7 @@ def test_the_announced_environments_are_those_of_jaxrl_envs():
 
 
 @pytest.fixture
-def own_envs(tmp_path, monkeypatch):
+def user_envs(tmp_path, monkeypatch):
     """A project's own folder `envs`, first on the path.
 
     `envs` and its modules are forgotten after the test.
@@ -130,11 +132,11 @@ def own_envs(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("regular", [True, False])
 def test_a_project_with_a_folder_envs_of_its_own_makes_our_environments_and_its_own(
-    own_envs, regular
+    user_envs, regular
 ):
     if regular:
-        (own_envs / "__init__.py").write_text("")
-    (own_envs / "mine.py").write_text("from tests.core.environments import Corridor as Mine\n")
+        (user_envs / "__init__.py").write_text("")
+    (user_envs / "mine.py").write_text("from tests.core.environments import Corridor as Mine\n")
     assert type(make("cartpole")[0]).__module__ == "jaxrl.envs.cartpole"
     assert type(make("envs.mine:Mine")[0]).__name__ == "Corridor"
 
@@ -149,8 +151,8 @@ def test_the_names_of_earlier_versions_lead_to_the_present_modules(monkeypatch):
     assert make("arena", height=6) == (env, params)
 
 
-def test_a_module_of_ones_own_that_is_called_as_ours_was_keeps_its_name(own_envs):
-    (own_envs / "arena.py").write_text("class MultiAgentArena: pass\n")
+def test_a_module_of_ones_own_that_is_called_as_ours_was_keeps_its_name(user_envs):
+    (user_envs / "arena.py").write_text("class MultiAgentArena: pass\n")
     assert current_module("envs.arena") == "envs.arena"
     assert current_module("envs.cartpole") == "jaxrl.envs.cartpole"
     assert current_module("envs.nothing") == "envs.nothing"

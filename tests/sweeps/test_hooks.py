@@ -68,7 +68,7 @@ def test_every_hook_is_called_for_each_trial_with_that_trials_result(ended):
 def test_a_hook_ends_its_trial_in_that_iteration_and_no_other_trial_notices(ended):
     told, done = ended
     assert told.of(1, "result") == [1, 2, 3]
-    assert [(one.iterations, one.status) for one in done.outcomes] == [
+    assert [(outcome.iterations, outcome.status) for outcome in done.outcomes] == [
         (6, "terminated"),
         (3, "stopped"),
     ]
@@ -85,16 +85,16 @@ def test_a_hook_ends_its_trial_in_that_iteration_and_no_other_trial_notices(ende
 
 def test_a_trials_folder_has_a_line_for_each_iteration_with_its_evaluations(ended):
     _, done = ended
-    for one, count in zip(done.outcomes, (6, 3), strict=True):
+    for outcome, count in zip(done.outcomes, (6, 3), strict=True):
         lines = [
-            json.loads(line) for line in (one.folder / "metrics.jsonl").read_text().splitlines()
+            json.loads(line) for line in (outcome.folder / "metrics.jsonl").read_text().splitlines()
         ]
         assert [line["training_iteration"] for line in lines] == list(range(1, count + 1))
         assert [line["training_iteration"] for line in lines if "evaluation" in line] == (
             [4, 6] if count == 6 else [3]
         )
         assert [line["done"] for line in lines] == [False] * (count - 1) + [True]
-        assert lines[-1]["env_runners"]["rate"] == one.trial.settings["lr"]
+        assert lines[-1]["env_runners"]["rate"] == outcome.trial.settings["lr"]
 
 
 def test_a_class_is_made_anew_for_each_trial():
@@ -109,7 +109,7 @@ def test_a_class_is_made_anew_for_each_trial():
             self.results += 1
 
     sweep(SMALL_CARTPOLE.replace(callbacks=Counts), {"lr": RATES}, **ONCE, run_dir=None)
-    assert [one.results for one in made if one.results] == [6, 6]
+    assert [hook.results for hook in made if hook.results] == [6, 6]
 
 
 class Saves(Callbacks):
@@ -175,7 +175,7 @@ def test_what_no_source_shows_is_refused_by_name_when_it_is_asked_for():
 
 def test_a_hook_may_act_with_its_trials_policies():
     done = sweep(SMALL_CARTPOLE.replace(callbacks=Acts), {"lr": RATES}, **ONCE, run_dir=None)
-    assert {int(one.result["action"]) for one in done.outcomes} <= {0, 1}
+    assert {int(outcome.result["action"]) for outcome in done.outcomes} <= {0, 1}
 
 
 class Ends(Callbacks):
@@ -204,7 +204,7 @@ def test_members_of_a_block_are_told_of_each_iteration_and_stay_ended_when_resto
         return TrialBatch(trials, metric=RETURN)
 
     def counts(of):
-        return [own.hooks.callbacks[0].results for own in of.reporters]
+        return [reporter.hooks.callbacks[0].results for reporter in of.reporters]
 
     first = block()
     assert [result["training_iteration"] for result in first.train(3)] == [3, 2]
@@ -218,7 +218,7 @@ def test_members_of_a_block_are_told_of_each_iteration_and_stay_ended_when_resto
     assert counts(second) == [6, 2]
     second.end()
     second.end()
-    assert [own.hooks.callbacks[0].ends for own in second.reporters] == [1, 1]
+    assert [reporter.hooks.callbacks[0].ends for reporter in second.reporters] == [1, 1]
 
 
 def test_a_sweep_that_is_resumed_keeps_what_it_was_asked_for(tmp_path):

@@ -42,13 +42,13 @@ def test_what_is_read_on_the_device_is_what_the_result_says(config):
     result = dict(flatten(iteration_results(group.algorithm, chunk, 1, 1.0, Lifetime())[0]))
     for path, read in readers.items():
         assert math.isclose(read(metrics), result[path], rel_tol=1e-6), path
-    own = {
+    paths = {
         path
         for path in result
         if path.startswith(("env_runners/", "learners/")) and path not in UNKNOWN
     }
     assert {
-        path for path in own if not path.endswith("/num_trainable_parameters")
+        path for path in paths if not path.endswith("/num_trainable_parameters")
     } == readers.keys()
     singular = [path for path in readers if "_episode_return_mean/" in path]
     assert len(singular) == (4 if config is SMALL_CARTPOLE else 0)

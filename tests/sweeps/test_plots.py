@@ -19,9 +19,9 @@ DRAWN = [3e-4, 1e-5, 1e-2, 2e-3, 7e-5, 4e-4, 6e-3, 5e-4]  # as `loguniform` woul
 
 def swept(settings, seeds=1):
     outcomes = []
-    for i, own in enumerate(settings):
+    for i, changes in enumerate(settings):
         for seed in range(seeds):
-            trial = Trial(len(outcomes), own, SMALL_CARTPOLE.replace(seed=seed))
+            trial = Trial(len(outcomes), changes, SMALL_CARTPOLE.replace(seed=seed))
             curve = STEPS, [np.nan, *(float(10 * i + seed + step) for step in range(5))]
             outcomes.append(TrialResult(trial, TERMINATED, None, curve[1][-1], curve))
     return Sweep(outcomes, RETURN, None)

@@ -16,9 +16,9 @@ FAILED = None  # in place of a score
 def swept(**scores):
     """A sweep of a setting for each name, `lr` 1, 2, ..., with a seed for each score."""
     outcomes = []
-    for lr, own in enumerate(scores.values(), start=1):
+    for lr, by_seed in enumerate(scores.values(), start=1):
         for trial, score in zip(
-            trials_of(SMALL_CARTPOLE, [{"lr": float(lr)}], len(own)), own, strict=True
+            trials_of(SMALL_CARTPOLE, [{"lr": float(lr)}], len(by_seed)), by_seed, strict=True
         ):
             result = {
                 "training_iteration": 6,
@@ -34,9 +34,9 @@ def swept(**scores):
 def test_the_best_setting_is_that_of_the_best_median_and_not_of_the_luckiest_trial():
     done = swept(lucky=[10.0, 10.0, 500.0], steady=[90.0, 100.0, 110.0])
     assert done.best_trial().score == 500.0
-    settings, own = done.best_setting()
+    settings, outcomes = done.best_setting()
     assert settings == {"lr": 2.0}
-    assert [one.score for one in own] == [90.0, 100.0, 110.0]
+    assert [outcome.score for outcome in outcomes] == [90.0, 100.0, 110.0]
 
 
 def test_a_seed_without_a_score_counts_as_the_worst():
@@ -67,7 +67,7 @@ def test_eight_seeds_have_an_interval():
 
 
 def test_a_table_of_one_seed_each_is_left_out():
-    assert swept(one=[1.0], other=[2.0]).statistics_table() == ""
+    assert swept(lr=[1.0], gamma=[2.0]).statistics_table() == ""
 
 
 def test_rows_have_the_settings_the_seed_and_the_last_result_by_path():

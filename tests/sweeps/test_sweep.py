@@ -59,8 +59,13 @@ def arrays_of(path):
 
 def test_every_setting_trains_with_every_seed_in_one_program(rates):
     found = [
-        (one.trial.settings["lr"], one.trial.config.seed, one.status, one.iterations)
-        for one in rates.outcomes
+        (
+            outcome.trial.settings["lr"],
+            outcome.trial.config.seed,
+            outcome.status,
+            outcome.iterations,
+        )
+        for outcome in rates.outcomes
     ]
     assert found == [(lr, seed, "terminated", 12) for lr in RATES for seed in (0, 1)]
     assert rates.programs == 1
@@ -80,13 +85,15 @@ def test_a_member_equals_its_single_training_and_its_result_is_the_trainers(rate
         assert_learned_as(outcome, trainer.runner)
         alone = [result["env_runners"].get("episode_return_mean", np.nan) for result in results]
         np.testing.assert_allclose(outcome.curve[1], alone, rtol=1e-5)
-        ours, theirs = outcome.result, results[-1]
+        result, expected = outcome.result, results[-1]
         for name in ("training_iteration", "num_env_steps_sampled_lifetime"):
-            assert ours[name] == theirs[name]
+            assert result[name] == expected[name]
         episodes = "num_episodes_lifetime"
-        assert ours["env_runners"][episodes] == theirs["env_runners"][episodes]
-        assert ours["env_runners"]["episode_return_mean"] == pytest.approx(alone[-1])
-        assert set(ours["learners"]["default_policy"]) == set(theirs["learners"]["default_policy"])
+        assert result["env_runners"][episodes] == expected["env_runners"][episodes]
+        assert result["env_runners"]["episode_return_mean"] == pytest.approx(alone[-1])
+        assert set(result["learners"]["default_policy"]) == set(
+            expected["learners"]["default_policy"]
+        )
 
 
 def test_a_member_with_memory_equals_its_single_training(tmp_path):
@@ -118,7 +125,7 @@ def test_a_trials_folder_is_a_runs_folder(rates):
 def test_the_folder_holds_a_line_for_each_trial_and_a_picture(rates):
     lines = [json.loads(line) for line in (rates.folder / "results.jsonl").read_text().splitlines()]
     assert [(line["trial"], line["settings"], line["status"]) for line in lines] == [
-        (one.trial.number, one.trial.settings, one.status) for one in rates.outcomes
+        (outcome.trial.number, outcome.trial.settings, outcome.status) for outcome in rates.outcomes
     ]
     assert len(lines[0]["curve"][0]) == 12
     assert (rates.folder / "curves.png").read_bytes().startswith(b"\x89PNG")
@@ -126,12 +133,13 @@ def test_the_folder_holds_a_line_for_each_trial_and_a_picture(rates):
 
 def test_the_best_trial_has_the_highest_metric(rates):
     scores = {
-        one.trial.number: one.result["env_runners"]["episode_return_mean"] for one in rates.outcomes
+        outcome.trial.number: outcome.result["env_runners"]["episode_return_mean"]
+        for outcome in rates.outcomes
     }
     assert rates.best_trial().trial.number == max(scores, key=scores.get)
     entropy = {
-        one.trial.number: one.result["learners"]["default_policy"]["entropy"]
-        for one in rates.outcomes
+        outcome.trial.number: outcome.result["learners"]["default_policy"]["entropy"]
+        for outcome in rates.outcomes
     }
     best = rates.best_trial("learners/default_policy/entropy")
     assert best.trial.number == max(entropy, key=entropy.get)
@@ -168,8 +176,8 @@ def test_batches_of_any_size_give_the_same(rates, monkeypatch):
     asked = {"quiet": True, "devices": 1, "batch_size": 2, "run_dir": None}
     in_twos = sweep(SMALL, {"lr": [*RATES, 1e-4]}, **asked)
     assert sizes == [2, 2]  # the second batch is filled up
-    for ours, theirs in zip(in_twos.outcomes[:2], rates.outcomes[::2], strict=True):
-        np.testing.assert_allclose(ours.curve[1], theirs.curve[1], rtol=1e-4)
+    for outcome, expected in zip(in_twos.outcomes[:2], rates.outcomes[::2], strict=True):
+        np.testing.assert_allclose(outcome.curve[1], expected.curve[1], rtol=1e-4)
 
 
 def test_a_program_is_compiled_once_for_a_process(rates):
@@ -180,8 +188,8 @@ def test_a_program_is_compiled_once_for_a_process(rates):
 
 def test_split_over_devices_they_are_the_same(rates):
     split = sweep(SMALL, {"lr": RATES}, seeds=2, quiet=True, devices=2, run_dir=None)
-    for ours, theirs in zip(split.outcomes, rates.outcomes, strict=True):
-        np.testing.assert_allclose(ours.curve[1], theirs.curve[1], rtol=1e-4)
+    for outcome, expected in zip(split.outcomes, rates.outcomes, strict=True):
+        np.testing.assert_allclose(outcome.curve[1], expected.curve[1], rtol=1e-4)
 
 
 def test_programs_side_by_side_give_what_they_give_alone(rates, tmp_path):
@@ -195,11 +203,11 @@ def test_programs_side_by_side_give_what_they_give_alone(rates, tmp_path):
         )
     assert beside.programs == 2
     other, outcome = beside.outcomes
-    ours, theirs = arrays_of(outcome.folder), arrays_of(rates.outcomes[0].folder)
-    learned = [name for name in ours if name.startswith("runner.learners")]
+    arrays, expected = arrays_of(outcome.folder), arrays_of(rates.outcomes[0].folder)
+    learned = [name for name in arrays if name.startswith("runner.learners")]
     assert learned
     for name in learned:
-        np.testing.assert_allclose(ours[name], theirs[name], rtol=2e-4, atol=2e-5, err_msg=name)
+        np.testing.assert_allclose(arrays[name], expected[name], rtol=2e-4, atol=2e-5, err_msg=name)
     assert other.iterations == 12
     assert other.curve != outcome.curve
     assert len((tmp_path / "beside" / "results.jsonl").read_text().splitlines()) == 2
@@ -209,8 +217,8 @@ def test_programs_side_by_side_are_halved_together(rates):
     """Four trials in two programs, then the better two, then one, whichever programs they belong to."""
     space = {"minibatch_size": SIZES, "lr": RATES}
     halved = sweep(SMALL, space, halving=2, quiet=True, devices=2, batch_size=1, run_dir=None)
-    assert sorted(one.iterations for one in halved.outcomes) == [3, 3, 6, 12]
-    assert [one.status for one in halved.outcomes].count("dropped") == 3
+    assert sorted(outcome.iterations for outcome in halved.outcomes) == [3, 3, 6, 12]
+    assert [outcome.status for outcome in halved.outcomes].count("dropped") == 3
 
 
 def test_the_plan_says_how_many_programs_train_side_by_side(monkeypatch):
@@ -219,11 +227,11 @@ def test_the_plan_says_how_many_programs_train_side_by_side(monkeypatch):
     monkeypatch.setattr(scheduler, "groups_of", lambda _: groups)  # which are traced once
 
     def plan(devices):
-        own = scheduler.Scheduler(
+        planned = scheduler.Scheduler(
             trials, scheduler.SweepOptions(RETURN, {}, devices=devices), Progress(quiet=True)
         )
-        own._place()
-        return own.plan(), own.lanes
+        planned._place()
+        return planned.plan(), planned.lanes
 
     assert ", 2 programs side by side, a device each" in plan(2)[0]
     assert ", 3 programs side by side, a device each" in plan(4)[0]
@@ -238,9 +246,9 @@ def test_what_fails_beside_others_ends_the_sweep(monkeypatch):
     def compile_or_fail(group, *wanted):
         if group.static.minibatch_size == 64:
             raise UsageError("this one cannot")
-        return own(group, *wanted)
+        return program_of(group, *wanted)
 
-    own = scheduler.program_of
+    program_of = scheduler.program_of
     monkeypatch.setattr(scheduler, "program_of", compile_or_fail)
     endless = SMALL.replace(total_env_steps=64 * 1_000_000)
     with pytest.raises(UsageError, match="this one cannot"):
@@ -266,30 +274,32 @@ def test_programs_have_a_device_each_as_far_as_that_leaves_none_idle_for_long(
 
 
 def test_a_trial_stops_in_the_iteration_that_met_its_criterion(rates):
-    goal = float(np.nanmedian([score for one in rates.outcomes for score in one.curve[1]]))
+    goal = float(np.nanmedian([score for outcome in rates.outcomes for score in outcome.curve[1]]))
     stopped = sweep(
         *(SMALL, {"lr": RATES}),
         **{"seeds": 2, "quiet": True, "devices": 1, "run_dir": None},
         stop={"env_runners/episode_return_mean": goal},
     )
-    for ours, whole in zip(stopped.outcomes, rates.outcomes, strict=True):
+    for outcome, whole in zip(stopped.outcomes, rates.outcomes, strict=True):
         first = next((i for i, score in enumerate(whole.curve[1], 1) if score >= goal), None)
-        assert ours.iterations == (first or 12)
-        assert ours.status == ("stopped" if first else "terminated")
-        np.testing.assert_allclose(ours.curve[1], whole.curve[1][: ours.iterations], rtol=1e-4)
+        assert outcome.iterations == (first or 12)
+        assert outcome.status == ("stopped" if first else "terminated")
+        np.testing.assert_allclose(
+            outcome.curve[1], whole.curve[1][: outcome.iterations], rtol=1e-4
+        )
 
 
 def test_halving_drops_the_worse_half_at_each_rung(rates, tmp_path):
     path = tmp_path / "halved"
     halved = sweep(SMALL, {"lr": RATES}, seeds=2, halving=2, quiet=True, devices=1, run_dir=path)
     by_rung = {3: [], 6: [], 12: []}  # a quarter, half and all of 12 updates
-    for one in halved.outcomes:
-        by_rung[one.iterations].append(one.trial.number)
+    for outcome in halved.outcomes:
+        by_rung[outcome.iterations].append(outcome.trial.number)
     assert [len(numbers) for numbers in by_rung.values()] == [2, 1, 1]
-    at_three = {one.trial.number: one.curve[1][2] for one in rates.outcomes}
+    at_three = {outcome.trial.number: outcome.curve[1][2] for outcome in rates.outcomes}
     dropped = sorted(at_three, key=at_three.get)[:2]
     assert sorted(by_rung[3]) == sorted(dropped)
-    survivor = next(one for one in halved.outcomes if one.iterations == 12)
+    survivor = next(outcome for outcome in halved.outcomes if outcome.iterations == 12)
     np.testing.assert_allclose(
         survivor.curve[1], rates.outcomes[survivor.trial.number].curve[1], rtol=1e-4
     )
@@ -298,8 +308,8 @@ def test_halving_drops_the_worse_half_at_each_rung(rates, tmp_path):
     lines = (path / "results.jsonl").read_text().splitlines(keepends=True)
     (path / "results.jsonl").write_text("".join(lines[:2]))
     again = resume_sweep(path, quiet=True)
-    assert [(one.trial.number, one.iterations) for one in again.outcomes] == [
-        (one.trial.number, one.iterations) for one in halved.outcomes
+    assert [(outcome.trial.number, outcome.iterations) for outcome in again.outcomes] == [
+        (outcome.trial.number, outcome.iterations) for outcome in halved.outcomes
     ]
     assert len((path / "results.jsonl").read_text().splitlines()) == 4
 
@@ -374,7 +384,7 @@ def overflowing(lr):
 def test_a_trial_whose_parameters_overflow_keeps_the_state_before(tmp_path):
     config = SMALL_CARTPOLE.replace(num_epochs=1, minibatch_size=64, optimizer=overflowing)
     done = sweep(config, seeds=2, quiet=True, devices=1, run_dir=tmp_path / "sweep")
-    assert [(one.status, one.iterations, one.score) for one in done.outcomes] == [
+    assert [(outcome.status, outcome.iterations, outcome.score) for outcome in done.outcomes] == [
         ("diverged", 0, None)
     ] * 2
     weights = [
@@ -390,14 +400,16 @@ def test_a_sweep_in_which_no_policy_learns_plays_to_the_end():
     done = sweep(
         SMALL_CARTPOLE.replace(policies_to_train=()), seeds=2, quiet=True, devices=1, run_dir=None
     )
-    assert [(one.status, one.iterations) for one in done.outcomes] == [("terminated", 6)] * 2
+    assert [(outcome.status, outcome.iterations) for outcome in done.outcomes] == [
+        ("terminated", 6)
+    ] * 2
 
 
 def test_the_same_settings_drawn_twice_train_once(capsys):
     done = sweep(
         SMALL_CARTPOLE, {"lr": choice([1e-3, 1e-2])}, num_samples=8, devices=1, run_dir=None
     )
-    assert sorted(one.trial.settings["lr"] for one in done.outcomes) == [1e-3, 1e-2]
+    assert sorted(outcome.trial.settings["lr"] for outcome in done.outcomes) == [1e-3, 1e-2]
     assert "warning: 6 of 8 samples repeat settings" in capsys.readouterr().out
 
 
@@ -407,16 +419,18 @@ def test_a_sweep_that_was_broken_off_goes_on_with_what_is_left(rates, tmp_path):
     lines = (path / "results.jsonl").read_text().splitlines(keepends=True)
     (path / "results.jsonl").write_text("".join(lines[:2]) + lines[2][:40])  # as a kill leaves it
     again = resume_sweep(path, quiet=True)
-    assert [one.trial.number for one in again.outcomes] == [0, 1, 2, 3]
+    assert [outcome.trial.number for outcome in again.outcomes] == [0, 1, 2, 3]
     assert len((path / "results.jsonl").read_text().splitlines()) == 4
-    for ours, theirs in zip(again.outcomes, whole.outcomes, strict=True):
-        np.testing.assert_allclose(ours.curve[1], theirs.curve[1], rtol=1e-6)
+    for resumed, expected in zip(again.outcomes, whole.outcomes, strict=True):
+        np.testing.assert_allclose(resumed.curve[1], expected.curve[1], rtol=1e-6)
 
 
 def test_nothing_is_left_to_do_for_a_sweep_that_is_over(rates):
     again = resume_sweep(rates.folder, quiet=True)
     assert again.programs == 0
-    assert [one.score for one in again.outcomes] == [one.score for one in rates.outcomes]
+    assert [outcome.score for outcome in again.outcomes] == [
+        outcome.score for outcome in rates.outcomes
+    ]
 
 
 def test_ctrl_c_keeps_the_batches_that_are_over(monkeypatch):
@@ -426,13 +440,13 @@ def test_ctrl_c_keeps_the_batches_that_are_over(monkeypatch):
         if ended:
             self.interrupt.heard = True
             return False
-        ended.append(own_train(self, number, batch, size, rung))
+        ended.append(train(self, number, batch, size, rung))
         return True
 
-    own_train = scheduler.Scheduler._train
+    train = scheduler.Scheduler._train
     monkeypatch.setattr(scheduler.Scheduler, "_train", train)
     cut = sweep(SMALL, {"lr": RATES}, seeds=2, batch_size=2, quiet=True, devices=1, run_dir=None)
-    assert [one.trial.number for one in cut.outcomes] == [0, 1]
+    assert [outcome.trial.number for outcome in cut.outcomes] == [0, 1]
 
 
 @pytest.mark.parametrize(

@@ -27,21 +27,21 @@ def weights_of(path):
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
     """Trained to the end, and kept."""
-    path, own = tmp_path_factory.mktemp("block"), block_of()
-    own.train(6)
-    own.save(path)
-    return own, path
+    path, batch = tmp_path_factory.mktemp("block"), block_of()
+    batch.train(6)
+    batch.save(path)
+    return batch, path
 
 
 def test_its_results_are_the_sweeps(whole):
-    own, _ = whole
+    batch, _ = whole
     swept = sweep(SMALL_CARTPOLE, {"lr": [1e-3, 1e-2]}, quiet=True, devices=1, run_dir=None)
-    for result, outcome in zip(own.results, swept.outcomes, strict=True):
+    for result, outcome in zip(batch.results, swept.outcomes, strict=True):
         assert result["training_iteration"] == outcome.result["training_iteration"] == 6
         for name in ("env_runners", "learners"):
-            ours, theirs = jax.tree.leaves(result[name]), jax.tree.leaves(outcome.result[name])
-            np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-5)
-    assert own.is_over
+            leaves, expected = jax.tree.leaves(result[name]), jax.tree.leaves(outcome.result[name])
+            np.testing.assert_allclose(leaves, expected, rtol=1e-4, atol=1e-5)
+    assert batch.is_over
 
 
 def test_saved_and_restored_it_ends_as_it_would_have_in_one_go(whole, tmp_path):
@@ -55,10 +55,10 @@ def test_saved_and_restored_it_ends_as_it_would_have_in_one_go(whole, tmp_path):
     second.train(100)
     second.save(tmp_path / "end")
     for name in ("0000", "0001"):
-        ours, theirs = weights_of(tmp_path / "end" / name), weights_of(whole[1] / name)
-        assert ours.keys() == theirs.keys()
-        for path, array in ours.items():
-            np.testing.assert_array_equal(array, theirs[path], err_msg=path)
+        weights, expected = weights_of(tmp_path / "end" / name), weights_of(whole[1] / name)
+        assert weights.keys() == expected.keys()
+        for path, array in weights.items():
+            np.testing.assert_array_equal(array, expected[path], err_msg=path)
     assert second.results[1]["env_runners"] == whole[0].results[1]["env_runners"]
     assert second.results[1]["num_env_steps_sampled_lifetime"] == 6 * 64
 
@@ -88,9 +88,9 @@ def test_members_that_do_not_divide_the_devices_are_filled_up(whole):
     three = block_of([*RATES, {"lr": 1e-4}], devices=2)
     results = three.train(6)
     assert len(results) == 3
-    for ours, theirs in zip(results, whole[0].results, strict=False):
-        assert ours["env_runners"][METRIC.split("/")[1]] == pytest.approx(
-            theirs["env_runners"][METRIC.split("/")[1]], rel=1e-4
+    for result, expected in zip(results, whole[0].results, strict=False):
+        assert result["env_runners"][METRIC.split("/")[1]] == pytest.approx(
+            expected["env_runners"][METRIC.split("/")[1]], rel=1e-4
         )
 
 
