@@ -33,7 +33,7 @@ PEERS = {"RLlib": ("ray", ("cartpole", "arena")), "SB3": ("stable_baselines3", (
 COLUMNS = {"first_result_s": ".1f", "total_s": ".1f", "env_steps": ",.0f"}
 
 
-def ours(env: str, goal: float, seed: int, cache: str) -> dict:
+def run_jaxrl(env: str, goal: float, seed: int, cache: str) -> dict:
     """One process of ours; times in s from its start."""
     with tempfile.TemporaryDirectory() as folder:
         flags = [

@@ -440,10 +440,10 @@ def test_ctrl_c_keeps_the_batches_that_are_over(monkeypatch):
         if ended:
             self.interrupt.heard = True
             return False
-        ended.append(train(self, number, batch, size, rung))
+        ended.append(train_batch(self, number, batch, size, rung))
         return True
 
-    train = scheduler.Scheduler._train
+    train_batch = scheduler.Scheduler._train
     monkeypatch.setattr(scheduler.Scheduler, "_train", train)
     cut = sweep(SMALL, {"lr": RATES}, seeds=2, batch_size=2, quiet=True, devices=1, run_dir=None)
     assert [outcome.trial.number for outcome in cut.outcomes] == [0, 1]
