@@ -1,6 +1,6 @@
-"""What the engine gains: training beside the same PPO written plainly (plain.py).
+"""Speed of the training program beside the same PPO written plainly (plain.py).
 
-    python benchmarks/engine.py               # CartPole: 2048 x 32, 4 x 128, 8 seeds of the latter; 5 turns each
+    python benchmarks/engine.py     # CartPole: 2048 x 32, 4 x 128, 8 seeds of the latter; 5 turns
 
 All programs of a row take turns in one process; figures are medians [least, most] of steps/s,
 compilation apart. Networks of 64 x 64, 4 epochs of 4 minibatches, Adam; ours also keeps its

@@ -1,6 +1,6 @@
-"""Does `PPOConfig.fast` learn, and how fast is it beside RLlib's defaults?
+"""Returns of `PPOConfig.fast` on many tasks, and its speed beside RLlib's defaults.
 
-    python benchmarks/fast.py                            # every task, 5 seeds; then the speed of both
+    python benchmarks/fast.py                   # every task, 5 seeds; then the speed of both
     python benchmarks/fast.py --tasks pendulum corridor --seeds 0 1
     python benchmarks/fast.py --only speed
 

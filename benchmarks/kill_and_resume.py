@@ -1,4 +1,4 @@
-"""A training killed again and again, at random moments, and resumed each time: is anything lost or broken?
+"""A training killed at random moments and resumed each time, to see whether anything is lost.
 
     python benchmarks/kill_and_resume.py                  # 50 kills of an arena run
     python benchmarks/kill_and_resume.py --kills 5 --env cartpole
@@ -28,7 +28,10 @@ from jaxrl.run.storage import checkpoint
 
 SCRIPT = Path(__file__).parents[1] / "scripts" / "train_ppo.py"
 EVERY = 25  # iterations between checkpoints
-SMALL = "--num-envs 8 --rollout-length 32 --minibatch-size 128 --num-epochs 1 --fcnet-hiddens 16 --pictures False"
+SMALL = (
+    "--num-envs 8 --rollout-length 32 --minibatch-size 128 --num-epochs 1 --fcnet-hiddens 16 "
+    "--pictures False"
+)
 
 
 def main() -> None:

@@ -1,9 +1,9 @@
-"""How well PPO learns at RLlib's own settings: the return at equal environment steps, over several seeds.
+"""PPO's returns at RLlib's own settings, at equal environment steps, over several seeds.
 
-    python benchmarks/learning.py                           # all tasks, 5 seeds, RLlib as well where it is installed
+    python benchmarks/learning.py     # all tasks, 5 seeds, RLlib as well where it is installed
     python benchmarks/learning.py --tasks cartpole --seeds 0 1 2
     python benchmarks/learning.py --tasks waterworld waterworld-tuned pursuit-tuned
-    python benchmarks/learning.py --tasks breakout --variants jaxrl "jaxrl, convolutions" --seeds 0 1 2
+    python benchmarks/learning.py --tasks breakout --variants jaxrl "jaxrl, convolutions"
 
 The return of an iteration is the mean over just the episodes that ended in it; marks are some
 environment steps, and a quarter, half and the whole of each task's. A row for each (task, variant,
@@ -97,7 +97,9 @@ RANDOM = "random play"
 
 
 def learn(task: str, variant: str, seeds: list[int], **changed):
-    """Yields (seed, curve) of ours; a curve is a list of {env_steps, seconds, return_mean, num_episodes}.
+    """Yields (seed, curve) of jaxrl.
+
+    A curve is a list of {env_steps, seconds, return_mean, num_episodes}.
 
     `changed`: settings that are not the task's and the variant's.
     """
@@ -292,8 +294,10 @@ def _metrics(point: dict) -> str:
 
 
 def _at(curve: list[dict], mark: int, window: int) -> float | None:
-    """The mean return of the episodes that ended in the iteration that reached `mark` steps, if the curve goes so far,
-    or in as many iterations up to it as `window` says."""
+    """The mean return of the episodes that ended in the iteration that reached `mark` steps.
+
+    Or in as many iterations up to it as `window` says; None if the curve does not go so far.
+    """
     reached = next((i for i, point in enumerate(curve) if point["env_steps"] >= mark), None)
     if reached is None:
         return None

@@ -1,13 +1,13 @@
-"""Where memory pays, and what it costs: networks with and without it at equal steps, over several seeds.
+"""Networks with and without memory at equal steps: where memory pays, and what it costs.
 
-    python benchmarks/memory.py                              # both tasks that need it, and CartPole, which does not
+    python benchmarks/memory.py               # two tasks that need it, and CartPole, which does not
     python benchmarks/memory.py --tasks blind --networks mlp gru --seeds 3
-    python benchmarks/memory.py --tasks cartpole --networks gru --settings '{"normalize_returns": false}'
-    python benchmarks/memory.py --speed                      # networks with memory beside those without, in turns
+    python benchmarks/memory.py --tasks cartpole --settings '{"normalize_returns": false}'
+    python benchmarks/memory.py --speed       # networks with memory beside those without, in turns
 
 cartpole   CartPole-v1 as it is
 blind      the same without its two velocities: they have to be taken from what was seen before
-chain      gymnax's MemoryChain-bsuite: one bit, shown at the first of so many steps, is asked for at the last
+chain      gymnax's MemoryChain-bsuite: one bit, shown first, is asked for at the last step
 
 The seeds of a network train in one program (`jaxrl.sweep`). The return is the mean of the last 100
 episodes.
@@ -81,7 +81,7 @@ def configuration(task: str, network: str, length: int, changed: dict):
 
 
 def learn(config, num_seeds: int) -> dict:
-    """The returns [seeds] at the end of training and after each tenth of it [seeds, 10], and the seconds of it."""
+    """{returns [seeds] at the end, curves [seeds, 10] after each tenth, seconds} of training."""
     from jaxrl import sweep
 
     done = sweep(config, seeds=num_seeds, run_dir=None, quiet=True)
@@ -94,8 +94,7 @@ def learn(config, num_seeds: int) -> dict:
 
 
 def speed(turns: int) -> list[dict]:
-    """CartPole, 64 environments x 128 steps: networks with memory beside those without, on as many devices as are
-    worth using."""
+    """CartPole, 64 x 128: networks with memory beside those without, on the devices worth using."""
     from programs import in_turns, training
 
     from jaxrl import PPOConfig
@@ -168,7 +167,8 @@ def main() -> None:
             learned = learn(config, arguments.seeds)
             steps = arguments.seeds * STEPS[task] / learned["seconds"]
             print(
-                f"{task}, {network}: {report.spread(learned['returns'], '.2f')}, {steps:,.0f} steps/s",
+                f"{task}, {network}: {report.spread(learned['returns'], '.2f')}, "
+                f"{steps:,.0f} steps/s",
                 flush=True,
             )
             lines.append(

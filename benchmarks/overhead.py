@@ -1,4 +1,4 @@
-"""What the comforts cost: training with logs, checkpoints, curves and a host callback beside `make_train`, in turns.
+"""Cost of logs, checkpoints, curves and a host callback, beside `make_train`, in turns.
 
     python benchmarks/overhead.py                   # steps/s of both, and what a checkpoint costs
     python benchmarks/overhead.py --memory          # the process's memory over 10,000 iterations
@@ -99,7 +99,7 @@ def main() -> None:
 
 
 def plain_turn(config: PPOConfig) -> Callable[[], float]:
-    """A function that trains for about a second in one program and returns the seconds for an update."""
+    """A function that trains for about a second in one program; returns the seconds an update."""
     few, seconds = 8, compiled(config, 8)()
     return compiled(config, max(few, round(1 / seconds)))
 

@@ -1,4 +1,4 @@
-"""The work that peers.py times, one stack a process: it says "ready", and to each line "go" how fast it went.
+"""Stacks that peers.py times, one a process: "ready", then to each "go" how fast it went.
 
     python benchmarks/peer_stacks.py gymnasium_step '{"num_envs": 16, "mode": "sync"}'
 
@@ -242,7 +242,7 @@ def _learns(model) -> Unit:
 
 
 def rejax_train() -> Unit:
-    """rejax's PPO as its own configuration for gymnax's CartPole has it, without the evaluations."""
+    """rejax's PPO as its configuration for gymnax's CartPole has it, without the evaluations."""
     import jax
     import rejax
 
@@ -300,7 +300,7 @@ STACKS = {
 
 
 def facts() -> dict:
-    """Versions of what is installed beside this stack and, in ours, what its runs record of the machine."""
+    """Versions of what is installed beside this stack; for jaxrl also what its runs record."""
     versions = {}
     for name in VERSIONS_OF:
         try:

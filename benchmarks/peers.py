@@ -1,9 +1,9 @@
-"""Us and the peers side by side: CartPole stepping, PettingZoo's environments, PPO at each peer's settings.
+"""jaxrl beside its peers: CartPole stepping, PettingZoo, PPO at each peer's settings.
 
     pip install -e ".[peers]" && python benchmarks/peers.py
     python benchmarks/peers.py --quick                                # two pairs of short turns
     python benchmarks/peers.py --only sb3 envpool --out rows.jsonl
-    python benchmarks/peers.py --python pufferlib=puffer/bin/python   # a peer that cannot live beside ours
+    python benchmarks/peers.py --python pufferlib=puffer/bin/python   # a peer with its own packages
 
 Every stack of peer_stacks.py runs in a process of its own, its libraries' threads as they are by
 default. Ours and each peer take turns, A B A B, `--pairs` times. Steps/s are medians [least, most];
@@ -210,7 +210,8 @@ class Process:
     def _last_words(self) -> str:
         status = self._process.wait()
         self._errors.seek(0)
-        return f"ended with status {status}; {(self._errors.read().strip().splitlines() or ['it said nothing'])[-1]}"
+        said = self._errors.read().strip().splitlines() or ["it said nothing"]
+        return f"ended with status {status}; {said[-1]}"
 
 
 def measure(contest: Contest, arguments: argparse.Namespace) -> list[dict]:

@@ -1,4 +1,4 @@
-"""The baseline: PPO in JAX written plainly, as tutorials do, on the same CartPole, to be run beside the engine.
+"""Baseline: PPO in JAX written plainly, as tutorials do, on the same CartPole.
 
 One scan as everywhere, but a sorted permutation of the rows in each epoch, a key split for each
 environment and step, a whole reset computed in every step, the value of each observation as the

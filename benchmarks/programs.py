@@ -1,4 +1,4 @@
-"""What the benchmarks time of ours: stepping, stepping with inference, training; each a compiled program.
+"""Programs that the benchmarks time: stepping, stepping with inference, training.
 
 Each function compiles and returns another that does a fixed amount of work and waits for it.
 """
@@ -29,7 +29,7 @@ Work = Callable[[], object]
 
 
 def stepping(name: str, env_args: dict, num_envs: int, num_steps: int, devices: int = 1) -> Work:
-    """`num_steps` steps of every environment: random actions, resets; every observation is added up.
+    """`num_steps` steps of every environment: random actions, resets; observations are added up.
 
     The environments are split over `devices`. Random numbers are drawn as the training loop draws
     them.
@@ -122,7 +122,7 @@ def training(config: PPOConfig, devices: int = 1) -> Work:
 
 
 def whole(train: Callable, seeds: int = 1, devices: int = 1) -> Work:
-    """A training compiled as one function of its key, or of many keys, which are split over the devices."""
+    """A training as one compiled function of its key, or of many keys, split over the devices."""
     key = jax.random.key(0)
     if seeds > 1:
         train, key = jax.vmap(train), jax.random.split(key, seeds)
@@ -146,7 +146,7 @@ def sweeping(config: PPOConfig, members: int, devices: int = 1) -> Work:
 
 
 def product(rows: int, width: int, flops: float = 2e9) -> tuple[Work, float]:
-    """([rows, width] @ [width, width] as often as takes about `flops` operations, the operations in it)."""
+    """(a product [rows, width] @ [width, width] repeated for about `flops`, its operations)."""
     times = max(1, round(flops / (2 * rows * width**2)))
     weights = jnp.eye(width)
 
@@ -159,7 +159,7 @@ def product(rows: int, width: int, flops: float = 2e9) -> tuple[Work, float]:
 
 
 def flops_of(config: PPOConfig) -> float:
-    """Operations for an environment step of one agent with a network each for policy and value, products alone.
+    """Operations in products for an environment step of one agent with two networks.
 
     Two for each weight to play, four more for its gradients in each epoch; none for the
     observations' gradients.

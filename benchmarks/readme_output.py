@@ -1,6 +1,6 @@
 """Writes what the README's first command prints into the README.
 
-    python benchmarks/readme_output.py            # trains (a minute), then replaces the block between the two marks
+    python benchmarks/readme_output.py            # trains (a minute), then replaces the block
     python benchmarks/readme_output.py --print    # trains and prints the block
 
 tests/test_readme.py compares the numbers of the first iteration with a training of its own.

@@ -1,4 +1,4 @@
-"""What every benchmark writes: rows of JSON with what set their numbers, and a picture of the medians.
+"""Reports of benchmarks: rows of JSON with what set their numbers, pictures of the medians.
 
 Rows go to `runs/benchmarks/<question>.jsonl`, or where --out says, and the picture beside them.
 """
@@ -129,7 +129,7 @@ def lines(
     *,
     log=False,
 ):
-    """A picture beside `out`: {who: {x: values}}, lines through the medians in bands from the least to the most.
+    """A picture beside `out`: {who: {x: values}}, lines through the medians in bands of the range.
 
     `unit` says what the two axes count; `log` makes both logarithmic.
     """

@@ -1,17 +1,17 @@
-"""What more of everything costs: environments, agents and bodies, policies, seeds, members of a sweep, devices.
+"""Scaling: environments, agents and bodies, policies, seeds, members of a sweep, devices.
 
     python benchmarks/scaling.py                        # all six
     python benchmarks/scaling.py --over seeds devices --turns 7
 
-environments  training CartPole and the arena: 32 steps a rollout, 4 epochs of 4 minibatches, 64 x 64
+environments  training CartPole and the arena: 32-step rollouts, 4 epochs of 4 minibatches, 64 x 64
 agents        stepping 512 waterworlds and pursuits with more agents, bodies and sensors
-policies      training pursuit with a policy for every agent; and the time to trace and compile that program, each time
-              in a process of its own
+policies      training pursuit with a policy for every agent; and the time to trace and compile that
+              program, each time in a new process
 seeds         CartPole 4 x 128 vmapped over seeds, on one device and the seeds split over all
-members       the same CartPole in the program of `jaxrl.sweep`: more members on one device, as many split over all
-              (strong scaling), and as many more as there are devices (weak scaling)
-devices       the same CartPole on one device and on all, by the rows of a minibatch (strong scaling), and as many
-              environments more as there are devices (weak scaling)
+members       the same CartPole in the program of `jaxrl.sweep`: more members on one device, as many
+              split over all (strong scaling), and as many more as there are devices (weak scaling)
+devices       the same CartPole on one device and on all, by the rows of a minibatch (strong
+              scaling), and as many environments more as there are devices (weak scaling)
 
 The sizes of a question take turns within one process; figures are medians [least, most] of
 environment steps/s, compilation apart.
@@ -178,7 +178,8 @@ def devices(turns: int) -> Iterator[Row]:
         rates = programs.in_turns(works, steps, turns)
         for number in dict.fromkeys((1, CORES)):
             of_number = {rows: values for (count, rows), values in rates.items() if count == number}
-            what = f"{kind} scaling by rows of a minibatch{' of each device' if kind == 'weak' else ''}"
+            each = " of each device" if kind == "weak" else ""
+            what = f"{kind} scaling by rows of a minibatch{each}"
             base = {rows: rates[1, rows] for rows in of_number}
             yield from _rows("devices", f"{what}, {_devices(number)}", of_number, base=base)
 

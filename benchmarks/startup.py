@@ -1,6 +1,6 @@
-"""What a person waits for before anything is learned: seconds from starting `scripts/train_ppo.py` to its first result.
+"""Time to the first result: seconds from starting `scripts/train_ppo.py` until one is printed.
 
-    python benchmarks/startup.py               # arena and CartPole, without, before and with a compile cache; 5 rounds
+    python benchmarks/startup.py      # arena and CartPole; without, before and with a compile cache
     python benchmarks/startup.py --envs arena --rounds 1
 
 Whole processes, one after another, the three kinds in turns so that a busy hour falls on all of

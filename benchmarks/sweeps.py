@@ -1,13 +1,12 @@
-"""What a sweep gains: 64 trainings in one program, one after another in one program, and in a process each.
+"""Speed of a sweep: 64 trainings in one program, one after another, and in a process each.
 
-    python benchmarks/sweeps.py                          # CartPole 4 x 128, 64 x 64, 500,000 steps; 8 rates x 8 seeds
-    python benchmarks/sweeps.py --members 1000           # so many small trainings, in batches that fit
+    python benchmarks/sweeps.py                   # CartPole 4 x 128, 500,000 steps; 8 rates, 8 seeds
+    python benchmarks/sweeps.py --members 1000    # so many small trainings, in batches that fit
 
 The sweep is timed whole. Of the other two ways `--alone` trainings are timed, in turns with a part
-of the sweep's own
-work: one program called with other numbers, and `scripts/train_ppo.py` started anew, both compiled
-already as far as they can be: a process of its own compiles for itself. Figures are seconds for a
-training, and times the sweep's.
+of the sweep's work: one program called with other numbers, and `scripts/train_ppo.py` started
+again, both compiled already as far as they can be: each process compiles for itself. Figures are
+seconds for a training, and times the sweep's.
 """
 
 import statistics

@@ -1,9 +1,9 @@
-"""How fast the environments go: stepped at random, with policies acting, and in training, beside each one's reference.
+"""Speed of the environments: random steps, with policies acting, and training; and references.
 
-    python benchmarks/throughput.py                                   # all four, several numbers of environments
+    python benchmarks/throughput.py                     # all four, several numbers of environments
     python benchmarks/throughput.py --envs waterworld --num-envs 512
     python benchmarks/throughput.py --only stepping --devices 1
-    python benchmarks/throughput.py --num-envs 4096 131072 --fcnet-hiddens 256 256          # on a GPU
+    python benchmarks/throughput.py --num-envs 4096 131072 --fcnet-hiddens 256 256     # on a GPU
 
 Stepping: random actions, resets and observations included. Stepping + inference: the rollouts of
 the training loop, a policy for every agent or as the environment groups them, with all that is
@@ -40,7 +40,7 @@ ROLLOUT_LENGTH, NUM_EPOCHS, NUM_MINIBATCHES = 32, 4, 4
 
 
 def reference(name: str, num_envs: int = 1024):
-    """(its number of environments, a function that steps it that often and resets it where it ended)."""
+    """(its number of environments, a function that steps it so often and resets ended episodes)."""
     if name == "cartpole":
         import gymnasium
 
@@ -98,7 +98,7 @@ def compiled(name: str, num_envs: int, column: str, arguments):
 
 
 def measure(name: str, sizes, arguments) -> list[dict]:
-    """A row for each number of environments and column, and one of the reference, measured in turns."""
+    """A row for each number of environments and column, and one of the reference, in turns."""
     from programs import in_turns
 
     works, steps, about = {}, {}, {}

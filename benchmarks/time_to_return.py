@@ -1,7 +1,7 @@
-"""What a person waits for: seconds from starting a process to its first result and to a given return.
+"""Time to a return: seconds from starting a process to its first result and to a given return.
 
-    python benchmarks/time_to_return.py        # arena 15 and 30, CartPole 475, waterworld 100, pursuit 0; 5 seeds each
-    python benchmarks/time_to_return.py --goals cartpole=475 arena=15 --who jaxrl RLlib SB3 --seeds 0 1 2
+    python benchmarks/time_to_return.py        # arena, CartPole, waterworld, pursuit; 5 seeds each
+    python benchmarks/time_to_return.py --goals cartpole=475 --who jaxrl RLlib SB3 --seeds 0 1 2
 
 Whole processes, imports and compilation included: ours is `scripts/train_ppo.py` with the
 environment's tuned settings and without compile cache, or with a filled one ("jaxrl, cache"); RLlib

@@ -1,11 +1,12 @@
-"""A sweep that users of RLlib ran: CartPole, minibatches of 128, 200 and 256 rows, 150 iterations of 4,000 steps each.
+"""A user's sweep with RLlib: CartPole, minibatches of 128, 200 and 256 rows, 150 iterations each.
 
     pip install -e ".[ray]" && python benchmarks/users_sweep.py    # all three ways
     python benchmarks/users_sweep.py --ways native                 # needs no Ray
 
 native      `scripts/sweep.py`, the command as a person types it, which is printed
-tune        Ray Tune's Tuner with `jaxrl.adapters.to_ray_tune.trainable`, as many trials at a time as there are cores
-rllib       RLlib's own rate on this machine: `--iterations` of each size (the first one apart), 150 times the median
+tune        Ray Tune's Tuner with `jaxrl.adapters.to_ray_tune.trainable`, a trial for each core
+rllib       RLlib's rate on this machine: `--iterations` of each size (the first one apart), 150
+            times the median
 
 Settings are RLlib's defaults but 5 epochs and an lr that falls from 3e-4 to 0: their log says
 neither, and with those of rllib_peer.py's CartPole (3e-4 throughout) an iteration takes RLlib what
