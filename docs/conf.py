@@ -2,27 +2,29 @@
 
 import re
 import shutil
+import sys
 from pathlib import Path
-
-from latex2mathml.converter import convert
 
 import jaxrl
 
 ROOT = Path(__file__).resolve().parents[1]
+sys.path.append(str(ROOT / "docs"))  # for formulas.py
 NOTEBOOKS = sorted((ROOT / "examples").glob("*.ipynb"))
 
 project = "jaxrl"
 author = "the authors of jaxrl"
 release = version = jaxrl.__version__
-extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "formulas"]
 exclude_patterns = ["_build"]
+
+highlight_language = "text"
 
 html_theme = "furo"
 html_title = f"jaxrl {release}"
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
 html_show_sourcelink = False
-html_math_renderer = "mathml"  # no script and no font from the network
+html_math_renderer = "formulas"
 
 myst_enable_extensions = ["dollarmath", "html_image"]
 myst_heading_anchors = 3
@@ -65,28 +67,7 @@ def collect_notebooks(app):
         shutil.copy(notebook, ROOT / "docs" / "_examples")
 
 
-def inline_math(writer, node):
-    writer.body.append(convert(node.astext()))
-
-
-def block_math(writer, node):
-    writer.body.append(f'<div class="math">{convert(node.astext(), display="block")}</div>')
-
-
-def skip_children(render):
-    from docutils.nodes import SkipNode
-
-    def visit(writer, node):
-        render(writer, node)
-        raise SkipNode
-
-    return visit
-
-
 def setup(app):
-    app.add_html_math_renderer(
-        "mathml", (skip_children(inline_math), None), (skip_children(block_math), None)
-    )
     app.connect("source-read", link_to_pages)
     app.connect("builder-inited", collect_notebooks)
     app.connect("autodoc-process-docstring", mark_code)
