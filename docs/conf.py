@@ -56,6 +56,7 @@ def mark_code(app, kind, name, obj, options, lines):
     text = "\n".join(lines)
     if "\nSettings:\n" in text:  # docs/settings.md has them
         text = text[: text.index("\nSettings:\n")] + "\nSettings: see :doc:`settings`.\n"
+    text = re.sub(r"see\s+docs/(\w+)\.md", r"see :doc:`\1`", text)
     lines[:] = re.sub(r"(?<=\S)\n\n(?= {4}\S)", "::\n\n", text).split("\n")
 
 

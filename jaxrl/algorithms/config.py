@@ -258,7 +258,7 @@ class AlgorithmConfig(NetworkSettings, ActingSettings, RolloutSettings):
 
         Raises:
             UsageError: there is no such number, or every policy that is trained has its own value
-            of it.
+                of it.
         """
         policies = self.setup().policies
         common = {name: value for name, value in overrides.items() if name not in policies}

@@ -267,7 +267,7 @@ def _stop(
         settings: those that flags give.
         saved: the criteria of the run that is resumed.
         new_length: whether a flag says how many steps to train, which limits of the saved run must
-        not cut short.
+            not cut short.
         goal: {RETURN: the return to stop at, or None for none}, if a flag says it.
     """
     stop = settings.get(

@@ -131,7 +131,7 @@ class MultiAgentEnvironment:
 
     @property
     def default_policies(self) -> dict[str, tuple[AgentId, ...]]:
-        """{policy: its agents}, unless the user gives another mapping: a separate policy each."""
+        """The agents of each policy where the user gives no mapping; a policy for each agent."""
         return {agent: (agent,) for agent in self.agents}
 
     def step(

@@ -96,7 +96,7 @@ def make_rollout_spec(
 
     Raises:
         UsageError: callbacks that break their contract, or clash with each other or with the
-        environment.
+            environment.
     """
     info = _info_of_a_step(env, params)
     always_active = "active" not in info and not agents_may_wait(env)

@@ -147,7 +147,7 @@ def resolve_callbacks(entries: Iterable[Any]) -> tuple[Any, ...]:
 
     Raises:
         UsageError: no such module or class, arguments missing, no hook at all, or one that does not
-        exist.
+            exist.
     """
     return tuple(map(_resolve, entries))
 

@@ -149,7 +149,7 @@ def report(
         episode_done: bool[T, E], whether that step ended them.
         hist_data: {name: f32[T, E]}, values of each step.
         axis_name: a mapped axis over which the environments are split, in their order; all its
-        members report alike.
+            members report alike.
     """
     if axis_name is not None:
         gather = functools.partial(jax.lax.all_gather, axis_name=axis_name, axis=1, tiled=True)

@@ -38,7 +38,7 @@ def resolve_policies(
 
     Raises:
         UsageError: an agent forgotten, named twice, or unknown; agents of different spaces in one
-        policy.
+            policy.
     """
     if policies is None:
         policies = env.default_policies
@@ -215,7 +215,7 @@ def policies_that_learn(
 
     Args:
         chosen: a function takes the policy's name alone, or as RLlib's a batch as well, which is
-        None.
+            None.
     """
     if chosen is None:
         return tuple(policies)

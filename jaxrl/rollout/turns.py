@@ -75,7 +75,7 @@ def outcomes(
         value: f32[T, N, E, M], V(s[t]).
         acted: bool[T, N, E, M], which rows hold an action; the outcomes of the others mean nothing.
         bootstrap, acting: f32 and bool[N, E, M]: the value of the state after the last step, and
-        who acts there.
+            who acts there.
     """
 
     def backward(later, step):

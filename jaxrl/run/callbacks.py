@@ -15,8 +15,8 @@ class Callbacks(EpisodeCallbacks):
 
     The traced hooks are `EpisodeCallbacks`'; those below are called on the host, with the trainer.
     A class, given by itself or by its name, is made anew for each trainer's host hooks; its traced
-    hooks may be those of another
-    instance: they are pure functions and share no state with the host's. An instance stays itself.
+    hooks may be those of another instance: they are pure functions and share no state with the
+    host's. An instance stays itself.
 
     In a sweep and in Ray Tune the host hooks are called for each trial; in place of the trainer
     they get a view of the trial, without what only a trainer has (`save`, `evaluate` ...). Hooks

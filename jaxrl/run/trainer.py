@@ -66,14 +66,14 @@ class Trainer(PolicyAccess, TrainerResults):
     Args:
         config: a configuration such as `PPOConfig`.
         run_dir: the run's folder, which must not exist yet; "auto": `runs/<env>/<time>-s<seed>`;
-        None writes nothing.
+            None writes nothing.
         env_params: the environment's numbers, if not the configuration's.
         quiet: print nothing, but on stderr when a checkpoint could not be written.
         **run_settings: checkpoints, evaluation, logs, pictures; the settings below.
 
     Raises:
         UsageError: settings that cannot work, or a folder that exists or cannot be written; before
-        any compiling.
+            any compiling.
     """
 
     @agreed
@@ -166,9 +166,9 @@ class Trainer(PolicyAccess, TrainerResults):
             run_dir: "same" continues in the run's folder, its logs cut back to the checkpoint,
                 which must be the last one; anything else as for `Trainer`.
             strict: refuse a configuration with which some part of the state would start from
-            scratch.
+                scratch.
             trust: import what the run names, though it is not jaxrl's or an installed plug-in's;
-            see docs/loading.md.
+                see docs/loading.md.
             **run_settings: changes to those that were saved.
 
         Raises:
@@ -246,7 +246,7 @@ class Trainer(PolicyAccess, TrainerResults):
             UsageError: the trainer was stopped, a criterion names no result, or an agent waits in
                 an environment that has no `acting_agents`.
             Diverged: a loss, a gradient or a parameter is not finite; `runner` is the last good
-            state.
+                state.
         """
         self._check_not_stopped("fit")
         stop = {**dict(self.settings.stop), **criteria_of(stop)}
@@ -304,11 +304,11 @@ class Trainer(PolicyAccess, TrainerResults):
             explore: whether actions are sampled, or else each is its distribution's mode; None: the
                 setting `evaluation_explore`.
             seed: of the episodes, which are the same for the same seed; None: the setting
-            `evaluation_seed`.
+                `evaluation_seed`.
 
         Raises:
             UsageError: an argument that is not of its kind, or `env_args` that change the agents or
-            their spaces.
+                their spaces.
         """
         wanted = {"episodes": episodes, "env_args": env_args, "explore": explore, "seed": seed}
         runner = self.runner

@@ -26,7 +26,7 @@ TERMINATED, STOPPED, DIVERGED, DROPPED = (
 
 @dataclass
 class TrialResult:
-    """One trial's."""
+    """The result of one trial of a sweep."""
 
     trial: Trial
     status: str
@@ -45,7 +45,7 @@ class TrialResult:
 
 @dataclass
 class Sweep:
-    """All of them.
+    """The results of a sweep: tables, statistics over seeds, the best setting.
 
     Attributes:
         outcomes: by trial, those that are finished.

@@ -103,7 +103,7 @@ def settings_of(
 
     Raises:
         UsageError: no mapping, a grid without values, or `num_samples` of a space with nothing to
-        draw.
+            draw.
     """
     count()("num_samples", num_samples)
     kinds = {name: _kind(name, value) for name, value in as_space(space).items()}

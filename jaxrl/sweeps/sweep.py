@@ -60,20 +60,19 @@ def sweep(
         halving: keep the best 1 in so many at each rung, 1 / halving of the steps after the one
             before; None: all train to the end.
         devices: that programs are shared out over, or the members of one; "auto": all, a CPU's
-        cores as well.
+            cores as well.
         batch_size: members that train at once; "auto": as many as fit.
         run_dir: the sweep's folder, which must not exist yet; "auto": `runs/<env>/<time>-sweep`;
-        None: nothing is kept.
+            None: nothing is kept.
         **run_settings: how each trial is evaluated (`evaluation_interval=50` and the like) and
             logged (`loggers`, by default "jsonl"), as of a `Trainer`: see `RunSettings`.
 
     Returns:
-        The outcomes of all trials that are finished: after Ctrl-C those of the batches that were
-        done.
+        The outcomes of all finished trials; after Ctrl-C those of the batches that were done.
 
     Raises:
         UsageError: settings that cannot work, before any compiling; or members too large even one
-        at a time.
+            at a time.
     """
     if not isinstance(config, AlgorithmConfig):
         raise UsageError(
@@ -113,7 +112,7 @@ def resume_sweep(
     Args:
         config: the configuration, only where its file cannot hold it (an environment object, say).
         trust: import what the sweep names, though it is not jaxrl's or an installed plug-in's; see
-        docs/loading.md.
+            docs/loading.md.
 
     Raises:
         UsageError: no sweep's folder, a damaged one, or one whose configuration no file can hold.

@@ -58,7 +58,7 @@ def fast_settings(setup: Any, changes: Mapping[str, Any]) -> dict[str, Any]:
     Args:
         setup: `PPOConfig.setup()`, the environment and its policies.
         changes: settings that the user gives. Those here fit them: the sizes, the learning rate,
-        the network.
+            the network.
 
     Returns:
         No setting of `changes` but the sizes, and `per_policy` with what the spaces decide for each

@@ -245,7 +245,7 @@ def join(
 
     Raises:
         UsageError: values that cannot be, or processes that did not come together in time; one
-        line.
+            line.
     """
     check(coordinator, num_processes, process_id, seconds)
     connected = jax.distributed.is_initialized()

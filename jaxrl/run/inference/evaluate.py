@@ -114,7 +114,7 @@ class Evaluation:
 
     Raises:
         UsageError: other arguments for an environment that is no name, or such as change agents or
-        spaces.
+            spaces.
     """
 
     def __init__(self, config: Any, algorithm: Algorithm, settings: Any):
@@ -132,9 +132,9 @@ class Evaluation:
 
         Args:
             env_params: the environment's numbers, used unless it is made with other arguments than
-            training's.
+                training's.
             **changes: episodes, explore, seed or env_args in place of the settings', where they are
-            not None.
+                not None.
         """
         wanted = {
             "episodes": self.settings.evaluation_duration,

@@ -53,7 +53,7 @@ def open_run(
             are left out otherwise, and their metrics with them.
         env_args: arguments of the environment that differ from training's.
         trust: import what the run names, though it is not jaxrl's or an installed plug-in's; see
-        docs/loading.md.
+            docs/loading.md.
         call: the Python function that asks, for errors.
 
     Raises:
@@ -103,7 +103,7 @@ def evaluate(
         env_args: arguments of the environment that differ from training's.
         config: the configuration, only where its file cannot hold it.
         trust: import what the run names, though it is not jaxrl's or an installed plug-in's; see
-        docs/loading.md.
+            docs/loading.md.
 
     Raises:
         UsageError: no such checkpoint, a damaged one, arguments that are out of range.
@@ -134,17 +134,18 @@ def render(
 ) -> tuple[Path, EpisodeRecording]:
     """Plays an episode with a run's policies and writes it as a picture; (file, recording).
 
+    Arguments that are not listed are those of `evaluate`.
+
     Args:
         path: a run's folder, or a checkpoint's.
         out: the file, .gif, .mp4 or .png (a strip); None: episode.gif in the run's folder.
         episode: which of the seed's episodes.
         max_steps: where the episode is cut.
         fps: frames per second; None: so that it takes about ten seconds.
-        The others are those of `evaluate`.
 
     Raises:
         UsageError: as `evaluate`; an environment without pictures, or a file that cannot be
-        written.
+            written.
     """
     wanted = {"episodes": 1, "explore": explore, "seed": 0 if seed is None else seed}
     check_wanted({**wanted, "env_args": env_args or {}})

@@ -28,11 +28,11 @@ class Policy:
     remembers what it acted on: say which episodes begin (`begins`), or `reset()` it.
 
     Args:
-        player: what is static about it.
+        policy_spec: what is static about it.
         weights: its numbers.
         agents: that it plays, for one that is told which of them it is.
         masked: whether its environment said which actions are possible; then whoever acts has to
-        say it as well.
+            say it as well.
         seed: of the actions that `act(..., explore=True)` draws when it is given no key; policies
             of different names draw different ones.
     """
@@ -107,7 +107,7 @@ class Policy:
 
         Args:
             begins: whether an episode begins with this observation, a bool or one for each of the
-            batch.
+                batch.
             prev_reward: what the last action brought, for a policy that is told.
             **told: `action_mask`, bool[..., A], the actions that are possible, which has to be said
                 where training said it; `agent`, which of its agents it plays: each has a memory of
@@ -354,7 +354,7 @@ def load_policy(
         model: the policy's own network, where that was an object, which no file holds.
         seed: of the actions that it draws.
         trust: import what the run names, though it is not jaxrl's or an installed plug-in's; see
-        docs/loading.md.
+            docs/loading.md.
 
     Raises:
         UsageError: no such checkpoint or policy, or a damaged one, in one line.

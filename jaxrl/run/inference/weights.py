@@ -84,7 +84,7 @@ class PolicyAccess:
 
         Raises:
             UsageError: an unknown policy; another structure, shape or kind of number; NaN or
-            infinity.
+                infinity.
         """
         if not isinstance(weights, Mapping):
             raise UsageError(

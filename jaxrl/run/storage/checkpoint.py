@@ -87,7 +87,7 @@ def read(path: Path) -> Checkpoint:
 
     Raises:
         UsageError: no checkpoint, a newer format, or a damaged one, in one line that names the
-        file.
+            file.
     """
     facts = read_facts(path)
     try:
@@ -153,7 +153,7 @@ def open_found(
 
     Raises:
         UsageError: as `find` and `reader` do, or checkpoints were removed faster than they could be
-        read.
+            read.
     """
     path = run_path(path)
     for attempt in range(READ_ATTEMPTS):
@@ -304,9 +304,9 @@ def find(path: str | Path, which: str | int = "last") -> Path:
 
     Args:
         path: of a checkpoint itself, or of a run's folder; `runs/arena/latest` is the newest run in
-        `runs/arena`.
+            `runs/arena`.
         which: of a run's checkpoints: "last", "best" (the one with the highest score), or an
-        iteration.
+            iteration.
 
     Raises:
         UsageError: no such folder, or no such checkpoint in it.

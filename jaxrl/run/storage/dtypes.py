@@ -18,7 +18,7 @@ def typed_like(current: PyTree, new: PyTree, what: str) -> PyTree:
 
     Raises:
         UsageError: another structure or shape, or a number that its type cannot hold, such as 30.5
-        for an integer.
+            for an integer.
     """
     paths, structure = jax.tree_util.tree_flatten_with_path(current)
     try:

@@ -121,7 +121,7 @@ class RunFolderLock:
 
     Args:
         path: as the user wrote it, for messages; `self.path` stays the same folder if the process
-        changes its own.
+            changes its own.
         facts: what `create` was given.
     """
 

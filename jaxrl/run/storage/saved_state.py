@@ -61,7 +61,7 @@ def restore(
 
     Raises:
         UsageError: the checkpoint is another environment's, or its weights have other shapes; what
-        differs.
+            differs.
     """
     where = f"checkpoint {saved.path}"
     _check_same_run(saved.facts, facts, where)
