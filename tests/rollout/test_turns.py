@@ -3,6 +3,7 @@
 Whole long histories cut into rollouts, against rows found by looking ahead in NumPy.
 """
 
+import functools
 from typing import NamedTuple
 
 import jax
@@ -97,35 +98,35 @@ def by_looking_ahead(past, length):
 def by_rollouts(past, length):
     """The same from rollouts of `length` steps, each with what the one before left open."""
     shape = (1, 1, 1)  # [N, E, M]
-    context = jnp.zeros(shape, jnp.int32)
-    row = Row(jnp.zeros(shape), jnp.zeros(shape), jnp.zeros(shape), jnp.zeros(shape), context)
-    unfinished = Unfinished(jnp.zeros(shape, bool), row, jnp.zeros(shape), ())
-    found, update = {}, jax.jit(one_rollout)
+    zeros = np.zeros(shape, np.float32)
+    row = Row(zeros, zeros, zeros, zeros, np.zeros(shape, np.int32))
+    unfinished = Unfinished(np.zeros(shape, bool), row, zeros, ())
+    found = {}
     for begin in range(0, STEPS, length):
-        part = History(
-            *(jnp.asarray(leaf[begin : begin + length]).reshape(-1, *shape) for leaf in past)
-        )
+        part = History(*(leaf[begin : begin + length].reshape(-1, *shape) for leaf in past))
         part = jax.tree.map(
-            lambda leaf: leaf.astype(bool if leaf.dtype == bool else jnp.float32), part
+            lambda leaf: leaf.astype(bool if leaf.dtype == bool else np.float32), part
         )
-        times = jnp.arange(begin, begin + length, dtype=jnp.int32).reshape(-1, *shape)
+        times = np.arange(begin, begin + length, dtype=np.int32).reshape(-1, *shape)
         following = begin + length
         acting = following < STEPS and past.active[following]
         bootstrap = past.value[following] if following < STEPS else 0.0
-        unfinished, times, outcome, active, advantages = update(
+        unfinished, times, outcome, active, advantages = one_rollout(
             unfinished,
             part,
             times,
-            jnp.full(shape, bootstrap, jnp.float32),
-            jnp.full(shape, acting),
+            np.full(shape, bootstrap, np.float32),
+            np.full(shape, acting),
         )
+        outcome, advantages, times = jax.device_get((outcome[:4], advantages, times))
         for i in np.flatnonzero(np.asarray(active)):
             t = int(times[i, 0, 0, 0])
             assert t not in found, "learned from twice"
-            found[t] = Learned(*(leaf[i].item() for leaf in (*outcome[:4], advantages)))
+            found[t] = Learned(*(leaf[i].item() for leaf in (*outcome, advantages)))
     return found
 
 
+@jax.jit
 def one_rollout(unfinished, part, times, bootstrap, acting):
     steps = Steps(part.reward, part.terminated, part.truncated, part.active, part.final_value)
     row = Row(part.value, part.value, part.value, part.value, times)
@@ -167,27 +168,26 @@ def test_every_action_is_learned_from_once_with_what_came_until_the_next(seed, a
 
 
 def rollouts_of(config, number):
-    """The trajectories of a few rollouts, {policy.
-
-    [Trajectory [T, E, M]]}, and their last runner.
-    """
+    """The trajectories of a few rollouts, {policy: [Trajectory [T, E, M]]}, and the last rollout."""
     algorithm = config.build()
     runner = jax.jit(algorithm.init)(jax.random.key(0))
-    collect, found = (
-        jax.jit(algorithm.collect),
-        {policy: [] for policy in algorithm.grouping.policies},
-    )
+    collect, found = jax.jit(algorithm.collect), {name: [] for name in algorithm.grouping.policies}
     for k in range(number):
         runner, rollout = collect(runner.replace(num_updates=jnp.int32(k)))
         for policy in found:
             group, place = algorithm.grouping.locate(policy)
-            found[policy].append(
-                jax.tree.map(lambda leaf, i=place: leaf[:, i], rollout.trajectories[group])
-            )
-    return algorithm, runner, found
+            path = jax.tree.map(np.asarray, rollout.trajectories[group])
+            found[policy].append(jax.tree.map(lambda leaf, i=place: leaf[:, i], path))
+    return found, rollout
 
 
 SMALL = {"num_envs": 2, "minibatch_size": 2, "num_epochs": 1, "fcnet_hiddens": (4,)}
+
+
+@functools.cache
+def three_steps_of_turns():
+    """The trajectories of two rollouts, and the second rollout itself."""
+    return rollouts_of(PPOConfig(env=Turns(), rollout_length=3, **SMALL), 2)
 
 
 def test_a_game_of_turns_pays_a_for_the_move_before_b_moved():
@@ -195,7 +195,7 @@ def test_a_game_of_turns_pays_a_for_the_move_before_b_moved():
 
     The second one's last move of a is paid by b's move in the third.
     """
-    _, _, found = rollouts_of(PPOConfig(env=Turns(), rollout_length=3, **SMALL), 2)
+    found, _ = three_steps_of_turns()
     for policy, active, reward in (
         ("a", [[1, 0, 0], [1, 1, 0]], [[1, 0, 0], [1, 1, 0]]),
         ("b", [[0, 1, 0], [1, 0, 1]], [[0, 2, 0], [2, 0, 2]]),
@@ -210,8 +210,7 @@ def test_a_game_of_turns_pays_a_for_the_move_before_b_moved():
 
 
 def test_steps_in_which_an_agent_acted_are_counted_not_its_rows():
-    algorithm, runner, _ = rollouts_of(PPOConfig(env=Turns(), rollout_length=3, **SMALL), 1)
-    _, rollout = algorithm.collect(runner)
+    _, rollout = three_steps_of_turns()
     np.testing.assert_array_equal(rollout.agent_steps, [2, 4])  # of 2 environments: b a b
 
 
@@ -248,13 +247,12 @@ def test_the_clock_reaches_an_agent_that_waits():
     runner = jax.jit(algorithm.init)(jax.random.key(0), None, params)
     _, rollout = jax.jit(algorithm.collect)(runner, None, params)
     group, place = algorithm.grouping.locate("late")
-    path = jax.tree.map(lambda leaf: leaf[:, place, 0, 0], rollout.trajectories[group])
+    path = jax.tree.map(lambda leaf: np.asarray(leaf)[:, place, 0, 0], rollout.trajectories[group])
     np.testing.assert_array_equal(path.active, [False, False, True, True, False])
     np.testing.assert_array_equal(path.reward, [0, 0, 1, 11, 0])
     np.testing.assert_array_equal(path.done, [False, False, False, True, True])
     assert not path.terminated.any()
-    last = algorithm.policy_specs[group].apply(
-        algorithm.policy_weights(runner, "late"), jnp.ones(1)
-    )[1]
+    apply = jax.jit(algorithm.policy_specs[group].apply)
+    last = apply(algorithm.policy_weights(runner, "late"), jnp.ones(1))[1]
     np.testing.assert_allclose(path.next_value[3], last, rtol=1e-5)
     np.testing.assert_allclose(path.next_value[2], path.value[3], rtol=1e-6)

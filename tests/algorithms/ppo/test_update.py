@@ -1,6 +1,7 @@
 """One policy's update against a NumPy reference of the objective, and what it must leave alone."""
 
 import dataclasses
+import functools
 
 import jax
 import jax.numpy as jnp
@@ -58,6 +59,7 @@ def hypers_of_an_iteration(**changes):
     return hypers().at(0.0).replace(**{name: jnp.float32(x) for name, x in changes.items()})
 
 
+@jax.jit
 def trajectory(key, active=None):
     keys = jax.random.split(key, 8)
     shape = (STEPS, ENVS, AGENTS)
@@ -74,6 +76,9 @@ def trajectory(key, active=None):
         done=terminated | jax.random.bernoulli(keys[7], 0.1, shape),
         active=jnp.ones(shape, bool) if active is None else active,
     )
+
+
+indices_of = jax.jit(minibatch_indices, static_argnums=(0, 1))
 
 
 def log_softmax(logits):
@@ -109,9 +114,9 @@ def reference_loss(
     return total / max(np.sum(rows.weight), 1.0)
 
 
-@pytest.mark.parametrize("kind", ["loss", "prediction", None])
-@pytest.mark.parametrize("active", [1.0, 0.5, 0.0])
-def test_the_objective_is_that_of_a_numpy_reference(kind, active):
+@jax.jit
+def random_rows(active):
+    """(20 rows, of which a share is active, parameters)."""
     keys = jax.random.split(jax.random.key(1), 8)
     old = Categorical(jax.random.normal(keys[0], (20, 4)))
     action = old.sample(jax.random.gumbel(keys[1], (20, 4)))
@@ -125,14 +130,22 @@ def test_the_objective_is_that_of_a_numpy_reference(kind, active):
         target=jax.random.normal(keys[5], (20,)),
         weight=jax.random.bernoulli(keys[6], active, (20,)).astype(jnp.float32),
     )
-    params = MODEL.init(keys[7])
+    return rows, MODEL.init(keys[7])
+
+
+@pytest.mark.parametrize("kind", ["loss", "prediction", None])
+@pytest.mark.parametrize("active", [1.0, 0.5, 0.0])
+def test_the_objective_is_that_of_a_numpy_reference(kind, active):
+    rows, params = random_rows(active)
     numbers = hypers_of_an_iteration(
         clip_param=0.3, vf_clip_param=0.5, vf_loss_coeff=0.7, entropy_coeff=0.1, kl_coeff=0.4
     )
-    loss, sums = ppo_loss(params, learner_spec(value_clip=kind), rows, numbers)
+    loss, sums = jax.jit(ppo_loss, static_argnums=1)(
+        params, learner_spec(value_clip=kind), rows, numbers
+    )
     assert not sums.model
     loss = loss / max(float(rows.weight.sum()), 1.0)
-    distribution, value = MODEL.apply(params, rows.obs)
+    distribution, value = jax.jit(MODEL.apply)(params, rows.obs)
     expected = reference_loss(
         np.asarray(distribution.logits, np.float64), np.asarray(value, np.float64), rows, kind
     )
@@ -144,10 +157,14 @@ def test_a_gradient_part_by_part_is_the_gradient_of_the_whole(monkeypatch):
     path, spec = trajectory(jax.random.key(0)), learner_spec()
     numbers = hypers_of_an_iteration(entropy_coeff=0.1, kl_coeff=0.4)
     params = MODEL.init(jax.random.key(3))
-    rows = make_batch(spec, (), path, advantages_and_targets(spec, path, numbers))
-    whole = gradient(params, spec, rows, numbers)
+
+    def of_all_rows(params, path):
+        rows = make_batch(spec, (), path, advantages_and_targets(spec, path, numbers))
+        return gradient(params, spec, rows, numbers)
+
+    whole = jax.jit(of_all_rows)(params, path)
     monkeypatch.setattr(loss_module, "num_microbatches", lambda num_rows, axis_name: 4)
-    parts = gradient(params, spec, rows, numbers)
+    parts = jax.jit(lambda *arguments: of_all_rows(*arguments))(params, path)
     for part, expected in zip(jax.tree.leaves(parts), jax.tree.leaves(whole), strict=True):
         np.testing.assert_allclose(part, expected, rtol=1e-4, atol=1e-4)
 
@@ -173,10 +190,12 @@ def test_where_cores_are_devices_minibatches_are_cut_into_equal_parts_that_their
     assert num_microbatches(num_rows, None) == 1
 
 
+@functools.partial(jax.jit, static_argnums=0)
 def learn(plan, numbers, path):
+    """(learner before, after, metrics); compiled once for all numbers and trajectories of a plan."""
     learner = init_learner(plan, numbers, jax.random.key(3))
     iteration = Iteration(numbers, jnp.float32(0), jax.random.key(2))
-    after, metrics = jax.jit(lambda learner: update_policy(plan, learner, path, iteration))(learner)
+    after, metrics = update_policy(plan, learner, path, iteration)
     return learner, after, metrics
 
 
@@ -200,7 +219,7 @@ def test_a_minibatch_without_active_rows_takes_no_step():
     )
     plan = learner_spec(always_active=False, minibatch_size=2, num_epochs=3)
     layout = batch_layout(plan.policy_spec, active.shape)
-    rows = np.asarray(minibatch_indices(plan, layout, jax.random.key(2)))
+    rows = np.asarray(indices_of(plan, layout, jax.random.key(2)))
     wanted = int(np.asarray(active).reshape(-1)[rows].any(axis=1).sum())
     assert 10 < wanted <= 15 < len(rows) == 72
     before, after, _ = learn(plan, hypers(lr=1e-2), trajectory(jax.random.key(0), active))
@@ -292,7 +311,7 @@ def test_without_the_kl_penalty_its_coefficient_stays_zero():
 def test_every_minibatch_takes_an_equal_share_of_every_block_of_environments(blocks):
     plan = learner_spec(blocks=blocks, minibatch_size=16, num_epochs=3)
     layout = batch_layout(plan.policy_spec, (STEPS, ENVS, AGENTS))
-    rows = np.asarray(minibatch_indices(plan, layout, jax.random.key(0)))
+    rows = np.asarray(indices_of(plan, layout, jax.random.key(0)))
     assert rows.shape == (9, 16)  # 3 epochs of 48 rows
     np.testing.assert_array_equal(np.bincount(rows.reshape(-1), minlength=48), 3)
     block = rows // AGENTS % ENVS // (ENVS // blocks)
@@ -337,16 +356,18 @@ def test_one_bad_number_among_parameters_or_optimiser_state_is_told(part, value)
     # At rate 0 what is bad stays bad, and what is good stays good; so do learners without rows.
     plan, numbers = learner_spec(), hypers(lr=0.0)
     none = trajectory(jax.random.key(0), jnp.zeros((STEPS, ENVS, AGENTS), bool))
-    learner = init_learner(plan, numbers, jax.random.key(3))
+    learner = jax.jit(init_learner, static_argnums=0)(plan, numbers, jax.random.key(3))
     leaves, tree = jax.tree.flatten(getattr(learner, part))
     leaves[-1] = leaves[-1].at[0].set(value)
+    assert metrics_of_an_update(plan, learner, numbers, none)["parameters_finite"] == 1.0
+    bad = learner.replace(**{part: jax.tree.unflatten(tree, leaves)})
+    assert metrics_of_an_update(plan, bad, numbers, none)["parameters_finite"] == 0.0
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def metrics_of_an_update(plan, learner, numbers, path):
     iteration = Iteration(numbers, jnp.float32(0), jax.random.key(2))
-    update = jax.jit(lambda learner: update_policy(plan, learner, none, iteration)[1])
-    assert update(learner)["parameters_finite"] == 1.0
-    assert (
-        update(learner.replace(**{part: jax.tree.unflatten(tree, leaves)}))["parameters_finite"]
-        == 0.0
-    )
+    return update_policy(plan, learner, path, iteration)[1]
 
 
 def test_a_reward_that_is_no_number_breaks_the_parameters_and_is_told():
