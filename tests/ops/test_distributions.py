@@ -362,6 +362,33 @@ def test_a_masked_action_is_never_drawn_and_never_the_mode(logits, mask, seed):
             assert allowed[np.ravel(masked.mode())[i]]
 
 
+def test_of_a_million_draws_none_is_masked():
+    """As many as a training draws: of all magnitudes of logits, by every mask."""
+    num_draws = 2**20
+
+    @jax.jit
+    def impossible(key):
+        """How many draws the mask forbids: of a Categorical, and of a MultiCategorical's parts."""
+        logits_key, mask_key, noise_key = jax.random.split(key, 3)
+        size = jnp.geomspace(0.01, 1e6, num_draws)[:, None]
+        logits = size * jax.random.normal(logits_key, (num_draws, 5))
+        mask = jax.random.bernoulli(mask_key, 0.5, (num_draws, 5))
+        counts = []
+        for space, distribution in zip(
+            (Discrete(5), MultiDiscrete(NVEC)), both(logits), strict=True
+        ):
+            masked = distribution.masked(mask)
+            draws = masked.sample(sampling_noise(space, noise_key, (num_draws,)))
+            parts = [mask] if isinstance(space, Discrete) else jnp.split(mask, [2], axis=1)
+            for i, part in enumerate(parts):
+                possible = part | ~jnp.any(part, axis=1, keepdims=True)  # none left: all are
+                drawn = draws.reshape(num_draws, -1)[:, i : i + 1]
+                counts.append(jnp.sum(~jnp.take_along_axis(possible, drawn, axis=1)))
+        return counts
+
+    assert impossible(KEY) == [0, 0, 0]
+
+
 @few
 @given(rows(5), rows(5), MASKS)
 def test_a_masked_categorical_is_that_of_the_possible_actions_alone(first, second, mask):

@@ -7,12 +7,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxrl import PPOConfig, load_policy, make_train
+from jaxrl import load_policy
 from jaxrl.core.env import MultiAgentEnvironment, StackedEnvironment
 from jaxrl.core.errors import UsageError
 from jaxrl.core.spaces import MultiDiscrete
 from jaxrl.core.types import DEFAULT_AGENT, DEFAULT_POLICY
-from jaxrl.run.inference.evaluate import evaluate
 from jaxrl.run.inference.policy import Policy
 from tests.probes import Forbidden, Params, State
 
@@ -84,42 +83,38 @@ class NamedChoosers(MultiAgentEnvironment):
         return self.stacked.by_agent(self.stacked.action_mask(state, params))
 
 
+# Every probe of a kind trains by one program.
+MANY = {"num_envs": 256, "minibatch_size": 512, "num_epochs": 2}
+
+
 @pytest.mark.parametrize("told", ["mask", "part"])
-def test_an_impossible_action_is_never_taken_and_the_same_is_learned(told):
-    """In each of a million steps and more, by a policy that soon knows and by one that never learns."""
-    config = PPOConfig(
-        env=Forbidden(told),
-        num_envs=2048,
-        rollout_length=8,
-        minibatch_size=4096,
-        num_epochs=1,
-        fcnet_hiddens=(32,),
-        total_env_steps=64 * 2048 * 8,
-    )
-    train = jax.jit(make_train(config))
-    for lr, low, high in ((1e-2, 0.95, 1.0), (0.0, 0.4, 0.6)):
-        runner, metrics = train(jax.random.key(0), config.replace(lr=lr).hypers())
-        episodes = jax.tree.map(np.asarray, metrics.episodes.iteration)  # of one step each, [64]
-        assert episodes.count.sum() > 1_000_000
-        assert episodes.custom_metrics["forbidden"].max.max() == 0.0
-        assert low < (episodes.episode_return.sum / episodes.count)[-1] <= high
-    weights = tuple(learner.weights for learner in runner.learners)
+@pytest.mark.parametrize(("lr", "low", "high"), [(1e-2, 0.95, 1.0), (0.0, 0.4, 0.6)])
+def test_an_impossible_action_is_never_taken_and_the_same_is_learned(fitted, told, lr, low, high):
+    """In no episode of 64 iterations, by a policy that soon knows and by one that never learns.
+
+    Of a million draws: `test_of_a_million_draws_none_is_masked` in tests/ops.
+    """
+    trainer, first = fitted(1, env=Forbidden(told), lr=lr, **MANY)
+    results = [first] + [trainer.train() for _ in range(63)]
+    for result in results:
+        runners = result["env_runners"]
+        assert runners["num_episodes"] == 256 * 8  # of one step each
+        assert runners["this_iteration"]["custom_metrics"]["forbidden_max"] == 0.0
+    assert low < runners["this_iteration"]["episode_return_mean"] <= high
     for explore in (False, True):
-        counted = evaluate(
-            config.build(), weights, config.setup().env_params, episodes=200, explore=explore
-        )
+        counted = trainer.evaluate(episodes=200, explore=explore)["env_runners"]
         assert counted["custom_metrics"]["forbidden_max"] == 0.0
 
 
 def test_without_its_mask_the_same_probe_takes_impossible_actions_and_learns_as_much(fitted):
-    _, young = fitted(1, env=Forbidden(None))
+    trainer, young = fitted(1, env=Forbidden(None), **MANY)
     assert young["env_runners"]["custom_metrics"]["forbidden_mean"] > 0.3
-    _, old = fitted(64, env=Forbidden(None), num_envs=256, minibatch_size=512)
+    old = trainer.fit({"training_iteration": 64})
     assert old["env_runners"]["episode_return_mean"] > 0.95
 
 
 def test_a_mask_given_to_act_is_kept(fitted):
-    trainer, _ = fitted(1, env=Forbidden("mask"))
+    trainer, _ = fitted(1, env=Forbidden("mask"), **MANY)
     policy = trainer.get_policy(DEFAULT_POLICY)
     for action in range(4):
         assert policy.act(np.ones(4, int), action_mask=np.arange(4) == action) == action
@@ -130,7 +125,7 @@ def test_a_mask_given_to_act_is_kept(fitted):
 
 
 def test_a_mask_in_the_observation_is_enough(fitted):
-    trainer, _ = fitted(1, env=Forbidden("part"))
+    trainer, _ = fitted(1, env=Forbidden("part"), **MANY)
     trained = trainer.get_policy(DEFAULT_POLICY)
     policy = Policy(trained.policy_spec, trained.weights, masked=True)
     for action in range(4):
@@ -163,7 +158,7 @@ def test_policies_side_by_side_have_masks_of_their_own(fitted):
 
 
 def test_whoever_forgets_the_mask_is_told(fitted, tmp_path):
-    trainer, _ = fitted(1, tmp_path / "run", env=Forbidden("mask"))
+    trainer, _ = fitted(1, tmp_path / "run", env=Forbidden("mask"), **MANY)
     trainer.stop()
     for policy in (
         trainer.get_policy(DEFAULT_POLICY),
