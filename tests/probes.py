@@ -50,12 +50,24 @@ class Params(struct.PyTreeNode):
     max_steps_in_episode: int = 1_000_000
 
 
+PAID_FOR = ("nothing", "action", "cue")
+
+
+class ProbeParams(struct.PyTreeNode):
+    num_steps: int = 1  # 3 at most
+    paid_for: int = 0  # an index of PAID_FOR
+    shown: bool = True
+    max_steps_in_episode: int = 1_000_000
+
+
 @dataclass(frozen=True)
 class Probe(Environment):
     """An episode of `num_steps` steps that terminates, with a random cue, shown if `shown`.
 
     reward_for: "nothing" (1 at the end for any action), "action" (1 for action 1), or "cue" (1 for
     repeating it).
+
+    All three are parameters: one program trains probes of any.
     """
 
     num_steps: int = 1
@@ -63,29 +75,29 @@ class Probe(Environment):
     shown: bool = True
 
     @property
-    def default_params(self) -> Params:
-        return Params()
+    def default_params(self) -> ProbeParams:
+        return ProbeParams(self.num_steps, PAID_FOR.index(self.reward_for), self.shown)
 
     def observation_space(self, params=None) -> Discrete:
-        return Discrete(2 * self.num_steps)
+        return Discrete(6)
 
     def action_space(self, params=None) -> Discrete:
         return Discrete(2)
 
     def reset_env(self, key, params):
         state = State(jnp.int32(0), jax.random.bernoulli(key).astype(jnp.int32))
-        return self._observe(state), state
+        return self._observe(state, params), state
 
     def step_env(self, key, state, action, params):
-        last = state.time == self.num_steps - 1
-        rewards = {"nothing": last, "action": action == 1, "cue": action == state.cue}
-        reward = rewards[self.reward_for].astype(jnp.float32)
+        last = state.time == params.num_steps - 1
+        rewards = jnp.stack([last, action == 1, action == state.cue])
+        reward = rewards[params.paid_for].astype(jnp.float32)
         state = state.replace(time=state.time + 1)
-        return self._observe(state), state, reward, last, {}
+        return self._observe(state, params), state, reward, last, {}
 
-    def _observe(self, state):
-        time = jnp.minimum(state.time, self.num_steps - 1)
-        return 2 * time + (state.cue if self.shown else 0)
+    def _observe(self, state, params):
+        time = jnp.minimum(state.time, params.num_steps - 1)
+        return 2 * time + jnp.where(params.shown, state.cue, 0)
 
 
 @dataclass(frozen=True)
@@ -112,19 +124,21 @@ class Endless(Environment):
         return jnp.ones(1), state.replace(time=state.time + 1), jnp.float32(1), jnp.array(False), {}
 
 
+class TargetParams(struct.PyTreeNode):
+    offset: float = 0.0
+    max_steps_in_episode: int = 1_000_000
+
+
 @dataclass(frozen=True)
 class Target(Environment):
     """One step: the observation encodes a target in [2, 8], and the action is a guess in [0, 10].
 
-    The observation is within `offset` +- `scale`; the reward is minus the distance to the target.
+    The observation is within `offset` +- 1; the reward is minus the distance to the target.
     """
 
-    offset: float = 0.0
-    scale: float = 1.0
-
     @property
-    def default_params(self) -> Params:
-        return Params()
+    def default_params(self) -> TargetParams:
+        return TargetParams()
 
     def observation_space(self, params=None) -> Box:
         return Box(-1e6, 1e6, (1,))
@@ -134,11 +148,11 @@ class Target(Environment):
 
     def reset_env(self, key, params):
         place = jax.random.uniform(key, minval=-1.0, maxval=1.0)
-        return (self.offset + self.scale * place)[None], State(jnp.int32(0), place)
+        return (params.offset + place)[None], State(jnp.int32(0), place)
 
     def step_env(self, key, state, action, params):
         reward = -jnp.abs(action[0] - (5.0 + 3.0 * state.cue))
-        obs = (self.offset + self.scale * state.cue)[None]
+        obs = (params.offset + state.cue)[None]
         return obs, state.replace(time=state.time + 1), reward, jnp.array(True), {}
 
 

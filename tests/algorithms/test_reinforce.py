@@ -108,10 +108,9 @@ def test_a_sweep_trains_its_numbers_in_one_program(tmp_path):
     done = jaxrl.sweep(CARTPOLE, space, seeds=2, run_dir=tmp_path / "sweep", quiet=True)
     assert len(done.outcomes) == 4
     assert all(np.isfinite(outcome.score) for outcome in done.outcomes)
-    ranked = jaxrl.sweep(
-        CARTPOLE, space, run_dir=None, quiet=True, metric="learners/default_policy/grad_norm"
-    )
-    assert len(ranked.outcomes) == 2
+    by_norm = {"metric": "learners/default_policy/grad_norm"}
+    ranked = jaxrl.sweep(CARTPOLE, space, seeds=2, run_dir=None, quiet=True, **by_norm)
+    assert len(ranked.outcomes) == 4
 
 
 def test_its_settings_are_checked_as_those_of_ppo():

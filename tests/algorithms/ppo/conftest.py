@@ -17,12 +17,17 @@ SMALL = {
 
 @pytest.fixture
 def fitted():
-    """fitted(num_updates, run_dir, **settings): (trainer, last result) after so many iterations."""
+    """fitted(num_updates, run_dir, env_params, **settings): (trainer, last result).
 
-    def fit(num_updates, run_dir=None, **settings):
+    Of so many iterations; what differs in numbers alone shares one program.
+    """
+
+    def fit(num_updates, run_dir=None, env_params=None, **settings):
         config = PPOConfig(**{**SMALL, **settings})
         config = config.replace(total_env_steps=num_updates * config.train_batch_size)
-        trainer = Trainer(config, run_dir=run_dir, quiet=True, pictures=False)
+        trainer = Trainer(
+            config, env_params=env_params, run_dir=run_dir, quiet=True, pictures=False
+        )
         return trainer, trainer.fit()
 
     return fit

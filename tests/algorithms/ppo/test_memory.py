@@ -4,6 +4,7 @@ What is learned from is what was acted on, and a cue is kept until it is asked f
 """
 
 import dataclasses
+import functools
 
 import jax
 import jax.numpy as jnp
@@ -12,7 +13,8 @@ import pytest
 
 from jaxrl import PPOConfig, Trainer, load_policy
 from jaxrl.algorithms.ppo.batch import batch_layout, make_batch, make_minibatches
-from tests.probes import SMALL_ARENA, Crowd, Joining, Leavers, Recall
+from jaxrl.core.spaces import Box
+from tests.probes import Crowd, Joining, Leavers, Recall
 
 MEMORIES = {
     "gru": {"use_gru": True, "lstm_cell_size": 8},
@@ -37,41 +39,53 @@ SMALL = {
 def rollouts_of(config):
     """Yields (player, params, trajectory) of a second rollout, whose first episodes began in the one before."""
     algorithm = config.build()
-    collect = jax.jit(algorithm.collect)
-    runner, _ = collect(jax.jit(algorithm.init)(jax.random.key(0)))
-    runner = runner.replace(num_updates=jnp.int32(1))
-    _, rollout = collect(runner)
+
+    @jax.jit
+    def second_rollout(key):
+        def collect(runner, k):
+            return algorithm.collect(runner.replace(num_updates=k))
+
+        runner, rollouts = jax.lax.scan(collect, algorithm.init(key), jnp.arange(2))
+        return runner, jax.tree.map(lambda leaf: leaf[1], rollouts.trajectories)
+
+    runner, trajectories = second_rollout(jax.random.key(0))
+    trajectories = jax.tree.map(np.asarray, trajectories)
     for policy in algorithm.grouping.policies:
         group, place = algorithm.grouping.locate(policy)
-        alone = jax.tree.map(lambda leaf, place=place: leaf[:, place], rollout.trajectories[group])
+        alone = jax.tree.map(lambda leaf, place=place: leaf[:, place], trajectories[group])
         yield algorithm.policy_specs[group], algorithm.policy_weights(runner, policy).params, alone
 
 
+# Every kind of memory with and without what it is told, in long and in short sequences; and a cell
+# and attention with every way in which agents share policies.
 @pytest.mark.parametrize(
-    ("told", "length"), [({}, 6), (TOLD, 6), ({}, 1)], ids=["", "told more", "one step each"]
+    ("memory", "agents", "told", "length"),
+    [
+        ("gru", "one", TOLD, 6),
+        ("lstm", "one", {}, 6),
+        ("attention", "one", {}, 6),
+        ("lstm", "one", {}, 1),
+        ("gru", "shared", {}, 6),
+        ("attention", "shared", TOLD, 6),
+        ("attention", "per-agent", {}, 1),
+        ("lstm", "per-agent", TOLD, 6),
+    ],
+    ids=lambda value: "told" * (value is TOLD) if isinstance(value, dict) else str(value),
 )
-@pytest.mark.parametrize("memory", MEMORIES)
-def test_sequences_are_judged_as_they_were_acted_on(memory, told, length):
-    """17 steps in parts of 6, episodes of 5.
+def test_sequences_are_judged_as_they_were_acted_on(memory, agents, told, length):
+    """17 steps in parts of 6 or of 1: of one agent, of three agents of one policy, or of three side by side.
 
-    Resets within sequences, carries across rollouts, rows of weight 0.
+    Resets within sequences, carries across rollouts, rows of weight 0; each agent has a memory of
+    its own.
     """
-    config = PPOConfig(env=Recall(), max_seq_len=length, **SMALL, **MEMORIES[memory], **told)
-    policy_spec, params, path = next(rollouts_of(config))
-    number = 3 if length == 6 else 17
-    assert batch_layout(policy_spec, path.value.shape) == (number, length, 8, 1, True)
-    judged_as_acted_on(config, policy_spec, params, path)
-
-
-@pytest.mark.parametrize(("policies", "agents"), [("shared", 3), ("per-agent", 1)])
-@pytest.mark.parametrize("memory", ["gru", "attention"])
-def test_sequences_of_many_agents_are_judged_as_they_were_acted_on(memory, policies, agents):
-    """Three agents of one policy, each with a memory of its own, and three policies side by side."""
-    config = PPOConfig(env=Crowd(3), policies=policies, max_seq_len=6, **SMALL, **MEMORIES[memory])
+    env = {"env": Recall()} if agents == "one" else {"env": Crowd(3), "policies": agents}
+    config = PPOConfig(**env, max_seq_len=length, **SMALL, **MEMORIES[memory], **told)
     rollouts = list(rollouts_of(config))
-    assert len(rollouts) == 3 // agents
+    assert len(rollouts) == (3 if agents == "per-agent" else 1)
+    width = 3 if agents == "shared" else 1
+    number = 3 if length == 6 else 17
     for policy_spec, params, path in rollouts:
-        assert batch_layout(policy_spec, path.value.shape) == (3, 6, 8, agents, True)
+        assert batch_layout(policy_spec, path.value.shape) == (number, length, 8, width, True)
         judged_as_acted_on(config, policy_spec, params, path)
 
 
@@ -100,10 +114,8 @@ def test_the_memory_of_a_late_joiner_begins_where_it_joins_and_stays_while_it_wa
     algorithm = config.build()
     runner, rollout = jax.jit(algorithm.collect)(jax.jit(algorithm.init)(jax.random.key(0)))
     group, place = algorithm.grouping.locate("late")
-    policy_spec, path = (
-        algorithm.policy_specs[group],
-        jax.tree.map(lambda leaf: leaf[:, place], rollout.trajectories[group]),
-    )
+    policy_spec = algorithm.policy_specs[group]
+    path = jax.tree.map(lambda leaf: np.asarray(leaf)[:, place], rollout.trajectories[group])
     active = np.array(2 * [False, False, True, True, False, True, True])
     path_of_first = jax.tree.map(lambda leaf: leaf[:, 0, 0], path)
     np.testing.assert_array_equal(path_of_first.active, active)
@@ -141,13 +153,18 @@ def judged(config, policy_spec, params, path):
     """
     spec = config.build().grouping.groups[0].structure
     spec = dataclasses.replace(spec, policy_spec=policy_spec)
-    layout = batch_layout(policy_spec, path.value.shape)
+    return jax.tree.map(np.asarray, judge(spec, params, path))
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def judge(spec, params, path):
+    policy_spec, layout = spec.policy_spec, batch_layout(spec.policy_spec, path.value.shape)
     estimates = path.value, path.value  # which are not judged
     batch = make_batch(spec, (), path, estimates)
     minibatches = make_minibatches(spec, layout, batch, jax.random.key(0))
     sequences = minibatches.gather(jnp.arange(layout.num_pieces))
     inputs = sequences.obs, (), sequences.carry, sequences.is_first, sequences.waited
-    distribution, value = jax.jit(policy_spec.evaluate_actions)(params, *inputs)
+    distribution, value = policy_spec.evaluate_actions(params, *inputs)
     return value, distribution.log_prob(sequences.action), sequences
 
 
@@ -166,10 +183,8 @@ def judged_as_acted_on(config, policy_spec, params, path):
 
 
 def test_every_row_comes_once_an_epoch_in_whole_sequences():
-    policy_spec, _, path = next(
-        rollouts_of(PPOConfig(env=Recall(), max_seq_len=6, **SMALL, **MEMORIES["gru"]))
-    )
-    layout = batch_layout(policy_spec, path.value.shape)
+    config = PPOConfig(env=Recall(), max_seq_len=6, **SMALL, **MEMORIES["gru"])
+    layout = batch_layout(config.build().policy_specs[0], (17, 8, 1))
     rows = np.asarray(layout.rows(jnp.arange(layout.num_pieces)))
     np.testing.assert_array_equal(
         np.sort(rows.reshape(-1)), np.arange(18 * 8)
@@ -178,26 +193,38 @@ def test_every_row_comes_once_an_epoch_in_whole_sequences():
     np.testing.assert_array_equal(np.diff(rows % 8, axis=0), 0)  # ... of one environment
 
 
+class LeaversOfABox(Leavers):
+    """`wide` acts by a number instead of one of three actions."""
+
+    def action_space(self, agent, params=None):
+        return Box(-1.0, 1.0, (1,)) if agent == "wide" else super().action_space(agent, params)
+
+    def step_env(self, key, state, action, params):
+        wide = jnp.where(action["wide"][0] > 0, 2, 0)
+        return super().step_env(key, state, {**action, "wide": wide}, params)
+
+
 def test_rows_that_fill_up_and_agents_that_left_break_no_distribution_and_no_carry():
-    """A Beta of zeros, and a carry that garbage made NaN, are in the batch with weight 0."""
-    beta = PPOConfig(
-        env=Crowd(),
+    """A Beta of zeros, and a carry that garbage made NaN, are in the batch with weight 0.
+
+    10 steps are filled up to three parts of 4.
+    """
+    config = PPOConfig(
+        env=LeaversOfABox(nan=True),
         max_seq_len=4,
-        action_distribution="beta",
-        **{**SMALL, "rollout_length": 9},
+        per_policy={"wide": {"action_distribution": "beta"}},
+        **{**SMALL, "rollout_length": 10},
         **MEMORIES["gru"],
     )
-    left = PPOConfig(
-        env=Leavers(nan=True), max_seq_len=3, **{**SMALL, "rollout_length": 9}, **MEMORIES["gru"]
-    )
-    for config in (beta, left):
-        algorithm = config.build()
-        update = jax.jit(algorithm.update)
-        runner, _ = update(jax.jit(algorithm.init)(jax.random.key(0)))
-        runner, metrics = update(runner)
-        for learner in metrics.learners:
-            assert (np.asarray(learner["parameters_finite"]) == 1.0).all()
-            assert np.isfinite(learner["total_loss"]).all()
+    algorithm = config.build()
+    assert [spec.sequences(10) for spec in algorithm.policy_specs] == [(3, 4)] * 2
+    update = jax.jit(algorithm.update)
+    runner, _ = update(jax.jit(algorithm.init)(jax.random.key(0)))
+    runner, metrics = update(runner)
+    assert [len(group.policies) for group in algorithm.grouping.groups] == [2, 1]
+    for learner in metrics.learners:
+        assert (np.asarray(learner["parameters_finite"]) == 1.0).all()
+        assert np.isfinite(learner["total_loss"]).all()
 
 
 def test_a_minibatch_has_as_many_rows_as_asked_to_the_nearest_sequence_of_each_block():
@@ -215,16 +242,30 @@ def test_a_minibatch_has_as_many_rows_as_asked_to_the_nearest_sequence_of_each_b
         assert f"{rows // 20} sequences of 20 steps" in config.describe()
 
 
-def test_a_run_with_memory_goes_on_bit_for_bit_and_over_two_devices(tmp_path):
-    config = SMALL_ARENA.replace(
-        use_gru=True, lstm_cell_size=8, max_seq_len=6, normalize_returns=True
+def recalling(memory):
+    """A configuration that learns to recall a cue, where `memory` can."""
+    return PPOConfig(
+        env=Recall(),
+        num_envs=32,
+        rollout_length=20,
+        minibatch_size=160,
+        num_epochs=4,
+        fcnet_hiddens=(16,),
+        lr=1e-2,
+        lambda_=0.95,
+        total_env_steps=640 * 30,
+        **(MEMORIES[memory] if memory else {}),
     )
+
+
+def test_a_run_with_memory_goes_on_bit_for_bit_and_over_two_devices(tmp_path):
+    config = recalling("gru")  # whose program the test below compiles as well
     whole = Trainer(config, run_dir=None, quiet=True)
     whole.fit({"training_iteration": 4})
     half = Trainer(config, run_dir=tmp_path / "run", quiet=True, pictures=False)
     half.fit({"training_iteration": 2})
     half.stop()
-    again = Trainer.from_checkpoint(tmp_path / "run", quiet=True)
+    again = Trainer.from_checkpoint(tmp_path / "run", config=config, quiet=True)
     again.fit({"training_iteration": 4})
     again.stop()
     split = Trainer(config, run_dir=None, quiet=True, devices=2)
@@ -234,7 +275,7 @@ def test_a_run_with_memory_goes_on_bit_for_bit_and_over_two_devices(tmp_path):
     ):
         np.testing.assert_array_equal(expected, same)
         np.testing.assert_allclose(expected, near, rtol=2e-4, atol=2e-4)
-    assert load_policy(tmp_path / "run", "pol1").remembers
+    assert load_policy(tmp_path / "run", config=config).remembers
 
 
 def test_a_run_with_actions_left_open_goes_on_bit_for_bit_and_over_two_devices(tmp_path):
@@ -269,19 +310,7 @@ def test_a_run_with_actions_left_open_goes_on_bit_for_bit_and_over_two_devices(t
 
 @pytest.mark.parametrize("memory", [None, *MEMORIES])
 def test_a_cue_is_recalled_by_memory_alone(memory):
-    config = PPOConfig(
-        env=Recall(),
-        num_envs=32,
-        rollout_length=20,
-        minibatch_size=160,
-        num_epochs=4,
-        fcnet_hiddens=(16,),
-        lr=1e-2,
-        lambda_=0.95,
-        total_env_steps=640 * 30,
-        **(MEMORIES[memory] if memory else {}),
-    )
-    trainer = Trainer(config, run_dir=None, quiet=True)
+    trainer = Trainer(recalling(memory), run_dir=None, quiet=True)
     returned = trainer.fit()["env_runners"]["episode_return_mean"]
     if memory is None:
         assert 0.3 < returned < 0.7

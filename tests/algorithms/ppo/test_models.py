@@ -38,7 +38,8 @@ class WithLoss(Net):
 
 
 def test_a_model_of_ones_own_learns_is_saved_and_loaded(fitted, tmp_path):
-    trainer, result = fitted(30, tmp_path / "run", env=Probe(reward_for="cue"), model=Net())
+    cue = Probe(reward_for="cue").default_params
+    trainer, result = fitted(30, tmp_path / "run", env_params=cue, env=Probe(), model=Net())
     assert result["env_runners"]["episode_return_mean"] > 0.9
     trainer.stop()
     policy = load_policy(tmp_path / "run", config=trainer.config)
@@ -119,10 +120,10 @@ def test_policies_may_have_models_of_their_own(tmp_path):
         UsageError, match=r"model was an object.*again in Python, .*\(RUN, model=\.\.\.\)"
     ):
         load_policy(tmp_path / "run", "pol1")
-    algorithm = config.build()
-    assert [policy_spec.has_memory for policy_spec in algorithm.policy_specs] == [False, True]
-    _, metrics = jax.jit(algorithm.update)(jax.jit(algorithm.init)(jax.random.key(0)))
-    assert all(float(learner["parameters_finite"][0]) == 1.0 for learner in metrics.learners)
+    specs = trainer.algorithm.policy_specs
+    assert [policy_spec.has_memory for policy_spec in specs] == [False, True]
+    learners = trainer.last_result["learners"]
+    assert [learners[policy]["parameters_finite"] for policy in ("pol1", "pol2")] == [1.0, 1.0]
 
 
 def test_a_models_own_loss_and_reward_are_learned_and_reported(fitted):
@@ -162,8 +163,10 @@ def test_a_place_is_learned_by_a_bounded_distribution(fitted, kind):
 
 
 def test_target_kl_ends_an_iterations_steps(fitted):
-    far, _ = fitted(4, env=Probe(reward_for="cue"), lr=0.1, kl_coeff=0.0)
-    near, _ = fitted(4, env=Probe(reward_for="cue"), lr=0.1, kl_coeff=0.0, target_kl=1e-12)
+    cue, rates = Probe(reward_for="cue").default_params, {"lr": 0.1, "kl_coeff": 0.0}
+    settings = {"env_params": cue, "env": Probe(), "model": Net(), **rates}
+    far, _ = fitted(4, **settings)
+    near, _ = fitted(4, **settings, target_kl=1e-12)
     moved = {}
     for name, trainer in {"far": far, "near": near}.items():
         start = (

@@ -1,5 +1,6 @@
 """Training learns what each probe isolates; which probe fails says which part broke."""
 
+import functools
 from types import SimpleNamespace
 
 import jax
@@ -10,7 +11,8 @@ import pytest
 from jaxrl import PPOConfig, Trainer, UsageError, sweep
 from jaxrl.ops.distributions import DiagGaussian
 from jaxrl.rollout.turns import UNDECLARED_WAITS, undeclared_waits
-from tests.probes import Endless, Leavers, Probe, Target, TicTacToe, Turns
+from jaxrl.run.devices.compiled import run_chunk
+from tests.probes import Endless, Leavers, Probe, Target, TargetParams, TicTacToe, Turns
 
 SMALL = {
     "num_envs": 16,
@@ -23,51 +25,66 @@ SMALL = {
 }
 
 
-def trained(env, num_updates, **settings):
-    """(probabilities or Box actions, and values, of a policy's observations, last iteration's mean return)."""
+@functools.cache
+def program(env, **settings):
+    """(configuration, algorithm, its training), compiled once for all numbers and lengths."""
     config = PPOConfig(env=env, **{**SMALL, **settings})
-    algorithm = config.replace(total_env_steps=num_updates * config.train_batch_size).build()
+    algorithm = config.build()
 
     @jax.jit
-    def train(key):
-        return jax.lax.scan(
-            lambda r, _: algorithm.update(r), algorithm.init(key), length=num_updates
-        )
+    def train(key, hypers, env_params, num_updates):
+        runner = algorithm.init(key, hypers, env_params)
+        return run_chunk(algorithm, runner, hypers, env_params, num_updates)
 
-    runner, metrics = train(jax.random.key(0))
+    return config, algorithm, train
+
+
+def trained(env, num_updates, env_params=None, numbers=(), **settings):
+    """(probabilities or Box actions, and values, of a policy's observations, last iteration's mean return)."""
+    config, algorithm, train = program(env, **settings)
+    env_params = env.default_params if env_params is None else env_params
+    hypers = config.replace(**dict(numbers)).hypers()
+    runner, metrics = train(jax.random.key(0), hypers, env_params, num_updates)
 
     def look(policy, obs):
         group, _ = algorithm.grouping.locate(policy)
         policy_spec = algorithm.policy_specs[group]
-        distribution, value, _ = policy_spec.apply(
+        distribution, value, _ = jax.jit(policy_spec.apply)(
             algorithm.policy_weights(runner, policy), jnp.asarray(obs)
         )
         if isinstance(distribution, DiagGaussian):
             return np.asarray(policy_spec.to_env_action(distribution.mode())), np.asarray(value)
         return np.asarray(jax.nn.softmax(distribution.logits)), np.asarray(value)
 
-    last = jax.tree.map(lambda leaf: leaf[-1], metrics.episodes.iteration)
-    return look, float(last.episode_return.sum / jnp.maximum(last.count, 1))
+    episodes = jax.tree.map(
+        lambda leaf: np.asarray(leaf)[num_updates - 1], metrics.episodes.iteration
+    )
+    return look, float(episodes.episode_return.sum / max(episodes.count, 1))
+
+
+def probed(num_updates, numbers=(), **probe):
+    """Of `Probe`, whose kinds are numbers: one program trains them all."""
+    return trained(Probe(), num_updates, Probe(**probe).default_params, numbers)
 
 
 def test_a_constant_reward_is_learned_as_the_value():
-    look, _ = trained(Probe(num_steps=1), 30)
+    look, _ = probed(30, num_steps=1)
     np.testing.assert_allclose(look("default_policy", [0, 1])[1], [1.0, 1.0], atol=0.05)
 
 
 def test_a_reward_two_steps_ahead_is_discounted_twice():
-    look, _ = trained(Probe(num_steps=3, shown=False), 60, gamma=0.5)
+    look, _ = probed(60, {"gamma": 0.5}, num_steps=3, shown=False)
     np.testing.assert_allclose(look("default_policy", [0, 2, 4])[1], [0.25, 0.5, 1.0], atol=0.05)
 
 
 def test_the_rewarded_action_is_learned_without_anything_to_see():
-    look, mean_return = trained(Probe(reward_for="action", shown=False), 30)
+    look, mean_return = probed(30, reward_for="action", shown=False)
     assert look("default_policy", [0])[0][0, 1] > 0.95
     assert mean_return > 0.9
 
 
 def test_the_action_that_the_observation_calls_for_is_learned():
-    look, mean_return = trained(Probe(reward_for="cue"), 40)
+    look, mean_return = probed(40, reward_for="cue")
     probabilities, _ = look("default_policy", [0, 1])
     assert probabilities[0, 0] > 0.95
     assert probabilities[1, 1] > 0.95
@@ -96,21 +113,19 @@ def test_an_observation_far_from_zero_is_learned_from_through_its_filter_alone()
 
     The network by itself cannot tell it from none.
     """
-    far, settings = (
-        Target(offset=1000.0, scale=1.0),
-        {**CONTINUOUS, "observation_filter": "MeanStdFilter"},
-    )
-    look, mean_return = trained(far, 100, **settings)
+    far = TargetParams(offset=1000.0)
+    filtered = {**CONTINUOUS, "observation_filter": "MeanStdFilter"}
+    look, mean_return = trained(Target(), 100, far, **filtered)
     np.testing.assert_allclose(
         look("default_policy", 1000.0 + PLACES)[0], 5.0 + 3.0 * PLACES, atol=0.8
     )
-    _, unfiltered = trained(far, 100, **CONTINUOUS)
+    _, unfiltered = trained(Target(), 100, far, free_log_std=False, **CONTINUOUS)
     assert mean_return > -1.2 > unfiltered
 
 
 @pytest.mark.parametrize("lambda_", [0.0, 1.0])
 def test_a_time_limit_bootstraps_so_that_the_value_is_that_of_an_endless_world(lambda_):
-    look, _ = trained(Endless(), 60, gamma=0.5, lambda_=lambda_)
+    look, _ = trained(Endless(), 60, numbers={"gamma": 0.5, "lambda_": lambda_})
     np.testing.assert_allclose(look("default_policy", [[1.0]])[1], [2.0], atol=0.05)
 
 
@@ -129,8 +144,9 @@ def test_in_a_game_of_turns_values_are_what_each_is_paid_after_its_move(length, 
 
     Rollouts of 3 steps and of one cut most games between two moves.
     """
+    numbers = {"gamma": 0.5, "lambda_": lambda_}
     look, mean_return = trained(
-        Turns(), 60, rollout_length=length, minibatch_size=16, lambda_=lambda_, gamma=0.5
+        Turns(), 60, numbers=numbers, rollout_length=length, minibatch_size=16
     )
     np.testing.assert_allclose(look("a", [0])[1], [1.0], atol=0.02)
     np.testing.assert_allclose(look("b", [1])[1], [2.0], atol=0.02)

@@ -99,8 +99,13 @@ def test_the_same_key_gives_the_same_bits_and_another_key_others(single):
 
 
 @pytest.mark.bits
-def test_the_trainer_gives_the_bits_of_make_train_for_any_length_of_chunks(single):
+def test_the_trainer_for_any_length_of_chunks_and_numbers_given_as_hypers_give_the_same_bits(
+    single,
+):
+    """Those of make_train with the configuration's own numbers."""
     runner, metrics = single(jax.random.key(CONFIG.seed))
+    given, _ = single(jax.random.key(CONFIG.seed), CONFIG.hypers())
+    chex.assert_trees_all_equal(params(runner), params(given))
     trainer = Trainer(CONFIG, run_dir=None, quiet=True)
     results = [trainer.train() for _ in range(3)]
     results.append(trainer.fit())
@@ -113,28 +118,18 @@ def test_the_trainer_gives_the_bits_of_make_train_for_any_length_of_chunks(singl
     assert results[-1]["training_iteration"] == CONFIG.num_updates
 
 
-@pytest.mark.bits
-def test_numbers_given_as_hypers_are_those_of_the_configuration(single):
-    by_default, _ = single(jax.random.key(0))
-    given, _ = single(jax.random.key(0), CONFIG.hypers())
-    chex.assert_trees_all_equal(params(by_default), params(given))
-
-
 def test_stacked_policies_learn_what_they_learn_apart():
     """A second policy of another minibatch size has a group of its own.
 
     The first must not notice.
     """
-    trainer = Trainer(CONFIG, run_dir=None, quiet=True)
-    trainer.train()
-    apart = CONFIG.replace(per_policy={"pol2": {"lr": 2e-3, "minibatch_size": 47}}).build()
-    runner, _ = jax.jit(lambda key: apart.update(apart.init(key)))(jax.random.key(CONFIG.seed))
-    assert len(trainer.algorithm.grouping.groups) == 1
-    assert len(apart.grouping.groups) == 2
-    learned = [
-        algorithm.policy_weights(run, "pol1")
-        for algorithm, run in ((trainer.algorithm, trainer.runner), (apart, runner))
-    ]
+    apart = CONFIG.replace(per_policy={"pol2": {"lr": 2e-3, "minibatch_size": 47}})
+    learned = []
+    for config, num_groups in ((CONFIG, 1), (apart, 2)):
+        algorithm = config.build()
+        assert len(algorithm.grouping.groups) == num_groups
+        runner = jax.jit(updates(algorithm, 1))(jax.random.key(CONFIG.seed))
+        learned.append(algorithm.policy_weights(runner, "pol1"))
     chex.assert_trees_all_close(*learned, atol=1e-6)
 
 
@@ -175,24 +170,17 @@ def test_over_ten_updates_stacked_policies_give_the_numbers_of_one_apart(num_pol
     chex.assert_trees_all_close(*learned, atol=1e-3)
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"normalize_advantages": "batch"},
-        {
-            "normalize_advantages": "minibatch",
-            **{
-                "env": Crowd(),
-                "env_args": {},
-                "per_policy": {},
-                "observation_filter": "MeanStdFilter",
-            },
-        },
-    ],
-    ids=["batch", "minibatch-filter"],
-)
-def test_environments_split_over_two_devices_learn_what_one_device_learns(changes):
-    config = CONFIG.replace(shuffle_blocks=2, use_kl_loss=True, **changes)
+def test_environments_split_over_two_devices_learn_what_one_device_learns():
+    """Advantages are standardised over the batch, or over minibatches of filtered observations."""
+    second = {"normalize_advantages": "minibatch", "observation_filter": "MeanStdFilter"}
+    config = CONFIG.replace(
+        env=Crowd(),
+        env_args={},
+        shuffle_blocks=2,
+        use_kl_loss=True,
+        normalize_advantages="batch",
+        per_policy={"one_1": second},
+    )
     whole, split = updates(make_ppo(config), 3), updates(make_ppo(config, axis_name="devices"), 3)
     key = jax.random.key(0)
     expected = jax.jit(whole)(key).learners
@@ -221,27 +209,39 @@ def test_the_learner_reads_observations_by_the_filter_that_they_were_acted_on_wi
     assert (moments.variance > 0).all() and not np.allclose(moments.variance, 1.0, atol=0.1)
 
 
-def test_a_mapping_of_the_same_names_is_a_configuration():
-    train = make_train({**SETTINGS, "total_env_steps": 128})
-    _, metrics = jax.jit(train)(jax.random.key(0))
-    assert metrics.agent_steps.tolist() == [[128, 128]]
+def test_a_mapping_of_the_same_names_is_a_configuration(single):
+    mapping = {**SETTINGS, "total_env_steps": 10 * 128}
+    assert PPOConfig.from_dict(mapping) == CONFIG
+    trained = single(jax.random.key(0))
+    assert trained[1].agent_steps.tolist() == [[128, 128]] * 10
+    shapes = jax.eval_shape(make_train(mapping), jax.random.key(0))
+    chex.assert_trees_all_equal_shapes_and_dtypes(shapes, trained)
     with pytest.raises(
         UsageError, match="unknown setting 'learning_rat': perhaps learning_rate, SB3's name for lr"
     ):
         make_train({"env": "arena", "learning_rat": 1e-3})
 
 
-def test_a_learning_rate_schedule_is_read_at_lifetime_steps():
-    config = CONFIG.replace(per_policy={}, lr=[[0, 1e-3], [512, 0.0]])
-    _, metrics = jax.jit(make_train(config))(jax.random.key(0))
-    rates = metrics.learners[0]["default_optimizer_learning_rate"][:, 0]
-    np.testing.assert_allclose(rates[:6], [1e-3, 0.75e-3, 0.5e-3, 0.25e-3, 0.0, 0.0], atol=1e-9)
-
-
-def test_a_gymnax_environment_trains():
+@pytest.fixture(scope="module")
+def catch():
+    """(runner, metrics) of three iterations of 80 steps; the learning rate falls to 0 over two."""
     config = PPOConfig(
-        env="gymnax:Catch-bsuite", num_envs=4, rollout_length=20, minibatch_size=40, num_epochs=2
+        env="gymnax:Catch-bsuite",
+        num_envs=4,
+        rollout_length=20,
+        minibatch_size=40,
+        num_epochs=2,
+        lr=[[0, 1e-3], [160, 0.0]],
     )
-    runner, metrics = jax.jit(make_train(config.replace(total_env_steps=240)))(jax.random.key(0))
+    return jax.jit(make_train(config.replace(total_env_steps=240)))(jax.random.key(0))
+
+
+def test_a_learning_rate_schedule_is_read_at_lifetime_steps(catch):
+    rates = catch[1].learners[0]["default_optimizer_learning_rate"][:, 0]
+    np.testing.assert_allclose(rates, [1e-3, 0.5e-3, 0.0], atol=1e-9)
+
+
+def test_a_gymnax_environment_trains(catch):
+    runner, metrics = catch
     assert int(metrics.episodes.iteration.count.sum()) >= 4 * 60 // 10
     assert jax.tree.all(jax.tree.map(lambda leaf: bool(jnp.isfinite(leaf).all()), params(runner)))
