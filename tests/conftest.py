@@ -8,7 +8,6 @@ import subprocess
 import sys
 import tempfile
 from importlib.metadata import version
-from pathlib import Path
 
 import pytest
 
@@ -51,7 +50,6 @@ jax.config.update(
 QUICK = (
     "algorithms/ppo/test_config.py",
     "algorithms/ppo/test_fast.py",
-    "algorithms/ppo/test_update.py",
     "algorithms/test_rllib_values.py",
     "cli/test_plot.py",
     "core/test_env.py",
@@ -71,18 +69,20 @@ QUICK = (
     "sweeps/test_space.py",
     "sweeps/test_statistics.py",
     "sweeps/test_trials.py",
-    "test_docs.py",
+    "test_docs.py::test_the_commands",
     "test_house.py",
 )
+# Begins first, like the tests marked `bits`, so that no worker ends alone with it.
+LONGEST = "tests/run/devices/test_hosts.py"
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
-    here = Path(__file__).parent
-    quick = [here / name for name in QUICK]
+    quick = tuple(f"tests/{name}" for name in QUICK)
     for item in items:
-        if not {item.path, *item.path.parents}.isdisjoint(quick):
+        if item.nodeid.startswith(quick):
             item.add_marker("quick")
+    items.sort(key=lambda item: not (item.nodeid.startswith(LONGEST) or is_apart(item)))
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -154,15 +154,16 @@ def test_a_report_of_several_has_their_medians_the_best_and_each_ones_own():
 
 
 def test_members_that_all_diverge_at_once_still_report():
-    said = report(plan(members={"lr": [1e30, 1e31]}).block({}), 6)
-    assert (said["done"], said["diverged"]) == (True, 2)
+    said = report(plan(members={"lr": [1e30, 1e31]}, seeds=2).block({}), 6)
+    assert (said["done"], said["diverged"]) == (True, 4)
 
 
 def test_hooks_are_called_for_each_member_and_end_it():
-    block = plan(SMALL_CARTPOLE.replace(callbacks=EndsSecond), seeds=2).block({})
+    block = plan(SMALL_CARTPOLE.replace(callbacks=EndsSecond), seeds=4).block({})
     said = report(block, 4)
-    assert [said["members"][name]["training_iteration"] for name in ("0000", "0001")] == [4, 2]
-    assert (said["env_runners"]["noted"], said["done"]) == (5, False)
+    iterations = [said["members"][f"{i:04d}"]["training_iteration"] for i in range(4)]
+    assert iterations == [4, 2, 4, 4]
+    assert (said["env_runners"]["noted"], said["done"]) == (15, False)
     assert report(block, 4)["done"]
 
 

@@ -112,7 +112,7 @@ def test_the_script_itself_ends_with_that_line_and_status(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def test_a_sweep_says_its_plan_its_table_and_where_the_best_lies(tmp_path):
+def test_a_sweep_says_its_plan_its_table_and_where_the_best_lies(tmp_path, capsys):
     small = "--env cartpole --tuned False --num-envs 4 --rollout-length 16 --minibatch-size 32"
     small += " --num-epochs 1"
     more = (
@@ -133,6 +133,5 @@ def test_a_sweep_says_its_plan_its_table_and_where_the_best_lies(tmp_path):
     )
     assert (Path(best) / "checkpoints").is_dir()
     assert (tmp_path / "out" / "curves.png").exists()
-    again = run("--resume", str(tmp_path / "out"), "--compile-cache", "off", cwd=tmp_path)
-    assert again.returncode == 0, again.stderr
-    assert "interquartile mean" in again.stdout
+    run_sweep(["--resume", str(tmp_path / "out"), "--compile-cache", "off"])
+    assert "interquartile mean" in capsys.readouterr().out

@@ -8,7 +8,7 @@ import pytest
 
 from jaxrl import PPOConfig, Trainer, UsageError
 from jaxrl.cli.flags import setting_of
-from jaxrl.cli.train import begin, parse
+from jaxrl.cli.train import begin, parse, train_ppo
 from tests.probes import SMALL_ARENA
 
 SCRIPT = Path(__file__).parents[2] / "scripts" / "train_ppo.py"
@@ -200,7 +200,7 @@ def run(*arguments, cwd):
     )
 
 
-def test_a_run_shows_its_plan_its_progress_and_where_things_lie(tmp_path):
+def test_a_run_shows_its_plan_its_progress_and_where_things_lie(tmp_path, capsys):
     small = "--total-env-steps 2560 --num-envs 8 --rollout-length 32"
     small += " --minibatch-size 64 --num-epochs 1 --fcnet-hiddens 8"
     done = run("--env", "arena", *small.split(), "--run-dir", "out/run", cwd=tmp_path)
@@ -216,9 +216,11 @@ def test_a_run_shows_its_plan_its_progress_and_where_things_lie(tmp_path):
     assert "iter    10" in done.stdout
     assert "2,560 environment steps" in done.stdout
     assert len((tmp_path / "out" / "run" / "metrics.jsonl").read_text().splitlines()) == 10
-    again = run("--env", "arena", *small.split(), "--run-dir", "out/run", cwd=tmp_path)
-    assert (again.returncode, again.stderr.count("\n")) == (2, 1)
-    assert "exists already" in again.stderr
+    with pytest.raises(SystemExit) as again:
+        train_ppo(["--env", "arena", *small.split(), "--run-dir", str(tmp_path / "out" / "run")])
+    refused = capsys.readouterr().err
+    assert (again.value.code, refused.count("\n")) == (2, 1)
+    assert "exists already" in refused
 
 
 def test_lists_and_convolutions_are_read_from_their_flags():

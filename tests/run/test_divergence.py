@@ -12,31 +12,33 @@ from flax import struct
 from jaxrl import Callbacks, Diverged, Environment, PPOConfig
 from jaxrl.core.spaces import Box, Discrete
 from jaxrl.run.storage.checkpoint import find, named_arrays, read
+from tests.probes import Twins
 
 
 class Poison(Callbacks):
-    """Takes the logarithm of pol2's rewards, some of which are below 0."""
+    """Takes the logarithm of numbers below 0 for the second policy's rewards."""
 
     def on_postprocess_trajectory(self, policy, trajectory):
-        if policy != "pol2":
+        if policy != "second":
             return trajectory
-        return trajectory.replace(reward=jnp.log(trajectory.reward))
+        return trajectory.replace(reward=jnp.log(trajectory.reward - 2.0))
 
 
 POISON = Poison()  # one instance, and so one compiled program
 
 
-@pytest.fixture
-def poisoned(small):
-    """An update of few and short rollouts, for it is run again operation by operation."""
-    settings = {
-        "num_envs": 2,
-        "rollout_length": 4,
-        "minibatch_size": 8,
-        "num_epochs": 1,
-        "total_env_steps": 8,
-    }
-    return small.replace(callbacks=POISON, **settings)
+# An update of few and short rollouts, for it is run again operation by operation.
+POISONED = PPOConfig(
+    env=Twins(),
+    policies="per-agent",
+    callbacks=POISON,
+    num_envs=2,
+    rollout_length=2,
+    minibatch_size=4,
+    num_epochs=1,
+    fcnet_hiddens=(8,),
+    total_env_steps=4,
+)
 
 
 def test_training_stops_at_the_first_bad_iteration_and_keeps_the_state_before_it(
@@ -58,17 +60,18 @@ def test_training_stops_at_the_first_bad_iteration_and_keeps_the_state_before_it
         np.testing.assert_array_equal(kept[name], array, err_msg=name)
 
 
-def test_debug_names_the_line_in_which_the_first_bad_number_arises(poisoned, start):
-    trainer = start(poisoned, run_dir=None, debug=True)
+def test_debug_names_the_line_in_which_the_first_bad_number_arises(start):
+    trainer = start(POISONED, run_dir=None, debug=True)
     with pytest.raises(
-        Diverged, match=r"(?s)iteration 1: policy 'pol2'.*test_divergence\.py:\d+ in on_postprocess"
+        Diverged,
+        match=r"(?s)iteration 1: policy 'second'.*test_divergence\.py:\d+ in on_postprocess",
     ):
         trainer.fit()
 
 
-def test_without_debug_the_way_to_the_operation_is_named(poisoned, start):
-    trainer = start(poisoned, run_dir=None)
-    with pytest.raises(Diverged, match=r"policy 'pol2'.*--debug names the operation"):
+def test_without_debug_the_way_to_the_operation_is_named(start):
+    trainer = start(POISONED, run_dir=None)
+    with pytest.raises(Diverged, match=r"policy 'second'.*--debug names the operation"):
         trainer.fit()
 
 

@@ -12,7 +12,8 @@ import pytest
 from jax.experimental.compilation_cache import compilation_cache
 
 from jaxrl import Trainer, UsageError, use_compile_cache
-from jaxrl.run.devices import compile_cache, compiled
+from jaxrl.run.devices import compile_cache
+from jaxrl.run.devices.compiled import program_of
 from jaxrl.run.devices.hosts import num_cores
 from tests.probes import SMALL_ARENA
 
@@ -56,7 +57,6 @@ def trained():
     """Losses and weights after three iterations, and whether the program came from a cache."""
     trainer = Trainer(SMALL_ARENA, run_dir=None, quiet=True)
     losses = [trainer.train()["learners"]["pol1"]["total_loss"] for _ in range(3)]
-    compiled.program_of.cache_clear()  # the next one compiles again, or loads
     return [
         *losses,
         *jax.tree.leaves(trainer.runner.learners[0].weights),
@@ -64,8 +64,10 @@ def trained():
 
 
 def test_training_is_equal_to_the_bit_without_a_cache_before_it_is_filled_and_loaded_from_it(
-    tmp_path,
+    tmp_path, monkeypatch
 ):
+    every_time = program_of.__wrapped__  # each trainer compiles again, or loads
+    monkeypatch.setattr("jaxrl.run.trainer.program_of", every_time)
     jax.config.update("jax_enable_compilation_cache", False)
     plain, _ = trained()
     jax.config.update("jax_enable_compilation_cache", True)

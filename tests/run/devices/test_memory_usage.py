@@ -4,10 +4,11 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from jaxrl import PPOConfig, Trainer
+from jaxrl import Trainer
 from jaxrl.core.memory_limits import MIB, in_units
 from jaxrl.run.devices import memory_usage
 from jaxrl.run.devices.memory_usage import memory_line, peak_of
+from tests.probes import SMALL_ARENA
 
 
 def test_a_programs_peak_is_its_arguments_results_and_what_lies_between():
@@ -48,16 +49,7 @@ def test_units():
 
 
 def test_a_training_says_what_it_will_take_before_its_first_result(capsys):
-    config = PPOConfig(
-        env="cartpole",
-        num_envs=4,
-        rollout_length=8,
-        minibatch_size=16,
-        num_epochs=1,
-        fcnet_hiddens=(8,),
-        total_env_steps=32,
-    )
-    Trainer(config, run_dir=None).fit()
+    Trainer(SMALL_ARENA.replace(total_env_steps=64), run_dir=None).fit()
     lines = capsys.readouterr().out.splitlines()
     said, first = (
         next(i for i, line in enumerate(lines) if line.startswith(start))

@@ -62,7 +62,8 @@ def test_threads_that_start_in_the_same_second_get_a_folder_each(tmp_path):
 
 
 def test_processes_that_start_in_the_same_second_get_a_folder_each(tmp_path):
-    context, number, rounds = multiprocessing.get_context("spawn"), 3, 5
+    context, number, rounds = multiprocessing.get_context("forkserver"), 3, 5
+    context.set_forkserver_preload([__name__])  # imported once for all of them
     barrier, names = context.Barrier(number), context.Queue()
     processes = [
         context.Process(target=claim_several, args=(tmp_path, rounds, barrier, names))
