@@ -38,6 +38,7 @@ VERBS = {
     "evaluate.py": "evaluate",
     "render.py": "render",
     "sweep.py": "sweep",
+    "watch.py": "watch",
 }
 
 

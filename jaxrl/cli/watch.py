@@ -33,8 +33,8 @@ def _watch(run: str, options: WatchOptions) -> None:
     server = LiveServer(LiveRun(run_path(run), trust=options.trust), options.port)
     if hasattr(os, "nice"):
         os.nice(NICENESS)
-    print_answer(f"look at      {server.address}   (Ctrl-C ends this)")
     try:
+        print_answer(f"look at      {server.address}   (Ctrl-C ends this)")
         server.serve()
     except KeyboardInterrupt:
         print_answer("stopped; the run itself is as it was")

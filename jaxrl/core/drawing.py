@@ -170,7 +170,7 @@ def _with_all_axes(shapes: Shapes) -> dict[str, jax.Array]:
         values = jnp.broadcast_to(values, (number, *axes))
         finite = jnp.isfinite(values)
         arrays[name] = jnp.where(finite, values, 0.0)
-        visible &= jnp.all(finite.reshape(number, -1), axis=1)
+        visible &= jnp.all(finite, axis=tuple(range(1, finite.ndim)))
     for name in ("color_index", "word_index"):
         index = getattr(shapes, name, None)
         if index is not None:

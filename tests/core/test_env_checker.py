@@ -224,6 +224,9 @@ ONE_AGENT = {
     "render must give u8[H, W, 3], not float32[4, 4, 3]": {
         "render": lambda self, state, params: jnp.zeros((4, 4, 3))
     },
+    "draw must give a jaxrl.core.drawing.Drawing, not ndarray": {
+        "draw": lambda self, state, params: np.zeros(3)
+    },
     # values
     "the same key must give the same numbers, whatever was called before": {
         "step_env": counting_its_calls,
