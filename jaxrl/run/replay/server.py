@@ -164,17 +164,16 @@ class LiveServer(ThreadingHTTPServer):
         return tuple(f"{name}:{self.server_port}" for name in (HOST, "localhost"))
 
     def serve(self) -> None:
-        """Serves, and plays what is new, until Ctrl-C."""
-        threading.Thread(target=self._play, daemon=True).start()
+        """Serves, and plays what is new, until Ctrl-C; that waits while a program is compiled."""
+        # JAX in the main thread: Python cannot end while another one is inside of it.
+        threading.Thread(target=self.serve_forever, daemon=True).start()
         try:
-            self.serve_forever()
+            while True:
+                self.run.play_newest()
+                time.sleep(LOOK_SECONDS)
         finally:
+            self.shutdown()
             self.server_close()
-
-    def _play(self) -> None:
-        while True:
-            self.run.play_newest()
-            time.sleep(LOOK_SECONDS)
 
 
 class LiveHandler(BaseHTTPRequestHandler):
