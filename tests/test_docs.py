@@ -119,6 +119,14 @@ def test_the_python_blocks_of_a_page_run(page, home):
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_the_blocks_that_cannot_run_here_are_python(page):
+    """Those marked `py` need Ray or several processes, or show another library."""
+    for language, code, _ in blocks(page.read_text(encoding="utf-8")):
+        if language == "py":
+            ast.parse(code)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_the_commands_of_a_page_use_flags_that_exist(page):
     assert unknown_flags(page.read_text(encoding="utf-8")) == []
 
