@@ -1,6 +1,6 @@
 """Speed of a sweep: 64 trainings in one program, one after another, and in a process each.
 
-    python benchmarks/sweeps.py                   # CartPole 4 x 128, 500,000 steps; 8 rates, 8 seeds
+    python benchmarks/sweeps.py                   # CartPole 4 x 128, 500,000 steps; 8 rates x 8
     python benchmarks/sweeps.py --members 1000    # so many small trainings, in batches that fit
 
 The sweep is timed whole. Of the other two ways `--alone` trainings are timed, in turns with a part

@@ -1,4 +1,4 @@
-"""Trains an environment for one iteration as users compile it, and prints what that cost: a program of its own.
+"""A program that trains an environment for one iteration as users compile it, and prints the cost.
 
     python tests/compile_and_train.py NAME '{"argument": value, ...}' [tuned]
 

@@ -202,6 +202,7 @@ def test_a_block_that_fails_names_its_line_of_the_page(tmp_path):
 
 
 def test_a_flag_that_does_not_exist_is_found():
-    commands = "python scripts/train_ppo.py --env arena --nun-envs 3 \\\n  --lambda 0.9\njaxrl sweep --grid lr=1 --gird"
+    commands = "python scripts/train_ppo.py --env arena --nun-envs 3 \\\n  --lambda 0.9\n"
+    commands += "jaxrl sweep --grid lr=1 --gird"
     text = f"```bash\n{commands}\n```\n"
     assert unknown_flags(text) == ["--nun-envs", "--gird"]

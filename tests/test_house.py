@@ -1,10 +1,11 @@
-"""The walls of the house: which folder imports which, how large a function may grow, what an import may cost.
+"""The walls of the house: which folder imports which, sizes and names, what an import may cost.
 
 Every guard is a function from a file's path and source to its complaints, so that each can be shown
 a bad source.
 """
 
 import ast
+import itertools
 import json
 import re
 import subprocess
@@ -107,7 +108,7 @@ def floor_of(path):
 
 
 def target_floor(module):
-    """The floor that `jaxrl.rollout.rollout`, `jaxrl.make` or `jaxrl.envs.arena` is on; None for what is not ours.
+    """The floor that `jaxrl.rollout.rollout` or `jaxrl.make` is on; None for other packages.
 
     `envs.arena` would be the same file as a second module, with classes of its own: a floor that
     nobody may import.
@@ -212,8 +213,9 @@ def too_wide(path, source):
 def too_many_parameters(path, source):
     """What travels together is one object.
 
-    What users call by its name from `jaxrl` and `jaxrl.episodes` (functions, and methods of classes) may have more
-    settings that are given by keyword, as RLlib's have: there the others are counted.
+    What users call by its name from `jaxrl` and `jaxrl.episodes` (functions, and methods of
+    classes) may have more settings that are given by keyword, as RLlib's have: there the others are
+    counted.
     """
     complaints = []
     for owner, function in functions_of(ast.parse(source)):
@@ -243,7 +245,7 @@ def functions_of(node, owner=None):
 
 
 def vague_variables(path, source):
-    """A variable, parameter or attribute is called what it is: not `own`, `one` or `their_reward`."""
+    """Variables, parameters and attributes are called what they are, not `own` or `their_end`."""
     complaints = []
     for node in ast.walk(ast.parse(source)):
         name = None
@@ -380,14 +382,30 @@ def test_the_house_keeps_its_walls(guard):
     assert [complaint for path, source in FILES.items() for complaint in guard(path, source)] == []
 
 
+def test_names_in_tests_benchmarks_and_the_documentation_are_as_telling():
+    sources = {
+        str(file.relative_to(ROOT)): file.read_text()
+        for folder in ("tests", "benchmarks", "scripts")
+        for file in sorted((ROOT / folder).rglob("*.py"))
+    }
+    for page in (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))):
+        blocks = re.findall(r"^```python\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL)
+        sources[str(page.relative_to(ROOT))] = "\n".join(blocks)
+    assert len(sources) > 100
+    complaints = (vague_variables(path, source) for path, source in sources.items())
+    assert list(itertools.chain.from_iterable(complaints)) == []
+
+
 IMPORT_REPORT = f"""
 import importlib, json, pkgutil, sys
 
 def report():
     from jax._src import xla_bridge
     packages = {{name.partition(".")[0] for name in sys.modules}}
-    found = packages & set({NOT_FOR_IMPORT!r}) | {{name for name in sys.modules if name.startswith("jaxrl.envs.")}}
-    return {{"found": sorted(found), "backends": sorted(xla_bridge._backends)}}
+    found = packages & set({NOT_FOR_IMPORT!r})
+    environments = [name for name in sys.modules if name.startswith("jaxrl.envs.")]
+    backends = sorted(xla_bridge._backends)
+    return {{"found": sorted([*found, *environments]), "backends": backends}}
 
 import jaxrl
 surface = report()
@@ -403,7 +421,7 @@ print(json.dumps([surface, modules, report()]))
 
 @pytest.fixture(scope="module")
 def import_reports(tmp_path_factory):
-    """What is loaded after `import jaxrl`, then after its modules but the adapters, then after its environments."""
+    """What is loaded after `import jaxrl`, after its modules but the adapters, its environments."""
     command = [sys.executable, "-c", IMPORT_REPORT]
     elsewhere = tmp_path_factory.mktemp("elsewhere")
     done = subprocess.run(

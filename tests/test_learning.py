@@ -1,6 +1,6 @@
-"""Whole trainings against the figures that the README gives; minutes long, so not part of the default run.
+"""Whole trainings against the README's figures; minutes long, so not part of the default run.
 
-XLA_FLAGS= python -m pytest -m slow      # an empty value: compiled as users compile, not as conftest.py does
+XLA_FLAGS= python -m pytest -m slow      # an empty value: compiled as users compile
 """
 
 import jax

@@ -207,7 +207,8 @@ from jaxrl.adapters.to_ray_tune import trainable
 where = sys.argv[1]
 ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, configure_logging=False)
 SMALL = PPOConfig(
-    env="cartpole", num_envs=4, rollout_length=16, minibatch_size=32, num_epochs=2, fcnet_hiddens=(8,), lr=3e-3,
+    env="cartpole", num_envs=4, rollout_length=16, minibatch_size=32, num_epochs=2,
+    fcnet_hiddens=(8,), lr=3e-3,
     total_env_steps=64 * 6,
 )
 RETURN = "env_runners/episode_return_mean"
@@ -217,7 +218,8 @@ def run(name, **more):
 FIT = """
 kept = tune.CheckpointConfig(checkpoint_at_end=True)
 tuner = tune.Tuner(
-    trainable(SMALL, seeds=2, compile_cache="off"), param_space={"lr": tune.grid_search([1e-3, 1e-2])},
+    trainable(SMALL, seeds=2, compile_cache="off"),
+    param_space={"lr": tune.grid_search([1e-3, 1e-2])},
     run_config=run("fit", stop={"training_iteration": 3}, checkpoint_config=kept),
 )
 results = tuner.fit()
@@ -239,13 +241,14 @@ assert best.config["lr"] in (1e-3, 1e-2)
 ).fit()
 assert alone.metrics["training_iteration"] == 4, alone.metrics
 assert alone.metrics["env_runners"]["noted"] == 1
-assert load_policy(f"{alone.checkpoint.path}/{alone.metrics['best']['member']:04d}").act([0.0] * 4) in (0, 1)
+best = f"{alone.checkpoint.path}/{alone.metrics['best']['member']:04d}"
+assert load_policy(best).act([0.0] * 4) in (0, 1)
 
 # Taken up again with more to do, it goes on from its checkpoint.
 again = tune.Tuner.restore(f"{where}/fit", trainable(SMALL, seeds=2, compile_cache="off"))
 assert len(again.fit()) == 2
 
-# Killed in its fourth iteration, a trial starts again in another process and goes on from its last checkpoint.
+# Killed in its fourth iteration, a trial resumes in another process from its last checkpoint.
 class Dies(trainable(SMALL, compile_cache="off")):
     def step(self):
         if self.iteration == 3 and not os.path.exists(f"{where}/died"):
@@ -256,7 +259,8 @@ kept = tune.CheckpointConfig(checkpoint_frequency=1)
 config = run("killed", checkpoint_config=kept, failure_config=tune.FailureConfig(max_failures=1))
 (result,) = tune.Tuner(Dies, run_config=config).fit()
 assert os.path.exists(f"{where}/died")
-assert list(result.metrics_dataframe["training_iteration"])[-3:] == [4, 5, 6], result.metrics_dataframe
+rows = result.metrics_dataframe
+assert list(rows["training_iteration"])[-3:] == [4, 5, 6], rows
 assert result.metrics["num_env_steps_sampled_lifetime"] == 384
 assert result.metrics["iterations_since_restore"] == 3
 
@@ -273,7 +277,7 @@ else:
 print("all is well")
 """
 SCHEDULERS = """
-# Trials that wait for each other: without synch, whether one takes over another's checkpoint is a matter of timing.
+# Trials that wait for each other: without synch, taking over a checkpoint is a matter of timing.
 pbt = tune.schedulers.PopulationBasedTraining(
     time_attr="training_iteration", metric=RETURN, mode="max", perturbation_interval=3, synch=True,
     hyperparam_mutations={"lr": tune.loguniform(1e-4, 1e-2)},
@@ -281,16 +285,21 @@ pbt = tune.schedulers.PopulationBasedTraining(
 config = SMALL.replace(total_env_steps=64 * 8)
 results = tune.Tuner(
     trainable(config, compile_cache="off"), param_space={"lr": tune.loguniform(1e-4, 1e-2)},
-    tune_config=tune.TuneConfig(scheduler=pbt, num_samples=2, reuse_actors=True), run_config=run("pbt"),
+    tune_config=tune.TuneConfig(scheduler=pbt, num_samples=2, reuse_actors=True),
+    run_config=run("pbt"),
 ).fit()
 assert not results.errors, results.errors
 assert [result.metrics["training_iteration"] for result in results] == [8, 8]
 assert all(result.metrics["num_env_steps_sampled_lifetime"] == 512 for result in results)
-assert len(open(f"{where}/pbt/pbt_global.txt").readlines()) == 2, "the worse takes over at iterations 3 and 6"
+taken_over = open(f"{where}/pbt/pbt_global.txt").readlines()
+assert len(taken_over) == 2, "the worse takes over at iterations 3 and 6"
 
-asha = tune.schedulers.ASHAScheduler(metric=RETURN, mode="max", max_t=8, grace_period=2, reduction_factor=2)
+asha = tune.schedulers.ASHAScheduler(
+    metric=RETURN, mode="max", max_t=8, grace_period=2, reduction_factor=2
+)
 results = tune.Tuner(
-    trainable(config, compile_cache="off"), param_space={"lr": tune.grid_search([1e-3, 1e-2, 1e-4])},
+    trainable(config, compile_cache="off"),
+    param_space={"lr": tune.grid_search([1e-3, 1e-2, 1e-4])},
     tune_config=tune.TuneConfig(scheduler=asha, reuse_actors=True), run_config=run("asha"),
 ).fit()
 assert not results.errors, results.errors

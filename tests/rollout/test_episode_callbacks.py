@@ -406,7 +406,7 @@ WRONG = [
     ),
     (
         HostOfOne,
-        r"on_train_result of callbacks HostOfOne must take \(trainer, result\): too many positional",
+        r"on_train_result of callbacks HostOfOne must take \(trainer, result\): too many posit",
     ),
     (ends(None), "on_episode_end of Wrong must return {name: number}, not None"),
     (

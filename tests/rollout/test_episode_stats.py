@@ -172,7 +172,7 @@ def test_a_step_adds_up_and_an_end_starts_again_from_zero():
 
 
 def test_the_steps_of_agents_that_leave_are_counted_by_agent():
-    """Two episodes of three and two steps, of which the second agent acts in the first one alone."""
+    """Episodes of three and two steps; the second agent acts in the first step of each alone."""
     running = no_episodes(2, (), always_active=False)
     rows = []
     for first, over in [(True, False), (False, False), (False, True), (True, False), (False, True)]:

@@ -105,7 +105,8 @@ REFUSED = {
     "another observation": (
         Team(spaces={"blue_1": (Discrete(5), Discrete(2))}),
         "shared",
-        r"'default_policy' joins agents of different observation_space: 'red_1' has .*4.*, 'blue_1' has .*5",
+        r"'default_policy' joins agents of different observation_space: "
+        r"'red_1' has .*4.*, 'blue_1' has .*5",
     ),
     "another action": (
         Team(spaces={"red_2": (Discrete(4), Discrete(9))}),

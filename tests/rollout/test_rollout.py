@@ -1,4 +1,4 @@
-"""Rollouts of an environment whose observation says which episode it is and what time it is in it."""
+"""Rollouts of an environment whose observation says the episode's number and the time in it."""
 
 import functools
 from dataclasses import dataclass

@@ -17,7 +17,7 @@ def small():
 
 @pytest.fixture(scope="session")
 def trained(tmp_path_factory):
-    """A trainer of `SMALL` after three iterations; for tests that only look at it, not at its end."""
+    """A trainer of `SMALL` after three iterations, for tests that only look at it."""
     path = tmp_path_factory.mktemp("trained") / "run"
     with Trainer(SMALL, run_dir=path, **FOLDER) as trainer:
         trainer.fit({"training_iteration": 3})

@@ -136,7 +136,7 @@ FAULTY = PPOConfig(
         ),
         (
             {"reward": 1e38},
-            r"NaN, infinite or beyond 1e\+18 is the reward of agent 'default_agent', in step 4 of 8",
+            r"NaN, infinite or beyond 1e\+18 is the reward of agent 'default_agent', in step 4 of",
         ),
         ({"state": np.nan, "reward": np.nan}, r"is state\.x, in step 4 of 8, environment 0 of 2"),
         (

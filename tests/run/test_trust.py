@@ -225,7 +225,10 @@ def test_what_the_user_names_in_this_very_call_needs_no_trust(run, mark, tmp_pat
 
 @pytest.fixture
 def strangers_folder(mark, tmp_path, monkeypatch):
-    """The current folder, full of modules that a run or a library could mean, as in an installation from a wheel."""
+    """The current folder, full of modules that a run or a library could mean.
+
+    jaxrl is found as if it were installed from a wheel.
+    """
     here = tmp_path / "here"
     evil = EVIL.format(mark=str(mark))
     for module in ("envs/__init__", "envs/cartpole", "evilmod", "orbax", "scripts"):

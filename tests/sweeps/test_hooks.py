@@ -50,7 +50,7 @@ class InputsSpec(Callbacks):
 
 @pytest.fixture(scope="module")
 def ended(tmp_path_factory):
-    """(callback, sweep) of two trials, one of which a hook ends in an iteration in the middle of a chunk."""
+    """(callback, sweep) of two trials, one of which a hook ends in the middle of a chunk."""
     told, path = InputsSpec(ends_at=3), tmp_path_factory.mktemp("hooks") / "sweep"
     config = SMALL_CARTPOLE.replace(callbacks=told)
     return told, sweep(config, {"lr": RATES}, **ONCE, **EVALUATED, run_dir=path)
@@ -141,7 +141,8 @@ class Acts(Callbacks):
 
 
 def test_what_needs_a_trainer_is_refused_by_name_before_anything_is_made(tmp_path):
-    words = r"callbacks Saves: on_train_result uses trainer\.save, which a trial of a sweep does not have"
+    words = r"callbacks Saves: on_train_result uses trainer\.save, which a trial of a sweep "
+    words += "does not have"
     with pytest.raises(UsageError, match=words):
         sweep(
             SMALL_CARTPOLE.replace(callbacks=Saves), {"lr": RATES}, **ONCE, run_dir=tmp_path / "run"
@@ -179,7 +180,7 @@ def test_a_hook_may_act_with_its_trials_policies():
 
 
 class Ends(Callbacks):
-    """Ends every trial of the second rate after its second iteration, and counts, also over a restart."""
+    """Ends every trial of the second rate after two iterations, counted over a restart too."""
 
     def __init__(self):
         self.results, self.ends = 0, 0

@@ -1,4 +1,4 @@
-"""Interquartile means and their intervals, against SciPy, against counting, and against rliable's own numbers."""
+"""Interquartile means and their intervals, against SciPy, counting, and rliable's numbers."""
 
 import numpy as np
 import pytest
@@ -32,9 +32,10 @@ def test_runs_that_agree_leave_no_doubt():
 
 
 def test_the_interval_is_that_of_the_mean_where_nothing_is_trimmed():
-    """Of three runs nothing is left out. One resample of 27 draws the least run thrice, and one the greatest: 3.7 % lie
-    at either end, so the 95 % interval reaches from one to the other, and the 90 % interval does
-    not.
+    """Of three runs nothing is left out.
+
+    One resample of 27 draws the least run thrice, and one the greatest: 3.7 % lie at either end, so
+    the 95 % interval reaches from one to the other, and the 90 % interval does not.
     """
     runs = np.array([0.0, 3.0, 9.0])
     assert estimate(runs, resamples=100_000) == (4.0, 0.0, 9.0)

@@ -36,7 +36,7 @@ SIZES = [16, 32]  # of minibatches: two programs
 
 @contextlib.contextmanager
 def nothing_compiled():
-    """As in a new process, without the programs of other tests, which are there again afterwards."""
+    """As in a new process, without the programs of other tests, which are back afterwards."""
     others = dict(vmapped.PROGRAMS)
     vmapped.PROGRAMS.clear()
     try:
@@ -214,7 +214,7 @@ def test_programs_side_by_side_give_what_they_give_alone(rates, tmp_path):
 
 
 def test_programs_side_by_side_are_halved_together(rates):
-    """Four trials in two programs, then the better two, then one, whichever programs they belong to."""
+    """Four trials in two programs, then the better two, then one, whatever their programs."""
     space = {"minibatch_size": SIZES, "lr": RATES}
     halved = sweep(SMALL, space, halving=2, quiet=True, devices=2, batch_size=1, run_dir=None)
     assert sorted(outcome.iterations for outcome in halved.outcomes) == [3, 3, 6, 12]

@@ -1,4 +1,4 @@
-"""A block of members that another's loop trains, keeps and restores, held against sweeps and single trainings."""
+"""A batch of trials that another loop trains, saves and restores, against sweeps and trainings."""
 
 import jax
 import numpy as np

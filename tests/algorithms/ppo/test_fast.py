@@ -149,7 +149,7 @@ def test_a_beta_distribution_gets_no_log_std(given):
     assert config.build().policy_specs
 
 
-def test_the_command_line_fits_the_fast_settings_to_the_distribution_and_the_policies_in_its_flags():
+def test_the_command_line_fits_the_fast_settings_to_its_distribution_and_policies():
     order = parse(
         [
             "--env",

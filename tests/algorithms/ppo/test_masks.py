@@ -18,7 +18,7 @@ from tests.probes import Forbidden, Params, State
 
 @dataclass(frozen=True)
 class Choosers(StackedEnvironment):
-    """Steps of their own: each of two agents chooses one of three and one of two, of those it is shown as possible.
+    """Each of two agents chooses one of three and one of two, of those it is shown as possible.
 
     It is paid for the greatest possible ones; how often an impossible one was chosen is the metric
     "forbidden".

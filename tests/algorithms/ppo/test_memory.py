@@ -37,7 +37,7 @@ SMALL = {
 
 
 def rollouts_of(config):
-    """Yields (player, params, trajectory) of a second rollout, whose first episodes began in the one before."""
+    """Yields (spec, params, trajectory) of a second rollout, which begins within episodes."""
     algorithm = config.build()
 
     @jax.jit
@@ -73,7 +73,7 @@ def rollouts_of(config):
     ids=lambda value: "told" * (value is TOLD) if isinstance(value, dict) else str(value),
 )
 def test_sequences_are_judged_as_they_were_acted_on(memory, agents, told, length):
-    """17 steps in parts of 6 or of 1: of one agent, of three agents of one policy, or of three side by side.
+    """17 steps in parts of 6 or of 1: of an agent, of three of one policy, or of three policies.
 
     Resets within sequences, carries across rollouts, rows of weight 0; each agent has a memory of
     its own.
@@ -279,7 +279,10 @@ def test_a_run_with_memory_goes_on_bit_for_bit_and_over_two_devices(tmp_path):
 
 
 def test_a_run_with_actions_left_open_goes_on_bit_for_bit_and_over_two_devices(tmp_path):
-    """The first rollout, of 4 steps, ends in the pause of `late`, whose last action is learned from in the second."""
+    """The first rollout, of 4 steps, ends in the pause of `late`.
+
+    Its last action is learned from in the second.
+    """
     settings = {
         **SMALL,
         "rollout_length": 4,

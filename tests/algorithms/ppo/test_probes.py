@@ -40,7 +40,7 @@ def program(env, **settings):
 
 
 def trained(env, num_updates, env_params=None, numbers=(), **settings):
-    """(probabilities or Box actions, and values, of a policy's observations, last iteration's mean return)."""
+    """(probabilities or Box actions, values) of observations, and the last mean return."""
     config, algorithm, train = program(env, **settings)
     env_params = env.default_params if env_params is None else env_params
     hypers = config.replace(**dict(numbers)).hypers()

@@ -52,7 +52,7 @@ def single():
 
 @pytest.fixture(scope="module")
 def eight():
-    """Eight trainings in one program, of a key and of numbers each, which may be traced only once."""
+    """Eight trainings in one program, each with a key and numbers; it may be traced only once."""
     return jax.jit(jax.vmap(chex.assert_max_traces(make_train(CONFIG), n=1)))
 
 
@@ -191,7 +191,7 @@ def test_environments_split_over_two_devices_learn_what_one_device_learns():
 
 
 def test_the_learner_reads_observations_by_the_filter_that_they_were_acted_on_with():
-    """At a learning rate of 0 the policy of the batch is the acting one, row for row, whatever the filter has seen."""
+    """At a learning rate of 0 the batch's policy is the acting one, whatever the filter saw."""
     config = PPOConfig(
         env="cartpole",
         num_envs=8,

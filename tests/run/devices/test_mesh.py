@@ -88,7 +88,8 @@ from jaxrl import Trainer
 from tests.probes import SMALL_ARENA
 states = []
 for devices in (8, 1):
-    trainer = Trainer(SMALL_ARENA.replace(num_envs=8, minibatch_size=64), devices=devices, run_dir=None, quiet=True)
+    config = SMALL_ARENA.replace(num_envs=8, minibatch_size=64)
+    trainer = Trainer(config, devices=devices, run_dir=None, quiet=True)
     for _ in range(3):
         trainer.train()
     states.append(trainer.runner)

@@ -30,7 +30,8 @@ def train(config):
         jaxrl.join()
     else:
         jaxrl.join(config["coordinator"], size, rank)
-    settings = {"run_dir": config["run_dir"], "pictures": False, "loggers": ("jsonl",), "quiet": True}
+    settings = {"run_dir": config["run_dir"], "loggers": ("jsonl",)}
+    settings |= {"pictures": False, "quiet": True}
     with jaxrl.Trainer(SMALL_ARENA, **settings) as trainer:
         trainer.fit({"training_iteration": 2})
 

@@ -47,7 +47,7 @@ def weights_of(trainer):
 
 
 def played_by_hand(run_dir, episodes):
-    """Returns [episodes, agents] of the arena, played with the loaded policies, one environment step after another."""
+    """Returns [episodes, agents] of the arena, played step by step with the loaded policies."""
     policies = {
         agent: load_policy(run_dir, name)
         for agent, name in (("agent1", "pol1"), ("agent2", "pol2"))
@@ -126,7 +126,7 @@ def test_the_batch_in_which_episodes_are_played_does_not_change_them(small, monk
 
 
 def test_long_episodes_count_as_much_as_short_ones():
-    """CartPole's untrained episodes differ in length; the first of each of 200 environments are the 200 counted.
+    """CartPole's untrained episodes differ in length; the first of each of 200 environments count.
 
     Taking whichever 200 finish first, of fewer environments, would favour the short ones.
     """

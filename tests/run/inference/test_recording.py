@@ -1,4 +1,4 @@
-"""A replay is the episode that an independent game loop plays, and the one that evaluation counts."""
+"""A recording is the episode that an independent loop plays, and that evaluation counts."""
 
 import jax
 import jax.numpy as jnp
@@ -37,7 +37,7 @@ def arena():
 
 
 def by_hand(algorithm, weights, params, *, seed, episode, explore):
-    """rewards [T, M] of a plain loop over the dict face, one step after the other, in the documented keys."""
+    """Rewards [T, M] of a plain loop over the dict interface, with the documented keys."""
     env, (reset_key, play_key) = algorithm.rollout_spec.env, episode_keys(seed)
     obs, state = jax.jit(env.reset_env)(jax.random.fold_in(reset_key, episode), params)
     step, rewards, done = jax.jit(env.step_env), [], False

@@ -312,7 +312,10 @@ def test_greedy_play_below_all_recent_episodes_of_training_is_explained():
 
 
 def test_a_line_of_the_plan_is_folded_below_its_label():
-    line = "batch        64 environments x 100 steps = 6,400 environment steps an iteration; 312 iterations"
+    line = (
+        "batch        64 environments x 100 steps = 6,400 environment steps an iteration; "
+        "312 iterations"
+    )
     assert folded(line, 200) == line
     lines = folded(line, 60).splitlines()
     assert len(lines) == 2 and max(map(len, lines)) <= 60

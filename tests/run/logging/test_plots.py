@@ -64,9 +64,10 @@ def filled(count, chunk=7, **kwargs):
 
 def test_a_short_run_is_kept_whole_and_the_names_are_those_of_agents_and_policies():
     series = filled(5, agents=("a", "b"), policies=("p", "q")).series()
+    kinds = ("mean_kl_loss", "entropy", "vf_loss")
     assert set(series) == {
         "return", "agent/a", "agent/b",
-        *(f"{kind}/{policy}" for kind in ("mean_kl_loss", "entropy", "vf_loss") for policy in ("p", "q")),
+        *(f"{kind}/{policy}" for kind in kinds for policy in ("p", "q")),
     }  # fmt: skip
     steps, values = series["return"]
     np.testing.assert_array_equal(steps, [100, 200, 300, 400, 500])

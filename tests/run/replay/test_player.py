@@ -1,4 +1,4 @@
-"""The replay page in a headless Chromium: it plays, steps and scrubs, and asks nobody for anything."""
+"""The replay page in a headless Chromium: it plays, steps and scrubs, and loads nothing else."""
 
 import io
 

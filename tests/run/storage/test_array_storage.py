@@ -1,4 +1,4 @@
-"""What survives a removed folder, a full disk, a reader at the wrong moment, and a kill at the end."""
+"""Arrays after a removed folder, a full disk, a reader at the wrong moment, a kill at the end."""
 
 import json
 import os

@@ -144,7 +144,7 @@ def test_the_newest_are_kept_and_the_best_besides(start, tmp_path):
 
 
 def test_the_best_state_is_the_one_that_was_measured_not_its_successor(small, start, tmp_path):
-    """Iteration 4 scores highest, so the best state is that of iteration 3, whose policies played it."""
+    """Iteration 4 scores highest, so the best state is that of iteration 3, which played it."""
 
     class Scores(Callbacks):
         def on_train_result(self, trainer, result):

@@ -197,7 +197,8 @@ def local_net():
 def test_of_other_objects_the_python_call_that_takes_them_is_said(setting, given):
     facts = facts_of(**{setting: given})
     assert facts["objects"] == [setting]
-    message = rf"the run's {setting} was an object, .*: .* Python, jaxrl.Trainer.from_checkpoint\(RUN, config=\.\.\.\)"
+    call = r"jaxrl.Trainer.from_checkpoint\(RUN, config=\.\.\.\)"
+    message = rf"the run's {setting} was an object, .*: .* Python, {call}"
     with pytest.raises(UsageError, match=message) as refused:
         read(facts, trust=True)
     assert "\n" not in str(refused.value)

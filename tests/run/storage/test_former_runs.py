@@ -1,4 +1,4 @@
-"""Runs, sweeps and names of version 0.1.0 before its modules were renamed (checkpoints of format 2).
+"""Runs, sweeps and names of version 0.1.0 before modules were renamed (checkpoints of format 2).
 
 What is expected was written by that version, from the folders in tests/reference.
 """
@@ -20,7 +20,7 @@ REFERENCE = Path(__file__).parents[2] / "reference"
 
 @pytest.fixture
 def run(tmp_path):
-    """Two policies of waterworld with a GRU, a filter and scaled rewards, after three iterations."""
+    """Two policies of waterworld: a GRU, a filter and scaled rewards, after three iterations."""
     return shutil.copytree(REFERENCE / "run_v2", tmp_path / "run")
 
 
