@@ -1,4 +1,4 @@
-"""Every environment draws its states: traced and vmapped, with everything where the state has it."""
+"""Drawings of every environment: traced and vmapped, with everything where the state has it."""
 
 import jax
 import jax.numpy as jnp

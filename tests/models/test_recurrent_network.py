@@ -96,14 +96,14 @@ def test_episodes_back_to_back_in_one_sequence_give_what_each_gives_apart(name, 
     num_before = data.draw(st.integers(0, 2))
     rows = random.normal(size=(num_before + LENGTH, BATCH, INPUTS)).astype(np.float32)
     before, inputs = rows[:num_before], rows[num_before:]
-    fresh, fresh_of_one = jax.device_get([CORES[name].initial_carry(n) for n in ((BATCH,), ())])
+    fresh, fresh_row = jax.device_get([CORES[name].initial_carry(n) for n in ((BATCH,), ())])
     carry = jax.device_get(one_after_the_other(name, before, fresh)[1])
     together, after = jax.device_get(sequence(params, inputs, carry, begins))
     for b in range(BATCH):
         bounds = [0, *(t for t in range(1, LENGTH) if begins[t, b]), LENGTH]
         for first, last in itertools.pairwise(bounds):
             carried = jax.tree.map(lambda leaf, b=b: leaf[b], carry)
-            start = fresh_of_one if begins[first, b] else carried
+            start = fresh_row if begins[first, b] else carried
             apart, end = one_after_the_other(name, inputs[first:last, b], start)
             np.testing.assert_allclose(together[first:last, b], apart, atol=2e-5)
         last_carry = jax.tree.map(lambda leaf, b=b: leaf[b], after)

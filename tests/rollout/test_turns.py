@@ -168,7 +168,7 @@ def test_every_action_is_learned_from_once_with_what_came_until_the_next(seed, a
 
 
 def rollouts_of(config, number):
-    """The trajectories of a few rollouts, {policy: [Trajectory [T, E, M]]}, and the last rollout."""
+    """Trajectories of a few rollouts, {policy: [Trajectory [T, E, M]]}, and the last rollout."""
     algorithm = config.build()
     runner = jax.jit(algorithm.init)(jax.random.key(0))
     collect, found = jax.jit(algorithm.collect), {name: [] for name in algorithm.grouping.policies}

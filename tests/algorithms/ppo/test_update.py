@@ -192,7 +192,7 @@ def test_where_cores_are_devices_minibatches_are_cut_into_equal_parts_that_their
 
 @functools.partial(jax.jit, static_argnums=0)
 def learn(plan, numbers, path):
-    """(learner before, after, metrics); compiled once for all numbers and trajectories of a plan."""
+    """(learner before, after, metrics); compiled once for all numbers and paths of a plan."""
     learner = init_learner(plan, numbers, jax.random.key(3))
     iteration = Iteration(numbers, jnp.float32(0), jax.random.key(2))
     after, metrics = update_policy(plan, learner, path, iteration)
