@@ -87,10 +87,14 @@ def pytest_collection_modifyitems(items):
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem):
-    """Tests marked `bits` run in one process of their own, with the emitters that users have."""
+    """Tests marked `bits` run in a process of their own, with the emitters that users have.
+
+    One for each module, since two workers seldom share a module.
+    """
     if not is_apart(pyfuncitem):
         return None
-    nodes = tuple(item.nodeid for item in pyfuncitem.session.items if is_apart(item))
+    items = [item for item in pyfuncitem.session.items if item.path == pyfuncitem.path]
+    nodes = tuple(item.nodeid for item in items if is_apart(item))
     told = run_apart(nodes, pyfuncitem.config.rootpath)
     assert f"PASSED {pyfuncitem.nodeid}\n" in told, told[-5000:]
     return True

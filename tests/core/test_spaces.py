@@ -30,6 +30,13 @@ COUNTS = st.integers(1, 10**6)
 BOUNDS = st.one_of(st.just(np.inf), st.floats(-1e6, 1e6, width=32))
 
 
+def few_sizes(elements):
+    """Lists of one or of four: each further size is compiled anew."""
+    return st.sampled_from([1, 4]).flatmap(
+        lambda size: st.lists(elements, min_size=size, max_size=size)
+    )
+
+
 def check_sample(space, seed):
     sample = space.sample(jax.random.key(seed))
     assert sample.shape == space.shape
@@ -45,13 +52,13 @@ def test_a_discrete_sample_is_contained(n, seed):
 
 
 @FEW
-@given(st.lists(COUNTS, min_size=1, max_size=5), SEEDS)
+@given(few_sizes(COUNTS), SEEDS)
 def test_a_multidiscrete_sample_is_contained(nvec, seed):
     check_sample(MultiDiscrete(tuple(nvec)), seed)
 
 
 @FEW
-@given(st.lists(st.tuples(BOUNDS, BOUNDS), min_size=1, max_size=4), SEEDS)
+@given(few_sizes(st.tuples(BOUNDS, BOUNDS)), SEEDS)
 def test_a_box_sample_is_contained_whatever_the_bounds(bounds, seed):
     low = [-np.inf if np.isinf(first) else min(first, second) for first, second in bounds]
     high = [max(first, second) for first, second in bounds]

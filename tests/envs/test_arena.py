@@ -1,7 +1,7 @@
 """The arena against its rules in plain Python (`tests/oracles/arena.py`), step by step."""
 
+import functools
 import itertools
-from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -37,10 +37,15 @@ def visited_cells(env, words):
     return {divmod(int(cell), env.width) for cell in np.flatnonzero(bits)}
 
 
+@functools.cache
+def stepper(env):
+    return jax.jit(env.step_in_order)
+
+
 def played(env, state, action1, action2, first):
     """One step: (cell1, cell2, visited, rewards, metrics) as plain values."""
-    _, state, rewards, _, info = env.step_in_order(
-        state, jnp.array([action1, action2]), jnp.array(first == 2)
+    _, state, rewards, _, info = stepper(env)(
+        state, np.array([action1, action2]), np.array(first == 2)
     )
     cells = [divmod(int(cell), env.width) for cell in state.positions]
     metrics = {name: float(value) for name, value in info["metrics"].items()}
@@ -84,7 +89,7 @@ def test_every_transition_of_long_play_agrees_with_the_rules_in_plain_python(hei
 
     def body(state, row):
         fresh = env.reset_stacked(KEY, params)[1]
-        state = jax.tree.map(partial(jnp.where, row[3] == 1), fresh, state)
+        state = jax.tree.map(functools.partial(jnp.where, row[3] == 1), fresh, state)
         obs, state, rewards, terminated, info = env.step_in_order(state, row[:2], row[2] == 2)
         return state, (
             obs,
@@ -149,7 +154,7 @@ def test_every_situation_on_small_grids_agrees_with_the_rules_in_plain_python(he
     states = jax.tree.map(lambda *leaves: np.stack(leaves), *states)
     step = jax.jit(jax.vmap(env.step_in_order))
     obs, states, rewards, _, _ = step(states, actions, jnp.array([case[3] == 2 for case in cases]))
-    marked = jax.vmap(partial(unpack, num_cells=height * width))(states.visited)
+    marked = jax.vmap(functools.partial(unpack, num_cells=height * width))(states.visited)
     for stacked, plainly in zip((obs, rewards, marked), zip(*expected, strict=True), strict=True):
         np.testing.assert_allclose(np.float32(stacked), np.float32(plainly), rtol=1e-6)
 
@@ -269,15 +274,14 @@ def test_visited_words_are_a_set_of_cells(entered):
 
 def test_the_coin_is_fair_and_comes_from_the_key():
     keys = jax.random.split(KEY, 4000)
-    coins = np.asarray(jax.vmap(toss)(keys))
+    coins = np.asarray(jax.jit(jax.vmap(toss))(keys))
     assert abs(coins.mean() - 0.5) < 4 * 0.5 / np.sqrt(len(keys))
     assert abs(np.corrcoef(coins[1:], coins[:-1])[0, 1]) < 4 / np.sqrt(len(keys))
     # Two agents after the same cell: whoever is first has it, so the step shows the coin.
     env = MultiAgentArena(1, 3)
     state = state_of(env, (0, 0), (0, 2))
-    step = jax.vmap(
-        lambda key: env.step_stacked(key, state, jnp.array([RIGHT, LEFT]), PARAMS)[1].positions
-    )
+    actions = jnp.array([RIGHT, LEFT])
+    step = jax.jit(jax.vmap(lambda key: env.step_stacked(key, state, actions, PARAMS)[1].positions))
     expected = np.where(coins[:, None], [[0, 1]], [[1, 2]])
     np.testing.assert_array_equal(step(keys), expected)
     np.testing.assert_array_equal(step(keys), expected)  # the same keys, the same coins

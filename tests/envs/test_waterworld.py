@@ -179,7 +179,7 @@ def test_counters_touches_contacts_and_truncation_are_as_recorded(config):
     np.testing.assert_array_equal(state.touched[:, :, foods], ref["touch_pe_after"])
     np.testing.assert_array_equal(state.touched[:, :, foods.stop :], ref["touch_pp_after"])
     np.testing.assert_array_equal(contacts, ref["static_contact"])
-    over = jax.vmap(env.is_truncated, in_axes=(0, None))(state, params)
+    over = jax.jit(jax.vmap(env.is_truncated, in_axes=(0, None)))(state, params)
     np.testing.assert_array_equal(
         np.repeat(np.asarray(over)[:, None], env.n_pursuers, 1), ref["truncated"]
     )
@@ -355,6 +355,7 @@ def test_the_correction_acts_in_one_step_alone():
 
 LONER = Waterworld(n_pursuers=1, n_evaders=1, n_poisons=1, n_sensors=4)
 PAIR = Waterworld(n_pursuers=2, n_evaders=1, n_poisons=1, n_sensors=4)
+observed = jax.jit(LONER.observe)
 FAR = [[600.0, 600.0], [150.0, 650.0]]  # food and poison out of everybody's way
 
 
@@ -507,7 +508,7 @@ def test_rays_see_ahead_and_name_the_speed_of_the_nearest():
     state = start(
         [[200.0, 200.0]], food=[275.0, 210.0], poison=[200.0, 100.0], velocity=[[30.0, 0.0]]
     )
-    obs = np.asarray(LONER.observe(state, PARAMS))[0, :-2].reshape(8, 4)  # east, north, west, south
+    obs = np.asarray(observed(state, PARAMS))[0, :-2].reshape(8, 4)  # east, north, west, south
     np.testing.assert_allclose(obs[0], 1)  # no obstacle within 150 px
     np.testing.assert_allclose(obs[1], 1)  # nor a wall
     np.testing.assert_allclose(
@@ -521,9 +522,9 @@ def test_rays_see_ahead_and_name_the_speed_of_the_nearest():
 
 
 def test_walls_are_seen_as_the_share_of_the_ray_within():
-    obs = np.asarray(LONER.observe(start([[30.0, 700.0]]), PARAMS))[0]
+    obs = np.asarray(observed(start([[30.0, 700.0]]), PARAMS))[0]
     np.testing.assert_allclose(obs[4:8], [1, 50 / 150, 30 / 150, 1], rtol=1e-5)
-    obs = np.asarray(LONER.observe(start([[-15.0, 700.0]]), PARAMS))[0]
+    obs = np.asarray(observed(start([[-15.0, 700.0]]), PARAMS))[0]
     assert obs[6] == pytest.approx(-0.1)
 
 
@@ -587,12 +588,15 @@ def test_respawns_are_uniform_outside_the_obstacles():
 def test_redrawn_places_are_uniform_too():
     """Those whose first draw was rejected: their bits went through the congruence."""
     number = 400_000
-    bits = jax.random.bits(KEY, (3, number))
-    draw = lambda clear: waterworld_physics.draw_respawns(
-        bits, jnp.array([[375.0], [375.0]]), clear, jnp.ones(number)
-    )
-    first = np.asarray(waterworld_physics.draw_places(bits, jnp.ones(number)).position)
-    x, y = np.asarray(jax.jit(draw)(jnp.full(number, 120.0)).position)
+
+    @jax.jit
+    def draw(bits):
+        """(first places, places after redraws), f32[2, number] each."""
+        fixed, clear, top = jnp.full((2, 1), 375.0), jnp.full(number, 120.0), jnp.ones(number)
+        first = waterworld_physics.draw_places(bits, top)
+        return first.position, waterworld_physics.draw_respawns(bits, fixed, clear, top).position
+
+    first, (x, y) = map(np.asarray, draw(jax.random.bits(KEY, (3, number))))
     redrawn = (x != first[0]) | (y != first[1])
     assert abs(redrawn.mean() - np.pi * 120**2 / SIZE**2) < 0.002
     expected = (SIZE**2 / 16) / (SIZE**2 - np.pi * 120**2)
@@ -606,17 +610,15 @@ def test_later_obstacles_are_kept_clear_of_and_earlier_ones_not_looked_at_again(
     number = 20_000
     obstacles = jnp.array([[200.0, 550.0], [375.0, 375.0]])
     bits = jax.random.bits(KEY, (3, number))
-    x, y = waterworld_physics.draw_respawns(
-        bits, obstacles, jnp.full(number, 200.0), jnp.ones(number)
-    ).position
+    draw = jax.jit(waterworld_physics.draw_respawns)
+    x, y = np.asarray(draw(bits, obstacles, jnp.full(number, 200.0), jnp.ones(number)).position)
     assert np.hypot(x - 550, y - 375).min() > 200
     assert 0.02 < (np.hypot(x - 200, y - 375) <= 200).mean() < 0.08
 
 
 def test_bits_are_even_and_unalike_between_keys_and_bodies():
-    bits = np.asarray(
-        jax.vmap(lambda key: waterworld_physics.draw_bits(key, 18))(jax.random.split(KEY, 4000))
-    )
+    draw = jax.jit(jax.vmap(lambda key: waterworld_physics.draw_bits(key, 18)))
+    bits = np.asarray(draw(jax.random.split(KEY, 4000)))
     units = bits.reshape(4000, -1) / 2**32
     assert (abs(units.mean(0) - 0.5) < 5 / np.sqrt(12 * 4000)).all()
     correlation = np.corrcoef(units.T) - np.eye(units.shape[1])
@@ -642,9 +644,8 @@ def test_resets_are_uniform_over_the_pool_and_may_overlap_the_obstacle():
 
 def test_obstacles_without_coordinates_are_anywhere_in_each_episode():
     env = Waterworld(n_obstacles=2, obstacle_coord=None)
-    places = np.asarray(
-        jax.vmap(lambda key: env.start(key, PARAMS).obstacles)(jax.random.split(KEY, 2000))
-    )
+    start = jax.jit(jax.vmap(lambda key: env.start(key, PARAMS).obstacles))
+    places = np.asarray(start(jax.random.split(KEY, 2000)))
     assert (
         places.shape == (2000, 2, 2)
         and (abs(places.mean(0) - 375) < 5 * 216.5 / np.sqrt(2000)).all()
@@ -714,9 +715,8 @@ def test_settings_that_the_reference_takes_are_taken():
 
 def test_places_are_found_where_four_draws_in_five_are_rejected():
     bits, number = jax.random.bits(KEY, (3, 2000)), 2000
-    places = waterworld_physics.draw_respawns(
-        bits, jnp.full((2, 1), 375.0), jnp.full(number, 375.0), jnp.ones(number)
-    )
+    draw = jax.jit(waterworld_physics.draw_respawns)
+    places = draw(bits, jnp.full((2, 1), 375.0), jnp.full(number, 375.0), jnp.ones(number))
     x, y = np.asarray(places.position)
     assert np.hypot(x - 375, y - 375).min() > 375
 

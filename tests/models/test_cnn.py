@@ -92,7 +92,7 @@ def test_each_image_of_a_tree_has_its_own_convolutions_and_all_parts_join_before
         TREE, filters, action_space=Discrete(3), hiddens=(8,), vf_share_layers=vf_share_layers
     )
     params = jax.jit(model.init)(KEY)
-    obs = jax.vmap(TREE.sample)(jax.random.split(KEY, 5))
+    obs = jax.jit(jax.vmap(TREE.sample))(jax.random.split(KEY, 5))
     distribution, value = jax.jit(model.apply)(params, obs)
 
     def features(layers, images):
@@ -104,7 +104,7 @@ def test_each_image_of_a_tree_has_its_own_convolutions_and_all_parts_join_before
         heads = {
             part: [{"kernel": kernel, "bias": np.zeros(len(kernel), np.float32)}] for part in torso
         }
-        return alone.apply({"conv": torso, "mlp": heads}, images)[0].logits
+        return jax.jit(alone.apply)({"conv": torso, "mlp": heads}, images)[0].logits
 
     for part, output in (("policy", distribution.logits), ("value", value[:, None])):
         torsos = params["conv"]["shared" if vf_share_layers else part]

@@ -345,28 +345,34 @@ def test_dicts_and_stacked_arrays_play_the_same_game():
     assert dicts.rollout.agent_steps.tolist() == stacked.rollout.agent_steps.tolist()
 
 
+@jax.jit
+def restarted_fresh_and_reached(keys, over):
+    """(what `auto_reset` gives, new episodes, the step before) of 40 environments."""
+    params = CLOCKS.default_params
+    _, state = jax.vmap(lambda key: raw_reset(CLOCKS, key, params))(
+        jax.random.split(jax.random.key(1), 40)
+    )
+    action = jnp.zeros((40, 2), jnp.int32)
+    raw = jax.vmap(lambda key, state, action: raw_step(CLOCKS, key, state, action, params))(
+        keys, state, action
+    )
+    raw = raw._replace(episode_done=over)
+    fresh = jax.vmap(lambda key: raw_reset(CLOCKS, jax.random.fold_in(key, 3), params))(keys)
+    return auto_reset(CLOCKS, keys, jnp.int32(3), raw, params), fresh, (raw.obs, raw.state)
+
+
+of_two_members = jax.jit(jax.vmap(restarted_fresh_and_reached, in_axes=(0, None)))
+
+
 @pytest.mark.parametrize("num_ended", [0, 1, 8, 9, 40])
 def test_those_that_ended_start_again_with_their_own_keys_however_many_they_are(num_ended):
-    keys, params = jax.random.split(KEY, 40), CLOCKS.default_params
-    over = jnp.zeros(40, bool).at[jax.random.permutation(KEY, 40)[:num_ended]].set(True)
-
-    def run(keys):
-        _, state = jax.vmap(lambda key: raw_reset(CLOCKS, key, params))(
-            jax.random.split(jax.random.key(1), 40)
-        )
-        action = jnp.zeros((40, 2), jnp.int32)
-        raw = jax.vmap(lambda key, state, action: raw_step(CLOCKS, key, state, action, params))(
-            keys, state, action
-        )
-        raw = raw._replace(episode_done=over)
-        fresh = jax.vmap(lambda key: raw_reset(CLOCKS, jax.random.fold_in(key, 3), params))(keys)
-        return auto_reset(CLOCKS, keys, jnp.int32(3), raw, params), fresh, (raw.obs, raw.state)
-
-    restarted, fresh, reached = jax.jit(run)(keys)
-    members = jax.jit(jax.vmap(run))(jnp.stack([keys, keys]))[0]
+    keys, over = jax.random.split(KEY, 40), np.zeros(40, bool)
+    over[np.random.default_rng(0).permutation(40)[:num_ended]] = True
+    restarted, fresh, reached = restarted_fresh_and_reached(keys, over)
+    members = of_two_members(jnp.stack([keys, keys]), over)[0]
     jax.tree.map(
         lambda leaf, single: np.testing.assert_array_equal(leaf[1], single), members, restarted
     )
     for leaf, new, old in zip(*map(jax.tree.leaves, (restarted, fresh, reached)), strict=True):
-        mask = np.asarray(over).reshape(-1, *[1] * (old.ndim - 1))
+        mask = over.reshape(-1, *[1] * (old.ndim - 1))
         np.testing.assert_array_equal(leaf, np.where(mask, new, old))
