@@ -30,11 +30,15 @@ CHANNELS = ("agent0", "agent1", "good", "bad", "agent4", "agent5", "agent6", "ag
 
 
 class Drawings(NamedTuple):
-    """The drawings of T + 1 states."""
+    """The drawings of T + 1 states.
+
+    numbers: of an observation that is shown as bars, to be written beside them.
+    """
 
     bounds: np.ndarray  # f32[T + 1, 4]
     looks: list[dict[str, Any]]  # of each group of shapes: kind, colours, words, ...
     arrays: list[dict[str, np.ndarray]]  # of each: {field: [T + 1, n, ...]}
+    numbers: np.ndarray | None = None  # [T + 1, k]
 
 
 def drawings_of(
@@ -96,22 +100,32 @@ def _bars(numbers: np.ndarray) -> Drawings:
     sizes = np.stack([np.full(heights.shape, 0.7), np.abs(heights)], axis=-1)
     ratio = max(count / 2.4, 1.0)  # so that the picture is 2.4 times as wide as it is high
     scale = np.array([1.0, ratio / 2.4])
-    always = {"visible": np.ones((1, 1)), "angle": np.zeros((1, 1))}
+    always = {"visible": np.ones((1, 1))}
+    edge, below = 1.15 * scale[1], 0.4
     looks = [
         {"kind": "lines", "colors": ["line"], "opacity": 1.0},
         {"kind": "rectangles", "colors": ["agent0"], "opacity": 1.0, "corner": 0.06},
+        {
+            "kind": "text",
+            "colors": ["muted"],
+            "opacity": 1.0,
+            "words": list(map(str, range(count))),
+        },
     ]
     arrays = [
         {
             "start": np.array([[[0.0, 0.0]]]),
             "end": np.array([[[count, 0.0]]]),
             "width": np.zeros((1, 1)),
-            "visible": np.ones((1, 1)),
         },
-        {"center": centers * scale, "size": sizes * scale, **always},
+        {"center": centers * scale, "size": sizes * scale, "angle": np.zeros((1, 1))},
+        {
+            "position": np.stack([x, np.full(count, -edge - 0.1)], axis=-1)[None],
+            "size": np.full((1, 1), min(0.035 * count, 0.5)),
+        },
     ]
-    edge = 1.15 * scale[1]
-    return Drawings(np.array([[0.0, -edge, float(count), edge]]), looks, arrays)
+    bounds = np.array([[0.0, -edge - below, float(count), edge]])
+    return Drawings(bounds, looks, [{**each, **always} for each in arrays], numbers)
 
 
 @functools.partial(jax.jit, static_argnums=0)

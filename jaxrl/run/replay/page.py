@@ -102,14 +102,15 @@ def make_replay(
 
 
 def page_of(data: dict[str, Any] | None) -> str:
-    """The player with these data, or the one that asks a server for them."""
+    """The player with these data; without any the one that asks a server for them."""
     folder = resources.files("jaxrl.run.replay")
     read = lambda name: (folder / name).read_text(encoding="utf-8")
     text = json.dumps(data, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
+    scripts = ["painting.js", "player.js", *(["live.js"] if data is None else [])]
     page = read("player.html")
     for name, content in (
         ("STYLE", read("player.css")),
-        ("SCRIPT", read("player.js")),
+        ("SCRIPT", "\n".join(map(read, scripts))),
         ("DATA", text),
     ):
         page = page.replace(f"@{name}@", content, 1)
@@ -185,7 +186,10 @@ def _track(
             for picture in pictures
         ]
         return {**track, "frames": {"steps": [int(step) for step in steps], "images": urls}}
-    return {**track, "drawing": _packed(observations_drawn(recording), packer)}
+    drawn = observations_drawn(recording)
+    if drawn.numbers is not None:
+        track["observation"] = packer.add(drawn.numbers)
+    return {**track, "drawing": _packed(drawn, packer)}
 
 
 def _packed(drawings: Drawings, packer: Packer) -> dict[str, Any]:

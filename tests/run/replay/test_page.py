@@ -163,7 +163,17 @@ def test_a_notebook_shows_the_page_in_a_frame_that_may_do_nothing_but_run_it(wat
 def test_environments_that_show_nothing_are_shown_by_their_observations(env):
     replayed, recording = page_for(*untrained(env), explore=True)
     track = data_of(replayed)["episodes"][0]["tracks"][0]
-    assert [shapes["kind"] for shapes in track["drawing"]["shapes"]][-1] == "rectangles"
+    kinds = [shapes["kind"] for shapes in track["drawing"]["shapes"]]
+    assert kinds == ["lines", "rectangles", "text"]
+    seen = np.concatenate(
+        [
+            np.reshape(leaf, (recording.num_steps + 1, -1))
+            for leaf in jax.tree.leaves(recording.observations[recording.agents[0]])
+        ],
+        axis=1,
+    )
+    quantum = np.ptp(seen) / 65535
+    assert np.abs(track["observation"] - seen).max() <= 0.5 * quantum + 1e-6
     assert len(track["decisions"]) == len(recording.agents)
     np.testing.assert_array_equal(
         np.broadcast_to(track["active"], recording.active.shape), recording.active
