@@ -98,9 +98,8 @@ def play_flags(defaults: Any) -> dict[str, Flag]:
 
 
 def _evaluate(run: str, options: EvaluateOptions) -> None:
-    facts = open_found(
-        run, options.checkpoint, read_facts
-    )  # first: a trainer may remove it while episodes are played
+    # First: a trainer may remove it while episodes are played.
+    facts = open_found(run, options.checkpoint, read_facts)
     settings = dataclasses.asdict(options)
     print_answer(report(load.evaluate(run, **settings)["env_runners"], run, options))
     if not options.trust and (left_out := untrusted_callbacks(facts)):

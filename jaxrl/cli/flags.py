@@ -211,9 +211,10 @@ def value_of(text: str) -> Any:
             number = read(plain)
         except ValueError:
             continue
+        # 1e6 is a count.
         return (
             int(number) if "e" in plain.lower() and "." not in plain and number % 1 == 0 else number
-        )  # 1e6 is a count
+        )
     return {"True": True, "False": False, "None": None}.get(text, text)
 
 

@@ -119,9 +119,8 @@ def _sweep(argv: list[str]) -> Sweep:
     if (path := sweep_options.pop("resume", None)) is not None:
         if extra := [*options, *sweep_options]:
             raise UsageError(f"--resume continues the sweep as it was: it takes no {extra[0]}")
-        settled_devices(
-            saved_devices(path), or_fewer=True
-        )  # before the cache's test, which computes something
+        # Before the cache's test, which computes something.
+        settled_devices(saved_devices(path), or_fewer=True)
         compile_cache.use(cache)
         return resume_sweep(path, trust=trust)
     if trust:

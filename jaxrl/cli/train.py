@@ -102,12 +102,8 @@ class TrainOptions:
     trust: bool = False
     profile: bool = False
     compile_cache: str | None = "auto"
-    hosts: tuple[Any, ...] = (
-        None,
-        None,
-        None,
-        JOIN_SECONDS,
-    )  # coordinator, num_processes, process_id, join_seconds
+    # coordinator, num_processes, process_id, join_seconds
+    hosts: tuple[Any, ...] = (None, None, None, JOIN_SECONDS)
 
 
 def train_ppo(argv: Sequence[str] | None = None) -> None:
@@ -118,13 +114,11 @@ def train_ppo(argv: Sequence[str] | None = None) -> None:
         if any(part is not None for part in order.hosts[:3]):
             join(*order.hosts[:3], seconds=order.hosts[3])
         plan = order.config.describe()
-        trainer = begin(
-            order
-        )  # which may split the CPU into devices, so nothing may have asked for them before
+        # It may split the CPU into devices, so nothing may have asked for them before.
+        trainer = begin(order)
         say = trainer.progress.say
-        warn = (
-            {} if trainer.processes.is_leader else {"say": lambda line: None}
-        )  # JAX lets process 0 alone write a cache
+        # JAX lets process 0 alone write a cache.
+        warn = {} if trainer.processes.is_leader else {"say": lambda line: None}
         compile_cache.use(order.compile_cache, **warn)
         device = device_name(trainer.settings.devices)
         say(
@@ -296,9 +290,8 @@ def base_of(options: dict[str, Any], tuned: Any) -> tuple[PPOConfig, str]:
     fitted = {name: options[name] for name in FITTED if name in options}
     fast = PPOConfig.fast(env, env_args, **fitted)
     if "per_policy" in options:
-        options["per_policy"] = fast.to_dict()[
-            "per_policy"
-        ]  # with what the spaces decide, which it would replace
+        # With the settings that the spaces decide, which the given ones would replace.
+        options["per_policy"] = fast.to_dict()["per_policy"]
     return fast, f"PPOConfig.fast ({env} has no tuned ones)"
 
 

@@ -45,9 +45,8 @@ class StateWatch:
     def hist_data(self, data: PyTree, step: EpisodeStep) -> dict[str, jax.Array]:
         flags = {}
         for path, leaf in jax.tree.leaves_with_path(step.state):
-            if jnp.issubdtype(
-                leaf.dtype, jnp.floating
-            ):  # of a state infinity may be a value like any other
+            # In a state infinity may be a value like any other, so NaN alone counts.
+            if jnp.issubdtype(leaf.dtype, jnp.floating):
                 flags[f"{STATE}state{jax.tree_util.keystr(path)}"] = jnp.any(jnp.isnan(leaf))
         for agent, reward in step.rewards.items():
             flags[f"{REWARD}the reward of agent {agent!r}"] = ~(jnp.abs(reward) <= LARGE)

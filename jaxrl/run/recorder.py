@@ -74,16 +74,13 @@ class Recorder:
         self.written: deque[Path] = deque()  # checkpoints that nobody has been told of
         self.failed: str | None = None  # why the newest checkpoint could not be written
         self.remade = False  # whether the folder was made again and holds no checkpoint yet
-        self.checkpoint_seconds: list[
-            float
-        ] = []  # that each one took, on the recorder's own thread
+        # Of each checkpoint, on the recorder's thread.
+        self.checkpoint_seconds: list[float] = []
         self.unwritten: tuple[Snapshot, dict[str, Any]] | None = (
             None  # the best state, if it could not be written
         )
-        self._iteration, self._env_steps = (
-            lifetime.training_iteration,
-            lifetime.num_env_steps,
-        )  # of the last log
+        # Of the last log.
+        self._iteration, self._env_steps = lifetime.training_iteration, lifetime.num_env_steps
         self.result_names: list[str] = []  # paths at which results may have numbers
         self._logs: Logs | None = None
         self._curves: Curves | None = None

@@ -223,9 +223,8 @@ def branch(
             except OSError:
                 if best[0].exists():
                     raise
-                shutil.rmtree(
-                    copy, ignore_errors=True
-                )  # the run is training and has found a better one
+                # The run is training and has found a better one.
+                shutil.rmtree(copy, ignore_errors=True)
 
 
 def _intact(regular: dict[int, Path], damaged: Path) -> str:

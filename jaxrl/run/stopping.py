@@ -11,9 +11,8 @@ from jaxrl.run.settings import RunSettings
 
 CHUNK_SECONDS = 1.0  # between two looks at the host: the live line, the logs, the stop criteria
 LIFETIME_STEPS = ("num_env_steps_sampled_lifetime", "env_runners/num_env_steps_sampled_lifetime")
-LIMITS = frozenset(
-    {ITERATIONS, *LIFETIME_STEPS}
-)  # what grows as training goes on, whatever is learned
+# These grow as training goes on, whatever is learned.
+LIMITS = frozenset({ITERATIONS, *LIFETIME_STEPS})
 
 
 def last_iteration(

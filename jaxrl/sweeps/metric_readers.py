@@ -144,9 +144,8 @@ def _episode_readers(
         modules[policy] = mean_of(
             lambda summary, index=index: jnp.sum(summary.agent_returns[index])
         )
-    for number in (
-        ("returns", "return") if len(returns) == 1 else ("returns",)
-    ):  # as in `jaxrl.run.results`
+    # As in `jaxrl.run.results`.
+    for number in ("returns", "return") if len(returns) == 1 else ("returns",):
         readers |= {f"agent_episode_{number}_mean/{agent}": read for agent, read in returns.items()}
         readers |= {
             f"module_episode_{number}_mean/{policy}": read for policy, read in modules.items()

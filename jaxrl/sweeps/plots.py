@@ -16,9 +16,8 @@ MOST_VALUES = 6  # a number with more than these is drawn along an axis
 POINTS = 200
 DECADES = 20.0  # greatest over least, from which on a scale is logarithmic
 
-Settings = list[
-    tuple[dict[str, Any], list[TrialResult]]
-]  # each with the outcomes of its seeds, all with a score
+# Each with the outcomes of its seeds, all with a score.
+Settings = list[tuple[dict[str, Any], list[TrialResult]]]
 
 
 def draw(sweep: Sweep, path: str | Path) -> None:

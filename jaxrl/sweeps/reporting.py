@@ -26,9 +26,8 @@ from jaxrl.sweeps.trial_view import TrialView
 from jaxrl.sweeps.trials import Trial
 from jaxrl.sweeps.vmapped import Numbers, Seen, State, VmappedTrials
 
-_telling = (
-    threading.Lock()
-)  # trials of several programs train side by side; their hooks are called one at a time
+# Trials of several programs train side by side; their hooks are called one at a time.
+_telling = threading.Lock()
 
 
 class Reporter:

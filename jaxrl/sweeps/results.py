@@ -16,12 +16,8 @@ from jaxrl.run.results import Result, flatten, lookup
 from jaxrl.sweeps.statistics import Estimate, median, spread
 from jaxrl.sweeps.trials import Trial
 
-TERMINATED, STOPPED, DIVERGED, DROPPED = (
-    "terminated",
-    "stopped",
-    "diverged",
-    "dropped",
-)  # dropped: by halving
+# A trial is dropped by halving.
+TERMINATED, STOPPED, DIVERGED, DROPPED = "terminated", "stopped", "diverged", "dropped"
 
 
 @dataclass
@@ -32,9 +28,8 @@ class TrialResult:
     status: str
     result: Result | None  # its last result tree; None if not even one update was finite
     score: float | None
-    curve: tuple[list[int], list[float]] = field(
-        default_factory=lambda: ([], [])
-    )  # environment steps and scores
+    # environment steps and scores
+    curve: tuple[list[int], list[float]] = field(default_factory=lambda: ([], []))
     folder: Path | None = None  # a run's folder: `load_policy` and `--resume` take it
     reason: str = ""  # why it diverged
 

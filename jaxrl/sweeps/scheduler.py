@@ -123,11 +123,9 @@ class Scheduler:
         self.sizes: dict[int, int] = {}  # {group: how many of its trials train at once}
         self.done: dict[int, int] = {}  # {group: how many are finished of the batch that trains}
         self.num_diverged = 0
-        self.figures, self.keeping, self.broken_off = (
-            threading.Lock(),
-            threading.Lock(),
-            False,
-        )  # of all lanes
+        # Shared by all lanes.
+        self.figures, self.keeping = threading.Lock(), threading.Lock()
+        self.broken_off = False
         self.settings = order.trial_settings
         check_stop(order.stop, None)
         self.criteria = tuple(path for path in order.stop if path not in LIMITS)
@@ -139,9 +137,8 @@ class Scheduler:
             for path in self.criteria:
                 check_path(path, readers, "stop criterion")
             if order.batch_size == "auto":
-                most_that_fit(
-                    group, order.devices
-                )  # at least one, or it is refused before a folder is made
+                # At least one, or it is refused before a folder is made.
+                most_that_fit(group, order.devices)
             limit = last_iteration(order.stop, algorithm.num_env_steps)
             for trial in group.trials:
                 last = int(min(limit, trial.config.num_updates))

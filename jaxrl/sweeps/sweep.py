@@ -95,10 +95,8 @@ def sweep(
             f"{repeated} of {len(drawn_settings)} samples repeat "
             "settings drawn before and are left out"
         )
-    asked = {
-        **order.to_dict(),
-        "devices": devices,
-    }  # "auto" stays so: it may be resumed where there are others
+    # "auto" stays so: it may be resumed where there are others.
+    asked = {**order.to_dict(), "devices": devices}
     return train(
         trials, order, quiet, lambda: SweepFolder.begin(run_dir, config, trials, asked), warnings
     )

@@ -86,9 +86,8 @@ class SweepFolder:
 
     path: Path | None
     lock: FileLock | None = None
-    over: dict[int, dict[str, Any]] = field(
-        default_factory=dict
-    )  # lines of trials finished before, by number
+    # lines of trials finished before, by number
+    over: dict[int, dict[str, Any]] = field(default_factory=dict)
 
     @classmethod
     def begin(

@@ -141,9 +141,8 @@ def _attributes_of_trainer(hook: Callable) -> tuple[set[str], set[str]]:
         for node in attributes
         if isinstance(node.value, ast.Name) and node.value.id == parameter
     ]
-    compiled = _names_in(
-        getattr(hook, "__code__", None)
-    )  # the file may have changed since it was imported
+    # The file may have changed since it was imported.
+    compiled = _names_in(getattr(hook, "__code__", None))
     attributes = [node for node in attributes if node.attr in compiled]
     put = {node.attr for node in attributes if isinstance(node.ctx, ast.Store)}
     return {node.attr for node in attributes} - put, put

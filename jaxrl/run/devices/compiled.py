@@ -74,9 +74,8 @@ class Program:
     algorithm: Algorithm
     split: Algorithm | None = None
     devices: int = 1
-    executables: dict[str, CompiledAlgorithm] = field(
-        default_factory=dict
-    )  # by the shapes of the numbers
+    # by the shapes of the numbers
+    executables: dict[str, CompiledAlgorithm] = field(default_factory=dict)
 
     def executable(self, key: Key, hypers: PyTree, env_params: PyTree) -> CompiledAlgorithm:
         """The programs for arguments of these shapes, traced if they were not before."""

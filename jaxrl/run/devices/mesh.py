@@ -35,10 +35,8 @@ def start_jax() -> None:
         )
     try:
         jax.devices()
-    except (
-        RuntimeError,
-        AssertionError,
-    ) as error:  # the second: JAX has no plugin for that platform
+    # The second: JAX has no plugin for that platform.
+    except (RuntimeError, AssertionError) as error:
         why = " ".join(str(error).split()) or "no such device, or no plugin for it, is installed"
         platforms = jax.config.jax_platforms
         told = f"JAX_PLATFORMS={platforms} cannot be used here" if platforms else "JAX cannot start"

@@ -53,9 +53,8 @@ class Policy:
             name,
             tuple(agents),
         )
-        self.masked = masked and not has_mask(
-            policy_spec.observation_space
-        )  # else the observation says it
+        # Otherwise the observation holds the mask.
+        self.masked = masked and not has_mask(policy_spec.observation_space)
         self.observation_space, self.action_space = (
             policy_spec.observation_space,
             policy_spec.action_space,
@@ -399,9 +398,8 @@ def policy_of(
         f"weights.{policy}",
         f"policy {policy!r} of checkpoint {saved.path}",
     )
-    masked = saved.facts.get(
-        "action_masks", False
-    )  # checkpoints from before it was noted do not say
+    # Older checkpoints do not say.
+    masked = saved.facts.get("action_masks", False)
     return Policy(
         policy_spec, weights, name=policy, agents=known[policy]["agents"], masked=masked, seed=seed
     )

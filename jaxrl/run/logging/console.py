@@ -22,9 +22,8 @@ from jaxrl.core.errors import one_line
 from jaxrl.run.results import RETURN, lookup
 
 LOG_WIDTH = 100  # columns of a line that no terminal shows
-LABEL = re.compile(
-    r"[\w ]{1,12} |\s{13}"
-)  # what a line of a plan begins with: a word in 13 columns
+# The beginning of a plan's line: a word in 13 columns.
+LABEL = re.compile(r"[\w ]{1,12} |\s{13}")
 
 
 class LossyConsole(Console):

@@ -19,10 +19,8 @@ from jaxrl.run.results import Result, lookup
 
 MAX_LINES = 5  # of more agents only the sum is drawn, of more policies a mean and a band
 PICTURES = (".png", ".pdf", ".svg")  # what the file's name may end in
-SMOOTHED_FROM, WINDOW_SHARE = (
-    60,
-    0.04,
-)  # points of a noisy curve before it is smoothed, and over which part of it
+SMOOTHED_FROM = 60  # points of a noisy curve before it is smoothed
+WINDOW_SHARE = 0.04  # of the curve, that a smoothed point is the mean of
 
 STEPS = "num_env_steps_sampled_lifetime"
 MAX_PANELS = 3  # beside the return's

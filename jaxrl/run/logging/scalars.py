@@ -47,9 +47,8 @@ def charts(result: Result) -> tuple[dict[str, float], dict[str, tuple[list[float
         path.removesuffix("/counts") for path, value in values.items() if isinstance(value, list)
     ]:
         counts, low, high = (values.get(f"{stem}/{part}") for part in ("counts", "min", "max"))
-        if (
-            counts and _is_finite(low) and _is_finite(high)
-        ):  # else a list of a hook's own, or no step was counted
+        # Else a list of a hook's own, or no step was counted.
+        if counts and _is_finite(low) and _is_finite(high):
             width = (high - low) / len(counts)
             histograms[tag_of(stem)] = (
                 [*(low + width * i for i in range(len(counts))), high],

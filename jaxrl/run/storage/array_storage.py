@@ -16,9 +16,8 @@ from typing import Any
 import jax
 import numpy as np
 
-LITERAL_PATH = re.compile(
-    r"([A-Za-z]:)?[\w/.,+=@~ -]{1,2000}"
-)  # what every version takes as it stands
+# A path that every version takes literally.
+LITERAL_PATH = re.compile(r"([A-Za-z]:)?[\w/.,+=@~ -]{1,2000}")
 LINK_FOLDERS = ("/tmp", "/var/tmp", ".")  # beside the system's own folder for temporary files
 
 
@@ -37,9 +36,8 @@ def write(folder: Path, arrays: dict[str, np.ndarray]) -> None:
             f"{len(missing)} of {len(arrays)} arrays are missing after writing, the first is "
             f"{missing[0]}"
         )
-    for mark in folder.rglob(
-        "commit_success.txt"
-    ):  # orbax's own mark, which holds the temporary path
+    # Orbax's mark, which holds the temporary path.
+    for mark in folder.rglob("commit_success.txt"):
         mark.unlink()
 
 
@@ -91,9 +89,8 @@ def _checkpointer() -> Any:
 
     if jax.process_count() == 1:
         return ocp.Checkpointer(ocp.PyTreeCheckpointHandler())
-    this = (
-        jax.process_index()
-    )  # each reads, and process 0 writes, by itself: no process waits for another one here
+    # Each reads, and process 0 writes, by itself: no process waits for another one here.
+    this = jax.process_index()
     alone = ocp.options.MultiprocessingOptions(primary_host=this, active_processes={this})
     handler = ocp.PyTreeCheckpointHandler(multiprocessing_options=alone)
     return ocp.Checkpointer(handler, multiprocessing_options=alone)

@@ -45,9 +45,8 @@ class Checkpoint(NamedTuple):
     """What was read back."""
 
     path: Path
-    arrays: dict[
-        str, np.ndarray
-    ]  # by their path in the tree, such as "runner.learners.0.params.policy.0.kernel"
+    # by their path in the tree, such as "runner.learners.0.params.policy.0.kernel"
+    arrays: dict[str, np.ndarray]
     facts: dict[str, Any]
 
 
