@@ -18,6 +18,7 @@ extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "formulas"
 exclude_patterns = ["_build"]
 
 highlight_language = "text"
+smartquotes = False  # code in tables is copied
 
 html_theme = "furo"
 html_title = f"jaxrl {release}"
