@@ -69,7 +69,10 @@ QUICK = (
     "sweeps/test_space.py",
     "sweeps/test_statistics.py",
     "sweeps/test_trials.py",
+    "test_docs.py::test_every",
     "test_docs.py::test_the_commands",
+    "test_docs.py::test_the_messages",
+    "test_docs.py::test_the_tables",
     "test_house.py",
 )
 # Begins first, like the tests marked `bits`, so that no worker ends alone with it.
