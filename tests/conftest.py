@@ -2,6 +2,7 @@
 
 import atexit
 import functools
+import gc
 import os
 import shutil
 import subprocess
@@ -86,6 +87,15 @@ def pytest_collection_modifyitems(items):
         if item.nodeid.startswith(quick):
             item.add_marker("quick")
     items.sort(key=lambda item: not (item.nodeid.startswith(LONGEST) or is_apart(item)))
+
+
+def pytest_collection_finish():
+    """Python's garbage collector looks less often, and no more at what was imported.
+
+    It took a tenth of the suite's time.
+    """
+    gc.freeze()
+    gc.set_threshold(50_000, 10, 10)
 
 
 @pytest.hookimpl(tryfirst=True)

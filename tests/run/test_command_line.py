@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from jaxrl.cli.main import main
 from jaxrl.run import command_line
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -85,19 +86,17 @@ def jaxrl(*words, cwd):
     )
 
 
-def test_the_command_explains_itself_and_refuses_what_it_does_not_know(tmp_path):
-    done = jaxrl("--help", cwd=tmp_path)
-    assert done.returncode == 0
+def test_the_command_explains_itself_and_refuses_what_it_does_not_know(tmp_path, capsys):
+    main(["--help"])
+    shown = capsys.readouterr().out
     for name in ("train", "evaluate", "render", "sweep", "--version"):
-        assert f"jaxrl {name}" in done.stdout
+        assert f"jaxrl {name}" in shown
     done = jaxrl("trian", "--env", "arena", cwd=tmp_path)
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
     assert "unknown command 'trian'; did you mean 'train'?" in done.stderr
 
 
 def test_each_command_hears_its_own_flags_and_calls_itself_by_its_name(capsys, monkeypatch):
-    from jaxrl.cli.main import main
-
     monkeypatch.setattr(sys, "argv", ["/venv/bin/jaxrl"])
     for name in ("train", "evaluate", "render", "sweep"):
         with pytest.raises(SystemExit) as ended:

@@ -239,7 +239,7 @@ def test_continuous_actions_come_in_the_environments_units_with_the_filter_that_
 def test_a_checkpoint_of_an_environment_given_as_an_object_still_gives_its_policies(
     start, small, tmp_path
 ):
-    config = small.replace(env=Corridor(), env_args=(), policies=None)
+    config = small.replace(env=Corridor(length=2.0), env_args=(), policies=None)
     trainer = start(config)
     trainer.fit({"training_iteration": 1})
     for options in ({}, {"config": config}):  # a policy by itself needs no environment
