@@ -215,13 +215,13 @@ function paintLevels(context, [low, high], y, width) {
 
 // Each agent's rewards, side by side within their step.
 function paintBars(context, { rows, largest }, x, height, now) {
-  const middle = height - 17, wide = x(1) - x(0), gap = wide / rows.length > 3 ? 1 : 0;
+  const middle = height - 17, gap = (x(1) - x(0)) / rows.length > 3 ? 1 : 0;
   context.fillStyle = color("muted");
   context.fillText("reward", MARGIN - 6, middle);
   rows.forEach(({ ys, role }, row) => {
     context.fillStyle = color(role);
     ys.forEach((value, t) => {
-      const [from, to] = [row, row + 1].map((n) => Math.round(x(t) + (n * wide) / rows.length));
+      const [from, to] = [row, row + 1].map((n) => Math.round(x(t + n / rows.length)));
       const size = (15 * value) / largest;
       context.globalAlpha = now === undefined || t < now ? 0.85 : 0.22;
       const across = Math.max(to - from - gap, 0.6);
