@@ -50,6 +50,20 @@ def references(parameters):
     ]
 
 
+def test_the_spread_is_the_mean_and_a_standard_deviation_to_each_side():
+    mean, std = jnp.array([[1.0, -2.0]]), jnp.array([[0.5, 3.0]])
+    for kind in (DiagGaussian, SquashedGaussian):  # of the latter before the tanh
+        low, middle, high = kind(mean, jnp.log(std), shape=(1, 2)).spread()
+        np.testing.assert_allclose(low, [[[0.5, -5.0]]], rtol=1e-6)
+        np.testing.assert_allclose(middle, [[[1.0, -2.0]]])
+        np.testing.assert_allclose(high, [[[1.5, 1.0]]], rtol=1e-6)
+    parameters = np.float32([[2, 1.5, 30]]), np.float32([[3, 9, 2]])
+    expected = references([part[0] for part in parameters])
+    low, middle, high = Beta(*map(jnp.asarray, parameters), shape=(3,)).spread()
+    np.testing.assert_allclose(middle[0], [part.mean() for part in expected], rtol=1e-5)
+    np.testing.assert_allclose((high - low)[0] / 2, [part.std() for part in expected], rtol=1e-5)
+
+
 # Beta
 
 

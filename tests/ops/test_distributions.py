@@ -48,6 +48,7 @@ def joint(logits):
 def test_a_categorical_has_the_probabilities_of_the_softmax(logits):
     probabilities = softmax(logits)
     distribution = Categorical(jnp.asarray(logits).reshape(1, 4))
+    np.testing.assert_allclose(distribution.probabilities(), [probabilities], rtol=1e-5, atol=1e-7)
     for action in range(4):
         log_prob = distribution.log_prob(jnp.array([action]))
         np.testing.assert_allclose(log_prob, [np.log(probabilities[action])], rtol=1e-5, atol=1e-5)
@@ -85,6 +86,12 @@ def test_a_multicategorical_is_the_product_of_its_entries(first, second):
         distribution.kl(other), (p * np.log(p / q)).sum(), rtol=1e-4, atol=4e-6
     )
     assert distribution.kl(distribution) == 0
+
+
+def test_the_probabilities_of_a_multicategorical_are_those_of_its_entries_one_after_the_other():
+    logits = np.log([[1, 3, 1, 1, 2]]).astype(np.float32)
+    found = MultiCategorical(jnp.asarray(logits), NVEC).probabilities()
+    np.testing.assert_allclose(found, [[0.25, 0.75, 0.25, 0.25, 0.5]], rtol=1e-6)
 
 
 def test_kl_is_that_of_the_first_to_the_second():

@@ -131,6 +131,7 @@ DOORS = {
     "load_policy": lambda path: load_policy(path, "pol1").act([3, 4]),
     "evaluate": lambda path: jaxrl.evaluate(path, episodes=1),
     "render": lambda path: jaxrl.render(path, max_steps=1),
+    "replay": lambda path: jaxrl.replay(path, max_steps=1, checkpoint=["untrained", "last"]),
     "from_checkpoint": lambda path: Trainer.from_checkpoint(path, quiet=True).stop(),
     "from_checkpoint, another configuration": lambda path: Trainer.from_checkpoint(
         path, config=SMALL_ARENA.replace(lr=2e-3), quiet=True

@@ -1,0 +1,53 @@
+"""`jaxrl render --out episode.html`: several episodes and checkpoints on one page, and refusals."""
+
+import pytest
+
+from jaxrl import Trainer
+from jaxrl.cli import evaluate, render
+from tests.probes import SMALL_ARENA
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    path = tmp_path_factory.mktemp("runs") / "run"
+    with Trainer(SMALL_ARENA, run_dir=path, quiet=True, pictures=False) as trainer:
+        trainer.fit({"training_iteration": 2})
+    return str(path)
+
+
+@pytest.mark.parametrize(
+    "checkpoints",
+    [
+        ["--checkpoint", "untrained,2"],
+        ["--checkpoint", "untrained", "--checkpoint", "2"],
+        ["--checkpoint=untrained", "--checkpoint=000002"],
+    ],
+)
+def test_checkpoints_are_a_list_or_several_flags(run, tmp_path, capsys, checkpoints):
+    page = tmp_path / "episode.html"
+    render([*checkpoints, "--episodes", "2", "--out", str(page), "--compile-cache", "off", run])
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.partition(":")[0] for line in lines[:-1]] == [
+        f"{name}, episode {i}" for name in ("untrained", "iteration 2") for i in (0, 1)
+    ]
+    assert lines[-1] == f"look at      {page}"
+    assert page.read_text(encoding="utf-8").startswith("<!doctype html>")
+
+
+@pytest.mark.parametrize(
+    ("command", "words", "text"),
+    [
+        (render, ["--checkpoint", "2,untrained"], "several episodes or checkpoints need a page"),
+        (render, ["--episodes", "2", "--out", "a.gif"], "need a page: --out episode.html"),
+        (render, ["--out", "a.html", "--fps", "3"], "fps is of pictures"),
+        (render, ["--out", "none/a.html"], "there is no folder none"),
+        (render, ["--out", "a.html", "--checkpoint", "7"], "allowed are best, last, or"),
+        (render, ["--out", "a.html", "--episodes", "0"], "episodes=0 must be"),
+        (evaluate, ["--checkpoint", "2,3"], "no checkpoint"),
+    ],
+)
+def test_what_cannot_be_is_refused_in_one_line(run, capsys, command, words, text):
+    with pytest.raises(SystemExit):
+        command([run, *words, "--compile-cache", "off"])
+    (line,) = capsys.readouterr().err.splitlines()
+    assert text in line
