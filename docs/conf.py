@@ -18,7 +18,7 @@ extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "formulas"
 exclude_patterns = ["_build"]
 
 highlight_language = "text"
-smartquotes = False  # code in tables is copied
+smartquotes_action = "D"  # dashes, but quotes stay as they are: code in tables is copied
 
 html_theme = "furo"
 html_title = f"jaxrl {release}"
@@ -58,7 +58,7 @@ def mark_code(app, kind, name, obj, options, lines):
     if "\nSettings:\n" in text:  # docs/settings.md has them
         text = text[: text.index("\nSettings:\n")] + "\nSettings: see :doc:`settings`.\n"
     text = re.sub(r"see\s+docs/(\w+)\.md", r"see :doc:`\1`", text)
-    lines[:] = re.sub(r"(?<=\S)\n\n(?= {4}\S)", "::\n\n", text).split("\n")
+    lines[:] = re.sub(r"(?<=\S)\n\n(?= {4}\S)", "\n\n::\n\n", text).split("\n")
 
 
 def collect_notebooks(app):
