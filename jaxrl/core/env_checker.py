@@ -75,16 +75,25 @@ def check_env(env: Any, params: PyTree = None, *, steps: int = 256, key: Key | N
         check_stacked_types(case, key)
     check_types(case, key)
     _check_purity(case, key)
+    check_rollout(case, *random_rollout(case, steps, key))
+
+
+def random_rollout(case: CheckedEnv, steps: int, key: Key) -> tuple[dict[str, Any], Played]:
+    """The results of NUM_ENVS resets, and of `steps` steps of random actions after each."""
     play = jax.vmap(lambda key, params: _play(case, steps, key, params), in_axes=(0, None))
     # This short program runs once: without optimisation it compiles in half the time.
     options = {"xla_backend_optimization_level": 0} if jax.default_backend() == "cpu" else None
     play = jax.jit(play, compiler_options=options)
-    start, played = jax.device_get(play(jax.random.split(key, NUM_ENVS), case.params))
+    return jax.device_get(play(jax.random.split(key, NUM_ENVS), case.params))
+
+
+def check_rollout(case: CheckedEnv, start: dict[str, Any], played: Played) -> None:
+    """Checks the rules about the values of a rollout, in NumPy."""
     _check_start(case, start)
     _check_ends(case, played)
     _check_fresh_states(case, played, start["time"])
     _check_values(case, played)
-    if is_multi_agent(env):
+    if is_multi_agent(case.env):
         _check_leaving(case, played)
 
 
@@ -181,9 +190,6 @@ def _is_alike(some: PyTree, others: PyTree) -> jax.Array:
     close = lambda left, right: jnp.allclose(left, right, rtol=1e-5, equal_nan=True)
     pairs = zip(jax.tree.leaves(plain(some)), jax.tree.leaves(plain(others)), strict=True)
     return jnp.all(jnp.stack([close(*pair) for pair in pairs]))
-
-
-# ---- rules about the values of a rollout, in NumPy
 
 
 def _check_start(case: CheckedEnv, start: dict[str, Any]) -> None:

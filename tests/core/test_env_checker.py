@@ -1,5 +1,6 @@
 """Tests of `check_env`: it accepts correct environments and names the rule that others break."""
 
+import functools
 import re
 from typing import Any, NamedTuple
 
@@ -9,7 +10,8 @@ import numpy as np
 import pytest
 
 from jaxrl.core.env import Environment, Solo
-from jaxrl.core.env_checker import ContractError, check_env
+from jaxrl.core.env_checker import ContractError, check_env, check_rollout, random_rollout
+from jaxrl.core.env_contract import examine
 from jaxrl.core.errors import UsageError
 from jaxrl.core.registry import make, names
 from jaxrl.core.spaces import Box, Discrete
@@ -82,11 +84,6 @@ def no_reset(self, key, state, action, params=None):
     obs, state, reward, terminated, info = self.step_env(key, state, action, params)
     truncated = self.is_truncated(state, params) & ~terminated
     return obs, state, reward, terminated, truncated, {**info, "final_observation": obs}
-
-
-def clock_set_back(step, _):
-    over = step.terminated | step.truncated
-    return step._replace(state=step.state.replace(time=jnp.where(over, 1, step.state.time)))
 
 
 def branching_on_a_number(self, key, state, action, params):
@@ -233,36 +230,13 @@ ONE_AGENT = {
         "calls": [],
     },
     "no state hidden in Python": {"step_env": counting_in_an_array, "calls": []},
-    "obs of reset must lie in Box": begun(lambda obs, state: (obs + 300.0, state), method="reset"),
-    "reset must return a state of which is_truncated is False": begun(
-        lambda obs, state: (obs, state.replace(time=jnp.int32(8)))
-    ),
     "obs of step, and its final_observation, must lie in Box": raw(
         lambda step: step._replace(obs=jnp.where(step.state.time > 4, 210.0, step.obs))
-    ),
-    "final_observation [nan, nan]": raw(
-        lambda step: step._replace(obs=jnp.where(step.terminated, jnp.nan, step.obs))
-    ),
-    "reward must be finite; not so in step": raw(
-        lambda step: step._replace(reward=jnp.where(step.terminated, jnp.inf, step.reward))
-    ),
-    "info['metrics']['move'] must be finite": raw(
-        lambda step: step._replace(info={"metrics": {"move": jnp.nan}})
-    ),
-    "terminated and truncated must never both be set": stepped(
-        lambda step, _: step._replace(truncated=step.truncated | step.terminated)
     ),
     "step must be truncated where is_truncated(the state step_env reached)": stepped(
         lambda step, _: step._replace(truncated=step.truncated & False)
     ),
-    "no episode may last longer than max_steps_in_episode=8": {
-        "is_truncated": lambda self, state, params: state.time > params.max_steps_in_episode
-    },
-    "info['final_observation'] must equal obs where the episode goes on": stepped(
-        lambda step, _: step._replace(info={"final_observation": jnp.zeros(2)})
-    ),
     "step must return the state of a new one, of which is_truncated is False": {"step": no_reset},
-    "step must return the state of a new one, with time=0": stepped(clock_set_back),
 }
 
 
@@ -298,12 +272,6 @@ TREES = {
     "obs of reset_env['place'] must be floating[2] as in Box": seen_otherwise(place=jnp.int32(0)),
     "obs of reset_env['view'] must not be there": seen_otherwise(view=jnp.int32(0)),
     "signs: (9, [0, 0])}": seen_otherwise(signs=(jnp.int32(9), jnp.zeros(2, jnp.int32))),
-    "info['final_observation'] must equal obs where the episode goes on": stepped(
-        lambda step, _: step._replace(
-            info={"final_observation": {**step.obs, "picture": jnp.zeros((4, 1, 2), jnp.uint8)}}
-        ),
-        Signposted,
-    ),
 }
 
 
@@ -366,31 +334,9 @@ THREE_AGENTS = {
     "agent 'early' has ended and must be inactive until the reset": raw(
         lambda step: step._replace(info={}), Trio
     ),
-    "reward['early'] must be 0 where it is inactive": stepped(
-        lambda step, before: step._replace(
-            reward={**step.reward, "early": jnp.float32(before.time)}
-        ),
-        Trio,
-    ),
-    "agent 'left' must be terminated or truncated where '__all__' is": stepped(
-        lambda step, _: step._replace(terminated={**step.terminated, "left": jnp.array(False)}),
-        Trio,
-    ),
-    "terminated['right'] and truncated['right'] must never both be set": stepped(
-        lambda step, _: step._replace(
-            truncated={**step.truncated, "right": step.terminated["right"]}
-        ),
-        Trio,
-    ),
     "must be set when no agent is left": stepped(
         lambda step, _: step._replace(
             terminated={agent: jnp.array(agent != ALL) for agent in step.terminated}
-        ),
-        Trio,
-    ),
-    "info['final_observation']['early'] must equal obs where the episode goes on": stepped(
-        lambda step, _: step._replace(
-            info={**step.info, "final_observation": Trio().observe(jnp.int32(0))}
         ),
         Trio,
     ),
@@ -411,10 +357,6 @@ def test_an_agent_may_be_absent_for_a_whole_episode():
         reward={**step.reward, "right": jnp.float32(0)},
     )
     check_env(broken(Trio, raw(absent, Trio)), steps=64)
-
-
-def paid_after_its_end(step, before):
-    return step._replace(reward={**step.reward, "early": jnp.float32(before.time)})
 
 
 WAITING = {
@@ -447,11 +389,6 @@ WAITING = {
             Relay,
         ),
     ),
-    "agent 'early' has ended and must be inactive until the reset": (
-        Relay,
-        {"acting_agents": lambda self, state, params: dict.fromkeys(Trio.agents, jnp.array(True))},
-    ),
-    "reward['early'] must be 0 once it has ended": (Relay, stepped(paid_after_its_end, Relay)),
     "an environment of one agent must have no acting_agents: it cannot wait": (
         Corridor,
         {"acting_agents": lambda self, state, params: jnp.array(True)},
@@ -507,6 +444,135 @@ STACKED = {
 def test_stacked_check_env_names_the_rule_that_is_broken(rule):
     with pytest.raises(ContractError, match=re.escape(rule)):
         check_env(broken(Pair, STACKED[rule]), steps=64)
+
+
+# Rules about values, on evidence that was tampered with: what an environment played is recorded
+# once, and the record is broken as an environment that breaks the rule would leave it.
+
+
+@functools.cache
+def evidence(env):
+    """(case, start, played) of 64 random steps, in which every rule is kept."""
+    case = examine(env, None)
+    recorded = random_rollout(case, 64, jax.random.key(0))
+    check_rollout(case, *recorded)
+    return case, *recorded
+
+
+def everywhere(tree, value):
+    return jax.tree.map(lambda leaf: np.full_like(leaf, value), tree)
+
+
+def where_terminated(played, leaf, value):
+    """`leaf` [E, T, ...] with `value` where the world ended."""
+    ended = played.terminated[ALL]
+    return np.where(ended.reshape(*ended.shape, *[1] * (leaf.ndim - 2)), value, leaf)
+
+
+def nan_at_the_end(start, played):
+    """A final observation that is NaN lies in no space."""
+    agent = "default_agent"
+    inside = {agent: played.inside[agent] & ~played.terminated[ALL]}
+    obs = {agent: where_terminated(played, played.final_obs[agent], np.nan)}
+    return start, played._replace(inside=inside, final_obs=obs)
+
+
+def infinite_at_the_end(start, played):
+    reward = {name: where_terminated(played, leaf, np.inf) for name, leaf in played.reward.items()}
+    return start, played._replace(reward=reward)
+
+
+def without_any_end(start, played):
+    never = {"terminated": everywhere(played.terminated, False), "clock": played.clock & False}
+    return start, played._replace(truncated=everywhere(played.truncated, False), **never)
+
+
+def both_ends(start, played):
+    truncated = {name: flag | played.terminated[name] for name, flag in played.truncated.items()}
+    return start, played._replace(truncated=truncated)
+
+
+def time_of_an_old_episode(start, played):
+    over = played.terminated[ALL] | played.truncated[ALL]
+    return start, played._replace(time=np.where(over, 1, played.time))
+
+
+def with_part(field, name, change):
+    """A record of which the part `name` of a field is `change(part, played)`."""
+
+    def tampered(start, played):
+        parts = getattr(played, field)
+        return start, played._replace(**{field: {**parts, name: change(parts[name], played)}})
+
+    return tampered
+
+
+TAMPERED = {
+    "obs of reset must lie in Box": (
+        Corridor(),
+        lambda start, played: ({**start, "inside": everywhere(start["inside"], False)}, played),
+    ),
+    "reset must return a state of which is_truncated is False": (
+        Corridor(),
+        lambda start, played: ({**start, "clock": ~start["clock"]}, played),
+    ),
+    "final_observation [nan, nan]": (Corridor(), nan_at_the_end),
+    "reward must be finite; not so in step": (Corridor(), infinite_at_the_end),
+    "info['metrics']['move'] must be finite": (
+        Corridor(),
+        with_part("metrics", "move", lambda part, _: np.full_like(part, np.nan)),
+    ),
+    "terminated and truncated must never both be set": (Corridor(), both_ends),
+    "no episode may last longer than max_steps_in_episode=8": (Corridor(), without_any_end),
+    "info['final_observation'] must equal obs where the episode goes on": (
+        Corridor(),
+        with_part("final_obs", "default_agent", lambda part, _: np.zeros_like(part)),
+    ),
+    "info['final_observation'] must equal obs where the episode goes on; not so in step": (
+        Signposted(),
+        with_part(
+            "final_obs", "default_agent", lambda part, _: {**part, "picture": 0 * part["picture"]}
+        ),
+    ),
+    "step must return the state of a new one, with time=0": (Corridor(), time_of_an_old_episode),
+    "reward['early'] must be 0 where it is inactive": (
+        Trio(),
+        with_part("reward", "early", lambda part, played: np.float32(played.time)),
+    ),
+    "agent 'left' must be terminated or truncated where '__all__' is": (
+        Trio(),
+        with_part("terminated", "left", lambda part, _: np.zeros_like(part)),
+    ),
+    "terminated['right'] and truncated['right'] must never both be set": (
+        Trio(),
+        with_part("truncated", "right", lambda part, played: played.terminated["right"]),
+    ),
+    "info['final_observation']['early'] must equal obs where the episode goes on": (
+        Trio(),
+        with_part("final_obs", "early", lambda part, _: np.zeros_like(part)),
+    ),
+    "agent 'second' has ended and must be inactive until the reset": (
+        Pair(),
+        with_part("active", "second", lambda part, _: np.ones_like(part)),
+    ),
+    "agent 'early' has ended and must be inactive until the reset": (
+        Relay(),
+        with_part("active", "early", lambda part, _: np.ones_like(part)),
+    ),
+    "reward['early'] must be 0 once it has ended": (
+        Relay(),
+        with_part("reward", "early", lambda part, played: np.float32(played.time)),
+    ),
+}
+
+
+@pytest.mark.parametrize("rule", TAMPERED)
+def test_of_what_an_environment_played_the_rule_that_is_broken_is_named(rule):
+    env, tamper = TAMPERED[rule]
+    case, start, played = evidence(env)
+    with pytest.raises(ContractError, match=re.escape(rule)) as caught:
+        check_rollout(case, *tamper(start, played))
+    assert "\n" not in str(caught.value)
 
 
 def test_check_env_takes_params_and_key_and_refuses_a_rollout_without_steps():
