@@ -39,6 +39,8 @@ nitpicky = True
 nitpick_ignore_regex = [(r"py:.*", r"(?!jaxrl\.).*")]
 
 PAGES_ELSEWHERE = {  # files of the repository that are pages of the site
+    "../docs/": "../",  # in the notebooks
+    "../examples/": "_examples/",
     "../benchmarks/README.md": "benchmarks.md",
     "../CHANGELOG.md": "changelog.md",
 }
