@@ -10,6 +10,7 @@ import jaxrl
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.append(str(ROOT / "docs"))  # for formulas.py
 NOTEBOOKS = sorted((ROOT / "examples").glob("*.ipynb"))
+COLLECTED = ROOT / "docs" / "_examples"
 
 project = "jaxrl"
 author = "the authors of jaxrl"
@@ -65,10 +66,11 @@ def mark_code(app, kind, name, obj, options, lines):
 
 def collect_notebooks(app):
     """Notebooks are in examples/, and Sphinx reads nothing outside docs/."""
-    shutil.rmtree(ROOT / "docs" / "_examples", ignore_errors=True)
+    shutil.rmtree(COLLECTED, ignore_errors=True)
+    COLLECTED.mkdir()
     for notebook in NOTEBOOKS:
-        (ROOT / "docs" / "_examples").mkdir(exist_ok=True)
-        shutil.copy(notebook, ROOT / "docs" / "_examples")
+        text = notebook.read_text(encoding="utf-8").replace("](../docs/", "](../")
+        (COLLECTED / notebook.name).write_text(text, encoding="utf-8")
 
 
 def setup(app):
