@@ -60,6 +60,10 @@ MAX_PARAMETERS = 6
 MORE_PARAMETERS = {  # with the reason
     ("jaxrl/ops/advantages.py", "gae"): "one for each term of the paper's formula",
     ("jaxrl/adapters/to_ray_tune.py", "trainable"): "users' own, like the names in jaxrl",
+    **{
+        ("jaxrl/episodes/agents_data.py", f"get_{what}"): "RLlib's, of MultiAgentEpisode"
+        for what in ("observations", "actions", "extra_model_outputs")
+    },
 }
 PUBLIC_NAMES = {
     alias.asname or alias.name

@@ -1,5 +1,6 @@
 """Episodes as data on the host: recorded step by step, cut, sliced, joined and read with NumPy."""
 
+from jaxrl.episodes.multi_agent_episode import MultiAgentEpisode
 from jaxrl.episodes.single_agent_episode import SingleAgentEpisode
 
-__all__ = ["SingleAgentEpisode"]
+__all__ = ["MultiAgentEpisode", "SingleAgentEpisode"]

@@ -273,6 +273,12 @@ class Column:
                 new = map_nested(lambda old, more: np.concatenate([old, more]), self.data, new)
             self.data = new
 
+    def followed_by(self, value: Nested) -> "Column":
+        """A copy of the column with one more value."""
+        longer = Column(self.data, self.lookback, self.space, self.name)
+        longer.append(value)
+        return longer
+
     def finalize(self) -> None:
         """Makes arrays of a list."""
         if not self.finalized:

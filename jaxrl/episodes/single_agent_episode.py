@@ -71,13 +71,14 @@ class SingleAgentEpisode(Episode):
         if any(column.finalized for column in self._columns()):
             self.to_numpy()
         self.validate()
-        self._set_lookback(len_lookback_buffer)
+        self.set_lookback(len_lookback_buffer)
 
     def _columns(self) -> list[Column]:
         """The columns but the infos, which never become arrays."""
         return [self.observations, self.actions, self.rewards, *self.extra_model_outputs.values()]
 
-    def _set_lookback(self, length: int | str) -> None:
+    def set_lookback(self, length: int | str) -> None:
+        """Makes the first steps lookback, at most all of them; "auto" means all."""
         steps = self.rewards.len_incl_lookback()
         if length != "auto" and (not isinstance(length, int) or length < 0):
             raise UsageError(f'len_lookback_buffer is "auto" or 0 or more, not {brief(length)}')
@@ -158,7 +159,7 @@ class SingleAgentEpisode(Episode):
             extra_model_outputs: what the model put out with the action; the same names each time.
         """
         outputs = extra_model_outputs or {}
-        self._check_step(observation, action, outputs)
+        self.check_step(observation, action, outputs)
         (reward,) = _as_rewards([reward])
         self.observations.append(observation)
         self.actions.append(action)
@@ -171,16 +172,18 @@ class SingleAgentEpisode(Episode):
         self.is_terminated, self.is_truncated = bool(terminated), bool(truncated)
         self._tick()
 
-    def _check_step(self, observation: Nested, action: Nested, outputs: dict[str, Nested]) -> None:
+    def check_step(self, observation: Nested, action: Nested, outputs: dict[str, Nested]) -> None:
+        """Raises UsageError where a step does not fit the episode."""
         self._check_growing()
         if not self.is_reset:
             raise UsageError(f"episode {self.id_} has no first observation: call add_env_reset")
         self.observations.check(observation)
         self.actions.check(action)
-        if self.rewards.len_incl_lookback():
-            self._check_output_names(outputs)
+        self._check_output_names(outputs)
 
     def _check_output_names(self, outputs: dict[str, Any]) -> None:
+        if not self.rewards.len_incl_lookback():
+            return
         known = sorted(self.extra_model_outputs)
         if sorted(outputs) != known:
             raise UsageError(f"extra_model_outputs are {sorted(outputs)}, of earlier steps {known}")
@@ -404,7 +407,7 @@ class SingleAgentEpisode(Episode):
             raise UsageError(
                 f"episode {self.id_}: the last observation here is not the other chunk's first"
             )
-        if self.rewards.len_incl_lookback() and len(other):
+        if len(other):
             self._check_output_names(other.extra_model_outputs)
 
     # State
@@ -456,14 +459,14 @@ class SingleAgentEpisode(Episode):
 def _as_rewards(rewards: Steps | None) -> list[float] | np.ndarray:
     """Rewards as floats; NaN is refused, since every sum over it would be NaN."""
     if rewards is None or isinstance(rewards, list | tuple):
-        return [_as_reward(reward) for reward in rewards or ()]
+        return [as_reward(reward) for reward in rewards or ()]
     rewards = np.asarray(rewards)
     if rewards.dtype.kind not in "iubf" or rewards.ndim != 1 or np.isnan(rewards).any():
         raise UsageError(f"rewards are a row of numbers, none of them NaN, not {brief(rewards)}")
     return rewards if rewards.dtype.kind == "f" else rewards.astype(np.float64)
 
 
-def _as_reward(reward: Any) -> float:
+def as_reward(reward: Any) -> float:
     try:
         number = float(reward) if np.ndim(reward) == 0 else math.nan
     except (TypeError, ValueError):

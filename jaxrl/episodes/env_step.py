@@ -1,0 +1,183 @@
+"""What an environment step means for each of several agents: who joins, steps, waits or ends."""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from jaxrl.core.errors import UsageError, brief
+from jaxrl.episodes.single_agent_episode import SingleAgentEpisode, as_reward
+from jaxrl.episodes.values import Nested
+
+EVERYONE = "__all__"
+
+
+class EnvStep(NamedTuple):
+    """The actions of an environment step and what it returned, by agent; None means nothing."""
+
+    observations: Mapping[Any, Nested] | None
+    actions: Mapping[Any, Nested] | None
+    rewards: Mapping[Any, float] | None
+    infos: Mapping[Any, dict] | None = None
+    terminateds: Mapping[Any, bool] | None = None
+    truncateds: Mapping[Any, bool] | None = None
+    outputs: Mapping[Any, dict[str, Nested]] | None = None  # of the models, with the actions
+
+    def known(self) -> "EnvStep":
+        """The step without the agents that a field has None for."""
+        return EnvStep(
+            *(_present(value, name) for value, name in zip(self, self._fields, strict=True))
+        )
+
+
+def _present(by_agent: Mapping | None, name: str) -> dict:
+    if by_agent is None:
+        return {}
+    if not isinstance(by_agent, Mapping):
+        raise UsageError(f"{name} must be a dict by agent, not {brief(by_agent)}")
+    return {agent: value for agent, value in by_agent.items() if value is not None}
+
+
+class Pending(NamedTuple):
+    """An action that has no next observation yet."""
+
+    action: Nested
+    outputs: dict[str, Nested]
+
+
+class AgentStep(NamedTuple):
+    """What an environment step means for an agent.
+
+    kind: "absent": it has had no observation so far. "joins": this is its first. "steps": an
+    action of its has its next observation. "waits": no observation. "ends": it has none, and
+    no action that waits for it.
+    """
+
+    kind: str
+    reward: float
+    observation: Nested = None
+    info: dict | None = None
+    pending: Pending | None = None
+    terminated: bool = False
+    truncated: bool = False
+
+
+def agent_step(
+    agent: Any, step: EnvStep, episode: SingleAgentEpisode | None, pending: Pending | None
+) -> AgentStep:
+    """What an environment step means for an agent; raises UsageError where it makes no sense.
+
+    Args:
+        episode: the agent's so far, None before its first observation.
+        pending: an action of earlier steps that still waits for its observation.
+    """
+    reward = as_reward(step.rewards.get(agent, 0.0))
+    terminated = bool(step.terminateds.get(agent) or step.terminateds.get(EVERYONE))
+    truncated = bool(step.truncateds.get(agent) or step.truncateds.get(EVERYONE))
+    flags = {"reward": reward, "terminated": terminated, "truncated": truncated}
+    observation, info = step.observations.get(agent), step.infos.get(agent)
+    if episode is None:
+        if agent in step.actions:
+            raise UsageError(f"agent {agent!r} acts before it has an observation")
+        if observation is None or terminated or truncated:
+            return AgentStep("absent", **flags)
+        return AgentStep("joins", observation=observation, info=info, **flags)
+    if episode.is_done:
+        if any(agent in part for part in (step.observations, step.actions, step.rewards)):
+            raise UsageError(f"agent {agent!r} has ended, and yet there are data of its")
+        return AgentStep("ends", reward, None, None, None, *_ends_of(episode))
+    if agent in step.actions:
+        if pending is not None:
+            raise UsageError(f"agent {agent!r} acts again before it has its next observation")
+        if observation is not None and agent not in step.rewards:
+            raise UsageError(f"agent {agent!r} acted and observed, but has no reward")
+        pending = Pending(step.actions[agent], dict(step.outputs.get(agent, {})))
+    if pending is None:
+        if observation is not None and not (terminated or truncated):
+            raise UsageError(f"agent {agent!r} has an observation again before it has acted")
+        return AgentStep("ends" if terminated or truncated else "waits", **flags)
+    if observation is None and truncated and not terminated:
+        raise UsageError(f"agent {agent!r} is truncated without a last observation")
+    if observation is None and terminated:
+        observation, info = episode.observations[-1], episode.infos[-1]
+    kind = "waits" if observation is None else "steps"
+    episode.check_step(
+        episode.observations[-1] if kind == "waits" else observation,
+        pending.action,
+        pending.outputs,
+    )
+    return AgentStep(kind, observation=observation, info=info, pending=pending, **flags)
+
+
+def _ends_of(episode: SingleAgentEpisode) -> tuple[bool, bool]:
+    return episode.is_terminated, episode.is_truncated
+
+
+def steps_of_lists(
+    observations: list | None,
+    infos: list | None,
+    actions: list | None,
+    rewards: list | None,
+    outputs: list | None,
+) -> list[EnvStep]:
+    """Lists of dicts by agent as environment steps, the reset first.
+
+    Actions, rewards and outputs of index i belong to the step that leads to observation i + 1.
+    """
+    observations = list(observations or [])
+    actions, rewards = list(actions or []), list(rewards or [])
+    infos = list(infos or [{} for _ in observations])
+    outputs = list(outputs or [{} for _ in actions])
+    sizes = f"{len(observations)} observations, {len(actions)} actions, {len(rewards)} rewards"
+    if len(infos) != len(observations):
+        raise UsageError(f"{sizes}, {len(infos)} infos; each observation has one")
+    if len(actions) == len(observations) > 0:  # nobody has observed anything after the last actions
+        observations, infos = [*observations, {}], [*infos, {}]
+    is_even = len(actions) == len(rewards) == len(outputs) == max(len(observations) - 1, 0)
+    if not is_even:
+        raise UsageError(
+            f"{sizes}, {len(outputs)} extra_model_outputs; there must be one observation more"
+        )
+    return [
+        EnvStep(
+            observation,
+            actions[i - 1] if i else None,
+            rewards[i - 1] if i else None,
+            infos[i],
+            outputs=outputs[i - 1] if i else None,
+        ).known()
+        for i, observation in enumerate(observations)
+    ]
+
+
+def with_ends(steps: list[EnvStep], terminateds: dict, truncateds: dict) -> list[EnvStep]:
+    """The steps of a whole episode, each with the agents that end in it.
+
+    An agent ends with its last observation, if it does not act on that; otherwise at the end.
+    Without a flag it has terminated if it does not act while others go on. An agent that ends so
+    with its first observation is left out.
+    """
+    last, acts = {}, {}
+    for i, step in enumerate(steps):
+        last |= dict.fromkeys(step.observations, i)
+        acts |= dict.fromkeys(step.actions, i)
+    final = len(steps) - 1
+    flags = [({}, {}) for _ in steps]
+    for agent, i in last.items():
+        is_waiting = acts.get(agent, 0) > i
+        is_gone = not is_waiting and i < final
+        terminated, truncated = bool(terminateds.get(agent)), bool(truncateds.get(agent))
+        terminated |= is_gone and not truncated
+        at = final if is_waiting else i
+        flags[at][0][agent], flags[at][1][agent] = terminated, truncated
+        if is_gone and i == 0:
+            del steps[0].observations[agent]
+    flags[final][0][EVERYONE] = bool(terminateds.get(EVERYONE))
+    flags[final][1][EVERYONE] = bool(truncateds.get(EVERYONE))
+    return [
+        step._replace(terminateds=ends[0], truncateds=ends[1])
+        for step, ends in zip(steps, flags, strict=True)
+    ]
+
+
+def as_flags(ends: Mapping[Any, bool] | bool) -> dict:
+    """Flags by agent; a bool is meant for all."""
+    return {EVERYONE: True} if ends is True else dict(ends or {})
