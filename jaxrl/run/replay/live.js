@@ -34,8 +34,8 @@ async function follow() {
       byId("note").textContent = "the server has ended";
       continue;
     }
-    const busy = data && !playing && time > 0 && time < steps(); // somebody looks at this step
-    if (live.episode && !busy) {
+    const underWay = data && time > 0 && time < steps(); // it is seen to its end first
+    if (live.episode && !underWay) {
       known = live.number;
       await take(live.episode);
       autoplay();
