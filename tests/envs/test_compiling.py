@@ -24,6 +24,7 @@ CORNERS = [
     ("pursuit", {"x_size": 64, "y_size": 64, "obs_range": 21}),
     ("pursuit", {"n_pursuers": 60, "n_evaders": 60}),
     ("waterworld", {}),
+    ("waterworld", THREE),
     ("waterworld", {"n_obstacles": 8, "obstacle_coord": None}),
     (
         "waterworld",
@@ -34,7 +35,7 @@ CORNERS = [
 ]
 
 
-def train_as_users_do(name, args, *rest):
+def run_as_users_do(name, args, *rest):
     environment = {key: value for key, value in os.environ.items() if key != "XLA_FLAGS"}
     command = [sys.executable, str(PROGRAM), name, json.dumps(args), *rest]
     done = subprocess.run(
@@ -50,8 +51,8 @@ def train_as_users_do(name, args, *rest):
     )
 
 
-def test_waterworld_with_three_obstacles_trains_as_users_compile_it():
-    train_as_users_do("waterworld", THREE)
+def test_rollouts_of_waterworld_with_three_obstacles_run_as_users_compile_them():
+    run_as_users_do("waterworld", THREE, "rollout")
 
 
 @pytest.mark.compile
@@ -59,10 +60,10 @@ def test_waterworld_with_three_obstacles_trains_as_users_compile_it():
     ("name", "args"), CORNERS, ids=lambda value: json.dumps(value).replace('"', "")
 )
 def test_it_trains_as_users_compile_it(name, args):
-    train_as_users_do(name, args)
+    run_as_users_do(name, args)
 
 
 @pytest.mark.compile
 @pytest.mark.parametrize("name", sorted({name for name, _ in CORNERS}))
 def test_its_tuned_settings_train_as_users_compile_them(name):
-    train_as_users_do(name, {}, "tuned")
+    run_as_users_do(name, {}, "tuned")

@@ -463,14 +463,20 @@ def test_a_mask_can_be_read_back_and_one_of_all_actions_changes_nothing(logits, 
 def test_masks_hold_in_every_floating_type(dtype):
     logits = jnp.array([[8.0, -3.0, 2.0, 1000.0], [-1000.0, 5.0, 4.0, 3.0]], dtype)
     mask = jnp.array([[True, False, True, False], [True, False, False, False]])
-    masked = Categorical(logits).masked(mask)
-    assert masked.logits.dtype == dtype
-    probabilities = jnp.exp(
-        jnp.stack([masked.log_prob(jnp.full(2, action)) for action in range(4)], axis=-1)
-    )
-    np.testing.assert_array_equal(probabilities > 0, np.asarray(mask))
-    np.testing.assert_array_equal(masked.entropy()[1], 0)
-    gradients = jax.grad(lambda logits: jnp.sum(Categorical(logits).masked(mask).entropy()))(logits)
+
+    @jax.jit
+    def of(logits):
+        """(masked logits, probabilities, entropy, the entropy's gradient)."""
+        masked = Categorical(logits).masked(mask)
+        log_probs = [masked.log_prob(jnp.full(2, action)) for action in range(4)]
+        entropy = lambda logits: jnp.sum(Categorical(logits).masked(mask).entropy())
+        probabilities = jnp.exp(jnp.stack(log_probs, axis=-1))
+        return masked.logits, probabilities, masked.entropy(), jax.grad(entropy)(logits)
+
+    masked_logits, probabilities, entropy, gradients = of(logits)
+    assert masked_logits.dtype == dtype
+    np.testing.assert_array_equal(np.asarray(probabilities > 0), np.asarray(mask))
+    assert entropy[1] == 0
     assert jnp.all(jnp.isfinite(gradients))
 
 
