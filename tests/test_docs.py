@@ -185,6 +185,25 @@ def test_every_public_name_is_in_the_api_reference():
     assert sorted(documented) == sorted(jaxrl.__all__)
 
 
+LINKED_FROM = [*PAGES, ROOT / "CHANGELOG.md", ROOT / "benchmarks" / "README.md"]
+
+
+@pytest.mark.parametrize("page", LINKED_FROM, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_the_files_that_a_page_links_to_exist(page):
+    text = page.read_text(encoding="utf-8")
+    links = re.findall(r"\]\(([^)#:\s]+)(?:#[^)]*)?\)|src=\"([^\"]+)\"", text)
+    missing = [
+        link for pair in links for link in pair if link and not (page.parent / link).exists()
+    ]
+    assert missing == []
+
+
+def test_ci_runs_the_test_command_of_the_readme():
+    readme = (ROOT / "README.md").read_text(encoding="utf-8").splitlines()
+    (command,) = [line for line in readme if line.endswith("-m pytest")]
+    assert command in (ROOT / ".ci" / "run").read_text(encoding="utf-8").splitlines()
+
+
 def test_the_readme_is_short():
     lines = (ROOT / "README.md").read_text(encoding="utf-8").splitlines()
     assert len(lines) <= 130
