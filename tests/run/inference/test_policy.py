@@ -286,7 +286,8 @@ def untrained(**settings):
     config = PPOConfig(env="cartpole", fcnet_hiddens=(8,), **settings)
     group = config.build().grouping.groups[0]
     policy_spec = config.policy_spec("default_policy", group.observation_space, group.action_space)
-    weights = PolicyWeights(policy_spec.model.init(jax.random.key(0)), policy_spec.initial_filter())
+    params = jax.jit(policy_spec.model.init)(jax.random.key(0))
+    weights = PolicyWeights(params, policy_spec.initial_filter())
     return Policy(policy_spec, weights, name="p")
 
 
