@@ -47,7 +47,7 @@ jax.config.update(
     "jax_num_cpu_devices", 4
 )  # for tests/run/devices/test_mesh.py; whoever asks for none uses the first
 
-# Pure functions, settings, errors and the house: no module here compiles a training.
+# Pure functions, settings, errors and the house: what compiles hardly a training.
 QUICK = (
     "algorithms/ppo/test_config.py",
     "algorithms/ppo/test_fast.py",
