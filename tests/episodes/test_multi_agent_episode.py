@@ -125,6 +125,16 @@ def test_rewards_before_the_first_observation_are_in_no_step_and_not_lost():
     assert episode.get_return(include_hanging_rewards=True) == 7
 
 
+def test_an_agent_may_think_for_several_steps_and_is_rewarded_meanwhile():
+    episode = MultiAgentEpisode()
+    episode.add_env_reset(observations={"a": 0, "b": 0})
+    episode.add_env_step({"b": 1}, {"b": 0}, {"a": 1.0, "b": 0.0})
+    episode = episode.cut()
+    episode.add_env_step({"a": 1, "b": 2}, {"a": 5, "b": 0}, {"a": 2.0, "b": 0.0})
+    assert episode.agent_episodes["a"].rewards.get() == [3.0]
+    assert episode.get_actions(-2) == {"a": 5, "b": 0}
+
+
 def test_outputs_of_models_are_given_by_name_for_slices_too():
     episode = MultiAgentEpisode()
     episode.add_env_reset(observations={"a": 0, "b": 0})

@@ -1,8 +1,13 @@
 """Episodes of one agent: what RLlib's own class answers in two ways, and what is refused."""
 
+import subprocess
+import sys
+from pathlib import Path
+
 import numpy as np
 import pytest
 
+import jaxrl
 from jaxrl.core.errors import UsageError
 from jaxrl.core.spaces import Box, Dict, Discrete, MultiDiscrete
 from jaxrl.episodes import SingleAgentEpisode
@@ -238,3 +243,24 @@ def test_an_ended_episode_takes_no_more():
 def test_lists_that_do_not_fit_together_are_refused(lists, said):
     with pytest.raises(UsageError, match=said):
         SingleAgentEpisode("id", **lists)
+
+
+# Without JAX
+
+WITHOUT_JAX = """
+import sys, types
+sys.modules["jax"] = None  # importing it fails
+package = types.ModuleType("jaxrl")  # the folder, without what its __init__.py imports
+package.__path__ = [sys.argv[1]]
+sys.modules["jaxrl"] = package
+from jaxrl.episodes import SingleAgentEpisode
+episode = SingleAgentEpisode(observations=[0, 1], actions=[0], rewards=[2.0], len_lookback_buffer=0)
+print(episode.to_numpy().get_return())
+"""
+
+
+def test_episodes_work_where_jax_cannot_be_imported():
+    folder = Path(jaxrl.__file__).parent
+    command = [sys.executable, "-c", WITHOUT_JAX, str(folder)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.stdout, done.returncode) == ("2.0\n", 0), done.stderr
