@@ -204,8 +204,6 @@ def _layers(
 
 def model_name(model: Any) -> str:
     """What a user's model is called."""
-    return (
-        model
-        if isinstance(model, str)
-        else getattr(model, "__qualname__", type(model).__qualname__)
-    )
+    if isinstance(model, str):
+        return model
+    return getattr(model, "__qualname__", type(model).__qualname__)

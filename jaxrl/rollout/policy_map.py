@@ -172,11 +172,9 @@ def each_policy(function: Callable, in_axes: tuple[int | None, ...]) -> Callable
 
 def _only(tree: PyTree, axis: int | None) -> PyTree:
     """The only entry along an axis."""
-    return (
-        tree
-        if axis is None
-        else jax.tree.map(lambda leaf: leaf[(slice(None),) * axis + (0,)], tree)
-    )
+    if axis is None:
+        return tree
+    return jax.tree.map(lambda leaf: leaf[(slice(None),) * axis + (0,)], tree)
 
 
 def _rows(leaf: jax.Array) -> jax.Array:

@@ -64,11 +64,9 @@ class Saved:
             for name in here
             if there.get(name) != here[name]
         ]
-        return (
-            f"saved with {'; '.join(changed)}: the last bits may differ from then on"
-            if changed
-            else ""
-        )
+        if changed:
+            return f"saved with {'; '.join(changed)}: the last bits may differ from then on"
+        return ""
 
     def folder_to_go_on_in(self) -> Path:
         """The run's folder, if its last checkpoint continues: nothing later is overwritten."""

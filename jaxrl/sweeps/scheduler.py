@@ -337,11 +337,9 @@ class Scheduler:
     def _until_evaluation(self, count: int, state: State) -> int:
         """At most `count` updates, but none beyond the next evaluation."""
         every = self.settings.evaluation_interval
-        return (
-            count
-            if every is None
-            else min(count, every - int(np.max(state.runner.num_updates)) % every)
-        )
+        if every is None:
+            return count
+        return min(count, every - int(np.max(state.runner.num_updates)) % every)
 
     def _program(self, number: int, numbers: Numbers, devices: int) -> VmappedTrials:
         """Of the group for so many members."""

@@ -35,11 +35,9 @@ def iqm(scores: np.ndarray) -> np.ndarray:
 def median(scores: np.ndarray) -> np.ndarray:
     """The median over tasks of the mean over runs, f64[..., R, K]; of one task, over its runs."""
     scores = np.asarray(scores, np.float64)
-    return (
-        np.median(scores[..., 0], axis=-1)
-        if scores.shape[-1] == 1
-        else np.median(scores.mean(axis=-2), axis=-1)
-    )
+    if scores.shape[-1] == 1:
+        return np.median(scores[..., 0], axis=-1)
+    return np.median(scores.mean(axis=-2), axis=-1)
 
 
 def estimate(

@@ -81,11 +81,9 @@ class TrialBatch:
     @property
     def diverged(self) -> list[bool]:
         size = len(self.trials)
-        return (
-            [False] * size
-            if self._state is None
-            else np.asarray(self._state.diverged)[:size].tolist()
-        )
+        if self._state is None:
+            return [False] * size
+        return np.asarray(self._state.diverged)[:size].tolist()
 
     def train(self, count: int = 1) -> list[Result | None]:
         """At most `count` updates of each member; each one's last result tree."""

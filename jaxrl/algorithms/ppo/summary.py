@@ -243,8 +243,6 @@ def _advantages(config: PPOConfig) -> str:
 
 
 def _schedule(value: float | tuple) -> str:
-    return (
-        " -> ".join(f"{at:g} at {step:,}" for step, at in value)
-        if isinstance(value, tuple)
-        else f"{value:g}"
-    )
+    if isinstance(value, tuple):
+        return " -> ".join(f"{at:g} at {step:,}" for step, at in value)
+    return f"{value:g}"

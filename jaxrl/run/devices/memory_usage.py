@@ -65,8 +65,6 @@ def free_memory() -> int | None:
 def free_on_device() -> int | None:
     """Bytes that the first device still has."""
     facts = jax.local_devices()[0].memory_stats() or {}
-    return (
-        facts["bytes_limit"] - facts["bytes_in_use"]
-        if {"bytes_limit", "bytes_in_use"} <= set(facts)
-        else None
-    )
+    if {"bytes_limit", "bytes_in_use"} <= set(facts):
+        return facts["bytes_limit"] - facts["bytes_in_use"]
+    return None

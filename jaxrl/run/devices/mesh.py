@@ -146,11 +146,9 @@ def on_first_device(tree: PyTree) -> PyTree:
 
 def copy_here(leaf: Any) -> Any:
     """This process's copy of an array that all processes hold; anything else as it is."""
-    return (
-        leaf
-        if not isinstance(leaf, jax.Array) or leaf.is_fully_addressable
-        else leaf.addressable_data(0)
-    )
+    if not isinstance(leaf, jax.Array) or leaf.is_fully_addressable:
+        return leaf
+    return leaf.addressable_data(0)
 
 
 def placed(tree: PyTree, shardings: PyTree) -> PyTree:
