@@ -105,10 +105,8 @@ def _without_nested_model(
     """`given`, and in place of a mapping `model` what it holds."""
     if not isinstance(given.get("model"), Mapping):
         return dict(given)
-    settings, nested = (
-        {name: value for name, value in given.items() if name != "model"},
-        given["model"],
-    )
+    settings = {name: value for name, value in given.items() if name != "model"}
+    nested = given["model"]
     for name, value in nested.items():
         if name not in network:
             raise unknown_setting(name, network, "of model", owner=owner)

@@ -82,11 +82,9 @@ def runs_in(path: Path) -> list[Path]:
     """
     if (path / METRICS).exists():
         return [path]
-    logs = (
-        sorted([*path.glob(f"*/{METRICS}"), *path.glob(f"{TRIALS}/*/{METRICS}")])
-        if path.is_dir()
-        else []
-    )
+    logs = []
+    if path.is_dir():
+        logs = sorted([*path.glob(f"*/{METRICS}"), *path.glob(f"{TRIALS}/*/{METRICS}")])
     if not logs:
         raise UsageError(f"{path} is not a run's folder and holds none: there is no {METRICS}")
     return [log.parent for log in logs]

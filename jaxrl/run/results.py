@@ -144,11 +144,8 @@ def episode_results(algorithm: Algorithm, summary: Summary) -> Result:
 def _mean_agent_steps(grouping: Grouping, summary: Summary) -> dict[AgentId, float]:
     """Mean steps of an episode in which each agent acted: its length if all always act."""
     steps = summary.agent_steps
-    steps = (
-        np.full(len(grouping.agents), summary.episode_len.sum)
-        if isinstance(steps, tuple)
-        else steps
-    )
+    if isinstance(steps, tuple):
+        steps = np.full(len(grouping.agents), summary.episode_len.sum)
     return dict(zip(grouping.agents, (steps / int(summary.count)).tolist(), strict=True))
 
 

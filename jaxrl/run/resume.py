@@ -71,11 +71,9 @@ class Saved:
     def folder_to_go_on_in(self) -> Path:
         """The run's folder, if its last checkpoint continues: nothing later is overwritten."""
         if self.run_dir is None or not self.newest:
-            what = (
-                "is not in a run's folder"
-                if self.run_dir is None
-                else "is not the last one of its run"
-            )
+            what = "is not the last one of its run"
+            if self.run_dir is None:
+                what = "is not in a run's folder"
             raise UsageError(
                 f"checkpoint {self.checkpoint.path} {what}: give a new --run-dir to resume from it"
             )
@@ -183,11 +181,11 @@ def open_folder(
         run_dir: "auto": a new one, `runs/<env>/<time>-s<seed>`.
         now: the state that was resumed, if one was.
     """
-    fill = (
-        (lambda path: None)
-        if saved is None
-        else (lambda path: branch(saved, algorithm, facts, now, path))
-    )
+
+    def fill(path: Path) -> None:
+        if saved is not None:
+            branch(saved, algorithm, facts, now, path)
+
     if run_dir == "auto":
         candidates = run_folder.run_folders(facts["env_name"], facts["config"].get("seed"))
         return run_folder.first_free(candidates, lambda path: run_folder.create(path, facts, fill))

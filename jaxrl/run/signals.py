@@ -24,11 +24,9 @@ class StopSignal:
         """Inside it the first signal is noted and the second one breaks off at once."""
         self.heard = ""
         in_main_thread = threading.current_thread() is threading.main_thread()
-        previous = (
-            {number: signal.signal(number, self._hear) for number in _wanted()}
-            if in_main_thread
-            else {}
-        )
+        previous = {}
+        if in_main_thread:
+            previous = {number: signal.signal(number, self._hear) for number in _wanted()}
         try:
             yield
         finally:

@@ -398,11 +398,9 @@ class Trainer(PolicyAccess, TrainerResults):
             raise UsageError(
                 f"checkpoint {saved.checkpoint.path} does not fit: {restored.fresh[0].reason}"
             )
-        self._runner, self._hypers, self._env_params = (
-            restored.runner,
-            restored.hypers,
-            restored.env_params,
-        )
+        self._runner = restored.runner
+        self._hypers = restored.hypers
+        self._env_params = restored.env_params
         if restored.fresh:
             changed = changed_settings(saved.facts["config"], facts["config"])
             parts = " and ".join(part for part, _ in restored.fresh)

@@ -47,13 +47,11 @@ class Reporter:
         settings: RunSettings,
         say: Callable[[str], None] = print,
     ):
-        self.trial, self.algorithm, self.last, self.settings, self.say = (
-            trial,
-            algorithm,
-            last,
-            settings,
-            say,
-        )
+        self.trial = trial
+        self.algorithm = algorithm
+        self.last = last
+        self.settings = settings
+        self.say = say
         self.view = TrialView(trial, algorithm, settings)
         self.hooks = Hooks(self.view, resolve_callbacks(trial.config.callbacks))
         self.evaluation = Evaluation(trial.config, algorithm, settings)
@@ -109,11 +107,11 @@ class Reporter:
         )
         rows = jax.tree.map(lambda leaf: leaf[first:count], rows)
         left = count - first
-        self._results = (
-            iteration_results(self.algorithm, rows, left, seconds * left / count, before)
-            if count
-            else []
-        )
+        self._results = []
+        if count:
+            self._results = iteration_results(
+                self.algorithm, rows, left, seconds * left / count, before
+            )
         self._reach()
 
     def note_bad(self, rows: Metrics, index: int) -> None:
@@ -159,10 +157,8 @@ class Reporter:
     def _reach(self) -> None:
         """The trial's last result, which hooks see also while they receive earlier ones."""
         if self._results:
-            self.view.last_result, self.view.lifetime = (
-                self._results[-1],
-                Lifetime.after(self._results[-1]),
-            )
+            self.view.last_result = self._results[-1]
+            self.view.lifetime = Lifetime.after(self._results[-1])
 
     def write(self) -> None:
         """Logs the chunk's results."""

@@ -164,11 +164,9 @@ class Sweep:
         )
         ranked.sort(key=lambda outcome: outcome.score is None)
         rows = [_row(outcome, names) for outcome in ranked[:most]]
-        more = (
-            f"\n... and {len(ranked) - most} more: results.jsonl has them"
-            if len(ranked) > most
-            else ""
-        )
+        more = ""
+        if len(ranked) > most:
+            more = f"\n... and {len(ranked) - most} more: results.jsonl has them"
         return aligned([titles, *rows]) + more
 
     def statistics_table(self) -> str:

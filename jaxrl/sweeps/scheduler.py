@@ -233,10 +233,8 @@ class Scheduler:
             outcome = TrialResult(
                 by_number[number], row["status"], row["result"], row["score"], tuple(row["curve"])
             )
-            outcome.folder, outcome.reason = (
-                store.folder_of(by_number[number]),
-                row.get("reason", ""),
-            )
+            outcome.folder = store.folder_of(by_number[number])
+            outcome.reason = row.get("reason", "")
             self.sweep.outcomes.append(outcome)
             del self.trial_states[number]
 
@@ -308,11 +306,10 @@ class Scheduler:
             [self.order.stop[path] for path in self.criteria],
         )
         members = self._program(number, numbers, devices)
-        state = (
-            members.start(numbers)
-            if batch[0].state is None
-            else stacked([trial_state.state for trial_state in filled])
-        )
+        if batch[0].state is None:
+            state = members.start(numbers)
+        else:
+            state = stacked([trial_state.state for trial_state in filled])
         count, begin, reporters = (
             1,
             time.perf_counter(),

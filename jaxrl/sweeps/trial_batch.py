@@ -146,10 +146,8 @@ class TrialBatch:
             states.append(
                 State(runner, met=jnp.bool_(False), diverged=jnp.bool_(facts["diverged"][i]))
             )
-            reporter.view.lifetime, reporter.view.last_result = (
-                Lifetime(**facts["lifetimes"][i]),
-                facts["results"][i],
-            )
+            reporter.view.lifetime = Lifetime(**facts["lifetimes"][i])
+            reporter.view.last_result = facts["results"][i]
             reporter.hooks.set_state(saved.facts["callbacks"])
             reporter.ended = facts.get("ended", [False] * len(self.trials))[i]
             lasts.append(reporter.lifetime.training_iteration if reporter.ended else reporter.last)

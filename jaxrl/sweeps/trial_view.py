@@ -35,12 +35,10 @@ class TrialView(PolicyAccess):
     """
 
     def __init__(self, trial: Trial, algorithm: Algorithm, settings: RunSettings):
-        self.trial, self.config, self.algorithm, self.settings = (
-            trial,
-            trial.config,
-            algorithm,
-            settings,
-        )
+        self.trial = trial
+        self.config = trial.config
+        self.algorithm = algorithm
+        self.settings = settings
         self.hypers, self.env_params = trial.numbers
         self.run_dir: Path | None = None
         self.lifetime = Lifetime()

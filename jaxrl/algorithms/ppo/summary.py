@@ -26,11 +26,9 @@ def describe(config: PPOConfig) -> str:
     algorithm = config.build()
     env_args = "".join(f"  {name}={value}" for name, value in config.env_args)
     steps = config.num_updates * config.train_batch_size
-    rounded = (
-        f" (total_env_steps={config.total_env_steps:,}, rounded up)"
-        if steps != config.total_env_steps
-        else ""
-    )
+    rounded = ""
+    if steps != config.total_env_steps:
+        rounded = f" (total_env_steps={config.total_env_steps:,}, rounded up)"
     lines = [
         f"environment  {config.env_name}{env_args}",
         f"batch        {config.num_envs:,} environments x {config.rollout_length:,} steps = "

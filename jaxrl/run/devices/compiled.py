@@ -38,11 +38,9 @@ class CompiledAlgorithm:
         """Compiles what is missing, with or without the start; returns the seconds that it took."""
         begin, hits, asked = time.perf_counter(), num_hits(), 0
         if start and not self.can_start:
-            self.start_program, self.can_start, asked = (
-                self.start_program.compile(),
-                True,
-                asked + 1,
-            )
+            self.start_program = self.start_program.compile()
+            self.can_start = True
+            asked += 1
         if not self.compiled:
             self.chunk_program, self.compiled, asked = self.chunk_program.compile(), True, asked + 1
         self.loaded = 0 < asked == num_hits() - hits

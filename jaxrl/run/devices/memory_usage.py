@@ -26,11 +26,10 @@ def memory_line(needed: int | None, devices: int) -> str:
     if needed is None:
         return "memory: this backend does not tell beforehand"
     on_cpu = jax.default_backend() == "cpu"
-    needed, free = (
-        (needed * devices // jax.process_count(), free_memory())
-        if on_cpu
-        else (needed, free_on_device())
-    )
+    if on_cpu:
+        needed, free = needed * devices // jax.process_count(), free_memory()
+    else:
+        free = free_on_device()
     what = "" if on_cpu else " on each device" if devices > 1 else " on the device"
     line = f"memory: {in_units(needed)}{what} at the peak of training"
     if on_cpu and (held := process_memory()) is not None:

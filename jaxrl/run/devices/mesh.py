@@ -85,11 +85,10 @@ def _settled_over(together: Hosts, devices: int | str, config: AlgorithmConfig) 
             f"devices={devices} are those of all processes, which num_processes={number} does not "
             "divide"
         )
-    each = (
-        devices_worth_using(config, number * together.cores) // number
-        if automatic
-        else devices // number
-    )
+    if automatic:
+        each = devices_worth_using(config, number * together.cores) // number
+    else:
+        each = devices // number
     each = max(1, each)
     split_cpu(number * each)
     here = jax.local_device_count()

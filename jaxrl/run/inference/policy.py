@@ -47,18 +47,14 @@ class Policy:
         masked: bool = False,
         seed: int = 0,
     ):
-        self.policy_spec, self.weights, self.name, self.agents = (
-            policy_spec,
-            weights,
-            name,
-            tuple(agents),
-        )
+        self.policy_spec = policy_spec
+        self.weights = weights
+        self.name = name
+        self.agents = tuple(agents)
         # Otherwise the observation holds the mask.
         self.masked = masked and not has_mask(policy_spec.observation_space)
-        self.observation_space, self.action_space = (
-            policy_spec.observation_space,
-            policy_spec.action_space,
-        )
+        self.observation_space = policy_spec.observation_space
+        self.action_space = policy_spec.action_space
         self._key, self._draws = acting_key(seed, name), 0
         self._memory: dict[AgentId | None, PolicyState] = {}
 
@@ -69,10 +65,8 @@ class Policy:
         policy_state = {
             agent: jax.tree.map(np.asarray, state) for agent, state in self._memory.items()
         }
-        weights, key = (
-            jax.tree.map(np.asarray, self.weights),
-            np.asarray(jax.random.key_data(self._key)),
-        )
+        weights = jax.tree.map(np.asarray, self.weights)
+        key = np.asarray(jax.random.key_data(self._key))
         return {**vars(self), "weights": weights, "_memory": policy_state, "_key": key}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -282,11 +276,10 @@ class Policy:
         """(the observation as arrays, the leading axes of its parts)."""
         spaces, structure = jax.tree.flatten(tree_of(self.observation_space))
         try:
-            parts = (
-                structure.flatten_up_to(observation)
-                if is_tree(self.observation_space)
-                else [observation]
-            )
+            if is_tree(self.observation_space):
+                parts = structure.flatten_up_to(observation)
+            else:
+                parts = [observation]
         except (ValueError, TypeError):
             raise UsageError(
                 f"policy {self.name!r} takes observations of {self.observation_space}, not "
@@ -442,11 +435,10 @@ def _act(
 ) -> tuple[jax.Array, PolicyState]:
     """The likeliest action, or one drawn with `key`, for each of a batch; and the next state."""
     distribution, value, carry = policy_spec.apply(weights, obs, policy_state, inputs)
-    action = (
-        distribution.mode()
-        if key is None
-        else distribution.sample(policy_spec.noise(key, value.shape))
-    )
+    if key is None:
+        action = distribution.mode()
+    else:
+        action = distribution.sample(policy_spec.noise(key, value.shape))
     return policy_spec.to_env_action(action), policy_spec.next_state(
         carry, action, jnp.zeros(value.shape)
     )

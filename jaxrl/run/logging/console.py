@@ -322,11 +322,10 @@ def device_name(number: int = 1) -> str:
     """
     device = jax.devices()[0]
     cpu = device.platform == "cpu"
-    name = (
-        f"the CPU ({os.cpu_count()} cores)"
-        if cpu
-        else f"{device.platform.upper()} ({device.device_kind})"
-    )
+    if cpu:
+        name = f"the CPU ({os.cpu_count()} cores)"
+    else:
+        name = f"{device.platform.upper()} ({device.device_kind})"
     processes = jax.process_count()
     of_all = f" of {processes} processes" if processes > 1 else ""
     split = f"{name}, the environments split over {number} {'cores' if cpu else 'devices'}{of_all}"

@@ -335,11 +335,10 @@ def find(path: str | Path, which: str | int = "last") -> Path:
             f"iteration of: {there}"
         )
     named = {"best": best, "last": regular or best}
-    candidates = (
-        named[which]
-        if which in named
-        else {i: by_iteration[i] for i in by_iteration if str(which) == str(i)}
-    )
+    if which in named:
+        candidates = named[which]
+    else:
+        candidates = {i: by_iteration[i] for i in by_iteration if str(which) == str(i)}
     if not candidates:
         raise UsageError(
             f"run {path} has no checkpoint {which!r}; allowed are best, last, or an iteration of: "

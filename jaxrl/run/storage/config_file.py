@@ -95,11 +95,8 @@ def read_config(
         values = _without(values, left_out)
         refused = () if trust else untrusted_callbacks(facts)
         if "callbacks" in values and refused:
-            entries = (
-                values["callbacks"]
-                if isinstance(values["callbacks"], list)
-                else [values["callbacks"]]
-            )
+            saved = values["callbacks"]
+            entries = saved if isinstance(saved, list) else [saved]
             values["callbacks"] = [entry for entry in entries if entry not in refused]
     if alone:
         overrides = values.get("per_policy", {}).get(alone, {})
