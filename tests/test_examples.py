@@ -27,12 +27,19 @@ def outputs_of(notebook):
     return [output for cell in notebook.cells for output in cell.get("outputs", ())]
 
 
+@pytest.mark.parametrize(
+    "skipped", ["slow", pytest.param(None, marks=pytest.mark.slow)], ids=["main", "whole"]
+)
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-def test_a_notebook_runs_from_its_first_cell_to_its_last(path, tmp_path, monkeypatch):
+def test_a_notebook_runs_from_its_first_cell_to_its_last(path, skipped, tmp_path, monkeypatch):
+    """Without the cells that are tagged slow, on which no other depends; `-m slow` with them."""
     monkeypatch.setenv("JAXRL_EXAMPLE_SCALE", SCALE)
     monkeypatch.setenv("IPYTHONDIR", str(tmp_path / "ipython"))
     monkeypatch.setenv("JUPYTER_RUNTIME_DIR", str(tmp_path / "jupyter"))
     notebook = read(path)
+    notebook.cells = [
+        cell for cell in notebook.cells if skipped not in cell.metadata.get("tags", ())
+    ]
     client = nbclient.NotebookClient(
         notebook, timeout=300, resources={"metadata": {"path": str(tmp_path)}}
     )
