@@ -56,6 +56,7 @@ class MultiAgentArena(StackedEnvironment):
     width: int = 10  # columns
 
     agents = ("agent1", "agent2")
+    action_names = ("up", "right", "down", "left")
 
     def __post_init__(self):
         for name in ("height", "width"):
@@ -149,8 +150,6 @@ class MultiAgentArena(StackedEnvironment):
             picture = paint(picture, OUTLINE, coverage(outside - max(0.04 * side, 0.5)))
             picture = paint(picture, colour, coverage(outside))
         return finish(picture)
-
-    action_names = ("up", "right", "down", "left")
 
     def draw(self, state: State, params: Params) -> Drawing:
         """The cells, those that agent1 visited tinted; agent1 a disc, agent2 a square."""

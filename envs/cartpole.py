@@ -66,6 +66,8 @@ class CartPole(Environment):
     # As in Gymnasium: the reward is -1 in the step in which the pole falls, and 0 in all others.
     sutton_barto_reward: bool = False
 
+    action_names = ("left", "right")
+
     def __post_init__(self):
         if not isinstance(self.sutton_barto_reward, bool):
             raise UsageError(
@@ -140,8 +142,6 @@ class CartPole(Environment):
         ):
             picture = paint(picture, colour, coverage(from_segment(y, x, start, end, radius)))
         return finish(picture)
-
-    action_names = ("left", "right")
 
     def draw(self, state: State, params: Params) -> Drawing:
         """The cart on its track in metres, the pole, red posts at the thresholds of x."""

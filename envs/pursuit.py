@@ -97,6 +97,8 @@ class Pursuit(StackedEnvironment):
     pursuer_controller: InitVar[None] = None
     render_mode: InitVar[None] = None
 
+    action_names = ("left", "right", "down", "up", "stay")
+
     def __post_init__(self, pursuer_controller: None, render_mode: None):
         self._require("pursuer_controller", pursuer_controller is None, "None", pursuer_controller)
         self._require("render_mode", render_mode is None, "None", render_mode)
@@ -284,8 +286,6 @@ class Pursuit(StackedEnvironment):
             tiles = dots(y, x, 0.65 * radius * side, 0.06 * side)
             picture = paint(picture, DOTS, pixels(tiles[jnp.minimum(count, 6)]))
         return finish(picture)
-
-    action_names = ("left", "right", "down", "up", "stay")
 
     def draw(self, state: State, params: Params) -> Drawing:
         """Pursuers as squares, evaders as discs, numbers where several pursuers share a cell."""

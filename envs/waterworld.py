@@ -90,6 +90,8 @@ class Waterworld(StackedEnvironment):
     speed_features: bool = True
     render_mode: InitVar[None] = None  # of the reference; must be None, since `render` draws
 
+    action_names = ("x", "y")
+
     def __post_init__(self, render_mode: None):
         if render_mode is not None:
             raise UsageError(f"waterworld: render_mode must be None, not {render_mode!r}")
@@ -308,8 +310,6 @@ class Waterworld(StackedEnvironment):
         discs = [(state.position[:, is_kind], radii[is_kind]) for is_kind in of_kind]
         obstacles = state.obstacles, jnp.full(self.n_obstacles, params.obstacle_radius * SIZE)
         return picture(sensed, obstacles, *discs)
-
-    action_names = ("x", "y")
 
     def draw(self, state: State, params: Params) -> Drawing:
         """The pool in px with everything in it; pale discs show how far pursuers sense."""

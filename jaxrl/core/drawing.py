@@ -157,7 +157,7 @@ def with_all_axes(drawing: Drawing) -> dict[str, PyTree]:
     Shapes with a number that is not finite are hidden.
     """
     return {
-        "bounds": jnp.asarray(drawing.bounds, jnp.float32),
+        "bounds": jnp.nan_to_num(jnp.asarray(drawing.bounds, jnp.float32)),
         "shapes": [_with_all_axes(shapes) for shapes in drawing.shapes],
     }
 

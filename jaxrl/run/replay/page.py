@@ -163,11 +163,11 @@ def _track(
 ) -> dict[str, Any]:
     """One episode of one checkpoint."""
     shown = recording.agents[:MAX_AGENTS]
-    rewards = np.nan_to_num(recording.rewards)
+    rewards = _finite(recording.rewards)
     track = {
         "steps": recording.num_steps,
         "end": recording.end,
-        "returns": recording.running_returns[-1].tolist(),
+        "returns": _finite(recording.running_returns[-1]).tolist(),
         "rewards": packer.add(rewards[:, : len(shown)], bits=32),
         "totals": packer.add(rewards.sum(axis=1, dtype=np.float64), bits=32),
         "active": packer.add(recording.active[:, : len(shown)]),
@@ -201,18 +201,22 @@ def _packed(drawings: Drawings, packer: Packer) -> dict[str, Any]:
 
 
 def _decisions(decisions: Decisions, packer: Packer) -> dict[str, Any]:
-    finite = lambda array: np.nan_to_num(np.asarray(array), posinf=0.0, neginf=0.0)
-    rows = lambda array: finite(array).reshape(len(array), -1)[:, :MAX_ACTIONS]
+    rows = lambda array: _finite(array).reshape(len(array), -1)[:, :MAX_ACTIONS]
     packed = {
-        "value": packer.add(finite(decisions.value)),
+        "value": packer.add(_finite(decisions.value)),
         "action": packer.add(rows(decisions.action)),
     }
     probabilities = decisions.probabilities
     if probabilities is not None and probabilities.shape[1] <= MAX_ACTIONS:
-        packed["probabilities"] = packer.add(finite(probabilities), bits=8)
+        packed["probabilities"] = packer.add(_finite(probabilities), bits=8)
     if decisions.spread is not None:
         packed["spread"] = [packer.add(rows(part)[:, :MAX_ELEMENTS]) for part in decisions.spread]
     return packed
+
+
+def _finite(array: Any) -> np.ndarray:
+    """With 0 for what is NaN or infinite, which JSON has no number for."""
+    return np.nan_to_num(np.asarray(array), posinf=0.0, neginf=0.0)
 
 
 def _action_facts(
@@ -223,7 +227,7 @@ def _action_facts(
         number = min(space.size, MAX_ELEMENTS)
         names = list(names[:number]) if len(names) == space.size else list(map(str, range(number)))
         taken = [
-            np.reshape(recording.decisions[agent].action, (recording.num_steps, -1))
+            np.reshape(_finite(recording.decisions[agent].action), (recording.num_steps, -1))
             for column in columns
             for recording in column.recordings
         ]

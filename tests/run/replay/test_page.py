@@ -1,5 +1,6 @@
 """The page's data are the recorded episodes; the page is one file that asks nobody for anything."""
 
+import dataclasses
 import json
 import re
 
@@ -199,6 +200,15 @@ def test_an_environment_that_renders_is_shown_by_frames():
     frames = data_of(replayed)["episodes"][0]["tracks"][0]["frames"]
     assert frames["steps"] == [0, 1, 2, 3]
     assert all(image.startswith("data:image/png;base64,") for image in frames["images"])
+
+
+def test_numbers_that_are_not_finite_are_shown_as_zero():
+    algorithm, weights, params = untrained("cartpole")
+    recording = record_episode(algorithm, weights, params)
+    rewards = np.full_like(recording.rewards, np.nan)
+    broken = dataclasses.replace(recording, rewards=rewards)
+    track = data_of(make_replay([Column("now", (broken,), params)], algorithm))
+    assert track["episodes"][0]["tracks"][0]["returns"] == [0.0]
 
 
 class BadlyDrawn(Probe):
