@@ -9,8 +9,6 @@ import jaxrl
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.append(str(ROOT / "docs"))  # for formulas.py
-NOTEBOOKS = sorted((ROOT / "examples").glob("*.ipynb"))
-COLLECTED = ROOT / "docs" / "_examples"
 
 project = "jaxrl"
 author = "the authors of jaxrl"
@@ -26,6 +24,8 @@ html_title = f"jaxrl {release}"
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
 html_show_sourcelink = False
+html_show_copyright = False
+pygments_dark_style = "github-dark"
 html_math_renderer = "formulas"
 
 myst_enable_extensions = ["dollarmath", "html_image"]
@@ -49,8 +49,6 @@ PAGES_ELSEWHERE = {  # files of the repository that are pages of the site
 
 def link_to_pages(app, name, source):
     """Links that lead to a file of the repository, for readers of the sources, lead to its page."""
-    if name == "index" and not NOTEBOOKS:
-        source[0] = source[0].replace("\n_examples/*\n", "\n")
     for file, page in PAGES_ELSEWHERE.items():
         source[0] = source[0].replace(f"]({file}", f"]({page}")
 
@@ -66,11 +64,11 @@ def mark_code(app, kind, name, obj, options, lines):
 
 def collect_notebooks(app):
     """Notebooks are in examples/, and Sphinx reads nothing outside docs/."""
-    shutil.rmtree(COLLECTED, ignore_errors=True)
-    COLLECTED.mkdir()
-    for notebook in NOTEBOOKS:
-        text = notebook.read_text(encoding="utf-8").replace("](../docs/", "](../")
-        (COLLECTED / notebook.name).write_text(text, encoding="utf-8")
+    collected = ROOT / "docs" / "_examples"
+    shutil.rmtree(collected, ignore_errors=True)
+    collected.mkdir()
+    for notebook in (ROOT / "examples").glob("*.ipynb"):
+        shutil.copy(notebook, collected)
 
 
 def setup(app):
