@@ -79,6 +79,14 @@ def test_a_committed_notebook_is_small_and_names_no_machine(path):
     assert [found[0] for text in texts for found in MACHINE_PATH.finditer(text)] == []
 
 
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_the_files_that_a_notebook_links_to_exist(path):
+    text = "\n".join(cell.source for cell in read(path).cells if cell.cell_type == "markdown")
+    links = re.findall(r"\]\(([^)#:\s]+)(?:#[^)]*)?\)", text)
+    assert links
+    assert [link for link in links if not (EXAMPLES / link).exists()] == []
+
+
 def test_a_machine_path_is_found():
     assert MACHINE_PATH.search("folder /home/ada/runs") and MACHINE_PATH.search(r"C:\Users\ada")
     assert not MACHINE_PATH.search("runs/arena/work https://example.org/home ../docs/tmp.md")
