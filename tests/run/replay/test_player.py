@@ -85,6 +85,28 @@ def test_the_button_plays_and_pauses_and_an_episode_leads_to_the_next(browser, o
     assert shown(browser, "step") == "30"  # of the last episode, where it stays
 
 
+def test_a_page_that_is_opened_plays_and_space_pauses_though_the_button_was_clicked(
+    browser, opened
+):
+    browser.open(opened.as_uri())
+    browser.wait(lambda: shown(browser, "playing") == "true" and shown(browser, "step") != "0")
+    browser.click("#play")
+    browser.wait(lambda: shown(browser, "playing") == "false")
+    browser.press(" ")
+    browser.wait(lambda: shown(browser, "playing") == "true")
+    browser.press(" ")
+    browser.wait(lambda: shown(browser, "playing") == "false")
+
+
+def test_several_episodes_have_buttons_and_a_click_on_the_chart_goes_there(browser, opened):
+    assert words(browser, "nav button") == ["episode 0", "episode 1"]
+    browser.click("nav button:nth-child(2)")
+    browser.wait(lambda: shown(browser, "episode") == "1")
+    browser.click(".chart canvas")  # its middle, which is right of step 15 by half the margin
+    browser.wait(lambda: shown(browser, "step") != "0")
+    assert 12 <= int(shown(browser, "step")) <= 15
+
+
 def test_keys_step_scrub_change_the_speed_and_choose_the_episode(browser, opened):
     def after(keys, name, value):
         browser.press(*keys)
