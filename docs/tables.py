@@ -47,7 +47,8 @@ def table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
 
 
 def cell(text: str) -> str:
-    return text.replace("|", "\\|")
+    flags_as_code = re.sub(r"--[a-z-]+( [A-Z]+)?", r"`\g<0>`", text)
+    return flags_as_code.replace("|", "\\|")
 
 
 def default(value: Any) -> str:
