@@ -162,6 +162,7 @@ function paintFrame(canvas, frames, time) {
   let last = 0;
   while (last + 1 < frames.steps.length && frames.steps[last + 1] <= time) last++;
   const image = frames.loaded[last];
+  context.imageSmoothingEnabled = image.naturalWidth > 120; // smaller ones are made of squares
   if (image.complete && image.naturalWidth) context.drawImage(image, 0, 0, width, height);
 }
 
