@@ -385,7 +385,7 @@ def test_best_is_refused_where_no_state_was_scored(run):
         lambda which: Trainer.from_checkpoint(run, checkpoint=which),
     ):
         with pytest.raises(
-            UsageError, match=r"no best checkpoint: no score was measured; choose last, or .* of: .*3"
+            UsageError, match=r"no best checkpoint: no score was measured; choose last, or .*: .*3"
         ):
             load("best")
     path = run / "checkpoints" / "000003"
