@@ -4,6 +4,8 @@ from bisect import bisect_left
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
 from jaxrl.core.errors import UsageError, brief, unknown_name
 from jaxrl.episodes.column import Column, EpisodeIndexError, Indices, Positions, locate
 from jaxrl.episodes.env_step import EVERYONE, Pending
@@ -249,7 +251,8 @@ class AgentsData(Episode):
                 last = pending.outputs.get(what) if pending else None
                 if column is None and last is None:
                     continue
-                column = column or Column(name=what)
+                if column is None:
+                    column = Column(name=f"extra_model_outputs[{what!r}]")
             else:
                 column = getattr(episode, what)
                 if pending and what in ("actions", "rewards"):
@@ -265,22 +268,22 @@ class AgentsData(Episode):
         return_list: bool,
         options: dict[str, Any],
     ) -> dict | list[dict]:
-        is_single = indices is not None and not isinstance(indices, slice | list | tuple)
-        if return_list and (is_single or not env_steps):
+        is_several = indices is None or isinstance(indices, slice) or np.ndim(indices) > 0
+        if return_list and not (is_several and env_steps):
             raise UsageError("return_list needs env_steps=True, and a list or slice of indices")
         if not env_steps:
             values = {agent: column.get(indices, **options) for agent, column in columns.items()}
-            return values if is_single else {agent: v for agent, v in values.items() if _count(v)}
+            return {agent: v for agent, v in values.items() if not is_several or _count(v)}
         if not self.is_reset:
             return [] if return_list else {}
         positions = self._env_positions(indices, columns, options)
-        if is_single:
+        if not is_several:
             return self._at_env_step(columns, positions, options)
         if return_list:
             return [self._at_env_step(columns, position, options) for position in positions]
         found = {}
         for agent, column in columns.items():
-            rows = [self._row(agent, column, position) for position in positions]
+            rows = self._rows(agent, column, positions)
             if options["fill"] is None:
                 rows = [row for row in rows if row is not None]
             if rows:
@@ -327,6 +330,15 @@ class AgentsData(Episode):
         row = bisect_left(times, time)
         is_there = row < min(len(times), column.len_incl_lookback()) and times[row] == time
         return row if is_there else None
+
+    def _rows(
+        self, agent: AgentID, column: Column, positions: list[int | None] | range
+    ) -> list[int | None]:
+        """`_row` of each of many environment steps."""
+        begin = self.env_t_started - self._lookback
+        times = self._timelines[agent].times[: column.len_incl_lookback()]
+        row_at = {time - begin: row for row, time in enumerate(times)}
+        return [row_at.get(position) for position in positions]
 
     # Rewriting: the indices are each agent's own steps
 

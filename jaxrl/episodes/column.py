@@ -261,7 +261,10 @@ class Column:
 
     def append(self, value: Nested) -> None:
         """Adds a value at the end. Arrays are copied each time: to add many, add them to lists."""
-        self.extend([value])
+        if self.finalized:
+            self.extend([value])
+        else:
+            self.data.append(value)
 
     def extend(self, values: list | Nested) -> None:
         """Adds values at the end."""

@@ -160,7 +160,7 @@ class SingleAgentEpisode(Episode):
         """
         outputs = extra_model_outputs or {}
         self.check_step(observation, action, outputs)
-        (reward,) = _as_rewards([reward])
+        reward = as_reward(reward)
         self.observations.append(observation)
         self.actions.append(action)
         self.rewards.append(reward)
@@ -182,11 +182,13 @@ class SingleAgentEpisode(Episode):
         self._check_output_names(outputs)
 
     def _check_output_names(self, outputs: dict[str, Any]) -> None:
-        if not self.rewards.len_incl_lookback():
+        if (
+            outputs.keys() == self.extra_model_outputs.keys()
+            or not self.rewards.len_incl_lookback()
+        ):
             return
         known = sorted(self.extra_model_outputs)
-        if sorted(outputs) != known:
-            raise UsageError(f"extra_model_outputs are {sorted(outputs)}, of earlier steps {known}")
+        raise UsageError(f"extra_model_outputs are {sorted(outputs)}, of earlier steps {known}")
 
     def validate(self) -> None:
         """Raises UsageError where lengths, spaces or rewards do not fit together."""
@@ -467,6 +469,8 @@ def _as_rewards(rewards: Steps | None) -> list[float] | np.ndarray:
 
 
 def as_reward(reward: Any) -> float:
+    if isinstance(reward, float) and not math.isnan(reward):
+        return reward
     try:
         number = float(reward) if np.ndim(reward) == 0 else math.nan
     except (TypeError, ValueError):

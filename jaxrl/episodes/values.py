@@ -54,11 +54,13 @@ def stack(items: list[Nested], space: Space = None) -> Nested:
 
 
 def _stack_leaves(*parts: Any) -> np.ndarray:
-    arrays = [np.asarray(part) for part in parts]
-    shapes = {array.shape for array in arrays}
-    if len(shapes) > 1:
-        raise UsageError(f"values of different shapes cannot become one array: {brief(shapes)}")
-    return np.stack(arrays)
+    try:
+        return np.array(parts) if np.ndim(parts[0]) == 0 else np.stack(parts)
+    except ValueError:
+        shapes = {np.shape(part) for part in parts}
+        raise UsageError(
+            f"values of different shapes cannot become one array: {brief(shapes)}"
+        ) from None
 
 
 def unstack(arrays: Nested) -> list[Nested]:

@@ -147,6 +147,17 @@ def test_outputs_of_models_are_given_by_name_for_slices_too():
     assert episode.get_extra_model_outputs(indices=[0], return_list=True) == [outputs]
 
 
+def test_outputs_of_an_action_that_waits_follow_those_of_the_lookback():
+    episode = MultiAgentEpisode()
+    episode.add_env_reset(observations={"a": 0})
+    rewards = {"a": 0.0}
+    episode.add_env_step({"a": 1}, {"a": 0}, rewards, extra_model_outputs={"a": {"logp": -1.0}})
+    episode.add_env_step({}, {"a": 0}, rewards, extra_model_outputs={"a": {"logp": -2.0}})
+    chunk = episode.cut(2)
+    found = chunk.get_extra_model_outputs("logp", slice(-2, 0), neg_index_as_lookback=True)
+    assert found == {"a": [-1.0, -2.0]}
+
+
 def test_slices_keep_infos_and_who_has_ended_how():
     episode = MultiAgentEpisode()
     episode.add_env_reset(observations={"a": 0, "b": 0}, infos={"a": {"x": 1}})
