@@ -58,6 +58,7 @@ QUICK = (
     "core/test_fields.py",
     "core/test_registry.py",
     "core/test_spaces.py",
+    "episodes",
     "ops",
     "run/logging",
     "run/storage/test_config_file.py",

@@ -59,28 +59,32 @@ def locate(
 
 
 def _locate_one(index: int, lookback: int, total: int, neg_index_as_lookback: bool) -> int | None:
-    try:
-        index = operator.index(index)
-    except TypeError:
-        raise UsageError(
-            f"an index is an integer, a list of integers or a slice, not {brief(index)}"
-        ) from None
+    index = _as_integer(index)
     from_lookback = index >= 0 or neg_index_as_lookback
     position = index + (lookback if from_lookback else total)
     return position if 0 <= position < total else None
 
 
+def _as_integer(index: Any) -> int:
+    try:
+        return operator.index(index)
+    except TypeError:
+        raise UsageError(
+            f"an index is an integer, a list of integers or a slice, not {brief(index)}"
+        ) from None
+
+
 def _locate_slice(
     indices: slice, lookback: int, total: int, neg_index_as_lookback: bool, extend: bool
 ) -> range:
-    step = 1 if indices.step is None else operator.index(indices.step)
+    step = 1 if indices.step is None else _as_integer(indices.step)
     if step == 0:
         raise UsageError("a slice's step cannot be 0")
 
     def bound(index: int | None, default: int) -> int:
         if index is None:
             return default
-        index = operator.index(index)
+        index = _as_integer(index)
         position = index + (lookback if index >= 0 or neg_index_as_lookback else total)
         low, high = (0, total) if step > 0 else (-1, total - 1)
         return position if extend else min(max(position, low), high)

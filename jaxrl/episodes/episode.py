@@ -71,7 +71,10 @@ class Episode:
         """The steps where a slice of this episode starts and stops, from 0 to its length."""
         if slice_.step not in (None, 1):
             raise UsageError(f"an episode is sliced in steps of 1, not of {brief(slice_.step)}")
-        start, stop, _ = slice_.indices(len(self))
+        try:
+            start, stop, _ = slice_.indices(len(self))
+        except TypeError:
+            raise UsageError(f"the bounds of a slice are integers, not {brief(slice_)}") from None
         return start, max(start, stop)
 
     def _check_growing(self) -> None:

@@ -441,8 +441,8 @@ class SingleAgentEpisode(Episode):
     @staticmethod
     def from_state(state: dict[str, Any]) -> "SingleAgentEpisode":
         """The episode of a state that `get_state` gave."""
-        arguments = dict(state)
         try:
+            arguments = dict(state)
             custom_data, duration_s = arguments.pop("custom_data"), arguments.pop("duration_s")
             episode = SingleAgentEpisode(**arguments)
         except (KeyError, TypeError) as error:

@@ -67,6 +67,8 @@ def unstack(arrays: Nested) -> list[Nested]:
     """The inverse of `stack`; a list is returned as it is."""
     if isinstance(arrays, list):
         return arrays
+    if any(np.ndim(leaf) == 0 for leaf in leaves(arrays)):
+        raise UsageError(f"expected a list of values or arrays of them, got {brief(arrays)}")
     count = len(next(leaves(arrays)))
     return [map_nested(lambda leaf, i=i: leaf[i], arrays) for i in range(count)]
 

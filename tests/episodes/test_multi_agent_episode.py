@@ -244,6 +244,25 @@ def test_slicing_and_joining_anywhere_gives_the_episode_back(seed):
 
 
 @pytest.mark.parametrize("seed", range(16))
+def test_a_slice_and_its_lookback_tell_of_each_step_what_the_episode_tells(seed):
+    episode = played(drawn_world(seed, steps=8))
+    generator = random.Random(seed)
+    for _ in range(10):
+        start, stop = sorted(generator.randint(0, len(episode)) for _ in range(2))
+        part = episode.slice(slice(start, stop), len_lookback_buffer=2)
+        for step in range(max(start - 2, 0), stop):
+            for what in ("observations", "infos", "actions", "rewards", "extra_model_outputs"):
+                whole = getattr(episode, f"get_{what}")(indices=step)
+                there = {agent: whole[agent] for agent in whole if agent in part.agent_episodes}
+                found = getattr(part, f"get_{what}")(
+                    indices=step - start, neg_index_as_lookback=True
+                )
+                assert str(found) == str(there)
+                if what in ("actions", "rewards", "extra_model_outputs"):
+                    assert set(there) == set(whole)  # nobody who acted there is missing
+
+
+@pytest.mark.parametrize("seed", range(16))
 def test_no_reward_is_lost_or_counted_twice(seed):
     program = drawn_world(seed, steps=12)
     steps = [arguments for name, arguments in program["calls"] if name == "step_all"]
