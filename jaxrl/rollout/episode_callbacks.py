@@ -250,7 +250,10 @@ def _checked(callback: Any) -> Any:
     for name in dir(callback):
         if name.startswith("on_") and name not in (*TRACED_HOOKS, *HOST_HOOKS):
             raise unknown_name(
-                "hook", name, (*TRACED_HOOKS, *HOST_HOOKS), f"of callbacks {_name(callback)}"
+                "hook",
+                name,
+                (*TRACED_HOOKS, *HOST_HOOKS),
+                f"of callbacks {class_name(callback)}",
             )
     if not any(hasattr(callback, hook) for hook in (*TRACED_HOOKS, *HOST_HOOKS)):
         hooks = ", ".join((*TRACED_HOOKS, *HOST_HOOKS))
@@ -269,7 +272,7 @@ def _call(callback: Any, hook: str, *arguments: Any) -> Any:
         raise
     except Exception as error:
         raise UsageError(
-            f"{hook} of callbacks {_name(callback)} fails as it is traced: {reason_of(error)}"
+            f"{hook} of callbacks {class_name(callback)} fails as it is traced: {reason_of(error)}"
         ) from error
 
 
@@ -279,7 +282,7 @@ def _check_signature(callback: Any, hook: str) -> None:
     function = getattr(callback, hook)
     if not callable(function):
         raise UsageError(
-            f"{hook} of callbacks {_name(callback)} must be a method, not {function!r:.60}"
+            f"{hook} of callbacks {class_name(callback)} must be a method, not {function!r:.60}"
         )
     try:
         inspect.signature(function).bind(*meant)
@@ -287,7 +290,7 @@ def _check_signature(callback: Any, hook: str) -> None:
         pass
     except TypeError as error:
         raise UsageError(
-            f"{hook} of callbacks {_name(callback)} must take ({', '.join(meant)}): {error}"
+            f"{hook} of callbacks {class_name(callback)} must take ({', '.join(meant)}): {error}"
         ) from None
 
 
@@ -303,7 +306,7 @@ def _named_scalars(
     scalars = {}
     for callback, callback_data in zip(callbacks, data, strict=True):
         values = _call(callback, hook, callback_data, what) if has_hook(callback, hook) else {}
-        source = f"{hook} of {_name(callback)}"
+        source = f"{hook} of {class_name(callback)}"
         if not isinstance(values, Mapping):
             raise UsageError(f"{source} must return {{name: number}}, not {values!r:.60}")
         for name, value in values.items():
@@ -320,7 +323,7 @@ def _named_scalars(
 def _alike(callback: Any, hook: str, what: str, before: PyTree, after: PyTree) -> PyTree:
     """`after`, once its structure, shapes and types are those of `before`."""
     after = strongly_typed(after)
-    rule = f"{hook} of {_name(callback)} must return the {what} in the form it was given"
+    rule = f"{hook} of {class_name(callback)} must return the {what} in the form it was given"
     structures = [jax.tree.structure(tree) for tree in (before, after)]
     if structures[0] != structures[1]:
         raise UsageError(f"{rule}: {structures[0]!s:.80}, not {structures[1]!s:.80}")
@@ -335,5 +338,6 @@ def _alike(callback: Any, hook: str, what: str, before: PyTree, after: PyTree) -
     return after
 
 
-def _name(callback: Any) -> str:
+def class_name(callback: Any) -> str:
+    """The name of its class."""
     return type(callback).__qualname__

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from jaxrl.core.errors import UsageError
-from jaxrl.rollout.episode_callbacks import EpisodeCallbacks, has_hook
+from jaxrl.rollout.episode_callbacks import EpisodeCallbacks, class_name, has_hook
 from jaxrl.run.results import Result
 
 
@@ -68,7 +68,7 @@ class Hooks:
             UsageError: JSON cannot hold one.
         """
         return [
-            {"class": _class_name(callback), "state": _state(callback)}
+            {"class": class_name(callback), "state": _state(callback)}
             for callback in self.callbacks
         ]
 
@@ -78,7 +78,7 @@ class Hooks:
         for saved in states:
             left.setdefault(saved["class"], []).append(saved["state"])
         for callback in self.callbacks:
-            states_left = left.get(_class_name(callback))
+            states_left = left.get(class_name(callback))
             state = states_left.pop(0) if states_left else None
             if state is not None and hasattr(callback, "set_state"):
                 callback.set_state(state)
@@ -92,9 +92,5 @@ def _state(callback: Any) -> Any:
         return json.loads(json.dumps(state))
     except (TypeError, ValueError) as error:
         raise UsageError(
-            f"get_state of callbacks {_class_name(callback)} must return what JSON holds: {error}"
+            f"get_state of callbacks {class_name(callback)} must return what JSON holds: {error}"
         ) from None
-
-
-def _class_name(callback: Any) -> str:
-    return type(callback).__qualname__

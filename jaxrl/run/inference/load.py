@@ -16,7 +16,7 @@ from jaxrl.core.types import PyTree
 from jaxrl.models.policy_spec import PolicyWeights
 from jaxrl.run.inference.evaluate import check_wanted, with_arguments
 from jaxrl.run.inference.evaluate import evaluate as play_episodes
-from jaxrl.run.inference.policy import read_checkpoint, weights_shape
+from jaxrl.run.inference.policy import weights_shape
 from jaxrl.run.inference.recording import EpisodeChoice, EpisodeRecording
 from jaxrl.run.inference.video import check_episode_picture, picture_episode
 from jaxrl.run.recorder import EPISODE
@@ -59,7 +59,7 @@ def open_run(
     Raises:
         UsageError: no such checkpoint, a damaged one, or other arguments that make another game.
     """
-    saved = read_checkpoint(path, which)
+    saved = checkpoint.open_found(path, which)
     config = read_config(saved.facts, call, to_play=True, trust=trust) if config is None else config
     algorithm = config.build()
     what = f"checkpoint {saved.path}"

@@ -14,7 +14,7 @@ from jaxrl.core.spaces import Box, MultiDiscrete, Space, from_json, is_tree, tre
 from jaxrl.core.types import AgentId, Key, PolicyId, PyTree
 from jaxrl.models.policy_spec import PolicyInputs, PolicySpec, PolicyState, PolicyWeights, has_mask
 from jaxrl.ops.distributions import Distribution, num_logits
-from jaxrl.run.storage import checkpoint
+from jaxrl.run.storage.checkpoint import Checkpoint, filled, open_found
 from jaxrl.run.storage.config_file import read_config
 
 ACTING = 0x61637469  # folded into the seed's key: acting never shares numbers with training
@@ -351,17 +351,12 @@ def load_policy(
     Raises:
         UsageError: no such checkpoint or policy, or a damaged one, in one line.
     """
-    return policy_of(
-        read_checkpoint(path, checkpoint), policy, config, model=model, seed=seed, trust=trust
-    )
-
-
-def read_checkpoint(path: str | Path, which: str | int = "last") -> checkpoint.Checkpoint:
-    return checkpoint.open_found(path, which)
+    saved = open_found(path, checkpoint)
+    return policy_of(saved, policy, config, model=model, seed=seed, trust=trust)
 
 
 def policy_of(
-    saved: checkpoint.Checkpoint,
+    saved: Checkpoint,
     policy: PolicyId | None = None,
     config: Any = None,
     *,
@@ -385,7 +380,7 @@ def policy_of(
         )
     spaces = (from_json(known[policy][space]) for space in ("observation_space", "action_space"))
     policy_spec = config.policy_spec(policy, *spaces, len(known[policy]["agents"]))
-    weights = checkpoint.filled(
+    weights = filled(
         weights_shape(policy_spec),
         saved.arrays,
         f"weights.{policy}",

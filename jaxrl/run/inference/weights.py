@@ -13,7 +13,7 @@ from jaxrl.core.errors import UsageError, unknown_name
 from jaxrl.core.types import AgentId, PolicyId
 from jaxrl.models.policy_spec import PolicyWeights
 from jaxrl.run.devices.mesh import copy_here, on_first_device
-from jaxrl.run.inference.policy import Policy, acting_key, read_checkpoint, weights_shape
+from jaxrl.run.inference.policy import Policy, acting_key, weights_shape
 from jaxrl.run.storage import checkpoint
 
 
@@ -124,7 +124,7 @@ def initial_weights(algorithm: Algorithm, init_from: Any) -> dict[PolicyId, Poli
     for policy, source in dict(init_from).items():
         path, source_policy = _path_and_policy(str(source), policy)
         group, _ = algorithm.grouping.locate(policy)
-        saved = read_checkpoint(Path(path))
+        saved = checkpoint.open_found(Path(path))
         if source_policy not in saved.facts["policies"]:
             raise unknown_name("policy", source_policy, saved.facts["policies"], f"in {saved.path}")
         what = f"policy {source_policy!r} of checkpoint {saved.path}"

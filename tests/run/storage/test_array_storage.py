@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from jaxrl import UsageError, load_policy
-from jaxrl.run.inference.policy import read_checkpoint
 from jaxrl.run.resume import read_run
 from jaxrl.run.storage import array_storage, checkpoint
 
@@ -149,7 +148,7 @@ def test_a_reader_meets_a_checkpoint_however_fast_older_ones_are_removed(tmp_pat
     writer.start()
     reads = 0
     while not done.is_set():
-        read = read_checkpoint(tmp_path)
+        read = checkpoint.open_found(tmp_path)
         assert set(read.arrays["a"]) == {read.facts["lifetime"]["training_iteration"]}
         reads += 1
     writer.join()
