@@ -214,7 +214,7 @@ def test_a_run_shows_its_plan_its_progress_and_where_things_lie(tmp_path, capsys
     ):
         assert part in done.stdout
     assert "iter    10" in done.stdout
-    assert "2,560 environment steps" in done.stdout
+    assert "2,560 steps in" in done.stdout
     assert len((tmp_path / "out" / "run" / "metrics.jsonl").read_text().splitlines()) == 10
     with pytest.raises(SystemExit) as again:
         train_ppo(["--env", "arena", *small.split(), "--run-dir", str(tmp_path / "out" / "run")])
