@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from jaxrl import PPOConfig, RunSettings
+from jaxrl.cli.help import groups_of
 from jaxrl.core import foreign_names
 
 DOCS = Path(__file__).parent
@@ -21,24 +22,7 @@ PLACE = re.compile(
     r"(?<=<!-- table: )(?P<name>.+?)( -->\n)(?P<table>.*?)(?=<!-- end -->)", re.DOTALL
 )
 
-GROUPS = {  # of the settings of PPOConfig, as docs/settings.md has them
-    "environment": "env env_args",
-    "policies": "policies policies_to_train per_policy agent_id_obs",
-    "sizes": "total_env_steps num_envs rollout_length train_batch_size minibatch_size num_epochs "
-    "shuffle_blocks seed",
-    "loss": "lr gamma lambda_ clip_param vf_clip_param value_clip vf_loss_coeff entropy_coeff "
-    "use_kl_loss kl_coeff kl_target normalize_advantages normalize_returns dual_clip target_kl",
-    "optimizer": "optimizer adam_epsilon grad_clip",
-    "observations and actions": "observation_filter action_distribution normalize_actions "
-    "clip_actions free_log_std",
-    "network": "model fcnet_hiddens fcnet_activation fcnet_kernel_initializer vf_share_layers "
-    "conv_filters conv_activation",
-    "memory": "use_lstm use_gru lstm_cell_size lstm_use_prev_action lstm_use_prev_reward "
-    "max_seq_len use_attention attention_num_transformer_units attention_dim attention_num_heads "
-    "attention_head_dim attention_memory_inference attention_position_wise_mlp_dim "
-    "attention_init_gru_gate_bias",
-    "episodes": "callbacks metrics_num_episodes_for_smoothing",
-}
+SETTINGS = {field.name for field in dataclasses.fields(PPOConfig)}
 
 
 def table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
@@ -88,8 +72,8 @@ def without_counterpart(library: str) -> str:
 
 TABLES: dict[str, Callable[[], str]] = {
     **{
-        f"settings, {group}": partial(settings, PPOConfig, names.split())
-        for group, names in GROUPS.items()
+        f"settings, {group}": partial(settings, PPOConfig, names)
+        for group, names in groups_of(SETTINGS).items()
     },
     "settings of a run": partial(
         settings, RunSettings, [field.name for field in dataclasses.fields(RunSettings)]

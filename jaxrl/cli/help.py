@@ -2,34 +2,36 @@
 
 import argparse
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from jaxrl.cli.flags import HELP_FLAGS, SEVERAL, Flag, flag_name, shown
 from jaxrl.core.errors import UsageError, unknown_name
 from jaxrl.core.registry import names
 
-GROUPS = {  # title: the settings under it
-    "what is trained": "env env_args tuned policies policies_to_train per_policy init_from seed",
-    "what is tried": "grid random num_samples seeds metric halving batch_size",
-    "how long": "total_env_steps stop stop_return",
-    "sizes of an iteration": "num_envs rollout_length train_batch_size minibatch_size num_epochs "
-    "shuffle_blocks",
-    "PPO": "lr gamma lambda_ clip_param vf_clip_param vf_loss_coeff value_clip entropy_coeff "
-    "use_kl_loss kl_coeff kl_target target_kl grad_clip optimizer adam_epsilon "
-    "normalize_advantages normalize_returns dual_clip",
-    "network": "fcnet_hiddens fcnet_activation fcnet_kernel_initializer vf_share_layers "
-    "conv_filters conv_activation model agent_id_obs observation_filter",
+GROUPS = {  # title: the settings under it; docs/settings.md has the same groups
+    "environment": "env env_args tuned",
+    "policies": "policies policies_to_train per_policy agent_id_obs init_from",
+    "trials": "grid random num_samples seeds metric halving batch_size",
+    "sizes": "total_env_steps num_envs rollout_length train_batch_size minibatch_size num_epochs "
+    "shuffle_blocks seed",
+    "stopping": "stop stop_return",
+    "loss": "lr gamma lambda_ clip_param vf_clip_param value_clip vf_loss_coeff entropy_coeff "
+    "use_kl_loss kl_coeff kl_target normalize_advantages normalize_returns dual_clip target_kl",
+    "optimizer": "optimizer adam_epsilon grad_clip",
+    "observations and actions": "observation_filter action_distribution normalize_actions "
+    "clip_actions free_log_std",
+    "network": "model fcnet_hiddens fcnet_activation fcnet_kernel_initializer vf_share_layers "
+    "conv_filters conv_activation",
     "memory": "use_lstm use_gru lstm_cell_size lstm_use_prev_action lstm_use_prev_reward "
     "max_seq_len use_attention attention_num_transformer_units attention_dim attention_num_heads "
     "attention_head_dim attention_memory_inference attention_position_wise_mlp_dim "
     "attention_init_gru_gate_bias",
-    "actions": "action_distribution normalize_actions clip_actions free_log_std",
+    "episodes": "callbacks metrics_num_episodes_for_smoothing",
     "runs, checkpoints and resume": "run_dir resume strict trust checkpoint_interval_s "
     "checkpoint_frequency checkpoint_at_end checkpoint_score_attribute keep",
     "evaluation": "evaluation_interval evaluation_duration evaluation_explore evaluation_env_args "
     "evaluation_seed",
-    "results and callbacks": "callbacks loggers pictures metrics_num_episodes_for_smoothing debug "
-    "profile",
+    "logs and pictures": "loggers pictures debug profile",
     "devices and processes": "devices compile_cache coordinator num_processes process_id "
     "join_seconds",
 }
@@ -79,7 +81,7 @@ def help_parser(flags: Mapping[str, Flag], *, grouped: bool) -> argparse.Argumen
     return parser
 
 
-def groups_of(flags: Mapping[str, Flag]) -> dict[str, list[str]]:
+def groups_of(flags: Collection[str]) -> dict[str, list[str]]:
     """The names of flags by the title of their group; the rest, of algorithms not ours, last."""
     by_title = {
         title: [name for name in members.split() if name in flags]

@@ -29,7 +29,7 @@ def test_every_flag_of_the_long_commands_belongs_to_exactly_one_group(command):
 
 def test_a_setting_of_an_algorithm_that_is_not_ours_stands_in_a_last_group():
     flags = {"trust_region": Flag("its radius", 0.1), "lr": Flag("learning rate", 1e-3)}
-    assert pages.groups_of(flags) == {"PPO": ["lr"], "flags": ["trust_region"]}
+    assert pages.groups_of(flags) == {"loss": ["lr"], "flags": ["trust_region"]}
 
 
 def test_every_name_among_the_groups_and_the_most_used_is_a_flag():
