@@ -2,6 +2,7 @@
 
 import dataclasses
 import os
+import signal
 from collections.abc import Sequence
 
 import jax
@@ -31,6 +32,8 @@ def watch(argv: Sequence[str] | None = None) -> None:
 
 def _watch(run: str, options: WatchOptions) -> None:
     server = LiveServer(LiveRun(run_path(run), trust=options.trust), options.port)
+    # A shell starts what it runs in the background deaf to Ctrl-C's signal.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     if hasattr(os, "nice"):
         os.nice(NICENESS)
     try:

@@ -2,6 +2,7 @@
 
 import http.client
 import json
+import signal
 import subprocess
 import sys
 import threading
@@ -124,13 +125,19 @@ def test_a_port_in_use_and_a_run_that_is_not_there_are_said_in_one_line(server, 
 
 
 def test_the_command_prints_the_address_and_ends_with_ctrl_c(trainer):
-    command = [sys.executable, str(ROOT / "scripts" / "watch.py"), str(trainer.run_dir)]
+    """Also where SIGINT is ignored at the start, as shells do for what runs in the background."""
+    watch_run = [sys.executable, str(ROOT / "scripts" / "watch.py"), str(trainer.run_dir)]
+    deaf = "import os, signal, sys; signal.signal(signal.SIGINT, signal.SIG_IGN)"
+    command = [sys.executable, "-c", f"{deaf}; os.execv(sys.argv[1], sys.argv[1:])", *watch_run]
     with subprocess.Popen(
         [*command, "--port", "0"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as watching:
-        line = watching.stdout.readline()
-        assert line.startswith("look at      http://127.0.0.1:")
-        watching.send_signal(2)
-        said, complaints = watching.communicate(timeout=60)
+        try:
+            line = watching.stdout.readline()
+            assert line.startswith("look at      http://127.0.0.1:")
+            watching.send_signal(signal.SIGINT)
+            said, complaints = watching.communicate(timeout=60)
+        finally:
+            watching.kill()
     assert (said, complaints) == ("stopped; the run itself is as it was\n", "")
     assert watching.returncode == 0
