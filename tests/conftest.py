@@ -1,6 +1,7 @@
 """How all tests run: quickly compiled, and with rank promotion an error."""
 
 import atexit
+import ctypes
 import functools
 import gc
 import os
@@ -37,6 +38,8 @@ if "JAX_ENABLE_COMPILATION_CACHE" not in os.environ:
     os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "-1"
 
 import jax
+
+from jaxrl.run.devices.memory_usage import process_memory
 
 OLDER_EMITTERS = "--xla_cpu_use_fusion_emitters=false"
 
@@ -97,6 +100,24 @@ def pytest_collection_finish():
     """
     gc.freeze()
     gc.set_threshold(50_000, 10, 10)
+
+
+MEMORY = 3 * 2**30  # bytes of a worker, above which it gives back what it can
+
+
+def pytest_runtest_teardown(item, nextitem):
+    """Between two modules a large worker gives memory back, and forgets programs if it must.
+
+    Compiling leaves gigabytes that are free but that glibc keeps.
+    """
+    if nextitem is None or nextitem.path == item.path or (process_memory() or 0) < MEMORY:
+        return
+    gc.collect()
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", lambda pad: None)
+    trim(0)
+    if process_memory() > MEMORY:
+        jax.clear_caches()
+        trim(0)
 
 
 @pytest.hookimpl(tryfirst=True)
