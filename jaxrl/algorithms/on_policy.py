@@ -61,7 +61,7 @@ class LearnerSpec:
 
 
 def shared_settings(policy: PolicyId, policy_spec: PolicySpec, trained: bool) -> LearnerSpec:
-    """Of an algorithm without settings of its own."""
+    """The `LearnerSpec` of an algorithm without settings of its own."""
     return LearnerSpec(policy_spec, trained)
 
 

@@ -116,7 +116,8 @@ def completion(shell: str, commands: Mapping[str, tuple[str, Mapping[str, Flag]]
         command = chosen.add_parser(
             name, parents=[help_parser(flags, grouped=False)], help=description
         )
-        command.add_argument("run", nargs="*").complete = shtab.DIRECTORY
+        if "resume" not in flags:  # these take a run's folder
+            command.add_argument("run", nargs="*").complete = shtab.DIRECTORY
         for action in command._actions:
             if action.dest in FILES:
                 action.complete = shtab.FILE

@@ -82,7 +82,7 @@ def agent_step(
         return AgentStep("joins", observation=observation, info=info, **flags)
     if episode.is_done:
         if any(agent in part for part in (step.observations, step.actions, step.rewards)):
-            raise UsageError(f"agent {agent!r} has ended, and yet there are data of its")
+            raise UsageError(f"agent {agent!r} has ended, but got an observation, action or reward")
         return AgentStep("ends", reward, None, None, None, *_ends_of(episode))
     if agent in step.actions:
         if pending is not None:

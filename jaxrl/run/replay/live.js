@@ -19,8 +19,13 @@ function paintCurves(panels) {
     const [xs, ys] = ["xs", "ys"].map((axis) => lines.flatMap((line) => line[axis]));
     const others = lines.filter((line) => !isTotal(line));
     const role = (line) => (isTotal(line) ? "ink" : agentRole(others.indexOf(line)));
-    head.textContent = title;
+    head.textContent = `${title} `;
     const drawn = lines.map((line) => ({ ...line, role: role(line), thin: !isTotal(line) }));
+    for (const { name, role } of drawn.length > 1 ? drawn : []) {
+      const entry = element(head, "small");
+      entry.textContent = ` ${name.split("/").pop()} `;
+      entry.style.color = color(role);
+    }
     chart(canvas, drawn, { span: [0, most(xs)], range: [least(ys), most(ys)] });
   });
 }

@@ -16,9 +16,7 @@ from typing import Any
 import numpy as np
 
 TABLE_SIZE = 256
-REPEATS = (
-    8  # how often a number of a table is to be there; a table is longer than the bytes it saves
-)
+REPEATS = 8  # a table pays only where each of its numbers appears about this often
 
 
 class Packer:
@@ -33,7 +31,7 @@ class Packer:
 
         Args:
             bits: of floating numbers. 32 keeps every float32; 16 and 8 divide the array's range
-                into 2^bits - 1 steps. Integers and bools are kept as they are.
+                into 2^bits - 1 steps. Integers up to 2^24 and bools are kept.
         """
         is_whole = np.asarray(values).dtype.kind in "biu"
         values = np.asarray(values, np.float64)

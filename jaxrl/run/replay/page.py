@@ -171,11 +171,7 @@ def _track(
         "rewards": packer.add(rewards[:, : len(shown)], bits=32),
         "totals": packer.add(rewards.sum(axis=1, dtype=np.float64), bits=32),
         "active": packer.add(recording.active[:, : len(shown)]),
-        "decisions": [
-            _decisions(recording.decisions[agent], packer)
-            for agent in shown
-            if agent in recording.decisions
-        ],
+        "decisions": [_decisions(recording.decisions[agent], packer) for agent in shown],
     }
     if hasattr(env, "draw"):
         return {**track, "drawing": _packed(drawings_of(recording, env, env_params), packer)}
@@ -241,7 +237,7 @@ def _action_facts(
         return {"names": names, "low": low.tolist(), "high": high.tolist()}
     parts = list(space.nvec) if isinstance(space, MultiDiscrete) else [space.n]
     if len(parts) == 1 and len(names) == parts[0]:
-        return {"names": list(names), "parts": parts}
+        return {"names": list(names[:MAX_ACTIONS]), "parts": parts}
     prefix = [f"{i}: " if len(parts) > 1 else "" for i in range(len(parts))]
     numbered = [f"{prefix[i]}{j}" for i, part in enumerate(parts) for j in range(part)]
     return {"names": numbered[:MAX_ACTIONS], "parts": parts}

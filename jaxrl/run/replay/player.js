@@ -124,11 +124,11 @@ function showAgent(card, agent, track, index, t) {
   card.bars?.forEach(({ choice, bar, share: text }, a) => {
     const part = firsts.findLastIndex((first) => first <= a);
     const taken = acts && at(own.action, t, part) + firsts[part] === a;
-    const share = acts && own.probabilities ? at(own.probabilities, t, a) : taken ? 1 : 0;
-    bar.style.height = `${62 * share}%`;
+    const share = acts && own.probabilities ? at(own.probabilities, t, a) : undefined;
+    bar.style.height = `${62 * (share ?? 0)}%`;
     choice.classList.toggle("taken", Boolean(taken));
-    text.textContent = acts ? (100 * share).toFixed(0) : "";
-    choice.title = `${agent.names[a]}: ${(100 * share).toFixed(1)} %`;
+    text.textContent = share === undefined ? "" : (100 * share).toFixed(0);
+    choice.title = agent.names[a] + (share === undefined ? "" : `: ${(100 * share).toFixed(1)} %`);
   });
   card.ranges?.forEach(({ band, mark, text }, d) => {
     const bottom = agent.low[d], reach = agent.high[d] - bottom || 1;

@@ -80,7 +80,14 @@ def replay(
     count(0)("episode", episode)
     count()("max_steps", max_steps)
     note = ""
+    if runner is not None and not isinstance(source, AlgorithmConfig):
+        raise UsageError("jaxrl.replay takes a runner beside a configuration only")
     if isinstance(source, AlgorithmConfig | Trainer):
+        if checkpoint != "last" or env_args or config is not None:
+            raise UsageError(
+                "jaxrl.replay of a trainer or a configuration plays its present policies: "
+                "checkpoint, env_args and config are for a run's folder"
+            )
         players = [_in_memory(source, runner)]
     else:
         source = runs.resolve(run_path(getattr(source, "run_dir", source)))

@@ -15,7 +15,7 @@ import numpy as np
 
 from jaxrl.core.errors import UsageError, one_line
 from jaxrl.run.inference.recording import EpisodeChoice
-from jaxrl.run.logging.plots import MAX_LINES, Curves, panels_of
+from jaxrl.run.logging.plots import MAX_LINES, STEPS, Curves, aligned, panels_of
 from jaxrl.run.replay.page import page_of, replay_data
 from jaxrl.run.replay.replay import player_of_run
 from jaxrl.run.results import Result, lookup
@@ -63,6 +63,7 @@ class LiveRun:
         """Plays an episode where there is a checkpoint that was not played yet."""
         if not any(checkpoint.both_kinds(self.folder / checkpoint.CHECKPOINTS)):
             return
+        stamp = None
         try:
             found = checkpoint.find(self.folder)
             stamp = found, (found / checkpoint.FACTS).stat().st_mtime_ns
@@ -75,6 +76,7 @@ class LiveRun:
         except Exception as error:  # of an environment, or of a folder that is being written
             with self._lock:
                 self._trouble = one_line(error)
+                self._played = stamp  # not again until there is another checkpoint
             return
         with self._lock:
             self._episode = self._episode[0] + 1, data
@@ -96,8 +98,11 @@ class LiveRun:
         self._read += len(whole)
         results = list(filter(None, map(_result, whole.splitlines())))
         if results:
-            self._curves.add(results)
             self._last = results[-1]
+            try:
+                self._curves.add(results)
+            except (TypeError, ValueError, LookupError):
+                self._trouble = "the log holds results that are no numbers"
 
     def _note(self) -> str:
         parts = [self.folder.name]
@@ -105,14 +110,15 @@ class LiveRun:
             steps = self._last.get("num_env_steps_sampled_lifetime", 0)
             parts.append(f"iteration {self._last['training_iteration']:,}, {steps:,} steps")
             value = lookup(self._last, "env_runners/episode_return_mean")
-            parts += [] if value is None else [f"return {value:.2f}"]
+            parts += [f"return {value:.2f}"] if isinstance(value, int | float) else []
         return " · ".join([*parts, *([self._trouble] if self._trouble else [])])
 
 
 def _result(line: bytes) -> Result | None:
-    with contextlib.suppress(ValueError):
+    with contextlib.suppress(ValueError, AttributeError):  # no JSON, or no object
         result = json.loads(line)
-        if isinstance(result, dict) and "training_iteration" in result:
+        counts = [result.get(name) for name in ("training_iteration", STEPS)]
+        if all(isinstance(count, int | float) for count in counts):
             return result
     return None
 
@@ -131,7 +137,13 @@ def curves_data(curves: Curves, panels: Any) -> list[dict[str, Any]]:
         points = {"xs": steps[kept].tolist(), "ys": [float(f"{y:.6g}") for y in values[kept]]}
         shown[panel].append({"name": name, **points})
     for lines in shown.values():
-        lines[:] = lines if len(lines) <= MAX_LINES + 2 else lines[:1]
+        whole = [line for line in lines if line["name"] in ("return", "evaluation")]
+        parts = [line for line in lines if line not in whole]
+        if len(parts) > MAX_LINES:
+            steps, values = aligned([(np.array(x["xs"]), np.array(x["ys"])) for x in parts])
+            mean = {"xs": steps.tolist(), "ys": values.mean(axis=0).tolist()}
+            parts = [{"name": f"mean of {len(parts)}", **mean}]
+        lines[:] = [*whole, *parts]
     return [{"title": titles[name], "lines": lines} for name, lines in shown.items() if lines]
 
 
@@ -160,7 +172,7 @@ class LiveServer(ThreadingHTTPServer):
 
     @property
     def hosts(self) -> tuple[str, ...]:
-        """What a browser may call this server: a stranger's name for 127.0.0.1 is not among it."""
+        """The Host headers that are accepted; others are refused (DNS rebinding)."""
         return tuple(f"{name}:{self.server_port}" for name in (HOST, "localhost"))
 
     def serve(self) -> None:

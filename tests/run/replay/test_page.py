@@ -227,6 +227,8 @@ def refusals(tmp_path):
         "does not exist": lambda: replay(tmp_path / "none"),
         "episodes=0 must": lambda: replay(tmp_path, episodes=0),
         "name one checkpoint, or up to 6": lambda: replay(tmp_path, checkpoint=list(range(7))),
+        "plays its present policies": lambda: replay(SMALL_ARENA, checkpoint="best"),
+        "a runner beside a configuration only": lambda: replay(tmp_path, runner=object()),
         r"draw must have Circles with radius \[\] or \[3\], not \[2\]": lambda: page_for(
             *untrained(BadlyDrawn(num_steps=3))
         ),

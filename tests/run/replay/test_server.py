@@ -12,7 +12,8 @@ import pytest
 
 from jaxrl import Trainer, UsageError
 from jaxrl.cli import watch
-from jaxrl.run.replay.server import HOST, LiveRun, LiveServer
+from jaxrl.run.logging.plots import Curves
+from jaxrl.run.replay.server import HOST, LiveRun, LiveServer, curves_data
 from tests.probes import SMALL_ARENA
 
 ROOT = Path(__file__).parents[3]
@@ -107,6 +108,32 @@ def test_a_log_that_was_cut_back_or_holds_anything_else_is_read_again(tmp_path, 
     assert "iteration 1, 64 steps" in run.status(0)["note"]
     log.write_text(line)
     assert len(run.status(0)["curves"][0]["lines"][0]["xs"]) == 1
+
+
+def test_results_that_are_no_numbers_are_named_and_the_rest_is_shown(tmp_path, trainer):
+    for name in ("config.json", "metadata.json"):
+        (tmp_path / name).write_bytes((trainer.run_dir / name).read_bytes())
+    line = (trainer.run_dir / "metrics.jsonl").read_text().splitlines(keepends=True)[0]
+    odd = json.loads(line)
+    odd["env_runners"]["episode_return_mean"] = {"a": "callback"}
+    run, log = LiveRun(tmp_path), tmp_path / "metrics.jsonl"
+    log.write_text(line)
+    assert len(run.status(0)["curves"][0]["lines"][0]["xs"]) == 1
+    log.write_text(line + json.dumps(odd) + "\n")
+    status = run.status(0)
+    assert "results that are no numbers" in status["note"]
+    assert len(status["curves"][0]["lines"][0]["xs"]) == 1
+
+
+def test_many_lines_of_a_panel_are_shown_as_their_mean():
+    curves = Curves()
+    agents = {f"agent_{i}": float(i) for i in range(9)}
+    for step in (1, 2):
+        episodes = {"episode_return_mean": 36.0, "agent_episode_returns_mean": agents}
+        curves.add([{"num_env_steps_sampled_lifetime": step, "env_runners": episodes}])
+    (panel,) = curves_data(curves, ())
+    assert [line["name"] for line in panel["lines"]] == ["return", "mean of 9"]
+    assert panel["lines"][1]["ys"] == [4.0, 4.0]
 
 
 def test_a_port_in_use_and_a_run_that_is_not_there_are_said_in_one_line(server, capsys, tmp_path):
