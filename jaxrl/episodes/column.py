@@ -295,9 +295,17 @@ class Column:
                 raise UsageError(f"{self.name}: {error}") from None
 
     def check(self, value: Nested, batch_axes: int = 0) -> None:
-        """Raises UsageError where a value does not fit the space."""
+        """Raises UsageError where a value does not fit the space, or the arrays there are."""
         if self.space is not None:
             check_fits(self.space, value, f"a value of {self.name}", batch_axes)
+        elif self.finalized and not batch_axes and self.len_incl_lookback():
+            map_nested(self._check_shape, self.data, value)
+
+    def _check_shape(self, kept: np.ndarray, value: Any) -> None:
+        if np.shape(value) != kept.shape[1:]:
+            raise UsageError(
+                f"{self.name} have shape {list(kept.shape[1:])}, not {list(np.shape(value))}"
+            )
 
     def check_all(self) -> None:
         """Raises UsageError where the data do not fit the space."""

@@ -377,7 +377,10 @@ class MultiAgentEpisode(AgentsData):
     # State
 
     def get_state(self) -> dict[str, Any]:
-        """The episode as a dict of lists, arrays and numbers, for `from_state`."""
+        """The episode as a dict for `from_state`: lists, arrays and numbers, to be pickled.
+
+        The spaces, the mapping function and actions without an outcome are Python objects in it.
+        """
         return {
             "id_": self.id_,
             "observation_space": self.observation_space,

@@ -180,6 +180,9 @@ class SingleAgentEpisode(Episode):
         self.observations.check(observation)
         self.actions.check(action)
         self._check_output_names(outputs)
+        for key, value in outputs.items():
+            if key in self.extra_model_outputs:
+                self.extra_model_outputs[key].check(value)
 
     def _check_output_names(self, outputs: dict[str, Any]) -> None:
         if (

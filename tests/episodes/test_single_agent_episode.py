@@ -192,6 +192,27 @@ def test_a_step_that_does_not_fit_is_refused_and_changes_nothing(observation, ac
 
 
 @pytest.mark.parametrize(
+    ("observation", "action", "logp", "said"),
+    [
+        ([0.0], 0, 0.0, r"observations have shape \[2\], not \[1\]"),
+        ([0.0, 0.0], [1, 2], 0.0, r"actions have shape \[\], not \[2\]"),
+        ([0.0, 0.0], 0, [0.0], r"extra_model_outputs\['logp'\] have shape \[\], not \[1\]"),
+    ],
+)
+def test_a_step_that_does_not_fit_arrays_is_refused_and_changes_nothing(
+    observation, action, logp, said
+):
+    episode = SingleAgentEpisode("id")
+    episode.add_env_reset([0.0, 0.0])
+    episode.add_env_step([1.0, 0.0], 1, 1.0, extra_model_outputs={"logp": 0.0})
+    episode.to_numpy()
+    with pytest.raises(UsageError, match=said):
+        episode.add_env_step(observation, action, 1.0, extra_model_outputs={"logp": logp})
+    assert (len(episode), len(episode.observations), len(episode.actions)) == (1, 2, 1)
+    episode.validate()
+
+
+@pytest.mark.parametrize(
     ("call", "said"),
     [
         (lambda e: e.add_env_reset(0), "has begun: add_env_reset comes first"),
