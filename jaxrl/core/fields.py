@@ -206,13 +206,19 @@ class Declared(NamedTuple):
     names: frozenset[str]
     example: str  # shows how to give this owner a setting; NAME stands for it
     look: str  # where all of them are explained
+    in_python: frozenset[str] = frozenset()  # those of `names` that are no flags
 
 
 _declared: dict[str, Declared] = {}  # by owner, so that an error can name another owner
 
 
 def checked(
-    owner: str, *, example: str, also: Iterable[str] = (), forms: Callable[[dict], dict] = dict
+    owner: str,
+    *,
+    example: str,
+    also: Iterable[str] = (),
+    in_python: Iterable[str] = (),
+    forms: Callable[[dict], dict] = dict,
 ) -> Callable[[type[C]], type[C]]:
     """A class decorator for a configuration: rejects unknown names and documents the fields.
 
@@ -220,6 +226,7 @@ def checked(
         owner: the class or function that takes these settings.
         example: shows how to give one, with NAME for its name.
         also: arguments that the owner takes besides the class's fields.
+        in_python: the same, but not on the command line.
         forms: converts other forms of the given settings.
     """
 
@@ -227,7 +234,8 @@ def checked(
         known = [field.name for field in dataclasses.fields(cls)]
         look = f"help(jaxrl.{cls.__name__}) explains all {len(known)}"
         look += ", and --help on the command line"
-        _declared[owner] = Declared(owner, frozenset((*known, *also)), example, look)
+        names = frozenset((*known, *also, *in_python))
+        _declared[owner] = Declared(owner, names, example, look, frozenset(in_python))
         generated = cls.__init__
 
         def __init__(self, *args, **settings):
@@ -348,6 +356,8 @@ def _other_owner(name: str, owner: str) -> Declared | None:
 
 
 def _belongs(name: str, other: Declared, kind: str) -> str:
+    if kind == "flag" and name in other.in_python:
+        return f"{name} is an argument of {other.owner} in Python, not a flag"
     if kind == "flag":
         return f"{_shown[kind](name)} is a flag of train_ppo.py"
     return f"{other.owner} has it: {other.example.replace('NAME', name)}"

@@ -55,7 +55,12 @@ def _loggers(name: str, value: Any) -> None:
     check_loggers(value)
 
 
-@checked("Trainer", example="Trainer(config, NAME=...)", also=("run_dir", "env_params", "quiet"))
+@checked(
+    "Trainer",
+    example="Trainer(config, NAME=...)",
+    also=("run_dir",),
+    in_python=("env_params", "quiet"),
+)
 @dataclasses.dataclass(frozen=True)
 class RunSettings:
     """Settings of a `Trainer` next to its configuration; none of them changes what is learned."""

@@ -7,7 +7,7 @@ import pytest
 
 import jaxrl
 from jaxrl import PPOConfig, RunSettings, Trainer, UsageError
-from jaxrl.cli.flags import Flag, flags_of, given_flags
+from jaxrl.cli.flags import Flag, flag_name, flags_of, given_flags
 from jaxrl.core import foreign_names
 from jaxrl.core.errors import nearest, unknown_name, unknown_result
 from jaxrl.core.fields import unknown_setting
@@ -139,6 +139,12 @@ def test_another_librarys_name_is_answered_with_ours(foreign, here):
         assert f"'s name for {here}" in refused(call)
     text = refused(lambda: given_flags([f"--{foreign.replace('_', '-')}", "1"], both()))
     assert f"'s name for --{here.rstrip('_').replace('_', '-')}" in text
+
+
+@pytest.mark.parametrize("name", ["quiet", "env_params"])
+def test_an_argument_of_trainer_that_is_no_flag_is_called_so(name):
+    text = refused(lambda: given_flags([flag_name(name), "1"], both()))
+    assert text.endswith(f"{name} is an argument of Trainer in Python, not a flag")
 
 
 def both():
