@@ -23,7 +23,7 @@ function paintCurves(panels) {
     const drawn = lines.map((line) => ({ ...line, role: role(line), thin: !isTotal(line) }));
     for (const { name, role } of drawn.length > 1 ? drawn : []) {
       const entry = element(head, "small");
-      entry.textContent = ` ${name.split("/").pop()} `;
+      entry.textContent = ` ${isTotal({ name }) ? "sum" : name.split("/").pop()} `;
       entry.style.color = color(role);
     }
     chart(canvas, drawn, { span: [0, most(xs)], range: [least(ys), most(ys)] });
