@@ -388,6 +388,8 @@ class Turns(MultiAgentEnvironment):
 class Joining(MultiAgentEnvironment):
     """`late` joins in the third of seven steps and pauses in the fifth; then the time limit.
 
+    So does any agent but `early`.
+
     An agent that acts observes 1 and gets reward 1 in each step. `late` observes 100 while it
     waits, and gets reward 10 in its pause.
     """
@@ -405,17 +407,16 @@ class Joining(MultiAgentEnvironment):
         return Discrete(2)
 
     def acting_agents(self, state, params):
-        return {"early": jnp.array(True), "late": (state.time >= 2) & (state.time != 4)}
+        late = (state.time >= 2) & (state.time != 4)
+        return dict.fromkeys(self.agents, late) | {"early": jnp.array(True)}
 
     def reset_env(self, key, params):
         state = State(jnp.int32(0), jnp.int32(0))
         return self._observe(state, params), state
 
     def step_env(self, key, state, action, params):
-        reward = {
-            "early": jnp.float32(1),
-            "late": jnp.where(state.time == 4, 10.0, jnp.float32(state.time >= 2)),
-        }
+        late = jnp.where(state.time == 4, 10.0, jnp.float32(state.time >= 2))
+        reward = dict.fromkeys(self.agents, late) | {"early": jnp.float32(1)}
         state = state.replace(time=state.time + 1)
         never = {agent: jnp.array(False) for agent in (*self.agents, ALL)}
         return self._observe(state, params), state, reward, never, {}

@@ -3,8 +3,8 @@
 What is learned from is what was acted on, and a cue is kept until it is asked for.
 """
 
-import dataclasses
 import functools
+from dataclasses import dataclass
 
 import jax
 import jax.numpy as jnp
@@ -13,8 +13,9 @@ import pytest
 
 from jaxrl import PPOConfig, Trainer, load_policy
 from jaxrl.algorithms.ppo.batch import batch_layout, make_batch, make_minibatches
-from jaxrl.core.spaces import Box
-from tests.probes import Crowd, Joining, Leavers, Recall
+from jaxrl.core.env import StackedEnvironment
+from jaxrl.core.spaces import Box, Discrete
+from tests.probes import Crowd, Joining, Leavers, Params, Recall, State
 
 MEMORIES = {
     "gru": {"use_gru": True, "lstm_cell_size": 8},
@@ -36,8 +37,36 @@ SMALL = {
 }
 
 
-def rollouts_of(config):
-    """Yields (spec, params, trajectory) of a second rollout, which begins within episodes."""
+@dataclass(frozen=True)
+class Recallers(StackedEnvironment):
+    """`Recall` for each of several agents, with a cue of its own."""
+
+    agents: tuple[str, ...]
+
+    @property
+    def default_params(self) -> Params:
+        return Params()
+
+    def observation_space(self, agent, params=None) -> Discrete:
+        return Discrete(3)
+
+    def action_space(self, agent, params=None) -> Discrete:
+        return Discrete(2)
+
+    def reset_stacked(self, key, params):
+        cue = jax.random.bernoulli(key, shape=(len(self.agents),)).astype(jnp.int32)
+        return cue, State(jnp.int32(0), cue)
+
+    def step_stacked(self, key, state, action, params):
+        last = jnp.broadcast_to(state.time == 4, action.shape)
+        reward = (last & (action == state.cue)).astype(jnp.float32)
+        state = state.replace(time=state.time + 1)
+        return jnp.full_like(state.cue, 2), state, reward, last, {}
+
+
+@functools.cache
+def second_rollouts(config):
+    """{policy: (learner's spec, params, trajectory)} of a second rollout, begun within episodes."""
     algorithm = config.build()
 
     @jax.jit
@@ -50,41 +79,101 @@ def rollouts_of(config):
 
     runner, trajectories = second_rollout(jax.random.key(0))
     trajectories = jax.tree.map(np.asarray, trajectories)
+    found = {}
     for policy in algorithm.grouping.policies:
         group, place = algorithm.grouping.locate(policy)
         alone = jax.tree.map(lambda leaf, place=place: leaf[:, place], trajectories[group])
-        yield algorithm.policy_specs[group], algorithm.policy_weights(runner, policy).params, alone
+        spec = algorithm.grouping.groups[group].structure
+        found[policy] = spec, algorithm.policy_weights(runner, policy).params, alone
+    return found
 
 
-# Pairwise: every kind of memory with and without what it is told, every way of sharing policies,
-# and attention and a cell in long sequences and step by step.
-@pytest.mark.parametrize(
-    ("memory", "agents", "told", "length"),
-    [
-        ("gru", "one", TOLD, 6),
-        ("gru", "shared", {}, 6),
-        ("lstm", "one", {}, 1),
-        ("lstm", "per-agent", TOLD, 6),
-        ("attention", "one", {}, 1),
-        ("attention", "shared", TOLD, 6),
-    ],
-    ids=lambda value: "told" * (value is TOLD) if isinstance(value, dict) else str(value),
+# Pairwise in two programs: every kind of memory with and without what it is told or with waits,
+# every way of sharing policies, and attention and a cell in long sequences and step by step.
+CROWD = PPOConfig(
+    env=Crowd(5),
+    policies={
+        "shared": ("one_0", "one_1"),
+        "first": ("one_2",),
+        "second": ("one_3",),
+        "alone": ("one_4",),
+    },
+    per_policy={
+        "shared": {**MEMORIES["gru"], "max_seq_len": 1},
+        "first": {**MEMORIES["lstm"], **TOLD},
+        "second": {**MEMORIES["lstm"], **TOLD},
+        "alone": {**MEMORIES["attention"], "max_seq_len": 1},
+    },
+    max_seq_len=6,
+    **SMALL,
 )
-def test_sequences_are_judged_as_they_were_acted_on(memory, agents, told, length):
-    """17 steps in parts of 6 or of 1: of an agent, of three of one policy, or of three policies.
+WAITING = PPOConfig(
+    env=Joining(("early", "late", "later", "last")),
+    policies={"early": ("early",), "alone": ("late",), "shared": ("later", "last")},
+    per_policy={
+        "alone": {**MEMORIES["gru"], **TOLD},
+        "shared": {**MEMORIES["attention"], **TOLD},
+    },
+    max_seq_len=6,
+    **SMALL,
+)
+
+
+@pytest.mark.parametrize(
+    ("policy", "number", "length", "width"),
+    [("shared", 17, 1, 2), ("first", 3, 6, 1), ("second", 3, 6, 1), ("alone", 17, 1, 1)],
+)
+def test_sequences_are_judged_as_they_were_acted_on(policy, number, length, width):
+    """17 steps in parts of 6 or of 1: of an agent, of two of one policy, or of two policies.
 
     Resets within sequences, carries across rollouts, rows of weight 0; each agent has a memory of
     its own.
     """
-    env = {"env": Recall()} if agents == "one" else {"env": Crowd(3), "policies": agents}
-    config = PPOConfig(**env, max_seq_len=length, **SMALL, **MEMORIES[memory], **told)
-    rollouts = list(rollouts_of(config))
-    assert len(rollouts) == (3 if agents == "per-agent" else 1)
-    width = 3 if agents == "shared" else 1
-    number = 3 if length == 6 else 17
-    for policy_spec, params, path in rollouts:
-        assert batch_layout(policy_spec, path.value.shape) == (number, length, 8, width, True)
-        judged_as_acted_on(config, policy_spec, params, path)
+    spec, params, path = second_rollouts(CROWD)[policy]
+    assert batch_layout(spec.policy_spec, path.value.shape) == (number, length, 8, width, True)
+    assert np.asarray(path.done[:-1]).any()
+    brought = [
+        np.asarray(leaf[0]).reshape(path.value[0].size, -1) for leaf in jax.tree.leaves(path.carry)
+    ]
+    # Of episodes that had begun before, each environment has a carry of its own.
+    assert max(len(np.unique(rows, axis=0)) for rows in brought) > 1
+    assert judged_as_acted_on(spec, params, path) == path.value.size
+
+
+@pytest.mark.parametrize(("policy", "width"), [("alone", 1), ("shared", 2)])
+def test_sequences_with_waits_are_judged_as_they_were_acted_on(policy, width):
+    """A second rollout of 17 steps begins in the fourth step of an episode of 7.
+
+    No action is open there.
+    """
+    spec, params, path = second_rollouts(WAITING)[policy]
+    assert batch_layout(spec.policy_spec, path.value.shape) == (3, 6, 8, width, True)
+    assert judged_as_acted_on(spec, params, path) == np.asarray(path.active).sum() > 70
+
+
+def judged_as_acted_on(spec, params, path):
+    """The number of rows, after comparing each one's value and log-probability."""
+    value, log_prob, sequences = jax.tree.map(np.asarray, judge(spec, params, path))
+    there = sequences.weight > 0
+    np.testing.assert_allclose(value[there], sequences.value[there], atol=1e-5)
+    np.testing.assert_allclose(log_prob[there], sequences.log_prob[there], atol=1e-5)
+    return there.sum()
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def judge(spec, params, path):
+    """(values, log-probabilities, rows) of a trajectory's sequences, [L, B].
+
+    As the learner judges them at first.
+    """
+    policy_spec, layout = spec.policy_spec, batch_layout(spec.policy_spec, path.value.shape)
+    estimates = path.value, path.value  # which are not judged
+    batch = make_batch(spec, (), path, estimates)
+    minibatches = make_minibatches(spec, layout, batch, jax.random.key(0))
+    sequences = minibatches.gather(jnp.arange(layout.num_pieces))
+    inputs = sequences.obs, (), sequences.carry, sequences.is_first, sequences.waited
+    distribution, value = policy_spec.evaluate_actions(params, *inputs)
+    return value, distribution.log_prob(sequences.action), sequences
 
 
 class Adder:
@@ -112,7 +201,7 @@ def test_the_memory_of_a_late_joiner_begins_where_it_joins_and_stays_while_it_wa
     algorithm = config.build()
     runner, rollout = jax.jit(algorithm.collect)(jax.jit(algorithm.init)(jax.random.key(0)))
     group, place = algorithm.grouping.locate("late")
-    policy_spec = algorithm.policy_specs[group]
+    spec = algorithm.grouping.groups[group].structure
     path = jax.tree.map(lambda leaf: np.asarray(leaf)[:, place], rollout.trajectories[group])
     active = np.array(2 * [False, False, True, True, False, True, True])
     path_of_first = jax.tree.map(lambda leaf: leaf[:, 0, 0], path)
@@ -122,62 +211,11 @@ def test_the_memory_of_a_late_joiner_begins_where_it_joins_and_stays_while_it_wa
     # observes 1, is 5.
     np.testing.assert_array_equal(path_of_first.next_value[active], [2, 3, 4, 5, 2, 3, 4, 5])
     np.testing.assert_array_equal(path_of_first.reward[active], [1, 11, 1, 1, 1, 11, 1, 1])
-    values = judged(config, policy_spec, algorithm.policy_weights(runner, "late").params, path)[0]
+    values, _, _ = judge(spec, algorithm.policy_weights(runner, "late").params, path)
     by_step = (
         np.asarray(values).reshape(5, 3, 8).swapaxes(0, 1).reshape(15, 8)[:14]
     )  # of 3 parts of 5 steps
     np.testing.assert_array_equal(by_step[active], np.tile([[1], [2], [3], [4]], (2, 8)))
-
-
-@pytest.mark.parametrize("memory", ["gru", "attention"])
-def test_sequences_with_waits_are_judged_as_they_were_acted_on(memory):
-    """A second rollout of 17 steps begins in the fourth step of an episode of 7.
-
-    No action is open there.
-    """
-    config = PPOConfig(env=Joining(), max_seq_len=6, **SMALL, **MEMORIES[memory], **TOLD)
-    for policy_spec, params, path in rollouts_of(config):
-        value, log_prob, sequences = judged(config, policy_spec, params, path)
-        there = np.asarray(sequences.weight) > 0
-        assert there.sum() == np.asarray(path.active).sum() > 70
-        np.testing.assert_allclose(value[there], sequences.value[there], atol=1e-5)
-        np.testing.assert_allclose(log_prob[there], sequences.log_prob[there], atol=1e-5)
-
-
-def judged(config, policy_spec, params, path):
-    """(values, log-probabilities, rows) of a trajectory's sequences, [L, B].
-
-    As the learner judges them at first.
-    """
-    spec = config.build().grouping.groups[0].structure
-    spec = dataclasses.replace(spec, policy_spec=policy_spec)
-    return jax.tree.map(np.asarray, judge(spec, params, path))
-
-
-@functools.partial(jax.jit, static_argnums=0)
-def judge(spec, params, path):
-    policy_spec, layout = spec.policy_spec, batch_layout(spec.policy_spec, path.value.shape)
-    estimates = path.value, path.value  # which are not judged
-    batch = make_batch(spec, (), path, estimates)
-    minibatches = make_minibatches(spec, layout, batch, jax.random.key(0))
-    sequences = minibatches.gather(jnp.arange(layout.num_pieces))
-    inputs = sequences.obs, (), sequences.carry, sequences.is_first, sequences.waited
-    distribution, value = policy_spec.evaluate_actions(params, *inputs)
-    return value, distribution.log_prob(sequences.action), sequences
-
-
-def judged_as_acted_on(config, policy_spec, params, path):
-    assert np.asarray(path.done[:-1]).any()
-    brought = [
-        np.asarray(leaf[0]).reshape(path.value[0].size, -1) for leaf in jax.tree.leaves(path.carry)
-    ]
-    # Of episodes that had begun before, each environment has a carry of its own.
-    assert max(len(np.unique(rows, axis=0)) for rows in brought) > 1
-    value, log_prob, sequences = judged(config, policy_spec, params, path)
-    there = np.asarray(sequences.weight) > 0
-    assert there.sum() == path.value.size
-    np.testing.assert_allclose(value[there], sequences.value[there], atol=1e-5)
-    np.testing.assert_allclose(log_prob[there], sequences.log_prob[there], atol=1e-5)
 
 
 def test_every_row_comes_once_an_epoch_in_whole_sequences():
@@ -210,19 +248,18 @@ def test_rows_that_fill_up_and_agents_that_left_break_no_distribution_and_no_car
     config = PPOConfig(
         env=LeaversOfABox(nan=True),
         max_seq_len=4,
-        per_policy={"wide": {"action_distribution": "beta"}},
+        per_policy={"wide": {"action_distribution": "beta", **MEMORIES["gru"]}},
+        policies_to_train=("wide",),
         **{**SMALL, "rollout_length": 10},
-        **MEMORIES["gru"],
     )
     algorithm = config.build()
-    assert [spec.sequences(10) for spec in algorithm.policy_specs] == [(3, 4)] * 2
+    group, _ = algorithm.grouping.locate("wide")
+    assert algorithm.policy_specs[group].sequences(10) == (3, 4)
     update = jax.jit(algorithm.update)
     runner, _ = update(jax.jit(algorithm.init)(jax.random.key(0)))
-    runner, metrics = update(runner)
-    assert [len(group.policies) for group in algorithm.grouping.groups] == [2, 1]
-    for learner in metrics.learners:
-        assert (np.asarray(learner["parameters_finite"]) == 1.0).all()
-        assert np.isfinite(learner["total_loss"]).all()
+    _, metrics = update(runner)
+    assert metrics.learners[group]["parameters_finite"] == 1.0
+    assert np.isfinite(metrics.learners[group]["total_loss"])
 
 
 def test_a_minibatch_has_as_many_rows_as_asked_to_the_nearest_sequence_of_each_block():
@@ -238,42 +275,6 @@ def test_a_minibatch_has_as_many_rows_as_asked_to_the_nearest_sequence_of_each_b
         pieces = spec.blocks * layout.pieces_per_block(size, spec.blocks, spec.blocks)
         assert pieces * layout.length == rows
         assert f"{rows // 20} sequences of 20 steps" in config.describe()
-
-
-def recalling(memory):
-    """A configuration that learns to recall a cue, where `memory` can."""
-    return PPOConfig(
-        env=Recall(),
-        num_envs=32,
-        rollout_length=20,
-        minibatch_size=160,
-        num_epochs=4,
-        fcnet_hiddens=(16,),
-        lr=1e-2,
-        lambda_=0.95,
-        total_env_steps=640 * 30,
-        **(MEMORIES[memory] if memory else {}),
-    )
-
-
-def test_a_run_with_memory_goes_on_bit_for_bit_and_over_two_devices(tmp_path):
-    config = recalling("gru")  # whose program the test below compiles as well
-    whole = Trainer(config, run_dir=None, quiet=True)
-    whole.fit({"training_iteration": 4})
-    half = Trainer(config, run_dir=tmp_path / "run", quiet=True, pictures=False)
-    half.fit({"training_iteration": 2})
-    half.stop()
-    again = Trainer.from_checkpoint(tmp_path / "run", config=config, quiet=True)
-    again.fit({"training_iteration": 4})
-    again.stop()
-    split = Trainer(config, run_dir=None, quiet=True, devices=2)
-    split.fit({"training_iteration": 4})
-    for expected, same, near in zip(
-        *(jax.tree.leaves(t.runner.learners) for t in (whole, again, split)), strict=True
-    ):
-        np.testing.assert_array_equal(expected, same)
-        np.testing.assert_allclose(expected, near, rtol=2e-4, atol=2e-4)
-    assert load_policy(tmp_path / "run", config=config).remembers
 
 
 def test_a_run_with_actions_left_open_goes_on_bit_for_bit_and_over_two_devices(tmp_path):
@@ -307,17 +308,38 @@ def test_a_run_with_actions_left_open_goes_on_bit_for_bit_and_over_two_devices(t
         np.testing.assert_array_equal(expected, same)
         np.testing.assert_allclose(expected, near, rtol=2e-4, atol=2e-4)
     assert whole.evaluate()["env_runners"]["episode_return_mean"] == 7 + 4 + 10
+    assert load_policy(tmp_path / "run", "late", config=config).remembers
 
 
-@pytest.mark.parametrize("memory", [None, *MEMORIES])
-def test_a_cue_is_recalled_by_memory_alone(memory):
-    trainer = Trainer(recalling(memory), run_dir=None, quiet=True)
-    returned = trainer.fit()["env_runners"]["episode_return_mean"]
-    if memory is None:
-        assert 0.3 < returned < 0.7
-        return
-    assert returned > 0.9
-    policy = trainer.get_policy("default_policy")
+@pytest.fixture(scope="module")
+def recalling():
+    """A trainer whose policies, one with each kind of memory and one with none, saw their cues."""
+    config = PPOConfig(
+        env=Recallers(("none", *MEMORIES)),
+        per_policy=MEMORIES,
+        num_envs=32,
+        rollout_length=20,
+        minibatch_size=160,
+        num_epochs=4,
+        fcnet_hiddens=(16,),
+        lr=1e-2,
+        lambda_=0.95,
+        total_env_steps=640 * 30,
+    )
+    trainer = Trainer(config, run_dir=None, quiet=True)
+    trainer.fit()
+    return trainer
+
+
+def test_a_cue_is_recalled_by_memory_alone(recalling):
+    returned = recalling.last_result["env_runners"]["agent_episode_returns_mean"]
+    assert 0.3 < returned.pop("none") < 0.7
+    assert all(mean > 0.9 for mean in returned.values()), returned
+
+
+@pytest.mark.parametrize("memory", MEMORIES)
+def test_a_policy_with_memory_acts_step_by_step_alone_and_in_batches(recalling, memory):
+    policy = recalling.get_policy(memory)
     for cue in (0, 1):
         policy.reset()
         actions = [int(policy.act(obs)) for obs in (cue, 2, 2, 2, 2)]
@@ -329,4 +351,3 @@ def test_a_cue_is_recalled_by_memory_alone(memory):
         if t % 5 == 4:
             np.testing.assert_array_equal(actions, cues)
             cues = 1 - cues
-    assert trainer.evaluate()["env_runners"]["episode_return_mean"] == 1.0
