@@ -8,6 +8,8 @@ jaxrl.Trainer.from_checkpoint("runs/arena/...").fit()  resumes it, equal to the 
 jaxrl.load_policy("runs/arena/...", "pol1").act(obs)   a trained policy alone; NumPy in, NumPy out
 jaxrl.load_run("runs/arena/...").dataframe()           its results: dataframe(), plot()
 jaxrl.evaluate("runs/arena/...", episodes=100)         whole episodes of a run's policies
+trainer.sample(100)                                    episodes as objects: steps, log-probabilities
+jaxrl.replay_episode(episode).difference               None: its environment gives the same again
 jaxrl.replay("runs/arena/...").save("episode.html")    episodes on a page that plays them
 jaxrl.join("host0:1234", 2, process_id)                first, in each of several processes
 jaxrl.use_compile_cache()                              first: the next process compiles nothing
@@ -27,6 +29,7 @@ from jaxrl.run.devices.hosts import join
 from jaxrl.run.health import Diverged
 from jaxrl.run.inference.load import evaluate, render
 from jaxrl.run.inference.policy import Policy, load_policy
+from jaxrl.run.inference.replayed_episode import replay_episode
 from jaxrl.run.logging.loggers import Logger
 from jaxrl.run.logging.run_results import Run, load_run
 from jaxrl.run.replay.page import Replay
@@ -69,6 +72,7 @@ __all__ = [
     "register",
     "render",
     "replay",
+    "replay_episode",
     "resume_sweep",
     "sweep",
     "uniform",

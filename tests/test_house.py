@@ -31,7 +31,7 @@ MAY_IMPORT = {
     "algorithms": {"core", "ops", "models", "rollout"},
     "an algorithm": BELOW_RUN,  # a folder of its own, which no other algorithm imports
     "episodes": {"core"},
-    "run": BELOW_RUN,  # an algorithm is reached through the configuration alone
+    "run": {*BELOW_RUN, "episodes"},  # an algorithm is reached through the configuration alone
     "sweeps": {*BELOW_RUN, "run"},
     "adapters/from": {"core"},
     "adapters/to": EVERYTHING,

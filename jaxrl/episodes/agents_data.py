@@ -60,6 +60,11 @@ class AgentsData(Episode):
         return bool(self.agent_episodes)
 
     @property
+    def begins_with_reset(self) -> bool:
+        """Whether step 0 is the first of the whole episode."""
+        return self.env_t_started == 0 and not self._lookback
+
+    @property
     def is_numpy(self) -> bool:
         """Whether the agents' data are arrays, since `to_numpy`."""
         episodes = self.agent_episodes.values()
@@ -101,6 +106,11 @@ class AgentsData(Episode):
         return {
             agent for agent, timeline in self._timelines.items() if timeline.times[-1] == self.env_t
         }
+
+    def observation_times(self, agent_id: AgentID) -> list[int]:
+        """The environment steps of all of an agent's observations; 0 is the reset."""
+        self._known(agent_id)
+        return list(self._timelines[agent_id].times)
 
     def get_agents_to_act(self) -> set[AgentID]:
         """The agents that have an observation of the last environment step and go on."""

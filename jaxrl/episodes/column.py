@@ -115,6 +115,8 @@ class Column:
         self.space = space
         if data is None or isinstance(data, list):
             self.data = list(data or ())
+        elif isinstance(data, np.ndarray) and data.ndim:
+            self.data = data
         else:
             self.data = map_nested(np.asarray, data)
             lengths = {len(leaf) if leaf.ndim else None for leaf in leaves(self.data)}
@@ -128,7 +130,8 @@ class Column:
         return not isinstance(self.data, list)
 
     def len_incl_lookback(self) -> int:
-        return len(next(leaves(self.data))) if self.finalized else len(self.data)
+        data = self.data
+        return len(data if isinstance(data, list | np.ndarray) else next(leaves(data)))
 
     def __len__(self) -> int:
         return self.len_incl_lookback() - self.lookback
@@ -320,6 +323,17 @@ class Column:
             f"{self.name} have no index {brief(indices)}: {len(self)} are there, and "
             f"{self.lookback} in the lookback"
         )
+
+
+class Infos(Column):
+    """A column of dicts. An empty one is stored as None until it is read, which saves memory."""
+
+    __slots__ = ()
+
+    def take(self, positions: Positions, fill: Any = None, one_hot_discrete: bool = False):
+        if isinstance(positions, int) and self.data[positions] is None:
+            self.data[positions] = {}
+        return super().take(positions, fill, one_hot_discrete)
 
 
 def _overwritten(leaf: np.ndarray, positions: list[int], new: np.ndarray) -> np.ndarray:

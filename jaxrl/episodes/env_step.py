@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from jaxrl.core.errors import UsageError, brief
-from jaxrl.episodes.single_agent_episode import SingleAgentEpisode, as_reward
-from jaxrl.episodes.values import Nested
+from jaxrl.episodes.single_agent_episode import SingleAgentEpisode
+from jaxrl.episodes.values import Nested, as_reward
 
 EVERYONE = "__all__"
 

@@ -419,7 +419,9 @@ class MultiAgentEpisode(AgentsData):
             episode.is_terminated, episode.is_truncated = state["terminated"], state["truncated"]
             for agent, agent_state in state["agent_episodes"].items():
                 episode.agent_episodes[agent] = SingleAgentEpisode.from_state(agent_state)
-                timeline = Timeline(**copy.deepcopy(state["timelines"][agent]))
+                timeline = dict(state["timelines"][agent])
+                times, pending = list(timeline.pop("times")), timeline.pop("pending")
+                timeline = Timeline(times, copy.deepcopy(pending), **timeline)
                 episode._timelines[agent] = timeline
             episode._early_rewards = dict(state["early_rewards"])
             episode.custom_data = copy.deepcopy(state["custom_data"])

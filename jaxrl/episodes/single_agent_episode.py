@@ -1,15 +1,14 @@
 """The episode of one agent: its observations, actions, rewards and what its model put out."""
 
 import copy
-import math
 from typing import Any
 
 import numpy as np
 
 from jaxrl.core.errors import UsageError, brief, unknown_name
-from jaxrl.episodes.column import Column, Indices
+from jaxrl.episodes.column import Column, Indices, Infos
 from jaxrl.episodes.episode import Episode
-from jaxrl.episodes.values import Nested, Space, leaves, map_nested
+from jaxrl.episodes.values import Nested, Space, as_reward, as_rewards, leaves, map_nested
 
 Steps = list | Nested  # a list of values, or arrays with the steps as first axis
 
@@ -60,10 +59,10 @@ class SingleAgentEpisode(Episode):
         self.t_started = t_started or 0
         self.observations = Column(observations, 0, observation_space, "observations")
         count = self.observations.len_incl_lookback()
-        infos = [{} for _ in range(count)] if infos is None or not len(infos) else infos
-        self.infos = Column([info or {} for info in infos], name="infos")
+        has_infos = infos is not None and len(infos)
+        self.infos = Infos(list(infos) if has_infos else [None] * count, name="infos")
         self.actions = Column(actions, 0, action_space, "actions")
-        self.rewards = Column(_as_rewards(rewards), name="rewards")
+        self.rewards = Column(as_rewards(rewards), name="rewards")
         self.extra_model_outputs = {
             key: Column(values, name=f"extra_model_outputs[{key!r}]")
             for key, values in (extra_model_outputs or {}).items()
@@ -110,6 +109,11 @@ class SingleAgentEpisode(Episode):
     def is_reset(self) -> bool:
         """Whether the episode has its first observation."""
         return self.observations.len_incl_lookback() > 0
+
+    @property
+    def begins_with_reset(self) -> bool:
+        """Whether step 0 is the first of the whole episode."""
+        return self.t_started == 0 and not self.rewards.lookback
 
     @property
     def is_numpy(self) -> bool:
@@ -310,7 +314,7 @@ class SingleAgentEpisode(Episode):
     ) -> None:
         """Overwrites rewards."""
         is_number = np.ndim(new_data) == 0
-        rewards = _as_rewards([new_data] if is_number else new_data)
+        rewards = as_rewards([new_data] if is_number else new_data)
         self.rewards.set(
             rewards[0] if is_number else rewards,
             at_indices=at_indices,
@@ -425,7 +429,7 @@ class SingleAgentEpisode(Episode):
             "module_id": self.module_id,
             "multi_agent_episode_id": self.multi_agent_episode_id,
             "observations": self.observations.window(0, None),
-            "infos": self.infos.window(0, None),
+            "infos": self.infos.take(range(self.infos.len_incl_lookback())),
             "actions": self.actions.window(0, None),
             "rewards": self.rewards.window(0, None),
             "extra_model_outputs": {
@@ -459,28 +463,6 @@ class SingleAgentEpisode(Episode):
             f"SingleAgentEpisode(id_={self.id_}, len={len(self)}, return={self.get_return():g}, "
             f"done={self.is_done})"
         )
-
-
-def _as_rewards(rewards: Steps | None) -> list[float] | np.ndarray:
-    """Rewards as floats; NaN is refused, since every sum over it would be NaN."""
-    if rewards is None or isinstance(rewards, list | tuple):
-        return [as_reward(reward) for reward in rewards or ()]
-    rewards = np.asarray(rewards)
-    if rewards.dtype.kind not in "iubf" or rewards.ndim != 1 or np.isnan(rewards).any():
-        raise UsageError(f"rewards are a row of numbers, none of them NaN, not {brief(rewards)}")
-    return rewards if rewards.dtype.kind == "f" else rewards.astype(np.float64)
-
-
-def as_reward(reward: Any) -> float:
-    if isinstance(reward, float) and not math.isnan(reward):
-        return reward
-    try:
-        number = float(reward) if np.ndim(reward) == 0 else math.nan
-    except (TypeError, ValueError):
-        number = math.nan
-    if math.isnan(number):
-        raise UsageError(f"a reward is one number, not {brief(reward)}")
-    return number
 
 
 def _equal(first: Nested, second: Nested) -> bool:

@@ -4,6 +4,7 @@ Spaces are those of `jaxrl.core.spaces` or of Gymnasium: anything with `spaces`,
 `shape`. Nothing here imports either, so episodes need no JAX.
 """
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -71,6 +72,28 @@ def unstack(arrays: Nested) -> list[Nested]:
         raise UsageError(f"expected a list of values or arrays of them, got {brief(arrays)}")
     count = len(next(leaves(arrays)))
     return [map_nested(lambda leaf, i=i: leaf[i], arrays) for i in range(count)]
+
+
+def as_rewards(rewards: list | np.ndarray | None) -> list[float] | np.ndarray:
+    """Rewards as floats; NaN is refused, since every sum over it would be NaN."""
+    if rewards is None or isinstance(rewards, list | tuple):
+        return [as_reward(reward) for reward in rewards or ()]
+    rewards = np.asarray(rewards)
+    if rewards.dtype.kind not in "iubf" or rewards.ndim != 1 or np.isnan(rewards).any():
+        raise UsageError(f"rewards are a row of numbers, none of them NaN, not {brief(rewards)}")
+    return rewards if rewards.dtype.kind == "f" else rewards.astype(np.float64)
+
+
+def as_reward(reward: Any) -> float:
+    if isinstance(reward, float) and not math.isnan(reward):
+        return reward
+    try:
+        number = float(reward) if np.ndim(reward) == 0 else math.nan
+    except (TypeError, ValueError):
+        number = math.nan
+    if math.isnan(number):
+        raise UsageError(f"a reward is one number, not {brief(reward)}")
+    return number
 
 
 def map_space(function: Callable, space: Space, *trees: Nested) -> Nested:

@@ -142,6 +142,16 @@ class MultiCategorical(struct.PyTreeNode):
         return sum(part.kl(other_part) for part, other_part in pairs)
 
 
+def dist_inputs(distribution: Distribution) -> jax.Array:
+    """All numbers of a distribution in one row, f32[..., K]: RLlib's `action_dist_inputs`.
+
+    Logits; of a Gaussian the means, then the logarithms of the standard deviations; of a Beta both
+    concentrations.
+    """
+    leaves = jax.tree.leaves(distribution)
+    return leaves[0] if len(leaves) == 1 else jnp.concatenate(leaves, axis=-1)
+
+
 def num_logits(action_space: Space, kind: str = "gaussian") -> int:
     """The number of network outputs for the distribution over `action_space`; 2 per Box element.
 

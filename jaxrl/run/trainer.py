@@ -25,14 +25,13 @@ from jaxrl.run.devices.compiled import CompiledAlgorithm, program_of
 from jaxrl.run.devices.memory_usage import memory_line, peak_of
 from jaxrl.run.devices.mesh import settled
 from jaxrl.run.health import HealthMonitor
+from jaxrl.run.inference.episode_access import EpisodeAccess
 from jaxrl.run.inference.evaluate import Evaluation
 from jaxrl.run.inference.weights import PolicyAccess, begun_with, initial_weights
 from jaxrl.run.logging.console import (
     Progress,
     compiled_line,
     compiling_line,
-    evaluation_line,
-    greedy_hint,
 )
 from jaxrl.run.logging.loggers import check_saved
 from jaxrl.run.logging.run_results import TrainerResults
@@ -58,7 +57,7 @@ from jaxrl.run.training_loop import TrainingLoop
 
 
 @takes_settings(RunSettings)
-class Trainer(PolicyAccess, TrainerResults):
+class Trainer(PolicyAccess, EpisodeAccess, TrainerResults):
     """Trains a configuration, with the same numbers as `make_train` for the same key.
 
     `with jaxrl.Trainer(config) as trainer:` calls `stop` at the end of the block.
@@ -285,50 +284,6 @@ class Trainer(PolicyAccess, TrainerResults):
         if self._runner is not None:
             self.keeping.finish_pictures(self.snapshot())
         return self.last_result
-
-    @together
-    def evaluate(
-        self,
-        *,
-        episodes: int | None = None,
-        env_args: Mapping[str, Any] | None = None,
-        explore: bool | None = None,
-        seed: int | None = None,
-    ) -> Result:
-        """Plays whole episodes with the policies as they are; {"env_runners": ...} as RLlib has it.
-
-        Args:
-            episodes: how many; None: the setting `evaluation_duration`.
-            env_args: arguments of the environment that differ from training's, {} for none; None:
-                the setting `evaluation_env_args`.
-            explore: whether actions are sampled, or else each is its distribution's mode; None: the
-                setting `evaluation_explore`.
-            seed: of the episodes, which are the same for the same seed; None: the setting
-                `evaluation_seed`.
-
-        Raises:
-            UsageError: an argument that is not of its kind, or `env_args` that change the agents or
-                their spaces.
-        """
-        wanted = {"episodes": episodes, "env_args": env_args, "explore": explore, "seed": seed}
-        runner = self.runner
-
-        def evaluation() -> Result:
-            evaluation = self.evaluation(runner, self.env_params, **wanted)
-            self.hooks.call("on_evaluate_end", evaluation)
-            self._show_evaluation(evaluation["env_runners"], explore)
-            return evaluation
-
-        return self.processes.broadcast(evaluation)
-
-    def _show_evaluation(self, episodes: Result, explore: bool | None) -> None:
-        explore = self.settings.evaluation_explore if explore is None else explore
-        iteration, width = self.lifetime.training_iteration, self.progress.width
-        self.progress.say(evaluation_line(iteration, episodes, explore=explore, width=width))
-        if not explore and self.last_result is not None:
-            hint = greedy_hint(self.last_result, episodes)
-            if hint is not None:
-                self.progress.say_once(hint)
 
     @together
     def profile(self) -> Result:

@@ -1,52 +1,22 @@
-"""Whole episodes with frozen policies, exactly as many as asked: a program of its own.
+"""Evaluation: whole episodes with frozen policies, exactly as many as asked, summarised."""
 
-Episode i of a seed has keys of its own, whichever episodes are played beside it, and of every
-environment just the first episode counts: so neither the batch nor an episode's length decides what
-is counted.
-"""
-
-import functools
-from collections.abc import Mapping
+import dataclasses
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from flax import struct
 
 from jaxrl.algorithms.base import Algorithm, RunnerState
-from jaxrl.core.env import restart, strongly_typed
 from jaxrl.core.errors import UsageError
 from jaxrl.core.fields import UINT32, count, flag, freeze, pairs
-from jaxrl.core.types import Key, PyTree
+from jaxrl.core.types import PyTree
 from jaxrl.models.policy_spec import PolicyWeights
-from jaxrl.rollout.env_step import (
-    EnvBatch,
-    RolloutSpec,
-    StepRandomness,
-    advance_envs,
-    draw_randomness,
-    reset_envs,
-    step_envs,
-)
-from jaxrl.rollout.episode_stats import EpisodeStats, no_episodes, summarise
-from jaxrl.run.devices.mesh import on_first_device
+from jaxrl.rollout.episode_stats import EpisodeStats, summarise
+from jaxrl.run.inference.sampling import Episode, EpisodeRange, Players, env_of, sample_batches
+from jaxrl.run.inference.whole_episodes import PlaySpec, make_game, play_batches
 from jaxrl.run.results import Result, episode_results
-
-EVALUATION = 0x6576616C  # folded into the seed's key: evaluation never shares numbers with training
-AT_ONCE = 128  # episodes side by side, at most
-STEPS_PER_CALL = 1000  # between two looks at the host: a Ctrl-C that breaks off is heard there
-MAX_STEPS = 1_000_000  # of one episode; more means that the environment has no clock
-
-
-class EvaluationState(struct.PyTreeNode):
-    """E episodes under way."""
-
-    envs: EnvBatch  # [E]
-    index: jax.Array  # i32[E]  the episodes' numbers
-    num_steps: jax.Array  # i32[]
-    done: jax.Array  # bool[E]
-    finished: EpisodeStats  # [E]  as they ended
 
 
 def evaluate(
@@ -66,47 +36,38 @@ def evaluate(
         explore: whether actions are sampled; else each is its distribution's mode.
 
     Returns:
-        RLlib's tree as under `env_runners`, with `episode_return_std` and `episode_len_std` (of the
-        episodes, ddof 0).
+        As `summary_of_episodes`.
     """
-    params = strongly_typed(algorithm.env_params if env_params is None else env_params)
-    weights, together = on_first_device(weights), min(episodes, AT_ONCE)
-    batches = []
-    for first in range(0, episodes, together):
-        finished = _play_batch(
-            algorithm.rollout_spec, explore, weights, params, seed, first + np.arange(together)
-        )
-        count = min(together, episodes - first)  # of the last batch what is beyond is dropped
-        batches.append(jax.tree.map(lambda leaf, count=count: np.asarray(leaf)[:count], finished))
-    played = jax.tree.map(lambda *leaves: np.concatenate(leaves), *batches)
-    summary = jax.tree.map(np.asarray, summarise(played, jnp.ones(episodes, bool)))
+    game = make_game(weights, algorithm.env_params if env_params is None else env_params, seed)
+    play = PlaySpec(algorithm.rollout_spec, explore)
+    batches = play_batches(play, game, 0, episodes)
+    return summary_of_episodes(algorithm, [batch.finished for batch in batches])
+
+
+def summary_of_episodes(algorithm: Algorithm, finished: Sequence[EpisodeStats]) -> Result:
+    """Batches of finished episodes, [E] each, in RLlib's tree as under `env_runners`.
+
+    With `episode_return_std` and `episode_len_std` (of the episodes, ddof 0).
+    """
+    played = jax.tree.map(lambda *leaves: np.concatenate(leaves), *finished)
     returns, lengths = played.returns.sum(axis=-1), played.length
+    summary = jax.tree.map(np.asarray, summarise(played, jnp.ones(len(lengths), bool)))
     return {
         **episode_results(algorithm, summary),
         "episode_return_std": float(returns.std()),
         "episode_len_std": float(lengths.std()),
-        "num_episodes": episodes,
+        "num_episodes": len(lengths),
         "num_env_steps_sampled": int(lengths.sum()),
     }
 
 
-def episode_keys(seed: int) -> tuple[Key, Key]:
-    """(reset_key, play_key) of a seed's episodes.
-
-    Episode i is reset with fold_in(reset_key, i); its step t has the random numbers of
-    `step_chance`.
-    """
-    return tuple(
-        jax.random.split(jax.random.fold_in(jax.random.key(seed, impl="threefry2x32"), EVALUATION))
-    )
-
-
-def step_chance(
-    spec: RolloutSpec, play_key: Key, index: jax.Array, step: jax.Array
-) -> StepRandomness:
-    """The random numbers of a step of the episodes `index`, i32[E], whatever else is played."""
-    keys = jax.vmap(lambda i: jax.random.fold_in(jax.random.fold_in(play_key, i), step))(index)
-    return jax.tree.map(lambda leaf: leaf[0], draw_randomness(spec, keys, 1))
+def evaluate_and_record(players: Players, wanted: EpisodeRange) -> tuple[Result, list[Episode]]:
+    """({"env_runners": ...}, the episodes as objects)."""
+    batches = list(sample_batches(players, wanted))
+    finished = [batch.finished for batch in batches]
+    result = summary_of_episodes(players.algorithm, finished)
+    episodes = [episode for batch in batches for episode in batch.episodes]
+    return {"env_runners": result}, episodes
 
 
 class Evaluation:
@@ -136,6 +97,23 @@ class Evaluation:
             **changes: episodes, explore, seed or env_args in place of the settings', where they are
                 not None.
         """
+        players, wanted = self._read(runner, env_params, changes)
+        result = evaluate(
+            *players[:3], episodes=wanted.number, explore=wanted.explore, seed=wanted.seed
+        )
+        return {"env_runners": result}
+
+    def recorded(
+        self, runner: RunnerState, env_params: PyTree, **changes: Any
+    ) -> tuple[Result, list[Episode]]:
+        """The same with the episodes; of `changes`, `first` is the number of the first of them."""
+        first = changes.pop("first", 0)
+        players, wanted = self._read(runner, env_params, changes)
+        return evaluate_and_record(players, dataclasses.replace(wanted, first=first))
+
+    def _read(
+        self, runner: RunnerState, env_params: PyTree, changes: Mapping[str, Any]
+    ) -> tuple[Players, EpisodeRange]:
         wanted = {
             "episodes": self.settings.evaluation_duration,
             "explore": self.settings.evaluation_explore,
@@ -144,14 +122,14 @@ class Evaluation:
             **{name: value for name, value in changes.items() if value is not None},
         }
         check_wanted(wanted)
-        env_args = wanted.pop("env_args")
+        env_args = dict(wanted["env_args"])
         algorithm = self._over(env_args)
         weights = tuple(learner.weights for learner in runner.learners)
-        return {
-            "env_runners": evaluate(
-                algorithm, weights, algorithm.env_params if env_args else env_params, **wanted
-            )
-        }
+        params = algorithm.env_params if env_args else env_params
+        players = Players(algorithm, weights, params, env_of(self.config, env_args))
+        return players, EpisodeRange(
+            wanted["seed"], number=wanted["episodes"], explore=wanted["explore"]
+        )
 
     def _over(self, env_args: Any) -> Algorithm:
         """Training's algorithm, or one over an environment with other arguments, compiled once."""
@@ -184,57 +162,3 @@ def with_arguments(config: Any, env_args: dict[str, Any], trained: Algorithm) ->
             "others"
         )
     return others
-
-
-def _play_batch(
-    spec: RolloutSpec, explore: bool, weights: tuple, env_params: PyTree, seed: int, index: Any
-) -> EpisodeStats:
-    keys = episode_keys(seed)
-    playing = _start(spec, keys[0], jnp.asarray(index, jnp.int32), env_params)
-    while not bool(jnp.all(playing.done)):
-        if int(playing.num_steps) > MAX_STEPS:
-            raise UsageError(
-                f"evaluation: an episode of {spec.env.name} did not end within {MAX_STEPS:,} steps"
-            )
-        playing = _go_on(spec, explore, weights, env_params, keys[1], playing)
-    return playing.finished
-
-
-@functools.partial(jax.jit, static_argnums=0)
-def _start(spec: RolloutSpec, key: Key, index: jax.Array, env_params: PyTree) -> EvaluationState:
-    envs = reset_envs(spec, key, index, env_params)
-    metrics = (*spec.metrics, *spec.custom_metrics)
-    num_agents, always_active = len(spec.grouping.agents), spec.always_active
-    finished = no_episodes(num_agents, metrics, len(index), always_active=always_active)
-    return EvaluationState(envs, index, jnp.int32(0), jnp.zeros(index.shape, bool), finished)
-
-
-@functools.partial(jax.jit, static_argnums=(0, 1))
-def _go_on(
-    spec: RolloutSpec,
-    explore: bool,
-    weights: tuple,
-    env_params: PyTree,
-    key: Key,
-    playing: EvaluationState,
-) -> EvaluationState:
-    """Plays on until all episodes are over, `STEPS_PER_CALL` steps at most."""
-    last = playing.num_steps + STEPS_PER_CALL
-
-    def goes_on(playing):
-        return ~jnp.all(playing.done) & (playing.num_steps < last)
-
-    def step(playing):
-        randomness = step_chance(spec, key, playing.index, playing.num_steps)
-        acted, raw = step_envs(spec, weights, playing.envs, randomness, env_params, explore=explore)
-        envs, reached, _ = advance_envs(spec, playing.envs, acted, raw, randomness, env_params)
-        first_end = raw.episode_done & ~playing.done
-        return EvaluationState(
-            envs=envs,
-            index=playing.index,
-            num_steps=playing.num_steps + 1,
-            done=playing.done | raw.episode_done,
-            finished=jax.vmap(restart)(first_end, reached, playing.finished),
-        )
-
-    return jax.lax.while_loop(goes_on, step, playing)

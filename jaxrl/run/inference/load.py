@@ -11,13 +11,14 @@ import jax.numpy as jnp
 from jaxrl.algorithms.base import Algorithm
 from jaxrl.core.env import strongly_typed
 from jaxrl.core.errors import UsageError
-from jaxrl.core.fields import count, number
+from jaxrl.core.fields import count, flag, number
 from jaxrl.core.types import PyTree
 from jaxrl.models.policy_spec import PolicyWeights
-from jaxrl.run.inference.evaluate import check_wanted, with_arguments
+from jaxrl.run.inference.evaluate import check_wanted, evaluate_and_record, with_arguments
 from jaxrl.run.inference.evaluate import evaluate as play_episodes
 from jaxrl.run.inference.policy import weights_shape
 from jaxrl.run.inference.recording import EpisodeChoice, EpisodeRecording
+from jaxrl.run.inference.sampling import EpisodeRange, Players, env_of
 from jaxrl.run.inference.video import check_episode_picture, picture_episode
 from jaxrl.run.recorder import EPISODE
 from jaxrl.run.results import Result
@@ -34,6 +35,7 @@ class LoadedRun:
     algorithm: Algorithm
     weights: tuple[PolicyWeights, ...]  # by group, [N, ...]
     env_params: PyTree
+    env: Mapping[str, Any]  # what makes the environment again, from `env_of`
 
 
 def open_run(
@@ -74,11 +76,12 @@ def open_run(
     weights = tuple(weights)
     if env_args:
         algorithm = with_arguments(config, dict(env_args), algorithm)
-        return LoadedRun(saved, algorithm, weights, strongly_typed(algorithm.env_params))
+        env_params = strongly_typed(algorithm.env_params)
+        return LoadedRun(saved, algorithm, weights, env_params, env_of(config, env_args))
     env_params = checkpoint.filled(
         strongly_typed(algorithm.env_params), saved.arrays, "env_params", what
     )
-    return LoadedRun(saved, algorithm, weights, env_params)
+    return LoadedRun(saved, algorithm, weights, env_params, env_of(config))
 
 
 def evaluate(
@@ -91,6 +94,7 @@ def evaluate(
     env_args: Mapping[str, Any] | None = None,
     config: Any = None,
     trust: bool = False,
+    return_episodes: bool = False,
 ) -> Result:
     """Plays whole episodes with a run's policies; returns {"env_runners": ...} as RLlib does.
 
@@ -104,15 +108,23 @@ def evaluate(
         config: the configuration, only where its file cannot hold it.
         trust: import what the run names, though it is not jaxrl's or an installed plug-in's; see
             docs/loading.md.
+        return_episodes: with the episodes as objects, as `Trainer.sample` has them, in a list under
+            "episodes".
 
     Raises:
         UsageError: no such checkpoint, a damaged one, arguments that are out of range.
     """
+    flag("return_episodes", return_episodes)
     wanted = {"episodes": episodes, "explore": explore, "seed": 0 if seed is None else seed}
     check_wanted({**wanted, "env_args": env_args or {}})
     opened = open_run(path, checkpoint, config=config, env_args=env_args, trust=trust)
     if seed is None:
         wanted["seed"] = opened.saved.facts["run_settings"]["evaluation_seed"]
+    if return_episodes:
+        players = Players(opened.algorithm, opened.weights, opened.env_params, opened.env)
+        wanted = EpisodeRange(wanted["seed"], number=episodes, explore=explore)
+        result, recorded = evaluate_and_record(players, wanted)
+        return {**result, "episodes": recorded}
     return {
         "env_runners": play_episodes(opened.algorithm, opened.weights, opened.env_params, **wanted)
     }

@@ -10,24 +10,16 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxrl.algorithms.base import Algorithm
-from jaxrl.core.env import MultiAgentEnvironment, strongly_typed
+from jaxrl.core.env import MultiAgentEnvironment, RawStep
 from jaxrl.core.errors import UsageError
 from jaxrl.core.spaces import Box
-from jaxrl.core.types import AgentId, Key, PyTree
+from jaxrl.core.types import AgentId, PyTree
 from jaxrl.models.policy_spec import PolicySpec, PolicyWeights
-from jaxrl.rollout.env_step import (
-    EnvBatch,
-    PolicyOutput,
-    RolloutSpec,
-    next_policy_states,
-    reset_envs,
-    step_envs,
-)
+from jaxrl.rollout.env_step import PolicyOutput, RolloutSpec
 from jaxrl.rollout.policy_map import Grouping
 from jaxrl.run.devices.mesh import on_host
-from jaxrl.run.inference.evaluate import episode_keys, step_chance
+from jaxrl.run.inference.whole_episodes import PlaySpec, make_game, play_out, start
 
-STEPS_AT_ONCE = 100  # of an episode whose length nobody knows before
 PICTURES_AT_ONCE = 8  # one of 500 x 500 pixels takes some 20 MB while it is painted
 
 
@@ -87,26 +79,19 @@ def record_episode(
     choice: EpisodeChoice = FIRST_EPISODE,
 ) -> EpisodeRecording:
     """Plays one episode in one environment; `weights` by group, [N, ...]."""
-    spec, index = algorithm.rollout_spec, np.int32(choice.episode)
-    reset_key, play_key = episode_keys(choice.seed)
-    game = _Game(weights, strongly_typed(env_params), play_key, index)
-    envs = _start(spec, reset_key, index, game.env_params)
-    first_obs = jax.tree.map(lambda leaf: leaf[None], _kept_obs(spec, envs.obs))
-    first, chunks = jax.tree.map(on_host, (envs.state, first_obs)), []
-    for begin in range(0, choice.max_steps, STEPS_AT_ONCE):
-        envs, chunk = _play_on(spec, choice.explore, game, envs, np.int32(begin))
-        chunks.append(jax.tree.map(on_host, chunk))
-        if np.any(chunks[-1].episode_done):
-            break
-    played = jax.tree.map(_joined, *chunks)
-    ends = np.flatnonzero(played.episode_done[: choice.max_steps])
-    num_steps = ends[0] + 1 if len(ends) else choice.max_steps  # what was played past it is dropped
-    played = jax.tree.map(lambda leaf: leaf[:num_steps], played)
+    spec, grouping = algorithm.rollout_spec, algorithm.grouping
+    game = make_game(weights, env_params, choice.seed)
+    begun = start(spec, game, np.array([choice.episode], np.int32))
+    first_obs = jax.tree.map(lambda leaf: leaf[:, 0][None], _kept_obs(spec, begun.envs.obs))
+    first, parts = jax.tree.map(on_host, (begun.envs.state, first_obs)), []
+    play = PlaySpec(spec, choice.explore, _shown_step, counts=False)
+    for _, count, kept in play_out(play, game, begun, choice.max_steps):
+        parts.append(jax.tree.map(lambda leaf, count=count: on_host(leaf)[0, :count], kept))
+    played = jax.tree.map(_joined, *parts)
     end = "cut"
-    if len(ends):
+    if played.episode_done[-1]:
         end = "terminated" if played.all_terminated[-1] else "truncated"
     states, observations = jax.tree.map(_joined, first, (played.state, played.obs))
-    grouping = algorithm.grouping
     return EpisodeRecording(
         tuple(grouping.agents),
         states,
@@ -140,77 +125,45 @@ def check_can_render(env: MultiAgentEnvironment) -> None:
         )
 
 
-@functools.partial(jax.jit, static_argnums=0)
-def _start(spec: RolloutSpec, key: Key, index: jax.Array, env_params: PyTree) -> EnvBatch:
-    return reset_envs(spec, key, index[None], env_params)
+class _ShownStep(NamedTuple):
+    """What a step did that a page shows, [E, ...]; of a whole episode [T, ...]."""
+
+    state: PyTree  # that it reached
+    obs: tuple[PyTree, ...]  # by group, [E, N, M, ...]; () where they are not kept
+    decisions: tuple[Decisions, ...]  # by group, [E, N, M, ...]
+    reward: jax.Array  # f32[E, M]
+    active: jax.Array  # bool[E, M]
+    all_terminated: jax.Array  # bool[E]
+    episode_done: jax.Array  # bool[E]
 
 
-class _Game(NamedTuple):
-    """What stays the same in all steps of an episode."""
-
-    weights: tuple[PolicyWeights, ...]
-    env_params: PyTree
-    play_key: Key
-    index: jax.Array  # i32[]  the episode's number
-
-
-class _PlayedSteps(NamedTuple):
-    """What steps of an episode did, [T, ...]."""
-
-    state: PyTree
-    obs: tuple[PyTree, ...]  # by group, [T, N, M, ...]; () where they are not kept
-    decisions: tuple[Decisions, ...]  # by group, [T, N, M, ...]
-    reward: jax.Array  # f32[T, M]
-    active: jax.Array  # bool[T, M]
-    all_terminated: jax.Array  # bool[T]
-    episode_done: jax.Array  # bool[T]
-
-
-@functools.partial(jax.jit, static_argnums=(0, 1))
-def _play_on(
-    spec: RolloutSpec, explore: bool, game: _Game, envs: EnvBatch, begin: jax.Array
-) -> tuple[EnvBatch, _PlayedSteps]:
-    """The episode's steps begin, begin + 1, ..., STEPS_AT_ONCE in number, with no reset."""
-    weights, env_params = game.weights, game.env_params
-
-    def step(envs, time):
-        # As `evaluate` draws them, so that what is shown is an episode that was counted there.
-        randomness = step_chance(spec, game.play_key, game.index[None], time)
-        outputs, raw = step_envs(spec, weights, envs, randomness, env_params, explore=explore)
-        obs = spec.grouping.gather(raw.obs)
-        policy_states = next_policy_states(spec, envs.policy_states, outputs, raw)
-        envs = envs.replace(state=raw.state, obs=obs, policy_states=policy_states)
-        only = lambda values: jax.tree.map(lambda leaf: leaf[0], values)
-        return envs, _PlayedSteps(
-            state=only(raw.state),
-            obs=_kept_obs(spec, obs),
-            decisions=tuple(map(_decisions, spec.policy_specs, outputs)),
-            reward=raw.reward[0],
-            active=raw.active[0],
-            all_terminated=raw.all_terminated[0],
-            episode_done=raw.episode_done[0],
-        )
-
-    return jax.lax.scan(step, envs, begin + jnp.arange(STEPS_AT_ONCE, dtype=jnp.int32))
+def _shown_step(spec: RolloutSpec, outputs: list[PolicyOutput], raw: RawStep) -> _ShownStep:
+    by_env = lambda tree: jax.tree.map(lambda leaf: jnp.moveaxis(leaf, 1, 0), tree)
+    return _ShownStep(
+        state=raw.state,
+        obs=by_env(_kept_obs(spec, spec.grouping.gather(raw.obs))),
+        decisions=by_env(tuple(map(_decisions, spec.policy_specs, outputs))),
+        reward=raw.reward,
+        active=raw.active,
+        all_terminated=raw.all_terminated,
+        episode_done=raw.episode_done,
+    )
 
 
 def _decisions(policy_spec: PolicySpec, output: PolicyOutput) -> Decisions:
-    """Those of one group in a step of one environment, [N, M, ...]."""
+    """Those of one group in a step, [N, E, M, ...]."""
     probabilities = spread = None
     if isinstance(policy_spec.action_space, Box):
         spread = tuple(map(policy_spec.to_env_action, output.distribution.spread()))
     else:
         probabilities = output.distribution.probabilities()
     action = policy_spec.to_env_action(output.action)
-    decisions = Decisions(action, output.value, probabilities, spread)
-    return jax.tree.map(lambda leaf: leaf[:, 0], decisions)
+    return Decisions(action, output.value, probabilities, spread)
 
 
 def _kept_obs(spec: RolloutSpec, obs: tuple[PyTree, ...]) -> tuple[PyTree, ...]:
-    """Observations of one environment by group, [N, M, ...], where there is no other picture."""
-    if hasattr(spec.env, "draw") or hasattr(spec.env, "render"):
-        return ()
-    return jax.tree.map(lambda leaf: leaf[:, 0], obs)
+    """Observations by group, where there is no other picture."""
+    return () if hasattr(spec.env, "draw") or hasattr(spec.env, "render") else obs
 
 
 def _by_agent(grouping: Grouping, values: tuple[PyTree, ...]) -> dict[AgentId, PyTree]:

@@ -17,8 +17,9 @@ from jaxrl import PPOConfig, Trainer, UsageError, load_policy
 from jaxrl.cli.evaluate import EvaluateOptions, RenderOptions, report
 from jaxrl.cli.evaluate import evaluate as evaluate_run
 from jaxrl.core.fields import check_all
-from jaxrl.run.inference import evaluate as evaluation
-from jaxrl.run.inference.evaluate import episode_keys, evaluate, step_chance
+from jaxrl.run.inference import whole_episodes
+from jaxrl.run.inference.evaluate import evaluate
+from jaxrl.run.inference.whole_episodes import episode_keys, step_chance
 from tests.probes import SMALL_ARENA, Probe
 
 
@@ -91,6 +92,52 @@ def test_trainer_script_function_and_loaded_policies_play_the_same_episodes(trai
     assert "num_collisions" in printed
 
 
+def test_trainer_and_saved_run_give_the_episodes_that_they_evaluate(trained):
+    plain = trained.evaluate()
+    result = trained.evaluate(return_episodes=True)
+    episodes = result.pop("episodes")
+    loaded = jaxrl.evaluate(trained.run_dir, episodes=6, return_episodes=True)
+    assert result.keys() == plain.keys() == {"env_runners"}
+    for read in (result, loaded):
+        for name, value in plain["env_runners"].items():
+            assert read["env_runners"][name] == pytest.approx(value, rel=1e-6)
+    returns = [episode.get_return() for episode in episodes]
+    assert np.mean(returns) == pytest.approx(plain["env_runners"]["episode_return_mean"], rel=1e-5)
+    for same in (loaded["episodes"], trained.sample(6, explore=False)):
+        for episode, again in zip(episodes, same, strict=True):
+            np.testing.assert_array_equal(
+                episode.get_rewards(agent_ids="agent2")["agent2"],
+                again.get_rewards(agent_ids="agent2")["agent2"],
+            )
+            assert jaxrl.replay_episode(again).difference is None
+            assert episode.module_for("agent2") == again.module_for("agent2") == "pol2"
+    short = trained.sample(1, explore=False, env_args={"max_steps_in_episode": 5})
+    assert [len(episode) for episode in short] == [5]
+    (third,) = trained.sample(1, explore=False, first=2)
+    assert third.custom_data["origin"]["episode"] == 2
+    assert third.get_return() == pytest.approx(returns[2], rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"num_episodes": 0}, "num_episodes=0 must be an integer of at least 1"),
+        ({"num_episodes": -3}, "num_episodes=-3 must be"),
+        ({"num_episodes": 2.0}, r"num_episodes=2.0 must be"),
+        ({"first": -1}, "first=-1 must be an integer of at least 0"),
+        ({"explore": 1}, "explore=1 must be True or False"),
+        ({"seed": "a"}, "seed='a' must be"),
+    ],
+)
+def test_a_sample_that_cannot_be_played_is_refused_in_one_line(trained, arguments, message):
+    with pytest.raises(UsageError, match=message) as error:
+        trained.sample(**arguments)
+    assert "\n" not in str(error.value)
+    for play in (trained.evaluate, functools.partial(jaxrl.evaluate, trained.run_dir)):
+        with pytest.raises(UsageError, match="return_episodes='no' must be True or False"):
+            play(return_episodes="no")
+
+
 def test_evaluating_changes_nothing_that_is_trained(start, tmp_path):
     plain, watched = (
         start(),
@@ -113,7 +160,7 @@ def test_the_batch_in_which_episodes_are_played_does_not_change_them(small, monk
     )
     play = lambda: evaluate(algorithm, weights, episodes=episodes, explore=True, seed=3)
     together = play()
-    monkeypatch.setattr(evaluation, "AT_ONCE", 3)
+    monkeypatch.setattr(whole_episodes, "AT_ONCE", 3)
     apart = play()
     assert apart["num_episodes"] == together["num_episodes"] == episodes
     for name in (

@@ -10,9 +10,10 @@ from jaxrl import PPOConfig, UsageError
 from jaxrl.core.env import Environment, Solo
 from jaxrl.core.spaces import Box, Discrete
 from jaxrl.rollout.env_step import draw_randomness
-from jaxrl.run.inference import recording
-from jaxrl.run.inference.evaluate import episode_keys, evaluate
+from jaxrl.run.inference import recording, whole_episodes
+from jaxrl.run.inference.evaluate import evaluate
 from jaxrl.run.inference.recording import EpisodeChoice, check_can_render, frames, record_episode
+from jaxrl.run.inference.whole_episodes import episode_keys
 from tests.probes import Leavers, Probe
 
 SMALL = {
@@ -131,10 +132,10 @@ def test_episodes_and_seeds_differ_and_the_same_one_is_the_same_again(arena):
 
 def test_an_episode_across_chunks_is_the_one_within_a_chunk(arena, monkeypatch):
     whole = record_episode(*arena, EpisodeChoice(explore=True))
-    monkeypatch.setattr(recording, "STEPS_AT_ONCE", 7)
-    recording._play_on.clear_cache()
+    monkeypatch.setattr(whole_episodes, "KEPT_STEPS", 7)
+    whole_episodes._go_on.clear_cache()
     parts = record_episode(*arena, EpisodeChoice(explore=True))
-    recording._play_on.clear_cache()
+    whole_episodes._go_on.clear_cache()
     jax.tree.map(np.testing.assert_array_equal, whole.states, parts.states)
     np.testing.assert_array_equal(whole.rewards, parts.rewards)
 

@@ -1,0 +1,120 @@
+"""Episodes made at once of whole arrays: what each agent saw and did in T environment steps."""
+
+import uuid
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from jaxrl.episodes.agents_data import AgentID
+from jaxrl.episodes.multi_agent_episode import MultiAgentEpisode
+from jaxrl.episodes.single_agent_episode import SingleAgentEpisode
+from jaxrl.episodes.values import Nested, Space, map_nested
+
+
+class AgentArrays(NamedTuple):
+    """An agent's data in all T steps of an episode; those of steps in which it waits count not."""
+
+    observations: Nested  # [T + 1, ...]
+    actions: Nested  # [T, ...]
+    rewards: np.ndarray  # f32[T]  those too that come while it waits
+    active: np.ndarray  # bool[T]  whether it acted
+    terminated: np.ndarray  # bool[T]
+    truncated: np.ndarray  # bool[T]
+    outputs: dict[str, Nested]  # of its model, [T, ...]
+
+
+class AgentFacts(NamedTuple):
+    """What is the same in all episodes of an agent."""
+
+    module_id: str
+    observation_space: Space = None
+    action_space: Space = None
+
+
+def single_agent_episode(arrays: AgentArrays, facts: AgentFacts) -> SingleAgentEpisode:
+    """A whole episode of an agent that acted in each step."""
+    episode = SingleAgentEpisode(
+        observations=arrays.observations,
+        actions=arrays.actions,
+        rewards=arrays.rewards,
+        terminated=arrays.terminated[-1],
+        truncated=arrays.truncated[-1],
+        extra_model_outputs=arrays.outputs,
+        len_lookback_buffer=0,
+    )
+    # Afterwards: what comes out of the compiled program fits.
+    episode.observation_space, episode.action_space = facts.observation_space, facts.action_space
+    return episode
+
+
+def multi_agent_episode(
+    arrays: Mapping[AgentID, AgentArrays], facts: Mapping[AgentID, AgentFacts], terminated: bool
+) -> MultiAgentEpisode:
+    """A whole episode of several agents.
+
+    An agent has an observation wherever it acts, and a last one where it ends, or where the episode
+    does. Of one that never acts there is nothing but its rewards.
+
+    Args:
+        terminated: how the episode ended: terminated, or else truncated.
+    """
+    id_, agents, timelines, early_rewards = uuid.uuid4().hex, {}, {}, {}
+    for agent, data in arrays.items():
+        acted = np.flatnonzero(data.active)
+        early = data.rewards[: acted[0]] if len(acted) else data.rewards
+        if early.any():
+            early_rewards[agent] = float(early.sum())
+        if len(acted):
+            times, state = _agents_steps(data, acted, terminated)
+            names = {"agent_id": agent, "multi_agent_episode_id": id_}
+            agents[agent] = state | facts[agent]._asdict() | names
+            timelines[agent] = {"times": times, "pending": None, "waiting_reward": 0.0}
+    return MultiAgentEpisode.from_state(
+        {
+            "id_": id_,
+            "observation_space": {agent: each.observation_space for agent, each in facts.items()},
+            "action_space": {agent: each.action_space for agent, each in facts.items()},
+            "env_t_started": 0,
+            "env_t": len(data.rewards),
+            "len_lookback_buffer": 0,
+            "terminated": terminated,
+            "truncated": not terminated,
+            "agent_episodes": agents,
+            "timelines": timelines,
+            "early_rewards": early_rewards,
+            "agent_module_ids": {agent: each.module_id for agent, each in facts.items()},
+            "agent_to_module_mapping_fn": None,
+            "custom_data": {},
+            "duration_s": 0.0,
+        }
+    )
+
+
+def _agents_steps(
+    data: AgentArrays, acted: np.ndarray, terminated: bool
+) -> tuple[list[int], dict[str, Any]]:
+    """(the environment steps of an agent's observations, the state of its episode)."""
+    ends = np.flatnonzero(data.terminated | data.truncated)
+    last = int(ends[0]) + 1 if len(ends) else len(data.rewards)
+    is_terminated = bool(data.terminated[ends[0]]) if len(ends) else terminated
+    steps, rewards = acted, np.add.reduceat(data.rewards, acted)
+    times = np.append(acted, last)
+    if acted[0] == 0 and len(acted) == last:  # it acted in each step: no copy is needed
+        steps, times, rewards = slice(0, last), slice(0, last + 1), data.rewards[:last]
+    state = {
+        "id_": None,
+        "observations": map_nested(lambda leaf: leaf[times], data.observations),
+        "actions": map_nested(lambda leaf: leaf[steps], data.actions),
+        "rewards": rewards,
+        "extra_model_outputs": {
+            name: map_nested(lambda leaf: leaf[steps], values)
+            for name, values in data.outputs.items()
+        },
+        "terminated": is_terminated,
+        "truncated": not is_terminated,
+        "len_lookback_buffer": 0,
+        "custom_data": {},
+        "duration_s": 0.0,
+    }
+    return [*acted.tolist(), last], state

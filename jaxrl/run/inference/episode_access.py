@@ -1,0 +1,108 @@
+"""The episodes that a trainer plays outside of training: evaluated, and as objects."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from jaxrl.core.fields import count, flag
+from jaxrl.run.inference.sampling import Episode
+from jaxrl.run.logging.console import evaluation_line, greedy_hint
+from jaxrl.run.multiprocess import together
+from jaxrl.run.results import Result
+
+
+class EpisodeAccess:
+    """What a trainer with an `evaluation` and a `runner` lets its user play."""
+
+    @together
+    def evaluate(
+        self,
+        *,
+        episodes: int | None = None,
+        env_args: Mapping[str, Any] | None = None,
+        explore: bool | None = None,
+        seed: int | None = None,
+        return_episodes: bool = False,
+    ) -> Result:
+        """Plays whole episodes with the policies as they are; {"env_runners": ...} as RLlib has it.
+
+        Args:
+            episodes: how many; None: the setting `evaluation_duration`.
+            env_args: arguments of the environment that differ from training's, {} for none; None:
+                the setting `evaluation_env_args`.
+            explore: whether actions are sampled, or else each is its distribution's mode; None: the
+                setting `evaluation_explore`.
+            seed: of the episodes, which are the same for the same seed; None: the setting
+                `evaluation_seed`.
+            return_episodes: with the episodes as objects, as `sample` has them, in a list under
+                "episodes".
+
+        Raises:
+            UsageError: an argument that is not of its kind, or `env_args` that change the agents or
+                their spaces.
+        """
+        flag("return_episodes", return_episodes)
+        wanted = {"episodes": episodes, "env_args": env_args, "explore": explore, "seed": seed}
+        runner, recorded = self.runner, []
+
+        def evaluation() -> Result:
+            if return_episodes:
+                result, played = self.evaluation.recorded(runner, self.env_params, **wanted)
+                recorded.extend(played)
+            else:
+                result = self.evaluation(runner, self.env_params, **wanted)
+            self.hooks.call("on_evaluate_end", result)
+            self._show_evaluation(result["env_runners"], explore)
+            return result
+
+        result = self.processes.broadcast(evaluation)
+        return {**result, "episodes": recorded} if return_episodes else result
+
+    @together
+    def sample(
+        self,
+        num_episodes: int = 1,
+        *,
+        explore: bool = True,
+        seed: int | None = None,
+        first: int = 0,
+        env_args: Mapping[str, Any] | None = None,
+    ) -> list[Episode]:
+        """Plays whole episodes with the policies as they are; returns them as objects.
+
+        They are the episodes that `evaluate` plays with the same arguments: the same for the same
+        seed. Of several processes, the first alone gets them, and the others an empty list.
+
+        Args:
+            explore: whether actions are sampled, or else each is its distribution's mode.
+            seed: of the episodes; None: the setting `evaluation_seed`.
+            first: the number of the first one: `sample(10, first=10)` plays the next ten.
+            env_args: arguments of the environment that differ from training's, {} for none; None:
+                the setting `evaluation_env_args`.
+
+        Returns:
+            A `jaxrl.episodes.SingleAgentEpisode` for each episode, or a `MultiAgentEpisode` where
+            the environment has several agents.
+
+        Raises:
+            UsageError: as `evaluate`.
+        """
+        count()("num_episodes", num_episodes)
+        count(0)("first", first)
+        wanted = {"episodes": num_episodes, "env_args": env_args, "explore": explore, "seed": seed}
+        runner, episodes = self.runner, []
+
+        def play() -> None:
+            played = self.evaluation.recorded(runner, self.env_params, first=first, **wanted)
+            episodes.extend(played[1])
+
+        self.processes.broadcast(play)
+        return episodes
+
+    def _show_evaluation(self, episodes: Result, explore: bool | None) -> None:
+        explore = self.settings.evaluation_explore if explore is None else explore
+        iteration, width = self.lifetime.training_iteration, self.progress.width
+        self.progress.say(evaluation_line(iteration, episodes, explore=explore, width=width))
+        if not explore and self.last_result is not None:
+            hint = greedy_hint(self.last_result, episodes)
+            if hint is not None:
+                self.progress.say_once(hint)

@@ -1,0 +1,278 @@
+"""`jaxrl.replay_episode`: an environment stepped again by an episode's actions, and compared."""
+
+import functools
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from jaxrl.core.env import (
+    MultiAgentEnvironment,
+    is_stacked,
+    lift,
+    raw_reset,
+    raw_step,
+    strongly_typed,
+)
+from jaxrl.core.errors import UsageError, brief, unknown_name
+from jaxrl.core.registry import make
+from jaxrl.core.types import DEFAULT_AGENT, AgentId, Key, PyTree
+from jaxrl.episodes import SingleAgentEpisode
+from jaxrl.episodes.values import Nested, leaves, map_nested, stack
+from jaxrl.rollout.env_step import RolloutSpec
+from jaxrl.rollout.policy_map import Grouping
+from jaxrl.run.devices.mesh import on_host
+from jaxrl.run.inference.sampling import ORIGIN, Episode
+from jaxrl.run.inference.whole_episodes import episode_keys, step_chance
+from jaxrl.run.storage.checkpoint import filled
+
+STEPS_PER_CALL = 256
+
+
+class Difference(NamedTuple):
+    """Where a replay differs first from an episode."""
+
+    step: int  # of the environment: 0 is the reset's observation, and the first action's reward
+    agent: AgentId
+    field: str  # "observation", "reward", "active", "terminated" or "truncated"
+    recorded: Any
+    replayed: Any
+
+    def __str__(self):
+        return (
+            f"step {self.step}, agent {self.agent!r}: {self.field} is {brief(self.replayed)}, "
+            f"recorded was {brief(self.recorded)}"
+        )
+
+
+class ReplayedEpisode(NamedTuple):
+    """A replay of an episode of T steps."""
+
+    states: PyTree  # of the environment, [T + 1, ...]; the first is the reset's
+    difference: Difference | None  # the first; None: equal to the bit
+
+
+def replay_episode(episode: Episode, env: Any = None) -> ReplayedEpisode:
+    """Steps an episode's environment again, from its reset and by its actions, and compares.
+
+    `difference` is None if each observation, reward and end is equal to the bit. It takes the same
+    machine and versions: elsewhere numbers may be rounded differently.
+
+    Args:
+        episode: from `Trainer.sample` or `jaxrl.evaluate(..., return_episodes=True)`; its
+            `custom_data` names the environment, its numbers and the random keys.
+        env: the environment, an object or a name, where the episode was played in an object or in
+            `module:Class`; None: that of the episode.
+
+    Raises:
+        UsageError: an episode that was not sampled or does not begin with its reset, or another
+            environment.
+    """
+    if not isinstance(episode, Episode):
+        raise UsageError(f"replay_episode takes an episode of jaxrl.episodes, not {brief(episode)}")
+    origin = _origin(episode)
+    env, params = _environment(episode, origin, env)
+    recorded = _recorded(episode)
+    for agent in recorded:
+        if agent not in env.agents:
+            raise unknown_name("agent", agent, env.agents, f"of episode {episode.id_}")
+    actions = _actions(env, params, recorded, len(episode))
+    states, steps = _replay(env, params, origin, actions)
+    found = []
+    for agent, data in recorded.items():
+        found += _differences(agent, data, steps, env.agents.index(agent))
+    known_at = lambda difference: difference.step + (difference.field != "observation")
+    return ReplayedEpisode(states, min(found, key=known_at, default=None))
+
+
+class _Recorded(NamedTuple):
+    """An agent's steps, and the environment steps of its observations."""
+
+    episode: SingleAgentEpisode
+    times: np.ndarray  # i64[k + 1]
+
+
+class _Steps(NamedTuple):
+    """What environment steps gave."""
+
+    obs: Mapping[AgentId, PyTree]  # [T + 1, ...]
+    reward: np.ndarray  # f32[T, M]
+    active: np.ndarray  # bool[T, M]
+    terminated: np.ndarray  # bool[T, M]
+    truncated: np.ndarray  # bool[T, M]
+
+
+def _origin(episode: Episode) -> Mapping[str, Any]:
+    origin = episode.custom_data.get(ORIGIN)
+    known = {"env", "env_args", "env_params", "seed", "episode"}
+    if not isinstance(origin, Mapping) or set(origin) != known:
+        raise UsageError(
+            f"episode {episode.id_} does not say where it was played: only episodes that a trainer "
+            "sampled, or jaxrl.evaluate returned, can be replayed"
+        )
+    if not (episode.begins_with_reset and len(episode)):
+        raise UsageError(f"episode {episode.id_} is a chunk that does not begin with its reset")
+    return origin
+
+
+def _environment(
+    episode: Episode, origin: Mapping[str, Any], env: Any
+) -> tuple[MultiAgentEnvironment, PyTree]:
+    """The environment with the numbers that the episode was played with."""
+    name = origin["env"] if env is None else env
+    if env is None and (name is None or ":" in name):
+        was = "an environment object" if name is None else repr(name)
+        raise UsageError(
+            f"episode {episode.id_} was played in {was}: name it, replay_episode(episode, env)"
+        )
+    env = make(name, **origin["env_args"])[0] if isinstance(name, str) else name
+    env = lift(env)
+    arrays = {f"env_params.{path}": np.asarray(v) for path, v in origin["env_params"].items()}
+    params = strongly_typed(env.default_params)
+    return env, filled(params, arrays, "env_params", f"episode {episode.id_}")
+
+
+def _recorded(episode: Episode) -> dict[AgentId, _Recorded]:
+    if isinstance(episode, SingleAgentEpisode):
+        return {DEFAULT_AGENT: _Recorded(episode, np.arange(len(episode) + 1))}
+    return {
+        agent: _Recorded(data, np.array(episode.observation_times(agent)))
+        for agent, data in episode.agent_episodes.items()
+    }
+
+
+def _actions(
+    env: MultiAgentEnvironment, params: PyTree, recorded: Mapping[AgentId, _Recorded], length: int
+) -> dict[AgentId, np.ndarray]:
+    """The environment's actions, [T, ...]; zeros where an agent waits."""
+    actions = {}
+    for agent in env.agents:
+        space = env.action_space(agent, params)
+        actions[agent] = np.zeros((length, *space.shape), space.dtype)
+        if agent in recorded:
+            episode, times = recorded[agent]
+            column = episode.extra_model_outputs.get("actions_for_env", episode.actions)
+            actions[agent][times[:-1]] = np.asarray(column.get())
+    return actions
+
+
+def _replay(
+    env: MultiAgentEnvironment,
+    params: PyTree,
+    origin: Mapping[str, Any],
+    actions: Mapping[AgentId, np.ndarray],
+) -> tuple[PyTree, _Steps]:
+    """The states [T + 1, ...], and what the steps gave."""
+    game = _Game(params, *episode_keys(origin["seed"]), np.array([origin["episode"]], np.int32))
+    length = len(next(iter(actions.values())))
+    obs, state = _reset(env, game)
+    states, observations, parts = [jax.tree.map(on_host, state)], [jax.tree.map(on_host, obs)], []
+    for begin in range(0, length, STEPS_PER_CALL):
+        times = begin + np.arange(STEPS_PER_CALL)
+        chunk = {agent: rows[np.minimum(times, length - 1)] for agent, rows in actions.items()}
+        state, played = _step_on(env, game, state, times.astype(np.int32), chunk)
+        cut = lambda leaf, count=length - begin: on_host(leaf)[:count]
+        reached, obs, flags = jax.tree.map(cut, played)
+        states.append(reached)
+        observations.append(obs)
+        parts.append(flags)
+    joined = lambda trees: jax.tree.map(lambda *leaves: np.concatenate(leaves), *trees)
+    return joined(states), _Steps(joined(observations), *joined(parts))
+
+
+class _Game(NamedTuple):
+    """What stays the same in all steps."""
+
+    params: PyTree
+    reset_key: Key
+    play_key: Key
+    index: jax.Array  # i32[1]  the episode's number
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _reset(env: MultiAgentEnvironment, game: _Game) -> tuple[dict[AgentId, PyTree], PyTree]:
+    """(obs, state), [1, ...]."""
+
+    def reset(index):
+        obs, state = raw_reset(env, jax.random.fold_in(game.reset_key, index), game.params)
+        return env.by_agent(obs), state
+
+    return jax.vmap(reset)(game.index)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _step_on(
+    env: MultiAgentEnvironment,
+    game: _Game,
+    state: PyTree,
+    times: jax.Array,
+    actions: dict[AgentId, jax.Array],
+) -> tuple[PyTree, tuple]:
+    """The steps `times`, i32[T], with no reset; state [1, ...], actions [T, ...]."""
+    # Nobody's policy: the random numbers of the environment alone.
+    spec = RolloutSpec(env, Grouping(env.agents, (), (), is_stacked(env)), (), ())
+
+    def step(state, now):
+        time, action = now
+        keys = step_chance(spec, game.play_key, game.index, time).step_key
+
+        def one_env(key, state):
+            raw = raw_step(env, key, state, action, game.params)
+            flags = raw.reward, raw.active, raw.terminated, raw.truncated
+            return raw.state, env.by_agent(raw.obs), flags
+
+        state, obs, flags = jax.vmap(one_env)(keys, state)
+        return state, jax.tree.map(lambda leaf: leaf[0], (state, obs, flags))
+
+    return jax.lax.scan(step, state, (times, actions))
+
+
+def _differences(
+    agent: AgentId, recorded: _Recorded, steps: _Steps, place: int
+) -> list[Difference]:
+    """The first difference of each kind of an agent's data."""
+    (episode, times), found = recorded, []
+    active = np.flatnonzero(steps.active[:, place])
+    if not np.array_equal(active, times[:-1]):
+        step = min(set(active.tolist()) ^ set(times[:-1].tolist()))
+        is_active = bool(steps.active[step, place])
+        found.append(Difference(step, agent, "active", not is_active, is_active))
+        times = times[times <= step]
+    replayed = jax.tree.map(lambda leaf: leaf[times], steps.obs[agent])
+    observations = episode.get_observations(slice(0, len(times)))
+    found += _first_unequal(agent, "observation", times, observations, replayed)
+    rewards = steps.reward[: times[-1], place]
+    if len(times) > 1:
+        rewards = np.add.reduceat(rewards, times[:-1])
+        given = np.asarray(episode.get_rewards(slice(0, len(rewards))))
+        found += _first_unequal(agent, "reward", times[:-1], given, rewards)
+    if episode.is_done and len(times) == len(recorded.times):
+        for name in ("terminated", "truncated"):
+            was, now = getattr(episode, f"is_{name}"), getattr(steps, name)[times[-1] - 1, place]
+            if was != now:
+                found.append(Difference(int(times[-1]) - 1, agent, name, was, bool(now)))
+    return found
+
+
+def _first_unequal(
+    agent: AgentId, field: str, times: np.ndarray, recorded: Nested, replayed: Nested
+) -> list[Difference]:
+    """The first row, [k, ...], that is not equal to the bit."""
+    recorded = stack(recorded) if isinstance(recorded, list) else recorded
+    unequal = np.zeros(len(times), bool)
+    for differs in leaves(map_nested(_unequal_rows, recorded, replayed)):
+        unequal |= differs
+    if not unequal.any():
+        return []
+    row = int(np.argmax(unequal))
+    values = (map_nested(lambda leaf: leaf[row], tree) for tree in (recorded, replayed))
+    return [Difference(int(times[row]), agent, field, *values)]
+
+
+def _unequal_rows(left: np.ndarray, right: np.ndarray) -> np.ndarray:
+    """bool[k]; NaN equals NaN."""
+    if left.shape != right.shape:
+        return np.ones(len(left), bool)
+    equal = (left == right) | ((left != left) & (right != right))
+    return ~equal.reshape(len(equal), -1).all(axis=1)
