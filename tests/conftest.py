@@ -2,26 +2,24 @@
 
 import atexit
 import ctypes
-import functools
 import gc
 import os
 import shutil
-import subprocess
-import sys
 import tempfile
 from importlib.metadata import version
 
 import pytest
 
 # The suite compiles some two hundred small programs and runs each for moments, so code that
-# compiles fast is worth more here than code that runs fast: without optimisation, and by XLA's
-# older emitters, which take a third of the time. Read when the backend starts; a value that is set
-# already wins. jaxlib 0.11 no longer has the older emitters, and ends the process at their flag.
+# compiles fast is worth more here than code that runs fast: without optimisation, in one piece, and
+# by XLA's older emitters, which take a third of the time. Read when the backend starts; a value
+# that is set already wins. jaxlib 0.11 no longer has the older emitters, and ends the process at
+# their flag.
 os.environ.setdefault(
     "XLA_FLAGS",
-    "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false"
-    if tuple(map(int, version("jaxlib").split(".")[:2])) < (0, 11)
-    else "--xla_backend_optimization_level=0",
+    "--xla_backend_optimization_level=0 --xla_cpu_parallel_codegen_split_count=1"
+    + " --xla_cpu_use_fusion_emitters=false"
+    * (tuple(map(int, version("jaxlib").split(".")[:2])) < (0, 11)),
 )
 
 # What one worker or child process compiled, the others load: a compile cache of this run alone, or
@@ -40,8 +38,6 @@ if "JAX_ENABLE_COMPILATION_CACHE" not in os.environ:
 import jax
 
 from jaxrl.run.devices.memory_usage import process_memory
-
-OLDER_EMITTERS = "--xla_cpu_use_fusion_emitters=false"
 
 jax.config.update(
     "jax_numpy_rank_promotion", "raise"
@@ -80,7 +76,7 @@ QUICK = (
     "test_docs.py::test_the_tables",
     "test_house.py",
 )
-# Begins first, like the tests marked `bits`, so that no worker ends alone with it.
+# Begins first, so that no worker ends alone with it.
 LONGEST = "tests/run/devices/test_hosts.py"
 
 
@@ -90,7 +86,7 @@ def pytest_collection_modifyitems(items):
     for item in items:
         if item.nodeid.startswith(quick):
             item.add_marker("quick")
-    items.sort(key=lambda item: not (item.nodeid.startswith(LONGEST) or is_apart(item)))
+    items.sort(key=lambda item: not item.nodeid.startswith(LONGEST))
 
 
 def pytest_collection_finish():
@@ -120,36 +116,8 @@ def pytest_runtest_teardown(item, nextitem):
         trim(0)
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_pyfunc_call(pyfuncitem):
-    """Tests marked `bits` run in a process of their own, with the emitters that users have.
-
-    One for each module, since two workers seldom share a module.
-    """
-    if not is_apart(pyfuncitem):
-        return None
-    items = [item for item in pyfuncitem.session.items if item.path == pyfuncitem.path]
-    nodes = tuple(item.nodeid for item in items if is_apart(item))
-    told = run_apart(nodes, pyfuncitem.config.rootpath)
-    assert f"PASSED {pyfuncitem.nodeid}\n" in told, told[-5000:]
-    return True
-
-
-def is_apart(item):
-    return item.get_closest_marker("bits") is not None and OLDER_EMITTERS in os.environ["XLA_FLAGS"]
-
-
-@functools.cache
-def run_apart(nodes, rootpath):
-    """What pytest says of these tests, a line "PASSED NODE" for each that holds among it."""
-    options = ["-n", "0", "-p", "no:cacheprovider", "-rp"]
-    environment = {**os.environ, "XLA_FLAGS": os.environ["XLA_FLAGS"].replace(OLDER_EMITTERS, "")}
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", *nodes, *options],
-        env=environment,
-        cwd=rootpath,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    return f"{done.stdout}\n{done.stderr}"
+def pytest_runtest_setup(item):
+    """Two programs give the same bits only as users compile them."""
+    older_emitters = "fusion_emitters=false" in os.environ["XLA_FLAGS"]
+    if older_emitters and item.get_closest_marker("bits"):
+        pytest.fail("run it with XLA_FLAGS= python -m pytest -m bits", pytrace=False)

@@ -1,7 +1,7 @@
-"""README and documentation: their Python blocks run, their commands are accepted.
+"""README and documentation: their Python blocks and their commands run.
 
-Blocks run in a folder with a run of the arena, `runs/arena/latest`. They train one small iteration
-where the page has the arena's tuned settings and a number of environment steps.
+They run in a folder with a run of the arena, `runs/arena/latest`. Blocks train one small iteration
+where the page has the arena's tuned settings and a number of environment steps, commands always.
 """
 
 import ast
@@ -110,6 +110,7 @@ def home(arena_run, tmp_path, monkeypatch):
 WITH_PYTHON = [page for page in PAGES if "```python" in page.read_text(encoding="utf-8")]
 
 
+@pytest.mark.docs
 @pytest.mark.parametrize("page", WITH_PYTHON, ids=lambda page: page.name)
 def test_the_python_blocks_of_a_page_run(page, home):
     run_page(page)
@@ -156,11 +157,16 @@ class Metrics(jaxrl.Callbacks):
 
 
 @pytest.fixture
-def shell(home, monkeypatch):
-    """Runs a command up to where it starts; a mistake in it ends in SystemExit."""
+def folder(home):
+    """The current folder, with what the commands of all pages name."""
     (home / "my_module.py").write_text(MODULE_OF_A_USER)
     for name in ("runs/cartpole", "runs/mine"):
         shutil.copytree(home / "runs" / "arena", home / name)
+
+
+@pytest.fixture
+def shell(folder, monkeypatch):
+    """Runs a command up to where it starts; a mistake in it ends in SystemExit."""
     for module, names in STARTS.items():
         for name in names:
             monkeypatch.setattr(importlib.import_module(module), name, understood)
@@ -179,6 +185,30 @@ def test_the_commands_of_a_page_are_accepted(page, shell):
     """Each is read and checked in full, its settings, environment and run; none trains here."""
     for command, words in commands(page.read_text(encoding="utf-8")):
         shell(command, words)
+
+
+def runs_here(command, words):
+    """Whether it needs neither other machines nor somebody who ends it."""
+    return command != "watch" and "--coordinator" not in words
+
+
+def shorter(command, words):
+    """The same command without wandb and MP4, which are extras; it trains one small iteration."""
+    words = [word.replace(".mp4", ".gif") for word in words if word != "wandb"]
+    if command in ("train", "sweep"):
+        if "--total-env-steps" in words:
+            del words[(place := words.index("--total-env-steps")) : place + 2]
+        words += ["--total-env-steps", "801" if "--resume" in words else "1"]
+    return words
+
+
+@pytest.mark.docs
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_the_commands_of_a_page_run(page, folder, monkeypatch):
+    monkeypatch.setattr("jaxrl.run.devices.compile_cache.use", lambda *_, **__: None)
+    for command, words in commands(page.read_text(encoding="utf-8")):
+        if runs_here(command, words):
+            COMMANDS[command](shorter(command, words))
 
 
 def made_by(script):

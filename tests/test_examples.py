@@ -27,6 +27,7 @@ def outputs_of(notebook):
     return [output for cell in notebook.cells for output in cell.get("outputs", ())]
 
 
+@pytest.mark.docs
 @pytest.mark.parametrize(
     "skipped", ["slow", pytest.param(None, marks=pytest.mark.slow)], ids=["main", "whole"]
 )

@@ -28,6 +28,7 @@ def fields(line):
     }
 
 
+@pytest.mark.docs
 def test_the_readme_shows_the_numbers_of_the_first_iteration_as_training_gives_them(shown):
     first = fields(next(line for line in shown if line.startswith("iter     1 ")))
     with jaxrl.Trainer(jaxrl.PPOConfig.tuned("arena"), run_dir=None, quiet=True) as trainer:

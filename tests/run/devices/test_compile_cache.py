@@ -63,6 +63,7 @@ def trained():
     ], trainer.executable.loaded
 
 
+@pytest.mark.process
 def test_training_is_equal_to_the_bit_without_a_cache_before_it_is_filled_and_loaded_from_it(
     tmp_path, monkeypatch
 ):
@@ -186,6 +187,7 @@ print(compile_cache._sample().hex(), compile_cache.num_hits() - hits)
 """
 
 
+@pytest.mark.process
 def test_two_processes_at_once_fill_one_cache_and_a_third_loads_from_it(tmp_path):
     environment = {**os.environ, "JAX_ENABLE_COMPILATION_CACHE": "true"}
     environment.pop("JAX_COMPILATION_CACHE_DIR", None)
@@ -222,6 +224,7 @@ print(compile_cache.num_hits() - hits, len(jax.devices()))
 """
 
 
+@pytest.mark.process
 def test_one_call_lets_a_notebook_load_what_an_earlier_one_compiled(tmp_path):
     environment = {**os.environ, "JAX_ENABLE_COMPILATION_CACHE": "true"}
     environment.pop("JAX_COMPILATION_CACHE_DIR", None)

@@ -133,6 +133,7 @@ def saved(folder, iteration):
     return checkpoint.read(checkpoint.find(folder, iteration)).arrays
 
 
+@pytest.mark.process
 def test_two_processes_learn_report_and_save_what_one_does_and_one_goes_on(
     start, resume, small, tmp_path
 ):
@@ -167,6 +168,7 @@ def test_two_processes_learn_report_and_save_what_one_does_and_one_goes_on(
     assert_close(alone.train()["learners"], trainer.train()["learners"])
 
 
+@pytest.mark.process
 @pytest.mark.slow
 def test_four_processes_go_on_with_what_one_began(start, small, tmp_path):
     trainer = start(small)
@@ -207,6 +209,7 @@ LOSSES = [
 ]
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("lost, number, meanwhile, of, silence", LOSSES)
 def test_a_lost_process_ends_the_others_in_one_line_and_the_run_goes_on(
     resume, tmp_path, lost, number, meanwhile, of, silence
@@ -239,6 +242,7 @@ def test_a_lost_process_ends_the_others_in_one_line_and_the_run_goes_on(
         alone.train()
 
 
+@pytest.mark.process
 @pytest.mark.slow
 def test_a_process_that_is_asked_to_stop_stops_all_and_what_was_learned_is_kept(tmp_path):
     flags = (
@@ -260,6 +264,7 @@ def test_a_process_that_is_asked_to_stop_stops_all_and_what_was_learned_is_kept(
     )
 
 
+@pytest.mark.process
 def test_processes_with_other_settings_are_refused_by_all(tmp_path):
     def command(where, i):
         flags = "--gamma", 0.9 + i / 100, "--run-dir", tmp_path / "run"
@@ -280,6 +285,7 @@ def test_processes_with_other_settings_are_refused_by_all(tmp_path):
         assert (status, err) == (2, f"train_ppo.py: {message}\n")
 
 
+@pytest.mark.process
 def test_a_coordinator_that_does_not_answer_is_one_line(tmp_path):
     flags = "--run-dir", tmp_path / "run", "--join-seconds", 0.5
     command = lambda where, i: (
@@ -303,6 +309,7 @@ def test_a_coordinator_that_does_not_answer_is_one_line(tmp_path):
 JOIN = "import sys, jaxrl; jaxrl.join(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), seconds=20)"
 
 
+@pytest.mark.process
 def test_processes_that_count_differently_are_all_told_so():
     answers = ended(started(2, lambda where, i: ("-c", JOIN, where, 2 + i, i)))
     for _, _, err in answers:
@@ -320,6 +327,7 @@ jaxrl.join(sys.argv[1], 2, 0, seconds=2)
 """
 
 
+@pytest.mark.process
 def test_no_cluster_is_said_and_processes_that_do_not_all_come_are_told_so():
     [(_, out, err)] = ended(started(1, lambda where, i: ("-c", ALONE, where)))
     assert out.startswith("coordinator=auto: JAX finds no cluster here")

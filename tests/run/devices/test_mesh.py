@@ -33,6 +33,7 @@ def trained(start, tmp_path, devices, small):
     return trainer, [trainer.train() for _ in range(3)]
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     ("setting", "message"),
     [
@@ -151,6 +152,7 @@ def test_the_number_of_devices_is_written_down(start, small, tmp_path):
     assert json.loads((path / "checkpoint.json").read_text())["run_settings"]["devices"] == 2
 
 
+@pytest.mark.process
 def test_a_process_of_its_own_goes_on_over_the_devices_that_the_run_had(start, small, tmp_path):
     """Reading a checkpoint starts JAX, after which the CPU can no longer be split."""
     trainer = start(small, devices=2)
