@@ -24,6 +24,7 @@ from jaxrl.run.recorder import Recorder
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 PAGES = [ROOT / "README.md", *sorted(DOCS.glob("*.md"))]
+RUN = Path("runs/arena/20261121-120000-s0")  # in the folder in which the blocks run
 WIDTH = 100
 SHORTER = {  # what a block says, and what the test runs
     r"total_env_steps=[\d_]{6,}": "total_env_steps=1",  # at least one iteration is trained
@@ -92,7 +93,8 @@ def arena_run(small_arena, tmp_path_factory):
     """A run of the arena; its compiled program serves all pages that train the same."""
     folder = tmp_path_factory.mktemp("arena") / "run"
     config = PPOConfig.tuned("arena", total_env_steps=1)
-    with jaxrl.Trainer(config, run_dir=folder, quiet=True, pictures=False) as trainer:
+    scored = {"evaluation_interval": 1, "evaluation_duration": 1}  # so that it has a best state
+    with jaxrl.Trainer(config, run_dir=folder, quiet=True, pictures=False, **scored) as trainer:
         trainer.fit()
     return folder
 
@@ -100,7 +102,7 @@ def arena_run(small_arena, tmp_path_factory):
 @pytest.fixture
 def home(arena_run, tmp_path, monkeypatch):
     """The current folder, with the run as `runs/arena/latest`; runs draw no pictures."""
-    shutil.copytree(arena_run, tmp_path / "runs" / "arena" / "20261121-120000-s0")
+    shutil.copytree(arena_run, tmp_path / RUN)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(Recorder, "_draw", lambda self: None)
     monkeypatch.setattr(Recorder, "_play", lambda self, snapshot: None)
@@ -161,7 +163,7 @@ def folder(home):
     """The current folder, with what the commands of all pages name."""
     (home / "my_module.py").write_text(MODULE_OF_A_USER)
     for name in ("runs/cartpole", "runs/mine"):
-        shutil.copytree(home / "runs" / "arena", home / name)
+        shutil.copytree(home / RUN.parent, home / name)
 
 
 @pytest.fixture
@@ -195,7 +197,7 @@ def runs_here(command, words):
 def shorter(command, words):
     """The same command without wandb and MP4, which are extras; it trains one small iteration."""
     words = [word.replace(".mp4", ".gif") for word in words if word != "wandb"]
-    if command in ("train", "sweep"):
+    if command == "train" or (command == "sweep" and "--resume" not in words):
         if "--total-env-steps" in words:
             del words[(place := words.index("--total-env-steps")) : place + 2]
         words += ["--total-env-steps", "801" if "--resume" in words else "1"]
@@ -204,10 +206,15 @@ def shorter(command, words):
 
 @pytest.mark.docs
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_the_commands_of_a_page_run(page, folder, monkeypatch):
+def test_the_commands_of_a_page_run(page, folder, arena_run, monkeypatch):
+    """Each one on the same run of the arena, whatever those before it trained."""
     monkeypatch.setattr("jaxrl.run.devices.compile_cache.use", lambda *_, **__: None)
     for command, words in commands(page.read_text(encoding="utf-8")):
         if runs_here(command, words):
+            new = words[words.index("--run-dir") + 1 :][:1] if "--run-dir" in words else ()
+            for path in (RUN.parent, *new):
+                shutil.rmtree(path, ignore_errors=True)
+            shutil.copytree(arena_run, RUN)
             COMMANDS[command](shorter(command, words))
 
 
