@@ -1,5 +1,7 @@
 """One compiled function: what it gives alone, under vmap, in the Trainer, and over devices."""
 
+import functools
+
 import chex
 import jax
 import jax.numpy as jnp
@@ -10,7 +12,7 @@ import pytest
 from jaxrl import PPOConfig, Trainer, make_train
 from jaxrl.algorithms.ppo.ppo import make_ppo
 from jaxrl.core.errors import UsageError
-from tests.probes import Crowd
+from tests.probes import SMALL_CARTPOLE, Crowd
 
 SETTINGS = {
     "env": "arena",
@@ -32,17 +34,6 @@ def stack(trees):
 
 def params(runner):
     return [learner.params for learner in runner.learners]
-
-
-def updates(algorithm, count):
-    """key -> the runner after `count` updates."""
-
-    def run(key):
-        return jax.lax.scan(
-            lambda runner, _: algorithm.update(runner), algorithm.init(key), length=count
-        )[0]
-
-    return run
 
 
 @pytest.fixture(scope="module")
@@ -85,7 +76,7 @@ def test_one_compilation_serves_every_learning_rate_and_each_equals_its_single_r
 
 
 def test_keys_or_numbers_alone_may_be_mapped():
-    train, key, hypers = make_train(CONFIG), jax.random.key(0), CONFIG.hypers()
+    train, key, hypers = make_train(SMALL_CARTPOLE), jax.random.key(0), SMALL_CARTPOLE.hypers()
     by_key = jax.eval_shape(jax.vmap(train), jax.random.split(key, 3))
     by_hypers = jax.eval_shape(jax.vmap(train, in_axes=(None, 0)), key, stack([hypers] * 3))
     chex.assert_trees_all_equal_shapes_and_dtypes(by_key, by_hypers)
@@ -118,95 +109,82 @@ def test_the_trainer_for_any_length_of_chunks_and_numbers_given_as_hypers_give_t
     assert results[-1]["training_iteration"] == CONFIG.num_updates
 
 
-def test_stacked_policies_learn_what_they_learn_apart():
-    """A second policy of another minibatch size has a group of its own.
-
-    The first must not notice.
-    """
-    apart = CONFIG.replace(per_policy={"pol2": {"lr": 2e-3, "minibatch_size": 47}})
-    learned = []
-    for config, num_groups in ((CONFIG, 1), (apart, 2)):
-        algorithm = config.build()
-        assert len(algorithm.grouping.groups) == num_groups
-        runner = jax.jit(updates(algorithm, 1))(jax.random.key(CONFIG.seed))
-        learned.append(algorithm.policy_weights(runner, "pol1"))
-    chex.assert_trees_all_close(*learned, atol=1e-6)
-
-
 def adam_by_another_name(lr):
     return optax.adam(lr, eps=CONFIG.adam_epsilon)
+
+
+# Of equal policies whose actions are continuous and whose observations are filtered. Advantages are
+# standardised over the batch, or over each minibatch; either that or Adam by another name is
+# another structure, and so a group of its own.
+ALIKE = PPOConfig(
+    env=Crowd(),
+    observation_filter="MeanStdFilter",
+    shuffle_blocks=2,
+    use_kl_loss=True,
+    normalize_advantages="batch",
+    num_envs=8,
+    rollout_length=16,
+    minibatch_size=48,
+    num_epochs=3,
+    fcnet_hiddens=(8,),
+    lr=1e-3,
+)
+BY_MINIBATCH = ALIKE.replace(per_policy={"one_1": {"normalize_advantages": "minibatch"}})
+BY_OPTIMIZER = ALIKE.replace(per_policy={"one_1": {"optimizer": adam_by_another_name}})
+
+
+@functools.cache
+def ten_updates(config):
+    """(algorithm, the runner after each of ten updates)."""
+    algorithm = config.build()
+    runners, update = [jax.jit(algorithm.init)(jax.random.key(0))], jax.jit(algorithm.update)
+    for _ in range(10):
+        runners.append(update(runners[-1])[0])
+    return algorithm, runners[1:]
+
+
+def weights_after(config, count):
+    """{policy: weights} after so many updates."""
+    algorithm, runners = ten_updates(config)
+    return {
+        policy: algorithm.policy_weights(runners[count - 1], policy)
+        for policy in algorithm.grouping.policies
+    }
+
+
+def test_stacked_policies_learn_what_they_learn_apart():
+    """The first must not notice that the second one has a group of its own."""
+    for config, num_groups in ((ALIKE, 1), (BY_MINIBATCH, 2), (BY_OPTIMIZER, 2)):
+        assert len(ten_updates(config)[0].grouping.groups) == num_groups
+        learned = weights_after(config, 1)["one_0"]
+        chex.assert_trees_all_close(learned, weights_after(ALIKE, 1)["one_0"], atol=1e-6)
 
 
 @pytest.mark.parametrize(
     "num_policies", [2, *(pytest.param(count, marks=pytest.mark.slow) for count in (8, 32))]
 )
 def test_over_ten_updates_stacked_policies_give_the_numbers_of_one_apart(num_policies):
-    """Adam by another name is another structure, and so a group of its own.
-
-    Actions are continuous, and filtered.
-    """
-    together = PPOConfig(
-        env=Crowd(num_policies),
-        observation_filter="MeanStdFilter",
-        **{
-            name: SETTINGS[name]
-            for name in ("num_envs", "rollout_length", "minibatch_size", "num_epochs", "lr")
-        },
-        fcnet_hiddens=(8,),
+    together, apart = (
+        weights_after(config.replace(env=Crowd(num_policies)), 10)
+        for config in (ALIKE, BY_OPTIMIZER)
     )
-    apart = together.replace(per_policy={"one_1": {"optimizer": adam_by_another_name}})
-    learned = []
-    for config, num_groups in ((together, 1), (apart, 2)):
-        algorithm = config.build()
-        assert len(algorithm.grouping.groups) == num_groups
-        runner = jax.jit(updates(algorithm, 10))(jax.random.key(0))
-        learned.append(
-            {
-                policy: algorithm.policy_weights(runner, policy)
-                for policy in algorithm.grouping.policies
-            }
-        )
-    assert len(learned[0]) == num_policies
-    chex.assert_trees_all_close(*learned, atol=1e-3)
+    assert len(together) == num_policies
+    chex.assert_trees_all_close(together, apart, atol=1e-3)
 
 
 def test_environments_split_over_two_devices_learn_what_one_device_learns():
-    """Advantages are standardised over the batch, or over minibatches of filtered observations."""
-    second = {"normalize_advantages": "minibatch", "observation_filter": "MeanStdFilter"}
-    config = CONFIG.replace(
-        env=Crowd(),
-        env_args={},
-        shuffle_blocks=2,
-        use_kl_loss=True,
-        normalize_advantages="batch",
-        per_policy={"one_1": second},
-    )
-    whole, split = updates(make_ppo(config), 3), updates(make_ppo(config, axis_name="devices"), 3)
-    key = jax.random.key(0)
-    expected = jax.jit(whole)(key).learners
-    members = jax.jit(jax.vmap(split, in_axes=None, axis_size=2, axis_name="devices"))(key).learners
+    split = make_ppo(BY_MINIBATCH, axis_name="devices")
+
+    def three_updates(key):
+        start = split.init(key)
+        return jax.lax.scan(lambda runner, _: split.update(runner), start, length=3)[0]
+
+    over_devices = jax.vmap(three_updates, in_axes=None, axis_size=2, axis_name="devices")
+    members = jax.jit(over_devices)(jax.random.key(0)).learners
+    expected = ten_updates(BY_MINIBATCH)[1][2].learners
     for device in (0, 1):
         member = jax.tree.map(lambda leaf, d=device: leaf[d], members)
         chex.assert_trees_all_close(member, expected, atol=2e-5)
-
-
-def test_the_learner_reads_observations_by_the_filter_that_they_were_acted_on_with():
-    """At a learning rate of 0 the batch's policy is the acting one, whatever the filter saw."""
-    config = PPOConfig(
-        env="cartpole",
-        num_envs=8,
-        rollout_length=16,
-        num_epochs=1,
-        lr=0.0,
-        observation_filter="MeanStdFilter",
-    )
-    runner, metrics = jax.jit(make_train(config.replace(total_env_steps=3 * 128)))(
-        jax.random.key(0)
-    )
-    np.testing.assert_allclose(metrics.learners[0]["mean_kl_loss"], 0.0, atol=1e-6)
-    moments = runner.learners[0].filter
-    assert moments.count.tolist() == [3 * 128]
-    assert (moments.variance > 0).all() and not np.allclose(moments.variance, 1.0, atol=0.1)
 
 
 def test_a_mapping_of_the_same_names_is_a_configuration(single):
@@ -222,26 +200,50 @@ def test_a_mapping_of_the_same_names_is_a_configuration(single):
         make_train({"env": "arena", "learning_rat": 1e-3})
 
 
-@pytest.fixture(scope="module")
-def catch():
-    """(runner, metrics) of three iterations of 80 steps; the learning rate falls to 0 over two."""
+@functools.cache
+def scheduled(rate):
+    """(runner, metrics) of three iterations of 128 steps; the rate falls to 0 over two."""
     config = PPOConfig(
-        env="gymnax:Catch-bsuite",
-        num_envs=4,
-        rollout_length=20,
-        minibatch_size=40,
-        num_epochs=2,
-        lr=[[0, 1e-3], [160, 0.0]],
+        env="cartpole",
+        num_envs=8,
+        rollout_length=16,
+        num_epochs=1,
+        lr=[[0, 1e-3], [256, 0.0]],
+        observation_filter="MeanStdFilter",
+        total_env_steps=3 * 128,
     )
-    return jax.jit(make_train(config.replace(total_env_steps=240)))(jax.random.key(0))
+    return jitted_train(config)(jax.random.key(0), config.hypers(lr=[[0, rate], [256, 0.0]]))
 
 
-def test_a_learning_rate_schedule_is_read_at_lifetime_steps(catch):
-    rates = catch[1].learners[0]["default_optimizer_learning_rate"][:, 0]
+jitted_train = functools.cache(lambda config: jax.jit(make_train(config)))
+
+
+def test_a_learning_rate_schedule_is_read_at_lifetime_steps():
+    _, metrics = scheduled(1e-3)
+    rates = metrics.learners[0]["default_optimizer_learning_rate"][:, 0]
     np.testing.assert_allclose(rates, [1e-3, 0.5e-3, 0.0], atol=1e-9)
 
 
-def test_a_gymnax_environment_trains(catch):
-    runner, metrics = catch
+def test_the_learner_reads_observations_by_the_filter_that_they_were_acted_on_with():
+    """At a learning rate of 0 the batch's policy is the acting one, whatever the filter saw."""
+    runner, metrics = scheduled(0.0)
+    np.testing.assert_allclose(metrics.learners[0]["mean_kl_loss"], 0.0, atol=1e-6)
+    moments = runner.learners[0].filter
+    assert moments.count.tolist() == [3 * 128]
+    assert (moments.variance > 0).all() and not np.allclose(moments.variance, 1.0, atol=0.1)
+
+
+def test_a_gymnax_environment_trains():
+    config = PPOConfig(
+        env="gymnax:Catch-bsuite",
+        num_envs=4,
+        rollout_length=60,
+        minibatch_size=40,
+        num_epochs=2,
+        fcnet_hiddens=(8,),
+    )
+    algorithm = config.build()
+    start = jax.jit(algorithm.init)(jax.random.key(0))
+    runner, metrics = jax.jit(algorithm.update)(start)
     assert int(metrics.episodes.iteration.count.sum()) >= 4 * 60 // 10
     assert jax.tree.all(jax.tree.map(lambda leaf: bool(jnp.isfinite(leaf).all()), params(runner)))
