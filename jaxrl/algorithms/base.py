@@ -133,8 +133,12 @@ class Algorithm:
         """`runner` with one policy's weights replaced."""
         group, index = self.grouping.locate(policy)
         learners = list(runner.learners)
-        stacked = jax.tree.map(
-            lambda all, new: all.at[index].set(new), learners[group].weights, weights
-        )
+        stacked = _with_row(learners[group].weights, weights, index)
         learners[group] = learners[group].with_weights(stacked)
         return runner.replace(learners=tuple(learners))
+
+
+@jax.jit
+def _with_row(stacked: PolicyWeights, row: PolicyWeights, index: jax.Array) -> PolicyWeights:
+    """One program for all arrays, and for every index."""
+    return jax.tree.map(lambda rows, new: rows.at[index].set(new), stacked, row)

@@ -25,7 +25,7 @@ from jaxrl.core.env import (
 )
 from jaxrl.core.errors import UsageError, reason_of
 from jaxrl.core.spaces import Discrete, MultiDiscrete, Space, tree_of
-from jaxrl.core.types import ALL, DEFAULT_AGENT, AgentId, Key, PyTree
+from jaxrl.core.types import ALL, DEFAULT_AGENT, AgentId, Key, PyTree, is_key
 
 METHODS = (
     *("reset", "step", "reset_env", "step_env"),
@@ -447,7 +447,6 @@ def trace(case: CheckedEnv, method: str, function: Callable, *args) -> PyTree:
 
 def plain(tree: PyTree) -> PyTree:
     """Random keys as their numbers, so that values can be compared."""
-    is_key = lambda leaf: jnp.issubdtype(jnp.asarray(leaf).dtype, jax.dtypes.prng_key)
     return jax.tree.map(lambda leaf: jax.random.key_data(leaf) if is_key(leaf) else leaf, tree)
 
 

@@ -23,3 +23,9 @@ PolicyId = str
 DEFAULT_AGENT: AgentId = "default_agent"
 DEFAULT_POLICY: PolicyId = "default_policy"
 ALL = "__all__"  # the entry of `terminated` and `truncated` that ends everybody
+
+
+def is_key(leaf: Any) -> bool:
+    """Whether an array, or only its shape, is one of typed random keys, which NumPy has not."""
+    dtype = getattr(leaf, "dtype", None)
+    return dtype is not None and jax.dtypes.issubdtype(dtype, jax.dtypes.prng_key)

@@ -5,7 +5,7 @@ elements.
 """
 
 import math
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import jax
 import jax.numpy as jnp
@@ -13,7 +13,7 @@ from flax import struct
 
 from jaxrl.core.errors import UsageError
 from jaxrl.core.fast_prng import to_fast_key
-from jaxrl.core.types import Key
+from jaxrl.core.types import Key, is_key
 
 # Distance from 0 and 1 to which a Beta's density is evaluated; f32 actions come as near as 3e-8.
 BETA_MARGIN = 1e-6
@@ -170,11 +170,6 @@ def beta_of(logits: jax.Array, shape: tuple[int, ...]) -> Beta:
     above = jax.nn.softplus(jnp.maximum(logits, MIN_BETA_LOGIT))
     above = jnp.minimum(above, MAX_CONCENTRATION - 1)
     return Beta(*jnp.split(1 + above, 2, axis=-1), shape)
-
-
-def is_key(value: Any) -> bool:
-    """Whether this is a random key, and not random numbers."""
-    return isinstance(value, jax.Array) and jax.dtypes.issubdtype(value.dtype, jax.dtypes.prng_key)
 
 
 def beta_noise(key: Key, shape: tuple[int, ...], size: int) -> jax.Array:

@@ -14,8 +14,8 @@ from flax import struct
 from jaxrl.core.errors import UsageError
 from jaxrl.core.fast_prng import to_fast_key
 from jaxrl.core.spaces import Box, Discrete, MultiDiscrete, Space
-from jaxrl.core.types import Key
-from jaxrl.ops.continuous import DiagGaussian, SquashedGaussian, beta_noise, beta_of, is_key
+from jaxrl.core.types import Key, is_key
+from jaxrl.ops.continuous import DiagGaussian, SquashedGaussian, beta_noise, beta_of
 
 MAX_LOG_STD = 20.0  # either way; RLlib's log_std_clip_param
 ACTION_DISTRIBUTIONS = ("gaussian", "beta", "squashed_gaussian")  # of a Box's actions

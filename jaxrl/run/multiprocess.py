@@ -18,6 +18,7 @@ from jax.experimental import multihost_utils
 
 from jaxrl.algorithms.base import Metrics, RunnerState
 from jaxrl.core.errors import UsageError
+from jaxrl.core.types import is_key
 from jaxrl.run.advice import to_resume
 from jaxrl.run.devices.compiled import CompiledAlgorithm
 from jaxrl.run.devices.hosts import Channel, hosts
@@ -286,7 +287,7 @@ def is_shared(error: BaseException) -> bool:
 def _everywhere(leaf: Any) -> Any:
     if not isinstance(leaf, jax.Array) or leaf.is_fully_addressable or leaf.is_fully_replicated:
         return copy_here(leaf)
-    if jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+    if is_key(leaf):
         words = _everywhere(jax.random.key_data(leaf))
         return jax.random.wrap_key_data(np.asarray(words), impl=jax.random.key_impl(leaf))
     return multihost_utils.process_allgather(leaf, tiled=True)

@@ -207,9 +207,7 @@ def advance(
     again with that as the trial's last update, which gives all others the same numbers.
     """
     updates = np.array(state.runner.num_updates)
-    before = (
-        jax.tree.map(jnp.copy, state) if any(reporter.may_end for reporter in reporters) else None
-    )
+    before = _copied(state) if any(reporter.may_end for reporter in reporters) else None
     began = time.perf_counter()
     state, seen = members.chunk(state, numbers, count)
     seconds = time.perf_counter() - began
@@ -227,7 +225,7 @@ def advance(
     if ended:
         last = np.array(numbers.last)
         last[ended] = kept[ended] + updates[ended]
-        numbers = numbers.replace(last=jnp.asarray(last))
+        numbers = numbers.replace(last=last)
     if any(kept[i] < moved[i] for i in ended):
         state, seen = members.chunk(before, numbers, count)
         moved[ended] = kept[ended]
@@ -240,7 +238,8 @@ def advance(
 
 def _tell(state: State, reporters: Sequence[Reporter]) -> np.ndarray:
     """Evaluates where due and calls the hooks; returns how many updates count, i64[reporters]."""
-    updates, over = np.asarray(state.runner.num_updates), np.asarray(state.met | state.diverged)
+    updates = np.asarray(state.runner.num_updates)
+    over = np.asarray(state.met) | np.asarray(state.diverged)
     kept = []
     for i, reporter in enumerate(reporters):
         ends, read = bool(over[i]) or updates[i] >= reporter.last, _reader(state, i)
@@ -251,4 +250,15 @@ def _tell(state: State, reporters: Sequence[Reporter]) -> np.ndarray:
 
 def _reader(state: State, member: int) -> Callable[[], RunnerState]:
     """A function that gives a member's own state."""
-    return lambda: jax.tree.map(lambda leaf: leaf[member], on_first_device(state.runner))
+    return lambda: _member(on_first_device(state.runner), np.int32(member))
+
+
+# Programs of whole trees: array by array, each shape would compile one.
+@jax.jit
+def _copied(state: State) -> State:
+    return jax.tree.map(jnp.copy, state)
+
+
+@jax.jit
+def _member(runner: RunnerState, member: jax.Array) -> RunnerState:
+    return jax.tree.map(lambda leaf: leaf[member], runner)

@@ -8,13 +8,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import jax.numpy as jnp
 import numpy as np
 
 from jaxrl.core.errors import UsageError, brief, unknown_name
 from jaxrl.core.fields import count
 from jaxrl.core.memory_limits import in_units
 from jaxrl.run.devices.compiled import CAPACITY
+from jaxrl.run.devices.mesh import stacked
 from jaxrl.run.divergence import with_source
 from jaxrl.run.logging.console import Progress, device_name, duration
 from jaxrl.run.logging.loggers import Logger
@@ -34,10 +34,10 @@ from jaxrl.sweeps.placement import (
 from jaxrl.sweeps.reporting import Reporter, Turn, advance
 from jaxrl.sweeps.results import DIVERGED, DROPPED, Sweep, TrialResult, shown
 from jaxrl.sweeps.sweep_folder import SweepFolder
-from jaxrl.sweeps.trial_state import TrialState, numbers_for, stacked, unstack
+from jaxrl.sweeps.trial_state import TrialState, numbers_for, unstacked
 from jaxrl.sweeps.trial_view import check_hooks
 from jaxrl.sweeps.trials import Trial, TrialGroup, groups_of
-from jaxrl.sweeps.vmapped import Numbers, State, VmappedTrials, is_done, known, program_of
+from jaxrl.sweeps.vmapped import Numbers, State, VmappedTrials, done_members, known, program_of
 
 CHUNK_SECONDS = 1.0
 # Diverged trials whose source is looked for: each has its rollout played again, which compiles.
@@ -305,8 +305,9 @@ class Scheduler:
             lasts,
             [self.order.stop[path] for path in self.criteria],
         )
-        members = self._program(number, numbers, devices)
-        if batch[0].state is None:
+        starts = batch[0].state is None
+        members = self._program(number, numbers, devices, starts=starts)
+        if starts:
             state = members.start(numbers)
         else:
             state = stacked([trial_state.state for trial_state in filled])
@@ -315,7 +316,7 @@ class Scheduler:
             time.perf_counter(),
             [trial_state.reporter for trial_state in batch],
         )
-        while not bool(jnp.all(is_done(state, numbers))):
+        while not all(done_members(state, numbers)):
             if self.stopping:
                 return False
             turn = advance(members, state, numbers, self._until_evaluation(count, state), reporters)
@@ -328,7 +329,8 @@ class Scheduler:
             count = max(1, min(CAPACITY, int(CHUNK_SECONDS / each)))
         with self.figures:
             self.sweep.seconds += time.perf_counter() - begin
-        unstack(batch, state)
+        for trial_state, part in zip(batch, unstacked(state, len(batch)), strict=True):
+            trial_state.state = part
         return True
 
     def _until_evaluation(self, count: int, state: State) -> int:
@@ -338,7 +340,9 @@ class Scheduler:
             return count
         return min(count, every - int(np.max(state.runner.num_updates)) % every)
 
-    def _program(self, number: int, numbers: Numbers, devices: int) -> VmappedTrials:
+    def _program(
+        self, number: int, numbers: Numbers, devices: int, *, starts: bool
+    ) -> VmappedTrials:
         """Of the group for so many members."""
         wanted = (self.groups[number], numbers, self.order.metric, self.criteria, devices)
         members = known(*wanted)
@@ -347,6 +351,8 @@ class Scheduler:
                 f"compiling program {number} for {_trials(numbers.last.shape[0])} at once ..."
             )
             members = program_of(*wanted)
+            if starts:
+                members.compile_start()
             with self.figures:
                 self.sweep.programs += 1
                 self.sweep.compile_seconds += members.compile_seconds
@@ -364,7 +370,7 @@ class Scheduler:
         updates, last = np.array(state.runner.num_updates), np.asarray(numbers.last)
         steps = batch[0].algorithm.num_env_steps
         scores = [trial_state.score for trial_state in batch if trial_state.score is not None]
-        self.done[number] = int(np.sum(np.asarray(is_done(state, numbers))[: len(batch)]))
+        self.done[number] = int(np.sum(done_members(state, numbers)[: len(batch)]))
         over = len(self.sweep.outcomes) + sum(self.done.values())
         name = [f"program {number}"] if len(self.groups) > 1 else []
         parts = [

@@ -7,12 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from jaxrl.core.errors import UsageError
 from jaxrl.run.devices.compiled import CAPACITY
-from jaxrl.run.devices.mesh import on_first_device, on_host
+from jaxrl.run.devices.mesh import stacked
 from jaxrl.run.logging.text_logs import dumped
 from jaxrl.run.recorder import Snapshot
 from jaxrl.run.results import Lifetime, Result, result_names
@@ -22,10 +21,10 @@ from jaxrl.sweeps.metric_readers import check_path, readers_of
 from jaxrl.sweeps.placement import most_that_fit
 from jaxrl.sweeps.reporting import Reporter, advance
 from jaxrl.sweeps.sweep_folder import create_trial, keep_trial
-from jaxrl.sweeps.trial_state import numbers_for, stacked
+from jaxrl.sweeps.trial_state import numbers_for, unstacked
 from jaxrl.sweeps.trial_view import check_hooks
 from jaxrl.sweeps.trials import Trial, TrialGroup, groups_of
-from jaxrl.sweeps.vmapped import Numbers, State, is_done, program_of
+from jaxrl.sweeps.vmapped import Numbers, State, done_members, program_of
 
 NOT_CALLED = ("on_evaluate_end",)  # hooks: members are not evaluated
 BLOCK = "block.json"  # of a saved block's folder, beside a run's folder for each member
@@ -76,7 +75,7 @@ class TrialBatch:
     @property
     def is_over(self) -> bool:
         """Whether every member has had all of its updates, or has diverged."""
-        return self._state is not None and bool(jnp.all(is_done(self._state, self._numbers)))
+        return self._state is not None and all(done_members(self._state, self._numbers))
 
     @property
     def diverged(self) -> list[bool]:
@@ -88,9 +87,9 @@ class TrialBatch:
     def train(self, count: int = 1) -> list[Result | None]:
         """At most `count` updates of each member; each one's last result tree."""
         members = program_of(self.group, self._numbers, self.metric, (), self.devices)
-        self.compile_seconds = members.compile_seconds
         if self._state is None:
             self._state = members.start(self._numbers)
+        self.compile_seconds = members.compile_seconds
         self.seconds = 0.0
         while count > 0 and not self.is_over:
             part = min(count, CAPACITY)
@@ -110,9 +109,10 @@ class TrialBatch:
         """Writes a run's folder for each member, for `load_policy`, `--resume` and `load`."""
         if self._state is None:
             self.train(0)
-        held = jax.tree.map(on_host, on_first_device(self._state))
-        for i, (trial, reporter) in enumerate(zip(self.trials, self.reporters, strict=True)):
-            runner = jax.tree.map(lambda leaf, i=i: leaf[i], held.runner)
+        states = unstacked(self._state, len(self.trials))
+        members = zip(self.trials, self.reporters, states, strict=True)
+        for trial, reporter, state in members:
+            runner = state.runner
             told = reporter.hooks.get_state()
             snapshot = Snapshot(
                 runner, *trial.numbers, reporter.lifetime, reporter.last_result, told
@@ -144,7 +144,7 @@ class TrialBatch:
             template = jax.eval_shape(self.algorithm.init, key, *trial.numbers)
             runner = checkpoint.filled(template, saved.arrays, "runner", where)
             states.append(
-                State(runner, met=jnp.bool_(False), diverged=jnp.bool_(facts["diverged"][i]))
+                State(runner, met=np.bool_(False), diverged=np.bool_(facts["diverged"][i]))
             )
             reporter.view.lifetime = Lifetime(**facts["lifetimes"][i])
             reporter.view.last_result = facts["results"][i]

@@ -1,15 +1,16 @@
 """State of one trial of a sweep between two turns of training, on the host."""
 
+import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import jax
-import jax.numpy as jnp
+import numpy as np
 
 from jaxrl.algorithms.base import Algorithm
-from jaxrl.run.devices.mesh import on_first_device, on_host
+from jaxrl.core.types import is_key
+from jaxrl.run.devices.mesh import on_first_device, on_host, stacked
 from jaxrl.run.recorder import Snapshot
 from jaxrl.sweeps.reporting import Reporter
 from jaxrl.sweeps.results import DIVERGED, DROPPED, STOPPED, TERMINATED, TrialResult
@@ -61,16 +62,18 @@ def numbers_for(trials: Sequence[Trial], lasts: Sequence[int], goals: Sequence[f
     """Of members [S], each to stop after its own of `lasts`, or at one of the goals."""
     keys = [jax.random.key(trial.config.seed, impl="threefry2x32") for trial in trials]
     hypers, env_params = stacked([trial.numbers for trial in trials])
-    goals = jnp.broadcast_to(jnp.asarray(goals, jnp.float32), (len(keys), len(goals)))
-    return Numbers(jnp.stack(keys), hypers, env_params, jnp.asarray(lasts, jnp.int32), goals)
+    goals = np.full((len(keys), len(goals)), goals, np.float32)
+    return Numbers(stacked(keys), hypers, env_params, np.asarray(lasts, np.int32), goals)
 
 
-def stacked(trees: Sequence[Any]) -> Any:
-    return jax.tree.map(lambda *leaves: jnp.stack(leaves), *trees)
+def unstacked(state: State, count: int) -> list[State]:
+    """The parts of the first `count` members of a state [S], on the host."""
 
+    def part(leaf, i):
+        if not is_key(leaf):
+            return leaf[i]
+        words = np.asarray(jax.random.key_data(leaf))[i]
+        return jax.random.wrap_key_data(words, impl=jax.random.key_impl(leaf))
 
-def unstack(trial_states: Sequence[TrialState], state: State) -> None:
-    """Gives each trial its part of the members' state [S]; what only filled up is dropped."""
     held = jax.tree.map(on_host, on_first_device(state))
-    for i, trial_state in enumerate(trial_states):
-        trial_state.state = jax.tree.map(lambda leaf, i=i: leaf[i], held)
+    return [jax.tree.map(functools.partial(part, i=i), held) for i in range(count)]

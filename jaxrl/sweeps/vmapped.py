@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import struct
 from jax.sharding import PartitionSpec
 
@@ -83,10 +84,10 @@ class VmappedTrials:
                 out_specs=(split, rows),
                 check_vma=False,
             )
-        start = jax.jit(functools.partial(start_members, spec.algorithm)).lower(numbers)
-        state = start.out_info
-        chunk = jax.jit(chunk, donate_argnums=0).lower(state, numbers, jnp.int32(0))
-        self.start_program, self.chunk_program = start.compile(), chunk.compile()
+        self._start = jax.jit(functools.partial(start_members, spec.algorithm)).trace(numbers)
+        chunk = jax.jit(chunk, donate_argnums=0)
+        self.chunk_program = chunk.lower(self._start.out_info, numbers, jnp.int32(0)).compile()
+        self.start_program = None
         self.compile_seconds = time.perf_counter() - begin
 
     @property
@@ -94,7 +95,15 @@ class VmappedTrials:
         """Bytes that a chunk takes on each device."""
         return peak_of(self.chunk_program)
 
+    def compile_start(self) -> None:
+        """Compiles what `start` runs; members that are only trained further do without."""
+        if self.start_program is None:
+            begin = time.perf_counter()
+            self.start_program = self._start.lower().compile()
+            self.compile_seconds += time.perf_counter() - begin
+
     def start(self, numbers: Numbers) -> State:
+        self.compile_start()
         return self.start_program(numbers)
 
     def chunk(self, state: State, numbers: Numbers, count: int) -> tuple[State, Seen]:
@@ -113,6 +122,12 @@ def start_members(algorithm: Algorithm, numbers: Numbers) -> State:
 def is_done(state: State, numbers: Numbers) -> jax.Array:
     """bool[S]."""
     return state.met | state.diverged | (state.runner.num_updates >= numbers.last)
+
+
+def done_members(state: State, numbers: Numbers) -> np.ndarray:
+    """`is_done` of members that are not being traced, bool[S]; it compiles nothing."""
+    met, diverged = np.asarray(state.met), np.asarray(state.diverged)
+    return met | diverged | (np.asarray(state.runner.num_updates) >= np.asarray(numbers.last))
 
 
 def run_members(

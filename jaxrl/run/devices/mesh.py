@@ -2,6 +2,7 @@
 
 import dataclasses
 import os
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -12,7 +13,7 @@ from jaxrl.algorithms.base import RunnerState
 from jaxrl.algorithms.config import AlgorithmConfig
 from jaxrl.algorithms.sharding import check_devices, devices_worth_using
 from jaxrl.core.errors import UsageError
-from jaxrl.core.types import PyTree
+from jaxrl.core.types import PyTree, is_key
 from jaxrl.rollout.env_step import EnvBatch
 from jaxrl.run.devices.hosts import Hosts, hosts, num_cores
 from jaxrl.run.settings import RunSettings
@@ -164,7 +165,7 @@ def _part_here(leaf: Any, sharding: Any) -> Any:
     if isinstance(leaf, jax.Array):
         if not leaf.is_fully_addressable:
             return leaf
-        if jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+        if is_key(leaf):
             words = _part_here(jax.random.key_data(leaf), sharding)
             return jax.random.wrap_key_data(words, impl=jax.random.key_impl(leaf))
     whole = np.asarray(leaf)
@@ -173,7 +174,19 @@ def _part_here(leaf: Any, sharding: Any) -> Any:
 
 def on_host(leaf: jax.Array) -> Any:
     """An array in NumPy; random keys stay as they are, for NumPy has no type for them."""
-    return leaf if jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key) else np.asarray(leaf)
+    return leaf if is_key(leaf) else np.asarray(leaf)
+
+
+def stacked(trees: Sequence[PyTree]) -> PyTree:
+    """Trees of equal shapes as one, [S, ...], by way of the host: no shape compiles a program."""
+
+    def stack(*leaves):
+        if not is_key(leaves[0]):
+            return np.stack(leaves)
+        words = np.stack([jax.random.key_data(leaf) for leaf in leaves])
+        return jax.random.wrap_key_data(words, impl=jax.random.key_impl(leaves[0]))
+
+    return jax.device_put(jax.tree.map(stack, *trees))
 
 
 def split_cpu(number: int | str) -> None:

@@ -5,7 +5,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from jaxrl.algorithms.base import Algorithm, RunnerState
@@ -17,6 +16,8 @@ from jaxrl.rollout.episode_stats import EpisodeStats, summarise
 from jaxrl.run.inference.sampling import Episode, EpisodeRange, Players, env_of, sample_batches
 from jaxrl.run.inference.whole_episodes import PlaySpec, make_game, play_batches
 from jaxrl.run.results import Result, episode_results
+
+_summarise = jax.jit(summarise)  # one program, not one for each operation
 
 
 def evaluate(
@@ -51,7 +52,7 @@ def summary_of_episodes(algorithm: Algorithm, finished: Sequence[EpisodeStats]) 
     """
     played = jax.tree.map(lambda *leaves: np.concatenate(leaves), *finished)
     returns, lengths = played.returns.sum(axis=-1), played.length
-    summary = jax.tree.map(np.asarray, summarise(played, jnp.ones(len(lengths), bool)))
+    summary = jax.tree.map(np.asarray, _summarise(played, np.ones(len(lengths), bool)))
     return {
         **episode_results(algorithm, summary),
         "episode_return_std": float(returns.std()),

@@ -5,15 +5,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import jax
-import jax.numpy as jnp
-
 from jaxrl.algorithms.base import Algorithm
 from jaxrl.core.env import strongly_typed
 from jaxrl.core.errors import UsageError
 from jaxrl.core.fields import count, flag, number
 from jaxrl.core.types import PyTree
 from jaxrl.models.policy_spec import PolicyWeights
+from jaxrl.run.devices.mesh import stacked
 from jaxrl.run.inference.evaluate import check_wanted, evaluate_and_record, with_arguments
 from jaxrl.run.inference.evaluate import evaluate as play_episodes
 from jaxrl.run.inference.policy import weights_shape
@@ -72,7 +70,7 @@ def open_run(
             checkpoint.filled(shape, saved.arrays, f"weights.{policy}", what)
             for policy in group.policies
         ]
-        weights.append(jax.tree.map(lambda *leaves: jnp.stack(leaves), *by_policy))
+        weights.append(stacked(by_policy))
     weights = tuple(weights)
     if env_args:
         algorithm = with_arguments(config, dict(env_args), algorithm)

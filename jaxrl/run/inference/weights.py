@@ -12,7 +12,7 @@ from jaxrl.algorithms.base import Algorithm, RunnerState
 from jaxrl.core.errors import UsageError, unknown_name
 from jaxrl.core.types import AgentId, PolicyId
 from jaxrl.models.policy_spec import PolicyWeights
-from jaxrl.run.devices.mesh import copy_here, on_first_device
+from jaxrl.run.devices.mesh import copy_here
 from jaxrl.run.inference.policy import Policy, acting_key, weights_shape
 from jaxrl.run.storage import checkpoint
 
@@ -26,13 +26,11 @@ class PolicyAccess:
         """A copy of a policy, which further training does not change; `seed` draws its actions."""
         g, index = self.algorithm.grouping.locate(policy)
         agents = self.algorithm.grouping.groups[g].agents[index]
-        weights = on_first_device(
-            self.algorithm.policy_weights(with_learners_here(self.runner), policy)
-        )
+        weights = self.algorithm.policy_weights(with_weights_here(self.runner), policy)
         masked = self.algorithm.rollout_spec.masked
         return Policy(
             self.algorithm.policy_specs[g],
-            weights,
+            jax.device_put(weights),
             name=policy,
             agents=agents,
             masked=masked,
@@ -73,11 +71,8 @@ class PolicyAccess:
 
     def get_weights(self) -> dict[PolicyId, PolicyWeights]:
         """Every policy's weights as NumPy arrays."""
-        runner, policies = with_learners_here(self.runner), self.algorithm.grouping.policies
-        return {
-            policy: jax.tree.map(np.asarray, self.algorithm.policy_weights(runner, policy))
-            for policy in policies
-        }
+        runner, policies = with_weights_here(self.runner), self.algorithm.grouping.policies
+        return {policy: self.algorithm.policy_weights(runner, policy) for policy in policies}
 
     def set_weights(self, weights: Mapping[PolicyId, PolicyWeights]) -> None:
         """Replaces some policies' weights, in all processes alike; optimiser states stay.
@@ -106,6 +101,15 @@ class PolicyAccess:
 def with_learners_here(runner: RunnerState) -> RunnerState:
     """`runner` with its learners in this process's arrays, for what one process computes alone."""
     return runner.replace(learners=jax.tree.map(copy_here, runner.learners))
+
+
+def with_weights_here(runner: RunnerState) -> RunnerState:
+    """`runner` with its policies' weights as NumPy arrays, parts of which compile nothing."""
+    here = lambda leaf: np.asarray(copy_here(leaf))
+    learners = (
+        learner.with_weights(jax.tree.map(here, learner.weights)) for learner in runner.learners
+    )
+    return runner.replace(learners=tuple(learners))
 
 
 def begun_with(

@@ -92,9 +92,13 @@ def episode_keys(seed: int) -> tuple[Key, Key]:
     Episode i is reset with fold_in(reset_key, i); its step t has the random numbers of
     `step_chance`.
     """
-    return tuple(
-        jax.random.split(jax.random.fold_in(jax.random.key(seed, impl="threefry2x32"), EVALUATION))
-    )
+    return _episode_keys(np.uint32(seed))
+
+
+@jax.jit
+def _episode_keys(seed: jax.Array) -> tuple[Key, Key]:
+    key = jax.random.fold_in(jax.random.key(seed, impl="threefry2x32"), EVALUATION)
+    return tuple(jax.random.split(key))
 
 
 def step_chance(
@@ -114,17 +118,18 @@ def play_batches(play: PlaySpec, game: Game, first: int, episodes: int) -> Itera
     together = min(episodes, AT_ONCE)
     for begin in range(0, episodes, together):
         count = min(together, episodes - begin)  # of the last batch what is beyond is dropped
-        yield _cut(_play_batch(play, game, first + begin + np.arange(together)), count)
+        index = np.int32(first + begin + np.arange(together))
+        yield _cut(_play_batch(play, game, index), count)
 
 
 def _play_batch(play: PlaySpec, game: Game, index: np.ndarray) -> PlayedBatch:
-    begun = start(play.rollout, game, jnp.asarray(index, jnp.int32))
+    begun = start(play.rollout, game, index)
     kept, num_steps = [], []
     for playing, count, chunk in play_out(play, game, begun, MAX_STEPS):
         kept.append(jax.tree.map(np.asarray, chunk))
         num_steps.append(count)
         done, finished = playing.done, playing.finished
-    if not bool(jnp.all(done)):
+    if not np.asarray(done).all():
         raise UsageError(
             f"evaluation: an episode of {play.rollout.env.name} did not end within {MAX_STEPS:,} "
             "steps"
@@ -150,7 +155,7 @@ def play_out(
         [E, T, ...] with zeros after the first `count`.
     """
     num_steps = 0
-    while not bool(jnp.all(playing.done)) and num_steps < max_steps:
+    while not np.asarray(playing.done).all() and num_steps < max_steps:
         playing, kept = _go_on(play, game, playing, np.int32(max_steps))
         before, num_steps = num_steps, int(playing.num_steps)
         yield playing, num_steps - before, kept

@@ -19,11 +19,10 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from jaxrl.core.errors import UsageError, one_line
-from jaxrl.core.types import PyTree
+from jaxrl.core.types import PyTree, is_key
 from jaxrl.run.storage import array_storage, runs
 from jaxrl.run.storage.dtypes import narrowed
 
@@ -223,10 +222,9 @@ def filled(
 
     def fill(path, leaf):
         name = ".".join(filter(None, (prefix, _name(path))))
-        is_key = jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key)
-        shape = jax.eval_shape(jax.random.key_data, leaf) if is_key else leaf
+        shape = jax.eval_shape(jax.random.key_data, leaf) if is_key(leaf) else leaf
         if not shape.size:
-            return jnp.zeros(shape.shape, shape.dtype)
+            return np.zeros(shape.shape, shape.dtype)
         if name not in saved and missing_allowed:
             return leaf
         if name not in saved:
@@ -236,15 +234,14 @@ def filled(
             raise UsageError(
                 f"{what} does not fit: {name} is {_form(saved[name])} there and {_form(shape)} here"
             )
-        value = jnp.asarray(value)
         del saved[name]
-        return jax.random.wrap_key_data(value, impl=_key_impl(leaf)) if is_key else value
+        return jax.random.wrap_key_data(value, impl=_key_impl(leaf)) if is_key(leaf) else value
 
     tree = jax.tree_util.tree_map_with_path(fill, template)
     if saved and not others_allowed:
         name, array = next(iter(saved.items()))
         raise UsageError(f"{what} does not fit: {name}, {_form(array)} there, is nothing here")
-    return tree
+    return jax.device_put(tree)  # all at once: array by array, each shape compiles a program
 
 
 def iterations(folder: Path, *, best: bool = False) -> dict[int, Path]:
@@ -405,8 +402,7 @@ def _name(path: tuple) -> str:
 
 
 def _words(leaf: Any) -> np.ndarray:
-    is_key = isinstance(leaf, jax.Array) and jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key)
-    return np.asarray(jax.random.key_data(leaf) if is_key else leaf)
+    return np.asarray(jax.random.key_data(leaf) if is_key(leaf) else leaf)
 
 
 def _key_impl(leaf: Any) -> Any:

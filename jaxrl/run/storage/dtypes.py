@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxrl.core.errors import UsageError
-from jaxrl.core.types import PyTree
+from jaxrl.core.types import PyTree, is_key
 
 
 def typed_like(current: PyTree, new: PyTree, what: str) -> PyTree:
@@ -50,7 +50,7 @@ def narrowed(saved: np.ndarray, dtype: np.dtype) -> np.ndarray:
 def _typed(name: str, old: jax.Array, value: Any) -> jax.Array:
     if isinstance(value, jax.Array) and (value.shape, value.dtype) == (old.shape, old.dtype):
         return jax.lax.convert_element_type(value, old.dtype)  # without a weak type
-    if jax.dtypes.issubdtype(old.dtype, jax.dtypes.prng_key):
+    if is_key(old):
         raise UsageError(f"{name} must be a random key")
     try:
         array = np.asarray(value)

@@ -254,6 +254,6 @@ def _equal(first: PyTree, second: PyTree) -> bool:
     if jax.tree.structure(first) != jax.tree.structure(second):
         return False
     return all(
-        x.shape == y.shape and bool(jnp.all(x == y))
+        np.array_equal(x, y)
         for x, y in zip(jax.tree.leaves(first), jax.tree.leaves(second), strict=True)
     )
