@@ -57,6 +57,7 @@ class ProbeParams(struct.PyTreeNode):
     num_steps: int = 1  # 3 at most
     paid_for: int = 0  # an index of PAID_FOR
     shown: bool = True
+    ends: bool = True
     max_steps_in_episode: int = 1_000_000
 
 
@@ -65,18 +66,20 @@ class Probe(Environment):
     """An episode of `num_steps` steps that terminates, with a random cue, shown if `shown`.
 
     reward_for: "nothing" (1 at the end for any action), "action" (1 for action 1), or "cue" (1 for
-    repeating it).
+    repeating it). Unless it `ends`, the last of these steps is repeated until the time limit, which
+    is not observed.
 
-    All three are parameters: one program trains probes of any.
+    All four are parameters: one program trains probes of any.
     """
 
     num_steps: int = 1
     reward_for: str = "nothing"
     shown: bool = True
+    ends: bool = True
 
     @property
     def default_params(self) -> ProbeParams:
-        return ProbeParams(self.num_steps, PAID_FOR.index(self.reward_for), self.shown)
+        return ProbeParams(self.num_steps, PAID_FOR.index(self.reward_for), self.shown, self.ends)
 
     def observation_space(self, params=None) -> Discrete:
         return Discrete(6)
@@ -89,11 +92,11 @@ class Probe(Environment):
         return self._observe(state, params), state
 
     def step_env(self, key, state, action, params):
-        last = state.time == params.num_steps - 1
+        last = state.time >= params.num_steps - 1
         rewards = jnp.stack([last, action == 1, action == state.cue])
         reward = rewards[params.paid_for].astype(jnp.float32)
         state = state.replace(time=state.time + 1)
-        return self._observe(state, params), state, reward, last, {}
+        return self._observe(state, params), state, reward, last & params.ends, {}
 
     def _observe(self, state, params):
         time = jnp.minimum(state.time, params.num_steps - 1)
