@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxrl.algorithms.base import Algorithm
-from jaxrl.core.env import RawStep, Solo
+from jaxrl.core.env import RawStep, Solo, strongly_typed
 from jaxrl.core.types import AgentId, PyTree
 from jaxrl.episodes import MultiAgentEpisode, SingleAgentEpisode
 from jaxrl.episodes.from_arrays import (
@@ -66,17 +66,23 @@ class SampledBatch(NamedTuple):
 def sample_batches(players: Players, wanted: EpisodeRange) -> Iterator[SampledBatch]:
     """Plays whole episodes, those that `evaluate` counts, and makes objects of them."""
     spec = players.algorithm.rollout_spec
-    game = make_game(players.weights, players.env_params, wanted.seed)
-    play = PlaySpec(spec, wanted.explore, _recorded_step)
-    params = {name: leaf.tolist() for name, leaf in named_arrays(game.env_params).items()}
+    params = named_arrays(strongly_typed(players.env_params))
+    params = {name: leaf.tolist() for name, leaf in params.items()}
     number = wanted.first
-    for batch in play_batches(play, game, wanted.first, wanted.number):
+    for batch in record_batches(players, wanted):
         episodes = list(_episodes_of(spec, batch))
         for episode in episodes:
             origin = {**players.env, "env_params": params, "seed": wanted.seed, "episode": number}
             episode.custom_data[ORIGIN] = origin
             number += 1
         yield SampledBatch(episodes, batch.finished)
+
+
+def record_batches(players: Players, wanted: EpisodeRange) -> Iterator[PlayedBatch]:
+    """Plays the episodes; `_RecordedStep`s in arrays."""
+    game = make_game(players.weights, players.env_params, wanted.seed)
+    play = PlaySpec(players.algorithm.rollout_spec, wanted.explore, _recorded_step)
+    return play_batches(play, game, wanted.first, wanted.number)
 
 
 class _GroupStep(NamedTuple):
