@@ -32,6 +32,8 @@ ARGUMENTS = {
 }
 # of the run, between its chunks
 HOST_HOOKS = ("on_train_result", "on_evaluate_end", "on_checkpoint", "on_train_end")
+# Traced, but on the host where it is written as in RLlib, with `episode` as a keyword alone.
+EPISODE_HOOK, EPISODE_ARGUMENTS = "on_episode_end", ("episode", "trainer")
 
 
 @dataclass(frozen=True)
@@ -121,6 +123,9 @@ class EpisodeCallbacks:
 
         It is computed after every step and kept where the episode ended, so an unfinished one must
         not make it fail.
+
+        Written as `on_episode_end(self, *, episode, trainer)`, as in RLlib, it is a hook of the
+        host: called with whole episodes that are sampled beside training; see docs/callbacks.md.
         """
         return {}
 
@@ -169,9 +174,32 @@ def traced(entries: Iterable[Any]) -> tuple[Any, ...]:
 def has_hook(callback: Any, hook: str, idle: type = EpisodeCallbacks) -> bool:
     """Whether it is there, and not just the one of the class `idle` that does nothing."""
     function = getattr(callback, hook, None)
-    return function is not None and getattr(function, "__func__", function) is not getattr(
-        idle, hook, None
-    )
+    is_idle = getattr(function, "__func__", function) is getattr(idle, hook, None)
+    if function is None or is_idle or hook != EPISODE_HOOK:
+        return function is not None and not is_idle
+    return takes_an_object(function) == (idle is not EpisodeCallbacks)
+
+
+def takes_an_object(on_episode_end: Any) -> bool:
+    """Whether it is the host's, called with keywords: (*, episode, ...)."""
+    try:
+        parameters = inspect.signature(on_episode_end).parameters
+    except (TypeError, ValueError):  # none at all, or a built-in without a signature
+        return False
+    by_keyword = (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.VAR_KEYWORD)
+    kinds = [parameter.kind for parameter in parameters.values()]
+    return "episode" in parameters and all(kind in by_keyword for kind in kinds)
+
+
+def episode_arguments(on_episode_end: Any, *values: Any) -> dict[str, Any]:
+    """Those of EPISODE_ARGUMENTS that it takes, with their values."""
+    parameters = inspect.signature(on_episode_end).parameters
+    takes_any = any(each.kind is inspect.Parameter.VAR_KEYWORD for each in parameters.values())
+    return {
+        name: value
+        for name, value in zip(EPISODE_ARGUMENTS, values, strict=True)
+        if takes_any or name in parameters
+    }
 
 
 def start_data(callbacks: tuple, state: PyTree, params: PyTree) -> tuple[PyTree, ...]:
@@ -284,8 +312,12 @@ def _check_signature(callback: Any, hook: str) -> None:
         raise UsageError(
             f"{hook} of callbacks {class_name(callback)} must be a method, not {function!r:.60}"
         )
+    given: dict[str, Any] = {}
+    if hook == EPISODE_HOOK and takes_an_object(function):
+        given = episode_arguments(function, *EPISODE_ARGUMENTS)
+        meant = ("*", *EPISODE_ARGUMENTS)
     try:
-        inspect.signature(function).bind(*meant)
+        inspect.signature(function).bind(*(() if given else meant), **given)
     except ValueError:  # a built-in without a signature
         pass
     except TypeError as error:

@@ -6,7 +6,13 @@ from pathlib import Path
 from typing import Any
 
 from jaxrl.core.errors import UsageError
-from jaxrl.rollout.episode_callbacks import EpisodeCallbacks, class_name, has_hook
+from jaxrl.rollout.episode_callbacks import (
+    EPISODE_HOOK,
+    EpisodeCallbacks,
+    class_name,
+    episode_arguments,
+    has_hook,
+)
 from jaxrl.run.results import Result
 
 
@@ -56,6 +62,13 @@ class Hooks:
         for callback in self.callbacks:
             if has_hook(callback, hook, Callbacks):
                 getattr(callback, hook)(self.trainer, value)
+
+    def episode_ended(self, episode: Any) -> None:
+        """Calls each `on_episode_end` that takes an episode as an object."""
+        for callback in self.callbacks:
+            if has_hook(callback, EPISODE_HOOK, Callbacks):
+                function = getattr(callback, EPISODE_HOOK)
+                function(**episode_arguments(function, episode, self.trainer))
 
     def has(self, hook: str) -> bool:
         """Whether any of them defines it, and not just as `Callbacks` does."""

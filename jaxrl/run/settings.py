@@ -101,6 +101,13 @@ class RunSettings:
     evaluation_seed: int = setting(
         0, "the evaluation's own random seed; each one plays the same episodes", count(0, UINT32)
     )
+    sampling_interval: int | None = setting(
+        None,
+        "iterations between two samplings of episodes for on_episode_end(*, episode); None: one "
+        "after each second of training or so",
+        count(optional=True),
+    )
+    sampling_duration: int = setting(1, "whole episodes of one sampling", count())
     loggers: Any = setting(
         ("jsonl", "csv", "tensorboard"),
         "where results go: jsonl, csv, tensorboard, wandb, or module:Class; see jaxrl.Logger",
@@ -163,6 +170,8 @@ class RunKeywords(TypedDict, total=False):
     evaluation_explore: bool
     evaluation_env_args: Any
     evaluation_seed: int
+    sampling_interval: int | None
+    sampling_duration: int
     loggers: Any
     pictures: bool
     devices: Any

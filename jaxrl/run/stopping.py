@@ -57,14 +57,19 @@ def check_stop(stop: Mapping[str, float], names: list[str] | None) -> None:
 def chunk_length(
     settings: RunSettings, iteration: int, seconds_per_update: float | None, most: int
 ) -> int:
-    """Iterations of about `CHUNK_SECONDS`, none past the next evaluation or checkpoint.
+    """Iterations of about `CHUNK_SECONDS`, none past the next evaluation, sampling or checkpoint.
 
     The first chunk is one iteration, to see how long it takes.
     """
     if seconds_per_update is None:
         return 1
     length = max(1, min(most, int(CHUNK_SECONDS / seconds_per_update)))
-    for every in (settings.evaluation_interval, settings.checkpoint_frequency):
+    intervals = (
+        settings.evaluation_interval,
+        settings.checkpoint_frequency,
+        settings.sampling_interval,
+    )
+    for every in intervals:
         if every is not None:
             length = min(length, every - iteration % every)
     return length

@@ -9,6 +9,7 @@ import jax
 
 from jaxrl.algorithms.base import RunnerState
 from jaxrl.core.errors import UsageError
+from jaxrl.rollout.episode_callbacks import EPISODE_HOOK
 from jaxrl.run.devices.compiled import CAPACITY
 from jaxrl.run.devices.mesh import copy_here
 from jaxrl.run.divergence import find_nan, with_source
@@ -16,6 +17,8 @@ from jaxrl.run.health import Diverged, first_bad, undeclared_wait
 from jaxrl.run.recorder import Snapshot
 from jaxrl.run.results import ITERATIONS, Result, iteration_results, recent_episodes
 from jaxrl.run.stopping import chunk_length, met
+
+FIRST_AGAIN = 2**30  # numbers of sampled episodes start again there
 
 
 class TrainingLoop:
@@ -130,6 +133,7 @@ class TrainingLoop:
     def _until_done(self, results: list[Result], stop: Mapping[str, float]) -> list[Result]:
         """The results up to the first that is done."""
         self._evaluate_if_due(results, at_the_end=met(stop, results[-1]) is not None)
+        self._sample_if_due(results[-1][ITERATIONS])
         for i, result in enumerate(results, start=1):
             self.trainer.hooks.call("on_train_result", result)
             result["done"] = bool(result["done"] or met(stop, result))
@@ -146,6 +150,16 @@ class TrainingLoop:
             result["evaluation"] = self.trainer.evaluate()
             result["timers"]["evaluation"] = time.perf_counter() - began
         return results
+
+    def _sample_if_due(self, iteration: int) -> None:
+        """Plays episodes with the present policies for the hooks that take them."""
+        trainer, settings = self.trainer, self.trainer.settings
+        interval, number = settings.sampling_interval, settings.sampling_duration
+        if not trainer.hooks.has(EPISODE_HOOK) or (interval and iteration % interval):
+            return
+        which = {"seed": trainer.config.seed, "first": iteration * number % FIRST_AGAIN}
+        for episode in trainer.sample(number, env_args={}, **which):
+            trainer.hooks.episode_ended(episode)
 
     def _why(self, bad: str) -> str:
         """What is known of a bad number in the iteration after the state that is kept."""

@@ -10,7 +10,12 @@ from typing import Any
 
 from jaxrl.algorithms.base import Algorithm, RunnerState
 from jaxrl.core.errors import UsageError
-from jaxrl.rollout.episode_callbacks import HOST_HOOKS, has_hook, resolve_callbacks
+from jaxrl.rollout.episode_callbacks import (
+    EPISODE_HOOK,
+    HOST_HOOKS,
+    has_hook,
+    resolve_callbacks,
+)
 from jaxrl.run.callbacks import Callbacks
 from jaxrl.run.inference.weights import PolicyAccess
 from jaxrl.run.results import Lifetime, Result
@@ -91,6 +96,11 @@ def check_hooks(callbacks: Iterable[Any], never: Iterable[str] = ()) -> None:
     """
     for callback in resolve_callbacks(callbacks):
         name = type(callback).__qualname__
+        if has_hook(callback, EPISODE_HOOK, Callbacks):
+            raise UsageError(
+                f"callbacks {name}: {EPISODE_HOOK}(*, episode) needs a Trainer, which samples "
+                "episodes; the trials of a sweep have none"
+            )
         for hook in (hook for hook in HOST_HOOKS if has_hook(callback, hook, Callbacks)):
             if hook in never:
                 raise UsageError(

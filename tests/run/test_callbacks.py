@@ -7,9 +7,18 @@ import dataclasses
 import json
 from types import SimpleNamespace
 
+import jax
 import pytest
 
-from jaxrl import Callbacks, UsageError, evaluate, load_policy
+from jaxrl import (
+    Callbacks,
+    UsageError,
+    evaluate,
+    load_policy,
+    replay_episode,
+    sweep,
+)
+from jaxrl.episodes import MultiAgentEpisode
 from jaxrl.rollout.episode_callbacks import resolve_callbacks
 from jaxrl.run.callbacks import Hooks
 
@@ -39,6 +48,19 @@ class Counts(Callbacks):
 
     def set_state(self, state):
         self.seen = state["seen"]
+
+
+class Notes(Callbacks):
+    """RLlib's form: the episode by keyword, and more that is not looked at."""
+
+    def __init__(self):
+        self.episodes = []
+
+    def on_episode_end(self, *, episode, **kwargs):
+        self.episodes.append((kwargs["trainer"].lifetime.training_iteration, episode))
+
+    def on_train_result(self, trainer, result):
+        result["noted"] = len(self.episodes)
 
 
 class StopsAt(Callbacks):
@@ -202,3 +224,54 @@ def test_callbacks_that_cannot_work_are_refused_before_the_folder_is_made(small,
     ):
         start(small.replace(callbacks="scripts.arena_callbacks:ArenaMetric"))
     assert not (tmp_path / "run").exists()
+
+
+# Episodes as objects
+
+
+def test_sampled_episodes_are_given_to_hooks_that_take_them_by_keyword(start, small):
+    notes = Notes()
+    config = small.replace(callbacks=notes)
+    trainer = start(config, run_dir=None, sampling_interval=3, sampling_duration=2)
+    result = trainer.fit({"training_iteration": 7})
+    assert [iteration for iteration, _ in notes.episodes] == [3, 3, 6, 6]
+    assert result["noted"] == 4
+    episodes = [episode for _, episode in notes.episodes]
+    assert all(isinstance(episode, MultiAgentEpisode) and episode.is_done for episode in episodes)
+    numbers = [episode.custom_data["origin"]["episode"] for episode in episodes]
+    assert numbers == [6, 7, 12, 13]  # another one each time, and the same ones in another run
+    assert all(replay_episode(episode).difference is None for episode in episodes)
+
+
+def test_episodes_are_sampled_after_each_chunk_and_change_nothing_that_is_trained(start, small):
+    notes = Notes()
+    watched = start(small.replace(callbacks=notes), run_dir=None)
+    plain = start(run_dir=None)
+    for trainer in (watched, plain):
+        trainer.fit({"training_iteration": 3})
+    assert notes.episodes and notes.episodes[0][0] == 1
+    same = jax.tree.map(
+        lambda x, y: bool((x == y).all()), watched.runner.learners, plain.runner.learners
+    )
+    assert jax.tree.all(same)
+
+
+@pytest.mark.parametrize(
+    ("hook", "message"),
+    [
+        (
+            lambda *, episode, metrics_logger: None,
+            r"must take \(\*, episode, trainer\): missing a required .*'metrics_logger'",
+        ),
+        (lambda *, worker: None, r"must take \(data, episode\): too many positional"),
+    ],
+)
+def test_an_episode_hook_that_wants_more_is_refused_in_one_line(hook, message):
+    with pytest.raises(UsageError, match=f"on_episode_end of callbacks SimpleNamespace {message}"):
+        resolve_callbacks([SimpleNamespace(on_episode_end=hook)])
+
+
+def test_a_sweep_refuses_a_hook_that_takes_sampled_episodes(small):
+    with pytest.raises(UsageError, match=r"on_episode_end.* needs a Trainer") as error:
+        sweep(small.replace(callbacks=Notes), {"lr": [1e-3, 1e-4]}, run_dir=None)
+    assert "\n" not in str(error.value)
