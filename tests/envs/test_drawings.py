@@ -1,5 +1,7 @@
 """Drawings of every environment: traced and vmapped, with everything where the state has it."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -24,8 +26,12 @@ def played(name, **env_args):
         _, state, *_ = many.step(key, state, actions, params)
         return state, state
 
-    _, state = many.reset(jax.random.key(0), params)
-    return env, params, jax.lax.scan(step, state, jax.random.split(jax.random.key(1), NUM_STEPS))[1]
+    @jax.jit
+    def play(key):
+        _, state = many.reset(key, params)
+        return jax.lax.scan(step, state, jax.random.split(key, NUM_STEPS))[1]
+
+    return env, params, jax.device_get(play(jax.random.key(0)))
 
 
 @pytest.fixture(scope="module", params=NAMES)
@@ -48,8 +54,8 @@ def test_draw_traces_under_vmap_and_keeps_the_rules(drawn):
 def test_params_may_be_traced_and_vmapped_too(drawn):
     env, params, states, arrays, _ = drawn
     state = jax.tree.map(lambda leaf: leaf[0], states)
-    two = jax.tree.map(lambda leaf: jnp.stack([jnp.asarray(leaf)] * 2), params)
-    both = jax.vmap(lambda params: with_all_axes(env.draw(state, params)))(two)
+    two = jax.tree.map(lambda leaf: np.stack([leaf] * 2), params)
+    both = jax.jit(jax.vmap(lambda params: with_all_axes(env.draw(state, params))))(two)
     np.testing.assert_allclose(both["bounds"][1], arrays["bounds"][0], rtol=1e-6)
 
 
@@ -74,10 +80,16 @@ def test_actions_are_named(drawn):
     assert len(env.action_names) == (space.size if isinstance(space, Box) else space.n)
 
 
+@functools.cache
+def first_state(name, **env_args):
+    """(env, params, first state)."""
+    env, params = jaxrl.make(name, **env_args)
+    return env, params, jax.jit(env.reset)(jax.random.key(0), params)[1]
+
+
 def drawing_of(name, change, **env_args):
     """The drawing of a first state that `change` rewrites."""
-    env, params = jaxrl.make(name, **env_args)
-    _, state = env.reset(jax.random.key(0), params)
+    env, params, state = first_state(name, **env_args)
     return env.draw(change(state), params)
 
 
@@ -104,8 +116,7 @@ def test_the_arena_shows_agents_in_their_cells_and_tints_what_was_visited():
 
 def test_waterworld_shows_every_body_with_its_radius():
     drawing = drawing_of("waterworld", lambda state: state)
-    env, params = jaxrl.make("waterworld")
-    _, state = env.reset(jax.random.key(0), params)
+    _, _, state = first_state("waterworld")
     _, _, obstacles, poison, food, pursuers, _ = drawing.shapes
     positions = np.concatenate([pursuers.center, food.center, poison.center])
     np.testing.assert_array_equal(positions, state.position.T)

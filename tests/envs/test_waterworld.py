@@ -47,6 +47,11 @@ def stepper(env):
     return jax.jit(jax.vmap(env.step_with, in_axes=(0, 0, 0, None)))
 
 
+@functools.partial(jax.jit, static_argnums=0)
+def single_step(env, state, action, places, params):
+    return env.step_with(state, action, places, params)
+
+
 def state_of(
     env,
     position,
@@ -65,9 +70,7 @@ def state_of(
         (env.n_pursuers, env.n_evaders, env.n_poisons),
     )
     zeros = np.zeros_like(position)
-    body = lambda rows: jnp.asarray(
-        np.swapaxes(zeros if rows is None else np.asarray(rows), 1, 2), jnp.float32
-    )
+    body = lambda rows: np.float32(np.swapaxes(zeros if rows is None else np.asarray(rows), 1, 2))
     food = np.zeros((count, pursuers, foods), bool) if food is None else food
     poison = np.zeros((count, pursuers, poisons), bool) if poison is None else poison
     counter = np.zeros((count, foods), int) if counter is None else counter
@@ -81,11 +84,11 @@ def state_of(
         position=body(position),
         velocity=body(velocity),
         correction=body(correction),
-        counter=jnp.asarray(np.pad(counter, ((0, 0), (pursuers, poisons))), jnp.int32),
-        touched=jnp.asarray(touched),
-        poisoned=jnp.zeros((count, pursuers), jnp.int32),
+        counter=np.int32(np.pad(counter, ((0, 0), (pursuers, poisons)))),
+        touched=touched,
+        poisoned=np.zeros((count, pursuers), np.int32),
         obstacles=body(obstacles),
-        time=jnp.broadcast_to(jnp.int32(t), (count,)),
+        time=np.broadcast_to(np.int32(t), (count,)),
     )
 
 
@@ -137,10 +140,8 @@ def replayed(config):
         [np.full((count, env.n_pursuers, 4), np.nan), ref["respawn_evader"], ref["respawn_poison"]],
         1,
     )
-    places = Places(
-        *(jnp.asarray(np.swapaxes(part, 1, 2), jnp.float32) for part in np.split(places, 2, axis=2))
-    )
-    results = stepper(env)(states, jnp.asarray(ref["action"]), places, params)
+    places = Places(*(np.float32(np.swapaxes(part, 1, 2)) for part in np.split(places, 2, axis=2)))
+    results = jax.device_get(stepper(env)(states, ref["action"], places, params))
 
     def flags(state, action):
         velocity, _ = waterworld_physics.thrust(
@@ -150,7 +151,7 @@ def replayed(config):
         reached = waterworld_physics.integrate(state.position, velocity, state.correction, 1 / 15)
         return contact_flags(env, params, reached, state.obstacles)
 
-    return *results, jax.jit(jax.vmap(flags))(states, jnp.asarray(ref["action"]))
+    return *results, jax.jit(jax.vmap(flags))(states, ref["action"])
 
 
 CONFIGS = pytest.mark.parametrize("config", ["c0", "c1", "c4"])
@@ -296,10 +297,8 @@ def test_any_step_is_that_of_the_rules_in_plain_numpy(config):
         states = state_of(env, *map(gather, names))
         actions = np.float32(random.uniform(-1.4, 1.4, (batch, env.n_pursuers, 2)))
         places = np.float32(random.uniform(0, SIZE, (batch, env.num_bodies, 4)))
-        halves = Places(
-            *(jnp.asarray(np.swapaxes(part, 1, 2)) for part in np.split(places, 2, axis=2))
-        )
-        obs, after, rewards, _, info = step(states, jnp.asarray(actions), halves, params)
+        halves = Places(*(np.swapaxes(part, 1, 2) for part in np.split(places, 2, axis=2)))
+        obs, after, rewards, _, info = jax.device_get(step(states, actions, halves, params))
         for i, world in enumerate(envs):
             plain_obs, plain_rewards, _, _ = world.step(actions[i], places[i])
             if world.margin < 1e-2:
@@ -378,14 +377,12 @@ def start(pursuers, food=FAR[0], poison=FAR[1], **more):
 def played(state, action=None, params=PARAMS, place=(333.0, 222.0)):
     """One step of LONER or PAIR; whatever respawns does so at `place` with no velocity."""
     env = LONER if state.touched.shape[0] == 1 else PAIR
-    action = jnp.zeros((env.n_pursuers, 2)) if action is None else jnp.asarray(action, jnp.float32)
+    action = np.float32(np.zeros((env.n_pursuers, 2)) if action is None else action)
     there = Places(
-        jnp.tile(jnp.array(place)[:, None], (1, env.num_bodies)), jnp.zeros((2, env.num_bodies))
+        np.tile(np.float32(place)[:, None], (1, env.num_bodies)),
+        np.zeros((2, env.num_bodies), np.float32),
     )
-    batch = lambda tree: jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], tree)
-    return jax.tree.map(
-        lambda leaf: leaf[0], stepper(env)(batch(state), action[None], batch(there), params)
-    )
+    return single_step(env, state, action, there, params)
 
 
 def test_a_wall_takes_a_thousandth_of_the_speed_and_an_obstacle_nothing():
