@@ -111,11 +111,13 @@ def completion(shell: str, commands: Mapping[str, tuple[str, Mapping[str, Flag]]
             'completion needs shtab, which is not installed: pip install "jaxrl[completion]"'
         ) from None
     parser = argparse.ArgumentParser("jaxrl")
+    parser.add_argument("--version", action="store_true")
     chosen = parser.add_subparsers(dest="command")
     for name, (description, flags) in commands.items():
         command = chosen.add_parser(
             name, parents=[help_parser(flags, grouped=False)], help=description
         )
+        command.add_argument("--help-all", action="store_true")
         if "resume" not in flags:  # these take a run's folder
             command.add_argument("run", nargs="*").complete = shtab.DIRECTORY
         for action in command._actions:

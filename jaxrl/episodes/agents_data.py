@@ -267,7 +267,7 @@ class AgentsData(Episode):
                 column = getattr(episode, what)
                 if pending and what in ("actions", "rewards"):
                     last = pending.action if what == "actions" else timeline.waiting_reward
-            columns[agent] = column if last is None else column.followed_by(last)
+            columns[agent] = column if last is None else column.followed_by([last])
         return columns
 
     def _read(

@@ -269,25 +269,25 @@ class Column:
     def append(self, value: Nested) -> None:
         """Adds a value at the end. Arrays are copied each time: to add many, add them to lists."""
         if self.finalized:
-            self.extend([value])
+            self.data = self.followed_by([value]).data
         else:
             self.data.append(value)
 
-    def extend(self, values: list | Nested) -> None:
-        """Adds values at the end."""
-        if not self.finalized:
-            self.data.extend(unstack(values))
-        elif len(values := unstack(values)):
-            new = stack(values)
-            if self.len_incl_lookback():
-                new = map_nested(lambda old, more: np.concatenate([old, more]), self.data, new)
-            self.data = new
+    def followed_by(self, values: list | Nested) -> "Column":
+        """A copy of the column with more values at its end.
 
-    def followed_by(self, value: Nested) -> "Column":
-        """A copy of the column with one more value."""
-        longer = Column(self.data, self.lookback, self.space, self.name)
-        longer.append(value)
-        return longer
+        Raises:
+            UsageError: the column has arrays, which they do not fit.
+        """
+        values, data = unstack(values), self.data
+        if not self.finalized:
+            data = [*data, *values]
+        elif len(values):
+            self.check(values[0])
+            data, old = stack(values), data
+            if self.len_incl_lookback():
+                data = map_nested(lambda old, new: np.concatenate([old, new]), old, data)
+        return type(self)(data, self.lookback, self.space, self.name)
 
     def finalize(self) -> None:
         """Makes arrays of a list."""

@@ -399,12 +399,19 @@ class SingleAgentEpisode(Episode):
     def concat_episode(self, other: "SingleAgentEpisode") -> None:
         """Appends the chunk that follows this one, without its lookback."""
         self.check_concat(other)
+        outputs = {}
         for key, column in other.extra_model_outputs.items():
-            self.extra_model_outputs.setdefault(key, Column(name=column.name)).extend(column.get())
-        self.observations.extend(other.get_observations(slice(1, None)))
-        self.infos.extend(other.get_infos(slice(1, None)))
-        self.actions.extend(other.get_actions())
-        self.rewards.extend(other.get_rewards())
+            before = self.extra_model_outputs.get(key, Column(name=column.name))
+            outputs[key] = before.followed_by(column.get())
+        joined = {  # all of them before the first is put in place: a refused join changes nothing
+            "observations": self.observations.followed_by(other.get_observations(slice(1, None))),
+            "infos": self.infos.followed_by(other.get_infos(slice(1, None))),
+            "actions": self.actions.followed_by(other.get_actions()),
+            "rewards": self.rewards.followed_by(other.get_rewards()),
+        }
+        for name, column in joined.items():
+            setattr(self, name, column)
+        self.extra_model_outputs |= outputs
         self._take_on(other)
 
     def check_concat(self, other: "SingleAgentEpisode") -> None:

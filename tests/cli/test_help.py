@@ -79,6 +79,8 @@ def test_bash_completes_commands_flags_and_environments(tmp_path, capsys):
     assert completed("ev") == ["evaluate"]
     assert completed("train", "--evaluation-i") == ["--evaluation-interval"]
     assert completed("train", "--env", "waterw") == ["waterworld"]
+    assert completed("train", "--help-") == ["--help-all"]
+    assert completed("--ver") == ["--version"]
 
 
 @pytest.mark.parametrize(

@@ -212,6 +212,19 @@ def test_a_step_that_does_not_fit_arrays_is_refused_and_changes_nothing(
     episode.validate()
 
 
+def test_a_chunk_that_does_not_fit_is_refused_and_changes_nothing():
+    first = {"observations": [0, 1, 2], "actions": [0, 1], "rewards": [1.0, 2.0]}
+    second = {"observations": [2, 3], "actions": [[0, 1]], "rewards": [3.0], "t_started": 2}
+    episode, later = (
+        SingleAgentEpisode("id", len_lookback_buffer=0, **data) for data in (first, second)
+    )
+    episode.to_numpy()
+    with pytest.raises(UsageError, match=r"actions have shape \[\], not \[2\]"):
+        episode.concat_episode(later)
+    assert (len(episode), len(episode.observations), len(episode.actions)) == (2, 3, 2)
+    episode.validate()
+
+
 @pytest.mark.parametrize(
     ("call", "said"),
     [

@@ -359,7 +359,7 @@ def _in_brackets(text: str) -> str:
 def _short(learners: Mapping[str, Mapping[str, float]], metric: HeadlineMetric) -> str:
     """The figure of each policy that has one; the range if there are many."""
     values = [learner[metric.name] for learner in learners.values() if metric.name in learner]
-    form = metric.form
+    form = f"z{metric.form}"  # no -0.0000
     if not values:
         return "-"
     if len(values) > 4:

@@ -63,6 +63,12 @@ def test_a_line_shows_what_the_algorithm_names_and_a_dash_where_no_policy_has_it
     assert "len 100.0  grad 2.0  unknown -  51,234 steps/s" in line
 
 
+def test_a_small_negative_number_is_no_minus_zero():
+    learners = {"p": {"mean_kl_loss": -1e-6, "entropy": -0.25}}
+    line = result_line({**RESULT, "learners": learners}, HEADLINE_METRICS)
+    assert "kl 0.0000  entropy -0.25" in line
+
+
 def test_before_the_first_episode_has_ended_no_return_is_made_up():
     assert "no episode has ended yet" in result_line({**RESULT, "env_runners": {}}, ())
 
