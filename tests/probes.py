@@ -15,6 +15,7 @@ from jaxrl import PPOConfig
 from jaxrl.core.env import Environment, MultiAgentEnvironment
 from jaxrl.core.spaces import Box, Dict, Discrete, MultiDiscrete
 from jaxrl.core.types import ALL
+from tests.algorithms.reinforce import ReinforceConfig
 
 # Trains in a moment; tests that need any run share its compiled program.
 SMALL_ARENA = PPOConfig(
@@ -37,6 +38,16 @@ SMALL_CARTPOLE = PPOConfig(
     num_epochs=2,
     fcnet_hiddens=(8,),
     lr=3e-3,
+    total_env_steps=64 * 6,
+)
+
+
+# Compiles in half the time of PPO: for what holds of every algorithm.
+SMALL_REINFORCE = ReinforceConfig(
+    env="cartpole",
+    num_envs=4,
+    rollout_length=16,
+    fcnet_hiddens=(8,),
     total_env_steps=64 * 6,
 )
 

@@ -1,7 +1,7 @@
 """Which trainings a sweep consists of, and which of them share a program."""
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -47,21 +47,32 @@ class TrialGroup:
 
     @functools.cached_property
     def algorithm(self) -> Algorithm:
-        algorithm = self.static.build()
-        check_sizes(self.static, algorithm)
-        return algorithm
+        return _algorithm_of(self.static, self.env)
 
     @functools.cached_property
     def shapes(self) -> "Shapes":
         """Of one member's first update; nothing is computed, but to trace it takes a second."""
-        hypers, env_params = self.trials[0].numbers
+        key = jax.eval_shape(lambda: jax.random.key(0))
+        # JAX keeps what it traced as long as the function is the same one.
+        return jax.eval_shape(_first_update_of(self.algorithm), key, *self.trials[0].numbers)
 
-        def first_update(key):
-            runner = self.algorithm.init(key, hypers, env_params)
-            played, rollout = self.algorithm.collect(runner, env_params=env_params)
-            return Shapes(runner, rollout, self.algorithm.learn(played, rollout, hypers)[1])
 
-        return jax.eval_shape(first_update, jax.eval_shape(lambda: jax.random.key(0)))
+@functools.lru_cache(maxsize=16)
+def _algorithm_of(static: Any, env: MultiAgentEnvironment) -> Algorithm:
+    """The algorithm of `config.static()`, over the environment that its name means now."""
+    algorithm = static.build()
+    check_sizes(static, algorithm)
+    return algorithm
+
+
+@functools.lru_cache(maxsize=16)
+def _first_update_of(algorithm: Algorithm) -> Callable[..., "Shapes"]:
+    def first_update(key, hypers, env_params):
+        runner = algorithm.init(key, hypers, env_params)
+        played, rollout = algorithm.collect(runner, env_params=env_params)
+        return Shapes(runner, rollout, algorithm.learn(played, rollout, hypers)[1])
+
+    return first_update
 
 
 class Shapes(NamedTuple):

@@ -137,7 +137,7 @@ def run_members(
     size = numbers.last.shape[0]
     zeros = lambda leaf: jnp.zeros((CAPACITY, size, *leaf.shape), leaf.dtype)
     seen = Seen(jnp.full((CAPACITY, size), jnp.nan), jax.tree.map(zeros, spec.metrics))
-    update_all = jax.jit(jax.vmap(functools.partial(_update_member, spec)), inline=True)
+    update_all = jax.jit(jax.vmap(functools.partial(update_member, spec)), inline=True)
 
     def unfinished(carry):
         i, state, _ = carry
@@ -166,7 +166,7 @@ def is_finite(metrics: Metrics) -> jax.Array:
     return finite
 
 
-def _update_member(
+def update_member(
     spec: MemberSpec, state: State, numbers: Numbers
 ) -> tuple[State, jax.Array, Metrics]:
     """One member's (state, score, metrics); if it is done, its state stays."""

@@ -13,7 +13,7 @@ import pytest
 from jaxrl import Callbacks, PPOConfig, UsageError
 from jaxrl.adapters import to_ray_tune
 from jaxrl.adapters.to_ray_tune import Plan, dotted, medians, report
-from tests.probes import SMALL_CARTPOLE
+from tests.probes import SMALL_REINFORCE
 
 ARENA = PPOConfig(env="arena", num_envs=4, rollout_length=8, minibatch_size=16, total_env_steps=64)
 
@@ -33,7 +33,7 @@ class EndsSecond(Callbacks):
 
 
 def plan(
-    config=SMALL_CARTPOLE, members=(), seeds=1, metric=to_ray_tune.RETURN, iterations=1, devices=1
+    config=SMALL_REINFORCE, members=(), seeds=1, metric=to_ray_tune.RETURN, iterations=1, devices=1
 ):
     return Plan(config, members, seeds, metric, iterations, devices, "off")
 
@@ -91,7 +91,7 @@ def test_a_trials_config_changes_the_configuration_and_members_stand_above_it():
         (lambda: plan(members={"seed": [1, 2]}), "seed is not a setting to sweep"),
         (lambda: plan(OWN_RATES).trials({"lr": 1e-3}), r"lr changes nothing: .*pol1\.lr, pol2\.lr"),
         (
-            lambda: plan(SMALL_CARTPOLE.replace(callbacks=Evaluated)),
+            lambda: plan(SMALL_REINFORCE.replace(callbacks=Evaluated)),
             "on_evaluate_end is never called here",
         ),
     ],
@@ -120,9 +120,7 @@ def test_medians_of_numbers_sums_of_speeds_and_the_furthest_iteration():
 
 
 def test_a_report_of_one_member_is_the_result_tree_with_nan_for_what_is_not_known_yet():
-    config = SMALL_CARTPOLE.replace(
-        rollout_length=8, minibatch_size=16
-    )  # no pole falls within 8 steps
+    config = SMALL_REINFORCE.replace(rollout_length=8)  # no pole falls within 8 steps
     block = plan(config).block({})
     first = report(block, 1)
     assert math.isnan(first["env_runners"]["episode_return_mean"])
@@ -154,12 +152,12 @@ def test_a_report_of_several_has_their_medians_the_best_and_each_ones_own():
 
 
 def test_members_that_all_diverge_at_once_still_report():
-    said = report(plan(members={"lr": [1e30, 1e31]}, seeds=2).block({}), 6)
+    said = report(plan(members={"lr": [2e38, 3e38]}, seeds=2).block({}), 6)
     assert (said["done"], said["diverged"]) == (True, 4)
 
 
 def test_hooks_are_called_for_each_member_and_end_it():
-    block = plan(SMALL_CARTPOLE.replace(callbacks=EndsSecond), seeds=4).block({})
+    block = plan(SMALL_REINFORCE.replace(callbacks=EndsSecond), seeds=4).block({})
     said = report(block, 4)
     iterations = [said["members"][f"{i:04d}"]["training_iteration"] for i in range(4)]
     assert iterations == [4, 2, 4, 4]
@@ -180,7 +178,7 @@ def test_a_setting_that_some_policies_have_of_their_own_is_said():
 def test_without_ray_it_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(UsageError, match=r"pip install 'jaxrl\[ray\]'"):
-        to_ray_tune.trainable(SMALL_CARTPOLE)
+        to_ray_tune.trainable(SMALL_REINFORCE)
 
 
 # With Ray: each in a process of its own, since a started cluster and its warnings outlive a test.

@@ -13,7 +13,7 @@ from jaxrl.algorithms.sharding import check_devices, devices_worth_using
 from jaxrl.cli.plot import plot
 from tests.algorithms import reinforce
 from tests.algorithms.reinforce import ReinforceConfig
-from tests.probes import Probe
+from tests.probes import SMALL_REINFORCE, Probe
 
 SOURCE = Path(reinforce.__file__)
 PAID_FOR_ACTION_1 = ReinforceConfig(
@@ -24,9 +24,7 @@ PAID_FOR_ACTION_1 = ReinforceConfig(
     lr=3e-2,
     total_env_steps=16 * 16 * 30,
 )
-CARTPOLE = ReinforceConfig(
-    env="cartpole", num_envs=4, rollout_length=16, fcnet_hiddens=(8,), total_env_steps=64 * 4
-)
+CARTPOLE = SMALL_REINFORCE.replace(total_env_steps=64 * 4)
 
 
 def test_the_algorithm_is_one_file_that_knows_no_other_algorithm():
@@ -104,13 +102,14 @@ def test_an_unknown_class_is_not_imported_without_trust(run):
 
 
 def test_a_sweep_trains_its_numbers_in_one_program(tmp_path):
-    space = {"lr": [1e-3, 1e-2]}
-    done = jaxrl.sweep(CARTPOLE, space, seeds=2, run_dir=tmp_path / "sweep", quiet=True)
-    assert len(done.outcomes) == 4
+    """Ranked by a metric of its own; tests/sweeps has sweeps of it ranked by their returns."""
+    asked = {"seeds": 2, "quiet": True, "metric": "learners/default_policy/grad_norm"}
+    done = jaxrl.sweep(CARTPOLE, {"lr": [1e-3, 1e-2]}, run_dir=tmp_path / "sweep", **asked)
+    assert (done.programs, len(done.outcomes)) == (1, 4)
     assert all(np.isfinite(outcome.score) for outcome in done.outcomes)
-    by_norm = {"metric": "learners/default_policy/grad_norm"}
-    ranked = jaxrl.sweep(CARTPOLE, space, seeds=2, run_dir=None, quiet=True, **by_norm)
-    assert len(ranked.outcomes) == 4
+    for outcome in done.outcomes:
+        norm = outcome.result["learners"]["default_policy"]["grad_norm"]
+        assert outcome.score == pytest.approx(norm)
 
 
 def test_its_settings_are_checked_as_those_of_ppo():

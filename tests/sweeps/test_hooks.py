@@ -13,7 +13,7 @@ from jaxrl.sweeps.sweep import RETURN
 from jaxrl.sweeps.trial_batch import TrialBatch
 from jaxrl.sweeps.trial_view import check_hooks
 from jaxrl.sweeps.trials import trials_of
-from tests.probes import SMALL_CARTPOLE
+from tests.probes import SMALL_REINFORCE
 
 RATES = [1e-3, 1e-2]
 ONCE = {"quiet": True, "devices": 1}
@@ -52,7 +52,7 @@ class InputsSpec(Callbacks):
 def ended(tmp_path_factory):
     """(callback, sweep) of two trials, one of which a hook ends in the middle of a chunk."""
     told, path = InputsSpec(ends_at=3), tmp_path_factory.mktemp("hooks") / "sweep"
-    config = SMALL_CARTPOLE.replace(callbacks=told)
+    config = SMALL_REINFORCE.replace(callbacks=told)
     return told, sweep(config, {"lr": RATES}, **ONCE, **EVALUATED, run_dir=path)
 
 
@@ -76,7 +76,7 @@ def test_a_hook_ends_its_trial_in_that_iteration_and_no_other_trial_notices(ende
     assert (
         done.outcomes[1].result["evaluation"]["env_runners"]["num_episodes"] == 2
     )  # of the state it ended in
-    plain = sweep(SMALL_CARTPOLE, {"lr": RATES}, **ONCE, run_dir=None)
+    plain = sweep(SMALL_REINFORCE, {"lr": RATES}, **ONCE, run_dir=None)
     for i in (0, 1):
         assert done.outcomes[i].curve[1] == pytest.approx(
             plain.outcomes[i].curve[1][: 6 - 3 * i], nan_ok=True
@@ -108,7 +108,7 @@ def test_a_class_is_made_anew_for_each_trial():
         def on_train_result(self, trainer, result):
             self.results += 1
 
-    sweep(SMALL_CARTPOLE.replace(callbacks=Counts), {"lr": RATES}, **ONCE, run_dir=None)
+    sweep(SMALL_REINFORCE.replace(callbacks=Counts), {"lr": RATES}, **ONCE, run_dir=None)
     assert [hook.results for hook in made if hook.results] == [6, 6]
 
 
@@ -144,9 +144,8 @@ def test_what_needs_a_trainer_is_refused_by_name_before_anything_is_made(tmp_pat
     words = r"callbacks Saves: on_train_result uses trainer\.save, which a trial of a sweep "
     words += "does not have"
     with pytest.raises(UsageError, match=words):
-        sweep(
-            SMALL_CARTPOLE.replace(callbacks=Saves), {"lr": RATES}, **ONCE, run_dir=tmp_path / "run"
-        )
+        saving = SMALL_REINFORCE.replace(callbacks=Saves)
+        sweep(saving, {"lr": RATES}, **ONCE, run_dir=tmp_path / "run")
     assert not (tmp_path / "run").exists()
     with pytest.raises(
         UsageError, match=r"callbacks Teaches: on_train_result sets trainer\.env_params"
@@ -171,11 +170,11 @@ def test_what_no_source_shows_is_refused_by_name_when_it_is_asked_for():
         (TeachesUnseen, r"sets trainer\.hypers"),
     ):
         with pytest.raises(UsageError, match=words):
-            sweep(SMALL_CARTPOLE.replace(callbacks=callbacks), {"lr": RATES}, **ONCE, run_dir=None)
+            sweep(SMALL_REINFORCE.replace(callbacks=callbacks), {"lr": RATES}, **ONCE, run_dir=None)
 
 
 def test_a_hook_may_act_with_its_trials_policies():
-    done = sweep(SMALL_CARTPOLE.replace(callbacks=Acts), {"lr": RATES}, **ONCE, run_dir=None)
+    done = sweep(SMALL_REINFORCE.replace(callbacks=Acts), {"lr": RATES}, **ONCE, run_dir=None)
     assert {int(outcome.result["action"]) for outcome in done.outcomes} <= {0, 1}
 
 
@@ -201,7 +200,7 @@ class Ends(Callbacks):
 
 def test_members_of_a_block_are_told_of_each_iteration_and_stay_ended_when_restored(tmp_path):
     def block():
-        trials = trials_of(SMALL_CARTPOLE.replace(callbacks=Ends), [{"lr": lr} for lr in RATES], 1)
+        trials = trials_of(SMALL_REINFORCE.replace(callbacks=Ends), [{"lr": lr} for lr in RATES], 1)
         return TrialBatch(trials, metric=RETURN)
 
     def counts(of):
@@ -224,11 +223,11 @@ def test_members_of_a_block_are_told_of_each_iteration_and_stay_ended_when_resto
 
 def test_a_sweep_that_is_resumed_keeps_what_it_was_asked_for(tmp_path):
     path = tmp_path / "sweep"
-    sweep(SMALL_CARTPOLE, {"lr": RATES}, **ONCE, **EVALUATED, loggers="csv", run_dir=path)
+    sweep(SMALL_REINFORCE, {"lr": RATES}, **ONCE, **EVALUATED, loggers="csv", run_dir=path)
     lines = (path / "results.jsonl").read_text().splitlines(keepends=True)
     (path / "results.jsonl").write_text(lines[0])
     (path / "trials" / "0001" / "progress.csv").unlink()
-    done = resume_sweep(path, quiet=True)
+    done = resume_sweep(path, quiet=True, trust=True)
     assert done.outcomes[1].result["evaluation"]["env_runners"]["num_episodes"] == 2
     assert len((path / "trials" / "0001" / "progress.csv").read_text().splitlines()) == 1 + 6
 
@@ -244,5 +243,5 @@ def test_a_sweep_that_is_resumed_keeps_what_it_was_asked_for(tmp_path):
 )
 def test_other_settings_of_a_run_are_refused_before_a_folder_is_made(given, words, tmp_path):
     with pytest.raises(UsageError, match=words):
-        sweep(SMALL_CARTPOLE, {"lr": RATES}, quiet=True, run_dir=tmp_path / "run", **given)
+        sweep(SMALL_REINFORCE, {"lr": RATES}, quiet=True, run_dir=tmp_path / "run", **given)
     assert not (tmp_path / "run").exists()

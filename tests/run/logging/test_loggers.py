@@ -21,7 +21,7 @@ from jaxrl.run.logging.loggers import LOGGERS, Logger, Logs, RunStart
 from jaxrl.run.logging.scalars import MOMENT, Downsampler, charts, tag_of
 from jaxrl.run.logging.text_logs import leaves, plain
 from jaxrl.run.settings import RunSettings
-from tests.probes import SMALL_ARENA, SMALL_CARTPOLE
+from tests.probes import SMALL_ARENA, SMALL_REINFORCE
 
 CONFIG = {
     "env": "arena",
@@ -426,9 +426,9 @@ def test_a_run_is_resumed_with_the_loggers_that_a_file_can_name_and_asks_for_the
 
 def test_each_trial_of_a_sweep_has_a_logger_of_its_own(tmp_path):
     with pytest.raises(UsageError, match="is an object, but each trial of a sweep has loggers of"):
-        sweep(SMALL_CARTPOLE, {"lr": [1e-3, 2e-3]}, loggers=Lines(), run_dir=None)
+        sweep(SMALL_REINFORCE, {"lr": [1e-3, 2e-3]}, loggers=Lines(), run_dir=None)
     asked = {"run_dir": tmp_path / "sweep", "quiet": True, "stop": {"training_iteration": 2}}
-    sweep(SMALL_CARTPOLE, {"lr": [1e-3, 2e-3]}, loggers=f"{HERE}:Lines", **asked)
+    sweep(SMALL_REINFORCE, {"lr": [1e-3, 2e-3]}, loggers=f"{HERE}:Lines", **asked)
     found = sorted((tmp_path / "sweep").glob("trials/*/iterations.txt"))
     assert [path.read_text() for path in found] == ["1\n2\n"] * 2
 
@@ -652,5 +652,5 @@ def test_commands_that_draw_ask_for_the_package_in_one_line(tmp_path, capsys, un
 
 def test_a_sweep_without_matplotlib_says_so(tmp_path, capsys, undrawn):
     asked = {"run_dir": tmp_path / "sweep", "stop": {"training_iteration": 1}}
-    sweep(SMALL_CARTPOLE, {"lr": [1e-3, 2e-3]}, **asked)
+    sweep(SMALL_REINFORCE, {"lr": [1e-3, 2e-3]}, **asked)
     assert "curves.png is left out: it needs matplotlib" in capsys.readouterr().out
