@@ -1,5 +1,7 @@
 """The convolutional network against XLA's own convolution."""
 
+import functools
+
 import jax
 import numpy as np
 import pytest
@@ -13,20 +15,24 @@ KEY = jax.random.key(0)
 IMAGE = Box(0.0, 8.0, (7, 6, 3))
 
 
+@functools.partial(jax.jit, static_argnums=2)
+def convolved(images, weights, stride):
+    """XLA's convolution with "same" padding."""
+    return jax.lax.conv_general_dilated(
+        images, weights, (stride, stride), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC")
+    )
+
+
 @pytest.mark.parametrize(
     ("kernel", "stride"), [(1, 1), (2, 1), (3, 1), (3, 2), (4, 3), (5, 4), (8, 4)]
 )
 def test_a_product_with_the_patches_is_the_convolution_with_same_padding(kernel, stride):
-    image_key, kernel_key = jax.random.split(KEY)
-    images, weights = (
-        jax.random.normal(image_key, (2, 7, 6, 3)),
-        jax.random.normal(kernel_key, (kernel, kernel, 3, 5)),
-    )
-    expected = jax.lax.conv_general_dilated(
-        images, weights, (stride, stride), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC")
-    )
-    output = patches(images, kernel, stride) @ weights.reshape(-1, 5)
-    np.testing.assert_allclose(output, expected, rtol=1e-4, atol=1e-4)
+    random = np.random.default_rng(0)
+    images = np.float32(random.normal(size=(2, 7, 6, 3)))
+    weights = np.float32(random.normal(size=(kernel, kernel, 3, 5)))
+    output = np.asarray(jax.jit(patches, static_argnums=(1, 2))(images, kernel, stride))
+    expected = convolved(images, weights, stride)
+    np.testing.assert_allclose(output @ weights.reshape(-1, 5), expected, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("vf_share_layers", [False, True])
@@ -41,22 +47,17 @@ def test_the_forward_pass_is_the_convolutions_then_the_dense_layers(vf_share_lay
         initializer=initializer,
     )
     params = jax.jit(model.init)(KEY)
-    obs = jax.random.uniform(KEY, (2, 4, 7, 6, 3))
-    distribution, value = jax.jit(model.apply)(params, obs)
+    params = jax.device_get(params)
+    obs = np.float32(np.random.default_rng(0).random((2, 4, 7, 6, 3)))
+    distribution, value = jax.device_get(jax.jit(model.apply)(params, obs))
 
     def features(layers):
         images = obs.reshape(8, 7, 6, 3)
         for layer, (filters, kernel, stride) in zip(layers, model.conv_filters, strict=True):
             weights = layer["kernel"].reshape(kernel, kernel, -1, filters)
-            images = jax.lax.conv_general_dilated(
-                images,
-                weights,
-                (stride, stride),
-                "SAME",
-                dimension_numbers=("NHWC", "HWIO", "NHWC"),
-            )
+            images = np.asarray(convolved(images, weights, stride))
             images = np.maximum(images + layer["bias"][None, None, None], 0)
-        return np.asarray(images).reshape(8, -1)
+        return images.reshape(8, -1)
 
     for part, output in (("policy", distribution.logits), ("value", value[..., None])):
         layers = [*params["mlp"].get("shared", []), *params["mlp"][part]]
@@ -83,6 +84,12 @@ TREE = Dict(
 )
 
 
+@functools.cache
+def observations():
+    """Five samples of TREE."""
+    return jax.device_get(jax.jit(jax.vmap(TREE.sample))(jax.random.split(KEY, 5)))
+
+
 @pytest.mark.parametrize("vf_share_layers", [False, True])
 def test_each_image_of_a_tree_has_its_own_convolutions_and_all_parts_join_before_the_dense_layers(
     vf_share_layers,
@@ -91,9 +98,9 @@ def test_each_image_of_a_tree_has_its_own_convolutions_and_all_parts_join_before
     model = cnn(
         TREE, filters, action_space=Discrete(3), hiddens=(8,), vf_share_layers=vf_share_layers
     )
-    params = jax.jit(model.init)(KEY)
-    obs = jax.jit(jax.vmap(TREE.sample))(jax.random.split(KEY, 5))
-    distribution, value = jax.jit(model.apply)(params, obs)
+    params = jax.device_get(jax.jit(model.init)(KEY))
+    obs = observations()
+    distribution, value = jax.device_get(jax.jit(model.apply)(params, obs))
 
     def features(layers, images):
         alone = cnn(Box(0, 255, images.shape[1:]), filters, action_space=Discrete(3), hiddens=())

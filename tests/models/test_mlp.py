@@ -1,5 +1,6 @@
 """The MLP against a forward pass in NumPy, RLlib's parameter counts, and its initialisers."""
 
+import functools
 import math
 
 import chex
@@ -65,14 +66,19 @@ def forward(layers, inputs, activation):
     return inputs
 
 
-def assert_agrees_with_numpy(model, scale=1.0):
-    @jax.jit
-    def run(key):
-        params = jax.tree.map(lambda leaf: scale * leaf, model.init(key))
-        obs = jax.vmap(model.observation_space.sample)(jax.random.split(key, 7))
-        return params, obs, *model.apply(params, obs)
+@functools.cache
+def observations(space):
+    """Seven samples of a space."""
+    return jax.device_get(jax.jit(jax.vmap(space.sample))(jax.random.split(KEY, 7)))
 
-    params, obs, distribution, value = run(KEY)
+
+def assert_agrees_with_numpy(model, scale=1.0):
+    random, shapes = np.random.default_rng(0), jax.eval_shape(model.init, KEY)
+    params = jax.tree.map(
+        lambda leaf: np.float32(scale * random.normal(0, 0.5, leaf.shape)), shapes
+    )
+    obs = observations(model.observation_space)
+    distribution, value = jax.device_get(jax.jit(model.apply)(params, obs))
     inputs, activation = encoded(model.observation_space, obs), NUMPY_ACTIVATIONS[model.activation]
     shared = params.get("shared", [])
     for part, output in (("policy", distribution.logits), ("value", value[:, None])):
@@ -101,8 +107,8 @@ def test_the_log_std_of_box_actions_is_an_output_or_a_parameter_of_its_own():
         assert distribution.mean.shape == distribution.log_std.shape == (9, 2)
         assert (np.ptp(distribution.log_std, axis=0) >= spread).all()
         assert num_parameters(model) == (6 * 8 + 9 * (2 if free else 4) + 2 * free) + (6 * 8 + 9)
-    params["log_std"] = jnp.array([0.5, -0.5])
-    distribution, _ = model.apply(params, obs)
+    params["log_std"] = np.float32([0.5, -0.5])
+    distribution, _ = jax.jit(model.apply)(params, obs)
     np.testing.assert_allclose(distribution.log_std, np.tile([[0.5, -0.5]], (9, 1)))
 
 
@@ -112,10 +118,13 @@ def test_the_log_std_of_box_actions_is_an_output_or_a_parameter_of_its_own():
 )
 def test_the_distribution_of_box_actions_is_the_one_that_is_asked_for(kind, made):
     model = MLP(Box(-1.0, 1.0, (5,)), Box(-1.0, 1.0, (2,)), (8,), action_distribution=kind)
-    distribution, value = jax.jit(model.apply)(jax.jit(model.init)(KEY), jnp.ones((9, 5)))
-    assert type(distribution) is made
-    assert distribution.mode().shape == (9, 2)
-    assert distribution.entropy().shape == value.shape == (9,)
+
+    def look():
+        distribution, value = model.apply(model.init(KEY), jnp.ones((9, 5)))
+        assert type(distribution) is made
+        return distribution.mode(), distribution.entropy(), value
+
+    assert [leaf.shape for leaf in jax.eval_shape(look)] == [(9, 2), (9,), (9,)]
 
 
 def test_a_distribution_that_does_not_fit_is_refused():
@@ -188,16 +197,15 @@ def test_lookup_is_the_one_hot_product():
     kernel = np.random.default_rng(0).normal(size=(7, 4)).astype(np.float32)
     index = np.random.default_rng(1).integers(0, 7, size=(5, 2, 3))
     one_hots = np.eye(7)[index].sum(axis=-2)  # [5, 2, 7]
-    np.testing.assert_allclose(
-        lookup(jnp.asarray(kernel), jnp.asarray(index)), one_hots @ kernel, atol=1e-5
-    )
+    np.testing.assert_allclose(jax.jit(lookup)(kernel, index), one_hots @ kernel, atol=1e-5)
 
 
 def test_every_category_reads_its_own_row_and_no_other():
     """MultiDiscrete((2, 3)): the rows 0, 1 are the first entry's, 2, 3, 4 the second's."""
     model = MLP(MultiDiscrete((2, 3)), ACTIONS, ())
     params = jax.jit(model.init)(KEY)
-    gradient = jax.grad(lambda params: model.apply(params, jnp.array([1, 0]))[1])(params)
+    value = lambda params, obs: model.apply(params, obs)[1]
+    gradient = jax.jit(jax.grad(value))(params, np.array([1, 0]))
     assert gradient["value"][0]["kernel"][:, 0].tolist() == [0, 1, 1, 0, 0]
 
 
@@ -205,7 +213,8 @@ def test_every_category_reads_its_own_row_and_no_other():
 @pytest.mark.parametrize("space", SPACES, ids=str)
 def test_batch_axes_lead_and_come_back(space, batch):
     model = MLP(space, MultiDiscrete((2, 3)), (4,))
-    obs = jax.tree.map(lambda leaf: jnp.zeros((*batch, *leaf.shape), leaf.dtype), space.sample(KEY))
+    sample = jax.eval_shape(space.sample, KEY)
+    obs = jax.tree.map(lambda leaf: np.zeros((*batch, *leaf.shape), leaf.dtype), sample)
     distribution, value = jax.eval_shape(lambda: model.apply(model.init(KEY), obs))
     assert distribution.logits.shape == (*batch, 5)
     assert (value.shape, value.dtype) == (batch, jnp.float32)
@@ -214,24 +223,26 @@ def test_batch_axes_lead_and_come_back(space, batch):
 def test_a_tree_of_one_part_reads_as_the_part_does():
     for space in (Discrete(6), MultiDiscrete((4, 3)), Box(-1.0, 1.0, (5,))):
         plain, tree = (MLP(observed, ACTIONS, (8,)) for observed in (space, Dict({"part": space})))
-        params = jax.jit(plain.init)(KEY)
-        obs = jax.vmap(space.sample)(jax.random.split(KEY, 5))
+        params, obs = jax.jit(plain.init)(KEY), observations(space)
         chex.assert_trees_all_equal(params, jax.jit(tree.init)(KEY))
-        chex.assert_trees_all_equal(plain.apply(params, obs), tree.apply(params, {"part": obs}))
+        read = jax.jit(plain.apply)(params, obs)
+        chex.assert_trees_all_equal(read, jax.jit(tree.apply)(params, {"part": obs}))
 
 
 def test_small_integers_find_their_rows_behind_many_others():
     """Of u8 a row beyond 255 would be another's."""
     model = MLP(Tuple((Discrete(300), Discrete(2))), ACTIONS, ())
     params = jax.jit(model.init)(KEY)
-    gradient = jax.grad(lambda params: model.apply(params, (jnp.uint8(7), jnp.uint8(1)))[1])(params)
+    value = lambda params, obs: model.apply(params, obs)[1]
+    gradient = jax.jit(jax.grad(value))(params, (np.uint8(7), np.uint8(1)))
     assert np.flatnonzero(gradient["value"][0]["kernel"][:, 0]).tolist() == [7, 301]
 
 
 def test_observations_of_another_tree_are_refused():
     model = MLP(Dict({"a": Discrete(2), "b": Discrete(2)}), ACTIONS, ())
+    params = jax.eval_shape(model.init, KEY)
     with pytest.raises(ValueError, match="Dict key mismatch"):
-        model.apply(jax.jit(model.init)(KEY), {"a": jnp.array(0), "c": jnp.array(0)})
+        jax.eval_shape(model.apply, params, {"a": jnp.array(0), "c": jnp.array(0)})
 
 
 def test_rows_of_a_batch_do_not_mix():
