@@ -79,6 +79,14 @@ def trajectory(key, active=None):
 
 
 indices_of = jax.jit(minibatch_indices, static_argnums=(0, 1))
+apply = jax.jit(MODEL.apply)
+
+
+@jax.jit
+def estimates(path):
+    """(advantages, targets) of all rows, with lambda 1."""
+    values = path.reward, path.value, path.next_value
+    return gae(*values, path.terminated, path.done, gamma=0.99, lambda_=1.0)
 
 
 def log_softmax(logits):
@@ -145,7 +153,7 @@ def test_the_objective_is_that_of_a_numpy_reference(kind, active):
     )
     assert not sums.model
     loss = loss / max(float(rows.weight.sum()), 1.0)
-    distribution, value = jax.jit(MODEL.apply)(params, rows.obs)
+    distribution, value = apply(params, rows.obs)
     expected = reference_loss(
         np.asarray(distribution.logits, np.float64), np.asarray(value, np.float64), rows, kind
     )
@@ -191,18 +199,32 @@ def test_where_cores_are_devices_minibatches_are_cut_into_equal_parts_that_their
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def learn(plan, numbers, path):
-    """(learner before, after, metrics); compiled once for all numbers and paths of a plan."""
-    learner = init_learner(plan, numbers, jax.random.key(3))
+def first_learner(plan, numbers):
+    return init_learner(plan, numbers, jax.random.key(3))
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def update_once(plan, learner, numbers, path):
+    """(learner, metrics); compiled once for all numbers and paths of a plan."""
     iteration = Iteration(numbers, jnp.float32(0), jax.random.key(2))
-    after, metrics = update_policy(plan, learner, path, iteration)
-    return learner, after, metrics
+    return update_policy(plan, learner, path, iteration)
+
+
+def learn(plan, numbers, path):
+    """(learner before, after, metrics)."""
+    # Plans start alike, but for the state of the optimiser and the coefficient of the KL.
+    start = learner_spec(optimizer=plan.optimizer, use_kl_loss=plan.use_kl_loss)
+    learner = first_learner(start, numbers)
+    return learner, *update_once(plan, learner, numbers, path)
+
+
+# Minibatches of two rows, of which some hold no active one.
+PAIRS = learner_spec(always_active=False, minibatch_size=2, num_epochs=3)
 
 
 def test_a_policy_without_active_rows_keeps_its_learner_to_the_bit():
-    none = jnp.zeros((STEPS, ENVS, AGENTS), bool)
-    plan = learner_spec(always_active=False)
-    before, after, metrics = learn(plan, hypers(), trajectory(jax.random.key(0), none))
+    none = np.zeros((STEPS, ENVS, AGENTS), bool)
+    before, after, metrics = learn(PAIRS, hypers(), trajectory(jax.random.key(0), none))
     assert jax.tree.all(jax.tree.map(lambda x, y: bool((x == y).all()), before, after))
     assert float(metrics["num_module_steps_trained"]) == 0
 
@@ -212,32 +234,25 @@ def test_a_minibatch_without_active_rows_takes_no_step():
 
     As many steps of Adam as minibatches hold one, and no more.
     """
-    active = (
-        jnp.zeros((STEPS, ENVS, AGENTS), bool)
-        .at[[0, 1, 2, 3, 5], [0, 3, 1, 2, 2], [0, 1, 1, 0, 1]]
-        .set(True)
-    )
-    plan = learner_spec(always_active=False, minibatch_size=2, num_epochs=3)
-    layout = batch_layout(plan.policy_spec, active.shape)
-    rows = np.asarray(indices_of(plan, layout, jax.random.key(2)))
-    wanted = int(np.asarray(active).reshape(-1)[rows].any(axis=1).sum())
+    active = np.zeros((STEPS, ENVS, AGENTS), bool)
+    active[[0, 1, 2, 3, 5], [0, 3, 1, 2, 2], [0, 1, 1, 0, 1]] = True
+    layout = batch_layout(PAIRS.policy_spec, active.shape)
+    rows = np.asarray(indices_of(PAIRS, layout, jax.random.key(2)))
+    wanted = int(active.reshape(-1)[rows].any(axis=1).sum())
     assert 10 < wanted <= 15 < len(rows) == 72
-    before, after, _ = learn(plan, hypers(lr=1e-2), trajectory(jax.random.key(0), active))
+    path = trajectory(jax.random.key(0), active)
+    before, after, _ = learn(PAIRS, hypers(lr=1e-2), path)
     assert (int(before.opt_state[0].count), int(after.opt_state[0].count)) == (0, wanted)
-    _, after, _ = learn(
-        dataclasses.replace(plan, always_active=True),
-        hypers(lr=1e-2),
-        trajectory(jax.random.key(0), active),
-    )
+    _, after, _ = learn(dataclasses.replace(PAIRS, always_active=True), hypers(lr=1e-2), path)
     assert (
         int(after.opt_state[0].count) == 72
     )  # so it must not be said of an environment that agents leave
 
 
 def test_where_all_rows_are_active_it_makes_no_difference_that_some_might_not_be():
-    plan, path = learner_spec(num_epochs=3), trajectory(jax.random.key(0))
+    path = trajectory(jax.random.key(0), np.ones((STEPS, ENVS, AGENTS), bool))
     first, second = (
-        learn(dataclasses.replace(plan, always_active=said), hypers(lr=1e-2), path)[1]
+        learn(dataclasses.replace(PAIRS, always_active=said), hypers(lr=1e-2), path)[1]
         for said in (True, False)
     )
     for leaf, other in zip(jax.tree.leaves(first), jax.tree.leaves(second), strict=True):
@@ -252,20 +267,20 @@ def test_whether_agents_are_ever_away_is_known_before_anything_runs(env, always)
 
 
 def test_inactive_rows_change_nothing_whatever_they_hold():
-    active = jax.random.bernoulli(jax.random.key(5), 0.7, (STEPS, ENVS, AGENTS))
-    path = trajectory(jax.random.key(0), active)
-    leaves = jnp.concatenate(
-        [~active[1:], jnp.zeros_like(active[:1])]
+    active = np.random.default_rng(5).random((STEPS, ENVS, AGENTS)) < 0.7
+    path = jax.device_get(trajectory(jax.random.key(0), active))
+    leaves = np.concatenate(
+        [~active[1:], np.zeros_like(active[:1])]
     )  # an agent that is gone next has ended now
     path = path.replace(done=path.done | ~active | leaves)
     garbage = path.replace(
-        reward=jnp.where(active, path.reward, 1e6),
-        value=jnp.where(active, path.value, jnp.nan),
-        obs=jnp.where(active[..., None], path.obs, jnp.nan),
-        action=jnp.where(active, path.action, 3),
+        reward=np.where(active, path.reward, np.float32(1e6)),
+        value=np.where(active, path.value, np.float32(np.nan)),
+        obs=np.where(active[..., None], path.obs, np.float32(np.nan)),
+        action=np.where(active, path.action, np.int32(3)),
         # An active row may bootstrap from its own next state alone; those of inactive rows are
         # free.
-        next_value=jnp.where(active, path.next_value, 1e6),
+        next_value=np.where(active, path.next_value, np.float32(1e6)),
     )
     first, second = (
         learn(learner_spec(), hypers(lr=1e-2), trajectory)[1] for trajectory in (path, garbage)
@@ -321,7 +336,7 @@ def test_every_minibatch_takes_an_equal_share_of_every_block_of_environments(blo
 
 @pytest.mark.parametrize("kind", ["loss", "prediction", None])
 def test_the_share_of_clipped_values_is_that_of_the_active_rows_beyond_the_bound(kind):
-    active = jax.random.bernoulli(jax.random.key(5), 0.5, (STEPS, ENVS, AGENTS))
+    active = np.random.default_rng(5).random((STEPS, ENVS, AGENTS)) < 0.5
     # One step over all rows at rate 0, so that the values are those of the first parameters.
     plan, numbers = (
         learner_spec(value_clip=kind, minibatch_size=48, num_epochs=1),
@@ -329,17 +344,9 @@ def test_the_share_of_clipped_values_is_that_of_the_active_rows_beyond_the_bound
     )
     path = trajectory(jax.random.key(0), active)
     before, _, metrics = learn(plan, numbers, path)
-    _, value = MODEL.apply(before.params, path.obs.reshape(-1, 3))
-    old, weight = np.asarray(path.value).reshape(-1), np.asarray(active).reshape(-1)
-    _, target = gae(
-        path.reward,
-        path.value,
-        path.next_value,
-        path.terminated,
-        path.done,
-        gamma=0.99,
-        lambda_=1.0,
-    )
+    _, value = apply(before.params, np.asarray(path.obs).reshape(-1, 3))
+    old, weight = np.asarray(path.value).reshape(-1), active.reshape(-1)
+    _, target = estimates(path)
     error = np.asarray(value) - np.asarray(target).reshape(-1)
     beyond = {
         "loss": error**2 > 0.3,
@@ -355,25 +362,20 @@ def test_the_share_of_clipped_values_is_that_of_the_active_rows_beyond_the_bound
 def test_one_bad_number_among_parameters_or_optimiser_state_is_told(part, value):
     # At rate 0 what is bad stays bad, and what is good stays good; so do learners without rows.
     plan, numbers = learner_spec(), hypers(lr=0.0)
-    none = trajectory(jax.random.key(0), jnp.zeros((STEPS, ENVS, AGENTS), bool))
-    learner = jax.jit(init_learner, static_argnums=0)(plan, numbers, jax.random.key(3))
+    none = trajectory(jax.random.key(0), np.zeros((STEPS, ENVS, AGENTS), bool))
+    learner = first_learner(plan, numbers)
     leaves, tree = jax.tree.flatten(getattr(learner, part))
-    leaves[-1] = leaves[-1].at[0].set(value)
-    assert metrics_of_an_update(plan, learner, numbers, none)["parameters_finite"] == 1.0
+    leaves[-1] = np.array(leaves[-1])
+    leaves[-1][0] = value
+    assert update_once(plan, learner, numbers, none)[1]["parameters_finite"] == 1.0
     bad = learner.replace(**{part: jax.tree.unflatten(tree, leaves)})
-    assert metrics_of_an_update(plan, bad, numbers, none)["parameters_finite"] == 0.0
-
-
-@functools.partial(jax.jit, static_argnums=0)
-def metrics_of_an_update(plan, learner, numbers, path):
-    iteration = Iteration(numbers, jnp.float32(0), jax.random.key(2))
-    return update_policy(plan, learner, path, iteration)[1]
+    assert update_once(plan, bad, numbers, none)[1]["parameters_finite"] == 0.0
 
 
 def test_a_reward_that_is_no_number_breaks_the_parameters_and_is_told():
     path = trajectory(jax.random.key(0))
-    _, _, metrics = learn(
-        learner_spec(), hypers(), path.replace(reward=path.reward.at[2, 1, 0].set(jnp.nan))
-    )
+    reward = np.array(path.reward)
+    reward[2, 1, 0] = np.nan
+    _, _, metrics = learn(learner_spec(), hypers(), path.replace(reward=reward))
     assert metrics["parameters_finite"] == 0.0
     assert not np.isfinite(metrics["policy_loss"])
