@@ -51,6 +51,7 @@ MAY_BE_IMPORTED_BY = {
     "PIL": {"jaxrl/run/inference/video.py"},
     "imageio": {"jaxrl/run/inference/video.py"},
     "ray": {"jaxrl/adapters/to_ray_tune.py"},
+    "pyarrow": {"jaxrl/episodes/parquet.py"},
 }
 ALGORITHMS = {
     folder.name for folder in (ROOT / "jaxrl" / "algorithms").iterdir() if folder.is_dir()
@@ -92,6 +93,7 @@ NOT_FOR_IMPORT = (
         "orbax",
         "tensorstore",
         "tensorboardX",
+        "pyarrow",
     ),
 )
 

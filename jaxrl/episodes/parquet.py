@@ -1,0 +1,414 @@
+"""Episodes in Parquet files: a row for each step of an agent, under RLlib's column names.
+
+A folder holds any number of files, and a file whole episodes. A file gets its name when it is
+complete, so that whatever ends the process, each file that is there can be read. Dicts and tuples
+are taken apart: `obs.position` is a column of its own. Arrays are stored as flat lists; the file's
+metadata say what shapes and types they have.
+"""
+
+import json
+import math
+import os
+import time
+import uuid
+import warnings
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from jaxrl.core.errors import UsageError, brief, one_line, require
+from jaxrl.episodes.episode import Episode
+from jaxrl.episodes.multi_agent_episode import MultiAgentEpisode
+from jaxrl.episodes.single_agent_episode import SingleAgentEpisode
+from jaxrl.episodes.values import Nested, map_nested, stack
+
+FORMAT = 1
+METADATA = b"jaxrl.episodes"  # of a file: the form of the agents' data, as JSON
+FACTS = "episode"  # a column: what there is to say of the whole episode, as JSON
+MAX_ROWS, MAX_SECONDS = 100_000, 10.0
+
+STEP_COLUMNS = ("eps_id", "agent_id", "module_id", "t", "env_t", "terminateds", "truncateds", FACTS)
+EPISODE_FACTS = (  # of several agents
+    *("env_t", "terminated", "truncated", "early_rewards", "agent_module_ids"),
+    *("custom_data", "duration_s"),
+)
+AGENT_FACTS = ("id_", "custom_data", "duration_s", "infos")
+
+Layout = dict[str, Any]  # of an agent's data: "trees", {name: its columns}, and "outputs", names
+
+
+class EpisodeWriter:
+    """Writes episodes into a folder, a file at a time. A context manager, which `close`s it.
+
+    Args:
+        path: the folder, which is made if it is not there. Several writers may share it.
+        max_rows: of a file; the episode that reaches it is its last one.
+        max_seconds: after which the next `write` writes a file in any case. Episodes that have
+            waited for less are lost if the process is killed.
+
+    Raises:
+        UsageError: pyarrow is not installed, or the folder cannot be written.
+    """
+
+    def __init__(
+        self, path: str | Path, *, max_rows: int = MAX_ROWS, max_seconds: float = MAX_SECONDS
+    ):
+        require("pyarrow", "writing episodes", "pyarrow")
+        self.path, self.max_rows, self.max_seconds = Path(path), max_rows, max_seconds
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise UsageError(f"episodes cannot be written to {path}: {one_line(error)}") from None
+        self._prefix, self._number = uuid.uuid4().hex[:8], 0
+        self._waiting: list[_AgentRows] = []
+        self._layouts: dict[str, Layout] = {}
+        self._began = 0.0
+
+    def write(self, episode: Episode) -> None:
+        """Adds an episode; it may wait in memory for the file to become full.
+
+        Raises:
+            UsageError: an episode that does not begin with its reset, has no step, or has an action
+                that waits for its outcome; names of agents that are not strings.
+        """
+        rows = _rows_of(episode)
+        layouts = {name_of(each.agent): each.layout for each in rows}
+        known = self._layouts
+        if any(known.get(agent, layout) != layout for agent, layout in layouts.items()):
+            self.flush()
+        if not self._waiting:
+            self._began = time.monotonic()
+        self._layouts |= layouts
+        self._waiting += rows
+        count = sum(len(each.episode) for each in self._waiting)
+        if count >= self.max_rows or time.monotonic() - self._began >= self.max_seconds:
+            self.flush()
+
+    def flush(self) -> None:
+        """Writes a file of the episodes that wait, if there are any."""
+        if not self._waiting:
+            return
+        import pyarrow.parquet
+
+        table = _table(self._waiting, self._layouts)
+        path = self.path / f"episodes-{self._prefix}-{self._number:06}.parquet"
+        part = path.with_name(f".{path.name}.part")
+        try:
+            pyarrow.parquet.write_table(table, part, compression="zstd")
+            os.replace(part, path)
+        except OSError as error:
+            raise UsageError(f"episodes cannot be written to {path}: {one_line(error)}") from None
+        self._number += 1
+        self._waiting, self._layouts = [], {}
+
+    def close(self) -> None:
+        """Writes what waits."""
+        self.flush()
+
+    def __enter__(self) -> "EpisodeWriter":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def read_episodes(path: str | Path, *, skip_damaged: bool = False) -> Iterator[Episode]:
+    """The episodes of a folder, or of one file, in the order of the files' names.
+
+    They are equal to those that were written, but for spaces, which are not stored.
+
+    Args:
+        skip_damaged: warn of files that cannot be read, and go on with the others.
+
+    Raises:
+        UsageError: no such folder or no file in it; a file that is damaged, or of something else.
+    """
+    require("pyarrow", "reading episodes", "pyarrow")
+    path = Path(path)
+    files = sorted(path.glob("*.parquet")) if path.is_dir() else [path] if path.exists() else []
+    if not files:
+        raise UsageError(f"no episodes in {path}: there is no .parquet file")
+    return _read_files(files, skip_damaged)
+
+
+def _read_files(files: list[Path], skip_damaged: bool) -> Iterator[Episode]:
+    for file in files:
+        try:
+            episodes = _read_file(file)
+        except UsageError as error:
+            if not skip_damaged:
+                raise
+            warnings.warn(str(error), stacklevel=3)
+            continue
+        yield from episodes
+
+
+def name_of(agent: Any) -> str:
+    """An agent's name in a file: of an agent alone ""."""
+    return "" if agent is None else agent
+
+
+# Writing
+
+
+class _AgentRows(NamedTuple):
+    """The steps of an agent in an episode."""
+
+    id_: str  # of the episode
+    agent: str | None
+    episode: SingleAgentEpisode
+    times: list[int]  # the environment steps of the actions
+    columns: dict[str, np.ndarray]  # [k, ...]
+    layout: Layout
+    facts: str  # of the whole episode
+
+
+def _rows_of(episode: Episode) -> list[_AgentRows]:
+    if not isinstance(episode, SingleAgentEpisode | MultiAgentEpisode):
+        raise UsageError(f"expected an episode of jaxrl.episodes, not {brief(episode)}")
+    if not (episode.begins_with_reset and len(episode)):
+        raise _cannot_store(episode, "it does not begin with its reset, or has no step")
+    if isinstance(episode, MultiAgentEpisode):
+        state, agents = episode.get_state(), episode.agent_episodes
+        times = {agent: episode.observation_times(agent) for agent in agents}
+        _check_agents(episode, state["timelines"])
+    else:
+        if not isinstance(episode.agent_id, str | None):
+            raise _cannot_store(episode, f"agent {episode.agent_id!r} is not named by a string")
+        state, agents = {}, {episode.agent_id: episode}
+        times = {episode.agent_id: list(range(len(episode) + 1))}
+    facts = {name: state[name] for name in EPISODE_FACTS if name in state}
+    facts["agents"] = {
+        name_of(agent): {
+            "id_": data.id_,
+            "custom_data": data.custom_data,
+            "duration_s": data.get_duration_s(),
+            "last": times[agent][-1],
+            "waiting_reward": state["timelines"][agent]["waiting_reward"] if state else 0.0,
+            "infos": data.get_infos() if any(data.infos.data) else None,
+        }
+        for agent, data in agents.items()
+    }
+    try:
+        facts = json.dumps(facts)
+    except (TypeError, ValueError) as error:
+        why = f"its infos and custom_data must be what JSON holds: {one_line(error)}"
+        raise _cannot_store(episode, why) from None
+    return [
+        _AgentRows(episode.id_, agent, data, times[agent][:-1], *_columns_of(data), facts)
+        for agent, data in agents.items()
+    ]
+
+
+def _check_agents(episode: MultiAgentEpisode, timelines: Mapping[Any, Mapping]) -> None:
+    for agent, data in episode.agent_episodes.items():
+        if not isinstance(agent, str) or not agent:
+            raise _cannot_store(episode, f"agent {agent!r} is not named by a string")
+        if timelines[agent]["pending"] is not None or not len(data):
+            why = f"agent {agent!r} has no step, or an action that waits for its outcome"
+            raise _cannot_store(episode, why)
+
+
+def _cannot_store(episode: Episode, why: str) -> UsageError:
+    return UsageError(f"episode {episode.id_} cannot be stored: {why}")
+
+
+def _columns_of(episode: SingleAgentEpisode) -> tuple[dict[str, np.ndarray], Layout]:
+    """({column: [k, ...]}, their layout) of an agent's steps."""
+    arrays = lambda column: column.data if column.finalized else stack(column.data, column.space)
+    observations = arrays(episode.observations)
+    parts = {
+        "obs": map_nested(lambda leaf: leaf[:-1], observations),
+        "actions": arrays(episode.actions),
+        "rewards": arrays(episode.rewards),
+        "new_obs": map_nested(lambda leaf: leaf[1:], observations),
+    }
+    outputs = {key: arrays(column) for key, column in episode.extra_model_outputs.items()}
+    if clash := sorted(outputs.keys() & {*parts, *STEP_COLUMNS}):
+        raise _cannot_store(episode, f"{clash[0]!r} is no name for an extra model output")
+    columns, trees = {}, {}
+    for name, nested in (parts | outputs).items():
+        trees[name] = _taken_apart(name, nested, columns)
+    return columns, {"trees": trees, "outputs": list(outputs)}
+
+
+def _taken_apart(name: str, nested: Nested, columns: dict[str, np.ndarray]) -> Any:
+    """Adds the leaves of arrays to the columns; returns their form, as JSON holds it."""
+    if isinstance(nested, Mapping):
+        parts = {key: _taken_apart(f"{name}.{key}", part, columns) for key, part in nested.items()}
+        return {"dict": parts}
+    if isinstance(nested, tuple):
+        parts = [_taken_apart(f"{name}.{i}", part, columns) for i, part in enumerate(nested)]
+        return {"tuple": parts}
+    columns[name] = nested
+    return {"column": name, "dtype": str(nested.dtype), "shape": list(nested.shape[1:])}
+
+
+def _table(waiting: list[_AgentRows], layouts: Mapping[str, Layout]) -> Any:
+    """The file's table; rows of an agent, and of an episode, follow each other."""
+    import pyarrow
+
+    counts = [len(rows.episode) for rows in waiting]
+    repeat = lambda values: (
+        pyarrow.array(values, pyarrow.string())
+        .dictionary_encode()
+        .take(pyarrow.array(np.repeat(np.arange(len(values)), counts)))
+    )
+    is_last = [np.arange(count) == count - 1 for count in counts]
+    ends = lambda name: np.concatenate(
+        [last & getattr(rows.episode, name) for last, rows in zip(is_last, waiting, strict=True)]
+    )
+    columns = {
+        "eps_id": repeat([rows.id_ for rows in waiting]),
+        "agent_id": repeat([rows.agent for rows in waiting]),
+        "module_id": repeat([rows.episode.module_id for rows in waiting]),
+        "t": np.concatenate([np.arange(count, dtype=np.int32) for count in counts]),
+        "env_t": np.concatenate([np.array(rows.times, np.int32) for rows in waiting]),
+    }
+    for name in dict.fromkeys(name for rows in waiting for name in rows.columns):
+        columns[name] = _column([rows.columns.get(name) for rows in waiting], counts)
+    columns |= {"terminateds": ends("is_terminated"), "truncateds": ends("is_truncated")}
+    columns[FACTS] = repeat([rows.facts for rows in waiting])
+    metadata = {METADATA: json.dumps({"format": FORMAT, "layouts": layouts})}
+    return pyarrow.table(columns).replace_schema_metadata(metadata)
+
+
+def _column(parts: list[np.ndarray | None], counts: list[int]) -> Any:
+    """Numbers as they are, arrays as flat lists; zeros or empty lists for those without it."""
+    import pyarrow
+
+    there = [part for part in parts if part is not None]
+    dtype = np.result_type(*there)
+    if all(part.ndim == 1 for part in there):
+        zeros = (np.zeros(count, dtype) for count in counts)
+        rows = [zero if part is None else part for part, zero in zip(parts, zeros, strict=True)]
+        return pyarrow.array(np.concatenate(rows).astype(dtype))
+    sizes = [0 if part is None else math.prod(part.shape[1:]) for part in parts]
+    offsets = np.append(0, np.cumsum(np.repeat(sizes, counts)))
+    flat = np.concatenate([part.reshape(-1) for part in there]).astype(dtype)
+    return pyarrow.LargeListArray.from_arrays(pyarrow.array(offsets), pyarrow.array(flat))
+
+
+# Reading
+
+
+def _read_file(file: Path) -> list[Episode]:
+    import pyarrow
+    import pyarrow.parquet
+
+    try:
+        table = pyarrow.parquet.read_table(file, partitioning=None)
+        stored = json.loads((table.schema.metadata or {}).get(METADATA, b"null"))
+    except (pyarrow.ArrowException, OSError, ValueError) as error:
+        raise UsageError(f"{file} is damaged, or no Parquet file: {one_line(error)}") from None
+    if not isinstance(stored, Mapping) or "layouts" not in stored:
+        raise UsageError(f"{file} holds no episodes that jaxrl wrote")
+    if stored["format"] > FORMAT:
+        raise UsageError(
+            f"{file} was written by a later version of jaxrl: format {stored['format']}"
+        )
+    try:
+        return _episodes_of(table, stored["layouts"])
+    except (KeyError, IndexError, TypeError, ValueError) as error:
+        raise UsageError(f"{file} is damaged: {type(error).__name__} {one_line(error)}") from None
+
+
+def _episodes_of(table: Any, layouts: Mapping[str, Layout]) -> list[Episode]:
+    starts = np.flatnonzero(table["t"].to_numpy() == 0)
+    stops = np.append(starts[1:], len(table))
+    at_starts = table.select(["eps_id", "agent_id", "module_id", FACTS]).take(starts).to_pydict()
+    columns = {
+        name: _Stored.of(table[name]) for name in table.column_names if name not in at_starts
+    }
+    episodes: list[Episode] = []
+    agents: dict[str, tuple[dict, list[int], float]] = {}
+    for i, (start, stop) in enumerate(zip(starts, stops, strict=True)):
+        id_, agent, module, facts = (values[i] for values in at_starts.values())
+        rows = slice(start, stop)
+        facts = json.loads(facts)
+        name = name_of(agent)
+        state = _agents_state(columns, layouts[name], rows)
+        told = facts["agents"][name]
+        state |= {"agent_id": agent, "module_id": module} | {key: told[key] for key in AGENT_FACTS}
+        if "env_t" not in facts:
+            episodes.append(SingleAgentEpisode.from_state(state))
+            continue
+        times = [*columns["env_t"].rows(rows).tolist(), told["last"]]
+        agents[name] = state | {"multi_agent_episode_id": id_}, times, told["waiting_reward"]
+        if len(agents) == len(facts["agents"]):
+            episodes.append(_multi_agent_episode(id_, facts, agents))
+            agents = {}
+    if agents:
+        raise ValueError("an episode is not complete")
+    return episodes
+
+
+class _Stored(NamedTuple):
+    """A column of a file."""
+
+    values: np.ndarray
+    offsets: np.ndarray | None  # of each row's list in them
+
+    @classmethod
+    def of(cls, column: Any) -> "_Stored":
+        column = column.combine_chunks()
+        column = column.chunk(0) if hasattr(column, "chunk") else column
+        if not hasattr(column, "offsets"):
+            return cls(column.to_numpy(zero_copy_only=False), None)
+        values = column.values.to_numpy(zero_copy_only=False)
+        return cls(values, column.offsets.to_numpy())
+
+    def rows(self, rows: slice) -> np.ndarray:
+        if self.offsets is None:
+            return self.values[rows]
+        return self.values[self.offsets[rows.start] : self.offsets[rows.stop]]
+
+
+def _agents_state(columns: Mapping[str, _Stored], layout: Layout, rows: slice) -> dict[str, Any]:
+    """Of an agent's steps, for `SingleAgentEpisode.from_state`."""
+    parts = {name: _put_together(tree, columns, rows) for name, tree in layout["trees"].items()}
+    last = map_nested(lambda leaf: leaf[-1:], parts["new_obs"])
+    joined = lambda leaf, last: np.concatenate([leaf, last])
+    return {
+        "observations": map_nested(joined, parts["obs"], last),
+        "actions": parts["actions"],
+        "rewards": parts["rewards"],
+        "extra_model_outputs": {name: parts[name] for name in layout["outputs"]},
+        "terminated": bool(columns["terminateds"].values[rows.stop - 1]),
+        "truncated": bool(columns["truncateds"].values[rows.stop - 1]),
+        "len_lookback_buffer": 0,
+    }
+
+
+def _put_together(tree: Any, columns: Mapping[str, _Stored], rows: slice) -> Nested:
+    if "dict" in tree:
+        return {key: _put_together(part, columns, rows) for key, part in tree["dict"].items()}
+    if "tuple" in tree:
+        return tuple(_put_together(part, columns, rows) for part in tree["tuple"])
+    flat = columns[tree["column"]].rows(rows)
+    return flat.reshape(rows.stop - rows.start, *tree["shape"]).astype(tree["dtype"])
+
+
+def _multi_agent_episode(
+    id_: str, facts: Mapping[str, Any], agents: Mapping[str, tuple[dict, list[int], float]]
+) -> MultiAgentEpisode:
+    """An episode of {agent: (its state, times of its observations, reward that waits)}."""
+    timelines = {
+        agent: {"times": times, "pending": None, "waiting_reward": waiting}
+        for agent, (_, times, waiting) in agents.items()
+    }
+    return MultiAgentEpisode.from_state(
+        {name: facts[name] for name in EPISODE_FACTS}
+        | {
+            "id_": id_,
+            "observation_space": None,
+            "action_space": None,
+            "env_t_started": 0,
+            "len_lookback_buffer": 0,
+            "agent_episodes": {agent: state for agent, (state, *_) in agents.items()},
+            "timelines": timelines,
+            "agent_to_module_mapping_fn": None,
+        }
+    )
