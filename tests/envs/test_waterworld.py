@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import jaxrl
-from jaxrl.core.env_checker import check_env
+from jaxrl.core.env_contract import check_stacked_types, check_types, examine
 from jaxrl.core.errors import UsageError
 from jaxrl.envs import waterworld_physics
 from jaxrl.envs.waterworld import Params, State, Waterworld
@@ -653,9 +653,12 @@ def test_obstacles_without_coordinates_are_anywhere_in_each_episode():
 # The contract
 
 
-def test_the_contract_holds_with_other_settings_too():
+def test_the_contract_of_types_holds_with_other_settings_too():
+    """Rollouts of the default settings: tests/core/test_env_checker.py."""
     config = {"n_pursuers": 1, "n_sensors": 3, "obstacle_coord": None, "max_cycles": 20}
-    check_env(*made(**config), steps=30)
+    case = examine(*made(**config))
+    check_stacked_types(case, KEY)
+    check_types(case, KEY)
 
 
 def test_the_parameters_are_those_of_the_reference():

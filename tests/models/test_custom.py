@@ -82,7 +82,8 @@ FORMS = {
 @pytest.mark.parametrize("batch", [(), (5,), (2, 3)])
 def test_every_form_of_a_model_takes_any_leading_axes(form, batch):
     model = custom_model(FORMS[form], OBS, ACTIONS)
-    distribution, value = model.apply(model.init(KEY), jnp.ones((*batch, 2, 3)))
+    obs = jax.ShapeDtypeStruct((*batch, 2, 3), jnp.float32)
+    distribution, value = jax.eval_shape(lambda obs: model.apply(model.init(KEY), obs), obs)
     assert (distribution.logits.shape, value.shape) == ((*batch, 4), batch)
     assert not has_memory(model)
 
@@ -110,9 +111,10 @@ def test_logits_become_the_distribution_of_the_space():
 
 def test_a_model_with_memory_counts_the_steps_of_each_episode():
     model = custom_model(Counting(), OBS, ACTIONS)
-    begins = jnp.array([[False, True], [False, False], [True, False], [False, False]])
+    begins = np.array([[False, True], [False, False], [True, False], [False, False]])
     carry = 10.0 + model.initial_carry((2,))
-    _, value, after = model.apply_sequence(model.init(KEY), jnp.ones((4, 2, 2, 3)), carry, begins)
+    see = jax.jit(lambda obs: model.apply_sequence(model.init(KEY), obs, carry, begins))
+    _, value, after = see(np.ones((4, 2, 2, 3), np.float32))
     np.testing.assert_array_equal(value, [[10, 0], [11, 1], [0, 2], [1, 3]])
     np.testing.assert_array_equal(after, [2, 4])
 
@@ -139,12 +141,15 @@ class Whole(Table):
 
 
 def test_a_carry_of_whole_numbers_stays_one_and_a_sequence_may_be_seen_whole():
-    begins, obs = jnp.zeros((4, 2), bool), jnp.ones((4, 2, 2, 3))
+    begins, obs = np.zeros((4, 2), bool), np.ones((4, 2, 2, 3), np.float32)
     for given in (Table(), Whole()):
         model = custom_model(given, OBS, ACTIONS)
-        distribution, value, after = model.apply_sequence(
-            model.init(KEY), obs, model.initial_carry((2,)), begins
+        see = jax.jit(
+            lambda model=model: model.apply_sequence(
+                model.init(KEY), obs, model.initial_carry((2,)), begins
+            )
         )
+        distribution, value, after = see()
         assert distribution.logits.shape == (4, 2, 4)
         np.testing.assert_array_equal(value, [[0, 0], [1, 1], [2, 2], [3, 3]])
         assert after.dtype == jnp.int32
