@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 from flax import struct
 
-from jaxrl import Callbacks, Diverged, Environment, PPOConfig
+from jaxrl import Callbacks, Diverged, Environment
 from jaxrl.core.spaces import Box, Discrete
 from jaxrl.run.storage.checkpoint import find, named_arrays, read
+from tests.algorithms.reinforce import ReinforceConfig
 from tests.probes import Twins
 
 
@@ -28,14 +29,12 @@ POISON = Poison()  # one instance, and so one compiled program
 
 
 # An update of few and short rollouts, for it is run again operation by operation.
-POISONED = PPOConfig(
+POISONED = ReinforceConfig(
     env=Twins(),
     policies="per-agent",
     callbacks=POISON,
     num_envs=2,
     rollout_length=2,
-    minibatch_size=4,
-    num_epochs=1,
     fcnet_hiddens=(8,),
     total_env_steps=4,
 )
@@ -118,9 +117,7 @@ class Faulty(Environment):
         return obs, state, raised(1.0, params.reward), jnp.array(False), info
 
 
-FAULTY = PPOConfig(
-    env=Faulty(), num_envs=2, rollout_length=8, minibatch_size=8, num_epochs=1, fcnet_hiddens=(8,)
-)
+FAULTY = ReinforceConfig(env=Faulty(), num_envs=2, rollout_length=8, fcnet_hiddens=(8,))
 
 
 @pytest.mark.parametrize(
@@ -156,7 +153,7 @@ def test_the_first_bad_number_of_the_environment_is_named_with_its_step(start, f
 def test_where_the_environment_is_sound_learning_is_named(start):
     trainer = start(FAULTY, run_dir=None)
     trainer.train()
-    trainer.hypers = FAULTY.hypers(lr=1e38)
+    trainer.hypers = FAULTY.hypers(lr=3e38)
     with pytest.raises(
         Diverged, match=r"the state after iteration .* are finite there, so it arose in learning"
     ):

@@ -3,6 +3,7 @@
 Whatever they name, nothing of it is imported or called unless the user says so.
 """
 
+import functools
 import importlib.util
 import json
 import shutil
@@ -21,12 +22,12 @@ from jaxrl.cli.evaluate import render as render_script
 from jaxrl.cli.train import parse
 from jaxrl.core import trust
 from jaxrl.run.inference.weights import initial_weights
-from jaxrl.run.storage import checkpoint
+from jaxrl.run.storage import array_storage, checkpoint
 from jaxrl.sweeps.scheduler import SweepOptions
 from jaxrl.sweeps.sweep_folder import PLAN, SweepFolder
 from jaxrl.sweeps.trials import trials_of
 from tests.core.environments import Corridor
-from tests.probes import SMALL_ARENA, SMALL_CARTPOLE
+from tests.probes import SMALL_ARENA, SMALL_CARTPOLE, SMALL_REINFORCE
 
 EVIL = """
 from pathlib import Path
@@ -45,13 +46,26 @@ def function(*args, **kwargs):
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory):
-    """A run of one iteration."""
-    path = tmp_path_factory.mktemp("runs") / "run"
-    trainer = Trainer(SMALL_ARENA, run_dir=path, quiet=True, pictures=False, loggers=("jsonl",))
-    trainer.fit({"training_iteration": 1})
-    trainer.stop()
-    return path
+def run(trained):
+    """A run's folder, of which tests make forged copies."""
+    return trained.run_dir
+
+
+@pytest.fixture(scope="module")
+def arrays(run):
+    path = checkpoint.find(run)
+    return array_storage.read(path / checkpoint.ARRAYS, checkpoint.read_facts(path)["arrays"])
+
+
+INSTALLED = functools.cache(trust.points_of)
+
+
+@pytest.fixture
+def read_once(arrays, monkeypatch):
+    """What no forgery changes, arrays and installed packages, is read once for all of them."""
+    read = lambda folder, names: {name: arrays[name] for name in names}
+    monkeypatch.setattr(array_storage, "read", read)
+    monkeypatch.setattr(trust, "points_of", INSTALLED)
 
 
 @pytest.fixture
@@ -131,7 +145,7 @@ DOORS = {
     "load_policy": lambda path: load_policy(path, "pol1").act([3, 4]),
     "evaluate": lambda path: jaxrl.evaluate(path, episodes=1),
     "render": lambda path: jaxrl.render(path, max_steps=1),
-    "replay": lambda path: jaxrl.replay(path, max_steps=1, checkpoint=["untrained", "last"]),
+    "replay": lambda path: jaxrl.replay(path, max_steps=1),
     "from_checkpoint": lambda path: Trainer.from_checkpoint(path, quiet=True).stop(),
     "from_checkpoint, another configuration": lambda path: Trainer.from_checkpoint(
         path, config=SMALL_ARENA.replace(lr=2e-3), quiet=True
@@ -159,7 +173,7 @@ def resolved(changes, mark):
 
 @pytest.mark.parametrize("door", DOORS)
 @pytest.mark.parametrize("forgery", FORGERIES)
-def test_nothing_that_a_run_names_runs(run, mark, tmp_path, capsys, door, forgery):
+def test_nothing_that_a_run_names_runs(run, read_once, mark, tmp_path, capsys, door, forgery):
     path = forged(run, tmp_path / "stranger", **resolved(FORGERIES[forgery], mark))
     refused = None
     try:
@@ -350,7 +364,7 @@ def test_nothing_that_a_sweep_names_runs(mark, tmp_path, changes):
 
 def test_nothing_that_rays_checkpoint_names_runs(mark, tmp_path):
     """Its members' folders are runs; going on reads their arrays alone."""
-    block = Plan(SMALL_CARTPOLE, (), 1, RETURN, 1, 1, "off").block({})
+    block = Plan(SMALL_REINFORCE, (), 1, RETURN, 1, 1, "off").block({})
     block.train(1)
     (tmp_path / "saved").mkdir()
     block.save(tmp_path / "saved")

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxrl import Trainer, UsageError, choice, load_policy, make_train, resume_sweep, sweep, uniform
+from jaxrl import Trainer, UsageError, choice, load_policy, resume_sweep, sweep, uniform
 from jaxrl.algorithms.base import Metrics, RunnerState
 from jaxrl.run.health import FINITE
 from jaxrl.run.logging.console import Progress
@@ -80,15 +80,23 @@ def assert_learned_as(outcome, runner):
         np.testing.assert_allclose(saved[name], array, rtol=2e-4, atol=2e-5, err_msg=name)
 
 
-@pytest.mark.parametrize("algorithm", ["PPO", "REINFORCE"])
-def test_a_member_equals_its_single_training_and_its_result_is_the_trainers(
-    algorithm, rates, tmp_path
-):
-    done = rates
-    if algorithm == "PPO":
-        asked = {"quiet": True, "devices": 1, "run_dir": tmp_path / "sweep"}
-        done = sweep(SMALL_CARTPOLE, {"lr": RATES}, **asked)
-    for outcome in done.outcomes:
+@pytest.fixture(scope="module")
+def remembering(tmp_path_factory):
+    """PPO with moments of observations and returns, and carries; 16 steps in parts of 6."""
+    memory = {"use_gru": True, "lstm_cell_size": 8, "max_seq_len": 6}
+    config = SMALL_CARTPOLE.replace(
+        observation_filter="MeanStdFilter", normalize_returns=True, **memory
+    )
+    path = tmp_path_factory.mktemp("remembering") / "sweep"
+    done = sweep(config, {"lr": RATES}, seeds=2, quiet=True, devices=1, run_dir=path)
+    assert (done.programs, len(done.outcomes)) == (1, 4)
+    assert any("hidden" in name for name in arrays_of(done.outcomes[0].folder))
+    return done
+
+
+@pytest.mark.parametrize("trials", ["rates", "remembering"])
+def test_a_member_equals_its_single_training_and_its_result_is_the_trainers(trials, request):
+    for outcome in request.getfixturevalue(trials).outcomes:
         with Trainer(outcome.trial.config, run_dir=None, quiet=True) as trainer:
             results = [trainer.train() for _ in range(trainer.config.num_updates)]
         assert_learned_as(outcome, trainer.runner)
@@ -103,24 +111,6 @@ def test_a_member_equals_its_single_training_and_its_result_is_the_trainers(
         assert set(result["learners"]["default_policy"]) == set(
             expected["learners"]["default_policy"]
         )
-
-
-def test_a_member_with_memory_equals_its_single_training(tmp_path):
-    """Moments of observations and returns, and carries, are each member's own.
-
-    16 steps are cut into parts of 6.
-    """
-    memory = {"use_gru": True, "lstm_cell_size": 8, "max_seq_len": 6}
-    config = SMALL_CARTPOLE.replace(
-        observation_filter="MeanStdFilter", normalize_returns=True, **memory
-    )
-    done = sweep(config, {"lr": RATES}, seeds=2, quiet=True, devices=1, run_dir=tmp_path / "sweep")
-    assert (done.programs, len(done.outcomes)) == (1, 4)
-    assert any("hidden" in name for name in arrays_of(done.outcomes[0].folder))
-    train = jax.jit(make_train(config))
-    for outcome in done.outcomes:
-        trial = outcome.trial.config
-        assert_learned_as(outcome, train(jax.random.key(trial.seed), trial.hypers())[0])
 
 
 def test_a_trials_folder_is_a_runs_folder(rates):

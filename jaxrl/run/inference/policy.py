@@ -399,6 +399,7 @@ def acting_key(seed: int, name: str) -> Key:
     return jax.random.fold_in(root, np.uint32(zlib.crc32(name.encode())))
 
 
+@functools.lru_cache(maxsize=64)
 def weights_shape(policy_spec: PolicySpec) -> PolicyWeights:
     """The shapes of a policy's weights; nothing is computed."""
     return jax.eval_shape(
