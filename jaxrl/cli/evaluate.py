@@ -49,6 +49,7 @@ class EvaluateOptions:
         None, "of the episodes; None: the run's evaluation_seed", count(0, UINT32, optional=True)
     )
     env_args: Any = setting((), "arguments of the environment that differ from training's")
+    output: Any = setting(None, "folder that the episodes are written to, as Parquet files")
     trust: bool = TRUST
 
 

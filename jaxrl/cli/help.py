@@ -26,7 +26,8 @@ GROUPS = {  # title: the settings under it; docs/settings.md has the same groups
     "max_seq_len use_attention attention_num_transformer_units attention_dim attention_num_heads "
     "attention_head_dim attention_memory_inference attention_position_wise_mlp_dim "
     "attention_init_gru_gate_bias",
-    "episodes": "callbacks sampling_interval sampling_duration metrics_num_episodes_for_smoothing",
+    "episodes": "callbacks sampling_interval sampling_duration output "
+    "metrics_num_episodes_for_smoothing",
     "runs, checkpoints and resume": "run_dir resume strict trust checkpoint_interval_s "
     "checkpoint_frequency checkpoint_at_end checkpoint_score_attribute keep",
     "evaluation": "evaluation_interval evaluation_duration evaluation_explore evaluation_env_args "
@@ -41,7 +42,7 @@ MOST_USED = (
 )
 FEW = 16  # a command with no more flags than this shows all of them
 WIDTH = 88  # columns
-FILES = ("run_dir", "resume", "out", "init_from")
+FILES = ("run_dir", "resume", "out", "output", "init_from")
 SHELLS = ("bash", "zsh", "tcsh")
 
 

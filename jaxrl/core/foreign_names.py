@@ -31,7 +31,7 @@ SCHEDULE = "a schedule is a value of it: [[0, 3e-4], [1000000, 0]]"
 TOGETHER = "all environments together, side by side in one program"
 FLAT = "network settings are flat: fcnet_hiddens=[64, 64], use_lstm=True, ..."
 ONE_PROGRAM = "nothing to set: acting and learning are one compiled program"
-FILES = "no counterpart: experiences are neither written to files nor read from them"
+FILES = "no counterpart: nothing learns from files; the setting output writes sampled episodes"
 
 RLLIB = {
     # environments
@@ -244,7 +244,7 @@ RLLIB = {
         note="nothing to set: there are no worker processes and no other framework",
     ),
     **none(
-        *("output", "output_config", "output_compress_columns", "output_max_file_size", "input"),
+        *("output_config", "output_compress_columns", "output_max_file_size", "input"),
         *("output_max_rows_per_file", "output_write_episodes", "input_", "input_config"),
         *("actions_in_input_normalized", "postprocess_inputs", "shuffle_buffer_size"),
         *("input_evaluation", "off_policy_estimation_methods", "ope_split_batch_by_episode"),

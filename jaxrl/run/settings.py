@@ -39,6 +39,11 @@ def _runs(name: str, value: Any) -> None:
             raise UsageError(f"{name}: policy {policy!r} must name a run's path, not {brief(path)}")
 
 
+def _folder(name: str, value: Any) -> None:
+    if value is not None and (not isinstance(value, str | Path) or not str(value)):
+        raise UsageError(f"{name}={brief(value)} must be a folder's path, or None")
+
+
 def _several(name: str, value: Any) -> Any:
     """One alone as a tuple; None as none."""
     if value is None:
@@ -103,11 +108,14 @@ class RunSettings:
     )
     sampling_interval: int | None = setting(
         None,
-        "iterations between two samplings of episodes for on_episode_end(*, episode); None: one "
-        "after each second of training or so",
+        "iterations between two samplings of episodes, for on_episode_end(*, episode) and output; "
+        "None: one after each second of training or so",
         count(optional=True),
     )
     sampling_duration: int = setting(1, "whole episodes of one sampling", count())
+    output: Any = setting(
+        None, "folder that sampled episodes are written to, as Parquet files; None: none", _folder
+    )
     loggers: Any = setting(
         ("jsonl", "csv", "tensorboard"),
         "where results go: jsonl, csv, tensorboard, wandb, or module:Class; see jaxrl.Logger",
@@ -147,6 +155,7 @@ class RunSettings:
             **values,
             **{name: dict(values[name]) for name in mappings},
             "loggers": saved_form(self.loggers),
+            "output": None if self.output is None else str(self.output),
         }
 
     @property
@@ -172,6 +181,7 @@ class RunKeywords(TypedDict, total=False):
     evaluation_seed: int
     sampling_interval: int | None
     sampling_duration: int
+    output: Any
     loggers: Any
     pictures: bool
     devices: Any

@@ -25,7 +25,7 @@ from jaxrl.run.devices.compiled import CompiledAlgorithm, program_of
 from jaxrl.run.devices.memory_usage import memory_line, peak_of
 from jaxrl.run.devices.mesh import settled
 from jaxrl.run.health import HealthMonitor
-from jaxrl.run.inference.episode_access import EpisodeAccess
+from jaxrl.run.inference.episode_access import EpisodeAccess, EpisodeOutput
 from jaxrl.run.inference.evaluate import Evaluation
 from jaxrl.run.inference.weights import PolicyAccess, begun_with, initial_weights
 from jaxrl.run.logging.console import (
@@ -134,6 +134,8 @@ class Trainer(PolicyAccess, EpisodeAccess, TrainerResults):
             writes, self.settings, self.best, self.hooks, begun, self.processes
         )
         self.keeping.recorder = recorder
+        output = self.settings.output if self.processes.is_leader else None
+        self.output = EpisodeOutput(output, self.progress.say)
 
     @classmethod
     @agreed
@@ -342,6 +344,7 @@ class Trainer(PolicyAccess, EpisodeAccess, TrainerResults):
             yield
         finally:
             self._is_training = False
+            self.output.flush()
 
     def _key(self) -> jax.Array:
         return jax.random.key(self.config.seed, impl="threefry2x32")

@@ -152,13 +152,16 @@ class TrainingLoop:
         return results
 
     def _sample_if_due(self, iteration: int) -> None:
-        """Plays episodes with the present policies for the hooks that take them."""
+        """Plays episodes with the present policies, for hooks that take them and for `output`."""
         trainer, settings = self.trainer, self.trainer.settings
         interval, number = settings.sampling_interval, settings.sampling_duration
-        if not trainer.hooks.has(EPISODE_HOOK) or (interval and iteration % interval):
+        is_wanted = trainer.hooks.has(EPISODE_HOOK) or trainer.output.writer is not None
+        if not is_wanted or (interval and iteration % interval):
             return
         which = {"seed": trainer.config.seed, "first": iteration * number % FIRST_AGAIN}
-        for episode in trainer.sample(number, env_args={}, **which):
+        episodes = trainer.sample(number, env_args={}, **which)
+        trainer.output.write(episodes)  # before hooks may change them
+        for episode in episodes:
             trainer.hooks.episode_ended(episode)
 
     def _why(self, bad: str) -> str:

@@ -1,7 +1,7 @@
 """Evaluation: whole episodes with frozen policies, exactly as many as asked, summarised."""
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -62,13 +62,16 @@ def summary_of_episodes(algorithm: Algorithm, finished: Sequence[EpisodeStats]) 
     }
 
 
-def evaluate_and_record(players: Players, wanted: EpisodeRange) -> tuple[Result, list[Episode]]:
-    """({"env_runners": ...}, the episodes as objects)."""
-    batches = list(sample_batches(players, wanted))
-    finished = [batch.finished for batch in batches]
-    result = summary_of_episodes(players.algorithm, finished)
-    episodes = [episode for batch in batches for episode in batch.episodes]
-    return {"env_runners": result}, episodes
+def evaluate_and_record(
+    players: Players, wanted: EpisodeRange, keep: Callable[[Episode], Any]
+) -> Result:
+    """{"env_runners": ...}; `keep` is called with each episode as an object."""
+    finished = []
+    for batch in sample_batches(players, wanted):
+        finished.append(batch.finished)
+        for episode in batch.episodes:
+            keep(episode)
+    return {"env_runners": summary_of_episodes(players.algorithm, finished)}
 
 
 class Evaluation:
@@ -108,9 +111,10 @@ class Evaluation:
         self, runner: RunnerState, env_params: PyTree, **changes: Any
     ) -> tuple[Result, list[Episode]]:
         """The same with the episodes; of `changes`, `first` is the number of the first of them."""
-        first = changes.pop("first", 0)
+        first, episodes = changes.pop("first", 0), []
         players, wanted = self._read(runner, env_params, changes)
-        return evaluate_and_record(players, dataclasses.replace(wanted, first=first))
+        wanted = dataclasses.replace(wanted, first=first)
+        return evaluate_and_record(players, wanted, episodes.append), episodes
 
     def _read(
         self, runner: RunnerState, env_params: PyTree, changes: Mapping[str, Any]

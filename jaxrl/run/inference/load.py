@@ -1,5 +1,6 @@
 """A run opened to be played, not trained: its policies together over their environment."""
 
+import contextlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,13 +11,14 @@ from jaxrl.core.env import strongly_typed
 from jaxrl.core.errors import UsageError
 from jaxrl.core.fields import count, flag, number
 from jaxrl.core.types import PyTree
+from jaxrl.episodes import EpisodeWriter
 from jaxrl.models.policy_spec import PolicyWeights
 from jaxrl.run.devices.mesh import stacked
 from jaxrl.run.inference.evaluate import check_wanted, evaluate_and_record, with_arguments
 from jaxrl.run.inference.evaluate import evaluate as play_episodes
 from jaxrl.run.inference.policy import weights_shape
 from jaxrl.run.inference.recording import EpisodeChoice, EpisodeRecording
-from jaxrl.run.inference.sampling import EpisodeRange, Players, env_of
+from jaxrl.run.inference.sampling import Episode, EpisodeRange, Players, env_of
 from jaxrl.run.inference.video import check_episode_picture, picture_episode
 from jaxrl.run.recorder import EPISODE
 from jaxrl.run.results import Result
@@ -93,6 +95,7 @@ def evaluate(
     config: Any = None,
     trust: bool = False,
     return_episodes: bool = False,
+    output: str | Path | None = None,
 ) -> Result:
     """Plays whole episodes with a run's policies; returns {"env_runners": ...} as RLlib does.
 
@@ -108,6 +111,8 @@ def evaluate(
             docs/loading.md.
         return_episodes: with the episodes as objects, as `Trainer.sample` has them, in a list under
             "episodes".
+        output: a folder that the episodes are written to, as Parquet files; see
+            `jaxrl.episodes.EpisodeWriter`.
 
     Raises:
         UsageError: no such checkpoint, a damaged one, arguments that are out of range.
@@ -115,17 +120,34 @@ def evaluate(
     flag("return_episodes", return_episodes)
     wanted = {"episodes": episodes, "explore": explore, "seed": 0 if seed is None else seed}
     check_wanted({**wanted, "env_args": env_args or {}})
+    writer = None if output is None else EpisodeWriter(output)
     opened = open_run(path, checkpoint, config=config, env_args=env_args, trust=trust)
     if seed is None:
         wanted["seed"] = opened.saved.facts["run_settings"]["evaluation_seed"]
-    if return_episodes:
-        players = Players(opened.algorithm, opened.weights, opened.env_params, opened.env)
-        wanted = EpisodeRange(wanted["seed"], number=episodes, explore=explore)
-        result, recorded = evaluate_and_record(players, wanted)
-        return {**result, "episodes": recorded}
+    if return_episodes or writer is not None:
+        return _evaluate_and_record(opened, wanted, writer, return_episodes)
     return {
         "env_runners": play_episodes(opened.algorithm, opened.weights, opened.env_params, **wanted)
     }
+
+
+def _evaluate_and_record(
+    opened: LoadedRun, wanted: Mapping[str, Any], writer: EpisodeWriter | None, returned: bool
+) -> Result:
+    """The evaluation, its episodes written, and in the result if they are to be returned."""
+    players = Players(opened.algorithm, opened.weights, opened.env_params, opened.env)
+    episodes, out = [], contextlib.nullcontext() if writer is None else writer
+
+    def keep(episode: Episode) -> None:
+        if returned:
+            episodes.append(episode)
+        if writer is not None:
+            writer.write(episode)
+
+    chosen = EpisodeRange(wanted["seed"], number=wanted["episodes"], explore=wanted["explore"])
+    with out:
+        result = evaluate_and_record(players, chosen, keep)
+    return {**result, "episodes": episodes} if returned else result
 
 
 def render(

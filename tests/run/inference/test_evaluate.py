@@ -17,6 +17,7 @@ from jaxrl import PPOConfig, Trainer, UsageError, load_policy
 from jaxrl.cli.evaluate import EvaluateOptions, RenderOptions, report
 from jaxrl.cli.evaluate import evaluate as evaluate_run
 from jaxrl.core.fields import check_all
+from jaxrl.episodes import read_episodes
 from jaxrl.run.inference import whole_episodes
 from jaxrl.run.inference.evaluate import evaluate
 from jaxrl.run.inference.whole_episodes import episode_keys, step_chance
@@ -116,6 +117,19 @@ def test_trainer_and_saved_run_give_the_episodes_that_they_evaluate(trained):
     (third,) = trained.sample(1, explore=False, first=2)
     assert third.custom_data["origin"]["episode"] == 2
     assert third.get_return() == pytest.approx(returns[2], rel=1e-5)
+
+
+def test_evaluated_episodes_are_written_to_a_folder(trained, tmp_path, capsys):
+    pytest.importorskip("pyarrow", reason="the extra `offline`")
+    result = jaxrl.evaluate(trained.run_dir, episodes=6, return_episodes=True, output=tmp_path)
+    written = list(read_episodes(tmp_path))
+    assert [each.id_ for each in written] == [each.id_ for each in result["episodes"]]
+    folder = tmp_path / "of the command"
+    evaluate_run([str(trained.run_dir), "--episodes", "6", "--output", str(folder)])
+    assert f"{result['env_runners']['episode_return_mean']:10.2f}" in capsys.readouterr().out
+    assert [each.get_return() for each in read_episodes(folder)] == [
+        each.get_return() for each in written
+    ]
 
 
 @pytest.mark.parametrize(

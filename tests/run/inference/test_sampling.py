@@ -43,7 +43,13 @@ def players(name):
 
 @functools.cache
 def sampled(name):
-    return evaluate_and_record(players(name), EXPLORED)
+    return evaluated(name, EXPLORED)
+
+
+def evaluated(name, wanted):
+    """(the result, the episodes)."""
+    episodes = []
+    return evaluate_and_record(players(name), wanted, episodes.append), episodes
 
 
 def episodes_of(name):
@@ -192,7 +198,7 @@ def test_returns_and_lengths_are_those_that_evaluation_reports(name):
 def test_an_evaluation_reports_the_same_with_episodes_and_without():
     algorithm, weights, params, _ = players("arena")
     wanted = EpisodeRange(seed=3, number=3, explore=True)
-    result, episodes = evaluate_and_record(players("arena"), wanted)
+    result, episodes = evaluated("arena", wanted)
     plain = evaluate(algorithm, weights, params, episodes=3, explore=True, seed=3)
     leaves, same = jax.tree.flatten(result["env_runners"])
     assert jax.tree.structure(plain) == same
