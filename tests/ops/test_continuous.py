@@ -17,6 +17,7 @@ from jaxrl.ops.distributions import environment_action, from_logits, num_logits,
 
 KEY = jax.random.key(0)
 KINDS = ("gaussian", "beta", "squashed_gaussian")
+noise_of = jax.jit(sampling_noise, static_argnums=(0, 2, 3))
 few = settings(max_examples=10, deadline=None, derandomize=True)
 
 
@@ -117,9 +118,10 @@ def test_a_betas_samples_follow_its_distribution_function():
 
 def test_the_numbers_of_a_beta_array_are_independent_and_in_their_places():
     space, num = Box(-1.0, 1.0, (2, 2)), 20_000
-    logits = jnp.array([0.0, 1.0, 2.0, 3.0, 3.0, 2.0, 1.0, 0.0])
-    distribution = from_logits(space, logits, "beta")
-    draws = np.asarray(jax.vmap(distribution.sample)(sampling_noise(space, KEY, (num,), "beta")))
+    logits = np.float32([0.0, 1.0, 2.0, 3.0, 3.0, 2.0, 1.0, 0.0])
+    distribution = jax.jit(lambda logits: from_logits(space, logits, "beta"))(logits)
+    sample = jax.jit(jax.vmap(distribution.sample))
+    draws = np.asarray(sample(noise_of(space, KEY, (num,), "beta")))
     assert draws.shape == (num, 2, 2)
     flat = draws.reshape(num, 4)
     for i, expected in enumerate(references((distribution.alpha, distribution.beta))):
@@ -284,7 +286,7 @@ def test_a_squashed_gaussians_numbers_and_gradients_are_finite_at_extremes():
 @pytest.mark.parametrize("kind", KINDS)
 def test_batch_axes_lead_and_rows_are_independent(kind, batch, shape):
     space = Box(-2.0, 5.0, shape)
-    logits = jnp.float32(np.random.default_rng(0).normal(size=(*batch, num_logits(space, kind))))
+    logits = np.float32(np.random.default_rng(0).normal(size=(*batch, num_logits(space, kind))))
 
     @jax.jit
     def run(logits, noise):
@@ -297,13 +299,15 @@ def test_batch_axes_lead_and_rows_are_independent(kind, batch, shape):
         to_env_action = environment_action(space, normalize=False, clip=False, kind=kind)
         return action, distribution.mode(), to_env_action(action), *terms
 
-    noise = sampling_noise(space, KEY, batch, kind)
+    noise = noise_of(space, KEY, batch, kind)
     action, mode, to_env_action, *results = each = run(logits, noise)
     assert action.shape == mode.shape == to_env_action.shape == (*batch, *shape)
     assert [result.shape for result in results] == [batch] * 3
     if kind != "gaussian":
-        assert all(space.contains(row) for row in np.asarray(to_env_action).reshape(-1, *shape))
+        rows = np.asarray(to_env_action).reshape(-1, *shape)
+        assert np.all(jax.jit(jax.vmap(space.contains))(rows))
     if batch:
+        noise, each = jax.device_get((noise, each))
         for values, turned in zip(each, run(logits[::-1], noise[::-1]), strict=True):
             np.testing.assert_allclose(values, turned[::-1], rtol=1e-5, atol=1e-5)
 
