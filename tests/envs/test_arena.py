@@ -26,8 +26,8 @@ def state_of(env, cell1, cell2, visited=(), time=0):
     words = np.zeros(-(-env.height * env.width // 32), np.uint32)
     for cell in visited:
         words[number(cell) // 32] |= np.uint32(1 << number(cell) % 32)
-    positions = np.array([number(cell1), number(cell2)], np.int32)
-    return State(positions=positions, visited=words, time=np.int32(time))
+    positions = jnp.array([number(cell1), number(cell2)], jnp.int32)
+    return State(positions=positions, visited=jnp.array(words), time=jnp.int32(time))
 
 
 def visited_cells(env, words):
