@@ -30,6 +30,21 @@ def run(trained, tmp_path):
     return shutil.copytree(trained.run_dir, tmp_path / "run")
 
 
+@pytest.fixture(scope="session")
+def saved_often(tmp_path_factory):
+    """The folder of a run of six iterations with the checkpoints 2, 4 and 6."""
+    path = tmp_path_factory.mktemp("often") / "run"
+    with Trainer(SMALL, run_dir=path, checkpoint_frequency=2, **FOLDER) as trainer:
+        trainer.fit({"training_iteration": 6})
+    return path
+
+
+@pytest.fixture
+def checkpoints(saved_often, tmp_path):
+    """A copy of it for one test: tmp_path/run."""
+    return shutil.copytree(saved_often, tmp_path / "run")
+
+
 @pytest.fixture
 def start(tmp_path):
     """A trainer of `SMALL`, with changes, in tmp_path/run; its folder is let go of at the end."""

@@ -10,6 +10,7 @@ from pathlib import Path
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
 from jaxrl import PPOConfig, Trainer, UsageError
@@ -155,16 +156,13 @@ def test_a_checkpoint_that_does_not_fit_is_refused_with_what_differs(
     assert before == files()
 
 
-def test_an_older_checkpoint_goes_on_in_a_folder_of_its_own(start, resume, tmp_path):
-    trainer = start(checkpoint_frequency=2)
-    trainer.fit({"training_iteration": 6})
-    trainer.stop()
+def test_an_older_checkpoint_goes_on_in_a_folder_of_its_own(checkpoints, resume, tmp_path):
     with pytest.raises(UsageError, match="is not the last one of its run: give a new --run-dir"):
         resume(checkpoint=4)
     branch = resume(checkpoint=4, run_dir=tmp_path / "branch")
     branch.fit({"training_iteration": 5})
     assert [line["training_iteration"] for line in lines_of(tmp_path / "branch")] == [1, 2, 3, 4, 5]
-    assert len(lines_of(tmp_path / "run")) == 6
+    assert len(lines_of(checkpoints)) == 6
 
 
 def test_a_folder_in_use_is_refused(run, resume):
@@ -173,18 +171,14 @@ def test_a_folder_in_use_is_refused(run, resume):
         resume()
 
 
-def test_what_no_file_holds_is_asked_for_again(small, start, resume, tmp_path):
-    import optax
-
+def test_what_no_file_holds_is_asked_for_again(small, start, resume):
     config = small.replace(optimizer=lambda lr: optax.sgd(lr))
-    trainer = start(config)
-    trainer.fit({"training_iteration": 1})
-    trainer.stop()
+    start(config).stop()
     with pytest.raises(
         UsageError, match=r"optimizer was an object.*from_checkpoint\(RUN, config=\.\.\.\)"
     ):
         resume()
-    assert resume(config=config).fit({"training_iteration": 2})["training_iteration"] == 2
+    assert resume(config=config).config == config
 
 
 def test_a_mapping_function_is_saved_as_what_it_answered(small, start, resume):
@@ -207,10 +201,7 @@ def test_the_environment_numbers_in_use_are_saved(small, tmp_path):
     again.stop()
 
 
-def test_a_branch_stands_by_itself_from_the_first_moment(start, resume, tmp_path):
-    trainer = start(checkpoint_frequency=2)
-    trainer.fit({"training_iteration": 6})
-    trainer.stop()
+def test_a_branch_stands_by_itself_from_the_first_moment(checkpoints, resume, tmp_path):
     branch = resume(checkpoint=4, run_dir=tmp_path / "branch", checkpoint_at_end=False)
     branch.stop()  # as if killed before it had trained
     again = resume(tmp_path / "branch")
@@ -219,17 +210,14 @@ def test_a_branch_stands_by_itself_from_the_first_moment(start, resume, tmp_path
 
 
 def test_naming_the_runs_own_folder_does_not_pass_over_its_later_checkpoints(
-    start, resume, tmp_path, monkeypatch
+    checkpoints, resume, tmp_path, monkeypatch
 ):
-    trainer = start(checkpoint_frequency=2)
-    trainer.fit({"training_iteration": 4})
-    trainer.stop()
     monkeypatch.chdir(tmp_path)
     for same in (tmp_path / "run", "run"):
         with pytest.raises(UsageError, match="is not the last one of its run"):
             resume(checkpoint=2, run_dir=same)
-    monkeypatch.chdir(tmp_path / "run" / "checkpoints")
-    assert resume("000004").lifetime.training_iteration == 4
+    monkeypatch.chdir(checkpoints / "checkpoints")
+    assert resume("000006").lifetime.training_iteration == 6
 
 
 class Steps:
@@ -303,25 +291,11 @@ def test_what_a_changed_configuration_does_not_touch_is_kept(
                 )
 
 
-OTHER_ALL = {**OTHER_ENVS, **OTHER_WINDOW, "callbacks": Steps, "policies": EXCHANGED}
-
-
-def test_a_run_resumed_with_a_changed_configuration_counts_on_from_where_it_was(
-    small, trained, run, resume
-):
-    resumed = resume(config=small.replace(**OTHER_ALL))
-    result = resumed.train()
-    resumed.stop()
-    assert result["training_iteration"] == 4
-    assert result["num_env_steps_sampled_lifetime"] == 3 * 64 + 64
-    assert result["env_runners"]["num_episodes_lifetime"] >= trained.lifetime.num_episodes
-    assert [line["training_iteration"] for line in lines_of(run)] == [1, 2, 3, 4]
-
-
-def test_after_a_resume_with_another_batch_size_it_counts_on_and_the_next_one_is_exact_again(
+def test_after_a_resume_with_another_configuration_it_counts_on_and_the_next_one_is_exact_again(
     start, resume, tmp_path
 ):
-    trainer, other = start(CARTPOLE), CARTPOLE.replace(**OTHER_BATCH)
+    others = {**OTHER_BATCH, **OTHER_WINDOW, "callbacks": Steps}
+    trainer, other = start(CARTPOLE), CARTPOLE.replace(**others)
     trainer.fit({"training_iteration": 3})
     trainer.stop()
     whole = resume(config=other, run_dir=tmp_path / "whole")
@@ -333,7 +307,7 @@ def test_after_a_resume_with_another_batch_size_it_counts_on_and_the_next_one_is
     assert result["num_env_steps_sampled_lifetime"] == 3 * 64 + 128
     assert result["env_runners"]["num_episodes_lifetime"] >= trainer.lifetime.num_episodes
     assert [line["training_iteration"] for line in lines_of(tmp_path / "run")] == [1, 2, 3, 4]
-    rest = resume(strict=True)
+    rest = resume(strict=True, trust=True)
     rest.fit({"training_iteration": 5})
     assert_equal_to_the_bit(rest.runner, whole.runner)
 
@@ -343,7 +317,7 @@ def test_with_another_batch_size_schedules_and_limits_still_count_environment_st
     trainer = start(config)
     trainer.fit({"training_iteration": 10})
     trainer.stop()
-    resumed = resume(config=config.replace(num_envs=8, rollout_length=16))
+    resumed = resume(config=config.replace(**OTHER_BATCH, **OTHER_WINDOW, callbacks=Steps))
     rate = resumed.train()["learners"]["default_policy"]["default_optimizer_learning_rate"]
     assert rate == pytest.approx(1e-3 * (1 - 640 / 1280))
     last = resumed.fit()

@@ -16,7 +16,7 @@ import pytest
 from jaxrl import PPOConfig, Trainer, UsageError
 from jaxrl.run.results import flatten, lookup
 from tests.probes import SMALL_ARENA as CONFIG
-from tests.probes import Leavers, Probe
+from tests.probes import SMALL_REINFORCE, Leavers, Probe
 
 
 @pytest.fixture
@@ -110,7 +110,7 @@ def test_the_mean_length_of_an_episode_is_reported_by_agent_also_where_one_leave
     for _ in range(2):
         runners = trainer.train()["env_runners"]
     assert runners["agent_steps"] == {"agent1": 20, "agent2": 20}
-    config = CONFIG.replace(env=Leavers(), env_args=(), policies="per-agent")
+    config = SMALL_REINFORCE.replace(env=Leavers(), policies="per-agent")
     leavers = Trainer(config, run_dir=None, quiet=True)
     runners = leavers.train()["env_runners"]
     assert runners["agent_steps"] == {"short": 1, "long": 4, "wide": 4}

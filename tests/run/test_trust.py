@@ -317,7 +317,9 @@ def test_a_run_with_an_environment_of_ones_own_is_loaded_again_with_trust(tmp_pa
         jaxrl.evaluate(tmp_path / "run", episodes=1)
     played = jaxrl.evaluate(tmp_path / "run", episodes=1, trust=True)
     assert played == jaxrl.evaluate(tmp_path / "run", episodes=1, config=config)
-    assert load_policy(tmp_path / "run").act([1.0, 0.0]).shape == ()  # which makes no environment
+    for options in ({}, {"config": config}):  # a policy by itself needs no environment
+        policy = load_policy(tmp_path / "run", **options)
+        assert policy.act([1.0, 0.0]) == trainer.get_policy("default_policy").act([1.0, 0.0])
     rest = Trainer.from_checkpoint(tmp_path / "run", quiet=True, trust=True)
     assert rest.algorithm.rollout_spec.env.env == Corridor(length=2.0)
     rest.stop()

@@ -16,7 +16,6 @@ from jaxrl import PPOConfig, Trainer, UsageError, evaluate, load_policy, render
 from jaxrl.models.policy_spec import PolicyWeights
 from jaxrl.run.inference.policy import Policy, acting_key
 from jaxrl.run.inference.weights import initial_weights
-from tests.core.environments import Corridor
 
 OBSERVATIONS = np.random.default_rng(0).integers(0, 16, (50, 2))
 
@@ -234,17 +233,6 @@ def test_continuous_actions_come_in_the_environments_units_with_the_filter_that_
         actions, low + (normal + 1) / 2 * (np.subtract(high, low)), rtol=1e-5
     )
     assert float(policy.weights.filter.count) == 2 * 64
-
-
-def test_a_checkpoint_of_an_environment_given_as_an_object_still_gives_its_policies(
-    start, small, tmp_path
-):
-    config = small.replace(env=Corridor(length=2.0), env_args=(), policies=None)
-    trainer = start(config)
-    trainer.fit({"training_iteration": 1})
-    for options in ({}, {"config": config}):  # a policy by itself needs no environment
-        policy = load_policy(tmp_path / "run", **options)
-        assert policy.act([1.0, 0.0]) == trainer.get_policy("default_policy").act([1.0, 0.0])
 
 
 def test_a_distribution_is_sampled_with_a_key_as_acting_is_and_takes_plain_actions(trained):

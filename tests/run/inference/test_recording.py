@@ -1,5 +1,7 @@
 """A recording is the episode that an independent loop plays, and that evaluation counts."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -8,6 +10,7 @@ from flax import struct
 
 from jaxrl import PPOConfig, UsageError
 from jaxrl.core.env import Environment, Solo
+from jaxrl.core.fields import freeze
 from jaxrl.core.spaces import Box, Discrete
 from jaxrl.rollout.env_step import draw_randomness
 from jaxrl.run.inference import recording, whole_episodes
@@ -27,7 +30,12 @@ SMALL = {
 
 def untrained(env, **settings):
     """(algorithm, weights, env_params) of policies that know nothing."""
-    algorithm = PPOConfig(env=env, **SMALL, **settings).build()
+    return untrained_once(env, freeze(settings))
+
+
+@functools.cache
+def untrained_once(env, settings):
+    algorithm = PPOConfig(env=env, **SMALL, **dict(settings)).build()
     runner = jax.jit(algorithm.init)(jax.random.key(1, impl="threefry2x32"))
     return algorithm, tuple(learner.weights for learner in runner.learners), algorithm.env_params
 

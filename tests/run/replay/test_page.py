@@ -146,10 +146,9 @@ def test_several_checkpoints_start_alike_and_untrained_policies_are_those_of_the
     assert jaxrl.replay(jaxrl.load_run(tmp_path / "run")).columns[0].name == "iteration 40"
 
 
-def test_a_configuration_plays_with_the_runner_that_make_train_returned():
-    runner, _ = jax.jit(jaxrl.make_train(SMALL_ARENA))(jax.random.key(0))
-    played = jaxrl.replay(SMALL_ARENA, runner, episodes=2)
-    assert repr(played) == "Replay(2 episodes of iteration 40)"
+def test_a_configuration_plays_with_a_runner_such_as_make_train_returns(trained):
+    played = jaxrl.replay(SMALL_ARENA, trained.runner, episodes=2)
+    assert repr(played) == "Replay(2 episodes of iteration 3)"
     with pytest.raises(UsageError, match="needs the runner that make_train returned"):
         jaxrl.replay(SMALL_ARENA)
 
