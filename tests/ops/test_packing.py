@@ -9,14 +9,14 @@ from jaxrl.ops.packing import pack
 
 
 def rows(num_rows):
-    key = jax.random.key(0)
+    random = np.random.default_rng(0)
     return {
-        "obs": jax.random.normal(key, (num_rows, 2, 3)),
-        "value": jax.random.normal(key, (num_rows,)),
-        "action": jax.random.randint(key, (num_rows,), 0, 9),
-        "cells": jax.random.randint(key, (num_rows, 2), -5, 5),
-        "done": jax.random.bernoulli(key, 0.5, (num_rows,)),
-        "image": jax.random.normal(key, (num_rows, 5, 5)),
+        "obs": np.float32(random.normal(size=(num_rows, 2, 3))),
+        "value": np.float32(random.normal(size=num_rows)),
+        "action": random.integers(0, 9, num_rows, np.int32),
+        "cells": random.integers(-5, 5, (num_rows, 2), np.int32),
+        "done": random.random(num_rows) < 0.5,
+        "image": np.float32(random.normal(size=(num_rows, 5, 5))),
     }
 
 
@@ -31,7 +31,7 @@ def assert_equal(actual, expected):
 
 def test_what_is_unpacked_is_what_was_packed_and_arrays_are_few():
     tree = rows(7)
-    packed = pack(tree, num_axes=1, widest=20)
+    packed = jax.jit(lambda tree: pack(tree, num_axes=1, widest=20))(tree)
     assert {name: wide.shape for name, wide in packed.wide.items()} == {
         "float32": (7, 7),
         "int32": (7, 3),
@@ -40,19 +40,23 @@ def test_what_is_unpacked_is_what_was_packed_and_arrays_are_few():
         (7,),
         (7, 5, 5),
     ]  # one of its type; wider than 20
-    assert_equal(packed.unpack(), tree)
+    assert_equal(jax.jit(lambda packed: packed.unpack())(packed), tree)
 
 
 def test_rows_may_be_picked_stacked_and_mapped_before_they_are_unpacked():
-    tree, index = rows(7), jnp.array([[3, 0], [6, 6]])
-    picked = jax.tree.map(lambda leaf: leaf[index], pack(tree, num_axes=1)).unpack()
+    tree, index = rows(7), np.array([[3, 0], [6, 6]])
+
+    @jax.jit
+    def run(tree):
+        picked = jax.tree.map(lambda leaf: leaf[index], pack(tree, num_axes=1))
+        mapped = jax.vmap(lambda row: pack(row, num_axes=0))(tree)
+        _, stacked = jax.lax.scan(lambda _, row: (None, pack(row, 0)), None, tree)
+        return picked.unpack(), mapped.unpack(), stacked.unpack()
+
+    picked, mapped, stacked = run(tree)
     assert_equal(picked, jax.tree.map(lambda leaf: leaf[index], tree))
-    mapped = jax.vmap(lambda row: pack(row, num_axes=0))(tree).unpack()
     assert_equal(mapped, tree)
-    _, stacked = jax.lax.scan(
-        lambda _, i: (None, pack(jax.tree.map(lambda leaf: leaf[i], tree), 0)), None, jnp.arange(7)
-    )
-    assert_equal(stacked.unpack(), tree)
+    assert_equal(stacked, tree)
 
 
 def test_gradients_pass_through():
