@@ -39,6 +39,7 @@ VERBS = {
     "render.py": "render",
     "sweep.py": "sweep",
     "watch.py": "watch",
+    "episodes.py": "episodes",
 }
 
 
@@ -136,6 +137,7 @@ def understood(*_, **__):
 
 # What a command calls once it has read and checked its flags, the run that it names included.
 STARTS = {
+    "jaxrl.cli.episodes": ("read_episodes",),
     "jaxrl.cli.train": ("begin",),
     "jaxrl.cli.evaluate": ("_evaluate", "_render"),
     "jaxrl.cli.plot": ("write_plot",),

@@ -1,9 +1,10 @@
 """The command lines, made from the settings' own declarations."""
 
+from jaxrl.cli.episodes import episodes
 from jaxrl.cli.evaluate import evaluate, render
 from jaxrl.cli.plot import plot
 from jaxrl.cli.sweep import run_sweep
 from jaxrl.cli.train import train_ppo
 from jaxrl.cli.watch import watch
 
-__all__ = ["evaluate", "plot", "render", "run_sweep", "train_ppo", "watch"]
+__all__ = ["episodes", "evaluate", "plot", "render", "run_sweep", "train_ppo", "watch"]

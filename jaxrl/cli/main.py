@@ -1,4 +1,4 @@
-"""The command `jaxrl`: train, evaluate, render, watch, plot and sweep."""
+"""The command `jaxrl`: train, evaluate, render, watch, plot, sweep and episodes."""
 
 import platform
 import sys
@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from importlib.metadata import version
 
 import jaxrl
+from jaxrl.cli.episodes import EpisodesOptions, episodes
 from jaxrl.cli.evaluate import EvaluateOptions, RenderOptions, evaluate, play_flags, render
 from jaxrl.cli.flags import Flag, flags_of
 from jaxrl.cli.help import SHELLS, completion
@@ -23,6 +24,7 @@ COMMANDS = {
     "watch": watch,
     "plot": plot,
     "sweep": run_sweep,
+    "episodes": episodes,
 }
 
 
@@ -35,6 +37,7 @@ def all_flags() -> dict[str, dict[str, Flag]]:
         "watch": play_flags(WatchOptions()),
         "plot": flags_of(PlotOptions()),
         "sweep": sweep_flags(),
+        "episodes": flags_of(EpisodesOptions()),
     }
 
 
@@ -49,6 +52,7 @@ usage: jaxrl COMMAND [flags]
   jaxrl plot RUN [RUN ...]        draw the learning curves of runs, side by side
   jaxrl sweep --env arena --grid lr=1e-4,1e-3 --seeds 4
                                   train many settings and seeds at once
+  jaxrl episodes DIR              show what a folder of episodes holds
 
 jaxrl COMMAND --help explains the most used flags of a command, --help-all every flag.
 jaxrl --version prints the versions in use; jaxrl completion bash (or zsh, tcsh) a script that

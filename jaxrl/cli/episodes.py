@@ -1,0 +1,158 @@
+"""`jaxrl episodes`: what a folder of episodes holds; one of them step by step; replays of all."""
+
+import dataclasses
+import sys
+from collections.abc import Iterable, Sequence
+from itertools import islice
+from typing import Any
+
+import numpy as np
+
+from jaxrl.cli.flags import flags_of, given_flags, setting_of
+from jaxrl.cli.help import show_help
+from jaxrl.core.errors import UsageError
+from jaxrl.core.fields import check_all, count, flag, setting
+from jaxrl.episodes import MultiAgentEpisode, SingleAgentEpisode, read_episodes
+from jaxrl.run.command_line import program
+from jaxrl.run.devices.mesh import start_jax
+from jaxrl.run.inference.replayed_episode import replay_episode
+from jaxrl.run.inference.sampling import ORIGIN, Episode
+from jaxrl.run.logging.console import print_answer
+
+MAX_CHARACTERS = 60  # of a nested value in the table of steps
+SHOWN_OUTPUTS = {"vf_preds": "value", "action_logp": "log-probability"}
+
+
+@dataclasses.dataclass(frozen=True)
+class EpisodesOptions:
+    """Flags of `jaxrl episodes`."""
+
+    show: Any = setting(
+        None, "print the steps of this episode, counted from 0", count(0, optional=True)
+    )
+    replay: bool = setting(
+        False, "step the environment of each episode again, and say which ones differ", flag
+    )
+    skip_damaged: bool = setting(False, "warn of files that cannot be read, and go on", flag)
+
+
+def episodes(argv: Sequence[str] | None = None) -> None:
+    """Print what a folder of episodes holds: DIR [flags]."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    try:
+        flags = flags_of(EpisodesOptions())
+        show_help(words, flags, program("episodes"), episodes.__doc__)
+        given = given_flags(words, flags, positional="folder")
+        folders = given.pop("folder", [])
+        if len(folders) != 1:
+            raise UsageError("name one folder of episodes, such as data/arena")
+        options = EpisodesOptions(
+            **{name: setting_of(name, values) for name, values in given.items()}
+        )
+        check_all(options)
+        found = read_episodes(folders[0], skip_damaged=options.skip_damaged)
+        if options.show is not None:
+            print_answer(steps_of(nth(found, options.show, folders[0])))
+        elif options.replay:
+            start_jax()
+            print_answer(replays_of(found))
+        else:
+            print_answer(statistics_of(found, folders[0]))
+    except UsageError as error:
+        print(f"{program('episodes')}: {error}", file=sys.stderr)
+        sys.exit(2)
+
+
+def nth(found: Iterable[Episode], number: int, folder: str) -> Episode:
+    """Raises UsageError if there are fewer."""
+    episode = next(islice(found, number, None), None)
+    if episode is None:
+        raise UsageError(f"show={number}: {folder} holds fewer episodes")
+    return episode
+
+
+def statistics_of(found: Iterable[Episode], folder: str) -> str:
+    """Returns, lengths and ends of all episodes; they are read one file after the other."""
+    rows, agents, envs = [], {}, set()
+    for episode in found:
+        rows.append((return_of(episode), len(episode), end_of(episode)))
+        for agent, data in parts_of(episode).items():
+            agents.setdefault(agent, []).append(data.get_return())
+        envs.add(episode.custom_data.get(ORIGIN, {}).get("env"))
+    returns, lengths, ends = zip(*rows, strict=True)
+    named = ", ".join(sorted(filter(None, envs)))
+    which = f" of {named}" if named else ""
+    counts = [f"{ends.count(end):,} {end}" for end in dict.fromkeys(sorted(ends))]
+    lines = [
+        f"{len(rows):,} episodes{which} in {folder}, {sum(lengths):,} steps",
+        _line("return", returns),
+        _line("length", lengths),
+        f"{'end':<24} {', '.join(counts)}",
+    ]
+    if len(agents) > 1:
+        lines += [_line(f"return of {agent}", values) for agent, values in agents.items()]
+    return "\n".join(lines)
+
+
+def steps_of(episode: Episode) -> str:
+    """A table with a row for each step of each agent."""
+    several, parts = isinstance(episode, MultiAgentEpisode), parts_of(episode)
+    known = [data.extra_model_outputs.keys() for data in parts.values()]
+    shown = [name for name in SHOWN_OUTPUTS if all(name in names for names in known)]
+    titles = ["step", *(["agent"] if several else []), "observation", "action", "reward"]
+    titles += [SHOWN_OUTPUTS[name] for name in shown]
+    rows = []
+    for agent, data in parts.items():
+        columns = [data.observations, data.actions, data.rewards]
+        columns += [data.extra_model_outputs[name] for name in shown]
+        times = episode.observation_times(agent) if several else range(len(data) + 1)
+        for i, time in enumerate(times[:-1]):
+            values = [_brief(column[i]) for column in columns]
+            rows.append([str(time), *([agent] if several else []), *values])
+    table = [titles, *sorted(rows, key=lambda row: int(row[0]))]
+    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+    lines = [
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in table
+    ]
+    summary = f"return {return_of(episode):g}, {len(episode)} steps, {end_of(episode)}"
+    return "\n".join([*lines, f"{episode.id_}: {summary}"])
+
+
+def replays_of(found: Iterable[Episode]) -> str:
+    """How many episodes their environments reproduce, and where the others differ."""
+    replayed = [(episode.id_, replay_episode(episode).difference) for episode in found]
+    lines = [f"{id_}: {difference}" for id_, difference in replayed if difference is not None]
+    equal = len(replayed) - len(lines)
+    return "\n".join([f"{equal:,} of {len(replayed):,} episodes are reproduced to the bit", *lines])
+
+
+def parts_of(episode: Episode) -> dict[str, SingleAgentEpisode]:
+    """The steps of each agent."""
+    several = isinstance(episode, MultiAgentEpisode)
+    return episode.agent_episodes if several else {"": episode}
+
+
+def return_of(episode: Episode) -> float:
+    """With the rewards that belong to no action."""
+    told = {"include_hanging_rewards": True} if isinstance(episode, MultiAgentEpisode) else {}
+    return episode.get_return(**told)
+
+
+def end_of(episode: Episode) -> str:
+    if not episode.is_done:
+        return "not ended"
+    return "terminated" if episode.is_terminated else "truncated"
+
+
+def _line(name: str, values: Sequence[float]) -> str:
+    mean, std = np.mean(values), np.std(values)
+    return f"{name:<24} {mean:10.2f} +- {std:.2f}  (from {min(values):.2f} to {max(values):.2f})"
+
+
+def _brief(value: Any) -> str:
+    if isinstance(value, dict | tuple):
+        return f"{value!s:.{MAX_CHARACTERS}}"
+    return np.array2string(np.asarray(value), precision=3, threshold=8, edgeitems=3).replace(
+        "\n", ""
+    )
