@@ -14,12 +14,6 @@ HUGE = ("--num-envs", "2e6", "--rollout-length", "1000", "--total-env-steps", "2
 SCRIPT = Path(__file__).parents[2] / "scripts" / "sweep.py"
 
 
-def run(*words, **kwargs):
-    return subprocess.run(
-        [sys.executable, str(SCRIPT), *words], capture_output=True, text=True, timeout=300, **kwargs
-    )
-
-
 def test_a_grid_is_values_between_commas():
     found = grid_of(
         ["lr=1e-4,3e-4", "fcnet_hiddens=[64,64],[256,256]", "pol1.gamma=0.9", "lambda=0.9,1"]
@@ -105,21 +99,24 @@ def test_a_mistake_is_one_line_and_status_two(words, said, tmp_path, monkeypatch
 
 
 def test_the_script_itself_ends_with_that_line_and_status(tmp_path):
-    done = run("--env", "cartpole", "--grid", "lrr=1,2", cwd=tmp_path)
+    command = [sys.executable, str(SCRIPT), "--env", "cartpole", "--grid", "lrr=1,2"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300)
     assert done.returncode == 2
     assert done.stderr.startswith("sweep.py: unknown setting 'lrr'; did you mean 'lr'?")
     assert done.stderr.count("\n") == 1
     assert not list(tmp_path.iterdir())
 
 
-def test_a_sweep_says_its_plan_its_table_and_where_the_best_lies(tmp_path, capsys):
+def test_a_sweep_says_its_plan_its_table_and_where_the_best_lies(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.chdir(tmp_path)
     small = "--env cartpole --tuned False --num-envs 4 --rollout-length 16 --minibatch-size 32"
     small += " --num-epochs 1"
     more = (
         "--fcnet-hiddens 8 --total-env-steps 256 --grid lr=1e-3,1e-2 --seeds 2 --compile-cache off"
     )
-    done = run(*small.split(), *more.split(), "--run-dir", str(tmp_path / "out"), cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
+    run_sweep([*small.split(), *more.split(), "--run-dir", str(tmp_path / "out")])
+    shown = capsys.readouterr().out
     parts = (
         "4 trials in one program, 1,024 environment steps",
         "interquartile mean",
@@ -127,10 +124,8 @@ def test_a_sweep_says_its_plan_its_table_and_where_the_best_lies(tmp_path, capsy
         "best setting lr=",
     )
     for part in (*parts, "best trial ", "4 of 4 finished"):
-        assert part in done.stdout
-    best = next(
-        line.split()[-1] for line in done.stdout.splitlines() if line.startswith("evaluate")
-    )
+        assert part in shown
+    best = next(line.split()[-1] for line in shown.splitlines() if line.startswith("evaluate"))
     assert (Path(best) / "checkpoints").is_dir()
     assert (tmp_path / "out" / "curves.png").exists()
     run_sweep(["--resume", str(tmp_path / "out"), "--compile-cache", "off"])

@@ -21,7 +21,7 @@ from jaxrl.episodes import read_episodes
 from jaxrl.run.inference import whole_episodes
 from jaxrl.run.inference.evaluate import evaluate
 from jaxrl.run.inference.whole_episodes import episode_keys, step_chance
-from tests.probes import SMALL_ARENA, Probe
+from tests.probes import SMALL_ARENA, SMALL_REINFORCE
 
 
 @pytest.fixture(scope="module")
@@ -271,8 +271,8 @@ def test_a_criterion_and_the_best_may_be_an_evaluations_result(start):
         start(run_dir=None, checkpoint_score_attribute="episode_return").train()
 
 
-def test_custom_metrics_and_a_single_agent_are_reported(start, small):
-    trainer = start(small.replace(env=Probe(reward_for="action"), env_args=()), run_dir=None)
+def test_custom_metrics_and_a_single_agent_are_reported(start):
+    trainer = start(SMALL_REINFORCE, run_dir=None)
     result = trainer.evaluate()["env_runners"]
     assert result["num_episodes"] == 10
     text = report(

@@ -136,7 +136,7 @@ def test_a_reader_meets_a_checkpoint_however_fast_older_ones_are_removed(tmp_pat
 
     def write():
         try:
-            for iteration in range(2, 50):
+            for iteration in range(2, 30):
                 checkpoint.write(shelf, {"a": np.full(3, iteration)}, facts(iteration))
                 checkpoint.prune(shelf, keep=1)
         except Exception as error:
