@@ -9,30 +9,27 @@ import numpy as np
 import pytest
 from flax import struct
 
-from jaxrl import Callbacks, Diverged, Environment
+from jaxrl import Diverged, Environment
 from jaxrl.core.spaces import Box, Discrete
 from jaxrl.run.storage.checkpoint import find, named_arrays, read
 from tests.algorithms.reinforce import ReinforceConfig
 from tests.probes import Twins
 
 
-class Poison(Callbacks):
-    """Takes the logarithm of numbers below 0 for the second policy's rewards."""
+@dataclass(frozen=True)
+class Poisoned(Twins):
+    """Takes the logarithm of a number below 0 for the second agent's reward."""
 
-    def on_postprocess_trajectory(self, policy, trajectory):
-        if policy != "second":
-            return trajectory
-        return trajectory.replace(reward=jnp.log(trajectory.reward - 2.0))
-
-
-POISON = Poison()  # one instance, and so one compiled program
+    def step_env(self, key, state, action, params):
+        obs, state, reward, ended, info = super().step_env(key, state, action, params)
+        poison = jnp.log(reward["second"] - 2.0)
+        return obs, state, {**reward, "second": poison}, ended, info
 
 
 # An update of few and short rollouts, for it is run again operation by operation.
 POISONED = ReinforceConfig(
-    env=Twins(),
+    env=Poisoned(),
     policies="per-agent",
-    callbacks=POISON,
     num_envs=2,
     rollout_length=2,
     fcnet_hiddens=(8,),
@@ -63,7 +60,7 @@ def test_debug_names_the_line_in_which_the_first_bad_number_arises(start):
     trainer = start(POISONED, run_dir=None, debug=True)
     with pytest.raises(
         Diverged,
-        match=r"(?s)iteration 1: policy 'second'.*test_divergence\.py:\d+ in on_postprocess",
+        match=r"(?s)iteration 1: policy 'second'.*test_divergence\.py:\d+ in step_env: poison = ",
     ):
         trainer.fit()
 

@@ -4,6 +4,7 @@ import pytest
 
 from jaxrl.core.errors import UsageError
 from jaxrl.run import profiling
+from tests.probes import SMALL_REINFORCE
 from tests.run.test_resume import assert_equal_to_the_bit
 
 
@@ -16,7 +17,8 @@ def short(monkeypatch):
 def test_sampling_and_learning_are_measured_apart_and_the_run_stays_as_it_is(
     start, tmp_path, capsys, devices
 ):
-    plain, profiled = start(run_dir=tmp_path / "plain", devices=devices), start(devices=devices)
+    plain = start(SMALL_REINFORCE, run_dir=tmp_path / "plain", devices=devices)
+    profiled = start(SMALL_REINFORCE, devices=devices)
     for trainer in (plain, profiled):
         trainer.train()
     profiled.progress.console.quiet = False
@@ -33,13 +35,13 @@ def test_sampling_and_learning_are_measured_apart_and_the_run_stays_as_it_is(
 
 
 def test_a_profile_can_be_asked_for_before_anything_is_trained(start):
-    trainer = start(run_dir=None)
+    trainer = start(SMALL_REINFORCE, run_dir=None)
     trainer.profile()
     assert trainer.lifetime.training_iteration == int(trainer.runner.num_updates) == 0
 
 
 def test_of_several_processes_no_profile_is_taken(start, monkeypatch):
-    trainer = start(run_dir=None)
+    trainer = start(SMALL_REINFORCE, run_dir=None)
     trainer.train()
     monkeypatch.setattr(profiling.jax, "process_count", lambda: 2)
     with pytest.raises(UsageError, match="profile measures one process alone"):

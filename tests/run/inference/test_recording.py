@@ -51,17 +51,23 @@ def by_hand(algorithm, weights, params, *, seed, episode, explore):
     obs, state = jax.jit(env.reset_env)(jax.random.fold_in(reset_key, episode), params)
     step, rewards, done = jax.jit(env.step_env), [], False
     draw = jax.jit(lambda key: draw_randomness(algorithm.rollout_spec, key[None], 1))
+
+    @functools.partial(jax.jit, static_argnums=0)
+    def act(policy_spec, weights, obs, noise):
+        distribution, *_ = policy_spec.apply(weights, obs)
+        return distribution.sample(noise) if explore else distribution.mode()
+
     while not done:
         key = jax.random.fold_in(jax.random.fold_in(play_key, episode), len(rewards))
         chance = draw(key)
         actions = {}
         for policy, agents in (("pol1", ("agent1",)), ("pol2", ("agent2",))):
             group, index = algorithm.grouping.locate(policy)
-            policy_weights = jax.tree.map(lambda leaf, index=index: leaf[index], weights[group])
+            policy_weights = jax.tree.map(lambda leaf, i=index: np.asarray(leaf)[i], weights[group])
             for agent in agents:
-                distribution, *_ = algorithm.policy_specs[group].apply(policy_weights, obs[agent])
-                noise = chance.noise[group][0, index, 0, agents.index(agent)]
-                actions[agent] = distribution.sample(noise) if explore else distribution.mode()
+                noise = np.asarray(chance.noise[group])[0, index, 0, agents.index(agent)]
+                policy_spec = algorithm.policy_specs[group]
+                actions[agent] = act(policy_spec, policy_weights, obs[agent], noise)
         obs, state, reward, terminated, _ = step(chance.step_key[0, 0], state, actions, params)
         rewards.append([float(reward[agent]) for agent in env.agents])
         done = bool(terminated["__all__"] | env.is_truncated(state, params))
@@ -108,7 +114,7 @@ def test_a_policy_with_memory_remembers_the_same_in_replays_and_evaluations():
     With the carry's products gone the episodes are others.
     """
     algorithm, weights, params = untrained("cartpole", use_gru=True, lstm_cell_size=8)
-    large = jax.tree.map(lambda leaf: 20 * leaf, weights)
+    large = jax.tree.map(lambda leaf: 20 * np.asarray(leaf), weights)
 
     def lengths_of(weights):
         return [
