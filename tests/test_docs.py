@@ -211,6 +211,7 @@ def shorter(command, words):
 def test_the_commands_of_a_page_run(page, folder, arena_run, monkeypatch):
     """Each one on the same run of the arena, whatever those before it trained."""
     monkeypatch.setattr("jaxrl.run.devices.compile_cache.use", lambda *_, **__: None)
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(Path("minari").absolute()))
     for command, words in commands(page.read_text(encoding="utf-8")):
         if runs_here(command, words):
             new = words[words.index("--run-dir") + 1 :][:1] if "--run-dir" in words else ()

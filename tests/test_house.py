@@ -52,6 +52,7 @@ MAY_BE_IMPORTED_BY = {
     "imageio": {"jaxrl/run/inference/video.py"},
     "ray": {"jaxrl/adapters/to_ray_tune.py"},
     "pyarrow": {"jaxrl/episodes/parquet.py"},
+    "minari": {"jaxrl/episodes/minari_datasets.py"},
 }
 ALGORITHMS = {
     folder.name for folder in (ROOT / "jaxrl" / "algorithms").iterdir() if folder.is_dir()
@@ -94,6 +95,7 @@ NOT_FOR_IMPORT = (
         "tensorstore",
         "tensorboardX",
         "pyarrow",
+        "minari",
     ),
 )
 

@@ -1,8 +1,9 @@
-"""`jaxrl episodes`: what a folder of episodes holds; one of them step by step; replays of all."""
+"""`jaxrl episodes`: statistics of a folder of episodes; one of them, replays, Minari datasets."""
 
 import dataclasses
+import json
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Any
 
@@ -12,10 +13,12 @@ from jaxrl.cli.flags import flags_of, given_flags, setting_of
 from jaxrl.cli.help import show_help
 from jaxrl.core.errors import UsageError
 from jaxrl.core.fields import check_all, count, flag, setting
+from jaxrl.core.types import DEFAULT_AGENT
 from jaxrl.episodes import MultiAgentEpisode, SingleAgentEpisode, read_episodes
+from jaxrl.episodes.minari_datasets import to_minari
 from jaxrl.run.command_line import program
 from jaxrl.run.devices.mesh import start_jax
-from jaxrl.run.inference.replayed_episode import replay_episode
+from jaxrl.run.inference.replayed_episode import environment_of, origin_of, replay_episode
 from jaxrl.run.inference.sampling import ORIGIN, Episode
 from jaxrl.run.logging.console import print_answer
 
@@ -32,6 +35,9 @@ class EpisodesOptions:
     )
     replay: bool = setting(
         False, "step the environment of each episode again, and say which ones differ", flag
+    )
+    minari: str = setting(
+        "", "write the episodes as Minari datasets of this name, such as arena/sampled-v0"
     )
     skip_damaged: bool = setting(False, "warn of files that cannot be read, and go on", flag)
 
@@ -56,6 +62,9 @@ def episodes(argv: Sequence[str] | None = None) -> None:
         elif options.replay:
             start_jax()
             print_answer(replays_of(found))
+        elif options.minari:
+            for name in to_minari(with_spaces(found), options.minari):
+                print_answer(f"minari.load_dataset({name!r})")
         else:
             print_answer(statistics_of(found, folders[0]))
     except UsageError as error:
@@ -125,6 +134,21 @@ def replays_of(found: Iterable[Episode]) -> str:
     lines = [f"{id_}: {difference}" for id_, difference in replayed if difference is not None]
     equal = len(replayed) - len(lines)
     return "\n".join([f"{equal:,} of {len(replayed):,} episodes are reproduced to the bit", *lines])
+
+
+def with_spaces(found: Iterable[Episode]) -> Iterator[Episode]:
+    """The episodes with the spaces of their environments, which are not stored."""
+    envs: dict[str, tuple] = {}
+    for episode in found:
+        origin = origin_of(episode)
+        name = json.dumps([origin["env"], origin["env_args"]], sort_keys=True)
+        if name not in envs:
+            envs[name] = environment_of(episode, origin)
+        env, params = envs[name]
+        for agent, data in parts_of(episode).items():
+            data.observation_space = env.observation_space(agent or DEFAULT_AGENT, params)
+            data.action_space = env.action_space(agent or DEFAULT_AGENT, params)
+        yield episode
 
 
 def parts_of(episode: Episode) -> dict[str, SingleAgentEpisode]:

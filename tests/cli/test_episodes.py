@@ -80,7 +80,33 @@ def test_mistakes_end_in_one_line(folder, capsys, monkeypatch, words, message):
 
 
 def test_replays_are_counted_and_differences_named(folder, capsys):
-    origin = {"env": "cartpole", "env_args": {}, "env_params": {}, "seed": 0, "episode": 0}
+    with EpisodeWriter(folder / "made") as writer:
+        writer.write(balancing())
+    text = printed(capsys, folder / "made", "--replay").splitlines()
+    assert text[0] == "0 of 1 episodes are reproduced to the bit"
+    assert text[1].startswith("made up: step 0, agent 'default_agent': observation is ")
+
+
+def test_a_folder_becomes_a_minari_dataset_with_the_spaces_of_its_environment(
+    folder, capsys, monkeypatch
+):
+    minari = pytest.importorskip("minari", reason="the extra `offline`")
+    pytest.importorskip("h5py", reason="the extra `offline`")
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(folder / "minari"))
+    with EpisodeWriter(folder / "made") as writer:
+        writer.write(balancing())
+    text = printed(capsys, folder / "made", "--minari", "cartpole/made-up-v0")
+    assert text == "minari.load_dataset('cartpole/made-up-v0')\n"
+    dataset = minari.load_dataset("cartpole/made-up-v0")
+    assert dataset.total_steps == 2 and dataset.action_space.n == 2
+    with pytest.raises(SystemExit):
+        episodes([str(folder / "made"), "--minari", "cartpole/made-up-v0"])
+    assert "Minari dataset 'cartpole/made-up-v0': " in capsys.readouterr().err
+
+
+def balancing():
+    """Two steps of CartPole, as nobody played them."""
+    origin = {"env": "cartpole", "env_args": {}, "seed": 0, "episode": 0}
     made_up = SingleAgentEpisode(
         "made up",
         observations=np.zeros((3, 4), np.float32),
@@ -89,11 +115,7 @@ def test_replays_are_counted_and_differences_named(folder, capsys):
         len_lookback_buffer=0,
     )
     made_up.custom_data["origin"] = origin | {"env_params": cartpole_numbers()}
-    with EpisodeWriter(folder / "made") as writer:
-        writer.write(made_up)
-    text = printed(capsys, folder / "made", "--replay").splitlines()
-    assert text[0] == "0 of 1 episodes are reproduced to the bit"
-    assert text[1].startswith("made up: step 0, agent 'default_agent': observation is ")
+    return made_up
 
 
 def cartpole_numbers():

@@ -71,8 +71,8 @@ def replay_episode(episode: Episode, env: Any = None) -> ReplayedEpisode:
     """
     if not isinstance(episode, Episode):
         raise UsageError(f"replay_episode takes an episode of jaxrl.episodes, not {brief(episode)}")
-    origin = _origin(episode)
-    env, params = _environment(episode, origin, env)
+    origin = origin_of(episode)
+    env, params = environment_of(episode, origin, env)
     recorded = _recorded(episode)
     for agent in recorded:
         if agent not in env.agents:
@@ -103,7 +103,12 @@ class _Steps(NamedTuple):
     truncated: np.ndarray  # bool[T, M]
 
 
-def _origin(episode: Episode) -> Mapping[str, Any]:
+def origin_of(episode: Episode) -> Mapping[str, Any]:
+    """Where an episode was played.
+
+    Raises:
+        UsageError: it does not say so, or does not begin with its reset.
+    """
     origin = episode.custom_data.get(ORIGIN)
     known = {"env", "env_args", "env_params", "seed", "episode"}
     if not isinstance(origin, Mapping) or set(origin) != known:
@@ -116,15 +121,16 @@ def _origin(episode: Episode) -> Mapping[str, Any]:
     return origin
 
 
-def _environment(
-    episode: Episode, origin: Mapping[str, Any], env: Any
+def environment_of(
+    episode: Episode, origin: Mapping[str, Any], env: Any = None
 ) -> tuple[MultiAgentEnvironment, PyTree]:
     """The environment with the numbers that the episode was played with."""
     name = origin["env"] if env is None else env
     if env is None and (name is None or ":" in name):
         was = "an environment object" if name is None else repr(name)
         raise UsageError(
-            f"episode {episode.id_} was played in {was}: name it, replay_episode(episode, env)"
+            f"episode {episode.id_} was played in {was}: give it to "
+            "jaxrl.replay_episode(episode, env)"
         )
     env = make(name, **origin["env_args"])[0] if isinstance(name, str) else name
     env = lift(env)

@@ -93,7 +93,7 @@ def test_an_end_that_differs_is_named():
         (lambda: SingleAgentEpisode("own"), None, "episode own does not say where it was played"),
         (lambda: [1, 2], None, r"replay_episode takes an episode of jaxrl.episodes, not \[1, 2\]"),
         (lambda: part_of("arena", slice(3, 9)), None, "is a chunk that does not begin with its re"),
-        (lambda: episodes_of("masks")[0], None, "was played in an environment object: name it"),
+        (lambda: episodes_of("masks")[0], None, "was played in an environment object: give it"),
         (lambda: episodes_of("arena")[0], "arenas", "unknown environment 'arenas'; did you mean"),
         (lambda: episodes_of("arena")[0], Joining(), "unknown agent 'agent1'"),
         (lambda: episodes_of("memory")[0], Forbidden(), "does not fit"),

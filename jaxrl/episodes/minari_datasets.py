@@ -1,0 +1,188 @@
+"""Episodes as Minari datasets and back: one dataset for each policy, an episode for each agent.
+
+Minari's actions are in the environment's units. Its rewards are numbers, and it has no place for
+what a model puts out: that is kept among the infos, and read back from there.
+"""
+
+import contextlib
+import warnings
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from jaxrl.core.errors import UsageError, one_line, require
+from jaxrl.episodes.episode import Episode
+from jaxrl.episodes.multi_agent_episode import MultiAgentEpisode
+from jaxrl.episodes.single_agent_episode import SingleAgentEpisode
+from jaxrl.episodes.values import Nested, Space, leaves, map_nested
+
+EPISODES_AT_ONCE = 500  # in memory, of each dataset
+ENV_ACTIONS, SAMPLED_ACTIONS = "actions_for_env", "sampled_actions"
+
+
+def to_minari(episodes: Iterable[Episode], dataset_id: str) -> list[str]:
+    """Writes episodes as Minari datasets; returns their ids, which `minari.load_dataset` opens.
+
+    Agents alone go into the dataset `dataset_id`. Of several agents each policy has a dataset of
+    its own, `arena/sampled-pol1-v0` for "arena/sampled-v0". The episodes need their spaces. Infos
+    are left out.
+
+    Raises:
+        UsageError: Minari is not installed, an id that it does not take or that is taken, episodes
+            without spaces.
+    """
+    _require("writing")
+    datasets: dict[str, Any] = {}
+    waiting: dict[str, list[SingleAgentEpisode]] = {}
+    for episode in episodes:
+        for policy, agents in _by_policy(episode):
+            name = _named(dataset_id, policy)
+            waiting.setdefault(name, []).append(agents)
+            if len(waiting[name]) >= EPISODES_AT_ONCE:
+                _add(datasets, name, waiting.pop(name))
+    for name, rest in waiting.items():
+        _add(datasets, name, rest)
+    return list(datasets)
+
+
+def from_minari(dataset_id: str) -> Iterator[SingleAgentEpisode]:
+    """The episodes of a Minari dataset on this machine, by whomever; spaces are Gymnasium's.
+
+    Raises:
+        UsageError: Minari is not installed, or there is no such dataset.
+    """
+    _require("reading")
+    import minari
+
+    with _in_one_line(dataset_id):
+        dataset = minari.load_dataset(dataset_id)
+    return _read(dataset, dataset_id)
+
+
+def _require(verb: str) -> None:
+    for package in ("minari", "h5py"):
+        require(package, f"{verb} Minari datasets", "'minari[hdf5]'")
+
+
+def _by_policy(episode: Episode) -> Iterator[tuple[str | None, SingleAgentEpisode]]:
+    if isinstance(episode, MultiAgentEpisode):
+        for agents in episode.agent_episodes.values():
+            yield agents.module_id, agents
+    else:
+        yield None, episode
+
+
+def _named(dataset_id: str, policy: str | None) -> str:
+    if policy is None:
+        return dataset_id
+    base, dash, version = dataset_id.rpartition("-v")
+    return f"{base}-{policy}-v{version}" if dash else f"{dataset_id}-{policy}"
+
+
+def _add(datasets: dict[str, Any], name: str, episodes: list[SingleAgentEpisode]) -> None:
+    """Adds episodes to a dataset, which the first ones make."""
+    import minari
+
+    spaces = {"observation_space": episodes[0].observation_space}
+    spaces["action_space"] = episodes[0].action_space
+    if None in spaces.values():
+        raise UsageError(
+            f"episode {episodes[0].id_} has no spaces, which Minari needs: set its "
+            "observation_space and action_space"
+        )
+    with _in_one_line(name), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # it asks for authors, environments and the like
+        if name in datasets:
+            datasets[name].storage.update_episodes(map(_buffer, episodes))
+            return
+        spaces = {key: gymnasium_space(space) for key, space in spaces.items()}
+        datasets[name] = minari.create_dataset_from_buffers(
+            name, list(map(_buffer, episodes)), jpeg_encoding=False, **spaces
+        )
+
+
+@contextlib.contextmanager
+def _in_one_line(dataset_id: str) -> Iterator[None]:
+    try:
+        yield
+    except UsageError:
+        raise
+    except (ValueError, OSError, AssertionError, TypeError) as error:
+        raise UsageError(f"Minari dataset {dataset_id!r}: {one_line(error)}") from None
+
+
+def _buffer(episode: SingleAgentEpisode) -> Any:
+    """An episode in Minari's form."""
+    from minari.data_collector import EpisodeBuffer
+
+    data = SingleAgentEpisode.from_state(episode.get_state()).to_numpy()
+    actions, outputs = data.get_actions(), {}
+    for name, column in data.extra_model_outputs.items():
+        outputs[name] = column.get()
+    if ENV_ACTIONS in outputs:
+        outputs[SAMPLED_ACTIONS], actions = actions, outputs.pop(ENV_ACTIONS)
+    is_last = np.arange(len(data)) == len(data) - 1
+    # An info for each observation: after the last action there is nothing new.
+    longer = lambda leaf: np.concatenate([leaf, leaf[-1:]])
+    return EpisodeBuffer(
+        observations=data.get_observations(),
+        actions=actions,
+        rewards=data.get_rewards(),
+        terminations=is_last & data.is_terminated,
+        truncations=is_last & (not data.is_terminated),
+        infos={name: map_nested(longer, values) for name, values in outputs.items()},
+    )
+
+
+def _read(dataset: Any, dataset_id: str) -> Iterator[SingleAgentEpisode]:
+    for data in dataset.iterate_episodes():
+        count = len(data.rewards)
+        outputs = {
+            name: map_nested(lambda leaf, count=count: leaf[:count], values)
+            for name, values in (data.infos or {}).items()
+            if _has_rows(values, count + 1)
+        }
+        actions = data.actions
+        if SAMPLED_ACTIONS in outputs:
+            outputs[ENV_ACTIONS], actions = actions, outputs.pop(SAMPLED_ACTIONS)
+        yield SingleAgentEpisode(
+            f"{dataset_id}#{data.id}",
+            observations=data.observations,
+            observation_space=dataset.observation_space,
+            actions=actions,
+            action_space=dataset.action_space,
+            rewards=data.rewards,
+            terminated=bool(data.terminations[-1]),
+            truncated=bool(data.truncations[-1]),
+            extra_model_outputs=outputs,
+            len_lookback_buffer=0,
+        )
+
+
+def _has_rows(values: Nested, count: int) -> bool:
+    """Whether these are arrays with a row for each observation."""
+    return all(isinstance(leaf, np.ndarray) and len(leaf) == count for leaf in leaves(values))
+
+
+def gymnasium_space(space: Space) -> Any:
+    """A space of jaxrl as Gymnasium's; Gymnasium's own as they are."""
+    from gymnasium import spaces
+
+    if isinstance(space, spaces.Space):
+        return space
+    parts = getattr(space, "spaces", None)
+    if isinstance(parts, Mapping):
+        return spaces.Dict({name: gymnasium_space(part) for name, part in parts.items()})
+    if parts is not None:
+        return spaces.Tuple(tuple(map(gymnasium_space, parts)))
+    if hasattr(space, "nvec"):
+        return spaces.MultiDiscrete(space.nvec, dtype=space.dtype)
+    if hasattr(space, "n"):
+        return spaces.Discrete(space.n, dtype=space.dtype)
+    if np.dtype(space.dtype) == bool:
+        return spaces.MultiBinary(space.shape)
+    bounds = (
+        np.broadcast_to(np.asarray(x, space.dtype), space.shape) for x in (space.low, space.high)
+    )
+    return spaces.Box(*bounds, space.shape, space.dtype)
