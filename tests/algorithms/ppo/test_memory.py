@@ -27,6 +27,7 @@ MEMORIES = {
         "attention_memory_inference": 6,
     },
 }
+ONE_CORE = {"vf_share_layers": True}  # of policy and value, where it would be two
 TOLD = {"lstm_use_prev_action": True, "lstm_use_prev_reward": True}
 SMALL = {
     "num_envs": 8,
@@ -89,7 +90,8 @@ def second_rollouts(config):
 
 
 # Pairwise in two programs: every kind of memory with and without what it is told or with waits,
-# every way of sharing policies, and attention and a cell in long sequences and step by step.
+# every way of sharing policies, cells and attention by one core and by two, and both in long
+# sequences and step by step.
 CROWD = PPOConfig(
     env=Crowd(5),
     policies={
@@ -100,9 +102,9 @@ CROWD = PPOConfig(
     },
     per_policy={
         "shared": {**MEMORIES["gru"], "max_seq_len": 1},
-        "first": {**MEMORIES["lstm"], **TOLD},
-        "second": {**MEMORIES["lstm"], **TOLD},
-        "alone": {**MEMORIES["attention"], "max_seq_len": 1},
+        "first": {**MEMORIES["lstm"], **TOLD, **ONE_CORE},
+        "second": {**MEMORIES["lstm"], **TOLD, **ONE_CORE},
+        "alone": {**MEMORIES["attention"], **ONE_CORE, "max_seq_len": 1},
     },
     max_seq_len=6,
     **SMALL,
@@ -111,7 +113,7 @@ WAITING = PPOConfig(
     env=Joining(("early", "late", "later", "last")),
     policies={"early": ("early",), "alone": ("late",), "shared": ("later", "last")},
     per_policy={
-        "alone": {**MEMORIES["gru"], **TOLD},
+        "alone": {**MEMORIES["gru"], **TOLD, **ONE_CORE},
         "shared": {**MEMORIES["attention"], **TOLD},
     },
     max_seq_len=6,
@@ -287,6 +289,7 @@ def test_a_run_with_actions_left_open_goes_on_bit_for_bit_and_over_two_devices(t
         "rollout_length": 4,
         "minibatch_size": 16,
         **MEMORIES["gru"],
+        **ONE_CORE,
         "normalize_returns": True,
     }
     config = PPOConfig(env=Joining(), max_seq_len=3, total_env_steps=96, **settings)
@@ -316,7 +319,11 @@ def recalling():
     """A trainer whose policies, one with each kind of memory and one with none, saw their cues."""
     config = PPOConfig(
         env=Recallers(("none", *MEMORIES)),
-        per_policy=MEMORIES,
+        per_policy={
+            "gru": MEMORIES["gru"],
+            "lstm": {**MEMORIES["lstm"], **ONE_CORE},
+            "attention": {**MEMORIES["attention"], **ONE_CORE},
+        },
         num_envs=32,
         rollout_length=20,
         minibatch_size=160,

@@ -104,7 +104,10 @@ class ArenaNet(nn.Module):
 
 def test_policies_may_have_models_of_their_own(tmp_path):
     config = SMALL_ARENA.replace(
-        per_policy={"pol1": {"model": ArenaNet(nn.relu)}, "pol2": {"use_gru": True}},
+        per_policy={
+            "pol1": {"model": ArenaNet(nn.relu)},
+            "pol2": {"use_gru": True, "vf_share_layers": True},
+        },
         total_env_steps=64,
     )
     trainer = Trainer(config, run_dir=tmp_path / "run", quiet=True, pictures=False)
