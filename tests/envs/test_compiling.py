@@ -51,6 +51,7 @@ def run_as_users_do(name, args, *rest):
     )
 
 
+@pytest.mark.process
 def test_rollouts_of_waterworld_with_three_obstacles_run_as_users_compile_them():
     run_as_users_do("waterworld", THREE, "rollout")
 
