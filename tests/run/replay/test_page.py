@@ -21,6 +21,8 @@ from tests.probes import SMALL_ARENA, Leavers, Probe, TicTacToe
 from tests.run.inference.test_recording import untrained
 from tests.run.replay.test_packing import unpacked
 
+ARENA = {"height": 4, "width": 5, "max_steps_in_episode": 30}
+
 
 def data_of(replayed):
     """The page's data, with every reference unpacked."""
@@ -81,7 +83,7 @@ def test_values_and_continuous_actions_come_back(waterworld):
 
 
 def test_the_returns_are_those_that_evaluation_counts():
-    arena = untrained("arena", env_args={"height": 4, "width": 5, "max_steps_in_episode": 30})
+    arena = untrained("arena", env_args=ARENA)
     recordings = tuple(record_episode(*arena, EpisodeChoice(4, i, explore=True)) for i in range(3))
     data = data_of(make_replay([Column("now", recordings, arena[2])], arena[0], first=0))
     tracks = [episode["tracks"][0] for episode in data["episodes"]]
@@ -217,8 +219,8 @@ class BadlyDrawn(Probe):
 
 
 def refusals(tmp_path):
-    arena = untrained("arena", env_args={"height": 4, "width": 4, "max_steps_in_episode": 20})
-    recording = record_episode(*arena)
+    arena = untrained("arena", env_args=ARENA)
+    recording = record_episode(*arena, EpisodeChoice(explore=True))
     played = make_replay([Column("now", (recording,), arena[2])], arena[0])
     return {
         "the name must end in .html": lambda: played.save(tmp_path / "episode.htm"),

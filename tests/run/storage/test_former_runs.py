@@ -13,7 +13,8 @@ import pytest
 import jaxrl
 from jaxrl import Trainer, load_policy, resume_sweep
 from jaxrl.core.renamed import MODULES, NAMES
-from jaxrl.run.storage.checkpoint import present_name
+from jaxrl.run.storage.checkpoint import find, present_name, read_facts
+from jaxrl.run.storage.config_file import read_config
 
 REFERENCE = Path(__file__).parents[2] / "reference"
 
@@ -32,7 +33,7 @@ def test_a_policy_of_a_former_run_acts_as_it_did(run):
 
 
 def test_a_former_run_resumes_as_it_would_have_gone_on(run):
-    config = Trainer.from_checkpoint(run, run_dir=None, quiet=True).config
+    config = read_config(read_facts(find(run)), "jaxrl.Trainer.from_checkpoint")
     longer = config.replace(total_env_steps=160)
     with Trainer.from_checkpoint(run, config=longer, quiet=True) as trainer:
         learners = trainer.fit()["learners"]
