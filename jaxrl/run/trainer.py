@@ -351,11 +351,9 @@ class Trainer(PolicyAccess, EpisodeAccess, TrainerResults):
 
     def _take_up(self, saved: resume.Saved, facts: dict[str, Any]) -> None:
         start = self._key(), self.hypers, self.env_params
-        restored = restore(saved.checkpoint, facts, self.config, self.algorithm, start)
-        if restored.fresh and saved.strict:
-            raise UsageError(
-                f"checkpoint {saved.checkpoint.path} does not fit: {restored.fresh[0].reason}"
-            )
+        restored = restore(
+            saved.checkpoint, facts, self.config, self.algorithm, start, strict=saved.strict
+        )
         self._runner = restored.runner
         self._hypers = restored.hypers
         self._env_params = restored.env_params

@@ -257,12 +257,16 @@ EXCHANGED = {"pol1": ["agent2"], "pol2": ["agent1"]}
         (OTHER_WINDOW, r"runner\.window\..*\[100.*\] there and .*\[3.*\] here"),
         ({"callbacks": Steps}, r"callbacks \[\] there and \['tests.run.test_resume:Steps'\] here"),
         ({"policies": EXCHANGED}, "agents of policy 'pol1' are"),
+        ({"num_envs": 4, "rollout_length": 32}, "num_env_steps 64 there and 128 here"),
     ],
 )
 def test_a_strict_resume_refuses_what_would_start_afresh(small, run, resume, changes, message):
     with pytest.raises(UsageError, match=f"does not fit: {message}"):
         resume(config=small.replace(**changes), strict=True)
-    resume(strict=True).train()
+
+
+def test_a_strict_resume_with_the_same_configuration_trains_on(run, resume):
+    assert resume(strict=True).train()["training_iteration"] == 4
 
 
 @pytest.mark.parametrize(

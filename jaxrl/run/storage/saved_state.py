@@ -52,12 +52,15 @@ def restore(
     config: Any,
     algorithm: Algorithm,
     start: tuple[Key, PyTree, PyTree],
+    *,
+    strict: bool = False,
 ) -> Restored:
     """The saved state, with the numbers that `config` says otherwise.
 
     Args:
         facts: of `config` and `algorithm`, as `facts_of` gives them.
         start: (key, hypers, env_params) that a run of `config` would begin with.
+        strict: refuse a state of which a part would start afresh.
 
     Raises:
         UsageError: the checkpoint is another environment's, or its weights have other shapes; what
@@ -80,6 +83,12 @@ def restore(
     counts = {"key": shapes.key, "num_updates": shapes.num_updates}
     counts = checkpoint.filled(counts, arrays, "runner", where, others_allowed=True)
     envs, window, fresh = _episodes(saved, facts, shapes, arrays, where)
+    sizes = saved.facts["num_env_steps"], facts["num_env_steps"]
+    if sizes[0] != sizes[1]:
+        reason = f"num_env_steps {sizes[0]} there and {sizes[1]} here"
+        fresh = (*fresh, Fresh("the random keys", reason))
+    if strict and fresh:
+        raise UsageError(f"{where} does not fit: {fresh[0].reason}")
     if envs is None or window is None:
         # Not the run's first episodes again.
         init_key = jax.random.fold_in(key, saved.facts["lifetime"]["training_iteration"])
@@ -87,14 +96,8 @@ def restore(
             init_key, hypers, env_params
         )
         envs, window = new[0] if envs is None else envs, new[1] if window is None else window
-    if facts["num_env_steps"] != saved.facts["num_env_steps"]:
-        counts = _counts_in_other_batches(
-            saved.facts["lifetime"], facts["num_env_steps"], counts["key"]
-        )
-        reason = (
-            f"num_env_steps {saved.facts['num_env_steps']} there and {facts['num_env_steps']} here"
-        )
-        fresh = (*fresh, Fresh("the random keys", reason))
+    if sizes[0] != sizes[1]:
+        counts = _counts_in_other_batches(saved.facts["lifetime"], sizes[1], counts["key"])
     return Restored(
         RunnerState(learners=learners, envs=envs, window=window, **counts),
         hypers,
