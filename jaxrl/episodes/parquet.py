@@ -40,7 +40,7 @@ Layout = dict[str, Any]  # of an agent's data: "trees", {name: its columns}, and
 
 
 class EpisodeWriter:
-    """Writes episodes into a folder, a file at a time. A context manager, which `close`s it.
+    """Writes episodes into a folder, a file at a time. As a context manager it calls `close`.
 
     Args:
         path: the folder, which is made if it is not there. Several writers may share it.
