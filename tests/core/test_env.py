@@ -188,10 +188,9 @@ def test_an_agent_that_leaves_as_the_clock_runs_out_is_terminated_and_the_others
 def test_the_world_has_ended_when_nobody_is_left():
     env, left_alone = Pair(), Clock(time=jnp.int32(5))
     keys = jax.random.split(KEY, 20)
-    raw = jax.vmap(lambda key: raw_step(env, key, left_alone, jnp.array([1, 1]), PARAMS))(keys)
-    left = np.asarray(
-        raw.obs[:, 0, 0] > 1.5
-    )  # the first agent leaves there; the second one has left before
+    step = jax.vmap(lambda key: raw_step(env, key, left_alone, jnp.array([1, 1]), PARAMS))
+    raw = jax.device_get(jax.jit(step)(keys))
+    left = raw.obs[:, 0, 0] > 1.5  # the first agent leaves there; the second one has left before
     assert set(left) == {True, False}
     np.testing.assert_array_equal(raw.all_terminated, left)
     np.testing.assert_array_equal(raw.terminated, np.stack([left, np.zeros_like(left)], 1))

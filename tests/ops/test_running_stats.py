@@ -51,14 +51,13 @@ def test_the_moments_of_several_batches_are_those_of_all_their_weighted_rows(off
 
 def test_rows_split_over_a_mapped_axis_give_the_moments_of_all():
     rows, masks = batches(5.0, 2.0, seed=0, count=2)
-    whole = update(
-        init_running_stats((3,)), jnp.asarray(rows.reshape(-1, 3)), jnp.float32(masks.reshape(-1))
-    )
+    masks = np.float32(masks)
+    whole = update_jit(init_running_stats((3,)), rows.reshape(-1, 3), masks.reshape(-1))
     split = jax.vmap(
         lambda values, mask: update(init_running_stats((3,)), values, mask, "devices"),
         axis_name="devices",
     )
-    members = split(jnp.asarray(rows), jnp.float32(masks))
+    members = jax.device_get(jax.jit(split)(rows, masks))
     for device in (0, 1):
         jax.tree.map(
             lambda part, all_, d=device: np.testing.assert_allclose(part[d], all_, rtol=1e-5),
@@ -189,7 +188,7 @@ def test_rewards_split_over_a_mapped_axis_are_scaled_as_all_together():
         return discount_and_scale(first, before, rewards, ended, active, 0.9, "devices")
 
     halves = [np.stack(np.split(array, 2, axis=1)) for array in (rewards, ended)]
-    split = jax.vmap(member, axis_name="devices")(jnp.zeros((2, 2)), *map(jnp.asarray, halves))
+    split = jax.jit(jax.vmap(member, axis_name="devices"))(np.zeros((2, 2), np.float32), *halves)
     np.testing.assert_allclose(np.concatenate(split[0], axis=1), whole, rtol=1e-5)
     np.testing.assert_allclose(split[1].variance, [moments.variance] * 2, rtol=1e-5)
     np.testing.assert_allclose(np.concatenate(split[2]), before, rtol=1e-6)
