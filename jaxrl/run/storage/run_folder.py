@@ -1,6 +1,7 @@
 """The folder of a run: made before compiling, with what is needed to understand the run later."""
 
 import errno
+import functools
 import json
 import os
 import platform
@@ -232,9 +233,13 @@ def metadata() -> dict[str, Any]:
 
 def versions() -> dict[str, str]:
     """Of everything that sets the numbers."""
-    return {name: version(name) for name in ("jaxrl", "jax", "jaxlib", "flax", "optax", "numpy")}
+    return {name: _version(name) for name in ("jaxrl", "jax", "jaxlib", "flax", "optax", "numpy")}
 
 
+_version = functools.cache(version)  # which searches the packages each time
+
+
+@functools.cache
 def _commit() -> str | None:
     """The commit of the checkout that jaxrl runs from, if it is one."""
     try:
