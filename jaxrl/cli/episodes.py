@@ -33,6 +33,9 @@ class EpisodesOptions:
     show: Any = setting(
         None, "print the steps of this episode, counted from 0", count(0, optional=True)
     )
+    out: str = setting(
+        "", "draw the episode of --show, else the first, to this file: .gif, .mp4, .png (a strip)"
+    )
     replay: bool = setting(
         False, "step the environment of each episode again, and say which ones differ", flag
     )
@@ -57,7 +60,11 @@ def episodes(argv: Sequence[str] | None = None) -> None:
         )
         check_all(options)
         found = read_episodes(folders[0], skip_damaged=options.skip_damaged)
-        if options.show is not None:
+        if options.out:
+            start_jax()
+            replay_episode(nth(found, options.show or 0, folders[0])).save(options.out)
+            print_answer(f"look at      {options.out}")
+        elif options.show is not None:
             print_answer(steps_of(nth(found, options.show, folders[0])))
         elif options.replay:
             start_jax()

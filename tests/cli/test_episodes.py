@@ -66,6 +66,7 @@ def test_an_episode_is_shown_step_by_step(folder, capsys):
         (["nowhere"], "no episodes in nowhere: there is no .parquet file"),
         (["data", "--show", "2"], "show=2: data holds fewer episodes"),
         (["data", "--show", "-1"], "show=-1 must be an integer of at least 0"),
+        (["data", "--out", "episode.gif"], "does not say where it was played"),
         (["data", "--replay"], "does not say where it was played"),
         (["data", "--shows", "1"], "unknown flag '--shows'; did you mean '--show'?"),
     ],

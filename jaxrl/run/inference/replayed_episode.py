@@ -2,6 +2,8 @@
 
 import functools
 from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
@@ -23,7 +25,9 @@ from jaxrl.episodes.values import Nested, leaves, map_nested, stack
 from jaxrl.rollout.env_step import RolloutSpec
 from jaxrl.rollout.policy_map import Grouping
 from jaxrl.run.devices.mesh import on_host
+from jaxrl.run.inference.recording import EpisodeRecording
 from jaxrl.run.inference.sampling import ORIGIN, Episode
+from jaxrl.run.inference.video import write_episode
 from jaxrl.run.inference.whole_episodes import episode_keys, step_chance
 from jaxrl.run.storage.checkpoint import filled
 
@@ -46,11 +50,30 @@ class Difference(NamedTuple):
         )
 
 
-class ReplayedEpisode(NamedTuple):
+@dataclass(frozen=True)
+class ReplayedEpisode:
     """A replay of an episode of T steps."""
 
-    states: PyTree  # of the environment, [T + 1, ...]; the first is the reset's
+    env: MultiAgentEnvironment
+    env_params: PyTree
+    recording: EpisodeRecording
     difference: Difference | None  # the first; None: equal to the bit
+
+    @property
+    def states(self) -> PyTree:
+        """The environment's, [T + 1, ...]; the first is the reset's."""
+        return self.recording.states
+
+    def save(self, path: str | Path, *, fps: float | None = None) -> None:
+        """Draws it, by the file's ending: a .gif, an .mp4 or a .png, a strip of frames.
+
+        Args:
+            fps: frames per second; None: so that it takes about ten seconds.
+
+        Raises:
+            UsageError: another ending, or an environment without pictures.
+        """
+        write_episode(path, self.recording, self.env, self.env_params, fps=fps)
 
 
 def replay_episode(episode: Episode, env: Any = None) -> ReplayedEpisode:
@@ -83,7 +106,9 @@ def replay_episode(episode: Episode, env: Any = None) -> ReplayedEpisode:
     for agent, data in recorded.items():
         found += _differences(agent, data, steps, env.agents.index(agent))
     known_at = lambda difference: difference.step + (difference.field != "observation")
-    return ReplayedEpisode(states, min(found, key=known_at, default=None))
+    end = "terminated" if episode.is_terminated else "truncated" if episode.is_done else "cut"
+    recording = EpisodeRecording(tuple(env.agents), states, steps.reward, steps.active, end)
+    return ReplayedEpisode(env, params, recording, min(found, key=known_at, default=None))
 
 
 class _Recorded(NamedTuple):

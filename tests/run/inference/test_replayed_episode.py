@@ -28,6 +28,19 @@ def test_a_replay_gives_the_states_of_the_environment():
     np.testing.assert_array_equal(states.time, np.arange(31))
 
 
+def test_a_replay_draws_the_episode(tmp_path):
+    (episode, *_) = episodes_of("arena")
+    replayed = replay_episode(episode)
+    np.testing.assert_array_equal(
+        replayed.recording.rewards[:, 1], episode.get_rewards(agent_ids="agent2")["agent2"]
+    )
+    assert replayed.recording.end == "truncated"
+    replayed.save(tmp_path / "episode.png")
+    assert (tmp_path / "episode.png").read_bytes().startswith(b"\x89PNG")
+    with pytest.raises(UsageError, match="must end in one of"):
+        replayed.save(tmp_path / "episode.txt")
+
+
 def test_an_episode_that_went_through_json_is_reproduced():
     """All that a replay needs are plain numbers and names, and lists do as well as arrays."""
     (episode, *_) = episodes_of("arena")
