@@ -89,9 +89,9 @@ def second_rollouts(config):
     return found
 
 
-# Pairwise in two programs: every kind of memory with and without what it is told or with waits,
-# every way of sharing policies, cells and attention by one core and by two, and both in long
-# sequences and step by step.
+# Pairwise in two programs: every kind of memory, every way of sharing policies, numbers and choices
+# that the network is told, and for cells and attention alike being told or not, waits or none, one
+# core or two, and long sequences or single steps.
 CROWD = PPOConfig(
     env=Crowd(5),
     policies={
