@@ -191,7 +191,8 @@ def test_criteria_that_a_run_has_met_are_cleared_when_it_is_resumed(tmp_path, ca
 def test_a_run_shows_its_plan_its_progress_and_where_things_lie(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     small = "--env arena --total-env-steps 2560 --num-envs 8 --rollout-length 32"
-    small += " --minibatch-size 64 --num-epochs 1 --fcnet-hiddens 8 --compile-cache off"
+    small += " --minibatch-size 64 --num-epochs 1 --fcnet-hiddens 8"
+    small += " --pictures False --compile-cache off"
     train_ppo([*small.split(), "--run-dir", "out/run"])
     shown = capsys.readouterr().out
     for part in (
