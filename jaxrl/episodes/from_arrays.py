@@ -13,7 +13,7 @@ from jaxrl.episodes.values import Nested, Space, map_nested
 
 
 class AgentArrays(NamedTuple):
-    """An agent's data in all T steps of an episode; those of steps in which it waits count not."""
+    """An agent's data in all T steps of an episode; steps in which it waits do not count."""
 
     observations: Nested  # [T + 1, ...]
     actions: Nested  # [T, ...]
