@@ -68,7 +68,6 @@ WITHOUT_COUNTERPART = [
     "restart_failed_env_runners",
     "torch_compile_learner",
     "torch_compile_worker",
-    "output",
     "input",
     "output_config",
     "input_config",
