@@ -66,12 +66,12 @@ def test_spaces_decide_how_a_policy_reads_and_acts(
     assert found == (observation_filter, conv_filters, free_log_std)
 
 
-def test_small_images_are_learned_at_a_higher_rate_with_an_entropy_bonus():
+def test_small_images_are_learned_at_a_higher_rate_with_an_entropy_bonus_that_falls():
     config = jaxrl.PPOConfig.fast(BREAKOUT, total_env_steps=300_000)
     assert (config.num_envs, config.rollout_length, config.minibatch_size) == (64, 32, 512)
     assert config.lr == ((0, 5e-3), (300_000, LAST_LR))
     assert {name: getattr(config, name) for name in SMALL_IMAGE_SETTINGS} == SMALL_IMAGE_SETTINGS
-    assert config.entropy_coeff == 0.01
+    assert config.entropy_coeff == ((0, 0.05), (300_000, 0.005))
 
 
 @pytest.mark.parametrize("by_policy", [False, True])
