@@ -256,7 +256,9 @@ def evidence(env):
 
 
 @pytest.mark.parametrize(
-    "env", [Corridor(), Solo(Corridor()), Trio(), Pair(), Signposted()], ids=repr
+    "env",
+    [Corridor(), Solo(Corridor()), Trio(), Pair(), Signposted()],
+    ids=lambda env: type(env).__name__,
 )
 def test_check_env_lets_the_small_environments_through(env):
     assert evidence(env)[2].time.shape == (4, 64)
