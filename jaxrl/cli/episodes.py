@@ -54,7 +54,8 @@ def episodes(argv: Sequence[str] | None = None) -> None:
         given = given_flags(words, flags, positional="folder")
         folders = given.pop("folder", [])
         if len(folders) != 1:
-            raise UsageError("name one folder of episodes, such as data/arena")
+            given_folders = f", not {len(folders)}: {', '.join(folders)}" if folders else ""
+            raise UsageError(f"name one folder of episodes, such as data/arena{given_folders}")
         options = EpisodesOptions(
             **{name: setting_of(name, values) for name, values in given.items()}
         )

@@ -317,7 +317,7 @@ def unknown_setting(
         other = None if match.here in known else _other_owner(match.here, owner)
         translation = _translation(match, other, kind)
         return UsageError(f"{begin}: {perhaps}{library}'s name{translation}")
-    look = _declared[owner].look if owner in _declared else "--help explains all of them"
+    look = _declared[owner].look if owner in _declared else "--help-all explains all of them"
     return unknown_name(kind, str(name), map(_shown[kind], known), where, look)
 
 
