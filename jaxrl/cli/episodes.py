@@ -3,7 +3,7 @@
 import dataclasses
 import json
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
@@ -42,7 +42,7 @@ class EpisodesOptions:
     minari: str = setting(
         "", "write the episodes as Minari datasets of this name, such as arena/sampled-v0"
     )
-    skip_damaged: bool = setting(False, "warn of files that cannot be read, and go on", flag)
+    skip_damaged: bool = setting(False, "warn of files that cannot be read, and continue", flag)
 
 
 def episodes(argv: Sequence[str] | None = None) -> None:
@@ -71,6 +71,7 @@ def episodes(argv: Sequence[str] | None = None) -> None:
             start_jax()
             print_answer(replays_of(found))
         elif options.minari:
+            start_jax()  # the spaces are those of the environment, which is made
             for name in to_minari(with_spaces(found), options.minari):
                 print_answer(f"minari.load_dataset({name!r})")
         else:
@@ -95,7 +96,10 @@ def statistics_of(found: Iterable[Episode], folder: str) -> str:
         rows.append((return_of(episode), len(episode), end_of(episode)))
         for agent, data in parts_of(episode).items():
             agents.setdefault(agent, []).append(data.get_return())
-        envs.add(episode.custom_data.get(ORIGIN, {}).get("env"))
+        origin = episode.custom_data.get(ORIGIN)
+        envs.add(origin.get("env") if isinstance(origin, Mapping) else None)
+    if not rows:
+        raise UsageError(f"no episodes in {folder}: no file can be read")
     returns, lengths, ends = zip(*rows, strict=True)
     named = ", ".join(sorted(filter(None, envs)))
     which = f" of {named}" if named else ""

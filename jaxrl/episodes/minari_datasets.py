@@ -5,6 +5,7 @@ what a model puts out: that is kept among the infos, and read back from there.
 """
 
 import contextlib
+import re
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
@@ -24,15 +25,20 @@ ENV_ACTIONS, SAMPLED_ACTIONS = "actions_for_env", "sampled_actions"
 def to_minari(episodes: Iterable[Episode], dataset_id: str) -> list[str]:
     """Writes episodes as Minari datasets; returns their ids, which `minari.load_dataset` opens.
 
-    Agents alone go into the dataset `dataset_id`. Of several agents each policy has a dataset of
-    its own, `arena/sampled-pol1-v0` for "arena/sampled-v0". The episodes need their spaces. Infos
-    are left out.
+    Episodes of one agent are written to the dataset `dataset_id`. Of several agents each policy has
+    a dataset of its own, `arena/sampled-pol1-v0` for "arena/sampled-v0". The episodes need their
+    spaces. Infos are left out.
 
     Raises:
         UsageError: Minari is not installed, an id that it does not take or that is taken, episodes
             without spaces.
     """
     _require("writing")
+    if not re.search(r"-v\d+$", dataset_id):
+        raise UsageError(
+            f"Minari dataset {dataset_id!r}: the name must end in a version, such as "
+            "arena/sampled-v0"
+        )
     datasets: dict[str, Any] = {}
     waiting: dict[str, list[SingleAgentEpisode]] = {}
     for episode in episodes:
@@ -47,7 +53,7 @@ def to_minari(episodes: Iterable[Episode], dataset_id: str) -> list[str]:
 
 
 def from_minari(dataset_id: str) -> Iterator[SingleAgentEpisode]:
-    """The episodes of a Minari dataset on this machine, by whomever; spaces are Gymnasium's.
+    """The episodes of a Minari dataset on this machine, whoever wrote it; spaces are Gymnasium's.
 
     Raises:
         UsageError: Minari is not installed, or there is no such dataset.
@@ -76,8 +82,8 @@ def _by_policy(episode: Episode) -> Iterator[tuple[str | None, SingleAgentEpisod
 def _named(dataset_id: str, policy: str | None) -> str:
     if policy is None:
         return dataset_id
-    base, dash, version = dataset_id.rpartition("-v")
-    return f"{base}-{policy}-v{version}" if dash else f"{dataset_id}-{policy}"
+    base, _, version = dataset_id.rpartition("-v")
+    return f"{base}-{policy}-v{version}"
 
 
 def _add(datasets: dict[str, Any], name: str, episodes: list[SingleAgentEpisode]) -> None:

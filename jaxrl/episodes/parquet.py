@@ -92,13 +92,13 @@ class EpisodeWriter:
             return
         import pyarrow.parquet
 
-        table = _table(self._waiting, self._layouts)
         path = self.path / f"episodes-{self._prefix}-{self._number:06}.parquet"
         part = path.with_name(f".{path.name}.part")
         try:
+            table = _table(self._waiting, self._layouts)
             pyarrow.parquet.write_table(table, part, compression="zstd")
             os.replace(part, path)
-        except OSError as error:
+        except (OSError, pyarrow.ArrowException) as error:  # a full disk, a type that it lacks
             raise UsageError(f"episodes cannot be written to {path}: {one_line(error)}") from None
         self._number += 1
         self._waiting, self._layouts = [], {}
@@ -117,10 +117,11 @@ class EpisodeWriter:
 def read_episodes(path: str | Path, *, skip_damaged: bool = False) -> Iterator[Episode]:
     """The episodes of a folder, or of one file, in the order of the files' names.
 
-    They are equal to those that were written, but for spaces, which are not stored.
+    They are equal to those that were written, but for spaces, which are not stored: lists become
+    arrays, and infos and custom_data what JSON makes of them.
 
     Args:
-        skip_damaged: warn of files that cannot be read, and go on with the others.
+        skip_damaged: warn of files that cannot be read, and continue with the others.
 
     Raises:
         UsageError: no such folder or no file in it; a file that is damaged, or of something else.
@@ -229,19 +230,30 @@ def _columns_of(episode: SingleAgentEpisode) -> tuple[dict[str, np.ndarray], Lay
     if clash := sorted(outputs.keys() & {*parts, *STEP_COLUMNS}):
         raise _cannot_store(episode, f"{clash[0]!r} is no name for an extra model output")
     columns, trees = {}, {}
-    for name, nested in (parts | outputs).items():
-        trees[name] = _taken_apart(name, nested, columns)
+    try:
+        for name, nested in (parts | outputs).items():
+            trees[name] = _taken_apart(name, nested, columns)
+    except ValueError as error:
+        raise _cannot_store(episode, str(error)) from None
     return columns, {"trees": trees, "outputs": list(outputs)}
 
 
 def _taken_apart(name: str, nested: Nested, columns: dict[str, np.ndarray]) -> Any:
-    """Adds the leaves of arrays to the columns; returns their form, as JSON holds it."""
+    """Adds the leaves of arrays to the columns; returns their form, as JSON holds it.
+
+    Raises:
+        ValueError: two leaves would share a column, or a key is no string.
+    """
     if isinstance(nested, Mapping):
+        if others := [key for key in nested if not isinstance(key, str)]:
+            raise ValueError(f"the key {others[0]!r} in {name} is no string")
         parts = {key: _taken_apart(f"{name}.{key}", part, columns) for key, part in nested.items()}
         return {"dict": parts}
     if isinstance(nested, tuple):
         parts = [_taken_apart(f"{name}.{i}", part, columns) for i, part in enumerate(nested)]
         return {"tuple": parts}
+    if name in columns:
+        raise ValueError(f"two of its parts would share the column {name!r}")
     columns[name] = nested
     return {"column": name, "dtype": str(nested.dtype), "shape": list(nested.shape[1:])}
 

@@ -243,6 +243,11 @@ def test_a_damaged_or_foreign_file_is_named_in_one_line_and_the_others_are_read(
         (lambda: turns()[:1], "agent 'white' has no step, or an action that waits"),
         (lambda: of_steps(1, agent_id=3), "agent 3 is not named by a string"),
         (lambda: of_steps(1, extra_model_outputs={"obs": [1]}), "'obs' is no name for an extra"),
+        (lambda: of_steps(1, extra_model_outputs={"x": [{3: 1}]}), "the key 3 in x is no string"),
+        (
+            lambda: of_steps(1, extra_model_outputs={"x": [{"a": {"b": 1}, "a.b": 2}]}),
+            "two of its parts would share the column 'x.a.b'",
+        ),
         (lambda: {"obs": 1}, "expected an episode of jaxrl.episodes, not"),
     ],
 )

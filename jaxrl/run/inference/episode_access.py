@@ -16,7 +16,7 @@ from jaxrl.run.results import Result
 class EpisodeOutput:
     """The folder that a trainer writes sampled episodes to, if any.
 
-    What cannot be written is told once, and training goes on.
+    What cannot be written is told once, and training continues.
     """
 
     def __init__(self, path: str | Path | None, say: Callable[[str], None]):

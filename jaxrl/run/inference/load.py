@@ -120,8 +120,8 @@ def evaluate(
     flag("return_episodes", return_episodes)
     wanted = {"episodes": episodes, "explore": explore, "seed": 0 if seed is None else seed}
     check_wanted({**wanted, "env_args": env_args or {}})
-    writer = None if output is None else EpisodeWriter(output)
     opened = open_run(path, checkpoint, config=config, env_args=env_args, trust=trust)
+    writer = None if output is None else EpisodeWriter(output)
     if seed is None:
         wanted["seed"] = opened.saved.facts["run_settings"]["evaluation_seed"]
     if return_episodes or writer is not None:

@@ -20,7 +20,7 @@ from jaxrl.core.env import (
 from jaxrl.core.errors import UsageError, brief, unknown_name
 from jaxrl.core.registry import make
 from jaxrl.core.types import DEFAULT_AGENT, AgentId, Key, PyTree
-from jaxrl.episodes import SingleAgentEpisode
+from jaxrl.episodes import MultiAgentEpisode, SingleAgentEpisode
 from jaxrl.episodes.values import Nested, leaves, map_nested, stack
 from jaxrl.rollout.env_step import RolloutSpec
 from jaxrl.rollout.policy_map import Grouping
@@ -132,17 +132,25 @@ def origin_of(episode: Episode) -> Mapping[str, Any]:
     """Where an episode was played.
 
     Raises:
-        UsageError: it does not say so, or does not begin with its reset.
+        UsageError: it does not say so, does not begin with its reset, or has an action that waits
+            for its outcome.
     """
     origin = episode.custom_data.get(ORIGIN)
     known = {"env", "env_args", "env_params", "seed", "episode"}
     if not isinstance(origin, Mapping) or set(origin) != known:
         raise UsageError(
             f"episode {episode.id_} does not say where it was played: only episodes that a trainer "
-            "sampled, or jaxrl.evaluate returned, can be replayed"
+            "sampled, or jaxrl.evaluate returned, can be replayed; slices need their custom_data"
         )
     if not (episode.begins_with_reset and len(episode)):
         raise UsageError(f"episode {episode.id_} is a chunk that does not begin with its reset")
+    if isinstance(episode, MultiAgentEpisode):
+        for agent, timeline in episode.get_state()["timelines"].items():
+            if timeline["pending"] is not None:
+                raise UsageError(
+                    f"episode {episode.id_} cannot be replayed: an action of agent {agent!r} waits "
+                    "for its outcome"
+                )
     return origin
 
 

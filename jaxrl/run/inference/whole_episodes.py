@@ -131,8 +131,7 @@ def _play_batch(play: PlaySpec, game: Game, index: np.ndarray) -> PlayedBatch:
         done, finished = playing.done, playing.finished
     if not np.asarray(done).all():
         raise UsageError(
-            f"evaluation: an episode of {play.rollout.env.name} did not end within {MAX_STEPS:,} "
-            "steps"
+            f"an episode of {play.rollout.env.name} did not end within {MAX_STEPS:,} steps"
         )
     obs, finished = jax.tree.map(np.asarray, (begun.envs.obs, finished))
     return PlayedBatch(obs, kept, num_steps, finished)

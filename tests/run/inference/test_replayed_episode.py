@@ -9,6 +9,7 @@ import pytest
 import jaxrl
 from jaxrl import UsageError, replay_episode
 from jaxrl.episodes import MultiAgentEpisode, SingleAgentEpisode
+from tests.episodes.test_parquet import turns
 from tests.probes import Forbidden, Joining, Leavers
 from tests.run.inference.test_sampling import ARENA, episodes_of
 
@@ -100,12 +101,20 @@ def test_an_end_that_differs_is_named():
     assert (found.step, found.field, found.recorded) == (29, "terminated", True)
 
 
+def waiting():
+    """An episode that was cut while a player waits for the other one's move."""
+    episode = turns()[:1]
+    episode.custom_data = episodes_of("arena")[0].custom_data
+    return episode
+
+
 @pytest.mark.parametrize(
     ("make", "env", "message"),
     [
         (lambda: SingleAgentEpisode("own"), None, "episode own does not say where it was played"),
         (lambda: [1, 2], None, r"replay_episode takes an episode of jaxrl.episodes, not \[1, 2\]"),
         (lambda: part_of("arena", slice(3, 9)), None, "is a chunk that does not begin with its re"),
+        (waiting, None, "an action of agent 'white' waits for its outcome"),
         (lambda: episodes_of("masks")[0], None, "was played in an environment object: give it"),
         (lambda: episodes_of("arena")[0], "arenas", "unknown environment 'arenas'; did you mean"),
         (lambda: episodes_of("arena")[0], Joining(), "unknown agent 'agent1'"),
