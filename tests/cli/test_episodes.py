@@ -1,7 +1,5 @@
 """`jaxrl episodes`: what it says of a folder, checked by hand; mistakes end in one line."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 
@@ -69,7 +67,6 @@ def test_an_episode_is_shown_step_by_step(folder, capsys):
         (["data", "--show", "2"], "show=2: data holds fewer episodes"),
         (["data", "--show", "-1"], "show=-1 must be an integer of at least 0"),
         (["data", "--out", "episode.gif"], "does not say where it was played"),
-        (["damaged", "--skip-damaged"], "no episodes in damaged: no file can be read"),
         (["data", "--minari", "a/b"], "must end in a version, such as arena/sampled-v0"),
         (["data", "--replay"], "does not say where it was played"),
         (["data", "--shows", "1"], "unknown flag '--shows'; did you mean '--show'?"),
@@ -77,13 +74,18 @@ def test_an_episode_is_shown_step_by_step(folder, capsys):
 )
 def test_mistakes_end_in_one_line(folder, capsys, monkeypatch, words, message):
     monkeypatch.chdir(folder)
-    Path("damaged").mkdir(exist_ok=True)
-    Path("damaged/a.parquet").write_bytes(b"PAR1")
     with pytest.raises(SystemExit) as ended:
         episodes(words)
     said = capsys.readouterr().err
     assert ended.value.code == 2 and message in said
     assert said.count("\n") == 1 and said.startswith("jaxrl episodes: ")
+
+
+def test_a_folder_of_damaged_files_alone_holds_no_episodes(tmp_path, capsys):
+    (tmp_path / "a.parquet").write_bytes(b"PAR1")
+    with pytest.warns(UserWarning, match="damaged"), pytest.raises(SystemExit):
+        episodes([str(tmp_path), "--skip-damaged"])
+    assert capsys.readouterr().err.endswith(": no file can be read\n")
 
 
 def test_replays_are_counted_and_differences_named(folder, capsys):
