@@ -71,7 +71,7 @@ QUICK = (
     "sweeps/test_statistics.py",
     "sweeps/test_trials.py",
     "test_docs.py::test_every",
-    "test_docs.py::test_the_commands",
+    "test_docs.py::test_the_commands_of_a_page_are_accepted",
     "test_docs.py::test_the_messages",
     "test_docs.py::test_the_tables",
     "test_house.py",
