@@ -14,8 +14,10 @@ jaxrl.replay("runs/arena/...").save("episode.html")    episodes on a page that p
 jaxrl.join("host0:1234", 2, process_id)                first, in each of several processes
 jaxrl.use_compile_cache()                              first: the next process compiles nothing
 jaxrl.sweep(config, {"lr": [3e-4, 1e-3]}, seeds=8)     many trainings in one compiled program
+jaxrl.to_gymnasium_vector("cartpole", 256)             environments for other libraries
 """
 
+from jaxrl.adapters.to_gymnasium import to_gymnasium, to_gymnasium_vector
 from jaxrl.algorithms.ppo.config import PPOConfig
 from jaxrl.algorithms.ppo.ppo import make_train
 from jaxrl.core.env import Environment, MultiAgentEnvironment, StackedEnvironment
@@ -75,6 +77,8 @@ __all__ = [
     "replay_episode",
     "resume_sweep",
     "sweep",
+    "to_gymnasium",
+    "to_gymnasium_vector",
     "uniform",
     "use_compile_cache",
 ]
