@@ -18,6 +18,7 @@ jaxrl.to_gymnasium_vector("cartpole", 256)             environments for other li
 """
 
 from jaxrl.adapters.to_gymnasium import to_gymnasium, to_gymnasium_vector
+from jaxrl.adapters.to_pettingzoo import to_pettingzoo
 from jaxrl.algorithms.ppo.config import PPOConfig
 from jaxrl.algorithms.ppo.ppo import make_train
 from jaxrl.core.env import Environment, MultiAgentEnvironment, StackedEnvironment
@@ -79,6 +80,7 @@ __all__ = [
     "sweep",
     "to_gymnasium",
     "to_gymnasium_vector",
+    "to_pettingzoo",
     "uniform",
     "use_compile_cache",
 ]

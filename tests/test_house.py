@@ -56,6 +56,7 @@ MAY_BE_IMPORTED_BY = {
     "imageio": {"jaxrl/run/inference/video.py"},
     "ray": {"jaxrl/adapters/to_ray_tune.py"},
     "gymnasium": {"jaxrl/adapters/to_gymnasium.py", "jaxrl/episodes/minari_datasets.py"},
+    "pettingzoo": {"jaxrl/adapters/to_pettingzoo.py"},
     "pyarrow": {"jaxrl/episodes/parquet.py"},
     "minari": {"jaxrl/episodes/minari_datasets.py"},
 }
@@ -94,6 +95,7 @@ NOT_FOR_IMPORT = (
         "imageio",
         "seaborn",
         "gymnasium",
+        "pettingzoo",
         "ray",
         "torch",
         "orbax",

@@ -132,7 +132,7 @@ class GymnasiumEnv:
             seed = int(self.np_random.integers(to_numpy.MAX_SEED, endpoint=True))
         obs, masks = self._episodes.reset(seed)
         self._has_ended = False
-        return self._observation(obs), _single_info({}, masks)
+        return _observation(obs), _single_info({}, masks)
 
     def step(self, action: PyTree) -> tuple[PyTree, float, bool, bool, dict]:
         """Returns (obs, reward, terminated, truncated, info)."""
@@ -144,21 +144,16 @@ class GymnasiumEnv:
         self._has_ended = bool(raw.episode_done)
         flags = bool(raw.terminated[0]), bool(raw.truncated[0])
         info = _single_info(raw.info, masks)
-        return self._observation(raw.obs), float(raw.reward[0]), *flags, info
+        return _observation(raw.obs), float(raw.reward[0]), *flags, info
 
     def render(self) -> np.ndarray | None:
         """u8[H, W, 3] with render_mode "rgb_array"."""
         return None if self.render_mode is None else self._episodes.render()
 
-    def _observation(self, obs: PyTree) -> PyTree:
-        """The agent's, in arrays that may be written."""
-        return jax.tree.map(lambda leaf: _number_or_copy(leaf[0]), obs)
 
-
-def _number_or_copy(leaf: Any) -> Any:
-    if np.ndim(leaf) == 0 and np.issubdtype(leaf.dtype, np.integer):
-        return int(leaf)  # of a Discrete space
-    return np.array(leaf)
+def _observation(obs: PyTree) -> PyTree:
+    """The only agent's of [1, ...]."""
+    return to_numpy.plain(jax.tree.map(lambda leaf: leaf[0], obs))
 
 
 def _single_info(info: dict[str, Any], masks: PyTree) -> dict[str, Any]:

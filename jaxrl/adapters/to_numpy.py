@@ -119,11 +119,13 @@ class Episodes:
         self.key: Key | None = None
 
     def reset(self, seed: int | None) -> tuple[PyTree, PyTree]:
-        """(obs, masks) of a new episode; without a seed it goes on from the last one."""
+        """(obs, masks) of a new episode; without a seed the keys continue, at first random ones."""
         count = np.int32(0)
+        if seed is None and self.current is None:
+            seed = int(np.random.SeedSequence().generate_state(1)[0])
         if seed is not None:
             self.key = jax.random.key(np.uint32(check_seed(seed)))
-        elif self.current is not None:
+        else:
             count = self.current.count
         self.current, *results = reset(self.env, self.key, count, self.params)
         return tuple(jax.device_get(results))
@@ -188,6 +190,16 @@ def _as_action(space: Space, action: Any, batch: tuple[int, ...]) -> np.ndarray:
         if array.dtype.kind not in "iub" or np.any((array < 0) | (array >= above)):
             raise UsageError(f"actions must be whole numbers in {space}, not {action!r:.60}")
     return array.astype(space.dtype, copy=False)
+
+
+def plain(values: PyTree) -> PyTree:
+    """An observation in arrays that may be written, or a number in a Discrete space."""
+
+    def number_or_copy(leaf):
+        is_number = np.ndim(leaf) == 0 and np.issubdtype(leaf.dtype, np.integer)
+        return int(leaf) if is_number else np.array(leaf)
+
+    return jax.tree.map(number_or_copy, values)
 
 
 def plain_info(info: dict[str, Any]) -> dict[str, Any]:

@@ -67,7 +67,7 @@ class Pair(Watch):
 
 @pytest.mark.parametrize(
     "env",
-    ["cartpole", "gymnax:Acrobot-v1", Forbidden(), Forbidden("part"), Probe(3)],
+    ["cartpole", "gymnax:Catch-bsuite", Forbidden(), Forbidden("part"), Probe(3)],
     ids=["cartpole", "gymnax", "masks", "dict", "discrete"],
 )
 def test_gymnasiums_own_checker_finds_nothing(env):

@@ -1,0 +1,146 @@
+"""Environments of jaxrl for programs that use PettingZoo (https://pettingzoo.farama.org).
+
+    env = jaxrl.to_pettingzoo("arena")    a pettingzoo.ParallelEnv
+
+A step of all agents is one compiled program. PettingZoo is imported when an environment is made.
+"""
+
+import functools
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import jax
+import numpy as np
+
+from jaxrl.adapters import to_numpy
+from jaxrl.adapters.to_numpy import as_actions, by_agent, require_started
+from jaxrl.core.env import RawStep, agents_may_wait, is_stacked
+from jaxrl.core.errors import UsageError, unknown_name
+from jaxrl.core.spaces import tree_of
+from jaxrl.core.types import AgentId, PyTree
+from jaxrl.episodes.minari_datasets import gymnasium_space
+
+if TYPE_CHECKING:
+    import pettingzoo
+
+
+def to_pettingzoo(
+    env: Any, params: PyTree = None, *, render_mode: str | None = None
+) -> "pettingzoo.ParallelEnv":
+    """A `pettingzoo.ParallelEnv` of an environment with any number of agents.
+
+    `reset(seed=s)` begins with the key `jax.random.key(s)`; a reset without a seed continues from
+    it. An agent that ends is left out of `agents` from the next step on. Agents that wait are among
+    `agents`, and their actions are ignored. `infos[agent]` has the environment's "metrics" and the
+    agent's "action_mask", int8, where there are any.
+
+    Args:
+        env: an environment or its name; `to_pettingzoo(*jaxrl.make("arena", height=6))`.
+        params: its parameters; None: the default ones.
+        render_mode: "rgb_array", or None.
+
+    Raises:
+        UsageError: PettingZoo is not installed, an unknown `render_mode`.
+    """
+    to_numpy.require_library("pettingzoo", "to_pettingzoo", "pettingzoo")
+    import pettingzoo
+
+    env, params = to_numpy.resolve(env, params)
+    return _class_for(pettingzoo.ParallelEnv)(env, params, render_mode)
+
+
+@functools.cache
+def _class_for(base: type) -> type:
+    """`PettingZooEnv` as a class of PettingZoo, which is not imported before."""
+    members = {"__module__": __name__, "__doc__": PettingZooEnv.__doc__}
+    return type(PettingZooEnv.__name__, (PettingZooEnv, base), members)
+
+
+class PettingZooEnv:
+    """A `pettingzoo.ParallelEnv`; see `to_pettingzoo`."""
+
+    def __init__(self, env: Any, params: PyTree, render_mode: str | None):
+        rendering = to_numpy.render_metadata(env, render_mode)
+        self.metadata = {"name": env.name, "is_parallelizable": True, **rendering}
+        self.render_mode = render_mode
+        self._episodes = to_numpy.Episodes(env, params)
+        env = self._episodes.env
+        self.possible_agents: list[AgentId] = list(env.agents)
+        self.agents: list[AgentId] = []
+        self._actions = {agent: env.action_space(agent, params) for agent in env.agents}
+        self.action_spaces = {agent: gymnasium_space(self._actions[agent]) for agent in env.agents}
+        self.observation_spaces = {
+            agent: gymnasium_space(env.observation_space(agent, params)) for agent in env.agents
+        }
+
+    def observation_space(self, agent: AgentId) -> Any:
+        return self.observation_spaces[agent]
+
+    def action_space(self, agent: AgentId) -> Any:
+        return self.action_spaces[agent]
+
+    def reset(
+        self, seed: int | None = None, options: dict | None = None
+    ) -> tuple[dict[AgentId, PyTree], dict[AgentId, dict]]:
+        """Returns (obs, infos) of a new episode, by agent."""
+        obs, masks = self._episodes.reset(seed)
+        self.agents = list(self.possible_agents)
+        return self._observations(obs), self._infos({}, masks)
+
+    def step(self, actions: Mapping[AgentId, PyTree]) -> tuple[dict, dict, dict, dict, dict]:
+        """Returns (obs, rewards, terminations, truncations, infos) of `agents`, by agent."""
+        require_started(self._episodes.current, "step")
+        if not self.agents:
+            raise UsageError("the episode has ended: call reset() before step()")
+        raw, masks = self._episodes.step(self._joint_action(actions))
+        rewards = self._numbers(raw.reward)
+        terminations, truncations = self._numbers(self._leaving(raw)), self._numbers(raw.truncated)
+        obs, infos = self._observations(raw.obs), self._infos(raw.info, masks)
+        self.agents = [
+            agent for agent in self.agents if not (terminations[agent] or truncations[agent])
+        ]
+        return obs, rewards, terminations, truncations, infos
+
+    def render(self) -> np.ndarray | None:
+        """u8[H, W, 3] with render_mode "rgb_array"."""
+        return None if self.render_mode is None else self._episodes.render()
+
+    def _joint_action(self, actions: Mapping[AgentId, PyTree]) -> PyTree:
+        """The actions of all agents as the environment takes them; zeros of those that ended."""
+        for agent in actions:
+            if agent not in self._actions:
+                raise unknown_name("agent", agent, self.possible_agents)
+        joint = {}
+        for agent, space in self._actions.items():
+            if agent not in self.agents:
+                joint[agent] = jax.tree.map(
+                    lambda part: np.zeros(part.shape, part.dtype), tree_of(space)
+                )
+            elif agent in actions:
+                joint[agent] = as_actions(space, actions[agent])
+            else:
+                raise UsageError(f"step() needs an action for agent {agent!r}, which has not ended")
+        if not is_stacked(self._episodes.env):
+            return joint
+        return jax.tree.map(lambda *leaves: np.stack(leaves), *joint.values())
+
+    def _leaving(self, raw: RawStep) -> np.ndarray:
+        """bool[M]: terminated; an agent that is absent for the episode leaves in its first step."""
+        if agents_may_wait(self._episodes.env):
+            return raw.terminated
+        return raw.terminated | ~raw.active
+
+    def _numbers(self, values: np.ndarray) -> dict[AgentId, float | bool]:
+        numbers = dict(zip(self.possible_agents, values.tolist(), strict=True))
+        return {agent: numbers[agent] for agent in self.agents}
+
+    def _observations(self, obs: PyTree) -> dict[AgentId, PyTree]:
+        obs = by_agent(self._episodes.env, obs)
+        return {agent: to_numpy.plain(obs[agent]) for agent in self.agents}
+
+    def _infos(self, info: dict[str, Any], masks: PyTree) -> dict[AgentId, dict]:
+        metrics = to_numpy.plain_info({"metrics": info["metrics"]} if "metrics" in info else {})
+        if isinstance(masks, tuple):
+            return {agent: dict(metrics) for agent in self.agents}
+        masks = by_agent(self._episodes.env, masks)
+        return {agent: {**metrics, "action_mask": masks[agent].copy()} for agent in self.agents}
