@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from jaxrl import PPOConfig, RunSettings
+from jaxrl import MARWILConfig, PPOConfig, RunSettings
 from jaxrl.cli.help import groups_of
 from jaxrl.core import foreign_names
 
@@ -23,6 +23,10 @@ PLACE = re.compile(
 )
 
 SETTINGS = {field.name for field in dataclasses.fields(PPOConfig)}
+OFFLINE = (
+    *("input", "train_batch_size", "minibatch_size", "lr", "grad_clip", "beta", "gamma"),
+    *("vf_coeff", "moving_average_sqd_adv_norm_update_rate"),
+)
 
 
 def table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
@@ -75,6 +79,7 @@ TABLES: dict[str, Callable[[], str]] = {
         f"settings, {group}": partial(settings, PPOConfig, names)
         for group, names in groups_of(SETTINGS).items()
     },
+    "settings, learning from episodes": partial(settings, MARWILConfig, OFFLINE),
     "settings of a run": partial(
         settings, RunSettings, [field.name for field in dataclasses.fields(RunSettings)]
     ),

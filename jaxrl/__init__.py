@@ -19,6 +19,7 @@ jaxrl.to_gymnasium_vector("cartpole", 256)             environments for other li
 
 from jaxrl.adapters.to_gymnasium import to_gymnasium, to_gymnasium_vector
 from jaxrl.adapters.to_pettingzoo import to_pettingzoo
+from jaxrl.algorithms.bc.config import BCConfig, MARWILConfig
 from jaxrl.algorithms.ppo.config import PPOConfig
 from jaxrl.algorithms.ppo.ppo import make_train
 from jaxrl.core.env import Environment, MultiAgentEnvironment, StackedEnvironment
@@ -47,10 +48,12 @@ find_former_modules()
 __version__ = "0.1.0"
 
 __all__ = [
+    "BCConfig",
     "Callbacks",
     "Diverged",
     "Environment",
     "Logger",
+    "MARWILConfig",
     "MultiAgentEnvironment",
     "PPOConfig",
     "Policy",

@@ -31,7 +31,7 @@ MAY_IMPORT = {
     "ops": {"core"},
     "models": {"core", "ops"},
     "rollout": {"core", "ops", "models"},
-    "algorithms": {"core", "ops", "models", "rollout"},
+    "algorithms": {"core", "ops", "models", "rollout", "episodes"},
     "an algorithm": BELOW_RUN,  # a folder of its own, which no other algorithm imports
     "episodes": {"core"},
     "run": {*BELOW_RUN, "episodes"},  # an algorithm is reached through the configuration alone

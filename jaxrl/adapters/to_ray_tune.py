@@ -21,9 +21,8 @@ from jaxrl.core.errors import UsageError
 from jaxrl.core.fields import count
 from jaxrl.run.devices import compile_cache
 from jaxrl.run.devices.mesh import split_cpu
-from jaxrl.run.results import Result, flatten, lookup
+from jaxrl.run.results import RETURN, Result, flatten, lookup
 from jaxrl.sweeps.space import settings_of
-from jaxrl.sweeps.sweep import RETURN
 from jaxrl.sweeps.trial_batch import NOT_CALLED, TrialBatch
 from jaxrl.sweeps.trial_view import check_hooks
 from jaxrl.sweeps.trials import Trial, applied, trials_of, unreached

@@ -80,6 +80,9 @@ class Algorithm:
     collect(runner, weights=None, env_params=None) -> (runner, rollout); weights: who acts, by group
     learn(runner, rollout, hypers=None) -> (runner, Metrics)
 
+    An algorithm that learns from recorded steps has `data`, and its `collect` takes what that
+    returns as `data=`, so that a compiled program does not have to hold it; None reads it.
+
     The keys of both halves follow from the number of updates done, which `learn` alone moves on:
     collecting twice before learning plays the same random numbers twice. `hypers` is {policy:
     numbers}, and None stands for the configuration's own.
@@ -97,6 +100,7 @@ class Algorithm:
     root_cause_metrics: tuple[str, ...] = ()
     diagnostics: Diagnostics = no_diagnostics  # of (configuration, result)
     describe: Callable[[Any], str] = describe  # the plan of a configuration, in a few lines
+    data: Callable[[], PyTree] = tuple  # reads the recorded steps; () of an algorithm that plays
 
     @property
     def grouping(self) -> Grouping:
@@ -107,10 +111,20 @@ class Algorithm:
         """By group."""
         return self.rollout_spec.policy_specs
 
+    @property
+    def plays(self) -> bool:
+        """Whether training steps environments; else it learns from recorded steps."""
+        return self.data is tuple
+
     def update(
-        self, runner: RunnerState, hypers: PyTree = None, env_params: PyTree = None
+        self,
+        runner: RunnerState,
+        hypers: PyTree = None,
+        env_params: PyTree = None,
+        data: PyTree = (),
     ) -> tuple[RunnerState, Metrics]:
-        runner, rollout = self.collect(runner, env_params=env_params)
+        recorded = {"data": data} if data else {}
+        runner, rollout = self.collect(runner, env_params=env_params, **recorded)
         return self.learn(runner, rollout, hypers)
 
     def networks(self) -> str:

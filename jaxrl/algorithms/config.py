@@ -176,13 +176,17 @@ class AlgorithmConfig(NetworkSettings, ActingSettings, RolloutSettings):
     hypers_class: ClassVar[Callable[..., PyTree]] = dict
     # Settings that `per_policy` cannot change.
     one_for_all: ClassVar[frozenset[str]] = _names(RolloutSettings)
+    # Whether it learns from recorded episodes and plays none itself, but to be evaluated.
+    is_offline: ClassVar[bool] = False
+    # `RunSettings` of its own, where the user gives none.
+    run_defaults: ClassVar[Mapping[str, Any]] = {}
 
     def __post_init__(self):
         frozen_fields(self)
         given = {
             name: getattr(self, name) for name in DEFAULT_SIZES if getattr(self, name) is not None
         }
-        for name, size in resolve_sizes(given, DEFAULT_SIZES).items():
+        for name, size in self.sizes(given, DEFAULT_SIZES).items():
             object.__setattr__(self, name, size)
         check_all(self)
         check_network(self)
@@ -195,6 +199,11 @@ class AlgorithmConfig(NetworkSettings, ActingSettings, RolloutSettings):
             )
         self.check_together()
         self._check_per_policy()
+
+    @staticmethod
+    def sizes(given: Mapping[str, int], tuned: Mapping[str, int]) -> dict[str, int]:
+        """`num_envs`, `rollout_length` and `train_batch_size` from those given, else `tuned`."""
+        return resolve_sizes(dict(given), dict(tuned))
 
     def check_together(self) -> None:
         """Refuses values that are fine alone and clash; for algorithms to extend."""
@@ -233,7 +242,7 @@ class AlgorithmConfig(NetworkSettings, ActingSettings, RolloutSettings):
             changes["per_policy"] = merged_by_policy(self.per_policy, changes["per_policy"])
         given = {name: changes.pop(name) for name in DEFAULT_SIZES if name in changes}
         given = {name: size for name, size in given.items() if size is not None}
-        sizes = resolve_sizes(given, {name: values[name] for name in DEFAULT_SIZES})
+        sizes = self.sizes(given, {name: values[name] for name in DEFAULT_SIZES})
         return type(self)(**{**values, **changes, **sizes})
 
     def for_policy(self, policy: PolicyId) -> Self:

@@ -105,13 +105,7 @@ def on_policy(
     Raises:
         UsageError: settings that cannot work, in one line.
     """
-    rollout_spec, env_params, trained = _who_plays(config, learner_spec)
-    learner_specs = tuple(
-        dataclasses.replace(
-            group.structure, always_active=rollout_spec.always_active, axis_name=axis_name
-        )
-        for group in rollout_spec.grouping.groups
-    )
+    parts, trained = parts_of(config, learner_spec, axis_name)
 
     def learn_policy(spec, learner, trajectory, iteration):
         returns = iteration.returns
@@ -120,13 +114,11 @@ def on_policy(
         learner, metrics = update_policy(spec, learner, trajectory, iteration)
         return learner, returns, metrics
 
-    loop = _Loop(config, rollout_spec, env_params, learner_specs, init_learner, learn_policy)
-    parts = loop.init, loop.collect, loop.learn, rollout_spec, env_params
-    return Algorithm(*parts, config.train_batch_size, trained, **shown)
+    return Loop(*parts, init_learner, learn_policy).algorithm(trained, **shown)
 
 
 @dataclasses.dataclass(frozen=True)
-class _Loop:
+class Loop:
     """The three functions of an on-policy `Algorithm`."""
 
     config: AlgorithmConfig
@@ -134,30 +126,31 @@ class _Loop:
     env_params: PyTree  # the configuration's
     learner_specs: tuple[LearnerSpec, ...]  # by group
     init_learner: Callable[..., PyTree]
+    # update_policy, with the returns for the next iteration as its second result
     learn_policy: Callable[..., tuple[PyTree, PyTree, dict[str, jax.Array]]]
+
+    def algorithm(self, trained: tuple[PolicyId, ...], **shown: Any) -> Algorithm:
+        parts = self.init, self.collect, self.learn, self.rollout_spec, self.env_params
+        return Algorithm(*parts, self.config.train_batch_size, trained, **shown)
 
     def init(
         self, key: Key, hypers: HypersByPolicy = None, env_params: PyTree = None
     ) -> RunnerState:
         spec, env_params = self.rollout_spec, self._params(env_params)
         env_key, init_key = jax.random.split(jax.random.fold_in(key, 0))
-        learners = tuple(
-            jax.vmap(functools.partial(self.init_learner, learner_spec))(numbers, keys)
-            for learner_spec, numbers, keys in self._by_group(hypers, init_key)
-        )
+        learners = self.init_learners(init_key, hypers)
         index = self._env_index()
         envs = reset_envs(spec, env_key, index, env_params)
         unfinished = nothing_open(spec, _weights(learners), envs, env_params)
         envs = envs.replace(returns=self._no_returns(len(index)), unfinished=unfinished)
-        window = _empty_window(spec, self.config.metrics_num_episodes_for_smoothing)
-        return RunnerState(key, jnp.int32(0), learners, envs, window)
+        return RunnerState(key, jnp.int32(0), learners, envs, self.empty_window())
 
     def collect(
         self, runner: RunnerState, weights: PyTree = None, env_params: PyTree = None
     ) -> tuple[RunnerState, Rollout]:
         spec, env_params = self.rollout_spec, self._params(env_params)
         weights = _weights(runner.learners) if weights is None else weights
-        play_key, _ = _update_keys(runner)
+        play_key, _ = update_keys(runner)
         env_keys = jax.vmap(lambda i: jax.random.fold_in(play_key, i))(self._env_index())
         steps = self.config.rollout_length
         envs, rollout = play(spec, weights, runner.envs, env_keys, steps, env_params)
@@ -167,11 +160,11 @@ class _Loop:
         self, runner: RunnerState, rollout: Rollout, hypers: HypersByPolicy = None
     ) -> tuple[RunnerState, Metrics]:
         spec, axis_name = self.rollout_spec, self._axis_name
-        _, learn_key = _update_keys(runner)
-        env_steps = runner.num_updates.astype(jnp.float32) * self.config.train_batch_size
+        _, learn_key = update_keys(runner)
+        env_steps = self.env_steps(runner)
         learners, returns = list(runner.learners), list(runner.envs.returns)
         metrics = [{} for _ in learners]
-        for g, (learner_spec, numbers, keys) in enumerate(self._by_group(hypers, learn_key)):
+        for g, (learner_spec, numbers, keys) in enumerate(self.by_group(hypers, learn_key)):
             if not learner_spec.trained:
                 continue
             policies = spec.grouping.groups[g].policies
@@ -196,20 +189,41 @@ class _Loop:
     def _params(self, env_params: PyTree) -> PyTree:
         return self.env_params if env_params is None else env_params
 
-    def _by_group(
+    def init_learners(self, key: Key, hypers: HypersByPolicy) -> tuple[PyTree, ...]:
+        """By group, [N, ...]."""
+        return tuple(
+            jax.vmap(functools.partial(self.init_learner, learner_spec))(numbers, keys)
+            for learner_spec, numbers, keys in self.by_group(hypers, key)
+        )
+
+    def by_group(
         self, hypers: HypersByPolicy, key: Key
     ) -> Iterator[tuple[LearnerSpec, PyTree, Key]]:
-        """Every group with its policies' numbers and keys, [N, ...].
-
-        A policy's key depends on its place in the policy map, not on its group.
-        """
+        """Every group with its policies' numbers and keys, [N, ...]."""
         hypers = self.config.hypers() if hypers is None else hypers
-        grouping = self.rollout_spec.grouping
-        for group, learner_spec in zip(grouping.groups, self.learner_specs, strict=True):
+        groups, keys = self.rollout_spec.grouping.groups, self.keys_by_group(key)
+        for group, learner_spec, keys_of in zip(groups, self.learner_specs, keys, strict=True):
             numbers = [hypers[policy] for policy in group.policies]
-            stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *numbers)
+            yield learner_spec, jax.tree.map(lambda *leaves: jnp.stack(leaves), *numbers), keys_of
+
+    def keys_by_group(self, key: Key) -> Iterator[Key]:
+        """A key for each policy, [N], by its place in the policy map and not in its group."""
+        grouping = self.rollout_spec.grouping
+        for group in grouping.groups:
             index = jnp.array([grouping.policies.index(policy) for policy in group.policies])
-            yield learner_spec, stacked, jax.vmap(lambda i: jax.random.fold_in(key, i))(index)
+            yield jax.vmap(lambda i: jax.random.fold_in(key, i))(index)
+
+    def env_steps(self, runner: RunnerState) -> jax.Array:
+        """Environment steps of training before this iteration, f32[]."""
+        return runner.num_updates.astype(jnp.float32) * self.config.train_batch_size
+
+    def empty_window(self) -> Window:
+        """The statistics of recent episodes before the first one."""
+        spec, size = self.rollout_spec, self.config.metrics_num_episodes_for_smoothing
+        names = (*spec.metrics, *spec.custom_metrics)
+        num_agents = len(spec.grouping.agents)
+        episodes = no_episodes(num_agents, names, size, always_active=spec.always_active)
+        return Window(episodes, jnp.int32(0))
 
     def _env_index(self) -> jax.Array:
         """The global indices of the environments held here, i32[E]."""
@@ -226,10 +240,12 @@ class _Loop:
         )
 
 
-def _who_plays(
-    config: AlgorithmConfig, learner_spec: Callable[[PolicyId, PolicySpec, bool], LearnerSpec]
-) -> tuple[RolloutSpec, PyTree, tuple[PolicyId, ...]]:
-    """(spec, the environment's numbers, the policies that learn)."""
+def parts_of(
+    config: AlgorithmConfig,
+    learner_spec: Callable[[PolicyId, PolicySpec, bool], LearnerSpec],
+    axis_name: str | None = None,
+) -> tuple[tuple, tuple[PolicyId, ...]]:
+    """(the first fields of a `Loop`, the policies that learn)."""
     env, env_params, policies, trained = config.setup()
 
     def structure(policy: PolicyId, observation_space: Space, action_space: Space) -> LearnerSpec:
@@ -241,22 +257,22 @@ def _who_plays(
     policy_specs = tuple(group.structure.policy_spec for group in grouping.groups)
     callbacks = traced_callbacks(config.callbacks)
     rollout_spec = make_rollout_spec(env, env_params, grouping, policy_specs, callbacks)
-    return rollout_spec, env_params, trained
+    told = {"always_active": rollout_spec.always_active, "axis_name": axis_name}
+    learner_specs = tuple(dataclasses.replace(group.structure, **told) for group in grouping.groups)
+    return (config, rollout_spec, env_params, learner_specs), trained
 
 
 def _weights(learners: tuple[PyTree, ...]) -> tuple[PolicyWeights, ...]:
     return tuple(learner.weights for learner in learners)
 
 
-def _empty_window(spec: RolloutSpec, size: int) -> Window:
-    """The statistics of recent episodes before the first one."""
-    names = (*spec.metrics, *spec.custom_metrics)
-    num_agents = len(spec.grouping.agents)
-    episodes = no_episodes(num_agents, names, size, always_active=spec.always_active)
-    return Window(episodes, jnp.int32(0))
-
-
-def _update_keys(runner: RunnerState) -> tuple[Key, Key]:
+def update_keys(runner: RunnerState) -> tuple[Key, Key]:
     """(play_key, learn_key) of the present update; number 0 is the initialisation's."""
     key = jax.random.fold_in(to_fast_key(runner.key), runner.num_updates + 1)
     return tuple(jax.random.split(key))
+
+
+def all_finite(tree: PyTree) -> jax.Array:
+    """Whether every floating-point number is finite, bool[]."""
+    leaves = [leaf for leaf in jax.tree.leaves(tree) if jnp.issubdtype(leaf.dtype, jnp.floating)]
+    return jnp.all(jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in leaves]))

@@ -37,6 +37,8 @@ def devices_worth_using(config: AlgorithmConfig, cores: int) -> int:
 
 def check_devices(config: AlgorithmConfig, number: int) -> None:
     """Refuses a number of devices that training cannot be split over."""
+    if config.is_offline and number > 1:
+        raise UsageError(f"devices={number}: learning from recorded episodes trains on one device")
     for policy in config.setup().policies:
         seen = config.for_policy(policy)
         if not _has_minibatches(seen):

@@ -4,7 +4,7 @@ from jaxrl.cli.episodes import episodes
 from jaxrl.cli.evaluate import evaluate, render
 from jaxrl.cli.plot import plot
 from jaxrl.cli.sweep import run_sweep
-from jaxrl.cli.train import train_ppo
+from jaxrl.cli.train import train_bc, train_ppo
 from jaxrl.cli.watch import watch
 
-__all__ = ["episodes", "evaluate", "plot", "render", "run_sweep", "train_ppo", "watch"]
+__all__ = ["episodes", "evaluate", "plot", "render", "run_sweep", "train_bc", "train_ppo", "watch"]

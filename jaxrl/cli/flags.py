@@ -25,6 +25,7 @@ SEVERAL = {
     "per_policy": "POLICY.SETTING=VALUE",
     "policies_to_train": "POLICY",
     "init_from": "POLICY=RUN",
+    "input": "DIR|minari:NAME",
     "callbacks": "MODULE:CLASS",
     "loggers": "LOG|MODULE:CLASS",
     "fcnet_hiddens": "SIZE",
@@ -181,6 +182,8 @@ def setting_of(name: str, words: Sequence[str]) -> Any:
         return pairs(name, words)
     if name == "init_from":
         return pairs(name, words, read=str)
+    if name == "input":
+        return tuple(words)
     if name == "per_policy":
         return _per_policy(words)
     if name in ("lr", "entropy_coeff"):

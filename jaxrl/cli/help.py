@@ -9,14 +9,15 @@ from jaxrl.core.errors import UsageError, unknown_name
 from jaxrl.core.registry import names
 
 GROUPS = {  # title: the settings under it; docs/settings.md has the same groups
-    "environment": "env env_args tuned",
+    "environment": "algorithm input env env_args tuned",
     "policies": "policies policies_to_train per_policy agent_id_obs init_from",
     "trials": "grid random num_samples seeds metric halving batch_size",
     "sizes": "total_env_steps num_envs rollout_length train_batch_size minibatch_size num_epochs "
     "shuffle_blocks seed",
     "stopping": "stop stop_return",
     "loss": "lr gamma lambda_ clip_param vf_clip_param value_clip vf_loss_coeff entropy_coeff "
-    "use_kl_loss kl_coeff kl_target normalize_advantages normalize_returns dual_clip target_kl",
+    "use_kl_loss kl_coeff kl_target normalize_advantages normalize_returns dual_clip target_kl "
+    "beta vf_coeff moving_average_sqd_adv_norm_update_rate",
     "optimizer": "optimizer adam_epsilon grad_clip",
     "observations and actions": "observation_filter action_distribution normalize_actions "
     "clip_actions free_log_std",
@@ -37,8 +38,8 @@ GROUPS = {  # title: the settings under it; docs/settings.md has the same groups
     "join_seconds",
 }
 MOST_USED = (
-    "grid random seeds env env_args policies total_env_steps stop_return seed num_envs "
-    "minibatch_size lr fcnet_hiddens run_dir resume evaluation_interval callbacks devices"
+    "grid random seeds algorithm input env env_args policies total_env_steps stop_return seed "
+    "num_envs minibatch_size lr fcnet_hiddens run_dir resume evaluation_interval callbacks devices"
 )
 FEW = 16  # a command with no more flags than this shows all of them
 WIDTH = 88  # columns

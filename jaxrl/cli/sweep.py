@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from jaxrl.algorithms.ppo.config import PPOConfig
+from jaxrl.algorithms.config import AlgorithmConfig
+from jaxrl.cli.algorithms import ALGORITHM, TUNED, base_of, every_flag
 from jaxrl.cli.flags import (
     COMPILE_CACHE,
     Flag,
@@ -18,14 +19,13 @@ from jaxrl.cli.flags import (
     value_of,
 )
 from jaxrl.cli.help import show_help
-from jaxrl.cli.train import TUNED, base_of
 from jaxrl.core.errors import UsageError, unknown_name
 from jaxrl.core.fields import flag
 from jaxrl.run import advice
 from jaxrl.run.command_line import command, program
 from jaxrl.run.devices import compile_cache
 from jaxrl.run.logging.console import duration, print_answer
-from jaxrl.run.results import RETURN
+from jaxrl.run.results import return_path
 from jaxrl.run.settings import RunSettings
 from jaxrl.run.storage import run_folder
 from jaxrl.sweeps import space
@@ -40,6 +40,7 @@ DRAWS = {
     "randint": space.randint,
 }
 SWEEP_FLAGS = {
+    "algorithm": ALGORITHM,
     "grid": Flag(
         "settings and the values to try, SETTING=VALUE,VALUE,... ...; lists as [64,64]", ()
     ),
@@ -55,7 +56,8 @@ SWEEP_FLAGS = {
         "end a trial when the mean return of its recent episodes reaches this", None
     ),
     "metric": Flag(
-        "what ranks the trials, a path in the result tree; the higher the better", RETURN
+        "what ranks the trials, a path in the result tree; the higher the better; None: the return",
+        None,
     ),
     "halving": Flag("keep the best 1 in so many at each rung; None: all train to the end", None),
     "devices": Flag(
@@ -86,10 +88,9 @@ SWEEP_FLAGS |= {
 }
 
 
-def sweep_flags(config: PPOConfig | None = None) -> dict[str, Flag]:
-    """Every flag of the command, with the values of a configuration as defaults."""
-    config = PPOConfig(env="arena") if config is None else config
-    return {**flags_of(config), **SWEEP_FLAGS}
+def sweep_flags(config: AlgorithmConfig | None = None) -> dict[str, Flag]:
+    """Every flag of the command, with a configuration's values as defaults; None: of all."""
+    return {**(every_flag() if config is None else flags_of(config)), **SWEEP_FLAGS}
 
 
 def run_sweep(argv: Sequence[str] | None = None) -> None:
@@ -125,15 +126,17 @@ def _sweep(argv: list[str]) -> Sweep:
         return resume_sweep(path, trust=trust)
     if trust:
         raise UsageError("--trust goes with --resume SWEEP")
-    base, _ = base_of(options, sweep_options.pop("tuned", True))
+    algorithm = sweep_options.pop("algorithm", "ppo")
+    base, _ = base_of(options, sweep_options.pop("tuned", True), algorithm)
     show_help(argv, sweep_flags(base), program("sweep"), run_sweep.__doc__)
+    given_flags(argv, sweep_flags(base))  # refuses those of other algorithms
     config = base.replace(
         **{name: value for name, value in options.items() if getattr(base, name) != value}
     )
     tried = tried_of(given)
     stop = dict(sweep_options.pop("stop", {}))
     if (goal := sweep_options.pop("stop_return", None)) is not None:
-        stop[RETURN] = goal
+        stop[return_path(config)] = goal
     settled_devices(sweep_options.get("devices", "auto"))
     compile_cache.use(cache)
     try:

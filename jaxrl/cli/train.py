@@ -1,4 +1,4 @@
-"""`jaxrl train` and `scripts/train_ppo.py`: a training from the command line, new or resumed."""
+"""`jaxrl train` and its scripts: a training from the command line, new or resumed."""
 
 import dataclasses
 import math
@@ -7,8 +7,8 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from jaxrl.algorithms.ppo.config import PPOConfig
-from jaxrl.algorithms.ppo.fast import FITTED
+from jaxrl.algorithms.config import AlgorithmConfig
+from jaxrl.cli.algorithms import ALGORITHM, TUNED, base_of, every_flag
 from jaxrl.cli.flags import (
     COMPILE_CACHE,
     Flag,
@@ -29,7 +29,7 @@ from jaxrl.run.health import Diverged
 from jaxrl.run.logging.console import agent_returns, device_name, duration
 from jaxrl.run.logging.loggers import check_saved
 from jaxrl.run.recorder import CURVES, EPISODE, PAGE
-from jaxrl.run.results import RETURN, Result
+from jaxrl.run.results import Result, lookup, return_path
 from jaxrl.run.settings import RunSettings
 from jaxrl.run.stopping import LIMITS, unmet
 from jaxrl.run.storage import checkpoint
@@ -41,12 +41,8 @@ from jaxrl.run.storage.config_file import (
 )
 from jaxrl.run.trainer import Trainer
 
-TUNED = Flag(
-    "begin with the environment's tuned settings, or without any with PPOConfig.fast; "
-    "False: with RLlib's defaults",
-    True,
-)
 RUN_FLAGS = {
+    "algorithm": ALGORITHM,
     "tuned": TUNED,
     "stop_return": Flag(
         "stop when the mean return of the recent episodes reaches this; None: not by the return",
@@ -85,7 +81,8 @@ RUN_FLAGS = {
 }
 NAMING = {
     "per_policy",
-    *(field.name for field in dataclasses.fields(PPOConfig) if field.metadata["kind"]),
+    *(field.name for field in dataclasses.fields(AlgorithmConfig) if field.metadata["kind"]),
+    "optimizer",
 }
 
 
@@ -93,7 +90,7 @@ NAMING = {
 class TrainOptions:
     """What a command line asks for."""
 
-    config: PPOConfig
+    config: AlgorithmConfig
     source: str  # where the configuration's values come from, for people
     settings: dict[str, Any]  # of the run, those given
     run_dir: str | None  # "same": that of the run to resume
@@ -107,10 +104,19 @@ class TrainOptions:
 
 
 def train_ppo(argv: Sequence[str] | None = None) -> None:
-    """Train policies with PPO in one compiled program."""
+    """Train policies in one compiled program."""
+    _train(sys.argv[1:] if argv is None else argv, "ppo")
+
+
+def train_bc(argv: Sequence[str] | None = None) -> None:
+    """As `train_ppo`, but for the algorithm: behaviour cloning of recorded episodes."""
+    _train(sys.argv[1:] if argv is None else argv, "bc")
+
+
+def _train(argv: Sequence[str], algorithm: str) -> None:
     started, trainer = time.perf_counter(), None
     try:
-        order = parse(sys.argv[1:] if argv is None else argv)
+        order = parse(argv, algorithm)
         if any(part is not None for part in order.hosts[:3]):
             join(*order.hosts[:3], seconds=order.hosts[3])
         plan = order.config.describe()
@@ -150,10 +156,11 @@ def train_ppo(argv: Sequence[str] | None = None) -> None:
         sys.exit(f"{program('train')}: {failed}")
 
 
-def train_flags(config: PPOConfig | None = None) -> dict[str, Flag]:
-    """Every flag of the command, with the values of a configuration as defaults."""
-    config = PPOConfig(env="arena") if config is None else config
-    return {**flags_of(config), **flags_of(RunSettings()), **RUN_FLAGS}
+def train_flags(config: AlgorithmConfig | None = None) -> dict[str, Flag]:
+    """Every flag of the command, with a configuration's values as defaults; None: of all."""
+    settings = every_flag() if config is None else flags_of(config)
+    run_settings = RunSettings(**({} if config is None else config.run_defaults))
+    return {**settings, **flags_of(run_settings), **RUN_FLAGS}
 
 
 def begin(order: TrainOptions) -> Trainer:
@@ -163,8 +170,11 @@ def begin(order: TrainOptions) -> Trainer:
     return Trainer.from_checkpoint(order.resume, config=order.config, **where, **order.settings)
 
 
-def parse(argv: Sequence[str]) -> TrainOptions:
+def parse(argv: Sequence[str], algorithm: str = "ppo") -> TrainOptions:
     """What a command line asks for.
+
+    Args:
+        algorithm: where no flag names one.
 
     Raises:
         UsageError: in one line.
@@ -182,12 +192,16 @@ def parse(argv: Sequence[str]) -> TrainOptions:
     if path is None or trust:
         find_modules_here()
     if path is None:
-        base, source = base_of(options, run.get("tuned", True))
+        algorithm = run.get("algorithm", algorithm)
+        base, source = base_of(options, run.get("tuned", True), algorithm)
+    elif "algorithm" in run:
+        raise UsageError("--algorithm: a run that is resumed keeps its own")
     else:
         base, saved_stop = _saved(path, options, settings, trust=trust)
         source = f"those of {path}"
     show_help(argv, train_flags(base), program("train"), train_ppo.__doc__)
-    goal = {RETURN: run["stop_return"]} if "stop_return" in run else {}
+    given_flags(argv, train_flags(base))  # refuses those of other algorithms
+    goal = {return_path(base): run["stop_return"]} if "stop_return" in run else {}
     settings.update(_stop(settings, saved_stop, "total_env_steps" in options, goal))
     changes = {name: value for name, value in options.items() if getattr(base, name) != value}
     shown = [
@@ -223,7 +237,7 @@ def parse(argv: Sequence[str]) -> TrainOptions:
 
 def _saved(
     path: str, options: Mapping[str, Any], settings: Mapping[str, Any], *, trust: bool
-) -> tuple[PPOConfig, dict[str, float]]:
+) -> tuple[AlgorithmConfig, dict[str, float]]:
     """The configuration of a saved run, and those of its stop criteria that it has not met.
 
     What the run names is imported before the current folder is looked into, for a flag that names
@@ -262,7 +276,7 @@ def _stop(
         saved: the criteria of the run that is resumed.
         new_length: whether a flag says how many steps to train, which limits of the saved run must
             not cut short.
-        goal: {RETURN: the return to stop at, or None for none}, if a flag says it.
+        goal: {the return's path: its value to stop at, or None}, if a flag says it.
     """
     stop = settings.get(
         "stop",
@@ -276,28 +290,9 @@ def _stop(
     return {} if stop == saved else {"stop": stop}
 
 
-def base_of(options: dict[str, Any], tuned: Any) -> tuple[PPOConfig, str]:
-    """The configuration that the flags change, and what it is called."""
-    if not isinstance(tuned, bool):
-        raise UsageError(f"tuned={tuned!r} must be True or False")
-    env, env_args = options.pop("env", "arena"), options.pop("env_args", {})
-    plain = PPOConfig(env=env, env_args=env_args)
-    if not tuned:
-        return plain, "RLlib's defaults"
-    base = PPOConfig.tuned(env, env_args)
-    if getattr(base.setup().env, "tuned", None):
-        return base, f"tuned for {env}"
-    fitted = {name: options[name] for name in FITTED if name in options}
-    fast = PPOConfig.fast(env, env_args, **fitted)
-    if "per_policy" in options:
-        # With the settings that the spaces decide, which the given ones would replace.
-        options["per_policy"] = fast.to_dict()["per_policy"]
-    return fast, f"PPOConfig.fast ({env} has no tuned ones)"
-
-
 def summary(trainer: Trainer, result: Result, seconds: float) -> str:
     """The end of a run: the return and its spread, the time, and where things are."""
-    episodes = result["env_runners"]
+    episodes = result.get("env_runners", {})
     lines = []
     if "episode_return_mean" in episodes:
         each = agent_returns(episodes["agent_episode_returns_mean"])
@@ -310,7 +305,9 @@ def summary(trainer: Trainer, result: Result, seconds: float) -> str:
             f"(from {episodes['episode_return_min']:.2f} to {episodes['episode_return_max']:.2f})"
             + (f": {each}" if each else "")
         )
-    else:
+    elif (mean := lookup(result, return_path(trainer.config))) is not None:
+        lines.append(f"return {mean:.2f} in the last evaluation")
+    elif not trainer.config.is_offline:
         lines.append("no episode has ended")
     steps, training = result["num_env_steps_sampled_lifetime"], result["time_total_s"]
     lines.append(

@@ -358,6 +358,8 @@ def _other_owner(name: str, owner: str) -> Declared | None:
 def _belongs(name: str, other: Declared, kind: str) -> str:
     if kind == "flag" and name in other.in_python:
         return f"{name} is an argument of {other.owner} in Python, not a flag"
+    if kind == "flag" and other.owner.endswith("Config"):
+        return f"{_shown[kind](name)} is a setting of {other.owner}"
     if kind == "flag":
         return f"{_shown[kind](name)} is a flag of train_ppo.py"
     return f"{other.owner} has it: {other.example.replace('NAME', name)}"

@@ -31,7 +31,7 @@ SCHEDULE = "a schedule is a value of it: [[0, 3e-4], [1000000, 0]]"
 TOGETHER = "all environments together, side by side in one program"
 FLAT = "network settings are flat: fcnet_hiddens=[64, 64], use_lstm=True, ..."
 ONE_PROGRAM = "nothing to set: acting and learning are one compiled program"
-FILES = "no counterpart: nothing learns from files; the setting output writes sampled episodes"
+FILES = "no counterpart: output writes sampled episodes, and BCConfig(input=...) learns from them"
 
 RLLIB = {
     # environments
@@ -243,12 +243,18 @@ RLLIB = {
         *("keep_per_worker_stats",),
         note="nothing to set: there are no worker processes and no other framework",
     ),
+    **same("input_", here="input", note="of BCConfig and MARWILConfig: folders of episodes"),
+    **same("dataset_num_iters_per_learner", here="train_batch_size", note="minibatches together"),
     **none(
-        *("output_config", "output_compress_columns", "output_max_file_size", "input"),
-        *("output_max_rows_per_file", "output_write_episodes", "input_", "input_config"),
+        "moving_average_sqd_adv_norm_start",
+        note="nothing to set: the average begins with the first minibatch",
+    ),
+    **none(
+        *("output_config", "output_compress_columns", "output_max_file_size"),
+        *("output_max_rows_per_file", "output_write_episodes", "input_config"),
         *("actions_in_input_normalized", "postprocess_inputs", "shuffle_buffer_size"),
         *("input_evaluation", "off_policy_estimation_methods", "ope_split_batch_by_episode"),
-        *("offline_sampling", "offline_data_class", "dataset_num_iters_per_learner"),
+        *("offline_sampling", "offline_data_class"),
         note=FILES,
     ),
 }

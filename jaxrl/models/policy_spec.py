@@ -14,7 +14,12 @@ from jaxrl.core.errors import UsageError
 from jaxrl.core.spaces import Box, Dict, Discrete, Space
 from jaxrl.core.types import Key, PyTree
 from jaxrl.models.model import Model, RecurrentModel, carried, has_memory
-from jaxrl.ops.distributions import Distribution, environment_action, sampling_noise
+from jaxrl.ops.distributions import (
+    Distribution,
+    environment_action,
+    policy_action,
+    sampling_noise,
+)
 from jaxrl.ops.running_stats import RunningMeanStd, init_running_stats, normalise
 
 FILTERS = ("MeanStdFilter", None)
@@ -246,6 +251,16 @@ class PolicySpec:
             clip=self.clip_actions,
             kind=self.action_distribution,
         )
+
+    def from_env_action(self, action: PyTree) -> PyTree:
+        """The policy's actions for the environment's `[..., *action_space.shape]`, in NumPy."""
+        convert = policy_action(
+            self.action_space,
+            normalize=self.normalize_actions,
+            clip=self.clip_actions,
+            kind=self.action_distribution,
+        )
+        return convert(action)
 
 
 def without_mask(space: Space) -> Space:

@@ -18,6 +18,7 @@ from jaxrl.core.types import Key, is_key
 from jaxrl.ops.continuous import DiagGaussian, SquashedGaussian, beta_noise, beta_of
 
 MAX_LOG_STD = 20.0  # either way; RLlib's log_std_clip_param
+BOUND_MARGIN = 1e-3  # distance from a bound of actions that tanh is to reach: 3.8 = atanh(0.999)
 ACTION_DISTRIBUTIONS = ("gaussian", "beta", "squashed_gaussian")  # of a Box's actions
 
 
@@ -235,6 +236,34 @@ def environment_action(
         elif clip:
             action = jnp.clip(action, least, most)
         return action.astype(jax.dtypes.canonicalize_dtype(action_space.dtype))
+
+    return convert
+
+
+def policy_action(
+    action_space: Space, *, normalize: bool, clip: bool, kind: str = "gaussian"
+) -> Callable[[np.ndarray], np.ndarray]:
+    """The function from the environment's actions back to a policy's; see `environment_action`.
+
+    Of actions at a bound that the policy reaches only in the limit, or that were clipped there, the
+    nearest that it can take.
+    """
+    if not isinstance(action_space, Box):
+        return lambda action: action
+    low, high = _bounds(action_space)
+    stretched = _bounded(action_space) and (normalize or kind != "gaussian")
+
+    def convert(action):
+        action = np.asarray(action, np.float32)
+        if stretched:
+            width = np.where(high > low, high - low, 1.0)
+            action = np.clip(2.0 * (action - low) / width - 1.0, -1.0, 1.0)
+        elif clip:
+            action = np.clip(action, low, high)
+        if kind == "squashed_gaussian":
+            inside = 1.0 - BOUND_MARGIN
+            action = np.arctanh(np.clip(action, -inside, inside))
+        return np.float32(action)
 
     return convert
 

@@ -9,6 +9,7 @@ import shutil
 import sys
 from pathlib import Path
 
+TRAINING = ("train_ppo.py", "train_bc.py")  # alike, but for the algorithm of a new run
 SCRIPTS = {
     "train": "train_ppo.py",
     "evaluate": "evaluate.py",
@@ -23,7 +24,7 @@ def command(name: str, *words: object) -> str:
     """The command line of `jaxrl NAME WORDS`, quoted, for the folder this process started in."""
     script = _script()
     if script is not None:
-        start = [_python(), str(script.with_name(SCRIPTS[name]))]
+        start = [_python(), str(script.with_name(_script_of(name, script)))]
     elif _is_module():
         start = [_python(), "-m", "jaxrl", name]
     else:
@@ -33,14 +34,22 @@ def command(name: str, *words: object) -> str:
 
 def program(name: str) -> str:
     """What errors and help call this program: `train_ppo.py` or `jaxrl train`."""
-    return SCRIPTS[name] if _script() is not None else f"jaxrl {name}"
+    script = _script()
+    return f"jaxrl {name}" if script is None else _script_of(name, script)
+
+
+def _script_of(name: str, running: Path) -> str:
+    """The script for a command, beside the one that runs."""
+    return running.name if name == "train" and running.name in TRAINING else SCRIPTS[name]
 
 
 def _script() -> Path | None:
     """The script of the checkout that this process runs, as it was written on the command line."""
     path = Path(sys.argv[0])
     return (
-        path if path.name in SCRIPTS.values() and path.absolute().parent.name == "scripts" else None
+        path
+        if path.name in (*SCRIPTS.values(), *TRAINING) and path.absolute().parent.name == "scripts"
+        else None
     )
 
 

@@ -152,14 +152,17 @@ def _has_nan(leaf: jax.Array) -> bool:
     return jnp.issubdtype(leaf.dtype, jnp.floating) and bool(jnp.any(jnp.isnan(leaf)))
 
 
-def find_nan(algorithm: Algorithm, runner: RunnerState, hypers: PyTree, env_params: PyTree) -> str:
+def find_nan(algorithm: Algorithm, runner: RunnerState, *numbers: PyTree) -> str:
     """Where the first NaN arises in the update after `runner`, which is run uncompiled for it.
 
     Slow: seconds to minutes.
+
+    Args:
+        numbers: hypers, env_params and data.
     """
     try:
         with jax.disable_jit(), jax.debug_nans(True), jax.debug_infs(False):
-            algorithm.update(jax.device_put(runner), hypers, env_params)
+            algorithm.update(jax.device_put(runner), *numbers)
     except FloatingPointError as error:
         frames = [
             frame

@@ -153,7 +153,7 @@ class HealthMonitor:
             return []
         found = {}
         for runner in runners:
-            for group, obs in zip(grouping.groups, runner.envs.obs, strict=True):
+            for group, obs in zip(grouping.groups, runner.envs.obs, strict=False):  # of none
                 some = jax.tree.map(lambda leaf: np.asarray(leaf)[:, :LOOKED_AT], obs)
                 for where, text in outside(group.observation_space, some):
                     found[where, group.policies[0]] = (

@@ -26,13 +26,15 @@ FEWEST = 3  # repetitions
 
 
 def timers(
-    program: Program, executable: CompiledAlgorithm, arguments: tuple[RunnerState, PyTree, PyTree]
+    program: Program,
+    executable: CompiledAlgorithm,
+    arguments: tuple[RunnerState, PyTree, PyTree, PyTree],
 ) -> dict[str, float]:
     """Seconds of one iteration, under RLlib's names.
 
     Args:
         executable: compiled.
-        arguments: (runner, hypers, env_params) that it starts from; none of them is changed.
+        arguments: (runner, hypers, env_params, data) that it starts from; none of them is changed.
 
     Returns:
         {"iteration": all of it, "env_runner_sampling_timer": sampling alone,
@@ -45,7 +47,7 @@ def timers(
         raise UsageError(
             "profile measures one process alone: call it where several do not train together"
         )
-    runner, _, env_params = arguments
+    runner, _, env_params, _ = arguments
     sample = jax.jit(_sampling(program)).lower(runner, env_params).compile()
     places = placed((runner, env_params), sample.input_shardings[0])
     sampling = _median_seconds(functools.partial(sample, *places))

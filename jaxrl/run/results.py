@@ -11,6 +11,7 @@ import jax
 import numpy as np
 
 from jaxrl.algorithms.base import Algorithm, Metrics
+from jaxrl.algorithms.config import AlgorithmConfig
 from jaxrl.core.types import AgentId, PolicyId
 from jaxrl.models.model import num_parameters
 from jaxrl.rollout.episode_stats import Histogram, Spread, Summary, Window
@@ -19,6 +20,11 @@ from jaxrl.rollout.policy_map import Grouping
 Result = dict[str, Any]
 ITERATIONS = "training_iteration"
 RETURN = "env_runners/episode_return_mean"
+
+
+def return_path(config: AlgorithmConfig) -> str:
+    """Where a result has the mean return: training's, or evaluation's where training plays none."""
+    return f"evaluation/{RETURN}" if config.is_offline else RETURN
 
 
 @dataclass
@@ -41,7 +47,7 @@ class Lifetime:
             num_env_steps=result["num_env_steps_sampled_lifetime"],
             num_episodes=result["num_episodes_lifetime"],
             time_total_s=result["time_total_s"],
-            num_agent_steps=result["env_runners"].get("num_agent_steps_sampled_lifetime"),
+            num_agent_steps=result.get("env_runners", {}).get("num_agent_steps_sampled_lifetime"),
         )
 
 
@@ -105,19 +111,24 @@ def _result(algorithm: Algorithm, metrics: Metrics, seconds: float, lifetime: Li
         "time_this_iter_s": seconds,
         "time_total_s": lifetime.time_total_s,
         "done": False,
-        "env_runners": {
-            **episode_results(algorithm, metrics.episodes.recent),
-            "num_episodes": finished,
-            "num_episodes_lifetime": lifetime.num_episodes,
-            "num_env_steps_sampled": steps,
-            "num_env_steps_sampled_lifetime": lifetime.num_env_steps,
-            **_agent_steps(algorithm.grouping, metrics.agent_steps.tolist(), lifetime),
-            "this_iteration": episode_results(algorithm, metrics.episodes.iteration),
-            **_histograms(metrics.episodes.histograms),
-        },
+        **({"env_runners": _played(algorithm, metrics, lifetime)} if algorithm.plays else {}),
         "learners": learners,
         "timers": {"iteration": seconds},
         "perf": {"env_steps_per_s": steps / seconds if seconds > 0 else 0.0},
+    }
+
+
+def _played(algorithm: Algorithm, metrics: Metrics, lifetime: Lifetime) -> Result:
+    """What was sampled in the environments."""
+    return {
+        **episode_results(algorithm, metrics.episodes.recent),
+        "num_episodes": int(metrics.episodes.iteration.count),
+        "num_episodes_lifetime": lifetime.num_episodes,
+        "num_env_steps_sampled": algorithm.num_env_steps,
+        "num_env_steps_sampled_lifetime": lifetime.num_env_steps,
+        **_agent_steps(algorithm.grouping, metrics.agent_steps.tolist(), lifetime),
+        "this_iteration": episode_results(algorithm, metrics.episodes.iteration),
+        **_histograms(metrics.episodes.histograms),
     }
 
 

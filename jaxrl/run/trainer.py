@@ -56,6 +56,14 @@ from jaxrl.run.storage.saved_state import changed_settings, restore
 from jaxrl.run.training_loop import TrainingLoop
 
 
+def _configuration(config: Any) -> AlgorithmConfig:
+    if isinstance(config, AlgorithmConfig):
+        return config
+    raise UsageError(
+        f"Trainer takes a configuration such as PPOConfig(env='arena'), not {config!r:.60}"
+    )
+
+
 @takes_settings(RunSettings)
 class Trainer(PolicyAccess, EpisodeAccess, TrainerResults):
     """Trains a configuration, with the same numbers as `make_train` for the same key.
@@ -86,14 +94,12 @@ class Trainer(PolicyAccess, EpisodeAccess, TrainerResults):
         _saved: resume.Saved | None = None,
         **run_settings: Unpack[RunKeywords],
     ):
-        if not isinstance(config, AlgorithmConfig):
-            raise UsageError(
-                f"Trainer takes a configuration such as PPOConfig(env='arena'), not {config!r:.60}"
-            )
-        self.config, self.settings = config, settled(RunSettings(**run_settings), config)
+        self.config = config = _configuration(config)
+        self.settings = settled(RunSettings(**{**config.run_defaults, **run_settings}), config)
         setup = config.setup()
         self.program = program_of(config.static(), setup.env, self.settings.devices)
         self.algorithm = self.program.algorithm
+        self.data = jax.device_put(self.algorithm.data())
         self._hypers = config.hypers()
         self._env_params = strongly_typed(setup.env_params)
         if env_params is not None:
@@ -296,7 +302,7 @@ class Trainer(PolicyAccess, EpisodeAccess, TrainerResults):
         """
         self._prepare({})
         measured = timers(
-            self.program, self.executable, (self.runner, self.hypers, self.env_params)
+            self.program, self.executable, (self.runner, self.hypers, self.env_params, self.data)
         )
         self.progress.say(profile_line(measured))
         return {"timers": measured}
@@ -381,7 +387,9 @@ class Trainer(PolicyAccess, EpisodeAccess, TrainerResults):
     def _prepare(self, stop: Mapping[str, float]) -> None:
         """Traces, checks the stop criteria, and compiles, each only if that was not done before."""
         begin = time.perf_counter()
-        self.executable = self.program.executable(self._key(), self.hypers, self.env_params)
+        self.executable = self.program.executable(
+            self._key(), self.hypers, self.env_params, self.data
+        )
         traced = time.perf_counter() - begin
         evaluated = self.settings.evaluation_interval is not None
         told = {"evaluated": evaluated, "session": self.session, "lifetime": self.lifetime}

@@ -86,7 +86,7 @@ class TrainingLoop:
 
     def _run_chunk(self, before: Snapshot, count: int) -> tuple[RunnerState, Any]:
         trainer = self.trainer
-        numbers = trainer.hypers, trainer.env_params
+        numbers = trainer.hypers, trainer.env_params, trainer.data
         return trainer.processes.run_chunk(trainer.executable, before.runner, *numbers, count)
 
     def _set_state(
@@ -167,13 +167,15 @@ class TrainingLoop:
     def _why(self, bad: str) -> str:
         """What is known of a bad number in the iteration after the state that is kept."""
         trainer, text = self.trainer, self._what_is_kept(bad)
-        if jax.process_count() == 1:
+        if jax.process_count() == 1 and not trainer.config.is_offline:
             text = with_source(text, trainer.config, trainer.runner, trainer.env_params)
         if not trainer.settings.debug:
             return f"{text}; --debug names the operation"
         trainer.progress.say("running the iteration again, uncompiled, to find the operation ...")
         runner = trainer.processes.gather(trainer.runner)
-        found = find_nan(trainer.algorithm, runner, trainer.hypers, trainer.env_params)
+        found = find_nan(
+            trainer.algorithm, runner, trainer.hypers, trainer.env_params, trainer.data
+        )
         return f"{text}\n{found}"
 
     def _what_is_kept(self, bad: str) -> str:

@@ -6,11 +6,12 @@ import jax
 import jax.numpy as jnp
 
 from jaxrl.algorithms.base import Algorithm, Metrics
-from jaxrl.core.errors import unknown_result
+from jaxrl.core.errors import UsageError, unknown_result
 from jaxrl.rollout.episode_stats import Summary
 from jaxrl.rollout.policy_map import Grouping
 
 Reader = Callable[[Metrics], jax.Array]
+EVALUATION = "evaluation/"  # begins the paths of what evaluation finds
 HISTOGRAM = {
     "mean": lambda values: jnp.where(values.count > 0, values.sum / values.count, jnp.nan),
     "min": lambda values: values.min,
@@ -21,6 +22,8 @@ HISTOGRAM = {
 def reader(algorithm: Algorithm, metrics: Metrics, path: str, what: str) -> Reader:
     """A function from an update's metrics to the number f32[] at `path`; NaN where there is none.
 
+    What evaluation finds is known to the host alone: NaN as well.
+
     Args:
         metrics: the shapes of an update's metrics.
         what: names the path in the error.
@@ -28,6 +31,8 @@ def reader(algorithm: Algorithm, metrics: Metrics, path: str, what: str) -> Read
     Raises:
         UsageError: a result has no such number, or none that is known on the device.
     """
+    if path.startswith(EVALUATION):
+        return lambda metrics: jnp.float32(jnp.nan)
     readers = readers_of(algorithm, metrics)
     check_path(path, readers, what)
     return readers[path]
@@ -36,6 +41,22 @@ def reader(algorithm: Algorithm, metrics: Metrics, path: str, what: str) -> Read
 def check_path(path: str, readers: Mapping[str, Reader], what: str) -> None:
     if path not in readers:
         raise unknown_result(what, path, readers)
+
+
+def check_metric(path: str, readers: Mapping[str, Reader], *, evaluated: bool) -> None:
+    """Refuses a metric that no result has.
+
+    Args:
+        evaluated: whether trials are evaluated.
+    """
+    if not path.startswith(EVALUATION):
+        check_path(path, readers, "metric")
+    elif not evaluated:
+        raise UsageError(f"metric={path} needs evaluations: give evaluation_interval as well")
+    else:
+        of_episodes = [f"{EVALUATION}{name}" for name in readers if name.startswith("env_runners/")]
+        if path not in of_episodes:
+            raise unknown_result("metric", path, of_episodes)
 
 
 def readers_of(algorithm: Algorithm, metrics: Metrics) -> dict[str, Reader]:

@@ -21,7 +21,7 @@ from jaxrl.run.logging.loggers import Logger
 from jaxrl.run.settings import RunSettings
 from jaxrl.run.signals import StopSignal
 from jaxrl.run.stopping import LIMITS, check_stop, last_iteration
-from jaxrl.sweeps.metric_readers import check_path, readers_of
+from jaxrl.sweeps.metric_readers import check_metric, check_path, readers_of
 from jaxrl.sweeps.placement import (
     SPLIT,
     batch_size,
@@ -133,7 +133,8 @@ class Scheduler:
             check_hooks(group.trials[0].config.callbacks)
             algorithm = group.algorithm
             readers = readers_of(algorithm, group.shapes.metrics)
-            check_path(order.metric, readers, "metric")
+            evaluated = self.settings.evaluation_interval is not None
+            check_metric(order.metric, readers, evaluated=evaluated)
             for path in self.criteria:
                 check_path(path, readers, "stop criterion")
             if order.batch_size == "auto":
@@ -322,7 +323,7 @@ class Scheduler:
             turn = advance(members, state, numbers, self._until_evaluation(count, state), reporters)
             state, numbers, scores = turn.state, turn.numbers, np.asarray(turn.seen.score)
             for i, trial_state in enumerate(batch):
-                trial_state.scores += scores[: turn.moved[i], i].tolist()
+                trial_state.add_scores(scores[: turn.moved[i], i].tolist(), self.order.metric)
             with self.figures:
                 self._show(number, batch, turn)
             each = turn.seconds / max(1, turn.moved.max())

@@ -13,7 +13,7 @@ from jaxrl.core.errors import UsageError
 from jaxrl.run.devices.mesh import num_cores, split_cpu, start_jax
 from jaxrl.run.logging.console import Progress
 from jaxrl.run.logging.loggers import check_saved
-from jaxrl.run.results import RETURN
+from jaxrl.run.results import return_path
 from jaxrl.run.storage import checkpoint, runs
 from jaxrl.run.storage.config_file import check_names, read_config, saved_loggers
 from jaxrl.sweeps.results import Sweep
@@ -37,7 +37,7 @@ def sweep(
     seeds: int | Sequence[int] = 1,
     num_samples: int = 1,
     stop: Mapping[str, float] | None = None,
-    metric: str = RETURN,
+    metric: str | None = None,
     halving: int | None = None,
     devices: int | str = "auto",
     batch_size: int | str = "auto",
@@ -56,7 +56,8 @@ def sweep(
             policies: a setting that every trained policy has its own value of is refused.
         seeds: how many of each, from the configuration's own upwards, or a list of seeds.
         stop: {path in the result tree: least value}: a trial ends in the iteration that reached it.
-        metric: what ranks the trials, a path in the result tree; the higher the better.
+        metric: what ranks the trials, a path in the result tree; the higher the better. None: the
+            return of recent episodes, or of evaluation where training plays none.
         halving: keep the best 1 in so many at each rung, 1 / halving of the steps after the one
             before; None: all train to the end.
         devices: that programs are shared out over, or the members of one; "auto": all, a CPU's
@@ -88,6 +89,8 @@ def sweep(
     if len(trials) == 1:
         raise OneTrial(_nothing_to_sweep(trials[0]))
     stop = {path: least for path, least in (stop or {}).items() if least != math.inf}
+    metric = return_path(config) if metric is None else metric
+    run_settings = {**config.run_defaults, **run_settings}
     order = SweepOptions(metric, stop, halving, settled_devices(devices), batch_size, run_settings)
     warnings = unreached(config, settings[0])
     if repeated := len(drawn_settings) - len(settings):

@@ -12,6 +12,8 @@ from jaxrl.algorithms.base import Algorithm
 from jaxrl.core.types import is_key
 from jaxrl.run.devices.mesh import on_first_device, on_host, stacked
 from jaxrl.run.recorder import Snapshot
+from jaxrl.run.results import lookup
+from jaxrl.sweeps.metric_readers import EVALUATION
 from jaxrl.sweeps.reporting import Reporter
 from jaxrl.sweeps.results import DIVERGED, DROPPED, STOPPED, TERMINATED, TrialResult
 from jaxrl.sweeps.trials import Trial
@@ -33,6 +35,13 @@ class TrialState:
     def score(self) -> float | None:
         """The last one that is a number."""
         return next((score for score in reversed(self.scores) if not math.isnan(score)), None)
+
+    def add_scores(self, scores: list[float], metric: str) -> None:
+        """Adds those of the last updates, as the device knows them."""
+        if scores and metric.startswith(EVALUATION):
+            found = lookup(self.reporter.last_result, metric)
+            scores = [*scores[:-1], math.nan if found is None else found]
+        self.scores += scores
 
     @property
     def updates(self) -> int:

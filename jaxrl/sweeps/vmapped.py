@@ -73,6 +73,7 @@ class VmappedTrials:
     def __init__(self, spec: MemberSpec, numbers: Numbers, devices: int = 1):
         begin = time.perf_counter()
         self.algorithm, self.devices = spec.algorithm, devices
+        self.data = jax.device_put(spec.algorithm.data())
         chunk = functools.partial(run_members, spec)
         if devices > 1:
             split, everywhere = PartitionSpec(AXIS), PartitionSpec()
@@ -80,13 +81,15 @@ class VmappedTrials:
             chunk = jax.shard_map(
                 chunk,
                 mesh=mesh_of(devices, AXIS),
-                in_specs=(split, split, everywhere),
+                in_specs=(split, split, everywhere, everywhere),
                 out_specs=(split, rows),
                 check_vma=False,
             )
         self._start = jax.jit(functools.partial(start_members, spec.algorithm)).trace(numbers)
         chunk = jax.jit(chunk, donate_argnums=0)
-        self.chunk_program = chunk.lower(self._start.out_info, numbers, jnp.int32(0)).compile()
+        self.chunk_program = chunk.lower(
+            self._start.out_info, numbers, self.data, jnp.int32(0)
+        ).compile()
         self.start_program = None
         self.compile_seconds = time.perf_counter() - begin
 
@@ -108,7 +111,7 @@ class VmappedTrials:
 
     def chunk(self, state: State, numbers: Numbers, count: int) -> tuple[State, Seen]:
         """At most `count` updates, fewer if all members are done; waits until they are computed."""
-        arguments = state, numbers, jnp.int32(count)
+        arguments = state, numbers, self.data, jnp.int32(count)
         arguments = jax.device_put(arguments, self.chunk_program.input_shardings[0])
         return jax.block_until_ready(self.chunk_program(*arguments))
 
@@ -131,13 +134,15 @@ def done_members(state: State, numbers: Numbers) -> np.ndarray:
 
 
 def run_members(
-    spec: MemberSpec, state: State, numbers: Numbers, count: jax.Array
+    spec: MemberSpec, state: State, numbers: Numbers, data: PyTree, count: jax.Array
 ) -> tuple[State, Seen]:
     """`count` i32[] updates of all members, in one loop whose trip count is traced."""
     size = numbers.last.shape[0]
     zeros = lambda leaf: jnp.zeros((CAPACITY, size, *leaf.shape), leaf.dtype)
     seen = Seen(jnp.full((CAPACITY, size), jnp.nan), jax.tree.map(zeros, spec.metrics))
-    update_all = jax.jit(jax.vmap(functools.partial(update_member, spec)), inline=True)
+    update_all = jax.jit(
+        jax.vmap(functools.partial(update_member, spec), in_axes=(0, 0, None)), inline=True
+    )
 
     def unfinished(carry):
         i, state, _ = carry
@@ -145,7 +150,7 @@ def run_members(
 
     def update(carry):
         i, state, seen = carry
-        state, *reported = update_all(state, numbers)
+        state, *reported = update_all(state, numbers, data)
         seen = jax.tree.map(lambda rows, row: rows.at[i].set(row), seen, Seen(*reported))
         return i + 1, state, seen
 
@@ -167,10 +172,10 @@ def is_finite(metrics: Metrics) -> jax.Array:
 
 
 def update_member(
-    spec: MemberSpec, state: State, numbers: Numbers
+    spec: MemberSpec, state: State, numbers: Numbers, data: PyTree
 ) -> tuple[State, jax.Array, Metrics]:
     """One member's (state, score, metrics); if it is done, its state stays."""
-    runner, metrics = spec.algorithm.update(state.runner, numbers.hypers, numbers.env_params)
+    runner, metrics = spec.algorithm.update(state.runner, numbers.hypers, numbers.env_params, data)
     finite = is_finite(metrics)
     reached = (read(metrics) >= numbers.goals[i] for i, read in enumerate(spec.stop))
     met = functools.reduce(jnp.logical_or, reached, state.met)
@@ -188,7 +193,10 @@ def known(
     group: TrialGroup, numbers: Numbers, metric: str, criteria: Sequence[str], devices: int
 ) -> VmappedTrials | None:
     """The program, if this process has compiled it already."""
-    return PROGRAMS.get(_key(group, numbers, metric, criteria, devices))
+    members = PROGRAMS.get(_key(group, numbers, metric, criteria, devices))
+    if members is not None:
+        members.data = jax.device_put(group.algorithm.data())  # which may have changed
+    return members
 
 
 def program_of(
@@ -205,7 +213,8 @@ def program_of(
         UsageError: no result has such a path.
     """
     key = _key(group, numbers, metric, criteria, devices)
-    if key not in PROGRAMS:
+    members = known(group, numbers, metric, criteria, devices)
+    if members is None:
         algorithm, shapes = group.algorithm, group.shapes.metrics
         score = reader(algorithm, shapes, metric, "metric")
         stop = tuple(reader(algorithm, shapes, path, "stop criterion") for path in criteria)
@@ -215,13 +224,13 @@ def program_of(
             while len(PROGRAMS) >= MOST_PROGRAMS:
                 PROGRAMS.pop(next(iter(PROGRAMS)))
             PROGRAMS[key] = members
-        return members
-    return PROGRAMS[key]
+    return members
 
 
 def _key(
     group: TrialGroup, numbers: Numbers, metric: str, criteria: Sequence[str], devices: int
 ) -> tuple:
-    shapes = str(jax.tree.map(lambda leaf: (leaf.shape, leaf.dtype), numbers))
+    arrays = numbers, group.algorithm.data()
+    shapes = str(jax.tree.map(lambda leaf: (leaf.shape, leaf.dtype), arrays))
     where = str(jax.config.jax_default_device)  # a program is that of one device
     return group.static, group.env, shapes, metric, tuple(criteria), devices, where

@@ -6,15 +6,15 @@ import inspect
 import pytest
 
 import jaxrl
-from jaxrl import PPOConfig, RunSettings, Trainer, UsageError
+from jaxrl import BCConfig, PPOConfig, RunSettings, Trainer, UsageError
 from jaxrl.cli.flags import Flag, flag_name, flags_of, given_flags
 from jaxrl.core import foreign_names
 from jaxrl.core.errors import nearest, unknown_name, unknown_result
 from jaxrl.core.fields import unknown_setting
 
-OURS = {field.name for cls in (PPOConfig, RunSettings) for field in dataclasses.fields(cls)} | {
-    "run_dir"
-}
+OURS = {
+    field.name for cls in (PPOConfig, BCConfig, RunSettings) for field in dataclasses.fields(cls)
+} | {"run_dir"}
 
 # RLlib's names in the migration guide, old and new, and what must stand in the answer.
 RLLIB = {
@@ -68,7 +68,6 @@ WITHOUT_COUNTERPART = [
     "restart_failed_env_runners",
     "torch_compile_learner",
     "torch_compile_worker",
-    "input",
     "output_config",
     "input_config",
     "log_level",

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from jaxrl.algorithms.on_policy import Iteration, LearnerState
+from jaxrl.algorithms.on_policy import Iteration, LearnerState, all_finite
 from jaxrl.algorithms.ppo.batch import (
     Minibatches,
     active_rows,
@@ -93,7 +93,7 @@ def update_policy(
 
     _, target_variance = moments(batch.target, batch.weight, axis_name=spec.axis_name)
     metrics = learner_metrics(steps, minibatches.num_per_pass, target_variance, hypers)
-    metrics["parameters_finite"] = _all_finite((params, opt_state)).astype(jnp.float32)
+    metrics["parameters_finite"] = all_finite((params, opt_state)).astype(jnp.float32)
     has_rows = total(batch.weight, spec.axis_name) > 0
     kl_coeff = next_kl_coeff(hypers.kl_coeff, metrics["mean_kl_loss"], hypers.kl_target)
     kl_coeff = jnp.where(has_rows, kl_coeff, hypers.kl_coeff)
@@ -169,12 +169,6 @@ def _next_filter(
 
 def _where(condition: jax.Array, tree: PyTree, other: PyTree) -> PyTree:
     return jax.tree.map(lambda x, y: jnp.where(condition, x, y), tree, other)
-
-
-def _all_finite(tree: PyTree) -> jax.Array:
-    """Whether every floating-point number is finite, bool[]."""
-    leaves = [leaf for leaf in jax.tree.leaves(tree) if jnp.issubdtype(leaf.dtype, jnp.floating)]
-    return jnp.all(jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in leaves]))
 
 
 def _packed(spec: PPOSpec, tree: PyTree, layers: jax.tree_util.PyTreeDef) -> PyTree:

@@ -53,10 +53,14 @@ class CompiledAlgorithm:
         return jax.block_until_ready(self.start_program(*arguments))
 
     def chunk(
-        self, runner: RunnerState, hypers: PyTree, env_params: PyTree, count: int
+        self, runner: RunnerState, hypers: PyTree, env_params: PyTree, data: PyTree, count: int
     ) -> tuple[RunnerState, Metrics]:
-        """`count` updates, with their metrics first in a buffer [CAPACITY, ...]; waits for them."""
-        arguments = runner, hypers, env_params, jnp.int32(count)
+        """`count` updates, with their metrics first in a buffer [CAPACITY, ...]; waits for them.
+
+        Args:
+            data: what `Algorithm.data` returns.
+        """
+        arguments = runner, hypers, env_params, data, jnp.int32(count)
         arguments = placed(arguments, self.chunk_program.input_shardings[0])
         return jax.block_until_ready(self.chunk_program(*arguments))
 
@@ -75,16 +79,15 @@ class Program:
     # by the shapes of the numbers
     executables: dict[str, CompiledAlgorithm] = field(default_factory=dict)
 
-    def executable(self, key: Key, hypers: PyTree, env_params: PyTree) -> CompiledAlgorithm:
+    def executable(
+        self, key: Key, hypers: PyTree, env_params: PyTree, data: PyTree = ()
+    ) -> CompiledAlgorithm:
         """The programs for arguments of these shapes, traced if they were not before."""
-        shapes = str(
-            jax.tree.map(
-                lambda leaf: (jnp.shape(leaf), jnp.result_type(leaf)), (hypers, env_params)
-            )
-        )
+        numbers = hypers, env_params, data
+        shapes = str(jax.tree.map(lambda leaf: (jnp.shape(leaf), jnp.result_type(leaf)), numbers))
         if shapes not in self.executables:
             start = jax.jit(self._start()).lower(key, hypers, env_params)
-            chunk = jax.jit(self._chunk()).lower(start.out_info, hypers, env_params, jnp.int32(0))
+            chunk = jax.jit(self._chunk()).lower(start.out_info, *numbers, jnp.int32(0))
             self.executables[shapes] = CompiledAlgorithm(chunk.out_info[1], start, chunk)
         return self.executables[shapes]
 
@@ -107,29 +110,34 @@ class Program:
         return jax.shard_map(
             functools.partial(run_chunk, self.split),
             mesh=mesh_of(self.devices),
-            in_specs=(runner, everywhere, everywhere, everywhere),
+            in_specs=(runner, everywhere, everywhere, everywhere, everywhere),
             out_specs=(runner, everywhere),
             check_vma=False,
         )
 
 
 def run_chunk(
-    algorithm: Algorithm, runner: RunnerState, hypers: PyTree, env_params: PyTree, count: jax.Array
+    algorithm: Algorithm,
+    runner: RunnerState,
+    hypers: PyTree,
+    env_params: PyTree,
+    data: PyTree,
+    count: jax.Array,
 ) -> tuple[RunnerState, Metrics]:
     """`count` i32[] updates in a loop with a traced trip count: one program for every length."""
 
     @functools.partial(jax.jit, inline=True)  # traced once, for its shapes and for the loop
-    def packed_update(runner, hypers, env_params):
-        runner, metrics = algorithm.update(runner, hypers, env_params)
+    def packed_update(runner, hypers, env_params, data):
+        runner, metrics = algorithm.update(runner, hypers, env_params, data)
         # A line of numbers, not a program for each of them.
         return runner, pack(metrics, num_axes=0)
 
-    shapes = jax.eval_shape(packed_update, runner, hypers, env_params)[1]
+    shapes = jax.eval_shape(packed_update, runner, hypers, env_params, data)[1]
     buffer = jax.tree.map(lambda leaf: jnp.zeros((CAPACITY, *leaf.shape), leaf.dtype), shapes)
 
     def update(i, state):
         runner, buffer = state
-        runner, row = packed_update(runner, hypers, env_params)
+        runner, row = packed_update(runner, hypers, env_params, data)
         return runner, jax.tree.map(lambda rows, row: rows.at[i].set(row), buffer, row)
 
     runner, buffer = jax.lax.fori_loop(0, count, update, (runner, buffer))

@@ -237,7 +237,7 @@ def result_line(
     parts = {
         "iteration": f"iter {result['training_iteration']:>5,}",
         "steps": f"steps {result['num_env_steps_sampled_lifetime']:>11,}",
-        "return": "no episode has ended yet",
+        "return": "no episode has ended yet" if "env_runners" in result else "",
         "agents": "",
         "length": "",
         **{metric.name: f"{metric.label} {_short(learners, metric)}" for metric in labelled},

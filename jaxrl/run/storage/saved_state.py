@@ -225,7 +225,7 @@ def _counts_that_came_later(shapes: RunnerState) -> dict[str, np.ndarray]:
     """Zeros for the agents' steps in their episodes, which format 1 may not have."""
     parts = {"envs": shapes.envs, "window": shapes.window}
     counts = {
-        f"runner.{name}.episodes.agent_steps": part.episodes.agent_steps
+        f"runner.{name}.episodes.agent_steps": getattr(part.episodes, "agent_steps", ())
         for name, part in parts.items()
     }
     return {

@@ -1,0 +1,123 @@
+"""`BCConfig` and `MARWILConfig`: the settings of learning from recorded episodes."""
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from jaxrl.algorithms import validators
+from jaxrl.algorithms.config import AlgorithmConfig, algorithm_config
+from jaxrl.algorithms.validators import schedule
+from jaxrl.core.errors import UsageError, brief
+from jaxrl.core.fields import as_count, count, number, setting
+from jaxrl.core.types import PolicyId
+
+ITERATION = 4096  # steps, where `train_batch_size` is not given
+
+
+def _sources(name: str, value: Any) -> None:
+    if not all(isinstance(source, str) and source for source in value):
+        raise UsageError(
+            f"{name}={brief(value)} must name recorded episodes: a folder of Parquet files, "
+            "minari:NAME, or several of them"
+        )
+
+
+def _as_sources(name: str, value: Any) -> tuple:
+    """Paths as text."""
+    return tuple(
+        source if isinstance(source, str | int | float | bool) else str(source)
+        for source in validators.several(name, value)
+    )
+
+
+@algorithm_config
+class BCConfig(AlgorithmConfig):
+    """Behaviour cloning: each policy learns to do what its agents did in recorded episodes.
+
+    It maximises the log-probability of the recorded actions. The environment says what policies
+    see and do, and evaluates them; training does not play. What counts as environment steps
+    (`total_env_steps`, `train_batch_size`) are steps drawn from the episodes, uniformly and with
+    replacement, for each policy.
+    """
+
+    algorithm = "jaxrl.algorithms.bc.bc:make_bc"
+    one_for_all = AlgorithmConfig.one_for_all | {"input", "minibatch_size"}
+    is_offline = True
+    run_defaults: ClassVar[Mapping[str, Any]] = {"evaluation_interval": 20}
+
+    input: Any = setting(
+        (),
+        "recorded episodes to learn from: a folder of Parquet files, minari:NAME, or several",
+        _sources,
+        read=_as_sources,
+    )
+    minibatch_size: int = setting(256, "steps of one gradient step", count())
+    lr: Any = setting(
+        1e-3, "learning rate, or a schedule [[step, value], ...]", schedule(), traced=True
+    )
+    grad_clip: float | None = setting(
+        None,
+        "bound of the gradient's global norm; None: no clipping",
+        number(0, open_low=True, optional=True),
+        traced=True,
+    )
+
+    def check_policy(self, policy: PolicyId, num_agents: int) -> None:
+        if not self.input:
+            raise UsageError(
+                "input is missing: a folder of recorded episodes, such as --output or "
+                "jaxrl.episodes.EpisodeWriter writes, or minari:NAME"
+            )
+
+    @staticmethod
+    def sizes(given: Mapping[str, int], tuned: Mapping[str, int]) -> dict[str, int]:
+        """One environment, so to say, whose rollout is the batch: there is nothing to choose."""
+        given = {name: as_count(size) for name, size in given.items()}
+        for name, size in given.items():
+            count()(name, size)
+        before = tuned["train_batch_size"] if tuned["num_envs"] == 1 else ITERATION
+        batch = given.get("train_batch_size", given.get("rollout_length", before))
+        sizes = {"num_envs": 1, "rollout_length": batch, "train_batch_size": batch}
+        for name, size in given.items():
+            if size != sizes[name]:
+                raise UsageError(
+                    f"{name}={size}: it learns from recorded episodes and plays none, so "
+                    "train_batch_size alone says how many steps an iteration draws"
+                )
+        return sizes
+
+    def check_together(self) -> None:
+        if self.train_batch_size % self.minibatch_size:
+            raise UsageError(
+                f"train_batch_size={self.train_batch_size} is no multiple of "
+                f"minibatch_size={self.minibatch_size}"
+            )
+        if self.use_lstm or self.use_gru or self.use_attention:
+            raise UsageError(
+                "learning from recorded episodes takes no memory yet: use_lstm, use_gru and "
+                "use_attention must be False"
+            )
+
+
+@algorithm_config
+class MARWILConfig(BCConfig):
+    """MARWIL: behaviour cloning that imitates what went well more than what did not.
+
+    Monotonic advantage re-weighted imitation learning (Wang et al. 2018): the log-probability of
+    an action is weighted by exp(beta A / c). A is the recorded return minus the value that is
+    learned beside the policy, and c^2 a moving average of A^2. Weights are at most 20.
+    """
+
+    algorithm = "jaxrl.algorithms.bc.bc:make_marwil"
+    one_for_all = BCConfig.one_for_all | {"gamma"}
+
+    beta: float = setting(
+        1.0, "how much better actions are preferred; 0: plain cloning", number(0), traced=True
+    )
+    gamma: float = setting(0.99, "discount of the recorded returns", number(0, 1))
+    vf_coeff: float = setting(1.0, "weight of the value loss", number(0), traced=True)
+    moving_average_sqd_adv_norm_update_rate: float = setting(
+        0.01,
+        "share of the newest minibatch in the moving average of the squared advantage",
+        number(0, 1, open_low=True),
+        traced=True,
+    )

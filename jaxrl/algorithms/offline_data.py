@@ -1,0 +1,284 @@
+"""Recorded episodes as arrays: every step of each policy, for algorithms that learn from them."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from flax import struct
+
+from jaxrl.algorithms.config import AlgorithmConfig
+from jaxrl.core.errors import UsageError, brief, unknown_name
+from jaxrl.core.spaces import Box, Discrete, Space, parts_of, tree_of
+from jaxrl.core.types import AgentId, PolicyId, PyTree
+from jaxrl.episodes import MultiAgentEpisode, SingleAgentEpisode, from_minari, read_episodes
+from jaxrl.models.policy_spec import PolicyInputs, PolicySpec
+from jaxrl.ops.running_stats import RunningMeanStd
+from jaxrl.rollout.env_step import RolloutSpec
+
+MINARI = "minari:"  # begins the name of a Minari dataset, in place of a folder
+ENV_ACTIONS, MASK = "actions_for_env", "action_mask"  # among an episode's extra model outputs
+
+Episode = SingleAgentEpisode | MultiAgentEpisode
+
+
+class Steps(struct.PyTreeNode):
+    """Recorded steps of a policy, [...]."""
+
+    obs: PyTree
+    inputs: PolicyInputs  # what the policy was told beside the observation
+    action: PyTree = ()  # as the policy samples it
+    # Only of data with returns:
+    return_to_go: PyTree = ()  # f32  discounted rewards from this step to the last one recorded
+    # f32  of the value after that: 0 where the episode terminated, else gamma^(steps to there)
+    discount: PyTree = ()
+    end: PyTree = ()  # i32  which of `PolicyData.ends` came after the last step
+
+
+class PolicyData(struct.PyTreeNode):
+    """All recorded steps of the policies of one group."""
+
+    steps: Steps  # [N, R, ...], of which each policy has the first `count`
+    count: jax.Array  # i32[N]
+    # [N, F, ...]  with returns: the observations after the last steps of cut and truncated episodes
+    ends: Steps | tuple = ()
+    filter: RunningMeanStd | tuple = ()  # [N]  of all observations, where the policies have one
+
+
+class Recording(NamedTuple):
+    """What was read from a run's input."""
+
+    groups: tuple[PolicyData | tuple, ...]  # by group; () where the policies do not learn
+    num_episodes: int
+    num_steps: dict[PolicyId, int]
+    mean_return: float  # undiscounted, of all agents together
+
+
+KEPT: dict[Any, Recording] = {}  # the last one that was read, by what it depends on
+
+
+def read_recording(
+    config: AlgorithmConfig, rollout_spec: RolloutSpec, gamma: float | None = None
+) -> Recording:
+    """The episodes of `config.input`, which are read again once the files change.
+
+    Args:
+        gamma: the discount of returns; None: without returns.
+
+    Raises:
+        UsageError: there are none, or they do not fit the environment.
+    """
+    sources = config.input
+    key = config.static(), gamma, tuple(map(_signature, sources))
+    if key not in KEPT:
+        reader = _Reader(rollout_spec, gamma)
+        for source in sources:
+            for episode in _episodes_of(source):
+                reader.add(episode)
+        recording = reader.recording(sources)
+        KEPT.clear()
+        KEPT[key] = recording
+    return KEPT[key]
+
+
+def _episodes_of(source: str) -> Iterable[Episode]:
+    if source.startswith(MINARI):
+        return from_minari(source.removeprefix(MINARI))
+    return read_episodes(source)
+
+
+def _signature(source: str) -> tuple:
+    """What changes with a folder's files; of a Minari dataset nothing does."""
+    path = Path(source)
+    files = sorted(path.glob("*.parquet")) if path.is_dir() else [path]
+    stats = [(file.name, file.stat()) for file in files if file.exists()]
+    return tuple((name, stat.st_mtime_ns, stat.st_size) for name, stat in stats)
+
+
+class _Reader:
+    """Sorts the steps of episodes by policy."""
+
+    def __init__(self, rollout_spec: RolloutSpec, gamma: float | None):
+        self._grouping = grouping = rollout_spec.grouping
+        self._masked = rollout_spec.masked
+        self._rows: dict[AgentId, _PolicyRows] = {}  # by agent; agents share their policy's
+        self._places: dict[AgentId, int] = {}  # among the agents of its policy
+        self._by_group: list[list[_PolicyRows]] = []
+        for group in grouping.groups:
+            policies = []
+            for policy, agents in zip(group.policies, group.agents, strict=True):
+                rows = _PolicyRows(policy, group.structure.policy_spec, gamma)
+                self._rows |= dict.fromkeys(agents, rows)
+                self._places |= {agent: place for place, agent in enumerate(agents)}
+                policies.append(rows)
+            self._by_group.append(policies if group.structure.trained else [])
+        self._trained = {rows.policy for policies in self._by_group for rows in policies}
+        self._returns: list[float] = []
+
+    def add(self, episode: Episode) -> None:
+        for agent, data in self._agents_of(episode):
+            if agent not in self._rows:
+                where = f"in episode {episode.id_}"
+                raise unknown_name("agent", agent, self._grouping.agents, where)
+            rows = self._rows[agent]
+            if rows.policy in self._trained and len(data):
+                rows.add(data, agent, self._places[agent])
+        self._returns.append(episode.get_return())
+
+    def _agents_of(self, episode: Episode) -> Iterator[tuple[AgentId, SingleAgentEpisode]]:
+        if isinstance(episode, MultiAgentEpisode):
+            yield from episode.agent_episodes.items()
+        elif len(self._grouping.agents) == 1:
+            yield self._grouping.agents[0], episode
+        elif episode.agent_id is not None:
+            yield episode.agent_id, episode
+        else:
+            raise UsageError(
+                f"episode {episode.id_} is of a single agent, and the environment has "
+                f"{', '.join(map(str, self._grouping.agents))}: set its agent_id"
+            )
+
+    def recording(self, sources: Sequence[str]) -> Recording:
+        where = ", ".join(sources)
+        if not self._returns:
+            raise UsageError(f"input={where} holds no episodes")
+        for policies in self._by_group:
+            for rows in policies:
+                if not rows.num_steps:
+                    raise UsageError(
+                        f"input={where} holds no step of policy {rows.policy!r}: record its "
+                        "agents, or leave it out of policies_to_train"
+                    )
+        return Recording(
+            tuple(
+                _stacked([rows.data(self._masked) for rows in policies]) if policies else ()
+                for policies in self._by_group
+            ),
+            len(self._returns),
+            {rows.policy: rows.num_steps for policies in self._by_group for rows in policies},
+            float(np.mean(self._returns)),
+        )
+
+
+class _PolicyRows:
+    """The steps of one policy, episode by episode."""
+
+    def __init__(self, policy: PolicyId, policy_spec: PolicySpec, gamma: float | None):
+        self.policy, self.num_steps = policy, 0
+        self._spec, self._gamma = policy_spec, gamma
+        self._steps: list[Steps] = []
+        self._ends: list[Steps] = []
+        self._masks: list[np.ndarray] = []
+
+    def add(self, episode: SingleAgentEpisode, agent: AgentId, place: int) -> None:
+        """Adds an agent's steps; `place` is its number among the policy's agents."""
+        what = f"episode {episode.id_}, agent {agent!r}:"
+        episode = episode.to_numpy()
+        count, outputs = len(episode), episode.extra_model_outputs
+        spec = self._spec
+        obs = checked(spec.observation_space, episode.get_observations(), f"{what} observations")
+        actions = outputs[ENV_ACTIONS].get() if ENV_ACTIONS in outputs else episode.get_actions()
+        actions = checked(spec.action_space, actions, f"{what} actions")
+        told = np.full(count + 1, place, np.int32) if spec.told.num_agents else ()
+        if MASK in outputs:
+            self._masks.append(np.asarray(outputs[MASK].get(), bool))
+        first = lambda leaf: leaf[:count]
+        steps = Steps(
+            obs=jax.tree.map(first, obs),
+            inputs=PolicyInputs(agent_id=jax.tree.map(first, told)),
+            action=spec.from_env_action(actions),
+        )
+        if self._gamma is not None:
+            last = lambda leaf: leaf[count:]
+            steps = steps.replace(**self._returns(episode))
+            if not episode.is_terminated:
+                told = PolicyInputs(agent_id=jax.tree.map(last, told))
+                self._ends.append(Steps(jax.tree.map(last, obs), told))
+        self._steps.append(steps)
+        self.num_steps += count
+
+    def _returns(self, episode: SingleAgentEpisode) -> dict[str, np.ndarray]:
+        rewards = episode.get_rewards()
+        returns, following = np.zeros(len(rewards), np.float32), 0.0
+        for t in range(len(rewards) - 1, -1, -1):
+            returns[t] = following = float(rewards[t]) + self._gamma * following
+        steps_left = np.arange(len(rewards), 0, -1)
+        discount = np.float32(0.0 if episode.is_terminated else self._gamma**steps_left)
+        return {
+            "return_to_go": returns,
+            "discount": np.broadcast_to(discount, len(rewards)),
+            "end": np.full(len(rewards), len(self._ends), np.int32),
+        }
+
+    def data(self, masked: bool) -> PolicyData:
+        """All steps, [R, ...]; with masks if the environment has some and each episode has its."""
+        steps = _joined(self._steps)
+        if masked and len(self._masks) == len(self._steps):
+            inputs = steps.inputs.replace(action_mask=np.concatenate(self._masks))
+            steps = steps.replace(inputs=inputs)
+        ends = ()
+        if self._gamma is not None:
+            # One of zeros where every episode terminated: nothing reads it.
+            some = jax.tree.map(lambda leaf: np.zeros_like(leaf[:1]), steps)
+            ends = _joined(self._ends or [Steps(some.obs, some.inputs.replace(action_mask=()))])
+            last = np.int32(len(jax.tree.leaves(ends)[0]) - 1)
+            steps = steps.replace(end=np.minimum(steps.end, last))
+        stats = ()
+        if self._spec.observation_filter is not None:
+            seen = np.asarray(self._spec.observed(steps.obs), np.float64)
+            moments = np.float32(len(seen)), seen.mean(axis=0), seen.var(axis=0)
+            stats = RunningMeanStd(*map(np.float32, moments))
+        return PolicyData(steps, np.int32(self.num_steps), ends, stats)
+
+
+def checked(space: Space, values: PyTree, what: str) -> PyTree:
+    """Values [T, ...] of a space, in its types.
+
+    Raises:
+        UsageError: other parts or shapes, numbers that are not finite, or integers beyond the
+            space.
+    """
+    try:
+        parts = list(parts_of(space, values))
+    except ValueError:
+        raise UsageError(f"{what} do not have the parts of the environment's {space}") from None
+    found = []
+    for name, part, leaf in parts:
+        called = f"{what} {name!r}" if name else what
+        leaf = np.asarray(leaf)
+        if leaf.shape[1:] != tuple(part.shape):
+            raise UsageError(
+                f"{called} have the shape {leaf.shape[1:]}; the environment's are {part}"
+            )
+        if not np.issubdtype(leaf.dtype, np.number) and leaf.dtype != bool:
+            raise UsageError(f"{called} are no numbers, but {brief(leaf.flat[0])}")
+        if isinstance(part, Box):
+            wrong = ~np.isfinite(leaf) if np.issubdtype(leaf.dtype, np.floating) else None
+        else:
+            most = part.n if isinstance(part, Discrete) else np.asarray(part.nvec)
+            wrong = (leaf < 0) | (leaf >= most) | (leaf % 1 != 0)
+        if wrong is not None and wrong.any():
+            raise UsageError(f"{called} hold {leaf[wrong][0]:g}; the environment's are {part}")
+        found.append(leaf.astype(jax.dtypes.canonicalize_dtype(part.dtype)))
+    return jax.tree.structure(tree_of(space)).unflatten(found)
+
+
+def _joined(parts: list[Steps]) -> Steps:
+    return jax.tree.map(lambda *leaves: np.concatenate(leaves), *parts)
+
+
+def _stacked(policies: list[PolicyData]) -> PolicyData:
+    """Of several policies, [N, ...], the shorter ones filled up with zeros."""
+
+    def stack(*leaves):
+        longest = max(leaf.shape[0] if leaf.ndim else 0 for leaf in leaves)
+        return np.stack([_lengthened(leaf, longest) for leaf in leaves])
+
+    return jax.tree.map(stack, *policies)
+
+
+def _lengthened(leaf: np.ndarray, length: int) -> np.ndarray:
+    if not leaf.ndim or len(leaf) == length:
+        return leaf
+    return np.concatenate([leaf, np.zeros((length - len(leaf), *leaf.shape[1:]), leaf.dtype)])
