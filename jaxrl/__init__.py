@@ -19,6 +19,7 @@ jaxrl.to_gymnasium_vector("cartpole", 256)             environments for other li
 
 from jaxrl.adapters.to_gymnasium import to_gymnasium, to_gymnasium_vector
 from jaxrl.adapters.to_pettingzoo import to_pettingzoo
+from jaxrl.adapters.to_sb3 import to_sb3_vec
 from jaxrl.algorithms.bc.config import BCConfig, MARWILConfig
 from jaxrl.algorithms.ppo.config import PPOConfig
 from jaxrl.algorithms.ppo.ppo import make_train
@@ -84,6 +85,7 @@ __all__ = [
     "to_gymnasium",
     "to_gymnasium_vector",
     "to_pettingzoo",
+    "to_sb3_vec",
     "uniform",
     "use_compile_cache",
 ]

@@ -138,6 +138,30 @@ class Endless(Environment):
         return jnp.ones(1), state.replace(time=state.time + 1), jnp.float32(1), jnp.array(False), {}
 
 
+@dataclass(frozen=True)
+class Watch(Environment):
+    """Observes the time; the reward is 10 times it; action 1 terminates, and 3 steps truncate."""
+
+    @property
+    def default_params(self) -> Params:
+        return Params(max_steps_in_episode=3)
+
+    def observation_space(self, params=None) -> Box:
+        return Box(0.0, 3.0, (1,))
+
+    def action_space(self, params=None) -> Discrete:
+        return Discrete(2)
+
+    def reset_env(self, key, params):
+        return jnp.zeros(1), State(jnp.int32(0), jnp.int32(0))
+
+    def step_env(self, key, state, action, params):
+        time = state.time + 1
+        info = {"metrics": {"late": 1.0 * time}}
+        obs, state = time.astype(jnp.float32)[None], state.replace(time=time)
+        return obs, state, 10.0 * time, action == 1, info
+
+
 class TargetParams(struct.PyTreeNode):
     offset: float = 0.0
     max_steps_in_episode: int = 1_000_000

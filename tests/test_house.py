@@ -57,6 +57,7 @@ MAY_BE_IMPORTED_BY = {
     "ray": {"jaxrl/adapters/to_ray_tune.py"},
     "gymnasium": {"jaxrl/adapters/to_gymnasium.py", "jaxrl/episodes/minari_datasets.py"},
     "pettingzoo": {"jaxrl/adapters/to_pettingzoo.py"},
+    "stable_baselines3": {"jaxrl/adapters/to_sb3.py"},
     "pyarrow": {"jaxrl/episodes/parquet.py"},
     "minari": {"jaxrl/episodes/minari_datasets.py"},
 }
@@ -96,6 +97,7 @@ NOT_FOR_IMPORT = (
         "seaborn",
         "gymnasium",
         "pettingzoo",
+        "stable_baselines3",
         "ray",
         "torch",
         "orbax",

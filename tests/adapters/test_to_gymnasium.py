@@ -6,51 +6,19 @@ from dataclasses import dataclass
 
 import gymnasium
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
-from flax import struct
 from gymnasium.utils.env_checker import check_env, data_equivalence
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from gymnasium.wrappers import vector as wrappers
 
 import jaxrl
 from jaxrl import UsageError, to_gymnasium, to_gymnasium_vector
-from jaxrl.core.env import Environment
 from jaxrl.core.spaces import Box, Discrete, Tuple
-from tests.probes import Forbidden, Probe
+from tests.probes import Forbidden, Probe, Watch
 
 SHORT_POLE = jaxrl.make("cartpole", max_steps_in_episode=15)
 NEXT_STEP, SAME_STEP, DISABLED = AutoresetMode
-
-
-class Clock(struct.PyTreeNode):
-    time: jax.Array
-
-
-class ClockParams(struct.PyTreeNode):
-    max_steps_in_episode: int = 3
-
-
-@dataclass(frozen=True)
-class Watch(Environment):
-    """Observes the time; the reward is 10 times it; action 1 terminates, and 3 steps truncate."""
-
-    default_params = ClockParams()
-
-    def observation_space(self, params=None):
-        return Box(0.0, 3.0, (1,))
-
-    def action_space(self, params=None):
-        return Discrete(2)
-
-    def reset_env(self, key, params):
-        return jnp.zeros(1), Clock(jnp.int32(0))
-
-    def step_env(self, key, state, action, params):
-        time = state.time + 1
-        info = {"metrics": {"late": 1.0 * time}}
-        return jnp.float32(time)[None], Clock(time), 10.0 * time, action == 1, info
 
 
 @dataclass(frozen=True)
