@@ -10,6 +10,7 @@ jaxrl.load_run("runs/arena/...").dataframe()           its results: dataframe(),
 jaxrl.evaluate("runs/arena/...", episodes=100)         whole episodes of a run's policies
 trainer.sample(100)                                    episodes as objects: steps, log-probabilities
 jaxrl.replay_episode(episode).difference               None: its environment gives the same again
+jaxrl.estimate_return("data/arena", policy)            its return, from episodes of another policy
 jaxrl.replay("runs/arena/...").save("episode.html")    episodes on a page that plays them
 jaxrl.join("host0:1234", 2, process_id)                first, in each of several processes
 jaxrl.use_compile_cache()                              first: the next process compiles nothing
@@ -28,6 +29,7 @@ from jaxrl.core.env_checker import check_env
 from jaxrl.core.errors import UsageError
 from jaxrl.core.registry import make, names, register
 from jaxrl.core.renamed import find_former_modules
+from jaxrl.offline.estimators import estimate_return
 from jaxrl.run.callbacks import Callbacks
 from jaxrl.run.devices.compile_cache import use_compile_cache
 from jaxrl.run.devices.hosts import join
@@ -66,6 +68,7 @@ __all__ = [
     "UsageError",
     "check_env",
     "choice",
+    "estimate_return",
     "evaluate",
     "grid_search",
     "join",

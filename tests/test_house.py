@@ -23,7 +23,7 @@ FILES = {
 
 BELOW_RUN = {"core", "ops", "models", "rollout", "algorithms"}
 EVERYTHING = {
-    *(*BELOW_RUN, "an algorithm", "episodes", "run", "sweeps"),
+    *(*BELOW_RUN, "an algorithm", "episodes", "offline", "run", "sweeps"),
     *("adapters", "adapters/to", "cli", "jaxrl"),
 }
 MAY_IMPORT = {
@@ -34,6 +34,7 @@ MAY_IMPORT = {
     "algorithms": {"core", "ops", "models", "rollout", "episodes"},
     "an algorithm": BELOW_RUN,  # a folder of its own, which no other algorithm imports
     "episodes": {"core"},
+    "offline": {"core", "ops", "models", "episodes"},
     "run": {*BELOW_RUN, "episodes"},  # an algorithm is reached through the configuration alone
     "sweeps": {*BELOW_RUN, "run"},
     "adapters/from": {"core"},

@@ -1,4 +1,4 @@
-"""`jaxrl episodes`: statistics of a folder of episodes; one of them, replays, Minari datasets."""
+"""`jaxrl episodes`: a folder's statistics, an episode, replays, estimates, Minari datasets."""
 
 import dataclasses
 import json
@@ -12,15 +12,18 @@ import numpy as np
 from jaxrl.cli.flags import flags_of, given_flags, setting_of
 from jaxrl.cli.help import show_help
 from jaxrl.core.errors import UsageError
-from jaxrl.core.fields import check_all, count, flag, setting
+from jaxrl.core.fields import check_all, count, flag, number, setting
 from jaxrl.core.types import DEFAULT_AGENT
 from jaxrl.episodes import MultiAgentEpisode, SingleAgentEpisode, read_episodes
 from jaxrl.episodes.minari_datasets import to_minari
+from jaxrl.offline.estimators import estimate_return
 from jaxrl.run.command_line import program
 from jaxrl.run.devices.mesh import start_jax
+from jaxrl.run.inference.policy import Policy, policy_of
 from jaxrl.run.inference.replayed_episode import environment_of, origin_of, replay_episode
 from jaxrl.run.inference.sampling import ORIGIN, Episode
 from jaxrl.run.logging.console import print_answer
+from jaxrl.run.storage.checkpoint import open_found
 
 MAX_CHARACTERS = 60  # of a nested value in the table of steps
 SHOWN_OUTPUTS = {"vf_preds": "value", "action_logp": "log-probability"}
@@ -39,6 +42,10 @@ class EpisodesOptions:
     replay: bool = setting(
         False, "step the environment of each episode again, and say which ones differ", flag
     )
+    judge: str = setting(
+        "", "estimate from the episodes what the policies of this run earn, sampling their actions"
+    )
+    gamma: float = setting(1.0, "the discount of that return", number(0, 1))
     minari: str = setting(
         "", "write the episodes as Minari datasets of this name, such as arena/sampled-v0"
     )
@@ -70,6 +77,11 @@ def episodes(argv: Sequence[str] | None = None) -> None:
         elif options.replay:
             start_jax()
             print_answer(replays_of(found))
+        elif options.judge:
+            start_jax()
+            print_answer(
+                str(estimate_return(found, policies_of(options.judge), gamma=options.gamma))
+            )
         elif options.minari:
             start_jax()  # the spaces are those of the environment, which is made
             for name in to_minari(with_spaces(found), options.minari):
@@ -146,6 +158,12 @@ def replays_of(found: Iterable[Episode]) -> str:
     lines = [f"{id_}: {difference}" for id_, difference in replayed if difference is not None]
     equal = len(replayed) - len(lines)
     return "\n".join([f"{equal:,} of {len(replayed):,} episodes are reproduced to the bit", *lines])
+
+
+def policies_of(run: str) -> dict[str, Policy]:
+    """All policies of a run's last checkpoint."""
+    saved = open_found(run, "last")
+    return {name: policy_of(saved, name) for name in saved.facts["policies"]}
 
 
 def with_spaces(found: Iterable[Episode]) -> Iterator[Episode]:

@@ -253,9 +253,12 @@ RLLIB = {
         *("output_config", "output_compress_columns", "output_max_file_size"),
         *("output_max_rows_per_file", "output_write_episodes", "input_config"),
         *("actions_in_input_normalized", "postprocess_inputs", "shuffle_buffer_size"),
-        *("input_evaluation", "off_policy_estimation_methods", "ope_split_batch_by_episode"),
         *("offline_sampling", "offline_data_class"),
         note=FILES,
+    ),
+    **none(
+        *("input_evaluation", "off_policy_estimation_methods", "ope_split_batch_by_episode"),
+        note="no setting: jaxrl.estimate_return(episodes, policy) judges a policy from episodes",
     ),
 }
 
