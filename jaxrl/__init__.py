@@ -19,6 +19,8 @@ jaxrl.to_gymnasium_vector("cartpole", 256)             environments for other li
 """
 
 from jaxrl.adapters.to_gymnasium import to_gymnasium, to_gymnasium_vector
+from jaxrl.adapters.to_gymnax import to_gymnax
+from jaxrl.adapters.to_jaxmarl import to_jaxmarl
 from jaxrl.adapters.to_pettingzoo import to_pettingzoo
 from jaxrl.adapters.to_sb3 import to_sb3_vec
 from jaxrl.algorithms.bc.config import BCConfig, MARWILConfig
@@ -87,6 +89,8 @@ __all__ = [
     "sweep",
     "to_gymnasium",
     "to_gymnasium_vector",
+    "to_gymnax",
+    "to_jaxmarl",
     "to_pettingzoo",
     "to_sb3_vec",
     "uniform",

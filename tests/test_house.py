@@ -47,7 +47,8 @@ MAY_IMPORT = {
 }
 CORE_WITHOUT_JAX = ("jaxrl.core.errors", "jaxrl.core.foreign_names")  # all that episodes import
 MAY_BE_IMPORTED_BY = {
-    "gymnax": {"jaxrl/adapters/from_gymnax.py"},
+    "gymnax": {"jaxrl/adapters/from_gymnax.py", "jaxrl/adapters/to_gymnax.py"},
+    "jaxmarl": {"jaxrl/adapters/to_jaxmarl.py"},
     "orbax": {"jaxrl/run/storage/array_storage.py"},
     "tensorstore": {"jaxrl/run/storage/array_storage.py"},
     "tensorboardX": {"jaxrl/run/logging/tensorboard.py"},
@@ -99,6 +100,7 @@ NOT_FOR_IMPORT = (
         "gymnasium",
         "pettingzoo",
         "stable_baselines3",
+        "jaxmarl",
         "ray",
         "torch",
         "orbax",

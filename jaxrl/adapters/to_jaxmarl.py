@@ -1,0 +1,108 @@
+"""Environments of jaxrl for programs that use JaxMARL (https://github.com/FLAIROx/JaxMARL, 0.2).
+
+    env = jaxrl.to_jaxmarl("arena")    where its scripts call `jaxmarl.make(...)`
+
+JaxMARL is imported when an environment is made.
+"""
+
+import functools
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+
+from jaxrl.adapters.to_gymnax import gymnax_space
+from jaxrl.adapters.to_numpy import require_library, resolve
+from jaxrl.core.env import agents_may_wait, lift, raw_step, split_agents, strongly_typed
+from jaxrl.core.spaces import Box
+from jaxrl.core.types import ALL, AgentId, Key, PolicyId, PyTree
+from jaxrl.ops.distributions import num_logits
+from jaxrl.rollout.action_masks import raw_action_mask
+
+if TYPE_CHECKING:
+    from jaxmarl.environments.multi_agent_env import MultiAgentEnv
+
+
+def to_jaxmarl(env: Any, params: PyTree = None) -> "MultiAgentEnv":
+    """A `MultiAgentEnv` of JaxMARL, with observations, actions, rewards and `done` by agent.
+
+    JaxMARL has one `done` for both kinds of ends, so a learner cannot tell a time limit from a real
+    end. An agent that has left stays done until the reset. `info` has the environment's metrics,
+    each as f32[num_agents], the shape that JaxMARL's scripts reshape.
+
+    Args:
+        env: an environment or its name.
+        params: its parameters; None: the default ones. They are constants of the program.
+
+    Raises:
+        UsageError: JaxMARL is not installed.
+    """
+    require_library("jaxmarl", "to_jaxmarl", "jaxmarl")
+    from jaxmarl.environments import multi_agent_env, spaces
+
+    env, params = resolve(env, params)
+    return _class_for(multi_agent_env.MultiAgentEnv)(env, params, spaces)
+
+
+@functools.cache
+def _class_for(base: type) -> type:
+    """`JaxMarlEnv` as a class of JaxMARL, which is not imported before."""
+    members = {"__module__": __name__, "__doc__": JaxMarlEnv.__doc__}
+    return type(JaxMarlEnv.__name__, (JaxMarlEnv, base), members)
+
+
+class JaxMarlEnv:
+    """A `MultiAgentEnv` of JaxMARL; see `to_jaxmarl`."""
+
+    def __init__(self, env: Any, params: PyTree, spaces: ModuleType):
+        self._env, self._params = lift(env), params
+        super().__init__(len(self._env.agents))
+        self.agents: list[AgentId] = list(self._env.agents)  # instead of agent_0, agent_1, ...
+        self._actions = {agent: self._env.action_space(agent, params) for agent in self.agents}
+        self.action_spaces = {
+            agent: gymnax_space(space, spaces) for agent, space in self._actions.items()
+        }
+        self.observation_spaces = {
+            agent: gymnax_space(self._env.observation_space(agent, params), spaces)
+            for agent in self.agents
+        }
+
+    @property
+    def name(self) -> str:
+        return self._env.name
+
+    @property
+    def agent_classes(self) -> dict[PolicyId, list[AgentId]]:
+        return {name: list(agents) for name, agents in self._env.default_policies.items()}
+
+    @functools.partial(jax.jit, static_argnums=0)
+    def reset(self, key: Key) -> tuple[dict[AgentId, PyTree], PyTree]:
+        obs, state = self._env.reset(key, self._params)
+        return obs, strongly_typed(state)
+
+    def step_env(
+        self, key: Key, state: PyTree, actions: dict[AgentId, PyTree]
+    ) -> tuple[dict, PyTree, dict, dict, dict]:
+        """Returns (obs, state, rewards, dones, info), with no reset, which `step` adds."""
+        raw = raw_step(self._env, key, state, actions, self._params)
+        done = raw.terminated | raw.truncated
+        if not agents_may_wait(self._env):
+            done = done | ~raw.active
+        dones = {**split_agents(self._env, done), ALL: raw.episode_done}
+        info = {
+            name: jnp.full(len(self.agents), value, jnp.float32)
+            for name, value in raw.info.get("metrics", {}).items()
+        }
+        rewards = split_agents(self._env, raw.reward)
+        return self._env.by_agent(raw.obs), raw.state, rewards, dones, info
+
+    @functools.partial(jax.jit, static_argnums=0)
+    def get_avail_actions(self, state: PyTree) -> dict[AgentId, jax.Array]:
+        """bool[A]: the possible actions, all of them in an environment without masks."""
+        if hasattr(self._env, "action_mask"):
+            return self._env.by_agent(raw_action_mask(self._env, state, self._params))
+        return {
+            agent: jnp.ones(space.shape if isinstance(space, Box) else num_logits(space), bool)
+            for agent, space in self._actions.items()
+        }
