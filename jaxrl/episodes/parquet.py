@@ -263,11 +263,8 @@ def _table(waiting: list[_AgentRows], layouts: Mapping[str, Layout]) -> Any:
     import pyarrow
 
     counts = [len(rows.episode) for rows in waiting]
-    repeat = lambda values: (
-        pyarrow.array(values, pyarrow.string())
-        .dictionary_encode()
-        .take(pyarrow.array(np.repeat(np.arange(len(values)), counts)))
-    )
+    rows_of = pyarrow.array(np.repeat(np.arange(len(counts)), counts))
+    repeat = lambda values: pyarrow.array(values, pyarrow.string()).take(rows_of)
     is_last = [np.arange(count) == count - 1 for count in counts]
     ends = lambda name: np.concatenate(
         [last & getattr(rows.episode, name) for last, rows in zip(is_last, waiting, strict=True)]
@@ -282,7 +279,10 @@ def _table(waiting: list[_AgentRows], layouts: Mapping[str, Layout]) -> Any:
     for name in dict.fromkeys(name for rows in waiting for name in rows.columns):
         columns[name] = _column([rows.columns.get(name) for rows in waiting], counts)
     columns |= {"terminateds": ends("is_terminated"), "truncateds": ends("is_truncated")}
-    columns[FACTS] = repeat([rows.facts for rows in waiting])
+    # Long texts, which are not copied for each row. Some readers, Ray Data among them, stumble over
+    # a dictionary without entries, as that of an `agent_id` of single agents would be.
+    facts = pyarrow.array([rows.facts for rows in waiting], pyarrow.string())
+    columns[FACTS] = facts.dictionary_encode().take(rows_of)
     metadata = {METADATA: json.dumps({"format": FORMAT, "layouts": layouts})}
     return pyarrow.table(columns).replace_schema_metadata(metadata)
 
