@@ -239,12 +239,14 @@ def _check_rows(policy: Any, who: str, rows: AgentRows) -> None:
     if isinstance(policy.action_space, Box) or (rows.action_mask is None and not policy.masked):
         return
     needed = len(rows.action), _num_inputs(policy.policy_spec)
-    if rows.action_mask is None or rows.action_mask.shape != needed:
-        found = "was recorded" if rows.action_mask is None else list(rows.action_mask.shape)
+    if rows.action_mask is None:
         raise UsageError(
-            f"{who}: action_mask, the possible actions, must be bool{list(needed)}, not {found}"
-            if rows.action_mask is not None
-            else f"{who}: no action_mask was recorded, the possible actions, which it reads"
+            f"{who}: no action_mask was recorded, the possible actions, which it reads"
+        )
+    if rows.action_mask.shape != needed:
+        raise UsageError(
+            f"{who}: action_mask must be bool{list(needed)}, the possible actions, not of shape "
+            f"{list(rows.action_mask.shape)}"
         )
 
 

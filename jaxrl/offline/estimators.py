@@ -202,6 +202,8 @@ class ReturnEstimates:
             f"{row.effective_sample_size:>11.1f}"
             for row in self.rows
         ]
+        if any(row.method == "direct_method" for row in self.rows):
+            lines.append("The interval of direct_method leaves out the error of its fit.")
         return "\n".join([head, *lines, *(f"warning: {text}" for text in self.warnings)])
 
 

@@ -138,23 +138,23 @@ def _check_whole(episode: Any, first: Episode) -> None:
 
 
 def _policies_by_agent(
-    episodes: list[Episode], agents: Iterable[AgentId], policy: Any
+    episodes: list[Episode], by_agent: Mapping[AgentId, list[_AgentSteps]], policy: Any
 ) -> dict[AgentId, Any]:
     """{agent: its policy} of those that are judged."""
     modules: dict[AgentId, PolicyId] = {}
-    several = isinstance(episodes[0], MultiAgentEpisode)
-    for episode in episodes:
-        for agent in agents:
-            name = episode.module_for(agent) if several else episode.module_id or DEFAULT_POLICY
+    for agent, steps in by_agent.items():
+        for number, data, _ in steps:
+            name = data.module_id or DEFAULT_POLICY
             if modules.setdefault(agent, name) != name:
                 raise UsageError(
                     f"agent {agent!r} is played by policy {modules[agent]!r} in some episodes, by "
-                    f"{name!r} in episode {episode.id_}; judge them apart"
+                    f"{name!r} in episode {episodes[number].id_}; judge them apart"
                 )
     policies = policy
     if not isinstance(policy, Mapping):
         _check_policy(policy)
-        policies = {policy.name if several else modules[DEFAULT_AGENT]: policy}
+        alone = isinstance(episodes[0], SingleAgentEpisode)
+        policies = {modules[DEFAULT_AGENT] if alone else policy.name: policy}
     for name, each in policies.items():
         _check_policy(each)
         if name not in modules.values():

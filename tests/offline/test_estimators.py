@@ -460,6 +460,24 @@ def test_a_reward_that_comes_while_an_agent_waits_has_the_ratios_until_then():
     np.testing.assert_allclose(black.rewards, [[0, 0, 7]])
 
 
+def test_an_agent_may_be_absent_from_an_episode_and_has_one_policy_in_all():
+    alone = MultiAgentEpisode(agent_to_module_mapping_fn=lambda agent, episode: agent)
+    alone.add_env_reset(observations={"white": 0})
+    logp = {"white": {"action_logp": np.log(0.5)}}
+    ends = {"terminateds": {"__all__": True}, "extra_model_outputs": logp}
+    alone.add_env_step({"white": 1}, {"white": 1}, {"white": 1.0}, **ends)
+    both = {name: replace_name(TARGET, name) for name in ("white", "black")}
+    judged = judge_episodes([turns(), alone], both)
+    np.testing.assert_allclose(np.exp(judged.log_ratios), [[1.6, 1, 0.2], [1.6, 1, 1]], rtol=1e-6)
+    np.testing.assert_array_equal(judged.states[-1], [1, 0, 0, 0, 0, 0])  # black has seen nothing
+    other = turns()
+    other.agent_episodes["white"].module_id = "grey"
+    with pytest.raises(
+        UsageError, match="'white' is played by policy 'white' in some episodes, by"
+    ):
+        judge_episodes([turns(), other], both)
+
+
 def replace_name(policy, name):
     return Policy(policy.policy_spec, policy.weights, name=name)
 

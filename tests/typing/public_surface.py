@@ -30,6 +30,7 @@ def running() -> None:
     assert_type(policy, jaxrl.Policy)
     policy.act([0, 99])
     assert_type(jaxrl.evaluate("runs/arena/latest", episodes=10), dict[str, Any])
+    assert_type(jaxrl.estimate_return("data/arena", policy)["doubly_robust"].low, float)
     assert_type(jaxrl.load_run("runs/arena/latest").results(), list[dict[str, Any]])
     assert_type(jaxrl.use_compile_cache("off"), Path | None)
 

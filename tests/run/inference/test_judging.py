@@ -22,7 +22,8 @@ def test_a_run_is_judged_from_its_episodes_to_have_their_mean_return(trained, tm
     head, titles, *rows = judged(capsys, folder, "--judge", run).splitlines()
     mean = played["env_runners"]["episode_return_mean"]
     assert head.startswith(f"20 episodes, recorded return {mean:.2f} (gamma 1); 95% intervals")
-    assert titles.split()[-1] == "effective" and len(rows) == 7
+    assert titles.split()[-1] == "effective" and len(rows) == 8
+    assert rows[-1] == "The interval of direct_method leaves out the error of its fit."
     method, estimate, *_, effective = rows[1].split()
     assert (method, effective) == ("weighted_importance_sampling", "20.0")
     assert float(estimate) == pytest.approx(mean, abs=0.011)
