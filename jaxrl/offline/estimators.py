@@ -36,9 +36,12 @@ from jaxrl.offline.fitted_value import FittedValues, fit_held_out
 from jaxrl.offline.judged_episodes import Episode, JudgedEpisodes, judge_episodes
 
 MIN_EPISODES = 2
-# Below so many effective episodes, intervals hold the true return less often than they say; see
-# benchmarks/estimators.py. Few episodes with even weights do not.
+# Below so many effective episodes, intervals hold the true return less often than they say: see
+# benchmarks/estimators.py. Few episodes with even weights do hold it.
 MIN_EFFECTIVE, MIN_SHARE = 100.0, 0.8
+MIN_MEAN_WEIGHT = (
+    0.5  # their expectation is 1; less means that episodes of large weight are missing
+)
 MIN_LOG_WEIGHT = -700.0  # relative to the largest; e^-745 would be 0
 
 
@@ -273,7 +276,7 @@ def estimate_return(
         gamma=gamma,
         level=level,
         interval=interval,
-        warnings=_warnings(rows, len(steps.lengths)),
+        warnings=_warnings(steps, methods),
     )
 
 
@@ -289,12 +292,20 @@ def _methods(method: Any) -> list[str]:
     return list(dict.fromkeys(names))
 
 
-def _warnings(rows: list[ReturnEstimate], num_episodes: int) -> tuple[str, ...]:
-    least = min(MIN_EFFECTIVE, MIN_SHARE * num_episodes)
-    few = [row.method for row in rows if row.effective_sample_size < least]
-    if not few:
+def _warnings(steps: WeightedSteps, methods: list[str]) -> tuple[str, ...]:
+    """Of the weights at the episodes' ends, which have the longest tails."""
+    if methods == ["direct_method"]:
         return ()
-    return (
-        f"fewer than {least:.0f} effective episodes, so these intervals are too narrow: "
-        f"{', '.join(few)}; record more episodes, or with a policy nearer to the judged one",
-    )
+    found, number = [], len(steps.lengths)
+    effective, mean = effective_sample_sizes(steps)[-1], np.exp(steps.log_weights[:, -1]).mean()
+    if effective < min(MIN_EFFECTIVE, MIN_SHARE * number):
+        found.append(
+            f"the episodes' weights make them worth {effective:.1f} of {number:,} episodes, so all "
+            "intervals are too narrow; record more, or with a policy nearer to the judged one"
+        )
+    if mean < MIN_MEAN_WEIGHT:
+        found.append(
+            f"the weights average {mean:.2g} instead of 1: what the judged policy mostly does is "
+            "missing from the episodes"
+        )
+    return tuple(found)

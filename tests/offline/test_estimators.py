@@ -302,10 +302,21 @@ def test_uneven_weights_are_warned_of():
     surer = policy_of([[0.02, 0.98], [0.02, 0.98], [0.98, 0.02]])
     table = jaxrl.estimate_return(drawn_episodes(100), surer)
     assert table["importance_sampling"].effective_sample_size < 40
+    warning = table.warnings[0]
+    size = table["importance_sampling"].effective_sample_size
+    assert f"worth {size:.1f} of 100 episodes, so all intervals are too narrow" in warning
+    direct = jaxrl.estimate_return(drawn_episodes(100), surer, method="direct_method")
+    assert direct.warnings == ()
+    assert f"\nwarning: {warning}" in str(table)
+
+
+def test_episodes_that_the_judged_policy_would_never_play_are_warned_of():
+    """Their weights are even, and next to 0."""
+    never = policy_of([[1.0, 1e-30], [0.5, 0.5], [0.5, 0.5]])
+    table = jaxrl.estimate_return([episode_of([0, 1], [1], [1.0])] * 4, never)
+    assert table["importance_sampling"].effective_sample_size == pytest.approx(4)
     (warning,) = table.warnings
-    assert warning.startswith("fewer than 80 effective episodes, so these intervals are too narrow")
-    assert "importance_sampling" in warning and "direct_method" not in warning
-    assert str(table).endswith(f"\nwarning: {warning}")
+    assert warning.startswith("the weights average 2e-30 instead of 1")
 
 
 def test_the_order_of_episodes_does_not_matter_to_methods_without_a_fit():
