@@ -56,7 +56,7 @@ MAY_BE_IMPORTED_BY = {
     "matplotlib": {"jaxrl/run/logging/plots.py", "jaxrl/sweeps/plots.py"},
     "PIL": {"jaxrl/run/inference/video.py"},
     "imageio": {"jaxrl/run/inference/video.py"},
-    "ray": {"jaxrl/adapters/to_ray_tune.py"},
+    "ray": {"jaxrl/adapters/to_ray_tune.py", "jaxrl/adapters/to_rllib.py"},
     "gymnasium": {"jaxrl/adapters/to_gymnasium.py", "jaxrl/episodes/minari_datasets.py"},
     "pettingzoo": {"jaxrl/adapters/to_pettingzoo.py"},
     "stable_baselines3": {"jaxrl/adapters/to_sb3.py"},

@@ -16,7 +16,7 @@ from jaxrl.adapters import to_numpy
 from jaxrl.adapters.to_numpy import as_actions, by_agent, require_started
 from jaxrl.core.env import RawStep, agents_may_wait, is_stacked
 from jaxrl.core.errors import UsageError, unknown_name
-from jaxrl.core.spaces import tree_of
+from jaxrl.core.spaces import Space, tree_of
 from jaxrl.core.types import AgentId, PyTree
 from jaxrl.episodes.minari_datasets import gymnasium_space
 
@@ -89,6 +89,10 @@ class PettingZooEnv:
 
     def step(self, actions: Mapping[AgentId, PyTree]) -> tuple[dict, dict, dict, dict, dict]:
         """Returns (obs, rewards, terminations, truncations, infos) of `agents`, by agent."""
+        return self._advance(actions)[1]
+
+    def _advance(self, actions: Mapping[AgentId, PyTree]) -> tuple[RawStep, tuple]:
+        """The step, and what `step` returns of it."""
         require_started(self._episodes.current, "step")
         if not self.agents:
             raise UsageError("the episode has ended: call reset() before step()")
@@ -99,7 +103,7 @@ class PettingZooEnv:
         self.agents = [
             agent for agent in self.agents if not (terminations[agent] or truncations[agent])
         ]
-        return obs, rewards, terminations, truncations, infos
+        return raw, (obs, rewards, terminations, truncations, infos)
 
     def render(self) -> np.ndarray | None:
         """u8[H, W, 3] with render_mode "rgb_array"."""
@@ -113,9 +117,7 @@ class PettingZooEnv:
         joint = {}
         for agent, space in self._actions.items():
             if agent not in self.agents:
-                joint[agent] = jax.tree.map(
-                    lambda part: np.zeros(part.shape, part.dtype), tree_of(space)
-                )
+                joint[agent] = no_action(space)
             elif agent in actions:
                 joint[agent] = as_actions(space, actions[agent])
             else:
@@ -144,3 +146,8 @@ class PettingZooEnv:
             return {agent: dict(metrics) for agent in self.agents}
         masks = by_agent(self._episodes.env, masks)
         return {agent: {**metrics, "action_mask": masks[agent].copy()} for agent in self.agents}
+
+
+def no_action(space: Space) -> PyTree:
+    """Zeros for an agent that does not act."""
+    return jax.tree.map(lambda part: np.zeros(part.shape, part.dtype), tree_of(space))
