@@ -399,7 +399,9 @@ class Trainer(PolicyAccess, EpisodeAccess, TrainerResults):
         # Callbacks may add what they like.
         extended = any(map(self.hooks.has, ("on_train_result", "on_evaluate_end")))
         check_stop(stop, None if extended else names)
-        if not extended and self.settings.score_attribute not in names:
+        # What learns from recorded episodes and is not evaluated has no return, so no best state.
+        scored = self.settings.checkpoint_score_attribute or self.algorithm.plays or evaluated
+        if scored and not extended and self.settings.score_attribute not in names:
             raise unknown_result("checkpoint_score_attribute", self.settings.score_attribute, names)
         if not (
             self.executable.compiled and (self._runner is not None or self.executable.can_start)

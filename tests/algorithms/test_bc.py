@@ -367,6 +367,15 @@ def test_resumed_from_a_checkpoint_it_learns_the_same_to_the_bit(run, tmp_path):
         np.testing.assert_array_equal(x, y)
 
 
+def test_without_evaluations_it_trains_and_no_checkpoint_is_called_the_best(run, tmp_path):
+    _, trainer = run
+    settings = {"run_dir": tmp_path / "run", "quiet": True, "evaluation_interval": None}
+    with Trainer(trainer.config, **settings) as again:
+        assert "evaluation" not in again.fit()
+    with pytest.raises(UsageError, match="best"):
+        load_policy(tmp_path / "run", checkpoint="best")
+
+
 def test_a_policy_plays_without_the_episodes_that_it_learned_from(run, cartpole_data, tmp_path):
     folder, _ = run
     there = Path(cartpole_data)
