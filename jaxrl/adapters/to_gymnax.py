@@ -46,21 +46,27 @@ def to_gymnax(env: Any, params: PyTree = None, *, legacy: bool = False) -> "Envi
             f"to_gymnax: gymnax has no space for the actions of {env.name}, "
             f"{env.action_space(params)}; allowed: Discrete, Box, Dict, Tuple"
         )
-    return _class_for(environment.Environment, legacy)(env, params, spaces)
+    return _class_for(environment.Environment, spaces, legacy)(env, params)
 
 
 @functools.cache
-def _class_for(base: type, legacy: bool) -> type:
-    """`GymnaxEnv` as a class of gymnax, which is not imported before."""
+def _class_for(base: type, spaces: ModuleType, legacy: bool) -> type:
+    """`GymnaxEnv` as a class of gymnax, which is not imported before.
+
+    Its spaces belong to the class: rejax copies environments, and a module cannot be copied.
+    """
     kind = LegacyGymnaxEnv if legacy else GymnaxEnv
-    return type(kind.__name__, (kind, base), {"__module__": __name__, "__doc__": kind.__doc__})
+    members = {"__module__": __name__, "__doc__": kind.__doc__, "_spaces": spaces}
+    return type(kind.__name__, (kind, base), members)
 
 
 class GymnaxEnv:
     """An environment of gymnax; see `to_gymnax`."""
 
-    def __init__(self, env: Any, params: PyTree, spaces: ModuleType):
-        self._env, self._lifted, self._params, self._spaces = env, lift(env), params, spaces
+    _spaces: ModuleType
+
+    def __init__(self, env: Any, params: PyTree):
+        self._env, self._lifted, self._params = env, lift(env), params
 
     @property
     def default_params(self) -> PyTree:

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from jaxrl.adapters.to_gymnax import gymnax_space
 from jaxrl.adapters.to_numpy import require_library, resolve
 from jaxrl.core.env import agents_may_wait, lift, raw_step, split_agents, strongly_typed
-from jaxrl.core.spaces import Box
+from jaxrl.core.spaces import Box, Space, tree_of
 from jaxrl.core.types import ALL, AgentId, Key, PolicyId, PyTree
 from jaxrl.ops.distributions import num_logits
 from jaxrl.rollout.action_masks import raw_action_mask
@@ -85,6 +85,7 @@ class JaxMarlEnv:
         self, key: Key, state: PyTree, actions: dict[AgentId, PyTree]
     ) -> tuple[dict, PyTree, dict, dict, dict]:
         """Returns (obs, state, rewards, dones, info), with no reset, which `step` adds."""
+        actions = {agent: _shaped(space, actions[agent]) for agent, space in self._actions.items()}
         raw = raw_step(self._env, key, state, actions, self._params)
         done = raw.terminated | raw.truncated
         if not agents_may_wait(self._env):
@@ -106,3 +107,12 @@ class JaxMarlEnv:
             agent: jnp.ones(space.shape if isinstance(space, Box) else num_logits(space), bool)
             for agent, space in self._actions.items()
         }
+
+
+def _shaped(space: Space, action: PyTree) -> PyTree:
+    """An action in the shape of its space: JaxMARL's scripts give numbers as [1]."""
+    return jax.tree.map(
+        lambda part, leaf: jnp.reshape(jnp.asarray(leaf, part.dtype), part.shape),
+        tree_of(space),
+        action,
+    )

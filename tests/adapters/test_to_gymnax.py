@@ -1,5 +1,6 @@
 """Environments as gymnax's: the numbers of our own `step`, in six values or in five."""
 
+import copy
 import sys
 
 import gymnax
@@ -78,6 +79,12 @@ def test_spaces_are_gymnaxs_and_parameters_are_the_given_ones():
     assert (shown.shape, shown.dtype, shown.high.tolist()) == ((4,), jnp.int32, [1, 1, 1, 1])
     assert to_gymnax(Target()).num_actions == 1
     assert to_gymnax(Probe()).observation_space().n == 6
+
+
+def test_a_copy_has_the_same_spaces():
+    """rejax copies the environment that it is given."""
+    copied = copy.deepcopy(to_gymnax("cartpole", legacy=True))
+    assert copied.action_space().n == 2
 
 
 def test_environments_of_gymnax_become_legacy_ones_too():

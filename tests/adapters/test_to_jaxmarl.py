@@ -42,7 +42,7 @@ def jaxmarl(monkeypatch):
 def test_a_step_without_reset_has_our_numbers_and_one_done():
     env = to_jaxmarl(Leavers())
     _, state = env.reset(jax.random.key(0))
-    actions = {"short": 1, "long": 1, "wide": 2}
+    actions = {"short": 1, "long": np.ones(1), "wide": 2}  # its scripts give numbers as [1]
     seen, step = [], jax.jit(env.step_env)
     for i in range(4):
         _, state, rewards, dones, info = step(jax.random.key(i), state, actions)
