@@ -64,7 +64,8 @@ def offline(
         init_learner: as of `on_policy`.
         update_policy: (spec, learner, drawn, iteration) -> (learner, {metric: f32[]}), of a `Drawn`
             without N.
-        learner_spec, **shown: as of `on_policy`.
+        learner_spec: as of `on_policy`.
+        **shown: as of `on_policy`.
         gamma: the discount of the returns that the data get; None: none.
     """
     parts, trained = parts_of(config, learner_spec)
