@@ -51,7 +51,7 @@ def to_gymnasium(
     import gymnasium
 
     env, params = to_numpy.resolve_single(env, params, "to_gymnasium")
-    made = _derived(GymnasiumEnv, gymnasium.Env)(env, params, render_mode)
+    made = to_numpy.derived(GymnasiumEnv, gymnasium.Env)(env, params, render_mode)
     # With a specification `made.spec.make()` makes it again, as Gymnasium's check_env does.
     made.spec = gymnasium.envs.registration.EnvSpec(
         id=f"jaxrl/{re.sub('[^a-zA-Z0-9_:.-]', '_', env.name)}",
@@ -98,14 +98,8 @@ def to_gymnasium_vector(
     mode = getattr(autoreset_mode, "value", autoreset_mode)
     if mode not in modes:
         raise unknown_name("autoreset_mode", mode, modes)
-    kind = _derived(GymnasiumVectorEnv, gymnasium.vector.VectorEnv)
+    kind = to_numpy.derived(GymnasiumVectorEnv, gymnasium.vector.VectorEnv)
     return kind(env, params, num_envs, modes[mode], render_mode, copy)
-
-
-@functools.cache
-def _derived(kind: type, base: type) -> type:
-    """A class of ours as one of Gymnasium's, which is not imported before."""
-    return type(kind.__name__, (kind, base), {"__module__": __name__, "__doc__": kind.__doc__})
 
 
 # ---- one environment
@@ -125,8 +119,7 @@ class GymnasiumEnv:
 
     def reset(self, *, seed: int | None = None, options: dict | None = None) -> tuple[PyTree, dict]:
         """Returns (obs, info) of a new episode."""
-        if seed is not None:
-            check_seed(seed)
+        seed = None if seed is None else check_seed(seed)
         super().reset(seed=seed)
         if seed is None and self._episodes.current is None:
             seed = int(self.np_random.integers(to_numpy.MAX_SEED, endpoint=True))

@@ -7,7 +7,6 @@ Environments of one agent have gymnax's methods already. What differs are the cl
 and the base class. gymnax is imported when an environment is made.
 """
 
-import functools
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxrl.adapters.to_numpy import resolve_single
+from jaxrl.adapters.to_numpy import derived, resolve_single
 from jaxrl.core.env import lift, raw_reset, raw_step
 from jaxrl.core.errors import UsageError, require
 from jaxrl.core.spaces import Box, Dict, Discrete, MultiDiscrete, Space, Tuple
@@ -46,18 +45,9 @@ def to_gymnax(env: Any, params: PyTree = None, *, legacy: bool = False) -> "Envi
             f"to_gymnax: gymnax has no space for the actions of {env.name}, "
             f"{env.action_space(params)}; allowed: Discrete, Box, Dict, Tuple"
         )
-    return _class_for(environment.Environment, spaces, legacy)(env, params)
-
-
-@functools.cache
-def _class_for(base: type, spaces: ModuleType, legacy: bool) -> type:
-    """`GymnaxEnv` as a class of gymnax, which is not imported before.
-
-    Its spaces belong to the class: rejax copies environments, and a module cannot be copied.
-    """
     kind = LegacyGymnaxEnv if legacy else GymnaxEnv
-    members = {"__module__": __name__, "__doc__": kind.__doc__, "_spaces": spaces}
-    return type(kind.__name__, (kind, base), members)
+    # rejax copies environments, and modules cannot be copied: this one belongs to the class.
+    return derived(kind, environment.Environment, _spaces=spaces)(env, params)
 
 
 class GymnaxEnv:

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxrl.adapters.to_gymnax import gymnax_space
-from jaxrl.adapters.to_numpy import require_library, resolve
+from jaxrl.adapters.to_numpy import derived, require_library, resolve
 from jaxrl.core.env import agents_may_wait, lift, raw_step, split_agents, strongly_typed
 from jaxrl.core.spaces import Box, Space, tree_of
 from jaxrl.core.types import ALL, AgentId, Key, PolicyId, PyTree
@@ -42,14 +42,7 @@ def to_jaxmarl(env: Any, params: PyTree = None) -> "MultiAgentEnv":
     from jaxmarl.environments import multi_agent_env, spaces
 
     env, params = resolve(env, params)
-    return _class_for(multi_agent_env.MultiAgentEnv)(env, params, spaces)
-
-
-@functools.cache
-def _class_for(base: type) -> type:
-    """`JaxMarlEnv` as a class of JaxMARL, which is not imported before."""
-    members = {"__module__": __name__, "__doc__": JaxMarlEnv.__doc__}
-    return type(JaxMarlEnv.__name__, (JaxMarlEnv, base), members)
+    return derived(JaxMarlEnv, multi_agent_env.MultiAgentEnv)(env, params, spaces)
 
 
 class JaxMarlEnv:

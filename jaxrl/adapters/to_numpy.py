@@ -46,6 +46,13 @@ def require_library(package: str, function: str, extra: str) -> None:
         raise UsageError(f'{function} needs {package}: pip install "jaxrl[{extra}]"')
 
 
+@functools.cache
+def derived(kind: type, base: type, **members: Any) -> type:
+    """`kind`, a class of ours, as a subclass of `base`, a class of a library."""
+    members = {"__module__": kind.__module__, "__doc__": kind.__doc__, **members}
+    return type(kind.__name__, (kind, base), members)
+
+
 def resolve(env: Any, params: PyTree) -> tuple[Any, PyTree]:
     """(env, params) of an environment or of its name, checked before anything is compiled."""
     if isinstance(env, str):

@@ -5,7 +5,6 @@
 A step of all agents is one compiled program. PettingZoo is imported when an environment is made.
 """
 
-import functools
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -46,14 +45,7 @@ def to_pettingzoo(
     import pettingzoo
 
     env, params = to_numpy.resolve(env, params)
-    return _class_for(pettingzoo.ParallelEnv)(env, params, render_mode)
-
-
-@functools.cache
-def _class_for(base: type) -> type:
-    """`PettingZooEnv` as a class of PettingZoo, which is not imported before."""
-    members = {"__module__": __name__, "__doc__": PettingZooEnv.__doc__}
-    return type(PettingZooEnv.__name__, (PettingZooEnv, base), members)
+    return to_numpy.derived(PettingZooEnv, pettingzoo.ParallelEnv)(env, params, render_mode)
 
 
 class PettingZooEnv:

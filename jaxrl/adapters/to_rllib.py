@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import jax
 
-from jaxrl.adapters.to_numpy import resolve
+from jaxrl.adapters.to_numpy import derived, resolve
 from jaxrl.adapters.to_pettingzoo import PettingZooEnv, no_action
 from jaxrl.core.env import MultiAgentEnvironment, acting_agents, agents_may_wait
 from jaxrl.core.errors import UsageError, one_line
@@ -44,14 +44,7 @@ def to_rllib(env: Any, params: PyTree = None, *, render_mode: str | None = None)
         missing = f'to_rllib needs RLlib: pip install "jaxrl[rllib]" ({one_line(error)})'
         raise UsageError(missing) from None
     env, params = resolve(env, params)
-    return _class_for(MultiAgentEnv)(env, params, render_mode)
-
-
-@functools.cache
-def _class_for(base: type) -> type:
-    """`RllibEnv` as a class of RLlib, which is not imported before."""
-    members = {"__module__": __name__, "__doc__": RllibEnv.__doc__}
-    return type(RllibEnv.__name__, (RllibEnv, base), members)
+    return derived(RllibEnv, MultiAgentEnv)(env, params, render_mode)
 
 
 @functools.partial(jax.jit, static_argnums=0)

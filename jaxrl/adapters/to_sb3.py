@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from jaxrl.adapters.to_gymnasium import SAME_STEP, to_gymnasium_vector
-from jaxrl.adapters.to_numpy import MAX_SEED, require_library, resolve_single
+from jaxrl.adapters.to_numpy import MAX_SEED, derived, require_library, resolve_single
 from jaxrl.core.errors import UsageError
 from jaxrl.core.types import PyTree
 
@@ -43,14 +43,7 @@ def to_sb3_vec(
 
     env, params = resolve_single(env, params, "to_sb3_vec")
     settings = {"autoreset_mode": SAME_STEP, "render_mode": render_mode}
-    return _class_for(VecEnv)(to_gymnasium_vector(env, num_envs, params, **settings))
-
-
-@functools.cache
-def _class_for(base: type) -> type:
-    """`Sb3VecEnv` as a class of Stable-Baselines3, which is not imported before."""
-    members = {"__module__": __name__, "__doc__": Sb3VecEnv.__doc__}
-    return type(Sb3VecEnv.__name__, (Sb3VecEnv, base), members)
+    return derived(Sb3VecEnv, VecEnv)(to_gymnasium_vector(env, num_envs, params, **settings))
 
 
 class Sb3VecEnv:

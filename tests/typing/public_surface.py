@@ -45,6 +45,8 @@ def environments() -> None:
     env, params = jaxrl.make("arena", height=6)
     jaxrl.register("pole", Pole)
     jaxrl.check_env(env, params, steps=8)
+    jaxrl.to_pettingzoo(env, params)
+    jaxrl.to_gymnasium_vector("cartpole", 8, autoreset_mode="SameStep")
 
 
 def mistakes() -> None:
