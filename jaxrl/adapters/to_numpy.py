@@ -23,6 +23,7 @@ from jaxrl.core.env import (
 )
 from jaxrl.core.env_contract import require_environment, require_trainable
 from jaxrl.core.errors import UsageError, is_installed
+from jaxrl.core.fast_prng import to_fast_key, to_standard_key
 from jaxrl.core.registry import make
 from jaxrl.core.spaces import Box, Space, is_tree, tree_of
 from jaxrl.core.types import AgentId, Key, PyTree
@@ -76,12 +77,12 @@ def resolve_single(env: Any, params: PyTree, function: str) -> tuple[Any, PyTree
 
 def operation_key(key: Key, count: jax.Array) -> Key:
     """The key of operation `count`."""
-    return jax.random.fold_in(key, count)
+    return to_standard_key(jax.random.fold_in(to_fast_key(key), count))
 
 
 def reset_key(key: Key, count: jax.Array) -> Key:
     """The key of a reset, folded once more, as `auto_reset` does."""
-    return jax.random.fold_in(operation_key(key, count), 0)
+    return operation_key(operation_key(key, count), 0)
 
 
 def masks_of(env: MultiAgentEnvironment, state: PyTree, params: PyTree) -> PyTree:
