@@ -3,6 +3,7 @@
     python benchmarks/fast.py                   # every task, 5 seeds; then the speed of both
     python benchmarks/fast.py --tasks pendulum corridor --seeds 0 1
     python benchmarks/fast.py --only speed
+    python benchmarks/fast.py --only learning --settings '{"center_values": true}'
 
 Every task is trained by `PPOConfig.fast(env, total_env_steps=...)` as it is. A return is the mean
 over the episodes that ended in the last 4 % of the iterations, with actions sampled as in training.
@@ -16,6 +17,7 @@ shortest walks of two and three steps give 0.9 and 0.8.
 Speed: both settings train on CartPole, in turns within one process; compile time is left out.
 """
 
+import json
 import math
 import statistics
 import time
@@ -54,7 +56,7 @@ def environment(task: Task) -> Any:
     return names["Corridor"]()
 
 
-def learn(name: str, seeds: list[int]) -> list[dict[str, Any]]:
+def learn(name: str, seeds: list[int], settings: dict[str, Any]) -> list[dict[str, Any]]:
     """A row for each seed, all trained in one program."""
     import jax
     import numpy as np
@@ -62,7 +64,7 @@ def learn(name: str, seeds: list[int]) -> list[dict[str, Any]]:
     from jaxrl import PPOConfig, make_train
 
     task = TASKS[name]
-    config = PPOConfig.fast(environment(task), total_env_steps=task.total_env_steps)
+    config = PPOConfig.fast(environment(task), total_env_steps=task.total_env_steps, **settings)
     train = jax.jit(jax.vmap(make_train(config)))
     keys = jax.vmap(jax.random.key)(np.asarray(seeds))
     begin = time.perf_counter()
@@ -73,7 +75,8 @@ def learn(name: str, seeds: list[int]) -> list[dict[str, Any]]:
     for member, seed in enumerate(seeds):
         sums, counts = episodes.episode_return.sum[member], episodes.count[member]
         returns = {str(part): _mean_before(sums, counts, part) for part in (0.25, 0.5, 1.0)}
-        rows.append({"task": name, "seed": seed, "returns": returns, "seconds_together": seconds})
+        row = {"task": name, "seed": seed, "settings": settings, "returns": returns}
+        rows.append({**row, "seconds_together": seconds})
         print(f"{name}, seed {seed}: {returns}", flush=True)
     return rows
 
@@ -118,10 +121,10 @@ def table(rows: list[dict[str, Any]]) -> str:
     for name in dict.fromkeys(row["task"] for row in rows if "task" in row):
         task, of_task = TASKS[name], [row for row in rows if row.get("task") == name]
         cells = [
-            report.spread([row["returns"][part] for row in of_task], ",.2f")
+            report.spread([_or_least(row["returns"][part]) for row in of_task], ",.2f")
             for part in ("0.25", "0.5", "1.0")
         ]
-        reached = sum((row["returns"]["1.0"] or -math.inf) >= task.mark for row in of_task)
+        reached = sum(_or_least(row["returns"]["1.0"]) >= task.mark for row in of_task)
         lines.append(
             [
                 task.env,
@@ -133,6 +136,10 @@ def table(rows: list[dict[str, Any]]) -> str:
         )
     titles = ["environment", "steps", "25 %", "50 %", "at the end", "mark", "seeds at the mark"]
     return report.markdown(titles, lines)
+
+
+def _or_least(value: float | None) -> float:
+    return -math.inf if value is None else value  # None: no episode ended
 
 
 def speed_table(rows: list[dict[str, Any]]) -> str:
@@ -152,6 +159,9 @@ def main() -> None:
     parser = report.arguments_of("fast", __doc__)
     parser.add_argument("--tasks", nargs="+", choices=TASKS, default=list(TASKS))
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2, 3, 4])
+    parser.add_argument(
+        "--settings", type=json.loads, default={}, help="of PPOConfig, on top of fast; JSON"
+    )
     parser.add_argument("--only", choices=("learning", "speed"))
     parser.add_argument(
         "--read", type=Path, nargs="+", help="measure nothing: the tables of rows in these files"
@@ -159,7 +169,8 @@ def main() -> None:
     arguments = parser.parse_args()
     rows = report.read(arguments.read or [])
     if not arguments.read:
-        learning = [lambda name=name: learn(name, arguments.seeds) for name in arguments.tasks]
+        seeds, settings = arguments.seeds, arguments.settings
+        learning = [lambda name=name: learn(name, seeds, settings) for name in arguments.tasks]
         measures = {"learning": learning, "speed": [speed], None: [*learning, speed]}[
             arguments.only
         ]

@@ -162,6 +162,33 @@ class Watch(Environment):
         return obs, state, 10.0 * time, action == 1, info
 
 
+@dataclass(frozen=True)
+class Plain(Environment):
+    """A walk on a line without ends, from [-1, 1]: a step costs 1 and a tenth of the place.
+
+    Only the time limit ends an episode. Standing still earns -25.5, walking away throughout -38.
+    """
+
+    @property
+    def default_params(self) -> Params:
+        return Params(max_steps_in_episode=25)
+
+    def observation_space(self, params=None) -> Box:
+        return Box(-100.0, 100.0, (1,))
+
+    def action_space(self, params=None) -> Discrete:
+        return Discrete(3)
+
+    def reset_env(self, key, params):
+        place = jax.random.uniform(key, minval=-1.0, maxval=1.0)
+        return place[None], State(jnp.int32(0), place)
+
+    def step_env(self, key, state, action, params):
+        place = state.cue + 0.4 * (action - 1.0)
+        reward = -1.0 - 0.1 * jnp.abs(place)
+        return place[None], State(state.time + 1, place), reward, jnp.array(False), {}
+
+
 class TargetParams(struct.PyTreeNode):
     offset: float = 0.0
     max_steps_in_episode: int = 1_000_000

@@ -12,6 +12,10 @@ __getattr__ = former_functions(
 )
 
 
+# With gamma 1 and no termination all levels are right: `center_values` then changes nothing.
+SMALLEST_SLOPE = 1e-3
+
+
 def gae(
     rewards: jax.Array,
     values: jax.Array,
@@ -57,6 +61,31 @@ def gae(
         backward, jnp.zeros_like(deltas[0]), (deltas, ended, waited), reverse=True
     )
     return advantages, advantages + values
+
+
+def center_values(
+    advantages: jax.Array, weights: jax.Array, *, axis_name: str | None = None, **ends
+) -> jax.Array:
+    """The advantages of `gae`, as if all values had one constant L more, so that their mean is 0.
+
+        A'[t] = A[t] + L c[t],    c = gae(rewards 0, values 1),    L = -mean(A) / mean(c)
+
+    Advantages are linear in the values. L is what LSTD (Bradtke and Barto 1996) finds with a
+    constant as its only feature; where no episode terminates this is the reward centering of Naik
+    et al. (2024).
+
+    Args:
+        advantages, weights: f32[T, ...]; rows of weight 0 do not count.
+        axis_name: as in `standardise`.
+        **ends: `terminated`, `ended`, `gamma`, `lambda_` and `waited`, as `gae` had them.
+    """
+    ones = jnp.ones_like(advantages)
+    per_level, _ = gae(jnp.zeros_like(ones), ones, ones, **ends)
+    per_level = jnp.where(weights > 0, per_level, 0.0)
+    error, _ = moments(advantages, weights, axis_name=axis_name)
+    slope, _ = moments(per_level, weights, axis_name=axis_name)
+    level = -error * slope / (slope**2 + SMALLEST_SLOPE**2)
+    return advantages + level * per_level
 
 
 def standardise(

@@ -7,7 +7,7 @@ import pytest
 
 from jaxrl.ops import advantages as ops
 
-gae = jax.jit(ops.gae)
+gae, center_values = jax.jit(ops.gae), jax.jit(ops.center_values)
 standardise = jax.jit(ops.standardise, static_argnames=("axis_name", "floor"))
 GAMMA, LAMBDA = 0.9, 0.7
 
@@ -82,6 +82,29 @@ def test_with_lambda_1_the_advantage_is_the_discounted_return_less_the_value():
         returns[t] = following = rewards[t] + GAMMA * following
     np.testing.assert_allclose(advantages, returns - values, atol=1e-5)
     np.testing.assert_allclose(targets, returns, atol=1e-5)
+
+
+@pytest.mark.parametrize("lambda_", [0.0, LAMBDA, 1.0])
+def test_centered_values_have_advantages_of_mean_0_and_those_of_values_with_the_same_constant(
+    lambda_,
+):
+    """By an oracle: the constant is searched for among advantages of shifted values."""
+    rewards, values, next_values, terminated, ended = random_steps(4, (9, 4))
+    ends = {"terminated": terminated, "ended": ended, "gamma": GAMMA, "lambda_": lambda_}
+    shifted = lambda by: np.asarray(gae(rewards, values + by, next_values + by, **ends)[0])
+    weights = jnp.ones((9, 4)).at[3].set(0.0)
+    mean = lambda advantages: np.average(advantages, weights=weights)
+    constant = -mean(shifted(0.0)) / (mean(shifted(1.0)) - mean(shifted(0.0)))
+    centered = center_values(jnp.asarray(shifted(0.0)), weights, **ends)
+    assert mean(centered) == pytest.approx(0.0, abs=1e-4)
+    np.testing.assert_allclose(centered[weights > 0], shifted(constant)[weights > 0], atol=1e-3)
+
+
+def test_without_discount_and_end_no_level_is_wrong_and_centering_changes_nothing():
+    never = jnp.zeros((5, 2), bool)
+    ends = {"terminated": never, "ended": never, "gamma": 1.0, "lambda_": LAMBDA}
+    advantages = jnp.arange(10.0).reshape(5, 2)
+    np.testing.assert_array_equal(center_values(advantages, jnp.ones((5, 2)), **ends), advantages)
 
 
 def test_the_rows_of_an_agent_that_left_do_not_reach_the_rows_before():

@@ -11,7 +11,7 @@ from jaxrl.core.renamed import former_attribute
 from jaxrl.core.types import Key, PyTree
 from jaxrl.models.model import carried
 from jaxrl.models.policy_spec import PolicySpec
-from jaxrl.ops.advantages import gae, standardise
+from jaxrl.ops.advantages import center_values, gae, standardise
 from jaxrl.ops.distributions import Distribution
 from jaxrl.ops.minibatch import minibatch_rows
 from jaxrl.ops.packing import Packed, pack
@@ -97,20 +97,25 @@ def batch_layout(policy_spec: PolicySpec, shape: tuple[int, int, int]) -> BatchL
 def advantages_and_targets(
     spec: PPOSpec, trajectory: Trajectory, hypers: Hypers
 ) -> tuple[jax.Array, jax.Array]:
-    """(advantages, value targets) by GAE, f32[T, E, M]; standardised if that is over the batch."""
-    advantages, targets = gae(
-        trajectory.reward,
-        trajectory.value,
-        trajectory.next_value,
-        trajectory.terminated,
-        trajectory.done,
-        gamma=hypers.gamma,
-        lambda_=hypers.lambda_,
-        waited=None if isinstance(trajectory.waited, tuple) else trajectory.waited,
-    )
+    """(advantages, value targets) by GAE, f32[T, E, M]; standardised if that is over the batch.
+
+    With `center_values` the targets leave the mean of the network's values where it is.
+    """
+    ends = {
+        "terminated": trajectory.terminated,
+        "ended": trajectory.done,
+        "gamma": hypers.gamma,
+        "lambda_": hypers.lambda_,
+        "waited": None if isinstance(trajectory.waited, tuple) else trajectory.waited,
+    }
+    values = trajectory.value, trajectory.next_value
+    advantages, targets = gae(trajectory.reward, *values, **ends)
     advantages = jnp.where(trajectory.active, advantages, 0.0)
+    weights = trajectory.active.astype(jnp.float32)
+    if spec.center_values:
+        advantages = center_values(advantages, weights, axis_name=spec.axis_name, **ends)
+        targets = advantages + trajectory.value
     if spec.normalize_advantages == "batch":
-        weights = trajectory.active.astype(jnp.float32)
         advantages = standardise(advantages, weights, axis_name=spec.axis_name)
     return advantages, targets
 

@@ -25,7 +25,7 @@ class PPOConfig(AlgorithmConfig):
     another (`num_envs` alone the rollout's length, either of the others the number of
     environments).
 
-    Four settings are not RLlib's, and off by default:
+    Five settings are not RLlib's, and off by default:
 
     - action_distribution: Beta (Chou et al. 2017), or a Gaussian squashed by tanh (Haarnoja et al.
       2018).
@@ -33,8 +33,9 @@ class PPOConfig(AlgorithmConfig):
     - target_kl: SB3's, where it is a setting of the same name; not `kl_target`, which the KL
       penalty adapts to.
     - normalize_returns: as PPO2's VecNormalize and Gymnasium's NormalizeReward do, with running
-      statistics. It harmed a task of 25-step episodes that the clock ends, with gamma 0.99; the
-      cause is not known yet.
+      statistics. It can harm where most rewards are negative: values begin at 0, so states that
+      were never seen look best, and the policy goes there.
+    - center_values: the cure for that; it takes away the exploration that comes of it, too.
     """
 
     algorithm = "jaxrl.algorithms.ppo.ppo:make_ppo"
@@ -114,8 +115,13 @@ class PPOConfig(AlgorithmConfig):
     normalize_returns: bool = setting(
         False,
         "whether rewards are divided by the running standard deviation of the discounted return; "
-        "it may harm where the clock ends episodes long before 1 / (1 - gamma) steps, so compare "
-        "(docs/ppo.md)",
+        "where most rewards are negative and the world has no walls, see center_values",
+        flag,
+    )
+    center_values: bool = setting(
+        False,
+        "whether the mean of the values is solved for in each iteration and not learned, so that "
+        "unseen states do not look better than seen ones (docs/ppo.md)",
         flag,
     )
 
@@ -152,8 +158,8 @@ class PPOConfig(AlgorithmConfig):
         """Settings that suit any compiled environment, with `changes` on top.
 
         See `jaxrl.algorithms.ppo.fast`. The learning rate falls over `total_env_steps`, and the
-        sizes follow `num_envs`. It turns on `normalize_returns`, which may harm tasks whose
-        episodes all end by a short clock: compare a run with `normalize_returns=False` there.
+        sizes follow `num_envs`. It turns on `normalize_returns`, which can harm where most
+        rewards are negative and the world has no walls: compare a run with `center_values=True`.
         """
         given: Mapping[str, Any] = read_settings(changes, NETWORK, cls.__name__)
         plain = cls(env=env, env_args=env_args, policies=given.get("policies"))

@@ -46,3 +46,4 @@ class PPOSpec(LearnerSpec):
     value_clip: str | None
     optimizer: Callable | None  # lr -> optax transformation; None: Adam
     target_kl: float | None = None
+    center_values: bool = False

@@ -46,6 +46,7 @@ class TunedKeywords(TypedDict, total=False):
     dual_clip: float | None
     target_kl: float | None
     normalize_returns: bool
+    center_values: bool
     model: Any
     fcnet_hiddens: Sequence[int]
     fcnet_activation: str

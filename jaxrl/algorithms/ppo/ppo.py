@@ -98,4 +98,5 @@ def _ppo_spec(
         value_clip=config.value_clip,
         optimizer=optimizer_of(config.optimizer),
         target_kl=config.target_kl,
+        center_values=config.center_values,
     )

@@ -237,7 +237,8 @@ def _advantages(config: PPOConfig) -> str:
     if config.normalize_advantages:
         how = f"standardised over the {config.normalize_advantages}"
     scaled = ", rewards in units of the return's deviation" if config.normalize_returns else ""
-    return f"gamma {config.gamma:g}, lambda {config.lambda_:g}, advantages {how}{scaled}"
+    centered = ", values centered" if config.center_values else ""
+    return f"gamma {config.gamma:g}, lambda {config.lambda_:g}, advantages {how}{scaled}{centered}"
 
 
 def _schedule(value: float | tuple) -> str:

@@ -13,7 +13,7 @@ from jaxrl.ops.distributions import DiagGaussian
 from jaxrl.rollout.turns import UNDECLARED_WAITS, undeclared_waits
 from jaxrl.run.devices.compiled import run_chunk
 from tests.algorithms.reinforce import ReinforceConfig
-from tests.probes import Leavers, Probe, Target, TargetParams, TicTacToe, Turns, Twins
+from tests.probes import Leavers, Plain, Probe, Target, TargetParams, TicTacToe, Turns, Twins
 
 SMALL = {
     "num_envs": 16,
@@ -137,6 +137,17 @@ def test_a_time_limit_bootstraps_so_that_the_value_is_that_of_an_endless_world(l
     endless = Probe(ends=False, shown=False).default_params.replace(max_steps_in_episode=2)
     look, _ = trained(Probe(), 60, endless, {"gamma": 0.5, "lambda_": lambda_})
     np.testing.assert_allclose(look("default_policy", [0])[1], [2.0], atol=0.05)
+
+
+def test_with_centered_values_normalised_returns_do_not_drive_a_policy_to_unseen_places():
+    """Values fall from 0 to their level where the policy has been, but not beyond.
+
+    So beyond looks better, and the policy walks away; standing still earns -25.5.
+    """
+    settings = {"normalize_returns": True, "rollout_length": 25, "minibatch_size": 100}
+    _, centered = trained(Plain(), 60, center_values=True, **settings)
+    _, learned = trained(Plain(), 60, **settings)
+    assert centered > -26 > -35 > learned
 
 
 def test_agents_of_different_spaces_learn_and_one_that_left_learns_from_its_active_rows_alone():

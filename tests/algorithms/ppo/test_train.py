@@ -130,7 +130,9 @@ ALIKE = PPOConfig(
     fcnet_hiddens=(8,),
     lr=1e-3,
 )
-BY_MINIBATCH = ALIKE.replace(per_policy={"one_1": {"normalize_advantages": "minibatch"}})
+BY_MINIBATCH = ALIKE.replace(
+    per_policy={"one_1": {"normalize_advantages": "minibatch", "center_values": True}}
+)
 BY_OPTIMIZER = ALIKE.replace(per_policy={"one_1": {"optimizer": adam_by_another_name}})
 
 
