@@ -9,7 +9,7 @@ import json
 import pytest
 
 from jaxrl import Callbacks, UsageError, resume_sweep, sweep
-from jaxrl.sweeps.sweep import RETURN
+from jaxrl.run.results import RETURN
 from jaxrl.sweeps.trial_batch import TrialBatch
 from jaxrl.sweeps.trial_view import check_hooks
 from jaxrl.sweeps.trials import trials_of

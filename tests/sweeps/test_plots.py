@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from jaxrl import UsageError
+from jaxrl.run.results import RETURN
 from jaxrl.sweeps import plots
 from jaxrl.sweeps.results import TERMINATED, Sweep, TrialResult
-from jaxrl.sweeps.sweep import RETURN
 from jaxrl.sweeps.trials import Trial
 from tests.probes import SMALL_CARTPOLE
 

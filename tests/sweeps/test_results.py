@@ -5,8 +5,8 @@ import sys
 import pytest
 
 from jaxrl import UsageError
+from jaxrl.run.results import RETURN
 from jaxrl.sweeps.results import DIVERGED, TERMINATED, Sweep, TrialResult
-from jaxrl.sweeps.sweep import RETURN
 from jaxrl.sweeps.trials import trials_of
 from tests.probes import SMALL_CARTPOLE
 

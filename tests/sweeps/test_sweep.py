@@ -19,12 +19,12 @@ from jaxrl import Trainer, UsageError, choice, load_policy, resume_sweep, sweep,
 from jaxrl.algorithms.base import Metrics, RunnerState
 from jaxrl.run.health import FINITE
 from jaxrl.run.logging.console import Progress
+from jaxrl.run.results import RETURN
 from jaxrl.run.storage import checkpoint
 from jaxrl.run.storage.config_file import config_facts
 from jaxrl.sweeps import placement, scheduler, vmapped
 from jaxrl.sweeps.placement import SPLIT, lanes_of
 from jaxrl.sweeps.scheduler import SweepOptions
-from jaxrl.sweeps.sweep import RETURN
 from jaxrl.sweeps.sweep_folder import SweepFolder
 from jaxrl.sweeps.trials import groups_of, trials_of
 from jaxrl.sweeps.vmapped import MemberSpec, Numbers, State, is_finite, update_member
