@@ -2,6 +2,8 @@
 
     python benchmarks/offline.py                    # five seeds of all three tasks
     python benchmarks/offline.py --tasks cartpole-solved --seeds 0 1
+    python benchmarks/offline.py --tasks cartpole-half --data DIR   # keeps the episodes, for
+    python benchmarks/offline_rllib.py DIR/*                        # RLlib's BC and MARWIL on them
 
 For each seed PPO trains up to the task's return and plays the episodes, actions sampled; BC and
 MARWIL learn from these, each with the defaults of its configuration and PPO's network. All returns
@@ -49,30 +51,34 @@ def main() -> None:
     parser = report.arguments_of("offline", __doc__)
     parser.add_argument("--tasks", nargs="+", choices=TASKS, default=list(TASKS))
     parser.add_argument("--seeds", nargs="+", type=int, default=list(range(5)))
+    parser.add_argument("--data", type=Path, help="a folder to keep the episodes in")
     args = parser.parse_args()
     lines = []
     for name in args.tasks:
-        rows = [row_of(TASKS[name], seed) for seed in args.seeds]
+        rows = []
+        for seed in args.seeds:
+            with tempfile.TemporaryDirectory() as temporary:
+                folder = temporary if args.data is None else args.data / f"{name}-{seed}"
+                rows.append(row_of(TASKS[name], seed, folder))
         report.keep([{"task": name} | row | report.circumstances() for row in rows], args.out)
         lines += lines_of(TASKS[name], rows)
     titles = ["task", "", "sampled", "greedy", "sampled - data", "s to the mark"]
     print(report.markdown(titles, lines))
 
 
-def row_of(task: Task, seed: int) -> dict:
-    """Returns and seconds by who plays."""
+def row_of(task: Task, seed: int, folder: str | Path) -> dict:
+    """Returns and seconds by who plays; the episodes are written to the folder."""
     ppo = PPOConfig.tuned(task.env, seed=seed)
-    with tempfile.TemporaryDirectory() as folder:
-        with Trainer(ppo, run_dir=None, quiet=True) as trainer:
-            trainer.fit({RETURN: task.stop_return})
-            episodes = trainer.sample(task.episodes, explore=True, seed=1)
-            with EpisodeWriter(folder) as writer:
-                for episode in episodes:
-                    writer.write(episode)
-            mean = statistics.fmean(episode.get_return() for episode in episodes)
-            row = {"seed": seed, "data": mean, "PPO": returns_of(trainer)}
-        for name, config_class in ALGORITHMS.items():
-            row[name] = learned(task, config_class, folder, ppo)
+    with Trainer(ppo, run_dir=None, quiet=True) as trainer:
+        trainer.fit({RETURN: task.stop_return})
+        episodes = trainer.sample(task.episodes, explore=True, seed=1)
+        with EpisodeWriter(folder) as writer:
+            for episode in episodes:
+                writer.write(episode)
+        mean = statistics.fmean(episode.get_return() for episode in episodes)
+        row = {"seed": seed, "data": mean, "PPO": returns_of(trainer)}
+    for name, config_class in ALGORITHMS.items():
+        row[name] = learned(task, config_class, folder, ppo)
     return row
 
 
