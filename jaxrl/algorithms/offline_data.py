@@ -1,6 +1,6 @@
 """Recorded episodes as arrays: every step of each policy, for algorithms that learn from them."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,12 +12,11 @@ from jaxrl.algorithms.config import AlgorithmConfig
 from jaxrl.core.errors import UsageError, brief, unknown_name
 from jaxrl.core.spaces import Box, Discrete, Space, parts_of, tree_of
 from jaxrl.core.types import AgentId, PolicyId, PyTree
-from jaxrl.episodes import MultiAgentEpisode, SingleAgentEpisode, from_minari, read_episodes
+from jaxrl.episodes import MultiAgentEpisode, SingleAgentEpisode, read_episodes
 from jaxrl.models.policy_spec import PolicyInputs, PolicySpec
 from jaxrl.ops.running_stats import RunningMeanStd
 from jaxrl.rollout.env_step import RolloutSpec
 
-MINARI = "minari:"  # begins the name of a Minari dataset, in place of a folder
 ENV_ACTIONS, MASK = "actions_for_env", "action_mask"  # among an episode's extra model outputs
 
 Episode = SingleAgentEpisode | MultiAgentEpisode
@@ -74,18 +73,12 @@ def read_recording(
     if key not in KEPT:
         reader = _Reader(rollout_spec, gamma)
         for source in sources:
-            for episode in _episodes_of(source):
+            for episode in read_episodes(source):
                 reader.add(episode)
         recording = reader.recording(sources)
         KEPT.clear()
         KEPT[key] = recording
     return KEPT[key]
-
-
-def _episodes_of(source: str) -> Iterable[Episode]:
-    if source.startswith(MINARI):
-        return from_minari(source.removeprefix(MINARI))
-    return read_episodes(source)
 
 
 def _signature(source: str) -> tuple:

@@ -14,7 +14,12 @@ from jaxrl.cli.help import show_help
 from jaxrl.core.errors import UsageError
 from jaxrl.core.fields import check_all, count, flag, number, setting
 from jaxrl.core.types import DEFAULT_AGENT
-from jaxrl.episodes import MultiAgentEpisode, SingleAgentEpisode, read_episodes
+from jaxrl.episodes import (
+    EpisodeWriter,
+    MultiAgentEpisode,
+    SingleAgentEpisode,
+    read_episodes,
+)
 from jaxrl.episodes.minari_datasets import to_minari
 from jaxrl.offline.estimators import estimate_return
 from jaxrl.run.command_line import program
@@ -49,11 +54,12 @@ class EpisodesOptions:
     minari: str = setting(
         "", "write the episodes as Minari datasets of this name, such as arena/sampled-v0"
     )
+    parquet: str = setting("", "write the episodes as Parquet files into this folder")
     skip_damaged: bool = setting(False, "warn of files that cannot be read, and continue", flag)
 
 
 def episodes(argv: Sequence[str] | None = None) -> None:
-    """Print what a folder of episodes holds: DIR [flags]."""
+    """Print what a folder of episodes, or minari:NAME, holds: DIR [flags]."""
     words = list(sys.argv[1:] if argv is None else argv)
     try:
         flags = flags_of(EpisodesOptions())
@@ -86,6 +92,11 @@ def episodes(argv: Sequence[str] | None = None) -> None:
             start_jax()  # the spaces are those of the environment, which is made
             for name in to_minari(with_spaces(found), options.minari):
                 print_answer(f"minari.load_dataset({name!r})")
+        elif options.parquet:
+            with EpisodeWriter(options.parquet) as writer:
+                for episode in found:
+                    writer.write(episode)
+            print_answer(f"written to   {options.parquet}")
         else:
             print_answer(statistics_of(found, folders[0]))
     except UsageError as error:

@@ -36,7 +36,7 @@ SEVERAL = {
 HELP_FLAGS = ("-h", "--help", "--help-all")
 REPEATED = ("checkpoint",)  # flags that may be given several times
 # Paths: what is written stays as it is, also where it looks like a number.
-TEXTS = ("run_dir", "resume", "out", "output", "minari", "compile_cache", "coordinator")
+TEXTS = ("run_dir", "resume", "out", "output", "minari", "parquet", "compile_cache", "coordinator")
 
 
 @dataclasses.dataclass(frozen=True)

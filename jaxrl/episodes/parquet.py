@@ -20,10 +20,12 @@ import numpy as np
 
 from jaxrl.core.errors import UsageError, brief, one_line, require
 from jaxrl.episodes.episode import Episode
+from jaxrl.episodes.minari_datasets import from_minari
 from jaxrl.episodes.multi_agent_episode import MultiAgentEpisode
 from jaxrl.episodes.single_agent_episode import SingleAgentEpisode
 from jaxrl.episodes.values import Nested, map_nested, stack
 
+MINARI = "minari:"  # begins the name of a Minari dataset, in place of a path
 FORMAT = 1
 METADATA = b"jaxrl.episodes"  # of a file: the form of the agents' data, as JSON
 FACTS = "episode"  # a column: what there is to say of the whole episode, as JSON
@@ -117,8 +119,9 @@ class EpisodeWriter:
 def read_episodes(path: str | Path, *, skip_damaged: bool = False) -> Iterator[Episode]:
     """The episodes of a folder, or of one file, in the order of the files' names.
 
-    They are equal to those that were written, but for spaces, which are not stored: lists become
-    arrays, and infos and custom_data what JSON makes of them.
+    "minari:NAME" is a Minari dataset (`from_minari`). Episodes of files are equal to those that
+    were written, but for spaces, which are not stored: lists become arrays, and infos and
+    custom_data what JSON makes of them.
 
     Args:
         skip_damaged: warn of files that cannot be read, and continue with the others.
@@ -126,6 +129,8 @@ def read_episodes(path: str | Path, *, skip_damaged: bool = False) -> Iterator[E
     Raises:
         UsageError: no such folder or no file in it; a file that is damaged, or of something else.
     """
+    if str(path).startswith(MINARI):
+        return from_minari(str(path).removeprefix(MINARI))
     require("pyarrow", "reading episodes", "pyarrow")
     path = Path(path)
     files = sorted(path.glob("*.parquet")) if path.is_dir() else [path] if path.exists() else []

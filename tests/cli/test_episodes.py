@@ -6,7 +6,7 @@ import pytest
 import jaxrl
 from jaxrl.cli import episodes
 from jaxrl.core.env import strongly_typed
-from jaxrl.episodes import EpisodeWriter, SingleAgentEpisode
+from jaxrl.episodes import EpisodeWriter, SingleAgentEpisode, read_episodes
 from jaxrl.run.storage.checkpoint import named_arrays
 from tests.episodes.test_parquet import of_steps, turns
 
@@ -108,6 +108,11 @@ def test_a_folder_becomes_a_minari_dataset_with_the_spaces_of_its_environment(
     assert text == "minari.load_dataset('cartpole/made-up-v0')\n"
     dataset = minari.load_dataset("cartpole/made-up-v0")
     assert dataset.total_steps == 2 and dataset.action_space.n == 2
+    text = printed(capsys, "minari:cartpole/made-up-v0", "--parquet", folder / "again")
+    assert text == f"written to   {folder / 'again'}\n"
+    (again,), first = read_episodes(folder / "again"), balancing()
+    np.testing.assert_array_equal(again.get_observations(), first.get_observations())
+    np.testing.assert_array_equal(again.get_actions(), first.get_actions())
     with pytest.raises(SystemExit):
         episodes([str(folder / "made"), "--minari", "cartpole/made-up-v0"])
     assert "Minari dataset 'cartpole/made-up-v0': " in capsys.readouterr().err

@@ -12,6 +12,7 @@ from jaxrl.core.errors import UsageError
 from jaxrl.episodes import MultiAgentEpisode, SingleAgentEpisode
 from jaxrl.episodes.from_arrays import multi_agent_episode
 from jaxrl.episodes.parquet import EpisodeWriter, read_episodes
+from jaxrl.run.devices.memory_usage import process_memory
 from tests.episodes.test_from_arrays import FACTS, histories
 
 pyarrow = pytest.importorskip("pyarrow", reason="the extra `offline`")
@@ -168,6 +169,18 @@ def test_episodes_of_another_form_begin_another_file(tmp_path):
     read = written_and_read(tmp_path, of_steps(2, "a"), odd, of_steps(3, "b"))
     assert [episode.id_ for episode in read] == ["a", "odd", "b"]
     assert [episode.get_observations(0).shape for episode in read] == [(), (2,), ()]
+
+
+def test_memory_stays_flat_while_a_million_steps_are_recorded(tmp_path):
+    """The last 800,000, of 32 numbers each, are 100 MB; the process grows by less than half."""
+    episode, used = of_steps(10_000, observations=np.zeros((10_001, 32), np.float32)), []
+    with EpisodeWriter(tmp_path) as writer:
+        for _ in range(10):
+            for _ in range(10):
+                writer.write(SingleAgentEpisode.from_state(episode.get_state()))
+            used.append(process_memory())
+    assert len(list(tmp_path.glob("*.parquet"))) == 10
+    assert used[-1] - used[1] < 48 * 2**20
 
 
 def test_one_episode_may_be_written_twice(tmp_path):
