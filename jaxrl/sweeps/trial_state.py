@@ -71,7 +71,7 @@ def numbers_for(trials: Sequence[Trial], lasts: Sequence[int], goals: Sequence[f
     """Of members [S], each to stop after its own of `lasts`, or at one of the goals."""
     keys = [jax.random.key(trial.config.seed, impl="threefry2x32") for trial in trials]
     hypers, env_params = stacked([trial.numbers for trial in trials])
-    goals = np.full((len(keys), len(goals)), goals, np.float32)
+    goals = tuple(np.full(len(keys), goal, np.float32) for goal in goals)
     return Numbers(stacked(keys), hypers, env_params, np.asarray(lasts, np.int32), goals)
 
 

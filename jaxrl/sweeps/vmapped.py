@@ -34,7 +34,9 @@ class Numbers(struct.PyTreeNode):
     hypers: PyTree
     env_params: PyTree
     last: jax.Array  # i32[S]  the update that a member stops after
-    goals: jax.Array  # f32[S, C]  the least value of each criterion that stops it
+    # f32[S] each: the least value of each criterion that stops it. Not one array, which would be
+    # empty without criteria: jaxlib 0.11 ends the process at an empty input of several devices.
+    goals: tuple[jax.Array, ...]
 
 
 class State(struct.PyTreeNode):

@@ -386,7 +386,7 @@ def test_a_member_whose_parameters_overflow_keeps_the_state_before(overflows):
 
     class Algorithm:
         @staticmethod
-        def update(runner, hypers, env_params):
+        def update(runner, hypers, env_params, data):
             learned = {"total_loss": jnp.zeros(1), FINITE: jnp.full(1, 1.0 - overflows)}
             weights = runner.learners[0] + (jnp.inf if overflows else 1.0)
             after = runner.replace(num_updates=runner.num_updates + 1, learners=(weights,))
@@ -394,7 +394,7 @@ def test_a_member_whose_parameters_overflow_keeps_the_state_before(overflows):
 
     before = RunnerState(jax.random.key(0), jnp.int32(3), (jnp.zeros(2),), envs=(), window=())
     state = State(before, met=jnp.bool_(False), diverged=jnp.bool_(False))
-    numbers = Numbers(before.key, (), (), last=jnp.int32(9), goals=jnp.zeros(0))
+    numbers = Numbers(before.key, (), (), last=jnp.int32(9), goals=())
     spec = MemberSpec(Algorithm, metrics=(), score=lambda metrics: jnp.float32(5.0))
     after, score, _ = update_member(spec, state, numbers, ())
     assert bool(after.diverged) == overflows
