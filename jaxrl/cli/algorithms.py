@@ -13,7 +13,7 @@ from jaxrl.core.errors import UsageError, unknown_name
 
 ALGORITHMS = {"ppo": PPOConfig, "bc": BCConfig, "marwil": MARWILConfig}
 ALGORITHM = Flag(
-    "ppo, or to learn from the recorded episodes of --input: bc (behaviour cloning), marwil",
+    "ppo; or bc (behaviour cloning) or marwil, which learn from the recorded episodes of --input",
     "ppo",
 )
 TUNED = Flag(
@@ -21,7 +21,7 @@ TUNED = Flag(
     "False: with RLlib's defaults",
     True,
 )
-# A policy that has the same goes on from one that was cloned (--init-from).
+# A policy with the same ones can start from a cloned one (--init-from).
 OF_THE_POLICY = (
     "policies",
     *(field.name for field in dataclasses.fields(NetworkSettings)),
@@ -70,5 +70,9 @@ def _offline(
         return config_class(env=env, env_args=env_args), "the defaults"
     ppo = PPOConfig.tuned(env, env_args)
     policies = {name: getattr(ppo, name) for name in OF_THE_POLICY}
+    policies["per_policy"] = {
+        policy: {name: value for name, value in overrides if name in OF_THE_POLICY}
+        for policy, overrides in ppo.per_policy
+    }
     base = config_class(env=env, env_args=env_args, **policies)
     return base, f"the defaults, with PPO's networks for {env}"

@@ -153,7 +153,8 @@ class HealthMonitor:
             return []
         found = {}
         for runner in runners:
-            for group, obs in zip(grouping.groups, runner.envs.obs, strict=False):  # of none
+            # An algorithm that learns from recorded episodes has no environments to look at.
+            for group, obs in zip(grouping.groups, runner.envs.obs, strict=False):
                 some = jax.tree.map(lambda leaf: np.asarray(leaf)[:, :LOOKED_AT], obs)
                 for where, text in outside(group.observation_space, some):
                     found[where, group.policies[0]] = (

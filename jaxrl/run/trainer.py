@@ -406,7 +406,7 @@ class Trainer(PolicyAccess, EpisodeAccess, TrainerResults):
         if not (
             self.executable.compiled and (self._runner is not None or self.executable.can_start)
         ):
-            self.progress.say(compiling_line(self.settings.devices))
+            self.progress.say(compiling_line(self.settings.devices, plays=self.algorithm.plays))
             compiled = self.executable.compile(start=self._runner is None)
             self.processes.wait()  # a collective does not wait as long as a slow machine compiles
             self.compile_seconds += traced + compiled

@@ -70,7 +70,7 @@ class BCConfig(AlgorithmConfig):
 
     @staticmethod
     def sizes(given: Mapping[str, int], tuned: Mapping[str, int]) -> dict[str, int]:
-        """One environment, so to say, whose rollout is the batch: there is nothing to choose."""
+        """`train_batch_size` as given; the other two count environments, which it does not have."""
         given = {name: as_count(size) for name, size in given.items()}
         for name, size in given.items():
             count()(name, size)

@@ -159,7 +159,8 @@ class PPOConfig(AlgorithmConfig):
 
         See `jaxrl.algorithms.ppo.fast`. The learning rate falls over `total_env_steps`, and the
         sizes follow `num_envs`. It turns on `normalize_returns`, which can harm where most
-        rewards are negative and the world has no walls: compare a run with `center_values=True`.
+        rewards are negative and the world has no walls: compare a run with
+        `normalize_returns=False`, or with `center_values=True`.
         """
         given: Mapping[str, Any] = read_settings(changes, NETWORK, cls.__name__)
         plain = cls(env=env, env_args=env_args, policies=given.get("policies"))

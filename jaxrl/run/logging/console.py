@@ -303,9 +303,10 @@ def _fitted(parts: Mapping[str, str], least_first: tuple[str, ...], width: int |
     return line
 
 
-def compiling_line(number: int) -> str:
-    """What the wait is for; `number` of devices."""
-    return f"compiling rollout and update in one program for {device_name(number)} ..."
+def compiling_line(number: int, *, plays: bool) -> str:
+    """What the wait is for; `number` of devices, and whether training steps environments."""
+    what = "rollout and update in one program" if plays else "the update"
+    return f"compiling {what} for {device_name(number)} ..."
 
 
 def compiled_line(tracing: float, compiling: float, *, loaded: bool) -> str:
