@@ -234,3 +234,14 @@ def test_lists_and_convolutions_are_read_from_their_flags():
         parse(["--env", "waterworld", "--env-args", "obstacle_coord=[[0.3"])
     with pytest.raises(UsageError, match="obstacle_coord has 1 points, but n_obstacles=2"):
         parse(["--env", "waterworld", "--env-args", "n_obstacles=2"])
+
+
+def test_a_cloned_policy_has_the_network_and_the_filter_that_ppo_has_for_its_spaces():
+    """Of three agents one gets a filter by `fast`; batch sizes and the like are left out."""
+    words = ["--env", "tests.probes:Leavers", "--algorithm", "bc", "--input", "data"]
+    cloned, ppo = parse(words).config, parse(words[:2]).config
+    assert cloned.for_policy("wide").observation_filter == "MeanStdFilter"
+    for policy in ("short", "long", "wide"):
+        seen = cloned.for_policy(policy), ppo.for_policy(policy)
+        assert len({(each.observation_filter, each.fcnet_hiddens) for each in seen}) == 1
+    assert cloned.train_batch_size == cloned.rollout_length != ppo.train_batch_size
