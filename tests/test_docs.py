@@ -18,6 +18,9 @@ import jaxrl
 from jaxrl.algorithms.ppo.config import PPOConfig
 from jaxrl.cli.help import groups_of
 from jaxrl.cli.main import COMMANDS
+from jaxrl.core.errors import UsageError
+from jaxrl.core.registry import SCHEMES, constructor_of
+from jaxrl.core.trust import points_of
 from jaxrl.envs.arena import MultiAgentArena
 from jaxrl.run.recorder import Recorder
 
@@ -66,10 +69,21 @@ def commands(text):
     for language, code, _ in blocks(text):
         for line in code.replace("\\\n", " ").splitlines() if language in SHELL else ():
             words = shlex.split(line.removeprefix("$ "), comments=True)
+            words = [installed(word) for word in words]
             for place, word in enumerate(words):
                 if verb := verb_of(word, words):
                     yield verb, words[place + 1 :]
                     break
+
+
+def installed(word):
+    """`cartpole` for an environment of a library that is not installed here, such as brax:ant."""
+    if word.partition(":")[0] in points_of(SCHEMES):
+        try:
+            constructor_of(word)
+        except UsageError as error:
+            return "cartpole" if "pip install" in str(error) else word
+    return word
 
 
 def verb_of(word, words):

@@ -24,7 +24,7 @@ FILES = {
 BELOW_RUN = {"core", "ops", "models", "rollout", "algorithms"}
 EVERYTHING = {
     *(*BELOW_RUN, "an algorithm", "episodes", "offline", "run", "sweeps"),
-    *("adapters", "adapters/to", "cli", "jaxrl"),
+    *("adapters", "adapters/wrapping", "adapters/to", "cli", "jaxrl"),
 }
 MAY_IMPORT = {
     "core": set(),
@@ -37,7 +37,8 @@ MAY_IMPORT = {
     "offline": {"core", "ops", "models", "episodes"},
     "run": {*BELOW_RUN, "episodes"},  # an algorithm is reached through the configuration alone
     "sweeps": {*BELOW_RUN, "run"},
-    "adapters/from": {"core"},
+    "adapters/wrapping": {"core"},
+    "adapters/from": {"core", "adapters/wrapping"},
     "adapters/to": EVERYTHING,
     "adapters": set(),  # its __init__.py
     "cli": EVERYTHING,
@@ -49,6 +50,7 @@ CORE_WITHOUT_JAX = ("jaxrl.core.errors", "jaxrl.core.foreign_names")  # all that
 MAY_BE_IMPORTED_BY = {
     "gymnax": {"jaxrl/adapters/from_gymnax.py", "jaxrl/adapters/to_gymnax.py"},
     "jaxmarl": {"jaxrl/adapters/to_jaxmarl.py"},
+    "xminigrid": {"jaxrl/adapters/from_xminigrid.py"},
     "orbax": {"jaxrl/run/storage/array_storage.py"},
     "tensorstore": {"jaxrl/run/storage/array_storage.py"},
     "tensorboardX": {"jaxrl/run/logging/tensorboard.py"},
@@ -101,6 +103,7 @@ NOT_FOR_IMPORT = (
         "pettingzoo",
         "stable_baselines3",
         "jaxmarl",
+        "xminigrid",
         "ray",
         "torch",
         "orbax",
@@ -140,8 +143,8 @@ def target_floor(module):
         return None
     if rest[:1] == ["algorithms"] and rest[1:2] and rest[1] in ALGORITHMS:
         return "an algorithm"
-    if rest[:1] == ["adapters"] and rest[1:2] and rest[1].startswith("to_"):
-        return "adapters/to"
+    if rest[:1] == ["adapters"] and rest[1:2] and rest[1].startswith(("to_", "wrapping")):
+        return f"adapters/{rest[1].partition('_')[0]}"
     return rest[0] if rest and rest[0] in {*EVERYTHING, "envs"} else "jaxrl"
 
 

@@ -1,0 +1,178 @@
+"""Common parts of the adapters that bring in the environments of other libraries.
+
+An adapter gives a library's own reset and raw step, without its automatic reset. The clock is ours,
+beside the library's state, wherever a library keeps its own; so its time limit is
+`params.max_steps_in_episode`, and truncates.
+"""
+
+import inspect
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import struct
+
+from jaxrl.core.env import Environment, MultiAgentEnvironment
+from jaxrl.core.errors import UsageError, reason_of, unknown_name
+from jaxrl.core.fields import freeze
+from jaxrl.core.types import ALL, Key, PyTree
+
+NO_LIMIT = 2**31 - 1  # steps, of games that end by themselves
+TRUNCATES, TERMINATES = "truncates", "terminates"
+
+
+class Clocked(struct.PyTreeNode):
+    """A library's state and our clock."""
+
+    inner: PyTree  # the library's state
+    time: jax.Array  # i32[], steps since the reset
+
+
+class TimeLimit(struct.PyTreeNode):
+    """The parameters of an environment whose other settings are arguments of its constructor."""
+
+    max_steps_in_episode: int = NO_LIMIT
+
+
+def import_error(library: str, extra: str, error: Exception) -> UsageError:
+    """The error for a library that cannot be imported; it names the extra of pyproject.toml."""
+    if isinstance(error, ModuleNotFoundError) and error.name == library:
+        why = f"{library} is not installed"
+    else:
+        why = f"{library} cannot be imported ({reason_of(error)})"
+    return UsageError(f'environments {extra}:NAME: {why}: pip install "jaxrl[{extra}]"')
+
+
+def require_known(scheme: str, name: str, known: Iterable[str]) -> None:
+    """Raises UsageError, with the nearest name, where a library has no such environment."""
+    if name not in (known := list(known)):
+        raise unknown_name(f"{scheme} environment", name, known)
+
+
+def constructor_with(
+    make: Callable[..., Any], arguments: Callable[..., Any] | Mapping[str, Any] | None = None
+) -> Callable[..., Any]:
+    """`make(**args)` with a signature, from which `registry.make` knows the arguments.
+
+    Args:
+        arguments: whose keyword arguments `make` takes: a function's, or those of
+            {name: default}. `time_limit` is always among them.
+    """
+    if callable(arguments):
+        named = inspect.signature(arguments).parameters.values()
+        taken = {each.name: each.default for each in named if not each.kind.name.startswith("VAR_")}
+    else:
+        taken = dict(arguments or {})
+    taken = {name: default for name, default in taken.items() if name != "self"}
+    keyword = inspect.Parameter.KEYWORD_ONLY
+    parameters = [
+        inspect.Parameter(name, keyword, default=default)
+        for name, default in {**taken, "time_limit": TRUNCATES}.items()
+    ]
+
+    def construct(**args):
+        return make(**args)
+
+    construct.__signature__ = inspect.Signature(parameters)
+    return construct
+
+
+def raw_key(key: Key) -> jax.Array:
+    """u32[2]: the key as `jax.random.PRNGKey` gives it, for libraries that keep it in their state.
+
+    It draws the same numbers as `key` does, if that is a Threefry key.
+    """
+    data = jax.random.key_data(key)
+    return data if data.shape == (2,) else jax.random.bits(key, (2,), "uint32")
+
+
+class Wrapped:
+    """Name, equality and clock of a library's environment.
+
+    Two are equal if class, name and arguments are: equal environments share compiled programs.
+    A subclass gives `reset_inner(key)` and `step_inner(key, inner, action)`, the library's own,
+    with results as `reset_env` and `step_env` have them.
+
+    Args:
+        name: with its scheme, `brax:ant`.
+        args: the constructor's arguments.
+        limit: the library's time limit in steps.
+        time_limit: "truncates", or "terminates" for the ends as a library reports them that does
+            not tell the two apart.
+    """
+
+    def __init__(
+        self, name: str, args: Mapping[str, Any], limit: int = NO_LIMIT, time_limit: str = TRUNCATES
+    ):
+        if time_limit not in (TRUNCATES, TERMINATES):
+            raise UsageError(
+                f"environment {name!r}: time_limit must be {TRUNCATES!r} or {TERMINATES!r}, "
+                f"not {time_limit!r}"
+            )
+        self._name, self._args = name, freeze(dict(sorted(args.items())))
+        self._limit, self._time_limit = limit, time_limit
+        self._picture_shape: tuple[int, ...] | None = None
+
+    @property
+    def _identity(self) -> tuple:
+        return type(self), self._name, self._args, self._limit, self._time_limit
+
+    def __eq__(self, other):
+        return isinstance(other, Wrapped) and self._identity == other._identity
+
+    def __hash__(self):
+        return hash(self._identity)
+
+    @property
+    def name(self) -> str:
+        return self._name
+
+    @property
+    def default_params(self) -> TimeLimit:
+        return TimeLimit(self._limit)
+
+    def reset_inner(self, key: Key) -> tuple[PyTree, PyTree]:
+        raise NotImplementedError
+
+    def step_inner(self, key: Key, inner: PyTree, action: PyTree) -> tuple:
+        raise NotImplementedError
+
+    def reset_env(self, key: Key, params: TimeLimit) -> tuple[PyTree, Clocked]:
+        obs, inner = self.reset_inner(key)
+        return obs, Clocked(inner, jnp.int32(0))
+
+    def step_env(self, key: Key, state: Clocked, action: PyTree, params: TimeLimit) -> tuple:
+        obs, inner, reward, terminated, info = self.step_inner(key, state.inner, action)
+        time = state.time + 1
+        if self._time_limit == TERMINATES:
+            terminated = self._ended_by_clock(terminated, time >= params.max_steps_in_episode)
+        return obs, Clocked(inner, time), reward, terminated, info
+
+    def picture(self, draw: Callable[[PyTree], Any], inner: PyTree) -> jax.Array:
+        """u8[H, W, 3]: what `draw(inner)` draws in NumPy, within a compiled program too."""
+        if self._picture_shape is None:
+            with jax.ensure_compile_time_eval():
+                _, first = self.reset_inner(jax.random.key(0))
+                self._picture_shape = np.shape(draw(first))
+        shape = jax.ShapeDtypeStruct(self._picture_shape, np.uint8)
+        return jax.pure_callback(
+            lambda state: np.asarray(draw(state), np.uint8), shape, inner, vmap_method="sequential"
+        )
+
+    def _ended_by_clock(self, terminated: PyTree, ends: jax.Array) -> PyTree:
+        return jax.tree.map(lambda each: each | ends, terminated)
+
+
+class WrappedEnvironment(Wrapped, Environment):
+    """A library's environment of one agent."""
+
+
+class WrappedMultiAgent(Wrapped, MultiAgentEnvironment):
+    """A library's environment of several agents; flags are dicts by agent, with "__all__"."""
+
+
+def all_ended(ended: jax.Array, agents: Iterable[str]) -> dict[str, jax.Array]:
+    """The flags of agents that all end with the episode."""
+    return dict.fromkeys([*agents, ALL], ended)

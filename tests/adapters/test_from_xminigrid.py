@@ -1,0 +1,78 @@
+"""XLand-MiniGrid's environments: the library's own steps, with the two kinds of ends told apart."""
+
+import jax
+import numpy as np
+import pytest
+
+pytest.importorskip("xminigrid", reason="the extra xminigrid is not installed")
+
+import xminigrid
+
+from jaxrl.adapters.from_xminigrid import constructor
+from jaxrl.core.env_checker import check_env
+from jaxrl.core.errors import UsageError
+from jaxrl.core.registry import make
+from tests.oracles.same_steps import Player, adapter_player, assert_same_steps
+
+NAMES = [
+    "MiniGrid-DoorKey-5x5",
+    "MiniGrid-FourRooms",
+    "MiniGrid-MemoryS8",
+    "XLand-MiniGrid-R4-13x13",
+]
+
+
+def library_player(name, **args):
+    """The library, by its own reading: a last step is by the goal where its discount is 0."""
+    env, params = xminigrid.make(name, **args)
+
+    def reset(key):
+        timestep = env.reset(params, jax.random.key_data(key))
+        return timestep.observation, timestep
+
+    def step(key, timestep, action):
+        timestep = env.step(params, timestep, action)
+        last, goal = timestep.last(), timestep.discount == 0.0
+        return timestep.observation, timestep, timestep.reward, last & goal, last & ~goal
+
+    return Player(reset, step)
+
+
+def test_the_same_keys_and_actions_give_the_librarys_observations_rewards_and_ends():
+    actions = np.random.default_rng(0).integers(6, size=4000, dtype=np.int32)
+    adapter = adapter_player(constructor("MiniGrid-Empty-5x5")())
+    assert assert_same_steps(library_player("MiniGrid-Empty-5x5"), adapter, actions) > 40
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_contract_holds(name):
+    check_env(constructor(name)())
+
+
+def test_time_limits_truncate_and_end_the_world_only_if_asked_to():
+    env, params = make("xminigrid:MiniGrid-DoorKey-8x8", max_steps=7)
+    assert params.max_steps_in_episode == 7
+    as_library = constructor("MiniGrid-DoorKey-8x8")(max_steps=7, time_limit="terminates")
+    for each, ends in ((env, (False, True)), (as_library, (True, True))):
+        _, state = each.reset_env(jax.random.key(0), params)
+        for _ in range(7):
+            _, state, _, terminated, _ = each.step_env(jax.random.key(0), state, 0, params)
+        assert (bool(terminated), bool(each.is_truncated(state, params))) == ends
+
+
+def test_it_draws_itself_within_a_compiled_program():
+    env, params = make("xminigrid:MiniGrid-Empty-5x5")
+    _, state = env.reset_env(jax.random.key(0), params)
+    picture = np.asarray(jax.jit(env.render)(state, params))
+    np.testing.assert_array_equal(picture, env._env.render(env._params, state.inner))
+    assert picture.dtype == np.uint8 and picture.ndim == 3
+
+
+def test_an_unknown_name_has_the_nearest_one_beside_it():
+    with pytest.raises(UsageError, match="did you mean 'MiniGrid-FourRooms'"):
+        make("xminigrid:MiniGrid-FourRoom")
+
+
+def test_an_unknown_argument_is_named():
+    with pytest.raises(UsageError, match=r"unknown argument 'hight'.*did you mean 'height'"):
+        make("xminigrid:MiniGrid-Empty-5x5", hight=7)
