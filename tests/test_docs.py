@@ -124,12 +124,19 @@ def home(arena_run, tmp_path, monkeypatch):
     return tmp_path
 
 
+NEEDS = {"export.md": ("flatbuffers",)}  # packages of extras, by page
 WITH_PYTHON = [page for page in PAGES if "```python" in page.read_text(encoding="utf-8")]
+
+
+def skip_without_extras(page):
+    for package in NEEDS.get(page.name, ()):
+        pytest.importorskip(package, reason=f"{page.name} is about an extra")
 
 
 @pytest.mark.docs
 @pytest.mark.parametrize("page", WITH_PYTHON, ids=lambda page: page.name)
 def test_the_python_blocks_of_a_page_run(page, home):
+    skip_without_extras(page)
     run_page(page)
 
 
@@ -154,6 +161,7 @@ STARTS = {
     "jaxrl.cli.episodes": ("read_episodes",),
     "jaxrl.cli.train": ("begin",),
     "jaxrl.cli.evaluate": ("_evaluate", "_render"),
+    "jaxrl.cli.export": ("_export",),
     "jaxrl.cli.plot": ("write_plot",),
     "jaxrl.cli.sweep": ("sweep", "resume_sweep"),
     "jaxrl.cli.watch": ("_watch",),
@@ -224,6 +232,7 @@ def shorter(command, words):
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_the_commands_of_a_page_run(page, folder, arena_run, monkeypatch):
     """Each one on the same run of the arena, whatever those before it trained."""
+    skip_without_extras(page)
     monkeypatch.setattr("jaxrl.run.devices.compile_cache.use", lambda *_, **__: None)
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(Path("minari").absolute()))
     for command, words in commands(page.read_text(encoding="utf-8")):

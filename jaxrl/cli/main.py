@@ -1,4 +1,4 @@
-"""The command `jaxrl`: train, evaluate, render, watch, plot, sweep and episodes."""
+"""The command `jaxrl`: train, evaluate, render, export, watch, plot, sweep and episodes."""
 
 import platform
 import sys
@@ -8,6 +8,7 @@ from importlib.metadata import version
 import jaxrl
 from jaxrl.cli.episodes import EpisodesOptions, episodes
 from jaxrl.cli.evaluate import EvaluateOptions, RenderOptions, evaluate, play_flags, render
+from jaxrl.cli.export import ExportOptions, export
 from jaxrl.cli.flags import Flag, flags_of
 from jaxrl.cli.help import SHELLS, completion
 from jaxrl.cli.plot import PlotOptions, plot
@@ -21,6 +22,7 @@ COMMANDS = {
     "train": train_ppo,
     "evaluate": evaluate,
     "render": render,
+    "export": export,
     "watch": watch,
     "plot": plot,
     "sweep": run_sweep,
@@ -34,6 +36,7 @@ def all_flags() -> dict[str, dict[str, Flag]]:
         "train": train_flags(),
         "evaluate": play_flags(EvaluateOptions()),
         "render": play_flags(RenderOptions()),
+        "export": play_flags(ExportOptions()),
         "watch": play_flags(WatchOptions()),
         "plot": flags_of(PlotOptions()),
         "sweep": sweep_flags(),
@@ -48,6 +51,8 @@ usage: jaxrl COMMAND [flags]
   jaxrl train --resume RUN        resume a training
   jaxrl evaluate RUN              play whole episodes with the policies of a run
   jaxrl render RUN                write an episode of a run as a GIF, an MP4, a PNG or a page
+  jaxrl export RUN --out model.stablehlo
+                                  write a policy of a run for other programs
   jaxrl watch RUN                 show a run in the browser while it trains
   jaxrl plot RUN [RUN ...]        draw the learning curves of runs, side by side
   jaxrl sweep --env arena --grid lr=1e-4,1e-3 --seeds 4

@@ -199,6 +199,25 @@ class PolicySpec:
             (distribution, value), carry = self.model.apply(*read), ()
         return _masked(distribution, self.action_mask(obs, inputs)), value, carry
 
+    def act(
+        self,
+        weights: PolicyWeights,
+        obs: PyTree,
+        policy_state: PolicyState = NOTHING_KEPT,
+        inputs: PolicyInputs = NOTHING_TOLD,
+        noise: jax.Array | None = None,
+    ) -> tuple[PyTree, Distribution, PolicyState]:
+        """(the environment's action, its distribution, the next state) of one step.
+
+        Args:
+            noise: the random numbers that an action is sampled from, as of `noise`; None: the
+                distribution's mode.
+        """
+        distribution, value, carry = self.apply(weights, obs, policy_state, inputs)
+        action = distribution.mode() if noise is None else distribution.sample(noise)
+        after = self.next_state(carry, action, jnp.zeros(value.shape))
+        return self.to_env_action(action), distribution, after
+
     def evaluate_actions(
         self,
         params: PyTree,

@@ -2,8 +2,9 @@
 
 import functools
 import zlib
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -18,6 +19,14 @@ from jaxrl.run.storage.checkpoint import Checkpoint, filled, open_found
 from jaxrl.run.storage.config_file import read_config
 
 ACTING = 0x61637469  # folded into the seed's key: acting never shares numbers with training
+
+
+class Origin(NamedTuple):
+    """The environment that a policy was trained in."""
+
+    env_name: str
+    # Everything that plays there: `algorithm`, `weights` by group, `env_params`.
+    players: Callable[[], Any]
 
 
 class Policy:
@@ -35,6 +44,7 @@ class Policy:
             say it as well.
         seed: of the actions that `act(..., explore=True)` draws when it is given no key; policies
             of different names draw different ones.
+        origin: the environment that it was trained in, if that is known; pickle leaves it out.
     """
 
     def __init__(
@@ -46,8 +56,10 @@ class Policy:
         agents: tuple[AgentId, ...] = (),
         masked: bool = False,
         seed: int = 0,
+        origin: Origin | None = None,
     ):
         self.policy_spec = policy_spec
+        self.origin = origin
         self.weights = weights
         self.name = name
         self.agents = tuple(agents)
@@ -67,7 +79,8 @@ class Policy:
         }
         weights = jax.tree.map(np.asarray, self.weights)
         key = np.asarray(jax.random.key_data(self._key))
-        return {**vars(self), "weights": weights, "_memory": policy_state, "_key": key}
+        kept = {"weights": weights, "_memory": policy_state, "_key": key, "origin": None}
+        return {**vars(self), **kept}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state, _key=jax.random.wrap_key_data(state["_key"], impl="threefry2x32"))
@@ -118,8 +131,9 @@ class Policy:
             key = jax.random.fold_in(self._key, self._draws)
             self._draws += 1
         inputs = self._context(policy_state, batch_shape, self.masked, **told)
+        seen = (obs, policy_state, inputs)
         action, after = _act(
-            self.policy_spec, self.weights, obs, policy_state, inputs, key if explore else None
+            self.policy_spec, batch_shape, self.weights, seen, key if explore else None
         )
         self._memory[told.get("agent")] = after
         return np.asarray(action)
@@ -136,6 +150,30 @@ class Policy:
     def value(self, observation: Any, **told: Any) -> np.ndarray:
         """The return that is expected from here on, discounted, f32[...]."""
         return np.asarray(self._judged(observation, False, **told)[1])
+
+    def export(self, path: str | Path, *, explore: bool = False) -> Any:
+        """Writes the policy to a file that other programs act with; see docs/export.md.
+
+        The file is compared with the policy before it is written, on observations of the policy's
+        environment, or on random ones of its observation space where there is no environment.
+
+        Args:
+            path: the file; its ending chooses the format: .stablehlo (read by
+                `jax.export.deserialize`).
+            explore: whether actions are sampled, from random numbers that are an input; else each
+                is its distribution's mode.
+
+        Returns:
+            What was written: `path`, `inputs`, `outputs`, `parity` and `metadata`; `print` shows
+            them.
+
+        Raises:
+            UsageError: another ending, a package that is missing, a folder that does not exist, or
+                a file that does not act as the policy does.
+        """
+        from jaxrl.run.export.export import export_policy  # which loads runs, and so policies
+
+        return export_policy(self, path, explore=explore)
 
     def _judged(
         self,
@@ -373,6 +411,7 @@ def policy_of(
     policy = next(iter(known)) if policy is None else policy
     if policy not in known:
         raise unknown_name("policy", policy, known, f"in {saved.path}")
+    given_config = config
     if config is None:
         given = {} if model is None else {"model": model}
         config = read_config(
@@ -386,11 +425,23 @@ def policy_of(
         f"weights.{policy}",
         f"policy {policy!r} of checkpoint {saved.path}",
     )
-    # Older checkpoints do not say.
-    masked = saved.facts.get("action_masks", False)
+    players = functools.partial(_players, saved.path, given_config, trust)
     return Policy(
-        policy_spec, weights, name=policy, agents=known[policy]["agents"], masked=masked, seed=seed
+        policy_spec,
+        weights,
+        name=policy,
+        agents=known[policy]["agents"],
+        masked=saved.facts.get("action_masks", False),  # older checkpoints do not say
+        seed=seed,
+        origin=Origin(saved.facts["env_name"], players),
     )
+
+
+def _players(path: Path, config: Any, trust: bool) -> Any:
+    """A checkpoint's policies together over their environment."""
+    from jaxrl.run.inference.load import open_run  # which imports this module
+
+    return open_run(path, config=config, trust=trust, call="jaxrl.load_policy")
 
 
 def acting_key(seed: int, name: str) -> Key:
@@ -420,21 +471,15 @@ def _apply(
     return policy_spec.apply(weights, obs, policy_state, inputs)
 
 
-@functools.partial(jax.jit, static_argnums=0)
+@functools.partial(jax.jit, static_argnums=(0, 1))
 def _act(
     policy_spec: PolicySpec,
+    batch_shape: tuple[int, ...],
     weights: PolicyWeights,
-    obs: PyTree,
-    policy_state: PolicyState,
-    inputs: PolicyInputs,
+    seen: tuple[PyTree, PolicyState, PolicyInputs],
     key: Key | None,
 ) -> tuple[jax.Array, PolicyState]:
     """The likeliest action, or one drawn with `key`, for each of a batch; and the next state."""
-    distribution, value, carry = policy_spec.apply(weights, obs, policy_state, inputs)
-    if key is None:
-        action = distribution.mode()
-    else:
-        action = distribution.sample(policy_spec.noise(key, value.shape))
-    return policy_spec.to_env_action(action), policy_spec.next_state(
-        carry, action, jnp.zeros(value.shape)
-    )
+    noise = None if key is None else policy_spec.noise(key, batch_shape)
+    action, _, after = policy_spec.act(weights, *seen, noise)
+    return action, after

@@ -1,5 +1,6 @@
 """The policies of a trainer, one by one: acting with them, reading and replacing their weights."""
 
+import functools
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -13,7 +14,8 @@ from jaxrl.core.errors import UsageError, unknown_name
 from jaxrl.core.types import AgentId, PolicyId
 from jaxrl.models.policy_spec import PolicyWeights
 from jaxrl.run.devices.mesh import copy_here
-from jaxrl.run.inference.policy import Policy, acting_key, weights_shape
+from jaxrl.run.inference.policy import Origin, Policy, acting_key, weights_shape
+from jaxrl.run.inference.sampling import Players, env_of
 from jaxrl.run.storage import checkpoint
 
 
@@ -26,15 +28,19 @@ class PolicyAccess:
         """A copy of a policy, which further training does not change; `seed` draws its actions."""
         g, index = self.algorithm.grouping.locate(policy)
         agents = self.algorithm.grouping.groups[g].agents[index]
-        weights = self.algorithm.policy_weights(with_weights_here(self.runner), policy)
-        masked = self.algorithm.rollout_spec.masked
+        runner = with_weights_here(self.runner)
+        weights = self.algorithm.policy_weights(runner, policy)
+        all_weights = tuple(learner.weights for learner in runner.learners)
+        env_params, env = self.env_params, env_of(self.config)
+        players = functools.partial(Players, self.algorithm, all_weights, env_params, env)
         return Policy(
             self.algorithm.policy_specs[g],
             jax.device_put(weights),
             name=policy,
             agents=agents,
-            masked=masked,
+            masked=self.algorithm.rollout_spec.masked,
             seed=seed,
+            origin=Origin(self.config.env_name, players),
         )
 
     def compute_actions(

@@ -1,0 +1,38 @@
+"""Command `jaxrl export`: a policy of a run in a file that other programs act with."""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+from jaxrl.cli.evaluate import TRUST, run_command
+from jaxrl.core.errors import UsageError
+from jaxrl.core.fields import flag, setting
+from jaxrl.run.export.export import check_path
+from jaxrl.run.inference.policy import load_policy
+from jaxrl.run.logging.console import print_answer
+
+
+@dataclasses.dataclass(frozen=True)
+class ExportOptions:
+    """Flags of `jaxrl export`."""
+
+    out: str = setting("", "the file; its ending is the format: .stablehlo")
+    policy: Any = setting(None, "its name; may be left out where the run has one alone")
+    explore: bool = setting(
+        False, "sample actions, from random numbers that are an input; False: the likeliest", flag
+    )
+    checkpoint: Any = setting("last", "best, last, or an iteration")
+    trust: bool = TRUST
+
+
+def export(argv: Sequence[str] | None = None) -> None:
+    """Write a policy of a run to a file that other programs act with: RUN --out FILE [flags]."""
+    run_command("export", export.__doc__, ExportOptions(), argv, _export)
+
+
+def _export(run: str, options: ExportOptions) -> None:
+    if not options.out:
+        raise UsageError("which file? --out model.stablehlo")
+    check_path(options.out)
+    policy = load_policy(run, options.policy, checkpoint=options.checkpoint, trust=options.trust)
+    print_answer(str(policy.export(options.out, explore=options.explore)))

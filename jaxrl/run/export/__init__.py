@@ -1,0 +1,1 @@
+"""Policies in files for other programs: ONNX, StableHLO and NumPy."""

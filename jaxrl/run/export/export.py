@@ -1,0 +1,161 @@
+"""Export of a policy to a file that other programs act with; the file is checked first."""
+
+import contextlib
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from jaxrl.core.errors import UsageError, one_line, unknown_name
+from jaxrl.core.fields import flag
+from jaxrl.core.spaces import Box, to_json
+from jaxrl.run.export.parity import Parity, Steps, check_parity, drawn_steps, recorded_steps
+from jaxrl.run.export.policy_step import Built, PolicyStep, Run, Tensor
+from jaxrl.run.export.stablehlo import build_stablehlo
+from jaxrl.run.inference.video import write_file
+from jaxrl.run.storage.run_folder import versions
+
+FORMAT = 1
+BUILDERS: dict[str, Callable[[PolicyStep, int | None], Built]] = {".stablehlo": build_stablehlo}
+
+
+@dataclass(frozen=True)
+class Exported:
+    """A policy's file: what goes in, what comes out, and how near it is to the policy."""
+
+    path: Path
+    inputs: tuple[Tensor, ...]
+    outputs: tuple[Tensor, ...]
+    batch: int | None  # the only size of a batch that it takes; None: any
+    parity: Parity
+    metadata: dict[str, Any]
+    notes: tuple[str, ...] = ()
+
+    def __str__(self):
+        lines = [f"wrote        {self.path} ({self.path.stat().st_size / 1000:,.0f} kB)"]
+        for title, tensors in (("inputs", self.inputs), ("outputs", self.outputs)):
+            for tensor in tensors:
+                shape = ", ".join(map(str, (self.batch or "batch", *tensor.shape)))
+                lines.append(f"{title:<13}{tensor.name}  {tensor.dtype}[{shape}]")
+                title = ""
+        return "\n".join([*lines, f"parity       {self.parity}", *self.notes])
+
+
+def export_policy(policy: Any, path: str | Path, *, explore: bool = False) -> Exported:
+    """Writes a `Policy` to a file, as `Policy.export` says."""
+    path = check_path(path)
+    flag("explore", explore)
+    with _on_the_host():
+        step = PolicyStep(policy.policy_spec, policy.weights, masked=policy.masked, explore=explore)
+        steps, notes = _steps(policy, step)
+        built, batch, fixed = _built(BUILDERS[path.suffix], step)
+        run = built.run if batch is None else _row_by_row(built.run)
+        parity = check_parity(step, run, steps, str(path))
+    metadata = _metadata(policy, step, parity, batch)
+    for file, content in built.files(path, metadata).items():
+        write_file(file, lambda temporary, content=content: temporary.write_bytes(content))
+    inputs, outputs = step.inputs, step.outputs
+    return Exported(path, inputs, outputs, batch, parity, metadata, (*notes, *fixed))
+
+
+def check_path(path: str | Path) -> Path:
+    """The path of a file, before anything is computed for it."""
+    path = Path(path)
+    if path.suffix not in BUILDERS:
+        raise unknown_name("ending", path.suffix, BUILDERS, f"of {path}")
+    if not path.parent.is_dir():
+        raise UsageError(f"{path} cannot be written: there is no folder {path.parent}")
+    return path
+
+
+@contextlib.contextmanager
+def _on_the_host() -> Iterator[None]:
+    """Computes on the CPU, whose numbers are those of a parity check."""
+    with jax.default_device(jax.local_devices(backend="cpu")[0]):
+        yield
+
+
+def _steps(policy: Any, step: PolicyStep) -> tuple[Steps, tuple[str, ...]]:
+    """Steps of the policy's environment, or else drawn ones, and why."""
+    if policy.origin is None:
+        return drawn_steps(step), ()
+    try:
+        return recorded_steps(policy.origin.players(), policy.name, step), ()
+    except Exception as error:  # of a user's environment, which the file does not need
+        reason = f"note         observations are drawn from the space: {one_line(error)}"
+        return drawn_steps(step), (reason,)
+
+
+def _built(build: Callable, step: PolicyStep) -> tuple[Built, int | None, tuple[str, ...]]:
+    """A file for batches of any size; for batches of 1 where a user's network fixes the size."""
+    try:
+        return build(step, None), None, ()
+    except UsageError:
+        raise
+    except Exception as error:
+        reason = f"note         batches of 1 only: {one_line(error)}"
+    try:
+        return build(step, 1), 1, (reason,)
+    except Exception as error:
+        raise UsageError(f"the policy cannot be exported: {one_line(error)}") from error
+
+
+def _row_by_row(run: Run) -> Run:
+    """The outputs of a batch from a file that takes batches of 1."""
+
+    def run_each(inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        size = len(next(iter(inputs.values())))
+        outputs = [
+            run({name: rows[i : i + 1] for name, rows in inputs.items()}) for i in range(size)
+        ]
+        return {name: np.concatenate([row[name] for row in outputs]) for name in outputs[0]}
+
+    return run_each
+
+
+def _metadata(policy: Any, step: PolicyStep, parity: Parity, batch: int | None) -> dict[str, Any]:
+    """What the file says of itself, as strict JSON can hold it."""
+    spec = policy.policy_spec
+    fields = lambda tensors: [tensor._asdict() for tensor in tensors]
+    fresh = {name: rows[0] for name, rows in step.initial_state(1).items()}
+    facts = {
+        "format": FORMAT,
+        "versions": versions(),
+        "env": None if policy.origin is None else policy.origin.env_name,
+        "policy": policy.name,
+        "agents": list(policy.agents),
+        "observation_space": to_json(spec.observation_space),
+        "action_space": to_json(spec.action_space),
+        "actions": "sampled" if step.explore else "greedy",
+        "noise": _noise_kind(step),
+        "batch": batch,
+        "inputs": fields(step.inputs),
+        "outputs": fields(step.outputs),
+        # Zeros where it is not said: what a state is fed with where an episode begins.
+        "initial_state": {name: row.tolist() for name, row in fresh.items() if row.any()},
+        "parity": parity._asdict(),
+    }
+    return _strict(facts)
+
+
+def _noise_kind(step: PolicyStep) -> str | None:
+    """The distribution of the input `noise`."""
+    spec = step.policy_spec
+    if not step.explore:
+        return None
+    if not isinstance(spec.action_space, Box):
+        return "gumbel"
+    return "beta" if spec.action_distribution == "beta" else "normal"
+
+
+def _strict(value: Any) -> Any:
+    """The value with infinite numbers as texts, which `float` reads."""
+    if isinstance(value, Mapping):
+        return {name: _strict(part) for name, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [_strict(part) for part in value]
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value

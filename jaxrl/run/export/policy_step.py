@@ -1,0 +1,242 @@
+"""Policy step: a policy as one pure function of named arrays, which exported files compute.
+
+    obs, state_in_*, mask, agent, prev_reward, noise  ->  action, action_dist_inputs, state_out_*
+
+Every array begins with the batch's axis. A policy has those inputs that it uses.
+"""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.extend.core import Jaxpr, Literal
+
+from jaxrl.core.errors import UsageError
+from jaxrl.core.spaces import Space, parts_of, tree_of
+from jaxrl.core.types import PyTree
+from jaxrl.models.policy_spec import MASK, PolicySpec, PolicyState, PolicyWeights, without_mask
+from jaxrl.ops.distributions import dist_inputs, num_logits
+
+OBS, ACTION, DIST_INPUTS, NOISE = "obs", "action", "action_dist_inputs", "noise"
+MASK_INPUT, AGENT, PREV_REWARD = "mask", "agent", "prev_reward"
+STATE_IN, STATE_OUT = "state_in_", "state_out_"
+
+
+class Tensor(NamedTuple):
+    """An input or an output."""
+
+    name: str
+    shape: tuple[int, ...]  # of each row; the batch's axis comes before
+    dtype: str
+
+
+# The outputs of an exported file for inputs [B, ...], by name.
+Run = Callable[[Mapping[str, np.ndarray]], Mapping[str, np.ndarray]]
+
+
+class Built(NamedTuple):
+    """A step in a file's format, not written yet."""
+
+    run: Run
+    files: Callable[[Path, dict[str, Any]], dict[Path, bytes]]  # for a path and its metadata
+
+
+class PolicyStep:
+    """One step of a policy: {name of an input: array} to {name of an output: array}.
+
+    The state that its actions do not depend on, such as the carry of a separate value network, is
+    left out. `initial_state` has the rest as an episode begins with.
+
+    Args:
+        masked: whether a mask of the possible actions is an input; one that is a part of the
+            observation is.
+        explore: whether actions are sampled, by an input of random numbers.
+    """
+
+    def __init__(
+        self, policy_spec: PolicySpec, weights: PolicyWeights, *, masked: bool, explore: bool
+    ):
+        self.policy_spec, self.explore = policy_spec, explore
+        self.weights = jax.tree.map(np.asarray, weights)
+        self._obs_tensors = _obs_tensors(policy_spec.observation_space)
+        rest = _other_tensors(policy_spec, masked=masked, explore=explore)
+        state, self._state_structure = _state_tensors(policy_spec)
+        self._all_state = tuple(tensor.name for tensor in state)
+        self.state: tuple[Tensor, ...] = state
+        self.inputs = (*self._obs_tensors, *rest, *_prefixed(STATE_IN, state))
+        names = [tensor.name for tensor in self.inputs]
+        if len(set(names)) < len(names):
+            raise UsageError(
+                f"parts of {policy_spec.observation_space} would share a name: {names}"
+            )
+        self.outputs = self._traced_outputs()
+        used = self._used_state()
+        self.state = tuple(tensor for tensor in state if tensor.name in used)
+        self.inputs = (*self._obs_tensors, *rest, *_prefixed(STATE_IN, self.state))
+        self.outputs = self._traced_outputs()
+
+    def __call__(self, inputs: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
+        obs, batch = self._observations(inputs)
+        told = self.policy_spec.inputs(
+            self._policy_state(inputs, batch),
+            () if self._mask_in_obs else inputs.get(MASK_INPUT, ()),
+            inputs.get(AGENT, ()),
+        )
+        weights = jax.tree.map(jnp.asarray, self.weights)
+        # In full precision on every device, for a file acts as the policy did in its parity check.
+        with jax.default_matmul_precision("highest"):
+            action, distribution, after = self.policy_spec.act(
+                weights, obs, self._policy_state(inputs, batch), told, inputs.get(NOISE)
+            )
+        outputs = {ACTION: action, DIST_INPUTS: dist_inputs(distribution)}
+        leaves = self._state_structure.flatten_up_to(after.replace(prev_reward=()))
+        kept = {tensor.name for tensor in self.state}
+        for name, leaf in zip(self._all_state, leaves, strict=True):
+            if name in kept:
+                outputs[STATE_OUT + name] = leaf
+        return outputs
+
+    def named(self, obs: PyTree, told: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Observations [..., *observation_space.shape] and other inputs, by name and type."""
+        leaves = jax.tree.leaves(obs)
+        values = dict(zip((tensor.name for tensor in self._obs_tensors), leaves, strict=True))
+        values = {**told, **values}
+        return {
+            tensor.name: np.asarray(values[tensor.name]).astype(tensor.dtype)
+            for tensor in self.inputs
+            if tensor.name in values
+        }
+
+    def initial_state(self, batch_size: int) -> dict[str, np.ndarray]:
+        """The inputs `state_in_*` at the start of an episode."""
+        leaves = jax.tree.leaves(_without_reward(self.policy_spec.initial_state((batch_size,))))
+        by_name = dict(zip(self._all_state, leaves, strict=True))
+        return {STATE_IN + tensor.name: np.asarray(by_name[tensor.name]) for tensor in self.state}
+
+    @property
+    def _mask_in_obs(self) -> bool:
+        return (
+            without_mask(self.policy_spec.observation_space) != self.policy_spec.observation_space
+        )
+
+    def _observations(self, inputs: Mapping[str, jax.Array]) -> tuple[PyTree, int]:
+        """(the observation as the environment gives it, the batch's size)."""
+        spaces, structure = jax.tree.flatten(tree_of(self.policy_spec.observation_space))
+        parts = []
+        for tensor, space in zip(self._obs_tensors, spaces, strict=True):
+            # Only the mask arrives in another type than the environment's.
+            parts.append(jnp.asarray(inputs[tensor.name]).astype(_dtype(space)))
+        return jax.tree.unflatten(structure, parts), parts[0].shape[0]
+
+    def _policy_state(self, inputs: Mapping[str, jax.Array], batch: int) -> PolicyState:
+        fresh = self.policy_spec.initial_state((batch,))
+        leaves = self._state_structure.flatten_up_to(_without_reward(fresh))
+        given = [
+            inputs.get(STATE_IN + name, leaf)
+            for name, leaf in zip(self._all_state, leaves, strict=True)
+        ]
+        state = jax.tree.unflatten(self._state_structure, given)
+        return state.replace(prev_reward=inputs.get(PREV_REWARD, ()))
+
+    def _traced_outputs(self) -> tuple[Tensor, ...]:
+        shapes = jax.eval_shape(self, rows(self.inputs, 1))
+        return tuple(
+            Tensor(name, shape.shape[1:], shape.dtype.name) for name, shape in shapes.items()
+        )
+
+    def _used_state(self) -> set[str]:
+        """The names of the state that actions depend on, now or in later steps."""
+        names = [tensor.name for tensor in self.inputs]
+        outputs = [tensor.name for tensor in self.outputs]
+        values = rows(self.inputs, 1)
+
+        def run(*arrays):
+            results = self(dict(zip(names, arrays, strict=True)))
+            return [results[name] for name in outputs]
+
+        jaxpr = jax.make_jaxpr(run)(*(values[name] for name in names)).jaxpr
+        wanted, used = {ACTION, DIST_INPUTS}, set()
+        while True:
+            needed = _inputs_of(jaxpr, [i for i, name in enumerate(outputs) if name in wanted])
+            found = {names[i].removeprefix(STATE_IN) for i in needed} & set(self._all_state)
+            if found <= used:
+                return used
+            used |= found
+            wanted |= {STATE_OUT + name for name in found}
+
+
+def rows(tensors: tuple[Tensor, ...], batch: int) -> dict[str, jax.ShapeDtypeStruct]:
+    """The shapes of a batch."""
+    return {
+        tensor.name: jax.ShapeDtypeStruct((batch, *tensor.shape), np.dtype(tensor.dtype))
+        for tensor in tensors
+    }
+
+
+def _obs_tensors(space: Space) -> tuple[Tensor, ...]:
+    """One for each part of the observation: `obs`, or `obs_image` and so on; `mask` for a mask."""
+    masked = without_mask(space) != space
+    paths = [path for path, _, _ in parts_of(space, tree_of(space))] if _is_tree(space) else [""]
+    alone = len([path for path in paths if path != MASK or not masked]) == 1
+    tensors = []
+    for path, part in zip(paths, jax.tree.leaves(tree_of(space)), strict=True):
+        if masked and path == MASK:
+            tensors.append(Tensor(MASK_INPUT, part.shape, "bool"))
+        else:
+            name = OBS if alone else f"{OBS}_{path.replace('/', '_')}"
+            tensors.append(Tensor(name, part.shape, _dtype(part)))
+    return tuple(tensors)
+
+
+def _is_tree(space: Space) -> bool:
+    return tree_of(space) is not space
+
+
+def _other_tensors(policy_spec: PolicySpec, *, masked: bool, explore: bool) -> tuple[Tensor, ...]:
+    tensors = []
+    if masked and without_mask(policy_spec.observation_space) == policy_spec.observation_space:
+        tensors.append(Tensor(MASK_INPUT, (num_logits(policy_spec.action_space),), "bool"))
+    if policy_spec.told.num_agents:
+        tensors.append(Tensor(AGENT, (), "int32"))
+    if policy_spec.told.prev_reward:
+        tensors.append(Tensor(PREV_REWARD, (), "float32"))
+    if explore:
+        noise = jax.eval_shape(lambda: policy_spec.noise(jax.random.key(0), (1,)))
+        tensors.append(Tensor(NOISE, noise.shape[1:], "float32"))
+    return tuple(tensors)
+
+
+def _state_tensors(policy_spec: PolicySpec) -> tuple[tuple[Tensor, ...], PyTree]:
+    """(the arrays of the policy's state, the structure that they are leaves of)."""
+    shapes = _without_reward(jax.eval_shape(lambda: policy_spec.initial_state((1,))))
+    paths, structure = jax.tree.flatten_with_path(shapes)
+    tensors = []
+    for path, leaf in paths:
+        name = jax.tree_util.keystr(path, simple=True, separator="_").removeprefix("carry_")
+        tensors.append(Tensor(name, leaf.shape[1:], leaf.dtype.name))
+    return tuple(tensors), structure
+
+
+def _without_reward(state: PolicyState) -> PolicyState:
+    """The state without the last reward, which the environment says and no step keeps."""
+    return state.replace(prev_reward=())
+
+
+def _prefixed(prefix: str, tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    return tuple(tensor._replace(name=prefix + tensor.name) for tensor in tensors)
+
+
+def _dtype(space: Space) -> str:
+    return jax.dtypes.canonicalize_dtype(space.dtype).name
+
+
+def _inputs_of(jaxpr: Jaxpr, outputs: list[int]) -> list[int]:
+    """The places of the inputs that some outputs depend on."""
+    wanted = {jaxpr.outvars[i] for i in outputs if not isinstance(jaxpr.outvars[i], Literal)}
+    for equation in reversed(jaxpr.eqns):
+        if wanted & set(equation.outvars):
+            wanted |= {value for value in equation.invars if not isinstance(value, Literal)}
+    return [i for i, value in enumerate(jaxpr.invars) if value in wanted]

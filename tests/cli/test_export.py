@@ -1,0 +1,55 @@
+"""`jaxrl export`: what it prints, and refusals."""
+
+import jax
+import numpy as np
+import pytest
+
+from jaxrl import Trainer, load_policy
+from jaxrl.cli.main import main
+from tests.probes import SMALL_ARENA
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    path = tmp_path_factory.mktemp("runs") / "run"
+    with Trainer(SMALL_ARENA, run_dir=path, quiet=True, pictures=False) as trainer:
+        trainer.fit({"training_iteration": 2})
+    return str(path)
+
+
+def test_the_file_its_inputs_and_outputs_and_the_parity_are_printed(run, tmp_path, capsys):
+    pytest.importorskip("flatbuffers", reason="the extra `stablehlo`")
+    path = tmp_path / "model.stablehlo"
+    words = ["--policy", "pol2", "--out", str(path), "--compile-cache", "off"]
+    main(["export", run, *words])
+    wrote, *tensors, parity = capsys.readouterr().out.splitlines()
+    assert wrote.startswith(f"wrote        {path} (")
+    assert tensors == [
+        "inputs       obs  int32[batch, 2]",
+        "outputs      action  int32[batch]",
+        "             action_dist_inputs  float32[batch, 4]",
+    ]
+    assert parity.startswith("parity       largest difference ")
+    assert parity.endswith(" over 128 recorded observations")
+    obs = np.array([[0, 15], [3, 4]], np.int32)
+    acted = jax.export.deserialize(bytearray(path.read_bytes())).call({"obs": obs})["action"]
+    np.testing.assert_array_equal(acted, load_policy(run, "pol2").act(obs))
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        ([], "which file? --out model.stablehlo"),
+        (["--out", "m.stablehol"], "did you mean '.stablehlo'?"),
+        (["--out", "none/m.stablehlo"], "there is no folder none"),
+        (["--out", "m.stablehlo"], "holds 2 policies; name one of them: pol1, pol2"),
+        (["--out", "m.stablehlo", "--policy", "pol3"], "unknown policy 'pol3'"),
+        (["--out", "m.stablehlo", "--policy", "pol1", "--checkpoint", "9"], "no checkpoint"),
+        (["--out", "m.stablehlo", "--polcy", "pol1"], "did you mean '--policy'?"),
+    ],
+)
+def test_what_cannot_be_is_refused_in_one_line(run, capsys, words, text):
+    with pytest.raises(SystemExit):
+        main(["export", run, *words, "--compile-cache", "off"])
+    (line,) = capsys.readouterr().err.splitlines()
+    assert text in line

@@ -1,0 +1,51 @@
+"""A policy as one function of named arrays: which inputs and outputs it has, and no more."""
+
+import jax
+import numpy as np
+import pytest
+
+from jaxrl.run.export.policy_step import PolicyStep
+from tests.run.export.kinds import KINDS, NamedRun, differences, policy_of_kind
+
+STATES = {
+    "gru": ["state_in_policy", "state_in_prev_action"],
+    "lstm": ["state_in_policy_c", "state_in_policy_h", "state_in_prev_action"],
+    "attention": ["state_in_policy_count", "state_in_policy_past"],
+}
+OTHERS = {
+    "dense": ["obs", "mask"],
+    "tables": ["obs", "agent"],
+    "tree": ["obs_gear", "obs_near", "obs_place", "obs_speed"],
+    "mask": ["mask", "obs"],
+    "gru": ["obs", "mask", "prev_reward"],
+    "lstm": ["obs", "prev_reward"],
+}
+
+
+def step_of(kind, explore):
+    policy = policy_of_kind(kind)
+    return PolicyStep(policy.policy_spec, policy.weights, masked=policy.masked, explore=explore)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_step_acts_as_the_policy_and_needs_only_what_its_actions_depend_on(kind):
+    for explore in (False, True):
+        step = step_of(kind, explore)
+        noise = ["noise"] if explore else []
+        expected = [*OTHERS.get(kind, ["obs"]), *noise, *STATES.get(kind, [])]
+        assert [tensor.name for tensor in step.inputs] == expected
+        outputs = [name.replace("_in_", "_out_") for name in STATES.get(kind, [])]
+        named = ["action", "action_dist_inputs", *sorted(outputs)]
+        assert [tensor.name for tensor in step.outputs] == named
+        run = NamedRun(jax.jit(step), step.inputs)
+        assert differences(policy_of_kind(kind), run, explore=explore) < 1e-5
+
+
+def test_the_state_of_the_value_network_is_no_input_and_a_shared_one_is():
+    apart = step_of("lstm", False).initial_state(2)
+    assert {name: value.shape for name, value in apart.items()} == {
+        "state_in_policy_c": (2, 6),
+        "state_in_policy_h": (2, 6),
+        "state_in_prev_action": (2, 2),
+    }
+    assert all(np.all(value == 0) for value in apart.values())
