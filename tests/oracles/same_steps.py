@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from jaxrl.core.types import PyTree
@@ -19,11 +20,28 @@ class Player(NamedTuple):
     ]  # (key, state, action) -> (obs, state, reward, terminated, truncated)
 
 
-def adapter_player(env: Any, params: PyTree = None) -> Player:
-    """An adapter, called as the rollout calls it."""
+def legal_action(mask: jax.Array, number: jax.Array) -> jax.Array:
+    """The legal action that a number of any size picks: the one of that rank, modulo their count.
+
+    Args:
+        mask: bool[A], with a legal action.
+        number: i32[], at least 0.
+    """
+    rank = jnp.cumsum(mask) - 1
+    return jnp.argmax(mask & (rank == number % jnp.sum(mask))).astype(jnp.int32)
+
+
+def adapter_player(env: Any, params: PyTree = None, legal: bool = False) -> Player:
+    """An adapter, called as the rollout calls it.
+
+    Args:
+        legal: the actions are numbers, which pick among the actions of its masks.
+    """
     params = env.default_params if params is None else params
 
     def step(key, state, action):
+        if legal:
+            action = jax.tree.map(legal_action, env.action_mask(state, params), action)
         obs, state, reward, terminated, _ = env.step_env(key, state, action, params)
         return obs, state, reward, terminated, env.is_truncated(state, params)
 
@@ -39,7 +57,7 @@ def _play(player: Player, keys: jax.Array, actions: PyTree) -> tuple:
         over = terminated["__all__"] if isinstance(terminated, dict) else terminated
         over = over | truncated
         fresh = player.reset(reset_key)
-        after = jax.tree.map(lambda new, old: jax.numpy.where(over, new, old), fresh, (obs, state))
+        after = jax.tree.map(lambda new, old: jnp.where(over, new, old), fresh, (obs, state))
         return after, (obs, reward, terminated, truncated)
 
     first = player.reset(keys[0])
