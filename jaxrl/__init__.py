@@ -27,6 +27,7 @@ from jaxrl.adapters.to_sb3 import to_sb3_vec
 from jaxrl.algorithms.bc.config import BCConfig, MARWILConfig
 from jaxrl.algorithms.ppo.config import PPOConfig
 from jaxrl.algorithms.ppo.ppo import make_train
+from jaxrl.core.batched_env import BatchedEnvironment
 from jaxrl.core.env import Environment, MultiAgentEnvironment, StackedEnvironment
 from jaxrl.core.env_checker import check_env
 from jaxrl.core.errors import UsageError
@@ -55,6 +56,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "BCConfig",
+    "BatchedEnvironment",
     "Callbacks",
     "Diverged",
     "Environment",

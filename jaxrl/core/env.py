@@ -296,12 +296,24 @@ def raw_step(
     acting = acting_agents(env, state, params) if agents_may_wait(env) else None
     if is_stacked(env):
         action = stack_agents(env, action) if isinstance(action, dict) else action
-        stepped = with_fast_keys(env.step_stacked, key, state, action, params)
-        obs, state, reward, terminated, info = stepped
+        step = env.step_stacked
+    else:
+        step = env.step_env
+    return resolve_step(env, with_fast_keys(step, key, state, action, params), acting, params)
+
+
+def resolve_step(
+    env: MultiAgentEnvironment, stepped: tuple, acting: jax.Array | None, params: PyTree
+) -> RawStep:
+    """What an environment's raw step returned, as a `RawStep`.
+
+    Args:
+        acting: bool[M], who acted, where agents may wait.
+    """
+    obs, state, reward, terminated, info = stepped
+    if is_stacked(env):
         everybody = jnp.array(False)
     else:
-        stepped = with_fast_keys(env.step_env, key, state, action, params)
-        obs, state, reward, terminated, info = stepped
         everybody = terminated[ALL]
         reward, terminated = stack_agents(env, reward), stack_agents(env, terminated)
     clock = env.is_truncated(state, params)

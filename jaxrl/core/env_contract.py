@@ -13,12 +13,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxrl.core.batched_env import is_batched, reset_all, step_all
 from jaxrl.core.drawing import broken_rule
 from jaxrl.core.env import (
     Solo,
     agents_may_wait,
     is_multi_agent,
     is_stacked,
+    lift,
     raw_reset,
     raw_step,
     stack_agents,
@@ -99,6 +101,14 @@ class CheckedEnv(NamedTuple):
             return plain((obs, tuple(raw_step(self.env, key, state, self.act(key), self.params))))
         obs, state = self.env.reset_env(key, self.params)
         return plain((obs, self.env.step_env(key, state, self.act(key), self.params)))
+
+    def first_steps_of_all(self, keys: Key) -> tuple:
+        """First steps of a batched environment's copies, as the training loop makes them."""
+        env = lift(self.env)
+        obs, state = reset_all(env, keys, self.params)
+        action = jax.vmap(self.action_spaces[DEFAULT_AGENT].sample)(keys)
+        action = jax.tree.map(lambda leaf: leaf[:, None], action)  # of the one agent
+        return plain((obs, tuple(step_all(env, keys, state, action, self.params))))
 
 
 # ---- the object and its spaces
@@ -218,7 +228,10 @@ def require_trainable(env: Any, params: PyTree = None) -> None:
     try:
         case, key = examine(env, params), jax.eval_shape(lambda: jax.random.key(0))
         check_stacked_types(case, key) if is_stacked(env) else check_raw_types(case, key)
-        trace(case, "a step under vmap, over keys,", jax.vmap(case.raw_first_step), _two(key))
+        if is_batched(env):
+            trace(case, "reset_batch and step_batch of two", case.first_steps_of_all, _two(key))
+        else:
+            trace(case, "a step under vmap, over keys,", jax.vmap(case.raw_first_step), _two(key))
     except ContractError as error:
         raise UsageError(
             f"environment {error} (found by check_env; jaxrl.check_env(env) shows the traceback, "

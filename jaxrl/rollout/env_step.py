@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
+from jaxrl.core.batched_env import is_batched, reset_all, restart_all, step_all
 from jaxrl.core.env import (
     MultiAgentEnvironment,
     RawStep,
@@ -126,7 +127,7 @@ def make_rollout_spec(
 def reset_envs(spec: RolloutSpec, key: Key, env_index: jax.Array, env_params: PyTree) -> EnvBatch:
     """Every environment at its first episode's start; `env_index` i32[E], their global indices."""
     keys = jax.vmap(lambda index: jax.random.fold_in(key, index))(env_index)
-    obs, state = jax.vmap(lambda key: raw_reset(spec.env, key, env_params))(keys)
+    obs, state = reset_all(spec.env, keys, env_params)
     num_agents, num_envs = len(spec.grouping.agents), env_index.shape[0]
     episodes = no_episodes(num_agents, spec.metrics, num_envs, always_active=spec.always_active)
     data = jax.vmap(lambda state: start_data(spec.callbacks, state, env_params))(state)
@@ -194,9 +195,8 @@ def step_envs(
         )
         action = distribution.sample(randomness.noise[g]) if explore else distribution.mode()
         outputs.append(PolicyOutput(action, distribution, value, carry, inputs[g]))
-    raw = jax.vmap(lambda key, state, action: raw_step(spec.env, key, state, action, env_params))(
-        randomness.step_key, envs.state, _to_env_actions(spec, outputs)
-    )
+    actions = _to_env_actions(spec, outputs)
+    raw = step_all(spec.env, randomness.step_key, envs.state, actions, env_params)
     return outputs, raw
 
 
@@ -299,12 +299,15 @@ def auto_reset(
     num_envs = keys.shape[0]
     few = min(RESETS_AT_ONCE, num_envs)
 
+    def reset_keys(keys, step):
+        fold = lambda key: to_standard_key(jax.random.fold_in(to_fast_key(key), step))
+        return jax.vmap(fold)(keys)
+
+    if is_batched(env):
+        return restart_all(env, reset_keys(keys, step), raw, params)
+
     def reset(keys, step, params):
-        return jax.vmap(
-            lambda key: raw_reset(
-                env, to_standard_key(jax.random.fold_in(to_fast_key(key), step)), params
-            )
-        )(keys)
+        return reset_all(env, reset_keys(keys, step), params)
 
     def all_anew(episode_done, reached, keys, step, params):
         return jax.vmap(restart)(episode_done, reset(keys, step, params), reached)
