@@ -50,6 +50,7 @@ CORE_WITHOUT_JAX = ("jaxrl.core.errors", "jaxrl.core.foreign_names")  # all that
 MAY_BE_IMPORTED_BY = {
     "gymnax": {"jaxrl/adapters/from_gymnax.py", "jaxrl/adapters/to_gymnax.py"},
     "jaxmarl": {"jaxrl/adapters/to_jaxmarl.py"},
+    "brax": {"jaxrl/adapters/from_brax.py"},
     "xminigrid": {"jaxrl/adapters/from_xminigrid.py"},
     "pgx": {"jaxrl/adapters/from_pgx.py"},
     "orbax": {"jaxrl/run/storage/array_storage.py"},
@@ -104,6 +105,7 @@ NOT_FOR_IMPORT = (
         "pettingzoo",
         "stable_baselines3",
         "jaxmarl",
+        "brax",
         "xminigrid",
         "pgx",
         "ray",

@@ -6,7 +6,9 @@ beside the library's state, wherever a library keeps its own; so its time limit 
 """
 
 import inspect
+import math
 from collections.abc import Callable, Iterable, Mapping
+from functools import cached_property
 from typing import Any
 
 import jax
@@ -17,6 +19,7 @@ from flax import struct
 from jaxrl.core.env import Environment, MultiAgentEnvironment
 from jaxrl.core.errors import UsageError, reason_of, unknown_name
 from jaxrl.core.fields import freeze
+from jaxrl.core.spaces import Box, Space, space_of
 from jaxrl.core.types import ALL, Key, PyTree
 
 NO_LIMIT = 2**31 - 1  # steps, of games that end by themselves
@@ -167,6 +170,44 @@ class Wrapped:
 
 class WrappedEnvironment(Wrapped, Environment):
     """A library's environment of one agent."""
+
+
+class PhysicsEnvironment(WrappedEnvironment):
+    """An environment with the interface of Brax, which MuJoCo Playground has too.
+
+    Its `done` leaves the time limit to wrappers. Actions are between -1 and 1, and what the library
+    calls metrics is summed over an episode.
+
+    Args:
+        env: the library's.
+    """
+
+    def __init__(self, env: Any, name: str, args: Mapping[str, Any], limit: int, time_limit: str):
+        super().__init__(name, args, limit, time_limit)
+        self._env = env
+        # Compiled as parts, each is traced once, and not for every place that calls it.
+        self._reset, self._step = jax.jit(env.reset), jax.jit(env.step)
+
+    @cached_property
+    def _observation_space(self) -> Space:
+        obs = jax.eval_shape(self._reset, jax.random.key(0)).obs
+        box = lambda leaf: Box(-math.inf, math.inf, leaf.shape, leaf.dtype)
+        return space_of(jax.tree.map(box, obs))
+
+    def observation_space(self, params: PyTree = None) -> Space:
+        return self._observation_space
+
+    def action_space(self, params: PyTree = None) -> Space:
+        return Box(-1.0, 1.0, (self._env.action_size,))
+
+    def reset_inner(self, key):
+        state = self._reset(key)
+        return state.obs, state
+
+    def step_inner(self, key, inner, action):
+        state = self._step(inner, action)
+        reward, terminated = jnp.float32(state.reward), jnp.asarray(state.done) > 0
+        return state.obs, state, reward, terminated, {"metrics": state.metrics}
 
 
 class WrappedMultiAgent(Wrapped, MultiAgentEnvironment):

@@ -1,0 +1,106 @@
+"""Brax's environments: the library's own steps, whose `done` leaves the time limit to us."""
+
+import jax
+import numpy as np
+import pytest
+
+pytest.importorskip("brax", reason="the extra brax is not installed")
+
+from jaxrl.adapters.from_brax import constructor, envs
+from jaxrl.core.env_checker import check_env
+from jaxrl.core.errors import UsageError
+from jaxrl.core.registry import make
+from jaxrl.core.spaces import Box, Dict
+from tests.oracles.same_steps import Player, adapter_player, assert_same_steps
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:Brax System"),  # is not maintained, it says
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),  # of JAX and MJX, about Brax
+    pytest.mark.usefixtures("rank_promotion"),
+]
+
+
+def library_player(name, episode_length, **args):
+    """The library with its wrapper for time limits, which tells truncation apart."""
+    env = envs.create(name, episode_length=episode_length, auto_reset=False, **args)
+
+    def reset(key):
+        state = env.reset(key)
+        return state.obs, state
+
+    def step(key, state, action):
+        state = env.step(state, action)
+        terminated = (state.done > 0) & (state.info["truncation"] == 0)
+        return state.obs, state, state.reward, terminated, state.info["steps"] >= episode_length
+
+    return Player(reset, step)
+
+
+@pytest.mark.parametrize(
+    ("name", "backend", "limit", "steps", "ends"),
+    [("inverted_pendulum", "generalized", 12, 2000, 100), ("reacher", "spring", 50, 300, 5)],
+)
+def test_the_same_keys_and_actions_give_the_librarys_observations_rewards_and_ends(
+    name, backend, limit, steps, ends
+):
+    env, params = make(f"brax:{name}", backend=backend, max_steps_in_episode=limit)
+    size = (steps, *env.action_space(params).shape)
+    actions = np.random.default_rng(0).uniform(-1, 1, size).astype(np.float32)
+    library = library_player(name, limit, backend=backend)
+    assert assert_same_steps(library, adapter_player(env, params), actions) > ends
+
+
+@pytest.mark.parametrize(
+    ("name", "args"),
+    [
+        ("fast", {"obs_mode": "dict_pixels_state"}),
+        ("inverted_pendulum", {"backend": "mjx"}),
+        ("reacher", {"backend": "positional"}),
+    ],
+)
+def test_the_contract_holds(name, args):
+    check_env(constructor(name)(**args))
+
+
+def test_the_time_limit_is_that_of_brax_training_and_truncates_unless_asked_not_to():
+    env, params = make("brax:fast")
+    assert params.max_steps_in_episode == 1000
+    _, params = make("brax:fast", max_steps_in_episode=3)
+    as_an_end = constructor("fast")(time_limit="terminates")
+    for each, ends in ((env, (False, True)), (as_an_end, (True, True))):
+        _, state = each.reset_env(jax.random.key(0), params)
+        for _ in range(3):
+            _, state, _, terminated, _ = each.step_env(None, state, np.ones(1), params)
+        assert (bool(terminated), bool(each.is_truncated(state, params))) == ends
+
+
+def test_spaces_are_those_of_the_librarys_observations_and_actions():
+    env = constructor("ant")(backend="spring")
+    assert env.observation_space() == Box(-np.inf, np.inf, (27,))
+    assert env.action_space() == Box(-1.0, 1.0, (8,))
+    assert constructor("fast")(obs_mode="dict_state").observation_space() == Dict(
+        {"state": Box(-np.inf, np.inf, (2,))}
+    )
+
+
+def test_what_the_library_calls_metrics_is_reported():
+    env, params = make("brax:reacher", backend="spring")
+    _, state = env.reset_env(jax.random.key(0), params)
+    *_, info = jax.eval_shape(env.step_env, None, state, np.zeros(2), params)
+    assert set(info["metrics"]) == {"reward_dist", "reward_ctrl"}
+
+
+@pytest.mark.parametrize(
+    ("name", "args", "message"),
+    [
+        ("antt", {}, "unknown brax environment 'antt'; did you mean 'ant'"),
+        ("ant", {"backend": "sprin"}, "unknown backend 'sprin' of environment brax:ant; did you"),
+        ("ant", {"bakend": "spring"}, "unknown argument 'bakend' of environment 'brax:ant'; did"),
+        ("swimmer", {"backend": "spring"}, "brax:swimmer: ValueError: Unsupported backend: spring"),
+        ("fast", {"obs_mode": "pictures"}, "'pictures' is not a valid ObservationMode"),
+    ],
+)
+def test_wrong_names_and_arguments_are_told_in_one_line(name, args, message):
+    with pytest.raises(UsageError, match=message) as told:
+        make(f"brax:{name}", **args)
+    assert "\n" not in str(told.value)
