@@ -6,6 +6,7 @@ runner, metrics = train(jax.random.key(0))
 jaxrl.Trainer(jaxrl.PPOConfig.tuned("arena")).fit()    the same with console, logs and checkpoints
 jaxrl.Trainer.from_checkpoint("runs/arena/...").fit()  resumes it, equal to the bit
 jaxrl.load_policy("runs/arena/...", "pol1").act(obs)   a trained policy alone; NumPy in, NumPy out
+jaxrl.load_policy("runs/...").export("model.onnx")     the policy for other programs
 jaxrl.load_run("runs/arena/...").dataframe()           its results: dataframe(), plot()
 jaxrl.evaluate("runs/arena/...", episodes=100)         whole episodes of a run's policies
 trainer.sample(100)                                    episodes as objects: steps, log-probabilities

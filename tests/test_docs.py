@@ -124,7 +124,7 @@ def home(arena_run, tmp_path, monkeypatch):
     return tmp_path
 
 
-NEEDS = {"export.md": ("flatbuffers",)}  # packages of extras, by page
+NEEDS = {"export.md": ("flatbuffers", "jax2onnx", "onnxruntime")}  # packages of extras, by page
 WITH_PYTHON = [page for page in PAGES if "```python" in page.read_text(encoding="utf-8")]
 
 

@@ -66,6 +66,9 @@ MAY_BE_IMPORTED_BY = {
     "stable_baselines3": {"jaxrl/adapters/to_sb3.py"},
     "pyarrow": {"jaxrl/episodes/parquet.py"},
     "minari": {"jaxrl/episodes/minari_datasets.py"},
+    "jax2onnx": {"jaxrl/run/export/onnx_file.py"},
+    "onnx": {"jaxrl/run/export/onnx_file.py"},
+    "onnxruntime": {"jaxrl/run/export/onnx_file.py"},
 }
 ALGORITHMS = {
     folder.name for folder in (ROOT / "jaxrl" / "algorithms").iterdir() if folder.is_dir()
@@ -115,6 +118,9 @@ NOT_FOR_IMPORT = (
         "tensorboardX",
         "pyarrow",
         "minari",
+        "jax2onnx",
+        "onnx",
+        "onnxruntime",
     ),
 )
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from jaxrl.cli.evaluate import TRUST, run_command
 from jaxrl.core.errors import UsageError
-from jaxrl.core.fields import flag, setting
+from jaxrl.core.fields import count, flag, setting
 from jaxrl.run.export.export import check_path
 from jaxrl.run.inference.policy import load_policy
 from jaxrl.run.logging.console import print_answer
@@ -16,12 +16,16 @@ from jaxrl.run.logging.console import print_answer
 class ExportOptions:
     """Flags of `jaxrl export`."""
 
-    out: str = setting("", "the file; its ending is the format: .stablehlo")
+    out: str = setting("", "the file; its ending is the format: .onnx or .stablehlo")
     policy: Any = setting(None, "its name; may be left out where the run has one alone")
     explore: bool = setting(
         False, "sample actions, from random numbers that are an input; False: the likeliest", flag
     )
     checkpoint: Any = setting("last", "best, last, or an iteration")
+    opset: Any = setting(
+        None, "of .onnx: the version of its operators; None: 18", count(optional=True)
+    )
+    names: Any = setting((), "of .onnx: other names of inputs and outputs, action=actions")
     trust: bool = TRUST
 
 
@@ -32,7 +36,8 @@ def export(argv: Sequence[str] | None = None) -> None:
 
 def _export(run: str, options: ExportOptions) -> None:
     if not options.out:
-        raise UsageError("which file? --out model.stablehlo")
+        raise UsageError("which file? --out model.onnx")
     check_path(options.out)
     policy = load_policy(run, options.policy, checkpoint=options.checkpoint, trust=options.trust)
-    print_answer(str(policy.export(options.out, explore=options.explore)))
+    settings = {"explore": options.explore, "opset": options.opset, "names": dict(options.names)}
+    print_answer(str(policy.export(options.out, **settings)))

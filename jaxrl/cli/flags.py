@@ -25,6 +25,7 @@ SEVERAL = {
     "per_policy": "POLICY.SETTING=VALUE",
     "policies_to_train": "POLICY",
     "init_from": "POLICY=RUN",
+    "names": "NAME=NAME",
     "input": "DIR|minari:NAME",
     "callbacks": "MODULE:CLASS",
     "loggers": "LOG|MODULE:CLASS",
@@ -180,7 +181,7 @@ def setting_of(name: str, words: Sequence[str]) -> Any:
         return {}
     if name in ("env_args", "evaluation_env_args", "stop"):
         return pairs(name, words)
-    if name == "init_from":
+    if name in ("init_from", "names"):
         return pairs(name, words, read=str)
     if name == "input":
         return tuple(words)

@@ -51,7 +51,7 @@ usage: jaxrl COMMAND [flags]
   jaxrl train --resume RUN        resume a training
   jaxrl evaluate RUN              play whole episodes with the policies of a run
   jaxrl render RUN                write an episode of a run as a GIF, an MP4, a PNG or a page
-  jaxrl export RUN --out model.stablehlo
+  jaxrl export RUN --out model.onnx
                                   write a policy of a run for other programs
   jaxrl watch RUN                 show a run in the browser while it trains
   jaxrl plot RUN [RUN ...]        draw the learning curves of runs, side by side

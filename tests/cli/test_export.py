@@ -39,7 +39,21 @@ def test_the_file_its_inputs_and_outputs_and_the_parity_are_printed(run, tmp_pat
 @pytest.mark.parametrize(
     ("words", "text"),
     [
-        ([], "which file? --out model.stablehlo"),
+        ([], "which file? --out model.onnx"),
+        (["--out", "m.onx"], "did you mean '.onnx'? known: .onnx, .stablehlo"),
+        (
+            ["--out", "m.onnx", "--policy", "pol1", "--names", "actoin=actions"],
+            "unknown input or output 'actoin'; did you mean 'action'?",
+        ),
+        (
+            ["--out", "m.onnx", "--policy", "pol1", "--names", "action=obs"],
+            "two arrays would be called 'obs'",
+        ),
+        (["--out", "m.onnx", "--policy", "pol1", "--opset", "0"], "opset=0 must be"),
+        (
+            ["--out", "m.stablehlo", "--policy", "pol1", "--opset", "18"],
+            "opset and names are of .onnx files",
+        ),
         (["--out", "m.stablehol"], "did you mean '.stablehlo'?"),
         (["--out", "none/m.stablehlo"], "there is no folder none"),
         (["--out", "m.stablehlo"], "holds 2 policies; name one of them: pol1, pol2"),
@@ -53,3 +67,11 @@ def test_what_cannot_be_is_refused_in_one_line(run, capsys, words, text):
         main(["export", run, *words, "--compile-cache", "off"])
     (line,) = capsys.readouterr().err.splitlines()
     assert text in line
+
+
+def test_a_missing_package_is_named_with_the_extra(run, monkeypatch, capsys):
+    monkeypatch.setattr("jaxrl.run.export.onnx_file.is_installed", lambda package: False)
+    with pytest.raises(SystemExit):
+        main(["export", run, "--out", "m.onnx", "--policy", "pol1", "--compile-cache", "off"])
+    line = 'a .onnx file needs jax2onnx: pip install "jaxrl[onnx]"'
+    assert capsys.readouterr().err == f"jaxrl export: {line}\n"

@@ -1,6 +1,7 @@
 """Export of a policy to a file that other programs act with; the file is checked first."""
 
 import contextlib
+import functools
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -11,8 +12,9 @@ import jax
 import numpy as np
 
 from jaxrl.core.errors import UsageError, one_line, unknown_name
-from jaxrl.core.fields import flag
+from jaxrl.core.fields import count, flag
 from jaxrl.core.spaces import Box, to_json
+from jaxrl.run.export.onnx_file import OPSET, build_onnx, check_names
 from jaxrl.run.export.parity import Parity, Steps, check_parity, drawn_steps, recorded_steps
 from jaxrl.run.export.policy_step import Built, PolicyStep, Run, Tensor
 from jaxrl.run.export.stablehlo import build_stablehlo
@@ -20,7 +22,8 @@ from jaxrl.run.inference.video import write_file
 from jaxrl.run.storage.run_folder import versions
 
 FORMAT = 1
-BUILDERS: dict[str, Callable[[PolicyStep, int | None], Built]] = {".stablehlo": build_stablehlo}
+ONNX = ".onnx"
+BUILDERS: dict[str, Callable[..., Built]] = {ONNX: build_onnx, ".stablehlo": build_stablehlo}
 
 
 @dataclass(frozen=True)
@@ -45,21 +48,43 @@ class Exported:
         return "\n".join([*lines, f"parity       {self.parity}", *self.notes])
 
 
-def export_policy(policy: Any, path: str | Path, *, explore: bool = False) -> Exported:
+def export_policy(
+    policy: Any,
+    path: str | Path,
+    *,
+    explore: bool = False,
+    opset: int | None = None,
+    names: Mapping[str, str] | None = None,
+) -> Exported:
     """Writes a `Policy` to a file, as `Policy.export` says."""
     path = check_path(path)
     flag("explore", explore)
+    count(optional=True)("opset", opset)
+    names = dict(names or {})
+    is_onnx = path.suffix == ONNX
+    if not is_onnx and (opset is not None or names):
+        raise UsageError(f"opset and names are of {ONNX} files, not of {path}")
     with _on_the_host():
         step = PolicyStep(policy.policy_spec, policy.weights, masked=policy.masked, explore=explore)
+        build = BUILDERS[path.suffix]
+        if is_onnx:
+            check_names(step, names)
+            build = functools.partial(build, opset=opset or OPSET, names=names)
+        built, batch, fixed = _built(build, step)
         steps, notes = _steps(policy, step)
-        built, batch, fixed = _built(BUILDERS[path.suffix], step)
         run = built.run if batch is None else _row_by_row(built.run)
         parity = check_parity(step, run, steps, str(path))
-    metadata = _metadata(policy, step, parity, batch)
+    metadata = _metadata(policy, step, parity) | {"batch": batch}
+    if is_onnx:
+        metadata |= {"opset": opset or OPSET, "names": names}
     for file, content in built.files(path, metadata).items():
         write_file(file, lambda temporary, content=content: temporary.write_bytes(content))
-    inputs, outputs = step.inputs, step.outputs
-    return Exported(path, inputs, outputs, batch, parity, metadata, (*notes, *fixed))
+    renamed = lambda tensors: tuple(
+        tensor._replace(name=names.get(tensor.name, tensor.name)) for tensor in tensors
+    )
+    return Exported(
+        path, renamed(step.inputs), renamed(step.outputs), batch, parity, metadata, notes + fixed
+    )
 
 
 def check_path(path: str | Path) -> Path:
@@ -117,7 +142,7 @@ def _row_by_row(run: Run) -> Run:
     return run_each
 
 
-def _metadata(policy: Any, step: PolicyStep, parity: Parity, batch: int | None) -> dict[str, Any]:
+def _metadata(policy: Any, step: PolicyStep, parity: Parity) -> dict[str, Any]:
     """What the file says of itself, as strict JSON can hold it."""
     spec = policy.policy_spec
     fields = lambda tensors: [tensor._asdict() for tensor in tensors]
@@ -132,7 +157,6 @@ def _metadata(policy: Any, step: PolicyStep, parity: Parity, batch: int | None) 
         "action_space": to_json(spec.action_space),
         "actions": "sampled" if step.explore else "greedy",
         "noise": _noise_kind(step),
-        "batch": batch,
         "inputs": fields(step.inputs),
         "outputs": fields(step.outputs),
         # Zeros where it is not said: what a state is fed with where an episode begins.

@@ -28,6 +28,7 @@ from jaxrl.run.export.policy_step import (
 from jaxrl.run.inference.whole_episodes import Game, make_game, step_chance
 
 TOLERANCE = 1e-5
+MAX_SIZE = 1e30  # of a number that is not the logit of an impossible action
 NUM_STEPS, NUM_ENVS, MAX_ROWS = 32, 4, 8
 SEED = 0
 
@@ -48,7 +49,8 @@ class Steps(NamedTuple):
 class Parity(NamedTuple):
     """What a check found."""
 
-    error: float  # the largest difference of a number, relative where it is above 1
+    # The largest difference of a number, relative to its row's largest where that is above 1.
+    error: float
     num_observations: int
     source: str
 
@@ -201,12 +203,24 @@ def _errors(
             errors[name] = math.inf
         elif name == ACTION and values.dtype.kind == "i":
             scores = expected[DIST_INPUTS] + told.get(NOISE, 0.0)
+            scores = scores / _scale(scores)
             errors[name] = _lost_score(step.policy_spec.action_space, scores, values, given)
         else:
-            away = np.abs(np.subtract(given, values, dtype=np.float64))
-            away = np.max(away / np.maximum(1.0, np.abs(values.astype(np.float64))), initial=0.0)
+            away = np.max(np.abs(given - values.astype(np.float64)) / _scale(values), initial=0.0)
             errors[name] = float(away) if np.isfinite(away) else math.inf
     return errors
+
+
+def _scale(values: np.ndarray) -> np.ndarray:
+    """The size of the numbers of each row, at least 1; f64[..., n], or f64[B] of single numbers.
+
+    The logits of impossible actions are as large as floats can be, and only their own scale.
+    """
+    sizes = np.maximum(1.0, np.abs(values.astype(np.float64)))
+    if sizes.ndim < 2:
+        return sizes
+    usual = np.where(sizes < MAX_SIZE, sizes, 1.0)
+    return np.maximum(sizes * (sizes >= MAX_SIZE), usual.max(axis=-1, keepdims=True))
 
 
 def _lost_score(space: Any, scores: np.ndarray, best: np.ndarray, given: np.ndarray) -> float:

@@ -147,17 +147,26 @@ class PolicyStep:
             Tensor(name, shape.shape[1:], shape.dtype.name) for name, shape in shapes.items()
         )
 
-    def _used_state(self) -> set[str]:
-        """The names of the state that actions depend on, now or in later steps."""
+    def positional(self, outputs: list[str]) -> Callable[..., tuple[jax.Array, ...]]:
+        """The step from the inputs in their order to some outputs in that order."""
         names = [tensor.name for tensor in self.inputs]
-        outputs = [tensor.name for tensor in self.outputs]
-        values = rows(self.inputs, 1)
 
         def run(*arrays):
             results = self(dict(zip(names, arrays, strict=True)))
-            return [results[name] for name in outputs]
+            return tuple(results[name] for name in outputs)
 
-        jaxpr = jax.make_jaxpr(run)(*(values[name] for name in names)).jaxpr
+        return run
+
+    def program(self) -> Jaxpr:
+        """The program of a batch of 1, from all inputs to all outputs."""
+        run = self.positional([tensor.name for tensor in self.outputs])
+        return jax.make_jaxpr(run)(*rows(self.inputs, 1).values()).jaxpr
+
+    def _used_state(self) -> set[str]:
+        """The names of the state that actions depend on, now or in later steps."""
+        jaxpr = self.program()
+        names = [tensor.name for tensor in self.inputs]
+        outputs = [tensor.name for tensor in self.outputs]
         wanted, used = {ACTION, DIST_INPUTS}, set()
         while True:
             needed = _inputs_of(jaxpr, [i for i, name in enumerate(outputs) if name in wanted])

@@ -2,7 +2,7 @@
 
 import functools
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -151,17 +151,26 @@ class Policy:
         """The return that is expected from here on, discounted, f32[...]."""
         return np.asarray(self._judged(observation, False, **told)[1])
 
-    def export(self, path: str | Path, *, explore: bool = False) -> Any:
+    def export(
+        self,
+        path: str | Path,
+        *,
+        explore: bool = False,
+        opset: int | None = None,
+        names: Mapping[str, str] | None = None,
+    ) -> Any:
         """Writes the policy to a file that other programs act with; see docs/export.md.
 
         The file is compared with the policy before it is written, on observations of the policy's
         environment, or on random ones of its observation space where there is no environment.
 
         Args:
-            path: the file; its ending chooses the format: .stablehlo (read by
-                `jax.export.deserialize`).
+            path: the file; its ending chooses the format: .onnx (read by onnxruntime and the
+                loaders of robots and games) or .stablehlo (read by `jax.export.deserialize`).
             explore: whether actions are sampled, from random numbers that are an input; else each
                 is its distribution's mode.
+            opset: of an .onnx file, the version of its operators; None: 18.
+            names: of an .onnx file, other names of inputs and outputs, {"action": "actions"}.
 
         Returns:
             What was written: `path`, `inputs`, `outputs`, `parity` and `metadata`; `print` shows
@@ -173,7 +182,7 @@ class Policy:
         """
         from jaxrl.run.export.export import export_policy  # which loads runs, and so policies
 
-        return export_policy(self, path, explore=explore)
+        return export_policy(self, path, explore=explore, opset=opset, names=names)
 
     def _judged(
         self,
