@@ -19,6 +19,8 @@ from jaxrl.core.env import Environment, MultiAgentEnvironment
 from jaxrl.core.env_contract import default_params_of, describe, require_environment
 from jaxrl.core.errors import UsageError, unknown_name
 from jaxrl.core.fields import as_count, as_number
+from jaxrl.core.task_distributions import FORMS, Distribution, Randomization, distribution_of
+from jaxrl.core.tasks import per_episode
 from jaxrl.core.trust import Kind, current_module, load, parse_name, points_of
 from jaxrl.core.types import PyTree
 
@@ -86,7 +88,8 @@ def make(name: str, **args) -> tuple[Any, PyTree]:
     Args:
         name: a registered or announced name (`arena`), `module:Class` or `module:function`, or
             `scheme:NAME` (`gymnax:Breakout-MinAtar`).
-        **args: the constructor's arguments and fields of `params`, distinguished by name.
+        **args: the constructor's arguments and fields of `params`, distinguished by name. A text
+            such as "uniform:0.1:0.5" draws a field of `params` again for each episode.
 
     Returns:
         (env, params).
@@ -104,6 +107,7 @@ def make(name: str, **args) -> tuple[Any, PyTree]:
     arguments = signature.parameters.values()
     takes = [each.name for each in arguments if not each.kind.name.startswith("VAR_")]
     structure = {key: value for key, value in args.items() if key in takes}
+    drawn = _distributions(name, args, takes)
     try:
         signature.bind(**structure)
     except TypeError as error:
@@ -112,10 +116,50 @@ def make(name: str, **args) -> tuple[Any, PyTree]:
     env = constructor(**structure)
     require_environment(env, f"environment {name!r}")
     numbers = {key: value for key, value in args.items() if key not in takes}
-    params = _with_numbers(name, default_params_of(env), numbers, takes)
-    if hasattr(env, "check_params"):
-        env.check_params(params)
-    return env, params
+    default = default_params_of(env)
+
+    def params_with(values):
+        params = _with_numbers(name, default, values, takes)
+        if hasattr(env, "check_params"):
+            env.check_params(params)
+        return params
+
+    for values in _extremes(drawn):
+        params_with({**numbers, **values})
+    params = params_with({key: value for key, value in numbers.items() if key not in drawn})
+    for key, distribution in drawn.items():
+        if type(getattr(default, key)) is int and not distribution.is_whole:
+            raise UsageError(
+                f"environment {name!r}: {key} must be an integer, not {distribution}: "
+                "randint:LOW:HIGH or choice:A:B"
+            )
+    return (per_episode(env, Randomization(tuple(drawn.items()))) if drawn else env), params
+
+
+def _distributions(name: str, args: dict[str, Any], takes: list[str]) -> dict[str, Distribution]:
+    """The arguments that are drawn for each episode; `takes`: those of the constructor."""
+    drawn = {}
+    for key, value in args.items():
+        try:
+            distribution = distribution_of(value)
+        except UsageError as error:
+            raise UsageError(f"environment {name!r}: {key}={error}") from None
+        if distribution is None:
+            continue
+        if key in takes:
+            raise UsageError(
+                f"environment {name!r}: {key}={value} would draw {key} for each episode, but it is "
+                "an argument of the constructor, part of the compiled program: only fields of "
+                "params can be drawn"
+            )
+        drawn[key] = distribution
+    return drawn
+
+
+def _extremes(drawn: dict[str, Distribution]) -> list[dict[str, Any]]:
+    """Numbers to check: the ends of each distribution, with the others at their first one."""
+    first = {key: distribution.ends[0] for key, distribution in drawn.items()}
+    return [{**first, key: end} for key in drawn for end in drawn[key].ends]
 
 
 def _signature(name: str, constructor: Any) -> inspect.Signature:
@@ -146,6 +190,8 @@ def _with_numbers(name: str, params: PyTree, numbers: dict[str, Any], takes: lis
         if not valid or (whole and abs(value) >= 2**31):
             kind = "True or False" if flag else "a finite number"
             kind = "an integer below 2^31" if whole else kind
+            if isinstance(value, str) and ":" in value:
+                kind = f"{kind}, or {FORMS}"
             raise UsageError(f"environment {name!r}: {key} must be {kind}, not {value!r}")
         if key == "max_steps_in_episode" and value < 1:
             raise UsageError(f"environment {name!r}: {key} must be at least 1, not {value!r}")

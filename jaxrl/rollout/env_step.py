@@ -117,7 +117,7 @@ def make_rollout_spec(
         state, action, raw = _any_step(env, params, key)
         episodes = no_episodes(len(env.agents), spec.metrics, always_active=always_active)
         _, reached = _advance_episodes(spec, episodes, raw)
-        data = start_data(callbacks, state, params)
+        data = start_data(callbacks, env, state, params)
         step = EpisodeStep.of(env, params, action, raw)
         return call_back(callbacks, data, step, reached, raw.state)[1]
 
@@ -130,7 +130,7 @@ def reset_envs(spec: RolloutSpec, key: Key, env_index: jax.Array, env_params: Py
     obs, state = reset_all(spec.env, keys, env_params)
     num_agents, num_envs = len(spec.grouping.agents), env_index.shape[0]
     episodes = no_episodes(num_agents, spec.metrics, num_envs, always_active=spec.always_active)
-    data = jax.vmap(lambda state: start_data(spec.callbacks, state, env_params))(state)
+    data = jax.vmap(lambda state: start_data(spec.callbacks, spec.env, state, env_params))(state)
     policy_states = tuple(
         policy_spec.initial_state(group.shape(len(env_index)))
         for policy_spec, group in zip(spec.policy_specs, spec.grouping.groups, strict=True)

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 from jaxrl.core.env import MultiAgentEnvironment, RawStep, restart, split_agents, strongly_typed
 from jaxrl.core.errors import UsageError, brief, reason_of, unknown_name
 from jaxrl.core.renamed import former_attribute
+from jaxrl.core.tasks import without_task
 from jaxrl.core.trust import Kind, maker
 from jaxrl.core.types import AgentId, PolicyId, PyTree
 from jaxrl.rollout.episode_stats import EpisodeStats
@@ -41,7 +42,7 @@ class EpisodeStep:
     """One step of one environment as hooks see it; per-agent values are in order of `agents`."""
 
     env: MultiAgentEnvironment
-    state: PyTree  # after the step, before any reset
+    state: PyTree  # after the step, before any reset; the environment's, without any task
     action: PyTree  # as the environment takes it: a dict by agent, or [M, ...] if stacked
     reward: jax.Array  # f32[M]
     terminated: jax.Array  # bool[M]
@@ -49,7 +50,7 @@ class EpisodeStep:
     active: jax.Array  # bool[M]  the agent acted in this step
     episode_done: jax.Array  # bool[]  the episode ended with it
     info: dict[str, Any]
-    params: PyTree  # the environment's numbers
+    params: PyTree  # the environment's numbers in this episode
 
     over = former_attribute("over", "episode_done")
 
@@ -57,9 +58,10 @@ class EpisodeStep:
     def of(
         cls, env: MultiAgentEnvironment, params: PyTree, action: PyTree, raw: RawStep
     ) -> "EpisodeStep":
+        state, params = without_task(env, raw.state, params)
         return cls(
             env=env,
-            state=raw.state,
+            state=state,
             action=action,
             reward=raw.reward,
             terminated=raw.terminated,
@@ -202,8 +204,11 @@ def episode_arguments(on_episode_end: Any, *values: Any) -> dict[str, Any]:
     }
 
 
-def start_data(callbacks: tuple, state: PyTree, params: PyTree) -> tuple[PyTree, ...]:
+def start_data(
+    callbacks: tuple, env: MultiAgentEnvironment, state: PyTree, params: PyTree
+) -> tuple[PyTree, ...]:
     """Every callback's data at the start of an episode of one environment."""
+    state, params = without_task(env, state, params)
     return tuple(
         strongly_typed(_call(callback, "on_episode_start", state, params))
         if has_hook(callback, "on_episode_start")
@@ -233,7 +238,7 @@ def call_back(
     data = tuple(map(functools.partial(_after_step, step), callbacks, data))
     custom = _named_scalars(callbacks, "on_episode_end", data, episode, taken=reached.metrics)
     hist_data = _named_scalars(callbacks, "hist_data", data, step)
-    fresh = start_data(callbacks, state, step.params)
+    fresh = start_data(callbacks, step.env, state, step.params)
     return restart(step.episode_done, fresh, data), custom, hist_data
 
 

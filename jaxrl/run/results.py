@@ -12,6 +12,7 @@ import numpy as np
 
 from jaxrl.algorithms.base import Algorithm, Metrics
 from jaxrl.algorithms.config import AlgorithmConfig
+from jaxrl.core.tasks import TASK
 from jaxrl.core.types import AgentId, PolicyId
 from jaxrl.models.model import num_parameters
 from jaxrl.rollout.episode_stats import Histogram, Spread, Summary, Window
@@ -139,6 +140,11 @@ def episode_results(algorithm: Algorithm, summary: Summary) -> Result:
         return {}
     grouping = algorithm.grouping
     agents = dict(zip(grouping.agents, (summary.agent_returns / count).tolist(), strict=True))
+    task = {
+        name.removeprefix(TASK): float(spread.sum) / count
+        for name, spread in summary.custom_metrics.items()
+        if name.startswith(TASK)
+    }
     return {
         **_spread("episode_return", summary.episode_return, count),
         **_spread("episode_len", summary.episode_len, count),
@@ -147,8 +153,10 @@ def episode_results(algorithm: Algorithm, summary: Summary) -> Result:
         "custom_metrics": {
             key: value
             for name, spread in summary.custom_metrics.items()
+            if not name.startswith(TASK)
             for key, value in _spread(name, spread, count).items()
         },
+        **({"task": task} if task else {}),
     }
 
 

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 
 from jaxrl.algorithms.base import Algorithm, Metrics
 from jaxrl.core.errors import UsageError, unknown_result
+from jaxrl.core.tasks import TASK
 from jaxrl.rollout.episode_stats import Summary
 from jaxrl.rollout.policy_map import Grouping
 
@@ -143,9 +144,14 @@ def _episode_readers(
         **{
             f"custom_metrics/{name}": lambda summary, name=name: summary.custom_metrics[name]
             for name in shapes.custom_metrics
+            if not name.startswith(TASK)
         },
     }
-    readers = {}
+    readers = {
+        name: mean_of(lambda summary, name=name: summary.custom_metrics[name].sum)
+        for name in shapes.custom_metrics
+        if name.startswith(TASK)
+    }
     for name, spread in spreads.items():
         readers[f"{name}_mean"] = mean_of(lambda summary, spread=spread: spread(summary).sum)
         for side in ("min", "max"):

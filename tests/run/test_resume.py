@@ -52,11 +52,12 @@ def without_times(result):
     return {name: value for name, value in flatten(result) if not name.startswith((*TIMES, *CHUNK))}
 
 
-@pytest.mark.parametrize("which", ["arena", "cartpole"])
+@pytest.mark.parametrize("which", ["arena", "cartpole", "randomised"])
 def test_training_on_after_a_stop_gives_every_array_of_uninterrupted_training(
     which, small, start, resume, tmp_path
 ):
-    config = {"arena": small, "cartpole": CARTPOLE}[which]
+    randomised = CARTPOLE.replace(env_args={"gravity": "uniform:8:12"})
+    config = {"arena": small, "cartpole": CARTPOLE, "randomised": randomised}[which]
     whole = start(config, tmp_path / "whole")
     whole.fit({"training_iteration": 14})
     half = start(config)

@@ -1,0 +1,156 @@
+"""Environments whose numbers differ by episode: a task is drawn at each reset.
+
+A task is {field of `params`: value}. It is kept in the state, so that an episode is played, masked
+and drawn with the numbers that it began with.
+"""
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+
+from jaxrl.core.env import (
+    Environment,
+    MultiAgentEnvironment,
+    StackedEnvironment,
+    is_multi_agent,
+    is_stacked,
+)
+from jaxrl.core.types import AgentId, Key, PolicyId, PyTree
+
+TASK = "task/"  # begins the names in info["metrics"] that are reported as env_runners/task/<field>
+DRAW = 0x7461736B  # folded into a reset's key: the environment keeps the key that it has without us
+OF_A_STATE = ("action_mask", "acting_agents", "render", "draw")  # methods (state, params)
+
+
+class TaskState(struct.PyTreeNode):
+    """A state of the environment, and the task of its episode."""
+
+    inner: PyTree
+    task: dict[str, jax.Array]  # {field of params: []}
+    length: jax.Array  # i32[]  steps since the reset
+
+
+@dataclasses.dataclass(frozen=True)
+class _PerEpisode:
+    """An environment with a task for each episode; see `per_episode`.
+
+    Args:
+        env: any environment; it never sees the task but in `params`.
+        tasks: has `task(key, params)`, the task of a new episode.
+    """
+
+    env: Any
+    tasks: Any
+
+    def __getattr__(self, name):
+        """What is optional comes from the environment, with the numbers of the state's episode."""
+        if name.startswith("__") or name in ("env", "tasks"):
+            raise AttributeError(name)
+        found = getattr(self.env, name)
+        if name not in OF_A_STATE:
+            return found
+        return lambda state, params: found(*self._inside(state, params))
+
+    def _inside(self, state: TaskState, params: PyTree) -> tuple[PyTree, PyTree]:
+        """(state, params) as `env` takes them."""
+        return state.inner, with_task(params, state.task)
+
+    def without_task(self, state: TaskState, params: PyTree) -> tuple[PyTree, PyTree]:
+        """(state, params) of the innermost environment; see the function `without_task`."""
+        return without_task(self.env, *self._inside(state, params))
+
+    @property
+    def name(self) -> str:
+        return self.env.name
+
+    @property
+    def default_params(self) -> PyTree:
+        return self.env.default_params
+
+    def observation_space(self, *of: Any):
+        return self.env.observation_space(*of)
+
+    def action_space(self, *of: Any):
+        return self.env.action_space(*of)
+
+    def is_truncated(self, state: TaskState, params: PyTree) -> jax.Array:
+        return self.env.is_truncated(*self._inside(state, params))
+
+    def _reset(self, reset: Callable, key: Key, params: PyTree) -> tuple[PyTree, TaskState]:
+        task = self.tasks.task(jax.random.fold_in(key, DRAW), params)
+        task = {name: _like(getattr(params, name), value) for name, value in task.items()}
+        obs, inner = reset(key, with_task(params, task))
+        return obs, TaskState(inner, task, jnp.int32(0))
+
+    def _step(
+        self, step: Callable, key: Key, state: TaskState, action: PyTree, params: PyTree
+    ) -> tuple:
+        inner, params = self._inside(state, params)
+        obs, inner, reward, terminated, info = step(key, inner, action, params)
+        is_first = state.length == 0  # metrics are summed over the episode
+        task = {
+            f"{TASK}{name}": jnp.where(is_first, value.astype(jnp.float32), 0.0)
+            for name, value in state.task.items()
+        }
+        info = {**info, "metrics": {**info.get("metrics", {}), **task}}
+        state = state.replace(inner=inner, length=state.length + 1)
+        return obs, state, reward, terminated, info
+
+
+class _OfOneAgent(_PerEpisode, Environment):
+    def reset_env(self, key: Key, params: PyTree) -> tuple[PyTree, TaskState]:
+        return self._reset(self.env.reset_env, key, params)
+
+    def step_env(self, key: Key, state: TaskState, action: PyTree, params: PyTree) -> tuple:
+        return self._step(self.env.step_env, key, state, action, params)
+
+
+class _OfManyAgents(_PerEpisode, MultiAgentEnvironment):
+    reset_env, step_env = _OfOneAgent.reset_env, _OfOneAgent.step_env
+
+    @property
+    def agents(self) -> tuple[AgentId, ...]:
+        return self.env.agents
+
+    @property
+    def default_policies(self) -> dict[PolicyId, tuple[AgentId, ...]]:
+        return self.env.default_policies
+
+
+class _OfAlikeAgents(_PerEpisode, StackedEnvironment):
+    agents, default_policies = _OfManyAgents.agents, _OfManyAgents.default_policies
+
+    def reset_stacked(self, key: Key, params: PyTree) -> tuple[PyTree, TaskState]:
+        return self._reset(self.env.reset_stacked, key, params)
+
+    def step_stacked(self, key: Key, state: TaskState, action: PyTree, params: PyTree) -> tuple:
+        return self._step(self.env.step_stacked, key, state, action, params)
+
+
+def per_episode(env: Any, tasks: Any) -> Any:
+    """The environment with a task for each episode, of as many agents as `env` has.
+
+    With a task that says what `params` says anyway it plays the same episodes as `env`.
+    """
+    if not is_multi_agent(env):
+        return _OfOneAgent(env, tasks)
+    return _OfAlikeAgents(env, tasks) if is_stacked(env) else _OfManyAgents(env, tasks)
+
+
+def with_task(params: PyTree, task: Mapping[str, Any]) -> PyTree:
+    """`params` with the fields that a task names."""
+    return dataclasses.replace(params, **task)
+
+
+def without_task(env: Any, state: PyTree, params: PyTree) -> tuple[PyTree, PyTree]:
+    """(state, params) as the author of an environment knows them, whatever tasks are around it."""
+    return env.without_task(state, params) if hasattr(env, "without_task") else (state, params)
+
+
+def _like(number: Any, value: Any) -> jax.Array:
+    """`value` with the type of the number that it replaces."""
+    return jnp.asarray(value, jnp.asarray(number).dtype)
