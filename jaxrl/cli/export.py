@@ -16,7 +16,7 @@ from jaxrl.run.logging.console import print_answer
 class ExportOptions:
     """Flags of `jaxrl export`."""
 
-    out: str = setting("", "the file; its ending is the format: .onnx or .stablehlo")
+    out: str = setting("", "the file; its ending is the format: .onnx, .npz or .stablehlo")
     policy: Any = setting(None, "its name; may be left out where the run has one alone")
     explore: bool = setting(
         False, "sample actions, from random numbers that are an input; False: the likeliest", flag

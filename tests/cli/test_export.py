@@ -6,6 +6,8 @@ import pytest
 
 from jaxrl import Trainer, load_policy
 from jaxrl.cli.main import main
+from jaxrl.run.export.numpy_file import READER
+from jaxrl.run.export.numpy_policy import NumpyPolicy
 from tests.probes import SMALL_ARENA
 
 
@@ -40,7 +42,7 @@ def test_the_file_its_inputs_and_outputs_and_the_parity_are_printed(run, tmp_pat
     ("words", "text"),
     [
         ([], "which file? --out model.onnx"),
-        (["--out", "m.onx"], "did you mean '.onnx'? known: .onnx, .stablehlo"),
+        (["--out", "m.onx"], "did you mean '.onnx'? known: .npz, .onnx, .stablehlo"),
         (
             ["--out", "m.onnx", "--policy", "pol1", "--names", "actoin=actions"],
             "unknown input or output 'actoin'; did you mean 'action'?",
@@ -75,3 +77,13 @@ def test_a_missing_package_is_named_with_the_extra(run, monkeypatch, capsys):
         main(["export", run, "--out", "m.onnx", "--policy", "pol1", "--compile-cache", "off"])
     line = 'a .onnx file needs jax2onnx: pip install "jaxrl[onnx]"'
     assert capsys.readouterr().err == f"jaxrl export: {line}\n"
+
+
+def test_a_numpy_file_comes_with_the_place_of_its_reader(run, tmp_path, capsys):
+    path = tmp_path / "model.npz"
+    main(["export", run, "--policy", "pol1", "--out", str(path), "--compile-cache", "off"])
+    *_, parity, reader = capsys.readouterr().out.splitlines()
+    assert parity.endswith(" over 128 recorded observations")
+    assert reader == f"reader       {READER}, which needs NumPy alone: copy it"
+    obs = np.array([[0, 15], [3, 4]], np.int32)
+    np.testing.assert_array_equal(NumpyPolicy(path).act(obs), load_policy(run, "pol1").act(obs))

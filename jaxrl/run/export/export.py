@@ -14,6 +14,7 @@ import numpy as np
 from jaxrl.core.errors import UsageError, one_line, unknown_name
 from jaxrl.core.fields import count, flag
 from jaxrl.core.spaces import Box, to_json
+from jaxrl.run.export.numpy_file import READER, build_npz
 from jaxrl.run.export.onnx_file import OPSET, build_onnx, check_names
 from jaxrl.run.export.parity import Parity, Steps, check_parity, drawn_steps, recorded_steps
 from jaxrl.run.export.policy_step import Built, PolicyStep, Run, Tensor
@@ -23,7 +24,11 @@ from jaxrl.run.storage.run_folder import versions
 
 FORMAT = 1
 ONNX = ".onnx"
-BUILDERS: dict[str, Callable[..., Built]] = {ONNX: build_onnx, ".stablehlo": build_stablehlo}
+BUILDERS: dict[str, Callable[..., Built]] = {
+    ONNX: build_onnx,
+    ".stablehlo": build_stablehlo,
+    ".npz": build_npz,
+}
 
 
 @dataclass(frozen=True)
@@ -79,6 +84,8 @@ def export_policy(
         metadata |= {"opset": opset or OPSET, "names": names}
     for file, content in built.files(path, metadata).items():
         write_file(file, lambda temporary, content=content: temporary.write_bytes(content))
+    if path.suffix == ".npz":
+        notes += (f"reader       {READER}, which needs NumPy alone: copy it",)
     renamed = lambda tensors: tuple(
         tensor._replace(name=names.get(tensor.name, tensor.name)) for tensor in tensors
     )

@@ -61,12 +61,12 @@ class PolicyStep:
     ):
         self.policy_spec, self.explore = policy_spec, explore
         self.weights = jax.tree.map(np.asarray, weights)
-        self._obs_tensors = _obs_tensors(policy_spec.observation_space)
+        self.obs_tensors = _obs_tensors(policy_spec.observation_space)
         rest = _other_tensors(policy_spec, masked=masked, explore=explore)
         state, self._state_structure = _state_tensors(policy_spec)
         self._all_state = tuple(tensor.name for tensor in state)
         self.state: tuple[Tensor, ...] = state
-        self.inputs = (*self._obs_tensors, *rest, *_prefixed(STATE_IN, state))
+        self.inputs = (*self.obs_tensors, *rest, *_prefixed(STATE_IN, state))
         names = [tensor.name for tensor in self.inputs]
         if len(set(names)) < len(names):
             raise UsageError(
@@ -75,7 +75,7 @@ class PolicyStep:
         self.outputs = self._traced_outputs()
         used = self._used_state()
         self.state = tuple(tensor for tensor in state if tensor.name in used)
-        self.inputs = (*self._obs_tensors, *rest, *_prefixed(STATE_IN, self.state))
+        self.inputs = (*self.obs_tensors, *rest, *_prefixed(STATE_IN, self.state))
         self.outputs = self._traced_outputs()
 
     def __call__(self, inputs: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
@@ -102,7 +102,7 @@ class PolicyStep:
     def named(self, obs: PyTree, told: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Observations [..., *observation_space.shape] and other inputs, by name and type."""
         leaves = jax.tree.leaves(obs)
-        values = dict(zip((tensor.name for tensor in self._obs_tensors), leaves, strict=True))
+        values = dict(zip((tensor.name for tensor in self.obs_tensors), leaves, strict=True))
         values = {**told, **values}
         return {
             tensor.name: np.asarray(values[tensor.name]).astype(tensor.dtype)
@@ -126,7 +126,7 @@ class PolicyStep:
         """(the observation as the environment gives it, the batch's size)."""
         spaces, structure = jax.tree.flatten(tree_of(self.policy_spec.observation_space))
         parts = []
-        for tensor, space in zip(self._obs_tensors, spaces, strict=True):
+        for tensor, space in zip(self.obs_tensors, spaces, strict=True):
             # Only the mask arrives in another type than the environment's.
             parts.append(jnp.asarray(inputs[tensor.name]).astype(_dtype(space)))
         return jax.tree.unflatten(structure, parts), parts[0].shape[0]

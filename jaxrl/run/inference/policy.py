@@ -166,7 +166,8 @@ class Policy:
 
         Args:
             path: the file; its ending chooses the format: .onnx (read by onnxruntime and the
-                loaders of robots and games) or .stablehlo (read by `jax.export.deserialize`).
+                loaders of robots and games), .npz (read by one file of plain NumPy) or .stablehlo
+                (read by `jax.export.deserialize`).
             explore: whether actions are sampled, from random numbers that are an input; else each
                 is its distribution's mode.
             opset: of an .onnx file, the version of its operators; None: 18.
