@@ -54,6 +54,15 @@ def require_known(scheme: str, name: str, known: Iterable[str]) -> None:
         raise unknown_name(f"{scheme} environment", name, known)
 
 
+def check_time_limit(name: str, time_limit: Any) -> None:
+    """Raises UsageError for an argument `time_limit` that is neither of the two words."""
+    if time_limit not in (TRUNCATES, TERMINATES):
+        raise UsageError(
+            f"environment {name!r}: time_limit must be {TRUNCATES!r} or {TERMINATES!r}, "
+            f"not {time_limit!r}"
+        )
+
+
 def constructor_with(
     make: Callable[..., Any], arguments: Callable[..., Any] | Mapping[str, Any] | None = None
 ) -> Callable[..., Any]:
@@ -109,11 +118,7 @@ class Wrapped:
     def __init__(
         self, name: str, args: Mapping[str, Any], limit: int = NO_LIMIT, time_limit: str = TRUNCATES
     ):
-        if time_limit not in (TRUNCATES, TERMINATES):
-            raise UsageError(
-                f"environment {name!r}: time_limit must be {TRUNCATES!r} or {TERMINATES!r}, "
-                f"not {time_limit!r}"
-            )
+        check_time_limit(name, time_limit)
         self._name, self._args = name, freeze(dict(sorted(args.items())))
         self._limit, self._time_limit = limit, time_limit
         self._picture_shape: tuple[int, ...] | None = None

@@ -15,6 +15,8 @@ from flax import struct
 
 from jaxrl.algorithms.base import Algorithm, Metrics, RunnerState
 from jaxrl.algorithms.config import AlgorithmConfig
+from jaxrl.core.batched_env import has_outside_state
+from jaxrl.core.env import lift
 from jaxrl.core.fast_prng import to_fast_key
 from jaxrl.core.spaces import Space
 from jaxrl.core.types import Key, PolicyId, PyTree
@@ -247,6 +249,8 @@ def parts_of(
 ) -> tuple[tuple, tuple[PolicyId, ...]]:
     """(the first fields of a `Loop`, the policies that learn)."""
     env, env_params, policies, trained = config.setup()
+    if has_outside_state(env):
+        env = lift(env.separate(config.seed))  # no two algorithms share episodes
 
     def structure(policy: PolicyId, observation_space: Space, action_space: Space) -> LearnerSpec:
         spaces = observation_space, action_space

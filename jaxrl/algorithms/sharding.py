@@ -8,6 +8,7 @@ which any number of devices that divides `num_envs` can split.
 from typing import Any
 
 from jaxrl.algorithms.config import AlgorithmConfig
+from jaxrl.core.batched_env import has_outside_state
 from jaxrl.core.errors import UsageError
 
 BLOCKS = (8, 4, 2, 1)
@@ -28,6 +29,8 @@ def blocks_of(config: Any) -> int:
 
 def devices_worth_using(config: AlgorithmConfig, cores: int) -> int:
     """The most cores, a power of two, on which every policy's gradient steps have rows enough."""
+    if has_outside_state(config.setup().env):
+        return 1
     configs = [config.for_policy(policy) for policy in config.setup().policies]
     number = 1
     while 2 * number <= cores and all(_is_worth(each, 2 * number) for each in configs):
@@ -39,6 +42,8 @@ def check_devices(config: AlgorithmConfig, number: int) -> None:
     """Refuses a number of devices that training cannot be split over."""
     if config.is_offline and number > 1:
         raise UsageError(f"devices={number}: learning from recorded episodes trains on one device")
+    if has_outside_state(config.setup().env) and number > 1:
+        raise UsageError(f"devices={number}: {config.env_name} trains on one device, beside a pool")
     for policy in config.setup().policies:
         seen = config.for_policy(policy)
         if not _has_minibatches(seen):

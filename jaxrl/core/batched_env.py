@@ -26,6 +26,8 @@ from jaxrl.core.env import (
 from jaxrl.core.fast_prng import with_fast_keys
 from jaxrl.core.types import Key, PyTree
 
+TWIN = 0x7477696E  # no seed of training: what is evaluated is not what was trained on
+
 
 class BatchedEnvironment(Environment):
     """An environment of one agent that steps E copies of itself in one call.
@@ -62,14 +64,14 @@ class BatchedEnvironment(Environment):
         """(obs, state) to continue from: of new episodes where `ended`, bool[E], else `reached`."""
         return jax.vmap(restart)(ended, self.reset_batch(keys, params), reached)
 
-    def separate(self, seed: int | None = None) -> Self:
-        """An environment like this one whose copies are others; None keeps the seed."""
+    def separate(self, number: int) -> Self:
+        """An environment like this one with other copies, whose episodes `number` decides too."""
         return self
 
     @functools.cached_property
     def twin(self) -> Self:
         """The environment that evaluation plays in, while training stays where it is."""
-        return self.separate()
+        return self.separate(TWIN)
 
     def reset_env(self, key: Key, params: PyTree) -> tuple[PyTree, PyTree]:
         return _only(self.reset_batch(key[None], params))

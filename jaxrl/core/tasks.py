@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
+from jaxrl.core.batched_env import is_batched
 from jaxrl.core.env import (
     Environment,
     MultiAgentEnvironment,
@@ -19,6 +20,7 @@ from jaxrl.core.env import (
     is_multi_agent,
     is_stacked,
 )
+from jaxrl.core.errors import UsageError
 from jaxrl.core.types import AgentId, Key, PolicyId, PyTree
 
 TASK = "task/"  # begins the names in info["metrics"] that are reported as env_runners/task/<field>
@@ -136,6 +138,11 @@ def per_episode(env: Any, tasks: Any) -> Any:
 
     With a task that says what `params` says anyway it plays the same episodes as `env`.
     """
+    if is_batched(env):
+        raise UsageError(
+            f"environment {env.name} steps all copies in one call: its numbers cannot be drawn for "
+            "each episode"
+        )
     if not is_multi_agent(env):
         return _OfOneAgent(env, tasks)
     return _OfAlikeAgents(env, tasks) if is_stacked(env) else _OfManyAgents(env, tasks)

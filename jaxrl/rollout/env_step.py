@@ -7,12 +7,13 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
-from jaxrl.core.batched_env import is_batched, reset_all, restart_all, step_all
+from jaxrl.core.batched_env import has_outside_state, is_batched, reset_all, restart_all, step_all
 from jaxrl.core.env import (
     MultiAgentEnvironment,
     RawStep,
     agents_may_wait,
     is_stacked,
+    lift,
     raw_reset,
     raw_step,
     restart,
@@ -51,6 +52,11 @@ class RolloutSpec(NamedTuple):
     def waits(self) -> bool:
         """Whether agents may wait for their turn."""
         return agents_may_wait(self.env)
+
+    @property
+    def apart(self) -> "RolloutSpec":
+        """To play episodes while training stays where it is: with other copies, if held outside."""
+        return self._replace(env=lift(self.env.twin)) if has_outside_state(self.env) else self
 
 
 class EnvBatch(struct.PyTreeNode):

@@ -12,6 +12,7 @@ import jax
 
 from jaxrl.algorithms.base import RunnerState
 from jaxrl.algorithms.config import AlgorithmConfig
+from jaxrl.core.batched_env import has_outside_state
 from jaxrl.core.env import strongly_typed
 from jaxrl.core.errors import UsageError, unknown_result
 from jaxrl.core.fields import flag, takes_settings
@@ -21,7 +22,7 @@ from jaxrl.run import resume
 from jaxrl.run.callbacks import Hooks
 from jaxrl.run.checkpointing import BestState, CheckpointManager
 from jaxrl.run.command_line import from_here
-from jaxrl.run.devices.compiled import CompiledAlgorithm, program_of
+from jaxrl.run.devices.compiled import CompiledAlgorithm, program_for
 from jaxrl.run.devices.memory_usage import memory_line, peak_of
 from jaxrl.run.devices.mesh import settled
 from jaxrl.run.health import HealthMonitor
@@ -52,7 +53,7 @@ from jaxrl.run.stopping import (
 from jaxrl.run.storage import run_folder
 from jaxrl.run.storage.config_file import read_config
 from jaxrl.run.storage.dtypes import typed_like
-from jaxrl.run.storage.saved_state import changed_settings, restore
+from jaxrl.run.storage.saved_state import OUTSIDE, changed_settings, restore
 from jaxrl.run.training_loop import TrainingLoop
 
 
@@ -97,7 +98,8 @@ class Trainer(PolicyAccess, EpisodeAccess, TrainerResults):
         self.config = config = _configuration(config)
         self.settings = settled(RunSettings(**{**config.run_defaults, **run_settings}), config)
         setup = config.setup()
-        self.program = program_of(config.static(), setup.env, self.settings.devices)
+        begun = 0 if _saved is None else _saved.lifetime.training_iteration
+        self.program = program_for(config, self.settings.devices, begun)
         self.algorithm = self.program.algorithm
         self.data = jax.device_put(self.algorithm.data())
         self._hypers = config.hypers()
@@ -300,6 +302,11 @@ class Trainer(PolicyAccess, EpisodeAccess, TrainerResults):
         It compiles sampling by itself and measures for a few seconds; the state of training stays
         as it is. Sampling is measured alone, learning is the rest of the iteration.
         """
+        if has_outside_state(self.algorithm.rollout_spec.env):
+            raise UsageError(
+                f"profile: episodes of {self.config.env_name} are played once, not again and again "
+                "from one state"
+            )
         self._prepare({})
         measured = timers(
             self.program, self.executable, (self.runner, self.hypers, self.env_params, self.data)
@@ -367,7 +374,9 @@ class Trainer(PolicyAccess, EpisodeAccess, TrainerResults):
             changed = changed_settings(saved.facts["config"], facts["config"])
             parts = " and ".join(part for part, _ in restored.fresh)
             why = "saved by an older version of jaxrl or of the environment"
-            if changed or facts["objects"]:
+            if restored.fresh[0].part == OUTSIDE:
+                why = f"checkpoints do not hold the episodes of {self.config.env_name}"
+            elif changed or facts["objects"]:
                 why = f"resumed with other {', '.join(changed) or 'objects'}"
             kept = "weights, optimiser states, filters and counts are kept"
             self.progress.say(f"{why}: {parts} start from scratch; {kept}")

@@ -8,6 +8,7 @@ from typing import Any
 import jax
 
 from jaxrl.algorithms.base import RunnerState
+from jaxrl.core.batched_env import has_outside_state
 from jaxrl.core.errors import UsageError
 from jaxrl.rollout.episode_callbacks import EPISODE_HOOK
 from jaxrl.run.devices.compiled import CAPACITY
@@ -38,7 +39,9 @@ class TrainingLoop:
         while (trained := trainer.lifetime.training_iteration) < last:
             if trainer.processes.stop_asked(trainer.interrupt):
                 break
-            count = chunk_length(trainer.settings, trained, self.seconds_per_update, CAPACITY)
+            # A chunk cannot be computed again where the episodes are held outside the program.
+            most = 1 if has_outside_state(trainer.algorithm.rollout_spec.env) else CAPACITY
+            count = chunk_length(trainer.settings, trained, self.seconds_per_update, most)
             results = self.advance(min(count, last - trained), stop)
             seconds_left = (last - trainer.lifetime.training_iteration) * self.seconds_per_update
             trainer.progress.show(results[-1], trainer.algorithm.headline_metrics, seconds_left)
@@ -167,6 +170,8 @@ class TrainingLoop:
     def _why(self, bad: str) -> str:
         """What is known of a bad number in the iteration after the state that is kept."""
         trainer, text = self.trainer, self._what_is_kept(bad)
+        if has_outside_state(trainer.algorithm.rollout_spec.env):
+            return text  # the iteration cannot be played again
         if jax.process_count() == 1 and not trainer.config.is_offline:
             text = with_source(text, trainer.config, trainer.runner, trainer.env_params)
         if not trainer.settings.debug:

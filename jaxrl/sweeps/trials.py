@@ -11,6 +11,7 @@ import numpy as np
 
 from jaxrl.algorithms.base import Algorithm, Metrics, RunnerState
 from jaxrl.algorithms.memory_estimate import check_sizes
+from jaxrl.core.batched_env import has_outside_state
 from jaxrl.core.env import MultiAgentEnvironment, strongly_typed
 from jaxrl.core.errors import UsageError
 from jaxrl.core.types import PyTree
@@ -91,6 +92,11 @@ def trials_of(
     Args:
         seeds: how many, from the configuration's own upwards, or which.
     """
+    if has_outside_state(config.setup().env):
+        raise UsageError(
+            "a sweep trains all its seeds and settings in one vmapped program, which "
+            f"{config.env_name} cannot be part of: train them one after the other"
+        )
     seeds = seeds_of(config, seeds)
     if any("seed" in overrides for overrides in settings):
         raise UsageError(

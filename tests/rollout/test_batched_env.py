@@ -10,6 +10,7 @@ from jaxrl.core.batched_env import BatchedEnvironment
 from jaxrl.core.env import Environment
 from jaxrl.core.env_checker import check_env
 from jaxrl.core.errors import UsageError
+from jaxrl.core.registry import make, register
 from jaxrl.envs.cartpole import CartPole
 from jaxrl.run.inference.evaluate import evaluate
 
@@ -89,6 +90,12 @@ def test_a_wrong_shape_is_refused_before_compiling():
 
     with pytest.raises(UsageError, match="Wrong"):
         PPOConfig(env=Wrong(), **SMALL).build()
+
+
+def test_numbers_of_each_episode_are_refused():
+    register("batched_cartpole", BatchedCartPole)
+    with pytest.raises(UsageError, match="numbers cannot be drawn for each episode"):
+        make("batched_cartpole", gravity="uniform:9:10")
 
 
 def test_a_missing_method_is_named():

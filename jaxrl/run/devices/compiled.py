@@ -13,11 +13,13 @@ from jax.sharding import PartitionSpec
 from jaxrl.algorithms.base import Algorithm, Metrics, RunnerState
 from jaxrl.algorithms.config import AlgorithmConfig
 from jaxrl.algorithms.memory_estimate import check_sizes
+from jaxrl.core.batched_env import has_outside_state
 from jaxrl.core.types import Key, PyTree
 from jaxrl.ops.packing import pack
 from jaxrl.run.devices.compile_cache import num_hits
 from jaxrl.run.devices.mesh import AXIS, by_environment, mesh_of, placed
 
+ITERATION_STRIDE = 1_000_003  # between the seeds of episodes that are held outside
 CAPACITY = 256  # updates of one chunk at most: the length of its metrics' buffer
 
 
@@ -144,9 +146,22 @@ def run_chunk(
     return runner, buffer.unpack()
 
 
+def program_for(config: AlgorithmConfig, devices: int = 1, iteration: int = 0) -> Program:
+    """The program of a configuration, over the environment that its name means now.
+
+    Trainings share it if they differ in numbers alone, unless episodes are held outside of it: then
+    it draws them by the seed, and by the iteration that training resumes after.
+    """
+    env, static = config.setup().env, config.static()
+    if not has_outside_state(env):
+        return program_of(static, env, devices)
+    seed = (config.seed + ITERATION_STRIDE * iteration) % 2**32
+    return program_of.__wrapped__(static.replace(seed=seed), env, devices)
+
+
 @functools.lru_cache(maxsize=16)
 def program_of(static_config: AlgorithmConfig, env: Any, devices: int = 1) -> Program:
-    """The program of `config.static()`, over the environment that its name means now."""
+    """The program of `config.static()`, kept by the environment as well."""
     algorithm = static_config.build()
     check_sizes(static_config, algorithm)
     split = static_config.build(axis_name=AXIS) if devices > 1 else None

@@ -79,7 +79,7 @@ def record_episode(
     choice: EpisodeChoice = FIRST_EPISODE,
 ) -> EpisodeRecording:
     """Plays one episode in one environment; `weights` by group, [N, ...]."""
-    spec, grouping = algorithm.rollout_spec, algorithm.grouping
+    spec, grouping = algorithm.rollout_spec.apart, algorithm.grouping
     game = make_game(weights, env_params, choice.seed)
     begun = start(spec, game, np.array([choice.episode], np.int32))
     first_obs = jax.tree.map(lambda leaf: leaf[:, 0][None], _kept_obs(spec, begun.envs.obs))

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from jaxrl.core.batched_env import has_outside_state
 from jaxrl.core.env import (
     MultiAgentEnvironment,
     is_stacked,
@@ -167,6 +168,8 @@ def environment_of(
         )
     env = make(name, **origin["env_args"])[0] if isinstance(name, str) else name
     env = lift(env)
+    if has_outside_state(env):
+        raise UsageError(f"episode {episode.id_} of {env.name} cannot be replayed: no key began it")
     arrays = {f"env_params.{path}": np.asarray(v) for path, v in origin["env_params"].items()}
     params = strongly_typed(env.default_params)
     return env, filled(params, arrays, "env_params", f"episode {episode.id_}")

@@ -115,6 +115,7 @@ def play_batches(play: PlaySpec, game: Game, first: int, episodes: int) -> Itera
     Raises:
         UsageError: an episode that does not end.
     """
+    play = play._replace(rollout=play.rollout.apart)
     together = min(episodes, AT_ONCE)
     for begin in range(0, episodes, together):
         count = min(together, episodes - begin)  # of the last batch what is beyond is dropped

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxrl.algorithms.base import Algorithm, RunnerState
+from jaxrl.core.batched_env import has_outside_state
 from jaxrl.core.errors import UsageError
 from jaxrl.core.types import Key, PyTree
 from jaxrl.run.storage import checkpoint
@@ -27,6 +28,7 @@ BY_GROUP = (  # by group, [N, ...] each
 )
 NEW_BATCH = 0x62617463  # folded into the key of a run whose batch size changes
 ENVIRONMENTS = "the environments and the callbacks' data"
+OUTSIDE = "new episodes"  # of an environment that holds them outside the program
 STATISTICS = "the statistics of recent episodes"
 
 
@@ -83,6 +85,9 @@ def restore(
     counts = {"key": shapes.key, "num_updates": shapes.num_updates}
     counts = checkpoint.filled(counts, arrays, "runner", where, others_allowed=True)
     envs, window, fresh = _episodes(saved, facts, shapes, arrays, where)
+    if has_outside_state(algorithm.rollout_spec.env):
+        held = Fresh(OUTSIDE, f"it does not hold the episodes of {facts['env_name']}")
+        envs, fresh = None, (held, *(each for each in fresh if each.part != ENVIRONMENTS))
     sizes = saved.facts["num_env_steps"], facts["num_env_steps"]
     if sizes[0] != sizes[1]:
         reason = f"num_env_steps {sizes[0]} there and {sizes[1]} here"

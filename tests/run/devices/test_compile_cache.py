@@ -68,7 +68,7 @@ def test_training_is_equal_to_the_bit_without_a_cache_before_it_is_filled_and_lo
     tmp_path, monkeypatch
 ):
     every_time = program_of.__wrapped__  # each trainer compiles again, or loads
-    monkeypatch.setattr("jaxrl.run.trainer.program_of", every_time)
+    monkeypatch.setattr("jaxrl.run.devices.compiled.program_of", every_time)
     jax.config.update("jax_enable_compilation_cache", False)
     plain, _ = trained()
     jax.config.update("jax_enable_compilation_cache", True)
