@@ -1,5 +1,7 @@
 """`Algorithm`: the pure functions that train, and what a run shows; `RunnerState`: their state."""
 
+import dataclasses
+import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -13,6 +15,7 @@ from jaxrl.models.policy_spec import PolicySpec, PolicyWeights
 from jaxrl.rollout.env_step import EnvBatch, RolloutSpec
 from jaxrl.rollout.episode_stats import EpisodeMetrics, Window
 from jaxrl.rollout.policy_map import Grouping
+from jaxrl.rollout.recorded_steps import RecordedSteps
 from jaxrl.rollout.rollout import Rollout
 
 
@@ -123,9 +126,25 @@ class Algorithm:
         env_params: PyTree = None,
         data: PyTree = (),
     ) -> tuple[RunnerState, Metrics]:
-        recorded = {"data": data} if data else {}
-        runner, rollout = self.collect(runner, env_params=env_params, **recorded)
-        return self.learn(runner, rollout, hypers)
+        return self.recorded_update(runner, hypers, env_params, data)[:2]
+
+    def recorded_update(
+        self,
+        runner: RunnerState,
+        hypers: PyTree = None,
+        env_params: PyTree = None,
+        data: PyTree = (),
+    ) -> tuple[RunnerState, Metrics, RecordedSteps | tuple]:
+        """`update`, with the steps that a `recording` algorithm keeps; () of any other."""
+        given = {"data": data} if data else {}
+        runner, rollout = self.collect(runner, env_params=env_params, **given)
+        runner, metrics = self.learn(runner, rollout, hypers)
+        return runner, metrics, rollout.recorded if self.plays else ()
+
+    def recording(self, num_envs: int) -> "Algorithm":
+        """This algorithm, whose rollouts hold the steps of the first environments as well."""
+        collect = functools.partial(self.collect, num_recorded=num_envs)
+        return dataclasses.replace(self, collect=collect)
 
     def networks(self) -> str:
         """Every network's layers, shapes and parameters; one alike for several policies once."""

@@ -24,6 +24,7 @@ from jaxrl.algorithms.on_policy import (
     Loop,
     parts_of,
     shared_settings,
+    start_keys,
     update_keys,
 )
 from jaxrl.core.types import Key, PolicyId, PyTree
@@ -90,7 +91,7 @@ class _OfflineLoop(Loop):
     def init(
         self, key: Key, hypers: HypersByPolicy = None, env_params: PyTree = None
     ) -> RunnerState:
-        _, init_key = jax.random.split(jax.random.fold_in(key, 0))
+        _, init_key = start_keys(key)
         learners = self.init_learners(init_key, hypers)
         nowhere = EnvBatch(state=(), obs=(), episodes=())
         return RunnerState(key, jnp.int32(0), learners, nowhere, self.empty_window())
@@ -102,7 +103,7 @@ class _OfflineLoop(Loop):
         env_params: PyTree = None,
         data: PyTree = None,
     ) -> tuple[RunnerState, tuple[Drawn | tuple, ...]]:
-        draw_key, _ = update_keys(runner)
+        draw_key, _ = update_keys(runner.key, runner.num_updates + 1)
         data = self.data() if data is None else data
         size = self.config.minibatch_size
         shape = self.config.train_batch_size // size, size
@@ -117,7 +118,7 @@ class _OfflineLoop(Loop):
         rollout: tuple[Drawn | tuple, ...],
         hypers: HypersByPolicy = None,
     ) -> tuple[RunnerState, Metrics]:
-        _, learn_key = update_keys(runner)
+        _, learn_key = update_keys(runner.key, runner.num_updates + 1)
         env_steps = self.env_steps(runner)
         learners, metrics = list(runner.learners), [{} for _ in runner.learners]
         for g, (spec, numbers, keys) in enumerate(self.by_group(hypers, learn_key)):

@@ -139,7 +139,7 @@ class Loop:
         self, key: Key, hypers: HypersByPolicy = None, env_params: PyTree = None
     ) -> RunnerState:
         spec, env_params = self.rollout_spec, self._params(env_params)
-        env_key, init_key = jax.random.split(jax.random.fold_in(key, 0))
+        env_key, init_key = start_keys(key)
         learners = self.init_learners(init_key, hypers)
         index = self._env_index()
         envs = reset_envs(spec, env_key, index, env_params)
@@ -148,12 +148,16 @@ class Loop:
         return RunnerState(key, jnp.int32(0), learners, envs, self.empty_window())
 
     def collect(
-        self, runner: RunnerState, weights: PyTree = None, env_params: PyTree = None
+        self,
+        runner: RunnerState,
+        weights: PyTree = None,
+        env_params: PyTree = None,
+        num_recorded: int = 0,
     ) -> tuple[RunnerState, Rollout]:
-        spec, env_params = self.rollout_spec, self._params(env_params)
+        spec = self.rollout_spec._replace(num_recorded=num_recorded)
+        env_params = self._params(env_params)
         weights = _weights(runner.learners) if weights is None else weights
-        play_key, _ = update_keys(runner)
-        env_keys = jax.vmap(lambda i: jax.random.fold_in(play_key, i))(self._env_index())
+        env_keys = rollout_keys(runner.key, runner.num_updates + 1, self._env_index())
         steps = self.config.rollout_length
         envs, rollout = play(spec, weights, runner.envs, env_keys, steps, env_params)
         return runner.replace(envs=envs), rollout
@@ -162,7 +166,7 @@ class Loop:
         self, runner: RunnerState, rollout: Rollout, hypers: HypersByPolicy = None
     ) -> tuple[RunnerState, Metrics]:
         spec, axis_name = self.rollout_spec, self._axis_name
-        _, learn_key = update_keys(runner)
+        _, learn_key = update_keys(runner.key, runner.num_updates + 1)
         env_steps = self.env_steps(runner)
         learners, returns = list(runner.learners), list(runner.envs.returns)
         metrics = [{} for _ in learners]
@@ -270,10 +274,20 @@ def _weights(learners: tuple[PyTree, ...]) -> tuple[PolicyWeights, ...]:
     return tuple(learner.weights for learner in learners)
 
 
-def update_keys(runner: RunnerState) -> tuple[Key, Key]:
-    """(play_key, learn_key) of the present update; number 0 is the initialisation's."""
-    key = jax.random.fold_in(to_fast_key(runner.key), runner.num_updates + 1)
-    return tuple(jax.random.split(key))
+def start_keys(key: Key) -> tuple[Key, Key]:
+    """(env_key, init_key) of a run's initialisation."""
+    return tuple(jax.random.split(jax.random.fold_in(key, 0)))
+
+
+def update_keys(key: Key, update: jax.Array) -> tuple[Key, Key]:
+    """(play_key, learn_key) of a run's update; number 0 is the initialisation's."""
+    return tuple(jax.random.split(jax.random.fold_in(to_fast_key(key), update)))
+
+
+def rollout_keys(key: Key, update: jax.Array, env_index: jax.Array) -> Key:
+    """Of the environments `env_index`, i32[E], for their rollout of a run's update, [E]."""
+    play_key, _ = update_keys(key, update)
+    return jax.vmap(lambda i: jax.random.fold_in(play_key, i))(env_index)
 
 
 def all_finite(tree: PyTree) -> jax.Array:

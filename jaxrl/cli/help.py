@@ -28,6 +28,7 @@ GROUPS = {  # title: the settings under it; docs/settings.md has the same groups
     "attention_head_dim attention_memory_inference attention_position_wise_mlp_dim "
     "attention_init_gru_gate_bias",
     "episodes": "callbacks sampling_interval sampling_duration output "
+    "output_share "
     "metrics_num_episodes_for_smoothing",
     "runs, checkpoints and resume": "run_dir resume strict trust checkpoint_interval_s "
     "checkpoint_frequency checkpoint_at_end checkpoint_score_attribute keep",

@@ -31,7 +31,7 @@ SCHEDULE = "a schedule is a value of it: [[0, 3e-4], [1000000, 0]]"
 TOGETHER = "all environments together, side by side in one program"
 FLAT = "network settings are flat: fcnet_hiddens=[64, 64], use_lstm=True, ..."
 ONE_PROGRAM = "nothing to set: acting and learning are one compiled program"
-FILES = "no counterpart: output writes sampled episodes, and BCConfig(input=...) learns from them"
+FILES = "no counterpart: output writes played episodes, and BCConfig(input=...) learns from them"
 
 RLLIB = {
     # environments

@@ -29,7 +29,7 @@ MINARI = "minari:"  # begins the name of a Minari dataset, in place of a path
 FORMAT = 1
 METADATA = b"jaxrl.episodes"  # of a file: the form of the agents' data, as JSON
 FACTS = "episode"  # a column: what there is to say of the whole episode, as JSON
-MAX_ROWS, MAX_SECONDS = 100_000, 10.0
+MAX_ROWS, MAX_BYTES, MAX_SECONDS = 100_000, 2**28, 10.0
 
 STEP_COLUMNS = ("eps_id", "agent_id", "module_id", "t", "env_t", "terminateds", "truncateds", FACTS)
 EPISODE_FACTS = (  # of several agents
@@ -46,7 +46,8 @@ class EpisodeWriter:
 
     Args:
         path: the folder, which is made if it is not there. Several writers may share it.
-        max_rows: of a file; the episode that reaches it is its last one.
+        max_rows, max_bytes: of a file, bytes before compression; the episode that reaches one of
+            them is its last one.
         max_seconds: after which the next `write` writes a file in any case. Episodes that have
             waited for less are lost if the process is killed.
 
@@ -55,16 +56,23 @@ class EpisodeWriter:
     """
 
     def __init__(
-        self, path: str | Path, *, max_rows: int = MAX_ROWS, max_seconds: float = MAX_SECONDS
+        self,
+        path: str | Path,
+        *,
+        max_rows: int = MAX_ROWS,
+        max_bytes: int = MAX_BYTES,
+        max_seconds: float = MAX_SECONDS,
     ):
         require("pyarrow", "writing episodes", "pyarrow")
-        self.path, self.max_rows, self.max_seconds = Path(path), max_rows, max_seconds
+        self.path, self.max_seconds = Path(path), max_seconds
+        self.max_rows, self.max_bytes = max_rows, max_bytes
         try:
             self.path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise UsageError(f"episodes cannot be written to {path}: {one_line(error)}") from None
         self._prefix, self._number = uuid.uuid4().hex[:8], 0
         self._waiting: list[_AgentRows] = []
+        self._rows = self._bytes = 0  # of those
         self._layouts: dict[str, Layout] = {}
         self._began = 0.0
 
@@ -84,8 +92,10 @@ class EpisodeWriter:
             self._began = time.monotonic()
         self._layouts |= layouts
         self._waiting += rows
-        count = sum(len(each.episode) for each in self._waiting)
-        if count >= self.max_rows or time.monotonic() - self._began >= self.max_seconds:
+        self._rows += sum(len(each.episode) for each in rows)
+        self._bytes += sum(column.nbytes for each in rows for column in each.columns.values())
+        is_full = self._rows >= self.max_rows or self._bytes >= self.max_bytes
+        if is_full or time.monotonic() - self._began >= self.max_seconds:
             self.flush()
 
     def flush(self) -> None:
@@ -104,6 +114,7 @@ class EpisodeWriter:
             raise UsageError(f"episodes cannot be written to {path}: {one_line(error)}") from None
         self._number += 1
         self._waiting, self._layouts = [], {}
+        self._rows = self._bytes = 0
 
     def close(self) -> None:
         """Writes what waits."""

@@ -42,6 +42,7 @@ class RolloutSpec(NamedTuple):
     callbacks: tuple = ()  # in the order in which they chain
     custom_metrics: tuple[str, ...] = ()  # the names that callbacks add to those
     always_active: bool = True  # whether every agent acts in every step
+    num_recorded: int = 0  # environments, the first ones, whose `RecordedSteps` a rollout has
 
     @property
     def masked(self) -> bool:

@@ -27,6 +27,7 @@ from jaxrl.rollout.env_step import (
 )
 from jaxrl.rollout.episode_stats import EpisodeStats
 from jaxrl.rollout.policy_map import Grouping, each_policy
+from jaxrl.rollout.recorded_steps import RecordedAlone, RecordedSteps, recorded_steps
 from jaxrl.rollout.turns import Outcome, Row, Steps, Unfinished, brought_over, left_open, outcomes
 
 
@@ -60,6 +61,8 @@ class Rollout(struct.PyTreeNode):
     agent_steps: jax.Array  # i32[M_all]  rows in which each agent acted
     # {name: f32[T, E]}  of the callbacks
     hist_data: dict[str, jax.Array] = struct.field(default_factory=dict)
+    # [T, ...]  of the first environments, as they were played; () if none is recorded
+    recorded: RecordedSteps | tuple = ()
 
     over = former_attribute("over", "episode_done")
 
@@ -82,17 +85,18 @@ def play(
 
     def step(state, randomness):
         envs, carries = state
-        after, turns, ends = _step(spec, weights, envs, randomness, env_params)
+        after, turns, ends, raw = _step(spec, weights, envs, randomness, env_params)
         carries = carries.record(envs.policy_states, turns, randomness.step)
         # Written as few wide arrays: a loop on the CPU pays for each, however small.
         packed = tuple(pack(turn, num_axes=3) for turn in turns), pack(ends, num_axes=1)
-        return (after, carries), packed
+        return (after, carries), (*packed, RecordedAlone.of(spec, turns, raw))
 
     randomness = draw_randomness(spec, env_keys, num_steps)
     start = envs, _Carries.zeros(spec, envs, num_steps)
-    (envs, carries), (turns, ends) = jax.lax.scan(step, start, randomness)
+    (envs, carries), (turns, ends, alone) = jax.lax.scan(step, start, randomness)
     turns = [turn.unpack() for turn in turns]
     reached, episode_done, hist_data = ends.unpack()
+    recorded = recorded_steps(spec, turns, episode_done, alone) if alone else ()
 
     inputs = policy_inputs(spec, envs.state, envs.policy_states, env_params, masks=False)
     bootstrap = _values(spec, weights, envs.obs, envs.policy_states, inputs)
@@ -102,7 +106,7 @@ def play(
     else:
         trajectories = tuple(map(_trajectory, turns, bootstrap, carries.parts))
     agent_steps = _agent_steps(spec.grouping, turns)
-    return envs, Rollout(trajectories, reached, episode_done, agent_steps, hist_data)
+    return envs, Rollout(trajectories, reached, episode_done, agent_steps, hist_data, recorded)
 
 
 class _Turn(NamedTuple):
@@ -171,7 +175,7 @@ def _step(
     randomness: StepRandomness,
     env_params: PyTree,
 ):
-    """(envs, turns by group, (reached, episode_done, hist_data)) of a step of all of them."""
+    """(envs, turns by group, (reached, episode_done, hist_data), raw) of a step of all of them."""
     gather = spec.grouping.gather
     outputs, raw = step_envs(spec, weights, envs, randomness, env_params)
     policy_states = next_policy_states(spec, envs.policy_states, outputs, raw)
@@ -197,7 +201,7 @@ def _step(
         )
         for g, output in enumerate(outputs)
     ]
-    return after, turns, (reached, raw.episode_done, hist_data)
+    return after, turns, (reached, raw.episode_done, hist_data), raw
 
 
 def _trajectory(turn: _Turn, bootstrap: jax.Array, carry: PyTree) -> Trajectory:

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from jaxrl.run.callbacks import Hooks
+from jaxrl.run.episode_output import EpisodeOutput
 from jaxrl.run.multiprocess import Processes
 from jaxrl.run.recorder import Recorder, Snapshot
 from jaxrl.run.results import Result, lookup
@@ -67,6 +68,7 @@ class CheckpointManager:
         self.writes, self.settings, self.best, self.hooks = writes, settings, best, hooks
         self.processes = processes
         self.recorder: Recorder | None = None
+        self.output: EpisodeOutput | None = None
         self.asked = False  # whether a callback wants a checkpoint, to which all must contribute
         self.saved_at, self.saved_iteration, self.concluded = time.monotonic(), iteration, iteration
         # When the first chunk was finished: what came before is mostly compiling.
@@ -117,7 +119,8 @@ class CheckpointManager:
     def _write(
         self, now: Snapshot, best: tuple[Snapshot, dict[str, Any]] | None, wait: bool
     ) -> Path | None:
-        self.recorder.save(now)
+        # A resumed run cannot write the episodes again that ended before its checkpoint.
+        self.recorder.save(now, after=self.output and self.output.flush())
         best = best or self.recorder.unwritten
         self.recorder.unwritten = None
         if best is not None:

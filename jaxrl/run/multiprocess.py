@@ -50,7 +50,7 @@ class Processes(Protocol):
 
     def run_chunk(
         self, executable: CompiledAlgorithm, *arguments: Any
-    ) -> tuple[RunnerState, Metrics]:
+    ) -> tuple[RunnerState, Metrics, Any]:
         """`executable.chunk`, in all processes."""
 
     def gather(self, runner: RunnerState) -> RunnerState:
@@ -79,7 +79,7 @@ class SingleProcess:
 
     def run_chunk(
         self, executable: CompiledAlgorithm, *arguments: Any
-    ) -> tuple[RunnerState, Metrics]:
+    ) -> tuple[RunnerState, Metrics, Any]:
         return executable.chunk(*arguments)
 
     def gather(self, runner: RunnerState) -> RunnerState:
@@ -137,7 +137,7 @@ class SeveralProcesses:
 
     def run_chunk(
         self, executable: CompiledAlgorithm, *arguments: Any
-    ) -> tuple[RunnerState, Metrics]:
+    ) -> tuple[RunnerState, Metrics, Any]:
         if self.inside:
             raise UsageError("several processes train: a callback, which process 0 runs, cannot")
         with self._collective():

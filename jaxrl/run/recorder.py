@@ -92,9 +92,19 @@ class Recorder:
         """Logs a chunk's results, and now and then draws their curves."""
         self._submit(self._record, results)
 
-    def save(self, snapshot: Snapshot, *, score: dict[str, Any] | None = None) -> None:
-        """Writes a checkpoint, as the best one if it comes with a score {"metric", "value"}."""
-        self._submit(self._save, snapshot, score)
+    def save(
+        self,
+        snapshot: Snapshot,
+        *,
+        score: dict[str, Any] | None = None,
+        after: Future | None = None,
+    ) -> None:
+        """Writes a checkpoint, as the best one if it comes with a score {"metric", "value"}.
+
+        Args:
+            after: what must be done before the checkpoint can be seen.
+        """
+        self._submit(self._save, snapshot, score, after)
 
     def finish(self, snapshot: Snapshot, *, pictures: bool = True) -> None:
         """Draws the curves and an episode of the present policies; returns when all is written."""
@@ -229,8 +239,10 @@ class Recorder:
             column = Column(iteration, (recording,), env_params, "sampled actions")
             make_replay([column], self.algorithm, note=self.folder.name).save(path)
 
-    def _save(self, snapshot: Snapshot, score: dict[str, Any] | None) -> None:
+    def _save(self, snapshot: Snapshot, score: dict[str, Any] | None, after: Future | None) -> None:
         begin, folder = time.perf_counter(), self.folder / CHECKPOINTS
+        if after is not None:
+            after.result()
         try:
             self._ensure_folder()
             self._opened().flush()

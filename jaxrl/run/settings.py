@@ -108,13 +108,20 @@ class RunSettings:
     )
     sampling_interval: int | None = setting(
         None,
-        "iterations between two samplings of episodes, for on_episode_end(*, episode) and output; "
-        "None: one after each second of training or so",
+        "iterations between two samplings of episodes, for on_episode_end(*, episode); None: one "
+        "after each second of training or so",
         count(optional=True),
     )
     sampling_duration: int = setting(1, "whole episodes of one sampling", count())
     output: Any = setting(
-        None, "folder that sampled episodes are written to, as Parquet files; None: none", _folder
+        None,
+        "folder that the played episodes are written to, as Parquet files; None: none",
+        _folder,
+    )
+    output_share: float = setting(
+        1.0,
+        "share of the environments whose episodes are written, the first ones",
+        number(0, 1, open_low=True),
     )
     loggers: Any = setting(
         ("jsonl", "csv", "tensorboard"),
@@ -182,6 +189,7 @@ class RunKeywords(TypedDict, total=False):
     sampling_interval: int | None
     sampling_duration: int
     output: Any
+    output_share: float
     loggers: Any
     pictures: bool
     devices: Any

@@ -25,8 +25,9 @@ from jaxrl.run.command_line import from_here
 from jaxrl.run.devices.compiled import CompiledAlgorithm, program_for
 from jaxrl.run.devices.memory_usage import memory_line, peak_of
 from jaxrl.run.devices.mesh import settled
+from jaxrl.run.episode_output import EpisodeOutput
 from jaxrl.run.health import HealthMonitor
-from jaxrl.run.inference.episode_access import EpisodeAccess, EpisodeOutput
+from jaxrl.run.inference.episode_access import EpisodeAccess
 from jaxrl.run.inference.evaluate import Evaluation
 from jaxrl.run.inference.weights import PolicyAccess, begun_with, initial_weights
 from jaxrl.run.logging.console import (
@@ -110,6 +111,7 @@ class Trainer(PolicyAccess, EpisodeAccess, TrainerResults):
         self.lifetime = Lifetime(num_agent_steps={})
         self.processes = processes()
         self.progress = Progress(quiet=quiet or not self.processes.is_leader)
+        self.output = EpisodeOutput(self.settings, config, self.algorithm, self.progress.say)
         self.interrupt = StopSignal(self.progress.say)
         self.hooks = Hooks(self, resolve_callbacks(config.callbacks))
         self.watch = HealthMonitor(config, self.algorithm.diagnostics)
@@ -141,9 +143,7 @@ class Trainer(PolicyAccess, EpisodeAccess, TrainerResults):
         self.keeping = CheckpointManager(
             writes, self.settings, self.best, self.hooks, begun, self.processes
         )
-        self.keeping.recorder = recorder
-        output = self.settings.output if self.processes.is_leader else None
-        self.output = EpisodeOutput(output, self.progress.say)
+        self.keeping.recorder, self.keeping.output = recorder, self.output
 
     @classmethod
     @agreed
@@ -284,6 +284,7 @@ class Trainer(PolicyAccess, EpisodeAccess, TrainerResults):
             self.keeping.conclude(self.snapshot(), pictures=False)
             raise
         finally:
+            self.output.finish()
             self.processes.broadcast(lambda: self.hooks.call("on_train_end", self.last_result))
         if self.interrupt.heard:
             self.progress.say("stopped; what has been learned is kept")
@@ -334,6 +335,7 @@ class Trainer(PolicyAccess, EpisodeAccess, TrainerResults):
                 'stop: the trainer is training; a callback ends training with result["done"] = True'
             )
         self._stopped = True
+        self.output.close()
         return self.keeping.close(self.snapshot() if self._runner is not None else None)
 
     def __enter__(self) -> "Trainer":
@@ -357,7 +359,6 @@ class Trainer(PolicyAccess, EpisodeAccess, TrainerResults):
             yield
         finally:
             self._is_training = False
-            self.output.flush()
 
     def _key(self) -> jax.Array:
         return jax.random.key(self.config.seed, impl="threefry2x32")
@@ -397,7 +398,7 @@ class Trainer(PolicyAccess, EpisodeAccess, TrainerResults):
         """Traces, checks the stop criteria, and compiles, each only if that was not done before."""
         begin = time.perf_counter()
         self.executable = self.program.executable(
-            self._key(), self.hypers, self.env_params, self.data
+            self._key(), self.hypers, self.env_params, self.data, self.output.num_recorded
         )
         traced = time.perf_counter() - begin
         evaluated = self.settings.evaluation_interval is not None

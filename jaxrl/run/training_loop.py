@@ -10,8 +10,8 @@ import jax
 from jaxrl.algorithms.base import RunnerState
 from jaxrl.core.batched_env import has_outside_state
 from jaxrl.core.errors import UsageError
+from jaxrl.core.types import PyTree
 from jaxrl.rollout.episode_callbacks import EPISODE_HOOK
-from jaxrl.run.devices.compiled import CAPACITY
 from jaxrl.run.devices.mesh import copy_here
 from jaxrl.run.divergence import find_nan, with_source
 from jaxrl.run.health import Diverged, first_bad, undeclared_wait
@@ -40,7 +40,8 @@ class TrainingLoop:
             if trainer.processes.stop_asked(trainer.interrupt):
                 break
             # A chunk cannot be computed again where the episodes are held outside the program.
-            most = 1 if has_outside_state(trainer.algorithm.rollout_spec.env) else CAPACITY
+            is_outside = has_outside_state(trainer.algorithm.rollout_spec.env)
+            most = 1 if is_outside else trainer.executable.capacity
             count = chunk_length(trainer.settings, trained, self.seconds_per_update, most)
             results = self.advance(min(count, last - trained), stop)
             seconds_left = (last - trainer.lifetime.training_iteration) * self.seconds_per_update
@@ -52,7 +53,7 @@ class TrainingLoop:
         """At most `count` iterations, fewer if one meets a criterion; their results, logged."""
         trainer, before = self.trainer, self.trainer.snapshot()
         first = self.seconds_per_update is None
-        after, results = self._train(before, count)
+        after, results, steps = self._train(before, count)
         waits = undeclared_wait(results)
         broken = first_bad(results, trainer.algorithm.root_cause_metrics)
         bad = min(filter(None, (waits, broken)), key=lambda found: found[0], default=None)
@@ -66,6 +67,7 @@ class TrainingLoop:
             try:
                 results = self._evaluate_and_call_back(before, results, stop)
             finally:  # whatever a callback raises, what was trained is logged
+                trainer.output.write(steps, len(results), before)
                 trainer.keeping.chunk(before, results, trainer.snapshot())
                 trainer.keep_results(results)
         if bad and not (results and results[-1]["done"]):
@@ -74,10 +76,10 @@ class TrainingLoop:
             raise Diverged(self._why(bad[1]))
         return results
 
-    def _train(self, before: Snapshot, count: int) -> tuple[RunnerState, list[Result]]:
-        """The state after `count` iterations, and their results."""
+    def _train(self, before: Snapshot, count: int) -> tuple[RunnerState, list[Result], PyTree]:
+        """The state after `count` iterations, their results, and the recorded steps."""
         trainer, began = self.trainer, time.perf_counter()
-        after, metrics = self._run_chunk(before, count)
+        after, metrics, steps = self._run_chunk(before, count)
         seconds, ended = trainer.processes.broadcast(
             lambda: (time.perf_counter() - began, time.time())
         )
@@ -85,9 +87,9 @@ class TrainingLoop:
         lifetime = dataclasses.replace(trainer.lifetime)
         results = iteration_results(trainer.algorithm, metrics, count, seconds, lifetime)
         trainer.session.stamp(results, ended)
-        return after, results
+        return after, results, steps
 
-    def _run_chunk(self, before: Snapshot, count: int) -> tuple[RunnerState, Any]:
+    def _run_chunk(self, before: Snapshot, count: int) -> tuple[RunnerState, Any, PyTree]:
         trainer = self.trainer
         numbers = trainer.hypers, trainer.env_params, trainer.data
         return trainer.processes.run_chunk(trainer.executable, before.runner, *numbers, count)
@@ -97,7 +99,7 @@ class TrainingLoop:
     ) -> list[Result]:
         """Sets the state after `results`: `after`, or computed again where a chunk ran past it."""
         if after is None:
-            after, _ = self._run_chunk(before, len(results))
+            after, *_ = self._run_chunk(before, len(results))
         self.trainer.set_state(after, results[-1])
         results[-1].update(recent_episodes(jax.tree.map(copy_here, after.window)))
         return results
@@ -155,16 +157,13 @@ class TrainingLoop:
         return results
 
     def _sample_if_due(self, iteration: int) -> None:
-        """Plays episodes with the present policies, for hooks that take them and for `output`."""
+        """Plays episodes with the present policies, for hooks that take them."""
         trainer, settings = self.trainer, self.trainer.settings
         interval, number = settings.sampling_interval, settings.sampling_duration
-        is_wanted = trainer.hooks.has(EPISODE_HOOK) or trainer.output.writer is not None
-        if not is_wanted or (interval and iteration % interval):
+        if not trainer.hooks.has(EPISODE_HOOK) or (interval and iteration % interval):
             return
         which = {"seed": trainer.config.seed, "first": iteration * number % FIRST_AGAIN}
-        episodes = trainer.sample(number, env_args={}, **which)
-        trainer.output.write(episodes)  # before hooks may change them
-        for episode in episodes:
+        for episode in trainer.sample(number, env_args={}, **which):
             trainer.hooks.episode_ended(episode)
 
     def _why(self, bad: str) -> str:

@@ -5,7 +5,6 @@ When they are called, what they may add, how they end training, what a checkpoin
 
 import dataclasses
 import json
-import shutil
 from types import SimpleNamespace
 
 import jax
@@ -19,7 +18,7 @@ from jaxrl import (
     replay_episode,
     sweep,
 )
-from jaxrl.episodes import MultiAgentEpisode, read_episodes
+from jaxrl.episodes import MultiAgentEpisode
 from jaxrl.rollout.episode_callbacks import resolve_callbacks
 from jaxrl.run.callbacks import Hooks
 
@@ -255,29 +254,6 @@ def test_episodes_are_sampled_after_each_chunk_and_change_nothing_that_is_traine
         lambda x, y: bool((x == y).all()), watched.runner.learners, plain.runner.learners
     )
     assert jax.tree.all(same)
-
-
-def test_sampled_episodes_are_written_and_what_cannot_be_is_told_once(start, small, tmp_path):
-    pytest.importorskip("pyarrow", reason="the extra `offline`")
-    notes, output = Notes(), tmp_path / "episodes"
-    config = small.replace(callbacks=notes)
-    trainer = start(config, run_dir=None, sampling_interval=2, output=output)
-    trainer.fit({"training_iteration": 4})
-    written = list(read_episodes(output))
-    assert [each.id_ for each in written] == [each.id_ for _, each in notes.episodes]
-    assert len(written) == 2
-    assert all(replay_episode(each).difference is None for each in written)
-    shutil.rmtree(output)
-    said = []
-    trainer.output._say = said.append
-    trainer.fit({"training_iteration": 8})
-    assert trainer.lifetime.training_iteration == 8
-    assert len(said) == 1 and "no more episodes are written" in said[0]
-    with pytest.raises(UsageError, match="output=5 must be a folder's path"):
-        start(run_dir=None, output=5)
-    (tmp_path / "file").touch()
-    with pytest.raises(UsageError, match="episodes cannot be written to"):
-        start(run_dir=None, output=tmp_path / "file")
 
 
 @pytest.mark.parametrize(

@@ -16,11 +16,21 @@ from jaxrl.algorithms.memory_estimate import check_sizes
 from jaxrl.core.batched_env import has_outside_state
 from jaxrl.core.types import Key, PyTree
 from jaxrl.ops.packing import pack
+from jaxrl.rollout.recorded_steps import RecordedSteps
 from jaxrl.run.devices.compile_cache import num_hits
-from jaxrl.run.devices.mesh import AXIS, by_environment, mesh_of, placed
+from jaxrl.run.devices.mesh import (
+    AXIS,
+    by_environment,
+    mesh_of,
+    placed,
+    recorded_by_environment,
+)
 
 ITERATION_STRIDE = 1_000_003  # between the seeds of episodes that are held outside
 CAPACITY = 256  # updates of one chunk at most: the length of its metrics' buffer
+# Of recorded steps in one chunk, unless a single update has more. They take this memory on the
+# device, and on the host as often as chunks wait to be written.
+RECORDED_BYTES = 2**26
 
 
 @dataclass
@@ -30,6 +40,7 @@ class CompiledAlgorithm:
     metrics: Metrics  # shapes of a chunk's metrics, [CAPACITY, ...]
     start_program: Any
     chunk_program: Any
+    capacity: int = CAPACITY  # updates of one chunk, fewer where steps are recorded
     compiled: bool = False
     can_start: bool = False  # the start is compiled as well; a run that is resumed needs none
     loaded: bool = (
@@ -56,11 +67,14 @@ class CompiledAlgorithm:
 
     def chunk(
         self, runner: RunnerState, hypers: PyTree, env_params: PyTree, data: PyTree, count: int
-    ) -> tuple[RunnerState, Metrics]:
+    ) -> tuple[RunnerState, Metrics, RecordedSteps | tuple]:
         """`count` updates, with their metrics first in a buffer [CAPACITY, ...]; waits for them.
 
         Args:
             data: what `Algorithm.data` returns.
+
+        Returns:
+            (runner, metrics, steps): the recorded steps [capacity, T, ...], () if none are.
         """
         arguments = runner, hypers, env_params, data, jnp.int32(count)
         arguments = placed(arguments, self.chunk_program.input_shardings[0])
@@ -82,16 +96,29 @@ class Program:
     executables: dict[str, CompiledAlgorithm] = field(default_factory=dict)
 
     def executable(
-        self, key: Key, hypers: PyTree, env_params: PyTree, data: PyTree = ()
+        self,
+        key: Key,
+        hypers: PyTree,
+        env_params: PyTree,
+        data: PyTree = (),
+        num_recorded: int = 0,
     ) -> CompiledAlgorithm:
-        """The programs for arguments of these shapes, traced if they were not before."""
+        """The programs for arguments of these shapes, traced if they were not before.
+
+        Args:
+            num_recorded: how many of each device's environments are recorded, the first ones.
+        """
         numbers = hypers, env_params, data
-        shapes = str(jax.tree.map(lambda leaf: (jnp.shape(leaf), jnp.result_type(leaf)), numbers))
-        if shapes not in self.executables:
+        shapes = jax.tree.map(lambda leaf: (jnp.shape(leaf), jnp.result_type(leaf)), numbers)
+        which = str((shapes, num_recorded))
+        if which not in self.executables:
             start = jax.jit(self._start()).lower(key, hypers, env_params)
-            chunk = jax.jit(self._chunk()).lower(start.out_info, *numbers, jnp.int32(0))
-            self.executables[shapes] = CompiledAlgorithm(chunk.out_info[1], start, chunk)
-        return self.executables[shapes]
+            chunk = jax.jit(self._chunk(num_recorded))
+            chunk = chunk.lower(start.out_info, *numbers, jnp.int32(0))
+            _, metrics, steps = chunk.out_info
+            capacity = len(steps.episode_done) if num_recorded else CAPACITY
+            self.executables[which] = CompiledAlgorithm(metrics, start, chunk, capacity)
+        return self.executables[which]
 
     def _start(self) -> Callable[..., RunnerState]:
         if jax.process_count() == 1:
@@ -105,15 +132,18 @@ class Program:
             check_vma=False,
         )
 
-    def _chunk(self) -> Callable[..., tuple[RunnerState, Metrics]]:
+    def _chunk(self, num_recorded: int) -> Callable[..., tuple]:
+        algorithm = self.algorithm if self.devices == 1 else self.split
+        if num_recorded:
+            algorithm = algorithm.recording(num_recorded)
         if self.devices == 1:
-            return functools.partial(run_chunk, self.algorithm)
+            return functools.partial(run_chunk, algorithm)
         runner, everywhere = by_environment(), PartitionSpec()
         return jax.shard_map(
-            functools.partial(run_chunk, self.split),
+            functools.partial(run_chunk, algorithm),
             mesh=mesh_of(self.devices),
             in_specs=(runner, everywhere, everywhere, everywhere, everywhere),
-            out_specs=(runner, everywhere),
+            out_specs=(runner, everywhere, recorded_by_environment() if num_recorded else ()),
             check_vma=False,
         )
 
@@ -125,25 +155,36 @@ def run_chunk(
     env_params: PyTree,
     data: PyTree,
     count: jax.Array,
-) -> tuple[RunnerState, Metrics]:
-    """`count` i32[] updates in a loop with a traced trip count: one program for every length."""
+) -> tuple[RunnerState, Metrics, RecordedSteps | tuple]:
+    """`count` i32[] updates in a loop with a traced trip count: one program for every length.
+
+    Returns:
+        (runner, metrics, steps): as of `CompiledAlgorithm.chunk`.
+    """
 
     @functools.partial(jax.jit, inline=True)  # traced once, for its shapes and for the loop
     def packed_update(runner, hypers, env_params, data):
-        runner, metrics = algorithm.update(runner, hypers, env_params, data)
+        runner, metrics, steps = algorithm.recorded_update(runner, hypers, env_params, data)
         # A line of numbers, not a program for each of them.
-        return runner, pack(metrics, num_axes=0)
+        return runner, pack(metrics, num_axes=0), steps
 
-    shapes = jax.eval_shape(packed_update, runner, hypers, env_params, data)[1]
-    buffer = jax.tree.map(lambda leaf: jnp.zeros((CAPACITY, *leaf.shape), leaf.dtype), shapes)
+    _, row, steps = jax.eval_shape(packed_update, runner, hypers, env_params, data)
+    size = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(steps))
+    most = max(1, min(CAPACITY, RECORDED_BYTES // max(1, size)))
+    empty = lambda length, tree: jax.tree.map(
+        lambda leaf: jnp.zeros((length, *leaf.shape), leaf.dtype), tree
+    )
 
     def update(i, state):
-        runner, buffer = state
-        runner, row = packed_update(runner, hypers, env_params, data)
-        return runner, jax.tree.map(lambda rows, row: rows.at[i].set(row), buffer, row)
+        runner, rows, recorded = state
+        runner, row, steps = packed_update(runner, hypers, env_params, data)
+        put = lambda rows, row: jax.lax.dynamic_update_index_in_dim(rows, row, i, axis=0)
+        rows = jax.tree.map(lambda rows, row: rows.at[i].set(row), rows, row)
+        return runner, rows, jax.tree.map(put, recorded, steps)
 
-    runner, buffer = jax.lax.fori_loop(0, count, update, (runner, buffer))
-    return runner, buffer.unpack()
+    begin = runner, empty(CAPACITY, row), empty(most, steps)
+    runner, rows, recorded = jax.lax.fori_loop(0, count, update, begin)
+    return runner, rows.unpack(), recorded
 
 
 def program_for(config: AlgorithmConfig, devices: int = 1, iteration: int = 0) -> Program:

@@ -15,6 +15,7 @@ from jaxrl.algorithms.sharding import check_devices, devices_worth_using
 from jaxrl.core.errors import UsageError
 from jaxrl.core.types import PyTree, is_key
 from jaxrl.rollout.env_step import EnvBatch
+from jaxrl.rollout.recorded_steps import RecordedSteps
 from jaxrl.run.devices.hosts import Hosts, hosts, num_cores
 from jaxrl.run.settings import RunSettings
 
@@ -134,6 +135,12 @@ def by_environment(axis: str = AXIS) -> RunnerState:
         envs=envs,
         window=everywhere,
     )
+
+
+def recorded_by_environment(axis: str = AXIS) -> RecordedSteps:
+    """Sharding of a chunk's recorded steps, [updates, T, ...]."""
+    by_env = PartitionSpec(None, None, axis)
+    return RecordedSteps(PartitionSpec(None, None, None, axis), by_env, by_env)
 
 
 def on_first_device(tree: PyTree) -> PyTree:

@@ -1,42 +1,13 @@
 """The episodes that a trainer plays outside of training: evaluated, and as objects."""
 
-from collections.abc import Callable, Iterable, Mapping
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any
 
-from jaxrl.core.errors import UsageError
 from jaxrl.core.fields import count, flag
-from jaxrl.episodes import EpisodeWriter
 from jaxrl.run.inference.sampling import Episode
 from jaxrl.run.logging.console import evaluation_line, greedy_hint
 from jaxrl.run.multiprocess import together
 from jaxrl.run.results import Result
-
-
-class EpisodeOutput:
-    """The folder that a trainer writes sampled episodes to, if any.
-
-    What cannot be written is told once, and training continues.
-    """
-
-    def __init__(self, path: str | Path | None, say: Callable[[str], None]):
-        self.writer = None if path is None else EpisodeWriter(path)
-        self._say = say
-
-    def write(self, episodes: Iterable[Episode]) -> None:
-        for episode in episodes if self.writer is not None else ():
-            self._try(lambda writer, episode=episode: writer.write(episode))
-
-    def flush(self) -> None:
-        if self.writer is not None:
-            self._try(EpisodeWriter.flush)
-
-    def _try(self, action: Callable[[EpisodeWriter], None]) -> None:
-        try:
-            action(self.writer)
-        except UsageError as error:
-            self.writer = None
-            self._say(f"warning: {error}; no more episodes are written")
 
 
 class EpisodeAccess:

@@ -7,8 +7,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
+from jaxrl.algorithms.on_policy import rollout_keys, start_keys
 from jaxrl.core.batched_env import has_outside_state
 from jaxrl.core.env import (
     MultiAgentEnvironment,
@@ -23,7 +25,7 @@ from jaxrl.core.registry import make
 from jaxrl.core.types import DEFAULT_AGENT, AgentId, Key, PyTree
 from jaxrl.episodes import MultiAgentEpisode, SingleAgentEpisode
 from jaxrl.episodes.values import Nested, leaves, map_nested, stack
-from jaxrl.rollout.env_step import RolloutSpec
+from jaxrl.rollout.env_step import RolloutSpec, StepRandomness, draw_randomness
 from jaxrl.rollout.policy_map import Grouping
 from jaxrl.run.devices.mesh import on_host
 from jaxrl.run.inference.recording import EpisodeRecording
@@ -84,18 +86,24 @@ def replay_episode(episode: Episode, env: Any = None) -> ReplayedEpisode:
     machine and versions: elsewhere numbers may be rounded differently.
 
     Args:
-        episode: from `Trainer.sample` or `jaxrl.evaluate(..., return_episodes=True)`; its
-            `custom_data` names the environment, its numbers and the random keys.
+        episode: from `Trainer.sample`, `jaxrl.evaluate(..., return_episodes=True)`, or the files of
+            a trainer's `output`; its `custom_data` names the environment, its numbers and the
+            random keys.
         env: the environment, an object or a name, where the episode was played in an object or in
             `module:Class`; None: that of the episode.
 
     Raises:
-        UsageError: an episode that was not sampled or does not begin with its reset, or another
-            environment.
+        UsageError: an episode that does not say where it was played, or does not begin with its
+            reset; another environment; one whose numbers changed while the episode was played.
     """
     if not isinstance(episode, Episode):
         raise UsageError(f"replay_episode takes an episode of jaxrl.episodes, not {brief(episode)}")
     origin = origin_of(episode)
+    if origin["env_params"] is None:
+        raise UsageError(
+            f"episode {episode.id_} cannot be replayed: the environment's numbers were changed "
+            "while it was played"
+        )
     env, params = environment_of(episode, origin, env)
     recorded = _recorded(episode)
     for agent in recorded:
@@ -137,11 +145,13 @@ def origin_of(episode: Episode) -> Mapping[str, Any]:
             for its outcome.
     """
     origin = episode.custom_data.get(ORIGIN)
-    known = {"env", "env_args", "env_params", "seed", "episode"}
-    if not isinstance(origin, Mapping) or set(origin) != known:
+    known = {"env", "env_args", "env_params", "seed"}
+    is_known = isinstance(origin, Mapping) and set(origin) - known in ({"episode"}, {"rollout"})
+    if not (is_known and known < set(origin)):
         raise UsageError(
             f"episode {episode.id_} does not say where it was played: only episodes that a trainer "
-            "sampled, or jaxrl.evaluate returned, can be replayed; slices need their custom_data"
+            "sampled or wrote, or jaxrl.evaluate returned, can be replayed; slices need their "
+            "custom_data"
         )
     if not (episode.begins_with_reset and len(episode)):
         raise UsageError(f"episode {episode.id_} is a chunk that does not begin with its reset")
@@ -158,7 +168,7 @@ def origin_of(episode: Episode) -> Mapping[str, Any]:
 def environment_of(
     episode: Episode, origin: Mapping[str, Any], env: Any = None
 ) -> tuple[MultiAgentEnvironment, PyTree]:
-    """The environment with the numbers that the episode was played with."""
+    """The environment with the numbers that the episode was played with, if they are known."""
     name = origin["env"] if env is None else env
     if env is None and (name is None or ":" in name):
         was = "an environment object" if name is None else repr(name)
@@ -170,8 +180,10 @@ def environment_of(
     env = lift(env)
     if has_outside_state(env):
         raise UsageError(f"episode {episode.id_} of {env.name} cannot be replayed: no key began it")
-    arrays = {f"env_params.{path}": np.asarray(v) for path, v in origin["env_params"].items()}
     params = strongly_typed(env.default_params)
+    if origin["env_params"] is None:
+        return env, params
+    arrays = {f"env_params.{path}": np.asarray(v) for path, v in origin["env_params"].items()}
     return env, filled(params, arrays, "env_params", f"episode {episode.id_}")
 
 
@@ -206,14 +218,14 @@ def _replay(
     actions: Mapping[AgentId, np.ndarray],
 ) -> tuple[PyTree, _Steps]:
     """The states [T + 1, ...], and what the steps gave."""
-    game = _Game(params, *episode_keys(origin["seed"]), np.array([origin["episode"]], np.int32))
     length = len(next(iter(actions.values())))
-    obs, state = _reset(env, game)
+    reset_key, step_keys = _keys_of(env, origin, length)
+    obs, state = _reset(env, params, reset_key)
     states, observations, parts = [jax.tree.map(on_host, state)], [jax.tree.map(on_host, obs)], []
     for begin in range(0, length, STEPS_PER_CALL):
-        times = begin + np.arange(STEPS_PER_CALL)
-        chunk = {agent: rows[np.minimum(times, length - 1)] for agent, rows in actions.items()}
-        state, played = _step_on(env, game, state, times.astype(np.int32), chunk)
+        times = np.minimum(begin + np.arange(STEPS_PER_CALL), length - 1)
+        chunk = {agent: rows[times] for agent, rows in actions.items()}
+        state, played = _step_on(env, params, state, step_keys[times], chunk)
         cut = lambda leaf, count=length - begin: on_host(leaf)[:count]
         reached, obs, flags = jax.tree.map(cut, played)
         states.append(reached)
@@ -223,51 +235,98 @@ def _replay(
     return joined(states), _Steps(joined(observations), *joined(parts))
 
 
-class _Game(NamedTuple):
-    """What stays the same in all steps."""
+def _keys_of(env: MultiAgentEnvironment, origin: Mapping[str, Any], length: int) -> tuple[Key, Key]:
+    """(of the reset, [1], and of the steps, [length])."""
+    if "rollout" in origin:
+        return _keys_in_training(env, origin["seed"], origin["rollout"], length)
+    reset_key, play_key = episode_keys(origin["seed"])
+    index = np.array([origin["episode"]], np.int32)
+    blocks = []
+    for begin in range(0, length, STEPS_PER_CALL):
+        times = np.int32(begin + np.arange(STEPS_PER_CALL))
+        blocks.append(_sampled_keys(env, play_key, index, times))
+    return jax.random.fold_in(reset_key, index[0])[None], jnp.concatenate(blocks)[:length]
 
-    params: PyTree
-    reset_key: Key
-    play_key: Key
-    index: jax.Array  # i32[1]  the episode's number
+
+def _keys_in_training(
+    env: MultiAgentEnvironment, seed: int, place: Mapping[str, int], length: int
+) -> tuple[Key, Key]:
+    """As `_keys_of`, of an episode of a run's rollouts.
+
+    Args:
+        place: of its first step: "update", "step", "environment" and "rollout_length".
+    """
+    key, rollout_length = jax.random.key(seed, impl="threefry2x32"), place["rollout_length"]
+    index = np.array([place["environment"]], np.int32)
+    draws = functools.partial(_rollout_draws, env, rollout_length, key, index)
+    first = (place["update"] - 1) * rollout_length + place["step"]  # since training began
+    begin, end = first // rollout_length, (first + length - 1) // rollout_length + 1
+    step_keys = jnp.concatenate([draws(np.int32(n + 1)).step_key[:, 0] for n in range(begin, end)])
+    step_keys = step_keys[first - begin * rollout_length :][:length]
+    if first == 0:
+        env_key, _ = start_keys(key)
+        return jax.random.fold_in(env_key, index[0])[None], step_keys
+    update, step = divmod(first - 1, rollout_length)  # in which the last episode ended
+    last = draws(np.int32(update + 1)).reset_key[step, 0]
+    return jax.random.fold_in(last, step)[None], step_keys
+
+
+def _without_policies(env: MultiAgentEnvironment) -> RolloutSpec:
+    """For the random numbers of the environment alone."""
+    return RolloutSpec(env, Grouping(env.agents, (), (), is_stacked(env)), (), ())
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def _reset(env: MultiAgentEnvironment, game: _Game) -> tuple[dict[AgentId, PyTree], PyTree]:
-    """(obs, state), [1, ...]."""
+def _sampled_keys(
+    env: MultiAgentEnvironment, play_key: Key, index: jax.Array, times: jax.Array
+) -> Key:
+    spec = _without_policies(env)
+    return jax.vmap(lambda time: step_chance(spec, play_key, index, time).step_key[0])(times)
 
-    def reset(index):
-        obs, state = raw_reset(env, jax.random.fold_in(game.reset_key, index), game.params)
+
+@functools.partial(jax.jit, static_argnums=(0, 1))
+def _rollout_draws(
+    env: MultiAgentEnvironment, length: int, key: Key, index: jax.Array, update: jax.Array
+) -> StepRandomness:
+    """Of the environments `index`, [length, E], in the rollout of an update."""
+    return draw_randomness(_without_policies(env), rollout_keys(key, update, index), length)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _reset(
+    env: MultiAgentEnvironment, params: PyTree, keys: Key
+) -> tuple[dict[AgentId, PyTree], PyTree]:
+    """(obs, state), [1, ...], of keys [1]."""
+
+    def reset(key):
+        obs, state = raw_reset(env, key, params)
         return env.by_agent(obs), state
 
-    return jax.vmap(reset)(game.index)
+    return jax.vmap(reset)(keys)
 
 
 @functools.partial(jax.jit, static_argnums=0)
 def _step_on(
     env: MultiAgentEnvironment,
-    game: _Game,
+    params: PyTree,
     state: PyTree,
-    times: jax.Array,
+    step_keys: Key,
     actions: dict[AgentId, jax.Array],
 ) -> tuple[PyTree, tuple]:
-    """The steps `times`, i32[T], with no reset; state [1, ...], actions [T, ...]."""
-    # Nobody's policy: the random numbers of the environment alone.
-    spec = RolloutSpec(env, Grouping(env.agents, (), (), is_stacked(env)), (), ())
+    """Steps with no reset: state [1, ...], keys [T], actions [T, ...]."""
 
     def step(state, now):
-        time, action = now
-        keys = step_chance(spec, game.play_key, game.index, time).step_key
+        key, action = now
 
-        def one_env(key, state):
-            raw = raw_step(env, key, state, action, game.params)
+        def one_env(state):
+            raw = raw_step(env, key, state, action, params)
             flags = raw.reward, raw.active, raw.terminated, raw.truncated
             return raw.state, env.by_agent(raw.obs), flags
 
-        state, obs, flags = jax.vmap(one_env)(keys, state)
+        state, obs, flags = jax.vmap(one_env)(state)
         return state, jax.tree.map(lambda leaf: leaf[0], (state, obs, flags))
 
-    return jax.lax.scan(step, state, (times, actions))
+    return jax.lax.scan(step, state, (step_keys, actions))
 
 
 def _differences(

@@ -19,11 +19,11 @@ from jaxrl.episodes.from_arrays import (
     multi_agent_episode,
     single_agent_episode,
 )
-from jaxrl.models.policy_spec import PolicySpec, PolicyWeights
-from jaxrl.ops.distributions import dist_inputs
+from jaxrl.models.policy_spec import PolicyWeights
 from jaxrl.rollout.env_step import PolicyOutput, RolloutSpec
 from jaxrl.rollout.episode_stats import EpisodeStats
 from jaxrl.rollout.policy_map import Grouping
+from jaxrl.rollout.recorded_steps import GroupSteps, RecordedSteps, model_outputs
 from jaxrl.run.inference.whole_episodes import PlayedBatch, PlaySpec, make_game, play_batches
 from jaxrl.run.storage.checkpoint import named_arrays
 
@@ -46,6 +46,12 @@ def env_of(config: Any, env_args: Mapping[str, Any] = MappingProxyType({})) -> d
     return {"env": name, "env_args": {**dict(config.env_args), **env_args}}
 
 
+def plain_params(env_params: PyTree) -> dict[str, Any]:
+    """An environment's numbers as JSON holds them, by name."""
+    named = named_arrays(strongly_typed(env_params))
+    return {name: leaf.tolist() for name, leaf in named.items()}
+
+
 @dataclass(frozen=True)
 class EpisodeRange:
     """Which episodes of a seed, played how."""
@@ -66,8 +72,7 @@ class SampledBatch(NamedTuple):
 def sample_batches(players: Players, wanted: EpisodeRange) -> Iterator[SampledBatch]:
     """Plays whole episodes, those that `evaluate` counts, and makes objects of them."""
     spec = players.algorithm.rollout_spec
-    params = named_arrays(strongly_typed(players.env_params))
-    params = {name: leaf.tolist() for name, leaf in params.items()}
+    params = plain_params(players.env_params)
     number = wanted.first
     for batch in record_batches(players, wanted):
         episodes = list(_episodes_of(spec, batch))
@@ -79,57 +84,24 @@ def sample_batches(players: Players, wanted: EpisodeRange) -> Iterator[SampledBa
 
 
 def record_batches(players: Players, wanted: EpisodeRange) -> Iterator[PlayedBatch]:
-    """Plays the episodes; `_RecordedStep`s in arrays."""
+    """Plays the episodes; `RecordedSteps` in arrays."""
     game = make_game(players.weights, players.env_params, wanted.seed)
     play = PlaySpec(players.algorithm.rollout_spec, wanted.explore, _recorded_step)
     return play_batches(play, game, wanted.first, wanted.number)
 
 
-class _GroupStep(NamedTuple):
-    """What policies of one group did in a step, [E, N, M, ...]; in an episode [T, N, M, ...]."""
-
-    obs: PyTree  # that the step reached
-    action: PyTree
-    outputs: dict[str, PyTree]
-
-
-class _RecordedStep(NamedTuple):
-    """A step of E environments, [E, ...]; of one episode, [T, ...]."""
-
-    groups: tuple[_GroupStep, ...]
-    reward: jax.Array  # f32[E, M]
-    active: jax.Array  # bool[E, M]
-    terminated: jax.Array  # bool[E, M]
-    truncated: jax.Array  # bool[E, M]
-    all_terminated: jax.Array  # bool[E]
-
-
-def _recorded_step(spec: RolloutSpec, outputs: list[PolicyOutput], raw: RawStep) -> _RecordedStep:
-    reached = spec.grouping.gather(raw.obs)
-    groups = tuple(map(_group_step, spec.policy_specs, outputs, reached))
-    return _RecordedStep(
-        jax.tree.map(lambda leaf: jnp.moveaxis(leaf, 1, 0), groups),
-        raw.reward,
-        raw.active,
-        raw.terminated,
-        raw.truncated,
-        raw.all_terminated,
-    )
-
-
-def _group_step(policy_spec: PolicySpec, output: PolicyOutput, obs: PyTree) -> _GroupStep:
-    """[N, E, M, ...], under RLlib's names."""
-    outputs = {
-        "action_logp": output.distribution.log_prob(output.action),
-        "vf_preds": output.value,
-        "action_dist_inputs": dist_inputs(output.distribution),
-    }
-    env_action = policy_spec.to_env_action(output.action)
-    if env_action is not output.action:
-        outputs["actions_for_env"] = env_action
-    if not isinstance(output.inputs.action_mask, tuple):
-        outputs["action_mask"] = output.inputs.action_mask
-    return _GroupStep(obs, output.action, outputs)
+def _recorded_step(spec: RolloutSpec, outputs: list[PolicyOutput], raw: RawStep) -> RecordedSteps:
+    """A step, [E, N, M, ...], without the observations before it: the last step reached those."""
+    results = raw.obs, raw.reward, raw.active, raw.terminated, raw.truncated
+    by_group = map(spec.grouping.gather, results)
+    groups = []
+    for policy_spec, output, reached, *rest in zip(
+        spec.policy_specs, outputs, *by_group, strict=True
+    ):
+        kept = model_outputs(output, policy_spec.to_env_action(output.action))
+        groups.append(GroupSteps((), reached, output.action, kept, *rest))
+    by_env = jax.tree.map(lambda leaf: jnp.moveaxis(leaf, 1, 0), tuple(groups))
+    return RecordedSteps(by_env, raw.all_terminated, raw.episode_done)
 
 
 def _episodes_of(spec: RolloutSpec, batch: PlayedBatch) -> Iterator[Episode]:
@@ -141,13 +113,14 @@ def _episodes_of(spec: RolloutSpec, batch: PlayedBatch) -> Iterator[Episode]:
     ]
     steps = jax.tree.map(_joined, *parts)
     first = jax.tree.map(lambda leaf: np.moveaxis(leaf, 1, 0)[:, None], batch.obs)
-    obs = jax.tree.map(_joined, first, tuple(group.obs for group in steps.groups))
+    obs = jax.tree.map(_joined, first, tuple(group.reached for group in steps.groups))
     # Flattened once: what is done for each episode is done thousands of times.
     flat = {
-        agent: jax.tree.flatten(data) for agent, data in _by_agent(grouping, obs, steps).items()
+        agent: jax.tree.flatten(arrays_of(agents_obs, agents_steps))
+        for agent, (agents_obs, agents_steps) in by_agent(grouping, (obs, steps.groups)).items()
     }
-    facts = _facts(grouping)
-    num_steps = len(steps.reward[0])
+    facts = facts_of(grouping)
+    num_steps = len(steps.episode_done[0])
     for e, length in enumerate(batch.finished.length.tolist()):
         beyond = num_steps - length
         arrays = {}
@@ -155,46 +128,60 @@ def _episodes_of(spec: RolloutSpec, batch: PlayedBatch) -> Iterator[Episode]:
             # Copies: an episode keeps its steps in memory, and nothing else of the batch.
             rows = [leaf[e, : leaf.shape[1] - beyond].copy() for leaf in leaves]
             arrays[agent] = structure.unflatten(rows)
-        if isinstance(spec.env, Solo):
-            (agent,) = grouping.agents
-            yield single_agent_episode(arrays[agent], facts[agent])
-        else:
-            yield multi_agent_episode(arrays, facts, bool(steps.all_terminated[e, length - 1]))
+        yield make_episode(spec, arrays, facts, bool(steps.all_terminated[e, length - 1]))
+
+
+def make_episode(
+    spec: RolloutSpec,
+    arrays: Mapping[AgentId, AgentArrays],
+    facts: Mapping[AgentId, AgentFacts],
+    terminated: bool,
+) -> Episode:
+    """A whole episode of what its agents saw and did.
+
+    Args:
+        facts: of `facts_of`.
+        terminated: how it ended: terminated, or else truncated.
+    """
+    if isinstance(spec.env, Solo):
+        (agent,) = arrays
+        return single_agent_episode(arrays[agent], facts[agent])
+    return multi_agent_episode(arrays, facts, terminated)
 
 
 def _joined(*parts: np.ndarray) -> np.ndarray:
     return parts[0] if len(parts) == 1 else np.concatenate(parts, axis=1)
 
 
-def _by_agent(
-    grouping: Grouping, obs: tuple[PyTree, ...], steps: _RecordedStep
-) -> dict[AgentId, AgentArrays]:
-    """Arrays of E episodes, [E, T, N, M, ...] by group, by agent in the environment's order."""
-    by_group = {}
-    for group, agents_obs, step in zip(grouping.groups, obs, steps.groups, strict=True):
+def by_agent(grouping: Grouping, by_group: tuple[PyTree, ...]) -> dict[AgentId, tuple]:
+    """By agent, in the environment's order, [E, T, ...], of tuples by group, [E, T, N, M, ...]."""
+    found = {}
+    for group, *values in zip(grouping.groups, *by_group, strict=True):
         for i, agents in enumerate(group.agents):
             for j, agent in enumerate(agents):
                 only = lambda leaf, i=i, j=j: leaf[:, :, i, j]
-                by_group[agent] = jax.tree.map(only, (agents_obs, step))
-    by_agent = {}
-    for place, agent in enumerate(grouping.agents):
-        agents_obs, step = by_group[agent]
-        by_agent[agent] = AgentArrays(
-            agents_obs,
-            step.action,
-            steps.reward[..., place],
-            steps.active[..., place],
-            steps.terminated[..., place],
-            steps.truncated[..., place],
-            step.outputs,
-        )
-    return by_agent
+                found[agent] = jax.tree.map(only, tuple(values))
+    return {agent: found[agent] for agent in grouping.agents}
 
 
-def _facts(grouping: Grouping) -> dict[AgentId, AgentFacts]:
+def arrays_of(observations: PyTree, steps: GroupSteps) -> AgentArrays:
+    """Of one agent's steps."""
+    return AgentArrays(
+        observations,
+        steps.action,
+        steps.reward,
+        steps.active,
+        steps.terminated,
+        steps.truncated,
+        steps.outputs,
+    )
+
+
+def facts_of(grouping: Grouping) -> dict[AgentId, AgentFacts]:
+    """What is the same in all episodes, by agent in the environment's order."""
     facts = {}
     for group in grouping.groups:
         for policy, agents in zip(group.policies, group.agents, strict=True):
             for agent in agents:
                 facts[agent] = AgentFacts(policy, group.observation_space, group.action_space)
-    return facts
+    return {agent: facts[agent] for agent in grouping.agents}

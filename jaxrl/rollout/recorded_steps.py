@@ -1,0 +1,96 @@
+"""Steps as episodes are made of them: observations, actions, model outputs, rewards and ends."""
+
+from typing import Any, NamedTuple
+
+import jax
+
+from jaxrl.core.env import RawStep
+from jaxrl.core.types import PyTree
+from jaxrl.ops.distributions import dist_inputs
+from jaxrl.rollout.env_step import RolloutSpec
+
+
+class GroupSteps(NamedTuple):
+    """What the policies of one group did in steps, and what came of it: [..., N, E, M, ...]."""
+
+    obs: PyTree  # that they acted on
+    reached: PyTree  # the observations after the steps, before any reset
+    action: PyTree  # as the policy has it
+    outputs: dict[str, PyTree]  # of `model_outputs`
+    reward: jax.Array  # f32  those too that come while the agent waits
+    active: jax.Array  # bool  whether the agent acted
+    terminated: jax.Array  # bool
+    truncated: jax.Array  # bool
+
+
+class RecordedSteps(NamedTuple):
+    """Steps of E environments."""
+
+    groups: tuple[GroupSteps, ...]
+    all_terminated: jax.Array  # bool[..., E]  the episode ended for everybody, not by the clock
+    episode_done: jax.Array  # bool[..., E]
+
+
+def model_outputs(step: Any, env_action: PyTree) -> dict[str, PyTree]:
+    """What is kept of a model's step under RLlib's names.
+
+    Args:
+        step: with `action`, `distribution`, `value` and `inputs`, as of a `PolicyOutput`.
+        env_action: the environment's action, if it differs from the policy's.
+    """
+    outputs = {
+        "action_logp": step.distribution.log_prob(step.action),
+        "vf_preds": step.value,
+        "action_dist_inputs": dist_inputs(step.distribution),
+    }
+    if env_action is not step.action and not isinstance(env_action, tuple):
+        outputs["actions_for_env"] = env_action
+    if not isinstance(step.inputs.action_mask, tuple):
+        outputs["action_mask"] = step.inputs.action_mask
+    return outputs
+
+
+class RecordedAlone(NamedTuple):
+    """What nothing but recording needs of a step."""
+
+    reached: tuple[PyTree, ...]  # by group, observations before any reset
+    # By group, as the environment got them: made afterwards, their last bits may differ. () where
+    # the policy's are the environment's.
+    env_actions: tuple[PyTree, ...]
+    all_terminated: jax.Array
+
+    @classmethod
+    def of(cls, spec: RolloutSpec, turns: list[Any], raw: RawStep) -> "RecordedAlone | tuple":
+        """Of the recorded environments; () if there are none."""
+        if not spec.num_recorded:
+            return ()
+        env_actions = []
+        for policy_spec, turn in zip(spec.policy_specs, turns, strict=True):
+            env_action = policy_spec.to_env_action(turn.action)
+            env_actions.append(() if env_action is turn.action else env_action)
+        by_group = spec.grouping.gather(raw.obs), tuple(env_actions)
+        first = lambda leaf: leaf[:, : spec.num_recorded]
+        return cls(*jax.tree.map(first, by_group), raw.all_terminated[: spec.num_recorded])
+
+
+def recorded_steps(
+    spec: RolloutSpec, turns: list[Any], episode_done: jax.Array, alone: RecordedAlone
+) -> RecordedSteps:
+    """The steps [T, ...] of the recorded environments, with the very numbers of the rollout."""
+    groups = []
+    for turn, reached, env_action in zip(turns, alone.reached, alone.env_actions, strict=True):
+        turn = jax.tree.map(lambda leaf: leaf[:, :, : spec.num_recorded], turn)
+        groups.append(
+            GroupSteps(
+                obs=turn.obs,
+                reached=reached,
+                action=turn.action,
+                outputs=model_outputs(turn, env_action),
+                reward=turn.reward,
+                active=turn.active,
+                terminated=turn.terminated,
+                truncated=turn.truncated,
+            )
+        )
+    episode_done = episode_done[:, : spec.num_recorded]
+    return RecordedSteps(tuple(groups), alone.all_terminated, episode_done)
