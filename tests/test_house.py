@@ -49,8 +49,8 @@ MAY_IMPORT = {
 CORE_WITHOUT_JAX = ("jaxrl.core.errors", "jaxrl.core.foreign_names")  # all that episodes import
 MAY_BE_IMPORTED_BY = {
     "gymnax": {"jaxrl/adapters/from_gymnax.py", "jaxrl/adapters/to_gymnax.py"},
-    "jaxmarl": {"jaxrl/adapters/to_jaxmarl.py"},
     "brax": {"jaxrl/adapters/from_brax.py"},
+    "jaxmarl": {"jaxrl/adapters/from_jaxmarl.py", "jaxrl/adapters/to_jaxmarl.py"},
     "xminigrid": {"jaxrl/adapters/from_xminigrid.py"},
     "pgx": {"jaxrl/adapters/from_pgx.py"},
     "envpool": {"jaxrl/adapters/from_envpool.py"},

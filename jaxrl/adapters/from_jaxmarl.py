@@ -1,0 +1,229 @@
+"""Multi-agent environments of JaxMARL (https://github.com/FLAIROx/JaxMARL, 0.2).
+
+`make("jaxmarl:MPE_simple_spread_v3")` makes one. The library has one flag for all ends; here those
+by the rules terminate and those by the clock truncate.
+"""
+
+import contextlib
+import inspect
+import itertools
+import sys
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxrl.adapters.wrapping import (
+    NO_LIMIT,
+    TRUNCATES,
+    WrappedMultiAgent,
+    all_ended,
+    constructor_with,
+    import_error,
+    raw_key,
+    require_known,
+)
+from jaxrl.core.errors import UsageError, unknown_name
+from jaxrl.core.spaces import Box, Discrete, MultiDiscrete, Space, space_of
+from jaxrl.core.types import ALL, DEFAULT_POLICY, AgentId, PyTree
+
+try:
+    # The import replaces both streams, which would silence a notebook: they are put back.
+    with contextlib.redirect_stdout(sys.stdout), contextlib.redirect_stderr(sys.stderr):
+        import jaxmarl
+        from jaxmarl.environments import spaces
+        from jaxmarl.environments.multi_agent_env import MultiAgentEnv
+        from jaxmarl.environments.overcooked import overcooked_layouts
+        from jaxmarl.environments.smax.smax_env import MAP_NAME_TO_SCENARIO
+        from jaxmarl.registration import registered_envs
+except ImportError as error:
+    raise import_error("jaxmarl", "jaxmarl", error) from error
+
+
+def _alive(env: Any, state: PyTree) -> jax.Array:
+    return getattr(state, "state", state).unit_alive[: len(env.agents)]
+
+
+def _to_move(env: Any, state: PyTree) -> jax.Array:
+    return state.cur_player_idx[jnp.argsort(state.seat_order)] > 0
+
+
+class Family(NamedTuple):
+    """What JaxMARL's environments have no common interface for."""
+
+    extra_steps: int | None  # that an episode lasts beyond `max_steps`; None: it has no such limit
+    by_rules: bool  # whether anything but the clock ends an episode
+    acting: Callable[[Any, PyTree], jax.Array] | None = None  # bool[M], where some may wait
+    masks: str = ""  # the method that gives the legal actions
+    named: tuple[str, dict[str, Any]] = ("", {})  # an argument whose values have names
+    refused: tuple[str, ...] = ()  # arguments
+
+
+# A dead unit of SMAX waits: what its team is rewarded with counts for its last action.
+_smax = Family(
+    1, True, _alive, "get_avail_actions", ("scenario", MAP_NAME_TO_SCENARIO), ("action_type",)
+)
+FAMILIES = {
+    "MPE_": Family(1, by_rules=False),
+    "switch_riddle": Family(0, by_rules=True),
+    "SMAX": _smax,
+    "HeuristicEnemySMAX": _smax,
+    "overcooked_v2": Family(0, by_rules=False),
+    "overcooked": Family(0, by_rules=False, named=("layout", overcooked_layouts)),
+    "hanabi": Family(None, True, _to_move, "get_legal_moves"),
+    "jaxnav": Family(0, by_rules=True, refused=("evaporating",)),
+    # These start their next round within the last step, and show that one's first observation.
+    "coin_game": Family(None, by_rules=True),
+    "storm_": Family(None, by_rules=True),
+}
+REFUSED = {
+    "LearnedPolicyEnemySMAX": "needs a trained policy for its enemies; HeuristicEnemySMAX does not",
+    "storm": "does not say which agent sees what; storm_2p and storm_np do",
+    "JaxRobotarium": "needs jaxrobotarium, which is no part of JaxMARL's package",
+    "": "is one of MABrax, which this adapter does not know",
+}
+SHAPED = "shaped_reward"  # an entry of Overcooked's info, and our argument: its weight
+
+
+def constructor(name: str) -> Any:
+    """The constructor of JaxMARL's environment `name`, with the arguments of its class."""
+    require_known("jaxmarl", name, registered_envs)
+    family = _family(name)
+    if family is None:
+        why = next(why for begin, why in REFUSED.items() if name.startswith(begin))
+        raise UsageError(f"jaxmarl environment {name!r} {why}")
+    arguments = _arguments(jaxmarl.make(name))
+    arguments = {each: arguments[each] for each in arguments if each not in family.refused}
+    if name.startswith("overcooked"):
+        arguments[SHAPED] = 0.0
+    kind = JaxMARL if family.acting is None else JaxMARLInTurns
+    return constructor_with(lambda **args: kind(name, **args), arguments)
+
+
+def _family(name: str) -> Family | None:
+    fits = (family for begin, family in FAMILIES.items() if name.startswith(begin))
+    return next(fits, None)
+
+
+def _arguments(env: Any) -> dict[str, Any]:
+    """{argument: default} of an environment's class, and of the one to which it passes the rest."""
+    found: dict[str, Any] = {}
+    kinds = itertools.takewhile(lambda kind: kind is not MultiAgentEnv, type(env).__mro__)
+    for kind in (*kinds, type(getattr(env, "_env", env))):
+        if "__init__" in vars(kind):
+            parameters = inspect.signature(kind).parameters.values()
+            for each in parameters:
+                if not each.kind.name.startswith("VAR_"):
+                    found.setdefault(each.name, each.default)
+            if all(each.kind != each.VAR_KEYWORD for each in parameters):
+                break
+    return found
+
+
+class JaxMARL(WrappedMultiAgent):
+    """An environment of JaxMARL. Agents with the same kind of name share a policy by default.
+
+    Observations have the shapes and types that the library computes, and the bounds of the type:
+    the spaces that it declares are not always right.
+    """
+
+    def __init__(self, name: str, time_limit: str = TRUNCATES, **args: Any):
+        self._family = family = _family(name)
+        given = {each: value for each, value in args.items() if each != SHAPED}
+        self._shaped = args.get(SHAPED, 0.0)
+        argument, values = family.named
+        if argument in given:
+            if given[argument] not in values:
+                raise unknown_name(f"jaxmarl:{name} {argument}", given[argument], values)
+            given[argument] = values[given[argument]]
+        try:
+            self._env = jaxmarl.make(name, **given)
+        except Exception as error:
+            raise UsageError(
+                f"environment jaxmarl:{name}: {args} are refused: {error!r}"
+            ) from error
+        self._indexed = not isinstance(self._env.agents[0], str)
+        self.agents = tuple(f"agent_{i}" if self._indexed else i for i in self._env.agents)
+        self._first, _ = jax.eval_shape(self.reset_inner, jax.random.PRNGKey(0))
+        limit = NO_LIMIT
+        if family.extra_steps is not None:
+            limit = self._env.max_steps + family.extra_steps
+        if (
+            family.by_rules and limit != NO_LIMIT
+        ):  # so that the library's flag tells the rules alone
+            getattr(self._env, "_env", self._env).max_steps = NO_LIMIT
+        super().__init__(f"jaxmarl:{name}", args, limit, time_limit)
+
+    @property
+    def default_policies(self) -> dict[str, tuple[AgentId, ...]]:
+        groups: dict[str, tuple[AgentId, ...]] = {}
+        for agent in self.agents:
+            kind = agent.rpartition("_")[0]
+            groups[kind] = (*groups.get(kind, ()), agent)
+        return groups if len(groups) > 1 else {DEFAULT_POLICY: self.agents}
+
+    def observation_space(self, agent: AgentId, params: PyTree = None) -> Space:
+        space = self._env.observation_space(self._library_agent(agent))
+        if isinstance(space, spaces.Discrete | spaces.MultiDiscrete):
+            return _converted(space, f"observation of {agent!r} in {self.name}")
+        return space_of(jax.tree.map(_unbounded, self._first[agent]))
+
+    def action_space(self, agent: AgentId, params: PyTree = None) -> Space:
+        space = self._env.action_space(self._library_agent(agent))
+        return _converted(space, f"action of {agent!r} in {self.name}")
+
+    def reset_inner(self, key):
+        obs, inner = self._env.reset(raw_key(key))
+        return self._of_agents(obs), inner
+
+    def step_inner(self, key, inner, action):
+        if self._indexed:
+            action = tuple(action[agent] for agent in self.agents)
+        obs, inner, reward, done, info = self._env.step_env(raw_key(key), inner, action)
+        reward = self._of_agents(reward)
+        if self._shaped:
+            reward = {each: reward[each] + self._shaped * info[SHAPED][each] for each in reward}
+        reward = {each: jnp.float32(reward[each]) for each in reward}
+        ended = jnp.bool_(done[ALL]) & self._family.by_rules
+        return self._of_agents(obs), inner, reward, all_ended(ended, self.agents), {}
+
+    def _library_agent(self, agent: AgentId) -> str | int:
+        return self._env.agents[self.agents.index(agent)]
+
+    def _of_agents(self, values: PyTree) -> dict[AgentId, PyTree]:
+        """Observations or rewards by agent, which some environments give by its index."""
+        keys = range(len(self.agents)) if self._indexed else self.agents
+        return {agent: values[key] for agent, key in zip(self.agents, keys, strict=True)}
+
+
+class JaxMARLInTurns(JaxMARL):
+    """An environment of JaxMARL whose agents wait: between turns in Hanabi, in SMAX once dead."""
+
+    def acting_agents(self, state, params) -> dict[AgentId, jax.Array]:
+        acting = self._family.acting(self._env, state.inner)
+        return {agent: acting[i] for i, agent in enumerate(self.agents)}
+
+    def action_mask(self, state, params) -> dict[AgentId, jax.Array]:
+        masks = getattr(self._env, self._family.masks)(state.inner)
+        return {agent: masks[agent] > 0 for agent in self.agents}
+
+
+def _unbounded(leaf: jax.ShapeDtypeStruct) -> Box:
+    limits = np.finfo if jnp.issubdtype(leaf.dtype, jnp.floating) else np.iinfo
+    return Box(limits(leaf.dtype).min, limits(leaf.dtype).max, leaf.shape, leaf.dtype.name)
+
+
+def _converted(space: Any, what: str) -> Space:
+    """Our space for a space of JaxMARL."""
+    with jax.ensure_compile_time_eval():
+        match space:
+            case spaces.Discrete():
+                return Discrete(space.n)
+            case spaces.MultiDiscrete():
+                return MultiDiscrete(tuple(np.asarray(space.num_categories).tolist()))
+            case spaces.Box():
+                low, high = np.asarray(space.low), np.asarray(space.high)
+                return Box(low, high, tuple(space.shape), np.dtype(space.dtype).name)
+    raise UsageError(f"{what}: JaxMARL's {type(space).__name__} is not supported")

@@ -1,0 +1,171 @@
+"""JaxMARL's environments: the library's own steps, with its one flag for all ends told apart."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+pytest.importorskip("jaxmarl", reason="the extra jaxmarl is not installed")
+
+import jaxmarl
+
+from jaxrl.adapters.from_jaxmarl import constructor
+from jaxrl.core.env import acting_agents, raw_reset, raw_step
+from jaxrl.core.env_checker import check_env
+from jaxrl.core.errors import UsageError
+from jaxrl.core.registry import make
+from jaxrl.core.types import ALL
+from tests.oracles.same_steps import Player, adapter_player, assert_same_steps, legal_action
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:OvercookedV2:DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore:scatter inputs:FutureWarning"),
+    pytest.mark.filterwarnings("ignore:Explicitly requested dtype:UserWarning"),
+]
+HANABI = {"num_colors": 2, "num_ranks": 2, "hand_size": 2, "num_cards_of_rank": [2, 1]}
+NAMES = ["MPE_simple_crypto_v3", "switch_riddle", "overcooked_v2", "coin_game"]
+
+
+@pytest.fixture(autouse=True)
+def ranks_are_promoted():
+    """As some of JaxMARL's environments need."""
+    with jax.numpy_rank_promotion("allow"):
+        yield
+
+
+def library_player(env, by_rules, masks=None):
+    """The library; `by_rules(state)` tells whether an end is one by the rules."""
+
+    def reset(key):
+        obs, state = env.reset(jax.random.key_data(key))
+        return {agent: obs[agent] for agent in env.agents}, state
+
+    def step(key, state, action):
+        if masks:
+            legal = masks(state)
+            action = {agent: legal_action(legal[agent] > 0, action[agent]) for agent in env.agents}
+        obs, state, reward, done, _ = env.step_env(jax.random.key_data(key), state, action)
+        terminated = dict.fromkeys([*env.agents, ALL], done[ALL] & by_rules(state))
+        obs, reward = ({each: part[each] for each in env.agents} for part in (obs, reward))
+        return obs, state, reward, terminated, done[ALL] & ~by_rules(state)
+
+    return Player(reset, step)
+
+
+def numbers(env, steps, below=1000):
+    draws = np.random.default_rng(0).integers(below, size=(steps, len(env.agents)), dtype=np.int32)
+    return {agent: draws[:, i] for i, agent in enumerate(env.agents)}
+
+
+def test_the_clock_ends_the_particles_as_in_the_library():
+    env = constructor("MPE_simple_tag_v3")()
+    library = library_player(jaxmarl.make("MPE_simple_tag_v3"), lambda state: jnp.array(False))
+    ended = assert_same_steps(library, adapter_player(env), numbers(env, 2600, below=5))
+    assert ended == 100  # the library's max_steps of 25 gives 26
+
+
+def test_the_clock_ends_the_kitchen_as_in_the_library():
+    env = constructor("overcooked")(max_steps=40)
+    library = jaxmarl.make("overcooked", max_steps=40)
+    player = library_player(library, lambda state: jnp.array(False))
+    assert assert_same_steps(player, adapter_player(env), numbers(env, 2000, below=6)) == 50
+
+
+def test_battles_end_by_the_rules_or_by_the_clock():
+    sizes = {"num_allies": 2, "num_enemies": 2, "max_steps": 30}
+    env = constructor("HeuristicEnemySMAX")(**sizes)
+    library = jaxmarl.make("HeuristicEnemySMAX", **sizes)
+
+    def team_is_dead(state):
+        alive = state.state.unit_alive
+        return ~jnp.any(alive[:2]) | ~jnp.any(alive[2:])
+
+    player = library_player(library, team_is_dead, library.get_avail_actions)
+    assert assert_same_steps(player, adapter_player(env, legal=True), numbers(env, 2000)) > 60
+
+
+def test_fireworks_are_the_librarys():
+    env = constructor("hanabi")(**HANABI)
+    library = jaxmarl.make("hanabi", **{**HANABI, "num_cards_of_rank": np.array([2, 1])})
+    player = library_player(library, lambda state: jnp.array(True), library.get_legal_moves)
+    assert assert_same_steps(player, adapter_player(env, legal=True), numbers(env, 3000)) > 100
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_contract_holds(name):
+    check_env(constructor(name)(), steps=64)
+
+
+def test_hanabis_players_act_in_turn_and_have_legal_moves():
+    env, params = make("jaxmarl:hanabi", **HANABI)
+    _, state = raw_reset(env, jax.random.key(0), params)
+    for turn in range(4):
+        acting = np.asarray(acting_agents(env, state, params))
+        np.testing.assert_array_equal(acting, np.arange(2) == turn % 2)
+        masks = env.action_mask(state, params)
+        assert masks[env.agents[turn % 2]].sum() > 1
+        assert masks[env.agents[1 - turn % 2]].sum() == 1  # to pass
+        actions = {agent: jnp.argmax(mask).astype(jnp.int32) for agent, mask in masks.items()}
+        state = raw_step(env, jax.random.key(turn), state, actions, params).state
+
+
+def test_a_dead_unit_waits_and_shares_its_teams_rewards():
+    env, params = make("jaxmarl:SMAX", num_allies=2, num_enemies=2)
+    _, state = env.reset_env(jax.random.key(0), params)
+    health = state.inner.unit_health.at[0].set(0.0).at[2].set(1.0)
+    inner = state.inner.replace(
+        unit_health=health,
+        unit_alive=health > 0,
+        unit_positions=jnp.array([[1.0, 1.0], [10.0, 10.0], [11.0, 10.0], [20.0, 20.0]]),
+    )
+    state = state.replace(inner=inner)
+    np.testing.assert_array_equal(acting_agents(env, state, params), [False, True, True, True])
+    shoots = {agent: jnp.int32(4) for agent in env.agents} | {"ally_1": jnp.int32(5)}  # enemy_0
+    raw = raw_step(env, jax.random.key(0), state, shoots, params)
+    assert raw.reward[0] == raw.reward[1] > 0  # enemy_0 was hit
+    assert not raw.terminated.any() and not raw.active[0]
+
+
+def test_agents_of_a_kind_share_a_policy():
+    assert constructor("MPE_simple_tag_v3")().default_policies == {
+        "adversary": ("adversary_0", "adversary_1", "adversary_2"),
+        "agent": ("agent_0",),
+    }
+    env = constructor("MPE_simple_spread_v3")()
+    assert env.default_policies == {"default_policy": ("agent_0", "agent_1", "agent_2")}
+
+
+def test_scenarios_and_layouts_are_given_by_name():
+    env, params = make("jaxmarl:HeuristicEnemySMAX", scenario="3m", max_steps=50)
+    assert len(env.agents) == 3 and params.max_steps_in_episode == 51
+    assert env == constructor("HeuristicEnemySMAX")(scenario="3m", max_steps=50)
+    with pytest.raises(UsageError, match="unknown jaxmarl:SMAX scenario '3n'"):
+        make("jaxmarl:SMAX", scenario="3n")
+    env, _ = make("jaxmarl:overcooked", layout="coord_ring")
+    assert env.observation_space("agent_0").shape == (5, 5, 26)
+
+
+def test_overcookeds_shaped_rewards_are_added_by_their_weight():
+    plain, shaped = (constructor("overcooked")(shaped_reward=weight) for weight in (0.0, 0.5))
+    inputs = jax.random.key(0), {"agent_0": jnp.int32(0), "agent_1": jnp.int32(5)}
+    _, state = plain.reset_env(inputs[0], None)
+    info = plain._env.step_env(jax.random.key_data(inputs[0]), state.inner, inputs[1])[-1]
+    rewards = [env.step_env(inputs[0], state, inputs[1], None)[2] for env in (plain, shaped)]
+    for agent in plain.agents:
+        assert rewards[1][agent] == rewards[0][agent] + 0.5 * info["shaped_reward"][agent]
+
+
+def test_unknown_and_refused_names_are_told_in_one_line():
+    with pytest.raises(UsageError, match="did you mean 'MPE_simple_spread_v3'"):
+        make("jaxmarl:MPE_simple_spread")
+    refused = {
+        "LearnedPolicyEnemySMAX": "needs a trained policy",
+        "ant_4x2": "is one of MABrax",
+        "JaxRobotarium_rware": "needs jaxrobotarium",
+        "storm": "storm_2p and storm_np do",
+    }
+    for name, why in refused.items():
+        with pytest.raises(UsageError, match=f"'{name}' .*{why}"):
+            make(f"jaxmarl:{name}")
+    with pytest.raises(UsageError, match=r"jaxmarl:switch_riddle: \{'num_agents': 2\} are refused"):
+        make("jaxmarl:switch_riddle", num_agents=2)
