@@ -137,7 +137,7 @@ class Plan:
             )
         count()("iterations", self.iterations)
         count()("devices", self.devices)
-        check_hooks(self.config.callbacks, never=NOT_CALLED)
+        check_hooks(self.config, never=NOT_CALLED)
         self.trials({})
 
     def trials(self, config: Mapping[str, Any]) -> list[Trial]:

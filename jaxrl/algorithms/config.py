@@ -57,6 +57,14 @@ ALGORITHM = Kind(
     "a function from a configuration to an Algorithm",
     lambda found: callable(found) and not isinstance(found, type),
 )
+ENV_TASK_FN = Kind(
+    "env_task_fn",
+    "jaxrl.env_task_fns",
+    "a function from (result, task) to the next task",
+    lambda found: callable(found) and not isinstance(found, type),
+)
+# Settings that only training reads: what plays a saved run leaves them out.
+ONLY_TRAINING = frozenset(("optimizer", "env_task_fn"))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,6 +82,13 @@ class RolloutSettings:
         "arguments of the environment by name, structure and numbers alike",
         pairs("{name: value}"),
     )
+    env_task_fn: Any = setting(
+        None,
+        "curriculum between iterations: module:function or a function, from (result, task) to the "
+        "environment's next params, {field: value}, or None for no change",
+        kind=ENV_TASK_FN,
+    )
+    env_task_interval: int = setting(1, "iterations between two calls of env_task_fn", count())
     policies: Any = setting(
         None,
         "shared, per-agent, {policy: [agents]}, a function from agent to policy, or the names "
@@ -196,6 +211,10 @@ class AlgorithmConfig(NetworkSettings, ActingSettings, RolloutSettings):
             raise UsageError(
                 f"total_env_steps={self.total_env_steps} are {self.num_updates:,} iterations of "
                 f"train_batch_size={self.train_batch_size}; at most {INT32:,} can be counted"
+            )
+        if self.is_offline and self.env_task_fn is not None:
+            raise UsageError(
+                "env_task_fn changes nothing: this algorithm learns from recorded episodes"
             )
         self.check_together()
         self._check_per_policy()
@@ -327,6 +346,8 @@ class AlgorithmConfig(NetworkSettings, ActingSettings, RolloutSettings):
             "seed": 0,
             "total_env_steps": self.train_batch_size,
             "callbacks": traced(self.callbacks),
+            "env_task_fn": None,
+            "env_task_interval": 1,
         }
         return self.replace(**numbers, per_policy=per_policy, **run)
 
@@ -432,6 +453,12 @@ def algorithm_config(cls: C) -> C:
 
     decorate = checked(name, example="config.replace(NAME=...)", forms=forms)
     return decorate(dataclasses.dataclass(frozen=True)(cls))
+
+
+def refuse_env_task_fn(config: AlgorithmConfig, why: str) -> None:
+    """Raises UsageError for a host curriculum where nothing would call it."""
+    if config.env_task_fn is not None:
+        raise UsageError(f"env_task_fn is called by a Trainer alone: {why}")
 
 
 def knots_of(value: float | tuple) -> tuple:

@@ -9,7 +9,7 @@ from jaxrl.core.errors import UsageError, unknown_name
 from jaxrl.core.registry import names
 
 GROUPS = {  # title: the settings under it; docs/settings.md has the same groups
-    "environment": "algorithm input env env_args tuned",
+    "environment": "algorithm input env env_args tuned env_task_fn env_task_interval",
     "policies": "policies policies_to_train per_policy agent_id_obs init_from",
     "trials": "grid random num_samples seeds metric halving batch_size",
     "sizes": "total_env_steps num_envs rollout_length train_batch_size minibatch_size num_epochs "

@@ -42,9 +42,6 @@ RLLIB = {
     ),
     **none("disable_env_checking", note="nothing to set; jaxrl.check_env(env) checks all it can"),
     **none(
-        "env_task_fn", note="no counterpart: set trainer.env_params between two calls of train()"
-    ),
-    **none(
         *("soft_horizon", "no_done_at_end", "is_atari", "preprocessor_pref", "framestack", "dim"),
         *("grayscale", "zero_mean", "custom_preprocessor", "observation_fn", "action_mask_key"),
         note="no counterpart: the environment itself gives observations as the policy reads them",

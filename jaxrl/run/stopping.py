@@ -55,11 +55,16 @@ def check_stop(stop: Mapping[str, float], names: list[str] | None) -> None:
 
 
 def chunk_length(
-    settings: RunSettings, iteration: int, seconds_per_update: float | None, most: int
+    settings: RunSettings,
+    iteration: int,
+    seconds_per_update: float | None,
+    most: int,
+    task_interval: int | None = None,
 ) -> int:
-    """Iterations of about `CHUNK_SECONDS`, none past the next evaluation, sampling or checkpoint.
+    """Iterations of about `CHUNK_SECONDS`, none past the next moment at which the host has work.
 
-    The first chunk is one iteration, to see how long it takes.
+    That is an evaluation, a sampling, a checkpoint, or a call of `env_task_fn`. The first chunk is
+    one iteration, to see how long it takes.
     """
     if seconds_per_update is None:
         return 1
@@ -68,6 +73,7 @@ def chunk_length(
         settings.evaluation_interval,
         settings.checkpoint_frequency,
         settings.sampling_interval,
+        task_interval,
     )
     for every in intervals:
         if every is not None:

@@ -25,6 +25,7 @@ from jaxrl.run.command_line import from_here
 from jaxrl.run.devices.compiled import CompiledAlgorithm, program_for
 from jaxrl.run.devices.memory_usage import memory_line, peak_of
 from jaxrl.run.devices.mesh import settled
+from jaxrl.run.env_tasks import EnvTasks
 from jaxrl.run.episode_output import EpisodeOutput
 from jaxrl.run.health import HealthMonitor
 from jaxrl.run.inference.episode_access import EpisodeAccess
@@ -114,6 +115,7 @@ class Trainer(PolicyAccess, EpisodeAccess, TrainerResults):
         self.output = EpisodeOutput(self.settings, config, self.algorithm, self.progress.say)
         self.interrupt = StopSignal(self.progress.say)
         self.hooks = Hooks(self, resolve_callbacks(config.callbacks))
+        self.tasks = EnvTasks(config, setup.env)
         self.watch = HealthMonitor(config, self.algorithm.diagnostics)
         self.best = BestState(self.settings.score_attribute)
         self.evaluation = Evaluation(config, self.algorithm, self.settings)
@@ -201,6 +203,8 @@ class Trainer(PolicyAccess, EpisodeAccess, TrainerResults):
     @property
     def env_params(self) -> PyTree:
         """The environment's numbers; set them to train on with others, without compiling again.
+
+        The setting `env_task_fn` sets them between iterations.
 
         Raises:
             UsageError: when set to other fields or shapes, or a number that its type cannot hold.
@@ -404,6 +408,7 @@ class Trainer(PolicyAccess, EpisodeAccess, TrainerResults):
         evaluated = self.settings.evaluation_interval is not None
         told = {"evaluated": evaluated, "session": self.session, "lifetime": self.lifetime}
         names = result_names(self.algorithm, self.executable.metrics, **told)
+        names += [name for name in self.tasks.names(self.env_params) if name not in names]
         if self.keeping.recorder is not None:
             self.keeping.recorder.result_names = names
         # Callbacks may add what they like.

@@ -42,7 +42,8 @@ class TrainingLoop:
             # A chunk cannot be computed again where the episodes are held outside the program.
             is_outside = has_outside_state(trainer.algorithm.rollout_spec.env)
             most = 1 if is_outside else trainer.executable.capacity
-            count = chunk_length(trainer.settings, trained, self.seconds_per_update, most)
+            seconds, interval = self.seconds_per_update, trainer.tasks.interval
+            count = chunk_length(trainer.settings, trained, seconds, most, interval)
             results = self.advance(min(count, last - trained), stop)
             seconds_left = (last - trainer.lifetime.training_iteration) * self.seconds_per_update
             trainer.progress.show(results[-1], trainer.algorithm.headline_metrics, seconds_left)
@@ -66,6 +67,7 @@ class TrainingLoop:
             results = self._set_state(before, after if ends == count else None, results[:ends])
             try:
                 results = self._evaluate_and_call_back(before, results, stop)
+                self._set_task(results[-1])
             finally:  # whatever a callback raises, what was trained is logged
                 trainer.output.write(steps, len(results), before)
                 trainer.keeping.chunk(before, results, trainer.snapshot())
@@ -87,6 +89,7 @@ class TrainingLoop:
         lifetime = dataclasses.replace(trainer.lifetime)
         results = iteration_results(trainer.algorithm, metrics, count, seconds, lifetime)
         trainer.session.stamp(results, ended)
+        trainer.tasks.report(results, trainer.env_params)
         return after, results, steps
 
     def _run_chunk(self, before: Snapshot, count: int) -> tuple[RunnerState, Any, PyTree]:
@@ -165,6 +168,20 @@ class TrainingLoop:
         which = {"seed": trainer.config.seed, "first": iteration * number % FIRST_AGAIN}
         for episode in trainer.sample(number, env_args={}, **which):
             trainer.hooks.episode_ended(episode)
+
+    def _set_task(self, result: Result) -> None:
+        """The environment's numbers for the next iterations, as `env_task_fn` says, if it is due.
+
+        Due or not depends on the iteration alone, so that a resumed run gets the same tasks.
+        """
+        trainer = self.trainer
+        if not trainer.tasks.is_due(result):
+            return
+        values = trainer.processes.broadcast(
+            lambda: trainer.tasks.next_values(result, trainer.env_params)
+        )
+        if values is not None:
+            trainer.env_params = jax.tree.unflatten(jax.tree.structure(trainer.env_params), values)
 
     def _why(self, bad: str) -> str:
         """What is known of a bad number in the iteration after the state that is kept."""

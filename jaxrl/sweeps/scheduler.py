@@ -130,7 +130,7 @@ class Scheduler:
         check_stop(order.stop, None)
         self.criteria = tuple(path for path in order.stop if path not in LIMITS)
         for group in self.groups:
-            check_hooks(group.trials[0].config.callbacks)
+            check_hooks(group.trials[0].config)
             algorithm = group.algorithm
             readers = readers_of(algorithm, group.shapes.metrics)
             evaluated = self.settings.evaluation_interval is not None

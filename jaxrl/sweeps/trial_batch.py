@@ -57,7 +57,7 @@ class TrialBatch:
         )
         self.result_names = result_names(self.algorithm, update_shapes)
         self.settings = RunSettings(loggers=(), devices=1)
-        check_hooks(self.trials[0].config.callbacks, never=NOT_CALLED)
+        check_hooks(self.trials[0].config, never=NOT_CALLED)
         lasts = [trial.config.num_updates for trial in self.trials]
         self.reporters = [
             Reporter(trial, self.algorithm, last, self.settings)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from jaxrl.algorithms.base import Algorithm, RunnerState
+from jaxrl.algorithms.config import AlgorithmConfig, refuse_env_task_fn
 from jaxrl.core.errors import UsageError
 from jaxrl.rollout.episode_callbacks import (
     EPISODE_HOOK,
@@ -84,17 +85,18 @@ class TrialView(PolicyAccess):
         raise NoTrainer(_missing(name))
 
 
-def check_hooks(callbacks: Iterable[Any], never: Iterable[str] = ()) -> None:
+def check_hooks(config: AlgorithmConfig, never: Iterable[str] = ()) -> None:
     """Refuses host hooks that cannot work in a sweep, before anything is compiled.
 
     Args:
-        callbacks: the setting of that name.
+        config: whose callbacks and `env_task_fn` these are.
         never: hooks that would never be called.
 
     Raises:
         UsageError: a hook is one of `never`, or its source uses what only a `Trainer` has.
     """
-    for callback in resolve_callbacks(callbacks):
+    refuse_env_task_fn(config, "trials are trained together, in one program")
+    for callback in resolve_callbacks(config.callbacks):
         name = type(callback).__qualname__
         if has_hook(callback, EPISODE_HOOK, Callbacks):
             raise UsageError(

@@ -56,7 +56,6 @@ WITHOUT_COUNTERPART = [
     "grad_clip_by",
     "evaluation_config",
     "custom_eval_function",
-    "env_task_fn",
     "clip_rewards",
     "framework",
     "eager_tracing",

@@ -150,18 +150,18 @@ def test_what_needs_a_trainer_is_refused_by_name_before_anything_is_made(tmp_pat
     with pytest.raises(
         UsageError, match=r"callbacks Teaches: on_train_result sets trainer\.env_params"
     ):
-        check_hooks([Teaches])
+        check_hooks(SMALL_REINFORCE.replace(callbacks=Teaches))
     with pytest.raises(UsageError, match="on_evaluate_end is never called here"):
-        check_hooks([InputsSpec], never=("on_evaluate_end",))
+        check_hooks(SMALL_REINFORCE.replace(callbacks=InputsSpec), never=("on_evaluate_end",))
 
 
 def test_a_source_that_was_changed_since_refuses_nothing(monkeypatch):
     monkeypatch.setattr(
         inspect, "getsource", lambda hook: "def hook(trainer, result):\n    trainer.save()"
     )
-    check_hooks([Acts])
+    check_hooks(SMALL_REINFORCE.replace(callbacks=Acts))
     with pytest.raises(UsageError, match=r"uses trainer\.save"):
-        check_hooks([Saves])
+        check_hooks(SMALL_REINFORCE.replace(callbacks=Saves))
 
 
 def test_what_no_source_shows_is_refused_by_name_when_it_is_asked_for():

@@ -7,7 +7,7 @@ from typing import Any
 import jax
 
 from jaxrl.algorithms.base import Algorithm, Metrics, RunnerState
-from jaxrl.algorithms.config import AlgorithmConfig
+from jaxrl.algorithms.config import AlgorithmConfig, refuse_env_task_fn
 from jaxrl.algorithms.memory_estimate import check_sizes
 from jaxrl.algorithms.on_policy import HypersByPolicy, on_policy
 from jaxrl.algorithms.ppo.config import PPOConfig
@@ -41,6 +41,7 @@ def make_train(
             f"not {config!r}"
         )
     config = config if isinstance(config, AlgorithmConfig) else PPOConfig.from_dict(config)
+    refuse_env_task_fn(config, "make_train is one program")
     algorithm = config.build()
     check_sizes(config, algorithm)
 

@@ -97,7 +97,7 @@ class Evaluation:
 
         Args:
             env_params: the environment's numbers, used unless it is made with other arguments than
-                training's.
+                training's, or a curriculum sets them: then the configuration's own.
             **changes: episodes, explore, seed or env_args in place of the settings', where they are
                 not None.
         """
@@ -130,7 +130,8 @@ class Evaluation:
         env_args = dict(wanted["env_args"])
         algorithm = self._over(env_args)
         weights = tuple(learner.weights for learner in runner.learners)
-        params = algorithm.env_params if env_args else env_params
+        is_target = env_args or self.config.env_task_fn is not None
+        params = algorithm.env_params if is_target else env_params
         players = Players(algorithm, weights, params, env_of(self.config, env_args))
         return players, EpisodeRange(
             wanted["seed"], number=wanted["episodes"], explore=wanted["explore"]

@@ -78,9 +78,9 @@ def open_run(
         algorithm = with_arguments(config, dict(env_args), algorithm)
         env_params = strongly_typed(algorithm.env_params)
         return LoadedRun(saved, algorithm, weights, env_params, env_of(config, env_args))
-    env_params = checkpoint.filled(
-        strongly_typed(algorithm.env_params), saved.arrays, "env_params", what
-    )
+    env_params = strongly_typed(algorithm.env_params)
+    if saved.facts["config"].get("env_task_fn") is None:  # else the saved ones are a curriculum's
+        env_params = checkpoint.filled(env_params, saved.arrays, "env_params", what)
     return LoadedRun(saved, algorithm, weights, env_params, env_of(config))
 
 

@@ -8,7 +8,7 @@ import json
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
-from jaxrl.algorithms.config import AlgorithmConfig
+from jaxrl.algorithms.config import ONLY_TRAINING, AlgorithmConfig
 from jaxrl.core.errors import UsageError
 from jaxrl.core.fields import freeze
 from jaxrl.core.registry import ENVIRONMENT, announced_name, constructor_of
@@ -37,7 +37,7 @@ def config_facts(config: Any, policies: Mapping[str, tuple[str, ...]]) -> dict[s
     """
     values = config.to_dict()
     for settings in (values, *values.get("per_policy", {}).values()):
-        for name in ("model", "optimizer"):
+        for name in ("model", *ONLY_TRAINING):
             if settings.get(name) is not None and not isinstance(settings[name], str):
                 settings[name] = name_of(settings[name]) or settings[name]
     if "callbacks" in values:
@@ -75,10 +75,10 @@ def read_config(
 
     Args:
         call: the Python function that takes what no file can hold, for errors.
-        to_play: leave out what only training needs: optimizers, and callbacks that were objects or
-            may not be imported. The name of the one policy that is to play: leave out all
-            callbacks, and the settings of the other policies. The environment is not checked then,
-            for nobody makes it.
+        to_play: leave out what only training needs: optimizers, curricula, and callbacks that were
+            objects or may not be imported. The name of the one policy that is to play: leave out
+            all callbacks, and the settings of the other policies. The environment is not checked
+            then, for nobody makes it.
         given: settings that the user gives in this call, in place of the saved ones.
         trust: whether the file may name any code at all.
 
@@ -90,7 +90,7 @@ def read_config(
     values, objects = _checked_facts(facts)
     alone = to_play if isinstance(to_play, str) else None
     if to_play:
-        left_out = {"optimizer", *({"callbacks"} if alone else ())}
+        left_out = {*ONLY_TRAINING, *({"callbacks"} if alone else ())}
         left_out |= {"callbacks"} & objects
         values = _without(values, left_out)
         refused = () if trust else untrusted_callbacks(facts)
@@ -195,7 +195,7 @@ def untrusted_callbacks(facts: dict[str, Any]) -> tuple[Any, ...]:
 def asks_for_trust(facts: dict[str, Any], *, to_play: bool) -> bool:
     """Whether playing the run of these facts, or resuming it, needs `trust`."""
     values, _ = _checked_facts(facts)
-    values = _without(values, {"optimizer", "callbacks"}) if to_play else values
+    values = _without(values, {*ONLY_TRAINING, "callbacks"}) if to_play else values
     try:
         if not to_play:
             named = [entry for entry in saved_loggers(facts) if isinstance(entry, str)]
@@ -209,7 +209,7 @@ def asks_for_trust(facts: dict[str, Any], *, to_play: bool) -> bool:
 def saved_object(facts: dict[str, Any], *, to_play: bool) -> str | None:
     """The first setting that was an object, which playing and resuming need; or None."""
     values, objects = _checked_facts(facts)
-    values = _without(values, {"optimizer", "callbacks"}) if to_play else values
+    values = _without(values, {*ONLY_TRAINING, "callbacks"}) if to_play else values
     loggers = not to_play and any(isinstance(entry, dict) for entry in saved_loggers(facts))
     return _first_object(values, objects, {}, None) or ("loggers" if loggers else None)
 

@@ -1,0 +1,88 @@
+"""Host curricula: `env_task_fn` chooses the environment's numbers between chunks of training."""
+
+import dataclasses
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import numpy as np
+
+from jaxrl.algorithms.config import ENV_TASK_FN, AlgorithmConfig
+from jaxrl.core.errors import UsageError, brief, unknown_name
+from jaxrl.core.fields import as_number
+from jaxrl.core.trust import load, parse_name
+from jaxrl.core.types import PyTree
+from jaxrl.run.results import ITERATIONS, Result
+from jaxrl.run.storage.dtypes import typed_like
+
+WHAT = "env_task_fn"
+PATH = "env_runners/task/"
+
+
+class EnvTasks:
+    """The tasks that a run's `env_task_fn` says, one after the other; none without it.
+
+    Raises:
+        UsageError: `env_task_fn` is no function of (result, task).
+    """
+
+    def __init__(self, config: AlgorithmConfig, env: Any):
+        self.function = _function(config.env_task_fn)
+        self.interval = config.env_task_interval if self.function else None
+        self._check_params = getattr(env, "check_params", lambda params: None)
+
+    def is_due(self, result: Result) -> bool:
+        return self.interval is not None and result[ITERATIONS] % self.interval == 0
+
+    def names(self, params: PyTree) -> list[str]:
+        """The paths that `report` adds to a result."""
+        return [PATH + name for name in _scalars(params)] if self.function else []
+
+    def report(self, results: list[Result], params: PyTree) -> None:
+        """Adds the numbers that the iterations were played with; what is drawn stays as it is."""
+        for result in results if self.function else ():
+            played = result["env_runners"]
+            played["task"] = {**_scalars(params), **played.get("task", {})}
+
+    def next_values(self, result: Result, params: PyTree) -> list[Any] | None:
+        """The leaves of the next params, as JSON holds them; None: they stay as they are."""
+        task = self.function(result, params)
+        if task is None:
+            return None
+        if isinstance(task, Mapping) and not isinstance(params, Mapping):
+            fields = [field.name for field in dataclasses.fields(params)]
+            for name in task:
+                if name not in fields:
+                    raise unknown_name("field", name, fields, f"in what {WHAT} returned")
+            task = dataclasses.replace(params, **task)
+        after = typed_like(params, task, f"{WHAT}: params")
+        self._check_params(jax.tree.map(as_number, after))
+        return [np.asarray(leaf).tolist() for leaf in jax.tree.leaves(after)]
+
+
+def _function(setting: Any) -> Callable[[Result, PyTree], Any] | None:
+    if setting is None:
+        return None
+    named = parse_name(setting) if isinstance(setting, str) else None
+    function = setting if named is None or named.arguments else load(ENV_TASK_FN, named)
+    if not ENV_TASK_FN.fits(function):
+        raise UsageError(
+            f"{WHAT}={brief(setting)} must be {ENV_TASK_FN.wanted}, or module:function"
+        )
+    try:
+        inspect.signature(function).bind("result", "task")
+    except ValueError:  # a built-in without a signature
+        pass
+    except TypeError as error:
+        raise UsageError(f"{WHAT} must take (result, task): {error}") from None
+    return function
+
+
+def _scalars(params: PyTree) -> dict[str, float]:
+    """{path: number} of the leaves that are one number."""
+    return {
+        jax.tree_util.keystr(path, simple=True, separator="."): float(leaf)
+        for path, leaf in jax.tree.leaves_with_path(params)
+        if np.shape(leaf) == () and not jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+    }
