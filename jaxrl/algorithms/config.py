@@ -20,8 +20,15 @@ import jax.numpy as jnp
 
 from jaxrl.algorithms import rllib_values, validators
 from jaxrl.algorithms.base import Algorithm
-from jaxrl.algorithms.model_config import NETWORK, NetworkSettings, check_network, make_policy_spec
+from jaxrl.algorithms.model_config import (
+    NETWORK,
+    ActingSettings,
+    NetworkSettings,
+    check_network,
+    make_policy_spec,
+)
 from jaxrl.algorithms.rllib_values import merged_by_policy, read_settings
+from jaxrl.algorithms.task_settings import HOST_TASKS, TaskSettings
 from jaxrl.algorithms.validators import DEFAULT_SIZES, resolve_sizes
 from jaxrl.core.env import MultiAgentEnvironment, lift
 from jaxrl.core.env_contract import require_environment, require_trainable
@@ -33,9 +40,7 @@ from jaxrl.core.fields import (
     check_all,
     checked,
     count,
-    flag,
     frozen_fields,
-    one_of,
     pairs,
     setting,
     unknown_setting,
@@ -45,8 +50,7 @@ from jaxrl.core.renamed import former_method
 from jaxrl.core.spaces import Space
 from jaxrl.core.trust import Kind, load, parse_name
 from jaxrl.core.types import PolicyId, PyTree
-from jaxrl.models.policy_spec import FILTERS, PolicySpec
-from jaxrl.ops.distributions import ACTION_DISTRIBUTIONS
+from jaxrl.models.policy_spec import PolicySpec
 from jaxrl.rollout.episode_callbacks import CALLBACKS, traced, traced_callbacks
 from jaxrl.rollout.policy_map import PolicyMap, is_names, policies_that_learn, resolve_policies
 
@@ -57,14 +61,6 @@ ALGORITHM = Kind(
     "a function from a configuration to an Algorithm",
     lambda found: callable(found) and not isinstance(found, type),
 )
-ENV_TASK_FN = Kind(
-    "env_task_fn",
-    "jaxrl.env_task_fns",
-    "a function from (result, task) to the next task",
-    lambda found: callable(found) and not isinstance(found, type),
-)
-# Settings that only training reads: what plays a saved run leaves them out.
-ONLY_TRAINING = frozenset(("optimizer", "env_task_fn"))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,13 +78,6 @@ class RolloutSettings:
         "arguments of the environment by name, structure and numbers alike",
         pairs("{name: value}"),
     )
-    env_task_fn: Any = setting(
-        None,
-        "curriculum between iterations: module:function or a function, from (result, task) to the "
-        "environment's next params, {field: value}, or None for no change",
-        kind=ENV_TASK_FN,
-    )
-    env_task_interval: int = setting(1, "iterations between two calls of env_task_fn", count())
     policies: Any = setting(
         None,
         "shared, per-agent, {policy: [agents]}, a function from agent to policy, or the names "
@@ -137,29 +126,6 @@ class RolloutSettings:
     )
 
 
-@dataclasses.dataclass(frozen=True)
-class ActingSettings:
-    """The settings of `AlgorithmConfig` that say how a policy reads observations and acts."""
-
-    observation_filter: str | None = setting(
-        None,
-        "MeanStdFilter: observations by their running mean and standard deviation; or None",
-        one_of(*FILTERS),
-        read=rllib_values.no_filter,
-    )
-    action_distribution: str = setting(
-        "gaussian",
-        "Box actions: gaussian, or beta or squashed_gaussian within bounds",
-        one_of(*ACTION_DISTRIBUTIONS),
-    )
-    normalize_actions: bool = setting(
-        True, "Box actions: [-1, 1] of the policy is the space's low to high, clipped", flag
-    )
-    clip_actions: bool = setting(
-        False, "Box actions: clip to the space's bounds, where they are not normalized", flag
-    )
-
-
 def _names(settings: type) -> frozenset[str]:
     return frozenset(field.name for field in dataclasses.fields(settings))
 
@@ -174,7 +140,7 @@ class Setup(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class AlgorithmConfig(NetworkSettings, ActingSettings, RolloutSettings):
+class AlgorithmConfig(NetworkSettings, ActingSettings, TaskSettings, RolloutSettings):
     """The settings of any algorithm: one object, or one dict of the same names.
 
     `train_batch_size = num_envs * rollout_length`: any two give the third, one alone rescales
@@ -190,7 +156,7 @@ class AlgorithmConfig(NetworkSettings, ActingSettings, RolloutSettings):
     # Holds a policy's numbers, {setting: array}; any pytree made from keywords.
     hypers_class: ClassVar[Callable[..., PyTree]] = dict
     # Settings that `per_policy` cannot change.
-    one_for_all: ClassVar[frozenset[str]] = _names(RolloutSettings)
+    one_for_all: ClassVar[frozenset[str]] = _names(RolloutSettings) | _names(TaskSettings)
     # Whether it learns from recorded episodes and plays none itself, but to be evaluated.
     is_offline: ClassVar[bool] = False
     # `RunSettings` of its own, where the user gives none.
@@ -212,10 +178,7 @@ class AlgorithmConfig(NetworkSettings, ActingSettings, RolloutSettings):
                 f"total_env_steps={self.total_env_steps} are {self.num_updates:,} iterations of "
                 f"train_batch_size={self.train_batch_size}; at most {INT32:,} can be counted"
             )
-        if self.is_offline and self.env_task_fn is not None:
-            raise UsageError(
-                "env_task_fn changes nothing: this algorithm learns from recorded episodes"
-            )
+        self.check_tasks(plays=not self.is_offline)
         self.check_together()
         self._check_per_policy()
 
@@ -346,8 +309,7 @@ class AlgorithmConfig(NetworkSettings, ActingSettings, RolloutSettings):
             "seed": 0,
             "total_env_steps": self.train_batch_size,
             "callbacks": traced(self.callbacks),
-            "env_task_fn": None,
-            "env_task_interval": 1,
+            **HOST_TASKS,
         }
         return self.replace(**numbers, per_policy=per_policy, **run)
 
@@ -453,12 +415,6 @@ def algorithm_config(cls: C) -> C:
 
     decorate = checked(name, example="config.replace(NAME=...)", forms=forms)
     return decorate(dataclasses.dataclass(frozen=True)(cls))
-
-
-def refuse_env_task_fn(config: AlgorithmConfig, why: str) -> None:
-    """Raises UsageError for a host curriculum where nothing would call it."""
-    if config.env_task_fn is not None:
-        raise UsageError(f"env_task_fn is called by a Trainer alone: {why}")
 
 
 def knots_of(value: float | tuple) -> tuple:

@@ -14,8 +14,32 @@ from jaxrl.models.cnn import CNN, cnn
 from jaxrl.models.custom import MODEL, custom_model
 from jaxrl.models.mlp import ACTIVATIONS, INITIALIZERS, MLP
 from jaxrl.models.model import Model, RecurrentModel
-from jaxrl.models.policy_spec import InputsSpec, PolicySpec
+from jaxrl.models.policy_spec import FILTERS, InputsSpec, PolicySpec
 from jaxrl.models.recurrent_network import RecurrentNetwork
+from jaxrl.ops.distributions import ACTION_DISTRIBUTIONS
+
+
+@dataclasses.dataclass(frozen=True)
+class ActingSettings:
+    """The settings of `AlgorithmConfig` that say how a policy reads observations and acts."""
+
+    observation_filter: str | None = setting(
+        None,
+        "MeanStdFilter: observations by their running mean and standard deviation; or None",
+        one_of(*FILTERS),
+        read=rllib_values.no_filter,
+    )
+    action_distribution: str = setting(
+        "gaussian",
+        "Box actions: gaussian, or beta or squashed_gaussian within bounds",
+        one_of(*ACTION_DISTRIBUTIONS),
+    )
+    normalize_actions: bool = setting(
+        True, "Box actions: [-1, 1] of the policy is the space's low to high, clipped", flag
+    )
+    clip_actions: bool = setting(
+        False, "Box actions: clip to the space's bounds, where they are not normalized", flag
+    )
 
 
 @dataclasses.dataclass(frozen=True)

@@ -4,8 +4,8 @@ import dataclasses
 from typing import Any
 
 from jaxrl.algorithms.bc.config import BCConfig, MARWILConfig
-from jaxrl.algorithms.config import ActingSettings, AlgorithmConfig
-from jaxrl.algorithms.model_config import NetworkSettings
+from jaxrl.algorithms.config import AlgorithmConfig
+from jaxrl.algorithms.model_config import ActingSettings, NetworkSettings
 from jaxrl.algorithms.ppo.config import PPOConfig
 from jaxrl.algorithms.ppo.fast import FITTED
 from jaxrl.cli.flags import Flag, flags_of

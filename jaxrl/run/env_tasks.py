@@ -8,7 +8,8 @@ from typing import Any
 import jax
 import numpy as np
 
-from jaxrl.algorithms.config import ENV_TASK_FN, AlgorithmConfig
+from jaxrl.algorithms.config import AlgorithmConfig
+from jaxrl.algorithms.task_settings import ENV_TASK_FN
 from jaxrl.core.errors import UsageError, brief, unknown_name
 from jaxrl.core.fields import as_number
 from jaxrl.core.trust import load, parse_name

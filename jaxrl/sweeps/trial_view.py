@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from jaxrl.algorithms.base import Algorithm, RunnerState
-from jaxrl.algorithms.config import AlgorithmConfig, refuse_env_task_fn
+from jaxrl.algorithms.config import AlgorithmConfig
+from jaxrl.algorithms.task_settings import refuse_env_task_fn
 from jaxrl.core.errors import UsageError
 from jaxrl.rollout.episode_callbacks import (
     EPISODE_HOOK,

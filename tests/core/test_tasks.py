@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxrl import PPOConfig, UsageError, check_env, make
+from jaxrl import BatchedEnvironment, PPOConfig, UsageError, check_env, make
 from jaxrl.core.env import Solo, lift, raw_reset, raw_step, stack_agents
 from jaxrl.core.env_contract import require_trainable
 from jaxrl.core.task_distributions import Distribution, Randomization, distribution_of
@@ -151,6 +151,15 @@ def test_an_environments_own_check_sees_both_ends_of_what_is_drawn():
         make("pursuit", n_catch="randint:0:4")
     with pytest.raises(UsageError, match=r"constraint_window=1\.5"):
         make("pursuit", constraint_window="uniform:0.8:1.5")
+
+
+class Pool(BatchedEnvironment):
+    """One that could only be stepped as a whole."""
+
+
+def test_copies_that_are_stepped_in_one_call_cannot_have_numbers_of_their_own():
+    with pytest.raises(UsageError, match="Pool steps all copies in one call"):
+        per_episode(Pool(), drawn_as(step_size="uniform:0.5:1.5"))
 
 
 def test_a_distribution_is_written_as_it_is_read():

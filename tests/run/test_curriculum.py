@@ -132,7 +132,7 @@ def test_where_nothing_would_call_env_task_fn_it_is_refused():
         sweep(HEAVIER, {"lr": [1e-3, 1e-4]}, run_dir=None, quiet=True)
     with pytest.raises(UsageError, match="env_task_fn changes nothing"):
         BCConfig(env="cartpole", input="data", env_task_fn=heavier)
-    with pytest.raises(UsageError, match="unknown setting 'env_task_fn': .*Config has it"):
+    with pytest.raises(UsageError, match=r"unknown setting 'env_task_fn': .*Config has it"):
         Trainer(CARTPOLE, run_dir=None, env_task_fn=heavier)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import jax
 
 from jaxrl.algorithms.base import Algorithm, Metrics, RunnerState
-from jaxrl.algorithms.config import AlgorithmConfig, refuse_env_task_fn
+from jaxrl.algorithms.config import AlgorithmConfig
 from jaxrl.algorithms.memory_estimate import check_sizes
 from jaxrl.algorithms.on_policy import HypersByPolicy, on_policy
 from jaxrl.algorithms.ppo.config import PPOConfig
@@ -17,6 +17,7 @@ from jaxrl.algorithms.ppo.metrics import HEADLINE_METRICS, ROOT_CAUSE_METRICS
 from jaxrl.algorithms.ppo.summary import describe
 from jaxrl.algorithms.ppo.update import init_learner, scale_returns, update_policy
 from jaxrl.algorithms.sharding import blocks_of
+from jaxrl.algorithms.task_settings import refuse_env_task_fn
 from jaxrl.algorithms.validators import optimizer_of
 from jaxrl.core.env import strongly_typed
 from jaxrl.core.errors import UsageError

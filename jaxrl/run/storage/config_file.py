@@ -8,7 +8,8 @@ import json
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
-from jaxrl.algorithms.config import ONLY_TRAINING, AlgorithmConfig
+from jaxrl.algorithms.config import AlgorithmConfig
+from jaxrl.algorithms.task_settings import ONLY_TRAINING
 from jaxrl.core.errors import UsageError
 from jaxrl.core.fields import freeze
 from jaxrl.core.registry import ENVIRONMENT, announced_name, constructor_of
