@@ -1,0 +1,112 @@
+"""Craftax and Craftax-Classic, survival games (https://github.com/MichaelTMatthews/Craftax, 1.6).
+
+`make("craftax:Craftax-Classic-Symbolic-v1")` makes one; arguments are the fields of its parameters.
+"""
+
+import dataclasses
+from collections.abc import Callable
+from functools import cached_property
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from jaxrl.adapters.wrapping import (
+    NO_LIMIT,
+    TRUNCATES,
+    WrappedEnvironment,
+    constructor_with,
+    import_error,
+    require_known,
+)
+from jaxrl.core.errors import UsageError
+from jaxrl.core.spaces import Box, Discrete, Space
+from jaxrl.core.types import PyTree
+
+try:
+    from craftax.craftax_env import make_craftax_env_from_name
+except ImportError as error:
+    raise import_error("craftax", "craftax", error) from error
+
+NAMES = tuple(
+    f"Craftax-{game}{observation}-v1"
+    for game in ("", "Classic-")
+    for observation in ("Symbolic", "Pixels")
+)
+
+
+def constructor(name: str) -> Any:
+    """The constructor of Craftax's environment `name`."""
+    require_known("craftax", name, NAMES)
+    params = make_craftax_env_from_name(name, auto_reset=False).default_params
+    given = {field.name: getattr(params, field.name) for field in dataclasses.fields(params)}
+    del given["fractal_noise_angles"]  # tuples of angles
+    return constructor_with(lambda **args: Craftax(name, **args), given)
+
+
+class Craftax(WrappedEnvironment):
+    """A game of Craftax. Its state is the library's `EnvState`.
+
+    An episode's metrics are its achievements, 1 where it has one.
+    """
+
+    def __init__(self, name: str, time_limit: str = TRUNCATES, **args: Any):
+        env = make_craftax_env_from_name(name, auto_reset=False)
+        params = env.default_params.replace(**args)
+        if not isinstance(params.max_timesteps, int) or params.max_timesteps < 1:
+            raise UsageError(
+                f"environment craftax:{name}: max_timesteps must be an integer of at least 1, "
+                f"not {params.max_timesteps!r}"
+            )
+        super().__init__(f"craftax:{name}", args, params.max_timesteps, time_limit)
+        params = params.replace(max_timesteps=NO_LIMIT)  # the clock is ours
+        self._env, self._params, self._classic = env, params, "Classic" in name
+        # Compiled as parts, each is traced once, and not for every place that calls it.
+        self._reset = jax.jit(lambda key: env.reset_env(key, params))
+        self._step = jax.jit(lambda *stepped: env.step_env(*stepped, params))
+
+    def observation_space(self, params: PyTree = None) -> Space:
+        space = self._env.observation_space(self._params)
+        return Box(space.low, space.high, space.shape)
+
+    def action_space(self, params: PyTree = None) -> Space:
+        return Discrete(self._env.num_actions)
+
+    def reset_inner(self, key):
+        obs, state = self._reset(key)
+        return obs, _with_raw_key(state)
+
+    def step_inner(self, key, inner, action):
+        obs, state, reward, terminated, _ = self._step(key, inner, action)
+        new = state.achievements & ~inner.achievements
+        metrics = {f"achievements/{name}": new[at] for name, at in self._achievements.items()}
+        return obs, _with_raw_key(state), reward, terminated, {"metrics": metrics}
+
+    def render(self, state, params) -> jax.Array:
+        return self._picture_of(state.inner).astype(jnp.uint8)
+
+    @property
+    def _constants(self) -> Any:
+        if self._classic:
+            from craftax.craftax_classic import constants
+        else:
+            from craftax.craftax import constants
+        return constants
+
+    @cached_property
+    def _achievements(self) -> dict[str, int]:
+        return {each.name.lower(): each.value for each in self._constants.Achievement}
+
+    @cached_property
+    def _picture_of(self) -> Callable[[PyTree], jax.Array]:
+        if self._classic:
+            from craftax.craftax_classic.renderer import make_craftax_pixel_renderer
+        else:
+            from craftax.craftax.renderer import make_craftax_pixel_renderer
+        with jax.ensure_compile_time_eval():  # it loads textures, which stay
+            return make_craftax_pixel_renderer(self._constants.BLOCK_PIXEL_SIZE_IMG)
+
+
+def _with_raw_key(state: PyTree) -> PyTree:
+    """The state with its key as numbers, u32[2], so that any kind of key may be played with."""
+    return state.replace(state_rng=jax.random.key_data(state.state_rng))
