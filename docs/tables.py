@@ -64,11 +64,15 @@ def with_counterpart(library: str, tables: Mapping[str, dict]) -> str:
     return table((library, "here", "note"), rows)
 
 
-def without_counterpart(library: str) -> str:
-    """The other names of a library, those of one reason in one row."""
+def without_counterpart(library: str, *, changing: bool = False) -> str:
+    """The other names of a library, those of one reason in one row.
+
+    Args:
+        changing: those that change a training's result, or those that do not.
+    """
     names: dict[str, list[str]] = {}
     for name, found in foreign_names.SETTINGS[library].items():
-        if not found.here:
+        if not found.here and (found.harmless is not None) == changing:
             names.setdefault(found.note, []).append(f"`{name}`")
     rows = [(cell(note), ", ".join(found)) for note, found in names.items()]
     return table(("reason", library), sorted(rows, key=lambda row: len(row[1])))
@@ -91,6 +95,7 @@ TABLES: dict[str, Callable[[], str]] = {
         f"nothing to set, {library}": partial(without_counterpart, library)
         for library in foreign_names.SETTINGS
     },
+    "changes the result, RLlib": partial(without_counterpart, "RLlib", changing=True),
     **{
         f"results, {library}": partial(with_counterpart, library, foreign_names.RESULTS)
         for library in foreign_names.RESULTS

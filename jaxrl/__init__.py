@@ -17,6 +17,7 @@ jaxrl.join("host0:1234", 2, process_id)                first, in each of several
 jaxrl.use_compile_cache()                              first: the next process compiles nothing
 jaxrl.sweep(config, {"lr": [3e-4, 1e-3]}, seeds=8)     many trainings in one compiled program
 jaxrl.to_gymnasium_vector("cartpole", 256)             environments for other libraries
+jaxrl.from_rllib("params.json").config                 RLlib's configuration as a PPOConfig
 """
 
 from jaxrl.adapters.to_gymnasium import to_gymnasium, to_gymnasium_vector
@@ -35,6 +36,7 @@ from jaxrl.core.errors import UsageError
 from jaxrl.core.registry import make, names, register
 from jaxrl.core.renamed import find_former_modules
 from jaxrl.offline.estimators import estimate_return
+from jaxrl.rllib.translation import Translation, from_rllib
 from jaxrl.run.callbacks import Callbacks
 from jaxrl.run.devices.compile_cache import use_compile_cache
 from jaxrl.run.devices.hosts import join
@@ -71,11 +73,13 @@ __all__ = [
     "RunSettings",
     "StackedEnvironment",
     "Trainer",
+    "Translation",
     "UsageError",
     "check_env",
     "choice",
     "estimate_return",
     "evaluate",
+    "from_rllib",
     "grid_search",
     "join",
     "load_policy",

@@ -7,6 +7,7 @@ where the page has the arena's tuned settings and a number of environment steps,
 import ast
 import importlib
 import importlib.util
+import json
 import re
 import shlex
 import shutil
@@ -180,12 +181,19 @@ from jaxrl.envs.cartpole import CartPole as Mine
 class Metrics(jaxrl.Callbacks):
     pass
 """
+RLLIB = {  # of a result
+    **{"env": "MultiAgentArena", "num_workers": 4, "train_batch_size": 400, "num_sgd_iter": 1},
+    **{"sgd_minibatch_size": 200, "batch_mode": "complete_episodes"},
+    "model": {"fcnet_hiddens": [8]},
+}
 
 
 @pytest.fixture
 def folder(home):
     """The current folder, with what the commands of all pages name."""
     (home / "my_module.py").write_text(MODULE_OF_A_USER)
+    (home / "ray_results" / "arena").mkdir(parents=True)
+    (home / "ray_results" / "arena" / "params.json").write_text(json.dumps(RLLIB))
     for name in ("runs/cartpole", "runs/mine"):
         shutil.copytree(home / RUN.parent, home / name)
 

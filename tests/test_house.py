@@ -23,7 +23,7 @@ FILES = {
 
 BELOW_RUN = {"core", "ops", "models", "rollout", "algorithms"}
 EVERYTHING = {
-    *(*BELOW_RUN, "an algorithm", "episodes", "offline", "run", "sweeps"),
+    *(*BELOW_RUN, "an algorithm", "episodes", "offline", "run", "sweeps", "rllib"),
     *("adapters", "adapters/wrapping", "adapters/to", "cli", "jaxrl"),
 }
 MAY_IMPORT = {
@@ -37,6 +37,7 @@ MAY_IMPORT = {
     "offline": {"core", "ops", "models", "episodes"},
     "run": {*BELOW_RUN, "episodes"},  # an algorithm is reached through the configuration alone
     "sweeps": {*BELOW_RUN, "run"},
+    "rllib": {*BELOW_RUN, "an algorithm", "run"},  # its configurations; RLlib is not imported
     "adapters/wrapping": {"core"},
     "adapters/from": {"core", "adapters/wrapping"},
     "adapters/to": EVERYTHING,

@@ -21,6 +21,7 @@ SEVERAL = {
     "evaluation_env_args": "NAME=VALUE",
     "stop": "RESULT=VALUE",
     "grid": "SETTING=VALUE,VALUE",
+    "ignore": "KEY",
     "random": "SETTING=DISTRIBUTION:LOW:HIGH",
     "per_policy": "POLICY.SETTING=VALUE",
     "policies_to_train": "POLICY",
@@ -37,7 +38,10 @@ SEVERAL = {
 HELP_FLAGS = ("-h", "--help", "--help-all")
 REPEATED = ("checkpoint",)  # flags that may be given several times
 # Paths: what is written stays as it is, also where it looks like a number.
-TEXTS = ("run_dir", "resume", "out", "output", "minari", "parquet", "compile_cache", "coordinator")
+TEXTS = (
+    *("run_dir", "rllib_config", "resume", "out", "output", "minari", "parquet", "compile_cache"),
+    "coordinator",
+)
 
 
 @dataclasses.dataclass(frozen=True)

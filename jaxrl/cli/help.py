@@ -9,7 +9,8 @@ from jaxrl.core.errors import UsageError, unknown_name
 from jaxrl.core.registry import names
 
 GROUPS = {  # title: the settings under it; docs/settings.md has the same groups
-    "environment": "algorithm input env env_args tuned env_task_fn env_task_interval",
+    "environment": "algorithm input env env_args tuned rllib_config ignore env_task_fn "
+    "env_task_interval",
     "policies": "policies policies_to_train per_policy agent_id_obs init_from",
     "trials": "grid random num_samples seeds metric halving batch_size",
     "sizes": "total_env_steps num_envs rollout_length train_batch_size minibatch_size num_epochs "
@@ -44,7 +45,7 @@ MOST_USED = (
 )
 FEW = 16  # a command with no more flags than this shows all of them
 WIDTH = 88  # columns
-FILES = ("run_dir", "resume", "out", "output", "init_from")
+FILES = ("run_dir", "resume", "rllib_config", "out", "output", "init_from")
 SHELLS = ("bash", "zsh", "tcsh")
 
 

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from jaxrl.algorithms.config import AlgorithmConfig
+from jaxrl.algorithms.ppo.config import PPOConfig
 from jaxrl.cli.algorithms import ALGORITHM, TUNED, base_of, every_flag
 from jaxrl.cli.flags import (
     COMPILE_CACHE,
@@ -21,6 +22,7 @@ from jaxrl.cli.flags import (
 from jaxrl.cli.help import show_help
 from jaxrl.core.errors import UsageError
 from jaxrl.core.fields import flag
+from jaxrl.rllib.translation import from_rllib
 from jaxrl.run import advice, resume
 from jaxrl.run.command_line import program
 from jaxrl.run.devices import compile_cache
@@ -44,6 +46,14 @@ from jaxrl.run.trainer import Trainer
 RUN_FLAGS = {
     "algorithm": ALGORITHM,
     "tuned": TUNED,
+    "rllib_config": Flag(
+        "begin with RLlib's configuration in this JSON or YAML file, or in a result's folder "
+        "(params.json); prints what became of each key",
+        None,
+    ),
+    "ignore": Flag(
+        "with --rllib-config: keys that have no counterpart and change the result, to leave out", ()
+    ),
     "stop_return": Flag(
         "stop when the mean return of the recent episodes reaches this; None: not by the return",
         None,
@@ -101,6 +111,7 @@ class TrainOptions:
     compile_cache: str | None = "auto"
     # coordinator, num_processes, process_id, join_seconds
     hosts: tuple[Any, ...] = (None, None, None, JOIN_SECONDS)
+    table: str = ""  # what became of RLlib's configuration
 
 
 def train_ppo(argv: Sequence[str] | None = None) -> None:
@@ -128,7 +139,7 @@ def _train(argv: Sequence[str], algorithm: str) -> None:
         compile_cache.use(order.compile_cache, **warn)
         device = device_name(trainer.settings.devices)
         say(
-            f"{plan}\nsettings     {order.source}\ndevice       {device}\n"
+            f"{order.table}{plan}\nsettings     {order.source}\ndevice       {device}\n"
             f"run folder   {trainer.run_dir}"
         )
         if order.resume and trainer.last_result is not None:
@@ -191,7 +202,13 @@ def parse(argv: Sequence[str], algorithm: str = "ppo") -> TrainOptions:
     flag("trust", trust)
     if path is None or trust:
         find_modules_here()
-    if path is None:
+    table = ""
+    if "rllib_config" in run:
+        base, settings, table = _of_rllib(run, options, settings)
+        source = f"RLlib's of {run['rllib_config']}"
+    elif "ignore" in run:
+        raise UsageError("--ignore goes with --rllib-config FILE")
+    elif path is None:
         algorithm = run.get("algorithm", algorithm)
         base, source = base_of(options, run.get("tuned", True), algorithm)
     elif "algorithm" in run:
@@ -204,13 +221,8 @@ def parse(argv: Sequence[str], algorithm: str = "ppo") -> TrainOptions:
     goal = {return_path(base): run["stop_return"]} if "stop_return" in run else {}
     settings.update(_stop(settings, saved_stop, "total_env_steps" in options, goal))
     changes = {name: value for name, value in options.items() if getattr(base, name) != value}
-    shown = [
-        f"{name}={value}"
-        for name, value in {**options, **settings}.items()
-        if name not in ("env", "env_args")
-    ]
-    if shown:
-        source += ", but " + ", ".join(shown)
+    changes = {} if table else changes  # which RLlib's configuration has taken in
+    source += _but({**options, **settings})
     RunSettings(**settings)
     hosts = tuple(run.get(name, RUN_FLAGS[name].default) for name in (*THREE, "join_seconds"))
     if any(part is not None for part in hosts[:3]):
@@ -231,8 +243,29 @@ def parse(argv: Sequence[str], algorithm: str = "ppo") -> TrainOptions:
         "profile": profile,
         "compile_cache": run.get("compile_cache", "auto"),
         "hosts": hosts,
+        "table": table,
     }
     return TrainOptions(base.replace(**changes), source, settings, run_dir, path, **asked)
+
+
+def _but(changes: Mapping[str, Any]) -> str:
+    """The settings that differ from their source, for people."""
+    shown = [
+        f"{name}={value}" for name, value in changes.items() if name not in ("env", "env_args")
+    ]
+    return ", but " + ", ".join(shown) if shown else ""
+
+
+def _of_rllib(
+    run: Mapping[str, Any], options: Mapping[str, Any], settings: Mapping[str, Any]
+) -> tuple[PPOConfig, dict[str, Any], str]:
+    """The configuration of RLlib's that a file holds, with the flags given beside it."""
+    for name in ("resume", "tuned", "algorithm"):
+        if name in run:
+            raise UsageError(f"--rllib-config begins a run of PPO: leave out {flag_name(name)}")
+    given = {**options, **settings}
+    translation = from_rllib(run["rllib_config"], ignore=run.get("ignore", ()), **given)
+    return translation.config, translation.run_settings, f"{translation}\n"
 
 
 def _saved(

@@ -1,0 +1,1 @@
+"""RLlib's configurations, read as this library's: `jaxrl.from_rllib`."""

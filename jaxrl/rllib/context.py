@@ -1,0 +1,132 @@
+"""The environment of an RLlib configuration, as it is called here, and what rules know of it."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+from jaxrl.core.env import MultiAgentEnvironment, lift
+from jaxrl.core.errors import UsageError, brief, one_line
+from jaxrl.core.registry import make, names
+from jaxrl.core.spaces import Box
+from jaxrl.core.types import AgentId, PyTree
+from jaxrl.rllib.rows import Row, changes, given_of, harmless, taken
+
+ENVIRONMENTS = {  # names in Gymnasium, PettingZoo and MinAtar: the name here, its arguments
+    "CartPole-v1": ("cartpole", {}),
+    "CartPole-v0": ("cartpole", {"max_steps_in_episode": 200}),
+    "waterworld_v4": ("waterworld", {}),
+    "pursuit_v4": ("pursuit", {}),
+    "MultiAgentArena": ("arena", {}),
+    "multi_agent_arena": ("arena", {}),
+    **{
+        name: (f"gymnax:{name}", {})
+        for name in ("Acrobot-v1", "MountainCar-v0", "MountainCarContinuous-v0", "Pendulum-v1")
+    },
+    **{
+        f"MinAtar/{game}-v1": (f"gymnax:{game}-MinAtar", {})
+        for game in ("Asterix", "Breakout", "Freeway", "SpaceInvaders")
+    },
+}
+TIME_LIMITS = ("max_steps_in_episode", "max_cycles")  # what environments call theirs
+ENV_KEYS = ("env", "env_config", "horizon", "max_episode_steps")
+
+
+class Context(NamedTuple):
+    """What rules know besides the values that they read."""
+
+    env: MultiAgentEnvironment
+    env_params: PyTree
+    is_multi_agent: bool
+    new_stack: bool  # whether RLlib would train with RLModules and Learners
+
+    @property
+    def agents(self) -> tuple[AgentId, ...]:
+        return self.env.agents
+
+    @property
+    def image_shape(self) -> tuple[int, ...] | None:
+        """That of the first agent's observations, if they are images."""
+        space = self.env.observation_space(self.agents[0], self.env_params)
+        return space.shape if isinstance(space, Box) and len(space.shape) == 3 else None
+
+
+def read_environment(
+    values: Mapping[str, Any], given: Mapping[str, Any], *, new_stack: bool
+) -> tuple[Context, list[Row]]:
+    """The environment, and the rows of what names it.
+
+    Args:
+        values: RLlib's, by path.
+        given: settings beside the configuration, which win: `env`, `env_args`.
+    """
+    rows = []
+    env, args = given.get("env"), {}
+    if env is None:
+        env, args = _named(values.get("env"))
+        rows.append(taken(given_of(values, "env"), env=env, **({"env_args": args} if args else {})))
+    elif "env" in values:
+        rows.append(harmless(given_of(values, "env"), "another one is given beside it"))
+    if not isinstance(env, str):
+        made, params = env, env.default_params
+        rest = given_of(values, *ENV_KEYS[1:])
+        rows += [harmless(rest, "the environment is given made")] if rest else []
+    else:
+        for row in _arguments(env, values):
+            rows.append(row)
+            args |= row.settings.get("env_args", {})
+        made, params = make(env, **{**args, **dict(given.get("env_args") or {})})
+    lifted = lift(made)
+    return Context(lifted, params, lifted is made, new_stack), rows
+
+
+def _named(env: Any) -> tuple[str, dict[str, Any]]:
+    """The name here of RLlib's environment, and its arguments."""
+    if env is None:
+        raise UsageError(f"the configuration names no environment: env=NAME gives it {_known()}")
+    name = env if isinstance(env, str) else getattr(env, "__name__", brief(env))
+    if name in ENVIRONMENTS:
+        found, args = ENVIRONMENTS[name]
+        return found, dict(args)
+    if name in names() or (":" in name and not name.startswith("<")):
+        return name, {}
+    if name.lower() in names():
+        return name.lower(), {}
+    raise UsageError(
+        f"env={brief(name)} has no counterpart here: env=NAME gives a compiled one {_known()}; "
+        "docs/environments.md says how to write one"
+    )
+
+
+def _known() -> str:
+    return f"(--env NAME; known: {', '.join(names())}, gymnax:NAME, module:Class)"
+
+
+def _arguments(env: str, values: Mapping[str, Any]) -> Iterator[Row]:
+    """The rows of the arguments and the time limit that the environment takes."""
+    config = values.get("env_config") or {}
+    if not isinstance(config, Mapping):
+        raise UsageError(f"env_config={brief(config)} must be a mapping")
+    args = {}
+    for name, value in config.items():
+        if (reason := _refusal(env, {**args, name: value})) is None:
+            args[name] = value
+        else:
+            yield changes({f"env_config/{name}": value}, reason)
+    if args:
+        yield taken({"env_config": args}, env_args=args)
+    limits = {key: values[key] for key in ENV_KEYS[2:] if values.get(key) is not None}
+    for key, limit in limits.items():
+        reasons = {name: _refusal(env, {**args, name: limit}) for name in TIME_LIMITS}
+        fitting = [name for name, reason in reasons.items() if reason is None]
+        if fitting:
+            yield taken({key: limit}, env_args={fitting[0]: limit})
+        else:
+            yield changes({key: limit}, f"environment {env!r} takes no time limit")
+
+
+def _refusal(env: str, args: Mapping[str, Any]) -> str | None:
+    """Why an environment does not take these arguments; None if it does."""
+    try:
+        make(env, **args)
+    except UsageError as error:
+        return one_line(error)
+    return None

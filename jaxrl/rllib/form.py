@@ -1,0 +1,136 @@
+"""RLlib's forms of a configuration as one flat mapping: objects, dicts, Tune's experiments."""
+
+import ast
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from jaxrl.core.errors import UsageError, brief
+
+DEPRECATED = -1  # RLlib's mark of a key that it no longer reads
+MODEL = ("model", "model_config_dict", "model_config", "_model_config")  # the last wins
+MULTI_AGENT = ("multiagent", "multi_agent")
+NESTED = {"evaluation_config": "evaluation_config", "stop": "stop"}
+SAVED_MODEL = "DefaultModelConfig"  # RLlib's class, as a params.json prints it
+OLD_STACK = (
+    *("num_sgd_iter", "sgd_minibatch_size", "num_workers", "num_rollout_workers", "lr_schedule"),
+    *("num_envs_per_worker", "entropy_coeff_schedule", "multiagent", "model"),
+)
+STACK = ("enable_rl_module_and_learner", "_enable_rl_module_api", "_enable_learner_api")
+
+
+def flat(config: Any) -> dict[str, Any]:
+    """The values of a configuration by path: `lr`, `model/fcnet_hiddens`, `stop/time_total_s`.
+
+    Args:
+        config: RLlib's `PPOConfig`; a dict of its settings, old or new names; the arguments of
+            `tune.run`, or one experiment of a Tune file, whose `config` holds them.
+    """
+    values = _plain(config)
+    if _is_experiments(values):
+        values = _only(values)
+    if isinstance(values.get("config"), Mapping):
+        values = {**{key: values[key] for key in values if key != "config"}, **values["config"]}
+    algorithm = values.pop("run", values.pop("run_or_experiment", "PPO"))
+    if getattr(algorithm, "__name__", algorithm) not in ("PPO", "PPOTrainer"):
+        raise UsageError(f"run={brief(algorithm)}: of RLlib's algorithms PPO alone is read")
+    values = {key: value for key, value in values.items() if not _is_deprecated(value)}
+    for key in MULTI_AGENT:
+        values |= _mapping(key, values.pop(key, None))
+    for key in MODEL:
+        model = values.pop(key, None)
+        values |= {f"model/{name}": value for name, value in _model(key, model).items()}
+    for key in NESTED:
+        if isinstance(values.get(key), Mapping):
+            inner = values.pop(key)
+            values |= {f"{key}/{name}": value for name, value in inner.items()}
+    for key in ("checkpoint_config", "run_config"):
+        values |= _mapping(key, values.pop(key, None))
+    return values
+
+
+def is_new_stack(config: Any) -> bool:
+    """Whether RLlib would train this with its new API stack (RLModule, Learner)."""
+    values = _plain(config)
+    if _is_experiments(values):
+        values = _only(values)
+    values = values["config"] if isinstance(values.get("config"), Mapping) else values
+    said = [values[key] for key in STACK if isinstance(values.get(key), bool)]
+    if said:
+        return said[0]
+    return not any(key in values and not _is_deprecated(values[key]) for key in OLD_STACK)
+
+
+def model_of(model: Any) -> Mapping[str, Any] | None:
+    """A model's settings from a dict, a `DefaultModelConfig`, or what a file has of one."""
+    if dataclasses.is_dataclass(model) and not isinstance(model, type):
+        return dataclasses.asdict(model)
+    if isinstance(model, str) and model.startswith(f"{SAVED_MODEL}("):
+        return _keywords(model)
+    return model if isinstance(model, Mapping) else {} if model is None else None
+
+
+def is_code(value: Any) -> bool:
+    """Whether this is what a file has in place of a function, a class or another object."""
+    return isinstance(value, str) and value.startswith("<") and value.endswith(">")
+
+
+def is_search(value: Any) -> bool:
+    """Whether this stands for several values, as Tune's `grid_search` and `choice` do."""
+    is_grid = isinstance(value, Mapping) and set(value) == {"grid_search"}
+    return is_grid or type(value).__module__.startswith("ray.tune.search")
+
+
+def _plain(config: Any) -> dict[str, Any]:
+    if isinstance(config, Mapping):
+        return {str(key): value for key, value in config.items()}
+    classes = [cls.__name__ for cls in type(config).__mro__]
+    if "AlgorithmConfig" in classes and "PPOConfig" not in classes:
+        raise UsageError(f"{classes[0]}: of RLlib's algorithms PPO alone is read")
+    if not hasattr(config, "to_dict"):
+        raise UsageError(
+            "from_rllib takes RLlib's PPOConfig, a dict of its settings or a file's path, not "
+            f"{brief(config)}"
+        )
+    return {str(key): value for key, value in config.to_dict().items()}
+
+
+def _is_experiments(values: Mapping[str, Any]) -> bool:
+    """Whether these are Tune's experiments by name, as in RLlib's tuned examples."""
+    return bool(values) and all(
+        isinstance(value, Mapping) and {"run", "config"} & set(value) for value in values.values()
+    )
+
+
+def _only(experiments: Mapping[str, Any]) -> dict[str, Any]:
+    if len(experiments) > 1:
+        raise UsageError(
+            f"there are {len(experiments)} experiments, {', '.join(experiments)}: keep one of them"
+        )
+    return dict(next(iter(experiments.values())))
+
+
+def _is_deprecated(value: Any) -> bool:
+    return type(value) is int and value == DEPRECATED
+
+
+def _mapping(key: str, value: Any) -> dict[str, Any]:
+    if value is not None and not isinstance(value, Mapping):
+        raise UsageError(f"{key}={brief(value)} must be a mapping of settings")
+    return dict(value or {})
+
+
+def _model(key: str, value: Any) -> Mapping[str, Any]:
+    found = model_of(value)
+    if found is None:
+        raise UsageError(f"{key}={brief(value)} must be a mapping of settings")
+    return {name: part for name, part in found.items() if not _is_deprecated(part)}
+
+
+def _keywords(text: str) -> dict[str, Any] | None:
+    """The keywords of `DefaultModelConfig(fcnet_hiddens=[64], ...)`, whose values are plain."""
+    try:
+        call = ast.parse(text, mode="eval").body
+        return {word.arg: ast.literal_eval(word.value) for word in call.keywords if word.arg}
+    except (SyntaxError, ValueError, AttributeError):
+        return None

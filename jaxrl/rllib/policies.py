@@ -1,0 +1,199 @@
+"""RLlib's policies read as ours: who plays whom, which of them learn, and their own settings."""
+
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+from jaxrl.core.errors import UsageError, brief, one_line, unknown_name
+from jaxrl.core.types import DEFAULT_POLICY, AgentId, PolicyId
+from jaxrl.rllib.context import Context
+from jaxrl.rllib.form import is_code, model_of
+from jaxrl.rllib.rows import Row, changes, given_of, harmless, taken
+
+SPEC = ("policy_class", "observation_space", "action_space", "config")  # RLlib's 4-tuple
+OVERRIDES = (
+    *("algorithm_config_overrides_per_module", "algorithm_config_overrides_per_policy"),
+    "_per_module_overrides",
+)
+POLICY_KEYS = ("policies", "policy_mapping_fn", "policies_to_train", *OVERRIDES, "_rl_module_spec")
+DEFAULT_MAPPING = "DEFAULT_POLICY_MAPPING_FN"
+TIMES_ASKED = 8  # a mapping that draws is likely to answer differently in as many
+NO_FUNCTION = (
+    "policy_mapping_fn is a function, which a file does not hold: give policies="
+    '{"pol1": ["agent1"], ...} beside it (--policies FILE, a JSON file of the same form)'
+)
+
+
+class Specs(NamedTuple):
+    """What a configuration says of its policies."""
+
+    names: list[PolicyId]  # none: RLlib's default policy
+    settings: dict[PolicyId, dict[str, Any]]  # RLlib's, of each policy alone
+    rows: list[Row]  # of what cannot be read
+    has_modules: bool  # whether a specification of several RLModules was read
+
+
+def read_specs(values: Mapping[str, Any]) -> Specs:
+    """The policies' names and their own settings, from 4-tuples, PolicySpecs, modules' specs."""
+    modules = getattr(values.get("_rl_module_spec"), "rl_module_specs", None) or {}
+    policies = values.get("policies")
+    if isinstance(policies, set | frozenset | list | tuple):
+        policies = dict.fromkeys(sorted(policies) if isinstance(policies, set) else policies)
+    if policies is not None and not isinstance(policies, Mapping):
+        raise UsageError(f"policies={brief(policies)} must be policies by name, or their names")
+    names = [str(policy) for policy in policies or {}]
+    specs = Specs(names, {}, [], isinstance(modules, Mapping) and bool(modules))
+    for policy, spec in (policies or {}).items():
+        specs.settings[str(policy)] = _config(f"policies/{policy}", spec, specs.rows)
+    for key in OVERRIDES:
+        overrides = values.get(key) or {}
+        if not isinstance(overrides, Mapping):
+            raise UsageError(f"{key}={brief(overrides)} must be settings by policy")
+        for policy, settings in overrides.items():
+            held = specs.settings.setdefault(str(policy), {})
+            held |= _mapping(f"{key}/{policy}", settings)
+    if specs.has_modules:
+        for policy, module in modules.items():
+            model = _module(f"_rl_module_spec/{policy}", module, specs.rows)
+            specs.settings.setdefault(str(policy), {}).update({"model": model} if model else {})
+    return specs
+
+
+def mapping(
+    values: Mapping[str, Any], policies: list[PolicyId], context: Context
+) -> tuple[dict[PolicyId, list[AgentId]], Iterator[Row]]:
+    """{policy: its agents} by `policy_mapping_fn`, and the rows of all that names policies."""
+    ask = values.get("policy_mapping_fn")
+    is_default = ask is None or DEFAULT_MAPPING in getattr(ask, "__qualname__", str(ask))
+    names = policies or [DEFAULT_POLICY]
+    if is_default and policies and len(policies) > 1:
+        if DEFAULT_POLICY not in policies:
+            raise UsageError(
+                NO_FUNCTION.replace("is a function, which a file does not hold", "is missing")
+            )
+        names = [DEFAULT_POLICY]
+    if is_default or len(names) == 1:
+        played = {names[0]: list(context.agents)}
+    elif not callable(ask):
+        raise UsageError(NO_FUNCTION if is_code(ask) else f"{NO_FUNCTION}, not {brief(ask)}")
+    else:
+        played = _asked(ask, context.agents)
+    for policy in played:
+        if policies and policy not in policies:
+            raise unknown_name("policy", policy, policies, "of policy_mapping_fn")
+    return played, _rows(values, policies, played, context)
+
+
+def _rows(
+    values: Mapping[str, Any],
+    policies: list[PolicyId],
+    played: dict[PolicyId, list[AgentId]],
+    context: Context,
+) -> Iterator[Row]:
+    read = given_of(values, "policies", "policy_mapping_fn")
+    is_usual = not context.is_multi_agent and list(played) == [DEFAULT_POLICY]
+    if is_usual and read:
+        yield harmless(read, "one agent, one policy")
+    elif not is_usual:
+        yield taken(read, policies=played)
+    for policy in policies:
+        if policy not in played and (len(policies) > 1 or policy != DEFAULT_POLICY):
+            yield harmless({f"policies/{policy}": None}, "it plays no agent")
+    if "policies_to_train" in values:
+        yield _trained(values["policies_to_train"], list(played))
+
+
+def _trained(chosen: Any, policies: list[PolicyId]) -> Row:
+    read = {"policies_to_train": chosen}
+    if chosen is None:
+        return harmless(read, "all learn")
+    if is_code(chosen):
+        return changes(read, "a function, which a file does not hold: give policies_to_train=[...]")
+    if callable(chosen):
+        try:
+            names = [policy for policy in policies if _call(chosen, policy, None)]
+        except Exception as error:
+            reason = f"{type(error).__name__}: {one_line(error)}"
+            raise UsageError(f"policies_to_train: the function raises {reason}") from None
+    elif isinstance(chosen, list | tuple | set | frozenset):
+        names = [policy for policy in policies if policy in chosen]
+    else:
+        raise UsageError(
+            f"policies_to_train={brief(chosen)} must be policies' names, or a function"
+        )
+    return taken(read, policies_to_train=names)
+
+
+def _asked(ask: Callable, agents: tuple[AgentId, ...]) -> dict[PolicyId, list[AgentId]]:
+    """{policy: its agents}, by a function that must not look at the episode, or draw."""
+    played: dict[PolicyId, list[AgentId]] = {}
+    for agent in agents:
+        try:
+            answers = {_call(ask, agent, None) for _ in range(TIMES_ASKED)}
+        except Exception as error:
+            reason = f"{type(error).__name__}: {one_line(error)}"
+            raise UsageError(
+                f"policy_mapping_fn raises {reason}, for agent {agent!r} and no episode: here one "
+                "mapping holds for the whole run; the agents are " + ", ".join(agents)
+            ) from None
+        if len(answers) > 1:
+            raise UsageError(
+                f"policy_mapping_fn draws the policy of agent {agent!r}: here one mapping holds "
+                "for the whole run; give policies={policy: [agents]}"
+            )
+        played.setdefault(str(answers.pop()), []).append(agent)
+    return played
+
+
+def _call(function: Callable, name: str, rest: Any) -> Any:
+    """Calls it as RLlib does: (agent, episode, worker=...) in the old versions, or less."""
+    for arguments, keywords in (
+        ((name, rest), {"worker": None}),
+        ((name, rest), {}),
+        ((name,), {}),
+    ):
+        try:
+            inspect.signature(function).bind(*arguments, **keywords)
+        except TypeError:
+            continue
+        except ValueError:  # a built-in without a signature
+            return function(name)
+        return function(*arguments, **keywords)
+    return function(name)
+
+
+def _config(path: str, spec: Any, rows: list[Row]) -> dict[str, Any]:
+    """The settings that a policy has of its own."""
+    if spec is None:
+        return {}
+    if isinstance(spec, str):
+        rows.append(changes({path: spec}, "an object, which a file does not hold"))
+        return {}
+    if isinstance(spec, list | tuple) and len(spec) == len(SPEC):
+        parts = dict(zip(SPEC, spec, strict=True))
+    elif isinstance(spec, Mapping):
+        parts = dict(spec)
+    else:
+        parts = {name: getattr(spec, name, None) for name in SPEC}
+    cls = parts.get("policy_class")
+    if cls is not None and not getattr(cls, "__name__", str(cls).rpartition(".")[2]).startswith(
+        "PPO"
+    ):
+        why = "a class of your own: per_policy={...: {'model': ...}} takes a network"
+        rows.append(changes({f"{path}/policy_class": cls}, why))
+    return _mapping(f"{path}/config", parts.get("config"))
+
+
+def _module(path: str, module: Any, rows: list[Row]) -> Mapping[str, Any]:
+    """The model's settings of RLlib's RLModuleSpec."""
+    cls = getattr(module, "module_class", None)
+    if cls is not None and "PPO" not in getattr(cls, "__name__", str(cls)):
+        rows.append(changes({f"{path}/module_class": cls}, "model=... takes a network of your own"))
+    return model_of(getattr(module, "model_config", None)) or {}
+
+
+def _mapping(path: str, value: Any) -> dict[str, Any]:
+    value = value.to_dict() if hasattr(value, "to_dict") else value
+    if value is not None and not isinstance(value, Mapping):
+        raise UsageError(f"{path}={brief(value)} must be a mapping of settings")
+    return dict(value or {})

@@ -1,0 +1,110 @@
+"""Rules for RLlib's evaluation and for what Tune says of a run: stop criteria, checkpoints."""
+
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from jaxrl.core import foreign_names
+from jaxrl.core.errors import UsageError, brief
+from jaxrl.core.foreign_names import counterpart
+from jaxrl.rllib.context import Context
+from jaxrl.rllib.rows import Row, changes, first, given_of, harmless, taken
+from jaxrl.rllib.settings import TRAINING_RULES, Rule
+from jaxrl.run.results import ITERATIONS
+from jaxrl.run.stopping import LIFETIME_STEPS
+
+DURATION = ("evaluation_duration", "evaluation_num_episodes")
+EVALUATION = ("evaluation_interval", *DURATION, "evaluation_duration_unit", "evaluation_config")
+CHECKPOINTS = {  # Tune's name: ours, and the values that ask for nothing
+    "checkpoint_freq": ("checkpoint_frequency", (None, 0)),
+    "checkpoint_frequency": ("checkpoint_frequency", (None, 0)),
+    "keep_checkpoints_num": ("keep", (None,)),
+    "num_to_keep": ("keep", (None,)),
+    "checkpoint_at_end": ("checkpoint_at_end", (None,)),
+    "checkpoint_score_attr": ("checkpoint_score_attribute", (None,)),
+    "checkpoint_score_attribute": ("checkpoint_score_attribute", (None,)),
+}
+OF_TUNE = (
+    *("num_samples", "name", "local_dir", "storage_path", "verbose", "resources_per_trial"),
+    *("max_failures", "resume", "progress_reporter", "callbacks_of_tune", "log_to_file"),
+    *("sync_config", "failure_config", "reuse_actors", "raise_on_failed_trial"),
+    *("search_alg", "scheduler", "time_budget_s", "metric", "mode", "checkpoint_score_order"),
+)
+
+
+def evaluation(values: Mapping[str, Any], context: Context) -> Iterator[Row]:
+    """When and how long; RLlib samples its actions in evaluation too where nothing is said."""
+    interval = values.get("evaluation_interval")
+    inner = {key: values[key] for key in values if key.startswith("evaluation_config/")}
+    read = given_of(values, *EVALUATION)
+    if not interval:
+        if read or inner:
+            yield harmless({**read, **inner}, "there is no evaluation")
+        return
+    yield taken(given_of(values, "evaluation_interval"), evaluation_interval=interval)
+    episodes = first(values, *DURATION, default=10)
+    read = given_of(values, *DURATION, "evaluation_duration_unit")
+    if first(values, "evaluation_duration_unit", default="episodes") != "episodes":
+        yield harmless(read, "evaluation_duration is in episodes: 10")
+    elif episodes == "auto":
+        yield harmless(read, "an evaluation plays as many episodes as it says: 10")
+    elif read:
+        yield taken(read, evaluation_duration=episodes)
+    explore = inner.pop("evaluation_config/explore", True)
+    read = given_of(values, "evaluation_config/explore")
+    yield taken(read, evaluation_explore=bool(explore))
+    args = inner.pop("evaluation_config/env_config", None)
+    if args:
+        yield taken({"evaluation_config/env_config": args}, evaluation_env_args=dict(args))
+    if inner:
+        yield harmless(inner, "training stays the same; the evaluation has the training's settings")
+
+
+def stop(values: Mapping[str, Any], context: Context) -> Iterator[Row]:
+    """Criteria of results; how many steps to train, the configuration says here."""
+    if "stop" in values and values["stop"] is not None:
+        yield changes(
+            given_of(values, "stop"), "criteria are {result: least value}: --stop, or fit"
+        )
+    for key, least in values.items():
+        name = key.removeprefix("stop/")
+        if key == "stop":
+            continue
+        if isinstance(least, bool) or not isinstance(least, int | float) or math.isnan(least):
+            raise UsageError(f"stop criterion {name}={brief(least)} must be a number")
+        found = counterpart(name, foreign_names.RESULTS)
+        here = found[1].here if found else name
+        if here not in LIFETIME_STEPS:
+            why = "as total_env_steps" if here == ITERATIONS else ""
+            yield taken({key: least}, why, stop={here: least})
+        elif "agent" in name and context.is_multi_agent:
+            yield changes({key: least}, "steps of the environment are counted: total_env_steps=...")
+        else:
+            yield taken({key: least}, total_env_steps=math.ceil(least))
+
+
+def checkpoints(values: Mapping[str, Any], context: Context) -> Iterator[Row]:
+    for key, value in values.items():
+        here, nothing = CHECKPOINTS[key]
+        if value in nothing:
+            yield harmless({key: value}, "checkpoints are kept as Trainer has it")
+        elif here != "checkpoint_score_attribute":
+            yield taken({key: value}, **{here: value})
+        elif str(value).startswith("min-"):
+            yield harmless({key: value}, "the highest score is best: by the return")
+        else:
+            found = counterpart(str(value), foreign_names.RESULTS)
+            yield taken({key: value}, **{here: found[1].here if found else value})
+
+
+def tune(values: Mapping[str, Any], context: Context) -> Iterator[Row]:
+    yield harmless(values, "one run is trained; jaxrl.sweep(config, {...}, seeds=8) trains many")
+
+
+RUN_RULES = (
+    *TRAINING_RULES,
+    Rule(EVALUATION, evaluation),
+    Rule(("stop",), stop),
+    Rule(tuple(CHECKPOINTS), checkpoints),
+    Rule(OF_TUNE, tune),
+)

@@ -1,0 +1,294 @@
+"""Rules by which RLlib's settings of training and networks are read: one key, or a few together.
+
+Each rule is a function from the values that it reads, by path, to rows. A key without a rule is
+copied, or stands in the table `jaxrl.core.rllib_names`.
+"""
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+from jaxrl.core.errors import UsageError, brief
+from jaxrl.core.fields import as_count, count
+from jaxrl.rllib.context import Context
+from jaxrl.rllib.rows import Row, changes, first, given_of, harmless, taken
+
+Values = Mapping[str, Any]
+
+
+class Rule(NamedTuple):
+    """The keys that are read together, and the function that reads those that are there."""
+
+    keys: tuple[str, ...]
+    read: Callable[[Values, Context], Iterator[Row]]
+    always: bool = False  # whether RLlib's defaults mean something, too
+
+
+NUM_RUNNERS = ("num_env_runners", "num_rollout_workers", "num_workers")
+ENVS_EACH = ("num_envs_per_env_runner", "num_envs_per_worker")
+FRAGMENT = ("rollout_fragment_length", "sample_batch_size")
+BATCH_EACH = ("train_batch_size_per_learner", "_train_batch_size_per_learner")
+LEARNERS = ("num_learners", "num_learner_workers")
+MINIBATCH = (
+    *("minibatch_size", "sgd_minibatch_size", "mini_batch_size", "minibatch_size_per_learner"),
+    "mini_batch_size_per_learner",
+)
+SIZES = (*NUM_RUNNERS, *ENVS_EACH, *FRAGMENT, "train_batch_size", *BATCH_EACH)
+
+
+def sizes(values: Values, context: Context) -> Iterator[Row]:
+    """As many environments as RLlib's workers step, and rollouts that fill the same batch.
+
+    RLlib samples fragments until it has the batch, so a fragment that does not divide it gives a
+    larger one.
+    """
+    values = _counts(values)
+    learners = max(1, first(values, *LEARNERS, default=0))
+    each = first(values, *BATCH_EACH)
+    batch = first(values, "train_batch_size", default=4000) if each is None else each * learners
+    num_envs = max(1, first(values, *NUM_RUNNERS, default=2)) * first(values, *ENVS_EACH, default=1)
+    fragment = first(values, *FRAGMENT, default="auto")
+    steps = 1 if fragment == "auto" else fragment
+    length = steps * math.ceil(batch / (num_envs * steps))
+    why = "" if num_envs * length == batch else f"train_batch_size={num_envs * length}"
+    read = given_of(values, *SIZES, *LEARNERS)
+    yield taken(read, why, num_envs=num_envs, rollout_length=length)
+    rows = first(values, *MINIBATCH)
+    if rows is not None:
+        yield taken(given_of(values, *MINIBATCH), minibatch_size=rows * learners)
+
+
+def _counts(values: Values) -> Values:
+    """The same as whole numbers, such as 1000 for 1e3."""
+    whole = {key: as_count(value) for key, value in values.items()}
+    for key, value in whole.items():
+        if not (key in FRAGMENT and value == "auto"):
+            count(0 if key in (*NUM_RUNNERS, *LEARNERS) else 1, optional=True)(key, value)
+    return whole
+
+
+def schedule_of(name: str, *schedules: str) -> Rule:
+    """A number, or the schedule that takes its place where it is set."""
+
+    def read(values, context):
+        value = first(values, *schedules, name)
+        if value is not None:
+            yield taken(values, **{name: value})
+
+    return Rule((name, *schedules), read)
+
+
+def clipping(values: Values, context: Context) -> Iterator[Row]:
+    """`grad_clip`, which is the gradient's global norm here."""
+    by = values.get("grad_clip_by", "global_norm")
+    if values.get("grad_clip") is None:
+        yield harmless(values, "gradients are not clipped")
+    elif by == "global_norm":
+        yield taken(values, grad_clip=values["grad_clip"])
+    else:
+        why = "grad_clip is a bound of the global norm; give an optimizer that clips otherwise"
+        yield changes(values, why)
+
+
+def advantages(values: Values, context: Context) -> Iterator[Row]:
+    """Without generalised advantage estimation RLlib sums rewards to the end, which is lambda 1."""
+    if values.get("use_gae") is False:
+        yield taken(values, "the sum of rewards to the end", lambda_=1.0)
+    elif (value := first(values, "lambda_", "lambda")) is not None:
+        yield taken(values, lambda_=value)
+    else:
+        yield harmless(values, "advantages are always generalised advantage estimation")
+
+
+TEN_BY_TEN = ((16, 5, 2), (32, 5, 2))  # RLlib's convolutions where none are given
+LAYERS = (
+    *("fcnet_hiddens", "fcnet_activation", "conv_filters", "post_fcnet_hiddens"),
+    *("post_fcnet_activation", "head_fcnet_hiddens", "head_fcnet_activation"),
+)
+INITIALIZER = "model/fcnet_kernel_initializer"
+MEMORY = ("use_lstm", "use_attention")
+SHARED = ("model/vf_share_layers", "vf_share_layers")
+
+
+def network(values: Values, context: Context) -> Iterator[Row]:
+    """Layers, convolutions, memory, and whether policy and value share them."""
+    model = {name: values[f"model/{name}"] for name in LAYERS if f"model/{name}" in values}
+    memory = [name for name in MEMORY if values.get(f"model/{name}")]
+    for name in MEMORY:
+        if f"model/{name}" in values:
+            yield taken({f"model/{name}": name in memory}, **{name: name in memory})
+    shares = bool(first(values, *SHARED, default=False))
+    read = given_of(values, *SHARED)
+    if memory and not context.new_stack:
+        yield taken(read, f"{memory[0]}: RLlib's wrapper shares it", vf_share_layers=True)
+    elif read:
+        yield taken(read, vf_share_layers=shares)
+    yield from _layers(model, context, apart=shares or bool(memory))
+    yield from _initializer(given_of(values, INITIALIZER), context)
+
+
+def _layers(model: Values, context: Context, *, apart: bool) -> Iterator[Row]:
+    """The layers' sizes and activation.
+
+    RLlib puts `post_fcnet_hiddens` (or, in RLModules, `head_fcnet_hiddens`) above convolutions in
+    place of `fcnet_hiddens`, and above these without any.
+
+    Args:
+        apart: whether heads with layers are no longer one stack with the layers below them.
+    """
+    shape, kind = context.image_shape, "head" if context.new_stack else "post"
+    above = _widths(f"{kind}_fcnet_hiddens", model.get(f"{kind}_fcnet_hiddens") or ())
+    activation_above = model.get(f"{kind}_fcnet_activation", "relu")
+    filters = model.get("conv_filters") if shape else None
+    if shape and not filters and shape[:2] == (10, 10):
+        filters = TEN_BY_TEN
+    read = {f"model/{name}": value for name, value in model.items()}
+    hiddens, activation = model.get("fcnet_hiddens"), model.get("fcnet_activation")
+    if above and kind == "head" and apart:
+        yield changes(
+            {"model/head_fcnet_hiddens": list(above)},
+            "no layers between shared layers or memory and the last one of each: write a model",
+        )
+        above = ()
+    if filters:
+        layers = {"conv_filters": filters, "fcnet_hiddens": above}
+        yield taken(
+            read,
+            "every convolution pads the image; RLlib's last one does not",
+            **layers,
+            **({"fcnet_activation": activation_above} if above else {}),
+        )
+        return
+    base = (256, 256) if hiddens is None else _widths("fcnet_hiddens", hiddens)
+    settings = {} if hiddens is None and not above else {"fcnet_hiddens": (*base, *above)}
+    if above and kind == "head" and activation_above != (activation or "tanh"):
+        yield changes(
+            {"model/head_fcnet_activation": activation_above},
+            "all layers have the same activation: set fcnet_activation to it, or write a model",
+        )
+    if above and not base:
+        activation = activation_above
+    if activation is not None:
+        settings["fcnet_activation"] = activation
+    if settings:
+        yield taken(read, **settings)
+    elif read:
+        yield harmless(read, "for images, or layers above the others")
+
+
+def _initializer(values: Values, context: Context) -> Iterator[Row]:
+    """RLModules begin as PyTorch has it; older models much as the default here does."""
+    name = values.get(INITIALIZER)
+    if name not in (None, "orthogonal_", "orthogonal"):
+        yield changes(values, "fcnet_kernel_initializer is orthogonal or uniform (PyTorch's)")
+    elif name is not None:
+        yield taken(values, fcnet_kernel_initializer="orthogonal")
+    elif context.new_stack:
+        yield taken(values, "PyTorch's, as RLModules have it", fcnet_kernel_initializer="uniform")
+
+
+def _widths(name: str, value: Any) -> tuple[int, ...]:
+    if not isinstance(value, list | tuple):
+        raise UsageError(f"{name}={brief(value)} must be a list of layer sizes")
+    return tuple(value)
+
+
+def seed(values: Values, context: Context) -> Iterator[Row]:
+    if values["seed"] is None:
+        yield harmless(values, "RLlib draws one; here seed=0 where none is given")
+    else:
+        yield taken(values, seed=values["seed"])
+
+
+def observation_filter(values: Values, context: Context) -> Iterator[Row]:
+    value = values["observation_filter"]
+    value = "MeanStdFilter" if value == "ConcurrentMeanStdFilter" else value
+    yield taken(values, observation_filter=None if value == "NoFilter" else value)
+
+
+def previous(values: Values, context: Context) -> Iterator[Row]:
+    """The old name of two settings at once."""
+    told = bool(next(iter(values.values())))
+    yield taken(values, lstm_use_prev_action=told, lstm_use_prev_reward=told)
+
+
+def callbacks(values: Values, context: Context) -> Iterator[Row]:
+    """RLlib's own base classes do nothing."""
+    for key, value in values.items():
+        name = getattr(value, "__name__", str(value))
+        nothing = name.rstrip("'>").endswith(("DefaultCallbacks", "RLlibCallback"))
+        if nothing or not value:
+            yield harmless({key: value}, "RLlib's base class, which does nothing")
+        else:
+            yield changes({key: value}, "callbacks=... takes a jaxrl.Callbacks (docs/callbacks.md)")
+
+
+def optimizer(values: Values, context: Context) -> Iterator[Row]:
+    if values["optimizer"]:
+        yield changes(values, "optimizer=... takes a function from learning rate to optax's")
+    else:
+        yield harmless(values, "Adam in both")
+
+
+def source(values: Values, context: Context) -> Iterator[Row]:
+    """PPO plays its own episodes in both."""
+    for key, value in values.items():
+        if value in (None, "sampler"):
+            yield harmless({key: value}, "PPO learns from the episodes that it plays")
+        else:
+            yield changes({key: value}, "PPO learns from no files; BCConfig(input=...) does")
+
+
+def written(values: Values, context: Context) -> Iterator[Row]:
+    folder = values["output"]
+    if isinstance(folder, str) and folder != "logdir":
+        yield taken(values, "as Parquet files", output=folder)
+    else:
+        yield harmless(values, "output=FOLDER writes the played episodes, as Parquet files")
+
+
+def curriculum(values: Values, context: Context) -> Iterator[Row]:
+    if values["env_task_fn"] is None:
+        yield harmless(values, "")
+    else:
+        yield changes(values, "env_task_fn takes (result, task) here (docs/curricula.md)")
+
+
+def together(read: Callable, *keys: str, always: bool = False) -> Rule:
+    return Rule(keys, read, always)
+
+
+POLICY_RULES = (  # which a policy may have of its own
+    schedule_of("lr", "lr_schedule", "learning_rate_schedule"),
+    schedule_of("entropy_coeff", "entropy_coeff_schedule"),
+    together(clipping, "grad_clip", "grad_clip_by"),
+    together(advantages, "lambda", "lambda_", "use_gae"),
+    together(
+        network,
+        *(f"model/{name}" for name in (*LAYERS, *MEMORY)),
+        *(INITIALIZER, *SHARED),
+        always=True,
+    ),
+    together(previous, "model/lstm_use_prev_action_reward"),
+    together(observation_filter, "observation_filter"),
+    together(optimizer, "optimizer"),
+)
+TRAINING_RULES = (
+    together(sizes, *SIZES, *LEARNERS, *MINIBATCH, always=True),
+    together(seed, "seed"),
+    together(callbacks, "callbacks", "callbacks_class"),
+    together(source, "input", "input_"),
+    together(written, "output"),
+    together(curriculum, "env_task_fn"),
+)
+COPIED = frozenset(  # settings here that take RLlib's value as it is
+    {
+        *("gamma", "clip_param", "vf_clip_param", "vf_loss_coeff", "use_kl_loss", "kl_coeff"),
+        *("kl_target", "num_epochs", "normalize_actions", "clip_actions", "minibatch_size"),
+        *("conv_activation", "free_log_std", "lstm_cell_size", "max_seq_len"),
+        *("lstm_use_prev_action", "lstm_use_prev_reward", "attention_dim"),
+        *("attention_num_transformer_units", "attention_num_heads", "attention_head_dim"),
+        *("attention_memory_inference", "attention_position_wise_mlp_dim"),
+        *("attention_init_gru_gate_bias", "metrics_num_episodes_for_smoothing"),
+    }
+)

@@ -1,0 +1,279 @@
+"""`from_rllib`: an RLlib configuration as a `PPOConfig`, and a table of what became of each key."""
+
+import dataclasses
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from jaxrl.algorithms.ppo.config import PPOConfig
+from jaxrl.core.errors import UsageError, brief, nearest, unknown_name
+from jaxrl.core.fields import freeze, unknown_setting
+from jaxrl.core.rllib_names import RLLIB
+from jaxrl.rllib import form
+from jaxrl.rllib.context import ENV_KEYS, Context, read_environment
+from jaxrl.rllib.files import read_file
+from jaxrl.rllib.policies import POLICY_KEYS, mapping, read_specs
+from jaxrl.rllib.rows import CHANGES, Row, asks_nothing, changes, given_of, harmless, taken
+from jaxrl.rllib.runs import RUN_RULES
+from jaxrl.rllib.settings import COPIED, POLICY_RULES, Rule
+from jaxrl.rllib.table import table
+from jaxrl.rollout.policy_map import resolve_policies
+from jaxrl.run.results import ITERATIONS
+from jaxrl.run.settings import RunSettings
+
+RULES = (*POLICY_RULES, *RUN_RULES)
+KNOWN = frozenset(
+    {
+        *(*RLLIB, *COPIED, *ENV_KEYS, *POLICY_KEYS, *form.MODEL),
+        *(key.rpartition("/")[2] for rule in RULES for key in rule.keys),
+    }
+)
+DEFAULTS = {
+    field.name: field.default
+    for cls in (PPOConfig, RunSettings)
+    for field in dataclasses.fields(cls)
+}
+OF_RUN = frozenset(field.name for field in dataclasses.fields(RunSettings))
+MAPPINGS = ("env_args", "stop")  # settings that several keys may have a part of
+
+
+@dataclasses.dataclass(frozen=True)
+class Translation:
+    """An RLlib configuration in this library's settings; `print` shows what became of each key.
+
+    config: the `PPOConfig`.
+    run_settings: keywords of `Trainer`: when to evaluate, what ends training, ...
+    rows: RLlib's keys, and what became of them.
+    """
+
+    config: PPOConfig
+    run_settings: dict[str, Any]
+    rows: tuple[Row, ...] = dataclasses.field(repr=False)
+
+    def __str__(self) -> str:
+        return table(self.rows, DEFAULTS)
+
+
+def from_rllib(config: Any, *, ignore: Iterable[str] = (), **settings: Any) -> Translation:
+    """An RLlib configuration of PPO as this library's, and a table of what became of each key.
+
+        translation = jaxrl.from_rllib("params.json")
+        print(translation)
+        trainer = jaxrl.Trainer(translation.config, **translation.run_settings)
+
+    Args:
+        config: RLlib's `PPOConfig`; a dict of its settings, by old or new names; the arguments of
+            `tune.run`; or the path of a JSON or YAML file of these, or of a result's folder.
+        ignore: keys that have no counterpart and change the result, to leave out all the same.
+        **settings: of `PPOConfig` and `Trainer`, which win. `stop` may have RLlib's names, too.
+
+    Raises:
+        UsageError: in one line, with the reason of each key that changes the result.
+    """
+    given = _checked_names(settings)
+    config = read_file(config) if isinstance(config, str | Path) else config
+    values = form.flat(config)
+    if "stop" in given:
+        values = {key: value for key, value in values.items() if not is_part(key, "stop")}
+        values |= form.flat({"stop": given.pop("stop")})
+    searches = {key: value for key, value in values.items() if form.is_search(value)}
+    values = {key: value for key, value in values.items() if key not in searches}
+    rows = [
+        changes({key: value}, "several values: jaxrl.sweep(config, {setting: values}) tries them")
+        for key, value in searches.items()
+    ]
+    context, of_env = read_environment(values, given, new_stack=form.is_new_stack(config))
+    rows += [*of_env, *_of_policies(values, given, context)]
+    left = {key: values[key] for key in values if not is_part(key, *ENV_KEYS, *POLICY_KEYS)}
+    rows += _read(left, context, RULES)
+    rows = [_answered(row, given) for row in rows]
+    _refuse(rows, ignore, values)
+    return _translation(rows, given)
+
+
+def is_part(path: str, *keys: str) -> bool:
+    """Whether a path is one of `keys`, or below one."""
+    return any(path == key or path.startswith(f"{key}/") for key in keys)
+
+
+def _checked_names(settings: Mapping[str, Any]) -> dict[str, Any]:
+    for name in settings:
+        if name not in DEFAULTS:
+            raise unknown_setting(name, DEFAULTS, owner="PPOConfig")
+    return dict(settings)
+
+
+def _read(values: Mapping[str, Any], context: Context, rules: Iterable[Rule]) -> Iterator[Row]:
+    """The rows of all values: by their rule, else copied, else as the table of names says."""
+    left = dict(values)
+    for rule in rules:
+        read = {key: left.pop(key) for key in list(left) if is_part(key, *rule.keys)}
+        if read or rule.always:
+            yield from rule.read(read, context)
+    for key, value in left.items():
+        yield _single(key, value)
+
+
+def _single(path: str, value: Any) -> Row:
+    """The row of a key that no rule reads."""
+    name, read = path.rpartition("/")[2], {path: value}
+    found = RLLIB.get(name)
+    here = name if found is None else found.here
+    if here in COPIED:
+        return taken(read, **{here: value})
+    if found is None and name.startswith("_"):
+        return harmless(read, "a private switch of RLlib's")
+    if found is None:
+        near = nearest(name, KNOWN, 1)
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        return changes(read, f"no setting of RLlib's PPO that is known{hint}")
+    note = found.note.removeprefix("no counterpart: ").removeprefix("nothing to set: ")
+    why = "; ".join(filter(None, (here and f"see {here}", note)))
+    if found.harmless is None:
+        return harmless(read, why)
+    return harmless(read, "") if asks_nothing(value, found.harmless) else changes(read, why)
+
+
+def _of_policies(
+    values: Mapping[str, Any], given: Mapping[str, Any], context: Context
+) -> Iterator[Row]:
+    """The rows of who plays whom, and of the settings that policies have of their own."""
+    specs = read_specs(values)
+    yield from specs.rows
+    if "_rl_module_spec" in values and not specs.has_modules:
+        yield _single("_rl_module_spec", values["_rl_module_spec"])
+    if given.get("policies") is not None:
+        read = given_of(values, "policies", "policy_mapping_fn")
+        yield harmless(read, "policies are given beside it")
+        policies = freeze(given["policies"])
+        policies = dict(policies) if isinstance(given["policies"], Mapping) else policies
+        played = resolve_policies(context.env, policies, context.env_params)
+    else:
+        played, rows = mapping(values, specs.names, context)
+        yield from rows
+    common = _settings(_read(values_of_policy(values), context, POLICY_RULES))
+    for policy, overrides in specs.settings.items():
+        if specs.names and policy not in specs.names:
+            raise unknown_name("policy", policy, specs.names)
+        if overrides and policy in played:
+            yield from _of_policy(policy, overrides, values, context, common)
+
+
+def values_of_policy(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Those that a policy may have of its own."""
+    keys = [key for rule in POLICY_RULES for key in rule.keys]
+    return {key: values[key] for key in values if key in keys or _here(key) in COPIED}
+
+
+def _here(path: str) -> str:
+    name = path.rpartition("/")[2]
+    return RLLIB[name].here if name in RLLIB else name
+
+
+def _of_policy(
+    policy: str,
+    overrides: Mapping[str, Any],
+    values: Mapping[str, Any],
+    context: Context,
+    common: Mapping[str, Any],
+) -> Iterator[Row]:
+    """The rows of a policy's own settings, on top of those of all."""
+    path, overrides = f"policies/{policy}", form.flat(overrides)
+    run_keys = [key for rule in RUN_RULES for key in rule.keys]
+    for_all = {key: overrides[key] for key in overrides if is_part(key, *run_keys, *ENV_KEYS)}
+    if for_all:
+        yield harmless(for_all, "one for all policies").below(path)
+    overrides = {key: value for key, value in overrides.items() if key not in for_all}
+    for row in _read({**values_of_policy(values), **overrides}, context, POLICY_RULES):
+        read = {key: value for key, value in row.given.items() if key in overrides}
+        if not read:
+            continue
+        row = row._replace(given=read).below(path)
+        changed = {
+            name: value
+            for name, value in row.settings.items()
+            if common.get(name, DEFAULTS[name]) != value
+        }
+        yield row._replace(settings={"per_policy": {policy: changed}} if changed else {})
+
+
+def _answered(row: Row, given: Mapping[str, Any]) -> Row:
+    """A row without a counterpart is harmless where a setting beside it takes its place."""
+    answers = [_here(key) for key in row.given if _here(key) in given]
+    if row.kind != CHANGES or not answers:
+        return row
+    return harmless(row.given, f"{answers[0]} is given beside it")
+
+
+def _refuse(rows: list[Row], ignore: Iterable[str], values: Mapping[str, Any]) -> None:
+    """Refuses what changes the result and is not to be ignored."""
+    ignore = [ignore] if isinstance(ignore, str) else list(ignore)
+    paths = {key for row in rows for key in row.given}
+    for name in ignore:
+        if not any(is_named(path, name) for path in (*paths, *values)):
+            raise unknown_name("key to ignore", name, paths, look="it is not in the configuration")
+    refused = [
+        row
+        for row in rows
+        if row.kind == CHANGES
+        and not any(is_named(key, name) for key in row.given for name in ignore)
+    ]
+    if refused:
+        reasons = "; ".join(
+            f"{', '.join(f'{key}={brief(value)}' for key, value in row.given.items())} ({row.why})"
+            for row in refused
+        )
+        names = " ".join(next(iter(row.given)) for row in refused)
+        raise UsageError(
+            f"no counterpart, and it changes the result: {reasons}; to leave it out: ignore="
+            f"{names.split()}, or --ignore {names}"
+        )
+
+
+def is_named(path: str, name: str) -> bool:
+    """Whether a name means this key: its whole path, or its end."""
+    return path == name or path.endswith(f"/{name}")
+
+
+def _settings(rows: Iterable[Row]) -> dict[str, Any]:
+    """The settings of all rows together."""
+    settings: dict[str, Any] = {}
+    for row in rows:
+        for name, value in row.settings.items():
+            if name in MAPPINGS:
+                value = {**settings.get(name, {}), **value}
+            elif name == "per_policy":
+                policy, values = next(iter(value.items()))
+                held = settings.get(name, {})
+                value = {**held, policy: {**held.get(policy, {}), **values}}
+            elif name == "total_env_steps":
+                value = min(value, settings.get(name, value))
+            settings[name] = value
+    return settings
+
+
+def _translation(rows: list[Row], given: Mapping[str, Any]) -> Translation:
+    settings = _settings(rows)
+    limit, criteria = settings.pop("total_env_steps", None), settings.get("stop", {})
+    iterations = criteria.pop(ITERATIONS, None)
+    if not criteria:
+        settings.pop("stop", None)
+    changed = {name: value for name, value in given.items() if name not in OF_RUN}
+    run = {name: value for name, value in {**settings, **given}.items() if name in OF_RUN}
+    first = {name: changed.pop(name) for name in ("env", "env_args") if name in changed}
+    if "env_args" in first:
+        first["env_args"] = {**settings.get("env_args", {}), **dict(first["env_args"])}
+    ppo = {name: value for name, value in settings.items() if name not in OF_RUN}
+    config = PPOConfig(**{**ppo, **first}).replace(**changed)
+    if iterations is not None:
+        steps = iterations * config.train_batch_size
+        limit = steps if limit is None else min(limit, steps)
+    if "total_env_steps" not in given:
+        if limit is None:
+            limit = config.total_env_steps
+            rows.append(taken({}, "RLlib trains until it is stopped", total_env_steps=limit))
+        config = config.replace(total_env_steps=limit)
+    if given:
+        rows.append(taken(dict(given), "given beside it, and wins", **given))
+    RunSettings(**run)
+    return Translation(config, run, tuple(rows))

@@ -1,0 +1,686 @@
+"""RLlib's configurations read as ours: the settings, the table of every key, what is refused."""
+
+import json
+import re
+from types import SimpleNamespace
+
+import pytest
+
+import jaxrl
+from jaxrl import PPOConfig, UsageError, from_rllib
+from jaxrl.core.rllib_names import RLLIB
+from jaxrl.rllib.rows import CHANGES, HARMLESS, TAKEN
+from jaxrl.rllib.settings import COPIED
+from jaxrl.rllib.translation import RULES, is_part
+
+CARTPOLE = {"env": "CartPole-v1"}
+ARENA = {"env": "MultiAgentArena"}
+# What RLlib trains with where a configuration says nothing: 2 workers, PyTorch's first weights.
+LAYOUT = {"num_envs": 2, "rollout_length": 2000}
+NEW = {**LAYOUT, "fcnet_kernel_initializer": "uniform"}
+
+
+def refused(config, **settings):
+    with pytest.raises(UsageError) as error:
+        from_rllib(config, **settings)
+    assert "\n" not in str(error.value)
+    return str(error.value)
+
+
+def rows_of(translation):
+    """{key: (kind, text)}."""
+    return {key: (row.kind, row.text) for row in translation.rows for key in row.given}
+
+
+# Configurations as users have them
+
+
+def test_a_dict_of_old_names():
+    translation = from_rllib(
+        {
+            "env": "CartPole-v1",
+            "framework": "torch",
+            "num_gpus": 0,
+            "num_workers": 3,
+            "num_envs_per_worker": 4,
+            "rollout_fragment_length": 50,
+            "train_batch_size": 2400,
+            "sgd_minibatch_size": 200,
+            "num_sgd_iter": 8,
+            "lambda": 0.95,
+            "gamma": 0.98,
+            "clip_param": 0.2,
+            "vf_clip_param": 100.0,
+            "vf_loss_coeff": 0.5,
+            "entropy_coeff": 0.01,
+            "kl_coeff": 0.3,
+            "kl_target": 0.02,
+            "lr": 1e-3,
+            "lr_schedule": [[0, 1e-3], [500_000, 0.0]],
+            "grad_clip": 0.5,
+            "observation_filter": "MeanStdFilter",
+            "batch_mode": "truncate_episodes",
+            "seed": 7,
+            "model": {"fcnet_hiddens": [64, 64], "fcnet_activation": "relu"},
+        }
+    )
+    assert translation.config == PPOConfig(
+        env="cartpole",
+        num_envs=12,
+        rollout_length=200,
+        minibatch_size=200,
+        num_epochs=8,
+        lambda_=0.95,
+        gamma=0.98,
+        clip_param=0.2,
+        vf_clip_param=100.0,
+        vf_loss_coeff=0.5,
+        entropy_coeff=0.01,
+        kl_coeff=0.3,
+        kl_target=0.02,
+        lr=[[0, 1e-3], [500_000, 0.0]],
+        grad_clip=0.5,
+        observation_filter="MeanStdFilter",
+        seed=7,
+        fcnet_hiddens=[64, 64],
+        fcnet_activation="relu",
+    )
+    assert translation.run_settings == {}
+
+
+def test_a_dict_of_new_names():
+    translation = from_rllib(
+        {
+            "env": "Pendulum-v1",
+            "enable_rl_module_and_learner": True,
+            "num_env_runners": 2,
+            "num_envs_per_env_runner": 10,
+            "rollout_fragment_length": "auto",
+            "train_batch_size_per_learner": 2000,
+            "num_learners": 2,
+            "minibatch_size": 64,
+            "num_epochs": 6,
+            "lambda_": 0.1,
+            "lr": [[0, 3e-4], [1_000_000, 1e-5]],
+            "entropy_coeff": [[0, 0.01], [1_000_000, 0.0]],
+            "model_config": {"fcnet_activation": "swish", "vf_share_layers": True},
+            "metrics_num_episodes_for_smoothing": 20,
+        }
+    )
+    assert translation.config == PPOConfig(
+        env="gymnax:Pendulum-v1",
+        num_envs=20,
+        rollout_length=200,
+        minibatch_size=128,
+        num_epochs=6,
+        lambda_=0.1,
+        lr=[[0, 3e-4], [1_000_000, 1e-5]],
+        entropy_coeff=[[0, 0.01], [1_000_000, 0.0]],
+        fcnet_activation="silu",
+        fcnet_kernel_initializer="uniform",
+        vf_share_layers=True,
+        metrics_num_episodes_for_smoothing=20,
+    )
+
+
+YAML = """
+cartpole-ppo:
+    env: CartPole-v1
+    run: PPO
+    stop:
+        episode_reward_mean: 150
+        timesteps_total: 100000
+    config:
+        framework: tf
+        lr: 0.0003
+        num_workers: 1
+        observation_filter: MeanStdFilter
+        num_sgd_iter: 6
+        model:
+            fcnet_hiddens: [32]
+            fcnet_activation: linear
+            vf_share_layers: true
+        enable_connectors: true
+"""
+
+
+def test_an_experiment_of_tune_in_a_yaml_file(tmp_path):
+    pytest.importorskip("yaml")
+    path = tmp_path / "cartpole.yaml"
+    path.write_text(YAML)
+    translation = from_rllib(path)
+    assert translation.config == PPOConfig(
+        env="cartpole",
+        total_env_steps=100_000,
+        num_envs=1,
+        rollout_length=4000,
+        lr=3e-4,
+        num_epochs=6,
+        observation_filter="MeanStdFilter",
+        fcnet_hiddens=[32],
+        fcnet_activation="linear",
+        vf_share_layers=True,
+    )
+    assert translation.run_settings == {"stop": {"env_runners/episode_return_mean": 150}}
+
+
+# A params.json has every key, code as text, and -1 where RLlib no longer reads a key.
+PARAMS = {
+    "_disable_preprocessor_api": False,
+    "_model_config": "DefaultModelConfig(fcnet_hiddens=[64], fcnet_activation='tanh', "
+    "fcnet_kernel_initializer=None, head_fcnet_hiddens=[], vf_share_layers=True, use_lstm=True)",
+    "_train_batch_size_per_learner": 1000,
+    "algorithm_config_overrides_per_module": {"hunter": {"lr": 1e-3}},
+    "batch_mode": "truncate_episodes",
+    "callbacks": "<class 'ray.rllib.callbacks.callbacks.RLlibCallback'>",
+    "callbacks_on_episode_end": None,
+    "count_steps_by": "env_steps",
+    "enable_env_runner_and_connector_v2": True,
+    "enable_rl_module_and_learner": True,
+    "env": "pursuit_v4",
+    "env_config": {"n_evaders": 10, "max_cycles": 100},
+    "evaluation_config": {"explore": False},
+    "evaluation_duration": 20,
+    "evaluation_duration_unit": "episodes",
+    "evaluation_interval": 5,
+    "exploration_config": {},
+    "framework": "torch",
+    "gamma": 0.99,
+    "grad_clip": None,
+    "grad_clip_by": "global_norm",
+    "lambda": 0.95,
+    "lr": 5e-05,
+    "lr_schedule": None,
+    "model": {"fcnet_hiddens": [256, 256], "vf_share_layers": False, "use_lstm": False},
+    "num_env_runners": 4,
+    "num_envs_per_env_runner": 5,
+    "num_learners": 0,
+    "optimizer": {},
+    "policies": {"hunter": [None, None, None, None]},
+    "policies_to_train": None,
+    "policy_mapping_fn": "<function <lambda> at 0x7f1e610d84a0>",
+    "rollout_fragment_length": "auto",
+    "seed": None,
+    "sgd_minibatch_size": -1,
+    "train_batch_size": 4000,
+    "use_gae": True,
+    "worker_cls": -1,
+}
+
+
+def test_the_params_json_of_a_result(tmp_path):
+    (tmp_path / "params.json").write_text(json.dumps(PARAMS))
+    translation = from_rllib(tmp_path)
+    assert translation.config == PPOConfig(
+        env="pursuit",
+        env_args={"n_evaders": 10, "max_cycles": 100},
+        num_envs=20,
+        rollout_length=50,
+        lambda_=0.95,
+        policies={"hunter": [f"pursuer_{n}" for n in range(8)]},
+        per_policy={"hunter": {"lr": 1e-3}},
+        fcnet_hiddens=[64],
+        fcnet_kernel_initializer="uniform",
+        vf_share_layers=True,
+        use_lstm=True,
+    )
+    assert translation.run_settings == {
+        "evaluation_interval": 5,
+        "evaluation_duration": 20,
+        "evaluation_explore": False,
+    }
+
+
+def test_the_real_ppo_config_of_rllib_is_read_as_its_dict():
+    ppo = pytest.importorskip("ray.rllib.algorithms.ppo")
+    from ray.rllib.core.rl_module.default_model_config import DefaultModelConfig
+    from ray.tune.utils.util import SafeFallbackEncoder
+
+    config = (
+        ppo.PPOConfig()
+        .environment("CartPole-v1")
+        .env_runners(num_env_runners=1, num_envs_per_env_runner=8)
+        .training(lr=3e-4, train_batch_size_per_learner=1024, num_epochs=5)
+        .rl_module(model_config=DefaultModelConfig(fcnet_hiddens=[32]))
+        .evaluation(evaluation_interval=2, evaluation_config={"explore": False})
+    )
+    translation = from_rllib(config)
+    assert translation.config == PPOConfig(
+        env="cartpole",
+        num_envs=8,
+        rollout_length=128,
+        lr=3e-4,
+        num_epochs=5,
+        fcnet_hiddens=[32],
+        fcnet_kernel_initializer="uniform",
+        vf_share_layers=True,  # DefaultModelConfig's
+    )
+    assert translation.run_settings == {
+        "evaluation_interval": 2,
+        "evaluation_duration": 10,
+        "evaluation_explore": False,
+    }
+    assert from_rllib(config.to_dict()) == translation
+    saved = json.loads(json.dumps(config.to_dict(), cls=SafeFallbackEncoder))
+    assert from_rllib(saved).config == translation.config
+
+
+def test_the_defaults_of_the_real_ppo_config_are_those_assumed_here():
+    ppo = pytest.importorskip("ray.rllib.algorithms.ppo")
+    assert from_rllib(ppo.PPOConfig().environment("CartPole-v1")).config == PPOConfig(
+        env="cartpole", **NEW
+    )
+    assert from_rllib(CARTPOLE).config == PPOConfig(env="cartpole", **NEW)
+
+
+# Sizes
+
+
+@pytest.mark.parametrize(
+    ("given", "num_envs", "length"),
+    [
+        ({}, 2, 2000),
+        ({"num_workers": 0, "num_envs_per_worker": 20, "train_batch_size": 512}, 20, 26),
+        ({"num_env_runners": 4, "rollout_fragment_length": 100}, 4, 1000),
+        # 10 x 200 steps are a fragment of each; two of them are less than 5,000, three are more
+        ({"num_workers": 10, "rollout_fragment_length": 200, "train_batch_size": 5000}, 10, 600),
+        ({"num_workers": 10, "sample_batch_size": 200, "train_batch_size": 500}, 10, 200),
+        ({"num_learners": 2, "train_batch_size_per_learner": 1000}, 2, 1000),
+        ({"num_learners": 0, "_train_batch_size_per_learner": 1000}, 2, 500),
+        ({"num_env_runners": 1, "train_batch_size": 1e3}, 1, 1000),
+    ],
+)
+def test_the_batch_is_what_rllibs_workers_would_collect(given, num_envs, length):
+    config = from_rllib({**CARTPOLE, **given}).config
+    assert (config.num_envs, config.rollout_length) == (num_envs, length)
+    assert config.train_batch_size == num_envs * length
+
+
+# Several agents
+
+
+def test_policies_as_tuples_and_as_objects_with_settings_of_their_own():
+    spec = SimpleNamespace(
+        policy_class=None,
+        observation_space=None,
+        action_space=None,
+        config={"lr": 1e-3, "model": {"fcnet_hiddens": [32]}, "gamma": 0.99},
+    )
+    multiagent = {
+        "policies": {"pol1": (None, None, None, {"lambda": 0.9}), "pol2": spec, "idle": None},
+        "policy_mapping_fn": lambda agent, episode, worker, **kwargs: "pol" + agent[-1],
+        "policies_to_train": ["pol1"],
+    }
+    translation = from_rllib({**ARENA, "multiagent": multiagent, "model": {"fcnet_hiddens": [64]}})
+    assert translation.config == PPOConfig(
+        env="arena",
+        **LAYOUT,
+        policies={"pol1": ["agent1"], "pol2": ["agent2"]},
+        policies_to_train=["pol1"],
+        per_policy={"pol1": {"lambda_": 0.9}, "pol2": {"lr": 1e-3, "fcnet_hiddens": (32,)}},
+        fcnet_hiddens=[64],
+    )
+    rows = rows_of(translation)
+    assert rows["policies/idle"] == (HARMLESS, "it plays no agent")
+    assert rows["policies/pol2/model/fcnet_hiddens"][0] == TAKEN
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda agent: "a" if agent == "agent1" else "b",
+        lambda agent, episode: "a" if agent == "agent1" else "b",
+        lambda agent, *args, **kwargs: "a" if agent == "agent1" else "b",
+        lambda agent, episode, worker=None: "a" if agent == "agent1" else "b",
+    ],
+)
+def test_a_mapping_function_is_asked_for_each_agent(ask):
+    config = from_rllib({**ARENA, "policies": {"a", "b"}, "policy_mapping_fn": ask}).config
+    assert config.setup().policies == {"a": ("agent1",), "b": ("agent2",)}
+
+
+def test_without_policies_all_agents_share_the_default_policy():
+    config = from_rllib(ARENA).config
+    assert config.setup().policies == {"default_policy": ("agent1", "agent2")}
+
+
+def test_modules_of_a_specification_have_models_of_their_own():
+    module = SimpleNamespace(module_class=None, model_config={"fcnet_hiddens": [8]})
+    spec = SimpleNamespace(rl_module_specs={"a": module})
+    config = {**ARENA, "policies": ["a"], "_rl_module_spec": spec}
+    assert dict(from_rllib(config).config.per_policy)["a"] == (("fcnet_hiddens", (8,)),)
+
+
+def test_mappings_that_no_file_holds_or_that_change_are_refused():
+    two = {**ARENA, "policies": {"a": None, "b": None}}
+    saved = {**two, "policy_mapping_fn": "<function <lambda> at 0x7f>"}
+    assert 'give policies={"pol1": ["agent1"], ...} beside it (--policies FILE' in refused(saved)
+    given = from_rllib(saved, policies={"a": ["agent2"], "b": ["agent1"]}).config
+    assert given.setup().policies == {"a": ("agent2",), "b": ("agent1",)}
+    assert "policy_mapping_fn is missing" in refused(two)
+    looks = {**two, "policy_mapping_fn": lambda agent, episode, **_: episode.id_}
+    assert "for agent 'agent1' and no episode: here one mapping holds" in refused(looks)
+    draws = {**two, "policy_mapping_fn": lambda agent, *_: next(turns)}
+    turns = iter("ab" * 20)
+    assert "draws the policy of agent 'agent1'" in refused(draws)
+    unknown = {**two, "policy_mapping_fn": lambda agent, *_: "c"}
+    assert "unknown policy 'c' of policy_mapping_fn" in refused(unknown)
+    assert "policies=3 must be policies by name" in refused({**ARENA, "policies": 3})
+    overrides = {**two, "policy_mapping_fn": lambda agent, *_: "a"}
+    overrides["algorithm_config_overrides_per_module"] = {"bb": {"lr": 1.0}}
+    assert "unknown policy 'bb'" in refused(overrides)
+
+
+def test_a_policy_class_of_your_own_is_refused():
+    class RandomPolicy: ...
+
+    config = {**ARENA, "policies": {"a": (RandomPolicy, None, None, {})}}
+    assert "policies/a/policy_class=" in refused(config)
+    assert from_rllib(config, ignore=["policy_class"]).config.setup().policies == {
+        "a": ("agent1", "agent2")
+    }
+
+
+# Environments
+
+
+def test_environments_go_by_their_names_elsewhere():
+    for name, here in (
+        ("CartPole-v1", "cartpole"),
+        ("cartpole", "cartpole"),
+        ("MountainCar-v0", "gymnax:MountainCar-v0"),
+        ("MinAtar/Breakout-v1", "gymnax:Breakout-MinAtar"),
+        ("waterworld_v4", "waterworld"),
+        (type("MultiAgentArena", (), {}), "arena"),
+    ):
+        assert from_rllib({"env": name}).config.env == here
+    short = from_rllib({"env": "CartPole-v0"}).config
+    assert short.env_args == (("max_steps_in_episode", 200),)
+    said = refused({"env": "ALE/Pong-v5"})
+    assert "env='ALE/Pong-v5' has no counterpart here: env=NAME gives a compiled one" in said
+    assert "names no environment" in refused({"lr": 1e-3})
+    assert from_rllib({"env": "my_env"}, env="arena").config.env == "arena"
+
+
+def test_arguments_and_the_time_limit_of_an_environment():
+    config = {**ARENA, "env_config": {"width": 6}, "horizon": 40}
+    assert dict(from_rllib(config).config.env_args) == {"width": 6, "max_steps_in_episode": 40}
+    pool = {"env": "waterworld_v4", "horizon": 60}
+    assert dict(from_rllib(pool).config.env_args) == {"max_cycles": 60}
+    unknown = {**ARENA, "env_config": {"width": 6, "colour": "red"}}
+    assert "env_config/colour='red' (unknown argument 'colour'" in refused(unknown)
+    config = from_rllib(unknown, ignore=["colour"], env_args={"height": 5}).config
+    assert dict(config.env_args) == {"width": 6, "height": 5}
+
+
+# Networks
+
+
+def test_convolutions_are_used_for_images_alone_and_layers_above_them():
+    filters = [[16, [3, 3], 1], [32, [3, 3], 2]]
+    model = {"conv_filters": filters, "fcnet_hiddens": [256], "post_fcnet_hiddens": [64]}
+    config = from_rllib({"env": "pursuit_v4", "model": model}).config
+    assert config.conv_filters == ((16, 3, 1), (32, 3, 2))
+    assert (config.fcnet_hiddens, config.fcnet_activation) == ((64,), "relu")
+    config = from_rllib({**CARTPOLE, "model": model}).config
+    assert (config.conv_filters, config.fcnet_hiddens) == (None, (256, 64))
+    default = from_rllib({"env": "MinAtar/Breakout-v1"}).config
+    assert (default.conv_filters, default.fcnet_hiddens) == (((16, 5, 2), (32, 5, 2)), ())
+
+
+def test_heads_of_their_own_are_layers_where_nothing_is_shared():
+    model = {"head_fcnet_hiddens": [32], "head_fcnet_activation": "tanh"}
+    new = {**CARTPOLE, "enable_rl_module_and_learner": True}
+    config = from_rllib({**new, "model_config": model}).config
+    assert config.fcnet_hiddens == (256, 256, 32)
+    shared = {**new, "model_config": {**model, "vf_share_layers": True}}
+    assert "model/head_fcnet_hiddens=[32] (no layers between shared layers" in refused(shared)
+    other = {**new, "model_config": {"head_fcnet_hiddens": [32]}}
+    assert "model/head_fcnet_activation='relu' (all layers have the same" in refused(other)
+
+
+def test_a_memory_of_the_old_stack_is_shared_and_one_of_the_new_as_it_says():
+    old = {**CARTPOLE, "model": {"use_lstm": True, "lstm_use_prev_action_reward": True}}
+    config = from_rllib(old).config
+    assert config.use_lstm and config.vf_share_layers
+    assert config.lstm_use_prev_action and config.lstm_use_prev_reward
+    new = {**CARTPOLE, "_model_config": {"use_lstm": True}}
+    assert not from_rllib(new).config.vf_share_layers
+
+
+def test_weights_begin_as_the_named_initializer_says():
+    new = {**CARTPOLE, "enable_rl_module_and_learner": True}
+    named = {**new, "_model_config": {"fcnet_kernel_initializer": "orthogonal_"}}
+    assert from_rllib(named).config.fcnet_kernel_initializer == "orthogonal"
+    named = {**new, "_model_config": {"fcnet_kernel_initializer": "xavier_uniform_"}}
+    assert "fcnet_kernel_initializer is orthogonal or uniform" in refused(named)
+
+
+# Keys read together
+
+
+def test_without_generalised_advantages_lambda_is_one():
+    assert from_rllib({**CARTPOLE, "use_gae": False, "lambda": 0.9}).config.lambda_ == 1.0
+    assert from_rllib({**CARTPOLE, "use_gae": True, "lambda": 0.9}).config.lambda_ == 0.9
+
+
+def test_clipping_by_value_is_refused_where_there_is_any():
+    by_value = {**CARTPOLE, "grad_clip_by": "value"}
+    assert from_rllib(by_value).config.grad_clip is None
+    assert "grad_clip_by='value', grad_clip=0.5 (" in refused({**by_value, "grad_clip": 0.5})
+    assert from_rllib({**CARTPOLE, "grad_clip": 0.5}).config.grad_clip == 0.5
+
+
+def test_evaluation_samples_its_actions_unless_it_says_otherwise():
+    config = {**CARTPOLE, "evaluation_interval": 2, "evaluation_num_episodes": 5}
+    assert from_rllib(config).run_settings == {
+        "evaluation_interval": 2,
+        "evaluation_duration": 5,
+        "evaluation_explore": True,
+    }
+    inner = {"explore": False, "env_config": {"max_steps_in_episode": 9}, "num_workers": 1}
+    settings = from_rllib({**config, "evaluation_config": inner}).run_settings
+    assert settings["evaluation_explore"] is False
+    assert settings["evaluation_env_args"] == {"max_steps_in_episode": 9}
+    for other in ({"evaluation_duration_unit": "timesteps"}, {"evaluation_num_episodes": "auto"}):
+        assert "evaluation_duration" not in from_rllib({**config, **other}).run_settings
+    assert from_rllib({**CARTPOLE, "evaluation_interval": 0}).run_settings == {}
+
+
+def test_criteria_of_tune_are_steps_or_results():
+    arguments = {"run_or_experiment": "PPO", "config": CARTPOLE}
+    stop = {"sampler_results/episode_reward_mean": -300, "training_iteration": 10}
+    translation = from_rllib({**arguments, "stop": {**stop, "timesteps_total": 1e6}})
+    assert translation.config.total_env_steps == 40_000
+    assert translation.run_settings == {"stop": {"env_runners/episode_return_mean": -300}}
+    translation = from_rllib(CARTPOLE, stop={"timesteps_total": 9000, "time_total_s": 60})
+    assert translation.config.total_env_steps == 9000
+    assert translation.run_settings == {"stop": {"time_total_s": 60}}
+    assert "total_env_steps=1000000; RLlib trains until it is stopped" in {
+        row.text for row in from_rllib(CARTPOLE).rows
+    }
+    agents = {**ARENA, "stop": {"agent_timesteps_total": 100}}
+    assert "stop/agent_timesteps_total=100 (steps of the environment" in refused(agents)
+    assert "must be a number" in refused(CARTPOLE, stop={"episode_reward_mean": "150"})
+    assert "stop=<function" in refused({**arguments, "stop": lambda trial, result: True})
+
+
+def test_checkpoints_of_tune():
+    arguments = {
+        **{"config": CARTPOLE, "checkpoint_freq": 5, "keep_checkpoints_num": 2},
+        **{"checkpoint_score_attr": "episode_reward_mean", "num_samples": 4},
+    }
+    assert from_rllib(arguments).run_settings == {
+        "checkpoint_frequency": 5,
+        "keep": 2,
+        "checkpoint_score_attribute": "env_runners/episode_return_mean",
+    }
+    nothing = {"config": CARTPOLE, "checkpoint_config": {"checkpoint_frequency": 0}}
+    assert from_rllib(nothing).run_settings == {}
+
+
+def test_played_episodes_are_written_where_rllib_would():
+    assert from_rllib({**CARTPOLE, "output": "data"}).run_settings == {"output": "data"}
+    assert from_rllib({**CARTPOLE, "output": "logdir"}).run_settings == {}
+
+
+# Every key
+
+
+def is_read(key):
+    """Whether a rule reads it, or it is copied, or it holds other keys."""
+    found = RLLIB[key]
+    return (
+        found.here in COPIED
+        or any(is_part(path, *rule.keys) for rule in RULES for path in (key, f"model/{key}"))
+        or key in ("env_config", "horizon", "max_episode_steps", "multiagent", "multi_agent")
+        or key in ("policy_mapping_fn", "evaluation_config", "_rl_module_spec")
+        or key.startswith(("model_config", "_model_config", "algorithm_config_ov", "_per_module"))
+    )
+
+
+LEFT = [key for key in RLLIB if not is_read(key)]
+
+
+def test_every_key_of_the_table_that_is_not_read_is_harmless_or_refused():
+    asking = {key: object() for key in LEFT}
+    said = refused({**CARTPOLE, **asking})
+    changing = [key for key in LEFT if RLLIB[key].harmless is not None]
+    for key in changing:
+        assert f"{key}=<object" in said, key
+    rows = rows_of(from_rllib({**CARTPOLE, **asking}, ignore=changing))
+    for key in LEFT:
+        kind, why = rows[key]
+        assert (kind, bool(why)) == (CHANGES if key in changing else HARMLESS, True), key
+
+
+def test_no_key_is_refused_at_a_value_that_asks_for_nothing():
+    changing = [key for key in LEFT if RLLIB[key].harmless is not None]
+    usual = {key: RLLIB[key].harmless[-1] for key in changing}
+    assert from_rllib({**CARTPOLE, **usual}).config == from_rllib(CARTPOLE).config
+    nothing = {"callbacks": "<class 'ray.rllib.algorithms.callbacks.DefaultCallbacks'>"}
+    nothing |= {"input": "sampler", "optimizer": {}, "explore": True, "worker_cls": -1}
+    assert from_rllib({**CARTPOLE, **nothing}).config == from_rllib(CARTPOLE).config
+
+
+def test_refused_keys_say_why_and_are_left_out_by_name():
+    config = {**CARTPOLE, "batch_mode": "complete_episodes", "model": {"custom_model": "mine"}}
+    said = refused(config)
+    assert "batch_mode='complete_episodes' (rollouts have a fixed length and cut episodes)" in said
+    assert "model/custom_model='mine' (see model)" in said
+    assert said.endswith("or --ignore batch_mode model/custom_model")
+    assert "batch_mode" not in refused(config, ignore="batch_mode")
+    translation = from_rllib(config, ignore=["batch_mode", "custom_model"])
+    assert translation.config == PPOConfig(env="cartpole", **LAYOUT)
+    assert "unknown key to ignore 'batch_mod'; did you mean 'batch_mode'?" in refused(
+        config, ignore=["batch_mod"]
+    )
+
+
+def test_a_setting_beside_the_configuration_wins_and_answers_a_refused_key():
+    class Count(jaxrl.Callbacks): ...
+
+    config = {**CARTPOLE, "lr": 1e-3, "callbacks": Count}
+    assert "callbacks=" in refused(config)
+    translation = from_rllib(config, callbacks=Count, lr=1e-2, num_envs=8, keep=1)
+    assert translation.config.lr == 1e-2
+    assert translation.config.callbacks == (Count,)
+    assert (translation.config.num_envs, translation.config.train_batch_size) == (8, 4000)
+    assert translation.run_settings == {"keep": 1}
+    assert rows_of(translation)["callbacks"][1].endswith("given beside it, and wins")
+    assert "unknown setting 'learning_rate'" in refused(config, learning_rate=1.0)
+    assert "env_task_fn takes (result, task)" in refused({**CARTPOLE, "env_task_fn": print})
+
+
+def test_unknown_keys_are_refused_with_the_nearest_one():
+    said = refused({**CARTPOLE, "num_sgd_iters": 3})
+    assert "num_sgd_iters=3 (no setting of RLlib's PPO that is known; did you mean" in said
+    assert "'num_sgd_iter'" in said
+    assert from_rllib({**CARTPOLE, "num_sgd_iters": 3}, ignore=["num_sgd_iters"])
+
+
+def test_a_search_over_values_is_refused():
+    config = {**CARTPOLE, "lr": {"grid_search": [1e-3, 1e-4]}}
+    assert "jaxrl.sweep(config, {setting: values})" in refused(config)
+    assert from_rllib(config, ignore=["lr"]).config.lr == PPOConfig(env="cartpole").lr
+
+
+# Bad input
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        (3, "from_rllib takes RLlib's PPOConfig, a dict of its settings or a file's path, not 3"),
+        ({"run": "DQN", **CARTPOLE}, "of RLlib's algorithms PPO alone is read"),
+        ({**CARTPOLE, "model": 3}, "model=3 must be a mapping of settings"),
+        ({**CARTPOLE, "multiagent": [1]}, r"multiagent=\[1\] must be a mapping of settings"),
+        ({**CARTPOLE, "env_config": 3}, "env_config=3 must be a mapping"),
+        ({**CARTPOLE, "num_workers": "two"}, "num_workers='two' must be an integer"),
+        ({**CARTPOLE, "rollout_fragment_length": 0}, "rollout_fragment_length=0 must be"),
+        ({**CARTPOLE, "lr": "fast"}, "lr='fast' must be a number"),
+        ({**CARTPOLE, "model": {"fcnet_hiddens": 64}}, "fcnet_hiddens=64 must be a list"),
+        ({**CARTPOLE, "gamma": 2}, "gamma=2 must be a number"),
+        ({**ARENA, "policies": {"a": (None, None, None, 3)}}, "policies/a/config=3 must be"),
+        ({"a": {"run": "PPO"}, "b": {"run": "PPO"}}, "there are 2 experiments, a, b: keep one"),
+    ],
+)
+def test_a_mistake_is_one_line(config, message):
+    with pytest.raises(UsageError, match=message) as error:
+        from_rllib(config)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("a.json", None, "cannot be read: No such file"),
+        ("a.json", "env: CartPole-v1", "is not JSON"),
+        ("a.json", "", "must hold RLlib's settings by name, and holds nothing"),
+        ("a.json", "[1, 2]", "must hold RLlib's settings by name, and holds [1, 2]"),
+        ("a.yaml", "a: [1", "is not YAML"),
+        ("a.yaml", "a: !!python/object/apply:os.getcwd []", "is not YAML"),
+        ("params.pkl", "x", "is a pickle, which may run any code: give the params.json beside it"),
+    ],
+)
+def test_a_bad_file_is_one_line(tmp_path, name, text, message):
+    if name.endswith(".yaml"):
+        pytest.importorskip("yaml")
+    if text is not None:
+        (tmp_path / name).write_text(text)
+    assert message in refused(str(tmp_path / name))
+
+
+# The table
+
+
+def test_the_table_says_what_became_of_each_key():
+    config = {
+        **CARTPOLE,
+        **{"num_workers": 1, "num_sgd_iter": 6, "gamma": 0.99, "framework": "tf"},
+        **{"batch_mode": "complete_episodes", "clip_rewards": None},
+    }
+    text = str(from_rllib(config, ignore=["batch_mode"], seed=3))
+    assert [re.split("  +", line.strip()) for line in text.splitlines()] == [
+        ["taken over"],
+        ["env='CartPole-v1'", "env='cartpole'"],
+        ["num_workers=1", "num_envs=1, rollout_length=4000"],
+        ["num_sgd_iter=6", "num_epochs=6"],
+        ["RLlib's default", "total_env_steps=1000000; RLlib trains until"],
+        ["it is stopped"],
+        ["seed=3", "seed=3; given beside it, and wins"],
+        ["gamma", "the default here, too"],
+        ["no counterpart, harmless"],
+        ["framework", "there are no worker processes and no other"],
+        ["framework"],
+        ["1 key", "not set, or ask for nothing"],
+        ["no counterpart, changes the result (ignored)"],
+        ["batch_mode='complete_episodes'", "rollouts have a fixed length and cut"],
+        ["episodes"],
+    ]
+
+
+def test_the_table_of_a_whole_configuration_is_no_wider_than_a_terminal():
+    text = str(from_rllib(PARAMS))
+    assert max(map(len, text.splitlines())) <= 100
+    assert len(text.splitlines()) < 50
