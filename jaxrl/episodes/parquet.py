@@ -116,6 +116,18 @@ class EpisodeWriter:
         self._waiting, self._layouts = [], {}
         self._rows = self._bytes = 0
 
+    @property
+    def position(self) -> dict[str, Any]:
+        """Which files it has written so far, for `resume`."""
+        return {"prefix": self._prefix, "number": self._number}
+
+    def resume(self, prefix: str, number: int) -> None:
+        """Takes the place of a writer at this `position`; files that it wrote later are removed."""
+        for path in self.path.glob(f"episodes-{prefix}-*.parquet"):
+            if int(path.stem.rpartition("-")[2]) >= number:
+                path.unlink()
+        self._prefix, self._number = prefix, number
+
     def close(self) -> None:
         """Writes what waits."""
         self.flush()

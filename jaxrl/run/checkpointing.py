@@ -119,8 +119,7 @@ class CheckpointManager:
     def _write(
         self, now: Snapshot, best: tuple[Snapshot, dict[str, Any]] | None, wait: bool
     ) -> Path | None:
-        # A resumed run cannot write the episodes again that ended before its checkpoint.
-        self.recorder.save(now, after=self.output and self.output.flush())
+        self.recorder.save(now, episodes=self.output and self.output.flush())
         best = best or self.recorder.unwritten
         self.recorder.unwritten = None
         if best is not None:

@@ -99,11 +99,21 @@ class EpisodeOutput:
             self._jobs.popleft().result()
         self._jobs.append(self._worker.submit(self._write, chunk))
 
+    def resume(self, position: dict[str, Any] | None) -> None:
+        """Takes up a run's files, cut back to those at the position of its checkpoint."""
+        if self.writer is not None and position is not None:
+            self.writer.resume(**position)
+
+    @property
+    def position(self) -> dict[str, Any] | None:
+        """Which files are written, for `resume`; None if nothing is written."""
+        return None if self.writer is None else self.writer.position
+
     def flush(self) -> Future | None:
-        """Has all episodes so far written to files; the future of that, if there is an output."""
+        """Has all episodes so far written to files: the future position, if there is an output."""
         if self.writer is None:
             return None
-        self._jobs.append(self._worker.submit(self._try, EpisodeWriter.flush))
+        self._jobs.append(self._worker.submit(self._flush))
         return self._jobs[-1]
 
     def finish(self) -> None:
@@ -137,6 +147,10 @@ class EpisodeOutput:
                 f"warning: an episode of more than {self._cutter.too_long:,} steps is too long to "
                 "be kept, and such episodes are not written"
             )
+
+    def _flush(self) -> dict[str, Any] | None:
+        self._try(EpisodeWriter.flush)
+        return self.position
 
     def _try(self, action: Callable[[EpisodeWriter], None]) -> None:
         if self.writer is None:

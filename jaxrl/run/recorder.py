@@ -97,14 +97,14 @@ class Recorder:
         snapshot: Snapshot,
         *,
         score: dict[str, Any] | None = None,
-        after: Future | None = None,
+        episodes: Future | None = None,
     ) -> None:
         """Writes a checkpoint, as the best one if it comes with a score {"metric", "value"}.
 
         Args:
-            after: what must be done before the checkpoint can be seen.
+            episodes: the position of the written episodes, which are waited for.
         """
-        self._submit(self._save, snapshot, score, after)
+        self._submit(self._save, snapshot, score, episodes)
 
     def finish(self, snapshot: Snapshot, *, pictures: bool = True) -> None:
         """Draws the curves and an episode of the present policies; returns when all is written."""
@@ -239,17 +239,19 @@ class Recorder:
             column = Column(iteration, (recording,), env_params, "sampled actions")
             make_replay([column], self.algorithm, note=self.folder.name).save(path)
 
-    def _save(self, snapshot: Snapshot, score: dict[str, Any] | None, after: Future | None) -> None:
-        begin, folder = time.perf_counter(), self.folder / CHECKPOINTS
-        if after is not None:
-            after.result()
+    def _save(
+        self, snapshot: Snapshot, score: dict[str, Any] | None, episodes: Future | None
+    ) -> None:
+        begin, folder, facts = time.perf_counter(), self.folder / CHECKPOINTS, self.facts
+        if episodes is not None:
+            facts = facts | {"episodes": episodes.result()}
         try:
             self._ensure_folder()
             self._opened().flush()
             path = checkpoint.write(
                 folder,
                 state_tree(self.algorithm, snapshot),
-                state_facts(self.facts, snapshot, score),
+                state_facts(facts, snapshot, score),
                 best=score is not None,
             )
         except Exception as error:  # orbax raises errors of many kinds for a full disk

@@ -125,7 +125,8 @@ class Trainer(PolicyAccess, EpisodeAccess, TrainerResults):
         self._initial_weights = {}
         self.loop = TrainingLoop(self)
         self._stopped = self._is_training = False
-        self.facts = facts = resume.facts_of(config, self.algorithm, self.settings.to_dict())
+        facts = resume.facts_of(config, self.algorithm, self.settings.to_dict())
+        self.facts = facts = {**facts, "episodes": self.output.position}
         if _saved is not None and _saved.checkpoint is not None:
             self._take_up(_saved, facts)
         else:
@@ -133,13 +134,7 @@ class Trainer(PolicyAccess, EpisodeAccess, TrainerResults):
         self.run_dir = recorder = None
         writes = run_dir is not None
         if writes and self.processes.is_leader:
-            now = None if self._runner is None else self.snapshot()  # that a branch begins with
-            say = self.progress.say
-            self.run_dir, lock = resume.open_folder(
-                run_dir, _saved, self.algorithm, facts, now, say
-            )
-            held = run_folder.RunFolderLock(self.run_dir, lock, facts)
-            recorder = Recorder(held, self.algorithm, self.settings, say, self.lifetime)
+            recorder = self._open_folder(run_dir, _saved)
         begun = self.lifetime.training_iteration
         self.session = Session(begun, self.lifetime.time_total_s)
         self.keeping = CheckpointManager(
@@ -366,6 +361,15 @@ class Trainer(PolicyAccess, EpisodeAccess, TrainerResults):
 
     def _key(self) -> jax.Array:
         return jax.random.key(self.config.seed, impl="threefry2x32")
+
+    def _open_folder(self, run_dir: str | Path, saved: resume.Saved | None) -> Recorder:
+        now = None if self._runner is None else self.snapshot()  # that a branch begins with
+        say, facts = self.progress.say, self.facts
+        self.run_dir, lock = resume.open_folder(run_dir, saved, self.algorithm, facts, now, say)
+        if saved is not None and saved.run_dir == self.run_dir.resolve():
+            self.output.resume(saved.facts.get("episodes"))
+        held = run_folder.RunFolderLock(self.run_dir, lock, facts)
+        return Recorder(held, self.algorithm, self.settings, say, self.lifetime)
 
     def _take_up(self, saved: resume.Saved, facts: dict[str, Any]) -> None:
         start = self._key(), self.hypers, self.env_params

@@ -13,7 +13,7 @@ import pytest
 
 import jaxrl
 from jaxrl import UsageError, replay_episode
-from jaxrl.episodes import MultiAgentEpisode, read_episodes
+from jaxrl.episodes import EpisodeWriter, MultiAgentEpisode, read_episodes
 from jaxrl.run import episode_output
 from jaxrl.run.episode_output import EpisodeOutput, recorded_share
 from jaxrl.run.settings import RunSettings
@@ -205,6 +205,25 @@ def test_a_resumed_run_leaves_out_the_episodes_that_were_open_and_none_twice(tmp
     assert all(replay_episode(episode).difference is None for episode in new)
 
 
+@pytest.mark.parametrize("saved", [0, 4])
+def test_what_was_written_after_the_checkpoint_is_played_and_written_again(saved, tmp_path):
+    """Without any checkpoint the run begins again, and so do its episodes."""
+    folder, output = tmp_path / "run", tmp_path / "episodes"
+    settings = {"run_dir": folder, "pictures": False, "loggers": (), "checkpoint_at_end": False}
+    trained(SMALL_ARENA, output, 7, checkpoint_frequency=saved or None, **settings)
+    other = EpisodeWriter(output)  # whose files stay
+    other.write(next(read_episodes(output)))
+    other.close()
+    before = [place_of(episode) for episode in read_episodes(output)]
+    with jaxrl.Trainer.from_checkpoint(folder, quiet=True, config=SMALL_ARENA) as again:
+        assert again.lifetime.training_iteration == saved
+        again.fit({"training_iteration": 9})
+    after = [place_of(episode) for episode in read_episodes(output)]
+    # Of 9 x 16 steps: seven episodes of 20, less the one that was open after step 4 x 16.
+    assert len(before) == 4 * 5 + 1
+    assert len(after) == 4 * (6 if saved else 7) + 1 and len(set(after)) == len(after) - 1
+
+
 def test_numbers_that_change_during_an_episode_leave_nothing_to_replay(tmp_path):
     with jaxrl.Trainer(SMALL_ARENA, run_dir=None, quiet=True, output=tmp_path) as trainer:
         trainer.train()
@@ -301,6 +320,14 @@ def test_after_a_kill_every_file_can_be_read_and_no_episode_before_the_checkpoin
     process.send_signal(signal.SIGKILL)
     process.wait()
     episodes = list(read_episodes(tmp_path / "episodes"))
-    saved = jaxrl.load_run(tmp_path / "run")
     assert len({episode.id_ for episode in episodes}) == len(episodes) > 0
-    assert saved is not None
+    settings = {"quiet": True, "output": tmp_path / "episodes"}
+    with jaxrl.Trainer.from_checkpoint(tmp_path / "run", **settings) as again:
+        begun = again.lifetime.training_iteration
+        again.fit({"training_iteration": begun + 10})
+    places = [place_of(episode) for episode in read_episodes(tmp_path / "episodes")]
+    assert len(set(places)) == len(places)
+    # Of episodes of 20 steps in four environments, the one after the checkpoint alone is missing.
+    assert len(places) == 4 * ((begun + 10) * 16 // 20 - 1)
+    in_time = sum(last_update_of(episode) <= begun for episode in episodes)
+    assert in_time == 4 * (begun * 16 // 20)
