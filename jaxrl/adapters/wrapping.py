@@ -195,7 +195,7 @@ class PhysicsEnvironment(WrappedEnvironment):
 
     @cached_property
     def _observation_space(self) -> Space:
-        obs = jax.eval_shape(self._reset, jax.random.key(0)).obs
+        obs = jax.eval_shape(self._reset, jax.random.PRNGKey(0)).obs
         box = lambda leaf: Box(-math.inf, math.inf, leaf.shape, leaf.dtype)
         return space_of(jax.tree.map(box, obs))
 
@@ -206,7 +206,7 @@ class PhysicsEnvironment(WrappedEnvironment):
         return Box(-1.0, 1.0, (self._env.action_size,))
 
     def reset_inner(self, key):
-        state = self._reset(key)
+        state = self._reset(raw_key(key))
         return state.obs, state
 
     def step_inner(self, key, inner, action):

@@ -1,0 +1,73 @@
+"""Robots of MuJoCo Playground (https://playground.mujoco.org, 0.2): `make("playground:PointMass")`.
+
+Arguments are the entries of the library's configuration, nested ones joined by two underscores.
+Physics is MJX's in JAX unless `impl="warp"` is asked for, the library's default.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from jaxrl.adapters.wrapping import (
+    TRUNCATES,
+    PhysicsEnvironment,
+    constructor_with,
+    import_error,
+    require_known,
+)
+from jaxrl.core.errors import UsageError, reason_of, unknown_name
+
+try:
+    from mujoco_playground import dm_control_suite, registry
+    from mujoco_playground._src.mjx_env import MENAGERIE_PATH
+except ImportError as error:
+    raise import_error("mujoco_playground", "playground", error) from error
+
+PHYSICS = ("jax", "warp")
+LEFT_OUT = (
+    "action_repeat",  # the library leaves it to training
+    *("vision", "vision_config"),  # pictures are drawn on a GPU, for all environments at once
+)
+
+
+def constructor(name: str) -> Any:
+    """The constructor of MuJoCo Playground's environment `name`."""
+    require_known("playground", name, registry.ALL_ENVS)
+    config = registry.get_default_config(name)
+    given = {"__".join(path): value for path, value in _entries(config)}
+    if "impl" in given:
+        given["impl"] = PHYSICS[0]
+    return constructor_with(lambda **args: Playground(name, **args), given)
+
+
+class Playground(PhysicsEnvironment):
+    """An environment of MuJoCo Playground. Its state is the library's `State`."""
+
+    def __init__(self, name: str, time_limit: str = TRUNCATES, **args: Any):
+        config = registry.get_default_config(name)
+        if "impl" in config:
+            config.impl = args.get("impl", PHYSICS[0])
+            if config.impl not in PHYSICS:
+                raise unknown_name("impl", config.impl, PHYSICS, f"of playground:{name}")
+        if name not in dm_control_suite.ALL_ENVS and not MENAGERIE_PATH.exists():
+            raise UsageError(
+                f"environment playground:{name} needs models of robots, which the library "
+                'downloads once: python -c "from mujoco_playground._src import mjx_env; '
+                'mjx_env.ensure_menagerie_exists()"'
+            )
+        overrides = {given.replace("__", "."): value for given, value in args.items()}
+        try:
+            env = registry.load(name, config, overrides)
+        except Exception as error:
+            raise UsageError(f"environment playground:{name}: {reason_of(error)}") from error
+        super().__init__(env, f"playground:{name}", args, config.episode_length, time_limit)
+
+
+def _entries(config: Mapping[str, Any]) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """(path, value) of each entry of a nested configuration."""
+    for name, value in config.items():
+        if name in LEFT_OUT:
+            continue
+        if isinstance(value, Mapping) or hasattr(value, "items"):
+            yield from (((name, *path), inner) for path, inner in _entries(value))
+        else:
+            yield (name,), value
