@@ -1,0 +1,126 @@
+// The arena in a browser: two exported policies play it, drawn as on the replay page.
+
+const HEIGHT = 10, WIDTH = 10, CELLS = HEIGHT * WIDTH, STEPS = 100, MILLISECONDS = 120;
+
+// The policies: one thread each, for a thread more would cost more than it computes.
+
+ort.env.wasm.wasmPaths = new URL("ort/", location.href).href;
+ort.env.wasm.numThreads = 1;
+
+async function load(names) {
+  return Promise.all(names.map((name) => ort.InferenceSession.create(`${name}.onnx`)));
+}
+
+async function act(session, cells) {
+  const obs = new ort.Tensor("int32", Int32Array.from(cells), [1, 2]);
+  const { action } = await session.run({ obs }, ["action"]);
+  return action.data[0];
+}
+
+// The rules, as in envs/arena.py.
+
+function reset() {
+  return { positions: [0, CELLS - 1], visited: new Set(), returns: [0, 0], time: 0 };
+}
+
+// The cell that an action leads to: 0 up, 1 right, 2 down, 3 left.
+function aim(cell, action) {
+  const row = Math.floor(cell / WIDTH), column = cell % WIDTH;
+  if (action === 0 && row > 0) return cell - WIDTH;
+  if (action === 1 && column < WIDTH - 1) return cell + 1;
+  if (action === 2 && row < HEIGHT - 1) return cell + WIDTH;
+  if (action === 3 && column > 0) return cell - 1;
+  return cell;
+}
+
+function step({ positions: before, visited, returns, time }, actions, agent2First) {
+  const positions = [...before], targets = before.map((cell, agent) => aim(cell, actions[agent]));
+  const collided = [false, false];
+  for (const agent of agent2First ? [1, 0] : [0, 1]) {
+    collided[agent] = targets[agent] === positions[1 - agent];
+    if (!collided[agent]) positions[agent] = targets[agent];
+  }
+  const collision = collided[0] || collided[1];
+  const isNew = !collided[0] && !visited.has(positions[0]);
+  const after = collided[0] ? visited : new Set(visited).add(positions[0]);
+  const rewards = collision ? [-1, 1] : [isNew ? 1 : -0.5, -0.1];
+  const sums = returns.map((sum, agent) => sum + rewards[agent]);
+  return { positions, visited: after, returns: sums, time: time + 1 };
+}
+
+// One state in the form that painting.js reads: rows of numbers.
+
+const rows = (all) => {
+  const values = all.flat();
+  return { times: 1, inner: values.length, count: all.length, values };
+};
+const place = (cell) => [(cell % WIDTH) + 0.5, Math.floor(cell / WIDTH) + 0.5];
+const always = { visible: rows([1]) };
+
+function drawing({ positions, visited }) {
+  const cells = Array.from({ length: CELLS }, (_, cell) => cell);
+  const square = (arrays, look) => ({
+    kind: "rectangles",
+    opacity: 1,
+    ...look,
+    arrays: { ...always, angle: rows([0]), ...arrays },
+  });
+  return {
+    bounds: rows([[-0.1, HEIGHT + 0.1, WIDTH + 0.1, -0.1]]),
+    shapes: [
+      square(
+        {
+          center: rows(cells.map(place)),
+          size: rows([[0.94, 0.94]]),
+          color_index: rows(cells.map((cell) => Number(visited.has(cell)))),
+        },
+        { colors: ["ground", "trail"], corner: 0.08 },
+      ),
+      {
+        kind: "circles",
+        opacity: 1,
+        colors: ["agent0"],
+        line_width: 0,
+        arrays: { ...always, center: rows([place(positions[0])]), radius: rows([0.34]) },
+      },
+      square(
+        { center: rows([place(positions[1])]), size: rows([[0.62, 0.62]]) },
+        { colors: ["agent1"], corner: 0.14 },
+      ),
+    ],
+  };
+}
+
+function show(state) {
+  paintShapes(byId("stage"), drawing(state), 0);
+  const sums = state.returns.map((sum) => number(sum, 1)).join(" and ");
+  byId("numbers").textContent = `step ${state.time}, returns ${sums}`;
+}
+
+// Each agent sees its cell, then the other's.
+async function play(sessions, coins, pause) {
+  const states = [reset()];
+  for (const agent2First of coins) {
+    const state = states[states.length - 1], [first, second] = state.positions;
+    show(state);
+    const seen = [[first, second], [second, first]];
+    const actions = await Promise.all(sessions.map((session, i) => act(session, seen[i])));
+    states.push(step(state, actions, agent2First));
+    if (pause) await new Promise((done) => setTimeout(done, pause));
+  }
+  show(states[states.length - 1]);
+  return states;
+}
+
+async function main() {
+  const sessions = await load(["pol1", "pol2"]);
+  const chosen = new URLSearchParams(location.search).get("coins"); // for a certain episode
+  const coins = chosen
+    ? Array.from(chosen, (coin) => coin === "1")
+    : Array.from({ length: STEPS }, () => Math.random() < 0.5);
+  const states = await play(sessions, coins, chosen ? 0 : MILLISECONDS);
+  document.body.dataset.states = JSON.stringify(states.map(({ positions }) => positions));
+  document.body.dataset.returns = JSON.stringify(states[states.length - 1].returns);
+}
+
+main().catch((error) => { byId("numbers").textContent = String(error); });
