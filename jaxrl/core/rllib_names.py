@@ -38,6 +38,7 @@ RLLIB = {
     **none("action_mask_key", note=OBSERVATIONS, harmless=("action_mask",)),
     **none(
         *("is_atari", "preprocessor_pref", "framestack", "dim", "grayscale", "zero_mean"),
+        *("num_framestacks",),
         note="nothing to set: for Atari's images",
     ),
     **none(

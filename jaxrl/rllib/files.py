@@ -16,7 +16,7 @@ def read_file(path: str | Path) -> dict[str, Any]:
     Args:
         path: a JSON or YAML file, or a trial's folder, whose params.json it is.
     """
-    path = Path(path)
+    path = Path(path).expanduser()
     path = path / RESULT if path.is_dir() else path
     if path.suffix in (".pkl", ".pickle"):
         raise UsageError(f"{path} is a pickle, which may run any code: give the {RESULT} beside it")

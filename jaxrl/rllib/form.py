@@ -9,8 +9,11 @@ from jaxrl.core.errors import UsageError, brief
 
 DEPRECATED = -1  # RLlib's mark of a key that it no longer reads
 MODEL = ("model", "model_config_dict", "model_config", "_model_config")  # the last wins
+MODULE = "_rl_module_spec"
 MULTI_AGENT = ("multiagent", "multi_agent")
-NESTED = {"evaluation_config": "evaluation_config", "stop": "stop"}
+NESTED = ("evaluation_config", "stop")
+CONFIG = ("config", "param_space")  # of tune.run, of tune.Tuner
+OF_RUN = ("run_config", "checkpoint_config")
 SAVED_MODEL = "DefaultModelConfig"  # RLlib's class, as a params.json prints it
 OLD_STACK = (
     *("num_sgd_iter", "sgd_minibatch_size", "num_workers", "num_rollout_workers", "lr_schedule"),
@@ -24,19 +27,25 @@ def flat(config: Any) -> dict[str, Any]:
 
     Args:
         config: RLlib's `PPOConfig`; a dict of its settings, old or new names; the arguments of
-            `tune.run`, or one experiment of a Tune file, whose `config` holds them.
+            `tune.run` or `tune.Tuner`, or one experiment of a Tune file.
     """
     values = _plain(config)
     if _is_experiments(values):
         values = _only(values)
-    if isinstance(values.get("config"), Mapping):
-        values = {**{key: values[key] for key in values if key != "config"}, **values["config"]}
+    for key in CONFIG:
+        if isinstance(values.get(key), Mapping):
+            inner = values.pop(key)
+            values |= inner
     algorithm = values.pop("run", values.pop("run_or_experiment", "PPO"))
     if getattr(algorithm, "__name__", algorithm) not in ("PPO", "PPOTrainer"):
         raise UsageError(f"run={brief(algorithm)}: of RLlib's algorithms PPO alone is read")
     values = {key: value for key, value in values.items() if not _is_deprecated(value)}
+    for key in OF_RUN:
+        values |= _mapping(key, values.pop(key, None))
     for key in MULTI_AGENT:
         values |= _mapping(key, values.pop(key, None))
+    if _is_plain_module(values.get(MODULE)):
+        values["_model_config"] = values.pop(MODULE).model_config
     for key in MODEL:
         model = values.pop(key, None)
         values |= {f"model/{name}": value for name, value in _model(key, model).items()}
@@ -44,8 +53,6 @@ def flat(config: Any) -> dict[str, Any]:
         if isinstance(values.get(key), Mapping):
             inner = values.pop(key)
             values |= {f"{key}/{name}": value for name, value in inner.items()}
-    for key in ("checkpoint_config", "run_config"):
-        values |= _mapping(key, values.pop(key, None))
     return values
 
 
@@ -54,7 +61,7 @@ def is_new_stack(config: Any) -> bool:
     values = _plain(config)
     if _is_experiments(values):
         values = _only(values)
-    values = values["config"] if isinstance(values.get("config"), Mapping) else values
+    values = next((values[key] for key in CONFIG if isinstance(values.get(key), Mapping)), values)
     said = [values[key] for key in STACK if isinstance(values.get(key), bool)]
     if said:
         return said[0]
@@ -110,11 +117,27 @@ def _only(experiments: Mapping[str, Any]) -> dict[str, Any]:
     return dict(next(iter(experiments.values())))
 
 
+def _is_plain_module(spec: Any) -> bool:
+    """Whether this specifies RLlib's own module for all policies, so that its model is all."""
+    if not hasattr(spec, "model_config") or getattr(spec, "rl_module_specs", None):
+        return False
+    return is_of_ppo(getattr(spec, "module_class", None))
+
+
+def is_of_ppo(cls: Any) -> bool:
+    """Whether a class of policies or modules is RLlib's own for PPO; None means that."""
+    name = getattr(cls, "__name__", str(cls).rpartition(".")[2])
+    return cls is None or name.startswith(("PPO", "DefaultPPO"))
+
+
 def _is_deprecated(value: Any) -> bool:
     return type(value) is int and value == DEPRECATED
 
 
 def _mapping(key: str, value: Any) -> dict[str, Any]:
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):  # such as Tune's RunConfig
+        fields = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+        value = {name: part for name, part in fields.items() if part is not None}
     if value is not None and not isinstance(value, Mapping):
         raise UsageError(f"{key}={brief(value)} must be a mapping of settings")
     return dict(value or {})

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from jaxrl.core.errors import UsageError, brief, one_line, unknown_name
 from jaxrl.core.types import DEFAULT_POLICY, AgentId, PolicyId
 from jaxrl.rllib.context import Context
-from jaxrl.rllib.form import is_code, model_of
+from jaxrl.rllib.form import is_code, is_of_ppo, model_of
 from jaxrl.rllib.rows import Row, changes, given_of, harmless, taken
 
 SPEC = ("policy_class", "observation_space", "action_space", "config")  # RLlib's 4-tuple
@@ -99,11 +99,10 @@ def _rows(
     for policy in policies:
         if policy not in played and (len(policies) > 1 or policy != DEFAULT_POLICY):
             yield harmless({f"policies/{policy}": None}, "it plays no agent")
-    if "policies_to_train" in values:
-        yield _trained(values["policies_to_train"], list(played))
 
 
-def _trained(chosen: Any, policies: list[PolicyId]) -> Row:
+def trained(chosen: Any, played: list[PolicyId], named: list[PolicyId]) -> Row:
+    """The row of `policies_to_train`: those of the `played` policies; `named` may be idle ones."""
     read = {"policies_to_train": chosen}
     if chosen is None:
         return harmless(read, "all learn")
@@ -111,12 +110,15 @@ def _trained(chosen: Any, policies: list[PolicyId]) -> Row:
         return changes(read, "a function, which a file does not hold: give policies_to_train=[...]")
     if callable(chosen):
         try:
-            names = [policy for policy in policies if _call(chosen, policy, None)]
+            names = [policy for policy in played if _call(chosen, policy, None)]
         except Exception as error:
             reason = f"{type(error).__name__}: {one_line(error)}"
             raise UsageError(f"policies_to_train: the function raises {reason}") from None
     elif isinstance(chosen, list | tuple | set | frozenset):
-        names = [policy for policy in policies if policy in chosen]
+        for policy in chosen:
+            if policy not in (*played, *named):
+                raise unknown_name("policy", policy, played, "of policies_to_train")
+        names = [policy for policy in played if policy in chosen]
     else:
         raise UsageError(
             f"policies_to_train={brief(chosen)} must be policies' names, or a function"
@@ -176,9 +178,7 @@ def _config(path: str, spec: Any, rows: list[Row]) -> dict[str, Any]:
     else:
         parts = {name: getattr(spec, name, None) for name in SPEC}
     cls = parts.get("policy_class")
-    if cls is not None and not getattr(cls, "__name__", str(cls).rpartition(".")[2]).startswith(
-        "PPO"
-    ):
+    if not is_of_ppo(cls):
         why = "a class of your own: per_policy={...: {'model': ...}} takes a network"
         rows.append(changes({f"{path}/policy_class": cls}, why))
     return _mapping(f"{path}/config", parts.get("config"))
@@ -187,7 +187,7 @@ def _config(path: str, spec: Any, rows: list[Row]) -> dict[str, Any]:
 def _module(path: str, module: Any, rows: list[Row]) -> Mapping[str, Any]:
     """The model's settings of RLlib's RLModuleSpec."""
     cls = getattr(module, "module_class", None)
-    if cls is not None and "PPO" not in getattr(cls, "__name__", str(cls)):
+    if not is_of_ppo(cls):
         rows.append(changes({f"{path}/module_class": cls}, "model=... takes a network of your own"))
     return model_of(getattr(module, "model_config", None)) or {}
 

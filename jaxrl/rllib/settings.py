@@ -107,7 +107,7 @@ LAYERS = (
 )
 INITIALIZER = "model/fcnet_kernel_initializer"
 MEMORY = ("use_lstm", "use_attention")
-SHARED = ("model/vf_share_layers", "vf_share_layers")
+SHARED = ("vf_share_layers", "model/vf_share_layers")  # old versions copy the first to the model
 
 
 def network(values: Values, context: Context) -> Iterator[Row]:
@@ -208,8 +208,19 @@ def observation_filter(values: Values, context: Context) -> Iterator[Row]:
 
 def previous(values: Values, context: Context) -> Iterator[Row]:
     """The old name of two settings at once."""
-    told = bool(next(iter(values.values())))
-    yield taken(values, lstm_use_prev_action=told, lstm_use_prev_reward=told)
+    if any(values.values()):
+        yield taken(values, lstm_use_prev_action=True, lstm_use_prev_reward=True)
+    else:
+        yield harmless(values, "")
+
+
+def counting(values: Values, context: Context) -> Iterator[Row]:
+    """How a batch's steps are counted, which only several agents tell apart."""
+    if values["count_steps_by"] == "env_steps" or not context.is_multi_agent:
+        yield harmless(values, "")
+    else:
+        why = "batches count environment steps: divide train_batch_size by the number of agents"
+        yield changes(values, why)
 
 
 def callbacks(values: Values, context: Context) -> Iterator[Row]:
@@ -276,6 +287,7 @@ POLICY_RULES = (  # which a policy may have of its own
 TRAINING_RULES = (
     together(sizes, *SIZES, *LEARNERS, *MINIBATCH, always=True),
     together(seed, "seed"),
+    together(counting, "count_steps_by"),
     together(callbacks, "callbacks", "callbacks_class"),
     together(source, "input", "input_"),
     together(written, "output"),

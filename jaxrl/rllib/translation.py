@@ -12,7 +12,7 @@ from jaxrl.core.rllib_names import RLLIB
 from jaxrl.rllib import form
 from jaxrl.rllib.context import ENV_KEYS, Context, read_environment
 from jaxrl.rllib.files import read_file
-from jaxrl.rllib.policies import POLICY_KEYS, mapping, read_specs
+from jaxrl.rllib.policies import POLICY_KEYS, mapping, read_specs, trained
 from jaxrl.rllib.rows import CHANGES, Row, asks_nothing, changes, given_of, harmless, taken
 from jaxrl.rllib.runs import RUN_RULES
 from jaxrl.rllib.settings import COPIED, POLICY_RULES, Rule
@@ -63,7 +63,8 @@ def from_rllib(config: Any, *, ignore: Iterable[str] = (), **settings: Any) -> T
 
     Args:
         config: RLlib's `PPOConfig`; a dict of its settings, by old or new names; the arguments of
-            `tune.run`; or the path of a JSON or YAML file of these, or of a result's folder.
+            `tune.run` or `tune.Tuner`; or the path of a JSON or YAML file of these, or of a
+            result's folder.
         ignore: keys that have no counterpart and change the result, to leave out all the same.
         **settings: of `PPOConfig` and `Trainer`, which win. `stop` may have RLlib's names, too.
 
@@ -151,6 +152,8 @@ def _of_policies(
     else:
         played, rows = mapping(values, specs.names, context)
         yield from rows
+    if "policies_to_train" in values:
+        yield trained(values["policies_to_train"], list(played), specs.names)
     common = _settings(_read(values_of_policy(values), context, POLICY_RULES))
     for policy, overrides in specs.settings.items():
         if specs.names and policy not in specs.names:
@@ -179,8 +182,8 @@ def _of_policy(
 ) -> Iterator[Row]:
     """The rows of a policy's own settings, on top of those of all."""
     path, overrides = f"policies/{policy}", form.flat(overrides)
-    run_keys = [key for rule in RUN_RULES for key in rule.keys]
-    for_all = {key: overrides[key] for key in overrides if is_part(key, *run_keys, *ENV_KEYS)}
+    keys = (*(key for rule in RUN_RULES for key in rule.keys), *ENV_KEYS, *POLICY_KEYS)
+    for_all = {key: value for key, value in overrides.items() if is_part(key, *keys)}
     if for_all:
         yield harmless(for_all, "one for all policies").below(path)
     overrides = {key: value for key, value in overrides.items() if key not in for_all}

@@ -1,5 +1,6 @@
 """RLlib's configurations read as ours: the settings, the table of every key, what is refused."""
 
+import dataclasses
 import json
 import re
 from types import SimpleNamespace
@@ -371,6 +372,38 @@ def test_mappings_that_no_file_holds_or_that_change_are_refused():
     assert "unknown policy 'bb'" in refused(overrides)
 
 
+def test_who_learns_is_a_list_or_a_function():
+    two = {**ARENA, "policies": ["a", "b", "idle"]}
+    two["policy_mapping_fn"] = lambda agent, *_: "a" if agent == "agent1" else "b"
+    for chosen in (
+        ["b", "idle"],
+        lambda policy, batch: policy == "b",
+        lambda policy: policy == "b",
+    ):
+        config = from_rllib({**two, "policies_to_train": chosen}).config
+        assert config.policies_to_train == ("b",)
+    given = from_rllib({**two, "policies_to_train": ["b"]}, policies={"b": ["agent1", "agent2"]})
+    assert given.config.policies_to_train == ("b",)
+    said = refused({**two, "policies_to_train": ["bb"]})
+    assert said.startswith("unknown policy 'bb' of policies_to_train")
+    saved = refused({**two, "policies_to_train": "<function train at 0x7f>"})
+    assert "give policies_to_train=[...]" in saved
+    assert "must be policies' names, or a function" in refused({**two, "policies_to_train": 3})
+
+
+def test_steps_of_agents_are_another_count_for_several_agents_alone():
+    by_agent = {"count_steps_by": "agent_steps"}
+    assert from_rllib({**CARTPOLE, **by_agent}).config == from_rllib(CARTPOLE).config
+    assert "divide train_batch_size by the number of agents" in refused({**ARENA, **by_agent})
+
+
+def test_settings_that_are_one_for_all_policies_are_not_taken_from_one():
+    spec = (None, None, None, {"num_workers": 7, "train_batch_size": 10, "lr": 1e-3})
+    translation = from_rllib({**ARENA, "policies": {"a": spec}})
+    assert dict(translation.config.per_policy) == {"a": (("lr", 1e-3),)}
+    assert rows_of(translation)["policies/a/num_workers"] == (HARMLESS, "one for all policies")
+
+
 def test_a_policy_class_of_your_own_is_refused():
     class RandomPolicy: ...
 
@@ -379,6 +412,15 @@ def test_a_policy_class_of_your_own_is_refused():
     assert from_rllib(config, ignore=["policy_class"]).config.setup().policies == {
         "a": ("agent1", "agent2")
     }
+
+
+def test_the_specification_of_one_module_is_the_model_of_all():
+    spec = SimpleNamespace(module_class=None, model_config={"fcnet_hiddens": [8]})
+    config = {**CARTPOLE, "_rl_module_spec": spec}
+    assert from_rllib(config).config.fcnet_hiddens == (8,)
+    spec.module_class = type("MyModule", (), {})
+    assert "_rl_module_spec=namespace(" in refused(config)
+    assert from_rllib(config, ignore=["_rl_module_spec"])
 
 
 # Environments
@@ -446,6 +488,16 @@ def test_a_memory_of_the_old_stack_is_shared_and_one_of_the_new_as_it_says():
     assert config.lstm_use_prev_action and config.lstm_use_prev_reward
     new = {**CARTPOLE, "_model_config": {"use_lstm": True}}
     assert not from_rllib(new).config.vf_share_layers
+    new["_model_config"] |= {"lstm_use_prev_action_reward": False, "lstm_use_prev_action": True}
+    assert from_rllib(new).config.lstm_use_prev_action
+
+
+def test_old_versions_share_layers_by_a_setting_beside_the_model():
+    model = {"vf_share_layers": True}
+    assert not from_rllib(
+        {**CARTPOLE, "vf_share_layers": False, "model": model}
+    ).config.vf_share_layers
+    assert from_rllib({**CARTPOLE, "vf_share_layers": -1, "model": model}).config.vf_share_layers
 
 
 def test_weights_begin_as_the_named_initializer_says():
@@ -503,6 +555,22 @@ def test_criteria_of_tune_are_steps_or_results():
     assert "stop/agent_timesteps_total=100 (steps of the environment" in refused(agents)
     assert "must be a number" in refused(CARTPOLE, stop={"episode_reward_mean": "150"})
     assert "stop=<function" in refused({**arguments, "stop": lambda trial, result: True})
+
+
+def test_the_arguments_of_a_tuner():
+    @dataclasses.dataclass
+    class RunConfig:  # as Ray's
+        name: str | None = None
+        stop: dict | None = None
+        checkpoint_config: object = None
+
+    run = RunConfig(stop={"episodes_total": 60}, checkpoint_config={"checkpoint_frequency": 10})
+    translation = from_rllib({"param_space": {**CARTPOLE, "num_workers": 1}, "run_config": run})
+    assert translation.config == from_rllib({**CARTPOLE, "num_workers": 1}).config
+    assert translation.run_settings == {
+        "stop": {"env_runners/num_episodes_lifetime": 60},
+        "checkpoint_frequency": 10,
+    }
 
 
 def test_checkpoints_of_tune():
