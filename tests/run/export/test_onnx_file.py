@@ -1,10 +1,18 @@
 """Policies as ONNX files: onnxruntime acts as the policy does, by the names that are asked for."""
 
 import json
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
 
+import jax
 import pytest
 
-from jaxrl import UsageError
+from jaxrl import PPOConfig, UsageError
+from jaxrl.models.policy_spec import PolicyWeights
+from jaxrl.run.inference.policy import Policy
 from tests.run.export.kinds import KINDS, NamedRun, differences, policy_of_kind
 
 pytest.importorskip("jax2onnx", reason="the extra `onnx`")
@@ -69,3 +77,27 @@ def test_an_older_opset_is_written_where_it_has_all_operators(tmp_path):
     with pytest.raises(UsageError, match="opset=15 has not all operators of this policy, opset=18"):
         policy_of_kind("attention").export(tmp_path / "memory.onnx", opset=15)
     assert not (tmp_path / "memory.onnx").exists()
+
+
+HOME = os.environ.get("ONNXRUNTIME_HOME")
+PAGE = Path(__file__).parents[3] / "docs" / "export.md"
+
+
+@pytest.mark.skipif(not HOME, reason="ONNXRUNTIME_HOME names no folder of onnxruntime's release")
+@pytest.mark.skipif(not shutil.which("g++"), reason="there is no g++")
+def test_the_program_in_cpp_of_the_page_acts_as_the_policy(tmp_path):
+    (program,) = re.findall(r"^```cpp\n(.*?)^```", PAGE.read_text(), re.MULTILINE | re.DOTALL)
+    (tmp_path / "play.cpp").write_text(program)
+    folders = [f"-I{HOME}/include", f"-L{HOME}/lib", f"-Wl,-rpath,{HOME}/lib"]
+    words = ["g++", "-std=c++17", "-Wall", "-Werror", "play.cpp", *folders]
+    subprocess.run([*words, "-lonnxruntime", "-o", "play"], cwd=tmp_path, check=True)
+    spec = PPOConfig(env="arena", fcnet_hiddens=(8,)).build().policy_specs[0]
+    acted, expected = [], []
+    for seed in range(4):
+        params = jax.tree.map(lambda leaf: 3 * leaf, spec.model.init(jax.random.key(seed)))
+        policy = Policy(spec, PolicyWeights(params), name="pol1")
+        policy.export(tmp_path / "pol1.onnx")
+        played = subprocess.run(["./play"], cwd=tmp_path, check=True, capture_output=True)
+        acted.append(int(played.stdout))
+        expected.append(int(policy.act([0, 99])))
+    assert acted == expected and len(set(acted)) > 1
