@@ -1,0 +1,81 @@
+"""Grid worlds of Navix, MiniGrid's in JAX (https://github.com/epignatelli/navix, 0.7).
+
+`make("navix:Navix-Empty-5x5-v0")` makes one. The argument `observation` is the name of one of the
+functions of `navix.observations`.
+"""
+
+from typing import Any
+
+import jax.numpy as jnp
+
+from jaxrl.adapters.wrapping import (
+    TRUNCATES,
+    WrappedEnvironment,
+    constructor_with,
+    import_error,
+    raw_key,
+    require_known,
+)
+from jaxrl.core.errors import UsageError, unknown_name
+from jaxrl.core.spaces import Box, Discrete, Space
+from jaxrl.core.types import PyTree
+
+try:
+    import navix
+except ImportError as error:
+    raise import_error("navix", "navix", error) from error
+
+WALL, PLAYER, OUTSIDE = -1, 10, 100  # codes that the library's spaces leave out
+BOUNDS = {
+    "symbolic": (0, PLAYER),
+    "symbolic_first_person": (0, PLAYER),
+    "categorical": (WALL, PLAYER),
+    "categorical_first_person": (WALL, OUTSIDE),
+    "rgb": (0, 255),
+    "rgb_first_person": (0, 255),
+}
+MAX_STEPS = 100  # the library's default
+
+
+def constructor(name: str) -> Any:
+    """The constructor of Navix's environment `name`."""
+    require_known("navix", name, navix.registry())
+    given = {"observation": "symbolic", "max_steps": MAX_STEPS}
+    return constructor_with(lambda **args: Navix(name, **args), given)
+
+
+class Navix(WrappedEnvironment):
+    """A grid world of Navix. Its state is the library's `Timestep`."""
+
+    def __init__(self, name: str, time_limit: str = TRUNCATES, **args: Any):
+        shown = args.get("observation", "symbolic")
+        if shown not in BOUNDS:
+            raise unknown_name("observation", shown, BOUNDS, f"of environment navix:{name}")
+        limit = args.get("max_steps", MAX_STEPS)
+        if not isinstance(limit, int) or limit < 1:
+            raise UsageError(
+                f"environment navix:{name}: max_steps must be an integer of at least 1, "
+                f"not {limit!r}"
+            )
+        super().__init__(f"navix:{name}", args, limit, time_limit)
+        function = getattr(navix.observations, shown)
+        self._env = navix.make(name, max_steps=limit, observation_fn=function)
+        self._bounds = BOUNDS[shown]
+
+    def observation_space(self, params: PyTree = None) -> Space:
+        space = self._env.observation_space
+        return Box(*self._bounds, space.shape, jnp.dtype(space.dtype).name)
+
+    def action_space(self, params: PyTree = None) -> Space:
+        return Discrete(int(self._env.action_space.n))
+
+    def reset_inner(self, key):
+        timestep = self._env.reset(raw_key(key))
+        return timestep.observation, timestep
+
+    def step_inner(self, key, inner, action):
+        timestep = self._env._step(inner, action)  # `step` would reset by itself
+        return timestep.observation, timestep, timestep.reward, timestep.is_termination(), {}
+
+    def render(self, state, params):
+        return navix.observations.rgb(state.inner.state)
