@@ -20,6 +20,7 @@ from jaxrl.adapters.wrapping import (
     TRUNCATES,
     WrappedMultiAgent,
     all_ended,
+    box_of,
     constructor_with,
     import_error,
     raw_key,
@@ -168,7 +169,7 @@ class JaxMARL(WrappedMultiAgent):
         space = self._env.observation_space(self._library_agent(agent))
         if isinstance(space, spaces.Discrete | spaces.MultiDiscrete):
             return _converted(space, f"observation of {agent!r} in {self.name}")
-        return space_of(jax.tree.map(_unbounded, self._first[agent]))
+        return space_of(jax.tree.map(box_of, self._first[agent]))
 
     def action_space(self, agent: AgentId, params: PyTree = None) -> Space:
         space = self._env.action_space(self._library_agent(agent))
@@ -208,11 +209,6 @@ class JaxMARLInTurns(JaxMARL):
     def action_mask(self, state, params) -> dict[AgentId, jax.Array]:
         masks = getattr(self._env, self._family.masks)(state.inner)
         return {agent: masks[agent] > 0 for agent in self.agents}
-
-
-def _unbounded(leaf: jax.ShapeDtypeStruct) -> Box:
-    limits = np.finfo if jnp.issubdtype(leaf.dtype, jnp.floating) else np.iinfo
-    return Box(limits(leaf.dtype).min, limits(leaf.dtype).max, leaf.shape, leaf.dtype.name)
 
 
 def _converted(space: Any, what: str) -> Space:

@@ -9,7 +9,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from jaxrl.adapters.wrapping import (
     TRUNCATES,
@@ -17,13 +16,14 @@ from jaxrl.adapters.wrapping import (
     WrappedEnvironment,
     WrappedMultiAgent,
     all_ended,
+    box_of,
     constructor_with,
     import_error,
     raw_key,
     require_known,
 )
 from jaxrl.core.errors import UsageError
-from jaxrl.core.spaces import Box, Discrete, Space
+from jaxrl.core.spaces import Discrete, Space
 from jaxrl.core.types import DEFAULT_POLICY, PyTree
 
 try:
@@ -57,24 +57,21 @@ class _Pgx(Wrapped):
         size = {"size": NAMED_BY_SIZE[name]} if name in NAMED_BY_SIZE else {}
         try:
             self._game = type(pgx.make(name))(**size, **args)
-            self._first = jax.eval_shape(self._game.init, jax.random.PRNGKey(0))
+            # Compiled as parts, each is traced once, and not for every place that calls it.
+            self._init, self._play = jax.jit(self._game.init), jax.jit(self._game.step)
+            self._first = jax.eval_shape(self._init, jax.random.PRNGKey(0))
         except Exception as error:
             raise UsageError(f"environment pgx:{name}: {args} are refused: {error!r}") from error
         super().__init__(f"pgx:{name}", args, time_limit=time_limit)
 
     def _observation(self) -> Space:
-        """A Box. Pgx tells no bounds: those of the type."""
-        obs = self._first.observation
-        if obs.dtype == bool:
-            return Box(0, 1, obs.shape, "bool")
-        limits = np.finfo if jnp.issubdtype(obs.dtype, jnp.floating) else np.iinfo
-        return Box(limits(obs.dtype).min, limits(obs.dtype).max, obs.shape, obs.dtype.name)
+        return box_of(self._first.observation)
 
     def _actions(self) -> Space:
         return Discrete(self._first.legal_action_mask.shape[0])
 
     def _step(self, key: jax.Array, inner: PyTree, action: jax.Array) -> PyTree:
-        return self._game.step(inner, action, raw_key(key))
+        return self._play(inner, action, raw_key(key))
 
 
 class PgxSolo(_Pgx, WrappedEnvironment):
@@ -87,7 +84,7 @@ class PgxSolo(_Pgx, WrappedEnvironment):
         return self._actions()
 
     def reset_inner(self, key):
-        inner = self._game.init(raw_key(key))
+        inner = self._init(raw_key(key))
         return inner.observation, inner
 
     def step_inner(self, key, inner, action):
@@ -126,7 +123,7 @@ class PgxGame(_Pgx, WrappedMultiAgent):
         return dict.fromkeys(self.agents, state.inner.legal_action_mask)
 
     def reset_inner(self, key):
-        inner = self._game.init(raw_key(key))
+        inner = self._init(raw_key(key))
         return self._views(inner), inner
 
     def step_inner(self, key, inner, action):

@@ -70,7 +70,7 @@ def constructor_with(
 
     Args:
         arguments: whose keyword arguments `make` takes: a function's, or those of
-            {name: default}. `time_limit` is always among them.
+            {name: default}. `time_limit` is always among them: ours, or the library's own.
     """
     if callable(arguments):
         named = inspect.signature(arguments).parameters.values()
@@ -78,10 +78,10 @@ def constructor_with(
     else:
         taken = dict(arguments or {})
     taken = {name: default for name, default in taken.items() if name != "self"}
+    taken.setdefault("time_limit", TRUNCATES)
     keyword = inspect.Parameter.KEYWORD_ONLY
     parameters = [
-        inspect.Parameter(name, keyword, default=default)
-        for name, default in {**taken, "time_limit": TRUNCATES}.items()
+        inspect.Parameter(name, keyword, default=default) for name, default in taken.items()
     ]
 
     def construct(**args):
@@ -89,6 +89,16 @@ def constructor_with(
 
     construct.__signature__ = inspect.Signature(parameters)
     return construct
+
+
+def box_of(leaf: jax.ShapeDtypeStruct) -> Box:
+    """The space of an observation of which only the shape and the type are known."""
+    if leaf.dtype == bool:
+        return Box(0, 1, leaf.shape, "bool")
+    if jnp.issubdtype(leaf.dtype, jnp.floating):
+        return Box(-math.inf, math.inf, leaf.shape, leaf.dtype.name)
+    limits = np.iinfo(leaf.dtype)
+    return Box(limits.min, limits.max, leaf.shape, leaf.dtype.name)
 
 
 def raw_key(key: Key) -> jax.Array:
@@ -196,8 +206,7 @@ class PhysicsEnvironment(WrappedEnvironment):
     @cached_property
     def _observation_space(self) -> Space:
         obs = jax.eval_shape(self._reset, jax.random.PRNGKey(0)).obs
-        box = lambda leaf: Box(-math.inf, math.inf, leaf.shape, leaf.dtype)
-        return space_of(jax.tree.map(box, obs))
+        return space_of(jax.tree.map(box_of, obs))
 
     def observation_space(self, params: PyTree = None) -> Space:
         return self._observation_space

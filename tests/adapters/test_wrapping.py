@@ -9,6 +9,7 @@ from jaxrl.adapters.wrapping import (
     WrappedEnvironment,
     WrappedMultiAgent,
     all_ended,
+    box_of,
     constructor_with,
     import_error,
     raw_key,
@@ -121,6 +122,15 @@ def test_a_constructor_has_the_arguments_of_a_function_or_those_named():
         "time_limit",
     ]
     assert made(size=4) == {"size": 4}
+    of_the_library = constructor_with(dict, {"time_limit": 400})  # of its own meaning
+    assert of_the_library.__signature__.parameters["time_limit"].default == 400
+
+
+def test_observations_known_by_their_types_have_the_bounds_of_these():
+    boxes = {kind: box_of(jax.ShapeDtypeStruct((2,), kind)) for kind in ("bool", "int8", "float32")}
+    assert boxes["bool"] == Box(0, 1, (2,), "bool")
+    assert boxes["int8"] == Box(-128, 127, (2,), "int8")
+    assert boxes["float32"] == Box(-np.inf, np.inf, (2,), "float32")
 
 
 def test_wrong_time_limits_names_and_missing_libraries_are_told_in_one_line():

@@ -1,0 +1,153 @@
+"""Games and planning problems of Jumanji (https://github.com/instadeepai/jumanji, 1.1).
+
+`make("jumanji:Snake-v1")` makes one. Teams are played by one agent, as by the library's
+`MultiToSingleWrapper`: an action for each member, and the sum of their rewards.
+"""
+
+import dataclasses
+import inspect
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import struct
+
+from jaxrl.adapters.wrapping import (
+    TRUNCATES,
+    WrappedEnvironment,
+    box_of,
+    constructor_with,
+    import_error,
+    raw_key,
+    require_known,
+)
+from jaxrl.core.errors import UsageError
+from jaxrl.core.spaces import Box, Discrete, MultiDiscrete, Space, space_of
+from jaxrl.core.types import PyTree
+
+try:
+    import jumanji
+    from jumanji import specs
+    from jumanji.types import StepType
+except ImportError as error:
+    raise import_error("jumanji", "jumanji", error) from error
+
+DOWNLOADS = "Sokoban-v0"
+MASK = "action_mask"  # an entry of the observation
+
+
+class Inner(struct.PyTreeNode):
+    """A state of Jumanji, and what only its time step tells."""
+
+    state: PyTree
+    truncated: jax.Array  # bool[]
+    mask: PyTree  # bool[A], or () where the library has none
+
+
+def constructor(name: str) -> Any:
+    """The constructor of Jumanji's environment `name`, with its class's plain arguments."""
+    if name == DOWNLOADS:
+        raise UsageError(f"jumanji environment {name!r} would have to download its levels")
+    require_known("jumanji", name, jumanji.registered_environments())
+    env = jumanji.make(name)
+    arguments = {
+        argument: parameter.default
+        for argument, parameter in inspect.signature(type(env)).parameters.items()
+        if isinstance(parameter.default, int | float) or argument == "time_limit"
+    }
+    has_mask = MASK in _by_name(jax.eval_shape(env.reset, jax.random.PRNGKey(0))[1].observation)
+    kind = MaskedJumanji if has_mask else Jumanji
+    return constructor_with(lambda **args: kind(name, **args), arguments)
+
+
+class Jumanji(WrappedEnvironment):
+    """An environment of Jumanji. Observations are dicts by the library's names of their parts.
+
+    Where the actions are masked jointly (BinPack: 40 spaces x 20 items), each combination is an
+    action of its own.
+    """
+
+    def __init__(self, name: str, **args: Any):
+        # The library's own limit in steps, where its class has one.
+        given = {each: value for each, value in args.items() if value != TRUNCATES}
+        try:
+            self._env = jumanji.make(name, **given)
+            # Compiled as parts, each is traced once, and not for every place that calls it.
+            self._reset, self._step = jax.jit(self._env.reset), jax.jit(self._env.step)
+            _, first = jax.eval_shape(self._reset, jax.random.PRNGKey(0))
+        except Exception as error:
+            raise UsageError(
+                f"environment jumanji:{name}: {args} are refused: {error!r}"
+            ) from error
+        super().__init__(f"jumanji:{name}", given)
+        obs = _by_name(first.observation)
+        self._observations = space_of(jax.tree.map(box_of, obs))
+        masked = obs[MASK].shape if MASK in obs else ()
+        self._action_type = self._env.action_spec.dtype
+        self._actions = _converted(self._env.action_spec, masked, self.name)
+        # The shape of the combinations, where one mask covers them.
+        self._combined = masked if isinstance(self._actions, Discrete) else ()
+
+    def observation_space(self, params: PyTree = None) -> Space:
+        return self._observations
+
+    def action_space(self, params: PyTree = None) -> Space:
+        return self._actions
+
+    def is_truncated(self, state, params) -> jax.Array:
+        return super().is_truncated(state, params) | state.inner.truncated
+
+    def reset_inner(self, key):
+        return self._reached(*self._reset(raw_key(key)))
+
+    def step_inner(self, key, inner, action):
+        if len(self._combined) > 1:
+            action = jnp.stack(jnp.unravel_index(action, self._combined))
+        state, timestep = self._step(inner.state, action.astype(self._action_type))
+        obs, inner = self._reached(state, timestep)
+        terminated = (timestep.step_type == StepType.LAST) & ~inner.truncated
+        return obs, inner, jnp.float32(jnp.sum(timestep.reward)), terminated, {}
+
+    def _reached(self, state: PyTree, timestep: Any) -> tuple[PyTree, Inner]:
+        obs = _by_name(timestep.observation)
+        # The last step by the clock alone has a discount, in those that tell it.
+        truncated = (timestep.step_type == StepType.LAST) & jnp.any(timestep.discount > 0)
+        return obs, Inner(state, truncated, jnp.ravel(obs[MASK]) if MASK in obs else ())
+
+
+class MaskedJumanji(Jumanji):
+    """An environment of Jumanji that tells which actions are possible."""
+
+    def action_mask(self, state, params) -> jax.Array:
+        return state.inner.mask
+
+
+def _by_name(obs: PyTree) -> PyTree:
+    """Named tuples and dataclasses as dicts."""
+    if dataclasses.is_dataclass(obs):
+        fields = {field.name: getattr(obs, field.name) for field in dataclasses.fields(obs)}
+    elif hasattr(obs, "_asdict"):
+        fields = obs._asdict()
+    else:
+        return obs
+    return {name: _by_name(value) for name, value in fields.items()}
+
+
+def _converted(spec: Any, masked: tuple[int, ...], name: str) -> Space:
+    """Our space for the library's actions, whose mask has the shape `masked`."""
+    if isinstance(spec, specs.DiscreteArray):
+        return Discrete(int(spec.num_values))
+    is_integer = jnp.issubdtype(spec.dtype, jnp.integer)
+    if isinstance(spec, specs.BoundedArray) and not is_integer:
+        low, high = np.asarray(spec.minimum), np.asarray(spec.maximum)
+        return Box(low, high, spec.shape, np.dtype(spec.dtype).name)
+    counts = tuple(np.ravel(getattr(spec, "num_values", ())).tolist())
+    if masked == counts:
+        return Discrete(math.prod(counts))
+    if len(masked) == 2 and masked[:1] == spec.shape:  # a row for each member of a team
+        return MultiDiscrete((masked[1],) * masked[0])
+    if counts and not masked:
+        return MultiDiscrete(counts)
+    raise UsageError(f"{name}: actions of {spec} with a mask of shape {masked} are not supported")

@@ -1,0 +1,126 @@
+"""Jumanji's environments: the library's own steps, its ends told apart by its discount."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+pytest.importorskip("jumanji", reason="the extra jumanji is not installed")
+
+import jumanji
+
+from jaxrl.adapters.from_jumanji import constructor
+from jaxrl.core.env_checker import check_env
+from jaxrl.core.errors import UsageError
+from jaxrl.core.registry import make
+from jaxrl.core.spaces import Box, Discrete, MultiDiscrete
+from tests.oracles.same_steps import Player, adapter_player, assert_same_steps, legal_action
+
+NAMES = ["Snake-v1", "Maze-v0", "RubiksCube-v0"]
+NUMBERS = np.random.default_rng(0).integers(1000, size=3000, dtype=np.int32)
+
+
+@pytest.fixture(autouse=True)
+def ranks_are_promoted():
+    """As some of Jumanji's environments need."""
+    with jax.numpy_rank_promotion("allow"):
+        yield
+
+
+def library_player(name, choose=lambda number, obs: number, **args):
+    """The library by its own reading: a last step with a discount of 1 is by the clock.
+
+    Args:
+        choose: (number, observation) -> the library's action.
+    """
+    env = jumanji.make(name, **args)
+    named = lambda obs: dict(obs._asdict())
+
+    def reset(key):
+        state, timestep = env.reset(jax.random.key_data(key))
+        return named(timestep.observation), (state, timestep)
+
+    def step(key, before, number):
+        state, timestep = before
+        state, timestep = env.step(state, choose(number, timestep.observation))
+        reward, done = jnp.sum(timestep.reward), jnp.all(timestep.discount == 0)
+        terminated, truncated = timestep.last() & done, timestep.last() & ~done
+        return named(timestep.observation), (state, timestep), reward, terminated, truncated
+
+    return Player(reset, step)
+
+
+def test_the_same_keys_and_legal_actions_give_the_librarys_snake():
+    args = {"num_rows": 5, "num_cols": 5, "time_limit": 60}
+    choose = lambda number, obs: legal_action(obs.action_mask, number)
+    adapter = adapter_player(constructor("Snake-v1")(**args), legal=True)
+    assert assert_same_steps(library_player("Snake-v1", choose, **args), adapter, NUMBERS) >= 50
+
+
+def test_jointly_masked_actions_are_combinations():
+    """Of four rotations and ten columns, in the order of the library's mask."""
+
+    def choose(number, obs):
+        place = legal_action(obs.action_mask.reshape(-1), number)
+        return jnp.stack([place // 10, place % 10])
+
+    env = constructor("Tetris-v0")()
+    assert env.action_space() == Discrete(40)
+    adapter = adapter_player(env, legal=True)
+    assert assert_same_steps(library_player("Tetris-v0", choose), adapter, NUMBERS) > 100
+
+
+def test_a_team_is_one_agent_and_what_the_library_truncates_is_truncated():
+    env = constructor("LevelBasedForaging-v0")(time_limit=20)
+    assert env.action_space() == MultiDiscrete((6, 6))
+    actions = np.random.default_rng(0).integers(6, size=(3000, 2), dtype=np.int32)
+    library = library_player("LevelBasedForaging-v0", time_limit=20)
+    assert assert_same_steps(library, adapter_player(env), actions) > 140
+    _, state = env.reset_env(jax.random.key(0), env.default_params)
+    for step in range(20):
+        assert not env.is_truncated(state, env.default_params), step
+        stepped = env.step_env(jax.random.key(0), state, jnp.zeros(2, int), env.default_params)
+        state, terminated = stepped[1], stepped[3]
+    assert env.is_truncated(state, env.default_params) and not terminated
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_contract_holds(name):
+    check_env(constructor(name)(), steps=64)
+
+
+def test_masks_are_the_librarys_and_missing_where_it_has_none():
+    env, params = make("jumanji:Maze-v0")
+    obs, state = env.reset_env(jax.random.key(0), params)
+    np.testing.assert_array_equal(env.action_mask(state, params), obs["action_mask"])
+    assert not hasattr(constructor("RubiksCube-v0")(), "action_mask")
+
+
+def test_observations_are_dicts_by_the_librarys_names():
+    space = constructor("Maze-v0")().observation_space()
+    assert set(space.spaces) == {
+        *("agent_position", "target_position", "walls", "step_count", "action_mask")
+    }
+    assert set(space["agent_position"].spaces) == {"row", "col"}
+    assert space["walls"] == Box(0, 1, (10, 10), "bool")
+
+
+def test_our_clock_truncates_and_the_librarys_ends_the_world_where_it_says_so():
+    env, params = make("jumanji:Maze-v0", time_limit=5, max_steps_in_episode=3)
+    _, state = env.reset_env(jax.random.key(0), params)
+    ends = []
+    for _ in range(5):
+        blocked = jnp.argmin(env.action_mask(state, params))  # stays where it is
+        _, state, _, terminated, _ = env.step_env(jax.random.key(0), state, blocked, params)
+        ends.append((bool(env.is_truncated(state, params)), bool(terminated)))
+    assert ends == [(False, False)] * 2 + [(True, False)] * 2 + [(True, True)]
+
+
+def test_unknown_and_refused_names_and_arguments_are_told_in_one_line():
+    with pytest.raises(UsageError, match="did you mean 'Snake-v1'"):
+        make("jumanji:Snake-v0")
+    with pytest.raises(UsageError, match="'Sokoban-v0' would have to download its levels"):
+        make("jumanji:Sokoban-v0")
+    with pytest.raises(UsageError, match=r"unknown argument 'num_row'.*did you mean 'num_rows'"):
+        make("jumanji:Snake-v1", num_row=5)
+    assert make("jumanji:Snake-v1", num_rows=5)[0] != make("jumanji:Snake-v1")[0]
