@@ -30,6 +30,7 @@ from jaxrl.algorithms.bc.config import BCConfig, MARWILConfig
 from jaxrl.algorithms.ppo.config import PPOConfig
 from jaxrl.algorithms.ppo.ppo import make_train
 from jaxrl.core.batched_env import BatchedEnvironment
+from jaxrl.core.curriculum import Curriculum, LevelsBySuccess
 from jaxrl.core.env import Environment, MultiAgentEnvironment, StackedEnvironment
 from jaxrl.core.env_checker import check_env
 from jaxrl.core.errors import UsageError
@@ -61,8 +62,10 @@ __all__ = [
     "BCConfig",
     "BatchedEnvironment",
     "Callbacks",
+    "Curriculum",
     "Diverged",
     "Environment",
+    "LevelsBySuccess",
     "Logger",
     "MARWILConfig",
     "MultiAgentEnvironment",

@@ -30,6 +30,7 @@ from jaxrl.algorithms.model_config import (
 from jaxrl.algorithms.rllib_values import merged_by_policy, read_settings
 from jaxrl.algorithms.task_settings import HOST_TASKS, TaskSettings
 from jaxrl.algorithms.validators import DEFAULT_SIZES, resolve_sizes
+from jaxrl.core.curriculum import with_curriculum
 from jaxrl.core.env import MultiAgentEnvironment, lift
 from jaxrl.core.env_contract import require_environment, require_trainable
 from jaxrl.core.errors import UsageError, brief, unknown_name
@@ -479,4 +480,6 @@ def _setup(config: AlgorithmConfig, constructor: Any) -> Setup:
             raise unknown_name("policy", policy, policies)
     for policy, agents in policies.items():
         config.for_policy(policy).check_policy(policy, len(agents))
+    if config.curriculum is not None:
+        env = with_curriculum(env, env_params, config.curriculum)
     return Setup(env, env_params, policies, trained)

@@ -3,6 +3,7 @@
 import dataclasses
 from typing import Any
 
+from jaxrl.core.curriculum import CURRICULUM
 from jaxrl.core.errors import UsageError
 from jaxrl.core.fields import count, setting
 from jaxrl.core.trust import Kind
@@ -14,7 +15,7 @@ ENV_TASK_FN = Kind(
     lambda found: callable(found) and not isinstance(found, type),
 )
 # Settings that only training reads: what plays a saved run leaves them out.
-ONLY_TRAINING = frozenset(("optimizer", "env_task_fn"))
+ONLY_TRAINING = frozenset(("optimizer", "curriculum", "env_task_fn"))
 # The settings below that no compiled program depends on, at their defaults.
 HOST_TASKS = {"env_task_fn": None, "env_task_interval": 1}
 
@@ -23,6 +24,12 @@ HOST_TASKS = {"env_task_fn": None, "env_task_interval": 1}
 class TaskSettings:
     """The settings of `AlgorithmConfig` that change the environment's numbers in training."""
 
+    curriculum: Any = setting(
+        None,
+        "curriculum within the program, a task for each episode of each environment: module:Class, "
+        "or an object such as jaxrl.LevelsBySuccess(levels)",
+        kind=CURRICULUM,
+    )
     env_task_fn: Any = setting(
         None,
         "curriculum between iterations: module:function or a function, from (result, task) to the "
@@ -33,10 +40,11 @@ class TaskSettings:
 
     def check_tasks(self, *, plays: bool) -> None:
         """Refuses a curriculum where training plays no episodes."""
-        if self.env_task_fn is not None and not plays:
-            raise UsageError(
-                "env_task_fn changes nothing: this algorithm learns from recorded episodes"
-            )
+        for name in ("curriculum", "env_task_fn"):
+            if getattr(self, name) is not None and not plays:
+                raise UsageError(
+                    f"{name} changes nothing: this algorithm learns from recorded episodes"
+                )
 
 
 def refuse_env_task_fn(config: TaskSettings, why: str) -> None:

@@ -9,7 +9,7 @@ from jaxrl.core.errors import UsageError, unknown_name
 from jaxrl.core.registry import names
 
 GROUPS = {  # title: the settings under it; docs/settings.md has the same groups
-    "environment": "algorithm input env env_args tuned rllib_config ignore env_task_fn "
+    "environment": "algorithm input env env_args tuned rllib_config ignore curriculum env_task_fn "
     "env_task_interval",
     "policies": "policies policies_to_train per_policy agent_id_obs init_from",
     "trials": "grid random num_samples seeds metric halving batch_size",

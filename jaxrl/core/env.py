@@ -342,10 +342,17 @@ def resolve_step(
     )
 
 
-def raw_reset(env: MultiAgentEnvironment, key: Key, params: PyTree) -> tuple[PyTree, PyTree]:
-    """(obs, state) of a new episode; obs is [M, ...] if stacked, else a dict by agent id."""
+def raw_reset(
+    env: MultiAgentEnvironment, key: Key, params: PyTree, ended: tuple = ()
+) -> tuple[PyTree, PyTree]:
+    """(obs, state) of a new episode; obs is [M, ...] if stacked, else a dict by agent id.
+
+    Args:
+        ended: (state, whether the world terminated it) of the episode before, if `remembers(env)`.
+    """
     reset = env.reset_stacked if is_stacked(env) else env.reset_env
-    obs, state = with_fast_keys(reset, key, params)
+    reset = env.reset_after if ended else reset
+    obs, state = with_fast_keys(reset, key, *ended, params)
     return obs, strongly_typed(state)
 
 
@@ -364,6 +371,11 @@ def is_multi_agent(env) -> bool:
 
 def is_stacked(env) -> bool:
     return hasattr(env, "step_stacked")
+
+
+def remembers(env) -> bool:
+    """Whether a new episode follows from the one before, as with a curriculum."""
+    return hasattr(env, "reset_after")
 
 
 def agents_may_wait(env) -> bool:
@@ -403,6 +415,24 @@ def strongly_typed(tree: PyTree) -> PyTree:
     return jax.tree.map(
         lambda leaf: jax.lax.convert_element_type(leaf, jnp.asarray(leaf).dtype), tree
     )
+
+
+def other_form(before: PyTree, after: PyTree, what: str = "") -> str | None:
+    """How `after` differs from `before` in structure, shape or type; None if it does not.
+
+    Args:
+        what: the name of both, which begins the path of a leaf.
+    """
+    structures = [jax.tree.structure(tree) for tree in (before, after)]
+    if structures[0] != structures[1]:
+        return f"{structures[0]!s:.80}, not {structures[1]!s:.80}"
+    for (path, old), new in zip(
+        jax.tree.leaves_with_path(before), jax.tree.leaves(after), strict=True
+    ):
+        if (old.shape, old.dtype) != (new.shape, new.dtype):
+            where = f"{what}{jax.tree_util.keystr(path)}"
+            return f"{where} is {old.dtype}{list(old.shape)}, not {new.dtype}{list(new.shape)}"
+    return None
 
 
 def _missing(env, method: str) -> NotImplementedError:

@@ -59,7 +59,11 @@ class Randomization:
 
     drawn: tuple[tuple[str, Distribution], ...]  # by field of `params`
 
-    def task(self, key: Key, params: PyTree) -> dict[str, jax.Array]:
+    def init(self, params: PyTree) -> tuple:
+        """There is nothing to remember."""
+        return ()
+
+    def task(self, key: Key, memory: tuple, params: PyTree) -> dict[str, jax.Array]:
         """{field: value} of the next episode."""
         keys = jax.random.split(key, len(self.drawn))
         return {

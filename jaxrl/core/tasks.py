@@ -32,8 +32,10 @@ class TaskState(struct.PyTreeNode):
     """A state of the environment, and the task of its episode."""
 
     inner: PyTree
-    task: dict[str, jax.Array]  # {field of params: []}
+    task: dict[str, jax.Array]  # {field of params: value}
     length: jax.Array  # i32[]  steps since the reset
+    memory: PyTree = ()  # of a curriculum, across episodes
+    returns: jax.Array | tuple = ()  # f32[M]  of the episode so far, for a curriculum
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,7 +44,8 @@ class _PerEpisode:
 
     Args:
         env: any environment; it never sees the task but in `params`.
-        tasks: has `task(key, params)`, the task of a new episode.
+        tasks: has `init(params)`, its memory, and `task(key, memory, params)`, the task of a new
+            episode, as a `Curriculum` has them.
     """
 
     env: Any
@@ -83,10 +86,18 @@ class _PerEpisode:
         return self.env.is_truncated(*self._inside(state, params))
 
     def _reset(self, reset: Callable, key: Key, params: PyTree) -> tuple[PyTree, TaskState]:
-        task = self.tasks.task(jax.random.fold_in(key, DRAW), params)
-        task = {name: _like(getattr(params, name), value) for name, value in task.items()}
+        return self._begin(reset, key, self.tasks.init(params), params)
+
+    def _begin(
+        self, reset: Callable, key: Key, memory: PyTree, params: PyTree
+    ) -> tuple[PyTree, TaskState]:
+        task = self._task(jax.random.fold_in(key, DRAW), memory, params)
+        task = {name: typed_as(getattr(params, name), value) for name, value in task.items()}
         obs, inner = reset(key, with_task(params, task))
-        return obs, TaskState(inner, task, jnp.int32(0))
+        return obs, TaskState(inner, task, jnp.int32(0), memory)
+
+    def _task(self, key: Key, memory: PyTree, params: PyTree) -> Mapping[str, Any]:
+        return self.tasks.task(key, memory, params)
 
     def _step(
         self, step: Callable, key: Key, state: TaskState, action: PyTree, params: PyTree
@@ -97,6 +108,7 @@ class _PerEpisode:
         task = {
             f"{TASK}{name}": jnp.where(is_first, value.astype(jnp.float32), 0.0)
             for name, value in state.task.items()
+            if value.ndim == 0
         }
         info = {**info, "metrics": {**info.get("metrics", {}), **task}}
         state = state.replace(inner=inner, length=state.length + 1)
@@ -111,7 +123,7 @@ class _OfOneAgent(_PerEpisode, Environment):
         return self._step(self.env.step_env, key, state, action, params)
 
 
-class _OfManyAgents(_PerEpisode, MultiAgentEnvironment):
+class OfManyAgents(_PerEpisode, MultiAgentEnvironment):
     reset_env, step_env = _OfOneAgent.reset_env, _OfOneAgent.step_env
 
     @property
@@ -123,8 +135,8 @@ class _OfManyAgents(_PerEpisode, MultiAgentEnvironment):
         return self.env.default_policies
 
 
-class _OfAlikeAgents(_PerEpisode, StackedEnvironment):
-    agents, default_policies = _OfManyAgents.agents, _OfManyAgents.default_policies
+class OfAlikeAgents(_PerEpisode, StackedEnvironment):
+    agents, default_policies = OfManyAgents.agents, OfManyAgents.default_policies
 
     def reset_stacked(self, key: Key, params: PyTree) -> tuple[PyTree, TaskState]:
         return self._reset(self.env.reset_stacked, key, params)
@@ -138,14 +150,19 @@ def per_episode(env: Any, tasks: Any) -> Any:
 
     With a task that says what `params` says anyway it plays the same episodes as `env`.
     """
+    refuse_batched(env)
+    if not is_multi_agent(env):
+        return _OfOneAgent(env, tasks)
+    return OfAlikeAgents(env, tasks) if is_stacked(env) else OfManyAgents(env, tasks)
+
+
+def refuse_batched(env: Any) -> None:
+    """Raises UsageError for an environment whose copies cannot have numbers of their own."""
     if is_batched(env):
         raise UsageError(
             f"environment {env.name} steps all copies in one call: its numbers cannot be drawn for "
             "each episode"
         )
-    if not is_multi_agent(env):
-        return _OfOneAgent(env, tasks)
-    return _OfAlikeAgents(env, tasks) if is_stacked(env) else _OfManyAgents(env, tasks)
 
 
 def with_task(params: PyTree, task: Mapping[str, Any]) -> PyTree:
@@ -158,6 +175,6 @@ def without_task(env: Any, state: PyTree, params: PyTree) -> tuple[PyTree, PyTre
     return env.without_task(state, params) if hasattr(env, "without_task") else (state, params)
 
 
-def _like(number: Any, value: Any) -> jax.Array:
+def typed_as(number: Any, value: Any) -> jax.Array:
     """`value` with the type of the number that it replaces."""
     return jnp.asarray(value, jnp.asarray(number).dtype)

@@ -16,6 +16,7 @@ from jaxrl.core.env import (
     lift,
     raw_reset,
     raw_step,
+    remembers,
     restart,
     stack_agents,
 )
@@ -56,8 +57,13 @@ class RolloutSpec(NamedTuple):
 
     @property
     def apart(self) -> "RolloutSpec":
-        """To play episodes while training stays where it is: with other copies, if held outside."""
-        return self._replace(env=lift(self.env.twin)) if has_outside_state(self.env) else self
+        """To play episodes while training stays where it is.
+
+        With other copies, if they are held outside, and not by a curriculum but on its target.
+        """
+        if has_outside_state(self.env):
+            return self._replace(env=lift(self.env.twin))
+        return self._replace(env=self.env.at_target) if remembers(self.env) else self
 
 
 class EnvBatch(struct.PyTreeNode):
@@ -313,18 +319,25 @@ def auto_reset(
     if is_batched(env):
         return restart_all(env, reset_keys(keys, step), raw, params)
 
-    def reset(keys, step, params):
-        return reset_all(env, reset_keys(keys, step), params)
+    def reset(keys, step, params, ended):
+        if not ended:
+            return reset_all(env, reset_keys(keys, step), params)
+        one_reset = lambda key, ended: raw_reset(env, key, params, ended)
+        return jax.vmap(one_reset)(reset_keys(keys, step), ended)
 
-    def all_anew(episode_done, reached, keys, step, params):
-        return jax.vmap(restart)(episode_done, reset(keys, step, params), reached)
+    def all_anew(episode_done, reached, keys, step, params, ended):
+        return jax.vmap(restart)(episode_done, reset(keys, step, params, ended), reached)
 
-    def few_anew(episode_done, reached, keys, step, params):
+    def few_anew(episode_done, reached, keys, step, params, ended):
         def some(carry):
             episode_done, reached = carry
             # Those beyond the last are dropped below.
             index = jnp.nonzero(episode_done, size=few, fill_value=num_envs)[0]
-            fresh = reset(keys[jnp.minimum(index, num_envs - 1)], step, params)
+            # Those of index `num_envs` stand for nobody.
+            keys_of, ended_of = jax.tree.map(
+                lambda leaf: leaf[jnp.minimum(index, num_envs - 1)], (keys, ended)
+            )
+            fresh = reset(keys_of, step, params, ended_of)
             reached = jax.tree.map(
                 lambda old, new: old.at[index].set(new.astype(old.dtype), mode="drop"),
                 reached,
@@ -341,7 +354,9 @@ def auto_reset(
     def as_reached(episode_done, reached, *rest):
         return reached
 
-    operands = (raw.episode_done, (raw.obs, raw.state), keys, step, params)
+    # What a curriculum learns from.
+    ended = (raw.state, raw.all_terminated) if remembers(env) else ()
+    operands = (raw.episode_done, (raw.obs, raw.state), keys, step, params, ended)
     return cond_any(jnp.any(raw.episode_done), anew, as_reached, *operands)
 
 

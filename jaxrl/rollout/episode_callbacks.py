@@ -9,7 +9,14 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jaxrl.core.env import MultiAgentEnvironment, RawStep, restart, split_agents, strongly_typed
+from jaxrl.core.env import (
+    MultiAgentEnvironment,
+    RawStep,
+    other_form,
+    restart,
+    split_agents,
+    strongly_typed,
+)
 from jaxrl.core.errors import UsageError, brief, reason_of, unknown_name
 from jaxrl.core.renamed import former_attribute
 from jaxrl.core.tasks import without_task
@@ -360,18 +367,11 @@ def _named_scalars(
 def _alike(callback: Any, hook: str, what: str, before: PyTree, after: PyTree) -> PyTree:
     """`after`, once its structure, shapes and types are those of `before`."""
     after = strongly_typed(after)
-    rule = f"{hook} of {class_name(callback)} must return the {what} in the form it was given"
-    structures = [jax.tree.structure(tree) for tree in (before, after)]
-    if structures[0] != structures[1]:
-        raise UsageError(f"{rule}: {structures[0]!s:.80}, not {structures[1]!s:.80}")
-    for (path, old), new in zip(
-        jax.tree.leaves_with_path(before), jax.tree.leaves(after), strict=True
-    ):
-        if (old.shape, old.dtype) != (new.shape, new.dtype):
-            where = f"{what}{jax.tree_util.keystr(path)}"
-            raise UsageError(
-                f"{rule}: {where} is {old.dtype}{list(old.shape)}, not {new.dtype}{list(new.shape)}"
-            )
+    if difference := other_form(before, after, what):
+        raise UsageError(
+            f"{hook} of {class_name(callback)} must return the {what} in the form it was given: "
+            f"{difference}"
+        )
     return after
 
 

@@ -131,7 +131,10 @@ class EpisodeOutput:
             self._params = chunk.env_params
             self._origin = {
                 **env_of(self._config),
-                "env_params": plain_params(chunk.env_params),
+                # None: the numbers of a curriculum's episodes are not known here.
+                "env_params": plain_params(chunk.env_params)
+                if self._config.curriculum is None
+                else None,
                 "seed": self._config.seed,
             }
         if self._cutter is None:

@@ -1,9 +1,22 @@
 """Tests of tasks that change while a policy trains: domain randomisation and curricula."""
 
+import functools
+
+import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
-from jaxrl import BCConfig, Trainer, UsageError, evaluate, make_train, sweep
+from jaxrl import (
+    BCConfig,
+    Curriculum,
+    LevelsBySuccess,
+    Trainer,
+    UsageError,
+    evaluate,
+    make_train,
+    sweep,
+)
 from jaxrl.run.inference.load import open_run
 from tests.run.test_resume import CARTPOLE, assert_equal_to_the_bit, lines_of, without_times
 
@@ -151,3 +164,83 @@ def test_a_saved_function_is_imported_with_trust_alone_and_a_lambda_is_asked_for
     start(HEAVIER, tmp_path / "named").stop()
     with pytest.raises(UsageError, match=r"(?s)env_task_fn is .*:heavier'.*--trust"):
         resume(tmp_path / "named")
+
+
+class Heavier(Curriculum):
+    """As `heavier`, in the program: 1 m/s^2 more after the third episode, and after the ninth."""
+
+    def init(self, params):
+        return jnp.int32(0)
+
+    def task(self, key, memory, params):
+        return {"gravity": params.gravity + (memory >= 3) + (memory >= 9)}
+
+    def after_episode(self, memory, episode, params):
+        return memory + 1
+
+
+def test_a_curriculum_in_the_program_trains_as_one_on_the_host_that_says_the_same():
+    # No pole falls so far and no cart leaves, so that every episode is one rollout.
+    endless = {"theta_threshold": 1e6, "x_threshold": 1e6, "max_steps_in_episode": 16}
+    trained = {}
+    for name, change in (
+        ("plain", {}),
+        ("host", {"env_task_fn": heavier, "env_task_interval": 3}),
+        ("traced", {"curriculum": Heavier()}),
+    ):
+        trainer = Trainer(CARTPOLE.replace(env_args=endless, **change), run_dir=None, quiet=True)
+        played = [trainer.train()["env_runners"].get("task") for _ in range(10)]
+        trained[name] = [played, [learner.weights for learner in trainer.runner.learners]]
+    told = {name: [task and task["gravity"] for task in trained[name][0]] for name in trained}
+    assert told["host"] == pytest.approx([9.8] * 3 + [10.8] * 6 + [11.8])
+    last = trained["traced"][0][-1]["gravity"]  # the mean of 100 recent episodes: of 10 x 4
+    assert last == pytest.approx((12 * 9.8 + 24 * 10.8 + 4 * 11.8) / 40)
+    assert_close(trained["host"][1], trained["traced"][1])
+    with pytest.raises(AssertionError):
+        assert_close(trained["host"][1], trained["plain"][1])
+
+
+def assert_close(weights, expected):
+    close = functools.partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-5)
+    jax.tree.map(close, weights, expected)
+
+
+LEVELS = [{"gravity": 1.0}, {"gravity": 5.0}, {}]
+CLIMBING = CARTPOLE.replace(curriculum=LevelsBySuccess(LEVELS, window=1, solved_at=5.0))
+
+
+def test_levels_are_reported_and_evaluation_plays_the_target(start, tmp_path):
+    trainer = start(CLIMBING)
+    result = trainer.fit({"training_iteration": 4})
+    assert 1.0 <= result["env_runners"]["task"]["gravity"] < 9.8
+    evaluated = trainer.evaluate(episodes=3)["env_runners"]
+    assert evaluated.pop("task")["gravity"] == pytest.approx(9.8)
+    trainer.stop()
+    # A saved run is played without its curriculum.
+    again = evaluate(tmp_path / "run", episodes=3)["env_runners"]
+    assert again == evaluated
+
+
+def test_a_curriculum_of_ours_resumes_by_its_name_and_a_users_with_trust(start, resume, tmp_path):
+    start(CLIMBING).stop()
+    assert "LevelsBySuccess(" in resume().config.curriculum
+    start(CARTPOLE.replace(curriculum=Heavier), tmp_path / "heavier").stop()
+    with pytest.raises(UsageError, match=r"(?s)curriculum is .*:Heavier'.*--trust"):
+        resume(tmp_path / "heavier")
+    resume(tmp_path / "heavier", trust=True)
+
+
+def test_a_curriculum_is_refused_where_no_episodes_are_played():
+    with pytest.raises(UsageError, match="curriculum changes nothing"):
+        BCConfig(env="cartpole", input="data", curriculum=CLIMBING.curriculum)
+
+
+def test_trials_of_a_sweep_have_curricula_and_can_be_ranked_by_their_tasks(tmp_path):
+    done = sweep(
+        CLIMBING.replace(total_env_steps=64 * 4),
+        {"lr": [1e-3, 1e-4]},
+        metric="env_runners/task/gravity",
+        run_dir=tmp_path / "sweep",
+        quiet=True,
+    )
+    assert 1.0 <= done.best_trial().score <= 9.8

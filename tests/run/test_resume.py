@@ -13,7 +13,7 @@ import numpy as np
 import optax
 import pytest
 
-from jaxrl import PPOConfig, Trainer, UsageError
+from jaxrl import LevelsBySuccess, PPOConfig, Trainer, UsageError
 from jaxrl.core.env import strongly_typed
 from jaxrl.run.recorder import Snapshot, state_tree
 from jaxrl.run.results import flatten
@@ -52,12 +52,18 @@ def without_times(result):
     return {name: value for name, value in flatten(result) if not name.startswith((*TIMES, *CHUNK))}
 
 
-@pytest.mark.parametrize("which", ["arena", "cartpole", "randomised"])
+@pytest.mark.parametrize("which", ["arena", "cartpole", "randomised", "levels"])
 def test_training_on_after_a_stop_gives_every_array_of_uninterrupted_training(
     which, small, start, resume, tmp_path
 ):
     randomised = CARTPOLE.replace(env_args={"gravity": "uniform:8:12"})
-    config = {"arena": small, "cartpole": CARTPOLE, "randomised": randomised}[which]
+    levels = LevelsBySuccess([{"gravity": 1.0}, {"gravity": 5.0}, {}], window=2, solved_at=12.0)
+    config = {
+        "arena": small,
+        "cartpole": CARTPOLE,
+        "randomised": randomised,
+        "levels": CARTPOLE.replace(curriculum=levels),
+    }[which]
     whole = start(config, tmp_path / "whole")
     whole.fit({"training_iteration": 14})
     half = start(config)
