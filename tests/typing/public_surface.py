@@ -29,6 +29,7 @@ def running() -> None:
     policy = jaxrl.load_policy("runs/arena/latest", "pol1", checkpoint="best")
     assert_type(policy, jaxrl.Policy)
     policy.act([0, 99])
+    assert_type(policy.export("model.onnx", names={"action": "actions"}).parity.error, float)
     assert_type(jaxrl.evaluate("runs/arena/latest", episodes=10), dict[str, Any])
     assert_type(jaxrl.estimate_return("data/arena", policy)["doubly_robust"].low, float)
     assert_type(jaxrl.load_run("runs/arena/latest").results(), list[dict[str, Any]])

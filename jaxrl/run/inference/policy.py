@@ -15,6 +15,7 @@ from jaxrl.core.spaces import Box, MultiDiscrete, Space, from_json, is_tree, tre
 from jaxrl.core.types import AgentId, Key, PolicyId, PyTree
 from jaxrl.models.policy_spec import PolicyInputs, PolicySpec, PolicyState, PolicyWeights, has_mask
 from jaxrl.ops.distributions import Distribution, num_logits
+from jaxrl.run.export.export import Exported, export_policy
 from jaxrl.run.storage.checkpoint import Checkpoint, filled, open_found
 from jaxrl.run.storage.config_file import read_config
 
@@ -158,7 +159,7 @@ class Policy:
         explore: bool = False,
         opset: int | None = None,
         names: Mapping[str, str] | None = None,
-    ) -> Any:
+    ) -> Exported:
         """Writes the policy to a file that other programs act with; see docs/export.md.
 
         The file is compared with the policy before it is written, on observations of the policy's
@@ -181,8 +182,6 @@ class Policy:
             UsageError: another ending, a package that is missing, a folder that does not exist, or
                 a file that does not act as the policy does.
         """
-        from jaxrl.run.export.export import export_policy  # which loads runs, and so policies
-
         return export_policy(self, path, explore=explore, opset=opset, names=names)
 
     def _judged(

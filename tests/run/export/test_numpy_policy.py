@@ -4,6 +4,7 @@ import os
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import jax
 import numpy as np
@@ -15,6 +16,8 @@ from jaxrl.run.export.numpy_file import READER
 from jaxrl.run.export.numpy_policy import NumpyPolicy
 from jaxrl.run.inference.policy import Policy
 from tests.run.export.kinds import KINDS, NamedRun, differences, policy_of_kind
+
+REFERENCE = Path(__file__).parents[2] / "reference"
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -81,6 +84,22 @@ def test_acting_draws_from_the_policys_distribution(kind, tmp_path):
         away = moment(drawn, axis=0) - moment(expected, axis=0)
         assert np.all(np.abs(away) < 0.05 * np.std(expected, axis=0) + 1e-6)
     assert not np.array_equal(drawn[:100], reader.act(np.tile(row, (20_000, 1)), **rows)[:100])
+
+
+def test_a_file_of_the_first_format_is_still_read():
+    """Of an LSTM with a filter and sampled actions; the actions beside it are the policy's."""
+    reader = NumpyPolicy(REFERENCE / "policy_v1.npz")
+    steps = np.load(REFERENCE / "policy_v1_steps.npz")
+    state = {
+        field["name"]: np.zeros((2, *field["shape"]), field["dtype"])
+        for field in reader.metadata["inputs"]
+        if field["name"].startswith("state_in_")
+    }
+    for time in range(3):
+        told = {name: steps[name][time] for name in ("obs", "prev_reward", "noise")}
+        outputs = reader({**told, **state})
+        np.testing.assert_allclose(outputs["action"], steps["action"][time], atol=1e-5)
+        state = {name: outputs[name.replace("_in_", "_out_", 1)] for name in state}
 
 
 def test_what_the_file_does_not_take_is_refused_in_one_line(tmp_path):

@@ -1,11 +1,10 @@
 """A policy as one function of named arrays: which inputs and outputs it has, and no more."""
 
-import jax
 import numpy as np
 import pytest
 
 from jaxrl.run.export.policy_step import PolicyStep
-from tests.run.export.kinds import KINDS, NamedRun, differences, policy_of_kind
+from tests.run.export.kinds import KINDS, policy_of_kind
 
 STATES = {
     "gru": ["state_in_policy", "state_in_prev_action"],
@@ -28,7 +27,8 @@ def step_of(kind, explore):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_step_acts_as_the_policy_and_needs_only_what_its_actions_depend_on(kind):
+def test_a_step_has_only_the_inputs_and_outputs_that_its_actions_depend_on(kind):
+    """That it acts as the policy is what the tests of each format show."""
     for explore in (False, True):
         step = step_of(kind, explore)
         noise = ["noise"] if explore else []
@@ -37,8 +37,6 @@ def test_a_step_acts_as_the_policy_and_needs_only_what_its_actions_depend_on(kin
         outputs = [name.replace("_in_", "_out_") for name in STATES.get(kind, [])]
         named = ["action", "action_dist_inputs", *sorted(outputs)]
         assert [tensor.name for tensor in step.outputs] == named
-        run = NamedRun(jax.jit(step), step.inputs)
-        assert differences(policy_of_kind(kind), run, explore=explore) < 1e-5
 
 
 def test_the_state_of_the_value_network_is_no_input_and_a_shared_one_is():
