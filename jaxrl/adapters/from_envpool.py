@@ -82,7 +82,7 @@ class EnvPool(BatchedEnvironment):
         task: EnvPool's name.
         seed: of the pools: copy i draws by seed + i.
         time_limit: "truncates", or "terminates".
-        direct: whether XLA calls the pool, or Python does for it.
+        direct: whether XLA calls the pool where it can, on a CPU; else Python does for it.
         **args: of `envpool.make`.
     """
 
@@ -94,7 +94,7 @@ class EnvPool(BatchedEnvironment):
         *,
         seed: int = 0,
         time_limit: str = TRUNCATES,
-        direct: bool | None = None,
+        direct: bool = True,
         **args: Any,
     ):
         self._task, self._seed, self._args = task, seed, args
@@ -104,9 +104,7 @@ class EnvPool(BatchedEnvironment):
         self._parts = _observed(self.name, self._spec)
         self._action_space = _action_space(self.name, self._spec)
         self._pools: dict[int, Pool] = {}
-        if direct is None:  # other platforms have no XLA interface of EnvPool, or an untested one
-            direct = sys.platform == "linux" and jax.default_backend() == "cpu"
-        self._direct = direct and hasattr(jax, "enable_x64")
+        self._direct = direct and sys.platform == "linux" and hasattr(jax, "enable_x64")
 
     @property
     def name(self) -> str:
@@ -139,7 +137,12 @@ class EnvPool(BatchedEnvironment):
 
     def step_batch(self, keys, state, action, params):
         pool = self._pool(len(keys))
-        step = pool.step_directly if self._direct else pool.step_by_callback
+        ways = {"default": pool.step_by_callback}
+        ways |= {"cpu": pool.step_directly} if self._direct else {}
+
+        def step(number, action):
+            return jax.lax.platform_dependent(number, action, **ways)
+
         number, obs, reward, done, truncated = _refusing_vmap(step)(state.number, action)
         ended = done if self._time_limit == TERMINATES else done & ~truncated
         return self._converted(obs), Ticket(number, truncated), reward, ended, {}
@@ -215,8 +218,7 @@ class Pool:
         with jax.enable_x64(True):  # or JAX would take float64 for float32
             (number,) = self._call("send", number, self._all, self._all, action)
             number, *arrays = self._call("recv", number)
-            arrays = [array.astype(_type_of(array.dtype).dtype) for array in arrays]
-        return number, *self._results(arrays)
+            return number, *self._results(arrays)
 
     def step_by_callback(self, number: jax.Array, action: jax.Array) -> tuple:
         """The same, by Python."""
@@ -249,12 +251,12 @@ class Pool:
             raise RuntimeError(STALE)
 
     def _received(self) -> tuple:
-        arrays = self._envs._recv()
-        return self._results([array.astype(_type_of(array.dtype).dtype) for array in arrays])
+        return self._results(self._envs._recv())
 
     def _results(self, arrays: list) -> tuple:
-        """(obs, reward, done, truncated)."""
-        return tuple(arrays[i] for i in self._obs), *(arrays[i] for i in self._others)
+        """(obs, reward, done, truncated), in 32 bits."""
+        typed = lambda i: arrays[i].astype(_type_of(arrays[i].dtype).dtype)
+        return tuple(map(typed, self._obs)), *map(typed, self._others)
 
     def _call(self, name: str, number: jax.Array, *arguments: Any) -> tuple[jax.Array, ...]:
         """A call by XLA. EnvPool leaves its first array as it is, which orders the calls."""

@@ -1,0 +1,194 @@
+"""Training on environments of other libraries, up to a published mark.
+
+    python benchmarks/library_environments.py     # all tasks whose library is installed, 3 seeds
+    python benchmarks/library_environments.py --tasks envpool-cartpole --seeds 0 1 2 3 4
+    python benchmarks/library_environments.py --speed     # steps/s, beside the library's own loop
+
+A task trains for its number of environment steps; then 100 episodes are played with each action the
+distribution's mode, and their mean return is held against the mark. A row for each (task, seed).
+The speed is that of EnvPool's environments with random actions: by EnvPool's own loop in Python,
+by the calls of the compiled program alone, and by a rollout with a network of two layers of 64.
+"""
+
+import time
+from collections.abc import Callable
+
+import report
+
+# Of Gymnasium's registry: the mean return at which a task counts as solved.
+GYMNASIUM = {"CartPole-v1": 475.0, "InvertedPendulum-v4": 950.0}
+PPO = {
+    "num_envs": 16,
+    "rollout_length": 128,
+    "minibatch_size": 256,
+    "vf_loss_coeff": 0.5,
+    "value_clip": None,
+    "grad_clip": 0.5,
+    "fcnet_hiddens": (64, 64),
+}
+TASKS = {
+    "envpool-cartpole": {
+        **PPO,
+        "env": "envpool:CartPole-v1",
+        "num_epochs": 4,
+        "lr": [[0, 3e-3], [500_000, 1e-4]],
+        "lambda_": 0.98,
+        "total_env_steps": 200_000,
+    },
+    "envpool-inverted-pendulum": {
+        **PPO,
+        "env": "envpool:InvertedPendulum-v4",
+        "num_epochs": 10,
+        "lr": [[0, 1e-3], [300_000, 1e-4]],
+        "lambda_": 0.95,
+        "clip_param": 0.2,
+        "observation_filter": "MeanStdFilter",
+        "total_env_steps": 300_000,
+    },
+}
+MARKS = {
+    "envpool-cartpole": GYMNASIUM["CartPole-v1"],
+    "envpool-inverted-pendulum": GYMNASIUM["InvertedPendulum-v4"],
+}
+EVALUATED = 100  # episodes
+SPEEDS = (("CartPole-v1", 64), ("CartPole-v1", 256), ("InvertedPendulum-v4", 64), ("Pong-v5", 16))
+
+
+def learn(task: str, seed: int) -> dict:
+    """The row of a task and seed."""
+    from jaxrl import PPOConfig, Trainer
+
+    begin = time.perf_counter()
+    config = PPOConfig(seed=seed, **TASKS[task])
+    with Trainer(config, run_dir=None, quiet=True) as trainer:
+        trainer.fit()
+        evaluated = trainer.evaluate(episodes=EVALUATED)["env_runners"]
+    return {
+        "task": task,
+        "seed": seed,
+        "return_mean": evaluated["episode_return_mean"],
+        "return_min": evaluated["episode_return_min"],
+        "mark": MARKS[task],
+        "env_steps": trainer.lifetime.num_env_steps,
+        "seconds": time.perf_counter() - begin,
+        **report.circumstances(),
+    }
+
+
+def table(rows: list[dict]) -> str:
+    titles = ("task", "steps", "mark", "seeds", f"return of {EVALUATED} episodes", "seconds")
+    lines = []
+    for task in dict.fromkeys(row["task"] for row in rows):
+        found = [row for row in rows if row["task"] == task]
+        returns, seconds = (
+            report.spread([row[name] for row in found]) for name in ("return_mean", "seconds")
+        )
+        first = found[0]
+        steps, mark = f"{first['env_steps']:,}", f"{first['mark']:,.0f}"
+        lines.append((task, steps, mark, str(len(found)), returns, seconds))
+    return report.markdown(titles, lines)
+
+
+def speed(name: str, num_envs: int, seconds: float = 3.0) -> dict:
+    """Steps/s of an EnvPool task by its own loop, by the program's calls, and by a rollout."""
+    import envpool
+    import jax
+    import numpy as np
+
+    from jaxrl import PPOConfig
+    from jaxrl.core.batched_env import reset_all, restart_all, step_all
+
+    steps = 200
+    pool = envpool.make_gymnasium(name, num_envs=num_envs, seed=0)
+    sample = pool.action_space.sample
+    actions = np.stack([[sample() for _ in range(num_envs)] for _ in range(steps)])
+    pool.reset()
+
+    def loop():
+        for action in actions:
+            pool.step(action.astype(np.int32) if action.dtype == np.int64 else action)
+
+    config = PPOConfig(
+        env=f"envpool:{name}",
+        num_envs=num_envs,
+        rollout_length=steps,
+        fcnet_hiddens=(64, 64),
+        train_batch_size=num_envs * steps,
+    )
+    algorithm = config.build()
+    env, params = algorithm.rollout_spec.env, algorithm.env_params
+    keys = jax.random.split(jax.random.key(0), num_envs)
+
+    def step(carry, action):
+        raw = step_all(env, keys, carry[1], action, params)
+        return restart_all(env, keys, raw, params), raw.reward
+
+    calls = jax.jit(lambda begun, actions: jax.lax.scan(step, begun, actions))
+    begun = jax.jit(lambda: reset_all(env, keys, params))()
+    taken = actions[:, :, None].astype(np.float32 if actions.dtype.kind == "f" else np.int32)
+    rates = {"loop": _rate(loop, seconds), "calls": _rate(lambda: calls(begun, taken), seconds)}
+    runner, collect = jax.jit(algorithm.init)(jax.random.key(0)), jax.jit(algorithm.collect)
+    rates["rollout"] = _rate(lambda: collect(runner), seconds)
+    rates = {kind: rate * num_envs * steps for kind, rate in rates.items()}
+    return {"env": name, "num_envs": num_envs, **rates, **report.circumstances()}
+
+
+def _rate(function: Callable[[], object], seconds: float) -> float:
+    """Calls per second, the first one left out."""
+    import jax
+
+    jax.block_until_ready(function())
+    begin, calls = time.perf_counter(), 0
+    while time.perf_counter() - begin < seconds:
+        jax.block_until_ready(function())
+        calls += 1
+    return calls / (time.perf_counter() - begin)
+
+
+def speed_table(rows: list[dict]) -> str:
+    titles = ("EnvPool's", "environments", "its own loop", "the program's calls", "a rollout")
+    return report.markdown(
+        titles,
+        [
+            (
+                row["env"],
+                str(row["num_envs"]),
+                *(f"{row[kind]:,.0f}" for kind in ("loop", "calls", "rollout")),
+            )
+            for row in rows
+        ],
+    )
+
+
+def main() -> None:
+    parser = report.arguments_of("library_environments", __doc__)
+    parser.add_argument("--tasks", nargs="+", choices=TASKS, default=list(TASKS))
+    parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
+    parser.add_argument("--speed", action="store_true", help="steps/s instead of learning")
+    arguments = parser.parse_args()
+    rows = []
+    if arguments.speed:
+        for name, num_envs in SPEEDS:
+            rows.append(speed(name, num_envs))
+            report.keep(rows[-1:], arguments.out.with_stem(f"{arguments.out.stem}_speed"))
+        print(speed_table(rows))
+        return
+    from jaxrl import UsageError
+
+    for task in arguments.tasks:
+        for seed in arguments.seeds:
+            try:
+                rows.append(learn(task, seed))
+            except UsageError as error:
+                if "is not installed" not in str(error):
+                    raise
+                print(f"{task}: {error}", flush=True)
+                break
+            report.keep(rows[-1:], arguments.out)
+            row = rows[-1]
+            print(f"{task}, seed {seed}: {row['return_mean']:.1f}", flush=True)
+    print(table(rows))
+
+
+if __name__ == "__main__":
+    main()
