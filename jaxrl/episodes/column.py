@@ -190,6 +190,8 @@ class Column:
             )
             return one_hot(self.space, value) if one_hot_discrete else value
         if not self.finalized:
+            if isinstance(positions, range) and not one_hot_discrete:
+                return [self.data[position] for position in positions]
             return [self.take(position, fill, one_hot_discrete) for position in positions]
         if None in positions and not self.len_incl_lookback():
             return stack([self._filler(fill, one_hot_discrete)] * len(positions))
@@ -331,8 +333,9 @@ class Infos(Column):
     __slots__ = ()
 
     def take(self, positions: Positions, fill: Any = None, one_hot_discrete: bool = False):
-        if isinstance(positions, int) and self.data[positions] is None:
-            self.data[positions] = {}
+        for position in [positions] if isinstance(positions, int) else positions or ():
+            if position is not None and self.data[position] is None:
+                self.data[position] = {}
         return super().take(positions, fill, one_hot_discrete)
 
 

@@ -43,8 +43,7 @@ def single_agent_episode(arrays: AgentArrays, facts: AgentFacts) -> SingleAgentE
         extra_model_outputs=arrays.outputs,
         len_lookback_buffer=0,
     )
-    # Afterwards: what comes out of the compiled program fits.
-    episode.observation_space, episode.action_space = facts.observation_space, facts.action_space
+    _set_spaces(episode, facts)
     return episode
 
 
@@ -68,9 +67,9 @@ def multi_agent_episode(
         if len(acted):
             times, state = _agents_steps(data, acted, terminated)
             names = {"agent_id": agent, "multi_agent_episode_id": id_}
-            agents[agent] = state | facts[agent]._asdict() | names
+            agents[agent] = state | names | {"module_id": facts[agent].module_id}
             timelines[agent] = {"times": times, "pending": None, "waiting_reward": 0.0}
-    return MultiAgentEpisode.from_state(
+    episode = MultiAgentEpisode.from_state(
         {
             "id_": id_,
             "observation_space": {agent: each.observation_space for agent, each in facts.items()},
@@ -89,6 +88,14 @@ def multi_agent_episode(
             "duration_s": 0.0,
         }
     )
+    for agent, data in episode.agent_episodes.items():
+        _set_spaces(data, facts[agent])
+    return episode
+
+
+def _set_spaces(episode: SingleAgentEpisode, facts: AgentFacts) -> None:
+    """Without a check: what comes out of the compiled program fits."""
+    episode.observation_space, episode.action_space = facts.observation_space, facts.action_space
 
 
 def _agents_steps(

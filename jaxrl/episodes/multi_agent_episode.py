@@ -381,6 +381,11 @@ class MultiAgentEpisode(AgentsData):
 
         The spaces, the mapping function and actions without an outcome are Python objects in it.
         """
+        agents = {agent: episode.get_state() for agent, episode in self.agent_episodes.items()}
+        return {**self.get_facts(), "agent_episodes": agents}
+
+    def get_facts(self) -> dict[str, Any]:
+        """`get_state` without the agents' own data."""
         return {
             "id_": self.id_,
             "observation_space": self.observation_space,
@@ -390,12 +395,14 @@ class MultiAgentEpisode(AgentsData):
             "len_lookback_buffer": self._lookback,
             "terminated": self.is_terminated,
             "truncated": self.is_truncated,
-            "agent_episodes": {
-                agent: episode.get_state() for agent, episode in self.agent_episodes.items()
+            "timelines": {
+                agent: {
+                    "times": list(timeline.times),
+                    "pending": copy.deepcopy(timeline.pending),
+                    "waiting_reward": timeline.waiting_reward,
+                }
+                for agent, timeline in self._timelines.items()
             },
-            "timelines": copy.deepcopy(
-                {agent: vars(timeline) for agent, timeline in self._timelines.items()}
-            ),
             "early_rewards": dict(self._early_rewards),
             "agent_module_ids": dict(self._modules),
             "agent_to_module_mapping_fn": self.agent_to_module_mapping_fn,

@@ -156,7 +156,7 @@ def origin_of(episode: Episode) -> Mapping[str, Any]:
     if not (episode.begins_with_reset and len(episode)):
         raise UsageError(f"episode {episode.id_} is a chunk that does not begin with its reset")
     if isinstance(episode, MultiAgentEpisode):
-        for agent, timeline in episode.get_state()["timelines"].items():
+        for agent, timeline in episode.get_facts()["timelines"].items():
             if timeline["pending"] is not None:
                 raise UsageError(
                     f"episode {episode.id_} cannot be replayed: an action of agent {agent!r} waits "
