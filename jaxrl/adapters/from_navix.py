@@ -67,7 +67,7 @@ class Navix(WrappedEnvironment):
         return Box(*self._bounds, space.shape, jnp.dtype(space.dtype).name)
 
     def action_space(self, params: PyTree = None) -> Space:
-        return Discrete(int(self._env.action_space.n))
+        return Discrete(len(self._env.action_set))
 
     def reset_inner(self, key):
         timestep = self._env.reset(raw_key(key))

@@ -12,7 +12,7 @@ from jaxrl.adapters.from_navix import constructor
 from jaxrl.core.env_checker import check_env
 from jaxrl.core.errors import UsageError
 from jaxrl.core.registry import make
-from jaxrl.core.spaces import Box
+from jaxrl.core.spaces import Box, Discrete
 from tests.oracles.same_steps import Player, adapter_player, assert_same_steps
 
 pytestmark = pytest.mark.usefixtures("rank_promotion")
@@ -61,6 +61,12 @@ def test_arguments_set_the_time_limit_and_what_is_seen():
     assert params.max_steps_in_episode == 7
     assert env.observation_space(params) == Box(0, 255, (56, 56, 3), "uint8")
     assert constructor("Navix-FourRooms-v0")().default_params.max_steps_in_episode == 100
+
+
+def test_its_spaces_may_be_asked_for_while_a_program_is_traced():
+    env = constructor("Navix-Empty-5x5-v0")()
+    drawn = jax.eval_shape(lambda key: env.action_space().sample(key), jax.random.key(0))
+    assert drawn.shape == () and env.action_space() == Discrete(7)
 
 
 def test_it_draws_itself_within_a_compiled_program():
