@@ -5,7 +5,10 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
+
 from jaxrl.core.errors import UsageError, brief
+from jaxrl.core.fields import is_array
 
 DEPRECATED = -1  # RLlib's mark of a key that it no longer reads
 MODEL = ("model", "model_config_dict", "model_config", "_model_config")  # the last wins
@@ -90,7 +93,7 @@ def is_search(value: Any) -> bool:
 
 def _plain(config: Any) -> dict[str, Any]:
     if isinstance(config, Mapping):
-        return {str(key): value for key, value in config.items()}
+        return with_names(config)
     classes = [cls.__name__ for cls in type(config).__mro__]
     if "AlgorithmConfig" in classes and "PPOConfig" not in classes:
         raise UsageError(f"{classes[0]}: of RLlib's algorithms PPO alone is read")
@@ -99,7 +102,14 @@ def _plain(config: Any) -> dict[str, Any]:
             "from_rllib takes RLlib's PPOConfig, a dict of its settings or a file's path, not "
             f"{brief(config)}"
         )
-    return {str(key): value for key, value in config.to_dict().items()}
+    return with_names(config.to_dict())
+
+
+def with_names(values: Any) -> Any:
+    """Mappings, also within mappings, with strings as keys and with lists in place of arrays."""
+    if isinstance(values, Mapping):
+        return {str(key): with_names(value) for key, value in values.items()}
+    return np.asarray(values).tolist() if is_array(values) else values
 
 
 def _is_experiments(values: Mapping[str, Any]) -> bool:

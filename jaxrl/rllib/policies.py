@@ -38,7 +38,7 @@ def read_specs(values: Mapping[str, Any]) -> Specs:
     modules = getattr(values.get("_rl_module_spec"), "rl_module_specs", None) or {}
     policies = values.get("policies")
     if isinstance(policies, set | frozenset | list | tuple):
-        policies = dict.fromkeys(sorted(policies) if isinstance(policies, set) else policies)
+        policies = dict.fromkeys(sorted(map(str, policies)))
     if policies is not None and not isinstance(policies, Mapping):
         raise UsageError(f"policies={brief(policies)} must be policies by name, or their names")
     names = [str(policy) for policy in policies or {}]

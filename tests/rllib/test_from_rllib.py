@@ -5,6 +5,7 @@ import json
 import re
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 import jaxrl
@@ -697,6 +698,17 @@ def test_a_mistake_is_one_line(config, message):
     with pytest.raises(UsageError, match=message) as error:
         from_rllib(config)
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("value", [np.array([1, 2]), {1: 2}], ids=["array", "mapping"])
+def test_a_value_of_the_wrong_form_is_at_most_one_line(value):
+    """Of every key that a rule reads: whoever reads it must not stumble."""
+    for path in {path for rule in RULES for path in rule.keys}:
+        group, _, key = path.rpartition("/")
+        try:
+            from_rllib({**CARTPOLE, **({group: {key: value}} if group else {key: value})})
+        except UsageError as error:
+            assert "\n" not in str(error), path
 
 
 @pytest.mark.parametrize(
