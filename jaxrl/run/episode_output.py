@@ -84,6 +84,7 @@ class EpisodeOutput:
         self._origin: dict[str, Any] = {}
         self._worker = ThreadPoolExecutor(1, thread_name_prefix="jaxrl-episodes")
         self._jobs: deque[Future] = deque()
+        self._is_closed = False
 
     def write(self, steps: RecordedSteps | tuple, count: int, before: Snapshot) -> None:
         """Has the episodes of a chunk written; waits while too many chunks wait already.
@@ -97,7 +98,7 @@ class EpisodeOutput:
         chunk = Chunk(steps, count, int(before.runner.num_updates) + 1, before.env_params)
         while len(self._jobs) >= WAITING or (self._jobs and self._jobs[0].done()):
             self._jobs.popleft().result()
-        self._jobs.append(self._worker.submit(self._write, chunk))
+        self._jobs.append(self._worker.submit(self._try, lambda writer: self._write(writer, chunk)))
 
     def resume(self, position: dict[str, Any] | None) -> None:
         """Takes up a run's files, cut back to those at the position of its checkpoint."""
@@ -111,7 +112,7 @@ class EpisodeOutput:
 
     def flush(self) -> Future | None:
         """Has all episodes so far written to files: the future position, if there is an output."""
-        if self.writer is None:
+        if self._is_closed or not self.num_recorded:
             return None
         self._jobs.append(self._worker.submit(self._flush))
         return self._jobs[-1]
@@ -123,10 +124,12 @@ class EpisodeOutput:
             self._jobs.popleft().result()
 
     def close(self) -> None:
+        """Writes what waits, and nothing more."""
         self.finish()
         self._worker.shutdown()
+        self._is_closed = True
 
-    def _write(self, chunk: Chunk) -> None:
+    def _write(self, writer: EpisodeWriter, chunk: Chunk) -> None:
         if chunk.env_params is not self._params:
             self._params = chunk.env_params
             self._origin = {
@@ -142,9 +145,7 @@ class EpisodeOutput:
             self._cutter = EpisodeCutter(spec, self._env_index, begins=begins)
         told = self._cutter.too_long is not None
         for episode in self._cutter.cut(chunk, self._origin):
-            if self.writer is None:
-                return
-            self._try(lambda writer, episode=episode: writer.write(episode))
+            writer.write(episode)
         if self._cutter.too_long is not None and not told:
             self._say(
                 f"warning: an episode of more than {self._cutter.too_long:,} steps is too long to "

@@ -334,8 +334,10 @@ class Trainer(PolicyAccess, EpisodeAccess, TrainerResults):
                 'stop: the trainer is training; a callback ends training with result["done"] = True'
             )
         self._stopped = True
-        self.output.close()
-        return self.keeping.close(self.snapshot() if self._runner is not None else None)
+        try:
+            return self.keeping.close(self.snapshot() if self._runner is not None else None)
+        finally:
+            self.output.close()
 
     def __enter__(self) -> "Trainer":
         return self

@@ -224,6 +224,23 @@ def test_what_was_written_after_the_checkpoint_is_played_and_written_again(saved
     assert len(after) == 4 * (6 if saved else 7) + 1 and len(set(after)) == len(after) - 1
 
 
+def test_a_trainer_that_is_driven_by_train_writes_all_when_it_stops(tmp_path):
+    folder, output = tmp_path / "run", tmp_path / "episodes"
+    settings = {"run_dir": folder, "quiet": True, "pictures": False, "loggers": ()}
+    trainer = jaxrl.Trainer(SMALL_ARENA, output=output, **settings)
+    for _ in range(5):
+        trainer.train()
+    trainer.stop()
+    trainer.stop()
+    assert len(list(read_episodes(output))) == 4 * 4
+    with jaxrl.Trainer.from_checkpoint(folder, quiet=True) as again:
+        assert again.lifetime.training_iteration == 5
+        for _ in range(5):
+            again.train()
+    places = [place_of(episode) for episode in read_episodes(output)]
+    assert len(set(places)) == len(places) == 4 * 7  # the one that began with step 80 is missing
+
+
 def test_numbers_that_change_during_an_episode_leave_nothing_to_replay(tmp_path):
     with jaxrl.Trainer(SMALL_ARENA, run_dir=None, quiet=True, output=tmp_path) as trainer:
         trainer.train()
@@ -231,7 +248,7 @@ def test_numbers_that_change_during_an_episode_leave_nothing_to_replay(tmp_path)
         trainer.train()
         trainer.train()
     first, *_, last = read_episodes(tmp_path)
-    with pytest.raises(UsageError, match="numbers were changed while it was played"):
+    with pytest.raises(UsageError, match="numbers are not known, since they were changed while"):
         replay_episode(first)
     assert len(first) == len(last) == 18 and replay_episode(last).difference is None
 
@@ -261,7 +278,7 @@ def test_episodes_too_long_for_the_memory_are_left_out_and_told_once(monkeypatch
 def test_a_slow_disk_slows_training_down(monkeypatch, tmp_path):
     waiting = []
     monkeypatch.setattr(
-        episode_output.EpisodeOutput, "_write", lambda self, chunk: time.sleep(0.05)
+        episode_output.EpisodeOutput, "_write", lambda self, writer, chunk: time.sleep(0.05)
     )
     with jaxrl.Trainer(SMALL_ARENA, run_dir=None, quiet=True, output=tmp_path) as trainer:
         trainer.train()

@@ -94,15 +94,15 @@ def replay_episode(episode: Episode, env: Any = None) -> ReplayedEpisode:
 
     Raises:
         UsageError: an episode that does not say where it was played, or does not begin with its
-            reset; another environment; one whose numbers changed while the episode was played.
+            reset; another environment; one whose numbers are not known.
     """
     if not isinstance(episode, Episode):
         raise UsageError(f"replay_episode takes an episode of jaxrl.episodes, not {brief(episode)}")
     origin = origin_of(episode)
     if origin["env_params"] is None:
         raise UsageError(
-            f"episode {episode.id_} cannot be replayed: the environment's numbers were changed "
-            "while it was played"
+            f"episode {episode.id_} cannot be replayed: the environment's numbers are not known, "
+            "since they were changed while it was played, or a curriculum chose them"
         )
     env, params = environment_of(episode, origin, env)
     recorded = _recorded(episode)
