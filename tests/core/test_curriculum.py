@@ -1,7 +1,10 @@
 """Tests of curricula inside the program: their rules, their contract, and what they are given."""
 
 import dataclasses
+import importlib
 import re
+import sys
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -11,6 +14,7 @@ import pytest
 from jaxrl import Curriculum, LevelsBySuccess, PPOConfig, UsageError
 from jaxrl.core.curriculum import EpisodeOutcome, with_curriculum
 from jaxrl.core.env import lift, raw_reset, raw_step
+from jaxrl.core.env_contract import require_trainable
 from jaxrl.core.trust import name_of
 from jaxrl.rollout.env_step import auto_reset
 from tests.core.environments import Corridor, Pair, Params, Trio
@@ -201,3 +205,45 @@ def test_levels_have_a_name_from_which_another_process_makes_them():
         "jaxrl.core.curriculum:LevelsBySuccess(levels=((('step_size', 3.0),)"
     )
     hash(levels)
+
+
+@pytest.fixture
+def benchmark(monkeypatch):
+    folder = Path(__file__).parents[2] / "benchmarks"
+    monkeypatch.syspath_prepend(str(folder))
+    module = importlib.import_module("curriculum")
+    yield module
+    for name in ("curriculum", "report"):
+        sys.modules.pop(name, None)
+
+
+def test_prioritised_levels_are_those_whose_outcome_is_open(benchmark):
+    levels = benchmark.PrioritisedLevels("step_size", (1.0, 2.0, 3.0), solved_at=1.0)
+    assert levels.init(Params()).tolist() == [0.5, 0.5, 0.5]
+    keys = jax.random.split(KEY, 4000)
+    shares = jnp.array([0.5, 1.0, 0.0])  # sometimes, always and never solved
+    drawn = jax.vmap(lambda key: levels.task(key, shares, Params())["step_size"])(keys)
+    # 0.7 p (1 - p) / sum + 0.3 / 3
+    found = [float(jnp.mean(drawn == value)) for value in levels.values]
+    assert found == pytest.approx([0.7 + 0.1, 0.1, 0.1], abs=0.02)
+    task = {"step_size": jnp.float32(2.0)}
+    lost = EpisodeOutcome(task, jnp.int32(4), jnp.zeros(1), jnp.array(True))
+    after = levels.after_episode(shares, lost, Params())
+    assert after.tolist() == pytest.approx([0.5, 0.8, 0.0])  # 0.8 * 1 + 0.2 * 0
+
+
+def test_the_lock_of_the_benchmark_opens_by_the_right_doors_alone(benchmark):
+    env, params = benchmark.Lock(), benchmark.Params(start=17)
+    require_trainable(env)
+    for curriculum in (benchmark.CASES[case].get("curriculum") for case in benchmark.CASES):
+        if curriculum is not None:
+            with_curriculum(lift(env), benchmark.Params(), curriculum)
+    room, state = env.reset(KEY, params)
+    rewards = []
+    for room in (17, 18, 19):
+        assert int(state.room) == room
+        wrong = (benchmark.RIGHT[room] + 1) % benchmark.DOORS
+        assert bool(env.step_env(KEY, state, wrong, params)[3])
+        _, state, reward, terminated, _ = env.step_env(KEY, state, benchmark.RIGHT[room], params)
+        rewards.append((float(reward), bool(terminated)))
+    assert rewards == [(0.0, False), (0.0, False), (1.0, True)]
