@@ -204,8 +204,9 @@ def parse(argv: Sequence[str], algorithm: str = "ppo") -> TrainOptions:
         find_modules_here()
     table = ""
     if "rllib_config" in run:
+        goal = {"stop_return": run["stop_return"]} if "stop_return" in run else {}
+        source = f"RLlib's of {run['rllib_config']}" + _but({**options, **settings, **goal})
         base, settings, table = _of_rllib(run, options, settings)
-        source = f"RLlib's of {run['rllib_config']}"
     elif "ignore" in run:
         raise UsageError("--ignore goes with --rllib-config FILE")
     elif path is None:
@@ -222,7 +223,7 @@ def parse(argv: Sequence[str], algorithm: str = "ppo") -> TrainOptions:
     settings.update(_stop(settings, saved_stop, "total_env_steps" in options, goal))
     changes = {name: value for name, value in options.items() if getattr(base, name) != value}
     changes = {} if table else changes  # which RLlib's configuration has taken in
-    source += _but({**options, **settings})
+    source += "" if table else _but({**options, **settings})
     RunSettings(**settings)
     hosts = tuple(run.get(name, RUN_FLAGS[name].default) for name in (*THREE, "join_seconds"))
     if any(part is not None for part in hosts[:3]):

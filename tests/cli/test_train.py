@@ -158,7 +158,7 @@ def test_a_run_begins_with_rllibs_configuration_and_flags_win(tmp_path):
     )
     assert order.settings == {"keep": 1, "stop": {"env_runners/episode_return_mean": 9}}
     assert "batch_mode='complete_episodes'" in order.table
-    assert order.source.startswith(f"RLlib's of {path}, but lr=0.2")
+    assert order.source == f"RLlib's of {path}, but lr=0.2, keep=1, stop_return=9"
     for words, message in (
         (["--rllib-config", str(path)], "it changes the result: batch_mode='complete_episodes'"),
         (["--ignore", "batch_mode"], "--ignore goes with --rllib-config FILE"),
