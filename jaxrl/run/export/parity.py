@@ -31,6 +31,8 @@ TOLERANCE = 1e-5
 MAX_SIZE = 1e30  # of a number that is not the logit of an impossible action
 NUM_STEPS, NUM_ENVS, MAX_ROWS = 32, 4, 8
 SEED = 0
+# The inputs beside the observation, by the names of `PolicyInputs`; the last action is a state.
+TOLD = {MASK_INPUT: "action_mask", AGENT: "agent_id", PREV_REWARD: "prev_reward"}
 
 
 class Steps(NamedTuple):
@@ -76,11 +78,7 @@ def recorded_steps(players: Any, policy: PolicyId, step: PolicyStep) -> Steps:
         jax.tree.map(lambda leaf: of_policy(_finite(leaf)), obs),
         {
             name: of_policy(_finite(getattr(told, field)))
-            for name, field in (
-                (MASK_INPUT, "action_mask"),
-                (AGENT, "agent_id"),
-                (PREV_REWARD,) * 2,
-            )
+            for name, field in TOLD.items()
             if not isinstance(getattr(told, field), tuple)
         },
     )
