@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxrl.core.batched_env import is_batched, reset_all, step_all
+from jaxrl.core.batched_env import has_outside_state, is_batched, reset_all, step_all
 from jaxrl.core.drawing import broken_rule
 from jaxrl.core.env import (
     Solo,
@@ -237,6 +237,8 @@ def require_trainable(env: Any, params: PyTree = None) -> None:
             f"environment {error} (found by check_env; jaxrl.check_env(env) shows the traceback, "
             "and plays it as well)"
         ) from error
+    if has_outside_state(env):
+        return  # equal to itself alone, and not to be kept alive here
     if len(_trainable) >= MAX_REMEMBERED:
         _trainable.clear()
     _trainable.add((env, types))
