@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import re
+import sys
 from types import SimpleNamespace
 
 import numpy as np
@@ -729,6 +730,13 @@ def test_a_bad_file_is_one_line(tmp_path, name, text, message):
     if text is not None:
         (tmp_path / name).write_text(text)
     assert message in refused(str(tmp_path / name))
+
+
+def test_reading_yaml_needs_pyyaml_and_says_so(tmp_path, monkeypatch):
+    (tmp_path / "a.yaml").write_text(YAML)
+    monkeypatch.setitem(sys.modules, "yaml", None)
+    said = refused(tmp_path / "a.yaml")
+    assert said.endswith("needs pyyaml, which is not installed: pip install pyyaml")
 
 
 # The table

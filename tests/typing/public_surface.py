@@ -23,6 +23,7 @@ def training() -> None:
         assert_type(trainer.save(), Path | None)
         assert_type(trainer.get_policy("pol1"), jaxrl.Policy)
     assert_type(jaxrl.Trainer.from_checkpoint("runs/arena/latest"), jaxrl.Trainer)
+    assert_type(jaxrl.from_rllib("params.json", ignore=["batch_mode"]).config, jaxrl.PPOConfig)
 
 
 def running() -> None:
