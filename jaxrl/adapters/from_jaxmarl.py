@@ -151,9 +151,8 @@ class JaxMARL(WrappedMultiAgent):
         limit = NO_LIMIT
         if family.extra_steps is not None:
             limit = self._env.max_steps + family.extra_steps
-        if (
-            family.by_rules and limit != NO_LIMIT
-        ):  # so that the library's flag tells the rules alone
+        # The library's flag is to tell the rules alone. Overcooked observes the steps left.
+        if family.by_rules and limit != NO_LIMIT:
             getattr(self._env, "_env", self._env).max_steps = NO_LIMIT
         super().__init__(f"jaxmarl:{name}", args, limit, time_limit)
 

@@ -20,6 +20,7 @@ from tests.oracles.same_steps import Player, adapter_player, assert_same_steps, 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:OvercookedV2:DeprecationWarning"),
     pytest.mark.filterwarnings("ignore:scatter inputs:FutureWarning"),
+    pytest.mark.filterwarnings("ignore:max_dist_to_goal:UserWarning"),
     pytest.mark.filterwarnings("ignore:Explicitly requested dtype:UserWarning"),
 ]
 HANABI = {"num_colors": 2, "num_ranks": 2, "hand_size": 2, "num_cards_of_rank": [2, 1]}
@@ -82,6 +83,28 @@ def test_battles_end_by_the_rules_or_by_the_clock():
 
     player = library_player(library, team_is_dead, library.get_avail_actions)
     assert assert_same_steps(player, adapter_player(env, legal=True), numbers(env, 2000)) > 60
+
+
+def test_robots_end_by_the_rules_or_by_the_clock():
+    sizes = {"max_steps": 20, "lidar_num_beams": 10}
+    env, library = constructor("jaxnav")(**sizes), jaxmarl.make("jaxnav", **sizes)
+    draws = np.random.default_rng(0).random((600, 2, 2), np.float32)
+    moves = {agent: draws[:, i] for i, agent in enumerate(env.agents)}
+    player = library_player(library, lambda state: jnp.all(state.goal_reached | state.move_term))
+    assert assert_same_steps(player, adapter_player(env), moves) >= 30
+
+
+def test_the_riddle_ends_when_somebody_tells_or_by_the_clock():
+    env, library = constructor("switch_riddle")(), jaxmarl.make("switch_riddle")
+    _, state = env.reset_env(jax.random.key(0), None)
+    silent = dict.fromkeys(env.agents, jnp.int32(0))
+    ends = []
+    for step in range(library.max_steps):
+        _, state, _, terminated, _ = env.step_env(jax.random.key(step), state, silent, None)
+        ends.append((bool(terminated[ALL]), bool(env.is_truncated(state, env.default_params))))
+    assert ends == [(False, False)] * 5 + [(False, True)]
+    tells = dict.fromkeys(env.agents, jnp.int32(2))
+    assert env.step_env(jax.random.key(0), state, tells, None)[3][ALL]
 
 
 def test_fireworks_are_the_librarys():
