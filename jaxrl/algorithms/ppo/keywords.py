@@ -42,6 +42,9 @@ class TunedKeywords(TypedDict, total=False):
     shuffle_blocks: int | None
     metrics_num_episodes_for_smoothing: int
     callbacks: Any
+    env_task_fn: Any
+    env_task_interval: int
+    curriculum: Any
     action_distribution: str
     dual_clip: float | None
     target_kl: float | None
