@@ -2,6 +2,7 @@
 
     python benchmarks/kill_and_resume.py                  # 50 kills of an arena run
     python benchmarks/kill_and_resume.py --kills 5 --env cartpole
+    python benchmarks/kill_and_resume.py --env cartpole --flags "--env-args gravity=uniform:8:12"
 
 Every kill is SIGKILL at a random moment: three of four while it trains and writes logs and
 checkpoints, the others while it imports, reads the run back and compiles. After each, every line of
@@ -40,6 +41,7 @@ def main() -> None:
     )
     parser.add_argument("--kills", type=int, default=50)
     parser.add_argument("--env", default="arena")
+    parser.add_argument("--flags", default="", help="more flags of the training, in one text")
     parser.add_argument(
         "--iterations",
         type=int,
@@ -52,6 +54,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         run, lost, early, start_seconds = Path(folder) / "run", [], 0, 5.0
         settings = [*SMALL.split(), "--env", args.env, "--checkpoint-frequency", str(EVERY)]
+        settings += args.flags.split()
         for kill in range(1, args.kills + 1):
             before = last_line(run)
             begin = time.perf_counter()
@@ -82,7 +85,9 @@ def main() -> None:
 
 def command(run: Path, settings: list[str], steps: int) -> list[str]:
     """Begins the run, or goes on with it."""
-    how = ["--resume", str(run)] if run.exists() else ["--run-dir", str(run), *settings]
+    how = ["--run-dir", str(run), *settings]
+    if run.exists():  # the settings may name a user's own code
+        how = ["--resume", str(run), "--trust"]
     return [sys.executable, str(SCRIPT), *how, "--total-env-steps", str(steps)]
 
 

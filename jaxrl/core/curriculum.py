@@ -20,6 +20,7 @@ from jaxrl.core.errors import UsageError, brief, reason_of, unknown_name
 from jaxrl.core.fields import count, freeze, number
 from jaxrl.core.task_distributions import Randomization
 from jaxrl.core.tasks import (
+    DRAW,
     OfAlikeAgents,
     OfManyAgents,
     TaskState,
@@ -163,6 +164,8 @@ class _Remembering:
 
     `at_target` is the environment for evaluation: every task is what `params` says.
     """
+
+    _fold = DRAW + 1  # the environment inside may draw tasks from the same key
 
     @property
     def at_target(self) -> Any:

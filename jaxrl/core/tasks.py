@@ -50,6 +50,7 @@ class _PerEpisode:
 
     env: Any
     tasks: Any
+    _fold = DRAW
 
     def __getattr__(self, name):
         """What is optional comes from the environment, with the numbers of the state's episode."""
@@ -91,7 +92,7 @@ class _PerEpisode:
     def _begin(
         self, reset: Callable, key: Key, memory: PyTree, params: PyTree
     ) -> tuple[PyTree, TaskState]:
-        task = self._task(jax.random.fold_in(key, DRAW), memory, params)
+        task = self._task(jax.random.fold_in(key, self._fold), memory, params)
         task = {name: typed_as(getattr(params, name), value) for name, value in task.items()}
         obs, inner = reset(key, with_task(params, task))
         return obs, TaskState(inner, task, jnp.int32(0), memory)

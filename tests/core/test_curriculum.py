@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxrl import Curriculum, LevelsBySuccess, PPOConfig, UsageError
+from jaxrl import Curriculum, LevelsBySuccess, PPOConfig, UsageError, make
 from jaxrl.core.curriculum import EpisodeOutcome, with_curriculum
 from jaxrl.core.env import lift, raw_reset, raw_step
 from jaxrl.core.env_contract import require_trainable
@@ -205,6 +205,19 @@ def test_levels_have_a_name_from_which_another_process_makes_them():
         "jaxrl.core.curriculum:LevelsBySuccess(levels=((('step_size', 3.0),)"
     )
     hash(levels)
+
+
+class Drawn(Curriculum):
+    """Draws as `Randomization` does."""
+
+    def task(self, key, memory, params):
+        return {"gravity": jax.random.uniform(jax.random.split(key, 1)[0])}
+
+
+def test_a_curriculum_and_a_distribution_inside_it_draw_from_different_keys():
+    env, params = make("cartpole", force="uniform:0:1")
+    _, state = raw_reset(with_curriculum(lift(env), params, Drawn()), KEY, params)
+    assert float(state.task["gravity"]) != float(state.inner.task["force"])
 
 
 @pytest.fixture
