@@ -84,6 +84,8 @@ LONGEST = "tests/run/devices/test_hosts.py"
 def pytest_collection_modifyitems(items):
     quick = tuple(f"tests/{name}" for name in QUICK)
     for item in items:
+        if " at 0x" in item.nodeid:  # another name in each worker, which then refuse to run
+            raise pytest.UsageError(f"{item.nodeid}: give the parameters ids")
         if item.nodeid.startswith(quick):
             item.add_marker("quick")
     items.sort(key=lambda item: not item.nodeid.startswith(LONGEST))

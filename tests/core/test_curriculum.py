@@ -160,7 +160,7 @@ NAME = "curriculum Misshapen: "
         ("tests.core.test_curriculum:Corridor", "not a class derived from jaxrl.Curriculum"),
         (Corridor(), "must be a class derived from jaxrl.Curriculum, or module:Class"),
     ],
-    ids=str,
+    ids=lambda value: value if isinstance(value, str) else type(value).__name__,
 )
 def test_what_breaks_the_contract_is_refused_in_one_line_before_compiling(curriculum, message):
     with pytest.raises(UsageError, match=re.escape(message)) as caught:
