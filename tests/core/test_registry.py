@@ -139,7 +139,8 @@ def test_a_constructor_of_any_arguments_still_leaves_the_numbers_of_params_to_pa
 
 def test_an_unknown_name_is_answered_with_the_nearest_one():
     says("unknown environment 'areena'; did you mean 'arena'? known: arena, ", "areena")
-    says("gymnax:NAME, module:Class", "areena")
+    says("gymnax:NAME, ", "areena")
+    says(", module:Class, ", "areena")
     says("unknown environment ':Corridor'", ":Corridor")
 
 
