@@ -20,6 +20,7 @@ from jaxrl.adapters.wrapping import (
     box_of,
     constructor_with,
     import_error,
+    pixels_of,
     raw_key,
     require_known,
 )
@@ -30,12 +31,21 @@ from jaxrl.core.types import PyTree
 try:
     import jumanji
     from jumanji import specs
+    from jumanji.environments.routing.connector.viewer import ConnectorViewer
     from jumanji.types import StepType
+    from jumanji.viewer import MatplotlibViewer, plt
 except ImportError as error:
     raise import_error("jumanji", "jumanji", error) from error
 
 DOWNLOADS = "Sokoban-v0"
 MASK = "action_mask"  # an entry of the observation
+DOTS_PER_INCH = 50  # 500 x 500 pixels
+WRITERS = ("MazeEnvViewer", "PacManViewer")  # that change arrays as JAX does
+IN_UNIT_SQUARE = ("MMSTViewer", "SearchAndRescueViewer")  # that lose the limits of their axes
+AXES = {  # of the figures that have others than the usual ones
+    "BinPackViewer": lambda figure: figure.add_subplot(projection="3d"),
+    "RubiksCubeViewer": lambda figure: figure.subplots(3, 2).ravel(),
+}
 
 
 class Inner(struct.PyTreeNode):
@@ -82,6 +92,9 @@ class Jumanji(WrappedEnvironment):
                 f"environment jumanji:{name}: {args} are refused: {error!r}"
             ) from error
         super().__init__(f"jumanji:{name}", given)
+        self._viewer = _viewer(self._env)
+        if self._viewer is not None:
+            self.render = self._render
         obs = _by_name(first.observation)
         self._observations = space_of(jax.tree.map(box_of, obs))
         masked = obs[MASK].shape if MASK in obs else ()
@@ -110,6 +123,16 @@ class Jumanji(WrappedEnvironment):
         terminated = (timestep.step_type == StepType.LAST) & ~inner.truncated
         return obs, inner, jnp.float32(jnp.sum(timestep.reward)), terminated, {}
 
+    def _render(self, state: PyTree, params: PyTree) -> jax.Array:
+        return self.picture(self._draw, state.inner)
+
+    def _draw(self, inner: Inner) -> np.ndarray:
+        # Most viewers look at each number, which is slow in JAX's arrays; two write into them.
+        writes = type(self._viewer).__name__ in WRITERS
+        state = jax.tree.map(jnp.asarray if writes else np.asarray, inner.state)
+        is_connector = isinstance(self._viewer, ConnectorViewer)
+        return self._viewer.render(state.grid if is_connector else state)
+
     def _reached(self, state: PyTree, timestep: Any) -> tuple[PyTree, Inner]:
         obs = _by_name(timestep.observation)
         # The last step by the clock alone has a discount, in those that tell it.
@@ -133,6 +156,31 @@ def _by_name(obs: PyTree) -> PyTree:
     else:
         return obs
     return {name: _by_name(value) for name, value in fields.items()}
+
+
+def _viewer(env: Any) -> MatplotlibViewer | None:
+    """The environment's viewer, made to draw arrays, each in a new figure outside pyplot.
+
+    So no window opens, no figure stays open, and any thread may draw.
+    """
+    viewers = (each for each in vars(env).values() if isinstance(each, MatplotlibViewer))
+    viewer = next(viewers, None)
+    if viewer is None:
+        return None
+    kind = type(viewer).__name__
+    add_axes = AXES.get(kind, lambda figure: figure.add_subplot())
+
+    def figure_and_axes(**settings):
+        figure = plt.Figure(viewer.figure_size, DOTS_PER_INCH, layout="constrained", **settings)
+        return figure, add_axes(figure)
+
+    def shown(figure):
+        if kind in IN_UNIT_SQUARE:
+            figure.axes[0].set(xlim=(0, 1), ylim=(0, 1))
+        return pixels_of(figure)
+
+    viewer._get_fig_ax, viewer._display = figure_and_axes, shown
+    return viewer
 
 
 def _converted(spec: Any, masked: tuple[int, ...], name: str) -> Space:

@@ -6,6 +6,7 @@ beside the library's state, wherever a library keeps its own; so its time limit 
 """
 
 import inspect
+import io
 import math
 from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property
@@ -181,6 +182,14 @@ class Wrapped:
 
     def _ended_by_clock(self, terminated: PyTree, ends: jax.Array) -> PyTree:
         return jax.tree.map(lambda each: each | ends, terminated)
+
+
+def pixels_of(figure: Any) -> np.ndarray:
+    """u8[H, W, 3]: what a figure of matplotlib shows."""
+    file = io.BytesIO()
+    figure.savefig(file, format="rgba", dpi="figure", bbox_inches=figure.bbox_inches)
+    width, height = figure.canvas.get_width_height()
+    return np.frombuffer(file.getbuffer(), np.uint8).reshape(height, width, 4)[..., :3]
 
 
 class WrappedEnvironment(Wrapped, Environment):

@@ -8,6 +8,7 @@ import pytest
 pytest.importorskip("jumanji", reason="the extra jumanji is not installed")
 
 import jumanji
+from matplotlib import pyplot as plt
 
 from jaxrl.adapters.from_jumanji import constructor
 from jaxrl.core.env_checker import check_env
@@ -103,6 +104,18 @@ def test_observations_are_dicts_by_the_librarys_names():
     }
     assert set(space["agent_position"].spaces) == {"row", "col"}
     assert space["walls"] == Box(0, 1, (10, 10), "bool")
+
+
+@pytest.mark.parametrize("name", ["Snake-v1", "Maze-v0", "RubiksCube-v0"])
+def test_pictures_are_drawn_within_a_compiled_program_and_no_figure_stays_open(name):
+    env, params = make(f"jumanji:{name}")
+    reset = jax.jit(jax.vmap(env.reset_env, (0, None)))
+    _, states = reset(jax.random.split(jax.random.key(0), 2), params)
+    pictures = np.asarray(jax.jit(jax.vmap(env.render, (0, None)))(states, params))
+    assert pictures.dtype == np.uint8 and pictures.shape == (2, 500, 500, 3)
+    assert (pictures[0] != pictures[0, 0, 0]).any()
+    assert (pictures[0] != pictures[1]).any()  # other places, other colours
+    assert plt.get_fignums() == []
 
 
 def test_our_clock_truncates_and_the_librarys_ends_the_world_where_it_says_so():
