@@ -39,6 +39,7 @@ try:
         from jaxmarl.environments.overcooked import overcooked_layouts
         from jaxmarl.environments.smax.smax_env import MAP_NAME_TO_SCENARIO
         from jaxmarl.registration import registered_envs
+        from jaxmarl.viz.overcooked_visualizer import OvercookedVisualizer
 except ImportError as error:
     raise import_error("jaxmarl", "jaxmarl", error) from error
 
@@ -51,6 +52,51 @@ def _to_move(env: Any, state: PyTree) -> jax.Array:
     return state.cur_player_idx[jnp.argsort(state.seat_order)] > 0
 
 
+def _discs(places, radii, colours, low, high) -> jax.Array:
+    """u8[H, W, 3]: discs on white between the corners `low` and `high`, with y upwards."""
+    step = (np.asarray(high) - np.asarray(low)) / PIXELS
+    x, y = (low[i] + step[i] * (np.arange(PIXELS) + 0.5) for i in range(2))
+
+    def add(picture, disc):
+        (centre_x, centre_y), radius, colour = disc
+        distance = jnp.hypot(x[None, :] - centre_x, y[::-1, None] - centre_y)
+        share = jnp.clip(0.5 + (radius - distance) / step[0], 0.0, 1.0)[..., None]
+        return picture * (1 - share) + colour * share, None
+
+    white = jnp.full((PIXELS, PIXELS, 3), 255.0)
+    discs = jnp.asarray(places), jnp.asarray(radii), jnp.asarray(colours, jnp.float32)
+    return jnp.round(jax.lax.scan(add, white, discs)[0]).astype(jnp.uint8)
+
+
+def _draw_particles(adapter: "JaxMARL", state: PyTree) -> jax.Array:
+    env = adapter._env
+    # Some have an opacity as a fourth number; simple_push gives its landmarks one, near black.
+    colours = [np.resize(colour, 3) for colour in env.colour[: env.num_entities]]
+    return _discs(state.p_pos, env.rad, colours, (-2.0, -2.0), (2.0, 2.0))
+
+
+def _draw_battle(adapter: "JaxMARL", state: PyTree) -> jax.Array:
+    env, state = getattr(adapter._env, "_env", adapter._env), getattr(state, "state", state)
+    radii = jnp.where(state.unit_alive, env.unit_type_radiuses[state.unit_types], -1.0)
+    colours = [ALLY] * env.num_allies + [ENEMY] * env.num_enemies
+    corner = (float(env.map_width), float(env.map_height))
+    return _discs(state.unit_positions, radii, colours, (0.0, 0.0), corner)
+
+
+def _draw_kitchen(adapter: "JaxMARL", state: PyTree) -> jax.Array:
+    padding = adapter._env.agent_view_size - 1  # around the map
+
+    def draw(state):
+        state = jax.tree.map(np.asarray, state)
+        return OvercookedVisualizer._render_grid(
+            state.maze_map[padding:-padding, padding:-padding],
+            agent_dir_idx=state.agent_dir_idx,
+            agent_inv=state.agent_inv,
+        )
+
+    return adapter.picture(draw, state)
+
+
 class Family(NamedTuple):
     """What JaxMARL's environments have no common interface for."""
 
@@ -60,19 +106,28 @@ class Family(NamedTuple):
     masks: str = ""  # the method that gives the legal actions
     named: tuple[str, dict[str, Any]] = ("", {})  # an argument whose values have names
     refused: tuple[str, ...] = ()  # arguments
+    draw: Callable[["JaxMARL", PyTree], jax.Array] | None = None  # a state's picture
 
 
 # A dead unit of SMAX waits: what its team is rewarded with counts for its last action.
 _smax = Family(
-    1, True, _alive, "get_avail_actions", ("scenario", MAP_NAME_TO_SCENARIO), ("action_type",)
+    1,
+    True,
+    _alive,
+    "get_avail_actions",
+    ("scenario", MAP_NAME_TO_SCENARIO),
+    ("action_type",),
+    draw=_draw_battle,
 )
 FAMILIES = {
-    "MPE_": Family(1, by_rules=False),
+    "MPE_": Family(1, by_rules=False, draw=_draw_particles),
     "switch_riddle": Family(0, by_rules=True),
     "SMAX": _smax,
     "HeuristicEnemySMAX": _smax,
     "overcooked_v2": Family(0, by_rules=False),
-    "overcooked": Family(0, by_rules=False, named=("layout", overcooked_layouts)),
+    "overcooked": Family(
+        0, by_rules=False, named=("layout", overcooked_layouts), draw=_draw_kitchen
+    ),
     "hanabi": Family(None, True, _to_move, "get_legal_moves"),
     "jaxnav": Family(0, by_rules=True, refused=("evaporating",)),
     # These start their next round within the last step, and show that one's first observation.
@@ -85,6 +140,8 @@ REFUSED = {
     "JaxRobotarium": "needs jaxrobotarium, which is no part of JaxMARL's package",
     "": "is one of MABrax, which this adapter does not know",
 }
+PIXELS = 400  # of the height and the width of a picture of discs
+ALLY, ENEMY = (0, 0, 255), (0, 128, 0)  # colours, the library's
 SHAPED = "shaped_reward"  # an entry of Overcooked's info, and our argument: its weight
 
 
@@ -155,6 +212,8 @@ class JaxMARL(WrappedMultiAgent):
         if family.by_rules and limit != NO_LIMIT:
             getattr(self._env, "_env", self._env).max_steps = NO_LIMIT
         super().__init__(f"jaxmarl:{name}", args, limit, time_limit)
+        if family.draw is not None:
+            self.render = self._render
 
     @property
     def default_policies(self) -> dict[str, tuple[AgentId, ...]]:
@@ -188,6 +247,9 @@ class JaxMARL(WrappedMultiAgent):
         reward = {each: jnp.float32(reward[each]) for each in reward}
         ended = jnp.bool_(done[ALL]) & self._family.by_rules
         return self._of_agents(obs), inner, reward, all_ended(ended, self.agents), {}
+
+    def _render(self, state: PyTree, params: PyTree) -> jax.Array:
+        return self._family.draw(self, state.inner)
 
     def _library_agent(self, agent: AgentId) -> str | int:
         return self._env.agents[self.agents.index(agent)]

@@ -173,7 +173,7 @@ class Wrapped:
         """u8[H, W, 3]: what `draw(inner)` draws in NumPy, within a compiled program too."""
         if self._picture_shape is None:
             with jax.ensure_compile_time_eval():
-                _, first = self.reset_inner(jax.random.key(0))
+                _, first = jax.jit(self.reset_inner)(jax.random.key(0))
                 self._picture_shape = np.shape(draw(first))
         shape = jax.ShapeDtypeStruct(self._picture_shape, np.uint8)
         return jax.pure_callback(

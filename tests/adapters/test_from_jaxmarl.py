@@ -178,6 +178,36 @@ def test_overcookeds_shaped_rewards_are_added_by_their_weight():
         assert rewards[1][agent] == rewards[0][agent] + 0.5 * info["shaped_reward"][agent]
 
 
+@pytest.mark.parametrize(
+    ("name", "args", "shape"),
+    [
+        ("MPE_simple_tag_v3", {}, (400, 400)),
+        ("HeuristicEnemySMAX", {"num_allies": 2, "num_enemies": 2}, (400, 400)),
+        ("overcooked", {"layout": "cramped_room"}, (4 * 32, 5 * 32)),
+    ],
+)
+def test_pictures_are_drawn_within_a_compiled_program(name, args, shape):
+    env, params = make(f"jaxmarl:{name}", **args)
+    _, states = jax.vmap(env.reset_env, (0, None))(jax.random.split(jax.random.key(0), 2), params)
+    pictures = np.asarray(jax.jit(jax.vmap(env.render, (0, None)))(states, params))
+    assert pictures.dtype == np.uint8 and pictures.shape == (2, *shape, 3)
+    assert (pictures[0] != pictures[0, 0, 0]).any()
+
+
+def test_discs_are_where_the_particles_are():
+    env, params = make("jaxmarl:MPE_simple_spread_v3")
+    _, state = env.reset_env(jax.random.key(0), params)
+    places = jnp.full((6, 2), 9.0).at[0].set(jnp.array([1.0, 1.5]))  # the others are outside
+    picture = env.render(state.replace(inner=state.inner.replace(p_pos=places)), params)
+    rows, columns = np.nonzero((np.asarray(picture) != 255).any(-1))
+    assert rows.mean() == pytest.approx(49.5) and columns.mean() == pytest.approx(299.5)
+    assert np.ptp(rows) == pytest.approx(200 * env._env.rad[0], abs=2)
+
+
+def test_games_that_the_library_only_prints_have_no_pictures():
+    assert not hasattr(constructor("hanabi")(**HANABI), "render")
+
+
 def test_unknown_and_refused_names_are_told_in_one_line():
     with pytest.raises(UsageError, match="did you mean 'MPE_simple_spread_v3'"):
         make("jaxmarl:MPE_simple_spread")
