@@ -17,7 +17,7 @@ from typing import Any
 
 from jaxrl.core.env import Environment, MultiAgentEnvironment
 from jaxrl.core.env_contract import default_params_of, describe, require_environment
-from jaxrl.core.errors import UsageError, unknown_name
+from jaxrl.core.errors import UsageError, is_installed, nearest, unknown_name
 from jaxrl.core.fields import as_count, as_number
 from jaxrl.core.task_distributions import FORMS, Distribution, Randomization, distribution_of
 from jaxrl.core.tasks import per_episode
@@ -208,6 +208,8 @@ def constructor_of(name: str) -> Callable[..., Any]:
     head, colon, tail = str(name).partition(":")
     if colon and head in schemes:
         return _load(schemes[head])(tail)
+    if colon and head.isidentifier() and not is_installed(head) and nearest(head, schemes):
+        raise unknown_name("library", head, schemes, f"of environment {name!r}")
     named = parse_name(name)
     if named is not None and not named.arguments:
         return load(CONSTRUCTOR, named)

@@ -141,6 +141,9 @@ def test_an_unknown_name_is_answered_with_the_nearest_one():
     says("unknown environment 'areena'; did you mean 'arena'? known: arena, ", "areena")
     says("gymnax:NAME, ", "areena")
     says(", module:Class, ", "areena")
+    says(
+        "unknown library 'gymnx' of environment 'gymnx:Catch'; did you mean 'gymnax'", "gymnx:Catch"
+    )
     says("unknown environment ':Corridor'", ":Corridor")
 
 
