@@ -7,8 +7,8 @@
 
 A task trains for its number of environment steps; then 100 episodes are played with each action the
 distribution's mode, and their mean return is held against the mark. A row for each (task, seed).
-Tic-tac-toe plays 1,000 games with sampled moves and Snake 100; the return of tic-tac-toe is that of
-the player that learns.
+Tic-tac-toe plays 1,000 games with sampled moves, Snake and Craftax-Classic 100; the return of
+tic-tac-toe is that of the player that learns.
 
 The marks: Gymnasium's thresholds for its tasks. simple_spread, summed over agents: what JaxMARL's
 own IPPO reaches after a million steps in a good run. Its settings are trained here too, once with
@@ -127,7 +127,11 @@ MARKS = {
     "jumanji-snake": 11.0,
 }
 EVALUATED = 100  # episodes
-SAMPLED = {"pgx-tic-tac-toe": 1000, "jumanji-snake": EVALUATED}  # episodes with sampled actions
+SAMPLED = {  # episodes with sampled actions
+    "pgx-tic-tac-toe": 1000,
+    "jumanji-snake": EVALUATED,
+    "craftax-classic": EVALUATED,
+}
 SPEEDS = (("CartPole-v1", 64), ("CartPole-v1", 256), ("InvertedPendulum-v4", 64), ("Pong-v5", 16))
 
 
