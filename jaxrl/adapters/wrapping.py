@@ -153,10 +153,12 @@ class Wrapped:
         return TimeLimit(self._limit)
 
     def reset_inner(self, key: Key) -> tuple[PyTree, PyTree]:
-        raise NotImplementedError
+        """Returns (obs, inner) of a new episode, `inner` being the library's state."""
+        raise NotImplementedError(f"{type(self).__name__} must define reset_inner(key)")
 
     def step_inner(self, key: Key, inner: PyTree, action: PyTree) -> tuple:
-        raise NotImplementedError
+        """Returns (obs, inner, reward, terminated, info), without the time limit or a reset."""
+        raise NotImplementedError(f"{type(self).__name__} must define step_inner(key, ...)")
 
     def reset_env(self, key: Key, params: TimeLimit) -> tuple[PyTree, Clocked]:
         obs, inner = self.reset_inner(key)

@@ -70,7 +70,7 @@ class RolloutSettings:
 
     env: Any = setting(
         None,
-        "environment: a name, gymnax:NAME, module:Class, or an environment object",
+        "environment: a name, LIBRARY:NAME (brax:ant), module:Class, or an environment object",
         validators.environment,
         kind=ENVIRONMENT,
     )

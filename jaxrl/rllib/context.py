@@ -97,7 +97,7 @@ def _named(env: Any) -> tuple[str, dict[str, Any]]:
 
 
 def _known() -> str:
-    return f"(--env NAME; known: {', '.join(names())}, gymnax:NAME, module:Class)"
+    return f"(--env NAME; known: {', '.join(names())}, LIBRARY:NAME, module:Class)"
 
 
 def _arguments(env: str, values: Mapping[str, Any]) -> Iterator[Row]:
