@@ -23,7 +23,7 @@ FILES = {
 
 BELOW_RUN = {"core", "ops", "models", "rollout", "algorithms"}
 EVERYTHING = {
-    *(*BELOW_RUN, "an algorithm", "episodes", "offline", "run", "sweeps", "rllib"),
+    *(*BELOW_RUN, "an algorithm", "episodes", "offline", "workers", "run", "sweeps", "rllib"),
     *("adapters", "adapters/wrapping", "adapters/to", "cli", "jaxrl"),
 }
 MAY_IMPORT = {
@@ -35,7 +35,12 @@ MAY_IMPORT = {
     "an algorithm": BELOW_RUN,  # a folder of its own, which no other algorithm imports
     "episodes": {"core"},
     "offline": {"core", "ops", "models", "episodes"},
-    "run": {*BELOW_RUN, "episodes"},  # an algorithm is reached through the configuration alone
+    "workers": {"core"},  # environments outside JAX
+    "run": {
+        *BELOW_RUN,
+        "episodes",
+        "workers",
+    },  # an algorithm is reached through the configuration alone
     "sweeps": {*BELOW_RUN, "run"},
     "rllib": {*BELOW_RUN, "an algorithm", "run"},  # its configurations; RLlib is not imported
     "adapters/wrapping": {"core"},
@@ -47,7 +52,9 @@ MAY_IMPORT = {
     "jaxrl": EVERYTHING - {"adapters"},
     "envs": {"core"},
 }
-CORE_WITHOUT_JAX = ("jaxrl.core.errors", "jaxrl.core.foreign_names")  # all that episodes import
+# All that episodes import, and what worker processes import.
+CORE_WITHOUT_JAX = ("jaxrl.core.errors", "jaxrl.core.foreign_names", "jaxrl.core.trust")
+WORKERS_WITH_JAX = {"jaxrl/workers/vector.py"}  # the side that learns
 MAY_BE_IMPORTED_BY = {
     "gymnax": {"jaxrl/adapters/from_gymnax.py", "jaxrl/adapters/to_gymnax.py"},
     "brax": {"jaxrl/adapters/from_brax.py"},
@@ -67,8 +74,12 @@ MAY_BE_IMPORTED_BY = {
     "PIL": {"jaxrl/run/inference/video.py"},
     "imageio": {"jaxrl/run/inference/video.py"},
     "ray": {"jaxrl/adapters/to_ray_tune.py", "jaxrl/adapters/to_rllib.py"},
-    "gymnasium": {"jaxrl/adapters/to_gymnasium.py", "jaxrl/episodes/minari_datasets.py"},
-    "pettingzoo": {"jaxrl/adapters/to_pettingzoo.py"},
+    "gymnasium": {
+        "jaxrl/adapters/to_gymnasium.py",
+        "jaxrl/episodes/minari_datasets.py",
+        *(f"jaxrl/workers/{module}.py" for module in ("copies", "sources", "space_forms")),
+    },
+    "pettingzoo": {"jaxrl/adapters/to_pettingzoo.py", "jaxrl/workers/copies.py"},
     "stable_baselines3": {"jaxrl/adapters/to_sb3.py"},
     "pyarrow": {"jaxrl/episodes/parquet.py"},
     "minari": {"jaxrl/episodes/minari_datasets.py"},
@@ -362,12 +373,13 @@ def vague_names(path, source):
     return [f"{path}: name a module by what it holds"] if Path(path).name in NO_NAMES else []
 
 
-def jax_for_episodes(path, source):
-    """Episodes are NumPy on the host, so that a client without JAX can record and read them."""
-    if floor_of(path) != "episodes":
+def jax_where_there_is_none(path, source):
+    """Clients record and read episodes without JAX; worker processes start fast without it."""
+    floor = floor_of(path)
+    if floor not in ("episodes", "workers") or path in WORKERS_WITH_JAX:
         return []
     return [
-        f"{path}:{line}: episodes import {name}, which needs JAX"
+        f"{path}:{line}: {floor} import {name}, which needs JAX"
         for line, name in imports(path, source)
         if name.partition(".")[0] in ("jax", "jaxlib", "flax", "optax", "chex")
         or (name.startswith("jaxrl.core.") and not name.startswith(CORE_WITHOUT_JAX))
@@ -413,7 +425,7 @@ GUARDS = (
     vague_variables,
     arrays_on_import,
     vague_names,
-    jax_for_episodes,
+    jax_where_there_is_none,
     metrics_of_an_algorithm,
     imports_in_functions,
 )
@@ -578,11 +590,12 @@ BROKEN = {
         "jaxrl/loop/utils.py": [""],
         "envs/helpers.py": [""],
     },
-    jax_for_episodes: {
+    jax_where_there_is_none: {
         "jaxrl/episodes/column.py": [
             "import jax.numpy as jnp",
             "from jaxrl.core.spaces import Box",
         ],
+        "jaxrl/workers/copies.py": ["import jax", "from jaxrl.core.types import DEFAULT_AGENT"],
     },
     too_wide: {
         "envs/arena.py": ["x = 1  # " + "wide " * 19],

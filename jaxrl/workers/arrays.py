@@ -1,0 +1,151 @@
+"""Arrays of E copies of an environment: what a step takes and what it gives.
+
+In one process they are NumPy's own; between processes they are views of one piece of shared memory,
+at places that follow from the environment's form and E alone. This module must not import JAX.
+"""
+
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from jaxrl.workers.space_forms import SpaceForm, read, write
+
+ALIGNMENT = 64  # bytes
+
+
+class EnvForm(NamedTuple):
+    """What arrays an environment needs, in values that any process can read."""
+
+    agents: tuple[str, ...]
+    observations: tuple[SpaceForm, ...]  # by agent
+    actions: tuple[SpaceForm, ...]  # by agent
+    masked: bool
+    metrics: tuple[str, ...]
+    always_active: bool
+    waits: bool  # agents take turns
+
+
+class AgentGroup(NamedTuple):
+    """Agents with equal spaces, whose arrays are blocks [E, G, ...]."""
+
+    form: SpaceForm
+    members: tuple[int, ...]  # indices of agents
+
+
+def groups_of(forms: tuple[SpaceForm, ...]) -> list[AgentGroup]:
+    groups: list[tuple[SpaceForm, list[int]]] = []
+    for index, form in enumerate(forms):
+        for known, members in groups:
+            if known == form:
+                members.append(index)
+                break
+        else:
+            groups.append((form, [index]))
+    return [AgentGroup(form, tuple(members)) for form, members in groups]
+
+
+def places_of(groups: list[AgentGroup]) -> list[tuple[int, int]]:
+    """By agent: the index of its group, and its index in there."""
+    places = {}
+    for index, group in enumerate(groups):
+        for member, agent in enumerate(group.members):
+            places[agent] = (index, member)
+    return [places[agent] for agent in range(len(places))]
+
+
+class StepArrays:
+    """The arrays of E copies.
+
+    Attributes:
+        obs, final_obs, action: for each group of agents, a block [E, G, ...] for each leaf.
+        mask: for each group of actions, bool[E, G, A]; empty if there are no masks.
+        reward f32[E, M]; terminated, truncated, active bool[E, M].
+        episode_done, lost bool[E]; metrics f32[E, K].
+        first_seed u32[E], episode i64[E]: they decide the seed of the episode being played.
+        step i64[E]: steps of that episode.
+        restarted bool[E]: a new episode had to begin between two steps, which the next one reports.
+    """
+
+    def __init__(self, form: EnvForm, num_envs: int, buffer: Any = None):
+        self.form, self.num_envs = form, num_envs
+        self.observed, self.acted = groups_of(form.observations), groups_of(form.actions)
+        self._buffer, self._size = buffer, 0
+        blocks = lambda groups: [
+            [
+                self._array((len(group.members), *leaf.shape), leaf.dtype)
+                for leaf in group.form.leaves
+            ]
+            for group in groups
+        ]
+        self.obs, self.final_obs = blocks(self.observed), blocks(self.observed)
+        self.action = blocks(self.acted)
+        self.mask = [
+            self._array((len(group.members), group.form.num_actions), bool)
+            for group in self.acted
+            if form.masked
+        ]
+        num_agents = (len(form.agents),)
+        self.reward = self._array(num_agents, "float32")
+        self.terminated, self.truncated, self.active = (
+            self._array(num_agents, bool) for _ in range(3)
+        )
+        self.episode_done, self.lost, self.restarted = (self._array((), bool) for _ in range(3))
+        self.metrics = self._array((len(form.metrics),), "float32")
+        self.first_seed = self._array((), "uint32")
+        self.episode, self.step = self._array((), "int64"), self._array((), "int64")
+        self._observed_at, self._acted_at = places_of(self.observed), places_of(self.acted)
+
+    @property
+    def size(self) -> int:
+        """The bytes of all arrays."""
+        return self._size
+
+    def write_obs(self, blocks: list[list[np.ndarray]], row: int, agent: int, value: Any) -> None:
+        """Stores an agent's observation in `obs` or `final_obs`; ValueError if it has no room."""
+        group, member = self._observed_at[agent]
+        write(self.observed[group].form, blocks[group], (row, member), value)
+
+    def write_mask(self, row: int, agent: int, mask: Any) -> None:
+        """Stores which actions of an agent are possible; None: all."""
+        if self.mask:
+            group, member = self._acted_at[agent]
+            place = self.mask[group][row, member]
+            place[:] = True if mask is None else np.asarray(mask).reshape(place.shape)
+
+    def read_action(self, row: int, agent: int) -> Any:
+        """An agent's action as the environment takes it."""
+        group, member = self._acted_at[agent]
+        return read(self.acted[group].form, self.action[group], (row, member))
+
+    def read_actions(self, row: int) -> Any:
+        """The actions of all agents, or of the only one, for a message."""
+        actions = [self.read_action(row, agent) for agent in range(len(self.form.agents))]
+        named = dict(zip(self.form.agents, actions, strict=True))
+        return named if len(named) > 1 else actions[0]
+
+    def seed(self, row: int) -> int:
+        """The seed of the episode that a copy plays."""
+        return episode_seed(self.first_seed[row], self.episode[row])
+
+    def _array(self, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+        """An array [E, *shape], the next one in the buffer."""
+        shape, start = (self.num_envs, *shape), self._size
+        used = math.prod(shape) * np.dtype(dtype).itemsize
+        self._size += -(-used // ALIGNMENT) * ALIGNMENT
+        if self._buffer is None:
+            return np.zeros(shape, dtype)
+        return np.ndarray(shape, dtype, self._buffer, start)
+
+
+def size_of(form: EnvForm, num_envs: int) -> int:
+    """The bytes of the arrays of `num_envs` copies."""
+    return StepArrays(form, num_envs).size
+
+
+def episode_seed(first_seed: int, episode: int) -> int:
+    """The seed of a copy's episode number `episode`; 31 bits, since some environments take no more.
+
+    Every episode has a seed, so each can be played again alone.
+    """
+    return (int(first_seed) + 2654435769 * int(episode)) & 0x7FFFFFFF

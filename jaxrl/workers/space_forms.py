@@ -1,0 +1,196 @@
+"""Spaces of Gymnasium as plain values, and their observations and actions as rows of arrays.
+
+Worker processes use this module, so it must not import JAX.
+"""
+
+import math
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from jaxrl.core.errors import UsageError
+
+NARROWER = {"float64": "float32", "int64": "int32", "uint64": "uint32"}  # JAX has 32 bits
+
+
+class Leaf(NamedTuple):
+    """A plain part of a space.
+
+    Attributes:
+        path: the keys and indices that lead to it.
+        shape, dtype: of its arrays here.
+        count: the values of a Discrete part, or of each entry of a MultiDiscrete one; () for a Box.
+        start: the smallest value that the environment itself has, for each entry.
+        given_shape, given_dtype: as the environment has them.
+    """
+
+    path: tuple[str | int, ...]
+    shape: tuple[int, ...]
+    dtype: str
+    count: tuple[int, ...]
+    start: tuple[int, ...]
+    given_shape: tuple[int, ...]
+    given_dtype: str
+
+    @property
+    def is_discrete(self) -> bool:
+        return bool(self.count)
+
+
+class SpaceForm(NamedTuple):
+    """A space of Gymnasium in values that any process can read.
+
+    Attributes:
+        json: the space as `jaxrl.core.spaces.from_json` reads it.
+        leaves: its plain parts, in JAX's order.
+    """
+
+    json: dict[str, Any]
+    leaves: tuple[Leaf, ...]
+
+    @property
+    def num_actions(self) -> int:
+        """The entries of a mask of possible actions; 0 if the space is not one of integers."""
+        if len(self.leaves) != 1 or not self.leaves[0].is_discrete:
+            return 0
+        return sum(self.leaves[0].count)
+
+    def build(self, leaves: list[Any]) -> Any:
+        """The observation or action that has these leaves: an array, or dicts and tuples."""
+        return _built(self.json, iter(leaves))
+
+
+def form_of(space: Any, what: str) -> SpaceForm:
+    """The form of a space of Gymnasium; `what` names it in errors.
+
+    Raises:
+        UsageError: a kind of space that has no counterpart here.
+    """
+    leaves: list[Leaf] = []
+    return SpaceForm(_converted(space, what, (), leaves), tuple(leaves))
+
+
+def _converted(space: Any, what: str, path: tuple, leaves: list[Leaf]) -> dict[str, Any]:
+    from gymnasium import spaces
+
+    if isinstance(space, spaces.Dict):
+        if not space.spaces or not all(isinstance(name, str) for name in space.spaces):
+            raise UsageError(f"{what}: a Dict space needs one or more parts with texts as names")
+        parts = {
+            name: _converted(space[name], f"{what}[{name!r}]", (*path, name), leaves)
+            for name in sorted(space.spaces)
+        }
+        return {"space": "Dict", "spaces": parts}
+    if isinstance(space, spaces.Tuple):
+        parts = [
+            _converted(part, f"{what}[{i}]", (*path, i), leaves)
+            for i, part in enumerate(space.spaces)
+        ]
+        return {"space": "Tuple", "spaces": parts}
+    json, leaf = _plain(space, what, path)
+    leaves.append(leaf)
+    return json
+
+
+def _plain(space: Any, what: str, path: tuple) -> tuple[dict[str, Any], Leaf]:
+    from gymnasium import spaces
+
+    given = tuple(space.shape or ()), np.dtype(space.dtype or "int64").name
+    if isinstance(space, spaces.Box):
+        dtype = NARROWER.get(given[1], given[1])
+        bounds = [_bound(bound, dtype) for bound in (space.low, space.high)]
+        json = {"space": "Box", "low": bounds[0], "high": bounds[1]}
+        json |= {"shape": list(given[0]), "dtype": dtype}
+        return json, Leaf(path, given[0], dtype, (), (), *given)
+    if isinstance(space, spaces.Discrete):
+        count, start = (int(space.n),), (int(space.start),)
+        return {"space": "Discrete", "n": count[0]}, Leaf(path, (), "int32", count, start, *given)
+    if isinstance(space, spaces.MultiDiscrete | spaces.MultiBinary):
+        size = math.prod(given[0])
+        if isinstance(space, spaces.MultiBinary):
+            count, start = (2,) * size, (0,) * size
+        else:
+            count = tuple(np.ravel(space.nvec).tolist())
+            start = tuple(np.ravel(space.start).tolist())
+        json = {"space": "MultiDiscrete", "nvec": list(count)}
+        return json, Leaf(path, (size,), "int32", count, start, *given)
+    raise UsageError(
+        f"{what}: Gymnasium's {type(space).__name__} space is not supported; allowed: "
+        "Box, Discrete, MultiDiscrete, MultiBinary, Dict, Tuple"
+    )
+
+
+def _bound(bound: np.ndarray, dtype: str) -> Any:
+    """One number where all elements are equal, else nested lists; infinite beyond `dtype`."""
+    bound = np.asarray(bound)
+    if np.issubdtype(bound.dtype, np.floating):
+        with np.errstate(over="ignore"):
+            bound = bound.astype(dtype).astype(np.float64)
+    elif np.issubdtype(dtype, np.integer):
+        bound = np.clip(bound, np.iinfo(dtype).min, np.iinfo(dtype).max)
+    if bound.size and (bound == bound.flat[0]).all():
+        return float(bound.flat[0])
+    return bound.astype(np.float64).tolist()
+
+
+def _built(json: dict[str, Any], leaves: Iterator[Any]) -> Any:
+    if json["space"] == "Dict":
+        return {name: _built(part, leaves) for name, part in json["spaces"].items()}
+    if json["space"] == "Tuple":
+        return tuple(_built(part, leaves) for part in json["spaces"])
+    return next(leaves)
+
+
+# ---- one row: what an environment gives and takes
+
+
+def write(form: SpaceForm, arrays: list[np.ndarray], index: tuple[int, int], value: Any) -> None:
+    """Stores an observation in row `index` of the arrays of its leaves.
+
+    Raises:
+        ValueError: another structure or shape than the space's.
+    """
+    for leaf, array in zip(form.leaves, arrays, strict=True):
+        part = value
+        for key in leaf.path:
+            part = part[key]
+        if np.shape(part) != leaf.given_shape:
+            where = "".join(f"[{key!r}]" for key in leaf.path)
+            raise ValueError(
+                f"an observation{where} has shape {np.shape(part)}, not {leaf.given_shape} as its "
+                "space says"
+            )
+        if leaf.is_discrete:
+            part = np.reshape(part, leaf.shape) - np.reshape(leaf.start, leaf.shape)
+        array[index] = part
+
+
+def read(form: SpaceForm, arrays: list[np.ndarray], index: tuple[int, int]) -> Any:
+    """The action in row `index`, as the environment takes it."""
+    parts = []
+    for leaf, array in zip(form.leaves, arrays, strict=True):
+        value = array[index]
+        if not leaf.is_discrete:
+            parts.append(value.astype(leaf.given_dtype))
+        elif leaf.given_shape == () and len(leaf.count) == 1:
+            parts.append(int(value) + leaf.start[0])
+        else:
+            entries = value + np.asarray(leaf.start)
+            parts.append(entries.reshape(leaf.given_shape).astype(leaf.given_dtype))
+    return form.build(parts)
+
+
+def bad_rows(form: SpaceForm, arrays: list[np.ndarray]) -> np.ndarray:
+    """bool[e]: rows of [e, G, ...] that hold NaN, or an integer out of its range."""
+    bad = np.zeros(len(arrays[0]), bool)
+    for leaf, array in zip(form.leaves, arrays, strict=True):
+        if leaf.is_discrete:
+            wrong = (array < 0) | (array >= np.reshape(leaf.count, leaf.shape))
+        elif array.dtype.kind == "f":
+            wrong = np.isnan(array)
+        else:
+            continue
+        if wrong.any():
+            bad |= wrong.reshape(len(array), -1).any(axis=1)
+    return bad

@@ -1,0 +1,257 @@
+"""Vectorised environments outside JAX: E copies that step together, results in NumPy.
+
+    envs = make_vector_env("gym:CartPole-v1", 16)
+    obs = envs.reset(seeds).obs
+    envs.send(0, actions)
+    steps = envs.receive(0)
+    envs.close()
+
+The copies step in worker processes (`pool`), or in this process. Each episode of a copy has a seed
+of its own (`arrays.episode_seed`), the first one that of `reset`.
+"""
+
+import functools
+import logging
+from collections.abc import Mapping
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+
+from jaxrl.core.spaces import Space, from_json
+from jaxrl.core.types import DEFAULT_AGENT, DEFAULT_POLICY, AgentId, PolicyId, PyTree
+from jaxrl.workers.arrays import EnvForm, StepArrays
+from jaxrl.workers.copies import copy_of
+from jaxrl.workers.sources import Source, make_copy, source_of
+from jaxrl.workers.stepper import Fault, Stepper
+
+log = logging.getLogger(__name__)
+
+# Faults with no episode that ended in between; RLlib's name for the setting is
+# num_consecutive_env_runner_failures_tolerance.
+MAX_CONSECUTIVE_FAULTS = 20
+
+
+class TooManyFaults(RuntimeError):
+    """The environment failed again and again: training cannot go on."""
+
+
+class VectorSpec(NamedTuple):
+    """What the copies are: everything that is the same for all of them."""
+
+    name: str  # of the environment, such as "gym:CartPole-v1"
+    agents: tuple[AgentId, ...]
+    observation_spaces: dict[AgentId, Space]
+    action_spaces: dict[AgentId, Space]
+    metrics: tuple[str, ...]  # the names in info["metrics"]
+    masked: bool  # whether it says which actions are possible
+    always_active: bool  # whether every agent acts in every step
+    waits: bool  # whether agents wait for their turn, or appear after the reset
+
+    @property
+    def default_policies(self) -> dict[PolicyId, tuple[AgentId, ...]]:
+        """The agents of each policy where the user gives no mapping; a policy for each agent."""
+        if self.agents == (DEFAULT_AGENT,):
+            return {DEFAULT_POLICY: self.agents}
+        return {agent: (agent,) for agent in self.agents}
+
+
+class FirstObs(NamedTuple):
+    """The first observations of all copies."""
+
+    obs: dict[AgentId, PyTree]  # [E, ...]
+    action_mask: dict[AgentId, np.ndarray] | tuple  # bool[E, A]; () without masks
+
+
+class VectorSteps(NamedTuple):
+    """One step of a part's e copies. Agents are on axis 1, in the order of `spec.agents`."""
+
+    obs: dict[AgentId, PyTree]  # [e, ...]  to go on from: a new episode's first where one began
+    final_obs: dict[AgentId, PyTree]  # [e, ...]  as the step reached it, before any reset
+    reward: np.ndarray  # f32[e, M]
+    terminated: np.ndarray  # bool[e, M]  the agent's episode ended in this step
+    truncated: np.ndarray  # bool[e, M]  it was cut, and had not terminated
+    active: np.ndarray  # bool[e, M]  the agent acted in this step
+    episode_done: np.ndarray  # bool[e]  the episode ended
+    # bool[e]  A fault dropped the episode: none of its rows may count. obs begins a new one;
+    # episode_done is false.
+    lost: np.ndarray
+    metrics: dict[str, np.ndarray]  # f32[e]
+    action_mask: dict[AgentId, np.ndarray] | tuple  # bool[e, A]  of `obs`; () without masks
+
+
+class VectorEnv(Protocol):
+    """E copies of an environment outside JAX.
+
+    Attributes:
+        parts: the copies that step together: all of them, or two halves, which step in turn.
+        num_faults: dropped episodes so far; RLlib calls them num_faulty_episodes.
+        num_restarts: worker processes that were started again.
+    """
+
+    spec: VectorSpec
+    num_envs: int
+    parts: tuple[slice, ...]
+    num_faults: int
+    num_restarts: int
+
+    def reset(self, seeds: np.ndarray) -> FirstObs:
+        """Begins new episodes of all copies; `seeds` is u32[E]."""
+
+    def send(self, part: int, actions: dict[AgentId, PyTree]) -> None:
+        """Begins a step of a part's copies; `actions` are [e, ...], of agents that wait too."""
+
+    def receive(self, part: int) -> VectorSteps:
+        """The results of the step that was begun with `send`.
+
+        Raises:
+            TooManyFaults: more than `MAX_CONSECUTIVE_FAULTS` in a row.
+        """
+
+    def close(self) -> None:
+        """Ends the processes, and closes the environments of this one."""
+
+
+def make_vector_env(
+    env: Any,
+    num_envs: int,
+    *,
+    env_args: Mapping[str, Any] | None = None,
+    max_consecutive_faults: int = MAX_CONSECUTIVE_FAULTS,
+) -> VectorEnv:
+    """E copies of a Python environment; see `sources` for what `env` may be.
+
+    Raises:
+        UsageError: no such environment, or spaces that are not supported.
+    """
+    return LocalVectorEnv(source_of(env, env_args), num_envs, max_consecutive_faults)
+
+
+class LocalVectorEnv:
+    """Copies that step in this process, one after the other."""
+
+    num_restarts = 0
+
+    def __init__(self, source: Source, num_envs: int, max_consecutive_faults: int):
+        first = copy_of(make_copy(source), source.name)
+        form = first.probe()
+        self.spec, self.num_envs = spec_of(source.name, form), num_envs
+        self.parts = (slice(0, num_envs),)
+        self._arrays = StepArrays(form, num_envs)
+        self._results = Results(self._arrays)
+        self._faults = FaultCount(source.name, max_consecutive_faults)
+        rows = range(num_envs)
+        self._stepper = Stepper(source, self._arrays, rows, self._faults.add, first)
+
+    @property
+    def num_faults(self) -> int:
+        return self._faults.total
+
+    def reset(self, seeds: np.ndarray) -> FirstObs:
+        self._arrays.first_seed[:], self._arrays.episode[:] = seeds, 0
+        self._stepper.reset()
+        return self._results.first()
+
+    def send(self, part: int, actions: dict[AgentId, PyTree]) -> None:
+        self._results.write_actions(self.parts[part], actions)
+
+    def receive(self, part: int) -> VectorSteps:
+        self._stepper.step()
+        steps = self._results.steps(self.parts[part])
+        self._faults.see(steps)
+        return steps
+
+    def close(self) -> None:
+        self._stepper.close()
+
+
+def spec_of(name: str, form: EnvForm) -> VectorSpec:
+    observations = [from_json(space.json) for space in form.observations]
+    actions = [from_json(space.json) for space in form.actions]
+    return VectorSpec(
+        name,
+        form.agents,
+        dict(zip(form.agents, observations, strict=True)),
+        dict(zip(form.agents, actions, strict=True)),
+        form.metrics,
+        form.masked,
+        form.always_active,
+        form.waits,
+    )
+
+
+class FaultCount:
+    """Counts and logs faults; too many in a row raise `TooManyFaults`."""
+
+    def __init__(self, name: str, max_consecutive: int):
+        self._name, self._max = name, max_consecutive
+        self.total = self.consecutive = 0
+
+    def add(self, fault: Fault) -> None:
+        self.total += 1
+        log.warning("environment %r: episode dropped, %s", self._name, fault)
+        self.add_consecutive(str(fault))
+
+    def add_consecutive(self, reason: str) -> None:
+        self.consecutive += 1
+        if self.consecutive > self._max:
+            raise TooManyFaults(
+                f"environment {self._name!r} failed {self.consecutive} times and finished no "
+                f"episode in between; last: {reason}"
+            )
+
+    def see(self, steps: VectorSteps) -> None:
+        if steps.episode_done.any():
+            self.consecutive = 0
+
+
+class Results:
+    """The arrays of all copies as trees by agent, which do not change with the next step."""
+
+    def __init__(self, arrays: StepArrays):
+        self._arrays, self._agents = arrays, arrays.form.agents
+
+    def first(self) -> FirstObs:
+        rows = slice(None)
+        return FirstObs(self._by_agent(self._arrays.obs, rows), self._masks(rows))
+
+    def write_actions(self, rows: slice, actions: dict[AgentId, PyTree]) -> None:
+        """Stores actions [e, ...]."""
+        for group, blocks in zip(self._arrays.acted, self._arrays.action, strict=True):
+            for member, index in enumerate(group.members):
+                given = actions[self._agents[index]]
+                for leaf, block in zip(group.form.leaves, blocks, strict=True):
+                    block[rows, member] = functools.reduce(
+                        lambda tree, key: tree[key], leaf.path, given
+                    )
+
+    def steps(self, rows: slice) -> VectorSteps:
+        arrays = self._arrays
+        metrics = arrays.metrics[rows].copy()
+        return VectorSteps(
+            obs=self._by_agent(arrays.obs, rows),
+            final_obs=self._by_agent(arrays.final_obs, rows),
+            reward=arrays.reward[rows].copy(),
+            terminated=arrays.terminated[rows].copy(),
+            truncated=arrays.truncated[rows].copy(),
+            active=arrays.active[rows].copy(),
+            episode_done=arrays.episode_done[rows].copy(),
+            lost=arrays.lost[rows].copy(),
+            metrics={name: metrics[:, i] for i, name in enumerate(arrays.form.metrics)},
+            action_mask=self._masks(rows),
+        )
+
+    def _by_agent(self, blocks: list[list[np.ndarray]], rows: slice) -> dict[AgentId, PyTree]:
+        values = {}
+        for group, leaves in zip(self._arrays.observed, blocks, strict=True):
+            copied = [leaf[rows].copy() for leaf in leaves]
+            for member, index in enumerate(group.members):
+                parts = [leaf[:, member] for leaf in copied]
+                values[self._agents[index]] = group.form.build(parts)
+        return {agent: values[agent] for agent in self._agents}
+
+    def _masks(self, rows: slice) -> dict[AgentId, np.ndarray] | tuple:
+        masks = {}
+        for group, block in zip(self._arrays.acted, self._arrays.mask, strict=False):
+            copied = block[rows].copy()
+            masks |= {self._agents[index]: copied[:, k] for k, index in enumerate(group.members)}
+        return {agent: masks[agent] for agent in self._agents} if masks else ()

@@ -1,0 +1,196 @@
+"""Copies of Python environments step as the environment itself does, with the same seeds."""
+
+import functools
+
+import gymnasium
+import numpy as np
+import pytest
+
+import jaxrl
+from jaxrl.core.spaces import Box, Dict, Discrete, MultiDiscrete, Tuple
+from jaxrl.core.types import DEFAULT_AGENT
+from jaxrl.workers.arrays import episode_seed
+from jaxrl.workers.sources import is_python_environment
+from jaxrl.workers.vector import TooManyFaults, make_vector_env
+from tests.workers import environments
+from tests.workers.environments import Counter, Ended, Leavers, Nim, Sloppy
+
+SEEDS = np.array([7, 2**32 - 1, 0], np.uint32)
+
+
+def play(envs, num_steps, choose):
+    """[VectorSteps] of `num_steps`, with the actions that `choose(step)` gives."""
+    played = []
+    for step in range(num_steps):
+        envs.send(0, choose(step))
+        played.append(envs.receive(0))
+    return played
+
+
+def test_cartpole_steps_as_gymnasiums_own_with_the_same_seeds():
+    envs = make_vector_env("gym:CartPole-v1", len(SEEDS))
+    actions = np.random.default_rng(0).integers(0, 2, (60, len(SEEDS)))
+    first = envs.reset(SEEDS)
+    played = play(envs, 60, lambda step: {DEFAULT_AGENT: actions[step]})
+    envs.close()
+    for row, seed in enumerate(SEEDS):
+        alone, episode = gymnasium.make("CartPole-v1"), 0
+        obs, _ = alone.reset(seed=episode_seed(seed, 0))
+        np.testing.assert_array_equal(first.obs[DEFAULT_AGENT][row], obs)
+        for step, action in zip(played, actions[:, row], strict=True):
+            obs, reward, terminated, truncated, _ = alone.step(int(action))
+            np.testing.assert_array_equal(step.final_obs[DEFAULT_AGENT][row], obs)
+            assert (step.reward[row], step.terminated[row]) == (reward, terminated)
+            assert step.episode_done[row] == (terminated or truncated)
+            if terminated or truncated:
+                episode += 1
+                obs, _ = alone.reset(seed=episode_seed(seed, episode))
+            np.testing.assert_array_equal(step.obs[DEFAULT_AGENT][row], obs)
+        assert episode >= 1
+        alone.close()
+
+
+def test_agents_that_left_are_inactive_until_the_reset():
+    envs = make_vector_env(Leavers, 2)
+    first = envs.reset(SEEDS[:2])
+    assert envs.spec.agents == ("a0", "a1", "a2") and envs.spec.masked
+    assert first.action_mask["a0"].tolist() == [[True, False, True]] * 2
+    actions = {agent: np.full(2, index) for index, agent in enumerate(envs.spec.agents)}
+    played = play(envs, 4, lambda step: actions)
+    rows = [[tuple(flags[0].tolist()) for flags in step[3:6]] for step in played]
+    yes, no = True, False
+    assert rows == [  # terminated, truncated, active
+        [(yes, no, no), (no, no, no), (yes, yes, yes)],
+        [(no, yes, no), (no, no, no), (no, yes, yes)],
+        [(no, no, no), (no, no, yes), (no, no, yes)],
+        [(yes, no, no), (no, no, no), (yes, yes, yes)],
+    ]
+    assert [step.reward[0].tolist() for step in played[:3]] == [[0, 1, 2], [0, 1, 2], [0, 0, 2]]
+    assert [step.episode_done[0] for step in played] == [no, no, yes, no]
+    assert played[2].final_obs["a2"][0, 0] == 3 and played[2].obs["a2"][0, 0] == 0
+    assert played[0].action_mask["a1"].tolist() == [[True, True, True]] * 2
+
+
+def test_an_episode_ends_with_its_agents_even_if_the_list_of_agents_does_not():
+    envs = make_vector_env(Sloppy, 1)
+    envs.reset(SEEDS[:1])
+    actions = {agent: np.zeros(1, int) for agent in envs.spec.agents}
+    assert [step.episode_done[0] for step in play(envs, 3, lambda _: actions)] == [
+        *(False, False, True)
+    ]
+
+
+def test_in_a_game_of_turns_one_agent_acts_and_masks_come_from_the_observation():
+    envs = make_vector_env(Nim, 1)
+    assert envs.spec.waits and envs.spec.observation_spaces["first"] == Discrete(6)
+    first = envs.reset(SEEDS[:1])
+    assert first.obs["first"].tolist() == [5]
+    played = play(envs, 3, lambda _: {agent: np.array([1]) for agent in envs.spec.agents})
+    assert [step.active[0].tolist() for step in played] == [
+        *([True, False], [False, True], [True, False])
+    ]
+    assert [step.reward[0].tolist() for step in played] == [[0, 0], [0, 0], [1, -1]]
+    assert played[1].obs["first"].tolist() == [1]
+    assert played[1].action_mask["first"].tolist() == [[True, False]]
+    assert played[2].terminated[0].tolist() == [True, True] and played[2].episode_done[0]
+    assert played[2].obs["first"].tolist() == [5]
+
+
+def test_structured_observations_are_trees_and_termination_wins_over_the_time_limit():
+    envs = make_vector_env(Ended, 2)
+    assert envs.spec.observation_spaces[DEFAULT_AGENT] == Dict(
+        {
+            "place": Discrete(3),
+            "left": Tuple((MultiDiscrete((2, 2)), MultiDiscrete((3, 2)))),
+            "far": Box(-1, 1, (2,)),
+        }
+    )
+    assert envs.spec.action_spaces[DEFAULT_AGENT] == Box(-2, 2, (2,))
+    envs.reset(SEEDS[:2])
+    (step,) = play(envs, 1, lambda _: {DEFAULT_AGENT: np.ones((2, 2), np.float32)})
+    seen = step.final_obs[DEFAULT_AGENT]
+    assert seen["place"].tolist() == [1, 1] and seen["far"].tolist() == [[0.5, 0.5]] * 2
+    assert [part.tolist() for part in seen["left"]] == [[[1, 0]] * 2, [[2, 1]] * 2]
+    assert step.terminated.tolist() == [[True]] * 2 and not step.truncated.any()
+
+
+def test_metrics_of_a_step_have_their_names_and_discrete_actions_their_start():
+    envs = make_vector_env(Counter, 2, env_args={"length": 3})
+    envs.reset(SEEDS[:2])
+    (step,) = play(envs, 1, lambda _: {DEFAULT_AGENT: np.array([0, 3])})
+    assert step.reward[:, 0].tolist() == [-1, 2] == step.metrics["actions"].tolist()
+
+
+@pytest.mark.parametrize(
+    "env",
+    [
+        environments.function,
+        functools.partial(Counter, length=2),
+        lambda: Counter(length=2),
+        Counter(length=2),
+        "tests.workers.environments:function",
+        "tests.workers.environments:Counter(length=2)",
+    ],
+    ids=["function", "partial", "lambda", "object", "module:function", "module:Class"],
+)
+def test_an_environment_is_given_by_its_constructor_its_name_or_itself(env):
+    envs = make_vector_env(env, 2)
+    envs.reset(SEEDS[:2])
+    played = play(envs, 2, lambda _: {DEFAULT_AGENT: np.array([0, 1])})
+    assert played[1].episode_done.all() and played[1].final_obs[DEFAULT_AGENT][:, 1].tolist() == [
+        2,
+        2,
+    ]
+
+
+@pytest.mark.parametrize("fault", ["raise", "nan", "shape", "reward"])
+def test_a_faulty_step_drops_the_episode_and_the_log_says_how_to_play_it_again(fault, caplog):
+    make = functools.partial(Counter, length=5, fault=fault, at=3, share=0.5)
+    envs = make_vector_env(make, 3)
+    envs.reset(SEEDS)
+    played = play(envs, 40, lambda _: {DEFAULT_AGENT: np.array([0, 1, 2])})
+    lost = np.array([step.lost for step in played])
+    done = np.array([step.episode_done for step in played])
+    assert envs.num_faults == lost.sum() == len(caplog.records) > 2
+    assert done.sum() > 5 and not (done & lost).any()
+    seed = episode_seed(SEEDS[0], int(done[:, 0][: lost[:, 0].argmax()].sum()))
+    wanted = "copy 0: "
+    said = next(record.getMessage() for record in caplog.records if wanted in record.getMessage())
+    assert f"episode seed {seed}, in step 3, action -1" in said
+    for step in played:
+        values = step.obs[DEFAULT_AGENT], step.final_obs[DEFAULT_AGENT], step.reward
+        assert all(np.isfinite(each).all() for each in values)
+        assert (step.obs[DEFAULT_AGENT][step.lost][:, 1] == 0).all()
+        assert not step.active[step.lost].any()
+
+
+def test_an_environment_that_only_fails_ends_the_training():
+    envs = make_vector_env(functools.partial(Counter, fault="raise"), 2, max_consecutive_faults=4)
+    envs.reset(SEEDS[:2])
+    with pytest.raises(TooManyFaults, match=r"failed 5 times and finished no episode.*simulator"):
+        play(envs, 20, lambda _: {DEFAULT_AGENT: np.array([0, 1])})
+
+
+@pytest.mark.parametrize(
+    ("env", "message"),
+    [
+        ("gym:CartPole-v9", "unknown Gymnasium environment 'CartPole-v9'; did you mean"),
+        ("pettingzoo:sisl", "give the module's family and name"),
+        ("pettingzoo:sisl/none_v1", "PettingZoo has no module pettingzoo.sisl.none_v1"),
+        ("tests.workers.environments:Count", "unknown environment 'Count'.*did you mean 'Counter'"),
+        ("tests.workers.environments:not_an_environment", "is 3, a int, not a gymnasium.Env"),
+        (environments.not_an_environment, "is 3, a int, not a gymnasium.Env"),
+        (functools.partial(Counter, size=3), "cannot be made: TypeError.*'size'"),
+        (3, "3 is no Python environment"),
+    ],
+)
+def test_what_is_no_environment_is_refused_in_one_line(env, message):
+    with pytest.raises(jaxrl.UsageError, match=message):
+        make_vector_env(env, 2)
+
+
+def test_python_environments_are_known_by_their_scheme_or_their_methods():
+    outside = ["gym:CartPole-v1", "pettingzoo:sisl/pursuit_v4", Counter, Counter(), Leavers, Nim()]
+    assert all(map(is_python_environment, outside))
+    inside = ["cartpole", "gymnax:CartPole-v1", jaxrl.make("arena")[0], jaxrl.Environment]
+    assert not any(map(is_python_environment, inside))
