@@ -42,6 +42,7 @@ VERBS = {
     "evaluate.py": "evaluate",
     "render.py": "render",
     "sweep.py": "sweep",
+    "serve.py": "serve",
     "watch.py": "watch",
     "episodes.py": "episodes",
 }
@@ -125,7 +126,10 @@ def home(arena_run, tmp_path, monkeypatch):
     return tmp_path
 
 
-NEEDS = {"export.md": ("flatbuffers", "jax2onnx", "onnxruntime")}  # packages of extras, by page
+NEEDS = {  # packages of extras, by page
+    "export.md": ("flatbuffers", "jax2onnx", "onnxruntime"),
+    "serving.md": ("msgspec", "websockets"),
+}
 WITH_PYTHON = [page for page in PAGES if "```python" in page.read_text(encoding="utf-8")]
 
 
@@ -165,6 +169,7 @@ STARTS = {
     "jaxrl.cli.export": ("_export",),
     "jaxrl.cli.plot": ("write_plot",),
     "jaxrl.cli.sweep": ("sweep", "resume_sweep"),
+    "jaxrl.cli.serve": ("_serve",),
     "jaxrl.cli.watch": ("_watch",),
 }
 NOT_HERE = [  # other processes, devices, the cache of compiled programs, wandb
@@ -223,7 +228,7 @@ def test_the_commands_of_a_page_are_accepted(page, shell):
 
 def runs_here(command, words):
     """Whether it needs neither other machines nor somebody who ends it."""
-    return command != "watch" and "--coordinator" not in words
+    return command not in ("serve", "watch") and "--coordinator" not in words
 
 
 def shorter(command, words):

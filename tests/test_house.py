@@ -24,6 +24,7 @@ FILES = {
 BELOW_RUN = {"core", "ops", "models", "rollout", "algorithms"}
 EVERYTHING = {
     *(*BELOW_RUN, "an algorithm", "episodes", "offline", "workers", "run", "sweeps", "rllib"),
+    "serving",
     *("adapters", "adapters/wrapping", "adapters/to", "cli", "jaxrl"),
 }
 MAY_IMPORT = {
@@ -42,6 +43,7 @@ MAY_IMPORT = {
         "workers",
     },  # an algorithm is reached through the configuration alone
     "sweeps": {*BELOW_RUN, "run"},
+    "serving": {*BELOW_RUN, "episodes", "run"},
     "rllib": {*BELOW_RUN, "an algorithm", "run"},  # its configurations; RLlib is not imported
     "adapters/wrapping": {"core"},
     "adapters/from": {"core", "adapters/wrapping"},
@@ -83,6 +85,8 @@ MAY_BE_IMPORTED_BY = {
     "stable_baselines3": {"jaxrl/adapters/to_sb3.py"},
     "pyarrow": {"jaxrl/episodes/parquet.py"},
     "minari": {"jaxrl/episodes/minari_datasets.py"},
+    "msgspec": {"jaxrl/serving/protocol.py"},
+    "websockets": {"jaxrl/serving/server.py"},
     "jax2onnx": {"jaxrl/run/export/onnx_file.py"},
     "onnx": {"jaxrl/run/export/onnx_file.py"},
     "onnxruntime": {"jaxrl/run/export/onnx_file.py"},
@@ -140,6 +144,8 @@ NOT_FOR_IMPORT = (
         "tensorboardX",
         "pyarrow",
         "minari",
+        "msgspec",
+        "websockets",
         "jax2onnx",
         "onnx",
         "onnxruntime",
@@ -468,7 +474,7 @@ def report():
 import jaxrl
 surface = report()
 for module in pkgutil.walk_packages(jaxrl.__path__, "jaxrl."):
-    if not module.name.startswith(("jaxrl.adapters.", "jaxrl.envs.")):
+    if not module.name.startswith(("jaxrl.adapters.", "jaxrl.envs.", "jaxrl.serving.")):
         importlib.import_module(module.name)
 modules = report()
 for name in {sorted(path[:-3].replace("/", ".") for path in FILES if path.startswith("envs/"))!r}:

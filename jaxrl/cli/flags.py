@@ -28,6 +28,7 @@ SEVERAL = {
     "init_from": "POLICY=RUN",
     "names": "NAME=NAME",
     "input": "DIR|minari:NAME",
+    "origins": "URL",
     "callbacks": "MODULE:CLASS",
     "loggers": "LOG|MODULE:CLASS",
     "fcnet_hiddens": "SIZE",
@@ -40,7 +41,7 @@ REPEATED = ("checkpoint",)  # flags that may be given several times
 # Paths: what is written stays as it is, also where it looks like a number.
 TEXTS = (
     *("run_dir", "rllib_config", "resume", "out", "output", "minari", "parquet", "compile_cache"),
-    "coordinator",
+    *("coordinator", "host", "token_file", "certificate", "private_key"),
 )
 
 

@@ -1,4 +1,4 @@
-"""The command `jaxrl`: train, evaluate, render, export, watch, plot, sweep and episodes."""
+"""The command `jaxrl`: train, evaluate, render, export, serve, watch, plot, sweep, episodes."""
 
 import platform
 import sys
@@ -12,6 +12,7 @@ from jaxrl.cli.export import ExportOptions, export
 from jaxrl.cli.flags import Flag, flags_of
 from jaxrl.cli.help import SHELLS, completion
 from jaxrl.cli.plot import PlotOptions, plot
+from jaxrl.cli.serve import ServeOptions, serve
 from jaxrl.cli.sweep import run_sweep, sweep_flags
 from jaxrl.cli.train import train_flags, train_ppo
 from jaxrl.cli.watch import WatchOptions, watch
@@ -23,6 +24,7 @@ COMMANDS = {
     "evaluate": evaluate,
     "render": render,
     "export": export,
+    "serve": serve,
     "watch": watch,
     "plot": plot,
     "sweep": run_sweep,
@@ -37,6 +39,7 @@ def all_flags() -> dict[str, dict[str, Flag]]:
         "evaluate": play_flags(EvaluateOptions()),
         "render": play_flags(RenderOptions()),
         "export": play_flags(ExportOptions()),
+        "serve": play_flags(ServeOptions()),
         "watch": play_flags(WatchOptions()),
         "plot": flags_of(PlotOptions()),
         "sweep": sweep_flags(),
@@ -53,6 +56,7 @@ usage: jaxrl COMMAND [flags]
   jaxrl render RUN                write an episode of a run as a GIF, an MP4, a PNG or a page
   jaxrl export RUN --out model.onnx
                                   write a policy of a run for other programs
+  jaxrl serve RUN                 let other programs ask the policies of a run for actions
   jaxrl watch RUN                 show a run in the browser while it trains
   jaxrl plot RUN [RUN ...]        draw the learning curves of runs, side by side
   jaxrl sweep --env arena --grid lr=1e-4,1e-3 --seeds 4

@@ -16,6 +16,7 @@ SCRIPTS = {
     "render": "render.py",
     "plot": "plot.py",
     "sweep": "sweep.py",
+    "serve": "serve.py",
     "watch": "watch.py",
 }
 

@@ -172,7 +172,7 @@ def _metadata(policy: Any, step: PolicyStep, parity: Parity) -> dict[str, Any]:
         "initial_state": {name: row.tolist() for name, row in fresh.items() if row.any()},
         "parity": parity._asdict(),
     }
-    return _strict(facts)
+    return strict_json(facts)
 
 
 def _noise_kind(step: PolicyStep) -> str | None:
@@ -185,10 +185,10 @@ def _noise_kind(step: PolicyStep) -> str | None:
     return "beta" if spec.action_distribution == "beta" else "normal"
 
 
-def _strict(value: Any) -> Any:
-    """The value with infinite numbers as texts, which `float` reads."""
+def strict_json(value: Any) -> Any:
+    """A value with its infinite numbers as texts, which `float` reads: strict JSON has none."""
     if isinstance(value, Mapping):
-        return {name: _strict(part) for name, part in value.items()}
+        return {name: strict_json(part) for name, part in value.items()}
     if isinstance(value, list | tuple):
-        return [_strict(part) for part in value]
+        return [strict_json(part) for part in value]
     return str(value) if isinstance(value, float) and not math.isfinite(value) else value

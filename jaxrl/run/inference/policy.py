@@ -332,7 +332,11 @@ class Policy:
                 f"policy {self.name!r} takes observations of {self.observation_space}, not "
                 f"{type(observation).__name__}"
             ) from None
-        read = [self._read_part(space, part) for space, part in zip(spaces, parts, strict=True)]
+        arrays = [self._as_array("an observation", part) for part in parts]
+        read = [
+            jnp.asarray(checked_part(space, array, self.name))
+            for space, array in zip(spaces, arrays, strict=True)
+        ]
         shapes = {
             array.shape[: array.ndim - len(space.shape)]
             for space, array in zip(spaces, read, strict=True)
@@ -344,34 +348,36 @@ class Policy:
             )
         return jax.tree.unflatten(structure, read), shapes.pop()
 
-    def _read_part(self, space: Space, part: Any) -> jax.Array:
-        obs = self._as_array("an observation", part)
-        if obs.shape[obs.ndim - len(space.shape) :] != space.shape or obs.ndim < len(space.shape):
+
+def checked_part(space: Space, obs: np.ndarray, policy: PolicyId) -> np.ndarray:
+    """A part of an observation, [..., *space.shape], in the space's type.
+
+    Raises:
+        UsageError: another shape or type, numbers that are not finite or out of range.
+    """
+    if obs.shape[obs.ndim - len(space.shape) :] != space.shape or obs.ndim < len(space.shape):
+        raise UsageError(
+            f"policy {policy!r} takes observations of shape {list(space.shape)}, or batches of "
+            f"them, not {list(obs.shape)}"
+        )
+    if not np.can_cast(obs.dtype, space.dtype, "same_kind") and not np.can_cast(
+        obs.dtype, space.dtype
+    ):
+        raise UsageError(
+            f"policy {policy!r} takes observations of {np.dtype(space.dtype)}, not {obs.dtype}"
+        )
+    if np.issubdtype(obs.dtype, np.inexact) and not np.all(np.isfinite(obs)):
+        bad = obs[~np.isfinite(obs)]
+        raise UsageError(
+            f"policy {policy!r}: an observation must be finite numbers; it holds {bad[0]}"
+        )
+    if not isinstance(space, Box):
+        counts = np.asarray(space.nvec if isinstance(space, MultiDiscrete) else space.n)
+        if np.any((obs < 0) | (obs >= counts)):
             raise UsageError(
-                f"policy {self.name!r} takes observations of shape {list(space.shape)}, or batches "
-                "of them, "
-                f"not {list(obs.shape)}"
+                f"policy {policy!r} takes observations from 0 to below {counts.tolist()}, not {obs}"
             )
-        if not np.can_cast(obs.dtype, space.dtype, "same_kind") and not np.can_cast(
-            obs.dtype, space.dtype
-        ):
-            raise UsageError(
-                f"policy {self.name!r} takes observations of {np.dtype(space.dtype)}, not "
-                f"{obs.dtype}"
-            )
-        if np.issubdtype(obs.dtype, np.inexact) and not np.all(np.isfinite(obs)):
-            bad = obs[~np.isfinite(obs)]
-            raise UsageError(
-                f"policy {self.name!r}: an observation must be finite numbers; it holds {bad[0]}"
-            )
-        if not isinstance(space, Box):
-            counts = np.asarray(space.nvec if isinstance(space, MultiDiscrete) else space.n)
-            if np.any((obs < 0) | (obs >= counts)):
-                raise UsageError(
-                    f"policy {self.name!r} takes observations from 0 to below {counts.tolist()}, "
-                    f"not {obs}"
-                )
-        return jnp.asarray(obs, space.dtype)
+    return obs.astype(space.dtype)
 
 
 def load_policy(

@@ -1,0 +1,55 @@
+"""Command `jaxrl serve`: the policies of a run, for programs that ask for actions."""
+
+import dataclasses
+import signal
+from collections.abc import Sequence
+from typing import Any
+
+from jaxrl.cli.evaluate import TRUST, run_command
+from jaxrl.core.errors import require
+from jaxrl.core.fields import flag, setting
+from jaxrl.run.inference.policy import policy_of
+from jaxrl.run.logging.console import print_answer
+from jaxrl.run.storage.checkpoint import open_found
+from jaxrl.serving.settings import ServerSettings
+
+
+@dataclasses.dataclass(frozen=True)
+class ServeOptions(ServerSettings):
+    """Flags of `serve.py`."""
+
+    explore: bool = setting(
+        False, "sample actions where an episode does not say; False: the likeliest ones", flag
+    )
+    checkpoint: Any = setting("last", "best, last, or an iteration")
+    trust: bool = TRUST
+
+
+def serve(argv: Sequence[str] | None = None) -> None:
+    """Serve the policies of a run to other programs, over WebSockets: RUN [flags]."""
+    run_command("serve", serve.__doc__, ServeOptions(), argv, _serve)
+
+
+def _serve(run: str, options: ServeOptions) -> None:
+    for package in ("msgspec", "websockets"):
+        require(package, "a policy server", "'jaxrl[serving]'")
+    from jaxrl.serving.server import PolicyServer
+
+    saved = open_found(run, options.checkpoint)
+    policies = {
+        name: policy_of(saved, name, trust=options.trust) for name in saved.facts["policies"]
+    }
+    server = PolicyServer(policies, options, explore=options.explore)
+    # A shell starts what it runs in the background deaf to Ctrl-C's signal.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    def ready() -> None:
+        print_answer(f"serving      {saved.path}")
+        for name, facts in saved.facts["policies"].items():
+            print_answer(f"{name:<13}plays {', '.join(facts['agents'])}")
+        print_answer(f"connect to   {server.address}   (Ctrl-C ends this)")
+
+    try:
+        server.serve(ready)
+    except KeyboardInterrupt:
+        print_answer(f"stopped; {server.summary()}")

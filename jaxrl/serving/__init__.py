@@ -1,0 +1,1 @@
+"""Policies and experience over a socket; it needs the extra `serving`."""

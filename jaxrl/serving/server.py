@@ -1,0 +1,252 @@
+"""Policy server: policies act for programs that own the loop, over WebSockets."""
+
+import asyncio
+import contextlib
+import logging
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from websockets.asyncio.server import ServerConnection, broadcast
+from websockets.asyncio.server import serve as serve_websockets
+from websockets.exceptions import ConnectionClosed
+
+from jaxrl.core.errors import UsageError, one_line
+from jaxrl.core.types import PolicyId
+from jaxrl.run.inference.policy import Policy
+from jaxrl.serving import protocol
+from jaxrl.serving.batched_inference import BatchedPolicy, Batcher
+from jaxrl.serving.session import ServedPolicies, Session
+from jaxrl.serving.settings import ServerSettings
+
+HELLO_SECONDS = 5.0  # for a client's first message
+SWEEP_SECONDS = 1.0  # between two looks for unused episodes
+MAX_REASON_BYTES = 123  # of a WebSocket's last frame
+MAX_UNREAD_BYTES = 8 * 2**20  # of answers that a client has not read
+
+logger = logging.getLogger("jaxrl.serving")
+logger.addHandler(logging.NullHandler())
+logger.propagate = False  # what a stranger sends is no news
+
+
+class PolicyServer:
+    """Serves policies to programs that ask for actions; docs/serving.md has the protocol.
+
+    As a context manager it serves in a thread:
+
+        with PolicyServer({"default_policy": jaxrl.load_policy(RUN)}) as server:
+            print(server.address)
+
+    Args:
+        policies: by name, with the agents that they play.
+        settings: where it listens, and its limits.
+        explore: whether actions are sampled, where an episode does not say.
+        seed: of the actions that are sampled.
+    """
+
+    def __init__(
+        self,
+        policies: Mapping[PolicyId, Policy],
+        settings: ServerSettings | None = None,
+        *,
+        explore: bool = False,
+        seed: int = 0,
+    ):
+        self.settings = ServerSettings() if settings is None else settings
+        batched = {name: BatchedPolicy(policy, seed) for name, policy in policies.items()}
+        self.served = ServedPolicies(batched, explore=explore)
+        if not self.served.players:
+            raise UsageError("the policies play no agent")
+        self.batcher = Batcher(self.served.policies)
+        self.counts: Counter[str] = Counter()
+        self.sessions: dict[ServerConnection, Session] = {}
+        self.port = self.settings.port
+        _ = self.settings.token, self.settings.tls  # refused here, if they are wrong
+        self._files: dict[tuple[PolicyId, int], asyncio.Future[bytes]] = {}
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._stopping: asyncio.Event | None = None
+        self._thread: threading.Thread | None = None
+
+    @property
+    def address(self) -> str:
+        """Where clients connect to."""
+        host = f"[{self.settings.host}]" if ":" in self.settings.host else self.settings.host
+        return f"ws{'s' if self.settings.certificate else ''}://{host}:{self.port}"
+
+    def serve(self, ready: Callable[[], None] = lambda: None) -> None:
+        """Serves until `stop` or Ctrl-C; calls `ready` when clients can connect.
+
+        Raises:
+            UsageError: the port cannot be had, or the certificate not be used.
+        """
+        for batched in self.served.policies.values():
+            batched.warm_up()
+        asyncio.run(self._serve(ready))
+
+    def stop(self) -> None:
+        """Ends `serve`, from any thread."""
+        if self._loop is not None:
+            with contextlib.suppress(RuntimeError):  # it has ended
+                self._loop.call_soon_threadsafe(self._stopping.set)
+
+    def __enter__(self) -> "PolicyServer":
+        started, failed = threading.Event(), []
+
+        def run() -> None:
+            try:
+                self.serve(started.set)
+            except BaseException as error:
+                failed.append(error)
+            finally:
+                started.set()
+
+        self._thread = threading.Thread(target=run, name="policy server", daemon=True)
+        self._thread.start()
+        started.wait()
+        if failed:
+            raise failed[0]
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self.stop()
+        self._thread.join()
+
+    def summary(self) -> str:
+        """What the server has done, for people."""
+        counts = self.counts
+        return (
+            f"{counts['actions']:,} actions in {counts['episodes']:,} episodes of "
+            f"{counts['clients']:,} clients; {counts['dropped']:,} episodes dropped, "
+            f"{counts['refused']:,} messages refused"
+        )
+
+    async def _serve(self, ready: Callable[[], None]) -> None:
+        self._loop, self._stopping = asyncio.get_running_loop(), asyncio.Event()
+        settings = self.settings
+        options = {
+            "origins": [None, *settings.origins],  # None: a program that is no browser
+            "max_size": settings.max_message_bytes,
+            "compression": None,  # small messages, and a small one may not become a large one
+            "ssl": settings.tls,
+            "open_timeout": HELLO_SECONDS,
+            "server_header": "jaxrl",
+            "logger": logger,
+        }
+        try:
+            server = await serve_websockets(
+                self._connected, settings.host, settings.port, **options
+            )
+        except OSError as error:
+            raise UsageError(
+                f"port {settings.port} of {settings.host} cannot be used "
+                f"({error.strerror or error}); choose another, --port 0 any that is free"
+            ) from None
+        self.port = next(iter(server.sockets)).getsockname()[1]
+        sweeping = asyncio.create_task(self._sweep())
+        try:
+            ready()
+            await self._stopping.wait()
+        finally:
+            sweeping.cancel()
+            server.close()
+            await server.wait_closed()
+
+    async def _sweep(self) -> None:
+        """Drops what nobody uses."""
+        while True:
+            await asyncio.sleep(SWEEP_SECONDS)
+            before = time.monotonic() - self.settings.episode_timeout
+            for session in list(self.sessions.values()):
+                session.drop_unused(before)
+
+    async def _connected(self, connection: ServerConnection) -> None:
+        """A client, from its first message to its end."""
+        if len(self.sessions) >= self.settings.max_clients:
+            await connection.close(1013, "too many clients")
+            return
+        session = Session(
+            self.served,
+            self.batcher,
+            send=lambda frame, is_text: self._send(connection, frame, is_text),
+            send_weights=self._send_weights,
+            count=self._count,
+            limits=self.settings,
+        )
+        self.sessions[connection] = session
+        self._count("clients")
+        pace = Pace(self.settings.max_messages_per_second)
+        try:
+            async with asyncio.timeout(HELLO_SECONDS):
+                session.handle(await connection.recv())
+            async for frame in connection:
+                session.handle(frame)
+                if session.is_closed:
+                    break
+                if (pause := pace.pause(time.monotonic())) > 0:
+                    await asyncio.sleep(pause)
+        except (ConnectionClosed, TimeoutError):
+            pass
+        finally:
+            del self.sessions[connection]
+            reason = session.close_reason
+            session.close("")
+            short = reason.encode()[:MAX_REASON_BYTES].decode(errors="ignore")
+            await connection.close(1008 if reason else 1000, short)
+
+    def _send(self, connection: ServerConnection, frame: bytes, is_text: bool) -> None:
+        """Sends without waiting; a client that does not read its answers is cut off."""
+        if connection.transport.get_write_buffer_size() > MAX_UNREAD_BYTES:
+            connection.transport.abort()
+            return
+        broadcast([connection], frame, text=is_text)
+
+    def _count(self, name: str) -> None:
+        self.counts[name] += 1
+
+    def _send_weights(self, session: Session, message: protocol.GetWeights) -> None:
+        version = self.served.weights_version
+        if message.known == version:
+            session.send(protocol.Weights(message.id, message.policy, version, None))
+            return
+        key = (message.policy, version)
+        if key not in self._files:
+            for old in [old for old in self._files if old[0] == message.policy]:
+                del self._files[old]
+            policy = self.served.policies[message.policy].policy
+            self._files[key] = self._loop.run_in_executor(None, npz_of, policy)
+
+        def done(file: asyncio.Future[bytes]) -> None:
+            if error := file.exception():
+                session.refuse(message, one_line(error))
+            else:
+                session.send(protocol.Weights(message.id, *key, file.result()))
+
+        self._files[key].add_done_callback(done)
+
+
+class Pace:
+    """The pace of a client's messages: those of a second at once, then as many in each second."""
+
+    def __init__(self, per_second: int):
+        self.per_second, self._left, self._last = per_second, float(per_second), None
+
+    def pause(self, now: float) -> float:
+        """Counts a message; how many seconds to wait before the next is read."""
+        if self._last is not None:
+            gained = (now - self._last) * self.per_second
+            self._left = min(self._left + gained, float(self.per_second))
+        self._last = now
+        self._left -= 1
+        return max(-self._left / self.per_second, 0.0)
+
+
+def npz_of(policy: Policy) -> bytes:
+    """The file that a client without JAX acts with."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "policy.npz"
+        policy.export(path, explore=True)
+        return path.read_bytes()

@@ -1,0 +1,382 @@
+"""Session of one client of a policy server: its episodes, and what each of its messages does."""
+
+import hmac
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from jaxrl.core.errors import UsageError, brief, one_line, unknown_name
+from jaxrl.core.spaces import Box, Dict, Space, Tuple, to_json
+from jaxrl.core.types import AgentId, PolicyId
+from jaxrl.models.policy_spec import PolicyState
+from jaxrl.ops.distributions import num_logits
+from jaxrl.run.export.export import strict_json
+from jaxrl.run.inference.policy import checked_part
+from jaxrl.serving import protocol
+from jaxrl.serving.batched_inference import Acted, BatchedPolicy, Batcher, Row
+
+MAX_MISTAKES = 20  # after which a connection is closed
+
+
+class Refused(ValueError):
+    """A message that cannot be done, in one line; its episode is dropped."""
+
+
+class ServedPolicies:
+    """The policies of a server and the agents that they play.
+
+    Args:
+        policies: by name.
+        explore: whether actions are sampled, where an episode does not say.
+    """
+
+    def __init__(self, policies: Mapping[PolicyId, BatchedPolicy], *, explore: bool):
+        self.policies, self.explore = dict(policies), explore
+        self.players = {
+            agent: name for name, batched in policies.items() for agent in batched.policy.agents
+        }
+        self.weights_version = 0
+
+    @property
+    def has_one_agent(self) -> bool:
+        """Whether messages hold plain values, and not dicts by agent."""
+        return len(self.players) == 1
+
+    def facts(self) -> dict[str, dict[str, Any]]:
+        """What clients are told of each policy."""
+        return {
+            name: {
+                "observation_space": strict_json(to_json(batched.policy.observation_space)),
+                "action_space": strict_json(to_json(batched.policy.action_space)),
+                "mask": batched.policy.masked,
+            }
+            for name, batched in self.policies.items()
+        }
+
+    def by_agent(self, values: Any, what: str) -> dict[AgentId, Any]:
+        """A message's values by agent."""
+        if self.has_one_agent:
+            return {next(iter(self.players)): values}
+        if not isinstance(values, dict) or not values:
+            raise Refused(f"{what} must be a dict by agent, not {brief(values)}")
+        for agent in values:
+            if agent not in self.players:
+                raise Refused(str(unknown_name("agent", agent, self.players)))
+        return values
+
+    def row(self, agent: AgentId, obs: Any, mask: Any, state: PolicyState, explore: bool) -> Row:
+        """A request for an agent's action, its parts checked."""
+        policy = self.policies[self.players[agent]].policy
+        if mask is None and policy.masked:
+            raise Refused(f"agent {agent!r} needs a mask, the actions that are possible")
+        if mask is not None and not policy.masked:
+            raise Refused(f"agent {agent!r} takes no mask")
+        parts = read_observation(policy.observation_space, obs, policy.name)
+        index = policy.agents.index(agent)
+        mask = None if mask is None else read_mask(policy.action_space, mask)
+        return Row(parts, state, mask, index, explore)
+
+
+class ServedEpisode:
+    """An episode of a client."""
+
+    def __init__(self, name: str, explore: bool, states: dict[AgentId, PolicyState]):
+        self.name, self.explore, self.states = name, explore, states
+        self.is_waiting = False  # for an action
+        self.last_used = time.monotonic()
+
+
+class Session:
+    """One client, whatever carries its frames.
+
+    `handle` never raises for what a client sends. A frame that is no message closes the connection.
+    A message that cannot be done drops the episode that it names, if that is this client's.
+
+    Args:
+        send: sends a frame, as text or as binary.
+        send_weights: answers `GetWeights`, in its own time.
+        count: count(name) counts one more in the server's statistics.
+        limits: `ServerSettings`.
+    """
+
+    def __init__(
+        self,
+        served: ServedPolicies,
+        batcher: Batcher,
+        *,
+        send: Callable[[bytes, bool], None],
+        send_weights: Callable[["Session", protocol.GetWeights], None],
+        count: Callable[[str], None],
+        limits: Any,
+    ):
+        self.served, self.batcher, self.limits = served, batcher, limits
+        self._send_frame, self._send_weights, self.count = send, send_weights, count
+        self.episodes: dict[str, ServedEpisode] = {}
+        self.codec: protocol.Codec | None = None
+        self.is_greeted, self.is_closed, self.close_reason = False, False, ""
+        self._mistakes, self._started = 0, 0
+        self._handlers = {
+            protocol.StartEpisode: self._start_episode,
+            protocol.GetAction: self._get_action,
+            protocol.LogAction: self._log_action,
+            protocol.LogReturns: self._log_returns,
+            protocol.EndEpisode: self._end_episode,
+            protocol.GetWeights: self._get_weights,
+        }
+
+    def handle(self, frame: str | bytes) -> None:
+        """Does what a frame says, or refuses it."""
+        if self.is_closed:
+            return
+        self.codec = self.codec or protocol.codec_of(frame)
+        try:
+            message = self.codec.decode(frame)
+        except protocol.Malformed as error:
+            self.close(str(error))
+            return
+        if not self.is_greeted or isinstance(message, protocol.Hello):
+            self._greet(message)
+            return
+        try:
+            self._handlers[type(message)](message)
+        except (Refused, UsageError) as error:
+            self.refuse(message, str(error))
+
+    def refuse(self, message: protocol.Message, reason: str) -> None:
+        """Tells the client that a message was refused, and drops its episode."""
+        name = getattr(message, "episode", None)
+        if name in self.episodes:
+            self.drop(name)
+        self._mistakes += 1
+        self.count("refused")
+        if self._mistakes > MAX_MISTAKES:
+            self.close(f"more than {MAX_MISTAKES} messages were refused: {reason}")
+        else:
+            self.send(protocol.Error(reason, getattr(message, "id", None), name))
+
+    def send(self, message: protocol.Message) -> None:
+        if not self.is_closed:
+            codec = self.codec or protocol.BINARY
+            self._send_frame(codec.encode(message), codec.is_text)
+
+    def close(self, reason: str) -> None:
+        """Ends the session; its episodes are dropped."""
+        if not self.is_closed:
+            if reason:
+                self.send(protocol.Error(reason, closing=True))
+            self.is_closed, self.close_reason = True, reason
+            self.batcher.forget(self)
+            for name in list(self.episodes):
+                self.drop(name)
+
+    def drop(self, name: str) -> None:
+        """Forgets an episode that did not end well."""
+        del self.episodes[name]
+        self.count("dropped")
+
+    def drop_unused(self, before: float) -> None:
+        """Drops the episodes that nothing was said of since a time."""
+        for episode in list(self.episodes.values()):
+            if episode.last_used < before and not episode.is_waiting:
+                self.drop(episode.name)
+
+    def _greet(self, message: protocol.Request) -> None:
+        if self.is_greeted or not isinstance(message, protocol.Hello):
+            self.close("the first message, and no other, must be hello")
+        elif message.protocol != protocol.PROTOCOL:
+            self.close(f"this server speaks protocol {protocol.PROTOCOL}, not {message.protocol}")
+        elif not hmac.compare_digest(message.token.encode(), self.limits.token.encode()):
+            self.close("wrong token")
+        else:
+            self.is_greeted = True
+            served = self.served
+            agents, facts, version = served.players, served.facts(), served.weights_version
+            size = self.limits.max_message_bytes
+            self.send(protocol.Welcome(protocol.PROTOCOL, agents, facts, False, version, size))
+
+    def _start_episode(self, message: protocol.StartEpisode) -> None:
+        self._started += 1
+        name = message.episode or f"episode-{self._started}"
+        if name in self.episodes:
+            raise Refused(f"episode {name!r} has begun already")
+        if len(self.episodes) >= self.limits.max_episodes:
+            raise Refused(f"no more than {self.limits.max_episodes} episodes may be open")
+        explore = self.served.explore if message.explore is None else message.explore
+        states = {
+            agent: self.served.policies[policy].fresh_state
+            for agent, policy in self.served.players.items()
+        }
+        self.episodes[name] = ServedEpisode(name, explore, states)
+        self.count("episodes")
+        self.send(protocol.EpisodeStarted(message.id, name))
+
+    def _get_action(self, message: protocol.GetAction) -> None:
+        episode = self._open(message.episode)
+        self._add_reward(episode, message.reward)
+        rows = self._rows(episode, message)
+        agents = list(rows)
+        episode.is_waiting = True
+
+        def answer(acted: list[Acted] | Exception) -> None:
+            if self.is_closed or self.episodes.get(episode.name) is not episode:
+                return
+            episode.is_waiting = False
+            if isinstance(acted, Exception):
+                self.refuse(message, f"the policy failed: {one_line(acted)}")
+                return
+            actions = {}
+            for agent, row in zip(agents, acted, strict=True):
+                episode.states[agent] = row.state
+                actions[agent] = row.action
+            self.count("actions")
+            action = actions[agents[0]] if self.served.has_one_agent else actions
+            self.send(protocol.Action(message.id, action, self.served.weights_version))
+
+        asked = [(self.served.players[agent], row) for agent, row in rows.items()]
+        self.batcher.ask(self, asked, answer)
+
+    def _log_action(self, message: protocol.LogAction) -> None:
+        episode = self._open(message.episode)
+        self._add_reward(episode, message.reward)
+        rows = self._rows(episode, message)
+        actions = self.served.by_agent(message.action, "action")
+        if actions.keys() != rows.keys():
+            raise Refused(f"actions of {', '.join(actions)}, but observations of {', '.join(rows)}")
+        for agent, action in actions.items():
+            policy = self.served.policies[self.served.players[agent]]
+            if policy.remembers:
+                raise Refused("a policy with memory has to choose every action: use get_action")
+            read_action(policy.policy.action_space, action, policy.policy.name)
+
+    def _log_returns(self, message: protocol.LogReturns) -> None:
+        self._add_reward(self._open(message.episode), message.reward)
+
+    def _end_episode(self, message: protocol.EndEpisode) -> None:
+        episode = self._open(message.episode)
+        self._add_reward(episode, message.reward)
+        del self.episodes[episode.name]
+        self.count("ended")
+        version = self.served.weights_version
+        self.send(protocol.EpisodeEnded(message.id, episode.name, version))
+
+    def _get_weights(self, message: protocol.GetWeights) -> None:
+        if message.policy is None and len(self.served.policies) > 1:
+            raise Refused(f"name one of the policies: {', '.join(self.served.policies)}")
+        name = next(iter(self.served.policies)) if message.policy is None else message.policy
+        if name not in self.served.policies:
+            raise Refused(str(unknown_name("policy", name, self.served.policies)))
+        message.policy = name
+        self._send_weights(self, message)
+
+    def _open(self, name: str) -> ServedEpisode:
+        episode = self.episodes.get(name)
+        if episode is None:
+            raise Refused(f"there is no episode {name!r}: start_episode begins one")
+        if episode.is_waiting:
+            raise Refused(f"episode {name!r} is still waiting for an action")
+        episode.last_used = time.monotonic()
+        return episode
+
+    def _rows(self, episode: ServedEpisode, message: Any) -> dict[AgentId, Row]:
+        observations = self.served.by_agent(message.obs, "obs")
+        masks = {} if message.mask is None else self.served.by_agent(message.mask, "mask")
+        rows = {}
+        for agent, obs in observations.items():
+            state = episode.states[agent]
+            rows[agent] = self.served.row(agent, obs, masks.get(agent), state, episode.explore)
+        return rows
+
+    def _add_reward(self, episode: ServedEpisode, reward: protocol.Numbers) -> None:
+        """Gives agents their rewards."""
+        if not isinstance(reward, dict):
+            if reward == 0:
+                return
+            reward = self.served.by_agent(reward, "reward")
+        for agent, value in reward.items():
+            if agent not in episode.states:
+                raise Refused(str(unknown_name("agent", agent, self.served.players)))
+            if not abs(value) < 1e30:
+                raise Refused(f"a reward must be a finite number, not {value}")
+            state = episode.states[agent]
+            if not isinstance(state.prev_reward, tuple):
+                total = np.float32(state.prev_reward + value)
+                episode.states[agent] = state.replace(prev_reward=total)
+
+
+def read_observation(space: Space, value: Any, policy: PolicyId) -> list[np.ndarray]:
+    """The parts of an observation, in JAX's order."""
+    return [
+        checked_part(part, read_array(part, found, f"policy {policy!r}: an observation"), policy)
+        for part, found in _leaves(space, value)
+    ]
+
+
+def read_action(space: Space, value: Any, policy: PolicyId) -> np.ndarray:
+    """An action of an agent, in the environment's units."""
+    action = read_array(space, value, f"policy {policy!r}: an action")
+    if isinstance(space, Box) and not np.all(np.isfinite(action)):
+        raise Refused(f"policy {policy!r}: an action must be finite numbers, not {brief(value)}")
+    counts = None if isinstance(space, Box) else getattr(space, "nvec", None) or space.n
+    if counts is not None and np.any((action < 0) | (action >= np.asarray(counts))):
+        raise Refused(f"policy {policy!r} takes actions of {space}, not {brief(value)}")
+    return action
+
+
+def read_mask(space: Space, value: Any) -> np.ndarray:
+    """The possible actions, bool[A]."""
+    if isinstance(space, Box):
+        raise Refused(f"a mask needs discrete actions, not {space}")
+    try:
+        mask = np.frombuffer(value, np.uint8) if isinstance(value, bytes) else np.asarray(value)
+    except (ValueError, TypeError):
+        mask = np.empty(0)
+    is_bool = mask.dtype.kind in "biu" and np.all((mask == 0) | (mask == 1))
+    if not is_bool or mask.shape != (num_logits(space),):
+        raise Refused(f"a mask must be {num_logits(space)} times true or false, not {brief(value)}")
+    return mask.astype(bool)
+
+
+def read_array(space: Space, value: Any, what: str) -> np.ndarray:
+    """A value of a plain space, from nested lists or from the bytes of a little-endian array."""
+    dtype = np.dtype(space.dtype)
+    if isinstance(value, bytes):
+        if len(value) != dtype.itemsize * int(np.prod(space.shape)):
+            raise Refused(f"{what} must be {list(space.shape)} of {dtype}, not {len(value)} bytes")
+        return np.frombuffer(value, dtype.newbyteorder("<")).reshape(space.shape).astype(dtype)
+    try:
+        array = np.asarray(value)
+    except (ValueError, TypeError, OverflowError):  # rows of several lengths
+        array = np.empty(0, object)
+    if array.dtype.kind not in "biuf" or array.shape != space.shape:
+        raise Refused(f"{what} must be {list(space.shape)} of {dtype}, not {brief(value)}")
+    if dtype.kind in "iu" and array.dtype.kind in "iu":
+        limits = np.iinfo(dtype)
+        if array.size and (array.min() < limits.min or array.max() > limits.max):
+            raise Refused(f"{what} must be within {dtype}, not {brief(value)}")
+        return array.astype(dtype)
+    if dtype.kind == "f":
+        with np.errstate(over="ignore"):  # infinity is refused as such
+            return array.astype(dtype)
+    return array
+
+
+def _leaves(space: Space, value: Any) -> Sequence[tuple[Space, Any]]:
+    """The plain spaces of a space with the parts of a value, in JAX's order."""
+    if isinstance(space, Dict):
+        if not isinstance(value, dict) or value.keys() != space.spaces.keys():
+            names = ", ".join(space.spaces)
+            raise Refused(f"an observation must be a dict of {names}, not {brief(value)}")
+        pairs = [(part, value[name]) for name, part in space.parts]
+    elif isinstance(space, Tuple):
+        if not isinstance(value, list) or len(value) != len(space.spaces):
+            number = len(space.spaces)
+            raise Refused(f"an observation must be a list of {number}, not {brief(value)}")
+        pairs = list(zip(space.spaces, value, strict=True))
+    else:
+        return [(space, value)]
+    leaves = []
+    for part, found in pairs:
+        leaves.extend(_leaves(part, found))
+    return leaves

@@ -1,0 +1,85 @@
+"""Settings of a policy server: where it listens, who may connect, and how much a client may ask."""
+
+import functools
+import ipaddress
+import ssl
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from jaxrl.core.errors import UsageError, one_line
+from jaxrl.core.fields import check_all, count, setting
+
+HOST, PORT = "127.0.0.1", 9944
+MIN_TOKEN_CHARACTERS = 16
+
+
+@dataclass(frozen=True)
+class ServerSettings:
+    """Settings of a policy server."""
+
+    host: str = setting(HOST, "where to listen; beyond this machine a token and TLS are needed")
+    port: int = setting(PORT, "where to listen; 0: any that is free", count(0, 65535))
+    token_file: Any = setting(None, "a file of the token that clients must say first; None: none")
+    certificate: Any = setting(None, "for TLS: a file of certificates, PEM")
+    private_key: Any = setting(None, "for TLS: a file of the private key, PEM")
+    origins: Any = setting(
+        (), "the pages whose scripts may connect, such as http://127.0.0.1:8000; none by default"
+    )
+    max_clients: int = setting(256, "connected at the same time", count())
+    max_episodes: int = setting(64, "of each client at the same time", count())
+    max_message_bytes: int = setting(2**20, "of a message to the server", count(1024))
+    max_messages_per_second: int = setting(5_000, "of each client; more of them wait", count())
+    episode_timeout: int = setting(
+        300, "seconds after which an episode that nothing is said of is dropped", count()
+    )
+
+    def __post_init__(self):
+        origins = (self.origins,) if isinstance(self.origins, str) else tuple(self.origins or ())
+        object.__setattr__(self, "origins", origins)
+        check_all(self)
+        if not is_loopback(self.host) and not (self.token_file and self.certificate):
+            raise UsageError(
+                f"host={self.host!r} can be reached from other machines: give a token_file and a "
+                "certificate, or listen on 127.0.0.1"
+            )
+        if self.private_key and not self.certificate:
+            raise UsageError("private_key goes with certificate")
+
+    @functools.cached_property
+    def token(self) -> str:
+        """What clients must say first; "": nothing."""
+        if self.token_file is None:
+            return ""
+        name = f"token_file={str(self.token_file)!r}"
+        try:
+            token = Path(self.token_file).read_text(encoding="utf-8").strip()
+        except (OSError, UnicodeDecodeError) as error:
+            raise UsageError(f"{name} cannot be read: {one_line(error)}") from None
+        if len(token) < MIN_TOKEN_CHARACTERS:
+            raise UsageError(f"{name} must hold {MIN_TOKEN_CHARACTERS} characters or more")
+        return token
+
+    @functools.cached_property
+    def tls(self) -> ssl.SSLContext | None:
+        """What encrypts the connections, if anything does."""
+        if self.certificate is None:
+            return None
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        try:
+            context.load_cert_chain(self.certificate, self.private_key)
+        except (OSError, ssl.SSLError) as error:
+            raise UsageError(
+                f"certificate={str(self.certificate)!r} cannot be used: {one_line(error)}"
+            ) from None
+        return context
+
+
+def is_loopback(host: str) -> bool:
+    """Whether an address can be reached from this machine alone."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
