@@ -5,6 +5,7 @@ What a wheel holds, and that a project's own folder `envs` is left to the projec
 
 import dataclasses
 import inspect
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -57,6 +58,22 @@ def test_a_wheel_holds_the_environments_within_jaxrl_and_nothing_beside_it(wheel
     inside = {name.removeprefix("jaxrl/envs/") for name in wheel if name.startswith("jaxrl/envs/")}
     assert inside == {"__init__.py", *(f"{module}.py" for module in MODULES)}
     assert "jaxrl/py.typed" in wheel
+
+
+def test_a_wheel_of_the_client_holds_its_modules_and_the_reader_of_policies(tmp_path):
+    pytest.importorskip("setuptools", minversion="77")
+    source = tmp_path / "client"
+    shutil.copytree(ROOT / "client" / "python", source)  # follows the link to the reader
+    code = f"from setuptools.build_meta import build_wheel; build_wheel({str(tmp_path)!r})"
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=source, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    wheel = zipfile.ZipFile(next(tmp_path.glob("jaxrl_client-*.whl")))
+    modules = {name for name in wheel.namelist() if name.endswith(".py")}
+    expected = {file.name for file in (ROOT / "client/python/jaxrl_client").glob("*.py")}
+    assert modules == {f"jaxrl_client/{name}" for name in expected} and len(expected) == 5
+    assert b"class NumpyPolicy" in wheel.read("jaxrl_client/numpy_policy.py")
 
 
 def test_every_environment_module_has_a_stub_that_leads_type_checkers_to_it():

@@ -87,6 +87,7 @@ class GetWeights(Message):
     id: RequestId
     policy: str | None = None  # may be left out where there is one alone
     known: int = -1  # the version that the client has
+    explore: bool | None = None  # whether the file samples actions; None: as the server does
 
 
 class Welcome(Message):

@@ -66,7 +66,7 @@ class PolicyServer:
         self.sessions: dict[ServerConnection, Session] = {}
         self.port = self.settings.port
         _ = self.settings.token, self.settings.tls  # refused here, if they are wrong
-        self._files: dict[tuple[PolicyId, int], asyncio.Future[bytes]] = {}
+        self._files: dict[tuple[PolicyId, bool, int], asyncio.Future[bytes]] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stopping: asyncio.Event | None = None
         self._thread: threading.Thread | None = None
@@ -212,18 +212,19 @@ class PolicyServer:
         if message.known == version:
             session.send(protocol.Weights(message.id, message.policy, version, None))
             return
-        key = (message.policy, version)
+        explore = self.served.explore if message.explore is None else message.explore
+        key = (message.policy, explore, version)
         if key not in self._files:
-            for old in [old for old in self._files if old[0] == message.policy]:
-                del self._files[old]
+            self._files = {old: file for old, file in self._files.items() if old[2] == version}
             policy = self.served.policies[message.policy].policy
-            self._files[key] = self._loop.run_in_executor(None, npz_of, policy)
+            self._files[key] = self._loop.run_in_executor(None, npz_of, policy, explore)
 
         def done(file: asyncio.Future[bytes]) -> None:
             if error := file.exception():
                 session.refuse(message, one_line(error))
             else:
-                session.send(protocol.Weights(message.id, *key, file.result()))
+                weights = protocol.Weights(message.id, message.policy, version, file.result())
+                session.send(weights)
 
         self._files[key].add_done_callback(done)
 
@@ -244,9 +245,9 @@ class Pace:
         return max(-self._left / self.per_second, 0.0)
 
 
-def npz_of(policy: Policy) -> bytes:
+def npz_of(policy: Policy, explore: bool) -> bytes:
     """The file that a client without JAX acts with."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "policy.npz"
-        policy.export(path, explore=True)
+        policy.export(path, explore=explore)
         return path.read_bytes()

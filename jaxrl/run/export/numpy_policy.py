@@ -57,6 +57,7 @@ class NumpyPolicy:
             raise ValueError(f"{path} has format {self.metadata['format']}, this reads {FORMAT}")
         self._arrays, self._network = arrays, self.metadata["network"]
         self._rng, self._state = np.random.default_rng(seed), {}
+        self.action_dist_inputs = None  # of the actions that `act` chose last, [B, K]
 
     def reset(self):
         """Forgets the episodes so far; only a policy with memory has anything to forget."""
@@ -86,6 +87,7 @@ class NumpyPolicy:
             elif name == "noise":
                 inputs[name] = self._noise(shape)
         outputs = self(inputs)
+        self.action_dist_inputs = outputs["action_dist_inputs"]
         self._state = {
             STATE_IN + name[len(STATE_OUT) :]: values
             for name, values in outputs.items()

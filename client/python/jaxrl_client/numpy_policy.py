@@ -1,0 +1,1 @@
+../../../jaxrl/run/export/numpy_policy.py

@@ -1,0 +1,34 @@
+"""Observations and actions as messages have them."""
+
+from typing import Any
+
+import numpy as np
+
+
+def to_message(value: Any, space: dict[str, Any] | None, *, binary: bool) -> Any:
+    """A value of a space, for a message: in msgpack arrays are bytes.
+
+    A value that is not of the space is sent as it is, for the server to say what is wrong.
+    """
+    kind = space and space["space"]
+    if kind == "Dict" and isinstance(value, dict):
+        parts = space["spaces"]
+        return {
+            name: to_message(part, parts.get(name), binary=binary) for name, part in value.items()
+        }
+    if kind == "Tuple" and isinstance(value, (tuple, list)):
+        parts = [*space["spaces"], *[None] * len(value)]
+        return [to_message(part, parts[i], binary=binary) for i, part in enumerate(value)]
+    array = np.asarray(value)
+    if binary and kind == "Box" and array.ndim and array.shape == tuple(space["shape"]):
+        dtype = np.dtype(space["dtype"])
+        if np.can_cast(array.dtype, dtype, "same_kind"):
+            return array.astype(dtype.newbyteorder("<")).tobytes()
+    return array.tolist()
+
+
+def from_action(value: Any, space: dict[str, Any]) -> Any:
+    """An action of a message: an int of a Discrete space, else an array."""
+    if space["space"] == "Discrete":
+        return int(value)
+    return np.asarray(value, space.get("dtype", "int32"))
