@@ -18,6 +18,7 @@ from jaxrl.algorithms.config import AlgorithmConfig
 from jaxrl.core.batched_env import has_outside_state
 from jaxrl.core.env import lift
 from jaxrl.core.fast_prng import to_fast_key
+from jaxrl.core.outside_env import is_outside, refuse_outside
 from jaxrl.core.spaces import Space
 from jaxrl.core.types import Key, PolicyId, PyTree
 from jaxrl.models.policy_spec import PolicySpec, PolicyWeights
@@ -155,6 +156,7 @@ class Loop:
         num_recorded: int = 0,
     ) -> tuple[RunnerState, Rollout]:
         spec = self.rollout_spec._replace(num_recorded=num_recorded)
+        refuse_outside(spec.env, "Algorithm.collect")
         env_params = self._params(env_params)
         weights = _weights(runner.learners) if weights is None else weights
         env_keys = rollout_keys(runner.key, runner.num_updates + 1, self._env_index())
@@ -265,7 +267,9 @@ def parts_of(
     policy_specs = tuple(group.structure.policy_spec for group in grouping.groups)
     callbacks = traced_callbacks(config.callbacks)
     rollout_spec = make_rollout_spec(env, env_params, grouping, policy_specs, callbacks)
-    told = {"always_active": rollout_spec.always_active, "axis_name": axis_name}
+    # A fault may take rows out of any rollout that is played outside.
+    always_active = rollout_spec.always_active and not is_outside(env)
+    told = {"always_active": always_active, "axis_name": axis_name}
     learner_specs = tuple(dataclasses.replace(group.structure, **told) for group in grouping.groups)
     return (config, rollout_spec, env_params, learner_specs), trained
 

@@ -99,7 +99,7 @@ def is_batched(env) -> bool:
 
 def has_outside_state(env) -> bool:
     """Whether the environment's episodes are held outside the compiled program."""
-    return is_batched(env) and env.state_outside
+    return getattr(env, "state_outside", False)
 
 
 def reset_all(env: MultiAgentEnvironment, keys: Key, params: PyTree) -> tuple[PyTree, PyTree]:

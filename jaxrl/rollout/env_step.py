@@ -199,6 +199,24 @@ def step_envs(
     Returns:
         (outputs, raw): by group; raw [E].
     """
+    outputs = choose_actions(spec, weights, envs, randomness.noise if explore else None, env_params)
+    actions = _to_env_actions(spec, outputs)
+    raw = step_all(spec.env, randomness.step_key, envs.state, actions, env_params)
+    return outputs, raw
+
+
+def choose_actions(
+    spec: RolloutSpec,
+    weights: tuple,
+    envs: EnvBatch,
+    noise: tuple[jax.Array, ...] | None,
+    env_params: PyTree,
+) -> list[PolicyOutput]:
+    """What every policy does next, by group.
+
+    Args:
+        noise: by group, what actions are sampled by; None: each is its distribution's mode.
+    """
     inputs = policy_inputs(spec, envs.state, envs.policy_states, env_params)
     outputs = []
     for g, policy_spec in enumerate(spec.policy_specs):
@@ -206,11 +224,9 @@ def step_envs(
         distribution, value, carry = apply(
             weights[g], envs.obs[g], envs.policy_states[g], inputs[g]
         )
-        action = distribution.sample(randomness.noise[g]) if explore else distribution.mode()
+        action = distribution.mode() if noise is None else distribution.sample(noise[g])
         outputs.append(PolicyOutput(action, distribution, value, carry, inputs[g]))
-    actions = _to_env_actions(spec, outputs)
-    raw = step_all(spec.env, randomness.step_key, envs.state, actions, env_params)
-    return outputs, raw
+    return outputs
 
 
 def policy_inputs(
@@ -271,6 +287,23 @@ def advance_envs(
         `on_episode_end` says of them; {name: f32[E]} of `hist_data`.
     """
     obs, state = auto_reset(spec.env, randomness.reset_key, randomness.step, raw, env_params)
+    return follow(spec, envs, outputs, raw, (spec.grouping.gather(obs), state), env_params)
+
+
+def follow(
+    spec: RolloutSpec,
+    envs: EnvBatch,
+    outputs: list[PolicyOutput],
+    raw: RawStep,
+    after: tuple[tuple[PyTree, ...], PyTree],
+    env_params: PyTree,
+) -> tuple[EnvBatch, EpisodeStats, dict[str, jax.Array]]:
+    """As `advance_envs`, where ended episodes are reset already.
+
+    Args:
+        after: (obs by group, state) to continue from.
+    """
+    obs, state = after
     episodes, reached = jax.vmap(functools.partial(_advance_episodes, spec))(envs.episodes, raw)
     data, hist_data = (), {}
     if spec.callbacks:
@@ -289,7 +322,7 @@ def advance_envs(
         policy_states.append(policy_spec.reset_where(ended, kept[g]))
     envs = envs.replace(
         state=state,
-        obs=spec.grouping.gather(obs),
+        obs=obs,
         episodes=episodes,
         callback_data=data,
         policy_states=tuple(policy_states),

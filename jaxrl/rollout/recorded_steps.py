@@ -4,7 +4,6 @@ from typing import Any, NamedTuple
 
 import jax
 
-from jaxrl.core.env import RawStep
 from jaxrl.core.types import PyTree
 from jaxrl.ops.distributions import dist_inputs
 from jaxrl.rollout.env_step import RolloutSpec
@@ -60,7 +59,13 @@ class RecordedAlone(NamedTuple):
     all_terminated: jax.Array
 
     @classmethod
-    def of(cls, spec: RolloutSpec, turns: list[Any], raw: RawStep) -> "RecordedAlone | tuple":
+    def of(
+        cls,
+        spec: RolloutSpec,
+        turns: list[Any],
+        reached: tuple[PyTree, ...],
+        all_terminated: jax.Array,
+    ) -> "RecordedAlone | tuple":
         """Of the recorded environments; () if there are none."""
         if not spec.num_recorded:
             return ()
@@ -68,9 +73,9 @@ class RecordedAlone(NamedTuple):
         for policy_spec, turn in zip(spec.policy_specs, turns, strict=True):
             env_action = policy_spec.to_env_action(turn.action)
             env_actions.append(() if env_action is turn.action else env_action)
-        by_group = spec.grouping.gather(raw.obs), tuple(env_actions)
+        by_group = reached, tuple(env_actions)
         first = lambda leaf: leaf[:, : spec.num_recorded]
-        return cls(*jax.tree.map(first, by_group), raw.all_terminated[: spec.num_recorded])
+        return cls(*jax.tree.map(first, by_group), all_terminated[: spec.num_recorded])
 
 
 def recorded_steps(

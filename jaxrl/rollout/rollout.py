@@ -7,16 +7,17 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
-from jaxrl.core.env import acting_agents
+from jaxrl.core.env import RawStep, acting_agents
 from jaxrl.core.renamed import former_attribute
 from jaxrl.core.types import Key, PyTree
 from jaxrl.models.model import carried
 from jaxrl.models.policy_spec import PolicyInputs, PolicyState, PolicyWeights
 from jaxrl.ops.control_flow import cond_any
 from jaxrl.ops.distributions import Distribution
-from jaxrl.ops.packing import pack
+from jaxrl.ops.packing import Packed, pack
 from jaxrl.rollout.env_step import (
     EnvBatch,
+    PolicyOutput,
     RolloutSpec,
     StepRandomness,
     advance_envs,
@@ -87,17 +88,38 @@ def play(
         envs, carries = state
         after, turns, ends, raw = _step(spec, weights, envs, randomness, env_params)
         carries = carries.record(envs.policy_states, turns, randomness.step)
-        # Written as few wide arrays: a loop on the CPU pays for each, however small.
-        packed = tuple(pack(turn, num_axes=3) for turn in turns), pack(ends, num_axes=1)
-        return (after, carries), (*packed, RecordedAlone.of(spec, turns, raw))
+        reached = spec.grouping.gather(raw.obs) if spec.num_recorded else ()
+        alone = RecordedAlone.of(spec, turns, reached, raw.all_terminated)
+        return (after, carries), (*packed(turns, ends), alone)
 
     randomness = draw_randomness(spec, env_keys, num_steps)
-    start = envs, _Carries.zeros(spec, envs, num_steps)
+    start = envs, Carries.zeros(spec, envs, num_steps)
     (envs, carries), (turns, ends, alone) = jax.lax.scan(step, start, randomness)
-    turns = [turn.unpack() for turn in turns]
-    reached, episode_done, hist_data = ends.unpack()
-    recorded = recorded_steps(spec, turns, episode_done, alone) if alone else ()
+    turns, ends = [turn.unpack() for turn in turns], ends.unpack()
+    recorded = recorded_steps(spec, turns, ends[1], alone) if alone else ()
+    envs, rollout = rollout_of(spec, weights, envs, (turns, ends, carries), env_params)
+    return envs, rollout.replace(recorded=recorded)
 
+
+def packed(turns: list["Turn"], ends: tuple) -> tuple[tuple[Packed, ...], Packed]:
+    """A step's results as few wide arrays: a loop on the CPU pays for each, however small."""
+    return tuple(pack(turn, num_axes=3) for turn in turns), pack(ends, num_axes=1)
+
+
+def rollout_of(
+    spec: RolloutSpec,
+    weights: tuple[PolicyWeights, ...],
+    envs: EnvBatch,
+    steps: tuple[list["Turn"], tuple, "Carries"],
+    env_params: PyTree,
+) -> tuple[EnvBatch, Rollout]:
+    """The rollout of steps that were played, and the environments with what is open in them.
+
+    Args:
+        envs: after the last step.
+        steps: (turns [T, ...] by group, (reached, episode_done, hist_data) [T, ...], carries).
+    """
+    turns, (reached, episode_done, hist_data), carries = steps
     inputs = policy_inputs(spec, envs.state, envs.policy_states, env_params, masks=False)
     bootstrap = _values(spec, weights, envs.obs, envs.policy_states, inputs)
     if spec.waits:
@@ -106,10 +128,10 @@ def play(
     else:
         trajectories = tuple(map(_trajectory, turns, bootstrap, carries.parts))
     agent_steps = _agent_steps(spec.grouping, turns)
-    return envs, Rollout(trajectories, reached, episode_done, agent_steps, hist_data, recorded)
+    return envs, Rollout(trajectories, reached, episode_done, agent_steps, hist_data)
 
 
-class _Turn(NamedTuple):
+class Turn(NamedTuple):
     """What the policies of one group did in a step, and what came of it: [N, E, M, ...]."""
 
     obs: PyTree
@@ -124,7 +146,7 @@ class _Turn(NamedTuple):
     active: jax.Array
 
 
-class _Carries(struct.PyTreeNode):
+class Carries(struct.PyTreeNode):
     """The carries that learning starts from, by group; empty for models without memory."""
 
     parts: list[PyTree]  # [C, N, E, M, ...]  into each of the parts of `PolicySpec.sequences`
@@ -132,7 +154,7 @@ class _Carries(struct.PyTreeNode):
     lengths: tuple[int, ...] = struct.field(pytree_node=False)  # of a part, in steps
 
     @classmethod
-    def zeros(cls, spec: RolloutSpec, envs: EnvBatch, num_steps: int) -> "_Carries":
+    def zeros(cls, spec: RolloutSpec, envs: EnvBatch, num_steps: int) -> "Carries":
         """Of a rollout that begins with `envs`."""
         parts, lengths = [], []
         for policy_spec, policy_state in zip(spec.policy_specs, envs.policy_states, strict=True):
@@ -143,8 +165,8 @@ class _Carries(struct.PyTreeNode):
         return cls(parts, [unfinished.carry for unfinished in envs.unfinished], tuple(lengths))
 
     def record(
-        self, policy_states: tuple[PolicyState, ...], turns: list[_Turn], step: jax.Array
-    ) -> "_Carries":
+        self, policy_states: tuple[PolicyState, ...], turns: list[Turn], step: jax.Array
+    ) -> "Carries":
         """With those of `step`, before which the policies were in `policy_states`."""
         carries = [policy_state.carry for policy_state in policy_states]
         parts = [
@@ -178,16 +200,44 @@ def _step(
     """(envs, turns by group, (reached, episode_done, hist_data), raw) of a step of all of them."""
     gather = spec.grouping.gather
     outputs, raw = step_envs(spec, weights, envs, randomness, env_params)
-    policy_states = next_policy_states(spec, envs.policy_states, outputs, raw)
-    inputs = policy_inputs(spec, raw.state, policy_states, env_params, masks=False)
-    final_values = _final_values(
-        raw.truncated, spec, weights, gather(raw.obs), policy_states, inputs
-    )
+    kept = next_policy_states(spec, envs.policy_states, outputs, raw)
+    final_values = values_at_the_clock(spec, weights, kept, raw, gather(raw.obs), env_params)
     after, reached, hist_data = advance_envs(spec, envs, outputs, raw, randomness, env_params)
+    turns = turns_of(spec, envs, outputs, raw, final_values)
+    return after, turns, (reached, raw.episode_done, hist_data), raw
+
+
+def values_at_the_clock(
+    spec: RolloutSpec,
+    weights: tuple,
+    policy_states: tuple[PolicyState, ...],
+    raw: RawStep,
+    final_obs: tuple[PyTree, ...],
+    env_params: PyTree,
+) -> tuple[jax.Array, ...]:
+    """V of the last observations of episodes that the clock ended, by group, f32[N, E, M].
+
+    Args:
+        policy_states: after the step, before any reset.
+        final_obs: by group, before any reset.
+    """
+    inputs = policy_inputs(spec, raw.state, policy_states, env_params, masks=False)
+    return _final_values(raw.truncated, spec, weights, final_obs, policy_states, inputs)
+
+
+def turns_of(
+    spec: RolloutSpec,
+    envs: EnvBatch,
+    outputs: list[PolicyOutput],
+    raw: RawStep,
+    final_values: tuple[jax.Array, ...],
+) -> list[Turn]:
+    """A step of `envs`, by group."""
+    gather = spec.grouping.gather
     rewards, actives = gather(raw.reward), gather(raw.active)
     terminated, truncated = gather(raw.terminated), gather(raw.truncated)
-    turns = [
-        _Turn(
+    return [
+        Turn(
             obs=envs.obs[g],
             action=output.action,
             distribution=output.distribution,
@@ -201,10 +251,9 @@ def _step(
         )
         for g, output in enumerate(outputs)
     ]
-    return after, turns, (reached, raw.episode_done, hist_data), raw
 
 
-def _trajectory(turn: _Turn, bootstrap: jax.Array, carry: PyTree) -> Trajectory:
+def _trajectory(turn: Turn, bootstrap: jax.Array, carry: PyTree) -> Trajectory:
     """Turns [T, ...] with the values of the reached states; `bootstrap` f32[N, E, M] of the last.
 
     V(s'[t]) is V(s[t+1]), computed anyway, but where the clock ended the episode and s[t+1] is
@@ -229,9 +278,9 @@ def _trajectory(turn: _Turn, bootstrap: jax.Array, carry: PyTree) -> Trajectory:
 def _trajectories_of_turns(
     spec: RolloutSpec,
     envs: EnvBatch,
-    turns: list[_Turn],
+    turns: list[Turn],
     bootstrap: tuple[jax.Array, ...],
-    carries: _Carries,
+    carries: Carries,
     acting: PyTree,
 ) -> tuple[EnvBatch, tuple[Trajectory, ...]]:
     """The trajectories of agents that may wait, and the environments with open actions.
@@ -250,7 +299,7 @@ def _trajectories_of_turns(
 
 
 def _with_open_actions(
-    unfinished: Unfinished, turn: _Turn, carry: PyTree
+    unfinished: Unfinished, turn: Turn, carry: PyTree
 ) -> tuple[Row, Steps, jax.Array, PyTree]:
     """(rows, steps, acted, carry) with the last rollout's open actions in the first step."""
     steps = Steps(turn.reward, turn.terminated, turn.truncated, turn.active, turn.final_value)
@@ -264,7 +313,7 @@ def _with_open_actions(
 
 
 def _trajectory_of_actions(
-    turn: _Turn, row: Row, outcome: Outcome, acted: jax.Array, carry: PyTree
+    turn: Turn, row: Row, outcome: Outcome, acted: jax.Array, carry: PyTree
 ) -> Trajectory:
     """The trajectory of one group, whose rows are the agents' own actions with a known outcome."""
     is_known = acted & outcome.known
@@ -309,7 +358,7 @@ def _final_values(
     return cond_any(jnp.any(truncated), values, zeros, *by_group)
 
 
-def _agent_steps(grouping: Grouping, turns: list[_Turn]) -> jax.Array:
+def _agent_steps(grouping: Grouping, turns: list[Turn]) -> jax.Array:
     """How many steps each agent acted in, i32[M_all]."""
     counts = {}
     for group, turn in zip(grouping.groups, turns, strict=True):

@@ -140,6 +140,10 @@ class ManyAgentsCopy:
         rest = {name: part for name, part in obs.items() if name != MASK}
         return rest["observation"] if rest.keys() == {"observation"} else rest
 
+    def _write_acting(self, arrays: StepArrays, row: int, acting: list) -> None:
+        arrays.acting[row] = False
+        arrays.acting[row, [self._index[agent] for agent in acting]] = True
+
     def _sample(self, agent: Any, obs: Any, info: Mapping) -> Any:
         space = self.env.action_space(agent)
         space.seed(PROBE_SEED)
@@ -168,6 +172,7 @@ class ParallelCopy(ManyAgentsCopy):
         _clear_obs(arrays, row)
         for agent in self._acting:
             self._write(arrays, row, agent, (observations[agent], infos.get(agent, {})), arrays.obs)
+        self._write_acting(arrays, row, self._acting)
 
     def step(self, arrays: StepArrays, row: int) -> bool:
         acting = self._acting
@@ -190,6 +195,7 @@ class ParallelCopy(ManyAgentsCopy):
                 self._write(arrays, row, agent, seen, arrays.final_obs)
             elif agent in self._acting:
                 raise ValueError(f"there is no observation for agent {agent!r}")
+        self._write_acting(arrays, row, self._acting)
         _write_metrics(arrays, row, *infos.values())
         return not self._acting
 
@@ -214,6 +220,7 @@ class TurnsCopy(ManyAgentsCopy):
         _clear_obs(arrays, row)
         self._pass_the_ended()
         self._write_all(arrays, row, arrays.obs)
+        self._write_turn(arrays, row)
 
     def step(self, arrays: StepArrays, row: int) -> bool:
         acting = self._agent(self.env.agent_selection)
@@ -228,6 +235,7 @@ class TurnsCopy(ManyAgentsCopy):
         self._write_all(arrays, row, arrays.final_obs)
         _write_metrics(arrays, row, *self.env.infos.values())
         self._pass_the_ended()
+        self._write_turn(arrays, row)
         return not self.env.agents
 
     def _write_all(self, arrays: StepArrays, row: int, blocks: list) -> None:
@@ -243,6 +251,9 @@ class TurnsCopy(ManyAgentsCopy):
             env.terminations[env.agent_selection] or env.truncations[env.agent_selection]
         ):
             env.step(None)
+
+    def _write_turn(self, arrays: StepArrays, row: int) -> None:
+        self._write_acting(arrays, row, [self.env.agent_selection] if self.env.agents else [])
 
 
 def _as_parallel(env: Any) -> Any:

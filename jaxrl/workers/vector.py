@@ -60,6 +60,7 @@ class FirstObs(NamedTuple):
 
     obs: dict[AgentId, PyTree]  # [E, ...]
     action_mask: dict[AgentId, np.ndarray] | tuple  # bool[E, A]; () without masks
+    acting: np.ndarray  # bool[E, M]  who acts next, where agents may wait
 
 
 class VectorSteps(NamedTuple):
@@ -77,6 +78,7 @@ class VectorSteps(NamedTuple):
     lost: np.ndarray
     metrics: dict[str, np.ndarray]  # f32[e]
     action_mask: dict[AgentId, np.ndarray] | tuple  # bool[e, A]  of `obs`; () without masks
+    acting: np.ndarray  # bool[e, M]  who acts next, where agents may wait
 
 
 class VectorEnv(Protocol):
@@ -212,7 +214,8 @@ class Results:
 
     def first(self) -> FirstObs:
         rows = slice(None)
-        return FirstObs(self._by_agent(self._arrays.obs, rows), self._masks(rows))
+        obs = self._by_agent(self._arrays.obs, rows)
+        return FirstObs(obs, self._masks(rows), self._arrays.acting.copy())
 
     def write_actions(self, rows: slice, actions: dict[AgentId, PyTree]) -> None:
         """Stores actions [e, ...]."""
@@ -238,6 +241,7 @@ class Results:
             lost=arrays.lost[rows].copy(),
             metrics={name: metrics[:, i] for i, name in enumerate(arrays.form.metrics)},
             action_mask=self._masks(rows),
+            acting=arrays.acting[rows].copy(),
         )
 
     def _by_agent(self, blocks: list[list[np.ndarray]], rows: slice) -> dict[AgentId, PyTree]:

@@ -21,6 +21,7 @@ from jaxrl.algorithms.task_settings import refuse_env_task_fn
 from jaxrl.algorithms.validators import optimizer_of
 from jaxrl.core.env import strongly_typed
 from jaxrl.core.errors import UsageError
+from jaxrl.core.outside_env import refuse_outside
 from jaxrl.core.types import Key, PolicyId, PyTree
 from jaxrl.models.policy_spec import PolicySpec
 
@@ -43,6 +44,7 @@ def make_train(
         )
     config = config if isinstance(config, AlgorithmConfig) else PPOConfig.from_dict(config)
     refuse_env_task_fn(config, "make_train is one program")
+    refuse_outside(config.setup().env, "make_train")
     algorithm = config.build()
     check_sizes(config, algorithm)
 

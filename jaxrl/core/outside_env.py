@@ -1,0 +1,171 @@
+"""Environments outside JAX: what one declares, in the form that training traces for its shapes.
+
+An environment in Python, in other processes or on other machines cannot be part of a compiled
+program. It declares its agents and spaces here, and `vector` makes E copies of it that the host
+steps (`jaxrl.rollout.host_rollout`). Its `reset_env` and `step_env` give zeros of the right shapes
+and types: a program's start is traced with them, and nothing is ever learned from them.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+
+from jaxrl.core.env import Environment, MultiAgentEnvironment
+from jaxrl.core.errors import UsageError
+from jaxrl.core.spaces import Discrete, MultiDiscrete, Space, tree_of
+from jaxrl.core.types import ALL, DEFAULT_AGENT, AgentId, Key, PolicyId, PyTree
+
+
+class NoParams(struct.PyTreeNode):
+    """The `params` of an environment outside JAX: it has no numbers that a program could change."""
+
+
+class OutsideState(struct.PyTreeNode):
+    """What a compiled program is told of the state of a copy."""
+
+    copy: jax.Array  # i32[]  its number
+    acting: PyTree = ()  # {agent: bool[]}  who acts next, where agents may wait
+    action_mask: PyTree = ()  # {agent: bool[A]}, or bool[A] of one agent, where there are masks
+
+
+class _Outside:
+    """The part that environments of one agent and of several share.
+
+    Args:
+        spec: what it declares, a `jaxrl.workers.vector.VectorSpec`.
+        vector: vector(num_envs, **settings) makes E copies of it, a `VectorEnv` of the same module.
+    """
+
+    state_outside = True  # see `jaxrl.core.batched_env`
+    default_params = NoParams()
+
+    def __init__(self, spec: Any, vector: Callable[..., Any]):
+        self.spec, self.vector = spec, vector
+
+    @property
+    def name(self) -> str:
+        return self.spec.name
+
+    @property
+    def twin(self) -> Any:
+        return self
+
+    def separate(self, number: int) -> Any:
+        return self  # its copies are made where they are stepped
+
+    def is_truncated(self, state: OutsideState, params: PyTree) -> jax.Array:
+        return jnp.array(False)
+
+    def __getattr__(self, name: str) -> Any:
+        """The optional methods, where what they tell is declared."""
+        if name == "action_mask" and self.spec.masked:
+            return lambda state, params: state.action_mask
+        if name == "acting_agents" and self.spec.waits:
+            return lambda state, params: state.acting
+        raise AttributeError(f"{type(self).__name__} has no {name!r}")
+
+    def _each(self, value: Callable[[AgentId], Any]) -> dict[AgentId, Any]:
+        return {agent: value(agent) for agent in self.spec.agents}
+
+    def _state(self) -> OutsideState:
+        acting = self._each(lambda agent: jnp.array(True)) if self.spec.waits else ()
+        masks = ()
+        if self.spec.masked:
+            masks = self._each(
+                lambda agent: jnp.ones(mask_length(self.spec.action_spaces[agent]), bool)
+            )
+        return OutsideState(jnp.int32(0), acting, masks)
+
+    def _info(self) -> dict[str, Any]:
+        return {"metrics": {name: jnp.float32(0) for name in self.spec.metrics}}
+
+
+class OutsideEnvironment(_Outside, Environment):
+    """An environment of one agent outside JAX."""
+
+    def observation_space(self, params: PyTree = None) -> Space:
+        return self.spec.observation_spaces[DEFAULT_AGENT]
+
+    def action_space(self, params: PyTree = None) -> Space:
+        return self.spec.action_spaces[DEFAULT_AGENT]
+
+    def reset_env(self, key: Key, params: PyTree) -> tuple:
+        state = self._state()
+        return zeros_of(self.observation_space()), _of_one_agent(state)
+
+    def step_env(self, key: Key, state: OutsideState, action: PyTree, params: PyTree) -> tuple:
+        obs = zeros_of(self.observation_space())
+        return obs, state, jnp.float32(0), jnp.array(False), self._info()
+
+
+class OutsideMultiAgentEnvironment(_Outside, MultiAgentEnvironment):
+    """An environment of several agents outside JAX."""
+
+    @property
+    def agents(self) -> tuple[AgentId, ...]:
+        return self.spec.agents
+
+    @property
+    def default_policies(self) -> Mapping[PolicyId, tuple[AgentId, ...]]:
+        return dict(self.spec.default_policies)
+
+    def observation_space(self, agent: AgentId, params: PyTree = None) -> Space:
+        return self.spec.observation_spaces[agent]
+
+    def action_space(self, agent: AgentId, params: PyTree = None) -> Space:
+        return self.spec.action_spaces[agent]
+
+    def reset_env(self, key: Key, params: PyTree) -> tuple:
+        return self._each(lambda agent: zeros_of(self.observation_space(agent))), self._state()
+
+    def step_env(self, key: Key, state: OutsideState, action: PyTree, params: PyTree) -> tuple:
+        obs, _ = self.reset_env(key, params)
+        reward = self._each(lambda agent: jnp.float32(0))
+        flags = {**self._each(lambda agent: jnp.array(False)), ALL: jnp.array(False)}
+        info = self._info()
+        if not (self.spec.always_active or self.spec.waits):
+            info["active"] = self._each(lambda agent: jnp.array(True))
+        return obs, state, reward, flags, info
+
+
+def outside_environment(
+    spec: Any, vector: Callable[..., Any]
+) -> OutsideEnvironment | OutsideMultiAgentEnvironment:
+    """The environment that declares `spec`, of one agent or of several."""
+    kind = OutsideEnvironment if spec.agents == (DEFAULT_AGENT,) else OutsideMultiAgentEnvironment
+    return kind(spec, vector)
+
+
+def is_outside(env: Any) -> bool:
+    """Whether an environment, lifted or not, runs outside JAX and is stepped by the host."""
+    return isinstance(getattr(env, "env", env), _Outside)
+
+
+def refuse_outside(env: Any, what: str) -> None:
+    """Raises UsageError for an environment outside JAX where a compiled program would step it."""
+    if is_outside(env):
+        raise UsageError(
+            f"{what} steps environments in a compiled program, and {env.name} runs outside JAX: "
+            "train it with jaxrl.Trainer, or with jaxrl.Learner in a loop of your own"
+        )
+
+
+def zeros_of(space: Space) -> PyTree:
+    return jax.tree.map(lambda part: jnp.zeros(part.shape, part.dtype), tree_of(space))
+
+
+def mask_length(space: Space) -> int:
+    """The number of entries of an action mask."""
+    if isinstance(space, Discrete):
+        return space.n
+    if isinstance(space, MultiDiscrete):
+        return sum(space.nvec)
+    raise UsageError(f"an action mask needs discrete actions, not {space}")
+
+
+def _of_one_agent(state: OutsideState) -> OutsideState:
+    mask = state.action_mask
+    return state if isinstance(mask, tuple) else state.replace(action_mask=mask[DEFAULT_AGENT])
