@@ -2,10 +2,13 @@
 
     python benchmarks/adapters_out.py            # CartPole beside Gymnasium's own environments
     python benchmarks/adapters_out.py --learn    # SB3's PPO, evaluated on Gymnasium's CartPole
+    python benchmarks/adapters_out.py --rllib    # the arena in RLlib's interface, and its sampling
 
 Steps/s are those of a Python loop with fixed actions; the ways take turns in one process, and
 compilation is not in them. Learning has SB3's tuned settings for CartPole (rl-baselines3-zoo), for
-environments of jaxrl and for Gymnasium's.
+environments of jaxrl and for Gymnasium's. In RLlib's interface the arena's copies step together, by
+`to_rllib_vector`, or one by one in RLlib's own `SyncVectorMultiAgentEnv`; by each, RLlib's env
+runner samples with an untrained policy for each agent.
 """
 
 import functools
@@ -30,6 +33,7 @@ WAYS = {
         gymnasium.make_vec, "CartPole-v1", vectorization_mode="sync"
     ),
 }
+RLLIB_NUM_ENVS = (1, 16, 64, 256)
 MAX_SYNC = 256
 MARK = 475
 
@@ -38,25 +42,34 @@ def main() -> None:
     parser = report.arguments_of("adapters_out", __doc__)
     parser.add_argument("--turns", type=int, default=5)
     parser.add_argument("--learn", action="store_true")
+    parser.add_argument("--rllib", action="store_true")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--steps", type=int, default=100_000, help="of a training")
     args = parser.parse_args()
     if args.learn:
         rows, lines = learn(args.seeds, args.steps)
         titles = ["environments", "seed", f"steps to {MARK}", "return at the end", "training, s"]
+    elif args.rllib:
+        ways = {**rllib_steps(), **rllib_samples()}
+        rows, lines = measure(ways, RLLIB_NUM_ENVS, args.turns)
+        titles = ["steps/s", *(f"{num_envs:,}" for num_envs in RLLIB_NUM_ENVS)]
     else:
-        rows, lines = measure(args.turns)
+        ways = {name: functools.partial(loop_of, make) for name, make in WAYS.items()}
+        rows, lines = measure(ways, NUM_ENVS, args.turns)
         titles = ["steps/s", *(f"{num_envs:,}" for num_envs in NUM_ENVS)]
     report.keep([row | report.circumstances() for row in rows], args.out)
     print(report.markdown(titles, lines))
 
 
-def measure(turns: int) -> tuple[list[dict], list[list[str]]]:
-    rates: dict[str, dict[int, list[float]]] = {name: {} for name in WAYS}
-    for num_envs in NUM_ENVS:
+def measure(
+    ways: dict[str, Callable], numbers: tuple[int, ...], turns: int
+) -> tuple[list[dict], list[list[str]]]:
+    """Steps/s of ways to step environments; a way makes of their number a function that does."""
+    rates: dict[str, dict[int, list[float]]] = {name: {} for name in ways}
+    for num_envs in numbers:
         loops = {
-            name: loop_of(make, num_envs)
-            for name, make in WAYS.items()
+            name: make(num_envs)
+            for name, make in ways.items()
             if num_envs <= MAX_SYNC or "sync" not in name
         }
         for _ in range(turns):
@@ -64,7 +77,7 @@ def measure(turns: int) -> tuple[list[dict], list[list[str]]]:
                 rates[name].setdefault(num_envs, []).append(loop())
     rows = [{"way": name, "steps_per_s": by_number} for name, by_number in rates.items()]
     lines = [
-        [name, *(report.spread(by_number[n]) if n in by_number else "" for n in NUM_ENVS)]
+        [name, *(report.spread(by_number[n]) if n in by_number else "" for n in numbers)]
         for name, by_number in rates.items()
     ]
     return rows, lines
@@ -75,16 +88,74 @@ def loop_of(make: Callable, num_envs: int) -> Callable[[], float]:
     envs = make(num_envs=num_envs)
     envs.reset(seed=0)
     actions = [np.full(num_envs, action) for action in (0, 1)]
-    envs.step(actions[0])
+    return stepping(lambda count: envs.step(actions[count % 2]), num_envs)
+
+
+def stepping(step: Callable[[int], object], num_envs: int) -> Callable[[], float]:
+    """A function that calls `step(count)` for a turn and returns steps/s; one call before."""
+    step(0)
 
     def loop() -> float:
         began, count = time.perf_counter(), 0
         while (seconds := time.perf_counter() - began) < TURN_S:
-            envs.step(actions[count % 2])
+            step(count)
             count += 1
         return count * num_envs / seconds
 
     return loop
+
+
+def rllib_steps() -> dict[str, Callable]:
+    """Ways to step the arena in RLlib's interface with fixed actions."""
+    from ray.rllib.env.vector.sync_vector_multi_agent_env import SyncVectorMultiAgentEnv
+
+    def in_turn(num_envs: int):
+        return SyncVectorMultiAgentEnv([lambda: jaxrl.to_rllib("arena")] * num_envs)
+
+    def steps(make: Callable, num_envs: int) -> Callable[[], float]:
+        envs = make(num_envs)
+        envs.reset(seed=0)
+        actions = [[{"agent1": way, "agent2": 3 - way}] * num_envs for way in (0, 1)]
+        return stepping(lambda count: envs.step(actions[count % 2]), num_envs)
+
+    together = functools.partial(jaxrl.to_rllib_vector, "arena")
+    return {
+        "together": functools.partial(steps, together),
+        "one by one (sync)": functools.partial(steps, in_turn),
+    }
+
+
+def rllib_samples() -> dict[str, Callable]:
+    """Ways in which RLlib's env runner samples the arena with untrained policies."""
+    from ray.rllib.algorithms.ppo import PPOConfig
+    from ray.rllib.connectors.env_to_module import FlattenObservations
+    from ray.rllib.env.multi_agent_env_runner import MultiAgentEnvRunner
+    from ray.tune.registry import register_env
+
+    register_env("arena", lambda _: jaxrl.to_rllib("arena"))
+    policies = {"agent1": "pol1", "agent2": "pol2"}
+
+    def samples(runner: type, num_envs: int) -> Callable[[], float]:
+        config = (
+            PPOConfig()
+            .environment("arena")
+            .env_runners(
+                num_env_runners=0,
+                num_envs_per_env_runner=num_envs,
+                env_to_module_connector=lambda *_: FlattenObservations(multi_agent=True),
+            )
+            .multi_agent(
+                policies=list(policies.values()),
+                policy_mapping_fn=lambda agent, *_, **__: policies[agent],
+            )
+        )
+        sampler = runner(config=config, worker_index=0)
+        return stepping(lambda _: sampler.sample(num_timesteps=num_envs), num_envs)
+
+    return {
+        "sampling, together": functools.partial(samples, jaxrl.rllib_env_runner()),
+        "sampling, one by one (sync)": functools.partial(samples, MultiAgentEnvRunner),
+    }
 
 
 def learn(seeds: int, steps: int) -> tuple[list[dict], list[list[str]]]:

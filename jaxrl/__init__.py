@@ -24,7 +24,7 @@ from jaxrl.adapters.to_gymnasium import to_gymnasium, to_gymnasium_vector
 from jaxrl.adapters.to_gymnax import to_gymnax
 from jaxrl.adapters.to_jaxmarl import to_jaxmarl
 from jaxrl.adapters.to_pettingzoo import to_pettingzoo
-from jaxrl.adapters.to_rllib import to_rllib
+from jaxrl.adapters.to_rllib import rllib_env_runner, to_rllib, to_rllib_vector
 from jaxrl.adapters.to_sb3 import to_sb3_vec
 from jaxrl.algorithms.bc.config import BCConfig, MARWILConfig
 from jaxrl.algorithms.ppo.config import PPOConfig
@@ -97,6 +97,7 @@ __all__ = [
     "replay",
     "replay_episode",
     "resume_sweep",
+    "rllib_env_runner",
     "sweep",
     "to_gymnasium",
     "to_gymnasium_vector",
@@ -104,6 +105,7 @@ __all__ = [
     "to_jaxmarl",
     "to_pettingzoo",
     "to_rllib",
+    "to_rllib_vector",
     "to_sb3_vec",
     "uniform",
     "use_compile_cache",

@@ -77,7 +77,7 @@ MAY_BE_IMPORTED_BY = {
     "imageio": {"jaxrl/run/inference/video.py"},
     "ray": {"jaxrl/adapters/to_ray_tune.py", "jaxrl/adapters/to_rllib.py"},
     "gymnasium": {
-        "jaxrl/adapters/to_gymnasium.py",
+        *("jaxrl/adapters/to_gymnasium.py", "jaxrl/adapters/to_rllib.py"),
         "jaxrl/episodes/minari_datasets.py",
         *(f"jaxrl/workers/{module}.py" for module in ("copies", "sources", "space_forms")),
     },

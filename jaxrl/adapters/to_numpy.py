@@ -19,6 +19,7 @@ from jaxrl.core.env import (
     lift,
     raw_reset,
     raw_step,
+    restart,
     strongly_typed,
 )
 from jaxrl.core.env_contract import require_environment, require_trainable
@@ -28,8 +29,11 @@ from jaxrl.core.registry import make
 from jaxrl.core.spaces import Box, Space, is_tree, tree_of
 from jaxrl.core.types import AgentId, Key, PyTree
 from jaxrl.rollout.action_masks import raw_action_mask
+from jaxrl.rollout.env_step import auto_reset
 
 MAX_SEED = 2**32 - 1
+# When an episode that ended is reset, in Gymnasium's words.
+NEXT_STEP, SAME_STEP, DISABLED = "NextStep", "SameStep", "Disabled"
 RENDER_FPS = 30  # in the metadata; environments here have no speed of their own
 
 
@@ -148,6 +152,160 @@ class Episodes:
         return np.array(render(self.env, self.current.state, self.params))
 
 
+# ---- copies that step together
+
+
+class ManyStates(NamedTuple):
+    """E copies of an environment between two calls."""
+
+    keyed: KeyedState  # [E]
+    obs: PyTree  # [E, ...]  the last ones, which a reset of a part of them returns again
+    ended: jax.Array  # bool[E]  their episodes have ended and they were not reset
+
+
+class ManySteps(NamedTuple):
+    """Results of a step of E copies, of all agents."""
+
+    obs: PyTree  # [E, ...]  to act by
+    raw: RawStep  # [E]  before any reset; without the state, and `obs` only with SAME_STEP
+    masks: PyTree  # i8[E, ...] of the states to act in, or ()
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def reset_many(
+    env: MultiAgentEnvironment,
+    seeded: tuple[Key, jax.Array],
+    mask: jax.Array,
+    before: ManyStates | None,
+    params: PyTree,
+) -> tuple[ManyStates, PyTree, PyTree]:
+    """(states, obs, masks): new episodes where `mask`, bool[E]; `before` elsewhere.
+
+    Args:
+        seeded: (key, number), [E]; the seeds' keys, and the number of operations since.
+    """
+    key, number = seeded
+    keys = jax.vmap(reset_key)(key, number)
+    fresh = jax.vmap(lambda key: raw_reset(env, key, params))(keys)
+    ended = jnp.zeros_like(mask)
+    if before is not None:
+        fresh = jax.vmap(restart)(mask, fresh, (before.obs, before.keyed.state))
+        ended = before.ended & ~mask
+    obs, state = fresh
+    states = ManyStates(KeyedState(key, number + mask, state), obs, ended)
+    return states, obs, jax.vmap(lambda state: masks_of(env, state, params))(state)
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1))
+def step_many(
+    env: MultiAgentEnvironment, mode: str, before: ManyStates, action: PyTree, params: PyTree
+) -> tuple[ManyStates, ManySteps]:
+    """A step of E copies, with the resets of an autoreset mode."""
+    key, number, state = before.keyed
+    keys = jax.vmap(operation_key)(key, number)
+    raw = jax.vmap(lambda key, state, action: raw_step(env, key, state, action, params))(
+        keys, state, action
+    )
+    if mode == NEXT_STEP:  # those that had ended are reset, and their steps count for nothing
+        started = ~before.ended
+        raw = raw._replace(
+            reward=jnp.where(started[:, None], raw.reward, 0),
+            terminated=raw.terminated & started[:, None],
+            truncated=raw.truncated & started[:, None],
+            active=raw.active | before.ended[:, None],
+            all_terminated=raw.all_terminated & started,
+            episode_done=raw.episode_done & started,
+        )
+        reset_now, number = before.ended, number + 1
+    elif mode == SAME_STEP:
+        reset_now, number = raw.episode_done, number + 1 + raw.episode_done
+        keys = jax.vmap(operation_key)(key, number - 1)
+    else:
+        reset_now, number = jnp.zeros_like(raw.episode_done), number + 1
+    obs, state = raw.obs, raw.state
+    if mode != DISABLED:
+        reaching = raw._replace(episode_done=reset_now)
+        obs, state = auto_reset(env, keys, jnp.int32(0), reaching, params)
+    ended = jnp.zeros_like(reset_now) if mode == SAME_STEP else raw.episode_done
+    if mode == DISABLED:
+        ended |= before.ended
+    masks = jax.vmap(lambda state: masks_of(env, state, params))(state)
+    raw = raw._replace(state=(), obs=raw.obs if mode == SAME_STEP else ())
+    return ManyStates(KeyedState(key, number, state), obs, ended), ManySteps(obs, raw, masks)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def render_many(env: MultiAgentEnvironment, state: PyTree, params: PyTree) -> jax.Array:
+    """u8[E, H, W, 3], the pictures of states [E]."""
+    return jax.vmap(lambda state: env.render(state, params))(state)
+
+
+class ManyEpisodes:
+    """Copies of an environment that step together, any number of agents, results in NumPy.
+
+    A copy with seed s plays the episodes of `Episodes` with that seed.
+    """
+
+    def __init__(self, env: Any, params: PyTree, num_envs: int, autoreset_mode: str):
+        self.env, self.params = lift(env), strongly_typed(params)
+        self.num_envs, self.mode = num_envs, autoreset_mode
+        self.current: ManyStates | None = None
+
+    def reset(
+        self, seed: Any, mask: np.ndarray, random: np.random.Generator
+    ) -> tuple[PyTree, PyTree]:
+        """(obs, masks) of all copies, after new episodes where `mask`, bool[num_envs].
+
+        Args:
+            seed: copy i has seed + i; a list: one for each; None: the keys continue.
+            random: draws seeds for the first reset where none is given.
+        """
+        seeded = self._seeded(self._seeds(seed, random), mask)
+        self.current, *results = reset_many(self.env, seeded, mask, self.current, self.params)
+        return tuple(jax.device_get(results))
+
+    def step(self, action: PyTree) -> ManySteps:
+        """The results of a step, with the resets of the autoreset mode."""
+        self.current, results = step_many(self.env, self.mode, self.current, action, self.params)
+        return jax.device_get(results)
+
+    def render(self) -> np.ndarray:
+        require_started(self.current, "render")
+        return np.array(render_many(self.env, self.current.keyed.state, self.params))
+
+    def _seeds(self, seed: Any, random: np.random.Generator) -> list[int | None]:
+        """A seed for each copy; None for those that continue from the last one."""
+        if isinstance(seed, list | tuple):
+            if len(seed) != self.num_envs:
+                raise UsageError(f"seed has {len(seed)} entries for {self.num_envs} environments")
+            seeds = list(seed)
+        elif seed is not None:
+            seeds = [check_seed(seed) + i for i in range(self.num_envs)]
+        else:
+            seeds = [None] * self.num_envs
+        if self.current is None:
+            drawn = random.integers(MAX_SEED, endpoint=True, size=self.num_envs)
+            seeds = [
+                each if given is None else given for given, each in zip(seeds, drawn, strict=True)
+            ]
+        return [None if seed is None else check_seed(seed) for seed in seeds]
+
+    def _seeded(self, seeds: list[int | None], mask: np.ndarray) -> tuple[Key, jax.Array]:
+        """The copies' keys, and the numbers of operations since they were seeded."""
+        is_given = np.array([seed is not None for seed in seeds]) & mask
+        before = self.current and self.current.keyed
+        if not is_given.any():
+            return before.key, before.count
+        numbers = np.array([seed or 0 for seed in seeds], np.uint32)
+        key, number = jax.vmap(jax.random.key)(numbers), jnp.zeros(self.num_envs, jnp.int32)
+        if is_given.all():
+            return key, number
+        return jax.vmap(restart)(is_given, (key, number), (before.key, before.count))
+
+
+# ---- seeds, actions, results
+
+
 def require_started(current: Any, method: str) -> None:
     if current is None:
         raise UsageError(f"call reset() before {method}()")
@@ -216,10 +374,12 @@ def plain_info(info: dict[str, Any]) -> dict[str, Any]:
     return jax.tree.map(lambda leaf: leaf[()] if np.ndim(leaf) == 0 else leaf, info)
 
 
-def by_agent(env: MultiAgentEnvironment, values: PyTree) -> dict[AgentId, PyTree]:
-    """NumPy arrays [M, ...] of a stacked environment as a dict; dicts as they are."""
+def by_agent(env: MultiAgentEnvironment, values: PyTree, axis: int = 0) -> dict[AgentId, PyTree]:
+    """NumPy arrays of a stacked environment, with agents along `axis`, as a dict; or the dict."""
     if not is_stacked(env):
         return values
+    place = (slice(None),) * axis
     return {
-        agent: jax.tree.map(lambda leaf, i=i: leaf[i], values) for i, agent in enumerate(env.agents)
+        agent: jax.tree.map(lambda leaf, i=i: leaf[*place, i], values)
+        for i, agent in enumerate(env.agents)
     }

@@ -13,7 +13,7 @@ import numpy as np
 
 from jaxrl.adapters import to_numpy
 from jaxrl.adapters.to_numpy import as_actions, by_agent, require_started
-from jaxrl.core.env import RawStep, agents_may_wait, is_stacked
+from jaxrl.core.env import MultiAgentEnvironment, RawStep, agents_may_wait, is_stacked
 from jaxrl.core.errors import UsageError, unknown_name
 from jaxrl.core.spaces import Space, tree_of
 from jaxrl.core.types import AgentId, PyTree
@@ -90,7 +90,8 @@ class PettingZooEnv:
             raise UsageError("the episode has ended: call reset() before step()")
         raw, masks = self._episodes.step(self._joint_action(actions))
         rewards = self._numbers(raw.reward)
-        terminations, truncations = self._numbers(self._leaving(raw)), self._numbers(raw.truncated)
+        left = leaving(self._episodes.env, raw)
+        terminations, truncations = self._numbers(left), self._numbers(raw.truncated)
         obs, infos = self._observations(raw.obs), self._infos(raw.info, masks)
         self.agents = [
             agent for agent in self.agents if not (terminations[agent] or truncations[agent])
@@ -118,12 +119,6 @@ class PettingZooEnv:
             return joint
         return jax.tree.map(lambda *leaves: np.stack(leaves), *joint.values())
 
-    def _leaving(self, raw: RawStep) -> np.ndarray:
-        """bool[M]: terminated; an agent that is absent for the episode leaves in its first step."""
-        if agents_may_wait(self._episodes.env):
-            return raw.terminated
-        return raw.terminated | ~raw.active
-
     def _numbers(self, values: np.ndarray) -> dict[AgentId, float | bool]:
         numbers = dict(zip(self.possible_agents, values.tolist(), strict=True))
         return {agent: numbers[agent] for agent in self.agents}
@@ -138,6 +133,11 @@ class PettingZooEnv:
             return {agent: dict(metrics) for agent in self.agents}
         masks = by_agent(self._episodes.env, masks)
         return {agent: {**metrics, "action_mask": masks[agent].copy()} for agent in self.agents}
+
+
+def leaving(env: MultiAgentEnvironment, raw: RawStep) -> np.ndarray:
+    """bool[..., M]: terminated; an agent absent for the episode leaves in its first step."""
+    return raw.terminated if agents_may_wait(env) else raw.terminated | ~raw.active
 
 
 def no_action(space: Space) -> PyTree:

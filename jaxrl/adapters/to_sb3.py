@@ -13,8 +13,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from jaxrl.adapters.to_gymnasium import SAME_STEP, to_gymnasium_vector
-from jaxrl.adapters.to_numpy import MAX_SEED, derived, require_library, resolve_single
+from jaxrl.adapters.to_gymnasium import to_gymnasium_vector
+from jaxrl.adapters.to_numpy import (
+    MAX_SEED,
+    SAME_STEP,
+    derived,
+    require_library,
+    resolve_single,
+)
 from jaxrl.core.errors import UsageError
 from jaxrl.core.types import PyTree
 
