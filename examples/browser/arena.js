@@ -1,21 +1,7 @@
-// The arena in a browser: two exported policies play it, drawn as on the replay page.
+// The arena in a browser, drawn as on the replay page. Another script of the page has its players:
+// `makePlayers()` gives a promise of {act(observations), end(state)}, each a promise too.
 
 const HEIGHT = 10, WIDTH = 10, CELLS = HEIGHT * WIDTH, STEPS = 100, MILLISECONDS = 120;
-
-// The policies: one thread each, for a thread more would cost more than it computes.
-
-ort.env.wasm.wasmPaths = new URL("ort/", location.href).href;
-ort.env.wasm.numThreads = 1;
-
-async function load(names) {
-  return Promise.all(names.map((name) => ort.InferenceSession.create(`${name}.onnx`)));
-}
-
-async function act(session, cells) {
-  const obs = new ort.Tensor("int32", Int32Array.from(cells), [1, 2]);
-  const { action } = await session.run({ obs }, ["action"]);
-  return action.data[0];
-}
 
 // The rules, as in envs/arena.py.
 
@@ -98,27 +84,27 @@ function show(state) {
 }
 
 // Each agent sees its cell, then the other's.
-async function play(sessions, coins, pause) {
+async function play(players, coins, pause) {
   const states = [reset()];
   for (const agent2First of coins) {
     const state = states[states.length - 1], [first, second] = state.positions;
     show(state);
-    const seen = [[first, second], [second, first]];
-    const actions = await Promise.all(sessions.map((session, i) => act(session, seen[i])));
+    const actions = await players.act([[first, second], [second, first]], state);
     states.push(step(state, actions, agent2First));
     if (pause) await new Promise((done) => setTimeout(done, pause));
   }
   show(states[states.length - 1]);
+  await players.end(states[states.length - 1]);
   return states;
 }
 
 async function main() {
-  const sessions = await load(["pol1", "pol2"]);
+  const players = await makePlayers();
   const chosen = new URLSearchParams(location.search).get("coins"); // for a certain episode
   const coins = chosen
     ? Array.from(chosen, (coin) => coin === "1")
     : Array.from({ length: STEPS }, () => Math.random() < 0.5);
-  const states = await play(sessions, coins, chosen ? 0 : MILLISECONDS);
+  const states = await play(players, coins, chosen ? 0 : MILLISECONDS);
   document.body.dataset.states = JSON.stringify(states.map(({ positions }) => positions));
   document.body.dataset.returns = JSON.stringify(states[states.length - 1].returns);
 }

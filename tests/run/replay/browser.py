@@ -60,6 +60,10 @@ class Browser:
         """The value that JavaScript returns in the page."""
         return self._call("POST", "/execute/sync", {"script": script, "args": arguments})
 
+    def run_async(self, script, *arguments):
+        """The value that JavaScript gives to its last argument, a function."""
+        return self._call("POST", "/execute/async", {"script": script, "args": arguments})
+
     def inside(self, selector, script):
         """The value that JavaScript returns in a frame of the page."""
         frame = self._call("POST", "/element", {"using": "css selector", "value": selector})
