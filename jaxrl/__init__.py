@@ -51,6 +51,7 @@ from jaxrl.run.replay.page import Replay
 from jaxrl.run.replay.replay import replay
 from jaxrl.run.settings import RunSettings
 from jaxrl.run.trainer import Trainer
+from jaxrl.sweeps.population_based_training import PopulationBasedTraining
 from jaxrl.sweeps.space import choice, grid_search, loguniform, randint, uniform
 from jaxrl.sweeps.sweep import resume_sweep, sweep
 
@@ -71,6 +72,7 @@ __all__ = [
     "MultiAgentEnvironment",
     "PPOConfig",
     "Policy",
+    "PopulationBasedTraining",
     "Replay",
     "Run",
     "RunSettings",

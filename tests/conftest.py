@@ -65,6 +65,7 @@ QUICK = (
     "run/test_command_line.py",
     "run/test_paths.py",
     "sweeps/test_plots.py",
+    "sweeps/test_population_based_training.py",
     "sweeps/test_results.py",
     "sweeps/test_saved_sweep.py",
     "sweeps/test_space.py",

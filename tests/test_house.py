@@ -72,7 +72,9 @@ MAY_BE_IMPORTED_BY = {
     "tensorstore": {"jaxrl/run/storage/array_storage.py"},
     "tensorboardX": {"jaxrl/run/logging/tensorboard.py"},
     "wandb": {"jaxrl/run/logging/loggers.py", "jaxrl/run/logging/wandb.py"},
-    "matplotlib": {"jaxrl/run/logging/plots.py", "jaxrl/sweeps/plots.py"},
+    "matplotlib": {
+        *("jaxrl/run/logging/plots.py", "jaxrl/sweeps/plots.py", "jaxrl/sweeps/lineage_plots.py"),
+    },
     "PIL": {"jaxrl/run/inference/video.py"},
     "imageio": {"jaxrl/run/inference/video.py"},
     "ray": {"jaxrl/adapters/to_ray_tune.py", "jaxrl/adapters/to_rllib.py"},

@@ -158,6 +158,8 @@ class AlgorithmConfig(NetworkSettings, ActingSettings, TaskSettings, RolloutSett
     hypers_class: ClassVar[Callable[..., PyTree]] = dict
     # Settings that `per_policy` cannot change.
     one_for_all: ClassVar[frozenset[str]] = _names(RolloutSettings) | _names(TaskSettings)
+    # Numbers that training begins with; its state has them from then on.
+    initial_numbers: ClassVar[frozenset[str]] = frozenset()
     # Whether it learns from recorded episodes and plays none itself, but to be evaluated.
     is_offline: ClassVar[bool] = False
     # `RunSettings` of its own, where the user gives none.

@@ -23,6 +23,8 @@ SEVERAL = {
     "grid": "SETTING=VALUE,VALUE",
     "ignore": "KEY",
     "random": "SETTING=DISTRIBUTION:LOW:HIGH",
+    "hyperparam_mutations": "SETTING=VALUE,VALUE|SETTING=DISTRIBUTION:LOW:HIGH",
+    "perturbation_factors": "NUMBER",
     "per_policy": "POLICY.SETTING=VALUE",
     "policies_to_train": "POLICY",
     "init_from": "POLICY=RUN",

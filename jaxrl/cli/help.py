@@ -13,6 +13,8 @@ GROUPS = {  # title: the settings under it; docs/settings.md has the same groups
     "env_task_interval",
     "policies": "policies policies_to_train per_policy agent_id_obs init_from",
     "trials": "grid random num_samples seeds metric halving batch_size",
+    "population": "pbt perturbation_interval hyperparam_mutations quantile_fraction "
+    "resample_probability perturbation_factors burn_in_period",
     "sizes": "total_env_steps num_envs rollout_length train_batch_size minibatch_size num_epochs "
     "shuffle_blocks seed",
     "stopping": "stop stop_return",

@@ -13,6 +13,7 @@ from jaxrl.cli.flags import (
     COMPILE_CACHE,
     Flag,
     find_modules_here,
+    flag_name,
     flags_of,
     given_flags,
     setting_of,
@@ -29,16 +30,13 @@ from jaxrl.run.results import return_path
 from jaxrl.run.settings import RunSettings
 from jaxrl.run.storage import run_folder
 from jaxrl.sweeps import space
+from jaxrl.sweeps.population_based_training import PopulationBasedTraining
 from jaxrl.sweeps.results import Sweep, TrialResult, shown
 from jaxrl.sweeps.scheduler import TRIAL_SETTINGS
 from jaxrl.sweeps.sweep import OneTrial, resume_sweep, saved_devices, settled_devices, sweep
 
-DRAWS = {
-    "choice": space.choice,
-    "uniform": space.uniform,
-    "loguniform": space.loguniform,
-    "randint": space.randint,
-}
+DRAWS = space.DRAWS
+MOST_STRETCHES = 8  # of a lineage that are printed
 SWEEP_FLAGS = {
     "algorithm": ALGORITHM,
     "grid": Flag(
@@ -60,6 +58,11 @@ SWEEP_FLAGS = {
         None,
     ),
     "halving": Flag("keep the best 1 in so many at each rung; None: all train to the end", None),
+    "pbt": Flag(
+        "population-based training: at intervals the worst trials copy the best, see the flags "
+        "--perturbation-interval to --burn-in-period",
+        False,
+    ),
     "devices": Flag(
         "that programs are shared out over, or the trials of one; auto: all, a CPU's cores too",
         "auto",
@@ -77,6 +80,8 @@ SWEEP_FLAGS = {
     ),
     "compile_cache": COMPILE_CACHE,
 }
+PBT_FLAGS = flags_of(PopulationBasedTraining())
+SWEEP_FLAGS |= PBT_FLAGS
 NOTHING_TO_SWEEP = (
     "nothing to sweep, this is one trial: give several values in --grid lr=3e-4,1e-3, --random "
     "lr=loguniform:1e-5:1e-2 --num-samples 8, or --seeds 8; `jaxrl train` is a single training"
@@ -110,7 +115,7 @@ def _sweep(argv: list[str]) -> Sweep:
     options = {
         name: setting_of(name, words)
         for name, words in given.items()
-        if name not in ("grid", "random")
+        if name not in ("grid", "random", "hyperparam_mutations")
     }
     sweep_options = {name: options.pop(name) for name in list(options) if name in SWEEP_FLAGS}
     cache, trust = sweep_options.pop("compile_cache", "auto"), sweep_options.pop("trust", False)
@@ -118,7 +123,7 @@ def _sweep(argv: list[str]) -> Sweep:
     if "resume" not in sweep_options or trust:
         find_modules_here()
     if (path := sweep_options.pop("resume", None)) is not None:
-        if extra := [*options, *sweep_options]:
+        if extra := [name for name in given if name not in ("resume", "trust", "compile_cache")]:
             raise UsageError(f"--resume continues the sweep as it was: it takes no {extra[0]}")
         # Before the cache's test, which computes something.
         settled_devices(saved_devices(path), or_fewer=True)
@@ -137,12 +142,30 @@ def _sweep(argv: list[str]) -> Sweep:
     stop = dict(sweep_options.pop("stop", {}))
     if (goal := sweep_options.pop("stop_return", None)) is not None:
         stop[return_path(config)] = goal
+    sweep_options["scheduler"] = scheduler_of(given, sweep_options)
     settled_devices(sweep_options.get("devices", "auto"))
     compile_cache.use(cache)
     try:
         return sweep(config, tried, stop=stop, **sweep_options)
     except OneTrial:
         raise UsageError(NOTHING_TO_SWEEP) from None
+
+
+def scheduler_of(
+    given: Mapping[str, Sequence[str]], options: dict[str, Any]
+) -> PopulationBasedTraining | None:
+    """What --pbt and the flags that go with it ask for; takes them out of `options`."""
+    asked = {name: options.pop(name) for name in PBT_FLAGS if name in options}
+    wanted = options.pop("pbt", False)
+    flag("pbt", wanted)
+    if "hyperparam_mutations" in given:
+        words = given["hyperparam_mutations"]
+        drawn = [word for word in words if word.partition("=")[2].partition(":")[0] in DRAWS]
+        listed = [word for word in words if word not in drawn]
+        asked["hyperparam_mutations"] = tried_of({"grid": listed, "random": drawn})
+    if asked and not wanted:
+        raise UsageError(f"{flag_name(next(iter(asked)))} goes with --pbt")
+    return PopulationBasedTraining(**asked) if wanted else None
 
 
 def tried_of(given: Mapping[str, Sequence[str]]) -> dict[str, Any]:
@@ -207,6 +230,25 @@ def _to_evaluate(best: TrialResult) -> str:
         return command("evaluate", best.folder)
 
 
+def lineage_lines(done: Sweep, best: TrialResult) -> list[str]:
+    """The numbers that the best policy of a population was trained with, a line for each stretch.
+
+    The first and the last few where there are many.
+    """
+    if done.lineage is None:
+        return []
+    stretches = done.lineage_of(best)
+    lines = [
+        f"  {part.begin + 1:,} to {part.end:,}, trial {part.trial:04d}: {shown(part.settings)}"
+        for part in stretches
+    ]
+    if len(lines) > MOST_STRETCHES:
+        left_out = len(lines) - MOST_STRETCHES + 1
+        lines[1 : 1 + left_out] = [f"  ... {left_out} more, see lineage_of(best_trial())"]
+    copies = f"{len(done.lineage.takeovers):,} copies in all"
+    return [f"lineage      of its policy, by iterations ({copies}):", *lines]
+
+
 def summary(done: Sweep) -> str:
     """The end of a sweep: its tables and where things are."""
     if not done.outcomes:
@@ -226,6 +268,7 @@ def summary(done: Sweep) -> str:
     if done.folder is not None and any(outcome.score is not None for outcome in done.outcomes):
         best = done.best_trial()
         lines = [f"best trial   {best.trial.name}, {best.score:.2f}"]
+        lines += lineage_lines(done, best)
         settings, trials = done.best_setting()
         if len(trials) > 1 and (named := shown(settings)):
             scores = [outcome.score for outcome in trials if outcome.score is not None]

@@ -72,7 +72,7 @@ def _panels(groups: Settings) -> list[tuple[Any, list[str]]]:
     """(what draws it, of which settings) for each panel beside the curves."""
     varied = _varied(groups)
     numeric = [
-        name for name in varied if all(_is_number(settings.get(name)) for settings, _ in groups)
+        name for name in varied if all(is_number(settings.get(name)) for settings, _ in groups)
     ]
     if len(varied) == 2 and (math.prod(varied.values()) == len(groups) or not numeric):
         return [(_heat_map, list(varied))]
@@ -213,11 +213,16 @@ def _finish(axis: Any, title: str) -> None:
 
 
 def _scale(set_scale: Any, values: np.ndarray) -> None:
-    if values.min() > 0 and values.max() >= DECADES * values.min():
+    if is_logarithmic(values):
         set_scale("log")
 
 
-def _is_number(value: Any) -> bool:
+def is_logarithmic(values: np.ndarray) -> bool:
+    """Whether numbers span so much that a logarithmic scale shows them better."""
+    return values.min() > 0 and values.max() >= DECADES * values.min()
+
+
+def is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
@@ -227,6 +232,6 @@ def _brief(value: Any) -> str:
 
 def _sorted(values: list[Any]) -> list[str]:
     """The different values as texts: numbers by size, anything else in the order of the plan."""
-    if all(map(_is_number, values)):
+    if all(map(is_number, values)):
         values = sorted(values)
     return list(dict.fromkeys(map(short, values)))

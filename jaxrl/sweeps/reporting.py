@@ -83,8 +83,24 @@ class Reporter:
         facts = config_facts(self.trial.config, self.trial.config.setup().policies)
         evaluated = self.settings.evaluation_interval is not None
         names = tuple(result_names(self.algorithm, rows, evaluated=evaluated))
-        run = RunStart(self.view.run_dir, facts["config"], 0, 0, names, self.say)
+        done, steps = self.lifetime.training_iteration, self.lifetime.num_env_steps
+        run = RunStart(self.view.run_dir, facts["config"], done, steps, names, self.say)
         self._logs = Logs(self.settings.loggers, run)
+
+    def take_over(self, source: "Reporter", trial: Trial) -> None:
+        """The trial is a copy of another one from now on: with its counts, by its own settings."""
+        self.trial, self.bad = trial, ""
+        self.view.train_as(trial)
+        self.view.lifetime = Lifetime(**dataclasses.asdict(source.lifetime))
+
+    def take_back(
+        self, trial: Trial, lifetime: Lifetime, result: Result | None, callbacks: list[Any]
+    ) -> None:
+        """Resumes where a saved trial was."""
+        self.trial = trial
+        self.view.train_as(trial)
+        self.view.lifetime, self.view.last_result = lifetime, result
+        self.hooks.set_state(callbacks)
 
     def compute(self, rows: Metrics, count: int, seconds: float) -> None:
         """Result trees of a chunk: of all its updates, or of the last if only that is seen.
@@ -165,6 +181,11 @@ class Reporter:
         if self._logs is not None:
             self._logs.write(self._results)
         self._results = []
+
+    def flush(self) -> None:
+        """After it everything logged so far is with the operating system."""
+        if self._logs is not None:
+            self._logs.flush()
 
     def close(self, read_runner: Callable[[], RunnerState] | None = None) -> None:
         """The trial is finished: tells its hooks, and ends its logs."""

@@ -13,6 +13,7 @@ from jaxrl.run.logging.console import duration
 from jaxrl.run.logging.plots import inline
 from jaxrl.run.logging.run_results import dataframe_of
 from jaxrl.run.results import Result, flatten, lookup
+from jaxrl.sweeps.lineage import Lineage, Stretch
 from jaxrl.sweeps.statistics import Estimate, median, spread
 from jaxrl.sweeps.trials import Trial
 
@@ -54,6 +55,7 @@ class Sweep:
     compile_seconds: float = 0.0
     whole_seconds: float = 0.0  # by the clock, compilation included
     programs: int = 0
+    lineage: Lineage | None = None  # who copied whom; None without population-based training
 
     def best_trial(self, metric: str | None = None) -> TrialResult:
         """The trial with the highest value of `metric`, a path in the result tree (the sweep's).
@@ -81,6 +83,16 @@ class Sweep:
             raise UsageError(f"no trial has a {metric} yet")
         return max(scored, key=lambda pair: pair[0])[1]
 
+    def lineage_of(self, outcome: TrialResult) -> list[Stretch]:
+        """The numbers that a trial's final policy was trained with, the first ones first.
+
+        In population-based training it may begin with another trial, whose policy was copied.
+        """
+        if self.lineage is None:
+            settings = outcome.trial.settings
+            return [Stretch(0, outcome.iterations, outcome.trial.number, settings)]
+        return self.lineage.of(outcome.trial.number, outcome.iterations)
+
     def best_setting(self, metric: str | None = None) -> tuple[dict[str, Any], list[TrialResult]]:
         """(settings, the results of its seeds) with the highest median of `metric` over the seeds.
 
@@ -96,9 +108,10 @@ class Sweep:
         """(settings, the outcomes of its seeds), in the order of the plan."""
         groups: dict[str, tuple[dict[str, Any], list[TrialResult]]] = {}
         for outcome in self.outcomes:
-            groups.setdefault(repr(outcome.trial.settings), (outcome.trial.settings, []))[1].append(
-                outcome
-            )
+            settings, number = outcome.trial.settings, outcome.trial.number
+            # Members of a population that end with equal numbers came there on other ways.
+            name = repr(settings if self.lineage is None else (settings, number))
+            groups.setdefault(name, (settings, []))[1].append(outcome)
         return list(groups.values())
 
     def statistics(self) -> list["SettingStatistics"]:
@@ -141,6 +154,20 @@ class Sweep:
         drawn = figure(self)
         if drawn is None:
             raise UsageError(f"plot(): no trial has a {self.metric} yet")
+        return inline(drawn)
+
+    def plot_lineage(self) -> Any:
+        """The matplotlib figure of a population's `lineage.png`; notebooks show it.
+
+        Raises:
+            UsageError: matplotlib is not installed, or this is no population-based training.
+        """
+        from jaxrl.sweeps.lineage_plots import figure  # which draws what is defined here
+
+        require("matplotlib", "plot_lineage()")
+        drawn = figure(self)
+        if drawn is None:
+            raise UsageError("plot_lineage(): there is no finished population-based training")
         return inline(drawn)
 
     def table(self, most: int = 20) -> str:

@@ -21,6 +21,7 @@ from jaxrl.run.logging.loggers import Logger
 from jaxrl.run.settings import RunSettings
 from jaxrl.run.signals import StopSignal
 from jaxrl.run.stopping import LIMITS, check_stop, last_iteration
+from jaxrl.sweeps.lineage import Lineage
 from jaxrl.sweeps.metric_readers import check_metric, check_path, readers_of
 from jaxrl.sweeps.placement import (
     SPLIT,
@@ -31,6 +32,8 @@ from jaxrl.sweeps.placement import (
     num_lanes,
     side_by_side,
 )
+from jaxrl.sweeps.population import Population, check_population
+from jaxrl.sweeps.population_based_training import PopulationBasedTraining
 from jaxrl.sweeps.reporting import Reporter, Turn, advance
 from jaxrl.sweeps.results import DIVERGED, DROPPED, Sweep, TrialResult, shown
 from jaxrl.sweeps.sweep_folder import SweepFolder
@@ -60,6 +63,7 @@ ARGUMENTS = (
         "stop",
         "metric",
         "halving",
+        "scheduler",
         "devices",
         "batch_size",
         "run_dir",
@@ -75,6 +79,7 @@ class SweepOptions:
     metric: str
     stop: dict[str, float]
     halving: int | None = None
+    scheduler: PopulationBasedTraining | None = None
     devices: int = 1
     batch_size: int | str = "auto"
     run_settings: dict[str, Any] = dataclasses.field(default_factory=dict)  # of `TRIAL_SETTINGS`
@@ -83,6 +88,15 @@ class SweepOptions:
         count(2, optional=True)("halving", self.halving)
         if self.batch_size != "auto":
             count()("batch_size", self.batch_size)
+        if not isinstance(self.scheduler, PopulationBasedTraining | None):
+            raise UsageError(
+                f"scheduler={brief(self.scheduler)} must be a jaxrl.PopulationBasedTraining or None"
+            )
+        if self.scheduler is not None and self.halving is not None:
+            raise UsageError(
+                f"halving={self.halving} drops members that scheduler=PopulationBasedTraining "
+                "replaces: give one of the two"
+            )
         for name in self.run_settings:
             if name not in TRIAL_SETTINGS:
                 raise unknown_name("argument", name, [*ARGUMENTS, *TRIAL_SETTINGS], "of sweep")
@@ -103,7 +117,9 @@ class SweepOptions:
         """Plain values by name, as JSON can hold them."""
         values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         settings = self.trial_settings.to_dict()
-        return {**values, "run_settings": {name: settings[name] for name in self.run_settings}}
+        scheduler = None if self.scheduler is None else self.scheduler.to_dict()
+        run_settings = {name: settings[name] for name in self.run_settings}
+        return {**values, "scheduler": scheduler, "run_settings": run_settings}
 
 
 class Scheduler:
@@ -127,7 +143,11 @@ class Scheduler:
         self.figures, self.keeping = threading.Lock(), threading.Lock()
         self.broken_off = False
         self.settings = order.trial_settings
+        self.population: Population | None = None
         check_stop(order.stop, None)
+        if order.scheduler is not None:
+            interval = self.settings.evaluation_interval
+            check_population(order.scheduler, self.groups, order.metric, interval)
         self.criteria = tuple(path for path in order.stop if path not in LIMITS)
         for group in self.groups:
             check_hooks(group.trials[0].config)
@@ -139,7 +159,9 @@ class Scheduler:
                 check_path(path, readers, "stop criterion")
             if order.batch_size == "auto":
                 # At least one, or it is refused before a folder is made.
-                most_that_fit(group, order.devices)
+                fit = most_that_fit(group, order.devices)
+            if order.scheduler is not None:
+                _check_fits(len(trials), fit if order.batch_size == "auto" else order.batch_size)
             limit = last_iteration(order.stop, algorithm.num_env_steps)
             for trial in group.trials:
                 last = int(min(limit, trial.config.num_updates))
@@ -149,6 +171,7 @@ class Scheduler:
     def run(self, store: SweepFolder) -> Sweep:
         self.sweep.folder = store.path
         self._take_over(store)
+        self._populate(store)
         self._place()
         self.progress.say(self.plan())
         begin = time.perf_counter()
@@ -163,6 +186,8 @@ class Scheduler:
                 trial_state.reporter.close_logs()
             store.close()
             self.sweep.whole_seconds = time.perf_counter() - begin
+        if self.population is not None and not self.trial_states:
+            self.population.remove_checkpoints()
         self.sweep.outcomes.sort(key=lambda outcome: outcome.trial.number)
         store.draw(self.sweep, self.progress.say)
         if self.interrupt.heard:
@@ -189,6 +214,8 @@ class Scheduler:
                 f"{in_units(size * memory_of(group))}; "
                 f"{group.trials[0].config.num_updates:,} iterations"
             )
+        if self.order.scheduler is not None:
+            lines.append(f"population   {self.order.scheduler.describe(len(self.trials))}")
         split = f", the trials split over {self.order.devices}" if self.order.devices > 1 else ""
         if num_lanes(self.lanes) > 1:
             beside = f", {num_lanes(self.lanes)} programs side by side, a device each"
@@ -223,21 +250,41 @@ class Scheduler:
             self.lanes = dict.fromkeys(left, SPLIT)
         for number, trials in left.items():
             places = (1, beside) if self.lanes[number] != SPLIT else (self.order.devices, 1)
-            self.sizes[number] = batch_size(self.groups[number], trials, *places, wanted)
+            self.sizes[number] = (
+                trials
+                if self.population is not None
+                else batch_size(self.groups[number], trials, *places, wanted)
+            )
 
     def _take_over(self, store: SweepFolder) -> None:
-        """Takes over a resumed sweep's results; halving ranks all, so it keeps all or none."""
-        if self.order.halving is not None and len(store.over) < len(self.trials):
+        """Takes over a resumed sweep's results; all or none where the trials depend on another."""
+        dependent = self.order.halving is not None or self.order.scheduler is not None
+        if dependent and len(store.over) < len(self.trials):
             store.forget()
         by_number = {trial.number: trial for trial in self.trials}
         for number, row in store.over.items():
+            trial = by_number[number]
+            if row["settings"] != trial.settings:  # of a population, whose numbers change
+                trial = trial.changed(row["settings"])
             outcome = TrialResult(
-                by_number[number], row["status"], row["result"], row["score"], tuple(row["curve"])
+                trial, row["status"], row["result"], row["score"], tuple(row["curve"])
             )
-            outcome.folder = store.folder_of(by_number[number])
+            outcome.folder = store.folder_of(trial)
             outcome.reason = row.get("reason", "")
             self.sweep.outcomes.append(outcome)
             del self.trial_states[number]
+
+    def _populate(self, store: SweepFolder) -> None:
+        """Makes the population, if the trials are one; a resumed one is where its folder says."""
+        if self.order.scheduler is None:
+            return
+        if not self.trial_states:
+            self.sweep.lineage = Lineage([trial.settings for trial in self.trials])
+            self.sweep.lineage.read(store.path)
+            return
+        members = [self.trial_states[trial.number] for trial in self.trials]
+        self.population = Population(self.order.scheduler, members, store.path)
+        self.sweep.lineage = self.population.lineage
 
     def _unfinished(self, group: TrialGroup) -> list[TrialState]:
         return [
@@ -272,14 +319,14 @@ class Scheduler:
 
     def _climb_group(self, number: int, rung: float, store: SweepFolder) -> None:
         """One group; notes it where it was broken off."""
+        resumed = self.population is not None and self.population.is_resumed
         trial_states, size = self._unfinished(self.groups[number]), self.sizes[number]
         for begin in range(0, len(trial_states), size):
             batch = trial_states[begin : begin + size]
             for trial_state in batch:
                 if trial_state.state is None and not self.stopping:
-                    trial_state.reporter.open(
-                        store.open_trial(trial_state.trial, trial_state.algorithm, self.settings)
-                    )
+                    wanted = trial_state.trial, trial_state.algorithm, self.settings
+                    trial_state.reporter.open(store.open_trial(*wanted, resumed=resumed))
             if self.stopping or not self._train(number, batch, size, rung):
                 self._break_off()
                 return
@@ -306,10 +353,14 @@ class Scheduler:
             lasts,
             [self.order.stop[path] for path in self.criteria],
         )
-        starts = batch[0].state is None
+        population = self.population
+        resumed = population is not None and population.is_resumed
+        starts = batch[0].state is None and not resumed
         members = self._program(number, numbers, devices, starts=starts)
         if starts:
             state = members.start(numbers)
+        elif resumed:
+            state, numbers = population.resumed(members.state_shapes, numbers)
         else:
             state = stacked([trial_state.state for trial_state in filled])
         count, begin, reporters = (
@@ -319,13 +370,18 @@ class Scheduler:
         )
         while not all(done_members(state, numbers)):
             if self.stopping:
+                if population is not None:
+                    population.save(state, now=True)
                 return False
-            turn = advance(members, state, numbers, self._until_evaluation(count, state), reporters)
+            turn = advance(members, state, numbers, self._until_pause(count, state), reporters)
             state, numbers, scores = turn.state, turn.numbers, np.asarray(turn.seen.score)
             for i, trial_state in enumerate(batch):
                 trial_state.add_scores(scores[: turn.moved[i], i].tolist(), self.order.metric)
             with self.figures:
                 self._show(number, batch, turn)
+            if population is not None and population.is_due(state, numbers):
+                state, numbers = population.perturb(state, numbers)
+                population.save(state)
             each = turn.seconds / max(1, turn.moved.max())
             count = max(1, min(CAPACITY, int(CHUNK_SECONDS / each)))
         with self.figures:
@@ -334,12 +390,13 @@ class Scheduler:
             trial_state.state = part
         return True
 
-    def _until_evaluation(self, count: int, state: State) -> int:
-        """At most `count` updates, but none beyond the next evaluation."""
-        every = self.settings.evaluation_interval
-        if every is None:
-            return count
-        return min(count, every - int(np.max(state.runner.num_updates)) % every)
+    def _until_pause(self, count: int, state: State) -> int:
+        """At most `count` updates, but none beyond the next evaluation or round of copying."""
+        updates = int(np.max(state.runner.num_updates))
+        intervals = [self.settings.evaluation_interval]
+        if self.order.scheduler is not None:
+            intervals.append(self.order.scheduler.perturbation_interval)
+        return min([count, *(every - updates % every for every in intervals if every)])
 
     def _program(
         self, number: int, numbers: Numbers, devices: int, *, starts: bool
@@ -392,6 +449,8 @@ class Scheduler:
             if outcome.status == DIVERGED:
                 outcome.reason = self._why_diverged(trial_state)
             read_runner = lambda runner=snapshot.runner: runner
+            if self.population is not None:
+                store.restate(outcome.trial, trial_state.algorithm, self.settings)
             written = store.record(outcome, trial_state.algorithm, self.settings, snapshot)
             if written is not None:
                 trial_state.reporter.call("on_checkpoint", written, read_runner)
@@ -409,6 +468,15 @@ class Scheduler:
             settings = shown(trial.settings)
             self.progress.say(f"trial {trial.name} ({settings}) has diverged: {reason}")
         return reason
+
+
+def _check_fits(members: int, fit: float) -> None:
+    """Refuses a population of which not all members can train at once."""
+    if fit < members:
+        raise UsageError(
+            f"a population of {members:,} members trains at once, and {fit:,} can: give fewer "
+            "members, fewer environments each, or a larger batch_size where one is set"
+        )
 
 
 def _trials(number: int) -> str:

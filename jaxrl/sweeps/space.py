@@ -23,7 +23,8 @@ class Grid:
 class Draw:
     """A value at random."""
 
-    name: str  # with its arguments, for people
+    kind: str  # in `DRAWS`
+    arguments: tuple
     sample: Callable[[np.random.Generator], Any]
 
 
@@ -39,24 +40,22 @@ def grid_search(values: Sequence[Any]) -> Grid:
 def choice(values: Sequence[Any]) -> Draw:
     """One of the values, each as likely."""
     values = _plain("a choice", values)
-    return Draw(f"choice{values}", lambda generator: values[int(generator.integers(len(values)))])
+    sample = lambda generator: values[int(generator.integers(len(values)))]
+    return Draw("choice", (values,), sample)
 
 
 def uniform(low: float, high: float) -> Draw:
     """A number between the two."""
     _check_range("uniform", low, high)
-    return Draw(
-        f"uniform({low:g}, {high:g})", lambda generator: float(generator.uniform(low, high))
-    )
+    return Draw("uniform", (low, high), lambda generator: float(generator.uniform(low, high)))
 
 
 def loguniform(low: float, high: float) -> Draw:
     """A number between the two whose logarithm is uniform."""
     _check_range("loguniform", low, high, above=0)
     least, most = math.log(low), math.log(high)
-    return Draw(
-        f"loguniform({low:g}, {high:g})", lambda generator: math.exp(generator.uniform(least, most))
-    )
+    sample = lambda generator: math.exp(generator.uniform(least, most))
+    return Draw("loguniform", (low, high), sample)
 
 
 def randint(low: int, high: int) -> Draw:
@@ -68,7 +67,29 @@ def randint(low: int, high: int) -> Draw:
             "uniform(...) draws other numbers"
         )
     low, high = int(low), int(high)
-    return Draw(f"randint({low}, {high})", lambda generator: int(generator.integers(low, high)))
+    return Draw("randint", (low, high), lambda generator: int(generator.integers(low, high)))
+
+
+DRAWS = {"choice": choice, "uniform": uniform, "loguniform": loguniform, "randint": randint}
+
+
+def values_of(kind: Grid | Draw) -> tuple | None:
+    """The values of a grid or a choice; None of the other draws."""
+    if isinstance(kind, Grid):
+        return kind.values
+    return kind.arguments[0] if kind.kind == "choice" else None
+
+
+def to_json(kind: Grid | Draw) -> dict[str, Any]:
+    """`{"loguniform": [1e-5, 1e-2]}`, which `from_json` takes; a grid is its list of values."""
+    if isinstance(kind, Grid):
+        return {"grid_search": [list(kind.values)]}
+    return {kind.kind: list(kind.arguments)}
+
+
+def from_json(saved: Mapping[str, Any]) -> Grid | Draw:
+    ((name, arguments),) = saved.items()
+    return {**DRAWS, "grid_search": grid_search}[name](*arguments)
 
 
 def _check_range(name: str, low: float, high: float, above: float = -math.inf) -> None:
@@ -106,7 +127,7 @@ def settings_of(
             draw.
     """
     count()("num_samples", num_samples)
-    kinds = {name: _kind(name, value) for name, value in as_space(space).items()}
+    kinds = {name: kind_of(name, value) for name, value in as_space(space).items()}
     if num_samples > 1 and not any(isinstance(kind, Draw) for kind in kinds.values()):
         raise UsageError(
             f"num_samples={num_samples} has nothing to draw: every sample would be the same "
@@ -134,7 +155,7 @@ def as_space(space: Mapping[str, Any] | None) -> dict[str, Any]:
     return dict(space or {})
 
 
-def _kind(name: str, value: Any) -> Any:
+def kind_of(name: str, value: Any) -> Any:
     """A `Grid`, a `Draw`, or the one value that a setting always takes."""
     if isinstance(value, list | range) or (isinstance(value, np.ndarray) and value.ndim == 1):
         try:

@@ -16,12 +16,13 @@ from jaxrl.run.logging.loggers import check_saved
 from jaxrl.run.results import return_path
 from jaxrl.run.storage import checkpoint, runs
 from jaxrl.run.storage.config_file import check_names, read_config, saved_loggers
+from jaxrl.sweeps.population_based_training import PopulationBasedTraining
 from jaxrl.sweeps.results import Sweep
 from jaxrl.sweeps.saved_sweep import called_damaged, read_plan
 from jaxrl.sweeps.scheduler import Scheduler, SweepOptions
 from jaxrl.sweeps.space import as_space, settings_of
 from jaxrl.sweeps.sweep_folder import SweepFolder
-from jaxrl.sweeps.trials import Trial, trials_of, unreached
+from jaxrl.sweeps.trials import Trial, members_of, trials_of, unreached
 
 MOST_VIRTUAL = 8  # devices that a CPU of fewer cores counts as, for trying things out
 
@@ -39,6 +40,7 @@ def sweep(
     stop: Mapping[str, float] | None = None,
     metric: str | None = None,
     halving: int | None = None,
+    scheduler: PopulationBasedTraining | None = None,
     devices: int | str = "auto",
     batch_size: int | str = "auto",
     run_dir: str | Path | None = "auto",
@@ -60,6 +62,8 @@ def sweep(
             return of recent episodes, or of evaluation where training plays none.
         halving: keep the best 1 in so many at each rung, 1 / halving of the steps after the one
             before; None: all train to the end.
+        scheduler: `jaxrl.PopulationBasedTraining(...)`: the trials are one population, of which the
+            worst copy the best at intervals; a number of `seeds` then gives each member its own.
         devices: that programs are shared out over, or the members of one; "auto": all, a CPU's
             cores as well.
         batch_size: members that train at once; "auto": as many as fit.
@@ -83,15 +87,23 @@ def sweep(
         raise UsageError(
             "seed is not a setting to sweep: give seeds=[1, 2], or seeds=8 for so many"
         )
+    if isinstance(scheduler, PopulationBasedTraining):
+        scheduler, space = scheduler.with_space(space)
     drawn_settings = settings_of(space, num_samples, config.seed)
     settings = list({repr(drawn): drawn for drawn in drawn_settings}.values())  # without repeats
-    trials = trials_of(config, settings, seeds)
-    if len(trials) == 1:
+    if scheduler is None:
+        trials = trials_of(config, settings, seeds)
+    else:
+        settings = drawn_settings
+        trials = members_of(config, settings, seeds)
+    if len(trials) == 1 and scheduler is None:
         raise OneTrial(_nothing_to_sweep(trials[0]))
     stop = {path: least for path, least in (stop or {}).items() if least != math.inf}
     metric = return_path(config) if metric is None else metric
     run_settings = {**config.run_defaults, **run_settings}
-    order = SweepOptions(metric, stop, halving, settled_devices(devices), batch_size, run_settings)
+    order = SweepOptions(
+        *(metric, stop, halving, scheduler, settled_devices(devices), batch_size, run_settings)
+    )
     warnings = unreached(config, settings[0])
     if repeated := len(drawn_settings) - len(settings):
         warnings.append(
@@ -109,6 +121,8 @@ def resume_sweep(
     path: str | Path, *, config: Any = None, quiet: bool = False, trust: bool = False
 ) -> Sweep:
     """Continues an interrupted sweep: finished trials stay, others start again; with halving, all.
+
+    A population goes on from its last checkpoint, equal to the bit.
 
     Args:
         config: the configuration, only where its file cannot hold it (an environment object, say).
@@ -138,6 +152,8 @@ def resume_sweep(
             trials = [
                 dataclasses.replace(trial, number=number) for number, trial in enumerate(trials)
             ]
+            if plan.get("scheduler") is not None:
+                plan["scheduler"] = PopulationBasedTraining.from_dict(plan["scheduler"])
             order = SweepOptions(
                 **{name: plan[name] for name in SweepOptions.__dataclass_fields__ if name in plan}
             )

@@ -6,6 +6,9 @@ runs/<env>/<time>-sweep/sweep.json      the configuration, the settings and seed
                                         its logs grow while it trains, its checkpoint comes at
                                         the end
                         curves.png      scores over environment steps, a band for each setting
+                        lineage.jsonl   of a population: a line for each copy
+                        lineage.png     its members over iterations, with their numbers as colours
+                        population/     its newest checkpoint, while it trains
 """
 
 import json
@@ -27,11 +30,11 @@ from jaxrl.run.storage import checkpoint, run_folder, runs
 from jaxrl.run.storage.checkpoint import CHECKPOINTS
 from jaxrl.run.storage.config_file import asks_for_trust, config_facts
 from jaxrl.run.storage.runs import PLAN, RESULTS, TRIALS
-from jaxrl.sweeps import plots, saved_sweep
+from jaxrl.sweeps import lineage_plots, plots, saved_sweep
 from jaxrl.sweeps.results import Sweep, TrialResult
 from jaxrl.sweeps.trials import Trial
 
-CURVES = "curves.png"
+CURVES, LINEAGE_PICTURE = "curves.png", "lineage.png"
 MOST_POINTS = 500  # of a trial's curve in its line
 
 
@@ -132,12 +135,22 @@ class SweepFolder:
             self.over.clear()
             (self.path / RESULTS).unlink()
 
-    def open_trial(self, trial: Trial, algorithm: Algorithm, settings: RunSettings) -> Path | None:
-        """A trial begins: makes its folder, which its logs go to."""
+    def open_trial(
+        self, trial: Trial, algorithm: Algorithm, settings: RunSettings, *, resumed: bool = False
+    ) -> Path | None:
+        """A trial begins or is resumed: makes sure of its folder, which its logs go to."""
         if self.path is None:
             return None
-        create_trial(self.folder_of(trial), trial, algorithm, settings)
-        return self.folder_of(trial)
+        folder = self.folder_of(trial)
+        if not (resumed and folder.is_dir()):
+            create_trial(folder, trial, algorithm, settings)
+        return folder
+
+    def restate(self, trial: Trial, algorithm: Algorithm, settings: RunSettings) -> None:
+        """Writes a trial's settings into its folder again, where they changed while it trained."""
+        if self.path is not None:
+            facts = resume.facts_of(trial.config, algorithm, settings.to_dict())
+            run_folder.write_settings(self.folder_of(trial), facts)
 
     def record(
         self, outcome: TrialResult, algorithm: Algorithm, settings: RunSettings, snapshot: Snapshot
@@ -169,7 +182,7 @@ class SweepFolder:
         return written
 
     def draw(self, sweep: Sweep, say: Callable[[str], None]) -> None:
-        """Draws the finished trials; `say` is told where that is left out."""
+        """Draws the finished trials, and a population's lineage; `say` is told if it cannot."""
         if self.path is None:
             return
         try:
@@ -178,6 +191,7 @@ class SweepFolder:
             say(f"{CURVES} is left out: {error}")
         else:
             plots.draw(sweep, self.path / CURVES)
+            lineage_plots.draw(sweep, self.path / LINEAGE_PICTURE)
 
     def folder_of(self, trial: Trial) -> Path:
         return self.path / TRIALS / trial.name

@@ -44,6 +44,17 @@ class TrialState:
         self.scores += scores
 
     @property
+    def ended(self) -> bool:
+        """Whether a hook has ended it."""
+        return self.reporter.ended
+
+    def take_over(self, source: "TrialState", trial: Trial) -> None:
+        """It is a copy of another one from now on, and trains as `trial` says."""
+        self.scores += [math.nan] * (len(source.scores) - len(self.scores))  # where it had diverged
+        self.trial = trial
+        self.reporter.take_over(source.reporter, trial)
+
+    @property
     def updates(self) -> int:
         return int(self.state.runner.num_updates)
 
@@ -52,7 +63,7 @@ class TrialState:
         """As it would be called if it ended here; "dropped": it could go on."""
         if bool(self.state.diverged):
             return DIVERGED
-        stopped = bool(self.state.met) or self.reporter.ended
+        stopped = bool(self.state.met) or self.ended
         return STOPPED if stopped else TERMINATED if self.updates >= self.last else DROPPED
 
     def conclude(self) -> tuple[TrialResult, Snapshot]:

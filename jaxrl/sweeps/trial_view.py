@@ -58,6 +58,11 @@ class TrialView(PolicyAccess):
             raise NoTrainer(_unset(name))
         super().__setattr__(name, value)
 
+    def train_as(self, trial: Trial) -> None:
+        """The trial has other settings from now on."""
+        hypers, env_params = trial.numbers
+        vars(self).update(trial=trial, config=trial.config, hypers=hypers, env_params=env_params)
+
     @property
     def runner(self) -> RunnerState:
         """The trial's state after the last computed iteration, while its hooks are called."""

@@ -1,5 +1,6 @@
 """Which trainings a sweep consists of, and which of them share a program."""
 
+import dataclasses
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -36,6 +37,15 @@ class Trial:
     def numbers(self) -> tuple[PyTree, PyTree]:
         """(hypers, env_params): what it differs from the others of its group by, beside its key."""
         return self.config.hypers(), strongly_typed(self.config.setup().env_params)
+
+    def changed(self, settings: Mapping[str, Any]) -> "Trial":
+        """This trial with other values of some settings.
+
+        Raises:
+            UsageError: one is not allowed.
+        """
+        settings = {**self.settings, **settings}
+        return Trial(self.number, settings, applied(self.config, settings))
 
 
 @dataclass(frozen=True)
@@ -108,6 +118,19 @@ def trials_of(
         for seed in seeds:
             trials.append(Trial(len(trials), dict(overrides), changed.replace(seed=seed)))
     return trials
+
+
+def members_of(
+    config: Any, settings: Sequence[Mapping[str, Any]], seeds: int | Sequence[int]
+) -> list[Trial]:
+    """The trials of a population: as `trials_of`, but a number of seeds gives each its own seed."""
+    trials = trials_of(config, settings, seeds)
+    if hasattr(seeds, "__len__"):
+        return trials
+    return [
+        dataclasses.replace(trial, config=trial.config.replace(seed=config.seed + trial.number))
+        for trial in trials
+    ]
 
 
 def seeds_of(config: Any, seeds: int | Sequence[int]) -> list[int]:

@@ -90,10 +90,15 @@ class VmappedTrials:
         self._start = jax.jit(functools.partial(start_members, spec.algorithm)).trace(numbers)
         chunk = jax.jit(chunk, donate_argnums=0)
         self.chunk_program = chunk.lower(
-            self._start.out_info, numbers, self.data, jnp.int32(0)
+            self.state_shapes, numbers, self.data, jnp.int32(0)
         ).compile()
         self.start_program = None
         self.compile_seconds = time.perf_counter() - begin
+
+    @property
+    def state_shapes(self) -> State:
+        """`jax.ShapeDtypeStruct` for each array of the members' state."""
+        return self._start.out_info
 
     @property
     def peak(self) -> int | None:

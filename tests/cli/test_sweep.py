@@ -7,10 +7,24 @@ from pathlib import Path
 import pytest
 
 from jaxrl import UsageError
-from jaxrl.cli.sweep import draws_of, grid_of, run_sweep, tried_of
+from jaxrl.cli.flags import given_flags
+from jaxrl.cli.sweep import (
+    draws_of,
+    grid_of,
+    lineage_lines,
+    run_sweep,
+    scheduler_of,
+    sweep_flags,
+    tried_of,
+)
+from jaxrl.sweeps.lineage import Lineage, Takeover
+from jaxrl.sweeps.results import Sweep, TrialResult
 from jaxrl.sweeps.space import Grid, settings_of
+from jaxrl.sweeps.trials import Trial
+from tests.probes import SMALL_CARTPOLE
 
 HUGE = ("--num-envs", "2e6", "--rollout-length", "1000", "--total-env-steps", "2e9")
+MUTATED = ("--hyperparam-mutations", "lr=loguniform:1e-5:1e-2", "gamma=0.9,0.99")
 SCRIPT = Path(__file__).parents[2] / "scripts" / "sweep.py"
 
 
@@ -31,6 +45,34 @@ def test_a_distribution_is_named_with_its_bounds():
     for settings in settings_of(found, 20):
         assert 1e-5 <= settings["lr"] <= 1e-2
         assert settings["clip_param"] in (0.1, 0.2, 0.3)
+
+
+def test_population_based_training_has_a_flag_for_each_of_its_settings():
+    words = ["--pbt", "--perturbation-interval", "5", "--perturbation-factors", "2", "0.5"]
+    given = given_flags([*words, *MUTATED], sweep_flags())
+    options = {"pbt": True, "perturbation_interval": 5, "perturbation_factors": (2, 0.5)}
+    found = scheduler_of(given, options)
+    assert options == {}
+    assert (found.perturbation_interval, found.perturbation_factors) == (5, (2, 0.5))
+    assert found.to_dict()["hyperparam_mutations"] == {
+        "gamma": {"grid_search": [[0.9, 0.99]]},
+        "lr": {"loguniform": [1e-5, 1e-2]},
+    }
+    assert scheduler_of({}, {}) is None
+
+
+def test_a_population_ends_with_the_way_of_its_best_policy():
+    trials = [Trial(i, {"lr": 2.0}, SMALL_CARTPOLE) for i in range(2)]
+    result = {"training_iteration": 90}
+    outcomes = [TrialResult(trial, "terminated", result, None) for trial in trials]
+    copies = [Takeover(10 * i, i % 2, (i + 1) % 2, {"lr": i + 0.5}) for i in range(1, 9)]
+    lineage = Lineage([{"lr": 0.1}, {"lr": 0.2}], copies)
+    lines = lineage_lines(Sweep(outcomes, "m", None, lineage=lineage), outcomes[1])
+    assert lines[0] == "lineage      of its policy, by iterations (8 copies in all):"
+    assert lines[1] == "  1 to 10, trial 0001: lr=0.2"
+    assert lines[2] == "  ... 2 more, see lineage_of(best_trial())"
+    assert lines[-1] == "  81 to 90, trial 0001: lr=8.5"
+    assert len(lines) == 9
 
 
 @pytest.mark.parametrize(
@@ -82,6 +124,19 @@ def test_what_it_does_not_understand_it_says(make, words):
         (("--env", "cartpole", "--seed5", "2"), "sweep.py: unknown flag '--seed5'"),
         (("--resume", "nowhere"), "sweep.py: nowhere is not a sweep's folder"),
         (("--resume", "nowhere", "--seeds", "3"), "it takes no seeds"),
+        (("--resume", "nowhere", "--grid", "lr=1,2"), "it takes no grid"),
+        (
+            ("--env", "cartpole", "--seeds", "4", "--quantile-fraction", "0.5"),
+            "sweep.py: --quantile-fraction goes with --pbt",
+        ),
+        (
+            ("--env", "cartpole", "--seeds", "2", "--pbt", *MUTATED),
+            "sweep.py: a population of 2 is too small",
+        ),
+        (
+            ("--env", "cartpole", "--seeds", "4", "--pbt"),
+            "sweep.py: population-based training has no number to change",
+        ),
     ],
 )
 def test_a_mistake_is_one_line_and_status_two(words, said, tmp_path, monkeypatch, capsys):

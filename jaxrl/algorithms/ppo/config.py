@@ -41,6 +41,7 @@ class PPOConfig(AlgorithmConfig):
     algorithm = "jaxrl.algorithms.ppo.ppo:make_ppo"
     hypers_class = Hypers
     one_for_all = AlgorithmConfig.one_for_all | {"shuffle_blocks", "target_kl"}
+    initial_numbers = frozenset({"kl_coeff"})
 
     minibatch_size: int = setting(128, "rows of one gradient step", count())
     num_epochs: int = setting(30, "passes over each iteration's rows", count())

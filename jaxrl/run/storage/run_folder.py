@@ -80,7 +80,7 @@ def create(
         if os.path.lexists(path):
             raise FileExistsError
         unfinished.mkdir(parents=True)
-        _write_settings(unfinished, facts)
+        write_settings(unfinished, facts)
         fill(unfinished)
         os.rename(unfinished, path)  # fails where another process was faster
     except OSError as error:
@@ -152,7 +152,7 @@ class RunFolderLock:
                 f"run folder {self.shown} was removed or moved; it is made again, and --resume "
                 "works from there"
             )
-        _write_settings(self.path, self.facts)
+        write_settings(self.path, self.facts)
         return f"{CONFIG} was removed from {self.shown}; it is written again, with {METADATA}"
 
 
@@ -255,7 +255,7 @@ def _commit() -> str | None:
     return answer.stdout.strip() or None
 
 
-def _write_settings(path: Path, facts: dict[str, Any]) -> None:
+def write_settings(path: Path, facts: dict[str, Any]) -> None:
     _write_json(path / CONFIG, facts["config"])
     _write_json(
         path / METADATA, {**metadata(), **{k: v for k, v in facts.items() if k != "config"}}

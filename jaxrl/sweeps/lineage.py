@@ -1,0 +1,94 @@
+"""Lineage of a population: which member copied which, and the numbers that each trained with."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from jaxrl.core.errors import UsageError, one_line
+from jaxrl.run.logging.text_logs import dumped
+
+LINEAGE = "lineage.jsonl"  # in a sweep's folder
+
+
+class Takeover(NamedTuple):
+    """A member became a copy of another one."""
+
+    iteration: int  # after which
+    source: int  # the number of the trial that was copied
+    target: int  # of the one that is its copy
+    settings: dict[str, Any]  # that the copy trains with
+
+    def to_dict(self) -> dict[str, Any]:
+        """A line of `lineage.jsonl`."""
+        named = {"iteration": self.iteration, "from": self.source, "to": self.target}
+        return {**named, "settings": self.settings}
+
+    @classmethod
+    def from_dict(cls, saved: Mapping[str, Any]) -> "Takeover":
+        return cls(saved["iteration"], saved["from"], saved["to"], saved["settings"])
+
+
+class Stretch(NamedTuple):
+    """A part of a policy's training: one trial's, with one set of numbers."""
+
+    begin: int  # iterations begin + 1 ... end
+    end: int
+    trial: int
+    settings: dict[str, Any]
+
+
+@dataclass
+class Lineage:
+    """All copies of a population-based training."""
+
+    first: Sequence[Mapping[str, Any]]  # the settings that each trial began with
+    takeovers: list[Takeover] = field(default_factory=list)  # in the order of their iterations
+
+    def of(self, trial: int, end: int) -> list[Stretch]:
+        """The training that led to a trial's policy at iteration `end`, from its beginning.
+
+        It begins with another trial if the policy was copied.
+        """
+        stretches: list[Stretch] = []
+        while True:
+            earlier = [
+                takeover
+                for takeover in self.takeovers
+                if takeover.target == trial and takeover.iteration < end
+            ]
+            last = earlier[-1] if earlier else Takeover(0, trial, trial, dict(self.first[trial]))
+            stretches.append(Stretch(last.iteration, end, trial, last.settings))
+            if not earlier:
+                return stretches[::-1]
+            trial, end = last.source, last.iteration
+
+    def stretches(self, ends: Sequence[int]) -> list[Stretch]:
+        """Every trial's training with each set of numbers, to its end in `ends`."""
+        found = []
+        for trial, end in enumerate(ends):
+            at = [takeover for takeover in self.takeovers if takeover.target == trial]
+            begins = [0, *(takeover.iteration for takeover in at)]
+            settings = [dict(self.first[trial]), *(takeover.settings for takeover in at)]
+            parts = zip(begins, [*begins[1:], end], settings, strict=True)
+            found += [Stretch(begin, until, trial, numbers) for begin, until, numbers in parts]
+        return found
+
+    def write(self, folder: Path) -> None:
+        """`lineage.jsonl`, a line for each copy."""
+        lines = [f"{dumped(takeover.to_dict())}\n" for takeover in self.takeovers]
+        (folder / LINEAGE).write_text("".join(lines), encoding="utf-8")
+
+    def read(self, folder: Path) -> None:
+        """Takes over what `write` wrote.
+
+        Raises:
+            UsageError: the file is damaged.
+        """
+        try:
+            lines = (folder / LINEAGE).read_text(encoding="utf-8").splitlines()
+            self.takeovers = [Takeover.from_dict(json.loads(line)) for line in lines]
+        except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+            what = f"{LINEAGE}: {one_line(error)}"
+            raise UsageError(f"sweep folder {folder} is damaged: {what}") from None

@@ -1,0 +1,82 @@
+"""Plot of a population's lineage: members over iterations, numbers as colours, copies as lines."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from jaxrl.run.logging.plots import INK, QUIET, quiet_scales, save_figure
+from jaxrl.sweeps.plots import is_logarithmic, is_number
+from jaxrl.sweeps.results import Sweep
+
+MOST_PANELS = 4  # numbers that have one
+
+
+def draw(sweep: Sweep, path: str | Path) -> None:
+    """Writes the picture, a PNG; nothing where the sweep is no finished population."""
+    drawn = figure(sweep)
+    if drawn is not None:
+        save_figure(path, lambda: drawn)
+
+
+def figure(sweep: Sweep) -> Any:
+    """The matplotlib figure, a panel for each number that changed; None without a lineage."""
+    from matplotlib.figure import Figure
+
+    if sweep.lineage is None or len(sweep.outcomes) < len(sweep.lineage.first):
+        return None
+    stretches = sweep.lineage.stretches([outcome.iterations for outcome in sweep.outcomes])
+    names = [
+        name
+        for name in sweep.lineage.first[0]
+        if all(is_number(part.settings[name]) for part in stretches)
+        and len({part.settings[name] for part in stretches}) > 1
+    ][:MOST_PANELS] or [""]
+    height = 1.5 + len(names) * (1.2 + 0.2 * len(sweep.outcomes))
+    drawn = Figure(figsize=(10, min(height, 24)), dpi=100, facecolor="white", layout="constrained")
+    config = sweep.outcomes[0].trial.config
+    copies = f"{len(sweep.outcomes)} members, {len(sweep.lineage.takeovers)} copies"
+    drawn.suptitle(f"{config.env_name}, population: {copies}", size=15, weight="bold", color=INK)
+    axes = drawn.subplots(len(names), 1, squeeze=False)[:, 0]
+    for axis, name in zip(axes, names, strict=True):
+        _panel(axis, sweep, stretches, name)
+    axes[-1].set_xlabel("iteration", size=10, color=QUIET)
+    return drawn
+
+
+def _panel(axis: Any, sweep: Sweep, stretches: list[Any], name: str) -> None:
+    """Each member's number as the colour of its line, and the best policy's way in black."""
+    from matplotlib import colormaps
+    from matplotlib.cm import ScalarMappable
+    from matplotlib.colors import LogNorm, Normalize
+
+    colour_of = lambda settings: QUIET
+    if name:
+        values = np.array([part.settings[name] for part in stretches], np.float64)
+        kind = LogNorm if is_logarithmic(values) else Normalize
+        norm, colours = kind(values.min(), values.max()), colormaps["viridis"]
+        colour_of = lambda settings: colours(norm(settings[name]))
+        bar = axis.figure.colorbar(ScalarMappable(norm, colours), ax=axis, pad=0.01, aspect=25)
+        bar.outline.set_visible(False)
+        bar.ax.tick_params(labelsize=9, colors=QUIET)
+    for part in stretches:
+        colour = colour_of(part.settings)
+        axis.hlines(part.trial, part.begin, part.end, colors=[colour], linewidth=4, zorder=2)
+    for takeover in sweep.lineage.takeovers:
+        at, ends = takeover.iteration, sorted((takeover.source, takeover.target))
+        axis.vlines(at, *ends, colors=QUIET, alpha=0.5, linewidth=1, zorder=1)
+        axis.plot(at, takeover.target, "|", color=QUIET, markersize=7, zorder=3)
+    title = f"{name or 'copies'}; in black the way of the best policy"
+    if any(outcome.score is not None for outcome in sweep.outcomes):
+        way = sweep.lineage_of(sweep.best_trial())
+        at = [iteration for part in way for iteration in (part.begin, part.end)]
+        axis.plot(
+            at, np.repeat([part.trial for part in way], 2), color=INK, linewidth=1.2, zorder=4
+        )
+    quiet_scales(axis)
+    axis.grid(False)
+    axis.set_title(title, loc="left", size=11, color=INK)
+    axis.set_ylabel("trial", size=10, color=QUIET)
+    axis.set_xlim(left=0)
+    axis.set_ylim(len(sweep.outcomes) - 0.5, -0.5)
+    axis.yaxis.get_major_locator().set_params(integer=True)
