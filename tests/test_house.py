@@ -56,7 +56,9 @@ MAY_IMPORT = {
 }
 # All that episodes import, and what worker processes import.
 CORE_WITHOUT_JAX = ("jaxrl.core.errors", "jaxrl.core.foreign_names", "jaxrl.core.trust")
-WORKERS_WITH_JAX = {"jaxrl/workers/vector.py"}  # the side that learns
+WORKERS_WITH_JAX = {  # the side that learns
+    f"jaxrl/workers/{module}.py" for module in ("local", "pool", "python_env", "vector")
+}
 MAY_BE_IMPORTED_BY = {
     "gymnax": {"jaxrl/adapters/from_gymnax.py", "jaxrl/adapters/to_gymnax.py"},
     "brax": {"jaxrl/adapters/from_brax.py"},

@@ -61,10 +61,11 @@ class StepArrays:
         obs, final_obs, action: for each group of agents, a block [E, G, ...] for each leaf.
         mask: for each group of actions, bool[E, G, A]; empty if there are no masks.
         reward f32[E, M]; terminated, truncated, active bool[E, M].
-        acting bool[E, M]: who acts next, where agents may wait.
         episode_done, lost bool[E]; metrics f32[E, K].
         first_seed u32[E], episode i64[E]: they decide the seed of the episode being played.
         step i64[E]: steps of that episode.
+        acting bool[E, M]: who acts next, where agents may wait.
+        current i64[E]: the row that worker w is stepping, or -1 (fewer than E are used).
         restarted bool[E]: a new episode had to begin between two steps, which the next one reports.
     """
 
@@ -88,14 +89,13 @@ class StepArrays:
         ]
         num_agents = (len(form.agents),)
         self.reward = self._array(num_agents, "float32")
-        self.terminated, self.truncated, self.active = (
-            self._array(num_agents, bool) for _ in range(3)
+        self.terminated, self.truncated, self.active, self.acting = (
+            self._array(num_agents, bool) for _ in range(4)
         )
         self.episode_done, self.lost, self.restarted = (self._array((), bool) for _ in range(3))
-        self.acting = self._array(num_agents, bool)
         self.metrics = self._array((len(form.metrics),), "float32")
         self.first_seed = self._array((), "uint32")
-        self.episode, self.step = self._array((), "int64"), self._array((), "int64")
+        self.episode, self.step, self.current = (self._array((), "int64") for _ in range(3))
         self._observed_at, self._acted_at = places_of(self.observed), places_of(self.acted)
 
     @property

@@ -43,7 +43,7 @@ class Stepper:
 
     Args:
         report: called with each fault.
-        first: the copy of the first row, if it was made already.
+        worker: the number of the process, for `current`.
     """
 
     def __init__(
@@ -52,18 +52,19 @@ class Stepper:
         arrays: StepArrays,
         rows: range,
         report: Callable[[Fault], None],
-        first: Copy | None = None,
+        worker: int = 0,
     ):
         self._source, self._arrays, self.rows, self._report = source, arrays, rows, report
         self._slice = slice(rows.start, rows.stop)
-        made = [first] if first is not None else []
-        self._copies = made + [self._make() for _ in range(len(rows) - len(made))]
+        self._current = arrays.current[worker : worker + 1]
+        self._copies = [self._make() for _ in rows]
 
     def reset(self) -> None:
         """Begins the episodes that `first_seed` and `episode` say."""
         self._arrays.restarted[self._slice] = False
         for row in self.rows:
             self._begin(row)
+        self._current[0] = -1
 
     def restart(self) -> None:
         """Begins new episodes where a process died; the next step of the copies reports them."""
@@ -81,6 +82,7 @@ class Stepper:
             if arrays.restarted[row]:
                 fresh.append(row)
                 continue
+            self._current[0] = row
             try:
                 if copy.step(arrays, row):
                     ended.append(row)
@@ -102,6 +104,7 @@ class Stepper:
             self._begin(row)
         for row in (*fresh, *spoilt):
             self._lose(row)
+        self._current[0] = -1
 
     def close(self) -> None:
         for copy in self._copies:
@@ -113,6 +116,7 @@ class Stepper:
     def _begin(self, row: int) -> None:
         """Begins the copy's episode, or if its reset fails the one after."""
         arrays, index = self._arrays, row - self.rows.start
+        self._current[0] = row
         for _ in range(MOST_RESETS):
             arrays.step[row] = 0
             try:

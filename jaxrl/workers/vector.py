@@ -1,34 +1,27 @@
 """Vectorised environments outside JAX: E copies that step together, results in NumPy.
 
-    envs = make_vector_env("gym:CartPole-v1", 16)
+    envs = make_vector_env("gym:CartPole-v1", 16)      # jaxrl.workers.python_env
     obs = envs.reset(seeds).obs
-    envs.send(0, actions)
-    steps = envs.receive(0)
+    for part in range(len(envs.parts)):
+        envs.send(part, actions)
+        steps = envs.receive(part)
     envs.close()
 
-The copies step in worker processes (`pool`), or in this process. Each episode of a copy has a seed
-of its own (`arrays.episode_seed`), the first one that of `reset`.
+Each episode of a copy has a seed of its own (`arrays.episode_seed`), the first one that of `reset`.
 """
 
 import functools
 import logging
-from collections.abc import Mapping
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
 from jaxrl.core.spaces import Space, from_json
 from jaxrl.core.types import DEFAULT_AGENT, DEFAULT_POLICY, AgentId, PolicyId, PyTree
 from jaxrl.workers.arrays import EnvForm, StepArrays
-from jaxrl.workers.copies import copy_of
-from jaxrl.workers.sources import Source, make_copy, source_of
-from jaxrl.workers.stepper import Fault, Stepper
+from jaxrl.workers.stepper import Fault
 
 log = logging.getLogger(__name__)
-
-# Faults with no episode that ended in between; RLlib's name for the setting is
-# num_consecutive_env_runner_failures_tolerance.
-MAX_CONSECUTIVE_FAULTS = 20
 
 
 class TooManyFaults(RuntimeError):
@@ -86,6 +79,7 @@ class VectorEnv(Protocol):
 
     Attributes:
         parts: the copies that step together: all of them, or two halves, which step in turn.
+            `send` and `receive` take the number of one.
         num_faults: dropped episodes so far; RLlib calls them num_faulty_episodes.
         num_restarts: worker processes that were started again.
     """
@@ -106,64 +100,11 @@ class VectorEnv(Protocol):
         """The results of the step that was begun with `send`.
 
         Raises:
-            TooManyFaults: more than `MAX_CONSECUTIVE_FAULTS` in a row.
+            TooManyFaults: so many in a row that the environment must be broken.
         """
 
     def close(self) -> None:
         """Ends the processes, and closes the environments of this one."""
-
-
-def make_vector_env(
-    env: Any,
-    num_envs: int,
-    *,
-    env_args: Mapping[str, Any] | None = None,
-    max_consecutive_faults: int = MAX_CONSECUTIVE_FAULTS,
-) -> VectorEnv:
-    """E copies of a Python environment; see `sources` for what `env` may be.
-
-    Raises:
-        UsageError: no such environment, or spaces that are not supported.
-    """
-    return LocalVectorEnv(source_of(env, env_args), num_envs, max_consecutive_faults)
-
-
-class LocalVectorEnv:
-    """Copies that step in this process, one after the other."""
-
-    num_restarts = 0
-
-    def __init__(self, source: Source, num_envs: int, max_consecutive_faults: int):
-        first = copy_of(make_copy(source), source.name)
-        form = first.probe()
-        self.spec, self.num_envs = spec_of(source.name, form), num_envs
-        self.parts = (slice(0, num_envs),)
-        self._arrays = StepArrays(form, num_envs)
-        self._results = Results(self._arrays)
-        self._faults = FaultCount(source.name, max_consecutive_faults)
-        rows = range(num_envs)
-        self._stepper = Stepper(source, self._arrays, rows, self._faults.add, first)
-
-    @property
-    def num_faults(self) -> int:
-        return self._faults.total
-
-    def reset(self, seeds: np.ndarray) -> FirstObs:
-        self._arrays.first_seed[:], self._arrays.episode[:] = seeds, 0
-        self._stepper.reset()
-        return self._results.first()
-
-    def send(self, part: int, actions: dict[AgentId, PyTree]) -> None:
-        self._results.write_actions(self.parts[part], actions)
-
-    def receive(self, part: int) -> VectorSteps:
-        self._stepper.step()
-        steps = self._results.steps(self.parts[part])
-        self._faults.see(steps)
-        return steps
-
-    def close(self) -> None:
-        self._stepper.close()
 
 
 def spec_of(name: str, form: EnvForm) -> VectorSpec:
@@ -188,17 +129,16 @@ class FaultCount:
         self._name, self._max = name, max_consecutive
         self.total = self.consecutive = 0
 
-    def add(self, fault: Fault) -> None:
-        self.total += 1
-        log.warning("environment %r: episode dropped, %s", self._name, fault)
-        self.add_consecutive(str(fault))
-
-    def add_consecutive(self, reason: str) -> None:
+    def add(self, fault: Fault, num_episodes: int = 1) -> None:
+        """Counts a fault, which cost this many episodes."""
+        self.total += num_episodes
         self.consecutive += 1
+        what = "episode" if num_episodes == 1 else f"{num_episodes} episodes"
+        log.warning("environment %r: %s dropped, %s", self._name, what, fault)
         if self.consecutive > self._max:
             raise TooManyFaults(
                 f"environment {self._name!r} failed {self.consecutive} times and finished no "
-                f"episode in between; last: {reason}"
+                f"episode in between; last: {fault}"
             )
 
     def see(self, steps: VectorSteps) -> None:
@@ -215,7 +155,7 @@ class Results:
     def first(self) -> FirstObs:
         rows = slice(None)
         obs = self._by_agent(self._arrays.obs, rows)
-        return FirstObs(obs, self._masks(rows), self._arrays.acting.copy())
+        return FirstObs(obs, self._masks(rows), self._arrays.acting[rows].copy())
 
     def write_actions(self, rows: slice, actions: dict[AgentId, PyTree]) -> None:
         """Stores actions [e, ...]."""
@@ -241,7 +181,7 @@ class Results:
             lost=arrays.lost[rows].copy(),
             metrics={name: metrics[:, i] for i, name in enumerate(arrays.form.metrics)},
             action_mask=self._masks(rows),
-            acting=arrays.acting[rows].copy(),
+            acting=self._arrays.acting[rows].copy(),
         )
 
     def _by_agent(self, blocks: list[list[np.ndarray]], rows: slice) -> dict[AgentId, PyTree]:

@@ -1,6 +1,7 @@
 """Python environments for the tests of workers; importable in a worker process too."""
 
 import os
+import sys
 import time
 
 import gymnasium
@@ -165,3 +166,30 @@ def function():
 
 def not_an_environment():
     return 3
+
+
+class Modules(Counter):
+    """Observes whether JAX is there; reports the process, and how many descriptors it has."""
+
+    def step(self, action):
+        obs, reward, terminated, truncated, _ = super().step(action)
+        obs[2] = "jax" in sys.modules
+        return obs, reward, terminated, truncated, {"metrics": {"pid": float(os.getpid())}}
+
+
+class Brief(Counter):
+    """Can be made `times` times in all, counted in a file."""
+
+    def __init__(self, file, times):
+        super().__init__()
+        with open(file, "a") as counted:
+            counted.write("x")
+        if os.path.getsize(file) > times:
+            raise RuntimeError("no licence left")
+
+
+def arena():
+    """The compiled arena as a PettingZoo environment: it needs all of jaxrl in the worker."""
+    import jaxrl
+
+    return jaxrl.to_pettingzoo("arena")

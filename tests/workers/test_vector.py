@@ -10,10 +10,13 @@ import jaxrl
 from jaxrl.core.spaces import Box, Dict, Discrete, MultiDiscrete, Tuple
 from jaxrl.core.types import DEFAULT_AGENT
 from jaxrl.workers.arrays import episode_seed
+from jaxrl.workers.python_env import make_vector_env
 from jaxrl.workers.sources import is_python_environment
-from jaxrl.workers.vector import TooManyFaults, make_vector_env
+from jaxrl.workers.vector import TooManyFaults
 from tests.workers import environments
 from tests.workers.environments import Counter, Ended, Leavers, Nim, Sloppy
+
+in_this_process = functools.partial(make_vector_env, num_workers=0)
 
 SEEDS = np.array([7, 2**32 - 1, 0], np.uint32)
 
@@ -28,7 +31,7 @@ def play(envs, num_steps, choose):
 
 
 def test_cartpole_steps_as_gymnasiums_own_with_the_same_seeds():
-    envs = make_vector_env("gym:CartPole-v1", len(SEEDS))
+    envs = in_this_process("gym:CartPole-v1", len(SEEDS))
     actions = np.random.default_rng(0).integers(0, 2, (60, len(SEEDS)))
     first = envs.reset(SEEDS)
     played = play(envs, 60, lambda step: {DEFAULT_AGENT: actions[step]})
@@ -51,7 +54,7 @@ def test_cartpole_steps_as_gymnasiums_own_with_the_same_seeds():
 
 
 def test_agents_that_left_are_inactive_until_the_reset():
-    envs = make_vector_env(Leavers, 2)
+    envs = in_this_process(Leavers, 2)
     first = envs.reset(SEEDS[:2])
     assert envs.spec.agents == ("a0", "a1", "a2") and envs.spec.masked
     assert first.action_mask["a0"].tolist() == [[True, False, True]] * 2
@@ -72,7 +75,7 @@ def test_agents_that_left_are_inactive_until_the_reset():
 
 
 def test_an_episode_ends_with_its_agents_even_if_the_list_of_agents_does_not():
-    envs = make_vector_env(Sloppy, 1)
+    envs = in_this_process(Sloppy, 1)
     envs.reset(SEEDS[:1])
     actions = {agent: np.zeros(1, int) for agent in envs.spec.agents}
     assert [step.episode_done[0] for step in play(envs, 3, lambda _: actions)] == [
@@ -81,7 +84,7 @@ def test_an_episode_ends_with_its_agents_even_if_the_list_of_agents_does_not():
 
 
 def test_in_a_game_of_turns_one_agent_acts_and_masks_come_from_the_observation():
-    envs = make_vector_env(Nim, 1)
+    envs = in_this_process(Nim, 1)
     assert envs.spec.waits and envs.spec.observation_spaces["first"] == Discrete(6)
     first = envs.reset(SEEDS[:1])
     assert first.obs["first"].tolist() == [5]
@@ -91,13 +94,15 @@ def test_in_a_game_of_turns_one_agent_acts_and_masks_come_from_the_observation()
     ]
     assert [step.reward[0].tolist() for step in played] == [[0, 0], [0, 0], [1, -1]]
     assert played[1].obs["first"].tolist() == [1]
+    assert first.acting.tolist() == [[True, False]] == played[1].acting.tolist()
+    assert played[0].acting.tolist() == [[False, True]]
     assert played[1].action_mask["first"].tolist() == [[True, False]]
     assert played[2].terminated[0].tolist() == [True, True] and played[2].episode_done[0]
     assert played[2].obs["first"].tolist() == [5]
 
 
 def test_structured_observations_are_trees_and_termination_wins_over_the_time_limit():
-    envs = make_vector_env(Ended, 2)
+    envs = in_this_process(Ended, 2)
     assert envs.spec.observation_spaces[DEFAULT_AGENT] == Dict(
         {
             "place": Discrete(3),
@@ -115,7 +120,7 @@ def test_structured_observations_are_trees_and_termination_wins_over_the_time_li
 
 
 def test_metrics_of_a_step_have_their_names_and_discrete_actions_their_start():
-    envs = make_vector_env(Counter, 2, env_args={"length": 3})
+    envs = in_this_process(Counter, 2, env_args={"length": 3})
     envs.reset(SEEDS[:2])
     (step,) = play(envs, 1, lambda _: {DEFAULT_AGENT: np.array([0, 3])})
     assert step.reward[:, 0].tolist() == [-1, 2] == step.metrics["actions"].tolist()
@@ -134,7 +139,7 @@ def test_metrics_of_a_step_have_their_names_and_discrete_actions_their_start():
     ids=["function", "partial", "lambda", "object", "module:function", "module:Class"],
 )
 def test_an_environment_is_given_by_its_constructor_its_name_or_itself(env):
-    envs = make_vector_env(env, 2)
+    envs = in_this_process(env, 2)
     envs.reset(SEEDS[:2])
     played = play(envs, 2, lambda _: {DEFAULT_AGENT: np.array([0, 1])})
     assert played[1].episode_done.all() and played[1].final_obs[DEFAULT_AGENT][:, 1].tolist() == [
@@ -146,7 +151,7 @@ def test_an_environment_is_given_by_its_constructor_its_name_or_itself(env):
 @pytest.mark.parametrize("fault", ["raise", "nan", "shape", "reward"])
 def test_a_faulty_step_drops_the_episode_and_the_log_says_how_to_play_it_again(fault, caplog):
     make = functools.partial(Counter, length=5, fault=fault, at=3, share=0.5)
-    envs = make_vector_env(make, 3)
+    envs = in_this_process(make, 3)
     envs.reset(SEEDS)
     played = play(envs, 40, lambda _: {DEFAULT_AGENT: np.array([0, 1, 2])})
     lost = np.array([step.lost for step in played])
@@ -165,7 +170,7 @@ def test_a_faulty_step_drops_the_episode_and_the_log_says_how_to_play_it_again(f
 
 
 def test_an_environment_that_only_fails_ends_the_training():
-    envs = make_vector_env(functools.partial(Counter, fault="raise"), 2, max_consecutive_faults=4)
+    envs = in_this_process(functools.partial(Counter, fault="raise"), 2, max_consecutive_faults=4)
     envs.reset(SEEDS[:2])
     with pytest.raises(TooManyFaults, match=r"failed 5 times and finished no episode.*simulator"):
         play(envs, 20, lambda _: {DEFAULT_AGENT: np.array([0, 1])})
@@ -186,7 +191,7 @@ def test_an_environment_that_only_fails_ends_the_training():
 )
 def test_what_is_no_environment_is_refused_in_one_line(env, message):
     with pytest.raises(jaxrl.UsageError, match=message):
-        make_vector_env(env, 2)
+        in_this_process(env, 2)
 
 
 def test_python_environments_are_known_by_their_scheme_or_their_methods():

@@ -1,0 +1,57 @@
+"""Copies of a Python environment that step in this process, one after the other."""
+
+import numpy as np
+
+from jaxrl.core.errors import UsageError
+from jaxrl.core.types import AgentId, PyTree
+from jaxrl.workers.arrays import EnvForm, StepArrays
+from jaxrl.workers.sources import Source
+from jaxrl.workers.stepper import BrokenEnvironment, Stepper
+from jaxrl.workers.vector import (
+    FaultCount,
+    FirstObs,
+    Results,
+    TooManyFaults,
+    VectorSteps,
+    spec_of,
+)
+
+
+class LocalVectorEnv:
+    """A `VectorEnv` without other processes: nothing ends a step that hangs."""
+
+    num_restarts = 0
+
+    def __init__(self, source: Source, form: EnvForm, num_envs: int, faults: FaultCount):
+        self.spec, self.num_envs = spec_of(source.name, form), num_envs
+        self.parts = (slice(0, num_envs),)
+        self._faults, self._arrays = faults, StepArrays(form, num_envs)
+        self._results = Results(self._arrays)
+        self._stepper = Stepper(source, self._arrays, range(num_envs), faults.add)
+
+    @property
+    def num_faults(self) -> int:
+        return self._faults.total
+
+    def reset(self, seeds: np.ndarray) -> FirstObs:
+        self._arrays.first_seed[:], self._arrays.episode[:] = seeds, 0
+        try:
+            self._stepper.reset()
+        except (BrokenEnvironment, UsageError) as error:
+            raise TooManyFaults(f"environment {self.spec.name!r}: {error}") from error
+        return self._results.first()
+
+    def send(self, part: int, actions: dict[AgentId, PyTree]) -> None:
+        self._results.write_actions(self.parts[part], actions)
+
+    def receive(self, part: int) -> VectorSteps:
+        try:
+            self._stepper.step()
+        except (BrokenEnvironment, UsageError) as error:
+            raise TooManyFaults(f"environment {self.spec.name!r}: {error}") from error
+        steps = self._results.steps(self.parts[part])
+        self._faults.see(steps)
+        return steps
+
+    def close(self) -> None:
+        self._stepper.close()

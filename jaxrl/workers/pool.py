@@ -1,0 +1,328 @@
+"""Worker processes that step copies of a Python environment in shared memory.
+
+Each process holds several copies. A step costs a byte to each process and a byte back. The copies
+are two halves, which step in turn: while one steps, the policies act in the other. A process that
+dies or hangs is started again; the episodes of its copies are dropped.
+
+Processes are spawned, in a session of their own, and end with their parent however that ends. The
+shared memory has no name, so nothing of it is left behind.
+"""
+
+import contextlib
+import itertools
+import os
+import pickle
+import select
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import weakref
+from mmap import mmap
+
+import numpy as np
+
+from jaxrl.core.errors import UsageError, brief, reason_of
+from jaxrl.core.types import AgentId, PyTree
+from jaxrl.workers import process
+from jaxrl.workers.arrays import EnvForm, StepArrays, size_of
+from jaxrl.workers.process import LENGTH, MESSAGE, RESET, RESTART, Layout
+from jaxrl.workers.sources import Source
+from jaxrl.workers.stepper import Fault
+from jaxrl.workers.vector import FaultCount, FirstObs, Results, VectorSteps, spec_of
+
+START_TIMEOUT_S = 300.0  # to import a simulator and to make the environments
+CLOSE_TIMEOUT_S = 2.0
+# Several processes on few cores: a thread for each core in each of them slows all down.
+FEW_THREADS = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+
+
+class Lost(Exception):
+    """A worker process died, or hangs."""
+
+
+class Worker:
+    """A worker process, as its parent sees it.
+
+    Attributes:
+        rows: the copies that it steps, of each part.
+        pending: the commands that it was sent and has not done.
+    """
+
+    def __init__(self, rows: tuple[range, ...]):
+        self.rows, self.pending = rows, []
+        self._popen: subprocess.Popen | None = None
+        self._buffer, self._failure = bytearray(), ""
+
+    @property
+    def num_rows(self) -> int:
+        return sum(map(len, self.rows))
+
+    def start(self, source: bytes, layout: Layout, memory: int) -> None:
+        """Spawns the process."""
+        self.pending, self._buffer, self._failure = [], bytearray(), ""
+        passed, here = [], []
+        for writes_here in (True, False, True):  # commands, reports, lifeline
+            read_end, write_end = os.pipe()
+            here.append(write_end if writes_here else read_end)
+            passed.append(read_end if writes_here else write_end)
+        self._commands, self._reports, self._lifeline = here
+        self._poll = select.poll()
+        self._poll.register(self._reports, select.POLLIN)
+        given = [*passed, memory]
+        self._popen = subprocess.Popen(
+            [sys.executable, "-P", process.__file__, *map(str, given)],
+            stdin=subprocess.DEVNULL,
+            pass_fds=given,
+            start_new_session=True,
+            env={**FEW_THREADS, **os.environ},
+        )
+        for descriptor in passed:
+            os.close(descriptor)
+        self._write(process.with_length((sys.path, source, pickle.dumps(tuple(layout)))))
+
+    def send(self, command: bytes) -> None:
+        self.pending.append(command)
+        self._write(command)
+
+    def read(self, timeout_s: float) -> list[Fault]:
+        """Reports that come within a time; the commands that are done leave `pending`.
+
+        Raises:
+            Lost: the process has ended.
+        """
+        if not self._poll.poll(timeout_s * 1000):
+            return []
+        data = os.read(self._reports, 65536)
+        if not data:
+            code = self._popen.wait()
+            raise Lost(self._failure or f"its worker process died ({_exit(code)})")
+        self._buffer += data
+        return self._parsed()
+
+    def kill(self) -> None:
+        """Ends the process, and those that its environments started."""
+        if self._popen is None:
+            return
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._popen.pid, signal.SIGKILL)
+        self._popen.wait()
+        self._popen = None
+        for descriptor in (self._commands, self._reports, self._lifeline):
+            with contextlib.suppress(OSError):
+                os.close(descriptor)
+
+    def ask_to_end(self) -> None:
+        """Closes the pipe of commands: the process closes its environments and ends."""
+        if self._popen is not None:
+            os.close(self._commands)
+
+    def wait_for_end(self, deadline: float) -> None:
+        if self._popen is not None:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._popen.wait(max(0.0, deadline - time.monotonic()))
+
+    def _write(self, data: bytes) -> None:
+        with contextlib.suppress(BrokenPipeError):  # it is dead, which `read` will say
+            process.write_all(self._commands, data)
+
+    def _parsed(self) -> list[Fault]:
+        faults, buffer = [], self._buffer
+        while buffer:
+            if buffer[:1] != MESSAGE:
+                self.pending.remove(bytes(buffer[:1]))
+                del buffer[:1]
+                continue
+            head = 1 + LENGTH.size
+            if len(buffer) < head or len(buffer) < head + LENGTH.unpack_from(buffer, 1)[0]:
+                break
+            end = head + LENGTH.unpack_from(buffer, 1)[0]
+            message = pickle.loads(bytes(buffer[head:end]))
+            del buffer[:end]
+            if isinstance(message, str):
+                self._failure = message
+            else:
+                faults.append(Fault(*message))
+        return faults
+
+
+class ProcessPool:
+    """A `VectorEnv` whose copies step in worker processes.
+
+    Args:
+        env: the Source and the EnvForm.
+        num_workers: processes, at most `num_envs`.
+        step_timeout_s: how long a step or reset of one copy may take.
+    """
+
+    def __init__(
+        self,
+        env: tuple[Source, EnvForm],
+        num_envs: int,
+        num_workers: int,
+        faults: FaultCount,
+        step_timeout_s: float,
+    ):
+        source, self._form = env
+        self.spec, self.num_envs = spec_of(source.name, self._form), num_envs
+        self.num_restarts, self._timeout = 0, step_timeout_s
+        self.parts = halves(num_envs)
+        self._faults, self._source = faults, pickled(source)
+        self._memory = shared_memory(size_of(self._form, num_envs))
+        self._arrays = StepArrays(self._form, num_envs, mmap(self._memory, 0))
+        self._results = Results(self._arrays)
+        self._workers = [Worker(rows) for rows in shares(self.parts, num_workers)]
+        self._end = weakref.finalize(self, _end, self._workers, self._memory)
+        for index in range(num_workers):
+            self._start(index)
+
+    @property
+    def num_faults(self) -> int:
+        return self._faults.total
+
+    def reset(self, seeds: np.ndarray) -> FirstObs:
+        self._arrays.first_seed[:], self._arrays.episode[:] = seeds, 0
+        for worker in self._workers:
+            worker.send(RESET)
+        for index in range(len(self._workers)):
+            self._wait(index, RESET)
+        self._arrays.restarted[:] = False
+        return self._results.first()
+
+    def send(self, part: int, actions: dict[AgentId, PyTree]) -> None:
+        self._results.write_actions(self.parts[part], actions)
+        for worker in self._workers:
+            if worker.rows[part]:
+                worker.send(bytes([part]))
+
+    def receive(self, part: int) -> VectorSteps:
+        for index, worker in enumerate(self._workers):
+            if worker.rows[part]:
+                self._wait(index, bytes([part]))
+        steps = self._results.steps(self.parts[part])
+        self._faults.see(steps)
+        return steps
+
+    def close(self) -> None:
+        self._end()
+
+    def _start(self, index: int) -> None:
+        worker, self._arrays.current[index] = self._workers[index], -1
+        layout = Layout(self._form, self.num_envs, index, worker.rows)
+        worker.start(self._source, layout, self._memory)
+
+    def _wait(self, index: int, command: bytes) -> None:
+        """Returns when a worker has done a command, however often it must be started again."""
+        worker = self._workers[index]
+        known, since = self._progress(index), time.monotonic()
+        while command in worker.pending:
+            try:
+                for fault in worker.read(self._timeout / 10):
+                    self._faults.add(fault)
+                if known != (progress := self._progress(index)):
+                    known, since = progress, time.monotonic()
+                elif time.monotonic() - since > (limit := self._patience(progress)):
+                    raise Lost(f"no result within {limit:g} s")
+            except Lost as error:
+                self._replace(index, str(error))
+
+    def _progress(self, index: int) -> tuple[int, list[bytes]]:
+        """(the copy that a worker steps, the commands that it has not done)."""
+        return int(self._arrays.current[index]), list(self._workers[index].pending)
+
+    def _patience(self, progress: tuple[int, list[bytes]]) -> float:
+        """How many seconds a worker may take for a copy, or to start."""
+        row, pending = progress
+        is_starting = row < 0 and pending[:1] in ([RESET], [RESTART])
+        return START_TIMEOUT_S if is_starting else self._timeout
+
+    def _replace(self, index: int, reason: str) -> None:
+        """Starts a worker again, with new episodes, and repeats what it has not done."""
+        worker, arrays = self._workers[index], self._arrays
+        pending = [command for command in worker.pending if command not in (RESET, RESTART)]
+        has_begun = RESTART not in worker.pending and RESET not in worker.pending
+        worker.kill()
+        row = int(arrays.current[index])
+        if row < 0:
+            row = next(rows[0] for rows in worker.rows if rows)
+        step = int(arrays.step[row])
+        action = brief(arrays.read_actions(row)) if step else ""
+        fault = Fault(row, arrays.seed(row), step, action, reason)
+        self._faults.add(fault, worker.num_rows if has_begun else 0)
+        self.num_restarts += 1
+        self._start(index)
+        for command in (RESTART, *pending):
+            worker.send(command)
+
+
+def halves(num_envs: int) -> tuple[slice, ...]:
+    """Two halves of the copies, or all where there is only one."""
+    if num_envs == 1:
+        return (slice(0, 1),)
+    return slice(0, num_envs // 2), slice(num_envs // 2, num_envs)
+
+
+def shares(parts: tuple[slice, ...], num_workers: int) -> list[tuple[range, ...]]:
+    """For each worker its rows of each part.
+
+    A worker has copies of every part, so that it always has something to step, unless there are too
+    few copies for that.
+    """
+    sizes = [part.stop - part.start for part in parts]
+    if num_workers <= min(sizes):
+        split = [_split(range(part.start, part.stop), num_workers) for part in parts]
+        return list(zip(*split, strict=True))
+    rows = _split(range(parts[0].start, parts[-1].stop), num_workers)
+    return [tuple(_within(each, part) for part in parts) for each in rows]
+
+
+def _split(rows: range, count: int) -> list[range]:
+    bounds = [rows.start + len(rows) * i // count for i in range(count + 1)]
+    return [range(*pair) for pair in itertools.pairwise(bounds)]
+
+
+def _within(rows: range, part: slice) -> range:
+    start, stop = max(rows.start, part.start), min(rows.stop, part.stop)
+    return range(start, max(start, stop))
+
+
+def pickled(source: Source) -> bytes:
+    """The source for another process; functions and classes of a script or notebook, too."""
+    try:
+        import cloudpickle
+    except ImportError:
+        cloudpickle = pickle
+    try:
+        return cloudpickle.dumps(source)
+    except Exception as error:
+        raise UsageError(
+            f"environment {source.name!r} cannot be sent to worker processes "
+            f"({reason_of(error)}): give the function or class that makes it, or step it in this "
+            "process with num_env_runners=0"
+        ) from error
+
+
+def shared_memory(size: int) -> int:
+    """A descriptor of new memory that processes can map; it has no name in the file system."""
+    if hasattr(os, "memfd_create"):
+        descriptor = os.memfd_create("jaxrl")
+    else:
+        with tempfile.TemporaryFile() as file:
+            descriptor = os.dup(file.fileno())
+    os.ftruncate(descriptor, size)
+    return descriptor
+
+
+def _end(workers: list[Worker], memory: int) -> None:
+    for worker in workers:
+        worker.ask_to_end()
+    deadline = time.monotonic() + CLOSE_TIMEOUT_S
+    for worker in workers:
+        worker.wait_for_end(deadline)
+        worker.kill()
+    os.close(memory)
+
+
+def _exit(code: int) -> str:
+    return signal.Signals(-code).name if code < 0 else f"exit code {code}"

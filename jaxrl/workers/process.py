@@ -1,0 +1,151 @@
+"""Main program of a worker process: it steps copies in shared memory when it is told to.
+
+It is started as a file, not as a module: importing `jaxrl` would import JAX, which takes seconds
+and 200 MB in every process. It gets four file descriptors: commands, reports, the parent's lifeline
+and the shared memory. A command or a report is one byte, and some are followed by a message.
+"""
+
+import contextlib
+import importlib.util
+import mmap
+import os
+import pickle
+import signal
+import struct
+import sys
+import threading
+from pathlib import Path
+from typing import Any, NamedTuple
+
+RESET, RESTART, MESSAGE = b"r", b"n", b"m"  # other bytes are the numbers of parts to step
+LENGTH = struct.Struct("<Q")
+
+
+class Start(NamedTuple):
+    """The first message to a worker; the rest of it needs the path that it gives."""
+
+    path: list[str]  # where modules are found
+    source: bytes  # the pickled Source
+    layout: bytes  # the pickled Layout
+
+
+class Layout(NamedTuple):
+    """Which copies a worker steps."""
+
+    form: Any  # EnvForm
+    num_envs: int  # in all
+    worker: int
+    parts: tuple[range, ...]  # the worker's rows of each part
+
+
+def with_length(message: Any) -> bytes:
+    """A message as bytes that follow `MESSAGE`."""
+    data = pickle.dumps(message)
+    return MESSAGE + LENGTH.pack(len(data)) + data
+
+
+def write_all(descriptor: int, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[os.write(descriptor, view) :]
+
+
+def read_exactly(descriptor: int, count: int) -> bytes:
+    """`count` bytes; EOFError if the other side is gone."""
+    data = bytearray()
+    while len(data) < count:
+        chunk = os.read(descriptor, count - len(data))
+        if not chunk:
+            raise EOFError
+        data += chunk
+    return bytes(data)
+
+
+def read_message(descriptor: int) -> Any:
+    kind = read_exactly(descriptor, 1)
+    assert kind == MESSAGE, kind
+    (length,) = LENGTH.unpack(read_exactly(descriptor, LENGTH.size))
+    return pickle.loads(read_exactly(descriptor, length))
+
+
+def main(commands: int, reports: int, lifeline: int, memory: int) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides when to stop
+    threading.Thread(target=_end_with_parent, args=(lifeline,), daemon=True).start()
+    with contextlib.suppress(EOFError, BrokenPipeError):  # the parent is gone
+        start = Start(*read_message(commands))  # a tuple: this file's classes have two names
+        sys.path[:] = start.path
+        import_jaxrl_when_used()
+        try:
+            _serve(start, commands, reports, memory)
+        except (Exception, SystemExit) as error:
+            if isinstance(error, EOFError | BrokenPipeError):
+                raise
+            write_all(reports, with_length(_reason(error)))
+
+
+def _serve(start: Start, commands: int, reports: int, memory: int) -> None:
+    from jaxrl.workers.arrays import StepArrays
+    from jaxrl.workers.stepper import Stepper
+
+    source, layout = pickle.loads(start.source), Layout(*pickle.loads(start.layout))
+    arrays = StepArrays(layout.form, layout.num_envs, mmap.mmap(memory, 0))
+
+    def report(fault):
+        write_all(reports, with_length(tuple(fault)))
+
+    steppers = [Stepper(source, arrays, rows, report, layout.worker) for rows in layout.parts]
+    actions = {RESET: Stepper.reset, RESTART: Stepper.restart}
+    with contextlib.suppress(EOFError):
+        while True:
+            command = read_exactly(commands, 1)
+            if command in actions:
+                for stepper in steppers:
+                    actions[command](stepper)
+            else:
+                steppers[command[0]].step()
+            os.write(reports, command)
+    for stepper in steppers:
+        stepper.close()
+
+
+def _end_with_parent(lifeline: int) -> None:
+    """Ends this process and those that environments started, when the parent is gone."""
+    os.read(lifeline, 1)
+    with contextlib.suppress(OSError):
+        os.killpg(0, signal.SIGKILL)
+
+
+def _reason(error: BaseException) -> str:
+    """A UsageError's message says all; of others the kind and the place in the user's file."""
+    from jaxrl.core.errors import UsageError, reason_of
+    from jaxrl.workers.stepper import BrokenEnvironment
+
+    return str(error) if isinstance(error, UsageError | BrokenEnvironment) else reason_of(error)
+
+
+def import_jaxrl_when_used() -> None:
+    """Makes `import jaxrl.workers` possible without running `jaxrl/__init__.py`.
+
+    That one is run when something of `jaxrl` itself is used, as by an environment that is made by
+    `jaxrl.to_gymnasium`.
+    """
+    folder = Path(__file__).parents[1]
+    init, folders = folder / "__init__.py", [str(folder)]
+    spec = importlib.util.spec_from_file_location(
+        folder.name, init, submodule_search_locations=folders
+    )
+    package = importlib.util.module_from_spec(spec)
+
+    def load(name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        del package.__getattr__
+        spec.loader.exec_module(package)
+        return getattr(package, name)
+
+    package.__getattr__ = load
+    sys.modules[folder.name] = package
+
+
+if __name__ == "__main__":
+    main(*map(int, sys.argv[1:]))
