@@ -128,11 +128,12 @@ class Population:
         written = checkpoint.write(folder, {"state": held}, facts)
         for path in checkpoint.iterations(folder).values():
             if path != written:
-                shutil.rmtree(path)
+                checkpoint.remove(path)
         self._saved = time.monotonic()
 
     def _read(self, folder: Path) -> None:
         """Takes over what the newest checkpoint says of the members."""
+        checkpoint.clean(folder)
         found = checkpoint.iterations(folder)
         if not found:
             return
