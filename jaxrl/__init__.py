@@ -17,6 +17,7 @@ jaxrl.join("host0:1234", 2, process_id)                first, in each of several
 jaxrl.use_compile_cache()                              first: the next process compiles nothing
 jaxrl.sweep(config, {"lr": [3e-4, 1e-3]}, seeds=8)     many trainings in one compiled program
 jaxrl.to_gymnasium_vector("cartpole", 256)             environments for other libraries
+jaxrl.Learner(config, obs_space, action_space)         acting and learning, in a loop of your own
 jaxrl.from_rllib("params.json").config                 RLlib's configuration as a PPOConfig
 """
 
@@ -45,6 +46,7 @@ from jaxrl.run.health import Diverged
 from jaxrl.run.inference.load import evaluate, render
 from jaxrl.run.inference.policy import Policy, load_policy
 from jaxrl.run.inference.replayed_episode import replay_episode
+from jaxrl.run.learner import Learner
 from jaxrl.run.logging.loggers import Logger
 from jaxrl.run.logging.run_results import Run, load_run
 from jaxrl.run.replay.page import Replay
@@ -66,6 +68,7 @@ __all__ = [
     "Curriculum",
     "Diverged",
     "Environment",
+    "Learner",
     "LevelsBySuccess",
     "Logger",
     "MARWILConfig",

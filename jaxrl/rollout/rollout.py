@@ -1,6 +1,7 @@
 """Rollout: T steps of E environments in one scan, and the trajectories that policies learn from."""
 
 import functools
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import jax
@@ -49,6 +50,8 @@ class Trajectory(struct.PyTreeNode):
     waited: PyTree = ()
     # [C, N, E, M, ...]  the model's carry into each part that `PolicySpec.sequences` makes of T
     carry: PyTree = ()
+    # f32  of the action when it was chosen; () where that is the distribution's
+    log_prob: PyTree = ()
 
     ended = former_attribute("ended", "done")
 
@@ -127,7 +130,7 @@ def rollout_of(
         envs, trajectories = _trajectories_of_turns(spec, envs, turns, bootstrap, carries, acting)
     else:
         trajectories = tuple(map(_trajectory, turns, bootstrap, carries.parts))
-    agent_steps = _agent_steps(spec.grouping, turns)
+    agent_steps = agent_steps_of(spec.grouping, turns)
     return envs, Rollout(trajectories, reached, episode_done, agent_steps, hist_data)
 
 
@@ -358,7 +361,7 @@ def _final_values(
     return cond_any(jnp.any(truncated), values, zeros, *by_group)
 
 
-def _agent_steps(grouping: Grouping, turns: list[Turn]) -> jax.Array:
+def agent_steps_of(grouping: Grouping, turns: Sequence[Turn | Trajectory]) -> jax.Array:
     """How many steps each agent acted in, i32[M_all]."""
     counts = {}
     for group, turn in zip(grouping.groups, turns, strict=True):

@@ -137,11 +137,14 @@ def make_batch(
     """
     policy_spec, shape = spec.policy_spec, trajectory.value.shape
     advantages, targets = estimates
+    log_prob = trajectory.log_prob
+    if isinstance(log_prob, tuple):
+        log_prob = trajectory.distribution.log_prob(trajectory.action)
     by_step = Batch(
         obs=policy_spec.read(obs_stats, trajectory.obs, trajectory.inputs),
         action=trajectory.action,
         distribution=trajectory.distribution,
-        log_prob=trajectory.distribution.log_prob(trajectory.action),
+        log_prob=log_prob,
         value=trajectory.value,
         advantage=advantages,
         target=targets,

@@ -1,0 +1,122 @@
+"""A rollout of recorded steps: what others lived through, with the values that learning needs.
+
+Recorded steps come from programs that own their loop. The policies are run over them once more, in
+one scan, for the values of the states and the memory before each step. Actions are taken as they
+were recorded, with their probabilities where those are known.
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from jaxrl.core.types import PyTree
+from jaxrl.models.policy_spec import PolicySpec, PolicyWeights
+from jaxrl.ops.control_flow import cond_any
+from jaxrl.ops.distributions import Distribution
+from jaxrl.rollout.env_step import RolloutSpec
+from jaxrl.rollout.episode_stats import EpisodeStats
+from jaxrl.rollout.policy_map import PolicyGroup, each_policy
+from jaxrl.rollout.rollout import Rollout, Trajectory, agent_steps_of
+
+
+class Lanes(NamedTuple):
+    """Recorded steps of the policies of one group: E lanes of T rows for each agent.
+
+    A lane holds parts of episodes one after the other, and rows that are not `active` after the
+    last. The last row of each part is `terminated`, or `truncated` where the episode was cut.
+    """
+
+    obs: PyTree  # [T, N, E, M, ...]
+    next_obs: PyTree  # [T, N, E, M, ...]  read where truncated
+    action: PyTree  # [T, N, E, M, ...]  as the policy has it
+    action_mask: PyTree  # bool[T, N, E, M, A]; () without masks
+    dist_inputs: jax.Array  # f32[T, N, E, M, K]  of the distribution that it was drawn from
+    has_dist_inputs: jax.Array  # bool[T, N, E, M]
+    log_prob: jax.Array  # f32[T, N, E, M]
+    has_log_prob: jax.Array  # bool[T, N, E, M]
+    reward: jax.Array  # f32[T, N, E, M]
+    terminated: jax.Array  # bool[T, N, E, M]
+    truncated: jax.Array  # bool[T, N, E, M]
+    active: jax.Array  # bool[T, N, E, M]
+    begins: jax.Array  # bool[T, N, E, M]  the first row of a part
+
+
+def recorded_rollout(
+    spec: RolloutSpec,
+    weights: tuple[PolicyWeights, ...],
+    lanes: tuple[Lanes, ...],
+    finished: EpisodeStats,
+    episode_done: jax.Array,
+) -> Rollout:
+    """The rollout of `lanes`, by group.
+
+    Probabilities that were not recorded are those of `weights`, as if these had acted.
+
+    Args:
+        finished: [T, E]  the episodes to report, where `episode_done`, bool[T, E], is set.
+    """
+    trajectories = tuple(
+        _trajectory(policy_spec, group, weights[g], lanes[g])
+        for g, (policy_spec, group) in enumerate(
+            zip(spec.policy_specs, spec.grouping.groups, strict=True)
+        )
+    )
+    agent_steps = agent_steps_of(spec.grouping, trajectories)
+    return Rollout(trajectories, finished, episode_done, agent_steps)
+
+
+def _trajectory(
+    policy_spec: PolicySpec, group: PolicyGroup, weights: PolicyWeights, lanes: Lanes
+) -> Trajectory:
+    num_steps, _, num_envs = lanes.reward.shape[:3]
+    apply = each_policy(policy_spec.apply, in_axes=(0, 0, 0, 0))
+    agent_ids = group.agent_ids(num_envs)
+
+    def values(obs, policy_state):
+        inputs = policy_spec.inputs(policy_state, (), agent_ids)
+        return apply(weights, obs, policy_state, inputs)[1]
+
+    def no_values(obs, policy_state):
+        return jnp.zeros(agent_ids.shape)
+
+    def step(policy_state, row):
+        policy_state = policy_spec.reset_where(row.begins, policy_state)
+        inputs = policy_spec.inputs(policy_state, row.action_mask, agent_ids)
+        distribution, value, carry = apply(weights, row.obs, policy_state, inputs)
+        after = policy_spec.next_state(carry, row.action, row.reward)
+        final = cond_any(jnp.any(row.truncated), values, no_values, row.next_obs, after)
+        return after, (distribution, value, final, inputs, policy_state.carry)
+
+    state = policy_spec.initial_state(agent_ids.shape)
+    _, rows = jax.lax.scan(step, state, lanes)
+    distribution, value, final, inputs, carries = rows
+    distribution = _as_recorded(distribution, lanes)
+    log_prob = distribution.log_prob(lanes.action)
+    _, length = policy_spec.sequences(num_steps)
+    following = jnp.concatenate([value[1:], jnp.zeros_like(value[:1])])
+    return Trajectory(
+        obs=lanes.obs,
+        action=lanes.action,
+        distribution=distribution,
+        value=value,
+        next_value=jnp.where(lanes.truncated, final, following),
+        reward=lanes.reward,
+        terminated=lanes.terminated,
+        done=lanes.terminated | lanes.truncated | ~lanes.active,
+        active=lanes.active,
+        inputs=inputs,
+        carry=jax.tree.map(lambda leaf: leaf[::length], carries),
+        log_prob=jnp.where(lanes.has_log_prob, lanes.log_prob, log_prob),
+    )
+
+
+def _as_recorded(distribution: Distribution, lanes: Lanes) -> Distribution:
+    """The distribution with its recorded numbers, the inverse of `dist_inputs`, where known."""
+    leaves, structure = jax.tree.flatten(distribution)
+    known, begin, recorded = lanes.has_dist_inputs[..., None], 0, []
+    for leaf in leaves:
+        end = begin + leaf.shape[-1]
+        recorded.append(jnp.where(known, lanes.dist_inputs[..., begin:end], leaf))
+        begin = end
+    return structure.unflatten(recorded)

@@ -1,0 +1,67 @@
+"""A policy that acts and says what learning needs to know of its actions."""
+
+import functools
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from jaxrl.core.types import Key, PyTree
+from jaxrl.models.policy_spec import PolicySpec, PolicyState
+from jaxrl.rollout.recorded_steps import model_outputs
+from jaxrl.run.inference.policy import Policy
+
+# Among an episode's extra model outputs: the action as the policy has it, where the episode holds
+# the environment's.
+POLICY_ACTIONS = "policy_actions"
+
+
+class RecordingPolicy(Policy):
+    """A `Policy` whose actions come with their probabilities."""
+
+    def decide(
+        self,
+        observation: Any,
+        *,
+        explore: bool = True,
+        begins: Any = False,
+        prev_reward: Any = 0.0,
+        **told: Any,
+    ) -> tuple[np.ndarray, dict[str, PyTree]]:
+        """(the environment's action, the model's outputs to record with it); see `Policy.act`."""
+        obs, batch_shape = self._read(observation)
+        policy_state = self._recalled(told.get("agent"), batch_shape, begins, prev_reward)
+        key = jax.random.fold_in(self._key, self._draws)
+        self._draws += 1
+        inputs = self._context(policy_state, batch_shape, self.masked, **told)
+        step = self.policy_spec, batch_shape, explore
+        action, outputs, after = _decide(step, self.weights, (obs, policy_state, inputs), key)
+        self._memory[told.get("agent")] = after
+        action, outputs = jax.device_get((action, outputs))
+        return action, outputs
+
+
+class _Chosen(NamedTuple):
+    """What `model_outputs` reads."""
+
+    action: PyTree
+    distribution: Any
+    value: jax.Array
+    inputs: Any
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _decide(
+    step: tuple[PolicySpec, tuple[int, ...], bool], weights: PyTree, seen: tuple, key: Key
+) -> tuple[PyTree, dict[str, PyTree], PolicyState]:
+    policy_spec, batch_shape, explore = step
+    obs, policy_state, inputs = seen
+    distribution, value, carry = policy_spec.apply(weights, obs, policy_state, inputs)
+    noise = policy_spec.noise(key, batch_shape)
+    action = distribution.sample(noise) if explore else distribution.mode()
+    after = policy_spec.next_state(carry, action, jax.numpy.zeros(value.shape))
+    outputs = model_outputs(_Chosen(action, distribution, value, inputs), ())
+    env_action = policy_spec.to_env_action(action)
+    if env_action is not action:
+        outputs[POLICY_ACTIONS] = action
+    return env_action, outputs, after

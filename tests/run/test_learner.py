@@ -1,0 +1,160 @@
+"""`Learner`: acting and learning in a loop of the user's own."""
+
+import jax
+import numpy as np
+import pytest
+
+import jaxrl
+from jaxrl.core.spaces import Box, Discrete
+from jaxrl.episodes import MultiAgentEpisode, SingleAgentEpisode
+from tests.probes import SMALL_CARTPOLE
+
+T, E = 16, 4
+BOX = Box(-1.0, 1.0, (3,))
+CONFIG = SMALL_CARTPOLE.replace(env_args={"max_steps_in_episode": 6})
+
+
+def recorded(rollout):
+    """The rollout's episodes, environment after environment, as a program outside would have."""
+    (steps,) = rollout.recorded.groups
+    rows = jax.tree.map(lambda leaf: np.asarray(leaf)[:, 0, :, 0], steps)
+    done = np.asarray(rollout.recorded.episode_done)
+    for e in range(E):
+        ends = [*(np.flatnonzero(done[:, e]) + 1), T]
+        for begin, end in zip([0, *ends], ends, strict=False):
+            if begin == end:
+                continue
+            part = jax.tree.map(lambda leaf, b=begin, n=end, e=e: leaf[b:n, e], rows)
+            yield SingleAgentEpisode(
+                observations=np.concatenate([part.obs, part.reached[-1:]]),
+                actions=part.action,
+                rewards=part.reward,
+                terminated=bool(part.terminated[-1]),
+                truncated=bool(part.truncated[-1]),
+                extra_model_outputs=part.outputs,
+                len_lookback_buffer=0,
+            )
+
+
+@pytest.mark.parametrize("memory", [False, True])
+def test_recorded_episodes_are_learned_from_as_the_rollout_that_they_come_from(memory):
+    config = CONFIG.replace(use_gru=True, max_seq_len=8) if memory else CONFIG
+    algorithm, learner = config.build(), jaxrl.Learner(config)
+    key = jax.random.key(config.seed, impl="threefry2x32")
+    runner = jax.jit(algorithm.init)(key)
+    for found_leaf, other in zip(
+        jax.tree.leaves(learner.runner.learners), jax.tree.leaves(runner.learners), strict=True
+    ):
+        np.testing.assert_array_equal(found_leaf, other)
+    _, rollout = jax.jit(algorithm.recording(E).collect)(runner)
+    learner.add(recorded(rollout))
+    assert learner.ready and learner.num_waiting == T * E
+    (wanted,), (found,) = rollout.trajectories, learner._rollout().trajectories
+    ends = np.asarray(wanted.done)
+    cut = ends.copy()
+    cut[-1] = True  # the batch ends there for both, whoever says so
+    np.testing.assert_array_equal(found.done, cut)
+    for name in ("obs", "action", "reward", "active", "terminated"):
+        np.testing.assert_array_equal(getattr(found, name), getattr(wanted, name))
+    for name in ("value", "distribution", "carry"):
+        for found_leaf, other in zip(
+            jax.tree.leaves(getattr(found, name)),
+            jax.tree.leaves(getattr(wanted, name)),
+            strict=True,
+        ):
+            np.testing.assert_allclose(found_leaf, other, rtol=1e-5, atol=1e-6)
+    read = ~np.asarray(wanted.terminated)
+    np.testing.assert_allclose(
+        np.asarray(found.next_value)[read], np.asarray(wanted.next_value)[read], rtol=1e-4
+    )
+    np.testing.assert_allclose(
+        found.log_prob, wanted.distribution.log_prob(wanted.action), rtol=1e-5
+    )
+
+
+def episode_of(learner, length, **ends):
+    """An episode of two agents that act by the learner's policies."""
+    episode, rng = MultiAgentEpisode(), np.random.default_rng(length)
+    observe = lambda: {agent: rng.uniform(-1, 1, 3).astype(np.float32) for agent in ("a", "b")}
+    obs = observe()
+    episode.add_env_reset(observations=obs)
+    for t in range(length):
+        actions, outputs = learner.act(obs)
+        obs = observe()
+        flags = ends if t == length - 1 else {}
+        flags = {name: {"__all__": value} for name, value in flags.items()}
+        episode.add_env_step(
+            obs, actions, {"a": 1.0, "b": 2.0}, extra_model_outputs=outputs, **flags
+        )
+    return episode
+
+
+@pytest.fixture(scope="module")
+def of_two_agents():
+    spaces = {"a": BOX, "b": BOX}, {"a": Discrete(2), "b": Box(-3.0, 3.0, (2,))}
+    config = jaxrl.PPOConfig(
+        env="external",
+        num_envs=2,
+        rollout_length=8,
+        minibatch_size=8,
+        num_epochs=1,
+        fcnet_hiddens=(8,),
+    )
+    return jaxrl.Learner(config, *spaces)
+
+
+def test_episodes_of_any_length_fill_the_rows_and_the_rest_waits(of_two_agents):
+    learner = of_two_agents
+    learner.add([episode_of(learner, 5, terminateds=True), episode_of(learner, 20)])
+    assert learner.num_waiting == 25
+    result = learner.update()
+    assert learner.num_waiting == 25 - 16  # two lanes of 8 rows
+    assert result["num_env_steps_sampled_lifetime"] == 16
+    assert result["env_runners"]["num_agent_steps_sampled"] == {"a": 16, "b": 16}
+    assert result["env_runners"]["agent_episode_returns_mean"] == {"a": 5.0, "b": 10.0}
+    assert result["env_runners"]["episode_len_mean"] == 5.0
+    second = learner.update()  # of 9 rows and 7 of weight 0
+    assert second["env_runners"]["num_agent_steps_sampled"] == {"a": 9, "b": 9}
+    assert second["learners"]["a"]["num_module_steps_trained"] == 9
+    with pytest.raises(jaxrl.UsageError, match="nothing to learn from"):
+        learner.update()
+
+
+def test_a_learner_is_saved_and_restored(of_two_agents, tmp_path):
+    learner, obs = of_two_agents, {"a": np.zeros(3), "b": np.ones(3)}
+    path = learner.save(tmp_path)
+    wanted = learner.act(obs, explore=False)[0]
+    weights = learner.weights
+    learner.set_weights({"a": jax.tree.map(np.zeros_like, weights["a"])})
+    learner.restore(path)
+    found = learner.act(obs, explore=False)[0]
+    jax.tree.map(np.testing.assert_array_equal, found, wanted)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda of: of.add([1]), "SingleAgentEpisode or MultiAgentEpisode, not int"),
+        (lambda of: of.act(np.zeros(3)), "act takes {agent: observation} of a, b"),
+        (lambda of: of.act({"c": np.zeros(3)}), "no agent 'c'; the agents are a, b"),
+        (lambda of: jaxrl.Learner(of.config, BOX), "both observation_space and action_space"),
+        (lambda of: jaxrl.Learner({"lr": 1.0}, BOX, BOX), "Learner takes a configuration"),
+    ],
+)
+def test_wrong_use_is_refused_in_one_line(of_two_agents, call, message):
+    with pytest.raises(jaxrl.UsageError) as caught:
+        call(of_two_agents)
+    assert message in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_a_step_that_does_not_fit_leaves_nothing_behind(of_two_agents):
+    wrong = SingleAgentEpisode(
+        observations=np.zeros((3, 4), np.float32),
+        actions=np.zeros(2, int),
+        rewards=np.zeros(2),
+        len_lookback_buffer=0,
+    )
+    wrong.agent_id = "a"
+    with pytest.raises(jaxrl.UsageError, match="observations have the shape"):
+        of_two_agents.add(wrong)
+    assert not of_two_agents.num_waiting
