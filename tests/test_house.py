@@ -55,7 +55,9 @@ MAY_IMPORT = {
     "envs": {"core"},
 }
 # All that episodes import, and what worker processes import.
-CORE_WITHOUT_JAX = ("jaxrl.core.errors", "jaxrl.core.foreign_names", "jaxrl.core.trust")
+CORE_WITHOUT_JAX = tuple(
+    f"jaxrl.core.{module}" for module in ("errors", "foreign_names", "python_kinds", "trust")
+)
 WORKERS_WITH_JAX = {  # the side that learns
     f"jaxrl/workers/{module}.py" for module in ("local", "pool", "python_env", "vector")
 }

@@ -46,7 +46,8 @@ from jaxrl.core.fields import (
     setting,
     unknown_setting,
 )
-from jaxrl.core.registry import ENVIRONMENT, make, registered
+from jaxrl.core.python_kinds import is_python
+from jaxrl.core.registry import ENVIRONMENT, adapted, make, registered
 from jaxrl.core.renamed import former_method
 from jaxrl.core.spaces import Space
 from jaxrl.core.trust import Kind, load, parse_name
@@ -452,6 +453,9 @@ def _as_hypers(config: AlgorithmConfig, num_knots: int) -> PyTree:
 
 def make_env(env: Any, env_args: tuple) -> tuple[Any, PyTree]:
     """(environment, its numbers) of the settings `env` and `env_args`."""
+    if is_python(env):
+        made = adapted(None, functools.partial(env, **dict(env_args)) if env_args else env)
+        return made, made.default_params
     if not isinstance(env, str):
         if env_args:
             raise UsageError(

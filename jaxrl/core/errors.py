@@ -15,7 +15,7 @@ from jaxrl.core import foreign_names
 # The smallest ratio of difflib that counts as similar. Below it, names share letters by chance:
 # use_gae and use_gru have 0.71.
 MIN_SIMILARITY = 0.75
-MAX_LIST_CHARACTERS = 200  # of a list of names in an error's line
+MAX_LIST_CHARACTERS = 240  # of a list of names in an error's line
 WHERE_RESULTS_ARE = "each row of a run's metrics.jsonl holds them all"
 
 PACKAGE = Path(__file__).parents[1]

@@ -7,6 +7,7 @@ entry point of the group `jaxrl.schemes` that leads to a function from NAME to a
 """
 
 import dataclasses
+import functools
 import importlib.util
 import inspect
 import math
@@ -19,6 +20,7 @@ from jaxrl.core.env import Environment, MultiAgentEnvironment
 from jaxrl.core.env_contract import default_params_of, describe, require_environment
 from jaxrl.core.errors import UsageError, is_installed, nearest, unknown_name
 from jaxrl.core.fields import as_count, as_number
+from jaxrl.core.python_kinds import kind_of
 from jaxrl.core.task_distributions import FORMS, Distribution, Randomization, distribution_of
 from jaxrl.core.tasks import per_episode
 from jaxrl.core.trust import Kind, current_module, load, parse_name, points_of
@@ -26,14 +28,17 @@ from jaxrl.core.types import PyTree
 
 
 def _is_environment_class(found: Any) -> bool:
-    """Whether a class has one of our base classes, or follows the contract as gymnax's do."""
+    """Whether a class has one of our base classes, follows gymnax's contract, or is of Python."""
     if not isinstance(found, type):
         return False
+    if kind_of(found) is not None:
+        return True
     by_contract = all(callable(getattr(found, name, None)) for name in ("reset_env", "step_env"))
     return issubclass(found, Environment | MultiAgentEnvironment) or by_contract
 
 
 SCHEMES = "jaxrl.schemes"
+ADAPTERS = "jaxrl.adapters"
 ENVIRONMENT = Kind(
     "environment",
     "jaxrl.envs",
@@ -106,6 +111,7 @@ def make(name: str, **args) -> tuple[Any, PyTree]:
     signature = _signature(name, constructor)
     arguments = signature.parameters.values()
     takes = [each.name for each in arguments if not each.kind.name.startswith("VAR_")]
+    takes = takes or (list(args) if arguments else [])  # `**args` alone takes all
     structure = {key: value for key, value in args.items() if key in takes}
     drawn = _distributions(name, args, takes)
     try:
@@ -114,6 +120,8 @@ def make(name: str, **args) -> tuple[Any, PyTree]:
         known = ", ".join(takes)
         raise UsageError(f"environment {name!r}: {error}; its arguments are {known}") from None
     env = constructor(**structure)
+    if kind_of(env) is not None:
+        env = adapted(name, functools.partial(constructor, **structure), env)
     require_environment(env, f"environment {name!r}")
     numbers = {key: value for key, value in args.items() if key not in takes}
     default = default_params_of(env)
@@ -134,6 +142,14 @@ def make(name: str, **args) -> tuple[Any, PyTree]:
                 "randint:LOW:HIGH or choice:A:B"
             )
     return (per_episode(env, Randomization(tuple(drawn.items()))) if drawn else env), params
+
+
+def adapted(name: str | None, make: Any, made: Any = None) -> Any:
+    """An environment in Python, given by what makes it, as training takes it.
+
+    `jaxrl.workers` announces who does that, since nothing here may import it.
+    """
+    return _load(points_of(ADAPTERS)["python"])(name, make, made)
 
 
 def _distributions(name: str, args: dict[str, Any], takes: list[str]) -> dict[str, Distribution]:

@@ -51,9 +51,9 @@ class Kind:
 
     def announces(self, text: str) -> bool:
         """Whether an installed package announces this object, or the scheme before the ":"."""
-        target, scheme = text.partition("(")[0], text.partition(":")[0]
+        target, (scheme, _, rest) = text.partition("(")[0], text.partition(":")
         if self.schemes is not None and scheme in points_of(self.schemes):
-            return True
+            return ":" not in rest  # "gym:module:NAME" would import the module
         points = points_of(self.group).values()
         return any(point.value.replace(" ", "") == target for point in points)
 

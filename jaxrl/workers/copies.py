@@ -9,8 +9,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Protocol
 
 from jaxrl.core.errors import UsageError
+from jaxrl.core.python_kinds import GYMNASIUM, PARALLEL, TURNS, kind_of
 from jaxrl.workers.arrays import EnvForm, StepArrays
-from jaxrl.workers.sources import GYMNASIUM, PARALLEL, TURNS, kind_of
 from jaxrl.workers.space_forms import SpaceForm, form_of
 
 AGENT = "default_agent"  # `jaxrl.core.types.DEFAULT_AGENT`, which needs JAX to be imported

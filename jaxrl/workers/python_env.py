@@ -7,6 +7,7 @@ import os
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from jaxrl.core.errors import UsageError, reason_of
 from jaxrl.core.outside_env import (
     OutsideEnvironment,
     OutsideMultiAgentEnvironment,
@@ -60,25 +61,38 @@ class PythonEnv(NamedTuple):
         return ProcessPool(self, num_envs, num_workers, faults, step_timeout_s)
 
 
-def declare(env: Any, env_args: Mapping[str, Any] | None = None) -> PythonEnv:
-    """A Python environment, of which one copy is made here to see its spaces and infos.
+def declare(source: Source, made: Any) -> PythonEnv:
+    """A Python environment; a copy, `made`, is reset and stepped to see what it is, and closed.
 
     Raises:
-        UsageError: no such environment, or spaces that are not supported.
+        UsageError: it is no environment, or its spaces are not supported.
     """
-    source = source_of(env, env_args)
-    copy = copy_of(make_copy(source), source.name)
+    copy = copy_of(made, source.name)
     try:
         return PythonEnv(source, copy.probe())
+    except UsageError:
+        raise
+    except Exception as error:
+        raise UsageError(
+            f"environment {source.name!r} cannot be reset and stepped: {reason_of(error)}"
+        ) from error
     finally:
         copy.env.close()
 
 
-def python_environment(
-    env: Any, env_args: Mapping[str, Any] | None = None
+def adapt(
+    name: str | None, make: Any, made: Any = None
 ) -> OutsideEnvironment | OutsideMultiAgentEnvironment:
-    """A Python environment as training takes it: its declaration, and what makes its copies."""
-    declared = declare(env, env_args)
+    """A Python environment as training takes it; `jaxrl.core.registry` finds this function.
+
+    Args:
+        name: None: that of the environment.
+        make: a function without arguments, or an environment, which is copied.
+        made: what `make` has made.
+    """
+    source = source_of(make)
+    source = source if name is None else source._replace(name=name)
+    declared = declare(source, make_copy(source) if made is None else made)
     return outside_environment(declared.spec, declared.vector)
 
 
@@ -86,7 +100,8 @@ def make_vector_env(
     env: Any, num_envs: int, *, env_args: Mapping[str, Any] | None = None, **settings: Any
 ) -> VectorEnv:
     """E copies of a Python environment; `settings` are those of `PythonEnv.vector`."""
-    return declare(env, env_args).vector(num_envs, **settings)
+    source = source_of(env, env_args)
+    return declare(source, make_copy(source)).vector(num_envs, **settings)
 
 
 def default_workers(num_envs: int) -> int:

@@ -8,17 +8,18 @@
 This module must not import JAX.
 """
 
+import contextlib
 import copy
 import functools
 import importlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from jaxrl.core import trust
 from jaxrl.core.errors import UsageError, is_installed, reason_of, unknown_name
+from jaxrl.core.python_kinds import kind_of
 
 SCHEMES = {"gym": "gymnasium", "pettingzoo": "pettingzoo"}  # with the library, and the extra
-GYMNASIUM, VECTOR, PARALLEL, TURNS = "gymnasium.Env", "VectorEnv", "ParallelEnv", "AECEnv"
 PYTHON_ENVIRONMENT = trust.Kind(
     "environment",
     "jaxrl.envs",
@@ -67,49 +68,14 @@ def source_of(env: Any, env_args: Mapping[str, Any] | None = None) -> Source:
     )
 
 
-def kind_of(env: Any) -> str | None:
-    """Which interface an environment, or a class of them, has; None: none of Python's."""
-    if any(hasattr(env, name) for name in ("step_env", "step_batch", "step_stacked")):
-        return None  # one of JAX
-    if not (hasattr(env, "reset") and hasattr(env, "step")):
-        return None
-    if hasattr(env, "agent_iter") and hasattr(env, "last"):
-        return TURNS
-    for kind, base in ((PARALLEL, "ParallelEnv"), (VECTOR, "VectorEnv"), (GYMNASIUM, "Env")):
-        if isinstance(env, type) and any(each.__name__ == base for each in env.__mro__):
-            return kind
-    if hasattr(env, "possible_agents"):
-        return PARALLEL
-    if hasattr(env, "single_observation_space"):
-        return VECTOR
-    return GYMNASIUM if hasattr(env, "observation_space") else None
-
-
-def is_python_environment(env: Any) -> bool:
-    """Whether `env`, as a setting gives it, is an environment outside JAX.
-
-    Names with a scheme say so; classes and objects by their methods. A function's result is not
-    known before it is called.
-    """
-    if isinstance(env, str):
-        return env.partition(":")[0] in SCHEMES and ":" in env
-    return kind_of(env) is not None
-
-
 def make_copy(source: Source) -> Any:
     """A copy of the environment.
 
     Raises:
         UsageError: the constructor fails, or makes something else.
     """
-    try:
+    with _explained(source.name):
         env = source.make()
-    except UsageError:
-        raise
-    except Exception as error:
-        raise UsageError(
-            f"environment {source.name!r} cannot be made: {reason_of(error)}"
-        ) from error
     if kind_of(env) is None:
         raise UsageError(
             f"environment {source.name!r} is {trust.described(env)}, not a gymnasium.Env, "
@@ -127,22 +93,37 @@ def _name_of(env: Any) -> str:
     return str(named.__name__).strip("<>")
 
 
+def gymnasium_constructor(name: str) -> Callable[..., Any]:
+    """What makes an environment of Gymnasium's registry: `gym:NAME`."""
+    _require("gym")
+    return functools.partial(_make_gymnasium, name)
+
+
+def pettingzoo_constructor(name: str) -> Callable[..., Any]:
+    """What makes an environment of PettingZoo: `pettingzoo:FAMILY/NAME`."""
+    _require("pettingzoo")
+    return functools.partial(_make_pettingzoo, name)
+
+
 def _maker_of(name: str) -> Callable[..., Any]:
-    scheme, colon, rest = name.partition(":")
-    if colon and scheme in SCHEMES:
-        library = SCHEMES[scheme]
-        if not is_installed(library):
-            raise UsageError(
-                f"environments {scheme}:NAME: {library} is not installed: "
-                f'pip install "jaxrl[{library}]"'
-            )
-        return functools.partial(_make_gymnasium if scheme == "gym" else _make_pettingzoo, rest)
+    scheme, _, rest = name.partition(":")
+    constructors = {"gym": gymnasium_constructor, "pettingzoo": pettingzoo_constructor}
+    if scheme in constructors:
+        return constructors[scheme](rest)
     named = trust.parse_name(name)
     if named is None:
-        raise unknown_name(
-            "environment", name, [*(f"{each}:NAME" for each in SCHEMES), "module:Name"]
-        )
+        known = [*(f"{each}:NAME" for each in SCHEMES), "module:Name"]
+        raise unknown_name("environment", name, known)
     return functools.partial(_make_named, named)
+
+
+def _require(scheme: str) -> None:
+    library = SCHEMES[scheme]
+    if not is_installed(library):
+        raise UsageError(
+            f"environments {scheme}:NAME: {library} is not installed: "
+            f'pip install "jaxrl[{library}]"'
+        )
 
 
 def _make_named(named: trust.Named, /, **args: Any) -> Any:
@@ -157,7 +138,8 @@ def _make_gymnasium(name: str, /, **args: Any) -> Any:
         importlib.import_module(module)
     if known not in gymnasium.registry:
         raise unknown_name("Gymnasium environment", known, gymnasium.registry)
-    return gymnasium.make(known, disable_env_checker=True, **args)
+    with _explained(f"gym:{name}"):
+        return gymnasium.make(known, disable_env_checker=True, **args)
 
 
 def _make_pettingzoo(name: str, /, **args: Any) -> Any:
@@ -178,4 +160,16 @@ def _make_pettingzoo(name: str, /, **args: Any) -> Any:
     make = getattr(module, "parallel_env", None) or getattr(module, "env", None)
     if make is None:
         raise UsageError(f"{wrong}: the module makes no environment")
-    return make(**args)
+    with _explained(f"pettingzoo:{name}"):
+        return make(**args)
+
+
+@contextlib.contextmanager
+def _explained(name: str) -> Iterator[None]:
+    """Errors of a constructor as one line."""
+    try:
+        yield
+    except UsageError:
+        raise
+    except Exception as error:
+        raise UsageError(f"environment {name!r} cannot be made: {reason_of(error)}") from error

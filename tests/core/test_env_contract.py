@@ -219,7 +219,7 @@ class TimeLimit:
     [
         (5, "env must be a name, or an object of jaxrl.Environment .*, not an int: 5"),
         (object(), "env must be a name, or an object of .*, not an object: <object"),
-        (jax.jit, "env must be a name, or an object of .*, not a function"),
+        (jax.jit, "environment 'jit' is the function .*, not a gymnasium.Env"),
         (
             TimeLimit(),
             r"env is a Gymnasium environment \(TimeLimit\), "

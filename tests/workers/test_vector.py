@@ -7,11 +7,15 @@ import numpy as np
 import pytest
 
 import jaxrl
+from jaxrl.core.env import lift
+from jaxrl.core.outside_env import is_outside
+from jaxrl.core.python_kinds import is_python
+from jaxrl.core.registry import ENVIRONMENT
 from jaxrl.core.spaces import Box, Dict, Discrete, MultiDiscrete, Tuple
+from jaxrl.core.trust import check_name
 from jaxrl.core.types import DEFAULT_AGENT
 from jaxrl.workers.arrays import episode_seed
 from jaxrl.workers.python_env import make_vector_env
-from jaxrl.workers.sources import is_python_environment
 from jaxrl.workers.vector import TooManyFaults
 from tests.workers import environments
 from tests.workers.environments import Counter, Ended, Leavers, Nim, Sloppy
@@ -194,8 +198,50 @@ def test_what_is_no_environment_is_refused_in_one_line(env, message):
         in_this_process(env, 2)
 
 
-def test_python_environments_are_known_by_their_scheme_or_their_methods():
-    outside = ["gym:CartPole-v1", "pettingzoo:sisl/pursuit_v4", Counter, Counter(), Leavers, Nim()]
-    assert all(map(is_python_environment, outside))
-    inside = ["cartpole", "gymnax:CartPole-v1", jaxrl.make("arena")[0], jaxrl.Environment]
-    assert not any(map(is_python_environment, inside))
+def test_python_environments_are_known_by_their_methods():
+    assert all(map(is_python, [Counter, Counter(), Leavers, Nim(), environments.function]))
+    inside = [jaxrl.make("arena")[0], jaxrl.Environment, jaxrl.make("gymnax:CartPole-v1")[0], 3]
+    assert not any(map(is_python, inside))
+
+
+@pytest.mark.parametrize(
+    ("env", "env_args"),
+    [
+        ("gym:CartPole-v1", {"max_episode_steps": 7}),
+        ("tests.workers.environments:Counter", {"length": 3}),
+        ("tests.workers.environments:function", {}),
+        ("tests.workers.environments:Leavers", {"num_agents": 2}),
+        (Counter, {"length": 3}),
+        (environments.function, {}),
+        (Counter(length=3), {}),
+    ],
+)
+def test_a_configuration_takes_python_environments_in_all_forms(env, env_args):
+    made = jaxrl.PPOConfig(env=env, env_args=env_args).setup().env
+    assert is_outside(made)
+    vector = lift(made).vector(2, num_workers=0)
+    vector.reset(SEEDS[:2])
+    (step,) = play(vector, 1, lambda _: {agent: np.zeros(2, int) for agent in vector.spec.agents})
+    assert step.reward.shape == (2, len(vector.spec.agents))
+    if isinstance(env, str):
+        assert is_outside(jaxrl.make(env, **env_args)[0]) and made.name == env
+
+
+@pytest.mark.parametrize(
+    ("env", "env_args", "message"),
+    [
+        ("gym:CartPole-v9", {}, "unknown Gymnasium environment 'CartPole-v9'; did you mean"),
+        ("gym:CartPole-v1", {"speed": 3}, "cannot be made: TypeError.*'speed'"),
+        ("tests.workers.environments:Counter", {"lenght": 3}, "unknown argument.*'lenght'"),
+        ("tests.workers.environments:not_an_environment", {}, "not an int|not int"),
+    ],
+)
+def test_a_configuration_refuses_what_cannot_be_made(env, env_args, message):
+    with pytest.raises(jaxrl.UsageError, match=message):
+        jaxrl.PPOConfig(env=env, env_args=env_args).setup()
+
+
+def test_a_file_may_not_name_a_module_behind_the_scheme():
+    check_name(ENVIRONMENT, "gym:CartPole-v1", "the file's env", trust=False)
+    with pytest.raises(jaxrl.UsageError, match="not part of jaxrl or of an installed plug-in"):
+        check_name(ENVIRONMENT, "gym:os:CartPole-v1", "the file's env", trust=False)
