@@ -78,8 +78,10 @@ MAY_BE_IMPORTED_BY = {
     "wandb": {"jaxrl/run/logging/loggers.py", "jaxrl/run/logging/wandb.py"},
     "matplotlib": {
         *("jaxrl/run/logging/plots.py", "jaxrl/sweeps/plots.py", "jaxrl/sweeps/lineage_plots.py"),
+        "jaxrl/adapters/from_pgx.py",  # its fonts
     },
-    "PIL": {"jaxrl/run/inference/video.py"},
+    "PIL": {"jaxrl/run/inference/video.py", "jaxrl/adapters/from_pgx.py"},
+    "resvg_py": {"jaxrl/adapters/from_pgx.py"},
     "imageio": {"jaxrl/run/inference/video.py"},
     "ray": {"jaxrl/adapters/to_ray_tune.py", "jaxrl/adapters/to_rllib.py"},
     "gymnasium": {

@@ -4,11 +4,15 @@
 acts, the others wait.
 """
 
+import importlib.util
 import inspect
+import io
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
+from PIL import Image
 
 from jaxrl.adapters.wrapping import (
     TRUNCATES,
@@ -22,7 +26,7 @@ from jaxrl.adapters.wrapping import (
     raw_key,
     require_known,
 )
-from jaxrl.core.errors import UsageError
+from jaxrl.core.errors import UsageError, is_installed
 from jaxrl.core.spaces import Discrete, Space
 from jaxrl.core.types import DEFAULT_POLICY, PyTree
 
@@ -32,6 +36,12 @@ except ImportError as error:
     raise import_error("pgx", "pgx", error) from error
 
 NEEDS_DATA = "bridge_bidding"
+TILE = 20  # pixels of a cell of MinAtar
+# Of MinAtar's kinds of things, each painted over the ones before.
+COLOURS = (
+    *((31, 119, 180), (255, 127, 14), (44, 160, 44), (214, 39, 40), (148, 103, 189)),
+    *((188, 189, 34), (227, 119, 194), (140, 86, 75), (23, 190, 207), (255, 255, 255)),
+)
 NAMED_BY_SIZE = {"go_9x9": 9, "go_19x19": 19}  # so the size is no argument
 
 
@@ -63,6 +73,10 @@ class _Pgx(Wrapped):
         except Exception as error:
             raise UsageError(f"environment pgx:{name}: {args} are refused: {error!r}") from error
         super().__init__(f"pgx:{name}", args, time_limit=time_limit)
+        if name.startswith("minatar"):
+            self.render = self._render_cells
+        elif is_installed("resvg_py"):
+            self.render = self._render_board
 
     def _observation(self) -> Space:
         return box_of(self._first.observation)
@@ -72,6 +86,12 @@ class _Pgx(Wrapped):
 
     def _step(self, key: jax.Array, inner: PyTree, action: jax.Array) -> PyTree:
         return self._play(inner, action, raw_key(key))
+
+    def _render_cells(self, state: PyTree, params: PyTree) -> jax.Array:
+        return _cells(state.inner.observation)
+
+    def _render_board(self, state: PyTree, params: PyTree) -> jax.Array:
+        return self.picture(_board, state.inner)
 
 
 class PgxSolo(_Pgx, WrappedEnvironment):
@@ -138,3 +158,29 @@ class PgxGame(_Pgx, WrappedMultiAgent):
 
     def _by_player(self, value: Any) -> dict[str, Any]:
         return {agent: value(index) for index, agent in enumerate(self.agents)}
+
+
+def _cells(things: jax.Array) -> jax.Array:
+    """u8[H, W, 3]: the things of MinAtar, bool[10, 10, C], on black."""
+    picture = jnp.zeros((*things.shape[:2], 3), jnp.uint8)
+    for channel in range(things.shape[2]):
+        colour = jnp.array(COLOURS[channel], jnp.uint8)
+        picture = jnp.where(things[..., channel, None], colour, picture)
+    return picture.repeat(TILE, 0).repeat(TILE, 1)
+
+
+def _board(inner: PyTree) -> np.ndarray:
+    """u8[H, W, 3]: Pgx's own drawing of a state, in SVG, as pixels."""
+    import resvg_py
+
+    # Some of the drawings write into the state's arrays, as only JAX's let them.
+    svg = jax.tree.map(jnp.asarray, inner).to_svg()
+    # Where a computer has no fonts: matplotlib's.
+    (matplotlib,) = importlib.util.find_spec("matplotlib").submodule_search_locations
+    png = resvg_py.svg_to_bytes(
+        svg_string=svg,
+        font_dirs=[f"{matplotlib}/mpl-data/fonts/ttf"],
+        **dict.fromkeys(("font_family", "serif_family", "sans_serif_family"), "DejaVu Sans"),
+        monospace_family="DejaVu Sans Mono",
+    )
+    return np.asarray(Image.open(io.BytesIO(bytes(png))).convert("RGB"))

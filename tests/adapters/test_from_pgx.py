@@ -99,6 +99,31 @@ def test_who_begins_is_drawn_and_a_policy_is_shared():
     assert env.default_policies == {"default_policy": ("player_0", "player_1")}
 
 
+def test_a_picture_of_minatar_has_a_colour_where_something_is():
+    env, params = make("pgx:minatar-breakout")
+    obs, state = env.reset_env(jax.random.key(0), params)
+    picture = np.asarray(jax.jit(env.render)(state, params))
+    assert picture.shape == (200, 200, 3) and picture.dtype == np.uint8
+    np.testing.assert_array_equal(picture[10::20, 10::20].any(-1), np.asarray(obs).any(-1))
+
+
+def test_a_picture_of_a_board_is_pgxs_own():
+    pytest.importorskip("resvg_py", reason="the extra pgx is not installed")
+    env, params = make("pgx:tic_tac_toe")
+    _, first = raw_reset(env, jax.random.key(0), params)
+    centre = dict.fromkeys(env.agents, jnp.int32(4))
+    states = jax.tree.map(
+        lambda *leaves: jnp.stack(leaves),
+        first,
+        raw_step(env, jax.random.key(1), first, centre, params).state,
+    )
+    before, after = np.asarray(jax.jit(jax.vmap(lambda each: env.render(each, params)))(states))
+    assert before.shape == (240, 240, 3) and before.dtype == np.uint8
+    middle = (slice(95, 145), slice(95, 145))  # of nine places of 60 pixels from 30 on
+    assert (before[middle] == 255).all() and (after[middle] < 128).any()
+    assert (before != 255).any()  # the lines
+
+
 def test_arguments_are_those_of_the_games_class():
     env, _ = make("pgx:minatar-breakout", use_minimal_action_set=False)
     assert env.action_space().n == 6

@@ -121,7 +121,7 @@ def check_can_render(env: MultiAgentEnvironment) -> None:
     if not hasattr(env, "render"):
         raise UsageError(
             f"environment {env.name} has no render(state, params), so there is no picture of an "
-            "episode"
+            "episode; a page of what the agents saw and did: jaxrl render RUN --out episode.html"
         )
 
 
