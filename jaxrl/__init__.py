@@ -28,6 +28,7 @@ from jaxrl.adapters.to_pettingzoo import to_pettingzoo
 from jaxrl.adapters.to_rllib import rllib_env_runner, to_rllib, to_rllib_vector
 from jaxrl.adapters.to_sb3 import to_sb3_vec
 from jaxrl.algorithms.bc.config import BCConfig, MARWILConfig
+from jaxrl.algorithms.opponent_settings import OpponentPool
 from jaxrl.algorithms.ppo.config import PPOConfig
 from jaxrl.algorithms.ppo.ppo import make_train
 from jaxrl.core.batched_env import BatchedEnvironment
@@ -37,6 +38,7 @@ from jaxrl.core.env_checker import check_env
 from jaxrl.core.errors import UsageError
 from jaxrl.core.registry import make, names, register
 from jaxrl.core.renamed import find_former_modules
+from jaxrl.core.seats import ShuffledSeats
 from jaxrl.offline.estimators import estimate_return
 from jaxrl.rllib.translation import Translation, from_rllib
 from jaxrl.run.callbacks import Callbacks
@@ -73,12 +75,14 @@ __all__ = [
     "Logger",
     "MARWILConfig",
     "MultiAgentEnvironment",
+    "OpponentPool",
     "PPOConfig",
     "Policy",
     "PopulationBasedTraining",
     "Replay",
     "Run",
     "RunSettings",
+    "ShuffledSeats",
     "StackedEnvironment",
     "Trainer",
     "Translation",

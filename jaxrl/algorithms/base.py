@@ -9,6 +9,8 @@ from typing import Any, NamedTuple
 import jax
 from flax import struct
 
+from jaxrl.algorithms.opponents import Pool
+from jaxrl.core.errors import UsageError
 from jaxrl.core.types import Key, PolicyId, PyTree
 from jaxrl.models.model import model_table, num_parameters
 from jaxrl.models.policy_spec import PolicySpec, PolicyWeights
@@ -28,6 +30,7 @@ class RunnerState(struct.PyTreeNode):
     learners: tuple[PyTree, ...]
     envs: EnvBatch
     window: Window  # the last finished episodes
+    opponents: PyTree = ()  # `PoolState`, where the configuration has a pool
 
 
 class Metrics(struct.PyTreeNode):
@@ -36,6 +39,7 @@ class Metrics(struct.PyTreeNode):
     episodes: EpisodeMetrics
     agent_steps: jax.Array  # i32[M_all]  steps in which each agent acted
     learners: tuple[dict[str, jax.Array], ...]  # by group: {name: f32[N]}
+    opponents: PyTree = ()  # `PoolMetrics`, where the configuration has a pool
 
 
 class HeadlineMetric(NamedTuple):
@@ -104,6 +108,7 @@ class Algorithm:
     diagnostics: Diagnostics = no_diagnostics  # of (configuration, result)
     describe: Callable[[Any], str] = describe  # the plan of a configuration, in a few lines
     data: Callable[[], PyTree] = tuple  # reads the recorded steps; () of an algorithm that plays
+    opponents: Pool | None = None  # who plays for one of the policies, drawn for each episode
 
     @property
     def grouping(self) -> Grouping:
@@ -160,6 +165,25 @@ class Algorithm:
         group, index = self.grouping.locate(policy)
         return jax.tree.map(lambda leaf: leaf[index], runner.learners[group].weights)
 
+    def acting_weights(
+        self, runner: RunnerState, opponent: str | None = None
+    ) -> tuple[PyTree, ...]:
+        """Of those who act outside of training, by group.
+
+        Args:
+            opponent: who plays for the policy of the pool: a member's name, or "pool" for all of
+                them; None: the newest copy.
+
+        Raises:
+            UsageError: there is no pool, or no such member.
+        """
+        weights = [learner.weights for learner in runner.learners]
+        if opponent is not None:
+            if self.opponents is None:
+                raise UsageError(f"opponent={opponent!r}: the configuration has no opponents")
+            weights[self.opponents.group] = self.opponents.player(runner.opponents, opponent)
+        return tuple(weights)
+
     def with_policy_weights(
         self, runner: RunnerState, policy: PolicyId, weights: PolicyWeights
     ) -> RunnerState:
@@ -168,7 +192,13 @@ class Algorithm:
         learners = list(runner.learners)
         stacked = _with_row(learners[group].weights, weights, index)
         learners[group] = learners[group].with_weights(stacked)
-        return runner.replace(learners=tuple(learners))
+        runner = runner.replace(learners=tuple(learners))
+        pool = self.opponents
+        if pool is None or pool.policy != policy:
+            return runner
+        newest = pool.newest(runner.opponents)
+        state = pool.with_weights(runner.opponents, newest, weights, runner.num_updates)
+        return runner.replace(opponents=state)
 
 
 @jax.jit

@@ -214,6 +214,8 @@ class AlgorithmConfig(NetworkSettings, ActingSettings, TaskSettings, RolloutSett
         """Plain values by name; `from_dict` gives the same configuration."""
         values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         values["env_args"] = dict(self.env_args)
+        if self.opponents is not None:
+            values["opponents"] = self.opponents.to_dict()
         values["per_policy"] = {policy: dict(overrides) for policy, overrides in self.per_policy}
         if not is_names(self.policies) and isinstance(self.policies, tuple):
             values["policies"] = dict(self.policies)

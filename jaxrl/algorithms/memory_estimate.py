@@ -12,6 +12,7 @@ from jaxrl.core.fields import INT32
 from jaxrl.core.spaces import Space, tree_of
 from jaxrl.models.model import has_memory, num_parameters
 from jaxrl.models.policy_spec import PolicySpec
+from jaxrl.ops.distributions import num_logits
 from jaxrl.rollout.policy_map import Grouping, PolicyGroup
 
 COPIES = 4  # of each parameter: itself, its gradient, Adam's two moments
@@ -33,6 +34,8 @@ def check_sizes(config: Any, algorithm: Algorithm) -> None:
     for group, policy_spec in groups:
         _check_parameters(config, group, policy_spec)
         _check_carry(config, group, policy_spec)
+    if algorithm.opponents is not None:
+        _check_pool(config, algorithm)
 
 
 def _check_rows(config: Any, group: PolicyGroup) -> None:
@@ -79,6 +82,22 @@ def _check_carry(config: Any, group: PolicyGroup, policy_spec: PolicySpec) -> No
     policy = group.policies[0]
     what = f"num_envs={config.num_envs}: what the network of policy {policy!r} remembers needs"
     _refuse_beyond_memory(needed, what, "fewer environments or a smaller memory need less")
+
+
+def _check_pool(config: Any, algorithm: Algorithm) -> None:
+    """The members' weights, twice while one is replaced, and what all decide in a step."""
+    pool = algorithm.opponents
+    policy_spec = algorithm.policy_specs[pool.group]
+    agents = len(algorithm.grouping.groups[pool.group].agents[0])
+    decisions = (
+        config.num_envs
+        * agents
+        * num_logits(policy_spec.action_space, policy_spec.action_distribution)
+    )
+    number = num_parameters(policy_spec.model)
+    needed = 4 * pool.num_weights * (2 * number + decisions)
+    what = f"opponents: a pool of {pool.num_weights} copies of {number:,} parameters needs"
+    _refuse_beyond_memory(needed, what, "a smaller size needs less")
 
 
 def _refuse_beyond_memory(needed: int, what: str, advice: str) -> None:

@@ -15,6 +15,7 @@ from flax import struct
 
 from jaxrl.algorithms.base import Algorithm, Metrics, RunnerState
 from jaxrl.algorithms.config import AlgorithmConfig
+from jaxrl.algorithms.opponents import Pool, make_pool, pool_policy
 from jaxrl.core.batched_env import has_outside_state
 from jaxrl.core.env import lift
 from jaxrl.core.fast_prng import to_fast_key
@@ -26,6 +27,7 @@ from jaxrl.ops.collectives import over_axis
 from jaxrl.rollout.env_step import RolloutSpec, make_rollout_spec, reset_envs
 from jaxrl.rollout.episode_callbacks import postprocess, traced_callbacks
 from jaxrl.rollout.episode_stats import Window, no_episodes, report
+from jaxrl.rollout.opponents import Opponents
 from jaxrl.rollout.policy_map import each_policy, group_policies
 from jaxrl.rollout.rollout import Rollout, play
 from jaxrl.rollout.turns import nothing_open, undeclared_waits
@@ -52,7 +54,7 @@ class LearnerState(struct.PyTreeNode):
 class LearnerSpec:
     """The static settings of one policy's learning; policies with equal ones are stacked.
 
-    An algorithm with settings of its own derives from it. The last two are filled in by
+    An algorithm with settings of its own derives from it. The last three are filled in by
     `on_policy`.
     """
 
@@ -61,6 +63,7 @@ class LearnerSpec:
     normalize_returns: bool = False  # whether `prepare_rewards` keeps the discounted returns
     always_active: bool = True  # every agent acts in every step, so no minibatch is without rows
     axis_name: str | None = None  # a mapped axis over which the environments are split
+    drawn: bool = False  # members of the configuration's pool play for it: a group of its own
 
 
 def shared_settings(policy: PolicyId, policy_spec: PolicySpec, trained: bool) -> LearnerSpec:
@@ -128,13 +131,15 @@ class Loop:
     rollout_spec: RolloutSpec
     env_params: PyTree  # the configuration's
     learner_specs: tuple[LearnerSpec, ...]  # by group
+    pool: Pool | None
     init_learner: Callable[..., PyTree]
     # update_policy, with the returns for the next iteration as its second result
     learn_policy: Callable[..., tuple[PyTree, PyTree, dict[str, jax.Array]]]
 
     def algorithm(self, trained: tuple[PolicyId, ...], **shown: Any) -> Algorithm:
         parts = self.init, self.collect, self.learn, self.rollout_spec, self.env_params
-        return Algorithm(*parts, self.config.train_batch_size, trained, **shown)
+        sizes = self.config.train_batch_size, trained
+        return Algorithm(*parts, *sizes, opponents=self.pool, **shown)
 
     def init(
         self, key: Key, hypers: HypersByPolicy = None, env_params: PyTree = None
@@ -143,10 +148,12 @@ class Loop:
         env_key, init_key = start_keys(key)
         learners = self.init_learners(init_key, hypers)
         index = self._env_index()
-        envs = reset_envs(spec, env_key, index, env_params)
-        unfinished = nothing_open(spec, _weights(learners), envs, env_params)
+        opponents = () if self.pool is None else self.pool.init(learners)
+        weights = self._acting(learners, opponents)
+        envs = reset_envs(spec, env_key, index, env_params, weights)
+        unfinished = nothing_open(spec, weights, envs, env_params)
         envs = envs.replace(returns=self._no_returns(len(index)), unfinished=unfinished)
-        return RunnerState(key, jnp.int32(0), learners, envs, self.empty_window())
+        return RunnerState(key, jnp.int32(0), learners, envs, self.empty_window(), opponents)
 
     def collect(
         self,
@@ -158,7 +165,8 @@ class Loop:
         spec = self.rollout_spec._replace(num_recorded=num_recorded)
         refuse_outside(spec.env, "Algorithm.collect")
         env_params = self._params(env_params)
-        weights = _weights(runner.learners) if weights is None else weights
+        if weights is None:
+            weights = self._acting(runner.learners, runner.opponents)
         env_keys = rollout_keys(runner.key, runner.num_updates + 1, self._env_index())
         steps = self.config.rollout_length
         envs, rollout = play(spec, weights, runner.envs, env_keys, steps, env_params)
@@ -185,10 +193,25 @@ class Loop:
         window, episodes = report(
             runner.window, rollout.reached, rollout.episode_done, rollout.hist_data, axis_name
         )
-        after = tuple(learners), runner.envs.replace(returns=tuple(returns)), window
-        runner = RunnerState(runner.key, runner.num_updates + 1, *after)
+        learners, num_updates = tuple(learners), runner.num_updates + 1
+        opponents = report_of_pool = ()
+        if self.pool is not None:
+            opponents, learners, report_of_pool = self.pool.after(
+                runner.opponents, learners, rollout, num_updates, axis_name
+            )
+        envs = runner.envs.replace(returns=tuple(returns))
+        runner = RunnerState(runner.key, num_updates, learners, envs, window, opponents)
         agent_steps = over_axis(rollout.agent_steps, axis_name)
-        return runner, Metrics(episodes, agent_steps, tuple(metrics))
+        return runner, Metrics(episodes, agent_steps, tuple(metrics), report_of_pool)
+
+    def _acting(
+        self, learners: tuple[PyTree, ...], opponents: PyTree
+    ) -> tuple[PolicyWeights | Opponents, ...]:
+        """The weights of those who act, by group: the pool where it plays for a policy."""
+        weights = [learner.weights for learner in learners]
+        if self.pool is not None:
+            weights[self.pool.group] = self.pool.opponents(opponents)
+        return tuple(weights)
 
     @property
     def _axis_name(self) -> str | None:
@@ -258,10 +281,13 @@ def parts_of(
     if has_outside_state(env):
         env = lift(env.separate(config.seed))  # no two algorithms share episodes
 
+    played_by_pool = pool_policy(config.opponents, policies, trained)
+
     def structure(policy: PolicyId, observation_space: Space, action_space: Space) -> LearnerSpec:
         spaces = observation_space, action_space
         policy_spec = config.policy_spec(policy, *spaces, len(policies[policy]))
-        return learner_spec(policy, policy_spec, policy in trained)
+        spec = learner_spec(policy, policy_spec, policy in trained)
+        return dataclasses.replace(spec, drawn=policy == played_by_pool)
 
     grouping = group_policies(env, env_params, policies, structure)
     policy_specs = tuple(group.structure.policy_spec for group in grouping.groups)
@@ -271,11 +297,10 @@ def parts_of(
     always_active = rollout_spec.always_active and not is_outside(env)
     told = {"always_active": always_active, "axis_name": axis_name}
     learner_specs = tuple(dataclasses.replace(group.structure, **told) for group in grouping.groups)
-    return (config, rollout_spec, env_params, learner_specs), trained
-
-
-def _weights(learners: tuple[PyTree, ...]) -> tuple[PolicyWeights, ...]:
-    return tuple(learner.weights for learner in learners)
+    if config.opponents is not None:
+        refuse_outside(env, "a pool of opponents")
+    pool = make_pool(config.opponents, rollout_spec, trained)
+    return (config, rollout_spec, env_params, learner_specs, pool), trained
 
 
 def start_keys(key: Key) -> tuple[Key, Key]:

@@ -1,8 +1,9 @@
-"""Settings of curricula: what says an environment's numbers while a policy trains."""
+"""Settings of tasks and opponents: what a policy meets while it trains."""
 
 import dataclasses
 from typing import Any
 
+from jaxrl.algorithms.opponent_settings import ACT, as_pool
 from jaxrl.core.curriculum import CURRICULUM
 from jaxrl.core.errors import UsageError
 from jaxrl.core.fields import count, setting
@@ -15,14 +16,14 @@ ENV_TASK_FN = Kind(
     lambda found: callable(found) and not isinstance(found, type),
 )
 # Settings that only training reads: what plays a saved run leaves them out.
-ONLY_TRAINING = frozenset(("optimizer", "curriculum", "env_task_fn"))
+ONLY_TRAINING = frozenset(("optimizer", "curriculum", "env_task_fn", "opponents"))
 # The settings below that no compiled program depends on, at their defaults.
 HOST_TASKS = {"env_task_fn": None, "env_task_interval": 1}
 
 
 @dataclasses.dataclass(frozen=True)
 class TaskSettings:
-    """The settings of `AlgorithmConfig` that change the environment's numbers in training."""
+    """The settings of `AlgorithmConfig` that change tasks and opponents in training."""
 
     curriculum: Any = setting(
         None,
@@ -37,17 +38,27 @@ class TaskSettings:
         kind=ENV_TASK_FN,
     )
     env_task_interval: int = setting(1, "iterations between two calls of env_task_fn", count())
+    opponents: Any = setting(
+        None,
+        "opponents that play for a policy that is not trained, drawn for each episode: a "
+        "jaxrl.OpponentPool, or its arguments by name",
+        read=as_pool,
+        kind=ACT,
+    )
 
     def check_tasks(self, *, plays: bool) -> None:
-        """Refuses a curriculum where training plays no episodes."""
-        for name in ("curriculum", "env_task_fn"):
+        """Refuses curricula and opponents where training plays no episodes."""
+        for name in ("curriculum", "env_task_fn", "opponents"):
             if getattr(self, name) is not None and not plays:
                 raise UsageError(
                     f"{name} changes nothing: this algorithm learns from recorded episodes"
                 )
 
 
-def refuse_env_task_fn(config: TaskSettings, why: str) -> None:
-    """Raises UsageError for a host curriculum where nothing would call it."""
+def refuse_what_the_host_does(config: TaskSettings, why: str) -> None:
+    """Raises UsageError for a host curriculum, or opponents from runs, which a Trainer reads."""
     if config.env_task_fn is not None:
         raise UsageError(f"env_task_fn is called by a Trainer alone: {why}")
+    runs = () if config.opponents is None else config.opponents.runs
+    for name in runs:
+        raise UsageError(f"opponents: {name} is a run's policy, which a Trainer alone reads: {why}")

@@ -29,6 +29,7 @@ SEVERAL = {
     "policies_to_train": "POLICY",
     "init_from": "POLICY=RUN",
     "names": "NAME=NAME",
+    "opponents": "ARGUMENT=VALUE",
     "input": "DIR|minari:NAME",
     "origins": "URL",
     "callbacks": "MODULE:CLASS",
@@ -188,6 +189,8 @@ def setting_of(name: str, words: Sequence[str]) -> Any:
         return {}
     if name in ("env_args", "evaluation_env_args", "stop"):
         return pairs(name, words)
+    if name == "opponents" and list(words) != ["None"]:
+        return _opponents(words)
     if name in ("init_from", "names"):
         return pairs(name, words, read=str)
     if name == "input":
@@ -238,6 +241,15 @@ def pairs(
         if not key or not value:
             raise UsageError(f"{name} takes NAME=VALUE, not {key!r}")
     return {key: (read or value_of)(value) for key, value in found.items()}
+
+
+def _opponents(words: Sequence[str]) -> dict[str, Any]:
+    """`size=5 every=10 fixed.old=runs/a` as a pool's arguments."""
+    arguments = pairs("opponents", words)
+    fixed = {name: value for name, value in arguments.items() if name.startswith("fixed.")}
+    kept = {name: value for name, value in arguments.items() if name not in fixed}
+    named = {name.removeprefix("fixed."): value for name, value in fixed.items()}
+    return {**kept, "fixed": named} if named else kept
 
 
 def _per_policy(words: Sequence[str]) -> dict[str, dict[str, Any]]:

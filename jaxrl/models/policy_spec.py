@@ -8,6 +8,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import struct
 
 from jaxrl.core.errors import UsageError
@@ -271,13 +272,18 @@ class PolicySpec:
             kind=self.action_distribution,
         )
 
-    def from_env_action(self, action: PyTree) -> PyTree:
-        """The policy's actions for the environment's `[..., *action_space.shape]`, in NumPy."""
+    def from_env_action(self, action: PyTree, xp: Any = np) -> PyTree:
+        """The policy's actions for the environment's `[..., *action_space.shape]`.
+
+        Args:
+            xp: `numpy`, or `jax.numpy` inside a compiled program.
+        """
         convert = policy_action(
             self.action_space,
             normalize=self.normalize_actions,
             clip=self.clip_actions,
             kind=self.action_distribution,
+            xp=xp,
         )
         return convert(action)
 

@@ -4,7 +4,7 @@ Batch axes come first; methods reduce only the last axis, or the axes of the act
 """
 
 from collections.abc import Callable
-from typing import Protocol
+from typing import Any, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -241,12 +241,15 @@ def environment_action(
 
 
 def policy_action(
-    action_space: Space, *, normalize: bool, clip: bool, kind: str = "gaussian"
-) -> Callable[[np.ndarray], np.ndarray]:
+    action_space: Space, *, normalize: bool, clip: bool, kind: str = "gaussian", xp: Any = np
+) -> Callable[[Any], Any]:
     """The function from the environment's actions back to a policy's; see `environment_action`.
 
     Of actions at a bound that the policy reaches only in the limit, or that were clipped there, the
     nearest that it can take.
+
+    Args:
+        xp: the library of the arrays, `numpy` or `jax.numpy`.
     """
     if not isinstance(action_space, Box):
         return lambda action: action
@@ -254,16 +257,16 @@ def policy_action(
     stretched = _bounded(action_space) and (normalize or kind != "gaussian")
 
     def convert(action):
-        action = np.asarray(action, np.float32)
+        action = xp.asarray(action, np.float32)
         if stretched:
             width = np.where(high > low, high - low, 1.0)
-            action = np.clip(2.0 * (action - low) / width - 1.0, -1.0, 1.0)
+            action = xp.clip(2.0 * (action - low) / width - 1.0, -1.0, 1.0)
         elif clip:
-            action = np.clip(action, low, high)
+            action = xp.clip(action, low, high)
         if kind == "squashed_gaussian":
             inside = 1.0 - BOUND_MARGIN
-            action = np.arctanh(np.clip(action, -inside, inside))
-        return np.float32(action)
+            action = xp.arctanh(xp.clip(action, -inside, inside))
+        return xp.float32(action)
 
     return convert
 

@@ -28,6 +28,7 @@ from jaxrl.ops.distributions import Distribution
 from jaxrl.rollout.action_masks import check_masks, raw_action_mask
 from jaxrl.rollout.episode_callbacks import EpisodeStep, call_back, start_data
 from jaxrl.rollout.episode_stats import EpisodeStats, advance, no_episodes
+from jaxrl.rollout.opponents import Opponents, pool_of
 from jaxrl.rollout.policy_map import Grouping, each_policy
 
 RESETS_AT_ONCE = 8
@@ -78,6 +79,7 @@ class EnvBatch(struct.PyTreeNode):
     returns: tuple[PyTree, ...] = ()
     # by group, `turns.Unfinished` [N, E, M, ...] where agents may wait
     unfinished: tuple[PyTree, ...] = ()
+    opponents: PyTree = ()  # i32[E]  the member of the pool that plays, where there is a pool
 
 
 class StepRandomness(NamedTuple):
@@ -137,8 +139,19 @@ def make_rollout_spec(
     return spec._replace(custom_metrics=tuple(jax.eval_shape(custom_metrics, _shape_of_a_key())))
 
 
-def reset_envs(spec: RolloutSpec, key: Key, env_index: jax.Array, env_params: PyTree) -> EnvBatch:
-    """Every environment at its first episode's start; `env_index` i32[E], their global indices."""
+def reset_envs(
+    spec: RolloutSpec,
+    key: Key,
+    env_index: jax.Array,
+    env_params: PyTree,
+    weights: tuple[PyTree, ...] = (),
+) -> EnvBatch:
+    """Every environment at its first episode's start.
+
+    Args:
+        env_index: i32[E], their global indices.
+        weights: of those who act, by group: a pool among them draws the first opponents.
+    """
     keys = jax.vmap(lambda index: jax.random.fold_in(key, index))(env_index)
     obs, state = reset_all(spec.env, keys, env_params)
     num_agents, num_envs = len(spec.grouping.agents), env_index.shape[0]
@@ -148,7 +161,15 @@ def reset_envs(spec: RolloutSpec, key: Key, env_index: jax.Array, env_params: Py
         policy_spec.initial_state(group.shape(len(env_index)))
         for policy_spec, group in zip(spec.policy_specs, spec.grouping.groups, strict=True)
     )
-    return EnvBatch(state, spec.grouping.gather(obs), episodes, data, policy_states)
+    pool = pool_of(weights)
+    return EnvBatch(
+        state,
+        spec.grouping.gather(obs),
+        episodes,
+        data,
+        policy_states,
+        opponents=() if pool is None else pool.draw(keys),
+    )
 
 
 def draw_randomness(spec: RolloutSpec, env_keys: Key, num_steps: int) -> StepRandomness:
@@ -200,9 +221,28 @@ def step_envs(
         (outputs, raw): by group; raw [E].
     """
     outputs = choose_actions(spec, weights, envs, randomness.noise if explore else None, env_params)
+    outputs = _with_functions(spec, weights, envs, outputs, randomness.step_key)
     actions = _to_env_actions(spec, outputs)
     raw = step_all(spec.env, randomness.step_key, envs.state, actions, env_params)
     return outputs, raw
+
+
+def _with_functions(
+    spec: RolloutSpec,
+    weights: tuple,
+    envs: EnvBatch,
+    outputs: list[PolicyOutput],
+    step_keys: Key,
+) -> list[PolicyOutput]:
+    """The outputs with the actions of opponents that are functions."""
+    changed = list(outputs)
+    for g, policy_spec in enumerate(spec.policy_specs):
+        if isinstance(weights[g], Opponents):
+            output = outputs[g]
+            seen = envs.obs[g], policy_spec.action_mask(envs.obs[g], output.inputs), step_keys
+            action = weights[g].with_scripted(policy_spec, envs.opponents, output.action, seen)
+            changed[g] = output._replace(action=action)
+    return changed
 
 
 def choose_actions(
@@ -220,10 +260,12 @@ def choose_actions(
     inputs = policy_inputs(spec, envs.state, envs.policy_states, env_params)
     outputs = []
     for g, policy_spec in enumerate(spec.policy_specs):
-        apply = each_policy(policy_spec.apply, in_axes=(0, 0, 0, 0))
-        distribution, value, carry = apply(
-            weights[g], envs.obs[g], envs.policy_states[g], inputs[g]
-        )
+        seen = envs.obs[g], envs.policy_states[g], inputs[g]
+        if isinstance(weights[g], Opponents):
+            distribution, value, carry = weights[g].apply(policy_spec, envs.opponents, *seen)
+        else:
+            apply = each_policy(policy_spec.apply, in_axes=(0, 0, 0, 0))
+            distribution, value, carry = apply(weights[g], *seen)
         action = distribution.mode() if noise is None else distribution.sample(noise[g])
         outputs.append(PolicyOutput(action, distribution, value, carry, inputs[g]))
     return outputs

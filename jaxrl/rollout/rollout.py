@@ -28,6 +28,7 @@ from jaxrl.rollout.env_step import (
     step_envs,
 )
 from jaxrl.rollout.episode_stats import EpisodeStats
+from jaxrl.rollout.opponents import Opponents, redrawn
 from jaxrl.rollout.policy_map import Grouping, each_policy
 from jaxrl.rollout.recorded_steps import RecordedAlone, RecordedSteps, recorded_steps
 from jaxrl.rollout.turns import Outcome, Row, Steps, Unfinished, brought_over, left_open, outcomes
@@ -67,6 +68,7 @@ class Rollout(struct.PyTreeNode):
     hist_data: dict[str, jax.Array] = struct.field(default_factory=dict)
     # [T, ...]  of the first environments, as they were played; () if none is recorded
     recorded: RecordedSteps | tuple = ()
+    opponents: PyTree = ()  # i32[T, E]  the member of the pool that played, where there is a pool
 
     over = former_attribute("over", "episode_done")
 
@@ -98,10 +100,10 @@ def play(
     randomness = draw_randomness(spec, env_keys, num_steps)
     start = envs, Carries.zeros(spec, envs, num_steps)
     (envs, carries), (turns, ends, alone) = jax.lax.scan(step, start, randomness)
-    turns, ends = [turn.unpack() for turn in turns], ends.unpack()
+    turns, (*ends, opponents) = [turn.unpack() for turn in turns], ends.unpack()
     recorded = recorded_steps(spec, turns, ends[1], alone) if alone else ()
     envs, rollout = rollout_of(spec, weights, envs, (turns, ends, carries), env_params)
-    return envs, rollout.replace(recorded=recorded)
+    return envs, rollout.replace(recorded=recorded, opponents=opponents)
 
 
 def packed(turns: list["Turn"], ends: tuple) -> tuple[tuple[Packed, ...], Packed]:
@@ -200,14 +202,16 @@ def _step(
     randomness: StepRandomness,
     env_params: PyTree,
 ):
-    """(envs, turns by group, (reached, episode_done, hist_data), raw) of a step of all of them."""
+    """(envs, turns by group, ends, raw) of a step of all of them; ends as `play` unpacks them."""
     gather = spec.grouping.gather
     outputs, raw = step_envs(spec, weights, envs, randomness, env_params)
     kept = next_policy_states(spec, envs.policy_states, outputs, raw)
     final_values = values_at_the_clock(spec, weights, kept, raw, gather(raw.obs), env_params)
     after, reached, hist_data = advance_envs(spec, envs, outputs, raw, randomness, env_params)
+    draw = randomness.reset_key, randomness.step
+    after = after.replace(opponents=redrawn(weights, envs.opponents, raw.episode_done, *draw))
     turns = turns_of(spec, envs, outputs, raw, final_values)
-    return after, turns, (reached, raw.episode_done, hist_data), raw
+    return after, turns, (reached, raw.episode_done, hist_data, envs.opponents), raw
 
 
 def values_at_the_clock(
@@ -342,6 +346,10 @@ def _values(
     """V by group, f32[N, E, M]."""
     values = []
     for g, policy_spec in enumerate(spec.policy_specs):
+        if isinstance(weights[g], Opponents):  # which does not learn, so nobody reads them
+            num_envs = len(jax.tree.leaves(obs[g])[0][0])
+            values.append(jnp.zeros(spec.grouping.groups[g].shape(num_envs)))
+            continue
         apply = each_policy(policy_spec.apply, in_axes=(0, 0, 0, 0))
         _, value, _ = apply(weights[g], obs[g], policy_states[g], inputs[g])
         values.append(value)

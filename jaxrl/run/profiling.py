@@ -87,6 +87,7 @@ def _sampling(program: Program) -> Callable[[RunnerState, PyTree], Any]:
             episode_done=steps_by_environment,
             agent_steps=PartitionSpec(),
             hist_data=steps_by_environment,
+            opponents=steps_by_environment,
         ),
         check_vma=False,
     )

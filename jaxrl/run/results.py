@@ -12,6 +12,8 @@ import numpy as np
 
 from jaxrl.algorithms.base import Algorithm, Metrics
 from jaxrl.algorithms.config import AlgorithmConfig
+from jaxrl.algorithms.opponent_settings import COPY
+from jaxrl.algorithms.opponents import Scores
 from jaxrl.core.tasks import TASK
 from jaxrl.core.types import AgentId, PolicyId
 from jaxrl.models.model import num_parameters
@@ -129,6 +131,7 @@ def _played(algorithm: Algorithm, metrics: Metrics, lifetime: Lifetime) -> Resul
         "num_env_steps_sampled_lifetime": lifetime.num_env_steps,
         **_agent_steps(algorithm.grouping, metrics.agent_steps.tolist(), lifetime),
         "this_iteration": episode_results(algorithm, metrics.episodes.iteration),
+        **_opponents(algorithm, metrics),
         **_histograms(metrics.episodes.histograms),
     }
 
@@ -157,6 +160,31 @@ def episode_results(algorithm: Algorithm, summary: Summary) -> Result:
             for key, value in _spread(name, spread, count).items()
         },
         **({"task": task} if task else {}),
+    }
+
+
+def _opponents(algorithm: Algorithm, metrics: Metrics) -> Result:
+    """Results against each member of the pool, {"opponents": ...}; {} without a pool."""
+    if algorithm.opponents is None:
+        return {}
+    pool, against = metrics.opponents, {}
+    for i, name in enumerate(algorithm.opponents.members):
+        copied = pool.iteration[i : i + 1].tolist()  # [] of a function
+        if copied != [-1]:
+            made = {"iteration": copied[0]} if name.startswith(COPY) else {}
+            against[name] = made | _score(jax.tree.map(lambda leaf, i=i: leaf[i], pool.scores))
+    together = _score(jax.tree.map(np.sum, pool.scores))
+    return {"opponents": {"num_copies": int(pool.num_copies), **together, **against}}
+
+
+def _score(scores: Scores) -> dict[str, float]:
+    played = float(scores.episodes)
+    if played == 0:
+        return {"num_episodes": played}
+    return {
+        "win_rate": float(scores.points) / played,
+        "episode_return_mean": float(scores.returns) / played,
+        "num_episodes": played,
     }
 
 

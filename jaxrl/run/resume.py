@@ -161,6 +161,8 @@ def facts_of(config: Any, algorithm: Algorithm, settings: dict[str, Any]) -> dic
         # Whether acting needs to know which actions are possible.
         "action_masks": algorithm.rollout_spec.masked,
         "policies": json.loads(json.dumps(policies)),  # as it will be read back: lists for tuples
+        # For whom opponents are drawn; its weights are those of the newest copy.
+        "opponents_of": None if algorithm.opponents is None else algorithm.opponents.policy,
         "panels": panel_facts(algorithm.headline_metrics),  # of its curves
         "run_settings": settings,
         "num_processes": num_processes(),

@@ -30,7 +30,13 @@ from jaxrl.run.episode_output import EpisodeOutput
 from jaxrl.run.health import HealthMonitor
 from jaxrl.run.inference.episode_access import EpisodeAccess
 from jaxrl.run.inference.evaluate import Evaluation
-from jaxrl.run.inference.weights import PolicyAccess, begun_with, initial_weights
+from jaxrl.run.inference.weights import (
+    PolicyAccess,
+    begun_with,
+    initial_weights,
+    weights_of_runs,
+    with_opponents,
+)
 from jaxrl.run.logging.console import (
     Progress,
     compiled_line,
@@ -122,7 +128,7 @@ class Trainer(PolicyAccess, EpisodeAccess, TrainerResults):
         self.compile_seconds = 0.0
         self.last_result: Result | None = None
         self._runner: RunnerState | None = None
-        self._initial_weights = {}
+        self._initial_weights, self._fixed_opponents = {}, {}
         self.loop = TrainingLoop(self)
         self._stopped = self._is_training = False
         facts = resume.facts_of(config, self.algorithm, self.settings.to_dict())
@@ -131,6 +137,7 @@ class Trainer(PolicyAccess, EpisodeAccess, TrainerResults):
             self._take_up(_saved, facts)
         else:
             self._initial_weights = initial_weights(self.algorithm, self.settings.init_from)
+            self._fixed_opponents = weights_of_runs(self.algorithm)
         self.run_dir = recorder = None
         writes = run_dir is not None
         if writes and self.processes.is_leader:
@@ -225,7 +232,8 @@ class Trainer(PolicyAccess, EpisodeAccess, TrainerResults):
         if self._runner is None:
             self._prepare({})
             runner = self.executable.start(self._key(), self.hypers, self.env_params)
-            self._runner = begun_with(self.algorithm, runner, self._initial_weights)
+            runner = begun_with(self.algorithm, runner, self._initial_weights)
+            self._runner = with_opponents(self.algorithm, runner, self._fixed_opponents)
         return self._runner
 
     @together

@@ -10,7 +10,7 @@ from typing import Any
 
 from jaxrl.algorithms.base import Algorithm, RunnerState
 from jaxrl.algorithms.config import AlgorithmConfig
-from jaxrl.algorithms.task_settings import refuse_env_task_fn
+from jaxrl.algorithms.task_settings import refuse_what_the_host_does
 from jaxrl.core.errors import UsageError
 from jaxrl.rollout.episode_callbacks import (
     EPISODE_HOOK,
@@ -101,7 +101,7 @@ def check_hooks(config: AlgorithmConfig, never: Iterable[str] = ()) -> None:
     Raises:
         UsageError: a hook is one of `never`, or its source uses what only a `Trainer` has.
     """
-    refuse_env_task_fn(config, "trials are trained together, in one program")
+    refuse_what_the_host_does(config, "trials are trained together, in one program")
     for callback in resolve_callbacks(config.callbacks):
         name = type(callback).__qualname__
         if has_hook(callback, EPISODE_HOOK, Callbacks):

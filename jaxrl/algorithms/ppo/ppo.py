@@ -17,7 +17,7 @@ from jaxrl.algorithms.ppo.metrics import HEADLINE_METRICS, ROOT_CAUSE_METRICS
 from jaxrl.algorithms.ppo.summary import describe
 from jaxrl.algorithms.ppo.update import init_learner, scale_returns, update_policy
 from jaxrl.algorithms.sharding import blocks_of
-from jaxrl.algorithms.task_settings import refuse_env_task_fn
+from jaxrl.algorithms.task_settings import refuse_what_the_host_does
 from jaxrl.algorithms.validators import optimizer_of
 from jaxrl.core.env import strongly_typed
 from jaxrl.core.errors import UsageError
@@ -43,7 +43,7 @@ def make_train(
             f"not {config!r}"
         )
     config = config if isinstance(config, AlgorithmConfig) else PPOConfig.from_dict(config)
-    refuse_env_task_fn(config, "make_train is one program")
+    refuse_what_the_host_does(config, "make_train is one program")
     refuse_outside(config.setup().env, "make_train")
     algorithm = config.build()
     check_sizes(config, algorithm)

@@ -127,6 +127,7 @@ def by_environment(axis: str = AXIS) -> RunnerState:
         policy_states=by_group,
         returns=by_group,
         unfinished=by_group,
+        opponents=here,
     )
     return RunnerState(
         key=everywhere,
@@ -134,6 +135,7 @@ def by_environment(axis: str = AXIS) -> RunnerState:
         learners=everywhere,
         envs=envs,
         window=everywhere,
+        opponents=everywhere,
     )
 
 

@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from jaxrl.core.fields import count, flag
+from jaxrl.run.inference.evaluate import check_wanted
+from jaxrl.run.inference.payoff_matrix import PayoffMatrix, play_pairs
 from jaxrl.run.inference.sampling import Episode
 from jaxrl.run.logging.console import evaluation_line, greedy_hint
 from jaxrl.run.multiprocess import together
@@ -21,6 +23,7 @@ class EpisodeAccess:
         env_args: Mapping[str, Any] | None = None,
         explore: bool | None = None,
         seed: int | None = None,
+        opponent: str | None = None,
         return_episodes: bool = False,
     ) -> Result:
         """Plays whole episodes with the policies as they are; {"env_runners": ...} as RLlib has it.
@@ -33,6 +36,9 @@ class EpisodeAccess:
                 setting `evaluation_explore`.
             seed: of the episodes, which are the same for the same seed; None: the setting
                 `evaluation_seed`.
+            opponent: a member of the configuration's pool of opponents by its name, or "pool": all
+                of them, drawn as in training; None: the newest copy. The result has who it was
+                under "opponents".
             return_episodes: with the episodes as objects, as `sample` has them, in a list under
                 "episodes".
 
@@ -42,6 +48,7 @@ class EpisodeAccess:
         """
         flag("return_episodes", return_episodes)
         wanted = {"episodes": episodes, "env_args": env_args, "explore": explore, "seed": seed}
+        wanted["opponent"] = opponent
         runner, recorded = self.runner, []
 
         def evaluation() -> Result:
@@ -56,6 +63,27 @@ class EpisodeAccess:
 
         result = self.processes.broadcast(evaluation)
         return {**result, "episodes": recorded} if return_episodes else result
+
+    @together
+    def payoff_matrix(
+        self, *, episodes: int = 100, explore: bool = True, seed: int | None = None
+    ) -> PayoffMatrix:
+        """Plays the policy that learns, and its copies, against every opponent of the pool.
+
+        Args:
+            episodes: of each pair.
+            explore: whether actions are sampled, or else each is its distribution's mode.
+            seed: of the episodes; None: the setting `evaluation_seed`.
+
+        Raises:
+            UsageError: the configuration has no pool, or an argument is not of its kind.
+        """
+        seed = self.settings.evaluation_seed if seed is None else seed
+        check_wanted({"episodes": episodes, "explore": explore, "seed": seed, "env_args": {}})
+        play, runner = (episodes, seed, explore), self.runner
+        params = self.algorithm.env_params if self.tasks.function else self.env_params
+        played = self.processes.broadcast(lambda: play_pairs(self.algorithm, runner, params, play))
+        return PayoffMatrix(**played)
 
     @together
     def sample(

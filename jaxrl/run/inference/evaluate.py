@@ -99,26 +99,38 @@ class Evaluation:
             env_params: the environment's numbers, used unless it is made with other arguments than
                 training's, or a curriculum sets them: then the configuration's own.
             **changes: episodes, explore, seed or env_args in place of the settings', where they are
-                not None.
+                not None; `opponent` as of `Algorithm.acting_weights`.
         """
+        opponent = changes.get("opponent")
         players, wanted = self._read(runner, env_params, changes)
         result = evaluate(
             *players[:3], episodes=wanted.number, explore=wanted.explore, seed=wanted.seed
         )
-        return {"env_runners": result}
+        return {"env_runners": result, **self._against(runner, opponent)}
 
     def recorded(
         self, runner: RunnerState, env_params: PyTree, **changes: Any
     ) -> tuple[Result, list[Episode]]:
         """The same with the episodes; of `changes`, `first` is the number of the first of them."""
         first, episodes = changes.pop("first", 0), []
+        opponent = changes.get("opponent")
         players, wanted = self._read(runner, env_params, changes)
         wanted = dataclasses.replace(wanted, first=first)
-        return evaluate_and_record(players, wanted, episodes.append), episodes
+        result = evaluate_and_record(players, wanted, episodes.append)
+        return {**result, **self._against(runner, opponent)}, episodes
+
+    def _against(self, runner: RunnerState, opponent: str | None) -> Result:
+        """Whom the policies met, {"opponents": {policy: who}}; {} without a pool."""
+        pool = self.trained.opponents
+        if pool is None:
+            return {}
+        return {"opponents": {pool.policy: pool.label(runner.opponents, opponent)}}
 
     def _read(
         self, runner: RunnerState, env_params: PyTree, changes: Mapping[str, Any]
     ) -> tuple[Players, EpisodeRange]:
+        opponent = changes.get("opponent")
+        changes = {name: value for name, value in changes.items() if name != "opponent"}
         wanted = {
             "episodes": self.settings.evaluation_duration,
             "explore": self.settings.evaluation_explore,
@@ -129,7 +141,7 @@ class Evaluation:
         check_wanted(wanted)
         env_args = dict(wanted["env_args"])
         algorithm = self._over(env_args)
-        weights = tuple(learner.weights for learner in runner.learners)
+        weights = algorithm.acting_weights(runner, opponent)
         is_target = env_args or self.config.env_task_fn is not None
         params = algorithm.env_params if is_target else env_params
         players = Players(algorithm, weights, params, env_of(self.config, env_args))

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from jaxrl.algorithms.base import Algorithm
+from jaxrl.algorithms.opponents import copy_label
 from jaxrl.core.env import strongly_typed
 from jaxrl.core.errors import UsageError
 from jaxrl.core.fields import count, flag, number
@@ -36,6 +37,15 @@ class LoadedRun:
     weights: tuple[PolicyWeights, ...]  # by group, [N, ...]
     env_params: PyTree
     env: Mapping[str, Any]  # what makes the environment again, from `env_of`
+
+    @property
+    def against(self) -> Result:
+        """Whom the policies meet, {"opponents": {policy: who}}; {} of a run without a pool."""
+        policy = self.saved.facts.get("opponents_of")
+        if policy is None:
+            return {}
+        iterations = self.saved.arrays["runner.opponents.iteration"]
+        return {"opponents": {policy: copy_label(int(iterations.max()))}}
 
 
 def open_run(
@@ -126,9 +136,8 @@ def evaluate(
         wanted["seed"] = opened.saved.facts["run_settings"]["evaluation_seed"]
     if return_episodes or writer is not None:
         return _evaluate_and_record(opened, wanted, writer, return_episodes)
-    return {
-        "env_runners": play_episodes(opened.algorithm, opened.weights, opened.env_params, **wanted)
-    }
+    result = play_episodes(opened.algorithm, opened.weights, opened.env_params, **wanted)
+    return {"env_runners": result, **opened.against}
 
 
 def _evaluate_and_record(
@@ -146,7 +155,7 @@ def _evaluate_and_record(
 
     chosen = EpisodeRange(wanted["seed"], number=wanted["episodes"], explore=wanted["explore"])
     with out:
-        result = evaluate_and_record(players, chosen, keep)
+        result = {**evaluate_and_record(players, chosen, keep), **opened.against}
     return {**result, "episodes": episodes} if returned else result
 
 

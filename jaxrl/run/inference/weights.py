@@ -1,6 +1,7 @@
 """The policies of a trainer, one by one: acting with them, reading and replacing their weights."""
 
 import functools
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -11,8 +12,9 @@ import numpy as np
 
 from jaxrl.algorithms.base import Algorithm, RunnerState
 from jaxrl.core.errors import UsageError, unknown_name
+from jaxrl.core.spaces import to_json
 from jaxrl.core.types import AgentId, PolicyId
-from jaxrl.models.policy_spec import PolicyWeights
+from jaxrl.models.policy_spec import PolicySpec, PolicyWeights
 from jaxrl.run.devices.mesh import copy_here
 from jaxrl.run.inference.policy import Origin, Policy, acting_key, weights_shape
 from jaxrl.run.inference.sampling import Players, env_of
@@ -134,13 +136,53 @@ def initial_weights(algorithm: Algorithm, init_from: Any) -> dict[PolicyId, Poli
     for policy, source in dict(init_from).items():
         path, source_policy = _path_and_policy(str(source), policy)
         group, _ = algorithm.grouping.locate(policy)
-        saved = checkpoint.open_found(Path(path))
-        if source_policy not in saved.facts["policies"]:
-            raise unknown_name("policy", source_policy, saved.facts["policies"], f"in {saved.path}")
-        what = f"policy {source_policy!r} of checkpoint {saved.path}"
-        shape = weights_shape(algorithm.policy_specs[group])
-        weights[policy] = checkpoint.filled(shape, saved.arrays, f"weights.{source_policy}", what)
+        weights[policy] = _saved_weights(
+            checkpoint.open_found(Path(path)), source_policy, algorithm.policy_specs[group]
+        )
     return weights
+
+
+def _saved_weights(
+    saved: checkpoint.Checkpoint, policy: PolicyId, policy_spec: PolicySpec
+) -> PolicyWeights:
+    if policy not in saved.facts["policies"]:
+        raise unknown_name("policy", policy, saved.facts["policies"], f"in {saved.path}")
+    what = f"policy {policy!r} of checkpoint {saved.path}"
+    return checkpoint.filled(weights_shape(policy_spec), saved.arrays, f"weights.{policy}", what)
+
+
+def weights_of_runs(algorithm: Algorithm) -> dict[int, PolicyWeights]:
+    """The opponents that a configuration takes from runs, {member: weights}, checked.
+
+    Raises:
+        UsageError: no such run, or one of other spaces or networks.
+    """
+    pool, weights = algorithm.opponents, {}
+    for name, source in () if pool is None else pool.settings.runs.items():
+        group = algorithm.grouping.groups[pool.group]
+        path, policy = _path_and_policy(source, pool.learner or pool.policy)
+        saved = checkpoint.open_found(Path(path))
+        for what in ("observation_space", "action_space"):
+            here = json.loads(json.dumps(to_json(getattr(group, what))))
+            there = saved.facts["policies"].get(policy, {}).get(what, here)
+            if there != here:
+                raise UsageError(
+                    f"opponents: {name}: {what} of policy {policy!r} is {there} there and {here} "
+                    "here"
+                )
+        policy_spec = algorithm.policy_specs[pool.group]
+        weights[pool.members.index(name)] = _saved_weights(saved, policy, policy_spec)
+    return weights
+
+
+def with_opponents(
+    algorithm: Algorithm, runner: RunnerState, weights: Mapping[int, PolicyWeights]
+) -> RunnerState:
+    """A first state with members of its pool replaced."""
+    opponents = runner.opponents
+    for member, new in weights.items():
+        opponents = algorithm.opponents.with_weights(opponents, member, new, 0)
+    return runner.replace(opponents=opponents)
 
 
 def _path_and_policy(source: str, policy: PolicyId) -> tuple[str, PolicyId]:

@@ -164,7 +164,7 @@ def play_out(
 @functools.partial(jax.jit, static_argnums=0)
 def start(spec: RolloutSpec, game: Game, index: jax.Array) -> EpisodesUnderWay:
     """The episodes `index`, i32[E], at their reset."""
-    envs = reset_envs(spec, game.reset_key, index, game.env_params)
+    envs = reset_envs(spec, game.reset_key, index, game.env_params, game.weights)
     metrics = (*spec.metrics, *spec.custom_metrics)
     num_agents, always_active = len(spec.grouping.agents), spec.always_active
     finished = no_episodes(num_agents, metrics, len(index), always_active=always_active)

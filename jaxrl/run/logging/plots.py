@@ -209,6 +209,25 @@ def figure(
     return drawn
 
 
+def heat_map(shares: np.ndarray, rows: Sequence[str], columns: Sequence[str], title: str) -> Any:
+    """The matplotlib figure of a matrix of shares: 1 is blue, 0 is red."""
+    from matplotlib.figure import Figure
+
+    size = 4.5 + 0.45 * len(columns), 2.2 + 0.45 * len(rows)
+    drawn = Figure(figsize=size, dpi=100, facecolor="white", layout="constrained")
+    axis = drawn.subplots()
+    image = axis.imshow(shares, cmap="RdBu", vmin=0, vmax=1, aspect="auto")
+    for (i, j), share in np.ndenumerate(shares):
+        colour = "white" if abs(share - 0.5) > 0.3 else INK
+        axis.text(j, i, f"{share:.2f}", ha="center", va="center", size=8, color=colour)
+    axis.set_xticks(range(len(columns)), columns, rotation=45, ha="right")
+    axis.set_yticks(range(len(rows)), rows)
+    axis.set_title(title, color=INK, size=11)
+    axis.tick_params(length=0, colors=QUIET)
+    drawn.colorbar(image, ax=axis, label="of the row against the column")
+    return drawn
+
+
 def inline(drawn: Any) -> Any:
     """The figure, which a notebook shows as a picture even where nobody imported pyplot."""
     drawn._repr_png_ = functools.partial(_png, drawn)

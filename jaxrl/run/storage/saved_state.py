@@ -30,6 +30,7 @@ NEW_BATCH = 0x62617463  # folded into the key of a run whose batch size changes
 ENVIRONMENTS = "the environments and the callbacks' data"
 OUTSIDE = "new episodes"  # of an environment that holds them outside the program
 STATISTICS = "the statistics of recent episodes"
+OPPONENTS = "the pool of opponents"
 
 
 class Fresh(NamedTuple):
@@ -84,7 +85,9 @@ def restore(
     learners = checkpoint.filled(shapes.learners, arrays, "runner.learners", where)
     counts = {"key": shapes.key, "num_updates": shapes.num_updates}
     counts = checkpoint.filled(counts, arrays, "runner", where, others_allowed=True)
+    opponents, new_pool = _opponents(saved, facts, algorithm, (shapes, learners), arrays)
     envs, window, fresh = _episodes(saved, facts, shapes, arrays, where)
+    fresh = (*fresh, *new_pool)
     if has_outside_state(algorithm.rollout_spec.env):
         held = Fresh(OUTSIDE, f"it does not hold the episodes of {facts['env_name']}")
         envs, fresh = None, (held, *(each for each in fresh if each.part != ENVIRONMENTS))
@@ -104,7 +107,7 @@ def restore(
     if sizes[0] != sizes[1]:
         counts = _counts_in_other_batches(saved.facts["lifetime"], sizes[1], counts["key"])
     return Restored(
-        RunnerState(learners=learners, envs=envs, window=window, **counts),
+        RunnerState(learners=learners, envs=envs, window=window, opponents=opponents, **counts),
         hypers,
         env_params,
         fresh,
@@ -195,6 +198,33 @@ def _episodes(
         if reason is not None:
             fresh.append(Fresh(what, reason))
     return parts["envs"], parts["window"], tuple(fresh)
+
+
+def _opponents(
+    saved: Checkpoint,
+    facts: dict[str, Any],
+    algorithm: Algorithm,
+    state: tuple[RunnerState, tuple[PyTree, ...]],
+    arrays: dict[str, np.ndarray],
+) -> tuple[PyTree, tuple[Fresh, ...]]:
+    """The saved pool of opponents; a run that had none begins with one.
+
+    Args:
+        state: the shapes of the state, and the learners.
+    """
+    pool, (shapes, learners) = algorithm.opponents, state
+    if pool is None:
+        return (), ()
+    where = f"checkpoint {saved.path}"
+    before, now = (each["config"].get("opponents") for each in (saved.facts, facts))
+    if before is None:
+        return pool.init(learners), (Fresh(OPPONENTS, "the run had no pool of them"),)
+    names = [list((settings or {}).get("fixed", {})) for settings in (before, now)]
+    if names[0] != names[1]:
+        raise UsageError(
+            f"{where} does not fit: its pool has the fixed opponents {names[0]} and not {names[1]}"
+        )
+    return checkpoint.filled(shapes.opponents, arrays, "runner.opponents", where), ()
 
 
 def _other_meaning(

@@ -1,0 +1,149 @@
+"""`OpponentPool`: the settings of self-play, and of opponents from runs and by hand."""
+
+import dataclasses
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+from jaxrl.core.errors import UsageError, brief, unknown_name
+from jaxrl.core.fields import count, freeze, number, one_of, pairs
+from jaxrl.core.trust import Kind, name_of, parse_name
+from jaxrl.core.types import PolicyId
+
+DRAWS = ("uniform", "latest", "prioritised")
+RANDOM = "random"  # the fixed opponent that draws any possible action
+COPY = "copy_"
+EVERYBODY = "pool"  # as an opponent outside of training: all members, drawn as in training
+ACT = Kind(
+    "opponent",
+    "jaxrl.opponents",
+    "a function act(obs, key) or act(obs, key, action_mask)",
+    lambda found: callable(found) and not isinstance(found, type),
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class OpponentPool:
+    """Opponents of a policy that is not trained: each episode of each environment draws one.
+
+    The first member is the policy as it is at the start of training.
+
+    Args:
+        size: how many copies are kept; a new one takes the place of the oldest.
+        every: iterations between two copies of the policy that learns; None: not by time.
+        at_win_rate: copy it when it has won this share of its last `window` episodes since the last
+            copy, a draw counting half; None: not by success.
+        draw: "uniform" (all members alike), "latest" (the newest copy alone), or "prioritised"
+            (rather those that it loses to, by the square of the share that it does not win).
+        fixed: further members, {name: opponent}: "random", a function act(obs, key) that is traced,
+            "module:function", or a run's folder, "runs/a" or "runs/a#policy".
+        policy: whom the members play for; None: the only policy that is not trained.
+        copies: the policy that is copied; None: the only one that is trained.
+        window: episodes against a member that its win rate is over, approximately.
+        won_at: the least return of a won episode, summed over the agents of the policy that learns;
+            None: an episode is won with a higher return than the opponents'.
+
+    Raises:
+        UsageError: numbers that make no sense, or opponents that are nothing of these.
+    """
+
+    size: int = 10
+    every: int | None = None
+    at_win_rate: float | None = None
+    draw: str = "uniform"
+    fixed: Any = ()
+    policy: PolicyId | None = None
+    copies: PolicyId | None = None
+    window: int = 100
+    won_at: float | None = None
+
+    def __post_init__(self):
+        object.__setattr__(self, "fixed", freeze(self.fixed))
+        count()("size", self.size)
+        count(optional=True)("every", self.every)
+        if self.at_win_rate is not None:
+            number(0, 1, open_low=True)("at_win_rate", self.at_win_rate)
+        one_of(*DRAWS)("draw", self.draw)
+        pairs("{name: opponent}")("fixed", self.fixed)
+        count()("window", self.window)
+        if self.won_at is not None:
+            number()("won_at", self.won_at)
+        by_name = [(name, _nameable(name, entry)) for name, entry in self.fixed]
+        object.__setattr__(self, "fixed", tuple(by_name))
+        if self.draw == "latest" and self.fixed:
+            raise UsageError(
+                f"opponents: draw='latest' plays the newest copy alone, so {self.fixed[0][0]!r} of "
+                "fixed would never play"
+            )
+
+    def to_dict(self) -> dict[str, Any]:
+        """What differs from the defaults, by name; plain, but for functions that have no name."""
+        changed = {
+            field.name: getattr(self, field.name)
+            for field in dataclasses.fields(self)
+            if getattr(self, field.name) != field.default
+        }
+        return {**changed, **({"fixed": dict(self.fixed)} if self.fixed else {})}
+
+    @property
+    def grows(self) -> bool:
+        """Whether copies are added while training goes on."""
+        return self.every is not None or self.at_win_rate is not None
+
+    @property
+    def runs(self) -> dict[str, str]:
+        """The fixed members that are policies of runs, {name: path or path#policy}."""
+        return {name: entry for name, entry in self.fixed if _is_run(entry)}
+
+    @property
+    def functions(self) -> dict[str, Any]:
+        """The fixed members that are functions, or their names."""
+        return {name: entry for name, entry in self.fixed if not _is_run(entry)}
+
+
+def as_pool(name: str, value: Any) -> OpponentPool | None:
+    """The pool of a setting: one already, or its arguments by name."""
+    if value is None or isinstance(value, OpponentPool):
+        return value
+    if isinstance(value, str) or not isinstance(value, tuple):
+        raise UsageError(f"{name}={brief(value)} must be a jaxrl.OpponentPool or its arguments")
+    pairs("{name: value}")(name, value)
+    known = [field.name for field in dataclasses.fields(OpponentPool)]
+    for argument, _ in value:
+        if argument not in known:
+            raise unknown_name("argument", argument, known, f"of {name}")
+    return OpponentPool(**dict(value))
+
+
+def _nameable(name: str, entry: Any) -> Any:
+    """A function by its name, where it has one; anything else that may be an opponent as it is."""
+    if name.startswith(COPY) or name == EVERYBODY:
+        raise UsageError(f"opponents: {name!r} cannot be fixed: members of the pool are called so")
+    if isinstance(entry, str) and entry:
+        return entry
+    if not ACT.fits(entry):
+        raise UsageError(
+            f"opponents: {name}={brief(entry)} must be {RANDOM!r}, {ACT.wanted}, module:function, "
+            "or a run's folder"
+        )
+    takes_mask(name, entry)
+    return name_of(entry) or entry
+
+
+def _is_run(entry: Any) -> bool:
+    return isinstance(entry, str) and entry != RANDOM and parse_name(entry) is None
+
+
+def takes_mask(name: str, function: Callable) -> bool:
+    """Whether a function takes (obs, key, action_mask), and not (obs, key)."""
+    try:
+        signature = inspect.signature(function)
+    except ValueError:  # a built-in without one
+        return False
+    for arguments in (("obs", "key"), ("obs", "key", "action_mask")):
+        try:
+            signature.bind(*arguments)
+            return len(arguments) == 3
+        except TypeError:
+            pass
+    raise UsageError(f"opponents: {name} must be {ACT.wanted}, not {function.__name__}{signature}")

@@ -1,0 +1,170 @@
+"""Payoff matrix of a pool of opponents: every member against every other, and Elo ratings."""
+
+import dataclasses
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from jaxrl.algorithms.base import Algorithm, RunnerState
+from jaxrl.algorithms.opponent_settings import COPY
+from jaxrl.algorithms.opponents import Pool
+from jaxrl.core.errors import UsageError
+from jaxrl.core.types import PyTree
+from jaxrl.run.inference.whole_episodes import PlaySpec, make_game, play_batches
+from jaxrl.run.logging.plots import heat_map, inline, save_figure
+
+SCALE = 400 / np.log(10)  # rating points of a factor e in the odds of a win
+ROUNDS = 10_000  # of the fit, at most
+
+
+@dataclasses.dataclass(frozen=True)
+class PayoffMatrix:
+    """Who wins how often against whom, a draw counting half.
+
+    Args:
+        rows: the policies that learn: the present one by its policy's name, and its copies.
+        columns: the members of the pool.
+        win_rate: f64[rows, columns], of the row's policy.
+        episodes: of each pair.
+    """
+
+    rows: tuple[str, ...]
+    columns: tuple[str, ...]
+    win_rate: np.ndarray
+    episodes: int
+
+    def __post_init__(self):
+        object.__setattr__(self, "rows", tuple(self.rows))
+        object.__setattr__(self, "columns", tuple(self.columns))
+        object.__setattr__(self, "win_rate", np.asarray(self.win_rate, float))
+
+    @property
+    def elo(self) -> dict[str, float]:
+        """Ratings by name, the first column's 0, that explain the win rates best (Elo 1978).
+
+            P(i beats j) = 1 / (1 + 10^((elo_j - elo_i) / 400))
+
+        It is the maximum of the likelihood, found by minorisation (Hunter 2004), with one draw more
+        for each pair, so that who always wins has a finite rating. A policy against itself does not
+        count.
+        """
+        names = list(dict.fromkeys((*self.columns, *self.rows)))
+        number, points = np.zeros((2, len(names), len(names)))
+        for row, rates in zip(self.rows, self.win_rate, strict=True):
+            for column, rate in zip(self.columns, rates, strict=True):
+                i, j = names.index(row), names.index(column)
+                if i != j:
+                    won = rate * self.episodes + 0.5
+                    points[i, j] += won
+                    points[j, i] += self.episodes + 1 - won
+                    number[i, j] += self.episodes + 1
+                    number[j, i] += self.episodes + 1
+        strength = np.ones(len(names))
+        for _ in range(ROUNDS):
+            before = strength
+            shares = (number / (strength[:, None] + strength)).sum(axis=1)
+            strength = points.sum(axis=1) / np.where(shares > 0, shares, 1.0)
+            strength = np.where(shares > 0, strength, 1.0) / strength[0]
+            if np.allclose(strength, before, rtol=1e-9, atol=0):
+                break
+        return dict(zip(names, (SCALE * np.log(strength)).tolist(), strict=True))
+
+    def table(self) -> str:
+        """The matrix in Markdown, with the ratings of the rows."""
+        elo = self.elo
+        head = ["", *self.columns, "Elo"]
+        lines = [
+            [row, *(f"{rate:.2f}" for rate in rates), f"{elo[row]:+.0f}"]
+            for row, rates in zip(self.rows, self.win_rate, strict=True)
+        ]
+        lines = [head, ["---"] * len(head), *lines]
+        return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+    def plot(self, path: str | Path | None = None) -> Any:
+        """A heat map as a matplotlib figure; with a path written to that .png, .pdf or .svg."""
+        if path is not None:
+            save_figure(path, self._figure)
+        return inline(self._figure())
+
+    def _figure(self) -> Any:
+        elo = self.elo
+        rows = [f"{row}  {elo[row]:+.0f}" for row in self.rows]
+        title = f"win rate over {self.episodes} episodes; Elo beside the names"
+        return heat_map(self.win_rate, rows, self.columns, title)
+
+
+def play_pairs(
+    algorithm: Algorithm, runner: RunnerState, env_params: PyTree, play: tuple[int, int, bool]
+) -> dict[str, Any]:
+    """The arguments of a `PayoffMatrix`, as JSON holds them.
+
+    Plays the policy that learns, and its copies, against every member of the pool.
+
+    Args:
+        play: (episodes of each pair, their seed, whether actions are sampled).
+
+    Raises:
+        UsageError: the algorithm has no pool.
+    """
+    pool = algorithm.opponents
+    if pool is None:
+        raise UsageError("payoff_matrix: the configuration has no pool of opponents")
+    columns = tuple(_by_age(pool, runner))
+    rows = _rows(algorithm, runner, columns)
+    win_rate = np.zeros((len(rows), len(columns)))
+    for i, row in enumerate(rows.values()):
+        for j, column in enumerate(columns):
+            weights = list(row)
+            weights[pool.group] = pool.player(runner.opponents, column)
+            win_rate[i, j] = _win_rate(algorithm, tuple(weights), env_params, play)
+    label = lambda name: _label(pool, runner, name)
+    names = {"rows": list(map(label, rows)), "columns": list(map(label, columns))}
+    return {**names, "win_rate": win_rate.tolist(), "episodes": play[0]}
+
+
+def _by_age(pool: Pool, runner: RunnerState) -> Iterator[str]:
+    """The members, copies in the order in which they were made."""
+    iterations = np.asarray(runner.opponents.iteration)
+    present = pool.present(runner.opponents)
+    copies = [name for name in present if name.startswith(COPY)]
+    yield from sorted(copies, key=lambda name: iterations[present[name]])
+    yield from (name for name in present if not name.startswith(COPY))
+
+
+def _rows(
+    algorithm: Algorithm, runner: RunnerState, members: tuple[str, ...]
+) -> dict[str, tuple[PyTree, ...]]:
+    """Weights by group of everybody who can play for the policy that learns."""
+    pool, weights = algorithm.opponents, algorithm.acting_weights(runner)
+    if pool.copied is None:
+        return {algorithm.trained[0]: weights}
+    group, index = pool.copied
+    rows = {}
+    for name in members:
+        if name in pool.settings.functions:
+            continue
+        player = pool.player(runner.opponents, name)
+        stacked = jax.tree.map(lambda rows, new: rows.at[index].set(new[0]), weights[group], player)
+        rows[name] = (*weights[:group], stacked, *weights[group + 1 :])
+    return {**rows, pool.learner: weights}
+
+
+def _label(pool: Pool, runner: RunnerState, name: str) -> str:
+    is_member = name in pool.members
+    return pool.label(runner.opponents, name) if is_member else name
+
+
+def _win_rate(
+    algorithm: Algorithm,
+    weights: tuple[PyTree, ...],
+    env_params: PyTree,
+    play: tuple[int, int, bool],
+) -> float:
+    episodes, seed, explore = play
+    game = make_game(weights, env_params, seed)
+    batches = play_batches(PlaySpec(algorithm.rollout_spec, explore), game, 0, episodes)
+    returns = np.concatenate([batch.finished.returns for batch in batches])
+    return float(np.mean(algorithm.opponents.points(returns)[1]))

@@ -1,0 +1,377 @@
+"""Tests of opponent pools: who plays, what is copied, results against members, exact resume."""
+
+from types import SimpleNamespace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxrl import (
+    OpponentPool,
+    PPOConfig,
+    ShuffledSeats,
+    Trainer,
+    UsageError,
+    evaluate,
+    make_train,
+    register,
+    sweep,
+)
+from jaxrl.algorithms.opponents import LEAST_CHANCE, Scores
+from jaxrl.core import memory_limits
+from jaxrl.run.inference.payoff_matrix import PayoffMatrix
+from tests.probes import Leavers, TicTacToe
+from tests.run.test_resume import assert_equal_to_the_bit
+
+HERE = "tests.algorithms.test_opponents"
+GAME = "shuffled_tic_tac_toe"
+
+
+def shuffled_tic_tac_toe():
+    return ShuffledSeats(TicTacToe())
+
+
+def first_free(obs, key):
+    """The first empty cell."""
+    return jnp.argmax(obs.sum(axis=0) == 0).astype(jnp.int32)
+
+
+def last_possible(obs, key, action_mask):
+    return (8 - jnp.argmax(action_mask[::-1])).astype(jnp.int32)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def game():
+    register(GAME, shuffled_tic_tac_toe)
+
+
+FROZEN = PPOConfig(
+    env=ShuffledSeats(TicTacToe()),
+    policies_to_train=("main",),
+    num_envs=8,
+    rollout_length=16,
+    minibatch_size=64,
+    num_epochs=1,
+    fcnet_hiddens=(8,),
+    lr=3e-3,
+    total_env_steps=128 * 12,
+)
+POOL = FROZEN.replace(
+    env=GAME,
+    opponents=OpponentPool(
+        size=3,
+        every=2,
+        draw="prioritised",
+        fixed={"random": "random", "first": first_free, "last": f"{HERE}:last_possible"},
+    ),
+)
+MEMBERS = ("copy_0", "copy_1", "copy_2", "random", "first", "last")
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory, game):
+    """A trainer after seven iterations, with what it learned after each."""
+    path = tmp_path_factory.mktemp("pool") / "run"
+    with Trainer(POOL, run_dir=path, quiet=True, pictures=False) as trainer:
+        history = []
+        for _ in range(7):
+            trainer.train()
+            history.append((trainer.runner, trainer.last_result))
+        yield trainer, history
+
+
+def row(tree, index):
+    return jax.tree.map(lambda leaf: leaf[index], tree)
+
+
+def test_a_pool_of_one_frozen_copy_is_a_frozen_opponent_to_the_bit():
+    config = FROZEN.replace(total_env_steps=128 * 4)
+    plain = jax.jit(make_train(config))(jax.random.key(0))
+    pool = config.replace(opponents=OpponentPool(size=1))
+    runner, metrics = jax.jit(make_train(pool))(jax.random.key(0))
+    assert runner.opponents.scores.episodes[0] > 0
+    without = runner.replace(opponents=(), envs=runner.envs.replace(opponents=()))
+    assert_equal_to_the_bit((without, metrics.replace(opponents=())), plain)
+
+
+def test_the_policy_that_learns_is_copied_and_the_oldest_copy_is_replaced(trained):
+    trainer, history = trained
+    main, opponent = (trainer.algorithm.grouping.locate(name)[0] for name in ("main", "opponent"))
+    iterations = [runner.opponents.iteration.tolist() for runner, _ in history]
+    assert iterations[:4] == [[0, -1, -1], [0, 2, -1], [0, 2, -1], [0, 2, 4]]
+    assert iterations[6] == [6, 2, 4]
+    for after, member in ((2, 1), (4, 2), (6, 0)):
+        runner = history[after - 1][0]
+        learned = row(runner.learners[main].weights, 0)
+        assert_equal_to_the_bit(row(runner.opponents.weights, member), learned)
+        assert_equal_to_the_bit(row(runner.learners[opponent].weights, 0), learned)
+    kept = row(history[3][0].opponents.weights, 2)
+    assert_equal_to_the_bit(row(history[6][0].opponents.weights, 2), kept)
+
+
+def test_an_opponent_changes_where_an_episode_ends_and_only_there(trained):
+    trainer, history = trained
+    runner, rollout = jax.jit(trainer.algorithm.collect)(history[5][0])
+    members, done = np.asarray(rollout.opponents), np.asarray(rollout.episode_done)
+    np.testing.assert_array_equal(members[0], history[5][0].envs.opponents)
+    after = np.concatenate([members[1:], runner.envs.opponents[None]])
+    assert (members == after)[~done].all()
+    assert (members != after)[done].any()
+    assert set(np.unique(members)) <= set(range(6))
+
+
+def test_results_are_reported_by_member(trained):
+    _, history = trained
+    result = history[6][1]["env_runners"]["opponents"]
+    assert result["num_copies"] == 4
+    assert result["copy_0"]["iteration"] == 6
+    assert set(result) - {"num_copies", "win_rate", "episode_return_mean", "num_episodes"} == set(
+        MEMBERS
+    )
+    first = history[0][1]["env_runners"]["opponents"]
+    assert "copy_1" not in first
+    played = [first[name]["num_episodes"] for name in ("copy_0", *MEMBERS[3:])]
+    assert sum(played) == first["num_episodes"] == history[0][1]["env_runners"]["num_episodes"]
+    for name in MEMBERS:
+        assert result[name]["num_episodes"] == 0 or 0 <= result[name]["win_rate"] <= 1
+
+
+def test_a_stop_criterion_may_be_the_win_rate_against_a_member(trained):
+    trainer, _ = trained
+    with pytest.raises(
+        UsageError, match="unknown stop criterion 'env_runners/opponents/randm/win_rate'"
+    ):
+        trainer.fit({"env_runners/opponents/randm/win_rate": 0.9})
+    assert trainer.fit({"env_runners/opponents/random/win_rate": 0.0})["training_iteration"] == 7
+
+
+def test_evaluation_names_whom_it_plays_against(trained):
+    trainer, _ = trained
+    assert trainer.evaluate(episodes=2)["opponents"] == {"opponent": "copy of iteration 6"}
+    older = trainer.evaluate(episodes=2, opponent="copy_1")
+    assert older["opponents"] == {"opponent": "copy of iteration 2"}
+    assert trainer.evaluate(episodes=2, opponent="pool")["opponents"] == {"opponent": "pool"}
+    trainer.save()
+    saved = evaluate(trainer.run_dir, episodes=2)
+    assert saved["opponents"] == {"opponent": "copy of iteration 6"}
+    with pytest.raises(UsageError, match="unknown opponent 'randm'; did you mean 'random'"):
+        trainer.evaluate(episodes=2, opponent="randm")
+
+
+@pytest.mark.parametrize("opponent", ["first", "last"])
+def test_a_function_plays_as_it_says(trained, opponent):
+    trainer, _ = trained
+    played = trainer.evaluate(episodes=3, opponent=opponent, return_episodes=True)
+    moves = 0
+    for episode in played["episodes"]:
+        agent = episode.agent_episodes["player_1"]
+        for obs, action in zip(agent.observations, agent.actions, strict=False):
+            free = np.flatnonzero(obs.sum(axis=0) == 0)
+            assert action == (free[0] if opponent == "first" else free[-1])
+            moves += 1
+    assert moves > 5
+
+
+def test_a_run_with_a_pool_resumes_as_if_it_had_not_stopped(trained, tmp_path):
+    _, history = trained
+    with Trainer(POOL, run_dir=tmp_path / "run", quiet=True, pictures=False) as half:
+        half.fit({"training_iteration": 3})
+    with Trainer.from_checkpoint(tmp_path / "run", quiet=True, trust=True) as rest:
+        result = rest.fit({"training_iteration": 7})
+    assert_equal_to_the_bit(rest.runner, history[6][0])
+    expected = history[6][1]["env_runners"]["opponents"]
+    assert result["env_runners"]["opponents"] == expected
+
+
+def test_a_members_actions_are_those_of_its_own_weights(trained):
+    trainer, history = trained
+    algorithm, runner = trainer.algorithm, history[6][0]
+    pool, spec = algorithm.opponents, algorithm.policy_specs[algorithm.opponents.group]
+    obs = runner.envs.obs[pool.group]
+    inputs = spec.inputs(spec.initial_state(obs.shape[:3]), jnp.ones((1, 8, 1, 9), bool))
+    members = jnp.array([0, 1, 2, 2, 1, 0, 1, 5])
+    found, *_ = pool.opponents(runner.opponents).apply(
+        spec, members, obs, spec.initial_state(obs.shape[:3]), inputs
+    )
+    for env, member in enumerate(members[:7].tolist()):
+        alone, *_ = spec.apply(
+            row(runner.opponents.weights, member), obs[0, env], inputs=row(row(inputs, 0), env)
+        )
+        np.testing.assert_allclose(found.logits[0, env], alone.logits, rtol=1e-5, atol=1e-6)
+
+
+def test_members_are_drawn_as_the_settings_say(trained):
+    trainer, history = trained
+    pool, state = trainer.algorithm.opponents, history[2][0].opponents  # copies 0 and 2
+    scores = Scores(jnp.full(6, 4.0), jnp.array([4.0, 2.0, 0.0, 3.0, 1.0, 0.0]), jnp.zeros(6))
+    state = state.replace(scores=scores)
+    chances = pool.chances(state) - LEAST_CHANCE * jnp.array([1, 1, 0, 1, 1, 1])
+    np.testing.assert_allclose(chances, [0, 0.25, 0, 1 / 16, 9 / 16, 1], atol=1e-6)
+
+    def by(draw):
+        config = FROZEN.replace(opponents=OpponentPool(size=3, every=2, draw=draw))
+        return config.build().opponents.chances(state.replace(scores=row(scores, slice(3))))
+
+    np.testing.assert_array_equal(by("uniform"), [1, 1, 0])
+    np.testing.assert_array_equal(by("latest"), [0, 1, 0])
+    drawn = pool.opponents(state).draw(jax.random.split(jax.random.key(0), 4000))
+    expected = np.asarray(pool.chances(state) / pool.chances(state).sum())
+    shares = np.bincount(drawn, minlength=6) / 4000
+    assert shares[2] == 0
+    np.testing.assert_allclose(shares, expected, atol=0.03)
+
+
+def ended(*returns, member=0):
+    """A rollout in which an episode ended with each pair of returns."""
+    shape = (len(returns), 1)
+    return SimpleNamespace(
+        reached=SimpleNamespace(returns=jnp.array(returns, float)[:, None]),
+        episode_done=jnp.ones(shape, bool),
+        opponents=jnp.full(shape, member),
+    )
+
+
+def test_a_copy_is_made_when_enough_of_the_last_episodes_are_won():
+    settings = OpponentPool(size=2, at_win_rate=0.75, window=4)
+    algorithm = FROZEN.replace(opponents=settings).build()
+    pool = algorithm.opponents
+    learners = algorithm.init(jax.random.key(0)).learners
+    state = pool.init(learners)
+    won, draw, lost = (1.0, -1.0), (0.0, 0.0), (-1.0, 1.0)
+    copies = []
+    for n, results in enumerate([(won, won, won), (lost, draw), (won, won), (won,)], start=1):
+        state, learners, _ = pool.after(state, learners, ended(*results), jnp.int32(n), None)
+        copies.append(int(state.num_copies))
+    # 3 are too few; 3.5 of 5; (3.5 * 4/5 + 2) of 6 = 0.8; then the count begins again
+    assert copies == [1, 1, 2, 2]
+    assert state.iteration.tolist() == [0, 3]
+
+
+def test_results_against_a_member_are_over_its_last_episodes():
+    pool = FROZEN.replace(opponents=OpponentPool(size=1, window=4)).build().opponents
+    state = SimpleNamespace(scores=Scores.none(1))
+    for results in [((-1.0, 1.0),) * 4, ((2.0, -2.0),) * 4]:
+        state.scores = pool._add(state.scores, pool._results(ended(*results)))
+    assert state.scores.episodes.tolist() == [4.0]
+    assert state.scores.win_rate.tolist() == [0.5]  # half of eight
+    assert (state.scores.returns / 4).tolist() == [0.5]
+
+
+def test_won_at_counts_the_learners_return_alone():
+    settings = OpponentPool(size=1, won_at=2.0)
+    pool = FROZEN.replace(opponents=settings).build().opponents
+    scores = pool._results(ended((2.0, 9.0), (1.9, -9.0)))
+    assert scores.points.tolist() == [1.0]
+
+
+def test_the_payoff_matrix_has_every_pair_and_elo_explains_it(trained, tmp_path):
+    trainer, _ = trained
+    matrix = trainer.payoff_matrix(episodes=4)
+    copies = tuple(f"copy of iteration {i}" for i in (2, 4, 6))
+    assert matrix.rows == (*copies, "main")
+    assert matrix.columns == (*copies, "random", "first", "last")
+    assert matrix.win_rate.shape == (4, 6)
+    assert ((matrix.win_rate * 8) % 1 == 0).all()
+    assert set(matrix.elo) == {*matrix.rows, *matrix.columns}
+    assert matrix.table().startswith("|  | copy of iteration 2 | ")
+    matrix.plot(tmp_path / "payoff.png")
+    assert (tmp_path / "payoff.png").stat().st_size > 1000
+
+
+def test_elo_is_400_for_odds_of_ten():
+    many = 10**9
+    matrix = PayoffMatrix(("new", "old"), ("old",), [[10 / 11], [0.5]], many)
+    assert matrix.elo == {"old": 0.0, "new": pytest.approx(400, abs=0.01)}
+    three = PayoffMatrix(("b", "c"), ("a", "b"), [[10 / 11, 0.5], [100 / 101, 10 / 11]], many)
+    assert three.elo == pytest.approx({"a": 0.0, "b": 400.0, "c": 800.0}, abs=0.1)
+
+
+def two_layers(opponents, **changes):
+    return FROZEN.replace(opponents=opponents, **changes).build()
+
+
+def no_key(obs): ...
+
+
+def a_float(obs, key):
+    return jnp.float32(0)
+
+
+def fails(obs, key):
+    raise ValueError("no idea")
+
+
+@pytest.mark.parametrize(
+    ("pool", "message"),
+    [
+        ({"size": 0}, "size=0 must be an integer of at least 1"),
+        ({"every": 0}, "every=0 must be an integer of at least 1 or None"),
+        ({"at_win_rate": 1.5}, r"at_win_rate=1.5 must be a number in \(0, 1\]"),
+        ({"draw": "lates"}, "unknown draw 'lates'; did you mean 'latest'"),
+        ({"sizes": 3}, "unknown argument 'sizes' of opponents; did you mean 'size'"),
+        ({"draw": "latest", "fixed": {"r": "random"}}, "so 'r' of fixed would never play"),
+        ({"fixed": {"copy_1": "random"}}, "'copy_1' cannot be fixed"),
+        ({"fixed": {"me": 7}}, r"me=7 must be 'random', a function act\(obs, key\)"),
+        ({"fixed": {"me": no_key}}, r"me must be a function act\(obs, key\).*, not no_key\(obs\)"),
+        ({"fixed": {"me": a_float}}, r"me must return an action of Discrete\(n=9\), not float32"),
+        ({"fixed": {"me": fails}}, "me fails as it is traced: ValueError: no idea"),
+        ({"fixed": {"me": f"{HERE}:firs_free"}}, "did you mean 'first_free'"),
+        ({"policy": "main"}, "policy 'main' is trained, and a pool plays for a policy that is not"),
+        ({"policy": "opponnt"}, "unknown policy 'opponnt' of opponents; did you mean 'opponent'"),
+        ({"copies": "opponent", "every": 1}, "unknown policy 'opponent' to copy"),
+        ({"size": 10**9}, r"a pool of 1000000000 copies of 394 parameters needs at least"),
+    ],
+)
+def test_a_pool_that_cannot_work_is_refused_in_one_line(pool, message, monkeypatch):
+    monkeypatch.setattr(memory_limits, "host_memory", lambda: 2**34)
+    with pytest.raises(UsageError, match=message) as caught:
+        make_train(FROZEN.replace(opponents=pool))
+    assert "\n" not in str(caught.value)
+
+
+def test_a_pool_needs_a_policy_that_is_not_trained_and_one_alike_that_is():
+    with pytest.raises(UsageError, match="every policy is trained"):
+        two_layers(OpponentPool(), policies_to_train=None)
+    with pytest.raises(UsageError, match="no policy is trained"):
+        two_layers(OpponentPool(policy="main"), policies_to_train=())
+    networks = {"opponent": {"fcnet_hiddens": (4,)}}
+    with pytest.raises(UsageError, match="copies of 'main' cannot play for 'opponent': model is"):
+        two_layers(OpponentPool(every=1), per_policy=networks)
+    spaces = PPOConfig(Leavers(), policies_to_train=("long",), opponents={"policy": "wide"})
+    spaces.build()  # a pool of one, which needs no copies
+    with pytest.raises(UsageError, match="cannot play for 'wide': model is"):
+        spaces.replace(opponents={"policy": "wide", "every": 1}).build()
+    several = spaces.replace(opponents={"every": 1})
+    with pytest.raises(UsageError, match=r"short, wide are not trained: say which by Opp"):
+        several.build()
+
+
+def test_an_opponent_from_a_run_must_fit_and_is_read_by_a_trainer_alone(trained, tmp_path):
+    trainer, _ = trained
+    trainer.save()
+    fixed = {"old": str(trainer.run_dir)}
+    config = FROZEN.replace(env=GAME, opponents=OpponentPool(size=2, fixed=fixed))
+    new = Trainer(config, run_dir=None, quiet=True)
+    main = trainer.algorithm.policy_weights(trainer.runner, "opponent")
+    assert_equal_to_the_bit(row(new.runner.opponents.weights, 2), main)
+    assert new.runner.opponents.iteration.tolist() == [0, -1, 0]
+    with pytest.raises(UsageError, match="old is a run's policy, which a Trainer alone reads"):
+        make_train(config)
+    with pytest.raises(UsageError, match="old is a run's policy, which a Trainer alone reads"):
+        sweep(config, {"lr": [1e-3, 1e-4]}, run_dir=None, quiet=True)
+    with pytest.raises(UsageError, match=r"does not fit: weights.opponent.*\[8.* there"):
+        Trainer(config.replace(fcnet_hiddens=(4,)), run_dir=None, quiet=True)
+    arena = PPOConfig.fast("arena", policies_to_train=("pol1",), opponents={"fixed": fixed})
+    with pytest.raises(UsageError, match="unknown policy 'pol2' in"):
+        Trainer(arena, run_dir=None, quiet=True)
+    with pytest.raises(UsageError, match=r"old: observation_space of policy 'main' is .* there"):
+        named = {"old": f"{trainer.run_dir}#main"}
+        Trainer(arena.replace(opponents={"fixed": named}), run_dir=None, quiet=True)
+
+
+def test_a_stranger_cannot_name_code_in_a_pool(trained):
+    trainer, _ = trained
+    trainer.save()
+    with pytest.raises(UsageError, match=r"the run's opponents is 'tests.*first_free'.*--trust"):
+        Trainer.from_checkpoint(trainer.run_dir, run_dir=None, quiet=True)
