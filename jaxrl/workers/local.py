@@ -15,19 +15,28 @@ from jaxrl.workers.vector import (
     VectorSteps,
     spec_of,
 )
+from jaxrl.workers.vector_stepper import VectorStepper
 
 
 class LocalVectorEnv:
-    """A `VectorEnv` without other processes: nothing ends a step that hangs."""
+    """A `VectorEnv` without other processes: nothing ends a step that hangs.
+
+    Args:
+        env: Source, EnvForm, and whether it is a `gymnasium.vector.VectorEnv`.
+    """
 
     num_restarts = 0
 
-    def __init__(self, source: Source, form: EnvForm, num_envs: int, faults: FaultCount):
+    def __init__(self, env: tuple[Source, EnvForm, bool], num_envs: int, faults: FaultCount):
+        source, form, is_vector = env
         self.spec, self.num_envs = spec_of(source.name, form), num_envs
         self.parts = (slice(0, num_envs),)
         self._faults, self._arrays = faults, StepArrays(form, num_envs)
         self._results = Results(self._arrays)
-        self._stepper = Stepper(source, self._arrays, range(num_envs), faults.add)
+        if is_vector:
+            self._stepper = VectorStepper(source, self._arrays, faults.add)
+        else:
+            self._stepper = Stepper(source, self._arrays, range(num_envs), faults.add)
 
     @property
     def num_faults(self) -> int:

@@ -13,12 +13,14 @@ from jaxrl.core.outside_env import (
     OutsideMultiAgentEnvironment,
     outside_environment,
 )
+from jaxrl.core.python_kinds import VECTOR, kind_of
 from jaxrl.workers.arrays import EnvForm
 from jaxrl.workers.copies import copy_of
 from jaxrl.workers.local import LocalVectorEnv
 from jaxrl.workers.pool import ProcessPool
-from jaxrl.workers.sources import Source, make_copy, source_of
+from jaxrl.workers.sources import Source, close, make_copy, source_of
 from jaxrl.workers.vector import FaultCount, VectorEnv, VectorSpec, spec_of
+from jaxrl.workers.vector_stepper import probe
 
 # Faults with no episode that ended in between; RLlib's name for the setting is
 # num_consecutive_env_runner_failures_tolerance.
@@ -31,6 +33,7 @@ class PythonEnv(NamedTuple):
 
     source: Source
     form: EnvForm
+    is_vector: bool  # a gymnasium.vector.VectorEnv, which steps its copies itself
 
     @property
     def spec(self) -> VectorSpec:
@@ -47,7 +50,8 @@ class PythonEnv(NamedTuple):
         """E copies.
 
         Args:
-            num_workers: processes that step them; 0: this one; None: one for each core.
+            num_workers: processes that step them; 0: this one; None: one for each core. A
+                `gymnasium.vector.VectorEnv` steps in this one.
             step_timeout_s: a step or reset of a copy that takes longer is a fault; only of worker
                 processes.
             max_consecutive_faults: with more faults, and no episode that ended in between,
@@ -55,10 +59,10 @@ class PythonEnv(NamedTuple):
         """
         faults = FaultCount(self.source.name, max_consecutive_faults)
         num_workers = default_workers(num_envs) if num_workers is None else num_workers
-        if num_workers == 0:
-            return LocalVectorEnv(self.source, self.form, num_envs, faults)
+        if self.is_vector or num_workers == 0:
+            return LocalVectorEnv(self, num_envs, faults)
         num_workers = min(num_workers, num_envs)
-        return ProcessPool(self, num_envs, num_workers, faults, step_timeout_s)
+        return ProcessPool(self[:2], num_envs, num_workers, faults, step_timeout_s)
 
 
 def declare(source: Source, made: Any) -> PythonEnv:
@@ -67,9 +71,9 @@ def declare(source: Source, made: Any) -> PythonEnv:
     Raises:
         UsageError: it is no environment, or its spaces are not supported.
     """
-    copy = copy_of(made, source.name)
+    is_vector = kind_of(made) == VECTOR
     try:
-        return PythonEnv(source, copy.probe())
+        form = probe(made, source.name) if is_vector else copy_of(made, source.name).probe()
     except UsageError:
         raise
     except Exception as error:
@@ -77,7 +81,9 @@ def declare(source: Source, made: Any) -> PythonEnv:
             f"environment {source.name!r} cannot be reset and stepped: {reason_of(error)}"
         ) from error
     finally:
-        copy.env.close()
+        if not source.is_given:
+            close(made)
+    return PythonEnv(source, form, is_vector)
 
 
 def adapt(

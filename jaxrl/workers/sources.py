@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from jaxrl.core import trust
 from jaxrl.core.errors import UsageError, is_installed, reason_of, unknown_name
-from jaxrl.core.python_kinds import kind_of
+from jaxrl.core.python_kinds import VECTOR, kind_of
 
 SCHEMES = {"gym": "gymnasium", "pettingzoo": "pettingzoo"}  # with the library, and the extra
 PYTHON_ENVIRONMENT = trust.Kind(
@@ -35,10 +35,12 @@ class Source(NamedTuple):
     Attributes:
         name: in messages and folders.
         make: makes a copy.
+        is_given: whether it is an object that steps its copies itself, and is not ours to close.
     """
 
     name: str
     make: Callable[[], Any]
+    is_given: bool = False
 
 
 def source_of(env: Any, env_args: Mapping[str, Any] | None = None) -> Source:
@@ -59,6 +61,8 @@ def source_of(env: Any, env_args: Mapping[str, Any] | None = None) -> Source:
             raise UsageError(
                 f"env_args are for a constructor: {_name_of(env)} is an object already"
             )
+        if kind_of(env) == VECTOR:
+            return Source(_name_of(env), lambda: env, is_given=True)
         return Source(_name_of(env), functools.partial(copy.deepcopy, env))
     if callable(env):
         return Source(_name_of(env), functools.partial(env, **args))
@@ -162,6 +166,12 @@ def _make_pettingzoo(name: str, /, **args: Any) -> Any:
         raise UsageError(f"{wrong}: the module makes no environment")
     with _explained(f"pettingzoo:{name}"):
         return make(**args)
+
+
+def close(env: Any) -> None:
+    """Ends an environment; one that failed may not even close."""
+    with contextlib.suppress(Exception):
+        env.close()
 
 
 @contextlib.contextmanager

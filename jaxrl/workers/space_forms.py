@@ -152,32 +152,43 @@ def write(form: SpaceForm, arrays: list[np.ndarray], index: tuple[int, int], val
         ValueError: another structure or shape than the space's.
     """
     for leaf, array in zip(form.leaves, arrays, strict=True):
-        part = value
-        for key in leaf.path:
-            part = part[key]
-        if np.shape(part) != leaf.given_shape:
-            where = "".join(f"[{key!r}]" for key in leaf.path)
-            raise ValueError(
-                f"an observation{where} has shape {np.shape(part)}, not {leaf.given_shape} as its "
-                "space says"
-            )
-        if leaf.is_discrete:
-            part = np.reshape(part, leaf.shape) - np.reshape(leaf.start, leaf.shape)
-        array[index] = part
+        array[index] = _as_stored(leaf, value, ())
 
 
-def read(form: SpaceForm, arrays: list[np.ndarray], index: tuple[int, int]) -> Any:
-    """The action in row `index`, as the environment takes it."""
+def write_rows(form: SpaceForm, arrays: list[np.ndarray], values: Any) -> None:
+    """Stores observations [e, ...] in all rows."""
+    for leaf, array in zip(form.leaves, arrays, strict=True):
+        array[:] = _as_stored(leaf, values, (len(array),))
+
+
+def _as_stored(leaf: Leaf, value: Any, batch: tuple[int, ...]) -> Any:
+    for key in leaf.path:
+        value = value[key]
+    if np.shape(value) != batch + leaf.given_shape:
+        where = "".join(f"[{key!r}]" for key in leaf.path)
+        raise ValueError(
+            f"an observation{where} has shape {np.shape(value)}, not {batch + leaf.given_shape} as "
+            "its space says"
+        )
+    if leaf.is_discrete:
+        value = np.reshape(value, batch + leaf.shape) - np.reshape(leaf.start, leaf.shape)
+    return value
+
+
+def read(form: SpaceForm, arrays: list[np.ndarray], index: tuple) -> Any:
+    """The action in row `index`, or the actions of rows [e, ...], as the environment takes them."""
     parts = []
     for leaf, array in zip(form.leaves, arrays, strict=True):
         value = array[index]
         if not leaf.is_discrete:
             parts.append(value.astype(leaf.given_dtype))
-        elif leaf.given_shape == () and len(leaf.count) == 1:
-            parts.append(int(value) + leaf.start[0])
+            continue
+        value = value + np.reshape(leaf.start, leaf.shape)
+        if value.ndim == 0:
+            parts.append(int(value))
         else:
-            entries = value + np.asarray(leaf.start)
-            parts.append(entries.reshape(leaf.given_shape).astype(leaf.given_dtype))
+            batch = value.shape[: value.ndim - len(leaf.shape)]
+            parts.append(value.reshape(batch + leaf.given_shape).astype(leaf.given_dtype))
     return form.build(parts)
 
 

@@ -4,7 +4,6 @@ An environment that raises, or returns NaN or something of another shape, is mad
 copy begins a new episode with the next seed. This module must not import JAX.
 """
 
-import contextlib
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
@@ -13,7 +12,7 @@ import numpy as np
 from jaxrl.core.errors import brief, reason_of
 from jaxrl.workers.arrays import StepArrays
 from jaxrl.workers.copies import Copy, copy_of
-from jaxrl.workers.sources import Source, make_copy
+from jaxrl.workers.sources import Source, close, make_copy
 from jaxrl.workers.space_forms import bad_rows
 
 MOST_RESETS = 3  # of a copy whose resets fail, before its process gives up
@@ -89,7 +88,7 @@ class Stepper:
             except (Exception, SystemExit) as error:
                 spoilt[row] = reason_of(error)
         self._keep_obs(fresh)
-        for row in self._invalid(arrays.final_obs, self.rows):
+        for row in invalid_rows(arrays, arrays.final_obs, self.rows):
             if row not in spoilt and row not in fresh:
                 spoilt[row] = INVALID
         self._go_on_from_final_obs()
@@ -108,7 +107,7 @@ class Stepper:
 
     def close(self) -> None:
         for copy in self._copies:
-            _close(copy)
+            close(copy.env)
 
     def _make(self) -> Copy:
         return copy_of(make_copy(self._source), self._source.name)
@@ -121,7 +120,7 @@ class Stepper:
             arrays.step[row] = 0
             try:
                 self._copies[index].reset(arrays, row, arrays.seed(row))
-                if not self._invalid(arrays.obs, range(row, row + 1)):
+                if not invalid_rows(arrays, arrays.obs, range(row, row + 1)):
                     return
                 reason = INVALID
             except (Exception, SystemExit) as error:
@@ -136,7 +135,7 @@ class Stepper:
         step = int(arrays.step[row])
         action = brief(arrays.read_actions(row)) if step else ""
         self._report(Fault(row, arrays.seed(row), step, action, reason))
-        _close(self._copies[index])
+        close(self._copies[index].env)
         self._copies[index] = self._make()
 
     def _lose(self, row: int) -> None:
@@ -161,16 +160,13 @@ class Stepper:
         for group, final in zip(self._arrays.obs, self._arrays.final_obs, strict=True):
             yield from zip(group, final, strict=True)
 
-    def _invalid(self, blocks: list[list[np.ndarray]], rows: range) -> list[int]:
-        """Those of the rows that hold NaN, or integers out of range."""
-        found = set()
-        for group, leaves in zip(self._arrays.observed, blocks, strict=True):
-            bad = bad_rows(group.form, [leaf[rows.start : rows.stop] for leaf in leaves])
-            found.update((np.flatnonzero(bad) + rows.start).tolist())
-        return sorted(found)
 
-
-def _close(copy: Copy) -> None:
-    """Ends an environment; one that was spoilt may not even close."""
-    with contextlib.suppress(Exception):
-        copy.env.close()
+def invalid_rows(
+    arrays: StepArrays, blocks: list[list[np.ndarray]], rows: range | None = None
+) -> list[int]:
+    """Those of the rows whose observations hold NaN, or integers out of range."""
+    rows, found = range(arrays.num_envs) if rows is None else rows, set()
+    for group, leaves in zip(arrays.observed, blocks, strict=True):
+        bad = bad_rows(group.form, [leaf[rows.start : rows.stop] for leaf in leaves])
+        found.update((np.flatnonzero(bad) + rows.start).tolist())
+    return sorted(found)

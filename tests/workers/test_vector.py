@@ -3,6 +3,7 @@
 import functools
 
 import gymnasium
+import jax
 import numpy as np
 import pytest
 
@@ -150,6 +151,51 @@ def test_an_environment_is_given_by_its_constructor_its_name_or_itself(env):
         2,
         2,
     ]
+
+
+def counters(mode, num_envs=3, **args):
+    return gymnasium.vector.SyncVectorEnv(
+        [functools.partial(Counter, **args)] * num_envs, autoreset_mode=mode
+    )
+
+
+@pytest.mark.parametrize("mode", ["NextStep", "SameStep", "Disabled"])
+def test_a_vector_env_of_gymnasium_steps_its_copies_itself(mode):
+    make = functools.partial(counters, gymnasium.vector.AutoresetMode(mode), length=2)
+    envs, alone = in_this_process(make, 3), in_this_process(functools.partial(Counter, 2), 3)
+    first, wanted = envs.reset(SEEDS), alone.reset(SEEDS)
+    np.testing.assert_array_equal(first.obs[DEFAULT_AGENT], wanted.obs[DEFAULT_AGENT])
+    actions = lambda step: {DEFAULT_AGENT: np.array([0, 1, 2])}
+    played, expected = play(envs, 5, actions), play(alone, 2, actions)
+    for step, other in zip(played[:2], expected, strict=True):
+        for name in ("final_obs", "reward", "terminated", "truncated", "active", "lost"):
+            jax.tree.map(np.testing.assert_array_equal, getattr(step, name), getattr(other, name))
+    if mode == "NextStep":
+        assert [step.lost.all() for step in played] == [False, False, True, False, False]
+        assert [step.episode_done.all() for step in played] == [False, True, False, False, True]
+        begun = played[2]
+    else:
+        assert not any(step.lost.any() for step in played)
+        assert [step.episode_done.all() for step in played] == [False, True, False, True, False]
+        begun = played[1]
+    assert begun.obs[DEFAULT_AGENT][:, 1].tolist() == [0, 0, 0] and envs.num_faults == 0
+    if mode == "Disabled":  # every episode has a seed of its own
+        jax.tree.map(np.testing.assert_array_equal, played[1].obs, expected[1].obs)
+
+
+def test_a_fault_of_a_vector_env_drops_the_episodes_of_all_its_copies():
+    mode = gymnasium.vector.AutoresetMode("SameStep")
+    make = functools.partial(counters, mode, fault="raise", share=0.3)
+    envs = in_this_process(make, 3)
+    envs.reset(SEEDS)
+    played = play(envs, 30, lambda step: {DEFAULT_AGENT: np.array([0, 1, 2])})
+    lost = np.array([step.lost for step in played])
+    assert envs.num_faults == lost[:, 0].sum() > 0 and (lost == lost[:, :1]).all()
+    given = counters(mode, num_envs=4)
+    with pytest.raises(jaxrl.UsageError, match="steps 4 copies: num_envs must be 4, not 3"):
+        in_this_process(given, 3)
+    in_this_process(given, 4).close()
+    given.reset()  # who gave it closes it
 
 
 @pytest.mark.parametrize("fault", ["raise", "nan", "shape", "reward"])

@@ -1,0 +1,159 @@
+"""Stepping of a `gymnasium.vector.VectorEnv`, whose copies step together by its own means.
+
+Its three ways to begin new episodes are all taken. With "NextStep" the step after an end begins
+one, without its action: that row is reported as lost, and no fault is counted. This module must not
+import JAX.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from jaxrl.core.errors import UsageError, reason_of
+from jaxrl.workers.arrays import EnvForm, StepArrays, episode_seed
+from jaxrl.workers.copies import AGENT, MASK, PROBE_SEED
+from jaxrl.workers.sources import Source, close, make_copy
+from jaxrl.workers.space_forms import form_of, read, write, write_rows
+from jaxrl.workers.stepper import INVALID, BrokenEnvironment, Fault, invalid_rows
+
+NEXT_STEP, SAME_STEP, DISABLED = "NextStep", "SameStep", "Disabled"  # Gymnasium's own words
+
+
+def probe(env: Any, name: str) -> EnvForm:
+    """What arrays a `VectorEnv` needs; it is reset and stepped once to see that."""
+    observation = form_of(env.single_observation_space, f"observation of {name}")
+    action = form_of(env.single_action_space, f"action of {name}")
+    _, first = env.reset(seed=PROBE_SEED)
+    env.action_space.seed(PROBE_SEED)
+    *_, info = env.step(env.action_space.sample())
+    masked = bool(action.num_actions) and (MASK in first or MASK in info)
+    metrics = info.get("metrics")
+    names = tuple(sorted(metrics)) if isinstance(metrics, Mapping) else ()
+    names = tuple(name for name in names if not name.startswith("_"))
+    return EnvForm((AGENT,), (observation,), (action,), masked, names, True, False)
+
+
+class VectorStepper:
+    """As `Stepper`, for the copies of one `VectorEnv`. A fault drops the episodes of all."""
+
+    def __init__(self, source: Source, arrays: StepArrays, report: Callable[[Fault], None]):
+        self._source, self._arrays, self._report = source, arrays, report
+        self._env = self._make()
+        mode = self._env.metadata.get("autoreset_mode", NEXT_STEP)
+        self._mode = getattr(mode, "value", mode)
+        if self._mode not in (NEXT_STEP, SAME_STEP, DISABLED):
+            raise UsageError(f"environment {source.name!r}: unknown autoreset_mode {mode!r}")
+
+    def reset(self) -> None:
+        arrays = self._arrays
+        seeds = [arrays.seed(row) for row in range(arrays.num_envs)]
+        obs, info = self._env.reset(seed=seeds)
+        arrays.step[:], arrays.restarted[:] = 0, False
+        self._write_obs(arrays.obs, obs)
+        self._write_masks(info)
+        if invalid_rows(arrays, arrays.obs):
+            raise BrokenEnvironment(INVALID)
+
+    def step(self) -> None:
+        arrays = self._arrays
+        arrays.lost[:] = arrays.restarted
+        arrays.step[:] += 1
+        try:
+            self._step()
+            reason = INVALID if invalid_rows(arrays, arrays.final_obs) else ""
+            reason = reason or ("" if np.isfinite(arrays.reward).all() else "a reward is NaN")
+        except (Exception, SystemExit) as error:
+            reason = reason_of(error)
+        if reason:
+            self._drop(reason)
+
+    def close(self) -> None:
+        if not self._source.is_given:
+            close(self._env)
+
+    def _step(self) -> None:
+        arrays = self._arrays
+        obs, reward, terminated, truncated, info = self._env.step(self._actions())
+        begun = arrays.restarted.copy()  # "NextStep": in this step their episodes began
+        terminated, truncated = (np.asarray(flags, bool) for flags in (terminated, truncated))
+        ended = (terminated | truncated) & ~begun
+        arrays.reward[:, 0] = np.where(begun, 0, reward)
+        arrays.terminated[:, 0] = terminated & ~begun
+        arrays.truncated[:, 0] = truncated & ~terminated & ~begun
+        arrays.active[:, 0] = ~begun
+        arrays.episode_done[:] = ended
+        self._write_obs(arrays.obs, obs)
+        self._write_obs(arrays.final_obs, obs)
+        self._write_masks(info)
+        self._write_metrics(info)
+        arrays.step[begun | ended] = 0
+        arrays.restarted[:] = ended & (self._mode == NEXT_STEP)
+        if not ended.any():
+            return
+        if self._mode == SAME_STEP:
+            form = arrays.form.observations[0]
+            for row in np.flatnonzero(ended):
+                write(form, arrays.final_obs[0], (row, 0), info["final_obs"][row])
+        elif self._mode == DISABLED:
+            self._begin(ended)
+
+    def _begin(self, ended: np.ndarray) -> None:
+        """New episodes of some copies, with seeds of their own."""
+        arrays = self._arrays
+        arrays.episode[ended] += 1
+        seeds = [
+            episode_seed(*pair) if has_ended else None
+            for has_ended, *pair in zip(ended, arrays.first_seed, arrays.episode, strict=True)
+        ]
+        obs, info = self._env.reset(seed=seeds, options={"reset_mask": ended})
+        self._write_obs(arrays.obs, obs)
+        self._write_masks(info, ended)
+
+    def _drop(self, reason: str) -> None:
+        """Reports a fault, and begins new episodes of all copies."""
+        arrays = self._arrays
+        step = int(arrays.step.max())
+        self._report(Fault(0, arrays.seed(0), step, "of all copies", reason))
+        arrays.episode[:] += 1
+        if not self._source.is_given:
+            close(self._env)
+            self._env = self._make()
+        self.reset()
+        for block, final in zip(arrays.obs[0], arrays.final_obs[0], strict=True):
+            final[:] = block
+        arrays.lost[:], arrays.episode_done[:], arrays.reward[:] = True, False, 0
+        arrays.metrics[:] = 0
+        for flags in (arrays.terminated, arrays.truncated, arrays.active):
+            flags[:] = False
+
+    def _make(self) -> Any:
+        env = make_copy(self._source)
+        if env.num_envs != self._arrays.num_envs:
+            raise UsageError(
+                f"environment {self._source.name!r} steps {env.num_envs} copies: num_envs must be "
+                f"{env.num_envs}, not {self._arrays.num_envs}"
+            )
+        return env
+
+    def _actions(self) -> Any:
+        """Actions of all copies as the environment takes them."""
+        form, arrays = self._arrays.form.actions[0], self._arrays
+        return read(form, arrays.action[0], (slice(None), 0))
+
+    def _write_obs(self, blocks: list[list[np.ndarray]], obs: Any) -> None:
+        write_rows(self._arrays.form.observations[0], [leaf[:, 0] for leaf in blocks[0]], obs)
+
+    def _write_masks(self, info: Mapping, where: np.ndarray | None = None) -> None:
+        for mask in self._arrays.mask:
+            given = info.get(MASK)
+            rows = slice(None) if where is None else where
+            if given is None:
+                mask[rows] = True
+            else:
+                mask[rows, 0] = np.stack([np.ravel(each) for each in given])[rows]
+
+    def _write_metrics(self, info: Mapping) -> None:
+        found = info.get("metrics") or {}
+        for index, name in enumerate(self._arrays.form.metrics):
+            self._arrays.metrics[:, index] = found.get(name, 0)
