@@ -28,7 +28,7 @@ from jaxrl.core.drawing import Circles, Drawing, Rectangles
 from jaxrl.core.env import StackedEnvironment
 from jaxrl.core.errors import UsageError
 from jaxrl.core.fields import freeze
-from jaxrl.core.spaces import Discrete, MultiDiscrete
+from jaxrl.core.spaces import Box, Dict, Discrete, MultiDiscrete
 from jaxrl.core.types import AgentId, Key, PolicyId
 from jaxrl.envs.drawing import Colour, coverage, finish, from_point, from_square, grid, paint
 
@@ -101,6 +101,23 @@ class MultiAgentArena(StackedEnvironment):
 
     def action_space(self, agent: AgentId | None = None, params: Params | None = None) -> Discrete:
         return Discrete(4)
+
+    def global_state_space(self, params: Params | None = None) -> Dict:
+        return Dict(
+            {
+                "positions": MultiDiscrete((self.num_cells, self.num_cells)),
+                "visited": Box(0, 1, (self.num_cells,)),
+                "time": Box(0, 1, ()),
+            }
+        )
+
+    def global_state(self, state: State, params: Params) -> dict[str, jax.Array]:
+        """Both cells, the cells that agent1 has visited, the share of the episode that is over."""
+        return {
+            "positions": state.positions,
+            "visited": unpack(state.visited, self.num_cells).astype(jnp.float32),
+            "time": jnp.asarray(state.time / params.max_steps_in_episode, jnp.float32),
+        }
 
     def reset_stacked(self, key: Key, params: Params) -> tuple[jax.Array, State]:
         state = State(

@@ -195,6 +195,17 @@ class Pursuit(StackedEnvironment):
     def action_space(self, agent: AgentId | None = None, params: Params | None = None) -> Discrete:
         return Discrete(NUM_ACTIONS)
 
+    def global_state_space(self, params: Params | None = None) -> Box:
+        return Box(0, 1, (2 * self.n_pursuers + 3 * self.n_evaders + 1,))
+
+    def global_state(self, state: State, params: Params) -> jax.Array:
+        """Places as shares of the grid, who is not caught (others are at 0), and the time."""
+        size = np.array([[self.x_size], [self.y_size]], np.float32)
+        evaders = jnp.where(state.alive[None], state.evaders / size, 0.0)
+        places = (state.pursuers / size).reshape(-1), evaders.reshape(-1)
+        time = jnp.asarray(state.time / params.max_cycles, jnp.float32)
+        return jnp.concatenate([*places, state.alive.astype(jnp.float32), time[None]])
+
     def is_truncated(self, state: State, params: Params) -> jax.Array:
         return state.time >= params.max_cycles
 

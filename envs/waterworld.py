@@ -145,6 +145,24 @@ class Waterworld(StackedEnvironment):
     def action_space(self, agent: AgentId | None = None, params: Params | None = None) -> Box:
         return Box(-1.0, 1.0, (2,))
 
+    def global_state_space(self, params: Params | None = None) -> Box:
+        size = (5 + self.n_pursuers) * self.num_bodies + 2 * self.n_obstacles + 1
+        return Box(-math.inf, math.inf, (size,))
+
+    def global_state(self, state: State, params: Params) -> jax.Array:
+        """Places and speeds of all bodies, what touches what, catches under way, and the time."""
+        params = single_precision(params)
+        top_speed = self.per_body(params.pursuer_speed, params.evader_speed, params.poison_speed)
+        parts = (
+            state.position / SIZE,
+            state.velocity / jnp.maximum(top_speed * SIZE, TINY)[None],
+            state.touched,
+            state.counter,
+            state.obstacles / SIZE,
+            state.time / params.max_cycles,
+        )
+        return jnp.concatenate([jnp.asarray(part, jnp.float32).reshape(-1) for part in parts])
+
     def is_truncated(self, state: State, params: Params) -> jax.Array:
         return state.time >= params.max_cycles
 

@@ -20,14 +20,13 @@ from jaxrl.adapters.wrapping import (
     TRUNCATES,
     WrappedMultiAgent,
     all_ended,
-    box_of,
     constructor_with,
     import_error,
     raw_key,
     require_known,
 )
 from jaxrl.core.errors import UsageError, unknown_name
-from jaxrl.core.spaces import Box, Discrete, MultiDiscrete, Space, space_of
+from jaxrl.core.spaces import Box, Discrete, MultiDiscrete, Space, box_of, space_of
 from jaxrl.core.types import ALL, DEFAULT_POLICY, AgentId, PyTree
 
 try:
@@ -214,6 +213,8 @@ class JaxMARL(WrappedMultiAgent):
         super().__init__(f"jaxmarl:{name}", args, limit, time_limit)
         if family.draw is not None:
             self.render = self._render
+        if hasattr(self._env, "get_world_state"):
+            self.global_state = self._global_state
 
     @property
     def default_policies(self) -> dict[str, tuple[AgentId, ...]]:
@@ -247,6 +248,11 @@ class JaxMARL(WrappedMultiAgent):
         reward = {each: jnp.float32(reward[each]) for each in reward}
         ended = jnp.bool_(done[ALL]) & self._family.by_rules
         return self._of_agents(obs), inner, reward, all_ended(ended, self.agents), {}
+
+    def _global_state(self, state: PyTree, params: PyTree) -> jax.Array:
+        """f32[...]: the library's world state in one row; some have a part for each agent."""
+        parts = jax.tree.leaves(self._env.get_world_state(state.inner))
+        return jnp.concatenate([jnp.float32(part).reshape(-1) for part in parts])
 
     def _render(self, state: PyTree, params: PyTree) -> jax.Array:
         return self._family.draw(self, state.inner)

@@ -17,7 +17,6 @@ from flax import struct
 from jaxrl.adapters.wrapping import (
     TRUNCATES,
     WrappedEnvironment,
-    box_of,
     constructor_with,
     import_error,
     pixels_of,
@@ -25,7 +24,7 @@ from jaxrl.adapters.wrapping import (
     require_known,
 )
 from jaxrl.core.errors import UsageError
-from jaxrl.core.spaces import Box, Discrete, MultiDiscrete, Space, space_of
+from jaxrl.core.spaces import Box, Discrete, MultiDiscrete, Space, box_of, space_of
 from jaxrl.core.types import PyTree
 
 try:

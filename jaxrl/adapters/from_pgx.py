@@ -20,14 +20,13 @@ from jaxrl.adapters.wrapping import (
     WrappedEnvironment,
     WrappedMultiAgent,
     all_ended,
-    box_of,
     constructor_with,
     import_error,
     raw_key,
     require_known,
 )
 from jaxrl.core.errors import UsageError, is_installed
-from jaxrl.core.spaces import Discrete, Space
+from jaxrl.core.spaces import Discrete, Space, box_of
 from jaxrl.core.types import DEFAULT_POLICY, PyTree
 
 try:

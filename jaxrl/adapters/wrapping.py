@@ -7,7 +7,6 @@ beside the library's state, wherever a library keeps its own; so its time limit 
 
 import inspect
 import io
-import math
 from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property
 from typing import Any
@@ -20,7 +19,7 @@ from flax import struct
 from jaxrl.core.env import Environment, MultiAgentEnvironment
 from jaxrl.core.errors import UsageError, reason_of, unknown_name
 from jaxrl.core.fields import freeze
-from jaxrl.core.spaces import Box, Space, space_of
+from jaxrl.core.spaces import Box, Space, box_of, space_of
 from jaxrl.core.types import ALL, Key, PyTree
 
 NO_LIMIT = 2**31 - 1  # steps, of games that end by themselves
@@ -90,16 +89,6 @@ def constructor_with(
 
     construct.__signature__ = inspect.Signature(parameters)
     return construct
-
-
-def box_of(leaf: jax.ShapeDtypeStruct) -> Box:
-    """The space of an observation of which only the shape and the type are known."""
-    if leaf.dtype == bool:
-        return Box(0, 1, leaf.shape, "bool")
-    if jnp.issubdtype(leaf.dtype, jnp.floating):
-        return Box(-math.inf, math.inf, leaf.shape, leaf.dtype.name)
-    limits = np.iinfo(leaf.dtype)
-    return Box(limits.min, limits.max, leaf.shape, leaf.dtype.name)
 
 
 def raw_key(key: Key) -> jax.Array:

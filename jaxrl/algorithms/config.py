@@ -49,10 +49,11 @@ from jaxrl.core.fields import (
 from jaxrl.core.python_kinds import is_python
 from jaxrl.core.registry import ENVIRONMENT, adapted, make, registered
 from jaxrl.core.renamed import former_method
-from jaxrl.core.spaces import Space
+from jaxrl.core.spaces import Dict, Space
 from jaxrl.core.trust import Kind, load, parse_name
 from jaxrl.core.types import PolicyId, PyTree
 from jaxrl.models.policy_spec import PolicySpec
+from jaxrl.rollout.critic_inputs import critic_space
 from jaxrl.rollout.episode_callbacks import CALLBACKS, traced, traced_callbacks
 from jaxrl.rollout.policy_map import PolicyMap, is_names, policies_that_learn, resolve_policies
 
@@ -139,6 +140,7 @@ class Setup(NamedTuple):
     env_params: PyTree
     policies: PolicyMap
     trained: tuple[PolicyId, ...]  # those that learn
+    critic_spaces: dict[PolicyId, Dict | None]  # what centralised critics see
 
 
 @dataclasses.dataclass(frozen=True)
@@ -342,12 +344,16 @@ class AlgorithmConfig(NetworkSettings, ActingSettings, TaskSettings, RolloutSett
         return self.build().networks()
 
     def policy_spec(
-        self, policy: PolicyId, observation_space: Space, action_space: Space, num_agents: int = 1
+        self,
+        policy: PolicyId,
+        observation_space: Space,
+        action_space: Space,
+        num_agents: int = 1,
+        critic_space: Dict | None = None,
     ) -> PolicySpec:
         """How `policy` plays its `num_agents` agents, with no environment at hand."""
-        return make_policy_spec(
-            self.for_policy(policy), observation_space, action_space, num_agents
-        )
+        spaces = observation_space, action_space
+        return make_policy_spec(self.for_policy(policy), *spaces, num_agents, critic_space)
 
     @property
     def num_updates(self) -> int:
@@ -415,10 +421,7 @@ class AlgorithmConfig(NetworkSettings, ActingSettings, TaskSettings, RolloutSett
 def algorithm_config(cls: C) -> C:
     """A class decorator for a configuration: frozen, its settings checked and explained."""
     name = cls.__name__
-
-    def forms(settings: Mapping[str, Any]) -> dict[str, Any]:
-        return read_settings(settings, NETWORK, name)
-
+    forms = lambda settings: read_settings(settings, NETWORK, name)
     decorate = checked(name, example="config.replace(NAME=...)", forms=forms)
     return decorate(dataclasses.dataclass(frozen=True)(cls))
 
@@ -486,8 +489,11 @@ def _setup(config: AlgorithmConfig, constructor: Any) -> Setup:
     for policy in (*trained, *(policy for policy, _ in config.per_policy)):
         if policy not in policies:
             raise unknown_name("policy", policy, policies)
+    critic_spaces = {}
     for policy, agents in policies.items():
-        config.for_policy(policy).check_policy(policy, len(agents))
+        of_policy = config.for_policy(policy)
+        of_policy.check_policy(policy, len(agents))
+        critic_spaces[policy] = critic_space(of_policy.critic_observation, env, env_params)
     if config.curriculum is not None:
         env = with_curriculum(env, env_params, config.curriculum)
-    return Setup(env, env_params, policies, trained)
+    return Setup(env, env_params, policies, trained, critic_spaces)

@@ -13,7 +13,7 @@ from jaxrl.core.spaces import Space, tree_of
 from jaxrl.models.model import has_memory, num_parameters
 from jaxrl.models.policy_spec import PolicySpec
 from jaxrl.ops.distributions import num_logits
-from jaxrl.rollout.policy_map import Grouping, PolicyGroup
+from jaxrl.rollout.policy_map import PolicyGroup
 
 COPIES = 4  # of each parameter: itself, its gradient, Adam's two moments
 ROW = 5 * 4  # bytes of a row beside its observation: action, reward, value, log-probability, flags
@@ -30,7 +30,7 @@ def check_sizes(config: Any, algorithm: Algorithm) -> None:
     for group, _ in groups:
         _check_rows(config, group)
     _check_smoothing(config, len(algorithm.grouping.agents))
-    _check_rollout(config, algorithm.grouping)
+    _check_rollout(config, groups)
     for group, policy_spec in groups:
         _check_parameters(config, group, policy_spec)
         _check_carry(config, group, policy_spec)
@@ -54,10 +54,12 @@ def _check_smoothing(config: Any, num_agents: int) -> None:
     _refuse_beyond_memory(4 * episodes * (2 + num_agents), what, "fewer episodes need less")
 
 
-def _check_rollout(config: Any, grouping: Grouping) -> None:
+def _check_rollout(config: Any, groups: list[tuple[PolicyGroup, PolicySpec]]) -> None:
     needed = 0
-    for group in grouping.groups:
+    for group, policy_spec in groups:
         row = ROW + _bytes_of(group.observation_space)
+        if policy_spec.critic is not None:
+            row += _bytes_of(policy_spec.critic.space)
         needed += config.train_batch_size * sum(map(len, group.agents)) * row
     what = f"num_envs={config.num_envs} x rollout_length={config.rollout_length}: a rollout needs"
     _refuse_beyond_memory(needed, what, "fewer environments or shorter rollouts need less")

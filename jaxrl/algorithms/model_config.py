@@ -4,19 +4,22 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
+import jax
+
 from jaxrl.algorithms import rllib_values, validators
 from jaxrl.core.errors import UsageError
 from jaxrl.core.fields import count, flag, number, one_of, setting
-from jaxrl.core.spaces import Box, Space
+from jaxrl.core.spaces import Box, Dict, Space, tree_of
 from jaxrl.models.attention import Attention
 from jaxrl.models.cells import GRU, LSTM
-from jaxrl.models.cnn import CNN, cnn
+from jaxrl.models.cnn import CNN, cnn, is_image
 from jaxrl.models.custom import MODEL, custom_model
 from jaxrl.models.mlp import ACTIVATIONS, INITIALIZERS, MLP
 from jaxrl.models.model import Model, RecurrentModel
-from jaxrl.models.policy_spec import FILTERS, InputsSpec, PolicySpec
+from jaxrl.models.policy_spec import FILTERS, CriticSpec, InputsSpec, PolicySpec
 from jaxrl.models.recurrent_network import RecurrentNetwork
 from jaxrl.ops.distributions import ACTION_DISTRIBUTIONS
+from jaxrl.rollout.critic_inputs import OWN, SOURCES
 
 
 @dataclasses.dataclass(frozen=True)
@@ -123,6 +126,12 @@ class NetworkSettings:
     agent_id_obs: bool = setting(
         False, "whether the network is told which of its policy's agents it plays", flag
     )
+    critic_observation: str = setting(
+        "own",
+        "what the value network sees: own (as the policy does), state (the environment's "
+        "global_state) or all-agents (what all agents observe), MAPPO's centralised critic",
+        one_of(*SOURCES),
+    )
 
 
 NETWORK = tuple(field.name for field in dataclasses.fields(NetworkSettings))
@@ -143,23 +152,48 @@ def check_network(config: NetworkSettings) -> None:
             f"{chosen[0]}=True and model={model_name(config.model)}: your own model has its own "
             "memory"
         )
+    if config.critic_observation == OWN:
+        return
+    critic = f"critic_observation={config.critic_observation!r}"
+    if config.vf_share_layers:
+        raise UsageError(
+            f"{critic} and vf_share_layers=True: layers that see no more than the policy and a "
+            "critic that does cannot be the same"
+        )
+    if config.model is not None:
+        raise UsageError(
+            f"{critic} and model={model_name(config.model)}: a centralised critic needs the "
+            "built-in networks; your own model reads one observation"
+        )
 
 
 def make_policy_spec(
-    config: Any, observation_space: Space, action_space: Space, num_agents: int = 1
+    config: Any,
+    observation_space: Space,
+    action_space: Space,
+    num_agents: int = 1,
+    critic_space: Dict | None = None,
 ) -> PolicySpec:
     """What one policy's own configuration makes of the spaces that it plays between.
 
     Args:
         num_agents: that the policy plays.
+        critic_space: what a centralised critic sees, as in `CriticSpec`; None: there is none.
     """
     told = InputsSpec(
         num_agents if config.agent_id_obs else 0,
         prev_action=config.lstm_use_prev_action,
         prev_reward=config.lstm_use_prev_reward,
     )
+    critic, value_inputs = None, None
+    if critic_space is not None:
+        number = num_agents if num_agents > 1 else told.num_agents
+        critic_told = dataclasses.replace(told, num_agents=number)
+        critic = CriticSpec(config.critic_observation, critic_space, critic_told)
+        value_inputs = critic.input_space(action_space)
+    inputs = told.input_space(observation_space, action_space)
     return PolicySpec(
-        _model(config, told.input_space(observation_space, action_space), action_space),
+        _model(config, inputs, action_space, value_inputs),
         observation_space,
         action_space,
         observation_filter=config.observation_filter,
@@ -168,16 +202,25 @@ def make_policy_spec(
         action_distribution=config.action_distribution,
         told=told,
         max_seq_len=config.max_seq_len,
+        critic=critic,
     )
 
 
-def _model(config: NetworkSettings, inputs: Space, action_space: Space) -> Model | RecurrentModel:
+def _model(
+    config: NetworkSettings, inputs: Space, action_space: Space, value_inputs: Space | None
+) -> Model | RecurrentModel:
     if config.model is not None:
         return custom_model(config.model, inputs, action_space, config.action_distribution)
     core = _core(config)
     if core is None:
-        return _layers(config, inputs, action_space, vf_share_layers=config.vf_share_layers)
+        kind = {"vf_share_layers": config.vf_share_layers, "value_space": value_inputs}
+        return _layers(config, inputs, action_space, **kind)
     torso = _layers(config, inputs, action_space, vf_share_layers=True)
+    value_torso = None
+    if value_inputs is not None:
+        has_image = any(map(is_image, jax.tree.leaves(tree_of(value_inputs))))
+        value_config = config if has_image else config.replace(conv_filters=None)
+        value_torso = _layers(value_config, value_inputs, action_space, vf_share_layers=True)
     features = Box(-float("inf"), float("inf"), (core.num_outputs,))
     heads = MLP(
         features,
@@ -187,7 +230,7 @@ def _model(config: NetworkSettings, inputs: Space, action_space: Space) -> Model
         free_log_std=config.free_log_std,
         action_distribution=config.action_distribution,
     )
-    return RecurrentNetwork(torso, core, heads, shared=config.vf_share_layers)
+    return RecurrentNetwork(torso, core, heads, config.vf_share_layers, value_torso)
 
 
 def _core(config: NetworkSettings) -> GRU | LSTM | Attention | None:
@@ -210,10 +253,16 @@ def _core(config: NetworkSettings) -> GRU | LSTM | Attention | None:
 
 
 def _layers(
-    config: NetworkSettings, inputs: Space, action_space: Space, *, vf_share_layers: bool
+    config: NetworkSettings,
+    inputs: Space,
+    action_space: Space,
+    *,
+    vf_share_layers: bool,
+    value_space: Space | None = None,
 ) -> MLP | CNN:
     layers = {
         "action_space": action_space,
+        "value_space": value_space,
         "hiddens": config.fcnet_hiddens,
         "activation": config.fcnet_activation,
         "vf_share_layers": vf_share_layers,

@@ -277,7 +277,9 @@ def parts_of(
     axis_name: str | None = None,
 ) -> tuple[tuple, tuple[PolicyId, ...]]:
     """(the first fields of a `Loop`, the policies that learn)."""
-    env, env_params, policies, trained = config.setup()
+    setup = config.setup()
+    env, env_params = setup.env, setup.env_params
+    policies, trained = setup.policies, setup.trained
     if has_outside_state(env):
         env = lift(env.separate(config.seed))  # no two algorithms share episodes
 
@@ -285,7 +287,8 @@ def parts_of(
 
     def structure(policy: PolicyId, observation_space: Space, action_space: Space) -> LearnerSpec:
         spaces = observation_space, action_space
-        policy_spec = config.policy_spec(policy, *spaces, len(policies[policy]))
+        more = len(policies[policy]), setup.critic_spaces[policy]
+        policy_spec = config.policy_spec(policy, *spaces, *more)
         spec = learner_spec(policy, policy_spec, policy in trained)
         return dataclasses.replace(spec, drawn=policy == played_by_pool)
 

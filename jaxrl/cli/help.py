@@ -11,7 +11,8 @@ from jaxrl.core.registry import names
 GROUPS = {  # title: the settings under it; docs/settings.md has the same groups
     "environment": "algorithm input env env_args tuned rllib_config ignore curriculum env_task_fn "
     "env_task_interval",
-    "policies": "policies policies_to_train per_policy agent_id_obs init_from opponents",
+    "policies": "policies policies_to_train per_policy agent_id_obs critic_observation init_from "
+    "opponents",
     "trials": "grid random num_samples seeds metric halving batch_size",
     "population": "pbt perturbation_interval hyperparam_mutations quantile_fraction "
     "resample_probability perturbation_factors burn_in_period",

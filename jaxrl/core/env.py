@@ -33,6 +33,8 @@ class Environment:
         action_mask(state, params): which actions are possible, bool[A] (the entries of
             MultiDiscrete actions are concatenated); [M, A] for stacked agents, else a dict by
             agent id.
+        global_state(state, params): what a centralised critic sees with critic_observation="state";
+            global_state_space(params): its space, if it is not a Box without bounds.
         check_params(params): rejects invalid parameters (UsageError); `make` calls it.
         agent_colors, legend: captions of pictures, {agent or thing: (red, green, blue)}.
         info["metrics"]: a dict of scalars per step, summed over the episode and reported.

@@ -52,6 +52,7 @@ class Played(NamedTuple):
     clock_after: jax.Array  # bool  is_truncated of the state that `step` returned
     time: jax.Array  # that state's `time`, 0 where it has none
     faces_agree: jax.Array  # bool  the stacked and the dict interface gave the same
+    is_state_inside: jax.Array  # bool  what a critic sees of the reached state is in its space
 
 
 def check_env(env: Any, params: PyTree = None, *, steps: int = 256, key: Key | None = None) -> None:
@@ -141,6 +142,7 @@ def _play(case: CheckedEnv, steps: int, key: Key, params: PyTree) -> tuple[dict[
             clock_after=env.is_truncated(state, params),
             time=_time(state),
             faces_agree=faces_agree,
+            is_state_inside=_is_state_inside(env, reached[1], params),
         )
 
     reset_key, play_key = jax.random.split(key)
@@ -157,6 +159,13 @@ def _play(case: CheckedEnv, steps: int, key: Key, params: PyTree) -> tuple[dict[
 
 def _inside(case: CheckedEnv, obs: dict[AgentId, PyTree]) -> dict[AgentId, jax.Array]:
     return {agent: space.contains(obs[agent]) for agent, space in case.obs_spaces.items()}
+
+
+def _is_state_inside(env: Any, state: PyTree, params: PyTree) -> jax.Array:
+    """bool[]: whether the global state, if there is one, lies in its space."""
+    if not hasattr(env, "global_state_space"):
+        return jnp.array(True)
+    return env.global_state_space(params).contains(env.global_state(state, params))
 
 
 def _time(state: PyTree) -> jax.Array:
@@ -219,6 +228,8 @@ def _check_values(case: CheckedEnv, played: Played) -> None:
     for name, values in played.metrics.items():
         rule = f"info['metrics'][{name!r}] must be finite"
         _always(case, np.isfinite(values), rule, value=values)
+    rule = "global_state(state, params) must lie in global_state_space(params)"
+    _always(case, played.is_state_inside, rule)
     rule = "step_env and step_stacked must give the same for the same key"
     _always(case, played.faces_agree, rule)
 

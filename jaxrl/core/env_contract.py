@@ -316,6 +316,15 @@ def _check_acting_agents(case: CheckedEnv, state: PyTree) -> None:
     _check_like(case, "acting_agents(state, params)", acting, flags)
 
 
+def _check_global_state(case: CheckedEnv, state: PyTree) -> None:
+    if not hasattr(case.env, "global_state"):
+        return
+    seen = trace(case, "global_state", case.env.global_state, state, case.params)
+    if hasattr(case.env, "global_state_space"):
+        space = case.env.global_state_space(case.params)
+        _check_like(case, "global_state(state, params)", seen, _type_of(space))
+
+
 def check_stacked_types(case: CheckedEnv, key: Key) -> None:
     first, *others = case.agents
     for spaces in (case.obs_spaces, case.action_spaces):
@@ -344,6 +353,7 @@ def _check_clock_and_masks(case: CheckedEnv, state: PyTree) -> None:
     clock = trace(case, "is_truncated", env.is_truncated, state, params)
     _check_like(case, "is_truncated(state, params)", clock, FLAG)
     _check_acting_agents(case, state)
+    _check_global_state(case, state)
     if not hasattr(env, "action_mask"):
         return
     mask = trace(case, "action_mask", env.action_mask, state, params)

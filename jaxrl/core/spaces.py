@@ -227,6 +227,16 @@ def space_of(tree: PyTree) -> Space:
     return Tuple(tuple(map(space_of, tree))) if isinstance(tree, tuple) else tree
 
 
+def box_of(leaf: jax.ShapeDtypeStruct) -> Box:
+    """The space of an observation of which only the shape and the type are known."""
+    if leaf.dtype == bool:
+        return Box(0, 1, leaf.shape, "bool")
+    if jnp.issubdtype(leaf.dtype, jnp.floating):
+        return Box(-math.inf, math.inf, leaf.shape, leaf.dtype.name)
+    limits = np.iinfo(leaf.dtype)
+    return Box(limits.min, limits.max, leaf.shape, leaf.dtype.name)
+
+
 def parts_of(space: Space, values: PyTree) -> Iterator[tuple[str, Space, PyTree]]:
     """(name, plain space, part of `values`) of each leaf in JAX's order; names: "outer/inner"."""
     paths, structure = jax.tree_util.tree_flatten_with_path(tree_of(space))

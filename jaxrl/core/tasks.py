@@ -25,7 +25,13 @@ from jaxrl.core.types import AgentId, Key, PolicyId, PyTree
 
 TASK = "task/"  # begins the names in info["metrics"] that are reported as env_runners/task/<field>
 DRAW = 0x7461736B  # folded into a reset's key: the environment keeps the key that it has without us
-OF_A_STATE = ("action_mask", "acting_agents", "render", "draw")  # methods (state, params)
+OF_A_STATE = (
+    "action_mask",
+    "acting_agents",
+    "global_state",
+    "render",
+    "draw",
+)  # methods (state, params)
 
 
 class TaskState(struct.PyTreeNode):

@@ -10,6 +10,7 @@ from jaxrl.core.errors import UsageError
 from jaxrl.core.spaces import Box, Space, is_tree, parts_of, space_of, tree_of
 from jaxrl.core.types import Key, PyTree
 from jaxrl.models.mlp import ACTIVATIONS, MLP, draw_layer, noise_for
+from jaxrl.models.model import is_missing
 from jaxrl.ops.distributions import Distribution
 
 # (number of filters, kernel size, stride) of each layer
@@ -24,12 +25,16 @@ class CNN:
     the MLP shares its layers (`vf_share_layers`). In a tree of spaces each image has separate
     convolutions, and the MLP reads their features together with all other parts. So the MLP's
     observation space has features in place of images, see `cnn`.
+
+    value_space: what the value network reads, if it is not `observation_space`, as of an `MLP`; it
+        need not hold an image.
     """
 
     observation_space: Space
     conv_filters: ConvFilters
     conv_activation: str
     mlp: MLP
+    value_space: Space | None = None
 
     def init(self, key: Key) -> PyTree:
         """{"conv": {part: layers}, "mlp": the MLP's parameters}.
@@ -38,10 +43,10 @@ class CNN:
         {name of the image: layers}}.
         """
         conv_key, mlp_key = jax.random.split(key)
-        parts = ("shared",) if self.mlp.vf_share_layers else ("policy", "value")
-        keys = jax.random.split(conv_key, len(parts))
+        keys = jax.random.split(conv_key, len(self._spaces))
+        drawn = map(self._draw_all, keys, self._spaces.values())
         return {
-            "conv": {part: self._draw_all(key) for part, key in zip(parts, keys, strict=True)},
+            "conv": dict(zip(self._spaces, drawn, strict=True)),
             "mlp": self.mlp.init(mlp_key),
         }
 
@@ -50,7 +55,11 @@ class CNN:
 
         For a tree of spaces `obs` is a tree of arrays.
         """
-        features = {part: self._features(layers, obs) for part, layers in params["conv"].items()}
+        apart = self.value_space is not None
+        features = {
+            part: self._features(params["conv"][part], getattr(obs, part) if apart else obs, space)
+            for part, space in self._spaces.items()
+        }
         if self.mlp.vf_share_layers:
             return self.mlp.apply(params["mlp"], features["shared"])
         return self.mlp.apply_apart(params["mlp"], features["policy"], features["value"])
@@ -67,12 +76,20 @@ class CNN:
 
     def features(self, params: PyTree, obs: PyTree) -> jax.Array:
         """The outputs of the shared layers, f32[..., num_features]."""
-        return self.mlp.features(params["mlp"], self._features(params["conv"]["shared"], obs))
+        features = self._features(params["conv"]["shared"], obs, self.observation_space)
+        return self.mlp.features(params["mlp"], features)
 
-    def _draw_all(self, key: Key) -> PyTree:
-        space = self.observation_space
+    @property
+    def _spaces(self) -> dict[str, Space]:
+        """What each part reads."""
+        if self.mlp.vf_share_layers:
+            return {"shared": self.observation_space}
+        value = self.observation_space if self.value_space is None else self.value_space
+        return {"policy": self.observation_space, "value": value}
+
+    def _draw_all(self, key: Key, space: Space) -> PyTree:
         if not is_tree(space):
-            return self._draw(key, space.shape[-1])
+            return self._draw(key, space.shape[-1]) if is_image(space) else []
         layers = {}
         for name, part, _ in parts_of(space, tree_of(space)):
             if is_image(part):
@@ -89,11 +106,12 @@ class CNN:
             channels = filters
         return layers
 
-    def _features(self, layers: PyTree, obs: PyTree) -> PyTree:
+    def _features(self, layers: PyTree, obs: PyTree, space: Space) -> PyTree:
         """f32[..., features] in place of each image."""
-        space = self.observation_space
+        if is_missing(obs):
+            return obs
         if not is_tree(space):
-            return self._convolve(layers, obs)
+            return self._convolve(layers, obs) if is_image(space) else obs
         features = []
         for name, part, values in parts_of(space, obs):
             features.append(self._convolve(layers[name], values) if is_image(part) else values)
@@ -109,7 +127,11 @@ class CNN:
 
 
 def cnn(
-    observation_space: Space, conv_filters: ConvFilters, conv_activation: str = "relu", **mlp
+    observation_space: Space,
+    conv_filters: ConvFilters,
+    conv_activation: str = "relu",
+    value_space: Space | None = None,
+    **mlp,
 ) -> CNN:
     """A CNN that reads `observation_space`; `mlp` are the other fields of its `MLP`.
 
@@ -125,14 +147,17 @@ def cnn(
             size, channels = [-(-length // stride) for length in size], filters
         return Box(-math.inf, math.inf, (math.prod(size) * channels,))
 
-    parts = tree_of(observation_space)
-    if not any(map(is_image, jax.tree.leaves(parts))):
+    def read(space: Space) -> Space:
+        return space_of(jax.tree.map(features, tree_of(space)))
+
+    if not any(map(is_image, jax.tree.leaves(tree_of(observation_space)))):
         raise UsageError(
             f"conv_filters={conv_filters} need images, a Box of (height, width, channels), "
             f"not {observation_space}"
         )
-    read = space_of(jax.tree.map(features, parts))
-    return CNN(observation_space, conv_filters, conv_activation, MLP(read, **mlp))
+    value_read = None if value_space is None else read(value_space)
+    layers = MLP(read(observation_space), value_space=value_read, **mlp)
+    return CNN(observation_space, conv_filters, conv_activation, layers, value_space)
 
 
 def is_image(space: Space) -> bool:

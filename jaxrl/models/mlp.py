@@ -12,6 +12,7 @@ import numpy as np
 from jaxrl.core.errors import UsageError
 from jaxrl.core.spaces import Box, Discrete, MultiDiscrete, Space, is_tree, parts_of, tree_of
 from jaxrl.core.types import Key, PyTree
+from jaxrl.models.model import is_missing
 from jaxrl.ops.distributions import Distribution, from_logits, num_logits
 
 ACTIVATIONS: dict[str, Callable] = {
@@ -42,6 +43,9 @@ class MLP:
         output
     action_distribution:
         of a Box's actions, from ACTION_DISTRIBUTIONS
+    value_space:
+        what the value network reads, if it is not `observation_space`; `apply` then takes an
+        `ActorCritic` of both, and no layers are shared
     """
 
     observation_space: Space
@@ -52,11 +56,13 @@ class MLP:
     initializer: str = "uniform"
     free_log_std: bool = False
     action_distribution: str = "gaussian"
+    value_space: Space | None = None
 
     def __post_init__(self):
         """Rejects spaces that are not supported, before anything is traced."""
         num_logits(self.action_space, self.action_distribution)
-        input_size(self.observation_space)
+        for space in self._spaces.values():
+            input_size(space)
         if self.free_log_std and not isinstance(self.action_space, Box):
             raise UsageError(f"free_log_std=True needs Box actions, not {self.action_space}")
         if self.free_log_std and self.action_distribution == "beta":
@@ -90,6 +96,8 @@ class MLP:
         if self.vf_share_layers and self.hiddens:
             features = self.features(params, obs)
             return self._heads(params, features, features, is_input=False)
+        if self.value_space is not None:
+            return self.apply_apart(params, obs.policy, obs.value)
         return self.apply_apart(params, obs, obs)
 
     @property
@@ -103,43 +111,59 @@ class MLP:
 
     def features(self, params: PyTree, obs: PyTree) -> jax.Array:
         """The outputs of the shared layers, f32[..., num_features]."""
-        return ACTIVATIONS[self.activation](self._network(params["shared"], obs, is_input=True))
+        features = self._network(params["shared"], obs, self.observation_space)
+        return ACTIVATIONS[self.activation](features)
 
     def apply_apart(
         self, params: PyTree, policy_obs: PyTree, value_obs: PyTree
     ) -> tuple[Distribution, jax.Array]:
-        """As `apply`, with separate inputs for the value; not with shared layers."""
+        """As `apply`, with separate inputs for the value; not with shared layers.
+
+        Without an input for the value, (), it is 0.
+        """
         return self._heads(params, policy_obs, value_obs, is_input=True)
 
     def _heads(
         self, params: PyTree, policy_inputs: PyTree, value_inputs: PyTree, *, is_input: bool
     ):
-        logits = self._network(params["policy"], policy_inputs, is_input=is_input)
-        value = self._network(params["value"], value_inputs, is_input=is_input)
+        spaces = self._spaces if is_input else {"policy": None, "value": None}
+        logits = self._network(params["policy"], policy_inputs, spaces["policy"])
+        if is_missing(value_inputs):
+            value = jnp.zeros((*logits.shape[:-1], 1))
+        else:
+            value = self._network(params["value"], value_inputs, spaces["value"])
         if self.free_log_std:
             log_std = params["log_std"].reshape((1,) * (logits.ndim - 1) + (-1,))
             logits = jnp.concatenate([logits, jnp.broadcast_to(log_std, logits.shape)], axis=-1)
         return from_logits(self.action_space, logits, self.action_distribution), value[..., 0]
 
+    @property
+    def _spaces(self) -> dict[str, Space]:
+        """What each part reads."""
+        value = self.observation_space if self.value_space is None else self.value_space
+        return {"policy": self.observation_space, "value": value}
+
     def _shapes(self) -> dict[str, list[tuple[int, int]]]:
         """(in, out) of every layer of every part."""
-        sizes = (input_size(self.observation_space), *self.hiddens)
-        below = list(itertools.pairwise(sizes))
         num_outputs = num_logits(self.action_space, self.action_distribution)
         outputs = {"policy": num_outputs // 2 if self.free_log_std else num_outputs, "value": 1}
         if self.vf_share_layers:
+            sizes = (input_size(self.observation_space), *self.hiddens)
             heads = {part: [(sizes[-1], size)] for part, size in outputs.items()}
-            return {"shared": below, **heads}
-        return {part: [*below, (sizes[-1], size)] for part, size in outputs.items()}
+            return {"shared": list(itertools.pairwise(sizes)), **heads}
+        return {
+            part: list(itertools.pairwise((input_size(space), *self.hiddens, outputs[part])))
+            for part, space in self._spaces.items()
+        }
 
     def _network(
-        self, layers: list[dict[str, jax.Array]], inputs: PyTree, *, is_input: bool
+        self, layers: list[dict[str, jax.Array]], inputs: PyTree, space: Space | None
     ) -> jax.Array:
-        """Layers with the activation between them; with `is_input` the first reads observations."""
+        """Layers with the activation between them; the first reads observations of `space`."""
         activation = ACTIVATIONS[self.activation]
         for i, layer in enumerate(layers):
-            if i == 0 and is_input:
-                inputs = _read(self.observation_space, layer["kernel"], inputs)
+            if i == 0 and space is not None:
+                inputs = _read(space, layer["kernel"], inputs)
             else:
                 inputs = activation(inputs) if i > 0 else inputs
                 inputs = inputs @ layer["kernel"]

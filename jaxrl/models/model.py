@@ -5,6 +5,7 @@ from typing import Protocol
 
 import jax
 import jax.numpy as jnp
+from flax import struct
 
 from jaxrl.core.types import Key, PyTree
 from jaxrl.ops.distributions import Distribution
@@ -54,6 +55,21 @@ class RecurrentModel(Protocol):
             carry: [B, ...], into the first step.
             begins: bool[L, B], set at the first step of an episode, where the carry is reset.
         """
+
+
+class ActorCritic(struct.PyTreeNode):
+    """A value for the policy network and one for a value network that reads other observations.
+
+    As a model's input, `value` is () where a policy acts without its critic; values are then 0.
+    """
+
+    policy: PyTree
+    value: PyTree = ()
+
+
+def is_missing(value_input: PyTree) -> bool:
+    """Whether there is nothing for the value network to read."""
+    return not jax.tree.leaves(value_input)
 
 
 def has_memory(model: Model | RecurrentModel) -> bool:

@@ -14,7 +14,7 @@ from flax import struct
 from jaxrl.core.errors import UsageError
 from jaxrl.core.spaces import Box, Dict, Discrete, Space
 from jaxrl.core.types import Key, PyTree
-from jaxrl.models.model import Model, RecurrentModel, carried, has_memory
+from jaxrl.models.model import ActorCritic, Model, RecurrentModel, carried, has_memory
 from jaxrl.ops.distributions import (
     Distribution,
     environment_action,
@@ -24,14 +24,15 @@ from jaxrl.ops.distributions import (
 from jaxrl.ops.running_stats import RunningMeanStd, init_running_stats, normalise
 
 FILTERS = ("MeanStdFilter", None)
-OBSERVATION, MASK = "observation", "action_mask"
+OBSERVATION, MASK, PRESENT = "observation", "action_mask", "present"
 
 
 class PolicyWeights(struct.PyTreeNode):
     """All numbers that determine a policy's actions."""
 
     params: PyTree  # of the model, trained
-    filter: RunningMeanStd | tuple = ()  # of the observations; () without a filter
+    # Of the observations, with a centralised critic an `ActorCritic` of two; () without a filter.
+    filter: RunningMeanStd | ActorCritic | tuple = ()
 
 
 class PolicyState(struct.PyTreeNode):
@@ -49,6 +50,7 @@ class PolicyInputs(struct.PyTreeNode):
     agent_id: PyTree = ()  # i32  the number of the agent among those of the policy, from 0
     prev_action: PyTree = ()
     prev_reward: PyTree = ()
+    critic: PyTree = ()  # what a centralised critic sees, as `CriticSpec.space` has it
 
 
 NOTHING_KEPT, NOTHING_TOLD = PolicyState(), PolicyInputs()
@@ -64,7 +66,10 @@ class InputsSpec:
 
     def input_space(self, observation_space: Space, action_space: Space) -> Space:
         """The model's input: the observation without its mask, or {"observation": ..., ...}."""
-        observation_space = without_mask(observation_space)
+        return _joined({OBSERVATION: without_mask(observation_space)} | self.spaces(action_space))
+
+    def spaces(self, action_space: Space) -> dict[str, Space]:
+        """By name."""
         parts = {}
         if self.num_agents:
             parts["agent_id"] = Discrete(self.num_agents)
@@ -72,7 +77,26 @@ class InputsSpec:
             parts["prev_action"] = action_space
         if self.prev_reward:
             parts["prev_reward"] = Box(-jnp.inf, jnp.inf, ())
-        return Dict({OBSERVATION: observation_space, **parts}) if parts else observation_space
+        return parts
+
+
+@dataclass(frozen=True)
+class CriticSpec:
+    """What a centralised critic reads in place of its policy's observation (Yu et al. 2022).
+
+    source: "state" or "all-agents", see `jaxrl.rollout.critic_inputs`.
+    space: {"observation": what it sees; "present": which agents have not left, where some may}.
+    told: beside that, as the policy is told; but the agent's number wherever the policy plays
+        several agents, since they all have the same state.
+    """
+
+    source: str
+    space: Dict
+    told: InputsSpec
+
+    def input_space(self, action_space: Space) -> Space:
+        """The value network's input."""
+        return _joined(self.space.spaces | self.told.spaces(action_space))
 
 
 @dataclass(frozen=True)
@@ -86,6 +110,8 @@ class PolicySpec:
         sampled.
     action_distribution: of a Box's actions, from ACTION_DISTRIBUTIONS.
     max_seq_len: the length of training sequences of a model with memory.
+    critic: of a centralised critic; then the model reads an `ActorCritic`. Whoever acts without
+        `PolicyInputs.critic` gets values of 0.
     """
 
     model: Model | RecurrentModel
@@ -97,6 +123,7 @@ class PolicySpec:
     action_distribution: str = "gaussian"
     told: InputsSpec = InputsSpec()
     max_seq_len: int = 20
+    critic: CriticSpec | None = None
 
     def __post_init__(self):
         seen = without_mask(self.observation_space)
@@ -104,6 +131,13 @@ class PolicySpec:
             raise UsageError(
                 f"observation_filter={self.observation_filter!r} needs Box observations, not {seen}"
             )
+        if self.observation_filter is not None and self.critic is not None:
+            seen = self.critic.space[OBSERVATION]
+            if not isinstance(seen, Box):
+                raise UsageError(
+                    f"observation_filter={self.observation_filter!r} needs a Box, but with "
+                    f"critic_observation={self.critic.source!r} the critic sees {seen}"
+                )
 
     def __getstate__(self) -> dict[str, Any]:
         """The state for pickle: the fields, without what is derived from them."""
@@ -120,10 +154,13 @@ class PolicySpec:
         number = -(-num_steps // self.max_seq_len)
         return number, -(-num_steps // number)
 
-    def initial_filter(self) -> RunningMeanStd | tuple:
+    def initial_filter(self) -> RunningMeanStd | ActorCritic | tuple:
         if self.observation_filter is None:
             return ()
-        return init_running_stats(without_mask(self.observation_space).shape)
+        policy = init_running_stats(without_mask(self.observation_space).shape)
+        if self.critic is None:
+            return policy
+        return ActorCritic(policy, init_running_stats(self.critic.space[OBSERVATION].shape))
 
     def initial_state(self, batch_shape: tuple[int, ...]) -> PolicyState:
         """The policy's state at the start of an episode."""
@@ -154,9 +191,10 @@ class PolicySpec:
         self, policy_state: PolicyState, action_mask: PyTree = (), agent_id: PyTree = ()
     ) -> PolicyInputs:
         """The inputs that the policy uses, of those available."""
+        needs_id = self.told.num_agents or (self.critic and self.critic.told.num_agents)
         return PolicyInputs(
             action_mask,
-            agent_id if self.told.num_agents else (),
+            agent_id if needs_id else (),
             policy_state.prev_action,
             policy_state.prev_reward,
         )
@@ -168,16 +206,33 @@ class PolicySpec:
         rest = {name: part for name, part in obs.items() if name != MASK}
         return next(iter(rest.values())) if len(rest) == 1 else rest
 
-    def read(self, moments: RunningMeanStd | tuple, obs: PyTree, inputs: PolicyInputs) -> PyTree:
+    def read(
+        self, moments: RunningMeanStd | ActorCritic | tuple, obs: PyTree, inputs: PolicyInputs
+    ) -> PyTree:
         """The model's input for observations `[..., *observation_space.shape]`."""
-        obs = self.observed(obs)
+        apart = isinstance(moments, ActorCritic)
+        seen = {OBSERVATION: self.observed(obs)}
+        read = self._read(moments.policy if apart else moments, seen, self.told, inputs)
+        if self.critic is None:
+            return read
+        if isinstance(inputs.critic, tuple):
+            return ActorCritic(read)
+        of_critic = moments.value if apart else moments
+        return ActorCritic(read, self._read(of_critic, inputs.critic, self.critic.told, inputs))
+
+    def _read(
+        self,
+        moments: RunningMeanStd | tuple,
+        seen: dict[str, PyTree],
+        told: InputsSpec,
+        inputs: PolicyInputs,
+    ) -> PyTree:
+        """A network's input, made of what it sees, the observation filtered, and of `told`."""
         if self.observation_filter is not None:
-            obs = normalise(moments, obs.astype(jnp.float32))
-        if self.told == InputsSpec():
-            return obs
-        told = {name: getattr(inputs, name) for name in ("agent_id", "prev_action", "prev_reward")}
-        used = {name: value for name, value in told.items() if not isinstance(value, tuple)}
-        return {OBSERVATION: obs, **used}
+            obs = normalise(moments, seen[OBSERVATION].astype(jnp.float32))
+            seen = {**seen, OBSERVATION: obs}
+        used = {name: getattr(inputs, name) for name in told.spaces(self.action_space)}
+        return _only({**seen, **used})
 
     def action_mask(self, obs: PyTree, inputs: PolicyInputs) -> PyTree:
         """The possible actions, bool[..., A], from the observation or `inputs`; else ()."""
@@ -294,6 +349,16 @@ def without_mask(space: Space) -> Space:
         return space
     rest = {name: part for name, part in space.spaces.items() if name != MASK}
     return next(iter(rest.values())) if len(rest) == 1 else Dict(rest)
+
+
+def _joined(parts: dict[str, Space]) -> Space:
+    """The space of several parts; a single one is returned itself."""
+    return Dict(parts) if len(parts) > 1 else _only(parts)
+
+
+def _only(parts: dict[str, Any]) -> Any:
+    """The parts; a single one is returned itself."""
+    return parts if len(parts) > 1 else next(iter(parts.values()))
 
 
 def has_mask(space: Space) -> bool:

@@ -9,6 +9,7 @@ import jax
 from jaxrl.core.types import Key, PyTree
 from jaxrl.models.cnn import CNN
 from jaxrl.models.mlp import MLP
+from jaxrl.models.model import is_missing
 from jaxrl.ops.distributions import Distribution
 
 
@@ -39,12 +40,16 @@ class RecurrentNetwork:
     torso: only its shared layers are used.
     heads: without hidden layers, over the core's outputs.
     shared: whether policy and value share torso, core and carry; else these are separate.
+    value_torso: the value network's, if that reads other observations than the policy's; then
+        `apply` takes an `ActorCritic` of both. Without an input for the value it is 0, and its
+        carry stays as it is.
     """
 
     torso: MLP | CNN
     core: RecurrentCore
     heads: MLP
     shared: bool = False
+    value_torso: MLP | CNN | None = None
 
     def init(self, key: Key) -> PyTree:
         """{"policy": {"torso", "core"}, "value": ..., "heads": ...}.
@@ -52,7 +57,7 @@ class RecurrentNetwork:
         With `shared`, "shared" replaces "policy" and "value".
         """
         heads_key, *keys = jax.random.split(key, 1 + len(self._parts))
-        parts = map(self._init_part, keys)
+        parts = map(self._init_part, keys, self._parts.values())
         heads = self.heads.init(heads_key)
         return {**dict(zip(self._parts, parts, strict=True)), "heads": heads}
 
@@ -70,20 +75,28 @@ class RecurrentNetwork:
         return self._each(self.core.sequence, params, obs, carry, begins)
 
     @property
-    def _parts(self) -> tuple[str, ...]:
-        return ("shared",) if self.shared else ("policy", "value")
+    def _parts(self) -> dict[str, MLP | CNN]:
+        """The torso of each part."""
+        if self.shared:
+            return {"shared": self.torso}
+        return {"policy": self.torso, "value": self.value_torso or self.torso}
 
-    def _init_part(self, key: Key) -> PyTree:
+    def _init_part(self, key: Key, torso: MLP | CNN) -> PyTree:
         torso_key, core_key = jax.random.split(key)
-        torso = self.torso.init_features(torso_key)
-        return {"torso": torso, "core": self.core.init(core_key, self.torso.num_features)}
+        core = self.core.init(core_key, torso.num_features)
+        return {"torso": torso.init_features(torso_key), "core": core}
 
     def _each(
         self, run_core: Callable, params: PyTree, obs: PyTree, carry: PyTree, *begins: jax.Array
     ) -> tuple:
         outputs, after = [], {}
-        for part in self._parts:
-            features = self.torso.features(params[part]["torso"], obs)
+        for part, torso in self._parts.items():
+            seen = obs if self.value_torso is None else getattr(obs, part)
+            if is_missing(seen):
+                outputs.append(())
+                after[part] = carry[part]
+                continue
+            features = torso.features(params[part]["torso"], seen)
             output, after[part] = run_core(params[part]["core"], features, carry[part], *begins)
             outputs.append(output)
         return *self.heads.apply_apart(params["heads"], outputs[0], outputs[-1]), after

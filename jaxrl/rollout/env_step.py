@@ -12,22 +12,26 @@ from jaxrl.core.env import (
     MultiAgentEnvironment,
     RawStep,
     agents_may_wait,
-    is_stacked,
     lift,
     raw_reset,
-    raw_step,
     remembers,
     restart,
-    stack_agents,
 )
 from jaxrl.core.fast_prng import to_fast_key, to_standard_key
 from jaxrl.core.types import Key, PyTree
-from jaxrl.models.policy_spec import PolicyInputs, PolicySpec, PolicyState
+from jaxrl.models.policy_spec import PRESENT, PolicyInputs, PolicySpec, PolicyState
 from jaxrl.ops.control_flow import cond_any
 from jaxrl.ops.distributions import Distribution
 from jaxrl.rollout.action_masks import check_masks, raw_action_mask
+from jaxrl.rollout.critic_inputs import all_present, critic_inputs, next_present
 from jaxrl.rollout.episode_callbacks import EpisodeStep, call_back, start_data
 from jaxrl.rollout.episode_stats import EpisodeStats, advance, no_episodes
+from jaxrl.rollout.first_step import (
+    any_step,
+    info_of_a_step,
+    is_always_active,
+    shape_of_a_key,
+)
 from jaxrl.rollout.opponents import Opponents, pool_of
 from jaxrl.rollout.policy_map import Grouping, each_policy
 
@@ -57,6 +61,17 @@ class RolloutSpec(NamedTuple):
         return agents_may_wait(self.env)
 
     @property
+    def has_critics(self) -> bool:
+        """Whether a policy has a centralised critic."""
+        return any(policy_spec.critic is not None for policy_spec in self.policy_specs)
+
+    @property
+    def tells_present(self) -> bool:
+        """Whether a critic is told which agents have not left."""
+        critics = [policy_spec.critic for policy_spec in self.policy_specs]
+        return any(critic is not None and PRESENT in critic.space.spaces for critic in critics)
+
+    @property
     def apart(self) -> "RolloutSpec":
         """To play episodes while training stays where it is.
 
@@ -80,6 +95,8 @@ class EnvBatch(struct.PyTreeNode):
     # by group, `turns.Unfinished` [N, E, M, ...] where agents may wait
     unfinished: tuple[PyTree, ...] = ()
     opponents: PyTree = ()  # i32[E]  the member of the pool that plays, where there is a pool
+    # bool[E, M_all]  the agents that have not left, where a critic is told
+    present: jax.Array | tuple = ()
 
 
 class StepRandomness(NamedTuple):
@@ -114,29 +131,29 @@ def make_rollout_spec(
         UsageError: callbacks that break their contract, or clash with each other or with the
             environment.
     """
-    info = _info_of_a_step(env, params)
-    always_active = "active" not in info and not agents_may_wait(env)
+    info = info_of_a_step(env, params)
     spec = RolloutSpec(
         env,
         grouping,
         policy_specs,
         tuple(info.get("metrics", {})),
         callbacks,
-        always_active=always_active,
+        always_active=is_always_active(env, info),
     )
     check_masks(env, grouping, params)
     if not callbacks:
         return spec
 
     def custom_metrics(key):
-        state, action, raw = _any_step(env, params, key)
-        episodes = no_episodes(len(env.agents), spec.metrics, always_active=always_active)
+        state, action, raw = any_step(env, params, key)
+        num_agents = len(env.agents)
+        episodes = no_episodes(num_agents, spec.metrics, always_active=spec.always_active)
         _, reached = _advance_episodes(spec, episodes, raw)
         data = start_data(callbacks, env, state, params)
         step = EpisodeStep.of(env, params, action, raw)
         return call_back(callbacks, data, step, reached, raw.state)[1]
 
-    return spec._replace(custom_metrics=tuple(jax.eval_shape(custom_metrics, _shape_of_a_key())))
+    return spec._replace(custom_metrics=tuple(jax.eval_shape(custom_metrics, shape_of_a_key())))
 
 
 def reset_envs(
@@ -169,6 +186,7 @@ def reset_envs(
         data,
         policy_states,
         opponents=() if pool is None else pool.draw(keys),
+        present=all_present(num_envs, num_agents) if spec.tells_present else (),
     )
 
 
@@ -258,6 +276,8 @@ def choose_actions(
         noise: by group, what actions are sampled by; None: each is its distribution's mode.
     """
     inputs = policy_inputs(spec, envs.state, envs.policy_states, env_params)
+    if spec.has_critics:
+        inputs = critic_inputs(spec, inputs, envs.obs, envs.state, envs.present, env_params)
     outputs = []
     for g, policy_spec in enumerate(spec.policy_specs):
         seen = envs.obs[g], envs.policy_states[g], inputs[g]
@@ -362,12 +382,16 @@ def follow(
     for g, policy_spec in enumerate(spec.policy_specs):
         ended = jnp.broadcast_to(raw.episode_done[None, :, None], outputs[g].value.shape)
         policy_states.append(policy_spec.reset_where(ended, kept[g]))
+    present = next_present(spec, envs.present, raw)
+    if spec.tells_present:
+        present = present | raw.episode_done[:, None]
     envs = envs.replace(
         state=state,
         obs=obs,
         episodes=episodes,
         callback_data=data,
         policy_states=tuple(policy_states),
+        present=present,
     )
     return envs, reached, hist_data
 
@@ -451,27 +475,3 @@ def _advance_episodes(
     """`advance` by a step of one environment."""
     metrics = {name: raw.info["metrics"][name].astype(jnp.float32) for name in spec.metrics}
     return advance(episodes, raw.reward, metrics, raw.episode_done, raw.active)
-
-
-def _info_of_a_step(env: MultiAgentEnvironment, params: PyTree) -> dict:
-    """The types of what is known of a step's `info`; nothing is computed."""
-
-    def kept(key):
-        info = _any_step(env, params, key)[2].info
-        return {name: info[name] for name in ("active", "metrics") if name in info}
-
-    return jax.eval_shape(kept, _shape_of_a_key())
-
-
-def _any_step(
-    env: MultiAgentEnvironment, params: PyTree, key: Key
-) -> tuple[PyTree, PyTree, RawStep]:
-    """(state, action, what it led to) of a first step, to be traced for its shapes."""
-    _, state = raw_reset(env, key, params)
-    action = {agent: env.action_space(agent, params).sample(key) for agent in env.agents}
-    action = stack_agents(env, action) if is_stacked(env) else action
-    return state, action, raw_step(env, key, state, action, params)
-
-
-def _shape_of_a_key() -> jax.ShapeDtypeStruct:
-    return jax.eval_shape(lambda: jax.random.key(0))

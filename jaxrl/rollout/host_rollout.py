@@ -28,7 +28,6 @@ from jaxrl.rollout.env_step import (
     choose_actions,
     draw_randomness,
     follow,
-    next_policy_states,
     reset_envs,
 )
 from jaxrl.rollout.policy_map import Grouping
@@ -36,6 +35,7 @@ from jaxrl.rollout.rollout import (
     Carries,
     Rollout,
     Turn,
+    before_reset,
     packed,
     rollout_of,
     turns_of,
@@ -81,7 +81,7 @@ class _Playing(struct.PyTreeNode):
 # The axis of the copies in each field of an `EnvBatch`.
 ENV_AXES = (
     *(("state", 0), ("obs", 1), ("episodes", 0), ("callback_data", 0)),
-    *(("policy_states", 1), ("returns", 1), ("unfinished", 1)),
+    *(("policy_states", 1), ("returns", 1), ("unfinished", 1), ("present", 0)),
 )
 
 
@@ -327,8 +327,8 @@ def _row_of(
 ) -> tuple[EnvBatch, _Row, Carries]:
     """The copies after the step under way, what is kept of it, and the carries with its own."""
     raw, envs, outputs = _raw_step(spec, reached), playing.envs, playing.outputs
-    kept = next_policy_states(spec, envs.policy_states, outputs, raw)
-    final_values = values_at_the_clock(spec, weights, kept, raw, reached.final_obs, env_params)
+    last = before_reset(spec, envs, outputs, raw, reached.final_obs)
+    final_values = values_at_the_clock(spec, weights, raw.truncated, last, env_params)
     turns = turns_of(spec, envs, outputs, raw, final_values)
     # A lost episode makes place for a new one as if it had ended, and is not counted.
     ended = raw._replace(episode_done=raw.episode_done | reached.lost)

@@ -16,6 +16,7 @@ from jaxrl.models.policy_spec import PolicyInputs, PolicyState, PolicyWeights
 from jaxrl.ops.control_flow import cond_any
 from jaxrl.ops.distributions import Distribution
 from jaxrl.ops.packing import Packed, pack
+from jaxrl.rollout.critic_inputs import critic_inputs, next_present
 from jaxrl.rollout.env_step import (
     EnvBatch,
     PolicyOutput,
@@ -125,8 +126,8 @@ def rollout_of(
         steps: (turns [T, ...] by group, (reached, episode_done, hist_data) [T, ...], carries).
     """
     turns, (reached, episode_done, hist_data), carries = steps
-    inputs = policy_inputs(spec, envs.state, envs.policy_states, env_params, masks=False)
-    bootstrap = _values(spec, weights, envs.obs, envs.policy_states, inputs)
+    inputs = _more_inputs(spec, envs, env_params)
+    bootstrap = _values(spec, weights, envs.obs, envs.policy_states, *inputs)
     if spec.waits:
         acting = jax.vmap(lambda state: acting_agents(spec.env, state, env_params))(envs.state)
         envs, trajectories = _trajectories_of_turns(spec, envs, turns, bootstrap, carries, acting)
@@ -205,8 +206,8 @@ def _step(
     """(envs, turns by group, ends, raw) of a step of all of them; ends as `play` unpacks them."""
     gather = spec.grouping.gather
     outputs, raw = step_envs(spec, weights, envs, randomness, env_params)
-    kept = next_policy_states(spec, envs.policy_states, outputs, raw)
-    final_values = values_at_the_clock(spec, weights, kept, raw, gather(raw.obs), env_params)
+    last = before_reset(spec, envs, outputs, raw, gather(raw.obs))
+    final_values = values_at_the_clock(spec, weights, raw.truncated, last, env_params)
     after, reached, hist_data = advance_envs(spec, envs, outputs, raw, randomness, env_params)
     draw = randomness.reset_key, randomness.step
     after = after.replace(opponents=redrawn(weights, envs.opponents, raw.episode_done, *draw))
@@ -214,22 +215,46 @@ def _step(
     return after, turns, (reached, raw.episode_done, hist_data, envs.opponents), raw
 
 
+def before_reset(
+    spec: RolloutSpec,
+    envs: EnvBatch,
+    outputs: list[PolicyOutput],
+    raw: RawStep,
+    obs: tuple[PyTree, ...],
+) -> EnvBatch:
+    """The environments as a step left them, before any reset; of their episodes it knows nothing.
+
+    Args:
+        obs: by group, before any reset.
+    """
+    kept = next_policy_states(spec, envs.policy_states, outputs, raw)
+    present = next_present(spec, envs.present, raw)
+    return envs.replace(state=raw.state, obs=obs, policy_states=kept, present=present)
+
+
 def values_at_the_clock(
     spec: RolloutSpec,
     weights: tuple,
-    policy_states: tuple[PolicyState, ...],
-    raw: RawStep,
-    final_obs: tuple[PyTree, ...],
+    truncated: jax.Array,
+    last: EnvBatch,
     env_params: PyTree,
 ) -> tuple[jax.Array, ...]:
     """V of the last observations of episodes that the clock ended, by group, f32[N, E, M].
 
+    Unspecified elsewhere: most steps have none.
+
     Args:
-        policy_states: after the step, before any reset.
-        final_obs: by group, before any reset.
+        truncated: bool[E, M_all].
+        last: the environments before any reset.
     """
-    inputs = policy_inputs(spec, raw.state, policy_states, env_params, masks=False)
-    return _final_values(raw.truncated, spec, weights, final_obs, policy_states, inputs)
+    values = functools.partial(_values, spec)
+    by_group = weights, last.obs, last.policy_states, *_more_inputs(spec, last, env_params)
+    shapes = jax.eval_shape(values, *by_group)
+
+    def zeros(*by_group):
+        return tuple(jnp.zeros(shape.shape, shape.dtype) for shape in shapes)
+
+    return cond_any(jnp.any(truncated), values, zeros, *by_group)
 
 
 def turns_of(
@@ -341,9 +366,20 @@ def _trajectory_of_actions(
 
 
 def _values(
-    spec: RolloutSpec, weights: tuple, obs: tuple, policy_states: tuple, inputs: tuple
+    spec: RolloutSpec,
+    weights: tuple,
+    obs: tuple,
+    policy_states: tuple,
+    inputs: tuple,
+    seen: tuple = (),
 ) -> tuple[jax.Array, ...]:
-    """V by group, f32[N, E, M]."""
+    """V by group, f32[N, E, M].
+
+    Args:
+        seen: (state, present, env_params) where there are centralised critics.
+    """
+    if seen:
+        inputs = critic_inputs(spec, inputs, obs, *seen)
     values = []
     for g, policy_spec in enumerate(spec.policy_specs):
         if isinstance(weights[g], Opponents):  # which does not learn, so nobody reads them
@@ -356,17 +392,10 @@ def _values(
     return tuple(values)
 
 
-def _final_values(
-    truncated: jax.Array, spec: RolloutSpec, *by_group: tuple
-) -> tuple[jax.Array, ...]:
-    """`_values` where the clock ended an episode, unspecified elsewhere: most steps have none."""
-    values = functools.partial(_values, spec)
-    shapes = jax.eval_shape(values, *by_group)
-
-    def zeros(*by_group):
-        return tuple(jnp.zeros(shape.shape, shape.dtype) for shape in shapes)
-
-    return cond_any(jnp.any(truncated), values, zeros, *by_group)
+def _more_inputs(spec: RolloutSpec, envs: EnvBatch, env_params: PyTree) -> tuple[tuple, tuple]:
+    """The last two arguments of `_values`."""
+    inputs = policy_inputs(spec, envs.state, envs.policy_states, env_params, masks=False)
+    return inputs, (envs.state, envs.present, env_params) if spec.has_critics else ()
 
 
 def agent_steps_of(grouping: Grouping, turns: Sequence[Turn | Trajectory]) -> jax.Array:

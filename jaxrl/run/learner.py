@@ -72,6 +72,10 @@ class Learner(PolicyAccess):
         self.algorithm: Algorithm = config.build()
         if not self.algorithm.plays:
             raise UsageError("Learner: this algorithm learns from the files of `input` alone")
+        if self.algorithm.rollout_spec.has_critics:
+            raise UsageError(
+                "Learner: critic_observation must be 'own': steps hold what each agent saw alone"
+            )
         check_sizes(config, self.algorithm)
         self._hypers = config.hypers()
         self.env_params = self.algorithm.env_params

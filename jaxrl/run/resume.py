@@ -12,6 +12,7 @@ from filelock import FileLock
 from jaxrl.algorithms.base import Algorithm
 from jaxrl.core.errors import UsageError
 from jaxrl.core.spaces import to_json
+from jaxrl.models.policy_spec import PolicySpec
 from jaxrl.run.devices.hosts import num_processes
 from jaxrl.run.devices.mesh import split_cpu
 from jaxrl.run.logging.plots import panel_facts
@@ -145,8 +146,11 @@ def facts_of(config: Any, algorithm: Algorithm, settings: dict[str, Any]) -> dic
             "agents": list(agents),
             "observation_space": to_json(group.observation_space),
             "action_space": to_json(group.action_space),
+            **_critic_facts(policy_spec),
         }
-        for group in algorithm.grouping.groups
+        for group, policy_spec in zip(
+            algorithm.grouping.groups, algorithm.policy_specs, strict=True
+        )
         for policy, agents in zip(group.policies, group.agents, strict=True)
     }
     agents = {policy: tuple(values["agents"]) for policy, values in policies.items()}
@@ -167,6 +171,12 @@ def facts_of(config: Any, algorithm: Algorithm, settings: dict[str, Any]) -> dic
         "run_settings": settings,
         "num_processes": num_processes(),
     }
+
+
+def _critic_facts(policy_spec: PolicySpec) -> dict[str, Any]:
+    """What a centralised critic sees, without which its network could not be made again."""
+    critic = policy_spec.critic
+    return {} if critic is None else {"critic_space": to_json(critic.space)}
 
 
 def open_folder(

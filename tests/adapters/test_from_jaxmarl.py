@@ -8,7 +8,9 @@ import pytest
 pytest.importorskip("jaxmarl", reason="the extra jaxmarl is not installed")
 
 import jaxmarl
+from jaxmarl.environments.smax.smax_env import MAP_NAME_TO_SCENARIO
 
+from jaxrl import PPOConfig
 from jaxrl.adapters.from_jaxmarl import constructor
 from jaxrl.core.env import acting_agents, raw_reset, raw_step
 from jaxrl.core.env_checker import check_env
@@ -147,6 +149,19 @@ def test_a_dead_unit_waits_and_shares_its_teams_rewards():
     raw = raw_step(env, jax.random.key(0), state, shoots, params)
     assert raw.reward[0] == raw.reward[1] > 0  # enemy_0 was hit
     assert not raw.terminated.any() and not raw.active[0]
+
+
+def test_the_world_state_of_a_battle_is_what_a_critic_sees():
+    env, params = make("jaxmarl:HeuristicEnemySMAX", scenario="3m")
+    _, state = env.reset_env(jax.random.key(0), params)
+    world_state = jaxmarl.make(
+        "HeuristicEnemySMAX", scenario=MAP_NAME_TO_SCENARIO["3m"]
+    ).get_world_state(state.inner)
+    np.testing.assert_array_equal(env.global_state(state, params), world_state)
+    config = PPOConfig(env=env, critic_observation="state")
+    assert config.build().policy_specs[0].critic.space["observation"].shape == world_state.shape
+    with pytest.raises(UsageError, match="MPE_simple_spread_v3 has no global_state"):
+        PPOConfig(env="jaxmarl:MPE_simple_spread_v3", critic_observation="state").build()
 
 
 def test_agents_of_a_kind_share_a_policy():

@@ -9,7 +9,6 @@ from jaxrl.adapters.wrapping import (
     WrappedEnvironment,
     WrappedMultiAgent,
     all_ended,
-    box_of,
     constructor_with,
     import_error,
     raw_key,
@@ -18,7 +17,7 @@ from jaxrl.adapters.wrapping import (
 from jaxrl.core.env_checker import check_env
 from jaxrl.core.errors import UsageError
 from jaxrl.core.fast_prng import to_fast_key
-from jaxrl.core.spaces import Box, Discrete
+from jaxrl.core.spaces import Box, Discrete, box_of
 
 
 class Walk(WrappedEnvironment):

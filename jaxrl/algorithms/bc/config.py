@@ -9,6 +9,7 @@ from jaxrl.algorithms.validators import schedule
 from jaxrl.core.errors import UsageError, brief
 from jaxrl.core.fields import as_count, count, number, setting
 from jaxrl.core.types import PolicyId
+from jaxrl.rollout.critic_inputs import OWN
 
 ITERATION = 4096  # steps, where `train_batch_size` is not given
 
@@ -95,6 +96,11 @@ class BCConfig(AlgorithmConfig):
             raise UsageError(
                 "learning from recorded episodes takes no memory yet: use_lstm, use_gru and "
                 "use_attention must be False"
+            )
+        if self.critic_observation != OWN:
+            raise UsageError(
+                f"critic_observation={self.critic_observation!r}: recorded episodes hold the "
+                f"agents' own observations alone; allowed is {OWN!r}"
             )
 
 

@@ -73,6 +73,7 @@ class TunedKeywords(TypedDict, total=False):
     attention_position_wise_mlp_dim: int
     attention_init_gru_gate_bias: float
     agent_id_obs: bool
+    critic_observation: str
 
 
 class PPOKeywords(TunedKeywords, total=False):

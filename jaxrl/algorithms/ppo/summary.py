@@ -10,7 +10,9 @@ from jaxrl.algorithms.ppo.hypers import PPOSpec
 from jaxrl.algorithms.ppo.loss import total_loss
 from jaxrl.core.spaces import Box, Space
 from jaxrl.models.model import num_parameters
+from jaxrl.models.policy_spec import CriticSpec
 from jaxrl.ops.minibatch import num_minibatches
+from jaxrl.rollout.critic_inputs import ALL_AGENTS, OWN, STATE
 
 SLOW_FACTOR = 10  # times the arithmetic of PPOConfig.fast, from which on the summary says so
 MAX_NAMED_AGENTS = 4  # of a policy
@@ -18,6 +20,11 @@ VALUE_LOSS = {
     "loss": "min((V - R)^2, {vf_clip_param:g})",
     "prediction": "max((V - R)^2, (V clipped to V_old +- {vf_clip_param:g} - R)^2)",
     None: "(V - R)^2",
+}
+CRITICS = {  # the value network, by critic_observation
+    OWN: "a value network of its own",
+    STATE: "a centralised value network, of the global state",
+    ALL_AGENTS: "a centralised value network, of all agents' observations",
 }
 
 
@@ -41,9 +48,8 @@ def describe(config: PPOConfig) -> str:
     for group, policy_spec in zip(algorithm.grouping.groups, algorithm.policy_specs, strict=True):
         for policy, agents in zip(group.policies, group.agents, strict=True):
             policy_config = config.for_policy(policy)
-            details = (
-                f"{_network(policy_config)}, {num_parameters(policy_spec.model):,} parameters",
-            )
+            size = f"{num_parameters(policy_spec.model):,} parameters"
+            details = (f"{_network(policy_config, policy_spec.critic)}, {size}",)
             details += _actions(policy_config, group.action_space)
             if group.structure.trained:
                 shape = (config.rollout_length, config.num_envs, len(agents))
@@ -92,7 +98,8 @@ def _learning_cost(config: PPOConfig) -> float:
             space(agents[0], setup.env_params)
             for space in (setup.env.observation_space, setup.env.action_space)
         )
-        model = config.policy_spec(policy, *spaces, len(agents)).model
+        more = len(agents), setup.critic_spaces[policy]
+        model = config.policy_spec(policy, *spaces, *more).model
         total += len(agents) * config.for_policy(policy).num_epochs * num_parameters(model)
     return total
 
@@ -111,7 +118,7 @@ def _callback(entry: Any) -> str:
     return (entry if isinstance(entry, type) else type(entry)).__qualname__
 
 
-def _network(config: PPOConfig) -> str:
+def _network(config: PPOConfig, critic: CriticSpec | None) -> str:
     memory = _memory(config)
     told = {"lstm_use_prev_action": "its last action", "lstm_use_prev_reward": "what that brought"}
     told = [words for name, words in told.items() if getattr(config, name)]
@@ -128,9 +135,9 @@ def _network(config: PPOConfig) -> str:
         layers = f"convolutions {below} {config.conv_activation}, then {layers}"
     if config.observation_filter is not None:
         layers = f"{config.observation_filter}, then {layers}"
-    shared = (
-        "value and policy share layers" if config.vf_share_layers else "a value network of its own"
-    )
+    shared = CRITICS[OWN if critic is None else critic.source]
+    if config.vf_share_layers:
+        shared = "value and policy share layers"
     return f"network {layers} {config.fcnet_activation}{memory}, {shared}{beside}"
 
 

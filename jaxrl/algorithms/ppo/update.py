@@ -17,6 +17,8 @@ from jaxrl.algorithms.ppo.hypers import Hypers, PPOSpec
 from jaxrl.algorithms.ppo.loss import Sums, Terms, gradient
 from jaxrl.algorithms.ppo.metrics import learner_metrics
 from jaxrl.core.types import Key, PyTree
+from jaxrl.models.model import ActorCritic
+from jaxrl.models.policy_spec import OBSERVATION
 from jaxrl.ops.advantages import moments, standardise
 from jaxrl.ops.collectives import over_axis, total
 from jaxrl.ops.losses import is_past_target, next_kl_coeff
@@ -157,14 +159,22 @@ def _optimizer(spec: PPOSpec, hypers: Hypers) -> optax.GradientTransformation:
 
 def _next_filter(
     spec: PPOSpec, learner: PPOState, trajectory: Trajectory
-) -> RunningMeanStd | tuple:
+) -> RunningMeanStd | ActorCritic | tuple:
     """The filter with this iteration's observations, which it did not normalise itself."""
-    if not isinstance(learner.filter, RunningMeanStd):
+    if isinstance(learner.filter, tuple):
         return learner.filter
-    obs = spec.policy_spec.observed(trajectory.obs)
-    rows = active_rows(obs, trajectory.active).astype(jnp.float32)
     weights = trajectory.active.astype(jnp.float32).reshape(-1)
-    return update(learner.filter, rows, weights, spec.axis_name)
+
+    def with_rows(moments: RunningMeanStd, obs: jax.Array) -> RunningMeanStd:
+        rows = active_rows(obs, trajectory.active).astype(jnp.float32)
+        return update(moments, rows, weights, spec.axis_name)
+
+    obs = spec.policy_spec.observed(trajectory.obs)
+    if isinstance(learner.filter, RunningMeanStd):
+        return with_rows(learner.filter, obs)
+    seen = trajectory.inputs.critic[OBSERVATION]
+    policy, value = learner.filter.policy, learner.filter.value
+    return ActorCritic(with_rows(policy, obs), with_rows(value, seen))
 
 
 def _where(condition: jax.Array, tree: PyTree, other: PyTree) -> PyTree:

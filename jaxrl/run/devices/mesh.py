@@ -128,6 +128,7 @@ def by_environment(axis: str = AXIS) -> RunnerState:
         returns=by_group,
         unfinished=by_group,
         opponents=here,
+        present=here,
     )
     return RunnerState(
         key=everywhere,

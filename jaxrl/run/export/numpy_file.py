@@ -16,6 +16,7 @@ from jaxrl.models.attention import Attention
 from jaxrl.models.cells import GRU, LSTM
 from jaxrl.models.cnn import CNN, is_image
 from jaxrl.models.mlp import MLP
+from jaxrl.models.model import ActorCritic
 from jaxrl.models.policy_spec import PolicySpec, without_mask
 from jaxrl.models.recurrent_network import RecurrentNetwork
 from jaxrl.run.export.numpy_policy import NumpyPolicy
@@ -68,6 +69,7 @@ def _network(step: PolicyStep) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     if plan["free_log_std"]:
         arrays["log_std"] = last["log_std"]
     moments = step.weights.filter
+    moments = moments.policy if isinstance(moments, ActorCritic) else moments
     if step.policy_spec.observation_filter is not None and moments.count > 0:
         arrays |= {"filter/mean": moments.mean, "filter/variance": moments.variance}
     return plan, {name: np.asarray(array) for name, array in arrays.items()}

@@ -149,7 +149,10 @@ class Policy:
         return jax.tree.map(np.asarray, self._judged(observation, self.masked, **told)[0])
 
     def value(self, observation: Any, **told: Any) -> np.ndarray:
-        """The return that is expected from here on, discounted, f32[...]."""
+        """The return that is expected from here on, discounted; no centralised critic knows it."""
+        if self.policy_spec.critic is not None:
+            what = f"critic_observation={self.policy_spec.critic.source!r}"
+            raise UsageError(f"policy {self.name!r}: with {what} no observation alone has a value")
         return np.asarray(self._judged(observation, False, **told)[1])
 
     def export(
@@ -432,14 +435,11 @@ def policy_of(
         config = read_config(
             saved.facts, "jaxrl.load_policy", to_play=policy, given=given, trust=trust
         )
-    spaces = (from_json(known[policy][space]) for space in ("observation_space", "action_space"))
-    policy_spec = config.policy_spec(policy, *spaces, len(known[policy]["agents"]))
-    weights = filled(
-        weights_shape(policy_spec),
-        saved.arrays,
-        f"weights.{policy}",
-        f"policy {policy!r} of checkpoint {saved.path}",
-    )
+    saved_spaces = {name: known[policy][name] for name in known[policy] if name != "agents"}
+    spaces = {name: from_json(space) for name, space in saved_spaces.items()}
+    policy_spec = config.policy_spec(policy, num_agents=len(known[policy]["agents"]), **spaces)
+    what = f"policy {policy!r} of checkpoint {saved.path}"
+    weights = filled(weights_shape(policy_spec), saved.arrays, f"weights.{policy}", what)
     players = functools.partial(_players, saved.path, given_config, trust)
     return Policy(
         policy_spec,

@@ -26,11 +26,11 @@ from jaxrl.rollout.env_step import (
     StepRandomness,
     advance_envs,
     draw_randomness,
-    next_policy_states,
     reset_envs,
     step_envs,
 )
 from jaxrl.rollout.episode_stats import EpisodeStats, no_episodes
+from jaxrl.rollout.rollout import before_reset
 from jaxrl.run.devices.mesh import on_first_device
 
 EVALUATION = 0x6576616C  # folded into the seed's key: evaluation never shares numbers with training
@@ -237,10 +237,8 @@ def _uncounted(
 ) -> tuple[EnvBatch, EpisodeStats]:
     """The environments after a step, without any reset."""
     outputs, raw, _ = stepped
-    policy_states = next_policy_states(spec, playing.envs.policy_states, outputs, raw)
     obs = spec.grouping.gather(raw.obs)
-    envs = playing.envs.replace(state=raw.state, obs=obs, policy_states=policy_states)
-    return envs, playing.finished
+    return before_reset(spec, playing.envs, outputs, raw, obs), playing.finished
 
 
 def _steps_to_keep(shapes: PyTree) -> int:

@@ -1,0 +1,173 @@
+"""Centralised critics: what value networks see that see more than their policies (MAPPO).
+
+After Yu et al. 2022. A policy's setting `critic_observation` says where it comes from:
+
+    own          the policy's observation: no centralised critic
+    state        the environment's `global_state(state, params)`
+    all-agents   the observations of all agents, in the environment's order; of one that has left,
+                 zeros. Where agents may leave, "present" says which have not.
+"""
+
+import itertools
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from jaxrl.core.env import MultiAgentEnvironment, RawStep, raw_reset
+from jaxrl.core.errors import UsageError
+from jaxrl.core.spaces import Box, Dict, Discrete, MultiDiscrete, Space, box_of, space_of
+from jaxrl.core.types import AgentId, PyTree
+from jaxrl.models.cnn import is_image
+from jaxrl.models.model import carried
+from jaxrl.models.policy_spec import OBSERVATION, PRESENT, PolicyInputs, without_mask
+from jaxrl.rollout.first_step import info_of_a_step, is_always_active, shape_of_a_key
+
+SOURCES = OWN, STATE, ALL_AGENTS = ("own", "state", "all-agents")
+
+
+def critic_space(source: str, env: MultiAgentEnvironment, params: PyTree) -> Dict | None:
+    """The space of what a critic sees, as in `CriticSpec`; None if that is the own observation.
+
+    Raises:
+        UsageError: an environment without a global state.
+    """
+    if source == STATE:
+        return Dict({OBSERVATION: global_state_space(env, params)})
+    if source == OWN or len(env.agents) == 1:
+        return None
+    parts = {OBSERVATION: _space_of_all(_observation_spaces(env, params))}
+    if not is_always_active(env, info_of_a_step(env, params)):
+        parts[PRESENT] = Box(0, 1, (len(env.agents),))
+    return Dict(parts)
+
+
+def global_state_space(env: MultiAgentEnvironment, params: PyTree) -> Space:
+    """The space of `global_state`: `global_state_space(params)`, else made of the traced shapes."""
+    if not callable(getattr(env, "global_state", None)):
+        raise UsageError(
+            f"critic_observation='state': environment {env.name} has no global_state(state, "
+            "params); with 'all-agents' the critic sees what all agents observe"
+        )
+    if hasattr(env, "global_state_space"):
+        return env.global_state_space(params)
+
+    def first_state(key):
+        return env.global_state(raw_reset(env, key, params)[1], params)
+
+    shapes = jax.eval_shape(first_state, shape_of_a_key())
+    return space_of(jax.tree.map(box_of, shapes))
+
+
+def all_present(num_envs: int, num_agents: int) -> jax.Array:
+    """bool[E, M_all]: as episodes begin."""
+    return jnp.ones((num_envs, num_agents), bool)
+
+
+def next_present(spec: Any, present: PyTree, raw: RawStep) -> PyTree:
+    """bool[E, M_all]: the agents that have not left after a step, before any reset.
+
+    Args:
+        spec: a `RolloutSpec`.
+        present: before the step; () where no critic needs to know.
+    """
+    if not spec.tells_present:
+        return ()
+    present = present & ~raw.terminated
+    # Where agents do not wait, one that does not act has left.
+    return present if spec.waits else present & raw.active
+
+
+def critic_inputs(
+    spec: Any,
+    inputs: tuple[PolicyInputs, ...],
+    obs: tuple[PyTree, ...],
+    state: PyTree,
+    present: PyTree,
+    env_params: PyTree,
+) -> tuple[PolicyInputs, ...]:
+    """`inputs` by group, with what the centralised critics see in the same states.
+
+    Args:
+        spec: a `RolloutSpec`.
+        obs: by group, [N, E, M, ...].
+        state: of the environments, [E, ...].
+        present: bool[E, M_all], who has not left; () where no critic needs to know.
+    """
+    critics = [policy_spec.critic for policy_spec in spec.policy_specs]
+    sources = {critic.source for critic in critics if critic is not None}
+    seen = {}
+    if STATE in sources:
+        global_state = lambda state: spec.env.global_state(state, env_params)
+        seen[STATE] = {OBSERVATION: jax.vmap(global_state)(state)}
+    if ALL_AGENTS in sources:
+        seen[ALL_AGENTS] = _seen_of_all(spec, obs, present, env_params)
+    told = []
+    for group, critic, given in zip(spec.grouping.groups, critics, inputs, strict=True):
+        if critic is not None:
+            num_policies, _, num_agents = group.shape(0)
+            each = lambda leaf, shape=(num_policies, num_agents): _for_each(leaf, *shape)
+            given = given.replace(critic=jax.tree.map(each, seen[critic.source]))
+        told.append(given)
+    return tuple(told)
+
+
+def _for_each(leaf: jax.Array, num_policies: int, num_agents: int) -> jax.Array:
+    """[E, ...] as [N, E, M, ...]."""
+    shape = num_policies, leaf.shape[0], num_agents, *leaf.shape[1:]
+    return jnp.broadcast_to(leaf[None, :, None], shape)
+
+
+def _seen_of_all(
+    spec: Any, obs: tuple[PyTree, ...], present: PyTree, env_params: PyTree
+) -> dict[str, PyTree]:
+    """What all agents observe, [E, ...]."""
+    grouping, policy_specs = spec.grouping, spec.policy_specs
+    seen = [each.observed(group) for each, group in zip(policy_specs, obs, strict=True)]
+    seen = grouping.scatter(tuple(seen))
+    by_agent = {}
+    for i, agent in enumerate(grouping.agents):
+        if grouping.stacked:
+            values = jax.tree.map(lambda leaf, i=i: leaf[:, i], seen)
+        else:
+            values = seen[agent]
+        if not isinstance(present, tuple):
+            values = carried(present[:, i], values, jax.tree.map(jnp.zeros_like, values))
+        by_agent[agent] = values
+    parts = {OBSERVATION: _values_of_all(_observation_spaces(spec.env, env_params), by_agent)}
+    return parts if isinstance(present, tuple) else {**parts, PRESENT: present.astype(jnp.float32)}
+
+
+def _observation_spaces(env: MultiAgentEnvironment, params: PyTree) -> dict[AgentId, Space]:
+    return {agent: without_mask(env.observation_space(agent, params)) for agent in env.agents}
+
+
+def _space_of_all(spaces: dict[AgentId, Space]) -> Space:
+    """Of images alike in size their channels together; else numbers in a row; integers in a row."""
+    each = list(spaces.values())
+    if _are_alike_images(each):
+        height, width, _ = each[0].shape
+        return Box(-math.inf, math.inf, (height, width, sum(space.shape[2] for space in each)))
+    if all(isinstance(space, Box) for space in each):
+        return Box(-math.inf, math.inf, (sum(space.size for space in each),))
+    if all(isinstance(space, Discrete | MultiDiscrete) for space in each):
+        counts = [(space.n,) if isinstance(space, Discrete) else space.nvec for space in each]
+        return MultiDiscrete(tuple(itertools.chain(*counts)))
+    return Dict(spaces)
+
+
+def _values_of_all(spaces: dict[AgentId, Space], by_agent: dict[AgentId, PyTree]) -> PyTree:
+    """Observations [E, ...] by agent, in the form of `_space_of_all`."""
+    each = list(spaces.values())
+    if isinstance(_space_of_all(spaces), Dict):
+        return by_agent
+    is_box = isinstance(each[0], Box)
+    values = [by_agent[agent].astype(jnp.float32 if is_box else jnp.int32) for agent in spaces]
+    if _are_alike_images(each):
+        return jnp.concatenate(values, axis=-1)
+    return jnp.concatenate([value.reshape(value.shape[0], -1) for value in values], axis=-1)
+
+
+def _are_alike_images(spaces: list[Space]) -> bool:
+    return all(map(is_image, spaces)) and len({space.shape[:2] for space in spaces}) == 1
