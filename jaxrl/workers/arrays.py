@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from jaxrl.workers.space_forms import SpaceForm, read, write
+from jaxrl.workers.space_forms import SpaceForm, reader, write
 
 ALIGNMENT = 64  # bytes
 
@@ -96,35 +96,15 @@ class StepArrays:
         self.metrics = self._array((len(form.metrics),), "float32")
         self.first_seed = self._array((), "uint32")
         self.episode, self.step, self.current = (self._array((), "int64") for _ in range(3))
-        self._observed_at, self._acted_at = places_of(self.observed), places_of(self.acted)
 
     @property
     def size(self) -> int:
         """The bytes of all arrays."""
         return self._size
 
-    def write_obs(self, blocks: list[list[np.ndarray]], row: int, agent: int, value: Any) -> None:
-        """Stores an agent's observation in `obs` or `final_obs`; ValueError if it has no room."""
-        group, member = self._observed_at[agent]
-        write(self.observed[group].form, blocks[group], (row, member), value)
-
-    def write_mask(self, row: int, agent: int, mask: Any) -> None:
-        """Stores which actions of an agent are possible; None: all."""
-        if self.mask:
-            group, member = self._acted_at[agent]
-            place = self.mask[group][row, member]
-            place[:] = True if mask is None else np.asarray(mask).reshape(place.shape)
-
-    def read_action(self, row: int, agent: int) -> Any:
-        """An agent's action as the environment takes it."""
-        group, member = self._acted_at[agent]
-        return read(self.acted[group].form, self.action[group], (row, member))
-
-    def read_actions(self, row: int) -> Any:
-        """The actions of all agents, or of the only one, for a message."""
-        actions = [self.read_action(row, agent) for agent in range(len(self.form.agents))]
-        named = dict(zip(self.form.agents, actions, strict=True))
-        return named if len(named) > 1 else actions[0]
+    def row(self, row: int) -> "Row":
+        """The arrays of one copy."""
+        return Row(self, row)
 
     def seed(self, row: int) -> int:
         """The seed of the episode that a copy plays."""
@@ -138,6 +118,84 @@ class StepArrays:
         if self._buffer is None:
             return np.zeros(shape, dtype)
         return np.ndarray(shape, dtype, self._buffer, start)
+
+
+class Row:
+    """The arrays of one copy, as views that are made once.
+
+    Attributes:
+        obs, final_obs: for each agent, the leaves of its observation.
+        reward f32[M]; terminated, truncated, active, acting bool[M]; metrics f32[K].
+    """
+
+    def __init__(self, arrays: StepArrays, row: int):
+        self.form, forms = arrays.form, arrays.form
+        self.obs, self.final_obs = (
+            _views(blocks, arrays.observed, row) for blocks in (arrays.obs, arrays.final_obs)
+        )
+        actions = _views(arrays.action, arrays.acted, row)
+        self._readers = [reader(*pair) for pair in zip(forms.actions, actions, strict=True)]
+        masks = [[mask] for mask in arrays.mask]
+        self._mask = _views(masks, arrays.acted, row) if forms.masked else []
+        self.reward, self.terminated, self.truncated, self.active, self.acting, self.metrics = (
+            block[row]
+            for block in (
+                *(arrays.reward, arrays.terminated, arrays.truncated, arrays.active),
+                *(arrays.acting, arrays.metrics),
+            )
+        )
+
+    def write_obs(self, views: list[list[np.ndarray]], agent: int, value: Any) -> None:
+        """Stores an agent's observation in `obs` or `final_obs`; ValueError if it has no room."""
+        write(self.form.observations[agent], views[agent], value)
+
+    def write_mask(self, agent: int, mask: Any) -> None:
+        """Stores which actions of an agent are possible; None: all."""
+        if self._mask:
+            (view,) = self._mask[agent]
+            view[:] = True if mask is None else np.asarray(mask).reshape(view.shape)
+
+    def read_action(self, agent: int) -> Any:
+        """An agent's action as the environment takes it."""
+        return self._readers[agent]()
+
+    def read_actions(self) -> Any:
+        """The actions of all agents, or of the only one, for a message."""
+        actions = [self.read_action(agent) for agent in range(len(self.form.agents))]
+        named = dict(zip(self.form.agents, actions, strict=True))
+        return named if len(named) > 1 else actions[0]
+
+
+class RangeCheck:
+    """Finds rows with observations that hold NaN, or integers out of their range.
+
+    Args:
+        blocks: `obs` or `final_obs`.
+        rows: those to look at.
+    """
+
+    def __init__(self, arrays: StepArrays, blocks: list[list[np.ndarray]], rows: range):
+        self._leaves = []
+        for group, leaves in zip(arrays.observed, blocks, strict=True):
+            for leaf, block in zip(group.form.leaves, leaves, strict=True):
+                count = np.reshape(leaf.count, leaf.shape) if leaf.count else None
+                if leaf.count or block.dtype.kind == "f":
+                    self._leaves.append((block[rows.start : rows.stop], count))
+
+    def wrong_rows(self) -> list[int]:
+        """Their indices among the rows to look at."""
+        found = set()
+        for block, count in self._leaves:
+            wrong = np.isnan(block) if count is None else (block < 0) | (block >= count)
+            if wrong.any():
+                found.update(np.flatnonzero(wrong.reshape(len(block), -1).any(axis=1)).tolist())
+        return sorted(found)
+
+
+def _views(blocks: list[list[np.ndarray]], groups: list[AgentGroup], row: int) -> list:
+    """For each agent, its part of a row of each block."""
+    places = places_of(groups)
+    return [[block[row, member, ...] for block in blocks[group]] for group, member in places]
 
 
 def size_of(form: EnvForm, num_envs: int) -> int:

@@ -1,7 +1,7 @@
 """Copies of Python environments with one interface: each steps one row of the arrays.
 
-A copy reads its actions from a row of `StepArrays` and stores there what the step gave. It does not
-begin a new episode by itself. This module must not import JAX.
+A copy reads its actions from its `Row` and stores there what the step gave. It does not begin a new
+episode by itself. This module must not import JAX.
 """
 
 import math
@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 from jaxrl.core.errors import UsageError
 from jaxrl.core.python_kinds import GYMNASIUM, PARALLEL, TURNS, kind_of
-from jaxrl.workers.arrays import EnvForm, StepArrays
+from jaxrl.workers.arrays import EnvForm, Row
 from jaxrl.workers.space_forms import SpaceForm, form_of
 
 AGENT = "default_agent"  # `jaxrl.core.types.DEFAULT_AGENT`, which needs JAX to be imported
@@ -26,13 +26,13 @@ class Copy(Protocol):
     def probe(self) -> EnvForm:
         """What arrays the environment needs; it is reset and stepped once to see that."""
 
-    def reset(self, arrays: StepArrays, row: int, seed: int) -> None:
-        """Begins the episode of a seed; its first observations are in `arrays.obs`."""
+    def reset(self, row: Row, seed: int) -> None:
+        """Begins the episode of a seed; its first observations are in `row.obs`."""
 
-    def step(self, arrays: StepArrays, row: int) -> bool:
-        """Steps by `arrays.action`, and returns whether the episode ended.
+    def step(self, row: Row) -> bool:
+        """Steps by the row's actions, and returns whether the episode ended.
 
-        All other arrays of the row have the results, with the observations in `final_obs`.
+        The row's other arrays have the results, with the observations in `final_obs`.
         """
 
 
@@ -68,25 +68,21 @@ class SingleAgentCopy:
         metrics = tuple(sorted(_metrics(info)))
         return EnvForm((AGENT,), (observation,), (action,), masked, metrics, True, False)
 
-    def reset(self, arrays: StepArrays, row: int, seed: int) -> None:
+    def reset(self, row: Row, seed: int) -> None:
         obs, info = self.env.reset(seed=seed)
-        arrays.write_obs(arrays.obs, row, 0, obs)
-        arrays.write_mask(row, 0, info.get(MASK))
+        row.write_obs(row.obs, 0, obs)
+        row.write_mask(0, info.get(MASK))
 
-    def step(self, arrays: StepArrays, row: int) -> bool:
-        action = arrays.read_action(row, 0)
+    def step(self, row: Row) -> bool:
+        action = row.read_action(0)
         obs, reward, terminated, truncated, info = self.env.step(action)
-        arrays.write_obs(arrays.final_obs, row, 0, obs)
-        arrays.write_mask(row, 0, info.get(MASK))
-        arrays.reward[row, 0] = _number(reward)
-        terminated, truncated = bool(terminated), bool(truncated)
-        arrays.terminated[row, 0], arrays.truncated[row, 0] = (
-            terminated,
-            truncated and not terminated,
-        )
-        arrays.active[row, 0] = True
-        _write_metrics(arrays, row, info)
-        return terminated or truncated
+        row.write_obs(row.final_obs, 0, obs)
+        row.write_mask(0, info.get(MASK))
+        row.reward[0] = _number(reward)
+        row.terminated[0], row.truncated[0] = terminated, truncated and not terminated
+        row.active[0] = True
+        _write_metrics(row, info)
+        return bool(terminated or truncated)
 
 
 class ManyAgentsCopy:
@@ -131,18 +127,18 @@ class ManyAgentsCopy:
             raise ValueError(f"agent {agent!r} is not one of possible_agents")
         return self._index[agent]
 
-    def _observe(self, arrays: StepArrays, row: int, agent: int, obs: Any, info: Mapping) -> Any:
+    def _observe(self, row: Row, agent: int, obs: Any, info: Mapping) -> Any:
         """Stores an agent's mask; returns what remains of the observation."""
         if not self._inside[agent]:
-            arrays.write_mask(row, agent, info.get(MASK))
+            row.write_mask(agent, info.get(MASK))
             return obs
-        arrays.write_mask(row, agent, obs[MASK])
+        row.write_mask(agent, obs[MASK])
         rest = {name: part for name, part in obs.items() if name != MASK}
         return rest["observation"] if rest.keys() == {"observation"} else rest
 
-    def _write_acting(self, arrays: StepArrays, row: int, acting: list) -> None:
-        arrays.acting[row] = False
-        arrays.acting[row, [self._index[agent] for agent in acting]] = True
+    def _write_acting(self, row: Row, acting: list) -> None:
+        row.acting[:] = False
+        row.acting[[self._index[agent] for agent in acting]] = True
 
     def _sample(self, agent: Any, obs: Any, info: Mapping) -> Any:
         space = self.env.action_space(agent)
@@ -166,43 +162,43 @@ class ParallelCopy(ManyAgentsCopy):
         *_, after = self.env.step(actions)
         return [*infos.values(), *after.values()], set(present) != set(self._ids)
 
-    def reset(self, arrays: StepArrays, row: int, seed: int) -> None:
+    def reset(self, row: Row, seed: int) -> None:
         observations, infos = self.env.reset(seed=seed)
         self._acting, self._ended = list(self.env.agents), set()
-        _clear_obs(arrays, row)
+        _clear_obs(row)
         for agent in self._acting:
-            self._write(arrays, row, agent, (observations[agent], infos.get(agent, {})), arrays.obs)
-        self._write_acting(arrays, row, self._acting)
+            self._write(row, agent, (observations[agent], infos.get(agent, {})), row.obs)
+        self._write_acting(row, self._acting)
 
-    def step(self, arrays: StepArrays, row: int) -> bool:
+    def step(self, row: Row) -> bool:
         acting = self._acting
-        actions = {agent: arrays.read_action(row, self._index[agent]) for agent in acting}
+        actions = {agent: row.read_action(self._index[agent]) for agent in acting}
         observations, rewards, terminated, truncated, infos = self.env.step(actions)
         self._ended |= {agent for agent in acting if terminated[agent] or truncated[agent]}
         # Some environments leave agents that have ended on their list.
         self._acting = [agent for agent in self.env.agents if agent not in self._ended]
-        _clear_step(arrays, row)
+        _clear_step(row)
         for agent in acting:
             index = self._index[agent]
-            arrays.active[row, index] = True
-            arrays.reward[row, index] = _number(rewards[agent])
+            row.active[index] = True
+            row.reward[index] = _number(rewards[agent])
             has_left = agent not in self._ended and agent not in self._acting
-            arrays.terminated[row, index] = bool(terminated[agent]) or has_left
-            arrays.truncated[row, index] = bool(truncated[agent]) and not terminated[agent]
+            row.terminated[index] = bool(terminated[agent]) or has_left
+            row.truncated[index] = bool(truncated[agent]) and not terminated[agent]
         for agent in dict.fromkeys((*acting, *self._acting)):
             if agent in observations:
                 seen = observations[agent], infos.get(agent, {})
-                self._write(arrays, row, agent, seen, arrays.final_obs)
+                self._write(row, agent, seen, row.final_obs)
             elif agent in self._acting:
                 raise ValueError(f"there is no observation for agent {agent!r}")
-        self._write_acting(arrays, row, self._acting)
-        _write_metrics(arrays, row, *infos.values())
+        self._write_acting(row, self._acting)
+        _write_metrics(row, *infos.values())
         return not self._acting
 
-    def _write(self, arrays: StepArrays, row: int, agent: Any, seen: tuple, blocks: list) -> None:
+    def _write(self, row: Row, agent: Any, seen: tuple, views: list) -> None:
         index = self._agent(agent)
         obs, info = seen
-        arrays.write_obs(blocks, row, index, self._observe(arrays, row, index, obs, info))
+        row.write_obs(views, index, self._observe(row, index, obs, info))
 
 
 class TurnsCopy(ManyAgentsCopy):
@@ -215,34 +211,34 @@ class TurnsCopy(ManyAgentsCopy):
         self.env.step(self._sample(self.env.agent_selection, obs, first))
         return [*infos, *self.env.infos.values()], True
 
-    def reset(self, arrays: StepArrays, row: int, seed: int) -> None:
+    def reset(self, row: Row, seed: int) -> None:
         self.env.reset(seed=seed)
-        _clear_obs(arrays, row)
+        _clear_obs(row)
         self._pass_the_ended()
-        self._write_all(arrays, row, arrays.obs)
-        self._write_turn(arrays, row)
+        self._write_all(row, row.obs)
+        self._write_turn(row)
 
-    def step(self, arrays: StepArrays, row: int) -> bool:
+    def step(self, row: Row) -> bool:
         acting = self._agent(self.env.agent_selection)
-        self.env.step(arrays.read_action(row, acting))
-        _clear_step(arrays, row)
-        arrays.active[row, acting] = True
+        self.env.step(row.read_action(acting))
+        _clear_step(row)
+        row.active[acting] = True
         for agent in self.env.agents:
             index = self._agent(agent)
-            arrays.reward[row, index] = _number(self.env.rewards[agent])
+            row.reward[index] = _number(self.env.rewards[agent])
             ends, cut = bool(self.env.terminations[agent]), bool(self.env.truncations[agent])
-            arrays.terminated[row, index], arrays.truncated[row, index] = ends, cut and not ends
-        self._write_all(arrays, row, arrays.final_obs)
-        _write_metrics(arrays, row, *self.env.infos.values())
+            row.terminated[index], row.truncated[index] = ends, cut and not ends
+        self._write_all(row, row.final_obs)
+        _write_metrics(row, *self.env.infos.values())
         self._pass_the_ended()
-        self._write_turn(arrays, row)
+        self._write_turn(row)
         return not self.env.agents
 
-    def _write_all(self, arrays: StepArrays, row: int, blocks: list) -> None:
+    def _write_all(self, row: Row, views: list) -> None:
         for agent in self.env.agents:
             index, info = self._agent(agent), self.env.infos.get(agent, {})
-            obs = self._observe(arrays, row, index, self.env.observe(agent), info)
-            arrays.write_obs(blocks, row, index, obs)
+            obs = self._observe(row, index, self.env.observe(agent), info)
+            row.write_obs(views, index, obs)
 
     def _pass_the_ended(self) -> None:
         """Agents that have ended leave; PettingZoo has them step with None first."""
@@ -252,8 +248,8 @@ class TurnsCopy(ManyAgentsCopy):
         ):
             env.step(None)
 
-    def _write_turn(self, arrays: StepArrays, row: int) -> None:
-        self._write_acting(arrays, row, [self.env.agent_selection] if self.env.agents else [])
+    def _write_turn(self, row: Row) -> None:
+        self._write_acting(row, [self.env.agent_selection] if self.env.agents else [])
 
 
 def _as_parallel(env: Any) -> Any:
@@ -293,23 +289,22 @@ def _number(reward: Any) -> float:
     return reward
 
 
-def _clear_obs(arrays: StepArrays, row: int) -> None:
+def _clear_obs(row: Row) -> None:
     """Zeros for agents that are absent at first."""
-    for blocks in arrays.obs:
-        for block in blocks:
-            block[row] = 0
-    for mask in arrays.mask:
-        mask[row] = True
+    for agent, views in enumerate(row.obs):
+        row.write_mask(agent, None)
+        for view in views:
+            view[...] = 0
 
 
-def _clear_step(arrays: StepArrays, row: int) -> None:
+def _clear_step(row: Row) -> None:
     """Results of agents that are absent: observations stay as they are."""
-    for blocks, finals in zip(arrays.obs, arrays.final_obs, strict=True):
-        for block, final in zip(blocks, finals, strict=True):
-            final[row] = block[row]
-    arrays.reward[row] = 0
-    for flags in (arrays.terminated, arrays.truncated, arrays.active):
-        flags[row] = False
+    for views, finals in zip(row.obs, row.final_obs, strict=True):
+        for view, final in zip(views, finals, strict=True):
+            final[...] = view
+    row.reward[:] = 0
+    for flags in (row.terminated, row.truncated, row.active):
+        flags[:] = False
 
 
 def _metrics(info: Mapping) -> Mapping:
@@ -318,10 +313,10 @@ def _metrics(info: Mapping) -> Mapping:
     return found if isinstance(found, Mapping) else {}
 
 
-def _write_metrics(arrays: StepArrays, row: int, *infos: Mapping) -> None:
+def _write_metrics(row: Row, *infos: Mapping) -> None:
     """The first value of each metric that an agent's info has, else 0."""
-    if arrays.form.metrics:
-        arrays.metrics[row] = [_first(infos, name) for name in arrays.form.metrics]
+    if row.form.metrics:
+        row.metrics[:] = [_first(infos, name) for name in row.form.metrics]
 
 
 def _first(infos: Iterable[Mapping], name: str) -> float:

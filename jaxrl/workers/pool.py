@@ -86,18 +86,23 @@ class Worker:
         self.pending.append(command)
         self._write(command)
 
-    def read(self, timeout_s: float) -> list[Fault]:
-        """Reports that come within a time; the commands that are done leave `pending`.
+    def has_reports(self, timeout_s: float) -> bool:
+        """Whether there is something to read, now or within a time."""
+        return bool(self._poll.poll(timeout_s * 1000))
+
+    def read(self) -> list[Fault]:
+        """Reads reports; the commands that are done leave `pending`.
 
         Raises:
             Lost: the process has ended.
         """
-        if not self._poll.poll(timeout_s * 1000):
-            return []
         data = os.read(self._reports, 65536)
         if not data:
             code = self._popen.wait()
             raise Lost(self._failure or f"its worker process died ({_exit(code)})")
+        if data == self.pending[0] and not self._buffer:  # as nearly always
+            del self.pending[0]
+            return []
         self._buffer += data
         return self._parsed()
 
@@ -214,18 +219,19 @@ class ProcessPool:
 
     def _wait(self, index: int, command: bytes) -> None:
         """Returns when a worker has done a command, however often it must be started again."""
-        worker = self._workers[index]
-        known, since = self._progress(index), time.monotonic()
+        worker, known, since = self._workers[index], None, 0.0
         while command in worker.pending:
             try:
-                for fault in worker.read(self._timeout / 10):
-                    self._faults.add(fault)
-                if known != (progress := self._progress(index)):
+                if worker.has_reports(self._timeout / 10):
+                    for fault in worker.read():
+                        self._faults.add(fault)
+                elif known != (progress := self._progress(index)):
                     known, since = progress, time.monotonic()
                 elif time.monotonic() - since > (limit := self._patience(progress)):
                     raise Lost(f"no result within {limit:g} s")
             except Lost as error:
                 self._replace(index, str(error))
+                known = None
 
     def _progress(self, index: int) -> tuple[int, list[bytes]]:
         """(the copy that a worker steps, the commands that it has not done)."""
@@ -247,7 +253,7 @@ class ProcessPool:
         if row < 0:
             row = next(rows[0] for rows in worker.rows if rows)
         step = int(arrays.step[row])
-        action = brief(arrays.read_actions(row)) if step else ""
+        action = brief(arrays.row(row).read_actions()) if step else ""
         fault = Fault(row, arrays.seed(row), step, action, reason)
         self._faults.add(fault, worker.num_rows if has_begun else 0)
         self.num_restarts += 1

@@ -4,7 +4,7 @@ Worker processes use this module, so it must not import JAX.
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -33,10 +33,6 @@ class Leaf(NamedTuple):
     given_shape: tuple[int, ...]
     given_dtype: str
 
-    @property
-    def is_discrete(self) -> bool:
-        return bool(self.count)
-
 
 class SpaceForm(NamedTuple):
     """A space of Gymnasium in values that any process can read.
@@ -52,9 +48,14 @@ class SpaceForm(NamedTuple):
     @property
     def num_actions(self) -> int:
         """The entries of a mask of possible actions; 0 if the space is not one of integers."""
-        if len(self.leaves) != 1 or not self.leaves[0].is_discrete:
+        if len(self.leaves) != 1 or not self.leaves[0].count:
             return 0
         return sum(self.leaves[0].count)
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether the space is no Dict or Tuple."""
+        return not self.leaves[0].path
 
     def build(self, leaves: list[Any]) -> Any:
         """The observation or action that has these leaves: an array, or dicts and tuples."""
@@ -142,66 +143,51 @@ def _built(json: dict[str, Any], leaves: Iterator[Any]) -> Any:
     return next(leaves)
 
 
-# ---- one row: what an environment gives and takes
+# ---- what an environment gives and takes, and how it is stored
 
 
-def write(form: SpaceForm, arrays: list[np.ndarray], index: tuple[int, int], value: Any) -> None:
-    """Stores an observation in row `index` of the arrays of its leaves.
+def write(
+    form: SpaceForm, views: list[np.ndarray], value: Any, batch: tuple[int, ...] = ()
+) -> None:
+    """Stores an observation, or with `batch` several, [e, ...], in the arrays of its leaves.
 
     Raises:
         ValueError: another structure or shape than the space's.
     """
-    for leaf, array in zip(form.leaves, arrays, strict=True):
-        array[index] = _as_stored(leaf, value, ())
+    for leaf, view in zip(form.leaves, views, strict=True):
+        part = value
+        for key in leaf.path:
+            part = part[key]
+        shape = part.shape if isinstance(part, np.ndarray) else np.shape(part)
+        if shape != batch + leaf.given_shape:
+            where = "".join(f"[{key!r}]" for key in leaf.path)
+            raise ValueError(
+                f"an observation{where} has shape {shape}, not {batch + leaf.given_shape} as its "
+                "space says"
+            )
+        if leaf.count:
+            part = np.reshape(part, batch + leaf.shape) - np.reshape(leaf.start, leaf.shape)
+        view[...] = part
 
 
-def write_rows(form: SpaceForm, arrays: list[np.ndarray], values: Any) -> None:
-    """Stores observations [e, ...] in all rows."""
-    for leaf, array in zip(form.leaves, arrays, strict=True):
-        array[:] = _as_stored(leaf, values, (len(array),))
-
-
-def _as_stored(leaf: Leaf, value: Any, batch: tuple[int, ...]) -> Any:
-    for key in leaf.path:
-        value = value[key]
-    if np.shape(value) != batch + leaf.given_shape:
-        where = "".join(f"[{key!r}]" for key in leaf.path)
-        raise ValueError(
-            f"an observation{where} has shape {np.shape(value)}, not {batch + leaf.given_shape} as "
-            "its space says"
-        )
-    if leaf.is_discrete:
-        value = np.reshape(value, batch + leaf.shape) - np.reshape(leaf.start, leaf.shape)
-    return value
-
-
-def read(form: SpaceForm, arrays: list[np.ndarray], index: tuple) -> Any:
-    """The action in row `index`, or the actions of rows [e, ...], as the environment takes them."""
+def read(form: SpaceForm, views: list[np.ndarray], batch: tuple[int, ...] = ()) -> Any:
+    """The action, or with `batch` the actions [e, ...], as the environment takes them."""
     parts = []
-    for leaf, array in zip(form.leaves, arrays, strict=True):
-        value = array[index]
-        if not leaf.is_discrete:
-            parts.append(value.astype(leaf.given_dtype))
-            continue
-        value = value + np.reshape(leaf.start, leaf.shape)
-        if value.ndim == 0:
-            parts.append(int(value))
+    for leaf, view in zip(form.leaves, views, strict=True):
+        if not leaf.count:
+            parts.append(view.astype(leaf.given_dtype))
+        elif view.ndim == 0:
+            parts.append(int(view) + leaf.start[0])
         else:
-            batch = value.shape[: value.ndim - len(leaf.shape)]
+            value = view + np.reshape(leaf.start, leaf.shape)
             parts.append(value.reshape(batch + leaf.given_shape).astype(leaf.given_dtype))
-    return form.build(parts)
+    return parts[0] if form.is_plain else form.build(parts)
 
 
-def bad_rows(form: SpaceForm, arrays: list[np.ndarray]) -> np.ndarray:
-    """bool[e]: rows of [e, G, ...] that hold NaN, or an integer out of its range."""
-    bad = np.zeros(len(arrays[0]), bool)
-    for leaf, array in zip(form.leaves, arrays, strict=True):
-        if leaf.is_discrete:
-            wrong = (array < 0) | (array >= np.reshape(leaf.count, leaf.shape))
-        elif array.dtype.kind == "f":
-            wrong = np.isnan(array)
-        else:
-            continue
-        if wrong.any():
-            bad |= wrong.reshape(len(array), -1).any(axis=1)
-    return bad
+def reader(form: SpaceForm, views: list[np.ndarray]) -> Callable[[], Any]:
+    """`read(form, views)` as a function, quick for one number."""
+    (leaf, *_), (view, *_) = form.leaves, views
+    if form.is_plain and leaf.count and view.ndim == 0:
+        start, item = leaf.start[0], view.item
+        return lambda: item() + start
+    return lambda: read(form, views)

@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 
 from jaxrl.core.errors import UsageError, reason_of
-from jaxrl.workers.arrays import EnvForm, StepArrays, episode_seed
+from jaxrl.workers.arrays import EnvForm, RangeCheck, StepArrays, episode_seed
 from jaxrl.workers.copies import AGENT, MASK, PROBE_SEED
 from jaxrl.workers.sources import Source, close, make_copy
-from jaxrl.workers.space_forms import form_of, read, write, write_rows
-from jaxrl.workers.stepper import INVALID, BrokenEnvironment, Fault, invalid_rows
+from jaxrl.workers.space_forms import form_of, read, write
+from jaxrl.workers.stepper import INVALID, BrokenEnvironment, Fault
 
 NEXT_STEP, SAME_STEP, DISABLED = "NextStep", "SameStep", "Disabled"  # Gymnasium's own words
 
@@ -39,6 +39,7 @@ class VectorStepper:
 
     def __init__(self, source: Source, arrays: StepArrays, report: Callable[[Fault], None]):
         self._source, self._arrays, self._report = source, arrays, report
+        self._reached = RangeCheck(arrays, arrays.final_obs, range(arrays.num_envs))
         self._env = self._make()
         mode = self._env.metadata.get("autoreset_mode", NEXT_STEP)
         self._mode = getattr(mode, "value", mode)
@@ -52,7 +53,7 @@ class VectorStepper:
         arrays.step[:], arrays.restarted[:] = 0, False
         self._write_obs(arrays.obs, obs)
         self._write_masks(info)
-        if invalid_rows(arrays, arrays.obs):
+        if RangeCheck(arrays, arrays.obs, range(arrays.num_envs)).wrong_rows():
             raise BrokenEnvironment(INVALID)
 
     def step(self) -> None:
@@ -61,7 +62,7 @@ class VectorStepper:
         arrays.step[:] += 1
         try:
             self._step()
-            reason = INVALID if invalid_rows(arrays, arrays.final_obs) else ""
+            reason = INVALID if self._reached.wrong_rows() else ""
             reason = reason or ("" if np.isfinite(arrays.reward).all() else "a reward is NaN")
         except (Exception, SystemExit) as error:
             reason = reason_of(error)
@@ -94,7 +95,8 @@ class VectorStepper:
         if self._mode == SAME_STEP:
             form = arrays.form.observations[0]
             for row in np.flatnonzero(ended):
-                write(form, arrays.final_obs[0], (row, 0), info["final_obs"][row])
+                views = [leaf[row, 0, ...] for leaf in arrays.final_obs[0]]
+                write(form, views, info["final_obs"][row])
         elif self._mode == DISABLED:
             self._begin(ended)
 
@@ -139,10 +141,11 @@ class VectorStepper:
     def _actions(self) -> Any:
         """Actions of all copies as the environment takes them."""
         form, arrays = self._arrays.form.actions[0], self._arrays
-        return read(form, arrays.action[0], (slice(None), 0))
+        return read(form, [leaf[:, 0] for leaf in arrays.action[0]], (arrays.num_envs,))
 
     def _write_obs(self, blocks: list[list[np.ndarray]], obs: Any) -> None:
-        write_rows(self._arrays.form.observations[0], [leaf[:, 0] for leaf in blocks[0]], obs)
+        views, batch = [leaf[:, 0] for leaf in blocks[0]], (self._arrays.num_envs,)
+        write(self._arrays.form.observations[0], views, obs, batch)
 
     def _write_masks(self, info: Mapping, where: np.ndarray | None = None) -> None:
         for mask in self._arrays.mask:
