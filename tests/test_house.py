@@ -43,7 +43,7 @@ MAY_IMPORT = {
         "workers",
     },  # an algorithm is reached through the configuration alone
     "sweeps": {*BELOW_RUN, "run"},
-    "serving": {*BELOW_RUN, "episodes", "run"},
+    "serving": {*BELOW_RUN, "episodes", "run", "workers"},
     "rllib": {*BELOW_RUN, "an algorithm", "run"},  # its configurations; RLlib is not imported
     "adapters/wrapping": {"core"},
     "adapters/from": {"core", "adapters/wrapping"},

@@ -32,6 +32,7 @@ SEVERAL = {
     "opponents": "ARGUMENT=VALUE",
     "input": "DIR|minari:NAME",
     "origins": "URL",
+    "serve": "NAME=VALUE",
     "callbacks": "MODULE:CLASS",
     "loggers": "LOG|MODULE:CLASS",
     "fcnet_hiddens": "SIZE",
@@ -45,6 +46,7 @@ REPEATED = ("checkpoint",)  # flags that may be given several times
 TEXTS = (
     *("run_dir", "rllib_config", "resume", "out", "output", "minari", "parquet", "compile_cache"),
     *("coordinator", "host", "token_file", "certificate", "private_key"),
+    *("observation_space", "action_space"),
 )
 
 
@@ -187,7 +189,7 @@ def setting_of(name: str, words: Sequence[str]) -> Any:
         words
     ) == ["None"]:
         return {}
-    if name in ("env_args", "evaluation_env_args", "stop"):
+    if name in ("env_args", "evaluation_env_args", "stop", "serve"):
         return pairs(name, words)
     if name == "opponents" and list(words) != ["None"]:
         return _opponents(words)

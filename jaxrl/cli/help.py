@@ -10,7 +10,7 @@ from jaxrl.core.registry import names
 
 GROUPS = {  # title: the settings under it; docs/settings.md has the same groups
     "environment": "algorithm input env env_args tuned rllib_config ignore curriculum env_task_fn "
-    "env_task_interval",
+    "env_task_interval observation_space action_space serve",
     "policies": "policies policies_to_train per_policy agent_id_obs critic_observation init_from "
     "opponents",
     "trials": "grid random num_samples seeds metric halving batch_size",

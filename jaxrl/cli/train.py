@@ -20,7 +20,7 @@ from jaxrl.cli.flags import (
     setting_of,
 )
 from jaxrl.cli.help import show_help
-from jaxrl.core.errors import UsageError
+from jaxrl.core.errors import UsageError, require
 from jaxrl.core.fields import flag
 from jaxrl.rllib.translation import from_rllib
 from jaxrl.run import advice, resume
@@ -42,7 +42,10 @@ from jaxrl.run.storage.config_file import (
     saved_loggers,
 )
 from jaxrl.run.trainer import Trainer
+from jaxrl.serving.external_env import is_external
+from jaxrl.serving.settings import ServerSettings
 
+SPACES = ("observation_space", "action_space")
 RUN_FLAGS = {
     "algorithm": ALGORITHM,
     "tuned": TUNED,
@@ -66,6 +69,17 @@ RUN_FLAGS = {
     "resume": Flag(
         "a run's folder, or one of its checkpoints, to resume; other flags change its settings",
         None,
+    ),
+    "observation_space": Flag(
+        "of --env external: 'Box(-1, 1, 4)', 'Discrete(5)', or {'agent1': Box(...), ...} for "
+        "several agents",
+        None,
+    ),
+    "action_space": Flag("of --env external, written as --observation-space", None),
+    "serve": Flag(
+        "of --env external, settings of its policy server: port=9944 host=127.0.0.1 token_file=... "
+        "and the other flags of jaxrl serve",
+        (),
     ),
     "strict": Flag(
         "refuse to resume with settings that let a part of the state start from scratch", False
@@ -112,6 +126,7 @@ class TrainOptions:
     # coordinator, num_processes, process_id, join_seconds
     hosts: tuple[Any, ...] = (None, None, None, JOIN_SECONDS)
     table: str = ""  # what became of RLlib's configuration
+    server: tuple = ()  # of --env external: pairs, the settings of its server
 
 
 def train_ppo(argv: Sequence[str] | None = None) -> None:
@@ -175,10 +190,19 @@ def train_flags(config: AlgorithmConfig | None = None) -> dict[str, Flag]:
 
 
 def begin(order: TrainOptions) -> Trainer:
+    trainer, settings = Trainer, order.settings
+    if is_external(order.config.env):
+        for package in ("msgspec", "websockets"):
+            require(package, "--env external", "'jaxrl[serving]'")
+        from jaxrl.serving.training import ExternalTrainer as trainer
+
+        settings = {**settings, "server_settings": ServerSettings.named(dict(order.server))}
+    elif order.server:
+        raise UsageError("--serve goes with --env external")
     if order.resume is None:
-        return Trainer(order.config, run_dir=order.run_dir, **order.settings)
+        return trainer(order.config, run_dir=order.run_dir, **settings)
     where = {"run_dir": order.run_dir, "strict": order.strict, "trust": order.trust}
-    return Trainer.from_checkpoint(order.resume, config=order.config, **where, **order.settings)
+    return trainer.from_checkpoint(order.resume, config=order.config, **where, **settings)
 
 
 def parse(argv: Sequence[str], algorithm: str = "ppo") -> TrainOptions:
@@ -198,6 +222,9 @@ def parse(argv: Sequence[str], algorithm: str = "ppo") -> TrainOptions:
         for name in list(options)
         if name in RunSettings.__dataclass_fields__
     }
+    spaces = {name: run.pop(name) for name in SPACES if name in run}
+    if spaces:  # of --env external
+        options["env_args"] = {**options.get("env_args", {}), **spaces}
     path, saved_stop, trust = run.get("resume"), {}, run.get("trust", False)
     flag("trust", trust)
     if path is None or trust:
@@ -239,12 +266,9 @@ def parse(argv: Sequence[str], algorithm: str = "ppo") -> TrainOptions:
     if path is None and (strict or trust):
         raise UsageError(f"--{'strict' if strict else 'trust'} goes with --resume RUN")
     asked = {
-        "strict": strict,
-        "trust": trust,
-        "profile": profile,
+        **{"strict": strict, "trust": trust, "profile": profile, "hosts": hosts, "table": table},
         "compile_cache": run.get("compile_cache", "auto"),
-        "hosts": hosts,
-        "table": table,
+        "server": tuple(run.get("serve", {}).items()),
     }
     return TrainOptions(base.replace(**changes), source, settings, run_dir, path, **asked)
 

@@ -39,6 +39,7 @@ def _is_environment_class(found: Any) -> bool:
 
 SCHEMES = "jaxrl.schemes"
 ADAPTERS = "jaxrl.adapters"
+EXTERNAL = "external"  # the scheme that needs no NAME: programs that own their loop
 ENVIRONMENT = Kind(
     "environment",
     "jaxrl.envs",
@@ -222,7 +223,7 @@ def constructor_of(name: str) -> Callable[..., Any]:
     if name in points:
         return _load(points[name])
     head, colon, tail = str(name).partition(":")
-    if colon and head in schemes:
+    if head in schemes and (colon or head == EXTERNAL):
         return _load(schemes[head])(tail)
     if colon and head.isidentifier() and not is_installed(head) and nearest(head, schemes):
         raise unknown_name("library", head, schemes, f"of environment {name!r}")

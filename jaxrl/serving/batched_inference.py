@@ -18,6 +18,7 @@ from jaxrl.run.inference.policy import Policy, acting_key
 
 MAX_BATCH = 64  # rows of one compiled call; more are answered by several
 MAX_WAIT = 0.5e-3  # seconds that a request waits for others
+HELD_SECONDS = 2e-3  # between two looks whether answers still have to wait
 RECENT = 0.05  # seconds; a client that asked this long ago is expected to ask again
 
 
@@ -55,6 +56,15 @@ class BatchedPolicy:
         self.fresh_state = jax.tree.map(lambda leaf: np.asarray(leaf)[0], fresh)
         self.remembers = bool(jax.tree.leaves(fresh))
 
+    def tree_of(self, parts: Sequence[np.ndarray]) -> PyTree:
+        """An observation of its parts."""
+        return jax.tree.unflatten(self._structure, parts)
+
+    def set_weights(self, weights: PolicyWeights) -> None:
+        """Acts with these from the next call on."""
+        self.policy.weights = weights
+        self.weights = jax.device_put(weights)
+
     def warm_up(self) -> None:
         """Compiles the calls of every size."""
         parts = jax.tree.leaves(tree_of(self.policy.observation_space))
@@ -85,7 +95,7 @@ class BatchedPolicy:
         agent_id = np.array([row.agent_id for row in padded], np.int32)
         explore = np.array([row.explore for row in padded])
         self._calls += 1
-        seen = jax.tree.unflatten(self._structure, obs), state, mask, agent_id
+        seen = self.tree_of(obs), state, mask, agent_id
         draw = self._key, np.uint32(self._calls % 2**32)
         outputs = jax.device_get(_act(self.policy_spec, self.weights, seen, explore, draw))
         actions, sampled, log_probs, after = outputs
@@ -132,10 +142,17 @@ class Batcher:
 
     It belongs to the thread of an event loop. The clients that are waited for are those that asked
     within the last 50 ms.
+
+    Args:
+        is_held: whether answers have to wait, since learning does not keep up with the clients.
     """
 
-    def __init__(self, policies: Mapping[PolicyId, BatchedPolicy]):
-        self.policies = policies
+    def __init__(
+        self,
+        policies: Mapping[PolicyId, BatchedPolicy],
+        is_held: Callable[[], bool] = lambda: False,
+    ):
+        self.policies, self.is_held = policies, is_held
         self.num_calls = 0
         self._requests: list[_Request] = []
         self._asking: set[Hashable] = set()
@@ -163,7 +180,9 @@ class Batcher:
         self._asked.pop(client, None)
 
     def _wait(self) -> None:
-        if len(self._asking) >= self._expected or time.perf_counter() >= self._deadline:
+        if self.is_held():
+            asyncio.get_running_loop().call_later(HELD_SECONDS, self._wait)
+        elif len(self._asking) >= self._expected or time.perf_counter() >= self._deadline:
             self._run()
         else:  # not `call_later`, whose clock has milliseconds
             asyncio.get_running_loop().call_soon(self._wait)

@@ -2,13 +2,12 @@
 
 import asyncio
 import contextlib
+import functools
 import logging
-import tempfile
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
 from websockets.asyncio.server import ServerConnection, broadcast
@@ -17,10 +16,12 @@ from websockets.exceptions import ConnectionClosed
 
 from jaxrl.core.errors import UsageError, one_line
 from jaxrl.core.types import PolicyId
+from jaxrl.models.policy_spec import PolicyWeights
+from jaxrl.run.export.export import npz_bytes
 from jaxrl.run.inference.policy import Policy
 from jaxrl.serving import protocol
 from jaxrl.serving.batched_inference import BatchedPolicy, Batcher
-from jaxrl.serving.session import ServedPolicies, Session
+from jaxrl.serving.session import Experience, ServedPolicies, Session
 from jaxrl.serving.settings import ServerSettings
 
 HELLO_SECONDS = 5.0  # for a client's first message
@@ -46,6 +47,7 @@ class PolicyServer:
         settings: where it listens, and its limits.
         explore: whether actions are sampled, where an episode does not say.
         seed: of the actions that are sampled.
+        experience: gets the chunks of the episodes that clients live through, to learn from.
     """
 
     def __init__(
@@ -55,13 +57,16 @@ class PolicyServer:
         *,
         explore: bool = False,
         seed: int = 0,
+        experience: Experience | None = None,
     ):
         self.settings = ServerSettings() if settings is None else settings
         batched = {name: BatchedPolicy(policy, seed) for name, policy in policies.items()}
         self.served = ServedPolicies(batched, explore=explore)
         if not self.served.players:
             raise UsageError("the policies play no agent")
-        self.batcher = Batcher(self.served.policies)
+        self.served.experience = experience
+        is_held = (lambda: False) if experience is None else (lambda: experience.is_full)
+        self.batcher = Batcher(self.served.policies, is_held)
         self.counts: Counter[str] = Counter()
         self.sessions: dict[ServerConnection, Session] = {}
         self.port = self.settings.port
@@ -114,6 +119,12 @@ class PolicyServer:
     def __exit__(self, *_: Any) -> None:
         self.stop()
         self._thread.join()
+
+    def set_weights(self, weights: Mapping[PolicyId, PolicyWeights]) -> None:
+        """Acts with these from now on; from any thread."""
+        for name, new in weights.items():
+            self.served.policies[name].set_weights(new)
+        self.served.weights_version += 1
 
     def summary(self) -> str:
         """What the server has done, for people."""
@@ -217,7 +228,9 @@ class PolicyServer:
         if key not in self._files:
             self._files = {old: file for old, file in self._files.items() if old[2] == version}
             policy = self.served.policies[message.policy].policy
-            self._files[key] = self._loop.run_in_executor(None, npz_of, policy, explore)
+            self._files[key] = self._loop.run_in_executor(
+                None, functools.partial(npz_bytes, policy, explore=explore)
+            )
 
         def done(file: asyncio.Future[bytes]) -> None:
             if error := file.exception():
@@ -243,11 +256,3 @@ class Pace:
         self._last = now
         self._left -= 1
         return max(-self._left / self.per_second, 0.0)
-
-
-def npz_of(policy: Policy, explore: bool) -> bytes:
-    """The file that a client without JAX acts with."""
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "policy.npz"
-        policy.export(path, explore=explore)
-        return path.read_bytes()

@@ -2,26 +2,22 @@
 
 import hmac
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 
 from jaxrl.core.errors import UsageError, brief, one_line, unknown_name
-from jaxrl.core.spaces import Box, Dict, Space, Tuple, to_json
+from jaxrl.core.spaces import Box, to_json
 from jaxrl.core.types import AgentId, PolicyId
 from jaxrl.models.policy_spec import PolicyState
-from jaxrl.ops.distributions import num_logits
 from jaxrl.run.export.export import strict_json
-from jaxrl.run.inference.policy import checked_part
 from jaxrl.serving import protocol
 from jaxrl.serving.batched_inference import Acted, BatchedPolicy, Batcher, Row
+from jaxrl.serving.episode_record import Act, Chunk, EpisodeRecord, Experience
+from jaxrl.serving.message_values import Refused, read_action, read_mask, read_observation
 
 MAX_MISTAKES = 20  # after which a connection is closed
-
-
-class Refused(ValueError):
-    """A message that cannot be done, in one line; its episode is dropped."""
 
 
 class ServedPolicies:
@@ -38,6 +34,7 @@ class ServedPolicies:
             agent: name for name, batched in policies.items() for agent in batched.policy.agents
         }
         self.weights_version = 0
+        self.experience: Experience | None = None  # where episodes are learned from
 
     @property
     def has_one_agent(self) -> bool:
@@ -80,10 +77,11 @@ class ServedPolicies:
 
 
 class ServedEpisode:
-    """An episode of a client."""
+    """An episode of a client; its `record` is learned from, if it has one."""
 
     def __init__(self, name: str, explore: bool, states: dict[AgentId, PolicyState]):
         self.name, self.explore, self.states = name, explore, states
+        self.record: EpisodeRecord | None = None
         self.is_waiting = False  # for an action
         self.last_used = time.monotonic()
 
@@ -194,7 +192,10 @@ class Session:
             served = self.served
             agents, facts, version = served.players, served.facts(), served.weights_version
             size = self.limits.max_message_bytes
-            self.send(protocol.Welcome(protocol.PROTOCOL, agents, facts, False, version, size))
+            is_training = served.experience is not None
+            self.send(
+                protocol.Welcome(protocol.PROTOCOL, agents, facts, is_training, version, size)
+            )
 
     def _start_episode(self, message: protocol.StartEpisode) -> None:
         self._started += 1
@@ -208,7 +209,10 @@ class Session:
             agent: self.served.policies[policy].fresh_state
             for agent, policy in self.served.players.items()
         }
-        self.episodes[name] = ServedEpisode(name, explore, states)
+        self.episodes[name] = episode = ServedEpisode(name, explore, states)
+        experience = self.served.experience
+        if experience is not None and message.training_enabled:
+            episode.record = EpisodeRecord(self.served.has_one_agent, experience.max_steps)
         self.count("episodes")
         self.send(protocol.EpisodeStarted(message.id, name))
 
@@ -217,6 +221,7 @@ class Session:
         self._add_reward(episode, message.reward)
         rows = self._rows(episode, message)
         agents = list(rows)
+        self._observed(episode, rows)
         episode.is_waiting = True
 
         def answer(acted: list[Acted] | Exception) -> None:
@@ -226,10 +231,13 @@ class Session:
             if isinstance(acted, Exception):
                 self.refuse(message, f"the policy failed: {one_line(acted)}")
                 return
-            actions = {}
+            actions, acts = {}, {}
             for agent, row in zip(agents, acted, strict=True):
                 episode.states[agent] = row.state
                 actions[agent] = row.action
+                acts[agent] = self._act_of(agent, rows[agent], row)
+            if episode.record is not None:
+                episode.record.act(acts)
             self.count("actions")
             action = actions[agents[0]] if self.served.has_one_agent else actions
             self.send(protocol.Action(message.id, action, self.served.weights_version))
@@ -244,11 +252,28 @@ class Session:
         actions = self.served.by_agent(message.action, "action")
         if actions.keys() != rows.keys():
             raise Refused(f"actions of {', '.join(actions)}, but observations of {', '.join(rows)}")
-        for agent, action in actions.items():
-            policy = self.served.policies[self.served.players[agent]]
-            if policy.remembers:
+        if episode.record is not None and message.log_prob is None:
+            raise Refused(
+                "log_action needs log_prob in an episode that is learned from; training_enabled "
+                "of start_episode says whether it is"
+            )
+        log_probs = {}
+        if message.log_prob is not None:
+            log_probs = self.served.by_agent(message.log_prob, "log_prob")
+        acts = {}
+        for agent, value in actions.items():
+            batched = self.served.policies[self.served.players[agent]]
+            if batched.remembers:
                 raise Refused("a policy with memory has to choose every action: use get_action")
-            read_action(policy.policy.action_space, action, policy.policy.name)
+            spec, name = batched.policy_spec, batched.policy.name
+            action = read_action(spec.action_space, value, name)
+            sampled = spec.from_env_action(action) if isinstance(spec.action_space, Box) else None
+            if episode.record is not None and not abs(log_probs.get(agent, np.inf)) < 1e30:
+                raise Refused(f"log_prob of agent {agent!r} must be a finite number")
+            acts[agent] = Act(action, sampled, log_probs.get(agent, 0.0), rows[agent].mask)
+        self._observed(episode, rows)
+        if episode.record is not None:
+            episode.record.act(acts)
 
     def _log_returns(self, message: protocol.LogReturns) -> None:
         self._add_reward(self._open(message.episode), message.reward)
@@ -256,10 +281,44 @@ class Session:
     def _end_episode(self, message: protocol.EndEpisode) -> None:
         episode = self._open(message.episode)
         self._add_reward(episode, message.reward)
+        if episode.record is not None:
+            self._record_end(episode, message)
         del self.episodes[episode.name]
         self.count("ended")
         version = self.served.weights_version
         self.send(protocol.EpisodeEnded(message.id, episode.name, version))
+
+    def _record_end(self, episode: ServedEpisode, message: protocol.EndEpisode) -> None:
+        """Records the last observation, which a time limit's value needs."""
+        last = {} if message.obs is None else self.served.by_agent(message.obs, "obs")
+        if message.truncated and message.obs is None:
+            raise Refused("an episode that a time limit ends needs its last observation, obs")
+        observations = {}
+        for agent, obs in last.items():
+            batched = self.served.policies[self.served.players[agent]]
+            parts = read_observation(batched.policy.observation_space, obs, batched.policy.name)
+            observations[agent] = batched.tree_of(parts)
+        self._keep(episode.record.end(observations, truncated=message.truncated))
+
+    def _observed(self, episode: ServedEpisode, rows: Mapping[AgentId, Row]) -> None:
+        """Records observations, if the episode is learned from."""
+        if episode.record is None:
+            return
+        policies, players = self.served.policies, self.served.players
+        trees = {agent: policies[players[agent]].tree_of(row.obs) for agent, row in rows.items()}
+        self._keep(episode.record.observe(trees))
+
+    def _keep(self, chunk: Chunk | None) -> None:
+        if chunk is not None:
+            self.served.experience.put(chunk)
+
+    def _act_of(self, agent: AgentId, row: Row, acted: Acted) -> Act:
+        """What learning needs to know of an answer."""
+        batched = self.served.policies[self.served.players[agent]]
+        space = batched.policy_spec.action_space
+        sampled = acted.sampled if isinstance(space, Box) else None
+        action = np.asarray(acted.action, space.dtype)
+        return Act(action, sampled, acted.log_prob, row.mask)
 
     def _get_weights(self, message: protocol.GetWeights) -> None:
         if message.policy is None and len(self.served.policies) > 1:
@@ -299,84 +358,9 @@ class Session:
                 raise Refused(str(unknown_name("agent", agent, self.served.players)))
             if not abs(value) < 1e30:
                 raise Refused(f"a reward must be a finite number, not {value}")
+            if episode.record is not None:
+                episode.record.reward(agent, value)
             state = episode.states[agent]
             if not isinstance(state.prev_reward, tuple):
                 total = np.float32(state.prev_reward + value)
                 episode.states[agent] = state.replace(prev_reward=total)
-
-
-def read_observation(space: Space, value: Any, policy: PolicyId) -> list[np.ndarray]:
-    """The parts of an observation, in JAX's order."""
-    return [
-        checked_part(part, read_array(part, found, f"policy {policy!r}: an observation"), policy)
-        for part, found in _leaves(space, value)
-    ]
-
-
-def read_action(space: Space, value: Any, policy: PolicyId) -> np.ndarray:
-    """An action of an agent, in the environment's units."""
-    action = read_array(space, value, f"policy {policy!r}: an action")
-    if isinstance(space, Box) and not np.all(np.isfinite(action)):
-        raise Refused(f"policy {policy!r}: an action must be finite numbers, not {brief(value)}")
-    counts = None if isinstance(space, Box) else getattr(space, "nvec", None) or space.n
-    if counts is not None and np.any((action < 0) | (action >= np.asarray(counts))):
-        raise Refused(f"policy {policy!r} takes actions of {space}, not {brief(value)}")
-    return action
-
-
-def read_mask(space: Space, value: Any) -> np.ndarray:
-    """The possible actions, bool[A]."""
-    if isinstance(space, Box):
-        raise Refused(f"a mask needs discrete actions, not {space}")
-    try:
-        mask = np.frombuffer(value, np.uint8) if isinstance(value, bytes) else np.asarray(value)
-    except (ValueError, TypeError):
-        mask = np.empty(0)
-    is_bool = mask.dtype.kind in "biu" and np.all((mask == 0) | (mask == 1))
-    if not is_bool or mask.shape != (num_logits(space),):
-        raise Refused(f"a mask must be {num_logits(space)} times true or false, not {brief(value)}")
-    return mask.astype(bool)
-
-
-def read_array(space: Space, value: Any, what: str) -> np.ndarray:
-    """A value of a plain space, from nested lists or from the bytes of a little-endian array."""
-    dtype = np.dtype(space.dtype)
-    if isinstance(value, bytes):
-        if len(value) != dtype.itemsize * int(np.prod(space.shape)):
-            raise Refused(f"{what} must be {list(space.shape)} of {dtype}, not {len(value)} bytes")
-        return np.frombuffer(value, dtype.newbyteorder("<")).reshape(space.shape).astype(dtype)
-    try:
-        array = np.asarray(value)
-    except (ValueError, TypeError, OverflowError):  # rows of several lengths
-        array = np.empty(0, object)
-    if array.dtype.kind not in "biuf" or array.shape != space.shape:
-        raise Refused(f"{what} must be {list(space.shape)} of {dtype}, not {brief(value)}")
-    if dtype.kind in "iu" and array.dtype.kind in "iu":
-        limits = np.iinfo(dtype)
-        if array.size and (array.min() < limits.min or array.max() > limits.max):
-            raise Refused(f"{what} must be within {dtype}, not {brief(value)}")
-        return array.astype(dtype)
-    if dtype.kind == "f":
-        with np.errstate(over="ignore"):  # infinity is refused as such
-            return array.astype(dtype)
-    return array
-
-
-def _leaves(space: Space, value: Any) -> Sequence[tuple[Space, Any]]:
-    """The plain spaces of a space with the parts of a value, in JAX's order."""
-    if isinstance(space, Dict):
-        if not isinstance(value, dict) or value.keys() != space.spaces.keys():
-            names = ", ".join(space.spaces)
-            raise Refused(f"an observation must be a dict of {names}, not {brief(value)}")
-        pairs = [(part, value[name]) for name, part in space.parts]
-    elif isinstance(space, Tuple):
-        if not isinstance(value, list) or len(value) != len(space.spaces):
-            number = len(space.spaces)
-            raise Refused(f"an observation must be a list of {number}, not {brief(value)}")
-        pairs = list(zip(space.spaces, value, strict=True))
-    else:
-        return [(space, value)]
-    leaves = []
-    for part, found in pairs:
-        leaves.extend(_leaves(part, found))
-    return leaves

@@ -3,11 +3,12 @@
 import functools
 import ipaddress
 import ssl
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from jaxrl.core.errors import UsageError, one_line
+from jaxrl.core.errors import UsageError, one_line, unknown_name
 from jaxrl.core.fields import check_all, count, setting
 
 HOST, PORT = "127.0.0.1", 9944
@@ -45,6 +46,15 @@ class ServerSettings:
             )
         if self.private_key and not self.certificate:
             raise UsageError("private_key goes with certificate")
+
+    @classmethod
+    def named(cls, given: Mapping[str, Any]) -> "ServerSettings":
+        """The settings of some names, which users wrote."""
+        known = cls.__dataclass_fields__
+        for name in given:
+            if name not in known:
+                raise unknown_name("setting", name, known, "of a policy server")
+        return cls(**given)
 
     @functools.cached_property
     def token(self) -> str:

@@ -29,16 +29,16 @@ def small_policy(name="mover", agents=("default_agent",), **settings):
 
 
 @contextlib.contextmanager
-def serving(*policies, explore=False, warm=False, **settings):
+def serving(*policies, explore=False, experience=None, **settings):
     """A server of some policies, or of a small one, whose calls are compiled when they are made."""
     policies = policies or (small_policy(),)
     with contextlib.ExitStack() as stack:
-        if not warm:
-            before, BatchedPolicy.warm_up = BatchedPolicy.warm_up, lambda self: None
-            stack.callback(setattr, BatchedPolicy, "warm_up", before)
+        before, BatchedPolicy.warm_up = BatchedPolicy.warm_up, lambda self: None
+        stack.callback(setattr, BatchedPolicy, "warm_up", before)
         served = {policy.name: policy for policy in policies}
         settings = ServerSettings(**{"port": 0, **settings})
-        yield stack.enter_context(PolicyServer(served, settings, explore=explore))
+        told = {"explore": explore, "experience": experience}
+        yield stack.enter_context(PolicyServer(served, settings, **told))
 
 
 class Frames:

@@ -150,7 +150,7 @@ class PolicyClient:
                 fields["log_prob"] = _numbers(log_prob)
             episode.num_steps += 1
             if self._is_told:
-                self._send("log_action", fields)
+                self._tell("log_action", fields)
 
     def log_returns(self, episode_id: str, reward: Any) -> None:
         """Adds a reward since the last action; it is sent with the next message."""
@@ -224,7 +224,7 @@ class PolicyClient:
             fields["action"] = next(iter(sent.values())) if one_agent else sent
             fields["log_prob"] = next(iter(log_probs.values())) if one_agent else log_probs
             fields["weights_version"] = self._local.version_of(name)
-            self._send("log_action", fields)
+            self._tell("log_action", fields)
         return next(iter(actions.values())) if one_agent else actions
 
     def _update_if_due(self, explore: bool | None) -> None:
@@ -312,10 +312,18 @@ class PolicyClient:
                 if not begins:
                     raise EpisodeLost(f"episode {name!r} was lost: {error}") from None
 
-    def _send(self, kind: str, fields: dict[str, Any]) -> None:
-        if self._socket is None:
+    def _tell(self, kind: str, fields: dict[str, Any]) -> None:
+        """Sends a message that is not answered."""
+        try:
+            if self._socket is None:
+                raise EOFError("closed")
+            self._send(kind, fields)
+        except BROKEN as error:
+            self._break()
             self._connect()
-            raise EpisodeLost(f"episode {fields.get('episode')!r} was lost")
+            raise EpisodeLost(f"episode {fields['episode']!r} was lost: {error}") from None
+
+    def _send(self, kind: str, fields: dict[str, Any]) -> None:
         self._socket.send(self._encode({"type": kind, **fields}), text=self.text)
 
     def _receive(self, number: int | None = None) -> dict[str, Any]:

@@ -151,7 +151,14 @@ def _row_by_row(run: Run) -> Run:
     return run_each
 
 
-def _metadata(policy: Any, step: PolicyStep, parity: Parity) -> dict[str, Any]:
+def npz_bytes(policy: Any, *, explore: bool) -> bytes:
+    """The content of the policy's .npz file, which is not compared with the policy."""
+    step = PolicyStep(policy.policy_spec, policy.weights, masked=policy.masked, explore=explore)
+    path = Path("policy.npz")
+    return build_npz(step, None).files(path, _metadata(policy, step, None))[path]
+
+
+def _metadata(policy: Any, step: PolicyStep, parity: Parity | None) -> dict[str, Any]:
     """What the file says of itself, as strict JSON can hold it."""
     spec = policy.policy_spec
     fields = lambda tensors: [tensor._asdict() for tensor in tensors]
@@ -170,7 +177,7 @@ def _metadata(policy: Any, step: PolicyStep, parity: Parity) -> dict[str, Any]:
         "outputs": fields(step.outputs),
         # Zeros where it is not said: what a state is fed with where an episode begins.
         "initial_state": {name: row.tolist() for name, row in fresh.items() if row.any()},
-        "parity": parity._asdict(),
+        "parity": parity and parity._asdict(),
     }
     return strict_json(facts)
 
