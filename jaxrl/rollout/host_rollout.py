@@ -117,9 +117,7 @@ class HostRollouts:
     def reset(self, weights: tuple[PolicyWeights, ...], seeds: np.ndarray) -> None:
         """Begins new episodes in all copies; `seeds` is u32[E]."""
         first = self.vector.reset(seeds)
-        obs = gather_on_host(self.spec.grouping, first.obs)
-        state = told_state(self.spec, first, np.arange(self.vector.num_envs))
-        self._envs = _fresh_envs(self.spec, weights, obs, state, self.env_params)
+        self._envs = first_envs(self.spec, weights, first, self.env_params)
 
     def collect(
         self, weights: tuple[PolicyWeights, ...], env_keys: Key
@@ -144,7 +142,7 @@ class HostRollouts:
                 asked = time.perf_counter()
                 steps = self.vector.receive(i)
                 waited += time.perf_counter() - asked
-                reached = self._reached(part, steps)
+                reached = reached_of(self.spec, steps, np.arange(part.start, part.stop))
                 if step == self.num_steps:
                     last.append(reached)
                     continue
@@ -159,20 +157,30 @@ class HostRollouts:
     def _send(self, part: int, actions: tuple[jax.Array, ...]) -> None:
         self.vector.send(part, scatter_on_host(self.spec.grouping, actions))
 
-    def _reached(self, part: slice, steps: Any) -> Reached:
-        grouping = self.spec.grouping
-        return Reached(
-            obs=gather_on_host(grouping, steps.obs),
-            final_obs=gather_on_host(grouping, steps.final_obs),
-            state=told_state(self.spec, steps, np.arange(part.start, part.stop)),
-            reward=steps.reward,
-            terminated=steps.terminated,
-            truncated=steps.truncated,
-            active=steps.active,
-            episode_done=steps.episode_done,
-            lost=steps.lost,
-            metrics={name: steps.metrics[name] for name in self.spec.metrics},
-        )
+
+def first_envs(
+    spec: RolloutSpec, weights: tuple[PolicyWeights, ...], first: Any, env_params: PyTree
+) -> EnvBatch:
+    """Copies at the start of their episodes, of a `FirstObs`."""
+    obs = gather_on_host(spec.grouping, first.obs)
+    copies = np.arange(len(jax.tree.leaves(first.obs)[0]))
+    return _fresh_envs(spec, weights, obs, told_state(spec, first, copies), env_params)
+
+
+def reached_of(spec: RolloutSpec, steps: Any, copies: np.ndarray) -> Reached:
+    """A part's `VectorSteps`, of the copies with these numbers."""
+    return Reached(
+        obs=gather_on_host(spec.grouping, steps.obs),
+        final_obs=gather_on_host(spec.grouping, steps.final_obs),
+        state=told_state(spec, steps, copies),
+        reward=steps.reward,
+        terminated=steps.terminated,
+        truncated=steps.truncated,
+        active=steps.active,
+        episode_done=steps.episode_done,
+        lost=steps.lost,
+        metrics={name: steps.metrics[name] for name in spec.metrics},
+    )
 
 
 def gather_on_host(grouping: Grouping, values: dict[str, PyTree]) -> tuple[PyTree, ...]:
@@ -236,7 +244,7 @@ def _begin(
     spec, num_steps = statics
     noise = draw_randomness(spec, env_keys, num_steps).noise
     first = jax.tree.map(lambda leaf: leaf[0], noise)
-    outputs, actions = _act(spec, weights, envs, first, env_params)
+    outputs, actions = act(spec, weights, envs, first, env_params)
     playing = _Playing(
         envs=envs,
         outputs=outputs,
@@ -262,7 +270,7 @@ def _step(
     """Records what the last actions led to, and chooses the next ones."""
     playing = _recorded(spec, weights, playing, reached, env_params)
     noise = jax.tree.map(lambda leaf: leaf[playing.step], playing.noise)
-    outputs, actions = _act(spec, weights, playing.envs, noise, env_params)
+    outputs, actions = act(spec, weights, playing.envs, noise, env_params)
     return playing.replace(outputs=outputs), actions
 
 
@@ -296,11 +304,11 @@ def _finish(
     return rollout_of(spec, weights, envs, (turns, ends, carries), env_params)
 
 
-def _act(
+def act(
     spec: RolloutSpec,
     weights: tuple[PolicyWeights, ...],
     envs: EnvBatch,
-    noise: tuple[jax.Array, ...],
+    noise: tuple[jax.Array, ...] | None,
     env_params: PyTree,
 ) -> tuple[list[PolicyOutput], tuple[PyTree, ...]]:
     """What the policies do, and the environment's actions, by group."""
@@ -326,7 +334,7 @@ def _row_of(
     spec: RolloutSpec, weights: tuple, playing: _Playing, reached: Reached, env_params: PyTree
 ) -> tuple[EnvBatch, _Row, Carries]:
     """The copies after the step under way, what is kept of it, and the carries with its own."""
-    raw, envs, outputs = _raw_step(spec, reached), playing.envs, playing.outputs
+    raw, envs, outputs = raw_step_of(spec, reached), playing.envs, playing.outputs
     last = before_reset(spec, envs, outputs, raw, reached.final_obs)
     final_values = values_at_the_clock(spec, weights, raw.truncated, last, env_params)
     turns = turns_of(spec, envs, outputs, raw, final_values)
@@ -338,7 +346,7 @@ def _row_of(
     return after, _Row(*packed(turns, (stats, raw.episode_done, hist_data)), reached.lost), carries
 
 
-def _raw_step(spec: RolloutSpec, reached: Reached) -> RawStep:
+def raw_step_of(spec: RolloutSpec, reached: Reached) -> RawStep:
     """The step as one of JAX would have it; its observations are not read."""
     told = reached.active, reached.terminated, reached.truncated
     active, terminated, truncated = (flags & ~reached.lost[:, None] for flags in told)

@@ -56,6 +56,11 @@ def _devices(name: str, value: Any) -> None:
         count()(name, value)
 
 
+def _workers(name: str, value: Any) -> None:
+    if value is not None:
+        count(0)(name, value)
+
+
 def _loggers(name: str, value: Any) -> None:
     check_loggers(value)
 
@@ -138,6 +143,28 @@ class RunSettings:
         "devices that the environments are split over; auto: a CPU's cores where the work is large",
         _devices,
     )
+    workers: Any = setting(
+        None,
+        "processes that step an environment outside JAX; 0: training's own; None: one for each "
+        "core",
+        _workers,
+    )
+    sync: bool = setting(
+        False,
+        "whether rollouts outside JAX wait for the newest weights; False: the next one is played "
+        "while the learner works",
+        flag,
+    )
+    env_step_timeout_s: float = setting(
+        60.0,
+        "seconds that a step outside JAX may take before it counts as a fault",
+        number(0, open_low=True),
+    )
+    max_consecutive_faults: int = setting(
+        20,
+        "faults outside JAX with no episode that ended in between, after which training ends",
+        count(0),
+    )
     init_from: Any = setting(
         (), "policies that begin with another run's weights: {policy: path, or path#policy}", _runs
     )
@@ -193,5 +220,9 @@ class RunKeywords(TypedDict, total=False):
     loggers: Any
     pictures: bool
     devices: Any
+    workers: Any
+    sync: bool
+    env_step_timeout_s: float
+    max_consecutive_faults: int
     init_from: Any
     debug: bool

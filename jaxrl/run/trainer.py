@@ -16,6 +16,7 @@ from jaxrl.core.batched_env import has_outside_state
 from jaxrl.core.env import strongly_typed
 from jaxrl.core.errors import UsageError, unknown_result
 from jaxrl.core.fields import flag, takes_settings
+from jaxrl.core.outside_env import is_outside
 from jaxrl.core.types import PyTree
 from jaxrl.rollout.episode_callbacks import resolve_callbacks
 from jaxrl.run import resume
@@ -23,6 +24,7 @@ from jaxrl.run.callbacks import Hooks
 from jaxrl.run.checkpointing import BestState, CheckpointManager
 from jaxrl.run.command_line import from_here
 from jaxrl.run.devices.compiled import CompiledAlgorithm, program_for
+from jaxrl.run.devices.host_program import host_program_for, refuse_host_settings
 from jaxrl.run.devices.memory_usage import memory_line, peak_of
 from jaxrl.run.devices.mesh import settled
 from jaxrl.run.env_tasks import EnvTasks
@@ -107,7 +109,11 @@ class Trainer(PolicyAccess, EpisodeAccess, TrainerResults):
         self.settings = settled(RunSettings(**{**config.run_defaults, **run_settings}), config)
         setup = config.setup()
         begun = 0 if _saved is None else _saved.lifetime.training_iteration
-        self.program = program_for(config, self.settings.devices, begun)
+        if is_outside(setup.env):
+            self.program = host_program_for(config, self.settings, begun)
+        else:
+            refuse_host_settings(self.settings, config.env_name)
+            self.program = program_for(config, self.settings.devices, begun)
         self.algorithm = self.program.algorithm
         self.data = jax.device_put(self.algorithm.data())
         self._hypers = config.hypers()
@@ -345,6 +351,7 @@ class Trainer(PolicyAccess, EpisodeAccess, TrainerResults):
         try:
             return self.keeping.close(self.snapshot() if self._runner is not None else None)
         finally:
+            self.program.close()
             self.output.close()
 
     def __enter__(self) -> "Trainer":

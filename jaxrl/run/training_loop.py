@@ -88,6 +88,9 @@ class TrainingLoop:
         self.seconds_per_update = seconds / count
         lifetime = dataclasses.replace(trainer.lifetime)
         results = iteration_results(trainer.algorithm, metrics, count, seconds, lifetime)
+        for result in results:
+            result["timers"] |= trainer.executable.timers
+            result.get("env_runners", {}).update(trainer.executable.counts)
         trainer.session.stamp(results, ended)
         trainer.tasks.report(results, trainer.env_params)
         return after, results, steps

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxrl.algorithms.on_policy import rollout_keys
 from jaxrl.core.batched_env import step_all
 from jaxrl.core.env import acting_agents, agents_may_wait, is_stacked, lift, split_agents
 from jaxrl.core.outside_env import outside_environment
@@ -103,3 +104,43 @@ class JaxVector:
 
 def outside_twin(env: Any, params: Any, spec: RolloutSpec) -> Any:
     return outside_environment(declared(env, params, spec), lambda num_envs, **settings: None)
+
+
+class RunVector(JaxVector):
+    """The copies of a whole run: the episodes that the same configuration plays in JAX."""
+
+    num_faults = num_restarts = 0
+    is_closed = False
+
+    def __init__(self, config: Any, num_parts: int = 1):
+        algorithm = config.build()
+        super().__init__(algorithm.rollout_spec, algorithm.env_params, num_parts)
+        self.length, self.number = config.rollout_length, 1
+        runner = jax.jit(algorithm.init)(jax.random.key(config.seed))
+        self.key, self.index = runner.key, jnp.arange(config.num_envs)
+        self.begin(runner.envs, self._keys(), self.length)
+
+    def receive(self, part: int) -> VectorSteps:
+        if all(step == self.length for step in self.steps.values()):
+            self.number += 1
+            self.randomness = draw_randomness(self.spec, self._keys(), self.length)
+            self.steps = dict.fromkeys(self.steps, 0)
+        return super().receive(part)
+
+    def close(self) -> None:
+        self.is_closed = True
+
+    def _keys(self) -> Any:
+        return rollout_keys(self.key, self.number, self.index)
+
+
+def config_outside(config: Any, made: list, num_parts: int = 1) -> Any:
+    """The configuration over its environment as if that ran outside JAX; `made` gets its copies."""
+    algorithm = config.build()
+    spec = declared(algorithm.rollout_spec.env, algorithm.env_params, algorithm.rollout_spec)
+
+    def vector(num_envs: int, **settings: Any) -> RunVector:
+        made.append(RunVector(config.replace(num_envs=num_envs), num_parts))
+        return made[-1]
+
+    return config.replace(env=outside_environment(spec, vector), env_args={})

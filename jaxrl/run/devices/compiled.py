@@ -4,6 +4,7 @@ import functools
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 import jax
@@ -46,6 +47,7 @@ class CompiledAlgorithm:
     loaded: bool = (
         False  # whether all that `compile` was last asked for came out of a compile cache
     )
+    timers = counts = MappingProxyType({})  # see `HostTraining`
 
     def compile(self, *, start: bool) -> float:
         """Compiles what is missing, with or without the start; returns the seconds that it took."""
@@ -119,6 +121,9 @@ class Program:
             capacity = len(steps.episode_done) if num_recorded else CAPACITY
             self.executables[which] = CompiledAlgorithm(metrics, start, chunk, capacity)
         return self.executables[which]
+
+    def close(self) -> None:
+        """Others may share what was compiled, so nothing ends."""
 
     def _start(self) -> Callable[..., RunnerState]:
         if jax.process_count() == 1:

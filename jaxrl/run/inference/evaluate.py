@@ -13,8 +13,9 @@ from jaxrl.core.fields import UINT32, count, flag, freeze, pairs
 from jaxrl.core.types import PyTree
 from jaxrl.models.policy_spec import PolicyWeights
 from jaxrl.rollout.episode_stats import EpisodeStats, summarise
+from jaxrl.run.inference.host_episodes import play_episodes
 from jaxrl.run.inference.sampling import Episode, EpisodeRange, Players, env_of, sample_batches
-from jaxrl.run.inference.whole_episodes import PlaySpec, make_game, play_batches
+from jaxrl.run.inference.whole_episodes import PlaySpec, make_game
 from jaxrl.run.results import Result, episode_results
 
 _summarise = jax.jit(summarise)  # one program, not one for each operation
@@ -41,7 +42,7 @@ def evaluate(
     """
     game = make_game(weights, algorithm.env_params if env_params is None else env_params, seed)
     play = PlaySpec(algorithm.rollout_spec, explore)
-    batches = play_batches(play, game, 0, episodes)
+    batches = play_episodes(play, game, 0, episodes)
     return summary_of_episodes(algorithm, [batch.finished for batch in batches])
 
 

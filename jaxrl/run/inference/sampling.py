@@ -24,7 +24,8 @@ from jaxrl.rollout.env_step import PolicyOutput, RolloutSpec
 from jaxrl.rollout.episode_stats import EpisodeStats
 from jaxrl.rollout.policy_map import Grouping
 from jaxrl.rollout.recorded_steps import GroupSteps, RecordedSteps, model_outputs
-from jaxrl.run.inference.whole_episodes import PlayedBatch, PlaySpec, make_game, play_batches
+from jaxrl.run.inference.host_episodes import play_episodes
+from jaxrl.run.inference.whole_episodes import PlayedBatch, PlaySpec, make_game
 from jaxrl.run.storage.checkpoint import named_arrays
 
 Episode = SingleAgentEpisode | MultiAgentEpisode
@@ -87,7 +88,7 @@ def record_batches(players: Players, wanted: EpisodeRange) -> Iterator[PlayedBat
     """Plays the episodes; `RecordedSteps` in arrays."""
     game = make_game(players.weights, players.env_params, wanted.seed)
     play = PlaySpec(players.algorithm.rollout_spec, wanted.explore, _recorded_step)
-    return play_batches(play, game, wanted.first, wanted.number)
+    return play_episodes(play, game, wanted.first, wanted.number)
 
 
 def _recorded_step(spec: RolloutSpec, outputs: list[PolicyOutput], raw: RawStep) -> RecordedSteps:

@@ -17,6 +17,7 @@ from flax import struct
 
 from jaxrl.core.env import restart, strongly_typed
 from jaxrl.core.errors import UsageError
+from jaxrl.core.outside_env import refuse_outside
 from jaxrl.core.types import Key, PyTree
 from jaxrl.models.policy_spec import PolicyWeights
 from jaxrl.ops.packing import pack
@@ -120,7 +121,7 @@ def play_batches(play: PlaySpec, game: Game, first: int, episodes: int) -> Itera
     for begin in range(0, episodes, together):
         count = min(together, episodes - begin)  # of the last batch what is beyond is dropped
         index = np.int32(first + begin + np.arange(together))
-        yield _cut(_play_batch(play, game, index), count)
+        yield cut(_play_batch(play, game, index), count)
 
 
 def _play_batch(play: PlaySpec, game: Game, index: np.ndarray) -> PlayedBatch:
@@ -138,7 +139,7 @@ def _play_batch(play: PlaySpec, game: Game, index: np.ndarray) -> PlayedBatch:
     return PlayedBatch(obs, kept, num_steps, finished)
 
 
-def _cut(batch: PlayedBatch, count: int) -> PlayedBatch:
+def cut(batch: PlayedBatch, count: int) -> PlayedBatch:
     """The first episodes of a batch."""
     first = lambda tree: jax.tree.map(lambda leaf: leaf[:count], tree)
     obs = jax.tree.map(lambda leaf: leaf[:, :count], batch.obs)
@@ -164,6 +165,7 @@ def play_out(
 @functools.partial(jax.jit, static_argnums=0)
 def start(spec: RolloutSpec, game: Game, index: jax.Array) -> EpisodesUnderWay:
     """The episodes `index`, i32[E], at their reset."""
+    refuse_outside(spec.env, "this")
     envs = reset_envs(spec, game.reset_key, index, game.env_params, game.weights)
     metrics = (*spec.metrics, *spec.custom_metrics)
     num_agents, always_active = len(spec.grouping.agents), spec.always_active

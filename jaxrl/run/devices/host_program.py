@@ -1,0 +1,251 @@
+"""Training over environments outside JAX: compiled learning, and rollouts that the host collects.
+
+The same face as `jaxrl.run.devices.compiled`. The next rollout is collected while the learner
+works, so it is played by the weights of one update before; with `sync` by the newest ones. Either
+way the rollout holds the probabilities that its actions were drawn with.
+"""
+
+import threading
+import time
+import weakref
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxrl.algorithms.base import Algorithm, Metrics, RunnerState
+from jaxrl.algorithms.config import AlgorithmConfig
+from jaxrl.algorithms.memory_estimate import check_sizes
+from jaxrl.algorithms.on_policy import rollout_keys
+from jaxrl.core.errors import UsageError
+from jaxrl.core.types import Key, PyTree
+from jaxrl.models.policy_spec import PolicyWeights
+from jaxrl.rollout.env_step import EnvBatch
+from jaxrl.rollout.host_rollout import HostRollouts, Seconds, Stopped
+from jaxrl.rollout.rollout import Rollout, play
+from jaxrl.run.devices.compile_cache import num_hits
+from jaxrl.run.settings import RunSettings
+
+PATIENCE_S = 10.0  # for a rollout that is given up
+
+
+@dataclass
+class HostProgram:
+    """A configuration whose environment runs outside JAX, for one run.
+
+    Args:
+        seed: of the copies' first episodes; another one for each iteration that a run goes on from.
+    """
+
+    algorithm: Algorithm
+    settings: RunSettings
+    num_envs: int
+    num_steps: int
+    seed: tuple[int, ...]
+    split: None = None
+    devices: int = 1
+    executables: dict[str, "HostTraining"] = field(default_factory=dict)
+
+    def executable(
+        self,
+        key: Key,
+        hypers: PyTree,
+        env_params: PyTree,
+        data: PyTree = (),
+        num_recorded: int = 0,
+    ) -> "HostTraining":
+        """The compiled parts and the copies; see `Program.executable`."""
+        if num_recorded:
+            raise UsageError(
+                f"output: {self.algorithm.rollout_spec.env.name} runs outside JAX, where the steps "
+                "of training are not written; trainer.sample() gives whole episodes"
+            )
+        which = str(jax.tree.map(lambda leaf: (jnp.shape(leaf), jnp.result_type(leaf)), hypers))
+        if which not in self.executables:
+            for other in self.executables.values():
+                other.close()
+            self.executables[which] = HostTraining(self, (key, hypers, env_params))
+        return self.executables[which]
+
+    def close(self) -> None:
+        """Ends what steps the copies."""
+        for executable in self.executables.values():
+            executable.close()
+
+
+def host_program_for(config: AlgorithmConfig, settings: RunSettings, iteration: int) -> HostProgram:
+    """The program of a configuration whose run goes on after `iteration`."""
+    algorithm = config.static().build()
+    check_sizes(config, algorithm)
+    sizes = config.num_envs, config.rollout_length
+    return HostProgram(algorithm, settings, *sizes, (config.seed, iteration))
+
+
+def refuse_host_settings(settings: RunSettings, env_name: str) -> None:
+    """Refuses settings of environments outside JAX where the environment is one of JAX."""
+    for name in ("workers", "sync", "env_step_timeout_s", "max_consecutive_faults"):
+        value = getattr(settings, name)
+        if value != RunSettings.__dataclass_fields__[name].default:
+            raise UsageError(f"{name}={value} changes nothing: {env_name} runs in JAX")
+
+
+class HostTraining:
+    """As `CompiledAlgorithm`: start, and one update at a time."""
+
+    capacity = 1
+
+    def __init__(self, program: HostProgram, start: tuple[Key, PyTree, PyTree]):
+        self.program, self.algorithm = program, program.algorithm
+        self.compiled = self.can_start = self.loaded = False
+        self.timers: dict[str, float] = {}  # of the last update
+        self.counts: dict[str, int] = {}
+        self._collector: _Collector | None = None
+        _, hypers, env_params = start
+        self.start_program = jax.jit(self.algorithm.init).lower(*start)
+        runner = self.start_program.out_info
+        rollout = jax.eval_shape(self._rollout_shape, runner, env_params)
+        learn = jax.jit(lambda *arguments: self.algorithm.learn(*arguments))
+        self.chunk_program = learn.lower(runner, rollout, hypers)
+        _, metrics = self.chunk_program.out_info
+        row = lambda leaf: jax.ShapeDtypeStruct((1, *leaf.shape), leaf.dtype)
+        self.metrics: Metrics = jax.tree.map(row, metrics)
+
+    def compile(self, *, start: bool) -> float:
+        """Compiles what is missing; acting is compiled when the first rollout begins."""
+        begin, hits, asked = time.perf_counter(), num_hits(), 0
+        if start and not self.can_start:
+            self.start_program, self.can_start = self.start_program.compile(), True
+            asked += 1
+        if not self.compiled:
+            self.chunk_program, self.compiled, asked = self.chunk_program.compile(), True, asked + 1
+        self.loaded = 0 < asked == num_hits() - hits
+        return time.perf_counter() - begin
+
+    def start(self, key: Key, hypers: PyTree, env_params: PyTree) -> RunnerState:
+        return jax.block_until_ready(self.start_program(key, hypers, env_params))
+
+    def chunk(
+        self, runner: RunnerState, hypers: PyTree, env_params: PyTree, data: PyTree, count: int
+    ) -> tuple[RunnerState, Metrics, tuple]:
+        """One update, with its metrics [1, ...]; the next rollout begins with it unless `sync`."""
+        assert count == 1, "a rollout of episodes outside JAX cannot be played again"
+        if self._collector is None:
+            self._collector = _Collector(self.program, env_params)
+        collector, update = self._collector, int(runner.num_updates) + 1
+        asked = time.perf_counter()
+        if not collector.has_begun:
+            collector.begin(runner, update)
+        played = collector.take()
+        waited = time.perf_counter() - asked
+        if not self.program.settings.sync:
+            collector.begin(runner, update + 1)
+        began = time.perf_counter()
+        envs = played.envs.replace(returns=runner.envs.returns)
+        after, metrics = self.chunk_program(runner.replace(envs=envs), played.rollout, hypers)
+        after, metrics = jax.block_until_ready((after, metrics))
+        self.timers = {
+            "env": played.seconds.env,
+            "inference": played.seconds.inference,
+            "learning": time.perf_counter() - began,
+            "waiting": waited,
+        }
+        vector = collector.vector
+        self.counts = {
+            "num_faulty_episodes": vector.num_faults,
+            "num_worker_restarts": vector.num_restarts,
+            "weights_seq_no": played.weights_seq_no,
+        }
+        return after, jax.tree.map(lambda leaf: leaf[None], metrics), ()
+
+    def close(self) -> None:
+        """Ends what steps the copies; a later update makes them again."""
+        if self._collector is not None:
+            self._collector.close()
+            self._collector = None
+
+    def _rollout_shape(self, runner: RunnerState, env_params: PyTree) -> Rollout:
+        """A rollout of what the environment declares, for its shapes."""
+        program, spec = self.program, self.algorithm.rollout_spec
+        weights = tuple(learner.weights for learner in runner.learners)
+        keys = rollout_keys(runner.key, runner.num_updates, jnp.arange(program.num_envs))
+        return play(spec, weights, runner.envs, keys, program.num_steps, env_params)[1]
+
+
+@dataclass
+class _Played:
+    """A rollout that is under way or done."""
+
+    weights_seq_no: int  # updates that its weights had learned from
+    envs: EnvBatch | None = None
+    rollout: Rollout | None = None
+    seconds: Seconds | None = None
+    error: BaseException | None = None
+
+
+class _Collector:
+    """A thread that collects one rollout after another, when asked, over copies of its own."""
+
+    def __init__(self, program: HostProgram, env_params: PyTree):
+        spec, settings = program.algorithm.rollout_spec, program.settings
+        self.vector = make_copies(spec.env, program.num_envs, settings)
+        self.rollouts = HostRollouts(spec, self.vector, program.num_steps, env_params)
+        sequence = np.random.SeedSequence(program.seed)
+        self._seeds: np.ndarray | None = sequence.generate_state(program.num_envs, np.uint32)
+        self._index = jnp.arange(program.num_envs)
+        self._threads: list[threading.Thread] = []  # the last one that was begun
+        self._played: _Played | None = None
+        # Also at the process's end, where nobody calls `close`.
+        self.close = weakref.finalize(
+            self, _end, self.rollouts.stopping, self._threads, self.vector
+        )
+
+    @property
+    def has_begun(self) -> bool:
+        return self._played is not None
+
+    def begin(self, runner: RunnerState, update: int) -> None:
+        """Begins the rollout that `update`, counted from 1, learns from, with the weights now."""
+        self._played = played = _Played(int(runner.num_updates))
+        weights = tuple(learner.weights for learner in runner.learners)
+        arguments = played, weights, rollout_keys(runner.key, update, self._index)
+        self._threads[:] = [threading.Thread(target=self._collect, args=arguments, daemon=True)]
+        self._threads[0].start()
+
+    def take(self) -> _Played:
+        """The rollout that was begun, once it is done; raises what it raised."""
+        played, self._played = self._played, None
+        self._threads[0].join()
+        if played.error is not None:
+            raise played.error
+        return played
+
+    def _collect(self, played: _Played, weights: tuple[PolicyWeights, ...], env_keys: Key) -> None:
+        try:
+            if self._seeds is not None:
+                self.rollouts.reset(weights, self._seeds)
+                self._seeds = None
+            played.envs, played.rollout, played.seconds = self.rollouts.collect(weights, env_keys)
+        except Stopped:
+            pass
+        except BaseException as error:
+            played.error = error
+
+
+def _end(stopping: threading.Event, threads: list[threading.Thread], vector: Any) -> None:
+    """Gives up the rollout under way, and ends what steps the copies."""
+    stopping.set()
+    for thread in threads:
+        thread.join(PATIENCE_S)
+    vector.close()
+
+
+def make_copies(env: Any, num_envs: int, settings: RunSettings) -> Any:
+    """Copies of an environment outside JAX, lifted or not, as a run's settings want them."""
+    return env.vector(
+        num_envs,
+        num_workers=settings.workers,
+        step_timeout_s=settings.env_step_timeout_s,
+        max_consecutive_faults=settings.max_consecutive_faults,
+    )

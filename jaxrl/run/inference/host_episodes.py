@@ -1,0 +1,133 @@
+"""Whole episodes, wherever their environment runs; those outside JAX are stepped by the host."""
+
+import functools
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+import numpy as np
+
+from jaxrl.core.env import restart
+from jaxrl.core.errors import UsageError
+from jaxrl.core.outside_env import is_outside
+from jaxrl.core.types import PyTree
+from jaxrl.rollout.env_step import EnvBatch, PolicyOutput, follow
+from jaxrl.rollout.episode_stats import EpisodeStats, no_episodes
+from jaxrl.rollout.host_rollout import (
+    Reached,
+    act,
+    first_envs,
+    raw_step_of,
+    reached_of,
+    scatter_on_host,
+)
+from jaxrl.run.inference.whole_episodes import (
+    MAX_STEPS,
+    Game,
+    PlayedBatch,
+    PlaySpec,
+    cut,
+    play_batches,
+    step_chance,
+)
+
+AT_ONCE = 16  # copies that play side by side, at most; they step in this process
+MOST_TRIES = 5  # of a batch of which a fault breaks off an episode
+
+
+def play_episodes(play: PlaySpec, game: Game, first: int, episodes: int) -> Iterator[PlayedBatch]:
+    """Plays the episodes first, first + 1, ..., a batch at a time.
+
+    Raises:
+        UsageError: an episode that does not end, or an environment that fails again and again.
+    """
+    if not is_outside(play.rollout.env):
+        yield from play_batches(play, game, first, episodes)
+        return
+    together = min(episodes, AT_ONCE)
+    vector = play.rollout.env.vector(together, num_workers=0)
+    try:
+        for begin in range(0, episodes, together):
+            count = min(together, episodes - begin)  # of the last batch what is beyond is dropped
+            index = np.int32(first + begin + np.arange(together))
+            yield cut(_play_batch(play, game, vector, index), count)
+    finally:
+        vector.close()
+
+
+def _play_batch(play: PlaySpec, game: Game, vector: Any, index: np.ndarray) -> PlayedBatch:
+    for attempt in range(MOST_TRIES):
+        first = vector.reset(_seeds(game, index, attempt))
+        played = _play_out(play, game, vector, _begun(play, game, first), index)
+        if played is not None:
+            return played
+    raise UsageError(
+        f"{play.rollout.env.name} failed in {MOST_TRIES} tries to play {len(index)} whole episodes"
+    )
+
+
+def _begun(play: PlaySpec, game: Game, first: Any) -> EnvBatch:
+    return first_envs(play.rollout, game.weights, first, game.env_params)
+
+
+def _seeds(game: Game, index: np.ndarray, attempt: int) -> np.ndarray:
+    """An episode's own seed, whichever episodes are played beside it; u32[E]."""
+    words = np.asarray(jax.random.key_data(game.reset_key)).tolist()
+    sequences = [np.random.SeedSequence([*words, attempt, int(number)]) for number in index]
+    return np.array([each.generate_state(1)[0] for each in sequences], np.uint32)
+
+
+def _play_out(
+    play: PlaySpec, game: Game, vector: Any, envs: EnvBatch, index: np.ndarray
+) -> PlayedBatch | None:
+    """A batch of episodes from their start; None if a fault broke off one of them."""
+    spec, obs, kept = play.rollout, jax.device_get(envs.obs), []
+    finished, done = _none_finished(spec, index), np.zeros(len(index), bool)
+    for step in range(MAX_STEPS):
+        outputs, actions = _choose(play, game, envs, index, np.int32(step))
+        vector.send(0, scatter_on_host(spec.grouping, actions))
+        reached = reached_of(spec, vector.receive(0), np.arange(len(index)))
+        if np.any(reached.lost & ~done):
+            return None
+        envs, finished, row = _go_on(play, game, (envs, outputs), reached, (done, finished))
+        kept.append(jax.device_get(row))
+        done = done | reached.episode_done
+        if done.all():
+            rows = jax.tree.map(lambda *leaves: np.stack(leaves, 1), *kept)
+            return PlayedBatch(obs, [rows], [len(kept)], jax.device_get(finished))
+    raise UsageError(f"an episode of {spec.env.name} did not end within {MAX_STEPS:,} steps")
+
+
+def _none_finished(spec: Any, index: np.ndarray) -> EpisodeStats:
+    names = (*spec.metrics, *spec.custom_metrics)
+    num_agents, always_active = len(spec.grouping.agents), spec.always_active
+    return no_episodes(num_agents, names, len(index), always_active=always_active)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _choose(
+    play: PlaySpec, game: Game, envs: EnvBatch, index: jax.Array, step: jax.Array
+) -> tuple[list[PolicyOutput], tuple[PyTree, ...]]:
+    noise = step_chance(play.rollout, game.play_key, index, step).noise if play.explore else None
+    return act(play.rollout, game.weights, envs, noise, game.env_params)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _go_on(
+    play: PlaySpec,
+    game: Game,
+    stepped: tuple[EnvBatch, list[PolicyOutput]],
+    reached: Reached,
+    so_far: tuple[jax.Array, EpisodeStats],
+) -> tuple[EnvBatch, EpisodeStats, PyTree]:
+    """(the copies after a step, the finished episodes, what is kept of the step)."""
+    spec, (envs, outputs), (done, finished) = play.rollout, stepped, so_far
+    raw = raw_step_of(spec, reached)
+    ended = raw._replace(episode_done=raw.episode_done | reached.lost)
+    going_on = reached.obs, reached.state
+    after, stats, _ = follow(spec, envs, outputs, ended, going_on, game.env_params)
+    finished = jax.vmap(restart)(raw.episode_done & ~done, stats, finished)
+    if play.keep is None:
+        return after, finished, ()
+    raw = raw._replace(obs=spec.grouping.scatter(reached.final_obs))
+    return after, finished, play.keep(spec, outputs, raw)
