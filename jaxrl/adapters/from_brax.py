@@ -7,6 +7,9 @@ import inspect
 import warnings
 from typing import Any
 
+import jax
+import jax.numpy as jnp
+
 from jaxrl.adapters.wrapping import (
     TRUNCATES,
     PhysicsEnvironment,
@@ -14,7 +17,9 @@ from jaxrl.adapters.wrapping import (
     import_error,
     require_known,
 )
+from jaxrl.adapters.wrapping_bodies import WithBodies
 from jaxrl.core.errors import UsageError, reason_of, unknown_name
+from jaxrl.core.types import PyTree
 
 try:
     with warnings.catch_warnings():
@@ -24,6 +29,7 @@ except ImportError as error:
     raise import_error("brax", "brax", error) from error
 
 BACKENDS = ("generalized", "mjx", "positional", "spring")
+NO_BODIES = "fast"  # which counts steps, for tests
 TIME_LIMIT = 1000  # steps, of Brax's own training
 
 
@@ -37,7 +43,7 @@ def constructor(name: str) -> Any:
     return constructor_with(lambda **args: Brax(name, **args), given)
 
 
-class Brax(PhysicsEnvironment):
+class Brax(WithBodies, PhysicsEnvironment):
     """An environment of Brax. Its state is the library's `State`."""
 
     def __init__(self, name: str, time_limit: str = TRUNCATES, **args: Any):
@@ -48,3 +54,10 @@ class Brax(PhysicsEnvironment):
         except Exception as error:
             raise UsageError(f"environment brax:{name}: {reason_of(error)}") from error
         super().__init__(env, f"brax:{name}", args, TIME_LIMIT, time_limit)
+        if name != NO_BODIES:
+            self.draw_by(env.unwrapped.sys.mj_model)
+
+    def poses(self, inner: PyTree) -> tuple[jax.Array, jax.Array]:
+        links = inner.pipeline_state.x  # without the world
+        world = jnp.zeros((1, 3)), jnp.array([[1.0, 0.0, 0.0, 0.0]])
+        return tuple(map(jnp.concatenate, zip(world, (links.pos, links.rot), strict=True)))

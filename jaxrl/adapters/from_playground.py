@@ -7,6 +7,8 @@ Physics is MJX's in JAX unless `impl="warp"` is asked for, the library's default
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+import jax
+
 from jaxrl.adapters.wrapping import (
     TRUNCATES,
     PhysicsEnvironment,
@@ -14,7 +16,9 @@ from jaxrl.adapters.wrapping import (
     import_error,
     require_known,
 )
+from jaxrl.adapters.wrapping_bodies import WithBodies
 from jaxrl.core.errors import UsageError, reason_of, unknown_name
+from jaxrl.core.types import PyTree
 
 try:
     from mujoco_playground import dm_control_suite, registry
@@ -39,7 +43,7 @@ def constructor(name: str) -> Any:
     return constructor_with(lambda **args: Playground(name, **args), given)
 
 
-class Playground(PhysicsEnvironment):
+class Playground(WithBodies, PhysicsEnvironment):
     """An environment of MuJoCo Playground. Its state is the library's `State`."""
 
     def __init__(self, name: str, time_limit: str = TRUNCATES, **args: Any):
@@ -60,6 +64,10 @@ class Playground(PhysicsEnvironment):
         except Exception as error:
             raise UsageError(f"environment playground:{name}: {reason_of(error)}") from error
         super().__init__(env, f"playground:{name}", args, config.episode_length, time_limit)
+        self.draw_by(env.unwrapped.mj_model)
+
+    def poses(self, inner: PyTree) -> tuple[jax.Array, jax.Array]:
+        return inner.data.xpos, inner.data.xquat
 
 
 def _entries(config: Mapping[str, Any]) -> Iterator[tuple[tuple[str, ...], Any]]:

@@ -7,6 +7,7 @@ import pytest
 pytest.importorskip("brax", reason="the extra brax is not installed")
 
 from jaxrl.adapters.from_brax import constructor, envs
+from jaxrl.adapters.wrapping_bodies import first_pose
 from jaxrl.core.env_checker import check_env
 from jaxrl.core.errors import UsageError
 from jaxrl.core.registry import make
@@ -81,6 +82,27 @@ def test_spaces_are_those_of_the_librarys_observations_and_actions():
     assert constructor("fast")(obs_mode="dict_state").observation_space() == Dict(
         {"state": Box(-np.inf, np.inf, (2,))}
     )
+
+
+def test_pictures_are_drawn_of_the_poses_that_mujoco_finds():
+    import mujoco
+
+    env, params = make("brax:reacher")
+    model = env._env.unwrapped.sys.mj_model
+    _, state = env.reset_env(jax.random.key(0), params)
+    data = mujoco.MjData(model)
+    for q, (places, turns) in (
+        (np.array(state.inner.pipeline_state.q), env.poses(state.inner)),
+        (model.qpos0, first_pose(model)),
+    ):
+        data.qpos[:] = q
+        mujoco.mj_forward(model, data)
+        np.testing.assert_allclose(places, data.xpos, atol=1e-5)
+        signs = np.sign((np.asarray(turns) * data.xquat).sum(-1, keepdims=True))
+        np.testing.assert_allclose(turns * signs, data.xquat, atol=1e-5)
+    picture = np.asarray(jax.jit(env.render)(state, params))
+    assert picture.shape == (240, 320, 3) and picture.dtype == np.uint8
+    assert not hasattr(constructor("fast")(), "render")
 
 
 def test_what_the_library_calls_metrics_is_reported():
