@@ -1,17 +1,28 @@
-"""Policy server: the round trip of one client, and the actions per second of many.
+"""Policy server: the round trip of one client, the actions per second of many, and learning.
 
     python benchmarks/serving.py                          # a minute
     python benchmarks/serving.py --seconds 10 --turns 5
+    python benchmarks/serving.py --learn 0 1 2 --turns 0  # CartPole to 475, a minute for each seed
 
 The server has RLlib's CartPole network of 256 x 256, random weights, and runs in a process of its
 own. One client: `jaxrl_client.PolicyClient` asks again as soon as it has its answer, in msgpack and
 in JSON; the time is that of `get_action`. Many: connections of one process, which is as busy as the
 server; each sends its next observation when it has its action.
+
+Learning: `jaxrl train --env external --stop-return 475`, whose only experience are the episodes of
+eight clients in another process, with Gymnasium's CartPole-v1. The seconds are of the whole
+command, its start and its compiling too.
 """
 
 import asyncio
+import contextlib
+import json
 import multiprocessing
+import socket
+import subprocess
 import sys
+import tempfile
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -40,7 +51,16 @@ def main() -> None:
     parser.add_argument("--clients", type=int, nargs="+", default=[1, 8, 64], help="at once")
     parser.add_argument("--seconds", type=float, default=5.0, help="of a turn")
     parser.add_argument("--turns", type=int, default=3)
+    parser.add_argument("--learn", type=int, nargs="*", default=[], help="seeds to train with")
     args = parser.parse_args()
+    if args.turns:
+        measure_server(args)
+    for seed in args.learn:
+        measure_learning(seed, args)
+
+
+def measure_server(args: Any) -> None:
+    """Round trips and actions per second."""
     context = multiprocessing.get_context("spawn")
     here, there = context.Pipe()
     server = context.Process(target=serve, args=(there,), daemon=True)
@@ -55,6 +75,59 @@ def main() -> None:
     finally:
         here.send("stop")
         server.join()
+
+
+def measure_learning(seed: int, args: Any) -> None:
+    """Prints and keeps the seconds until CartPole is solved through a server."""
+    context = multiprocessing.get_context("spawn")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    clients = context.Process(target=live, args=(port, seed), daemon=True)
+    with tempfile.TemporaryDirectory() as folder:
+        run, began = Path(folder) / "run", time.perf_counter()
+        clients.start()
+        spaces = ["--observation-space", "Box(-inf, inf, 4)", "--action-space", "Discrete(2)"]
+        words = ["--env", "external", *spaces, "--serve", f"port={port}", "--stop-return", "475"]
+        words += ["--seed", str(seed), "--run-dir", str(run), "--pictures", "False"]
+        subprocess.run([sys.executable, "-m", "jaxrl", "train", *words], check=True)
+        seconds = time.perf_counter() - began
+        clients.terminate()
+        clients.join()
+        last = json.loads((run / "metrics.jsonl").read_text().splitlines()[-1])
+    steps, training = last["num_env_steps_sampled_lifetime"], last["time_total_s"]
+    mean = last["env_runners"]["episode_return_mean"]
+    print(
+        f"seed {seed}: {mean:.0f} after {steps:,} steps, {seconds:.0f} s, training {training:.0f}"
+    )
+    row = {"seed": seed, "return": mean, "steps": steps, "seconds": seconds, "training": training}
+    report.keep([{**row, **report.circumstances()}], args.out)
+
+
+def live(port: int, seed: int) -> None:
+    """A process with eight clients, each with an environment of its own."""
+    threads = [threading.Thread(target=live_one, args=(port, 8 * seed + i)) for i in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+def live_one(port: int, seed: int) -> None:
+    import gymnasium
+
+    env = gymnasium.make("CartPole-v1")
+    env.reset(seed=seed)
+    with contextlib.suppress(ConnectionError):  # the server has gone
+        client = PolicyClient(f"ws://127.0.0.1:{port}", reconnect_seconds=120)
+        while True:
+            obs, _ = env.reset()
+            episode, done = client.start_episode(), False
+            while not done:
+                obs, reward, terminated, truncated, _ = env.step(client.get_action(episode, obs))
+                client.log_returns(episode, reward)
+                done = terminated or truncated
+            client.end_episode(episode, obs, truncated=truncated and not terminated)
 
 
 def serve(pipe: Any) -> None:
