@@ -107,11 +107,13 @@ class Experience:
     def __init__(self, max_steps: int, enough: int):
         self.max_steps, self.enough = max_steps, enough
         self._chunks: queue.SimpleQueue[Chunk] = queue.SimpleQueue()
+        self.is_held = False  # clients have to wait in any case
         self._lock, self._waiting = threading.Lock(), 0
 
     @property
     def is_full(self) -> bool:
-        return self._waiting >= self.enough
+        """Whether clients have to wait."""
+        return self.is_held or self._waiting >= self.enough
 
     def put(self, chunk: Chunk) -> None:
         with self._lock:

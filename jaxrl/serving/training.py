@@ -14,8 +14,10 @@ from jaxrl.core.errors import UsageError
 from jaxrl.core.types import Key, PyTree
 from jaxrl.rollout.recorded_rollout import recorded_rollout
 from jaxrl.run.devices.compiled import Program
+from jaxrl.run.devices.host_program import HostTraining
 from jaxrl.run.episode_lanes import EpisodeLanes
 from jaxrl.run.results import Result
+from jaxrl.run.settings import RunSettings
 from jaxrl.run.trainer import Trainer
 from jaxrl.serving.server import PolicyServer
 from jaxrl.serving.session import Experience
@@ -29,7 +31,8 @@ class ExternalTrainer(Trainer):
 
     Clients act with the newest policies while an iteration is learned. So some of the next
     iteration's steps were chosen by the policies before, with the probabilities that are recorded
-    with them. No step is older: where a whole batch waits, clients wait for their actions.
+    with them. No step is older: where a whole batch waits, clients wait for their actions. With
+    `sync` they also wait while an iteration is learned.
 
     Args:
         server_settings: where the server listens, and its limits.
@@ -42,6 +45,10 @@ class ExternalTrainer(Trainer):
         self.server: PolicyServer | None = None
         self.server_settings = server_settings
         super().__init__(config, **others)
+        for name in ("workers", "env_step_timeout_s", "max_consecutive_faults"):
+            value = getattr(self.settings, name)
+            if value != RunSettings.__dataclass_fields__[name].default:
+                raise UsageError(f"{name}={value} changes nothing: clients own the episodes")
         if self.settings.evaluation_interval is not None:
             raise UsageError(
                 "evaluation_interval: clients own the episodes, so there is none to evaluate; an "
@@ -106,44 +113,42 @@ class _ExternalProgram(Program):
         return self.executables["external"]
 
 
-class _ExternalExecutable:
-    """What `CompiledAlgorithm` is for a training in JAX: the start, and an iteration."""
-
-    capacity, loaded = 1, False
+class _ExternalExecutable(HostTraining):
+    """The start, and an iteration on what clients lived through."""
 
     def __init__(self, trainer: ExternalTrainer, start: tuple[Key, PyTree, PyTree]):
         self.trainer, self.algorithm = trainer, trainer.algorithm
-        self.compiled = self.can_start = False
+        self.compiled = self.can_start = self.loaded = False
+        self.timers, self.counts = {}, {}
         self.start_program = jax.jit(self.algorithm.init).lower(*start)
         runner, batch = self.start_program.out_info, trainer.lanes.take()
         learn = functools.partial(_learn, self.algorithm)
         self.chunk_program = jax.jit(learn).lower(runner, batch, start[1])
         self.metrics = self.chunk_program.out_info[1]
 
-    def compile(self, *, start: bool) -> float:
-        """Compiles what is missing; the seconds that it took."""
-        began = time.perf_counter()
-        if start and not self.can_start:
-            self.start_program, self.can_start = self.start_program.compile(), True
-        if not self.compiled:
-            self.chunk_program, self.compiled = self.chunk_program.compile(), True
-        return time.perf_counter() - began
-
-    def start(self, key: Key, hypers: PyTree, env_params: PyTree) -> RunnerState:
-        return jax.block_until_ready(self.start_program(key, hypers, env_params))
-
     def chunk(
         self, runner: RunnerState, hypers: PyTree, env_params: PyTree, data: PyTree, count: int
     ) -> tuple[RunnerState, Metrics, tuple]:
         """One iteration, from the next batch of the clients' steps."""
-        batch = self.trainer.next_batch()
+        trainer, asked = self.trainer, time.perf_counter()
+        batch, began = trainer.next_batch(), time.perf_counter()
+        trainer.experience.is_held = trainer.settings.sync
         runner, metrics = jax.block_until_ready(self.chunk_program(runner, batch, hypers))
         weights = {
             name: jax.tree.map(np.asarray, self.algorithm.policy_weights(runner, name))
             for name in self.algorithm.grouping.policies
         }
-        self.trainer.server.set_weights(weights)
+        trainer.server.set_weights(weights)
+        trainer.experience.is_held = False
+        self.timers = {"waiting": began - asked, "learning": time.perf_counter() - began}
+        self.counts = {
+            "num_faulty_episodes": trainer.server.counts["dropped"],
+            "num_clients": len(trainer.server.sessions),
+        }
         return runner, metrics, ()
+
+    def close(self) -> None:
+        """The server ends with `fit`."""
 
 
 def _learn(
