@@ -12,6 +12,7 @@ import contextlib
 import copy
 import functools
 import importlib
+import pkgutil
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -160,7 +161,7 @@ def _make_pettingzoo(name: str, /, **args: Any) -> Any:
                 f"{wrong} needs {error.name}, which is not installed: "
                 f'pip install "pettingzoo[{parts[0]}]"'
             ) from error
-        raise UsageError(f"{wrong}: PettingZoo has no module {error.name}") from None
+        raise _unknown_module(parts, error) from None
     make = getattr(module, "parallel_env", None) or getattr(module, "env", None)
     if make is None:
         raise UsageError(f"{wrong}: the module makes no environment")
@@ -172,6 +173,16 @@ def close(env: Any) -> None:
     """Ends an environment; one that failed may not even close."""
     with contextlib.suppress(Exception):
         env.close()
+
+
+def _unknown_module(parts: list[str], error: ModuleNotFoundError) -> UsageError:
+    """The error for a name that PettingZoo has not, with the nearest of its family."""
+    if error.name != ".".join(("pettingzoo", *parts)):
+        return UsageError(f"PettingZoo has no module {error.name}")
+    family = importlib.import_module(".".join(("pettingzoo", *parts[:-1])))
+    names = [module.name for module in pkgutil.iter_modules(family.__path__)]
+    known = ["/".join((*parts[:-1], name)) for name in names if "_v" in name]
+    return unknown_name("environment of PettingZoo", "/".join(parts), known)
 
 
 @contextlib.contextmanager

@@ -133,8 +133,8 @@ class FaultCount:
         """Counts a fault, which cost this many episodes."""
         self.total += num_episodes
         self.consecutive += 1
-        what = "episode" if num_episodes == 1 else f"{num_episodes} episodes"
-        log.warning("environment %r: %s dropped, %s", self._name, what, fault)
+        what = f"{num_episodes} episodes dropped, " if num_episodes > 1 else "episode dropped, "
+        log.warning("environment %r: %s%s", self._name, what if num_episodes else "", fault)
         if self.consecutive > self._max:
             raise TooManyFaults(
                 f"environment {self._name!r} failed {self.consecutive} times and finished no "

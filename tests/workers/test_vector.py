@@ -1,6 +1,8 @@
 """Copies of Python environments step as the environment itself does, with the same seeds."""
 
 import functools
+import importlib
+import pkgutil
 
 import gymnasium
 import jax
@@ -104,6 +106,30 @@ def test_in_a_game_of_turns_one_agent_acts_and_masks_come_from_the_observation()
     assert played[1].action_mask["first"].tolist() == [[True, False]]
     assert played[2].terminated[0].tolist() == [True, True] and played[2].episode_done[0]
     assert played[2].obs["first"].tolist() == [5]
+
+
+def test_pettingzoos_pursuit_steps_as_it_does_alone():
+    pytest.importorskip("pygame")
+    modules = pkgutil.iter_modules(importlib.import_module("pettingzoo.sisl").__path__)
+    name = next(module.name for module in modules if module.name.startswith("pursuit_v"))
+    args = {"max_cycles": 6, "n_evaders": 3, "n_pursuers": 2}
+    envs = in_this_process(f"pettingzoo:sisl/{name}", 2, env_args=args)
+    envs.reset(SEEDS[:2])
+    choose = lambda step: {agent: np.array([step % 5, 1]) for agent in envs.spec.agents}
+    played = play(envs, 9, choose)
+    alone = importlib.import_module(f"pettingzoo.sisl.{name}").parallel_env(**args)
+    alone.reset(seed=episode_seed(SEEDS[0], 0))
+    for step, results in enumerate(played):
+        actions = {agent: int(values[0]) for agent, values in choose(step).items()}
+        obs, rewards, terminated, truncated, _ = alone.step(actions)
+        for index, agent in enumerate(envs.spec.agents):
+            np.testing.assert_array_equal(results.final_obs[agent][0], obs[agent])
+            np.testing.assert_allclose(results.reward[0, index], rewards[agent], rtol=1e-6)
+            assert results.terminated[0, index] == terminated[agent]
+            assert results.truncated[0, index] == truncated[agent]
+        assert results.episode_done[0] == (not alone.agents)
+        if not alone.agents:
+            alone.reset(seed=episode_seed(SEEDS[0], 1))
 
 
 def test_structured_observations_are_trees_and_termination_wins_over_the_time_limit():
@@ -231,7 +257,8 @@ def test_an_environment_that_only_fails_ends_the_training():
     [
         ("gym:CartPole-v9", "unknown Gymnasium environment 'CartPole-v9'; did you mean"),
         ("pettingzoo:sisl", "give the module's family and name"),
-        ("pettingzoo:sisl/none_v1", "PettingZoo has no module pettingzoo.sisl.none_v1"),
+        ("pettingzoo:sisl/pursuit_v1", "sisl/pursuit_v1'; did you mean 'sisl/pursuit_v"),
+        ("pettingzoo:sysl/pursuit_v1", "PettingZoo has no module pettingzoo.sysl"),
         ("tests.workers.environments:Count", "unknown environment 'Count'.*did you mean 'Counter'"),
         ("tests.workers.environments:not_an_environment", "is 3, a int, not a gymnasium.Env"),
         (environments.not_an_environment, "is 3, a int, not a gymnasium.Env"),
