@@ -19,6 +19,12 @@ from jaxrl.models.model import Model, RecurrentModel
 from jaxrl.models.policy_spec import FILTERS, CriticSpec, InputsSpec, PolicySpec
 from jaxrl.models.recurrent_network import RecurrentNetwork
 from jaxrl.ops.distributions import ACTION_DISTRIBUTIONS
+from jaxrl.ops.exploration import (
+    EXPLORATION,
+    check_exploration,
+    exploration_of,
+    read_exploration,
+)
 from jaxrl.rollout.critic_inputs import OWN, SOURCES
 
 
@@ -42,6 +48,17 @@ class ActingSettings:
     )
     clip_actions: bool = setting(
         False, "Box actions: clip to the space's bounds, where they are not normalized", flag
+    )
+    explore: bool = setting(
+        True, "whether actions are sampled in training; False: for policies that do not learn", flag
+    )
+    exploration_config: Any = setting(
+        None,
+        "how actions are chosen in training: type=EpsilonGreedy and its arguments (or Random, "
+        "GaussianNoise, StochasticSampling), a function, or module:Name; None: sampled",
+        check_exploration,
+        read=read_exploration,
+        kind=EXPLORATION,
     )
 
 
@@ -203,6 +220,9 @@ def make_policy_spec(
         told=told,
         max_seq_len=config.max_seq_len,
         critic=critic,
+        exploration=exploration_of(
+            config.exploration_config, config.explore, action_space, config.action_distribution
+        ),
     )
 
 

@@ -18,13 +18,14 @@ from jaxrl.algorithms.config import AlgorithmConfig
 from jaxrl.algorithms.opponents import Pool, make_pool, pool_policy
 from jaxrl.core.batched_env import has_outside_state
 from jaxrl.core.env import lift
+from jaxrl.core.errors import UsageError
 from jaxrl.core.fast_prng import to_fast_key
 from jaxrl.core.outside_env import is_outside, refuse_outside
 from jaxrl.core.spaces import Space
 from jaxrl.core.types import Key, PolicyId, PyTree
 from jaxrl.models.policy_spec import PolicySpec, PolicyWeights
 from jaxrl.ops.collectives import over_axis
-from jaxrl.rollout.env_step import RolloutSpec, make_rollout_spec, reset_envs
+from jaxrl.rollout.env_step import RolloutSpec, draw_randomness, make_rollout_spec, reset_envs
 from jaxrl.rollout.episode_callbacks import postprocess, traced_callbacks
 from jaxrl.rollout.episode_stats import Window, no_episodes, report
 from jaxrl.rollout.opponents import Opponents
@@ -169,7 +170,11 @@ class Loop:
             weights = self._acting(runner.learners, runner.opponents)
         env_keys = rollout_keys(runner.key, runner.num_updates + 1, self._env_index())
         steps = self.config.rollout_length
-        envs, rollout = play(spec, weights, runner.envs, env_keys, steps, env_params)
+        randomness = draw_randomness(spec, env_keys, steps)
+        if spec.explores:
+            done = jnp.arange(steps, dtype=jnp.float32) * self.config.num_envs
+            randomness = randomness._replace(env_steps=self.env_steps(runner) + done)
+        envs, rollout = play(spec, weights, runner.envs, randomness, env_params)
         return runner.replace(envs=envs), rollout
 
     def learn(
@@ -289,6 +294,7 @@ def parts_of(
         spaces = observation_space, action_space
         more = len(policies[policy]), setup.critic_spaces[policy]
         policy_spec = config.policy_spec(policy, *spaces, *more)
+        _check_explores(config, policy, policy_spec, policy in trained)
         spec = learner_spec(policy, policy_spec, policy in trained)
         return dataclasses.replace(spec, drawn=policy == played_by_pool)
 
@@ -304,6 +310,22 @@ def parts_of(
         refuse_outside(env, "a pool of opponents")
     pool = make_pool(config.opponents, rollout_spec, trained)
     return (config, rollout_spec, env_params, learner_specs, pool), trained
+
+
+def _check_explores(
+    config: AlgorithmConfig, policy: PolicyId, policy_spec: PolicySpec, trained: bool
+) -> None:
+    """Refuses a policy that learns and never explores, and what no rollout would do."""
+    if trained and not config.for_policy(policy).explore:
+        raise UsageError(
+            f"explore=False: policy {policy!r} learns, and from its likeliest actions alone it "
+            "cannot; it is for policies that are not in policies_to_train"
+        )
+    if policy_spec.exploration is not None and is_outside(config.setup().env):
+        raise UsageError(
+            f"{config.env_name} is stepped outside the program, where policies only sample: leave "
+            "out explore and exploration_config"
+        )
 
 
 def start_keys(key: Key) -> tuple[Key, Key]:

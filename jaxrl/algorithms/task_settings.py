@@ -16,7 +16,9 @@ ENV_TASK_FN = Kind(
     lambda found: callable(found) and not isinstance(found, type),
 )
 # Settings that only training reads: what plays a saved run leaves them out.
-ONLY_TRAINING = frozenset(("optimizer", "curriculum", "env_task_fn", "opponents"))
+ONLY_TRAINING = frozenset(
+    ("optimizer", "curriculum", "env_task_fn", "opponents", "exploration_config")
+)
 # The settings below that no compiled program depends on, at their defaults.
 HOST_TASKS = {"env_task_fn": None, "env_task_interval": 1}
 
@@ -47,8 +49,8 @@ class TaskSettings:
     )
 
     def check_tasks(self, *, plays: bool) -> None:
-        """Refuses curricula and opponents where training plays no episodes."""
-        for name in ("curriculum", "env_task_fn", "opponents"):
+        """Refuses what changes only how episodes are played, where training plays none."""
+        for name in ("curriculum", "env_task_fn", "opponents", "exploration_config"):
             if getattr(self, name) is not None and not plays:
                 raise UsageError(
                     f"{name} changes nothing: this algorithm learns from recorded episodes"

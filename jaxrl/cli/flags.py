@@ -23,6 +23,7 @@ SEVERAL = {
     "grid": "SETTING=VALUE,VALUE",
     "ignore": "KEY",
     "random": "SETTING=DISTRIBUTION:LOW:HIGH",
+    "exploration_config": "type=TYPE NAME=VALUE|MODULE:NAME",
     "hyperparam_mutations": "SETTING=VALUE,VALUE|SETTING=DISTRIBUTION:LOW:HIGH",
     "perturbation_factors": "NUMBER",
     "per_policy": "POLICY.SETTING=VALUE",
@@ -195,6 +196,10 @@ def setting_of(name: str, words: Sequence[str]) -> Any:
         return _opponents(words)
     if name in ("init_from", "names"):
         return pairs(name, words, read=str)
+    if name == "exploration_config" and "=" in words[0].partition("(")[0]:
+        return pairs(name, words)
+    if name == "exploration_config":
+        return value_of(words[0])
     if name == "input":
         return tuple(words)
     if name == "per_policy":

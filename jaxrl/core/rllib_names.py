@@ -87,13 +87,8 @@ RLLIB = {
     **same(
         "explore",
         here="evaluation_explore",
-        note="training always samples its actions",
+        note="explore itself is for policies that do not learn",
         harmless=(True,),
-    ),
-    **none(
-        "exploration_config",
-        note="no counterpart: PPO explores by sampling; see entropy_coeff",
-        harmless=(*UNSET, {"type": "StochasticSampling"}),
     ),
     **none(
         *("env_to_module_connector", "module_to_env_connector", "learner_connector"),

@@ -21,6 +21,7 @@ from jaxrl.ops.distributions import (
     policy_action,
     sampling_noise,
 )
+from jaxrl.ops.exploration import Behaviour
 from jaxrl.ops.running_stats import RunningMeanStd, init_running_stats, normalise
 
 FILTERS = ("MeanStdFilter", None)
@@ -112,6 +113,7 @@ class PolicySpec:
     max_seq_len: the length of training sequences of a model with memory.
     critic: of a centralised critic; then the model reads an `ActorCritic`. Whoever acts without
         `PolicyInputs.critic` gets values of 0.
+    exploration: what acts in training, see `jaxrl.ops.exploration`; None: samples of the policy.
     """
 
     model: Model | RecurrentModel
@@ -124,6 +126,7 @@ class PolicySpec:
     told: InputsSpec = InputsSpec()
     max_seq_len: int = 20
     critic: CriticSpec | None = None
+    exploration: Behaviour | None = None
 
     def __post_init__(self):
         seen = without_mask(self.observation_space)

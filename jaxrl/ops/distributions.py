@@ -162,7 +162,7 @@ def num_logits(action_space: Space, kind: str = "gaussian") -> int:
     Raises:
         UsageError: a space that has no distribution, or none of this kind.
     """
-    if kind != "gaussian" and not (isinstance(action_space, Box) and _bounded(action_space)):
+    if kind != "gaussian" and not (isinstance(action_space, Box) and has_bounds(action_space)):
         raise UsageError(
             f"action_distribution={kind!r} needs Box actions with finite bounds, not {action_space}"
         )
@@ -225,7 +225,7 @@ def environment_action(
     if not isinstance(action_space, Box):
         return lambda action: action
     low, high = _bounds(action_space)
-    stretched = _bounded(action_space) and (normalize or kind != "gaussian")
+    stretched = has_bounds(action_space) and (normalize or kind != "gaussian")
 
     def convert(action):
         axes = tuple(range(action.ndim - low.ndim))
@@ -254,7 +254,7 @@ def policy_action(
     if not isinstance(action_space, Box):
         return lambda action: action
     low, high = _bounds(action_space)
-    stretched = _bounded(action_space) and (normalize or kind != "gaussian")
+    stretched = has_bounds(action_space) and (normalize or kind != "gaussian")
 
     def convert(action):
         action = xp.asarray(action, np.float32)
@@ -277,7 +277,7 @@ def _bounds(space: Box) -> tuple[np.ndarray, np.ndarray]:
     return low, np.broadcast_to(np.float32(space.high), space.shape)
 
 
-def _bounded(space: Box) -> bool:
+def has_bounds(space: Box) -> bool:
     """Whether the bounds are finite; beyond 1e30, high - low overflows f32."""
     return bool(np.all(np.abs(_bounds(space)) < 1e30))
 

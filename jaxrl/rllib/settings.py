@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from jaxrl.core.errors import UsageError, brief
 from jaxrl.core.fields import as_count, count
+from jaxrl.ops.exploration import BY_NAME
 from jaxrl.rllib.context import Context
 from jaxrl.rllib.rows import Row, changes, first, given_of, harmless, taken
 
@@ -265,6 +266,18 @@ def curriculum(values: Values, context: Context) -> Iterator[Row]:
         yield changes(values, "env_task_fn takes (result, task) here (docs/curricula.md)")
 
 
+def exploration(values: Values, context: Context) -> Iterator[Row]:
+    """The explorations that are here by RLlib's names."""
+    value = values["exploration_config"] or {}
+    chosen = value.get("type", "StochasticSampling") if isinstance(value, Mapping) else None
+    if chosen == "StochasticSampling" and not value.get("random_timesteps"):
+        yield harmless(values, "PPO samples its actions in both")
+    elif chosen in BY_NAME:
+        yield taken(values, exploration_config=dict(value))
+    else:
+        yield changes(values, f"exploration_config has the types {', '.join(BY_NAME)}")
+
+
 def together(read: Callable, *keys: str, always: bool = False) -> Rule:
     return Rule(keys, read, always)
 
@@ -283,6 +296,7 @@ POLICY_RULES = (  # which a policy may have of its own
     together(previous, "model/lstm_use_prev_action_reward"),
     together(observation_filter, "observation_filter"),
     together(optimizer, "optimizer"),
+    together(exploration, "exploration_config"),
 )
 TRAINING_RULES = (
     together(sizes, *SIZES, *LEARNERS, *MINIBATCH, always=True),

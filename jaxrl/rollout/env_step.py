@@ -22,6 +22,7 @@ from jaxrl.core.types import Key, PyTree
 from jaxrl.models.policy_spec import PRESENT, PolicyInputs, PolicySpec, PolicyState
 from jaxrl.ops.control_flow import cond_any
 from jaxrl.ops.distributions import Distribution
+from jaxrl.ops.exploration import Explored
 from jaxrl.rollout.action_masks import check_masks, raw_action_mask
 from jaxrl.rollout.critic_inputs import all_present, critic_inputs, next_present
 from jaxrl.rollout.episode_callbacks import EpisodeStep, call_back, start_data
@@ -54,6 +55,11 @@ class RolloutSpec(NamedTuple):
     def masked(self) -> bool:
         """Whether the environment says which actions are possible."""
         return hasattr(self.env, "action_mask")
+
+    @property
+    def explores(self) -> bool:
+        """Whether a policy acts otherwise than by sampling from itself while it trains."""
+        return any(policy_spec.exploration is not None for policy_spec in self.policy_specs)
 
     @property
     def waits(self) -> bool:
@@ -106,6 +112,8 @@ class StepRandomness(NamedTuple):
     reset_key: Key  # [E]  alike in all steps of a block: a reset folds `step` in
     step: jax.Array  # i32[]
     noise: tuple[jax.Array, ...]  # by group, f32[N, E, M, D]  what actions are sampled by
+    # f32[]  of training so far, for explorations; () where policies act by themselves alone
+    env_steps: jax.Array | tuple = ()
 
 
 class PolicyOutput(NamedTuple):
@@ -238,7 +246,8 @@ def step_envs(
     Returns:
         (outputs, raw): by group; raw [E].
     """
-    outputs = choose_actions(spec, weights, envs, randomness.noise if explore else None, env_params)
+    noise, env_steps = (randomness.noise, randomness.env_steps) if explore else (None, ())
+    outputs = choose_actions(spec, weights, envs, noise, env_params, env_steps)
     outputs = _with_functions(spec, weights, envs, outputs, randomness.step_key)
     actions = _to_env_actions(spec, outputs)
     raw = step_all(spec.env, randomness.step_key, envs.state, actions, env_params)
@@ -269,11 +278,13 @@ def choose_actions(
     envs: EnvBatch,
     noise: tuple[jax.Array, ...] | None,
     env_params: PyTree,
+    env_steps: jax.Array | tuple = (),
 ) -> list[PolicyOutput]:
     """What every policy does next, by group.
 
     Args:
         noise: by group, what actions are sampled by; None: each is its distribution's mode.
+        env_steps: f32[], of training so far; () where policies do not explore.
     """
     inputs = policy_inputs(spec, envs.state, envs.policy_states, env_params)
     if spec.has_critics:
@@ -286,6 +297,9 @@ def choose_actions(
         else:
             apply = each_policy(policy_spec.apply, in_axes=(0, 0, 0, 0))
             distribution, value, carry = apply(weights[g], *seen)
+        if policy_spec.exploration is not None and not isinstance(env_steps, tuple):
+            behaviour = policy_spec.exploration(distribution, env_steps)
+            distribution = Explored(distribution, behaviour)
         action = distribution.mode() if noise is None else distribution.sample(noise[g])
         outputs.append(PolicyOutput(action, distribution, value, carry, inputs[g]))
     return outputs

@@ -6,6 +6,7 @@ import jax
 
 from jaxrl.core.types import PyTree
 from jaxrl.ops.distributions import dist_inputs
+from jaxrl.ops.exploration import policy_of
 from jaxrl.rollout.env_step import RolloutSpec
 
 
@@ -40,7 +41,7 @@ def model_outputs(step: Any, env_action: PyTree) -> dict[str, PyTree]:
     outputs = {
         "action_logp": step.distribution.log_prob(step.action),
         "vf_preds": step.value,
-        "action_dist_inputs": dist_inputs(step.distribution),
+        "action_dist_inputs": dist_inputs(policy_of(step.distribution)),
     }
     if env_action is not step.action and not isinstance(env_action, tuple):
         outputs["actions_for_env"] = env_action

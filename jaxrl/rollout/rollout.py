@@ -10,7 +10,7 @@ from flax import struct
 
 from jaxrl.core.env import RawStep, acting_agents
 from jaxrl.core.renamed import former_attribute
-from jaxrl.core.types import Key, PyTree
+from jaxrl.core.types import PyTree
 from jaxrl.models.model import carried
 from jaxrl.models.policy_spec import PolicyInputs, PolicyState, PolicyWeights
 from jaxrl.ops.control_flow import cond_any
@@ -23,7 +23,6 @@ from jaxrl.rollout.env_step import (
     RolloutSpec,
     StepRandomness,
     advance_envs,
-    draw_randomness,
     next_policy_states,
     policy_inputs,
     step_envs,
@@ -40,7 +39,7 @@ class Trajectory(struct.PyTreeNode):
 
     obs: PyTree
     action: PyTree  # as sampled; the environment's own is made of it by the player
-    distribution: Distribution  # that the action was drawn from
+    distribution: Distribution  # that the action was drawn from; `Explored` where it explores
     value: jax.Array  # f32  V(s[t])
     next_value: jax.Array  # f32  V(s'[t]), s' before any reset; unspecified where `terminated`
     reward: jax.Array  # f32
@@ -78,16 +77,14 @@ def play(
     spec: RolloutSpec,
     weights: tuple[PolicyWeights, ...],
     envs: EnvBatch,
-    env_keys: Key,
-    num_steps: int,
+    randomness: StepRandomness,
     env_params: PyTree,
 ) -> tuple[EnvBatch, Rollout]:
-    """Plays `num_steps` steps in every environment.
+    """Plays T steps in every environment.
 
     Args:
         weights: of those who act, by group, [N, ...].
-        env_keys: [E]; all draws of an environment follow from its key as one block, so that the
-            numbers do not depend on which environments share a device.
+        randomness: [T, ...], as of `draw_randomness`.
     """
 
     def step(state, randomness):
@@ -98,8 +95,7 @@ def play(
         alone = RecordedAlone.of(spec, turns, reached, raw.all_terminated)
         return (after, carries), (*packed(turns, ends), alone)
 
-    randomness = draw_randomness(spec, env_keys, num_steps)
-    start = envs, Carries.zeros(spec, envs, num_steps)
+    start = envs, Carries.zeros(spec, envs, len(randomness.step))
     (envs, carries), (turns, ends, alone) = jax.lax.scan(step, start, randomness)
     turns, (*ends, opponents) = [turn.unpack() for turn in turns], ends.unpack()
     recorded = recorded_steps(spec, turns, ends[1], alone) if alone else ()

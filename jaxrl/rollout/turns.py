@@ -141,6 +141,8 @@ def nothing_open(
     def rows(weights, envs, env_params):
         keys = jax.vmap(jax.random.key)(jnp.arange(envs.episodes.length.shape[0]))
         randomness = jax.tree.map(lambda leaf: leaf[0], draw_randomness(spec, keys, 1))
+        if spec.explores:
+            randomness = randomness._replace(env_steps=jnp.float32(0))
         outputs, _ = step_envs(spec, weights, envs, randomness, env_params)
         return [
             Row(obs, output.action, output.distribution, output.value, output.inputs)

@@ -14,7 +14,7 @@ from jaxrl.core.env import MultiAgentEnvironment, StackedEnvironment, raw_reset,
 from jaxrl.core.spaces import Box, Discrete
 from jaxrl.models.policy_spec import PolicySpec, PolicyWeights
 from jaxrl.ops.distributions import Categorical
-from jaxrl.rollout.env_step import auto_reset, make_rollout_spec, reset_envs
+from jaxrl.rollout.env_step import auto_reset, draw_randomness, make_rollout_spec, reset_envs
 from jaxrl.rollout.policy_map import group_policies, resolve_policies
 from jaxrl.rollout.rollout import play
 
@@ -154,7 +154,8 @@ def policy_spec(env, policies, model, num_envs):
         params = (jax.vmap(model.init)(jax.random.split(jax.random.key(7), len(policies))),)
         env_keys = jax.vmap(lambda i: jax.random.fold_in(key, i))(index)
         weights = tuple(map(PolicyWeights, params))
-        return params, play(spec, weights, envs, env_keys, T, env_params)
+        randomness = draw_randomness(spec, env_keys, T)
+        return params, play(spec, weights, envs, randomness, env_params)
 
     return jax.jit(lambda key, env_params: reset_envs(spec, key, index, env_params)), run
 

@@ -13,6 +13,7 @@ from jaxrl.models.model import carried
 from jaxrl.models.policy_spec import PolicySpec
 from jaxrl.ops.advantages import center_values, gae, standardise
 from jaxrl.ops.distributions import Distribution
+from jaxrl.ops.exploration import policy_of
 from jaxrl.ops.minibatch import minibatch_rows
 from jaxrl.ops.packing import Packed, pack
 from jaxrl.rollout.rollout import Trajectory
@@ -23,8 +24,8 @@ class Batch(struct.PyTreeNode):
 
     obs: PyTree  # as the model reads them
     action: PyTree
-    distribution: Distribution  # that the action was drawn from
-    log_prob: jax.Array  # f32
+    distribution: Distribution  # of the policy that acted
+    log_prob: jax.Array  # f32  of the action, as it was drawn
     value: jax.Array  # f32
     advantage: jax.Array  # f32
     target: jax.Array  # f32
@@ -143,7 +144,7 @@ def make_batch(
     by_step = Batch(
         obs=policy_spec.read(obs_stats, trajectory.obs, trajectory.inputs),
         action=trajectory.action,
-        distribution=trajectory.distribution,
+        distribution=policy_of(trajectory.distribution),
         log_prob=log_prob,
         value=trajectory.value,
         advantage=advantages,

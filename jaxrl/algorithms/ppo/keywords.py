@@ -38,6 +38,8 @@ class TunedKeywords(TypedDict, total=False):
     observation_filter: str | None
     normalize_actions: bool
     clip_actions: bool
+    explore: bool
+    exploration_config: Any
     optimizer: Callable | str | None
     shuffle_blocks: int | None
     metrics_num_episodes_for_smoothing: int

@@ -1,0 +1,303 @@
+"""Exploration: how a policy acts while it trains, where that is not by sampling from itself.
+
+An exploration is a traced function `(distribution, env_steps) -> behaviour`: from the policy's
+distributions [..., A] and the environment steps of training so far, f32[], to the distributions
+that actions are drawn from. The rollout records the probability under the behaviour. PPO's ratio is
+then that of the new policy to what acted, while the KL penalty stays between policies.
+
+The names and arguments are RLlib's, `exploration_config={"type": "EpsilonGreedy", ...}`.
+"""
+
+import dataclasses
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+
+from jaxrl.core.errors import UsageError, brief, unknown_name
+from jaxrl.core.fields import check_all, count, number, setting
+from jaxrl.core.spaces import Box, Space
+from jaxrl.core.trust import Kind, maker, parse_name
+from jaxrl.ops.continuous import DiagGaussian
+from jaxrl.ops.distributions import Categorical, Distribution, MultiCategorical, has_bounds
+
+EXPLORATION = Kind(
+    "exploration_config",
+    "jaxrl.explorations",
+    "a function from (distribution, env_steps) to the distribution to act by, or a class of such",
+    callable,
+)
+Behaviour = Callable[[Distribution, jax.Array], Distribution]
+
+
+class Explored(struct.PyTreeNode):
+    """What a policy did while it explored: `policy` chose the behaviour, which drew the action."""
+
+    policy: Distribution
+    behaviour: Distribution
+
+    def sample(self, noise: jax.Array) -> jax.Array:
+        return self.behaviour.sample(noise)
+
+    def log_prob(self, action: jax.Array) -> jax.Array:
+        """Under the behaviour: the probability that the action was drawn with."""
+        return self.behaviour.log_prob(action)
+
+    def mode(self) -> jax.Array:
+        return self.policy.mode()
+
+    def entropy(self) -> jax.Array:
+        return self.policy.entropy()
+
+    def kl(self, other: Distribution) -> jax.Array:
+        return self.policy.kl(policy_of(other))
+
+
+def policy_of(distribution: Distribution) -> Distribution:
+    """The policy's distribution, whatever acted."""
+    return distribution.policy if isinstance(distribution, Explored) else distribution
+
+
+class UniformOr(struct.PyTreeNode):
+    """Numbers uniform in [-1, 1] where `is_random`, else those of a Gaussian."""
+
+    is_random: jax.Array  # bool[...]
+    other: DiagGaussian
+
+    def sample(self, noise: jax.Array) -> jax.Array:
+        uniform = jax.scipy.special.erf(noise / math.sqrt(2)).reshape(self._shape)
+        is_random = self.is_random.reshape(*self.is_random.shape, *[1] * len(self.other.shape))
+        return jnp.where(is_random, uniform, self.other.sample(noise))
+
+    def log_prob(self, action: jax.Array) -> jax.Array:
+        uniform = -self.other.mean.shape[-1] * math.log(2)
+        return jnp.where(self.is_random, uniform, self.other.log_prob(action))
+
+    @property
+    def _shape(self) -> tuple[int, ...]:
+        return *self.other.mean.shape[:-1], *self.other.shape
+
+
+class Greedy(struct.PyTreeNode):
+    """The likeliest action, with probability 1."""
+
+    policy: Distribution
+
+    def sample(self, noise: jax.Array) -> jax.Array:
+        return self.policy.mode()
+
+    def log_prob(self, action: jax.Array) -> jax.Array:
+        return jnp.zeros_like(self.policy.log_prob(action))
+
+
+def act_greedily(distribution: Distribution, env_steps: jax.Array) -> Greedy:
+    """The behaviour of `explore=False`."""
+    return Greedy(distribution)
+
+
+def _random_where(is_random: jax.Array, distribution: Distribution) -> Distribution:
+    """Uniform over the possible actions where `is_random`, bool[], else as it is."""
+    if isinstance(distribution, DiagGaussian):
+        rows = jnp.broadcast_to(is_random, distribution.mean.shape[:-1])
+        return UniformOr(rows, distribution)
+    uniform = jnp.where(distribution.possible(), 0.0, distribution.logits)
+    return distribution.replace(logits=jnp.where(is_random, uniform, distribution.logits))
+
+
+def _check_random(name: str, action_space: Space, kind: str) -> None:
+    """Refuses random actions of a Box that [-1, 1] does not stand for."""
+    if isinstance(action_space, Box) and not (kind == "gaussian" and has_bounds(action_space)):
+        raise UsageError(
+            f"exploration_config: {name} draws random actions of integers, or of a Box with finite "
+            f"bounds and action_distribution='gaussian', not {action_space} with {kind!r}"
+        )
+
+
+def _linear(env_steps: jax.Array, begin: float, steps: float, first: float, last: float):
+    """From `first` until step `begin` to `last`, `steps` later."""
+    share = jnp.clip((env_steps - begin) / max(steps, 1), 0.0, 1.0)
+    return first + share * (last - first)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Exploration:
+    """Base of the explorations by name; any traced function does as well."""
+
+    def __post_init__(self):
+        check_all(self)
+
+    def check(self, action_space: Space, action_distribution: str) -> None:
+        """Refuses actions that it cannot explore."""
+
+    def __call__(self, distribution: Distribution, env_steps: jax.Array) -> Distribution:
+        raise NotImplementedError
+
+
+@dataclass(frozen=True, kw_only=True)
+class StochasticSampling(Exploration):
+    """Samples from the policy, after `random_timesteps` environment steps of random actions."""
+
+    random_timesteps: int = setting(0, "environment steps with random actions", count(0))
+
+    def check(self, action_space: Space, action_distribution: str) -> None:
+        _check_random("StochasticSampling", action_space, action_distribution)
+
+    def __call__(self, distribution: Distribution, env_steps: jax.Array) -> Distribution:
+        return _random_where(env_steps < self.random_timesteps, distribution)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Random(Exploration):
+    """Random actions, all alike."""
+
+    def check(self, action_space: Space, action_distribution: str) -> None:
+        _check_random("Random", action_space, action_distribution)
+
+    def __call__(self, distribution: Distribution, env_steps: jax.Array) -> Distribution:
+        return _random_where(jnp.bool_(True), distribution)
+
+
+@dataclass(frozen=True, kw_only=True)
+class EpsilonGreedy(Exploration):
+    """The likeliest action, or with probability epsilon a random one; of several, each by itself.
+
+    Epsilon falls from its first value, which it has for `warmup_timesteps`, to its last within
+    `epsilon_timesteps`.
+    """
+
+    initial_epsilon: float = setting(1.0, "epsilon at first", number(0, 1))
+    final_epsilon: float = setting(0.05, "epsilon in the end", number(0, 1))
+    warmup_timesteps: int = setting(0, "environment steps before epsilon falls", count(0))
+    epsilon_timesteps: int = setting(10_000, "environment steps in which it falls", count())
+
+    def check(self, action_space: Space, action_distribution: str) -> None:
+        if isinstance(action_space, Box):
+            raise UsageError(
+                f"exploration_config: EpsilonGreedy is for integer actions, not {action_space}; "
+                "GaussianNoise is for those of a Box"
+            )
+
+    def __call__(self, distribution: Distribution, env_steps: jax.Array) -> Distribution:
+        steps = self.warmup_timesteps, self.epsilon_timesteps
+        epsilon = _linear(env_steps, *steps, self.initial_epsilon, self.final_epsilon)
+        if isinstance(distribution, Categorical):
+            return _epsilon_greedy(distribution, epsilon)
+        parts = [_epsilon_greedy(part, epsilon).logits for part in distribution.parts()]
+        return MultiCategorical(jnp.concatenate(parts, axis=-1), distribution.nvec)
+
+
+@dataclass(frozen=True, kw_only=True)
+class GaussianNoise(Exploration):
+    """The likeliest action with normal noise of the standard deviation `stddev` times a scale.
+
+    The scale falls from its first value to its last within `scale_timesteps`; the first
+    `random_timesteps` environment steps have random actions.
+    """
+
+    random_timesteps: int = setting(1000, "environment steps with random actions", count(0))
+    stddev: float = setting(0.1, "of the noise at scale 1", number(0, open_low=True))
+    initial_scale: float = setting(1.0, "the scale at first", number(0, open_low=True))
+    final_scale: float = setting(0.02, "the scale in the end", number(0, open_low=True))
+    scale_timesteps: int = setting(10_000, "environment steps in which it falls", count())
+
+    def check(self, action_space: Space, action_distribution: str) -> None:
+        if not isinstance(action_space, Box) or action_distribution != "gaussian":
+            raise UsageError(
+                "exploration_config: GaussianNoise is for Box actions with "
+                f"action_distribution='gaussian', not {action_space} with {action_distribution!r}"
+            )
+        if self.random_timesteps:
+            _check_random("GaussianNoise", action_space, action_distribution)
+
+    def __call__(self, distribution: DiagGaussian, env_steps: jax.Array) -> Distribution:
+        scales = self.initial_scale, self.final_scale
+        scale = _linear(env_steps, self.random_timesteps, self.scale_timesteps, *scales)
+        log_std = jnp.broadcast_to(jnp.log(scale * self.stddev), distribution.log_std.shape)
+        noisy = distribution.replace(log_std=log_std)
+        return _random_where(env_steps < self.random_timesteps, noisy)
+
+
+def _epsilon_greedy(policy: Categorical, epsilon: jax.Array) -> Categorical:
+    possible = policy.possible()
+    random = possible / jnp.sum(possible, axis=-1, keepdims=True)
+    likeliest = jax.nn.one_hot(policy.mode(), policy.logits.shape[-1])
+    probabilities = (1 - epsilon) * likeliest + epsilon * random
+    is_taken = probabilities > 0
+    logits = jnp.log(jnp.where(is_taken, probabilities, 1.0))
+    return Categorical(logits).masked(is_taken)
+
+
+BY_NAME = {cls.__name__: cls for cls in (StochasticSampling, Random, EpsilonGreedy, GaussianNoise)}
+
+
+def read_exploration(name: str, value: Any) -> Any:
+    """RLlib's `{"type": "EpsilonGreedy", ...}`, frozen to pairs, as an object; None if plain.
+
+    Raises:
+        UsageError: an unknown type or argument.
+    """
+    if isinstance(value, tuple):
+        value = _from_pairs(name, value)
+    return None if value == StochasticSampling() else value
+
+
+def _from_pairs(name: str, pairs: tuple) -> Any:
+    try:
+        arguments = dict(pairs)
+    except (TypeError, ValueError):
+        arguments = {None: None}
+    if not arguments:
+        return None
+    chosen = arguments.pop("type", None)
+    if not isinstance(chosen, str | type):
+        raise UsageError(
+            f'{name}={brief(pairs)} must be a mapping such as {{"type": "EpsilonGreedy", '
+            '"epsilon_timesteps": 100_000}, a function, or module:Name'
+        )
+    if isinstance(chosen, str) and ":" not in chosen:
+        if chosen not in BY_NAME:
+            raise unknown_name("exploration type", chosen, BY_NAME)
+        chosen = BY_NAME[chosen]
+    if isinstance(chosen, str):
+        if arguments:
+            raise UsageError(f"{name}: give {chosen} its arguments as {chosen}(NAME=VALUE)")
+        return chosen
+    if dataclasses.is_dataclass(chosen):
+        known = [field.name for field in dataclasses.fields(chosen)]
+        for argument in arguments:
+            if argument not in known:
+                raise unknown_name("argument", argument, known, f"of {chosen.__name__}")
+    return chosen(**arguments)
+
+
+def exploration_of(
+    value: Any, explore: bool, action_space: Space, action_distribution: str
+) -> Behaviour | None:
+    """The behaviour that `exploration_config` and `explore` mean; None: sampling from the policy.
+
+    Raises:
+        UsageError: there is none of this name, or it cannot explore these actions.
+    """
+    if not explore:
+        if value is not None:
+            raise UsageError(f"explore=False and exploration_config={brief(value)}: give one")
+        return act_greedily
+    if value is None:
+        return None
+    made = maker(EXPLORATION, value)()
+    if isinstance(made, Exploration):
+        made.check(action_space, action_distribution)
+    return made
+
+
+def check_exploration(name: str, value: Any) -> None:
+    """None, a function or an object that is one, or "module:Name"."""
+    if not (value is None or callable(value) or parse_name(value) is not None):
+        raise UsageError(
+            f"{name}={brief(value)} must be a mapping with a type of {', '.join(BY_NAME)}, a "
+            "function (distribution, env_steps) -> distribution, or module:Name"
+        )

@@ -1,0 +1,164 @@
+"""`explore` and `exploration_config`: who acts in training, and what is recorded of it."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxrl import PPOConfig, Trainer, UsageError
+from jaxrl.cli.flags import given_flags, setting_of
+from jaxrl.cli.train import train_flags
+from jaxrl.ops.distributions import Categorical
+from jaxrl.ops.exploration import EpsilonGreedy, Random, policy_of
+from jaxrl.run.storage import checkpoint
+from jaxrl.run.storage.config_file import config_facts, read_config
+from tests.probes import SMALL_ARENA, SMALL_CARTPOLE, Turns
+
+HALF = np.log(0.5)
+
+
+def flattened(distribution, env_steps):
+    """A user's own: the policy at twice its temperature."""
+    return Categorical(distribution.logits / 2)
+
+
+def collected(config, key=0):
+    """The trajectory of the first group in a first iteration."""
+    algorithm = config.build()
+    runner = algorithm.init(jax.random.key(key))
+    return jax.jit(algorithm.collect)(runner)[1].trajectories
+
+
+def test_random_timesteps_are_environment_steps_of_all_environments_together():
+    config = SMALL_CARTPOLE.replace(
+        exploration_config={"type": "StochasticSampling", "random_timesteps": 32}
+    )
+    (trajectory,) = collected(config)  # 4 environments: the first 8 of 16 steps are random
+    recorded = trajectory.distribution.log_prob(trajectory.action)
+    by_policy = policy_of(trajectory.distribution).log_prob(trajectory.action)
+    np.testing.assert_allclose(recorded[:8], HALF, rtol=1e-6)
+    np.testing.assert_array_equal(recorded[8:], by_policy[8:])
+    assert not np.allclose(by_policy[:8], HALF, atol=1e-5)
+    (plain,) = collected(SMALL_CARTPOLE)
+    assert isinstance(plain.distribution, Categorical)
+
+
+def test_a_resumed_run_goes_on_with_its_schedule_to_the_bit(tmp_path):
+    config = SMALL_CARTPOLE.replace(
+        exploration_config={"type": "EpsilonGreedy", "epsilon_timesteps": 64 * 3},
+        total_env_steps=64 * 4,
+    )
+    runners = []
+    for path, stops in ((tmp_path / "whole", (4,)), (tmp_path / "cut", (2, 4))):
+        for stop in stops:
+            settings = {"quiet": True, "loggers": (), "pictures": False}
+            with (
+                Trainer.from_checkpoint(path, **settings)
+                if path.exists()
+                else Trainer(config, run_dir=path, **settings)
+            ) as trainer:
+                trainer.fit({"training_iteration": stop})
+                trainer.save()
+        runners.append(checkpoint.read(checkpoint.find(path)).arrays)
+    assert runners[0].keys() == runners[1].keys()
+    for name, array in runners[0].items():
+        np.testing.assert_array_equal(array, runners[1][name], err_msg=name)
+
+
+def test_one_policy_explores_and_another_that_does_not_learn_acts_greedily():
+    config = SMALL_ARENA.replace(
+        policies_to_train=("pol1",),
+        per_policy={
+            "pol1": {"exploration_config": {"type": "Random"}},
+            "pol2": {"explore": False},
+        },
+    )
+    groups = config.build().grouping.groups
+    by_policy = dict(zip((group.policies[0] for group in groups), collected(config), strict=True))
+    random, greedy = by_policy["pol1"], by_policy["pol2"]
+    np.testing.assert_allclose(random.distribution.log_prob(random.action), np.log(0.25), rtol=1e-5)
+    np.testing.assert_array_equal(greedy.action, greedy.distribution.mode())
+    with pytest.raises(UsageError, match="explore=False: policy 'pol2' learns"):
+        config.replace(policies_to_train=None).build()
+
+
+def test_agents_that_wait_keep_the_probability_of_an_action_whose_outcome_is_open():
+    config = PPOConfig(
+        env=Turns(), num_envs=2, rollout_length=8, minibatch_size=16, num_epochs=1,
+        fcnet_hiddens=(4,), policies="shared", exploration_config={"type": "Random"},
+    )  # fmt: skip
+    algorithm = config.build()
+    runner = algorithm.init(jax.random.key(0))
+    for _ in range(2):
+        runner, metrics = jax.jit(algorithm.update)(runner)
+    assert all(jnp.all(jnp.isfinite(value)) for value in jax.tree.leaves(metrics.learners))
+
+
+def test_a_users_by_function_and_those_by_name_are_stored_by_name():
+    by_function = SMALL_CARTPOLE.replace(exploration_config=flattened)
+    (trajectory,) = collected(by_function)
+    logits = trajectory.distribution.policy.logits
+    np.testing.assert_allclose(trajectory.distribution.behaviour.logits, logits / 2)
+    named = SMALL_CARTPOLE.replace(exploration_config=EpsilonGreedy(final_epsilon=0.1))
+    by_policy = SMALL_CARTPOLE.replace(
+        per_policy={"default_policy": {"exploration_config": Random()}}
+    )
+    for config in (by_function, named, by_policy):
+        facts = config_facts(config, config.setup().policies)
+        assert facts["objects"] == []
+        again = read_config(facts, "load", trust=True)
+        assert again.build().policy_specs == config.build().policy_specs
+        played = read_config(facts, "load", to_play=True)
+        assert played.build().policy_specs[0].exploration is None
+
+
+def test_evaluation_does_not_explore():
+    config = SMALL_CARTPOLE.replace(exploration_config={"type": "Random"})
+    with Trainer(config, run_dir=None, quiet=True) as trainer:
+        trainer.train()
+        twice = [trainer.evaluate(episodes=2, explore=False) for _ in range(2)]
+        (episode, *_) = trainer.sample(num_episodes=1)
+    assert twice[0] == twice[1]
+    logits = episode.get_extra_model_outputs("action_dist_inputs")
+    log_probs = jax.nn.log_softmax(jnp.asarray(logits))
+    actions = np.asarray(episode.get_actions())
+    expected = np.take_along_axis(np.asarray(log_probs), actions[:, None], 1)[:, 0]
+    recorded = episode.get_extra_model_outputs("action_logp")
+    np.testing.assert_allclose(recorded, expected, rtol=1e-4)
+
+
+def test_the_command_line_gives_a_type_with_its_arguments_or_a_name():
+    words = [
+        "--exploration-config",
+        "type=EpsilonGreedy",
+        "final_epsilon=0.1",
+        "--explore",
+        "False",
+    ]
+    given = given_flags(words, train_flags(SMALL_CARTPOLE))
+    read = {name: setting_of(name, value) for name, value in given.items()}
+    expected = {"type": "EpsilonGreedy", "final_epsilon": 0.1}
+    assert read == {"exploration_config": expected, "explore": False}
+    name = "jaxrl.ops.exploration:EpsilonGreedy(final_epsilon=0.1)"
+    assert setting_of("exploration_config", [name]) == name
+    assert setting_of("exploration_config", ["None"]) is None
+    by_name = SMALL_CARTPOLE.replace(exploration_config=name).build().policy_specs[0]
+    assert by_name.exploration == EpsilonGreedy(final_epsilon=0.1)
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"exploration_config": {"type": "GaussianNoise"}}, "GaussianNoise is for Box actions"),
+        ({"exploration_config": 0.1}, "exploration_config=0.1 must be a mapping with a type of"),
+        ({"explore": 1}, "explore=1 must be True or False"),
+        ({"explore": False}, "explore=False: policy 'default_policy' learns"),
+        (
+            {"explore": False, "exploration_config": {"type": "Random"}},
+            "explore=False and exploration_config",
+        ),
+    ],
+)
+def test_what_cannot_work_is_refused_before_compiling(settings, words):
+    with pytest.raises(UsageError, match=words):
+        SMALL_CARTPOLE.replace(**settings).build()
