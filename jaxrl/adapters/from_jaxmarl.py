@@ -38,6 +38,7 @@ try:
         from jaxmarl.environments.overcooked import overcooked_layouts
         from jaxmarl.environments.smax.smax_env import MAP_NAME_TO_SCENARIO
         from jaxmarl.registration import registered_envs
+        from jaxmarl.viz.overcooked_v2_visualizer import OvercookedV2Visualizer
         from jaxmarl.viz.overcooked_visualizer import OvercookedVisualizer
 except ImportError as error:
     raise import_error("jaxmarl", "jaxmarl", error) from error
@@ -96,6 +97,31 @@ def _draw_kitchen(adapter: "JaxMARL", state: PyTree) -> jax.Array:
     return adapter.picture(draw, state)
 
 
+def _draw_second_kitchen(adapter: "JaxMARL", state: PyTree) -> jax.Array:
+    return OvercookedV2Visualizer()._render_state(state).astype(jnp.uint8)
+
+
+def _draw_coins(adapter: "JaxMARL", state: PyTree) -> jax.Array:
+    places = [state.red_pos, state.blue_pos, state.red_coin_pos, state.blue_coin_pos]
+    places = jnp.stack([jnp.ravel(place) for place in places]) + 0.5
+    radii = jnp.array([0.4, 0.4, 0.2, 0.2])
+    return _discs(places, radii, [RED, BLUE, PALE_RED, PALE_BLUE], (0.0, 0.0), (3.0, 3.0))
+
+
+def _draw_riddle(adapter: "JaxMARL", state: PyTree) -> jax.Array:
+    """The bulb above a row of prisoners: who is in the room is large, who has been there is red."""
+    number = len(adapter.agents)
+    row = jnp.arange(number)
+    places = jnp.stack([row + 0.5, jnp.full(number, number / 3)], 1)
+    places = jnp.concatenate([places, jnp.array([[number / 2, number * 3 / 4]])])
+    radii = jnp.where(row == state.agent_in_room, 0.45, 0.25)
+    has_been = jnp.asarray(state.has_been).astype(bool)[:, None]
+    colours = jnp.where(has_been, jnp.array([RED]), jnp.array([GREY]))
+    bulb = jnp.where(jnp.asarray(state.bulb_state).astype(bool), jnp.array(YELLOW), jnp.array(GREY))
+    radii, colours = jnp.append(radii, 0.1 * number), jnp.concatenate([colours, bulb[None]])
+    return _discs(places, radii, colours, (0.0, 0.0), (float(number), float(number)))
+
+
 class Family(NamedTuple):
     """What JaxMARL's environments have no common interface for."""
 
@@ -120,17 +146,17 @@ _smax = Family(
 )
 FAMILIES = {
     "MPE_": Family(1, by_rules=False, draw=_draw_particles),
-    "switch_riddle": Family(0, by_rules=True),
+    "switch_riddle": Family(0, by_rules=True, draw=_draw_riddle),
     "SMAX": _smax,
     "HeuristicEnemySMAX": _smax,
-    "overcooked_v2": Family(0, by_rules=False),
+    "overcooked_v2": Family(0, by_rules=False, draw=_draw_second_kitchen),
     "overcooked": Family(
         0, by_rules=False, named=("layout", overcooked_layouts), draw=_draw_kitchen
     ),
     "hanabi": Family(None, True, _to_move, "get_legal_moves"),
     "jaxnav": Family(0, by_rules=True, refused=("evaporating",)),
     # These start their next round within the last step, and show that one's first observation.
-    "coin_game": Family(None, by_rules=True),
+    "coin_game": Family(None, by_rules=True, draw=_draw_coins),
     "storm_": Family(None, by_rules=True),
 }
 REFUSED = {
@@ -141,6 +167,8 @@ REFUSED = {
 }
 PIXELS = 400  # of the height and the width of a picture of discs
 ALLY, ENEMY = (0, 0, 255), (0, 128, 0)  # colours, the library's
+RED, BLUE, PALE_RED, PALE_BLUE = (214, 39, 40), (31, 119, 180), (255, 152, 150), (174, 199, 232)
+GREY, YELLOW = (190, 190, 190), (255, 200, 0)
 SHAPED = "shaped_reward"  # an entry of Overcooked's info, and our argument: its weight
 
 

@@ -199,6 +199,7 @@ def test_overcookeds_shaped_rewards_are_added_by_their_weight():
         ("MPE_simple_tag_v3", {}, (400, 400)),
         ("HeuristicEnemySMAX", {"num_allies": 2, "num_enemies": 2}, (400, 400)),
         ("overcooked", {"layout": "cramped_room"}, (4 * 32, 5 * 32)),
+        ("overcooked_v2", {}, (4 * 32, 5 * 32)),
     ],
 )
 def test_pictures_are_drawn_within_a_compiled_program(name, args, shape):
@@ -217,6 +218,25 @@ def test_discs_are_where_the_particles_are():
     rows, columns = np.nonzero((np.asarray(picture) != 255).any(-1))
     assert rows.mean() == pytest.approx(49.5) and columns.mean() == pytest.approx(299.5)
     assert np.ptp(rows) == pytest.approx(200 * env._env.rad[0], abs=2)
+
+
+def test_coins_and_prisoners_have_the_colours_of_their_state():
+    env, params = make("jaxmarl:coin_game")
+    _, state = env.reset_env(jax.random.key(0), params)
+    red, coin = (np.ravel(place) for place in (state.inner.red_pos, state.inner.blue_coin_pos))
+    picture = np.asarray(env.render(state, params))[::-1]  # y upwards
+
+    def colour(place, beside):
+        column, row = ((place + 0.5) * 400 / 3 + beside).astype(int)
+        return tuple(picture[row, column])
+
+    assert colour(red, 33) == (214, 39, 40) and colour(coin, 0) == (174, 199, 232)
+    env, params = make("jaxmarl:switch_riddle")
+    _, state = env.reset_env(jax.random.key(0), params)
+    inner = state.inner.replace(bulb_state=jnp.array(True), has_been=jnp.array([1, 0, 0]))
+    picture = np.asarray(env.render(state.replace(inner=inner), params))[::-1]
+    assert tuple(picture[300, 200]) == (255, 200, 0)
+    assert tuple(picture[133, 66]) == (214, 39, 40) and tuple(picture[133, 200]) == (190, 190, 190)
 
 
 def test_games_that_the_library_only_prints_have_no_pictures():
