@@ -40,6 +40,10 @@ class _Outside:
     """
 
     state_outside = True  # see `jaxrl.core.batched_env`
+    num_copies: int | None = None  # where `vector` makes so many and no others
+    has_one_set = (
+        False  # all that `vector` gives are the same copies: there are none to evaluate in
+    )
     default_params = NoParams()
 
     def __init__(self, spec: Any, vector: Callable[..., Any]):
@@ -137,6 +141,15 @@ def outside_environment(
     """The environment that declares `spec`, of one agent or of several."""
     kind = OutsideEnvironment if spec.agents == (DEFAULT_AGENT,) else OutsideMultiAgentEnvironment
     return kind(spec, vector)
+
+
+def refuse_evaluation(env: Any) -> None:
+    """Raises UsageError where evaluation would play in training's own copies."""
+    if env.has_one_set:
+        raise UsageError(
+            f"{env.name} is an object with copies of its own, in which training plays: give a "
+            "function that makes it, so that evaluation and sampling have others"
+        )
 
 
 def is_outside(env: Any) -> bool:

@@ -146,7 +146,7 @@ class RunSettings:
     workers: Any = setting(
         None,
         "processes that step an environment outside JAX; 0: training's own; None: one for each "
-        "core",
+        "core, or 0 where a step takes microseconds",
         _workers,
     )
     sync: bool = setting(

@@ -4,14 +4,19 @@ See `sources` for what an environment may be.
 """
 
 import os
+import time
 from collections.abc import Mapping
 from typing import Any, NamedTuple
+
+import jax
+import numpy as np
 
 from jaxrl.core.errors import UsageError, reason_of
 from jaxrl.core.outside_env import (
     OutsideEnvironment,
     OutsideMultiAgentEnvironment,
     outside_environment,
+    zeros_of,
 )
 from jaxrl.core.python_kinds import VECTOR, kind_of
 from jaxrl.workers.arrays import EnvForm
@@ -19,13 +24,15 @@ from jaxrl.workers.copies import copy_of
 from jaxrl.workers.local import LocalVectorEnv
 from jaxrl.workers.pool import ProcessPool
 from jaxrl.workers.sources import Source, close, make_copy, source_of
-from jaxrl.workers.vector import FaultCount, VectorEnv, VectorSpec, spec_of
+from jaxrl.workers.vector import FaultCount, TooManyFaults, VectorEnv, VectorSpec, spec_of
 from jaxrl.workers.vector_stepper import probe
 
 # Faults with no episode that ended in between; RLlib's name for the setting is
 # num_consecutive_env_runner_failures_tolerance.
 MAX_CONSECUTIVE_FAULTS = 20
 STEP_TIMEOUT_S = 60.0
+TIMED_STEPS = 10
+WORTH_PROCESSES_S = 1e-3  # that a step of all copies takes, one after the other
 
 
 class PythonEnv(NamedTuple):
@@ -50,7 +57,7 @@ class PythonEnv(NamedTuple):
         """E copies.
 
         Args:
-            num_workers: processes that step them; 0: this one; None: one for each core. A
+            num_workers: processes that step them; 0: this one; None: as of `default_workers`. A
                 `gymnasium.vector.VectorEnv` steps in this one.
             step_timeout_s: a step or reset of a copy that takes longer is a fault; only of worker
                 processes.
@@ -58,11 +65,28 @@ class PythonEnv(NamedTuple):
                 `receive` raises `TooManyFaults`.
         """
         faults = FaultCount(self.source.name, max_consecutive_faults)
-        num_workers = default_workers(num_envs) if num_workers is None else num_workers
+        if num_workers is None and not self.is_vector:
+            num_workers = self.default_workers(num_envs)
         if self.is_vector or num_workers == 0:
             return LocalVectorEnv(self, num_envs, faults)
         num_workers = min(num_workers, num_envs)
         return ProcessPool(self[:2], num_envs, num_workers, faults, step_timeout_s)
+
+    def default_workers(self, num_envs: int) -> int:
+        """One process for each core; none where they would only slow the copies down.
+
+        To wake processes for a step costs more than steps of a few microseconds.
+        """
+        if cores() == 1:
+            return 0
+        copy = LocalVectorEnv(self, 1, FaultCount(self.source.name, MAX_CONSECUTIVE_FAULTS))
+        try:
+            seconds = seconds_of_a_step(copy)
+        except TooManyFaults:
+            return min(cores(), num_envs)  # where a fault costs least
+        finally:
+            copy.close()
+        return min(cores(), num_envs) if seconds * num_envs > WORTH_PROCESSES_S else 0
 
 
 def declare(source: Source, made: Any) -> PythonEnv:
@@ -98,8 +122,12 @@ def adapt(
     """
     source = source_of(make)
     source = source if name is None else source._replace(name=name)
-    declared = declare(source, make_copy(source) if made is None else made)
-    return outside_environment(declared.spec, declared.vector)
+    made = make_copy(source) if made is None else made
+    declared = declare(source, made)
+    env = outside_environment(declared.spec, declared.vector)
+    if declared.is_vector:
+        env.num_copies, env.has_one_set = int(made.num_envs), source.is_given
+    return env
 
 
 def make_vector_env(
@@ -110,8 +138,22 @@ def make_vector_env(
     return declare(source, make_copy(source)).vector(num_envs, **settings)
 
 
-def default_workers(num_envs: int) -> int:
-    """One process for each core that this one may use, if there is more than one."""
+def seconds_of_a_step(copy: VectorEnv) -> float:
+    """Of one copy in this process, by its first steps."""
+    copy.reset(np.zeros(1, np.uint32))
+    batch = lambda leaf: np.asarray(leaf)[None]
+    actions = {
+        agent: jax.tree.map(batch, zeros_of(space))
+        for agent, space in copy.spec.action_spaces.items()
+    }
+    began = time.perf_counter()
+    for _ in range(TIMED_STEPS):
+        copy.send(0, actions)
+        copy.receive(0)
+    return (time.perf_counter() - began) / TIMED_STEPS
+
+
+def cores() -> int:
+    """The processor cores that this process may use."""
     affinity = getattr(os, "sched_getaffinity", None)
-    cores = len(affinity(0)) if affinity else os.cpu_count() or 1
-    return min(cores, num_envs) if cores > 1 else 0
+    return len(affinity(0)) if affinity else os.cpu_count() or 1

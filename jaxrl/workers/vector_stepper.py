@@ -49,7 +49,10 @@ class VectorStepper:
     def reset(self) -> None:
         arrays = self._arrays
         seeds = [arrays.seed(row) for row in range(arrays.num_envs)]
-        obs, info = self._env.reset(seed=seeds)
+        try:
+            obs, info = self._env.reset(seed=seeds)
+        except Exception:  # some draw for all copies from one seed
+            obs, info = self._env.reset(seed=seeds[0])
         arrays.step[:], arrays.restarted[:] = 0, False
         self._write_obs(arrays.obs, obs)
         self._write_masks(info)

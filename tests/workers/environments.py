@@ -193,3 +193,11 @@ def arena():
     import jaxrl
 
     return jaxrl.to_pettingzoo("arena")
+
+
+class Slow(Counter):
+    """A step takes a millisecond."""
+
+    def step(self, action):
+        time.sleep(1e-3)
+        return super().step(action)

@@ -11,17 +11,18 @@ import pytest
 
 import jaxrl
 from jaxrl.core.env import lift
-from jaxrl.core.outside_env import is_outside
+from jaxrl.core.outside_env import is_outside, refuse_evaluation
 from jaxrl.core.python_kinds import is_python
 from jaxrl.core.registry import ENVIRONMENT
 from jaxrl.core.spaces import Box, Dict, Discrete, MultiDiscrete, Tuple
 from jaxrl.core.trust import check_name
 from jaxrl.core.types import DEFAULT_AGENT
 from jaxrl.workers.arrays import episode_seed
-from jaxrl.workers.python_env import make_vector_env
+from jaxrl.workers.local import LocalVectorEnv
+from jaxrl.workers.python_env import adapt, cores, make_vector_env
 from jaxrl.workers.vector import TooManyFaults
 from tests.workers import environments
-from tests.workers.environments import Counter, Ended, Leavers, Nim, Sloppy
+from tests.workers.environments import Counter, Ended, Leavers, Nim, Sloppy, Slow
 
 in_this_process = functools.partial(make_vector_env, num_workers=0)
 
@@ -318,3 +319,23 @@ def test_a_file_may_not_name_a_module_behind_the_scheme():
     check_name(ENVIRONMENT, "gym:CartPole-v1", "the file's env", trust=False)
     with pytest.raises(jaxrl.UsageError, match="not part of jaxrl or of an installed plug-in"):
         check_name(ENVIRONMENT, "gym:os:CartPole-v1", "the file's env", trust=False)
+
+
+def test_processes_are_the_default_only_where_steps_are_long_enough():
+    short = adapt(None, functools.partial(gymnasium.make, "CartPole-v1"))
+    envs = short.vector(4)
+    assert isinstance(envs, LocalVectorEnv)
+    long = adapt(None, Slow)
+    slow = long.vector(2)
+    try:
+        assert isinstance(slow, LocalVectorEnv) == (cores() == 1)
+    finally:
+        slow.close()
+
+
+def test_an_object_with_copies_of_its_own_lends_none_to_evaluation():
+    make = lambda: gymnasium.make_vec("CartPole-v1", 3, vectorization_mode="sync")
+    assert adapt(None, make).num_copies == 3
+    refuse_evaluation(adapt(None, make))
+    with pytest.raises(jaxrl.UsageError, match="give a function that makes it"):
+        refuse_evaluation(adapt(None, make()))

@@ -20,6 +20,7 @@ from jaxrl.algorithms.config import AlgorithmConfig
 from jaxrl.algorithms.memory_estimate import check_sizes
 from jaxrl.algorithms.on_policy import rollout_keys
 from jaxrl.core.errors import UsageError
+from jaxrl.core.outside_env import refuse_evaluation
 from jaxrl.core.types import Key, PyTree
 from jaxrl.models.policy_spec import PolicyWeights
 from jaxrl.rollout.env_step import EnvBatch
@@ -78,6 +79,14 @@ class HostProgram:
 def host_program_for(config: AlgorithmConfig, settings: RunSettings, iteration: int) -> HostProgram:
     """The program of a configuration whose run goes on after `iteration`."""
     algorithm = config.static().build()
+    env = algorithm.rollout_spec.env
+    if env.num_copies not in (None, config.num_envs):
+        raise UsageError(
+            f"num_envs={config.num_envs}: {config.env_name} makes {env.num_copies} copies: set "
+            f"num_envs={env.num_copies}"
+        )
+    if settings.evaluation_interval is not None:
+        refuse_evaluation(env)
     check_sizes(config, algorithm)
     sizes = config.num_envs, config.rollout_length
     return HostProgram(algorithm, settings, *sizes, (config.seed, iteration))

@@ -9,7 +9,7 @@ import numpy as np
 
 from jaxrl.core.env import restart
 from jaxrl.core.errors import UsageError
-from jaxrl.core.outside_env import is_outside
+from jaxrl.core.outside_env import is_outside, refuse_evaluation
 from jaxrl.core.types import PyTree
 from jaxrl.rollout.env_step import EnvBatch, PolicyOutput, follow
 from jaxrl.rollout.episode_stats import EpisodeStats, no_episodes
@@ -44,8 +44,10 @@ def play_episodes(play: PlaySpec, game: Game, first: int, episodes: int) -> Iter
     if not is_outside(play.rollout.env):
         yield from play_batches(play, game, first, episodes)
         return
-    together = min(episodes, AT_ONCE)
-    vector = play.rollout.env.vector(together, num_workers=0)
+    env = play.rollout.env
+    refuse_evaluation(env)
+    together = env.num_copies or min(episodes, AT_ONCE)
+    vector = env.vector(together, num_workers=0)
     try:
         for begin in range(0, episodes, together):
             count = min(together, episodes - begin)  # of the last batch what is beyond is dropped
