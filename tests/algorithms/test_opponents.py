@@ -184,6 +184,42 @@ def test_a_run_with_a_pool_resumes_as_if_it_had_not_stopped(trained, tmp_path):
     assert result["env_runners"]["opponents"] == expected
 
 
+def test_a_run_resumes_with_other_settings_of_its_pool_but_not_with_other_members(trained):
+    trainer, _ = trained
+    trainer.save()
+    again = {"path": trainer.run_dir, "run_dir": None, "quiet": True}
+    rarely = {**POOL.opponents.to_dict(), "every": 100, "draw": "uniform"}
+    resumed = Trainer.from_checkpoint(config=POOL.replace(opponents=rarely), strict=True, **again)
+    assert_equal_to_the_bit(resumed.runner.opponents, trainer.runner.opponents)
+    larger = POOL.replace(opponents={**rarely, "size": 4})
+    with pytest.raises(UsageError, match=r"does not fit: runner.opponents.* there and .* here"):
+        Trainer.from_checkpoint(config=larger, **again)
+    others = POOL.replace(opponents={**rarely, "fixed": {"random": "random"}})
+    with pytest.raises(UsageError, match=r"fixed opponents \['random', 'first', 'last'\] and not"):
+        Trainer.from_checkpoint(config=others, **again)
+
+
+def test_opponents_with_memory_learn_on_two_devices_what_they_learn_on_one():
+    config = FROZEN.replace(
+        use_lstm=True,
+        lstm_cell_size=4,
+        max_seq_len=8,
+        opponents=OpponentPool(size=2, every=1, fixed={"random": "random"}),
+    )
+    runners = []
+    for devices in (1, 2):
+        with Trainer(config, run_dir=None, quiet=True, devices=devices) as trainer:
+            results = [trainer.train() for _ in range(2)]
+            runners.append((trainer.runner, results[-1]["env_runners"]["opponents"]))
+    (alone, expected), (split, found) = runners
+    np.testing.assert_array_equal(split.envs.opponents, alone.envs.opponents)
+    assert found == expected
+    for leaf, other in zip(
+        jax.tree.leaves(split.opponents), jax.tree.leaves(alone.opponents), strict=True
+    ):
+        np.testing.assert_allclose(leaf, other, rtol=2e-5, atol=2e-5)
+
+
 def test_a_members_actions_are_those_of_its_own_weights(trained):
     trainer, history = trained
     algorithm, runner = trainer.algorithm, history[6][0]

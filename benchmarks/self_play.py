@@ -1,0 +1,310 @@
+"""Self-play: tic-tac-toe that nobody beats, and a hunter that meets more than one explorer.
+
+    python benchmarks/self_play.py
+    python benchmarks/self_play.py --games tic-tac-toe --cases uniform --seeds 0
+    python benchmarks/self_play.py --games arena --seeds 0 1 2
+
+Tic-tac-toe with drawn seats. A policy learns against
+
+    random       a player that draws any free cell
+    latest       the newest copy of itself, of every 10 iterations
+    uniform      5 copies of itself and the random player, all alike often
+    prioritised  the same, rather those that it loses to
+
+and is judged by the share of 500 games that it loses against the random player and against one that
+plays perfectly (minimax, any of its best moves), with sampled actions, and by all games that its
+most probable moves allow: how many of them end lost. 0 means that no player beats it. The payoff
+matrix of the last seed of `uniform` is written beside --out.
+
+Arena: explorers (pol1) are trained, each with a hunter of its own. New hunters (pol2) are then
+trained against one of them, or against a pool of four, and are judged by their return against two
+explorers that none of them met.
+"""
+
+import itertools
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import report
+from flax import struct
+
+import jaxrl
+from jaxrl.core.spaces import Box, Discrete
+
+LINES = ((0, 1, 2), (3, 4, 5), (6, 7, 8), (0, 3, 6), (1, 4, 7), (2, 5, 8), (0, 4, 8), (2, 4, 6))
+POWERS = 3 ** np.arange(9)
+SEATS = ("x", "o")
+
+
+class Board(struct.PyTreeNode):
+    cells: jax.Array  # i32[9]  0 free, 1 of x, 2 of o
+    time: jax.Array  # i32[]
+
+
+class Params(struct.PyTreeNode):
+    max_steps_in_episode: int = 9
+
+
+@dataclass(frozen=True)
+class TicTacToe(jaxrl.MultiAgentEnvironment):
+    """1 for three in a row, -1 for the opponent's; both observe their marks, then the other's."""
+
+    agents = SEATS
+    default_params = Params()
+
+    def observation_space(self, agent, params=None):
+        return Box(0.0, 1.0, (2, 9))
+
+    def action_space(self, agent, params=None):
+        return Discrete(9)
+
+    def is_truncated(self, state, params):
+        return jnp.array(False)
+
+    def acting_agents(self, state, params):
+        return {"x": state.time % 2 == 0, "o": state.time % 2 == 1}
+
+    def action_mask(self, state, params):
+        return dict.fromkeys(SEATS, state.cells == 0)
+
+    def reset_env(self, key, params):
+        state = Board(jnp.zeros(9, jnp.int32), jnp.int32(0))
+        return self.observe(state), state
+
+    def step_env(self, key, state, action, params):
+        mark = 1 + state.time % 2
+        cells = state.cells.at[jnp.where(mark == 1, action["x"], action["o"])].set(mark)
+        has_won = jnp.any(jnp.all(cells[jnp.array(LINES)] == mark, axis=1))
+        is_over = has_won | jnp.all(cells != 0)
+        x_wins = jnp.where(has_won, jnp.where(mark == 1, 1.0, -1.0), 0.0)
+        state = Board(cells, state.time + 1)
+        reward = {"x": x_wins, "o": -x_wins}
+        terminated = dict.fromkeys((*SEATS, "__all__"), is_over)
+        return self.observe(state), state, reward, terminated, {}
+
+    def observe(self, state):
+        x, o = jnp.float32(state.cells == 1), jnp.float32(state.cells == 2)
+        return {"x": jnp.stack([x, o]), "o": jnp.stack([o, x])}
+
+
+def other_side(cells: tuple[int, ...]) -> tuple[int, ...]:
+    """A board of 0 free, 1 mine, 2 the other's, as the other one sees it."""
+    return tuple((0, 2, 1)[cell] for cell in cells)
+
+
+def has_lost(cells: tuple[int, ...]) -> bool:
+    return any(all(cells[i] == 2 for i in line) for line in LINES)
+
+
+def after_move(cells: tuple[int, ...], move: int) -> tuple[int, ...]:
+    """The board as the other one sees it."""
+    return other_side((*cells[:move], 1, *cells[move + 1 :]))
+
+
+def best_moves() -> np.ndarray:
+    """Minimax: which moves are best, bool[3^9, 9], by the board's number."""
+    values, best = {}, np.zeros((3**9, 9), bool)
+
+    def value(cells):
+        if cells in values:
+            return values[cells]
+        if has_lost(cells):
+            result = -1
+        elif 0 not in cells:
+            result = 0
+        else:
+            free = [i for i in range(9) if cells[i] == 0]
+            outcome = {i: -value(after_move(cells, i)) for i in free}
+            result = max(outcome.values())
+            for i in free:
+                best[np.dot(cells, POWERS), i] = outcome[i] == result
+        values[cells] = result
+        return result
+
+    assert value((0,) * 9) == 0
+    return best
+
+
+BEST = best_moves()
+
+
+def minimax(obs, key):
+    """Any of the best moves."""
+    number = jnp.int32(obs[0] @ POWERS + 2 * obs[1] @ POWERS)
+    return jax.random.categorical(key, jnp.where(jnp.asarray(BEST)[number], 0.0, -jnp.inf))
+
+
+def lost_games(policy: jaxrl.Policy) -> tuple[int, int]:
+    """(lost, all) games of the policy's most probable moves against every reply, in both seats."""
+    lost = total = 0
+    waiting = [(0,) * 9] + [after_move((0,) * 9, i) for i in range(9)]
+    while waiting:
+        boards = np.array(waiting)
+        obs = np.float32(np.stack([boards == 1, boards == 2], axis=1))
+        moves = np.asarray(policy.act(obs, action_mask=boards == 0))
+        replies = []
+        for cells, move in zip(waiting, moves.tolist(), strict=True):
+            turned = after_move(cells, move)
+            if has_lost(turned) or 0 not in turned:
+                total += 1
+                continue
+            for reply in (i for i in range(9) if turned[i] == 0):
+                board = after_move(turned, reply)
+                if has_lost(board) or 0 not in board:
+                    total += 1
+                    lost += has_lost(board)
+                else:
+                    replies.append(board)
+        waiting = replies
+    return lost, total
+
+
+FIXED = {"random": "random", "minimax": minimax}
+POOLS = {
+    "random": jaxrl.OpponentPool(size=1, fixed={"random": "random"}),
+    "latest": jaxrl.OpponentPool(size=1, every=10, draw="latest"),
+    "uniform": jaxrl.OpponentPool(size=5, every=10, fixed={"random": "random"}),
+    "prioritised": jaxrl.OpponentPool(
+        size=5, every=10, draw="prioritised", fixed={"random": "random"}
+    ),
+}
+
+
+def tic_tac_toe(case: str, seed: int, steps: int) -> tuple[dict[str, Any], Any]:
+    """(row, payoff matrix) of one training."""
+    config = jaxrl.PPOConfig.fast(
+        jaxrl.ShuffledSeats(TicTacToe()),
+        policies_to_train=("main",),
+        opponents=POOLS[case],
+        num_envs=512,
+        rollout_length=32,
+        minibatch_size=1024,
+        num_epochs=6,
+        fcnet_hiddens=(128, 128),
+        lr=[[0, 2e-3], [steps, 2e-4]],
+        gamma=1.0,
+        entropy_coeff=[[0, 0.1], [3 * steps // 4, 0.1], [steps, 0.0]],
+        total_env_steps=steps,
+        seed=seed,
+    )
+    begin = time.perf_counter()
+    with jaxrl.Trainer(config, run_dir=None, quiet=True) as trainer:
+        trainer.fit()
+        seconds = time.perf_counter() - begin
+        policy = trainer.get_policy("main")
+        judged = config.replace(opponents=jaxrl.OpponentPool(size=1, fixed=FIXED))
+        with jaxrl.Trainer(judged, run_dir=None, quiet=True) as judge:
+            judge.set_weights({"main": trainer.get_weights()["main"]})
+            shares = {name: share_lost(judge, name) for name in FIXED}
+        matrix = trainer.payoff_matrix(episodes=200)
+    lost, total = lost_games(policy)
+    elo = matrix.elo["main"]
+    print(f"{case}, seed {seed}: {shares}, {lost} of {total} games, {seconds:.0f} s", flush=True)
+    row = {"game": "tic-tac-toe", "case": case, "seed": seed, "steps": steps, "seconds": seconds}
+    return {**row, "lost": shares, "lost_lines": lost, "lines": total, "elo": elo}, matrix
+
+
+def share_lost(trainer: jaxrl.Trainer, opponent: str) -> float:
+    played = trainer.evaluate(episodes=500, explore=True, opponent=opponent, return_episodes=True)[
+        "episodes"
+    ]
+    returns = [episode.agent_episodes["player_0"].get_return() for episode in played]
+    return float(np.mean(np.array(returns) < 0))
+
+
+def explorer(folder: Path, seed: int, steps: int) -> str:
+    """The run of an explorer, trained with a hunter of its own."""
+    config = jaxrl.PPOConfig.tuned("arena", total_env_steps=steps, seed=seed)
+    run = folder / f"explorer{seed}"
+    with jaxrl.Trainer(config, run_dir=run, quiet=True, pictures=False) as trainer:
+        trainer.fit()
+    return f"{run}#pol1"
+
+
+def hunter(case: str, runs: list[str], seed: int, steps: int) -> dict[str, Any]:
+    """A hunter's mean return against the last two runs, after training against one or four."""
+    known, strangers = runs[:-2], runs[-2:]
+    met = known if case == "four" else [known[seed % len(known)]]
+    fixed = {f"met{i}": run for i, run in enumerate(met)}
+    others = {f"stranger{i}": run for i, run in enumerate(strangers)}
+    config = jaxrl.PPOConfig.tuned("arena", policies_to_train=("pol2",), total_env_steps=steps)
+    config = config.replace(opponents=jaxrl.OpponentPool(size=1, fixed=fixed), seed=seed)
+    with jaxrl.Trainer(config, run_dir=None, quiet=True) as trainer:
+        trainer.fit()
+        found = {name: returns(trainer, name) for name in fixed}
+        judged = config.replace(opponents=jaxrl.OpponentPool(size=1, fixed=others))
+        with jaxrl.Trainer(judged, run_dir=None, quiet=True) as judge:
+            judge.set_weights({"pol2": trainer.get_weights()["pol2"]})
+            unmet = {name: returns(judge, name) for name in others}
+    print(f"arena, {case}, seed {seed}: met {found}, strangers {unmet}", flush=True)
+    mean = lambda by_name: float(np.mean(list(by_name.values())))
+    row = {"game": "arena", "case": case, "seed": seed, "steps": steps}
+    return {**row, "met": mean(found), "strangers": mean(unmet)}
+
+
+def returns(trainer: jaxrl.Trainer, opponent: str) -> float:
+    """The hunter's."""
+    played = trainer.evaluate(episodes=100, explore=True, opponent=opponent)["env_runners"]
+    return played["agent_episode_returns_mean"]["agent2"]
+
+
+def tables(rows: list[dict[str, Any]]) -> str:
+    cases = dict.fromkeys((row["game"], row["case"]) for row in rows)
+    by_case = {key: [row for row in rows if (row["game"], row["case"]) == key] for key in cases}
+    lines = {"tic-tac-toe": [], "arena": []}
+    for (game, case), found in by_case.items():
+        if game == "arena":
+            values = ([row[name] for row in found] for name in ("met", "strangers"))
+            lines[game].append([case, *(report.spread(value, ".1f") for value in values)])
+            continue
+        against = ([row["lost"][name] for row in found] for name in FIXED)
+        shares = [report.spread(value, ".3f") for value in against]
+        lost = report.spread([row["lost_lines"] for row in found])
+        elo = report.spread([row["elo"] for row in found])
+        lines[game].append([case, *shares, lost, elo])
+    titles = {
+        "tic-tac-toe": ["against", "lost to random", "lost to minimax", "lost lines", "Elo"],
+        "arena": ["explorers met", "return against those", "against two others"],
+    }
+    return "\n\n".join(
+        report.markdown(titles[game], found) for game, found in lines.items() if found
+    )
+
+
+def main() -> None:
+    parser = report.arguments_of("self_play", __doc__)
+    parser.add_argument(
+        "--games", nargs="+", choices=("tic-tac-toe", "arena"), default=["tic-tac-toe", "arena"]
+    )
+    parser.add_argument("--cases", nargs="+", choices=POOLS, default=list(POOLS))
+    parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
+    parser.add_argument("--arena-steps", type=int, default=500_000)
+    parser.add_argument("--steps", type=int, default=6_000_000, help="of tic-tac-toe")
+    arguments = parser.parse_args()
+    rows, picture = [], arguments.out.with_suffix(".png")
+    if "tic-tac-toe" in arguments.games:
+        for case, seed in itertools.product(arguments.cases, arguments.seeds):
+            row, matrix = tic_tac_toe(case, seed, arguments.steps)
+            rows.append(row)
+            if case == "uniform":
+                picture.parent.mkdir(parents=True, exist_ok=True)
+                matrix.plot(picture)
+                print(matrix.table())
+    if "arena" in arguments.games:
+        with tempfile.TemporaryDirectory() as folder:
+            steps = arguments.arena_steps
+            runs = [explorer(Path(folder), 100 + i, steps) for i in range(6)]
+            for case, seed in itertools.product(("one", "four"), arguments.seeds):
+                rows.append(hunter(case, runs, seed, steps))
+    report.keep([{**row, **report.circumstances()} for row in rows], arguments.out)
+    print(tables(rows))
+
+
+if __name__ == "__main__":
+    main()
