@@ -24,7 +24,7 @@ from jaxrl.core.errors import UsageError, require
 from jaxrl.core.fields import flag
 from jaxrl.rllib.translation import from_rllib
 from jaxrl.run import advice, resume
-from jaxrl.run.command_line import program
+from jaxrl.run.command_line import command, program
 from jaxrl.run.devices import compile_cache
 from jaxrl.run.devices.hosts import JOIN_SECONDS, THREE, check, join
 from jaxrl.run.health import Diverged
@@ -378,8 +378,12 @@ def summary(trainer: Trainer, result: Result, seconds: float) -> str:
         more = (flag_name("total_env_steps"), 2 * steps) if finished else ()
         pictures = [name for name in (CURVES, EPISODE, PAGE) if (here / name).exists()]
         lines += [f"look at      {here / name}" for name in pictures]
+        play = f"evaluate     {advice.to_evaluate(here, trainer.facts)}"
+        if is_external(trainer.config.env):
+            play = f"serve        {command('serve', here)}"
+            more = (*more, *trainer.server_settings.flags)
         lines += [
-            f"evaluate     {advice.to_evaluate(here, trainer.facts)}",
+            play,
             f"resume       {advice.to_resume(here, trainer.facts, *more)}",
         ]
     return "\n".join(lines)

@@ -36,7 +36,8 @@ class ServerSettings:
     )
 
     def __post_init__(self):
-        origins = (self.origins,) if isinstance(self.origins, str) else tuple(self.origins or ())
+        origins = self.origins.split(",") if isinstance(self.origins, str) else self.origins or ()
+        origins = tuple(origins)
         object.__setattr__(self, "origins", origins)
         check_all(self)
         if not is_loopback(self.host) and not (self.token_file and self.certificate):
@@ -55,6 +56,17 @@ class ServerSettings:
             if name not in known:
                 raise unknown_name("setting", name, known, "of a policy server")
         return cls(**given)
+
+    @property
+    def flags(self) -> tuple[str, ...]:
+        """The flags by which a training gets the same server."""
+        given = {name: getattr(self, name) for name in ServerSettings.__dataclass_fields__}
+        given["origins"] = ",".join(self.origins) or ()
+        default = ServerSettings()
+        words = [
+            f"{name}={value}" for name, value in given.items() if value != getattr(default, name)
+        ]
+        return ("--serve", *words) if words else ()
 
     @functools.cached_property
     def token(self) -> str:

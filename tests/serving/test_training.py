@@ -291,4 +291,8 @@ def test_settings_of_the_server_and_of_the_environment():
     env = config.setup().env.env
     assert isinstance(env, External) and env.observation_space() == Box(-2.0, 2.0, (3,))
     assert ServerSettings.named({"port": 1}).port == 1
+    assert ServerSettings().flags == ()
+    settings = ServerSettings(port=1, origins=["http://a", "http://b"])
+    assert settings.flags == ("--serve", "port=1", "origins=http://a,http://b")
+    assert ServerSettings.named({"port": 1, "origins": "http://a,http://b"}) == settings
     assert jax.tree.leaves(env.default_params) == []
