@@ -23,7 +23,7 @@ from jaxrl.core.errors import UsageError
 from jaxrl.core.outside_env import refuse_evaluation
 from jaxrl.core.types import Key, PyTree
 from jaxrl.models.policy_spec import PolicyWeights
-from jaxrl.rollout.env_step import EnvBatch
+from jaxrl.rollout.env_step import EnvBatch, draw_randomness
 from jaxrl.rollout.host_rollout import HostRollouts, Seconds, Stopped
 from jaxrl.rollout.rollout import Rollout, play
 from jaxrl.run.devices.compile_cache import num_hits
@@ -179,7 +179,8 @@ class HostTraining:
         program, spec = self.program, self.algorithm.rollout_spec
         weights = tuple(learner.weights for learner in runner.learners)
         keys = rollout_keys(runner.key, runner.num_updates, jnp.arange(program.num_envs))
-        return play(spec, weights, runner.envs, keys, program.num_steps, env_params)[1]
+        randomness = draw_randomness(spec, keys, program.num_steps)
+        return play(spec, weights, runner.envs, randomness, env_params)[1]
 
 
 @dataclass
