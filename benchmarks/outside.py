@@ -1,7 +1,9 @@
-"""Environments outside JAX: steps/s of worker processes beside Gymnasium's own vectorisation.
+"""Environments outside JAX: steps/s, beside Gymnasium's own vectorisation, and learning.
 
     python benchmarks/outside.py --only pool                      # stepping, with fixed actions
     python benchmarks/outside.py --only pool --envs 16 --turns 3  # shorter
+    python benchmarks/outside.py --only training                  # whole trainings, in steps/s
+    python benchmarks/outside.py --only learning                  # beside the same ones in JAX
 
 A step is that of one copy, and resets are part of it. The ways take turns in one process. "One
 environment in a loop" is the environment itself without any vectorisation, times the cores for
@@ -17,6 +19,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 import report
+from outside_training import learning, training
 from report import CORES
 
 from jaxrl.workers.python_env import make_vector_env
@@ -157,7 +160,7 @@ def in_turns(make: Callable[[], gymnasium.Env], num_envs: int, turns: int) -> di
     return rates
 
 
-QUESTIONS = {"pool": pool}
+QUESTIONS = {"pool": pool, "training": training, "learning": learning}
 
 
 def main() -> None:
@@ -165,6 +168,8 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", choices=QUESTIONS, default=list(QUESTIONS))
     parser.add_argument("--envs", nargs="+", type=int, default=[4, 16, 64], help="copies")
     parser.add_argument("--turns", type=int, default=5)
+    parser.add_argument("--seeds", type=int, default=5, help="of --only learning")
+    parser.add_argument("--twins", nargs="+", default=["cartpole", "arena"], help="of learning")
     args = parser.parse_args()
     for question in args.only:
         rows, titles, lines = QUESTIONS[question](args)
