@@ -109,6 +109,7 @@ def test_in_a_game_of_turns_one_agent_acts_and_masks_come_from_the_observation()
     assert played[2].obs["first"].tolist() == [5]
 
 
+@pytest.mark.filterwarnings("ignore")  # PettingZoo's own
 def test_pettingzoos_pursuit_steps_as_it_does_alone():
     pytest.importorskip("pygame")
     modules = pkgutil.iter_modules(importlib.import_module("pettingzoo.sisl").__path__)
