@@ -59,7 +59,7 @@ CORE_WITHOUT_JAX = tuple(
     f"jaxrl.core.{module}" for module in ("errors", "foreign_names", "python_kinds", "trust")
 )
 WORKERS_WITH_JAX = {  # the side that learns
-    f"jaxrl/workers/{module}.py" for module in ("local", "pool", "python_env", "vector")
+    f"jaxrl/workers/{module}.py" for module in ("local", "pool", "python_env", "ray_pool", "vector")
 }
 MAY_BE_IMPORTED_BY = {
     "gymnax": {"jaxrl/adapters/from_gymnax.py", "jaxrl/adapters/to_gymnax.py"},
@@ -83,7 +83,10 @@ MAY_BE_IMPORTED_BY = {
     "PIL": {"jaxrl/run/inference/video.py", "jaxrl/adapters/from_pgx.py"},
     "resvg_py": {"jaxrl/adapters/from_pgx.py"},
     "imageio": {"jaxrl/run/inference/video.py"},
-    "ray": {"jaxrl/adapters/to_ray_tune.py", "jaxrl/adapters/to_rllib.py"},
+    "ray": {
+        *("jaxrl/adapters/to_ray_tune.py", "jaxrl/adapters/to_rllib.py"),
+        "jaxrl/workers/ray_pool.py",
+    },
     "gymnasium": {
         *("jaxrl/adapters/to_gymnasium.py", "jaxrl/adapters/to_rllib.py"),
         "jaxrl/episodes/minari_datasets.py",

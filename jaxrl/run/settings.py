@@ -57,7 +57,10 @@ def _devices(name: str, value: Any) -> None:
 
 
 def _workers(name: str, value: Any) -> None:
-    if value is not None:
+    if isinstance(value, str) and value.startswith("ray:"):
+        if not value[4:].isdigit() or not int(value[4:]):
+            raise UsageError(f"{name} must be ray:N with a number of actors, not {value!r}")
+    elif value is not None:
         count(0)(name, value)
 
 
@@ -146,7 +149,7 @@ class RunSettings:
     workers: Any = setting(
         None,
         "processes that step an environment outside JAX; 0: training's own; None: one for each "
-        "core, or 0 where a step takes microseconds",
+        "core, or 0 where a step takes microseconds; ray:8: Ray actors",
         _workers,
     )
     sync: bool = setting(

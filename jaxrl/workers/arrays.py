@@ -5,6 +5,7 @@ at places that follow from the environment's form and E alone. This module must 
 """
 
 import math
+from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -73,6 +74,7 @@ class StepArrays:
         self.form, self.num_envs = form, num_envs
         self.observed, self.acted = groups_of(form.observations), groups_of(form.actions)
         self._buffer, self._size = buffer, 0
+        self.blocks: list[np.ndarray] = []  # all of them
         blocks = lambda groups: [
             [
                 self._array((len(group.members), *leaf.shape), leaf.dtype)
@@ -98,6 +100,11 @@ class StepArrays:
         self.episode, self.step, self.current = (self._array((), "int64") for _ in range(3))
 
     @property
+    def inputs(self) -> list[np.ndarray]:
+        """What a step reads: actions, and what decides the seeds of episodes."""
+        return [*chain(*self.action), self.first_seed, self.episode]
+
+    @property
     def size(self) -> int:
         """The bytes of all arrays."""
         return self._size
@@ -116,8 +123,11 @@ class StepArrays:
         used = math.prod(shape) * np.dtype(dtype).itemsize
         self._size += -(-used // ALIGNMENT) * ALIGNMENT
         if self._buffer is None:
-            return np.zeros(shape, dtype)
-        return np.ndarray(shape, dtype, self._buffer, start)
+            block = np.zeros(shape, dtype)
+        else:
+            block = np.ndarray(shape, dtype, self._buffer, start)
+        self.blocks.append(block)
+        return block
 
 
 class Row:

@@ -23,6 +23,7 @@ from jaxrl.workers.arrays import EnvForm
 from jaxrl.workers.copies import copy_of
 from jaxrl.workers.local import LocalVectorEnv
 from jaxrl.workers.pool import ProcessPool
+from jaxrl.workers.ray_pool import RayPool
 from jaxrl.workers.sources import Source, close, make_copy, source_of
 from jaxrl.workers.vector import FaultCount, TooManyFaults, VectorEnv, VectorSpec, spec_of
 from jaxrl.workers.vector_stepper import probe
@@ -33,6 +34,7 @@ MAX_CONSECUTIVE_FAULTS = 20
 STEP_TIMEOUT_S = 60.0
 TIMED_STEPS = 10
 WORTH_PROCESSES_S = 1e-3  # that a step of all copies takes, one after the other
+RAY = "ray:"
 
 
 class PythonEnv(NamedTuple):
@@ -50,15 +52,15 @@ class PythonEnv(NamedTuple):
         self,
         num_envs: int,
         *,
-        num_workers: int | None = None,
+        num_workers: int | str | None = None,
         step_timeout_s: float = STEP_TIMEOUT_S,
         max_consecutive_faults: int = MAX_CONSECUTIVE_FAULTS,
     ) -> VectorEnv:
         """E copies.
 
         Args:
-            num_workers: processes that step them; 0: this one; None: as of `default_workers`. A
-                `gymnasium.vector.VectorEnv` steps in this one.
+            num_workers: processes that step them; 0: this one; None: as of `default_workers`;
+                "ray:8": that many Ray actors. A `gymnasium.vector.VectorEnv` steps in this one.
             step_timeout_s: a step or reset of a copy that takes longer is a fault; only of worker
                 processes.
             max_consecutive_faults: with more faults, and no episode that ended in between,
@@ -69,6 +71,9 @@ class PythonEnv(NamedTuple):
             num_workers = self.default_workers(num_envs)
         if self.is_vector or num_workers == 0:
             return LocalVectorEnv(self, num_envs, faults)
+        if isinstance(num_workers, str):
+            num_workers = min(int(num_workers.removeprefix(RAY)), num_envs)
+            return RayPool(self[:2], num_envs, num_workers, faults, step_timeout_s)
         num_workers = min(num_workers, num_envs)
         return ProcessPool(self[:2], num_envs, num_workers, faults, step_timeout_s)
 

@@ -340,3 +340,10 @@ def test_an_object_with_copies_of_its_own_lends_none_to_evaluation():
     refuse_evaluation(adapt(None, make))
     with pytest.raises(jaxrl.UsageError, match="give a function that makes it"):
         refuse_evaluation(adapt(None, make()))
+
+
+@pytest.mark.parametrize("workers", ["ray:", "ray:0", "ray:two", "8", -1])
+def test_workers_are_a_number_or_ray_actors(workers):
+    with pytest.raises(jaxrl.UsageError, match="workers"):
+        jaxrl.RunSettings(workers=workers)
+    jaxrl.RunSettings(workers="ray:8")
