@@ -213,7 +213,7 @@ class PolicyServer:
         if connection.transport.get_write_buffer_size() > MAX_UNREAD_BYTES:
             connection.transport.abort()
             return
-        broadcast([connection], frame, text=is_text)
+        broadcast([connection], frame.decode() if is_text else frame)
 
     def _count(self, name: str) -> None:
         self.counts[name] += 1

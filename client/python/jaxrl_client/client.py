@@ -324,7 +324,8 @@ class PolicyClient:
             raise EpisodeLost(f"episode {fields['episode']!r} was lost: {error}") from None
 
     def _send(self, kind: str, fields: dict[str, Any]) -> None:
-        self._socket.send(self._encode({"type": kind, **fields}), text=self.text)
+        frame = self._encode({"type": kind, **fields})
+        self._socket.send(frame.decode() if self.text else frame)
 
     def _receive(self, number: int | None = None) -> dict[str, Any]:
         """The answer to request `number`; an error about an earlier message is raised with it."""
