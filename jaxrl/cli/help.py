@@ -36,6 +36,7 @@ GROUPS = {  # title: the settings under it; docs/settings.md has the same groups
     "metrics_num_episodes_for_smoothing",
     "runs, checkpoints and resume": "run_dir resume strict trust checkpoint_interval_s "
     "checkpoint_frequency checkpoint_at_end checkpoint_score_attribute keep",
+    "environments outside JAX": "workers sync env_step_timeout_s max_consecutive_faults",
     "evaluation": "evaluation_interval evaluation_duration evaluation_explore evaluation_env_args "
     "evaluation_seed",
     "logs and pictures": "loggers pictures debug profile",
