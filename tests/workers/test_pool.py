@@ -77,7 +77,13 @@ def wait_until(holds, seconds=10):
         time.sleep(0.02)
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("counter", "leavers", "nim"),
+        *(pytest.param(name, marks=pytest.mark.process) for name in ("ended", "cartpole")),
+    ],
+)
 def test_worker_processes_give_the_steps_that_one_process_gives(name):
     alone = make_vector_env(CASES[name], len(SEEDS), num_workers=0)
     pool = make_vector_env(CASES[name], len(SEEDS), num_workers=2)
@@ -110,7 +116,7 @@ def test_a_killed_worker_costs_the_episodes_of_its_copies_and_no_others():
     pool, alone = (make_vector_env(make, 4, num_workers=workers) for workers in (2, 0))
     pool.reset(SEEDS[:4]), alone.reset(SEEDS[:4])
     num_steps = 0
-    for kill in range(6):
+    for kill in range(3):
         victim, kept = kill % 2, [1 - kill % 2, 3 - kill % 2]
         os.kill(pids_of(pool)[victim], signal.SIGKILL)
         played, expected = play(pool, 5, num_steps), play(alone, 5, num_steps)
@@ -124,7 +130,7 @@ def test_a_killed_worker_costs_the_episodes_of_its_copies_and_no_others():
         for step in played:
             begun = step.obs[DEFAULT_AGENT][step.lost]
             assert (begun[:, 1] == 0).all() and (begun[:, 0] != 0).all()
-    assert pool.num_restarts == 6 and pool.num_faults == 12
+    assert pool.num_restarts == 3 and pool.num_faults == 6
     pool.close()
 
 

@@ -275,7 +275,7 @@ def test_what_is_no_environment_is_refused_in_one_line(env, message):
 
 def test_python_environments_are_known_by_their_methods():
     assert all(map(is_python, [Counter, Counter(), Leavers, Nim(), environments.function]))
-    inside = [jaxrl.make("arena")[0], jaxrl.Environment, jaxrl.make("gymnax:CartPole-v1")[0], 3]
+    inside = [jaxrl.make("arena")[0], jaxrl.Environment, jaxrl.make("cartpole")[0], 3]
     assert not any(map(is_python, inside))
 
 
