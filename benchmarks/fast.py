@@ -41,7 +41,7 @@ TASKS = {
     "pendulum": Task("gymnax:Pendulum-v1", 1_000_000, -172.0),
     "catch": Task("gymnax:Catch-bsuite", 500_000, 0.98),
     "corridor": Task(EXAMPLE, 200_000, 0.75),
-    "breakout": Task("gymnax:Breakout-MinAtar", 4_000_000, 28.0),
+    "breakout": Task("gymnax:Breakout-MinAtar", 10_000_000, 28.0),
 }
 ROUNDS = 5  # turns of each setting in the comparison of speed
 

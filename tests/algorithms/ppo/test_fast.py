@@ -53,9 +53,9 @@ def test_settings_that_are_given_win():
     [
         ("cartpole", "MeanStdFilter", None, False),
         ("arena", None, None, False),  # two cells, looked up
-        (BREAKOUT, None, ((16, 3, 2),), False),
+        (BREAKOUT, None, None, False),
         (PENDULUM, "MeanStdFilter", None, True),
-        (Signposted(), None, ((16, 3, 2),), False),
+        (Signposted(), None, None, False),
     ],
 )
 def test_spaces_decide_how_a_policy_reads_and_acts(
@@ -66,12 +66,11 @@ def test_spaces_decide_how_a_policy_reads_and_acts(
     assert found == (observation_filter, conv_filters, free_log_std)
 
 
-def test_small_images_are_learned_at_a_higher_rate_with_an_entropy_bonus_that_falls():
+def test_small_images_are_learned_at_a_higher_rate_from_larger_batches():
     config = jaxrl.PPOConfig.fast(BREAKOUT, total_env_steps=300_000)
-    assert (config.num_envs, config.rollout_length, config.minibatch_size) == (64, 32, 512)
+    assert (config.num_envs, config.rollout_length, config.minibatch_size) == (64, 128, 1024)
     assert config.lr == ((0, 5e-3), (300_000, LAST_LR))
     assert {name: getattr(config, name) for name in SMALL_IMAGE_SETTINGS} == SMALL_IMAGE_SETTINGS
-    assert config.entropy_coeff == ((0, 0.05), (300_000, 0.005))
 
 
 @pytest.mark.parametrize("by_policy", [False, True])
@@ -166,7 +165,7 @@ def test_the_command_line_fits_the_fast_settings_to_its_distribution_and_policie
 
 def test_rllibs_nested_model_is_no_network_of_ones_own():
     config = jaxrl.PPOConfig.fast(BREAKOUT, model={"fcnet_hiddens": [32]})
-    assert (config.conv_filters, config.fcnet_hiddens) == (((16, 3, 2),), (32,))
+    assert (config.fcnet_activation, config.fcnet_hiddens) == ("relu", (32,))
 
 
 def test_more_environments_than_the_usual_steps_train_one_batch():
