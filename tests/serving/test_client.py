@@ -1,6 +1,8 @@
 """The Python client: it acts as the policy does, here or there, and survives a server's restart."""
 
 import os
+import shutil
+import ssl
 import subprocess
 import sys
 import threading
@@ -128,6 +130,28 @@ def test_a_client_connects_again_to_a_server_that_restarts():
 def test_a_server_that_never_comes_is_an_error_in_one_line():
     with pytest.raises(ConnectionError, match=r"ws://127\.0\.0\.1:1 cannot be reached"):
         PolicyClient("ws://127.0.0.1:1", reconnect_seconds=0)
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl makes the certificate")
+def test_a_client_connects_by_tls_with_a_token_and_not_without(tmp_path):
+    certificate, key, token = (tmp_path / name for name in ("cert.pem", "key.pem", "token"))
+    token.write_text("correct horse battery")
+    words = ["req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "1", "-subj", "/CN=here"]
+    words += ["-addext", "subjectAltName=IP:127.0.0.1", "-keyout", key, "-out", certificate]
+    subprocess.run(["openssl", *words], check=True, capture_output=True)
+    files = {"token_file": token, "certificate": certificate, "private_key": key}
+    trusting = ssl.create_default_context(cafile=str(certificate))
+    with serving(**files) as server:
+        assert server.address.startswith("wss://")
+        told = {"token": token.read_text(), "ssl_context": trusting, "reconnect_seconds": 0}
+        with PolicyClient(server.address, **told) as client:
+            client.get_action(client.start_episode(), np.zeros(3))
+        with pytest.raises(ServerError, match="wrong token"):
+            PolicyClient(server.address, **{**told, "token": "another horse battery"})
+        with pytest.raises(ConnectionError, match="certificate verify failed"):
+            PolicyClient(server.address, token=token.read_text(), reconnect_seconds=0)
+        with pytest.raises(ConnectionError, match="cannot be reached"):
+            PolicyClient(server.address.replace("wss", "ws"), reconnect_seconds=0)
 
 
 def test_the_client_needs_no_jax_and_plays_a_local_policy_without_the_server():

@@ -333,6 +333,24 @@ def test_a_port_in_use_is_said_in_one_line(server):
         pass
 
 
+def test_a_certificate_that_cannot_be_read_is_said_in_one_line():
+    message = "certificate='none.pem' cannot be used: No such file"
+    with pytest.raises(UsageError, match=message), serving(certificate="none.pem"):
+        pass
+
+
+def test_a_policy_that_fails_costs_the_episodes_that_asked_and_serving_goes_on(monkeypatch):
+    act = BatchedPolicy.act
+    with serving() as server, Frames(server) as client:
+        client.begin()
+        monkeypatch.setattr(BatchedPolicy, "act", lambda self, rows: 1 / 0)
+        answer = client.act([0, 0, 0])
+        assert answer["reason"] == "the policy failed: division by zero"
+        monkeypatch.setattr(BatchedPolicy, "act", act)
+        client.begin()
+        assert client.act([0, 0, 0])["type"] == "action"
+
+
 def test_weights_are_sent_once_for_each_version(server):
     with Frames(server, text=False) as client:
         first = client.ask(type="get_weights", id=1)
