@@ -8,12 +8,12 @@ Tic-tac-toe with drawn seats. A policy learns against
 
     random       a player that draws any free cell
     latest       the newest copy of itself, of every 10 iterations
-    uniform      5 copies of itself and the random player, all alike often
+    uniform      10 copies of itself, of every 40 iterations, and the random player, all alike often
     prioritised  the same, rather those that it loses to
 
 and is judged by the share of 500 games that it loses against the random player and against one that
-plays perfectly (minimax, any of its best moves), with sampled actions, and by all games that its
-most probable moves allow: how many of them end lost. 0 means that no player beats it. The payoff
+plays perfectly (minimax, any of its best moves), by its most probable moves, and by all games that
+these moves allow: how many of them end lost. 0 means that no player beats it. The payoff
 matrix of the last seed of `uniform` is written beside --out.
 
 Arena: explorers (pol1) are trained, each with a hunter of its own. New hunters (pol2) are then
@@ -171,7 +171,7 @@ POOLS = {
     "latest": jaxrl.OpponentPool(size=1, every=10, draw="latest"),
     "uniform": jaxrl.OpponentPool(size=5, every=10, fixed={"random": "random"}),
     "prioritised": jaxrl.OpponentPool(
-        size=5, every=10, draw="prioritised", fixed={"random": "random"}
+        size=10, every=40, draw="prioritised", fixed={"random": "random"}
     ),
 }
 
@@ -211,9 +211,7 @@ def tic_tac_toe(case: str, seed: int, steps: int) -> tuple[dict[str, Any], Any]:
 
 
 def share_lost(trainer: jaxrl.Trainer, opponent: str) -> float:
-    played = trainer.evaluate(episodes=500, explore=True, opponent=opponent, return_episodes=True)[
-        "episodes"
-    ]
+    played = trainer.evaluate(episodes=500, opponent=opponent, return_episodes=True)["episodes"]
     returns = [episode.agent_episodes["player_0"].get_return() for episode in played]
     return float(np.mean(np.array(returns) < 0))
 

@@ -75,6 +75,8 @@ def describe(config: Any) -> str:
         size = f"{num_parameters(policy_spec.model):,} parameters"
         for policy, agents in zip(group.policies, group.agents, strict=True):
             trained = "" if policy in algorithm.trained else ", not trained"
+            if group.structure.drawn:
+                trained = f", played by {algorithm.opponents.describe()}"
             lines.append(f"policy       {policy} plays {', '.join(agents)}: {size}{trained}")
     return "\n".join(lines)
 

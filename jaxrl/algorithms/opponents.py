@@ -129,6 +129,19 @@ class Pool:
         copies = (f"{COPY}{i}" for i in range(settings.size))
         return (*copies, *settings.runs, *settings.functions)
 
+    def describe(self) -> str:
+        """Who plays, in a few words."""
+        settings, often = self.settings, []
+        if settings.every is not None:
+            often.append(f"every {settings.every} iterations")
+        if settings.at_win_rate is not None:
+            often.append(f"at a win rate of {settings.at_win_rate:g}")
+        parts = [f"{self.policy} at its start"]
+        if often:
+            parts = [f"{settings.size} copies of {self.learner}, {' or '.join(often)}"]
+        parts += [name for name, _ in settings.fixed]
+        return f"a pool: {'; '.join(parts)} ({settings.draw})"
+
     @property
     def num_weights(self) -> int:
         return self.settings.size + len(self.settings.runs)

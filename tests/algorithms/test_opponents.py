@@ -323,6 +323,14 @@ def test_elo_is_400_for_odds_of_ten():
     assert three.elo == pytest.approx({"a": 0.0, "b": 400.0, "c": 800.0}, abs=0.1)
 
 
+def test_the_plan_says_who_plays():
+    assert "played by a pool: 3 copies of main, every 2 iterations; random; first; last " in (
+        POOL.describe()
+    )
+    alone = FROZEN.replace(opponents=OpponentPool(size=1)).describe()
+    assert "played by a pool: opponent at its start (uniform)" in alone
+
+
 def two_layers(opponents, **changes):
     return FROZEN.replace(opponents=opponents, **changes).build()
 

@@ -59,6 +59,8 @@ def describe(config: PPOConfig) -> str:
                     f"loss = {_objective(policy_config, group.structure)}",
                     _advantages(policy_config),
                 )
+            elif group.structure.drawn:
+                details += (f"played by {algorithm.opponents.describe()}",)
             else:
                 details += ("not trained",)
             spaces = f"{group.observation_space} -> {group.action_space}"
