@@ -122,6 +122,7 @@ class Worker:
         """Closes the pipe of commands: the process closes its environments and ends."""
         if self._popen is not None:
             os.close(self._commands)
+            self._commands = -1  # its number may be another file's from now on
 
     def wait_for_end(self, deadline: float) -> None:
         if self._popen is not None:

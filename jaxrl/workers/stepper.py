@@ -57,10 +57,8 @@ class Stepper:
         part = slice(rows.start, rows.stop)
         self._episode_done, self._lost = arrays.episode_done[part], arrays.lost[part]
         self._restarted, self._steps = arrays.restarted[part], arrays.step[part]
-        self._episodes, self._reached = (
-            arrays.episode[part],
-            RangeCheck(arrays, arrays.final_obs, rows),
-        )
+        self._episodes = arrays.episode[part]
+        self._reached = RangeCheck(arrays, arrays.final_obs, rows)
         self._first = [RangeCheck(arrays, arrays.obs, range(row, row + 1)) for row in rows]
         pairs = zip(chain(*arrays.obs), chain(*arrays.final_obs), strict=True)
         self._blocks = [(block[part], final[part]) for block, final in pairs]
