@@ -73,7 +73,7 @@ def learning(args: Any) -> tuple[list[dict], list[str], list[list[str]]]:
     for name in args.twins:
         python, steps = twins[name]
         inside = jaxrl.PPOConfig.tuned(name, total_env_steps=steps)
-        policies = jaxrl.make(name)[0].default_policies
+        policies = inside.setup().policies
         outside = inside.replace(env=python, policies=policies if len(policies) > 1 else None)
         ways = {
             "in JAX": (inside, {}),

@@ -60,6 +60,12 @@ class _Outside:
     def separate(self, number: int) -> Any:
         return self  # its copies are made where they are stepped
 
+    def reset(self, key: Key, params: PyTree = None) -> tuple:
+        refuse_outside(self, "reset")
+
+    def step(self, key: Key, state: PyTree, action: PyTree, params: PyTree = None) -> tuple:
+        refuse_outside(self, "step")
+
     def is_truncated(self, state: OutsideState, params: PyTree) -> jax.Array:
         return jnp.array(False)
 
@@ -161,7 +167,7 @@ def refuse_outside(env: Any, what: str) -> None:
     """Raises UsageError for an environment outside JAX where a compiled program would step it."""
     if is_outside(env):
         raise UsageError(
-            f"{what} steps environments in a compiled program, and {env.name} runs outside JAX: "
+            f"{what}: {env.name} runs outside JAX and cannot be part of a compiled program: "
             "train it with jaxrl.Trainer, or with jaxrl.Learner in a loop of your own"
         )
 

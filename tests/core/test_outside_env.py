@@ -9,6 +9,7 @@ from jaxrl.core.spaces import Box, Discrete
 from jaxrl.core.types import DEFAULT_AGENT
 from jaxrl.workers.vector import VectorSpec
 
+KEY = jax.random.key(0)
 BOX = Box(-1.0, 1.0, (3,))
 
 
@@ -28,8 +29,17 @@ def test_what_is_declared_is_what_training_reads():
 
 def test_one_line_refuses_a_compiled_loop():
     config = jaxrl.PPOConfig(env=declared())
-    with pytest.raises(jaxrl.UsageError, match=r"make_train .* mine runs outside JAX: .*Trainer"):
+    with pytest.raises(jaxrl.UsageError, match=r"make_train: mine runs outside JAX .*Trainer"):
         jaxrl.make_train(config)
     algorithm = config.build()
     with pytest.raises(jaxrl.UsageError, match=r"Algorithm\.collect"):
         jax.eval_shape(lambda key: algorithm.collect(algorithm.init(key)), jax.random.key(0))
+
+
+def test_nobody_mistakes_the_declared_zeros_for_an_episode():
+    for call in (lambda env: env.reset(KEY), lambda env: env.step(KEY, None, 0)):
+        with pytest.raises(jaxrl.UsageError, match="mine runs outside JAX"):
+            call(declared())
+    for adapter in (jaxrl.to_gymnasium, jaxrl.to_gymnax):
+        with pytest.raises(jaxrl.UsageError, match="env: mine runs outside JAX"):
+            adapter(declared())
