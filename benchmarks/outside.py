@@ -6,9 +6,8 @@
     python benchmarks/outside.py --only learning                  # beside the same ones in JAX
 
 A step is that of one copy, and resets are part of it. The ways take turns in one process. "One
-environment in a loop" is the environment itself without any vectorisation, times the cores for
-those that keep one busy: no way of stepping can be faster there. `work` computes for so many
-milliseconds in each step, `sleep` waits for them, as for another machine.
+environment in a loop" is the environment itself on one core, without any vectorisation. `work`
+computes for so many milliseconds in each step, `sleep` waits for them, as for another machine.
 """
 
 import functools
