@@ -8,13 +8,13 @@ Tic-tac-toe with drawn seats. A policy learns against
 
     random       a player that draws any free cell
     latest       the newest copy of itself, of every 10 iterations
-    uniform      10 copies of itself, of every 40 iterations, and the random player, all alike often
-    prioritised  the same, rather those that it loses to
+    uniform      5 copies of itself, of every 10 iterations, and the random player, all alike often
+    prioritised  10 copies, of every 40 iterations, and the random player, rather who beats it
 
 and is judged by the share of 500 games that it loses against the random player and against one that
 plays perfectly (minimax, any of its best moves), by its most probable moves, and by all games that
 these moves allow: how many of them end lost. 0 means that no player beats it. The payoff
-matrix of the last seed of `uniform` is written beside --out.
+matrices of the last seed are drawn beside --out, self_play_uniform.png and so on.
 
 Arena: explorers (pol1) are trained, each with a hunter of its own. New hunters (pol2) are then
 trained against one of them, or against a pool of four, and are judged by their return against two
@@ -285,14 +285,14 @@ def main() -> None:
     parser.add_argument("--arena-steps", type=int, default=500_000)
     parser.add_argument("--steps", type=int, default=6_000_000, help="of tic-tac-toe")
     arguments = parser.parse_args()
-    rows, picture = [], arguments.out.with_suffix(".png")
+    rows, out = [], arguments.out
     if "tic-tac-toe" in arguments.games:
         for case, seed in itertools.product(arguments.cases, arguments.seeds):
             row, matrix = tic_tac_toe(case, seed, arguments.steps)
             rows.append(row)
-            if case == "uniform":
-                picture.parent.mkdir(parents=True, exist_ok=True)
-                matrix.plot(picture)
+            if POOLS[case].size > 1:
+                out.parent.mkdir(parents=True, exist_ok=True)
+                matrix.plot(out.with_name(f"{out.stem}_{case}.png"))
                 print(matrix.table())
     if "arena" in arguments.games:
         with tempfile.TemporaryDirectory() as folder:
