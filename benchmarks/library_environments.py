@@ -87,7 +87,7 @@ TASKS = {
         "total_env_steps": 300_000,
     },
     "xminigrid-doorkey": {"env": "xminigrid:MiniGrid-DoorKey-5x5", "total_env_steps": 300_000},
-    "navix-doorkey": {"env": "navix:Navix-DoorKey-5x5-v0", "total_env_steps": 300_000},
+    "navix-doorkey": {"env": "navix:Navix-DoorKey-5x5-v0", "total_env_steps": 1_000_000},
     "brax-inverted-pendulum": {"env": "brax:inverted_pendulum", "total_env_steps": 500_000},
     "playground-cartpole": {"env": "playground:CartpoleBalance", "total_env_steps": 500_000},
     "craftax-classic": {"env": "craftax:Craftax-Classic-Symbolic-v1", "total_env_steps": 1_000_000},
