@@ -122,7 +122,7 @@ class Learner(PolicyAccess):
         begins: Any = False,
         action_masks: Any = None,
     ) -> tuple[Any, Any]:
-        """(actions of the environment, outputs to record): {agent: ...} where there are several.
+        """(actions of the environment, outputs to record), by agent where there are several.
 
         Args:
             observations: one or a batch, [..., *observation_space.shape]; {agent: observation} of

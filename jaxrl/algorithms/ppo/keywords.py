@@ -47,6 +47,7 @@ class TunedKeywords(TypedDict, total=False):
     env_task_fn: Any
     env_task_interval: int
     curriculum: Any
+    opponents: Any
     action_distribution: str
     dual_clip: float | None
     target_kl: float | None
