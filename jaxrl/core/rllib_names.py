@@ -84,12 +84,6 @@ RLLIB = {
         *("straggler_mitigation", "use_exec_api"),
         note=ONE_PROGRAM,
     ),
-    **same(
-        "explore",
-        here="evaluation_explore",
-        note="explore itself is for policies that do not learn",
-        harmless=(True,),
-    ),
     **none(
         *("env_to_module_connector", "module_to_env_connector", "learner_connector"),
         *("_env_to_module_connector", "_module_to_env_connector", "_learner_connector"),

@@ -266,6 +266,13 @@ def curriculum(values: Values, context: Context) -> Iterator[Row]:
         yield changes(values, "env_task_fn takes (result, task) here (docs/curricula.md)")
 
 
+def explore(values: Values, context: Context) -> Iterator[Row]:
+    if values["explore"]:
+        yield harmless(values, "actions are sampled in training")
+    else:
+        yield changes(values, "explore=False is for policies that do not learn")
+
+
 def exploration(values: Values, context: Context) -> Iterator[Row]:
     """The explorations that are here by RLlib's names."""
     value = values["exploration_config"] or {}
@@ -296,6 +303,7 @@ POLICY_RULES = (  # which a policy may have of its own
     together(previous, "model/lstm_use_prev_action_reward"),
     together(observation_filter, "observation_filter"),
     together(optimizer, "optimizer"),
+    together(explore, "explore"),
     together(exploration, "exploration_config"),
 )
 TRAINING_RULES = (

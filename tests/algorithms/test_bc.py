@@ -103,6 +103,7 @@ def sampled(config, number, explore=True):
         return trainer.sample(number, explore=explore)
 
 
+@pytest.mark.long
 def test_each_agents_steps_go_to_its_policy_also_of_those_that_join_late_or_leave(tmp_path):
     for env in (Joining(), Leavers()):
         episodes = sampled(jaxrl.PPOConfig(env=env, fcnet_hiddens=(4,), num_envs=2), 3)

@@ -85,6 +85,7 @@ def row(tree, index):
     return jax.tree.map(lambda leaf: leaf[index], tree)
 
 
+@pytest.mark.long
 def test_a_pool_of_one_frozen_copy_is_a_frozen_opponent_to_the_bit():
     config = FROZEN.replace(total_env_steps=128 * 4)
     plain = jax.jit(make_train(config))(jax.random.key(0))
@@ -199,6 +200,7 @@ def test_a_run_resumes_with_other_settings_of_its_pool_but_not_with_other_member
         Trainer.from_checkpoint(config=others, **again)
 
 
+@pytest.mark.long
 def test_opponents_with_memory_learn_on_two_devices_what_they_learn_on_one():
     config = FROZEN.replace(
         use_lstm=True,
@@ -268,6 +270,7 @@ def ended(*returns, member=0):
     )
 
 
+@pytest.mark.long
 def test_a_copy_is_made_when_enough_of_the_last_episodes_are_won():
     settings = OpponentPool(size=2, at_win_rate=0.75, window=4)
     algorithm = FROZEN.replace(opponents=settings).build()
@@ -301,6 +304,7 @@ def test_won_at_counts_the_learners_return_alone():
     assert scores.points.tolist() == [1.0]
 
 
+@pytest.mark.long
 def test_the_payoff_matrix_has_every_pair_and_elo_explains_it(trained, tmp_path):
     trainer, _ = trained
     matrix = trainer.payoff_matrix(episodes=4)
@@ -391,6 +395,7 @@ def test_a_pool_needs_a_policy_that_is_not_trained_and_one_alike_that_is():
         several.build()
 
 
+@pytest.mark.long
 def test_an_opponent_from_a_run_must_fit_and_is_read_by_a_trainer_alone(trained, tmp_path):
     trainer, _ = trained
     trainer.save()

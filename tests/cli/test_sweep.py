@@ -162,6 +162,7 @@ def test_the_script_itself_ends_with_that_line_and_status(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.long
 def test_a_sweep_says_its_plan_its_table_and_where_the_best_lies(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(sys, "path", list(sys.path))
     monkeypatch.chdir(tmp_path)

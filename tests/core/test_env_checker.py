@@ -268,6 +268,7 @@ SHORT = {"pursuit": {"max_cycles": 50}, "waterworld": {"max_cycles": 50}}  # so 
 
 
 @pytest.mark.parametrize("name", [*names(), "gymnax:Catch-bsuite", "gymnax:Breakout-MinAtar"])
+@pytest.mark.long
 def test_every_environment_of_the_registry_keeps_to_the_contract(name):
     try:
         env, params = make(name, **SHORT.get(name, {}))

@@ -207,6 +207,7 @@ def floats(tree):
     return [leaf for leaf in jax.tree.leaves(tree) if jnp.issubdtype(leaf.dtype, jnp.number)]
 
 
+@pytest.mark.long
 def test_halved_rewards_are_learned_from_as_if_the_environment_paid_half_and_returns_stay_whole():
     probe = {"num_steps": 3, "reward_for": "action"}
     runner, metrics = train(CONFIG.replace(env=Probe(**probe), callbacks=RewardScale(0.5)))

@@ -34,6 +34,7 @@ def heavier(result, task):
 HEAVIER = CARTPOLE.replace(env_task_fn=f"{HERE}:heavier", env_task_interval=3)
 
 
+@pytest.mark.long
 def test_what_was_drawn_is_reported_and_evaluation_draws_too(start, tmp_path):
     trainer = start(RANDOMISED)
     result = trainer.fit({"training_iteration": 4, "env_runners/task/gravity": 13})
@@ -235,6 +236,7 @@ def test_a_curriculum_is_refused_where_no_episodes_are_played():
         BCConfig(env="cartpole", input="data", curriculum=CLIMBING.curriculum)
 
 
+@pytest.mark.long
 def test_trials_of_a_sweep_have_curricula_and_can_be_ranked_by_their_tasks(tmp_path):
     done = sweep(
         CLIMBING.replace(total_env_steps=64 * 4),

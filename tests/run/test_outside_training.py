@@ -26,6 +26,7 @@ def compared(result):
     return dict(flat({name: result[name] for name in kept}))
 
 
+@pytest.mark.long
 def test_a_run_outside_jax_is_the_run_in_jax():
     made = []
     inside = jaxrl.Trainer(CONFIG, **QUIET)

@@ -302,6 +302,7 @@ def test_what_a_changed_configuration_does_not_touch_is_kept(
                 )
 
 
+@pytest.mark.long
 def test_after_a_resume_with_another_configuration_it_counts_on_and_the_next_one_is_exact_again(
     start, resume, tmp_path
 ):

@@ -272,7 +272,7 @@ def test_clients_episodes_and_sizes_are_limited():
             with pytest.raises(ConnectionClosed) as closed:
                 client.act([0.0] * 2000, name="a")
             assert closed.value.rcvd.code == 1009
-        assert server.counts["dropped"] == 3
+        wait_until(lambda: server.counts["dropped"] == 3)
 
 
 def test_a_clients_pace_is_limited_and_a_pause_fills_it_again():

@@ -95,6 +95,7 @@ def remembering(tmp_path_factory):
 
 
 @pytest.mark.parametrize("trials", ["rates", "remembering"])
+@pytest.mark.long
 def test_a_member_equals_its_single_training_and_its_result_is_the_trainers(trials, request):
     for outcome in request.getfixturevalue(trials).outcomes:
         with Trainer(outcome.trial.config, run_dir=None, quiet=True) as trainer:
@@ -191,6 +192,7 @@ def test_split_over_devices_they_are_the_same(rates):
         np.testing.assert_allclose(outcome.curve[1], expected.curve[1], rtol=1e-4)
 
 
+@pytest.mark.long
 def test_programs_side_by_side_give_what_they_give_alone(rates, tmp_path):
     with nothing_compiled():
         beside = sweep(

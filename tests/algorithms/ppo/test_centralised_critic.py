@@ -94,6 +94,7 @@ def played(config, num_updates=1):
 @pytest.mark.parametrize(
     "settings", [{"observation_filter": "MeanStdFilter"}, {"use_gru": True, "lstm_cell_size": 8}]
 )
+@pytest.mark.long
 def test_a_critic_that_is_shown_the_own_observation_is_ppo_to_the_bit(settings):
     config = PPOConfig(env=Sighted(), normalize_returns=True, **TINY, **settings)
     trained = []
@@ -111,6 +112,7 @@ def test_a_critic_that_is_shown_the_own_observation_is_ppo_to_the_bit(settings):
 
 
 @pytest.mark.parametrize("num_steps", [1, 1000])
+@pytest.mark.long
 def test_a_critic_knows_what_it_sees_and_a_policys_own_observation_does_not_tell(num_steps, fitted):
     """An episode of one step bootstraps from a state that its reset replaces."""
     trainer, _ = fitted(
@@ -157,6 +159,7 @@ def test_of_agents_that_have_left_a_critic_sees_zeros_and_that_they_have():
         np.testing.assert_array_equal(is_known, True)
 
 
+@pytest.mark.long
 def test_a_run_with_critics_resumes_exactly(tmp_path):
     quiet = {"quiet": True, "pictures": False}
     with Trainer(LEAVERS, run_dir=None, **quiet) as whole:
@@ -244,6 +247,7 @@ def test_integers_are_joined_in_the_agents_order():
     np.testing.assert_array_equal(first, [[0, 15, 15, 0]] * 2)  # both policies' critics
 
 
+@pytest.mark.long
 def test_policies_act_are_loaded_and_exported_without_what_the_critic_sees(tmp_path):
     memory = {"use_gru": True, "lstm_cell_size": 8}
     config = SMALL_ARENA.replace(critic_observation="state", total_env_steps=64, **memory)

@@ -90,6 +90,7 @@ MANY = {"num_envs": 256, "minibatch_size": 512, "num_epochs": 2}
 
 @pytest.mark.parametrize("told", ["mask", "part"])
 @pytest.mark.parametrize(("lr", "low", "high"), [(1e-2, 0.95, 1.0), (0.0, 0.4, 0.6)])
+@pytest.mark.long
 def test_an_impossible_action_is_never_taken_and_the_same_is_learned(fitted, told, lr, low, high):
     """In no episode of 64 iterations, by a policy that soon knows and by one that never learns.
 

@@ -125,6 +125,7 @@ WAITING = PPOConfig(
     ("policy", "number", "length", "width"),
     [("shared", 17, 1, 2), ("first", 3, 6, 1), ("second", 3, 6, 1), ("alone", 17, 1, 1)],
 )
+@pytest.mark.long
 def test_sequences_are_judged_as_they_were_acted_on(policy, number, length, width):
     """17 steps in parts of 6 or of 1: of an agent, of two of one policy, or of two policies.
 
@@ -143,6 +144,7 @@ def test_sequences_are_judged_as_they_were_acted_on(policy, number, length, widt
 
 
 @pytest.mark.parametrize(("policy", "width"), [("alone", 1), ("shared", 2)])
+@pytest.mark.long
 def test_sequences_with_waits_are_judged_as_they_were_acted_on(policy, width):
     """A second rollout of 17 steps begins in the fourth step of an episode of 7.
 
@@ -279,6 +281,7 @@ def test_a_minibatch_has_as_many_rows_as_asked_to_the_nearest_sequence_of_each_b
         assert f"{rows // 20} sequences of 20 steps" in config.describe()
 
 
+@pytest.mark.long
 def test_a_run_with_actions_left_open_goes_on_bit_for_bit_and_over_two_devices(tmp_path):
     """The first rollout, of 4 steps, ends in the pause of `late`.
 

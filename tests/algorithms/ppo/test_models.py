@@ -102,6 +102,7 @@ class ArenaNet(nn.Module):
         return nn.Dense(4)(hidden), nn.Dense(1)(hidden)
 
 
+@pytest.mark.long
 def test_policies_may_have_models_of_their_own(tmp_path):
     config = SMALL_ARENA.replace(
         per_policy={

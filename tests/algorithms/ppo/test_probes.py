@@ -139,6 +139,7 @@ def test_a_time_limit_bootstraps_so_that_the_value_is_that_of_an_endless_world(l
     np.testing.assert_allclose(look("default_policy", [0])[1], [2.0], atol=0.05)
 
 
+@pytest.mark.long
 def test_with_centered_values_normalised_returns_do_not_drive_a_policy_to_unseen_places():
     """Values fall from 0 to their level where the policy has been, but not beyond.
 
@@ -150,6 +151,7 @@ def test_with_centered_values_normalised_returns_do_not_drive_a_policy_to_unseen
     assert centered > -26 > -35 > learned
 
 
+@pytest.mark.long
 def test_agents_of_different_spaces_learn_and_one_that_left_learns_from_its_active_rows_alone():
     look, _ = trained(Leavers(), 60)
     assert look("short", [0])[0][0, 1] > 0.95  # -100 awaits action 1 in the rows after it has left

@@ -48,6 +48,7 @@ def eight():
     return jax.jit(jax.vmap(chex.assert_max_traces(make_train(CONFIG), n=1)))
 
 
+@pytest.mark.long
 def test_one_compilation_serves_eight_keys_and_each_equals_its_single_run(eight, single):
     keys = jax.random.split(jax.random.key(0), 8)
     hypers = CONFIG.hypers()
@@ -155,6 +156,7 @@ def weights_after(config, count):
     }
 
 
+@pytest.mark.long
 def test_stacked_policies_learn_what_they_learn_apart():
     """The first must not notice that the second one has a group of its own."""
     for config, num_groups in ((ALIKE, 1), (BY_MINIBATCH, 2), (BY_OPTIMIZER, 2)):

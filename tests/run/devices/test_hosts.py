@@ -334,6 +334,7 @@ def test_no_cluster_is_said_and_processes_that_do_not_all_come_are_told_so():
     assert "the 2 processes did not come together within 2 s; start each" in err.splitlines()[-1]
 
 
+@pytest.mark.long
 def test_slurm_is_found_as_jax_finds_it(monkeypatch):
     auto = "import jaxrl; jaxrl.join(); import jax; print(jax.process_index(), jax.process_count())"
     here = {"JOB_ID": os.getpid(), "STEP_NODELIST": "localhost", "NTASKS": 2, "LOCALID": 0}

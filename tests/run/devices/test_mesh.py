@@ -68,6 +68,7 @@ def test_a_jax_that_cannot_start_or_compile_is_one_line_before_any_training(
     assert all(line.startswith(message) for line in lines)
 
 
+@pytest.mark.long
 def test_two_and_four_devices_learn_and_report_what_one_does(start, small, tmp_path):
     trained_alone, expected = trained(start, tmp_path, 1, small)
     for devices in (2, 4):

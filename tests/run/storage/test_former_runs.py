@@ -32,6 +32,7 @@ def test_a_policy_of_a_former_run_acts_as_it_did(run):
     assert result["episode_return_mean"] == pytest.approx(7.1006, abs=1e-3)
 
 
+@pytest.mark.long
 def test_a_former_run_resumes_as_it_would_have_gone_on(run):
     config = read_config(read_facts(find(run)), "jaxrl.Trainer.from_checkpoint")
     longer = config.replace(total_env_steps=160)
@@ -43,6 +44,7 @@ def test_a_former_run_resumes_as_it_would_have_gone_on(run):
     assert [row["training_iteration"] for row in rows] == [1, 2, 3, 4, 5]
 
 
+@pytest.mark.long
 def test_a_former_sweep_resumes_the_trial_that_was_missing(tmp_path):
     folder = shutil.copytree(REFERENCE / "sweep_v2", tmp_path / "sweep")
     first, second = resume_sweep(folder, quiet=True).outcomes
