@@ -78,6 +78,7 @@ MAY_BE_IMPORTED_BY = {
     "wandb": {"jaxrl/run/logging/loggers.py", "jaxrl/run/logging/wandb.py"},
     "matplotlib": {
         *("jaxrl/run/logging/plots.py", "jaxrl/sweeps/plots.py", "jaxrl/sweeps/lineage_plots.py"),
+        "jaxrl/adapters/from_jaxmarl.py",
         "jaxrl/adapters/from_pgx.py",  # its fonts
     },
     "PIL": {"jaxrl/run/inference/video.py", "jaxrl/adapters/from_pgx.py"},

@@ -22,6 +22,7 @@ from jaxrl.adapters.wrapping import (
     all_ended,
     constructor_with,
     import_error,
+    pixels_of,
     raw_key,
     require_known,
 )
@@ -122,6 +123,23 @@ def _draw_riddle(adapter: "JaxMARL", state: PyTree) -> jax.Array:
     return _discs(places, radii, colours, (0.0, 0.0), (float(number), float(number)))
 
 
+def _draw_storm(adapter: "JaxMARL", state: PyTree) -> jax.Array:
+    """Without the bars of the time, which the library cannot draw with NumPy 2."""
+    draw = lambda state: adapter._env.render(state.replace(step=0, outer_t=0))
+    return adapter.picture(draw, state)
+
+
+def _draw_rooms(adapter: "JaxMARL", state: PyTree) -> jax.Array:
+    from matplotlib.figure import Figure
+
+    def draw(state):
+        figure = Figure(figsize=(4, 4))
+        adapter._env.init_render(figure.subplots(), state, lidar=False)
+        return pixels_of(figure)
+
+    return adapter.picture(draw, state)
+
+
 class Family(NamedTuple):
     """What JaxMARL's environments have no common interface for."""
 
@@ -154,10 +172,10 @@ FAMILIES = {
         0, by_rules=False, named=("layout", overcooked_layouts), draw=_draw_kitchen
     ),
     "hanabi": Family(None, True, _to_move, "get_legal_moves"),
-    "jaxnav": Family(0, by_rules=True, refused=("evaporating",)),
+    "jaxnav": Family(0, by_rules=True, refused=("evaporating",), draw=_draw_rooms),
     # These start their next round within the last step, and show that one's first observation.
     "coin_game": Family(None, by_rules=True, draw=_draw_coins),
-    "storm_": Family(None, by_rules=True),
+    "storm_": Family(None, by_rules=True, draw=_draw_storm),
 }
 REFUSED = {
     "LearnedPolicyEnemySMAX": "needs a trained policy for its enemies; HeuristicEnemySMAX does not",

@@ -200,6 +200,8 @@ def test_overcookeds_shaped_rewards_are_added_by_their_weight():
         ("HeuristicEnemySMAX", {"num_allies": 2, "num_enemies": 2}, (400, 400)),
         ("overcooked", {"layout": "cramped_room"}, (4 * 32, 5 * 32)),
         ("overcooked_v2", {}, (4 * 32, 5 * 32)),
+        ("storm_2p", {}, (512, 320)),
+        ("jaxnav", {}, (400, 400)),
     ],
 )
 def test_pictures_are_drawn_within_a_compiled_program(name, args, shape):

@@ -56,6 +56,7 @@ def test_training_stops_at_the_first_bad_iteration_and_keeps_the_state_before_it
         np.testing.assert_array_equal(kept[name], array, err_msg=name)
 
 
+@pytest.mark.long
 def test_debug_names_the_line_in_which_the_first_bad_number_arises(start):
     trainer = start(POISONED, run_dir=None, debug=True)
     with pytest.raises(

@@ -324,6 +324,7 @@ def test_after_a_resume_with_another_configuration_it_counts_on_and_the_next_one
     assert_equal_to_the_bit(rest.runner, whole.runner)
 
 
+@pytest.mark.long
 def test_with_another_batch_size_schedules_and_limits_still_count_environment_steps(start, resume):
     config = CARTPOLE.replace(lr=[[0, 1e-3], [1280, 0.0]], total_env_steps=64 * 20)
     trainer = start(config)

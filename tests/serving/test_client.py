@@ -25,6 +25,8 @@ from jaxrl.run.export.numpy_policy import NumpyPolicy
 from tests.run.export.kinds import _member, policy_of_kind
 from tests.serving.served import serving, small_policy
 
+pytestmark = pytest.mark.process  # a server and its clients wait for each other
+
 ROOT = Path(__file__).resolve().parents[2]
 AGENTS = ("left", "right")
 

@@ -19,6 +19,8 @@ from jaxrl.serving.session import MAX_MISTAKES, ServedPolicies, Session
 from jaxrl.serving.settings import ServerSettings
 from tests.serving.served import Frames, serving, small_policy, wait_until
 
+pytestmark = pytest.mark.process  # a server and its clients wait for each other
+
 GOOD = [
     {"type": "hello", "protocol": 1, "token": ""},
     {"type": "start_episode", "id": 1, "episode": "e", "explore": True},

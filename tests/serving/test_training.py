@@ -23,6 +23,8 @@ from jaxrl.serving.external_env import External, spaces_of
 from jaxrl.serving.settings import ServerSettings
 from tests.serving.served import Frames, serving, small_policy
 
+pytestmark = pytest.mark.process  # a server and its clients wait for each other
+
 SMALL = {
     "env_args": {"observation_space": "Box(-2, 2, 3)", "action_space": "Discrete(3)"},
     **{"num_envs": 2, "rollout_length": 8, "num_epochs": 1, "minibatch_size": 16},

@@ -214,6 +214,7 @@ def test_programs_side_by_side_give_what_they_give_alone(rates, tmp_path):
     assert len((tmp_path / "beside" / "results.jsonl").read_text().splitlines()) == 2
 
 
+@pytest.mark.long
 def test_programs_side_by_side_are_halved_together(rates):
     """Four trials in two programs, then the better two, then one, whatever their programs."""
     space = {"fcnet_hiddens": HIDDENS, "lr": RATES}

@@ -62,6 +62,7 @@ def test_one_compilation_serves_eight_keys_and_each_equals_its_single_run(eight,
 
 
 @pytest.mark.filterwarnings("ignore:lr leaves pol2 as per_policy has it")
+@pytest.mark.long
 def test_one_compilation_serves_every_learning_rate_and_each_equals_its_single_run(eight, single):
     rates = [1e-4 * 2**i for i in range(8)]
     hypers = [CONFIG.hypers(lr=rate) for rate in rates]
@@ -168,6 +169,7 @@ def test_stacked_policies_learn_what_they_learn_apart():
 @pytest.mark.parametrize(
     "num_policies", [2, *(pytest.param(count, marks=pytest.mark.slow) for count in (8, 32))]
 )
+@pytest.mark.long
 def test_over_ten_updates_stacked_policies_give_the_numbers_of_one_apart(num_policies):
     together, apart = (
         weights_after(config.replace(env=Crowd(num_policies)), 10)
@@ -177,6 +179,7 @@ def test_over_ten_updates_stacked_policies_give_the_numbers_of_one_apart(num_pol
     chex.assert_trees_all_close(together, apart, atol=1e-3)
 
 
+@pytest.mark.long
 def test_environments_split_over_two_devices_learn_what_one_device_learns():
     split = make_ppo(BY_MINIBATCH, axis_name="devices")
 

@@ -105,6 +105,7 @@ for ours, theirs in zip(*(jax.tree.leaves(state.learners) for state in states), 
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.long
 def test_a_run_of_two_devices_goes_on_on_two_bit_for_bit_or_on_one_if_asked(
     start, resume, small, tmp_path
 ):
