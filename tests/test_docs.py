@@ -228,7 +228,8 @@ def test_the_commands_of_a_page_are_accepted(page, shell):
 
 def runs_here(command, words):
     """Whether it needs neither other machines nor somebody who ends it."""
-    return command not in ("serve", "watch") and not {"--coordinator", "external"} & set(words)
+    waits = {"--coordinator", "external", "external:godot"}
+    return command not in ("serve", "watch") and not waits & set(words)
 
 
 def shorter(command, words):
