@@ -125,7 +125,7 @@ class Learner(PolicyAccess):
         """(actions of the environment, outputs to record), by agent where there are several.
 
         Args:
-            observations: one or a batch, [..., *observation_space.shape]; {agent: observation} of
+            observations: one or a batch, `[..., *observation_space.shape]`; {agent: observation} of
                 those that act, where there are several agents.
             explore: whether actions are sampled; else each is its distribution's mode.
             begins: whether an episode begins here, for policies with memory: a bool, or one for
