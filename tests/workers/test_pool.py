@@ -207,8 +207,9 @@ def test_an_object_that_cannot_be_sent_is_refused_in_one_line():
 
 
 PARENT = """
-import functools, sys
+import functools, signal, sys
 import numpy as np
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background ignores it
 from jaxrl.workers.python_env import make_vector_env
 from tests.workers.environments import Counter
 pool = make_vector_env(functools.partial(Counter, length=9, fault=sys.argv[1], at=2), 4,
@@ -238,7 +239,10 @@ def test_workers_end_with_their_parent_however_it_ends(fault, how):
         assert len(pids) == 2 and all(map(is_running, pids))
         time.sleep(0.3)
         parent.send_signal(how)
-        parent.wait(20)
+        try:
+            parent.wait(20)
+        finally:
+            parent.kill()
         wait_until(lambda: not any(map(is_running, pids)))
 
 
