@@ -20,6 +20,7 @@ from jaxrl.rollout.episode_stats import EpisodeStats
 from jaxrl.rollout.recorded_rollout import Lanes
 from jaxrl.run.inference.recording_policy import POLICY_ACTIONS
 
+MOST_BEGUN = 10_000  # episodes that are followed at once: some never end, as those of lost clients
 LOG_PROB, DIST_INPUTS = "action_logp", "action_dist_inputs"  # RLlib's names of model outputs
 
 Episode = SingleAgentEpisode | MultiAgentEpisode
@@ -190,6 +191,8 @@ class EpisodeLanes:
             self._finished.append(now)
         else:
             self._so_far[episode.id_] = now
+            if len(self._so_far) > MOST_BEGUN:
+                del self._so_far[next(iter(self._so_far))]  # heard of least recently
 
     def _take_finished(self) -> tuple[EpisodeStats, np.ndarray]:
         (num_steps, num_envs), agents = self.shape, self.spec.grouping.agents

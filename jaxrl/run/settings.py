@@ -60,6 +60,8 @@ def _workers(name: str, value: Any) -> None:
     if isinstance(value, str) and value.startswith("ray:"):
         if not value[4:].isdigit() or not int(value[4:]):
             raise UsageError(f"{name} must be ray:N with a number of actors, not {value!r}")
+    elif isinstance(value, str):
+        raise UsageError(f"{name}={value!r} must be a number of processes, or ray:N for Ray actors")
     elif value is not None:
         count(0)(name, value)
 

@@ -13,8 +13,7 @@ from jaxrl.algorithms.base import Algorithm, Metrics, RunnerState
 from jaxrl.core.errors import UsageError
 from jaxrl.core.types import Key, PyTree
 from jaxrl.rollout.recorded_rollout import recorded_rollout
-from jaxrl.run.devices.compiled import Program
-from jaxrl.run.devices.host_program import HostTraining
+from jaxrl.run.devices.compiled import Program, StartAndChunk
 from jaxrl.run.episode_lanes import EpisodeLanes
 from jaxrl.run.results import Result
 from jaxrl.run.settings import RunSettings
@@ -113,18 +112,18 @@ class _ExternalProgram(Program):
         return self.executables["external"]
 
 
-class _ExternalExecutable(HostTraining):
+class _ExternalExecutable(StartAndChunk):
     """The start, and an iteration on what clients lived through."""
 
     def __init__(self, trainer: ExternalTrainer, start: tuple[Key, PyTree, PyTree]):
         self.trainer, self.algorithm = trainer, trainer.algorithm
-        self.compiled = self.can_start = self.loaded = False
-        self.timers, self.counts = {}, {}
-        self.start_program = jax.jit(self.algorithm.init).lower(*start)
-        runner, batch = self.start_program.out_info, trainer.lanes.take()
+        self.timers: dict[str, float] = {}  # of the last update
+        self.counts: dict[str, int] = {}
+        start_program = jax.jit(self.algorithm.init).lower(*start)
+        runner, batch = start_program.out_info, trainer.lanes.take()
         learn = functools.partial(_learn, self.algorithm)
-        self.chunk_program = jax.jit(learn).lower(runner, batch, start[1])
-        self.metrics = self.chunk_program.out_info[1]
+        chunk_program = jax.jit(learn).lower(runner, batch, start[1])
+        super().__init__(chunk_program.out_info[1], start_program, chunk_program, capacity=1)
 
     def chunk(
         self, runner: RunnerState, hypers: PyTree, env_params: PyTree, data: PyTree, count: int

@@ -35,31 +35,37 @@ RECORDED_BYTES = 2**26
 
 
 @dataclass
-class CompiledAlgorithm:
-    """Both programs for arguments of certain shapes: traced at first, compiled by `compile`."""
+class StartAndChunk:
+    """Two programs for arguments of certain shapes: traced at first, compiled by `compile`."""
 
-    metrics: Metrics  # shapes of a chunk's metrics, [CAPACITY, ...]
+    metrics: Metrics  # shapes of a chunk's metrics, [capacity, ...]
     start_program: Any
     chunk_program: Any
-    capacity: int = CAPACITY  # updates of one chunk, fewer where steps are recorded
-    compiled: bool = False
-    can_start: bool = False  # the start is compiled as well; a run that is resumed needs none
-    loaded: bool = (
-        False  # whether all that `compile` was last asked for came out of a compile cache
-    )
+    capacity: int  # updates of one chunk at most
+    compiled: bool = field(default=False, init=False)
+    # The start is compiled as well; a run that is resumed needs none.
+    can_start: bool = field(default=False, init=False)
+    # Whether all that `compile` was last asked for came out of a compile cache.
+    loaded: bool = field(default=False, init=False)
     timers = counts = MappingProxyType({})  # see `HostTraining`
 
     def compile(self, *, start: bool) -> float:
         """Compiles what is missing, with or without the start; returns the seconds that it took."""
         begin, hits, asked = time.perf_counter(), num_hits(), 0
         if start and not self.can_start:
-            self.start_program = self.start_program.compile()
-            self.can_start = True
+            self.start_program, self.can_start = self.start_program.compile(), True
             asked += 1
         if not self.compiled:
             self.chunk_program, self.compiled, asked = self.chunk_program.compile(), True, asked + 1
         self.loaded = 0 < asked == num_hits() - hits
         return time.perf_counter() - begin
+
+    def start(self, key: Key, hypers: PyTree, env_params: PyTree) -> RunnerState:
+        return jax.block_until_ready(self.start_program(key, hypers, env_params))
+
+
+class CompiledAlgorithm(StartAndChunk):
+    """The start and the updates of an algorithm whose environments are part of the program."""
 
     def start(self, key: Key, hypers: PyTree, env_params: PyTree) -> RunnerState:
         arguments = key, hypers, env_params

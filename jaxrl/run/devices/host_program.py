@@ -26,7 +26,7 @@ from jaxrl.models.policy_spec import PolicyWeights
 from jaxrl.rollout.env_step import EnvBatch, draw_randomness
 from jaxrl.rollout.host_rollout import HostRollouts, Seconds, Stopped
 from jaxrl.rollout.rollout import Rollout, play
-from jaxrl.run.devices.compile_cache import num_hits
+from jaxrl.run.devices.compiled import StartAndChunk
 from jaxrl.run.settings import RunSettings
 
 PATIENCE_S = 10.0  # for a rollout that is given up
@@ -100,40 +100,23 @@ def refuse_host_settings(settings: RunSettings, env_name: str) -> None:
             raise UsageError(f"{name}={value} changes nothing: {env_name} runs in JAX")
 
 
-class HostTraining:
-    """As `CompiledAlgorithm`: start, and one update at a time."""
-
-    capacity = 1
+class HostTraining(StartAndChunk):
+    """The start, and one update at a time; acting is compiled when the first rollout begins."""
 
     def __init__(self, program: HostProgram, start: tuple[Key, PyTree, PyTree]):
         self.program, self.algorithm = program, program.algorithm
-        self.compiled = self.can_start = self.loaded = False
         self.timers: dict[str, float] = {}  # of the last update
         self.counts: dict[str, int] = {}
         self._collector: _Collector | None = None
         _, hypers, env_params = start
-        self.start_program = jax.jit(self.algorithm.init).lower(*start)
-        runner = self.start_program.out_info
+        start_program = jax.jit(self.algorithm.init).lower(*start)
+        runner = start_program.out_info
         rollout = jax.eval_shape(self._rollout_shape, runner, env_params)
         learn = jax.jit(lambda *arguments: self.algorithm.learn(*arguments))
-        self.chunk_program = learn.lower(runner, rollout, hypers)
-        _, metrics = self.chunk_program.out_info
+        chunk_program = learn.lower(runner, rollout, hypers)
         row = lambda leaf: jax.ShapeDtypeStruct((1, *leaf.shape), leaf.dtype)
-        self.metrics: Metrics = jax.tree.map(row, metrics)
-
-    def compile(self, *, start: bool) -> float:
-        """Compiles what is missing; acting is compiled when the first rollout begins."""
-        begin, hits, asked = time.perf_counter(), num_hits(), 0
-        if start and not self.can_start:
-            self.start_program, self.can_start = self.start_program.compile(), True
-            asked += 1
-        if not self.compiled:
-            self.chunk_program, self.compiled, asked = self.chunk_program.compile(), True, asked + 1
-        self.loaded = 0 < asked == num_hits() - hits
-        return time.perf_counter() - begin
-
-    def start(self, key: Key, hypers: PyTree, env_params: PyTree) -> RunnerState:
-        return jax.block_until_ready(self.start_program(key, hypers, env_params))
+        metrics = jax.tree.map(row, chunk_program.out_info[1])
+        super().__init__(metrics, start_program, chunk_program, capacity=1)
 
     def chunk(
         self, runner: RunnerState, hypers: PyTree, env_params: PyTree, data: PyTree, count: int
