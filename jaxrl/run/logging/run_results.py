@@ -56,9 +56,10 @@ class TrainerResults(RunResults):
         return Thinned()
 
     def keep_results(self, results: list[Result]) -> None:
-        """Remembers a chunk's results, which are logged."""
-        for result in results:
-            self._kept.add(result[STEPS], result)
+        """Remembers a chunk's results, where no log has them."""
+        if not self._has_log:
+            for result in results:
+                self._kept.add(result[STEPS], result)
 
     def results(self) -> list[Result]:
         """The result of every iteration so far, as in `metrics.jsonl`, the oldest first.
@@ -66,10 +67,14 @@ class TrainerResults(RunResults):
         A trainer without that log remembers 2,000 iterations, evenly spaced, of those since it was
         made.
         """
-        if self.run_dir is None or LOG not in self.settings.loggers:
+        if not self._has_log:
             return [result for _, result in self._kept.points()]
         self.keeping.hurry()
         return read_results(self.run_dir)
+
+    @property
+    def _has_log(self) -> bool:
+        return self.run_dir is not None and LOG in self.settings.loggers
 
 
 class Run(RunResults):

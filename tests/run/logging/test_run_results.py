@@ -2,6 +2,7 @@
 
 import json
 import sys
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -117,3 +118,13 @@ def test_a_trainer_without_a_log_remembers_a_long_training_evenly():
     kept = [kept[STEPS] // 100 for kept in trainer.results()]
     assert kept[0] == 1 and kept[-1] == 5000 and len(kept) <= MAX_POINTS
     assert set(np.diff(kept)[:-1]) == {4}
+
+
+def test_a_trainer_with_a_log_keeps_no_results_in_memory(tmp_path):
+    trainer = TrainerResults()
+    trainer.run_dir = make_run(tmp_path / "run")
+    trainer.settings = SimpleNamespace(loggers=("jsonl",))
+    trainer.keeping = SimpleNamespace(hurry=lambda: None)
+    trainer.keep_results([result(i) for i in range(1, 4)])
+    assert "_kept" not in vars(trainer)
+    assert trainer.results() == [result(i) for i in range(1, 4)]
