@@ -25,7 +25,7 @@ from jaxrl.run.results import RETURN, Result, flatten, lookup
 from jaxrl.sweeps.space import settings_of
 from jaxrl.sweeps.trial_batch import NOT_CALLED, TrialBatch
 from jaxrl.sweeps.trial_view import check_hooks
-from jaxrl.sweeps.trials import Trial, applied, trials_of, unreached
+from jaxrl.sweeps.trials import Trial, applied, held_outside, trials_of, unreached
 
 NAN = float("nan")
 # A trial reports the median of its members, except for these metrics.
@@ -138,7 +138,11 @@ class Plan:
         count()("iterations", self.iterations)
         count()("devices", self.devices)
         check_hooks(self.config, never=NOT_CALLED)
-        self.trials({})
+        if name := held_outside([self.trials({})[0].config]):
+            raise UsageError(
+                f"a trial of Ray Tune trains its members in one program, which {name} cannot be "
+                "part of: jaxrl.sweep trains them one after the other"
+            )
 
     def trials(self, config: Mapping[str, Any]) -> list[Trial]:
         """The members of a Tune trial with this config."""

@@ -364,7 +364,7 @@ class AlgorithmConfig(NetworkSettings, ActingSettings, TaskSettings, RolloutSett
     def env_name(self) -> str:
         if isinstance(self.env, str):
             return self.env
-        return getattr(self.env, "name", type(self.env).__name__)
+        return getattr(self.env, "name", getattr(self.env, "__name__", type(self.env).__name__))
 
     devices_worth_using = former_method("devices_worth_using", "jaxrl.algorithms.sharding")
     check_devices = former_method("check_devices", "jaxrl.algorithms.sharding")

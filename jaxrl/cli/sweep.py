@@ -30,10 +30,11 @@ from jaxrl.run.results import return_path
 from jaxrl.run.settings import RunSettings
 from jaxrl.run.storage import run_folder
 from jaxrl.sweeps import space
+from jaxrl.sweeps.options import TRIAL_SETTINGS
 from jaxrl.sweeps.population_based_training import PopulationBasedTraining
 from jaxrl.sweeps.results import Sweep, TrialResult, shown
-from jaxrl.sweeps.scheduler import TRIAL_SETTINGS
 from jaxrl.sweeps.sweep import OneTrial, resume_sweep, saved_devices, settled_devices, sweep
+from jaxrl.sweeps.trials import held_outside
 
 DRAWS = space.DRAWS
 MOST_STRETCHES = 8  # of a lineage that are printed
@@ -143,7 +144,8 @@ def _sweep(argv: list[str]) -> Sweep:
     if (goal := sweep_options.pop("stop_return", None)) is not None:
         stop[return_path(config)] = goal
     sweep_options["scheduler"] = scheduler_of(given, sweep_options)
-    settled_devices(sweep_options.get("devices", "auto"))
+    if not held_outside([config]):
+        settled_devices(sweep_options.get("devices", "auto"))
     compile_cache.use(cache)
     try:
         return sweep(config, tried, stop=stop, **sweep_options)

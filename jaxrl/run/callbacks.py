@@ -26,7 +26,7 @@ class Callbacks(EpisodeCallbacks):
 
     In a sweep and in Ray Tune the host hooks are called for each trial; in place of the trainer
     they get a view of the trial, without what only a trainer has (`save`, `evaluate` ...). Hooks
-    that use that are refused by name.
+    that use that are refused by name. Trials outside JAX are separate runs, and have trainers.
     """
 
     def on_train_result(self, trainer: Any, result: Result) -> None:

@@ -19,6 +19,9 @@ from jaxrl.core.fields import (
 from jaxrl.run.logging.loggers import LOGGER, check_loggers, saved_form
 from jaxrl.run.results import RETURN
 
+# Those of environments outside JAX alone.
+HOST_SETTINGS = ("workers", "sync", "env_step_timeout_s", "max_consecutive_faults")
+
 
 def _text(name: str, value: Any) -> None:
     if value is not None and not isinstance(value, str):

@@ -18,11 +18,18 @@ class StopSignal:
     def __init__(self, say: Callable[[str], None]):
         self.say = say
         self.heard = ""
+        self._listens = False
 
     @contextmanager
     def listening(self):
-        """Inside it the first signal is noted and the second one breaks off at once."""
-        self.heard = ""
+        """Inside it the first signal is noted and the second one breaks off at once.
+
+        Inside another one of the same object it changes nothing.
+        """
+        if self._listens:
+            yield
+            return
+        self.heard, self._listens = "", True
         in_main_thread = threading.current_thread() is threading.main_thread()
         previous = {}
         if in_main_thread:
@@ -32,6 +39,7 @@ class StopSignal:
         finally:
             for number, handler in previous.items():
                 signal.signal(number, handler)
+            self._listens = False
 
     def hear(self, who: str) -> None:
         """The first wish to stop, whoever has it."""

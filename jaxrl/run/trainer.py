@@ -419,17 +419,22 @@ class Trainer(PolicyAccess, EpisodeAccess, TrainerResults):
         if warning := saved.other_versions():
             self.progress.say(f"warning: {warning}")
 
-    def _prepare(self, stop: Mapping[str, float]) -> None:
-        """Traces, checks the stop criteria, and compiles, each only if that was not done before."""
-        begin = time.perf_counter()
+    def result_names(self) -> list[str]:
+        """The paths of the numbers that results may hold; traces, but compiles nothing."""
         self.executable = self.program.executable(
             self._key(), self.hypers, self.env_params, self.data, self.output.num_recorded
         )
-        traced = time.perf_counter() - begin
         evaluated = self.settings.evaluation_interval is not None
         told = {"evaluated": evaluated, "session": self.session, "lifetime": self.lifetime}
         names = result_names(self.algorithm, self.executable.metrics, **told)
-        names += [name for name in self.tasks.names(self.env_params) if name not in names]
+        return names + [name for name in self.tasks.names(self.env_params) if name not in names]
+
+    def _prepare(self, stop: Mapping[str, float]) -> None:
+        """Traces, checks the stop criteria, and compiles, each only if that was not done before."""
+        begin = time.perf_counter()
+        names = self.result_names()
+        traced = time.perf_counter() - begin
+        evaluated = self.settings.evaluation_interval is not None
         if self.keeping.recorder is not None:
             self.keeping.recorder.result_names = names
         # Callbacks may add what they like.

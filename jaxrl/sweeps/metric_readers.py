@@ -1,6 +1,6 @@
 """A number of the result tree, read on the device: what stops a trial and what ranks it."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection
 
 import jax
 import jax.numpy as jnp
@@ -39,15 +39,16 @@ def reader(algorithm: Algorithm, metrics: Metrics, path: str, what: str) -> Read
     return readers[path]
 
 
-def check_path(path: str, readers: Mapping[str, Reader], what: str) -> None:
+def check_path(path: str, readers: Collection[str], what: str) -> None:
     if path not in readers:
         raise unknown_result(what, path, readers)
 
 
-def check_metric(path: str, readers: Mapping[str, Reader], *, evaluated: bool) -> None:
+def check_metric(path: str, readers: Collection[str], *, evaluated: bool) -> None:
     """Refuses a metric that no result has.
 
     Args:
+        readers: the paths of the numbers in a result, or their readers.
         evaluated: whether trials are evaluated.
     """
     if not path.startswith(EVALUATION):

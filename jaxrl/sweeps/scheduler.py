@@ -1,28 +1,24 @@
 """Trials at work: each group of them one program, its members in batches that fit into memory."""
 
-import dataclasses
 import math
 import threading
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
-from jaxrl.core.errors import UsageError, brief, unknown_name
-from jaxrl.core.fields import count
+from jaxrl.core.errors import UsageError
 from jaxrl.core.memory_limits import in_units
 from jaxrl.run.devices.compiled import CAPACITY
+from jaxrl.run.devices.host_program import refuse_host_settings
 from jaxrl.run.devices.mesh import stacked
 from jaxrl.run.divergence import with_source
 from jaxrl.run.logging.console import Progress, device_name, duration
-from jaxrl.run.logging.loggers import Logger
-from jaxrl.run.settings import RunSettings
 from jaxrl.run.signals import StopSignal
 from jaxrl.run.stopping import LIMITS, check_stop, last_iteration
 from jaxrl.sweeps.lineage import Lineage
 from jaxrl.sweeps.metric_readers import check_metric, check_path, readers_of
+from jaxrl.sweeps.options import SweepOptions
 from jaxrl.sweeps.placement import (
     SPLIT,
     batch_size,
@@ -33,9 +29,8 @@ from jaxrl.sweeps.placement import (
     side_by_side,
 )
 from jaxrl.sweeps.population import Population, check_population
-from jaxrl.sweeps.population_based_training import PopulationBasedTraining
 from jaxrl.sweeps.reporting import Reporter, Turn, advance
-from jaxrl.sweeps.results import DIVERGED, DROPPED, Sweep, TrialResult, shown
+from jaxrl.sweeps.results import DIVERGED, DROPPED, Sweep, shown
 from jaxrl.sweeps.sweep_folder import SweepFolder
 from jaxrl.sweeps.trial_state import TrialState, numbers_for, unstacked
 from jaxrl.sweeps.trial_view import check_hooks
@@ -45,81 +40,6 @@ from jaxrl.sweeps.vmapped import Numbers, State, VmappedTrials, done_members, kn
 CHUNK_SECONDS = 1.0
 # Diverged trials whose source is looked for: each has its rollout played again, which compiles.
 TRACED_BACK = 3
-# The settings of a run that each trial of a sweep follows, and what else `sweep` takes.
-TRIAL_SETTINGS = (
-    *(
-        "evaluation_interval",
-        "evaluation_duration",
-        "evaluation_explore",
-        "evaluation_env_args",
-        "evaluation_seed",
-    ),
-    "loggers",
-)
-ARGUMENTS = (
-    *(
-        "seeds",
-        "num_samples",
-        "stop",
-        "metric",
-        "halving",
-        "scheduler",
-        "devices",
-        "batch_size",
-        "run_dir",
-        "quiet",
-    ),
-)
-
-
-@dataclass(frozen=True)
-class SweepOptions:
-    """What a sweep was asked for, beside its trials."""
-
-    metric: str
-    stop: dict[str, float]
-    halving: int | None = None
-    scheduler: PopulationBasedTraining | None = None
-    devices: int = 1
-    batch_size: int | str = "auto"
-    run_settings: dict[str, Any] = dataclasses.field(default_factory=dict)  # of `TRIAL_SETTINGS`
-
-    def __post_init__(self):
-        count(2, optional=True)("halving", self.halving)
-        if self.batch_size != "auto":
-            count()("batch_size", self.batch_size)
-        if not isinstance(self.scheduler, PopulationBasedTraining | None):
-            raise UsageError(
-                f"scheduler={brief(self.scheduler)} must be a jaxrl.PopulationBasedTraining or None"
-            )
-        if self.scheduler is not None and self.halving is not None:
-            raise UsageError(
-                f"halving={self.halving} drops members that scheduler=PopulationBasedTraining "
-                "replaces: give one of the two"
-            )
-        for name in self.run_settings:
-            if name not in TRIAL_SETTINGS:
-                raise unknown_name("argument", name, [*ARGUMENTS, *TRIAL_SETTINGS], "of sweep")
-        for entry in self.trial_settings.loggers:
-            if isinstance(entry, Logger):
-                raise UsageError(
-                    f"loggers={brief(entry)} is an object, but each trial of a sweep has loggers "
-                    "of "
-                    "its own: give its class, or module:Class"
-                )
-
-    @property
-    def trial_settings(self) -> RunSettings:
-        """How each trial is evaluated and logged."""
-        return RunSettings(**{"loggers": ("jsonl",), "devices": 1, **self.run_settings})
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values by name, as JSON can hold them."""
-        values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-        settings = self.trial_settings.to_dict()
-        scheduler = None if self.scheduler is None else self.scheduler.to_dict()
-        run_settings = {name: settings[name] for name in self.run_settings}
-        return {**values, "scheduler": scheduler, "run_settings": run_settings}
 
 
 class Scheduler:
@@ -149,6 +69,7 @@ class Scheduler:
             interval = self.settings.evaluation_interval
             check_population(order.scheduler, self.groups, order.metric, interval)
         self.criteria = tuple(path for path in order.stop if path not in LIMITS)
+        refuse_host_settings(self.settings, trials[0].config.env_name)
         for group in self.groups:
             check_hooks(group.trials[0].config)
             algorithm = group.algorithm
@@ -188,13 +109,6 @@ class Scheduler:
             self.sweep.whole_seconds = time.perf_counter() - begin
         if self.population is not None and not self.trial_states:
             self.population.remove_checkpoints()
-        self.sweep.outcomes.sort(key=lambda outcome: outcome.trial.number)
-        store.draw(self.sweep, self.progress.say)
-        if self.interrupt.heard:
-            self.progress.say(
-                f"stopped; {len(self.sweep.outcomes)} of {len(self.trials)} trials are finished "
-                "and kept"
-            )
         return self.sweep
 
     def plan(self) -> str:
@@ -261,18 +175,9 @@ class Scheduler:
         dependent = self.order.halving is not None or self.order.scheduler is not None
         if dependent and len(store.over) < len(self.trials):
             store.forget()
-        by_number = {trial.number: trial for trial in self.trials}
-        for number, row in store.over.items():
-            trial = by_number[number]
-            if row["settings"] != trial.settings:  # of a population, whose numbers change
-                trial = trial.changed(row["settings"])
-            outcome = TrialResult(
-                trial, row["status"], row["result"], row["score"], tuple(row["curve"])
-            )
-            outcome.folder = store.folder_of(trial)
-            outcome.reason = row.get("reason", "")
-            self.sweep.outcomes.append(outcome)
-            del self.trial_states[number]
+        self.sweep.outcomes = store.outcomes(self.trials)
+        for outcome in self.sweep.outcomes:
+            del self.trial_states[outcome.trial.number]
 
     def _populate(self, store: SweepFolder) -> None:
         """Makes the population, if the trials are one; a resumed one is where its folder says."""

@@ -9,20 +9,22 @@ from typing import Any
 import jax
 
 from jaxrl.algorithms.config import AlgorithmConfig
-from jaxrl.core.errors import UsageError
+from jaxrl.core.errors import UsageError, brief
 from jaxrl.run.devices.mesh import num_cores, split_cpu, start_jax
 from jaxrl.run.logging.console import Progress
 from jaxrl.run.logging.loggers import check_saved
 from jaxrl.run.results import return_path
 from jaxrl.run.storage import checkpoint, runs
 from jaxrl.run.storage.config_file import check_names, read_config, saved_loggers
+from jaxrl.sweeps.options import SweepOptions
 from jaxrl.sweeps.population_based_training import PopulationBasedTraining
 from jaxrl.sweeps.results import Sweep
 from jaxrl.sweeps.saved_sweep import called_damaged, read_plan
-from jaxrl.sweeps.scheduler import Scheduler, SweepOptions
+from jaxrl.sweeps.scheduler import Scheduler
+from jaxrl.sweeps.separate_runs import SeparateRuns
 from jaxrl.sweeps.space import as_space, settings_of
 from jaxrl.sweeps.sweep_folder import SweepFolder
-from jaxrl.sweeps.trials import Trial, members_of, trials_of, unreached
+from jaxrl.sweeps.trials import Trial, held_outside, members_of, trials_of, unreached
 
 MOST_VIRTUAL = 8  # devices that a CPU of fewer cores counts as, for trying things out
 
@@ -49,6 +51,8 @@ def sweep(
 ) -> Sweep:
     """Trains every combination of settings with every seed; one program for those of equal shape.
 
+    Trials whose environment runs outside JAX are separate runs, one after the other.
+
     Args:
         config: a configuration such as `PPOConfig`; what every trial has in common.
         space: {setting: values}. A setting is one of the configuration's (`lr`), of a policy's
@@ -70,7 +74,8 @@ def sweep(
         run_dir: the sweep's folder, which must not exist yet; "auto": `runs/<env>/<time>-sweep`;
             None: nothing is kept.
         **run_settings: how each trial is evaluated (`evaluation_interval=50` and the like) and
-            logged (`loggers`, by default "jsonl"), as of a `Trainer`: see `RunSettings`.
+            logged (`loggers`, by default "jsonl"), as of a `Trainer`: see `RunSettings`. Outside
+            JAX also `workers`, `sync`, `env_step_timeout_s` and `max_consecutive_faults`.
 
     Returns:
         The outcomes of all finished trials; after Ctrl-C those of the batches that were done.
@@ -101,6 +106,7 @@ def sweep(
     stop = {path: least for path, least in (stop or {}).items() if least != math.inf}
     metric = return_path(config) if metric is None else metric
     run_settings = {**config.run_defaults, **run_settings}
+    devices = devices_for(trials, devices)
     order = SweepOptions(
         *(metric, stop, halving, scheduler, settled_devices(devices), batch_size, run_settings)
     )
@@ -122,7 +128,8 @@ def resume_sweep(
 ) -> Sweep:
     """Continues an interrupted sweep: finished trials stay, others start again; with halving, all.
 
-    A population goes on from its last checkpoint, equal to the bit.
+    A population goes on from its last checkpoint, equal to the bit. So does a trial that is a run
+    of its own, with new episodes.
 
     Args:
         config: the configuration, only where its file cannot hold it (an environment object, say).
@@ -176,10 +183,19 @@ def train(
     warnings: Sequence[str] = (),
 ) -> Sweep:
     """Checks what is still to be checked, and trains what is not finished yet."""
-    running = Scheduler(trials, order, Progress(quiet=quiet))
+    progress = Progress(quiet=quiet)
+    separate = held_outside(trial.config for trial in trials)
+    running = (SeparateRuns if separate else Scheduler)(trials, order, progress)
     for warning in warnings:
-        running.progress.say(f"warning: {warning}")
-    return running.run(open_store())
+        progress.say(f"warning: {warning}")
+    store = open_store()
+    done = running.run(store)
+    done.outcomes.sort(key=lambda outcome: outcome.trial.number)
+    store.draw(done, progress.say)
+    if running.interrupt.heard:
+        finished = f"{len(done.outcomes)} of {len(trials)} trials are finished and kept"
+        progress.say(f"stopped; {finished}")
+    return done
 
 
 def saved_devices(path: str | Path) -> Any:
@@ -196,6 +212,18 @@ def _nothing_to_sweep(trial: Trial) -> str:
         "or draws such as jaxrl.loguniform(1e-5, 1e-2) with num_samples=8; "
         "Trainer(config).fit() is a single training"
     )
+
+
+def devices_for(trials: Sequence[Trial], devices: int | str) -> int | str:
+    """As asked; one where trials are separate runs.
+
+    Raises:
+        UsageError: such trials were to share several.
+    """
+    name = held_outside(trial.config for trial in trials)
+    if name and devices not in ("auto", 1):
+        raise UsageError(f"devices={brief(devices)}: {name} trains on one device; choose devices=1")
+    return 1 if name else devices
 
 
 def settled_devices(devices: int | str, or_fewer: bool = False) -> int:

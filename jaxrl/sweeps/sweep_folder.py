@@ -129,6 +129,18 @@ class SweepFolder:
             raise
         return cls(path, lock, over), plan
 
+    def outcomes(self, trials: Sequence[Trial]) -> list[TrialResult]:
+        """Those of the trials that were finished before."""
+        outcomes = []
+        for number, row in self.over.items():
+            trial = trials[number]
+            if row["settings"] != trial.settings:  # of a population, whose numbers change
+                trial = trial.changed(row["settings"])
+            found = row["status"], row["result"], row["score"], tuple(row["curve"])
+            folder, reason = self.folder_of(trial), row.get("reason", "")
+            outcomes.append(TrialResult(trial, *found, folder, reason))
+        return outcomes
+
     def forget(self) -> None:
         """What was finished before starts again."""
         if self.over:
@@ -159,8 +171,16 @@ class SweepFolder:
         if self.path is None:
             return None
         trial = outcome.trial
+        written = keep_trial(self.folder_of(trial), trial, algorithm, settings, snapshot)
+        self.add_line(outcome)
+        return written
+
+    def add_line(self, outcome: TrialResult) -> None:
+        """Writes a finished trial's line; its folder holds its final state already."""
+        if self.path is None:
+            return
+        trial = outcome.trial
         outcome.folder = self.folder_of(trial)
-        written = keep_trial(outcome.folder, trial, algorithm, settings, snapshot)
         steps, scores = outcome.curve
         every = max(1, len(steps) // MOST_POINTS)
         row = {
@@ -179,7 +199,6 @@ class SweepFolder:
         }
         with (self.path / RESULTS).open("a", encoding="utf-8") as file:
             file.write(dumped(row) + "\n")
-        return written
 
     def draw(self, sweep: Sweep, say: Callable[[str], None]) -> None:
         """Draws the finished trials, and a population's lineage; `say` is told if it cannot."""

@@ -2,7 +2,7 @@
 
 import dataclasses
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -102,11 +102,6 @@ def trials_of(
     Args:
         seeds: how many, from the configuration's own upwards, or which.
     """
-    if has_outside_state(config.setup().env):
-        raise UsageError(
-            "a sweep trains all its seeds and settings in one vmapped program, which "
-            f"{config.env_name} cannot be part of: train them one after the other"
-        )
     seeds = seeds_of(config, seeds)
     if any("seed" in overrides for overrides in settings):
         raise UsageError(
@@ -131,6 +126,12 @@ def members_of(
         dataclasses.replace(trial, config=trial.config.replace(seed=config.seed + trial.number))
         for trial in trials
     ]
+
+
+def held_outside(configs: Iterable[Any]) -> str:
+    """The first environment that no vmapped program can hold, by name; empty if there is none."""
+    outside = (config for config in configs if has_outside_state(config.setup().env))
+    return next((config.env_name for config in outside), "")
 
 
 def seeds_of(config: Any, seeds: int | Sequence[int]) -> list[int]:

@@ -126,8 +126,8 @@ def test_a_resumed_run_begins_new_episodes_and_says_so(tmp_path, capsys):
 
 def test_what_cannot_be_played_twice_is_refused():
     config, trainer = jaxrl.PPOConfig(**SMALL), trainer_of()
-    with pytest.raises(UsageError, match="one vmapped program, which counters cannot be part of"):
-        jaxrl.sweep(config, seeds=2)
+    with pytest.raises(UsageError, match="over counters are separate runs"):
+        jaxrl.sweep(config, seeds=2, halving=2)
     with pytest.raises(UsageError, match="devices=2: counters trains on one device"):
         check_devices(config, 2)
     assert devices_worth_using(config.replace(num_envs=40_000, minibatch_size=40_000), 8) == 1

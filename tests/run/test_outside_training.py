@@ -102,7 +102,7 @@ def test_a_rollout_that_fails_ends_the_run_with_a_checkpoint(tmp_path, monkeypat
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda config, path: jaxrl.sweep(config, seeds=2), "one after the other"),
+        (lambda config, path: jaxrl.sweep(config, seeds=2, halving=2), "one after the other"),
         (
             lambda config, path: jaxrl.Trainer(config, **QUIET, output=str(path)).train(),
             "output: CartPole runs outside JAX",

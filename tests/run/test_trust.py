@@ -23,7 +23,7 @@ from jaxrl.cli.train import parse
 from jaxrl.core import trust
 from jaxrl.run.inference.weights import initial_weights
 from jaxrl.run.storage import array_storage, checkpoint
-from jaxrl.sweeps.scheduler import SweepOptions
+from jaxrl.sweeps.options import SweepOptions
 from jaxrl.sweeps.sweep_folder import PLAN, SweepFolder
 from jaxrl.sweeps.trials import trials_of
 from tests.core.environments import Corridor

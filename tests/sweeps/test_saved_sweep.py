@@ -11,7 +11,7 @@ import pytest
 from jaxrl import UsageError, resume_sweep, sweep
 from jaxrl.run.storage import run_folder
 from jaxrl.sweeps import saved_sweep
-from jaxrl.sweeps.scheduler import SweepOptions
+from jaxrl.sweeps.options import SweepOptions
 from jaxrl.sweeps.sweep_folder import SweepFolder
 from jaxrl.sweeps.trials import trials_of
 from tests.probes import SMALL_CARTPOLE

@@ -23,8 +23,8 @@ from jaxrl.run.results import RETURN
 from jaxrl.run.storage import checkpoint
 from jaxrl.run.storage.config_file import config_facts
 from jaxrl.sweeps import placement, scheduler, vmapped
+from jaxrl.sweeps.options import SweepOptions
 from jaxrl.sweeps.placement import SPLIT, lanes_of
-from jaxrl.sweeps.scheduler import SweepOptions
 from jaxrl.sweeps.sweep_folder import SweepFolder
 from jaxrl.sweeps.trials import groups_of, trials_of
 from jaxrl.sweeps.vmapped import MemberSpec, Numbers, State, is_finite, update_member
@@ -230,7 +230,7 @@ def test_the_plan_says_how_many_programs_train_side_by_side(monkeypatch):
 
     def plan(devices):
         planned = scheduler.Scheduler(
-            trials, scheduler.SweepOptions(RETURN, {}, devices=devices), Progress(quiet=True)
+            trials, SweepOptions(RETURN, {}, devices=devices), Progress(quiet=True)
         )
         planned._place()
         return planned.plan(), planned.lanes

@@ -27,7 +27,7 @@ from jaxrl.rollout.env_step import EnvBatch, draw_randomness
 from jaxrl.rollout.host_rollout import HostRollouts, Seconds, Stopped
 from jaxrl.rollout.rollout import Rollout, play
 from jaxrl.run.devices.compiled import StartAndChunk
-from jaxrl.run.settings import RunSettings
+from jaxrl.run.settings import HOST_SETTINGS, RunSettings
 
 PATIENCE_S = 10.0  # for a rollout that is given up
 
@@ -94,7 +94,7 @@ def host_program_for(config: AlgorithmConfig, settings: RunSettings, iteration: 
 
 def refuse_host_settings(settings: RunSettings, env_name: str) -> None:
     """Refuses settings of environments outside JAX where the environment is one of JAX."""
-    for name in ("workers", "sync", "env_step_timeout_s", "max_consecutive_faults"):
+    for name in HOST_SETTINGS:
         value = getattr(settings, name)
         if value != RunSettings.__dataclass_fields__[name].default:
             raise UsageError(f"{name}={value} changes nothing: {env_name} runs in JAX")

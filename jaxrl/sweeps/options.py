@@ -1,0 +1,88 @@
+"""Options of a sweep: everything that it was asked for, beside its trials."""
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any
+
+from jaxrl.core.errors import UsageError, brief, unknown_name
+from jaxrl.core.fields import count
+from jaxrl.run.logging.loggers import Logger
+from jaxrl.run.settings import HOST_SETTINGS, RunSettings
+from jaxrl.sweeps.population_based_training import PopulationBasedTraining
+
+# The settings of a run that each trial of a sweep follows, and what else `sweep` takes.
+TRIAL_SETTINGS = (
+    *(
+        "evaluation_interval",
+        "evaluation_duration",
+        "evaluation_explore",
+        "evaluation_env_args",
+        "evaluation_seed",
+    ),
+    "loggers",
+    *HOST_SETTINGS,
+)
+ARGUMENTS = (
+    *(
+        "seeds",
+        "num_samples",
+        "stop",
+        "metric",
+        "halving",
+        "scheduler",
+        "devices",
+        "batch_size",
+        "run_dir",
+        "quiet",
+    ),
+)
+
+
+@dataclass(frozen=True)
+class SweepOptions:
+    """What a sweep was asked for, beside its trials."""
+
+    metric: str
+    stop: dict[str, float]
+    halving: int | None = None
+    scheduler: PopulationBasedTraining | None = None
+    devices: int = 1
+    batch_size: int | str = "auto"
+    run_settings: dict[str, Any] = dataclasses.field(default_factory=dict)  # of `TRIAL_SETTINGS`
+
+    def __post_init__(self):
+        count(2, optional=True)("halving", self.halving)
+        if self.batch_size != "auto":
+            count()("batch_size", self.batch_size)
+        if not isinstance(self.scheduler, PopulationBasedTraining | None):
+            raise UsageError(
+                f"scheduler={brief(self.scheduler)} must be a jaxrl.PopulationBasedTraining or None"
+            )
+        if self.scheduler is not None and self.halving is not None:
+            raise UsageError(
+                f"halving={self.halving} drops members that scheduler=PopulationBasedTraining "
+                "replaces: give one of the two"
+            )
+        for name in self.run_settings:
+            if name not in TRIAL_SETTINGS:
+                raise unknown_name("argument", name, [*ARGUMENTS, *TRIAL_SETTINGS], "of sweep")
+        for entry in self.trial_settings.loggers:
+            if isinstance(entry, Logger):
+                raise UsageError(
+                    f"loggers={brief(entry)} is an object, but each trial of a sweep has loggers "
+                    "of "
+                    "its own: give its class, or module:Class"
+                )
+
+    @property
+    def trial_settings(self) -> RunSettings:
+        """How each trial is evaluated and logged."""
+        return RunSettings(**{"loggers": ("jsonl",), "devices": 1, **self.run_settings})
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values by name, as JSON can hold them."""
+        values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        settings = self.trial_settings.to_dict()
+        scheduler = None if self.scheduler is None else self.scheduler.to_dict()
+        run_settings = {name: settings[name] for name in self.run_settings}
+        return {**values, "scheduler": scheduler, "run_settings": run_settings}
