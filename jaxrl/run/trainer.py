@@ -352,6 +352,7 @@ class Trainer(PolicyAccess, EpisodeAccess, TrainerResults):
             return self.keeping.close(self.snapshot() if self._runner is not None else None)
         finally:
             self.program.close()
+            self.evaluation.close()
             self.output.close()
 
     def __enter__(self) -> "Trainer":

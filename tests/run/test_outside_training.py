@@ -57,6 +57,7 @@ def test_whole_episodes_are_played_in_copies_of_their_own():
         result = trainer.evaluate(episodes=3)["env_runners"]
         episodes = trainer.sample(3)
     assert made[0].number == before  # training's copies have played on for nobody
+    assert len(made) == 2 and made[1].is_closed  # those of evaluation are kept until the end
     assert result["num_episodes"] == 3 and 1 <= result["episode_len_mean"] <= 9
     assert len(episodes) == 3
     for episode in episodes:

@@ -13,7 +13,7 @@ from jaxrl.core.fields import UINT32, count, flag, freeze, pairs
 from jaxrl.core.types import PyTree
 from jaxrl.models.policy_spec import PolicyWeights
 from jaxrl.rollout.episode_stats import EpisodeStats, summarise
-from jaxrl.run.inference.host_episodes import play_episodes
+from jaxrl.run.inference.host_episodes import EvaluationCopies, play_episodes
 from jaxrl.run.inference.sampling import Episode, EpisodeRange, Players, env_of, sample_batches
 from jaxrl.run.inference.whole_episodes import PlaySpec, make_game
 from jaxrl.run.results import Result, episode_results
@@ -29,6 +29,7 @@ def evaluate(
     episodes: int = 10,
     explore: bool = False,
     seed: int = 0,
+    copies: EvaluationCopies | None = None,
 ) -> Result:
     """Plays `episodes` whole episodes.
 
@@ -36,13 +37,14 @@ def evaluate(
         weights: of every policy, by group, [N, ...].
         env_params: default: the algorithm's.
         explore: whether actions are sampled; else each is its distribution's mode.
+        copies: of an environment outside JAX; None: made for these episodes.
 
     Returns:
         As `summary_of_episodes`.
     """
     game = make_game(weights, algorithm.env_params if env_params is None else env_params, seed)
     play = PlaySpec(algorithm.rollout_spec, explore)
-    batches = play_episodes(play, game, 0, episodes)
+    batches = play_episodes(play, game, 0, episodes, copies)
     return summary_of_episodes(algorithm, [batch.finished for batch in batches])
 
 
@@ -86,6 +88,7 @@ class Evaluation:
     def __init__(self, config: Any, algorithm: Algorithm, settings: Any):
         self.config, self.settings, self.trained = config, settings, algorithm
         self._algorithms: dict[Any, Algorithm] = {}  # by the arguments that differ
+        self.copies = EvaluationCopies(settings)
         self._over(settings.evaluation_env_args)
 
     def due(self, iteration: int, *, at_the_end: bool = False) -> bool:
@@ -104,9 +107,8 @@ class Evaluation:
         """
         opponent = changes.get("opponent")
         players, wanted = self._read(runner, env_params, changes)
-        result = evaluate(
-            *players[:3], episodes=wanted.number, explore=wanted.explore, seed=wanted.seed
-        )
+        chosen = {"episodes": wanted.number, "explore": wanted.explore, "seed": wanted.seed}
+        result = evaluate(*players[:3], **chosen, copies=self.copies)
         return {"env_runners": result, **self._against(runner, opponent)}
 
     def recorded(
@@ -119,6 +121,10 @@ class Evaluation:
         wanted = dataclasses.replace(wanted, first=first)
         result = evaluate_and_record(players, wanted, episodes.append)
         return {**result, **self._against(runner, opponent)}, episodes
+
+    def close(self) -> None:
+        """Ends what steps copies of an environment outside JAX."""
+        self.copies.close()
 
     def _against(self, runner: RunnerState, opponent: str | None) -> Result:
         """Whom the policies met, {"opponents": {policy: who}}; {} without a pool."""
@@ -145,7 +151,8 @@ class Evaluation:
         weights = algorithm.acting_weights(runner, opponent)
         is_target = env_args or self.config.env_task_fn is not None
         params = algorithm.env_params if is_target else env_params
-        players = Players(algorithm, weights, params, env_of(self.config, env_args))
+        played_in = env_of(self.config, env_args), self.copies
+        players = Players(algorithm, weights, params, *played_in)
         return players, EpisodeRange(
             wanted["seed"], number=wanted["episodes"], explore=wanted["explore"]
         )

@@ -1,5 +1,7 @@
 """Whole episodes, wherever their environment runs; those outside JAX are stepped by the host."""
 
+import contextlib
+import dataclasses
 import functools
 from collections.abc import Iterator
 from typing import Any
@@ -21,6 +23,7 @@ from jaxrl.rollout.host_rollout import (
     reached_of,
     scatter_on_host,
 )
+from jaxrl.run.devices.host_program import make_copies
 from jaxrl.run.inference.whole_episodes import (
     MAX_STEPS,
     Game,
@@ -30,13 +33,67 @@ from jaxrl.run.inference.whole_episodes import (
     play_batches,
     step_chance,
 )
+from jaxrl.run.settings import RunSettings
+from jaxrl.workers.vector import TooManyFaults
 
-AT_ONCE = 16  # copies that play side by side, at most; they step in this process
+AT_ONCE = 16  # copies that play side by side, at most
 MOST_TRIES = 5  # of a batch of which a fault breaks off an episode
 
 
-def play_episodes(play: PlaySpec, game: Game, first: int, episodes: int) -> Iterator[PlayedBatch]:
+class EvaluationCopies:
+    """Copies of an environment outside JAX in which nobody trains, kept until `close`.
+
+    Args:
+        settings: of the run, which say who steps them; in place of Ray's actors as by default.
+    """
+
+    def __init__(self, settings: RunSettings):
+        is_ray = isinstance(settings.workers, str)
+        self._settings = dataclasses.replace(settings, workers=None) if is_ray else settings
+        self._is_kept, self._made = True, None
+
+    @contextlib.contextmanager
+    def borrowed(self, env: Any, number: int) -> Iterator[Any]:
+        """So many, to play in; made again where others were wanted before, or play was broken off.
+
+        Raises:
+            UsageError: the environment fails again and again.
+        """
+        if self._made is None or self._made[:2] != (env, number):
+            self._end()
+            self._made = env, number, make_copies(env, number, self._settings)
+        is_whole = False
+        try:
+            yield self._made[2]
+            is_whole = True
+        except TooManyFaults as error:
+            raise UsageError(str(error)) from error
+        finally:
+            if not (is_whole and self._is_kept):
+                self._end()
+
+    def close(self) -> None:
+        """Ends them; those that are made later end with what they were made for."""
+        self._is_kept = False
+        self._end()
+
+    def _end(self) -> None:
+        made, self._made = self._made, None
+        if made is not None:
+            made[2].close()
+
+
+def play_episodes(
+    play: PlaySpec,
+    game: Game,
+    first: int,
+    episodes: int,
+    copies: EvaluationCopies | None = None,
+) -> Iterator[PlayedBatch]:
     """Plays the episodes first, first + 1, ..., a batch at a time.
+
+    Args:
+        copies: of an environment outside JAX; None: made for these episodes.
 
     Raises:
         UsageError: an episode that does not end, or an environment that fails again and again.
@@ -47,14 +104,14 @@ def play_episodes(play: PlaySpec, game: Game, first: int, episodes: int) -> Iter
     env = play.rollout.env
     refuse_evaluation(env)
     together = env.num_copies or min(episodes, AT_ONCE)
-    vector = env.vector(together, num_workers=0)
-    try:
+    if copies is None:
+        copies = EvaluationCopies(RunSettings())
+        copies.close()
+    with copies.borrowed(env, together) as vector:
         for begin in range(0, episodes, together):
             count = min(together, episodes - begin)  # of the last batch what is beyond is dropped
             index = np.int32(first + begin + np.arange(together))
             yield cut(_play_batch(play, game, vector, index), count)
-    finally:
-        vector.close()
 
 
 def _play_batch(play: PlaySpec, game: Game, vector: Any, index: np.ndarray) -> PlayedBatch:
@@ -87,8 +144,8 @@ def _play_out(
     finished, done = _none_finished(spec, index), np.zeros(len(index), bool)
     for step in range(MAX_STEPS):
         outputs, actions = _choose(play, game, envs, index, np.int32(step))
-        vector.send(0, scatter_on_host(spec.grouping, actions))
-        reached = reached_of(spec, vector.receive(0), np.arange(len(index)))
+        steps = _step_all(vector, scatter_on_host(spec.grouping, actions))
+        reached = reached_of(spec, steps, np.arange(len(index)))
         if np.any(reached.lost & ~done):
             return None
         envs, finished, row = _go_on(play, game, (envs, outputs), reached, (done, finished))
@@ -98,6 +155,16 @@ def _play_out(
             rows = jax.tree.map(lambda *leaves: np.stack(leaves, 1), *kept)
             return PlayedBatch(obs, [rows], [len(kept)], jax.device_get(finished))
     raise UsageError(f"an episode of {spec.env.name} did not end within {MAX_STEPS:,} steps")
+
+
+def _step_all(vector: Any, actions: PyTree) -> Any:
+    """A step of all copies, which may be in parts."""
+    for i, part in enumerate(vector.parts):
+        vector.send(i, jax.tree.map(lambda leaf, part=part: leaf[part], actions))
+    steps = [vector.receive(i) for i in range(len(vector.parts))]
+    if len(steps) == 1:
+        return steps[0]
+    return jax.tree.map(lambda *leaves: np.concatenate(leaves), *steps)
 
 
 def _none_finished(spec: Any, index: np.ndarray) -> EpisodeStats:

@@ -17,12 +17,14 @@ from jaxrl.models.policy_spec import PolicyWeights
 from jaxrl.run.devices.mesh import stacked
 from jaxrl.run.inference.evaluate import check_wanted, evaluate_and_record, with_arguments
 from jaxrl.run.inference.evaluate import evaluate as play_episodes
+from jaxrl.run.inference.host_episodes import EvaluationCopies
 from jaxrl.run.inference.policy import weights_shape
 from jaxrl.run.inference.recording import EpisodeChoice, EpisodeRecording
 from jaxrl.run.inference.sampling import Episode, EpisodeRange, Players, env_of
 from jaxrl.run.inference.video import check_episode_picture, picture_episode
 from jaxrl.run.recorder import EPISODE
 from jaxrl.run.results import Result
+from jaxrl.run.settings import HOST_SETTINGS, RunSettings
 from jaxrl.run.storage import checkpoint, runs
 from jaxrl.run.storage.checkpoint import Checkpoint
 from jaxrl.run.storage.config_file import read_config
@@ -134,17 +136,29 @@ def evaluate(
     writer = None if output is None else EpisodeWriter(output)
     if seed is None:
         wanted["seed"] = opened.saved.facts["run_settings"]["evaluation_seed"]
-    if return_episodes or writer is not None:
-        return _evaluate_and_record(opened, wanted, writer, return_episodes)
-    result = play_episodes(opened.algorithm, opened.weights, opened.env_params, **wanted)
-    return {"env_runners": result, **opened.against}
+    with contextlib.closing(_copies_of(opened.saved.facts["run_settings"])) as copies:
+        if return_episodes or writer is not None:
+            return _evaluate_and_record(opened, wanted, writer, return_episodes, copies)
+        played = opened.algorithm, opened.weights, opened.env_params
+        result = play_episodes(*played, **wanted, copies=copies)
+        return {"env_runners": result, **opened.against}
+
+
+def _copies_of(run_settings: Mapping[str, Any]) -> EvaluationCopies:
+    """Stepped as training's were."""
+    known = {name: run_settings[name] for name in HOST_SETTINGS if name in run_settings}
+    return EvaluationCopies(RunSettings(**known))
 
 
 def _evaluate_and_record(
-    opened: LoadedRun, wanted: Mapping[str, Any], writer: EpisodeWriter | None, returned: bool
+    opened: LoadedRun,
+    wanted: Mapping[str, Any],
+    writer: EpisodeWriter | None,
+    returned: bool,
+    copies: EvaluationCopies,
 ) -> Result:
     """The evaluation, its episodes written, and in the result if they are to be returned."""
-    players = Players(opened.algorithm, opened.weights, opened.env_params, opened.env)
+    players = Players(opened.algorithm, opened.weights, opened.env_params, opened.env, copies)
     episodes, out = [], contextlib.nullcontext() if writer is None else writer
 
     def keep(episode: Episode) -> None:

@@ -24,7 +24,7 @@ from jaxrl.rollout.env_step import PolicyOutput, RolloutSpec
 from jaxrl.rollout.episode_stats import EpisodeStats
 from jaxrl.rollout.policy_map import Grouping
 from jaxrl.rollout.recorded_steps import GroupSteps, RecordedSteps, model_outputs
-from jaxrl.run.inference.host_episodes import play_episodes
+from jaxrl.run.inference.host_episodes import EvaluationCopies, play_episodes
 from jaxrl.run.inference.whole_episodes import PlayedBatch, PlaySpec, make_game
 from jaxrl.run.storage.checkpoint import named_arrays
 
@@ -39,6 +39,7 @@ class Players(NamedTuple):
     weights: tuple[PolicyWeights, ...]  # by group, [N, ...]
     env_params: PyTree
     env: Mapping[str, Any]  # what makes it again, from `env_of`
+    copies: EvaluationCopies | None = None  # of one outside JAX, where they are kept
 
 
 def env_of(config: Any, env_args: Mapping[str, Any] = MappingProxyType({})) -> dict[str, Any]:
@@ -88,7 +89,7 @@ def record_batches(players: Players, wanted: EpisodeRange) -> Iterator[PlayedBat
     """Plays the episodes; `RecordedSteps` in arrays."""
     game = make_game(players.weights, players.env_params, wanted.seed)
     play = PlaySpec(players.algorithm.rollout_spec, wanted.explore, _recorded_step)
-    return play_episodes(play, game, wanted.first, wanted.number)
+    return play_episodes(play, game, wanted.first, wanted.number, players.copies)
 
 
 def _recorded_step(spec: RolloutSpec, outputs: list[PolicyOutput], raw: RawStep) -> RecordedSteps:
