@@ -259,7 +259,7 @@ def test_a_space_is_read_from_its_text(text, space):
         ("__import__('os').abort()", "is no space"),
         ("Box(-1, 1, 4).sample()", "is no space"),
         ("Discrete()", "missing"),
-        ("{1: Discrete(2)}", "an agent must be a name in quotes"),
+        ("{1: Discrete(2)}", "a name must be in quotes"),
         ("{}", "has no agent"),
         ("(" * 500, "is no space"),
     ],
@@ -273,7 +273,7 @@ def test_a_text_that_is_no_space_is_refused_and_never_run(text, message):
     ("words", "message"),
     [
         (["--env", "external"], "missing a required argument: 'observation_space'"),
-        (["--env", "cartpole", "--serve", "port=1"], "--serve goes with --env external"),
+        (["--env", "cartpole", "--serve", "port=1"], "--serve goes with --env external or godot"),
         (["--evaluation-interval", "1"], "clients own the episodes"),
         (["--serve", "prot=1"], "did you mean 'port'"),
         (["--serve", "host=0.0.0.0"], "can be reached from other machines"),
