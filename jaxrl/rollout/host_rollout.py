@@ -74,6 +74,7 @@ class _Playing(struct.PyTreeNode):
     outputs: list[PolicyOutput]  # of the step under way
     carries: Carries
     noise: tuple[jax.Array, ...]  # by group, f32[T, N, E, M, D]
+    env_steps: jax.Array | tuple  # f32[T]  of training so far; () where policies do not explore
     rows: _Row  # [T, ...]  of the steps so far
     step: jax.Array  # i32[]  the number of the step under way
 
@@ -120,19 +121,26 @@ class HostRollouts:
         self._envs = first_envs(self.spec, weights, first, self.env_params)
 
     def collect(
-        self, weights: tuple[PolicyWeights, ...], env_keys: Key
+        self, weights: tuple[PolicyWeights, ...], env_keys: Key, env_steps: float = 0.0
     ) -> tuple[EnvBatch, Rollout, Seconds]:
-        """Plays on for a rollout; `env_keys` are as of `play`.
+        """Plays on for a rollout.
+
+        Args:
+            env_keys: as of `play`.
+            env_steps: of training before this rollout, for explorations.
 
         Returns:
             (envs, rollout, seconds): the copies after it, [E].
         """
         began, waited = time.perf_counter(), 0.0
         statics = self.spec, self.num_steps
+        passed = np.arange(self.num_steps, dtype=np.float32) * len(env_keys)
+        env_steps = np.float32(env_steps) + passed if self.spec.explores else ()
         parts, playing, last = self.vector.parts, [], []
         for i, part in enumerate(parts):
             envs = _part_of(self._envs, (part.start, part.stop))
-            state, actions = _begin(statics, weights, envs, env_keys[part], self.env_params)
+            randomness = env_keys[part], env_steps
+            state, actions = _begin(statics, weights, envs, randomness, self.env_params)
             self._send(i, actions)
             playing.append(state)
         for step in range(1, self.num_steps + 1):
@@ -237,19 +245,21 @@ def _begin(
     statics: tuple[RolloutSpec, int],
     weights: tuple[PolicyWeights, ...],
     envs: EnvBatch,
-    env_keys: Key,
+    randomness: tuple[Key, jax.Array | tuple],
     env_params: PyTree,
 ) -> tuple[_Playing, tuple[PyTree, ...]]:
     """A rollout's first actions, and its buffers."""
     spec, num_steps = statics
+    env_keys, env_steps = randomness
     noise = draw_randomness(spec, env_keys, num_steps).noise
-    first = jax.tree.map(lambda leaf: leaf[0], noise)
+    first = jax.tree.map(lambda leaf: leaf[0], (noise, env_steps))
     outputs, actions = act(spec, weights, envs, first, env_params)
     playing = _Playing(
         envs=envs,
         outputs=outputs,
         carries=Carries.zeros(spec, envs, num_steps),
         noise=noise,
+        env_steps=env_steps,
         rows=(),
         step=jnp.int32(0),
     )
@@ -269,8 +279,8 @@ def _step(
 ) -> tuple[_Playing, tuple[PyTree, ...]]:
     """Records what the last actions led to, and chooses the next ones."""
     playing = _recorded(spec, weights, playing, reached, env_params)
-    noise = jax.tree.map(lambda leaf: leaf[playing.step], playing.noise)
-    outputs, actions = act(spec, weights, playing.envs, noise, env_params)
+    now = jax.tree.map(lambda leaf: leaf[playing.step], (playing.noise, playing.env_steps))
+    outputs, actions = act(spec, weights, playing.envs, now, env_params)
     return playing.replace(outputs=outputs), actions
 
 
@@ -308,11 +318,16 @@ def act(
     spec: RolloutSpec,
     weights: tuple[PolicyWeights, ...],
     envs: EnvBatch,
-    noise: tuple[jax.Array, ...] | None,
+    now: tuple,
     env_params: PyTree,
 ) -> tuple[list[PolicyOutput], tuple[PyTree, ...]]:
-    """What the policies do, and the environment's actions, by group."""
-    outputs = choose_actions(spec, weights, envs, noise, env_params)
+    """What the policies do, and the environment's actions, by group.
+
+    Args:
+        now: (noise, env_steps) as of `choose_actions`.
+    """
+    noise, env_steps = now
+    outputs = choose_actions(spec, weights, envs, noise, env_params, env_steps)
     actions = tuple(
         policy_spec.to_env_action(output.action)
         for policy_spec, output in zip(spec.policy_specs, outputs, strict=True)

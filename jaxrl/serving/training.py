@@ -55,6 +55,11 @@ class ExternalTrainer(Trainer):
             value = getattr(self.settings, name)
             if value != RunSettings.__dataclass_fields__[name].default:
                 raise UsageError(f"{name}={value} changes nothing: clients own the episodes")
+        if self.algorithm.rollout_spec.explores:
+            raise UsageError(
+                "env='external': clients' policies only sample: leave out explore and "
+                "exploration_config"
+            )
         if self.settings.evaluation_interval is not None:
             raise UsageError(
                 "evaluation_interval: clients own the episodes, so there is none to evaluate; an "

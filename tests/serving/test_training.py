@@ -275,6 +275,7 @@ def test_a_text_that_is_no_space_is_refused_and_never_run(text, message):
         (["--env", "external"], "missing a required argument: 'observation_space'"),
         (["--env", "cartpole", "--serve", "port=1"], "--serve goes with --env external or godot"),
         (["--evaluation-interval", "1"], "clients own the episodes"),
+        (["--exploration-config", "type=Random"], "leave out explore and exploration_config"),
         (["--serve", "prot=1"], "did you mean 'port'"),
         (["--serve", "host=0.0.0.0"], "can be reached from other machines"),
     ],
