@@ -41,10 +41,9 @@ class _Outside:
 
     state_outside = True  # see `jaxrl.core.batched_env`
     num_copies: int | None = None  # where `vector` makes so many and no others
-    # Whether all that `vector` gives are the same copies: there are none to evaluate in.
-    has_one_set = False
-    # Makes a `VectorEnv` of one copy that is rendered while it plays, where it can be.
-    pictured: Callable[[], Any] | None = None
+    has_one_set = (
+        False  # all that `vector` gives are the same copies: there are none to evaluate in
+    )
     default_params = NoParams()
 
     def __init__(self, spec: Any, vector: Callable[..., Any]):
@@ -146,8 +145,18 @@ def outside_environment(
     spec: Any, vector: Callable[..., Any]
 ) -> OutsideEnvironment | OutsideMultiAgentEnvironment:
     """The environment that declares `spec`, of one agent or of several."""
+    compute_in_the_calling_thread()
     kind = OutsideEnvironment if spec.agents == (DEFAULT_AGENT,) else OutsideMultiAgentEnvironment
     return kind(spec, vector)
+
+
+def compute_in_the_calling_thread() -> None:
+    """Has JAX compute on the CPU in the thread that asks, if JAX has not started yet.
+
+    The environments wait for a small call in each step. By default another thread computes it, and
+    to wake that one takes as long as the call itself.
+    """
+    jax.config.update("jax_cpu_enable_async_dispatch", False)
 
 
 def refuse_evaluation(env: Any) -> None:

@@ -22,6 +22,7 @@ from jaxrl.core.types import Key, PyTree
 from jaxrl.models.policy_spec import PRESENT, PolicyInputs, PolicySpec, PolicyState
 from jaxrl.ops.control_flow import cond_any
 from jaxrl.ops.distributions import Distribution
+from jaxrl.ops.exploration import Explored
 from jaxrl.rollout.action_masks import check_masks, raw_action_mask
 from jaxrl.rollout.critic_inputs import all_present, critic_inputs, next_present
 from jaxrl.rollout.episode_callbacks import EpisodeStep, call_back, start_data
@@ -296,8 +297,9 @@ def choose_actions(
         else:
             apply = each_policy(policy_spec.apply, in_axes=(0, 0, 0, 0))
             distribution, value, carry = apply(weights[g], *seen)
-        if not isinstance(env_steps, tuple):
-            distribution = policy_spec.explored(distribution, env_steps)
+        if policy_spec.exploration is not None and not isinstance(env_steps, tuple):
+            behaviour = policy_spec.exploration(distribution, env_steps)
+            distribution = Explored(distribution, behaviour)
         action = distribution.mode() if noise is None else distribution.sample(noise[g])
         outputs.append(PolicyOutput(action, distribution, value, carry, inputs[g]))
     return outputs
@@ -389,6 +391,15 @@ def follow(
         actions = _to_env_actions(spec, outputs)
         data, custom, hist_data = jax.vmap(call)(envs.callback_data, reached, actions, raw, state)
         reached = reached.replace(metrics={**reached.metrics, **custom})
+    envs = advance_policies(spec, envs, outputs, raw)
+    envs = envs.replace(state=state, obs=obs, episodes=episodes, callback_data=data)
+    return envs, reached, hist_data
+
+
+def advance_policies(
+    spec: RolloutSpec, envs: EnvBatch, outputs: list[PolicyOutput], raw: RawStep
+) -> EnvBatch:
+    """With what policies go on from after a step and its resets: their states, who is present."""
     policy_states = []
     kept = next_policy_states(spec, envs.policy_states, outputs, raw)
     for g, policy_spec in enumerate(spec.policy_specs):
@@ -397,15 +408,7 @@ def follow(
     present = next_present(spec, envs.present, raw)
     if spec.tells_present:
         present = present | raw.episode_done[:, None]
-    envs = envs.replace(
-        state=state,
-        obs=obs,
-        episodes=episodes,
-        callback_data=data,
-        policy_states=tuple(policy_states),
-        present=present,
-    )
-    return envs, reached, hist_data
+    return envs.replace(policy_states=tuple(policy_states), present=present)
 
 
 def auto_reset(

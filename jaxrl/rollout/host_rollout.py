@@ -1,14 +1,15 @@
 """Host rollout: T steps of environments outside JAX, stepped by the host between compiled calls.
 
 The same rollout as `jaxrl.rollout.rollout.play`, made of the same parts. For each step and each
-part of the copies there is one compiled call, `_step`: it records what the last actions led to and
-chooses the next ones, for all policies together. What has been played stays on the device, in
-buffers that the calls hand on, until `_finish` makes the rollout of them.
+part of the copies there is one small compiled call, `_choose`, since the environments wait for it:
+the policies go on and choose the next actions. What was played waits in NumPy arrays until
+`_record`, one call for many steps, does everything else, and `_finish` makes the rollout.
 """
 
 import functools
 import threading
 import time
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -16,21 +17,25 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
-from jaxrl.core.env import RawStep, Solo
-from jaxrl.core.outside_env import OutsideState
 from jaxrl.core.types import Key, PyTree
 from jaxrl.models.policy_spec import PolicyWeights
-from jaxrl.ops.packing import Packed
+from jaxrl.ops.packing import Packed, pack
 from jaxrl.rollout.env_step import (
     EnvBatch,
-    PolicyOutput,
     RolloutSpec,
-    choose_actions,
+    advance_policies,
     draw_randomness,
     follow,
-    reset_envs,
 )
-from jaxrl.rollout.policy_map import Grouping
+from jaxrl.rollout.host_steps import (
+    Reached,
+    act,
+    first_envs,
+    raw_step_of,
+    reached_of,
+    scatter_on_host,
+    with_new_episodes,
+)
 from jaxrl.rollout.rollout import (
     Carries,
     Rollout,
@@ -41,22 +46,6 @@ from jaxrl.rollout.rollout import (
     turns_of,
     values_at_the_clock,
 )
-from jaxrl.rollout.turns import nothing_open
-
-
-class Reached(NamedTuple):
-    """What a step of a part's copies led to, as a compiled call takes it."""
-
-    obs: tuple[PyTree, ...]  # by group, [N, E, M, ...], to continue from
-    final_obs: tuple[PyTree, ...]  # by group, before any reset
-    state: OutsideState  # [E]  of `obs`
-    reward: np.ndarray  # f32[E, M_all]
-    terminated: np.ndarray  # bool[E, M_all]
-    truncated: np.ndarray  # bool[E, M_all]
-    active: np.ndarray  # bool[E, M_all]
-    episode_done: np.ndarray  # bool[E]
-    lost: np.ndarray  # bool[E]  a fault took the episode: none of its rows counts
-    metrics: dict[str, np.ndarray]  # {name: f32[E]}
 
 
 class _Row(NamedTuple):
@@ -67,16 +56,21 @@ class _Row(NamedTuple):
     lost: jax.Array  # bool[E]
 
 
-class _Playing(struct.PyTreeNode):
-    """A part's copies between two calls."""
+class _Chosen(NamedTuple):
+    """What the policies of a part do next."""
 
-    envs: EnvBatch
-    outputs: list[PolicyOutput]  # of the step under way
+    policies: EnvBatch  # what they go on from; nothing else of the copies is in it
+    outputs: Packed  # of `PolicyOutput` by group
+    actions: tuple[PyTree, ...]  # the environment's, by group
+
+
+class _Playing(struct.PyTreeNode):
+    """A part's copies, and what is recorded of them."""
+
+    envs: EnvBatch  # after `step` steps
     carries: Carries
-    noise: tuple[jax.Array, ...]  # by group, f32[T, N, E, M, D]
-    env_steps: jax.Array | tuple  # f32[T]  of training so far; () where policies do not explore
-    rows: _Row  # [T, ...]  of the steps so far
-    step: jax.Array  # i32[]  the number of the step under way
+    rows: _Row  # [T, ...]
+    step: jax.Array  # i32[]
 
 
 # The axis of the copies in each field of an `EnvBatch`.
@@ -84,6 +78,18 @@ ENV_AXES = (
     *(("state", 0), ("obs", 1), ("episodes", 0), ("callback_data", 0)),
     *(("policy_states", 1), ("returns", 1), ("unfinished", 1), ("present", 0)),
 )
+STEPS_AT_ONCE = 128  # that wait to be recorded, at most
+BYTES_AT_ONCE = 2**24  # of theirs, unless a single step has more
+SMALL = 4096  # numbers; smaller arrays are packed into one, since a call pays for each
+
+
+class _Game(NamedTuple):
+    """Who plays a rollout."""
+
+    spec: RolloutSpec
+    weights: tuple[PolicyWeights, ...]
+    packed: Packed  # the weights as `_choose` takes them
+    env_params: PyTree
 
 
 class Seconds(NamedTuple):
@@ -121,28 +127,20 @@ class HostRollouts:
         self._envs = first_envs(self.spec, weights, first, self.env_params)
 
     def collect(
-        self, weights: tuple[PolicyWeights, ...], env_keys: Key, env_steps: float = 0.0
+        self, weights: tuple[PolicyWeights, ...], env_keys: Key
     ) -> tuple[EnvBatch, Rollout, Seconds]:
-        """Plays on for a rollout.
-
-        Args:
-            env_keys: as of `play`.
-            env_steps: of training before this rollout, for explorations.
+        """Plays on for a rollout; `env_keys` are as of `play`.
 
         Returns:
             (envs, rollout, seconds): the copies after it, [E].
         """
         began, waited = time.perf_counter(), 0.0
-        statics = self.spec, self.num_steps
-        passed = np.arange(self.num_steps, dtype=np.float32) * len(env_keys)
-        env_steps = np.float32(env_steps) + passed if self.spec.explores else ()
-        parts, playing, last = self.vector.parts, [], []
-        for i, part in enumerate(parts):
-            envs = _part_of(self._envs, (part.start, part.stop))
-            randomness = env_keys[part], env_steps
-            state, actions = _begin(statics, weights, envs, randomness, self.env_params)
-            self._send(i, actions)
-            playing.append(state)
+        game = _Game(self.spec, weights, _packed(weights), self.env_params)
+        parts = []
+        for i, rows in enumerate(self.vector.parts):
+            envs = _part_of(self._envs, (rows.start, rows.stop))
+            parts.append(_Part(game, envs, env_keys[rows], self.num_steps))
+            self._send(i, parts[i].actions)
         for step in range(1, self.num_steps + 1):
             for i, part in enumerate(parts):
                 if self.stopping.is_set():
@@ -150,15 +148,15 @@ class HostRollouts:
                 asked = time.perf_counter()
                 steps = self.vector.receive(i)
                 waited += time.perf_counter() - asked
-                reached = reached_of(self.spec, steps, np.arange(part.start, part.stop))
-                if step == self.num_steps:
-                    last.append(reached)
-                    continue
-                playing[i], actions = _step(
-                    self.spec, weights, playing[i], reached, self.env_params
-                )
-                self._send(i, actions)
-        self._envs, rollout = _finish(self.spec, weights, playing, last, self.env_params)
+                reached = reached_of(self.spec, steps, part.copies)
+                played = part.outputs
+                if step < self.num_steps:
+                    part.choose(reached)
+                    self._send(i, part.actions)
+                part.keep(played, reached)  # while the copies step
+        self._envs, rollout = _finish(
+            self.spec, weights, [part.finished() for part in parts], self.env_params
+        )
         jax.block_until_ready(rollout.episode_done)
         return self._envs, rollout, Seconds(waited, time.perf_counter() - began - waited)
 
@@ -166,78 +164,68 @@ class HostRollouts:
         self.vector.send(part, scatter_on_host(self.spec.grouping, actions))
 
 
-def first_envs(
-    spec: RolloutSpec, weights: tuple[PolicyWeights, ...], first: Any, env_params: PyTree
-) -> EnvBatch:
-    """Copies at the start of their episodes, of a `FirstObs`."""
-    obs = gather_on_host(spec.grouping, first.obs)
-    copies = np.arange(len(jax.tree.leaves(first.obs)[0]))
-    return _fresh_envs(spec, weights, obs, told_state(spec, first, copies), env_params)
+class _Part:
+    """A part's copies during a rollout.
+
+    Attributes:
+        copies: their numbers, i32[E].
+        outputs: what the policies did last.
+        actions: the environment's, by group.
+    """
+
+    def __init__(self, game: _Game, envs: EnvBatch, env_keys: Key, num_steps: int):
+        self.copies, self._num_steps = np.asarray(envs.state.copy), num_steps
+        self._game, self._choose = game, _compiled_choose(game.spec)
+        statics = game.spec, num_steps
+        begun = _begin(statics, game.weights, envs, env_keys, game.env_params)
+        self._playing, chosen, noise = begun
+        self._policies, self.outputs, self.actions = chosen
+        # An array of the host for each step: cheaper than to index those of the device.
+        self._noise = zip(*jax.tree.map(np.asarray, noise), strict=True)
+        next(self._noise)
+        self._kept: list[np.ndarray] = []  # [K, ...]  the leaves of the steps that wait
+        self._num_kept = 0
+
+    def choose(self, reached: Reached) -> None:
+        """The next outputs and actions, after a step."""
+        stepped, game = (self.outputs, reached), self._game
+        chosen = self._choose(
+            game.packed, self._policies, stepped, next(self._noise), game.env_params
+        )
+        self._policies, self.outputs, self.actions = chosen
+
+    def keep(self, outputs: Packed, reached: Reached) -> None:
+        """Keeps a step until it is recorded."""
+        leaves, self._structure = jax.tree.flatten((outputs, reached))
+        leaves = [np.asarray(leaf) for leaf in leaves]
+        if self._num_kept == 0:
+            size = sum(leaf.nbytes for leaf in leaves)
+            most = max(1, min(self._num_steps, STEPS_AT_ONCE, BYTES_AT_ONCE // size))
+            # New ones each time: the last call may still read those that it was given.
+            self._kept = [np.zeros((most, *leaf.shape), leaf.dtype) for leaf in leaves]
+        for rows, leaf in zip(self._kept, leaves, strict=True):
+            rows[self._num_kept] = leaf
+        self._num_kept += 1
+        if self._num_kept == len(self._kept[0]):
+            self._record()
+
+    def finished(self) -> _Playing:
+        """The copies, and what was recorded of them: all steps."""
+        if self._num_kept:
+            self._record()
+        return self._playing
+
+    def _record(self) -> None:
+        steps, count = jax.tree.unflatten(self._structure, self._kept), np.int32(self._num_kept)
+        game, self._num_kept = self._game, 0
+        self._playing = _record(
+            game.spec, game.weights, self._playing, (steps, count), game.env_params
+        )
 
 
-def reached_of(spec: RolloutSpec, steps: Any, copies: np.ndarray) -> Reached:
-    """A part's `VectorSteps`, of the copies with these numbers."""
-    return Reached(
-        obs=gather_on_host(spec.grouping, steps.obs),
-        final_obs=gather_on_host(spec.grouping, steps.final_obs),
-        state=told_state(spec, steps, copies),
-        reward=steps.reward,
-        terminated=steps.terminated,
-        truncated=steps.truncated,
-        active=steps.active,
-        episode_done=steps.episode_done,
-        lost=steps.lost,
-        metrics={name: steps.metrics[name] for name in spec.metrics},
-    )
-
-
-def gather_on_host(grouping: Grouping, values: dict[str, PyTree]) -> tuple[PyTree, ...]:
-    """NumPy arrays [E, ...] by agent, as [N, E, M, ...] by group: a view of an agent alone."""
-    by_group = []
-    for group in grouping.groups:
-        rows = [[values[agent] for agent in agents] for agents in group.agents]
-        if len(rows) == len(rows[0]) == 1:
-            by_group.append(jax.tree.map(lambda leaf: leaf[None, :, None], rows[0][0]))
-            continue
-        stacked = [jax.tree.map(lambda *leaves: np.stack(leaves, 1), *row) for row in rows]
-        by_group.append(jax.tree.map(lambda *leaves: np.stack(leaves), *stacked))
-    return tuple(by_group)
-
-
-def scatter_on_host(grouping: Grouping, actions: tuple[jax.Array, ...]) -> dict[str, np.ndarray]:
-    """The inverse of `gather_on_host`; waits for the actions."""
-    by_agent = {}
-    for group, rows in zip(grouping.groups, map(np.asarray, actions), strict=True):
-        for i, agents in enumerate(group.agents):
-            for j, agent in enumerate(agents):
-                by_agent[agent] = rows[i, :, j]
-    return by_agent
-
-
-def told_state(spec: RolloutSpec, told: Any, copies: np.ndarray) -> OutsideState:
-    """What a program is told of copies' states, in the form that the environment declares."""
-    acting, masks = (), ()
-    if spec.waits:
-        agents = enumerate(spec.grouping.agents)
-        acting = {agent: told.acting[:, i] for i, agent in agents}
-    if spec.masked:
-        masks = told.action_mask
-        masks = next(iter(masks.values())) if isinstance(spec.env, Solo) else dict(masks)
-    return OutsideState(np.asarray(copies, np.int32), acting, masks)
-
-
-@functools.partial(jax.jit, static_argnums=0)
-def _fresh_envs(
-    spec: RolloutSpec,
-    weights: tuple[PolicyWeights, ...],
-    obs: tuple[PyTree, ...],
-    state: OutsideState,
-    env_params: PyTree,
-) -> EnvBatch:
-    """Copies at the start of their episodes."""
-    envs = reset_envs(spec, jax.random.key(0), state.copy, env_params)
-    envs = envs.replace(obs=obs, state=state)
-    return envs.replace(unfinished=nothing_open(spec, weights, envs, env_params))
+@jax.jit
+def _packed(weights: tuple[PolicyWeights, ...]) -> Packed:
+    return pack(weights, num_axes=0, widest=SMALL)
 
 
 @functools.partial(jax.jit, static_argnums=0)
@@ -245,58 +233,81 @@ def _begin(
     statics: tuple[RolloutSpec, int],
     weights: tuple[PolicyWeights, ...],
     envs: EnvBatch,
-    randomness: tuple[Key, jax.Array | tuple],
+    env_keys: Key,
     env_params: PyTree,
-) -> tuple[_Playing, tuple[PyTree, ...]]:
-    """A rollout's first actions, and its buffers."""
+) -> tuple[_Playing, _Chosen, tuple[jax.Array, ...]]:
+    """A rollout's buffers, its first actions, and its noise by group, f32[T, N, E, M, D]."""
     spec, num_steps = statics
-    env_keys, env_steps = randomness
     noise = draw_randomness(spec, env_keys, num_steps).noise
-    first = jax.tree.map(lambda leaf: leaf[0], (noise, env_steps))
-    outputs, actions = act(spec, weights, envs, first, env_params)
-    playing = _Playing(
-        envs=envs,
-        outputs=outputs,
-        carries=Carries.zeros(spec, envs, num_steps),
-        noise=noise,
-        env_steps=env_steps,
-        rows=(),
-        step=jnp.int32(0),
-    )
+    first = jax.tree.map(lambda leaf: leaf[0], noise)
+    chosen = _chosen(spec, weights, envs, first, env_params)
+    playing = _Playing(envs, Carries.zeros(spec, envs, num_steps), rows=(), step=jnp.int32(0))
+    stepped = chosen.outputs, _nothing(spec, envs)
     row_of = functools.partial(_row_of, spec)
-    row = jax.eval_shape(row_of, weights, playing, _nothing(spec, envs), env_params)[1]
+    row = jax.eval_shape(row_of, weights, playing, stepped, env_params)[1]
     zeros = lambda leaf: jnp.zeros((num_steps, *leaf.shape), leaf.dtype)
-    return playing.replace(rows=jax.tree.map(zeros, row)), actions
+    return playing.replace(rows=jax.tree.map(zeros, row)), chosen, noise
+
+
+@functools.lru_cache(maxsize=64)
+def _compiled_choose(spec: RolloutSpec) -> Callable:
+    """`_choose` of a specification; as an argument this would be hashed in every call."""
+    return jax.jit(functools.partial(_choose, spec))
+
+
+def _choose(
+    spec: RolloutSpec,
+    weights: Packed,
+    policies: EnvBatch,
+    stepped: tuple[Packed, Reached],
+    noise: tuple[jax.Array, ...],
+    env_params: PyTree,
+) -> _Chosen:
+    """What the policies do after a step: `stepped` has their outputs, and what those led to."""
+    outputs, reached = stepped
+    raw = with_new_episodes(raw_step_of(spec, reached), reached)
+    envs = advance_policies(spec, policies, outputs.unpack(), raw)
+    envs = envs.replace(obs=reached.obs, state=reached.state)
+    return _chosen(spec, weights.unpack(), envs, noise, env_params)
+
+
+def _chosen(
+    spec: RolloutSpec, weights: tuple, envs: EnvBatch, noise: tuple, env_params: PyTree
+) -> _Chosen:
+    outputs, actions = act(spec, weights, envs, noise, env_params)
+    policies = EnvBatch((), (), (), policy_states=envs.policy_states, present=envs.present)
+    return _Chosen(policies, pack(outputs, num_axes=0, widest=SMALL), actions)
 
 
 @functools.partial(jax.jit, static_argnums=0, donate_argnums=2)
-def _step(
+def _record(
     spec: RolloutSpec,
     weights: tuple[PolicyWeights, ...],
     playing: _Playing,
-    reached: Reached,
+    kept: tuple[tuple[Packed, Reached], jax.Array],
     env_params: PyTree,
-) -> tuple[_Playing, tuple[PyTree, ...]]:
-    """Records what the last actions led to, and chooses the next ones."""
-    playing = _recorded(spec, weights, playing, reached, env_params)
-    now = jax.tree.map(lambda leaf: leaf[playing.step], (playing.noise, playing.env_steps))
-    outputs, actions = act(spec, weights, playing.envs, now, env_params)
-    return playing.replace(outputs=outputs), actions
+) -> _Playing:
+    """With the first so many of the steps [K, ...] that were kept."""
+    steps, count = kept
+
+    def record(i, playing):
+        stepped = jax.tree.map(lambda rows: rows[i], steps)
+        envs, row, carries = _row_of(spec, weights, playing, stepped, env_params)
+        put = lambda rows, row: jax.lax.dynamic_update_index_in_dim(rows, row, playing.step, axis=0)
+        rows = jax.tree.map(put, playing.rows, row)
+        return _Playing(envs, carries, rows, playing.step + 1)
+
+    return jax.lax.fori_loop(0, count, record, playing)
 
 
 @functools.partial(jax.jit, static_argnums=0)
 def _finish(
     spec: RolloutSpec,
     weights: tuple[PolicyWeights, ...],
-    playing: list[_Playing],
-    last: list[Reached],
+    played: list[_Playing],
     env_params: PyTree,
 ) -> tuple[EnvBatch, Rollout]:
-    """Records the last step of all parts, and makes the rollout of what they played."""
-    played = [
-        _recorded(spec, weights, part, reached, env_params)
-        for part, reached in zip(playing, last, strict=True)
-    ]
+    """The rollout of what all parts played."""
     turns = _joined([[turn.unpack() for turn in part.rows.turns] for part in played], axis=2)
     ends = _joined([part.rows.ends.unpack() for part in played], axis=1)
     lost = _joined([part.rows.lost for part in played], axis=1)
@@ -314,74 +325,23 @@ def _finish(
     return rollout_of(spec, weights, envs, (turns, ends, carries), env_params)
 
 
-def act(
-    spec: RolloutSpec,
-    weights: tuple[PolicyWeights, ...],
-    envs: EnvBatch,
-    now: tuple,
-    env_params: PyTree,
-) -> tuple[list[PolicyOutput], tuple[PyTree, ...]]:
-    """What the policies do, and the environment's actions, by group.
-
-    Args:
-        now: (noise, env_steps) as of `choose_actions`.
-    """
-    noise, env_steps = now
-    outputs = choose_actions(spec, weights, envs, noise, env_params, env_steps)
-    actions = tuple(
-        policy_spec.to_env_action(output.action)
-        for policy_spec, output in zip(spec.policy_specs, outputs, strict=True)
-    )
-    return outputs, actions
-
-
-def _recorded(
-    spec: RolloutSpec, weights: tuple, playing: _Playing, reached: Reached, env_params: PyTree
-) -> _Playing:
-    """With the step under way in the buffers, and the copies after it."""
-    envs, row, carries = _row_of(spec, weights, playing, reached, env_params)
-    put = lambda rows, row: jax.lax.dynamic_update_index_in_dim(rows, row, playing.step, axis=0)
-    rows = jax.tree.map(put, playing.rows, row)
-    return playing.replace(envs=envs, rows=rows, carries=carries, step=playing.step + 1)
-
-
 def _row_of(
-    spec: RolloutSpec, weights: tuple, playing: _Playing, reached: Reached, env_params: PyTree
+    spec: RolloutSpec,
+    weights: tuple,
+    playing: _Playing,
+    stepped: tuple[Packed, Reached],
+    env_params: PyTree,
 ) -> tuple[EnvBatch, _Row, Carries]:
-    """The copies after the step under way, what is kept of it, and the carries with its own."""
-    raw, envs, outputs = raw_step_of(spec, reached), playing.envs, playing.outputs
+    """The copies after a step, what is recorded of it, and the carries with its own."""
+    (outputs, reached), envs = stepped, playing.envs
+    outputs, raw = outputs.unpack(), raw_step_of(spec, reached)
     last = before_reset(spec, envs, outputs, raw, reached.final_obs)
     final_values = values_at_the_clock(spec, weights, raw.truncated, last, env_params)
     turns = turns_of(spec, envs, outputs, raw, final_values)
-    # A lost episode makes place for a new one as if it had ended, and is not counted.
-    ended = raw._replace(episode_done=raw.episode_done | reached.lost)
-    going_on = reached.obs, reached.state
+    going_on, ended = (reached.obs, reached.state), with_new_episodes(raw, reached)
     after, stats, hist_data = follow(spec, envs, outputs, ended, going_on, env_params)
     carries = playing.carries.record(envs.policy_states, turns, playing.step)
     return after, _Row(*packed(turns, (stats, raw.episode_done, hist_data)), reached.lost), carries
-
-
-def raw_step_of(spec: RolloutSpec, reached: Reached) -> RawStep:
-    """The step as one of JAX would have it; its observations are not read."""
-    told = reached.active, reached.terminated, reached.truncated
-    active, terminated, truncated = (flags & ~reached.lost[:, None] for flags in told)
-    reward = jnp.where(reached.lost[:, None], 0.0, reached.reward)
-    if not spec.waits:  # who is away is neither paid nor ended
-        terminated, truncated = terminated & active, truncated & active
-        reward = jnp.where(active, reward, 0.0)
-    truncated = truncated & ~terminated
-    episode_done = reached.episode_done & ~reached.lost
-    return RawStep(
-        obs=(),
-        state=reached.state,
-        reward=reward,
-        terminated=terminated,
-        truncated=truncated,
-        active=active,
-        all_terminated=episode_done & ~jnp.any(truncated, axis=1),
-        episode_done=episode_done,
-        info={"metrics": reached.metrics} if spec.metrics else {},
-    )
 
 
 def _nothing(spec: RolloutSpec, envs: EnvBatch) -> Reached:

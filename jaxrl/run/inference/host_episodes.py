@@ -4,7 +4,7 @@ import contextlib
 import dataclasses
 import functools
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import numpy as np
@@ -15,7 +15,7 @@ from jaxrl.core.outside_env import is_outside, refuse_evaluation
 from jaxrl.core.types import PyTree
 from jaxrl.rollout.env_step import EnvBatch, PolicyOutput, follow
 from jaxrl.rollout.episode_stats import EpisodeStats, no_episodes
-from jaxrl.rollout.host_rollout import (
+from jaxrl.rollout.host_steps import (
     Reached,
     act,
     first_envs,
@@ -114,41 +114,19 @@ def play_episodes(
             yield cut(_play_batch(play, game, vector, index), count)
 
 
-class PicturedEpisode(NamedTuple):
-    """An episode alone."""
-
-    played: PlayedBatch  # of one
-    pictures: dict[int, np.ndarray]  # {step: u8[H, W, 3]} of some states; empty without a renderer
-
-
-def play_pictured(play: PlaySpec, game: Game, number: int, max_steps: int) -> PicturedEpisode:
-    """Plays one episode, or its first steps, in a copy that is rendered if it can be.
-
-    Raises:
-        UsageError: a fault.
-    """
-    env = play.rollout.env
-    refuse_evaluation(env)
-    copies = env.num_copies or 1
-    vector = env.pictured() if env.pictured else make_copies(env, copies, RunSettings(workers=0))
-    index = np.int32(number + np.arange(copies))
-    with contextlib.closing(vector):
-        played = _play_batch(play, game, vector, index, max_steps)
-    return PicturedEpisode(cut(played, 1), getattr(vector, "pictures", {}))
-
-
-def _play_batch(
-    play: PlaySpec, game: Game, vector: Any, index: np.ndarray, max_steps: int = MAX_STEPS
-) -> PlayedBatch:
+def _play_batch(play: PlaySpec, game: Game, vector: Any, index: np.ndarray) -> PlayedBatch:
     for attempt in range(MOST_TRIES):
         first = vector.reset(_seeds(game, index, attempt))
-        envs = first_envs(play.rollout, game.weights, first, game.env_params)
-        played = _play_out(play, game, vector, (envs, index), max_steps)
+        played = _play_out(play, game, vector, _begun(play, game, first), index)
         if played is not None:
             return played
     raise UsageError(
         f"{play.rollout.env.name} failed in {MOST_TRIES} tries to play {len(index)} whole episodes"
     )
+
+
+def _begun(play: PlaySpec, game: Game, first: Any) -> EnvBatch:
+    return first_envs(play.rollout, game.weights, first, game.env_params)
 
 
 def _seeds(game: Game, index: np.ndarray, attempt: int) -> np.ndarray:
@@ -159,27 +137,21 @@ def _seeds(game: Game, index: np.ndarray, attempt: int) -> np.ndarray:
 
 
 def _play_out(
-    play: PlaySpec, game: Game, vector: Any, begun: tuple[EnvBatch, np.ndarray], max_steps: int
+    play: PlaySpec, game: Game, vector: Any, envs: EnvBatch, index: np.ndarray
 ) -> PlayedBatch | None:
-    """A batch of episodes from their start; None if a fault broke off one of them.
-
-    Args:
-        begun: the copies, and the numbers of their episodes.
-        max_steps: where they are cut; that many of whole ones is an error.
-    """
-    spec, (envs, index), kept = play.rollout, begun, []
-    obs = jax.device_get(envs.obs)
+    """A batch of episodes from their start; None if a fault broke off one of them."""
+    spec, obs, kept = play.rollout, jax.device_get(envs.obs), []
     finished, done = _none_finished(spec, index), np.zeros(len(index), bool)
-    for step in range(max_steps):
+    for step in range(MAX_STEPS):
         outputs, actions = _choose(play, game, envs, index, np.int32(step))
         steps = _step_all(vector, scatter_on_host(spec.grouping, actions))
-        reached = reached_of(spec, steps, np.arange(len(index)))
+        reached = reached_of(spec, steps, np.arange(len(index), dtype=np.int32))
         if np.any(reached.lost & ~done):
             return None
         envs, finished, row = _go_on(play, game, (envs, outputs), reached, (done, finished))
         kept.append(jax.device_get(row))
         done = done | reached.episode_done
-        if done.all() or (step + 1 == max_steps < MAX_STEPS):
+        if done.all():
             rows = jax.tree.map(lambda *leaves: np.stack(leaves, 1), *kept)
             return PlayedBatch(obs, [rows], [len(kept)], jax.device_get(finished))
     raise UsageError(f"an episode of {spec.env.name} did not end within {MAX_STEPS:,} steps")
@@ -206,7 +178,7 @@ def _choose(
     play: PlaySpec, game: Game, envs: EnvBatch, index: jax.Array, step: jax.Array
 ) -> tuple[list[PolicyOutput], tuple[PyTree, ...]]:
     noise = step_chance(play.rollout, game.play_key, index, step).noise if play.explore else None
-    return act(play.rollout, game.weights, envs, (noise, ()), game.env_params)
+    return act(play.rollout, game.weights, envs, noise, game.env_params)
 
 
 @functools.partial(jax.jit, static_argnums=0)
