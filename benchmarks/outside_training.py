@@ -1,14 +1,17 @@
 """Training over environments outside JAX: what `outside.py` asks of `jaxrl.Trainer`.
 
 `learning`: CartPole and the arena as Python environments beside the same ones in JAX, with the same
-settings. `training`: steps/s of whole trainings, beside stepping the environment alone, and beside
+settings. CartPole is Gymnasium's, the arena is written from the same rules in plain Python.
+`training`: steps/s of whole trainings, beside stepping the environment alone, and beside
 Stable-Baselines3 where it is installed, at its settings.
 """
 
 import contextlib
 import functools
 import importlib.util
+import sys
 import time
+from pathlib import Path
 from typing import Any
 
 import gymnasium
@@ -17,8 +20,10 @@ import report
 
 import jaxrl
 
+sys.path.append(str(Path(__file__).parents[1]))  # `tests`, with the plain arena
+from tests.oracles.arena import AGENTS, PlainArena
+
 POINTS = 10  # of a curve
-CARTPOLE_STEPS, ARENA_STEPS = 100_000, 200_000
 # Stable-Baselines3's PPO as its defaults have it, with 16 environments.
 SB3 = {
     "num_envs": 16,
@@ -56,41 +61,88 @@ def slow_cartpole() -> gymnasium.Env:
     return Slow(cartpole())
 
 
-def arena() -> Any:
-    return jaxrl.to_pettingzoo("arena")
-
-
 # ---- learning
 
 
+class PythonArena:
+    """The arena as a PettingZoo environment, of the rules in plain Python."""
+
+    possible_agents = agents = AGENTS
+
+    def __init__(self):
+        self._arena, self._random = PlainArena(), np.random.default_rng()
+
+    def observation_space(self, agent: str) -> gymnasium.Space:
+        return gymnasium.spaces.MultiDiscrete((100, 100))
+
+    def action_space(self, agent: str) -> gymnasium.Space:
+        return gymnasium.spaces.Discrete(4)
+
+    def reset(self, seed: int | None = None, options: dict | None = None) -> tuple[dict, dict]:
+        self._random = np.random.default_rng(seed)
+        return self._arena.reset(), {}
+
+    def step(self, actions: dict[str, Any]) -> tuple[dict, dict, dict, dict, dict]:
+        first = 1 + self._random.integers(2)
+        moves = int(actions["agent1"]), int(actions["agent2"])
+        obs, rewards, _, truncated = self._arena.step(*moves, first)
+        flags = lambda value: dict.fromkeys(self.agents, value)
+        return obs, rewards, flags(False), flags(truncated), flags({})
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+TWINS = {  # with the environment steps of a training
+    "cartpole": ("gym:CartPole-v1", 100_000),
+    "arena": (PythonArena, 128_000),
+}
+WAYS = {"in JAX": None, "Python, sync": {"sync": True}, "Python": {"sync": False}}
+
+
 def learning(args: Any) -> tuple[list[dict], list[str], list[list[str]]]:
-    """(rows, titles, lines): returns at equal steps, of each seed."""
+    """(rows, titles, lines): returns at equal steps, the median and range over the seeds."""
     rows, lines = [], []
-    twins = {
-        "cartpole": ("gym:CartPole-v1", CARTPOLE_STEPS),
-        "arena": (arena, ARENA_STEPS),
-    }
     for name in args.twins:
-        python, steps = twins[name]
+        python, steps = TWINS[name]
         inside = jaxrl.PPOConfig.tuned(name, total_env_steps=steps)
         policies = inside.setup().policies
         outside = inside.replace(env=python, policies=policies if len(policies) > 1 else None)
-        ways = {
-            "in JAX": (inside, {}),
-            "Python, sync": (outside, {"sync": True, "workers": 0}),
-            "Python": (outside, {"workers": 0}),
-        }
-        for way, (config, settings) in ways.items():
-            curves = [curve(config.replace(seed=seed), settings) for seed in range(args.seeds)]
+        curves = {}
+        for way, settings in WAYS.items():
+            config = inside if settings is None else outside
+            settings = {} if settings is None else {"workers": 0, **settings}
+            curves[way] = [curve(config.replace(seed=seed), settings) for seed in range(args.seeds)]
             rows += [
                 {"question": "learning", "env": name, "way": way, "seed": seed, "curve": points}
-                for seed, points in enumerate(curves)
+                for seed, points in enumerate(curves[way])
             ]
-            shown = [len(curves[0]) * part // 4 - 1 for part in (1, 2, 3, 4)]
-            lines.append(
-                [name, way, *(report.spread([c[i] for c in curves], ".1f") for i in shown)]
-            )
-    return rows, ["environment", "way", "1/4", "2/4", "3/4", "4/4 of the steps"], lines
+        by_way = {way: _by_step(found, steps) for way, found in curves.items()}
+        title = f"{name}: the median return of {args.seeds} seeds, and the range"
+        out = args.out.with_name(f"outside-{name}")
+        report.lines(out, title, ("environment steps", "return"), by_way)
+        lines += [
+            [
+                name,
+                f"{step:,.0f}",
+                *(report.spread(points[step], ".1f") for points in by_way.values()),
+                _overlapping([points[step] for points in by_way.values()]),
+            ]
+            for step in list(by_way["in JAX"])[1::2]
+        ]
+    return rows, ["environment", "steps", *WAYS, "ranges overlap"], lines
+
+
+def _by_step(curves: list[list[float]], steps: int) -> dict[float, list[float]]:
+    """{environment steps: the return of each seed}."""
+    return {steps * (i + 1) / POINTS: [points[i] for points in curves] for i in range(POINTS)}
+
+
+def _overlapping(ways: list[list[float]]) -> str:
+    """Whether the range of the first overlaps with that of each other way."""
+    inside, *others = ways
+    overlaps = [min(other) <= max(inside) and min(inside) <= max(other) for other in others]
+    return "yes" if all(overlaps) else "no"
 
 
 def curve(config: Any, settings: dict[str, Any]) -> list[float]:

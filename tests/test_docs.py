@@ -164,7 +164,7 @@ def understood(*_, **__):
 # What a command calls once it has read and checked its flags, the run that it names included.
 STARTS = {
     "jaxrl.cli.episodes": ("read_episodes",),
-    "jaxrl.cli.train": ("begin",),
+    "jaxrl.cli.train": ("begin", "first_scene"),
     "jaxrl.cli.evaluate": ("_evaluate", "_render"),
     "jaxrl.cli.export": ("_export",),
     "jaxrl.cli.plot": ("write_plot",),
@@ -228,7 +228,7 @@ def test_the_commands_of_a_page_are_accepted(page, shell):
 
 def runs_here(command, words):
     """Whether it needs neither other machines nor somebody who ends it."""
-    waits = {"--coordinator", "external", "external:godot"}
+    waits = {"--coordinator", "external", "godot"}
     return command not in ("serve", "watch") and not waits & set(words)
 
 

@@ -59,7 +59,8 @@ CORE_WITHOUT_JAX = tuple(
     f"jaxrl.core.{module}" for module in ("errors", "foreign_names", "python_kinds", "trust")
 )
 WORKERS_WITH_JAX = {  # the side that learns
-    f"jaxrl/workers/{module}.py" for module in ("local", "pool", "python_env", "ray_pool", "vector")
+    f"jaxrl/workers/{module}.py"
+    for module in ("local", "pictured", "pool", "python_env", "ray_pool", "vector")
 }
 MAY_BE_IMPORTED_BY = {
     "gymnax": {"jaxrl/adapters/from_gymnax.py", "jaxrl/adapters/to_gymnax.py"},

@@ -294,7 +294,7 @@ def parts_of(
         spaces = observation_space, action_space
         more = len(policies[policy]), setup.critic_spaces[policy]
         policy_spec = config.policy_spec(policy, *spaces, *more)
-        _check_explores(config, policy, policy_spec, policy in trained)
+        _check_explores(config, policy, policy in trained)
         spec = learner_spec(policy, policy_spec, policy in trained)
         return dataclasses.replace(spec, drawn=policy == played_by_pool)
 
@@ -306,25 +306,21 @@ def parts_of(
     always_active = rollout_spec.always_active and not is_outside(env)
     told = {"always_active": always_active, "axis_name": axis_name}
     learner_specs = tuple(dataclasses.replace(group.structure, **told) for group in grouping.groups)
-    if config.opponents is not None:
-        refuse_outside(env, "a pool of opponents")
+    if config.opponents is not None and is_outside(env):
+        raise UsageError(
+            f"opponents: {config.env_name} runs outside JAX, where no pool plays: leave it out; a "
+            "policy that is not in policies_to_train is a fixed opponent"
+        )
     pool = make_pool(config.opponents, rollout_spec, trained)
     return (config, rollout_spec, env_params, learner_specs, pool), trained
 
 
-def _check_explores(
-    config: AlgorithmConfig, policy: PolicyId, policy_spec: PolicySpec, trained: bool
-) -> None:
-    """Refuses a policy that learns and never explores, and what no rollout would do."""
+def _check_explores(config: AlgorithmConfig, policy: PolicyId, trained: bool) -> None:
+    """Refuses a policy that learns and never explores."""
     if trained and not config.for_policy(policy).explore:
         raise UsageError(
             f"explore=False: policy {policy!r} learns, and from its likeliest actions alone it "
             "cannot; it is for policies that are not in policies_to_train"
-        )
-    if policy_spec.exploration is not None and is_outside(config.setup().env):
-        raise UsageError(
-            f"{config.env_name} is stepped outside the program, where policies only sample: leave "
-            "out explore and exploration_config"
         )
 
 

@@ -47,6 +47,8 @@ def _serve(run: str, options: ServeOptions) -> None:
         print_answer(f"serving      {saved.path}")
         for name, facts in saved.facts["policies"].items():
             print_answer(f"{name:<13}plays {', '.join(facts['agents'])}")
+        if server.scenes is not None:
+            print_answer(f"scenes       connect to port {server.scenes.port}")
         print_answer(f"connect to   {server.address}   (Ctrl-C ends this)")
 
     try:

@@ -19,7 +19,7 @@ from jaxrl.cli.flags import (
     given_flags,
     setting_of,
 )
-from jaxrl.cli.help import show_help
+from jaxrl.cli.help import HELP_FLAGS, show_help
 from jaxrl.core.errors import UsageError, require
 from jaxrl.core.fields import flag
 from jaxrl.rllib.translation import from_rllib
@@ -42,8 +42,8 @@ from jaxrl.run.storage.config_file import (
     saved_loggers,
 )
 from jaxrl.run.trainer import Trainer
-from jaxrl.serving.external_env import is_external
-from jaxrl.serving.settings import ServerSettings
+from jaxrl.serving.external_env import GODOT, is_external
+from jaxrl.serving.settings import GODOT_PORT, ServerSettings
 
 SPACES = ("observation_space", "action_space")
 RUN_FLAGS = {
@@ -71,14 +71,14 @@ RUN_FLAGS = {
         None,
     ),
     "observation_space": Flag(
-        "of --env external: 'Box(-1, 1, 4)', 'Discrete(5)', or {'agent1': Box(...), ...} for "
-        "several agents",
+        "of --env external or godot: 'Box(-1, 1, 4)', 'Discrete(5)', or {'agent1': Box(...), ...} "
+        "for several agents",
         None,
     ),
-    "action_space": Flag("of --env external, written as --observation-space", None),
+    "action_space": Flag("of --env external or godot, written as --observation-space", None),
     "serve": Flag(
         "of --env external, settings of its policy server: port=9944 host=127.0.0.1 token_file=... "
-        "and the other flags of jaxrl serve",
+        "and the other flags of jaxrl serve; of --env godot also godot_port=11008",
         (),
     ),
     "strict": Flag(
@@ -127,6 +127,7 @@ class TrainOptions:
     hosts: tuple[Any, ...] = (None, None, None, JOIN_SECONDS)
     table: str = ""  # what became of RLlib's configuration
     server: tuple = ()  # of --env external: pairs, the settings of its server
+    scenes: Any = None  # of --env godot: where they connect to
 
 
 def train_ppo(argv: Sequence[str] | None = None) -> None:
@@ -192,13 +193,14 @@ def train_flags(config: AlgorithmConfig | None = None) -> dict[str, Flag]:
 def begin(order: TrainOptions) -> Trainer:
     trainer, settings = Trainer, order.settings
     if is_external(order.config.env):
-        for package in ("msgspec", "websockets"):
-            require(package, "--env external", "'jaxrl[serving]'")
+        _require_serving()
         from jaxrl.serving.training import ExternalTrainer as trainer
 
-        settings = {**settings, "server_settings": ServerSettings.named(dict(order.server))}
+        server = {"godot_port": GODOT_PORT} if order.config.env == GODOT else {}
+        told = {"server_settings": ServerSettings.named({**server, **dict(order.server)})}
+        settings = {**settings, **told, "scenes": order.scenes}
     elif order.server:
-        raise UsageError("--serve goes with --env external")
+        raise UsageError("--serve goes with --env external or godot")
     if order.resume is None:
         return trainer(order.config, run_dir=order.run_dir, **settings)
     where = {"run_dir": order.run_dir, "strict": order.strict, "trust": order.trust}
@@ -222,9 +224,7 @@ def parse(argv: Sequence[str], algorithm: str = "ppo") -> TrainOptions:
         for name in list(options)
         if name in RunSettings.__dataclass_fields__
     }
-    spaces = {name: run.pop(name) for name in SPACES if name in run}
-    if spaces:  # of --env external
-        options["env_args"] = {**options.get("env_args", {}), **spaces}
+    scenes = _take_spaces(options, run, waits=not set(HELP_FLAGS) & set(argv))
     path, saved_stop, trust = run.get("resume"), {}, run.get("trust", False)
     flag("trust", trust)
     if path is None or trust:
@@ -269,8 +269,40 @@ def parse(argv: Sequence[str], algorithm: str = "ppo") -> TrainOptions:
         **{"strict": strict, "trust": trust, "profile": profile, "hosts": hosts, "table": table},
         "compile_cache": run.get("compile_cache", "auto"),
         "server": tuple(run.get("serve", {}).items()),
+        "scenes": scenes,
     }
     return TrainOptions(base.replace(**changes), source, settings, run_dir, path, **asked)
+
+
+def _take_spaces(options: dict[str, Any], run: dict[str, Any], *, waits: bool) -> Any:
+    """Makes the spaces of `--env external` and `godot` arguments of the environment.
+
+    Returns:
+        Where scenes connect to, if the first one was waited for, to tell its spaces.
+    """
+    scenes, spaces = None, {name: run.pop(name) for name in SPACES if name in run}
+    if options.get("env") == "godot":
+        options["env"] = GODOT
+        if waits and not spaces and "resume" not in run:
+            scenes, spaces = first_scene(ServerSettings.named(run.get("serve", {})).godot_port)
+    if spaces:
+        options["env_args"] = {**options.get("env_args", {}), **spaces}
+    return scenes
+
+
+def first_scene(port: int | None) -> tuple[Any, dict[str, str]]:
+    """Where scenes of Godot RL Agents connect to, and the spaces of the first one; waits for it."""
+    _require_serving()
+    from jaxrl.serving.godot import Scenes
+
+    scenes = Scenes(GODOT_PORT if port is None else port)
+    print(f"waiting for a scene on port {scenes.port}: press PLAY in Godot", flush=True)
+    return scenes, scenes.first().form.space_texts
+
+
+def _require_serving() -> None:
+    for package in ("msgspec", "websockets"):
+        require(package, "--env external", "'jaxrl[serving]'")
 
 
 def _but(changes: Mapping[str, Any]) -> str:

@@ -41,9 +41,10 @@ class _Outside:
 
     state_outside = True  # see `jaxrl.core.batched_env`
     num_copies: int | None = None  # where `vector` makes so many and no others
-    has_one_set = (
-        False  # all that `vector` gives are the same copies: there are none to evaluate in
-    )
+    # Whether all that `vector` gives are the same copies: there are none to evaluate in.
+    has_one_set = False
+    # Makes a `VectorEnv` of one copy that is rendered while it plays, where it can be.
+    pictured: Callable[[], Any] | None = None
     default_params = NoParams()
 
     def __init__(self, spec: Any, vector: Callable[..., Any]):

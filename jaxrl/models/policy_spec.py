@@ -21,7 +21,7 @@ from jaxrl.ops.distributions import (
     policy_action,
     sampling_noise,
 )
-from jaxrl.ops.exploration import Behaviour
+from jaxrl.ops.exploration import Behaviour, Explored
 from jaxrl.ops.running_stats import RunningMeanStd, init_running_stats, normalise
 
 FILTERS = ("MeanStdFilter", None)
@@ -257,6 +257,12 @@ class PolicySpec:
         else:
             (distribution, value), carry = self.model.apply(*read), ()
         return _masked(distribution, self.action_mask(obs, inputs)), value, carry
+
+    def explored(self, distribution: Distribution, env_steps: jax.Array) -> Distribution:
+        """The distribution that actions are drawn from in training, after `env_steps` of it."""
+        if self.exploration is None:
+            return distribution
+        return Explored(distribution, self.exploration(distribution, env_steps))
 
     def act(
         self,

@@ -22,7 +22,6 @@ from jaxrl.core.types import Key, PyTree
 from jaxrl.models.policy_spec import PRESENT, PolicyInputs, PolicySpec, PolicyState
 from jaxrl.ops.control_flow import cond_any
 from jaxrl.ops.distributions import Distribution
-from jaxrl.ops.exploration import Explored
 from jaxrl.rollout.action_masks import check_masks, raw_action_mask
 from jaxrl.rollout.critic_inputs import all_present, critic_inputs, next_present
 from jaxrl.rollout.episode_callbacks import EpisodeStep, call_back, start_data
@@ -297,9 +296,8 @@ def choose_actions(
         else:
             apply = each_policy(policy_spec.apply, in_axes=(0, 0, 0, 0))
             distribution, value, carry = apply(weights[g], *seen)
-        if policy_spec.exploration is not None and not isinstance(env_steps, tuple):
-            behaviour = policy_spec.exploration(distribution, env_steps)
-            distribution = Explored(distribution, behaviour)
+        if not isinstance(env_steps, tuple):
+            distribution = policy_spec.explored(distribution, env_steps)
         action = distribution.mode() if noise is None else distribution.sample(noise[g])
         outputs.append(PolicyOutput(action, distribution, value, carry, inputs[g]))
     return outputs

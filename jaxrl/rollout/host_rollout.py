@@ -7,6 +7,7 @@ the policies go on and choose the next actions. What was played waits in NumPy a
 """
 
 import functools
+import itertools
 import threading
 import time
 from collections.abc import Callable
@@ -127,19 +128,25 @@ class HostRollouts:
         self._envs = first_envs(self.spec, weights, first, self.env_params)
 
     def collect(
-        self, weights: tuple[PolicyWeights, ...], env_keys: Key
+        self, weights: tuple[PolicyWeights, ...], env_keys: Key, env_steps: float = 0.0
     ) -> tuple[EnvBatch, Rollout, Seconds]:
-        """Plays on for a rollout; `env_keys` are as of `play`.
+        """Plays on for a rollout.
+
+        Args:
+            env_keys: as of `play`.
+            env_steps: of training before this rollout, for explorations.
 
         Returns:
             (envs, rollout, seconds): the copies after it, [E].
         """
         began, waited = time.perf_counter(), 0.0
         game = _Game(self.spec, weights, _packed(weights), self.env_params)
+        passed = np.arange(self.num_steps, dtype=np.float32) * len(env_keys)
+        env_steps = np.float32(env_steps) + passed if self.spec.explores else ()
         parts = []
         for i, rows in enumerate(self.vector.parts):
             envs = _part_of(self._envs, (rows.start, rows.stop))
-            parts.append(_Part(game, envs, env_keys[rows], self.num_steps))
+            parts.append(_Part(game, envs, (env_keys[rows], env_steps), self.num_steps))
             self._send(i, parts[i].actions)
         for step in range(1, self.num_steps + 1):
             for i, part in enumerate(parts):
@@ -173,16 +180,18 @@ class _Part:
         actions: the environment's, by group.
     """
 
-    def __init__(self, game: _Game, envs: EnvBatch, env_keys: Key, num_steps: int):
+    def __init__(self, game: _Game, envs: EnvBatch, randomness: tuple[Key, PyTree], num_steps: int):
         self.copies, self._num_steps = np.asarray(envs.state.copy), num_steps
         self._game, self._choose = game, _compiled_choose(game.spec)
         statics = game.spec, num_steps
-        begun = _begin(statics, game.weights, envs, env_keys, game.env_params)
+        begun = _begin(statics, game.weights, envs, randomness, game.env_params)
         self._playing, chosen, noise = begun
         self._policies, self.outputs, self.actions = chosen
         # An array of the host for each step: cheaper than to index those of the device.
-        self._noise = zip(*jax.tree.map(np.asarray, noise), strict=True)
-        next(self._noise)
+        noise, (_, env_steps) = zip(*jax.tree.map(np.asarray, noise), strict=True), randomness
+        env_steps = env_steps if game.spec.explores else itertools.repeat(())
+        self._now = zip(noise, env_steps, strict=False)
+        next(self._now)
         self._kept: list[np.ndarray] = []  # [K, ...]  the leaves of the steps that wait
         self._num_kept = 0
 
@@ -190,7 +199,7 @@ class _Part:
         """The next outputs and actions, after a step."""
         stepped, game = (self.outputs, reached), self._game
         chosen = self._choose(
-            game.packed, self._policies, stepped, next(self._noise), game.env_params
+            game.packed, self._policies, stepped, next(self._now), game.env_params
         )
         self._policies, self.outputs, self.actions = chosen
 
@@ -233,13 +242,14 @@ def _begin(
     statics: tuple[RolloutSpec, int],
     weights: tuple[PolicyWeights, ...],
     envs: EnvBatch,
-    env_keys: Key,
+    randomness: tuple[Key, jax.Array | tuple],
     env_params: PyTree,
 ) -> tuple[_Playing, _Chosen, tuple[jax.Array, ...]]:
     """A rollout's buffers, its first actions, and its noise by group, f32[T, N, E, M, D]."""
     spec, num_steps = statics
+    env_keys, env_steps = randomness
     noise = draw_randomness(spec, env_keys, num_steps).noise
-    first = jax.tree.map(lambda leaf: leaf[0], noise)
+    first = jax.tree.map(lambda leaf: leaf[0], (noise, env_steps))
     chosen = _chosen(spec, weights, envs, first, env_params)
     playing = _Playing(envs, Carries.zeros(spec, envs, num_steps), rows=(), step=jnp.int32(0))
     stepped = chosen.outputs, _nothing(spec, envs)
@@ -260,7 +270,7 @@ def _choose(
     weights: Packed,
     policies: EnvBatch,
     stepped: tuple[Packed, Reached],
-    noise: tuple[jax.Array, ...],
+    now: tuple,
     env_params: PyTree,
 ) -> _Chosen:
     """What the policies do after a step: `stepped` has their outputs, and what those led to."""
@@ -268,13 +278,13 @@ def _choose(
     raw = with_new_episodes(raw_step_of(spec, reached), reached)
     envs = advance_policies(spec, policies, outputs.unpack(), raw)
     envs = envs.replace(obs=reached.obs, state=reached.state)
-    return _chosen(spec, weights.unpack(), envs, noise, env_params)
+    return _chosen(spec, weights.unpack(), envs, now, env_params)
 
 
 def _chosen(
-    spec: RolloutSpec, weights: tuple, envs: EnvBatch, noise: tuple, env_params: PyTree
+    spec: RolloutSpec, weights: tuple, envs: EnvBatch, now: tuple, env_params: PyTree
 ) -> _Chosen:
-    outputs, actions = act(spec, weights, envs, noise, env_params)
+    outputs, actions = act(spec, weights, envs, now, env_params)
     policies = EnvBatch((), (), (), policy_states=envs.policy_states, present=envs.present)
     return _Chosen(policies, pack(outputs, num_axes=0, widest=SMALL), actions)
 

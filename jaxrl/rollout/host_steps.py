@@ -122,11 +122,16 @@ def act(
     spec: RolloutSpec,
     weights: tuple[PolicyWeights, ...],
     envs: EnvBatch,
-    noise: tuple[jax.Array, ...] | None,
+    now: tuple,
     env_params: PyTree,
 ) -> tuple[list[PolicyOutput], tuple[PyTree, ...]]:
-    """What the policies do, and the environment's actions, by group."""
-    outputs = choose_actions(spec, weights, envs, noise, env_params)
+    """What the policies do, and the environment's actions, by group.
+
+    Args:
+        now: (noise, env_steps) as of `choose_actions`.
+    """
+    noise, env_steps = now
+    outputs = choose_actions(spec, weights, envs, noise, env_params, env_steps)
     actions = tuple(
         policy_spec.to_env_action(output.action)
         for policy_spec, output in zip(spec.policy_specs, outputs, strict=True)

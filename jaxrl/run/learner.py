@@ -121,33 +121,36 @@ class Learner(PolicyAccess):
         explore: bool = True,
         begins: Any = False,
         action_masks: Any = None,
+        prev_rewards: Any = None,
     ) -> tuple[Any, Any]:
         """(actions of the environment, outputs to record), by agent where there are several.
 
         Args:
             observations: one or a batch, `[..., *observation_space.shape]`; {agent: observation} of
                 those that act, where there are several agents.
-            explore: whether actions are sampled; else each is its distribution's mode.
+            explore: whether actions are drawn as in training, by `exploration_config` where there
+                is one; else each is its distribution's mode.
             begins: whether an episode begins here, for policies with memory: a bool, or one for
                 each of the batch.
             action_masks: the possible actions, bool[..., A], by agent where there are several.
+            prev_rewards: what the last actions brought, for policies that are told, by agent where
+                there are several.
         """
         agents = self.algorithm.grouping.agents
         if agents == (DEFAULT_AGENT,):
-            observations, action_masks = (
-                {DEFAULT_AGENT: observations},
-                {DEFAULT_AGENT: action_masks},
-            )
+            given = observations, action_masks, prev_rewards
+            observations, action_masks, prev_rewards = ({DEFAULT_AGENT: part} for part in given)
         if not isinstance(observations, Mapping):
             raise UsageError(f"act takes {{agent: observation}} of {', '.join(agents)}")
-        told = {"explore": explore, "begins": begins}
+        env_steps = self.lifetime.num_env_steps + self.num_waiting
+        told = {"explore": explore, "begins": begins, "env_steps": env_steps}
         actions, outputs = {}, {}
         for agent, observation in observations.items():
-            mask = (action_masks or {}).get(agent)
+            told["action_mask"] = (action_masks or {}).get(agent)
+            reward = (prev_rewards or {}).get(agent)
+            told["prev_reward"] = 0.0 if reward is None else reward
             policy = self._policy_of(agent)
-            actions[agent], outputs[agent] = policy.decide(
-                observation, agent=agent, action_mask=mask, **told
-            )
+            actions[agent], outputs[agent] = policy.decide(observation, agent=agent, **told)
         if agents == (DEFAULT_AGENT,):
             return actions[DEFAULT_AGENT], outputs[DEFAULT_AGENT]
         return actions, outputs

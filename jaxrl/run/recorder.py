@@ -20,7 +20,12 @@ from jaxrl.algorithms.base import Algorithm, RunnerState
 from jaxrl.core.errors import UsageError, is_installed, one_line
 from jaxrl.core.types import PyTree
 from jaxrl.run.devices.mesh import on_first_device, on_host
-from jaxrl.run.inference.recording import EpisodeChoice, EpisodeRecording, record_episode
+from jaxrl.run.inference.recording import (
+    EpisodeChoice,
+    EpisodeRecording,
+    has_pictures,
+    record_episode,
+)
 from jaxrl.run.inference.video import write_episode
 from jaxrl.run.logging.loggers import ENV_STEPS, Logs, RunStart
 from jaxrl.run.logging.plots import Curves, panels_of, source_line
@@ -211,8 +216,9 @@ class Recorder:
 
     def _episode_files(self) -> list[str]:
         """What shows an episode: the page only of what the environment draws, which is quick."""
-        env, shown_by = self.algorithm.rollout_spec.env, {EPISODE: "render", PAGE: "draw"}
-        return [name for name, method in shown_by.items() if hasattr(env, method)]
+        env = self.algorithm.rollout_spec.env
+        shown = {EPISODE: has_pictures(env), PAGE: hasattr(env, "draw")}
+        return [name for name, is_shown in shown.items() if is_shown]
 
     def _play(self, snapshot: Snapshot) -> None:
         files = self._episode_files()

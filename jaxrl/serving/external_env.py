@@ -13,6 +13,7 @@ from jaxrl.core.spaces import Box, Dict, Discrete, MultiDiscrete, Space, Tuple
 from jaxrl.core.types import DEFAULT_AGENT, AgentId
 from jaxrl.workers.vector import VectorSpec
 
+GODOT = f"{EXTERNAL}:godot"  # scenes of Godot RL Agents
 SPACES = {"Box": Box, "Discrete": Discrete, "MultiDiscrete": MultiDiscrete, "Dict": Dict}
 TUNED = MappingProxyType(
     {
@@ -82,14 +83,21 @@ def spaces_of(setting: str, text: Any) -> dict[AgentId, Space]:
         raise UsageError(f"{setting}={brief(text)} is no space: write 'Box(-1, 1, 4)'") from None
     if not isinstance(tree, ast.Dict):
         return {DEFAULT_AGENT: _space(setting, tree)}
-    spaces = {}
-    for agent, space in zip(tree.keys, tree.values, strict=True):
-        if not isinstance(agent, ast.Constant) or not isinstance(agent.value, str):
-            raise UsageError(f"{setting}={brief(text)}: an agent must be a name in quotes")
-        spaces[agent.value] = _space(setting, space)
+    spaces = {agent: _space(setting, space) for agent, space in _named(setting, tree)}
     if not spaces:
         raise UsageError(f"{setting}={brief(text)} has no agent")
     return spaces
+
+
+def _named(setting: str, tree: ast.expr) -> list[tuple[str, ast.expr]]:
+    """The pairs of a dict whose keys are names in quotes."""
+    if not isinstance(tree, ast.Dict):
+        raise UsageError(f"{setting}: {brief(ast.unparse(tree))} must be {{name: SPACE, ...}}")
+    for key in tree.keys:
+        if not isinstance(key, ast.Constant) or not isinstance(key.value, str):
+            written = brief(ast.unparse(tree))
+            raise UsageError(f"{setting}={written}: a name must be in quotes")
+    return [(key.value, part) for key, part in zip(tree.keys, tree.values, strict=True)]
 
 
 def _space(setting: str, tree: ast.expr) -> Space:
@@ -103,7 +111,10 @@ def _space(setting: str, tree: ast.expr) -> Space:
     if kind not in SPACES:
         raise unknown_name("space", kind, [*SPACES, "Tuple"], f"of {setting}")
     if kind == "Dict":
-        return Dict({part.arg: _space(setting, part.value) for part in tree.keywords})
+        pairs = [(part.arg, part.value) for part in tree.keywords]
+        if tree.args:  # names that are not identifiers
+            pairs += _named(setting, tree.args[0])
+        return Dict({name: _space(setting, part) for name, part in pairs})
     values = [_number(setting, part) for part in tree.args]
     named = {part.arg: _number(setting, part.value) for part in tree.keywords}
     if kind == "Box" and len(values) > 2:

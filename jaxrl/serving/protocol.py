@@ -175,6 +175,18 @@ class Codec:
         return self._encoder.encode(message)
 
 
+class Unencoded:
+    """Messages as they are, of a client in this process."""
+
+    is_text = False
+
+    def decode(self, message: Request) -> Request:
+        return message
+
+    def encode(self, message: Message) -> Message:
+        return message
+
+
 TEXT, BINARY = Codec(True), Codec(False)
 
 

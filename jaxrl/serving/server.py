@@ -7,7 +7,7 @@ import logging
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from typing import Any
 
 from websockets.asyncio.server import ServerConnection, broadcast
@@ -21,6 +21,7 @@ from jaxrl.run.export.export import npz_bytes
 from jaxrl.run.inference.policy import Policy
 from jaxrl.serving import protocol
 from jaxrl.serving.batched_inference import BatchedPolicy, Batcher
+from jaxrl.serving.godot import Scene, SceneClient, SceneFailed, Scenes, say_ended
 from jaxrl.serving.session import Experience, ServedPolicies, Session
 from jaxrl.serving.settings import ServerSettings
 
@@ -48,6 +49,7 @@ class PolicyServer:
         explore: whether actions are sampled, where an episode does not say.
         seed: of the actions that are sampled.
         experience: gets the chunks of the episodes that clients live through, to learn from.
+        scenes: where scenes of Godot RL Agents connect to, if it was opened before.
     """
 
     def __init__(
@@ -58,6 +60,7 @@ class PolicyServer:
         explore: bool = False,
         seed: int = 0,
         experience: Experience | None = None,
+        scenes: Scenes | None = None,
     ):
         self.settings = ServerSettings() if settings is None else settings
         batched = {name: BatchedPolicy(policy, seed) for name, policy in policies.items()}
@@ -68,7 +71,8 @@ class PolicyServer:
         is_held = (lambda: False) if experience is None else (lambda: experience.is_full)
         self.batcher = Batcher(self.served.policies, is_held)
         self.counts: Counter[str] = Counter()
-        self.sessions: dict[ServerConnection, Session] = {}
+        self.sessions: dict[Hashable, Session] = {}  # by connection, or by scene
+        self.scenes = scenes
         self.port = self.settings.port
         _ = self.settings.token, self.settings.tls  # refused here, if they are wrong
         self._files: dict[tuple[PolicyId, bool, int], asyncio.Future[bytes]] = {}
@@ -138,6 +142,8 @@ class PolicyServer:
     async def _serve(self, ready: Callable[[], None]) -> None:
         self._loop, self._stopping = asyncio.get_running_loop(), asyncio.Event()
         settings = self.settings
+        if self.scenes is None and settings.godot_port is not None:
+            self.scenes = Scenes(settings.godot_port)
         options = {
             "origins": [None, *settings.origins],  # None: a program that is no browser
             "max_size": settings.max_message_bytes,
@@ -157,12 +163,16 @@ class PolicyServer:
                 f"({error.strerror or error}); choose another, --port 0 any that is free"
             ) from None
         self.port = next(iter(server.sockets)).getsockname()[1]
-        sweeping = asyncio.create_task(self._sweep())
+        tasks = [asyncio.create_task(self._sweep())]
+        if self.scenes is not None:
+            tasks.append(asyncio.create_task(self._accept_scenes()))
         try:
             ready()
             await self._stopping.wait()
         finally:
-            sweeping.cancel()
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
             server.close()
             await server.wait_closed()
 
@@ -179,16 +189,8 @@ class PolicyServer:
         if len(self.sessions) >= self.settings.max_clients:
             await connection.close(1013, "too many clients")
             return
-        session = Session(
-            self.served,
-            self.batcher,
-            send=lambda frame, is_text: self._send(connection, frame, is_text),
-            send_weights=self._send_weights,
-            count=self._count,
-            limits=self.settings,
-        )
-        self.sessions[connection] = session
-        self._count("clients")
+        send = lambda frame, is_text: self._send(connection, frame, is_text)
+        session = self._begin(connection, send)
         pace = Pace(self.settings.max_messages_per_second)
         try:
             async with asyncio.timeout(HELLO_SECONDS):
@@ -207,6 +209,49 @@ class PolicyServer:
             session.close("")
             short = reason.encode()[:MAX_REASON_BYTES].decode(errors="ignore")
             await connection.close(1008 if reason else 1000, short)
+
+    def _begin(self, client: Hashable, send: Callable[[Any, bool], None]) -> Session:
+        """The session of a new client."""
+        self.sessions[client] = session = Session(
+            self.served,
+            self.batcher,
+            send=send,
+            send_weights=self._send_weights,
+            count=self._count,
+            limits=self.settings,
+        )
+        self._count("clients")
+        return session
+
+    async def _accept_scenes(self) -> None:
+        playing: set[asyncio.Task] = set()
+        try:
+            while True:
+                scene = await self.scenes.accept()
+                if len(self.sessions) >= self.settings.max_clients:
+                    scene.close()
+                    continue
+                playing.add(task := asyncio.create_task(self._play(scene)))
+                task.add_done_callback(playing.discard)
+        finally:
+            self.scenes.close()
+            for task in playing:
+                task.cancel()
+            await asyncio.gather(*playing, return_exceptions=True)
+
+    async def _play(self, scene: Scene) -> None:
+        """A scene, from its description to its end."""
+        try:
+            await scene.describe()
+            client = SceneClient(scene, self.served)
+            session = self._begin(scene, client.receive)
+            await client.play(session)
+        except SceneFailed as error:
+            say_ended(error)
+        finally:
+            if (session := self.sessions.pop(scene, None)) is not None:
+                session.close("")
+            scene.close()
 
     def _send(self, connection: ServerConnection, frame: bytes, is_text: bool) -> None:
         """Sends without waiting; a client that does not read its answers is cut off."""

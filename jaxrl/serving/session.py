@@ -112,7 +112,7 @@ class Session:
         self.served, self.batcher, self.limits = served, batcher, limits
         self._send_frame, self._send_weights, self.count = send, send_weights, count
         self.episodes: dict[str, ServedEpisode] = {}
-        self.codec: protocol.Codec | None = None
+        self.codec: protocol.Codec | protocol.Unencoded | None = None
         self.is_greeted, self.is_closed, self.close_reason = False, False, ""
         self._mistakes, self._started = 0, 0
         self._handlers = {
@@ -123,6 +123,10 @@ class Session:
             protocol.EndEpisode: self._end_episode,
             protocol.GetWeights: self._get_weights,
         }
+
+    def take_unencoded(self) -> None:
+        """For a client in this process: `handle` and `send` get messages, and no hello first."""
+        self.codec, self.is_greeted = protocol.Unencoded(), True
 
     def handle(self, frame: str | bytes) -> None:
         """Does what a frame says, or refuses it."""

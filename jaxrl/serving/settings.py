@@ -12,6 +12,7 @@ from jaxrl.core.errors import UsageError, one_line, unknown_name
 from jaxrl.core.fields import check_all, count, setting
 
 HOST, PORT = "127.0.0.1", 9944
+GODOT_PORT = 11008  # where Godot RL Agents' plugin connects to
 MIN_TOKEN_CHARACTERS = 16
 
 
@@ -33,6 +34,12 @@ class ServerSettings:
     max_messages_per_second: int = setting(5_000, "of each client; more of them wait", count())
     episode_timeout: int = setting(
         300, "seconds after which an episode that nothing is said of is dropped", count()
+    )
+    godot_port: int | None = setting(
+        None,
+        f"where scenes of Godot RL Agents connect to on this machine, {GODOT_PORT} by their "
+        "default; None: nowhere",
+        count(0, 65535, optional=True),
     )
 
     def __post_init__(self):

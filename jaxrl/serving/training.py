@@ -18,6 +18,7 @@ from jaxrl.run.episode_lanes import EpisodeLanes
 from jaxrl.run.results import Result
 from jaxrl.run.settings import RunSettings
 from jaxrl.run.trainer import Trainer
+from jaxrl.serving.godot import Scenes
 from jaxrl.serving.server import PolicyServer
 from jaxrl.serving.session import Experience
 from jaxrl.serving.settings import ServerSettings
@@ -35,19 +36,30 @@ class ExternalTrainer(Trainer):
 
     Args:
         server_settings: where the server listens, and its limits.
+        scenes: where scenes of Godot RL Agents connect to, if it was opened before.
         **others: as of `Trainer`.
     """
 
     def __init__(
-        self, config: Any, *, server_settings: ServerSettings | None = None, **others: Any
+        self,
+        config: Any,
+        *,
+        server_settings: ServerSettings | None = None,
+        scenes: Scenes | None = None,
+        **others: Any,
     ):
         self.server: PolicyServer | None = None
-        self.server_settings = server_settings
+        self.server_settings, self._scenes = server_settings, scenes
         super().__init__(config, **others)
         for name in ("workers", "env_step_timeout_s", "max_consecutive_faults"):
             value = getattr(self.settings, name)
             if value != RunSettings.__dataclass_fields__[name].default:
                 raise UsageError(f"{name}={value} changes nothing: clients own the episodes")
+        if self.algorithm.rollout_spec.explores:
+            raise UsageError(
+                "env='external': clients' policies only sample: leave out explore and "
+                "exploration_config"
+            )
         if self.settings.evaluation_interval is not None:
             raise UsageError(
                 "evaluation_interval: clients own the episodes, so there is none to evaluate; an "
@@ -64,11 +76,14 @@ class ExternalTrainer(Trainer):
         """Serves, and trains until a criterion holds, or Ctrl-C; see `Trainer.fit`."""
         policies = {name: self.get_policy(name) for name in self.algorithm.grouping.policies}
         told = {"explore": True, "seed": self.config.seed, "experience": self.experience}
-        server = PolicyServer(policies, self.server_settings, **told)
+        scenes, self._scenes = self._scenes, None  # the server closes them
+        server = PolicyServer(policies, self.server_settings, **told, scenes=scenes)
         server.served.weights_version = self.lifetime.training_iteration
         with server:
             self.server = server
             self.progress.say(f"connect to   {server.address}")
+            if server.scenes is not None:
+                self.progress.say(f"scenes       connect to port {server.scenes.port}")
             try:
                 return super().fit(stop)
             finally:

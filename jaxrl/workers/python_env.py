@@ -3,6 +3,7 @@
 See `sources` for what an environment may be.
 """
 
+import functools
 import os
 import time
 from collections.abc import Mapping
@@ -22,6 +23,7 @@ from jaxrl.core.python_kinds import VECTOR, kind_of
 from jaxrl.workers.arrays import EnvForm
 from jaxrl.workers.copies import copy_of
 from jaxrl.workers.local import LocalVectorEnv
+from jaxrl.workers.pictured import PicturedEnv, makes_pictures
 from jaxrl.workers.pool import ProcessPool
 from jaxrl.workers.ray_pool import RayPool
 from jaxrl.workers.sources import Source, close, make_copy, source_of
@@ -43,6 +45,7 @@ class PythonEnv(NamedTuple):
     source: Source
     form: EnvForm
     is_vector: bool  # a gymnasium.vector.VectorEnv, which steps its copies itself
+    makes_pictures: bool = False
 
     @property
     def spec(self) -> VectorSpec:
@@ -70,7 +73,7 @@ class PythonEnv(NamedTuple):
         if num_workers is None and not self.is_vector:
             num_workers = self.default_workers(num_envs)
         if self.is_vector or num_workers == 0:
-            return LocalVectorEnv(self, num_envs, faults)
+            return LocalVectorEnv(self[:3], num_envs, faults)
         if isinstance(num_workers, str):
             num_workers = min(int(num_workers.removeprefix(RAY)), num_envs)
             return RayPool(self[:2], num_envs, num_workers, faults, step_timeout_s)
@@ -84,7 +87,7 @@ class PythonEnv(NamedTuple):
         """
         if cores() == 1:
             return 0
-        copy = LocalVectorEnv(self, 1, FaultCount(self.source.name, MAX_CONSECUTIVE_FAULTS))
+        copy = LocalVectorEnv(self[:3], 1, FaultCount(self.source.name, MAX_CONSECUTIVE_FAULTS))
         try:
             seconds = seconds_of_a_step(copy)
         except TooManyFaults:
@@ -112,7 +115,7 @@ def declare(source: Source, made: Any) -> PythonEnv:
     finally:
         if not source.is_given:
             close(made)
-    return PythonEnv(source, form, is_vector)
+    return PythonEnv(source, form, is_vector, not is_vector and makes_pictures(made))
 
 
 def adapt(
@@ -130,6 +133,8 @@ def adapt(
     made = make_copy(source) if made is None else made
     declared = declare(source, made)
     env = outside_environment(declared.spec, declared.vector)
+    if declared.makes_pictures:
+        env.pictured = functools.partial(PicturedEnv, declared[:2])
     if declared.is_vector:
         env.num_copies, env.has_one_set = int(made.num_envs), source.is_given
     return env

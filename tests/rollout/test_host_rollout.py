@@ -21,6 +21,14 @@ CONFIGS = {
     "masks": PPOConfig(env=Forbidden(), **SMALL),
     "turns": PPOConfig(env=Turns(), policies="shared", **SMALL, use_gru=True, max_seq_len=5),
     "memory": SMALL_CARTPOLE.replace(**SMALL, **SHORT, use_gru=True, max_seq_len=5),
+    "exploration": SMALL_CARTPOLE.replace(
+        **SMALL,
+        exploration_config={
+            "type": "EpsilonGreedy",
+            "warmup_timesteps": T * E // 2,
+            "epsilon_timesteps": T * E,
+        },
+    ),
 }
 
 
@@ -41,7 +49,8 @@ def both(config, num_parts):
         keys = rollout_keys(runner.key, runner.num_updates + 1, index)
         vector.begin(runner.envs, keys, T)
         runner, expected = collect(runner)
-        envs, rollout, _ = host.collect(weights, keys)
+        env_steps = int(runner.num_updates) * T * E
+        envs, rollout, _ = host.collect(weights, keys, env_steps)
         yield (runner.envs, expected), (envs, rollout)
         runner = runner.replace(num_updates=runner.num_updates + 1)
 

@@ -72,6 +72,61 @@ def test_recorded_episodes_are_learned_from_as_the_rollout_that_they_come_from(m
     )
 
 
+def test_updates_on_recorded_steps_give_the_weights_of_the_training_that_they_come_from():
+    algorithm, learner = CONFIG.build(), jaxrl.Learner(CONFIG)
+    collect, learn = jax.jit(algorithm.recording(E).collect), jax.jit(algorithm.learn)
+    runner = jax.jit(algorithm.init)(jax.random.key(CONFIG.seed, impl="threefry2x32"))
+    for _ in range(3):
+        runner, rollout = collect(runner)
+        runner, _ = learn(runner, rollout)
+        learner.add(recorded(rollout))
+        result = learner.update()
+        for found, wanted in zip(
+            jax.tree.leaves(learner.runner.learners), jax.tree.leaves(runner.learners), strict=True
+        ):
+            np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-6)
+    assert result["num_env_steps_sampled_lifetime"] == 3 * T * E
+
+
+def test_actions_are_explored_as_in_training_and_recorded_with_their_probabilities():
+    exploration = {"type": "StochasticSampling", "random_timesteps": T * E + 1}
+    learner = jaxrl.Learner(CONFIG.replace(exploration_config=exploration))
+    obs = np.ones((8, 4), np.float32)
+    policy = lambda: learner.act(obs, explore=False)[1]["action_logp"]
+    assert not np.allclose(policy(), np.log(0.5), atol=1e-5)
+    episode = SingleAgentEpisode()
+    episode.add_env_reset(obs[0])
+    for _ in range(T * E):
+        actions, outputs = learner.act(obs)
+        np.testing.assert_allclose(outputs["action_logp"], np.log(0.5), rtol=1e-6)
+        episode.add_env_step(
+            obs[0],
+            actions[0],
+            1.0,
+            extra_model_outputs=jax.tree.map(lambda leaf: leaf[0], outputs),
+        )
+    learner.add(episode)
+    (trajectory,) = learner._rollout().trajectories
+    np.testing.assert_allclose(trajectory.log_prob, np.log(0.5), rtol=1e-6)
+    learner.add([episode, episode])
+    learner.update()  # more steps than random ones
+    actions, outputs = learner.act(obs)
+    by_policy = np.where(actions == learner.act(obs, explore=False)[0], policy(), np.nan)
+    is_likeliest = ~np.isnan(by_policy)
+    np.testing.assert_allclose(outputs["action_logp"][is_likeliest], by_policy[is_likeliest])
+
+
+def test_a_policy_is_told_what_its_last_action_brought():
+    config = CONFIG.replace(use_gru=True, max_seq_len=8, lstm_use_prev_reward=True)
+    learner, obs = jaxrl.Learner(config), np.ones((2, 4), np.float32)
+    values = []
+    for reward in (0.0, 5.0):
+        learner.act(obs, begins=True)
+        _, outputs = learner.act(obs, explore=False, prev_rewards=np.array([0.0, reward]))
+        values.append(outputs["vf_preds"])
+    assert values[0][0] == values[1][0] != values[1][1]
+
+
 def episode_of(learner, length, **ends):
     """An episode of two agents that act by the learner's policies."""
     episode, rng = MultiAgentEpisode(), np.random.default_rng(length)
@@ -139,6 +194,16 @@ def test_a_learner_is_saved_and_restored(of_two_agents, tmp_path):
         (lambda of: of.act({"c": np.zeros(3)}), "no agent 'c'; the agents are a, b"),
         (lambda of: jaxrl.Learner(of.config, BOX), "both observation_space and action_space"),
         (lambda of: jaxrl.Learner({"lr": 1.0}, BOX, BOX), "Learner takes a configuration"),
+        (
+            lambda of: jaxrl.Learner(of.config.replace(critic_observation="all-agents")),
+            "critic_observation must be 'own'",
+        ),
+        (
+            lambda of: jaxrl.Learner(
+                of.config.replace(policies_to_train=("a",), opponents=jaxrl.OpponentPool())
+            ),
+            "opponents: external runs outside JAX, where no pool plays",
+        ),
     ],
 )
 def test_wrong_use_is_refused_in_one_line(of_two_agents, call, message):

@@ -27,10 +27,11 @@ def compared(result):
 
 
 @pytest.mark.long
-def test_a_run_outside_jax_is_the_run_in_jax():
-    made = []
-    inside = jaxrl.Trainer(CONFIG, **QUIET)
-    with jaxrl.Trainer(config_outside(CONFIG, made, 2), **QUIET, sync=True) as outside:
+@pytest.mark.parametrize("exploration", [None, {"type": "EpsilonGreedy", "epsilon_timesteps": 100}])
+def test_a_run_outside_jax_is_the_run_in_jax(exploration):
+    made, config = [], CONFIG.replace(exploration_config=exploration)
+    inside = jaxrl.Trainer(config, **QUIET)
+    with jaxrl.Trainer(config_outside(config, made, 2), **QUIET, sync=True) as outside:
         for iteration in range(3):
             wanted, found = compared(inside.train()), compared(outside.train())
             counts = ("num_faulty_episodes", "num_worker_restarts", "weights_seq_no")

@@ -48,6 +48,17 @@ class Counter(gymnasium.Env):
         return np.array([self.drawn, self.steps, action], np.float32)
 
 
+class Painted(Counter):
+    """Renders its number of steps as a shade of grey."""
+
+    def __init__(self, render_mode=None, **arguments):
+        super().__init__(**arguments)
+        self.render_mode = render_mode
+
+    def render(self):
+        return np.full((40, 60, 3), 10 * self.steps % 256, np.uint8)
+
+
 class Ended(gymnasium.Env):
     """Reaches its time limit and its goal in the same step; observes a structure."""
 

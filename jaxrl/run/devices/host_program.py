@@ -163,6 +163,8 @@ class HostTraining(StartAndChunk):
         weights = tuple(learner.weights for learner in runner.learners)
         keys = rollout_keys(runner.key, runner.num_updates, jnp.arange(program.num_envs))
         randomness = draw_randomness(spec, keys, program.num_steps)
+        if spec.explores:
+            randomness = randomness._replace(env_steps=jnp.zeros(program.num_steps))
         return play(spec, weights, runner.envs, randomness, env_params)[1]
 
 
@@ -187,6 +189,7 @@ class _Collector:
         sequence = np.random.SeedSequence(program.seed)
         self._seeds: np.ndarray | None = sequence.generate_state(program.num_envs, np.uint32)
         self._index = jnp.arange(program.num_envs)
+        self._num_env_steps = program.algorithm.num_env_steps  # of an iteration
         self._threads: list[threading.Thread] = []  # the last one that was begun
         self._played: _Played | None = None
         # Also at the process's end, where nobody calls `close`.
@@ -202,7 +205,8 @@ class _Collector:
         """Begins the rollout that `update`, counted from 1, learns from, with the weights now."""
         self._played = played = _Played(int(runner.num_updates))
         weights = tuple(learner.weights for learner in runner.learners)
-        arguments = played, weights, rollout_keys(runner.key, update, self._index)
+        env_steps = (update - 1) * self._num_env_steps
+        arguments = played, weights, rollout_keys(runner.key, update, self._index), env_steps
         self._threads[:] = [threading.Thread(target=self._collect, args=arguments, daemon=True)]
         self._threads[0].start()
 
@@ -214,12 +218,19 @@ class _Collector:
             raise played.error
         return played
 
-    def _collect(self, played: _Played, weights: tuple[PolicyWeights, ...], env_keys: Key) -> None:
+    def _collect(
+        self,
+        played: _Played,
+        weights: tuple[PolicyWeights, ...],
+        env_keys: Key,
+        env_steps: int,
+    ) -> None:
         try:
             if self._seeds is not None:
                 self.rollouts.reset(weights, self._seeds)
                 self._seeds = None
-            played.envs, played.rollout, played.seconds = self.rollouts.collect(weights, env_keys)
+            found = self.rollouts.collect(weights, env_keys, env_steps)
+            played.envs, played.rollout, played.seconds = found
         except Stopped:
             pass
         except BaseException as error:

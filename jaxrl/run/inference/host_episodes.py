@@ -4,7 +4,7 @@ import contextlib
 import dataclasses
 import functools
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -114,19 +114,41 @@ def play_episodes(
             yield cut(_play_batch(play, game, vector, index), count)
 
 
-def _play_batch(play: PlaySpec, game: Game, vector: Any, index: np.ndarray) -> PlayedBatch:
+class PicturedEpisode(NamedTuple):
+    """An episode alone."""
+
+    played: PlayedBatch  # of one
+    pictures: dict[int, np.ndarray]  # {step: u8[H, W, 3]} of some states; empty without a renderer
+
+
+def play_pictured(play: PlaySpec, game: Game, number: int, max_steps: int) -> PicturedEpisode:
+    """Plays one episode, or its first steps, in a copy that is rendered if it can be.
+
+    Raises:
+        UsageError: a fault.
+    """
+    env = play.rollout.env
+    refuse_evaluation(env)
+    copies = env.num_copies or 1
+    vector = env.pictured() if env.pictured else make_copies(env, copies, RunSettings(workers=0))
+    index = np.int32(number + np.arange(copies))
+    with contextlib.closing(vector):
+        played = _play_batch(play, game, vector, index, max_steps)
+    return PicturedEpisode(cut(played, 1), getattr(vector, "pictures", {}))
+
+
+def _play_batch(
+    play: PlaySpec, game: Game, vector: Any, index: np.ndarray, max_steps: int = MAX_STEPS
+) -> PlayedBatch:
     for attempt in range(MOST_TRIES):
         first = vector.reset(_seeds(game, index, attempt))
-        played = _play_out(play, game, vector, _begun(play, game, first), index)
+        envs = first_envs(play.rollout, game.weights, first, game.env_params)
+        played = _play_out(play, game, vector, (envs, index), max_steps)
         if played is not None:
             return played
     raise UsageError(
         f"{play.rollout.env.name} failed in {MOST_TRIES} tries to play {len(index)} whole episodes"
     )
-
-
-def _begun(play: PlaySpec, game: Game, first: Any) -> EnvBatch:
-    return first_envs(play.rollout, game.weights, first, game.env_params)
 
 
 def _seeds(game: Game, index: np.ndarray, attempt: int) -> np.ndarray:
@@ -137,12 +159,18 @@ def _seeds(game: Game, index: np.ndarray, attempt: int) -> np.ndarray:
 
 
 def _play_out(
-    play: PlaySpec, game: Game, vector: Any, envs: EnvBatch, index: np.ndarray
+    play: PlaySpec, game: Game, vector: Any, begun: tuple[EnvBatch, np.ndarray], max_steps: int
 ) -> PlayedBatch | None:
-    """A batch of episodes from their start; None if a fault broke off one of them."""
-    spec, obs, kept = play.rollout, jax.device_get(envs.obs), []
+    """A batch of episodes from their start; None if a fault broke off one of them.
+
+    Args:
+        begun: the copies, and the numbers of their episodes.
+        max_steps: where they are cut; that many of whole ones is an error.
+    """
+    spec, (envs, index), kept = play.rollout, begun, []
+    obs = jax.device_get(envs.obs)
     finished, done = _none_finished(spec, index), np.zeros(len(index), bool)
-    for step in range(MAX_STEPS):
+    for step in range(max_steps):
         outputs, actions = _choose(play, game, envs, index, np.int32(step))
         steps = _step_all(vector, scatter_on_host(spec.grouping, actions))
         reached = reached_of(spec, steps, np.arange(len(index), dtype=np.int32))
@@ -151,7 +179,7 @@ def _play_out(
         envs, finished, row = _go_on(play, game, (envs, outputs), reached, (done, finished))
         kept.append(jax.device_get(row))
         done = done | reached.episode_done
-        if done.all():
+        if done.all() or (step + 1 == max_steps < MAX_STEPS):
             rows = jax.tree.map(lambda *leaves: np.stack(leaves, 1), *kept)
             return PlayedBatch(obs, [rows], [len(kept)], jax.device_get(finished))
     raise UsageError(f"an episode of {spec.env.name} did not end within {MAX_STEPS:,} steps")
@@ -178,7 +206,7 @@ def _choose(
     play: PlaySpec, game: Game, envs: EnvBatch, index: jax.Array, step: jax.Array
 ) -> tuple[list[PolicyOutput], tuple[PyTree, ...]]:
     noise = step_chance(play.rollout, game.play_key, index, step).noise if play.explore else None
-    return act(play.rollout, game.weights, envs, noise, game.env_params)
+    return act(play.rollout, game.weights, envs, (noise, ()), game.env_params)
 
 
 @functools.partial(jax.jit, static_argnums=0)

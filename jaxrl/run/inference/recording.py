@@ -12,13 +12,15 @@ import numpy as np
 from jaxrl.algorithms.base import Algorithm
 from jaxrl.core.env import MultiAgentEnvironment, RawStep
 from jaxrl.core.errors import UsageError
+from jaxrl.core.outside_env import is_outside
 from jaxrl.core.spaces import Box
 from jaxrl.core.types import AgentId, PyTree
 from jaxrl.models.policy_spec import PolicySpec, PolicyWeights
 from jaxrl.rollout.env_step import PolicyOutput, RolloutSpec
 from jaxrl.rollout.policy_map import Grouping
 from jaxrl.run.devices.mesh import on_host
-from jaxrl.run.inference.whole_episodes import PlaySpec, make_game, play_out, start
+from jaxrl.run.inference.host_episodes import play_pictured
+from jaxrl.run.inference.whole_episodes import Game, PlaySpec, make_game, play_out, start
 
 PICTURES_AT_ONCE = 8  # one of 500 x 500 pixels takes some 20 MB while it is painted
 
@@ -47,6 +49,15 @@ class EpisodeRecording:
     decisions: Mapping[AgentId, Decisions] = field(default_factory=dict)
     # [T + 1, ...] by agent, where the environment can neither draw nor render its states
     observations: Mapping[AgentId, PyTree] = field(default_factory=dict)
+    # {step: u8[H, W, 3]} of an environment outside JAX, which is rendered while it plays
+    pictures: Mapping[int, np.ndarray] = field(default_factory=dict)
+
+    def shown(self, steps: np.ndarray) -> np.ndarray:
+        """The nearest steps to these that there is a picture of."""
+        if not self.pictures:
+            return steps
+        known = np.array(sorted(self.pictures))
+        return np.unique(known[np.abs(known - steps[:, None]).argmin(axis=1)])
 
     @property
     def num_steps(self) -> int:
@@ -79,8 +90,10 @@ def record_episode(
     choice: EpisodeChoice = FIRST_EPISODE,
 ) -> EpisodeRecording:
     """Plays one episode in one environment; `weights` by group, [N, ...]."""
-    spec, grouping = algorithm.rollout_spec.apart, algorithm.grouping
     game = make_game(weights, env_params, choice.seed)
+    if is_outside(algorithm.rollout_spec.env):
+        return _record_outside(algorithm.rollout_spec, game, choice)
+    spec, grouping = algorithm.rollout_spec.apart, algorithm.grouping
     begun = start(spec, game, np.array([choice.episode], np.int32))
     first_obs = jax.tree.map(lambda leaf: leaf[:, 0][None], _kept_obs(spec, begun.envs.obs))
     first, parts = jax.tree.map(on_host, (begun.envs.state, first_obs)), []
@@ -88,19 +101,43 @@ def record_episode(
     for _, count, kept in play_out(play, game, begun, choice.max_steps):
         parts.append(jax.tree.map(lambda leaf, count=count: on_host(leaf)[0, :count], kept))
     played = jax.tree.map(_joined, *parts)
-    end = "cut"
-    if played.episode_done[-1]:
-        end = "terminated" if played.all_terminated[-1] else "truncated"
     states, observations = jax.tree.map(_joined, first, (played.state, played.obs))
     return EpisodeRecording(
         tuple(grouping.agents),
         states,
         played.reward,
         played.active,
-        end,
+        _end_of(played),
         _by_agent(grouping, played.decisions),
         _by_agent(grouping, observations),
     )
+
+
+def _record_outside(spec: RolloutSpec, game: Game, choice: EpisodeChoice) -> EpisodeRecording:
+    """An episode outside JAX, where no state can be kept: pictures are taken on the way."""
+    play = PlaySpec(spec, choice.explore, _shown_step, counts=False)
+    episode = play_pictured(play, game, choice.episode, choice.max_steps)
+    (played,) = jax.tree.map(lambda leaf: leaf[0], episode.played.kept)
+    num_steps = [*np.flatnonzero(played.episode_done) + 1, len(played.reward)][0]
+    played = jax.tree.map(lambda leaf: leaf[:num_steps], played)
+    first_obs = jax.tree.map(lambda leaf: leaf[:, 0][None], _kept_obs(spec, episode.played.obs))
+    observations = jax.tree.map(_joined, first_obs, played.obs)
+    return EpisodeRecording(
+        tuple(spec.grouping.agents),
+        (),
+        played.reward,
+        played.active,
+        _end_of(played),
+        _by_agent(spec.grouping, played.decisions),
+        _by_agent(spec.grouping, observations),
+        episode.pictures,
+    )
+
+
+def _end_of(played: "_ShownStep") -> str:
+    if not played.episode_done[-1]:
+        return "cut"
+    return "terminated" if played.all_terminated[-1] else "truncated"
 
 
 def frames(
@@ -108,6 +145,9 @@ def frames(
 ) -> Iterator[np.ndarray]:
     """The environment's pictures u8[H, W, 3] of these states, painted a few at a time."""
     check_can_render(env)
+    if replay.pictures:
+        yield from (replay.pictures[int(step)] for step in steps)
+        return
     for begin in range(0, len(steps), PICTURES_AT_ONCE):
         wanted = np.asarray(steps[begin : begin + PICTURES_AT_ONCE])
         # One shape, one compilation.
@@ -117,12 +157,23 @@ def frames(
 
 
 def check_can_render(env: MultiAgentEnvironment) -> None:
-    """Raises UsageError for an environment without the optional `render(state, params)`."""
-    if not hasattr(env, "render"):
+    """Raises UsageError for an environment without pictures."""
+    if is_outside(env) and not has_pictures(env):
+        raise UsageError(
+            f"environment {env.name} renders no pictures: make it with "
+            "--env-args render_mode=rgb_array, if it knows that; a page of what the agents saw and "
+            "did: jaxrl render RUN --out episode.html"
+        )
+    if not has_pictures(env):
         raise UsageError(
             f"environment {env.name} has no render(state, params), so there is no picture of an "
             "episode; a page of what the agents saw and did: jaxrl render RUN --out episode.html"
         )
+
+
+def has_pictures(env: MultiAgentEnvironment) -> bool:
+    """Whether it has the optional `render(state, params)`, or renders outside JAX."""
+    return hasattr(env, "render") or getattr(env, "pictured", None) is not None
 
 
 class _ShownStep(NamedTuple):
@@ -163,7 +214,7 @@ def _decisions(policy_spec: PolicySpec, output: PolicyOutput) -> Decisions:
 
 def _kept_obs(spec: RolloutSpec, obs: tuple[PyTree, ...]) -> tuple[PyTree, ...]:
     """Observations by group, where there is no other picture."""
-    return () if hasattr(spec.env, "draw") or hasattr(spec.env, "render") else obs
+    return () if hasattr(spec.env, "draw") or has_pictures(spec.env) else obs
 
 
 def _by_agent(grouping: Grouping, values: tuple[PyTree, ...]) -> dict[AgentId, PyTree]:

@@ -17,7 +17,7 @@ POLICY_ACTIONS = "policy_actions"
 
 
 class RecordingPolicy(Policy):
-    """A `Policy` whose actions come with their probabilities."""
+    """A `Policy` that acts as in training, and whose actions come with their probabilities."""
 
     def decide(
         self,
@@ -26,16 +26,24 @@ class RecordingPolicy(Policy):
         explore: bool = True,
         begins: Any = False,
         prev_reward: Any = 0.0,
+        env_steps: int = 0,
         **told: Any,
     ) -> tuple[np.ndarray, dict[str, PyTree]]:
-        """(the environment's action, the model's outputs to record with it); see `Policy.act`."""
+        """(the environment's action, the model's outputs to record with it); see `Policy.act`.
+
+        Args:
+            explore: whether the action is drawn, from the exploration where there is one; else it
+                is the distribution's mode.
+            env_steps: of training so far, for explorations.
+        """
         obs, batch_shape = self._read(observation)
         policy_state = self._recalled(told.get("agent"), batch_shape, begins, prev_reward)
         key = jax.random.fold_in(self._key, self._draws)
         self._draws += 1
         inputs = self._context(policy_state, batch_shape, self.masked, **told)
         step = self.policy_spec, batch_shape, explore
-        action, outputs, after = _decide(step, self.weights, (obs, policy_state, inputs), key)
+        seen, now = (obs, policy_state, inputs), (key, np.float32(env_steps))
+        action, outputs, after = _decide(step, self.weights, seen, now)
         self._memory[told.get("agent")] = after
         action, outputs = jax.device_get((action, outputs))
         return action, outputs
@@ -52,11 +60,16 @@ class _Chosen(NamedTuple):
 
 @functools.partial(jax.jit, static_argnums=0)
 def _decide(
-    step: tuple[PolicySpec, tuple[int, ...], bool], weights: PyTree, seen: tuple, key: Key
+    step: tuple[PolicySpec, tuple[int, ...], bool],
+    weights: PyTree,
+    seen: tuple,
+    now: tuple[Key, jax.Array],
 ) -> tuple[PyTree, dict[str, PyTree], PolicyState]:
     policy_spec, batch_shape, explore = step
     obs, policy_state, inputs = seen
+    key, env_steps = now
     distribution, value, carry = policy_spec.apply(weights, obs, policy_state, inputs)
+    distribution = policy_spec.explored(distribution, env_steps) if explore else distribution
     noise = policy_spec.noise(key, batch_shape)
     action = distribution.sample(noise) if explore else distribution.mode()
     after = policy_spec.next_state(carry, action, jax.numpy.zeros(value.shape))

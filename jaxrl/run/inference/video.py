@@ -81,10 +81,11 @@ def write_episode(
     check_episode_picture(path, env)
     if path.suffix == ".png":
         steps = np.unique(np.linspace(0, replay.num_steps, STRIP_FRAMES).round().astype(int))
+        steps = replay.shown(steps)
         content = _png(list(_captioned(replay, env, env_params, steps, TILE_SIDE)))
         write_file(path, lambda temporary: temporary.write_bytes(content))
         return
-    steps = shown_steps(replay.num_steps)
+    steps = replay.shown(shown_steps(replay.num_steps))
     delay = 1 / fps if fps else min(max(SECONDS / len(steps), FASTEST), SLOWEST)
     shown = _captioned(replay, env, env_params, steps, LONGEST_SIDE)
     if path.suffix == ".mp4":
@@ -105,7 +106,7 @@ def png_frames(
     require("PIL", "the frames of a replay page", "pillow")
     from PIL import Image
 
-    steps = shown_steps(replay.num_steps)
+    steps = replay.shown(shown_steps(replay.num_steps))
     shown = []
     for frame in frames(replay, env, env_params, steps):
         picture = Image.fromarray(frame)

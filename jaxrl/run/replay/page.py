@@ -16,7 +16,7 @@ from jaxrl.core.env import MultiAgentEnvironment
 from jaxrl.core.errors import UsageError
 from jaxrl.core.spaces import Box, MultiDiscrete, Space
 from jaxrl.core.types import PyTree
-from jaxrl.run.inference.recording import Decisions, EpisodeRecording
+from jaxrl.run.inference.recording import Decisions, EpisodeRecording, has_pictures
 from jaxrl.run.inference.video import png_frames, write_file
 from jaxrl.run.replay.drawings import Drawings, drawings_of, observations_drawn
 from jaxrl.run.replay.packing import Packer
@@ -175,7 +175,7 @@ def _track(
     }
     if hasattr(env, "draw"):
         return {**track, "drawing": _packed(drawings_of(recording, env, env_params), packer)}
-    if hasattr(env, "render"):
+    if has_pictures(env):
         steps, pictures = png_frames(recording, env, env_params)
         urls = [
             "data:image/png;base64," + base64.b64encode(picture).decode("ascii")

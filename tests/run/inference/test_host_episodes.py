@@ -1,10 +1,13 @@
 """Evaluation outside JAX: whole episodes in copies that the run's workers step."""
 
+import numpy as np
 import pytest
 
 import jaxrl
+from jaxrl.workers.pictured import MOST_PICTURES
+from jaxrl.workers.python_env import adapt
 from tests.probes import SMALL_REINFORCE
-from tests.workers.environments import EXIT, HANG, RAISE
+from tests.workers.environments import EXIT, HANG, RAISE, Painted
 
 CONFIG = SMALL_REINFORCE.replace(
     env="tests.workers.environments:Counter", num_envs=2, rollout_length=8, total_env_steps=16
@@ -42,3 +45,40 @@ def test_an_environment_that_always_fails_ends_its_evaluation_in_one_line(fault)
     with trainer, pytest.raises(jaxrl.UsageError, match=message) as caught:
         trainer.evaluate(episodes=1)
     assert "\n" not in str(caught.value)
+
+
+def test_an_episode_of_a_run_is_pictured_as_it_was_played(tmp_path):
+    config = CONFIG.replace(
+        env="tests.workers.environments:Painted", env_args={"render_mode": "rgb_array"}
+    )
+    folder = tmp_path / "run"
+    with jaxrl.Trainer(config, run_dir=folder, quiet=True, workers=0) as trainer:
+        trainer.fit()
+    assert (folder / "episode.gif").read_bytes().startswith(b"GIF")
+    out, played = jaxrl.render(folder, tmp_path / "strip.png", trust=True)
+    assert out.exists() and (played.num_steps, played.end) == (5, "terminated")
+    assert {step: picture[0, 0, 0] for step, picture in played.pictures.items()} == {
+        step: 10 * step for step in range(6)
+    }
+    wanted = jaxrl.evaluate(folder, episodes=1, trust=True)["env_runners"]
+    assert played.rewards.sum() == wanted["episode_return_mean"]
+    _, cut = jaxrl.render(folder, tmp_path / "cut.gif", max_steps=3, trust=True)
+    assert (cut.num_steps, cut.end) == (3, "cut")
+    jaxrl.replay(folder, trust=True).save(tmp_path / "pictures.html")
+    without = {"env_args": {"render_mode": None}, "trust": True}
+    with pytest.raises(jaxrl.UsageError, match="--env-args render_mode=rgb_array") as caught:
+        jaxrl.render(folder, tmp_path / "none.gif", **without)
+    assert "\n" not in str(caught.value)
+    jaxrl.replay(folder, **without).save(tmp_path / "observations.html")
+    assert (tmp_path / "observations.html").exists()
+
+
+def test_of_a_long_episode_evenly_spaced_pictures_are_kept():
+    env = adapt(None, lambda: Painted("rgb_array", length=3 * MOST_PICTURES)).pictured()
+    env.reset(np.zeros(1, np.uint32))
+    for _ in range(3 * MOST_PICTURES - 1):
+        env.send(0, {"default_agent": np.zeros(1, np.int32)})
+        assert not env.receive(0).episode_done[0]
+    last = 3 * MOST_PICTURES - 1
+    assert sorted(env.pictures) == [*range(0, last, 4), last]
+    env.close()

@@ -1,0 +1,341 @@
+"""Scenes of Godot RL Agents, unchanged, as clients of a policy server: their plugin's protocol.
+
+A scene connects by TCP. Each message is JSON after its length in four bytes, little-endian. Each
+agent of the scene lives through episodes of its own, with the policy that the scene names for it.
+All agents of a step ask at the same time.
+"""
+
+import asyncio
+import contextlib
+import itertools
+import json
+import logging
+import socket
+import struct
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from jaxrl.core.errors import UsageError, one_line
+from jaxrl.core.types import DEFAULT_AGENT
+from jaxrl.serving import protocol
+from jaxrl.serving.external_env import spaces_of
+from jaxrl.serving.session import ServedPolicies, Session
+from jaxrl.serving.settings import GODOT_PORT, HOST
+
+MAX_BYTES = 2**26  # of a message of a scene
+HELLO_SECONDS = 60.0  # to describe itself; a scene that is starting takes seconds
+HANDSHAKE = {"type": "handshake", "major_version": "0", "minor_version": "7"}
+
+log = logging.getLogger("jaxrl.godot")
+
+
+class SceneFailed(Exception):
+    """A scene went away, or said what is not of the protocol."""
+
+
+class SceneForm:
+    """The agents of a scene and their spaces, as its `env_info` has them.
+
+    Attributes:
+        policies: the name of each agent's policy.
+        action_spaces: of each agent.
+        space_texts: the settings `observation_space` and `action_space` of a training for it.
+    """
+
+    def __init__(self, info: Mapping[str, Any]):
+        try:
+            count = int(info["n_agents"])
+            each = lambda told: told if isinstance(told, list) else [told] * count
+            self.policies = info.get("agent_policy_names") or ["shared_policy"] * count
+            self._observations = each(info["observation_space"])
+            self._actions = each(info["action_space"])
+            told = (self.policies, self._observations, self._actions)
+            if count < 1 or any(len(values) != count for values in told):
+                raise SceneFailed(f"its env_info must describe each of its {count} agents")
+            texts = [_observation_text(parts) for parts in self._observations]
+            actions = [_action_text(heads) for heads in self._actions]
+            self.action_spaces = [
+                spaces_of("action_space", text)[DEFAULT_AGENT] for text in actions
+            ]
+            told = {"observation_space": texts, "action_space": actions}
+            self.space_texts = {name: self._by_policy(texts) for name, texts in told.items()}
+        except (LookupError, TypeError, ValueError, AttributeError) as error:
+            raise SceneFailed(f"its env_info cannot be read: {one_line(error)}") from None
+
+    @property
+    def num_agents(self) -> int:
+        return len(self.policies)
+
+    def observation(self, agent: int, told: Mapping[str, Any]) -> Any:
+        """An agent's observation: a single part by itself, several as a dict."""
+        parts = {}
+        for name, form in self._observations[agent].items():
+            value = told[name]
+            if isinstance(value, str):  # an image, as hexadecimal digits
+                value = np.frombuffer(bytes.fromhex(value), np.uint8)
+            shape = () if form["space"] == "discrete" else form["size"]
+            parts[name] = np.reshape(np.asarray(value), shape)
+        return next(iter(parts.values())) if len(parts) == 1 else parts
+
+    def action(self, agent: int, action: Any) -> dict[str, Any]:
+        """An agent's action, by the names of its parts."""
+        values, parts, begin = np.ravel(action), {}, 0
+        for name, head in self._actions[agent].items():
+            if head["action_type"] == "discrete":
+                parts[name] = int(values[begin])
+                begin += 1
+            else:
+                parts[name] = values[begin : begin + head["size"]].tolist()
+                begin += head["size"]
+        return parts
+
+    def _by_policy(self, texts: Sequence[str]) -> str:
+        """The agents' spaces as one text, by policy where there are several."""
+        found = {}
+        for policy, text in zip(self.policies, texts, strict=True):
+            if found.setdefault(policy, text) != text:
+                raise SceneFailed(f"agents of its policy {policy!r} have different spaces")
+        return next(iter(found.values())) if len(found) == 1 else _dict_text(found)
+
+
+class Scene:
+    """A scene that has connected; `form` is None before `describe`."""
+
+    def __init__(self, connection: socket.socket):
+        connection.setblocking(False)
+        self._connection, self.form = connection, None
+
+    async def describe(self) -> SceneForm:
+        """Asks the scene for its agents and their spaces, once."""
+        if self.form is None:
+            try:
+                async with asyncio.timeout(HELLO_SECONDS):
+                    await self._send(HANDSHAKE)
+                    self.form = SceneForm(await self.ask({"type": "env_info"}, "env_info"))
+            except TimeoutError:
+                raise SceneFailed("it did not describe itself") from None
+        return self.form
+
+    async def ask(self, message: Mapping[str, Any], kind: str) -> dict[str, Any]:
+        """The answer to a message, of a certain type."""
+        await self._send(message)
+        (size,) = struct.unpack("<I", await self._exactly(4))
+        if size > MAX_BYTES:
+            raise SceneFailed(f"it sent a message of {size:,} bytes")
+        try:
+            answer = json.loads(await self._exactly(size))
+        except (ValueError, RecursionError):
+            answer = None
+        if not isinstance(answer, dict) or answer.get("type") != kind:
+            raise SceneFailed(f"it sent no message of the type {kind!r}")
+        return answer
+
+    def close(self) -> None:
+        """Asks the game to end, and ends the connection."""
+        with contextlib.suppress(OSError):
+            self._connection.send(_frame({"type": "close"}))
+        self._connection.close()
+
+    async def _send(self, message: Mapping[str, Any]) -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            await loop.sock_sendall(self._connection, _frame(message))
+        except OSError as error:
+            raise SceneFailed(f"it has gone: {one_line(error)}") from None
+
+    async def _exactly(self, size: int) -> bytes:
+        content, loop = bytearray(), asyncio.get_running_loop()
+        while len(content) < size:
+            try:
+                part = await loop.sock_recv(self._connection, min(size - len(content), 2**20))
+            except OSError as error:
+                raise SceneFailed(f"it has gone: {one_line(error)}") from None
+            if not part:
+                raise SceneFailed("it has gone")
+            content += part
+        return bytes(content)
+
+
+class Scenes:
+    """Where scenes connect to, on this machine.
+
+    Raises:
+        UsageError: the port cannot be had.
+    """
+
+    def __init__(self, port: int = GODOT_PORT):
+        try:
+            self._listening = socket.create_server((HOST, port))
+        except OSError as error:
+            raise UsageError(
+                f"godot_port={port} cannot be used ({error.strerror or error}); scenes choose "
+                "theirs by --port"
+            ) from None
+        self._listening.setblocking(False)
+        self.port = self._listening.getsockname()[1]
+        self._first: Scene | None = None
+
+    def first(self) -> Scene:
+        """The first scene that connects; waits for it. It is accepted again, as any other."""
+        if self._first is None:
+            self._first = asyncio.run(self._described())
+        return self._first
+
+    async def accept(self) -> Scene:
+        """The next scene that connects."""
+        if self._first is not None:
+            scene, self._first = self._first, None
+            return scene
+        connection, _ = await asyncio.get_running_loop().sock_accept(self._listening)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return Scene(connection)
+
+    async def _described(self) -> Scene:
+        while True:
+            scene = await self.accept()
+            try:
+                await scene.describe()
+                return scene
+            except SceneFailed as error:
+                say_ended(error)
+                scene.close()
+
+    def close(self) -> None:
+        self._listening.close()
+        if self._first is not None:
+            self._first.close()
+
+
+class SceneClient:
+    """The client of a server that a scene is, described."""
+
+    def __init__(self, scene: Scene, served: ServedPolicies):
+        self.scene, self.form, self.served = scene, scene.form, served
+        self._agents = [self._agent(i) for i in range(self.form.num_agents)]
+        self._episodes: list[str | None] = [None] * self.form.num_agents
+        self._session: Session | None = None
+        self._waiting: dict[int, asyncio.Future] = {}
+        self._numbers = itertools.count()
+
+    def receive(self, message: protocol.Message, is_text: bool) -> None:
+        """An answer of the session."""
+        if isinstance(message, protocol.Error) and message.closing:
+            for future in self._waiting.values():
+                future.set_exception(SceneFailed(message.reason))
+            self._waiting.clear()
+        elif (future := self._waiting.pop(message.id, None)) is not None and not future.done():
+            future.set_result(message)
+
+    async def play(self, session: Session) -> None:
+        """Lets the policies act in the scene, until it goes; the session sends to `receive`.
+
+        A scene says `done` for both ends of an episode, which counts as the end of the world. What
+        an agent observes with it is where its next episode begins.
+        """
+        self._session = session
+        session.take_unencoded()
+        told = await self.scene.ask({"type": "reset"}, "reset")
+        rewards = [0.0] * self.form.num_agents
+        while True:
+            try:
+                asking = [self._act(i, told["obs"][i], rewards[i]) for i in range(len(rewards))]
+                actions = await asyncio.gather(*asking)
+                told = await self.scene.ask({"type": "action", "action": actions}, "step")
+                rewards = [float(told["reward"][i]) for i in range(len(rewards))]
+                for i, reward in enumerate(rewards):
+                    if told["done"][i]:
+                        await self._end(i, told["obs"][i], reward)
+                        rewards[i] = 0.0
+            except (LookupError, TypeError, ValueError) as error:
+                raise SceneFailed(f"its step cannot be read: {one_line(error)}") from None
+
+    async def _act(self, i: int, told: Mapping[str, Any], reward: float) -> dict[str, Any]:
+        """An agent's action; begins its episode where none is open."""
+        obs = self._of(i, self.form.observation(i, told))
+        while True:
+            if self._episodes[i] is None:
+                began = await self._ask(protocol.StartEpisode, episode=None)
+                self._episodes[i], reward = began.episode, 0.0
+            asked = {"episode": self._episodes[i], "obs": obs, "reward": self._of(i, reward)}
+            answer = await self._ask(protocol.GetAction, **asked)
+            if isinstance(answer, protocol.Action):
+                action = answer.action
+                if not self.served.has_one_agent:
+                    action = action[self._agents[i]]
+                return self.form.action(i, action)
+            log.warning("an episode of a scene was dropped: %s", answer.reason)
+            self._episodes[i] = None
+
+    async def _end(self, i: int, told: Mapping[str, Any], reward: float) -> None:
+        last = self._of(i, self.form.observation(i, told))
+        name, self._episodes[i] = self._episodes[i], None
+        await self._ask(protocol.EndEpisode, episode=name, obs=last, reward=self._of(i, reward))
+
+    async def _ask(self, kind: type[protocol.Message], **fields: Any) -> Any:
+        """The answer to a request; an `Error` where it was refused."""
+        number = next(self._numbers)
+        self._waiting[number] = future = asyncio.get_running_loop().create_future()
+        self._session.handle(kind(id=number, **fields))
+        if self._session.is_closed and not future.done():
+            raise SceneFailed(self._session.close_reason or "the server has stopped")
+        return await future
+
+    def _of(self, i: int, value: Any) -> Any:
+        """A value of an agent, as messages have it."""
+        return value if self.served.has_one_agent else {self._agents[i]: value}
+
+    def _agent(self, i: int) -> str:
+        """The agent of the policies that an agent of the scene plays as."""
+        players, name = self.served.players, self.form.policies[i]
+        if self.served.has_one_agent:
+            (agent,) = players
+        elif name in players:
+            agent = name
+        else:
+            raise SceneFailed(f"its policy {name!r} is none of {', '.join(players)}")
+        asked = self.form.action_spaces[i]
+        if asked != (space := self.served.policies[players[agent]].policy.action_space):
+            raise SceneFailed(f"its actions are {asked}, and the policy's are {space}")
+        return agent
+
+
+def _frame(message: Mapping[str, Any]) -> bytes:
+    content = json.dumps(message).encode()
+    return struct.pack("<I", len(content)) + content
+
+
+def say_ended(error: SceneFailed) -> None:
+    """Says why a scene has ended, to people."""
+    log.warning("a scene has ended: %s", error)
+
+
+def _observation_text(parts: Mapping[str, Any]) -> str:
+    texts = {}
+    for name, form in parts.items():
+        if form["space"] == "discrete":
+            texts[name] = f"Discrete({int(form['size'])})"
+            continue
+        shape = tuple(int(size) for size in form["size"])
+        if "2d" in name:
+            texts[name] = f"Box(0, 255, {shape}, dtype='uint8')"
+        else:
+            low, high = float(form.get("low", -1)), float(form.get("high", 1))
+            texts[name] = f"Box({low}, {high}, {shape})"
+    return next(iter(texts.values())) if len(texts) == 1 else f"Dict({_dict_text(texts)})"
+
+
+def _action_text(heads: Mapping[str, Any]) -> str:
+    sizes = [int(head["size"]) for head in heads.values()]
+    kinds = {head["action_type"] for head in heads.values()}
+    if kinds == {"continuous"}:
+        return f"Box(-1, 1, {sum(sizes)})"
+    if kinds != {"discrete"}:
+        raise SceneFailed("its actions must be all continuous or all discrete")
+    listed = ", ".join(map(str, sizes))
+    return f"Discrete({listed})" if len(sizes) == 1 else f"MultiDiscrete({listed})"
+
+
+def _dict_text(texts: Mapping[str, str]) -> str:
+    return f"{{{', '.join(f'{name!r}: {text}' for name, text in texts.items())}}}"
