@@ -1,10 +1,12 @@
 """Sweeps over environments outside JAX: each trial is a run of its own."""
 
+import chex
 import jax
 import numpy as np
 import pytest
 
 import jaxrl
+from jaxrl.run.devices import host_program
 from jaxrl.sweeps.results import STOPPED, TERMINATED
 from tests.probes import SMALL_CARTPOLE, SMALL_REINFORCE
 from tests.workers.environments import Counter
@@ -31,7 +33,10 @@ class Told(jaxrl.Callbacks):
             raise RuntimeError("the machine is gone")
 
 
-def test_a_trial_is_the_run_of_its_settings_and_its_seed(tmp_path):
+def test_a_trial_is_the_run_of_its_settings_and_its_seed(tmp_path, monkeypatch):
+    host_program._structure_of.cache_clear()
+    traced_once = chex.assert_max_traces(host_program.HostProgram._trace, n=1)
+    monkeypatch.setattr(host_program.HostProgram, "_trace", traced_once)
     folder = tmp_path / "sweep"
     done = jaxrl.sweep(CONFIG, {"lr": [1e-3, 1e-2]}, run_dir=folder, metric=LENGTH, **QUIET)
     first, second = done.outcomes

@@ -5,11 +5,12 @@ works, so it is played by the weights of one update before; with `sync` by the n
 way the rollout holds the probabilities that its actions were drawn with.
 """
 
+import functools
 import threading
 import time
 import weakref
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -32,6 +33,40 @@ from jaxrl.run.settings import HOST_SETTINGS, RunSettings
 PATIENCE_S = 10.0  # for a rollout that is given up
 
 
+class _CompiledOnce:
+    """A traced program, which runs that differ in numbers alone compile once in a process."""
+
+    def __init__(self, traced: Any):
+        self._traced, self._compiled = traced, None
+
+    def compile(self) -> Any:
+        if self._compiled is None:
+            self._compiled = self._traced.compile()
+        return self._compiled
+
+
+class _Traced(NamedTuple):
+    """What `HostTraining` runs."""
+
+    metrics: Metrics  # shapes, [1, ...]
+    start: _CompiledOnce
+    learn: _CompiledOnce
+
+
+@dataclass(frozen=True)
+class _Structure:
+    """What runs share that differ in numbers alone, by the shapes of the numbers."""
+
+    algorithm: Algorithm
+    traced: dict[str, _Traced] = field(default_factory=dict)
+
+
+@functools.lru_cache(maxsize=8)
+def _structure_of(static_config: AlgorithmConfig, env: Any) -> _Structure:
+    """Of `config.static()`, kept by the environment that its name means now as well."""
+    return _Structure(static_config.build())
+
+
 @dataclass
 class HostProgram:
     """A configuration whose environment runs outside JAX, for one run.
@@ -40,7 +75,7 @@ class HostProgram:
         seed: of the copies' first episodes; another one for each iteration that a run goes on from.
     """
 
-    algorithm: Algorithm
+    structure: _Structure
     settings: RunSettings
     num_envs: int
     num_steps: int
@@ -48,6 +83,10 @@ class HostProgram:
     split: None = None
     devices: int = 1
     executables: dict[str, "HostTraining"] = field(default_factory=dict)
+
+    @property
+    def algorithm(self) -> Algorithm:
+        return self.structure.algorithm
 
     def executable(
         self,
@@ -67,8 +106,32 @@ class HostProgram:
         if which not in self.executables:
             for other in self.executables.values():
                 other.close()
-            self.executables[which] = HostTraining(self, (key, hypers, env_params))
+            traced = self.structure.traced
+            if which not in traced:
+                traced[which] = self._trace(key, hypers, env_params)
+            self.executables[which] = HostTraining(self, traced[which])
         return self.executables[which]
+
+    def _trace(self, key: Key, hypers: PyTree, env_params: PyTree) -> _Traced:
+        algorithm = self.algorithm
+        start = jax.jit(algorithm.init).lower(key, hypers, env_params)
+        runner = start.out_info
+        rollout = jax.eval_shape(self._rollout_shape, runner, env_params)
+        learn = jax.jit(lambda *arguments: algorithm.learn(*arguments))
+        learn = learn.lower(runner, rollout, hypers)
+        row = lambda leaf: jax.ShapeDtypeStruct((1, *leaf.shape), leaf.dtype)
+        metrics = jax.tree.map(row, learn.out_info[1])
+        return _Traced(metrics, _CompiledOnce(start), _CompiledOnce(learn))
+
+    def _rollout_shape(self, runner: RunnerState, env_params: PyTree) -> Rollout:
+        """A rollout of what the environment declares, for its shapes."""
+        spec = self.algorithm.rollout_spec
+        weights = tuple(learner.weights for learner in runner.learners)
+        keys = rollout_keys(runner.key, runner.num_updates, jnp.arange(self.num_envs))
+        randomness = draw_randomness(spec, keys, self.num_steps)
+        if spec.explores:
+            randomness = randomness._replace(env_steps=jnp.zeros(self.num_steps))
+        return play(spec, weights, runner.envs, randomness, env_params)[1]
 
     def close(self) -> None:
         """Ends what steps the copies."""
@@ -78,7 +141,9 @@ class HostProgram:
 
 def host_program_for(config: AlgorithmConfig, settings: RunSettings, iteration: int) -> HostProgram:
     """The program of a configuration whose run goes on after `iteration`."""
-    algorithm = config.static().build()
+    static = config.static()
+    structure = _structure_of(static, static.setup().env)
+    algorithm = structure.algorithm
     env = algorithm.rollout_spec.env
     if env.num_copies not in (None, config.num_envs):
         raise UsageError(
@@ -89,7 +154,7 @@ def host_program_for(config: AlgorithmConfig, settings: RunSettings, iteration: 
         refuse_evaluation(env)
     check_sizes(config, algorithm)
     sizes = config.num_envs, config.rollout_length
-    return HostProgram(algorithm, settings, *sizes, (config.seed, iteration))
+    return HostProgram(structure, settings, *sizes, (config.seed, iteration))
 
 
 def refuse_host_settings(settings: RunSettings, env_name: str) -> None:
@@ -103,20 +168,12 @@ def refuse_host_settings(settings: RunSettings, env_name: str) -> None:
 class HostTraining(StartAndChunk):
     """The start, and one update at a time; acting is compiled when the first rollout begins."""
 
-    def __init__(self, program: HostProgram, start: tuple[Key, PyTree, PyTree]):
+    def __init__(self, program: HostProgram, traced: _Traced):
         self.program, self.algorithm = program, program.algorithm
         self.timers: dict[str, float] = {}  # of the last update
         self.counts: dict[str, int] = {}
         self._collector: _Collector | None = None
-        _, hypers, env_params = start
-        start_program = jax.jit(self.algorithm.init).lower(*start)
-        runner = start_program.out_info
-        rollout = jax.eval_shape(self._rollout_shape, runner, env_params)
-        learn = jax.jit(lambda *arguments: self.algorithm.learn(*arguments))
-        chunk_program = learn.lower(runner, rollout, hypers)
-        row = lambda leaf: jax.ShapeDtypeStruct((1, *leaf.shape), leaf.dtype)
-        metrics = jax.tree.map(row, chunk_program.out_info[1])
-        super().__init__(metrics, start_program, chunk_program, capacity=1)
+        super().__init__(traced.metrics, traced.start, traced.learn, capacity=1)
 
     def chunk(
         self, runner: RunnerState, hypers: PyTree, env_params: PyTree, data: PyTree, count: int
@@ -156,16 +213,6 @@ class HostTraining(StartAndChunk):
         if self._collector is not None:
             self._collector.close()
             self._collector = None
-
-    def _rollout_shape(self, runner: RunnerState, env_params: PyTree) -> Rollout:
-        """A rollout of what the environment declares, for its shapes."""
-        program, spec = self.program, self.algorithm.rollout_spec
-        weights = tuple(learner.weights for learner in runner.learners)
-        keys = rollout_keys(runner.key, runner.num_updates, jnp.arange(program.num_envs))
-        randomness = draw_randomness(spec, keys, program.num_steps)
-        if spec.explores:
-            randomness = randomness._replace(env_steps=jnp.zeros(program.num_steps))
-        return play(spec, weights, runner.envs, randomness, env_params)[1]
 
 
 @dataclass
