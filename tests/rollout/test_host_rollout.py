@@ -18,6 +18,7 @@ CONFIGS = {
     "an agent, cut by the clock": SMALL_CARTPOLE.replace(**SMALL, **SHORT),
     "agents of two policies": SMALL_ARENA.replace(**SMALL),
     "agents that leave": PPOConfig(env=Leavers(), **SMALL),
+    "a critic that sees all": PPOConfig(env=Leavers(), **SMALL, critic_observation="all-agents"),
     "masks": PPOConfig(env=Forbidden(), **SMALL),
     "turns": PPOConfig(env=Turns(), policies="shared", **SMALL, use_gru=True, max_seq_len=5),
     "memory": SMALL_CARTPOLE.replace(**SMALL, **SHORT, use_gru=True, max_seq_len=5),
