@@ -71,7 +71,7 @@ def agent_specs(algorithm):
 
 def step_by_step(players, seed, number, explore=True):
     """One episode by the dict interface, one policy after the other, recorded step by step."""
-    algorithm, weights, params, _ = players
+    algorithm, weights, params = players[:3]
     spec = algorithm.rollout_spec
     env, specs = spec.env, agent_specs(algorithm)
     reset_key, play_key = episode_keys(seed)
@@ -196,7 +196,7 @@ def test_returns_and_lengths_are_those_that_evaluation_reports(name):
 
 
 def test_an_evaluation_reports_the_same_with_episodes_and_without():
-    algorithm, weights, params, _ = players("arena")
+    algorithm, weights, params = players("arena")[:3]
     wanted = EpisodeRange(seed=3, number=3, explore=True)
     result, episodes = evaluated("arena", wanted)
     plain = evaluate(algorithm, weights, params, episodes=3, explore=True, seed=3)
