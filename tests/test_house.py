@@ -59,8 +59,7 @@ CORE_WITHOUT_JAX = tuple(
     f"jaxrl.core.{module}" for module in ("errors", "foreign_names", "python_kinds", "trust")
 )
 WORKERS_WITH_JAX = {  # the side that learns
-    f"jaxrl/workers/{module}.py"
-    for module in ("local", "pictured", "pool", "python_env", "ray_pool", "vector")
+    f"jaxrl/workers/{module}.py" for module in ("local", "pictured", "pool", "python_env", "vector")
 }
 MAY_BE_IMPORTED_BY = {
     "gymnax": {"jaxrl/adapters/from_gymnax.py", "jaxrl/adapters/to_gymnax.py"},
@@ -87,7 +86,7 @@ MAY_BE_IMPORTED_BY = {
     "imageio": {"jaxrl/run/inference/video.py"},
     "ray": {
         *("jaxrl/adapters/to_ray_tune.py", "jaxrl/adapters/to_rllib.py"),
-        "jaxrl/workers/ray_pool.py",
+        "jaxrl/run/devices/ray_rollouts.py",
     },
     "gymnasium": {
         *("jaxrl/adapters/to_gymnasium.py", "jaxrl/adapters/to_rllib.py"),

@@ -44,6 +44,7 @@ from jaxrl.run.storage.config_file import (
 from jaxrl.run.trainer import Trainer
 from jaxrl.serving.external_env import GODOT, is_external
 from jaxrl.serving.settings import GODOT_PORT, ServerSettings
+from jaxrl.workers.vector import TooManyFaults
 
 SPACES = ("observation_space", "action_space")
 RUN_FLAGS = {
@@ -171,6 +172,9 @@ def _train(argv: Sequence[str], algorithm: str) -> None:
     except Diverged as error:
         trainer.stop()
         sys.exit(f"{program('train')}: training has diverged: {error}")
+    except TooManyFaults as error:
+        trainer.stop()
+        sys.exit(f"{program('train')}: {error}")
     except KeyboardInterrupt:
         pass
     if trainer is None or trainer.last_result is None:

@@ -119,8 +119,23 @@ class HostRollouts:
     def __init__(self, spec: RolloutSpec, vector: Any, num_steps: int, env_params: PyTree):
         self.spec, self.vector, self.num_steps = spec, vector, num_steps
         self.env_params = env_params
+        self.num_envs: int | None = None  # of the training, where these are a part of them
         self.stopping = threading.Event()  # set: the rollout under way is given up
         self._envs: EnvBatch | None = None  # between two rollouts
+
+    @property
+    def num_faults(self) -> int:
+        """Dropped episodes so far."""
+        return self.vector.num_faults
+
+    @property
+    def num_restarts(self) -> int:
+        """Worker processes that were started again."""
+        return self.vector.num_restarts
+
+    def close(self) -> None:
+        """Ends what steps the copies."""
+        self.vector.close()
 
     def reset(self, weights: tuple[PolicyWeights, ...], seeds: np.ndarray) -> None:
         """Begins new episodes in all copies; `seeds` is u32[E]."""
@@ -141,7 +156,8 @@ class HostRollouts:
         """
         began, waited = time.perf_counter(), 0.0
         game = _Game(self.spec, weights, _packed(weights), self.env_params)
-        passed = np.arange(self.num_steps, dtype=np.float32) * len(env_keys)
+        copies = self.num_envs or len(env_keys)
+        passed = np.arange(self.num_steps, dtype=np.float32) * copies
         env_steps = np.float32(env_steps) + passed if self.spec.explores else ()
         parts = []
         for i, rows in enumerate(self.vector.parts):

@@ -21,6 +21,7 @@ from jaxrl.run.results import RETURN
 
 # Those of environments outside JAX alone.
 HOST_SETTINGS = ("workers", "sync", "env_step_timeout_s", "max_consecutive_faults")
+RAY = "ray:"  # before a number of actors
 
 
 def _text(name: str, value: Any) -> None:
@@ -60,8 +61,9 @@ def _devices(name: str, value: Any) -> None:
 
 
 def _workers(name: str, value: Any) -> None:
-    if isinstance(value, str) and value.startswith("ray:"):
-        if not value[4:].isdigit() or not int(value[4:]):
+    if isinstance(value, str) and value.startswith(RAY):
+        number = value.removeprefix(RAY)
+        if not number.isdigit() or not int(number):
             raise UsageError(f"{name} must be ray:N with a number of actors, not {value!r}")
     elif isinstance(value, str):
         raise UsageError(f"{name}={value!r} must be a number of processes, or ray:N for Ray actors")
@@ -154,7 +156,7 @@ class RunSettings:
     workers: Any = setting(
         None,
         "processes that step an environment outside JAX; 0: training's own; None: one for each "
-        "core, or 0 where a step takes microseconds; ray:8: Ray actors",
+        "core, or 0 where a step takes microseconds; ray:8: Ray actors, on one machine or many",
         _workers,
     )
     sync: bool = setting(
@@ -199,6 +201,12 @@ class RunSettings:
             "loggers": saved_form(self.loggers),
             "output": None if self.output is None else str(self.output),
         }
+
+    @property
+    def num_ray_actors(self) -> int:
+        """Of `workers`; 0: none."""
+        is_ray = isinstance(self.workers, str)
+        return int(self.workers.removeprefix(RAY)) if is_ray else 0
 
     @property
     def score_attribute(self) -> str:

@@ -20,6 +20,7 @@ import tempfile
 import time
 import weakref
 from mmap import mmap
+from typing import Any
 
 import numpy as np
 
@@ -30,7 +31,14 @@ from jaxrl.workers.arrays import EnvForm, StepArrays, size_of
 from jaxrl.workers.process import LENGTH, MESSAGE, RESET, RESTART, Layout
 from jaxrl.workers.sources import Source
 from jaxrl.workers.stepper import Fault
-from jaxrl.workers.vector import FaultCount, FirstObs, Results, VectorSteps, spec_of
+from jaxrl.workers.vector import (
+    FaultCount,
+    FirstObs,
+    Results,
+    TooManyFaults,
+    VectorSteps,
+    spec_of,
+)
 
 START_TIMEOUT_S = 300.0  # to import a simulator and to make the environments
 CLOSE_TIMEOUT_S = 2.0
@@ -48,12 +56,13 @@ class Worker:
     Attributes:
         rows: the copies that it steps, of each part.
         pending: the commands that it was sent and has not done.
+        failure: why it cannot make its copies, or begin an episode in them.
     """
 
     def __init__(self, rows: tuple[range, ...]):
         self.rows, self.pending = rows, []
         self._popen: subprocess.Popen | None = None
-        self._buffer, self._failure = bytearray(), ""
+        self._buffer, self.failure = bytearray(), ""
 
     @property
     def num_rows(self) -> int:
@@ -61,7 +70,7 @@ class Worker:
 
     def start(self, source: bytes, layout: Layout, memory: int) -> None:
         """Spawns the process."""
-        self.pending, self._buffer, self._failure = [], bytearray(), ""
+        self.pending, self._buffer, self.failure = [], bytearray(), ""
         passed, here = [], []
         for writes_here in (True, False, True):  # commands, reports, lifeline
             read_end, write_end = os.pipe()
@@ -99,7 +108,7 @@ class Worker:
         data = os.read(self._reports, 65536)
         if not data:
             code = self._popen.wait()
-            raise Lost(self._failure or f"its worker process died ({_exit(code)})")
+            raise Lost(self.failure or f"its worker process died ({_exit(code)})")
         if data == self.pending[0] and not self._buffer:  # as nearly always
             del self.pending[0]
             return []
@@ -147,7 +156,7 @@ class Worker:
             message = pickle.loads(bytes(buffer[head:end]))
             del buffer[:end]
             if isinstance(message, str):
-                self._failure = message
+                self.failure = message
             else:
                 faults.append(Fault(*message))
         return faults
@@ -174,7 +183,7 @@ class ProcessPool:
         self.spec, self.num_envs = spec_of(source.name, self._form), num_envs
         self.num_restarts, self._timeout = 0, step_timeout_s
         self.parts = halves(num_envs)
-        self._faults, self._source = faults, pickled(source)
+        self._faults, self._source = faults, pickled(source, source.name)
         self._memory = shared_memory(size_of(self._form, num_envs))
         self._arrays = StepArrays(self._form, num_envs, mmap(self._memory, 0))
         self._results = Results(self._arrays)
@@ -231,6 +240,10 @@ class ProcessPool:
                 elif time.monotonic() - since > (limit := self._patience(progress)):
                     raise Lost(f"no result within {limit:g} s")
             except Lost as error:
+                if worker.failure and RESET in worker.pending:  # it has never worked
+                    name = f"environment {self.spec.name!r}"
+                    said = worker.failure.startswith(name)
+                    raise TooManyFaults(f"{'' if said else f'{name}: '}{worker.failure}") from None
                 self._replace(index, str(error))
                 known = None
 
@@ -294,19 +307,18 @@ def _within(rows: range, part: slice) -> range:
     return range(start, max(start, stop))
 
 
-def pickled(source: Source) -> bytes:
-    """The source for another process; functions and classes of a script or notebook, too."""
+def pickled(value: Any, name: str, where: str = "worker processes") -> bytes:
+    """What makes an environment elsewhere; functions and classes of a script or notebook, too."""
     try:
         import cloudpickle
     except ImportError:
         cloudpickle = pickle
     try:
-        return cloudpickle.dumps(source)
+        return cloudpickle.dumps(value)
     except Exception as error:
         raise UsageError(
-            f"environment {source.name!r} cannot be sent to worker processes "
-            f"({reason_of(error)}): give the function or class that makes it, or step it in this "
-            "process with num_env_runners=0"
+            f"environment {name!r} cannot be sent to {where} ({reason_of(error)}): give the "
+            "function or class that makes it, or step it in this process with workers=0"
         ) from error
 
 

@@ -25,7 +25,6 @@ from jaxrl.workers.copies import copy_of
 from jaxrl.workers.local import LocalVectorEnv
 from jaxrl.workers.pictured import PicturedEnv, makes_pictures
 from jaxrl.workers.pool import ProcessPool
-from jaxrl.workers.ray_pool import RayPool
 from jaxrl.workers.sources import Source, close, make_copy, source_of
 from jaxrl.workers.vector import FaultCount, TooManyFaults, VectorEnv, VectorSpec, spec_of
 from jaxrl.workers.vector_stepper import probe
@@ -36,7 +35,6 @@ MAX_CONSECUTIVE_FAULTS = 20
 STEP_TIMEOUT_S = 60.0
 TIMED_STEPS = 10
 WORTH_PROCESSES_S = 1e-3  # that a step of all copies takes, one after the other
-RAY = "ray:"
 
 
 class PythonEnv(NamedTuple):
@@ -55,15 +53,15 @@ class PythonEnv(NamedTuple):
         self,
         num_envs: int,
         *,
-        num_workers: int | str | None = None,
+        num_workers: int | None = None,
         step_timeout_s: float = STEP_TIMEOUT_S,
         max_consecutive_faults: int = MAX_CONSECUTIVE_FAULTS,
     ) -> VectorEnv:
         """E copies.
 
         Args:
-            num_workers: processes that step them; 0: this one; None: as of `default_workers`;
-                "ray:8": that many Ray actors. A `gymnasium.vector.VectorEnv` steps in this one.
+            num_workers: processes that step them; 0: this one; None: as of `default_workers`. A
+                `gymnasium.vector.VectorEnv` steps in this one.
             step_timeout_s: a step or reset of a copy that takes longer is a fault; only of worker
                 processes.
             max_consecutive_faults: with more faults, and no episode that ended in between,
@@ -74,9 +72,6 @@ class PythonEnv(NamedTuple):
             num_workers = self.default_workers(num_envs)
         if self.is_vector or num_workers == 0:
             return LocalVectorEnv(self[:3], num_envs, faults)
-        if isinstance(num_workers, str):
-            num_workers = min(int(num_workers.removeprefix(RAY)), num_envs)
-            return RayPool(self[:2], num_envs, num_workers, faults, step_timeout_s)
         num_workers = min(num_workers, num_envs)
         return ProcessPool(self[:2], num_envs, num_workers, faults, step_timeout_s)
 

@@ -12,7 +12,7 @@ Each episode of a copy has a seed of its own (`arrays.episode_seed`), the first 
 
 import functools
 import logging
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -129,7 +129,7 @@ class FaultCount:
         self._name, self._max = name, max_consecutive
         self.total = self.consecutive = 0
 
-    def add(self, fault: Fault, num_episodes: int = 1) -> None:
+    def add(self, fault: Fault | str, num_episodes: int = 1) -> None:
         """Counts a fault, which cost this many episodes."""
         self.total += num_episodes
         self.consecutive += 1
@@ -141,7 +141,8 @@ class FaultCount:
                 f"episode in between; last: {fault}"
             )
 
-    def see(self, steps: VectorSteps) -> None:
+    def see(self, steps: Any) -> None:
+        """Begins to count again where an episode ended in a part's `VectorSteps`, or a rollout."""
         if steps.episode_done.any():
             self.consecutive = 0
 

@@ -199,6 +199,15 @@ class Brief(Counter):
             raise RuntimeError("no licence left")
 
 
+class Licensed(Counter):
+    """Can be made in one process alone."""
+
+    def __init__(self, pid):
+        super().__init__()
+        if os.getpid() != pid:
+            raise RuntimeError("no licence here")
+
+
 def arena():
     """The compiled arena as a PettingZoo environment: it needs all of jaxrl in the worker."""
     import jaxrl

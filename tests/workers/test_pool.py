@@ -165,6 +165,17 @@ def test_an_environment_that_always_kills_its_worker_ends_the_training():
 
 
 @pytest.mark.process
+def test_a_worker_that_cannot_start_at_first_ends_the_training_at_once(tmp_path):
+    make = functools.partial(Brief, str(tmp_path / "made"), 2)  # here, and one copy of two
+    pool = make_vector_env(make, 2, num_workers=1)
+    line = r"^environment 'Brief' cannot be made: RuntimeError: no licence left \(.*\)$"
+    with pytest.raises(TooManyFaults, match=line):
+        pool.reset(SEEDS[:2])
+    assert pool.num_restarts == 0
+    pool.close()
+
+
+@pytest.mark.process
 def test_a_worker_that_cannot_start_again_says_why(tmp_path):
     make = functools.partial(Brief, str(tmp_path / "made"), 3)  # here, and two copies
     pool = make_vector_env(make, 2, num_workers=1, max_consecutive_faults=2)

@@ -6,9 +6,7 @@ way the rollout holds the probabilities that its actions were drawn with.
 """
 
 import functools
-import threading
 import time
-import weakref
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -20,17 +18,14 @@ from jaxrl.algorithms.base import Algorithm, Metrics, RunnerState
 from jaxrl.algorithms.config import AlgorithmConfig
 from jaxrl.algorithms.memory_estimate import check_sizes
 from jaxrl.algorithms.on_policy import rollout_keys
-from jaxrl.core.errors import UsageError
+from jaxrl.core.errors import UsageError, is_installed
 from jaxrl.core.outside_env import refuse_evaluation
 from jaxrl.core.types import Key, PyTree
-from jaxrl.models.policy_spec import PolicyWeights
-from jaxrl.rollout.env_step import EnvBatch, draw_randomness
-from jaxrl.rollout.host_rollout import HostRollouts, Seconds, Stopped
+from jaxrl.rollout.env_step import draw_randomness
 from jaxrl.rollout.rollout import Rollout, play
+from jaxrl.run.devices.collector import Collector, rollouts_of
 from jaxrl.run.devices.compiled import StartAndChunk
 from jaxrl.run.settings import HOST_SETTINGS, RunSettings
-
-PATIENCE_S = 10.0  # for a rollout that is given up
 
 
 class _CompiledOnce:
@@ -145,16 +140,31 @@ def host_program_for(config: AlgorithmConfig, settings: RunSettings, iteration: 
     structure = _structure_of(static, static.setup().env)
     algorithm = structure.algorithm
     env = algorithm.rollout_spec.env
-    if env.num_copies not in (None, config.num_envs):
-        raise UsageError(
-            f"num_envs={config.num_envs}: {config.env_name} makes {env.num_copies} copies: set "
-            f"num_envs={env.num_copies}"
-        )
+    _check_copies(env, config, settings)
     if settings.evaluation_interval is not None:
         refuse_evaluation(env)
     check_sizes(config, algorithm)
     sizes = config.num_envs, config.rollout_length
     return HostProgram(structure, settings, *sizes, (config.seed, iteration))
+
+
+def _check_copies(env: Any, config: AlgorithmConfig, settings: RunSettings) -> None:
+    """Raises UsageError where the copies cannot be made as they are asked for."""
+    actors = settings.num_ray_actors
+    if actors:
+        if not is_installed("ray"):
+            raise UsageError(f'workers={settings.workers} needs ray: pip install "jaxrl[ray]"')
+        if env.has_one_set:
+            raise UsageError(
+                f"workers={settings.workers}: {env.name} is an object, which cannot be on other "
+                "machines: give a function that makes it"
+            )
+    number = env.num_copies and env.num_copies * max(1, actors)
+    if number not in (None, config.num_envs):
+        raise UsageError(
+            f"num_envs={config.num_envs}: {config.env_name} makes {env.num_copies} copies"
+            f"{' in each actor' if actors else ''}: set num_envs={number}"
+        )
 
 
 def refuse_host_settings(settings: RunSettings, env_name: str) -> None:
@@ -172,7 +182,7 @@ class HostTraining(StartAndChunk):
         self.program, self.algorithm = program, program.algorithm
         self.timers: dict[str, float] = {}  # of the last update
         self.counts: dict[str, int] = {}
-        self._collector: _Collector | None = None
+        self._collector: Collector | None = None
         super().__init__(traced.metrics, traced.start, traced.learn, capacity=1)
 
     def chunk(
@@ -181,7 +191,7 @@ class HostTraining(StartAndChunk):
         """One update, with its metrics [1, ...]; the next rollout begins with it unless `sync`."""
         assert count == 1, "a rollout of episodes outside JAX cannot be played again"
         if self._collector is None:
-            self._collector = _Collector(self.program, env_params)
+            self._collector = self._new_collector(env_params)
         collector, update = self._collector, int(runner.num_updates) + 1
         asked = time.perf_counter()
         if not collector.has_begun:
@@ -200,10 +210,9 @@ class HostTraining(StartAndChunk):
             "learning": time.perf_counter() - began,
             "waiting": waited,
         }
-        vector = collector.vector
         self.counts = {
-            "num_faulty_episodes": vector.num_faults,
-            "num_worker_restarts": vector.num_restarts,
+            "num_faulty_episodes": collector.rollouts.num_faults,
+            "num_worker_restarts": collector.rollouts.num_restarts,
             "weights_seq_no": played.weights_seq_no,
         }
         return after, jax.tree.map(lambda leaf: leaf[None], metrics), ()
@@ -214,89 +223,9 @@ class HostTraining(StartAndChunk):
             self._collector.close()
             self._collector = None
 
-
-@dataclass
-class _Played:
-    """A rollout that is under way or done."""
-
-    weights_seq_no: int  # updates that its weights had learned from
-    envs: EnvBatch | None = None
-    rollout: Rollout | None = None
-    seconds: Seconds | None = None
-    error: BaseException | None = None
-
-
-class _Collector:
-    """A thread that collects one rollout after another, when asked, over copies of its own."""
-
-    def __init__(self, program: HostProgram, env_params: PyTree):
-        spec, settings = program.algorithm.rollout_spec, program.settings
-        self.vector = make_copies(spec.env, program.num_envs, settings)
-        self.rollouts = HostRollouts(spec, self.vector, program.num_steps, env_params)
-        sequence = np.random.SeedSequence(program.seed)
-        self._seeds: np.ndarray | None = sequence.generate_state(program.num_envs, np.uint32)
-        self._index = jnp.arange(program.num_envs)
-        self._num_env_steps = program.algorithm.num_env_steps  # of an iteration
-        self._threads: list[threading.Thread] = []  # the last one that was begun
-        self._played: _Played | None = None
-        # Also at the process's end, where nobody calls `close`.
-        self.close = weakref.finalize(
-            self, _end, self.rollouts.stopping, self._threads, self.vector
-        )
-
-    @property
-    def has_begun(self) -> bool:
-        return self._played is not None
-
-    def begin(self, runner: RunnerState, update: int) -> None:
-        """Begins the rollout that `update`, counted from 1, learns from, with the weights now."""
-        self._played = played = _Played(int(runner.num_updates))
-        weights = tuple(learner.weights for learner in runner.learners)
-        env_steps = (update - 1) * self._num_env_steps
-        arguments = played, weights, rollout_keys(runner.key, update, self._index), env_steps
-        self._threads[:] = [threading.Thread(target=self._collect, args=arguments, daemon=True)]
-        self._threads[0].start()
-
-    def take(self) -> _Played:
-        """The rollout that was begun, once it is done; raises what it raised."""
-        played, self._played = self._played, None
-        self._threads[0].join()
-        if played.error is not None:
-            raise played.error
-        return played
-
-    def _collect(
-        self,
-        played: _Played,
-        weights: tuple[PolicyWeights, ...],
-        env_keys: Key,
-        env_steps: int,
-    ) -> None:
-        try:
-            if self._seeds is not None:
-                self.rollouts.reset(weights, self._seeds)
-                self._seeds = None
-            found = self.rollouts.collect(weights, env_keys, env_steps)
-            played.envs, played.rollout, played.seconds = found
-        except Stopped:
-            pass
-        except BaseException as error:
-            played.error = error
-
-
-def _end(stopping: threading.Event, threads: list[threading.Thread], vector: Any) -> None:
-    """Gives up the rollout under way, and ends what steps the copies."""
-    stopping.set()
-    for thread in threads:
-        thread.join(PATIENCE_S)
-    vector.close()
-
-
-def make_copies(env: Any, num_envs: int, settings: RunSettings) -> Any:
-    """Copies of an environment outside JAX, lifted or not, as a run's settings want them."""
-    return env.vector(
-        num_envs,
-        num_workers=settings.workers,
-        step_timeout_s=settings.env_step_timeout_s,
-        max_consecutive_faults=settings.max_consecutive_faults,
-    )
+    def _new_collector(self, env_params: PyTree) -> Collector:
+        program = self.program
+        sizes = program.num_envs, program.num_steps
+        rollouts = rollouts_of(self.algorithm.rollout_spec, sizes, env_params, program.settings)
+        seeds = np.random.SeedSequence(program.seed).generate_state(sizes[0], np.uint32)
+        return Collector(rollouts, seeds, self.algorithm.num_env_steps)

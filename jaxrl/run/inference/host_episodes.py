@@ -23,7 +23,7 @@ from jaxrl.rollout.host_steps import (
     reached_of,
     scatter_on_host,
 )
-from jaxrl.run.devices.host_program import make_copies
+from jaxrl.run.devices.collector import make_copies
 from jaxrl.run.inference.whole_episodes import (
     MAX_STEPS,
     Game,
@@ -48,7 +48,7 @@ class EvaluationCopies:
     """
 
     def __init__(self, settings: RunSettings):
-        is_ray = isinstance(settings.workers, str)
+        is_ray = bool(settings.num_ray_actors)
         self._settings = dataclasses.replace(settings, workers=None) if is_ray else settings
         self._is_kept, self._made = True, None
 
