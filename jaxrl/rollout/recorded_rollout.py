@@ -36,6 +36,7 @@ class Lanes(NamedTuple):
     log_prob: jax.Array  # f32[T, N, E, M]
     has_log_prob: jax.Array  # bool[T, N, E, M]
     reward: jax.Array  # f32[T, N, E, M]
+    return_before: jax.Array  # f32[T, N, E, M]  discounted, of the episode; read where `begins`
     terminated: jax.Array  # bool[T, N, E, M]
     truncated: jax.Array  # bool[T, N, E, M]
     active: jax.Array  # bool[T, N, E, M]
@@ -108,6 +109,7 @@ def _trajectory(
         inputs=inputs,
         carry=jax.tree.map(lambda leaf: leaf[::length], carries),
         log_prob=jnp.where(lanes.has_log_prob, lanes.log_prob, log_prob),
+        return_before=jnp.where(lanes.begins, lanes.return_before, 0.0),
     )
 
 

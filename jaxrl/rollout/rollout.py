@@ -53,6 +53,8 @@ class Trajectory(struct.PyTreeNode):
     carry: PyTree = ()
     # f32  of the action when it was chosen; () where that is the distribution's
     log_prob: PyTree = ()
+    # f32  discounted, before rows that continue an episode of an earlier batch; () without those
+    return_before: PyTree = ()
 
     ended = former_attribute("ended", "done")
 

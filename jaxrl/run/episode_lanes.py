@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from jaxrl.algorithms.config import AlgorithmConfig
 from jaxrl.algorithms.offline_data import ENV_ACTIONS, MASK, checked
 from jaxrl.core.errors import UsageError, unknown_name
 from jaxrl.core.spaces import Box, tree_of
@@ -47,22 +48,25 @@ class Part:
 
 
 class Finished(NamedTuple):
-    """An episode that has ended."""
+    """An episode that has ended, or as far as it has come."""
 
     returns: dict[AgentId, float]
     length: int  # environment steps
     agent_steps: dict[AgentId, int]
+    discounted: dict[AgentId, float]  # returns, where rewards are scaled by their deviation
 
 
 class EpisodeLanes:
     """Steps that wait to be learned from, by agent, in the order in which they came.
 
     Args:
-        shape: (T, E), the rows of each agent in a batch.
+        config: its `rollout_length` and `num_envs` are the rows of each agent in a batch.
+        spec: of the configuration's algorithm.
     """
 
-    def __init__(self, spec: RolloutSpec, shape: tuple[int, int]):
-        self.spec, self.shape = spec, shape
+    def __init__(self, config: AlgorithmConfig, spec: RolloutSpec):
+        self.spec, self.shape = spec, (config.rollout_length, config.num_envs)
+        self._gammas = _discounts(config, spec)
         self.num_env_steps = 0  # that wait
         self._parts: dict[AgentId, deque[Part]] = {agent: deque() for agent in spec.grouping.agents}
         self._policy_specs: dict[AgentId, PolicySpec] = {}
@@ -83,10 +87,17 @@ class EpisodeLanes:
             for agent, data in self._agents_of(episode)
             if len(data)
         ]
+        known = self._so_far.pop(episode.id_, Finished({}, 0, {}, {}))
+        now = self._count(known, len(episode), parts)
         for agent, part in parts:  # all of them are sound
             self._parts[agent].append(part)
         self.num_env_steps += len(episode)
-        self._count(episode, parts)
+        if episode.is_done:
+            self._finished.append(now)
+        else:
+            self._so_far[episode.id_] = now
+            if len(self._so_far) > MOST_BEGUN:
+                del self._so_far[next(iter(self._so_far))]  # heard of least recently
 
     def take(self) -> tuple[tuple[Lanes, ...], EpisodeStats, np.ndarray]:
         """(lanes by group, finished episodes [T, E], which there are): a batch, of the oldest."""
@@ -179,20 +190,20 @@ class EpisodeLanes:
                     _fill(lanes, column, self._parts[agent], whole=policy_spec.has_memory)
         return lanes
 
-    def _count(self, episode: Episode, parts: list[tuple[AgentId, Part]]) -> None:
-        """Adds a chunk to the statistics of its episode."""
-        known = self._so_far.pop(episode.id_, Finished({}, 0, {}))
+    def _count(self, known: Finished, length: int, parts: list[tuple[AgentId, Part]]) -> Finished:
+        """An episode after a chunk of it, whose parts are told what it had brought before."""
         returns, steps = dict(known.returns), dict(known.agent_steps)
+        discounted = dict(known.discounted)
         for agent, part in parts:
             returns[agent] = returns.get(agent, 0.0) + float(part.rows["reward"].sum())
             steps[agent] = steps.get(agent, 0) + len(part)
-        now = Finished(returns, known.length + len(episode), steps)
-        if episode.is_done:
-            self._finished.append(now)
-        else:
-            self._so_far[episode.id_] = now
-            if len(self._so_far) > MOST_BEGUN:
-                del self._so_far[next(iter(self._so_far))]  # heard of least recently
+            if agent in self._gammas:
+                so_far = [discounted.get(agent, 0.0)]
+                for reward in part.rows["reward"].tolist():
+                    so_far.append(reward + self._gammas[agent] * so_far[-1])
+                discounted[agent] = so_far.pop()
+                part.rows["return_before"] = np.array(so_far, np.float32)
+        return Finished(returns, known.length + length, steps, discounted)
 
     def _take_finished(self) -> tuple[EpisodeStats, np.ndarray]:
         (num_steps, num_envs), agents = self.shape, self.spec.grouping.agents
@@ -209,6 +220,17 @@ class EpisodeLanes:
         agent_steps = () if self.spec.always_active else fold(steps)
         stats = EpisodeStats(fold(returns), fold(length), {}, agent_steps)
         return stats, fold(np.arange(len(returns)) < count)
+
+
+def _discounts(config: AlgorithmConfig, spec: RolloutSpec) -> dict[AgentId, float]:
+    """gamma of the agents whose rewards are divided by the deviation of the discounted return."""
+    found = {}
+    for group in spec.grouping.groups:
+        for policy, agents in zip(group.policies, group.agents, strict=True):
+            settings = config.for_policy(policy)
+            if getattr(settings, "normalize_returns", False):
+                found |= dict.fromkeys(agents, settings.gamma)
+    return found
 
 
 def _empty(policy_spec: PolicySpec, shape: tuple[int, ...], *, masked: bool) -> Lanes:
@@ -235,6 +257,7 @@ def _empty(policy_spec: PolicySpec, shape: tuple[int, ...], *, masked: bool) -> 
         dist_inputs=np.ones((*shape, width), np.float32),
         log_prob=np.zeros(shape, np.float32),
         reward=np.zeros(shape, np.float32),
+        return_before=np.zeros(shape, np.float32),
         **flags,
     )
 

@@ -85,8 +85,7 @@ class Learner(PolicyAccess):
         self._runner: RunnerState | None = None
         self._policies: dict[PolicyId, RecordingPolicy] = {}
         self._rollouts: list[Rollout] = []
-        shape = config.rollout_length, config.num_envs
-        self._lanes = EpisodeLanes(self.algorithm.rollout_spec, shape)
+        self._lanes = EpisodeLanes(config, self.algorithm.rollout_spec)
 
     @property
     def hypers(self) -> PyTree:

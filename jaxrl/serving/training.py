@@ -68,9 +68,7 @@ class ExternalTrainer(Trainer):
         self.program = _ExternalProgram(self.algorithm, trainer=self)
         config = self.config
         self.experience = Experience(config.rollout_length, config.train_batch_size)
-        self.lanes = EpisodeLanes(
-            self.algorithm.rollout_spec, (config.rollout_length, config.num_envs)
-        )
+        self.lanes = EpisodeLanes(config, self.algorithm.rollout_spec)
 
     def fit(self, stop: Mapping[str, float] | None = None) -> Result | None:
         """Serves, and trains until a criterion holds, or Ctrl-C; see `Trainer.fit`."""

@@ -15,7 +15,7 @@ CONFIG = SMALL_CARTPOLE.replace(env_args={"max_steps_in_episode": 6})
 
 
 def recorded(rollout):
-    """The rollout's episodes, environment after environment, as a program outside would have."""
+    """(environment, chunk) of the rollout's episodes, as a program outside would have them."""
     (steps,) = rollout.recorded.groups
     rows = jax.tree.map(lambda leaf: np.asarray(leaf)[:, 0, :, 0], steps)
     done = np.asarray(rollout.recorded.episode_done)
@@ -25,7 +25,7 @@ def recorded(rollout):
             if begin == end:
                 continue
             part = jax.tree.map(lambda leaf, b=begin, n=end, e=e: leaf[b:n, e], rows)
-            yield SingleAgentEpisode(
+            chunk = SingleAgentEpisode(
                 observations=np.concatenate([part.obs, part.reached[-1:]]),
                 actions=part.action,
                 rewards=part.reward,
@@ -34,6 +34,7 @@ def recorded(rollout):
                 extra_model_outputs=part.outputs,
                 len_lookback_buffer=0,
             )
+            yield e, chunk
 
 
 @pytest.mark.parametrize("memory", [False, True])
@@ -47,7 +48,7 @@ def test_recorded_episodes_are_learned_from_as_the_rollout_that_they_come_from(m
     ):
         np.testing.assert_array_equal(found_leaf, other)
     _, rollout = jax.jit(algorithm.recording(E).collect)(runner)
-    learner.add(recorded(rollout))
+    learner.add(chunk for _, chunk in recorded(rollout))
     assert learner.ready and learner.num_waiting == T * E
     (wanted,), (found,) = rollout.trajectories, learner._rollout().trajectories
     ends = np.asarray(wanted.done)
@@ -72,14 +73,22 @@ def test_recorded_episodes_are_learned_from_as_the_rollout_that_they_come_from(m
     )
 
 
-def test_updates_on_recorded_steps_give_the_weights_of_the_training_that_they_come_from():
-    algorithm, learner = CONFIG.build(), jaxrl.Learner(CONFIG)
+@pytest.mark.parametrize(
+    "settings", [{}, {"observation_filter": "MeanStdFilter", "normalize_returns": True}]
+)
+def test_updates_on_recorded_steps_give_the_weights_of_the_training_that_they_come_from(settings):
+    config = CONFIG.replace(env_args={"max_steps_in_episode": 30}, **settings)
+    algorithm, learner = config.build(), jaxrl.Learner(config)
     collect, learn = jax.jit(algorithm.recording(E).collect), jax.jit(algorithm.learn)
-    runner = jax.jit(algorithm.init)(jax.random.key(CONFIG.seed, impl="threefry2x32"))
+    runner = jax.jit(algorithm.init)(jax.random.key(config.seed, impl="threefry2x32"))
+    unfinished = [None] * E
     for _ in range(3):
         runner, rollout = collect(runner)
         runner, _ = learn(runner, rollout)
-        learner.add(recorded(rollout))
+        for e, chunk in recorded(rollout):
+            chunk.id_ = unfinished[e] or chunk.id_  # one episode in several rollouts
+            unfinished[e] = None if chunk.is_done else chunk.id_
+            learner.add(chunk)
         result = learner.update()
         for found, wanted in zip(
             jax.tree.leaves(learner.runner.learners), jax.tree.leaves(runner.learners), strict=True

@@ -65,8 +65,11 @@ def scale_returns(
     if not spec.normalize_returns:
         return learner, trajectory, iteration.returns
     waited = None if isinstance(trajectory.waited, tuple) else trajectory.waited
+    gamma, rewards = iteration.hypers.gamma, trajectory.reward
+    if not isinstance(trajectory.return_before, tuple):
+        rewards = rewards + gamma * trajectory.return_before
     returns, last_returns = discounted_returns(
-        iteration.returns, trajectory.reward, trajectory.done, iteration.hypers.gamma, waited
+        iteration.returns, rewards, trajectory.done, gamma, waited
     )
     rewards, return_filter = scale_rewards(
         learner.return_filter, trajectory.reward, returns, trajectory.active, spec.axis_name
