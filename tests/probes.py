@@ -7,6 +7,7 @@ time limit that must bootstrap and agents that leave.
 
 from dataclasses import dataclass
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 from flax import struct
@@ -49,6 +50,38 @@ SMALL_REINFORCE = ReinforceConfig(
     rollout_length=16,
     fcnet_hiddens=(8,),
     total_env_steps=64 * 6,
+)
+
+
+class Curious(nn.Module):
+    """For CartPole: predicts the next observation, and is paid for what it did not foresee."""
+
+    @nn.compact
+    def __call__(self, obs):
+        predicted = nn.Dense(4)(obs)
+        hidden = nn.tanh(nn.Dense(8)(obs))
+        return nn.Dense(2)(hidden), nn.Dense(1)(hidden), predicted
+
+    def apply(self, params, obs):
+        return super().apply(params, obs)[:2]
+
+    def error(self, params, obs, next_obs):
+        predicted = super().apply(params, obs)[2]
+        return jnp.mean((predicted - next_obs) ** 2, axis=-1)
+
+    def intrinsic_reward(self, params, trajectory):
+        return self.error(params, trajectory.obs, trajectory.next_obs)
+
+    def loss(self, params, batch):
+        error = self.error(params, batch.obs, batch.next_obs)
+        return jnp.sum(batch.weight * error) / jnp.maximum(batch.weight.sum(), 1.0), {}
+
+
+SMALL_CURIOUS = SMALL_CARTPOLE.replace(
+    model="tests.probes:Curious",
+    normalize_intrinsic_rewards=True,
+    intrinsic_reward_coeff=[[0, 0.5], [64 * 3, 0.1]],
+    observation_filter="MeanStdFilter",
 )
 
 

@@ -66,6 +66,10 @@ class LearnerSpec:
     axis_name: str | None = None  # a mapped axis over which the environments are split
     drawn: bool = False  # members of the configuration's pool play for it: a group of its own
 
+    def no_returns(self, shape: tuple[int, ...]) -> PyTree:
+        """`Iteration.returns` before the first step, f32[*shape] each; () without any."""
+        return jnp.zeros(shape) if self.normalize_returns else ()
+
 
 def shared_settings(policy: PolicyId, policy_spec: PolicySpec, trained: bool) -> LearnerSpec:
     """The `LearnerSpec` of an algorithm without settings of its own."""
@@ -78,7 +82,7 @@ class Iteration(struct.PyTreeNode):
     hypers: PyTree  # the policy's numbers, schedules among them
     env_steps: jax.Array  # f32[]  environment steps of training so far
     key: Key
-    returns: PyTree = ()  # f32[E, M]  discounted, before the trajectory; see `prepare_rewards`
+    returns: PyTree = ()  # [E, M]  discounted, before the trajectory; see `prepare_rewards`
 
 
 def on_policy(
@@ -87,7 +91,7 @@ def on_policy(
     update_policy: Callable[..., tuple[PyTree, dict[str, jax.Array]]],
     *,
     learner_spec: Callable[[PolicyId, PolicySpec, bool], LearnerSpec] = shared_settings,
-    prepare_rewards: Callable[..., tuple[PyTree, PyTree, PyTree]] | None = None,
+    prepare_rewards: Callable[..., tuple[PyTree, PyTree, PyTree, dict]] | None = None,
     axis_name: str | None = None,
     **shown: Any,
 ) -> Algorithm:
@@ -100,8 +104,9 @@ def on_policy(
             trajectory is [T, E, M, ...]. Sums over rows are to be taken over `spec.axis_name` as
             well, by `jaxrl.ops.collectives.over_axis`.
         learner_spec: (policy, policy_spec, trained) -> `LearnerSpec` or what derives from it.
-        prepare_rewards: (spec, learner, trajectory, iteration) -> (learner, trajectory, returns),
-            before the update: the rewards to learn from, and the returns for the next iteration.
+        prepare_rewards: (spec, learner, trajectory, iteration) -> (learner, trajectory, returns,
+            {metric: f32[]}), before the update: the rewards to learn from, and the returns for the
+            next iteration.
         axis_name: a mapped axis over which the environments are split, or None. Each member holds
             num_envs / size of the axis environments, and all that is reported is taken over it.
         **shown: fields of `Algorithm` that say what people are shown, such as `headline_metrics`.
@@ -115,11 +120,13 @@ def on_policy(
     parts, trained = parts_of(config, learner_spec, axis_name)
 
     def learn_policy(spec, learner, trajectory, iteration):
-        returns = iteration.returns
+        returns, prepared = iteration.returns, {}
         if prepare_rewards is not None:
-            learner, trajectory, returns = prepare_rewards(spec, learner, trajectory, iteration)
+            learner, trajectory, returns, prepared = prepare_rewards(
+                spec, learner, trajectory, iteration
+            )
         learner, metrics = update_policy(spec, learner, trajectory, iteration)
-        return learner, returns, metrics
+        return learner, returns, metrics | prepared
 
     return Loop(*parts, init_learner, learn_policy).algorithm(trained, **shown)
 
@@ -270,10 +277,8 @@ class Loop:
 
     def _no_returns(self, num_envs: int) -> tuple[jax.Array | tuple, ...]:
         """By group, f32[N, E, M]; () where rewards are left as they are."""
-        return tuple(
-            jnp.zeros(group.shape(num_envs)) if group.structure.normalize_returns else ()
-            for group in self.rollout_spec.grouping.groups
-        )
+        groups = self.rollout_spec.grouping.groups
+        return tuple(group.structure.no_returns(group.shape(num_envs)) for group in groups)
 
 
 def parts_of(

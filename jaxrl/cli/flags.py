@@ -40,6 +40,7 @@ SEVERAL = {
     "conv_filters": "FILTERS,KERNEL,STRIDE",
     "lr": "NUMBER|STEP:NUMBER",
     "entropy_coeff": "NUMBER|STEP:NUMBER",
+    "intrinsic_reward_coeff": "NUMBER|STEP:NUMBER",
 }
 HELP_FLAGS = ("-h", "--help", "--help-all")
 REPEATED = ("checkpoint",)  # flags that may be given several times
@@ -204,7 +205,7 @@ def setting_of(name: str, words: Sequence[str]) -> Any:
         return tuple(words)
     if name == "per_policy":
         return _per_policy(words)
-    if name in ("lr", "entropy_coeff"):
+    if name in ("lr", "entropy_coeff", "intrinsic_reward_coeff"):
         return _schedule(name, words)
     if name == "policies" and words[0] not in ("shared", "per-agent", "None"):
         return _policy_file(words[0])

@@ -21,7 +21,8 @@ GROUPS = {  # title: the settings under it; docs/settings.md has the same groups
     "stopping": "stop stop_return",
     "loss": "lr gamma lambda_ clip_param vf_clip_param value_clip vf_loss_coeff entropy_coeff "
     "use_kl_loss kl_coeff kl_target normalize_advantages normalize_returns center_values dual_clip "
-    "target_kl beta vf_coeff moving_average_sqd_adv_norm_update_rate",
+    "target_kl intrinsic_reward_coeff normalize_intrinsic_rewards beta vf_coeff "
+    "moving_average_sqd_adv_norm_update_rate",
     "optimizer": "optimizer adam_epsilon grad_clip",
     "observations and actions": "observation_filter action_distribution normalize_actions "
     "clip_actions free_log_std explore exploration_config",

@@ -18,7 +18,10 @@ class Model(Protocol):
         loss(params, batch): (scalar, {name: scalar}), added to PPO's loss of a minibatch. `batch`
             is its `Batch`, in sequences for a model with memory; rows of `weight` 0 do not count
             and are all zeros.
-        intrinsic_reward(params, trajectory): f32[T, E, M], added to the reward for learning.
+        intrinsic_reward(params, trajectory): f32[T, E, M], which learning adds to the reward, times
+            `intrinsic_reward_coeff`. `trajectory.obs` is as the model reads it; `next_obs`, that
+            each step reached before any reset, is without what else the model is told. With this
+            method the batch of `loss` has `next_obs` too.
     """
 
     def init(self, key: Key) -> PyTree:

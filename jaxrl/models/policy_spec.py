@@ -150,6 +150,11 @@ class PolicySpec:
     def has_memory(self) -> bool:
         return has_memory(self.model)
 
+    @property
+    def rewards_itself(self) -> bool:
+        """Whether the model gives an intrinsic reward."""
+        return hasattr(self.model, "intrinsic_reward")
+
     def sequences(self, num_steps: int) -> tuple[int, int]:
         """(number, length) of the nearly equal sequences in `num_steps` steps; 1 without memory."""
         if not self.has_memory:
@@ -222,6 +227,12 @@ class PolicySpec:
             return ActorCritic(read)
         of_critic = moments.value if apart else moments
         return ActorCritic(read, self._read(of_critic, inputs.critic, self.critic.told, inputs))
+
+    def read_alone(self, moments: RunningMeanStd | ActorCritic | tuple, obs: PyTree) -> PyTree:
+        """Observations as the model reads them, without what else it is told."""
+        of_policy = moments.policy if isinstance(moments, ActorCritic) else moments
+        seen = {OBSERVATION: self.observed(obs)}
+        return self._read(of_policy, seen, InputsSpec(), NOTHING_TOLD)
 
     def _read(
         self,

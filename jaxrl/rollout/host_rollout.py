@@ -363,7 +363,7 @@ def _row_of(
     outputs, raw = outputs.unpack(), raw_step_of(spec, reached)
     last = before_reset(spec, envs, outputs, raw, reached.final_obs)
     final_values = values_at_the_clock(spec, weights, raw.truncated, last, env_params)
-    turns = turns_of(spec, envs, outputs, raw, final_values)
+    turns = turns_of(spec, envs, outputs, raw, final_values, last.obs)
     going_on, ended = (reached.obs, reached.state), with_new_episodes(raw, reached)
     after, stats, hist_data = follow(spec, envs, outputs, ended, going_on, env_params)
     carries = playing.carries.record(envs.policy_states, turns, playing.step)

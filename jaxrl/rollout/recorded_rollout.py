@@ -28,7 +28,7 @@ class Lanes(NamedTuple):
     """
 
     obs: PyTree  # [T, N, E, M, ...]
-    next_obs: PyTree  # [T, N, E, M, ...]  read where truncated
+    next_obs: PyTree  # [T, N, E, M, ...]
     action: PyTree  # [T, N, E, M, ...]  as the policy has it
     action_mask: PyTree  # bool[T, N, E, M, A]; () without masks
     dist_inputs: jax.Array  # f32[T, N, E, M, K]  of the distribution that it was drawn from
@@ -110,6 +110,7 @@ def _trajectory(
         carry=jax.tree.map(lambda leaf: leaf[::length], carries),
         log_prob=jnp.where(lanes.has_log_prob, lanes.log_prob, log_prob),
         return_before=jnp.where(lanes.begins, lanes.return_before, 0.0),
+        next_obs=lanes.next_obs if policy_spec.rewards_itself else (),
     )
 
 

@@ -55,6 +55,8 @@ class Trajectory(struct.PyTreeNode):
     log_prob: PyTree = ()
     # f32  discounted, before rows that continue an episode of an earlier batch; () without those
     return_before: PyTree = ()
+    # that the step reached, before any reset; () where the model gives no intrinsic reward
+    next_obs: PyTree = ()
 
     ended = former_attribute("ended", "done")
 
@@ -148,6 +150,7 @@ class Turn(NamedTuple):
     terminated: jax.Array
     truncated: jax.Array
     active: jax.Array
+    next_obs: PyTree = ()  # before any reset; () where the model gives no intrinsic reward
 
 
 class Carries(struct.PyTreeNode):
@@ -209,7 +212,7 @@ def _step(
     after, reached, hist_data = advance_envs(spec, envs, outputs, raw, randomness, env_params)
     draw = randomness.reset_key, randomness.step
     after = after.replace(opponents=redrawn(weights, envs.opponents, raw.episode_done, *draw))
-    turns = turns_of(spec, envs, outputs, raw, final_values)
+    turns = turns_of(spec, envs, outputs, raw, final_values, last.obs)
     return after, turns, (reached, raw.episode_done, hist_data, envs.opponents), raw
 
 
@@ -261,8 +264,13 @@ def turns_of(
     outputs: list[PolicyOutput],
     raw: RawStep,
     final_values: tuple[jax.Array, ...],
+    next_obs: tuple[PyTree, ...],
 ) -> list[Turn]:
-    """A step of `envs`, by group."""
+    """A step of `envs`, by group.
+
+    Args:
+        next_obs: by group, before any reset.
+    """
     gather = spec.grouping.gather
     rewards, actives = gather(raw.reward), gather(raw.active)
     terminated, truncated = gather(raw.terminated), gather(raw.truncated)
@@ -278,6 +286,7 @@ def turns_of(
             terminated=terminated[g],
             truncated=truncated[g],
             active=actives[g],
+            next_obs=next_obs[g] if spec.policy_specs[g].rewards_itself else (),
         )
         for g, output in enumerate(outputs)
     ]
@@ -302,6 +311,7 @@ def _trajectory(turn: Turn, bootstrap: jax.Array, carry: PyTree) -> Trajectory:
         active=turn.active,
         inputs=turn.inputs,
         carry=carry,
+        next_obs=turn.next_obs,
     )
 
 
@@ -360,6 +370,7 @@ def _trajectory_of_actions(
         inputs=row.inputs,
         waited=~is_known,
         carry=carry,
+        next_obs=turn.next_obs,
     )
 
 

@@ -8,7 +8,7 @@ import pytest
 from jaxrl import PPOConfig
 from jaxrl.algorithms.on_policy import rollout_keys
 from jaxrl.rollout.host_rollout import HostRollouts, rows_of_lost_episodes
-from tests.probes import SMALL_ARENA, SMALL_CARTPOLE, Forbidden, Leavers, Turns
+from tests.probes import SMALL_ARENA, SMALL_CARTPOLE, SMALL_CURIOUS, Forbidden, Leavers, Turns
 from tests.rollout.jax_vector import JaxVector, outside_twin
 
 T, E = 12, 4
@@ -21,6 +21,7 @@ CONFIGS = {
     "a critic that sees all": PPOConfig(env=Leavers(), **SMALL, critic_observation="all-agents"),
     "masks": PPOConfig(env=Forbidden(), **SMALL),
     "turns": PPOConfig(env=Turns(), policies="shared", **SMALL, use_gru=True, max_seq_len=5),
+    "next observations": SMALL_CURIOUS.replace(**SMALL, **SHORT),
     "memory": SMALL_CARTPOLE.replace(**SMALL, **SHORT, use_gru=True, max_seq_len=5),
     "exploration": SMALL_CARTPOLE.replace(
         **SMALL,

@@ -37,9 +37,16 @@ def recorded(rollout):
             yield e, chunk
 
 
-@pytest.mark.parametrize("memory", [False, True])
-def test_recorded_episodes_are_learned_from_as_the_rollout_that_they_come_from(memory):
-    config = CONFIG.replace(use_gru=True, max_seq_len=8) if memory else CONFIG
+SETTINGS = {
+    "plain": {},
+    "memory": {"use_gru": True, "max_seq_len": 8},
+    "intrinsic rewards": {"model": "tests.probes:Curious"},
+}
+
+
+@pytest.mark.parametrize("which", SETTINGS)
+def test_recorded_episodes_are_learned_from_as_the_rollout_that_they_come_from(which):
+    config = CONFIG.replace(**SETTINGS[which])
     algorithm, learner = config.build(), jaxrl.Learner(config)
     key = jax.random.key(config.seed, impl="threefry2x32")
     runner = jax.jit(algorithm.init)(key)
@@ -57,7 +64,7 @@ def test_recorded_episodes_are_learned_from_as_the_rollout_that_they_come_from(m
     np.testing.assert_array_equal(found.done, cut)
     for name in ("obs", "action", "reward", "active", "terminated"):
         np.testing.assert_array_equal(getattr(found, name), getattr(wanted, name))
-    for name in ("value", "distribution", "carry"):
+    for name in ("value", "distribution", "carry", "next_obs"):
         for found_leaf, other in zip(
             jax.tree.leaves(getattr(found, name)),
             jax.tree.leaves(getattr(wanted, name)),

@@ -34,6 +34,7 @@ class Batch(struct.PyTreeNode):
     is_first: PyTree = ()  # bool  with memory: the row is the first of its episode
     waited: PyTree = ()  # bool  with memory, where agents may wait: the carry stays as it is
     carry: PyTree = ()  # with memory: the model's, into the first row of each sequence
+    next_obs: PyTree = ()  # that the step reached; () where the model gives no intrinsic reward
 
     begins = former_attribute("begins", "is_first")
 
@@ -151,6 +152,11 @@ def make_batch(
         target=targets,
         weight=trajectory.active.astype(jnp.float32),
         action_mask=policy_spec.action_mask(trajectory.obs, trajectory.inputs),
+        next_obs=(
+            policy_spec.read_alone(obs_stats, trajectory.next_obs)
+            if policy_spec.rewards_itself
+            else ()
+        ),
     )
     rows = jax.tree.map(lambda leaf: active_rows(leaf, trajectory.active), by_step)
     # All zeros are no distribution of every kind; all ones are.

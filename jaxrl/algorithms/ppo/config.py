@@ -25,7 +25,7 @@ class PPOConfig(AlgorithmConfig):
     another (`num_envs` alone the rollout's length, either of the others the number of
     environments).
 
-    Five settings are not RLlib's, and off by default:
+    Seven settings are not RLlib's, and off by default:
 
     - action_distribution: Beta (Chou et al. 2017), or a Gaussian squashed by tanh (Haarnoja et al.
       2018).
@@ -36,6 +36,8 @@ class PPOConfig(AlgorithmConfig):
       statistics. It can harm where most rewards are negative: values begin at 0, so states that
       were never seen look best, and the policy goes there.
     - center_values: the cure for that; it takes away the exploration that comes of it, too.
+    - intrinsic_reward_coeff, normalize_intrinsic_rewards: for a model with `intrinsic_reward`, as
+      random network distillation has it (Burda et al. 2018).
     """
 
     algorithm = "jaxrl.algorithms.ppo.ppo:make_ppo"
@@ -64,6 +66,12 @@ class PPOConfig(AlgorithmConfig):
     vf_loss_coeff: float = setting(1.0, "weight of the value loss", number(0), traced=True)
     entropy_coeff: Any = setting(
         0.0, "weight of the entropy bonus, or a schedule", schedule(), traced=True
+    )
+    intrinsic_reward_coeff: Any = setting(
+        1.0,
+        "weight of the model's intrinsic reward, or a schedule",
+        schedule(),
+        traced=True,
     )
     use_kl_loss: bool = setting(True, "whether KL(old || new) is penalised", flag)
     kl_coeff: float = setting(
@@ -123,6 +131,13 @@ class PPOConfig(AlgorithmConfig):
         False,
         "whether the mean of the values is solved for in each iteration and not learned, so that "
         "unseen states do not look better than seen ones (docs/ppo.md)",
+        flag,
+    )
+
+    normalize_intrinsic_rewards: bool = setting(
+        False,
+        "whether the model's intrinsic reward is divided by the running standard deviation of its "
+        "discounted return, before intrinsic_reward_coeff",
         flag,
     )
 

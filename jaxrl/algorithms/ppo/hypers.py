@@ -8,15 +8,17 @@ import jax.numpy as jnp
 from flax import struct
 
 from jaxrl.algorithms.on_policy import LearnerSpec
+from jaxrl.core.types import PyTree
 
 
 class Hypers(struct.PyTreeNode):
     """The numbers of one policy, traced: changing one never compiles anything again."""
 
-    # The two schedules: f32[K, 2], knots (environment step, value), linear between them and
+    # The three schedules: f32[K, 2], knots (environment step, value), linear between them and
     # constant after the last; in what `at` returns f32[], the value.
     lr: jax.Array
     entropy_coeff: jax.Array
+    intrinsic_reward_coeff: jax.Array
     gamma: jax.Array  # f32[], as all below
     lambda_: jax.Array
     clip_param: jax.Array
@@ -31,7 +33,11 @@ class Hypers(struct.PyTreeNode):
     def at(self, env_steps: jax.Array) -> "Hypers":
         """The numbers after `env_steps`, f32[], steps of training: schedules become values."""
         value = lambda knots: jnp.interp(env_steps, knots[:, 0], knots[:, 1])
-        return self.replace(lr=value(self.lr), entropy_coeff=value(self.entropy_coeff))
+        return self.replace(
+            lr=value(self.lr),
+            entropy_coeff=value(self.entropy_coeff),
+            intrinsic_reward_coeff=value(self.intrinsic_reward_coeff),
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,3 +53,10 @@ class PPOSpec(LearnerSpec):
     optimizer: Callable | None  # lr -> optax transformation; None: Adam
     target_kl: float | None = None
     center_values: bool = False
+    normalize_intrinsic_rewards: bool = False
+
+    def no_returns(self, shape: tuple[int, ...]) -> PyTree:
+        total = super().no_returns(shape)
+        if not self.normalize_intrinsic_rewards:
+            return total
+        return {"total": total, "intrinsic": jnp.zeros(shape)}

@@ -28,6 +28,7 @@ class TunedKeywords(TypedDict, total=False):
     vf_clip_param: float | None
     vf_loss_coeff: float
     entropy_coeff: Any
+    intrinsic_reward_coeff: Any
     use_kl_loss: bool
     kl_coeff: float
     kl_target: float
@@ -53,6 +54,7 @@ class TunedKeywords(TypedDict, total=False):
     target_kl: float | None
     normalize_returns: bool
     center_values: bool
+    normalize_intrinsic_rewards: bool
     model: Any
     fcnet_hiddens: Sequence[int]
     fcnet_activation: str

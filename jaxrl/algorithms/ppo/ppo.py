@@ -14,8 +14,9 @@ from jaxrl.algorithms.ppo.config import PPOConfig
 from jaxrl.algorithms.ppo.diagnostics import concerns
 from jaxrl.algorithms.ppo.hypers import PPOSpec
 from jaxrl.algorithms.ppo.metrics import HEADLINE_METRICS, ROOT_CAUSE_METRICS
+from jaxrl.algorithms.ppo.rewards import check_rewards_itself, prepare_rewards
 from jaxrl.algorithms.ppo.summary import describe
-from jaxrl.algorithms.ppo.update import init_learner, scale_returns, update_policy
+from jaxrl.algorithms.ppo.update import init_learner, update_policy
 from jaxrl.algorithms.sharding import blocks_of
 from jaxrl.algorithms.task_settings import refuse_what_the_host_does
 from jaxrl.algorithms.validators import optimizer_of
@@ -77,7 +78,7 @@ def make_ppo(config: PPOConfig, *, axis_name: str | None = None) -> Algorithm:
         init_learner,
         update_policy,
         learner_spec=functools.partial(_ppo_spec, config),
-        prepare_rewards=scale_returns,
+        prepare_rewards=prepare_rewards,
         axis_name=axis_name,
         headline_metrics=HEADLINE_METRICS,
         root_cause_metrics=ROOT_CAUSE_METRICS,
@@ -90,6 +91,7 @@ def _ppo_spec(
     config: PPOConfig, policy: PolicyId, policy_spec: PolicySpec, trained: bool
 ) -> PPOSpec:
     config = config.for_policy(policy)
+    check_rewards_itself(config, policy, policy_spec)
     return PPOSpec(
         policy_spec=policy_spec,
         trained=trained,
@@ -103,4 +105,5 @@ def _ppo_spec(
         optimizer=optimizer_of(config.optimizer),
         target_kl=config.target_kl,
         center_values=config.center_values,
+        normalize_intrinsic_rewards=config.normalize_intrinsic_rewards,
     )

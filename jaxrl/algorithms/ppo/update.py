@@ -23,13 +23,7 @@ from jaxrl.ops.advantages import moments, standardise
 from jaxrl.ops.collectives import over_axis, total
 from jaxrl.ops.losses import is_past_target, next_kl_coeff
 from jaxrl.ops.packing import Packed, pack
-from jaxrl.ops.running_stats import (
-    RunningMeanStd,
-    discounted_returns,
-    init_running_stats,
-    scale_rewards,
-    update,
-)
+from jaxrl.ops.running_stats import RunningMeanStd, init_running_stats, update
 from jaxrl.rollout.rollout import Trajectory
 
 MAX_PACKED_SIZE = 2048  # numbers of a layer; packing a larger one costs more copying than it saves
@@ -40,6 +34,7 @@ class PPOState(LearnerState, kw_only=True):
 
     kl_coeff: jax.Array  # f32[]
     return_filter: RunningMeanStd | tuple = ()  # of the discounted return; () without scaling
+    intrinsic_filter: RunningMeanStd | tuple = ()  # of that of intrinsic rewards, where scaled
 
 
 def init_learner(spec: PPOSpec, hypers: Hypers, key: Key) -> PPOState:
@@ -51,31 +46,8 @@ def init_learner(spec: PPOSpec, hypers: Hypers, key: Key) -> PPOState:
         kl_coeff=hypers.kl_coeff * spec.use_kl_loss,
         filter=spec.policy_spec.initial_filter(),
         return_filter=init_running_stats(()) if spec.normalize_returns else (),
+        intrinsic_filter=init_running_stats(()) if spec.normalize_intrinsic_rewards else (),
     )
-
-
-def scale_returns(
-    spec: PPOSpec, learner: PPOState, trajectory: Trajectory, iteration: Iteration
-) -> tuple[PPOState, Trajectory, PyTree]:
-    """(learner, trajectory, returns): the model's reward added, then scaled by the return's std."""
-    model = spec.policy_spec.model
-    if hasattr(model, "intrinsic_reward"):
-        reward = trajectory.reward + model.intrinsic_reward(learner.params, trajectory)
-        trajectory = trajectory.replace(reward=reward)
-    if not spec.normalize_returns:
-        return learner, trajectory, iteration.returns
-    waited = None if isinstance(trajectory.waited, tuple) else trajectory.waited
-    gamma, rewards = iteration.hypers.gamma, trajectory.reward
-    if not isinstance(trajectory.return_before, tuple):
-        rewards = rewards + gamma * trajectory.return_before
-    returns, last_returns = discounted_returns(
-        iteration.returns, rewards, trajectory.done, gamma, waited
-    )
-    rewards, return_filter = scale_rewards(
-        learner.return_filter, trajectory.reward, returns, trajectory.active, spec.axis_name
-    )
-    learner = learner.replace(return_filter=return_filter)
-    return learner, trajectory.replace(reward=rewards), last_returns
 
 
 def update_policy(
