@@ -72,7 +72,7 @@ def test_a_wheel_of_the_client_holds_its_modules_and_the_reader_of_policies(tmp_
     wheel = zipfile.ZipFile(next(tmp_path.glob("jaxrl_client-*.whl")))
     modules = {name for name in wheel.namelist() if name.endswith(".py")}
     expected = {file.name for file in (ROOT / "client/python/jaxrl_client").glob("*.py")}
-    assert modules == {f"jaxrl_client/{name}" for name in expected} and len(expected) == 6
+    assert modules == {f"jaxrl_client/{name}" for name in expected} and len(expected) == 5
     assert b"class NumpyPolicy" in wheel.read("jaxrl_client/numpy_policy.py")
 
 
