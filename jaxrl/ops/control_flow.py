@@ -1,4 +1,4 @@
-"""A `cond` that stays lazy under `vmap`, for work that most steps do not need."""
+"""A `cond` that stays lazy under `vmap`, and a `scan` that passes over some of its rows."""
 
 from collections.abc import Callable
 
@@ -41,3 +41,33 @@ def cond_any(
         return result, jax.tree.map(lambda _: True, result)
 
     return choose(needed, operands)
+
+
+def scan_some(
+    step: Callable[[PyTree, PyTree], tuple[PyTree, PyTree]],
+    state: PyTree,
+    rows: PyTree,
+    wanted: jax.Array,
+) -> tuple[PyTree, PyTree]:
+    """`jax.lax.scan` over the rows [N, ...] that are `wanted`, bool[N].
+
+    To compute a step and then keep the former state costs more: the state is copied each time.
+
+    Returns:
+        (state, results): the results are [N, ...], zeros where a row was passed over.
+    """
+    step = jax.jit(step, inline=True)  # traced once, for the shapes as well
+    row_of = lambda i: jax.tree.map(lambda leaf: leaf[i], rows)
+    shapes = jax.eval_shape(step, state, row_of(0))[1]
+    zeros = lambda shape: jnp.zeros((len(wanted), *shape.shape), shape.dtype)
+    wanted_first = jnp.argsort(~wanted, stable=True)
+
+    def go_on(i, carry):
+        state, results = carry
+        i = wanted_first[i]
+        state, result = step(state, row_of(i))
+        put = lambda rows, row: jax.lax.dynamic_update_index_in_dim(rows, row, i, axis=0)
+        return state, jax.tree.map(put, results, result)
+
+    start = state, jax.tree.map(zeros, shapes)
+    return jax.lax.fori_loop(0, jnp.sum(wanted), go_on, start)

@@ -1,11 +1,11 @@
-"""`cond_any` does the work only if it is needed by anybody, under any number of mapped axes."""
+"""`cond_any` works only if anybody needs it; `scan_some` equals a loop over the wanted rows."""
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxrl.ops.control_flow import cond_any
+from jaxrl.ops.control_flow import cond_any, scan_some
 
 
 def double_where_negative(x, scale):
@@ -42,3 +42,30 @@ def test_mapped_work_is_left_out_while_nobody_needs_it():
     mapped = jax.jit(jax.vmap(jax.vmap(run, (0, None)), (0, None)))
     lowered = mapped.lower(jnp.ones((4, 3, 2)), jnp.float32(1.0)).as_text()
     assert lowered.count("stablehlo.case") == 1
+
+
+def running_product(state, row):
+    state = {"product": state["product"] * row["factor"] + row["add"], "count": state["count"] + 1}
+    return state, (state["product"], row["add"])
+
+
+@pytest.mark.parametrize("wanted", [[1, 1, 1, 1], [0, 1, 0, 1], [1, 0, 0, 0], [0, 0, 0, 0]])
+def test_scan_some_goes_through_the_wanted_rows_in_their_order(wanted):
+    factor, add = np.array([2.0, 3.0, 5.0, 7.0]), np.array([1.0, 10.0, 100.0, 1000.0])
+    product, count, results = 1.0, 0, np.zeros((4, 2))
+    for i in np.flatnonzero(wanted):
+        product, count = product * factor[i] + add[i], count + 1
+        results[i] = product, add[i]
+
+    def run(start, wanted):
+        rows = {"factor": jnp.asarray(factor), "add": jnp.asarray(add)}
+        return scan_some(running_product, {"product": start, "count": 0}, rows, wanted)
+
+    state, found = jax.jit(run)(jnp.float32(1.0), jnp.array(wanted, bool))
+    assert (state["product"], state["count"]) == (product, count)
+    np.testing.assert_array_equal(np.stack(found, axis=1), results)
+
+    each = jnp.array([wanted, [1, 1, 1, 1]], bool)
+    mapped, _ = jax.jit(jax.vmap(run, (None, 0)))(jnp.float32(1.0), each)
+    assert mapped["product"][0] == product
+    assert mapped["count"].tolist() == [count, 4]

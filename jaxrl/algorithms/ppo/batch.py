@@ -76,6 +76,7 @@ class Minibatches(NamedTuple):
     carry: PyTree  # [num_pieces, ...]
     layout: BatchLayout
     indices: jax.Array  # i32[num_minibatches, pieces of a minibatch held here]
+    num_active: jax.Array  # f32[num_minibatches]  rows in which an agent acted, held here
 
     @property
     def num_per_pass(self) -> int:
@@ -172,7 +173,9 @@ def make_batch(
 def make_minibatches(spec: PPOSpec, layout: BatchLayout, batch: Batch, key: Key) -> Minibatches:
     """All minibatches of an iteration's epochs, shuffled."""
     indices = minibatch_indices(spec, layout, key)
-    return Minibatches(pack(batch.replace(carry=()), num_axes=1), batch.carry, layout, indices)
+    by_piece = batch.weight.reshape(layout.number, -1, layout.width).sum(axis=1).reshape(-1)
+    rows = pack(batch.replace(carry=()), num_axes=1)
+    return Minibatches(rows, batch.carry, layout, indices, by_piece[indices].sum(axis=1))
 
 
 def minibatch_indices(spec: PPOSpec, layout: BatchLayout, key: Key) -> jax.Array:

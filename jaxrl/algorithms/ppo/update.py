@@ -21,6 +21,7 @@ from jaxrl.models.model import ActorCritic
 from jaxrl.models.policy_spec import OBSERVATION
 from jaxrl.ops.advantages import moments, standardise
 from jaxrl.ops.collectives import over_axis, total
+from jaxrl.ops.control_flow import scan_some
 from jaxrl.ops.losses import is_past_target, next_kl_coeff
 from jaxrl.ops.packing import Packed, pack
 from jaxrl.ops.running_stats import RunningMeanStd, init_running_stats, update
@@ -116,12 +117,15 @@ def _sgd_epochs(
         if spec.target_kl is not None:
             stopped = stopped | is_past_target(terms.mean_kl_loss / count, spec.target_kl)
             after = _where(stopped, before, after)
-        if not spec.always_active:
-            after = _where(terms.weight > 0, after, before)
         return (*after, stopped), (sums, norm)
 
     state = _packed(spec, (learner.params, learner.opt_state), layers)
-    (*state, _), steps = jax.lax.scan(step, (*state, jnp.array(False)), minibatches.indices)
+    start = *state, jnp.array(False)
+    if spec.always_active:
+        (*state, _), steps = jax.lax.scan(step, start, minibatches.indices)
+    else:
+        wanted = over_axis(minibatches.num_active, spec.axis_name) > 0
+        (*state, _), steps = scan_some(step, start, minibatches.indices, wanted)
     return *_unpacked(state), steps
 
 
