@@ -124,6 +124,12 @@ def render(env: Any, state: PyTree, params: PyTree) -> jax.Array:
     return env.render(state, params)
 
 
+@functools.partial(jax.jit, static_argnums=0)
+def global_state(env: MultiAgentEnvironment, state: PyTree, params: PyTree) -> PyTree:
+    """What the environment shows a centralised critic."""
+    return env.global_state(state, params)
+
+
 class Episodes:
     """One environment played episode by episode, any number of agents, results in NumPy."""
 
@@ -152,6 +158,10 @@ class Episodes:
     def render(self) -> np.ndarray:
         require_started(self.current, "render")
         return np.array(render(self.env, self.current.state, self.params))
+
+    def global_state(self) -> PyTree:
+        require_started(self.current, "state")
+        return plain(jax.device_get(global_state(self.env, self.current.state, self.params)))
 
 
 # ---- copies that step together

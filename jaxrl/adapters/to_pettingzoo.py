@@ -18,6 +18,7 @@ from jaxrl.core.errors import UsageError, unknown_name
 from jaxrl.core.spaces import Space, tree_of
 from jaxrl.core.types import AgentId, PyTree
 from jaxrl.episodes.minari_datasets import gymnasium_space
+from jaxrl.rollout.critic_inputs import global_state_space
 
 if TYPE_CHECKING:
     import pettingzoo
@@ -31,7 +32,8 @@ def to_pettingzoo(
     `reset(seed=s)` begins with the key `jax.random.key(s)`; a reset without a seed continues from
     it. An agent that ends is left out of `agents` from the next step on. Agents that wait are among
     `agents`, and their actions are ignored. `infos[agent]` has the environment's "metrics" and the
-    agent's "action_mask", int8, where there are any.
+    agent's "action_mask", int8, where there are any. `state()` and `state_space` are the
+    environment's `global_state` and its space, where it has one.
 
     Args:
         env: an environment or its name; `to_pettingzoo(*jaxrl.make("arena", height=6))`.
@@ -64,6 +66,8 @@ class PettingZooEnv:
         self.observation_spaces = {
             agent: gymnasium_space(env.observation_space(agent, params)) for agent in env.agents
         }
+        if hasattr(env, "global_state"):  # PettingZoo asks whether there is a state_space
+            self.state_space = gymnasium_space(global_state_space(env, self._episodes.params))
 
     def observation_space(self, agent: AgentId) -> Any:
         return self.observation_spaces[agent]
@@ -101,6 +105,18 @@ class PettingZooEnv:
     def render(self) -> np.ndarray | None:
         """u8[H, W, 3] with render_mode "rgb_array"."""
         return None if self.render_mode is None else self._episodes.render()
+
+    def state(self) -> PyTree:
+        """The environment's `global_state` after the last step or reset.
+
+        Raises:
+            NotImplementedError: it has none; PettingZoo's own environments raise this, too.
+        """
+        if not hasattr(self, "state_space"):
+            raise NotImplementedError(
+                f"{self._episodes.env.name} has no global_state(state, params)"
+            )
+        return self._episodes.global_state()
 
     def _joint_action(self, actions: Mapping[AgentId, PyTree]) -> PyTree:
         """The actions of all agents as the environment takes them; zeros of those that ended."""

@@ -12,6 +12,7 @@ from tests.probes import Forbidden, Leavers, Turns
 
 pettingzoo = pytest.importorskip("pettingzoo")
 from pettingzoo.test import parallel_api_test, parallel_seed_test  # noqa: E402
+from pettingzoo.test.state_test import test_parallel_env as parallel_state_test  # noqa: E402
 
 SMALL = {
     "arena": {"height": 4, "width": 4, "max_steps_in_episode": 12},
@@ -28,6 +29,7 @@ def small(name):
 def test_pettingzoos_own_tests_find_nothing(name):
     parallel_api_test(small(name), num_cycles=40)
     parallel_seed_test(lambda: small(name), num_cycles=20)
+    parallel_state_test(small(name))
 
 
 @pytest.mark.parametrize("env", [Leavers(), Turns(), Forbidden()], ids=["leave", "wait", "one"])
@@ -39,6 +41,7 @@ def test_agents_that_leave_wait_or_are_alone_pass_them_too(env):
 def test_the_same_keys_and_actions_give_what_our_own_environment_gives():
     env, params = jaxrl.make("pursuit", **SMALL["pursuit"])
     reset_env, step_env = jax.jit(env.reset_env), jax.jit(env.step_env)
+    global_state = jax.jit(env.global_state)
     key, count, rng = jax.random.key(7), 0, np.random.default_rng(0)
 
     def next_key():
@@ -55,6 +58,7 @@ def test_the_same_keys_and_actions_give_what_our_own_environment_gives():
         results = adapted.step(actions)
         expected, state, rewards, terminated, info = step_env(next_key(), state, actions, params)
         obs, *flags, infos = results
+        np.testing.assert_allclose(adapted.state(), global_state(state, params), rtol=1e-5)
         late = bool(env.is_truncated(state, params))
         for agent in env.agents:
             np.testing.assert_allclose(obs[agent], expected[agent], rtol=1e-5)
@@ -108,6 +112,24 @@ def test_masks_are_each_agents_and_pictures_are_the_environments():
     assert to_pettingzoo("arena").render() is None
 
 
+def test_the_state_is_the_global_one_and_no_state_space_says_that_there_is_none():
+    env = small("arena")
+    env.reset(seed=0)
+    state = env.state()
+    assert state["positions"].tolist() == [0, 15] and state["time"] == 0
+    env.step({"agent1": 1, "agent2": 3})  # right, left
+    state = env.state()
+    assert state["positions"].tolist() == [1, 14]
+    assert state["time"] == pytest.approx(1 / 12)
+    assert state["visited"].tolist() == [0, 1] + [0] * 14
+    assert env.state_space.contains(state)
+    without = to_pettingzoo(Turns())
+    without.reset(seed=0)
+    assert not hasattr(without, "state_space")
+    with pytest.raises(NotImplementedError, match="no global_state"):
+        without.state()
+
+
 def ended():
     env = to_pettingzoo(Turns())
     env.reset(seed=0)
@@ -128,6 +150,7 @@ def started():
         (lambda: to_pettingzoo("aren"), "did you mean 'arena'"),
         (lambda: to_pettingzoo("arena", render_mode="human"), "None or 'rgb_array', not 'human'"),
         (lambda: to_pettingzoo("arena").step({}), r"call reset\(\) before step\(\)"),
+        (lambda: to_pettingzoo("arena").state(), r"call reset\(\) before state\(\)"),
         (lambda: started().step({"agent1": 0}), "needs an action for agent 'agent2'"),
         (
             lambda: started().step({"agent3": 0}),
