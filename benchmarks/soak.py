@@ -6,8 +6,9 @@
 
 Every step of an environment also sleeps, so that a training costs little of the machine and still
 has many iterations, checkpoints and episodes. Of the eight clients one plays the policies itself,
-and one connects again and leaves an episode open after each ten. The slope is that of the line with
-the least squared distance to all minutes but the first five, in which caches fill.
+and one connects again and leaves an episode open after each ten. Each minute has a line; the slope
+at the end is that of the line with the least squared distance to the second half's minutes: in the
+first half, caches and the allocator's arenas fill.
 """
 
 import contextlib
@@ -30,7 +31,6 @@ import report
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent / "client" / "python"))
 
-SETTLED = 5  # minutes
 SLEEP_S = {"workers": 5e-3, "external": 20e-3}  # in each step
 SMALL = {"num_envs": 8, "rollout_length": 64, "minibatch_size": 128, "num_epochs": 4}
 SPACES = {"observation_space": "Box(-inf, inf, 4)", "action_space": "Discrete(2)"}
@@ -104,13 +104,17 @@ def measure(kind: str, args: Any) -> None:
             row |= {"rss_mb": {name: values[-1] for name, values in rss.items()}}
             row |= {"files": {name: num_files(pid) for name, pid in pids.items()}}
             report.keep([{**row, **report.circumstances()}], args.out)
+            shown = ", ".join(f"{name} {values[-1]:.1f}" for name, values in rss.items())
+            print(
+                f"{kind}, minute {minute}: {shown} MB; {row['iterations']:,} iterations", flush=True
+            )
         workers = children(training.pid)
         training.send_signal(signal.SIGINT)
         code = training.wait(60)
         left = [pid for pid in workers if Path(f"/proc/{pid}").exists()]
     print(f"\n{kind}: {row['iterations']:,} iterations, exit code {code}, left behind: {left}\n")
     minutes = [minute for minute in (5, 30, 60) if minute <= args.minutes]
-    titles = ["process", *(f"minute {minute}, MB" for minute in minutes), "slope, MB an hour"]
+    titles = ["process", *(f"minute {minute}, MB" for minute in minutes), "second half, MB an hour"]
     lines = []
     for name, values in rss.items():
         at = [f"{values[minute - 1]:.1f}" for minute in minutes]
@@ -119,8 +123,8 @@ def measure(kind: str, args: Any) -> None:
 
 
 def slope(values: list[float]) -> float:
-    """MB an hour, of values by minute."""
-    values = values[SETTLED - 1 :]
+    """MB an hour in the second half, of values by minute."""
+    values = values[len(values) // 2 :]
     if len(values) < 2:
         return float("nan")
     return 60 * float(np.polyfit(np.arange(len(values)), values, 1)[0])
