@@ -57,6 +57,11 @@ class Trajectory(struct.PyTreeNode):
     return_before: PyTree = ()
     # that the step reached, before any reset; () where the model gives no intrinsic reward
     next_obs: PyTree = ()
+    # f32  probability of the action by the policy that learns, over that by which it was drawn
+    # (`jaxrl.algorithms.ppo.stale_rollouts`); () where that is the ratio that PPO clips
+    importance: PyTree = ()
+    # whether it may have been played by older weights than those that learn from it
+    is_stale: bool = struct.field(pytree_node=False, default=False)
 
     ended = former_attribute("ended", "done")
 
@@ -75,6 +80,11 @@ class Rollout(struct.PyTreeNode):
     opponents: PyTree = ()  # i32[T, E]  the member of the pool that played, where there is a pool
 
     over = former_attribute("over", "episode_done")
+
+    def as_stale(self) -> "Rollout":
+        """The same, marked as played by older weights than those that will learn from it."""
+        marked = tuple(trajectory.replace(is_stale=True) for trajectory in self.trajectories)
+        return self.replace(trajectories=marked)
 
 
 def play(

@@ -140,6 +140,8 @@ def make_batch(
     """
     policy_spec, shape = spec.policy_spec, trajectory.value.shape
     advantages, targets = estimates
+    if not isinstance(trajectory.importance, tuple):
+        advantages = advantages * trajectory.importance
     log_prob = trajectory.log_prob
     if isinstance(log_prob, tuple):
         log_prob = trajectory.distribution.log_prob(trajectory.action)

@@ -16,6 +16,7 @@ from jaxrl.algorithms.ppo.batch import (
 from jaxrl.algorithms.ppo.hypers import Hypers, PPOSpec
 from jaxrl.algorithms.ppo.loss import Sums, Terms, gradient
 from jaxrl.algorithms.ppo.metrics import learner_metrics
+from jaxrl.algorithms.ppo.stale_rollouts import as_if_played_now
 from jaxrl.core.types import Key, PyTree
 from jaxrl.models.model import ActorCritic
 from jaxrl.models.policy_spec import OBSERVATION
@@ -62,6 +63,8 @@ def update_policy(
         policy without active rows keeps its learner as it is.
     """
     hypers = iteration.hypers.at(iteration.env_steps).replace(kl_coeff=learner.kl_coeff)
+    if trajectory.is_stale:
+        trajectory = as_if_played_now(spec, learner.weights, trajectory)
     estimates = advantages_and_targets(spec, trajectory, hypers)
     batch = make_batch(spec, learner.filter, trajectory, estimates)
     layout = batch_layout(spec.policy_spec, trajectory.value.shape)

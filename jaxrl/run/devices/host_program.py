@@ -102,7 +102,8 @@ class HostProgram:
                 f"output: {self.algorithm.rollout_spec.env.name} runs outside JAX, where the steps "
                 "of training are not written; trainer.sample() gives whole episodes"
             )
-        which = str(jax.tree.map(lambda leaf: (jnp.shape(leaf), jnp.result_type(leaf)), hypers))
+        shapes = jax.tree.map(lambda leaf: (jnp.shape(leaf), jnp.result_type(leaf)), hypers)
+        which = f"{shapes}, sync={self.settings.sync}"
         if which not in self.executables:
             for other in self.executables.values():
                 other.close()
@@ -117,11 +118,17 @@ class HostProgram:
         start = jax.jit(algorithm.init).lower(key, hypers, env_params)
         runner = start.out_info
         rollout = jax.eval_shape(self._rollout_shape, runner, env_params)
-        learn = jax.jit(lambda *arguments: algorithm.learn(*arguments))
+        learn = jax.jit(lambda *arguments: self._learn(*arguments))
         learn = learn.lower(runner, rollout, hypers)
         row = lambda leaf: jax.ShapeDtypeStruct((1, *leaf.shape), leaf.dtype)
         metrics = jax.tree.map(row, learn.out_info[1])
         return _Traced(metrics, _CompiledOnce(start), _CompiledOnce(learn))
+
+    def _learn(
+        self, runner: RunnerState, rollout: Rollout, hypers: PyTree
+    ) -> tuple[RunnerState, Metrics]:
+        rollout = rollout if self.settings.sync else rollout.as_stale()
+        return self.algorithm.learn(runner, rollout, hypers)
 
     def _rollout_shape(self, runner: RunnerState, env_params: PyTree) -> Rollout:
         """A rollout of what the environment declares, for its shapes."""

@@ -13,8 +13,10 @@ import pytest
 
 from jaxrl import PPOConfig, Trainer, load_policy
 from jaxrl.algorithms.ppo.batch import batch_layout, make_batch, make_minibatches
+from jaxrl.algorithms.ppo.stale_rollouts import as_if_played_now
 from jaxrl.core.env import StackedEnvironment
 from jaxrl.core.spaces import Box, Discrete
+from jaxrl.models.policy_spec import PolicyWeights
 from tests.probes import Crowd, Joining, Leavers, Params, Recall, State
 
 MEMORIES = {
@@ -153,6 +155,20 @@ def test_sequences_with_waits_are_judged_as_they_were_acted_on(policy, width):
     spec, params, path = second_rollouts(WAITING)[policy]
     assert batch_layout(spec.policy_spec, path.value.shape) == (3, 6, 8, width, True)
     assert judged_as_acted_on(spec, params, path) == np.asarray(path.active).sum() > 70
+
+
+@pytest.mark.parametrize(
+    ("config", "policy"), [(CROWD, "shared"), (CROWD, "first"), (WAITING, "shared")]
+)
+@pytest.mark.long
+def test_a_stale_rollout_of_the_weights_that_learn_stays_as_it_is(config, policy):
+    """The sequences are judged in parts of 24 rows, the last of them not full."""
+    spec, params, path = second_rollouts(config)[policy]
+    now = jax.jit(as_if_played_now, static_argnums=0)(spec, PolicyWeights(params, ()), path)
+    there = np.asarray(path.active)
+    for name in ("value", "next_value"):
+        np.testing.assert_allclose(getattr(now, name)[there], getattr(path, name)[there], atol=1e-5)
+    np.testing.assert_allclose(now.importance[there], 1.0, atol=1e-5)
 
 
 def judged_as_acted_on(spec, params, path):

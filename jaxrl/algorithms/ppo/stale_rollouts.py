@@ -1,0 +1,70 @@
+"""Stale rollouts: learning from what weights before the last update played.
+
+The objective is decoupled (Hilton et al. 2022, "Batch size-invariance for policy optimization"):
+the update is clipped around the policy that learns, and rows are weighted by how likely that policy
+is to act as the one that played. With PPO's own ratio, whose denominator is the policy that played,
+the last update would already have used up the clipping range.
+"""
+
+import jax
+import jax.numpy as jnp
+
+from jaxrl.algorithms.ppo.batch import Minibatches, batch_layout, make_batch
+from jaxrl.algorithms.ppo.hypers import PPOSpec
+from jaxrl.models.policy_spec import PolicyWeights
+from jaxrl.ops.packing import pack
+from jaxrl.rollout.rollout import Trajectory
+
+MAX_IMPORTANCE = 1.0  # as V-trace truncates it (Espeholt et al. 2018)
+
+
+def as_if_played_now(spec: PPOSpec, weights: PolicyWeights, trajectory: Trajectory) -> Trajectory:
+    """The trajectory [T, E, M, ...] with the distributions and values of `weights`.
+
+    `importance` is the probability of each action by these, over that by which it was drawn. Values
+    that follow a step are moved with those that they repeat; where agents wait they stay.
+    """
+    nothing = jnp.zeros_like(trajectory.value)
+    batch = make_batch(spec, weights.filter, trajectory, (nothing, nothing))
+    layout = batch_layout(spec.policy_spec, trajectory.value.shape)
+    size = layout.pieces_per_block(spec.minibatch_size, 1, 1)
+    count = -(-layout.num_pieces // size)
+    pieces = (jnp.arange(count * size) % layout.num_pieces).reshape(count, size)
+    rows = Minibatches(pack(batch.replace(carry=()), 1), batch.carry, layout, pieces, ())
+
+    def evaluate(pieces):
+        minibatch = rows.gather(pieces)
+        return spec.policy_spec.evaluate_actions(
+            weights.params,
+            minibatch.obs,
+            minibatch.action_mask,
+            minibatch.carry,
+            minibatch.is_first,
+            minibatch.waited,
+        )
+
+    def by_step(leaf):
+        """[count, size, ...] or of sequences [count, L, size, ...], as [T, E, M, ...]."""
+        shape, rest = trajectory.value.shape, leaf.shape[3 if layout.in_sequences else 2 :]
+        leaf = leaf.reshape(count, -1, size, *rest).swapaxes(1, 2)
+        leaf = leaf.reshape(count * size, -1, *rest)[: layout.num_pieces]
+        leaf = leaf.reshape(layout.number, layout.width, -1, *rest).swapaxes(1, 2)
+        return leaf.reshape(-1, *shape[1:], *rest)[: shape[0]]
+
+    distribution, value = jax.tree.map(by_step, jax.lax.map(evaluate, pieces))
+    played = batch.log_prob[: value.size].reshape(value.shape)
+    importance = jnp.exp(distribution.log_prob(trajectory.action) - played)
+    next_value = trajectory.next_value
+    if isinstance(trajectory.waited, tuple):
+        moved = value - trajectory.value
+        following = jnp.concatenate([moved[1:], jnp.zeros_like(moved[:1])])
+        next_value = next_value + jnp.where(trajectory.done, 0.0, following)
+    else:
+        value = trajectory.value
+    return trajectory.replace(
+        distribution=distribution,
+        value=value,
+        next_value=next_value,
+        log_prob=(),
+        importance=jnp.minimum(importance, MAX_IMPORTANCE),
+    )
