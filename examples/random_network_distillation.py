@@ -3,8 +3,9 @@
     python examples/random_network_distillation.py
 
 A predictor network learns the outputs of a target network that is random and never learns. Where
-they differ the state is new, so the error is an intrinsic reward. This trains MountainCar, whose
-reward says nothing before the car has reached the hill's top.
+they differ the state is new, so the error is an intrinsic reward. It solves MountainCar, whose
+reward says nothing before the car has reached the hill's top: it ends at a return of about -99,
+where -110 counts as solved. `python benchmarks/exploration.py` compares it with PPO alone.
 
 Unlike the paper's agent it has a single value, of extrinsic and intrinsic rewards together, both of
 which end with the episode.
@@ -62,15 +63,20 @@ class RND(nn.Module):
         return jnp.sum(weight * errors), {}
 
 
-def mountain_car(**changes) -> jaxrl.PPOConfig:
-    """The car's settings. `center_values` leaves all exploration to the novelty."""
+def mountain_car(total_env_steps: int = 1_000_000, **changes) -> jaxrl.PPOConfig:
+    """The car's settings. `center_values` leaves all exploration to the novelty.
+
+    The learning rate is ten times the usual one: with 1e-3 the return stays at about -111. The
+    bonus ends in the middle of training.
+    """
     settings = {
         "model": RND,
         "observation_filter": "MeanStdFilter",  # the novelty is that of filtered observations
-        "normalize_returns": False,
         "normalize_intrinsic_rewards": True,
+        "intrinsic_reward_coeff": [[0, 5.0], [total_env_steps // 2, 0.0]],
         "center_values": True,
-        "total_env_steps": 1_000_000,
+        "lr": [[0, 1e-2], [total_env_steps, 1e-5]],
+        "total_env_steps": total_env_steps,
     }
     return jaxrl.PPOConfig.fast("gymnax:MountainCar-v0", **{**settings, **changes})
 
