@@ -12,29 +12,25 @@ from jaxrl.sweeps.population_based_training import PopulationBasedTraining
 
 # The settings of a run that each trial of a sweep follows, and what else `sweep` takes.
 TRIAL_SETTINGS = (
-    *(
-        "evaluation_interval",
-        "evaluation_duration",
-        "evaluation_explore",
-        "evaluation_env_args",
-        "evaluation_seed",
-    ),
+    "evaluation_interval",
+    "evaluation_duration",
+    "evaluation_explore",
+    "evaluation_env_args",
+    "evaluation_seed",
     "loggers",
     *HOST_SETTINGS,
 )
 ARGUMENTS = (
-    *(
-        "seeds",
-        "num_samples",
-        "stop",
-        "metric",
-        "halving",
-        "scheduler",
-        "devices",
-        "batch_size",
-        "run_dir",
-        "quiet",
-    ),
+    "seeds",
+    "num_samples",
+    "stop",
+    "metric",
+    "halving",
+    "scheduler",
+    "devices",
+    "batch_size",
+    "run_dir",
+    "quiet",
 )
 
 
@@ -70,8 +66,7 @@ class SweepOptions:
             if isinstance(entry, Logger):
                 raise UsageError(
                     f"loggers={brief(entry)} is an object, but each trial of a sweep has loggers "
-                    "of "
-                    "its own: give its class, or module:Class"
+                    "of its own: give its class, or module:Class"
                 )
 
     @property
