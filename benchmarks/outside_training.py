@@ -7,7 +7,6 @@ Stable-Baselines3 where it is installed, at its settings.
 """
 
 import contextlib
-import functools
 import importlib.util
 import sys
 import time
@@ -160,63 +159,74 @@ def curve(config: Any, settings: dict[str, Any]) -> list[float]:
 
 
 def training(args: Any) -> tuple[list[dict], list[str], list[list[str]]]:
-    """(rows, titles, lines): steps/s of whole trainings at Stable-Baselines3's settings."""
+    """(rows, titles, lines): steps/s of whole trainings at Stable-Baselines3's settings.
+
+    All take turns. A ratio is that of a turn, to jaxrl's training in the same turn.
+    """
+    rows, lines = [], []
+    for name, (config, ways) in trainings().items():
+        rates = {way: [] for way in ways}
+        for _ in range(args.turns):
+            for way, run in ways.items():
+                rates[way].append(run(config))
+        for way, found in rates.items():
+            rows.append({"question": "training", "env": name, "way": way, "steps": found})
+            ratios = [fast / rate for fast, rate in zip(rates["jaxrl"], found, strict=True)]
+            shown = "" if way == "jaxrl" else report.spread(ratios, ".2f")
+            lines.append([name, way, report.spread(found), shown])
+    return rows, ["environment", "way", "steps/s", "jaxrl's, times that"], lines
+
+
+def trainings() -> dict[str, tuple[Any, dict[str, Any]]]:
+    """{environment: (configuration, {way: function to its steps/s})}."""
     config = jaxrl.PPOConfig(**SB3, env="gym:CartPole-v1")
     slow = config.replace(env=slow_cartpole, rollout_length=256, train_batch_size=None)
-    ways = {
-        "CartPole, stepped alone": functools.partial(stepping, config),
-        "CartPole, jaxrl": functools.partial(steps_per_s, config),
-        "1 ms a step, stepped alone": functools.partial(stepping, slow),
-        "1 ms a step, jaxrl": functools.partial(steps_per_s, slow),
-    }
-    if importlib.util.find_spec("stable_baselines3"):
-        ways["CartPole, Stable-Baselines3"] = sb3
-    rows, lines = [], []
-    for way, run in ways.items():
-        rates = run(args.turns)
-        rows.append({"question": "training", "way": way, "steps": rates})
-        lines.append([way, report.spread(rates)])
-    return rows, ["way", "steps/s"], lines
+    ways = {"stepped alone": stepping, "jaxrl": training_speed}
+    peers = {"Stable-Baselines3": sb3} if importlib.util.find_spec("stable_baselines3") else {}
+    return {"CartPole": (config, ways | peers), "CartPole, 1 ms a step": (slow, ways)}
 
 
-def steps_per_s(config: Any, turns: int) -> list[float]:
-    """Of each iteration but the first two, which compile."""
+def training_speed(config: Any) -> float:
+    """Of the third to fifth iteration; the first ones compile, and wait for the first rollout."""
     with jaxrl.Trainer(config, run_dir=None, quiet=True) as trainer:
-        seconds = [trainer.train()["time_this_iter_s"] for _ in range(turns + 2)]
-    return [config.train_batch_size / each for each in seconds[2:]]
+        seconds = [trainer.train()["time_this_iter_s"] for _ in range(5)]
+    return 3 * config.train_batch_size / sum(seconds[2:])
 
 
-def stepping(config: Any, turns: int) -> list[float]:
-    """The same copies, stepped with fixed actions as a training by default steps them."""
+def stepping(config: Any) -> float:
+    """The same copies for a second, stepped as a training by default steps them.
+
+    Actions are those of a rule that keeps the pole up, so that episodes are as long as a policy's
+    that has learned: resets take time, and short episodes would flatter a training.
+    """
     envs = config.setup().env.vector(config.num_envs)
-    actions = {"default_agent": np.zeros(config.num_envs, np.int32)}
-    of_part = [{name: rows[part] for name, rows in actions.items()} for part in envs.parts]
-    rates = []
+
+    def actions(obs):
+        _, speed, angle, turning = obs["default_agent"].T
+        return {"default_agent": (angle + 0.5 * turning + 0.05 * speed > 0).astype(np.int32)}
+
     with contextlib.closing(envs):
-        envs.reset(np.arange(config.num_envs, dtype=np.uint32))
-        for _ in range(turns + 1):
-            began, steps = time.perf_counter(), 0
-            for part, rows in enumerate(of_part):
-                envs.send(part, rows)
-            while time.perf_counter() - began < 1.0:
-                for part, rows in enumerate(of_part):
-                    envs.receive(part)
-                    envs.send(part, rows)
-                steps += config.num_envs
-            for part in range(len(of_part)):
-                envs.receive(part)
-            rates.append(steps / (time.perf_counter() - began))
-    return rates[1:]
+        first = envs.reset(np.arange(config.num_envs, dtype=np.uint32))
+        for i, part in enumerate(envs.parts):
+            envs.send(i, actions({name: rows[part] for name, rows in first.obs.items()}))
+        began, steps = time.perf_counter(), 0
+        while time.perf_counter() - began < 1.0:
+            for i, _ in enumerate(envs.parts):
+                envs.send(i, actions(envs.receive(i).obs))
+            steps += config.num_envs
+        seconds = time.perf_counter() - began
+        for i, _ in enumerate(envs.parts):
+            envs.receive(i)
+    return steps / seconds
 
 
-def sb3(turns: int) -> list[float]:
+def sb3(config: Any) -> float:
+    """Of two iterations, after one."""
     from stable_baselines3 import PPO
     from stable_baselines3.common.env_util import make_vec_env
 
-    model = PPO("MlpPolicy", make_vec_env("CartPole-v1", SB3["num_envs"]), device="cpu")
-    steps, rates = SB3["num_envs"] * SB3["rollout_length"], []
-    for _ in range(turns):
-        began = time.perf_counter()
-        model.learn(steps, reset_num_timesteps=False)
-        rates.append(steps / (time.perf_counter() - began))
-    return rates
+    model = PPO("MlpPolicy", make_vec_env("CartPole-v1", config.num_envs), device="cpu")
+    model.learn(config.train_batch_size)
+    began = time.perf_counter()
+    model.learn(2 * config.train_batch_size, reset_num_timesteps=False)
+    return 2 * config.train_batch_size / (time.perf_counter() - began)

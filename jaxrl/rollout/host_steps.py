@@ -68,7 +68,12 @@ def gather_on_host(grouping: Grouping, values: dict[str, PyTree]) -> tuple[PyTre
     for group in grouping.groups:
         rows = [[values[agent] for agent in agents] for agents in group.agents]
         if len(rows) == len(rows[0]) == 1:
-            by_group.append(jax.tree.map(lambda leaf: leaf[None, :, None], rows[0][0]))
+            (alone,) = rows[0]
+            view = lambda leaf: leaf[None, :, None]
+            # An array by itself, as most observations are, costs a third of a tree's way.
+            by_group.append(
+                view(alone) if isinstance(alone, np.ndarray) else jax.tree.map(view, alone)
+            )
             continue
         stacked = [jax.tree.map(lambda *leaves: np.stack(leaves, 1), *row) for row in rows]
         by_group.append(jax.tree.map(lambda *leaves: np.stack(leaves), *stacked))
