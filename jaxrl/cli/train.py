@@ -27,6 +27,7 @@ from jaxrl.run import advice, resume
 from jaxrl.run.command_line import command, program
 from jaxrl.run.devices import compile_cache
 from jaxrl.run.devices.hosts import JOIN_SECONDS, THREE, check, join
+from jaxrl.run.devices.ray_rollouts import RayEnded
 from jaxrl.run.health import Diverged
 from jaxrl.run.logging.console import agent_returns, device_name, duration
 from jaxrl.run.logging.loggers import check_saved
@@ -172,7 +173,7 @@ def _train(argv: Sequence[str], algorithm: str) -> None:
     except Diverged as error:
         trainer.stop()
         sys.exit(f"{program('train')}: training has diverged: {error}")
-    except TooManyFaults as error:
+    except (TooManyFaults, RayEnded) as error:
         trainer.stop()
         sys.exit(f"{program('train')}: {error}")
     except KeyboardInterrupt:

@@ -4,8 +4,9 @@ Each actor holds some of the copies and acts in them itself (`rollout_actor`). O
 the weights go to the machines, through Ray's object store, and what each actor played comes back.
 
 An actor that is lost, alone or with its machine, is replaced where Ray has room. Its part of the
-rollout is played again by the new one, with the same weights and new episodes. An actor for which
-Ray has no core to spare shares one with others, until there is: a machine that joins is used so.
+rollout is played again by the new one, with the same weights and new episodes. So is one that does
+not answer for a while, as when its process is frozen. An actor for which Ray has no core to spare
+shares one with others, until there is: a machine that joins is used so.
 """
 
 import functools
@@ -13,6 +14,7 @@ import itertools
 import logging
 import pickle
 import platform
+import socket
 import threading
 import time
 import warnings
@@ -35,9 +37,15 @@ from jaxrl.workers.vector import FaultCount
 
 POLL_S = 1.0
 PATIENCE_S = 30.0  # for a core that others use
+ANSWER_TIMEOUT_S = 60.0  # to say that it still runs, which an actor does while it plays
 CLOSE_TIMEOUT_S = 2.0
+CONNECT_TIMEOUT_S = 10.0
 
 log = logging.getLogger(__name__)
+
+
+class RayEnded(RuntimeError):
+    """The Ray cluster has ended: training cannot go on."""
 
 
 @dataclass
@@ -46,8 +54,9 @@ class Candidate:
 
     actor: Any
     started: Any  # Ray's reference: "", or why it cannot
-    asked: float  # when, by `time.monotonic`
+    asked: float  # when it was asked last, by `time.monotonic`
     has_started: bool = False
+    answer: Any = None  # Ray's reference to that of one that has started: it still runs
 
 
 @dataclass
@@ -114,9 +123,9 @@ class RayRollouts:
         self._ray, self._faults, self.num_restarts = ray, faults, 0
         self.stopping = threading.Event()  # set: the rollout under way is given up
         if not ray.is_initialized():
-            with warnings.catch_warnings():  # by JAX, of a fork that runs another program at once
-                warnings.filterwarnings("ignore", r"os\.fork\(\) was called")
-                ray.init(logging_level="warning", log_to_driver=False)
+            _connect()
+        self._servers, self._has_ended = _servers(), False
+        self._lost_at = float("-inf")  # when the last actor was replaced
         self._start = ray.put(start)
         self._has_played = False
         bounds = [num_envs * i // num_actors for i in range(num_actors + 1)]
@@ -141,6 +150,7 @@ class RayRollouts:
         self, weights: tuple[PolicyWeights, ...], env_keys: Key, env_steps: float = 0.0
     ) -> tuple[EnvBatch, Rollout, Seconds]:
         """Plays on for a rollout; arguments and results are those of `HostRollouts.collect`."""
+        self._check_cluster()
         order = _Order(self._ray.put(jax.device_get(weights)), env_keys, env_steps)
         for share in self._shares:
             self._let_successor_play(share)
@@ -150,7 +160,9 @@ class RayRollouts:
             if self.stopping.is_set():
                 raise Stopped
             done, _ = self._ray.wait(list(waiting), timeout=POLL_S)
-            late = [ref for ref, share in waiting.items() if self._is_late(share)]
+            if not done:
+                self._check_cluster()
+            late = [] if done else [ref for ref, share in waiting.items() if self._is_late(share)]
             for ref in {*done, *late}:
                 share = waiting.pop(ref)
                 fragment = self._taken(share, ref) if ref in done else self._given_up(share)
@@ -164,7 +176,7 @@ class RayRollouts:
     def close(self) -> None:
         """Closes the environments, and ends the actors."""
         ray, self._shares, shares = self._ray, [], self._shares
-        if not ray.is_initialized():  # Ray has ended, and the actors with it
+        if self._has_ended or not ray.is_initialized():  # and the actors with it
             return
         players = [share.player for share in shares]
         closed = [player.actor.close.remote() for player in players if player.has_started]
@@ -215,23 +227,35 @@ class RayRollouts:
         return collected.fragment
 
     def _is_late(self, share: Share) -> bool:
-        """Whether a player has had long enough to start, or cannot for want of a core."""
+        """Whether a player has had long enough to start or to answer, or lacks a core to start."""
         if share.player.has_started:
-            return False
+            return self._is_silent(share.player)
         waited = time.monotonic() - share.player.asked
         if share.successor is not None:
             return waited > START_TIMEOUT_S
         return waited > PATIENCE_S or self._lacks_cores()
 
+    def _is_silent(self, player: Candidate) -> bool:
+        """Whether a player has not answered for long; asks it again once it has."""
+        if player.answer is None or self._ray.wait([player.answer], timeout=0)[0]:
+            player.answer, player.asked = player.actor.answer.remote(), time.monotonic()
+        return time.monotonic() - player.asked > ANSWER_TIMEOUT_S
+
     def _given_up(self, share: Share) -> None:
-        """Puts another actor in the place of one that has not started."""
-        if share.successor is None:
+        """Puts another actor in the place of one that has not started, or does not answer."""
+        if share.player.has_started:
+            self._replace(share, f"its Ray actor did not answer within {ANSWER_TIMEOUT_S:g} s")
+        elif share.successor is None:
             self._squeeze_in(share)
         else:
             self._replace(share, f"its Ray actor did not start within {START_TIMEOUT_S:g} s")
 
     def _replace(self, share: Share, reason: str) -> None:
         """Puts a new actor, with new episodes, in the place of one that was lost."""
+        if time.monotonic() - self._lost_at > PATIENCE_S:
+            time.sleep(POLL_S)  # a cluster that ends ends its actors first
+        self._check_cluster()
+        self._lost_at = time.monotonic()
         self._ray.kill(share.player.actor)
         self._faults.add(f"{share}: {reason}", share.size if share.player.has_started else 0)
         self.num_restarts += 1
@@ -262,6 +286,19 @@ class RayRollouts:
 
     # ---- Ray
 
+    def _check_cluster(self) -> None:
+        """Refuses to go on where Ray has ended: its own calls would end this process."""
+        for name, address in self._servers.items():
+            host, _, port = address.rpartition(":")
+            try:
+                socket.create_connection((host.strip("[]"), int(port)), CONNECT_TIMEOUT_S).close()
+            except OSError as error:
+                self._has_ended = True
+                raise RayEnded(
+                    f"the Ray cluster has ended: {name} {address} cannot be reached "
+                    f"({error.strerror or error})"
+                ) from None
+
     def _asked(self, num_envs: int, num_cores: int) -> Candidate:
         actor = _actor_class().options(num_cpus=num_cores).remote()
         started = actor.start.remote(self._start, num_envs)
@@ -272,6 +309,31 @@ class RayRollouts:
         cores = self._ray.cluster_resources().get("CPU", 0.0)
         num_squeezed = sum(share.successor is not None for share in self._shares)
         return num_squeezed < len(self._shares) - cores
+
+
+def _connect() -> None:
+    """Connects to the cluster that there is, else starts Ray here."""
+    import ray
+
+    with warnings.catch_warnings():  # by JAX, of a fork that runs another program at once
+        warnings.filterwarnings("ignore", r"os\.fork\(\) was called")
+        try:
+            ray.init(logging_level="warning", log_to_driver=False)
+        except Exception as error:  # Ray raises errors of many kinds
+            raise UsageError(f"Ray cannot be used: {one_line(error)}") from None
+
+
+def _servers() -> dict[str, str]:
+    """The addresses of what this process needs of the cluster."""
+    import ray
+
+    context = ray.get_runtime_context()
+    servers, here = {"its head node": context.gcs_address}, context.get_node_id()
+    for node in ray.nodes():
+        if node["NodeID"] == here:
+            address = f"{node['NodeManagerAddress']}:{node['NodeManagerPort']}"
+            servers["this machine's part of it"] = address
+    return servers
 
 
 @functools.cache
@@ -300,4 +362,13 @@ def _actor_class() -> Any:
         def close(self) -> None:
             self._actor.close()
 
-    return ray.remote(max_restarts=0, max_task_retries=0, scheduling_strategy="SPREAD")(Actor)
+        @ray.method(concurrency_group="answers")
+        def answer(self) -> None:
+            """Returns, in a thread of its own, while the actor plays."""
+
+    return ray.remote(
+        max_restarts=0,
+        max_task_retries=0,
+        scheduling_strategy="SPREAD",
+        concurrency_groups={"answers": 1},
+    )(Actor)

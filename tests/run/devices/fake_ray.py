@@ -1,5 +1,7 @@
 """Ray without processes: what `ray_rollouts` uses of it, with cores and losses as a test wants."""
 
+import socket
+import time
 from types import SimpleNamespace
 
 
@@ -44,8 +46,9 @@ class Actor:
         return ref
 
     def run(self):
-        while self.calls:
-            ref, name, arguments = self.calls.pop(0)
+        for call in [each for each in self.calls if not self.cluster.is_held(self, each[1])]:
+            self.calls.remove(call)
+            ref, name, arguments = call
             self.names.append(name)
             ref.is_done = True
             try:
@@ -62,14 +65,19 @@ class FakeRay:
     """A cluster, and the module `ray` of a program that is connected to it.
 
     Attributes:
+        address: of its head node, where something must listen.
         before_call: before_call(actor, method) is called first, and may raise `ActorDiedError`.
+        is_held: is_held(actor, method): whether a call has to wait.
     """
 
     exceptions = SimpleNamespace(RayError=RayError, RayTaskError=RayTaskError)
 
     def __init__(self, cores=8):
         self.cores, self.actors = cores, []
+        self._head = socket.create_server(("127.0.0.1", 0))
+        self.address = f"127.0.0.1:{self._head.getsockname()[1]}"
         self.before_call = lambda actor, name: None
+        self.is_held = lambda actor, name: False
 
     @property
     def living(self):
@@ -90,6 +98,13 @@ class FakeRay:
     def is_initialized(self):
         return True
 
+    def get_runtime_context(self):
+        return SimpleNamespace(gcs_address=self.address, get_node_id=lambda: "here")
+
+    def nodes(self):
+        host, _, port = self.address.partition(":")
+        return [{"NodeID": "here", "NodeManagerAddress": host, "NodeManagerPort": int(port)}]
+
     def cluster_resources(self):
         return {"CPU": float(self.cores)}
 
@@ -105,10 +120,20 @@ class FakeRay:
     def wait(self, refs, num_returns=1, timeout=None):
         self.schedule()
         done = [ref for ref in refs if ref.is_done]
+        if not done and timeout:
+            time.sleep(timeout)
         return done, [ref for ref in refs if not ref.is_done]
+
+    def end(self):
+        """No machine is left."""
+        self._head.close()
+        self.cores = 0
 
     def kill(self, actor):
         actor.is_dead = True
+
+    def method(self, **options):
+        return lambda function: function
 
     def remote(self, **options):
         def decorate(kind):

@@ -6,6 +6,8 @@ Ray is not among the packages for tests; `pip install "jaxrl[ray]"` brings it.
 import functools
 import os
 import signal
+import subprocess
+import sys
 import time
 
 import jax
@@ -13,6 +15,7 @@ import numpy as np
 import pytest
 
 import jaxrl
+from jaxrl.run.devices import ray_rollouts
 from tests.workers.environments import Counter, Leavers, Licensed, Modules
 
 ray = pytest.importorskip("ray")
@@ -101,6 +104,19 @@ def test_a_killed_node_and_a_killed_actor_cost_episodes_and_nothing_that_was_lea
     again.stop()
 
 
+def test_a_frozen_actor_is_ended_and_replaced(cluster, caplog, monkeypatch):
+    monkeypatch.setattr(ray_rollouts, "ANSWER_TIMEOUT_S", 5.0)
+    config = config_of(functools.partial(Modules, length=7))
+    with jaxrl.Trainer(config, **QUIET, workers="ray:2") as trainer:
+        trainer.train()
+        _, frozen = living()[0]
+        os.kill(frozen, signal.SIGSTOP)
+        result = [trainer.train() for _ in range(3)][-1]
+        assert counts(result)[:2] == [2, 1]
+        assert "its Ray actor did not answer within 5 s" in caplog.text
+        assert frozen not in [process for _, process in living()]
+
+
 def test_faults_in_an_actor_are_dropped_there_and_said_here(cluster, caplog):
     make = functools.partial(Counter, length=6, fault="hang", at=3, share=0.3)
     settings = {"workers": "ray:2", "env_step_timeout_s": 0.5}
@@ -122,3 +138,44 @@ def test_an_environment_that_cannot_be_made_ends_the_training_in_one_line(cluste
             "environment 'Licensed' cannot be made: RuntimeError: no"
         )
         assert "\n" not in str(caught.value)
+
+
+# From the command line
+
+
+def begun(run, address):
+    """The process of a training on a cluster, when it has some results."""
+    words = ["--env", "gym:CartPole-v1", "--workers", "ray:2", "--run-dir", run]
+    for name, value in {**SMALL, "fcnet_hiddens": 4, "pictures": False}.items():
+        words += [f"--{name.replace('_', '-')}", value]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "jaxrl", "train", *map(str, words)],
+        env={**os.environ, "RAY_ADDRESS": address},
+        start_new_session=True,
+        stdout=subprocess.DEVNULL,
+    )
+    deadline = time.monotonic() + 120
+    while last_iteration(run) < 3:
+        assert process.poll() is None and time.monotonic() < deadline
+        time.sleep(0.1)
+    return process
+
+
+def last_iteration(run):
+    log = run / "metrics.jsonl"
+    return log.read_bytes().count(b"\n") if log.exists() else 0
+
+
+def test_ctrl_c_ends_the_actors_with_a_checkpoint_and_leaves_the_cluster(cluster, tmp_path):
+    run = tmp_path / "run"
+    process = begun(run, cluster.address)
+    assert len(living()) == 2
+    os.killpg(process.pid, signal.SIGINT)
+    assert process.wait(60) == 0
+    assert (run / "checkpoints" / f"{last_iteration(run):06d}").exists()
+    deadline = time.monotonic() + 10
+    while living():
+        assert time.monotonic() < deadline
+    assert any(node["Alive"] for node in ray.nodes())
+    with jaxrl.Trainer.from_checkpoint(run, quiet=True) as trainer:
+        assert trainer.train()["training_iteration"] == last_iteration(run) + 1

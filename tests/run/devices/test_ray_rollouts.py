@@ -4,6 +4,7 @@ import functools
 import logging
 import pickle
 import sys
+import time
 from types import SimpleNamespace
 
 import gymnasium
@@ -16,7 +17,7 @@ import jaxrl
 from jaxrl.algorithms.on_policy import rollout_keys
 from jaxrl.rollout.host_rollout import HostRollouts, Stopped
 from jaxrl.run.devices import ray_rollouts, rollout_actor
-from jaxrl.run.devices.ray_rollouts import RayRollouts
+from jaxrl.run.devices.ray_rollouts import RayEnded, RayRollouts
 from jaxrl.run.devices.rollout_actor import Start
 from jaxrl.workers.vector import FaultCount, TooManyFaults
 from tests.rollout.test_host_rollout import assert_equal
@@ -34,12 +35,13 @@ def cluster(monkeypatch):
     """Eight cores; `cluster.cores` and `cluster.before_call` may be set."""
     fake = FakeRay()
     monkeypatch.setitem(sys.modules, "ray", fake)
-    monkeypatch.setattr(ray_rollouts, "POLL_S", 0)
+    monkeypatch.setattr(ray_rollouts, "POLL_S", 0.01)
     ray_rollouts._actor_class.cache_clear()
     monkeypatch.setattr(ray_rollouts, "pickle", SimpleNamespace(loads=same_start))
     monkeypatch.setattr(rollout_actor, "_Messages", lambda: said)
     said = type("Said", (), {"taken": lambda self: []})()
     yield fake
+    fake.end()
     ray_rollouts._actor_class.cache_clear()
 
 
@@ -124,6 +126,49 @@ def test_the_part_of_a_lost_actor_is_played_again_in_new_episodes(cluster, caplo
     drawn = rollout.trajectories[0].obs[0, 0, :, 0, 0]
     assert len(set(drawn.tolist())) == E  # no two episodes have the same seed
     assert len(cluster.living) == 2
+
+
+def test_an_actor_that_is_frozen_is_replaced_when_it_does_not_answer(cluster, caplog, monkeypatch):
+    algorithm, weights = counters()
+    actors = actors_of(algorithm, 2)
+    actors.collect(weights, keys_of(1))
+    monkeypatch.setattr(ray_rollouts, "ANSWER_TIMEOUT_S", 0.05)
+    cluster.is_held = lambda actor, name: actor.number == 1
+    _, rollout, _ = actors.collect(weights, keys_of(2))
+    assert first_steps(rollout) == [2, 2, 0, 0]
+    assert (actors.num_faults, actors.num_restarts) == (2, 1)
+    assert "copies 2 to 3: its Ray actor did not answer within 0.05 s" in caplog.text
+    assert cluster.actors[1] not in cluster.living
+
+
+def test_an_actor_that_answers_may_play_for_long(cluster, monkeypatch):
+    algorithm, weights = counters()
+    actors = actors_of(algorithm, 2)
+    actors.collect(weights, keys_of(1))
+    monkeypatch.setattr(ray_rollouts, "ANSWER_TIMEOUT_S", 0.05)
+    long = time.monotonic() + 0.2
+    cluster.is_held = lambda actor, name: name == "collect" and time.monotonic() < long
+    actors.collect(weights, keys_of(2))
+    assert time.monotonic() > long
+    assert (actors.num_faults, actors.num_restarts) == (0, 0)
+    assert "answer" in cluster.actors[0].names
+
+
+def test_a_cluster_that_ends_ends_the_training_in_one_line(cluster):
+    algorithm, weights = counters()
+    actors = actors_of(algorithm, 2)
+    actors.collect(weights, keys_of(1))
+
+    def lose(actor, name):
+        cluster.end()
+        raise ActorDiedError
+
+    cluster.before_call = lose
+    message = rf"the Ray cluster has ended: its head node {cluster.address} cannot be reached"
+    with pytest.raises(RayEnded, match=message):
+        actors.collect(weights, keys_of(2))
+    actors.close()
+    assert all(actor.names[-1] != "close" for actor in cluster.actors)  # nobody is there to ask
 
 
 def test_an_actor_without_a_core_shares_one_until_a_machine_joins(cluster, caplog):
