@@ -230,7 +230,7 @@ class ProcessPool:
     def _wait(self, index: int, command: bytes) -> None:
         """Returns when a worker has done a command, however often it must be started again."""
         worker, known, since = self._workers[index], None, 0.0
-        while command in worker.pending:
+        while command in worker.pending or RESTART in worker.pending:  # in place of a RESET
             try:
                 if worker.has_reports(self._timeout / 10):
                     for fault in worker.read():

@@ -5,6 +5,7 @@ See `sources` for what an environment may be.
 
 import functools
 import os
+import statistics
 import time
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -144,18 +145,20 @@ def make_vector_env(
 
 
 def seconds_of_a_step(copy: VectorEnv) -> float:
-    """Of one copy in this process, by its first steps."""
+    """Of one copy in this process: the median of its first steps."""
     copy.reset(np.zeros(1, np.uint32))
     batch = lambda leaf: np.asarray(leaf)[None]
     actions = {
         agent: jax.tree.map(batch, zeros_of(space))
         for agent, space in copy.spec.action_spaces.items()
     }
-    began = time.perf_counter()
+    seconds = []
     for _ in range(TIMED_STEPS):
+        began = time.perf_counter()
         copy.send(0, actions)
         copy.receive(0)
-    return (time.perf_counter() - began) / TIMED_STEPS
+        seconds.append(time.perf_counter() - began)
+    return statistics.median(seconds)
 
 
 def cores() -> int:

@@ -16,7 +16,8 @@ class Counter(gymnasium.Env):
     """Observes (a number drawn by the seed, steps, last action); ends after `length` steps.
 
     Args:
-        fault: what happens in step `at` of the episodes whose drawn number is below `share`.
+        fault: what happens in step `at` of the episodes whose drawn number is below `share`; step
+            0 is the reset.
     """
 
     def __init__(self, length=5, fault=None, at=3, share=1.0):
@@ -27,22 +28,30 @@ class Counter(gymnasium.Env):
     def reset(self, *, seed=None, options=None):
         super().reset(seed=seed)
         self.drawn, self.steps = self.np_random.random(), 0
+        if self._is_due():
+            self._fail()
         return self._obs(0), {}
 
     def step(self, action):
         self.steps += 1
         obs, reward = self._obs(action), float(action)
-        if self.fault and self.steps == self.at and self.drawn < self.share:
-            if self.fault == RAISE:
-                raise RuntimeError("the simulator is gone")
-            if self.fault == EXIT:
-                os._exit(3)
-            if self.fault == HANG:
-                time.sleep(1000)
+        if self._is_due():
+            self._fail()
             obs = {NAN: np.full(3, np.nan, np.float32), SHAPE: obs[:2]}.get(self.fault, obs)
             reward = float("nan") if self.fault == REWARD else reward
         info = {"metrics": {"actions": float(action)}}
         return obs, reward, self.steps == self.length, False, info
+
+    def _is_due(self):
+        return self.fault and self.steps == self.at and self.drawn < self.share
+
+    def _fail(self):
+        if self.fault == RAISE:
+            raise RuntimeError("the simulator is gone")
+        if self.fault == EXIT:
+            os._exit(3)
+        if self.fault == HANG:
+            time.sleep(1000)
 
     def _obs(self, action):
         return np.array([self.drawn, self.steps, action], np.float32)

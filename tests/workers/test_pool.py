@@ -155,6 +155,19 @@ def test_a_copy_that_hangs_or_dies_is_named_with_seed_step_and_action(fault, rea
 
 
 @pytest.mark.process
+@pytest.mark.parametrize("fault", ["hang", "exit"])
+def test_a_first_reset_that_hangs_or_dies_is_left_for_the_next_episode(fault, caplog):
+    make = functools.partial(Counter, fault=fault, at=0, share=0.3)  # of the seed 2**32 - 1 alone
+    pool = make_vector_env(make, 2, num_workers=1, step_timeout_s=0.3)
+    first = pool.reset(SEEDS[:2])
+    pool.close()
+    (record,) = caplog.records
+    assert re.search(r"copy 1: .*; episode seed \d+, in the reset$", record.getMessage())
+    assert (pool.num_restarts, pool.num_faults) == (1, 0)  # no episode had begun
+    assert (first.obs[DEFAULT_AGENT][:, 0] > 0.3).all()
+
+
+@pytest.mark.process
 def test_an_environment_that_always_kills_its_worker_ends_the_training():
     make = functools.partial(Counter, fault="exit", at=2)
     pool = make_vector_env(make, 2, num_workers=1, max_consecutive_faults=2)
@@ -223,10 +236,10 @@ import numpy as np
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background ignores it
 from jaxrl.workers.python_env import make_vector_env
 from tests.workers.environments import Counter
-pool = make_vector_env(functools.partial(Counter, length=9, fault=sys.argv[1], at=2), 4,
-                       num_workers=2)
-pool.reset(np.arange(4, dtype=np.uint32))
+pool = make_vector_env(functools.partial(Counter, length=9, fault=sys.argv[1],
+                                         at=int(sys.argv[2]), share=0.6), 4, num_workers=2)
 print(*(worker._popen.pid for worker in pool._workers), flush=True)
+pool.reset(np.arange(4, dtype=np.uint32))
 while True:
     for part in (0, 1):
         pool.send(part, {"default_agent": np.zeros(2, int)})
@@ -235,12 +248,12 @@ while True:
 
 
 @pytest.mark.process
-@pytest.mark.parametrize("fault", ["none", "hang"])
+@pytest.mark.parametrize(("fault", "at"), [("none", 0), ("hang", 2), ("hang", 0), ("exit", 1)])
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM])
-def test_workers_end_with_their_parent_however_it_ends(fault, how):
+def test_workers_end_with_their_parent_however_it_ends(fault, at, how):
     root = Path(__file__).resolve().parents[2]
     with subprocess.Popen(
-        [sys.executable, "-c", PARENT, fault],
+        [sys.executable, "-c", PARENT, fault, str(at)],
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         cwd=root,
@@ -248,7 +261,7 @@ def test_workers_end_with_their_parent_however_it_ends(fault, how):
     ) as parent:
         pids = [int(pid) for pid in parent.stdout.readline().split()]
         assert len(pids) == 2 and all(map(is_running, pids))
-        time.sleep(0.3)
+        time.sleep(1)  # they begin their first episodes
         parent.send_signal(how)
         try:
             parent.wait(20)

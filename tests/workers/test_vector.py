@@ -3,6 +3,7 @@
 import functools
 import importlib
 import pkgutil
+import time
 
 import gymnasium
 import jax
@@ -19,7 +20,7 @@ from jaxrl.core.trust import check_name
 from jaxrl.core.types import DEFAULT_AGENT
 from jaxrl.workers.arrays import episode_seed
 from jaxrl.workers.local import LocalVectorEnv
-from jaxrl.workers.python_env import adapt, cores, make_vector_env
+from jaxrl.workers.python_env import adapt, cores, make_vector_env, seconds_of_a_step
 from jaxrl.workers.vector import TooManyFaults
 from tests.workers import environments
 from tests.workers.environments import Counter, Ended, Leavers, Nim, Sloppy, Slow
@@ -36,6 +37,15 @@ def play(envs, num_steps, choose):
         envs.send(0, choose(step))
         played.append(envs.receive(0))
     return played
+
+
+def test_the_steps_that_take_longest_do_not_decide_on_processes():
+    class Hesitant(Counter):
+        def step(self, action):
+            time.sleep(0.05 * (self.steps == 0))
+            return super().step(action)
+
+    assert seconds_of_a_step(in_this_process(Hesitant, 1)) < 0.01
 
 
 def test_cartpole_steps_as_gymnasiums_own_with_the_same_seeds():
