@@ -48,6 +48,7 @@ from jaxrl.serving.settings import GODOT_PORT, ServerSettings
 from jaxrl.workers.vector import TooManyFaults
 
 SPACES = ("observation_space", "action_space")
+ANY_SPACES = ("--observation-space", "Box(-1, 1, 1)", "--action-space", "Discrete(2)")
 RUN_FLAGS = {
     "algorithm": ALGORITHM,
     "tuned": TUNED,
@@ -229,7 +230,7 @@ def parse(argv: Sequence[str], algorithm: str = "ppo") -> TrainOptions:
         for name in list(options)
         if name in RunSettings.__dataclass_fields__
     }
-    scenes = _take_spaces(options, run, waits=not set(HELP_FLAGS) & set(argv))
+    scenes = _take_spaces(options, run, argv, algorithm)
     path, saved_stop, trust = run.get("resume"), {}, run.get("trust", False)
     flag("trust", trust)
     if path is None or trust:
@@ -279,7 +280,9 @@ def parse(argv: Sequence[str], algorithm: str = "ppo") -> TrainOptions:
     return TrainOptions(base.replace(**changes), source, settings, run_dir, path, **asked)
 
 
-def _take_spaces(options: dict[str, Any], run: dict[str, Any], *, waits: bool) -> Any:
+def _take_spaces(
+    options: dict[str, Any], run: dict[str, Any], argv: Sequence[str], algorithm: str
+) -> Any:
     """Makes the spaces of `--env external` and `godot` arguments of the environment.
 
     Returns:
@@ -288,7 +291,8 @@ def _take_spaces(options: dict[str, Any], run: dict[str, Any], *, waits: bool) -
     scenes, spaces = None, {name: run.pop(name) for name in SPACES if name in run}
     if options.get("env") == "godot":
         options["env"] = GODOT
-        if waits and not spaces and "resume" not in run:
+        if not spaces and "resume" not in run and not set(HELP_FLAGS) & set(argv):
+            parse([*argv, *ANY_SPACES], algorithm)  # refuses bad settings before it waits
             scenes, spaces = first_scene(ServerSettings.named(run.get("serve", {})).godot_port)
     if spaces:
         options["env_args"] = {**options.get("env_args", {}), **spaces}

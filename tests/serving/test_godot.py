@@ -13,6 +13,7 @@ pytest.importorskip("websockets", reason="the extra `serving`")
 pytest.importorskip("msgspec", reason="the extra `serving`")
 
 from jaxrl import UsageError
+from jaxrl.cli import train
 from jaxrl.cli.train import begin, parse
 from jaxrl.core.spaces import Box, Dict, Discrete, MultiDiscrete
 from jaxrl.serving.batched_inference import BatchedPolicy
@@ -227,3 +228,17 @@ def test_one_command_trains_a_scene_by_the_spaces_that_it_tells(tmp_path, monkey
     scene.join(20)
     assert result["env_runners"]["num_episodes"] > 0
     assert scene.heard[-1] == {"type": "close"}
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--num-envs", "0"], "num_envs=0 must be an integer"),
+        (["--keep", "0"], "keep=0 must be"),
+        (["--resum", "x"], "unknown flag '--resum'; did you mean '--resume'"),
+    ],
+)
+def test_bad_settings_are_refused_before_a_scene_is_waited_for(words, message, monkeypatch):
+    monkeypatch.setattr(train, "first_scene", lambda port: pytest.fail("it waits"))
+    with pytest.raises(UsageError, match=message):
+        parse(["--env", "godot", *words])
