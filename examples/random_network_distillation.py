@@ -4,8 +4,9 @@
 
 A predictor network learns the outputs of a target network that is random and never learns. Where
 they differ the state is new, so the error is an intrinsic reward. It solves MountainCar, whose
-reward says nothing before the car has reached the hill's top: it ends at a return of about -99,
-where -110 counts as solved. `python benchmarks/exploration.py` compares it with PPO alone.
+reward says nothing before the car has reached the hill's top: it ends at a return between -110,
+which counts as solved, and -98, the best. `python benchmarks/exploration.py` compares it with PPO
+alone.
 
 Unlike the paper's agent it has a single value, of extrinsic and intrinsic rewards together, both of
 which end with the episode.
