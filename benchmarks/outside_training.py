@@ -169,6 +169,7 @@ def training(args: Any) -> tuple[list[dict], list[str], list[list[str]]]:
         for _ in range(args.turns):
             for way, run in ways.items():
                 rates[way].append(run(config))
+                print(f"{name}, {way}: {rates[way][-1]:,.0f} steps/s", flush=True)
         for way, found in rates.items():
             rows.append({"question": "training", "env": name, "way": way, "steps": found})
             ratios = [fast / rate for fast, rate in zip(rates["jaxrl"], found, strict=True)]
