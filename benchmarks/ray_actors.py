@@ -23,7 +23,7 @@ import jaxrl
 
 LEARNERS = {
     "light": {"num_epochs": 1, "fcnet_hiddens": (32, 32)},
-    "heavy": {"num_epochs": 30, "fcnet_hiddens": (256, 256)},
+    "heavy": {"num_epochs": 300, "fcnet_hiddens": (256, 256)},
 }
 BATCH = {"num_envs": 16, "rollout_length": 32, "minibatch_size": 128}
 CASES = (("light", 5.0), ("heavy", 5.0), ("light", 1.0))  # the learner, and ms a step
