@@ -21,8 +21,9 @@ MAX_IMPORTANCE = 1.0  # as V-trace truncates it (Espeholt et al. 2018)
 def as_if_played_now(spec: PPOSpec, weights: PolicyWeights, trajectory: Trajectory) -> Trajectory:
     """The trajectory [T, E, M, ...] with the distributions and values of `weights`.
 
-    `importance` is the probability of each action by these, over that by which it was drawn. Values
-    that follow a step are moved with those that they repeat; where agents wait they stay.
+    `importance`, f32[T, E, M], is the probability of each action by these weights, over that by
+    which it was drawn, at most `MAX_IMPORTANCE`. A `next_value` that repeats the next row's value
+    changes with it. Where agents wait, values stay as they were played.
     """
     nothing = jnp.zeros_like(trajectory.value)
     batch = make_batch(spec, weights.filter, trajectory, (nothing, nothing))
