@@ -17,6 +17,7 @@ folder of its repository (baselines/MAPPO), which stays where it is. Its network
 above the GRU, and an optimizer for the critic alone.
 """
 
+import functools
 import importlib
 import sys
 import time
@@ -187,7 +188,7 @@ def row_of(
 ) -> dict[str, Any]:
     """One training; `work` is (steps, seconds)."""
     steps, seconds = work
-    shown = ", ".join(f"{value:.1f}" for value in returns)
+    shown = ", ".join(f"{value:.2f}" for value in returns)
     print(f"{name}, {critic}, seed {seed}: {shown}; {seconds:.0f} s", flush=True)
     quarters = {"returns": returns, "steps": steps, "steps/s": steps / seconds}
     return {"case": name, "critic": critic, "seed": seed, **quarters}
@@ -216,13 +217,13 @@ def main() -> None:
     for name in arguments.cases:
         case = CASES[name]
         steps = arguments.steps or case.steps
-        found = []
-        for critic in case.critics:
-            found += learn(name, critic, arguments.seeds, steps)
+        runs = [functools.partial(learn, name, critic) for critic in case.critics]
         if case.peer and arguments.peer:
-            found += learn_peer(name, arguments.peer, arguments.seeds, steps)
-        report.keep([{**row, **report.circumstances()} for row in found], arguments.out)
-        rows += found
+            runs.append(functools.partial(learn_peer, name, arguments.peer))
+        for run in runs:
+            found = run(arguments.seeds, steps)
+            report.keep([{**row, **report.circumstances()} for row in found], arguments.out)
+            rows += found
     print(table(rows))
 
 
