@@ -15,13 +15,16 @@ import jax.numpy as jnp
 from jaxrl.adapters.to_gymnax import gymnax_space
 from jaxrl.adapters.to_numpy import derived, require_library, resolve
 from jaxrl.core.env import agents_may_wait, lift, raw_step, split_agents, strongly_typed
-from jaxrl.core.spaces import Box, Space, tree_of
+from jaxrl.core.spaces import Box, Discrete, MultiDiscrete, Space, tree_of
 from jaxrl.core.types import ALL, AgentId, Key, PolicyId, PyTree
 from jaxrl.ops.distributions import num_logits
 from jaxrl.rollout.action_masks import raw_action_mask
+from jaxrl.rollout.critic_inputs import global_state_space
 
 if TYPE_CHECKING:
     from jaxmarl.environments.multi_agent_env import MultiAgentEnv
+
+WORLD_STATE = "world_state"  # JaxMARL's name, a key beside the agents
 
 
 def to_jaxmarl(env: Any, params: PyTree = None) -> "MultiAgentEnv":
@@ -30,6 +33,9 @@ def to_jaxmarl(env: Any, params: PyTree = None) -> "MultiAgentEnv":
     JaxMARL has one `done` for both kinds of ends, so a learner cannot tell a time limit from a real
     end. An agent that has left stays done until the reset. `info` has the environment's metrics,
     each as f32[num_agents], the shape that JaxMARL's scripts reshape.
+
+    Of an environment with a `global_state`, observations have "world_state" too, f32[state_size],
+    the same for all agents, as those of JaxMARL's SMAX.
 
     Args:
         env: an environment or its name.
@@ -60,6 +66,11 @@ class JaxMarlEnv:
             agent: gymnax_space(self._env.observation_space(agent, params), spaces)
             for agent in self.agents
         }
+        if hasattr(self._env, "global_state"):
+            self._state_space = global_state_space(self._env, params)
+            self.get_world_state = self._world_state
+            obs, _ = jax.eval_shape(self.reset, jax.random.key(0))
+            self.state_size: int = obs[WORLD_STATE].size
 
     @property
     def name(self) -> str:
@@ -72,7 +83,7 @@ class JaxMarlEnv:
     @functools.partial(jax.jit, static_argnums=0)
     def reset(self, key: Key) -> tuple[dict[AgentId, PyTree], PyTree]:
         obs, state = self._env.reset(key, self._params)
-        return obs, strongly_typed(state)
+        return self._with_world_state(obs, state), strongly_typed(state)
 
     def step_env(
         self, key: Key, state: PyTree, actions: dict[AgentId, PyTree]
@@ -89,7 +100,8 @@ class JaxMarlEnv:
             for name, value in raw.info.get("metrics", {}).items()
         }
         rewards = split_agents(self._env, raw.reward)
-        return self._env.by_agent(raw.obs), raw.state, rewards, dones, info
+        obs = self._with_world_state(self._env.by_agent(raw.obs), raw.state)
+        return obs, raw.state, rewards, dones, info
 
     @functools.partial(jax.jit, static_argnums=0)
     def get_avail_actions(self, state: PyTree) -> dict[AgentId, jax.Array]:
@@ -101,6 +113,17 @@ class JaxMarlEnv:
             for agent, space in self._actions.items()
         }
 
+    def _with_world_state(self, obs: dict[AgentId, PyTree], state: PyTree) -> dict[str, PyTree]:
+        if hasattr(self, "get_world_state"):
+            return {**obs, WORLD_STATE: self.get_world_state(state)}
+        return obs
+
+    def _world_state(self, state: PyTree) -> jax.Array:
+        """f32[state_size]: the environment's `global_state` in a row."""
+        seen = self._env.global_state(state, self._params)
+        parts = jax.tree.map(_numbers, tree_of(self._state_space), seen)
+        return jnp.concatenate(jax.tree.leaves(parts))
+
 
 def _shaped(space: Space, action: PyTree) -> PyTree:
     """An action in the shape of its space: JaxMARL's scripts give numbers as [1]."""
@@ -109,3 +132,13 @@ def _shaped(space: Space, action: PyTree) -> PyTree:
         tree_of(space),
         action,
     )
+
+
+def _numbers(space: Space, value: jax.Array) -> jax.Array:
+    """f32[S]: the numbers in a row; the integers of Discrete and MultiDiscrete one-hot."""
+    match space:
+        case Discrete(n):
+            return jax.nn.one_hot(value, n)
+        case MultiDiscrete(nvec):
+            return jnp.concatenate([jax.nn.one_hot(value[i], n) for i, n in enumerate(nvec)])
+    return jnp.ravel(jnp.asarray(value, jnp.float32))

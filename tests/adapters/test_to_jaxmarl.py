@@ -74,6 +74,30 @@ def test_possible_actions_are_the_masks_or_all():
     assert env.get_avail_actions(state)["agent2"].tolist() == [True] * 4
 
 
+def test_the_world_state_is_the_global_state_in_a_row():
+    env = to_jaxmarl(ARENA, PARAMS)
+    obs, state = env.reset(jax.random.key(0))
+    one_hot = np.eye(9, dtype=np.float32)
+    for time in (0, 1):
+        seen = ARENA.global_state(state, PARAMS)
+        assert float(seen["time"]) == pytest.approx(time / 5)
+        # In the order of a pytree's leaves, by name; the places are integers of MultiDiscrete.
+        expected = [*one_hot[seen["positions"]], seen["time"][None], seen["visited"]]
+        np.testing.assert_array_equal(obs["world_state"], np.concatenate(expected))
+        np.testing.assert_array_equal(env.get_world_state(state), obs["world_state"])
+        actions = {"agent1": 1, "agent2": 3}
+        obs, state, *_ = env.step_env(jax.random.key(1), state, actions)
+    assert obs["world_state"].shape == (env.state_size,) == (28,)
+    assert obs["world_state"].dtype == np.float32
+
+
+def test_without_a_global_state_there_is_no_world_state():
+    env = to_jaxmarl(Leavers())
+    obs, _ = env.reset(jax.random.key(0))
+    assert set(obs) == set(env.agents)
+    assert not hasattr(env, "get_world_state") and not hasattr(env, "state_size")
+
+
 @pytest.mark.skipif(not IS_INSTALLED, reason="the automatic reset is JaxMARL's own")
 def test_the_same_keys_and_actions_give_what_our_own_step_gives():
     from jaxmarl.wrappers.baselines import LogWrapper
