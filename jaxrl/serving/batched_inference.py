@@ -175,6 +175,13 @@ class Batcher:
             self._deadline = now + MAX_WAIT
             asyncio.get_running_loop().call_soon(self._wait)
 
+    def when_free(self, answer: Callable[[], None]) -> None:
+        """Calls `answer` once answers do not have to wait."""
+        if self.is_held():
+            asyncio.get_running_loop().call_later(HELD_SECONDS, self.when_free, answer)
+        else:
+            answer()
+
     def forget(self, client: Hashable) -> None:
         """No longer waits for a client."""
         self._asked.pop(client, None)

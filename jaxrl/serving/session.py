@@ -83,6 +83,7 @@ class ServedEpisode:
         self.name, self.explore, self.states = name, explore, states
         self.record: EpisodeRecord | None = None
         self.is_waiting = False  # for an action
+        self.is_played_by_client = False  # which tells of its actions, and waits for no answer
         self.last_used = time.monotonic()
 
 
@@ -278,6 +279,7 @@ class Session:
         self._observed(episode, rows)
         if episode.record is not None:
             episode.record.act(acts)
+            episode.is_played_by_client = True
 
     def _log_returns(self, message: protocol.LogReturns) -> None:
         self._add_reward(self._open(message.episode), message.reward)
@@ -289,8 +291,15 @@ class Session:
             self._record_end(episode, message)
         del self.episodes[episode.name]
         self.count("ended")
-        version = self.served.weights_version
-        self.send(protocol.EpisodeEnded(message.id, episode.name, version))
+
+        def answer() -> None:
+            version = self.served.weights_version
+            self.send(protocol.EpisodeEnded(message.id, episode.name, version))
+
+        if episode.is_played_by_client:  # else it would play ever more than can be learned from
+            self.batcher.when_free(answer)
+        else:
+            answer()
 
     def _record_end(self, episode: ServedEpisode, message: protocol.EndEpisode) -> None:
         """Records the last observation, which a time limit's value needs."""

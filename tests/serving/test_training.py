@@ -150,6 +150,20 @@ def test_clients_wait_while_a_whole_batch_waits_to_be_learned_from():
         assert client.receive()["id"] == 9
 
 
+def test_clients_that_choose_their_actions_wait_with_the_next_episode():
+    experience = Experience(max_steps=2, enough=2)
+    with serving(experience=experience) as server, Frames(server) as client:
+        client.begin()
+        for _ in range(3):
+            client.send(type="log_action", episode="e", obs=[0, 0, 0], action=1, log_prob=-1.0)
+        client.send(type="end_episode", id=9, episode="e")
+        with pytest.raises(TimeoutError):
+            client.socket.recv(timeout=0.1)
+        assert experience.is_full
+        chunks_of(experience)
+        assert client.receive()["id"] == 9
+
+
 @pytest.mark.parametrize("mode", ["remote", "local"])
 def test_clients_train_a_run_that_is_stopped_and_resumed_on_their_episodes(tmp_path, mode, capsys):
     """The reward is that of action 2, which becomes likely; the server goes away in between."""

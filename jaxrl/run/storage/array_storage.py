@@ -7,6 +7,7 @@ reached through a link with a plain name, and after writing the index is read ba
 
 import contextlib
 import copy
+import ctypes
 import functools
 import os
 import re
@@ -29,9 +30,12 @@ def write(folder: Path, arrays: dict[str, np.ndarray]) -> None:
     Raises:
         OSError, ValueError: they could not be written.
     """
-    with _literal_path(folder) as path:
-        _checkpointer().save(path, arrays)
-        stored = _stored_names(path)
+    try:
+        with _literal_path(folder) as path:
+            _checkpointer().save(path, arrays)
+            stored = _stored_names(path)
+    finally:
+        give_back_memory()
     missing = sorted(set(arrays) - stored)
     if missing:
         raise OSError(
@@ -121,3 +125,23 @@ def _ask_for_json_once() -> None:
         return copy.deepcopy(answer)
 
     spec_class.to_json = remembered
+
+
+def give_back_memory() -> None:
+    """Has glibc return the memory that it holds free to the system; other C libraries do it alone.
+
+    glibc has up to eight arenas a core for the threads, and each keeps what it once needed. Orbax
+    and tensorstore write in threads that come and go, with megabytes of buffers in whichever arena
+    a thread gets. So without this a process grows with its checkpoints until all arenas did.
+    """
+    if (trim := _malloc_trim()) is not None:
+        trim(0)
+
+
+@functools.cache
+def _malloc_trim() -> Any:
+    """glibc's function, which frees no memory in use; None in another C library."""
+    try:
+        return ctypes.CDLL(None).malloc_trim
+    except (OSError, TypeError, AttributeError):  # Windows has no CDLL(None)
+        return None
