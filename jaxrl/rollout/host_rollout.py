@@ -7,7 +7,6 @@ the policies go on and choose the next actions. What was played waits in NumPy a
 """
 
 import functools
-import itertools
 import threading
 import time
 from collections.abc import Callable
@@ -18,11 +17,13 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
-from jaxrl.core.types import Key, PyTree
+from jaxrl.core.types import AgentId, Key, PyTree
 from jaxrl.models.policy_spec import PolicyWeights
+from jaxrl.ops.byte_rows import ByteLayout
 from jaxrl.ops.packing import Packed, pack
 from jaxrl.rollout.env_step import (
     EnvBatch,
+    PolicyOutput,
     RolloutSpec,
     advance_policies,
     draw_randomness,
@@ -33,8 +34,8 @@ from jaxrl.rollout.host_steps import (
     act,
     first_envs,
     raw_step_of,
-    reached_of,
     scatter_on_host,
+    told_of,
     with_new_episodes,
 )
 from jaxrl.rollout.rollout import (
@@ -57,12 +58,43 @@ class _Row(NamedTuple):
     lost: jax.Array  # bool[E]
 
 
-class _Chosen(NamedTuple):
-    """What the policies of a part do next."""
+class _Told(NamedTuple):
+    """What `_choose` is told after a step."""
 
-    policies: EnvBatch  # what they go on from; nothing else of the copies is in it
-    outputs: Packed  # of `PolicyOutput` by group
+    reached: Reached
+    now: tuple[tuple[jax.Array, ...], PyTree]  # (noise by group, env_steps) of the next action
+
+
+class _Answer(NamedTuple):
+    """What the policies of a part do."""
+
+    outputs: list[PolicyOutput]  # by group
     actions: tuple[PyTree, ...]  # the environment's, by group
+
+
+class _Layouts(NamedTuple):
+    """How both are rows of bytes."""
+
+    told: ByteLayout
+    answer: ByteLayout
+
+
+class _Structures(NamedTuple):
+    """What `_choose` is compiled for: a call is quicker where it is given lists of arrays."""
+
+    layouts: _Layouts
+    weights: jax.tree_util.PyTreeDef  # of a `Packed`
+    policies: jax.tree_util.PyTreeDef  # of an `EnvBatch` that has nothing else of the copies
+
+
+class _Begun(struct.PyTreeNode):
+    """A part at the start of a rollout."""
+
+    playing: "_Playing"
+    policies: EnvBatch
+    answer: jax.Array  # u8[...]  the first one
+    noise: tuple[jax.Array, ...]  # by group, f32[T, N, E, M, D]
+    layouts: _Layouts = struct.field(pytree_node=False)
 
 
 class _Playing(struct.PyTreeNode):
@@ -163,7 +195,7 @@ class HostRollouts:
         for i, rows in enumerate(self.vector.parts):
             envs = _part_of(self._envs, (rows.start, rows.stop))
             parts.append(_Part(game, envs, (env_keys[rows], env_steps), self.num_steps))
-            self._send(i, parts[i].actions)
+            self.vector.send(i, parts[i].actions)
         for step in range(1, self.num_steps + 1):
             for i, part in enumerate(parts):
                 if self.stopping.is_set():
@@ -171,81 +203,118 @@ class HostRollouts:
                 asked = time.perf_counter()
                 steps = self.vector.receive(i)
                 waited += time.perf_counter() - asked
-                reached = reached_of(self.spec, steps, part.copies)
-                played = part.outputs
+                part.take(steps)
                 if step < self.num_steps:
-                    part.choose(reached)
-                    self._send(i, part.actions)
-                part.keep(played, reached)  # while the copies step
+                    part.choose()
+                    self.vector.send(i, part.actions)
+                part.record()  # while the copies step
         self._envs, rollout = _finish(
             self.spec, weights, [part.finished() for part in parts], self.env_params
         )
         jax.block_until_ready(rollout.episode_done)
         return self._envs, rollout, Seconds(waited, time.perf_counter() - began - waited)
 
-    def _send(self, part: int, actions: tuple[jax.Array, ...]) -> None:
-        self.vector.send(part, scatter_on_host(self.spec.grouping, actions))
+
+class _Waiting:
+    """Steps [K] of a part that wait to be recorded, as rows of bytes.
+
+    Attributes:
+        told, answers: u8[K, ...]
+        reached: the arrays of `told` that steps are written to, [K, E, ...], in `told_of`'s order.
+        actions: by agent, [K, E, ...].
+    """
+
+    def __init__(self, game: _Game, layouts: _Layouts, most: int, copies: np.ndarray):
+        # Never used again: the call that records them may still read.
+        self.told, self.answers = (np.zeros((most, layout.size), np.uint8) for layout in layouts)
+        told = layouts.told.views(self.told)
+        told.reached.state.copy[:] = copies
+        split = functools.partial(scatter_on_host, game.spec.grouping, num_leading=1)
+        by_agent = told.reached._replace(
+            obs=split(told.reached.obs),
+            final_obs=split(told.reached.final_obs),
+            state=told.reached.state.replace(copy=()),
+        )
+        self.reached, self.now = jax.tree.leaves(by_agent), told.now
+        self.actions = split(layouts.answer.views(self.answers).actions)
+
+    def __len__(self):
+        return len(self.told)
 
 
 class _Part:
-    """A part's copies during a rollout.
-
-    Attributes:
-        copies: their numbers, i32[E].
-        outputs: what the policies did last.
-        actions: the environment's, by group.
-    """
+    """A part's copies during a rollout."""
 
     def __init__(self, game: _Game, envs: EnvBatch, randomness: tuple[Key, PyTree], num_steps: int):
-        self.copies, self._num_steps = np.asarray(envs.state.copy), num_steps
-        self._game, self._choose = game, _compiled_choose(game.spec)
-        statics = game.spec, num_steps
-        begun = _begin(statics, game.weights, envs, randomness, game.env_params)
-        self._playing, chosen, noise = begun
-        self._policies, self.outputs, self.actions = chosen
-        # An array of the host for each step: cheaper than to index those of the device.
-        noise, (_, env_steps) = zip(*jax.tree.map(np.asarray, noise), strict=True), randomness
-        env_steps = env_steps if game.spec.explores else itertools.repeat(())
-        self._now = zip(noise, env_steps, strict=False)
-        next(self._now)
-        self._kept: list[np.ndarray] = []  # [K, ...]  the leaves of the steps that wait
-        self._num_kept = 0
+        begun = _begin((game.spec, num_steps), game.weights, envs, randomness, game.env_params)
+        self._game, self._layouts, self._num_steps = game, begun.layouts, num_steps
+        self._copies = np.asarray(envs.state.copy)
+        self._playing, self._answer = begun.playing, begun.answer
+        self._now = jax.tree.map(np.asarray, begun.noise), randomness[1]  # [T, ...]
+        self._weights, weights = jax.tree.flatten(game.packed)
+        self._policies, policies = jax.tree.flatten(begun.policies)
+        structures = _Structures(begun.layouts, weights, policies)
+        self._choose = _compiled_choose(game.spec, structures)
+        self._steps: Any = None  # the last ones, and their arrays
+        self._reached: list[np.ndarray] = []
+        self._full: _Waiting | None = None  # to be recorded
+        self._begin_rows(0)
+        self._waiting.answers[0] = self._answer
 
-    def choose(self, reached: Reached) -> None:
-        """The next outputs and actions, after a step."""
-        stepped, game = (self.outputs, reached), self._game
-        chosen = self._choose(
-            game.packed, self._policies, stepped, next(self._now), game.env_params
+    @property
+    def actions(self) -> dict[AgentId, np.ndarray]:
+        """The environment's, [E, ...]."""
+        return {agent: rows[self._row] for agent, rows in self._waiting.actions.items()}
+
+    def take(self, steps: Any) -> None:
+        """Keeps a step, a `VectorSteps`."""
+        if steps is not self._steps:  # the same as before where its arrays are the copies' own
+            self._steps = steps
+            self._reached = jax.tree.leaves(told_of(self._game.spec, steps, ()))
+        row = self._row
+        for rows, leaf in zip(self._waiting.reached, self._reached, strict=True):
+            rows[row] = leaf
+
+    def choose(self) -> None:
+        """The next actions, after the step that was taken."""
+        told, game = self._waiting.told[self._row], self._game
+        self._policies, self._answer = self._choose(
+            self._weights, self._policies, self._answer, told, game.env_params
         )
-        self._policies, self.outputs, self.actions = chosen
+        self._row += 1
+        if self._row == len(self._waiting):
+            self._full = self._waiting
+            self._begin_rows(self._first + self._row)
+        self._waiting.answers[self._row] = self._answer
 
-    def keep(self, outputs: Packed, reached: Reached) -> None:
-        """Keeps a step until it is recorded."""
-        leaves, self._structure = jax.tree.flatten((outputs, reached))
-        leaves = [np.asarray(leaf) for leaf in leaves]
-        if self._num_kept == 0:
-            size = sum(leaf.nbytes for leaf in leaves)
-            most = max(1, min(self._num_steps, STEPS_AT_ONCE, BYTES_AT_ONCE // size))
-            # New ones each time: the last call may still read those that it was given.
-            self._kept = [np.zeros((most, *leaf.shape), leaf.dtype) for leaf in leaves]
-        for rows, leaf in zip(self._kept, leaves, strict=True):
-            rows[self._num_kept] = leaf
-        self._num_kept += 1
-        if self._num_kept == len(self._kept[0]):
-            self._record()
+    def record(self) -> None:
+        """Records the steps that wait, if they are many."""
+        if self._full is not None:
+            self._record(self._full, len(self._full))
+            self._full = None
 
     def finished(self) -> _Playing:
         """The copies, and what was recorded of them: all steps."""
-        if self._num_kept:
-            self._record()
+        self._record(self._waiting, self._row + 1)
         return self._playing
 
-    def _record(self) -> None:
-        steps, count = jax.tree.unflatten(self._structure, self._kept), np.int32(self._num_kept)
-        game, self._num_kept = self._game, 0
-        self._playing = _record(
-            game.spec, game.weights, self._playing, (steps, count), game.env_params
-        )
+    def _begin_rows(self, first: int) -> None:
+        """Rows of the steps from `first` on."""
+        sizes = sum(layout.size for layout in self._layouts)
+        most = max(1, min(self._num_steps, STEPS_AT_ONCE, BYTES_AT_ONCE // sizes))
+        self._waiting = _Waiting(self._game, self._layouts, most, self._copies)
+        self._first, self._row = first, 0
+        following = slice(first + 1, first + most + 1)
+        for rows, leaf in zip(
+            jax.tree.leaves(self._waiting.now), jax.tree.leaves(self._now), strict=True
+        ):
+            rest = leaf[following]
+            rows[: len(rest)] = rest
+
+    def _record(self, waiting: _Waiting, count: int) -> None:
+        game, rows = self._game, (waiting.told, waiting.answers, np.int32(count))
+        statics = game.spec, self._layouts
+        self._playing = _record(statics, game.weights, self._playing, rows, game.env_params)
 
 
 @jax.jit
@@ -260,64 +329,77 @@ def _begin(
     envs: EnvBatch,
     randomness: tuple[Key, jax.Array | tuple],
     env_params: PyTree,
-) -> tuple[_Playing, _Chosen, tuple[jax.Array, ...]]:
-    """A rollout's buffers, its first actions, and its noise by group, f32[T, N, E, M, D]."""
+) -> _Begun:
+    """A rollout's buffers, its first actions and its noise."""
     spec, num_steps = statics
     env_keys, env_steps = randomness
     noise = draw_randomness(spec, env_keys, num_steps).noise
-    first = jax.tree.map(lambda leaf: leaf[0], (noise, env_steps))
-    chosen = _chosen(spec, weights, envs, first, env_params)
+    now = jax.tree.map(lambda leaf: leaf[0], (noise, env_steps))
+    answer = _Answer(*act(spec, weights, envs, now, env_params))
     playing = _Playing(envs, Carries.zeros(spec, envs, num_steps), rows=(), step=jnp.int32(0))
-    stepped = chosen.outputs, _nothing(spec, envs)
+    told = _Told(_nothing(spec, envs), now)
     row_of = functools.partial(_row_of, spec)
+    stepped = answer.outputs, told.reached
     row = jax.eval_shape(row_of, weights, playing, stepped, env_params)[1]
     zeros = lambda leaf: jnp.zeros((num_steps, *leaf.shape), leaf.dtype)
-    return playing.replace(rows=jax.tree.map(zeros, row)), chosen, noise
+    playing = playing.replace(rows=jax.tree.map(zeros, row))
+    layouts = _Layouts(ByteLayout.of(told), ByteLayout.of(answer))
+    return _Begun(playing, _policies_of(envs), layouts.answer.pack(answer), noise, layouts)
 
 
 @functools.lru_cache(maxsize=64)
-def _compiled_choose(spec: RolloutSpec) -> Callable:
-    """`_choose` of a specification; as an argument this would be hashed in every call."""
-    return jax.jit(functools.partial(_choose, spec))
+def _compiled_choose(spec: RolloutSpec, structures: _Structures) -> Callable:
+    """`_choose` of a specification; as arguments these would be compared in every call."""
+    return jax.jit(functools.partial(_choose, spec, structures))
 
 
 def _choose(
     spec: RolloutSpec,
-    weights: Packed,
-    policies: EnvBatch,
-    stepped: tuple[Packed, Reached],
-    now: tuple,
+    structures: _Structures,
+    weights: list[jax.Array],
+    policies: list[jax.Array],
+    answer: jax.Array,
+    told: jax.Array,
     env_params: PyTree,
-) -> _Chosen:
-    """What the policies do after a step: `stepped` has their outputs, and what those led to."""
-    outputs, reached = stepped
+) -> tuple[list[jax.Array], jax.Array]:
+    """What the policies do after a step.
+
+    Args:
+        policies: what they go on from.
+        answer: what they did in the step, u8[...].
+        told: what it led to, u8[...].
+
+    Returns:
+        (policies, answer)
+    """
+    layouts = structures.layouts
+    reached, now = layouts.told.unpack(told)
     raw = with_new_episodes(raw_step_of(spec, reached), reached)
-    envs = advance_policies(spec, policies, outputs.unpack(), raw)
+    envs = jax.tree.unflatten(structures.policies, policies)
+    envs = advance_policies(spec, envs, layouts.answer.unpack(answer).outputs, raw)
     envs = envs.replace(obs=reached.obs, state=reached.state)
-    return _chosen(spec, weights.unpack(), envs, now, env_params)
+    packed = jax.tree.unflatten(structures.weights, weights)
+    chosen = act(spec, packed.unpack(), envs, now, env_params)
+    return jax.tree.leaves(_policies_of(envs)), layouts.answer.pack(_Answer(*chosen))
 
 
-def _chosen(
-    spec: RolloutSpec, weights: tuple, envs: EnvBatch, now: tuple, env_params: PyTree
-) -> _Chosen:
-    outputs, actions = act(spec, weights, envs, now, env_params)
-    policies = EnvBatch((), (), (), policy_states=envs.policy_states, present=envs.present)
-    return _Chosen(policies, pack(outputs, num_axes=0, widest=SMALL), actions)
+def _policies_of(envs: EnvBatch) -> EnvBatch:
+    return EnvBatch((), (), (), policy_states=envs.policy_states, present=envs.present)
 
 
 @functools.partial(jax.jit, static_argnums=0, donate_argnums=2)
 def _record(
-    spec: RolloutSpec,
+    statics: tuple[RolloutSpec, _Layouts],
     weights: tuple[PolicyWeights, ...],
     playing: _Playing,
-    kept: tuple[tuple[Packed, Reached], jax.Array],
+    waiting: tuple[jax.Array, jax.Array, jax.Array],
     env_params: PyTree,
 ) -> _Playing:
-    """With the first so many of the steps [K, ...] that were kept."""
-    steps, count = kept
+    """With the first so many of the steps that wait, u8[K, ...]."""
+    (spec, layouts), (told, answers, count) = statics, waiting
 
     def record(i, playing):
-        stepped = jax.tree.map(lambda rows: rows[i], steps)
+        stepped = layouts.answer.unpack(answers[i]).outputs, layouts.told.unpack(told[i]).reached
         envs, row, carries = _row_of(spec, weights, playing, stepped, env_params)
         put = lambda rows, row: jax.lax.dynamic_update_index_in_dim(rows, row, playing.step, axis=0)
         rows = jax.tree.map(put, playing.rows, row)
@@ -355,12 +437,12 @@ def _row_of(
     spec: RolloutSpec,
     weights: tuple,
     playing: _Playing,
-    stepped: tuple[Packed, Reached],
+    stepped: tuple[list[PolicyOutput], Reached],
     env_params: PyTree,
 ) -> tuple[EnvBatch, _Row, Carries]:
     """The copies after a step, what is recorded of it, and the carries with its own."""
     (outputs, reached), envs = stepped, playing.envs
-    outputs, raw = outputs.unpack(), raw_step_of(spec, reached)
+    raw = raw_step_of(spec, reached)
     last = before_reset(spec, envs, outputs, raw, reached.final_obs)
     final_values = values_at_the_clock(spec, weights, raw.truncated, last, env_params)
     turns = turns_of(spec, envs, outputs, raw, final_values, last.obs)

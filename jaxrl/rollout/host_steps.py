@@ -46,11 +46,15 @@ def first_envs(
     return _fresh_envs(spec, weights, obs, told_state(spec, first, copies), env_params)
 
 
-def reached_of(spec: RolloutSpec, steps: Any, copies: np.ndarray) -> Reached:
-    """A part's `VectorSteps`, of the copies with these numbers, i32[E]."""
+def told_of(spec: RolloutSpec, steps: Any, copies: np.ndarray | tuple) -> Reached:
+    """A part's `VectorSteps`, its observations by agent yet, [E, ...].
+
+    Args:
+        copies: their numbers, i32[E]; () where they are known.
+    """
     return Reached(
-        obs=gather_on_host(spec.grouping, steps.obs),
-        final_obs=gather_on_host(spec.grouping, steps.final_obs),
+        obs=steps.obs,
+        final_obs=steps.final_obs,
         state=told_state(spec, steps, copies),
         reward=steps.reward,
         terminated=steps.terminated,
@@ -60,6 +64,13 @@ def reached_of(spec: RolloutSpec, steps: Any, copies: np.ndarray) -> Reached:
         lost=steps.lost,
         metrics={name: steps.metrics[name] for name in spec.metrics},
     )
+
+
+def reached_of(spec: RolloutSpec, steps: Any, copies: np.ndarray) -> Reached:
+    """A part's `VectorSteps`, of the copies with these numbers, i32[E]; nothing is shared."""
+    told = jax.tree.map(np.array, told_of(spec, steps, copies))
+    obs, final_obs = (gather_on_host(spec.grouping, each) for each in (told.obs, told.final_obs))
+    return told._replace(obs=obs, final_obs=final_obs)
 
 
 def gather_on_host(grouping: Grouping, values: dict[str, PyTree]) -> tuple[PyTree, ...]:
@@ -80,13 +91,20 @@ def gather_on_host(grouping: Grouping, values: dict[str, PyTree]) -> tuple[PyTre
     return tuple(by_group)
 
 
-def scatter_on_host(grouping: Grouping, actions: tuple[jax.Array, ...]) -> dict[str, np.ndarray]:
-    """The inverse of `gather_on_host`; waits for the actions."""
-    by_agent = {}
-    for group, rows in zip(grouping.groups, map(np.asarray, actions), strict=True):
+def scatter_on_host(
+    grouping: Grouping, values: tuple[PyTree, ...], num_leading: int = 0
+) -> dict[str, PyTree]:
+    """The inverse of `gather_on_host`, as views.
+
+    Args:
+        num_leading: axes before [N, E, M, ...], which stay.
+    """
+    leading, by_agent = (slice(None),) * num_leading, {}
+    for group, tree in zip(grouping.groups, values, strict=True):
         for i, agents in enumerate(group.agents):
             for j, agent in enumerate(agents):
-                by_agent[agent] = rows[i, :, j]
+                place = (*leading, i, slice(None), j)
+                by_agent[agent] = jax.tree.map(lambda leaf, place=place: leaf[place], tree)
     return by_agent
 
 

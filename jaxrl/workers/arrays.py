@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from jaxrl.workers.space_forms import SpaceForm, reader, write
+from jaxrl.workers.space_forms import SpaceForm, reader, writer
 
 ALIGNMENT = 64  # bytes
 
@@ -135,6 +135,9 @@ class Row:
 
     Attributes:
         obs, final_obs: for each agent, the leaves of its observation.
+        write_obs, write_final_obs: for each agent, what stores its observation there; ValueError if
+            it has no room.
+        is_masked: whether there are masks.
         reward f32[M]; terminated, truncated, active, acting bool[M]; metrics f32[K].
     """
 
@@ -143,9 +146,13 @@ class Row:
         self.obs, self.final_obs = (
             _views(blocks, arrays.observed, row) for blocks in (arrays.obs, arrays.final_obs)
         )
+        self.write_obs, self.write_final_obs = (
+            [writer(*pair) for pair in zip(forms.observations, views, strict=True)]
+            for views in (self.obs, self.final_obs)
+        )
         actions = _views(arrays.action, arrays.acted, row)
         self._readers = [reader(*pair) for pair in zip(forms.actions, actions, strict=True)]
-        masks = [[mask] for mask in arrays.mask]
+        masks, self.is_masked = [[mask] for mask in arrays.mask], forms.masked
         self._mask = _views(masks, arrays.acted, row) if forms.masked else []
         self.reward, self.terminated, self.truncated, self.active, self.acting, self.metrics = (
             block[row]
@@ -155,13 +162,9 @@ class Row:
             )
         )
 
-    def write_obs(self, views: list[list[np.ndarray]], agent: int, value: Any) -> None:
-        """Stores an agent's observation in `obs` or `final_obs`; ValueError if it has no room."""
-        write(self.form.observations[agent], views[agent], value)
-
     def write_mask(self, agent: int, mask: Any) -> None:
         """Stores which actions of an agent are possible; None: all."""
-        if self._mask:
+        if self.is_masked:
             (view,) = self._mask[agent]
             view[:] = True if mask is None else np.asarray(mask).reshape(view.shape)
 

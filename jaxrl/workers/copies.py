@@ -70,14 +70,14 @@ class SingleAgentCopy:
 
     def reset(self, row: Row, seed: int) -> None:
         obs, info = self.env.reset(seed=seed)
-        row.write_obs(row.obs, 0, obs)
+        row.write_obs[0](obs)
         row.write_mask(0, info.get(MASK))
 
     def step(self, row: Row) -> bool:
-        action = row.read_action(0)
-        obs, reward, terminated, truncated, info = self.env.step(action)
-        row.write_obs(row.final_obs, 0, obs)
-        row.write_mask(0, info.get(MASK))
+        obs, reward, terminated, truncated, info = self.env.step(row.read_action(0))
+        row.write_final_obs[0](obs)
+        if row.is_masked:
+            row.write_mask(0, info.get(MASK))
         row.reward[0] = _number(reward)
         row.terminated[0], row.truncated[0] = terminated, truncated and not terminated
         row.active[0] = True
@@ -167,7 +167,8 @@ class ParallelCopy(ManyAgentsCopy):
         self._acting, self._ended = list(self.env.agents), set()
         _clear_obs(row)
         for agent in self._acting:
-            self._write(row, agent, (observations[agent], infos.get(agent, {})), row.obs)
+            seen = observations[agent], infos.get(agent, {})
+            self._write(row, agent, seen, row.write_obs)
         self._write_acting(row, self._acting)
 
     def step(self, row: Row) -> bool:
@@ -188,17 +189,17 @@ class ParallelCopy(ManyAgentsCopy):
         for agent in dict.fromkeys((*acting, *self._acting)):
             if agent in observations:
                 seen = observations[agent], infos.get(agent, {})
-                self._write(row, agent, seen, row.final_obs)
+                self._write(row, agent, seen, row.write_final_obs)
             elif agent in self._acting:
                 raise ValueError(f"there is no observation for agent {agent!r}")
         self._write_acting(row, self._acting)
         _write_metrics(row, *infos.values())
         return not self._acting
 
-    def _write(self, row: Row, agent: Any, seen: tuple, views: list) -> None:
+    def _write(self, row: Row, agent: Any, seen: tuple, writers: list) -> None:
         index = self._agent(agent)
         obs, info = seen
-        row.write_obs(views, index, self._observe(row, index, obs, info))
+        writers[index](self._observe(row, index, obs, info))
 
 
 class TurnsCopy(ManyAgentsCopy):
@@ -215,7 +216,7 @@ class TurnsCopy(ManyAgentsCopy):
         self.env.reset(seed=seed)
         _clear_obs(row)
         self._pass_the_ended()
-        self._write_all(row, row.obs)
+        self._write_all(row, row.write_obs)
         self._write_turn(row)
 
     def step(self, row: Row) -> bool:
@@ -228,17 +229,16 @@ class TurnsCopy(ManyAgentsCopy):
             row.reward[index] = _number(self.env.rewards[agent])
             ends, cut = bool(self.env.terminations[agent]), bool(self.env.truncations[agent])
             row.terminated[index], row.truncated[index] = ends, cut and not ends
-        self._write_all(row, row.final_obs)
+        self._write_all(row, row.write_final_obs)
         _write_metrics(row, *self.env.infos.values())
         self._pass_the_ended()
         self._write_turn(row)
         return not self.env.agents
 
-    def _write_all(self, row: Row, views: list) -> None:
+    def _write_all(self, row: Row, writers: list) -> None:
         for agent in self.env.agents:
             index, info = self._agent(agent), self.env.infos.get(agent, {})
-            obs = self._observe(row, index, self.env.observe(agent), info)
-            row.write_obs(views, index, obs)
+            writers[index](self._observe(row, index, self.env.observe(agent), info))
 
     def _pass_the_ended(self) -> None:
         """Agents that have ended leave; PettingZoo has them step with None first."""

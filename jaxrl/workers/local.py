@@ -32,7 +32,7 @@ class LocalVectorEnv:
         self.spec, self.num_envs = spec_of(source.name, form), num_envs
         self.parts = (slice(0, num_envs),)
         self._faults, self._arrays = faults, StepArrays(form, num_envs)
-        self._results = Results(self._arrays)
+        self._results = Results(self._arrays, self.parts)
         if is_vector:
             self._stepper = VectorStepper(source, self._arrays, faults.add)
         else:
@@ -58,7 +58,7 @@ class LocalVectorEnv:
             self._stepper.step()
         except (BrokenEnvironment, UsageError) as error:
             raise TooManyFaults(f"environment {self.spec.name!r}: {error}") from error
-        steps = self._results.steps(self.parts[part])
+        steps = self._results.steps[part]
         self._faults.see(steps)
         return steps
 

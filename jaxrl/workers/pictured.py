@@ -37,7 +37,7 @@ class PicturedEnv:
     def __init__(self, env: tuple[Source, EnvForm]):
         source, form = env
         self.spec, self._arrays = spec_of(source.name, form), StepArrays(form, 1)
-        self._results, self._row = Results(self._arrays), self._arrays.row(0)
+        self._results, self._row = Results(self._arrays, self.parts), self._arrays.row(0)
         self._copy = copy_of(make_copy(source), source.name)
         self.pictures: dict[int, np.ndarray] = {}
         self._step, self._every = 0, 1
@@ -57,7 +57,7 @@ class PicturedEnv:
         for views, reached in zip(self._row.obs, self._row.final_obs, strict=True):
             for view, leaf in zip(views, reached, strict=True):
                 view[...] = leaf
-        return self._results.steps(self.parts[part])
+        return self._results.steps[part]
 
     def close(self) -> None:
         close(self._copy.env)

@@ -186,7 +186,7 @@ class ProcessPool:
         self._faults, self._source = faults, pickled(source, source.name)
         self._memory = shared_memory(size_of(self._form, num_envs))
         self._arrays = StepArrays(self._form, num_envs, mmap(self._memory, 0))
-        self._results = Results(self._arrays)
+        self._results = Results(self._arrays, self.parts)
         self._workers = [Worker(rows) for rows in shares(self.parts, num_workers)]
         self._end = weakref.finalize(self, _end, self._workers, self._memory)
         for index in range(num_workers):
@@ -215,7 +215,7 @@ class ProcessPool:
         for index, worker in enumerate(self._workers):
             if worker.rows[part]:
                 self._wait(index, bytes([part]))
-        steps = self._results.steps(self.parts[part])
+        steps = self._results.steps[part]
         self._faults.see(steps)
         return steps
 

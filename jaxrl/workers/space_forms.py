@@ -191,3 +191,18 @@ def reader(form: SpaceForm, views: list[np.ndarray]) -> Callable[[], Any]:
         start, item = leaf.start[0], view.item
         return lambda: item() + start
     return lambda: read(form, views)
+
+
+def writer(form: SpaceForm, views: list[np.ndarray]) -> Callable[[Any], None]:
+    """`write(form, views, value)` as a function of the value, quick for one array of numbers."""
+    (leaf, *_), (view, *_) = form.leaves, views
+    shape = leaf.given_shape
+
+    def write_array(value: Any) -> None:
+        if isinstance(value, np.ndarray) and value.shape == shape:
+            view[...] = value
+        else:
+            write(form, views, value)
+
+    is_array = form.is_plain and not leaf.count
+    return write_array if is_array else lambda value: write(form, views, value)

@@ -10,10 +10,10 @@
 Each episode of a copy has a seed of its own (`arrays.episode_seed`), the first one that of `reset`.
 """
 
-import functools
 import logging
 from typing import Any, NamedTuple, Protocol
 
+import jax
 import numpy as np
 
 from jaxrl.core.spaces import Space, from_json
@@ -97,7 +97,7 @@ class VectorEnv(Protocol):
         """Begins a step of a part's copies; `actions` are [e, ...], of agents that wait too."""
 
     def receive(self, part: int) -> VectorSteps:
-        """The results of the step that was begun with `send`.
+        """The results of the step that was begun with `send`, until the part is sent again.
 
         Raises:
             TooManyFaults: so many in a row that the environment must be broken.
@@ -143,20 +143,26 @@ class FaultCount:
 
     def see(self, steps: Any) -> None:
         """Begins to count again where an episode ended in a part's `VectorSteps`, or a rollout."""
-        if steps.episode_done.any():
+        if self.consecutive and steps.episode_done.any():
             self.consecutive = 0
 
 
 class Results:
-    """The arrays of all copies as trees by agent, which do not change with the next step."""
+    """The arrays of all copies as trees by agent.
 
-    def __init__(self, arrays: StepArrays):
+    Attributes:
+        steps: the last step of each part; views of the arrays, which the next one changes.
+    """
+
+    def __init__(self, arrays: StepArrays, parts: tuple[slice, ...]):
         self._arrays, self._agents = arrays, arrays.form.agents
+        self.steps = [self._steps(rows) for rows in parts]
 
     def first(self) -> FirstObs:
+        """The first observations, which no step changes."""
         rows = slice(None)
-        obs = self._by_agent(self._arrays.obs, rows)
-        return FirstObs(obs, self._masks(rows), self._arrays.acting[rows].copy())
+        obs, arrays = self._by_agent(self._arrays.obs, rows), self._arrays
+        return jax.tree.map(np.copy, FirstObs(obs, self._masks(rows), arrays.acting[rows]))
 
     def write_actions(self, rows: slice, actions: dict[AgentId, PyTree]) -> None:
         """Stores actions [e, ...]."""
@@ -164,39 +170,38 @@ class Results:
             for member, index in enumerate(group.members):
                 given = actions[self._agents[index]]
                 for leaf, block in zip(group.form.leaves, blocks, strict=True):
-                    block[rows, member] = functools.reduce(
-                        lambda tree, key: tree[key], leaf.path, given
-                    )
+                    part = given
+                    for key in leaf.path:
+                        part = part[key]
+                    block[rows, member] = part
 
-    def steps(self, rows: slice) -> VectorSteps:
+    def _steps(self, rows: slice) -> VectorSteps:
         arrays = self._arrays
-        metrics = arrays.metrics[rows].copy()
+        metrics = arrays.metrics[rows]
         return VectorSteps(
             obs=self._by_agent(arrays.obs, rows),
             final_obs=self._by_agent(arrays.final_obs, rows),
-            reward=arrays.reward[rows].copy(),
-            terminated=arrays.terminated[rows].copy(),
-            truncated=arrays.truncated[rows].copy(),
-            active=arrays.active[rows].copy(),
-            episode_done=arrays.episode_done[rows].copy(),
-            lost=arrays.lost[rows].copy(),
+            reward=arrays.reward[rows],
+            terminated=arrays.terminated[rows],
+            truncated=arrays.truncated[rows],
+            active=arrays.active[rows],
+            episode_done=arrays.episode_done[rows],
+            lost=arrays.lost[rows],
             metrics={name: metrics[:, i] for i, name in enumerate(arrays.form.metrics)},
             action_mask=self._masks(rows),
-            acting=self._arrays.acting[rows].copy(),
+            acting=arrays.acting[rows],
         )
 
     def _by_agent(self, blocks: list[list[np.ndarray]], rows: slice) -> dict[AgentId, PyTree]:
         values = {}
         for group, leaves in zip(self._arrays.observed, blocks, strict=True):
-            copied = [leaf[rows].copy() for leaf in leaves]
             for member, index in enumerate(group.members):
-                parts = [leaf[:, member] for leaf in copied]
+                parts = [leaf[rows, member] for leaf in leaves]
                 values[self._agents[index]] = group.form.build(parts)
         return {agent: values[agent] for agent in self._agents}
 
     def _masks(self, rows: slice) -> dict[AgentId, np.ndarray] | tuple:
         masks = {}
         for group, block in zip(self._arrays.acted, self._arrays.mask, strict=False):
-            copied = block[rows].copy()
-            masks |= {self._agents[index]: copied[:, k] for k, index in enumerate(group.members)}
+            masks |= {self._agents[i]: block[rows, k] for k, i in enumerate(group.members)}
         return {agent: masks[agent] for agent in self._agents} if masks else ()

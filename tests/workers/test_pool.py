@@ -51,7 +51,7 @@ def play(envs, num_steps, first_step=0):
     for i in range(num_steps):
         steps = []
         for number, part in enumerate(envs.parts):
-            steps.append(envs.receive(number))
+            steps.append(jax.tree.map(np.copy, envs.receive(number)))
             if i + 1 < num_steps:
                 envs.send(number, chosen(i + 1, part))
         played.append(jax.tree.map(lambda *leaves: np.concatenate(leaves), *steps))

@@ -35,7 +35,7 @@ def play(envs, num_steps, choose):
     played = []
     for step in range(num_steps):
         envs.send(0, choose(step))
-        played.append(envs.receive(0))
+        played.append(jax.tree.map(np.copy, envs.receive(0)))
     return played
 
 

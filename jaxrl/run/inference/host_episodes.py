@@ -172,7 +172,7 @@ def _play_out(
     finished, done = _none_finished(spec, index), np.zeros(len(index), bool)
     for step in range(max_steps):
         outputs, actions = _choose(play, game, envs, index, np.int32(step))
-        steps = _step_all(vector, scatter_on_host(spec.grouping, actions))
+        steps = _step_all(vector, scatter_on_host(spec.grouping, jax.device_get(actions)))
         reached = reached_of(spec, steps, np.arange(len(index), dtype=np.int32))
         if np.any(reached.lost & ~done):
             return None
