@@ -1,0 +1,337 @@
+"""One part of the copies of an environment outside JAX, during a rollout.
+
+For each step there is one small compiled call, `_choose`, since the environments wait for it: the
+policies go on and choose the next actions. It takes and gives a step as one array of bytes. The
+bytes wait until `_record`, one call for many steps, does everything else with them.
+"""
+
+import functools
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import struct
+
+from jaxrl.core.types import AgentId, Key, PyTree
+from jaxrl.models.policy_spec import PolicyWeights
+from jaxrl.ops.byte_rows import ByteLayout
+from jaxrl.ops.packing import Packed, pack
+from jaxrl.rollout.env_step import (
+    EnvBatch,
+    PolicyOutput,
+    RolloutSpec,
+    advance_policies,
+    draw_randomness,
+    follow,
+)
+from jaxrl.rollout.host_steps import (
+    Reached,
+    act,
+    raw_step_of,
+    scatter_on_host,
+    told_of,
+    with_new_episodes,
+)
+from jaxrl.rollout.rollout import (
+    Carries,
+    before_reset,
+    packed,
+    turns_of,
+    values_at_the_clock,
+)
+
+STEPS_AT_ONCE = 128  # that wait to be recorded, at most
+BYTES_AT_ONCE = 2**24  # of theirs, unless a single step has more
+SMALL = 4096  # numbers; smaller arrays are packed into one, since a call pays for each
+
+
+class Row(NamedTuple):
+    """What is kept of a step, or with a leading axis [T] of all."""
+
+    turns: tuple[Packed, ...]  # by group, [N, E, M, ...]
+    ends: Packed  # (reached, episode_done, hist_data) [E]
+    lost: jax.Array  # bool[E]
+
+
+class _Told(NamedTuple):
+    """What `_choose` is told after a step."""
+
+    reached: Reached
+    now: tuple[tuple[jax.Array, ...], PyTree]  # (noise by group, env_steps) of the next action
+
+
+class _Answer(NamedTuple):
+    """What the policies of a part do."""
+
+    outputs: list[PolicyOutput]  # by group
+    actions: tuple[PyTree, ...]  # the environment's, by group
+
+
+class _Layouts(NamedTuple):
+    """How both are rows of bytes."""
+
+    told: ByteLayout
+    answer: ByteLayout
+
+
+class _Structures(NamedTuple):
+    """What `_choose` is compiled for: a call is quicker where it is given lists of arrays."""
+
+    layouts: _Layouts
+    weights: jax.tree_util.PyTreeDef  # of a `Packed`
+    policies: jax.tree_util.PyTreeDef  # of an `EnvBatch` that has nothing else of the copies
+
+
+class _Begun(struct.PyTreeNode):
+    """A part at the start of a rollout."""
+
+    playing: "Playing"
+    policies: EnvBatch
+    answer: jax.Array  # u8[...]  the first one
+    noise: tuple[jax.Array, ...]  # by group, f32[T, N, E, M, D]
+    layouts: _Layouts = struct.field(pytree_node=False)
+
+
+class Playing(struct.PyTreeNode):
+    """A part's copies, and what is recorded of them."""
+
+    envs: EnvBatch  # after `step` steps
+    carries: Carries
+    rows: Row  # [T, ...]
+    step: jax.Array  # i32[]
+
+
+class Game(NamedTuple):
+    """Who plays a rollout."""
+
+    spec: RolloutSpec
+    weights: tuple[PolicyWeights, ...]
+    packed: Packed  # the weights as `_choose` takes them
+    env_params: PyTree
+
+    @classmethod
+    def of(
+        cls, spec: RolloutSpec, weights: tuple[PolicyWeights, ...], env_params: PyTree
+    ) -> "Game":
+        return cls(spec, weights, _packed(weights), env_params)
+
+
+class _Waiting:
+    """Steps [K] of a part that wait to be recorded, as rows of bytes.
+
+    Attributes:
+        told, answers: u8[K, ...]
+        reached: the arrays of `told` that steps are written to, [K, E, ...], in `told_of`'s order.
+        actions: by agent, [K, E, ...].
+    """
+
+    def __init__(self, game: Game, layouts: _Layouts, most: int, copies: np.ndarray):
+        # Never used again: the call that records them may still read.
+        self.told, self.answers = (np.zeros((most, layout.size), np.uint8) for layout in layouts)
+        told = layouts.told.views(self.told)
+        told.reached.state.copy[:] = copies
+        split = functools.partial(scatter_on_host, game.spec.grouping, num_leading=1)
+        by_agent = told.reached._replace(
+            obs=split(told.reached.obs),
+            final_obs=split(told.reached.final_obs),
+            state=told.reached.state.replace(copy=()),
+        )
+        self.reached, self.now = jax.tree.leaves(by_agent), told.now
+        self.actions = split(layouts.answer.views(self.answers).actions)
+
+    def __len__(self):
+        return len(self.told)
+
+
+class Part:
+    """A part's copies during a rollout."""
+
+    def __init__(self, game: Game, envs: EnvBatch, randomness: tuple[Key, PyTree], num_steps: int):
+        begun = _begin((game.spec, num_steps), game.weights, envs, randomness, game.env_params)
+        self._game, self._layouts, self._num_steps = game, begun.layouts, num_steps
+        self._copies = np.asarray(envs.state.copy)
+        self._playing, self._answer = begun.playing, begun.answer
+        self._now = jax.tree.map(np.asarray, begun.noise), randomness[1]  # [T, ...]
+        self._weights, weights = jax.tree.flatten(game.packed)
+        self._policies, policies = jax.tree.flatten(begun.policies)
+        structures = _Structures(begun.layouts, weights, policies)
+        self._choose = _compiled_choose(game.spec, structures)
+        self._steps: Any = None  # the last ones, and their arrays
+        self._reached: list[np.ndarray] = []
+        self._full: _Waiting | None = None  # to be recorded
+        self._begin_rows(0)
+        self._waiting.answers[0] = self._answer
+
+    @property
+    def actions(self) -> dict[AgentId, np.ndarray]:
+        """The environment's, [E, ...]."""
+        return {agent: rows[self._row] for agent, rows in self._waiting.actions.items()}
+
+    def take(self, steps: Any) -> None:
+        """Keeps a step, a `VectorSteps`."""
+        if steps is not self._steps:  # the same as before where its arrays are the copies' own
+            self._steps = steps
+            self._reached = jax.tree.leaves(told_of(self._game.spec, steps, ()))
+        row = self._row
+        for rows, leaf in zip(self._waiting.reached, self._reached, strict=True):
+            rows[row] = leaf
+
+    def choose(self) -> None:
+        """The next actions, after the step that was taken."""
+        stepped, params = (self._answer, self._waiting.told[self._row]), self._game.env_params
+        chosen = self._choose(self._weights, self._policies, stepped, params)
+        self._policies, self._answer = chosen
+        self._row += 1
+        if self._row == len(self._waiting):
+            self._full = self._waiting
+            self._begin_rows(self._first + self._row)
+        self._waiting.answers[self._row] = self._answer
+
+    def record(self) -> None:
+        """Records the steps that wait, if they are many."""
+        if self._full is not None:
+            self._record(self._full, len(self._full))
+            self._full = None
+
+    def finished(self) -> Playing:
+        """The copies, and what was recorded of them: all steps."""
+        self._record(self._waiting, self._row + 1)
+        return self._playing
+
+    def _begin_rows(self, first: int) -> None:
+        """Rows of the steps from `first` on."""
+        sizes = sum(layout.size for layout in self._layouts)
+        most = max(1, min(self._num_steps, STEPS_AT_ONCE, BYTES_AT_ONCE // sizes))
+        self._waiting = _Waiting(self._game, self._layouts, most, self._copies)
+        self._first, self._row = first, 0
+        following = slice(first + 1, first + most + 1)
+        for rows, leaf in zip(
+            jax.tree.leaves(self._waiting.now), jax.tree.leaves(self._now), strict=True
+        ):
+            rest = leaf[following]
+            rows[: len(rest)] = rest
+
+    def _record(self, waiting: _Waiting, count: int) -> None:
+        game, rows = self._game, (waiting.told, waiting.answers, np.int32(count))
+        statics = game.spec, self._layouts
+        self._playing = _record(statics, game.weights, self._playing, rows, game.env_params)
+
+
+@jax.jit
+def _packed(weights: tuple[PolicyWeights, ...]) -> Packed:
+    return pack(weights, num_axes=0, widest=SMALL)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _begin(
+    statics: tuple[RolloutSpec, int],
+    weights: tuple[PolicyWeights, ...],
+    envs: EnvBatch,
+    randomness: tuple[Key, jax.Array | tuple],
+    env_params: PyTree,
+) -> _Begun:
+    """A rollout's buffers, its first actions and its noise."""
+    spec, num_steps = statics
+    env_keys, env_steps = randomness
+    noise = draw_randomness(spec, env_keys, num_steps).noise
+    now = jax.tree.map(lambda leaf: leaf[0], (noise, env_steps))
+    answer = _Answer(*act(spec, weights, envs, now, env_params))
+    playing = Playing(envs, Carries.zeros(spec, envs, num_steps), rows=(), step=jnp.int32(0))
+    told = _Told(_nothing(spec, envs), now)
+    row_of = functools.partial(_row_of, spec)
+    stepped = answer.outputs, told.reached
+    row = jax.eval_shape(row_of, weights, playing, stepped, env_params)[1]
+    zeros = lambda leaf: jnp.zeros((num_steps, *leaf.shape), leaf.dtype)
+    playing = playing.replace(rows=jax.tree.map(zeros, row))
+    layouts = _Layouts(ByteLayout.of(told), ByteLayout.of(answer))
+    return _Begun(playing, _policies_of(envs), layouts.answer.pack(answer), noise, layouts)
+
+
+@functools.lru_cache(maxsize=64)
+def _compiled_choose(spec: RolloutSpec, structures: _Structures) -> Callable:
+    """`_choose` of a specification; as arguments these would be compared in every call."""
+    return jax.jit(functools.partial(_choose, spec, structures))
+
+
+def _choose(
+    spec: RolloutSpec,
+    structures: _Structures,
+    weights: list[jax.Array],
+    policies: list[jax.Array],
+    stepped: tuple[jax.Array, jax.Array],
+    env_params: PyTree,
+) -> tuple[list[jax.Array], jax.Array]:
+    """What the policies do after a step.
+
+    Args:
+        policies: what they go on from.
+        stepped: (answer, told): what they did in the step, and what that led to, u8[...].
+
+    Returns:
+        (policies, answer)
+    """
+    layouts, (answer, told) = structures.layouts, stepped
+    reached, now = layouts.told.unpack(told)
+    raw = with_new_episodes(raw_step_of(spec, reached), reached)
+    envs = jax.tree.unflatten(structures.policies, policies)
+    envs = advance_policies(spec, envs, layouts.answer.unpack(answer).outputs, raw)
+    envs = envs.replace(obs=reached.obs, state=reached.state)
+    packed = jax.tree.unflatten(structures.weights, weights)
+    chosen = act(spec, packed.unpack(), envs, now, env_params)
+    return jax.tree.leaves(_policies_of(envs)), layouts.answer.pack(_Answer(*chosen))
+
+
+def _policies_of(envs: EnvBatch) -> EnvBatch:
+    return EnvBatch((), (), (), policy_states=envs.policy_states, present=envs.present)
+
+
+@functools.partial(jax.jit, static_argnums=0, donate_argnums=2)
+def _record(
+    statics: tuple[RolloutSpec, _Layouts],
+    weights: tuple[PolicyWeights, ...],
+    playing: Playing,
+    waiting: tuple[jax.Array, jax.Array, jax.Array],
+    env_params: PyTree,
+) -> Playing:
+    """With the first so many of the steps that wait, u8[K, ...]."""
+    (spec, layouts), (told, answers, count) = statics, waiting
+
+    def record(i, playing):
+        stepped = layouts.answer.unpack(answers[i]).outputs, layouts.told.unpack(told[i]).reached
+        envs, row, carries = _row_of(spec, weights, playing, stepped, env_params)
+        put = lambda rows, row: jax.lax.dynamic_update_index_in_dim(rows, row, playing.step, axis=0)
+        rows = jax.tree.map(put, playing.rows, row)
+        return Playing(envs, carries, rows, playing.step + 1)
+
+    return jax.lax.fori_loop(0, count, record, playing)
+
+
+def _row_of(
+    spec: RolloutSpec,
+    weights: tuple,
+    playing: Playing,
+    stepped: tuple[list[PolicyOutput], Reached],
+    env_params: PyTree,
+) -> tuple[EnvBatch, Row, Carries]:
+    """The copies after a step, what is recorded of it, and the carries with its own."""
+    (outputs, reached), envs = stepped, playing.envs
+    raw = raw_step_of(spec, reached)
+    last = before_reset(spec, envs, outputs, raw, reached.final_obs)
+    final_values = values_at_the_clock(spec, weights, raw.truncated, last, env_params)
+    turns = turns_of(spec, envs, outputs, raw, final_values, last.obs)
+    going_on, ended = (reached.obs, reached.state), with_new_episodes(raw, reached)
+    after, stats, hist_data = follow(spec, envs, outputs, ended, going_on, env_params)
+    carries = playing.carries.record(envs.policy_states, turns, playing.step)
+    return after, Row(*packed(turns, (stats, raw.episode_done, hist_data)), reached.lost), carries
+
+
+def _nothing(spec: RolloutSpec, envs: EnvBatch) -> Reached:
+    """A step of the right shapes."""
+    num_envs = envs.state.copy.shape[0]
+    numbers = jnp.zeros((num_envs, len(spec.grouping.agents)))
+    flags, done = numbers.astype(bool), jnp.zeros(num_envs, bool)
+    metrics = {name: numbers[:, 0] for name in spec.metrics}
+    flags_of_agents = flags, flags, flags
+    return Reached(envs.obs, envs.obs, envs.state, numbers, *flags_of_agents, done, done, metrics)
