@@ -182,7 +182,11 @@ def trainings() -> dict[str, tuple[Any, dict[str, Any]]]:
     """{environment: (configuration, {way: function to its steps/s})}."""
     config = jaxrl.PPOConfig(**SB3, env="gym:CartPole-v1")
     slow = config.replace(env=slow_cartpole, rollout_length=256, train_batch_size=None)
-    ways = {"stepped alone": stepping, "jaxrl": training_speed}
+    ways = {
+        "stepped alone": stepping,
+        "stepped alone by Gymnasium's SyncVectorEnv": stepping_by_gymnasium,
+        "jaxrl": training_speed,
+    }
     peers = {"Stable-Baselines3": sb3} if importlib.util.find_spec("stable_baselines3") else {}
     return {"CartPole": (config, ways | peers), "CartPole, 1 ms a step": (slow, ways)}
 
@@ -195,16 +199,11 @@ def training_speed(config: Any) -> float:
 
 
 def stepping(config: Any) -> float:
-    """The same copies for a second, stepped as a training by default steps them.
-
-    Actions are those of a rule that keeps the pole up, so that episodes are as long as a policy's
-    that has learned: resets take time, and short episodes would flatter a training.
-    """
+    """The same copies for a second, stepped as a training by default steps them."""
     envs = config.setup().env.vector(config.num_envs)
 
     def actions(obs):
-        _, speed, angle, turning = obs["default_agent"].T
-        return {"default_agent": (angle + 0.5 * turning + 0.05 * speed > 0).astype(np.int32)}
+        return {"default_agent": upright(obs["default_agent"])}
 
     with contextlib.closing(envs):
         first = envs.reset(np.arange(config.num_envs, dtype=np.uint32))
@@ -219,6 +218,28 @@ def stepping(config: Any) -> float:
         for i, _ in enumerate(envs.parts):
             envs.receive(i)
     return steps / seconds
+
+
+def stepping_by_gymnasium(config: Any) -> float:
+    """The same environments for a second, as Gymnasium steps them in one process."""
+    make = cartpole if isinstance(config.env, str) else config.env
+    with contextlib.closing(gymnasium.vector.SyncVectorEnv([make] * config.num_envs)) as envs:
+        obs, _ = envs.reset(seed=config.seed)
+        began, steps = time.perf_counter(), 0
+        while time.perf_counter() - began < 1.0:
+            obs, *_ = envs.step(upright(obs))
+            steps += config.num_envs
+        return steps / (time.perf_counter() - began)
+
+
+def upright(obs: np.ndarray) -> np.ndarray:
+    """Actions that keep the poles up, i32[E].
+
+    Episodes are as long as those of a policy that has learned: resets take time, and short
+    episodes would flatter a training beside them.
+    """
+    _, speed, angle, turning = obs.T
+    return (angle + 0.5 * turning + 0.05 * speed > 0).astype(np.int32)
 
 
 def sb3(config: Any) -> float:
