@@ -8,6 +8,7 @@ Stable-Baselines3 where it is installed, at its settings.
 
 import contextlib
 import importlib.util
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -23,6 +24,14 @@ sys.path.append(str(Path(__file__).parents[1]))  # `tests`, with the plain arena
 from tests.oracles.arena import AGENTS, PlainArena
 
 POINTS = 10  # of a curve
+INDEPENDENT = 0.9  # of what as many cores would be worth that share nothing
+SPIN = """
+import time
+began, x = time.perf_counter(), 0
+for i in range(5_000_000):
+    x += i * i
+print(time.perf_counter() - began)
+"""
 # Stable-Baselines3's PPO as its defaults have it, with 16 environments.
 SB3 = {
     "num_envs": 16,
@@ -161,21 +170,45 @@ def curve(config: Any, settings: dict[str, Any]) -> list[float]:
 def training(args: Any) -> tuple[list[dict], list[str], list[list[str]]]:
     """(rows, titles, lines): steps/s of whole trainings at Stable-Baselines3's settings.
 
-    All take turns. A ratio is that of a turn, to jaxrl's training in the same turn.
+    All take turns. A ratio is that of a turn, to jaxrl's training in the same turn. It is shown for
+    all turns, and for those in which the cores did not share their speed with others.
     """
     rows, lines = [], []
     for name, (config, ways) in trainings().items():
-        rates = {way: [] for way in ways}
+        rates, shared = {way: [] for way in ways}, []
         for _ in range(args.turns):
-            for way, run in ways.items():
+            before = cores_worth()
+            for way, run in reversed(ways.items()):  # jaxrl first: beside `cores_worth`
                 rates[way].append(run(config))
                 print(f"{name}, {way}: {rates[way][-1]:,.0f} steps/s", flush=True)
+                if way == "jaxrl":
+                    shared.append(min(before, cores_worth()))
+                    print(f"{report.CORES} cores are worth {shared[-1]:.2f}", flush=True)
+        alone = [i for i, worth in enumerate(shared) if worth > INDEPENDENT * report.CORES]
         for way, found in rates.items():
             rows.append({"question": "training", "env": name, "way": way, "steps": found})
+            rows[-1]["cores_worth"] = shared
             ratios = [fast / rate for fast, rate in zip(rates["jaxrl"], found, strict=True)]
-            shown = "" if way == "jaxrl" else report.spread(ratios, ".2f")
-            lines.append([name, way, report.spread(found), shown])
-    return rows, ["environment", "way", "steps/s", "jaxrl's, times that"], lines
+            shown = [ratios, [ratios[i] for i in alone]]
+            of_turns = [report.spread(each, ".2f") if each else "no turn" for each in shown]
+            lines.append([name, way, report.spread(found), *of_turns])
+    titles = ["environment", "way", "steps/s", "jaxrl's, times that"]
+    return rows, [*titles, "in turns with cores of their own"], lines
+
+
+def cores_worth() -> float:
+    """How many times the work of one core all of them do together.
+
+    Less than their number where they share a core of the machine below, or its owner's others do.
+    """
+
+    def seconds(count: int) -> list[float]:
+        command = [sys.executable, "-S", "-c", SPIN]
+        spins = [subprocess.Popen(command, stdout=subprocess.PIPE) for _ in range(count)]
+        return [float(spin.communicate()[0]) for spin in spins]
+
+    (one,) = seconds(1)
+    return sum(one / each for each in seconds(report.CORES))
 
 
 def trainings() -> dict[str, tuple[Any, dict[str, Any]]]:
@@ -184,18 +217,18 @@ def trainings() -> dict[str, tuple[Any, dict[str, Any]]]:
     slow = config.replace(env=slow_cartpole, rollout_length=256, train_batch_size=None)
     ways = {
         "stepped alone": stepping,
-        "stepped alone by Gymnasium's SyncVectorEnv": stepping_by_gymnasium,
+        "stepped alone, Gymnasium's SyncVectorEnv": stepping_by_gymnasium,
         "jaxrl": training_speed,
     }
     peers = {"Stable-Baselines3": sb3} if importlib.util.find_spec("stable_baselines3") else {}
-    return {"CartPole": (config, ways | peers), "CartPole, 1 ms a step": (slow, ways)}
+    return {"CartPole": (config, peers | ways), "CartPole, 1 ms a step": (slow, ways)}
 
 
 def training_speed(config: Any) -> float:
-    """Of the third to fifth iteration; the first ones compile, and wait for the first rollout."""
+    """Of the third to eighth iteration; the first ones compile, and wait for the first rollout."""
     with jaxrl.Trainer(config, run_dir=None, quiet=True) as trainer:
-        seconds = [trainer.train()["time_this_iter_s"] for _ in range(5)]
-    return 3 * config.train_batch_size / sum(seconds[2:])
+        seconds = [trainer.train()["time_this_iter_s"] for _ in range(8)]
+    return 6 * config.train_batch_size / sum(seconds[2:])
 
 
 def stepping(config: Any) -> float:
