@@ -207,8 +207,8 @@ def cores_worth() -> float:
         spins = [subprocess.Popen(command, stdout=subprocess.PIPE) for _ in range(count)]
         return [float(spin.communicate()[0]) for spin in spins]
 
-    (one,) = seconds(1)
-    return sum(one / each for each in seconds(report.CORES))
+    (by_itself,) = seconds(1)
+    return sum(by_itself / each for each in seconds(report.CORES))
 
 
 def trainings() -> dict[str, tuple[Any, dict[str, Any]]]:

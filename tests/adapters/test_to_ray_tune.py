@@ -119,6 +119,7 @@ def test_medians_of_numbers_sums_of_speeds_and_the_furthest_iteration():
     }
 
 
+@pytest.mark.long
 def test_a_report_of_one_member_is_the_result_tree_with_nan_for_what_is_not_known_yet():
     config = SMALL_REINFORCE.replace(rollout_length=8)  # no pole falls within 8 steps
     block = plan(config).block({})
@@ -140,6 +141,7 @@ def test_a_report_of_one_member_is_the_result_tree_with_nan_for_what_is_not_know
     )
 
 
+@pytest.mark.long
 def test_a_report_of_several_has_their_medians_the_best_and_each_ones_own():
     block = plan(members={"lr": [1e-3, 1e-2]}, seeds=2, iterations=3).block({})
     said = report(block, 3)

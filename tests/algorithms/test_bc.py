@@ -120,6 +120,7 @@ def test_each_agents_steps_go_to_its_policy_also_of_those_that_join_late_or_leav
             np.testing.assert_array_equal(data[group].steps.action[row, :count], actions)
 
 
+@pytest.mark.long
 def test_a_shared_policy_is_told_whose_steps_they_are(tmp_path):
     env = Twins()
     episodes = sampled(jaxrl.PPOConfig(env=env, fcnet_hiddens=(4,), num_envs=2), 2)
@@ -131,6 +132,7 @@ def test_a_shared_policy_is_told_whose_steps_they_are(tmp_path):
     np.testing.assert_array_equal(data.steps.inputs.agent_id[0], places)
 
 
+@pytest.mark.long
 def test_masks_are_used_where_each_episode_has_its_own(tmp_path):
     env = TicTacToe()
     episodes = sampled(jaxrl.PPOConfig(env=env, fcnet_hiddens=(4,), num_envs=2), 2)

@@ -43,6 +43,7 @@ def test_random_timesteps_are_environment_steps_of_all_environments_together():
     assert isinstance(plain.distribution, Categorical)
 
 
+@pytest.mark.long
 def test_a_resumed_run_goes_on_with_its_schedule_to_the_bit(tmp_path):
     config = SMALL_CARTPOLE.replace(
         exploration_config={"type": "EpsilonGreedy", "epsilon_timesteps": 64 * 3},
@@ -82,6 +83,7 @@ def test_one_policy_explores_and_another_that_does_not_learn_acts_greedily():
         config.replace(policies_to_train=None).build()
 
 
+@pytest.mark.long
 def test_agents_that_wait_keep_the_probability_of_an_action_whose_outcome_is_open():
     config = PPOConfig(
         env=Turns(), num_envs=2, rollout_length=8, minibatch_size=16, num_epochs=1,
@@ -112,6 +114,7 @@ def test_a_users_by_function_and_those_by_name_are_stored_by_name():
         assert played.build().policy_specs[0].exploration is None
 
 
+@pytest.mark.long
 def test_evaluation_does_not_explore():
     config = SMALL_CARTPOLE.replace(exploration_config={"type": "Random"})
     with Trainer(config, run_dir=None, quiet=True) as trainer:

@@ -30,7 +30,7 @@ def bits(tree):
     return [np.asarray(leaf).tobytes() for leaf in jax.tree.leaves(tree)]
 
 
-@settings(deadline=None, max_examples=25)
+@settings(deadline=None, max_examples=10)
 @given(arrays=st.lists(ARRAYS, max_size=5), seed=st.integers(0, 99))
 def test_every_bit_comes_back_whoever_writes_and_whoever_reads(arrays, seed):
     tree = tree_of(arrays, seed)

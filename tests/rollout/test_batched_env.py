@@ -61,6 +61,7 @@ def assert_equal(found, expected):
     jax.tree.map(np.testing.assert_array_equal, found, expected)
 
 
+@pytest.mark.long
 def test_training_gives_the_bits_of_the_vmapped_environment():
     batched, vmapped = trained(BatchedCartPole()), trained(ShortCartPole())
     assert_equal(batched, vmapped)
@@ -68,6 +69,7 @@ def test_training_gives_the_bits_of_the_vmapped_environment():
     assert 12 < ended.sum() < ended.size / 4  # by falls, and by the clock
 
 
+@pytest.mark.long
 def test_evaluation_gives_the_bits_of_the_vmapped_environment():
     results = []
     for env in (BatchedCartPole(), ShortCartPole()):

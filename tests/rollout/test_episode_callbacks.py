@@ -260,6 +260,7 @@ def test_curiosity_pays_one_policy_for_the_cells_that_it_seldom_saw():
     assert not np.any(reward[:, 1])
 
 
+@pytest.mark.long
 def test_agents_of_different_spaces_are_told_apart_by_name_and_any_class_with_a_hook_will_do():
     sizes = {"num_envs": E, "rollout_length": T, "total_env_steps": E * T * ITERATIONS}
     config = ReinforceConfig(env=Leavers(), callbacks=Chosen, fcnet_hiddens=(8,), **sizes)
@@ -271,6 +272,7 @@ def test_agents_of_different_spaces_are_told_apart_by_name_and_any_class_with_a_
     assert not np.any(of_iterations(metrics, "missing")[0])
 
 
+@pytest.mark.long
 def test_results_hold_custom_metrics_and_histograms_under_rllibs_names():
     config = CONFIG.replace(
         env="arena", env_args={"height": 4, "width": 4, "max_steps_in_episode": LENGTH}

@@ -65,7 +65,11 @@ def assert_equal(expected, actual):
         np.testing.assert_allclose(leaf, other, rtol=2e-5, atol=2e-6, err_msg=where)
 
 
-CASES = [(name, 1 + i % 2) for i, name in enumerate(CONFIGS)]
+QUICK = "agents of two policies", "turns"
+CASES = [
+    pytest.param(name, 1 + i % 2, marks=() if name in QUICK else pytest.mark.long)
+    for i, name in enumerate(CONFIGS)
+]
 
 
 @pytest.mark.parametrize(("name", "num_parts"), CASES)

@@ -180,6 +180,7 @@ class Heavier(Curriculum):
         return memory + 1
 
 
+@pytest.mark.long
 def test_a_curriculum_in_the_program_trains_as_one_on_the_host_that_says_the_same():
     # No pole falls so far and no cart leaves, so that every episode is one rollout.
     endless = {"theta_threshold": 1e6, "x_threshold": 1e6, "max_steps_in_episode": 16}
@@ -210,6 +211,7 @@ LEVELS = [{"gravity": 1.0}, {"gravity": 5.0}, {}]
 CLIMBING = CARTPOLE.replace(curriculum=LevelsBySuccess(LEVELS, window=1, solved_at=5.0))
 
 
+@pytest.mark.long
 def test_levels_are_reported_and_evaluation_plays_the_target(start, tmp_path):
     trainer = start(CLIMBING)
     result = trainer.fit({"training_iteration": 4})

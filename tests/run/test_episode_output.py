@@ -166,6 +166,7 @@ def test_a_share_writes_all_episodes_of_the_first_environments(tmp_path):
         assert recorded_share(settings, config) == number
 
 
+@pytest.mark.long
 def test_several_devices_write_the_environments_of_each(tmp_path):
     trainer, results, episodes = trained(SMALL_ARENA, tmp_path, devices=2)
     assert trainer.settings.devices == 2

@@ -80,6 +80,7 @@ def test_recorded_episodes_are_learned_from_as_the_rollout_that_they_come_from(w
     )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "settings", [{}, {"observation_filter": "MeanStdFilter", "normalize_returns": True}]
 )

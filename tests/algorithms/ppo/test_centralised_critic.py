@@ -144,6 +144,7 @@ def test_a_critic_knows_what_it_sees_and_a_policys_own_observation_does_not_tell
 LEAVERS = PPOConfig(env=Leavers(nan=True), critic_observation="all-agents", **TINY)
 
 
+@pytest.mark.long
 def test_of_agents_that_have_left_a_critic_sees_zeros_and_that_they_have():
     _, _, trajectories = played(LEAVERS, num_updates=2)
     for trajectory in trajectories:

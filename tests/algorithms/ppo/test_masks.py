@@ -108,6 +108,7 @@ def test_an_impossible_action_is_never_taken_and_the_same_is_learned(fitted, tol
         assert counted["custom_metrics"]["forbidden_max"] == 0.0
 
 
+@pytest.mark.long
 def test_without_its_mask_the_same_probe_takes_impossible_actions_and_learns_as_much(fitted):
     trainer, young = fitted(1, env=Forbidden(None), **MANY)
     assert young["env_runners"]["custom_metrics"]["forbidden_mean"] > 0.3

@@ -260,6 +260,7 @@ class LeaversOfABox(Leavers):
         return super().step_env(key, state, {**action, "wide": wide}, params)
 
 
+@pytest.mark.long
 def test_rows_that_fill_up_and_agents_that_left_break_no_distribution_and_no_carry():
     """A Beta of zeros, and a carry that garbage made NaN, are in the batch with weight 0.
 

@@ -159,6 +159,7 @@ def test_agents_of_one_policy_learn_different_things_once_they_are_told_apart(fi
         assert num_inputs in {leaf.shape[0] for leaf in jax.tree.leaves(params)}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", ["beta", "squashed_gaussian"])
 def test_a_place_is_learned_by_a_bounded_distribution(fitted, kind):
     settings = {"rollout_length": 4, "num_envs": 64, "lr": 5e-3, "num_epochs": 8}

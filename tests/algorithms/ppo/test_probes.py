@@ -161,6 +161,7 @@ def test_agents_of_different_spaces_learn_and_one_that_left_learns_from_its_acti
     assert (look("wide", np.stack([np.cos(angles), np.sin(angles)], axis=-1))[0][:, 2] > 0.95).all()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("length", "lambda_"), [(3, 1.0), (3, 0.0), (1, 1.0)])
 def test_in_a_game_of_turns_values_are_what_each_is_paid_after_its_move(length, lambda_):
     """a is paid 1 while it waits for the end.
@@ -192,6 +193,7 @@ class Undeclared(Turns):
         )
 
 
+@pytest.mark.long
 def test_agents_that_wait_unannounced_stop_training():
     config = PPOConfig(env=Undeclared(), **SMALL).replace(total_env_steps=256)
     assert not hasattr(config.env, "acting_agents")
@@ -201,6 +203,7 @@ def test_agents_that_wait_unannounced_stop_training():
     assert "arose in learning" not in str(raised.value)
 
 
+@pytest.mark.long
 def test_a_sweep_refuses_agents_that_wait_unannounced(tmp_path):
     """By an algorithm whose program is small: who waits is found before anything is learned."""
     sizes = {"num_envs": 4, "rollout_length": 4, "fcnet_hiddens": (4,)}

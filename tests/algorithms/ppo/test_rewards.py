@@ -168,6 +168,7 @@ def collected(config):
     return jax.jit(algorithm.collect)(algorithm.init(jax.random.key(0)))[1].trajectories
 
 
+@pytest.mark.long
 def test_a_model_with_an_intrinsic_reward_sees_the_state_that_a_step_reached_before_the_reset():
     small = {"num_envs": 2, "rollout_length": 6, "minibatch_size": 12, "num_epochs": 1}
     (rows,) = collected(PPOConfig(env=Watch(), model=Curious(), **small))
@@ -219,6 +220,7 @@ def trained(config, folder, stops):
     return result, checkpoint.read(checkpoint.find(folder)).arrays
 
 
+@pytest.mark.long
 def test_a_resumed_run_has_the_deviation_and_all_else_to_the_bit(tmp_path):
     (result, whole), (_, cut) = (
         trained(SMALL_CURIOUS, tmp_path / name, stops)

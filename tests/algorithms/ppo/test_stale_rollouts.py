@@ -53,6 +53,7 @@ def test_the_batch_of_a_stale_rollout_is_clipped_around_the_policy_that_learns()
     np.testing.assert_allclose(batch.log_prob, log_prob, rtol=1e-5)
 
 
+@pytest.mark.long
 def test_what_the_weights_that_learn_played_themselves_is_learned_from_as_with_sync():
     """So it is in the first iteration, whose rollout no update came before."""
     config = SMALL_CARTPOLE.replace(env_args={"max_steps_in_episode": 9})

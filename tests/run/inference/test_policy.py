@@ -173,6 +173,7 @@ def test_weights_are_read_and_set_by_policy_and_the_optimiser_stays(trained, sta
         other.set_weights({"pol9": before["pol1"]})
 
 
+@pytest.mark.long
 def test_one_policy_of_many_begins_with_anothers_weights_and_may_stay_frozen(
     trained, small, start, tmp_path
 ):
@@ -210,6 +211,7 @@ def test_init_from_refuses_other_shapes_and_unknown_policies_before_compiling(tr
         initial_weights(small.replace(fcnet_hiddens=(16,)).build(), {"pol1": str(trained.run_dir)})
 
 
+@pytest.mark.long
 def test_continuous_actions_come_in_the_environments_units_with_the_filter_that_was_trained(start):
     config = PPOConfig(
         env="gymnax:Pendulum-v1",
