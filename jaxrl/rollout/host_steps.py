@@ -47,7 +47,7 @@ def first_envs(
 
 
 def told_of(spec: RolloutSpec, steps: Any, copies: np.ndarray | tuple) -> Reached:
-    """A part's `VectorSteps`, its observations by agent yet, [E, ...].
+    """A part's `VectorSteps`; observations are still by agent, [E, ...].
 
     Args:
         copies: their numbers, i32[E]; () where they are known.
