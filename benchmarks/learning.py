@@ -4,18 +4,21 @@
     python benchmarks/learning.py --tasks cartpole --seeds 0 1 2
     python benchmarks/learning.py --tasks waterworld waterworld-tuned pursuit-tuned
     python benchmarks/learning.py --tasks breakout --variants jaxrl "jaxrl, convolutions"
+    python benchmarks/learning.py --tasks waterworld-tuned --settings '{"gamma": 0.99}'
 
 The return of an iteration is the mean over just the episodes that ended in it; marks are some
 environment steps, and a quarter, half and the whole of each task's. A row for each (task, variant,
 seed); `--read` makes the table and the pictures from rows made before.
 
 Waterworld's settings are those of a user's RLlib log, which ends after 804,000 steps at a summed
-return between -24 and -4.5; the tuned tasks train with the environment's own settings. "random
-play" draws its actions uniformly. Breakout-MinAtar is gymnax's, with PureJaxRL's settings for
-MinAtar (examples/brax_minatar.ipynb there: an MLP that reads all cells as one row).
+return between -24 and -4.5; the tuned tasks train with the environment's own settings, and
+waterworld-dense with its former ones, whose network has dense layers alone. "random play" draws
+its actions uniformly. Breakout-MinAtar is gymnax's, with PureJaxRL's settings for MinAtar
+(examples/brax_minatar.ipynb there: an MLP that reads all cells as one row).
 """
 
 import importlib.util
+import json
 import statistics
 import sys
 import time
@@ -35,6 +38,20 @@ WATERWORLD = {
     "rollout_length": 500,
     "vf_loss_coeff": 0.005,
     "vf_share_layers": True,
+}
+WATERWORLD_DENSE = {  # tuned, before there was `jaxrl.models.ray_network`
+    "env": "waterworld",
+    "num_envs": 16,
+    "rollout_length": 500,
+    "minibatch_size": 2000,
+    "num_epochs": 4,
+    "lr": [[0, 5e-4], [4_000_000, 1e-4]],
+    "lambda_": 0.95,
+    "vf_clip_param": None,
+    "vf_loss_coeff": 0.5,
+    "entropy_coeff": 0.005,
+    "fcnet_hiddens": (64, 64),
+    "total_env_steps": 4_000_000,
 }
 CARTPOLE = {"env": "cartpole", "num_envs": 8, "rollout_length": 500, "lr": 3e-4, "num_epochs": 5}
 BREAKOUT = {
@@ -64,6 +81,7 @@ TASKS = {
     "cartpole": {**CARTPOLE, "total_env_steps": 100_000},
     "waterworld": {**WATERWORLD, "total_env_steps": 800_000},
     "waterworld-tuned": {"env": "waterworld", "tuned": True},
+    "waterworld-dense": WATERWORLD_DENSE,
     "pursuit-tuned": {"env": "pursuit", "tuned": True},
     "breakout": BREAKOUT,
 }
@@ -92,7 +110,7 @@ LONG = (200_000, 400_000, 800_000, 1_600_000, 3_200_000)
 MARKS = {task: SHORT if task in USUAL_TASKS else LONG for task in TASKS} | {
     "breakout": (1_000_000, 7_500_000)
 }
-THRESHOLD = {"cartpole": 475.0, "waterworld-tuned": 100.0}
+THRESHOLD = {"cartpole": 475.0, "waterworld-tuned": 100.0, "waterworld-dense": 100.0}
 RANDOM = "random play"
 
 
@@ -216,6 +234,7 @@ def measure(task: str, variant: str, seeds: list[int], out: Path, **changed) -> 
         )
     for seed, curve in curves:
         row = {"task": task, "variant": variant, "seed": seed, "curve": curve}
+        row |= {"settings": changed} if changed else {}
         row |= report.circumstances()
         rows.append(row)
         print(
@@ -350,10 +369,15 @@ def main() -> None:
         "--total-env-steps", type=int, help="of ours, instead of the task's own; schedules stay"
     )
     parser.add_argument(
+        "--settings", type=json.loads, default={}, help="of ours, on top of the task's own, as JSON"
+    )
+    parser.add_argument(
         "--window", type=int, default=1, help="iterations whose episodes make a return in the table"
     )
     arguments = parser.parse_args()
-    changed = {"total_env_steps": arguments.total_env_steps} if arguments.total_env_steps else {}
+    changed = arguments.settings
+    if arguments.total_env_steps:
+        changed = {**changed, "total_env_steps": arguments.total_env_steps}
     rows = [{"variant": "RLlib", **row} for row in report.read(arguments.read or [])]
     if not arguments.read:
         # rllib_peer.py plays the plain arena of the tests, which lie beside this folder.

@@ -124,19 +124,25 @@ class Waterworld(StackedEnvironment):
 
     @property
     def tuned(self) -> dict[str, Any]:
-        """Settings for a summed return of 100 after about 600,000 steps, and the best final one."""
+        """Settings for a summed return of some 400 after 2 million steps.
+
+        The network matters most: it has the same weights for each sensor.
+        """
+        sensors = f"num_sensors={self.n_sensors}, speed_features={self.speed_features}"
         return {
             "num_envs": 16,
             "rollout_length": 500,
             "minibatch_size": 2000,
             "num_epochs": 4,
-            "lr": [[0, 5e-4], [4_000_000, 1e-4]],
+            "lr": [[0, 1e-3], [2_000_000, 0.0]],
+            "gamma": 0.97,
             "lambda_": 0.95,
             "vf_clip_param": None,
             "vf_loss_coeff": 0.5,
-            "entropy_coeff": 0.005,
-            "fcnet_hiddens": (64, 64),
-            "total_env_steps": 4_000_000,
+            "entropy_coeff": [[0, 0.005], [2_000_000, 0.0]],
+            "model": f"jaxrl.models.ray_network:RayNetwork({sensors})",
+            "fcnet_hiddens": (64, 64),  # of networks that are chosen in place of that model
+            "total_env_steps": 2_000_000,
         }
 
     def observation_space(self, agent: AgentId | None = None, params: Params | None = None) -> Box:

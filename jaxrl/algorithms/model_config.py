@@ -152,6 +152,8 @@ class NetworkSettings:
 
 
 NETWORK = tuple(field.name for field in dataclasses.fields(NetworkSettings))
+# What `model` has no use for, or is refused beside.
+BUILT_IN = frozenset(NETWORK) - {"model", "max_seq_len"}
 
 
 def check_network(config: NetworkSettings) -> None:

@@ -1,11 +1,12 @@
 """The algorithms by the names that commands know, and the configurations that flags change."""
 
 import dataclasses
+from collections.abc import Collection
 from typing import Any
 
 from jaxrl.algorithms.bc.config import BCConfig, MARWILConfig
 from jaxrl.algorithms.config import AlgorithmConfig
-from jaxrl.algorithms.model_config import ActingSettings, NetworkSettings
+from jaxrl.algorithms.model_config import BUILT_IN, ActingSettings, NetworkSettings
 from jaxrl.algorithms.ppo.config import PPOConfig
 from jaxrl.algorithms.ppo.fast import FITTED
 from jaxrl.cli.flags import Flag, flags_of
@@ -41,8 +42,13 @@ def every_flag() -> dict[str, Flag]:
     return {name: flag for each in ALGORITHMS for name, flag in flags_of(example(each)).items()}
 
 
-def base_of(options: dict[str, Any], tuned: Any, algorithm: str) -> tuple[AlgorithmConfig, str]:
-    """The configuration that the flags change, and what it is called."""
+def base_of(
+    options: dict[str, Any], tuned: Any, algorithm: str, tried: Collection[str] = ()
+) -> tuple[AlgorithmConfig, str]:
+    """The configuration that the flags change, and what it is called.
+
+    tried: the settings of which a sweep tries values.
+    """
     if not isinstance(tuned, bool):
         raise UsageError(f"tuned={tuned!r} must be True or False")
     env, env_args = options.pop("env", "arena"), options.pop("env_args", {})
@@ -51,8 +57,10 @@ def base_of(options: dict[str, Any], tuned: Any, algorithm: str) -> tuple[Algori
     plain = PPOConfig(env=env, env_args=env_args)
     if not tuned:
         return plain, "RLlib's defaults"
-    base = PPOConfig.tuned(env, env_args)
+    network = {name: options[name] for name in BUILT_IN if name in options}
+    base = PPOConfig.tuned(env, env_args, **network)
     if getattr(base.setup().env, "tuned", None):
+        base = base.replace(model=None) if BUILT_IN.intersection(tried) else base
         return base, f"tuned for {env}"
     fitted = {name: options[name] for name in FITTED if name in options}
     fast = PPOConfig.fast(env, env_args, **fitted)

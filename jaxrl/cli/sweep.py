@@ -133,13 +133,13 @@ def _sweep(argv: list[str]) -> Sweep:
     if trust:
         raise UsageError("--trust goes with --resume SWEEP")
     algorithm = sweep_options.pop("algorithm", "ppo")
-    base, _ = base_of(options, sweep_options.pop("tuned", True), algorithm)
+    tried = tried_of(given)
+    base, _ = base_of(options, sweep_options.pop("tuned", True), algorithm, tried)
     show_help(argv, sweep_flags(base), program("sweep"), run_sweep.__doc__)
     given_flags(argv, sweep_flags(base))  # refuses those of other algorithms
     config = base.replace(
         **{name: value for name, value in options.items() if getattr(base, name) != value}
     )
-    tried = tried_of(given)
     stop = dict(sweep_options.pop("stop", {}))
     if (goal := sweep_options.pop("stop_return", None)) is not None:
         stop[return_path(config)] = goal

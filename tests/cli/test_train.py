@@ -49,6 +49,11 @@ def test_the_tuned_settings_are_used_and_said_unless_declined():
     assert order.source == "RLlib's defaults, but lr=0.5"
 
 
+def test_a_flag_of_the_built_in_networks_replaces_a_tuned_model():
+    assert parse(["--env", "waterworld"]).config.model
+    assert parse(["--env", "waterworld", "--use-gru"]).config.model is None
+
+
 def test_the_compile_cache_is_on_unless_declined_and_a_path_stays_as_it_is_written():
     assert parse(["--env", "arena"]).compile_cache == "auto"
     assert parse(["--compile-cache", "off"]).compile_cache == "off"

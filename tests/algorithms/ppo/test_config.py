@@ -161,6 +161,14 @@ def test_the_tuned_settings_are_the_environments_own_and_yield_to_changes():
     assert config.train_batch_size == tuned["num_envs"] * tuned["rollout_length"]
 
 
+def test_a_setting_of_the_built_in_networks_replaces_a_tuned_model():
+    tuned = make("waterworld")[0].tuned
+    assert PPOConfig.tuned("waterworld", lr=0.5).model == tuned["model"]
+    assert PPOConfig.tuned("waterworld", use_gru=True).model is None
+    assert PPOConfig.tuned("waterworld", model={"fcnet_hiddens": [32]}).model is None
+    assert PPOConfig.tuned("waterworld", fcnet_hiddens=[32], model=tuned["model"]).model
+
+
 def no_rate():
     return optax.sgd(0.1)
 
