@@ -10,12 +10,13 @@ relative to its own, and its own speed not at all.
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import report
 
 import jaxrl
 from jaxrl.envs.waterworld_physics import SIZE
 
-TIMES = jnp.linspace(0.05, 3.0, 60)  # s in which food may be met
+TIMES = np.linspace(0.05, 3.0, 60, dtype=np.float32)  # s in which food may be met
 NEAR = 15.0  # px by which a pursuer may pass the middle of food without another push
 
 
@@ -30,7 +31,7 @@ def act(env, params, state) -> jax.Array:
     touched = state.touched[:, ends[0] : ends[1]]
     reached = offset[..., None] + food_velocity[:, None, :, None] * TIMES  # [2, P, F, times]
     in_time = jnp.all(jnp.abs(reached) <= top_speed * TIMES, axis=0)
-    seconds = jnp.where(seen & ~touched, TIMES[jnp.argmax(in_time, axis=-1)], jnp.inf)
+    seconds = jnp.where(seen & ~touched, jnp.asarray(TIMES)[jnp.argmax(in_time, axis=-1)], jnp.inf)
     target, seconds = jnp.argmin(seconds, axis=1), jnp.min(seconds, axis=1)
     chases = jnp.isfinite(seconds)
     seconds = jnp.where(chases, seconds, 1.0)

@@ -14,7 +14,8 @@ import numpy as np
 from jaxrl.core.errors import UsageError
 from jaxrl.core.spaces import Box, Space
 
-IS_DISTANCE = np.array([1, 1, 1, 0, 1, 0, 1, 0], bool)  # waterworld's blocks; the others are speeds
+# of waterworld's blocks; the others are speeds
+IS_DISTANCE = (True, True, True, False, True, False, True, False)
 NUM_TOUCHES = 2  # the numbers after the sensors': whether food, and whether poison, is touched
 SPEED_SCALE = 2.0  # most relative speeds are below a half of the observation's unit
 RAY_UNITS, UNITS = 32, 64  # of each hidden layer, for each ray and for all of them together
@@ -49,9 +50,9 @@ class RayNetwork(nn.Module):
         super().__post_init__()
 
     @property
-    def is_distance(self) -> np.ndarray:
-        """bool[blocks]: which blocks of `num_sensors` numbers hold distances."""
-        return IS_DISTANCE if self.speed_features else IS_DISTANCE[IS_DISTANCE]
+    def is_distance(self) -> tuple[bool, ...]:
+        """Which blocks of `num_sensors` numbers hold distances."""
+        return IS_DISTANCE if self.speed_features else tuple(filter(None, IS_DISTANCE))
 
     @property
     def num_readings(self) -> int:
@@ -71,10 +72,10 @@ class RayNetwork(nn.Module):
         return logits, nn.Dense(1)(value)[..., 0]
 
 
-def readings(obs: jax.Array, is_distance: np.ndarray) -> jax.Array:
+def readings(obs: jax.Array, is_distance: tuple[bool, ...]) -> jax.Array:
     """f32[..., blocks n] as f32[..., n, blocks]: 0 where nothing is sensed, nearer is larger."""
     blocks = obs.reshape(*obs.shape[:-1], len(is_distance), -1)
-    chosen = is_distance[:, None]
+    chosen = np.array(is_distance)[:, None]
     return jnp.swapaxes(jnp.where(chosen, 1.0 - blocks, SPEED_SCALE * blocks), -1, -2)
 
 

@@ -15,7 +15,7 @@ PUSH = Box(-1.0, 1.0, (2,))
 
 
 def test_a_reading_of_nothing_is_0_and_a_nearer_one_is_larger():
-    blocks = np.where(IS_DISTANCE[:, None], 1.0, 0.0) * np.ones((8, 3), np.float32)
+    blocks = np.where(np.array(IS_DISTANCE)[:, None], 1.0, 0.0) * np.ones((8, 3), np.float32)
     blocks[0, 1], blocks[3, 2] = 0.25, -0.5  # an obstacle on the second ray, a speed on the third
     rays = readings(jnp.asarray(blocks, jnp.float32).reshape(1, -1), IS_DISTANCE)
     expected = np.zeros((1, 3, 8))
