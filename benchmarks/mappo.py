@@ -3,6 +3,7 @@
     python benchmarks/mappo.py
     python benchmarks/mappo.py --cases spread --peer JaxMARL/baselines/MAPPO
     python benchmarks/mappo.py --cases pursuit --seeds 0 --steps 80_000
+    python benchmarks/mappo.py --cases spread --critics all-agents --settings '{"grad_clip": null}'
 
 Each case is trained with the same settings and each kind of critic. The numbers are the mean
 returns of the episodes that end in each quarter of training.
@@ -19,6 +20,7 @@ above the GRU, and an optimizer for the critic alone.
 
 import functools
 import importlib
+import json
 import sys
 import time
 import types
@@ -83,7 +85,8 @@ CASES = {
     "spread": Case(
         GRU
         | {"env": f"jaxmarl:{SPREAD}", "num_envs": 16, "minibatch_size": 1536}
-        | {"entropy_coeff": 0.01, "grad_clip": 0.5},
+        | {"entropy_coeff": 0.01, "grad_clip": 0.5}
+        | {"shuffle_blocks": 4},  # 8 would need minibatches of 16 sequences, not 12
         ("own", "all-agents"),
         500_000,
         peer="mappo_rnn_mpe",
@@ -105,17 +108,20 @@ CASES = {
 }
 
 
-def configuration(name: str, critic: str, steps: int) -> PPOConfig:
+def configuration(name: str, critic: str, steps: int, changes: dict[str, Any]) -> PPOConfig:
+    chosen = {"critic_observation": critic, "total_env_steps": steps, **changes}
     if name == "pursuit":
-        return PPOConfig.tuned("pursuit", critic_observation=critic, total_env_steps=steps)
+        return PPOConfig.tuned("pursuit", **chosen)
     lr = [[0, PEER["LR"]], [steps, 0.0]]
-    settings = {**CASES[name].settings, "lr": lr, "total_env_steps": steps}
-    return PPOConfig(critic_observation=critic, **settings)
+    return PPOConfig(**{**CASES[name].settings, "lr": lr, **chosen})
 
 
-def learn(name: str, critic: str, seeds: list[int], steps: int) -> list[dict[str, Any]]:
+def learn(
+    name: str, critic: str, changes: dict[str, Any], seeds: list[int], steps: int
+) -> list[dict[str, Any]]:
     """A row for each seed, of one compiled program."""
-    config, share = configuration(name, critic, steps), CASES[name].share
+    config, share = configuration(name, critic, steps, changes), CASES[name].share
+    title = ", ".join([f"critic sees {critic}", *(f"{key}={changes[key]}" for key in changes)])
     train = jax.jit(make_train(config)).lower(jax.random.key(0)).compile()
     rows = []
     for seed in seeds:
@@ -130,7 +136,7 @@ def learn(name: str, critic: str, seeds: list[int], steps: int) -> list[dict[str
         )
         # NaN where no episode ended.
         returns = [share * float(sums.sum() / (count.sum() or np.nan)) for sums, count in quarters]
-        rows.append(row_of(name, f"critic sees {critic}", seed, returns, (steps, seconds)))
+        rows.append(row_of(name, title, seed, returns, (steps, seconds)))
     return rows
 
 
@@ -211,13 +217,16 @@ def main() -> None:
     parser.add_argument("--cases", nargs="+", choices=CASES, default=list(CASES))
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2, 3, 4])
     parser.add_argument("--steps", type=int, help="environment steps; default: each case's own")
+    parser.add_argument("--critics", nargs="+", help="what critics see; default: each case's own")
+    parser.add_argument("--settings", type=json.loads, default={}, help="of PPOConfig, as JSON")
     parser.add_argument("--peer", type=Path, help="a folder of JaxMARL's baselines/MAPPO")
     arguments = parser.parse_args()
     rows = []
     for name in arguments.cases:
         case = CASES[name]
         steps = arguments.steps or case.steps
-        runs = [functools.partial(learn, name, critic) for critic in case.critics]
+        critics = arguments.critics or case.critics
+        runs = [functools.partial(learn, name, critic, arguments.settings) for critic in critics]
         if case.peer and arguments.peer:
             runs.append(functools.partial(learn_peer, name, arguments.peer))
         for run in runs:
