@@ -132,8 +132,11 @@ def slope(values: list[float]) -> float:
 
 def children(pid: int) -> list[int]:
     """The processes that a process started and that still run."""
-    listed = [Path(f"/proc/{pid}/task/{task}/children") for task in os.listdir(f"/proc/{pid}/task")]
-    return sorted(int(child) for path in listed for child in path.read_text().split())
+    found = []
+    for task in os.listdir(f"/proc/{pid}/task"):
+        with contextlib.suppress(FileNotFoundError):  # a thread that has ended since
+            found += Path(f"/proc/{pid}/task/{task}/children").read_text().split()
+    return sorted(map(int, found))
 
 
 def megabytes(pid: int) -> float:
