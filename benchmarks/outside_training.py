@@ -8,6 +8,7 @@ Stable-Baselines3 where it is installed, at its settings.
 
 import contextlib
 import importlib.util
+import statistics
 import subprocess
 import sys
 import time
@@ -218,6 +219,7 @@ def trainings() -> dict[str, tuple[Any, dict[str, Any]]]:
     ways = {
         "stepped alone": stepping,
         "stepped alone, Gymnasium's SyncVectorEnv": stepping_by_gymnasium,
+        "jaxrl, while the learner rests": collecting_speed,
         "jaxrl": training_speed,
     }
     peers = {"Stable-Baselines3": sb3} if importlib.util.find_spec("stable_baselines3") else {}
@@ -229,6 +231,17 @@ def training_speed(config: Any) -> float:
     with jaxrl.Trainer(config, run_dir=None, quiet=True) as trainer:
         seconds = [trainer.train()["time_this_iter_s"] for _ in range(8)]
     return 6 * config.train_batch_size / sum(seconds[2:])
+
+
+def collecting_speed(config: Any) -> float:
+    """Of collecting rollouts with one core, while the other ones rest; the median of six.
+
+    What is left between this and stepping alone is choosing actions and keeping the steps.
+    """
+    with jaxrl.Trainer(config, run_dir=None, quiet=True, sync=True) as trainer:
+        timers = [trainer.train()["timers"] for _ in range(8)]
+    seconds = [each["env"] + each["inference"] for each in timers[2:]]
+    return config.train_batch_size / statistics.median(seconds)
 
 
 def stepping(config: Any) -> float:
