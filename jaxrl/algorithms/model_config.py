@@ -298,7 +298,7 @@ def _layers(
 
 
 def model_name(model: Any) -> str:
-    """What a user's model is called."""
+    """What a model is called."""
     if isinstance(model, str):
         return model
     return getattr(model, "__qualname__", type(model).__qualname__)

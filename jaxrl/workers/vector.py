@@ -97,7 +97,7 @@ class VectorEnv(Protocol):
         """Begins a step of a part's copies; `actions` are [e, ...], of agents that wait too."""
 
     def receive(self, part: int) -> VectorSteps:
-        """The results of the step that was begun with `send`, until the part is sent again.
+        """The results of the step that was begun with `send`; the next `send` may change them.
 
         Raises:
             TooManyFaults: so many in a row that the environment must be broken.

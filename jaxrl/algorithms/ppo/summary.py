@@ -127,7 +127,7 @@ def _network(config: PPOConfig, critic: CriticSpec | None) -> str:
     told += ["which agent it plays"] if config.agent_id_obs else []
     beside = f", told {' and '.join(told)}" if told else ""
     if config.model is not None:
-        return f"network {model_name(config.model)}, your own{beside}"
+        return f"network {model_name(config.model)}{beside}"
     layers = " x ".join(map(str, config.fcnet_hiddens)) or "no hidden layer"
     if config.conv_filters is not None:
         below = ", ".join(

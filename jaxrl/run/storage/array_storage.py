@@ -128,11 +128,11 @@ def _ask_for_json_once() -> None:
 
 
 def give_back_memory() -> None:
-    """Has glibc return the memory that it holds free to the system; other C libraries do it alone.
+    """Asks glibc to return its free memory to the system; other C libraries do so by themselves.
 
     glibc has up to eight arenas a core for the threads, and each keeps what it once needed. Orbax
     and tensorstore write in threads that come and go, with megabytes of buffers in whichever arena
-    a thread gets. So without this a process grows with its checkpoints until all arenas did.
+    a thread gets. Without this a process grows with its checkpoints until all arenas have grown.
     """
     if (trim := _malloc_trim()) is not None:
         trim(0)
