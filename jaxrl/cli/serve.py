@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from jaxrl.cli.evaluate import TRUST, run_command
+from jaxrl.core import glibc_memory
 from jaxrl.core.errors import require
 from jaxrl.core.fields import flag, setting
 from jaxrl.run.inference.policy import policy_of
@@ -27,6 +28,7 @@ class ServeOptions(ServerSettings):
 
 def serve(argv: Sequence[str] | None = None) -> None:
     """Serve the policies of a run to other programs, over WebSockets: RUN [flags]."""
+    glibc_memory.limit_arenas()
     run_command("serve", serve.__doc__, ServeOptions(), argv, _serve)
 
 

@@ -20,6 +20,7 @@ from jaxrl.cli.flags import (
     setting_of,
 )
 from jaxrl.cli.help import HELP_FLAGS, show_help
+from jaxrl.core import glibc_memory
 from jaxrl.core.errors import UsageError, require
 from jaxrl.core.fields import flag
 from jaxrl.rllib.translation import from_rllib
@@ -145,6 +146,7 @@ def train_bc(argv: Sequence[str] | None = None) -> None:
 
 def _train(argv: Sequence[str], algorithm: str) -> None:
     started, trainer = time.perf_counter(), None
+    glibc_memory.limit_arenas()
     try:
         order = parse(argv, algorithm)
         if any(part is not None for part in order.hosts[:3]):

@@ -7,7 +7,6 @@ reached through a link with a plain name, and after writing the index is read ba
 
 import contextlib
 import copy
-import ctypes
 import functools
 import os
 import re
@@ -18,6 +17,8 @@ from typing import Any
 
 import jax
 import numpy as np
+
+from jaxrl.core import glibc_memory
 
 # A path that every version takes literally.
 LITERAL_PATH = re.compile(r"([A-Za-z]:)?[\w/.,+=@~ -]{1,2000}")
@@ -35,7 +36,7 @@ def write(folder: Path, arrays: dict[str, np.ndarray]) -> None:
             _checkpointer().save(path, arrays)
             stored = _stored_names(path)
     finally:
-        give_back_memory()
+        glibc_memory.give_back()  # the writers' buffers
     missing = sorted(set(arrays) - stored)
     if missing:
         raise OSError(
@@ -125,23 +126,3 @@ def _ask_for_json_once() -> None:
         return copy.deepcopy(answer)
 
     spec_class.to_json = remembered
-
-
-def give_back_memory() -> None:
-    """Asks glibc to return its free memory to the system; other C libraries do so by themselves.
-
-    glibc has up to eight arenas a core for the threads, and each keeps what it once needed. Orbax
-    and tensorstore write in threads that come and go, with megabytes of buffers in whichever arena
-    a thread gets. Without this a process grows with its checkpoints until all arenas have grown.
-    """
-    if (trim := _malloc_trim()) is not None:
-        trim(0)
-
-
-@functools.cache
-def _malloc_trim() -> Any:
-    """glibc's function, which frees no memory in use; None in another C library."""
-    try:
-        return ctypes.CDLL(None).malloc_trim
-    except (OSError, TypeError, AttributeError):  # Windows has no CDLL(None)
-        return None

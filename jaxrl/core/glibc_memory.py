@@ -1,0 +1,38 @@
+"""Memory that glibc's allocator keeps; other C libraries give theirs back by themselves.
+
+For its threads glibc has up to eight arenas a core, and each keeps what it once needed. In a
+training many threads come and go, and each time another arena grows: megabytes an hour, until all
+have grown.
+"""
+
+import ctypes
+import functools
+import os
+from typing import Any
+
+M_ARENA_MAX = -8  # malloc.h
+VARIABLE = "MALLOC_ARENA_MAX"  # glibc's own, for users
+
+
+def limit_arenas() -> None:
+    """Allows one arena a core; call it before threads start, since they keep what they have.
+
+    A user's `MALLOC_ARENA_MAX` stands.
+    """
+    if VARIABLE not in os.environ and (mallopt := _function("mallopt")) is not None:
+        mallopt(M_ARENA_MAX, os.cpu_count() or 1)
+
+
+def give_back() -> None:
+    """Asks glibc to return its free memory to the system."""
+    if (trim := _function("malloc_trim")) is not None:
+        trim(0)
+
+
+@functools.cache
+def _function(name: str) -> Any:
+    """One of glibc's own functions; None in another C library."""
+    try:
+        return getattr(ctypes.CDLL(None), name)
+    except (OSError, TypeError, AttributeError):  # Windows has no CDLL(None)
+        return None

@@ -1,0 +1,76 @@
+"""glibc's memory: no more arenas than cores, and what is free is given back."""
+
+import ctypes
+import os
+import re
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from jaxrl.core import glibc_memory
+from jaxrl.run.devices.memory_usage import process_memory
+from jaxrl.run.storage import array_storage
+
+pytestmark = pytest.mark.skipif(
+    glibc_memory._function("mallopt") is None, reason="mallopt is glibc's"
+)
+
+# Threads that all wait with memory of their own, and then glibc's account of its arenas.
+COUNT_ARENAS = """\
+import ctypes, os, threading
+from jaxrl.core import glibc_memory
+
+glibc_memory.limit_arenas()
+libc, count = ctypes.CDLL(None), os.cpu_count() + 3
+libc.malloc.restype = libc.fopen.restype = ctypes.c_void_p
+all_have = threading.Barrier(count + 1)
+
+def take():
+    libc.malloc(1000)
+    all_have.wait()
+
+for _ in range(count):
+    threading.Thread(target=take).start()
+all_have.wait()
+file = ctypes.c_void_p(libc.fopen(b"/dev/stdout", b"w"))
+libc.malloc_info(0, file)
+libc.fflush(file)
+"""
+
+
+def arenas(**variables: str) -> int:
+    """How many arenas a process has whose threads outnumber its cores."""
+    environ = {name: value for name, value in os.environ.items() if name != glibc_memory.VARIABLE}
+    process = subprocess.run(
+        [sys.executable, "-c", COUNT_ARENAS],
+        env={**environ, **variables},
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+    )
+    return len(re.findall("<heap nr=", process.stdout))
+
+
+def test_threads_share_an_arena_a_core_unless_the_user_says_otherwise():
+    cores = os.cpu_count()
+    assert 1 <= arenas() <= cores
+    assert arenas(MALLOC_ARENA_MAX=str(cores + 2)) == cores + 2
+
+
+def test_a_checkpoint_gives_back_what_glibc_holds_free(tmp_path):
+    arrays = {"part": np.zeros(2, np.float32)}
+    array_storage.write(tmp_path / "first", arrays)  # what is imported for it stays
+    libc, number, size = ctypes.CDLL(None), 1000, 64 * 1024
+    libc.malloc.restype = ctypes.c_void_p
+    blocks = [ctypes.c_void_p(libc.malloc(size)) for _ in range(number)]
+    for block in blocks:
+        ctypes.memset(block, 1, size)
+    for block in blocks[:-1]:  # the last one keeps the heap from shrinking
+        libc.free(block)
+    held = process_memory()
+    array_storage.write(tmp_path / "second", arrays)
+    left = process_memory()
+    libc.free(blocks[-1])
+    assert left < held - number * size / 2
