@@ -2,11 +2,13 @@
 
 For each step there is one small compiled call, `_choose`, since the environments wait for it: the
 policies go on and choose the next actions. It takes and gives a step as one array of bytes. The
-bytes wait until `_record`, one call for many steps, does everything else with them.
+bytes wait until `_record`, one call for many steps, does everything else with them in a thread of
+its own.
 """
 
 import functools
 from collections.abc import Callable
+from concurrent.futures import Executor, Future
 from typing import Any, NamedTuple
 
 import jax
@@ -125,10 +127,12 @@ class _Waiting:
         told, answers: u8[K, ...]
         reached: the arrays of `told` that steps are written to, [K, E, ...], in `told_of`'s order.
         actions: by agent, [K, E, ...].
+        recorded: done once they are recorded, and the rows may be used again.
     """
 
+    recorded: Future
+
     def __init__(self, game: Game, layouts: _Layouts, most: int, copies: np.ndarray):
-        # Never used again: the call that records them may still read.
         self.told, self.answers = (np.zeros((most, layout.size), np.uint8) for layout in layouts)
         told = layouts.told.views(self.told)
         told.reached.state.copy[:] = copies
@@ -141,15 +145,24 @@ class _Waiting:
         self.reached, self.now = jax.tree.leaves(by_agent), told.now
         self.actions = split(layouts.answer.views(self.answers).actions)
 
-    def __len__(self):
-        return len(self.told)
-
 
 class Part:
-    """A part's copies during a rollout."""
+    """A part's copies during a rollout.
 
-    def __init__(self, game: Game, envs: EnvBatch, randomness: tuple[Key, PyTree], num_steps: int):
+    Args:
+        recorder: of one thread, which records.
+    """
+
+    def __init__(
+        self,
+        game: Game,
+        envs: EnvBatch,
+        randomness: tuple[Key, PyTree],
+        num_steps: int,
+        recorder: Executor,
+    ):
         begun = _begin((game.spec, num_steps), game.weights, envs, randomness, game.env_params)
+        self._recorder = recorder
         self._game, self._layouts, self._num_steps = game, begun.layouts, num_steps
         self._copies = np.asarray(envs.state.copy)
         self._playing, self._answer = begun.playing, begun.answer
@@ -160,7 +173,9 @@ class Part:
         self._choose = _compiled_choose(game.spec, structures)
         self._steps: Any = None  # the last ones, and their arrays
         self._reached: list[np.ndarray] = []
-        self._full: _Waiting | None = None  # to be recorded
+        sizes = sum(layout.size for layout in self._layouts)
+        self._most = max(1, min(num_steps, STEPS_AT_ONCE, BYTES_AT_ONCE // sizes))
+        self._waiting, self._recording = self._new_rows(), None
         self._begin_rows(0)
         self._waiting.answers[0] = self._answer
 
@@ -184,39 +199,43 @@ class Part:
         chosen = self._choose(self._weights, self._policies, stepped, params)
         self._policies, self._answer = chosen
         self._row += 1
-        if self._row == len(self._waiting):
-            self._full = self._waiting
+        if self._row == self._most:
+            self._record_rows()
             self._begin_rows(self._first + self._row)
         self._waiting.answers[self._row] = self._answer
 
-    def record(self) -> None:
-        """Records the steps that wait, if they are many."""
-        if self._full is not None:
-            self._record(self._full, len(self._full))
-            self._full = None
-
     def finished(self) -> Playing:
         """The copies, and what was recorded of them: all steps."""
-        self._record(self._waiting, self._row + 1)
+        self._row += 1
+        self._record_rows()
+        self._recording.recorded.result()
         return self._playing
+
+    def _new_rows(self) -> _Waiting:
+        return _Waiting(self._game, self._layouts, self._most, self._copies)
 
     def _begin_rows(self, first: int) -> None:
         """Rows of the steps from `first` on."""
-        sizes = sum(layout.size for layout in self._layouts)
-        most = max(1, min(self._num_steps, STEPS_AT_ONCE, BYTES_AT_ONCE // sizes))
-        self._waiting = _Waiting(self._game, self._layouts, most, self._copies)
         self._first, self._row = first, 0
-        following = slice(first + 1, first + most + 1)
+        following = slice(first + 1, first + self._most + 1)
         for rows, leaf in zip(
             jax.tree.leaves(self._waiting.now), jax.tree.leaves(self._now), strict=True
         ):
             rest = leaf[following]
             rows[: len(rest)] = rest
 
+    def _record_rows(self) -> None:
+        """Has the rows recorded, and goes on with those that were recorded before."""
+        self._waiting.recorded = self._recorder.submit(self._record, self._waiting, self._row)
+        if self._recording is not None:
+            self._recording.recorded.result()
+        self._waiting, self._recording = self._recording or self._new_rows(), self._waiting
+
     def _record(self, waiting: _Waiting, count: int) -> None:
         game, rows = self._game, (waiting.told, waiting.answers, np.int32(count))
         statics = game.spec, self._layouts
-        self._playing = _record(statics, game.weights, self._playing, rows, game.env_params)
+        playing = _record(statics, game.weights, self._playing, rows, game.env_params)
+        self._playing = jax.block_until_ready(playing)
 
 
 @jax.jit

@@ -7,6 +7,7 @@ or two that take turns (`jaxrl.rollout.host_part`); what all have played becomes
 import functools
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 import jax
@@ -61,6 +62,7 @@ class HostRollouts:
         self.num_envs: int | None = None  # of the training, where these are a part of them
         self.stopping = threading.Event()  # set: the rollout under way is given up
         self._envs: EnvBatch | None = None  # between two rollouts
+        self._recorder = ThreadPoolExecutor(max_workers=1)
 
     @property
     def num_faults(self) -> int:
@@ -75,6 +77,7 @@ class HostRollouts:
     def close(self) -> None:
         """Ends what steps the copies."""
         self.vector.close()
+        self._recorder.shutdown()
 
     def reset(self, weights: tuple[PolicyWeights, ...], seeds: np.ndarray) -> None:
         """Begins new episodes in all copies; `seeds` is u32[E]."""
@@ -101,7 +104,8 @@ class HostRollouts:
         parts = []
         for i, rows in enumerate(self.vector.parts):
             envs = _part_of(self._envs, (rows.start, rows.stop))
-            parts.append(Part(game, envs, (env_keys[rows], env_steps), self.num_steps))
+            randomness = env_keys[rows], env_steps
+            parts.append(Part(game, envs, randomness, self.num_steps, self._recorder))
             self.vector.send(i, parts[i].actions)
         for step in range(1, self.num_steps + 1):
             for i, part in enumerate(parts):
@@ -114,7 +118,6 @@ class HostRollouts:
                 if step < self.num_steps:
                     part.choose()
                     self.vector.send(i, part.actions)
-                part.record()  # while the copies step
         self._envs, rollout = _finish(
             self.spec, weights, [part.finished() for part in parts], self.env_params
         )

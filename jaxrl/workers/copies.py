@@ -32,7 +32,8 @@ class Copy(Protocol):
     def step(self, row: Row) -> bool:
         """Steps by the row's actions, and returns whether the episode ended.
 
-        The row's other arrays have the results, with the observations in `final_obs`.
+        The row's other arrays have the results, with the observations in `final_obs`. Before the
+        step they say that everybody acts and that nothing ends.
         """
 
 
@@ -79,10 +80,12 @@ class SingleAgentCopy:
         if row.is_masked:
             row.write_mask(0, info.get(MASK))
         row.reward[0] = _number(reward)
+        if row.form.metrics:
+            _write_metrics(row, info)
+        if not (terminated or truncated):
+            return False
         row.terminated[0], row.truncated[0] = terminated, truncated and not terminated
-        row.active[0] = True
-        _write_metrics(row, info)
-        return bool(terminated or truncated)
+        return True
 
 
 class ManyAgentsCopy:
@@ -315,8 +318,7 @@ def _metrics(info: Mapping) -> Mapping:
 
 def _write_metrics(row: Row, *infos: Mapping) -> None:
     """The first value of each metric that an agent's info has, else 0."""
-    if row.form.metrics:
-        row.metrics[:] = [_first(infos, name) for name in row.form.metrics]
+    row.metrics[:] = [_first(infos, name) for name in row.form.metrics]
 
 
 def _first(infos: Iterable[Mapping], name: str) -> float:

@@ -58,6 +58,8 @@ class Stepper:
         self._episode_done, self._lost = arrays.episode_done[part], arrays.lost[part]
         self._restarted, self._steps = arrays.restarted[part], arrays.step[part]
         self._episodes = arrays.episode[part]
+        self._ends = arrays.terminated[part], arrays.truncated[part]
+        self._active = arrays.active[part]
         self._reached = RangeCheck(arrays, arrays.final_obs, rows)
         self._first = [RangeCheck(arrays, arrays.obs, range(row, row + 1)) for row in rows]
         pairs = zip(chain(*arrays.obs), chain(*arrays.final_obs), strict=True)
@@ -82,13 +84,17 @@ class Stepper:
     def step(self) -> None:
         """One step of all copies; new episodes begin where one ended or was dropped."""
         self._episode_done[:] = self._lost[:] = False
+        for ends in self._ends:
+            ends[:] = False
+        self._active[:] = True
         self._steps += 1
         ended, spoilt = [], {}
-        fresh = np.flatnonzero(self._restarted).tolist() if self._restarted.any() else []
+        fresh = self._restarted.nonzero()[0].tolist()
+        current, first = self._current, self.rows.start
         for index, (row, copy) in enumerate(zip(self._rows, self._copies, strict=True)):
             if fresh and index in fresh:
                 continue
-            self._current[0] = self.rows.start + index
+            current[0] = first + index
             try:
                 if copy.step(row):
                     ended.append(index)
