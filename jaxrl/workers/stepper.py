@@ -8,8 +8,6 @@ from collections.abc import Callable, Iterable
 from itertools import chain
 from typing import NamedTuple
 
-import numpy as np
-
 from jaxrl.core.errors import brief, reason_of
 from jaxrl.workers.arrays import RangeCheck, StepArrays
 from jaxrl.workers.copies import Copy, copy_of
