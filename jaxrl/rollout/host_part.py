@@ -44,7 +44,7 @@ from jaxrl.rollout.rollout import (
     values_at_the_clock,
 )
 
-STEPS_AT_ONCE = 128  # that wait to be recorded, at most
+STEPS_AT_ONCE = 512  # that wait to be recorded, at most: each call takes Python's lock for a while
 BYTES_AT_ONCE = 2**24  # of theirs, unless a single step has more
 SMALL = 4096  # numbers; smaller arrays are packed into one, since a call pays for each
 
@@ -163,7 +163,7 @@ class Part:
     ):
         begun = _begin((game.spec, num_steps), game.weights, envs, randomness, game.env_params)
         self._recorder = recorder
-        self._game, self._layouts, self._num_steps = game, begun.layouts, num_steps
+        self._game, self._layouts = game, begun.layouts
         self._copies = np.asarray(envs.state.copy)
         self._playing, self._answer = begun.playing, begun.answer
         self._now = jax.tree.map(np.asarray, begun.noise), randomness[1]  # [T, ...]

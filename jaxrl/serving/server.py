@@ -20,7 +20,7 @@ from jaxrl.models.policy_spec import PolicyWeights
 from jaxrl.run.export.export import npz_bytes
 from jaxrl.run.inference.policy import Policy
 from jaxrl.serving import protocol
-from jaxrl.serving.batched_inference import BatchedPolicy, Batcher
+from jaxrl.serving.batched_inference import HELD_SECONDS, BatchedPolicy, Batcher
 from jaxrl.serving.godot import Scene, SceneClient, SceneFailed, Scenes, say_ended
 from jaxrl.serving.session import Experience, ServedPolicies, Session
 from jaxrl.serving.settings import ServerSettings
@@ -201,6 +201,8 @@ class PolicyServer:
                     break
                 if (pause := pace.pause(time.monotonic())) > 0:
                     await asyncio.sleep(pause)
+                while session.is_ahead:  # what comes meanwhile is not read
+                    await asyncio.sleep(HELD_SECONDS)
         except (ConnectionClosed, TimeoutError):
             pass
         finally:

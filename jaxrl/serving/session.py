@@ -147,6 +147,13 @@ class Session:
         except (Refused, UsageError) as error:
             self.refuse(message, str(error))
 
+    @property
+    def is_ahead(self) -> bool:
+        """Whether learning does not keep up with an episode whose client waits for no answer."""
+        return self.batcher.is_held() and any(
+            episode.is_played_by_client for episode in self.episodes.values()
+        )
+
     def refuse(self, message: protocol.Message, reason: str) -> None:
         """Tells the client that a message was refused, and drops its episode."""
         name = getattr(message, "episode", None)

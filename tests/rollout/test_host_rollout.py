@@ -7,6 +7,7 @@ import pytest
 
 from jaxrl import PPOConfig
 from jaxrl.algorithms.on_policy import rollout_keys
+from jaxrl.rollout import host_part
 from jaxrl.rollout.host_rollout import HostRollouts, rows_of_lost_episodes
 from tests.probes import SMALL_ARENA, SMALL_CARTPOLE, SMALL_CURIOUS, Forbidden, Leavers, Turns
 from tests.rollout.jax_vector import JaxVector, outside_twin
@@ -66,18 +67,31 @@ def assert_equal(expected, actual):
 
 
 QUICK = "agents of two policies", "turns"
-CASES = [
-    pytest.param(name, 1 + i % 2, marks=() if name in QUICK else pytest.mark.long)
+CASES = [  # with how many steps are recorded at once: 5, 5 and 2, or all
+    pytest.param(
+        *(name, 1 + i % 2, 5 if i % 3 == 1 else T),
+        marks=() if name in QUICK else pytest.mark.long,
+    )
     for i, name in enumerate(CONFIGS)
 ]
 
 
-@pytest.mark.parametrize(("name", "num_parts"), CASES)
-def test_a_host_rollout_is_the_compiled_rollout(name, num_parts):
+@pytest.mark.parametrize(("name", "num_parts", "steps_at_once"), CASES)
+def test_a_host_rollout_is_the_compiled_rollout(name, num_parts, steps_at_once, monkeypatch):
+    monkeypatch.setattr(host_part, "STEPS_AT_ONCE", steps_at_once)
     for (envs, expected), (envs_outside, rollout) in both(CONFIGS[name], num_parts):
         assert_equal(expected, rollout)
         for part in ("obs", "episodes", "policy_states", "unfinished"):
             assert_equal(getattr(envs, part), getattr(envs_outside, part))
+
+
+def test_an_error_while_recording_ends_the_rollout(monkeypatch):
+    def fail(*args):
+        raise MemoryError("no room for the rows")
+
+    monkeypatch.setattr(host_part, "_record", fail)
+    with pytest.raises(MemoryError, match="no room for the rows"):
+        next(both(CONFIGS["agents of two policies"], 2))
 
 
 def test_the_rows_of_a_lost_episode_end_where_it_began():

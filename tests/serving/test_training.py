@@ -2,6 +2,7 @@
 
 import itertools
 import threading
+import time
 
 import jax
 import numpy as np
@@ -162,6 +163,21 @@ def test_clients_that_choose_their_actions_wait_with_the_next_episode():
         assert experience.is_full
         chunks_of(experience)
         assert client.receive()["id"] == 9
+
+
+def test_of_a_client_whose_episode_never_ends_nothing_is_read_while_learning_is_behind():
+    experience = Experience(max_steps=2, enough=1000)
+    step = {"type": "log_action", "episode": "e", "obs": [0, 0, 0], "action": 1, "log_prob": -1.0}
+    with serving(experience=experience) as server, Frames(server) as client:
+        client.begin()
+        experience.is_held = True
+        for _ in range(101):
+            client.send(**step)
+        time.sleep(0.1)
+        assert chunks_of(experience) == []
+        experience.is_held, taken = False, 0
+        while taken < 100:  # the last step is not complete before another observation
+            taken += sum(map(len, chunks_of(experience)))
 
 
 @pytest.mark.parametrize("mode", ["remote", "local"])

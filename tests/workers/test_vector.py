@@ -18,9 +18,10 @@ from jaxrl.core.registry import ENVIRONMENT
 from jaxrl.core.spaces import Box, Dict, Discrete, MultiDiscrete, Tuple
 from jaxrl.core.trust import check_name
 from jaxrl.core.types import DEFAULT_AGENT
-from jaxrl.workers.arrays import episode_seed
+from jaxrl.workers.arrays import EnvForm, RangeCheck, StepArrays, episode_seed
 from jaxrl.workers.local import LocalVectorEnv
 from jaxrl.workers.python_env import adapt, cores, make_vector_env, seconds_of_a_step
+from jaxrl.workers.space_forms import form_of
 from jaxrl.workers.vector import TooManyFaults
 from tests.workers import environments
 from tests.workers.environments import Counter, Ended, Leavers, Nim, Sloppy, Slow
@@ -255,6 +256,21 @@ def test_a_faulty_step_drops_the_episode_and_the_log_says_how_to_play_it_again(f
         assert all(np.isfinite(each).all() for each in values)
         assert (step.obs[DEFAULT_AGENT][step.lost][:, 1] == 0).all()
         assert not step.active[step.lost].any()
+        assert step.active[~step.lost].all() and not step.truncated.any()
+        assert (step.terminated[:, 0] == step.episode_done).all()
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+def test_no_number_but_nan_is_wrong_in_an_observation(dtype):
+    space = gymnasium.spaces.Box(-np.inf, np.inf, (2, 3), dtype)
+    form = EnvForm((DEFAULT_AGENT,), *((form_of(space, "a test"),),) * 2, False, (), True, False)
+    arrays = StepArrays(form, 4)
+    ((block,),), check = arrays.obs, RangeCheck(arrays, arrays.obs, range(1, 4))
+    most = np.finfo(block.dtype).max
+    block[:3] = [[[[most, -most, np.inf], [-np.inf, most, 0]]]]
+    assert check.wrong_rows() == []
+    block[0, 0, 1, 2] = block[3, 0, 0, 1] = np.nan  # row 0 is not looked at
+    assert check.wrong_rows() == [2]
 
 
 def test_an_environment_that_only_fails_ends_the_training():

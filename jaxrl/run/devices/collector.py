@@ -24,6 +24,8 @@ from jaxrl.workers.vector import FaultCount
 
 PATIENCE_S = 10.0  # for a rollout that is given up
 
+_compiled_keys = jax.jit(rollout_keys)
+
 
 class Rollouts(Protocol):
     """Rollouts of E copies of an environment, one after the other, wherever the copies are.
@@ -87,7 +89,7 @@ class Collector:
         self._played = played = Played(int(runner.num_updates))
         weights = tuple(learner.weights for learner in runner.learners)
         env_steps = (update - 1) * self._num_env_steps
-        arguments = played, weights, rollout_keys(runner.key, update, self._index), env_steps
+        arguments = played, weights, _compiled_keys(runner.key, update, self._index), env_steps
         self._threads[:] = [threading.Thread(target=self._collect, args=arguments, daemon=True)]
         self._threads[0].start()
 
