@@ -113,6 +113,12 @@ class StepArrays:
         """The arrays of one copy."""
         return Row(self, row)
 
+    def begin_step(self, rows: slice) -> None:
+        """Before a step of these copies: everybody acts, and nothing ends."""
+        self.active[rows] = True
+        for flags in (self.terminated, self.truncated, self.episode_done, self.lost):
+            flags[rows] = False
+
     def seed(self, row: int) -> int:
         """The seed of the episode that a copy plays."""
         return episode_seed(self.first_seed[row], self.episode[row])

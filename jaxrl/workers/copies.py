@@ -30,10 +30,9 @@ class Copy(Protocol):
         """Begins the episode of a seed; its first observations are in `row.obs`."""
 
     def step(self, row: Row) -> bool:
-        """Steps by the row's actions, and returns whether the episode ended.
+        """Steps by the row's actions, after `begin_step`; returns whether the episode ended.
 
-        The row's other arrays have the results, with the observations in `final_obs`. Before the
-        step they say that everybody acts and that nothing ends.
+        The row's other arrays have the results, with the observations in `final_obs`.
         """
 
 

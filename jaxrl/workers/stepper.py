@@ -52,12 +52,10 @@ class Stepper:
         worker: int = 0,
     ):
         self._source, self._arrays, self.rows, self._report = source, arrays, rows, report
-        part = slice(rows.start, rows.stop)
+        self._part = part = slice(rows.start, rows.stop)
         self._episode_done, self._lost = arrays.episode_done[part], arrays.lost[part]
         self._restarted, self._steps = arrays.restarted[part], arrays.step[part]
         self._episodes = arrays.episode[part]
-        self._ends = arrays.terminated[part], arrays.truncated[part]
-        self._active = arrays.active[part]
         self._reached = RangeCheck(arrays, arrays.final_obs, rows)
         self._first = [RangeCheck(arrays, arrays.obs, range(row, row + 1)) for row in rows]
         pairs = zip(chain(*arrays.obs), chain(*arrays.final_obs), strict=True)
@@ -81,10 +79,7 @@ class Stepper:
 
     def step(self) -> None:
         """One step of all copies; new episodes begin where one ended or was dropped."""
-        self._episode_done[:] = self._lost[:] = False
-        for ends in self._ends:
-            ends[:] = False
-        self._active[:] = True
+        self._arrays.begin_step(self._part)
         self._steps += 1
         ended, spoilt = [], {}
         fresh = self._restarted.nonzero()[0].tolist()
