@@ -8,7 +8,7 @@
 Each case is trained with the same settings and each kind of critic. The numbers are the mean
 returns of the episodes that end in each quarter of training.
 
-    pursuit   eight pursuers, its tuned settings; summed over agents
+    pursuit   eight pursuers, its tuned settings with dense layers; summed over agents
     spread    JaxMARL's MPE_simple_spread_v3, a GRU, settings as JaxMARL's MAPPO has them; summed
               over agents
     battle    JaxMARL's HeuristicEnemySMAX with the map 3m, likewise; of each agent, all are equal

@@ -43,7 +43,8 @@ COMPILE = """
 import json, sys, time
 import jax
 from jaxrl import PPOConfig
-config = PPOConfig.tuned("pursuit", {"n_pursuers": int(sys.argv[1])}, policies="per-agent")
+layers = {"policies": "per-agent", "fcnet_hiddens": (64, 64)}
+config = PPOConfig.tuned("pursuit", {"n_pursuers": int(sys.argv[1])}, **layers)
 algorithm = config.build()
 key, hypers = jax.random.key(0), config.hypers()
 update = jax.jit(lambda key, hypers: algorithm.update(algorithm.init(key, hypers), hypers))
@@ -93,7 +94,8 @@ def policies(turns: int) -> Iterator[Row]:
 
     counts, works, steps = (2, 8, 32), {}, {}
     for count in counts:
-        config = PPOConfig.tuned("pursuit", {"n_pursuers": count}, policies="per-agent")
+        layers = {"policies": "per-agent", "fcnet_hiddens": (64, 64)}
+        config = PPOConfig.tuned("pursuit", {"n_pursuers": count}, **layers)
         config = config.replace(
             num_envs=64, rollout_length=64, minibatch_size=1024, num_epochs=2, total_env_steps=4096
         )

@@ -68,17 +68,18 @@ def reference(name: str, num_envs: int = 1024):
 
 
 def configuration(name: str, num_envs: int, hiddens: list[int]):
-    """The environment's tuned settings, but for the sizes."""
+    """The environment's tuned settings, but for the sizes and with dense layers."""
     from jaxrl import PPOConfig
 
-    tuned, batch = PPOConfig.tuned(name), num_envs * ROLLOUT_LENGTH
+    # A setting of the built-in networks takes the place of a tuned model.
+    tuned = PPOConfig.tuned(name, fcnet_hiddens=tuple(hiddens))
+    batch = num_envs * ROLLOUT_LENGTH
     rows = min(len(agents) for agents in tuned.setup().policies.values()) * batch
     return tuned.replace(
         num_envs=num_envs,
         rollout_length=ROLLOUT_LENGTH,
         num_epochs=NUM_EPOCHS,
         minibatch_size=rows // NUM_MINIBATCHES,
-        fcnet_hiddens=tuple(hiddens),
         total_env_steps=batch,
     )
 

@@ -46,8 +46,8 @@ def test_waterworld_at_its_tuned_settings_passes_100_within_800000_steps_on_ever
     ).all()
 
 
-def test_pursuit_at_its_tuned_settings_catches_25_of_30_evaders_within_their_steps():
-    train = jax.jit(make_train(PPOConfig.tuned("pursuit")))
+def test_pursuit_at_its_tuned_settings_catches_27_of_30_evaders_within_half_of_their_steps():
+    train = jax.jit(make_train(PPOConfig.tuned("pursuit", total_env_steps=800_000)))
     episodes = train(jax.random.key(0))[1].episodes.iteration
     catches = np.asarray(episodes.custom_metrics["catches"].sum) / np.asarray(episodes.count)
-    assert catches[0] < 5 and catches[-10:].mean() > 25
+    assert catches[0] < 5 and catches[-10:].mean() > 27

@@ -101,5 +101,5 @@ def test_a_run_that_names_it_is_loaded_without_trust(tmp_path):
     assert config.build().policy_specs[0].model.name == "RotationNetwork"
     with jaxrl.Trainer(config, run_dir=tmp_path / "run", quiet=True, pictures=False) as trainer:
         trainer.fit()
-    policy = jaxrl.load_policy(tmp_path / "run", "pursuer_0")
+    policy = jaxrl.load_policy(tmp_path / "run", "pursuer")
     assert np.shape(policy.act(np.zeros((4, 4, 3), np.float32))) == ()
