@@ -16,6 +16,7 @@ from jaxrl.ops.packing import pack
 from jaxrl.rollout.rollout import Trajectory
 
 MAX_IMPORTANCE = 1.0  # as V-trace truncates it (Espeholt et al. 2018)
+ROWS_AT_ONCE = 512  # that are evaluated, at least: every round of a compiled loop has its cost
 
 
 def as_if_played_now(spec: PPOSpec, weights: PolicyWeights, trajectory: Trajectory) -> Trajectory:
@@ -28,7 +29,7 @@ def as_if_played_now(spec: PPOSpec, weights: PolicyWeights, trajectory: Trajecto
     nothing = jnp.zeros_like(trajectory.value)
     batch = make_batch(spec, weights.filter, trajectory, (nothing, nothing))
     layout = batch_layout(spec.policy_spec, trajectory.value.shape)
-    size = layout.pieces_per_block(spec.minibatch_size, 1, 1)
+    size = layout.pieces_per_block(max(spec.minibatch_size, ROWS_AT_ONCE), 1, 1)
     count = -(-layout.num_pieces // size)
     pieces = (jnp.arange(count * size) % layout.num_pieces).reshape(count, size)
     rows = Minibatches(pack(batch.replace(carry=()), 1), batch.carry, layout, pieces, ())
