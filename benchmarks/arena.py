@@ -6,13 +6,14 @@
 
 agent1 knows, besides the two cells that are observed:
 
-    nothing    the tuned settings' network, two layers of 64
+    nothing    dense layers, two of 64
     critic     nothing; its critic sees the visited cells and the time
     tour       nothing; at first it walks a closed tour of all cells, with 0.99 at each step
     lstm       what an LSTM of 64 learns to keep; sequences are whole episodes
     same       nothing; the network of `cells`, its memory always empty
     time       the same network, only the time
-    cells      the cells that it has visited, and the time (`jaxrl.models.cell_memory`)
+    cells      the cells that it has visited, and the time (`jaxrl.models.cell_memory`), the tuned
+               settings' network
 
 agent2 is one that learns, one that plays at random, or one that stays in its corner. All else is
 equal. The numbers are of sampled actions, in the last 5% of the training's episodes.
@@ -29,7 +30,8 @@ import numpy as np
 import report
 
 from jaxrl import PPOConfig, make_train
-from jaxrl.models.cell_memory import CellMemory, cell_memory
+from jaxrl.envs.arena import MultiAgentArena
+from jaxrl.models.cell_memory import CellMemory
 
 DOWN, LEFT, RIGHT, UP = 2, 3, 1, 0
 CERTAINTY = 5.7  # of the tour: e^5.7 / (e^5.7 + 3) = 0.99
@@ -76,7 +78,8 @@ class Forgetful(nn.Module):
         return logits, value, {name: keep[name] * carry[name] for name in carry}
 
 
-MEMORY = CellMemory(height=10, width=10, num_actions=4)
+ENV = MultiAgentArena()
+MEMORY = CellMemory(ENV.observation_space(), ENV.action_space(), height=10, width=10)
 CASES: dict[str, dict[str, Any]] = {  # settings of agent1's policy
     "nothing": {},
     "critic": {"critic_observation": "state"},
@@ -84,7 +87,7 @@ CASES: dict[str, dict[str, Any]] = {  # settings of agent1's policy
     "lstm": {"use_lstm": True, "lstm_cell_size": 64, "max_seq_len": 100},
     "same": {"model": Forgetful(MEMORY), "max_seq_len": 1},
     "time": {"model": Forgetful(MEMORY, ("time",)), "max_seq_len": 1},
-    "cells": {"model": cell_memory, "max_seq_len": 1},
+    "cells": {"model": MEMORY, "max_seq_len": 1},
 }
 
 

@@ -78,7 +78,12 @@ class MultiAgentArena(StackedEnvironment):
 
     @property
     def tuned(self) -> dict[str, Any]:
-        """Settings for a summed return of 30 after about 200,000 steps, and the best final one."""
+        """Settings for a summed return of some 74 after 2 million steps.
+
+        The network of pol1 matters most: it remembers which cells are visited.
+        """
+        grid = f"height={self.height}, width={self.width}"
+        memory = {"model": f"jaxrl.models.cell_memory:CellMemory({grid})", "max_seq_len": 1}
         return {
             "num_envs": 64,
             "rollout_length": 100,
@@ -87,6 +92,7 @@ class MultiAgentArena(StackedEnvironment):
             "lr": [[0, 2e-3], [2_000_000, 5e-4]],
             "lambda_": 0.95,
             "fcnet_hiddens": (64, 64),
+            "per_policy": {"pol1": memory},
             "total_env_steps": 2_000_000,
         }
 

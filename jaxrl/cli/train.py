@@ -233,6 +233,7 @@ def parse(argv: Sequence[str], algorithm: str = "ppo") -> TrainOptions:
         if name in RunSettings.__dataclass_fields__
     }
     scenes = _take_spaces(options, run, argv, algorithm)
+    said = dict(options)
     path, saved_stop, trust = run.get("resume"), {}, run.get("trust", False)
     flag("trust", trust)
     if path is None or trust:
@@ -258,7 +259,7 @@ def parse(argv: Sequence[str], algorithm: str = "ppo") -> TrainOptions:
     settings.update(_stop(settings, saved_stop, "total_env_steps" in options, goal))
     changes = {name: value for name, value in options.items() if getattr(base, name) != value}
     changes = {} if table else changes  # which RLlib's configuration has taken in
-    source += "" if table else _but({**options, **settings})
+    source += "" if table else _but({**said, **settings})
     RunSettings(**settings)
     hosts = tuple(run.get(name, RUN_FLAGS[name].default) for name in (*THREE, "join_seconds"))
     if any(part is not None for part in hosts[:3]):

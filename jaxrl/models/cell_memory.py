@@ -5,10 +5,9 @@ Salakhutdinov 2018, but written by a rule): the carry holds the cells where the 
 the network reads it. No gradient passes through the carry, so `max_seq_len=1` loses nothing and
 trains as fast as a network without memory.
 
-    per_policy={"pol1": {"model": "jaxrl.models.cell_memory:cell_memory", "max_seq_len": 1}}
+    model = "jaxrl.models.cell_memory:CellMemory(height=10, width=10)"
+    per_policy={"pol1": {"model": model, "max_seq_len": 1}}
 """
-
-import math
 
 import flax.linen as nn
 import jax
@@ -23,50 +22,33 @@ UNITS = 64  # of each hidden layer
 REACH = 3  # cells to each side that the network sees around the agent
 
 
-def cell_memory(
-    observation_space: Space,
-    action_space: Space,
-    height: int | None = None,
-    width: int | None = None,
-) -> "CellMemory":
-    """The network for observations of (the agent's cell, the other's cell), numbered row by row.
+class CellMemory(nn.Module):
+    """Policy and value, two layers each, of both cells, the visited cells and the time.
 
-    Args:
-        height, width: of the grid; None: it is square.
+    Observations are (the agent's cell, the other's cell), numbered row by row. The carry is
+    {"visited": f32[..., cells], "time": f32[...]}. A cell counts as visited once it is observed
+    after the first step, as the arena counts: the cell of the start is not.
+
+    height, width: of the grid.
 
     Raises:
         UsageError: other observations or actions, or a grid of another number of cells.
     """
-    sizes = observation_space.nvec if isinstance(observation_space, MultiDiscrete) else ()
-    if len(sizes) != 2 or sizes[0] != sizes[1] or not isinstance(action_space, Discrete):
-        raise UsageError(
-            "cell_memory needs observations of two cells, MultiDiscrete((n, n)), and Discrete "
-            f"actions, not {observation_space} and {action_space}"
-        )
-    num_cells = int(sizes[0])
-    side = math.isqrt(num_cells)
-    height, width = (
-        height or (num_cells // width if width else side),
-        width or (num_cells // height if height else side),
-    )
-    if height * width != num_cells:
-        raise UsageError(
-            f"cell_memory: {height} rows of {width} are not the {num_cells} cells that are "
-            "observed; height and width have to be given where the grid is not square"
-        )
-    return CellMemory(height, width, action_space.n)
 
-
-class CellMemory(nn.Module):
-    """Policy and value, two layers each, of both cells, the visited cells and the time.
-
-    The carry is {"visited": f32[..., cells], "time": f32[...]}. A cell counts as visited once it is
-    observed after the first step, as the arena counts: the cell of the start is not.
-    """
-
+    observation_space: Space
+    action_space: Space
     height: int
     width: int
-    num_actions: int
+
+    def __post_init__(self):
+        needed = MultiDiscrete((self.num_cells, self.num_cells))
+        if self.observation_space != needed or not isinstance(self.action_space, Discrete):
+            raise UsageError(
+                f"CellMemory(height={self.height}, width={self.width}) needs observations of two "
+                f"cells, {needed}, and Discrete actions, not {self.observation_space} and "
+                f"{self.action_space}"
+            )
+        super().__post_init__()
 
     @property
     def num_cells(self) -> int:
@@ -96,7 +78,7 @@ class CellMemory(nn.Module):
             hidden = nn.relu(nn.Dense(UNITS)(nn.relu(hidden)))
             return nn.Dense(num_outputs, kernel_init=nn.initializers.orthogonal(scale))(hidden)
 
-        logits, value = network(self.num_actions, 0.01), network(1, 1.0)[..., 0]
+        logits, value = network(self.action_space.n, 0.01), network(1, 1.0)[..., 0]
         return logits, value, {"visited": visited, "time": time + 1.0}
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from jaxrl import UsageError
+from jaxrl.cli.algorithms import base_of
 from jaxrl.cli.flags import given_flags
 from jaxrl.cli.sweep import (
     draws_of,
@@ -20,7 +21,7 @@ from jaxrl.cli.sweep import (
 from jaxrl.sweeps.lineage import Lineage, Takeover
 from jaxrl.sweeps.results import Sweep, TrialResult
 from jaxrl.sweeps.space import Grid, settings_of
-from jaxrl.sweeps.trials import Trial
+from jaxrl.sweeps.trials import Trial, applied
 from tests.probes import SMALL_CARTPOLE
 
 HUGE = ("--num-envs", "2e6", "--rollout-length", "1000", "--total-env-steps", "2e9")
@@ -94,6 +95,29 @@ def test_a_population_ends_with_the_way_of_its_best_policy():
 def test_what_it_does_not_understand_it_says(make, words):
     with pytest.raises(UsageError, match=words):
         make()
+
+
+@pytest.mark.parametrize(
+    ("env", "tried", "has_model"),
+    [
+        ("arena", "lr", True),
+        ("arena", "pol2.fcnet_hiddens", True),
+        ("arena", "fcnet_hiddens", False),
+        ("arena", "pol1.use_gru", False),
+        ("arena", "model", False),
+        ("waterworld", "fcnet_hiddens", False),
+        ("waterworld", "default_policy.use_gru", False),
+    ],
+)
+def test_a_tuned_model_makes_room_where_networks_are_tried(env, tried, has_model):
+    options = {"env": env, "policies": "shared"} if env == "waterworld" else {"env": env}
+    config, source = base_of(options, True, "ppo", {tried})
+    first = next(iter(config.setup().policies))
+    assert (config.for_policy(first).model is not None) == has_model
+    assert source == f"tuned for {env}"
+    if "." in tried or tried == "fcnet_hiddens":
+        values = {"use_gru": True, "fcnet_hiddens": (8,)}
+        applied(config, {tried: values[tried.rpartition(".")[2]]}).build()
 
 
 @pytest.mark.parametrize(

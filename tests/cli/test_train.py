@@ -54,6 +54,30 @@ def test_a_flag_of_the_built_in_networks_replaces_a_tuned_model():
     assert parse(["--env", "waterworld", "--use-gru"]).config.model is None
 
 
+def test_flags_by_policy_stand_beside_the_tuned_settings_and_are_said_as_they_were_given():
+    order = parse(["--env", "arena", "--per-policy", "pol1.lr=3e-4", "pol2.fcnet_hiddens=[8]"])
+    given = {"pol1": {"lr": 3e-4}, "pol2": {"fcnet_hiddens": [8]}}
+    assert order.config == PPOConfig.tuned("arena", per_policy=given)
+    assert order.config.for_policy("pol1").model
+    assert order.source == f"tuned for arena, but per_policy={given}"
+    assert config_of("--env arena --per-policy pol1.use_gru=True").for_policy("pol1").model is None
+    assert config_of("--env arena --policies shared") == PPOConfig.tuned("arena", policies="shared")
+    assert config_of("--env arena --lr 0.5 --num-envs 8").for_policy("pol1").model
+
+
+def test_cloning_has_the_tuned_networks_but_those_with_memory():
+    line = "--algorithm bc --input data --env"
+    config = config_of(f"{line} arena --per-policy pol2.lr=0.5")
+    assert config.fcnet_hiddens == (64, 64)
+    assert config.to_dict()["per_policy"] == {"pol2": {"lr": 0.5}}
+    assert config_of(f"{line} waterworld").model
+    assert config_of(f"{line} waterworld --fcnet-hiddens 8").model is None
+    model = PPOConfig.tuned("arena").for_policy("pol1").model
+    asked = config_of(f"{line} arena --per-policy pol1.model={model.replace(' ', '')}")
+    with pytest.raises(UsageError, match="takes no memory yet, and the model of policy 'pol1'"):
+        asked.build()
+
+
 def test_the_compile_cache_is_on_unless_declined_and_a_path_stays_as_it_is_written():
     assert parse(["--env", "arena"]).compile_cache == "auto"
     assert parse(["--compile-cache", "off"]).compile_cache == "off"

@@ -5,11 +5,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxrl import PPOConfig
+from jaxrl import PPOConfig, Trainer, load_policy
 from jaxrl.core.errors import UsageError
 from jaxrl.core.spaces import Box, Discrete, MultiDiscrete
 from jaxrl.envs.arena import MultiAgentArena, unpack
-from jaxrl.models.cell_memory import cell_memory, relative_place, surroundings
+from jaxrl.models.cell_memory import CellMemory, relative_place, surroundings
 
 FOUR_ACTIONS = Discrete(4)
 
@@ -17,7 +17,7 @@ FOUR_ACTIONS = Discrete(4)
 def test_the_carry_holds_the_cells_that_the_arena_counts_as_visited():
     arena = MultiAgentArena(height=3, width=4)
     params = arena.default_params
-    model = cell_memory(arena.observation_space(), FOUR_ACTIONS, height=3, width=4)
+    model = CellMemory(arena.observation_space(), FOUR_ACTIONS, height=3, width=4)
     obs, state = arena.reset_stacked(jax.random.key(0), params)
     weights = model.init(jax.random.key(1), obs[:1], model.initial_carry((1,)))
 
@@ -59,22 +59,42 @@ def test_the_way_to_the_other_has_one_number_wherever_it_begins():
 @pytest.mark.parametrize(
     "spaces, grid, said",
     [
-        ((Box(0, 1, (2,)), FOUR_ACTIONS), {}, "observations of two cells"),
-        ((MultiDiscrete((9, 9)), Box(0, 1, ())), {}, "Discrete actions"),
-        ((MultiDiscrete((12, 12)), FOUR_ACTIONS), {}, "3 rows of 3 are not the 12"),
-        ((MultiDiscrete((12, 12)), FOUR_ACTIONS), {"height": 5}, "5 rows of 2 are not the 12"),
+        ((Box(0, 1, (2,)), FOUR_ACTIONS), (3, 3), "two cells, MultiDiscrete(nvec=(9, 9))"),
+        ((MultiDiscrete((9, 9)), Box(0, 1, ())), (3, 3), "Discrete actions"),
+        ((MultiDiscrete((12, 12)), FOUR_ACTIONS), (3, 3), "CellMemory(height=3, width=3) needs"),
     ],
 )
 def test_what_it_cannot_read_is_refused_in_one_line(spaces, grid, said):
     with pytest.raises(UsageError) as error:
-        cell_memory(*spaces, **grid)
+        CellMemory(*spaces, *grid)
     assert said in str(error.value) and "\n" not in str(error.value)
 
 
-def test_it_is_named_in_settings():
-    model = "jaxrl.models.cell_memory:cell_memory(height=3, width=4)"
-    per_policy = {"pol1": {"model": model, "max_seq_len": 1}}
-    arena = {"height": 3, "width": 4}
-    config = PPOConfig(env="arena", env_args=arena, per_policy=per_policy)
-    carry = config.build().policy_specs[0].model.initial_carry((5,))
-    assert carry["visited"].shape == (5, 12)
+@pytest.mark.parametrize("grid", [(3, 4), (2, 2), (1, 2)])
+def test_the_arenas_tuned_settings_name_it_for_their_own_grid(grid):
+    height, width = grid
+    config = PPOConfig.tuned("arena", {"height": height, "width": width})
+    explorer, hunter = config.build().policy_specs
+    assert explorer.model.initial_carry((5,))["visited"].shape == (5, height * width)
+    assert explorer.max_seq_len == 1 and not hunter.has_memory
+
+
+@pytest.mark.long
+def test_a_run_of_it_loads_without_trust_and_remembers_until_it_is_reset(tmp_path):
+    sizes = {"num_envs": 4, "rollout_length": 16, "minibatch_size": 32, "total_env_steps": 64}
+    config = PPOConfig.tuned("arena", {"height": 3, "width": 4}, **sizes)
+    with Trainer(config, run_dir=tmp_path / "run", quiet=True, pictures=False) as trainer:
+        trainer.fit()
+    policy = load_policy(tmp_path / "run", "pol1")
+    first, second = [5, 11], [6, 11]
+    values = []
+    for begins in (True, True, False):
+        policy.act(first, begins=begins)
+        values.append(float(policy.value(second)))
+    assert values[0] == values[1] != values[2]  # two steps before it, not one
+    policy.reset()
+    policy.act(first)
+    assert float(policy.value(second)) == values[0]
+    again = Trainer.from_checkpoint(tmp_path / "run", run_dir=None, quiet=True)
+    assert again.config == config
+    again.stop()

@@ -7,6 +7,7 @@ from jaxrl.algorithms.bc.config import BCConfig, MARWILConfig
 from jaxrl.algorithms.bc.summary import describe
 from jaxrl.algorithms.bc.update import BCSpec, init_learner, update_policy
 from jaxrl.algorithms.offline import offline
+from jaxrl.core.errors import UsageError
 from jaxrl.core.types import PolicyId
 from jaxrl.models.policy_spec import PolicySpec
 
@@ -49,4 +50,9 @@ def make_marwil(config: MARWILConfig, *, axis_name: str | None = None) -> Algori
 
 
 def _spec(is_weighted: bool, policy: PolicyId, policy_spec: PolicySpec, trained: bool) -> BCSpec:
+    if trained and policy_spec.has_memory:
+        raise UsageError(
+            "learning from recorded episodes takes no memory yet, and the model of policy "
+            f"{policy!r} has one"
+        )
     return BCSpec(policy_spec, trained, is_weighted=is_weighted)

@@ -5,10 +5,11 @@ from typing import Any, Unpack
 
 from jaxrl.algorithms import rllib_values, sharding, validators
 from jaxrl.algorithms.config import AlgorithmConfig, algorithm_config, make_env
-from jaxrl.algorithms.model_config import BUILT_IN, NETWORK
+from jaxrl.algorithms.model_config import NETWORK
 from jaxrl.algorithms.ppo.fast import fast_settings
 from jaxrl.algorithms.ppo.hypers import Hypers
 from jaxrl.algorithms.ppo.keywords import PPOKeywords, TunedKeywords
+from jaxrl.algorithms.ppo.tuned import yielding
 from jaxrl.algorithms.rllib_values import read_settings
 from jaxrl.algorithms.validators import optimizer_of, schedule
 from jaxrl.core.errors import UsageError
@@ -162,16 +163,17 @@ class PPOConfig(AlgorithmConfig):
     def tuned(cls, env: Any, env_args: Any = (), **changes: Unpack[TunedKeywords]) -> "PPOConfig":
         """The environment's own tuned settings (`env.tuned`), with `changes` on top.
 
-        For an environment without any, those of `fast`. A setting of the built-in networks among
-        the changes (`use_gru=True`) replaces a tuned `model`.
+        For an environment without any, those of `fast`. A `model` or a setting of the built-in
+        networks among the changes (`use_gru=True`) replaces a tuned `model`, and `per_policy`
+        leaves the tuned settings that it does not name; see `jaxrl.algorithms.ppo.tuned`.
         """
         tuned = getattr(make_env(env, freeze(env_args))[0], "tuned", None)
         if not tuned:
             return cls.fast(env, env_args, **changes)
+        plain = cls(env=env, env_args=env_args)
         named = read_settings(changes, NETWORK, cls.__name__)
-        if BUILT_IN.intersection(named):
-            tuned = {**tuned, "model": None}
-        return cls(env=env, env_args=env_args).replace(**tuned).replace(**changes)
+        tuned, named = yielding(plain, tuned, named)
+        return plain.replace(**tuned).replace(**named)
 
     @classmethod
     def fast(cls, env: Any, env_args: Any = (), **changes: Unpack[TunedKeywords]) -> "PPOConfig":

@@ -178,9 +178,8 @@ def _minibatches(config: PPOConfig, layout: BatchLayout, blocks: int) -> str:
     rows = config.rollout_length * layout.width
     pieces = blocks * layout.pieces_per_block(config.minibatch_size, blocks, blocks)
     updates = num_minibatches(layout.num_pieces, pieces, config.num_epochs)
-    size = (
-        f"{pieces:,} sequences of {layout.length} steps" if layout.in_sequences else f"{pieces:,}"
-    )
+    in_sequences = layout.in_sequences and layout.length > 1
+    size = f"{pieces:,} sequences of {layout.length} steps" if in_sequences else f"{pieces:,}"
     optimizer = config.optimizer or "Adam"
     if not isinstance(optimizer, str):
         optimizer = getattr(optimizer, "__name__", "the given optimizer")

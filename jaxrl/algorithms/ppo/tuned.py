@@ -1,0 +1,81 @@
+"""An environment's tuned settings beside what a user changes: the user's own network wins."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from jaxrl.algorithms.model_config import BUILT_IN
+from jaxrl.core.types import PolicyId
+
+CHOOSES = BUILT_IN | {"model"}  # settings that choose a network
+TUNED_NETWORK = ("model", "max_seq_len")  # what a chosen network replaces
+
+Settings = dict[str, Any]
+
+
+def yielding(
+    plain: Any, tuned: Mapping[str, Any], changes: Mapping[str, Any]
+) -> tuple[Settings, Settings]:
+    """(`tuned`, `changes`), so that the second on top of the first is what the user means.
+
+    - A setting of the built-in networks or a `model` among the changes takes the place of a tuned
+      `model` and its `max_seq_len`, of all policies, or within `per_policy` of this one.
+    - What is changed for all policies is no policy's tuned setting any more.
+    - Other tuned settings of a policy stay beside those that the changes give it.
+    - With other `policies`, a policy that plays the agents of a tuned one has its settings.
+
+    Args:
+        plain: a configuration of the environment, without changes.
+        changes: settings, nested forms read (`read_settings`).
+    """
+    kept = _without_network(tuned, changes)
+    first, given = (_as_dicts(each.get("per_policy", ())) for each in (kept, changes))
+    if first is None or given is None or not (first or given):
+        return kept, dict(changes)  # what is badly formed is refused by its check
+    kept.pop("per_policy", None)
+    defaults = {name: getattr(plain, name) for name in TUNED_NETWORK if name in kept}
+    for policy, settings in given.items():
+        given[policy] = {**defaults, **settings} if CHOOSES & settings.keys() else settings
+    by_policy = dict(given)
+    for policy, settings in _renamed(plain, first, changes.get("policies")).items():
+        chosen = given.get(policy, {})
+        settings = _without_network(settings, {**changes, **chosen})
+        left = {name: settings[name] for name in settings if name not in changes}
+        if left:
+            by_policy[policy] = {**left, **chosen}
+    return kept, {**changes, "per_policy": by_policy}
+
+
+def names_of_interest(tuned: Mapping[str, Any]) -> set[str]:
+    """The settings whose changes `yielding` looks at."""
+    by_policy = _as_dicts(tuned.get("per_policy", ())) or {}
+    of_policies = (name for settings in by_policy.values() for name in settings)
+    return {*CHOOSES, "policies", "per_policy", *of_policies}
+
+
+def _without_network(tuned: Mapping[str, Any], changes: Mapping[str, Any]) -> Settings:
+    """`tuned`, of all policies or of one, without its network if the changes choose another."""
+    if not CHOOSES & changes.keys():
+        return dict(tuned)
+    return {name: value for name, value in tuned.items() if name not in TUNED_NETWORK}
+
+
+def _renamed(plain: Any, by_policy: dict[PolicyId, Settings], policies: Any) -> dict:
+    """Settings by the names of those `policies` that play the agents of a tuned policy."""
+    if policies is None or not by_policy:
+        return by_policy
+    before, now = (each.setup().policies for each in (plain, plain.replace(policies=policies)))
+    names = {frozenset(agents): policy for policy, agents in now.items()}
+    agents_of = {policy: frozenset(before.get(policy, ())) for policy in by_policy}
+    return {
+        names[agents_of[policy]]: settings
+        for policy, settings in by_policy.items()
+        if agents_of[policy] in names
+    }
+
+
+def _as_dicts(by_policy: Any) -> dict[PolicyId, Settings] | None:
+    """Settings by policy, or None if they are badly formed."""
+    try:
+        return {policy: dict(settings) for policy, settings in dict(by_policy).items()}
+    except (TypeError, ValueError):
+        return None
