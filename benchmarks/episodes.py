@@ -39,7 +39,9 @@ def main() -> None:
         print(training(args.env, args.train, args.turns, args.out))
         return
     lines = []
-    with Trainer(PPOConfig.tuned(args.env), run_dir=None, quiet=True) as trainer:
+    with Trainer(
+        PPOConfig.tuned(args.env, fcnet_hiddens=(64, 64)), run_dir=None, quiet=True
+    ) as trainer:
         for name, steps in (("untrained", 0), (f"{args.train:,} steps", args.train)):
             if steps:
                 trainer.fit({"num_env_steps_sampled_lifetime": steps})
@@ -101,7 +103,9 @@ def training(env: str, steps: int, turns: int, out: Path | None) -> str:
         trainers = {}
         for name, share in SHARES.items():
             told = {} if share is None else {"output": folder / name, "output_share": share}
-            trainer = Trainer(PPOConfig.tuned(env), run_dir=None, quiet=True, **told)
+            trainer = Trainer(
+                PPOConfig.tuned(env, fcnet_hiddens=(64, 64)), run_dir=None, quiet=True, **told
+            )
             trainers[name] = stack.enter_context(trainer)
             trainer.fit({"training_iteration": 2})  # compiles, and imports what writes
         for turn in range(1, turns + 1):

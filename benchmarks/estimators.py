@@ -66,7 +66,9 @@ def main() -> None:
 
 def lines_of(case: Case, args: argparse.Namespace) -> list[list[str]]:
     began = time.perf_counter()
-    with Trainer(PPOConfig.tuned(case.env), run_dir=None, quiet=True) as trainer:
+    with Trainer(
+        PPOConfig.tuned(case.env, fcnet_hiddens=(64, 64)), run_dir=None, quiet=True
+    ) as trainer:
         trainer.fit({"training_iteration": case.iterations})
         behaviour = trainer.get_weights()
         trainer.fit({"training_iteration": case.iterations + case.more})

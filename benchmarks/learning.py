@@ -2,7 +2,7 @@
 
     python benchmarks/learning.py     # all tasks, 5 seeds, RLlib as well where it is installed
     python benchmarks/learning.py --tasks cartpole --seeds 0 1 2
-    python benchmarks/learning.py --tasks waterworld waterworld-tuned pursuit-tuned
+    python benchmarks/learning.py --tasks waterworld waterworld-tuned pursuit-tuned arena-tuned
     python benchmarks/learning.py --tasks breakout --variants jaxrl "jaxrl, convolutions"
     python benchmarks/learning.py --tasks waterworld-tuned --settings '{"gamma": 0.99}'
 
@@ -12,9 +12,9 @@ seed); `--read` makes the table and the pictures from rows made before.
 
 Waterworld's settings are those of a user's RLlib log, which ends after 804,000 steps at a summed
 return between -24 and -4.5; the tuned tasks train with the environment's own settings, and
-waterworld-dense with its former ones, whose network has dense layers alone. "random play" draws
-its actions uniformly. Breakout-MinAtar is gymnax's, with PureJaxRL's settings for MinAtar
-(examples/brax_minatar.ipynb there: an MLP that reads all cells as one row).
+arena-dense and waterworld-dense with the former ones, whose networks have dense layers alone.
+"random play" draws its actions uniformly. Breakout-MinAtar is gymnax's, with PureJaxRL's settings
+for MinAtar (examples/brax_minatar.ipynb there: an MLP that reads all cells as one row).
 """
 
 import importlib.util
@@ -79,6 +79,8 @@ TASKS = {
     "arena-30-epochs": {**ARENA, "num_epochs": 30, "total_env_steps": 64_000},
     "arena-5-epochs": {**ARENA, "num_epochs": 5, "total_env_steps": 80_000},
     "cartpole": {**CARTPOLE, "total_env_steps": 100_000},
+    "arena-tuned": {"env": "arena", "tuned": True},
+    "arena-dense": {"env": "arena", "tuned": True, "fcnet_hiddens": (64, 64)},
     "waterworld": {**WATERWORLD, "total_env_steps": 800_000},
     "waterworld-tuned": {"env": "waterworld", "tuned": True},
     "waterworld-dense": WATERWORLD_DENSE,
@@ -111,6 +113,7 @@ MARKS = {task: SHORT if task in USUAL_TASKS else LONG for task in TASKS} | {
     "breakout": (1_000_000, 7_500_000)
 }
 THRESHOLD = {"cartpole": 475.0, "waterworld-tuned": 100.0, "waterworld-dense": 100.0}
+THRESHOLD |= {"arena-tuned": 30.0, "arena-dense": 30.0}
 RANDOM = "random play"
 
 
@@ -344,16 +347,17 @@ def _spread(values: list[float | None]) -> str:
 
 
 def _passes(curves: list[list[dict]], threshold: float) -> str:
-    """How many seeds had an iteration at the threshold, and at how many steps the median one."""
-    first = [
-        next(
-            (point["env_steps"] for point in curve if (point["return_mean"] or 0) >= threshold),
-            None,
-        )
-        for curve in curves
-    ]
-    reached = [steps for steps in first if steps is not None]
-    where = f", median {statistics.median_low(reached):,} steps" if reached else ""
+    """How many seeds had an iteration at the threshold, and the median one's steps and seconds."""
+    reached = []
+    for curve in curves:
+        passing = (point for point in curve if (point["return_mean"] or 0) >= threshold)
+        if point := next(passing, None):
+            reached.append(point)
+    median = {
+        name: statistics.median_low([point[name] for point in reached] or [0])
+        for name in ("env_steps", "seconds")
+    }
+    where = f", median {median['env_steps']:,} steps, {median['seconds']:.1f} s" if reached else ""
     return f"{threshold:g}: {len(reached)} of {len(curves)}{where}"
 
 

@@ -68,7 +68,7 @@ def main() -> None:
 
 def row_of(task: Task, seed: int, folder: str | Path) -> dict:
     """Returns and seconds by who plays; the episodes are written to the folder."""
-    ppo = PPOConfig.tuned(task.env, seed=seed)
+    ppo = PPOConfig.tuned(task.env, fcnet_hiddens=(64, 64), seed=seed)
     with Trainer(ppo, run_dir=None, quiet=True) as trainer:
         trainer.fit({RETURN: task.stop_return})
         episodes = trainer.sample(task.episodes, explore=True, seed=1)

@@ -114,7 +114,7 @@ def learning(args: Any) -> tuple[list[dict], list[str], list[list[str]]]:
     rows, lines = [], []
     for name in args.twins:
         python, steps = TWINS[name]
-        inside = jaxrl.PPOConfig.tuned(name, total_env_steps=steps)
+        inside = jaxrl.PPOConfig.tuned(name, fcnet_hiddens=(64, 64), total_env_steps=steps)
         policies = inside.setup().policies
         outside = inside.replace(env=python, policies=policies if len(policies) > 1 else None)
         curves = {}

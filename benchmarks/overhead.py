@@ -72,7 +72,7 @@ def main() -> None:
     if args.memory:
         report.keep([measure_memory() | report.circumstances()], args.out)
         return
-    config = PPOConfig.tuned(args.env)
+    config = PPOConfig.tuned(args.env, fcnet_hiddens=(64, 64))
     plain = plain_turn(config)
     lines, shares, groups = [], {}, {}
     for name, settings in WAYS.items():

@@ -34,7 +34,7 @@ EPISODES = 100
 
 def judged(env: str, repeat: int, members: int, rounds: int) -> tuple[float, float]:
     """(return of the best member in new episodes, seconds); no rounds: random search."""
-    config = jaxrl.PPOConfig.tuned(env, seed=1000 * repeat, **CASES[env])
+    config = jaxrl.PPOConfig.tuned(env, fcnet_hiddens=(64, 64), seed=1000 * repeat, **CASES[env])
     interval = config.num_updates // (rounds + 1) if rounds else NEVER
     pbt = jaxrl.PopulationBasedTraining(
         perturbation_interval=interval, hyperparam_mutations=BAD_RANGES

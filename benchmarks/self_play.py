@@ -18,7 +18,7 @@ matrices of the last seed are drawn beside --out, self_play_uniform.png and so o
 
 Arena: explorers (pol1) are trained, each with a hunter of its own. New hunters (pol2) are then
 trained against one of them, or against a pool of four, and are judged by their return against two
-explorers that none of them met.
+explorers that none of them met. All have the tuned settings with dense layers, without memory.
 """
 
 import itertools
@@ -39,6 +39,7 @@ from jaxrl.core.spaces import Box, Discrete
 
 LINES = ((0, 1, 2), (3, 4, 5), (6, 7, 8), (0, 3, 6), (1, 4, 7), (2, 5, 8), (0, 4, 8), (2, 4, 6))
 POWERS = 3 ** np.arange(9)
+DENSE = {"fcnet_hiddens": (64, 64)}  # of the arena, in place of its tuned network
 SEATS = ("x", "o")
 
 
@@ -218,7 +219,7 @@ def share_lost(trainer: jaxrl.Trainer, opponent: str) -> float:
 
 def explorer(folder: Path, seed: int, steps: int) -> str:
     """The run of an explorer, trained with a hunter of its own."""
-    config = jaxrl.PPOConfig.tuned("arena", total_env_steps=steps, seed=seed)
+    config = jaxrl.PPOConfig.tuned("arena", **DENSE, total_env_steps=steps, seed=seed)
     run = folder / f"explorer{seed}"
     with jaxrl.Trainer(config, run_dir=run, quiet=True, pictures=False) as trainer:
         trainer.fit()
@@ -231,8 +232,9 @@ def hunter(case: str, runs: list[str], seed: int, steps: int) -> dict[str, Any]:
     met = known if case == "four" else [known[seed % len(known)]]
     fixed = {f"met{i}": run for i, run in enumerate(met)}
     others = {f"stranger{i}": run for i, run in enumerate(strangers)}
-    config = jaxrl.PPOConfig.tuned("arena", policies_to_train=("pol2",), total_env_steps=steps)
-    config = config.replace(opponents=jaxrl.OpponentPool(size=1, fixed=fixed), seed=seed)
+    config = jaxrl.PPOConfig.tuned("arena", **DENSE, total_env_steps=steps, seed=seed)
+    pool = jaxrl.OpponentPool(size=1, fixed=fixed)
+    config = config.replace(opponents=pool, policies_to_train=("pol2",))
     with jaxrl.Trainer(config, run_dir=None, quiet=True) as trainer:
         trainer.fit()
         found = {name: returns(trainer, name) for name in fixed}

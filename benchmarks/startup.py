@@ -1,7 +1,7 @@
 """Time to the first result: seconds from starting `scripts/train_ppo.py` until one is printed.
 
     python benchmarks/startup.py      # arena and CartPole; without, before and with a compile cache
-    python benchmarks/startup.py --envs arena --rounds 1
+    python benchmarks/startup.py --envs arena --rounds 1 --flags "--fcnet-hiddens 64 64"
 
 Whole processes, one after another, the three kinds in turns so that a busy hour falls on all of
 them. Every figure counts from the start of the process; "filled" is the first run with an empty
@@ -45,7 +45,7 @@ def imported() -> float:
     return time.perf_counter() - begin
 
 
-def run(env: str, cache: str) -> dict[str, float]:
+def run(env: str, cache: str, more: list[str]) -> dict[str, float]:
     """One process of one iteration; the seconds from its start to the end of each stage."""
     with tempfile.TemporaryDirectory() as folder:
         flags = [
@@ -58,7 +58,7 @@ def run(env: str, cache: str) -> dict[str, float]:
             "--pictures",
             "False",
         ]
-        command = [sys.executable, "-u", str(SCRIPT), *flags, "--compile-cache", cache]
+        command = [sys.executable, "-u", str(SCRIPT), *flags, *more, "--compile-cache", cache]
         begin, before, seconds = time.perf_counter(), processor_seconds(), {}
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
             for line in process.stdout:
@@ -83,7 +83,7 @@ def processor_seconds() -> float:
     return used.ru_utime + used.ru_stime
 
 
-def rows_of_a_round(envs: list[str], number: int) -> list[dict]:
+def rows_of_a_round(envs: list[str], number: int, more: list[str]) -> list[dict]:
     rows = []
     for env in envs:
         with tempfile.TemporaryDirectory() as folder:
@@ -94,7 +94,8 @@ def rows_of_a_round(envs: list[str], number: int) -> list[dict]:
                         "cache": cache,
                         "round": number,
                         "imported_s": imported(),
-                        **run(env, where),
+                        "more": more,
+                        **run(env, where, more),
                     }
                 )
                 print(
@@ -125,10 +126,11 @@ def main() -> None:
     parser = report.arguments_of("startup", __doc__)
     parser.add_argument("--envs", nargs="+", choices=ENVS, default=list(ENVS))
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--flags", default="", help="more flags of the training, in one text")
     arguments = parser.parse_args()
     rows = []
     for number in range(arguments.rounds):
-        new = rows_of_a_round(arguments.envs, number)
+        new = rows_of_a_round(arguments.envs, number, arguments.flags.split())
         rows += new
         report.keep(new, arguments.out)
     print(table(rows))

@@ -2,6 +2,7 @@
 
     python benchmarks/time_to_return.py        # arena, CartPole, waterworld, pursuit; 5 seeds each
     python benchmarks/time_to_return.py --goals cartpole=475 --who jaxrl RLlib SB3 --seeds 0 1 2
+    python benchmarks/time_to_return.py --goals arena=15 --flags "--fcnet-hiddens 64 64"
 
 Whole processes, imports and compilation included: ours is `scripts/train_ppo.py` with the
 environment's tuned settings and without compile cache, or with a filled one ("jaxrl, cache"); RLlib
@@ -33,7 +34,7 @@ PEERS = {"RLlib": ("ray", ("cartpole", "arena")), "SB3": ("stable_baselines3", (
 COLUMNS = {"first_result_s": ".1f", "total_s": ".1f", "env_steps": ",.0f"}
 
 
-def run_jaxrl(env: str, goal: float, seed: int, cache: str) -> dict:
+def run_jaxrl(env: str, goal: float, seed: int, cache: str, more: list[str]) -> dict:
     """One process of ours; times in s from its start."""
     with tempfile.TemporaryDirectory() as folder:
         flags = [
@@ -52,7 +53,7 @@ def run_jaxrl(env: str, goal: float, seed: int, cache: str) -> dict:
             "--pictures",
             "False",
         ]  # which come after, and the peers draw none
-        command = [str(HERE.parent / "scripts" / "train_ppo.py"), *flags]
+        command = [str(HERE.parent / "scripts" / "train_ppo.py"), *flags, *more]
         times, _ = timed(command, first="iter")
         last = json.loads((Path(folder) / "run" / "metrics.jsonl").read_text().splitlines()[-1])
     reached = last["env_runners"]["episode_return_mean"]
@@ -98,20 +99,23 @@ def entrants(names: list[str] | None) -> list[str]:
     return [name for name in names or [OURS, CACHED, *PEERS] if name not in missing]
 
 
-def measure(goals: list[str], seeds: list[int], who: list[str], out: Path) -> list[dict]:
+def measure(
+    goals: list[str], seeds: list[int], who: list[str], more: list[str], out: Path
+) -> list[dict]:
     rows = []
     with tempfile.TemporaryDirectory() as cache:
         for goal in goals:
             env, _, least = goal.partition("=")
             runners = [name for name in who if name not in PEERS or env in PEERS[name][1]]
             if CACHED in runners:
-                run_jaxrl(env, -1e9, 0, cache)  # fills it
+                run_jaxrl(env, -1e9, 0, cache, more)  # fills it
             for seed in seeds:
                 for name in runners:
                     if name in PEERS:
                         row = peer(name, env, float(least), seed)
                     else:
-                        row = run_jaxrl(env, float(least), seed, cache if name == CACHED else "off")
+                        where = cache if name == CACHED else "off"
+                        row = {"more": more, **run_jaxrl(env, float(least), seed, where, more)}
                     row |= {
                         "goal": goal,
                         "who": name,
@@ -175,8 +179,10 @@ def main() -> None:
     parser.add_argument(
         "--who", nargs="+", choices=[OURS, CACHED, *PEERS], help="default: what is installed"
     )
+    parser.add_argument("--flags", default="", help="more flags of ours, in one text")
     arguments = parser.parse_args()
-    rows = measure(arguments.goals, arguments.seeds, entrants(arguments.who), arguments.out)
+    more = arguments.flags.split()
+    rows = measure(arguments.goals, arguments.seeds, entrants(arguments.who), more, arguments.out)
     print(table(rows))
     groups = {}
     for row in rows:

@@ -100,6 +100,8 @@ def squares(height: int, width: int) -> np.ndarray:
 
 def relative_place(cell: jax.Array, other: jax.Array, height: int, width: int) -> jax.Array:
     """The number of the way from `cell` to `other`, among all ways of the grid."""
-    down = other // width - cell // width + height - 1
-    right = other % width - cell % width + width - 1
-    return down * (2 * width - 1) + right
+    # `//` and `%` of JAX look at signs too, which jax2onnx cannot do for batches of any size.
+    row, other_row = (jax.lax.div(each, np.int32(width)) for each in (cell, other))
+    down = other_row - row
+    right = (other - other_row * width) - (cell - row * width)
+    return (down + height - 1) * (2 * width - 1) + right + width - 1
