@@ -98,10 +98,12 @@ def verb_of(word, words):
 
 @pytest.fixture(scope="module")
 def small_arena():
-    """The arena's tuned settings are small ones."""
+    """The arena's tuned settings are small ones, with the networks that they have."""
     sizes = {"num_envs": 4, "rollout_length": 100, "minibatch_size": 200, "num_epochs": 1}
+    small, tuned = {**sizes, "fcnet_hiddens": (8,), "lr": 1e-3}, MultiAgentArena.tuned
+    networks = lambda arena: {**small, "per_policy": tuned.fget(arena)["per_policy"]}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(MultiAgentArena, "tuned", {**sizes, "fcnet_hiddens": (8,), "lr": 1e-3})
+        patch.setattr(MultiAgentArena, "tuned", property(networks))
         yield
 
 
