@@ -78,7 +78,7 @@ class MultiAgentArena(StackedEnvironment):
 
     @property
     def tuned(self) -> dict[str, Any]:
-        """Settings for a summed return of some 74 after 2 million steps.
+        """Settings for a summed return of some 78 after 2 million steps.
 
         The network of pol1 matters most: it remembers which cells are visited.
         """

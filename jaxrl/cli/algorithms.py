@@ -55,7 +55,7 @@ def base_of(
         raise UsageError(f"tuned={tuned!r} must be True or False")
     env, env_args = options.pop("env", "arena"), options.pop("env_args", {})
     if example(algorithm).is_offline:
-        return _offline(ALGORITHMS[algorithm], env, env_args, options, tuned=tuned)
+        return _offline(ALGORITHMS[algorithm], env, env_args, options, tuned, tried)
     plain = PPOConfig(env=env, env_args=env_args)
     if not tuned:
         return plain, "RLlib's defaults"
@@ -83,7 +83,12 @@ def _with_tried(given: dict[str, Any], tried: Collection[str]) -> dict[str, Any]
 
 
 def _offline(
-    config_class: type, env: Any, env_args: Any, options: dict[str, Any], *, tuned: bool
+    config_class: type,
+    env: Any,
+    env_args: Any,
+    options: dict[str, Any],
+    tuned: bool,
+    tried: Collection[str],
 ) -> tuple[AlgorithmConfig, str]:
     """With the policies' networks as PPO has them, and the algorithm's own defaults.
 
@@ -91,13 +96,11 @@ def _offline(
     """
     if not tuned:
         return config_class(env=env, env_args=env_args), "the defaults"
-    of_policy = lambda settings: {
-        name: settings[name] for name in OF_THE_POLICY if name in settings
-    }
     asked = options.pop("per_policy", {})
-    named = {policy: of_policy(settings) for policy, settings in asked.items()}
-    ppo = PPOConfig.tuned(env, env_args, **{**of_policy(options), "per_policy": named})
-    networks = {policy: of_policy(dict(settings)) for policy, settings in ppo.per_policy}
+    named = {policy: _of_the_policy(settings) for policy, settings in asked.items()}
+    given = _with_tried({**_of_the_policy(options), "per_policy": named}, tried)
+    ppo = PPOConfig.tuned(env, env_args, **given)
+    networks = {policy: _of_the_policy(dict(settings)) for policy, settings in ppo.per_policy}
     algorithm = ppo.build()
     for group, spec in zip(algorithm.grouping.groups, algorithm.policy_specs, strict=True):
         for policy in group.policies if spec.has_memory else ():

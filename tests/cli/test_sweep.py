@@ -111,10 +111,13 @@ def test_what_it_does_not_understand_it_says(make, words):
 )
 def test_a_tuned_model_makes_room_where_networks_are_tried(env, tried, has_model):
     options = {"env": env, "policies": "shared"} if env == "waterworld" else {"env": env}
-    config, source = base_of(options, True, "ppo", {tried})
+    config, source = base_of(dict(options), True, "ppo", {tried})
     first = next(iter(config.setup().policies))
     assert (config.for_policy(first).model is not None) == has_model
     assert source == f"tuned for {env}"
+    cloning, _ = base_of({**options, "input": "data"}, True, "bc", {tried})
+    if not has_model:
+        assert cloning.for_policy(first).model is None
     if "." in tried or tried == "fcnet_hiddens":
         values = {"use_gru": True, "fcnet_hiddens": (8,)}
         applied(config, {tried: values[tried.rpartition(".")[2]]}).build()

@@ -9,7 +9,7 @@ from jaxrl.algorithms.model_config import NETWORK
 from jaxrl.algorithms.ppo.fast import fast_settings
 from jaxrl.algorithms.ppo.hypers import Hypers
 from jaxrl.algorithms.ppo.keywords import PPOKeywords, TunedKeywords
-from jaxrl.algorithms.ppo.tuned import yielding
+from jaxrl.algorithms.ppo.tuned import resolve_tuned
 from jaxrl.algorithms.rllib_values import read_settings
 from jaxrl.algorithms.validators import optimizer_of, schedule
 from jaxrl.core.errors import UsageError
@@ -172,7 +172,7 @@ class PPOConfig(AlgorithmConfig):
             return cls.fast(env, env_args, **changes)
         plain = cls(env=env, env_args=env_args)
         named = read_settings(changes, NETWORK, cls.__name__)
-        tuned, named = yielding(plain, tuned, named)
+        tuned, named = resolve_tuned(plain, tuned, named)
         return plain.replace(**tuned).replace(**named)
 
     @classmethod

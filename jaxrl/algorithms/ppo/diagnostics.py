@@ -4,7 +4,7 @@ import functools
 import math
 from typing import Any, NamedTuple
 
-# Share of clipped value targets worth a warning: the tuned arena learns well around 0.5.
+# Share of clipped value targets worth a warning: the arena without memory learns well around 0.5.
 MAX_CLIPPED_FRACTION = 0.6
 FAR = 4.0  # times kl_target; the penalty's coefficient rises from twice the target on
 

@@ -12,7 +12,7 @@ TUNED_NETWORK = ("model", "max_seq_len")  # what a chosen network replaces
 Settings = dict[str, Any]
 
 
-def yielding(
+def resolve_tuned(
     plain: Any, tuned: Mapping[str, Any], changes: Mapping[str, Any]
 ) -> tuple[Settings, Settings]:
     """(`tuned`, `changes`), so that the second on top of the first is what the user means.
@@ -46,7 +46,7 @@ def yielding(
 
 
 def names_of_interest(tuned: Mapping[str, Any]) -> set[str]:
-    """The settings whose changes `yielding` looks at."""
+    """The settings whose changes `resolve_tuned` looks at."""
     by_policy = _as_dicts(tuned.get("per_policy", ())) or {}
     of_policies = (name for settings in by_policy.values() for name in settings)
     return {*CHOOSES, "policies", "per_policy", *of_policies}
