@@ -18,7 +18,7 @@ README = ROOT / "README.md"
 BLOCK = re.compile(
     r"(?<=<!-- output of the first command -->\n```\n).*?(?=```\n<!-- end -->)", re.DOTALL
 )
-SHOWN = (0.0, 0.1, 0.3, 1.0)  # which of the lines of iterations, by their place among them
+SHOWN = (0.0, 0.1, 1.0)  # which of the lines of iterations, by their place among them
 
 
 def printed() -> list[str]:
