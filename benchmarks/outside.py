@@ -3,6 +3,7 @@
     python benchmarks/outside.py --only pool                      # stepping, with fixed actions
     python benchmarks/outside.py --only pool --envs 16 --turns 3  # shorter
     python benchmarks/outside.py --only training                  # whole trainings, in steps/s
+    python benchmarks/outside.py --only training --trainings CartPole
     python benchmarks/outside.py --only learning                  # beside the same ones in JAX
 
 A step is that of one copy, and resets are part of it. The ways take turns in one process. "One
@@ -18,7 +19,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 import report
-from outside_training import learning, training
+from outside_training import TRAININGS, learning, training
 from report import CORES
 
 from jaxrl.workers.python_env import make_vector_env
@@ -169,6 +170,7 @@ def main() -> None:
     parser.add_argument("--turns", type=int, default=5)
     parser.add_argument("--seeds", type=int, default=5, help="of --only learning")
     parser.add_argument("--twins", nargs="+", default=["cartpole", "arena"], help="of learning")
+    parser.add_argument("--trainings", nargs="+", choices=TRAININGS, default=list(TRAININGS))
     args = parser.parse_args()
     for question in args.only:
         rows, titles, lines = QUESTIONS[question](args)

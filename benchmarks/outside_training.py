@@ -106,6 +106,7 @@ TWINS = {  # with the environment steps of a training
     "cartpole": ("gym:CartPole-v1", 100_000),
     "arena": (PythonArena, 128_000),
 }
+TRAININGS = ("CartPole", "work 1 ms")
 WAYS = {"in JAX": None, "Python, sync": {"sync": True}, "Python": {"sync": False}}
 
 
@@ -176,6 +177,8 @@ def training(args: Any) -> tuple[list[dict], list[str], list[list[str]]]:
     """
     rows, lines = [], []
     for name, (config, ways) in trainings().items():
+        if name not in args.trainings:
+            continue
         rates, shared = {way: [] for way in ways}, []
         for _ in range(args.turns):
             before = cores_worth()
@@ -223,7 +226,7 @@ def trainings() -> dict[str, tuple[Any, dict[str, Any]]]:
         "jaxrl": training_speed,
     }
     peers = {"Stable-Baselines3": sb3} if importlib.util.find_spec("stable_baselines3") else {}
-    return {"CartPole": (config, peers | ways), "CartPole, 1 ms a step": (slow, ways)}
+    return dict(zip(TRAININGS, [(config, peers | ways), (slow, ways)], strict=True))
 
 
 def training_speed(config: Any) -> float:

@@ -306,8 +306,10 @@ def test_any_step_is_that_of_the_rules_in_plain_numpy(config):
             compared.append(world.num_caught)
             np.testing.assert_allclose(rows(after.position[i]), world.position, rtol=0, atol=1e-3)
             np.testing.assert_allclose(rows(after.velocity[i]), world.velocity, rtol=0, atol=5e-3)
+            # Corrections of hundreds push bodies apart whose centres are near each other, where
+            # float32 knows their direction less well.
             np.testing.assert_allclose(
-                rows(after.correction[i]), world.correction, rtol=0, atol=5e-3
+                rows(after.correction[i]), world.correction, rtol=2e-4, atol=5e-3
             )
             np.testing.assert_allclose(obs[i], plain_obs, rtol=0, atol=2e-4)
             np.testing.assert_allclose(rewards[i], plain_rewards, rtol=0, atol=1e-4)

@@ -61,6 +61,7 @@ def test_what_it_cannot_read_is_refused_in_one_line(spaces, sensors, said):
     assert said in str(error.value) and "\n" not in str(error.value)
 
 
+@pytest.mark.long
 def test_a_run_that_names_it_is_loaded_without_trust(tmp_path):
     small = {"num_envs": 2, "rollout_length": 4, "minibatch_size": 8, "num_epochs": 1}
     config = PPOConfig.tuned("waterworld", {"n_sensors": 3}, **small, total_env_steps=8)

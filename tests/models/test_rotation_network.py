@@ -94,6 +94,7 @@ def test_what_it_cannot_read_is_refused_in_one_line(spaces, said):
     assert said in str(error.value) and "\n" not in str(error.value)
 
 
+@pytest.mark.long
 def test_a_run_that_names_it_is_loaded_without_trust(tmp_path):
     small = {"num_envs": 2, "rollout_length": 4, "minibatch_size": 8, "num_epochs": 1}
     size = {"n_pursuers": 2, "n_evaders": 2, "obs_range": 4}
