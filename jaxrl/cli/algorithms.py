@@ -9,7 +9,7 @@ from jaxrl.algorithms.config import AlgorithmConfig, make_env
 from jaxrl.algorithms.model_config import ActingSettings, NetworkSettings
 from jaxrl.algorithms.ppo.config import PPOConfig
 from jaxrl.algorithms.ppo.fast import FITTED
-from jaxrl.algorithms.ppo.tuned import TUNED_NETWORK, names_of_interest
+from jaxrl.algorithms.ppo.tuned import TUNED_NETWORK, relevant_names
 from jaxrl.algorithms.rllib_values import merged_by_policy
 from jaxrl.cli.flags import Flag, flags_of
 from jaxrl.core.errors import UsageError, unknown_name
@@ -60,7 +60,7 @@ def base_of(
     if not tuned:
         return plain, "RLlib's defaults"
     if settings := getattr(make_env(env, plain.env_args)[0], "tuned", None):
-        given = {name: options[name] for name in names_of_interest(settings) if name in options}
+        given = {name: options[name] for name in relevant_names(settings) if name in options}
         base = PPOConfig.tuned(env, env_args, **_with_tried(given, tried))
         options.pop("per_policy", None)  # a part of the base now
         return base, f"tuned for {env}"

@@ -1,4 +1,4 @@
-"""Memory that glibc's allocator keeps; other C libraries give theirs back by themselves.
+"""Memory that glibc's allocator keeps; with another C library nothing is done.
 
 For its threads glibc has up to eight arenas a core, and each keeps what it once needed. In a
 training many threads come and go, and each time another arena grows: megabytes an hour, until all
@@ -15,7 +15,7 @@ VARIABLE = "MALLOC_ARENA_MAX"  # glibc's own, for users
 
 
 def limit_arenas() -> None:
-    """Allows one arena a core; call it before threads start, since they keep what they have.
+    """Limits glibc to one arena per core. Call it before threads start: existing arenas stay.
 
     A user's `MALLOC_ARENA_MAX` stands.
     """

@@ -200,15 +200,15 @@ class Part:
         self._policies, self._answer = chosen
         self._row += 1
         if self._row == self._most:
-            self._record_rows()
+            self._submit(self._row)
+            self._waiting, self._recording = self._recording or self._new_rows(), self._waiting
             self._begin_rows(self._first + self._row)
         self._waiting.answers[self._row] = self._answer
 
     def finished(self) -> Playing:
         """The copies, and what was recorded of them: all steps."""
-        self._row += 1
-        self._record_rows()
-        self._recording.recorded.result()
+        self._submit(self._row + 1)
+        self._waiting.recorded.result()
         return self._playing
 
     def _new_rows(self) -> _Waiting:
@@ -224,12 +224,11 @@ class Part:
             rest = leaf[following]
             rows[: len(rest)] = rest
 
-    def _record_rows(self) -> None:
-        """Has the rows recorded, and goes on with those that were recorded before."""
-        self._waiting.recorded = self._recorder.submit(self._record, self._waiting, self._row)
+    def _submit(self, count: int) -> None:
+        """Has the first `count` rows recorded, after those before, which may then be used again."""
+        self._waiting.recorded = self._recorder.submit(self._record, self._waiting, count)
         if self._recording is not None:
             self._recording.recorded.result()
-        self._waiting, self._recording = self._recording or self._new_rows(), self._waiting
 
     def _record(self, waiting: _Waiting, count: int) -> None:
         game, rows = self._game, (waiting.told, waiting.answers, np.int32(count))

@@ -13,6 +13,7 @@ from typing import Any
 from websockets.asyncio.server import ServerConnection, broadcast
 from websockets.asyncio.server import serve as serve_websockets
 from websockets.exceptions import ConnectionClosed
+from websockets.protocol import State
 
 from jaxrl.core.errors import UsageError, one_line
 from jaxrl.core.types import PolicyId
@@ -201,7 +202,7 @@ class PolicyServer:
                     break
                 if (pause := pace.pause(time.monotonic())) > 0:
                     await asyncio.sleep(pause)
-                while session.is_ahead:  # what comes meanwhile is not read
+                while session.is_ahead and connection.state is State.OPEN:  # nothing is read
                     await asyncio.sleep(HELD_SECONDS)
         except (ConnectionClosed, TimeoutError):
             pass

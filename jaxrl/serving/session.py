@@ -149,7 +149,7 @@ class Session:
 
     @property
     def is_ahead(self) -> bool:
-        """Whether learning does not keep up with an episode whose client waits for no answer."""
+        """Whether a client that chooses its own actions has to wait for learning."""
         return self.batcher.is_held() and any(
             episode.is_played_by_client for episode in self.episodes.values()
         )

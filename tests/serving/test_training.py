@@ -180,6 +180,23 @@ def test_of_a_client_whose_episode_never_ends_nothing_is_read_while_learning_is_
             taken += sum(map(len, chunks_of(experience)))
 
 
+def test_a_server_stops_though_a_client_waits_for_learning_in_an_episode_without_an_end():
+    experience = Experience(max_steps=2, enough=1000)
+    step = {"type": "log_action", "episode": "e", "obs": [0, 0, 0], "action": 1, "log_prob": -1.0}
+    running = serving(experience=experience)
+    server = running.__enter__()
+    with Frames(server) as client:
+        client.begin()
+        experience.is_held = True
+        for _ in range(100):
+            client.send(**step)
+        time.sleep(0.1)
+        stopped = threading.Thread(target=running.__exit__, args=(None, None, None), daemon=True)
+        stopped.start()
+        stopped.join(10)
+        assert not stopped.is_alive()
+
+
 @pytest.mark.parametrize("mode", ["remote", "local"])
 def test_clients_train_a_run_that_is_stopped_and_resumed_on_their_episodes(tmp_path, mode, capsys):
     """The reward is that of action 2, which becomes likely; the server goes away in between."""

@@ -6,7 +6,7 @@ from typing import Any
 from jaxrl.algorithms.model_config import BUILT_IN
 from jaxrl.core.types import PolicyId
 
-CHOOSES = BUILT_IN | {"model"}  # settings that choose a network
+CHOOSES_NETWORK = BUILT_IN | {"model"}  # settings that choose a network
 TUNED_NETWORK = ("model", "max_seq_len")  # what a chosen network replaces
 
 Settings = dict[str, Any]
@@ -34,7 +34,7 @@ def resolve_tuned(
     kept.pop("per_policy", None)
     defaults = {name: getattr(plain, name) for name in TUNED_NETWORK if name in kept}
     for policy, settings in given.items():
-        given[policy] = {**defaults, **settings} if CHOOSES & settings.keys() else settings
+        given[policy] = {**defaults, **settings} if CHOOSES_NETWORK & settings.keys() else settings
     by_policy = dict(given)
     for policy, settings in _renamed(plain, first, changes.get("policies")).items():
         chosen = given.get(policy, {})
@@ -45,16 +45,16 @@ def resolve_tuned(
     return kept, {**changes, "per_policy": by_policy}
 
 
-def names_of_interest(tuned: Mapping[str, Any]) -> set[str]:
+def relevant_names(tuned: Mapping[str, Any]) -> set[str]:
     """The settings whose changes `resolve_tuned` looks at."""
     by_policy = _as_dicts(tuned.get("per_policy", ())) or {}
     of_policies = (name for settings in by_policy.values() for name in settings)
-    return {*CHOOSES, "policies", "per_policy", *of_policies}
+    return {*CHOOSES_NETWORK, "policies", "per_policy", *of_policies}
 
 
 def _without_network(tuned: Mapping[str, Any], changes: Mapping[str, Any]) -> Settings:
     """`tuned`, of all policies or of one, without its network if the changes choose another."""
-    if not CHOOSES & changes.keys():
+    if not CHOOSES_NETWORK & changes.keys():
         return dict(tuned)
     return {name: value for name, value in tuned.items() if name not in TUNED_NETWORK}
 
