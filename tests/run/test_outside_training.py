@@ -52,7 +52,8 @@ def test_the_next_rollout_is_played_by_the_weights_before_the_update():
 
 def test_whole_episodes_are_played_in_copies_of_their_own():
     made = []
-    with jaxrl.Trainer(config_outside(CONFIG, made), **QUIET) as trainer:
+    # With `sync`, since the next rollout would begin by itself.
+    with jaxrl.Trainer(config_outside(CONFIG, made), **QUIET, sync=True) as trainer:
         trainer.train()
         before = made[0].number
         result = trainer.evaluate(episodes=3)["env_runners"]
