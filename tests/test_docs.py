@@ -316,13 +316,27 @@ def test_every_public_name_is_in_the_api_reference():
 LINKED_FROM = [*PAGES, ROOT / "CHANGELOG.md", ROOT / "benchmarks" / "README.md"]
 
 
-@pytest.mark.parametrize("page", LINKED_FROM, ids=lambda page: page.relative_to(ROOT).as_posix())
-def test_the_files_that_a_page_links_to_exist(page):
+def anchors_of(page):
+    """What a link to a heading of `page` may end in, as the site and GitHub write it."""
     text = page.read_text(encoding="utf-8")
-    links = re.findall(r"\]\(([^)#:\s]+)(?:#[^)]*)?\)|src=\"([^\"]+)\"", text)
-    missing = [
-        link for pair in links for link in pair if link and not (page.parent / link).exists()
-    ]
+    if included := re.match(r"```{include} (.+)", text):
+        return anchors_of(page.parent / included[1])
+    text = re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL)
+    headings = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", LINKED_FROM, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_the_files_and_headings_that_a_page_links_to_exist(page):
+    text = page.read_text(encoding="utf-8")
+    links = re.findall(r"\]\(([^)#:\s]*)(?:#([^):]+))?\)", text)
+    links += [(picture, "") for picture in re.findall(r"src=\"([^\"]+)\"", text)]
+    missing = []
+    for link, anchor in links:
+        target = page.parent / link if link else page
+        headings = anchors_of(target) if anchor and target.suffix == ".md" else {anchor}
+        if not target.exists() or anchor not in headings:
+            missing.append(f"{link}#{anchor}")
     assert missing == []
 
 
