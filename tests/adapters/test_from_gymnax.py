@@ -74,6 +74,7 @@ def test_data_that_cannot_be_loaded_is_said_in_one_line(monkeypatch):
         make("gymnax:MNISTBandit-bsuite")
 
 
+@pytest.mark.long
 def test_without_gymnax_its_names_are_refused_in_one_line_and_ours_are_made(tmp_path):
     (tmp_path / "gymnax.py").write_text("raise ImportError('no module gymnax here')\n")
     code = (

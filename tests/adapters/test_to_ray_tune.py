@@ -153,6 +153,7 @@ def test_a_report_of_several_has_their_medians_the_best_and_each_ones_own():
     assert said["diverged"] == 0
 
 
+@pytest.mark.long
 def test_members_that_all_diverge_at_once_still_report():
     said = report(plan(members={"lr": [2e38, 3e38]}, seeds=2).block({}), 6)
     assert (said["done"], said["diverged"]) == (True, 4)

@@ -101,6 +101,7 @@ def test_an_unknown_class_is_not_imported_without_trust(run):
         load_policy(run[0])
 
 
+@pytest.mark.long
 def test_a_sweep_trains_its_numbers_in_one_program(tmp_path):
     """Ranked by a metric of its own; tests/sweeps has sweeps of it ranked by their returns."""
     asked = {"seeds": 2, "quiet": True, "metric": "learners/default_policy/grad_norm"}

@@ -180,6 +180,7 @@ def test_a_mistake_is_one_line_and_status_two(words, said, tmp_path, monkeypatch
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.long
 def test_the_script_itself_ends_with_that_line_and_status(tmp_path):
     command = [sys.executable, str(SCRIPT), "--env", "cartpole", "--grid", "lrr=1,2"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300)

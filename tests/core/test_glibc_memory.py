@@ -53,6 +53,7 @@ def arenas(**variables: str) -> int:
     return len(re.findall("<heap nr=", process.stdout))
 
 
+@pytest.mark.long
 def test_threads_share_an_arena_a_core_unless_the_user_says_otherwise():
     cores = os.cpu_count()
     assert 1 <= arenas() <= cores

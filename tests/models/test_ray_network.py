@@ -33,6 +33,7 @@ def test_sums_over_the_rays_are_plain_and_by_direction():
     np.testing.assert_allclose(gathered(rays), [8.0, 1.0, -3.0], atol=1e-6)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("speed_features", [True, False])
 def test_it_reads_what_waterworld_shows(speed_features):
     env, params = jaxrl.make("waterworld", n_sensors=7, speed_features=speed_features)

@@ -102,6 +102,7 @@ def test_each_command_hears_its_own_flags_and_calls_itself_by_its_name(capsys, m
     assert capsys.readouterr().out.startswith("jaxrl 0.")
 
 
+@pytest.mark.long
 def test_modules_of_the_folder_that_the_command_is_called_in_go_before_the_scripts(tmp_path):
     (tmp_path / "evaluate.py").write_text("class Mine: pass\n")
     command = [sys.executable, ROOT / "scripts" / "train_ppo.py", "--callbacks", "evaluate:Nothing"]

@@ -100,6 +100,7 @@ def test_each_step_is_played_once_though_a_criterion_ends_training_and_evaluatio
         jaxrl.replay_episode(trainer.sample(1)[0])
 
 
+@pytest.mark.long
 def test_trainings_of_one_configuration_share_no_copies():
     first, second = trainer_of(), trainer_of()
     first.train(), second.train(), first.train()

@@ -106,6 +106,7 @@ def test_a_result_says_when_and_where_and_counts_over_the_run_as_rllib_does(trai
     assert last["learners"]["__all_modules__"]["total_loss"] == sum(losses)
 
 
+@pytest.mark.long
 def test_the_mean_length_of_an_episode_is_reported_by_agent_also_where_one_leaves_early(trainer):
     for _ in range(2):
         runners = trainer.train()["env_runners"]

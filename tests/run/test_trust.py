@@ -308,6 +308,7 @@ def test_python_m_jaxrl_takes_the_current_folder_off_the_path(strangers_folder, 
     assert sys.path[0] == checkout
 
 
+@pytest.mark.long
 def test_a_run_with_an_environment_of_ones_own_is_loaded_again_with_trust(tmp_path):
     config = SMALL_ARENA.replace(env=Corridor(length=2.0), env_args=(), policies=None)
     trainer = Trainer(config, run_dir=tmp_path / "run", quiet=True, pictures=False, loggers=())

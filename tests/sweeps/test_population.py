@@ -147,6 +147,7 @@ def test_ctrl_c_saves_the_population(copied, tmp_path, monkeypatch):
     assert_equal_to_the_bit(resume_sweep(tmp_path / "cut", quiet=True, trust=True), copied)
 
 
+@pytest.mark.long
 def test_split_over_devices_copies_are_the_same(copied):
     split = sweep(SMALL, {"lr": RATES}, scheduler=PBT, quiet=True, devices=2, run_dir=None)
     assert split.lineage == copied.lineage

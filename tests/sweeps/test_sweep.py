@@ -524,6 +524,7 @@ for devices in (1, 2, "auto"):
 """
 
 
+@pytest.mark.long
 def test_the_number_of_devices_in_xla_flags_stays():
     flags = {**os.environ, "XLA_FLAGS": "--xla_force_host_platform_device_count=3"}
     command = [sys.executable, "-c", IN_NEW_PROCESSES]

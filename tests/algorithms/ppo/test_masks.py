@@ -155,6 +155,7 @@ def first_rollout(env):
     return algorithm, runner, trajectory
 
 
+@pytest.mark.long
 def test_an_environment_of_stacked_agents_and_the_same_agent_by_agent_have_the_same_masks():
     """So they act alike, by policies that see the masks in what is drawn from, and learn alike."""
     stacked, named = (first_rollout(env)[2] for env in (Choosers(), NamedChoosers()))

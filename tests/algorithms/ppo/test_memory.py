@@ -358,6 +358,7 @@ def recalling():
     return trainer
 
 
+@pytest.mark.long
 def test_a_cue_is_recalled_by_memory_alone(recalling):
     returned = recalling.last_result["env_runners"]["agent_episode_returns_mean"]
     assert 0.3 < returned.pop("none") < 0.7

@@ -148,6 +148,7 @@ def test_a_number_of_devices_that_cannot_be_is_refused(devices, config, message)
         settled(RunSettings(devices=devices), config)
 
 
+@pytest.mark.long
 def test_the_number_of_devices_is_written_down(start, small, tmp_path):
     trainer, _ = trained(start, tmp_path, 2, small)
     path = trainer.save()

@@ -225,6 +225,7 @@ raise SystemExit(7)
 """
 
 
+@pytest.mark.long
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="/dev/full is of Linux")
 def test_a_process_on_a_full_disk_says_so_in_one_line_and_keeps_its_exit_status():
     with open("/dev/full", "w") as full:

@@ -424,6 +424,7 @@ def test_a_run_is_resumed_with_the_loggers_that_a_file_can_name_and_asks_for_the
     assert "loggers=[...]" in advice.to_resume(path, trainer.facts)
 
 
+@pytest.mark.long
 def test_each_trial_of_a_sweep_has_a_logger_of_its_own(tmp_path):
     with pytest.raises(UsageError, match="is an object, but each trial of a sweep has loggers of"):
         sweep(SMALL_REINFORCE, {"lr": [1e-3, 2e-3]}, loggers=Lines(), run_dir=None)

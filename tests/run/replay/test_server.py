@@ -151,6 +151,7 @@ def test_a_port_in_use_and_a_run_that_is_not_there_are_said_in_one_line(server, 
         assert text in line
 
 
+@pytest.mark.long
 def test_the_command_prints_the_address_and_ends_with_ctrl_c(trainer):
     """Also where SIGINT is ignored at the start, as shells do for what runs in the background."""
     watch_run = [sys.executable, str(ROOT / "scripts" / "watch.py"), str(trainer.run_dir)]

@@ -85,6 +85,7 @@ def test_numbers_that_their_type_cannot_hold_are_refused_by_name(changes, messag
         typed_like(NOW, new, "env_params")
 
 
+@pytest.mark.long
 def test_python_numbers_set_on_a_trainer_train_save_and_resume_without_compiling_again(
     start, resume, tmp_path
 ):

@@ -61,6 +61,7 @@ def test_threads_that_start_in_the_same_second_get_a_folder_each(tmp_path):
     assert sorted(os.listdir(tmp_path)) == sorted(names)  # nothing unfinished stays
 
 
+@pytest.mark.long
 def test_processes_that_start_in_the_same_second_get_a_folder_each(tmp_path):
     context, number, rounds = multiprocessing.get_context("forkserver"), 3, 5
     context.set_forkserver_preload([__name__])  # imported once for all of them
