@@ -27,6 +27,9 @@ from jaxrl.serving.session import Experience, ServedPolicies, Session
 from jaxrl.serving.settings import ServerSettings
 
 HELLO_SECONDS = 5.0  # for a client's first message
+# For the answer to a ping: it comes after what a client has sent, of which nothing is read while it
+# waits for learning.
+PING_SECONDS = 600.0
 SWEEP_SECONDS = 1.0  # between two looks for unused episodes
 MAX_REASON_BYTES = 123  # of a WebSocket's last frame
 MAX_UNREAD_BYTES = 8 * 2**20  # of answers that a client has not read
@@ -151,6 +154,7 @@ class PolicyServer:
             "compression": None,  # small messages, and a small one may not become a large one
             "ssl": settings.tls,
             "open_timeout": HELLO_SECONDS,
+            "ping_timeout": PING_SECONDS,
             "server_header": "jaxrl",
             "logger": logger,
         }

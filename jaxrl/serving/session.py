@@ -188,6 +188,9 @@ class Session:
 
     def drop_unused(self, before: float) -> None:
         """Drops the episodes that nothing was said of since a time."""
+        if self.is_ahead:  # what its client says is not read meanwhile
+            for episode in self.episodes.values():
+                episode.last_used = time.monotonic()
         for episode in list(self.episodes.values()):
             if episode.last_used < before and not episode.is_waiting:
                 self.drop(episode.name)

@@ -11,8 +11,10 @@ import pytest
 pytest.importorskip("websockets", reason="the extra `serving`")
 pytest.importorskip("msgspec", reason="the extra `serving`")
 
+import jaxrl_client.client
 from jaxrl_client import EpisodeLost, PolicyClient, ServerError
 
+import jaxrl.serving.server
 from jaxrl import PPOConfig, UsageError
 from jaxrl.cli.main import main
 from jaxrl.cli.train import begin, parse
@@ -195,6 +197,46 @@ def test_a_server_stops_though_a_client_waits_for_learning_in_an_episode_without
         stopped.start()
         stopped.join(10)
         assert not stopped.is_alive()
+
+
+def test_a_client_that_waits_for_learning_is_not_cut_off_for_pings_without_an_answer(monkeypatch):
+    def with_fast_pings(connect):
+        def faster(*args, **options):
+            names = "ping_interval", "ping_timeout"
+            fast = {name: options.get(name, 20) / 200 for name in names}  # 20 s are theirs
+            return connect(*args, **{**options, **fast})
+
+        return faster
+
+    for module in (jaxrl_client.client, jaxrl.serving.server):
+        (name,) = {"connect", "serve_websockets"} & vars(module).keys()
+        monkeypatch.setattr(module, name, with_fast_pings(getattr(module, name)))
+    experience = Experience(max_steps=2, enough=1000)
+    with serving(experience=experience) as server, PolicyClient(server.address) as client:
+        episode = client.start_episode()
+        experience.is_held = True
+        for _ in range(100):
+            client.log_action(episode, np.zeros(3), 1, log_prob=-1.0)
+        time.sleep(1)
+        experience.is_held = False
+        client.end_episode(episode)
+        assert sum(map(len, chunks_of(experience))) == 100
+
+
+def test_an_episode_whose_client_waits_for_learning_is_not_dropped_as_unused(monkeypatch):
+    monkeypatch.setattr(jaxrl.serving.server, "SWEEP_SECONDS", 0.05)
+    experience = Experience(max_steps=2, enough=1000)
+    served = serving(experience=experience, episode_timeout=1)
+    with served as server, PolicyClient(server.address) as client:
+        episode = client.start_episode()
+        experience.is_held = True
+        for _ in range(3):
+            client.log_action(episode, np.zeros(3), 1, log_prob=-1.0)
+        time.sleep(1.2)
+        assert server.counts["dropped"] == 0
+        experience.is_held = False
+        client.end_episode(episode)
+        assert sum(map(len, chunks_of(experience))) == 3
 
 
 @pytest.mark.parametrize("mode", ["remote", "local"])

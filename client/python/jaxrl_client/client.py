@@ -16,6 +16,7 @@ from jaxrl_client.values import from_action, to_message
 
 PROTOCOL = 1
 FIRST_PAUSE, LONGEST_PAUSE = 0.1, 2.0  # seconds between two attempts to connect
+PING_SECONDS = 600.0  # for the answer to a ping; a server may read nothing while it learns
 BROKEN = (WebSocketException, OSError, TimeoutError, EOFError)
 
 
@@ -268,10 +269,10 @@ class PolicyClient:
         last, pause = time.monotonic() + self.reconnect_seconds, FIRST_PAUSE
         while True:
             try:
-                options = {"ssl": self._ssl_context} if self._ssl_context else {}
-                self._connection = connect(
-                    self.address, compression=None, max_size=None, proxy=None, **options
-                )
+                options = {"compression": None, "max_size": None, "proxy": None}
+                if self._ssl_context:
+                    options["ssl"] = self._ssl_context
+                self._connection = connect(self.address, ping_timeout=PING_SECONDS, **options)
                 self._socket = self._connection.__enter__()
                 self._send("hello", {"protocol": PROTOCOL, "token": self._token})
                 self.welcome = self._receive()
