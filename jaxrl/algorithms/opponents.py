@@ -366,13 +366,29 @@ def _check_alike(rollout_spec: RolloutSpec, policy: PolicyId, copied: PolicyId) 
     for name in (policy, copied):
         group, _ = rollout_spec.grouping.locate(name)
         specs.append(rollout_spec.policy_specs[group])
-    for field in dataclasses.fields(PolicySpec):
-        here, there = (getattr(spec, field.name) for spec in specs)
+    names = ["observation_space", "action_space"]  # first: networks depend on them
+    names += [field.name for field in dataclasses.fields(PolicySpec)]
+    for name in names:
+        here, there = (getattr(spec, name) for spec in specs)
         if here != there:
             raise UsageError(
-                f"opponents: copies of {copied!r} cannot play for {policy!r}: {field.name} is "
-                f"{brief(there)} there and {brief(here)} here"
+                f"opponents: copies of {copied!r} cannot play for {policy!r}: "
+                f"{_difference(name, there, here)}; a pool of fixed members needs no copies"
             )
+
+
+def _difference(name: str, there: Any, here: Any) -> str:
+    """`model.hiddens is (64, 64) there and (32,) here`: the first that is not equal."""
+    is_model = name.startswith("model")
+    if is_model and type(there) is type(here) and dataclasses.is_dataclass(here):
+        for field in dataclasses.fields(here):
+            pair = getattr(there, field.name, None), getattr(here, field.name, None)
+            if field.name not in ("parent", "name") and pair[0] != pair[1]:
+                return _difference(f"{name}.{field.name}", *pair)
+    if is_model and type(there) is not type(here):
+        there, here = (type(getattr(each, "given", each)).__name__ for each in (there, here))
+        return f"{name} is {there} there and {here} here"
+    return f"{name} is {brief(there)} there and {brief(here)} here"
 
 
 def _agents_of(grouping: Grouping, policies: tuple[PolicyId, ...]) -> tuple[int, ...]:

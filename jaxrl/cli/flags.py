@@ -261,13 +261,13 @@ def _opponents(words: Sequence[str]) -> dict[str, Any]:
 
 
 def _per_policy(words: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """`pol1.lr=3e-4 pol2.lr=4e-4` by policy."""
+    """`pol1.lr=3e-4 pol2.lr=4e-4` by policy; several values of a setting have commas between."""
     settings: dict[str, dict[str, Any]] = {}
     for path, value in pairs("per_policy", words, read=str).items():
         policy, dot, name = path.partition(".")
         if not dot:
             raise UsageError(f"per_policy takes POLICY.SETTING=VALUE, not {path!r}")
-        several = name in SEVERAL and value[0] != "["
+        several = name in SEVERAL and value[0] != "[" and "(" not in value  # module:Name(a=1,b=2)
         settings.setdefault(policy, {})[name] = (
             setting_of(name, tuple(value.split(","))) if several else value_of(value)
         )

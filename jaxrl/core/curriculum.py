@@ -117,7 +117,7 @@ class LevelsBySuccess(Curriculum):
     def task(self, key: Key, memory: PyTree, params: PyTree) -> dict[str, jax.Array]:
         levels, task = self.by_level, {}
         for name in sorted({name for level in levels for name in level}):
-            value = getattr(params, name, None)  # a field that does not exist is refused later
+            value = getattr(params, name)
             values = [jnp.asarray(level.get(name, value)) for level in levels]
             task[name] = jnp.stack(values)[memory["level"]]
         return task
@@ -221,12 +221,31 @@ def with_curriculum(env: MultiAgentEnvironment, params: PyTree, entry: Any) -> A
     """
     curriculum = resolve_curriculum(entry)
     refuse_batched(env)
+    levels = curriculum.by_level if isinstance(curriculum, LevelsBySuccess) else []
+    _check_levels(levels, params)
     key = jax.eval_shape(lambda: jax.random.key(0))
     jax.eval_shape(functools.partial(_check_forms, curriculum, env, params), key)
-    for level in curriculum.by_level if isinstance(curriculum, LevelsBySuccess) else ():
+    for level in levels:
         if hasattr(env, "check_params"):
             env.check_params(with_task(params, level))
     return (_OfAlikeAgents if is_stacked(env) else _OfManyAgents)(env, curriculum)
+
+
+def _check_levels(levels: Sequence[Mapping[str, Any]], params: PyTree) -> None:
+    """Refuses a level that names a field that is not in `params`, or a value that does not fit."""
+    what = "curriculum LevelsBySuccess"
+    fields = [field.name for field in dataclasses.fields(params)]
+    for level in levels:
+        for name, value in level.items():
+            if name not in fields:
+                raise unknown_name("field", name, fields, f"in the levels of {what}")
+            try:
+                new = jnp.asarray(value)
+            except (TypeError, ValueError):
+                raise UsageError(
+                    f"{what}: {name}={brief(value)} must be a number, as in params"
+                ) from None
+            _check_value(f"{what}: {name}", jnp.asarray(getattr(params, name)), new)
 
 
 def _check_forms(curriculum: Curriculum, env: MultiAgentEnvironment, params: PyTree, key: Key):

@@ -119,7 +119,10 @@ def unknown_result(kind: str, path: str, allowed: Iterable[str]) -> UsageError:
     It knows other libraries' names, and completes the end of a path ("episode_return_mean").
     """
     path, allowed = str(path), sorted(allowed)
-    meant = sorted((known for known in allowed if known.endswith(f"/{path}")), key=len)[:1]
+    last_parts = dict.fromkeys(known.rpartition("/")[2] for known in allowed)
+    ends = [path, *nearest(path, last_parts, most=1)]
+    by_length = sorted(allowed, key=len)
+    meant = [known for end in ends for known in by_length if known.endswith(f"/{end}")][:1]
     foreign = foreign_names.counterpart(path, foreign_names.RESULTS)
     note = ""
     if foreign is not None and foreign[1].here in allowed:

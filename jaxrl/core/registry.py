@@ -21,7 +21,13 @@ from jaxrl.core.env_contract import default_params_of, describe, require_environ
 from jaxrl.core.errors import UsageError, is_installed, nearest, unknown_name
 from jaxrl.core.fields import as_count, as_number
 from jaxrl.core.python_kinds import kind_of
-from jaxrl.core.task_distributions import FORMS, Distribution, Randomization, distribution_of
+from jaxrl.core.task_distributions import (
+    FORMS,
+    Distribution,
+    Randomization,
+    distribution_of,
+    nearest_form,
+)
 from jaxrl.core.tasks import per_episode
 from jaxrl.core.trust import Kind, current_module, load, parse_name, points_of
 from jaxrl.core.types import PyTree
@@ -139,8 +145,8 @@ def make(name: str, **args) -> tuple[Any, PyTree]:
     for key, distribution in drawn.items():
         if type(getattr(default, key)) is int and not distribution.is_whole:
             raise UsageError(
-                f"environment {name!r}: {key} must be an integer, not {distribution}: "
-                "randint:LOW:HIGH or choice:A:B"
+                f"environment {name!r}: {key} must be an integer, and {distribution} draws other "
+                "numbers; randint:LOW:HIGH and choice:A:B draw integers"
             )
     return (per_episode(env, Randomization(tuple(drawn.items()))) if drawn else env), params
 
@@ -166,7 +172,7 @@ def _distributions(name: str, args: dict[str, Any], takes: list[str]) -> dict[st
         if key in takes:
             raise UsageError(
                 f"environment {name!r}: {key}={value} would draw {key} for each episode, but it is "
-                "an argument of the constructor, part of the compiled program: only fields of "
+                "an argument of the constructor, which makes the environment once: only fields of "
                 "params can be drawn"
             )
         drawn[key] = distribution
@@ -207,9 +213,11 @@ def _with_numbers(name: str, params: PyTree, numbers: dict[str, Any], takes: lis
         if not valid or (whole and abs(value) >= 2**31):
             kind = "True or False" if flag else "a finite number"
             kind = "an integer below 2^31" if whole else kind
-            if isinstance(value, str) and ":" in value:
+            meant = nearest_form(value) if isinstance(value, str) else None
+            if meant is not None or (isinstance(value, str) and ":" in value):
                 kind = f"{kind}, or {FORMS}"
-            raise UsageError(f"environment {name!r}: {key} must be {kind}, not {value!r}")
+            hint = f"; did you mean {meant}?" if meant else ""
+            raise UsageError(f"environment {name!r}: {key} must be {kind}, not {value!r}{hint}")
         if key == "max_steps_in_episode" and value < 1:
             raise UsageError(f"environment {name!r}: {key} must be at least 1, not {value!r}")
     return dataclasses.replace(params, **numbers)

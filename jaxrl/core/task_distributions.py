@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import jax
 import jax.numpy as jnp
 
-from jaxrl.core.errors import UsageError
+from jaxrl.core.errors import UsageError, nearest
 from jaxrl.core.types import Key, PyTree
 
 BOUNDED = ("uniform", "loguniform", "randint")
@@ -80,6 +80,8 @@ def distribution_of(text: object) -> Distribution | None:
     kind, *words = text.split(":") if isinstance(text, str) else ("",)
     if kind not in DISTRIBUTIONS or not words:
         return None
+    if "" in words:
+        raise UsageError(f"{text} has an empty value; write {_form(kind)}")
     values = tuple(map(_number, words))
     if None in values:
         raise UsageError(f"{text}: {words[values.index(None)]!r} is not a number")
@@ -95,6 +97,19 @@ def distribution_of(text: object) -> Distribution | None:
             raise UsageError(f"{text}: the bounds of randint must be integers")
         values = tuple(map(int, values))
     return Distribution(kind, values)
+
+
+def nearest_form(text: str) -> str | None:
+    """`uniform:0.1:0.5` for `unifrom:0.1:0.5`, `uniform:LOW:HIGH` for `uniform`; None: no idea."""
+    kind, _, rest = text.partition(":")
+    meant = nearest(kind, DISTRIBUTIONS, most=1)
+    if not meant:
+        return None
+    return f"{meant[0]}:{rest}" if rest else _form(meant[0])
+
+
+def _form(kind: str) -> str:
+    return f"{kind}:A:B" if kind == "choice" else f"{kind}:LOW:HIGH"
 
 
 def _number(word: str) -> float | int | bool | None:

@@ -107,7 +107,7 @@ def maker(kind: Kind, entry: Any) -> Callable[[], Any]:
     Raises:
         UsageError: no such module or class, another kind, or missing arguments. Nothing was called.
     """
-    arguments = {}
+    arguments, text = {}, entry if isinstance(entry, str) else None
     if isinstance(entry, str):
         if (named := parse_name(entry)) is None:
             allowed = "module:Class, a class or an instance"
@@ -122,7 +122,10 @@ def maker(kind: Kind, entry: Any) -> Callable[[], Any]:
         inspect.signature(entry).bind(**arguments)
     except (TypeError, ValueError) as error:
         what = f"{kind.name} class {entry.__qualname__}"
-        raise UsageError(f"{what}: {error}; give an instance of it instead") from None
+        instead = "give an instance of it instead"
+        if text is not None:
+            instead = f"its arguments go into the name, {text.partition('(')[0]}(NAME=VALUE)"
+        raise UsageError(f"{what}: {error}; {instead}") from None
     return functools.partial(entry, **arguments)
 
 

@@ -18,12 +18,19 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
-from jaxrl.core.errors import UsageError, brief, unknown_name
+from jaxrl.core.errors import UsageError, brief, nearest, reason_of, unknown_name
 from jaxrl.core.fields import check_all, count, number, setting
 from jaxrl.core.spaces import Box, Space
 from jaxrl.core.trust import Kind, maker, parse_name
 from jaxrl.ops.continuous import DiagGaussian
-from jaxrl.ops.distributions import Categorical, Distribution, MultiCategorical, has_bounds
+from jaxrl.ops.distributions import (
+    Categorical,
+    Distribution,
+    MultiCategorical,
+    from_logits,
+    has_bounds,
+    num_logits,
+)
 
 EXPLORATION = Kind(
     "exploration_config",
@@ -252,11 +259,14 @@ def _from_pairs(name: str, pairs: tuple) -> Any:
         arguments = {None: None}
     if not arguments:
         return None
+    given = dict(arguments)
     chosen = arguments.pop("type", None)
     if not isinstance(chosen, str | type):
+        what = brief(pairs if None in given else given)
         raise UsageError(
-            f'{name}={brief(pairs)} must be a mapping such as {{"type": "EpsilonGreedy", '
-            '"epsilon_timesteps": 100_000}, a function, or module:Name'
+            f'{name}={what} must be a mapping such as {{"type": "EpsilonGreedy", '
+            f'"epsilon_timesteps": 100_000}} with a type of {", ".join(BY_NAME)}, a function, or '
+            "module:Name"
         )
     if isinstance(chosen, str) and ":" not in chosen:
         if chosen not in BY_NAME:
@@ -291,12 +301,47 @@ def exploration_of(
     made = maker(EXPLORATION, value)()
     if isinstance(made, Exploration):
         made.check(action_space, action_distribution)
+    else:
+        _check_function(made, action_space, action_distribution)
     return made
+
+
+def _check_function(function: Behaviour, action_space: Space, action_distribution: str) -> None:
+    """Traces a user's function once; refuses one that fails, or that returns something else."""
+    returned = []
+
+    def call(env_steps):
+        logits = jnp.zeros((1, 1, 1, num_logits(action_space, action_distribution)))
+        policy = from_logits(action_space, logits, action_distribution)
+        returned.append(function(policy, env_steps))
+
+    try:
+        jax.eval_shape(call, jax.ShapeDtypeStruct((), jnp.float32))
+    except Exception as error:
+        reason = reason_of(error)
+        raise UsageError(f"exploration_config: it fails as it is traced: {reason}") from error
+    if not all(callable(getattr(returned[0], name, None)) for name in ("sample", "log_prob")):
+        raise UsageError(
+            "exploration_config: it must return the distribution to act by, with sample and "
+            f"log_prob, not {_described(returned[0])}"
+        )
+
+
+def _described(value: Any) -> str:
+    if isinstance(value, jax.Array):
+        return f"{value.dtype}{list(value.shape)}"
+    return brief(value)
 
 
 def check_exploration(name: str, value: Any) -> None:
     """None, a function or an object that is one, or "module:Name"."""
     if not (value is None or callable(value) or parse_name(value) is not None):
+        near = nearest(value, BY_NAME, most=1) if isinstance(value, str) else []
+        if near:
+            raise UsageError(
+                f'{name}={brief(value)}: did you mean {{"type": "{near[0]}"}}, on the command line '
+                f"type={near[0]}?"
+            )
         raise UsageError(
             f"{name}={brief(value)} must be a mapping with a type of {', '.join(BY_NAME)}, a "
             "function (distribution, env_steps) -> distribution, or module:Name"

@@ -46,9 +46,12 @@ def critic_space(source: str, env: MultiAgentEnvironment, params: PyTree) -> Dic
 def global_state_space(env: MultiAgentEnvironment, params: PyTree) -> Space:
     """The space of `global_state`: `global_state_space(params)`, else made of the traced shapes."""
     if not callable(getattr(env, "global_state", None)):
+        instead = "define it as docs/centralised-critic.md does"
+        if len(env.agents) > 1:
+            instead = "with 'all-agents' the critic sees what all agents observe"
         raise UsageError(
             f"critic_observation='state': environment {env.name} has no global_state(state, "
-            "params); with 'all-agents' the critic sees what all agents observe"
+            f"params); {instead}"
         )
     if hasattr(env, "global_state_space"):
         return env.global_state_space(params)

@@ -25,11 +25,15 @@ class EnvTasks:
     """The tasks that a run's `env_task_fn` says, one after the other; none without it.
 
     Raises:
-        UsageError: `env_task_fn` is no function of (result, task).
+        UsageError: `env_task_fn` is no function of (result, task), or `params` are empty.
     """
 
     def __init__(self, config: AlgorithmConfig, env: Any):
         self.function = _function(config.env_task_fn)
+        if self.function is not None and not jax.tree.leaves(env.default_params):
+            raise UsageError(
+                f"{WHAT}: environment {env.name} has no params that a task could change"
+            )
         self.interval = config.env_task_interval if self.function else None
         self._check_params = getattr(env, "check_params", lambda params: None)
 

@@ -179,12 +179,13 @@ def _opponents(algorithm: Algorithm, metrics: Metrics) -> Result:
 
 def _score(scores: Scores) -> dict[str, float]:
     played = float(scores.episodes)
+    counted = {"num_episodes": round(played, 3)}  # sums that were shrunk, in float32
     if played == 0:
-        return {"num_episodes": played}
+        return counted
     return {
         "win_rate": float(scores.points) / played,
         "episode_return_mean": float(scores.returns) / played,
-        "num_episodes": played,
+        **counted,
     }
 
 

@@ -6,6 +6,7 @@ few scores; the states that are copied stay on the device (`jaxrl.sweeps.populat
 """
 
 import dataclasses
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -108,11 +109,19 @@ class PopulationBasedTraining:
         }
         return self, {**firsts, **space}
 
-    def describe(self, num_members: int) -> str:
+    def describe(self, num_members: int, num_iterations: int) -> str:
         """What happens in a line, for the plan."""
         number = int(self.quantile_fraction * num_members + 1e-9)
+        interval = self.perturbation_interval
+        first = interval * max(1, math.ceil(self.burn_in_period / interval))
+        if first >= num_iterations:
+            return (
+                f"warning: nobody copies: the first round would follow iteration {first:,}, and "
+                f"there are {num_iterations:,}; a smaller perturbation_interval or more "
+                "total_env_steps help"
+            )
         return (
-            f"every {self.perturbation_interval:,} iterations the worst {number} of {num_members} "
+            f"every {interval:,} iterations the worst {number} of {num_members} "
             f"copy the best {number}, with other {', '.join(self.hyperparam_mutations)}"
         )
 

@@ -129,7 +129,9 @@ class Scheduler:
                 f"{group.trials[0].config.num_updates:,} iterations"
             )
         if self.order.scheduler is not None:
-            lines.append(f"population   {self.order.scheduler.describe(len(self.trials))}")
+            iterations = self.groups[0].trials[0].config.num_updates  # the same in one program
+            what = self.order.scheduler.describe(len(self.trials), iterations)
+            lines.append(f"population   {what}")
         split = f", the trials split over {self.order.devices}" if self.order.devices > 1 else ""
         if num_lanes(self.lanes) > 1:
             beside = f", {num_lanes(self.lanes)} programs side by side, a device each"

@@ -145,6 +145,11 @@ def test_the_command_line_gives_a_type_with_its_arguments_or_a_name():
     name = "jaxrl.ops.exploration:EpsilonGreedy(final_epsilon=0.1)"
     assert setting_of("exploration_config", [name]) == name
     assert setting_of("exploration_config", ["None"]) is None
+    words = ["a.exploration_config=type=EpsilonGreedy,final_epsilon=0.1"]
+    words += ["b.exploration_config=mine:Heated(steps=1,low=0.5)"]
+    by_policy = setting_of("per_policy", words)
+    assert by_policy["a"] == {"exploration_config": expected}
+    assert by_policy["b"] == {"exploration_config": "mine:Heated(steps=1,low=0.5)"}
     by_name = SMALL_CARTPOLE.replace(exploration_config=name).build().policy_specs[0]
     assert by_name.exploration == EpsilonGreedy(final_epsilon=0.1)
 
@@ -154,6 +159,16 @@ def test_the_command_line_gives_a_type_with_its_arguments_or_a_name():
     [
         ({"exploration_config": {"type": "GaussianNoise"}}, "GaussianNoise is for Box actions"),
         ({"exploration_config": 0.1}, "exploration_config=0.1 must be a mapping with a type of"),
+        ({"exploration_config": "Random"}, 'did you mean {"type": "Random"}'),
+        ({"exploration_config": {"epsilon_timesteps": 9}}, "={'epsilon_timesteps': 9} must be a"),
+        (
+            {"exploration_config": lambda obs: obs},
+            "fails as it is traced: TypeError: .*1 positional",
+        ),
+        (
+            {"exploration_config": lambda distribution, env_steps: env_steps},
+            "must return the distribution to act by, with sample and log_prob, not float32",
+        ),
         ({"explore": 1}, "explore=1 must be True or False"),
         ({"explore": False}, "explore=False: policy 'default_policy' learns"),
         (

@@ -384,12 +384,16 @@ def test_a_pool_needs_a_policy_that_is_not_trained_and_one_alike_that_is():
     with pytest.raises(UsageError, match="no policy is trained"):
         two_layers(OpponentPool(policy="main"), policies_to_train=())
     networks = {"opponent": {"fcnet_hiddens": (4,)}}
-    with pytest.raises(UsageError, match="copies of 'main' cannot play for 'opponent': model is"):
+    alike = r"copies of 'main' cannot play for 'opponent': model.hiddens is \(.*\) there and \(4,\)"
+    with pytest.raises(UsageError, match=alike):
         two_layers(OpponentPool(every=1), per_policy=networks)
     spaces = PPOConfig(Leavers(), policies_to_train=("long",), opponents={"policy": "wide"})
     spaces.build()  # a pool of one, which needs no copies
-    with pytest.raises(UsageError, match="cannot play for 'wide': model is"):
+    with pytest.raises(UsageError, match="cannot play for 'wide': observation_space is"):
         spaces.replace(opponents={"policy": "wide", "every": 1}).build()
+    roles = PPOConfig.tuned("arena", policies_to_train=("pol2",), opponents={"every": 1})
+    with pytest.raises(UsageError, match="model is MLP there and CellMemory here"):
+        roles.build()
     several = spaces.replace(opponents={"every": 1})
     with pytest.raises(UsageError, match=r"short, wide are not trained: say which by Opp"):
         several.build()
@@ -411,6 +415,10 @@ def test_an_opponent_from_a_run_must_fit_and_is_read_by_a_trainer_alone(trained,
         sweep(config, {"lr": [1e-3, 1e-4]}, run_dir=None, quiet=True)
     with pytest.raises(UsageError, match=r"does not fit: weights.opponent.*\[8.* there"):
         Trainer(config.replace(fcnet_hiddens=(4,)), run_dir=None, quiet=True)
+    for name in ("randm", "randm#main"):
+        wrong = config.replace(opponents=OpponentPool(fixed={"r": name}))
+        with pytest.raises(UsageError, match=r"r=.*there is no folder randm.*mean 'random'"):
+            Trainer(wrong, run_dir=None, quiet=True)
     arena = PPOConfig.fast("arena", policies_to_train=("pol1",), opponents={"fixed": fixed})
     with pytest.raises(UsageError, match="unknown policy 'pol2' in"):
         Trainer(arena, run_dir=None, quiet=True)

@@ -157,6 +157,15 @@ NAME = "curriculum Misshapen: "
         (Misshapen(after=(0.0, 1.0)), "after_episode must return the memory in the form of init"),
         (Curriculum(), "Curriculum must define task(key, memory, params)"),
         (LevelsBySuccess, "missing a required argument: 'levels'"),
+        (
+            LevelsBySuccess([{"stepsize": 1.0}, {}]),
+            "unknown field 'stepsize' in the levels of curriculum LevelsBySuccess; did you mean",
+        ),
+        (
+            LevelsBySuccess([{"step_size": "uniform:1:2"}]),
+            "step_size='uniform:1:2' must be a number",
+        ),
+        (LevelsBySuccess([{"step_size": [1.0, 2.0]}, {}]), "step_size must be float32[] as in"),
         ("tests.core.test_curriculum:Corridor", "not a class derived from jaxrl.Curriculum"),
         (Corridor(), "must be a class derived from jaxrl.Curriculum, or module:Class"),
     ],

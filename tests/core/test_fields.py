@@ -247,6 +247,7 @@ PATHS = [
         ("rollout/ep_rew_mean", "env_runners/episode_return_mean"),
         ("charts/episodic_return", "env_runners/episode_return_mean"),
         ("training_iterations", "training_iteration"),
+        ("episode_return_men", "env_runners/episode_return_mean"),
         ("custom_metrics/room/left", "env_runners/custom_metrics/room/left"),
         ("num_env_steps_trained", "num_env_steps_trained_lifetime"),
     ],

@@ -140,6 +140,8 @@ def test_what_is_no_function_of_result_and_task_is_refused_before_compiling(func
 
 
 def test_where_nothing_would_call_env_task_fn_it_is_refused():
+    with pytest.raises(UsageError, match=r"environment gym:CartPole-v1 has no params that a task"):
+        Trainer(CARTPOLE.replace(env="gym:CartPole-v1", env_task_fn=heavier), run_dir=None)
     with pytest.raises(UsageError, match="called by a Trainer alone: make_train"):
         make_train(HEAVIER)
     with pytest.raises(UsageError, match="called by a Trainer alone: trials"):

@@ -97,6 +97,19 @@ def test_rounds_come_at_the_interval_after_the_burn_in():
     assert [i for i in range(1, 17) if pbt.is_due(i)] == [8, 12, 16]
 
 
+def test_the_plan_says_if_no_round_comes():
+    draws = {"lr": uniform(0, 1)}
+    pbt = PopulationBasedTraining(
+        perturbation_interval=4, burn_in_period=5, hyperparam_mutations=draws
+    )
+    assert pbt.describe(8, 9) == (
+        "every 4 iterations the worst 2 of 8 copy the best 2, with other lr"
+    )
+    assert "nobody copies: the first round would follow iteration 8, and there are 8" in (
+        pbt.describe(8, 8)
+    )
+
+
 def test_the_settings_are_the_same_after_json():
     kinds = {"lr": loguniform(1e-5, 1e-2), "gamma": [0.9, 0.99], "clip_param": choice([0.1, 0.2])}
     pbt = PopulationBasedTraining(hyperparam_mutations=kinds, perturbation_factors=[1.5, 0.5])

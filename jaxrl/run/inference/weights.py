@@ -11,7 +11,8 @@ import jax
 import numpy as np
 
 from jaxrl.algorithms.base import Algorithm, RunnerState
-from jaxrl.core.errors import UsageError, unknown_name
+from jaxrl.algorithms.opponent_settings import RANDOM
+from jaxrl.core.errors import UsageError, nearest, unknown_name
 from jaxrl.core.spaces import to_json
 from jaxrl.core.types import AgentId, PolicyId
 from jaxrl.models.policy_spec import PolicySpec, PolicyWeights
@@ -19,6 +20,7 @@ from jaxrl.run.devices.mesh import copy_here
 from jaxrl.run.inference.policy import Origin, Policy, acting_key, weights_shape
 from jaxrl.run.inference.sampling import Players, env_of
 from jaxrl.run.storage import checkpoint
+from jaxrl.run.storage.runs import LATEST
 
 
 class PolicyAccess:
@@ -161,6 +163,7 @@ def weights_of_runs(algorithm: Algorithm) -> dict[int, PolicyWeights]:
     for name, source in () if pool is None else pool.settings.runs.items():
         group = algorithm.grouping.groups[pool.group]
         path, policy = _path_and_policy(source, pool.learner or pool.policy)
+        _check_is_folder(name, source, Path(path))
         saved = checkpoint.open_found(Path(path))
         for what in ("observation_space", "action_space"):
             here = json.loads(json.dumps(to_json(getattr(group, what))))
@@ -173,6 +176,17 @@ def weights_of_runs(algorithm: Algorithm) -> dict[int, PolicyWeights]:
         policy_spec = algorithm.policy_specs[pool.group]
         weights[pool.members.index(name)] = _saved_weights(saved, policy, policy_spec)
     return weights
+
+
+def _check_is_folder(name: str, source: str, path: Path) -> None:
+    """Refuses what is no folder, and may have been meant for another kind of opponent."""
+    if checkpoint.run_path(path).exists() or path.name == LATEST:
+        return
+    hint = f"; did you mean {RANDOM!r}?" if nearest(str(path), [RANDOM]) else ""
+    raise UsageError(
+        f"opponents: {name}={source!r} must be {RANDOM!r}, module:function or a run's folder, and "
+        f"there is no folder {path}{hint}"
+    )
 
 
 def with_opponents(

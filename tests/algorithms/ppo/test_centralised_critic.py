@@ -275,7 +275,7 @@ def test_policies_act_are_loaded_and_exported_without_what_the_critic_sees(tmp_p
         ({"critic_observation": "stat"}, "unknown critic_observation 'stat'; did you mean 'state'"),
         ({"vf_share_layers": True}, "critic_observation='state' and vf_share_layers=True: layers"),
         ({"model": (lambda: 0, lambda: 0)}, "critic_observation='state' and model=.*built-in"),
-        ({"env": "cartpole"}, "CartPole has no global_state.*'all-agents'"),
+        ({"env": "cartpole"}, "CartPole has no global_state.*; define it"),
         (
             {"env": "arena", "observation_filter": "MeanStdFilter"},
             "MeanStdFilter' needs Box observations",
