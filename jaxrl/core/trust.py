@@ -154,7 +154,20 @@ def check_name(kind: Kind, text: Any, what: str, *, trust: bool) -> None:
 
 def points_of(group: str) -> dict[str, EntryPoint]:
     """The entry points of a group by name; for equal names the first package on the path counts."""
-    return {point.name: point for point in reversed(tuple(entry_points(group=group)))}
+    return _points_of(entry_points, group, tuple((path, _changed_at(path)) for path in sys.path))
+
+
+@functools.lru_cache(maxsize=32)
+def _points_of(read: Callable, group: str, folders: tuple) -> dict[str, EntryPoint]:
+    """Read once, since a sweep asks for every trial; again when a package was installed."""
+    return {point.name: point for point in reversed(tuple(read(group=group)))}
+
+
+def _changed_at(path: str) -> int | None:
+    try:
+        return os.stat(path or ".").st_mtime_ns
+    except OSError:
+        return None
 
 
 def _is_defined_here(kind: Kind, named: Named) -> bool:
