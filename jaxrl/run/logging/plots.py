@@ -252,10 +252,12 @@ def compared(
     texts = title, f"{len(runs)} runs", footer
     drawn, (returns, *others) = _empty_panels(1 + len(panels), *texts)
     palette = dict(zip(runs, itertools.cycle(COLOURS), strict=False))
+    caption = "return"
     for label, series in runs.items():
         if "return" in series:
             _smoothed_line(returns, series["return"], palette[label], label)
         if len(series.get("evaluation", ((), ()))[0]):
+            caption = "return, evaluations as dots"
             returns.plot(
                 *series["evaluation"],
                 "o",
@@ -263,7 +265,7 @@ def compared(
                 markeredgecolor=palette[label],
                 markersize=5,
             )
-    _finish(returns, "return, evaluations as dots")
+    _finish(returns, caption)
     for axis, panel in zip(others, panels, strict=True):
         lines = {label: _mean_line(of_kind(series, panel.name)) for label, series in runs.items()}
         lines = {label: line for label, line in lines.items() if line is not None}
