@@ -369,6 +369,8 @@ def _check_alike(rollout_spec: RolloutSpec, policy: PolicyId, copied: PolicyId) 
     names = ["observation_space", "action_space"]  # first: networks depend on them
     names += [field.name for field in dataclasses.fields(PolicySpec)]
     for name in names:
+        if name == "exploration":  # a learner may explore where its opponents do not
+            continue
         here, there = (getattr(spec, name) for spec in specs)
         if here != there:
             raise UsageError(

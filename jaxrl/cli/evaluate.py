@@ -102,15 +102,16 @@ def _evaluate(run: str, options: EvaluateOptions) -> None:
     # First: a trainer may remove it while episodes are played.
     facts = open_found(run, options.checkpoint, read_facts)
     settings = dataclasses.asdict(options)
-    print_answer(report(load.evaluate(run, **settings)["env_runners"], run, options))
+    print_answer(report(load.evaluate(run, **settings), run, options))
     if not options.trust and (left_out := untrusted_callbacks(facts)):
         print_answer(
             f"left out: {', '.join(map(str, left_out))} and what they report; --trust imports them"
         )
 
 
-def report(episodes: Result, run: str, options: EvaluateOptions) -> str:
+def report(result: Result, run: str, options: EvaluateOptions) -> str:
     """What an evaluation found, for people."""
+    episodes = result["env_runners"]
     chosen = "sampled" if options.explore else "likeliest"
     which = "" if is_checkpoint(run) else f" ({options.checkpoint})"
     lines = [f"{episodes['num_episodes']:,} episodes of {run}{which}, {chosen} actions"]
@@ -130,6 +131,8 @@ def report(episodes: Result, run: str, options: EvaluateOptions) -> str:
             episodes["custom_metrics"][f"{name}_{part}"] for part in ("mean", "min", "max")
         )
         lines.append(f"{name:<24} {mean:10.2f}  (from {least:.2f} to {greatest:.2f})")
+    for policy, who in result.get("opponents", {}).items():
+        lines.append(f"{policy:<24} played by the {who}")
     return "\n".join(lines)
 
 

@@ -139,7 +139,8 @@ class PolicySpec:
             if not isinstance(seen, Box):
                 raise UsageError(
                     f"observation_filter={self.observation_filter!r} needs a Box, but with "
-                    f"critic_observation={self.critic.source!r} the critic sees {seen}"
+                    f"critic_observation={self.critic.source!r} the critic sees {seen}; "
+                    "observation_filter=None reads all as it is"
                 )
 
     def __getstate__(self) -> dict[str, Any]:

@@ -383,6 +383,8 @@ def test_a_pool_needs_a_policy_that_is_not_trained_and_one_alike_that_is():
         two_layers(OpponentPool(), policies_to_train=None)
     with pytest.raises(UsageError, match="no policy is trained"):
         two_layers(OpponentPool(policy="main"), policies_to_train=())
+    exploring = {"main": {"exploration_config": {"type": "EpsilonGreedy"}}}
+    two_layers(OpponentPool(every=1), per_policy=exploring)  # its copies play without exploring
     networks = {"opponent": {"fcnet_hiddens": (4,)}}
     alike = r"copies of 'main' cannot play for 'opponent': model.hiddens is \(.*\) there and \(4,\)"
     with pytest.raises(UsageError, match=alike):

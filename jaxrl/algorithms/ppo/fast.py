@@ -16,7 +16,8 @@ from jaxrl.core.fields import INT64, as_count, count, freeze
 from jaxrl.core.spaces import Box, Space, tree_of
 from jaxrl.core.types import AgentId, PolicyId
 from jaxrl.models.cnn import is_image
-from jaxrl.models.policy_spec import without_mask
+from jaxrl.models.policy_spec import OBSERVATION, without_mask
+from jaxrl.rollout.critic_inputs import ALL_AGENTS, OWN, STATE, critic_space
 
 SPACES_DECIDE = (
     "observation_filter",
@@ -34,6 +35,7 @@ FITTED = (
     "per_policy",
     "model",
     "action_distribution",
+    "critic_observation",
     *SPACES_DECIDE,
 )
 NUM_ENVS = 64
@@ -129,6 +131,8 @@ def _settings_of_spaces(
             **_reading(observation_space, settings, total_env_steps),
             **_acting(env.action_space(agents[0], params), settings),
         }
+        if not _critic_can_be_filtered(setup, settings):
+            chosen.pop("observation_filter", None)
         choices[policy] = {name: value for name, value in chosen.items() if name not in changes}
     first, *others = choices.values()
     if all(choice == first for choice in others):
@@ -150,6 +154,15 @@ def _reading(space: Space, settings: Mapping[str, Any], total_env_steps: int) ->
     if not _are_small(images):
         return {"conv_filters": LARGE_IMAGE_FILTERS}
     return {**SMALL_IMAGE_SETTINGS, "lr": _falling(SMALL_IMAGE_LR, LAST_LR, total_env_steps)}
+
+
+def _critic_can_be_filtered(setup: Any, settings: Mapping[str, Any]) -> bool:
+    """Whether a centralised critic sees plain numbers; True where there is none."""
+    source = settings.get("critic_observation", OWN)
+    if source not in (STATE, ALL_AGENTS):
+        return True
+    seen = critic_space(source, setup.env, setup.env_params)
+    return seen is None or isinstance(seen[OBSERVATION], Box)
 
 
 def _learns_from_small_images(

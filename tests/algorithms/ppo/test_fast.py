@@ -14,6 +14,7 @@ from jaxrl.algorithms.ppo.fast import (
 from jaxrl.cli.train import parse
 from jaxrl.core.spaces import Box
 from tests.core.environments import Corridor, Signposted, Trio
+from tests.probes import Leavers
 
 BREAKOUT, PENDULUM = "gymnax:Breakout-MinAtar", "gymnax:Pendulum-v1"
 
@@ -124,6 +125,19 @@ def test_a_setting_that_is_given_for_all_policies_wins_over_what_the_spaces_deci
     assert config.for_policy("left").free_log_std
     config = jaxrl.PPOConfig.fast(Sights(), conv_filters=[[8, 4, 2]], **PER_AGENT)
     assert config.for_policy("early").conv_filters == ((8, 4, 2),)
+
+
+def test_no_filter_is_chosen_where_a_centralised_critic_sees_more_than_numbers():
+    given = {"policies_to_train": ("wide",), "policies": "per-agent"}
+    filters = {
+        source: jaxrl.PPOConfig.fast(Leavers(), critic_observation=source, **given)
+        .for_policy("wide")
+        .observation_filter
+        for source in ("own", "all-agents")
+    }
+    assert filters == {"own": "MeanStdFilter", "all-agents": None}
+    words = "--env tests.probes:Leavers --policies per-agent --critic-observation all-agents"
+    parse(words.split()).config.build()
 
 
 def test_settings_that_are_given_by_policy_are_added_to_what_the_spaces_decide():

@@ -275,9 +275,8 @@ def test_custom_metrics_and_a_single_agent_are_reported(start):
     trainer = start(SMALL_REINFORCE, run_dir=None)
     result = trainer.evaluate()["env_runners"]
     assert result["num_episodes"] == 10
-    text = report(
-        {**result, "custom_metrics": {"x_mean": 1.0, "x_min": 0.0, "x_max": 2.0}},
-        "run",
-        EvaluateOptions(),
-    )
+    result = {**result, "custom_metrics": {"x_mean": 1.0, "x_min": 0.0, "x_max": 2.0}}
+    played = {"env_runners": result, "opponents": {"pol2": "copy of iteration 6"}}
+    text = report(played, "run", EvaluateOptions())
+    assert text.endswith("pol2                     played by the copy of iteration 6")
     assert "x                              1.00  (from 0.00 to 2.00)" in text
