@@ -24,6 +24,7 @@ from jaxrl.core.tasks import (
     OfAlikeAgents,
     OfManyAgents,
     TaskState,
+    check_task,
     refuse_batched,
     typed_as,
     with_task,
@@ -226,8 +227,7 @@ def with_curriculum(env: MultiAgentEnvironment, params: PyTree, entry: Any) -> A
     key = jax.eval_shape(lambda: jax.random.key(0))
     jax.eval_shape(functools.partial(_check_forms, curriculum, env, params), key)
     for level in levels:
-        if hasattr(env, "check_params"):
-            env.check_params(with_task(params, level))
+        check_task(env, with_task(params, level))
     return (_OfAlikeAgents if is_stacked(env) else _OfManyAgents)(env, curriculum)
 
 

@@ -18,7 +18,7 @@ from typing import Any
 
 from jaxrl.core.env import Environment, MultiAgentEnvironment
 from jaxrl.core.env_contract import default_params_of, describe, require_environment
-from jaxrl.core.errors import UsageError, is_installed, nearest, unknown_name
+from jaxrl.core.errors import UsageError, brief, is_installed, nearest, unknown_name
 from jaxrl.core.fields import as_count, as_number
 from jaxrl.core.python_kinds import kind_of
 from jaxrl.core.task_distributions import (
@@ -214,13 +214,21 @@ def _with_numbers(name: str, params: PyTree, numbers: dict[str, Any], takes: lis
             kind = "True or False" if flag else "a finite number"
             kind = "an integer below 2^31" if whole else kind
             meant = nearest_form(value) if isinstance(value, str) else None
-            if meant is not None or (isinstance(value, str) and ":" in value):
+            is_text = isinstance(value, str)
+            if meant is not None or (":" in value if is_text else _is_drawn_otherwise(value)):
                 kind = f"{kind}, or {FORMS}"
             hint = f"; did you mean {meant}?" if meant else ""
-            raise UsageError(f"environment {name!r}: {key} must be {kind}, not {value!r}{hint}")
+            raise UsageError(
+                f"environment {name!r}: {key} must be {kind}, not {brief(value)}{hint}"
+            )
         if key == "max_steps_in_episode" and value < 1:
             raise UsageError(f"environment {name!r}: {key} must be at least 1, not {value!r}")
     return dataclasses.replace(params, **numbers)
+
+
+def _is_drawn_otherwise(value: Any) -> bool:
+    """Whether a value may have been meant to be drawn: `jaxrl.uniform(0, 1)`, or a list."""
+    return isinstance(value, tuple | list) or callable(getattr(value, "sample", None))
 
 
 def constructor_of(name: str) -> Callable[..., Any]:

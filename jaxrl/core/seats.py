@@ -54,8 +54,9 @@ class ShuffledSeats(StackedEnvironment):
 
     def __post_init__(self):
         if not is_multi_agent(self.env) or len(self.env.agents) < 2:
+            hint = ": jaxrl.make(NAME)[0] makes one" if isinstance(self.env, str) else ""
             raise UsageError(
-                f"ShuffledSeats: {brief(self.env)} must be an environment of several agents"
+                f"ShuffledSeats: {brief(self.env)} must be an environment of several agents{hint}"
             )
         if is_batched(self.env):
             raise UsageError(f"ShuffledSeats: {self.env.name} steps all copies in one call")

@@ -24,6 +24,7 @@ from jaxrl.core.errors import UsageError
 from jaxrl.core.types import AgentId, Key, PolicyId, PyTree
 
 TASK = "task/"  # begins the names in info["metrics"] that are reported as env_runners/task/<field>
+STEPS = "max_steps_in_episode"
 DRAW = 0x7461736B  # folded into a reset's key: the environment keeps the key that it has without us
 OF_A_STATE = (
     "action_mask",
@@ -170,6 +171,18 @@ def refuse_batched(env: Any) -> None:
             f"environment {env.name} steps all copies in one call: its numbers cannot be drawn for "
             "each episode"
         )
+
+
+def check_task(env: Any, params: PyTree) -> None:
+    """Refuses numbers that an environment cannot play with, so far as it is known.
+
+    Raises:
+        UsageError: what `env.check_params` refuses, or episodes without a step.
+    """
+    if getattr(params, STEPS, 1) < 1:
+        raise UsageError(f"{STEPS} must be at least 1, not {getattr(params, STEPS)}")
+    if hasattr(env, "check_params"):
+        env.check_params(params)
 
 
 def with_task(params: PyTree, task: Mapping[str, Any]) -> PyTree:

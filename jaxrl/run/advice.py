@@ -5,12 +5,12 @@ from pathlib import Path
 from typing import Any
 
 from jaxrl.run.command_line import command
-from jaxrl.run.storage.config_file import asks_for_trust, saved_object
+from jaxrl.run.storage.config_file import asks_for_trust, function_of_env, saved_object
 
 
 def to_evaluate(folder: str | Path, facts: Mapping[str, Any]) -> str:
     """How to evaluate the run of these facts."""
-    if saved_object(facts, to_play=True):
+    if saved_object(facts, to_play=True) or function_of_env(facts):
         return f"jaxrl.evaluate({str(folder)!r}, config=...)"
     return command("evaluate", folder, *trust_flag(facts, to_play=True))
 
@@ -24,6 +24,8 @@ def to_resume(folder: str | Path, facts: Mapping[str, Any], *more: object) -> st
     if lacks := saved_object(facts, to_play=False):
         again = "loggers=[...]" if lacks == "loggers" else "config=..."
         return f"jaxrl.Trainer.from_checkpoint({str(folder)!r}, {again})"
+    if function := function_of_env(facts):  # a file may not name a function that is called
+        more = "--env", function, *more
     return command("train", "--resume", folder, *more, *trust_flag(facts, to_play=False))
 
 

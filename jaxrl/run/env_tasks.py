@@ -12,6 +12,7 @@ from jaxrl.algorithms.config import AlgorithmConfig
 from jaxrl.algorithms.task_settings import ENV_TASK_FN
 from jaxrl.core.errors import UsageError, brief, unknown_name
 from jaxrl.core.fields import as_number
+from jaxrl.core.tasks import check_task
 from jaxrl.core.trust import load, parse_name
 from jaxrl.core.types import PyTree
 from jaxrl.run.results import ITERATIONS, Result
@@ -35,7 +36,7 @@ class EnvTasks:
                 f"{WHAT}: environment {env.name} has no params that a task could change"
             )
         self.interval = config.env_task_interval if self.function else None
-        self._check_params = getattr(env, "check_params", lambda params: None)
+        self.env = env
 
     def is_due(self, result: Result) -> bool:
         return self.interval is not None and result[ITERATIONS] % self.interval == 0
@@ -62,7 +63,7 @@ class EnvTasks:
                     raise unknown_name("field", name, fields, f"in what {WHAT} returned")
             task = dataclasses.replace(params, **task)
         after = typed_like(params, task, f"{WHAT}: params")
-        self._check_params(jax.tree.map(as_number, after))
+        check_task(self.env, jax.tree.map(as_number, after))
         return [np.asarray(leaf).tolist() for leaf in jax.tree.leaves(after)]
 
 

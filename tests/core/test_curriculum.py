@@ -187,6 +187,9 @@ def test_a_field_that_is_drawn_already_is_refused():
 
 
 def test_the_environments_own_check_sees_every_level():
+    levels = LevelsBySuccess([{"max_steps_in_episode": 0}, {}])
+    with pytest.raises(UsageError, match="max_steps_in_episode must be at least 1, not 0"):
+        PPOConfig(env="cartpole", curriculum=levels).setup()
     levels = LevelsBySuccess([{"n_catch": 1}, {"n_catch": 0}])
     with pytest.raises(UsageError, match="n_catch=0: it must be at least 1"):
         PPOConfig(env="pursuit", curriculum=levels).setup()

@@ -134,6 +134,7 @@ def test_equal_distributions_make_equal_environments_which_share_a_program():
         ({"gravity": "normal:8:12"}, "or uniform:LOW:HIGH, loguniform:LOW:HIGH"),
         ({"gravity": "unifrom:8:12"}, "did you mean uniform:8:12?"),
         ({"gravity": "uniform"}, "did you mean uniform:LOW:HIGH?"),
+        ({"gravity": ("uniform", 8, 12)}, "or uniform:LOW:HIGH, loguniform:LOW:HIGH"),
         ({"gravity": "choice:"}, "gravity=choice: has an empty value; write choice:A:B"),
         ({"gravity": "choice:True"}, "gravity must be a finite number"),
         ({"gravty": "uniform:8:12"}, "did you mean 'gravity'"),

@@ -119,6 +119,10 @@ def test_the_environments_own_check_sees_the_tasks():
     trainer = Trainer(config, run_dir=None, quiet=True)
     with pytest.raises(UsageError, match="n_catch=0: it must be at least 1"):
         trainer.tasks.next_values({"training_iteration": 1}, trainer.env_params)
+    trainer = Trainer(CARTPOLE.replace(env_task_fn=heavier), run_dir=None, quiet=True)
+    trainer.tasks.function = returning({"max_steps_in_episode": -5})
+    with pytest.raises(UsageError, match="max_steps_in_episode must be at least 1, not -5"):
+        trainer.tasks.next_values({"training_iteration": 1}, trainer.env_params)
 
 
 def three(result, env, context): ...

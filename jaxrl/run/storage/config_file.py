@@ -5,7 +5,9 @@ Reading may follow names to code, so it is where `trust` is asked for; see `jaxr
 
 import dataclasses
 import json
+import sys
 from collections.abc import Collection, Iterator, Mapping
+from types import FunctionType
 from typing import Any
 
 from jaxrl.algorithms.config import AlgorithmConfig
@@ -13,7 +15,7 @@ from jaxrl.algorithms.task_settings import ONLY_TRAINING
 from jaxrl.core.errors import UsageError
 from jaxrl.core.fields import freeze
 from jaxrl.core.registry import ENVIRONMENT, announced_name, constructor_of
-from jaxrl.core.trust import Kind, arguments_of, check_name, load, name_of, parse_name
+from jaxrl.core.trust import Kind, Named, arguments_of, check_name, load, name_of, parse_name
 from jaxrl.rollout.episode_callbacks import CALLBACKS
 from jaxrl.rollout.policy_map import policies_that_learn
 from jaxrl.run.logging.loggers import check_saved
@@ -153,7 +155,30 @@ def check_names(config_class: type, settings: Mapping[str, Any], *, trust: bool)
             and not kind.announces(text)
             and (named := parse_name(text)) is not None
         ):
-            load(kind, named)
+            _load_class(named)
+
+
+def _load_class(named: Named) -> None:
+    """Imports an environment's class; of a function, says who may name it."""
+    try:
+        load(ENVIRONMENT, named)
+    except UsageError as error:
+        if not isinstance(vars(sys.modules[named.module]).get(named.attribute), FunctionType):
+            raise
+        raise UsageError(
+            f"{error}; name a function again yourself, as --env of jaxrl train --resume, or in "
+            "config=... of the call in Python"
+        ) from None
+
+
+def function_of_env(facts: Mapping[str, Any]) -> str | None:
+    """The name of the function that made a run's environment in this process, if one did."""
+    text = facts["config"].get("env")
+    named = parse_name(text) if isinstance(text, str) else None
+    if named is None or ENVIRONMENT.announces(text) or named.module not in sys.modules:
+        return None
+    found = vars(sys.modules[named.module]).get(named.attribute)
+    return text if isinstance(found, FunctionType) else None
 
 
 def import_named(config: Any, given: Collection[str]) -> None:

@@ -274,6 +274,19 @@ def test_the_advice_to_load_a_run_is_what_works():
     )
 
 
+def corridor_of_five():
+    return Corridor(length=5.0)
+
+
+def test_an_environments_function_is_named_again_by_the_user():
+    name = f"{HERE}:corridor_of_five"
+    made = facts_of(env=name)
+    assert advice.to_evaluate("runs/a", made) == "jaxrl.evaluate('runs/a', config=...)"
+    assert f"--resume runs/a --env {name}" in advice.to_resume("runs/a", made)
+    with pytest.raises(UsageError, match=r"not a class derived.*; name a function again yourself"):
+        read(made, trust=True)
+
+
 def test_a_run_folder_that_is_taken_is_resumed_with_trust_where_that_is_needed(tmp_path):
     facts = {**facts_of(env=Corridor(length=5.0)), "policies": {}, "run_settings": {}}
     run_folder.create(tmp_path / "own", facts).release()
