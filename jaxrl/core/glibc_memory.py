@@ -11,15 +11,18 @@ import os
 from typing import Any
 
 M_ARENA_MAX = -8  # malloc.h
-VARIABLE = "MALLOC_ARENA_MAX"  # glibc's own, for users
+VARIABLE = "MALLOC_ARENA_MAX"  # glibc's own, for users, and its newer form:
+TUNABLES, TUNABLE = "GLIBC_TUNABLES", "glibc.malloc.arena_max"
 
 
 def limit_arenas() -> None:
     """Limits glibc to one arena per core. Call it before threads start: existing arenas stay.
 
-    A user's `MALLOC_ARENA_MAX` stands.
+    A limit that the user has set stands.
     """
-    if VARIABLE not in os.environ and (mallopt := _function("mallopt")) is not None:
+    if VARIABLE in os.environ or TUNABLE in os.environ.get(TUNABLES, ""):
+        return
+    if (mallopt := _function("mallopt")) is not None:
         mallopt(M_ARENA_MAX, os.cpu_count() or 1)
 
 

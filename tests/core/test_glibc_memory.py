@@ -42,7 +42,8 @@ libc.fflush(file)
 
 def arenas(**variables: str) -> int:
     """How many arenas a process has whose threads outnumber its cores."""
-    environ = {name: value for name, value in os.environ.items() if name != glibc_memory.VARIABLE}
+    limits = glibc_memory.VARIABLE, glibc_memory.TUNABLES
+    environ = {name: value for name, value in os.environ.items() if name not in limits}
     process = subprocess.run(
         [sys.executable, "-c", COUNT_ARENAS],
         env={**environ, **variables},
@@ -58,6 +59,7 @@ def test_threads_share_an_arena_a_core_unless_the_user_says_otherwise():
     cores = os.cpu_count()
     assert 1 <= arenas() <= cores
     assert arenas(MALLOC_ARENA_MAX=str(cores + 2)) == cores + 2
+    assert arenas(GLIBC_TUNABLES=f"glibc.malloc.arena_max={cores + 2}") == cores + 2
 
 
 def test_a_checkpoint_gives_back_what_glibc_holds_free(tmp_path):

@@ -95,8 +95,8 @@ class Collector:
 
     def take(self) -> Played:
         """The rollout that was begun, once it is done; raises what it raised."""
+        self._threads[0].join()  # after a Ctrl-C here the rollout can still be taken
         played, self._played = self._played, None
-        self._threads[0].join()
         if played.error is not None:
             raise played.error
         return played
