@@ -145,13 +145,15 @@ class _ExternalExecutable(StartAndChunk):
         trainer, asked = self.trainer, time.perf_counter()
         batch, began = trainer.next_batch(), time.perf_counter()
         trainer.experience.is_held = trainer.settings.sync
-        runner, metrics = jax.block_until_ready(self.chunk_program(runner, batch, hypers))
-        weights = {
-            name: jax.tree.map(np.asarray, self.algorithm.policy_weights(runner, name))
-            for name in self.algorithm.grouping.policies
-        }
-        trainer.server.set_weights(weights)
-        trainer.experience.is_held = False
+        try:
+            runner, metrics = jax.block_until_ready(self.chunk_program(runner, batch, hypers))
+            weights = {
+                name: jax.tree.map(np.asarray, self.algorithm.policy_weights(runner, name))
+                for name in self.algorithm.grouping.policies
+            }
+            trainer.server.set_weights(weights)
+        finally:  # a later `fit` needs the clients' steps
+            trainer.experience.is_held = False
         self.timers = {"waiting": began - asked, "learning": time.perf_counter() - began}
         self.counts = {
             "num_faulty_episodes": trainer.server.counts["dropped"],

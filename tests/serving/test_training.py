@@ -3,6 +3,7 @@
 import itertools
 import threading
 import time
+from types import SimpleNamespace
 
 import jax
 import numpy as np
@@ -20,10 +21,12 @@ from jaxrl.cli.main import main
 from jaxrl.cli.train import begin, parse
 from jaxrl.core.spaces import Box, Dict, Discrete, MultiDiscrete, Tuple
 from jaxrl.run.learner import Learner
+from jaxrl.run.settings import RunSettings
 from jaxrl.serving.batched_inference import BatchedPolicy
 from jaxrl.serving.episode_record import Experience
 from jaxrl.serving.external_env import External, spaces_of
 from jaxrl.serving.settings import ServerSettings
+from jaxrl.serving.training import _ExternalExecutable
 from tests.serving.served import Frames, serving, small_policy
 
 pytestmark = pytest.mark.process  # a server and its clients wait for each other
@@ -180,6 +183,21 @@ def test_of_a_client_whose_episode_never_ends_nothing_is_read_while_learning_is_
         experience.is_held, taken = False, 0
         while taken < 100:  # the last step is not complete before another observation
             taken += sum(map(len, chunks_of(experience)))
+
+
+def test_clients_do_not_wait_for_an_update_that_was_interrupted():
+    def interrupted(*batch):
+        assert experience.is_full
+        raise KeyboardInterrupt
+
+    experience = Experience(max_steps=2, enough=1000)
+    trainer = SimpleNamespace(
+        experience=experience, settings=RunSettings(sync=True), next_batch=lambda: ()
+    )
+    executable = SimpleNamespace(trainer=trainer, chunk_program=interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        _ExternalExecutable.chunk(executable, (), (), (), (), 1)
+    assert not experience.is_full
 
 
 def test_a_server_stops_though_a_client_waits_for_learning_in_an_episode_without_an_end():
