@@ -92,7 +92,7 @@ def _offline(
 ) -> tuple[AlgorithmConfig, str]:
     """With the policies' networks as PPO has them, and the algorithm's own defaults.
 
-    A tuned network with memory is left out, since recorded episodes are not learned from by one.
+    A tuned network with memory is left out, since learning from recorded episodes takes no memory.
     """
     if not tuned:
         return config_class(env=env, env_args=env_args), "the defaults"

@@ -224,14 +224,7 @@ def parse(argv: Sequence[str], algorithm: str = "ppo") -> TrainOptions:
     Raises:
         UsageError: in one line.
     """
-    given = given_flags(argv, train_flags())
-    options = {name: setting_of(name, words) for name, words in given.items()}
-    run = {name: options.pop(name) for name in list(options) if name in RUN_FLAGS}
-    settings = {
-        name: options.pop(name)
-        for name in list(options)
-        if name in RunSettings.__dataclass_fields__
-    }
+    options, run, settings = _by_kind(given_flags(argv, train_flags()))
     scenes = _take_spaces(options, run, argv, algorithm)
     said = dict(options)
     path, saved_stop, trust = run.get("resume"), {}, run.get("trust", False)
@@ -261,26 +254,45 @@ def parse(argv: Sequence[str], algorithm: str = "ppo") -> TrainOptions:
     changes = {} if table else changes  # which RLlib's configuration has taken in
     source += "" if table else _but({**said, **settings})
     RunSettings(**settings)
-    hosts = tuple(run.get(name, RUN_FLAGS[name].default) for name in (*THREE, "join_seconds"))
-    if any(part is not None for part in hosts[:3]):
-        check(*hosts)
+    asked = {**_checked_run_flags(run), "table": table, "scenes": scenes}
     run_dir = run.get("run_dir", "auto" if path is None else "same")
-    strict, profile = run.get("strict", False), run.get("profile", False)
-    flag("strict", strict)
-    flag("profile", profile)
-    if profile and any(part is not None for part in hosts[:3]):
+    return TrainOptions(base.replace(**changes), source, settings, run_dir, path, **asked)
+
+
+def _by_kind(given: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
+    """The given flags as (the configuration's settings, `RUN_FLAGS`, `RunSettings`)."""
+    options, run, settings = {}, {}, {}
+    for name, words in given.items():
+        if name in RUN_FLAGS:
+            kind = run
+        else:
+            kind = settings if name in RunSettings.__dataclass_fields__ else options
+        kind[name] = setting_of(name, words)
+    return options, run, settings
+
+
+def _checked_run_flags(run: dict[str, Any]) -> dict[str, Any]:
+    """The fields of `TrainOptions` that flags beside the configuration decide alone."""
+    hosts = tuple(run.get(name, RUN_FLAGS[name].default) for name in (*THREE, "join_seconds"))
+    joins_others = any(part is not None for part in hosts[:3])
+    if joins_others:
+        check(*hosts)
+    switches = {name: run.get(name, False) for name in ("strict", "trust", "profile")}
+    for name, value in switches.items():
+        flag(name, value)
+    if switches["profile"] and joins_others:
         raise UsageError(
             "--profile measures one process alone: leave it out where several train together"
         )
-    if path is None and (strict or trust):
-        raise UsageError(f"--{'strict' if strict else 'trust'} goes with --resume RUN")
-    asked = {
-        **{"strict": strict, "trust": trust, "profile": profile, "hosts": hosts, "table": table},
+    for name in ("strict", "trust"):
+        if switches[name] and run.get("resume") is None:
+            raise UsageError(f"--{name} goes with --resume RUN")
+    return {
+        **switches,
+        "hosts": hosts,
         "compile_cache": run.get("compile_cache", "auto"),
         "server": tuple(run.get("serve", {}).items()),
-        "scenes": scenes,
     }
-    return TrainOptions(base.replace(**changes), source, settings, run_dir, path, **asked)
 
 
 def _take_spaces(

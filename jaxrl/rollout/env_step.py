@@ -437,31 +437,28 @@ def auto_reset(
         one_reset = lambda key, ended: raw_reset(env, key, params, ended)
         return jax.vmap(one_reset)(reset_keys(keys, step), ended)
 
-    def all_anew(episode_done, reached, keys, step, params, ended):
+    def reset_all_at_once(episode_done, reached, keys, step, params, ended):
         return jax.vmap(restart)(episode_done, reset(keys, step, params, ended), reached)
 
-    def few_anew(episode_done, reached, keys, step, params, ended):
-        def some(carry):
+    def reset_few_at_a_time(episode_done, reached, keys, step, params, ended):
+        def reset_some(carry):
             episode_done, reached = carry
-            # Those beyond the last are dropped below.
+            # Where fewer are left, the rest have index `num_envs`: a write there is dropped.
             index = jnp.nonzero(episode_done, size=few, fill_value=num_envs)[0]
-            # Those of index `num_envs` stand for nobody.
             keys_of, ended_of = jax.tree.map(
                 lambda leaf: leaf[jnp.minimum(index, num_envs - 1)], (keys, ended)
             )
             fresh = reset(keys_of, step, params, ended_of)
-            reached = jax.tree.map(
-                lambda old, new: old.at[index].set(new.astype(old.dtype), mode="drop"),
-                reached,
-                fresh,
-            )
+            put = lambda old, new: old.at[index].set(new.astype(old.dtype), mode="drop")
+            reached = jax.tree.map(put, reached, fresh)
             return episode_done.at[index].set(False, mode="drop"), reached
 
-        return jax.lax.while_loop(lambda carry: jnp.any(carry[0]), some, (episode_done, reached))[1]
+        some_left = lambda carry: jnp.any(carry[0])
+        return jax.lax.while_loop(some_left, reset_some, (episode_done, reached))[1]
 
-    def anew(episode_done, reached, *rest):
+    def reset_ended(episode_done, reached, *rest):
         many = jnp.sum(episode_done, dtype=jnp.int32) > max(few, num_envs // 64)
-        return cond_any(many, all_anew, few_anew, episode_done, reached, *rest)
+        return cond_any(many, reset_all_at_once, reset_few_at_a_time, episode_done, reached, *rest)
 
     def as_reached(episode_done, reached, *rest):
         return reached
@@ -469,7 +466,7 @@ def auto_reset(
     # What a curriculum learns from.
     ended = (raw.state, raw.all_terminated) if remembers(env) else ()
     operands = (raw.episode_done, (raw.obs, raw.state), keys, step, params, ended)
-    return cond_any(jnp.any(raw.episode_done), anew, as_reached, *operands)
+    return cond_any(jnp.any(raw.episode_done), reset_ended, as_reached, *operands)
 
 
 def _to_env_actions(spec: RolloutSpec, outputs: list[PolicyOutput]) -> PyTree:

@@ -72,7 +72,7 @@ class _Answer(NamedTuple):
 
 
 class _Layouts(NamedTuple):
-    """How both are rows of bytes."""
+    """Where the arrays of a `_Told` and of an `_Answer` are in their rows of bytes."""
 
     told: ByteLayout
     answer: ByteLayout
@@ -127,7 +127,7 @@ class _Waiting:
         told, answers: u8[K, ...]
         reached: the arrays of `told` that steps are written to, [K, E, ...], in `told_of`'s order.
         actions: by agent, [K, E, ...].
-        recorded: done once they are recorded, and the rows may be used again.
+        recorded: the call that records them; once it is done the rows may be used again.
     """
 
     recorded: Future
@@ -150,7 +150,7 @@ class Part:
     """A part's copies during a rollout.
 
     Args:
-        recorder: of one thread, which records.
+        recorder: an executor of one thread; it records steps, in their order.
     """
 
     def __init__(
@@ -175,6 +175,7 @@ class Part:
         self._reached: list[np.ndarray] = []
         sizes = sum(layout.size for layout in self._layouts)
         self._most = max(1, min(num_steps, STEPS_AT_ONCE, BYTES_AT_ONCE // sizes))
+        # Steps are written to the first while the second, once full, is recorded.
         self._waiting, self._recording = self._new_rows(), None
         self._begin_rows(0)
         self._waiting.answers[0] = self._answer
@@ -215,7 +216,7 @@ class Part:
         return _Waiting(self._game, self._layouts, self._most, self._copies)
 
     def _begin_rows(self, first: int) -> None:
-        """Rows of the steps from `first` on."""
+        """Begins to use the rows, for the steps from `first` on."""
         self._first, self._row = first, 0
         following = slice(first + 1, first + self._most + 1)
         for rows, leaf in zip(
@@ -225,7 +226,7 @@ class Part:
             rows[: len(rest)] = rest
 
     def _submit(self, count: int) -> None:
-        """Has the first `count` rows recorded, after those before, which may then be used again."""
+        """Begins to record the first `count` rows, and waits until those before are recorded."""
         self._waiting.recorded = self._recorder.submit(self._record, self._waiting, count)
         if self._recording is not None:
             self._recording.recorded.result()

@@ -16,14 +16,9 @@ import numpy as np
 
 from jaxrl.core.types import Key, PyTree
 from jaxrl.models.policy_spec import PolicyWeights
-from jaxrl.rollout.env_step import (
-    EnvBatch,
-    RolloutSpec,
-)
+from jaxrl.rollout.env_step import EnvBatch, RolloutSpec
 from jaxrl.rollout.host_part import Game, Part, Playing
-from jaxrl.rollout.host_steps import (
-    first_envs,
-)
+from jaxrl.rollout.host_steps import first_envs
 from jaxrl.rollout.rollout import Rollout, Turn, rollout_of
 
 # The axis of the copies in each field of an `EnvBatch`.
@@ -77,7 +72,7 @@ class HostRollouts:
     def close(self) -> None:
         """Ends what steps the copies."""
         self.vector.close()
-        self._recorder.shutdown()
+        self._recorder.shutdown(cancel_futures=True)  # of a rollout that is given up
 
     def reset(self, weights: tuple[PolicyWeights, ...], seeds: np.ndarray) -> None:
         """Begins new episodes in all copies; `seeds` is u32[E]."""

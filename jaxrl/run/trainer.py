@@ -23,8 +23,12 @@ from jaxrl.run import resume
 from jaxrl.run.callbacks import Hooks
 from jaxrl.run.checkpointing import BestState, CheckpointManager
 from jaxrl.run.command_line import from_here
-from jaxrl.run.devices.compiled import CompiledAlgorithm, program_for
-from jaxrl.run.devices.host_program import host_program_for, refuse_host_settings
+from jaxrl.run.devices.compiled import CompiledAlgorithm, Program, program_for
+from jaxrl.run.devices.host_program import (
+    HostProgram,
+    host_program_for,
+    refuse_host_settings,
+)
 from jaxrl.run.devices.memory_usage import memory_line, peak_of
 from jaxrl.run.devices.mesh import settled
 from jaxrl.run.env_tasks import EnvTasks
@@ -75,6 +79,16 @@ def _configuration(config: Any) -> AlgorithmConfig:
     )
 
 
+def _program_for(
+    config: AlgorithmConfig, settings: RunSettings, env: Any, iteration: int
+) -> Program | HostProgram:
+    """What compiles the training of a run that continues after `iteration`."""
+    if is_outside(env):
+        return host_program_for(config, settings, iteration)
+    refuse_host_settings(settings, config.env_name)
+    return program_for(config, settings.devices, iteration)
+
+
 @takes_settings(RunSettings)
 class Trainer(PolicyAccess, EpisodeAccess, TrainerResults):
     """Trains a configuration, with the same numbers as `make_train` for the same key.
@@ -109,11 +123,7 @@ class Trainer(PolicyAccess, EpisodeAccess, TrainerResults):
         self.settings = settled(RunSettings(**{**config.run_defaults, **run_settings}), config)
         setup = config.setup()
         begun = 0 if _saved is None else _saved.lifetime.training_iteration
-        if is_outside(setup.env):
-            self.program = host_program_for(config, self.settings, begun)
-        else:
-            refuse_host_settings(self.settings, config.env_name)
-            self.program = program_for(config, self.settings.devices, begun)
+        self.program = _program_for(config, self.settings, setup.env, begun)
         self.algorithm = self.program.algorithm
         self.data = jax.device_put(self.algorithm.data())
         self._hypers = config.hypers()

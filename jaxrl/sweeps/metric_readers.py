@@ -8,10 +8,11 @@ import jax.numpy as jnp
 from jaxrl.algorithms.base import Algorithm, Metrics
 from jaxrl.core.errors import UsageError, unknown_result
 from jaxrl.core.tasks import TASK
-from jaxrl.rollout.episode_stats import Summary
+from jaxrl.rollout.episode_stats import Spread, Summary
 from jaxrl.rollout.policy_map import Grouping
 
 Reader = Callable[[Metrics], jax.Array]
+EpisodeReader = Callable[[Summary], jax.Array]
 EVALUATION = "evaluation/"  # begins the paths of what evaluation finds
 HISTOGRAM = {
     "mean": lambda values: jnp.where(values.count > 0, values.sum / values.count, jnp.nan),
@@ -130,48 +131,29 @@ def _of_iteration(metrics: Metrics) -> Summary:
     return metrics.episodes.iteration
 
 
-def _episode_readers(
-    algorithm: Algorithm, shapes: Summary
-) -> dict[str, Callable[[Summary], jax.Array]]:
-    def mean_of(total):
-        return lambda summary: jnp.where(summary.count > 0, total(summary) / summary.count, jnp.nan)
+def _mean_of(total: EpisodeReader) -> EpisodeReader:
+    """Of a sum over episodes, its mean; NaN without episodes."""
+    return lambda summary: jnp.where(summary.count > 0, total(summary) / summary.count, jnp.nan)
 
-    def bound_of(spread, side):
-        return lambda summary: jnp.where(summary.count > 0, getattr(spread(summary), side), jnp.nan)
 
-    spreads = {
-        "episode_return": lambda summary: summary.episode_return,
-        "episode_len": lambda summary: summary.episode_len,
-        **{
-            f"custom_metrics/{name}": lambda summary, name=name: summary.custom_metrics[name]
-            for name in shapes.custom_metrics
-            if not name.startswith(TASK)
-        },
-    }
-    readers = {
-        name: mean_of(lambda summary, name=name: summary.custom_metrics[name].sum)
-        for name in shapes.custom_metrics
-        if name.startswith(TASK)
-    }
-    for name, spread in spreads.items():
-        readers[f"{name}_mean"] = mean_of(lambda summary, spread=spread: spread(summary).sum)
-        for side in ("min", "max"):
-            readers[f"{name}_{side}"] = bound_of(spread, side)
+def _bound_of(spread: Callable[[Summary], Spread], side: str) -> EpisodeReader:
+    """Of a spread its "min" or "max"; NaN without episodes."""
+    return lambda summary: jnp.where(summary.count > 0, getattr(spread(summary), side), jnp.nan)
+
+
+def _episode_readers(algorithm: Algorithm, shapes: Summary) -> dict[str, EpisodeReader]:
+    readers = _spread_readers(shapes)
     grouping = algorithm.grouping
-    returns, modules = {}, {}
     for i, agent in enumerate(grouping.agents):
-        returns[agent] = mean_of(lambda summary, i=i: summary.agent_returns[i])
-        readers[f"agent_steps/{agent}"] = mean_of(
-            lambda summary, i=i: (
-                summary.episode_len.sum
-                if isinstance(summary.agent_steps, tuple)
-                else summary.agent_steps[i]
-            )
-        )
-    for policy, index in _agents_of(grouping).items():
-        modules[policy] = mean_of(
-            lambda summary, index=index: jnp.sum(summary.agent_returns[index])
-        )
+        readers[f"agent_steps/{agent}"] = _mean_of(lambda summary, i=i: _steps_of(summary, i))
+    returns = {
+        agent: _mean_of(lambda summary, i=i: summary.agent_returns[i])
+        for i, agent in enumerate(grouping.agents)
+    }
+    modules = {
+        policy: _mean_of(lambda summary, index=index: jnp.sum(summary.agent_returns[index]))
+        for policy, index in _agents_of(grouping).items()
+    }
     # As in `jaxrl.run.results`.
     for number in ("returns", "return") if len(returns) == 1 else ("returns",):
         readers |= {f"agent_episode_{number}_mean/{agent}": read for agent, read in returns.items()}
@@ -179,3 +161,30 @@ def _episode_readers(
             f"module_episode_{number}_mean/{policy}": read for policy, read in modules.items()
         }
     return readers
+
+
+def _spread_readers(shapes: Summary) -> dict[str, EpisodeReader]:
+    """The means, and of all but the tasks' metrics the least and the most."""
+    readers = {}
+    spreads = {
+        "episode_return": lambda summary: summary.episode_return,
+        "episode_len": lambda summary: summary.episode_len,
+    }
+    for name in shapes.custom_metrics:
+        spread = lambda summary, name=name: summary.custom_metrics[name]
+        if name.startswith(TASK):
+            readers[name] = _mean_of(lambda summary, spread=spread: spread(summary).sum)
+        else:
+            spreads[f"custom_metrics/{name}"] = spread
+    for name, spread in spreads.items():
+        readers[f"{name}_mean"] = _mean_of(lambda summary, spread=spread: spread(summary).sum)
+        for side in ("min", "max"):
+            readers[f"{name}_{side}"] = _bound_of(spread, side)
+    return readers
+
+
+def _steps_of(summary: Summary, agent: int) -> jax.Array:
+    """The steps of an agent; where all always act they are the episodes'."""
+    if isinstance(summary.agent_steps, tuple):
+        return summary.episode_len.sum
+    return summary.agent_steps[agent]

@@ -247,34 +247,12 @@ class Scheduler:
 
     def _train(self, number: int, batch: list[TrialState], size: int, rung: float) -> bool:
         """Trains a batch up to a rung; whether it was not broken off."""
-        devices = (
-            self.order.devices if self.lanes[number] == SPLIT and size >= self.order.devices else 1
-        )
-        size = -(-size // devices) * devices
-        filled = batch + [batch[0]] * (size - len(batch))
-        lasts = [math.ceil(rung * trial_state.last) for trial_state in batch] + [0] * (
-            size - len(batch)
-        )
-        numbers = numbers_for(
-            [trial_state.trial for trial_state in filled],
-            lasts,
-            [self.order.stop[path] for path in self.criteria],
-        )
-        population = self.population
-        resumed = population is not None and population.is_resumed
-        starts = batch[0].state is None and not resumed
-        members = self._program(number, numbers, devices, starts=starts)
-        if starts:
-            state = members.start(numbers)
-        elif resumed:
-            state, numbers = population.resumed(members.state_shapes, numbers)
-        else:
-            state = stacked([trial_state.state for trial_state in filled])
-        count, begin, reporters = (
-            1,
-            time.perf_counter(),
-            [trial_state.reporter for trial_state in batch],
-        )
+        is_split = self.lanes[number] == SPLIT and size >= self.order.devices
+        devices = self.order.devices if is_split else 1
+        padding = -(-size // devices) * devices - len(batch)
+        members, state, numbers = self._begin(number, batch, padding, rung, devices)
+        population, reporters = self.population, [trial_state.reporter for trial_state in batch]
+        count, begin = 1, time.perf_counter()
         while not all(done_members(state, numbers)):
             if self.stopping:
                 if population is not None:
@@ -296,6 +274,27 @@ class Scheduler:
         for trial_state, part in zip(batch, unstacked(state, len(batch)), strict=True):
             trial_state.state = part
         return True
+
+    def _begin(
+        self, number: int, batch: list[TrialState], padding: int, rung: float, devices: int
+    ) -> tuple[VmappedTrials, State, Numbers]:
+        """(the program of a batch, the state that it continues from, its numbers).
+
+        Args:
+            padding: members that fill the program up: the first trial's, without updates to make.
+        """
+        filled = [*batch, *[batch[0]] * padding]
+        lasts = [math.ceil(rung * trial_state.last) for trial_state in batch] + [0] * padding
+        least = [self.order.stop[path] for path in self.criteria]
+        numbers = numbers_for([trial_state.trial for trial_state in filled], lasts, least)
+        resumed = self.population is not None and self.population.is_resumed
+        starts = batch[0].state is None and not resumed
+        members = self._program(number, numbers, devices, starts=starts)
+        if starts:
+            return members, members.start(numbers), numbers
+        if resumed:
+            return members, *self.population.resumed(members.state_shapes, numbers)
+        return members, stacked([trial_state.state for trial_state in filled]), numbers
 
     def _until_pause(self, count: int, state: State) -> int:
         """At most `count` updates, but none beyond the next evaluation or round of copying."""

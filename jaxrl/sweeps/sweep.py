@@ -22,7 +22,7 @@ from jaxrl.sweeps.results import Sweep
 from jaxrl.sweeps.saved_sweep import called_damaged, read_plan
 from jaxrl.sweeps.scheduler import Scheduler
 from jaxrl.sweeps.separate_runs import SeparateRuns
-from jaxrl.sweeps.space import as_space, settings_of
+from jaxrl.sweeps.space import settings_of
 from jaxrl.sweeps.sweep_folder import SweepFolder
 from jaxrl.sweeps.trials import Trial, held_outside, members_of, trials_of, unreached
 
@@ -88,21 +88,11 @@ def sweep(
         raise UsageError(
             f"sweep takes a configuration such as PPOConfig(env='arena'), not {config!r:.60}"
         )
-    if "seed" in as_space(space):
-        raise UsageError(
-            "seed is not a setting to sweep: give seeds=[1, 2], or seeds=8 for so many"
-        )
     if isinstance(scheduler, PopulationBasedTraining):
         scheduler, space = scheduler.with_space(space)
-    drawn_settings = settings_of(space, num_samples, config.seed)
-    settings = list({repr(drawn): drawn for drawn in drawn_settings}.values())  # without repeats
-    if scheduler is None:
-        trials = trials_of(config, settings, seeds)
-    else:
-        settings = drawn_settings
-        trials = members_of(config, settings, seeds)
-    if len(trials) == 1 and scheduler is None:
-        raise OneTrial(_nothing_to_sweep(trials[0]))
+    trials, warnings = _plan_trials(
+        config, settings_of(space, num_samples, config.seed), seeds, scheduler is not None
+    )
     stop = {path: least for path, least in (stop or {}).items() if least != math.inf}
     metric = return_path(config) if metric is None else metric
     run_settings = {**config.run_defaults, **run_settings}
@@ -110,17 +100,38 @@ def sweep(
     order = SweepOptions(
         *(metric, stop, halving, scheduler, settled_devices(devices), batch_size, run_settings)
     )
-    warnings = unreached(config, settings[0])
-    if repeated := len(drawn_settings) - len(settings):
-        warnings.append(
-            f"{repeated} of {len(drawn_settings)} samples repeat "
-            "settings drawn before and are left out"
-        )
     # "auto" stays so: it may be resumed where there are others.
     asked = {**order.to_dict(), "devices": devices}
     return train(
         trials, order, quiet, lambda: SweepFolder.begin(run_dir, config, trials, asked), warnings
     )
+
+
+def _plan_trials(
+    config: AlgorithmConfig,
+    drawn: list[dict[str, Any]],
+    seeds: int | Sequence[int],
+    is_population: bool,
+) -> tuple[list[Trial], list[str]]:
+    """(trials, warnings) of the settings that were drawn.
+
+    Repeated settings are left out, except in a population, whose members change theirs.
+
+    Raises:
+        OneTrial: there is nothing to compare.
+    """
+    if is_population:
+        return members_of(config, drawn, seeds), unreached(config, drawn[0])
+    settings = list({repr(each): each for each in drawn}.values())
+    trials = trials_of(config, settings, seeds)
+    if len(trials) == 1:
+        raise OneTrial(_nothing_to_sweep(trials[0]))
+    warnings = unreached(config, drawn[0])
+    if repeated := len(drawn) - len(settings):
+        warnings.append(
+            f"{repeated} of {len(drawn)} samples repeat settings drawn before and are left out"
+        )
+    return trials, warnings
 
 
 def resume_sweep(

@@ -9,9 +9,10 @@ the last update would already have used up the clipping range.
 import jax
 import jax.numpy as jnp
 
-from jaxrl.algorithms.ppo.batch import Minibatches, batch_layout, make_batch
+from jaxrl.algorithms.ppo.batch import Batch, Minibatches, batch_layout, make_batch
 from jaxrl.algorithms.ppo.hypers import PPOSpec
 from jaxrl.models.policy_spec import PolicyWeights
+from jaxrl.ops.distributions import Distribution
 from jaxrl.ops.packing import pack
 from jaxrl.rollout.rollout import Trajectory
 
@@ -28,7 +29,34 @@ def as_if_played_now(spec: PPOSpec, weights: PolicyWeights, trajectory: Trajecto
     """
     nothing = jnp.zeros_like(trajectory.value)
     batch = make_batch(spec, weights.filter, trajectory, (nothing, nothing))
-    layout = batch_layout(spec.policy_spec, trajectory.value.shape)
+    distribution, value = _evaluated(spec, weights, batch, trajectory.value.shape)
+    played = batch.log_prob[: value.size].reshape(value.shape)
+    importance = jnp.exp(distribution.log_prob(trajectory.action) - played)
+    next_value = trajectory.next_value
+    if isinstance(trajectory.waited, tuple):
+        moved = value - trajectory.value
+        following = jnp.concatenate([moved[1:], jnp.zeros_like(moved[:1])])
+        next_value = next_value + jnp.where(trajectory.done, 0.0, following)
+    else:
+        value = trajectory.value
+    return trajectory.replace(
+        distribution=distribution,
+        value=value,
+        next_value=next_value,
+        log_prob=(),
+        importance=jnp.minimum(importance, MAX_IMPORTANCE),
+    )
+
+
+def _evaluated(
+    spec: PPOSpec, weights: PolicyWeights, batch: Batch, shape: tuple[int, ...]
+) -> tuple[Distribution, jax.Array]:
+    """(distributions, values) of a batch's rows by `weights`, [T, E, M, ...].
+
+    Args:
+        shape: (T, E, M).
+    """
+    layout = batch_layout(spec.policy_spec, shape)
     size = layout.pieces_per_block(max(spec.minibatch_size, ROWS_AT_ONCE), 1, 1)
     count = -(-layout.num_pieces // size)
     pieces = (jnp.arange(count * size) % layout.num_pieces).reshape(count, size)
@@ -47,26 +75,10 @@ def as_if_played_now(spec: PPOSpec, weights: PolicyWeights, trajectory: Trajecto
 
     def by_step(leaf):
         """[count, size, ...] or of sequences [count, L, size, ...], as [T, E, M, ...]."""
-        shape, rest = trajectory.value.shape, leaf.shape[3 if layout.in_sequences else 2 :]
+        rest = leaf.shape[3 if layout.in_sequences else 2 :]
         leaf = leaf.reshape(count, -1, size, *rest).swapaxes(1, 2)
         leaf = leaf.reshape(count * size, -1, *rest)[: layout.num_pieces]
         leaf = leaf.reshape(layout.number, layout.width, -1, *rest).swapaxes(1, 2)
         return leaf.reshape(-1, *shape[1:], *rest)[: shape[0]]
 
-    distribution, value = jax.tree.map(by_step, jax.lax.map(evaluate, pieces))
-    played = batch.log_prob[: value.size].reshape(value.shape)
-    importance = jnp.exp(distribution.log_prob(trajectory.action) - played)
-    next_value = trajectory.next_value
-    if isinstance(trajectory.waited, tuple):
-        moved = value - trajectory.value
-        following = jnp.concatenate([moved[1:], jnp.zeros_like(moved[:1])])
-        next_value = next_value + jnp.where(trajectory.done, 0.0, following)
-    else:
-        value = trajectory.value
-    return trajectory.replace(
-        distribution=distribution,
-        value=value,
-        next_value=next_value,
-        log_prob=(),
-        importance=jnp.minimum(importance, MAX_IMPORTANCE),
-    )
+    return jax.tree.map(by_step, jax.lax.map(evaluate, pieces))

@@ -18,7 +18,7 @@ def resolve_tuned(
     """(`tuned`, `changes`), so that the second on top of the first is what the user means.
 
     - A setting of the built-in networks or a `model` among the changes takes the place of a tuned
-      `model` and its `max_seq_len`, of all policies, or within `per_policy` of this one.
+      `model` and its `max_seq_len`: for all policies, or within `per_policy` for that policy.
     - What is changed for all policies is no policy's tuned setting any more.
     - Other tuned settings of a policy stay beside those that the changes give it.
     - With other `policies`, a policy that plays the agents of a tuned one has its settings.

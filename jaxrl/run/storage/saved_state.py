@@ -71,14 +71,8 @@ def restore(
     """
     where = f"checkpoint {saved.path}"
     _check_same_run(saved.facts, facts, where)
-    key, hypers, env_params = start
-    former = saved_numbers(saved.facts, config)
-    if former is not None and _equal(config.hypers(), former.hypers()):
-        # A number that came later than the checkpoint is, by its default, one that changes nothing.
-        hypers = checkpoint.filled(hypers, saved.arrays, "hypers", where, missing_allowed=True)
-    is_same_object = "env" in saved.facts["objects"] and not isinstance(config.env, str)
-    if facts["config"]["env_args"] == saved.facts["config"]["env_args"] or is_same_object:
-        env_params = checkpoint.filled(env_params, saved.arrays, "env_params", where)
+    key = start[0]
+    hypers, env_params = _unchanged_numbers(saved, facts, config, start[1:])
     shapes = jax.eval_shape(algorithm.init, key, hypers, env_params)
     arrays = {**_counts_that_came_later(shapes), **saved.arrays}
     arrays = regrouped(arrays, saved.facts["groups"], facts["groups"])
@@ -100,10 +94,10 @@ def restore(
     if envs is None or window is None:
         # Not the run's first episodes again.
         init_key = jax.random.fold_in(key, saved.facts["lifetime"]["training_iteration"])
-        new = jax.jit(lambda *start: _without_learners(algorithm.init(*start)))(
-            init_key, hypers, env_params
-        )
-        envs, window = new[0] if envs is None else envs, new[1] if window is None else window
+        begin = jax.jit(lambda *start: _without_learners(algorithm.init(*start)))
+        new_envs, new_window = begin(init_key, hypers, env_params)
+        envs = new_envs if envs is None else envs
+        window = new_window if window is None else window
     if sizes[0] != sizes[1]:
         counts = _counts_in_other_batches(saved.facts["lifetime"], sizes[1], counts["key"])
     return Restored(
@@ -112,6 +106,22 @@ def restore(
         env_params,
         fresh,
     )
+
+
+def _unchanged_numbers(
+    saved: Checkpoint, facts: dict[str, Any], config: Any, numbers: tuple[PyTree, PyTree]
+) -> tuple[PyTree, PyTree]:
+    """(hypers, env_params): `numbers`, but the saved ones where the settings say the same."""
+    where = f"checkpoint {saved.path}"
+    hypers, env_params = numbers
+    former = saved_numbers(saved.facts, config)
+    if former is not None and _equal(config.hypers(), former.hypers()):
+        # A number that came later than the checkpoint is, by its default, one that changes nothing.
+        hypers = checkpoint.filled(hypers, saved.arrays, "hypers", where, missing_allowed=True)
+    is_same_object = "env" in saved.facts["objects"] and not isinstance(config.env, str)
+    if facts["config"]["env_args"] == saved.facts["config"]["env_args"] or is_same_object:
+        env_params = checkpoint.filled(env_params, saved.arrays, "env_params", where)
+    return hypers, env_params
 
 
 def changed_settings(saved: dict[str, Any], current: dict[str, Any]) -> list[str]:
