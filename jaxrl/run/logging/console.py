@@ -21,6 +21,7 @@ from jaxrl.algorithms.base import HeadlineMetric
 from jaxrl.core.errors import one_line
 from jaxrl.run.results import RETURN, lookup
 
+WIN_RATE = "env_runners/opponents/win_rate"
 LOG_WIDTH = 100  # columns of a line that no terminal shows
 # The beginning of a plan's line: a word in 13 columns.
 LABEL = re.compile(r"[\w ]{1,12} |\s{13}")
@@ -223,7 +224,7 @@ def result_line(
     seconds_left: float | None = None,
     width: int | None = None,
 ) -> str:
-    """One iteration's figures: steps, return, length, metrics by policy, speed, time left.
+    """One iteration's figures: steps, return, wins, length, metrics by policy, speed, time left.
 
     Args:
         metrics: the algorithm's `headline_metrics`, of which those with a label are shown.
@@ -238,6 +239,7 @@ def result_line(
         "iteration": f"iter {result['training_iteration']:>5,}",
         "steps": f"steps {result['num_env_steps_sampled_lifetime']:>11,}",
         "return": "no episode has ended yet" if "env_runners" in result else "",
+        "wins": "",
         "agents": "",
         "length": "",
         **{metric.name: f"{metric.label} {_short(learners, metric)}" for metric in labelled},
@@ -251,6 +253,8 @@ def result_line(
             agent_returns(lookup(result, "env_runners/agent_episode_returns_mean"))
         )
         parts["length"] = f"len {lookup(result, 'env_runners/episode_len_mean'):5.1f}"
+    if (wins := lookup(result, WIN_RATE)) is not None:  # returns of a game may sum to 0
+        parts["wins"] = f"win rate {wins:.2f}"
     first, *others = [metric.name for metric in labelled] or [""]
     return _fitted(parts, (*reversed(others), "length", "agents", first, "speed"), width)
 

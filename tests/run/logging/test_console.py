@@ -284,6 +284,12 @@ def test_a_line_fits_its_width_and_keeps_steps_return_and_time_left(width):
         assert part in line
 
 
+def test_a_line_has_the_win_rate_against_a_pool_of_opponents():
+    against = {**RESULT["env_runners"], "opponents": {"win_rate": 0.625, "num_copies": 3}}
+    line = result_line({**RESULT, "env_runners": against}, HEADLINE_METRICS, 200.0, 80)
+    assert "return    6.50  win rate 0.62" in line
+
+
 def test_what_matters_least_is_left_out_first():
     whole = result_line(RESULT, HEADLINE_METRICS, 200.0)
     assert result_line(RESULT, HEADLINE_METRICS, 200.0, len(whole)) == whole
