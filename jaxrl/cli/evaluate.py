@@ -131,6 +131,8 @@ def report(result: Result, run: str, options: EvaluateOptions) -> str:
             episodes["custom_metrics"][f"{name}_{part}"] for part in ("mean", "min", "max")
         )
         lines.append(f"{name:<24} {mean:10.2f}  (from {least:.2f} to {greatest:.2f})")
+    for name, value in episodes.get("task", {}).items():
+        lines.append(f"{name:<24} {value:10.4g}  (mean of what was drawn)")
     for policy, who in result.get("opponents", {}).items():
         lines.append(f"{policy:<24} played by the {who}")
     return "\n".join(lines)

@@ -81,8 +81,10 @@ class Scheduler:
             if order.batch_size == "auto":
                 # At least one, or it is refused before a folder is made.
                 fit = most_that_fit(group, order.devices)
-            if order.scheduler is not None:
-                _check_fits(len(trials), fit if order.batch_size == "auto" else order.batch_size)
+            if order.scheduler is not None and order.batch_size == "auto":
+                _check_fits(len(trials), fit, "memory holds", "fewer environments each")
+            elif order.scheduler is not None:
+                _check_fits(len(trials), order.batch_size, "batch_size is", "a larger batch_size")
             limit = last_iteration(order.stop, algorithm.num_env_steps)
             for trial in group.trials:
                 last = int(min(limit, trial.config.num_updates))
@@ -376,12 +378,12 @@ class Scheduler:
         return reason
 
 
-def _check_fits(members: int, fit: float) -> None:
+def _check_fits(members: int, fit: float, limit: str, instead: str) -> None:
     """Refuses a population of which not all members can train at once."""
     if fit < members:
         raise UsageError(
-            f"a population of {members:,} members trains at once, and {fit:,} can: give fewer "
-            "members, fewer environments each, or a larger batch_size where one is set"
+            f"a population of {members:,} members trains at once, and {limit} {fit:,}: give fewer "
+            f"members, or {instead}"
         )
 
 

@@ -208,7 +208,7 @@ def test_numbers_of_the_environment_are_changed_and_what_is_not_allowed_stays(co
         ({"lr": RATES[:2]}, {}, "a population of 2 is too small"),
         ({"lr": RATES[:3]}, {}, r"quantile_fraction=0.25 of 3 members is nobody: .* least 0.34"),
         ({"lr": RATES}, {"halving": 2}, "halving=2 drops members"),
-        ({"lr": RATES}, {"batch_size": 3}, "a population of 4 members trains at once, and 3 can"),
+        ({"lr": RATES}, {"batch_size": 3}, "4 members trains at once, and batch_size is 3"),
         ({"lr": RATES}, {"metric": "evaluation/env_runners/episode_return_mean",
                          "evaluation_interval": 3}, "must be a multiple of evaluation_interval=3"),
         ({"fcnet_hiddens": [(8,), (4,)]}, {"seeds": 2}, "fcnet_hiddens is built into the program"),
@@ -233,7 +233,7 @@ def test_a_coefficient_that_training_adapts_is_refused():
 def test_a_population_that_does_not_fit_into_memory_is_refused(monkeypatch, tmp_path):
     each = placement.memory_of(groups_of([Trial(0, {}, SMALL)])[0])
     monkeypatch.setattr(placement, "free_memory", lambda: int(2.5 * each / 0.5))
-    with pytest.raises(UsageError, match="a population of 4 members trains at once, and 2 can"):
+    with pytest.raises(UsageError, match="4 members trains at once, and memory holds 2"):
         sweep(SMALL, {"lr": RATES}, scheduler=PBT, run_dir=tmp_path / "run", **ALONE)
     assert not (tmp_path / "run").exists()
 
