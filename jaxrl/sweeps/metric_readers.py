@@ -6,6 +6,8 @@ import jax
 import jax.numpy as jnp
 
 from jaxrl.algorithms.base import Algorithm, Metrics
+from jaxrl.algorithms.opponent_settings import COPY
+from jaxrl.algorithms.opponents import Pool, Scores
 from jaxrl.core.errors import UsageError, unknown_result
 from jaxrl.core.tasks import TASK
 from jaxrl.rollout.episode_stats import Spread, Summary
@@ -13,12 +15,22 @@ from jaxrl.rollout.policy_map import Grouping
 
 Reader = Callable[[Metrics], jax.Array]
 EpisodeReader = Callable[[Summary], jax.Array]
+OPPONENTS = "env_runners/opponents/"
 EVALUATION = "evaluation/"  # begins the paths of what evaluation finds
 HISTOGRAM = {
     "mean": lambda values: jnp.where(values.count > 0, values.sum / values.count, jnp.nan),
     "min": lambda values: values.min,
     "max": lambda values: values.max,
 }
+SCORES: dict[str, Callable[[Scores], jax.Array]] = {
+    "win_rate": lambda scores: scores.points / _played(scores),
+    "episode_return_mean": lambda scores: scores.returns / _played(scores),
+    "num_episodes": lambda scores: scores.episodes,
+}
+
+
+def _played(scores: Scores) -> jax.Array:
+    return jnp.where(scores.episodes > 0, scores.episodes, jnp.nan)
 
 
 def reader(algorithm: Algorithm, metrics: Metrics, path: str, what: str) -> Reader:
@@ -57,7 +69,8 @@ def check_metric(path: str, readers: Collection[str], *, evaluated: bool) -> Non
     elif not evaluated:
         raise UsageError(f"metric={path} needs evaluations: give evaluation_interval as well")
     else:
-        of_episodes = [f"{EVALUATION}{name}" for name in readers if name.startswith("env_runners/")]
+        played = [name for name in readers if name.startswith("env_runners/")]
+        of_episodes = [f"{EVALUATION}{name}" for name in played if not name.startswith(OPPONENTS)]
         if path not in of_episodes:
             raise unknown_result("metric", path, of_episodes)
 
@@ -86,7 +99,31 @@ def readers_of(algorithm: Algorithm, metrics: Metrics) -> dict[str, Reader]:
             readers[f"env_runners/hist_stats/{name}/{statistic}"] = (
                 lambda metrics, name=name, read=read: read(metrics.episodes.histograms[name])
             )
-    return readers | _learner_readers(algorithm.grouping, metrics)
+    of_learners = _learner_readers(algorithm.grouping, metrics)
+    return readers | _opponent_readers(algorithm.opponents) | of_learners
+
+
+def _opponent_readers(pool: Pool | None) -> dict[str, Reader]:
+    """Results against all members of a pool together, and against each."""
+    if pool is None:
+        return {}
+    readers: dict[str, Reader] = {
+        f"{OPPONENTS}num_copies": lambda metrics: metrics.opponents.num_copies.astype(jnp.float32)
+    }
+    for i, member in enumerate(pool.members):
+        for name, read in SCORES.items():
+            readers[f"{OPPONENTS}{member}/{name}"] = lambda metrics, i=i, read=read: read(
+                jax.tree.map(lambda leaf: leaf[i], metrics.opponents.scores)
+            )
+        if member.startswith(COPY):
+            readers[f"{OPPONENTS}{member}/iteration"] = lambda metrics, i=i: (
+                metrics.opponents.iteration[i].astype(jnp.float32)
+            )
+    for name, read in SCORES.items():
+        readers[f"{OPPONENTS}{name}"] = lambda metrics, read=read: read(
+            jax.tree.map(jnp.sum, metrics.opponents.scores)
+        )
+    return readers
 
 
 def _learner_readers(grouping: Grouping, metrics: Metrics) -> dict[str, Reader]:

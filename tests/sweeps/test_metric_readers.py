@@ -12,6 +12,7 @@ from jaxrl.sweeps.metric_readers import readers_of
 from jaxrl.sweeps.trials import groups_of, trials_of
 from tests.probes import SMALL_ARENA, SMALL_CARTPOLE, Leavers
 
+POOL = {"size": 2, "every": 1, "fixed": {"random": "random"}}
 UNKNOWN = {  # of a result's numbers; the rest of those at the top is not known either
     *("env_runners/num_episodes_lifetime", "env_runners/num_env_steps_sampled"),
     *(
@@ -27,8 +28,9 @@ UNKNOWN = {  # of a result's numbers; the rest of those at the top is not known 
         SMALL_CARTPOLE,
         SMALL_ARENA,
         SMALL_ARENA.replace(env=Leavers(), env_args=(), policies="per-agent"),
+        SMALL_ARENA.replace(policies_to_train=("pol2",), opponents=POOL),
     ],
-    ids=["one agent", "two agents", "agents that leave"],
+    ids=["one agent", "two agents", "agents that leave", "a pool of opponents"],
 )
 def test_what_is_read_on_the_device_is_what_the_result_says(config):
     (group,) = groups_of(trials_of(config, [{}], 1))
