@@ -325,7 +325,7 @@ def find(path: str | Path, which: str | int = "last") -> Path:
             f"run folder {str(path)!r:.100} cannot be read: {error.strerror or error}"
         ) from None
     by_iteration = {**best, **regular}
-    there = ", ".join(map(str, sorted(by_iteration))) or "none"
+    there = ", ".join(map(str, sorted(by_iteration)))
     if which == "best" and by_iteration and not best:
         raise UsageError(
             f"run {path} has no best checkpoint: no score was measured; choose last, or an "
@@ -336,6 +336,8 @@ def find(path: str | Path, which: str | int = "last") -> Path:
         candidates = named[which]
     else:
         candidates = {i: by_iteration[i] for i in by_iteration if str(which) == str(i)}
+    if not by_iteration:
+        raise UsageError(f"run {path} has no checkpoint yet")
     if not candidates:
         raise UsageError(
             f"run {path} has no checkpoint {which!r}; allowed are best, last, or an iteration of: "

@@ -73,7 +73,7 @@ def test_latest_of_a_folder_without_runs_is_refused(tmp_path):
 
 
 def test_what_takes_a_run_takes_latest(arena):
-    with pytest.raises(UsageError, match=r"20260301-000000-s0 has no checkpoint 'last'"):
+    with pytest.raises(UsageError, match=r"20260301-000000-s0 has no checkpoint yet"):
         checkpoint.find(arena / LATEST)
     with pytest.raises(UsageError, match=r"20260301-000000-s0 is not a run.s folder"):
         read_run(arena / LATEST)
