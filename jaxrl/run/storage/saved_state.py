@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxrl.algorithms.base import Algorithm, RunnerState
+from jaxrl.algorithms.opponent_settings import OpponentPool
 from jaxrl.core.batched_env import has_outside_state
 from jaxrl.core.errors import UsageError
 from jaxrl.core.types import Key, PyTree
@@ -233,6 +234,11 @@ def _opponents(
     if names[0] != names[1]:
         raise UsageError(
             f"{where} does not fit: its pool has the fixed opponents {names[0]} and not {names[1]}"
+        )
+    sizes = [(each or {}).get("size", OpponentPool.size) for each in (before, now)]
+    if sizes[0] != sizes[1]:
+        raise UsageError(
+            f"{where} does not fit: its pool of opponents has size={sizes[0]} and not {sizes[1]}"
         )
     return checkpoint.filled(shapes.opponents, arrays, "runner.opponents", where), ()
 
