@@ -17,8 +17,9 @@ these moves allow: how many of them end lost. 0 means that no player beats it. T
 matrices of the last seed are drawn beside --out, self_play_uniform.png and so on.
 
 Arena: explorers (pol1) are trained, each with a hunter of its own. New hunters (pol2) are then
-trained against one of them, or against a pool of four, and are judged by their return against two
-explorers that none of them met. All have the tuned settings with dense layers, without memory.
+trained against one of them, or against a pool of four or fourteen, and are judged by their return
+against four explorers that none of them met. Beside them a hunter by hand, which always moves
+towards the explorer. All learners have the tuned settings with dense layers, without memory.
 """
 
 import itertools
@@ -41,6 +42,8 @@ LINES = ((0, 1, 2), (3, 4, 5), (6, 7, 8), (0, 3, 6), (1, 4, 7), (2, 5, 8), (0, 4
 POWERS = 3 ** np.arange(9)
 DENSE = {"fcnet_hiddens": (64, 64)}  # of the arena, in place of its tuned network
 SEATS = ("x", "o")
+MET = {"one": 1, "four": 4, "fourteen": 14}  # explorers that a hunter meets in training
+STRANGERS = 4  # explorers that no hunter meets
 
 
 class Board(struct.PyTreeNode):
@@ -227,31 +230,62 @@ def explorer(folder: Path, seed: int, steps: int) -> str:
 
 
 def hunter(case: str, runs: list[str], seed: int, steps: int) -> dict[str, Any]:
-    """A hunter's mean return against the last two runs, after training against one or four."""
-    known, strangers = runs[:-2], runs[-2:]
-    met = known if case == "four" else [known[seed % len(known)]]
-    fixed = {f"met{i}": run for i, run in enumerate(met)}
-    others = {f"stranger{i}": run for i, run in enumerate(strangers)}
+    """A hunter's mean returns against explorers that it met and against `STRANGERS` others."""
+    known, strangers = runs[:-STRANGERS], runs[-STRANGERS:]
+    first = seed % len(known)  # each seed meets others, as long as there are others
+    met = [*known[first:], *known[:first]][: MET[case]]
     config = jaxrl.PPOConfig.tuned("arena", **DENSE, total_env_steps=steps, seed=seed)
-    pool = jaxrl.OpponentPool(size=1, fixed=fixed)
-    config = config.replace(opponents=pool, policies_to_train=("pol2",))
+    config = config.replace(policies_to_train=("pol2",), opponents=explorers(met))
     with jaxrl.Trainer(config, run_dir=None, quiet=True) as trainer:
         trainer.fit()
-        found = {name: returns(trainer, name) for name in fixed}
-        judged = config.replace(opponents=jaxrl.OpponentPool(size=1, fixed=others))
+        judged = config.replace(opponents=explorers(strangers))
         with jaxrl.Trainer(judged, run_dir=None, quiet=True) as judge:
             judge.set_weights({"pol2": trainer.get_weights()["pol2"]})
-            unmet = {name: returns(judge, name) for name in others}
-    print(f"arena, {case}, seed {seed}: met {found}, strangers {unmet}", flush=True)
-    mean = lambda by_name: float(np.mean(list(by_name.values())))
-    row = {"game": "arena", "case": case, "seed": seed, "steps": steps}
-    return {**row, "met": mean(found), "strangers": mean(unmet)}
+            return arena_row(case, seed, steps, returns(trainer), returns(judge))
 
 
-def returns(trainer: jaxrl.Trainer, opponent: str) -> float:
-    """The hunter's."""
-    played = trainer.evaluate(episodes=100, explore=True, opponent=opponent)["env_runners"]
-    return played["agent_episode_returns_mean"]["agent2"]
+def explorers(runs: list[str]) -> jaxrl.OpponentPool:
+    return jaxrl.OpponentPool(size=1, fixed={f"explorer{i}": run for i, run in enumerate(runs)})
+
+
+def chase(obs, key):
+    """The hunter by hand: a step towards the explorer, along the greater distance."""
+    (row, column), (other_row, other_column) = (divmod(cell, 10) for cell in (obs[0], obs[1]))
+    down, right = other_row - row, other_column - column
+    vertical, sideways = jnp.where(down > 0, 2, 0), jnp.where(right > 0, 1, 3)
+    return jnp.where(abs(down) >= abs(right), vertical, sideways)
+
+
+def hunter_by_hand(runs: list[str]) -> dict[str, Any]:
+    found = []
+    for run in runs[-STRANGERS:]:
+        config = jaxrl.PPOConfig.tuned("arena", **DENSE, policies_to_train=("pol1",))
+        pool = jaxrl.OpponentPool(size=1, fixed={"by_hand": chase})
+        config = config.replace(opponents=pool)
+        with jaxrl.Trainer(config, run_dir=None, quiet=True, init_from={"pol1": run}) as judge:
+            found += returns(judge)
+    return arena_row("by hand", 0, 0, [], found)
+
+
+def arena_row(
+    case: str, seed: int, steps: int, met: list[float], strangers: list[float]
+) -> dict[str, Any]:
+    shown = [[round(value, 1) for value in values] for values in (met, strangers)]
+    print(f"arena, {case}, seed {seed}: met {shown[0]}, strangers {shown[1]}", flush=True)
+    return {
+        **{"game": "arena", "case": case, "seed": seed, "steps": steps},
+        "met": float(np.mean(met)) if met else None,
+        "strangers": float(np.mean(strangers)),
+    }
+
+
+def returns(trainer: jaxrl.Trainer) -> list[float]:
+    """The hunter's mean returns, by fixed member of the pool."""
+    found = []
+    for name, _ in trainer.config.opponents.fixed:
+        played = trainer.evaluate(episodes=100, explore=True, opponent=name)["env_runners"]
+        found.append(played["agent_episode_returns_mean"]["agent2"])
+    return found
 
 
 def tables(rows: list[dict[str, Any]]) -> str:
@@ -261,7 +295,8 @@ def tables(rows: list[dict[str, Any]]) -> str:
     for (game, case), found in by_case.items():
         if game == "arena":
             values = ([row[name] for row in found] for name in ("met", "strangers"))
-            lines[game].append([case, *(report.spread(value, ".1f") for value in values)])
+            shown = ("" if None in value else report.spread(value, ".1f") for value in values)
+            lines[game].append([case, *shown])
             continue
         against = ([row["lost"][name] for row in found] for name in FIXED)
         shares = [report.spread(value, ".3f") for value in against]
@@ -270,7 +305,7 @@ def tables(rows: list[dict[str, Any]]) -> str:
         lines[game].append([case, *shares, lost, elo])
     titles = {
         "tic-tac-toe": ["against", "lost to random", "lost to minimax", "lost lines", "Elo"],
-        "arena": ["explorers met", "return against those", "against two others"],
+        "arena": ["explorers met", "return against those", "against four others"],
     }
     return "\n\n".join(
         report.markdown(titles[game], found) for game, found in lines.items() if found
@@ -284,7 +319,9 @@ def main() -> None:
     )
     parser.add_argument("--cases", nargs="+", choices=POOLS, default=list(POOLS))
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
-    parser.add_argument("--arena-steps", type=int, default=500_000)
+    parser.add_argument(
+        "--arena-steps", type=int, default=1_000_000, help="of a hunter; an explorer has half"
+    )
     parser.add_argument("--steps", type=int, default=6_000_000, help="of tic-tac-toe")
     arguments = parser.parse_args()
     rows, out = [], arguments.out
@@ -298,9 +335,10 @@ def main() -> None:
                 print(matrix.table())
     if "arena" in arguments.games:
         with tempfile.TemporaryDirectory() as folder:
-            steps = arguments.arena_steps
-            runs = [explorer(Path(folder), 100 + i, steps) for i in range(6)]
-            for case, seed in itertools.product(("one", "four"), arguments.seeds):
+            steps, count = arguments.arena_steps, max(MET.values()) + STRANGERS
+            runs = [explorer(Path(folder), 100 + i, steps // 2) for i in range(count)]
+            rows.append(hunter_by_hand(runs))
+            for case, seed in itertools.product(MET, arguments.seeds):
                 rows.append(hunter(case, runs, seed, steps))
     report.keep([{**row, **report.circumstances()} for row in rows], arguments.out)
     print(tables(rows))
