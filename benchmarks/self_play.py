@@ -320,7 +320,7 @@ def main() -> None:
     parser.add_argument("--cases", nargs="+", choices=POOLS, default=list(POOLS))
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
     parser.add_argument(
-        "--arena-steps", type=int, default=1_000_000, help="of a hunter; an explorer has half"
+        "--arena-steps", type=int, default=4_000_000, help="of a hunter; an explorer has an eighth"
     )
     parser.add_argument("--steps", type=int, default=6_000_000, help="of tic-tac-toe")
     arguments = parser.parse_args()
@@ -336,7 +336,7 @@ def main() -> None:
     if "arena" in arguments.games:
         with tempfile.TemporaryDirectory() as folder:
             steps, count = arguments.arena_steps, max(MET.values()) + STRANGERS
-            runs = [explorer(Path(folder), 100 + i, steps // 2) for i in range(count)]
+            runs = [explorer(Path(folder), 100 + i, steps // 8) for i in range(count)]
             rows.append(hunter_by_hand(runs))
             for case, seed in itertools.product(MET, arguments.seeds):
                 rows.append(hunter(case, runs, seed, steps))
