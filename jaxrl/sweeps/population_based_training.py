@@ -151,8 +151,9 @@ def exploit(
 ) -> dict[int, int]:
     """Truncation selection (Jaderberg et al. 2017, section 4.1.1): {member: whom it copies}.
 
-    The worst share of the members copy one of the best share, drawn at random. Diverged members are
-    always the worst, all of them, and never copied.
+    The worst share of the members copy one of the best share, drawn at random among those with a
+    strictly better score: where nobody has one, a member stays. Diverged members are always the
+    worst, all of them, and never copied.
 
     Args:
         scores: of each member; None of one that nothing is known of yet, which is left alone.
@@ -168,8 +169,14 @@ def exploit(
     best = ranked[num_worst:][-max(1, quantile) :] or sound
     if not best:
         return {}
-    worst = [*lost, *ranked[:num_worst]]
-    return {member: best[int(generator.integers(len(best)))] for member in worst}
+    sources = {}
+    for member in (*lost, *ranked[:num_worst]):
+        better = best
+        if not diverged[member]:
+            better = [source for source in best if scores[source] > scores[member]]
+        if better:
+            sources[member] = better[int(generator.integers(len(better)))]
+    return sources
 
 
 def explore(

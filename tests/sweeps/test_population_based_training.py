@@ -19,10 +19,10 @@ def optimised(copies):
     """The best score of Jaderberg et al. 2017, figure 2, after 200 steps of four members.
 
     Maximise Q = 1.2 - x[0]^2 - x[1]^2 by gradients of 1.2 - h[0] x[0]^2 - h[1] x[1]^2, of which
-    each member begins with one term alone.
+    each member begins with one term alone, one of them a little slower: nobody copies an equal.
     """
     weights = np.full((4, 2), 0.9)
-    settings = [{"h0": 1.0, "h1": 0.0}, {"h0": 0.0, "h1": 1.0}] * 2
+    settings = [{"h0": 1.0, "h1": 0.0}, {"h0": 0.0, "h1": 0.9}] * 2
     draws = {"h0": uniform(0, 1), "h1": uniform(0, 1)}
     pbt = PopulationBasedTraining(perturbation_interval=5, hyperparam_mutations=draws)
     random = generator()
@@ -59,6 +59,18 @@ def test_a_diverged_member_is_always_replaced_and_never_copied():
     assert set(exploit(scores, [True] * 7 + [False], 0.25, generator()).values()) == {7}
     assert exploit(scores, [True] * 8, 0.25, generator()) == {}
     assert set(exploit([None] * 4, [True, False, False, False], 0.25, generator())) == {0}
+
+
+def test_a_member_copies_strictly_better_ones_alone():
+    assert exploit([500.0] * 8, SOUND, 0.25, generator()) == {}
+    scores = [1.0, 2.0, 2.0, 2.0, 2.0, 2.0, 2.0, 2.0]
+    assert set(exploit(scores, SOUND, 0.25, generator())) == {0}
+    scores = [1.0, 2.0, 2.0, 3.0]  # half of them copy: 1 may not copy 2
+    found = [exploit(scores, [False] * 4, 0.5, generator(seed)) for seed in range(20)]
+    assert all(set(sources) == {0, 1} and sources[1] == 3 for sources in found)
+    assert {sources[0] for sources in found} == {2, 3}
+    lost = [True] + [False] * 7  # what diverged is replaced whatever the others have
+    assert set(exploit([None] + [500.0] * 7, lost, 0.25, generator())) == {0}
 
 
 def test_members_without_a_score_stay():
