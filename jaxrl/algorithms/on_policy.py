@@ -156,7 +156,9 @@ class Loop:
         env_key, init_key = start_keys(key)
         learners = self.init_learners(init_key, hypers)
         index = self._env_index()
-        opponents = () if self.pool is None else self.pool.init(learners)
+        opponents = ()
+        if self.pool is not None:
+            opponents = self.pool.init(learners[self.pool.group].weights)
         weights = self._acting(learners, opponents)
         envs = reset_envs(spec, env_key, index, env_params, weights)
         unfinished = nothing_open(spec, weights, envs, env_params)

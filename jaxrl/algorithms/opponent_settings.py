@@ -2,7 +2,7 @@
 
 import dataclasses
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from jaxrl.core.errors import UsageError, brief, unknown_name
@@ -113,6 +113,26 @@ def as_pool(name: str, value: Any) -> OpponentPool | None:
         if argument not in known:
             raise unknown_name("argument", argument, known, f"of {name}")
     return OpponentPool(**dict(value))
+
+
+def for_opponent(saved: Any, opponent: str) -> tuple[Any, bool]:
+    """(a pool's saved arguments, whether `opponent` needs its functions).
+
+    Functions that do not play become "random", so that no code of theirs is imported. The pool has
+    the same members by name.
+    """
+    fixed = saved.get("fixed") if isinstance(saved, Mapping) else None
+    if not isinstance(fixed, Mapping):
+        return saved, False
+    functions = {name for name, entry in fixed.items() if _names_code(entry)}
+    playing = functions if opponent == EVERYBODY else functions & {opponent}
+    kept = {name: RANDOM if name in functions - playing else entry for name, entry in fixed.items()}
+    return {**saved, "fixed": kept}, bool(playing)
+
+
+def _names_code(entry: Any) -> bool:
+    """Whether a saved opponent is a function; one without a name is saved as "module:<lambda>"."""
+    return entry != RANDOM and (not _is_run(entry) or ":<" in entry or ".<locals>." in entry)
 
 
 def _nameable(name: str, entry: Any) -> Any:

@@ -146,12 +146,16 @@ class Pool:
     def num_weights(self) -> int:
         return self.settings.size + len(self.settings.runs)
 
-    def init(self, learners: tuple[PyTree, ...]) -> PoolState:
-        """One copy, the policy's present weights; what runs bring is loaded later."""
+    def init(self, weights: PolicyWeights) -> PoolState:
+        """One copy, the policy's present weights; what runs bring is loaded later.
+
+        Args:
+            weights: of the policy's group, [1, ...].
+        """
         rows = self.num_weights
         fill = lambda leaf: jnp.broadcast_to(leaf, (rows, *leaf.shape[1:]))
         return PoolState(
-            weights=jax.tree.map(fill, learners[self.group].weights),
+            weights=jax.tree.map(fill, weights),
             iteration=jnp.full(rows, -1, jnp.int32).at[0].set(0),
             num_copies=jnp.int32(1),
             scores=Scores.none(len(self.members)),

@@ -5,6 +5,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from jaxrl.algorithms.opponent_settings import EVERYBODY
 from jaxrl.cli.flags import (
     COMPILE_CACHE,
     Flag,
@@ -49,6 +50,9 @@ class EvaluateOptions:
         None, "of the episodes; None: the run's evaluation_seed", count(0, UINT32, optional=True)
     )
     env_args: Any = setting((), "arguments of the environment that differ from training's")
+    opponent: Any = setting(
+        None, "member of the run's pool of opponents, or pool: all of them; None: the newest copy"
+    )
     output: Any = setting(None, "folder that the episodes are written to, as Parquet files")
     trust: bool = TRUST
 
@@ -134,7 +138,8 @@ def report(result: Result, run: str, options: EvaluateOptions) -> str:
     for name, value in episodes.get("task", {}).items():
         lines.append(f"{name:<24} {value:10.4g}  (mean of what was drawn)")
     for policy, who in result.get("opponents", {}).items():
-        lines.append(f"{policy:<24} played by the {who}")
+        article = "the " if who == EVERYBODY or who.startswith("copy of ") else ""
+        lines.append(f"{policy:<24} played by {article}{who}")
     return "\n".join(lines)
 
 

@@ -30,6 +30,7 @@ SEVERAL = {
     "policies_to_train": "POLICY",
     "init_from": "POLICY=RUN",
     "names": "NAME=NAME",
+    "opponent": "NAME",
     "opponents": "ARGUMENT=VALUE",
     "input": "DIR|minari:NAME",
     "origins": "URL",
@@ -48,7 +49,7 @@ REPEATED = ("checkpoint",)  # flags that may be given several times
 TEXTS = (
     *("run_dir", "rllib_config", "resume", "out", "output", "minari", "parquet", "compile_cache"),
     *("coordinator", "host", "token_file", "certificate", "private_key"),
-    *("observation_space", "action_space"),
+    *("observation_space", "action_space", "opponent"),
 )
 
 

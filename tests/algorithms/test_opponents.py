@@ -19,6 +19,7 @@ from jaxrl import (
     sweep,
 )
 from jaxrl.algorithms.opponents import LEAST_CHANCE, Scores
+from jaxrl.cli.evaluate import evaluate as evaluate_command
 from jaxrl.core import memory_limits
 from jaxrl.run.inference.payoff_matrix import PayoffMatrix
 from tests.probes import Leavers, TicTacToe
@@ -160,6 +161,60 @@ def test_evaluation_names_whom_it_plays_against(trained):
         trainer.evaluate(episodes=2, opponent="randm")
 
 
+@pytest.mark.parametrize("opponent", [None, *MEMBERS, "pool"])
+def test_a_saved_run_plays_against_a_member_as_its_trainer_does(trained, opponent):
+    trainer, _ = trained
+    trainer.save()
+    told = {"episodes": 3, "explore": True, "seed": 5, "opponent": opponent}
+    played = trainer.evaluate(**told)
+    needs_code = opponent in ("first", "last", "pool")
+    assert evaluate(trainer.run_dir, **told, trust=needs_code) == played
+    if needs_code:
+        with pytest.raises(UsageError, match=r"opponents is 'tests.*--trust"):
+            evaluate(trainer.run_dir, **told)
+
+
+def test_a_saved_run_names_the_opponents_that_it_has(trained, tmp_path):
+    trainer, _ = trained
+    trainer.save()
+    known = (
+        r"unknown opponent 'randm'; did you mean 'random'\? known: copy_0, copy_1.* pool, random"
+    )
+    with pytest.raises(UsageError, match=known):
+        evaluate(trainer.run_dir, opponent="randm")
+    Trainer(FROZEN.replace(env=GAME), run_dir=tmp_path / "run", quiet=True).save()
+    with pytest.raises(UsageError, match="opponent='random': the run has no pool of opponents"):
+        evaluate(tmp_path / "run", opponent="random")
+
+
+def test_a_function_without_a_name_is_given_again_to_play_a_saved_run(tmp_path):
+    fixed = {"lambda": lambda obs, key: first_free(obs, key), "any": "random"}
+    config = FROZEN.replace(env=GAME, opponents=OpponentPool(size=2, fixed=fixed))
+    trainer = Trainer(config, run_dir=tmp_path / "run", quiet=True)
+    trainer.save()
+    told = {"episodes": 2, "seed": 5}
+    of_run = lambda **changes: evaluate(tmp_path / "run", **told, **changes)
+    assert of_run(opponent="any") == trainer.evaluate(**told, opponent="any")
+    with pytest.raises(UsageError, match="the run's opponents was an object"):
+        of_run(opponent="lambda", trust=True)
+    again = of_run(opponent="lambda", config=config)
+    assert again == trainer.evaluate(**told, opponent="lambda")
+
+
+def test_the_command_evaluates_against_a_member(trained, capsys):
+    trainer, _ = trained
+    trainer.save()
+    command = [str(trainer.run_dir), "--episodes", "2", "--opponent"]
+    for name, who in (("copy_1", "the copy of iteration 2"), ("random", "random")):
+        evaluate_command([*command, name])
+        assert f"played by {who}\n" in capsys.readouterr().out
+    with pytest.raises(SystemExit):
+        evaluate_command([*command, "randm"])
+    error = capsys.readouterr().err
+    assert "unknown opponent 'randm'; did you mean 'random'?" in error
+    assert error.count("\n") == 1
+
+
 @pytest.mark.parametrize("opponent", ["first", "last"])
 def test_a_function_plays_as_it_says(trained, opponent):
     trainer, _ = trained
@@ -276,7 +331,7 @@ def test_a_copy_is_made_when_enough_of_the_last_episodes_are_won():
     algorithm = FROZEN.replace(opponents=settings).build()
     pool = algorithm.opponents
     learners = algorithm.init(jax.random.key(0)).learners
-    state = pool.init(learners)
+    state = pool.init(learners[pool.group].weights)
     won, draw, lost = (1.0, -1.0), (0.0, 0.0), (-1.0, 1.0)
     copies = []
     for n, results in enumerate([(won, won, won), (lost, draw), (won, won), (won,)], start=1):

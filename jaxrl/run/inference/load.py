@@ -6,8 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import jax
+
 from jaxrl.algorithms.base import Algorithm
-from jaxrl.algorithms.opponents import copy_label
+from jaxrl.algorithms.opponents import PoolState, copy_label
 from jaxrl.core.env import strongly_typed
 from jaxrl.core.errors import UsageError
 from jaxrl.core.fields import count, flag, number
@@ -39,6 +41,7 @@ class LoadedRun:
     weights: tuple[PolicyWeights, ...]  # by group, [N, ...]
     env_params: PyTree
     env: Mapping[str, Any]  # what makes the environment again, from `env_of`
+    opponent: str | None = None  # whose weights play for the pool's policy; None: the newest copy
 
     @property
     def against(self) -> Result:
@@ -46,6 +49,8 @@ class LoadedRun:
         policy = self.saved.facts.get("opponents_of")
         if policy is None:
             return {}
+        if self.opponent is not None:
+            return {"opponents": {policy: self.opponent}}
         iterations = self.saved.arrays["runner.opponents.iteration"]
         return {"opponents": {policy: copy_label(int(iterations.max()))}}
 
@@ -56,6 +61,7 @@ def open_run(
     *,
     config: Any = None,
     env_args: Mapping[str, Any] | None = None,
+    opponent: str | None = None,
     trust: bool = False,
     call: str = "jaxrl.evaluate",
 ) -> LoadedRun:
@@ -66,15 +72,22 @@ def open_run(
         config: the configuration, only where its file cannot hold it. Callbacks that were objects
             are left out otherwise, and their metrics with them.
         env_args: arguments of the environment that differ from training's.
+        opponent: who plays for the policy of the run's pool: a member's name, or "pool" for all of
+            them; None: the newest copy.
         trust: import what the run names, though it is not jaxrl's or an installed plug-in's; see
             docs/loading.md.
         call: the Python function that asks, for errors.
 
     Raises:
-        UsageError: no such checkpoint, a damaged one, or other arguments that make another game.
+        UsageError: no such checkpoint, a damaged one, other arguments that make another game, or no
+            such opponent.
     """
     saved = checkpoint.open_found(path, which)
-    config = read_config(saved.facts, call, to_play=True, trust=trust) if config is None else config
+    if opponent is not None and saved.facts.get("opponents_of") is None:
+        raise UsageError(f"opponent={opponent!r}: the run has no pool of opponents")
+    if config is None:
+        reading = {"to_play": True, "opponent": opponent, "trust": trust}
+        config = read_config(saved.facts, call, **reading)
     algorithm = config.build()
     what = f"checkpoint {saved.path}"
     weights = []
@@ -85,15 +98,33 @@ def open_run(
             for policy in group.policies
         ]
         weights.append(stacked(by_policy))
+    if opponent is not None:
+        weights, opponent = _with_opponent(algorithm, weights, saved, opponent)
     weights = tuple(weights)
     if env_args:
         algorithm = with_arguments(config, dict(env_args), algorithm)
         env_params = strongly_typed(algorithm.env_params)
-        return LoadedRun(saved, algorithm, weights, env_params, env_of(config, env_args))
+        made = env_of(config, env_args)
+        return LoadedRun(saved, algorithm, weights, env_params, made, opponent)
     env_params = strongly_typed(algorithm.env_params)
     if saved.facts["config"].get("env_task_fn") is None:  # else the saved ones are a curriculum's
         env_params = checkpoint.filled(env_params, saved.arrays, "env_params", what)
-    return LoadedRun(saved, algorithm, weights, env_params, env_of(config))
+    return LoadedRun(saved, algorithm, weights, env_params, env_of(config), opponent)
+
+
+def _with_opponent(
+    algorithm: Algorithm, weights: list[PyTree], saved: Checkpoint, opponent: str
+) -> tuple[list[PyTree], str]:
+    """(`weights` by group, with a member of the saved pool for its policy; who that is)."""
+    pool = algorithm.opponents
+    if pool is None:
+        raise UsageError(f"opponent={opponent!r}: the configuration has no opponents")
+    shapes = jax.eval_shape(pool.init, weights[pool.group])
+    what = f"checkpoint {saved.path}"
+    state: PoolState = checkpoint.filled(shapes, saved.arrays, "runner.opponents", what)
+    player = pool.player(state, opponent)
+    weights = [*weights[: pool.group], player, *weights[pool.group + 1 :]]
+    return weights, pool.label(state, opponent)
 
 
 def evaluate(
@@ -104,6 +135,7 @@ def evaluate(
     seed: int | None = None,
     checkpoint: str | int = "last",
     env_args: Mapping[str, Any] | None = None,
+    opponent: str | None = None,
     config: Any = None,
     trust: bool = False,
     return_episodes: bool = False,
@@ -118,6 +150,8 @@ def evaluate(
             `env_args` of the run's own evaluations as well, these are played again.
         checkpoint: "last", "best" or an iteration, where `path` is a run's folder.
         env_args: arguments of the environment that differ from training's.
+        opponent: a member of the run's pool of opponents by its name, or "pool": all of them, drawn
+            as in training; None: the newest copy. The result has who it was under "opponents".
         config: the configuration, only where its file cannot hold it.
         trust: import what the run names, though it is not jaxrl's or an installed plug-in's; see
             docs/loading.md.
@@ -127,12 +161,14 @@ def evaluate(
             `jaxrl.episodes.EpisodeWriter`.
 
     Raises:
-        UsageError: no such checkpoint, a damaged one, arguments that are out of range.
+        UsageError: no such checkpoint, a damaged one, arguments that are out of range, or an
+            opponent that the run's pool does not have.
     """
     flag("return_episodes", return_episodes)
     wanted = {"episodes": episodes, "explore": explore, "seed": 0 if seed is None else seed}
     check_wanted({**wanted, "env_args": env_args or {}})
-    opened = open_run(path, checkpoint, config=config, env_args=env_args, trust=trust)
+    which = {"env_args": env_args, "opponent": opponent}
+    opened = open_run(path, checkpoint, config=config, trust=trust, **which)
     writer = None if output is None else EpisodeWriter(output)
     if seed is None:
         wanted["seed"] = opened.saved.facts["run_settings"]["evaluation_seed"]

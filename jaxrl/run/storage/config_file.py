@@ -11,6 +11,7 @@ from types import FunctionType
 from typing import Any
 
 from jaxrl.algorithms.config import AlgorithmConfig
+from jaxrl.algorithms.opponent_settings import for_opponent
 from jaxrl.algorithms.task_settings import ONLY_TRAINING
 from jaxrl.core.errors import UsageError
 from jaxrl.core.fields import freeze
@@ -71,6 +72,7 @@ def read_config(
     call: str,
     *,
     to_play: str | bool = False,
+    opponent: str | None = None,
     given: Mapping[str, Any] | None = None,
     trust: bool = False,
 ) -> Any:
@@ -82,6 +84,8 @@ def read_config(
             objects or may not be imported. The name of the one policy that is to play: leave out
             all callbacks, and the settings of the other policies. The environment is not checked
             then, for nobody makes it.
+        opponent: with `to_play`, the member of the pool that plays, or "pool"; None: leave the pool
+            out, with what its functions would import.
         given: settings that the user gives in this call, in place of the saved ones.
         trust: whether the file may name any code at all.
 
@@ -95,7 +99,11 @@ def read_config(
     if to_play:
         left_out = {*ONLY_TRAINING, *({"callbacks"} if alone else ())}
         left_out |= {"callbacks"} & objects
+        pool = values.get("opponents")
         values = _without(values, left_out)
+        if opponent is not None and pool is not None:
+            values["opponents"], needs_code = for_opponent(pool, opponent)
+            objects -= set() if needs_code else {"opponents"}
         refused = () if trust else untrusted_callbacks(facts)
         if "callbacks" in values and refused:
             saved = values["callbacks"]

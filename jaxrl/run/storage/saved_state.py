@@ -229,7 +229,8 @@ def _opponents(
     where = f"checkpoint {saved.path}"
     before, now = (each["config"].get("opponents") for each in (saved.facts, facts))
     if before is None:
-        return pool.init(learners), (Fresh(OPPONENTS, "the run had no pool of them"),)
+        begun = pool.init(learners[pool.group].weights)
+        return begun, (Fresh(OPPONENTS, "the run had no pool of them"),)
     names = [list((settings or {}).get("fixed", {})) for settings in (before, now)]
     if names[0] != names[1]:
         raise UsageError(
