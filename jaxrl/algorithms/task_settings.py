@@ -48,6 +48,14 @@ class TaskSettings:
         kind=ACT,
     )
 
+    def check_task_interval(self) -> None:
+        """Refuses an interval without a function: what only plays a saved run leaves that out."""
+        if self.env_task_fn is None and self.env_task_interval != HOST_TASKS["env_task_interval"]:
+            raise UsageError(
+                f"env_task_interval={self.env_task_interval} changes nothing: there is no "
+                "env_task_fn to call"
+            )
+
     def check_tasks(self, *, plays: bool) -> None:
         """Refuses what changes only how episodes are played, where training plays none."""
         for name in ("curriculum", "env_task_fn", "opponents", "exploration_config"):
@@ -59,6 +67,7 @@ class TaskSettings:
 
 def refuse_what_the_host_does(config: TaskSettings, why: str) -> None:
     """Raises UsageError for a host curriculum, or opponents from runs, which a Trainer reads."""
+    config.check_task_interval()
     if config.env_task_fn is not None:
         raise UsageError(f"env_task_fn is called by a Trainer alone: {why}")
     runs = () if config.opponents is None else config.opponents.runs

@@ -10,7 +10,7 @@ import numpy as np
 
 from jaxrl.algorithms.config import AlgorithmConfig
 from jaxrl.algorithms.task_settings import ENV_TASK_FN
-from jaxrl.core.errors import UsageError, brief, unknown_name
+from jaxrl.core.errors import UsageError, brief, reason_of, unknown_name
 from jaxrl.core.fields import as_number
 from jaxrl.core.tasks import check_task
 from jaxrl.core.trust import load, parse_name
@@ -26,10 +26,12 @@ class EnvTasks:
     """The tasks that a run's `env_task_fn` says, one after the other; none without it.
 
     Raises:
-        UsageError: `env_task_fn` is no function of (result, task), or `params` are empty.
+        UsageError: `env_task_fn` is no function of (result, task), or is missing beside its
+            interval, or `params` are empty.
     """
 
     def __init__(self, config: AlgorithmConfig, env: Any):
+        config.check_task_interval()
         self.function = _function(config.env_task_fn)
         if self.function is not None and not jax.tree.leaves(env.default_params):
             raise UsageError(
@@ -52,8 +54,18 @@ class EnvTasks:
             played["task"] = {**_scalars(params), **played.get("task", {})}
 
     def next_values(self, result: Result, params: PyTree) -> list[Any] | None:
-        """The leaves of the next params, as JSON holds them; None: they stay as they are."""
-        task = self.function(result, params)
+        """The leaves of the next params, as JSON holds them; None: they stay as they are.
+
+        Raises:
+            UsageError: the function raised an exception, or what it returned is no task.
+        """
+        try:
+            task = self.function(result, params)
+        except Exception as error:
+            name = getattr(self.function, "__qualname__", type(self.function).__name__)
+            raise UsageError(
+                f"{WHAT}: {name} failed after iteration {result[ITERATIONS]:,}: {reason_of(error)}"
+            ) from error
         if task is None:
             return None
         if isinstance(task, Mapping) and not isinstance(params, Mapping):

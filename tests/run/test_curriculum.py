@@ -112,6 +112,37 @@ def test_a_task_of_another_form_ends_training_in_one_line(task, message):
     assert "\n" not in str(caught.value)
 
 
+def fails_at_the_second(result, task):
+    if result["training_iteration"] == 2:
+        raise KeyError("levels")
+
+
+def test_an_exception_in_env_task_fn_ends_training_in_one_line_and_keeps_a_checkpoint(
+    start, resume, tmp_path
+):
+    trainer = start(CARTPOLE.replace(env_task_fn=f"{HERE}:fails_at_the_second"))
+    words = (
+        r"^env_task_fn: fails_at_the_second failed after iteration 2: KeyError: 'levels' \(test_"
+    )
+    with pytest.raises(UsageError, match=words) as caught:
+        trainer.fit({"training_iteration": 4})
+    assert "\n" not in str(caught.value)
+    assert isinstance(caught.value.__cause__, KeyError)
+    trainer.stop()
+    assert len(lines_of(tmp_path / "run")) == 2
+    assert resume(trust=True).lifetime.training_iteration == 2
+
+
+def test_an_interval_without_env_task_fn_is_refused():
+    config, words = CARTPOLE.replace(env_task_interval=3), "env_task_interval=3 changes nothing"
+    with pytest.raises(UsageError, match=words):
+        Trainer(config, run_dir=None, quiet=True)
+    with pytest.raises(UsageError, match=words):
+        make_train(config)
+    with pytest.raises(UsageError, match=words):
+        sweep(config, {"lr": [1e-3, 1e-4]}, run_dir=None, quiet=True)
+
+
 def test_the_environments_own_check_sees_the_tasks():
     config = CARTPOLE.replace(
         env="pursuit", env_task_fn=returning({"n_catch": 0}), observation_filter=None
