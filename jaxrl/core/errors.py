@@ -16,6 +16,7 @@ from jaxrl.core import foreign_names
 # use_gae and use_gru have 0.71.
 MIN_SIMILARITY = 0.75
 MAX_LIST_CHARACTERS = 240  # of a list of names in an error's line
+MANY_CHARACTERS = 800  # of one whose names are not all to be found elsewhere
 WHERE_RESULTS_ARE = "each row of a run's metrics.jsonl holds them all"
 
 PACKAGE = Path(__file__).parents[1]
@@ -96,7 +97,12 @@ def brief(value: Any) -> str:
 
 
 def unknown_name(
-    kind: str, name: str, allowed: Iterable[str], where: str = "", look: str = ""
+    kind: str,
+    name: str,
+    allowed: Iterable[str],
+    where: str = "",
+    look: str = "",
+    most: int = MAX_LIST_CHARACTERS,
 ) -> UsageError:
     """The error for a name that is not in `allowed`.
 
@@ -105,12 +111,13 @@ def unknown_name(
     Args:
         where: follows the name in the message.
         look: where to find all names, if they are too many for a line.
+        most: characters of the list of all names; a longer one is only counted.
     """
     name, allowed = name if isinstance(name, str) else brief(name), sorted(map(str, allowed))
     near = nearest(name, allowed)
     hint = f"; did you mean {either(near)}?" if near else ";"
     begin = f"unknown {kind} {brief(name)}{where and ' ' + where}"
-    return UsageError(f"{begin}{hint} {_known(allowed, near, look)}")
+    return UsageError(f"{begin}{hint} {_known(allowed, near, look, most)}")
 
 
 def unknown_result(kind: str, path: str, allowed: Iterable[str]) -> UsageError:
@@ -158,9 +165,9 @@ def _plain(name: str) -> str:
     return name.strip("-_").replace("-", "_").lower()
 
 
-def _known(allowed: list[str], near: list[str], look: str) -> str:
+def _known(allowed: list[str], near: list[str], look: str, most: int = MAX_LIST_CHARACTERS) -> str:
     """The allowed names if one line holds them, else how many there are and where to look."""
-    if len(text := ", ".join(allowed) or "none") <= MAX_LIST_CHARACTERS:
+    if len(text := ", ".join(allowed) or "none") <= most:
         return f"known: {text}"
     if look:
         return look

@@ -18,7 +18,14 @@ from typing import Any
 
 from jaxrl.core.env import Environment, MultiAgentEnvironment
 from jaxrl.core.env_contract import default_params_of, describe, require_environment
-from jaxrl.core.errors import UsageError, brief, is_installed, nearest, unknown_name
+from jaxrl.core.errors import (
+    MANY_CHARACTERS,
+    UsageError,
+    brief,
+    is_installed,
+    nearest,
+    unknown_name,
+)
 from jaxrl.core.fields import as_count, as_number
 from jaxrl.core.python_kinds import kind_of
 from jaxrl.core.task_distributions import (
@@ -204,7 +211,8 @@ def _with_numbers(name: str, params: PyTree, numbers: dict[str, Any], takes: lis
     defaults = {field.name: getattr(params, field.name) for field in dataclasses.fields(params)}
     for key, value in list(numbers.items()):
         if key not in defaults:
-            raise unknown_name("argument", key, [*takes, *defaults], f"of environment {name!r}")
+            known, where = {*takes, *defaults}, f"of environment {name!r}"
+            raise unknown_name("argument", key, known, where, most=MANY_CHARACTERS)
         flag = isinstance(defaults[key], bool)
         whole = isinstance(defaults[key], int) and not flag
         if whole:

@@ -162,6 +162,16 @@ def test_an_unknown_argument_is_answered_with_the_nearest_one_of_both_kinds():
     says("known: length, max_steps_in_episode, step_size", "corridor", gravity=3)
 
 
+def test_all_arguments_are_named_of_an_environment_with_many():
+    with pytest.raises(UsageError) as error:
+        make("waterworld", n_pursuer=3)
+    hint, _, known = str(error.value).partition(" known: ")
+    assert hint.endswith("did you mean 'n_pursuers'?")
+    env, params = make("waterworld")
+    fields = [field.name for part in (env, params) for field in dataclasses.fields(part)]
+    assert {name for name in fields if not name.startswith("_")} <= set(known.split(", "))
+
+
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), "long", None])
 def test_a_number_of_params_must_be_finite(value):
     register("corridor", Corridor)
