@@ -55,13 +55,26 @@ class LoadedRun:
         return {"opponents": {policy: copy_label(int(iterations.max()))}}
 
 
+@dataclass(frozen=True)
+class OtherGame:
+    """What episodes of a saved run have that training had not.
+
+    Args:
+        env_args: arguments of the environment that differ from training's.
+        opponent: who plays for the policy of the run's pool: a member's name, or "pool" for all of
+            them; None: the newest copy.
+    """
+
+    env_args: Mapping[str, Any] | None = None
+    opponent: str | None = None
+
+
 def open_run(
     path: str | Path,
     which: str | int = "last",
     *,
     config: Any = None,
-    env_args: Mapping[str, Any] | None = None,
-    opponent: str | None = None,
+    game: OtherGame | None = None,
     trust: bool = False,
     call: str = "jaxrl.evaluate",
 ) -> LoadedRun:
@@ -71,9 +84,7 @@ def open_run(
         which: "last", "best" or an iteration, where `path` is a run's folder.
         config: the configuration, only where its file cannot hold it. Callbacks that were objects
             are left out otherwise, and their metrics with them.
-        env_args: arguments of the environment that differ from training's.
-        opponent: who plays for the policy of the run's pool: a member's name, or "pool" for all of
-            them; None: the newest copy.
+        game: what differs from training's; None: nothing.
         trust: import what the run names, though it is not jaxrl's or an installed plug-in's; see
             docs/loading.md.
         call: the Python function that asks, for errors.
@@ -83,6 +94,7 @@ def open_run(
             such opponent.
     """
     saved = checkpoint.open_found(path, which)
+    env_args, opponent = (None, None) if game is None else (game.env_args, game.opponent)
     if opponent is not None and saved.facts.get("opponents_of") is None:
         raise UsageError(f"opponent={opponent!r}: the run has no pool of opponents")
     if config is None:
@@ -167,8 +179,8 @@ def evaluate(
     flag("return_episodes", return_episodes)
     wanted = {"episodes": episodes, "explore": explore, "seed": 0 if seed is None else seed}
     check_wanted({**wanted, "env_args": env_args or {}})
-    which = {"env_args": env_args, "opponent": opponent}
-    opened = open_run(path, checkpoint, config=config, trust=trust, **which)
+    game = OtherGame(env_args, opponent)
+    opened = open_run(path, checkpoint, config=config, game=game, trust=trust)
     writer = None if output is None else EpisodeWriter(output)
     if seed is None:
         wanted["seed"] = opened.saved.facts["run_settings"]["evaluation_seed"]
@@ -243,9 +255,8 @@ def render(
     count(0)("episode", episode)
     count()("max_steps", max_steps)
     number(0, open_low=True, optional=True)("fps", fps)
-    opened = open_run(
-        path, checkpoint, config=config, env_args=env_args, trust=trust, call="jaxrl.render"
-    )
+    loading = {"config": config, "game": OtherGame(env_args), "trust": trust}
+    opened = open_run(path, checkpoint, **loading, call="jaxrl.render")
     out = _run_folder(opened.saved.path) / EPISODE if out is None else Path(out)
     check_episode_picture(out, opened.algorithm.rollout_spec.env)
     if not out.parent.is_dir():

@@ -13,7 +13,7 @@ from jaxrl.core.types import PyTree
 from jaxrl.models.policy_spec import PolicyWeights
 from jaxrl.run.devices.mesh import on_first_device
 from jaxrl.run.inference.evaluate import check_wanted
-from jaxrl.run.inference.load import open_run
+from jaxrl.run.inference.load import OtherGame, open_run
 from jaxrl.run.inference.recording import EpisodeChoice, record_episode
 from jaxrl.run.replay.page import Column, Replay, make_replay
 from jaxrl.run.storage import runs
@@ -92,7 +92,7 @@ def replay(
     else:
         source = runs.resolve(run_path(getattr(source, "run_dir", source)))
         note = source.name
-        loading = {"config": config, "env_args": env_args, "trust": trust}
+        loading = {"config": config, "game": OtherGame(env_args), "trust": trust}
         players = [player_of_run(source, which, loading) for which in _checkpoints(checkpoint)]
     seed = players[0].seed if seed is None else seed
     choices = [
