@@ -2,7 +2,8 @@
 
 Orbax and tensorstore do not take every path literally. They read `[1]` as a pattern and a backslash
 as a separator, and then write nothing that can be read back, without an error. So such a folder is
-reached through a link with a plain name, and after writing the index is read back.
+reached through a link with a plain name, and after writing the index is read back. A path with `..`
+is refused by tensorstore, so they get the folder that it leads to.
 """
 
 import contextlib
@@ -60,7 +61,7 @@ def read(folder: Path, names: Iterable[str]) -> dict[str, np.ndarray]:
 @contextlib.contextmanager
 def _literal_path(folder: Path) -> Iterator[Path]:
     """`folder`, or a link to it where its path has special characters or is very long."""
-    folder = folder.absolute()
+    folder = folder.resolve()
     if LITERAL_PATH.fullmatch(folder.as_posix()):
         yield folder
         return

@@ -23,6 +23,16 @@ def names(folder):
     return sorted(path.name for path in folder.iterdir())
 
 
+def test_arrays_are_written_and_read_by_a_path_that_leads_up_and_through_a_link(tmp_path):
+    (tmp_path / "deep" / "here").mkdir(parents=True)
+    (tmp_path / "link").symlink_to(tmp_path / "deep" / "here", target_is_directory=True)
+    up = tmp_path / "link" / ".." / "arrays"  # of `deep`, where the link leads
+    array_storage.write(up, {"a": np.arange(3.0)})
+    assert (tmp_path / "deep" / "arrays").is_dir()
+    for path in (up, tmp_path / "deep" / "here" / ".." / "arrays"):
+        assert array_storage.read(path, ["a"])["a"].tolist() == [0.0, 1.0, 2.0]
+
+
 # A run's folder that goes away
 
 
