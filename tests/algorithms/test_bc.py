@@ -401,6 +401,7 @@ def test_ppo_begins_with_the_weights_that_were_cloned(run):
         np.testing.assert_array_equal(x, y)
 
 
+@pytest.mark.long
 def test_a_trial_of_a_sweep_is_the_training_alone_and_ranked_by_evaluation(run, tmp_path):
     _, trainer = run
     config = trainer.config

@@ -174,6 +174,7 @@ def test_a_saved_run_plays_against_a_member_as_its_trainer_does(trained, opponen
             evaluate(trainer.run_dir, **told)
 
 
+@pytest.mark.long
 def test_a_saved_run_names_the_opponents_that_it_has(trained, tmp_path):
     trainer, _ = trained
     trainer.save()
@@ -187,6 +188,7 @@ def test_a_saved_run_names_the_opponents_that_it_has(trained, tmp_path):
         evaluate(tmp_path / "run", opponent="random")
 
 
+@pytest.mark.long
 def test_a_function_without_a_name_is_given_again_to_play_a_saved_run(tmp_path):
     fixed = {"lambda": lambda obs, key: first_free(obs, key), "any": "random"}
     config = FROZEN.replace(env=GAME, opponents=OpponentPool(size=2, fixed=fixed))

@@ -138,6 +138,7 @@ def test_a_mask_in_the_observation_is_enough(fitted):
         )
 
 
+@pytest.mark.long
 def test_each_agent_has_a_mask_of_its_own_and_each_number_of_an_action_its_part(fitted):
     _, result = fitted(60, env=Choosers(), policies="shared")
     assert result["env_runners"]["custom_metrics"]["forbidden_max"] == 0.0

@@ -72,6 +72,7 @@ class CartPoleNet(nn.Module):
         return nn.Dense(2)(hidden), nn.Dense(1)(hidden)
 
 
+@pytest.mark.long
 def test_a_model_by_its_name_is_held_by_the_file(tmp_path):
     name = "tests.algorithms.ppo.test_models:CartPoleNet"
     config = SMALL_CARTPOLE.replace(model=name, total_env_steps=64)

@@ -651,6 +651,7 @@ def test_commands_that_draw_ask_for_the_package_in_one_line(tmp_path, capsys, un
         assert f"needs {package}, which is not installed: pip install {package}" in line
 
 
+@pytest.mark.long
 def test_a_sweep_without_matplotlib_says_so(tmp_path, capsys, undrawn):
     asked = {"run_dir": tmp_path / "sweep", "stop": {"training_iteration": 1}}
     sweep(SMALL_REINFORCE, {"lr": [1e-3, 2e-3]}, **asked)
