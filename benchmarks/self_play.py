@@ -9,6 +9,7 @@ Tic-tac-toe with drawn seats. A policy learns against
     random       a player that draws any free cell
     latest       the newest copy of itself, of every 10 iterations
     uniform      5 copies of itself, of every 10 iterations, and the random player, all alike often
+    wide         the same with 10 copies, of every 40 iterations
     prioritised  10 copies, of every 40 iterations, and the random player, rather who beats it
 
 and is judged by the share of 500 games that it loses against the random player and against one that
@@ -174,6 +175,7 @@ POOLS = {
     "random": jaxrl.OpponentPool(size=1, fixed={"random": "random"}),
     "latest": jaxrl.OpponentPool(size=1, every=10, draw="latest"),
     "uniform": jaxrl.OpponentPool(size=5, every=10, fixed={"random": "random"}),
+    "wide": jaxrl.OpponentPool(size=10, every=40, fixed={"random": "random"}),
     "prioritised": jaxrl.OpponentPool(
         size=10, every=40, draw="prioritised", fixed={"random": "random"}
     ),
