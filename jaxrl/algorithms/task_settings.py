@@ -52,8 +52,8 @@ class TaskSettings:
         """Refuses an interval without a function: what only plays a saved run leaves that out."""
         if self.env_task_fn is None and self.env_task_interval != HOST_TASKS["env_task_interval"]:
             raise UsageError(
-                f"env_task_interval={self.env_task_interval} changes nothing: there is no "
-                "env_task_fn to call"
+                f"env_task_interval={self.env_task_interval} changes nothing without an "
+                f"env_task_fn to call: leave it at {HOST_TASKS['env_task_interval']}"
             )
 
     def check_tasks(self, *, plays: bool) -> None:
