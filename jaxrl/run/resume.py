@@ -167,7 +167,9 @@ def facts_of(config: Any, algorithm: Algorithm, settings: dict[str, Any]) -> dic
         "policies": json.loads(json.dumps(policies)),  # as it will be read back: lists for tuples
         # For whom opponents are drawn; its weights are those of the newest copy.
         "opponents_of": None if algorithm.opponents is None else algorithm.opponents.policy,
-        "panels": panel_facts(algorithm.headline_metrics),  # of its curves
+        "panels": panel_facts(  # of its curves
+            algorithm.headline_metrics, has_opponents=algorithm.opponents is not None
+        ),
         "run_settings": settings,
         "num_processes": num_processes(),
     }

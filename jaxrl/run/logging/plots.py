@@ -6,13 +6,14 @@ import itertools
 import json
 import os
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from jaxrl.algorithms.base import HeadlineMetric
+from jaxrl.algorithms.opponent_settings import COPY, EVERYBODY
 from jaxrl.core.errors import UsageError, require
 from jaxrl.run.logging.history import History, Series
 from jaxrl.run.results import Result, lookup
@@ -32,7 +33,7 @@ _drawing = threading.Lock()  # matplotlib's fonts and caches are one for the pro
 
 
 class Panel(NamedTuple):
-    """A metric of each policy that is drawn beside the return."""
+    """A metric of each policy, or a win rate, that is drawn beside the return."""
 
     name: str  # of the metric
     title: str
@@ -46,15 +47,23 @@ FORMER_PANELS = (
     ("entropy", "entropy, nats", "", True),
     ("vf_loss", "value loss", "", False),
 )
+# The last panel of a run with a pool: against all members, and against each that is no copy.
+WIN_RATE = "win_rate"
+WIN_RATE_FACTS = [WIN_RATE, "win rate against opponents", "", True]
 
 
-def panel_facts(metrics: Iterable[HeadlineMetric]) -> list[list[Any]]:
+def panel_facts(
+    metrics: Iterable[HeadlineMetric], *, has_opponents: bool = False
+) -> list[list[Any]]:
     """What a run's folder says of its panels, for `panels_of`."""
-    return [
+    titled = [
         [metric.name, metric.title, metric.target, metric.linear]
         for metric in metrics
         if metric.title
-    ][:MAX_PANELS]
+    ]
+    if not has_opponents:
+        return titled[:MAX_PANELS]
+    return [*titled[: MAX_PANELS - 1], WIN_RATE_FACTS]
 
 
 def panels_of(facts: Mapping[str, Any]) -> tuple[Panel, ...]:
@@ -73,7 +82,8 @@ def panels_of(facts: Mapping[str, Any]) -> tuple[Panel, ...]:
 class Curves:
     """What `curves.png` shows of a run. One thread may add while another draws.
 
-    Names of series: "return", "agent/<agent>", "evaluation", and "<metric>/<policy>" of each panel.
+    Names of series: "return", "agent/<agent>", "evaluation", "<metric>/<policy>" of each panel, and
+    "win_rate/<opponent>".
     """
 
     def __init__(self, panels: Sequence[Panel] = ()):
@@ -151,7 +161,18 @@ def training_values(result: Result, panels: Sequence[Panel]) -> dict[str, float]
     }
     for policy, learner in result.get("learners", {}).items():
         values |= {f"{panel.name}/{policy}": learner.get(panel.name) for panel in panels}
+    if any(panel.name == WIN_RATE for panel in panels):
+        values |= {f"{WIN_RATE}/{name}": rate for name, rate in _win_rates(runners)}
     return {name: float(value) for name, value in values.items() if value is not None}
+
+
+def _win_rates(runners: Result) -> Iterator[tuple[str, float | None]]:
+    """(opponent, the win rate against it): all together, and those that stay who they are."""
+    against = runners.get("opponents", {})
+    yield EVERYBODY, against.get("win_rate")
+    for name, scores in against.items():
+        if isinstance(scores, Mapping) and not name.startswith(COPY):
+            yield name, scores.get("win_rate")
 
 
 def save_figure(path: str | Path, make: Callable[[], Any]) -> None:
@@ -267,12 +288,14 @@ def compared(
             )
     _finish(returns, caption)
     for axis, panel in zip(others, panels, strict=True):
-        lines = {label: _mean_line(of_kind(series, panel.name)) for label, series in runs.items()}
+        one_line = _against_all if panel.name == WIN_RATE else _mean_line
+        lines = {label: one_line(of_kind(series, panel.name)) for label, series in runs.items()}
         lines = {label: line for label, line in lines.items() if line is not None}
         logarithmic = not panel.linear and spans_decades(lines)
         for label, line in lines.items():
             _smoothed_line(axis, line, palette[label], label, logarithmic=logarithmic)
-        _finish(axis, f"{panel.title}, mean over policies", logarithmic=logarithmic)
+        of_policies = "" if panel.name == WIN_RATE else ", mean over policies"
+        _finish(axis, panel.title + of_policies, logarithmic=logarithmic)
     for axis in (returns, *others):
         axis.set_xlim(0, 1.01 * last or 1)
     return drawn
@@ -302,6 +325,10 @@ def _empty_panels(number: int, title: str, note: str, footer: str) -> tuple[Any,
     for axis in panels[max(0, number - columns) : number]:
         axis.set_xlabel("environment steps", size=10, color=QUIET)
     return drawn, panels[:number]
+
+
+def _against_all(lines: Mapping[str, Series]) -> Series | None:
+    return lines.get(EVERYBODY)
 
 
 def _mean_line(lines: Mapping[str, Series]) -> Series | None:

@@ -288,6 +288,34 @@ def test_several_runs_are_a_line_each():
     )
 
 
+def against_opponents(iteration, **fixed):
+    """A result against a pool of a copy and of `fixed` members, {name: win rate}."""
+    members = {name: {"win_rate": rate, "num_episodes": 8.0} for name, rate in fixed.items()}
+    tree = result(iteration)
+    tree["env_runners"]["opponents"] = {
+        "num_copies": 1,
+        "win_rate": 0.5,
+        "copy_0": {"win_rate": 0.25, "iteration": 0},
+        "unmet": {"num_episodes": 0.0},
+        **members,
+    }
+    return tree
+
+
+def test_beside_a_pool_the_last_panel_is_the_win_rate_against_all_and_each_that_is_no_copy():
+    facts = {"panels": panel_facts(HEADLINE_METRICS, has_opponents=True), "config": {}}
+    panels = panels_of(facts)
+    assert [panel.name for panel in panels] == ["mean_kl_loss", "entropy", "win_rate"]
+    curves = Curves(panels)
+    curves.add([against_opponents(i, random=0.75 + i / 100) for i in range(1, 6)])
+    *_, rates = drawn(curves, panels)
+    assert rates.get_title(loc="left") == "win rate against opponents"
+    assert labels(rates) == ["pool  0.5", "random  0.8"]
+    np.testing.assert_allclose(rates.lines[1].get_ydata(), [0.76, 0.77, 0.78, 0.79, 0.8])
+    *_, together = compared({"a": curves.series(), "b": filled(5).series()}, panels, "game").axes
+    assert labels(together) == ["a  0.5"]  # against all; the other run met nobody
+
+
 def test_a_logarithmic_scale_is_for_values_above_zero_over_decades():
     of = lambda *values: {"p": (np.arange(len(values)), np.array(values))}
     assert spans_decades(of(1.0, 100.0))
