@@ -14,8 +14,8 @@ returns of the episodes that end in each quarter of training.
     battle    JaxMARL's HeuristicEnemySMAX with the map 3m, likewise; of each agent, all are equal
 
 With --peer JaxMARL's script of the same environment is trained as it is, for as many steps: a
-folder of its repository (baselines/MAPPO), which stays where it is. Its network has one layer more
-above the GRU, and an optimizer for the critic alone.
+folder of its repository (baselines/MAPPO), which stays where it is. Its networks are as large, and
+its critic has an optimizer of its own.
 """
 
 import functools
@@ -53,6 +53,7 @@ GRU = {  # as in JaxMARL's config/mappo_homogenous_rnn_*.yaml
     "fcnet_activation": "relu",
     "use_gru": True,
     "lstm_cell_size": 128,
+    "head_fcnet_hiddens": (128,),
     "max_seq_len": 128,
 }
 PEER = {

@@ -124,7 +124,8 @@ def _wide(config: Any) -> str | None:
     """The setting, with its value, that makes a layer of this network wide, if one does."""
     if config.model is not None:
         return None
-    widths = {"fcnet_hiddens": max(config.fcnet_hiddens, default=0)}
+    layers = ("fcnet_hiddens", "head_fcnet_hiddens")
+    widths = {name: max(getattr(config, name), default=0) for name in layers}
     if config.conv_filters:
         widths["conv_filters"] = max(
             filters * kernel * kernel for filters, kernel, _ in config.conv_filters

@@ -82,6 +82,11 @@ class NetworkSettings:
     vf_share_layers: bool = setting(
         False, "whether policy and value share all but their last layer", flag
     )
+    head_fcnet_hiddens: Sequence[int] = setting(
+        (),
+        "sizes of further layers above these or a memory, of policy and value each, never shared",
+        validators.sizes,
+    )
     free_log_std: bool = setting(
         False,
         "whether the log-std of Box actions is a parameter, not an output of the network",
@@ -237,17 +242,19 @@ def _model(
     if core is None:
         kind = {"vf_share_layers": config.vf_share_layers, "value_space": value_inputs}
         return _layers(config, inputs, action_space, **kind)
-    torso = _layers(config, inputs, action_space, vf_share_layers=True)
+    below = config.replace(head_fcnet_hiddens=())
+    torso = _layers(below, inputs, action_space, vf_share_layers=True)
     value_torso = None
     if value_inputs is not None:
         has_image = any(map(is_image, jax.tree.leaves(tree_of(value_inputs))))
-        value_config = config if has_image else config.replace(conv_filters=None)
+        value_config = below if has_image else below.replace(conv_filters=None)
         value_torso = _layers(value_config, value_inputs, action_space, vf_share_layers=True)
     features = Box(-float("inf"), float("inf"), (core.num_outputs,))
     heads = MLP(
         features,
         action_space,
-        hiddens=(),
+        hiddens=config.head_fcnet_hiddens,
+        activation=config.fcnet_activation,
         initializer=config.fcnet_kernel_initializer,
         free_log_std=config.free_log_std,
         action_distribution=config.action_distribution,
@@ -286,6 +293,7 @@ def _layers(
         "action_space": action_space,
         "value_space": value_space,
         "hiddens": config.fcnet_hiddens,
+        "head_hiddens": config.head_fcnet_hiddens,
         "activation": config.fcnet_activation,
         "vf_share_layers": vf_share_layers,
         "initializer": config.fcnet_kernel_initializer,

@@ -38,6 +38,7 @@ SEVERAL = {
     "callbacks": "MODULE:CLASS",
     "loggers": "LOG|MODULE:CLASS",
     "fcnet_hiddens": "SIZE",
+    "head_fcnet_hiddens": "SIZE",
     "conv_filters": "FILTERS,KERNEL,STRIDE",
     "lr": "NUMBER|STEP:NUMBER",
     "entropy_coeff": "NUMBER|STEP:NUMBER",

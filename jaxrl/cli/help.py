@@ -27,7 +27,7 @@ GROUPS = {  # title: the settings under it; docs/settings.md has the same groups
     "observations and actions": "observation_filter action_distribution normalize_actions "
     "clip_actions free_log_std explore exploration_config",
     "network": "model fcnet_hiddens fcnet_activation fcnet_kernel_initializer vf_share_layers "
-    "conv_filters conv_activation",
+    "head_fcnet_hiddens conv_filters conv_activation",
     "memory": "use_lstm use_gru lstm_cell_size lstm_use_prev_action lstm_use_prev_reward "
     "max_seq_len use_attention attention_num_transformer_units attention_dim attention_num_heads "
     "attention_head_dim attention_memory_inference attention_position_wise_mlp_dim "

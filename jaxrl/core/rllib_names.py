@@ -154,7 +154,6 @@ RLLIB = {
     **same("lstm_use_prev_action_reward", here="lstm_use_prev_action", note="and ..._reward"),
     **same("post_fcnet_hiddens", here="fcnet_hiddens", note="layers above the convolutions too"),
     **same("post_fcnet_activation", here="fcnet_activation"),
-    **same("head_fcnet_hiddens", here="fcnet_hiddens", note="with vf_share_layers=False"),
     **same("head_fcnet_activation", here="fcnet_activation"),
     **none(
         *("fcnet_weights_initializer_config", "fcnet_kernel_initializer_kwargs"),

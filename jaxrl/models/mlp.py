@@ -46,6 +46,8 @@ class MLP:
     value_space:
         what the value network reads, if it is not `observation_space`; `apply` then takes an
         `ActorCritic` of both, and no layers are shared
+    head_hiddens:
+        widths of further layers, of policy and value each, which are never shared
     """
 
     observation_space: Space
@@ -57,6 +59,7 @@ class MLP:
     free_log_std: bool = False
     action_distribution: str = "gaussian"
     value_space: Space | None = None
+    head_hiddens: tuple[int, ...] = ()
 
     def __post_init__(self):
         """Rejects spaces that are not supported, before anything is traced."""
@@ -149,10 +152,14 @@ class MLP:
         outputs = {"policy": num_outputs // 2 if self.free_log_std else num_outputs, "value": 1}
         if self.vf_share_layers:
             sizes = (input_size(self.observation_space), *self.hiddens)
-            heads = {part: [(sizes[-1], size)] for part, size in outputs.items()}
+            heads = {
+                part: list(itertools.pairwise((sizes[-1], *self.head_hiddens, size)))
+                for part, size in outputs.items()
+            }
             return {"shared": list(itertools.pairwise(sizes)), **heads}
+        hiddens = *self.hiddens, *self.head_hiddens
         return {
-            part: list(itertools.pairwise((input_size(space), *self.hiddens, outputs[part])))
+            part: list(itertools.pairwise((input_size(space), *hiddens, outputs[part])))
             for part, space in self._spaces.items()
         }
 

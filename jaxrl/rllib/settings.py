@@ -124,18 +124,15 @@ def network(values: Values, context: Context) -> Iterator[Row]:
         yield taken(read, f"{memory[0]}: RLlib's wrapper shares it", vf_share_layers=True)
     elif read:
         yield taken(read, vf_share_layers=shares)
-    yield from _layers(model, context, apart=shares or bool(memory))
+    yield from _layers(model, context)
     yield from _initializer(given_of(values, INITIALIZER), context)
 
 
-def _layers(model: Values, context: Context, *, apart: bool) -> Iterator[Row]:
+def _layers(model: Values, context: Context) -> Iterator[Row]:
     """The layers' sizes and activation.
 
     RLlib puts `post_fcnet_hiddens` (or, in RLModules, `head_fcnet_hiddens`) above convolutions in
     place of `fcnet_hiddens`, and above these without any.
-
-    Args:
-        apart: whether heads with layers are no longer one stack with the layers below them.
     """
     shape, kind = context.image_shape, "head" if context.new_stack else "post"
     above = _widths(f"{kind}_fcnet_hiddens", model.get(f"{kind}_fcnet_hiddens") or ())
@@ -145,14 +142,10 @@ def _layers(model: Values, context: Context, *, apart: bool) -> Iterator[Row]:
         filters = TEN_BY_TEN
     read = {f"model/{name}": value for name, value in model.items()}
     hiddens, activation = model.get("fcnet_hiddens"), model.get("fcnet_activation")
-    if above and kind == "head" and apart:
-        yield changes(
-            {"model/head_fcnet_hiddens": list(above)},
-            "no layers between shared layers or memory and the last one of each: write a model",
-        )
-        above = ()
+    heads = {"head_fcnet_hiddens": above} if above and kind == "head" else {}
+    post = () if heads else above
     if filters:
-        layers = {"conv_filters": filters, "fcnet_hiddens": above}
+        layers = {"conv_filters": filters, "fcnet_hiddens": post, **heads}
         yield taken(
             read,
             "every convolution pads the image; RLlib's last one does not",
@@ -161,8 +154,9 @@ def _layers(model: Values, context: Context, *, apart: bool) -> Iterator[Row]:
         )
         return
     base = (256, 256) if hiddens is None else _widths("fcnet_hiddens", hiddens)
-    settings = {} if hiddens is None and not above else {"fcnet_hiddens": (*base, *above)}
-    if above and kind == "head" and activation_above != (activation or "tanh"):
+    settings = {} if hiddens is None and not post else {"fcnet_hiddens": (*base, *post)}
+    settings |= heads
+    if heads and activation_above != (activation or "tanh"):
         yield changes(
             {"model/head_fcnet_activation": activation_above},
             "all layers have the same activation: set fcnet_activation to it, or write a model",

@@ -182,6 +182,16 @@ def test_without_hidden_layers_the_heads_read_the_observation(vf_share_layers):
         assert_agrees_with_numpy(model)
 
 
+@pytest.mark.parametrize("vf_share_layers", [False, True])
+def test_policy_and_value_each_have_the_layers_of_the_heads(vf_share_layers):
+    space, heads = Box(-1.0, 1.0, (5,)), (6, 4)
+    model = MLP(space, ACTIONS, (8,), vf_share_layers=vf_share_layers, head_hiddens=heads)
+    below = (5 + 1) * 8 * (1 if vf_share_layers else 2)
+    above = 2 * ((8 + 1) * 6 + (6 + 1) * 4) + (4 + 1) * (3 + 1)
+    assert num_parameters(model) == below + above
+    assert_agrees_with_numpy(model)
+
+
 def test_with_shared_layers_the_value_trains_the_layers_below_the_policy_and_without_does_not():
     for vf_share_layers in (True, False):
         model = MLP(Box(-1.0, 1.0, (5,)), ACTIONS, (8,), vf_share_layers=vf_share_layers)

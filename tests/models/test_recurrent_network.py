@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from jaxrl import PPOConfig
 from jaxrl.core.spaces import Box, Discrete
 from jaxrl.models.attention import Attention, _by_key
 from jaxrl.models.cells import GRU, LSTM
@@ -159,3 +160,24 @@ def test_a_network_takes_any_leading_axes_and_gives_its_carry_back_in_its_form(n
         distribution, value, after = jax.eval_shape(network.apply, params, obs, carry)
         assert (distribution.logits.shape, value.shape) == ((*shape, 3), shape)
         assert jax.tree.map(jnp.shape, after) == jax.tree.map(jnp.shape, carry)
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_layers_of_the_heads_read_what_the_memory_gives(shared):
+    config = PPOConfig(
+        env="cartpole",
+        **{"use_gru": True, "lstm_cell_size": 4, "vf_share_layers": shared},
+        **{"fcnet_hiddens": (5,), "head_fcnet_hiddens": (6,), "fcnet_activation": "relu"},
+    )
+    network = config.policy_spec("mover", Box(-1.0, 1.0, (2,)), Discrete(3), 1).model
+    random, shapes = np.random.default_rng(0), jax.eval_shape(network.init, KEY)
+    params = jax.tree.map(lambda leaf: np.float32(random.normal(size=leaf.shape)), shapes)
+    obs, carry = random.normal(size=(7, 2)).astype(np.float32), network.initial_carry((7,))
+    # A GRU gives its state.
+    distribution, value, memory = jax.device_get(jax.jit(network.apply)(params, obs, carry))
+    for part, output in (("policy", distribution.logits), ("value", value[:, None])):
+        layer, last = params["heads"][part]
+        assert layer["kernel"].shape == (4, 6)
+        given = memory["shared" if shared else part] @ layer["kernel"] + layer["bias"]
+        expected = np.maximum(given, 0) @ last["kernel"] + last["bias"]
+        np.testing.assert_allclose(output, expected, rtol=1e-4, atol=1e-5)

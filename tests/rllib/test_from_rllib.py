@@ -472,13 +472,17 @@ def test_convolutions_are_used_for_images_alone_and_layers_above_them():
     assert (default.conv_filters, default.fcnet_hiddens) == (((16, 5, 2), (32, 5, 2)), ())
 
 
-def test_heads_of_their_own_are_layers_where_nothing_is_shared():
+def test_layers_of_the_heads_are_those_of_the_new_stack():
     model = {"head_fcnet_hiddens": [32], "head_fcnet_activation": "tanh"}
     new = {**CARTPOLE, "enable_rl_module_and_learner": True}
-    config = from_rllib({**new, "model_config": model}).config
-    assert config.fcnet_hiddens == (256, 256, 32)
-    shared = {**new, "model_config": {**model, "vf_share_layers": True}}
-    assert "model/head_fcnet_hiddens=[32] (no layers between shared layers" in refused(shared)
+    for more in ({}, {"vf_share_layers": True}, {"use_lstm": True}, {"fcnet_hiddens": [64]}):
+        config = from_rllib({**new, "model_config": {**model, **more}}).config
+        assert config.fcnet_hiddens == tuple(more.get("fcnet_hiddens", (256, 256)))
+        assert (config.head_fcnet_hiddens, config.fcnet_activation) == ((32,), "tanh")
+    image = {**new, "env": "pursuit_v4"}
+    model["conv_filters"] = [[16, [3, 3], 1]]
+    config = from_rllib({**image, "model_config": {**model, "vf_share_layers": True}}).config
+    assert (config.fcnet_hiddens, config.head_fcnet_hiddens) == ((), (32,))
     other = {**new, "model_config": {"head_fcnet_hiddens": [32]}}
     assert "model/head_fcnet_activation='relu' (all layers have the same" in refused(other)
 

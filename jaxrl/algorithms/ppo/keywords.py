@@ -60,6 +60,7 @@ class TunedKeywords(TypedDict, total=False):
     fcnet_activation: str
     fcnet_kernel_initializer: str
     vf_share_layers: bool
+    head_fcnet_hiddens: Sequence[int]
     free_log_std: bool
     conv_filters: Any
     conv_activation: str

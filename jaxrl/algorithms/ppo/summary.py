@@ -140,7 +140,9 @@ def _network(config: PPOConfig, critic: CriticSpec | None) -> str:
     shared = CRITICS[OWN if critic is None else critic.source]
     if config.vf_share_layers:
         shared = "value and policy share layers"
-    return f"network {layers} {config.fcnet_activation}{memory}, {shared}{beside}"
+    heads = " x ".join(map(str, config.head_fcnet_hiddens))
+    above = f", then {heads} for policy and value each" if heads else ""
+    return f"network {layers} {config.fcnet_activation}{memory}{above}, {shared}{beside}"
 
 
 def _memory(config: PPOConfig) -> str:

@@ -51,6 +51,7 @@ def _network(step: PolicyStep) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         plan["core"] = _core(torso.core, part)
         last = params["heads"]
         arrays |= _named("core", params[part]["core"]) | _named("head", last["policy"])
+        plan["num_head_layers"] = len(last["policy"])
         torso, params = torso.torso, params[part]["torso"]
     mlp, convs = torso, None
     if isinstance(torso, CNN):

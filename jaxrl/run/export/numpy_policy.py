@@ -106,6 +106,8 @@ class NumpyPolicy:
             run = CORES[network["core"]["kind"]]
             x, after = run(network["core"], params, activation(x), inputs)
             x = _dense(params, "head/0", x)
+            for i in range(1, network.get("num_head_layers", 1)):
+                x = _dense(params, f"head/{i}", activation(x))
         if network["free_log_std"]:
             log_std = np.broadcast_to(params["log_std"], x.shape)
             x = np.concatenate([x, log_std], axis=-1)

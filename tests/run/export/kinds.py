@@ -17,7 +17,11 @@ CONV = {"conv_filters": ((4, 3, 2), (3, 2, 1)), "conv_activation": "relu"}
 TOLD = {"lstm_use_prev_action": True, "lstm_use_prev_reward": True}
 KINDS = {  # (observation space, action space, settings)
     "dense": (ROW, Discrete(3), {"fcnet_activation": "relu"}),
-    "tables": (PAIR, MultiDiscrete((2, 3)), {"vf_share_layers": True, "agent_id_obs": True}),
+    "tables": (
+        PAIR,
+        MultiDiscrete((2, 3)),
+        {"vf_share_layers": True, "head_fcnet_hiddens": (7,), "agent_id_obs": True},
+    ),
     "gaussian": (ROW, ARM, {"observation_filter": "MeanStdFilter", "free_log_std": True}),
     "clipped": (ROW, ARM, {"normalize_actions": False, "clip_actions": True}),
     "squashed": (ROW, ARM, {"action_distribution": "squashed_gaussian"}),
@@ -33,7 +37,11 @@ KINDS = {  # (observation space, action space, settings)
         Discrete(3),
         {"fcnet_activation": "gelu"},
     ),
-    "gru": (ROW, MultiDiscrete((2, 3)), {"use_gru": True, "lstm_cell_size": 6, **TOLD}),
+    "gru": (
+        ROW,
+        MultiDiscrete((2, 3)),
+        {"use_gru": True, "lstm_cell_size": 6, "head_fcnet_hiddens": (7, 5), **TOLD},
+    ),
     "lstm": (
         ROW,
         ARM,
