@@ -37,6 +37,7 @@ def test_the_algorithm_is_one_file_that_knows_no_other_algorithm():
     assert not any(name.startswith(("jaxrl.algorithms.ppo", "jaxrl.run")) for name in imported)
 
 
+@pytest.mark.long
 def test_it_learns_which_action_is_paid_for():
     train = jax.jit(jaxrl.make_train(PAID_FOR_ACTION_1))
     _, metrics = train(jax.random.key(0))

@@ -50,6 +50,7 @@ def test_the_next_rollout_is_played_by_the_weights_before_the_update():
     assert {"env", "inference", "learning", "waiting"} <= results[-1]["timers"].keys()
 
 
+@pytest.mark.long
 def test_whole_episodes_are_played_in_copies_of_their_own():
     made = []
     # With `sync`, since the next rollout would begin by itself.

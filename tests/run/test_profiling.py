@@ -13,7 +13,7 @@ def short(monkeypatch):
     monkeypatch.setattr(profiling, "MEASURED_SECONDS", 0.01)
 
 
-@pytest.mark.parametrize("devices", [1, 2])
+@pytest.mark.parametrize("devices", [1, pytest.param(2, marks=pytest.mark.long)])
 def test_sampling_and_learning_are_measured_apart_and_the_run_stays_as_it_is(
     start, tmp_path, capsys, devices
 ):

@@ -337,6 +337,7 @@ def test_with_another_batch_size_schedules_and_limits_still_count_environment_st
     assert (last["training_iteration"], last["num_env_steps_sampled_lifetime"]) == (15, 1280)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("before", "after"), [(None, ("pol1",)), (("pol1",), None)])
 def test_policies_keep_their_names_where_others_are_trained(start, resume, small, before, after):
     config = small.replace(policies_to_train=before)

@@ -186,6 +186,7 @@ def test_a_program_is_compiled_once_for_a_process(rates):
     assert sweep(SMALL, {"lr": [1e-4, 1e-5], "gamma": 0.9}, seeds=[7], **again).programs == 0
 
 
+@pytest.mark.long
 def test_split_over_devices_they_are_the_same(rates):
     split = sweep(SMALL, {"lr": RATES}, seeds=2, quiet=True, devices=2, run_dir=None)
     for outcome, expected in zip(split.outcomes, rates.outcomes, strict=True):
@@ -244,6 +245,7 @@ def test_the_plan_says_how_many_programs_train_side_by_side(monkeypatch):
     assert "side by side" not in plan(2)[0]
 
 
+@pytest.mark.long
 def test_what_fails_beside_others_ends_the_sweep(monkeypatch):
     def compile_or_fail(group, *wanted):
         if group.static.fcnet_hiddens == (4,):

@@ -241,6 +241,7 @@ def test_the_learner_reads_observations_by_the_filter_that_they_were_acted_on_wi
     assert (moments.variance > 0).all() and not np.allclose(moments.variance, 1.0, atol=0.1)
 
 
+@pytest.mark.long
 def test_a_gymnax_environment_trains():
     sizes = {"num_envs": 4, "rollout_length": 60, "fcnet_hiddens": (8,), "total_env_steps": 240}
     config = ReinforceConfig(env="gymnax:Catch-bsuite", **sizes)  # compiles in half PPO's time

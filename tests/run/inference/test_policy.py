@@ -138,6 +138,7 @@ def test_what_cannot_be_is_refused(trained, act, message):
         act(trained.run_dir)
 
 
+@pytest.mark.long
 def test_a_fresh_process_loads_a_policy_with_no_environment_and_acts(trained):
     code = (
         "import sys, jaxrl\n"
