@@ -6,11 +6,11 @@
 
 Tic-tac-toe with drawn seats. A policy learns against
 
-    random       a player that draws any free cell
+    random       a player that takes any free cell
     latest       the newest copy of itself, of every 10 iterations
-    uniform      5 copies of itself, of every 10 iterations, and the random player, all alike often
+    uniform      5 copies of itself, of every 10 iterations, and the random player, equally often
     wide         the same with 10 copies, of every 40 iterations
-    prioritised  10 copies, of every 40 iterations, and the random player, rather who beats it
+    prioritised  the same as wide, but more often those that beat it
 
 and is judged by the share of 500 games that it loses against the random player and against one that
 plays perfectly (minimax, any of its best moves), by its most probable moves, and by all games that

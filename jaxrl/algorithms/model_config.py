@@ -84,7 +84,7 @@ class NetworkSettings:
     )
     head_fcnet_hiddens: Sequence[int] = setting(
         (),
-        "sizes of further layers above these or a memory, of policy and value each, never shared",
+        "layer sizes of policy and value each, above the layers that they share or the memory",
         validators.sizes,
     )
     free_log_std: bool = setting(

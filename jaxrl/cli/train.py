@@ -33,7 +33,7 @@ from jaxrl.run.health import Diverged
 from jaxrl.run.logging.console import agent_returns, device_name, duration
 from jaxrl.run.logging.loggers import check_saved
 from jaxrl.run.recorder import CURVES, EPISODE, PAGE
-from jaxrl.run.results import Result, lookup, return_path
+from jaxrl.run.results import lookup, return_path
 from jaxrl.run.settings import RunSettings
 from jaxrl.run.stopping import LIMITS, unmet
 from jaxrl.run.storage import checkpoint
@@ -186,7 +186,8 @@ def _train(argv: Sequence[str], algorithm: str) -> None:
     failed = trainer.stop()
     if not trainer.processes.is_leader:
         return
-    say(summary(trainer, trainer.last_result, time.perf_counter() - started))
+    whole = "since it was resumed" if order.resume else "in all"
+    say(summary(trainer, f"{duration(time.perf_counter() - started)} {whole}"))
     if failed:
         sys.exit(f"{program('train')}: {failed}")
 
@@ -404,8 +405,9 @@ def _stop(
     return {} if stop == saved else {"stop": stop}
 
 
-def summary(trainer: Trainer, result: Result, seconds: float) -> str:
+def summary(trainer: Trainer, lasted: str) -> str:
     """The end of a run: the return and its spread, the time, and where things are."""
+    result = trainer.last_result
     episodes = result.get("env_runners", {})
     lines = []
     if "episode_return_mean" in episodes:
@@ -426,7 +428,7 @@ def summary(trainer: Trainer, result: Result, seconds: float) -> str:
     steps, training = result["num_env_steps_sampled_lifetime"], result["time_total_s"]
     lines.append(
         f"{steps:,} steps in {duration(training)} of training ({steps / training:,.0f} steps/s), "
-        f"{duration(seconds)} in all, {trainer.compile_seconds:.1f} s of it compiling"
+        f"{lasted}, {trainer.compile_seconds:.1f} s of it compiling"
     )
     if trainer.run_dir is not None:
         here = trainer.run_dir

@@ -47,7 +47,7 @@ class MLP:
         what the value network reads, if it is not `observation_space`; `apply` then takes an
         `ActorCritic` of both, and no layers are shared
     head_hiddens:
-        widths of further layers, of policy and value each, which are never shared
+        widths of the layers above `hiddens`, of policy and value each; never shared
     """
 
     observation_space: Space

@@ -38,7 +38,7 @@ class RecurrentNetwork:
     """The shared layers of `torso`, then `core`, then `heads` (RLlib's `use_lstm`).
 
     torso: only its shared layers are used.
-    heads: over the core's outputs, linear or with hidden layers; they share none.
+    heads: over the core's outputs, linear or with hidden layers, none of them shared.
     shared: whether policy and value share torso, core and carry; else these are separate.
     value_torso: the value network's, if that reads other observations than the policy's; then
         `apply` takes an `ActorCritic` of both. Without an input for the value it is 0, and its

@@ -262,13 +262,16 @@ def test_a_run_shows_its_plan_its_progress_and_where_things_lie(tmp_path, monkey
     ):
         assert part in shown
     assert "iter    10" in shown
-    assert "2,560 steps in" in shown
+    assert "2,560 steps in" in shown and "s in all, " in shown
     assert len((tmp_path / "out" / "run" / "metrics.jsonl").read_text().splitlines()) == 10
     with pytest.raises(SystemExit) as again:
         train_ppo([*small.split(), "--run-dir", str(tmp_path / "out" / "run")])
     refused = capsys.readouterr().err
     assert (again.value.code, refused.count("\n")) == (2, 1)
     assert "exists already" in refused
+    train_ppo(["--resume", "out/run", "--compile-cache", "off"])
+    resumed = capsys.readouterr().out
+    assert "2,560 steps in" in resumed and "s since it was resumed, " in resumed
 
 
 def test_lists_and_convolutions_are_read_from_their_flags():
