@@ -20,8 +20,8 @@ from jaxrl.core.spaces import Discrete
 from jaxrl.rollout.env_step import auto_reset
 from jaxrl.run.devices.compiled import program_of
 from jaxrl.run.devices.mesh import AXIS, by_environment, mesh_of
-from jaxrl.sweeps.sweep import RETURN
-from jaxrl.sweeps.trial_state import TrialState, numbers_for
+from jaxrl.run.results import RETURN
+from jaxrl.sweeps.trial_state import numbers_for
 from jaxrl.sweeps.trials import groups_of, trials_of
 from jaxrl.sweeps.vmapped import program_of as program_of_members
 
@@ -138,9 +138,7 @@ def whole(train: Callable, seeds: int = 1, devices: int = 1) -> Work:
 def sweeping(config: PPOConfig, members: int, devices: int = 1) -> Work:
     """A sweep's program for so many seeds, split over the devices: all of their updates."""
     group = groups_of(trials_of(config, [{}], members))[0]
-    algorithm = group.algorithm
-    standings = [TrialState(trial, algorithm, config.num_updates) for trial in group.trials]
-    numbers = numbers_for(standings, [config.num_updates] * members, [])
+    numbers = numbers_for(group.trials, [config.num_updates] * members, [])
     program = program_of_members(group, numbers, RETURN, (), devices)
     return lambda: program.chunk(program.start(numbers), numbers, config.num_updates)
 
