@@ -6,10 +6,12 @@ are taken apart: `obs.position` is a column of its own. Arrays are stored as fla
 metadata say what shapes and types they have.
 """
 
+import contextlib
 import functools
 import json
 import math
 import os
+import re
 import time
 import uuid
 import warnings
@@ -30,6 +32,8 @@ MINARI = "minari:"  # begins the name of a Minari dataset, in place of a path
 FORMAT = 1
 METADATA = b"jaxrl.episodes"  # of a file: the form of the agents' data, as JSON
 FACTS = "episode"  # a column: what there is to say of the whole episode, as JSON
+PREFIX = re.compile("[0-9a-f]{8}")  # of all files of one writer
+FILE = re.compile(rf"episodes-(?P<prefix>{PREFIX.pattern})-(?P<number>\d{{6,}})\.parquet")
 MAX_ROWS, MAX_BYTES, MAX_SECONDS = 100_000, 2**28, 10.0
 
 STEP_COLUMNS = ("eps_id", "agent_id", "module_id", "t", "env_t", "terminateds", "truncateds", FACTS)
@@ -46,7 +50,8 @@ class EpisodeWriter:
     """Writes episodes into a folder, a file at a time. As a context manager it calls `close`.
 
     Args:
-        path: the folder, which is made if it is not there. Several writers may share it.
+        path: the folder, which the first file makes if it is not there. Several writers may share
+            it.
         max_rows, max_bytes: of a file, bytes before compression; the episode that reaches one of
             them is its last one.
         max_seconds: after which the next `write` writes a file in any case. Episodes that have
@@ -67,10 +72,8 @@ class EpisodeWriter:
         require("pyarrow", "writing episodes", "pyarrow")
         self.path, self.max_seconds = Path(path), max_seconds
         self.max_rows, self.max_bytes = max_rows, max_bytes
-        try:
-            self.path.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise UsageError(f"episodes cannot be written to {path}: {one_line(error)}") from None
+        if reason := _why_not_writable(self.path):
+            raise UsageError(f"episodes cannot be written to {path!s:.200}: {reason}")
         self._prefix, self._number = uuid.uuid4().hex[:8], 0
         self._waiting: list[_AgentRows] = []
         self._rows = self._bytes = 0  # of those
@@ -109,6 +112,7 @@ class EpisodeWriter:
         part = path.with_name(f".{path.name}.part")
         try:
             table = _table(self._waiting, self._layouts)
+            self.path.mkdir(parents=True, exist_ok=True)
             pyarrow.parquet.write_table(table, part, compression="zstd")
             os.replace(part, path)
         except (OSError, pyarrow.ArrowException) as error:  # a full disk, a type that it lacks
@@ -123,9 +127,18 @@ class EpisodeWriter:
         return {"prefix": self._prefix, "number": self._number}
 
     def resume(self, prefix: str, number: int) -> None:
-        """Takes the place of a writer at this `position`; files that it wrote later are removed."""
-        for path in self.path.glob(f"episodes-{prefix}-*.parquet"):
-            if int(path.stem.rpartition("-")[2]) >= number:
+        """Takes the place of a writer at this `position`; files that it wrote later are removed.
+
+        Raises:
+            UsageError: no position of a writer, whose names could be those of other files.
+        """
+        if not isinstance(prefix, str) or not PREFIX.fullmatch(prefix):
+            raise UsageError(f"a writer's files have eight hexadecimal digits, not {brief(prefix)}")
+        if type(number) is not int or number < 0:
+            raise UsageError(f"a writer's files are counted from 0, not {brief(number)}")
+        for path in sorted(self.path.iterdir()) if self.path.is_dir() else ():
+            found = FILE.fullmatch(path.name)
+            if found and found["prefix"] == prefix and int(found["number"]) >= number:
                 path.unlink()
         self._prefix, self._number = prefix, number
 
@@ -181,6 +194,19 @@ def name_of(agent: Any) -> str:
 
 
 # Writing
+
+
+def _why_not_writable(folder: Path) -> str:
+    """The reason why a folder cannot be written to, or made; mostly empty."""
+    try:
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+            folder.lstat()
+    except (OSError, ValueError) as error:  # a name that the system does not take
+        return getattr(error, "strerror", None) or one_line(error)
+    there = next(path for path in (folder, *folder.absolute().parents) if os.path.lexists(path))
+    if not there.is_dir():
+        return f"{there} is no folder"
+    return "" if os.access(there, os.W_OK | os.X_OK) else f"{there} cannot be written to"
 
 
 class _AgentRows(NamedTuple):

@@ -12,7 +12,7 @@ def to_evaluate(folder: str | Path, facts: Mapping[str, Any]) -> str:
     """How to evaluate the run of these facts."""
     if saved_object(facts, to_play=True) or function_of_env(facts):
         return f"jaxrl.evaluate({str(folder)!r}, config=...)"
-    return command("evaluate", folder, *trust_flag(facts, to_play=True))
+    return command("evaluate", folder, *_trust_flag(folder, facts, to_play=True))
 
 
 def to_resume(folder: str | Path, facts: Mapping[str, Any], *more: object) -> str:
@@ -26,9 +26,9 @@ def to_resume(folder: str | Path, facts: Mapping[str, Any], *more: object) -> st
         return f"jaxrl.Trainer.from_checkpoint({str(folder)!r}, {again})"
     if function := function_of_env(facts):  # a file may not name a function that is called
         more = "--env", function, *more
-    return command("train", "--resume", folder, *more, *trust_flag(facts, to_play=False))
+    return command("train", "--resume", folder, *more, *_trust_flag(folder, facts, to_play=False))
 
 
-def trust_flag(facts: Mapping[str, Any], *, to_play: bool) -> tuple[str, ...]:
+def _trust_flag(folder: str | Path, facts: Mapping[str, Any], *, to_play: bool) -> tuple[str, ...]:
     """("--trust",) if the run of these facts is not loaded without."""
-    return ("--trust",) if asks_for_trust(facts, to_play=to_play) else ()
+    return ("--trust",) if asks_for_trust(facts, to_play=to_play, folder=folder) else ()

@@ -16,7 +16,7 @@ import numpy as np
 
 from jaxrl.algorithms.base import Algorithm
 from jaxrl.algorithms.config import AlgorithmConfig
-from jaxrl.core.errors import UsageError
+from jaxrl.core.errors import UsageError, one_line
 from jaxrl.core.types import PyTree
 from jaxrl.episodes import EpisodeWriter
 from jaxrl.rollout.env_step import RolloutSpec
@@ -102,8 +102,14 @@ class EpisodeOutput:
 
     def resume(self, position: dict[str, Any] | None) -> None:
         """Takes up a run's files, cut back to those at the position of its checkpoint."""
-        if self.writer is not None and position is not None:
+        if self.writer is None or position is None:
+            return
+        try:
             self.writer.resume(**position)
+        except (TypeError, UsageError) as error:
+            raise UsageError(
+                f"the run is damaged: its checkpoint names no files of episodes: {one_line(error)}"
+            ) from None
 
     @property
     def position(self) -> dict[str, Any] | None:

@@ -38,6 +38,11 @@ class Saved:
     def lifetime(self) -> Lifetime:
         return Lifetime(**self.facts["lifetime"]) if self.checkpoint else Lifetime()
 
+    @property
+    def folder(self) -> Path | None:
+        """The folder of its run, wherever the state was found."""
+        return self.run_dir or self.checkpoint.path.parents[1]
+
     def run_settings(self) -> dict[str, Any]:
         """The saved settings without the stop criteria that the run has met already.
 

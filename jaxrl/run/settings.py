@@ -44,7 +44,8 @@ def _runs(name: str, value: Any) -> None:
 
 
 def _folder(name: str, value: Any) -> None:
-    if value is not None and (not isinstance(value, str | Path) or not str(value)):
+    is_path = isinstance(value, str | Path) and str(value) and "\0" not in str(value)
+    if value is not None and not is_path:
         raise UsageError(f"{name}={brief(value)} must be a folder's path, or None")
 
 

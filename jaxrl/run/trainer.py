@@ -65,7 +65,7 @@ from jaxrl.run.stopping import (
     met,
 )
 from jaxrl.run.storage import run_folder
-from jaxrl.run.storage.config_file import read_config
+from jaxrl.run.storage.config_file import check_output, read_config
 from jaxrl.run.storage.dtypes import typed_like
 from jaxrl.run.storage.saved_state import OUTSIDE, changed_settings, restore
 from jaxrl.run.training_loop import TrainingLoop
@@ -216,6 +216,8 @@ class Trainer(PolicyAccess, EpisodeAccess, TrainerResults):
         settings = {**kept, **run_settings}
         if "loggers" in kept and "loggers" not in run_settings:
             check_saved(kept["loggers"], trust=trust)
+        if "output" not in run_settings:
+            check_output(saved.facts, saved.folder, trust=trust)
         return cls(config, run_dir=run_dir, quiet=quiet, _saved=saved, **settings)
 
     @property

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from jaxrl.core.errors import UsageError, one_line
 from jaxrl.run.logging.text_logs import dumped
+from jaxrl.run.storage import own_files
 
 LINEAGE = "lineage.jsonl"  # in a sweep's folder
 
@@ -78,7 +79,7 @@ class Lineage:
     def write(self, folder: Path) -> None:
         """`lineage.jsonl`, a line for each copy."""
         lines = [f"{dumped(takeover.to_dict())}\n" for takeover in self.takeovers]
-        (folder / LINEAGE).write_text("".join(lines), encoding="utf-8")
+        own_files.write_text(folder / LINEAGE, "".join(lines))
 
     def read(self, folder: Path) -> None:
         """Takes over what `write` wrote.

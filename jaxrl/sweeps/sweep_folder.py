@@ -26,7 +26,7 @@ from jaxrl.run import resume
 from jaxrl.run.logging.text_logs import dumped
 from jaxrl.run.recorder import Snapshot, state_facts, state_tree
 from jaxrl.run.settings import RunSettings
-from jaxrl.run.storage import checkpoint, run_folder, runs
+from jaxrl.run.storage import checkpoint, own_files, run_folder, runs
 from jaxrl.run.storage.checkpoint import CHECKPOINTS
 from jaxrl.run.storage.config_file import asks_for_trust, config_facts
 from jaxrl.run.storage.runs import PLAN, RESULTS, TRIALS
@@ -59,7 +59,7 @@ def _make(path: Path, plan: dict[str, Any]) -> FileLock:
     run_folder.check_length(path / TRIALS / "0000")
     try:
         path.mkdir(parents=True)
-        (path / PLAN).write_text(json.dumps(plan, indent=1, default=str) + "\n", encoding="utf-8")
+        own_files.write_text(path / PLAN, json.dumps(plan, indent=1, default=str) + "\n")
     except FileExistsError:
         raise run_folder.FolderExists(
             f"sweep folder {path} exists already; choose another, or --resume {path}{_trust(path)}"
@@ -123,7 +123,8 @@ class SweepFolder:
         try:
             over, whole = saved_sweep.read_results(path, plan["trials"])
             if (path / RESULTS).exists():
-                (path / RESULTS).write_bytes(whole)  # without what a kill cut off
+                # Without what a kill cut off.
+                own_files.write_text(path / RESULTS, whole.decode())
         except BaseException:
             lock.release()
             raise
@@ -197,8 +198,7 @@ class SweepFolder:
                 "result": outcome.result,
             },
         }
-        with (self.path / RESULTS).open("a", encoding="utf-8") as file:
-            file.write(dumped(row) + "\n")
+        own_files.write_text(self.path / RESULTS, dumped(row) + "\n", "a")
 
     def draw(self, sweep: Sweep, say: Callable[[str], None]) -> None:
         """Draws the finished trials, and a population's lineage; `say` is told if it cannot."""

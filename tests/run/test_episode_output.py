@@ -216,7 +216,8 @@ def test_what_was_written_after_the_checkpoint_is_played_and_written_again(saved
     other.write(next(read_episodes(output)))
     other.close()
     before = [place_of(episode) for episode in read_episodes(output)]
-    with jaxrl.Trainer.from_checkpoint(folder, quiet=True, config=SMALL_ARENA) as again:
+    settings = {"quiet": True, "config": SMALL_ARENA, "output": output}
+    with jaxrl.Trainer.from_checkpoint(folder, **settings) as again:
         assert again.lifetime.training_iteration == saved
         again.fit({"training_iteration": 9})
     after = [place_of(episode) for episode in read_episodes(output)]
@@ -234,7 +235,7 @@ def test_a_trainer_that_is_driven_by_train_writes_all_when_it_stops(tmp_path):
     trainer.stop()
     trainer.stop()
     assert len(list(read_episodes(output))) == 4 * 4
-    with jaxrl.Trainer.from_checkpoint(folder, quiet=True) as again:
+    with jaxrl.Trainer.from_checkpoint(folder, quiet=True, output=output) as again:
         assert again.lifetime.training_iteration == 5
         for _ in range(5):
             again.train()
@@ -258,7 +259,7 @@ def test_what_cannot_be_written_is_told_once_and_training_continues(tmp_path):
     said = []
     with jaxrl.Trainer(SMALL_ARENA, run_dir=None, quiet=True, output=tmp_path / "out") as trainer:
         trainer.output._say = said.append
-        (tmp_path / "out").rmdir()
+        (tmp_path / "out").touch()  # a file in its place
         for _ in range(2):
             trainer.fit({"training_iteration": trainer.lifetime.training_iteration + 3})
         assert trainer.lifetime.training_iteration == 6

@@ -26,6 +26,7 @@ from jaxrl.run.storage import array_storage, checkpoint
 from jaxrl.sweeps.options import SweepOptions
 from jaxrl.sweeps.sweep_folder import PLAN, SweepFolder
 from jaxrl.sweeps.trials import trials_of
+from tests.attack.forged import forged
 from tests.core.environments import Corridor
 from tests.probes import SMALL_ARENA, SMALL_CARTPOLE, SMALL_REINFORCE
 
@@ -78,28 +79,6 @@ def mark(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(str(tmp_path))
     yield tmp_path / "ran"
     sys.modules.pop("evil", None)
-
-
-def forged(path, target, **changes):
-    """A copy of a run whose files say otherwise, digests made again.
-
-    Of `config` only what is named changes.
-    """
-    shutil.copytree(path, target)
-    for file in [*target.rglob(checkpoint.FACTS), target / "metadata.json"]:
-        facts = json.loads(file.read_text())
-        facts.pop("digest", None)
-        facts.update({name: value for name, value in changes.items() if name != "config"})
-        if file.name == checkpoint.FACTS:
-            facts["config"].update(changes.get("config", {}))
-            facts["digest"] = checkpoint._digest(facts)
-        file.write_text(json.dumps(facts))
-    config = target / "config.json"
-    if config.exists():
-        config.write_text(
-            json.dumps({**json.loads(config.read_text()), **changes.get("config", {})})
-        )
-    return target
 
 
 def command(mark):

@@ -7,7 +7,6 @@ along.
 import contextlib
 import io
 import itertools
-import os
 import subprocess
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -29,6 +28,7 @@ from jaxrl.run.inference.recording import (
     frames,
     record_episode,
 )
+from jaxrl.run.storage import own_files
 
 ENDINGS = (".gif", ".mp4", ".png")
 LONGEST_SIDE = 500  # pixels of a frame
@@ -326,7 +326,7 @@ def _png(pictures: list[Any]) -> bytes:
 
 def write_file(path: Path, write: Callable[[Path], Any]) -> None:
     """Writes beside `path` and renames, so that nobody meets half a file."""
-    temporary = path.with_name(f".{path.stem}.{os.getpid()}{path.suffix}")
+    temporary = own_files.temporary_beside(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         write(temporary)

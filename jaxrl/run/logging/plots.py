@@ -4,7 +4,6 @@ import functools
 import io
 import itertools
 import json
-import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -17,6 +16,7 @@ from jaxrl.algorithms.opponent_settings import COPY, EVERYBODY
 from jaxrl.core.errors import UsageError, require
 from jaxrl.run.logging.history import History, Series
 from jaxrl.run.results import Result, lookup
+from jaxrl.run.storage import own_files
 
 MAX_LINES = 5  # of more agents only the sum is drawn, of more policies a mean and a band
 PICTURES = (".png", ".pdf", ".svg")  # what the file's name may end in
@@ -189,7 +189,7 @@ def save_figure(path: str | Path, make: Callable[[], Any]) -> None:
             f"picture {str(path)!r}: the name must end in one of {', '.join(PICTURES)}"
         )
     require("matplotlib", path.name)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}")
+    temporary = own_files.temporary_beside(path)
     try:
         with _drawing:
             make().savefig(temporary, format=path.suffix[1:])

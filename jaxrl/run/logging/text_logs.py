@@ -12,6 +12,7 @@ from typing import Any
 
 from jaxrl.run.logging.loggers import Logger, RunStart
 from jaxrl.run.results import ITERATIONS, Result
+from jaxrl.run.storage import own_files
 from jaxrl.run.storage.runs import METRICS, PROGRESS
 
 
@@ -87,7 +88,8 @@ def append(path: Path, pieces: Iterable[bytes]) -> None:
     Nothing of a piece that cannot be written whole (the disk is full) stays. The file must exist:
     one that was removed is an error to hear of, not a log that begins in the middle.
     """
-    descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | getattr(os, "O_BINARY", 0))
+    flags = os.O_WRONLY | os.O_APPEND | getattr(os, "O_BINARY", 0)
+    descriptor = own_files.without_links(path, flags)
     try:
         for piece in pieces:
             written = 0
@@ -113,7 +115,7 @@ def start_after(
     Args:
         num_head_lines: lines at its beginning that stay whatever they are.
     """
-    with path.open("ab+") as file:
+    with open(path, "ab+", opener=own_files.without_links) as file:
         file.seek(0)
         begin = 0 if anew else sum(len(file.readline()) for _ in range(num_head_lines))
         end = 0 if anew else file.seek(0, os.SEEK_END)

@@ -6,6 +6,7 @@ import secrets
 from jaxrl.run.logging.loggers import ENV_STEPS, Logger, RunStart
 from jaxrl.run.logging.scalars import Downsampler, charts, settings_of, tag_of
 from jaxrl.run.results import ITERATIONS, Result
+from jaxrl.run.storage import own_files
 
 
 class Wandb(Logger):
@@ -21,7 +22,7 @@ class Wandb(Logger):
         self._wandb, self._thin = wandb, Downsampler()
         kept = run.folder / "wandb_run_id"
         if run.iteration == 0 or not kept.exists():
-            kept.write_text(secrets.token_hex(4))
+            own_files.write_text(kept, secrets.token_hex(4))
         self._run = wandb.init(
             project=os.environ.get("WANDB_PROJECT", "jaxrl"),
             dir=str(run.folder),

@@ -7,13 +7,14 @@ import dataclasses
 import json
 import sys
 from collections.abc import Collection, Iterator, Mapping
+from pathlib import Path
 from types import FunctionType
 from typing import Any
 
 from jaxrl.algorithms.config import AlgorithmConfig
 from jaxrl.algorithms.opponent_settings import for_opponent
 from jaxrl.algorithms.task_settings import ONLY_TRAINING
-from jaxrl.core.errors import UsageError
+from jaxrl.core.errors import UsageError, brief
 from jaxrl.core.fields import freeze
 from jaxrl.core.registry import ENVIRONMENT, announced_name, constructor_of
 from jaxrl.core.trust import Kind, Named, arguments_of, check_name, load, name_of, parse_name
@@ -226,12 +227,38 @@ def untrusted_callbacks(facts: dict[str, Any]) -> tuple[Any, ...]:
     return tuple(refused)
 
 
-def asks_for_trust(facts: dict[str, Any], *, to_play: bool) -> bool:
-    """Whether playing the run of these facts, or resuming it, needs `trust`."""
+def output_outside(facts: Mapping[str, Any], folder: str | Path | None) -> str | None:
+    """The folder that a run writes its episodes to, if it is not in the run's own `folder`."""
+    settings = facts.get("run_settings")
+    output = settings.get("output") if isinstance(settings, Mapping) else None
+    if output is None:
+        return None
+    try:
+        is_inside = folder and Path(output).resolve().is_relative_to(Path(folder).resolve())
+    except (OSError, TypeError, ValueError):  # no path, or none that the system takes
+        is_inside = False
+    return None if is_inside else output
+
+
+def check_output(facts: Mapping[str, Any], folder: str | Path | None, *, trust: bool) -> None:
+    """Refuses to resume a run that writes, and removes, files outside of its folder."""
+    output = output_outside(facts, folder)
+    if output is not None and not trust:
+        raise UsageError(
+            f"the run writes its episodes to {brief(output)}, which is not in its folder: give "
+            "--output again (output=... in Python), or --trust (trust=True) if you know its maker"
+        )
+
+
+def asks_for_trust(
+    facts: dict[str, Any], *, to_play: bool, folder: str | Path | None = None
+) -> bool:
+    """Whether playing the run of these facts in `folder`, or resuming it, needs `trust`."""
     values, _ = _checked_facts(facts)
     values = _without(values, {*ONLY_TRAINING, "callbacks"}) if to_play else values
     try:
         if not to_play:
+            check_output(facts, folder, trust=False)
             named = [entry for entry in saved_loggers(facts) if isinstance(entry, str)]
             check_saved(named, trust=False)
         check_names(read_class(facts.get("config_class"), "", trust=False), values, trust=False)

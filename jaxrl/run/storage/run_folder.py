@@ -18,6 +18,7 @@ import jax
 from filelock import FileLock, Timeout
 
 from jaxrl.core.errors import UsageError, one_line
+from jaxrl.run.storage import own_files
 from jaxrl.run.storage.config_file import asks_for_trust, described
 from jaxrl.run.storage.runs import CONFIG
 
@@ -43,7 +44,8 @@ def run_folders(
     safe = "".join(
         character if character.isalnum() or character in "-_." else "-" for character in env_name
     )
-    stem = Path(root) / safe / f"{time.strftime('%Y%m%d-%H%M%S')}{ending or f'-s{seed}'}"
+    folder = safe.strip(".") or "env"  # ".." would lead out of the root
+    stem = Path(root) / folder / f"{time.strftime('%Y%m%d-%H%M%S')}{ending or f'-s{seed}'}"
     yield stem
     yield from (stem.with_name(f"{stem.name}-{i}") for i in range(2, 1000))
 
@@ -100,7 +102,7 @@ def create(
 def _trust(path: Path) -> str:
     """What `--resume` needs besides, of a run that is there."""
     try:
-        return " --trust" if asks_for_trust(read(path), to_play=False) else ""
+        return " --trust" if asks_for_trust(read(path), to_play=False, folder=path) else ""
     except UsageError:  # it is no run's folder
         return ""
 
@@ -169,8 +171,9 @@ def lock(path: Path) -> FileLock:
     """Locks the folder for this process; the system unlocks it when the process ends.
 
     Raises:
-        UsageError: another process holds it, or it cannot be written.
+        UsageError: another process holds it, it cannot be written, or a link in it leads elsewhere.
     """
+    own_files.refuse_links(path)
     held = FileLock(path / LOCK, blocking=False)
     try:
         held.acquire()
@@ -263,4 +266,4 @@ def write_settings(path: Path, facts: dict[str, Any]) -> None:
 
 
 def _write_json(path: Path, values: dict[str, Any]) -> None:
-    path.write_text(json.dumps(values, indent=2, default=described) + "\n", encoding="utf-8")
+    own_files.write_text(path, json.dumps(values, indent=2, default=described) + "\n")
