@@ -113,7 +113,7 @@ class EpisodeWriter:
         try:
             table = _table(self._waiting, self._layouts)
             self.path.mkdir(parents=True, exist_ok=True)
-            pyarrow.parquet.write_table(table, part, compression="zstd")
+            pyarrow.parquet.write_table(table, part, compression="zstd", write_page_checksum=True)
             os.replace(part, path)
         except (OSError, pyarrow.ArrowException) as error:  # a full disk, a type that it lacks
             raise UsageError(f"episodes cannot be written to {path}: {one_line(error)}") from None
@@ -242,6 +242,7 @@ def _rows_of(episode: Episode) -> list[_AgentRows]:
             "custom_data": data.custom_data,
             "duration_s": data.get_duration_s(),
             "last": times[agent][-1],
+            "rows": len(data),
             "waiting_reward": state["timelines"][agent]["waiting_reward"] if state else 0.0,
             "infos": data.get_infos() if any(data.infos.data) else None,
         }
@@ -369,11 +370,11 @@ def _read_file(file: Path) -> list[Episode]:
     import pyarrow.parquet
 
     try:
-        table = pyarrow.parquet.read_table(file, partitioning=None)
+        table = pyarrow.parquet.read_table(file, partitioning=None, page_checksum_verification=True)
         stored = json.loads((table.schema.metadata or {}).get(METADATA, b"null"))
     except (pyarrow.ArrowException, OSError, ValueError) as error:
         raise UsageError(f"{file} is damaged, or no Parquet file: {one_line(error)}") from None
-    if not isinstance(stored, Mapping) or "layouts" not in stored:
+    if not isinstance(stored, Mapping) or not {"format", "layouts"} <= stored.keys():
         raise UsageError(f"{file} holds no episodes that jaxrl wrote")
     if stored["format"] > FORMAT:
         raise UsageError(
@@ -386,8 +387,11 @@ def _read_file(file: Path) -> list[Episode]:
 
 
 def _episodes_of(table: Any, layouts: Mapping[str, Layout]) -> list[Episode]:
-    starts = np.flatnonzero(table["t"].to_numpy() == 0)
+    times = table["t"].to_numpy()
+    starts = np.flatnonzero(times == 0)
     stops = np.append(starts[1:], len(table))
+    if len(table) and not (len(starts) and starts[0] == 0):
+        raise ValueError("the first episode does not begin with its first row")
     at_starts = table.select(["eps_id", "agent_id", "module_id", FACTS]).take(starts).to_pydict()
     columns = {
         name: _Stored.of(table[name]) for name in table.column_names if name not in at_starts
@@ -396,23 +400,29 @@ def _episodes_of(table: Any, layouts: Mapping[str, Layout]) -> list[Episode]:
     agents: dict[str, tuple[dict, list[int], float]] = {}
     for i, (start, stop) in enumerate(zip(starts, stops, strict=True)):
         id_, agent, module, facts = (values[i] for values in at_starts.values())
-        rows = slice(start, stop)
+        rows, name = slice(start, stop), name_of(agent)
         facts = json.loads(facts)
-        name = name_of(agent)
         state = _agents_state(columns, layouts[name], rows)
         told = facts["agents"][name]
+        _check_rows(id_, times[rows], told.get("rows", stop - start))
         state |= {"agent_id": agent, "module_id": module} | {key: told[key] for key in AGENT_FACTS}
         if "env_t" not in facts:
             episodes.append(SingleAgentEpisode.from_state(state))
             continue
-        times = [*columns["env_t"].rows(rows).tolist(), told["last"]]
-        agents[name] = state | {"multi_agent_episode_id": id_}, times, told["waiting_reward"]
+        env_times = [*columns["env_t"].rows(rows).tolist(), told["last"]]
+        agents[name] = state | {"multi_agent_episode_id": id_}, env_times, told["waiting_reward"]
         if len(agents) == len(facts["agents"]):
             episodes.append(_multi_agent_episode(id_, facts, agents))
             agents = {}
     if agents:
         raise ValueError("an episode is not complete")
     return episodes
+
+
+def _check_rows(id_: str, times: np.ndarray, count: int) -> None:
+    """Refuses an agent's rows where some of the `count` that were written are missing, or twice."""
+    if len(times) != count or not np.array_equal(times, np.arange(count)):
+        raise ValueError(f"episode {id_!r:.40} has {len(times)} rows, and {count} were written")
 
 
 class _Stored(NamedTuple):

@@ -217,7 +217,9 @@ def damage(file, how):
         stored = json.loads(table.schema.metadata[key])
         if how == "later":
             stored["format"] += 1
-        table = table.slice(0, len(table) - 1) if how == "a row less" else table
+        rows = {"a row less": [*range(49)], "a row twice": [*range(50), 49]}
+        rows |= {"the first row less": [*range(1, 50)], "rows exchanged": [*range(48), 49, 48]}
+        table = table.take(rows[how]) if how in rows else table
         table = table.drop_columns(["actions"]) if how == "a column less" else table
         parquet.write_table(table.replace_schema_metadata({key: json.dumps(stored)}), file)
 
@@ -231,6 +233,10 @@ def damage(file, how):
         ("foreign", "holds no episodes that jaxrl wrote"),
         ("later", "was written by a later version of jaxrl: format 2"),
         ("a column less", "is damaged"),
+        ("a row less", "is damaged: ValueError episode '1' has 49 rows, and 50 were written"),
+        ("a row twice", "is damaged: ValueError episode '1' has 51 rows, and 50 were written"),
+        ("the first row less", "is damaged: ValueError the first episode does not begin with"),
+        ("rows exchanged", "is damaged: ValueError episode '1' has 50 rows"),
     ],
 )
 def test_a_damaged_or_foreign_file_is_named_in_one_line_and_the_others_are_read(
@@ -245,6 +251,26 @@ def test_a_damaged_or_foreign_file_is_named_in_one_line_and_the_others_are_read(
     with pytest.warns(UserWarning, match=message):
         read = list(read_episodes(tmp_path, skip_damaged=True))
     assert [episode.id_ for episode in read] == ["0", "2"]
+
+
+def test_a_file_with_one_bit_changed_is_refused_or_read_as_it_was_written(tmp_path):
+    """Two hundred bits, drawn alike; some lie where nothing is stored, in names of the writer."""
+    written_and_read(tmp_path, *[of_steps(20, str(i)) for i in range(3)])
+    (file,) = tmp_path.glob("*.parquet")
+    content, states = file.read_bytes(), [e.get_state() for e in read_episodes(tmp_path)]
+    refused = 0
+    for bit in np.random.default_rng(0).integers(8 * len(content), size=200).tolist():
+        changed = bytearray(content)
+        changed[bit // 8] ^= 1 << bit % 8
+        file.write_bytes(changed)
+        try:
+            read = list(read_episodes(tmp_path))
+        except UsageError:
+            refused += 1
+            continue
+        for episode, state in zip(read, states, strict=True):
+            assert_equal(episode.get_state(), state)
+    assert refused > 100
 
 
 @pytest.mark.parametrize(

@@ -50,9 +50,7 @@ class NumpyPolicy:
     """
 
     def __init__(self, path, seed=0):
-        with np.load(path) as file:
-            arrays = {name: file[name] for name in file.files}
-        self.metadata = json.loads(str(arrays.pop("metadata")))
+        arrays, self.metadata = _stored(path)
         if self.metadata["format"] != FORMAT:
             raise ValueError(f"{path} has format {self.metadata['format']}, this reads {FORMAT}")
         self._arrays, self._network = arrays, self.metadata["network"]
@@ -165,6 +163,22 @@ class NumpyPolicy:
             self._arrays["filter/variance"] + np.float32(1e-8)
         )
         return {**inputs, "obs": np.clip(away, np.float32(-10), np.float32(10))}
+
+
+def _stored(path):
+    """(arrays by name, metadata) of a file; ValueError where it is damaged, or something else."""
+    try:
+        with open(path, "rb") as stream, np.load(stream) as file:
+            arrays = {name: file[name] for name in file.files}
+        metadata = json.loads(str(arrays.pop("metadata")))
+        if not {"format", "network", "inputs"} <= metadata.keys():
+            raise ValueError("its metadata are of something else")
+    except FileNotFoundError:
+        raise
+    except Exception as error:  # zipfile, zlib and NumPy raise errors of many kinds
+        reason = " ".join(str(error).split())
+        raise ValueError(f"{path} is damaged, or no exported policy: {reason:.200}") from None
+    return arrays, metadata
 
 
 def _first_layer(network, params, inputs):

@@ -118,6 +118,26 @@ class Linear:
         return obs @ params["kernel"], obs.sum(axis=-1)
 
 
+def test_a_file_with_one_bit_changed_is_refused_or_acts_as_it_was_written(tmp_path):
+    """Two hundred bits, drawn alike; some lie where nothing is read, such as the files' times."""
+    path = policy_of_kind("tables").export(tmp_path / "model.npz").path
+    content, obs, refused = path.read_bytes(), np.array([[0, 4], [3, 1]]), 0
+    wanted = NumpyPolicy(path).act(obs, agent=1), NumpyPolicy(path).metadata
+    for bit in np.random.default_rng(0).integers(8 * len(content), size=200).tolist():
+        changed = bytearray(content)
+        changed[bit // 8] ^= 1 << bit % 8
+        path.write_bytes(changed)
+        try:
+            reader = NumpyPolicy(path)
+        except ValueError as error:
+            assert "is damaged, or no exported policy" in str(error) and "\n" not in str(error)
+            refused += 1
+            continue
+        np.testing.assert_array_equal(reader.act(obs, agent=1), wanted[0])
+        assert reader.metadata == wanted[1]
+    assert refused > 100
+
+
 def test_a_network_of_the_users_is_refused_with_the_formats_that_can_hold_it(tmp_path):
     like = policy_of_kind("dense")
     config = PPOConfig(env="cartpole", model=Linear())
