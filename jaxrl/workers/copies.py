@@ -5,12 +5,13 @@ episode by itself. This module must not import JAX.
 """
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Protocol
 
 from jaxrl.core.errors import UsageError
 from jaxrl.core.python_kinds import GYMNASIUM, PARALLEL, TURNS, kind_of
 from jaxrl.workers.arrays import EnvForm, Row
+from jaxrl.workers.sources import Source, make_copy
 from jaxrl.workers.space_forms import SpaceForm, form_of
 
 AGENT = "default_agent"  # `jaxrl.core.types.DEFAULT_AGENT`, which needs JAX to be imported
@@ -34,6 +35,14 @@ class Copy(Protocol):
 
         The row's other arrays have the results, with the observations in `final_obs`.
         """
+
+
+def made_copy(source: Source, seed: int) -> Copy:
+    """A new copy; what its spaces sample follows from the seed."""
+    copy = copy_of(make_copy(source), source.name)
+    for number, space in enumerate(_spaces_of(copy.env)):
+        space.seed((seed + number) & 0x7FFFFFFF)
+    return copy
 
 
 def copy_of(env: Any, name: str) -> Copy:
@@ -252,6 +261,11 @@ class TurnsCopy(ManyAgentsCopy):
 
     def _write_turn(self, row: Row) -> None:
         self._write_acting(row, [self.env.agent_selection] if self.env.agents else [])
+
+
+def _spaces_of(env: Any) -> Iterator[Any]:
+    for spaces in (env.action_space, env.observation_space):
+        yield from map(spaces, env.possible_agents) if callable(spaces) else [spaces]
 
 
 def _as_parallel(env: Any) -> Any:

@@ -5,6 +5,7 @@ import numpy as np
 from jaxrl.core.errors import UsageError
 from jaxrl.core.types import AgentId, PyTree
 from jaxrl.workers.arrays import EnvForm, StepArrays
+from jaxrl.workers.shared_generators import Draws
 from jaxrl.workers.sources import Source
 from jaxrl.workers.stepper import BrokenEnvironment, Stepper
 from jaxrl.workers.vector import (
@@ -23,11 +24,18 @@ class LocalVectorEnv:
 
     Args:
         env: Source, EnvForm, and whether it is a `gymnasium.vector.VectorEnv`.
+        draws: None: copies that draw from generators of this process have some of their own.
     """
 
     num_restarts = 0
 
-    def __init__(self, env: tuple[Source, EnvForm, bool], num_envs: int, faults: FaultCount):
+    def __init__(
+        self,
+        env: tuple[Source, EnvForm, bool],
+        num_envs: int,
+        faults: FaultCount,
+        draws: Draws | None = None,
+    ):
         source, form, is_vector = env
         self.spec, self.num_envs = spec_of(source.name, form), num_envs
         self.parts = (slice(0, num_envs),)
@@ -36,7 +44,8 @@ class LocalVectorEnv:
         if is_vector:
             self._stepper = VectorStepper(source, self._arrays, faults.add)
         else:
-            self._stepper = Stepper(source, self._arrays, range(num_envs), faults.add)
+            rows = range(num_envs)
+            self._stepper = Stepper(source, self._arrays, rows, faults.add, draws=draws)
 
     @property
     def num_faults(self) -> int:

@@ -10,8 +10,9 @@ import numpy as np
 from jaxrl.core.errors import UsageError, reason_of
 from jaxrl.core.types import AgentId, PyTree
 from jaxrl.workers.arrays import EnvForm, StepArrays
-from jaxrl.workers.copies import copy_of
-from jaxrl.workers.sources import Source, close, make_copy
+from jaxrl.workers.copies import made_copy
+from jaxrl.workers.shared_generators import Draws, SeededCopy
+from jaxrl.workers.sources import Source, close
 from jaxrl.workers.vector import FirstObs, Results, VectorSteps, spec_of
 
 RENDER_MODE = "rgb_array"
@@ -38,7 +39,9 @@ class PicturedEnv:
         source, form = env
         self.spec, self._arrays = spec_of(source.name, form), StepArrays(form, 1)
         self._results, self._row = Results(self._arrays, self.parts), self._arrays.row(0)
-        self._copy = copy_of(make_copy(source), source.name)
+        self._draws = Draws()
+        make = lambda: SeededCopy(lambda: made_copy(source, 0), self._draws, seed=0)
+        self._copy = self._draws.alone(make)
         self.pictures: dict[int, np.ndarray] = {}
         self._step, self._every = 0, 1
 
@@ -66,8 +69,8 @@ class PicturedEnv:
     def _attempt(self, play: Any) -> Any:
         """What a call of the copy gives; then the picture is taken."""
         try:
-            found = play()
-            picture = np.asarray(self._copy.env.render())
+            found, picture = self._draws.alone(lambda: (play(), self._copy.env.render()))
+            picture = np.asarray(picture)
         except Exception as error:
             where = f"in step {self._step} of a pictured episode"
             raise UsageError(f"{self.spec.name} failed {where}: {reason_of(error)}") from error

@@ -44,6 +44,7 @@ START_TIMEOUT_S = 300.0  # to import a simulator and to make the environments
 CLOSE_TIMEOUT_S = 2.0
 # Several processes on few cores: a thread for each core in each of them slows all down.
 FEW_THREADS = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+SAME_SETS = {"PYTHONHASHSEED": "0"}  # texts in a set have the same order in every process
 
 
 class Lost(Exception):
@@ -85,7 +86,7 @@ class Worker:
             stdin=subprocess.DEVNULL,
             pass_fds=given,
             start_new_session=True,
-            env={**FEW_THREADS, **os.environ},
+            env={**FEW_THREADS, **SAME_SETS, **os.environ},
         )
         for descriptor in passed:
             os.close(descriptor)

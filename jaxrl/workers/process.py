@@ -85,6 +85,7 @@ def main(commands: int, reports: int, lifeline: int, memory: int) -> None:
 
 def _serve(start: Start, commands: int, reports: int, memory: int) -> None:
     from jaxrl.workers.arrays import StepArrays
+    from jaxrl.workers.shared_generators import seed_process
     from jaxrl.workers.stepper import Stepper
 
     source, layout = pickle.loads(start.source), Layout(*pickle.loads(start.layout))
@@ -94,11 +95,13 @@ def _serve(start: Start, commands: int, reports: int, memory: int) -> None:
         write_all(reports, with_length(tuple(fault)))
 
     steppers = [Stepper(source, arrays, rows, report, layout.worker) for rows in layout.parts]
+    first_row = next(rows[0] for rows in layout.parts if rows)
     actions = {RESET: Stepper.reset, RESTART: Stepper.restart}
     with contextlib.suppress(EOFError):
         while True:
             command = read_exactly(commands, 1)
             if command in actions:
+                seed_process(arrays.seed(first_row))
                 for stepper in steppers:
                     actions[command](stepper)
             else:

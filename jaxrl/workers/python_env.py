@@ -26,6 +26,7 @@ from jaxrl.workers.copies import copy_of
 from jaxrl.workers.local import LocalVectorEnv
 from jaxrl.workers.pictured import PicturedEnv, makes_pictures
 from jaxrl.workers.pool import ProcessPool
+from jaxrl.workers.shared_generators import Draws, preserved
 from jaxrl.workers.sources import Source, close, make_copy, source_of
 from jaxrl.workers.vector import FaultCount, TooManyFaults, VectorEnv, VectorSpec, spec_of
 from jaxrl.workers.vector_stepper import probe
@@ -83,9 +84,11 @@ class PythonEnv(NamedTuple):
         """
         if cores() == 1:
             return 0
-        copy = LocalVectorEnv(self[:3], 1, FaultCount(self.source.name, MAX_CONSECUTIVE_FAULTS))
+        faults = FaultCount(self.source.name, MAX_CONSECUTIVE_FAULTS)
+        copy = LocalVectorEnv(self[:3], 1, faults, Draws(num_steps=0))  # the plain step's time
         try:
-            seconds = seconds_of_a_step(copy)
+            with preserved():
+                seconds = seconds_of_a_step(copy)
         except TooManyFaults:
             return min(cores(), num_envs)  # where a fault costs least
         finally:

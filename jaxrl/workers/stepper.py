@@ -10,8 +10,9 @@ from typing import NamedTuple
 
 from jaxrl.core.errors import brief, reason_of
 from jaxrl.workers.arrays import RangeCheck, StepArrays
-from jaxrl.workers.copies import Copy, copy_of
-from jaxrl.workers.sources import Source, close, make_copy
+from jaxrl.workers.copies import made_copy
+from jaxrl.workers.shared_generators import Draws, SeededCopy
+from jaxrl.workers.sources import Source, close
 
 MOST_RESETS = 3  # of a copy whose resets fail, before its process gives up
 INVALID = "an observation holds NaN, or an integer out of its range"
@@ -41,6 +42,7 @@ class Stepper:
     Args:
         report: called with each fault.
         worker: the number of the process, for `current`.
+        draws: None: what the copies draw from is found.
     """
 
     def __init__(
@@ -50,6 +52,7 @@ class Stepper:
         rows: range,
         report: Callable[[Fault], None],
         worker: int = 0,
+        draws: Draws | None = None,
     ):
         self._source, self._arrays, self.rows, self._report = source, arrays, rows, report
         self._part = part = slice(rows.start, rows.stop)
@@ -62,14 +65,16 @@ class Stepper:
         self._blocks = [(block[part], final[part]) for block, final in pairs]
         self._current = arrays.current[worker : worker + 1]
         self._rows = [arrays.row(row) for row in rows]
-        self._copies = [self._make() for _ in rows]
+        self._draws, self._copies = draws or Draws(), []
 
     def reset(self) -> None:
-        """Begins the episodes that `first_seed` and `episode` say."""
-        self._restarted[:] = False
-        for index in range(len(self.rows)):
-            self._begin(index)
-        self._current[0] = -1
+        """Begins the episodes that `first_seed` and `episode` say, first of all by making copies.
+
+        Raises:
+            UsageError: a copy cannot be made.
+            BrokenEnvironment: an episode cannot be begun.
+        """
+        self._draws.alone(self._reset)
 
     def restart(self) -> None:
         """Begins new episodes where a process died; the next step of the copies reports them."""
@@ -79,6 +84,20 @@ class Stepper:
 
     def step(self) -> None:
         """One step of all copies; new episodes begin where one ended or was dropped."""
+        self._draws.alone(self._step)
+
+    def close(self) -> None:
+        for copy in self._copies:
+            close(copy.env)
+
+    def _reset(self) -> None:
+        self._copies = self._copies or [self._make(index) for index in range(len(self.rows))]
+        self._restarted[:] = False
+        for index in range(len(self.rows)):
+            self._begin(index)
+        self._current[0] = -1
+
+    def _step(self) -> None:
         self._arrays.begin_step(self._part)
         self._steps += 1
         ended, spoilt = [], {}
@@ -111,12 +130,9 @@ class Stepper:
             self._lose(index)
         self._current[0] = -1
 
-    def close(self) -> None:
-        for copy in self._copies:
-            close(copy.env)
-
-    def _make(self) -> Copy:
-        return copy_of(make_copy(self._source), self._source.name)
+    def _make(self, index: int) -> SeededCopy:
+        seed = self._arrays.seed(self.rows.start + index)
+        return SeededCopy(lambda: made_copy(self._source, seed), self._draws, seed)
 
     def _begin_next(self, index: int) -> None:
         self._episodes[index] += 1
@@ -145,7 +161,7 @@ class Stepper:
         action = brief(self._rows[index].read_actions()) if step else ""
         self._report(Fault(number, self._arrays.seed(number), step, action, reason))
         close(self._copies[index].env)
-        self._copies[index] = self._make()
+        self._copies[index] = self._make(index)
 
     def _lose(self, index: int) -> None:
         """The results of a step whose episode was dropped."""

@@ -13,6 +13,7 @@ import numpy as np
 from jaxrl.core.errors import UsageError, reason_of
 from jaxrl.workers.arrays import EnvForm, RangeCheck, StepArrays, episode_seed
 from jaxrl.workers.copies import AGENT, MASK, PROBE_SEED
+from jaxrl.workers.shared_generators import Draws, OwnGenerators
 from jaxrl.workers.sources import Source, close, make_copy
 from jaxrl.workers.space_forms import form_of, read, write
 from jaxrl.workers.stepper import INVALID, BrokenEnvironment, Fault
@@ -40,7 +41,9 @@ class VectorStepper:
     def __init__(self, source: Source, arrays: StepArrays, report: Callable[[Fault], None]):
         self._source, self._arrays, self._report = source, arrays, report
         self._reached = RangeCheck(arrays, arrays.final_obs, range(arrays.num_envs))
-        self._env = self._make()
+        self._draws = Draws()
+        self._generators = OwnGenerators(self._draws, seed=0)
+        self._env = self._drawing(self._make)
         mode = self._env.metadata.get("autoreset_mode", NEXT_STEP)
         self._mode = getattr(mode, "value", mode)
         if self._mode not in (NEXT_STEP, SAME_STEP, DISABLED):
@@ -49,10 +52,11 @@ class VectorStepper:
     def reset(self) -> None:
         arrays = self._arrays
         seeds = [arrays.seed(row) for row in range(arrays.num_envs)]
+        self._generators.begin(seeds[0])
         try:
-            obs, info = self._env.reset(seed=seeds)
+            obs, info = self._drawing(lambda: self._env.reset(seed=seeds))
         except Exception:  # some draw for all copies from one seed
-            obs, info = self._env.reset(seed=seeds[0])
+            obs, info = self._drawing(lambda: self._env.reset(seed=seeds[0]))
         arrays.step[:], arrays.restarted[:] = 0, False
         self._write_obs(arrays.obs, obs)
         self._write_masks(info)
@@ -78,7 +82,10 @@ class VectorStepper:
 
     def _step(self) -> None:
         arrays = self._arrays
-        obs, reward, terminated, truncated, info = self._env.step(self._actions())
+        self._draws.count_step()
+        obs, reward, terminated, truncated, info = self._drawing(
+            lambda: self._env.step(self._actions())
+        )
         begun = arrays.restarted.copy()  # "NextStep": in this step their episodes began
         terminated, truncated = (np.asarray(flags, bool) for flags in (terminated, truncated))
         ended = (terminated | truncated) & ~begun
@@ -111,7 +118,8 @@ class VectorStepper:
             episode_seed(*pair) if has_ended else None
             for has_ended, *pair in zip(ended, arrays.first_seed, arrays.episode, strict=True)
         ]
-        obs, info = self._env.reset(seed=seeds, options={"reset_mask": ended})
+        options = {"reset_mask": ended}
+        obs, info = self._drawing(lambda: self._env.reset(seed=seeds, options=options))
         self._write_obs(arrays.obs, obs)
         self._write_masks(info, ended)
 
@@ -123,7 +131,7 @@ class VectorStepper:
         arrays.episode[:] += 1
         if not self._source.is_given:
             close(self._env)
-            self._env = self._make()
+            self._env = self._drawing(self._make)
         self.reset()
         for block, final in zip(arrays.obs[0], arrays.final_obs[0], strict=True):
             final[:] = block
@@ -131,6 +139,10 @@ class VectorStepper:
         arrays.metrics[:] = 0
         for flags in (arrays.terminated, arrays.truncated, arrays.active):
             flags[:] = False
+
+    def _drawing(self, call: Callable[[], Any]) -> Any:
+        """What a call of the environment gives, which draws from generators of its own."""
+        return self._draws.alone(lambda: self._generators.play(call))
 
     def _make(self) -> Any:
         env = make_copy(self._source)

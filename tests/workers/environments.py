@@ -1,6 +1,7 @@
 """Python environments for the tests of workers; importable in a worker process too."""
 
 import os
+import random
 import sys
 import time
 
@@ -55,6 +56,30 @@ class Counter(gymnasium.Env):
 
     def _obs(self, action):
         return np.array([self.drawn, self.steps, action], np.float32)
+
+
+class Gambler(gymnasium.Env):
+    """Draws from generators that the process shares, and ends by chance.
+
+    It observes what was drawn when it was made, in the reset, and in the step: by Python, by NumPy
+    (a normal number), by its action space, and by whatever `draw` is.
+    """
+
+    def __init__(self, draw=None):
+        self.draw, self.place = draw or random.random, random.uniform(1, 2)
+        self.observation_space = spaces.Box(-np.inf, np.inf, (5,), np.float64)
+        self.action_space = spaces.Discrete(1000)
+
+    def reset(self, *, seed=None, options=None):
+        self.begun = random.random()
+        return self._obs(), {}
+
+    def step(self, action):
+        return self._obs(), 1.0, random.random() < 0.1, False, {}
+
+    def _obs(self):
+        drawn = self.draw(), np.random.randn(), self.action_space.sample()
+        return np.array([self.place, self.begun, *drawn])
 
 
 class Painted(Counter):
