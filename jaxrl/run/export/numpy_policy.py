@@ -6,8 +6,10 @@ It imports nothing of jaxrl, so this one file can be copied into any program:
     action = policy.act(obs)
 """
 
+import io
 import json
 import math
+from pathlib import Path
 
 import numpy as np
 
@@ -45,7 +47,7 @@ class NumpyPolicy:
     other formats compute it. `act` remembers the state and draws the random numbers.
 
     Args:
-        path: the .npz file.
+        path: the .npz file, or a stream of its bytes.
         seed: of the actions, if the file samples them.
     """
 
@@ -168,7 +170,8 @@ class NumpyPolicy:
 def _stored(path):
     """(arrays by name, metadata) of a file; ValueError where it is damaged, or something else."""
     try:
-        with open(path, "rb") as stream, np.load(stream) as file:
+        stream = path if hasattr(path, "read") else io.BytesIO(Path(path).read_bytes())
+        with np.load(stream) as file:
             arrays = {name: file[name] for name in file.files}
         metadata = json.loads(str(arrays.pop("metadata")))
         if not {"format", "network", "inputs"} <= metadata.keys():
