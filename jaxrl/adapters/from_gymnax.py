@@ -1,30 +1,39 @@
 """Environments of gymnax (https://github.com/RobertTLange/gymnax, 1.0).
 
-`make("gymnax:Breakout-MinAtar")` makes one. gymnax is imported only here, because it imports
-matplotlib, seaborn and gymnasium.
+`make("gymnax:Breakout-MinAtar")` makes one. A user's own environments of gymnax, of any version,
+come in as objects or classes. gymnax is imported only here, because it imports matplotlib, seaborn
+and gymnasium.
 """
 
+import copy
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
+from functools import cached_property, partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from flax import struct
 
-from jaxrl.core.env import Environment
+from jaxrl.adapters.wrapping import identity_of, name_of, without_limit
+from jaxrl.core.env import Environment, other_form
 from jaxrl.core.errors import UsageError, one_line, unknown_name
-from jaxrl.core.spaces import Box, Dict, Discrete, Space, Tuple
+from jaxrl.core.spaces import Box, Dict, Discrete, MultiDiscrete, Space, Tuple
 from jaxrl.core.types import PyTree
 
 try:
     import gymnax
-    from gymnax.environments import spaces as gymnax_spaces
+    from gymnax.environments import environment
 except (ImportError, AttributeError) as error:  # the latter: JAX is too new for gymnax
     raise UsageError(
         f"gymnax's environments are not available: {type(error).__name__}: {error}; "
         "install it with `pip install gymnax`; "
         "docs/install.md has the versions of JAX that it works with"
     ) from error
+
+HARMLESS_WRAPPERS = ("GymnaxWrapper", "LogWrapper", "FlattenObservationWrapper")
+KINDS = ("Discrete", "MultiDiscrete", "Box", "Dict", "Tuple")  # of spaces
 
 
 def constructor(name: str) -> Callable[..., Environment]:
@@ -33,7 +42,8 @@ def constructor(name: str) -> Callable[..., Environment]:
         raise unknown_name("gymnax environment", name, gymnax.registered_envs)
 
     def construct(**args):
-        return GymnaxEnvironment(_make(name, **args), name, tuple(sorted(args.items())))
+        made = f"gymnax:{name}"
+        return GymnaxEnvironment(_make(name, **args), made, tuple(sorted(args.items())))
 
     construct.__signature__ = inspect.signature(type(_make(name)))
     return construct
@@ -49,21 +59,47 @@ def _make(name: str, **args):
         ) from error
 
 
-class GymnaxEnvironment(Environment):
-    """An environment of gymnax, with our spaces and constant array types."""
+def adapt(name: str | None, make: Any, env: Any) -> Any:
+    """A user's environment of gymnax's contract, `env`, which `make` is or has made."""
+    env = _unwrapped(env)
+    if isinstance(env.observation_space(env.default_params), Space):
+        return env  # written for jaxrl, on gymnax's base class
+    is_gymnaxs = type(env).__module__.startswith("gymnax.environments.")
+    kind = GymnaxEnvironment if is_gymnaxs else UsersEnvironment
+    return kind(env, name_of(name, env), identity_of(make))
 
-    def __init__(self, env, name: str, args: tuple = ()):
+
+def _unwrapped(env: Any) -> Any:
+    """The environment in wrappers that change what `reset` and `step` return."""
+    while inspect.getattr_static(env, "step_env", None) is None:
+        if type(env).__name__ not in HARMLESS_WRAPPERS:
+            raise UsageError(
+                f"the wrapper {type(env).__name__} changes `step`, and training calls `step_env`: "
+                "define reset_env and step_env in it, or give the environment that it wraps"
+            )
+        env = env._env
+    return env
+
+
+class GymnaxEnvironment(Environment):
+    """An environment of gymnax, with our spaces and constant array types.
+
+    Args:
+        identity: environments of one name with equal identities are equal.
+    """
+
+    def __init__(self, env, name: str, identity: Hashable = ()):
         self.env = env
-        self._name = f"gymnax:{name}"
-        self._args = args
+        self._name = name
+        self._identity = identity
 
     def __eq__(self, other):
         if not isinstance(other, GymnaxEnvironment):
             return False
-        return (self._name, self._args) == (other._name, other._args)
+        return (self._name, self._identity) == (other._name, other._identity)
 
     def __hash__(self):
-        return hash((self._name, self._args))
+        return hash((self._name, self._identity))
 
     @property
     def name(self) -> str:
@@ -101,30 +137,154 @@ class GymnaxEnvironment(Environment):
             return getattr(self.env, which)(self.env.default_params if params is None else params)
 
 
+class Ended(struct.PyTreeNode):
+    """A state of a user's environment, and what ended its episode."""
+
+    inner: PyTree
+    truncated: jax.Array  # bool[]
+
+
+class UsersEnvironment(GymnaxEnvironment):
+    """An environment that a user wrote for gymnax, before 1.0 or since.
+
+    Before 1.0 `done` held the time limit as well. What ends the episode by the rules is `done` of
+    the same step under parameters without a limit, and any other end is the clock's.
+    """
+
+    def __init__(self, env, name: str, identity: Hashable):
+        super().__init__(_with_new_names(env), name, identity)
+        if hasattr(env, "action_mask"):
+            self.action_mask = lambda state, params: env.action_mask(state.inner, params)
+
+    def reset_env(self, key, params):
+        obs, inner = super().reset_env(key, params)
+        return obs, Ended(inner, jnp.array(False))
+
+    def step_env(self, key, state, action, params):
+        arguments = key, state.inner, action
+        obs, inner, reward, done, info = self.env.step_env(*arguments, params)
+        clock, done = self._clock(inner, params), _only(done, bool)
+        terminated = done
+        for env, others in self._unlimited(params):
+            terminated = terminated & _only(env.step_env(*arguments, others)[3], bool)
+        metrics = {"metrics": info["metrics"]} if "metrics" in info else {}
+        state = Ended(inner, (done | clock) & ~terminated)
+        return self._typed(obs, params), state, _only(reward, jnp.float32), terminated, metrics
+
+    def is_truncated(self, state, params) -> jax.Array:
+        return state.truncated
+
+    def _clock(self, inner: PyTree, params: PyTree) -> jax.Array:
+        """gymnax 1.0's own clock, where the environment has what it reads."""
+        clock = getattr(self.env, "is_truncated", None)
+        if clock is None:
+            return jnp.array(False)
+        is_gymnaxs = getattr(clock, "__module__", "").startswith("gymnax.")
+        has_all = hasattr(inner, "time") and hasattr(params, "max_steps_in_episode")
+        return _only(clock(inner, params), bool) if has_all or not is_gymnaxs else jnp.array(False)
+
+    def _unlimited(self, params: PyTree) -> list[tuple[Any, PyTree]]:
+        """(environment, parameters) without a time limit, of those that hold one."""
+        found = []
+        if self._has_limit["params"]:
+            found.append((self.env, without_limit(params)))
+        if self._has_limit["env"]:
+            found.append((without_limit(self.env), params))
+        return found
+
+    @cached_property
+    def _has_limit(self) -> dict[str, bool]:
+        """Whether the parameters, or the object, hold a limit without which a step still works."""
+        params = self.env.default_params
+        others = {
+            "params": (self.env, without_limit(params)),
+            "env": (without_limit(self.env), params),
+        }
+        return {
+            holder: None not in (env, numbers) and self._steps_alike(env, numbers)
+            for holder, (env, numbers) in others.items()
+        }
+
+    def _steps_alike(self, env: Any, params: PyTree) -> bool:
+        """Whether a step has the form that it has with the limit: it may size arrays."""
+
+        def first_step(env, key, params):
+            _, state = self.env.reset_env(key, self.env.default_params)
+            action = self.action_space().sample(key)
+            return env.step_env(key, state, action, params)
+
+        key = jax.random.key(0)
+        try:
+            forms = [
+                jax.eval_shape(lambda env=env, params=params: first_step(env, key, params))
+                for env, params in ((self.env, self.env.default_params), (env, params))
+            ]
+        except Exception:  # the first one is reported by the checks of the contract
+            return False
+        return other_form(forms[0], forms[1]) is None
+
+
+def _with_new_names(env: Any) -> Any:
+    """An environment whose `is_terminal` gymnax 1.0 finds under today's name, `is_terminated`.
+
+    The base class's `discount`, which many steps put into `info`, asks it.
+    """
+    kind, base = type(env), environment.Environment
+    is_older = isinstance(env, base) and kind.is_terminated is base.is_terminated
+    if not is_older or kind.is_terminal is base.is_terminal:
+        return env
+    env = copy.copy(env)
+    env.__class__ = type(kind.__name__, (kind,), {"is_terminated": kind.is_terminal})
+    return env
+
+
+def _only(value: Any, dtype: Any) -> jax.Array:
+    """A number that may come in an array of one element."""
+    value = jnp.asarray(value, dtype)
+    return value.reshape(()) if value.size == 1 else value
+
+
 def convert_space(space, what: str) -> Space:
-    """Our space for a space of gymnax."""
-    if isinstance(space, gymnax_spaces.Discrete):
-        return Discrete(space.n)
-    if isinstance(space, gymnax_spaces.Box):
-        with jax.ensure_compile_time_eval():  # bounds may be arrays computed from params
-            low, high = np.asarray(space.low), np.asarray(space.high)
-        return Box(low, high, tuple(space.shape), np.dtype(space.dtype).name)
-    if isinstance(space, gymnax_spaces.Dict):
-        parts = space.spaces.items()
-        return Dict({name: convert_space(part, f"{what}[{name!r}]") for name, part in parts})
-    if isinstance(space, gymnax_spaces.Tuple):
-        parts = enumerate(space.spaces)
-        return Tuple(tuple(convert_space(part, f"{what}[{i}]") for i, part in parts))
+    """Our space for a space of gymnax, or of a user's copy of its classes."""
+    match _kind_of(space):
+        case "Discrete":
+            return Discrete(int(space.n))
+        case "MultiDiscrete":  # users', of several forms
+            sizes = getattr(space, "nvec", getattr(space, "num_categories", None))
+            return MultiDiscrete(tuple(np.ravel(sizes).tolist()))
+        case "Box":
+            with jax.ensure_compile_time_eval():  # bounds may be arrays computed from params
+                low, high = np.asarray(space.low), np.asarray(space.high)
+            return Box(low, high, _shape_of(space), np.dtype(space.dtype).name)
+        case "Dict":
+            parts = space.spaces.items()
+            return Dict({name: convert_space(part, f"{what}[{name!r}]") for name, part in parts})
+        case "Tuple":
+            parts = enumerate(space.spaces)
+            return Tuple(tuple(convert_space(part, f"{what}[{i}]") for i, part in parts))
     raise UsageError(
         f"{what}: gymnax's {type(space).__name__} space is not supported; "
-        "allowed: Discrete, Box, Dict, Tuple"
+        "allowed: Discrete, MultiDiscrete, Box, Dict, Tuple"
     )
 
 
 def typed(space, obs: PyTree) -> PyTree:
     """`obs` in the types and shapes of gymnax's `space`; a mapping becomes a plain dict."""
-    if isinstance(space, gymnax_spaces.Dict):
-        return {name: typed(part, obs[name]) for name, part in space.spaces.items()}
-    if isinstance(space, gymnax_spaces.Tuple):
-        return tuple(typed(part, value) for part, value in zip(space.spaces, obs, strict=True))
-    return jnp.asarray(obs, space.dtype).reshape(space.shape)
+    match _kind_of(space):
+        case "Dict":
+            part_of = obs.__getitem__ if hasattr(obs, "__getitem__") else partial(getattr, obs)
+            return {name: typed(part, part_of(name)) for name, part in space.spaces.items()}
+        case "Tuple":
+            return tuple(typed(part, value) for part, value in zip(space.spaces, obs, strict=True))
+    return jnp.asarray(obs, space.dtype).reshape(_shape_of(space))
+
+
+def _kind_of(space: Any) -> str | None:
+    """The name of the class among gymnax's that a space has, or derives from."""
+    names = [base.__name__ for base in type(space).__mro__]
+    return next((name for name in names if name in KINDS), None)
+
+
+def _shape_of(space: Any) -> tuple[int, ...]:
+    """A space's shape, which users may give as a number."""
+    return (space.shape,) if isinstance(space.shape, int) else tuple(space.shape)

@@ -26,7 +26,7 @@ from jaxrl.core.env_contract import require_environment, require_trainable
 from jaxrl.core.errors import UsageError, is_installed
 from jaxrl.core.fast_prng import to_fast_key, to_standard_key
 from jaxrl.core.outside_env import refuse_outside
-from jaxrl.core.registry import make
+from jaxrl.core.registry import make, of_library
 from jaxrl.core.spaces import Box, Space, is_tree, tree_of
 from jaxrl.core.types import AgentId, Key, PyTree
 from jaxrl.rollout.action_masks import raw_action_mask
@@ -64,6 +64,7 @@ def resolve(env: Any, params: PyTree) -> tuple[Any, PyTree]:
     if isinstance(env, str):
         env, made = make(env)
         params = made if params is None else params
+    env = of_library(env)
     require_environment(env, "env")
     refuse_outside(env, "env")
     require_trainable(env, params)

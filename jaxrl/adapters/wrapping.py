@@ -5,9 +5,11 @@ beside the library's state, wherever a library keeps its own; so its time limit 
 `params.max_steps_in_episode`, and truncates.
 """
 
+import copy
+import functools
 import inspect
 import io
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from functools import cached_property
 from typing import Any
 
@@ -24,6 +26,11 @@ from jaxrl.core.types import ALL, Key, PyTree
 
 NO_LIMIT = 2**31 - 1  # steps, of games that end by themselves
 TRUNCATES, TERMINATES = "truncates", "terminates"
+# What libraries and users call the time limit, in steps.
+LIMITS = (
+    *("max_steps_in_episode", "max_episode_steps", "max_steps", "max_timesteps"),
+    *("episode_length", "episode_horizon"),
+)
 
 
 class Clocked(struct.PyTreeNode):
@@ -98,6 +105,48 @@ def raw_key(key: Key) -> jax.Array:
     """
     data = jax.random.key_data(key)
     return data if data.shape == (2,) else jax.random.bits(key, (2,), "uint32")
+
+
+def name_of(name: str | None, env: Any) -> str:
+    """The name of a user's environment: the one it was made by, its own, or its class's."""
+    class_name, held = type(env).__name__, getattr(env, "name", None)
+    return name or (held if isinstance(held, str) else class_name)
+
+
+def identity_of(make: Any) -> Hashable:
+    """By which a user's environment is equal to another one: an object, or how it is made."""
+    if isinstance(make, functools.partial):
+        make = (make.func, freeze(make.args), freeze(dict(sorted(make.keywords.items()))))
+    try:
+        hash(make)
+    except TypeError:  # as of a dataclass that can be compared
+        return type(make), id(make)
+    return make
+
+
+def without_limit(holder: Any) -> Any:
+    """A copy of a library's environment or parameters with no time limit; None: it has none."""
+    names = [name for name in LIMITS if _is_limit(getattr(holder, name, None))]
+    if not names:
+        return None
+    limits = {name: _no_limit(getattr(holder, name)) for name in names}
+    if hasattr(holder, "_replace"):
+        return holder._replace(**limits)
+    copied = copy.copy(holder)
+    for name, limit in limits.items():
+        object.__setattr__(copied, name, limit)  # of a frozen dataclass, too
+    return copied
+
+
+def _is_limit(value: Any) -> bool:
+    is_number = isinstance(value, int | float | np.generic | np.ndarray | jax.Array)
+    return is_number and not isinstance(value, bool) and not np.shape(value)
+
+
+def _no_limit(limit: Any) -> jax.Array:
+    """`NO_LIMIT` in the type of a limit."""
+    is_whole = jnp.issubdtype(jnp.result_type(limit), jnp.integer)
+    return jnp.asarray(NO_LIMIT, jnp.int32 if is_whole else jnp.float32)
 
 
 class Wrapped:

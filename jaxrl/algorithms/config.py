@@ -32,7 +32,7 @@ from jaxrl.algorithms.task_settings import HOST_TASKS, TaskSettings
 from jaxrl.algorithms.validators import DEFAULT_SIZES, resolve_sizes
 from jaxrl.core.curriculum import with_curriculum
 from jaxrl.core.env import MultiAgentEnvironment, lift
-from jaxrl.core.env_contract import require_environment, require_trainable
+from jaxrl.core.env_contract import require_trainable
 from jaxrl.core.errors import UsageError, brief, unknown_name
 from jaxrl.core.fields import (
     INT32,
@@ -46,8 +46,7 @@ from jaxrl.core.fields import (
     setting,
     unknown_setting,
 )
-from jaxrl.core.python_kinds import is_python
-from jaxrl.core.registry import ENVIRONMENT, adapted, make, registered
+from jaxrl.core.registry import ENVIRONMENT, environment_of, make, registered
 from jaxrl.core.renamed import former_method
 from jaxrl.core.spaces import Dict, Space
 from jaxrl.core.trust import Kind, load, parse_name
@@ -458,21 +457,13 @@ def _as_hypers(config: AlgorithmConfig, num_knots: int) -> PyTree:
 
 def make_env(env: Any, env_args: tuple) -> tuple[Any, PyTree]:
     """(environment, its numbers) of the settings `env` and `env_args`."""
-    if is_python(env):
-        made = adapted(None, functools.partial(env, **dict(env_args)) if env_args else env)
-        return made, made.default_params
     if not isinstance(env, str):
-        if env_args:
-            raise UsageError(
-                f"env_args={dict(env_args)} need an environment by name; {type(env).__name__} is "
-                "made already"
-            )
-        require_environment(env, "env")
-        require_trainable(env)
-        return env, env.default_params
-    env, params = make(env, **dict(env_args))
-    require_trainable(env, params)
-    return env, params
+        made = environment_of(env, dict(env_args))
+        require_trainable(made)
+        return made, made.default_params
+    made, params = make(env, **dict(env_args))
+    require_trainable(made, params)
+    return made, params
 
 
 @functools.lru_cache(maxsize=64)

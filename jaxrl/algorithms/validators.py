@@ -8,7 +8,7 @@ import optax
 
 from jaxrl.core.errors import UsageError, brief
 from jaxrl.core.fields import Check, as_count, count, names, number, pairs
-from jaxrl.core.python_kinds import kind_of
+from jaxrl.core.registry import adapter_of
 from jaxrl.core.trust import Kind, load, parse_name
 
 OPTIMIZER = Kind(
@@ -48,8 +48,8 @@ def schedule(low: float = 0.0) -> Check:
 
 
 def environment(name: str, value: Any) -> None:
-    """A name or an instance; of environments in Python also what makes one."""
-    if isinstance(value, type | tuple) and kind_of(value) is None:
+    """A name or an instance; of other libraries' environments also what makes one."""
+    if isinstance(value, type | tuple) and adapter_of(value) is None:
         meant = (
             f"{value.__name__}()" if isinstance(value, type) else "the first of what make() returns"
         )

@@ -28,6 +28,7 @@ from jaxrl.core.env_contract import (
     require,
 )
 from jaxrl.core.errors import UsageError
+from jaxrl.core.registry import of_library
 from jaxrl.core.types import ALL, AgentId, Key, PyTree
 
 __all__ = ["ContractError", "check_env"]
@@ -59,8 +60,8 @@ def check_env(env: Any, params: PyTree = None, *, steps: int = 256, key: Key | N
     """Checks that an environment keeps to the contract.
 
     Args:
-        env: of one agent (by duck type: of this library or of gymnax 1.0), of stacked agents, or
-            of many agents in dicts.
+        env: of one agent (by duck type: of this library or of gymnax), of stacked agents, of many
+            agents in dicts, or of a library that has an adapter.
         params: its parameters, default `env.default_params`.
         steps: length of the random rollout; an end that it does not reach is not checked.
         key: of the rollout, default `jax.random.key(0)`.
@@ -71,6 +72,7 @@ def check_env(env: Any, params: PyTree = None, *, steps: int = 256, key: Key | N
     if steps < 1:
         raise UsageError(f"check_env: steps must be at least 1, not {steps}")
     key = jax.random.key(0) if key is None else key
+    env = of_library(env)
     case = examine(env, params)
     if is_stacked(env):
         check_stacked_types(case, key)

@@ -28,10 +28,3 @@ def kind_of(env: Any) -> str | None:
     if hasattr(env, "single_observation_space"):
         return VECTOR
     return GYMNASIUM if hasattr(env, "observation_space") else None
-
-
-def is_python(env: Any) -> bool:
-    """Whether a setting that is no name is an environment of Python, or what makes one."""
-    is_function = callable(env) and not isinstance(env, type)
-    of_jax = any(hasattr(env, name) for name in OF_JAX)
-    return kind_of(env) is not None or (is_function and not of_jax)

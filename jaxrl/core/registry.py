@@ -3,7 +3,9 @@
 A name is registered (`register`) or announced by an installed package, with an entry point of the
 group `jaxrl.envs` (`mine = "package.module:Mine"`). A scheme stands for a whole library, with an
 entry point of the group `jaxrl.schemes` that leads to a function from NAME to a constructor
-(`gymnax = "jaxrl.adapters.from_gymnax:constructor"`). Both are imported only when used.
+(`gymnax = "jaxrl.adapters.from_gymnax:constructor"`). An environment of another library that a user
+made is brought in by an adapter, with an entry point of the group `jaxrl.adapters` whose name is
+the library's package. All are imported only when used.
 """
 
 import dataclasses
@@ -17,17 +19,24 @@ from importlib.metadata import EntryPoint
 from typing import Any
 
 from jaxrl.core.env import Environment, MultiAgentEnvironment
-from jaxrl.core.env_contract import default_params_of, describe, require_environment
+from jaxrl.core.env_contract import (
+    PYTHON_LIBRARIES,
+    default_params_of,
+    describe,
+    require_environment,
+)
 from jaxrl.core.errors import (
     MANY_CHARACTERS,
     UsageError,
     brief,
     is_installed,
     nearest,
+    reason_of,
     unknown_name,
 )
 from jaxrl.core.fields import as_count, as_number
-from jaxrl.core.python_kinds import kind_of
+from jaxrl.core.python_kinds import OF_JAX, kind_of
+from jaxrl.core.spaces import Space
 from jaxrl.core.task_distributions import (
     FORMS,
     Distribution,
@@ -41,10 +50,10 @@ from jaxrl.core.types import PyTree
 
 
 def _is_environment_class(found: Any) -> bool:
-    """Whether a class has one of our base classes, follows gymnax's contract, or is of Python."""
+    """Whether a class has one of our base classes, follows gymnax's contract, or has an adapter."""
     if not isinstance(found, type):
         return False
-    if kind_of(found) is not None:
+    if adapter_of(found) is not None:
         return True
     by_contract = all(callable(getattr(found, name, None)) for name in ("reset_env", "step_env"))
     return issubclass(found, Environment | MultiAgentEnvironment) or by_contract
@@ -52,6 +61,7 @@ def _is_environment_class(found: Any) -> bool:
 
 SCHEMES = "jaxrl.schemes"
 ADAPTERS = "jaxrl.adapters"
+PYTHON, CONTRACT = "python", "gymnax"  # the adapters that are chosen by methods
 EXTERNAL = "external"  # the scheme that needs no NAME: programs that own their loop
 ENVIRONMENT = Kind(
     "environment",
@@ -101,14 +111,16 @@ def announced_name(target: str) -> str:
     return target
 
 
-def make(name: str, **args) -> tuple[Any, PyTree]:
-    """Makes an environment by its name.
+def make(name: Any, **args) -> tuple[Any, PyTree]:
+    """Makes an environment by its name, or brings in one that is made already.
 
     Args:
         name: a registered or announced name (`arena`), `module:Class` or `module:function`, or
-            `scheme:NAME` (`gymnax:Breakout-MinAtar`).
+            `scheme:NAME` (`gymnax:Breakout-MinAtar`). Or an environment, of jaxrl or of another
+            library, or a class or a function that makes one of another library.
         **args: the constructor's arguments and fields of `params`, distinguished by name. A text
-            such as "uniform:0.1:0.5" draws a field of `params` again for each episode.
+            such as "uniform:0.1:0.5" draws a field of `params` again for each episode. A class or
+            function takes its own arguments alone, an object none.
 
     Returns:
         (env, params).
@@ -117,6 +129,9 @@ def make(name: str, **args) -> tuple[Any, PyTree]:
         UsageError: unknown name or argument, with the nearest known one; parameters that the
             environment rejects (`env.check_params(params)`).
     """
+    if not isinstance(name, str):
+        env = environment_of(name, args)
+        return env, default_params_of(env)
     constructor = constructor_of(name)
     args = {key: as_number(value) for key, value in args.items()}
     for key, value in args.items():
@@ -134,8 +149,7 @@ def make(name: str, **args) -> tuple[Any, PyTree]:
         known = ", ".join(takes)
         raise UsageError(f"environment {name!r}: {error}; its arguments are {known}") from None
     env = constructor(**structure)
-    if kind_of(env) is not None:
-        env = adapted(name, functools.partial(constructor, **structure), env)
+    env = adapted(name, functools.partial(constructor, **structure), env)
     require_environment(env, f"environment {name!r}")
     numbers = {key: value for key, value in args.items() if key not in takes}
     default = default_params_of(env)
@@ -158,12 +172,94 @@ def make(name: str, **args) -> tuple[Any, PyTree]:
     return (per_episode(env, Randomization(tuple(drawn.items()))) if drawn else env), params
 
 
-def adapted(name: str | None, make: Any, made: Any = None) -> Any:
-    """An environment in Python, given by what makes it, as training takes it.
+def adapter_of(env: Any) -> str | None:
+    """The announced adapter of an environment, or of a class of them; None: it needs none.
 
-    `jaxrl.workers` announces who does that, since nothing here may import it.
+    It is found by the packages of the base classes. None of them is imported for that.
     """
-    return _load(points_of(ADAPTERS)["python"])(name, make, made)
+    bases = env.__mro__ if isinstance(env, type) else type(env).__mro__
+    if any(issubclass(base, Environment | MultiAgentEnvironment) for base in bases):
+        return None
+    packages = [base.__module__.partition(".")[0] for base in bases]
+    if PYTHON_LIBRARIES.keys().isdisjoint(packages):
+        adapters = points_of(ADAPTERS)
+        if (package := next((each for each in packages if each in adapters), None)) is not None:
+            return package
+        if _has_other_spaces(env):
+            return CONTRACT
+    return None if kind_of(env) is None else PYTHON
+
+
+def _has_other_spaces(env: Any) -> bool:
+    """Whether an object keeps to gymnax's contract of one agent, with spaces that are not ours."""
+    if isinstance(env, type) or hasattr(env, "agents"):
+        return False
+    try:
+        space = env.observation_space(env.default_params)
+    except Exception:  # the checks of the contract report it
+        return False
+    libraries = {base.__module__.partition(".")[0] for base in type(space).__mro__}
+    is_space = hasattr(space, "shape") or hasattr(space, "spaces")
+    has_steps = callable(getattr(env, "step_env", None))
+    of_python = not PYTHON_LIBRARIES.keys().isdisjoint(libraries)
+    return has_steps and is_space and not of_python and not isinstance(space, Space)
+
+
+def adapted(name: str | None, make: Any, made: Any = None) -> Any:
+    """An environment as training takes it: by its adapter, or unchanged where it needs none.
+
+    Args:
+        name: None: that of the environment.
+        make: the environment itself, or a class or function without arguments that makes it.
+        made: what `make` has made.
+    """
+    is_called = made is None and is_maker(make)
+    if made is None:
+        made = _called(name, make) if is_called else make
+    adapter = adapter_of(made)
+    if adapter is not None:
+        return _load(points_of(ADAPTERS)[adapter])(name, make, made)
+    if is_called and not any(hasattr(made, method) for method in OF_JAX):
+        return _load(points_of(ADAPTERS)[PYTHON])(name, make)  # which says what it is instead
+    return made
+
+
+def of_library(env: Any) -> Any:
+    """An environment object in JAX, adapted; a name and a Python environment are left alone."""
+    return env if adapter_of(env) in (None, PYTHON) else environment_of(env, {})
+
+
+def is_maker(env: Any) -> bool:
+    """Whether a setting is a function, or a class of another library, that makes an environment."""
+    if isinstance(env, type):
+        return adapter_of(env) is not None
+    is_environment = adapter_of(env) is not None or any(hasattr(env, name) for name in OF_JAX)
+    return callable(env) and not is_environment
+
+
+def environment_of(env: Any, args: dict[str, Any]) -> Any:
+    """What training takes of an object, or of what a class or function makes with `args`."""
+    if is_maker(env):
+        env = adapted(None, functools.partial(env, **args) if args else env)
+    elif args:
+        raise UsageError(
+            f"env_args={args} need an environment by name; {type(env).__name__} is made already"
+        )
+    else:
+        env = adapted(None, env)
+    require_environment(env, "env")
+    return env
+
+
+def _called(name: str | None, make: Callable[[], Any]) -> Any:
+    try:
+        return make()
+    except UsageError:
+        raise
+    except Exception as error:
+        inner = getattr(make, "func", make)  # of functools.partial
+        name = name or getattr(inner, "__name__", type(inner).__name__).strip("<>")
+        raise UsageError(f"environment {name!r} cannot be made: {reason_of(error)}") from error
 
 
 def _distributions(name: str, args: dict[str, Any], takes: list[str]) -> dict[str, Distribution]:

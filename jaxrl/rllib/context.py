@@ -66,7 +66,7 @@ def read_environment(
     elif "env" in values:
         rows.append(harmless(given_of(values, "env"), "another one is given beside it"))
     if not isinstance(env, str):
-        made, params = env, env.default_params
+        made, params = make(env)
         rest = given_of(values, *ENV_KEYS[1:])
         rows += [harmless(rest, "the environment is given made")] if rest else []
     else:

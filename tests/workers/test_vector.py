@@ -13,8 +13,7 @@ import pytest
 import jaxrl
 from jaxrl.core.env import lift
 from jaxrl.core.outside_env import is_outside, refuse_evaluation
-from jaxrl.core.python_kinds import is_python
-from jaxrl.core.registry import ENVIRONMENT
+from jaxrl.core.registry import ENVIRONMENT, adapter_of, is_maker
 from jaxrl.core.spaces import Box, Dict, Discrete, MultiDiscrete, Tuple
 from jaxrl.core.trust import check_name
 from jaxrl.core.types import DEFAULT_AGENT
@@ -300,9 +299,11 @@ def test_what_is_no_environment_is_refused_in_one_line(env, message):
 
 
 def test_python_environments_are_known_by_their_methods():
-    assert all(map(is_python, [Counter, Counter(), Leavers, Nim(), environments.function]))
-    inside = [jaxrl.make("arena")[0], jaxrl.Environment, jaxrl.make("cartpole")[0], 3]
-    assert not any(map(is_python, inside))
+    for env in (Counter, Counter(), Leavers, Nim()):
+        assert adapter_of(env) == "python"
+    assert [adapter_of(environments.function), is_maker(environments.function)] == [None, True]
+    for env in (jaxrl.make("arena")[0], jaxrl.Environment, jaxrl.make("cartpole")[0], 3):
+        assert [adapter_of(env), is_maker(env)] == [None, False]
 
 
 @pytest.mark.parametrize(

@@ -176,8 +176,7 @@ def environment_of(
             f"episode {episode.id_} was played in {was}: give it to "
             "jaxrl.replay_episode(episode, env)"
         )
-    env = make(name, **origin["env_args"])[0] if isinstance(name, str) else name
-    env = lift(env)
+    env = lift(make(name, **(origin["env_args"] if isinstance(name, str) else {}))[0])
     if has_outside_state(env):
         raise UsageError(f"episode {episode.id_} of {env.name} cannot be replayed: no key began it")
     params = strongly_typed(env.default_params)

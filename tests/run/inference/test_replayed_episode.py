@@ -119,7 +119,7 @@ def waiting():
         (lambda: episodes_of("arena")[0], "arenas", "unknown environment 'arenas'; did you mean"),
         (lambda: episodes_of("arena")[0], Joining(), "unknown agent 'agent1'"),
         (lambda: episodes_of("memory")[0], Forbidden(), "does not fit"),
-        (lambda: episodes_of("memory")[0], 5, "int is no environment"),
+        (lambda: episodes_of("memory")[0], 5, "env must be a name, or an object"),
     ],
 )
 def test_what_cannot_be_replayed_is_refused_in_one_line(make, env, message):
