@@ -167,15 +167,14 @@ class _PolicyRows:
     def add(self, episode: SingleAgentEpisode, agent: AgentId, place: int) -> None:
         """Adds an agent's steps; `place` is its number among the policy's agents."""
         what = f"episode {episode.id_}, agent {agent!r}:"
-        episode = episode.to_numpy()
         count, outputs = len(episode), episode.extra_model_outputs
         spec = self._spec
-        obs = checked(spec.observation_space, episode.get_observations(), f"{what} observations")
-        actions = outputs[ENV_ACTIONS].get() if ENV_ACTIONS in outputs else episode.get_actions()
+        obs = checked(spec.observation_space, episode.observations.arrays(), f"{what} observations")
+        actions = outputs.get(ENV_ACTIONS, episode.actions).arrays()
         actions = checked(spec.action_space, actions, f"{what} actions")
         told = np.full(count + 1, place, np.int32) if spec.told.num_agents else ()
         if MASK in outputs:
-            self._masks.append(np.asarray(outputs[MASK].get(), bool))
+            self._masks.append(np.array(outputs[MASK].arrays(), bool))
         first = lambda leaf: leaf[:count]
         steps = Steps(
             obs=jax.tree.map(first, obs),
@@ -192,7 +191,7 @@ class _PolicyRows:
         self.num_steps += count
 
     def _returns(self, episode: SingleAgentEpisode) -> dict[str, np.ndarray]:
-        rewards = episode.get_rewards()
+        rewards = episode.rewards.view()
         returns, following = np.zeros(len(rewards), np.float32), 0.0
         for t in range(len(rewards) - 1, -1, -1):
             returns[t] = following = float(rewards[t]) + self._gamma * following

@@ -1,6 +1,7 @@
 """A column of an episode: one value for each step, after a lookback of earlier steps.
 
-A column begins as a list and becomes arrays by `finalize()`. Index 0 is the first value after the
+A column begins as a list and becomes arrays by `finalize()`. Its values are its own: it copies what
+it is given, and gives copies. Index 0 is the first value after the
 lookback. `get` and `set` take an integer, a list of integers or a slice; negative indices count
 from the end, or with `neg_index_as_lookback` from index 0 back into the lookback.
 """
@@ -20,6 +21,7 @@ from jaxrl.episodes.values import (
     leaves,
     map_nested,
     one_hot,
+    owned,
     stack,
     unstack,
 )
@@ -100,6 +102,7 @@ class Column:
         data: a list of values, or arrays (in dicts and tuples) with the steps as first axis.
         lookback: how many of the values come before index 0.
         space: the space of one value; `fill` and `one_hot_discrete` use it.
+        copy: whether the data are copied; False where nothing else keeps them.
     """
 
     __slots__ = ("data", "lookback", "name", "space")
@@ -110,9 +113,12 @@ class Column:
         lookback: int = 0,
         space: Space = None,
         name: str = "values",
+        *,
+        copy: bool = True,
     ):
         self.name = name
         self.space = space
+        data = owned(data) if copy else data
         if data is None or isinstance(data, list):
             self.data = list(data or ())
         elif isinstance(data, np.ndarray) and data.ndim:
@@ -177,7 +183,21 @@ class Column:
         return self.take(positions, fill, one_hot_discrete)
 
     def take(self, positions: Positions, fill: Any = None, one_hot_discrete: bool = False):
-        """The values at positions that `locate` gives; `fill` where those are None."""
+        """A copy of the values at positions that `locate` gives; `fill` where those are None."""
+        values = self._taken(positions, fill, one_hot_discrete)
+        is_fresh = self.finalized and isinstance(positions, list)  # NumPy copies rows of a list
+        return values if is_fresh else owned(values)
+
+    def view(self, first: int = 0) -> list | Nested:
+        """The values from an index on, for those that only read: they are no copies."""
+        return self._taken(range(self.lookback + first, self.len_incl_lookback()))
+
+    def arrays(self) -> Nested:
+        """The values after the lookback as arrays, for those that only read."""
+        return self.view() if self.finalized else self._stacked(self.view())
+
+    def _taken(self, positions: Positions, fill: Any = None, one_hot_discrete: bool = False):
+        """The values at positions; no copies where that can be avoided."""
         if one_hot_discrete and self.space is None:
             raise UsageError(f"one_hot_discrete needs the space of the {self.name}")
         if positions is None:
@@ -192,7 +212,7 @@ class Column:
         if not self.finalized:
             if isinstance(positions, range) and not one_hot_discrete:
                 return [self.data[position] for position in positions]
-            return [self.take(position, fill, one_hot_discrete) for position in positions]
+            return [self._taken(position, fill, one_hot_discrete) for position in positions]
         if None in positions and not self.len_incl_lookback():
             return stack([self._filler(fill, one_hot_discrete)] * len(positions))
         rows = self._rows(positions)
@@ -210,8 +230,8 @@ class Column:
     def window(self, first: int, stop: int) -> list | Nested:
         """A copy of the data of some positions."""
         if not self.finalized:
-            return self.data[first:stop]
-        return map_nested(lambda leaf: leaf[first:stop].copy(), self.data)
+            return owned(self.data[first:stop])
+        return owned(map_nested(lambda leaf: leaf[first:stop], self.data))
 
     def _filler(self, fill: Any, one_hot_discrete: bool) -> Nested:
         if self.space is not None:
@@ -262,7 +282,7 @@ class Column:
             return
         if not self.finalized:
             for position, value in zip(positions, values, strict=True):
-                self.data[position] = value
+                self.data[position] = owned(value)
             return
         self.data = map_nested(
             lambda leaf, new: _overwritten(leaf, list(positions), new), self.data, stack(values)
@@ -273,7 +293,7 @@ class Column:
         if self.finalized:
             self.data = self.followed_by([value]).data
         else:
-            self.data.append(value)
+            self.data.append(owned(value))
 
     def followed_by(self, values: list | Nested) -> "Column":
         """A copy of the column with more values at its end.
@@ -283,21 +303,24 @@ class Column:
         """
         values, data = unstack(values), self.data
         if not self.finalized:
-            data = [*data, *values]
+            data = [*data, *map(owned, values)]
         elif len(values):
             self.check(values[0])
             data, old = stack(values), data
             if self.len_incl_lookback():
                 data = map_nested(lambda old, new: np.concatenate([old, new]), old, data)
-        return type(self)(data, self.lookback, self.space, self.name)
+        return type(self)(data, self.lookback, self.space, self.name, copy=False)
 
     def finalize(self) -> None:
         """Makes arrays of a list."""
         if not self.finalized:
-            try:
-                self.data = stack(self.data, self.space)
-            except UsageError as error:
-                raise UsageError(f"{self.name}: {error}") from None
+            self.data = self._stacked(self.data)
+
+    def _stacked(self, values: list) -> Nested:
+        try:
+            return stack(values, self.space)
+        except UsageError as error:
+            raise UsageError(f"{self.name}: {error}") from None
 
     def check(self, value: Nested, batch_axes: int = 0) -> None:
         """Raises UsageError where a value does not fit the space, or the arrays there are."""
@@ -328,15 +351,19 @@ class Column:
 
 
 class Infos(Column):
-    """A column of dicts. An empty one is stored as None until it is read, which saves memory."""
+    """A column of dicts, which those who read them may write to.
+
+    An empty one is stored as None until it is read, which saves memory.
+    """
 
     __slots__ = ()
 
     def take(self, positions: Positions, fill: Any = None, one_hot_discrete: bool = False):
+        """The dicts at positions, which are no copies."""
         for position in [positions] if isinstance(positions, int) else positions or ():
             if position is not None and self.data[position] is None:
                 self.data[position] = {}
-        return super().take(positions, fill, one_hot_discrete)
+        return self._taken(positions, fill, one_hot_discrete)
 
 
 def _overwritten(leaf: np.ndarray, positions: list[int], new: np.ndarray) -> np.ndarray:

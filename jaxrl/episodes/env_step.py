@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 from jaxrl.core.errors import UsageError, brief
 from jaxrl.episodes.single_agent_episode import SingleAgentEpisode
-from jaxrl.episodes.values import Nested, as_reward
+from jaxrl.episodes.values import Nested, as_reward, owned
 
 EVERYONE = "__all__"
 
@@ -104,6 +104,8 @@ def agent_step(
         pending.action,
         pending.outputs,
     )
+    if kind == "waits" and agent in step.actions:
+        pending = owned(pending)
     return AgentStep(kind, observation=observation, info=info, pending=pending, **flags)
 
 

@@ -6,6 +6,7 @@ from collections import defaultdict
 from typing import Any
 
 from jaxrl.core.errors import UsageError, brief, unknown_name
+from jaxrl.episodes.values import owned
 
 
 class Episode:
@@ -53,13 +54,13 @@ class Episode:
         """Appends to a list that is kept until `to_numpy`, such as the frames of a video."""
         if self.is_numpy:
             raise UsageError("temporary data end with to_numpy(); use custom_data")
-        self._temporary[key].append(data)
+        self._temporary[key].append(owned(data))
 
     def get_temporary_timestep_data(self, key: str) -> list:
         """What `add_temporary_timestep_data` has gathered under a key."""
         if key not in self._temporary:
             raise unknown_name("temporary data", key, self._temporary)
-        return self._temporary[key]
+        return owned(self._temporary[key])
 
     def __getitem__(self, indices: slice):
         """`episode[10:20]` is `episode.slice(slice(10, 20))`."""

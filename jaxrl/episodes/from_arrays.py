@@ -1,4 +1,7 @@
-"""Episodes made at once of whole arrays: what each agent saw and did in T environment steps."""
+"""Episodes made at once of whole arrays: what each agent saw and did in T environment steps.
+
+The arrays become the episode's own, and are not copied.
+"""
 
 import uuid
 from collections.abc import Mapping
@@ -42,6 +45,7 @@ def single_agent_episode(arrays: AgentArrays, facts: AgentFacts) -> SingleAgentE
         truncated=arrays.truncated[-1],
         extra_model_outputs=arrays.outputs,
         len_lookback_buffer=0,
+        copy=False,
     )
     _set_spaces(episode, facts)
     return episode
@@ -86,7 +90,8 @@ def multi_agent_episode(
             "agent_to_module_mapping_fn": None,
             "custom_data": {},
             "duration_s": 0.0,
-        }
+        },
+        copy=False,
     )
     for agent, data in episode.agent_episodes.items():
         _set_spaces(data, facts[agent])

@@ -122,21 +122,19 @@ def _buffer(episode: SingleAgentEpisode) -> Any:
     """An episode in Minari's form."""
     from minari.data_collector import EpisodeBuffer
 
-    data = SingleAgentEpisode.from_state(episode.get_state()).to_numpy()
-    actions, outputs = data.get_actions(), {}
-    for name, column in data.extra_model_outputs.items():
-        outputs[name] = column.get()
+    actions = episode.actions.arrays()
+    outputs = {name: column.arrays() for name, column in episode.extra_model_outputs.items()}
     if ENV_ACTIONS in outputs:
         outputs[SAMPLED_ACTIONS], actions = actions, outputs.pop(ENV_ACTIONS)
-    is_last = np.arange(len(data)) == len(data) - 1
+    is_last = np.arange(len(episode)) == len(episode) - 1
     # An info for each observation: after the last action there is nothing new.
     longer = lambda leaf: np.concatenate([leaf, leaf[-1:]])
     return EpisodeBuffer(
-        observations=data.get_observations(),
+        observations=episode.observations.arrays(),
         actions=actions,
-        rewards=data.get_rewards(),
-        terminations=is_last & data.is_terminated,
-        truncations=is_last & (not data.is_terminated),
+        rewards=episode.rewards.arrays(),
+        terminations=is_last & episode.is_terminated,
+        truncations=is_last & (not episode.is_terminated),
         infos={name: map_nested(longer, values) for name, values in outputs.items()},
     )
 
@@ -163,6 +161,7 @@ def _read(dataset: Any, dataset_id: str) -> Iterator[SingleAgentEpisode]:
             truncated=bool(data.truncations[-1]),
             extra_model_outputs=outputs,
             len_lookback_buffer=0,
+            copy=False,
         )
 
 

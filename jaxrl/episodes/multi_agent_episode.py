@@ -1,8 +1,8 @@
 """The episode of several agents, which may act at different times, join late and leave early."""
 
-import copy
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Mapping
+from copy import deepcopy
 from typing import Any
 
 from jaxrl.core.errors import UsageError, brief
@@ -256,7 +256,7 @@ class MultiAgentEpisode(AgentsData):
         wanted = self._wanted_lookback(len_lookback_buffer)
         lookback = max(min(wanted, self._lookback + len(self)), self.env_t - last)
         successor = self._window(self.env_t, self.env_t, lookback)
-        successor.custom_data = copy.deepcopy(self.custom_data)
+        successor.custom_data = deepcopy(self.custom_data)
         successor._last_time = self._last_time
         return successor
 
@@ -317,8 +317,8 @@ class MultiAgentEpisode(AgentsData):
         times = timeline.times[first : last + 1]
         if last + 1 == len(timeline.times):
             is_now = stop == self.env_t or timeline.times[-1] < stop
-            pending = copy.copy(timeline.pending)
-            return Timeline(times, pending, timeline.waiting_reward) if is_now else Timeline(times)
+            waiting = timeline.pending, timeline.waiting_reward
+            return Timeline(times, *waiting) if is_now else Timeline(times)
         if times[-1] == stop:
             return Timeline(times)
         outputs = {key: col.take(last) for key, col in episode.extra_model_outputs.items()}
@@ -398,7 +398,7 @@ class MultiAgentEpisode(AgentsData):
             "timelines": {
                 agent: {
                     "times": list(timeline.times),
-                    "pending": copy.deepcopy(timeline.pending),
+                    "pending": deepcopy(timeline.pending),
                     "waiting_reward": timeline.waiting_reward,
                 }
                 for agent, timeline in self._timelines.items()
@@ -406,13 +406,13 @@ class MultiAgentEpisode(AgentsData):
             "early_rewards": dict(self._early_rewards),
             "agent_module_ids": dict(self._modules),
             "agent_to_module_mapping_fn": self.agent_to_module_mapping_fn,
-            "custom_data": copy.deepcopy(self.custom_data),
+            "custom_data": deepcopy(self.custom_data),
             "duration_s": self._duration_s,
         }
 
     @staticmethod
-    def from_state(state: dict[str, Any]) -> "MultiAgentEpisode":
-        """The episode of a state that `get_state` gave."""
+    def from_state(state: dict[str, Any], *, copy: bool = True) -> "MultiAgentEpisode":
+        """The episode of a state that `get_state` gave; `copy` as of `SingleAgentEpisode`."""
         try:
             episode = MultiAgentEpisode(
                 state["id_"],
@@ -425,13 +425,15 @@ class MultiAgentEpisode(AgentsData):
             episode.env_t, episode._lookback = state["env_t"], state["len_lookback_buffer"]
             episode.is_terminated, episode.is_truncated = state["terminated"], state["truncated"]
             for agent, agent_state in state["agent_episodes"].items():
-                episode.agent_episodes[agent] = SingleAgentEpisode.from_state(agent_state)
+                episode.agent_episodes[agent] = SingleAgentEpisode.from_state(
+                    agent_state, copy=copy
+                )
                 timeline = dict(state["timelines"][agent])
                 times, pending = list(timeline.pop("times")), timeline.pop("pending")
-                timeline = Timeline(times, copy.deepcopy(pending), **timeline)
+                timeline = Timeline(times, deepcopy(pending), **timeline)
                 episode._timelines[agent] = timeline
             episode._early_rewards = dict(state["early_rewards"])
-            episode.custom_data = copy.deepcopy(state["custom_data"])
+            episode.custom_data = deepcopy(state["custom_data"])
             episode._duration_s = state["duration_s"]
         except (KeyError, TypeError) as error:
             raise UsageError(f"not the state of a MultiAgentEpisode: {error}") from None

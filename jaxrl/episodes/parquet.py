@@ -26,7 +26,7 @@ from jaxrl.episodes.episode import Episode
 from jaxrl.episodes.minari_datasets import from_minari
 from jaxrl.episodes.multi_agent_episode import MultiAgentEpisode
 from jaxrl.episodes.single_agent_episode import SingleAgentEpisode
-from jaxrl.episodes.values import Nested, map_nested, stack
+from jaxrl.episodes.values import Nested, map_nested, owned
 
 MINARI = "minari:"  # begins the name of a Minari dataset, in place of a path
 FORMAT = 1
@@ -274,7 +274,8 @@ def _cannot_store(episode: Episode, why: str) -> UsageError:
 
 def _columns_of(episode: SingleAgentEpisode) -> tuple[dict[str, np.ndarray], Layout]:
     """({column: [k, ...]}, their layout) of an agent's steps."""
-    arrays = lambda column: column.data if column.finalized else stack(column.data, column.space)
+    # An episode waits to be written, and its arrays may be set meanwhile.
+    arrays = lambda column: owned(column.data) if column.finalized else column.arrays()
     observations = arrays(episode.observations)
     parts = {
         "obs": map_nested(lambda leaf: leaf[:-1], observations),
@@ -407,7 +408,7 @@ def _episodes_of(table: Any, layouts: Mapping[str, Layout]) -> list[Episode]:
         _check_rows(id_, times[rows], told.get("rows", stop - start))
         state |= {"agent_id": agent, "module_id": module} | {key: told[key] for key in AGENT_FACTS}
         if "env_t" not in facts:
-            episodes.append(SingleAgentEpisode.from_state(state))
+            episodes.append(SingleAgentEpisode.from_state(state, copy=False))
             continue
         env_times = [*columns["env_t"].rows(rows).tolist(), told["last"]]
         agents[name] = state | {"multi_agent_episode_id": id_}, env_times, told["waiting_reward"]
@@ -490,5 +491,6 @@ def _multi_agent_episode(
             "agent_episodes": {agent: state for agent, (state, *_) in agents.items()},
             "timelines": timelines,
             "agent_to_module_mapping_fn": None,
-        }
+        },
+        copy=False,
     )

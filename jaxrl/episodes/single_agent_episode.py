@@ -1,6 +1,6 @@
 """The episode of one agent: its observations, actions, rewards and what its model put out."""
 
-import copy
+from copy import deepcopy
 from typing import Any
 
 import numpy as np
@@ -29,6 +29,7 @@ class SingleAgentEpisode(Episode):
         terminated, truncated: how the episode has ended.
         t_started: the step of the whole episode at which this chunk starts.
         len_lookback_buffer: how many of the given steps are lookback; "auto" means all.
+        copy: whether the data are copied; False where nothing else changes them.
     """
 
     def __init__(
@@ -49,6 +50,7 @@ class SingleAgentEpisode(Episode):
         agent_id: Any = None,
         module_id: str | None = None,
         multi_agent_episode_id: str | None = None,
+        copy: bool = True,
     ):
         super().__init__(id_)
         self.agent_id = agent_id
@@ -57,14 +59,14 @@ class SingleAgentEpisode(Episode):
         self.is_terminated = bool(terminated)
         self.is_truncated = bool(truncated)
         self.t_started = t_started or 0
-        self.observations = Column(observations, 0, observation_space, "observations")
+        self.observations = Column(observations, 0, observation_space, "observations", copy=copy)
         count = self.observations.len_incl_lookback()
         has_infos = infos is not None and len(infos)
-        self.infos = Infos(list(infos) if has_infos else [None] * count, name="infos")
-        self.actions = Column(actions, 0, action_space, "actions")
-        self.rewards = Column(as_rewards(rewards), name="rewards")
+        self.infos = Infos(list(infos) if has_infos else [None] * count, name="infos", copy=copy)
+        self.actions = Column(actions, 0, action_space, "actions", copy=copy)
+        self.rewards = Column(as_rewards(rewards), name="rewards", copy=copy)
         self.extra_model_outputs = {
-            key: Column(values, name=f"extra_model_outputs[{key!r}]")
+            key: Column(values, name=f"extra_model_outputs[{key!r}]", copy=copy)
             for key, values in (extra_model_outputs or {}).items()
         }
         if any(column.finalized for column in self._columns()):
@@ -130,7 +132,7 @@ class SingleAgentEpisode(Episode):
 
     def get_return(self) -> float:
         """The undiscounted sum of rewards, without the lookback."""
-        return float(sum(self.rewards.get()))
+        return float(sum(self.rewards.view()))
 
     # Recording
 
@@ -141,7 +143,7 @@ class SingleAgentEpisode(Episode):
         self._check_growing()
         self.observations.check(observation)
         self.observations.append(observation)
-        self.infos.append(infos or {})
+        self.infos.append(infos or None)
         self._tick(is_step=False)
 
     def add_env_step(
@@ -168,7 +170,7 @@ class SingleAgentEpisode(Episode):
         self.observations.append(observation)
         self.actions.append(action)
         self.rewards.append(reward)
-        self.infos.append(infos or {})
+        self.infos.append(infos or None)
         for key, value in outputs.items():
             if key not in self.extra_model_outputs:
                 self.extra_model_outputs[key] = Column(name=f"extra_model_outputs[{key!r}]")
@@ -352,7 +354,7 @@ class SingleAgentEpisode(Episode):
         if self.is_done:
             raise UsageError(f"episode {self.id_} has ended: nothing follows to be cut off")
         successor = self.slice(slice(len(self), None), len_lookback_buffer=len_lookback_buffer)
-        successor.custom_data = copy.deepcopy(self.custom_data)
+        successor.custom_data = deepcopy(self.custom_data)
         successor._last_time = self._last_time
         return successor
 
@@ -394,6 +396,7 @@ class SingleAgentEpisode(Episode):
             agent_id=self.agent_id,
             module_id=self.module_id,
             multi_agent_episode_id=self.multi_agent_episode_id,
+            copy=False,
         )
 
     def concat_episode(self, other: "SingleAgentEpisode") -> None:
@@ -402,12 +405,12 @@ class SingleAgentEpisode(Episode):
         outputs = {}
         for key, column in other.extra_model_outputs.items():
             before = self.extra_model_outputs.get(key, Column(name=column.name))
-            outputs[key] = before.followed_by(column.get())
+            outputs[key] = before.followed_by(column.view())
         joined = {  # all of them before the first is put in place: a refused join changes nothing
-            "observations": self.observations.followed_by(other.get_observations(slice(1, None))),
-            "infos": self.infos.followed_by(other.get_infos(slice(1, None))),
-            "actions": self.actions.followed_by(other.get_actions()),
-            "rewards": self.rewards.followed_by(other.get_rewards()),
+            "observations": self.observations.followed_by(other.observations.view(1)),
+            "infos": self.infos.followed_by(other.infos.view(1)),
+            "actions": self.actions.followed_by(other.actions.view()),
+            "rewards": self.rewards.followed_by(other.rewards.view()),
         }
         for name, column in joined.items():
             setattr(self, name, column)
@@ -436,7 +439,7 @@ class SingleAgentEpisode(Episode):
             "module_id": self.module_id,
             "multi_agent_episode_id": self.multi_agent_episode_id,
             "observations": self.observations.window(0, None),
-            "infos": self.infos.take(range(self.infos.len_incl_lookback())),
+            "infos": [info or {} for info in self.infos.window(0, None)],
             "actions": self.actions.window(0, None),
             "rewards": self.rewards.window(0, None),
             "extra_model_outputs": {
@@ -448,20 +451,20 @@ class SingleAgentEpisode(Episode):
             "t_started": self.t_started,
             "observation_space": self.observation_space,
             "action_space": self.action_space,
-            "custom_data": copy.deepcopy(self.custom_data),
+            "custom_data": deepcopy(self.custom_data),
             "duration_s": self._duration_s,
         }
 
     @staticmethod
-    def from_state(state: dict[str, Any]) -> "SingleAgentEpisode":
-        """The episode of a state that `get_state` gave."""
+    def from_state(state: dict[str, Any], *, copy: bool = True) -> "SingleAgentEpisode":
+        """The episode of a state that `get_state` gave; `copy` as of the class."""
         try:
             arguments = dict(state)
             custom_data, duration_s = arguments.pop("custom_data"), arguments.pop("duration_s")
-            episode = SingleAgentEpisode(**arguments)
+            episode = SingleAgentEpisode(**arguments, copy=copy)
         except (KeyError, TypeError) as error:
             raise UsageError(f"not the state of a SingleAgentEpisode: {error}") from None
-        episode.custom_data = copy.deepcopy(custom_data)
+        episode.custom_data = deepcopy(custom_data)
         episode._duration_s = duration_s
         return episode
 

@@ -4,6 +4,7 @@ Spaces are those of `jaxrl.core.spaces` or of Gymnasium: anything with `spaces`,
 `shape`. Nothing here imports either, so episodes need no JAX.
 """
 
+import copy
 import math
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -14,6 +15,10 @@ from jaxrl.core.errors import UsageError, brief
 
 Nested = Any  # a leaf, or a dict or tuple of nested values; a list is a leaf
 Space = Any
+UNCHANGING = frozenset(
+    {bool, int, float, str, bytes, type(None)}
+    | {np.bool_, np.float32, np.float64, np.int32, np.int64}
+)
 
 
 def map_nested(function: Callable, *trees: Nested) -> Nested:
@@ -30,6 +35,43 @@ def map_nested(function: Callable, *trees: Nested) -> Nested:
                 raise UsageError(f"expected a tuple of {len(first)} values, got {brief(tree)}")
         return tuple(map_nested(function, *parts) for parts in zip(*trees, strict=True))
     return function(*trees)
+
+
+def owned(value: Any) -> Any:
+    """A copy that nobody else can change: of an array, and of dicts, tuples and lists of them.
+
+    Numbers and texts, which do not change, are kept. So are objects of other kinds, such as an
+    environment among the infos.
+    """
+    kind = type(value)
+    if kind in UNCHANGING:
+        return value
+    if kind is np.ndarray and not value.dtype.hasobject:
+        return value.copy()
+    if kind is dict:
+        return {name: owned(part) for name, part in value.items()}
+    return _owned_of_others(value)
+
+
+def _owned_of_others(value: Any) -> Any:
+    """`owned` of the kinds that come less often, and are asked for less quickly."""
+    if isinstance(value, np.ndarray):
+        copied = value.copy()
+        places = np.ndindex(value.shape) if value.dtype == object else ()
+        for place in places:
+            copied[place] = owned(value[place])
+        return copied
+    if isinstance(value, Mapping):
+        return {name: owned(part) for name, part in value.items()}
+    if isinstance(value, tuple):
+        parts = map(owned, value)
+        return value._make(parts) if hasattr(value, "_make") else tuple(parts)
+    if isinstance(value, list):
+        return [owned(part) for part in value]
+    if isinstance(value, set | bytearray):
+        return copy.copy(value)
+    is_tensor = hasattr(value, "__array__") and hasattr(value, "clone")
+    return value.clone() if is_tensor else value
 
 
 def leaves(tree: Nested) -> Iterator[Any]:

@@ -176,9 +176,9 @@ def _rows_of(steps: list[_AgentSteps]) -> AgentRows:
     """An agent's steps of all episodes."""
     logp, mask = _output(steps, "action_logp"), _output(steps, "action_mask")
     return AgentRows(
-        obs=_joined([each.data.get_observations(slice(0, -1)) for each in steps]),
-        action=_joined([each.data.get_actions() for each in steps]),
-        reward=np.concatenate([np.asarray(each.data.get_rewards(), np.float32) for each in steps]),
+        obs=_joined([_before_last(each.data.observations.arrays()) for each in steps]),
+        action=_joined([each.data.actions.arrays() for each in steps]),
+        reward=np.concatenate([np.asarray(each.data.rewards.view(), np.float32) for each in steps]),
         lengths=np.array([len(each.data) for each in steps]),
         action_logp=None if logp is None else np.asarray(logp, np.float64),
         action_mask=mask,
@@ -186,11 +186,15 @@ def _rows_of(steps: list[_AgentSteps]) -> AgentRows:
     )
 
 
+def _before_last(observations: Nested) -> Nested:
+    return map_nested(lambda leaf: leaf[:-1], observations)
+
+
 def _output(steps: list[_AgentSteps], name: str) -> np.ndarray | None:
     """What the recording policy put out under a name, [R, ...]; None if an episode lacks it."""
     if not all(name in each.data.extra_model_outputs for each in steps):
         return None
-    return _joined([each.data.get_extra_model_outputs(name) for each in steps])
+    return _joined([each.data.extra_model_outputs[name].arrays() for each in steps])
 
 
 def _joined(parts: list[list | Nested]) -> Nested:
@@ -235,7 +239,7 @@ def _rewards(
     rewards = np.zeros(shape)
     for name, steps in by_agent.items():
         for number, data, times in steps if agent in (None, name) else ():
-            rewards[number, times[1:] - 1] += np.asarray(data.get_rewards(), np.float64)
+            rewards[number, times[1:] - 1] += np.asarray(data.rewards.view(), np.float64)
     for number, episode in enumerate(episodes):
         rewards[number, len(episode) - 1] += _hanging_rewards(episode, agent)
     return rewards
@@ -255,7 +259,7 @@ def _hanging_rewards(episode: Episode, agent: AgentId | None) -> float:
 def _states(steps: list[_AgentSteps], policy: Any, lengths: np.ndarray) -> np.ndarray:
     """An agent's last observation in each environment step, f32[R, d]; 0 before its first."""
     space = None if policy is None else policy.observation_space
-    values = _joined([each.data.get_observations() for each in steps])
+    values = _joined([each.data.observations.arrays() for each in steps])
     if space is not None:
         check_fits(space, values, "an observation", batch_axes=1)
     observed = np.nan_to_num(_as_numbers(space, values), posinf=0.0, neginf=0.0)

@@ -29,7 +29,7 @@ Episode = SingleAgentEpisode | MultiAgentEpisode
 
 @dataclass
 class Part:
-    """Steps of one agent without a gap, [n, ...]."""
+    """Copies of steps of one agent without a gap, [n, ...]."""
 
     obs: PyTree  # [n + 1, ...]
     rows: dict[str, Any]  # by field of `Lanes`
@@ -134,20 +134,19 @@ class EpisodeLanes:
 
     def _part_of(self, agent: AgentId, episode: SingleAgentEpisode) -> Part:
         policy_spec, what = self._policy_specs[agent], f"episode {episode.id_}, agent {agent!r}:"
-        episode = episode.to_numpy()
         count, given = len(episode), episode.extra_model_outputs
-        outputs = {name: given[name].get() for name in given}
+        outputs = {name: given[name].arrays() for name in given}
         space = policy_spec.observation_space
-        obs = checked(space, episode.get_observations(), f"{what} observations")
+        obs = checked(space, episode.observations.arrays(), f"{what} observations")
         rows = {
             "action": self._actions(policy_spec, episode, outputs, what),
-            "reward": np.asarray(episode.get_rewards(), np.float32),
+            "reward": np.array(episode.rewards.view(), np.float32),
         }
         if not np.isfinite(rows["reward"]).all():
             raise UsageError(f"{what} rewards must be finite numbers")
         for field, name in (("log_prob", LOG_PROB), ("dist_inputs", DIST_INPUTS)):
             if name in outputs:
-                rows[field] = values = np.asarray(outputs[name], np.float32)
+                rows[field] = values = np.array(outputs[name], np.float32)
                 wanted = (count,) if field == "log_prob" else (count, self._width(policy_spec))
                 if values.shape != wanted or not np.isfinite(values).all():
                     raise UsageError(
@@ -156,7 +155,7 @@ class EpisodeLanes:
                     )
         if self.spec.masked:
             wanted = (count, num_logits(policy_spec.action_space))
-            mask = np.asarray(outputs.get(MASK, np.ones(wanted, bool)), bool)
+            mask = np.array(outputs.get(MASK, np.ones(wanted, bool)), bool)
             if mask.shape != wanted:
                 raise UsageError(f"{what} {MASK} must be bool{list(wanted)}")
             rows["action_mask"] = mask
@@ -166,10 +165,10 @@ class EpisodeLanes:
         self, policy_spec: PolicySpec, episode: SingleAgentEpisode, outputs: dict, what: str
     ) -> PyTree:
         """The policy's actions."""
-        space, actions = policy_spec.action_space, episode.get_actions()
+        space, actions = policy_spec.action_space, episode.actions.arrays()
         is_policys = POLICY_ACTIONS in outputs or ENV_ACTIONS in outputs
         if isinstance(space, Box) and is_policys:
-            actions = np.asarray(outputs.get(POLICY_ACTIONS, actions), np.float32)
+            actions = np.array(outputs.get(POLICY_ACTIONS, actions), np.float32)
             if actions.shape != (len(episode), *space.shape) or not np.isfinite(actions).all():
                 raise UsageError(f"{what} {POLICY_ACTIONS} must be finite numbers of {space}")
             return actions

@@ -18,6 +18,7 @@ from jaxrl.core.outside_env import outside_environment
 from jaxrl.core.spaces import Space, from_json
 from jaxrl.core.types import DEFAULT_AGENT, AgentId, PolicyId, PyTree
 from jaxrl.episodes import MultiAgentEpisode, SingleAgentEpisode
+from jaxrl.episodes.values import owned
 from jaxrl.models.policy_spec import PolicyWeights
 from jaxrl.rollout.recorded_rollout import recorded_rollout
 from jaxrl.rollout.rollout import Rollout
@@ -160,12 +161,13 @@ class Learner(PolicyAccess):
         An episode may be a chunk of one: chunks with one `id_` are one episode in the statistics.
         It is learned from whole, in pieces where it is longer than the rows that are left. Steps
         hold the outputs of `act`; without "action_logp" an action counts as the present policy's.
+        What is added is copied.
 
         Raises:
             UsageError: data that do not fit the spaces; nothing of that episode is kept.
         """
         if isinstance(experience, Rollout):
-            self._rollouts.append(experience)
+            self._rollouts.append(jax.tree.map(owned, experience))
             return
         single = isinstance(experience, Episodes)
         for episode in [experience] if single else experience:

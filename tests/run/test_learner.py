@@ -240,3 +240,25 @@ def test_a_step_that_does_not_fit_leaves_nothing_behind(of_two_agents):
     with pytest.raises(jaxrl.UsageError, match="observations have the shape"):
         of_two_agents.add(wrong)
     assert not of_two_agents.num_waiting
+
+
+def test_what_waits_to_be_learned_from_stays_as_it_was_added():
+    learner = jaxrl.Learner(CONFIG, BOX, Discrete(2))
+    state, episode = np.zeros(3, np.float32), SingleAgentEpisode()
+    episode.add_env_reset(state)
+    for step in range(1, 4):
+        state += step / 8
+        told = {"action_logp": np.float32(-step), "action_dist_inputs": np.full(2, step)}
+        episode.add_env_step(state, step % 2, float(step), extra_model_outputs=told)
+    arrays = SingleAgentEpisode.from_state(episode.get_state()).to_numpy()
+    learner.add([episode, arrays])
+    for each in (episode, arrays):
+        each.set_observations(new_data=[np.ones(3)] * 4)
+        each.set_rewards(new_data=[9.0] * 3)
+        each.set_extra_model_outputs(key="action_logp", new_data=[-9.0] * 3)
+    assert not episode.is_numpy  # nor is the episode made into another form
+    (lanes,), _, _ = learner._lanes.take()
+    rows = lanes.active[:, 0, 0, 0]
+    assert lanes.reward[rows, 0, 0, 0].tolist() == [1, 2, 3] * 2
+    assert lanes.log_prob[rows, 0, 0, 0].tolist() == [-1, -2, -3] * 2
+    assert lanes.obs[rows, 0, 0, 0, 0].tolist() == [0, 0.125, 0.375] * 2

@@ -298,6 +298,36 @@ def test_what_is_no_environment_is_refused_in_one_line(env, message):
         in_this_process(env, 2)
 
 
+class Moved(gymnasium.Env):
+    """Returns the same array each time, changed in place."""
+
+    observation_space, action_space = gymnasium.spaces.Box(0, 9, (1,)), gymnasium.spaces.Discrete(2)
+
+    def __init__(self):
+        self.state, self.info = np.zeros(1, np.float32), {"action_mask": np.ones(2, bool)}
+
+    def reset(self, *, seed=None, options=None):
+        self.state[:] = 0
+        return self.state, self.info
+
+    def step(self, action):
+        self.state += 1
+        self.info["action_mask"][:] = bool(self.state[0] % 2), True
+        return self.state, 1.0, False, bool(self.state[0] == 3), self.info
+
+
+def test_arrays_that_an_environment_changes_in_place_are_stored_as_they_were():
+    envs = in_this_process(Moved, 1)
+    first = envs.reset(SEEDS[:1])
+    played = play(envs, 4, lambda step: {DEFAULT_AGENT: np.zeros(1, np.int32)})
+    assert first.obs[DEFAULT_AGENT].tolist() == [[0]]
+    assert [step.final_obs[DEFAULT_AGENT].item() for step in played] == [1, 2, 3, 1]
+    assert [step.obs[DEFAULT_AGENT].item() for step in played] == [1, 2, 0, 1]
+    masks = [step.action_mask[DEFAULT_AGENT].tolist() for step in played]
+    assert masks == [[[True, True]], [[False, True]], [[True, True]], [[True, True]]]
+    envs.close()
+
+
 def test_python_environments_are_known_by_their_methods():
     for env in (Counter, Counter(), Leavers, Nim()):
         assert adapter_of(env) == "python"

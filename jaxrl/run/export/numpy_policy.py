@@ -93,7 +93,8 @@ class NumpyPolicy:
             for name, values in outputs.items()
             if name.startswith(STATE_OUT)
         }
-        return outputs["action"] if is_batch else outputs["action"][0]
+        action = outputs["action"].copy()  # whoever acts may change it: the state keeps its own
+        return action if is_batch else action[0]
 
     def __call__(self, inputs):
         network, params = self._network, self._arrays

@@ -70,6 +70,16 @@ def test_acting_remembers_until_an_episode_begins(tmp_path):
     np.testing.assert_array_equal(reader.act(obs[2]), remembered[2])
 
 
+def test_an_action_may_be_changed_without_changing_what_the_reader_remembers(tmp_path):
+    path = policy_of_kind("gru").export(tmp_path / "model.npz").path
+    reader = NumpyPolicy(path)
+    action = reader.act(np.ones(3, np.float32), mask=[True] * 5)
+    before = action.copy()
+    action += 1
+    (remembered,) = (reader._state[name] for name in reader._state if "prev_action" in name)
+    np.testing.assert_array_equal(remembered[0], before)
+
+
 @pytest.mark.parametrize("kind", ["dense", "gaussian", "beta"])
 def test_acting_draws_from_the_policys_distribution(kind, tmp_path):
     policy = policy_of_kind(kind)
