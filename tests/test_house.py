@@ -56,7 +56,8 @@ MAY_IMPORT = {
 }
 # All that episodes import, and what worker processes import.
 CORE_WITHOUT_JAX = tuple(
-    f"jaxrl.core.{module}" for module in ("errors", "foreign_names", "python_kinds", "trust")
+    f"jaxrl.core.{module}"
+    for module in ("errors", "foreign_names", "json_text", "python_kinds", "trust")
 )
 WORKERS_WITH_JAX = {  # the side that learns
     f"jaxrl/workers/{module}.py" for module in ("local", "pictured", "pool", "python_env", "vector")

@@ -5,7 +5,6 @@ Every value arrives as text and is read here, so that the settings' own checks s
 
 import argparse
 import dataclasses
-import json
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -14,6 +13,7 @@ from typing import Any
 
 from jaxrl.core.errors import UsageError
 from jaxrl.core.fields import unknown_setting
+from jaxrl.core.json_text import read_json
 
 # Flags that take several values; all others take one.
 SEVERAL = {
@@ -224,7 +224,7 @@ def value_of(text: str) -> Any:
     """A number, True, False, None or a list in brackets if the text is one, else the text."""
     if text.startswith("["):
         try:
-            return json.loads(text)
+            return read_json(text)
         except ValueError as error:
             raise UsageError(
                 f"{text!r} is not a list such as [1,2] or [[1,2],[3,4]] without spaces: {error}"
@@ -291,7 +291,7 @@ def _schedule(name: str, words: Sequence[str]) -> Any:
 def _policy_file(path: str) -> dict[str, list[str]]:
     """A JSON file {policy: [agents]}."""
     try:
-        policies = json.loads(Path(path).read_text(encoding="utf-8"))
+        policies = read_json(Path(path).read_text(encoding="utf-8"))
     except OSError as error:
         raise UsageError(
             f"policies={path!r}: allowed are shared, per-agent, or a JSON file; {error.strerror}"

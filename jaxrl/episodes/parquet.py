@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from jaxrl.core.errors import UsageError, brief, one_line, require
+from jaxrl.core.json_text import read_json
 from jaxrl.episodes.episode import Episode
 from jaxrl.episodes.minari_datasets import from_minari
 from jaxrl.episodes.multi_agent_episode import MultiAgentEpisode
@@ -372,7 +373,7 @@ def _read_file(file: Path) -> list[Episode]:
 
     try:
         table = pyarrow.parquet.read_table(file, partitioning=None, page_checksum_verification=True)
-        stored = json.loads((table.schema.metadata or {}).get(METADATA, b"null"))
+        stored = read_json((table.schema.metadata or {}).get(METADATA, b"null"))
     except (pyarrow.ArrowException, OSError, ValueError) as error:
         raise UsageError(f"{file} is damaged, or no Parquet file: {one_line(error)}") from None
     if not isinstance(stored, Mapping) or not {"format", "layouts"} <= stored.keys():
@@ -402,7 +403,7 @@ def _episodes_of(table: Any, layouts: Mapping[str, Layout]) -> list[Episode]:
     for i, (start, stop) in enumerate(zip(starts, stops, strict=True)):
         id_, agent, module, facts = (values[i] for values in at_starts.values())
         rows, name = slice(start, stop), name_of(agent)
-        facts = json.loads(facts)
+        facts = read_json(facts)
         state = _agents_state(columns, layouts[name], rows)
         told = facts["agents"][name]
         _check_rows(id_, times[rows], told.get("rows", stop - start))

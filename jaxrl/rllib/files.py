@@ -1,13 +1,14 @@
 """Files that hold an RLlib configuration: JSON, YAML, and the `params.json` of a result."""
 
-import json
 from pathlib import Path
 from typing import Any
 
 from jaxrl.core.errors import UsageError, brief, one_line, require
+from jaxrl.core.json_text import read_json
 
 RESULT = "params.json"  # in the folder of each of Tune's trials
 YAML = (".yaml", ".yml")
+MOST_VALUES = 100_000  # of a file of settings
 
 
 def read_file(path: str | Path) -> dict[str, Any]:
@@ -34,7 +35,7 @@ def read_file(path: str | Path) -> dict[str, Any]:
 def _parse(path: Path, text: str) -> Any:
     if path.suffix not in YAML:
         try:
-            return json.loads(text) if text.strip() else None
+            return read_json(text) if text.strip() else None
         except ValueError as error:
             raise UsageError(
                 f"{path} is not JSON: {one_line(error)} (a YAML file's name ends with .yaml)"
@@ -43,6 +44,34 @@ def _parse(path: Path, text: str) -> Any:
     import yaml
 
     try:
-        return yaml.safe_load(text)
-    except yaml.YAMLError as error:
+        loader = yaml.SafeLoader(text)
+        node = loader.get_single_node()
+        if node is None:
+            return None
+        _check_size(node, {})
+        return loader.construct_document(node)
+    except (yaml.YAMLError, ValueError) as error:
         raise UsageError(f"{path} is not YAML: {one_line(error)}") from None
+    except RecursionError:
+        raise UsageError(f"{path} is nested too deeply") from None
+
+
+def _check_size(node: Any, sizes: dict[int, int]) -> int:
+    """The number of values that a node of YAML stands for, aliases written out.
+
+    A few hundred bytes of aliases of aliases stand for billions.
+
+    Args:
+        sizes: by the identity of the nodes seen so far; 0 while one is looked at.
+
+    Raises:
+        ValueError: there are more than `MOST_VALUES`, or a node holds itself.
+    """
+    if id(node) not in sizes:
+        sizes[id(node)] = 0
+        parts = node.value if isinstance(node.value, list) else []
+        inner = [one for part in parts for one in (part if isinstance(part, tuple) else (part,))]
+        sizes[id(node)] = 1 + sum(_check_size(part, sizes) for part in inner)
+    if not 0 < sizes[id(node)] <= MOST_VALUES:
+        raise ValueError(f"an alias holds itself, or stands for over {MOST_VALUES:,} values")
+    return sizes[id(node)]

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from jaxrl.core.errors import UsageError, one_line
+from jaxrl.core.json_text import read_json
 from jaxrl.core.types import DEFAULT_AGENT
 from jaxrl.serving import protocol
 from jaxrl.serving.external_env import spaces_of
@@ -125,8 +126,8 @@ class Scene:
         if size > MAX_BYTES:
             raise SceneFailed(f"it sent a message of {size:,} bytes")
         try:
-            answer = json.loads(await self._exactly(size))
-        except (ValueError, RecursionError):
+            answer = read_json(await self._exactly(size))
+        except ValueError:
             answer = None
         if not isinstance(answer, dict) or answer.get("type") != kind:
             raise SceneFailed(f"it sent no message of the type {kind!r}")

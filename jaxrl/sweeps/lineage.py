@@ -1,12 +1,12 @@
 """Lineage of a population: which member copied which, and the numbers that each trained with."""
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from jaxrl.core.errors import UsageError, one_line
+from jaxrl.core.json_text import read_json
 from jaxrl.run.logging.text_logs import dumped
 from jaxrl.run.storage import own_files
 
@@ -89,7 +89,7 @@ class Lineage:
         """
         try:
             lines = (folder / LINEAGE).read_text(encoding="utf-8").splitlines()
-            self.takeovers = [Takeover.from_dict(json.loads(line)) for line in lines]
-        except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+            self.takeovers = [Takeover.from_dict(read_json(line)) for line in lines]
+        except (OSError, ValueError, KeyError, TypeError) as error:
             what = f"{LINEAGE}: {one_line(error)}"
             raise UsageError(f"sweep folder {folder} is damaged: {what}") from None

@@ -1,18 +1,17 @@
 """Reading a sweep's folder: every file is checked, and an error names the damaged one."""
 
 import contextlib
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from jaxrl.core.errors import UsageError, one_line
+from jaxrl.core.json_text import read_json
 from jaxrl.run.results import ITERATIONS
 from jaxrl.run.storage.runs import PLAN, RESULTS
 from jaxrl.sweeps.results import DIVERGED, DROPPED, STOPPED, TERMINATED
 
 STATUSES = (TERMINATED, STOPPED, DIVERGED, DROPPED)
-NOT_JSON = (ValueError, RecursionError)  # the second: brackets without end
 
 
 def read_plan(path: Path) -> dict[str, Any]:
@@ -22,12 +21,12 @@ def read_plan(path: Path) -> dict[str, Any]:
         UsageError: no sweep's folder, or a damaged one.
     """
     try:
-        plan = json.loads((path / PLAN).read_text(encoding="utf-8"))
+        plan = read_json((path / PLAN).read_text(encoding="utf-8"))
     except OSError as error:
         raise UsageError(
             f"{path} is not a sweep's folder: {PLAN}: {error.strerror or error}"
         ) from None
-    except NOT_JSON as error:
+    except ValueError as error:
         raise UsageError(
             f"sweep folder {path} is damaged: {PLAN} is not JSON: {one_line(error)}"
         ) from None
@@ -62,9 +61,9 @@ def read_results(
     rows = {}
     for number, line in enumerate(whole, start=1):
         try:
-            row = json.loads(line.decode("utf-8"))
+            row = read_json(line.decode("utf-8"))
             problem = _row_problem(row, trials)
-        except NOT_JSON as error:
+        except ValueError as error:
             problem = f"is not JSON: {one_line(error)}"
         if problem:
             raise UsageError(

@@ -1,6 +1,5 @@
 """A batch of vectorised trials that an external scheduler such as Ray Tune trains and saves."""
 
-import json
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -10,6 +9,7 @@ import jax
 import numpy as np
 
 from jaxrl.core.errors import UsageError
+from jaxrl.core.json_text import read_json
 from jaxrl.run.devices.compiled import CAPACITY
 from jaxrl.run.devices.mesh import stacked
 from jaxrl.run.logging.text_logs import dumped
@@ -157,7 +157,7 @@ class TrialBatch:
 
     def _facts(self, path: Path) -> dict[str, Any]:
         try:
-            facts = json.loads((path / BLOCK).read_text(encoding="utf-8"))
+            facts = read_json((path / BLOCK).read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
             raise UsageError(f"{path} holds no saved members: {BLOCK}: {error}") from None
         if len(facts["lifetimes"]) != len(self.trials):

@@ -716,6 +716,15 @@ def test_a_value_of_the_wrong_form_is_at_most_one_line(value):
             assert "\n" not in str(error), path
 
 
+# Nine aliases of nine aliases ...: 9 ** 20 values; and as many by merging.
+LAUGHS = "a0: &a0 [x]\n" + "".join(
+    f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]\n" for i in range(1, 20)
+)
+MERGES = "a0: &a0 {x: 1}\n" + "".join(
+    f"a{i}: &a{i} {{<<: [{', '.join([f'*a{i - 1}'] * 9)}]}}\n" for i in range(1, 20)
+)
+
+
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [
@@ -725,6 +734,11 @@ def test_a_value_of_the_wrong_form_is_at_most_one_line(value):
         ("a.json", "[1, 2]", "must hold RLlib's settings by name, and holds [1, 2]"),
         ("a.yaml", "a: [1", "is not YAML"),
         ("a.yaml", "a: !!python/object/apply:os.getcwd []", "is not YAML"),
+        ("a.yaml", LAUGHS, "is not YAML: an alias holds itself, or stands for over 100,000 values"),
+        ("a.yaml", "a: &a [*a]", "is not YAML: an alias holds itself"),
+        ("a.yaml", MERGES, "is not YAML: an alias holds itself, or stands for over 100,000 values"),
+        ("a.yaml", "a: " + "[" * 100_000, "is nested too deeply"),
+        ("a.json", "[" * 100_000, "is not JSON: it is nested more than 100 deep"),
         ("params.pkl", "x", "is a pickle, which may run any code: give the params.json beside it"),
     ],
 )

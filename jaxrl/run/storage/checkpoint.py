@@ -22,6 +22,7 @@ import jax
 import numpy as np
 
 from jaxrl.core.errors import UsageError, one_line
+from jaxrl.core.json_text import read_json
 from jaxrl.core.types import PyTree, is_key
 from jaxrl.run.storage import array_storage, runs
 from jaxrl.run.storage.dtypes import narrowed
@@ -119,7 +120,7 @@ def present_name(name: str) -> str:
 def read_facts(path: Path) -> dict[str, Any]:
     """The `checkpoint.json` of a checkpoint, if nobody changed it."""
     try:
-        facts = json.loads((path / FACTS).read_text(encoding="utf-8"))
+        facts = read_json((path / FACTS).read_text(encoding="utf-8"))
         digest, newer = facts.pop("digest"), facts["format"] > FORMAT
     except FileNotFoundError:
         what = "is damaged: it has no checkpoint.json" if path.is_dir() else "does not exist"

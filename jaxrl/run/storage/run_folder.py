@@ -18,6 +18,7 @@ import jax
 from filelock import FileLock, Timeout
 
 from jaxrl.core.errors import UsageError, one_line
+from jaxrl.core.json_text import read_json
 from jaxrl.run.storage import own_files
 from jaxrl.run.storage.config_file import asks_for_trust, described
 from jaxrl.run.storage.runs import CONFIG
@@ -192,11 +193,11 @@ def read(path: Path) -> dict[str, Any]:
     """What `create` was given: the facts of a run that may have no checkpoint yet."""
     try:
         config, rest = (
-            json.loads((path / name).read_text(encoding="utf-8")) for name in (CONFIG, METADATA)
+            read_json((path / name).read_text(encoding="utf-8")) for name in (CONFIG, METADATA)
         )
     except OSError as error:
         raise UsageError(f"{path} is not a run's folder: {error.strerror or error}") from None
-    except (ValueError, RecursionError) as error:  # the second: brackets without end
+    except ValueError as error:
         what = f"config.json or metadata.json is not JSON: {one_line(error)}"
         raise UsageError(f"run folder {path} is damaged: {what}") from None
     if not isinstance(config, dict) or not isinstance(rest, dict):

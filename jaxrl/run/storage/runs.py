@@ -1,13 +1,13 @@
 """Folders that hold runs: the latest one, `runs/arena/latest`, and what is inside."""
 
 import contextlib
-import json
 import re
 import time
 from pathlib import Path
 from typing import Any
 
 from jaxrl.core.errors import UsageError
+from jaxrl.core.json_text import read_json
 
 LATEST = "latest"
 CONFIG, PLAN = "config.json", "sweep.json"  # the file that tells the folder of a run, of a sweep
@@ -70,7 +70,7 @@ def _scores(path: Path) -> dict[str, float]:
         return scores
     for line in lines:
         try:
-            row: dict[str, Any] = json.loads(line)
+            row: dict[str, Any] = read_json(line)
             if row["score"] is not None:
                 scores[f"{row['trial']:04d}"] = float(row["score"])
         except (ValueError, KeyError, TypeError):
