@@ -70,8 +70,8 @@ def _check_size(node: Any, sizes: dict[int, int]) -> int:
     if id(node) not in sizes:
         sizes[id(node)] = 0
         parts = node.value if isinstance(node.value, list) else []
-        inner = [one for part in parts for one in (part if isinstance(part, tuple) else (part,))]
-        sizes[id(node)] = 1 + sum(_check_size(part, sizes) for part in inner)
+        pairs = [part if isinstance(part, tuple) else (part,) for part in parts]
+        sizes[id(node)] = 1 + sum(_check_size(part, sizes) for pair in pairs for part in pair)
     if not 0 < sizes[id(node)] <= MOST_VALUES:
         raise ValueError(f"an alias holds itself, or stands for over {MOST_VALUES:,} values")
     return sizes[id(node)]
