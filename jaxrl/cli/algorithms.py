@@ -1,4 +1,4 @@
-"""The algorithms by the names that commands know, and the configurations that flags change."""
+"""The algorithms by the names that commands know, and the configurations that flags make."""
 
 import dataclasses
 from collections.abc import Collection, Mapping
@@ -8,11 +8,11 @@ from jaxrl.algorithms.bc.config import BCConfig, MARWILConfig
 from jaxrl.algorithms.config import AlgorithmConfig, make_env
 from jaxrl.algorithms.model_config import ActingSettings, NetworkSettings
 from jaxrl.algorithms.ppo.config import PPOConfig
-from jaxrl.algorithms.ppo.fast import FITTED
-from jaxrl.algorithms.ppo.tuned import TUNED_NETWORK, relevant_names
+from jaxrl.algorithms.ppo.tuned import TUNED_NETWORK
 from jaxrl.algorithms.rllib_values import merged_by_policy
 from jaxrl.cli.flags import Flag, flags_of
 from jaxrl.core.errors import UsageError, unknown_name
+from jaxrl.core.fields import freeze
 
 ALGORITHMS = {"ppo": PPOConfig, "bc": BCConfig, "marwil": MARWILConfig}
 ALGORITHM = Flag(
@@ -24,6 +24,7 @@ TUNED = Flag(
     "False: with RLlib's defaults",
     True,
 )
+OF_THE_ENV = ("env", "env_args")
 # A policy with the same ones can start from a cloned one (--init-from).
 OF_THE_POLICY = (
     "policies",
@@ -44,29 +45,36 @@ def every_flag() -> dict[str, Flag]:
     return {name: flag for each in ALGORITHMS for name, flag in flags_of(example(each)).items()}
 
 
-def base_of(
-    options: dict[str, Any], tuned: Any, algorithm: str, tried: Collection[str] = ()
+def config_of(
+    options: Mapping[str, Any], tuned: Any, algorithm: str, tried: Collection[str] = ()
 ) -> tuple[AlgorithmConfig, str]:
-    """The configuration that the flags change, and what it is called.
+    """The configuration that the given flags make, and where its other values come from.
 
-    tried: the settings of which a sweep tries values.
+    It is that of the same keywords in Python: what was given counts as given, also where it equals
+    a default.
+
+    Args:
+        options: the flags that are settings, by name.
+        tried: the settings of which a sweep tries values.
     """
     if not isinstance(tuned, bool):
         raise UsageError(f"tuned={tuned!r} must be True or False")
-    env, env_args = options.pop("env", "arena"), options.pop("env_args", {})
-    if example(algorithm).is_offline:
-        return _offline(ALGORITHMS[algorithm], env, env_args, options, tuned, tried)
-    plain = PPOConfig(env=env, env_args=env_args)
+    example(algorithm)  # refuses an unknown one
+    env, env_args = options.get("env", "arena"), options.get("env_args", {})
+    changes = {name: options[name] for name in options if name not in OF_THE_ENV}
+    config_class = ALGORITHMS[algorithm]
     if not tuned:
-        return plain, "RLlib's defaults"
-    if settings := getattr(make_env(env, plain.env_args)[0], "tuned", None):
-        given = {name: options[name] for name in relevant_names(settings) if name in options}
-        base = PPOConfig.tuned(env, env_args, **_with_tried(given, tried))
-        options.pop("per_policy", None)  # a part of the base now
-        return base, f"tuned for {env}"
-    fitted = {name: options[name] for name in FITTED if name in options}
-    options.pop("per_policy", None)
-    return PPOConfig.fast(env, env_args, **fitted), f"PPOConfig.fast ({env} has no tuned ones)"
+        source = "the defaults" if config_class.is_offline else "RLlib's defaults"
+        return config_class(env=env, env_args=env_args, **changes), source
+    if config_class.is_offline:
+        base = _offline(config_class, env, env_args, changes, tried)
+        changes.pop("per_policy", None)  # a part of the base
+        return base.replace(**changes), f"the defaults, with PPO's networks for {env}"
+    if getattr(make_env(env, freeze(env_args))[0], "tuned", None):
+        config = PPOConfig.tuned(env, env_args, **_with_tried(changes, tried))
+        return config, f"tuned for {env}"
+    config = PPOConfig.fast(env, env_args, **changes)
+    return config, f"PPOConfig.fast ({env} has no tuned ones)"
 
 
 def _with_tried(given: dict[str, Any], tried: Collection[str]) -> dict[str, Any]:
@@ -86,17 +94,14 @@ def _offline(
     config_class: type,
     env: Any,
     env_args: Any,
-    options: dict[str, Any],
-    tuned: bool,
+    options: Mapping[str, Any],
     tried: Collection[str],
-) -> tuple[AlgorithmConfig, str]:
+) -> AlgorithmConfig:
     """With the policies' networks as PPO has them, and the algorithm's own defaults.
 
     A tuned network with memory is left out, since learning from recorded episodes takes no memory.
     """
-    if not tuned:
-        return config_class(env=env, env_args=env_args), "the defaults"
-    asked = options.pop("per_policy", {})
+    asked = options.get("per_policy", {})
     named = {policy: _of_the_policy(settings) for policy, settings in asked.items()}
     given = _with_tried({**_of_the_policy(options), "per_policy": named}, tried)
     ppo = PPOConfig.tuned(env, env_args, **given)
@@ -108,8 +113,7 @@ def _offline(
             networks[policy] = {name: kept[name] for name in kept if name not in TUNED_NETWORK}
     policies = {name: getattr(ppo, name) for name in OF_THE_POLICY}
     policies["per_policy"] = merged_by_policy(networks, asked)
-    base = config_class(env=env, env_args=env_args, **policies)
-    return base, f"the defaults, with PPO's networks for {env}"
+    return config_class(env=env, env_args=env_args, **policies)
 
 
 def _of_the_policy(settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from jaxrl.algorithms.config import AlgorithmConfig
-from jaxrl.cli.algorithms import ALGORITHM, TUNED, base_of, every_flag
+from jaxrl.cli.algorithms import ALGORITHM, OF_THE_ENV, TUNED, config_of, every_flag, example
 from jaxrl.cli.flags import (
     COMPILE_CACHE,
     Flag,
@@ -19,7 +19,7 @@ from jaxrl.cli.flags import (
     setting_of,
     value_of,
 )
-from jaxrl.cli.help import show_help
+from jaxrl.cli.help import HELP_FLAGS, show_help
 from jaxrl.core.errors import UsageError, unknown_name
 from jaxrl.core.fields import flag
 from jaxrl.run import advice
@@ -133,13 +133,13 @@ def _sweep(argv: list[str]) -> Sweep:
     if trust:
         raise UsageError("--trust goes with --resume SWEEP")
     algorithm = sweep_options.pop("algorithm", "ppo")
-    tried = tried_of(given)
-    base, _ = base_of(options, sweep_options.pop("tuned", True), algorithm, tried)
-    show_help(argv, sweep_flags(base), program("sweep"), run_sweep.__doc__)
-    given_flags(argv, sweep_flags(base))  # refuses those of other algorithms
-    config = base.replace(
-        **{name: value for name, value in options.items() if getattr(base, name) != value}
-    )
+    tried, tuned = tried_of(given), sweep_options.pop("tuned", True)
+    if set(HELP_FLAGS) & set(argv):  # it shows the values that the environment has by itself
+        of_env = {name: options[name] for name in OF_THE_ENV if name in options}
+        base, _ = config_of(of_env, tuned, algorithm)
+        show_help(argv, sweep_flags(base), program("sweep"), run_sweep.__doc__)
+    given_flags(argv, sweep_flags(example(algorithm)))  # refuses those of other algorithms
+    config, _ = config_of(options, tuned, algorithm, tried)
     stop = dict(sweep_options.pop("stop", {}))
     if (goal := sweep_options.pop("stop_return", None)) is not None:
         stop[return_path(config)] = goal

@@ -9,7 +9,7 @@ from typing import Any
 
 from jaxrl.algorithms.config import AlgorithmConfig
 from jaxrl.algorithms.ppo.config import PPOConfig
-from jaxrl.cli.algorithms import ALGORITHM, TUNED, base_of, every_flag
+from jaxrl.cli.algorithms import ALGORITHM, OF_THE_ENV, TUNED, config_of, every_flag, example
 from jaxrl.cli.flags import (
     COMPILE_CACHE,
     Flag,
@@ -227,7 +227,6 @@ def parse(argv: Sequence[str], algorithm: str = "ppo") -> TrainOptions:
     """
     options, run, settings = _by_kind(given_flags(argv, train_flags()))
     scenes = _take_spaces(options, run, argv, algorithm)
-    said = dict(options)
     path, saved_stop, trust = run.get("resume"), {}, run.get("trust", False)
     flag("trust", trust)
     if path is None or trust:
@@ -236,28 +235,43 @@ def parse(argv: Sequence[str], algorithm: str = "ppo") -> TrainOptions:
     if "rllib_config" in run:
         goal = {"stop_return": run["stop_return"]} if "stop_return" in run else {}
         source = f"RLlib's of {run['rllib_config']}" + _but({**options, **settings, **goal})
-        base, settings, table = _of_rllib(run, options, settings)
+        config, settings, table = _of_rllib(run, options, settings)
+        _check_flags(argv, config)
     elif "ignore" in run:
         raise UsageError("--ignore goes with --rllib-config FILE")
     elif path is None:
-        algorithm = run.get("algorithm", algorithm)
-        base, source = base_of(options, run.get("tuned", True), algorithm)
+        config, source = _new(argv, options, run, algorithm)
     elif "algorithm" in run:
         raise UsageError("--algorithm: a run that is resumed keeps its own")
     else:
-        base, saved_stop = _saved(path, options, settings, trust=trust)
-        source = f"those of {path}"
-    show_help(argv, train_flags(base), program("train"), train_ppo.__doc__)
-    given_flags(argv, train_flags(base))  # refuses those of other algorithms
-    goal = {return_path(base): run["stop_return"]} if "stop_return" in run else {}
+        config, saved_stop = _saved(path, options, settings, trust=trust)
+        _check_flags(argv, config)
+        config, source = config.replace(**options), f"those of {path}"
+    goal = {return_path(config): run["stop_return"]} if "stop_return" in run else {}
     settings.update(_stop(settings, saved_stop, "total_env_steps" in options, goal))
-    changes = {name: value for name, value in options.items() if getattr(base, name) != value}
-    changes = {} if table else changes  # which RLlib's configuration has taken in
-    source += "" if table else _but({**said, **settings})
+    source += "" if table else _but({**options, **settings})
     RunSettings(**settings)
     asked = {**_checked_run_flags(run), "table": table, "scenes": scenes}
     run_dir = run.get("run_dir", "auto" if path is None else "same")
-    return TrainOptions(base.replace(**changes), source, settings, run_dir, path, **asked)
+    return TrainOptions(config, source, settings, run_dir, path, **asked)
+
+
+def _new(
+    argv: Sequence[str], options: Mapping[str, Any], run: Mapping[str, Any], algorithm: str
+) -> tuple[AlgorithmConfig, str]:
+    """The configuration of a new run, and where the values come from that no flag gives."""
+    algorithm, tuned = run.get("algorithm", algorithm), run.get("tuned", True)
+    if set(HELP_FLAGS) & set(argv):  # it shows the values that the environment has by itself
+        of_env = {name: options[name] for name in OF_THE_ENV if name in options}
+        _check_flags(argv, config_of(of_env, tuned, algorithm)[0])
+    _check_flags(argv, example(algorithm))
+    return config_of(options, tuned, algorithm)
+
+
+def _check_flags(argv: Sequence[str], config: AlgorithmConfig) -> None:
+    """Shows help if it is asked for; refuses the flags of other algorithms."""
+    show_help(argv, train_flags(config), program("train"), train_ppo.__doc__)
+    given_flags(argv, train_flags(config))
 
 
 def _by_kind(given: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:

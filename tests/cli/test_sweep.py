@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from jaxrl import UsageError
-from jaxrl.cli.algorithms import base_of
+from jaxrl.cli.algorithms import config_of
 from jaxrl.cli.flags import given_flags
 from jaxrl.cli.sweep import (
     draws_of,
@@ -111,11 +111,11 @@ def test_what_it_does_not_understand_it_says(make, words):
 )
 def test_a_tuned_model_makes_room_where_networks_are_tried(env, tried, has_model):
     options = {"env": env, "policies": "shared"} if env == "waterworld" else {"env": env}
-    config, source = base_of(dict(options), True, "ppo", {tried})
+    config, source = config_of(dict(options), True, "ppo", {tried})
     first = next(iter(config.setup().policies))
     assert (config.for_policy(first).model is not None) == has_model
     assert source == f"tuned for {env}"
-    cloning, _ = base_of({**options, "input": "data"}, True, "bc", {tried})
+    cloning, _ = config_of({**options, "input": "data"}, True, "bc", {tried})
     if not has_model:
         assert cloning.for_policy(first).model is None
     if "." in tried or tried == "fcnet_hiddens":

@@ -19,25 +19,6 @@ from jaxrl.models.cnn import is_image
 from jaxrl.models.policy_spec import OBSERVATION, without_mask
 from jaxrl.rollout.critic_inputs import ALL_AGENTS, OWN, STATE, critic_space
 
-SPACES_DECIDE = (
-    "observation_filter",
-    "conv_filters",
-    "fcnet_activation",
-    "lr",
-    "entropy_coeff",
-    "free_log_std",
-)
-# Given settings that the others follow, or which the spaces would decide.
-FITTED = (
-    *DEFAULT_SIZES,
-    "total_env_steps",
-    "policies",
-    "per_policy",
-    "model",
-    "action_distribution",
-    "critic_observation",
-    *SPACES_DECIDE,
-)
 NUM_ENVS = 64
 TARGET_BATCH = 2048  # environment steps of an iteration, as long as rollouts have these lengths:
 ROLLOUT_LENGTHS = (16, 128)

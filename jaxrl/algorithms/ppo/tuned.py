@@ -45,13 +45,6 @@ def resolve_tuned(
     return kept, {**changes, "per_policy": by_policy}
 
 
-def relevant_names(tuned: Mapping[str, Any]) -> set[str]:
-    """The settings whose changes `resolve_tuned` looks at."""
-    by_policy = _as_dicts(tuned.get("per_policy", ())) or {}
-    of_policies = (name for settings in by_policy.values() for name in settings)
-    return {*CHOOSES_NETWORK, "policies", "per_policy", *of_policies}
-
-
 def _without_network(tuned: Mapping[str, Any], changes: Mapping[str, Any]) -> Settings:
     """`tuned`, of all policies or of one, without its network if the changes choose another."""
     if not CHOOSES_NETWORK & changes.keys():
