@@ -58,7 +58,7 @@ class Trajectory(struct.PyTreeNode):
     # that the step reached, before any reset; () where the model gives no intrinsic reward
     next_obs: PyTree = ()
     # f32  probability of the action by the policy that learns, over that by which it was drawn, at
-    # most 1 (`jaxrl.algorithms.ppo.stale_rollouts`); () where rows are not weighted
+    # most 1 (`jaxrl.algorithms.ppo.behaviour`); () where rows are not weighted
     importance: PyTree = ()
     # whether it may have been played by older weights than those that learn from it
     is_stale: bool = struct.field(pytree_node=False, default=False)

@@ -24,8 +24,8 @@ class Batch(struct.PyTreeNode):
 
     obs: PyTree  # as the model reads them
     action: PyTree
-    distribution: Distribution  # of the policy that acted
-    log_prob: jax.Array  # f32  of the action, as it was drawn
+    distribution: Distribution  # of the policy before the update
+    log_prob: jax.Array  # f32  of the action, by that policy
     value: jax.Array  # f32
     advantage: jax.Array  # f32
     target: jax.Array  # f32
@@ -35,8 +35,15 @@ class Batch(struct.PyTreeNode):
     waited: PyTree = ()  # bool  with memory, where agents may wait: the carry stays as it is
     carry: PyTree = ()  # with memory: the model's, into the first row of each sequence
     next_obs: PyTree = ()  # that the step reached; () where the model gives no intrinsic reward
+    # f32  of the row for the policy, where a behaviour acted; () where the policy itself did
+    importance: PyTree = ()
 
     begins = former_attribute("begins", "is_first")
+
+    @property
+    def policy_weight(self) -> jax.Array:
+        """f32  of the row in what the policy's choice of action decides."""
+        return weighed(self.weight, self.importance)
 
 
 class BatchLayout(NamedTuple):
@@ -114,7 +121,7 @@ def advantages_and_targets(
     values = trajectory.value, trajectory.next_value
     advantages, targets = gae(trajectory.reward, *values, **ends)
     advantages = jnp.where(trajectory.active, advantages, 0.0)
-    weights = trajectory.active.astype(jnp.float32)
+    weights = weighed(trajectory.active.astype(jnp.float32), trajectory.importance)
     if spec.center_values:
         advantages = center_values(advantages, weights, axis_name=spec.axis_name, **ends)
         targets = advantages + trajectory.value
@@ -140,16 +147,12 @@ def make_batch(
     """
     policy_spec, shape = spec.policy_spec, trajectory.value.shape
     advantages, targets = estimates
-    if not isinstance(trajectory.importance, tuple):
-        advantages = advantages * trajectory.importance
-    log_prob = trajectory.log_prob
-    if isinstance(log_prob, tuple):
-        log_prob = trajectory.distribution.log_prob(trajectory.action)
+    policy = policy_of(trajectory.distribution)
     by_step = Batch(
         obs=policy_spec.read(obs_stats, trajectory.obs, trajectory.inputs),
         action=trajectory.action,
-        distribution=policy_of(trajectory.distribution),
-        log_prob=log_prob,
+        distribution=policy,
+        log_prob=policy.log_prob(trajectory.action),
         value=trajectory.value,
         advantage=advantages,
         target=targets,
@@ -160,6 +163,7 @@ def make_batch(
             if policy_spec.rewards_itself
             else ()
         ),
+        importance=trajectory.importance,
     )
     rows = jax.tree.map(lambda leaf: active_rows(leaf, trajectory.active), by_step)
     # All zeros are no distribution of every kind; all ones are.
@@ -204,6 +208,11 @@ def minibatch_indices(spec: PPOSpec, layout: BatchLayout, key: Key) -> jax.Array
 
     indices = jax.vmap(indices_of)(jnp.arange(blocks_here))
     return jnp.moveaxis(indices, 0, 1).reshape(indices.shape[1], -1)
+
+
+def weighed(values: jax.Array, importance: PyTree) -> jax.Array:
+    """`values` times the importance of their rows, f32[...]; as they are where that is ()."""
+    return values if isinstance(importance, tuple) else values * importance
 
 
 def active_rows(leaf: jax.Array, active: jax.Array, filler: int = 0) -> jax.Array:

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from jaxrl.algorithms.ppo.batch import Batch
+from jaxrl.algorithms.ppo.batch import Batch, weighed
 from jaxrl.algorithms.ppo.hypers import Hypers, PPOSpec
 from jaxrl.core.types import PyTree
 from jaxrl.ops.losses import clip_fraction, clipped_surrogate, value_clip_fraction, value_loss
@@ -56,11 +56,12 @@ def ppo_loss(params: PyTree, spec: PPOSpec, batch: Batch, hypers: Hypers) -> tup
     log_prob = distribution.log_prob(batch.action)
     values = (value, batch.value, batch.target, hypers.vf_clip_param, spec.value_clip)
     error = batch.target - value
+    surrogate = clipped_surrogate(
+        log_prob, batch.log_prob, batch.advantage, hypers.clip_param, hypers.dual_clip
+    )
     terms = Terms(
-        policy_loss=clipped_surrogate(
-            log_prob, batch.log_prob, batch.advantage, hypers.clip_param, hypers.dual_clip
-        ),
-        vf_loss=value_loss(*values),
+        policy_loss=weighed(surrogate, batch.importance),
+        vf_loss=weighed(value_loss(*values), batch.importance),
         vf_loss_unclipped=error**2,
         error=error,
         entropy=distribution.entropy(),

@@ -1,37 +1,32 @@
-"""Stale rollouts: learning from what weights before the last update played.
+"""Stale rollouts: the distributions and values of the weights that learn from them.
 
-The objective is decoupled (Hilton et al. 2022, "Batch size-invariance for policy optimization"):
-the update is clipped around the policy that learns, and rows are weighted by how likely that policy
-is to act as the one that played. With PPO's own ratio, whose denominator is the policy that played,
-the last update would already have used up the clipping range.
+What weights before the last update played is a behaviour that is not the policy, as an exploration
+is (`jaxrl.algorithms.ppo.behaviour`).
 """
 
 import jax
 import jax.numpy as jnp
 
 from jaxrl.algorithms.ppo.batch import Batch, Minibatches, batch_layout, make_batch
+from jaxrl.algorithms.ppo.behaviour import behaviour_log_prob
 from jaxrl.algorithms.ppo.hypers import PPOSpec
 from jaxrl.models.policy_spec import PolicyWeights
 from jaxrl.ops.distributions import Distribution
 from jaxrl.ops.packing import pack
 from jaxrl.rollout.rollout import Trajectory
 
-MAX_IMPORTANCE = 1.0  # as V-trace truncates it (Espeholt et al. 2018)
 ROWS_AT_ONCE = 512  # that are evaluated, at least: every round of a compiled loop has its cost
 
 
 def as_if_played_now(spec: PPOSpec, weights: PolicyWeights, trajectory: Trajectory) -> Trajectory:
     """The trajectory [T, E, M, ...] with the distributions and values of `weights`.
 
-    `importance`, f32[T, E, M], is the probability of each action by these weights, over that by
-    which it was drawn, at most `MAX_IMPORTANCE`. A `next_value` that repeats the next row's value
+    `log_prob` remains that of the behaviour. A `next_value` that repeats the next row's value
     changes with it. Where agents wait, values stay as they were played.
     """
     nothing = jnp.zeros_like(trajectory.value)
     batch = make_batch(spec, weights.filter, trajectory, (nothing, nothing))
     distribution, value = _evaluated(spec, weights, batch, trajectory.value.shape)
-    played = batch.log_prob[: value.size].reshape(value.shape)
-    importance = jnp.exp(distribution.log_prob(trajectory.action) - played)
     next_value = trajectory.next_value
     if isinstance(trajectory.waited, tuple):
         moved = value - trajectory.value
@@ -43,8 +38,7 @@ def as_if_played_now(spec: PPOSpec, weights: PolicyWeights, trajectory: Trajecto
         distribution=distribution,
         value=value,
         next_value=next_value,
-        log_prob=(),
-        importance=jnp.minimum(importance, MAX_IMPORTANCE),
+        log_prob=behaviour_log_prob(trajectory),
     )
 
 

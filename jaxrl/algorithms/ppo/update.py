@@ -13,6 +13,7 @@ from jaxrl.algorithms.ppo.batch import (
     make_batch,
     make_minibatches,
 )
+from jaxrl.algorithms.ppo.behaviour import as_if_by_policy
 from jaxrl.algorithms.ppo.hypers import Hypers, PPOSpec
 from jaxrl.algorithms.ppo.loss import Sums, Terms, gradient
 from jaxrl.algorithms.ppo.metrics import learner_metrics
@@ -65,6 +66,7 @@ def update_policy(
     hypers = iteration.hypers.at(iteration.env_steps).replace(kl_coeff=learner.kl_coeff)
     if trajectory.is_stale:
         trajectory = as_if_played_now(spec, learner.weights, trajectory)
+    trajectory = as_if_by_policy(trajectory)
     estimates = advantages_and_targets(spec, trajectory, hypers)
     batch = make_batch(spec, learner.filter, trajectory, estimates)
     layout = batch_layout(spec.policy_spec, trajectory.value.shape)
@@ -103,7 +105,7 @@ def _sgd_epochs(
         params, opt_state, stopped = state
         minibatch = minibatches.gather(pieces)
         if spec.normalize_advantages == "minibatch":
-            weight = minibatch.weight
+            weight = minibatch.policy_weight
             advantage = standardise(minibatch.advantage, weight, axis_name=spec.axis_name)
             minibatch = minibatch.replace(advantage=advantage)
 

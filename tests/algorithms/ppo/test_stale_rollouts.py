@@ -9,13 +9,17 @@ import pytest
 
 import jaxrl
 from jaxrl.algorithms.ppo.batch import make_batch
+from jaxrl.algorithms.ppo.behaviour import as_if_by_policy
 from jaxrl.algorithms.ppo.stale_rollouts import as_if_played_now
 from jaxrl.models.policy_spec import PolicyWeights
 from tests.algorithms.ppo.test_update import MODEL, learner_spec, log_softmax, trajectory
 from tests.probes import SMALL_CARTPOLE
 from tests.rollout.jax_vector import config_outside
 
-judged = jax.jit(as_if_played_now, static_argnums=0)
+
+@functools.partial(jax.jit, static_argnums=0)
+def judged(spec, weights, played):
+    return as_if_by_policy(as_if_played_now(spec, weights, played))
 
 
 @pytest.mark.parametrize("minibatch_size", [16, 7, 1000])  # of 48 rows
@@ -43,12 +47,12 @@ def test_a_stale_rollout_has_the_distributions_and_values_of_the_weights_that_le
 
 
 def test_the_batch_of_a_stale_rollout_is_clipped_around_the_policy_that_learns():
-    """Advantages of 1 become the importance, and the ratio begins at 1."""
+    """Rows weigh as much as they are important to it, and the ratio begins at 1."""
     spec, played = learner_spec(), trajectory(jax.random.key(0))
     now = judged(spec, PolicyWeights(MODEL.init(jax.random.key(1)), ()), played)
     ones = jnp.ones_like(played.value)
     batch = jax.jit(functools.partial(make_batch, spec))((), now, (ones, ones))
-    np.testing.assert_array_equal(batch.advantage, now.importance.reshape(-1))
+    np.testing.assert_array_equal(batch.policy_weight, now.importance.reshape(-1))
     log_prob = now.distribution.log_prob(now.action).reshape(-1)
     np.testing.assert_allclose(batch.log_prob, log_prob, rtol=1e-5)
 
