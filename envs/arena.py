@@ -61,7 +61,7 @@ class MultiAgentArena(StackedEnvironment):
     def __post_init__(self):
         for name in ("height", "width"):
             object.__setattr__(self, name, freeze(getattr(self, name)))
-        whole = isinstance(self.height, int) and isinstance(self.width, int)
+        whole = all(type(size) is int for size in (self.height, self.width))
         if not whole or min(self.height, self.width) < 1 or self.num_cells < 2:
             raise UsageError(
                 f"arena with height={self.height} and width={self.width}: both must be integers "

@@ -79,6 +79,19 @@ class CartPole(Environment):
     def default_params(self) -> Params:
         return Params()
 
+    def check_params(self, params: Params) -> None:
+        """Raises UsageError for numbers with which there is no pole to balance."""
+        above = ("cart_mass", "pole_half_length", "time_step", "x_threshold", "theta_threshold")
+        for names, least, allowed in (
+            (above, 1e-30, "above 0"),
+            (("pole_mass", "start_range"), 0.0, "at least 0"),
+            (("max_steps_in_episode",), 1, "at least 1"),
+        ):
+            for name in names:
+                value = getattr(params, name)
+                if not value >= least:
+                    raise UsageError(f"cartpole: {name} must be {allowed}, not {value!r}")
+
     @property
     def tuned(self) -> dict[str, Any]:
         """Settings for a return of 475 within 100,000 steps that stays there (5 seeds)."""

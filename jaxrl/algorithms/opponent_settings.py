@@ -137,6 +137,8 @@ def _names_code(entry: Any) -> bool:
 
 def _nameable(name: str, entry: Any) -> Any:
     """A function by its name, where it has one; anything else that may be an opponent as it is."""
+    if not name:
+        raise UsageError("opponents: a member of fixed needs a name, which is not empty")
     if name.startswith(COPY) or name == EVERYBODY:
         raise UsageError(f"opponents: {name!r} cannot be fixed: members of the pool are called so")
     if isinstance(entry, str) and entry:

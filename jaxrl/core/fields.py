@@ -5,6 +5,7 @@ import inspect
 import math
 import textwrap
 from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -124,6 +125,19 @@ def pairs(what: str) -> Check:
 def flag(name: str, value: Any) -> None:
     if not isinstance(value, bool):
         raise UsageError(f"{name}={brief(value)} must be True or False")
+
+
+def file_path(what: str, *, optional: bool = False) -> Check:
+    """A path that is written as a text or a `Path`; if `optional`, None as well."""
+    wanted = f"{what}{', or None' if optional else ''}"
+
+    def check(name, value):
+        if value is None and optional:
+            return
+        if not isinstance(value, str | Path) or not str(value) or "\0" in str(value):
+            raise UsageError(f"{name}={brief(value)} must be {wanted}")
+
+    return check
 
 
 def freeze(value: Any) -> Any:

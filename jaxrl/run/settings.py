@@ -10,6 +10,7 @@ from jaxrl.core.fields import (
     check_all,
     checked,
     count,
+    file_path,
     flag,
     frozen_fields,
     number,
@@ -41,12 +42,6 @@ def _runs(name: str, value: Any) -> None:
     for policy, path in value:
         if not isinstance(path, str | Path):
             raise UsageError(f"{name}: policy {policy!r} must name a run's path, not {brief(path)}")
-
-
-def _folder(name: str, value: Any) -> None:
-    is_path = isinstance(value, str | Path) and str(value) and "\0" not in str(value)
-    if value is not None and not is_path:
-        raise UsageError(f"{name}={brief(value)} must be a folder's path, or None")
 
 
 def _several(name: str, value: Any) -> Any:
@@ -132,7 +127,7 @@ class RunSettings:
     output: Any = setting(
         None,
         "folder that the played episodes are written to, as Parquet files; None: none",
-        _folder,
+        file_path("a folder's path", optional=True),
     )
     output_share: float = setting(
         1.0,

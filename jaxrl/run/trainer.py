@@ -15,7 +15,7 @@ from jaxrl.algorithms.config import AlgorithmConfig
 from jaxrl.core.batched_env import has_outside_state
 from jaxrl.core.env import strongly_typed
 from jaxrl.core.errors import UsageError, unknown_result
-from jaxrl.core.fields import flag, takes_settings
+from jaxrl.core.fields import file_path, flag, takes_settings
 from jaxrl.core.outside_env import is_outside
 from jaxrl.core.types import PyTree
 from jaxrl.rollout.episode_callbacks import resolve_callbacks
@@ -119,6 +119,7 @@ class Trainer(PolicyAccess, EpisodeAccess, TrainerResults):
         _saved: resume.Saved | None = None,
         **run_settings: Unpack[RunKeywords],
     ):
+        file_path("a folder's path", optional=True)("run_dir", run_dir)
         self.config = config = _configuration(config)
         self.settings = settled(RunSettings(**{**config.run_defaults, **run_settings}), config)
         setup = config.setup()

@@ -7,13 +7,26 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
-from jaxrl.core.errors import UsageError, one_line, unknown_name
-from jaxrl.core.fields import check_all, count, setting
+from jaxrl.core.errors import UsageError, brief, one_line, unknown_name
+from jaxrl.core.fields import check_all, count, file_path, freeze, setting
 
 HOST, PORT = "127.0.0.1", 9944
 GODOT_PORT = 11008  # where Godot RL Agents' plugin connects to
 MIN_TOKEN_CHARACTERS = 16
+FILE = file_path("a file's path", optional=True)
+
+
+def _origins(name: str, value: Any) -> None:
+    """Pages as browsers name them: a scheme, a host and a port."""
+    for origin in value if isinstance(value, tuple) else (value,):
+        parts = urlsplit(origin) if isinstance(origin, str) else None
+        if parts is None or origin != f"{parts.scheme}://{parts.netloc}" or not parts.hostname:
+            raise UsageError(
+                f"{name}: {brief(origin)} must be an address such as http://127.0.0.1:8000, "
+                "without a path"
+            )
 
 
 @dataclass(frozen=True)
@@ -22,11 +35,15 @@ class ServerSettings:
 
     host: str = setting(HOST, "where to listen; beyond this machine a token and TLS are needed")
     port: int = setting(PORT, "where to listen; 0: any that is free", count(0, 65535))
-    token_file: Any = setting(None, "a file of the token that clients must say first; None: none")
-    certificate: Any = setting(None, "for TLS: a file of certificates, PEM")
-    private_key: Any = setting(None, "for TLS: a file of the private key, PEM")
+    token_file: Any = setting(
+        None, "a file of the token that clients must say first; None: none", FILE
+    )
+    certificate: Any = setting(None, "for TLS: a file of certificates, PEM", FILE)
+    private_key: Any = setting(None, "for TLS: a file of the private key, PEM", FILE)
     origins: Any = setting(
-        (), "the pages whose scripts may connect, such as http://127.0.0.1:8000; none by default"
+        (),
+        "the pages whose scripts may connect, such as http://127.0.0.1:8000; none by default",
+        _origins,
     )
     max_clients: int = setting(256, "connected at the same time", count())
     max_episodes: int = setting(64, "of each client at the same time", count())
@@ -43,9 +60,8 @@ class ServerSettings:
     )
 
     def __post_init__(self):
-        origins = self.origins.split(",") if isinstance(self.origins, str) else self.origins or ()
-        origins = tuple(origins)
-        object.__setattr__(self, "origins", origins)
+        origins = self.origins.split(",") if isinstance(self.origins, str) else self.origins
+        object.__setattr__(self, "origins", freeze(origins or ()))
         check_all(self)
         if not is_loopback(self.host) and not (self.token_file and self.certificate):
             raise UsageError(

@@ -10,6 +10,7 @@ import jax
 
 from jaxrl.algorithms.config import AlgorithmConfig
 from jaxrl.core.errors import UsageError, brief
+from jaxrl.core.fields import file_path
 from jaxrl.run.devices.mesh import num_cores, split_cpu, start_jax
 from jaxrl.run.logging.console import Progress
 from jaxrl.run.logging.loggers import check_saved
@@ -93,6 +94,9 @@ def sweep(
     trials, warnings = _plan_trials(
         config, settings_of(space, num_samples, config.seed), seeds, scheduler is not None
     )
+    file_path("a folder's path", optional=True)("run_dir", run_dir)
+    if not isinstance(stop, Mapping | None):
+        raise UsageError(f"stop={brief(stop)} must be {{path in the result tree: least value}}")
     stop = {path: least for path, least in (stop or {}).items() if least != math.inf}
     metric = return_path(config) if metric is None else metric
     run_settings = {**config.run_defaults, **run_settings}

@@ -13,7 +13,7 @@ import jax
 import numpy as np
 
 from jaxrl.core.errors import UsageError, one_line, unknown_name
-from jaxrl.core.fields import count, flag
+from jaxrl.core.fields import count, file_path, flag, freeze, pairs
 from jaxrl.core.spaces import Box, to_json
 from jaxrl.run.export.numpy_file import READER, build_npz
 from jaxrl.run.export.onnx_file import OPSET, build_onnx, check_names
@@ -66,7 +66,8 @@ def export_policy(
     path = check_path(path)
     flag("explore", explore)
     count(optional=True)("opset", opset)
-    names = dict(names or {})
+    pairs("{name of an input or output: another}")("names", freeze(names or ()))
+    names = dict(names or ())
     is_onnx = path.suffix == ONNX
     if not is_onnx and (opset is not None or names):
         raise UsageError(f"opset and names are of {ONNX} files, not of {path}")
@@ -97,6 +98,7 @@ def export_policy(
 
 def check_path(path: str | Path) -> Path:
     """The path of a file, before anything is computed for it."""
+    file_path("the path of a file")("path", path)
     path = Path(path)
     if path.suffix not in BUILDERS:
         raise unknown_name("ending", path.suffix, BUILDERS, f"of {path}")

@@ -12,7 +12,7 @@ from jaxrl.algorithms.base import Algorithm
 from jaxrl.algorithms.opponents import PoolState, copy_label
 from jaxrl.core.env import strongly_typed
 from jaxrl.core.errors import UsageError
-from jaxrl.core.fields import count, flag, number
+from jaxrl.core.fields import count, file_path, flag, number
 from jaxrl.core.types import PyTree
 from jaxrl.episodes import EpisodeWriter
 from jaxrl.models.policy_spec import PolicyWeights
@@ -255,6 +255,7 @@ def render(
     count(0)("episode", episode)
     count()("max_steps", max_steps)
     number(0, open_low=True, optional=True)("fps", fps)
+    file_path("the path of a picture", optional=True)("out", out)
     loading = {"config": config, "game": OtherGame(env_args), "trust": trust}
     opened = open_run(path, checkpoint, **loading, call="jaxrl.render")
     out = _run_folder(opened.saved.path) / EPISODE if out is None else Path(out)
