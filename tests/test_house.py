@@ -60,7 +60,8 @@ CORE_WITHOUT_JAX = tuple(
     for module in ("errors", "foreign_names", "json_text", "python_kinds", "trust")
 )
 WORKERS_WITH_JAX = {  # the side that learns
-    f"jaxrl/workers/{module}.py" for module in ("local", "pictured", "pool", "python_env", "vector")
+    f"jaxrl/workers/{module}.py"
+    for module in ("local", "pictured", "pool", "probing", "python_env", "vector")
 }
 MAY_BE_IMPORTED_BY = {
     "gymnax": {"jaxrl/adapters/from_gymnax.py", "jaxrl/adapters/to_gymnax.py"},

@@ -32,8 +32,11 @@ def joined(fragments: list[Fragment]) -> Fragment:
     batch = EnvBatch(**_joined_fields(envs, ENV_AXES))
     numbers = np.arange(len(batch.state.copy), dtype=np.int32)  # each fragment counts from 0
     batch = batch.replace(state=batch.state.replace(copy=numbers))
-    agent_steps = sum(rollout.agent_steps for rollout in rollouts)
-    rollout = Rollout(**_joined_fields(rollouts, ROLLOUT_AXES), agent_steps=agent_steps)
+    rollout = Rollout(
+        **_joined_fields(rollouts, ROLLOUT_AXES),
+        agent_steps=sum(rollout.agent_steps for rollout in rollouts),
+        num_env_steps=sum(rollout.num_env_steps for rollout in rollouts),
+    )
     return Fragment(batch, rollout, max(seconds, key=sum))
 
 

@@ -142,7 +142,8 @@ def _finish(
         action.replace(there=action.there & ~gone[0][None, :, None]) for action in envs.unfinished
     )
     envs = envs.replace(unfinished=unfinished)
-    return rollout_of(spec, weights, envs, (turns, ends, carries), env_params)
+    envs, rollout = rollout_of(spec, weights, envs, (turns, ends, carries), env_params)
+    return envs, rollout.replace(num_env_steps=jnp.sum(~gone))
 
 
 def rows_of_lost_episodes(lost: jax.Array, episode_done: jax.Array) -> jax.Array:

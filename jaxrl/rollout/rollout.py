@@ -78,6 +78,7 @@ class Rollout(struct.PyTreeNode):
     # [T, ...]  of the first environments, as they were played; () if none is recorded
     recorded: RecordedSteps | tuple = ()
     opponents: PyTree = ()  # i32[T, E]  the member of the pool that played, where there is a pool
+    num_env_steps: jax.Array | None = None  # i32[]  of episodes that were not dropped; None: all
 
     over = former_attribute("over", "episode_done")
 

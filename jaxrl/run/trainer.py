@@ -303,7 +303,7 @@ class Trainer(PolicyAccess, EpisodeAccess, TrainerResults):
         try:
             with self.interrupt.listening():
                 with self.progress, self._training():
-                    self.loop.train_until(last, stop)
+                    self.loop.train_until(stop)
                 self.keeping.conclude(self.snapshot())
         except BaseException as error:
             self.processes.failed(error)

@@ -17,7 +17,7 @@ from jaxrl.run.divergence import find_nan, with_source
 from jaxrl.run.health import Diverged, first_bad, undeclared_wait
 from jaxrl.run.recorder import Snapshot
 from jaxrl.run.results import ITERATIONS, Result, iteration_results, recent_episodes
-from jaxrl.run.stopping import chunk_length, met
+from jaxrl.run.stopping import chunk_length, last_iteration, met
 
 FIRST_AGAIN = 2**30  # numbers of sampled episodes start again there
 
@@ -33,10 +33,13 @@ class TrainingLoop:
         self.trainer = trainer
         self.seconds_per_update: float | None = None  # of the last chunk
 
-    def train_until(self, last: float, stop: Mapping[str, float]) -> None:
-        """Iterations up to the `last` one, until one meets a criterion or the user asks to stop."""
-        trainer = self.trainer
-        while (trained := trainer.lifetime.training_iteration) < last:
+    def train_until(self, stop: Mapping[str, float]) -> None:
+        """Iterations until one meets a criterion or the user asks to stop."""
+        trainer, size = self.trainer, self.trainer.algorithm.num_env_steps
+        # Where episodes were dropped, the last one moves on.
+        while (trained := trainer.lifetime.training_iteration) < (
+            last := last_iteration(stop, size, trainer.lifetime)
+        ):
             if trainer.processes.stop_asked(trainer.interrupt):
                 break
             # A chunk cannot be computed again where the episodes are held outside the program.
@@ -87,7 +90,10 @@ class TrainingLoop:
         )
         self.seconds_per_update = seconds / count
         lifetime = dataclasses.replace(trainer.lifetime)
-        results = iteration_results(trainer.algorithm, metrics, count, seconds, lifetime)
+        algorithm, num_env_steps = trainer.algorithm, trainer.executable.num_env_steps
+        if num_env_steps is not None:
+            algorithm = dataclasses.replace(algorithm, num_env_steps=num_env_steps)
+        results = iteration_results(algorithm, metrics, count, seconds, lifetime)
         for result in results:
             result["timers"] |= trainer.executable.timers
             result.get("env_runners", {}).update(trainer.executable.counts)

@@ -5,14 +5,21 @@ at places that follow from the environment's form and E alone. This module must 
 """
 
 import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from jaxrl.core.errors import brief
 from jaxrl.workers.space_forms import SpaceForm, reader, writer
 
 ALIGNMENT = 64  # bytes
+WAITS = (
+    "an agent that has not ended has no observation, or joins, though in the first reset and step "
+    "all agents had one: where agents may wait, say so by metadata['agents_wait'] = True"
+)
 
 
 class EnvForm(NamedTuple):
@@ -25,6 +32,15 @@ class EnvForm(NamedTuple):
     metrics: tuple[str, ...]
     always_active: bool
     waits: bool  # agents take turns
+
+
+@dataclass
+class Seen:
+    """What an environment gave in its first reset and step, beside what its spaces say."""
+
+    masked: bool = False
+    waits: bool = False
+    metrics: dict[str, float] = field(default_factory=dict)
 
 
 class AgentGroup(NamedTuple):
@@ -68,10 +84,11 @@ class StepArrays:
         acting bool[E, M]: who acts next, where agents may wait.
         current i64[E]: the row that worker w is stepping, or -1 (fewer than E are used).
         restarted bool[E]: a new episode had to begin between two steps, which the next one reports.
+        seen: what the copies give is noted there, and may be more than `form` says.
     """
 
-    def __init__(self, form: EnvForm, num_envs: int, buffer: Any = None):
-        self.form, self.num_envs = form, num_envs
+    def __init__(self, form: EnvForm, num_envs: int, buffer: Any = None, seen: Seen | None = None):
+        self.form, self.num_envs, self.seen = form, num_envs, seen
         self.observed, self.acted = groups_of(form.observations), groups_of(form.actions)
         self._buffer, self._size = buffer, 0
         self.blocks: list[np.ndarray] = []  # all of them
@@ -144,11 +161,13 @@ class Row:
         write_obs, write_final_obs: for each agent, what stores its observation there; ValueError if
             it has no room.
         is_masked: whether there are masks.
+        reads_metrics: whether there may be metrics.
         reward f32[M]; terminated, truncated, active, acting bool[M]; metrics f32[K].
     """
 
     def __init__(self, arrays: StepArrays, row: int):
-        self.form, forms = arrays.form, arrays.form
+        self.form, forms, self._seen = arrays.form, arrays.form, arrays.seen
+        self.reads_metrics = bool(forms.metrics) or self._seen is not None
         self.obs, self.final_obs = (
             _views(blocks, arrays.observed, row) for blocks in (arrays.obs, arrays.final_obs)
         )
@@ -170,9 +189,42 @@ class Row:
 
     def write_mask(self, agent: int, mask: Any) -> None:
         """Stores which actions of an agent are possible; None: all."""
-        if self.is_masked:
-            (view,) = self._mask[agent]
-            view[:] = True if mask is None else np.asarray(mask).reshape(view.shape)
+        if not self.is_masked:
+            return
+        (view,) = self._mask[agent]
+        if mask is None:
+            view[:] = True
+            return
+        if self._seen is not None:
+            self._seen.masked = True
+        if view.size:
+            view[:] = np.asarray(mask).reshape(view.shape)
+
+    def write_metrics(self, infos: Iterable[Mapping]) -> None:
+        """Stores the first value of each metric that an agent's info has, else 0."""
+        found = [metrics_of(info) for info in infos]
+        if self._seen is not None:
+            for name, value in chain.from_iterable(each.items() for each in found):
+                self._seen.metrics[name] = float(value)
+        for index, name in enumerate(self.form.metrics):
+            holders = (each for each in found if name in each)
+            self.metrics[index] = float(next(holders, {}).get(name, 0.0))
+
+    def write_acting(self, acting: list[int], may_wait: bool) -> None:
+        """Stores who acts next.
+
+        Args:
+            may_wait: whether an agent that is present does not, or one joins.
+
+        Raises:
+            ValueError: that was not so in the first reset and step.
+        """
+        if may_wait and not self.form.waits:
+            raise ValueError(WAITS)
+        if self._seen is not None:
+            self._seen.waits |= may_wait
+        self.acting[:] = False
+        self.acting[acting] = True
 
     def read_action(self, agent: int) -> Any:
         """An agent's action as the environment takes it."""
@@ -183,6 +235,14 @@ class Row:
         actions = [self.read_action(agent) for agent in range(len(self.form.agents))]
         named = dict(zip(self.form.agents, actions, strict=True))
         return named if len(named) > 1 else actions[0]
+
+
+def metrics_of(info: Any) -> Mapping[str, Any]:
+    """The numbers in info["metrics"]; ValueError where an info is no dict."""
+    if not isinstance(info, Mapping):
+        raise ValueError(f"info is {brief(info)}, not a dict")
+    found = info.get("metrics")
+    return found if isinstance(found, Mapping) else {}
 
 
 class RangeCheck:

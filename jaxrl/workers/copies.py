@@ -8,15 +8,17 @@ import math
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Protocol
 
-from jaxrl.core.errors import UsageError
+import numpy as np
+
+from jaxrl.core.errors import UsageError, brief
 from jaxrl.core.python_kinds import GYMNASIUM, PARALLEL, TURNS, kind_of
 from jaxrl.workers.arrays import EnvForm, Row
 from jaxrl.workers.sources import Source, make_copy
-from jaxrl.workers.space_forms import SpaceForm, form_of
+from jaxrl.workers.space_forms import form_of
 
 AGENT = "default_agent"  # `jaxrl.core.types.DEFAULT_AGENT`, which needs JAX to be imported
 MASK = "action_mask"
-PROBE_SEED = 0
+FIVE = "step must give (observation, reward, terminated, truncated, info)"
 
 
 class Copy(Protocol):
@@ -24,8 +26,8 @@ class Copy(Protocol):
 
     env: Any
 
-    def probe(self) -> EnvForm:
-        """What arrays the environment needs; it is reset and stepped once to see that."""
+    def declared(self) -> EnvForm:
+        """What arrays the environment needs, as far as its spaces say it."""
 
     def reset(self, row: Row, seed: int) -> None:
         """Begins the episode of a seed; its first observations are in `row.obs`."""
@@ -34,6 +36,9 @@ class Copy(Protocol):
         """Steps by the row's actions, after `begin_step`; returns whether the episode ended.
 
         The row's other arrays have the results, with the observations in `final_obs`.
+
+        Raises:
+            ValueError: it gave something else than an environment of its kind may give.
         """
 
 
@@ -64,42 +69,34 @@ class SingleAgentCopy:
     def __init__(self, env: Any, name: str):
         self.env, self._name = env, name
 
-    def probe(self) -> EnvForm:
-        spaces = self.env.observation_space, self.env.action_space
-        observation = form_of(spaces[0], f"observation of {self._name}")
-        action = form_of(spaces[1], f"action of {self._name}")
-        _, first = self.env.reset(seed=PROBE_SEED)
-        spaces[1].seed(PROBE_SEED)
-        *_, info = self.env.step(spaces[1].sample(mask=_sample_mask(first, spaces[1])))
-        masked = MASK in first or MASK in info
-        if masked:
-            _check_masked(action, self._name)
-        metrics = tuple(sorted(_metrics(info)))
-        return EnvForm((AGENT,), (observation,), (action,), masked, metrics, True, False)
+    def declared(self) -> EnvForm:
+        observation = form_of(self.env.observation_space, f"observation of {self._name}")
+        action = form_of(self.env.action_space, f"action of {self._name}")
+        return EnvForm((AGENT,), (observation,), (action,), True, (), True, waits=False)
 
     def reset(self, row: Row, seed: int) -> None:
-        obs, info = self.env.reset(seed=seed)
+        obs, info = of_length(2, self.env.reset(seed=seed), "reset must give (observation, info)")
         row.write_obs[0](obs)
-        row.write_mask(0, info.get(MASK))
+        row.write_mask(0, mask_in(info))
 
     def step(self, row: Row) -> bool:
-        obs, reward, terminated, truncated, info = self.env.step(row.read_action(0))
+        results = self.env.step(row.read_action(0))
+        obs, reward, terminated, truncated, info = of_length(5, results, FIVE)
         row.write_final_obs[0](obs)
         if row.is_masked:
-            row.write_mask(0, info.get(MASK))
+            row.write_mask(0, mask_in(info))
         row.reward[0] = _number(reward)
-        if row.form.metrics:
-            _write_metrics(row, info)
-        if not (terminated or truncated):
+        if row.reads_metrics:
+            row.write_metrics([info])
+        if terminated is False and truncated is False:
             return False
-        row.terminated[0], row.truncated[0] = terminated, truncated and not terminated
-        return True
+        ends, cut = _as_flag(terminated, "terminated"), _as_flag(truncated, "truncated")
+        row.terminated[0], row.truncated[0] = ends, cut and not ends
+        return ends or cut
 
 
 class ManyAgentsCopy:
     """What PettingZoo's two interfaces have in common."""
-
-    waits = False
 
     def __init__(self, env: Any, name: str):
         self.env, self._name = env, name
@@ -108,7 +105,7 @@ class ManyAgentsCopy:
         self._index = {agent: index for index, agent in enumerate(self._ids)}
         self._inside = tuple(map(self._holds_mask, self._ids))  # masks in the observations
 
-    def probe(self) -> EnvForm:
+    def declared(self) -> EnvForm:
         observations, actions = [], []
         for agent, name, inside in zip(self._ids, self.agents, self._inside, strict=True):
             space = self.env.observation_space(agent)
@@ -116,18 +113,7 @@ class ManyAgentsCopy:
             observations.append(form_of(space, f"observation of {self._name} for {name!r}"))
             what = f"action of {self._name} for {name!r}"
             actions.append(form_of(self.env.action_space(agent), what))
-        infos, waits = self._first_infos()
-        masked = any(self._inside) or any(MASK in info for info in infos)
-        for action in actions if masked else ():
-            _check_masked(action, self._name)
-        metrics = sorted({name for info in infos for name in _metrics(info)})
-        return EnvForm(
-            self.agents, tuple(observations), tuple(actions), masked, tuple(metrics), False, waits
-        )
-
-    def _first_infos(self) -> tuple[list[Mapping], bool]:
-        """(infos of a reset and a step, whether agents may wait)."""
-        raise NotImplementedError
+        return EnvForm(self.agents, tuple(observations), tuple(actions), True, (), False, True)
 
     def _holds_mask(self, agent: Any) -> bool:
         parts = getattr(self.env.observation_space(agent), "spaces", None)
@@ -141,87 +127,83 @@ class ManyAgentsCopy:
     def _observe(self, row: Row, agent: int, obs: Any, info: Mapping) -> Any:
         """Stores an agent's mask; returns what remains of the observation."""
         if not self._inside[agent]:
-            row.write_mask(agent, info.get(MASK))
+            row.write_mask(agent, mask_in(info))
             return obs
         row.write_mask(agent, obs[MASK])
         rest = {name: part for name, part in obs.items() if name != MASK}
         return rest["observation"] if rest.keys() == {"observation"} else rest
 
-    def _write_acting(self, row: Row, acting: list) -> None:
-        row.acting[:] = False
-        row.acting[[self._index[agent] for agent in acting]] = True
-
-    def _sample(self, agent: Any, obs: Any, info: Mapping) -> Any:
-        space = self.env.action_space(agent)
-        space.seed(PROBE_SEED)
-        found = obs if self._inside[self._index[agent]] else info
-        return space.sample(mask=_sample_mask(found, space))
+    def _write_acting(self, row: Row, acting: Iterable, may_wait: bool) -> None:
+        row.write_acting([self._index[agent] for agent in acting], may_wait)
 
 
 class ParallelCopy(ManyAgentsCopy):
-    """A PettingZoo `ParallelEnv`. Agents that left are inactive until the reset."""
+    """A PettingZoo `ParallelEnv`.
 
-    _acting: list  # agents that are present and have not ended
+    An agent that is present acts next if there is an observation for it, and else waits. Agents
+    that left are inactive until the reset.
+    """
+
+    _present: list  # agents that have not ended
+    _acting: list  # those of them that act next
     _ended: set
 
-    def _first_infos(self):
-        obs, infos = self.env.reset(seed=PROBE_SEED)
-        present = list(self.env.agents)
-        actions = {
-            agent: self._sample(agent, obs[agent], infos.get(agent, {})) for agent in present
-        }
-        *_, after = self.env.step(actions)
-        return [*infos.values(), *after.values()], set(present) != set(self._ids)
-
     def reset(self, row: Row, seed: int) -> None:
-        observations, infos = self.env.reset(seed=seed)
-        self._acting, self._ended = list(self.env.agents), set()
+        results = self.env.reset(seed=seed)
+        observations, infos = of_length(2, results, "reset must give (observations, infos)")
+        self._present, self._ended = list(self.env.agents), set()
+        self._acting = [agent for agent in self._present if agent in observations]
         _clear_obs(row)
-        for agent in self._acting:
-            seen = observations[agent], infos.get(agent, {})
-            self._write(row, agent, seen, row.write_obs)
-        self._write_acting(row, self._acting)
+        self._write(row, self._acting, (observations, infos), row.write_obs)
+        self._write_acting(row, self._acting, len(self._acting) < len(self._ids))
 
     def step(self, row: Row) -> bool:
-        acting = self._acting
-        actions = {agent: row.read_action(self._index[agent]) for agent in acting}
-        observations, rewards, terminated, truncated, infos = self.env.step(actions)
-        self._ended |= {agent for agent in acting if terminated[agent] or truncated[agent]}
-        # Some environments leave agents that have ended on their list.
-        self._acting = [agent for agent in self.env.agents if agent not in self._ended]
+        acting, present = self._acting, self._present
+        actions = {agent: row.read_action(self._agent(agent)) for agent in acting}
+        observations, rewards, *flags, infos = of_length(5, self.env.step(actions), FIVE)
         _clear_step(row)
-        for agent in acting:
-            index = self._index[agent]
-            row.active[index] = True
-            row.reward[index] = _number(rewards[agent])
-            has_left = agent not in self._ended and agent not in self._acting
-            row.terminated[index] = bool(terminated[agent]) or has_left
-            row.truncated[index] = bool(truncated[agent]) and not terminated[agent]
-        for agent in dict.fromkeys((*acting, *self._acting)):
-            if agent in observations:
-                seen = observations[agent], infos.get(agent, {})
-                self._write(row, agent, seen, row.write_final_obs)
-            elif agent in self._acting:
-                raise ValueError(f"there is no observation for agent {agent!r}")
-        self._write_acting(row, self._acting)
-        _write_metrics(row, *infos.values())
-        return not self._acting
+        for agent in present:
+            if self._write_result(row, agent, (rewards, *flags), agent in acting):
+                self._ended.add(agent)
+            elif agent not in self.env.agents:  # it has left
+                row.terminated[self._agent(agent)] = True
+        # Some environments leave agents that have ended on their list.
+        self._present = [agent for agent in self.env.agents if agent not in self._ended]
+        self._acting = [agent for agent in self._present if agent in observations]
+        shown = [agent for agent in present if agent in observations]
+        shown = list(dict.fromkeys((*shown, *self._acting)))
+        self._write(row, shown, (observations, infos), row.write_final_obs)
+        joins = any(agent not in present for agent in self._acting)
+        self._write_acting(row, self._acting, joins or len(self._acting) < len(self._present))
+        if row.reads_metrics:
+            row.write_metrics(infos.values())
+        return not self._present
 
-    def _write(self, row: Row, agent: Any, seen: tuple, writers: list) -> None:
-        index = self._agent(agent)
-        obs, info = seen
-        writers[index](self._observe(row, index, obs, info))
+    def _write_result(self, row: Row, agent: Any, results: tuple, has_acted: bool) -> bool:
+        """What a step was to an agent, of which less need be said while it waits.
+
+        Returns:
+            Whether the agent has ended.
+        """
+        index, (rewards, terminated, truncated) = self._agent(agent), results
+        if has_acted or agent in rewards:
+            row.reward[index] = _number(rewards[agent])
+        row.active[index] = has_acted
+        ends = (has_acted or agent in terminated) and _flag(terminated, agent)
+        cut = (has_acted or agent in truncated) and _flag(truncated, agent)
+        row.terminated[index], row.truncated[index] = ends, cut and not ends
+        return ends or cut
+
+    def _write(self, row: Row, agents: Iterable, results: tuple, writers: list) -> None:
+        observations, infos = results
+        for agent in agents:
+            index = self._agent(agent)
+            info = infos.get(agent, {})
+            writers[index](self._observe(row, index, observations[agent], info))
 
 
 class TurnsCopy(ManyAgentsCopy):
     """A PettingZoo `AECEnv`, one turn a step: one agent is active, the others wait."""
-
-    def _first_infos(self):
-        self.env.reset(seed=PROBE_SEED)
-        obs, _, _, _, first = self.env.last()
-        infos = [dict(first)]
-        self.env.step(self._sample(self.env.agent_selection, obs, first))
-        return [*infos, *self.env.infos.values()], True
 
     def reset(self, row: Row, seed: int) -> None:
         self.env.reset(seed=seed)
@@ -238,10 +220,11 @@ class TurnsCopy(ManyAgentsCopy):
         for agent in self.env.agents:
             index = self._agent(agent)
             row.reward[index] = _number(self.env.rewards[agent])
-            ends, cut = bool(self.env.terminations[agent]), bool(self.env.truncations[agent])
+            ends, cut = _flag(self.env.terminations, agent), _flag(self.env.truncations, agent)
             row.terminated[index], row.truncated[index] = ends, cut and not ends
         self._write_all(row, row.write_final_obs)
-        _write_metrics(row, *self.env.infos.values())
+        if row.reads_metrics:
+            row.write_metrics(self.env.infos.values())
         self._pass_the_ended()
         self._write_turn(row)
         return not self.env.agents
@@ -260,7 +243,8 @@ class TurnsCopy(ManyAgentsCopy):
             env.step(None)
 
     def _write_turn(self, row: Row) -> None:
-        self._write_acting(row, [self.env.agent_selection] if self.env.agents else [])
+        acting = [self.env.agent_selection] if self.env.agents else []
+        self._write_acting(row, acting, may_wait=True)
 
 
 def _spaces_of(env: Any) -> Iterator[Any]:
@@ -284,25 +268,60 @@ def _without_mask(space: Any) -> Any:
     return rest["observation"] if rest.keys() == {"observation"} else spaces.Dict(rest)
 
 
-def _check_masked(action: SpaceForm, name: str) -> None:
-    if not action.num_actions:
-        raise UsageError(f"environment {name!r}: an action_mask needs discrete actions")
+def mask_in(info: Any) -> Any:
+    """The mask in an info; None: there is none."""
+    if not isinstance(info, Mapping):
+        raise ValueError(f"info is {brief(info)}, not a dict")
+    return info.get(MASK)
 
 
-def _sample_mask(holder: Any, space: Any) -> Any:
-    """The mask for Gymnasium's `sample`, of a Discrete space; None where there is none."""
-    import numpy as np
-
-    mask = holder.get(MASK) if isinstance(holder, Mapping) else None
-    is_simple = hasattr(space, "n") and mask is not None
-    return np.asarray(mask, "int8") if is_simple else None
+def of_length(length: int, results: Any, meant: str) -> Any:
+    """What an environment returned; ValueError unless it is so many values, as is `meant`."""
+    if not isinstance(results, tuple | list):
+        raise ValueError(f"{meant}, not {described(results)}")
+    if len(results) != length:
+        raise ValueError(f"{meant}, not {len(results)} values")
+    return results
 
 
 def _number(reward: Any) -> float:
-    reward = float(reward)
-    if not math.isfinite(reward):
-        raise ValueError(f"the reward is {reward}")
-    return reward
+    """A reward: any number, or an array that holds one."""
+    number = reward if type(reward) is float else _as_number(reward)
+    if not math.isfinite(number):
+        raise ValueError(f"the reward is {number}")
+    return number
+
+
+def _as_number(reward: Any) -> float:
+    if isinstance(reward, bool | int | np.number | np.bool_) and not np.iscomplexobj(reward):
+        return float(reward)
+    found = np.asarray(reward)
+    if found.size != 1 or found.dtype.kind not in "fiub":
+        raise ValueError(f"the reward is {described(reward)}, not a number")
+    return float(found.item())
+
+
+def _flag(flags: Mapping, agent: Any) -> bool:
+    """An agent's flag."""
+    value = flags[agent]
+    return value if value is False or value is True else _as_flag(value, f"a flag of {agent!r}")
+
+
+def _as_flag(value: Any, name: str) -> bool:
+    """A flag: true or false, 0 or 1, or an array that holds one."""
+    if isinstance(value, bool | np.bool_):
+        return bool(value)
+    found = np.asarray(value)
+    if found.size != 1 or found.dtype.kind not in "biu" or found.item() not in (0, 1):
+        raise ValueError(f"{name} is {described(value)}, not True or False")
+    return bool(found.item())
+
+
+def described(value: Any) -> str:
+    """A value that does not fit, in a few words."""
+    if isinstance(value, np.ndarray) and value.size != 1:
+        return f"an array of shape {value.shape}"
+    return f"{brief(value)} of type {type(value).__name__}"
 
 
 def _clear_obs(row: Row) -> None:
@@ -321,18 +340,3 @@ def _clear_step(row: Row) -> None:
     row.reward[:] = 0
     for flags in (row.terminated, row.truncated, row.active):
         flags[:] = False
-
-
-def _metrics(info: Mapping) -> Mapping:
-    """The scalars in info["metrics"]."""
-    found = info.get("metrics")
-    return found if isinstance(found, Mapping) else {}
-
-
-def _write_metrics(row: Row, *infos: Mapping) -> None:
-    """The first value of each metric that an agent's info has, else 0."""
-    row.metrics[:] = [_first(infos, name) for name in row.form.metrics]
-
-
-def _first(infos: Iterable[Mapping], name: str) -> float:
-    return next((float(_metrics(info)[name]) for info in infos if name in _metrics(info)), 0.0)

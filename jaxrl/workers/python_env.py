@@ -10,7 +10,6 @@ import time
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-import jax
 import numpy as np
 
 from jaxrl.core.errors import UsageError, reason_of
@@ -18,18 +17,16 @@ from jaxrl.core.outside_env import (
     OutsideEnvironment,
     OutsideMultiAgentEnvironment,
     outside_environment,
-    zeros_of,
 )
 from jaxrl.core.python_kinds import VECTOR, kind_of
 from jaxrl.workers.arrays import EnvForm
-from jaxrl.workers.copies import copy_of
 from jaxrl.workers.local import LocalVectorEnv
 from jaxrl.workers.pictured import PicturedEnv, makes_pictures
 from jaxrl.workers.pool import ProcessPool
+from jaxrl.workers.probing import possible_actions, probe
 from jaxrl.workers.shared_generators import Draws, preserved
 from jaxrl.workers.sources import Source, close, make_copy, source_of
 from jaxrl.workers.vector import FaultCount, TooManyFaults, VectorEnv, VectorSpec, spec_of
-from jaxrl.workers.vector_stepper import probe
 
 # Faults with no episode that ended in between; RLlib's name for the setting is
 # num_consecutive_env_runner_failures_tolerance.
@@ -102,9 +99,8 @@ def declare(source: Source, made: Any) -> PythonEnv:
     Raises:
         UsageError: it is no environment, or its spaces are not supported.
     """
-    is_vector = kind_of(made) == VECTOR
     try:
-        form = probe(made, source.name) if is_vector else copy_of(made, source.name).probe()
+        form = probe(source, made)
     except UsageError:
         raise
     except Exception as error:
@@ -114,6 +110,7 @@ def declare(source: Source, made: Any) -> PythonEnv:
     finally:
         if not source.is_given:
             close(made)
+    is_vector = kind_of(made) == VECTOR
     return PythonEnv(source, form, is_vector, not is_vector and makes_pictures(made))
 
 
@@ -149,17 +146,13 @@ def make_vector_env(
 
 def seconds_of_a_step(copy: VectorEnv) -> float:
     """Of one copy in this process: the median of its first steps."""
-    copy.reset(np.zeros(1, np.uint32))
-    batch = lambda leaf: np.asarray(leaf)[None]
-    actions = {
-        agent: jax.tree.map(batch, zeros_of(space))
-        for agent, space in copy.spec.action_spaces.items()
-    }
+    masks = copy.reset(np.zeros(1, np.uint32)).action_mask
     seconds = []
     for _ in range(TIMED_STEPS):
+        actions = possible_actions(copy.spec, masks, 1)
         began = time.perf_counter()
         copy.send(0, actions)
-        copy.receive(0)
+        masks = copy.receive(0).action_mask
         seconds.append(time.perf_counter() - began)
     return statistics.median(seconds)
 

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from jaxrl.core.errors import UsageError, reason_of
-from jaxrl.workers.arrays import EnvForm, RangeCheck, StepArrays, episode_seed
-from jaxrl.workers.copies import AGENT, MASK, PROBE_SEED
+from jaxrl.workers.arrays import EnvForm, RangeCheck, StepArrays, episode_seed, metrics_of
+from jaxrl.workers.copies import AGENT, FIVE, described, mask_in, of_length
 from jaxrl.workers.shared_generators import Draws, OwnGenerators
 from jaxrl.workers.sources import Source, close, make_copy
 from jaxrl.workers.space_forms import form_of, read, write
@@ -21,18 +21,11 @@ from jaxrl.workers.stepper import INVALID, BrokenEnvironment, Fault
 NEXT_STEP, SAME_STEP, DISABLED = "NextStep", "SameStep", "Disabled"  # Gymnasium's own words
 
 
-def probe(env: Any, name: str) -> EnvForm:
-    """What arrays a `VectorEnv` needs; it is reset and stepped once to see that."""
+def declared(env: Any, name: str) -> EnvForm:
+    """What arrays a `VectorEnv` needs, as far as its spaces say it."""
     observation = form_of(env.single_observation_space, f"observation of {name}")
     action = form_of(env.single_action_space, f"action of {name}")
-    _, first = env.reset(seed=PROBE_SEED)
-    env.action_space.seed(PROBE_SEED)
-    *_, info = env.step(env.action_space.sample())
-    masked = bool(action.num_actions) and (MASK in first or MASK in info)
-    metrics = info.get("metrics")
-    names = tuple(sorted(metrics)) if isinstance(metrics, Mapping) else ()
-    names = tuple(name for name in names if not name.startswith("_"))
-    return EnvForm((AGENT,), (observation,), (action,), masked, names, True, False)
+    return EnvForm((AGENT,), (observation,), (action,), True, (), True, waits=False)
 
 
 class VectorStepper:
@@ -83,11 +76,12 @@ class VectorStepper:
     def _step(self) -> None:
         arrays = self._arrays
         self._draws.count_step()
-        obs, reward, terminated, truncated, info = self._drawing(
-            lambda: self._env.step(self._actions())
-        )
+        results = self._drawing(lambda: self._env.step(self._actions()))
+        obs, reward, terminated, truncated, info = of_length(5, results, FIVE)
         begun = arrays.restarted.copy()  # "NextStep": in this step their episodes began
-        terminated, truncated = (np.asarray(flags, bool) for flags in (terminated, truncated))
+        reward = self._of_copies(reward, "reward", "fiub")
+        terminated = self._of_copies(terminated, "terminated", "b")
+        truncated = self._of_copies(truncated, "truncated", "b")
         ended = (terminated | truncated) & ~begun
         arrays.reward[:, 0] = np.where(begun, 0, reward)
         arrays.terminated[:, 0] = terminated & ~begun
@@ -158,20 +152,31 @@ class VectorStepper:
         form, arrays = self._arrays.form.actions[0], self._arrays
         return read(form, [leaf[:, 0] for leaf in arrays.action[0]], (arrays.num_envs,))
 
+    def _of_copies(self, values: Any, what: str, kinds: str) -> np.ndarray:
+        """A number or a flag of each copy; ValueError if it is something else."""
+        found = np.asarray(values)
+        if found.shape != (self._arrays.num_envs,) or found.dtype.kind not in kinds:
+            raise ValueError(f"{what} is {described(values)}, not a value for each copy")
+        return found
+
     def _write_obs(self, blocks: list[list[np.ndarray]], obs: Any) -> None:
         views, batch = [leaf[:, 0] for leaf in blocks[0]], (self._arrays.num_envs,)
         write(self._arrays.form.observations[0], views, obs, batch)
 
     def _write_masks(self, info: Mapping, where: np.ndarray | None = None) -> None:
+        given, seen = mask_in(info), self._arrays.seen
+        if seen is not None and given is not None:
+            seen.masked = True
         for mask in self._arrays.mask:
-            given = info.get(MASK)
             rows = slice(None) if where is None else where
             if given is None:
                 mask[rows] = True
-            else:
+            elif mask.size:
                 mask[rows, 0] = np.stack([np.ravel(each) for each in given])[rows]
 
     def _write_metrics(self, info: Mapping) -> None:
-        found = info.get("metrics") or {}
+        found, seen = metrics_of(info), self._arrays.seen
+        if seen is not None:
+            seen.metrics |= {name: 0.0 for name in found if not name.startswith("_")}
         for index, name in enumerate(self._arrays.form.metrics):
             self._arrays.metrics[:, index] = found.get(name, 0)

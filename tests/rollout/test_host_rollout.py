@@ -54,7 +54,8 @@ def both(config, num_parts):
         runner, expected = collect(runner)
         env_steps = int(runner.num_updates) * T * E
         envs, rollout, _ = host.collect(weights, keys, env_steps)
-        yield (runner.envs, expected), (envs, rollout)
+        assert rollout.num_env_steps == T * E
+        yield (runner.envs, expected), (envs, rollout.replace(num_env_steps=None))
         runner = runner.replace(num_updates=runner.num_updates + 1)
 
 

@@ -48,6 +48,7 @@ class StartAndChunk:
     # Whether all that `compile` was last asked for came out of a compile cache.
     loaded: bool = field(default=False, init=False)
     timers = counts = MappingProxyType({})  # see `HostTraining`
+    num_env_steps = None  # of the last update; None: what the algorithm says
 
     def compile(self, *, start: bool) -> float:
         """Compiles what is missing, with or without the start; returns the seconds that it took."""

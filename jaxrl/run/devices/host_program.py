@@ -198,6 +198,7 @@ class HostTraining(StartAndChunk):
         self.program, self.algorithm = program, program.algorithm
         self.timers: dict[str, float] = {}  # of the last update
         self.counts: dict[str, int] = {}
+        self.num_env_steps: int | None = None  # of its rollout, without those of dropped episodes
         self._collector: Collector | None = None
         super().__init__(traced.metrics, traced.start, traced.learn, capacity=1)
 
@@ -218,7 +219,9 @@ class HostTraining(StartAndChunk):
             collector.begin(runner, update + 1)
         began = time.perf_counter()
         envs = played.envs.replace(returns=runner.envs.returns)
-        after, metrics = self.chunk_program(runner.replace(envs=envs), played.rollout, hypers)
+        self.num_env_steps = int(played.rollout.num_env_steps)
+        rollout = played.rollout.replace(num_env_steps=None)
+        after, metrics = self.chunk_program(runner.replace(envs=envs), rollout, hypers)
         after, metrics = jax.block_until_ready((after, metrics))
         self.timers = {
             "env": played.seconds.env,

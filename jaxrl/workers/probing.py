@@ -1,0 +1,82 @@
+"""What a Python environment is: its spaces, and what a first reset and step give.
+
+They are played as training plays, so what would spoil an episode is refused before training.
+"""
+
+from typing import Any
+
+import jax
+import numpy as np
+
+from jaxrl.core.errors import UsageError
+from jaxrl.core.python_kinds import VECTOR, kind_of
+from jaxrl.core.spaces import Box, Space, tree_of
+from jaxrl.core.types import AgentId, PyTree
+from jaxrl.workers.arrays import EnvForm, Seen, StepArrays
+from jaxrl.workers.copies import copy_of
+from jaxrl.workers.shared_generators import preserved
+from jaxrl.workers.sources import Source
+from jaxrl.workers.stepper import Fault, Stepper
+from jaxrl.workers.vector import Results, VectorSpec, spec_of
+from jaxrl.workers.vector_stepper import VectorStepper, declared
+
+
+def probe(source: Source, made: Any) -> EnvForm:
+    """What arrays an environment needs; it is reset and stepped once to see that.
+
+    Args:
+        made: the environment.
+
+    Raises:
+        UsageError: its spaces are not supported, or the reset or the step spoils the episode.
+    """
+    name, seen = source.name, Seen()
+    same = Source(name, lambda: made, is_given=True)
+
+    def refuse(fault: Fault) -> None:
+        where = f", in its first step with the action {fault.action}" if fault.step else ""
+        raise UsageError(f"environment {name!r} cannot be reset and stepped: {fault.reason}{where}")
+
+    if kind_of(made) == VECTOR:
+        form, num_envs = declared(made, name), int(made.num_envs)
+        arrays = StepArrays(form, num_envs, seen=seen)
+        stepper = VectorStepper(same, arrays, refuse)
+    else:
+        form, num_envs = copy_of(made, name).declared(), 1
+        arrays = StepArrays(form, num_envs, seen=seen)
+        stepper = Stepper(same, arrays, range(1), refuse)
+    results = Results(arrays, (slice(0, num_envs),))
+    with preserved():
+        stepper.reset()
+        actions = possible_actions(spec_of(name, form), results.first().action_mask, num_envs)
+        results.write_actions(slice(0, num_envs), actions)
+        stepper.step()
+    if seen.masked and not all(action.num_actions for action in form.actions):
+        raise UsageError(f"environment {name!r}: an action_mask needs discrete actions")
+    waits = seen.waits or bool(getattr(made, "metadata", {}).get("agents_wait"))
+    return form._replace(masked=seen.masked, metrics=tuple(sorted(seen.metrics)), waits=waits)
+
+
+def possible_actions(
+    spec: VectorSpec, masks: dict[AgentId, np.ndarray] | tuple, num_envs: int
+) -> dict[AgentId, PyTree]:
+    """Actions of all agents in all copies: the first possible ones, of Boxes those nearest to 0."""
+    masks = masks or dict.fromkeys(spec.agents)
+    return {
+        agent: jax.tree.map(
+            lambda part, mask=masks[agent]: _first_possible(part, mask, num_envs), tree_of(space)
+        )
+        for agent, space in spec.action_spaces.items()
+    }
+
+
+def _first_possible(space: Space, mask: np.ndarray | None, num_envs: int) -> np.ndarray:
+    """[E, ...]"""
+    if isinstance(space, Box):
+        nearest = np.clip(0, space.low, space.high).astype(space.dtype)
+        return np.broadcast_to(nearest, (num_envs, *space.shape))
+    counts = np.ravel(getattr(space, "nvec", None) or space.n)
+    ends = np.cumsum(counts)
+    mask = np.ones((num_envs, ends[-1]), bool) if mask is None else mask
+    first = [part.argmax(axis=1) for part in np.split(mask, ends[:-1], axis=1)]
+    return np.stack(first, axis=1).reshape(num_envs, *space.shape).astype(np.int32)
