@@ -334,7 +334,7 @@ def _observed(name: str, spec: Any) -> dict[str, Part]:
 def _part(name: str, key: str, array: Any) -> Part:
     shape = _shape(name, f"observation {key}".strip(), array)
     if array.is_discrete or (shape == () and np.issubdtype(array.dtype, np.integer)):
-        return Part(Discrete(int(array.maximum) + 1), channels_first=False)
+        return Part(_integer(array), channels_first=False)
     dtype = np.dtype(np.uint8) if array.dtype == bool else _type_of(array.dtype).dtype
     low, high = (np.broadcast_to(bound, shape) for bound in (array.minimum, array.maximum))
     image = array.dtype == np.uint8 and len(shape) == 3 and shape[0] < shape[2]
@@ -353,12 +353,16 @@ def _action_space(name: str, spec: Any) -> Space:
     low, high = (np.broadcast_to(bound, shape) for bound in (array.minimum, array.maximum))
     if np.issubdtype(array.dtype, np.floating):
         return Box(low, high, shape)
-    if shape != () or low != 0:
+    if shape != ():
         raise UsageError(
-            f"environment {name}: integer actions of shape {shape} from {array.minimum} to "
-            f"{array.maximum} are not supported; allowed: one from 0 to n - 1"
+            f"environment {name}: integer actions of shape {shape} are not supported; allowed: one"
         )
-    return Discrete(int(high) + 1)
+    return _integer(array)
+
+
+def _integer(array: Any) -> Discrete:
+    low, high = int(array.minimum), int(array.maximum)
+    return Discrete(high - low + 1, start=low)
 
 
 def _shape(name: str, what: str, array: Any) -> tuple[int, ...]:

@@ -17,6 +17,7 @@ import numpy as np
 from jaxrl.adapters.to_numpy import derived, resolve_single
 from jaxrl.core.env import lift, raw_reset, raw_step
 from jaxrl.core.errors import UsageError, require
+from jaxrl.core.program_spaces import from_program, program_space, to_program
 from jaxrl.core.spaces import Box, Dict, Discrete, MultiDiscrete, Space, Tuple
 from jaxrl.core.types import Key, PyTree
 
@@ -26,6 +27,9 @@ if TYPE_CHECKING:
 
 def to_gymnax(env: Any, params: PyTree = None, *, legacy: bool = False) -> "Environment":
     """An environment of gymnax; `env.default_params` are the given parameters.
+
+    gymnax knows no integers that do not count from 0, or that do not lie in a row: its spaces and
+    its numbers are those here, and the environment gets and gives its own.
 
     Args:
         env: an environment of one agent, or its name.
@@ -73,20 +77,25 @@ class GymnaxEnv:
         return space.n if isinstance(space, Discrete) else int(np.prod(space.shape))
 
     def observation_space(self, params: PyTree = None) -> Any:
-        return gymnax_space(self._env.observation_space(self._or_default(params)), self._spaces)
+        return gymnax_space(self._observations(params), self._spaces)
 
     def action_space(self, params: PyTree = None) -> Any:
         return gymnax_space(self._env.action_space(self._or_default(params)), self._spaces)
 
+    def _observations(self, params: PyTree) -> Space:
+        return self._env.observation_space(self._or_default(params))
+
     def reset_env(self, key: Key, params: PyTree) -> tuple[PyTree, PyTree]:
         obs, state = raw_reset(self._lifted, key, params)
-        return _only_agent(obs), state
+        return to_program(self._observations(params), _only_agent(obs), jnp), state
 
     def step_env(self, key: Key, state: PyTree, action: PyTree, params: PyTree) -> tuple:
         """Returns (obs, state, reward, terminated, info), with no reset."""
+        action = from_program(self._env.action_space(self._or_default(params)), action, jnp)
         action = jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], action)
         raw = raw_step(self._lifted, key, state, action, params)
-        return _only_agent(raw.obs), raw.state, raw.reward[0], raw.terminated[0], raw.info
+        obs = to_program(self._observations(params), _only_agent(raw.obs), jnp)
+        return obs, raw.state, raw.reward[0], raw.terminated[0], raw.info
 
     def is_truncated(self, state: PyTree, params: PyTree) -> jax.Array:
         return self._env.is_truncated(state, params)
@@ -120,15 +129,16 @@ class LegacyGymnaxEnv(GymnaxEnv):
 def gymnax_space(space: Space, spaces: ModuleType) -> Any:
     """A space of jaxrl in the classes of gymnax, or in those of JaxMARL, which are made alike.
 
-    gymnax has no MultiDiscrete: observations are a Box of integers there.
+    Integers are the program's, from 0 and in a row: the classes have no others. gymnax has no
+    MultiDiscrete: observations are a Box of integers there.
     """
-    match space:
+    match program_space(space):
         case Discrete(n):
             return spaces.Discrete(n)
         case MultiDiscrete(nvec) if hasattr(spaces, "MultiDiscrete"):
             return spaces.MultiDiscrete(nvec)
         case MultiDiscrete(nvec):
-            return spaces.Box(0, np.asarray(nvec) - 1, space.shape, jnp.int32)
+            return spaces.Box(0, np.asarray(nvec) - 1, (len(nvec),), jnp.int32)
         case Box(low, high):
             low, high = (np.asarray(bound, space.dtype) for bound in (low, high))
             return spaces.Box(low, high, space.shape, jnp.dtype(space.dtype))

@@ -15,7 +15,8 @@ import jax.numpy as jnp
 from jaxrl.adapters.to_gymnax import gymnax_space
 from jaxrl.adapters.to_numpy import derived, require_library, resolve
 from jaxrl.core.env import agents_may_wait, lift, raw_step, split_agents, strongly_typed
-from jaxrl.core.spaces import Box, Discrete, MultiDiscrete, Space, tree_of
+from jaxrl.core.program_spaces import from_program, program_space, to_program
+from jaxrl.core.spaces import Box, Space, tree_of
 from jaxrl.core.types import ALL, AgentId, Key, PolicyId, PyTree
 from jaxrl.ops.distributions import num_logits
 from jaxrl.rollout.action_masks import raw_action_mask
@@ -114,6 +115,10 @@ class JaxMarlEnv:
         }
 
     def _with_world_state(self, obs: dict[AgentId, PyTree], state: PyTree) -> dict[str, PyTree]:
+        obs = {
+            agent: to_program(self._env.observation_space(agent, self._params), obs[agent], jnp)
+            for agent in self.agents
+        }
         if hasattr(self, "get_world_state"):
             return {**obs, WORLD_STATE: self.get_world_state(state)}
         return obs
@@ -126,19 +131,18 @@ class JaxMarlEnv:
 
 
 def _shaped(space: Space, action: PyTree) -> PyTree:
-    """An action in the shape of its space: JaxMARL's scripts give numbers as [1]."""
-    return jax.tree.map(
+    """The environment's action for JaxMARL's, whose scripts give numbers as [1]."""
+    shaped = jax.tree.map(
         lambda part, leaf: jnp.reshape(jnp.asarray(leaf, part.dtype), part.shape),
-        tree_of(space),
+        tree_of(program_space(space)),
         action,
     )
+    return from_program(space, shaped, jnp)
 
 
 def _numbers(space: Space, value: jax.Array) -> jax.Array:
     """f32[S]: the numbers in a row; the integers of Discrete and MultiDiscrete one-hot."""
-    match space:
-        case Discrete(n):
-            return jax.nn.one_hot(value, n)
-        case MultiDiscrete(nvec):
-            return jnp.concatenate([jax.nn.one_hot(value[i], n) for i, n in enumerate(nvec)])
-    return jnp.ravel(jnp.asarray(value, jnp.float32))
+    if isinstance(space, Box):
+        return jnp.ravel(jnp.asarray(value, jnp.float32))
+    digits = jnp.ravel(to_program(space, value, jnp))
+    return jnp.concatenate([jax.nn.one_hot(digits[i], n) for i, n in enumerate(space.counts)])

@@ -27,7 +27,7 @@ from jaxrl.core.errors import UsageError, is_installed
 from jaxrl.core.fast_prng import to_fast_key, to_standard_key
 from jaxrl.core.outside_env import refuse_outside
 from jaxrl.core.registry import make, of_library
-from jaxrl.core.spaces import Box, Space, is_tree, tree_of
+from jaxrl.core.spaces import Box, Space, beyond, is_tree, tree_of
 from jaxrl.core.types import AgentId, Key, PyTree
 from jaxrl.rollout.action_masks import raw_action_mask
 from jaxrl.rollout.env_step import auto_reset
@@ -364,10 +364,9 @@ def _as_action(space: Space, action: Any, batch: tuple[int, ...]) -> np.ndarray:
         raise UsageError(
             f"actions must have shape {(*batch, *space.shape)}, not {array.shape}, for {space}"
         )
-    if not isinstance(space, Box):
-        above = np.asarray(getattr(space, "nvec", None) or space.n)
-        if array.dtype.kind not in "iub" or np.any((array < 0) | (array >= above)):
-            raise UsageError(f"actions must be whole numbers in {space}, not {action!r:.60}")
+    is_integer = not isinstance(space, Box)
+    if is_integer and (array.dtype.kind not in "iub" or np.any(beyond(space, array))):
+        raise UsageError(f"actions must be whole numbers in {space}, not {action!r:.60}")
     return array.astype(space.dtype, copy=False)
 
 

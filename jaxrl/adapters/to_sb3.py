@@ -22,7 +22,10 @@ from jaxrl.adapters.to_numpy import (
     resolve_single,
 )
 from jaxrl.core.errors import UsageError
+from jaxrl.core.program_spaces import from_program, program_space, to_program
+from jaxrl.core.spaces import Space
 from jaxrl.core.types import PyTree
+from jaxrl.episodes.minari_datasets import gymnasium_space
 
 if TYPE_CHECKING:
     from stable_baselines3.common.vec_env import VecEnv
@@ -38,6 +41,9 @@ def to_sb3_vec(
     bootstrap. `VecMonitor` on top counts returns. `env_method("action_masks")` has the masks that
     MaskablePPO asks for.
 
+    Stable-Baselines3 knows no integers that do not count from 0, or that do not lie in a row: its
+    spaces and its numbers are those here, and the environment gets and gives its own.
+
     Args:
         env, params, num_envs, render_mode: as for `to_gymnasium_vector`.
 
@@ -49,16 +55,19 @@ def to_sb3_vec(
 
     env, params = resolve_single(env, params, "to_sb3_vec")
     settings = {"autoreset_mode": SAME_STEP, "render_mode": render_mode}
-    return derived(Sb3VecEnv, VecEnv)(to_gymnasium_vector(env, num_envs, params, **settings))
+    spaces = env.observation_space(params), env.action_space(params)
+    envs = to_gymnasium_vector(env, num_envs, params, **settings)
+    return derived(Sb3VecEnv, VecEnv)(envs, *spaces)
 
 
 class Sb3VecEnv:
     """A `VecEnv` of Stable-Baselines3; see `to_sb3_vec`."""
 
-    def __init__(self, envs: Any):
-        """`envs`: Gymnasium's, which reset in the step of an end."""
+    def __init__(self, envs: Any, observation_space: Space, action_space: Space):
+        """`envs`: Gymnasium's, which reset in the step of an end; and one's spaces of jaxrl."""
         self._envs, self._actions, self._masks = envs, None, None
-        spaces = envs.single_observation_space, envs.single_action_space
+        self._spaces = observation_space, action_space
+        spaces = (gymnasium_space(program_space(space)) for space in self._spaces)
         super().__init__(envs.num_envs, *spaces)
 
     def reset(self) -> PyTree:
@@ -68,10 +77,10 @@ class Sb3VecEnv:
         self.reset_infos = self._listed(info)
         self._reset_seeds()
         self._reset_options()
-        return obs
+        return to_program(self._spaces[0], obs)
 
     def step_async(self, actions: np.ndarray) -> None:
-        self._actions = actions
+        self._actions = from_program(self._spaces[1], actions)
 
     def step_wait(self) -> tuple[PyTree, np.ndarray, np.ndarray, list[dict[str, Any]]]:
         """Returns (obs, rewards, dones, infos)."""
@@ -79,9 +88,10 @@ class Sb3VecEnv:
         dones, infos = terminated | truncated, self._listed(info)
         for i in np.flatnonzero(dones):
             infos[i] |= infos[i].pop("final_info", {})
-            infos[i]["terminal_observation"] = infos[i].pop("final_obs")
+            last = to_program(self._spaces[0], infos[i].pop("final_obs"))
+            infos[i]["terminal_observation"] = last
             infos[i]["TimeLimit.truncated"] = bool(truncated[i])
-        return obs, rewards, dones, infos
+        return to_program(self._spaces[0], obs), rewards, dones, infos
 
     def close(self) -> None:
         self._envs.close()

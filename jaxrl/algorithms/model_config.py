@@ -9,6 +9,7 @@ import jax
 from jaxrl.algorithms import rllib_values, validators
 from jaxrl.core.errors import UsageError
 from jaxrl.core.fields import count, flag, number, one_of, setting
+from jaxrl.core.program_spaces import program_space
 from jaxrl.core.spaces import Box, Dict, Space, tree_of
 from jaxrl.models.attention import Attention
 from jaxrl.models.cells import GRU, LSTM
@@ -216,8 +217,9 @@ def make_policy_spec(
         critic = CriticSpec(config.critic_observation, critic_space, critic_told)
         value_inputs = critic.input_space(action_space)
     inputs = told.input_space(observation_space, action_space)
+    chosen = program_space(action_space)  # what the model's distribution is over
     return PolicySpec(
-        _model(config, inputs, action_space, value_inputs),
+        _model(config, inputs, chosen, value_inputs),
         observation_space,
         action_space,
         observation_filter=config.observation_filter,
@@ -228,7 +230,7 @@ def make_policy_spec(
         max_seq_len=config.max_seq_len,
         critic=critic,
         exploration=exploration_of(
-            config.exploration_config, config.explore, action_space, config.action_distribution
+            config.exploration_config, config.explore, chosen, config.action_distribution
         ),
     )
 

@@ -10,7 +10,7 @@ from flax import struct
 
 from jaxrl.algorithms.config import AlgorithmConfig
 from jaxrl.core.errors import UsageError, brief, unknown_name
-from jaxrl.core.spaces import Box, Discrete, Space, parts_of, tree_of
+from jaxrl.core.spaces import Box, Space, beyond, parts_of, tree_of
 from jaxrl.core.types import AgentId, PolicyId, PyTree
 from jaxrl.episodes import MultiAgentEpisode, SingleAgentEpisode, read_episodes
 from jaxrl.models.policy_spec import PolicyInputs, PolicySpec
@@ -218,7 +218,7 @@ class _PolicyRows:
             steps = steps.replace(end=np.minimum(steps.end, last))
         stats = ()
         if self._spec.observation_filter is not None:
-            seen = np.asarray(self._spec.observed(steps.obs), np.float64)
+            seen = np.asarray(self._spec.observed(steps.obs, np), np.float64)
             moments = np.float32(len(seen)), seen.mean(axis=0), seen.var(axis=0)
             stats = RunningMeanStd(*map(np.float32, moments))
         return PolicyData(steps, np.int32(self.num_steps), ends, stats)
@@ -248,8 +248,7 @@ def checked(space: Space, values: PyTree, what: str) -> PyTree:
         if isinstance(part, Box):
             wrong = ~np.isfinite(leaf) if np.issubdtype(leaf.dtype, np.floating) else None
         else:
-            most = part.n if isinstance(part, Discrete) else np.asarray(part.nvec)
-            wrong = (leaf < 0) | (leaf >= most) | (leaf % 1 != 0)
+            wrong = beyond(part, leaf) | (leaf % 1 != 0)
         if wrong is not None and wrong.any():
             raise UsageError(f"{called} hold {leaf[wrong][0]:g}; the environment's are {part}")
         found.append(leaf.astype(jax.dtypes.canonicalize_dtype(part.dtype)))

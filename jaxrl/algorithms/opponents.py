@@ -22,6 +22,7 @@ from jaxrl.algorithms.opponent_settings import (
     takes_mask,
 )
 from jaxrl.core.errors import UsageError, brief, reason_of, unknown_name
+from jaxrl.core.program_spaces import from_program
 from jaxrl.core.spaces import Box, Space
 from jaxrl.core.trust import load, parse_name
 from jaxrl.core.types import Key, PolicyId, PyTree
@@ -64,7 +65,7 @@ class RandomActions:
         actions = from_logits(self.action_space, jnp.zeros(num_logits(self.action_space)))
         if not isinstance(action_mask, tuple):
             actions = actions.masked(action_mask)
-        return actions.sample(key)
+        return from_program(self.action_space, actions.sample(key), jnp)
 
 
 class Scores(struct.PyTreeNode):

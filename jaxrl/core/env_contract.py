@@ -374,7 +374,7 @@ def _mask_type(case: CheckedEnv, agent: AgentId) -> Type:
     parts = jax.tree.leaves(tree_of(space))
     rule = f"action_mask needs discrete actions, but agent {agent!r} has {space}"
     require(case, all(isinstance(part, Discrete | MultiDiscrete) for part in parts), rule)
-    number = sum(part.n if isinstance(part, Discrete) else sum(part.nvec) for part in parts)
+    number = sum(sum(part.counts) for part in parts)
     return Type((number,), bool, f" for the actions of {space}")
 
 

@@ -189,10 +189,8 @@ def zeros_of(space: Space) -> PyTree:
 
 def mask_length(space: Space) -> int:
     """The number of entries of an action mask."""
-    if isinstance(space, Discrete):
-        return space.n
-    if isinstance(space, MultiDiscrete):
-        return sum(space.nvec)
+    if isinstance(space, Discrete | MultiDiscrete):
+        return sum(space.counts)
     raise UsageError(f"an action mask needs discrete actions, not {space}")
 
 

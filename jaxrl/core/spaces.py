@@ -18,12 +18,19 @@ from jaxrl.core.types import Key, PyTree
 
 @dataclass(frozen=True)
 class Discrete:
-    """An integer in [0, n)."""
+    """An integer in [start, start + n)."""
 
     n: int
+    start: int = 0
 
     def __post_init__(self):
-        object.__setattr__(self, "n", _count(self.n, f"Discrete(n={self.n!r})"))
+        what = f"Discrete(n={self.n!r})"
+        object.__setattr__(self, "n", int(_counts(self.n, what)))
+        object.__setattr__(self, "start", _start(self.start, (), what))
+        _check_32_bits(self, what)
+
+    def __repr__(self):
+        return f"Discrete(n={self.n}{_shown_start(self.start)})"
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -33,42 +40,63 @@ class Discrete:
     def dtype(self) -> np.dtype:
         return np.dtype("int32")
 
+    @property
+    def counts(self) -> tuple[int, ...]:
+        """(n,), as `MultiDiscrete.counts`."""
+        return (self.n,)
+
     def sample(self, key: Key) -> jax.Array:
         """A uniform draw, i32[]."""
-        return jax.random.randint(key, (), 0, self.n)
+        return jax.random.randint(key, (), self.start, self.start + self.n)
 
     def contains(self, value) -> jax.Array:
         """bool[]: an integer scalar within the range."""
-        return _is_below(value, self.n, ())
+        return _is_within(self, value)
 
 
 @dataclass(frozen=True)
 class MultiDiscrete:
-    """A vector of integers, entry i in [0, nvec[i])."""
+    """An array of integers, entry i in [start[i], start[i] + nvec[i]).
 
-    nvec: tuple[int, ...]
+    `nvec` has any shape, as nested tuples. `start` is one integer, or one for each entry.
+    """
+
+    nvec: tuple
+    start: int | tuple = 0
 
     def __post_init__(self):
-        what = f"MultiDiscrete(nvec={self.nvec!r})"
-        if np.ndim(self.nvec) != 1 or not len(self.nvec):
-            raise UsageError(f"{what}: nvec must be a row of one or more counts")
-        object.__setattr__(self, "nvec", tuple(_count(n, what) for n in self.nvec))
+        what = f"MultiDiscrete(nvec={self.nvec!r:.80})"
+        counts = _counts(self.nvec, what)
+        if not counts.ndim or not counts.size:
+            raise UsageError(f"{what}: nvec must be an array of one or more counts")
+        object.__setattr__(self, "nvec", _tuples(counts.tolist()))
+        object.__setattr__(self, "start", _start(self.start, counts.shape, what))
+        _check_32_bits(self, what)
+
+    def __repr__(self):
+        return f"MultiDiscrete(nvec={self.nvec}{_shown_start(self.start)})"
 
     @property
     def shape(self) -> tuple[int, ...]:
-        return (len(self.nvec),)
+        return np.shape(self.nvec)
 
     @property
     def dtype(self) -> np.dtype:
         return np.dtype("int32")
 
+    @property
+    def counts(self) -> tuple[int, ...]:
+        """The numbers of values of all entries, in a row."""
+        return tuple(np.ravel(self.nvec).tolist())
+
     def sample(self, key: Key) -> jax.Array:
-        """A uniform draw, i32[len(nvec)]."""
-        return jax.random.randint(key, self.shape, 0, np.asarray(self.nvec))
+        """A uniform draw, i32[*shape]."""
+        start = np.asarray(self.start)
+        return jax.random.randint(key, self.shape, start, start + np.asarray(self.nvec))
 
     def contains(self, value) -> jax.Array:
         """bool[]: integers of the right shape, each within its range."""
-        return _is_below(value, np.asarray(self.nvec), self.shape)
+        return _is_within(self, value)
 
 
 @dataclass(frozen=True)
@@ -237,6 +265,19 @@ def box_of(leaf: jax.ShapeDtypeStruct) -> Box:
     return Box(limits.min, limits.max, leaf.shape, leaf.dtype.name)
 
 
+def range_of(space: Discrete | MultiDiscrete) -> tuple[np.ndarray, np.ndarray]:
+    """(smallest, largest) value of each entry, i64[*shape]."""
+    counts = _counts_of(space)
+    low = np.broadcast_to(np.int64(space.start), space.shape)
+    return low, low + np.asarray(counts, np.int64) - 1
+
+
+def beyond(space: Discrete | MultiDiscrete, values: Any) -> Any:
+    """Which numbers, [..., *shape], are above or below what their entry may be."""
+    low, high = range_of(space)
+    return (values < low) | (values > high)
+
+
 def parts_of(space: Space, values: PyTree) -> Iterator[tuple[str, Space, PyTree]]:
     """(name, plain space, part of `values`) of each leaf in JAX's order; names: "outer/inner"."""
     paths, structure = jax.tree_util.tree_flatten_with_path(tree_of(space))
@@ -252,6 +293,8 @@ def to_json(space: Space) -> dict[str, Any]:
             return kind | {"spaces": {name: to_json(part) for name, part in parts}}
         case Tuple(spaces):
             return kind | {"spaces": [to_json(part) for part in spaces]}
+        case Discrete() | MultiDiscrete() if not space.start:  # as before there were others
+            return kind | {"n" if isinstance(space, Discrete) else "nvec": _counts_of(space)}
     return kind | dataclasses.asdict(space)
 
 
@@ -264,6 +307,10 @@ def from_json(values: Mapping[str, Any]) -> Space:
     kinds = {kind.__name__: kind for kind in (Discrete, MultiDiscrete, Box)}
     arguments = {name: freeze(value) for name, value in values.items() if name != "space"}
     return kinds[values["space"]](**arguments)
+
+
+def _counts_of(space: Discrete | MultiDiscrete) -> int | tuple:
+    return space.n if isinstance(space, Discrete) else space.nvec
 
 
 def _is_named(pair: Any) -> bool:
@@ -294,22 +341,59 @@ def _shown(bound: float | tuple) -> str:
     return words[0] if len(words) == 1 else f"[{', '.join(words)}]"
 
 
-def _is_below(value, n, shape: tuple[int, ...]) -> jax.Array:
-    """bool[]: integers of `shape` in [0, n)."""
+def _is_within(space: "Discrete | MultiDiscrete", value) -> jax.Array:
+    """bool[]: integers of the space's shape, each within its range."""
     value = jnp.asarray(value)
-    if value.shape != shape or not jnp.issubdtype(value.dtype, jnp.integer):
+    if value.shape != space.shape or not jnp.issubdtype(value.dtype, jnp.integer):
         return jnp.array(False)
-    return jnp.all((value >= 0) & (value < n))
+    low, high = range_of(space)
+    return jnp.all((value >= low) & (value <= high))
 
 
-def _count(value, what: str) -> int:
-    try:
-        count = operator.index(value)
-    except TypeError:
-        raise UsageError(f"{what}: {value!r} is no whole number") from None
-    if count < 1:
-        raise UsageError(f"{what}: {value!r} must be at least 1")
-    return count
+def _counts(value, what: str) -> np.ndarray:
+    """i64[...] of whole numbers from 1."""
+    counts = _whole_numbers(value, what)
+    for count in counts.flat:
+        if count < 1:
+            raise UsageError(f"{what}: {count} must be at least 1")
+    return counts
+
+
+def _whole_numbers(value, what: str) -> np.ndarray:
+    """i64[...] of one number, or of nested lists."""
+    numbers = np.asarray(value, object)
+    for number in numbers.flat:
+        try:
+            operator.index(number)
+        except TypeError:
+            raise UsageError(f"{what}: {number!r} is no whole number") from None
+        if abs(number) > 2**32:
+            raise _too_large(what)
+    return numbers.astype(np.int64)
+
+
+def _start(start, shape: tuple[int, ...], what: str) -> int | tuple:
+    """One integer where all entries have the same, else nested tuples of `shape`."""
+    array = _whole_numbers(start, f"{what}: start={start!r:.60}")
+    if array.shape not in ((), shape):
+        raise UsageError(f"{what}: start has the shape {array.shape}, not {shape}")
+    first = int(array.flat[0])
+    return first if (array == first).all() else _tuples(array.tolist())
+
+
+def _check_32_bits(space: "Discrete | MultiDiscrete", what: str) -> None:
+    limits = np.iinfo(np.int32)
+    low, high = range_of(space)
+    if np.min(low) < limits.min or np.max(high) > limits.max:
+        raise _too_large(what)
+
+
+def _too_large(what: str) -> UsageError:
+    return UsageError(f"{what}: its values do not fit into 32 bits; count from a nearer start")
+
+
+def _shown_start(start: int | tuple) -> str:
+    return f", start={start}" if start else ""
 
 
 def _shape(low, high, shape: tuple[int, ...] | None) -> tuple[int, ...]:

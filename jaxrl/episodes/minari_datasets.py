@@ -182,9 +182,10 @@ def gymnasium_space(space: Space) -> Any:
     if parts is not None:
         return spaces.Tuple(tuple(map(gymnasium_space, parts)))
     if hasattr(space, "nvec"):
-        return spaces.MultiDiscrete(space.nvec, dtype=space.dtype)
+        start = np.broadcast_to(space.start, space.shape)
+        return spaces.MultiDiscrete(space.nvec, dtype=space.dtype, start=start)
     if hasattr(space, "n"):
-        return spaces.Discrete(space.n, dtype=space.dtype)
+        return spaces.Discrete(space.n, start=space.start, dtype=space.dtype)
     if np.dtype(space.dtype) == bool:
         return spaces.MultiBinary(space.shape)
     bounds = (

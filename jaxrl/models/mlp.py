@@ -181,10 +181,8 @@ class MLP:
 def input_size(space: Space) -> int:
     """The number of inputs of an observation: one per category, or per element of a Box."""
     match space:
-        case Discrete(n):
-            return n
-        case MultiDiscrete(nvec):
-            return sum(nvec)
+        case Discrete() | MultiDiscrete():
+            return sum(space.counts)
         case Box():
             return space.size
     if is_tree(space):
@@ -273,7 +271,7 @@ def _rows(space: Discrete | MultiDiscrete, obs: jax.Array) -> jax.Array:
     """The rows of the kernel that encode an observation, [..., K]."""
     if isinstance(space, Discrete):
         return obs[..., None]
-    offsets = np.cumsum((0, *space.nvec[:-1]), dtype=np.int32)
+    offsets = np.cumsum((0, *space.counts[:-1]), dtype=np.int32)
     return obs + offsets.reshape((1,) * (obs.ndim - 1) + (-1,))
 
 

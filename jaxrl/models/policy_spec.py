@@ -12,6 +12,7 @@ import numpy as np
 from flax import struct
 
 from jaxrl.core.errors import UsageError
+from jaxrl.core.program_spaces import from_program, program_space, to_program
 from jaxrl.core.spaces import Box, Dict, Discrete, Space
 from jaxrl.core.types import Key, PyTree
 from jaxrl.models.model import ActorCritic, Model, RecurrentModel, carried, has_memory
@@ -40,7 +41,7 @@ class PolicyState(struct.PyTreeNode):
     """The memory of a policy within an episode, [...]; () for what the policy does not use."""
 
     carry: PyTree = ()  # of the model
-    prev_action: PyTree = ()  # as sampled, before the conversion; zeros at first
+    prev_action: PyTree = ()  # as the model's distribution has it; zeros at first
     prev_reward: PyTree = ()  # f32; 0 at first
 
 
@@ -67,15 +68,16 @@ class InputsSpec:
 
     def input_space(self, observation_space: Space, action_space: Space) -> Space:
         """The model's input: the observation without its mask, or {"observation": ..., ...}."""
-        return _joined({OBSERVATION: without_mask(observation_space)} | self.spaces(action_space))
+        seen = program_space(without_mask(observation_space))
+        return _joined({OBSERVATION: seen} | self.spaces(action_space))
 
     def spaces(self, action_space: Space) -> dict[str, Space]:
-        """By name."""
+        """The program's, by name."""
         parts = {}
         if self.num_agents:
             parts["agent_id"] = Discrete(self.num_agents)
         if self.prev_action:
-            parts["prev_action"] = action_space
+            parts["prev_action"] = program_space(action_space)
         if self.prev_reward:
             parts["prev_reward"] = Box(-jnp.inf, jnp.inf, ())
         return parts
@@ -103,6 +105,10 @@ class CriticSpec:
 @dataclass(frozen=True)
 class PolicySpec:
     """The static part of a policy; hashable.
+
+    Its spaces are the environment's, and so is what enters (`read`, `from_env_action`) and what
+    leaves it (`to_env_action`). Inside, for the model and its distribution, integers count from 0
+    and lie in a row, as `program_space` has them.
 
     model: reads `told.input_space(observation_space, action_space)`.
     observation_filter: "MeanStdFilter" (running mean and standard deviation as in RLlib; the first
@@ -175,7 +181,7 @@ class PolicySpec:
         """The policy's state at the start of an episode."""
         return PolicyState(
             carry=self.model.initial_carry(batch_shape) if self.has_memory else (),
-            prev_action=_zeros(self.action_space, batch_shape) if self.told.prev_action else (),
+            prev_action=self.zero_action(batch_shape) if self.told.prev_action else (),
             prev_reward=jnp.zeros(batch_shape) if self.told.prev_reward else (),
         )
 
@@ -208,12 +214,18 @@ class PolicySpec:
             policy_state.prev_reward,
         )
 
-    def observed(self, obs: PyTree) -> PyTree:
-        """The environment's observation, without its part "action_mask" if there is one."""
-        if not has_mask(self.observation_space):
-            return obs
-        rest = {name: part for name, part in obs.items() if name != MASK}
-        return next(iter(rest.values())) if len(rest) == 1 else rest
+    def zero_action(self, batch_shape: tuple[int, ...]) -> PyTree:
+        """An action [*batch_shape, ...] of zeros, as the model's distribution has it."""
+        space = program_space(self.action_space)
+        dtype = jnp.float32 if isinstance(space, Box) else space.dtype
+        return jnp.zeros((*batch_shape, *space.shape), dtype)
+
+    def observed(self, obs: PyTree, xp: Any = jnp) -> PyTree:
+        """An observation for the model, of the environment's: without a part "action_mask"."""
+        if has_mask(self.observation_space):
+            rest = {name: part for name, part in obs.items() if name != MASK}
+            obs = next(iter(rest.values())) if len(rest) == 1 else rest
+        return to_program(without_mask(self.observation_space), obs, xp)
 
     def read(
         self, moments: RunningMeanStd | ActorCritic | tuple, obs: PyTree, inputs: PolicyInputs
@@ -251,9 +263,10 @@ class PolicySpec:
 
     def action_mask(self, obs: PyTree, inputs: PolicyInputs) -> PyTree:
         """The possible actions, bool[..., A], from the observation or `inputs`; else ()."""
-        if has_mask(self.observation_space):
-            return obs[MASK].astype(bool)
-        return inputs.action_mask
+        if not has_mask(self.observation_space):
+            return inputs.action_mask
+        mask, axes = obs[MASK], len(self.observation_space[MASK].shape)
+        return mask.reshape(*mask.shape[: mask.ndim - axes], -1).astype(bool)
 
     def apply(
         self,
@@ -340,7 +353,14 @@ class PolicySpec:
 
     @functools.cached_property
     def to_env_action(self) -> Callable[[PyTree], PyTree]:
-        """The function from sampled actions `[..., *action_space.shape]` to the environment's."""
+        """The function from the distribution's actions to the environment's.
+
+        They are `[..., *action_space.shape]`, the distribution's of the program's space.
+        """
+        return lambda action: self._stretch(self.as_sampled(action))
+
+    @functools.cached_property
+    def _stretch(self) -> Callable[[PyTree], PyTree]:
         return environment_action(
             self.action_space,
             normalize=self.normalize_actions,
@@ -348,8 +368,18 @@ class PolicySpec:
             kind=self.action_distribution,
         )
 
+    def as_sampled(self, action: PyTree) -> PyTree:
+        """The distribution's actions with the environment's integers; a Box's are not stretched."""
+        return from_program(self.action_space, action, jnp)
+
+    def recorded(self, action: PyTree) -> tuple[PyTree, PyTree | None]:
+        """What episodes hold of an action: (`as_sampled`, `to_env_action` where that differs)."""
+        sampled = self.as_sampled(action)
+        given = self._stretch(sampled)
+        return sampled, None if given is sampled else given
+
     def from_env_action(self, action: PyTree, xp: Any = np) -> PyTree:
-        """The policy's actions for the environment's `[..., *action_space.shape]`.
+        """The distribution's actions for the environment's `[..., *action_space.shape]`.
 
         Args:
             xp: `numpy`, or `jax.numpy` inside a compiled program.
@@ -361,7 +391,7 @@ class PolicySpec:
             kind=self.action_distribution,
             xp=xp,
         )
-        return convert(action)
+        return to_program(self.action_space, convert(action), xp)
 
 
 def without_mask(space: Space) -> Space:
@@ -389,9 +419,3 @@ def has_mask(space: Space) -> bool:
 
 def _masked(distribution: Distribution, action_mask: PyTree) -> Distribution:
     return distribution if isinstance(action_mask, tuple) else distribution.masked(action_mask)
-
-
-def _zeros(space: Space, batch_shape: tuple[int, ...]) -> jax.Array:
-    """A zero action of the policy's type: f32 for a Box of any type."""
-    dtype = jnp.float32 if isinstance(space, Box) else space.dtype
-    return jnp.zeros((*batch_shape, *space.shape), dtype)

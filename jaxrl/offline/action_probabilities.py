@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxrl.core.errors import UsageError, unknown_name
+from jaxrl.core.program_spaces import program_space, to_program
 from jaxrl.core.spaces import Box
 from jaxrl.core.types import AgentId, PyTree
 from jaxrl.episodes.values import Nested, check_fits, leaves, map_space, one_hot
@@ -126,9 +127,10 @@ def _previous(values: np.ndarray, lengths: np.ndarray) -> np.ndarray:
 
 
 def _as_sampled(spec: PolicySpec, action: np.ndarray) -> np.ndarray:
-    """Actions of the policy's type: f32 for a Box of any type."""
+    """Recorded actions as the policy's distribution has them: f32 for a Box of any type."""
     is_box = isinstance(spec.action_space, Box)
-    return np.asarray(action, np.float32 if is_box else spec.action_space.dtype)
+    action = np.asarray(action, np.float32 if is_box else spec.action_space.dtype)
+    return to_program(spec.action_space, action)
 
 
 def _num_inputs(spec: PolicySpec) -> int:
@@ -186,7 +188,7 @@ def _read(
     dist_inputs: PyTree,
 ) -> _Read:
     """Rows [R, ...], or with memory sequences [L, B, ...] that begin with their episode."""
-    batch_shape = action.shape[: action.ndim - len(spec.action_space.shape)]
+    batch_shape = action.shape[: action.ndim - len(program_space(spec.action_space).shape)]
     carry, begins = (), ()
     if spec.has_memory:
         carry = spec.model.initial_carry(batch_shape[1:])

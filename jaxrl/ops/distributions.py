@@ -13,8 +13,9 @@ from flax import struct
 
 from jaxrl.core.errors import UsageError
 from jaxrl.core.fast_prng import to_fast_key
+from jaxrl.core.program_spaces import from_program, to_program
 from jaxrl.core.spaces import Box, Discrete, MultiDiscrete, Space
-from jaxrl.core.types import Key, is_key
+from jaxrl.core.types import Key, PyTree, is_key
 from jaxrl.ops.continuous import DiagGaussian, SquashedGaussian, beta_noise, beta_of
 
 MAX_LOG_STD = 20.0  # either way; RLlib's log_std_clip_param
@@ -143,6 +144,47 @@ class MultiCategorical(struct.PyTreeNode):
         return sum(part.kl(other_part) for part, other_part in pairs)
 
 
+class InEnvironment(struct.PyTreeNode):
+    """A distribution over the environment's own integers, of one over the program's.
+
+    Those count from 0 and lie in a row; the numbers of a Box are the same in both.
+    """
+
+    inside: Distribution
+    action_space: Space = struct.field(pytree_node=False)
+
+    def noise(self, key: Key) -> jax.Array:
+        return self.inside.noise(key)
+
+    def sample(self, noise: jax.Array | Key) -> PyTree:
+        return from_program(self.action_space, self.inside.sample(noise), jnp)
+
+    def mode(self) -> PyTree:
+        return from_program(self.action_space, self.inside.mode(), jnp)
+
+    def log_prob(self, action: PyTree) -> jax.Array:
+        return self.inside.log_prob(to_program(self.action_space, action, jnp))
+
+    def entropy(self) -> jax.Array:
+        return self.inside.entropy()
+
+    def kl(self, other: "InEnvironment") -> jax.Array:
+        return self.inside.kl(other.inside)
+
+    def masked(self, mask: jax.Array) -> "InEnvironment":
+        return self.replace(inside=self.inside.masked(mask))
+
+    def probabilities(self) -> jax.Array:
+        return self.inside.probabilities()
+
+    def possible(self) -> jax.Array:
+        return self.inside.possible()
+
+    @property
+    def logits(self) -> jax.Array:
+        return self.inside.logits
+
+
 def dist_inputs(distribution: Distribution) -> jax.Array:
     """All numbers of a distribution in one row, f32[..., K]: RLlib's `action_dist_inputs`.
 
@@ -167,10 +209,8 @@ def num_logits(action_space: Space, kind: str = "gaussian") -> int:
             f"action_distribution={kind!r} needs Box actions with finite bounds, not {action_space}"
         )
     match action_space:
-        case Discrete(n):
-            return n
-        case MultiDiscrete(nvec):
-            return sum(nvec)
+        case Discrete() | MultiDiscrete():
+            return sum(action_space.counts)
         case Box() if np.issubdtype(action_space.dtype, np.floating) and action_space.size:
             return 2 * action_space.size
     raise UsageError(
@@ -197,8 +237,8 @@ def sampling_noise(
 def from_logits(action_space: Space, logits: jax.Array, kind: str = "gaussian") -> Distribution:
     """The distribution over `action_space` of logits f32[..., num_logits]."""
     match action_space:
-        case MultiDiscrete(nvec):
-            return MultiCategorical(logits, nvec)
+        case MultiDiscrete():
+            return MultiCategorical(logits, action_space.counts)
         case Box() if kind == "beta":
             return beta_of(logits, action_space.shape)
         case Box():

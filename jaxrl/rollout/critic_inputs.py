@@ -17,6 +17,7 @@ import jax.numpy as jnp
 
 from jaxrl.core.env import MultiAgentEnvironment, RawStep, raw_reset
 from jaxrl.core.errors import UsageError
+from jaxrl.core.program_spaces import program_space, to_program
 from jaxrl.core.spaces import Box, Dict, Discrete, MultiDiscrete, Space, box_of, space_of
 from jaxrl.core.types import AgentId, PyTree
 from jaxrl.models.cnn import is_image
@@ -34,7 +35,7 @@ def critic_space(source: str, env: MultiAgentEnvironment, params: PyTree) -> Dic
         UsageError: an environment without a global state.
     """
     if source == STATE:
-        return Dict({OBSERVATION: global_state_space(env, params)})
+        return Dict({OBSERVATION: program_space(global_state_space(env, params))})
     if source == OWN or len(env.agents) == 1:
         return None
     parts = {OBSERVATION: _space_of_all(_observation_spaces(env, params))}
@@ -103,7 +104,8 @@ def critic_inputs(
     seen = {}
     if STATE in sources:
         global_state = lambda state: spec.env.global_state(state, env_params)
-        seen[STATE] = {OBSERVATION: jax.vmap(global_state)(state)}
+        space = global_state_space(spec.env, env_params)
+        seen[STATE] = {OBSERVATION: to_program(space, jax.vmap(global_state)(state), jnp)}
     if ALL_AGENTS in sources:
         seen[ALL_AGENTS] = _seen_of_all(spec, obs, present, env_params)
     told = []
@@ -143,7 +145,9 @@ def _seen_of_all(
 
 
 def _observation_spaces(env: MultiAgentEnvironment, params: PyTree) -> dict[AgentId, Space]:
-    return {agent: without_mask(env.observation_space(agent, params)) for agent in env.agents}
+    """The program's."""
+    spaces = {agent: env.observation_space(agent, params) for agent in env.agents}
+    return {agent: program_space(without_mask(space)) for agent, space in spaces.items()}
 
 
 def _space_of_all(spaces: dict[AgentId, Space]) -> Space:
@@ -155,8 +159,7 @@ def _space_of_all(spaces: dict[AgentId, Space]) -> Space:
     if all(isinstance(space, Box) for space in each):
         return Box(-math.inf, math.inf, (sum(space.size for space in each),))
     if all(isinstance(space, Discrete | MultiDiscrete) for space in each):
-        counts = [(space.n,) if isinstance(space, Discrete) else space.nvec for space in each]
-        return MultiDiscrete(tuple(itertools.chain(*counts)))
+        return MultiDiscrete(tuple(itertools.chain(*(space.counts for space in each))))
     return Dict(spaces)
 
 

@@ -15,7 +15,7 @@ class GroupSteps(NamedTuple):
 
     obs: PyTree  # that they acted on
     reached: PyTree  # the observations after the steps, before any reset
-    action: PyTree  # as the policy has it
+    action: PyTree  # as of `PolicySpec.as_sampled`
     outputs: dict[str, PyTree]  # of `model_outputs`
     reward: jax.Array  # f32  those too that come while the agent waits
     active: jax.Array  # bool  whether the agent acted
@@ -31,19 +31,19 @@ class RecordedSteps(NamedTuple):
     episode_done: jax.Array  # bool[..., E]
 
 
-def model_outputs(step: Any, env_action: PyTree) -> dict[str, PyTree]:
+def model_outputs(step: Any, env_action: PyTree | None) -> dict[str, PyTree]:
     """What is kept of a model's step under RLlib's names.
 
     Args:
         step: with `action`, `distribution`, `value` and `inputs`, as of a `PolicyOutput`.
-        env_action: the environment's action, if it differs from the policy's.
+        env_action: the environment's action; None where it is the sampled one.
     """
     outputs = {
         "action_logp": step.distribution.log_prob(step.action),
         "vf_preds": step.value,
         "action_dist_inputs": dist_inputs(policy_of(step.distribution)),
     }
-    if env_action is not step.action and not isinstance(env_action, tuple):
+    if env_action is not None:
         outputs["actions_for_env"] = env_action
     if not isinstance(step.inputs.action_mask, tuple):
         outputs["action_mask"] = step.inputs.action_mask
@@ -54,9 +54,9 @@ class RecordedAlone(NamedTuple):
     """What nothing but recording needs of a step."""
 
     reached: tuple[PyTree, ...]  # by group, observations before any reset
-    # By group, as the environment got them: made afterwards, their last bits may differ. () where
-    # the policy's are the environment's.
-    env_actions: tuple[PyTree, ...]
+    # By group, as the environment got them: made afterwards, their last bits may differ. None where
+    # the sampled ones are the environment's.
+    env_actions: tuple[PyTree | None, ...]
     all_terminated: jax.Array
 
     @classmethod
@@ -72,8 +72,7 @@ class RecordedAlone(NamedTuple):
             return ()
         env_actions = []
         for policy_spec, turn in zip(spec.policy_specs, turns, strict=True):
-            env_action = policy_spec.to_env_action(turn.action)
-            env_actions.append(() if env_action is turn.action else env_action)
+            env_actions.append(policy_spec.recorded(turn.action)[1])
         by_group = reached, tuple(env_actions)
         first = lambda leaf: leaf[:, : spec.num_recorded]
         return cls(*jax.tree.map(first, by_group), all_terminated[: spec.num_recorded])
@@ -84,13 +83,14 @@ def recorded_steps(
 ) -> RecordedSteps:
     """The steps [T, ...] of the recorded environments, with the very numbers of the rollout."""
     groups = []
-    for turn, reached, env_action in zip(turns, alone.reached, alone.env_actions, strict=True):
+    by_group = zip(spec.policy_specs, turns, alone.reached, alone.env_actions, strict=True)
+    for policy_spec, turn, reached, env_action in by_group:
         turn = jax.tree.map(lambda leaf: leaf[:, :, : spec.num_recorded], turn)
         groups.append(
             GroupSteps(
                 obs=turn.obs,
                 reached=reached,
-                action=turn.action,
+                action=policy_spec.as_sampled(turn.action),
                 outputs=model_outputs(turn, env_action),
                 reward=turn.reward,
                 active=turn.active,

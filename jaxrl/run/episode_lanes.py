@@ -239,7 +239,6 @@ def _empty(policy_spec: PolicySpec, shape: tuple[int, ...], *, masked: bool) -> 
         tree_of(policy_spec.observation_space),
     )
     space = policy_spec.action_space
-    dtype = np.float32 if isinstance(space, Box) else space.dtype
     width = num_logits(space, policy_spec.action_distribution)
     flags = {
         name: np.zeros(shape, bool)
@@ -251,7 +250,7 @@ def _empty(policy_spec: PolicySpec, shape: tuple[int, ...], *, masked: bool) -> 
     return Lanes(
         obs=obs(),
         next_obs=obs(),
-        action=np.zeros((*shape, *space.shape), dtype),
+        action=jax.tree.map(np.array, policy_spec.zero_action(shape)),
         action_mask=np.ones((*shape, num_logits(space)), bool) if masked else (),
         dist_inputs=np.ones((*shape, width), np.float32),
         log_prob=np.zeros(shape, np.float32),

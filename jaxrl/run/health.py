@@ -8,7 +8,7 @@ import jax
 import numpy as np
 
 from jaxrl.algorithms.base import Diagnostics, RunnerState, no_diagnostics
-from jaxrl.core.spaces import Box, Discrete, Space, parts_of
+from jaxrl.core.spaces import Box, Space, beyond, parts_of
 from jaxrl.core.types import PyTree
 from jaxrl.rollout.policy_map import Grouping
 from jaxrl.rollout.turns import UNDECLARED_WAITS
@@ -82,9 +82,7 @@ def outside(space: Space, obs: PyTree) -> Iterator[tuple[str, str]]:
             room = 1e-4 * np.maximum(1.0, np.abs(values, dtype=np.float64))  # for rounding
             wrong = ~((values >= low - room) & (values <= high + room))
         else:
-            wrong = (values < 0) | (
-                values >= np.asarray(part.n if isinstance(part, Discrete) else part.nvec)
-            )
+            wrong = beyond(part, values)
         if wrong.any():
             yield name, f"{what} is {values[wrong][0]:g}, outside its space {part!s:.120}"
         elif isinstance(part, Box) and np.abs(values).max(initial=0) > LARGE:

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from jaxrl.core.errors import brief
-from jaxrl.core.spaces import Box, Dict, Space, Tuple
+from jaxrl.core.spaces import Box, Dict, Space, Tuple, beyond
 from jaxrl.core.types import PolicyId
 from jaxrl.ops.distributions import num_logits
 from jaxrl.run.inference.policy import checked_part
@@ -29,8 +29,7 @@ def read_action(space: Space, value: Any, policy: PolicyId) -> np.ndarray:
     action = read_array(space, value, f"policy {policy!r}: an action")
     if isinstance(space, Box) and not np.all(np.isfinite(action)):
         raise Refused(f"policy {policy!r}: an action must be finite numbers, not {brief(value)}")
-    counts = None if isinstance(space, Box) else getattr(space, "nvec", None) or space.n
-    if counts is not None and np.any((action < 0) | (action >= np.asarray(counts))):
+    if not isinstance(space, Box) and np.any(beyond(space, action)):
         raise Refused(f"policy {policy!r} takes actions of {space}, not {brief(value)}")
     return action
 

@@ -257,17 +257,23 @@ class RangeCheck:
         self._leaves = []
         for group, leaves in zip(arrays.observed, blocks, strict=True):
             for leaf, block in zip(group.form.leaves, leaves, strict=True):
-                count = np.reshape(leaf.count, leaf.shape) if leaf.count else None
+                limits = None
+                if leaf.count:
+                    start = np.reshape(leaf.start, leaf.shape)
+                    limits = start, start + np.reshape(leaf.count, leaf.shape)
                 if leaf.count or block.dtype.kind == "f":
-                    self._leaves.append((block[rows.start : rows.stop], count))
+                    self._leaves.append((block[rows.start : rows.stop], limits))
 
     def wrong_rows(self) -> list[int]:
         """Their indices among the rows to look at."""
         found = set()
-        for block, count in self._leaves:
-            if count is None and not math.isnan(np.vdot(block, block)):
+        for block, limits in self._leaves:
+            if limits is None and not math.isnan(np.vdot(block, block)):
                 continue  # without NaN its squares have no NaN as their sum
-            wrong = np.isnan(block) if count is None else (block < 0) | (block >= count)
+            if limits is None:
+                wrong = np.isnan(block)
+            else:
+                wrong = (block < limits[0]) | (block >= limits[1])
             if wrong.any():
                 found.update(np.flatnonzero(wrong.reshape(len(block), -1).any(axis=1)).tolist())
         return sorted(found)

@@ -325,11 +325,11 @@ def described(value: Any) -> str:
 
 
 def _clear_obs(row: Row) -> None:
-    """Zeros for agents that are absent at first."""
-    for agent, views in enumerate(row.obs):
+    """The smallest integers, and zeros of Boxes, for agents that are absent at first."""
+    for agent, (form, views) in enumerate(zip(row.form.observations, row.obs, strict=True)):
         row.write_mask(agent, None)
-        for view in views:
-            view[...] = 0
+        for leaf, view in zip(form.leaves, views, strict=True):
+            view[...] = np.reshape(leaf.start, leaf.shape) if leaf.count else 0
 
 
 def _clear_step(row: Row) -> None:

@@ -9,6 +9,7 @@ import jax
 import numpy as np
 
 from jaxrl.core.errors import UsageError
+from jaxrl.core.program_spaces import from_program, program_space
 from jaxrl.core.python_kinds import VECTOR, kind_of
 from jaxrl.core.spaces import Box, Space, tree_of
 from jaxrl.core.types import AgentId, PyTree
@@ -75,8 +76,8 @@ def _first_possible(space: Space, mask: np.ndarray | None, num_envs: int) -> np.
     if isinstance(space, Box):
         nearest = np.clip(0, space.low, space.high).astype(space.dtype)
         return np.broadcast_to(nearest, (num_envs, *space.shape))
-    counts = np.ravel(getattr(space, "nvec", None) or space.n)
-    ends = np.cumsum(counts)
+    ends = np.cumsum(space.counts)
     mask = np.ones((num_envs, ends[-1]), bool) if mask is None else mask
     first = [part.argmax(axis=1) for part in np.split(mask, ends[:-1], axis=1)]
-    return np.stack(first, axis=1).reshape(num_envs, *space.shape).astype(np.int32)
+    inside = np.stack(first, axis=1).reshape(num_envs, *program_space(space).shape)
+    return from_program(space, inside)

@@ -3,7 +3,6 @@
 Worker processes use this module, so it must not import JAX.
 """
 
-import math
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
@@ -20,9 +19,10 @@ class Leaf(NamedTuple):
     Attributes:
         path: the keys and indices that lead to it.
         shape, dtype: of its arrays here.
-        count: the values of a Discrete part, or of each entry of a MultiDiscrete one; () for a Box.
-        start: the smallest value that the environment itself has, for each entry.
-        given_shape, given_dtype: as the environment has them.
+        count: the values of a Discrete part, or of each entry of a MultiDiscrete one in a row; ()
+            for a Box.
+        start: the smallest value of each entry, in a row.
+        given_dtype: as the environment has it.
     """
 
     path: tuple[str | int, ...]
@@ -30,7 +30,6 @@ class Leaf(NamedTuple):
     dtype: str
     count: tuple[int, ...]
     start: tuple[int, ...]
-    given_shape: tuple[int, ...]
     given_dtype: str
 
 
@@ -97,25 +96,23 @@ def _converted(space: Any, what: str, path: tuple, leaves: list[Leaf]) -> dict[s
 def _plain(space: Any, what: str, path: tuple) -> tuple[dict[str, Any], Leaf]:
     from gymnasium import spaces
 
-    given = tuple(space.shape or ()), np.dtype(space.dtype or "int64").name
+    shape, given_dtype = tuple(space.shape or ()), np.dtype(space.dtype or "int64").name
     if isinstance(space, spaces.Box):
-        dtype = NARROWER.get(given[1], given[1])
+        dtype = NARROWER.get(given_dtype, given_dtype)
         bounds = [_bound(bound, dtype) for bound in (space.low, space.high)]
         json = {"space": "Box", "low": bounds[0], "high": bounds[1]}
-        json |= {"shape": list(given[0]), "dtype": dtype}
-        return json, Leaf(path, given[0], dtype, (), (), *given)
+        json |= {"shape": list(shape), "dtype": dtype}
+        return json, Leaf(path, shape, dtype, (), (), given_dtype)
     if isinstance(space, spaces.Discrete):
-        count, start = (int(space.n),), (int(space.start),)
-        return {"space": "Discrete", "n": count[0]}, Leaf(path, (), "int32", count, start, *given)
+        json = {"space": "Discrete", "n": int(space.n), "start": int(space.start)}
+        count, start = (json["n"],), (json["start"],)
+        return json, Leaf(path, (), "int32", count, start, given_dtype)
     if isinstance(space, spaces.MultiDiscrete | spaces.MultiBinary):
-        size = math.prod(given[0])
-        if isinstance(space, spaces.MultiBinary):
-            count, start = (2,) * size, (0,) * size
-        else:
-            count = tuple(np.ravel(space.nvec).tolist())
-            start = tuple(np.ravel(space.start).tolist())
-        json = {"space": "MultiDiscrete", "nvec": list(count)}
-        return json, Leaf(path, (size,), "int32", count, start, *given)
+        counts = np.full(shape, 2) if isinstance(space, spaces.MultiBinary) else space.nvec
+        starts = np.broadcast_to(getattr(space, "start", 0), shape)
+        json = {"space": "MultiDiscrete", "nvec": counts.tolist(), "start": starts.tolist()}
+        count, start = (tuple(np.ravel(each).tolist()) for each in (counts, starts))
+        return json, Leaf(path, shape, "int32", count, start, given_dtype)
     raise UsageError(
         f"{what}: Gymnasium's {type(space).__name__} space is not supported; allowed: "
         "Box, Discrete, MultiDiscrete, MultiBinary, Dict, Tuple"
@@ -159,28 +156,21 @@ def write(
         for key in leaf.path:
             part = part[key]
         shape = part.shape if isinstance(part, np.ndarray) else np.shape(part)
-        if shape != batch + leaf.given_shape:
+        if shape != batch + leaf.shape:
             where = "".join(f"[{key!r}]" for key in leaf.path)
             raise ValueError(
-                f"an observation{where} has shape {shape}, not {batch + leaf.given_shape} as its "
-                "space says"
+                f"an observation{where} has shape {shape}, not {batch + leaf.shape} as its space "
+                "says"
             )
-        if leaf.count:
-            part = np.reshape(part, batch + leaf.shape) - np.reshape(leaf.start, leaf.shape)
         view[...] = part
 
 
-def read(form: SpaceForm, views: list[np.ndarray], batch: tuple[int, ...] = ()) -> Any:
-    """The action, or with `batch` the actions [e, ...], as the environment takes them."""
-    parts = []
-    for leaf, view in zip(form.leaves, views, strict=True):
-        if not leaf.count:
-            parts.append(view.astype(leaf.given_dtype))
-        elif view.ndim == 0:
-            parts.append(int(view) + leaf.start[0])
-        else:
-            value = view + np.reshape(leaf.start, leaf.shape)
-            parts.append(value.reshape(batch + leaf.given_shape).astype(leaf.given_dtype))
+def read(form: SpaceForm, views: list[np.ndarray]) -> Any:
+    """The action, or with views [e, ...] the actions, in the environment's types."""
+    parts = [
+        int(view) if leaf.count and view.ndim == 0 else view.astype(leaf.given_dtype)
+        for leaf, view in zip(form.leaves, views, strict=True)
+    ]
     return parts[0] if form.is_plain else form.build(parts)
 
 
@@ -188,15 +178,14 @@ def reader(form: SpaceForm, views: list[np.ndarray]) -> Callable[[], Any]:
     """`read(form, views)` as a function, quick for one number."""
     (leaf, *_), (view, *_) = form.leaves, views
     if form.is_plain and leaf.count and view.ndim == 0:
-        start, item = leaf.start[0], view.item
-        return lambda: item() + start
+        return view.item
     return lambda: read(form, views)
 
 
 def writer(form: SpaceForm, views: list[np.ndarray]) -> Callable[[Any], None]:
     """`write(form, views, value)` as a function of the value, quick for one array of numbers."""
     (leaf, *_), (view, *_) = form.leaves, views
-    shape = leaf.given_shape
+    shape = leaf.shape
 
     def write_array(value: Any) -> None:
         if isinstance(value, np.ndarray) and value.shape == shape:
@@ -204,5 +193,4 @@ def writer(form: SpaceForm, views: list[np.ndarray]) -> Callable[[Any], None]:
         else:
             write(form, views, value)
 
-    is_array = form.is_plain and not leaf.count
-    return write_array if is_array else lambda value: write(form, views, value)
+    return write_array if form.is_plain else lambda value: write(form, views, value)

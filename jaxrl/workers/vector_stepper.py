@@ -150,7 +150,7 @@ class VectorStepper:
     def _actions(self) -> Any:
         """Actions of all copies as the environment takes them."""
         form, arrays = self._arrays.form.actions[0], self._arrays
-        return read(form, [leaf[:, 0] for leaf in arrays.action[0]], (arrays.num_envs,))
+        return read(form, [leaf[:, 0] for leaf in arrays.action[0]])
 
     def _of_copies(self, values: Any, what: str, kinds: str) -> np.ndarray:
         """A number or a flag of each copy; ValueError if it is something else."""

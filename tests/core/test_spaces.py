@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jaxrl.core.errors import UsageError
+from jaxrl.core.program_spaces import from_program, is_alike_inside, program_space, to_program
 from jaxrl.core.spaces import (
     Box,
     Dict,
@@ -23,6 +24,7 @@ from jaxrl.core.spaces import (
     to_json,
     tree_of,
 )
+from tests.spaces_strategy import is_equal, member, trees
 
 FEW = settings(max_examples=15, deadline=None, derandomize=True)
 SEEDS = st.integers(0, 2**31 - 1)
@@ -166,10 +168,14 @@ def test_bounds_that_agree_are_one_number_and_others_nested_tuples():
         (lambda: Discrete(0), "Discrete(n=0): 0 must be at least 1"),
         (lambda: Discrete(2.5), "2.5 is no whole number"),
         (lambda: Discrete("3"), "'3' is no whole number"),
-        (lambda: MultiDiscrete(()), "nvec must be a row of one or more counts"),
-        (lambda: MultiDiscrete(3), "nvec must be a row of one or more counts"),
-        (lambda: MultiDiscrete(((1, 2), (3, 4))), "nvec must be a row of one or more counts"),
+        (lambda: MultiDiscrete(()), "nvec must be an array of one or more counts"),
+        (lambda: MultiDiscrete(3), "nvec must be an array of one or more counts"),
         (lambda: MultiDiscrete((2, 0)), "0 must be at least 1"),
+        (lambda: MultiDiscrete(((2, 3), (4,))), "(2, 3) is no whole number"),
+        (lambda: Discrete(3, start=0.5), "Discrete(n=3): start=0.5: 0.5 is no whole number"),
+        (lambda: MultiDiscrete((2, 3), start=(1,)), "start has the shape (1,), not (2,)"),
+        (lambda: Discrete(3, start=2**31 - 2), "its values do not fit into 32 bits"),
+        (lambda: Discrete(2**40), "its values do not fit into 32 bits"),
         (lambda: MultiDiscrete((2, 1.5)), "1.5 is no whole number"),
         (lambda: Box(1.0, 0.0), "Box low 1.0 is above high 0.0"),
         (lambda: Box([0.0, 2.0], 1.0), "Box low (0.0, 2.0) is above high 1.0"),
@@ -188,6 +194,74 @@ def test_what_cannot_be_a_space_is_refused_with_its_value(make, message):
     assert message in str(caught.value)
 
 
+# Starts and shapes
+
+
+def test_integers_may_start_anywhere_and_lie_in_any_shape():
+    assert [bool(Discrete(3, start=-1).contains(value)) for value in (-2, -1, 1, 2)] == [
+        *(False, True, True, False)
+    ]
+    grid = MultiDiscrete([[2, 3], [4, 5]], start=[[5, -4], [0, 1]])
+    assert grid.shape == (2, 2)
+    assert grid.counts == (2, 3, 4, 5)
+    assert grid.contains([[6, -2], [3, 5]])
+    assert not grid.contains([[7, -2], [3, 5]])
+    assert not grid.contains([6, -2, 3, 5])
+    assert MultiDiscrete((2, 3), start=(4, 4)).start == 4
+    assert hash(grid) == hash(MultiDiscrete(np.array([[2, 3], [4, 5]]), np.array(grid.start)))
+
+
+def test_a_space_is_written_with_its_start_where_it_has_one():
+    assert str(Discrete(3)) == "Discrete(n=3)"
+    assert str(Discrete(3, start=-1)) == "Discrete(n=3, start=-1)"
+    assert str(MultiDiscrete((2, 3), start=(0, 1))) == "MultiDiscrete(nvec=(2, 3), start=(0, 1))"
+
+
+def test_json_of_a_space_without_start_is_as_it_was_before_there_were_starts():
+    assert to_json(Discrete(3)) == {"space": "Discrete", "n": 3}
+    assert from_json({"space": "MultiDiscrete", "nvec": [2, 3]}) == MultiDiscrete((2, 3))
+    assert from_json(to_json(Discrete(3, start=-1))) == Discrete(3, start=-1)
+
+
+def test_a_network_of_the_flat_space_that_was_saved_formerly_serves_the_environments_own():
+    environments = to_json(MultiDiscrete([[2, 2], [2, 2]], start=-1))
+    assert is_alike_inside({"space": "MultiDiscrete", "nvec": [2, 2, 2, 2]}, environments)
+    assert not is_alike_inside({"space": "MultiDiscrete", "nvec": [2, 2, 2]}, environments)
+    assert not is_alike_inside(None, environments)
+
+
+def test_inside_of_a_policy_integers_count_from_0_in_a_row():
+    grid = MultiDiscrete([[2, 3], [4, 5]], start=[[5, -4], [0, 1]])
+    space = Dict({"key": Discrete(3, start=-1), "grid": grid, "place": Box(0, 1, (1, 2))})
+    assert program_space(space) == Dict(
+        {"key": Discrete(3), "grid": MultiDiscrete((2, 3, 4, 5)), "place": Box(0, 1, (1, 2))}
+    )
+    values = {"key": np.int64(-1), "grid": np.array([[6, -4], [1, 1]]), "place": np.ones((1, 2))}
+    inside = to_program(space, values)
+    assert (inside["key"], inside["grid"].tolist()) == (0, [1, 0, 1, 0])
+    assert inside["place"] is values["place"]
+    assert to_program(Tuple((Discrete(2), grid)), (1, values["grid"]))[0] == 1
+
+
+@FEW
+@given(trees(), SEEDS, st.sampled_from([(), (3,), (2, 2)]))
+def test_values_come_back_from_the_program_as_they_were(space, seed, batch):
+    values = member(space, seed, batch)
+    inside = to_program(space, values)
+    assert is_equal(space, from_program(space, inside), values)
+    low = jax.tree.map(np.min, jax.tree.leaves(inside))
+    spaces = jax.tree.leaves(tree_of(program_space(space)))
+    assert all(isinstance(part, Box) or least >= 0 for part, least in zip(spaces, low, strict=True))
+
+
+def test_jax_converts_as_numpy_does():
+    space = Tuple((Discrete(3, start=-1), MultiDiscrete([[2, 3]], start=[[1, 2]])))
+    values = member(space, 0, (4,))
+    inside = jax.jit(lambda values: to_program(space, values, jnp))(values)
+    assert is_equal(program_space(space), inside, to_program(space, values))
+    assert is_equal(space, from_program(space, inside, jnp), values)
+
+
 # Trees
 
 TREE = Dict(
@@ -197,28 +271,6 @@ TREE = Dict(
         "age": Discrete(5),
     }
 )
-
-
-def trees():
-    leaves = st.one_of(
-        st.builds(Discrete, st.integers(1, 9)),
-        st.builds(MultiDiscrete, st.lists(st.integers(1, 9), min_size=1, max_size=3)),
-        st.builds(
-            lambda high, shape: Box(-1.0, high, shape),
-            st.floats(0, 2),
-            st.tuples(st.integers(1, 2)),
-        ),
-    )
-
-    def grow(inner):
-        return st.one_of(
-            st.builds(
-                Dict, st.dictionaries(st.sampled_from("abcd"), inner, min_size=1, max_size=3)
-            ),
-            st.builds(Tuple, st.lists(inner, min_size=1, max_size=3)),
-        )
-
-    return st.recursive(leaves, grow, max_leaves=6)
 
 
 @FEW

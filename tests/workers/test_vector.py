@@ -4,6 +4,7 @@ import functools
 import importlib
 import pkgutil
 import time
+from typing import ClassVar
 
 import gymnasium
 import jax
@@ -148,7 +149,7 @@ def test_structured_observations_are_trees_and_termination_wins_over_the_time_li
     envs = in_this_process(Ended, 2)
     assert envs.spec.observation_spaces[DEFAULT_AGENT] == Dict(
         {
-            "place": Discrete(3),
+            "place": Discrete(3, start=10),
             "left": Tuple((MultiDiscrete((2, 2)), MultiDiscrete((3, 2)))),
             "far": Box(-1, 1, (2,)),
         }
@@ -157,16 +158,78 @@ def test_structured_observations_are_trees_and_termination_wins_over_the_time_li
     envs.reset(SEEDS[:2])
     (step,) = play(envs, 1, lambda _: {DEFAULT_AGENT: np.ones((2, 2), np.float32)})
     seen = step.final_obs[DEFAULT_AGENT]
-    assert seen["place"].tolist() == [1, 1] and seen["far"].tolist() == [[0.5, 0.5]] * 2
+    assert seen["place"].tolist() == [11, 11] and seen["far"].tolist() == [[0.5, 0.5]] * 2
     assert [part.tolist() for part in seen["left"]] == [[[1, 0]] * 2, [[2, 1]] * 2]
     assert step.terminated.tolist() == [[True]] * 2 and not step.truncated.any()
 
 
-def test_metrics_of_a_step_have_their_names_and_discrete_actions_their_start():
+def test_metrics_of_a_step_have_their_names_and_actions_are_the_environments_own():
     envs = in_this_process(Counter, 2, env_args={"length": 3})
     envs.reset(SEEDS[:2])
-    (step,) = play(envs, 1, lambda _: {DEFAULT_AGENT: np.array([0, 3])})
+    (step,) = play(envs, 1, lambda _: {DEFAULT_AGENT: np.array([-1, 2])})
     assert step.reward[:, 0].tolist() == [-1, 2] == step.metrics["actions"].tolist()
+
+
+class Grids(gymnasium.Env):
+    """Observes and takes integers that start anywhere, in two axes; says what it got."""
+
+    observation_space = gymnasium.spaces.MultiDiscrete([[2, 2], [3, 3]], start=[[5, 5], [-1, -1]])
+    action_space = gymnasium.spaces.MultiBinary((2, 3))
+
+    taken: ClassVar[list] = []  # by all copies
+
+    def __init__(self, seen=((6, 5), (1, -1))):
+        self.seen = np.array(seen)
+
+    def reset(self, *, seed=None, options=None):
+        return np.array([[5, 5], [-1, -1]]), {}
+
+    def step(self, action):
+        assert (action.dtype, action.shape) == (np.int8, (2, 3))
+        self.taken.append(action.tolist())
+        return self.seen, 1.0, False, False, {}
+
+
+def test_integers_in_two_axes_go_in_and_out_as_the_environment_has_them():
+    envs = in_this_process(Grids, 1)
+    space = envs.spec.observation_spaces[DEFAULT_AGENT]
+    assert space == MultiDiscrete([[2, 2], [3, 3]], start=[[5, 5], [-1, -1]])
+    assert envs.spec.action_spaces[DEFAULT_AGENT] == MultiDiscrete(np.full((2, 3), 2))
+    first, action = envs.reset(SEEDS[:1]), np.array([[[0, 1, 0], [1, 1, 0]]])
+    (step,) = play(envs, 1, lambda _: {DEFAULT_AGENT: action})
+    assert first.obs[DEFAULT_AGENT].tolist() == [[[5, 5], [-1, -1]]]
+    assert step.final_obs[DEFAULT_AGENT].tolist() == [[[6, 5], [1, -1]]]
+    assert Grids.taken[-1] == action[0].tolist()
+
+
+@pytest.mark.parametrize("seen", [((4, 5), (0, 0)), ((5, 7), (0, 0)), ((5, 5), (0, 2))])
+def test_an_integer_below_its_start_or_beyond_its_last_value_drops_the_episode(seen, caplog):
+    envs = in_this_process(functools.partial(Grids, seen), 1)
+    envs.reset(SEEDS[:1])
+    (step,) = play(envs, 1, lambda _: {DEFAULT_AGENT: np.zeros((1, 2, 3), int)})
+    assert step.lost.all()
+    assert "an integer out of its range" in caplog.text
+
+
+class Late(Leavers):
+    """Agents observe a number from 7 on; the last one joins never."""
+
+    def observation_space(self, agent):
+        return gymnasium.spaces.Discrete(3, start=7)
+
+    def reset(self, seed=None, options=None):
+        _, infos = super().reset(seed, options)
+        self.agents = self.agents[:-1]
+        return dict.fromkeys(self.agents, 8), infos
+
+    def step(self, actions):
+        _, *rest = super().step(actions)
+        return dict.fromkeys(actions, 9), *rest
+
+
+def test_who_is_absent_observes_a_value_of_its_space():
+    first = in_this_process(Late, 1).reset(SEEDS[:1])
+    assert [first.obs[agent].tolist() for agent in ("a0", "a1", "a2")] == [[8], [8], [7]]
 
 
 @pytest.mark.parametrize(
@@ -241,7 +304,7 @@ def test_a_faulty_step_drops_the_episode_and_the_log_says_how_to_play_it_again(f
     make = functools.partial(Counter, length=5, fault=fault, at=3, share=0.5)
     envs = in_this_process(make, 3)
     envs.reset(SEEDS)
-    played = play(envs, 40, lambda _: {DEFAULT_AGENT: np.array([0, 1, 2])})
+    played = play(envs, 40, lambda _: {DEFAULT_AGENT: np.array([-1, 0, 1])})
     lost = np.array([step.lost for step in played])
     done = np.array([step.episode_done for step in played])
     assert envs.num_faults == lost.sum() == len(caplog.records) > 2

@@ -97,7 +97,8 @@ def log_prob(player: NumpyPolicy, action: Any) -> float | None:
     total = 0.0
     counts = network["action_counts"]
     parts = np.split(np.asarray(logits, np.float64), np.cumsum(counts)[:-1])
-    for part, chosen in zip(parts, np.ravel(action), strict=True):
+    chosen_of_parts = np.ravel(action) - np.array(network.get("action_start", 0))
+    for part, chosen in zip(parts, chosen_of_parts, strict=True):
         highest = part.max()
         total += part[chosen] - highest - np.log(np.exp(part - highest).sum())
     return float(total)

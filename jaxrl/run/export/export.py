@@ -14,6 +14,7 @@ import numpy as np
 
 from jaxrl.core.errors import UsageError, one_line, unknown_name
 from jaxrl.core.fields import count, file_path, flag, freeze, pairs
+from jaxrl.core.program_spaces import is_program
 from jaxrl.core.spaces import Box, to_json
 from jaxrl.run.export.numpy_file import READER, build_npz
 from jaxrl.run.export.onnx_file import OPSET, build_onnx, check_names
@@ -23,7 +24,9 @@ from jaxrl.run.export.stablehlo import build_stablehlo
 from jaxrl.run.inference.video import write_file
 from jaxrl.run.storage.run_folder import versions
 
-FORMAT = 1
+# Files of spaces that readers of format 1 would misread have 2: integers that do not count from 0,
+# or do not lie in a row.
+FORMAT, SHIFTED = 1, 2
 ONNX = ".onnx"
 BUILDERS: dict[str, Callable[..., Built]] = {
     ONNX: build_onnx,
@@ -163,10 +166,11 @@ def npz_bytes(policy: Any, *, explore: bool) -> bytes:
 def _metadata(policy: Any, step: PolicyStep, parity: Parity | None) -> dict[str, Any]:
     """What the file says of itself, as strict JSON can hold it."""
     spec = policy.policy_spec
+    is_plain = is_program(spec.observation_space) and is_program(spec.action_space)
     fields = lambda tensors: [tensor._asdict() for tensor in tensors]
     fresh = {name: rows[0] for name, rows in step.initial_state(1).items()}
     facts = {
-        "format": FORMAT,
+        "format": FORMAT if is_plain else SHIFTED,
         "versions": versions(),
         "env": None if policy.origin is None else policy.origin.env_name,
         "policy": policy.name,

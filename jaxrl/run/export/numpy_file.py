@@ -10,7 +10,7 @@ import jax
 import numpy as np
 
 from jaxrl.core.errors import UsageError
-from jaxrl.core.spaces import Box, MultiDiscrete, Space, is_tree, parts_of, tree_of
+from jaxrl.core.spaces import Box, Space, is_tree, parts_of, range_of, tree_of
 from jaxrl.core.types import PyTree
 from jaxrl.models.attention import Attention
 from jaxrl.models.cells import GRU, LSTM
@@ -89,8 +89,13 @@ def _parts(
     """What the first layer reads, in its order; the convolutions of images go to `arrays`."""
     spec = step.policy_spec
     space = spec.told.input_space(spec.observation_space, spec.action_space)
-    is_told = space != without_mask(spec.observation_space)
-    observed = iter(tensor.name for tensor in step.obs_tensors if tensor.name != MASK_INPUT)
+    is_told = bool(spec.told.spaces(spec.action_space))
+    # The environment's own parts, beside those of `space`, whose integers count from 0.
+    observed = zip(
+        [tensor.name for tensor in step.obs_tensors if tensor.name != MASK_INPUT],
+        jax.tree.leaves(tree_of(without_mask(spec.observation_space))),
+        strict=True,
+    )
     paths = parts_of(space, tree_of(space)) if is_tree(space) else [("", space, None)]
     for i, (path, part, _) in enumerate(paths):
         layers = []
@@ -98,15 +103,23 @@ def _parts(
             params = convs[path] if is_tree(space) else convs
             arrays |= _named(f"conv/{i}", params)
             layers = [[kernel, stride] for _, kernel, stride in torso.conv_filters]
-        name = TOLD[path] if is_told and path in TOLD else next(observed)
-        yield {"input": name, "counts": _counts(part), "conv": layers}
+        name, given = (TOLD[path], part) if is_told and path in TOLD else next(observed)
+        yield {"input": name, "counts": _counts(part), **_start("start", given), "conv": layers}
 
 
 def _counts(part: Space) -> list[int] | None:
     """The numbers of values of integers; None for the numbers of a Box."""
-    if isinstance(part, Box):
-        return None
-    return list(part.nvec) if isinstance(part, MultiDiscrete) else [part.n]
+    return None if isinstance(part, Box) else list(part.counts)
+
+
+def _start(name: str, part: Space) -> dict[str, list[int]]:
+    """The smallest values of the environment's integers in a row, under a name; {} where all are 0.
+
+    Readers of format 1 do not know it.
+    """
+    if isinstance(part, Box) or not part.start:
+        return {}
+    return {name: np.ravel(range_of(part)[0]).tolist()}
 
 
 def _core(core: Any, part: str) -> dict[str, Any]:
@@ -126,6 +139,7 @@ def _action(spec: PolicySpec) -> dict[str, Any]:
         return {
             "distribution": "categorical",
             "action_counts": _counts(space),
+            **_start("action_start", space),
             "action_shape": list(space.shape),
         }
     low, high = (

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-FORMAT = 1
+FORMATS = (1, 2)
 STATE_IN, STATE_OUT = "state_in_", "state_out_"
 MAX_LOG_STD = 20.0
 MIN_BETA_LOGIT, MAX_CONCENTRATION, GAMMA_ATTEMPTS = -9.0, 1e3, 4
@@ -53,8 +53,8 @@ class NumpyPolicy:
 
     def __init__(self, path, seed=0):
         arrays, self.metadata = _stored(path)
-        if self.metadata["format"] != FORMAT:
-            raise ValueError(f"{path} has format {self.metadata['format']}, this reads {FORMAT}")
+        if self.metadata["format"] not in FORMATS:
+            raise ValueError(f"{path} has format {self.metadata['format']}, this reads {FORMATS}")
         self._arrays, self._network = arrays, self.metadata["network"]
         self._rng, self._state = np.random.default_rng(seed), {}
         self.action_dist_inputs = None  # of the actions that `act` chose last, [B, K]
@@ -197,7 +197,8 @@ def _first_layer(network, params, inputs):
             total = total + values.astype(np.float32) @ kernel[first : first + values.shape[1]]
             first += values.shape[1]
         else:
-            total = total + kernel[values + first + np.cumsum([0, *counts[:-1]])].sum(axis=1)
+            rows = values - np.array(part.get("start", 0)) + np.cumsum([0, *counts[:-1]])
+            total = total + kernel[first + rows].sum(axis=1)
             first += sum(counts)
     return total
 
@@ -335,7 +336,7 @@ def _sampled(kind, network, dist_inputs, noise):
         scores = dist_inputs if noise is None else dist_inputs + noise
         chosen = [part.argmax(axis=-1) for part in _entries(network, scores)]
         action = np.stack(chosen, axis=-1).astype(np.int32)
-        return action.reshape(len(action), *network["action_shape"])
+        return action if len(network["action_shape"]) else action[:, 0]
     first, second = np.split(dist_inputs, 2, axis=-1)
     if kind == "beta" and noise is None:
         action = 2 * (first - 1) / (first + second - 2) - 1
@@ -370,7 +371,9 @@ def _entries(network, values):
 def _to_env(network, action):
     """The action in the environment's units."""
     if network["distribution"] == "categorical":
-        return action
+        start = np.reshape(network.get("action_start", 0), (-1,))
+        action = (action.reshape(len(action), -1) + start).astype(np.int32)
+        return action.reshape(len(action), *network["action_shape"])
     low, high = (np.asarray(network[bound], np.float32) for bound in ("low", "high"))
     if network["distribution"] == "squashed_gaussian":
         action = np.tanh(action)

@@ -10,7 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxrl.core.errors import UsageError
-from jaxrl.core.spaces import MultiDiscrete, tree_of
+from jaxrl.core.program_spaces import to_program
+from jaxrl.core.spaces import tree_of
 from jaxrl.core.types import PolicyId, PyTree
 from jaxrl.rollout.env_step import RolloutSpec, advance_envs, reset_envs, step_envs
 from jaxrl.run.export.policy_step import (
@@ -223,8 +224,8 @@ def _scale(values: np.ndarray) -> np.ndarray:
 
 def _lost_score(space: Any, scores: np.ndarray, best: np.ndarray, given: np.ndarray) -> float:
     """By how much other integers than the best ones miss the best score, which may be a tie."""
-    sizes = space.nvec if isinstance(space, MultiDiscrete) else (space.n,)
-    best, given = best.reshape(len(best), -1), given.reshape(len(given), -1)
+    sizes = space.counts
+    best, given = (to_program(space, each).reshape(len(each), -1) for each in (best, given))
     lost = 0.0
     for i, entry in enumerate(np.split(scores, np.cumsum(sizes)[:-1], axis=-1)):
         if np.any((given[:, i] < 0) | (given[:, i] >= sizes[i])):

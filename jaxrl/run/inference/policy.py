@@ -11,10 +11,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxrl.core.errors import UsageError, brief, unknown_name
-from jaxrl.core.spaces import Box, MultiDiscrete, Space, from_json, is_tree, tree_of
+from jaxrl.core.program_spaces import is_program
+from jaxrl.core.spaces import Box, Space, beyond, from_json, is_tree, tree_of
 from jaxrl.core.types import AgentId, Key, PolicyId, PyTree
 from jaxrl.models.policy_spec import PolicyInputs, PolicySpec, PolicyState, PolicyWeights, has_mask
-from jaxrl.ops.distributions import Distribution, num_logits
+from jaxrl.ops.distributions import Distribution, InEnvironment, num_logits
 from jaxrl.run.export.export import Exported, export_policy
 from jaxrl.run.storage.checkpoint import Checkpoint, filled, open_found
 from jaxrl.run.storage.config_file import read_config
@@ -143,10 +144,13 @@ class Policy:
         """The distribution of actions, its parameters NumPy arrays with the observation's axes.
 
         `sample(key)` draws actions, `log_prob(action)` gives their log-probabilities; `mode()`,
-        `entropy()`. Actions are the policy's own; those of a Box that `act` gives are stretched to
-        the environment's units.
+        `entropy()`. Integers are the environment's own. The numbers of a Box are the policy's,
+        which `act` stretches to the environment's units.
         """
-        return jax.tree.map(np.asarray, self._judged(observation, self.masked, **told)[0])
+        inside = jax.tree.map(np.asarray, self._judged(observation, self.masked, **told)[0])
+        if is_program(self.action_space):
+            return inside
+        return InEnvironment(inside, self.action_space)
 
     def value(self, observation: Any, **told: Any) -> np.ndarray:
         """The return that is expected from here on, discounted; no centralised critic knows it."""
@@ -374,12 +378,8 @@ def checked_part(space: Space, obs: np.ndarray, policy: PolicyId) -> np.ndarray:
         raise UsageError(
             f"policy {policy!r}: an observation must be finite numbers; it holds {bad[0]}"
         )
-    if not isinstance(space, Box):
-        counts = np.asarray(space.nvec if isinstance(space, MultiDiscrete) else space.n)
-        if np.any((obs < 0) | (obs >= counts)):
-            raise UsageError(
-                f"policy {policy!r} takes observations from 0 to below {counts.tolist()}, not {obs}"
-            )
+    if not isinstance(space, Box) and np.any(beyond(space, obs)):
+        raise UsageError(f"policy {policy!r} takes observations of {space}, not {obs}")
     return obs.astype(space.dtype)
 
 

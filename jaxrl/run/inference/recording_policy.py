@@ -11,8 +11,8 @@ from jaxrl.models.policy_spec import PolicySpec, PolicyState
 from jaxrl.rollout.recorded_steps import model_outputs
 from jaxrl.run.inference.policy import Policy
 
-# Among an episode's extra model outputs: the action as the policy has it, where the episode holds
-# the environment's.
+# Among an episode's extra model outputs: the action as it was sampled, where the episode holds the
+# environment's.
 POLICY_ACTIONS = "policy_actions"
 
 
@@ -73,8 +73,9 @@ def _decide(
     noise = policy_spec.noise(key, batch_shape)
     action = distribution.sample(noise) if explore else distribution.mode()
     after = policy_spec.next_state(carry, action, jax.numpy.zeros(value.shape))
-    outputs = model_outputs(_Chosen(action, distribution, value, inputs), ())
-    env_action = policy_spec.to_env_action(action)
-    if env_action is not action:
-        outputs[POLICY_ACTIONS] = action
+    outputs = model_outputs(_Chosen(action, distribution, value, inputs), None)
+    sampled, env_action = policy_spec.recorded(action)
+    if env_action is None:
+        return sampled, outputs, after
+    outputs[POLICY_ACTIONS] = sampled
     return env_action, outputs, after

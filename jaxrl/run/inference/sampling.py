@@ -100,8 +100,9 @@ def _recorded_step(spec: RolloutSpec, outputs: list[PolicyOutput], raw: RawStep)
     for policy_spec, output, reached, *rest in zip(
         spec.policy_specs, outputs, *by_group, strict=True
     ):
-        kept = model_outputs(output, policy_spec.to_env_action(output.action))
-        groups.append(GroupSteps((), reached, output.action, kept, *rest))
+        sampled, env_action = policy_spec.recorded(output.action)
+        kept = model_outputs(output, env_action)
+        groups.append(GroupSteps((), reached, sampled, kept, *rest))
     by_env = jax.tree.map(lambda leaf: jnp.moveaxis(leaf, 1, 0), tuple(groups))
     return RecordedSteps(by_env, raw.all_terminated, raw.episode_done)
 

@@ -13,6 +13,7 @@ import numpy as np
 from jaxrl.algorithms.base import Algorithm, RunnerState
 from jaxrl.algorithms.opponent_settings import RANDOM
 from jaxrl.core.errors import UsageError, nearest, unknown_name
+from jaxrl.core.program_spaces import is_alike_inside
 from jaxrl.core.spaces import to_json
 from jaxrl.core.types import AgentId, PolicyId
 from jaxrl.models.policy_spec import PolicySpec, PolicyWeights
@@ -168,7 +169,7 @@ def weights_of_runs(algorithm: Algorithm) -> dict[int, PolicyWeights]:
         for what in ("observation_space", "action_space"):
             here = json.loads(json.dumps(to_json(getattr(group, what))))
             there = saved.facts["policies"].get(policy, {}).get(what, here)
-            if there != here:
+            if not is_alike_inside(there, here):
                 raise UsageError(
                     f"opponents: {name}: {what} of policy {policy!r} is {there} there and {here} "
                     "here"

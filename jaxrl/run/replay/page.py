@@ -3,7 +3,7 @@
 import base64
 import html
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
@@ -14,7 +14,8 @@ import numpy as np
 from jaxrl.algorithms.base import Algorithm
 from jaxrl.core.env import MultiAgentEnvironment
 from jaxrl.core.errors import UsageError
-from jaxrl.core.spaces import Box, MultiDiscrete, Space
+from jaxrl.core.program_spaces import to_program
+from jaxrl.core.spaces import Box, Space, range_of
 from jaxrl.core.types import PyTree
 from jaxrl.run.inference.recording import Decisions, EpisodeRecording, has_pictures
 from jaxrl.run.inference.video import png_frames, write_file
@@ -136,7 +137,7 @@ def replay_data(
         for agent in group_agents
     }
     tracks = [
-        [_track(column.recordings[i], env, column.env_params, packer) for column in columns]
+        [_track(column.recordings[i], env, column.env_params, spaces, packer) for column in columns]
         for i in range(len(columns[0].recordings))
     ]
     names = tuple(getattr(env, "action_names", ()))
@@ -159,7 +160,11 @@ def replay_data(
 
 
 def _track(
-    recording: EpisodeRecording, env: MultiAgentEnvironment, env_params: PyTree, packer: Packer
+    recording: EpisodeRecording,
+    env: MultiAgentEnvironment,
+    env_params: PyTree,
+    spaces: Mapping[str, Space],
+    packer: Packer,
 ) -> dict[str, Any]:
     """One episode of one checkpoint."""
     shown = recording.agents[:MAX_AGENTS]
@@ -171,7 +176,9 @@ def _track(
         "rewards": packer.add(rewards[:, : len(shown)], bits=32),
         "totals": packer.add(rewards.sum(axis=1, dtype=np.float64), bits=32),
         "active": packer.add(recording.active[:, : len(shown)]),
-        "decisions": [_decisions(recording.decisions[agent], packer) for agent in shown],
+        "decisions": [
+            _decisions(recording.decisions[agent], spaces[agent], packer) for agent in shown
+        ],
     }
     if hasattr(env, "draw"):
         return {**track, "drawing": _packed(drawings_of(recording, env, env_params), packer)}
@@ -196,11 +203,12 @@ def _packed(drawings: Drawings, packer: Packer) -> dict[str, Any]:
     return {"bounds": packer.add(drawings.bounds), "shapes": shapes}
 
 
-def _decisions(decisions: Decisions, packer: Packer) -> dict[str, Any]:
+def _decisions(decisions: Decisions, space: Space, packer: Packer) -> dict[str, Any]:
+    """With integer actions as the places of their names."""
     rows = lambda array: _finite(array).reshape(len(array), -1)[:, :MAX_ACTIONS]
     packed = {
         "value": packer.add(_finite(decisions.value)),
-        "action": packer.add(rows(decisions.action)),
+        "action": packer.add(rows(to_program(space, decisions.action))),
     }
     probabilities = decisions.probabilities
     if probabilities is not None and probabilities.shape[1] <= MAX_ACTIONS:
@@ -235,9 +243,10 @@ def _action_facts(
         low = np.where(low > -1e30, low, taken.min(axis=0))
         high = np.where(high < 1e30, high, taken.max(axis=0))
         return {"names": names, "low": low.tolist(), "high": high.tolist()}
-    parts = list(space.nvec) if isinstance(space, MultiDiscrete) else [space.n]
+    parts = list(space.counts)
     if len(parts) == 1 and len(names) == parts[0]:
         return {"names": list(names[:MAX_ACTIONS]), "parts": parts}
     prefix = [f"{i}: " if len(parts) > 1 else "" for i in range(len(parts))]
-    numbered = [f"{prefix[i]}{j}" for i, part in enumerate(parts) for j in range(part)]
+    lows = np.ravel(range_of(space)[0]).tolist()
+    numbered = [f"{prefix[i]}{lows[i] + j}" for i, part in enumerate(parts) for j in range(part)]
     return {"names": numbered[:MAX_ACTIONS], "parts": parts}

@@ -15,6 +15,7 @@ from jaxrl.algorithms.base import Algorithm, RunnerState
 from jaxrl.algorithms.opponent_settings import OpponentPool
 from jaxrl.core.batched_env import has_outside_state
 from jaxrl.core.errors import UsageError
+from jaxrl.core.program_spaces import is_alike_inside
 from jaxrl.core.types import Key, PyTree
 from jaxrl.run.storage import checkpoint
 from jaxrl.run.storage.checkpoint import Checkpoint
@@ -175,7 +176,7 @@ def _check_same_run(saved: dict[str, Any], current: dict[str, Any], where: str) 
     for policy, present in current["policies"].items():
         for name in ("observation_space", "action_space"):
             old = saved["policies"][policy].get(name)
-            if old != present[name]:
+            if not is_alike_inside(old, present[name]):
                 raise UsageError(
                     f"{where} does not fit: {name} of policy {policy!r} is {old} there and "
                     f"{present[name]} here"
