@@ -27,6 +27,7 @@ from jaxrl.core.errors import UsageError, unknown_name
 from jaxrl.core.fields import count
 from jaxrl.core.types import PyTree
 from jaxrl.episodes.minari_datasets import gymnasium_space
+from jaxrl.ops.distributions import num_logits
 
 if TYPE_CHECKING:
     import gymnasium
@@ -118,6 +119,9 @@ class GymnasiumEnv:
         self._actions = env.action_space(params)
         self._episodes = to_numpy.Episodes(env, params)
         self._has_ended = True
+        if hasattr(env, "action_mask"):  # MaskablePPO asks for a method of this name
+            self._mask = np.ones(num_logits(self._actions), bool)
+            self.action_masks = self._possible
 
     def reset(self, *, seed: int | None = None, options: dict | None = None) -> tuple[PyTree, dict]:
         """Returns (obs, info) of a new episode."""
@@ -127,7 +131,7 @@ class GymnasiumEnv:
             seed = int(self.np_random.integers(to_numpy.MAX_SEED, endpoint=True))
         obs, masks = self._episodes.reset(seed)
         self._has_ended = False
-        return _observation(obs), _single_info({}, masks)
+        return _observation(obs), self._with_mask({}, masks)
 
     def step(self, action: PyTree) -> tuple[PyTree, float, bool, bool, dict]:
         """Returns (obs, reward, terminated, truncated, info)."""
@@ -138,22 +142,27 @@ class GymnasiumEnv:
         raw, masks = self._episodes.step(action)
         self._has_ended = bool(raw.episode_done)
         flags = bool(raw.terminated[0]), bool(raw.truncated[0])
-        info = _single_info(raw.info, masks)
+        info = self._with_mask(to_numpy.plain_info(raw.info), masks)
         return _observation(raw.obs), float(raw.reward[0]), *flags, info
 
     def render(self) -> np.ndarray | None:
         """u8[H, W, 3] with render_mode "rgb_array"."""
         return None if self.render_mode is None else self._episodes.render()
 
+    def _with_mask(self, info: dict[str, Any], masks: PyTree) -> dict[str, Any]:
+        if isinstance(masks, tuple):
+            return info
+        self._mask = masks[0].astype(bool)
+        return {**info, "action_mask": masks[0].copy()}
+
+    def _possible(self) -> np.ndarray:
+        """bool[A], which actions are possible; all of them before the first reset."""
+        return self._mask.copy()
+
 
 def _observation(obs: PyTree) -> PyTree:
     """The only agent's of [1, ...]."""
     return to_numpy.plain(jax.tree.map(lambda leaf: leaf[0], obs))
-
-
-def _single_info(info: dict[str, Any], masks: PyTree) -> dict[str, Any]:
-    info = to_numpy.plain_info(info)
-    return info if isinstance(masks, tuple) else {**info, "action_mask": masks[0].copy()}
 
 
 # ---- many environments

@@ -26,6 +26,7 @@ from jaxrl.core.program_spaces import from_program, program_space, to_program
 from jaxrl.core.spaces import Space
 from jaxrl.core.types import PyTree
 from jaxrl.episodes.minari_datasets import gymnasium_space
+from jaxrl.ops.distributions import num_logits
 
 if TYPE_CHECKING:
     from stable_baselines3.common.vec_env import VecEnv
@@ -39,7 +40,7 @@ def to_sb3_vec(
     Episodes are those of `to_gymnasium_vector` with the same seed. The info of an environment whose
     episode ended has "terminal_observation" and "TimeLimit.truncated", so that time limits
     bootstrap. `VecMonitor` on top counts returns. `env_method("action_masks")` has the masks that
-    MaskablePPO asks for.
+    MaskablePPO asks for; before the first reset every action is possible.
 
     Stable-Baselines3 knows no integers that do not count from 0, or that do not lie in a row: its
     spaces and its numbers are those here, and the environment gets and gives its own.
@@ -57,17 +58,25 @@ def to_sb3_vec(
     settings = {"autoreset_mode": SAME_STEP, "render_mode": render_mode}
     spaces = env.observation_space(params), env.action_space(params)
     envs = to_gymnasium_vector(env, num_envs, params, **settings)
-    return derived(Sb3VecEnv, VecEnv)(envs, *spaces)
+    is_masked = hasattr(env, "action_mask")
+    masks = np.ones((num_envs, num_logits(spaces[1])), np.int8) if is_masked else None
+    return derived(Sb3VecEnv, VecEnv)(envs, spaces, masks)
 
 
 class Sb3VecEnv:
     """A `VecEnv` of Stable-Baselines3; see `to_sb3_vec`."""
 
-    def __init__(self, envs: Any, observation_space: Space, action_space: Space):
-        """`envs`: Gymnasium's, which reset in the step of an end; and one's spaces of jaxrl."""
-        self._envs, self._actions, self._masks = envs, None, None
-        self._spaces = observation_space, action_space
-        spaces = (gymnasium_space(program_space(space)) for space in self._spaces)
+    def __init__(self, envs: Any, spaces: tuple[Space, Space], masks: np.ndarray | None):
+        """The copies of an environment.
+
+        Args:
+            envs: Gymnasium's, which reset in the step of an end.
+            spaces: of one's observations and actions, of jaxrl.
+            masks: bool[num_envs, A], before the first reset; None without masks.
+        """
+        self._envs, self._actions, self._masks = envs, None, masks
+        self._spaces = spaces
+        spaces = (gymnasium_space(program_space(space)) for space in spaces)
         super().__init__(envs.num_envs, *spaces)
 
     def reset(self) -> PyTree:

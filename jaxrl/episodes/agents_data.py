@@ -6,12 +6,13 @@ from typing import Any
 
 import numpy as np
 
-from jaxrl.core.errors import UsageError, brief, unknown_name
-from jaxrl.episodes.column import Column, EpisodeIndexError, Indices, Positions, locate
+from jaxrl.core.errors import brief
+from jaxrl.episodes.column import Column, Indices, Positions, locate
 from jaxrl.episodes.env_step import EVERYONE, Pending
 from jaxrl.episodes.episode import Episode
+from jaxrl.episodes.errors import EpisodeError, EpisodeIndexError, unknown
 from jaxrl.episodes.single_agent_episode import SingleAgentEpisode, Steps
-from jaxrl.episodes.values import Nested, leaves
+from jaxrl.episodes.values import Nested
 
 AgentID = Any
 AFTER_STEPS = ("observations", "infos")  # columns with a value after the last step too
@@ -140,7 +141,7 @@ class AgentsData(Episode):
                 left out, or have `fill`. If False, they are each agent's own steps.
             neg_index_as_lookback, fill, one_hot_discrete: see `Column.get`.
             return_list: a list of dicts by agent, one for each environment step, instead of a dict
-                of each agent's values.
+                of each agent's values; the dict of a step outside of the episode is empty.
         """
         options = _options(neg_index_as_lookback, fill, one_hot_discrete)
         columns = self._columns("observations", agent_ids)
@@ -205,8 +206,8 @@ class AgentsData(Episode):
     ) -> dict | list[dict]:
         """What the models put out under a name, or under each if it is None, by agent."""
         names = self._output_names(agent_ids)
-        if key is not None and names and key not in names:
-            raise unknown_name("extra model output", key, names)
+        if key is not None and key not in names:
+            raise unknown("extra model output", key, names)
         options = _options(neg_index_as_lookback, fill)
         found = {
             name: self._read(
@@ -236,7 +237,7 @@ class AgentsData(Episode):
 
     def _known(self, agent: AgentID) -> SingleAgentEpisode:
         if agent not in self.agent_episodes:
-            raise unknown_name("agent", agent, self.agent_episodes)
+            raise unknown("agent", agent, self.agent_episodes)
         return self.agent_episodes[agent]
 
     def _output_names(self, agent_ids: AgentIDs) -> list[str]:
@@ -280,13 +281,13 @@ class AgentsData(Episode):
     ) -> dict | list[dict]:
         is_several = indices is None or isinstance(indices, slice) or np.ndim(indices) > 0
         if return_list and not (is_several and env_steps):
-            raise UsageError("return_list needs env_steps=True, and a list or slice of indices")
+            raise EpisodeError("return_list needs env_steps=True, and a list or slice of indices")
         if not env_steps:
             values = {agent: column.get(indices, **options) for agent, column in columns.items()}
-            return {agent: v for agent, v in values.items() if not is_several or _count(v)}
+            return {agent: value for agent, value in values.items() if not _is_empty_list(value)}
         if not self.is_reset:
             return [] if return_list else {}
-        positions = self._env_positions(indices, columns, options)
+        positions = self._env_positions(indices, columns, options, is_open=return_list)
         if not is_several:
             return self._at_env_step(columns, positions, options)
         if return_list:
@@ -301,20 +302,29 @@ class AgentsData(Episode):
         return found
 
     def _env_positions(
-        self, indices: Indices, columns: dict[AgentID, Column], options: dict[str, Any]
+        self,
+        indices: Indices,
+        columns: dict[AgentID, Column],
+        options: dict[str, Any],
+        is_open: bool,
     ) -> Positions:
-        """Where indices of environment steps are, counted from the lookback's begin."""
+        """Where indices of environment steps are, counted from the lookback's begin.
+
+        Args:
+            is_open: whether they may be outside of the episode, where `fill` is not given either.
+        """
         is_after = any(column.name in AFTER_STEPS for column in columns.values())
         total = self._lookback + len(self) + is_after
+        is_open = is_open or options["fill"] is not None
         positions = locate(
             indices,
             self._lookback,
             total,
             neg_index_as_lookback=options["neg_index_as_lookback"],
-            extend=options["fill"] is not None,
+            extend=is_open,
         )
         is_outside = positions is None or (isinstance(positions, list) and None in positions)
-        if is_outside and options["fill"] is None:
+        if is_outside and not is_open:
             raise EpisodeIndexError(
                 f"episode {self.id_} has no environment step {brief(indices)}: "
                 f"{total - self._lookback} are there, and {self._lookback} in the lookback"
@@ -390,8 +400,8 @@ def _take(column: Column, positions: Positions, options: dict[str, Any]) -> Nest
     return column.take(positions, options["fill"], options["one_hot_discrete"])
 
 
-def _count(values: list | Nested) -> int:
-    return len(values) if isinstance(values, list) else len(next(leaves(values)))
+def _is_empty_list(value: list | Nested) -> bool:
+    return isinstance(value, list) and not value
 
 
 def _by_agent_then_name(by_name: dict[str, dict[AgentID, Any]]) -> dict[AgentID, dict[str, Any]]:

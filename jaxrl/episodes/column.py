@@ -12,7 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from jaxrl.core.errors import UsageError, brief
+from jaxrl.core.errors import brief
+from jaxrl.episodes.errors import EpisodeError, EpisodeIndexError
 from jaxrl.episodes.values import (
     Nested,
     Space,
@@ -30,10 +31,6 @@ Indices = int | list[int] | slice | None
 Positions = (
     int | list[int | None] | range | None
 )  # counted from the lookback's begin; None: outside
-
-
-class EpisodeIndexError(UsageError, IndexError):
-    """An index outside of an episode."""
 
 
 def locate(
@@ -71,7 +68,7 @@ def _as_integer(index: Any) -> int:
     try:
         return operator.index(index)
     except TypeError:
-        raise UsageError(
+        raise EpisodeError(
             f"an index is an integer, a list of integers or a slice, not {brief(index)}"
         ) from None
 
@@ -81,7 +78,7 @@ def _locate_slice(
 ) -> range:
     step = 1 if indices.step is None else _as_integer(indices.step)
     if step == 0:
-        raise UsageError("a slice's step cannot be 0")
+        raise EpisodeError("a slice's step cannot be 0")
 
     def bound(index: int | None, default: int) -> int:
         if index is None:
@@ -127,7 +124,7 @@ class Column:
             self.data = map_nested(np.asarray, data)
             lengths = {len(leaf) if leaf.ndim else None for leaf in leaves(self.data)}
             if len(lengths) != 1 or None in lengths:
-                raise UsageError(f"{name}: arrays of one length are needed, not {brief(data)}")
+                raise EpisodeError(f"{name}: arrays of one length are needed, not {brief(data)}")
         self.lookback = min(lookback, self.len_incl_lookback())
 
     @property
@@ -198,8 +195,8 @@ class Column:
 
     def _taken(self, positions: Positions, fill: Any = None, one_hot_discrete: bool = False):
         """The values at positions; no copies where that can be avoided."""
-        if one_hot_discrete and self.space is None:
-            raise UsageError(f"one_hot_discrete needs the space of the {self.name}")
+        if one_hot_discrete and self.space is None and _has_any(positions):
+            raise EpisodeError(f"one_hot_discrete needs the space of the {self.name}")
         if positions is None:
             return self._filler(fill, one_hot_discrete)
         if isinstance(positions, int):
@@ -299,7 +296,7 @@ class Column:
         """A copy of the column with more values at its end.
 
         Raises:
-            UsageError: the column has arrays, which they do not fit.
+            EpisodeError: the column has arrays, which they do not fit.
         """
         values, data = unstack(values), self.data
         if not self.finalized:
@@ -319,11 +316,11 @@ class Column:
     def _stacked(self, values: list) -> Nested:
         try:
             return stack(values, self.space)
-        except UsageError as error:
-            raise UsageError(f"{self.name}: {error}") from None
+        except EpisodeError as error:
+            raise EpisodeError(f"{self.name}: {error}") from None
 
     def check(self, value: Nested, batch_axes: int = 0) -> None:
-        """Raises UsageError where a value does not fit the space, or the arrays there are."""
+        """Raises EpisodeError where a value does not fit the space, or the arrays there are."""
         if self.space is not None:
             check_fits(self.space, value, f"a value of {self.name}", batch_axes)
         elif self.finalized and not batch_axes and self.len_incl_lookback():
@@ -331,12 +328,12 @@ class Column:
 
     def _check_shape(self, kept: np.ndarray, value: Any) -> None:
         if np.shape(value) != kept.shape[1:]:
-            raise UsageError(
+            raise EpisodeError(
                 f"{self.name} have shape {list(kept.shape[1:])}, not {list(np.shape(value))}"
             )
 
     def check_all(self) -> None:
-        """Raises UsageError where the data do not fit the space."""
+        """Raises EpisodeError where the data do not fit the space."""
         if self.finalized:
             self.check(self.data, batch_axes=1)
         elif self.space is not None:
@@ -366,6 +363,13 @@ class Infos(Column):
         return self._taken(positions, fill, one_hot_discrete)
 
 
+def _has_any(positions: Positions) -> bool:
+    """Whether a position is inside of the column."""
+    if isinstance(positions, int | None):
+        return positions is not None
+    return any(position is not None for position in positions)
+
+
 def _overwritten(leaf: np.ndarray, positions: list[int], new: np.ndarray) -> np.ndarray:
     """`leaf` with new rows; it becomes another array only where its type cannot hold them."""
     if not np.can_cast(new.dtype, leaf.dtype, "same_kind"):
@@ -373,7 +377,7 @@ def _overwritten(leaf: np.ndarray, positions: list[int], new: np.ndarray) -> np.
     try:
         leaf[positions] = new
     except ValueError:
-        raise UsageError(
+        raise EpisodeError(
             f"new values have shape {new.shape[1:]}, those of the episode {leaf.shape[1:]}"
         ) from None
     return leaf

@@ -3,7 +3,8 @@
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from jaxrl.core.errors import UsageError, brief
+from jaxrl.core.errors import brief
+from jaxrl.episodes.errors import EpisodeError
 from jaxrl.episodes.single_agent_episode import SingleAgentEpisode
 from jaxrl.episodes.values import Nested, as_reward, owned
 
@@ -32,7 +33,7 @@ def _present(by_agent: Mapping | None, name: str) -> dict:
     if by_agent is None:
         return {}
     if not isinstance(by_agent, Mapping):
-        raise UsageError(f"{name} must be a dict by agent, not {brief(by_agent)}")
+        raise EpisodeError(f"{name} must be a dict by agent, not {brief(by_agent)}")
     return {agent: value for agent, value in by_agent.items() if value is not None}
 
 
@@ -63,7 +64,7 @@ class AgentStep(NamedTuple):
 def agent_step(
     agent: Any, step: EnvStep, episode: SingleAgentEpisode | None, pending: Pending | None
 ) -> AgentStep:
-    """What an environment step means for an agent; raises UsageError where it makes no sense.
+    """What an environment step means for an agent; raises EpisodeError where it makes no sense.
 
     Args:
         episode: the agent's so far, None before its first observation.
@@ -76,26 +77,28 @@ def agent_step(
     observation, info = step.observations.get(agent), step.infos.get(agent)
     if episode is None:
         if agent in step.actions:
-            raise UsageError(f"agent {agent!r} acts before it has an observation")
+            raise EpisodeError(f"agent {agent!r} acts before it has an observation")
         if observation is None or terminated or truncated:
             return AgentStep("absent", **flags)
         return AgentStep("joins", observation=observation, info=info, **flags)
     if episode.is_done:
         if any(agent in part for part in (step.observations, step.actions, step.rewards)):
-            raise UsageError(f"agent {agent!r} has ended, but got an observation, action or reward")
+            raise EpisodeError(
+                f"agent {agent!r} has ended, but got an observation, action or reward"
+            )
         return AgentStep("ends", reward, None, None, None, *_ends_of(episode))
     if agent in step.actions:
         if pending is not None:
-            raise UsageError(f"agent {agent!r} acts again before it has its next observation")
+            raise EpisodeError(f"agent {agent!r} acts again before it has its next observation")
         if observation is not None and agent not in step.rewards:
-            raise UsageError(f"agent {agent!r} acted and observed, but has no reward")
+            raise EpisodeError(f"agent {agent!r} acted and observed, but has no reward")
         pending = Pending(step.actions[agent], dict(step.outputs.get(agent, {})))
     if pending is None:
         if observation is not None and not (terminated or truncated):
-            raise UsageError(f"agent {agent!r} has an observation again before it has acted")
+            raise EpisodeError(f"agent {agent!r} has an observation again before it has acted")
         return AgentStep("ends" if terminated or truncated else "waits", **flags)
     if observation is None and truncated and not terminated:
-        raise UsageError(f"agent {agent!r} is truncated without a last observation")
+        raise EpisodeError(f"agent {agent!r} is truncated without a last observation")
     if observation is None and terminated:
         observation, info = episode.observations[-1], episode.infos[-1]
     kind = "waits" if observation is None else "steps"
@@ -130,12 +133,12 @@ def steps_of_lists(
     outputs = list(outputs or [{} for _ in actions])
     sizes = f"{len(observations)} observations, {len(actions)} actions, {len(rewards)} rewards"
     if len(infos) != len(observations):
-        raise UsageError(f"{sizes}, {len(infos)} infos; each observation has one")
+        raise EpisodeError(f"{sizes}, {len(infos)} infos; each observation has one")
     if len(actions) == len(observations) > 0:  # nobody has observed anything after the last actions
         observations, infos = [*observations, {}], [*infos, {}]
     is_even = len(actions) == len(rewards) == len(outputs) == max(len(observations) - 1, 0)
     if not is_even:
-        raise UsageError(
+        raise EpisodeError(
             f"{sizes}, {len(outputs)} extra_model_outputs; there must be one observation more"
         )
     return [

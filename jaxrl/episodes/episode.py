@@ -5,7 +5,8 @@ import uuid
 from collections import defaultdict
 from typing import Any
 
-from jaxrl.core.errors import UsageError, brief, unknown_name
+from jaxrl.core.errors import brief
+from jaxrl.episodes.errors import EpisodeError, unknown
 from jaxrl.episodes.values import owned
 
 
@@ -53,45 +54,47 @@ class Episode:
     def add_temporary_timestep_data(self, key: str, data: Any) -> None:
         """Appends to a list that is kept until `to_numpy`, such as the frames of a video."""
         if self.is_numpy:
-            raise UsageError("temporary data end with to_numpy(); use custom_data")
+            raise EpisodeError("temporary data end with to_numpy(); use custom_data")
         self._temporary[key].append(owned(data))
 
     def get_temporary_timestep_data(self, key: str) -> list:
         """What `add_temporary_timestep_data` has gathered under a key."""
         if key not in self._temporary:
-            raise unknown_name("temporary data", key, self._temporary)
+            raise unknown("temporary data", key, self._temporary)
         return owned(self._temporary[key])
 
     def __getitem__(self, indices: slice):
         """`episode[10:20]` is `episode.slice(slice(10, 20))`."""
         if not isinstance(indices, slice):
-            raise UsageError(f"an episode takes slices such as episode[2:5], not {brief(indices)}")
+            raise EpisodeError(
+                f"an episode takes slices such as episode[2:5], not {brief(indices)}"
+            )
         return self.slice(indices)
 
     def _bounds(self, slice_: slice) -> tuple[int, int]:
         """The steps where a slice of this episode starts and stops, from 0 to its length."""
         if slice_.step not in (None, 1):
-            raise UsageError(f"an episode is sliced in steps of 1, not of {brief(slice_.step)}")
+            raise EpisodeError(f"an episode is sliced in steps of 1, not of {brief(slice_.step)}")
         try:
             start, stop, _ = slice_.indices(len(self))
         except TypeError:
-            raise UsageError(f"the bounds of a slice are integers, not {brief(slice_)}") from None
+            raise EpisodeError(f"the bounds of a slice are integers, not {brief(slice_)}") from None
         return start, max(start, stop)
 
     def _check_growing(self) -> None:
         if self.is_done:
-            raise UsageError(f"episode {self.id_} has ended: it takes no more steps")
+            raise EpisodeError(f"episode {self.id_} has ended: it takes no more steps")
 
     def _check_next_chunk(self, other: "Episode", times: tuple[int, int]) -> None:
-        """Raises UsageError if `other` cannot follow; times: of this end and that beginning."""
+        """Raises EpisodeError if `other` cannot follow; times: of this end and that beginning."""
         if type(other) is not type(self):
-            raise UsageError(f"{type(self).__name__} cannot take {brief(other)} on")
+            raise EpisodeError(f"{type(self).__name__} cannot take {brief(other)} on")
         if other.id_ != self.id_:
-            raise UsageError(f"chunks of different episodes: {self.id_} and {other.id_}")
+            raise EpisodeError(f"chunks of different episodes: {self.id_} and {other.id_}")
         if self.is_done:
-            raise UsageError(f"episode {self.id_} has ended: no chunk can follow")
+            raise EpisodeError(f"episode {self.id_} has ended: no chunk can follow")
         if times[0] != times[1]:
-            raise UsageError(
+            raise EpisodeError(
                 f"episode {self.id_} ends at step {times[0]}, the other chunk starts at {times[1]}"
             )
 

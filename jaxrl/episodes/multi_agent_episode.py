@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from copy import deepcopy
 from typing import Any
 
-from jaxrl.core.errors import UsageError, brief
+from jaxrl.core.errors import brief
 from jaxrl.episodes.agents_data import AgentID, AgentsData, Timeline
 from jaxrl.episodes.column import Column
 from jaxrl.episodes.env_step import (
@@ -18,6 +18,7 @@ from jaxrl.episodes.env_step import (
     steps_of_lists,
     with_ends,
 )
+from jaxrl.episodes.errors import EpisodeError
 from jaxrl.episodes.single_agent_episode import SingleAgentEpisode
 from jaxrl.episodes.values import Space
 
@@ -77,7 +78,7 @@ class MultiAgentEpisode(AgentsData):
         length = max(len(steps) - 1, 0)
         self._lookback = length if len_lookback_buffer == "auto" else len_lookback_buffer
         if not isinstance(self._lookback, int) or self._lookback < 0:
-            raise UsageError(
+            raise EpisodeError(
                 f'len_lookback_buffer is "auto" or 0 or more, not {brief(len_lookback_buffer)}'
             )
         self._lookback = min(self._lookback, length)
@@ -116,7 +117,7 @@ class MultiAgentEpisode(AgentsData):
         """Records what the environment's `reset` returned, by agent."""
         self._check_growing()
         if self.is_reset or self.env_t != 0 or self.env_t_started != 0:
-            raise UsageError(f"episode {self.id_} has begun: add_env_reset comes first, and once")
+            raise EpisodeError(f"episode {self.id_} has begun: add_env_reset comes first, and once")
         self._begin(EnvStep(observations, None, None, infos).known())
         self._tick(is_step=False)
 
@@ -222,12 +223,12 @@ class MultiAgentEpisode(AgentsData):
             self.is_truncated = not self.is_terminated
 
     def validate(self) -> None:
-        """Raises UsageError where the data of an agent do not fit together."""
+        """Raises EpisodeError where the data of an agent do not fit together."""
         for agent, episode in self.agent_episodes.items():
             episode.validate()
             times, count = self._timelines[agent].times, episode.observations.len_incl_lookback()
             if len(times) != count or times != sorted(set(times)) or times[-1] > self.env_t:
-                raise UsageError(
+                raise EpisodeError(
                     f"agent {agent!r}: {count} observations at environment steps {brief(times)}"
                 )
 
@@ -250,7 +251,7 @@ class MultiAgentEpisode(AgentsData):
                 fewer, more where an agent that goes on had its last observation earlier.
         """
         if self.is_done:
-            raise UsageError(f"episode {self.id_} has ended: nothing follows to be cut off")
+            raise EpisodeError(f"episode {self.id_} has ended: nothing follows to be cut off")
         going_on = (agent for agent, episode in self.agent_episodes.items() if not episode.is_done)
         last = min((self._timelines[agent].times[-1] for agent in going_on), default=self.env_t)
         wanted = self._wanted_lookback(len_lookback_buffer)
@@ -280,7 +281,7 @@ class MultiAgentEpisode(AgentsData):
     def _wanted_lookback(self, length: int | None) -> int:
         wanted = self._lookback if length is None else length
         if not isinstance(wanted, int) or wanted < 0:
-            raise UsageError(f"len_lookback_buffer is 0 or more, not {brief(length)}")
+            raise EpisodeError(f"len_lookback_buffer is 0 or more, not {brief(length)}")
         return wanted
 
     def _window(self, start: int, stop: int, lookback: int) -> "MultiAgentEpisode":
@@ -436,7 +437,7 @@ class MultiAgentEpisode(AgentsData):
             episode.custom_data = deepcopy(state["custom_data"])
             episode._duration_s = state["duration_s"]
         except (KeyError, TypeError) as error:
-            raise UsageError(f"not the state of a MultiAgentEpisode: {error}") from None
+            raise EpisodeError(f"not the state of a MultiAgentEpisode: {error}") from None
         episode.validate()
         return episode
 
@@ -463,5 +464,5 @@ def _by_agent(spaces: Space) -> dict[AgentID, Space]:
     """A Dict space, or a dict of spaces, as a dict."""
     spaces = getattr(spaces, "spaces", spaces)
     if spaces is not None and not isinstance(spaces, Mapping):
-        raise UsageError(f"the spaces of several agents are a dict by agent, not {brief(spaces)}")
+        raise EpisodeError(f"the spaces of several agents are a dict by agent, not {brief(spaces)}")
     return dict(spaces or {})

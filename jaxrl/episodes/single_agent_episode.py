@@ -5,9 +5,10 @@ from typing import Any
 
 import numpy as np
 
-from jaxrl.core.errors import UsageError, brief, unknown_name
+from jaxrl.core.errors import brief
 from jaxrl.episodes.column import Column, Indices, Infos
 from jaxrl.episodes.episode import Episode
+from jaxrl.episodes.errors import EpisodeError, unknown
 from jaxrl.episodes.values import Nested, Space, as_reward, as_rewards, leaves, map_nested
 
 Steps = list | Nested  # a list of values, or arrays with the steps as first axis
@@ -82,7 +83,7 @@ class SingleAgentEpisode(Episode):
         """Makes the first steps lookback, at most all of them; "auto" means all."""
         steps = self.rewards.len_incl_lookback()
         if length != "auto" and (not isinstance(length, int) or length < 0):
-            raise UsageError(f'len_lookback_buffer is "auto" or 0 or more, not {brief(length)}')
+            raise EpisodeError(f'len_lookback_buffer is "auto" or 0 or more, not {brief(length)}')
         for column in (*self._columns(), self.infos):
             column.lookback = steps if length == "auto" else min(length, steps)
 
@@ -139,7 +140,7 @@ class SingleAgentEpisode(Episode):
     def add_env_reset(self, observation: Nested, infos: dict | None = None) -> None:
         """Records what the environment's `reset` returned."""
         if self.is_reset or self.t_started:
-            raise UsageError(f"episode {self.id_} has begun: add_env_reset comes first, and once")
+            raise EpisodeError(f"episode {self.id_} has begun: add_env_reset comes first, and once")
         self._check_growing()
         self.observations.check(observation)
         self.observations.append(observation)
@@ -179,10 +180,10 @@ class SingleAgentEpisode(Episode):
         self._tick()
 
     def check_step(self, observation: Nested, action: Nested, outputs: dict[str, Nested]) -> None:
-        """Raises UsageError where a step does not fit the episode."""
+        """Raises EpisodeError where a step does not fit the episode."""
         self._check_growing()
         if not self.is_reset:
-            raise UsageError(f"episode {self.id_} has no first observation: call add_env_reset")
+            raise EpisodeError(f"episode {self.id_} has no first observation: call add_env_reset")
         self.observations.check(observation)
         self.actions.check(action)
         self._check_output_names(outputs)
@@ -197,20 +198,20 @@ class SingleAgentEpisode(Episode):
         ):
             return
         known = sorted(self.extra_model_outputs)
-        raise UsageError(f"extra_model_outputs are {sorted(outputs)}, of earlier steps {known}")
+        raise EpisodeError(f"extra_model_outputs are {sorted(outputs)}, of earlier steps {known}")
 
     def validate(self) -> None:
-        """Raises UsageError where lengths, spaces or rewards do not fit together."""
+        """Raises EpisodeError where lengths, spaces or rewards do not fit together."""
         lengths = {column.name: column.len_incl_lookback() for column in self._columns()}
         observations = lengths.pop("observations")
         if observations != self.infos.len_incl_lookback():
-            raise UsageError(
+            raise EpisodeError(
                 f"episode {self.id_}: {observations} observations and "
                 f"{self.infos.len_incl_lookback()} infos; each observation has one"
             )
         if set(lengths.values()) != {max(observations - 1, 0)}:
             counts = ", ".join(f"{count} {name}" for name, count in lengths.items())
-            raise UsageError(
+            raise EpisodeError(
                 f"episode {self.id_}: {observations} observations, {counts}; there must be one "
                 "observation more than the others"
             )
@@ -278,7 +279,7 @@ class SingleAgentEpisode(Episode):
 
     def _output(self, key: str) -> Column:
         if key not in self.extra_model_outputs:
-            raise unknown_name("extra model output", key, self.extra_model_outputs)
+            raise unknown("extra model output", key, self.extra_model_outputs)
         return self.extra_model_outputs[key]
 
     # Rewriting
@@ -352,7 +353,7 @@ class SingleAgentEpisode(Episode):
             len_lookback_buffer: how many steps it may look back; fewer where there are fewer.
         """
         if self.is_done:
-            raise UsageError(f"episode {self.id_} has ended: nothing follows to be cut off")
+            raise EpisodeError(f"episode {self.id_} has ended: nothing follows to be cut off")
         successor = self.slice(slice(len(self), None), len_lookback_buffer=len_lookback_buffer)
         successor.custom_data = deepcopy(self.custom_data)
         successor._last_time = self._last_time
@@ -371,7 +372,7 @@ class SingleAgentEpisode(Episode):
         before = self.rewards.lookback
         wanted = before if len_lookback_buffer is None else len_lookback_buffer
         if not isinstance(wanted, int) or wanted < 0:
-            raise UsageError(f"len_lookback_buffer is 0 or more, not {brief(wanted)}")
+            raise EpisodeError(f"len_lookback_buffer is 0 or more, not {brief(wanted)}")
         lookback = min(wanted, before + start)
         return self.window(before + start - lookback, before + stop, lookback)
 
@@ -418,12 +419,12 @@ class SingleAgentEpisode(Episode):
         self._take_on(other)
 
     def check_concat(self, other: "SingleAgentEpisode") -> None:
-        """Raises UsageError if a chunk does not follow this one."""
+        """Raises EpisodeError if a chunk does not follow this one."""
         self._check_next_chunk(other, (self.t, getattr(other, "t_started", None)))
         if self.is_reset != other.is_reset:
-            raise UsageError(f"episode {self.id_}: one of the two chunks has no observation")
+            raise EpisodeError(f"episode {self.id_}: one of the two chunks has no observation")
         if self.is_reset and not _equal(self.observations[-1], other.observations[0]):
-            raise UsageError(
+            raise EpisodeError(
                 f"episode {self.id_}: the last observation here is not the other chunk's first"
             )
         if len(other):
@@ -463,7 +464,7 @@ class SingleAgentEpisode(Episode):
             custom_data, duration_s = arguments.pop("custom_data"), arguments.pop("duration_s")
             episode = SingleAgentEpisode(**arguments, copy=copy)
         except (KeyError, TypeError) as error:
-            raise UsageError(f"not the state of a SingleAgentEpisode: {error}") from None
+            raise EpisodeError(f"not the state of a SingleAgentEpisode: {error}") from None
         episode.custom_data = deepcopy(custom_data)
         episode._duration_s = duration_s
         return episode
@@ -479,7 +480,7 @@ def _equal(first: Nested, second: Nested) -> bool:
     """Whether two observations are equal; NaN equals NaN."""
     try:
         return all(leaves(map_nested(_equal_leaves, first, second)))
-    except UsageError:
+    except EpisodeError:
         return False
 
 

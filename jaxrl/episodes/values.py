@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from jaxrl.core.errors import UsageError, brief
+from jaxrl.core.errors import brief
+from jaxrl.episodes.errors import EpisodeError
 
 Nested = Any  # a leaf, or a dict or tuple of nested values; a list is a leaf
 Space = Any
@@ -27,12 +28,14 @@ def map_nested(function: Callable, *trees: Nested) -> Nested:
     if isinstance(first, Mapping):
         for tree in trees:
             if not isinstance(tree, Mapping) or set(tree) != set(first):
-                raise UsageError(f"expected a dict of {sorted(map(str, first))}, got {brief(tree)}")
+                raise EpisodeError(
+                    f"expected a dict of {sorted(map(str, first))}, got {brief(tree)}"
+                )
         return {name: map_nested(function, *(tree[name] for tree in trees)) for name in first}
     if isinstance(first, tuple):
         for tree in trees:
             if not isinstance(tree, tuple) or len(tree) != len(first):
-                raise UsageError(f"expected a tuple of {len(first)} values, got {brief(tree)}")
+                raise EpisodeError(f"expected a tuple of {len(first)} values, got {brief(tree)}")
         return tuple(map_nested(function, *parts) for parts in zip(*trees, strict=True))
     return function(*trees)
 
@@ -101,7 +104,7 @@ def _stack_leaves(*parts: Any) -> np.ndarray:
         return np.array(parts) if np.ndim(parts[0]) == 0 else np.stack(parts)
     except ValueError:
         shapes = {np.shape(part) for part in parts}
-        raise UsageError(
+        raise EpisodeError(
             f"values of different shapes cannot become one array: {brief(shapes)}"
         ) from None
 
@@ -111,7 +114,7 @@ def unstack(arrays: Nested) -> list[Nested]:
     if isinstance(arrays, list):
         return arrays
     if any(np.ndim(leaf) == 0 for leaf in leaves(arrays)):
-        raise UsageError(f"expected a list of values or arrays of them, got {brief(arrays)}")
+        raise EpisodeError(f"expected a list of values or arrays of them, got {brief(arrays)}")
     count = len(next(leaves(arrays)))
     return [map_nested(lambda leaf, i=i: leaf[i], arrays) for i in range(count)]
 
@@ -122,7 +125,7 @@ def as_rewards(rewards: list | np.ndarray | None) -> list[float] | np.ndarray:
         return [as_reward(reward) for reward in rewards or ()]
     rewards = np.asarray(rewards)
     if rewards.dtype.kind not in "iubf" or rewards.ndim != 1 or np.isnan(rewards).any():
-        raise UsageError(f"rewards are a row of numbers, none of them NaN, not {brief(rewards)}")
+        raise EpisodeError(f"rewards are a row of numbers, none of them NaN, not {brief(rewards)}")
     return rewards if rewards.dtype.kind == "f" else rewards.astype(np.float64)
 
 
@@ -134,7 +137,7 @@ def as_reward(reward: Any) -> float:
     except (TypeError, ValueError):
         number = math.nan
     if math.isnan(number):
-        raise UsageError(f"a reward is one number, not {brief(reward)}")
+        raise EpisodeError(f"a reward is one number, not {brief(reward)}")
     return number
 
 
@@ -191,7 +194,7 @@ def filled(space: Space, fill: Any, one_hot_discrete: bool = False) -> Nested:
 
 
 def check_fits(space: Space, value: Nested, what: str, batch_axes: int = 0) -> None:
-    """Raises UsageError where a value has another structure or shape than its space.
+    """Raises EpisodeError where a value has another structure or shape than its space.
 
     Integers must be in their range. Numbers of a Box may be outside of its bounds, as actions
     are before they are clipped.
@@ -208,7 +211,7 @@ def check_fits(space: Space, value: Nested, what: str, batch_axes: int = 0) -> N
             or len(value) != len(parts)
             or (keys and set(value) - {*keys})
         ):
-            raise UsageError(f"{what} does not fit its space {brief(space)}: {brief(value)}")
+            raise EpisodeError(f"{what} does not fit its space {brief(space)}: {brief(value)}")
         for key in keys or range(len(parts)):
             check_fits(parts[key], value[key], f"{what}[{key!r}]", batch_axes)
     elif getattr(space, "shape", None) is not None:
@@ -218,11 +221,11 @@ def check_fits(space: Space, value: Nested, what: str, batch_axes: int = 0) -> N
 def _check_leaf(space: Space, value: Any, what: str, batch_axes: int) -> None:
     shape = np.shape(value)[batch_axes:]
     if shape != tuple(space.shape):
-        raise UsageError(f"{what} has shape {shape}, its space {tuple(space.shape)}")
+        raise EpisodeError(f"{what} has shape {shape}, its space {tuple(space.shape)}")
     counts = counts_of(space)
     if counts is None or not np.size(value):
         return
     digits = np.asarray(value)
     start = np.asarray(getattr(space, "start", 0))
     if digits.dtype.kind not in "iub" or not np.all((digits >= start) & (digits < start + counts)):
-        raise UsageError(f"{what} is not in its space {brief(space)}: {brief(value)}")
+        raise EpisodeError(f"{what} is not in its space {brief(space)}: {brief(value)}")

@@ -3,6 +3,7 @@
 Where it is not installed, a stand-in has the few methods of its base class that are inherited.
 """
 
+import copy
 import importlib.util
 import sys
 from types import ModuleType
@@ -10,7 +11,7 @@ from types import ModuleType
 import numpy as np
 import pytest
 
-from jaxrl import UsageError, to_gymnasium_vector, to_sb3_vec
+from jaxrl import UsageError, to_gymnasium, to_gymnasium_vector, to_sb3_vec
 from tests.probes import Forbidden, Watch
 
 IS_INSTALLED = importlib.util.find_spec("stable_baselines3") is not None
@@ -78,6 +79,8 @@ def test_episodes_are_those_of_gymnasiums_environments_with_the_same_seed():
 
 def test_masks_are_found_by_the_name_that_maskable_ppo_asks_for():
     envs = to_sb3_vec(Forbidden(), 3)
+    first = np.stack(envs.env_method("action_masks"))  # before the first reset
+    assert first.dtype == bool and first.all() and first.shape == envs.reset().shape
     for observe in (envs.reset, lambda: envs.step(np.zeros(3, int))[0]):
         obs = observe()
         masks = np.stack(envs.env_method("action_masks"))
@@ -85,6 +88,18 @@ def test_masks_are_found_by_the_name_that_maskable_ppo_asks_for():
         np.testing.assert_array_equal(masks, obs == 1)
     with pytest.raises(AttributeError):
         to_sb3_vec(Watch(), 2).get_attr("action_masks")
+
+
+def test_one_environment_has_its_masks_by_that_name_too():
+    env = to_gymnasium(Forbidden())
+    assert env.action_masks().all()
+    assert env.action_masks().dtype == bool
+    obs, info = env.reset(seed=0)
+    np.testing.assert_array_equal(env.action_masks(), obs == 1)
+    np.testing.assert_array_equal(env.action_masks(), info["action_mask"])
+    obs = env.step(int(np.argmax(obs)))[0]
+    np.testing.assert_array_equal(copy.deepcopy(env).action_masks(), obs == 1)
+    assert not hasattr(to_gymnasium(Watch()), "action_masks")
 
 
 def test_results_may_be_written_and_pictures_are_one_for_each():

@@ -52,7 +52,7 @@ def plain(answer):
 
 
 def answers(program, library):
-    """What each call of a program answered; "refused" where it raised an error.
+    """What each call of a program answered; its `refusal` where it raised an error.
 
     Args:
         library: `spaces`, `SingleAgentEpisode` and `MultiAgentEpisode`.
@@ -62,11 +62,25 @@ def answers(program, library):
     for name, arguments in program["calls"]:
         try:
             answer = getattr(player, name)(**arguments)
-        except Exception:
-            given.append("refused")
+        except Exception as error:
+            given.append(refusal(error))
         else:
             given.append(plain(answer))
     return given
+
+
+def refusal(error):
+    """The answer of a call that raised an error: the kinds that RLlib's users catch."""
+    kinds = [kind.__name__ for kind in (AssertionError, IndexError) if isinstance(error, kind)]
+    return {"refused": kinds}
+
+
+def agree(here, rllibs):
+    """Whether two answers are equal, where a refusal may be of more kinds than RLlib's."""
+    are_refused = [isinstance(answer, dict) and "refused" in answer for answer in (here, rllibs)]
+    if all(are_refused):
+        return set(here["refused"]) >= set(rllibs["refused"])
+    return here == rllibs
 
 
 def indices_of(indices):

@@ -138,12 +138,15 @@ class SingleDrawing:
         self.now.__dict__.update(steps=stop - start, lookback=taken, done=done, changed=True)
 
     def indices(self, what, fill, neg_index_as_lookback):
-        """Indices that RLlib answers in one way: no step, not over both ends with `fill`."""
+        """Indices that RLlib answers in one way, inside of the data and around them.
+
+        None has a step, goes over both ends with `fill`, or is left of the lookback in arrays.
+        """
         random = self.random
         length = self.now.steps + (what in ("observations", "infos") and self.now.is_reset)
         low = -self.now.lookback - (0 if neg_index_as_lookback else length)
-        least = low - (2 if fill is not None else 0)
-        most = length + (2 if fill is not None else -1)
+        least = low - (0 if fill is None and self.now.numpy else 2)
+        most = length + 2
         choice = random.random()
         if choice < 0.1 or least > most:
             return None
@@ -469,13 +472,11 @@ class MultiDrawing:
             return
         options["agent_ids"] = random.choice([agents, agents[0]])
         total = self.env_t - self.begin_t + at_observations
-        indices = self.indices(total, options)
-        if indices is None or isinstance(indices, int) or "fill" in options:
-            self.add("get", what=what, indices=indices, **options)
-        else:
-            self.add(
-                "get", what=what, indices=indices, return_list=random.random() < 0.4, **options
-            )
+        is_list = random.random() < 0.4
+        indices = self.indices(total, options, is_open=is_list)
+        if indices is not None and not isinstance(indices, int):
+            options["return_list"] = is_list
+        self.add("get", what=what, indices=indices, **options)
 
     def get_agent(self):
         """A getter by the agents' own steps."""
@@ -506,11 +507,12 @@ class MultiDrawing:
             options["one_hot_discrete"] = True
         return options
 
-    def indices(self, total, options, lookback=None):
+    def indices(self, total, options, lookback=None, is_open=False):
+        """Indices inside of the data, or with `fill` and `is_open` around them too."""
         random = self.random
         lookback = self.lookback if lookback is None else lookback
-        low = -lookback - (0 if options["neg_index_as_lookback"] else total)
-        high = total - 1 + (2 if "fill" in options else 0)
+        low = -lookback - (0 if options["neg_index_as_lookback"] else total) - 2 * is_open
+        high = total - 1 + (2 if is_open or "fill" in options else 0)
         if low > high or random.random() < 0.1:
             return None
         if random.random() < 0.4:
@@ -522,4 +524,5 @@ class MultiDrawing:
             i + (lookback if i >= 0 or options["neg_index_as_lookback"] else lookback + total)
             for i in (start, stop)
         )
-        return {"slice": [start, stop]} if first < last else None
+        is_around = first < 0 and last > lookback + total
+        return {"slice": [start, stop]} if first < last and not is_around else None

@@ -1,5 +1,6 @@
 """Episodes of several agents: what RLlib's own class answers in two ways, and what is refused."""
 
+import functools
 import random
 from types import SimpleNamespace
 
@@ -9,7 +10,7 @@ import pytest
 from jaxrl import episodes
 from jaxrl.core import spaces
 from jaxrl.core.errors import UsageError
-from jaxrl.episodes import MultiAgentEpisode
+from jaxrl.episodes import MultiAgentEpisode, SingleAgentEpisode
 from tests.episodes.episode_programs import Player
 from tests.episodes.program_drawing import AGENTS, KINDS, MultiDrawing
 
@@ -379,3 +380,43 @@ def test_an_agent_or_episode_that_has_ended_takes_no_more():
     for call in (lambda: episode.add_env_step({}, {}, {}), episode.cut):
         with pytest.raises(UsageError, match="has ended"):
             call()
+
+
+def test_a_list_by_environment_step_is_empty_where_there_is_no_step():
+    game = MultiAgentEpisode(
+        observations=[{"a": 0, "b": 1}, {"a": 2}, {"b": 3}],
+        actions=[{"a": 0, "b": 0}, {"a": 1}],
+        rewards=[{"a": 1.0, "b": 1.0}, {"a": 1.0}],
+        len_lookback_buffer=0,
+    )
+    get = functools.partial(game.get_observations, return_list=True)
+    assert get([-3, -4]) == [{"a": 0, "b": 1}, {}]
+    assert get([2, 3]) == [{"b": 3}, {}]
+    assert get(slice(100, 102)) == [{}, {}] and get(slice(1, 4)) == [{"a": 2}, {"b": 3}, {}]
+    assert get([-1, 0], neg_index_as_lookback=True) == [{}, {"a": 0, "b": 1}]
+    assert get(slice(2, 1)) == []
+    assert get([0, 7], fill=9) == [{"a": 0, "b": 1}, {"a": 9, "b": 9}]
+    with pytest.raises(IndexError, match="has no environment step"):
+        game.get_observations([-3, -4])
+
+
+@pytest.mark.parametrize(
+    ("call", "kind"),
+    [
+        (lambda single, multi: single.add_env_reset(0), AssertionError),
+        (lambda single, multi: single.concat_episode(SingleAgentEpisode()), AssertionError),
+        (lambda single, multi: single.get_observations(9), IndexError),
+        (lambda single, multi: single.get_extra_model_outputs("none"), KeyError),
+        (lambda single, multi: multi.add_env_reset(observations={"a": 0}), AssertionError),
+        (lambda single, multi: multi.add_env_step({"a": 1}, {}, {}), AssertionError),
+        (lambda single, multi: multi.cut(-1), AssertionError),
+        (lambda single, multi: multi.set_actions(new_data={"none": [0]}), KeyError),
+    ],
+)
+def test_refusals_are_the_errors_that_code_for_rllib_catches(call, kind):
+    single, multi = SingleAgentEpisode(observations=[0]), MultiAgentEpisode()
+    multi.add_env_reset(observations={"a": 0})
+    with pytest.raises(kind) as raised:
+        call(single, multi)
+    assert isinstance(raised.value, UsageError) and isinstance(raised.value, AssertionError)
+    assert "\n" not in str(raised.value) and not str(raised.value).startswith('"')
