@@ -2,7 +2,9 @@
 
 import difflib
 import importlib.util
+import itertools
 import re
+import reprlib
 import sys
 import sysconfig
 import traceback
@@ -87,10 +89,30 @@ def _is_written_by_a_user(filename: str) -> bool:
     return not any(path.is_relative_to(folder) for folder in LIBRARY_FOLDERS)
 
 
+class _Short(reprlib.Repr):
+    """The beginning of what `repr` gives, without the rest of large containers and texts."""
+
+    def __init__(self):
+        super().__init__()
+        self.maxlevel = self.maxlist = self.maxtuple = self.maxdict = self.maxset = 30
+        self.maxstring = self.maxother = self.maxlong = 400
+
+    def repr_dict(self, x: dict, level: int) -> str:
+        """The items in their order, which `reprlib` would sort."""
+        if level <= 0:
+            return "{...}"
+        few = itertools.islice(x.items(), self.maxdict)
+        pieces = [f"{self.repr1(name, level)}: {self.repr1(x, level - 1)}" for name, x in few]
+        return f"{{{', '.join(pieces)}}}"
+
+
+_SHORT = _Short()
+
+
 def brief(value: Any) -> str:
     """A value in one line of at most 80 characters."""
     try:
-        text = " ".join(repr(value).split())
+        text = " ".join(_SHORT.repr(value).split())
     except Exception:
         text = f"<{type(value).__name__}>"
     return text if len(text) <= 80 else f"{text[:77]}..."

@@ -10,6 +10,7 @@ import contextlib
 import itertools
 import json
 import logging
+import math
 import socket
 import struct
 from collections.abc import Mapping, Sequence
@@ -17,15 +18,18 @@ from typing import Any
 
 import numpy as np
 
-from jaxrl.core.errors import UsageError, one_line
+from jaxrl.core.errors import UsageError, brief, one_line
 from jaxrl.core.json_text import read_json
 from jaxrl.core.types import DEFAULT_AGENT
 from jaxrl.serving import protocol
 from jaxrl.serving.external_env import spaces_of
+from jaxrl.serving.nested_numbers import array_of
 from jaxrl.serving.session import ServedPolicies, Session
 from jaxrl.serving.settings import GODOT_PORT, HOST
 
 MAX_BYTES = 2**26  # of a message of a scene
+MAX_AGENTS, MAX_NUMBERS = 4096, 2**24  # of a scene; of an observation or an action
+MAX_UNDESCRIBED = 64  # scenes that have connected and not described themselves
 HELLO_SECONDS = 60.0  # to describe itself; a scene that is starting takes seconds
 HANDSHAKE = {"type": "handshake", "major_version": "0", "minor_version": "7"}
 
@@ -47,7 +51,7 @@ class SceneForm:
 
     def __init__(self, info: Mapping[str, Any]):
         try:
-            count = int(info["n_agents"])
+            count = _bounded("n_agents", info["n_agents"], MAX_AGENTS)
             each = lambda told: told if isinstance(told, list) else [told] * count
             self.policies = info.get("agent_policy_names") or ["shared_policy"] * count
             self._observations = each(info["observation_space"])
@@ -62,7 +66,7 @@ class SceneForm:
             ]
             told = {"observation_space": texts, "action_space": actions}
             self.space_texts = {name: self._by_policy(texts) for name, texts in told.items()}
-        except (LookupError, TypeError, ValueError, AttributeError) as error:
+        except (LookupError, TypeError, ValueError, AttributeError, OverflowError) as error:
             raise SceneFailed(f"its env_info cannot be read: {one_line(error)}") from None
 
     @property
@@ -73,11 +77,8 @@ class SceneForm:
         """An agent's observation: a single part by itself, several as a dict."""
         parts = {}
         for name, form in self._observations[agent].items():
-            value = told[name]
-            if isinstance(value, str):  # an image, as hexadecimal digits
-                value = np.frombuffer(bytes.fromhex(value), np.uint8)
-            shape = () if form["space"] == "discrete" else form["size"]
-            parts[name] = np.reshape(np.asarray(value), shape)
+            shape = () if form["space"] == "discrete" else tuple(form["size"])
+            parts[name] = _array_of(name, told[name], shape)
         return next(iter(parts.values())) if len(parts) == 1 else parts
 
     def action(self, agent: int, action: Any) -> dict[str, Any]:
@@ -107,14 +108,18 @@ class Scene:
     def __init__(self, connection: socket.socket):
         connection.setblocking(False)
         self._connection, self.form = connection, None
+        self._received, self._is_asked = bytearray(), False
 
     async def describe(self) -> SceneForm:
-        """Asks the scene for its agents and their spaces, once."""
+        """Asks the scene for its agents and their spaces; may be cancelled and called again."""
         if self.form is None:
             try:
                 async with asyncio.timeout(HELLO_SECONDS):
-                    await self._send(HANDSHAKE)
-                    self.form = SceneForm(await self.ask({"type": "env_info"}, "env_info"))
+                    if not self._is_asked:
+                        self._is_asked = True
+                        await self._send(HANDSHAKE)
+                        await self._send({"type": "env_info"})
+                    self.form = SceneForm(await self._read("env_info"))
             except TimeoutError:
                 raise SceneFailed("it did not describe itself") from None
         return self.form
@@ -122,11 +127,17 @@ class Scene:
     async def ask(self, message: Mapping[str, Any], kind: str) -> dict[str, Any]:
         """The answer to a message, of a certain type."""
         await self._send(message)
-        (size,) = struct.unpack("<I", await self._exactly(4))
+        return await self._read(kind)
+
+    async def _read(self, kind: str) -> dict[str, Any]:
+        """The next message of the scene, whole: whoever waits for it may be cancelled."""
+        (size,) = struct.unpack("<I", await self._received_up_to(4))
         if size > MAX_BYTES:
             raise SceneFailed(f"it sent a message of {size:,} bytes")
+        content = (await self._received_up_to(4 + size))[4:]
+        del self._received[: 4 + size]
         try:
-            answer = read_json(await self._exactly(size))
+            answer = read_json(content)
         except ValueError:
             answer = None
         if not isinstance(answer, dict) or answer.get("type") != kind:
@@ -146,17 +157,18 @@ class Scene:
         except OSError as error:
             raise SceneFailed(f"it has gone: {one_line(error)}") from None
 
-    async def _exactly(self, size: int) -> bytes:
-        content, loop = bytearray(), asyncio.get_running_loop()
-        while len(content) < size:
+    async def _received_up_to(self, size: int) -> bytes:
+        """The first bytes that have not been read; they stay where they are."""
+        loop = asyncio.get_running_loop()
+        while (missing := size - len(self._received)) > 0:
             try:
-                part = await loop.sock_recv(self._connection, min(size - len(content), 2**20))
+                part = await loop.sock_recv(self._connection, min(missing, 2**20))
             except OSError as error:
                 raise SceneFailed(f"it has gone: {one_line(error)}") from None
             if not part:
                 raise SceneFailed("it has gone")
-            content += part
-        return bytes(content)
+            self._received += part
+        return bytes(self._received[:size])
 
 
 class Scenes:
@@ -176,37 +188,46 @@ class Scenes:
             ) from None
         self._listening.setblocking(False)
         self.port = self._listening.getsockname()[1]
-        self._first: Scene | None = None
+        self._connected: list[Scene] = []  # while the first was waited for
 
     def first(self) -> Scene:
-        """The first scene that connects; waits for it. It is accepted again, as any other."""
-        if self._first is None:
-            self._first = asyncio.run(self._described())
-        return self._first
+        """The first scene that describes itself; waits for it. It is accepted as any other."""
+        if not self._connected:
+            self._connected = asyncio.run(self._first_described())
+        return self._connected[0]
 
     async def accept(self) -> Scene:
         """The next scene that connects."""
-        if self._first is not None:
-            scene, self._first = self._first, None
-            return scene
+        if self._connected:
+            return self._connected.pop(0)
         connection, _ = await asyncio.get_running_loop().sock_accept(self._listening)
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return Scene(connection)
 
-    async def _described(self) -> Scene:
+    async def _first_described(self) -> list[Scene]:
+        """The scenes that have connected when the first has described itself, that one first."""
+        describing: dict[asyncio.Task, Scene] = {}
+        accepting = asyncio.create_task(self.accept())
         while True:
-            scene = await self.accept()
-            try:
-                await scene.describe()
-                return scene
-            except SceneFailed as error:
-                say_ended(error)
+            await asyncio.wait((accepting, *describing), return_when=asyncio.FIRST_COMPLETED)
+            for task in [task for task in describing if task.done()]:
+                scene = describing.pop(task)
+                if task.exception() is None:
+                    return [scene, *await _stopped(describing)]
+                say_ended(task.exception())
                 scene.close()
+            if accepting.done():
+                scene = accepting.result()
+                if len(describing) >= MAX_UNDESCRIBED:
+                    scene.close()
+                else:
+                    describing[asyncio.create_task(scene.describe())] = scene
+                accepting = asyncio.create_task(self.accept())
 
     def close(self) -> None:
         self._listening.close()
-        if self._first is not None:
-            self._first.close()
+        for scene in self._connected:
+            scene.close()
 
 
 class SceneClient:
@@ -302,6 +323,36 @@ class SceneClient:
         return agent
 
 
+async def _stopped(describing: Mapping[asyncio.Task, Scene]) -> list[Scene]:
+    """The scenes of these tasks, which end; they may be described later."""
+    for task in describing:
+        task.cancel()
+    await asyncio.gather(*describing, return_exceptions=True)
+    return list(describing.values())
+
+
+def _bounded(name: str, value: Any, most: int) -> int:
+    """A count that a scene tells."""
+    if not isinstance(value, int | float) or not 1 <= value <= most or value % 1:
+        raise ValueError(f"{name} must be a whole number from 1 to {most:,}, not {brief(value)}")
+    return int(value)
+
+
+def _array_of(name: str, value: Any, shape: tuple[int, ...]) -> np.ndarray:
+    """A part of an observation: nested lists, a row of numbers, or hexadecimal digits of bytes."""
+    size = math.prod(shape)
+    if isinstance(value, str):
+        if len(value) != 2 * size:
+            raise ValueError(f"{name!r} must be {size} bytes, not {len(value) // 2}")
+        return np.frombuffer(bytes.fromhex(value), np.uint8).reshape(shape)
+    array = array_of(value, shape)
+    if array is None:
+        array = array_of(value, (size,))
+    if array is None:
+        raise ValueError(f"{name!r} must be {list(shape)} numbers, not {brief(value)}")
+    return array.reshape(shape)
+
+
 def _frame(message: Mapping[str, Any]) -> bytes:
     content = json.dumps(message).encode()
     return struct.pack("<I", len(content)) + content
@@ -316,9 +367,10 @@ def _observation_text(parts: Mapping[str, Any]) -> str:
     texts = {}
     for name, form in parts.items():
         if form["space"] == "discrete":
-            texts[name] = f"Discrete({int(form['size'])})"
+            texts[name] = f"Discrete({_bounded(name, form['size'], MAX_NUMBERS)})"
             continue
-        shape = tuple(int(size) for size in form["size"])
+        shape = tuple(_bounded(name, size, MAX_NUMBERS) for size in form["size"])
+        _bounded(f"the size of {name}", math.prod(shape), MAX_NUMBERS)
         if "2d" in name:
             texts[name] = f"Box(0, 255, {shape}, dtype='uint8')"
         else:
@@ -328,7 +380,7 @@ def _observation_text(parts: Mapping[str, Any]) -> str:
 
 
 def _action_text(heads: Mapping[str, Any]) -> str:
-    sizes = [int(head["size"]) for head in heads.values()]
+    sizes = [_bounded(name, head["size"], MAX_NUMBERS) for name, head in heads.items()]
     kinds = {head["action_type"] for head in heads.values()}
     if kinds == {"continuous"}:
         return f"Box(-1, 1, {sum(sizes)})"

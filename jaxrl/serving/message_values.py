@@ -10,6 +10,7 @@ from jaxrl.core.spaces import Box, Dict, Space, Tuple, beyond
 from jaxrl.core.types import PolicyId
 from jaxrl.ops.distributions import num_logits
 from jaxrl.run.inference.policy import checked_part
+from jaxrl.serving.nested_numbers import array_of
 
 
 class Refused(ValueError):
@@ -38,12 +39,10 @@ def read_mask(space: Space, value: Any) -> np.ndarray:
     """The possible actions, bool[A]."""
     if isinstance(space, Box):
         raise Refused(f"a mask needs discrete actions, not {space}")
-    try:
-        mask = np.frombuffer(value, np.uint8) if isinstance(value, bytes) else np.asarray(value)
-    except (ValueError, TypeError):
-        mask = np.empty(0)
-    is_bool = mask.dtype.kind in "biu" and np.all((mask == 0) | (mask == 1))
-    if not is_bool or mask.shape != (num_logits(space),):
+    shape = (num_logits(space),)
+    mask = np.frombuffer(value, np.uint8) if isinstance(value, bytes) else array_of(value, shape)
+    is_bool = mask is not None and mask.dtype.kind in "biu" and np.all((mask == 0) | (mask == 1))
+    if not is_bool or mask.shape != shape:
         raise Refused(f"a mask must be {num_logits(space)} times true or false, not {brief(value)}")
     return mask.astype(bool)
 
@@ -55,11 +54,8 @@ def read_array(space: Space, value: Any, what: str) -> np.ndarray:
         if len(value) != dtype.itemsize * int(np.prod(space.shape)):
             raise Refused(f"{what} must be {list(space.shape)} of {dtype}, not {len(value)} bytes")
         return np.frombuffer(value, dtype.newbyteorder("<")).reshape(space.shape).astype(dtype)
-    try:
-        array = np.asarray(value)
-    except (ValueError, TypeError, OverflowError):  # rows of several lengths
-        array = np.empty(0, object)
-    if array.dtype.kind not in "biuf" or array.shape != space.shape:
+    array = array_of(value, space.shape)
+    if array is None:
         raise Refused(f"{what} must be {list(space.shape)} of {dtype}, not {brief(value)}")
     if dtype.kind in "iu" and array.dtype.kind in "iu":
         limits = np.iinfo(dtype)

@@ -1,7 +1,9 @@
 """Godot RL Agents' protocol: a scripted scene is played by a server's policies, and trains them."""
 
+import asyncio
 import contextlib
 import json
+import re
 import socket
 import struct
 import threading
@@ -135,7 +137,7 @@ def test_what_is_no_scene_costs_only_its_connection(caplog):
     with serving(godot_port=0) as server:
         for words in (b"GET / HTTP/1.1\r\n\r\n", struct.pack("<I", 2) + b"[]", b""):
             address = ("127.0.0.1", server.scenes.port)
-            with contextlib.suppress(ConnectionError), socket.create_connection(address) as sender:
+            with contextlib.suppress(OSError), socket.create_connection(address) as sender:
                 sender.sendall(words)
                 sender.shutdown(socket.SHUT_WR)
                 while sender.recv(1000):
@@ -152,7 +154,7 @@ def test_what_is_no_scene_costs_only_its_connection(caplog):
 def test_an_observation_that_is_refused_ends_the_scene_and_not_the_server(caplog):
     scene, server = play(observation_space={"obs": {"size": [4], "space": "box"}})
     assert scene.steps == 0 and server.counts["clients"] == 1
-    assert "cannot reshape" in caplog.text
+    assert "'obs' must be [4] numbers" in caplog.text
 
 
 def test_a_scenes_spaces_are_settings_of_a_training():
@@ -186,6 +188,46 @@ def test_several_discrete_actions_are_one_of_several_parts():
     form = SceneForm({**INFO, "action_space": heads})
     assert form.action_spaces == [MultiDiscrete((2, 3))] * 2
     assert form.action(0, np.array([1, 2])) == {"a": 1, "b": 2}
+
+
+@pytest.mark.parametrize(
+    ("info", "message"),
+    [
+        ({"n_agents": float("inf")}, "n_agents must be a whole number from 1 to 4,096, not inf"),
+        ({"n_agents": 10**9}, "n_agents must be a whole number from 1 to 4,096"),
+        ({"n_agents": float("nan")}, "n_agents must be a whole number"),
+        ({"n_agents": "2"}, "n_agents must be a whole number"),
+        ({"observation_space": {"obs": {"size": [10**12], "space": "box"}}}, "obs must be a whole"),
+        (
+            {"observation_space": {"obs": {"size": [10**4] * 3, "space": "box"}}},
+            "the size of obs must be a whole number from 1 to 16,777,216",
+        ),
+        ({"observation_space": {"obs": {"size": 10**12, "space": "discrete"}}}, "obs must be a"),
+        ({"action_space": {"move": {"size": 10**12, "action_type": "discrete"}}}, "move must be a"),
+    ],
+)
+def test_a_scene_of_impossible_sizes_is_refused_at_once(info, message):
+    with pytest.raises(SceneFailed, match=re.escape(message)):
+        SceneForm({**INFO, **info})
+
+
+def test_a_scene_is_not_held_up_by_a_connection_that_says_nothing():
+    """The silent one is kept, and may still describe itself while the other is played."""
+    scenes = Scenes(0)
+    silent = ScriptedScene(scenes.port)
+    silent.connection = socket.create_connection(("127.0.0.1", scenes.port))
+    scene = ScriptedScene(scenes.port)
+    scene.start()
+    assert scenes.first().form.num_agents == 2
+    with contextlib.closing(scenes), silent.connection as connection:
+        silent.file = connection.makefile("rb")
+        assert [silent.read()["type"] for _ in range(2)] == ["handshake", "env_info"]
+        silent.write(type="env_info", **INFO)
+        kept = [asyncio.run(scenes.accept()) for _ in range(2)]
+        assert [asyncio.run(each.describe()).num_agents for each in kept] == [2, 2]
+        for each in kept:
+            each.close()
+    scene.join(20)
 
 
 @pytest.mark.parametrize(
