@@ -13,11 +13,12 @@ from jaxrl.core.program_spaces import program_space
 from jaxrl.core.spaces import Box, Dict, Space, tree_of
 from jaxrl.models.attention import Attention
 from jaxrl.models.cells import GRU, LSTM
-from jaxrl.models.cnn import CNN, cnn, is_image
+from jaxrl.models.cnn import CHANNELS, CNN, LAST, cnn, is_image
 from jaxrl.models.custom import MODEL, custom_model
 from jaxrl.models.mlp import ACTIVATIONS, INITIALIZERS, MLP
 from jaxrl.models.model import Model, RecurrentModel
-from jaxrl.models.policy_spec import FILTERS, CriticSpec, InputsSpec, PolicySpec
+from jaxrl.models.observation_filter import FILTERS
+from jaxrl.models.policy_spec import CriticSpec, InputsSpec, PolicySpec
 from jaxrl.models.recurrent_network import RecurrentNetwork
 from jaxrl.ops.distributions import ACTION_DISTRIBUTIONS
 from jaxrl.ops.exploration import (
@@ -26,7 +27,7 @@ from jaxrl.ops.exploration import (
     exploration_of,
     read_exploration,
 )
-from jaxrl.rollout.critic_inputs import OWN, SOURCES
+from jaxrl.rollout.critic_inputs import ALL_AGENTS, OWN, SOURCES
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,9 +36,13 @@ class ActingSettings:
 
     observation_filter: str | None = setting(
         None,
-        "MeanStdFilter: observations by their running mean and standard deviation; or None",
+        "MeanStdFilter: numbers by their running mean and standard deviation, and pictures in a "
+        "Dict or Tuple scaled; or None",
         one_of(*FILTERS),
         read=rllib_values.no_filter,
+    )
+    normalize_images: bool = setting(
+        False, "whether pictures of bytes are scaled from their bounds, 0 to 255, to 0 to 1", flag
     )
     action_distribution: str = setting(
         "gaussian",
@@ -45,10 +50,13 @@ class ActingSettings:
         one_of(*ACTION_DISTRIBUTIONS),
     )
     normalize_actions: bool = setting(
-        True, "Box actions: [-1, 1] of the policy is the space's low to high, clipped", flag
+        True,
+        "Box actions: [-1, 1] of the policy is the space's low to high where both are finite, and "
+        "every finite bound is kept by clipping",
+        flag,
     )
     clip_actions: bool = setting(
-        False, "Box actions: clip to the space's bounds, where they are not normalized", flag
+        True, "Box actions: clip to every finite bound, where they are not normalized", flag
     )
     explore: bool = setting(
         True, "whether actions are sampled in training; False: for policies that do not learn", flag
@@ -104,6 +112,12 @@ class NetworkSettings:
         "activation after each convolution",
         one_of(*ACTIVATIONS),
         read=rllib_values.activation,
+    )
+    conv_channels: str | None = setting(
+        None,
+        "where images have their channels: first or last of the three axes; None: recognised, "
+        "first where that axis is the smallest",
+        one_of(*CHANNELS, None),
     )
     use_lstm: bool = setting(
         False, "memory: an LSTM above the layers, below policy and value", flag
@@ -223,6 +237,7 @@ def make_policy_spec(
         observation_space,
         action_space,
         observation_filter=config.observation_filter,
+        normalize_images=config.normalize_images,
         normalize_actions=config.normalize_actions,
         clip_actions=config.clip_actions,
         action_distribution=config.action_distribution,
@@ -249,7 +264,8 @@ def _model(
     value_torso = None
     if value_inputs is not None:
         has_image = any(map(is_image, jax.tree.leaves(tree_of(value_inputs))))
-        value_config = below if has_image else below.replace(conv_filters=None)
+        filters = below.conv_filters if has_image else None
+        value_config = below.replace(conv_filters=filters, conv_channels=_value_channels(below))
         value_torso = _layers(value_config, value_inputs, action_space, vf_share_layers=True)
     features = Box(-float("inf"), float("inf"), (core.num_outputs,))
     heads = MLP(
@@ -304,7 +320,16 @@ def _layers(
     }
     if config.conv_filters is None:
         return MLP(inputs, **layers)
-    return cnn(inputs, config.conv_filters, config.conv_activation, **layers)
+    channels = {
+        "conv_channels": config.conv_channels,
+        "value_channels": _value_channels(config),
+    }
+    return cnn(inputs, config.conv_filters, config.conv_activation, **channels, **layers)
+
+
+def _value_channels(config: NetworkSettings) -> str | None:
+    """Where the value network's images have their channels; those of all agents joined, last."""
+    return LAST if config.critic_observation == ALL_AGENTS else config.conv_channels
 
 
 def model_name(model: Any) -> str:

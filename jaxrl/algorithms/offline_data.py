@@ -216,11 +216,13 @@ class _PolicyRows:
             ends = _joined(self._ends or [Steps(some.obs, some.inputs.replace(action_mask=()))])
             last = np.int32(len(jax.tree.leaves(ends)[0]) - 1)
             steps = steps.replace(end=np.minimum(steps.end, last))
-        stats = ()
-        if self._spec.observation_filter is not None:
-            seen = np.asarray(self._spec.observed(steps.obs, np), np.float64)
-            moments = np.float32(len(seen)), seen.mean(axis=0), seen.var(axis=0)
-            stats = RunningMeanStd(*map(np.float32, moments))
+        stats = self._spec.initial_filter()
+        if isinstance(stats, RunningMeanStd):
+            of_all = lambda moment: jax.tree.map(
+                lambda leaf: np.float32(moment(np.asarray(leaf, np.float64), axis=0)),
+                self._spec.seen_numbers(steps.obs, np),
+            )
+            stats = RunningMeanStd(np.float32(self.num_steps), of_all(np.mean), of_all(np.var))
         return PolicyData(steps, np.int32(self.num_steps), ends, stats)
 
 

@@ -1,7 +1,9 @@
 """Convolutional network: convolutions as in RLlib's `conv_filters`, followed by an MLP."""
 
+import functools
 import math
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -15,19 +17,23 @@ from jaxrl.ops.distributions import Distribution
 
 # (number of filters, kernel size, stride) of each layer
 ConvFilters = tuple[tuple[int, int, int], ...]
+CHANNELS = FIRST, LAST = ("first", "last")
+SMALL_IMAGE = 16  # pixels of the longer side, up to which an image is a board of cells
 
 
 @dataclass(frozen=True)
 class CNN:
     """Square, padded convolutions of images (height, width, channels), followed by an MLP.
 
-    The activation follows every convolution. Policy and value have separate convolutions, unless
-    the MLP shares its layers (`vf_share_layers`). In a tree of spaces each image has separate
-    convolutions, and the MLP reads their features together with all other parts. So the MLP's
-    observation space has features in place of images, see `cnn`.
+    Images with their channels first are read with that axis moved to the end. The activation
+    follows every convolution. Policy and value have separate convolutions, unless the MLP shares
+    its layers (`vf_share_layers`). In a tree of spaces each image has separate convolutions, and
+    the MLP reads their features together with all other parts. So the MLP's observation space has
+    features in place of images, see `cnn`.
 
     value_space: what the value network reads, if it is not `observation_space`, as of an `MLP`; it
         need not hold an image.
+    conv_channels, value_channels: as of `layout_of`, of the images in these two spaces.
     """
 
     observation_space: Space
@@ -35,6 +41,8 @@ class CNN:
     conv_activation: str
     mlp: MLP
     value_space: Space | None = None
+    conv_channels: str | None = None
+    value_channels: str | None = None
 
     def init(self, key: Key) -> PyTree:
         """{"conv": {part: layers}, "mlp": the MLP's parameters}.
@@ -44,21 +52,21 @@ class CNN:
         """
         conv_key, mlp_key = jax.random.split(key)
         keys = jax.random.split(conv_key, len(self._spaces))
-        drawn = map(self._draw_all, keys, self._spaces.values())
+        drawn = map(self._draw_all, keys, self._spaces)
         return {
             "conv": dict(zip(self._spaces, drawn, strict=True)),
             "mlp": self.mlp.init(mlp_key),
         }
 
     def apply(self, params: PyTree, obs: PyTree) -> tuple[Distribution, jax.Array]:
-        """(distribution [...], value f32[...]) of images `[..., height, width, channels]`.
+        """(distribution [...], value f32[...]) of observations `[..., *observation_space.shape]`.
 
         For a tree of spaces `obs` is a tree of arrays.
         """
         apart = self.value_space is not None
         features = {
-            part: self._features(params["conv"][part], getattr(obs, part) if apart else obs, space)
-            for part, space in self._spaces.items()
+            part: self._features(params["conv"], part, getattr(obs, part) if apart else obs)
+            for part in self._spaces
         }
         if self.mlp.vf_share_layers:
             return self.mlp.apply(params["mlp"], features["shared"])
@@ -76,7 +84,7 @@ class CNN:
 
     def features(self, params: PyTree, obs: PyTree) -> jax.Array:
         """The outputs of the shared layers, f32[..., num_features]."""
-        features = self._features(params["conv"]["shared"], obs, self.observation_space)
+        features = self._features(params["conv"], "shared", obs)
         return self.mlp.features(params["mlp"], features)
 
     @property
@@ -87,13 +95,18 @@ class CNN:
         value = self.observation_space if self.value_space is None else self.value_space
         return {"policy": self.observation_space, "value": value}
 
-    def _draw_all(self, key: Key, space: Space) -> PyTree:
+    def _layout(self, image: Box, part: str) -> "Layout":
+        return layout_of(image, self.value_channels if part == "value" else self.conv_channels)
+
+    def _draw_all(self, key: Key, part: str) -> PyTree:
+        space = self._spaces[part]
         if not is_tree(space):
-            return self._draw(key, space.shape[-1]) if is_image(space) else []
+            return self._draw(key, self._layout(space, part).channels) if is_image(space) else []
         layers = {}
-        for name, part, _ in parts_of(space, tree_of(space)):
-            if is_image(part):
-                layers[name] = self._draw(jax.random.fold_in(key, len(layers)), part.shape[-1])
+        for name, image, _ in parts_of(space, tree_of(space)):
+            if is_image(image):
+                image_key = jax.random.fold_in(key, len(layers))
+                layers[name] = self._draw(image_key, self._layout(image, part).channels)
         return layers
 
     def _draw(self, key: Key, channels: int) -> list[dict[str, jax.Array]]:
@@ -106,19 +119,26 @@ class CNN:
             channels = filters
         return layers
 
-    def _features(self, layers: PyTree, obs: PyTree, space: Space) -> PyTree:
-        """f32[..., features] in place of each image."""
+    def _features(self, layers: PyTree, part: str, obs: PyTree) -> PyTree:
+        """f32[..., features] in place of each image of what a part reads."""
+        space, layers = self._spaces[part], layers[part]
         if is_missing(obs):
             return obs
+
+        def read(image: Space, layers: PyTree, values: jax.Array) -> jax.Array:
+            if not is_image(image):
+                return values
+            return self._convolve(layers, self._layout(image, part).to_last(values))
+
         if not is_tree(space):
-            return self._convolve(layers, obs) if is_image(space) else obs
-        features = []
-        for name, part, values in parts_of(space, obs):
-            features.append(self._convolve(layers[name], values) if is_image(part) else values)
+            return read(space, layers, obs)
+        features = [
+            read(each, layers.get(name), values) for name, each, values in parts_of(space, obs)
+        ]
         return jax.tree.unflatten(jax.tree.structure(tree_of(space)), features)
 
     def _convolve(self, layers: list[dict[str, jax.Array]], images: jax.Array) -> jax.Array:
-        """f32[..., features]."""
+        """f32[..., features] of images with their channels last."""
         images, activation = images.astype(jnp.float32), ACTIVATIONS[self.conv_activation]
         for layer, (_, kernel, stride) in zip(layers, self.conv_filters, strict=True):
             images = patches(images, kernel, stride) @ layer["kernel"]
@@ -126,11 +146,48 @@ class CNN:
         return images.reshape(*images.shape[:-3], -1)
 
 
+class Layout(NamedTuple):
+    """The axes of an image: its height and width, the number of channels, and where they are."""
+
+    size: tuple[int, int]
+    channels: int
+    is_first: bool  # whether the channels are the first of the three axes
+
+    def to_last(self, images: jax.Array) -> jax.Array:
+        """Images [..., *shape] as [..., height, width, channels]."""
+        return jnp.moveaxis(images, -3, -1) if self.is_first else images
+
+    def __str__(self):
+        height, width = self.size
+        where = "first" if self.is_first else "last"
+        return f"channels {where}: {height} x {width} with {self.channels} channels"
+
+
+def layout_of(image: Box, conv_channels: str | None = None) -> Layout:
+    """The layout of a Box with three axes.
+
+    Args:
+        conv_channels: "first" or "last"; None: recognised by the shape. The channels come first
+            where that axis is the smallest one, as Stable-Baselines3 has it. Boards of cells may
+            well have more channels than rows. So if it is not a picture of bytes, and its other
+            axes are not alike, these have to be longer than `SMALL_IMAGE` as well.
+    """
+    first, middle, last = image.shape
+    if conv_channels is None:
+        sure = middle == last or min(middle, last) > SMALL_IMAGE or is_byte_picture(image)
+        is_first = first < min(middle, last) and sure
+    else:
+        is_first = conv_channels == FIRST
+    return Layout((middle, last), first, True) if is_first else Layout((first, middle), last, False)
+
+
 def cnn(
     observation_space: Space,
     conv_filters: ConvFilters,
     conv_activation: str = "relu",
     value_space: Space | None = None,
+    conv_channels: str | None = None,
+    value_channels: str | None = None,
     **mlp,
 ) -> CNN:
     """A CNN that reads `observation_space`; `mlp` are the other fields of its `MLP`.
@@ -139,15 +196,8 @@ def cnn(
         UsageError: observations with no image in them.
     """
 
-    def features(part: Space) -> Space:
-        if not is_image(part):
-            return part
-        *size, _ = part.shape
-        for filters, _, stride in conv_filters:
-            size, channels = [-(-length // stride) for length in size], filters
-        return Box(-math.inf, math.inf, (math.prod(size) * channels,))
-
-    def read(space: Space) -> Space:
+    def read(space: Space, channels: str | None) -> Space:
+        features = functools.partial(_features_of, conv_filters=conv_filters, channels=channels)
         return space_of(jax.tree.map(features, tree_of(space)))
 
     if not any(map(is_image, jax.tree.leaves(tree_of(observation_space)))):
@@ -155,14 +205,31 @@ def cnn(
             f"conv_filters={conv_filters} need images, a Box of (height, width, channels), "
             f"not {observation_space}"
         )
-    value_read = None if value_space is None else read(value_space)
-    layers = MLP(read(observation_space), value_space=value_read, **mlp)
-    return CNN(observation_space, conv_filters, conv_activation, layers, value_space)
+    value_read = None if value_space is None else read(value_space, value_channels)
+    value_channels = conv_channels if value_space is None else value_channels
+    layers = MLP(read(observation_space, conv_channels), value_space=value_read, **mlp)
+    kind = {"conv_channels": conv_channels, "value_channels": value_channels}
+    return CNN(observation_space, conv_filters, conv_activation, layers, value_space, **kind)
+
+
+def _features_of(part: Space, conv_filters: ConvFilters, channels: str | None) -> Space:
+    """The space of what the convolutions make of an image; other parts themselves."""
+    if not is_image(part):
+        return part
+    size, width, _ = layout_of(part, channels)
+    for filters, _, stride in conv_filters:
+        size, width = [-(-length // stride) for length in size], filters
+    return Box(-math.inf, math.inf, (math.prod(size) * width,))
 
 
 def is_image(space: Space) -> bool:
-    """Whether a space is a Box with three axes: (height, width, channels)."""
+    """Whether a space is a Box with three axes, of which one is its channels."""
     return isinstance(space, Box) and len(space.shape) == 3
+
+
+def is_byte_picture(space: Space) -> bool:
+    """Whether a space is an image of pixels, bytes from 0 to 255."""
+    return is_image(space) and space.dtype == "uint8" and (space.low, space.high) == (0, 255)
 
 
 def patches(images: jax.Array, kernel: int, stride: int) -> jax.Array:

@@ -16,6 +16,7 @@ from jaxrl.core.program_spaces import from_program, program_space, to_program
 from jaxrl.core.spaces import Box, Dict, Discrete, Space
 from jaxrl.core.types import Key, PyTree
 from jaxrl.models.model import ActorCritic, Model, RecurrentModel, carried, has_memory
+from jaxrl.models.observation_filter import ObservationFilter, has_numbers
 from jaxrl.ops.distributions import (
     Distribution,
     environment_action,
@@ -23,9 +24,8 @@ from jaxrl.ops.distributions import (
     sampling_noise,
 )
 from jaxrl.ops.exploration import Behaviour, Explored
-from jaxrl.ops.running_stats import RunningMeanStd, init_running_stats, normalise
+from jaxrl.ops.running_stats import RunningMeanStd
 
-FILTERS = ("MeanStdFilter", None)
 OBSERVATION, MASK, PRESENT = "observation", "action_mask", "present"
 
 
@@ -111,8 +111,8 @@ class PolicySpec:
     and lie in a row, as `program_space` has them.
 
     model: reads `told.input_space(observation_space, action_space)`.
-    observation_filter: "MeanStdFilter" (running mean and standard deviation as in RLlib; the first
-        iteration does not change the observations), or None.
+    observation_filter, normalize_images: see `ObservationFilter`. "MeanStdFilter" does not change
+        the numbers of the first iteration, as in RLlib.
     normalize_actions, clip_actions: see `environment_action`; training always uses the action as
         sampled.
     action_distribution: of a Box's actions, from ACTION_DISTRIBUTIONS.
@@ -133,21 +133,19 @@ class PolicySpec:
     max_seq_len: int = 20
     critic: CriticSpec | None = None
     exploration: Behaviour | None = None
+    normalize_images: bool = False
 
     def __post_init__(self):
-        seen = without_mask(self.observation_space)
-        if self.observation_filter is not None and not isinstance(seen, Box):
+        if self.observation_filter is None:
+            return
+        named = f"observation_filter={self.observation_filter!r} needs"
+        if not has_numbers(seen := without_mask(self.observation_space)):
+            raise UsageError(f"{named} Box observations, alone or in a Dict, not {seen}")
+        if self.critic is not None and not has_numbers(seen := self.critic.space[OBSERVATION]):
             raise UsageError(
-                f"observation_filter={self.observation_filter!r} needs Box observations, not {seen}"
+                f"{named} a Box, but with critic_observation={self.critic.source!r} the critic "
+                f"sees {seen}; observation_filter=None reads all as it is"
             )
-        if self.observation_filter is not None and self.critic is not None:
-            seen = self.critic.space[OBSERVATION]
-            if not isinstance(seen, Box):
-                raise UsageError(
-                    f"observation_filter={self.observation_filter!r} needs a Box, but with "
-                    f"critic_observation={self.critic.source!r} the critic sees {seen}; "
-                    "observation_filter=None reads all as it is"
-                )
 
     def __getstate__(self) -> dict[str, Any]:
         """The state for pickle: the fields, without what is derived from them."""
@@ -169,13 +167,50 @@ class PolicySpec:
         number = -(-num_steps // self.max_seq_len)
         return number, -(-num_steps // number)
 
-    def initial_filter(self) -> RunningMeanStd | ActorCritic | tuple:
-        if self.observation_filter is None:
-            return ()
-        policy = init_running_stats(without_mask(self.observation_space).shape)
+    @functools.cached_property
+    def filters(self) -> ActorCritic:
+        """The `ObservationFilter` of the policy, and with a centralised critic that of its own."""
+        settings = self.observation_filter, self.normalize_images
+        policy = ObservationFilter(without_mask(self.observation_space), *settings)
         if self.critic is None:
+            return ActorCritic(policy)
+        return ActorCritic(policy, ObservationFilter(self.critic.space[OBSERVATION], *settings))
+
+    def initial_filter(self) -> RunningMeanStd | ActorCritic | tuple:
+        policy = self.filters.policy.initial()
+        if self.critic is None or self.observation_filter is None:
             return policy
-        return ActorCritic(policy, init_running_stats(self.critic.space[OBSERVATION].shape))
+        return ActorCritic(policy, self.filters.value.initial())
+
+    def next_filter(
+        self,
+        moments: RunningMeanStd | ActorCritic | tuple,
+        obs: PyTree,
+        inputs: PolicyInputs,
+        with_rows: Callable[[RunningMeanStd, PyTree], RunningMeanStd],
+    ) -> RunningMeanStd | ActorCritic | tuple:
+        """The statistics with those of more observations.
+
+        Args:
+            with_rows: a filter's statistics, with the numbers of the observations as more rows.
+        """
+
+        def updated(moments, observation_filter, seen):
+            if isinstance(moments, tuple):
+                return moments
+            return with_rows(moments, observation_filter.numbers(seen))
+
+        obs = self.observed(obs)
+        if not isinstance(moments, ActorCritic):
+            return updated(moments, self.filters.policy, obs)
+        return ActorCritic(
+            updated(moments.policy, self.filters.policy, obs),
+            updated(moments.value, self.filters.value, inputs.critic[OBSERVATION]),
+        )
+
+    def seen_numbers(self, obs: PyTree, xp: Any = jnp) -> PyTree:
+        """The numbers of the policy's observations that are normalised, [..., *shape]."""
+        return self.filters.policy.numbers(self.observed(obs, xp))
 
     def initial_state(self, batch_shape: tuple[int, ...]) -> PolicyState:
         """The policy's state at the start of an episode."""
@@ -233,31 +268,33 @@ class PolicySpec:
         """The model's input for observations `[..., *observation_space.shape]`."""
         apart = isinstance(moments, ActorCritic)
         seen = {OBSERVATION: self.observed(obs)}
-        read = self._read(moments.policy if apart else moments, seen, self.told, inputs)
+        filters = self.filters
+        of_policy = moments.policy if apart else moments
+        read = self._read(filters.policy, of_policy, seen, self.told, inputs)
         if self.critic is None:
             return read
         if isinstance(inputs.critic, tuple):
             return ActorCritic(read)
         of_critic = moments.value if apart else moments
-        return ActorCritic(read, self._read(of_critic, inputs.critic, self.critic.told, inputs))
+        critic = self._read(filters.value, of_critic, inputs.critic, self.critic.told, inputs)
+        return ActorCritic(read, critic)
 
     def read_alone(self, moments: RunningMeanStd | ActorCritic | tuple, obs: PyTree) -> PyTree:
         """Observations as the model reads them, without what else it is told."""
         of_policy = moments.policy if isinstance(moments, ActorCritic) else moments
         seen = {OBSERVATION: self.observed(obs)}
-        return self._read(of_policy, seen, InputsSpec(), NOTHING_TOLD)
+        return self._read(self.filters.policy, of_policy, seen, InputsSpec(), NOTHING_TOLD)
 
     def _read(
         self,
+        observation_filter: ObservationFilter,
         moments: RunningMeanStd | tuple,
         seen: dict[str, PyTree],
         told: InputsSpec,
         inputs: PolicyInputs,
     ) -> PyTree:
         """A network's input, made of what it sees, the observation filtered, and of `told`."""
-        if self.observation_filter is not None:
-            obs = normalise(moments, seen[OBSERVATION].astype(jnp.float32))
-            seen = {**seen, OBSERVATION: obs}
+        seen = {**seen, OBSERVATION: observation_filter.read(moments, seen[OBSERVATION])}
         used = {name: getattr(inputs, name) for name in told.spaces(self.action_space)}
         return _only({**seen, **used})
 

@@ -4,7 +4,7 @@ Batch axes come first; methods reduce only the last axis, or the axes of the act
 """
 
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -19,6 +19,7 @@ from jaxrl.core.types import Key, PyTree, is_key
 from jaxrl.ops.continuous import DiagGaussian, SquashedGaussian, beta_noise, beta_of
 
 MAX_LOG_STD = 20.0  # either way; RLlib's log_std_clip_param
+INFINITE = 1e30  # bounds from here on are none: high - low would overflow f32
 BOUND_MARGIN = 1e-3  # distance from a bound of actions that tanh is to reach: 3.8 = atanh(0.999)
 ACTION_DISTRIBUTIONS = ("gaussian", "beta", "squashed_gaussian")  # of a Box's actions
 
@@ -248,32 +249,60 @@ def from_logits(action_space: Space, logits: jax.Array, kind: str = "gaussian") 
     return Categorical(logits)
 
 
+class ActionBounds(NamedTuple):
+    """The bounds of a Box's actions, by element; a bound beyond 1e30 counts as infinite."""
+
+    low: np.ndarray  # f32[*shape]
+    high: np.ndarray
+    stretched: np.ndarray  # bool[*shape]  whether [-1, 1] of the policy is [low, high]
+    are_kept: bool  # whether actions are clipped to the finite bounds
+
+    @property
+    def half_width(self) -> np.ndarray:
+        """f32[*shape], 0 where [-1, 1] is not stretched."""
+        low, high = (np.where(self.stretched, bound, 0.0) for bound in (self.low, self.high))
+        return np.float32(0.5) * (high - low)
+
+
+def action_bounds(
+    space: Box, *, normalize: bool, clip: bool, kind: str = "gaussian"
+) -> ActionBounds:
+    """What `environment_action` does with its settings, as arrays."""
+    low, high = _bounds(space)
+    normalize = normalize or kind != "gaussian"
+    both = (np.abs(low) < INFINITE) & (np.abs(high) < INFINITE)
+    has_any = np.any((np.abs(low) < INFINITE) | (np.abs(high) < INFINITE))
+    return ActionBounds(low, high, both & normalize, bool(has_any and (normalize or clip)))
+
+
 def environment_action(
     action_space: Space, *, normalize: bool, clip: bool, kind: str = "gaussian"
 ) -> Callable[[jax.Array], jax.Array]:
     """The function from a policy's action `[..., *shape]` to the environment's.
 
-    Only actions of a Box are changed.
+    Only actions of a Box are changed, each element by its own bounds.
 
     Args:
-        normalize: stretches [-1, 1] to [low, high] and clips what is beyond; does nothing if a
-            bound is infinite. Has priority over `clip`, as in RLlib.
-        clip: to [low, high].
+        normalize: stretches [-1, 1] to [low, high] where both are finite, and clips to every finite
+            bound. Has priority over `clip`, as in RLlib.
+        clip: to every finite bound.
         kind: the distribution; "beta" and "squashed_gaussian" always fill [low, high]. The latter
             is squashed here.
     """
     if not isinstance(action_space, Box):
         return lambda action: action
-    low, high = _bounds(action_space)
-    stretched = has_bounds(action_space) and (normalize or kind != "gaussian")
+    bounds = action_bounds(action_space, normalize=normalize, clip=clip, kind=kind)
 
     def convert(action):
-        axes = tuple(range(action.ndim - low.ndim))
-        least, most = np.expand_dims(low, axes), np.expand_dims(high, axes)
+        axes = tuple(range(action.ndim - bounds.low.ndim))
+        wide = lambda each: np.expand_dims(each, axes)
+        least, most = wide(bounds.low), wide(bounds.high)
         action = jnp.tanh(action) if kind == "squashed_gaussian" else action
-        if stretched:
-            action = jnp.clip(least + (action + 1.0) * (0.5 * (most - least)), least, most)
-        elif clip:
+        if bounds.stretched.any():
+            stretched = least + (action + 1.0) * wide(bounds.half_width)
+            is_all = bounds.stretched.all()
+            action = stretched if is_all else jnp.where(wide(bounds.stretched), stretched, action)
+        if bounds.are_kept:
             action = jnp.clip(action, least, most)
         return action.astype(jax.dtypes.canonicalize_dtype(action_space.dtype))
 
@@ -293,20 +322,21 @@ def policy_action(
     """
     if not isinstance(action_space, Box):
         return lambda action: action
-    low, high = _bounds(action_space)
-    stretched = has_bounds(action_space) and (normalize or kind != "gaussian")
+    bounds = action_bounds(action_space, normalize=normalize, clip=clip, kind=kind)
+    low, high = bounds.low, bounds.high
 
     def convert(action):
         action = xp.asarray(action, np.float32)
-        if stretched:
-            width = np.where(high > low, high - low, 1.0)
-            action = xp.clip(2.0 * (action - low) / width - 1.0, -1.0, 1.0)
-        elif clip:
-            action = xp.clip(action, low, high)
+        kept = xp.clip(action, low, high) if bounds.are_kept else action
+        if bounds.stretched.any():
+            start = np.where(bounds.stretched, low, 0.0)
+            width = np.where(bounds.half_width > 0, 2.0 * bounds.half_width, 1.0)
+            inside = xp.clip(2.0 * (action - start) / width - 1.0, -1.0, 1.0)
+            kept = xp.where(bounds.stretched, inside, kept)
         if kind == "squashed_gaussian":
             inside = 1.0 - BOUND_MARGIN
-            action = xp.arctanh(xp.clip(action, -inside, inside))
-        return xp.float32(action)
+            kept = xp.arctanh(xp.clip(kept, -inside, inside))
+        return xp.float32(kept)
 
     return convert
 
@@ -318,8 +348,8 @@ def _bounds(space: Box) -> tuple[np.ndarray, np.ndarray]:
 
 
 def has_bounds(space: Box) -> bool:
-    """Whether the bounds are finite; beyond 1e30, high - low overflows f32."""
-    return bool(np.all(np.abs(_bounds(space)) < 1e30))
+    """Whether all bounds are finite."""
+    return bool(np.all(np.abs(_bounds(space)) < INFINITE))
 
 
 def _impossible(logits: jax.Array) -> float:

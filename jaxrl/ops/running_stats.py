@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
+from jaxrl.core.types import PyTree
 from jaxrl.ops.collectives import over_axis, total
 
 EPSILON = 1e-8  # added to the variance
@@ -11,20 +12,30 @@ MAX_STDS = 10.0  # clips the first change of an element that was constant so far
 
 
 class RunningMeanStd(struct.PyTreeNode):
-    """Running mean and variance of every element of an observation, over all rows so far."""
+    """Running mean and variance of every element of an observation, over all rows so far.
+
+    Of an observation in parts, `mean` and `variance` are trees of arrays.
+    """
 
     count: jax.Array  # f32[]
-    mean: jax.Array  # f32[...]
-    variance: jax.Array  # f32[...]
+    mean: PyTree  # f32[...]
+    variance: PyTree  # f32[...]
 
 
-def init_running_stats(shape: tuple[int, ...]) -> RunningMeanStd:
-    """Statistics of no rows: mean 0 and variance 1; `normalise` does not change observations."""
-    return RunningMeanStd(jnp.zeros(()), jnp.zeros(shape), jnp.ones(shape))
+def init_running_stats(shapes: PyTree) -> RunningMeanStd:
+    """Statistics of no rows: mean 0 and variance 1; `normalise` does not change observations.
+
+    Args:
+        shapes: a shape, or of several parts {name: shape}.
+    """
+    if not isinstance(shapes, dict):
+        return RunningMeanStd(jnp.zeros(()), jnp.zeros(shapes), jnp.ones(shapes))
+    mean = {name: jnp.zeros(shape) for name, shape in shapes.items()}
+    return RunningMeanStd(jnp.zeros(()), mean, jax.tree.map(jnp.ones_like, mean))
 
 
 def update(
-    moments: RunningMeanStd, values: jax.Array, weights: jax.Array, axis_name: str | None = None
+    moments: RunningMeanStd, values: PyTree, weights: jax.Array, axis_name: str | None = None
 ) -> RunningMeanStd:
     """`moments` with more rows (Chan et al. 1979, eq. 2.1: exact, and stable for means far from 0).
 
@@ -33,34 +44,50 @@ def update(
         variance = (count variance + count_b variance_b + d^2 count count_b / n) / n
 
     Args:
-        values: f32[B, ...].
+        values: f32[B, ...], in the structure of `moments.mean`.
         weights: f32[B], 1 for rows that count, else 0.
         axis_name: a mapped axis over which the rows are split, or None.
     """
-    weights_of_values = weights.reshape(-1, *[1] * (values.ndim - 1))
     added = total(weights, axis_name)
-    mean = _sum(weights_of_values * values, axis_name) / jnp.maximum(added, 1.0)
-    squares = _sum(weights_of_values * (values - mean[None]) ** 2, axis_name)
     count = moments.count + added
-    away, share = mean - moments.mean, added / jnp.maximum(count, 1.0)
-    variance = (
-        (1 - share) * moments.variance
-        + squares / jnp.maximum(count, 1.0)
-        + away**2 * share * (1 - share)
+    share = added / jnp.maximum(count, 1.0)
+
+    def merge(old_mean, old_variance, values):
+        weights_of_values = weights.reshape(-1, *[1] * (values.ndim - 1))
+        mean = _sum(weights_of_values * values, axis_name) / jnp.maximum(added, 1.0)
+        squares = _sum(weights_of_values * (values - mean[None]) ** 2, axis_name)
+        away = mean - old_mean
+        variance = (
+            (1 - share) * old_variance
+            + squares / jnp.maximum(count, 1.0)
+            + away**2 * share * (1 - share)
+        )
+        return old_mean + away * share, variance
+
+    merged = jax.tree.map(merge, moments.mean, moments.variance, values)
+    mean, variance = jax.tree.transpose(
+        jax.tree.structure(moments.mean), jax.tree.structure((0, 0)), merged
     )
-    merged = RunningMeanStd(count, moments.mean + away * share, variance)
+    merged = RunningMeanStd(count, mean, variance)
     return jax.tree.map(lambda new, old: jnp.where(added > 0, new, old), merged, moments)
 
 
-def normalise(moments: RunningMeanStd, values: jax.Array) -> jax.Array:
+def normalise(moments: RunningMeanStd, values: PyTree) -> PyTree:
     """(values - mean) / sqrt(variance + 1e-8) within +-10, f32[..., *shape].
 
     Before the first rows, `values` unchanged.
+
+    Args:
+        values: f32[..., *shape], in the structure of `moments.mean`.
     """
-    axes = tuple(range(values.ndim - moments.mean.ndim))
-    mean, variance = (jnp.expand_dims(part, axes) for part in (moments.mean, moments.variance))
-    normal = jnp.clip((values - mean) / jnp.sqrt(variance + EPSILON), -MAX_STDS, MAX_STDS)
-    return jnp.where(moments.count > 0, normal, values)
+
+    def each(mean, variance, values):
+        axes = tuple(range(values.ndim - mean.ndim))
+        mean, variance = jnp.expand_dims(mean, axes), jnp.expand_dims(variance, axes)
+        normal = jnp.clip((values - mean) / jnp.sqrt(variance + EPSILON), -MAX_STDS, MAX_STDS)
+        return jnp.where(moments.count > 0, normal, values)
+
+    return jax.tree.map(each, moments.mean, moments.variance, values)
 
 
 def discounted_returns(

@@ -20,7 +20,7 @@ from jaxrl.core.errors import UsageError
 from jaxrl.core.program_spaces import program_space, to_program
 from jaxrl.core.spaces import Box, Dict, Discrete, MultiDiscrete, Space, box_of, space_of
 from jaxrl.core.types import AgentId, PyTree
-from jaxrl.models.cnn import is_image
+from jaxrl.models.cnn import is_image, layout_of
 from jaxrl.models.model import carried
 from jaxrl.models.policy_spec import OBSERVATION, PRESENT, PolicyInputs, without_mask
 from jaxrl.rollout.first_step import info_of_a_step, is_always_active, shape_of_a_key
@@ -151,11 +151,14 @@ def _observation_spaces(env: MultiAgentEnvironment, params: PyTree) -> dict[Agen
 
 
 def _space_of_all(spaces: dict[AgentId, Space]) -> Space:
-    """Of images alike in size their channels together; else numbers in a row; integers in a row."""
+    """Of images alike in size their channels together; else numbers in a row; integers in a row.
+
+    Joined images have their channels last.
+    """
     each = list(spaces.values())
     if _are_alike_images(each):
-        height, width, _ = each[0].shape
-        return Box(-math.inf, math.inf, (height, width, sum(space.shape[2] for space in each)))
+        channels = sum(layout_of(space).channels for space in each)
+        return Box(-math.inf, math.inf, (*layout_of(each[0]).size, channels))
     if all(isinstance(space, Box) for space in each):
         return Box(-math.inf, math.inf, (sum(space.size for space in each),))
     if all(isinstance(space, Discrete | MultiDiscrete) for space in each):
@@ -171,9 +174,11 @@ def _values_of_all(spaces: dict[AgentId, Space], by_agent: dict[AgentId, PyTree]
     is_box = isinstance(each[0], Box)
     values = [by_agent[agent].astype(jnp.float32 if is_box else jnp.int32) for agent in spaces]
     if _are_alike_images(each):
-        return jnp.concatenate(values, axis=-1)
+        layouts = map(layout_of, each)
+        images = [layout.to_last(value) for layout, value in zip(layouts, values, strict=True)]
+        return jnp.concatenate(images, axis=-1)
     return jnp.concatenate([value.reshape(value.shape[0], -1) for value in values], axis=-1)
 
 
 def _are_alike_images(spaces: list[Space]) -> bool:
-    return all(map(is_image, spaces)) and len({space.shape[:2] for space in spaces}) == 1
+    return all(map(is_image, spaces)) and len({layout_of(space).size for space in spaces}) == 1

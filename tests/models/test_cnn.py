@@ -8,7 +8,7 @@ import pytest
 
 from jaxrl.core.errors import UsageError
 from jaxrl.core.spaces import Box, Dict, Discrete, MultiDiscrete, Tuple
-from jaxrl.models.cnn import cnn, patches
+from jaxrl.models.cnn import cnn, layout_of, patches
 from jaxrl.models.model import num_parameters
 
 KEY = jax.random.key(0)
@@ -158,3 +158,74 @@ def test_observations_that_are_no_images_are_refused(space):
         UsageError, match=r"conv_filters=.* need images, a Box of \(height, width, channels\)"
     ):
         cnn(space, ((4, 3, 1),), action_space=Discrete(2))
+
+
+# Channels first
+
+
+FILTERS = ((4, 3, 2),)
+
+
+@pytest.mark.parametrize(
+    ("image", "is_first"),
+    [
+        (Box(0, 255, (4, 84, 84), "uint8"), True),  # Gymnasium's frames of Atari
+        (Box(0, 255, (84, 84, 4), "uint8"), False),
+        (Box(0, 255, (3, 60, 80), "uint8"), True),
+        (Box(0, 255, (3, 5, 8), "uint8"), True),
+        (Box(0.0, 1.0, (4, 84, 84)), True),
+        (Box(0.0, 1.0, (3, 60, 80)), True),
+        (Box(0.0, 1.0, (3, 8, 8)), True),
+        (Box(0, 255, (7, 7, 3), "uint8"), False),  # MiniGrid
+        (Box(0, 1, (10, 10, 4), "bool"), False),  # MinAtar
+        (Box(0, 1, (19, 19, 17), "bool"), False),  # Go
+        (Box(0.0, 1.0, (8, 8, 8)), False),
+        (Box(0.0, 255.0, (4, 5, 26)), False),  # a kitchen of 4 x 5 cells with 26 channels
+        (Box(0.0, 1.0, (2, 3, 128)), False),
+        (Box(0, 255, (84, 4, 84), "uint8"), False),
+    ],
+)
+def test_channels_come_first_where_the_first_axis_is_the_smallest(image, is_first):
+    layout = layout_of(image)
+    assert layout.is_first == is_first
+    assert layout.channels == image.shape[0 if is_first else 2]
+    assert layout_of(image, "first").is_first and not layout_of(image, "last").is_first
+
+
+def test_images_with_channels_first_are_read_as_the_same_images_with_channels_last():
+    first, last = (Box(0, 255, shape, "uint8") for shape in ((2, 6, 8), (6, 8, 2)))
+    models = [
+        cnn(image, FILTERS, action_space=Discrete(3), hiddens=(5,)) for image in (first, last)
+    ]
+    params = jax.jit(models[0].init)(KEY)
+    shapes = [jax.tree.map(np.shape, jax.eval_shape(model.init, KEY)) for model in models]
+    assert shapes[0] == shapes[1] and params["conv"]["policy"][0]["kernel"].shape == (3 * 3 * 2, 4)
+    obs = np.random.default_rng(0).integers(0, 256, (5, 2, 6, 8), np.uint8)
+    outputs = [
+        jax.device_get(jax.jit(model.apply)(params, seen))
+        for model, seen in zip(models, (obs, np.moveaxis(obs, 1, -1)), strict=True)
+    ]
+    jax.tree.map(np.testing.assert_array_equal, *outputs)
+
+
+def test_the_first_kernel_of_atari_is_as_wide_as_its_four_frames():
+    model = cnn(
+        Box(0, 255, (4, 84, 84), "uint8"), ((16, 8, 4), (32, 4, 2)), action_space=Discrete(6)
+    )
+    shapes = jax.eval_shape(model.init, KEY)["conv"]["policy"]
+    assert [layer["kernel"].shape for layer in shapes] == [(256, 16), (256, 32)]
+
+
+def test_each_image_of_a_tree_has_its_own_layout():
+    space = Dict(
+        {
+            "eye": Box(0, 255, (3, 8, 8), "uint8"),
+            "map": Box(0, 255, (8, 8, 2), "uint8"),
+            "speed": Box(-1.0, 1.0, (2,)),
+        }
+    )
+    model = cnn(space, FILTERS, action_space=Discrete(2), hiddens=(5,))
+    shapes = jax.eval_shape(model.init, KEY)
+    kernels = {name: layers[0]["kernel"].shape for name, layers in shapes["conv"]["value"].items()}
+    assert kernels == {"eye": (27, 4), "map": (18, 4)}
+    assert shapes["mlp"]["policy"][0]["kernel"].shape == (2 * 4 * 4 * 4 + 2, 5)

@@ -20,6 +20,7 @@ from jaxrl.ops.distributions import (
     environment_action,
     from_logits,
     num_logits,
+    policy_action,
     sampling_noise,
 )
 
@@ -324,15 +325,42 @@ def test_clipped_actions_stop_at_the_bounds_and_others_pass_as_they_are():
     np.testing.assert_array_equal(
         environment_action(space, normalize=False, clip=False)(actions), actions
     )
-    half_open = Box(
-        (0.0, -np.inf), (10.0, 2.0), (2,)
-    )  # nothing to stretch to, but a bound to clip at
+
+
+def test_each_element_is_stretched_between_finite_bounds_and_clipped_at_a_single_one():
+    space = Box((0.0, -np.inf, -np.inf, 0.0), (np.inf, 2.0, np.inf, 10.0))
+    actions = jnp.array([[-1.0, -1.0, -1.0, -1.0], [11.0, 3.0, 50.0, 0.5]])
+    for clip in (False, True):
+        np.testing.assert_array_equal(
+            environment_action(space, normalize=True, clip=clip)(actions),
+            [[0, -1, -1, 0], [11, 2, 50, 7.5]],
+        )
     np.testing.assert_array_equal(
-        environment_action(half_open, normalize=True, clip=True)(actions), [[0, -1], [10, 2]]
+        environment_action(space, normalize=False, clip=True)(actions),
+        [[0, -1, -1, 0], [11, 2, 50, 0.5]],
     )
-    np.testing.assert_array_equal(
-        environment_action(half_open, normalize=True, clip=False)(actions), actions
-    )
+
+
+BOUNDS = st.tuples(
+    st.sampled_from((-np.inf, -1e35, -7.5, -1.0, 0.0)), st.sampled_from((0.0, 2.0, 1e35, np.inf))
+)
+
+
+@few
+@given(st.lists(BOUNDS, min_size=1, max_size=4), st.booleans(), st.integers(0, 10**6))
+def test_environments_get_actions_within_every_finite_bound(bounds, normalize, seed):
+    """And the policy's action comes back, unless it was clipped."""
+    low, high = map(np.float32, zip(*bounds, strict=True))
+    space = Box(tuple(low.tolist()), tuple(high.tolist()))
+    how = {"normalize": normalize, "clip": True}
+    actions = np.float32(5 * np.random.default_rng(seed).normal(size=(20, len(bounds))))
+    given = np.asarray(environment_action(space, **how)(jnp.asarray(actions)))
+    assert np.all((given >= low) & (given <= high))
+    both = (np.abs(low) < 1e30) & (np.abs(high) < 1e30) & normalize
+    wanted = np.where(both, np.clip(actions, -1, 1), np.clip(actions, low, high))
+    back = policy_action(space, **how)(given)
+    is_point = both & (low == high)  # one action, whatever the policy had
+    np.testing.assert_allclose(back[:, ~is_point], wanted[:, ~is_point], atol=1e-5, rtol=1e-5)
 
 
 def test_integer_actions_are_never_converted():

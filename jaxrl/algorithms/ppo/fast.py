@@ -15,7 +15,7 @@ from jaxrl.algorithms.validators import DEFAULT_SIZES, per_policy, resolve_sizes
 from jaxrl.core.fields import INT64, as_count, count, freeze
 from jaxrl.core.spaces import Box, Space, tree_of
 from jaxrl.core.types import AgentId, PolicyId
-from jaxrl.models.cnn import is_image
+from jaxrl.models.cnn import SMALL_IMAGE, is_byte_picture, is_image, layout_of
 from jaxrl.models.policy_spec import OBSERVATION, without_mask
 from jaxrl.rollout.critic_inputs import ALL_AGENTS, OWN, STATE, critic_space
 
@@ -25,9 +25,9 @@ ROLLOUT_LENGTHS = (16, 128)
 NUM_MINIBATCHES, NUM_EPOCHS = 4, 4
 TOTAL_ENV_STEPS = 1_000_000
 FIRST_LR, LAST_LR = 1e-3, 1e-4
-SMALL_IMAGE = 16  # pixels of the longer side, up to which an image is a board of cells
-# Its cells are read as one row, in large batches and at a high rate, as PureJaxRL does for MinAtar.
-# With convolutions, one seed in three of Breakout-MinAtar stays at 24, however long it trains.
+# Of an image of at most SMALL_IMAGE x SMALL_IMAGE the cells are read as one row, in large batches
+# and at a high rate, as PureJaxRL does for MinAtar. With convolutions, one seed in three of
+# Breakout-MinAtar stays at 24, however long it trains.
 SMALL_IMAGE_BATCH, SMALL_IMAGE_NUM_MINIBATCHES = 8192, 8
 SMALL_IMAGE_LR = 5e-3
 SMALL_IMAGE_SETTINGS = {"fcnet_activation": "relu", "entropy_coeff": 0.01}
@@ -72,6 +72,8 @@ def fast_settings(setup: Any, changes: Mapping[str, Any]) -> dict[str, Any]:
         "fcnet_hiddens": (64, 64),
         "normalize_returns": True,
     }
+    if _has_large_pictures(setup, changes, given_by_policy):
+        chosen["normalize_images"] = True  # of no effect for policies without pictures of bytes
     common, by_policy = _settings_of_spaces(setup, changes, given_by_policy, total_env_steps)
     chosen = {name: value for name, value in {**chosen, **common}.items() if name not in changes}
     return {**chosen, **sizes, "per_policy": by_policy}
@@ -132,7 +134,7 @@ def _reading(space: Space, settings: Mapping[str, Any], total_env_steps: int) ->
         return {"observation_filter": "MeanStdFilter"} if isinstance(space, Box) else {}
     if settings.get("model") is not None:
         return {}
-    if not _are_small(images):
+    if not _are_small(images, settings):
         return {"conv_filters": LARGE_IMAGE_FILTERS}
     return {**SMALL_IMAGE_SETTINGS, "lr": _falling(SMALL_IMAGE_LR, LAST_LR, total_env_steps)}
 
@@ -152,19 +154,32 @@ def _learns_from_small_images(
     """Whether the built-in networks of all policies read small images."""
 
     def reads(policy: PolicyId, agent: AgentId) -> bool:
-        model = {**changes, **given.get(policy, {})}.get("model")
+        settings = {**changes, **given.get(policy, {})}
         space = without_mask(setup.env.observation_space(agent, setup.env_params))
-        return model is None and _are_small(_images(space))
+        return settings.get("model") is None and _are_small(_images(space), settings)
 
     return all(reads(policy, agents[0]) for policy, agents in setup.policies.items())
+
+
+def _has_large_pictures(
+    setup: Any, changes: Mapping[str, Any], given: Mapping[PolicyId, dict[str, Any]]
+) -> bool:
+    """Whether some policy sees pictures of bytes that are no small boards."""
+    for policy, agents in setup.policies.items():
+        images = _images(without_mask(setup.env.observation_space(agents[0], setup.env_params)))
+        settings = {**changes, **given.get(policy, {})}
+        if any(map(is_byte_picture, images)) and not _are_small(images, settings):
+            return True
+    return False
 
 
 def _images(space: Space) -> list[Box]:
     return [part for part in jax.tree.leaves(tree_of(space)) if is_image(part)]
 
 
-def _are_small(images: list[Box]) -> bool:
-    return bool(images) and max(max(part.shape[:2]) for part in images) <= SMALL_IMAGE
+def _are_small(images: list[Box], settings: Mapping[str, Any]) -> bool:
+    layouts = [layout_of(part, settings.get("conv_channels")) for part in images]
+    return bool(layouts) and max(max(layout.size) for layout in layouts) <= SMALL_IMAGE
 
 
 def _falling(first: float, last: float, total_env_steps: int) -> tuple[tuple[int, float], ...]:

@@ -37,6 +37,7 @@ class TunedKeywords(TypedDict, total=False):
     normalize_advantages: str | None
     value_clip: str | None
     observation_filter: str | None
+    normalize_images: bool
     normalize_actions: bool
     clip_actions: bool
     explore: bool
@@ -64,6 +65,7 @@ class TunedKeywords(TypedDict, total=False):
     free_log_std: bool
     conv_filters: Any
     conv_activation: str
+    conv_channels: str | None
     use_lstm: bool
     use_gru: bool
     lstm_cell_size: int

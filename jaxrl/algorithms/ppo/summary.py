@@ -8,9 +8,11 @@ from jaxrl.algorithms.ppo.batch import BatchLayout, batch_layout
 from jaxrl.algorithms.ppo.config import PPOConfig
 from jaxrl.algorithms.ppo.hypers import PPOSpec
 from jaxrl.algorithms.ppo.loss import total_loss
-from jaxrl.core.spaces import Box, Space
+from jaxrl.core.spaces import Box, Space, is_tree, parts_of, tree_of
+from jaxrl.models.cnn import is_image, layout_of
 from jaxrl.models.model import num_parameters
-from jaxrl.models.policy_spec import CriticSpec
+from jaxrl.models.policy_spec import PolicySpec
+from jaxrl.ops.distributions import action_bounds
 from jaxrl.ops.minibatch import num_minibatches
 from jaxrl.rollout.critic_inputs import ALL_AGENTS, OWN, STATE
 
@@ -49,7 +51,7 @@ def describe(config: PPOConfig) -> str:
         for policy, agents in zip(group.policies, group.agents, strict=True):
             policy_config = config.for_policy(policy)
             size = f"{num_parameters(policy_spec.model):,} parameters"
-            details = (f"{_network(policy_config, policy_spec.critic)}, {size}",)
+            details = (f"{_network(policy_config, policy_spec)}, {size}",)
             details += _actions(policy_config, group.action_space)
             if group.structure.trained:
                 shape = (config.rollout_length, config.num_envs, len(agents))
@@ -120,8 +122,8 @@ def _callback(entry: Any) -> str:
     return (entry if isinstance(entry, type) else type(entry)).__qualname__
 
 
-def _network(config: PPOConfig, critic: CriticSpec | None) -> str:
-    memory = _memory(config)
+def _network(config: PPOConfig, policy_spec: PolicySpec) -> str:
+    memory, critic = _memory(config), policy_spec.critic
     told = {"lstm_use_prev_action": "its last action", "lstm_use_prev_reward": "what that brought"}
     told = [words for name, words in told.items() if getattr(config, name)]
     told += ["which agent it plays"] if config.agent_id_obs else []
@@ -134,7 +136,8 @@ def _network(config: PPOConfig, critic: CriticSpec | None) -> str:
             f"{filters} of {kernel}x{kernel} by {stride}"
             for filters, kernel, stride in config.conv_filters
         )
-        layers = f"convolutions {below} {config.conv_activation}, then {layers}"
+        moved = _channels_first(config, policy_spec.observation_space)
+        layers = f"convolutions {below} {config.conv_activation}{moved}, then {layers}"
     if config.observation_filter is not None:
         layers = f"{config.observation_filter}, then {layers}"
     shared = CRITICS[OWN if critic is None else critic.source]
@@ -143,6 +146,19 @@ def _network(config: PPOConfig, critic: CriticSpec | None) -> str:
     heads = " x ".join(map(str, config.head_fcnet_hiddens))
     above = f", then {heads} for policy and value each" if heads else ""
     return f"network {layers} {config.fcnet_activation}{memory}{above}, {shared}{beside}"
+
+
+def _channels_first(config: PPOConfig, space: Space) -> str:
+    """What the plan says of images with their channels first; nothing of others."""
+    if not is_tree(space):
+        named = [("", space)]
+    else:
+        named = [(f"{name} ", part) for name, part, _ in parts_of(space, tree_of(space))]
+    images = [
+        (name, layout_of(part, config.conv_channels)) for name, part in named if is_image(part)
+    ]
+    moved = [f"{name}{layout}" for name, layout in images if layout.is_first]
+    return f" ({'; '.join(moved)})" if moved else ""
 
 
 def _memory(config: PPOConfig) -> str:
@@ -169,11 +185,19 @@ def _actions(config: PPOConfig, space: Space) -> tuple[str, ...]:
     if config.action_distribution == "squashed_gaussian":
         log_std = f"its log-std {std} of the network"
         return (f"actions of a Gaussian, {log_std}, squashed to the bounds by tanh",)
-    if config.normalize_actions:
-        fitted = "[-1, 1] stretched to the bounds and clipped"
-    else:
-        fitted = "clipped to the bounds" if config.clip_actions else "as they are"
+    fitted = _fitted(config, space)
     return (f"actions of a diagonal Gaussian, its log-std {std} of the network, {fitted}",)
+
+
+def _fitted(config: PPOConfig, space: Box) -> str:
+    """How a Gaussian's actions are brought to the space's bounds."""
+    normalize, clip = config.normalize_actions, config.clip_actions
+    bounds = action_bounds(space, normalize=normalize, clip=clip)
+    if bounds.stretched.all():
+        return "[-1, 1] stretched to the bounds and clipped"
+    if bounds.stretched.any():
+        return "[-1, 1] stretched to the bounds where both are finite, and clipped"
+    return "clipped to the bounds" if bounds.are_kept else "as they are"
 
 
 def _minibatches(config: PPOConfig, layout: BatchLayout, blocks: int) -> str:

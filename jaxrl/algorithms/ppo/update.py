@@ -20,7 +20,6 @@ from jaxrl.algorithms.ppo.metrics import learner_metrics
 from jaxrl.algorithms.ppo.stale_rollouts import as_if_played_now
 from jaxrl.core.types import Key, PyTree
 from jaxrl.models.model import ActorCritic
-from jaxrl.models.policy_spec import OBSERVATION
 from jaxrl.ops.advantages import moments, standardise
 from jaxrl.ops.collectives import over_axis, total
 from jaxrl.ops.control_flow import scan_some
@@ -145,20 +144,14 @@ def _next_filter(
     spec: PPOSpec, learner: PPOState, trajectory: Trajectory
 ) -> RunningMeanStd | ActorCritic | tuple:
     """The filter with this iteration's observations, which it did not normalise itself."""
-    if isinstance(learner.filter, tuple):
-        return learner.filter
     weights = trajectory.active.astype(jnp.float32).reshape(-1)
 
-    def with_rows(moments: RunningMeanStd, obs: jax.Array) -> RunningMeanStd:
-        rows = active_rows(obs, trajectory.active).astype(jnp.float32)
-        return update(moments, rows, weights, spec.axis_name)
+    def with_rows(moments: RunningMeanStd, numbers: PyTree) -> RunningMeanStd:
+        as_rows = lambda leaf: active_rows(leaf, trajectory.active).astype(jnp.float32)
+        return update(moments, jax.tree.map(as_rows, numbers), weights, spec.axis_name)
 
-    obs = spec.policy_spec.observed(trajectory.obs)
-    if isinstance(learner.filter, RunningMeanStd):
-        return with_rows(learner.filter, obs)
-    seen = trajectory.inputs.critic[OBSERVATION]
-    policy, value = learner.filter.policy, learner.filter.value
-    return ActorCritic(with_rows(policy, obs), with_rows(value, seen))
+    seen = trajectory.obs, trajectory.inputs
+    return spec.policy_spec.next_filter(learner.filter, *seen, with_rows)
 
 
 def _where(condition: jax.Array, tree: PyTree, other: PyTree) -> PyTree:

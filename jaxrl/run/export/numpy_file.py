@@ -14,14 +14,18 @@ from jaxrl.core.spaces import Box, Space, is_tree, parts_of, range_of, tree_of
 from jaxrl.core.types import PyTree
 from jaxrl.models.attention import Attention
 from jaxrl.models.cells import GRU, LSTM
-from jaxrl.models.cnn import CNN, is_image
+from jaxrl.models.cnn import CNN, is_image, layout_of
 from jaxrl.models.mlp import MLP
 from jaxrl.models.model import ActorCritic
+from jaxrl.models.observation_filter import ObservationFilter, scale_of
 from jaxrl.models.policy_spec import PolicySpec, without_mask
 from jaxrl.models.recurrent_network import RecurrentNetwork
+from jaxrl.ops.distributions import action_bounds
+from jaxrl.ops.running_stats import RunningMeanStd
 from jaxrl.run.export.numpy_policy import NumpyPolicy
 from jaxrl.run.export.policy_step import AGENT, MASK_INPUT, PREV_REWARD, STATE_IN, Built, PolicyStep
 
+SECOND_FORMAT = 2  # what readers of the first one would misread
 READER = Path(__file__).with_name("numpy_policy.py")
 # The inputs that a model is told beside the observation, by the names of its parts.
 TOLD = {"agent_id": AGENT, "prev_action": f"{STATE_IN}prev_action", "prev_reward": PREV_REWARD}
@@ -30,9 +34,11 @@ TOLD = {"agent_id": AGENT, "prev_action": f"{STATE_IN}prev_action", "prev_reward
 def build_npz(step: PolicyStep, batch: int | None) -> Built:
     """The arrays of a step, with its metadata and the plan of its network as JSON."""
     network, arrays = _network(step)
+    least = SECOND_FORMAT if _is_of_second_format(network, arrays) else 1
 
     def content(metadata: dict[str, Any]) -> bytes:
-        text = json.dumps({**metadata, "network": network})
+        known = {"format": max(metadata["format"], least), "network": network}
+        text = json.dumps({**metadata, **known})
         file = io.BytesIO()
         np.savez(file, metadata=np.array(text), **arrays)
         return file.getvalue()
@@ -40,6 +46,13 @@ def build_npz(step: PolicyStep, batch: int | None) -> Built:
     fields = [tensor._asdict() for tensor in step.inputs]
     run = NumpyPolicy(io.BytesIO(content({"format": 1, "inputs": fields})))
     return Built(run, lambda path, metadata: {path: content(metadata)})
+
+
+def _is_of_second_format(network: dict[str, Any], arrays: dict[str, np.ndarray]) -> bool:
+    """Whether readers of format 1 would misread a file, apart from its spaces."""
+    parts = {key for part in network["parts"] for key in part}
+    has_filters = any(name.startswith("filter/mean/") for name in arrays)
+    return bool(parts & {"channels", "scale"}) or has_filters or "stretched" in network
 
 
 def _network(step: PolicyStep) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
@@ -71,8 +84,8 @@ def _network(step: PolicyStep) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         arrays["log_std"] = last["log_std"]
     moments = step.weights.filter
     moments = moments.policy if isinstance(moments, ActorCritic) else moments
-    if step.policy_spec.observation_filter is not None and moments.count > 0:
-        arrays |= {"filter/mean": moments.mean, "filter/variance": moments.variance}
+    if isinstance(moments, RunningMeanStd) and moments.count > 0:
+        arrays |= _statistics(step, moments)
     return plan, {name: np.asarray(array) for name, array in arrays.items()}
 
 
@@ -98,13 +111,43 @@ def _parts(
     )
     paths = parts_of(space, tree_of(space)) if is_tree(space) else [("", space, None)]
     for i, (path, part, _) in enumerate(paths):
-        layers = []
+        layers, more = [], {}
         if isinstance(torso, CNN) and is_image(part):
             params = convs[path] if is_tree(space) else convs
             arrays |= _named(f"conv/{i}", params)
             layers = [[kernel, stride] for _, kernel, stride in torso.conv_filters]
-        name, given = (TOLD[path], part) if is_told and path in TOLD else next(observed)
-        yield {"input": name, "counts": _counts(part), **_start("start", given), "conv": layers}
+            if layout_of(part, torso.conv_channels).is_first:
+                more["channels"] = "first"
+        if is_told and path in TOLD:
+            name, given = TOLD[path], part
+        else:
+            name, given = next(observed)
+            more |= _filter(spec.filters.policy, part)
+        more |= _start("start", given)
+        yield {"input": name, "counts": _counts(part), "conv": layers, **more}
+
+
+def _filter(observation_filter: ObservationFilter, part: Space) -> dict[str, Any]:
+    """What is done to a part's numbers before the network reads them; {} if nothing."""
+    if observation_filter.is_scaled(part):
+        low, width = scale_of(part)
+        return {"scale": [low.tolist(), width.tolist()]}
+    return {}
+
+
+def _statistics(step: PolicyStep, moments: RunningMeanStd) -> dict[str, np.ndarray]:
+    """The filter's arrays: those of one Box alone, or of each part by the name of its input."""
+    if not isinstance(moments.mean, dict):
+        return {"filter/mean": moments.mean, "filter/variance": moments.variance}
+    space = without_mask(step.policy_spec.observation_space)
+    paths = [path for path, _, _ in parts_of(space, tree_of(space))]
+    inputs = [tensor.name for tensor in step.obs_tensors if tensor.name != MASK_INPUT]
+    arrays = {}
+    for path, name in zip(paths, inputs, strict=True):
+        if path in moments.mean:
+            arrays[f"filter/mean/{name}"] = moments.mean[path]
+            arrays[f"filter/variance/{name}"] = moments.variance[path]
+    return arrays
 
 
 def _counts(part: Space) -> list[int] | None:
@@ -142,18 +185,21 @@ def _action(spec: PolicySpec) -> dict[str, Any]:
             **_start("action_start", space),
             "action_shape": list(space.shape),
         }
-    low, high = (
-        np.broadcast_to(np.float32(bound), space.shape) for bound in (space.low, space.high)
+    bounds = action_bounds(
+        space,
+        normalize=spec.normalize_actions,
+        clip=spec.clip_actions,
+        kind=spec.action_distribution,
     )
-    bounded = bool(np.all(np.abs([low, high]) < 1e30))
-    stretched = bounded and (spec.normalize_actions or spec.action_distribution != "gaussian")
-    clipped = "clip" if spec.clip_actions else None
+    clipped = "clip" if bounds.are_kept else None
+    is_mixed = bounds.stretched.any() and not bounds.stretched.all()
     texts = lambda bounds: np.vectorize(str, otypes=[object])(bounds).tolist()
     return {
         "distribution": spec.action_distribution,
-        "conversion": "stretch" if stretched else clipped,
-        "low": texts(low),  # as texts: strict JSON has no infinity
-        "high": texts(high),
+        "conversion": "stretch" if bounds.stretched.all() else clipped,
+        **({"stretched": bounds.stretched.tolist()} if is_mixed else {}),
+        "low": texts(bounds.low),  # as texts: strict JSON has no infinity
+        "high": texts(bounds.high),
         "action_shape": list(space.shape),
         "action_dtype": jax.dtypes.canonicalize_dtype(space.dtype).name,
     }

@@ -160,12 +160,23 @@ class NumpyPolicy:
         return noise.astype(np.float32)
 
     def _filtered(self, inputs):
-        if "filter/mean" not in self._arrays:
-            return inputs
-        away = (inputs["obs"].astype(np.float32) - self._arrays["filter/mean"]) / np.sqrt(
-            self._arrays["filter/variance"] + np.float32(1e-8)
-        )
-        return {**inputs, "obs": np.clip(away, np.float32(-10), np.float32(10))}
+        """The inputs, with numbers by their statistics and pictures scaled."""
+        arrays, filtered = self._arrays, dict(inputs)
+        for name, values in inputs.items():
+            is_alone = name == "obs" and "filter/mean" in arrays  # not a part of a Dict or Tuple
+            of_input = "" if is_alone else f"/{name}"
+            if f"filter/mean{of_input}" in arrays:
+                variance = arrays[f"filter/variance{of_input}"] + np.float32(1e-8)
+                away = (values.astype(np.float32) - arrays[f"filter/mean{of_input}"]) / np.sqrt(
+                    variance
+                )
+                filtered[name] = np.clip(away, np.float32(-10), np.float32(10))
+        for part in self._network["parts"]:
+            if "scale" in part:
+                low, width = (np.asarray(each, np.float32) for each in part["scale"])
+                name = part["input"]
+                filtered[name] = (inputs[name].astype(np.float32) - low) / width
+        return filtered
 
 
 def _stored(path):
@@ -190,6 +201,8 @@ def _first_layer(network, params, inputs):
     kernel, total, first = params["layers/0/kernel"], params["layers/0/bias"], 0
     for i, part in enumerate(network["parts"]):
         values, counts = inputs[part["input"]], part["counts"]
+        if part.get("channels") == "first":
+            values = np.moveaxis(values, 1, -1)
         if part["conv"]:
             values = _convolved(network, params, f"conv/{i}", part["conv"], values)
         values = values.reshape(len(values), -1)
@@ -377,8 +390,12 @@ def _to_env(network, action):
     low, high = (np.asarray(network[bound], np.float32) for bound in ("low", "high"))
     if network["distribution"] == "squashed_gaussian":
         action = np.tanh(action)
-    if network["conversion"] == "stretch":
-        action = np.clip(low + (action + 1) * (np.float32(0.5) * (high - low)), low, high)
+    stretched = np.asarray(network.get("stretched", network["conversion"] == "stretch"))
+    if stretched.any():
+        start, end = np.where(stretched, low, 0), np.where(stretched, high, 0)
+        half = np.float32(0.5) * (end - start).astype(np.float32)
+        action = np.where(stretched, start.astype(np.float32) + (action + 1) * half, action)
+        action = np.clip(action, low, high)
     elif network["conversion"] == "clip":
         action = np.clip(action, low, high)
     return action.astype(network["action_dtype"])

@@ -269,6 +269,22 @@ def test_policies_act_are_loaded_and_exported_without_what_the_critic_sees(tmp_p
     assert np.any(episodes[0].agent_episodes["agent1"].get_extra_model_outputs("vf_preds") != 0)
 
 
+@pytest.mark.long
+def test_a_filter_normalises_the_numbers_of_all_that_a_critic_of_several_spaces_sees():
+    by_policy = {"state": {"observation_filter": "MeanStdFilter"}}
+    config = PPOConfig(env=Coin(), critic_observation="all-agents", per_policy=by_policy, **TINY)
+    algorithm = config.build()
+    update = lambda runner: algorithm.learn(*algorithm.collect(runner))[0]
+    runner = jax.jit(update)(jax.jit(algorithm.init)(jax.random.key(0)))
+    filters = {
+        policy: jax.tree.map(lambda leaf, place=place: leaf[place], learner.filter)
+        for group, learner in zip(algorithm.grouping.groups, runner.learners, strict=True)
+        for place, policy in enumerate(group.policies)
+    }
+    assert filters.pop("state").value.mean.keys() == set(BLIND)  # the coin's side is no number
+    assert set(filters.values()) == {()}
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
@@ -279,11 +295,6 @@ def test_policies_act_are_loaded_and_exported_without_what_the_critic_sees(tmp_p
         (
             {"env": "arena", "observation_filter": "MeanStdFilter"},
             "MeanStdFilter' needs Box observations",
-        ),
-        (
-            {"critic_observation": "all-agents"}
-            | {"per_policy": {"state": {"observation_filter": "MeanStdFilter"}}},
-            r"needs a Box, but with critic_observation='all-agents' the critic sees Dict\(",
         ),
     ],
 )

@@ -1,9 +1,12 @@
 """The summary of a configuration: the objective that it prints is the one that is trained."""
 
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
-from jaxrl import PPOConfig
+from jaxrl import PPOConfig, UsageError
+from jaxrl.core.env import Environment
+from jaxrl.core.spaces import Box
 
 PLAIN = "-min(r A, clip(r, 1 +- 0.2) A) + 0.5 min((V - R)^2, 10)"
 
@@ -38,3 +41,58 @@ def test_the_objective_is_printed_as_the_loss_adds_it_up(changes, objective):
     config = PPOConfig("cartpole", clip_param=0.2, vf_loss_coeff=0.5, **changes)
     (line,) = [line for line in config.describe().splitlines() if "loss = " in line]
     assert line.strip() == f"loss = {objective}"
+
+
+class Framed(Environment):
+    """Four frames, one after the other, and one step."""
+
+    default_params = ()
+
+    def observation_space(self, params=None):
+        return Box(0, 255, (4, 84, 84), "uint8")
+
+    def action_space(self, params=None):
+        return Box((0.0, -1.0), (np.inf, 1.0))
+
+    def is_truncated(self, state, params):
+        return jnp.array(False)
+
+    def reset_env(self, key, params):
+        return jnp.zeros((4, 84, 84), jnp.uint8), jnp.int32(0)
+
+    def step_env(self, key, state, action, params):
+        return *self.reset_env(key, params), jnp.float32(0), jnp.array(True), {}
+
+
+@pytest.mark.parametrize(
+    ("changes", "network"),
+    [
+        ({}, "16 of 8x8 by 4 relu (channels first: 84 x 84 with 4 channels), then"),
+        ({"conv_channels": "last"}, "16 of 8x8 by 4 relu, then"),
+        (
+            {"per_policy": {"default_policy": {"conv_channels": "first"}}},
+            "(channels first: 84 x 84 with 4 channels)",
+        ),
+    ],
+)
+def test_the_plan_says_where_images_have_their_channels_first(changes, network):
+    config = PPOConfig(env=Framed(), conv_filters=[[16, 8, 4]], fcnet_hiddens=[4], **changes)
+    assert network in config.describe()
+    channels = 84 if changes.get("conv_channels") == "last" else 4
+    assert f"{64 * channels} x 16" in config.networks()
+
+
+def test_the_plan_says_which_actions_are_stretched_and_which_only_clipped():
+    stretched = "[-1, 1] stretched to the bounds where both are finite, and clipped"
+    for changes, fitted in (
+        ({}, stretched),
+        ({"normalize_actions": False}, "clipped to the bounds"),
+        ({"normalize_actions": False, "clip_actions": False}, "as they are"),
+    ):
+        config = PPOConfig(env=Framed(), fcnet_hiddens=[4], **changes)
+        assert f"of the network, {fitted}\n" in config.describe()
+
+
+def test_channels_are_first_or_last():
+    with pytest.raises(UsageError, match=r"conv_channels.*'middle'.*first, last"):
+        PPOConfig(env="cartpole", conv_channels="middle")

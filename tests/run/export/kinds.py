@@ -12,6 +12,7 @@ from jaxrl.run.export.policy_step import STATE_IN, STATE_OUT
 from jaxrl.run.inference.policy import Policy
 
 ROW, PAIR, IMAGE = Box(-2.0, 2.0, (3,)), MultiDiscrete((4, 5)), Box(0, 255, (5, 4, 2), "uint8")
+PIXELS = Box(0, 255, (2, 5, 4), "uint8")  # channels first
 ARM = Box((-1.0, 0.0), (1.0, 5.0))
 CONV = {"conv_filters": ((4, 3, 2), (3, 2, 1)), "conv_activation": "relu"}
 TOLD = {"lstm_use_prev_action": True, "lstm_use_prev_reward": True}
@@ -31,6 +32,17 @@ KINDS = {  # (observation space, action space, settings)
         Dict({"near": IMAGE, "speed": ROW, "place": PAIR, "gear": Discrete(3)}),
         Discrete(3),
         {**CONV, "fcnet_activation": "silu"},
+    ),
+    "channels first": (PIXELS, Discrete(3), {**CONV, "normalize_images": True}),
+    "filtered tree": (
+        Dict({"near": PIXELS, "speed": ROW, "wide": ARM, "gear": Discrete(3)}),
+        Box((0.0, -1.0, -np.inf), (np.inf, 5.0, 2.0)),
+        {**CONV, "observation_filter": "MeanStdFilter"},
+    ),
+    "filtered, masked": (
+        Dict({"observation": ROW, MASK: Box(0, 1, (3,), "int8")}),
+        Discrete(3),
+        {"observation_filter": "MeanStdFilter", "use_gru": True, "lstm_cell_size": 4, **TOLD},
     ),
     "mask": (
         Dict({"observation": ROW, MASK: Box(0, 1, (3,), "int8")}),

@@ -8,6 +8,7 @@ from tests.run.export.kinds import KINDS, policy_of_kind
 
 STATES = {
     "gru": ["state_in_policy", "state_in_prev_action"],
+    "filtered, masked": ["state_in_policy", "state_in_prev_action"],
     "lstm": ["state_in_policy_c", "state_in_policy_h", "state_in_prev_action"],
     "attention": ["state_in_policy_count", "state_in_policy_past"],
 }
@@ -15,6 +16,8 @@ OTHERS = {
     "dense": ["obs", "mask"],
     "tables": ["obs", "agent"],
     "tree": ["obs_gear", "obs_near", "obs_place", "obs_speed"],
+    "filtered tree": ["obs_gear", "obs_near", "obs_speed", "obs_wide"],
+    "filtered, masked": ["mask", "obs", "prev_reward"],
     "mask": ["mask", "obs"],
     "gru": ["obs", "mask", "prev_reward"],
     "lstm": ["obs", "prev_reward"],
