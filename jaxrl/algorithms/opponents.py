@@ -237,14 +237,13 @@ class Pool:
         The policy that the pool plays for has the weights of the newest copy outside of training.
         """
         new = over_axis(self._results(rollout), axis_name)
-        state = state.replace(
-            scores=self._add(state.scores, new),
-            since_copy=self._add(state.since_copy, jax.tree.map(jnp.sum, new)),
-        )
+        since_copy = jax.tree.map(jnp.add, state.since_copy, jax.tree.map(jnp.sum, new))
+        is_due = self._is_due(since_copy, num_updates)
+        scores = self._shrunk(jax.tree.map(jnp.add, state.scores, new))
+        state = state.replace(scores=scores, since_copy=self._shrunk(since_copy))
         metrics = PoolMetrics(state.iteration, state.num_copies, state.scores)
         if self.copied is None:
             return state, learners, metrics
-        is_due = self._is_due(state, num_updates)
         group, index = self.copied
         copy = jax.tree.map(lambda leaf: leaf[index], learners[group].weights)
         grown = state.replace(num_copies=state.num_copies + 1, since_copy=Scores.none())
@@ -256,14 +255,19 @@ class Pool:
         learners = (*learners[: self.group], player, *learners[self.group + 1 :])
         return state, learners, metrics
 
-    def _is_due(self, state: PoolState, num_updates: jax.Array) -> jax.Array:
-        """Whether the policy is copied now, bool[]."""
+    def _is_due(self, since_copy: Scores, num_updates: jax.Array) -> jax.Array:
+        """Whether the policy is copied now, bool[].
+
+        Args:
+            since_copy: with this iteration's results, before they are shrunk: while there are no
+                others they are whole and half numbers, which no rounding has touched.
+        """
         is_due, settings = jnp.array(False), self.settings
         if settings.every is not None:
             is_due |= num_updates % settings.every == 0
         if settings.at_win_rate is not None:
-            has_won = state.since_copy.win_rate >= settings.at_win_rate
-            is_due |= has_won & (state.since_copy.episodes >= settings.window)
+            has_won = since_copy.win_rate >= settings.at_win_rate
+            is_due |= has_won & (since_copy.episodes >= settings.window)
         return is_due
 
     def _results(self, rollout: Rollout) -> Scores:
@@ -284,11 +288,15 @@ class Pool:
             return learner, (learner > others) + 0.5 * (learner == others)
         return learner, 1.0 * (learner >= self.settings.won_at)
 
-    def _add(self, scores: Scores, new: Scores) -> Scores:
-        """The sums, shrunk to the weight of `window` episodes where they are more."""
-        total = jax.tree.map(jnp.add, scores, new)
-        share = jnp.minimum(1.0, self.settings.window / jnp.maximum(total.episodes, 1.0))
-        return jax.tree.map(lambda leaf: leaf * share, total)
+    def _shrunk(self, scores: Scores) -> Scores:
+        """The sums with the weight of `window` episodes where they are more.
+
+        Whole numbers stay whole where they can: n * (window / n) is often less than `window`.
+        """
+        window, episodes = float(self.settings.window), scores.episodes
+        is_more = episodes > window
+        shrink = lambda leaf: jnp.where(is_more, leaf * window / episodes, leaf)
+        return Scores(jnp.minimum(episodes, window), shrink(scores.points), shrink(scores.returns))
 
 
 def pool_policy(

@@ -173,7 +173,7 @@ def _render_page(run: str, options: RenderOptions) -> None:
 
 
 def _outcome(recording: EpisodeRecording) -> str:
-    total = float(recording.rewards.sum())
+    total = recording.running_returns[-1].sum()
     return f"{recording.num_steps} steps, return {total:.2f}, {recording.end}"
 
 

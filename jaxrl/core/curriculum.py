@@ -17,7 +17,8 @@ from jaxrl.core.env import (
     strongly_typed,
 )
 from jaxrl.core.errors import UsageError, brief, reason_of, unknown_name
-from jaxrl.core.fields import count, freeze, number
+from jaxrl.core.exact_sums import add
+from jaxrl.core.fields import count, freeze, least_count, number
 from jaxrl.core.task_distributions import Randomization
 from jaxrl.core.tasks import (
     DRAW,
@@ -129,7 +130,7 @@ class LevelsBySuccess(Curriculum):
             solved = episode.episode_return >= self.solved_at
         recent = jnp.append(memory["solved"][1:], solved)
         num_episodes = memory["num_episodes"] + 1
-        enough = jnp.sum(recent) >= self.threshold * self.window - 1e-6
+        enough = jnp.sum(recent) >= least_count(self.threshold, self.window)
         goes_up = (num_episodes >= self.window) & enough
         last = len(self.levels) - 1
         return {
@@ -185,7 +186,8 @@ class _Remembering:
         self, reset: Callable, key: Key, memory: PyTree, params: PyTree
     ) -> tuple[PyTree, TaskState]:
         obs, state = super()._begin(reset, key, memory, params)
-        return obs, state.replace(returns=jnp.zeros(len(self.env.agents)))
+        zeros = jnp.zeros(len(self.env.agents))
+        return obs, state.replace(returns=zeros, returns_lower=zeros)
 
     def _task(self, key: Key, memory: PyTree, params: PyTree) -> dict[str, jax.Array]:
         task = super()._task(key, memory, params)
@@ -199,7 +201,8 @@ class _Remembering:
         rewards = by_agent(reward)
         if "active" in info and not agents_may_wait(self):  # as in `resolve_step`
             rewards = jnp.where(by_agent(info["active"]), rewards, 0.0)
-        state = state.replace(returns=state.returns + rewards)
+        returns, lower = add(state.returns, state.returns_lower, rewards)
+        state = state.replace(returns=returns, returns_lower=lower)
         return obs, state, reward, terminated, info
 
 

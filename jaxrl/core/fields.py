@@ -93,6 +93,14 @@ def number(
     return check
 
 
+def least_count(share: float, number: int) -> int:
+    """The least whole number that is at least this share of `number`, 1 or more.
+
+    3**-5 of 729 is 3, and 0.55 of 100 is 55, though the products round to a little more.
+    """
+    return math.ceil(share * number * (1 - 1e-12))
+
+
 def one_of(*allowed: Any) -> Check:
     def check(name, value):
         if value not in allowed:

@@ -43,6 +43,7 @@ class TaskState(struct.PyTreeNode):
     length: jax.Array  # i32[]  steps since the reset
     memory: PyTree = ()  # of a curriculum, across episodes
     returns: jax.Array | tuple = ()  # f32[M]  of the episode so far, for a curriculum
+    returns_lower: jax.Array | None = None  # f32[M]  what rounding has left out of them
 
 
 @dataclasses.dataclass(frozen=True)

@@ -86,11 +86,11 @@ class AgentsData(Episode):
             include_hanging_rewards: those too that belong to no step: an agent's since its last
                 observation, and before its first.
         """
-        total = sum(episode.get_return() for episode in self.agent_episodes.values())
+        rewards = [episode.get_return() for episode in self.agent_episodes.values()]
         if include_hanging_rewards:
-            total += sum(timeline.waiting_reward for timeline in self._timelines.values())
-            total += sum(self._early_rewards.values())
-        return total
+            rewards += [timeline.waiting_reward for timeline in self._timelines.values()]
+            rewards += self._early_rewards.values()
+        return sum(rewards)
 
     def get_terminateds(self) -> dict[AgentID, bool]:
         """Whether each agent has terminated, and "__all__"."""

@@ -67,7 +67,7 @@ def multi_agent_episode(
         acted = np.flatnonzero(data.active)
         early = data.rewards[: acted[0]] if len(acted) else data.rewards
         if early.any():
-            early_rewards[agent] = float(early.sum())
+            early_rewards[agent] = float(early.sum(dtype=np.float64))
         if len(acted):
             times, state = _agents_steps(data, acted, terminated)
             names = {"agent_id": agent, "multi_agent_episode_id": id_}
@@ -98,6 +98,16 @@ def multi_agent_episode(
     return episode
 
 
+def rewards_of_actions(rewards: np.ndarray, acted: np.ndarray) -> np.ndarray:
+    """What an agent was paid from each of its actions until before the next, in the same type.
+
+    Args:
+        rewards: of all steps, [T].
+        acted: the steps of its actions, [K].
+    """
+    return np.add.reduceat(rewards, acted, dtype=np.float64).astype(rewards.dtype)
+
+
 def _set_spaces(episode: SingleAgentEpisode, facts: AgentFacts) -> None:
     """Without a check: what comes out of the compiled program fits."""
     episode.observation_space, episode.action_space = facts.observation_space, facts.action_space
@@ -110,7 +120,7 @@ def _agents_steps(
     ends = np.flatnonzero(data.terminated | data.truncated)
     last = int(ends[0]) + 1 if len(ends) else len(data.rewards)
     is_terminated = bool(data.terminated[ends[0]]) if len(ends) else terminated
-    steps, rewards = acted, np.add.reduceat(data.rewards, acted)
+    steps, rewards = acted, rewards_of_actions(data.rewards, acted)
     times = np.append(acted, last)
     if acted[0] == 0 and len(acted) == last:  # it acted in each step: no copy is needed
         steps, times, rewards = slice(0, last), slice(0, last + 1), data.rewards[:last]

@@ -133,7 +133,7 @@ class SingleAgentEpisode(Episode):
 
     def get_return(self) -> float:
         """The undiscounted sum of rewards, without the lookback."""
-        return float(sum(self.rewards.view()))
+        return float(np.sum(self.rewards.view(), dtype=np.float64))
 
     # Recording
 

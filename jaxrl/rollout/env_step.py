@@ -388,7 +388,7 @@ def follow(
 
         actions = _to_env_actions(spec, outputs)
         data, custom, hist_data = jax.vmap(call)(envs.callback_data, reached, actions, raw, state)
-        reached = reached.replace(metrics={**reached.metrics, **custom})
+        reached = reached.replace(metrics={**reached.metrics, **custom}).in_two_parts
     envs = advance_policies(spec, envs, outputs, raw)
     envs = envs.replace(state=state, obs=obs, episodes=episodes, callback_data=data)
     return envs, reached, hist_data

@@ -8,10 +8,18 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
+from jaxrl.core import exact_sums
 from jaxrl.core.env import restart
 from jaxrl.ops.packing import pack
 
 HISTOGRAM_BINS = 30
+
+
+class LowerParts(struct.PyTreeNode):
+    """What rounding has left out of an episode's sums (`jaxrl.ops.exact_sums`)."""
+
+    returns: jax.Array  # f32[..., M]
+    metrics: dict[str, jax.Array]  # {name: f32[...]}
 
 
 class EpisodeStats(struct.PyTreeNode):
@@ -22,6 +30,15 @@ class EpisodeStats(struct.PyTreeNode):
     metrics: dict[str, jax.Array]  # {name: f32[...]}  the sums of `info["metrics"]`
     # i32[..., M]  steps in which each agent acted; () where all always act
     agent_steps: jax.Array | tuple = ()
+    lower: LowerParts | None = None  # None: 0
+
+    @property
+    def in_two_parts(self) -> "EpisodeStats":
+        """The same with all lower parts: metrics that are no sums, and what was given without."""
+        lower = self.lower or LowerParts(jnp.zeros_like(self.returns), {})
+        others = {name: self.metrics[name] for name in self.metrics if name not in lower.metrics}
+        metrics = {**lower.metrics, **jax.tree.map(jnp.zeros_like, others)}
+        return self.replace(lower=lower.replace(metrics=metrics))
 
 
 class Spread(struct.PyTreeNode):
@@ -30,6 +47,7 @@ class Spread(struct.PyTreeNode):
     sum: jax.Array  # f32[]
     min: jax.Array  # f32[]
     max: jax.Array  # f32[]
+    lower: jax.Array  # f32[]  what rounding has left out of the sum
 
 
 class Summary(struct.PyTreeNode):
@@ -42,6 +60,7 @@ class Summary(struct.PyTreeNode):
     custom_metrics: dict[str, Spread]
     # i32[M]  sums over the episodes; () where all agents always act
     agent_steps: jax.Array | tuple = ()
+    agent_returns_lower: jax.Array | float = 0.0  # f32[M]
 
 
 class Window(struct.PyTreeNode):
@@ -56,6 +75,7 @@ class Histogram(struct.PyTreeNode):
 
     count: jax.Array  # i32[]
     sum: jax.Array  # f32[]
+    lower: jax.Array  # f32[]  what rounding has left out of the sum
     min: jax.Array  # f32[]
     max: jax.Array  # f32[]
     # i32[HISTOGRAM_BINS]  a bin holds its lower edge, the last one its upper edge too
@@ -80,7 +100,7 @@ def no_episodes(
         length=jnp.zeros(shape, jnp.int32),
         metrics={name: jnp.zeros(shape) for name in metrics},
         agent_steps=() if always_active else jnp.zeros((*shape, num_agents), jnp.int32),
-    )
+    ).in_two_parts
 
 
 def advance(
@@ -102,37 +122,50 @@ def advance(
         (running, reached): the episode that goes on, zero where one ended, and the episode as this
         step left it.
     """
+    running = running.in_two_parts
+    lower = running.lower.returns, running.lower.metrics
+    sums, lower = exact_sums.add((running.returns, running.metrics), lower, (rewards, metrics))
     reached = EpisodeStats(
-        returns=running.returns + rewards,
+        returns=sums[0],
         length=running.length + 1,
-        metrics={name: running.metrics[name] + value for name, value in metrics.items()},
+        metrics=sums[1],
         agent_steps=jax.tree.map(lambda steps: steps + active, running.agent_steps),
+        lower=LowerParts(*lower),
     )
     return restart(episode_done, jax.tree.map(jnp.zeros_like, reached), reached), reached
 
 
 def summarise(episodes: EpisodeStats, mask: jax.Array) -> Summary:
     """Of the episodes where `mask`, bool[...], is set."""
-    returns = jnp.where(mask[..., None], episodes.returns, 0.0)
+    episodes = episodes.in_two_parts
     numbers = (
-        jnp.sum(episodes.returns, -1),
-        episodes.length.astype(jnp.float32),
-        *episodes.metrics.values(),
+        exact_sums.two_sum(
+            *(jnp.sum(part, -1) for part in (episodes.returns, episodes.lower.returns))
+        ),
+        _in_two_parts(episodes.length),
+        *zip(episodes.metrics.values(), episodes.lower.metrics.values(), strict=True),
     )
-    episode_return, episode_len, *custom = _spreads(jnp.stack(numbers), mask)
+    values, lower = (jnp.stack(parts) for parts in zip(*numbers, strict=True))
+    episode_return, episode_len, *custom = _spreads(values, lower, mask)
+    rows = lambda leaf: jnp.where(mask[..., None], leaf, 0).reshape(-1, leaf.shape[-1])
+    agent_returns = exact_sums.total(rows(episodes.returns), rows(episodes.lower.returns))
     return Summary(
         count=jnp.sum(mask, dtype=jnp.int32),
         episode_return=episode_return,
         episode_len=episode_len,
-        agent_returns=jnp.sum(returns.reshape(-1, returns.shape[-1]), axis=0),
+        agent_returns=agent_returns[0],
         custom_metrics=dict(zip(episodes.metrics, custom, strict=True)),
         agent_steps=jax.tree.map(
-            lambda steps: jnp.sum(
-                jnp.where(mask[..., None], steps, 0).reshape(-1, steps.shape[-1]), axis=0
-            ),
-            episodes.agent_steps,
+            lambda steps: jnp.sum(rows(steps), axis=0, dtype=jnp.int32), episodes.agent_steps
         ),
+        agent_returns_lower=agent_returns[1],
     )
+
+
+def _in_two_parts(numbers: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Whole numbers, i32[...], as a sum and its lower part, f32[...] each."""
+    rounded = numbers.astype(jnp.float32)
+    return rounded, (numbers - rounded.astype(jnp.int32)).astype(jnp.float32)
 
 
 def report(
@@ -151,6 +184,7 @@ def report(
         axis_name: a mapped axis over which the environments are split, in their order; all its
             members report alike.
     """
+    reached = reached.in_two_parts
     if axis_name is not None:
         gather = functools.partial(jax.lax.all_gather, axis_name=axis_name, axis=1, tiled=True)
         reached, episode_done = jax.tree.map(gather, (reached, episode_done))
@@ -182,10 +216,10 @@ def histogram(values: jax.Array, axis_name: str | None = None) -> Histogram:
     edges = least + (greatest - least) * (jnp.arange(HISTOGRAM_BINS) / HISTOGRAM_BINS)
     at_or_above = jnp.sum(values.reshape(-1, 1) >= edges[None], axis=0, dtype=jnp.int32)
     counts = at_or_above - jnp.append(at_or_above[1:], 0)
-    total, count = jnp.sum(values), jnp.int32(values.size)
+    sums, count = exact_sums.total(values.reshape(-1)), jnp.int32(values.size)
     if axis_name is not None:
-        total, count, counts = jax.lax.psum((total, count, counts), axis_name)
-    return Histogram(count, total, least, greatest, counts)
+        sums, count, counts = jax.lax.psum((sums, count, counts), axis_name)
+    return Histogram(count, *sums, least, greatest, counts)
 
 
 def _push(window: Window, reached: EpisodeStats, episode_done: jax.Array) -> Window:
@@ -208,12 +242,16 @@ def _push(window: Window, reached: EpisodeStats, episode_done: jax.Array) -> Win
     return Window(episodes.unpack(), jnp.minimum(window.count + total, size))
 
 
-def _spreads(values: jax.Array, mask: jax.Array) -> list[Spread]:
+def _spreads(values: jax.Array, lower: jax.Array, mask: jax.Array) -> list[Spread]:
     """Of each of f32[Q, ...] where the mask bool[...] is set; computed together, compiled once."""
-    values, mask = values.reshape(values.shape[0], -1), mask.reshape(1, -1)
+    mask = mask.reshape(1, -1)
+    values, lower = (part.reshape(part.shape[0], -1) for part in (values, lower))
+    counted = (jnp.where(mask, part, 0.0) for part in (values, lower))
+    sums, left_out = exact_sums.total(*counted, axis=1)
     spreads = Spread(
-        sum=jnp.sum(jnp.where(mask, values, 0.0), axis=1),
+        sum=sums,
         min=jnp.min(jnp.where(mask, values, jnp.inf), axis=1),
         max=jnp.max(jnp.where(mask, values, -jnp.inf), axis=1),
+        lower=left_out,
     )
     return [jax.tree.map(lambda leaf, i=i: leaf[i], spreads) for i in range(values.shape[0])]

@@ -17,7 +17,7 @@ from jaxrl.episodes import MultiAgentEpisode, SingleAgentEpisode
 from jaxrl.models.policy_spec import PolicySpec
 from jaxrl.ops.distributions import num_logits
 from jaxrl.rollout.env_step import RolloutSpec
-from jaxrl.rollout.episode_stats import EpisodeStats
+from jaxrl.rollout.episode_stats import EpisodeStats, LowerParts
 from jaxrl.rollout.recorded_rollout import Lanes
 from jaxrl.run.inference.recording_policy import POLICY_ACTIONS
 
@@ -194,7 +194,8 @@ class EpisodeLanes:
         returns, steps = dict(known.returns), dict(known.agent_steps)
         discounted = dict(known.discounted)
         for agent, part in parts:
-            returns[agent] = returns.get(agent, 0.0) + float(part.rows["reward"].sum())
+            paid = float(part.rows["reward"].sum(dtype=np.float64))
+            returns[agent] = returns.get(agent, 0.0) + paid
             steps[agent] = steps.get(agent, 0) + len(part)
             if agent in self._gammas:
                 so_far = [discounted.get(agent, 0.0)]
@@ -206,7 +207,7 @@ class EpisodeLanes:
 
     def _take_finished(self) -> tuple[EpisodeStats, np.ndarray]:
         (num_steps, num_envs), agents = self.shape, self.spec.grouping.agents
-        returns = np.zeros((num_steps * num_envs, len(agents)), np.float32)
+        returns = np.zeros((num_steps * num_envs, len(agents)))
         length, steps = np.zeros(len(returns), np.int32), np.zeros(returns.shape, np.int32)
         count = min(len(returns), len(self._finished))
         for row in range(count):
@@ -217,7 +218,9 @@ class EpisodeLanes:
                 steps[row, i] = finished.agent_steps.get(agent, 0)
         fold = lambda leaf: leaf.reshape(num_steps, num_envs, *leaf.shape[1:])
         agent_steps = () if self.spec.always_active else fold(steps)
-        stats = EpisodeStats(fold(returns), fold(length), {}, agent_steps)
+        rounded = returns.astype(np.float32)
+        lower = LowerParts(fold((returns - rounded).astype(np.float32)), {})
+        stats = EpisodeStats(fold(rounded), fold(length), {}, agent_steps, lower)
         return stats, fold(np.arange(len(returns)) < count)
 
 

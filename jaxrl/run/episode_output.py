@@ -5,7 +5,6 @@ ends in the middle of episodes, so the open ones are carried over from chunk to 
 """
 
 import functools
-import math
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -17,6 +16,7 @@ import numpy as np
 from jaxrl.algorithms.base import Algorithm
 from jaxrl.algorithms.config import AlgorithmConfig
 from jaxrl.core.errors import UsageError, one_line
+from jaxrl.core.fields import least_count
 from jaxrl.core.types import PyTree
 from jaxrl.episodes import EpisodeWriter
 from jaxrl.rollout.env_step import RolloutSpec
@@ -44,7 +44,7 @@ def recorded_share(settings: RunSettings, config: AlgorithmConfig) -> int:
     if settings.output is None:
         return 0
     held = config.num_envs // settings.devices
-    return max(1, math.ceil(round(settings.output_share * held, 6)))
+    return least_count(settings.output_share, held)
 
 
 class Chunk(NamedTuple):

@@ -14,10 +14,11 @@ from jaxrl.algorithms.base import Algorithm, Metrics
 from jaxrl.algorithms.config import AlgorithmConfig
 from jaxrl.algorithms.opponent_settings import COPY
 from jaxrl.algorithms.opponents import Scores
+from jaxrl.core.exact_sums import on_host
 from jaxrl.core.tasks import TASK
 from jaxrl.core.types import AgentId, PolicyId
 from jaxrl.models.model import num_parameters
-from jaxrl.rollout.episode_stats import Histogram, Spread, Summary, Window
+from jaxrl.rollout.episode_stats import EpisodeStats, Histogram, Spread, Summary, Window
 from jaxrl.rollout.policy_map import Grouping
 
 Result = dict[str, Any]
@@ -142,9 +143,10 @@ def episode_results(algorithm: Algorithm, summary: Summary) -> Result:
     if count == 0:
         return {}
     grouping = algorithm.grouping
-    agents = dict(zip(grouping.agents, (summary.agent_returns / count).tolist(), strict=True))
+    agent_returns = on_host(summary.agent_returns, summary.agent_returns_lower) / count
+    agents = dict(zip(grouping.agents, agent_returns.tolist(), strict=True))
     task = {
-        name.removeprefix(TASK): float(spread.sum) / count
+        name.removeprefix(TASK): _mean(spread, count)
         for name, spread in summary.custom_metrics.items()
         if name.startswith(TASK)
     }
@@ -193,7 +195,8 @@ def _mean_agent_steps(grouping: Grouping, summary: Summary) -> dict[AgentId, flo
     """Mean steps of an episode in which each agent acted: its length if all always act."""
     steps = summary.agent_steps
     if isinstance(steps, tuple):
-        steps = np.full(len(grouping.agents), summary.episode_len.sum)
+        spread = summary.episode_len
+        steps = np.full(len(grouping.agents), on_host(spread.sum, spread.lower))
     return dict(zip(grouping.agents, (steps / int(summary.count)).tolist(), strict=True))
 
 
@@ -214,15 +217,19 @@ def recent_episodes(window: Window) -> Result:
     count = int(window.count)
     if count == 0:
         return {}
-    returns, lengths = (
-        np.asarray(leaf)[-count:] for leaf in (window.episodes.returns, window.episodes.length)
-    )
+    episodes = jax.tree.map(lambda leaf: np.asarray(leaf)[-count:], window.episodes)
     return {
         "hist_stats": {
-            "episode_reward": returns.sum(axis=-1).tolist(),
-            "episode_lengths": lengths.tolist(),
+            "episode_reward": episode_returns(episodes).tolist(),
+            "episode_lengths": episodes.length.tolist(),
         }
     }
+
+
+def episode_returns(episodes: EpisodeStats) -> np.ndarray:
+    """The return of each episode, summed over its agents, f64[...]."""
+    lower = 0.0 if episodes.lower is None else episodes.lower.returns
+    return on_host(episodes.returns, lower).sum(axis=-1)
 
 
 def _agent_steps(grouping: Grouping, counts: list[int], lifetime: Lifetime) -> Result:
@@ -258,7 +265,7 @@ def _histograms(histograms: Mapping[str, Histogram]) -> Result:
     """Of this iteration's steps; nothing where no callback gives values."""
     stats = {
         name: {
-            "mean": float(values.sum) / int(values.count),
+            "mean": _mean(values, int(values.count)),
             "min": float(values.min),
             "max": float(values.max),
             "counts": values.counts.tolist(),
@@ -269,8 +276,12 @@ def _histograms(histograms: Mapping[str, Histogram]) -> Result:
 
 
 def _spread(name: str, spread: Spread, count: int) -> dict[str, float]:
-    values = {"mean": float(spread.sum) / count, "min": float(spread.min), "max": float(spread.max)}
+    values = {"mean": _mean(spread, count), "min": float(spread.min), "max": float(spread.max)}
     return {f"{name}_{statistic}": value for statistic, value in values.items()}
+
+
+def _mean(values: Spread | Histogram, count: int) -> float:
+    return float(on_host(values.sum, values.lower)) / count
 
 
 def _learners(algorithm: Algorithm, metrics: tuple[dict[str, np.ndarray], ...]) -> Result:

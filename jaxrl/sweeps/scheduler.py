@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from jaxrl.core.errors import UsageError
+from jaxrl.core.fields import least_count
 from jaxrl.core.memory_limits import in_units
 from jaxrl.run.devices.compiled import CAPACITY
 from jaxrl.run.devices.host_program import refuse_host_settings
@@ -286,7 +287,7 @@ class Scheduler:
             padding: members that fill the program up: the first trial's, without updates to make.
         """
         filled = [*batch, *[batch[0]] * padding]
-        lasts = [math.ceil(rung * trial_state.last) for trial_state in batch] + [0] * padding
+        lasts = [least_count(rung, trial_state.last) for trial_state in batch] + [0] * padding
         least = [self.order.stop[path] for path in self.criteria]
         numbers = numbers_for([trial_state.trial for trial_state in filled], lasts, least)
         resumed = self.population is not None and self.population.is_resumed

@@ -21,7 +21,6 @@ from jaxrl import (
 from jaxrl.algorithms.opponents import LEAST_CHANCE, Scores
 from jaxrl.cli.evaluate import evaluate as evaluate_command
 from jaxrl.core import memory_limits
-from jaxrl.run.inference.payoff_matrix import PayoffMatrix
 from tests.probes import Leavers, TicTacToe
 from tests.run.test_resume import assert_equal_to_the_bit
 
@@ -344,11 +343,39 @@ def test_a_copy_is_made_when_enough_of_the_last_episodes_are_won():
     assert state.iteration.tolist() == [0, 3]
 
 
+@pytest.mark.parametrize("window", [1, 7, 100, 1000])
+def test_who_won_every_episode_is_copied_however_many_ended(window):
+    pool = FROZEN.replace(opponents=OpponentPool(size=1, at_win_rate=1.0, window=window)).build()
+    numbers = jnp.arange(window, window + 3000, dtype=jnp.float32)
+
+    @jax.jit
+    @jax.vmap
+    def played(number):
+        all_won = Scores(number, number, number)
+        shrunk = pool.opponents._shrunk(all_won)
+        return pool.opponents._is_due(all_won, jnp.int32(1)), shrunk, shrunk.win_rate
+
+    is_due, shrunk, win_rate = played(numbers)
+    assert is_due.all()
+    assert (shrunk.episodes == window).all()
+    assert (win_rate == 1).all()
+
+
+def test_a_share_of_won_episodes_is_met_by_the_very_number_of_them():
+    settings = OpponentPool(size=1, at_win_rate=0.55, window=20)
+    pool = FROZEN.replace(opponents=settings).build().opponents
+    for number in (20, 100, 2000):
+        for points, is_enough in ((0.55 * number, True), (0.55 * number - 0.5, False)):
+            scores = Scores(*jnp.array([number, round(2 * points) / 2, 0.0]))
+            assert bool(pool._is_due(scores, jnp.int32(1))) is is_enough
+
+
 def test_results_against_a_member_are_over_its_last_episodes():
     pool = FROZEN.replace(opponents=OpponentPool(size=1, window=4)).build().opponents
     state = SimpleNamespace(scores=Scores.none(1))
     for results in [((-1.0, 1.0),) * 4, ((2.0, -2.0),) * 4]:
-        state.scores = pool._add(state.scores, pool._results(ended(*results)))
+        new = pool._results(ended(*results))
+        state.scores = pool._shrunk(jax.tree.map(jnp.add, state.scores, new))
     assert state.scores.episodes.tolist() == [4.0]
     assert state.scores.win_rate.tolist() == [0.5]  # half of eight
     assert (state.scores.returns / 4).tolist() == [0.5]
@@ -374,14 +401,6 @@ def test_the_payoff_matrix_has_every_pair_and_elo_explains_it(trained, tmp_path)
     assert matrix.table().startswith("|  | copy of iteration 2 | ")
     matrix.plot(tmp_path / "payoff.png")
     assert (tmp_path / "payoff.png").stat().st_size > 1000
-
-
-def test_elo_is_400_for_odds_of_ten():
-    many = 10**9
-    matrix = PayoffMatrix(("new", "old"), ("old",), [[10 / 11], [0.5]], many)
-    assert matrix.elo == {"old": 0.0, "new": pytest.approx(400, abs=0.01)}
-    three = PayoffMatrix(("b", "c"), ("a", "b"), [[10 / 11, 0.5], [100 / 101, 10 / 11]], many)
-    assert three.elo == pytest.approx({"a": 0.0, "b": 400.0, "c": 800.0}, abs=0.1)
 
 
 def test_the_plan_says_who_plays():

@@ -2,15 +2,19 @@
 
 import dataclasses
 import inspect
+import math
+from fractions import Fraction
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import jaxrl
 from jaxrl import BCConfig, PPOConfig, RunSettings, Trainer, UsageError
 from jaxrl.cli.flags import Flag, flag_name, flags_of, given_flags
 from jaxrl.core import foreign_names
 from jaxrl.core.errors import nearest, unknown_name, unknown_result
-from jaxrl.core.fields import unknown_setting
+from jaxrl.core.fields import least_count, unknown_setting
 
 OURS = {
     field.name for cls in (PPOConfig, BCConfig, RunSettings) for field in dataclasses.fields(cls)
@@ -291,3 +295,13 @@ def test_a_flag_of_another_command_says_so():
     assert str(unknown_setting("--evaluation-interval", flags, kind="flag")).endswith(
         "is a flag of train_ppo.py"
     )
+
+
+@given(share=st.integers(1, 1000), number=st.integers(1, 10**6))
+def test_a_share_of_a_number_is_counted_as_if_nothing_were_rounded(share, number):
+    assert least_count(share / 1000, number) == math.ceil(Fraction(share, 1000) * number)
+
+
+def test_a_share_of_a_number_that_rounds_up_is_no_more_than_it_is():
+    assert 3**-5 * 729 > 3 and 0.55 * 100 > 55
+    assert (least_count(3**-5, 729), least_count(0.55, 100)) == (3, 55)

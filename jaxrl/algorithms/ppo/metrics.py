@@ -45,8 +45,13 @@ def learner_metrics(
         "mean_kl_loss": means.mean_kl_loss,
         "clip_fraction": means.clip_fraction,
         "gradients_default_optimizer_global_norm": jnp.mean(norms[-last_pass:]),
-        "num_module_steps_trained": jnp.sum(Terms(*sums.terms.T).weight),
+        "num_module_steps_trained": _whole_sum(Terms(*sums.terms.T).weight),
         "curr_kl_coeff": hypers.kl_coeff,
         "curr_entropy_coeff": hypers.entropy_coeff,
         "default_optimizer_learning_rate": hypers.lr,
     }
+
+
+def _whole_sum(numbers: jax.Array) -> jax.Array:
+    """The sum of whole numbers, f32[], exact until it is rounded."""
+    return jnp.sum(numbers.astype(jnp.int32)).astype(jnp.float32)

@@ -16,7 +16,7 @@ from jaxrl.rollout.episode_stats import EpisodeStats, summarise
 from jaxrl.run.inference.host_episodes import EvaluationCopies, play_episodes
 from jaxrl.run.inference.sampling import Episode, EpisodeRange, Players, env_of, sample_batches
 from jaxrl.run.inference.whole_episodes import PlaySpec, make_game
-from jaxrl.run.results import Result, episode_results
+from jaxrl.run.results import Result, episode_results, episode_returns
 
 _summarise = jax.jit(summarise)  # one program, not one for each operation
 
@@ -54,7 +54,7 @@ def summary_of_episodes(algorithm: Algorithm, finished: Sequence[EpisodeStats]) 
     With `episode_return_std` and `episode_len_std` (of the episodes, ddof 0).
     """
     played = jax.tree.map(lambda *leaves: np.concatenate(leaves), *finished)
-    returns, lengths = played.returns.sum(axis=-1), played.length
+    returns, lengths = episode_returns(played), played.length.astype(np.int64)
     summary = jax.tree.map(np.asarray, _summarise(played, np.ones(len(lengths), bool)))
     return {
         **episode_results(algorithm, summary),

@@ -17,7 +17,8 @@ from jaxrl.run.inference.whole_episodes import PlaySpec, make_game, play_batches
 from jaxrl.run.logging.plots import heat_map, inline, save_figure
 
 SCALE = 400 / np.log(10)  # rating points of a factor e in the odds of a win
-ROUNDS = 10_000  # of the fit, at most
+ROUNDS = 1000  # of the fit, at most; some 30 are enough
+LONGEST_STEP = 2.0  # of a round, in log strength
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,30 +48,20 @@ class PayoffMatrix:
 
             P(i beats j) = 1 / (1 + 10^((elo_j - elo_i) / 400))
 
-        It is the maximum of the likelihood, found by minorisation (Hunter 2004), with one draw more
-        for each pair, so that who always wins has a finite rating. A policy against itself does not
-        count.
+        It is the maximum of the likelihood with one draw more for each pair, so that who always
+        wins has a finite rating. A policy against itself does not count, nor does a pair whose win
+        rate is NaN. Where nothing links some of them to the first column, they are rated among
+        themselves, from 0 of the first.
         """
         names = list(dict.fromkeys((*self.columns, *self.rows)))
-        number, points = np.zeros((2, len(names), len(names)))
+        points = np.zeros((len(names), len(names)))
         for row, rates in zip(self.rows, self.win_rate, strict=True):
             for column, rate in zip(self.columns, rates, strict=True):
                 i, j = names.index(row), names.index(column)
-                if i != j:
-                    won = rate * self.episodes + 0.5
-                    points[i, j] += won
-                    points[j, i] += self.episodes + 1 - won
-                    number[i, j] += self.episodes + 1
-                    number[j, i] += self.episodes + 1
-        strength = np.ones(len(names))
-        for _ in range(ROUNDS):
-            before = strength
-            shares = (number / (strength[:, None] + strength)).sum(axis=1)
-            strength = points.sum(axis=1) / np.where(shares > 0, shares, 1.0)
-            strength = np.where(shares > 0, strength, 1.0) / strength[0]
-            if np.allclose(strength, before, rtol=1e-9, atol=0):
-                break
-        return dict(zip(names, (SCALE * np.log(strength)).tolist(), strict=True))
+                if i != j and not np.isnan(rate):
+                    points[i, j] += rate * self.episodes + 0.5
+                    points[j, i] += (1 - rate) * self.episodes + 0.5
+        return dict(zip(names, (SCALE * log_strengths(points)).tolist(), strict=True))
 
     def table(self) -> str:
         """The matrix in Markdown, with the ratings of the rows."""
@@ -94,6 +85,63 @@ class PayoffMatrix:
         rows = [f"{row}  {elo[row]:+.0f}" for row in self.rows]
         title = f"win rate over {self.episodes} episodes; Elo beside the names"
         return heat_map(self.win_rate, rows, self.columns, title)
+
+
+def log_strengths(points: np.ndarray) -> np.ndarray:
+    """The most likely log strengths x, f64[n], of a Bradley-Terry model (Bradley and Terry 1952).
+
+        P(i beats j) = 1 / (1 + exp(x_j - x_i))
+
+    By Newton's method, whose step is shortened until the likelihood grows. The first of those that
+    games link has 0.
+
+    Args:
+        points: f64[n, n], of the row against the column, more than 0 for both or for neither.
+    """
+    strengths, number = np.zeros(len(points)), points + points.T
+    is_free = _first_linked(number > 0) != np.arange(len(points))
+    for _ in range(ROUNDS):
+        expected = number * _chances(strengths)
+        gradient = (points - expected).sum(axis=1)[is_free]
+        curvature = expected * _chances(strengths).T
+        hessian = np.diag(curvature.sum(axis=1)) - curvature
+        step = np.linalg.solve(hessian[np.ix_(is_free, is_free)], gradient)
+        longest = np.abs(step).max(initial=0.0)
+        step *= min(1.0, LONGEST_STEP / max(longest, LONGEST_STEP))
+        before, strengths = strengths, _stepped(points, strengths, is_free, step)
+        if longest < 1e-12 or np.array_equal(before, strengths):
+            break
+    return strengths
+
+
+def _stepped(
+    points: np.ndarray, strengths: np.ndarray, is_free: np.ndarray, step: np.ndarray
+) -> np.ndarray:
+    """The strengths after the step, or after so small a part of it that they become likelier."""
+    least = _log_likelihood(points, strengths)
+    for part in 0.5 ** np.arange(30):
+        after = strengths.copy()
+        after[is_free] += part * step
+        if _log_likelihood(points, after) >= least:
+            return after
+    return strengths
+
+
+def _chances(strengths: np.ndarray) -> np.ndarray:
+    """P(row beats column), f64[n, n], which no strength lets overflow."""
+    return np.exp(-np.logaddexp(0.0, strengths - strengths[:, None]))
+
+
+def _log_likelihood(points: np.ndarray, strengths: np.ndarray) -> float:
+    return float(-(points * np.logaddexp(0.0, strengths - strengths[:, None])).sum())
+
+
+def _first_linked(is_played: np.ndarray) -> np.ndarray:
+    """The first player to whom games link each one, i64[n], from bool[n, n] of pairs."""
+    is_linked = is_played | np.eye(len(is_played), dtype=bool)
+    for _ in range(len(is_played).bit_length()):  # games that are twice as far away each time
+        is_linked = is_linked @ is_linked
+    return np.array([np.flatnonzero(linked)[0] for linked in is_linked], int)
 
 
 def play_pairs(

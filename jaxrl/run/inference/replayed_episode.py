@@ -24,6 +24,7 @@ from jaxrl.core.errors import UsageError, brief, unknown_name
 from jaxrl.core.registry import make
 from jaxrl.core.types import DEFAULT_AGENT, AgentId, Key, PyTree
 from jaxrl.episodes import MultiAgentEpisode, SingleAgentEpisode
+from jaxrl.episodes.from_arrays import rewards_of_actions
 from jaxrl.episodes.values import Nested, leaves, map_nested, stack
 from jaxrl.rollout.env_step import RolloutSpec, StepRandomness, draw_randomness
 from jaxrl.rollout.policy_map import Grouping
@@ -344,7 +345,7 @@ def _differences(
     found += _first_unequal(agent, "observation", times, observations, replayed)
     rewards = steps.reward[: times[-1], place]
     if len(times) > 1:
-        rewards = np.add.reduceat(rewards, times[:-1])
+        rewards = rewards_of_actions(rewards, times[:-1])
         given = np.asarray(episode.get_rewards(slice(0, len(rewards))))
         found += _first_unequal(agent, "reward", times[:-1], given, rewards)
     if episode.is_done and len(times) == len(recorded.times):

@@ -38,6 +38,11 @@ FORMER_NAMES = {  # of parts of the state, before format 3
     "runner.worlds.memory": "runner.envs.policy_states",
     "runner.worlds": "runner.envs",
 }
+# Parts of the state that earlier checkpoints do not have, which are 0 then: agents' steps in their
+# episodes (format 1) and what rounding has left out of sums.
+CAME_LATER = re.compile(
+    r"\b(envs|window)\.episodes\.(agent_steps$|lower\.)|\benvs\.state\.(.*\.)?returns_lower$"
+)
 NAME = re.compile(r"(best-)?(\d{6,})")
 
 
@@ -228,6 +233,8 @@ def filled(
             return np.zeros(shape.shape, shape.dtype)
         if name not in saved and missing_allowed:
             return leaf
+        if name not in saved and CAME_LATER.search(name):
+            return np.zeros(shape.shape, shape.dtype)
         if name not in saved:
             raise UsageError(f"{what} does not fit: it has no {name}, here {_form(shape)}")
         value = narrowed(saved[name], shape.dtype)

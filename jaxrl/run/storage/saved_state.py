@@ -76,8 +76,7 @@ def restore(
     key = start[0]
     hypers, env_params = _unchanged_numbers(saved, facts, config, start[1:])
     shapes = jax.eval_shape(algorithm.init, key, hypers, env_params)
-    arrays = {**_counts_that_came_later(shapes), **saved.arrays}
-    arrays = regrouped(arrays, saved.facts["groups"], facts["groups"])
+    arrays = regrouped(saved.arrays, saved.facts["groups"], facts["groups"])
     learners = checkpoint.filled(shapes.learners, arrays, "runner.learners", where)
     counts = {"key": shapes.key, "num_updates": shapes.num_updates}
     counts = checkpoint.filled(counts, arrays, "runner", where, others_allowed=True)
@@ -272,20 +271,6 @@ def _counts_in_other_batches(
     """
     key = jax.random.fold_in(jax.random.fold_in(key, NEW_BATCH), lifetime["training_iteration"])
     return {"key": key, "num_updates": jnp.int32(-(-lifetime["num_env_steps"] // num_env_steps))}
-
-
-def _counts_that_came_later(shapes: RunnerState) -> dict[str, np.ndarray]:
-    """Zeros for the agents' steps in their episodes, which format 1 may not have."""
-    parts = {"envs": shapes.envs, "window": shapes.window}
-    counts = {
-        f"runner.{name}.episodes.agent_steps": getattr(part.episodes, "agent_steps", ())
-        for name, part in parts.items()
-    }
-    return {
-        name: np.zeros(leaf.shape, leaf.dtype)
-        for name, leaf in counts.items()
-        if not isinstance(leaf, tuple)
-    }
 
 
 def _without_learners(runner: RunnerState) -> tuple[PyTree, PyTree]:
