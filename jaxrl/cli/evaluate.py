@@ -53,6 +53,12 @@ class EvaluateOptions:
     opponent: Any = setting(
         None, "member of the run's pool of opponents, or pool: all of them; None: the newest copy"
     )
+    max_steps: Any = setting(
+        None,
+        "steps at which an episode is cut, and does not count; None: the run's "
+        "evaluation_max_steps",
+        count(optional=True),
+    )
     output: Any = setting(None, "folder that the episodes are written to, as Parquet files")
     trust: bool = TRUST
 
@@ -119,6 +125,10 @@ def report(result: Result, run: str, options: EvaluateOptions) -> str:
     chosen = "sampled" if options.explore else "likeliest"
     which = "" if is_checkpoint(run) else f" ({options.checkpoint})"
     lines = [f"{episodes['num_episodes']:,} episodes of {run}{which}, {chosen} actions"]
+    if num_cut := episodes.get("num_episodes_cut"):
+        lines.append(f"{num_cut:,} more were cut: they did not end")
+    if not episodes["num_episodes"]:
+        return "\n".join(lines)
     for what, name in (("return", "episode_return"), ("length", "episode_len")):
         mean, std, least, greatest = (
             episodes[f"{name}_{part}"] for part in ("mean", "std", "min", "max")

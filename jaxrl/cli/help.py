@@ -39,7 +39,7 @@ GROUPS = {  # title: the settings under it; docs/settings.md has the same groups
     "checkpoint_frequency checkpoint_at_end checkpoint_score_attribute keep",
     "environments outside JAX": "workers sync env_step_timeout_s max_consecutive_faults",
     "evaluation": "evaluation_interval evaluation_duration evaluation_explore evaluation_env_args "
-    "evaluation_seed",
+    "evaluation_seed evaluation_max_steps",
     "logs and pictures": "loggers pictures debug profile",
     "devices and processes": "devices compile_cache coordinator num_processes process_id "
     "join_seconds",

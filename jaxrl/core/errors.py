@@ -8,7 +8,7 @@ import reprlib
 import sys
 import sysconfig
 import traceback
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -116,6 +116,21 @@ def brief(value: Any) -> str:
     except Exception:
         text = f"<{type(value).__name__}>"
     return text if len(text) <= 80 else f"{text[:77]}..."
+
+
+def named_policy(policy: str | None, known: Sequence[str], where: str) -> str:
+    """The policy of that name; None: the only one that there is.
+
+    Raises:
+        UsageError: no such policy, or several and no name.
+    """
+    if policy is None and len(known) > 1:
+        names = ", ".join(known)
+        raise UsageError(f"{where} holds {len(known)} policies; name one of them: {names}")
+    policy = known[0] if policy is None else policy
+    if policy not in known:
+        raise unknown_name("policy", policy, known, f"in {where}")
+    return policy
 
 
 def unknown_name(

@@ -49,7 +49,7 @@ def total(
     added apart (Rump, Ogita and Oishi 2008).
 
     Args:
-        lower: the numbers' own lower parts.
+        lower: the numbers' own lower parts, which are added to that of the sum alone.
     """
     if not values.shape[axis]:
         nothing = jnp.sum(values, axis)
@@ -59,7 +59,8 @@ def total(
     # Adding and subtracting it cuts off the bits that would not fit into the sum.
     unit = jnp.ldexp(jnp.ones(exponent.shape, values.dtype), exponent + above)
     upper = (unit + values) - unit
-    rounded, left_out = two_sum(jnp.sum(upper, axis), jnp.sum((values - upper) + lower, axis))
+    rounded, left_out = two_sum(jnp.sum(upper, axis), jnp.sum(values - upper, axis))
+    left_out += jnp.sum(jnp.broadcast_to(lower, values.shape), axis)
     return jnp.where(jnp.isfinite(rounded), rounded, jnp.sum(values, axis)), left_out
 
 

@@ -17,6 +17,7 @@ from jaxrl.core.fields import (
     pairs,
     setting,
 )
+from jaxrl.run.inference.play_limit import MAX_STEPS
 from jaxrl.run.logging.loggers import LOGGER, check_loggers, saved_form
 from jaxrl.run.results import RETURN
 
@@ -116,6 +117,11 @@ class RunSettings:
     )
     evaluation_seed: int = setting(
         0, "the evaluation's own random seed; each one plays the same episodes", count(0, UINT32)
+    )
+    evaluation_max_steps: int = setting(
+        MAX_STEPS,
+        "steps at which an episode of an evaluation or a sampling is cut, and does not count",
+        count(),
     )
     sampling_interval: int | None = setting(
         None,
@@ -225,6 +231,7 @@ class RunKeywords(TypedDict, total=False):
     evaluation_explore: bool
     evaluation_env_args: Any
     evaluation_seed: int
+    evaluation_max_steps: int
     sampling_interval: int | None
     sampling_duration: int
     output: Any

@@ -141,7 +141,7 @@ class Trainer(PolicyAccess, EpisodeAccess, TrainerResults):
         self.tasks = EnvTasks(config, setup.env)
         self.watch = HealthMonitor(config, self.algorithm.diagnostics)
         self.best = BestState(self.settings.score_attribute)
-        self.evaluation = Evaluation(config, self.algorithm, self.settings)
+        self.evaluation = Evaluation(config, self.algorithm, self.settings, self.progress.say)
         self.compile_seconds = 0.0
         self.last_result: Result | None = None
         self._runner: RunnerState | None = None

@@ -17,6 +17,7 @@ TRIAL_SETTINGS = (
     "evaluation_explore",
     "evaluation_env_args",
     "evaluation_seed",
+    "evaluation_max_steps",
     "loggers",
     *HOST_SETTINGS,
 )

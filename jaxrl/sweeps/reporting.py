@@ -54,7 +54,7 @@ class Reporter:
         self.say = say
         self.view = TrialView(trial, algorithm, settings)
         self.hooks = Hooks(self.view, resolve_callbacks(trial.config.callbacks))
-        self.evaluation = Evaluation(trial.config, algorithm, settings)
+        self.evaluation = Evaluation(trial.config, algorithm, settings, say)
         self.ended = False  # by a hook
         self.bad = ""  # the number that the trial has diverged by
         self._results: list[Result] = []  # of the chunk at hand

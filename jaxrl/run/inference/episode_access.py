@@ -6,7 +6,8 @@ from typing import Any
 from jaxrl.core.fields import count, flag
 from jaxrl.run.inference.evaluate import check_wanted
 from jaxrl.run.inference.payoff_matrix import PayoffMatrix, play_pairs
-from jaxrl.run.inference.sampling import Episode
+from jaxrl.run.inference.play_limit import PlayLimit
+from jaxrl.run.inference.sampling import Episode, EpisodeRange
 from jaxrl.run.logging.console import evaluation_line, greedy_hint
 from jaxrl.run.multiprocess import together
 from jaxrl.run.results import Result
@@ -24,6 +25,7 @@ class EpisodeAccess:
         explore: bool | None = None,
         seed: int | None = None,
         opponent: str | None = None,
+        max_steps: int | None = None,
         return_episodes: bool = False,
     ) -> Result:
         """Plays whole episodes with the policies as they are; {"env_runners": ...} as RLlib has it.
@@ -39,6 +41,8 @@ class EpisodeAccess:
             opponent: a member of the configuration's pool of opponents by its name, or "pool": all
                 of them, drawn as in training; None: the newest copy. The result has who it was
                 under "opponents".
+            max_steps: where an episode is cut: it does not count, but in `num_episodes_cut`; None:
+                the setting `evaluation_max_steps`.
             return_episodes: with the episodes as objects, as `sample` has them, in a list under
                 "episodes".
 
@@ -48,7 +52,7 @@ class EpisodeAccess:
         """
         flag("return_episodes", return_episodes)
         wanted = {"episodes": episodes, "env_args": env_args, "explore": explore, "seed": seed}
-        wanted["opponent"] = opponent
+        wanted |= {"opponent": opponent, "max_steps": max_steps}
         runner, recorded = self.runner, []
 
         def evaluation() -> Result:
@@ -66,7 +70,12 @@ class EpisodeAccess:
 
     @together
     def payoff_matrix(
-        self, *, episodes: int = 100, explore: bool = True, seed: int | None = None
+        self,
+        *,
+        episodes: int = 100,
+        explore: bool = True,
+        seed: int | None = None,
+        max_steps: int | None = None,
     ) -> PayoffMatrix:
         """Plays the policy that learns, and its copies, against every opponent of the pool.
 
@@ -74,13 +83,18 @@ class EpisodeAccess:
             episodes: of each pair.
             explore: whether actions are sampled, or else each is its distribution's mode.
             seed: of the episodes; None: the setting `evaluation_seed`.
+            max_steps: where an episode is cut, which does not count; None: the setting
+                `evaluation_max_steps`.
 
         Raises:
             UsageError: the configuration has no pool, or an argument is not of its kind.
         """
         seed = self.settings.evaluation_seed if seed is None else seed
-        check_wanted({"episodes": episodes, "explore": explore, "seed": seed, "env_args": {}})
-        play, runner = (episodes, seed, explore), self.runner
+        max_steps = self.settings.evaluation_max_steps if max_steps is None else max_steps
+        wanted = {"episodes": episodes, "explore": explore, "seed": seed, "max_steps": max_steps}
+        check_wanted({**wanted, "env_args": {}})
+        limit, runner = PlayLimit(max_steps, self.progress.say), self.runner
+        play = EpisodeRange(seed, number=episodes, explore=explore, limit=limit)
         params = self.algorithm.env_params if self.tasks.function else self.env_params
         played = self.processes.broadcast(lambda: play_pairs(self.algorithm, runner, params, play))
         return PayoffMatrix(**played)
@@ -94,6 +108,7 @@ class EpisodeAccess:
         seed: int | None = None,
         first: int = 0,
         env_args: Mapping[str, Any] | None = None,
+        max_steps: int | None = None,
     ) -> list[Episode]:
         """Plays whole episodes with the policies as they are; returns them as objects.
 
@@ -106,6 +121,8 @@ class EpisodeAccess:
             first: the number of the first one: `sample(10, first=10)` plays the next ten.
             env_args: arguments of the environment that differ from training's, {} for none; None:
                 the setting `evaluation_env_args`.
+            max_steps: where an episode is cut, which is left out; None: the setting
+                `evaluation_max_steps`.
 
         Returns:
             A `jaxrl.episodes.SingleAgentEpisode` for each episode, or a `MultiAgentEpisode` where
@@ -118,6 +135,7 @@ class EpisodeAccess:
         count(0)("first", first)
         wanted = {"episodes": num_episodes, "env_args": env_args, "explore": explore, "seed": seed}
         runner, episodes = self.runner, []
+        wanted["max_steps"] = max_steps
 
         def play() -> None:
             played = self.evaluation.recorded(runner, self.env_params, first=first, **wanted)

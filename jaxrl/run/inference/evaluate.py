@@ -12,10 +12,11 @@ from jaxrl.core.errors import UsageError
 from jaxrl.core.fields import UINT32, count, flag, freeze, pairs
 from jaxrl.core.types import PyTree
 from jaxrl.models.policy_spec import PolicyWeights
-from jaxrl.rollout.episode_stats import EpisodeStats, summarise
+from jaxrl.rollout.episode_stats import summarise
 from jaxrl.run.inference.host_episodes import EvaluationCopies, play_episodes
+from jaxrl.run.inference.play_limit import DEFAULT_LIMIT, MAX_STEPS, PlayLimit, say_on_stderr
 from jaxrl.run.inference.sampling import Episode, EpisodeRange, Players, env_of, sample_batches
-from jaxrl.run.inference.whole_episodes import PlaySpec, make_game
+from jaxrl.run.inference.whole_episodes import PlayedBatch, PlaySpec, make_game
 from jaxrl.run.results import Result, episode_results, episode_returns
 
 _summarise = jax.jit(summarise)  # one program, not one for each operation
@@ -30,6 +31,7 @@ def evaluate(
     explore: bool = False,
     seed: int = 0,
     copies: EvaluationCopies | None = None,
+    limit: PlayLimit = DEFAULT_LIMIT,
 ) -> Result:
     """Plays `episodes` whole episodes.
 
@@ -44,24 +46,28 @@ def evaluate(
     """
     game = make_game(weights, algorithm.env_params if env_params is None else env_params, seed)
     play = PlaySpec(algorithm.rollout_spec, explore)
-    batches = play_episodes(play, game, 0, episodes, copies)
-    return summary_of_episodes(algorithm, [batch.finished for batch in batches])
+    batches = play_episodes(play, game, 0, episodes, copies, limit)
+    return summary_of_episodes(algorithm, list(batches))
 
 
-def summary_of_episodes(algorithm: Algorithm, finished: Sequence[EpisodeStats]) -> Result:
-    """Batches of finished episodes, [E] each, in RLlib's tree as under `env_runners`.
+def summary_of_episodes(algorithm: Algorithm, batches: Sequence[PlayedBatch]) -> Result:
+    """Batches of episodes, in RLlib's tree as under `env_runners`.
 
-    With `episode_return_std` and `episode_len_std` (of the episodes, ddof 0).
+    With `episode_return_std` and `episode_len_std` (of the episodes, ddof 0). Of episodes that were
+    cut only their number is there, `num_episodes_cut`, and their steps.
     """
-    played = jax.tree.map(lambda *leaves: np.concatenate(leaves), *finished)
-    returns, lengths = episode_returns(played), played.length.astype(np.int64)
-    summary = jax.tree.map(np.asarray, _summarise(played, np.ones(len(lengths), bool)))
+    played = jax.tree.map(lambda *leaves: np.concatenate(leaves), *[b.finished for b in batches])
+    done = np.concatenate([batch.done for batch in batches])
+    num_cut_steps = sum(int((~batch.done).sum()) * sum(batch.num_steps) for batch in batches)
+    returns, lengths = episode_returns(played)[done], played.length[done].astype(np.int64)
+    summary = jax.tree.map(np.asarray, _summarise(played, done))
+    spreads = {"episode_return_std": returns, "episode_len_std": lengths}
     return {
         **episode_results(algorithm, summary),
-        "episode_return_std": float(returns.std()),
-        "episode_len_std": float(lengths.std()),
+        **({name: float(values.std()) for name, values in spreads.items()} if done.any() else {}),
         "num_episodes": len(lengths),
-        "num_env_steps_sampled": int(lengths.sum()),
+        **({} if done.all() else {"num_episodes_cut": int((~done).sum())}),
+        "num_env_steps_sampled": int(lengths.sum()) + num_cut_steps,
     }
 
 
@@ -69,12 +75,12 @@ def evaluate_and_record(
     players: Players, wanted: EpisodeRange, keep: Callable[[Episode], Any]
 ) -> Result:
     """{"env_runners": ...}; `keep` is called with each episode as an object."""
-    finished = []
+    batches = []
     for batch in sample_batches(players, wanted):
-        finished.append(batch.finished)
+        batches.append(batch.played._replace(kept=[]))
         for episode in batch.episodes:
             keep(episode)
-    return {"env_runners": summary_of_episodes(players.algorithm, finished)}
+    return {"env_runners": summary_of_episodes(players.algorithm, batches)}
 
 
 class Evaluation:
@@ -85,7 +91,14 @@ class Evaluation:
             spaces.
     """
 
-    def __init__(self, config: Any, algorithm: Algorithm, settings: Any):
+    def __init__(
+        self,
+        config: Any,
+        algorithm: Algorithm,
+        settings: Any,
+        say: Callable[[str], Any] = say_on_stderr,
+    ):
+        self.say = say
         self.config, self.settings, self.trained = config, settings, algorithm
         self._algorithms: dict[Any, Algorithm] = {}  # by the arguments that differ
         self.copies = EvaluationCopies(settings)
@@ -102,12 +115,13 @@ class Evaluation:
         Args:
             env_params: the environment's numbers, used unless it is made with other arguments than
                 training's, or a curriculum sets them: then the configuration's own.
-            **changes: episodes, explore, seed or env_args in place of the settings', where they are
-                not None; `opponent` as of `Algorithm.acting_weights`.
+            **changes: episodes, explore, seed, max_steps or env_args in place of the settings',
+                where they are not None; `opponent` as of `Algorithm.acting_weights`.
         """
         opponent = changes.get("opponent")
         players, wanted = self._read(runner, env_params, changes)
         chosen = {"episodes": wanted.number, "explore": wanted.explore, "seed": wanted.seed}
+        chosen["limit"] = wanted.limit
         result = evaluate(*players[:3], **chosen, copies=self.copies)
         return {"env_runners": result, **self._against(runner, opponent)}
 
@@ -143,6 +157,7 @@ class Evaluation:
             "explore": self.settings.evaluation_explore,
             "seed": self.settings.evaluation_seed,
             "env_args": self.settings.evaluation_env_args,
+            "max_steps": self.settings.evaluation_max_steps,
             **{name: value for name, value in changes.items() if value is not None},
         }
         check_wanted(wanted)
@@ -153,9 +168,9 @@ class Evaluation:
         params = algorithm.env_params if is_target else env_params
         played_in = env_of(self.config, env_args), self.copies
         players = Players(algorithm, weights, params, *played_in)
-        return players, EpisodeRange(
-            wanted["seed"], number=wanted["episodes"], explore=wanted["explore"]
-        )
+        limit = PlayLimit(wanted["max_steps"], self.say, "evaluation_max_steps")
+        which = {"number": wanted["episodes"], "explore": wanted["explore"], "limit": limit}
+        return players, EpisodeRange(wanted["seed"], **which)
 
     def _over(self, env_args: Any) -> Algorithm:
         """Training's algorithm, or one over an environment with other arguments, compiled once."""
@@ -168,8 +183,9 @@ class Evaluation:
 
 
 def check_wanted(wanted: Mapping[str, Any]) -> None:
-    """Refuses episodes, a seed, `explore` or `env_args` that are not of their kind."""
+    """Refuses episodes, a seed, `explore`, `max_steps` or `env_args` not of their kind."""
     count()("episodes", wanted["episodes"])
+    count()("max_steps", wanted.get("max_steps", MAX_STEPS))
     flag("explore", wanted["explore"])
     count(0, UINT32)("seed", wanted["seed"])
     pairs("{name: value}")("env_args", freeze(wanted["env_args"]))

@@ -24,8 +24,8 @@ from jaxrl.rollout.host_steps import (
     scatter_on_host,
 )
 from jaxrl.run.devices.collector import make_copies
+from jaxrl.run.inference.play_limit import DEFAULT_LIMIT, PlayLimit, PlayWatch
 from jaxrl.run.inference.whole_episodes import (
-    MAX_STEPS,
     Game,
     PlayedBatch,
     PlaySpec,
@@ -89,17 +89,18 @@ def play_episodes(
     first: int,
     episodes: int,
     copies: EvaluationCopies | None = None,
+    limit: PlayLimit = DEFAULT_LIMIT,
 ) -> Iterator[PlayedBatch]:
-    """Plays the episodes first, first + 1, ..., a batch at a time.
+    """Plays the episodes first, first + 1, ..., a batch at a time; cut where the limit says.
 
     Args:
         copies: of an environment outside JAX; None: made for these episodes.
 
     Raises:
-        UsageError: an episode that does not end, or an environment that fails again and again.
+        UsageError: an environment that fails again and again.
     """
     if not is_outside(play.rollout.env):
-        yield from play_batches(play, game, first, episodes)
+        yield from play_batches(play, game, first, episodes, limit)
         return
     env = play.rollout.env
     refuse_evaluation(env)
@@ -111,7 +112,7 @@ def play_episodes(
         for begin in range(0, episodes, together):
             count = min(together, episodes - begin)  # of the last batch what is beyond is dropped
             index = np.int32(first + begin + np.arange(together))
-            yield cut(_play_batch(play, game, vector, index), count)
+            yield cut(_play_batch(play, game, vector, index, limit), count)
 
 
 class PicturedEpisode(NamedTuple):
@@ -133,17 +134,18 @@ def play_pictured(play: PlaySpec, game: Game, number: int, max_steps: int) -> Pi
     vector = env.pictured() if env.pictured else make_copies(env, copies, RunSettings(workers=0))
     index = np.int32(number + np.arange(copies))
     with contextlib.closing(vector):
-        played = _play_batch(play, game, vector, index, max_steps)
+        limit = PlayLimit(max_steps, say=lambda text: None)  # the recording says that it was cut
+        played = _play_batch(play, game, vector, index, limit)
     return PicturedEpisode(cut(played, 1), getattr(vector, "pictures", {}))
 
 
 def _play_batch(
-    play: PlaySpec, game: Game, vector: Any, index: np.ndarray, max_steps: int = MAX_STEPS
+    play: PlaySpec, game: Game, vector: Any, index: np.ndarray, limit: PlayLimit
 ) -> PlayedBatch:
     for attempt in range(MOST_TRIES):
         first = vector.reset(_seeds(game, index, attempt))
         envs = first_envs(play.rollout, game.weights, first, game.env_params)
-        played = _play_out(play, game, vector, (envs, index), max_steps)
+        played = _play_out(play, game, vector, (envs, index), limit)
         if played is not None:
             return played
     raise UsageError(
@@ -159,30 +161,33 @@ def _seeds(game: Game, index: np.ndarray, attempt: int) -> np.ndarray:
 
 
 def _play_out(
-    play: PlaySpec, game: Game, vector: Any, begun: tuple[EnvBatch, np.ndarray], max_steps: int
+    play: PlaySpec, game: Game, vector: Any, begun: tuple[EnvBatch, np.ndarray], limit: PlayLimit
 ) -> PlayedBatch | None:
     """A batch of episodes from their start; None if a fault broke off one of them.
 
     Args:
         begun: the copies, and the numbers of their episodes.
-        max_steps: where they are cut; that many of whole ones is an error.
     """
     spec, (envs, index), kept = play.rollout, begun, []
     obs = jax.device_get(envs.obs)
     finished, done = _none_finished(spec, index), np.zeros(len(index), bool)
-    for step in range(max_steps):
+    watch = PlayWatch(limit, spec.env.name)
+    for step in range(limit.max_steps):
         outputs, actions = _choose(play, game, envs, index, np.int32(step))
         steps = _step_all(vector, scatter_on_host(spec.grouping, jax.device_get(actions)))
         reached = reached_of(spec, steps, np.arange(len(index), dtype=np.int32))
         if np.any(reached.lost & ~done):
             return None
         envs, finished, row = _go_on(play, game, (envs, outputs), reached, (done, finished))
-        kept.append(jax.device_get(row))
+        if play.keep is not None:
+            kept.append(jax.device_get(row))
         done = done | reached.episode_done
-        if done.all() or (step + 1 == max_steps < MAX_STEPS):
-            rows = jax.tree.map(lambda *leaves: np.stack(leaves, 1), *kept)
-            return PlayedBatch(obs, [rows], [len(kept)], jax.device_get(finished))
-    raise UsageError(f"an episode of {spec.env.name} did not end within {MAX_STEPS:,} steps")
+        watch.look(done, step + 1)
+        if done.all():
+            break
+    watch.conclude(done)
+    rows = jax.tree.map(lambda *leaves: np.stack(leaves, 1), *kept) if kept else ()
+    return PlayedBatch(done, obs, [rows], [step + 1], jax.device_get(finished))
 
 
 def _step_all(vector: Any, actions: PyTree) -> Any:

@@ -20,6 +20,7 @@ from jaxrl.run.devices.mesh import stacked
 from jaxrl.run.inference.evaluate import check_wanted, evaluate_and_record, with_arguments
 from jaxrl.run.inference.evaluate import evaluate as play_episodes
 from jaxrl.run.inference.host_episodes import EvaluationCopies
+from jaxrl.run.inference.play_limit import MAX_STEPS, PlayLimit
 from jaxrl.run.inference.policy import weights_shape
 from jaxrl.run.inference.recording import EpisodeChoice, EpisodeRecording
 from jaxrl.run.inference.sampling import Episode, EpisodeRange, Players, env_of
@@ -150,6 +151,7 @@ def evaluate(
     opponent: str | None = None,
     config: Any = None,
     trust: bool = False,
+    max_steps: int | None = None,
     return_episodes: bool = False,
     output: str | Path | None = None,
 ) -> Result:
@@ -167,6 +169,8 @@ def evaluate(
         config: the configuration, only where its file cannot hold it.
         trust: import what the run names, though it is not jaxrl's or an installed plug-in's; see
             docs/loading.md.
+        max_steps: where an episode is cut: it does not count, but in `num_episodes_cut`; None: the
+            run's `evaluation_max_steps`.
         return_episodes: with the episodes as objects, as `Trainer.sample` has them, in a list under
             "episodes".
         output: a folder that the episodes are written to, as Parquet files; see
@@ -178,13 +182,18 @@ def evaluate(
     """
     flag("return_episodes", return_episodes)
     wanted = {"episodes": episodes, "explore": explore, "seed": 0 if seed is None else seed}
-    check_wanted({**wanted, "env_args": env_args or {}})
+    limit = MAX_STEPS if max_steps is None else max_steps
+    check_wanted({**wanted, "env_args": env_args or {}, "max_steps": limit})
     game = OtherGame(env_args, opponent)
     opened = open_run(path, checkpoint, config=config, game=game, trust=trust)
     writer = None if output is None else EpisodeWriter(output)
+    run_settings = opened.saved.facts["run_settings"]
     if seed is None:
-        wanted["seed"] = opened.saved.facts["run_settings"]["evaluation_seed"]
-    with contextlib.closing(_copies_of(opened.saved.facts["run_settings"])) as copies:
+        wanted["seed"] = run_settings["evaluation_seed"]
+    if max_steps is None:  # earlier runs do not have it
+        limit = run_settings.get("evaluation_max_steps", MAX_STEPS)
+    wanted["limit"] = PlayLimit(limit)
+    with contextlib.closing(_copies_of(run_settings)) as copies:
         if return_episodes or writer is not None:
             return _evaluate_and_record(opened, wanted, writer, return_episodes, copies)
         played = opened.algorithm, opened.weights, opened.env_params
@@ -215,7 +224,8 @@ def _evaluate_and_record(
         if writer is not None:
             writer.write(episode)
 
-    chosen = EpisodeRange(wanted["seed"], number=wanted["episodes"], explore=wanted["explore"])
+    chosen = {name: wanted[name] for name in ("seed", "explore", "limit")}
+    chosen = EpisodeRange(**chosen, number=wanted["episodes"])
     with out:
         result = {**evaluate_and_record(players, chosen, keep), **opened.against}
     return {**result, "episodes": episodes} if returned else result

@@ -1,6 +1,7 @@
 """Payoff matrix of a pool of opponents: every member against every other, and Elo ratings."""
 
 import dataclasses
+import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from jaxrl.algorithms.opponent_settings import COPY
 from jaxrl.algorithms.opponents import Pool
 from jaxrl.core.errors import UsageError
 from jaxrl.core.types import PyTree
+from jaxrl.run.inference.sampling import EpisodeRange
 from jaxrl.run.inference.whole_episodes import PlaySpec, make_game, play_batches
 from jaxrl.run.logging.plots import heat_map, inline, save_figure
 
@@ -145,14 +147,14 @@ def _first_linked(is_played: np.ndarray) -> np.ndarray:
 
 
 def play_pairs(
-    algorithm: Algorithm, runner: RunnerState, env_params: PyTree, play: tuple[int, int, bool]
+    algorithm: Algorithm, runner: RunnerState, env_params: PyTree, wanted: EpisodeRange
 ) -> dict[str, Any]:
     """The arguments of a `PayoffMatrix`, as JSON holds them.
 
     Plays the policy that learns, and its copies, against every member of the pool.
 
     Args:
-        play: (episodes of each pair, their seed, whether actions are sampled).
+        wanted: the episodes of each pair.
 
     Raises:
         UsageError: the algorithm has no pool.
@@ -167,10 +169,10 @@ def play_pairs(
         for j, column in enumerate(columns):
             weights = list(row)
             weights[pool.group] = pool.player(runner.opponents, column)
-            win_rate[i, j] = _win_rate(algorithm, tuple(weights), env_params, play)
+            win_rate[i, j] = _win_rate(algorithm, tuple(weights), env_params, wanted)
     label = lambda name: _label(pool, runner, name)
     names = {"rows": list(map(label, rows)), "columns": list(map(label, columns))}
-    return {**names, "win_rate": win_rate.tolist(), "episodes": play[0]}
+    return {**names, "win_rate": win_rate.tolist(), "episodes": wanted.number}
 
 
 def _by_age(pool: Pool, runner: RunnerState) -> Iterator[str]:
@@ -209,10 +211,11 @@ def _win_rate(
     algorithm: Algorithm,
     weights: tuple[PyTree, ...],
     env_params: PyTree,
-    play: tuple[int, int, bool],
+    wanted: EpisodeRange,
 ) -> float:
-    episodes, seed, explore = play
-    game = make_game(weights, env_params, seed)
-    batches = play_batches(PlaySpec(algorithm.rollout_spec, explore), game, 0, episodes)
-    returns = np.concatenate([batch.finished.returns for batch in batches])
-    return float(np.mean(algorithm.opponents.points(returns)[1]))
+    """The share of the episodes that ended which were won; NaN if none did."""
+    game = make_game(weights, env_params, wanted.seed)
+    play = PlaySpec(algorithm.rollout_spec, wanted.explore)
+    batches = play_batches(play, game, wanted.first, wanted.number, wanted.limit)
+    returns = np.concatenate([batch.finished.returns[batch.done] for batch in batches])
+    return float(np.mean(algorithm.opponents.points(returns)[1])) if len(returns) else math.nan

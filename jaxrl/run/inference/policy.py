@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxrl.core.errors import UsageError, brief, unknown_name
+from jaxrl.core.errors import UsageError, brief, named_policy, unknown_name
 from jaxrl.core.program_spaces import is_program
 from jaxrl.core.spaces import Box, Space, beyond, from_json, is_tree, tree_of
 from jaxrl.core.types import AgentId, Key, PolicyId, PyTree
@@ -422,13 +422,7 @@ def policy_of(
 ) -> Policy:
     """One policy of a checkpoint that was read."""
     known = saved.facts["policies"]
-    if policy is None and len(known) > 1:
-        raise UsageError(
-            f"{saved.path} holds {len(known)} policies; name one of them: {', '.join(known)}"
-        )
-    policy = next(iter(known)) if policy is None else policy
-    if policy not in known:
-        raise unknown_name("policy", policy, known, f"in {saved.path}")
+    policy = named_policy(policy, tuple(known), str(saved.path))
     given_config = config
     if config is None:
         given = {} if model is None else {"model": model}

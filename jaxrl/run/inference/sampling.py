@@ -21,10 +21,10 @@ from jaxrl.episodes.from_arrays import (
 )
 from jaxrl.models.policy_spec import PolicyWeights
 from jaxrl.rollout.env_step import PolicyOutput, RolloutSpec
-from jaxrl.rollout.episode_stats import EpisodeStats
 from jaxrl.rollout.policy_map import Grouping
 from jaxrl.rollout.recorded_steps import GroupSteps, RecordedSteps, model_outputs
 from jaxrl.run.inference.host_episodes import EvaluationCopies, play_episodes
+from jaxrl.run.inference.play_limit import DEFAULT_LIMIT, PlayLimit
 from jaxrl.run.inference.whole_episodes import PlayedBatch, PlaySpec, make_game
 from jaxrl.run.storage.checkpoint import named_arrays
 
@@ -62,13 +62,14 @@ class EpisodeRange:
     first: int = 0
     number: int = 10
     explore: bool = False
+    limit: PlayLimit = DEFAULT_LIMIT
 
 
 class SampledBatch(NamedTuple):
     """Episodes that were played side by side."""
 
-    episodes: list[Episode]
-    finished: EpisodeStats  # [E], of the same
+    episodes: list[Episode]  # those that ended
+    played: PlayedBatch  # [E], with those that were cut
 
 
 def sample_batches(players: Players, wanted: EpisodeRange) -> Iterator[SampledBatch]:
@@ -77,19 +78,21 @@ def sample_batches(players: Players, wanted: EpisodeRange) -> Iterator[SampledBa
     params = plain_params(players.env_params)
     number = wanted.first
     for batch in record_batches(players, wanted):
-        episodes = list(_episodes_of(spec, batch))
-        for episode in episodes:
-            origin = {**players.env, "env_params": params, "seed": wanted.seed, "episode": number}
-            episode.custom_data[ORIGIN] = origin
-            number += 1
-        yield SampledBatch(episodes, batch.finished)
+        episodes = []
+        for place, episode in _episodes_of(spec, batch):
+            origin = {**players.env, "env_params": params, "seed": wanted.seed}
+            episode.custom_data[ORIGIN] = {**origin, "episode": number + place}
+            episodes.append(episode)
+        number += len(batch.done)
+        yield SampledBatch(episodes, batch)
 
 
 def record_batches(players: Players, wanted: EpisodeRange) -> Iterator[PlayedBatch]:
     """Plays the episodes; `RecordedSteps` in arrays."""
     game = make_game(players.weights, players.env_params, wanted.seed)
     play = PlaySpec(players.algorithm.rollout_spec, wanted.explore, _recorded_step)
-    return play_episodes(play, game, wanted.first, wanted.number, players.copies)
+    which = wanted.first, wanted.number
+    return play_episodes(play, game, *which, players.copies, wanted.limit)
 
 
 def _recorded_step(spec: RolloutSpec, outputs: list[PolicyOutput], raw: RawStep) -> RecordedSteps:
@@ -107,8 +110,8 @@ def _recorded_step(spec: RolloutSpec, outputs: list[PolicyOutput], raw: RawStep)
     return RecordedSteps(by_env, raw.all_terminated, raw.episode_done)
 
 
-def _episodes_of(spec: RolloutSpec, batch: PlayedBatch) -> Iterator[Episode]:
-    """The episodes of a batch as objects."""
+def _episodes_of(spec: RolloutSpec, batch: PlayedBatch) -> Iterator[tuple[int, Episode]]:
+    """The episodes of a batch that ended, as objects, with their places in it."""
     grouping = spec.grouping
     parts = [
         jax.tree.map(lambda leaf, count=count: leaf[:, :count], kept)
@@ -124,14 +127,15 @@ def _episodes_of(spec: RolloutSpec, batch: PlayedBatch) -> Iterator[Episode]:
     }
     facts = facts_of(grouping)
     num_steps = len(steps.episode_done[0])
-    for e, length in enumerate(batch.finished.length.tolist()):
-        beyond = num_steps - length
+    lengths = batch.finished.length.tolist()
+    for e in np.flatnonzero(batch.done).tolist():
+        beyond = num_steps - lengths[e]
         arrays = {}
         for agent, (leaves, structure) in flat.items():
             # Copies: an episode keeps its steps in memory, and nothing else of the batch.
             rows = [leaf[e, : leaf.shape[1] - beyond].copy() for leaf in leaves]
             arrays[agent] = structure.unflatten(rows)
-        yield make_episode(spec, arrays, facts, bool(steps.all_terminated[e, length - 1]))
+        yield e, make_episode(spec, arrays, facts, bool(steps.all_terminated[e, lengths[e] - 1]))
 
 
 def make_episode(

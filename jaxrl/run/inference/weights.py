@@ -12,7 +12,7 @@ import numpy as np
 
 from jaxrl.algorithms.base import Algorithm, RunnerState
 from jaxrl.algorithms.opponent_settings import RANDOM
-from jaxrl.core.errors import UsageError, nearest, unknown_name
+from jaxrl.core.errors import UsageError, named_policy, nearest, unknown_name
 from jaxrl.core.program_spaces import is_alike_inside
 from jaxrl.core.spaces import to_json
 from jaxrl.core.types import AgentId, PolicyId
@@ -29,8 +29,15 @@ class PolicyAccess:
 
     num_draws = 0  # calls of `compute_actions` so far: each draws anew
 
-    def get_policy(self, policy: PolicyId, *, seed: int = 0) -> Policy:
-        """A copy of a policy, which further training does not change; `seed` draws its actions."""
+    def get_policy(self, policy: PolicyId | None = None, *, seed: int = 0) -> Policy:
+        """A copy of a policy, which further training does not change.
+
+        Args:
+            policy: its name; may be left out if there is one alone.
+            seed: of the actions that it draws.
+        """
+        what = f"the {type(self).__name__.lower()}"
+        policy = named_policy(policy, self.algorithm.grouping.policies, what)
         g, index = self.algorithm.grouping.locate(policy)
         agents = self.algorithm.grouping.groups[g].agents[index]
         runner = with_weights_here(self.runner)

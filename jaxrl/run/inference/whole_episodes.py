@@ -16,7 +16,6 @@ import numpy as np
 from flax import struct
 
 from jaxrl.core.env import restart, strongly_typed
-from jaxrl.core.errors import UsageError
 from jaxrl.core.outside_env import refuse_outside
 from jaxrl.core.types import Key, PyTree
 from jaxrl.models.policy_spec import PolicyWeights
@@ -33,13 +32,13 @@ from jaxrl.rollout.env_step import (
 from jaxrl.rollout.episode_stats import EpisodeStats, no_episodes
 from jaxrl.rollout.rollout import before_reset
 from jaxrl.run.devices.mesh import on_first_device
+from jaxrl.run.inference.play_limit import DEFAULT_LIMIT, PlayLimit, PlayWatch
 
 EVALUATION = 0x6576616C  # folded into the seed's key: evaluation never shares numbers with training
 AT_ONCE = 128  # episodes side by side, at most
 STEPS_PER_CALL = 1000  # between two looks at the host: a Ctrl-C that breaks off is heard there
 KEPT_STEPS = 256  # that a call keeps, at most
 KEPT_BYTES = 2**24  # of them, at most; at least one step
-MAX_STEPS = 1_000_000  # of one episode; more means that the environment has no clock
 
 
 class PlaySpec(NamedTuple):
@@ -76,6 +75,8 @@ class EpisodesUnderWay(struct.PyTreeNode):
 class PlayedBatch(NamedTuple):
     """E episodes that were played side by side; on the host."""
 
+    done: np.ndarray  # bool[E]  whether it ended; else it was cut, and `finished` is 0
+
     obs: tuple[PyTree, ...]  # the first ones, by group, [N, E, M, ...]
     kept: list[PyTree]  # of each call, [E, T, ...]; zeros in steps that were not played
     num_steps: list[int]  # that each call played
@@ -110,40 +111,38 @@ def step_chance(
     return jax.tree.map(lambda leaf: leaf[0], draw_randomness(spec, keys, 1))
 
 
-def play_batches(play: PlaySpec, game: Game, first: int, episodes: int) -> Iterator[PlayedBatch]:
-    """Plays the episodes first, first + 1, ..., a batch at a time.
-
-    Raises:
-        UsageError: an episode that does not end.
-    """
+def play_batches(
+    play: PlaySpec, game: Game, first: int, episodes: int, limit: PlayLimit = DEFAULT_LIMIT
+) -> Iterator[PlayedBatch]:
+    """Plays the episodes first, first + 1, ..., a batch at a time; cut where the limit says."""
     play = play._replace(rollout=play.rollout.apart)
     together = min(episodes, AT_ONCE)
     for begin in range(0, episodes, together):
         count = min(together, episodes - begin)  # of the last batch what is beyond is dropped
         index = np.int32(first + begin + np.arange(together))
-        yield cut(_play_batch(play, game, index), count)
+        yield cut(_play_batch(play, game, index, limit), count)
 
 
-def _play_batch(play: PlaySpec, game: Game, index: np.ndarray) -> PlayedBatch:
-    begun = start(play.rollout, game, index)
+def _play_batch(play: PlaySpec, game: Game, index: np.ndarray, limit: PlayLimit) -> PlayedBatch:
+    begun, watch = start(play.rollout, game, index), PlayWatch(limit, play.rollout.env.name)
     kept, num_steps = [], []
-    for playing, count, chunk in play_out(play, game, begun, MAX_STEPS):
+    for playing, count, chunk in play_out(play, game, begun, limit.max_steps):
         kept.append(jax.tree.map(np.asarray, chunk))
         num_steps.append(count)
-        done, finished = playing.done, playing.finished
-    if not np.asarray(done).all():
-        raise UsageError(
-            f"an episode of {play.rollout.env.name} did not end within {MAX_STEPS:,} steps"
-        )
+        done, finished = np.asarray(playing.done), playing.finished
+        watch.look(done, int(playing.num_steps))
+    watch.conclude(done)
     obs, finished = jax.tree.map(np.asarray, (begun.envs.obs, finished))
-    return PlayedBatch(obs, kept, num_steps, finished)
+    return PlayedBatch(done, obs, kept, num_steps, finished)
 
 
 def cut(batch: PlayedBatch, count: int) -> PlayedBatch:
     """The first episodes of a batch."""
     first = lambda tree: jax.tree.map(lambda leaf: leaf[:count], tree)
     obs = jax.tree.map(lambda leaf: leaf[:, :count], batch.obs)
-    return PlayedBatch(obs, first(batch.kept), batch.num_steps, first(batch.finished))
+    return batch._replace(
+        done=first(batch.done), obs=obs, kept=first(batch.kept), finished=first(batch.finished)
+    )
 
 
 def play_out(

@@ -269,6 +269,8 @@ def evaluation_line(
         width: as in `result_line`.
     """
     actions = "sampled" if explore else "greedy"
+    if not episodes["num_episodes"]:
+        return f"evaluation after iteration {iteration:,}: no {actions} episode has ended"
     mean, spread, least, most = (
         f"{episodes[f'episode_return_{name}']:.2f}" for name in ("mean", "std", "min", "max")
     )
@@ -286,7 +288,8 @@ def evaluation_line(
 def greedy_hint(result: Mapping[str, Any], episodes: Mapping[str, Any]) -> str | None:
     """A line where greedy play is worse than every recent episode, which looks like a bug."""
     least = lookup(result, "env_runners/episode_return_min")
-    if least is None or episodes["episode_return_mean"] >= least:
+    mean = episodes.get("episode_return_mean")
+    if least is None or mean is None or mean >= least:
         return None
     return (
         "evaluation takes the likeliest actions, training samples them: a policy that has learned "

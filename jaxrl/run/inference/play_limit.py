@@ -1,0 +1,76 @@
+"""Whole episodes that do not end: who is told so, and where play stops."""
+
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+MAX_STEPS = 1_000_000  # of one episode, where nobody says otherwise
+PATIENCE_S = 10.0  # without an episode that ends; then twice as long, and so on
+
+
+def say_on_stderr(text: str) -> None:
+    """Prints a line where there is no trainer that prints."""
+    print(text, file=sys.stderr, flush=True)
+
+
+@dataclass(frozen=True)
+class PlayLimit:
+    """Where episodes are cut, and who is told that they do not end.
+
+    Args:
+        max_steps: of one episode.
+        say: prints a line.
+        setting: what sets `max_steps`, for people.
+    """
+
+    max_steps: int = MAX_STEPS
+    say: Callable[[str], Any] = say_on_stderr
+    setting: str = "max_steps"
+
+
+class PlayWatch:
+    """Looks at a batch of episodes while it is played.
+
+    Args:
+        env_name: for people.
+    """
+
+    def __init__(self, limit: PlayLimit, env_name: str):
+        self._limit, self._env_name = limit, env_name
+        self._num_done, self._patience = 0, PATIENCE_S
+        self._began = self._since = time.monotonic()
+
+    def look(self, done: np.ndarray, num_steps: int) -> None:
+        """Says so if no episode has ended for a while.
+
+        Args:
+            done: bool[E], which have.
+            num_steps: of each that goes on.
+        """
+        num_done, now = int(done.sum()), time.monotonic()
+        if num_done > self._num_done:
+            self._num_done, self._since, self._patience = num_done, now, PATIENCE_S
+        elif num_done < len(done) and now - self._since >= self._patience:
+            self._patience = 2 * (now - self._since)
+            self._limit.say(
+                f"{self._env_name}: {num_done} of {len(done)} episodes have ended after "
+                f"{num_steps:,} steps and {now - self._began:.0f} s; one that does not end is cut "
+                f"at {self._limit.max_steps:,} steps, or at fewer by {self._limit.setting}; Ctrl-C "
+                "breaks off"
+            )
+
+    def conclude(self, done: np.ndarray) -> None:
+        """Says which episodes were cut, if any were."""
+        if num_cut := int((~done).sum()):
+            self._limit.say(
+                f"{self._env_name}: {num_cut} of {len(done)} episodes did not end within "
+                f"{self._limit.max_steps:,} steps and do not count: give the environment a time "
+                f"limit, or raise {self._limit.setting}"
+            )
+
+
+DEFAULT_LIMIT = PlayLimit()
