@@ -35,7 +35,7 @@ from jaxrl.core.errors import (
     unknown_name,
 )
 from jaxrl.core.fields import as_count, as_number
-from jaxrl.core.python_kinds import OF_JAX, kind_of
+from jaxrl.core.python_kinds import OF_JAX, by_keywords, kind_of
 from jaxrl.core.spaces import Space
 from jaxrl.core.task_distributions import (
     FORMS,
@@ -132,7 +132,7 @@ def make(name: Any, **args) -> tuple[Any, PyTree]:
     if not isinstance(name, str):
         env = environment_of(name, args)
         return env, default_params_of(env)
-    constructor = constructor_of(name)
+    constructor = by_keywords(constructor_of(name))
     args = {key: as_number(value) for key, value in args.items()}
     for key, value in args.items():
         if isinstance(value, float) and not math.isfinite(value):
@@ -240,7 +240,8 @@ def is_maker(env: Any) -> bool:
 def environment_of(env: Any, args: dict[str, Any]) -> Any:
     """What training takes of an object, or of what a class or function makes with `args`."""
     if is_maker(env):
-        env = adapted(None, functools.partial(env, **args) if args else env)
+        constructor = by_keywords(env)
+        env = adapted(None, functools.partial(constructor, **args) if args else constructor)
     elif args:
         raise UsageError(
             f"env_args={args} need an environment by name; {type(env).__name__} is made already"

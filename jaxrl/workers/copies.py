@@ -11,8 +11,9 @@ from typing import Any, Protocol
 import numpy as np
 
 from jaxrl.core.errors import UsageError, brief
-from jaxrl.core.python_kinds import GYMNASIUM, PARALLEL, TURNS, kind_of
+from jaxrl.core.python_kinds import GYMNASIUM, PARALLEL, RLLIB, TURNS, kind_of
 from jaxrl.workers.arrays import EnvForm, Row
+from jaxrl.workers.rllib_envs import RllibAsParallel
 from jaxrl.workers.sources import Source, make_copy
 from jaxrl.workers.space_forms import form_of
 
@@ -57,6 +58,8 @@ def copy_of(env: Any, name: str) -> Copy:
         return SingleAgentCopy(env, name)
     if kind == PARALLEL:
         return ParallelCopy(env, name)
+    if kind == RLLIB:
+        return ParallelCopy(RllibAsParallel(env), name)
     if kind == TURNS:
         parallel = _as_parallel(env)
         return TurnsCopy(env, name) if parallel is None else ParallelCopy(parallel, name)
@@ -196,6 +199,8 @@ class ParallelCopy(ManyAgentsCopy):
 
     def _write(self, row: Row, agents: Iterable, results: tuple, writers: list) -> None:
         observations, infos = results
+        if not isinstance(infos, Mapping):
+            raise ValueError(f"the infos are {brief(infos)}, not a dict by agent")
         for agent in agents:
             index = self._agent(agent)
             info = infos.get(agent, {})

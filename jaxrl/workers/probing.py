@@ -32,7 +32,7 @@ def probe(source: Source, made: Any) -> EnvForm:
         UsageError: its spaces are not supported, or the reset or the step spoils the episode.
     """
     name, seen = source.name, Seen()
-    same = Source(name, lambda: made, is_given=True)
+    same = Source(name, lambda env=made: env, is_given=True)
 
     def refuse(fault: Fault) -> None:
         where = f", in its first step with the action {fault.action}" if fault.step else ""
@@ -43,7 +43,8 @@ def probe(source: Source, made: Any) -> EnvForm:
         arrays = StepArrays(form, num_envs, seen=seen)
         stepper = VectorStepper(same, arrays, refuse)
     else:
-        form, num_envs = copy_of(made, name).declared(), 1
+        copy, num_envs = copy_of(made, name), 1
+        form, made = copy.declared(), copy.env
         arrays = StepArrays(form, num_envs, seen=seen)
         stepper = Stepper(same, arrays, range(1), refuse)
     results = Results(arrays, (slice(0, num_envs),))

@@ -18,12 +18,13 @@ from jaxrl.core.outside_env import (
     OutsideMultiAgentEnvironment,
     outside_environment,
 )
-from jaxrl.core.python_kinds import VECTOR, kind_of
+from jaxrl.core.python_kinds import GYMNASIUM, VECTOR, kind_of
 from jaxrl.workers.arrays import EnvForm
 from jaxrl.workers.local import LocalVectorEnv
 from jaxrl.workers.pictured import PicturedEnv, makes_pictures
 from jaxrl.workers.pool import ProcessPool
 from jaxrl.workers.probing import possible_actions, probe
+from jaxrl.workers.rllib_envs import RllibAsParallel, gives_by_agent, made_parallel
 from jaxrl.workers.shared_generators import Draws, preserved
 from jaxrl.workers.sources import Source, close, make_copy, source_of
 from jaxrl.workers.vector import FaultCount, TooManyFaults, VectorEnv, VectorSpec, spec_of
@@ -100,7 +101,7 @@ def declare(source: Source, made: Any) -> PythonEnv:
         UsageError: it is no environment, or its spaces are not supported.
     """
     try:
-        form = probe(source, made)
+        source, form = _probed(source, made)
     except UsageError:
         raise
     except Exception as error:
@@ -112,6 +113,17 @@ def declare(source: Source, made: Any) -> PythonEnv:
             close(made)
     is_vector = kind_of(made) == VECTOR
     return PythonEnv(source, form, is_vector, not is_vector and makes_pictures(made))
+
+
+def _probed(source: Source, made: Any) -> tuple[Source, EnvForm]:
+    """What an environment needs, and what makes copies that can be stepped."""
+    try:
+        return source, probe(source, made)
+    except UsageError:
+        if kind_of(made) != GYMNASIUM or not gives_by_agent(made):
+            raise
+    source = source._replace(make=functools.partial(made_parallel, source.make))
+    return source, probe(source, RllibAsParallel(made))
 
 
 def adapt(

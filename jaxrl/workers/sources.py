@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from jaxrl.core import trust
 from jaxrl.core.errors import UsageError, is_installed, reason_of, unknown_name
-from jaxrl.core.python_kinds import VECTOR, kind_of
+from jaxrl.core.python_kinds import VECTOR, by_keywords, kind_of
 
 SCHEMES = {"gym": "gymnasium", "pettingzoo": "pettingzoo"}  # with the library, and the extra
 PYTHON_ENVIRONMENT = trust.Kind(
@@ -66,10 +66,10 @@ def source_of(env: Any, env_args: Mapping[str, Any] | None = None) -> Source:
             return Source(_name_of(env), lambda: env, is_given=True)
         return Source(_name_of(env), functools.partial(copy.deepcopy, env))
     if callable(env):
-        return Source(_name_of(env), functools.partial(env, **args))
+        return Source(_name_of(env), functools.partial(by_keywords(env), **args))
     raise UsageError(
-        f"{env!r:.80} is no Python environment: give a gymnasium.Env, a PettingZoo environment, "
-        "or what makes one"
+        f"{env!r:.80} is no Python environment: give a gymnasium.Env, an environment of "
+        "PettingZoo or RLlib, or what makes one"
     )
 
 
@@ -84,7 +84,7 @@ def make_copy(source: Source) -> Any:
     if kind_of(env) is None:
         raise UsageError(
             f"environment {source.name!r} is {trust.described(env)}, not a gymnasium.Env, "
-            "gymnasium.vector.VectorEnv, or PettingZoo environment"
+            "gymnasium.vector.VectorEnv, or environment of PettingZoo or RLlib"
         )
     return env
 
@@ -132,7 +132,7 @@ def _require(scheme: str) -> None:
 
 
 def _make_named(named: trust.Named, /, **args: Any) -> Any:
-    return trust.load(PYTHON_ENVIRONMENT, named)(**{**named.arguments, **args})
+    return by_keywords(trust.load(PYTHON_ENVIRONMENT, named))(**{**named.arguments, **args})
 
 
 def _make_gymnasium(name: str, /, **args: Any) -> Any:
