@@ -70,8 +70,8 @@ def by_keywords(make: Any) -> Any:
     names = [each.name for each in parameters if each.kind not in starred]
     if len(names) != 1 or names[0] not in CONFIG_NAMES:
         return make
-    is_ours = kind_of(make) is not None or _is_needed(make, names[0])
-    return ConfiguredMaker(make, names[0]) if is_ours else make
+    is_of_python = kind_of(make) is not None or _is_needed(make, names[0])
+    return ConfiguredMaker(make, names[0]) if is_of_python else make
 
 
 def _is_needed(make: Any, name: str) -> bool:

@@ -12,7 +12,7 @@ class MultiAgentEnv:
 
 
 class MultiAgentArena:
-    """A tutorial's first cell: two explorers of a grid, without a base class, in the former form."""
+    """A tutorial's first cell: two explorers of a grid; no base class, and the former form."""
 
     def __init__(self, config=None):
         config = config or {}

@@ -203,12 +203,9 @@ def test_integers_in_two_axes_go_in_and_out_as_the_environment_has_them():
 
 
 @pytest.mark.parametrize("seen", [((4, 5), (0, 0)), ((5, 7), (0, 0)), ((5, 5), (0, 2))])
-def test_an_integer_below_its_start_or_beyond_its_last_value_drops_the_episode(seen, caplog):
-    envs = in_this_process(functools.partial(Grids, seen), 1)
-    envs.reset(SEEDS[:1])
-    (step,) = play(envs, 1, lambda _: {DEFAULT_AGENT: np.zeros((1, 2, 3), int)})
-    assert step.lost.all()
-    assert "an integer out of its range" in caplog.text
+def test_an_integer_below_its_start_or_beyond_its_last_value_is_refused(seen):
+    with pytest.raises(jaxrl.UsageError, match="an integer out of its range, in its first step"):
+        in_this_process(functools.partial(Grids, seen), 1)
 
 
 class Late(Leavers):
