@@ -270,7 +270,7 @@ def checked(
         __init__.__wrapped__ = generated
         __init__.__doc__ = generated.__doc__
         cls.__init__ = __init__
-        cls.__doc__ = f"{inspect.cleandoc(cls.__doc__)}\n\n{explained(cls)}\n"
+        cls.__doc__ = f"{inspect.cleandoc(cls.__doc__ or '')}\n\n{explained(cls)}\n"
         return cls
 
     return decorate
@@ -311,7 +311,7 @@ def takes_settings(settings: type) -> Callable[[type[C]], type[C]]:
         kept = list(filter(is_shown, inspect.signature(cls).parameters.values()))
         kept += map(parameter, dataclasses.fields(settings))
         cls.__signature__ = inspect.Signature(kept)
-        cls.__doc__ = f"{inspect.cleandoc(cls.__doc__)}\n\n{explained(settings)}\n"
+        cls.__doc__ = f"{inspect.cleandoc(cls.__doc__ or '')}\n\n{explained(settings)}\n"
         return cls
 
     return decorate
