@@ -31,6 +31,7 @@ HELLO_SECONDS = 5.0  # for a client's first message
 # waits for learning.
 PING_SECONDS = 600.0
 SWEEP_SECONDS = 1.0  # between two looks for unused episodes
+IDLE_SECONDS = 5.0  # without a message and an episode, after which a client gives way to another
 MAX_REASON_BYTES = 123  # of a WebSocket's last frame
 MAX_UNREAD_BYTES = 8 * 2**20  # of answers that a client has not read
 
@@ -191,7 +192,7 @@ class PolicyServer:
 
     async def _connected(self, connection: ServerConnection) -> None:
         """A client, from its first message to its end."""
-        if len(self.sessions) >= self.settings.max_clients:
+        if not self._has_room_for(connection):
             await connection.close(1013, "too many clients")
             return
         send = lambda frame, is_text: self._send(connection, frame, is_text)
@@ -211,11 +212,30 @@ class PolicyServer:
         except (ConnectionClosed, TimeoutError):
             pass
         finally:
-            del self.sessions[connection]
+            self.sessions.pop(connection, None)  # it may have given way to another
             reason = session.close_reason
             session.close("")
             short = reason.encode()[:MAX_REASON_BYTES].decode(errors="ignore")
             await connection.close(1008 if reason else 1000, short)
+
+    def _has_room_for(self, connection: ServerConnection) -> bool:
+        """Whether one more client may come; where there is none, one that is idle gives way."""
+        alike = [client for client in self.sessions if _host_of(client) == _host_of(connection)]
+        if len(alike) >= self.settings.max_clients_per_address:
+            candidates = alike
+        elif len(self.sessions) >= self.settings.max_clients:
+            candidates = list(self.sessions)
+        else:
+            return True
+        before = time.monotonic() - IDLE_SECONDS
+        idle = [client for client in candidates if self.sessions[client].is_idle(before)]
+        if not idle:
+            return False
+        longest = min(idle, key=lambda client: self.sessions[client].last_used)
+        self.sessions.pop(longest).close("idle, while another client waits")
+        if isinstance(longest, ServerConnection):
+            longest.transport.abort()
+        return True
 
     def _begin(self, client: Hashable, send: Callable[[Any, bool], None]) -> Session:
         """The session of a new client."""
@@ -292,6 +312,12 @@ class PolicyServer:
                 session.send(weights)
 
         self._files[key].add_done_callback(done)
+
+
+def _host_of(client: Hashable) -> str:
+    """The address that a client connects from, without its port; "" of a scene."""
+    address = getattr(client, "remote_address", None)
+    return str(address[0]) if address else ""
 
 
 class Pace:

@@ -116,6 +116,7 @@ class Session:
         self.codec: protocol.Codec | protocol.Unencoded | None = None
         self.is_greeted, self.is_closed, self.close_reason = False, False, ""
         self._mistakes, self._started = 0, 0
+        self.last_used = time.monotonic()
         self._handlers = {
             protocol.StartEpisode: self._start_episode,
             protocol.GetAction: self._get_action,
@@ -133,6 +134,7 @@ class Session:
         """Does what a frame says, or refuses it."""
         if self.is_closed:
             return
+        self.last_used = time.monotonic()
         self.codec = self.codec or protocol.codec_of(frame)
         try:
             message = self.codec.decode(frame)
@@ -153,6 +155,10 @@ class Session:
         return self.batcher.is_held() and any(
             episode.is_played_by_client for episode in self.episodes.values()
         )
+
+    def is_idle(self, before: float) -> bool:
+        """Whether nothing has come since a time, and no episode is open."""
+        return self.last_used < before and not self.episodes
 
     def refuse(self, message: protocol.Message, reason: str) -> None:
         """Tells the client that a message was refused, and drops its episode."""

@@ -46,6 +46,9 @@ class ServerSettings:
         _origins,
     )
     max_clients: int = setting(256, "connected at the same time", count())
+    max_clients_per_address: int = setting(
+        192, "connected at the same time from one address, so that others find room", count()
+    )
     max_episodes: int = setting(64, "of each client at the same time", count())
     max_message_bytes: int = setting(2**20, "of a message to the server", count(1024))
     max_messages_per_second: int = setting(5_000, "of each client; more of them wait", count())

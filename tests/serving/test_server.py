@@ -275,6 +275,23 @@ def test_clients_episodes_and_sizes_are_limited():
         wait_until(lambda: server.counts["dropped"] == 3)
 
 
+@pytest.mark.parametrize("limit", ["max_clients", "max_clients_per_address"])
+def test_an_idle_client_gives_way_to_a_new_one_and_one_that_plays_does_not(limit, monkeypatch):
+    monkeypatch.setattr(server_module, "IDLE_SECONDS", 0.0)
+    with serving(**{limit: 2}) as server, Frames(server) as playing, Frames(server) as idle:
+        playing.begin("a")
+        with Frames(server) as new:
+            new.begin("b")
+            assert idle.receive()["reason"] == "idle, while another client waits"
+            with pytest.raises(ConnectionClosed):
+                idle.receive()
+            assert playing.act([0.0] * 3, name="a")["type"] == "action"
+            with pytest.raises(ConnectionClosed) as closed:
+                Frames(server)
+            assert closed.value.rcvd.code == 1013
+            assert len(server.sessions) == 2
+
+
 def test_a_clients_pace_is_limited_and_a_pause_fills_it_again():
     pace = Pace(per_second=10)
     assert [pace.pause(now=5.0) for _ in range(10)] == [0.0] * 10
