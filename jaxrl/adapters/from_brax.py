@@ -1,10 +1,12 @@
 """Robots and pendulums of Brax (https://github.com/google/brax, 0.14): `make("brax:ant")`.
 
-Arguments are those of the library's own class; `backend` is one of four kinds of physics.
+Arguments are those of the library's own class; `backend` is one of four kinds of physics. A user's
+own environments of Brax come in as objects or classes.
 """
 
 import inspect
 import warnings
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -15,7 +17,10 @@ from jaxrl.adapters.wrapping import (
     PhysicsEnvironment,
     constructor_with,
     import_error,
+    made_by,
+    name_of,
     require_known,
+    without_training,
 )
 from jaxrl.adapters.wrapping_bodies import WithBodies
 from jaxrl.core.errors import UsageError, reason_of, unknown_name
@@ -29,7 +34,6 @@ except ImportError as error:
     raise import_error("brax", "brax", error) from error
 
 BACKENDS = ("generalized", "mjx", "positional", "spring")
-NO_BODIES = "fast"  # which counts steps, for tests
 TIME_LIMIT = 1000  # steps, of Brax's own training
 
 
@@ -40,22 +44,41 @@ def constructor(name: str) -> Any:
     given = {each: arguments[each].default for each in arguments if each != "kwargs"}
     if "backend" in given:
         given["n_frames"] = None  # which the class hands on
-    return constructor_with(lambda **args: Brax(name, **args), given)
+    return constructor_with(lambda **args: _named(name, **args), given)
+
+
+def _named(name: str, time_limit: str = TRUNCATES, **args: Any) -> "Brax":
+    if (backend := args.get("backend", BACKENDS[0])) not in BACKENDS:
+        raise unknown_name("backend", backend, BACKENDS, f"of environment brax:{name}")
+    try:
+        env = envs.get_environment(name, **args)
+    except Exception as error:
+        raise UsageError(f"environment brax:{name}: {reason_of(error)}") from error
+    return Brax(env, f"brax:{name}", args, time_limit=time_limit)
+
+
+def adapt(name: str | None, make: Any, env: Any) -> "Brax":
+    """A user's environment of Brax, `env`, which `make` is or has made."""
+    name = name_of(name, env.unwrapped)
+    env, limit = without_training(env, TIME_LIMIT)
+    return Brax(env, name, made_by(make), limit)
 
 
 class Brax(WithBodies, PhysicsEnvironment):
     """An environment of Brax. Its state is the library's `State`."""
 
-    def __init__(self, name: str, time_limit: str = TRUNCATES, **args: Any):
-        if (backend := args.get("backend", BACKENDS[0])) not in BACKENDS:
-            raise unknown_name("backend", backend, BACKENDS, f"of environment brax:{name}")
-        try:
-            env = envs.get_environment(name, **args)
-        except Exception as error:
-            raise UsageError(f"environment brax:{name}: {reason_of(error)}") from error
-        super().__init__(env, f"brax:{name}", args, TIME_LIMIT, time_limit)
-        if name != NO_BODIES:
-            self.draw_by(env.unwrapped.sys.mj_model)
+    def __init__(
+        self,
+        env: Any,
+        name: str,
+        args: Mapping[str, Any],
+        limit: int = TIME_LIMIT,
+        time_limit: str = TRUNCATES,
+    ):
+        super().__init__(env, name, args, limit, time_limit)
+        system = getattr(env.unwrapped, "sys", None)
+        if getattr(system, "mj_model", None) is not None:  # what counts steps for tests has none
+            self.draw_by(system.mj_model)
 
     def poses(self, inner: PyTree) -> tuple[jax.Array, jax.Array]:
         links = inner.pipeline_state.x  # without the world

@@ -4,7 +4,7 @@
 """
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cached_property
 from typing import Any
 
@@ -17,6 +17,7 @@ from jaxrl.adapters.wrapping import (
     WrappedEnvironment,
     constructor_with,
     import_error,
+    made_by,
     require_known,
 )
 from jaxrl.core.errors import UsageError
@@ -41,7 +42,23 @@ def constructor(name: str) -> Any:
     params = make_craftax_env_from_name(name, auto_reset=False).default_params
     given = {field.name: getattr(params, field.name) for field in dataclasses.fields(params)}
     del given["fractal_noise_angles"]  # tuples of angles
-    return constructor_with(lambda **args: Craftax(name, **args), given)
+    return constructor_with(lambda **args: _named(name, **args), given)
+
+
+def _named(name: str, time_limit: str = TRUNCATES, **args: Any) -> "Craftax":
+    env = make_craftax_env_from_name(name, auto_reset=False)
+    params = env.default_params.replace(**args)
+    if not isinstance(params.max_timesteps, int) or params.max_timesteps < 1:
+        raise UsageError(
+            f"environment craftax:{name}: max_timesteps must be an integer of at least 1, "
+            f"not {params.max_timesteps!r}"
+        )
+    return Craftax(env, params, f"craftax:{name}", args, time_limit)
+
+
+def adapt(name: str | None, make: Any, env: Any) -> "Craftax":
+    """A user's environment of Craftax, `env`, which `make` is or has made."""
+    return Craftax(env, env.default_params, name or type(env).__name__, made_by(make), TRUNCATES)
 
 
 class Craftax(WrappedEnvironment):
@@ -50,17 +67,14 @@ class Craftax(WrappedEnvironment):
     An episode's metrics are its achievements, 1 where it has one.
     """
 
-    def __init__(self, name: str, time_limit: str = TRUNCATES, **args: Any):
-        env = make_craftax_env_from_name(name, auto_reset=False)
-        params = env.default_params.replace(**args)
-        if not isinstance(params.max_timesteps, int) or params.max_timesteps < 1:
-            raise UsageError(
-                f"environment craftax:{name}: max_timesteps must be an integer of at least 1, "
-                f"not {params.max_timesteps!r}"
-            )
-        super().__init__(f"craftax:{name}", args, params.max_timesteps, time_limit)
+    def __init__(
+        self, env: Any, params: PyTree, name: str, args: Mapping[str, Any], time_limit: str
+    ):
+        super().__init__(name, args, params.max_timesteps, time_limit)
         params = params.replace(max_timesteps=NO_LIMIT)  # the clock is ours
-        self._env, self._params, self._classic = env, params, "Classic" in name
+        self._env, self._params = env, params
+        bases = [base.__module__ for base in type(env).__mro__]
+        self._classic = any(".craftax_classic" in module for module in bases)
         # Compiled as parts, each is traced once, and not for every place that calls it.
         self._reset = jax.jit(lambda key: env.reset_env(key, params))
         self._step = jax.jit(lambda *stepped: env.step_env(*stepped, params))

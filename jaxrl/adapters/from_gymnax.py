@@ -16,8 +16,8 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
-from jaxrl.adapters.wrapping import identity_of, name_of, without_limit
-from jaxrl.core.env import Environment, other_form
+from jaxrl.adapters.wrapping import identity_of, name_of, steps_alike, unwrapped, without_limit
+from jaxrl.core.env import Environment
 from jaxrl.core.errors import UsageError, one_line, unknown_name
 from jaxrl.core.spaces import Box, Dict, Discrete, MultiDiscrete, Space, Tuple
 from jaxrl.core.types import PyTree
@@ -61,24 +61,12 @@ def _make(name: str, **args):
 
 def adapt(name: str | None, make: Any, env: Any) -> Any:
     """A user's environment of gymnax's contract, `env`, which `make` is or has made."""
-    env = _unwrapped(env)
+    env = unwrapped(env, "step_env", HARMLESS_WRAPPERS)
     if isinstance(env.observation_space(env.default_params), Space):
         return env  # written for jaxrl, on gymnax's base class
     is_gymnaxs = type(env).__module__.startswith("gymnax.environments.")
     kind = GymnaxEnvironment if is_gymnaxs else UsersEnvironment
     return kind(env, name_of(name, env), identity_of(make))
-
-
-def _unwrapped(env: Any) -> Any:
-    """The environment in wrappers that change what `reset` and `step` return."""
-    while inspect.getattr_static(env, "step_env", None) is None:
-        if type(env).__name__ not in HARMLESS_WRAPPERS:
-            raise UsageError(
-                f"the wrapper {type(env).__name__} changes `step`, and training calls `step_env`: "
-                "define reset_env and step_env in it, or give the environment that it wraps"
-            )
-        env = env._env
-    return env
 
 
 class GymnaxEnvironment(Environment):
@@ -196,32 +184,18 @@ class UsersEnvironment(GymnaxEnvironment):
     def _has_limit(self) -> dict[str, bool]:
         """Whether the parameters, or the object, hold a limit without which a step still works."""
         params = self.env.default_params
-        others = {
-            "params": (self.env, without_limit(params)),
-            "env": (without_limit(self.env), params),
-        }
+        as_it_is, others = (self.env, params), {}
+        others["params"] = self.env, without_limit(params)
+        others["env"] = without_limit(self.env), params
         return {
-            holder: None not in (env, numbers) and self._steps_alike(env, numbers)
-            for holder, (env, numbers) in others.items()
+            holder: None not in pair and steps_alike(self._first_step, as_it_is, pair)
+            for holder, pair in others.items()
         }
 
-    def _steps_alike(self, env: Any, params: PyTree) -> bool:
-        """Whether a step has the form that it has with the limit: it may size arrays."""
-
-        def first_step(env, key, params):
-            _, state = self.env.reset_env(key, self.env.default_params)
-            action = self.action_space().sample(key)
-            return env.step_env(key, state, action, params)
-
-        key = jax.random.key(0)
-        try:
-            forms = [
-                jax.eval_shape(lambda env=env, params=params: first_step(env, key, params))
-                for env, params in ((self.env, self.env.default_params), (env, params))
-            ]
-        except Exception:  # the first one is reported by the checks of the contract
-            return False
-        return other_form(forms[0], forms[1]) is None
+    def _first_step(self, pair: tuple[Any, PyTree], key: jax.Array) -> tuple:
+        _, state = self.env.reset_env(key, self.env.default_params)
+        env, params = pair
+        return env.step_env(key, state, self.action_space().sample(key), params)
 
 
 def _with_new_names(env: Any) -> Any:

@@ -5,15 +5,18 @@ by the rules terminate and those by the clock truncate.
 """
 
 import contextlib
+import copy
 import inspect
 import itertools
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from flax import struct
 
 from jaxrl.adapters.wrapping import (
     NO_LIMIT,
@@ -22,9 +25,14 @@ from jaxrl.adapters.wrapping import (
     all_ended,
     constructor_with,
     import_error,
+    made_by,
+    name_of,
     pixels_of,
     raw_key,
     require_known,
+    steps_alike,
+    unwrapped,
+    without_limit,
 )
 from jaxrl.core.errors import UsageError, unknown_name
 from jaxrl.core.spaces import Box, Discrete, MultiDiscrete, Space, box_of, space_of
@@ -177,6 +185,9 @@ FAMILIES = {
     "coin_game": Family(None, by_rules=True, draw=_draw_coins),
     "storm_": Family(None, by_rules=True, draw=_draw_storm),
 }
+FOLDERS = {"mpe": "MPE_", "smax": "SMAX", "storm": "storm_"}  # whose families have other names
+SILENT = ("InTheMatrix",)  # the class of `storm`
+HARMLESS_WRAPPERS = ("LogWrapper", "MPELogWrapper", "SMAXLogWrapper", "OvercookedV2LogWrapper")
 REFUSED = {
     "LearnedPolicyEnemySMAX": "needs a trained policy for its enemies; HeuristicEnemySMAX does not",
     "storm": "does not say which agent sees what; storm_2p and storm_np do",
@@ -201,8 +212,54 @@ def constructor(name: str) -> Any:
     arguments = {each: arguments[each] for each in arguments if each not in family.refused}
     if name.startswith("overcooked"):
         arguments[SHAPED] = 0.0
+    return constructor_with(lambda **args: _named(name, family, **args), arguments)
+
+
+def _named(name: str, family: Family, time_limit: str = TRUNCATES, **args: Any) -> "JaxMARL":
+    given = {each: value for each, value in args.items() if each != SHAPED}
+    argument, values = family.named
+    if argument in given:
+        if given[argument] not in values:
+            raise unknown_name(f"jaxmarl:{name} {argument}", given[argument], values)
+        given[argument] = values[given[argument]]
+    try:
+        env = jaxmarl.make(name, **given)
+    except Exception as error:
+        raise UsageError(f"environment jaxmarl:{name}: {args} are refused: {error!r}") from error
     kind = JaxMARL if family.acting is None else JaxMARLInTurns
-    return constructor_with(lambda **args: kind(name, **args), arguments)
+    return kind(env, f"jaxmarl:{name}", args, family, time_limit)
+
+
+def adapt(name: str | None, make: Any, env: Any) -> "JaxMARL":
+    """A user's environment of JaxMARL, `env`, which `make` is or has made."""
+    env = unwrapped(env, "step_env", HARMLESS_WRAPPERS)
+    name, family = name_of(name, env), _family_of(type(env))
+    if type(env).__name__ in SILENT:
+        raise UsageError(f"environment {name} {REFUSED['storm']}")
+    if family is None:
+        is_masked = type(env).get_avail_actions is not MultiAgentEnv.get_avail_actions
+        kind, family = (MaskedUsersJaxMARL if is_masked else UsersJaxMARL), Family(None, True)
+    else:
+        kind, env = (JaxMARL if family.acting is None else JaxMARLInTurns), _copied(env)
+    return kind(env, name, made_by(make), family, TRUNCATES)
+
+
+def _family_of(kind: type) -> Family | None:
+    """The family of a class of JaxMARL, or of one that a user derived from it."""
+    for base in kind.__mro__:
+        package, _, inner = base.__module__.partition(".environments.")
+        folder = inner.partition(".")[0]
+        if package == "jaxmarl" and base is not MultiAgentEnv and inner != folder:
+            return _family(FOLDERS.get(folder, folder))
+    return None
+
+
+def _copied(env: Any) -> Any:
+    """A copy, whose time limit may be changed."""
+    copied = copy.copy(env)
+    if hasattr(env, "_env"):
+        copied._env = copy.copy(env._env)
+    return copied
 
 
 def _family(name: str) -> Family | None:
@@ -232,21 +289,10 @@ class JaxMARL(WrappedMultiAgent):
     the spaces that it declares are not always right.
     """
 
-    def __init__(self, name: str, time_limit: str = TRUNCATES, **args: Any):
-        self._family = family = _family(name)
-        given = {each: value for each, value in args.items() if each != SHAPED}
-        self._shaped = args.get(SHAPED, 0.0)
-        argument, values = family.named
-        if argument in given:
-            if given[argument] not in values:
-                raise unknown_name(f"jaxmarl:{name} {argument}", given[argument], values)
-            given[argument] = values[given[argument]]
-        try:
-            self._env = jaxmarl.make(name, **given)
-        except Exception as error:
-            raise UsageError(
-                f"environment jaxmarl:{name}: {args} are refused: {error!r}"
-            ) from error
+    def __init__(
+        self, env: Any, name: str, args: Mapping[str, Any], family: Family, time_limit: str
+    ):
+        self._env, self._family, self._shaped = env, family, args.get(SHAPED, 0.0)
         self._indexed = not isinstance(self._env.agents[0], str)
         self.agents = tuple(f"agent_{i}" if self._indexed else i for i in self._env.agents)
         self._first, _ = jax.eval_shape(self.reset_inner, jax.random.PRNGKey(0))
@@ -256,7 +302,7 @@ class JaxMARL(WrappedMultiAgent):
         # The library's flag is to tell the rules alone. Overcooked observes the steps left.
         if family.by_rules and limit != NO_LIMIT:
             getattr(self._env, "_env", self._env).max_steps = NO_LIMIT
-        super().__init__(f"jaxmarl:{name}", args, limit, time_limit)
+        super().__init__(name, args, limit, time_limit)
         if family.draw is not None:
             self.render = self._render
         if hasattr(self._env, "get_world_state"):
@@ -285,8 +331,7 @@ class JaxMARL(WrappedMultiAgent):
         return self._of_agents(obs), inner
 
     def step_inner(self, key, inner, action):
-        if self._indexed:
-            action = tuple(action[agent] for agent in self.agents)
+        action = self._actions(action)
         obs, inner, reward, done, info = self._env.step_env(raw_key(key), inner, action)
         reward = self._of_agents(reward)
         if self._shaped:
@@ -303,6 +348,9 @@ class JaxMARL(WrappedMultiAgent):
     def _render(self, state: PyTree, params: PyTree) -> jax.Array:
         return self._family.draw(self, state.inner)
 
+    def _actions(self, action: dict[AgentId, PyTree]) -> PyTree:
+        return tuple(action[agent] for agent in self.agents) if self._indexed else action
+
     def _library_agent(self, agent: AgentId) -> str | int:
         return self._env.agents[self.agents.index(agent)]
 
@@ -310,6 +358,73 @@ class JaxMARL(WrappedMultiAgent):
         """Observations or rewards by agent, which some environments give by its index."""
         keys = range(len(self.agents)) if self._indexed else self.agents
         return {agent: values[key] for agent, key in zip(self.agents, keys, strict=True)}
+
+
+class Played(struct.PyTreeNode):
+    """A state of a user's environment, and who has ended."""
+
+    inner: PyTree
+    ended: jax.Array  # bool[M]  before the next step
+    truncated: jax.Array  # bool[]
+
+
+class UsersJaxMARL(JaxMARL):
+    """A user's own environment of JaxMARL, whose agents may end before their episode does.
+
+    `done` is for both kinds of ends. Those without the environment's time limit terminate, and any
+    other one is the clock's.
+    """
+
+    def reset_env(self, key, params):
+        obs, inner = self.reset_inner(key)
+        return obs, Played(inner, jnp.zeros(len(self.agents), bool), jnp.array(False))
+
+    def step_env(self, key, state, action, params):
+        arguments = raw_key(key), state.inner, self._actions(action)
+        obs, inner, reward, done, _ = self._env.step_env(*arguments)
+        ended, everybody = self._ends(done)
+        terminated, all_terminated = ended, everybody
+        if (unlimited := self._unlimited) is not None:
+            terminated, all_terminated = self._ends(unlimited.step_env(*arguments)[3])
+        of_clock = everybody & ~all_terminated
+        terminated = terminated & ended & ~state.ended
+        flags = {**self._by_agent(terminated), ALL: everybody & all_terminated}
+        state, active = Played(inner, state.ended | terminated, of_clock), ~state.ended
+        reward = self._of_agents(reward)
+        reward = {agent: jnp.float32(reward[agent]).reshape(()) for agent in self.agents}
+        return self._of_agents(obs), state, reward, flags, {"active": self._by_agent(active)}
+
+    def is_truncated(self, state, params) -> jax.Array:
+        return state.truncated
+
+    def _by_agent(self, values: jax.Array) -> dict[AgentId, jax.Array]:
+        return {agent: values[i] for i, agent in enumerate(self.agents)}
+
+    def _ends(self, done: PyTree) -> tuple[jax.Array, jax.Array]:
+        """(bool[M], bool[]): who has ended, and whether all have."""
+        everybody = jnp.bool_(done[ALL])
+        keys = range(len(self.agents)) if self._indexed else self.agents
+        return jnp.stack([jnp.bool_(done.get(key, everybody)) for key in keys]), everybody
+
+    @cached_property
+    def _unlimited(self) -> Any:
+        """The environment without its time limit; None: it has none that a step can be without."""
+        env = without_limit(self._env)
+
+        def first_step(env, key):
+            _, inner = self._env.reset(raw_key(key))
+            action = {each: self.action_space(each).sample(key) for each in self.agents}
+            return env.step_env(raw_key(key), inner, self._actions(action))
+
+        return env if env is not None and steps_alike(first_step, self._env, env) else None
+
+
+class MaskedUsersJaxMARL(UsersJaxMARL):
+    """A user's own environment of JaxMARL that tells which actions are possible."""
+
+    def action_mask(self, state, params) -> dict[AgentId, jax.Array]:
+        masks = self._of_agents(self._env.get_avail_actions(state.inner))
+        return {agent: masks[agent] > 0 for agent in self.agents}
 
 
 class JaxMARLInTurns(JaxMARL):

@@ -7,6 +7,7 @@
 import dataclasses
 import inspect
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -19,6 +20,8 @@ from jaxrl.adapters.wrapping import (
     WrappedEnvironment,
     constructor_with,
     import_error,
+    made_by,
+    name_of,
     pixels_of,
     raw_key,
     require_known,
@@ -38,6 +41,7 @@ except ImportError as error:
 
 DOWNLOADS = "Sokoban-v0"
 MASK = "action_mask"  # an entry of the observation
+BATCHES = ("VmapWrapper", "AutoResetWrapper", "VmapAutoResetWrapper")  # what training does itself
 DOTS_PER_INCH = 50  # 500 x 500 pixels
 WRITERS = ("MazeEnvViewer", "PacManViewer")  # that change arrays as JAX does
 IN_UNIT_SQUARE = ("MMSTViewer", "SearchAndRescueViewer")  # that lose the limits of their axes
@@ -66,9 +70,30 @@ def constructor(name: str) -> Any:
         for argument, parameter in inspect.signature(type(env)).parameters.items()
         if isinstance(parameter.default, int | float) or argument == "time_limit"
     }
+    return constructor_with(lambda **args: _named(name, **args), arguments)
+
+
+def _named(name: str, **args: Any) -> "Jumanji":
+    # The library's own limit in steps, where its class has one.
+    given = {each: value for each, value in args.items() if value != TRUNCATES}
+    try:
+        return _wrapped(jumanji.make(name, **given), f"jumanji:{name}", given)
+    except UsageError:
+        raise
+    except Exception as error:
+        raise UsageError(f"environment jumanji:{name}: {args} are refused: {error!r}") from error
+
+
+def adapt(name: str | None, make: Any, env: Any) -> "Jumanji":
+    """A user's environment of Jumanji, `env`, which `make` is or has made."""
+    while type(env).__name__ in BATCHES:
+        env = env._env
+    return _wrapped(env, name_of(name, env.unwrapped), made_by(make))
+
+
+def _wrapped(env: Any, name: str, args: Mapping[str, Any]) -> "Jumanji":
     has_mask = MASK in _by_name(jax.eval_shape(env.reset, jax.random.PRNGKey(0))[1].observation)
-    kind = MaskedJumanji if has_mask else Jumanji
-    return constructor_with(lambda **args: kind(name, **args), arguments)
+    return (MaskedJumanji if has_mask else Jumanji)(env, name, args)
 
 
 class Jumanji(WrappedEnvironment):
@@ -78,19 +103,12 @@ class Jumanji(WrappedEnvironment):
     action of its own.
     """
 
-    def __init__(self, name: str, **args: Any):
-        # The library's own limit in steps, where its class has one.
-        given = {each: value for each, value in args.items() if value != TRUNCATES}
-        try:
-            self._env = jumanji.make(name, **given)
-            # Compiled as parts, each is traced once, and not for every place that calls it.
-            self._reset, self._step = jax.jit(self._env.reset), jax.jit(self._env.step)
-            _, first = jax.eval_shape(self._reset, jax.random.PRNGKey(0))
-        except Exception as error:
-            raise UsageError(
-                f"environment jumanji:{name}: {args} are refused: {error!r}"
-            ) from error
-        super().__init__(f"jumanji:{name}", given)
+    def __init__(self, env: Any, name: str, args: Mapping[str, Any]):
+        super().__init__(name, args)
+        self._env = env
+        # Compiled as parts, each is traced once, and not for every place that calls it.
+        self._reset, self._step = jax.jit(env.reset), jax.jit(env.step)
+        _, first = jax.eval_shape(self._reset, jax.random.PRNGKey(0))
         self._viewer = _viewer(self._env)
         if self._viewer is not None:
             self.render = self._render
@@ -162,7 +180,7 @@ def _viewer(env: Any) -> MatplotlibViewer | None:
 
     So no window opens, no figure stays open, and any thread may draw.
     """
-    viewers = (each for each in vars(env).values() if isinstance(each, MatplotlibViewer))
+    viewers = (each for each in vars(env.unwrapped).values() if isinstance(each, MatplotlibViewer))
     viewer = next(viewers, None)
     if viewer is None:
         return None

@@ -4,8 +4,10 @@
 functions of `navix.observations`.
 """
 
+from collections.abc import Mapping
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 
 from jaxrl.adapters.wrapping import (
@@ -13,11 +15,13 @@ from jaxrl.adapters.wrapping import (
     WrappedEnvironment,
     constructor_with,
     import_error,
+    made_by,
+    name_of,
     raw_key,
     require_known,
 )
 from jaxrl.core.errors import UsageError, unknown_name
-from jaxrl.core.spaces import Box, Discrete, Space
+from jaxrl.core.spaces import Box, Discrete, Space, box_of, space_of
 from jaxrl.core.types import PyTree
 
 try:
@@ -41,30 +45,42 @@ def constructor(name: str) -> Any:
     """The constructor of Navix's environment `name`."""
     require_known("navix", name, navix.registry())
     given = {"observation": "symbolic", "max_steps": MAX_STEPS}
-    return constructor_with(lambda **args: Navix(name, **args), given)
+    return constructor_with(lambda **args: _named(name, **args), given)
+
+
+def _named(name: str, time_limit: str = TRUNCATES, **args: Any) -> "Navix":
+    shown = args.get("observation", "symbolic")
+    if shown not in BOUNDS:
+        raise unknown_name("observation", shown, BOUNDS, f"of environment navix:{name}")
+    limit = args.get("max_steps", MAX_STEPS)
+    if not isinstance(limit, int) or limit < 1:
+        raise UsageError(
+            f"environment navix:{name}: max_steps must be an integer of at least 1, not {limit!r}"
+        )
+    function = getattr(navix.observations, shown)
+    env = navix.make(name, max_steps=limit, observation_fn=function)
+    return Navix(env, f"navix:{name}", args, time_limit)
+
+
+def adapt(name: str | None, make: Any, env: Any) -> "Navix":
+    """A user's environment of Navix, `env`, which `make` is or has made."""
+    return Navix(env, name_of(name, env), made_by(make))
 
 
 class Navix(WrappedEnvironment):
     """A grid world of Navix. Its state is the library's `Timestep`."""
 
-    def __init__(self, name: str, time_limit: str = TRUNCATES, **args: Any):
-        shown = args.get("observation", "symbolic")
-        if shown not in BOUNDS:
-            raise unknown_name("observation", shown, BOUNDS, f"of environment navix:{name}")
-        limit = args.get("max_steps", MAX_STEPS)
-        if not isinstance(limit, int) or limit < 1:
-            raise UsageError(
-                f"environment navix:{name}: max_steps must be an integer of at least 1, "
-                f"not {limit!r}"
-            )
-        super().__init__(f"navix:{name}", args, limit, time_limit)
-        function = getattr(navix.observations, shown)
-        self._env = navix.make(name, max_steps=limit, observation_fn=function)
-        self._bounds = BOUNDS[shown]
+    def __init__(self, env: Any, name: str, args: Mapping[str, Any], time_limit: str = TRUNCATES):
+        super().__init__(name, args, int(env.max_steps), time_limit)
+        self._env = env
 
     def observation_space(self, params: PyTree = None) -> Space:
+        shown = getattr(self._env.observation_fn, "__name__", "")
+        if getattr(navix.observations, shown, None) is not self._env.observation_fn:
+            obs = jax.eval_shape(lambda key: self.reset_inner(key)[0], jax.random.key(0))
+            return space_of(jax.tree.map(box_of, obs))
         space = self._env.observation_space
-        return Box(*self._bounds, space.shape, jnp.dtype(space.dtype).name)
+        return Box(*BOUNDS[shown], space.shape, jnp.dtype(space.dtype).name)
 
     def action_space(self, params: PyTree = None) -> Space:
         return Discrete(len(self._env.action_set))

@@ -7,6 +7,7 @@ acts, the others wait.
 import importlib.util
 import inspect
 import io
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -22,6 +23,7 @@ from jaxrl.adapters.wrapping import (
     all_ended,
     constructor_with,
     import_error,
+    made_by,
     raw_key,
     require_known,
 )
@@ -55,27 +57,45 @@ def constructor(name: str) -> Any:
         for argument, parameter in inspect.signature(type(game)).parameters.items()
         if not (argument == "size" and name in NAMED_BY_SIZE)
     }
-    kind = PgxSolo if game.num_players == 1 else PgxGame
-    return constructor_with(lambda **args: kind(name, **args), arguments)
+    return constructor_with(lambda **args: _named(name, **args), arguments)
+
+
+def _named(name: str, time_limit: str = TRUNCATES, **args: Any) -> "_Pgx":
+    size = {"size": NAMED_BY_SIZE[name]} if name in NAMED_BY_SIZE else {}
+    try:
+        game = type(pgx.make(name))(**size, **args)
+        return _wrapped(game, f"pgx:{name}", args, time_limit)
+    except UsageError:
+        raise
+    except Exception as error:
+        raise UsageError(f"environment pgx:{name}: {args} are refused: {error!r}") from error
+
+
+def adapt(name: str | None, make: Any, env: Any) -> "_Pgx":
+    """A user's game of Pgx, `env`, which `make` is or has made."""
+    return _wrapped(env, name or str(env.id), made_by(make))
+
+
+def _wrapped(game: Any, name: str, args: Mapping[str, Any], time_limit: str = TRUNCATES) -> "_Pgx":
+    return (PgxSolo if game.num_players == 1 else PgxGame)(game, name, args, time_limit)
 
 
 class _Pgx(Wrapped):
-    """What both kinds share. The state is Pgx's, without a time limit; Pgx truncates nothing."""
+    """What both kinds share. The state is Pgx's; of its games none has a time limit, users' may."""
 
-    def __init__(self, name: str, time_limit: str = TRUNCATES, **args: Any):
-        size = {"size": NAMED_BY_SIZE[name]} if name in NAMED_BY_SIZE else {}
-        try:
-            self._game = type(pgx.make(name))(**size, **args)
-            # Compiled as parts, each is traced once, and not for every place that calls it.
-            self._init, self._play = jax.jit(self._game.init), jax.jit(self._game.step)
-            self._first = jax.eval_shape(self._init, jax.random.PRNGKey(0))
-        except Exception as error:
-            raise UsageError(f"environment pgx:{name}: {args} are refused: {error!r}") from error
-        super().__init__(f"pgx:{name}", args, time_limit=time_limit)
-        if name.startswith("minatar"):
+    def __init__(self, game: Any, name: str, args: Mapping[str, Any], time_limit: str = TRUNCATES):
+        super().__init__(name, args, time_limit=time_limit)
+        self._game = game
+        # Compiled as parts, each is traced once, and not for every place that calls it.
+        self._init, self._play = jax.jit(game.init), jax.jit(game.step)
+        self._first = jax.eval_shape(self._init, jax.random.PRNGKey(0))
+        if str(game.id).startswith("minatar"):
             self.render = self._render_cells
         elif is_installed("resvg_py"):
             self.render = self._render_board
+
+    def is_truncated(self, state: PyTree, params: PyTree) -> jax.Array:
+        return super().is_truncated(state, params) | state.inner.truncated
 
     def _observation(self) -> Space:
         return box_of(self._first.observation)
@@ -120,8 +140,8 @@ class PgxGame(_Pgx, WrappedMultiAgent):
     All share a policy by default. What waiting players observe is their view of the board.
     """
 
-    def __init__(self, name: str, time_limit: str = TRUNCATES, **args: Any):
-        super().__init__(name, time_limit, **args)
+    def __init__(self, game: Any, *args: Any):
+        super().__init__(game, *args)
         self.agents = tuple(f"player_{index}" for index in range(self._game.num_players))
 
     @property

@@ -14,7 +14,10 @@ from jaxrl.adapters.wrapping import (
     PhysicsEnvironment,
     constructor_with,
     import_error,
+    made_by,
+    name_of,
     require_known,
+    without_training,
 )
 from jaxrl.adapters.wrapping_bodies import WithBodies
 from jaxrl.core.errors import UsageError, reason_of, unknown_name
@@ -27,6 +30,7 @@ except ImportError as error:
     raise import_error("mujoco_playground", "playground", error) from error
 
 PHYSICS = ("jax", "warp")
+TIME_LIMIT = 1000  # steps, where a configuration has none
 LEFT_OUT = (
     "action_repeat",  # the library leaves it to training
     *("vision", "vision_config"),  # pictures are drawn on a GPU, for all environments at once
@@ -40,30 +44,41 @@ def constructor(name: str) -> Any:
     given = {"__".join(path): value for path, value in _entries(config)}
     if "impl" in given:
         given["impl"] = PHYSICS[0]
-    return constructor_with(lambda **args: Playground(name, **args), given)
+    return constructor_with(lambda **args: _named(name, **args), given)
+
+
+def _named(name: str, time_limit: str = TRUNCATES, **args: Any) -> "Playground":
+    config = registry.get_default_config(name)
+    if "impl" in config:
+        config.impl = args.get("impl", PHYSICS[0])
+        if config.impl not in PHYSICS:
+            raise unknown_name("impl", config.impl, PHYSICS, f"of playground:{name}")
+    if name not in dm_control_suite.ALL_ENVS and not MENAGERIE_PATH.exists():
+        raise UsageError(
+            f"environment playground:{name} needs models of robots, which the library "
+            'downloads once: python -c "from mujoco_playground._src import mjx_env; '
+            'mjx_env.ensure_menagerie_exists()"'
+        )
+    overrides = {given.replace("__", "."): value for given, value in args.items()}
+    try:
+        env = registry.load(name, config, overrides)
+    except Exception as error:
+        raise UsageError(f"environment playground:{name}: {reason_of(error)}") from error
+    return Playground(env, f"playground:{name}", args, config.episode_length, time_limit)
+
+
+def adapt(name: str | None, make: Any, env: Any) -> "Playground":
+    """A user's environment of MuJoCo Playground, `env`, which `make` is or has made."""
+    name, config = name_of(name, env.unwrapped), getattr(env.unwrapped, "_config", {})
+    env, limit = without_training(env, config.get("episode_length", TIME_LIMIT))
+    return Playground(env, name, made_by(make), limit, TRUNCATES)
 
 
 class Playground(WithBodies, PhysicsEnvironment):
     """An environment of MuJoCo Playground. Its state is the library's `State`."""
 
-    def __init__(self, name: str, time_limit: str = TRUNCATES, **args: Any):
-        config = registry.get_default_config(name)
-        if "impl" in config:
-            config.impl = args.get("impl", PHYSICS[0])
-            if config.impl not in PHYSICS:
-                raise unknown_name("impl", config.impl, PHYSICS, f"of playground:{name}")
-        if name not in dm_control_suite.ALL_ENVS and not MENAGERIE_PATH.exists():
-            raise UsageError(
-                f"environment playground:{name} needs models of robots, which the library "
-                'downloads once: python -c "from mujoco_playground._src import mjx_env; '
-                'mjx_env.ensure_menagerie_exists()"'
-            )
-        overrides = {given.replace("__", "."): value for given, value in args.items()}
-        try:
-            env = registry.load(name, config, overrides)
-        except Exception as error:
-            raise UsageError(f"environment playground:{name}: {reason_of(error)}") from error
-        super().__init__(env, f"playground:{name}", args, config.episode_length, time_limit)
+    def __init__(self, env: Any, name: str, args: Mapping[str, Any], limit: int, time_limit: str):
+        super().__init__(env, name, args, limit, time_limit)
         self.draw_by(env.unwrapped.mj_model)
 
     def poses(self, inner: PyTree) -> tuple[jax.Array, jax.Array]:

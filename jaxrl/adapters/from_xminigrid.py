@@ -4,6 +4,7 @@
 """
 
 import dataclasses
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -14,11 +15,13 @@ from jaxrl.adapters.wrapping import (
     WrappedEnvironment,
     constructor_with,
     import_error,
+    made_by,
+    name_of,
     raw_key,
     require_known,
 )
 from jaxrl.core.errors import UsageError
-from jaxrl.core.spaces import Box, Dict, Discrete, Space
+from jaxrl.core.spaces import Box, Discrete, Space, box_of, space_of
 from jaxrl.core.types import PyTree
 
 try:
@@ -28,6 +31,7 @@ try:
 except ImportError as error:
     raise import_error("xminigrid", "xminigrid", error) from error
 
+AUTO_RESETS = ("GymAutoResetWrapper", "DmEnvAutoResetWrapper")  # what training does itself
 LARGEST_CODE = max(NUM_TILES, NUM_COLORS) - 1
 
 
@@ -40,23 +44,36 @@ def constructor(name: str) -> Any:
         for field in dataclasses.fields(params)
         if not field.metadata.get("pytree_node", True)  # not a ruleset, which is arrays
     }
-    return constructor_with(lambda **args: XLandMiniGrid(name, **args), given)
+    return constructor_with(lambda **args: _named(name, **args), given)
+
+
+def _named(name: str, time_limit: str = TRUNCATES, **args: Any) -> "XLandMiniGrid":
+    env, params = xminigrid.make(name, **args)
+    return XLandMiniGrid(env, params, f"xminigrid:{name}", args, time_limit)
+
+
+def adapt(name: str | None, make: Any, env: Any) -> "XLandMiniGrid":
+    """A user's environment of XLand-MiniGrid, `env`, which `make` is or has made."""
+    while type(env).__name__ in AUTO_RESETS:
+        env = env._env
+    name = name_of(name, getattr(env, "unwrapped", env))
+    return XLandMiniGrid(env, env.default_params(), name, made_by(make), TRUNCATES)
 
 
 class XLandMiniGrid(WrappedEnvironment):
     """A grid world of XLand-MiniGrid. Its state is the library's `TimeStep`."""
 
-    def __init__(self, name: str, time_limit: str = TRUNCATES, **args: Any):
-        self._env, self._params = xminigrid.make(name, **args)
-        if not isinstance(self._params.max_steps, int):
-            raise UsageError(f"environment xminigrid:{name}: max_steps must be an integer")
-        super().__init__(f"xminigrid:{name}", args, self._params.max_steps, time_limit)
+    def __init__(
+        self, env: Any, params: PyTree, name: str, args: Mapping[str, Any], time_limit: str
+    ):
+        if not isinstance(params.max_steps, int):
+            raise UsageError(f"environment {name}: max_steps must be an integer")
+        super().__init__(name, args, params.max_steps, time_limit)
+        self._env, self._params = env, params
 
     def observation_space(self, params: PyTree = None) -> Space:
-        shape = self._env.observation_shape(self._params)
-        if isinstance(shape, dict):
-            return Dict({part: Box(0, LARGEST_CODE, of, "uint8") for part, of in shape.items()})
-        return Box(0, LARGEST_CODE, shape, "uint8")
+        obs = jax.eval_shape(lambda key: self.reset_inner(key)[0], jax.random.key(0))
+        return space_of(jax.tree.map(_box, obs))
 
     def action_space(self, params: PyTree = None) -> Space:
         return Discrete(self._env.num_actions(self._params))
@@ -73,3 +90,9 @@ class XLandMiniGrid(WrappedEnvironment):
 
     def render(self, state, params) -> jax.Array:
         return self.picture(lambda timestep: self._env.render(self._params, timestep), state.inner)
+
+
+def _box(part: jax.ShapeDtypeStruct) -> Box:
+    """The space of a part of an observation: codes of tiles, or what a wrapper adds."""
+    is_code = part.dtype == jnp.uint8
+    return Box(0, LARGEST_CODE, part.shape, "uint8") if is_code else box_of(part)

@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
-from jaxrl.core.env import Environment, MultiAgentEnvironment
+from jaxrl.core.env import Environment, MultiAgentEnvironment, other_form
 from jaxrl.core.errors import UsageError, reason_of, unknown_name
 from jaxrl.core.fields import freeze
 from jaxrl.core.spaces import Box, Space, box_of, space_of
@@ -26,6 +26,9 @@ from jaxrl.core.types import ALL, Key, PyTree
 
 NO_LIMIT = 2**31 - 1  # steps, of games that end by themselves
 TRUNCATES, TERMINATES = "truncates", "terminates"
+# Brax's, for what training does itself.
+TRAINING_WRAPPERS = ("VmapWrapper", "AutoResetWrapper", "BraxAutoResetWrapper", "EvalWrapper")
+TRUNCATION = "truncation"  # an entry of Brax's info, of its wrapper for time limits
 # What libraries and users call the time limit, in steps.
 LIMITS = (
     *("max_steps_in_episode", "max_episode_steps", "max_steps", "max_timesteps"),
@@ -113,6 +116,11 @@ def name_of(name: str | None, env: Any) -> str:
     return name or (held if isinstance(held, str) else class_name)
 
 
+def made_by(make: Any) -> dict[str, Hashable]:
+    """What stands for the arguments of a user's environment; see `Wrapped`."""
+    return {"made_by": identity_of(make)}
+
+
 def identity_of(make: Any) -> Hashable:
     """By which a user's environment is equal to another one: an object, or how it is made."""
     if isinstance(make, functools.partial):
@@ -120,8 +128,55 @@ def identity_of(make: Any) -> Hashable:
     try:
         hash(make)
     except TypeError:  # as of a dataclass that can be compared
-        return type(make), id(make)
+        return SameObject(make)
     return make
+
+
+class SameObject:
+    """Stands for an object that cannot be hashed, and is equal to no other one."""
+
+    def __init__(self, held: Any):
+        self.held = held
+
+    def __eq__(self, other):
+        return isinstance(other, SameObject) and self.held is other.held
+
+    def __hash__(self):
+        return id(self.held)
+
+
+def unwrapped(env: Any, step: str, harmless: Iterable[str]) -> Any:
+    """The environment within wrappers that change what `step` returns, where training calls `step`.
+
+    Args:
+        step: the method that training calls, and that a wrapper of the library does not define.
+        harmless: wrappers of which nothing is lost.
+    """
+    while inspect.getattr_static(env, step, None) is None:
+        if (kind := type(env).__name__) not in harmless:
+            raise UsageError(
+                f"the wrapper {kind} changes `step`, and training calls `{step}`: define its "
+                f"methods reset_env and step_env, or give the environment that it wraps"
+            )
+        env = env._env
+    return env
+
+
+def without_training(env: Any, limit: int) -> tuple[Any, int]:
+    """An environment without Brax's wrappers for copies, resets and time, and its time limit."""
+    kind = type(env).__name__
+    if kind in TRAINING_WRAPPERS:
+        return without_training(env.env, limit)
+    if kind == "EpisodeWrapper":
+        inner, _ = without_training(env.env, limit)
+        repeated = env.action_repeat
+        inner = inner if repeated == 1 else type(env)(inner, env.episode_length, repeated)
+        return inner, -(-env.episode_length // repeated)
+    if kind.endswith("DomainRandomizationVmapWrapper"):
+        raise UsageError(
+            f"{kind} has a physics of its own for each copy: give the environment that it wraps"
+        )
+    return env, limit
 
 
 def without_limit(holder: Any) -> Any:
@@ -136,6 +191,18 @@ def without_limit(holder: Any) -> Any:
     for name, limit in limits.items():
         object.__setattr__(copied, name, limit)  # of a frozen dataclass, too
     return copied
+
+
+def steps_alike(first_step: Callable[..., PyTree], *holders: Any) -> bool:
+    """Whether `first_step(holder, key)` has one form for both: a time limit may size arrays."""
+    key = jax.random.key(0)
+    try:
+        forms = [
+            jax.eval_shape(lambda key, each=each: first_step(each, key), key) for each in holders
+        ]
+    except Exception:  # of the environment as it is, the checks of the contract report it
+        return False
+    return other_form(*forms) is None
 
 
 def _is_limit(value: Any) -> bool:
@@ -270,7 +337,13 @@ class PhysicsEnvironment(WrappedEnvironment):
     def step_inner(self, key, inner, action):
         state = self._step(inner, action)
         reward, terminated = jnp.float32(state.reward), jnp.asarray(state.done) > 0
+        if TRUNCATION in state.info:
+            terminated = terminated & ~(state.info[TRUNCATION] > 0)
         return state.obs, state, reward, terminated, {"metrics": state.metrics}
+
+    def is_truncated(self, state, params) -> jax.Array:
+        clock, info = super().is_truncated(state, params), state.inner.info
+        return clock | (info[TRUNCATION] > 0) if TRUNCATION in info else clock
 
 
 class WrappedMultiAgent(Wrapped, MultiAgentEnvironment):

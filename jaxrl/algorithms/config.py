@@ -73,6 +73,7 @@ class RolloutSettings:
         None,
         "environment: a name, LIBRARY:NAME (brax:ant), module:Class, or an environment object",
         validators.environment,
+        read=validators.held_environment,
         kind=ENVIRONMENT,
     )
     env_args: Any = setting(

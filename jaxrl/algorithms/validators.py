@@ -8,7 +8,7 @@ import optax
 
 from jaxrl.core.errors import UsageError, brief
 from jaxrl.core.fields import Check, as_count, count, names, number, pairs
-from jaxrl.core.registry import adapter_of
+from jaxrl.core.registry import adapter_of, of_library
 from jaxrl.core.trust import Kind, load, parse_name
 
 OPTIMIZER = Kind(
@@ -56,6 +56,15 @@ def environment(name: str, value: Any) -> None:
         raise UsageError(
             f"{name} must be a name or an environment object, not {value!r:.60}; perhaps {meant}?"
         )
+
+
+def held_environment(name: str, value: Any) -> Any:
+    """An object of a library that cannot be hashed, as its adapter, which can; else unchanged."""
+    try:
+        hash(value)
+    except TypeError:
+        return of_library(value)
+    return value
 
 
 def policies(name: str, value: Any) -> None:

@@ -6,6 +6,8 @@ import pytest
 
 pytest.importorskip("brax", reason="the extra brax is not installed")
 
+from brax.envs.wrappers import training
+
 from jaxrl.adapters.from_brax import constructor, envs
 from jaxrl.adapters.wrapping_bodies import first_pose
 from jaxrl.core.env_checker import check_env
@@ -126,3 +128,40 @@ def test_wrong_names_and_arguments_are_told_in_one_line(name, args, message):
     with pytest.raises(UsageError, match=message) as told:
         make(f"brax:{name}", **args)
     assert "\n" not in str(told.value)
+
+
+class Cart(envs.get_environment("fast").__class__.__bases__[0]):
+    """A user's own environment, without a system of bodies: it ends past 2."""
+
+    def __init__(self):
+        pass
+
+    observation_size = action_size = 1
+    backend = "none"
+
+    def reset(self, rng):
+        return envs.State(None, np.zeros(1, np.float32), np.float32(0), np.float32(0))
+
+    def step(self, state, action):
+        obs = state.obs + action
+        return state.replace(obs=obs, reward=obs[0], done=(obs[0] > 2).astype("float32"))
+
+
+@pytest.mark.parametrize(
+    ("wrapped", "limit"),
+    [
+        (lambda env: env, 1000),
+        (lambda env: training.wrap(env, episode_length=4), 4),
+        (lambda env: training.EpisodeWrapper(env, 8, action_repeat=2), 4),
+    ],
+)
+def test_a_users_object_trains_by_its_own_steps_within_any_of_braxs_wrappers(wrapped, limit):
+    env, params = make(wrapped(Cart()))
+    assert (env.name, params.max_steps_in_episode) == ("Cart", limit)
+    check_env(wrapped(Cart()), steps=8)
+    for push, ends in ((1.0, (True, False)), (0.0, (False, limit == 4))):
+        _, state = env.reset_env(jax.random.key(0), params)
+        for _ in range(4):
+            action = np.full(1, push, np.float32)
+            _, state, _, terminated, _ = env.step_env(None, state, action, params)
+        assert (bool(terminated), bool(env.is_truncated(state, params))) == ends

@@ -99,3 +99,11 @@ def test_wrong_names_and_arguments_are_told_in_one_line(name, args, message):
     with pytest.raises(UsageError, match=message) as told:
         make(f"craftax:{name}", **args)
     assert "\n" not in str(told.value)
+
+
+def test_an_object_is_the_game_of_its_name_whether_it_resets_by_itself_or_not():
+    by_name, limit = make("craftax:Craftax-Classic-Symbolic-v1")
+    for auto_reset in (False, True):
+        env, params = make(make_craftax_env_from_name("Craftax-Classic-Symbolic-v1", auto_reset))
+        assert env.observation_space(params) == by_name.observation_space(limit)
+        assert (params, env._classic) == (limit, True)

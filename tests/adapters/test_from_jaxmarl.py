@@ -4,11 +4,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import struct
 
 pytest.importorskip("jaxmarl", reason="the extra jaxmarl is not installed")
 
 import jaxmarl
+from jaxmarl.environments import spaces
+from jaxmarl.environments.multi_agent_env import MultiAgentEnv
 from jaxmarl.environments.smax.smax_env import MAP_NAME_TO_SCENARIO
+from jaxmarl.wrappers.baselines import CTRolloutManager, LogWrapper
 
 from jaxrl import PPOConfig
 from jaxrl.adapters.from_jaxmarl import constructor
@@ -259,3 +263,76 @@ def test_unknown_and_refused_names_are_told_in_one_line():
             make(f"jaxmarl:{name}")
     with pytest.raises(UsageError, match=r"jaxmarl:switch_riddle: \{'num_agents': 2\} are refused"):
         make("jaxmarl:switch_riddle", num_agents=2)
+
+
+@struct.dataclass
+class Places:
+    places: jax.Array
+    step: int
+
+
+class Race(MultiAgentEnv):
+    """A user's own environment: two walk to place 3, each until it is there, for 6 steps."""
+
+    def __init__(self, max_steps=6):
+        super().__init__(num_agents=2)
+        self.max_steps = max_steps
+        self.observation_spaces = {each: spaces.Box(-9.0, 9.0, (2,)) for each in self.agents}
+        self.action_spaces = {each: spaces.Discrete(2) for each in self.agents}
+
+    def reset(self, key):
+        state = Places(jnp.zeros(2, jnp.int32), 0)
+        return self.get_obs(state), state
+
+    def step_env(self, key, state, actions):
+        moves = jnp.array([actions[each] for each in self.agents])
+        state = Places(state.places + moves, state.step + 1)
+        home, late = state.places >= 3, state.step >= self.max_steps
+        done = {each: home[i] | late for i, each in enumerate(self.agents)}
+        reward = {each: jnp.where(home[i], 1, 0) for i, each in enumerate(self.agents)}
+        return self.get_obs(state), state, reward, {**done, ALL: home.all() | late}, {}
+
+    def get_obs(self, state):
+        row = lambda i: jnp.array([state.places[i], state.step], jnp.float32)
+        return {each: row(i) for i, each in enumerate(self.agents)}
+
+
+class MaskedRace(Race):
+    def get_avail_actions(self, state):
+        return {each: jnp.array([0, 1]) for each in self.agents}
+
+
+def raced(moves):
+    """(ended by the rules, cut by the clock, active) of the last step of an episode."""
+    env, params = make(Race())
+    _, state = env.reset_env(jax.random.key(0), params)
+    action = dict(zip(env.agents, moves, strict=True))
+    step = jax.jit(lambda state: env.step_env(jax.random.key(0), state, action, params))
+    for _ in range(6):
+        _, state, _, terminated, info = step(state)
+        cut = env.is_truncated(state, params)
+        if terminated[ALL] | cut:
+            break
+    flags = jax.tree.map(bool, (terminated, cut, info["active"]))
+    return [list(flags[0].values()), flags[1], list(flags[2].values())]
+
+
+def test_a_users_agents_end_by_themselves_and_the_time_limit_truncates_the_others():
+    check_env(Race(), steps=16)
+    assert raced((1, 1)) == [[True, True, True], False, [True, True]]
+    assert raced((1, 0)) == [[False, False, False], True, [False, True]]
+    assert raced((0, 0)) == [[False, False, False], True, [True, True]]
+
+
+def test_users_and_the_librarys_objects_train_in_the_librarys_log_too():
+    assert PPOConfig(env=LogWrapper(Race())).setup().env.agents == ("agent_0", "agent_1")
+    _, params = make(LogWrapper(jaxmarl.make("switch_riddle")))
+    assert params == make("jaxmarl:switch_riddle")[1]
+    assert make(MaskedRace)[0].action_mask(*_first(MaskedRace))["agent_0"].tolist() == [False, True]
+    with pytest.raises(UsageError, match="the wrapper CTRolloutManager changes `step`"):
+        make(CTRolloutManager(jaxmarl.make("switch_riddle"), batch_size=2))
+
+
+def _first(kind):
+    env, params = make(kind)
+    return env.reset_env(jax.random.key(0), params)[1], params

@@ -8,6 +8,8 @@ import pytest
 pytest.importorskip("jumanji", reason="the extra jumanji is not installed")
 
 import jumanji
+from jumanji.environments import Snake
+from jumanji.wrappers import AutoResetWrapper
 from matplotlib import pyplot as plt
 
 from jaxrl.adapters.from_jumanji import constructor
@@ -137,3 +139,26 @@ def test_unknown_and_refused_names_and_arguments_are_told_in_one_line():
     with pytest.raises(UsageError, match=r"unknown argument 'num_row'.*did you mean 'num_rows'"):
         make("jumanji:Snake-v1", num_row=5)
     assert make("jumanji:Snake-v1", num_rows=5)[0] != make("jumanji:Snake-v1")[0]
+
+
+def test_an_object_steps_like_its_name_without_the_librarys_resets():
+    maze = jumanji.make("Maze-v0")
+    env, params = make(AutoResetWrapper(maze))
+    by_name = constructor("Maze-v0")()
+    assert (env.observation_space(), env.action_space()) == (
+        by_name.observation_space(),
+        by_name.action_space(),
+    )
+    key = jax.random.key(3)
+    outcomes = []
+    for each in (env, by_name):
+        obs, state = each.reset_env(key, params)
+        outcomes.append((obs, each.step_env(key, state, jnp.int32(1), params)[0]))
+    for left, right in zip(*map(jax.tree.leaves, outcomes), strict=True):
+        np.testing.assert_array_equal(left, right)
+
+
+def test_a_class_with_arguments_is_made_and_equal_to_another_made_alike():
+    env, _ = make(Snake, num_rows=5, num_cols=4)
+    assert env.observation_space().get("grid").shape[:2] == (5, 4)
+    assert env == make(Snake, num_rows=5, num_cols=4)[0] != make(Snake, num_rows=5, num_cols=5)[0]

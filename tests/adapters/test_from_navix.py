@@ -8,6 +8,7 @@ pytest.importorskip("navix", reason="the extra navix is not installed")
 
 import navix
 
+from jaxrl import PPOConfig
 from jaxrl.adapters.from_navix import constructor
 from jaxrl.core.env_checker import check_env
 from jaxrl.core.errors import UsageError
@@ -90,3 +91,19 @@ def test_wrong_names_and_arguments_are_told_in_one_line(name, args, message):
     with pytest.raises(UsageError, match=message) as told:
         make(f"navix:{name}", **args)
     assert "\n" not in str(told.value)
+
+
+def test_an_object_steps_like_its_name_though_it_cannot_be_hashed():
+    room = navix.make("Navix-Empty-5x5-v0", max_steps=30)
+    env, params = make(room)
+    assert params == make("navix:Navix-Empty-5x5-v0", max_steps=30)[1]
+    assert env == make(room)[0] != make(navix.make("Navix-Empty-5x5-v0", max_steps=30))[0]
+    assert env.observation_space() == constructor("Navix-Empty-5x5-v0")().observation_space()
+    assert PPOConfig(env=room).setup().env.env == env
+    check_env(room, steps=8)
+
+
+def test_an_observation_of_a_users_own_is_a_box_of_its_shape():
+    blank = navix.make("Navix-Empty-5x5-v0", observation_fn=navix.observations.symbolic)
+    blank = blank.replace(observation_fn=lambda state: jax.numpy.zeros(3))
+    assert make(blank)[0].observation_space() == Box(-np.inf, np.inf, (3,))

@@ -8,6 +8,7 @@ import pytest
 pytest.importorskip("pgx", reason="the extra pgx is not installed")
 
 import pgx
+from pgx.tic_tac_toe import TicTacToe
 
 from jaxrl.adapters.from_pgx import constructor
 from jaxrl.core.env import acting_agents, raw_reset, raw_step
@@ -142,3 +143,30 @@ def test_unknown_and_refused_names_are_told_in_one_line():
         make("pgx:tictactoe")
     with pytest.raises(UsageError, match="'bridge_bidding' needs hands that Pgx would have to"):
         make("pgx:bridge_bidding")
+
+
+class TimedGame(TicTacToe):
+    """A user's game, cut after three moves."""
+
+    def _step(self, state, action, key):
+        state = super()._step(state, action, key)
+        return state.replace(truncated=(state._step_count >= 3) & ~state.terminated)
+
+
+def test_a_users_game_is_an_object_or_a_class_and_truncates_where_it_says_so():
+    for given in (TimedGame(), TimedGame):
+        env, params = make(given)
+        assert (env.name, env.agents) == ("tic_tac_toe", ("player_0", "player_1"))
+    check_env(TimedGame(), steps=16)
+    _, state = env.reset_env(jax.random.key(0), params)
+    cut = []
+    for move in range(3):
+        action = dict.fromkeys(env.agents, move)
+        _, state, _, terminated, _ = env.step_env(jax.random.key(0), state, action, params)
+        cut.append((bool(terminated["__all__"]), bool(env.is_truncated(state, params))))
+    assert cut == [(False, False), (False, False), (False, True)]
+
+
+def test_a_game_of_one_player_is_an_object_too():
+    env, params = make(pgx.make("2048"))
+    assert env.action_space(params) == make("pgx:2048")[0].action_space(params)

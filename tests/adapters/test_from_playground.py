@@ -6,7 +6,7 @@ import pytest
 
 pytest.importorskip("mujoco_playground", reason="the extra playground is not installed")
 
-from mujoco_playground import registry
+from mujoco_playground import registry, wrapper
 
 from jaxrl.adapters.from_playground import MENAGERIE_PATH, constructor
 from jaxrl.core.env_checker import check_env
@@ -85,3 +85,19 @@ def test_wrong_names_and_arguments_are_told_in_one_line(name, args, message):
 def test_models_that_are_not_there_are_asked_for_and_not_downloaded():
     with pytest.raises(UsageError, match="needs models of robots, which the library downloads"):
         make("playground:Go1JoystickFlatTerrain")
+
+
+def test_an_object_in_the_librarys_wrappers_steps_like_its_name():
+    config = registry.get_default_config("CartpoleBalance")
+    config.impl = "jax"
+    inner = registry.load("CartpoleBalance", config)
+    wrapped = wrapper.wrap_for_brax_training(inner, episode_length=7)
+    for each, limit in ((inner, 1000), (wrapped, 7)):
+        (inner, 1000),
+        (wrapper.wrap_for_brax_training(inner, episode_length=7), 7),
+    ):
+        env, params = make(each)
+        assert (env._env, params.max_steps_in_episode) == (inner, limit)
+        assert env.action_space(params) == make("playground:CartpoleBalance")[0].action_space(
+            params
+        )

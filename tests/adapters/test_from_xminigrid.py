@@ -7,11 +7,13 @@ import pytest
 pytest.importorskip("xminigrid", reason="the extra xminigrid is not installed")
 
 import xminigrid
+from xminigrid.wrappers import DirectionObservationWrapper, GymAutoResetWrapper
 
-from jaxrl.adapters.from_xminigrid import constructor
+from jaxrl.adapters.from_xminigrid import LARGEST_CODE, constructor
 from jaxrl.core.env_checker import check_env
 from jaxrl.core.errors import UsageError
 from jaxrl.core.registry import make
+from jaxrl.core.spaces import Box, Dict
 from tests.oracles.same_steps import Player, adapter_player, assert_same_steps
 
 NAMES = [
@@ -76,3 +78,14 @@ def test_an_unknown_name_has_the_nearest_one_beside_it():
 def test_an_unknown_argument_is_named():
     with pytest.raises(UsageError, match=r"unknown argument 'hight'.*did you mean 'height'"):
         make("xminigrid:MiniGrid-Empty-5x5", hight=7)
+
+
+def test_an_object_in_wrappers_has_its_observations_and_resets_in_training_alone():
+    inner, params = xminigrid.make("MiniGrid-Empty-5x5")
+    env, limit = make(DirectionObservationWrapper(GymAutoResetWrapper(inner)))
+    assert limit.max_steps_in_episode == params.max_steps
+    image = Box(0, LARGEST_CODE, (params.view_size, params.view_size, 2), "uint8")
+    direction = Box(-np.inf, np.inf, (4,))
+    assert env.observation_space() == Dict({"direction": direction, "img": image})
+    assert type(make(GymAutoResetWrapper(inner))[0]._env) is type(inner)
+    check_env(inner, steps=8)
