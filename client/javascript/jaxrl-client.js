@@ -1,4 +1,5 @@
-// Client of a jaxrl policy server: RLlib's verbs over a WebSocket. One file, for pages and Node.
+// Client of a jaxrl policy server: RLlib's verbs over a WebSocket. One file, for pages and Node;
+// before Node 22 with the package `ws`.
 //
 //   const client = await PolicyClient.connect("ws://127.0.0.1:9944");
 //   const episode = await client.startEpisode();
@@ -9,10 +10,21 @@
 // docs/serving.md of jaxrl has the protocol. Of several agents, observations, actions and rewards
 // are objects by agent.
 
+// The WebSocket of a page or of Node, or that of the package `ws`: beside this file, or in the
+// project that runs.
+function socketClass() {
+  if (typeof WebSocket !== "undefined") return WebSocket;
+  try {
+    return require(require.resolve("ws", { paths: [__dirname, process.cwd()] }));
+  } catch {
+    throw new Error("there is no WebSocket, which Node has since version 22: npm install ws");
+  }
+}
+
 class PolicyClient {
   // Connects. `welcome` then tells the agents, the policies and their spaces.
   static async connect(address = "ws://127.0.0.1:9944", { token = "", timeout = 60000 } = {}) {
-    const client = new PolicyClient(new WebSocket(address), timeout);
+    const client = new PolicyClient(new (socketClass())(address), timeout);
     await client.opened;
     client.send({ type: "hello", protocol: 1, token });
     client.welcome = await client.answer("welcome");

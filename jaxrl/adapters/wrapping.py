@@ -155,8 +155,8 @@ def unwrapped(env: Any, step: str, harmless: Iterable[str]) -> Any:
     while inspect.getattr_static(env, step, None) is None:
         if (kind := type(env).__name__) not in harmless:
             raise UsageError(
-                f"the wrapper {kind} changes `step`, and training calls `{step}`: define its "
-                f"methods reset_env and step_env, or give the environment that it wraps"
+                f"the wrapper {kind} changes `step`, and training calls `{step}`: "
+                "define its methods reset_env and step_env, or give the environment that it wraps"
             )
         env = env._env
     return env

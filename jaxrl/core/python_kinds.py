@@ -11,6 +11,7 @@ PARALLEL, TURNS = "ParallelEnv", "AECEnv"  # PettingZoo's
 RLLIB = "MultiAgentEnv"
 BASES = {RLLIB: RLLIB, "ParallelEnv": PARALLEL, "VectorEnv": VECTOR, "Env": GYMNASIUM}
 OF_AGENTS = ("possible_agents", "_agent_ids", "observation_spaces")
+VECTOR_CLASSES = ("VectorEnv", "VecEnv")  # Gymnasium's, and that of Stable-Baselines3
 OF_JAX = ("reset_env", "step_env", "step_batch", "step_stacked")
 
 
@@ -29,7 +30,7 @@ def kind_of(env: Any) -> str | None:
         return next((kind for name, kind in BASES.items() if name in bases), GYMNASIUM)
     if hasattr(env, "possible_agents") and callable(getattr(env, "observation_space", None)):
         return PARALLEL
-    if hasattr(env, "single_observation_space"):
+    if hasattr(env, "single_observation_space") or not bases.isdisjoint(VECTOR_CLASSES):
         return VECTOR
     if any(hasattr(env, name) for name in OF_AGENTS):
         return RLLIB

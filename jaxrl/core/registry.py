@@ -346,8 +346,13 @@ def constructor_of(name: str) -> Callable[..., Any]:
     head, colon, tail = str(name).partition(":")
     if head in schemes and (colon or head == EXTERNAL):
         return _load(schemes[head])(tail)
-    if colon and head.isidentifier() and not is_installed(head) and nearest(head, schemes):
-        raise unknown_name("library", head, schemes, f"of environment {name!r}")
+    if colon and head.isidentifier() and not is_installed(head):
+        if nearest(head, schemes):
+            raise unknown_name("library", head, schemes, f"of environment {name!r}")
+        raise UsageError(
+            f"unknown environment {name!r}: there is no module {head!r}; known libraries: "
+            f"{', '.join(sorted(schemes))}"
+        )
     named = parse_name(name)
     if named is not None and not named.arguments:
         return load(CONSTRUCTOR, named)

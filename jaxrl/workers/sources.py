@@ -1,6 +1,6 @@
 """Python environments by name, object or constructor: what a copy of one is made from.
 
-    gym:LunarLander-v3           Gymnasium's registry
+    gym:LunarLander-v3           Gymnasium's registry; without "-v3" its newest version
     pettingzoo:sisl/pursuit_v4   a module of PettingZoo
     module:Name                  a class or function that makes an environment
     a class or function, or an environment itself (copied)
@@ -13,7 +13,8 @@ import copy
 import functools
 import importlib
 import pkgutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from types import ModuleType
 from typing import Any, NamedTuple
 
 from jaxrl.core import trust
@@ -21,6 +22,19 @@ from jaxrl.core.errors import UsageError, is_installed, reason_of, unknown_name
 from jaxrl.core.python_kinds import VECTOR, by_keywords, kind_of
 
 SCHEMES = {"gym": "gymnasium", "pettingzoo": "pettingzoo"}  # with the library, and the extra
+# What registers environments of Gymnasium whose names begin so: a module, and its package.
+REGISTERED_BY = {
+    "ALE/": ("ale_py", "ale-py"),
+    "MiniGrid-": ("minigrid", "minigrid"),
+    "BabyAI-": ("minigrid", "minigrid"),
+    "MiniWorld-": ("miniworld", "miniworld"),
+    "Fetch": ("gymnasium_robotics", "gymnasium-robotics"),
+    "AdroitHand": ("gymnasium_robotics", "gymnasium-robotics"),
+    "FrankaKitchen": ("gymnasium_robotics", "gymnasium-robotics"),
+    "highway-": ("highway_env", "highway-env"),
+    "dm_control/": ("shimmy", '"shimmy[dm-control]"'),
+}
+MOVED = {"mpe": "mpe2", "magent": "magent2.environments"}  # families that left PettingZoo
 PYTHON_ENVIRONMENT = trust.Kind(
     "environment",
     "jaxrl.envs",
@@ -138,11 +152,19 @@ def _make_named(named: trust.Named, /, **args: Any) -> Any:
 def _make_gymnasium(name: str, /, **args: Any) -> Any:
     import gymnasium
 
-    module, _, known = name.rpartition(":")  # "ale_py:ALE/Pong-v5" imports ale_py, which registers
+    module, _, short = name.rpartition(":")  # "ale_py:ALE/Pong-v5" imports ale_py, which registers
     if module:
-        importlib.import_module(module)
-    if known not in gymnasium.registry:
-        raise unknown_name("Gymnasium environment", known, gymnasium.registry)
+        _imported(module, f"gym:{name}")
+    elif short not in gymnasium.registry:
+        prefixes = (prefix for prefix in REGISTERED_BY if short.startswith(prefix))
+        if (prefix := next(prefixes, None)) is not None:
+            _imported(REGISTERED_BY[prefix][0], f"gym:{name}", REGISTERED_BY[prefix][1])
+    known = _newest(short, gymnasium.registry, "-v")
+    if known is None:
+        look = "" if module else "; one that a package registers is gym:MODULE:NAME"
+        raise UsageError(
+            f"{unknown_name('Gymnasium environment', short, gymnasium.registry)}{look}"
+        )
     with _explained(f"gym:{name}"):
         return gymnasium.make(known, disable_env_checker=True, **args)
 
@@ -152,16 +174,14 @@ def _make_pettingzoo(name: str, /, **args: Any) -> Any:
     wrong = f"environment 'pettingzoo:{name}'"
     if len(parts) < 2 or not all(part.isidentifier() for part in parts):
         raise UsageError(f"{wrong}: give the module's family and name: pettingzoo:sisl/pursuit_v4")
-    try:
-        module = importlib.import_module(".".join(("pettingzoo", *parts)))
-    except ModuleNotFoundError as error:
-        missing = f"{error.name}."
-        if not missing.startswith("pettingzoo."):
-            raise UsageError(
-                f"{wrong} needs {error.name}, which is not installed: "
-                f'pip install "pettingzoo[{parts[0]}]"'
-            ) from error
-        raise _unknown_module(parts, error) from None
+    package = _family(name, *parts[:-1])
+    names = [module.name for module in pkgutil.iter_modules(package.__path__)]
+    known = _newest(parts[-1], [each for each in names if "_v" in each], "_v")
+    if known is None:
+        known = ["/".join((*parts[:-1], each)) for each in names if "_v" in each]
+        raise unknown_name("environment of PettingZoo", name, known)
+    extra = f'"pettingzoo[{parts[0]}]"'
+    module = _imported(f"{package.__name__}.{known}", f"pettingzoo:{name}", extra)
     make = getattr(module, "parallel_env", None) or getattr(module, "env", None)
     if make is None:
         raise UsageError(f"{wrong}: the module makes no environment")
@@ -169,20 +189,55 @@ def _make_pettingzoo(name: str, /, **args: Any) -> Any:
         return make(**args)
 
 
+def _family(name: str, *parts: str) -> ModuleType:
+    """The package of a family of PettingZoo, which may have moved out of it."""
+    path = ".".join(("pettingzoo", *parts))
+    try:
+        return importlib.import_module(path)
+    except ImportError as error:
+        if parts[0] in MOVED:
+            return _imported(MOVED[parts[0]], f"pettingzoo:{name}", MOVED[parts[0]].split(".")[0])
+        if isinstance(error, ModuleNotFoundError) and f"{error.name}.".startswith("pettingzoo."):
+            raise UsageError(f"PettingZoo has no module {error.name}") from None
+        raise UsageError(f"environment 'pettingzoo:{name}': {reason_of(error)}") from error
+
+
+def _newest(name: str, known: Iterable[str], mark: str) -> str | None:
+    """The known name itself, or of one without a version the newest; None: there is none."""
+    if name in (known := list(known)):
+        return name
+    versions = {each: each.removeprefix(f"{name}{mark}") for each in known}
+    numbers = {
+        each: int(version)
+        for each, version in versions.items()
+        if version != each and version.isdecimal()
+    }
+    return max(numbers, key=numbers.get, default=None)
+
+
+def _imported(module: str, name: str, install: str | None = None) -> ModuleType:
+    """A module that an environment needs; what fails is said in one line.
+
+    Args:
+        install: what pip calls it; None: a user named the module, which may be anything.
+    """
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        hint = "" if install is None else f": pip install {install}"
+        raise UsageError(
+            f"environment {name!r} needs {error.name}, which is not installed{hint}"
+        ) from error
+    except Exception as error:  # as of libraries that are older than what they import
+        raise UsageError(
+            f"environment {name!r}: {module} cannot be imported: {reason_of(error)}"
+        ) from error
+
+
 def close(env: Any) -> None:
     """Ends an environment; one that failed may not even close."""
     with contextlib.suppress(Exception):
         env.close()
-
-
-def _unknown_module(parts: list[str], error: ModuleNotFoundError) -> UsageError:
-    """The error for a name that PettingZoo has not, with the nearest of its family."""
-    if error.name != ".".join(("pettingzoo", *parts)):
-        return UsageError(f"PettingZoo has no module {error.name}")
-    family = importlib.import_module(".".join(("pettingzoo", *parts[:-1])))
-    names = [module.name for module in pkgutil.iter_modules(family.__path__)]
-    known = ["/".join((*parts[:-1], name)) for name in names if "_v" in name]
-    return unknown_name("environment of PettingZoo", "/".join(parts), known)
 
 
 @contextlib.contextmanager

@@ -23,6 +23,12 @@ NEXT_STEP, SAME_STEP, DISABLED = "NextStep", "SameStep", "Disabled"  # Gymnasium
 
 def declared(env: Any, name: str) -> EnvForm:
     """What arrays a `VectorEnv` needs, as far as its spaces say it."""
+    if not hasattr(env, "single_observation_space"):
+        raise UsageError(
+            f"environment {name!r} is a vector environment without single_observation_space, "
+            "such as SuperSuit and Stable-Baselines3 make: give the environment that it holds "
+            "copies of, PettingZoo's or Gymnasium's; training makes the copies"
+        )
     observation = form_of(env.single_observation_space, f"observation of {name}")
     action = form_of(env.single_action_space, f"action of {name}")
     return EnvForm((AGENT,), (observation,), (action,), True, (), True, waits=False)

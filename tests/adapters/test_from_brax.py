@@ -6,8 +6,6 @@ import pytest
 
 pytest.importorskip("brax", reason="the extra brax is not installed")
 
-from brax.envs.wrappers import training
-
 from jaxrl.adapters.from_brax import constructor, envs
 from jaxrl.adapters.wrapping_bodies import first_pose
 from jaxrl.core.env_checker import check_env
@@ -151,15 +149,15 @@ class Cart(envs.get_environment("fast").__class__.__bases__[0]):
     ("wrapped", "limit"),
     [
         (lambda env: env, 1000),
-        (lambda env: training.wrap(env, episode_length=4), 4),
-        (lambda env: training.EpisodeWrapper(env, 8, action_repeat=2), 4),
+        (lambda env: envs.training.wrap(env, episode_length=4), 4),
+        (lambda env: envs.training.EpisodeWrapper(env, 8, action_repeat=2), 4),
     ],
 )
 def test_a_users_object_trains_by_its_own_steps_within_any_of_braxs_wrappers(wrapped, limit):
     env, params = make(wrapped(Cart()))
     assert (env.name, params.max_steps_in_episode) == ("Cart", limit)
     check_env(wrapped(Cart()), steps=8)
-    for push, ends in ((1.0, (True, False)), (0.0, (False, limit == 4))):
+    for push, ends in ((1.0, (True, limit == 4)), (0.0, (False, limit == 4))):
         _, state = env.reset_env(jax.random.key(0), params)
         for _ in range(4):
             action = np.full(1, push, np.float32)

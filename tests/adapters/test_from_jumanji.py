@@ -160,5 +160,5 @@ def test_an_object_steps_like_its_name_without_the_librarys_resets():
 
 def test_a_class_with_arguments_is_made_and_equal_to_another_made_alike():
     env, _ = make(Snake, num_rows=5, num_cols=4)
-    assert env.observation_space().get("grid").shape[:2] == (5, 4)
+    assert env.observation_space()["grid"].shape[:2] == (5, 4)
     assert env == make(Snake, num_rows=5, num_cols=4)[0] != make(Snake, num_rows=5, num_cols=5)[0]

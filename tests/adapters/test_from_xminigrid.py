@@ -81,7 +81,8 @@ def test_an_unknown_argument_is_named():
 
 
 def test_an_object_in_wrappers_has_its_observations_and_resets_in_training_alone():
-    inner, params = xminigrid.make("MiniGrid-Empty-5x5")
+    inner = xminigrid.make("MiniGrid-Empty-5x5")[0]
+    params = inner.default_params()
     env, limit = make(DirectionObservationWrapper(GymAutoResetWrapper(inner)))
     assert limit.max_steps_in_episode == params.max_steps
     image = Box(0, LARGEST_CODE, (params.view_size, params.view_size, 2), "uint8")

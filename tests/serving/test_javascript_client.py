@@ -1,4 +1,10 @@
-"""The JavaScript client: a page in Chromium plays the arena against a policy server."""
+"""The JavaScript client: a page in Chromium and programs in Node talk to a policy server."""
+
+import json
+import os
+import shutil
+import subprocess
+from pathlib import Path
 
 import pytest
 
@@ -9,11 +15,14 @@ from tests.arena_page import COINS, arena_policies, check_page, site
 from tests.run.replay.browser import MISSING, Browser
 from tests.serving.served import serving
 
-pytestmark = pytest.mark.skipif(MISSING is not None, reason=str(MISSING))
+in_a_browser = pytest.mark.skipif(MISSING is not None, reason=str(MISSING))
+in_node = pytest.mark.skipif(shutil.which("node") is None, reason="Node.js is not installed")
+ROOT = Path(__file__).parents[2]
 CLIENT = "client/javascript/jaxrl-client.js"
 PAGE = ("examples/browser/served.html", "examples/browser/served_players.js", CLIENT)
 
 
+@in_a_browser
 def test_the_served_arena_plays_an_episode_as_jaxrl_does(tmp_path):
     folder, policies = tmp_path / "site", arena_policies()
     folder.mkdir()
@@ -46,6 +55,7 @@ const attempt = async (call) => {
 """
 
 
+@in_a_browser
 def test_the_javascript_client_says_what_the_server_refuses(tmp_path):
     folder = tmp_path / "site"
     folder.mkdir()
@@ -62,3 +72,78 @@ def test_the_javascript_client_says_what_the_server_refuses(tmp_path):
     assert "must be [3] of float32, not [0, 0]" in said[3]
     assert said[4].startswith("no message: Invalid value 'nonsense'")
     assert said[5] == "the connection is closed"
+
+
+PROGRAM = """
+const [file, address] = process.argv.slice(2);
+if (process.env.WITHOUT) delete globalThis.WebSocket;
+const { PolicyClient } = require(file);
+const said = [];
+const attempt = async (call) => {
+  try { said.push(await call()); } catch (error) { said.push(error.message); }
+};
+(async () => {
+  await attempt(async () => {
+    const client = await PolicyClient.connect(address);
+    const episode = await client.startEpisode({ explore: false });
+    const action = typeof await client.getAction(episode, [0, 0, 0]);
+    client.close();
+    return action;
+  });
+  await attempt(() => PolicyClient.connect("ws://127.0.0.1:1").then(() => "connected"));
+  console.log(JSON.stringify(said));
+})();
+"""
+
+
+def said_in_node(folder, address, **variables):
+    """What a program says that plays a step, in a folder of its own."""
+    (folder / "program.js").write_text(PROGRAM)
+    done = subprocess.run(
+        ["node", "program.js", str(ROOT / CLIENT), address],
+        cwd=folder,
+        env={**os.environ, **variables},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    return json.loads(done.stdout)
+
+
+@in_node
+def test_node_without_a_websocket_says_what_to_install(tmp_path):
+    missing = "there is no WebSocket, which Node has since version 22: npm install ws"
+    said = said_in_node(tmp_path, "ws://127.0.0.1:1", WITHOUT="1", NODE_PATH="")
+    assert said == [missing, missing]
+
+
+WS = """
+module.exports = class {
+  constructor(address) { setTimeout(() => this.onerror(), 1); this.url = `${address}/ by ws`; }
+};
+"""
+
+
+@in_node
+def test_node_without_a_websocket_takes_that_of_the_package_ws_in_the_project(tmp_path):
+    package = tmp_path / "node_modules" / "ws"
+    package.mkdir(parents=True)
+    (package / "index.js").write_text(WS)
+    said = said_in_node(tmp_path, "ws://127.0.0.1:1", WITHOUT="1", NODE_PATH="")
+    assert said == ["ws://127.0.0.1:1/ by ws cannot be reached"] * 2
+
+
+HAS_WS = (
+    shutil.which("node") is not None
+    and not subprocess.run(
+        ["node", "-e", "require('ws')"], capture_output=True, check=False
+    ).returncode
+)
+
+
+@pytest.mark.skipif(not HAS_WS, reason="Node.js finds no package ws (NODE_PATH)")
+def test_a_program_in_node_is_served_through_the_package_ws(tmp_path):
+    with serving() as server:
+        said = said_in_node(tmp_path, server.address, WITHOUT="1")
+    assert said == ["number", "ws://127.0.0.1:1/ cannot be reached"]
