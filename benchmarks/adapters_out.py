@@ -13,7 +13,7 @@ runner samples with an untrained policy for each agent.
 
 import functools
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import gymnasium
 import numpy as np
@@ -39,8 +39,11 @@ MARK = 475
 
 
 def main() -> None:
-    parser = report.arguments_of("adapters_out", __doc__)
+    parser = report.arguments_of(
+        "adapters_out", __doc__, {"turns": 1, "num_envs": [2], "seeds": 1, "steps": 256}
+    )
     parser.add_argument("--turns", type=int, default=5)
+    parser.add_argument("--num-envs", nargs="+", type=int, help="copies that step together")
     parser.add_argument("--learn", action="store_true")
     parser.add_argument("--rllib", action="store_true")
     parser.add_argument("--seeds", type=int, default=3)
@@ -51,18 +54,20 @@ def main() -> None:
         titles = ["environments", "seed", f"steps to {MARK}", "return at the end", "training, s"]
     elif args.rllib:
         ways = {**rllib_steps(), **rllib_samples()}
-        rows, lines = measure(ways, RLLIB_NUM_ENVS, args.turns)
-        titles = ["steps/s", *(f"{num_envs:,}" for num_envs in RLLIB_NUM_ENVS)]
+        numbers = args.num_envs or RLLIB_NUM_ENVS
+        rows, lines = measure(ways, numbers, args.turns)
+        titles = ["steps/s", *(f"{num_envs:,}" for num_envs in numbers)]
     else:
         ways = {name: functools.partial(loop_of, make) for name, make in WAYS.items()}
-        rows, lines = measure(ways, NUM_ENVS, args.turns)
-        titles = ["steps/s", *(f"{num_envs:,}" for num_envs in NUM_ENVS)]
+        numbers = args.num_envs or NUM_ENVS
+        rows, lines = measure(ways, numbers, args.turns)
+        titles = ["steps/s", *(f"{num_envs:,}" for num_envs in numbers)]
     report.keep([row | report.circumstances() for row in rows], args.out)
     print(report.markdown(titles, lines))
 
 
 def measure(
-    ways: dict[str, Callable], numbers: tuple[int, ...], turns: int
+    ways: dict[str, Callable], numbers: Sequence[int], turns: int
 ) -> tuple[list[dict], list[list[str]]]:
     """Steps/s of ways to step environments; a way makes of their number a function that does."""
     rates: dict[str, dict[int, list[float]]] = {name: {} for name in ways}

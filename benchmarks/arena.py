@@ -103,6 +103,15 @@ AGENT2: dict[str, dict[str, Any]] = {
 }
 
 
+SMALLEST = {  # ten updates, in each of which two episodes end
+    **{"cases": ["tour", "time"], "against": ["still"], "seeds": [0], "steps": 2000},
+    "settings": lambda given: {
+        **{"num_envs": 2, "rollout_length": 100, "minibatch_size": 200, "num_epochs": 1},
+        **given,
+    },
+}
+
+
 def configuration(case: str, against: str, steps: int, changed: dict[str, Any]) -> PPOConfig:
     config = PPOConfig(
         env="arena",
@@ -170,7 +179,7 @@ def table(rows: list[dict[str, Any]]) -> str:
 
 
 def main() -> None:
-    parser = report.arguments_of("arena", __doc__)
+    parser = report.arguments_of("arena", __doc__, SMALLEST)
     parser.add_argument("--cases", nargs="+", choices=CASES, default=list(CASES))
     parser.add_argument("--against", nargs="+", choices=AGENT2, default=list(AGENT2))
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2, 3, 4])

@@ -142,7 +142,9 @@ def table(rows: list[dict[str, Any]]) -> str:
 
 
 def main() -> None:
-    parser = report.arguments_of("curriculum", __doc__)
+    parser = report.arguments_of(
+        "curriculum", __doc__, {"cases": ["host", "prioritised"], "seeds": [0], "steps": 8192}
+    )
     parser.add_argument("--cases", nargs="+", choices=CASES, default=list(CASES))
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2, 3, 4])
     parser.add_argument("--steps", type=int, default=300_000, help="environment steps")

@@ -8,7 +8,6 @@ statistics, KL and clipped shares. And how far from the limit: operations/s in p
 and of the largest of its products alone, in turns.
 """
 
-import jax
 import report
 from plain import Settings, make_plain_train
 from programs import Work, flops_of, in_turns, product, ratio, training, whole
@@ -21,6 +20,14 @@ WORK = {  # environments, steps of a rollout, updates in a turn, seeds
     "2048 x 32": (2048, 32, 4, 1),
     "4 x 128": (4, 128, 200, 1),
     "8 seeds of 4 x 128": (4, 128, 60, 8),
+}
+SMALLEST = {"4 x 8": (4, 8, 2, 1), "2 seeds of 2 x 8": (2, 8, 2, 2)}
+RLLIB = {
+    "num_envs": 8,
+    "rollout_length": 500,
+    "minibatch_size": 128,
+    "num_epochs": 5,
+    "total_env_steps": 20_000,
 }
 
 
@@ -82,30 +89,28 @@ def from_the_limit(work: str, config: PPOConfig, turns: int, devices: int = 1) -
     }
 
 
-def limits(turns: int) -> list[dict]:
-    """CartPole as `WORK` has it and at RLlib's settings."""
-    large, small = (configuration(*WORK[work][:3]) for work in ("2048 x 32", "4 x 128"))
-    rllib = {
-        "num_envs": 8,
-        "rollout_length": 500,
-        "minibatch_size": 128,
-        "num_epochs": 5,
-        "total_env_steps": 20_000,
-    }
+def limits(works: dict[str, tuple], length: int, turns: int) -> list[dict]:
+    """CartPole as the first two of the works have it, and at RLlib's settings."""
+    (large_name, large), (small_name, small) = (
+        (name, configuration(*sizes[:3])) for name, sizes in list(works.items())[:2]
+    )
+    rllib = RLLIB | {"rollout_length": length, "total_env_steps": 5 * 8 * length}
     return [
-        from_the_limit("2048 x 32", large, turns, devices_worth_using(large, CORES)),
-        from_the_limit("4 x 128", small, turns),
-        from_the_limit("8 x 500, RLlib's settings", PPOConfig(env="cartpole", **rllib), turns),
+        from_the_limit(large_name, large, turns, devices_worth_using(large, CORES)),
+        from_the_limit(small_name, small, turns),
+        from_the_limit(
+            f"8 x {length}, RLlib's settings", PPOConfig(env="cartpole", **rllib), turns
+        ),
     ]
 
 
 def main() -> None:
-    parser = report.arguments_of("engine", __doc__)
+    parser = report.arguments_of("engine", __doc__, {"turns": 1})
     parser.add_argument("--turns", type=int, default=5)
     arguments = parser.parse_args()
-    jax.config.update("jax_num_cpu_devices", CORES)
-    lines, groups = [], {}
-    for work, (num_envs, length, updates, seeds) in WORK.items():
+    report.use_devices()
+    lines, groups, works = [], {}, SMALLEST if arguments.smoke else WORK
+    for work, (num_envs, length, updates, seeds) in works.items():
         steps = seeds * updates * num_envs * length
         rates = in_turns(programs_of(num_envs, length, updates, seeds), steps, arguments.turns)
         times = {name: ratio(values, rates["plain"]) for name, values in rates.items()}
@@ -117,7 +122,7 @@ def main() -> None:
         report.keep([{**row, **report.circumstances()} for row in rows], arguments.out)
         groups[f"CartPole {work}"] = rates
     print(report.markdown(["CartPole", "program", "steps/s", "times the plain one"], lines))
-    rows = limits(arguments.turns)
+    rows = limits(works, 32 if arguments.smoke else RLLIB["rollout_length"], arguments.turns)
     report.keep([{**row, **report.circumstances()} for row in rows], arguments.out)
     lines = []
     for row in rows:

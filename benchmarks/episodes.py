@@ -28,7 +28,7 @@ from jaxrl.run.inference.sampling import EpisodeRange, Players, record_batches, 
 
 
 def main() -> None:
-    parser = report.arguments_of("episodes", __doc__)
+    parser = report.arguments_of("episodes", __doc__, {"episodes": 8, "turns": 1, "train": 8192})
     parser.add_argument("--env", default="cartpole")
     parser.add_argument("--episodes", type=int, default=10_000)
     parser.add_argument("--turns", type=int, default=3)

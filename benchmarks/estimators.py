@@ -51,7 +51,9 @@ CASES = (
 
 
 def main() -> None:
-    parser = report.arguments_of("estimators", __doc__)
+    parser = report.arguments_of(
+        "estimators", __doc__, {"draws": 2, "truth": 20, "only": "cartpole near"}
+    )
     parser.add_argument("--draws", type=int, default=200)
     parser.add_argument("--truth", type=int, default=20_000, help="episodes of the target")
     parser.add_argument("--only", default="", help="cases whose name has these letters")

@@ -118,7 +118,9 @@ def table(rows: list[dict[str, Any]]) -> str:
 
 
 def main() -> None:
-    parser = report.arguments_of("exploration", __doc__)
+    parser = report.arguments_of(
+        "exploration", __doc__, {"cases": ["at the top"], "seeds": [10], "steps": 65_536}
+    )
     parser.add_argument("--cases", nargs="+", choices=CASES, default=list(CASES))
     parser.add_argument("--seeds", nargs="+", type=int, default=[10, 11, 12, 13, 14])
     parser.add_argument("--steps", type=int, default=1_000_000, help="environment steps")

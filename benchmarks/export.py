@@ -34,28 +34,30 @@ CASES = {
 
 
 def main() -> None:
-    parser = report.arguments_of("export", __doc__)
+    parser = report.arguments_of("export", __doc__, {"calls": 5, "turns": 1})
     parser.add_argument("--calls", type=int, default=2_000, help="calls of a turn")
     parser.add_argument("--turns", type=int, default=7)
     args = parser.parse_args()
-    print("| CartPole | who acts | us an action | MB |\n|---|---|---|---|")
+    lines = []
     with tempfile.TemporaryDirectory() as folder:
         for name, config in CASES.items():
-            measure(name, config, Path(folder), args)
+            lines += measure(name, config, Path(folder), args)
+    print(report.markdown(["CartPole", "who acts", "us an action", "MB"], lines))
 
 
-def measure(name: str, config: PPOConfig, folder: Path, args: Any) -> None:
-    """Prints and keeps the rows of one policy."""
+def measure(name: str, config: PPOConfig, folder: Path, args: Any) -> list[list[str]]:
+    """Keeps the rows of one policy; its lines of the table."""
     actors = dict(actors_of(untrained(config), folder))
     times: dict[str, list[float]] = {who: [] for who in actors}
     for _ in range(args.turns):
         for who, (act, _) in actors.items():
             times[who].append(median_time(act, args.calls))
+    lines = []
     for who, (_, size) in actors.items():
-        spread = report.spread(times[who], ".1f")
-        print(f"| {name} | {who} | {spread} | {size / 1e6:.2f} |", flush=True)
+        lines.append([name, who, report.spread(times[who], ".1f"), f"{size / 1e6:.2f}"])
         row = {"policy": name, "who": who, "microseconds": times[who], "bytes": size}
         report.keep([{**row, **report.circumstances()}], args.out)
+    return lines
 
 
 def untrained(config: PPOConfig) -> Policy:

@@ -17,6 +17,7 @@ shortest walks of two and three steps give 0.9 and 0.8.
 Speed: both settings train on CartPole, in turns within one process; compile time is left out.
 """
 
+import functools
 import json
 import math
 import statistics
@@ -56,7 +57,9 @@ def environment(task: Task) -> Any:
     return names["Corridor"]()
 
 
-def learn(name: str, seeds: list[int], settings: dict[str, Any]) -> list[dict[str, Any]]:
+def learn(
+    name: str, seeds: list[int], steps: int | None, settings: dict[str, Any]
+) -> list[dict[str, Any]]:
     """A row for each seed, all trained in one program."""
     import jax
     import numpy as np
@@ -64,7 +67,8 @@ def learn(name: str, seeds: list[int], settings: dict[str, Any]) -> list[dict[st
     from jaxrl import PPOConfig, make_train
 
     task = TASKS[name]
-    config = PPOConfig.fast(environment(task), total_env_steps=task.total_env_steps, **settings)
+    steps = steps or task.total_env_steps
+    config = PPOConfig.fast(environment(task), total_env_steps=steps, **settings)
     train = jax.jit(jax.vmap(make_train(config)))
     keys = jax.vmap(jax.random.key)(np.asarray(seeds))
     begin = time.perf_counter()
@@ -75,8 +79,8 @@ def learn(name: str, seeds: list[int], settings: dict[str, Any]) -> list[dict[st
     for member, seed in enumerate(seeds):
         sums, counts = episodes.episode_return.sum[member], episodes.count[member]
         returns = {str(part): _mean_before(sums, counts, part) for part in (0.25, 0.5, 1.0)}
-        row = {"task": name, "seed": seed, "settings": settings, "returns": returns}
-        rows.append({**row, "seconds_together": seconds})
+        row = {"task": name, "seed": seed, "steps": steps, "returns": returns}
+        rows.append({**row, "settings": settings, "seconds_together": seconds})
         print(f"{name}, seed {seed}: {returns}", flush=True)
     return rows
 
@@ -89,7 +93,7 @@ def _mean_before(sums: Any, counts: Any, part: float) -> float | None:
     return float(sums[window].sum() / ended) if ended else None
 
 
-def speed(env: str = "cartpole") -> list[dict[str, Any]]:
+def speed(rounds: int, updates_of_fast: int, env: str = "cartpole") -> list[dict[str, Any]]:
     """Environment steps a second of RLlib's defaults and of `fast`, in turns."""
     import jax
 
@@ -100,11 +104,12 @@ def speed(env: str = "cartpole") -> list[dict[str, Any]]:
         "RLlib's defaults": PPOConfig(env),
         "PPOConfig.fast": PPOConfig.fast(env),
     }.items():
-        updates = max(1, 8000 // config.train_batch_size) if name == "RLlib's defaults" else 50
+        few = min(updates_of_fast, 8000 // config.train_batch_size)
+        updates = few if name == "RLlib's defaults" else updates_of_fast
         config = config.replace(total_env_steps=updates * config.train_batch_size)
         programs[name] = config, jax.jit(make_train(config)).lower(jax.random.key(0)).compile()
     rows = []
-    for turn in range(ROUNDS):
+    for turn in range(rounds):
         for name, (config, train) in programs.items():
             begin = time.perf_counter()
             jax.block_until_ready(train(jax.random.key(turn)))
@@ -121,14 +126,13 @@ def table(rows: list[dict[str, Any]]) -> str:
     for name in dict.fromkeys(row["task"] for row in rows if "task" in row):
         task, of_task = TASKS[name], [row for row in rows if row.get("task") == name]
         cells = [
-            report.spread([_or_least(row["returns"][part]) for row in of_task], ",.2f")
-            for part in ("0.25", "0.5", "1.0")
+            _spread([row["returns"][part] for row in of_task]) for part in ("0.25", "0.5", "1.0")
         ]
         reached = sum(_or_least(row["returns"]["1.0"]) >= task.mark for row in of_task)
         lines.append(
             [
                 task.env,
-                f"{task.total_env_steps:,}",
+                f"{of_task[0].get('steps', task.total_env_steps):,}",
                 *cells,
                 f"{task.mark:g}",
                 f"{reached} of {len(of_task)}",
@@ -136,6 +140,12 @@ def table(rows: list[dict[str, Any]]) -> str:
         )
     titles = ["environment", "steps", "25 %", "50 %", "at the end", "mark", "seeds at the mark"]
     return report.markdown(titles, lines)
+
+
+def _spread(returns: list[float | None]) -> str:
+    if not any(value is not None for value in returns):
+        return "no episode ended"
+    return report.spread([_or_least(value) for value in returns], ",.2f")
 
 
 def _or_least(value: float | None) -> float:
@@ -156,12 +166,15 @@ def speed_table(rows: list[dict[str, Any]]) -> str:
 
 
 def main() -> None:
-    parser = report.arguments_of("fast", __doc__)
+    parser = report.arguments_of(
+        "fast", __doc__, {"tasks": report.first, "seeds": [0], "total_env_steps": 8192}
+    )
     parser.add_argument("--tasks", nargs="+", choices=TASKS, default=list(TASKS))
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2, 3, 4])
     parser.add_argument(
         "--settings", type=json.loads, default={}, help="of PPOConfig, on top of fast; JSON"
     )
+    parser.add_argument("--total-env-steps", type=int, help="instead of each task's own")
     parser.add_argument("--only", choices=("learning", "speed"))
     parser.add_argument(
         "--read", type=Path, nargs="+", help="measure nothing: the tables of rows in these files"
@@ -170,15 +183,18 @@ def main() -> None:
     rows = report.read(arguments.read or [])
     if not arguments.read:
         seeds, settings = arguments.seeds, arguments.settings
-        learning = [lambda name=name: learn(name, seeds, settings) for name in arguments.tasks]
-        measures = {"learning": learning, "speed": [speed], None: [*learning, speed]}[
-            arguments.only
+        steps = arguments.total_env_steps
+        learning = [
+            functools.partial(learn, name, seeds, steps, settings) for name in arguments.tasks
         ]
+        both = functools.partial(speed, *((1, 1) if arguments.smoke else (ROUNDS, 50)))
+        measures = {"learning": learning, "speed": [both], None: [*learning, both]}[arguments.only]
         for measure in measures:
             some = measure()
             report.keep([{**row, **report.circumstances()} for row in some], arguments.out)
             rows += some
-    print(table(rows))
+    if any("task" in row for row in rows):
+        print(table(rows))
     if any("speed" in row for row in rows):
         print(speed_table(rows))
 

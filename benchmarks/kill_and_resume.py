@@ -11,7 +11,6 @@ those since the last checkpoint that was due. At the end the run holds, in every
 training without kills holds, and every iteration once in its logs.
 """
 
-import argparse
 import csv
 import json
 import random
@@ -23,6 +22,7 @@ import time
 from pathlib import Path
 
 import numpy as np
+import report
 
 from jaxrl.core.errors import UsageError
 from jaxrl.run.storage import checkpoint
@@ -36,9 +36,7 @@ SMALL = (
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = report.arguments_of("kill_and_resume", __doc__, {"kills": 1})
     parser.add_argument("--kills", type=int, default=50)
     parser.add_argument("--env", default="arena")
     parser.add_argument("--flags", default="", help="more flags of the training, in one text")
@@ -73,14 +71,11 @@ def main() -> None:
         train(run, settings, end * 256)
         train(Path(folder) / "whole", settings, end * 256)
         compare(run, Path(folder) / "whole", end)
-    print(
-        f"{args.kills} kills, {early} of them before the process had logged anything new; lost at "
-        f"most {max(lost)}"
-    )
-    print(
-        f"iterations, checkpoints every {EVERY}; all of {end:,} iterations equal to the "
-        "uninterrupted run's, to the bit"
-    )
+    row = {"env": args.env, "flags_of_training": args.flags, "kills": args.kills, "early": early}
+    report.keep([{**row, "lost": lost, "iterations": end} | report.circumstances()], args.out)
+    titles = ["kills", "before anything new was logged", "iterations lost at most", "iterations"]
+    print(report.markdown(titles, [[str(args.kills), str(early), str(max(lost)), f"{end:,}"]]))
+    print(f"checkpoints every {EVERY}; all equal to the uninterrupted run's, to the bit")
 
 
 def command(run: Path, settings: list[str], steps: int) -> list[str]:

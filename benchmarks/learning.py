@@ -115,6 +115,11 @@ MARKS = {task: SHORT if task in USUAL_TASKS else LONG for task in TASKS} | {
 THRESHOLD = {"cartpole": 475.0, "waterworld-tuned": 100.0, "waterworld-dense": 100.0}
 THRESHOLD |= {"arena-tuned": 30.0, "arena-dense": 30.0}
 RANDOM = "random play"
+SMALLEST = {
+    **{"tasks": report.first, "seeds": [0], "total_env_steps": 1},  # one update
+    **{"variants": lambda given: report.first(given or []) or [RANDOM, "jaxrl"]},
+    "settings": lambda given: {**given, "num_epochs": 1},
+}
 
 
 def learn(task: str, variant: str, seeds: list[int], **changed):
@@ -241,7 +246,7 @@ def measure(task: str, variant: str, seeds: list[int], out: Path, **changed) -> 
         row |= report.circumstances()
         rows.append(row)
         print(
-            f"{task}, {variant}, seed {seed}: {curve[-1]['return_mean']:.1f} after "
+            f"{task}, {variant}, seed {seed}: {_spread([curve[-1]['return_mean']])} after "
             f"{curve[-1]['env_steps']:,} steps, "
             f"{curve[-1]['seconds']:.0f} s; {_metrics(curve[-1])}",
             flush=True,
@@ -362,7 +367,7 @@ def _passes(curves: list[list[dict]], threshold: float) -> str:
 
 
 def main() -> None:
-    parser = report.arguments_of("learning", __doc__)
+    parser = report.arguments_of("learning", __doc__, SMALLEST)
     parser.add_argument("--tasks", nargs="+", choices=TASKS, default=list(USUAL_TASKS))
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2, 3, 4])
     parser.add_argument("--variants", nargs="+", choices=[*VARIANTS, RANDOM, "RLlib"], default=None)

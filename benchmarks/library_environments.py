@@ -137,12 +137,12 @@ SAMPLED = {  # episodes with sampled actions
 SPEEDS = (("CartPole-v1", 64), ("CartPole-v1", 256), ("InvertedPendulum-v4", 64), ("Pong-v5", 16))
 
 
-def learn(task: str, seed: int) -> dict:
+def learn(task: str, seed: int, steps: int | None = None) -> dict:
     """The row of a task and seed."""
     from jaxrl import PPOConfig, Trainer
 
     begin = time.perf_counter()
-    settings = TASKS[task]
+    settings = TASKS[task] | ({} if steps is None else {"total_env_steps": steps})
     configure = PPOConfig if "num_epochs" in settings else PPOConfig.fast
     config = configure(**settings, seed=seed)
     with Trainer(config, run_dir=None, quiet=True) as trainer:
@@ -177,7 +177,7 @@ def table(rows: list[dict]) -> str:
     return report.markdown(titles, lines)
 
 
-def speed(name: str, num_envs: int, seconds: float = 3.0) -> dict:
+def speed(name: str, num_envs: int, seconds: float) -> dict:
     """Steps/s of an EnvPool task by its own loop, by the program's calls, and by a rollout."""
     import envpool
     import jax
@@ -248,7 +248,7 @@ def speed_table(rows: list[dict]) -> str:
     )
 
 
-def resets(num_envs: int, turns: int = 9) -> list[dict]:
+def resets(num_envs: int, turns: int) -> list[dict]:
     """Steps/s of Craftax-Classic with the library's automatic reset and with ours, in turns."""
     import jax
     from craftax.craftax_env import make_craftax_env_from_name
@@ -310,21 +310,26 @@ def resets_table(rows: list[dict]) -> str:
 
 
 def main() -> None:
-    parser = report.arguments_of("library_environments", __doc__)
+    parser = report.arguments_of(
+        "library_environments",
+        __doc__,
+        {"tasks": report.first, "seeds": [0], "total_env_steps": 1},
+    )
     parser.add_argument("--tasks", nargs="+", choices=TASKS, default=list(TASKS))
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
+    parser.add_argument("--total-env-steps", type=int, help="instead of each task's own")
     parser.add_argument("--speed", action="store_true", help="steps/s instead of learning")
     parser.add_argument("--resets", action="store_true", help="Craftax's reset beside ours")
     arguments = parser.parse_args()
     rows = []
     if arguments.resets:
-        rows = resets(num_envs=16)
+        rows = resets(num_envs=16, turns=1 if arguments.smoke else 9)
         report.keep(rows, arguments.out.with_stem(f"{arguments.out.stem}_resets"))
         print(resets_table(rows))
         return
     if arguments.speed:
-        for name, num_envs in SPEEDS:
-            rows.append(speed(name, num_envs))
+        for name, num_envs in SPEEDS[: 1 if arguments.smoke else None]:
+            rows.append(speed(name, num_envs, 0.1 if arguments.smoke else 3.0))
             report.keep(rows[-1:], arguments.out.with_stem(f"{arguments.out.stem}_speed"))
         print(speed_table(rows))
         return
@@ -333,7 +338,7 @@ def main() -> None:
     for task in arguments.tasks:
         for seed in arguments.seeds:
             try:
-                rows.append(learn(task, seed))
+                rows.append(learn(task, seed, arguments.total_env_steps))
             except UsageError as error:
                 if "is not installed" not in str(error):
                     raise

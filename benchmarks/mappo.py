@@ -109,6 +109,15 @@ CASES = {
 }
 
 
+SMALLEST = {  # four updates of two episodes
+    **{"cases": report.first, "critics": ["all-agents"], "seeds": [0], "steps": 4000},
+    "settings": lambda given: {
+        **{"num_envs": 2, "rollout_length": 500, "minibatch_size": 500, "num_epochs": 1},
+        **{"fcnet_hiddens": (8,), **given},
+    },
+}
+
+
 def configuration(name: str, critic: str, steps: int, changes: dict[str, Any]) -> PPOConfig:
     chosen = {"critic_observation": critic, "total_env_steps": steps, **changes}
     if name == "pursuit":
@@ -214,7 +223,7 @@ def table(rows: list[dict[str, Any]]) -> str:
 
 
 def main() -> None:
-    parser = report.arguments_of("mappo", __doc__)
+    parser = report.arguments_of("mappo", __doc__, SMALLEST)
     parser.add_argument("--cases", nargs="+", choices=CASES, default=list(CASES))
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2, 3, 4])
     parser.add_argument("--steps", type=int, help="environment steps; default: each case's own")

@@ -52,6 +52,12 @@ SETTINGS = {  # what each of the first three does is in benchmarks/README.md
 }
 
 
+SMALLEST = {
+    **{"tasks": ["blind"], "networks": ["attention"], "seeds": 2, "steps": 640, "turns": 1},
+    "settings": lambda given: {"num_envs": 2, "rollout_length": 32, "minibatch_size": 32, **given},
+}
+
+
 @dataclass(frozen=True)
 class BlindCartPole(CartPole):
     """CartPole whose velocities are not shown: cart position, m, and pole angle, rad."""
@@ -69,15 +75,15 @@ class BlindCartPole(CartPole):
         return obs[::2], *rest
 
 
-def configuration(task: str, network: str, length: int, changed: dict):
+def configuration(task: str, network: str, steps: int, length: int, changed: dict):
     from jaxrl import PPOConfig
 
     if task == "chain":
         where = {"env": "gymnax:MemoryChain-bsuite", "env_args": {"memory_length": length}}
     else:
         where = {"env": BlindCartPole() if task == "blind" else "cartpole"}
-    steps = {"total_env_steps": STEPS[task], "lr": [[0, 1e-3], [STEPS[task], 0.0]]}
-    return PPOConfig(**{**where, **SETTINGS, **steps, **NETWORKS[network], **changed})
+    schedule = {"total_env_steps": steps, "lr": [[0, 1e-3], [steps, 0.0]]}
+    return PPOConfig(**{**where, **SETTINGS, **schedule, **NETWORKS[network], **changed})
 
 
 def learn(config, num_seeds: int) -> dict:
@@ -93,7 +99,7 @@ def learn(config, num_seeds: int) -> dict:
     return {"returns": [curve[-1] for curve in curves], "curves": curves, "seconds": done.seconds}
 
 
-def speed(turns: int) -> list[dict]:
+def speed(turns: int, *, smoke: bool) -> list[dict]:
     """CartPole, 64 x 128: networks with memory beside those without, on the devices worth using."""
     from programs import in_turns, training
 
@@ -120,6 +126,9 @@ def speed(turns: int) -> list[dict]:
         "MLP 64, LSTM 128": {"fcnet_hiddens": (64,), "use_lstm": True, "lstm_cell_size": 128},
         "MLP 64, attention 64": {"fcnet_hiddens": (64,), "use_attention": True},
     }
+    if smoke:
+        sizes |= {"num_envs": 2, "rollout_length": 32, "minibatch_size": 64, "total_env_steps": 64}
+        networks = dict(list(networks.items())[:2])
     configs = {
         name: PPOConfig(env="cartpole", **sizes, **settings) for name, settings in networks.items()
     }
@@ -127,7 +136,7 @@ def speed(turns: int) -> list[dict]:
         name: training(config, devices_worth_using(config, report.CORES))
         for name, config in configs.items()
     }
-    rates = in_turns(works, 8192, turns)
+    rates = in_turns(works, sizes["total_env_steps"], turns)
     first = statistics.median(next(iter(rates.values())))
     lines = [
         [name, report.spread(speeds), f"{statistics.median(speeds) / first:.2f}"]
@@ -141,10 +150,11 @@ def speed(turns: int) -> list[dict]:
 
 
 def main() -> None:
-    parser = report.arguments_of("memory", __doc__)
+    parser = report.arguments_of("memory", __doc__, SMALLEST)
     parser.add_argument("--tasks", nargs="+", choices=STEPS, default=list(STEPS))
     parser.add_argument("--networks", nargs="+", choices=NETWORKS, default=list(NETWORKS))
     parser.add_argument("--seeds", type=int, default=6)
+    parser.add_argument("--steps", type=int, help="environment steps; default: each task's own")
     parser.add_argument("--memory-length", type=int, default=10, help="steps of a chain")
     parser.add_argument("--speed", action="store_true", help="only measure speed")
     parser.add_argument("--turns", type=int, default=7, help="with --speed")
@@ -152,46 +162,31 @@ def main() -> None:
         "--settings", type=json.loads, default={}, help="of PPOConfig, instead of ours; JSON"
     )
     arguments = parser.parse_args()
-
-    import jax
-
-    jax.config.update("jax_num_cpu_devices", report.CORES)
+    report.use_devices()
     if arguments.speed:
-        report.keep(speed(arguments.turns), arguments.out)
+        report.keep(speed(arguments.turns, smoke=arguments.smoke), arguments.out)
         return
     lines = []
     for task in arguments.tasks:
-        groups = {}
+        groups, steps = {}, arguments.steps or STEPS[task]
         for network in arguments.networks:
-            config = configuration(task, network, arguments.memory_length, arguments.settings)
+            changed = arguments.settings
+            config = configuration(task, network, steps, arguments.memory_length, changed)
             learned = learn(config, arguments.seeds)
-            steps = arguments.seeds * STEPS[task] / learned["seconds"]
-            print(
-                f"{task}, {network}: {report.spread(learned['returns'], '.2f')}, "
-                f"{steps:,.0f} steps/s",
-                flush=True,
-            )
-            lines.append(
-                [
-                    task,
-                    network,
-                    f"{STEPS[task]:,}",
-                    report.spread(learned["returns"], ".2f"),
-                    f"{steps:,.0f}",
-                ]
-            )
+            returns = report.spread(learned["returns"], ".2f")
+            rate = f"{arguments.seeds * steps / learned['seconds']:,.0f}"
+            print(f"{task}, {network}: {returns}, {rate} steps/s", flush=True)
+            lines.append([task, network, f"{steps:,}", returns, rate])
             row = {
                 "task": task,
                 "network": network,
-                "settings": arguments.settings,
+                "settings": changed,
                 **learned,
                 **report.circumstances(),
             }
             report.keep([row], arguments.out)
             tenths = zip(*learned["curves"], strict=True)
-            groups[network] = {
-                (i + 1) * STEPS[task] // 10: values for i, values in enumerate(tenths)
-            }
+            groups[network] = {(i + 1) * steps // 10: values for i, values in enumerate(tenths)}
         picture = arguments.out.with_name(f"{arguments.out.stem}-{task}.jsonl")
         report.lines(
             picture, f"{task}: with and without memory", ("environment steps", "return"), groups

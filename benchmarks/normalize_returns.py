@@ -176,7 +176,9 @@ def table(rows: list[dict[str, Any]]) -> str:
 
 
 def main() -> None:
-    parser = report.arguments_of("normalize_returns", __doc__)
+    parser = report.arguments_of(
+        "normalize_returns", __doc__, {"cases": report.first, "seeds": [0], "steps": 12_800}
+    )
     parser.add_argument("--cases", nargs="+", choices=CASES, default=list(CASES))
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2, 3, 4])
     parser.add_argument("--steps", type=int, default=102_400, help="environment steps")

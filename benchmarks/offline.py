@@ -15,7 +15,7 @@ mark, compilation included.
 import statistics
 import tempfile
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import report
@@ -38,6 +38,11 @@ class Task:
     stop_return: float
     episodes: int
     mark: float | None = None  # that a clone is to reach
+    steps: int | None = None  # that BC and MARWIL draw; None: as many as by default
+
+    def smallest(self) -> "Task":
+        """Of an untrained policy's episodes, one update."""
+        return replace(self, stop_return=float("-inf"), episodes=4, mark=None, steps=1)
 
 
 TASKS = {
@@ -48,20 +53,20 @@ TASKS = {
 
 
 def main() -> None:
-    parser = report.arguments_of("offline", __doc__)
+    parser = report.arguments_of("offline", __doc__, {"tasks": report.first, "seeds": [0]})
     parser.add_argument("--tasks", nargs="+", choices=TASKS, default=list(TASKS))
     parser.add_argument("--seeds", nargs="+", type=int, default=list(range(5)))
     parser.add_argument("--data", type=Path, help="a folder to keep the episodes in")
     args = parser.parse_args()
     lines = []
     for name in args.tasks:
-        rows = []
+        rows, task = [], TASKS[name].smallest() if args.smoke else TASKS[name]
         for seed in args.seeds:
             with tempfile.TemporaryDirectory() as temporary:
                 folder = temporary if args.data is None else args.data / f"{name}-{seed}"
-                rows.append(row_of(TASKS[name], seed, folder))
+                rows.append(row_of(task, seed, folder))
         report.keep([{"task": name} | row | report.circumstances() for row in rows], args.out)
-        lines += lines_of(TASKS[name], rows)
+        lines += lines_of(task, rows)
     titles = ["task", "", "sampled", "greedy", "sampled - data", "s to the mark"]
     print(report.markdown(titles, lines))
 
@@ -85,7 +90,8 @@ def row_of(task: Task, seed: int, folder: str | Path) -> dict:
 def learned(task: Task, config_class: type, folder: str | Path, ppo: PPOConfig) -> dict:
     began, seconds = time.perf_counter(), None
     network = {"fcnet_hiddens": ppo.fcnet_hiddens, "seed": ppo.seed}
-    config = config_class(env=task.env, input=folder, **network)
+    steps = {} if task.steps is None else {"total_env_steps": task.steps}
+    config = config_class(env=task.env, input=folder, **network, **steps)
     with Trainer(config, run_dir=None, quiet=True) as trainer:
         if task.mark is not None:
             result = trainer.fit({EVALUATED: task.mark})

@@ -14,11 +14,6 @@ import time
 
 import gymnasium
 import numpy as np
-import ray
-import torch
-from ray.rllib.algorithms.bc import BCConfig
-from ray.rllib.algorithms.marwil import MARWILConfig
-from ray.rllib.core.rl_module.default_model_config import DefaultModelConfig
 
 ITERATIONS, MINIBATCHES, MINIBATCH = 245, 16, 256
 EPISODES = 100
@@ -30,6 +25,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folders", nargs="+")
     args = parser.parse_args()
+
+    import ray
+    from ray.rllib.algorithms.bc import BCConfig
+    from ray.rllib.algorithms.marwil import MARWILConfig
+
     # More than there are: RLlib reserves some for reading that never compute at once.
     ray.init(num_cpus=8, include_dashboard=False, log_to_driver=False, logging_level="error")
     for folder in args.folders:
@@ -46,6 +46,8 @@ def main() -> None:
 
 def learn(config, folder: str):
     """The policy's module after all iterations."""
+    from ray.rllib.core.rl_module.default_model_config import DefaultModelConfig
+
     env = gymnasium.make("CartPole-v1")
     config = (
         config.environment(observation_space=env.observation_space, action_space=env.action_space)
@@ -69,6 +71,8 @@ def learn(config, folder: str):
 
 def played(module, *, explore: bool) -> float:
     """The mean return."""
+    import torch
+
     env, returns = gymnasium.make("CartPole-v1"), []
     for seed in range(EPISODES):
         obs, _ = env.reset(seed=10_000 + seed)

@@ -24,7 +24,6 @@ from report import CORES
 
 from jaxrl.workers.python_env import make_vector_env
 
-TURN_S = 1.0
 AGENT = "default_agent"
 
 
@@ -131,9 +130,9 @@ WAYS = {
 def pool(args: Any) -> tuple[list[dict], list[str], list[list[str]]]:
     """(rows, titles, lines): steps/s of each way, for each environment and number of copies."""
     rows, lines = [], []
-    for name, make in ENVIRONMENTS.items():
+    for name in args.environments:
         for num_envs in args.envs:
-            found = in_turns(make, num_envs, args.turns)
+            found = in_turns(ENVIRONMENTS[name], num_envs, args)
             rows += [
                 {"question": "pool", "env": name, "num_envs": num_envs, "way": way, "steps": rates}
                 for way, rates in found.items()
@@ -144,30 +143,37 @@ def pool(args: Any) -> tuple[list[dict], list[str], list[list[str]]]:
     return rows, ["environment", "copies", "way", "steps/s"], lines
 
 
-def in_turns(make: Callable[[], gymnasium.Env], num_envs: int, turns: int) -> dict[str, list]:
+def in_turns(make: Callable[[], gymnasium.Env], num_envs: int, args: Any) -> dict[str, list]:
     """{way: steps/s of each turn}."""
     runs = {name: way(make, num_envs) for name, way in WAYS.items()}
     rates = {name: [] for name in runs}
     for run in runs.values():
-        run(0.2)
-    for _ in range(turns):
+        run(args.seconds / 5)
+    for _ in range(args.turns):
         for name, run in runs.items():
             began = time.perf_counter()
-            count = run(TURN_S)
+            count = run(args.seconds)
             rates[name].append(count / (time.perf_counter() - began))
     for run in runs.values():
         getattr(run, "close", lambda: None)()
     return rates
 
 
+SMALLEST = {
+    **{"environments": report.first, "trainings": report.first, "twins": report.first},
+    **{"envs": [2], "turns": 1, "seconds": 0.05, "seeds": 1},
+}
 QUESTIONS = {"pool": pool, "training": training, "learning": learning}
 
 
 def main() -> None:
-    parser = report.arguments_of("outside", __doc__)
+    parser = report.arguments_of("outside", __doc__, SMALLEST)
     parser.add_argument("--only", nargs="+", choices=QUESTIONS, default=list(QUESTIONS))
+    environments = {"choices": ENVIRONMENTS, "default": list(ENVIRONMENTS)}
+    parser.add_argument("--environments", nargs="+", **environments, help="of --only pool")
     parser.add_argument("--envs", nargs="+", type=int, default=[4, 16, 64], help="copies")
     parser.add_argument("--turns", type=int, default=5)
+    parser.add_argument("--seconds", type=float, default=1.0, help="of a turn of stepping")
     parser.add_argument("--seeds", type=int, default=5, help="of --only learning")
     parser.add_argument("--twins", nargs="+", default=["cartpole", "arena"], help="of learning")
     parser.add_argument("--trainings", nargs="+", choices=TRAININGS, default=list(TRAININGS))

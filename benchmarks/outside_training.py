@@ -7,6 +7,7 @@ Stable-Baselines3 where it is installed, at its settings.
 """
 
 import contextlib
+import functools
 import importlib.util
 import statistics
 import subprocess
@@ -25,6 +26,7 @@ sys.path.append(str(Path(__file__).parents[1]))  # `tests`, with the plain arena
 from tests.oracles.arena import AGENTS, PlainArena
 
 POINTS = 10  # of a curve
+SMALLEST = {"num_envs": 2, "rollout_length": 32, "minibatch_size": 64, "num_epochs": 1}
 INDEPENDENT = 0.9  # of what as many cores would be worth that share nothing
 SPIN = """
 import time
@@ -116,6 +118,9 @@ def learning(args: Any) -> tuple[list[dict], list[str], list[list[str]]]:
     for name in args.twins:
         python, steps = TWINS[name]
         inside = jaxrl.PPOConfig.tuned(name, fcnet_hiddens=(64, 64), total_env_steps=steps)
+        if args.smoke:
+            inside = inside.replace(**SMALLEST, total_env_steps=POINTS * 64)
+            steps = inside.total_env_steps
         policies = inside.setup().policies
         outside = inside.replace(env=python, policies=policies if len(policies) > 1 else None)
         curves = {}
@@ -176,7 +181,7 @@ def training(args: Any) -> tuple[list[dict], list[str], list[list[str]]]:
     all turns, and for those in which the cores did not share their speed with others.
     """
     rows, lines = [], []
-    for name, (config, ways) in trainings().items():
+    for name, (config, ways) in trainings(args).items():
         if name not in args.trainings:
             continue
         rates, shared = {way: [] for way in ways}, []
@@ -215,17 +220,23 @@ def cores_worth() -> float:
     return sum(by_itself / each for each in seconds(report.CORES))
 
 
-def trainings() -> dict[str, tuple[Any, dict[str, Any]]]:
+def trainings(args: Any) -> dict[str, tuple[Any, dict[str, Any]]]:
     """{environment: (configuration, {way: function to its steps/s})}."""
-    config = jaxrl.PPOConfig(**SB3, env="gym:CartPole-v1")
-    slow = config.replace(env=slow_cartpole, rollout_length=256, train_batch_size=None)
+    sizes, installed = SB3, importlib.util.find_spec("stable_baselines3") is not None
+    if args.smoke:
+        sizes, installed = {**SB3, **SMALLEST}, False
+    config = jaxrl.PPOConfig(**sizes, env="gym:CartPole-v1")
+    length = min(256, config.rollout_length)
+    slow = config.replace(env=slow_cartpole, rollout_length=length, train_batch_size=None)
     ways = {
-        "stepped alone": stepping,
-        "stepped alone, Gymnasium's SyncVectorEnv": stepping_by_gymnasium,
+        "stepped alone": functools.partial(stepping, seconds=args.seconds),
+        "stepped alone, Gymnasium's SyncVectorEnv": functools.partial(
+            stepping_by_gymnasium, seconds=args.seconds
+        ),
         "jaxrl, while the learner rests": collecting_speed,
         "jaxrl": training_speed,
     }
-    peers = {"Stable-Baselines3": sb3} if importlib.util.find_spec("stable_baselines3") else {}
+    peers = {"Stable-Baselines3": sb3} if installed else {}
     return dict(zip(TRAININGS, [(config, peers | ways), (slow, ways)], strict=True))
 
 
@@ -247,8 +258,8 @@ def collecting_speed(config: Any) -> float:
     return config.train_batch_size / statistics.median(seconds)
 
 
-def stepping(config: Any) -> float:
-    """The same copies for a second, stepped as a training by default steps them."""
+def stepping(config: Any, seconds: float) -> float:
+    """The same copies for some seconds, stepped as a training by default steps them."""
     envs = config.setup().env.vector(config.num_envs)
 
     def actions(obs):
@@ -259,23 +270,23 @@ def stepping(config: Any) -> float:
         for i, part in enumerate(envs.parts):
             envs.send(i, actions({name: rows[part] for name, rows in first.obs.items()}))
         began, steps = time.perf_counter(), 0
-        while time.perf_counter() - began < 1.0:
+        while time.perf_counter() - began < seconds:
             for i, _ in enumerate(envs.parts):
                 envs.send(i, actions(envs.receive(i).obs))
             steps += config.num_envs
-        seconds = time.perf_counter() - began
+        took = time.perf_counter() - began
         for i, _ in enumerate(envs.parts):
             envs.receive(i)
-    return steps / seconds
+    return steps / took
 
 
-def stepping_by_gymnasium(config: Any) -> float:
-    """The same environments for a second, as Gymnasium steps them in one process."""
+def stepping_by_gymnasium(config: Any, seconds: float) -> float:
+    """The same environments for some seconds, as Gymnasium steps them in one process."""
     make = cartpole if isinstance(config.env, str) else config.env
     with contextlib.closing(gymnasium.vector.SyncVectorEnv([make] * config.num_envs)) as envs:
         obs, _ = envs.reset(seed=config.seed)
         began, steps = time.perf_counter(), 0
-        while time.perf_counter() - began < 1.0:
+        while time.perf_counter() - began < seconds:
             obs, *_ = envs.step(upright(obs))
             steps += config.num_envs
         return steps / (time.perf_counter() - began)

@@ -29,13 +29,13 @@ WAYS = {
 
 
 class PolicyState(Callbacks):
-    """Notes the memory in use, every thousand iterations."""
+    """Notes the memory in use, every so many iterations."""
 
-    def __init__(self):
-        self.memory = {}
+    def __init__(self, every: int):
+        self.every, self.memory = every, {}
 
     def on_train_result(self, trainer, result):
-        if result["training_iteration"] % 1000 == 0:
+        if result["training_iteration"] % self.every == 0:
             self.memory[result["training_iteration"]] = resident_mib()
 
 
@@ -64,13 +64,16 @@ class Turns(Callbacks):
 
 
 def main() -> None:
-    parser = report.arguments_of("overhead", __doc__)
+    parser = report.arguments_of(
+        "overhead", __doc__, {"env": "cartpole", "turns": 4, "iterations": 100}
+    )
     parser.add_argument("--env", default="arena")
     parser.add_argument("--turns", type=int, default=60, help="of each way")
     parser.add_argument("--memory", action="store_true")
+    parser.add_argument("--iterations", type=int, default=10_000, help="with --memory")
     args = parser.parse_args()
     if args.memory:
-        report.keep([measure_memory() | report.circumstances()], args.out)
+        report.keep([measure_memory(args.iterations) | report.circumstances()], args.out)
         return
     config = PPOConfig.tuned(args.env, fcnet_hiddens=(64, 64))
     plain = plain_turn(config)
@@ -134,8 +137,8 @@ def turns_of(
     return turns.turns
 
 
-def measure_memory() -> dict:
-    """A small arena for 10,000 iterations with everything on."""
+def measure_memory(iterations: int) -> dict:
+    """A small arena with everything on."""
     config = PPOConfig(
         env="arena",
         num_envs=8,
@@ -143,8 +146,8 @@ def measure_memory() -> dict:
         minibatch_size=256,
         num_epochs=1,
         fcnet_hiddens=(16,),
-    ).replace(total_env_steps=256 * 10_000)
-    memory = PolicyState()
+    ).replace(total_env_steps=256 * iterations)
+    memory = PolicyState(iterations // 10)
     with tempfile.TemporaryDirectory() as folder:
         trainer = Trainer(
             config.replace(callbacks=memory),
@@ -155,7 +158,8 @@ def measure_memory() -> dict:
         trainer.fit()
         trainer.stop()
         lines = len((Path(folder) / "run" / "metrics.jsonl").read_text().splitlines())
-    print(f"MiB by iteration: {memory.memory}; {lines:,} lines of metrics")
+    shown = [[f"{iteration:,}", f"{mib}"] for iteration, mib in memory.memory.items()]
+    print(report.markdown(["iteration", "MiB"], shown), f"\n\n{lines:,} lines of metrics")
     return {"resident_mib": memory.memory, "lines": lines}
 
 

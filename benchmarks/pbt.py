@@ -28,13 +28,17 @@ CASES: dict[str, dict[str, Any]] = {  # of each member
     "arena": {"total_env_steps": 768_000},
 }
 ROUNDS = 15  # of copying
+SMALLEST = {"envs": report.first, "members": 4, "repeats": 1, "rounds": 1, "steps": 4096}
 NEVER = 10**9
 EPISODES = 100
 
 
-def judged(env: str, repeat: int, members: int, rounds: int) -> tuple[float, float]:
+def judged(
+    env: str, repeat: int, members: int, rounds: int, steps: int | None
+) -> tuple[float, float]:
     """(return of the best member in new episodes, seconds); no rounds: random search."""
     config = jaxrl.PPOConfig.tuned(env, fcnet_hiddens=(64, 64), seed=1000 * repeat, **CASES[env])
+    config = config if steps is None else config.replace(total_env_steps=steps)
     interval = config.num_updates // (rounds + 1) if rounds else NEVER
     pbt = jaxrl.PopulationBasedTraining(
         perturbation_interval=interval, hyperparam_mutations=BAD_RANGES
@@ -50,10 +54,11 @@ def judged(env: str, repeat: int, members: int, rounds: int) -> tuple[float, flo
     return result["env_runners"]["episode_return_mean"], seconds
 
 
-def compared(env: str, repeat: int, members: int) -> dict[str, Any]:
+def compared(env: str, repeat: int, arguments: Any) -> dict[str, Any]:
+    members, steps = arguments.members, arguments.steps
     row: dict[str, Any] = {"env": env, "repeat": repeat, "members": members}
-    for name, rounds in (("random search", 0), ("population", ROUNDS)):
-        row[name], row[f"{name}, s"] = judged(env, repeat, members, rounds)
+    for name, rounds in (("random search", 0), ("population", arguments.rounds)):
+        row[name], row[f"{name}, s"] = judged(env, repeat, members, rounds, steps)
     print(
         {key: round(value, 1) if isinstance(value, float) else value for key, value in row.items()}
     )
@@ -74,14 +79,16 @@ def table(rows: list[dict[str, Any]]) -> str:
 
 
 def main() -> None:
-    parser = report.arguments_of("pbt", __doc__)
+    parser = report.arguments_of("pbt", __doc__, SMALLEST)
     parser.add_argument("--envs", nargs="+", choices=CASES, default=list(CASES))
     parser.add_argument("--members", type=int, default=8)
     parser.add_argument("--repeats", type=int, default=8)
+    parser.add_argument("--rounds", type=int, default=ROUNDS, help="of copying")
+    parser.add_argument("--steps", type=int, help="of each member; default: each case's own")
     arguments = parser.parse_args()
     rows = []
     for env in arguments.envs:
-        rows += [compared(env, i, arguments.members) for i in range(arguments.repeats)]
+        rows += [compared(env, i, arguments) for i in range(arguments.repeats)]
     report.keep([{**row, **report.circumstances()} for row in rows], arguments.out)
     print(table(rows))
 

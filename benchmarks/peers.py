@@ -232,7 +232,9 @@ def measure(contest: Contest, arguments: argparse.Namespace) -> list[dict]:
                 if not other.failure:
                     pair = jaxrl.go(arguments.seconds), other.go(arguments.seconds)
                     other.turns += [pair] if None not in pair else []
-        jaxrl.turns = [(speed, speed) for other in others for speed, _ in other.turns]
+        alone = [] if others else [jaxrl.go(arguments.seconds)]
+        beside = [speed for other in others for speed, _ in other.turns]
+        jaxrl.turns = [(speed, speed) for speed in beside + alone if speed]
         begin["machine"] = jaxrl.facts["machine"]
         rows = [_row(contest, process) | begin for process in processes]
     finally:
@@ -307,16 +309,22 @@ def _short(ratio: float) -> str:
 
 def chosen(arguments: argparse.Namespace) -> list[Contest]:
     """The contests with those peers in them that were asked for."""
-    names = arguments.only if arguments.quick else [OURS, *arguments.only]
+    alone = arguments.quick or arguments.smoke
+    names = arguments.only if alone else [OURS, *arguments.only]
     contests = [
         contest._replace(others=tuple(other for other in contest.others if other.peer in names))
         for contest in CONTESTS
     ]
+    if arguments.smoke:  # one of each question; ours alone, where no peer is left
+        by_question = {contest.question: contest for contest in reversed(contests)}
+        return [contest._replace(others=contest.others[:1]) for contest in by_question.values()]
     return [contest for contest in contests if any(other.peer != OURS for other in contest.others)]
 
 
 def main() -> None:
-    parser = report.arguments_of("peers", __doc__)
+    parser = report.arguments_of(
+        "peers", __doc__, {"only": ["gymnasium"], "pairs": 1, "seconds": 0.05}
+    )
     parser.add_argument(
         "--quick", action="store_true", help="2 pairs of turns of 0.5 s, ours on one device only"
     )
@@ -343,7 +351,8 @@ def main() -> None:
     arguments = parser.parse_args()
     arguments.pairs = arguments.pairs or (2 if arguments.quick else 5)
     arguments.seconds = arguments.seconds or (0.5 if arguments.quick else 2.0)
-    arguments.patience = 90 if arguments.quick else 300  # seconds for one answer
+    hurries = arguments.quick and not arguments.smoke
+    arguments.patience = 90 if hurries else 300  # seconds for one answer
     arguments.python = dict(entry.split("=", 1) for entry in arguments.python)
     if set(arguments.python) - set(PEERS):
         parser.error(

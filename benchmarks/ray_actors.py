@@ -26,6 +26,7 @@ LEARNERS = {
     "heavy": {"num_epochs": 300, "fcnet_hiddens": (256, 256)},
 }
 BATCH = {"num_envs": 16, "rollout_length": 32, "minibatch_size": 128}
+SMALLEST = {"ways": ["processes"], "actors": [1], "turns": 1}
 CASES = (("light", 5.0), ("heavy", 5.0), ("light", 1.0))  # the learner, and ms a step
 
 
@@ -63,7 +64,7 @@ def measured(learner: str, milliseconds: float, workers: int | str, turns: int) 
 
 
 def main() -> None:
-    parser = report.arguments_of("ray_actors", __doc__)
+    parser = report.arguments_of("ray_actors", __doc__, SMALLEST)
     parser.add_argument("--actors", nargs="+", type=int, default=[1, 2, 4, 8])
     parser.add_argument("--ways", nargs="+", choices=["ray", "processes"], default=["ray"])
     parser.add_argument("--turns", type=int, default=5)
@@ -74,7 +75,7 @@ def main() -> None:
         # A core for each, as on as many machines; what they do not wait for, they share.
         ray.init(num_cpus=max(args.actors), logging_level="warning", log_to_driver=False)
     lines = []
-    for learner, milliseconds in CASES:
+    for learner, milliseconds in CASES[: 1 if args.smoke else None]:
         for way in args.ways:
             for number in args.actors:
                 workers = f"ray:{number}" if way == "ray" else number

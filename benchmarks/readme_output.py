@@ -6,12 +6,13 @@
 tests/test_readme.py compares the numbers of the first iteration with a training of its own.
 """
 
-import argparse
 import re
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
+
+import report
 
 ROOT = Path(__file__).resolve().parents[1]
 README = ROOT / "README.md"
@@ -21,7 +22,7 @@ BLOCK = re.compile(
 SHOWN = (0.0, 0.1, 1.0)  # which of the lines of iterations, by their place among them
 
 
-def printed() -> list[str]:
+def printed(more: list[str]) -> list[str]:
     """What the command prints, with a run folder that is thrown away."""
     with tempfile.TemporaryDirectory() as folder:
         words = [
@@ -30,6 +31,7 @@ def printed() -> list[str]:
             "arena",
             "--run-dir",
             f"{folder}/run",
+            *more,
         ]
         done = subprocess.run(
             [sys.executable, *words], capture_output=True, text=True, check=True, cwd=ROOT
@@ -47,12 +49,10 @@ def excerpt(lines: list[str]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = report.Parser(__doc__, {"print": True})
     parser.add_argument("--print", action="store_true", help="leave the README as it is")
     arguments = parser.parse_args()
-    block = excerpt(printed())
+    block = excerpt(printed(["--stop", "training_iteration=1"] if arguments.smoke else []))
     print(block)
     if not arguments.print:
         README.write_text(

@@ -5,26 +5,72 @@ Rows go to `runs/benchmarks/<question>.jsonl`, or where --out says, and the pict
 
 import argparse
 import json
+import math
 import os
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 COLOURS = ("#1962aa", "#e25822", "#2f9e6e", "#9c5fb5", "#c9a227", "#5b6770")
 INK, QUIET, RULE = "#20242c", "#6b7280", "#e3e5e8"
 
 
-def arguments_of(question: str, doc: str) -> argparse.ArgumentParser:
-    """A parser that knows --out."""
-    parser = argparse.ArgumentParser(
-        description=doc, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    where = Path("runs") / "benchmarks" / f"{question}.jsonl"
-    parser.add_argument(
-        "--out", type=Path, default=where, help=f"rows are added to this file; default {where}"
-    )
-    return parser
+class Parser(argparse.ArgumentParser):
+    """A parser that knows --smoke, and --out where a question is named.
+
+    Args:
+        smallest: {argument: its value with --smoke, or a function of what was given}. Sizes that
+            no flag sets are looked up by `arguments.smoke`.
+        question: names the file of the rows.
+    """
+
+    def __init__(self, doc: str, smallest: Mapping[str, Any], question: str | None = None):
+        super().__init__(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+        self.smallest, self.question = smallest, question
+        self.add_argument(
+            "--smoke",
+            action="store_true",
+            help="the smallest sizes, one turn and no peers, whatever else is given: does it run?",
+        )
+        if question is not None:
+            where = self.file_of(smoke=False)
+            text = f"rows are added to this file; default {where}"
+            self.add_argument("--out", type=Path, help=text)
+
+    def file_of(self, *, smoke: bool) -> Path:
+        """Rows of a smoke test are kept apart from measured ones."""
+        folder = Path("runs") / "benchmarks"
+        return (folder / "smoke" if smoke else folder) / f"{self.question}.jsonl"
+
+    def parse_args(self, args=None, namespace=None) -> argparse.Namespace:
+        arguments = super().parse_args(args, namespace)
+        if self.question is not None and arguments.out is None:
+            arguments.out = self.file_of(smoke=arguments.smoke)
+        if arguments.smoke:
+            for name, small in self.smallest.items():
+                value = small(getattr(arguments, name)) if callable(small) else small
+                setattr(arguments, name, value)
+        return arguments
+
+
+def arguments_of(question: str, doc: str, smallest: Mapping[str, Any]) -> Parser:
+    """The parser of a benchmark: --out and --smoke."""
+    return Parser(doc, smallest, question)
+
+
+def first(values: Sequence) -> list:
+    """The first of the values that were given, with --smoke."""
+    return list(values[:1])
+
+
+def use_devices(number: int = CORES) -> None:
+    """So many virtual devices of the CPU, where JAX does not have as many already."""
+    import jax
+
+    if jax.config.jax_num_cpu_devices < number:
+        jax.config.update("jax_num_cpu_devices", number)
 
 
 def circumstances() -> dict:
@@ -44,10 +90,18 @@ def flags() -> dict[str, str]:
 
 
 def keep(rows: Iterable[dict], out: Path) -> None:
-    """Adds rows to the file, each in a line."""
+    """Adds rows to the file, each in a line; what is not finite is null there."""
     out.parent.mkdir(parents=True, exist_ok=True)
     with out.open("a", encoding="utf-8") as file:
-        file.writelines(json.dumps(row) + "\n" for row in rows)
+        file.writelines(json.dumps(_finite(row), allow_nan=False) + "\n" for row in rows)
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {name: _finite(part) for name, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(part) for part in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def read(paths: Sequence[Path]) -> list[dict]:

@@ -21,6 +21,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator
+from typing import Any
 
 import report
 from report import CORES
@@ -57,14 +58,14 @@ print(json.dumps({"trace": traced - begin, "compile": time.perf_counter() - trac
 Row = dict  # {over, what, number, steps_per_s} and more
 
 
-def environments(turns: int) -> Iterator[Row]:
+def environments(turns: int, *, smoke: bool) -> Iterator[Row]:
     import programs
     import throughput
 
     for name in ("cartpole", "arena"):
         configs = {
             size: throughput.configuration(name, size, [64, 64])
-            for size in (64, 256, 1024, 4096, 16384)
+            for size in ((4,) if smoke else (64, 256, 1024, 4096, 16384))
         }
         devices = {size: devices_worth_using(config, CORES) for size, config in configs.items()}
         works = {size: programs.training(config, devices[size]) for size, config in configs.items()}
@@ -74,10 +75,12 @@ def environments(turns: int) -> Iterator[Row]:
         )
 
 
-def agents(turns: int, num_envs: int = 512, num_steps: int = 200) -> Iterator[Row]:
+def agents(turns: int, *, smoke: bool) -> Iterator[Row]:
     import programs
 
+    num_envs, num_steps = (CORES, 2) if smoke else (512, 200)
     for name, plans in AGENTS.items():
+        plans = plans[:2] if smoke else plans
         for setting in dict.fromkeys(setting for plan in plans for setting in plan):
             sizes = [plan[setting] for plan in plans if setting in plan]
             works = {
@@ -87,18 +90,19 @@ def agents(turns: int, num_envs: int = 512, num_steps: int = 200) -> Iterator[Ro
             yield from _rows("agents", f"{name}, {setting}", rates)
 
 
-def policies(turns: int) -> Iterator[Row]:
+def policies(turns: int, *, smoke: bool) -> Iterator[Row]:
     import programs
 
     from jaxrl import PPOConfig
 
-    counts, works, steps = (2, 8, 32), {}, {}
+    counts, works, steps = (2,) if smoke else (2, 8, 32), {}, {}
+    sizes = {"num_envs": 64, "rollout_length": 64, "minibatch_size": 1024, "num_epochs": 2}
+    if smoke:
+        sizes |= {"num_envs": 2, "minibatch_size": 128}
     for count in counts:
         layers = {"policies": "per-agent", "fcnet_hiddens": (64, 64)}
         config = PPOConfig.tuned("pursuit", {"n_pursuers": count}, **layers)
-        config = config.replace(
-            num_envs=64, rollout_length=64, minibatch_size=1024, num_epochs=2, total_env_steps=4096
-        )
+        config = config.replace(**sizes, total_env_steps=sizes["num_envs"] * 64)
         works[count], steps[count] = programs.training(config), config.train_batch_size
     seconds = {count: [] for count in counts}
     for _ in range(min(turns, 3)):
@@ -119,14 +123,13 @@ def policies(turns: int) -> Iterator[Row]:
     )
 
 
-def seeds(turns: int) -> Iterator[Row]:
-    import engine
+def seeds(turns: int, *, smoke: bool) -> Iterator[Row]:
     import programs
 
     from jaxrl import make_train
 
-    config = engine.configuration(4, 128, 60)
-    train, counts = make_train(config), (1, 2, 4, 8, 16, 32)
+    config, counts = _trainings(smoke)
+    train = make_train(config)
     for devices in dict.fromkeys((1, CORES)):
         works = {
             count: programs.whole(train, count, devices) for count in counts if count % devices == 0
@@ -136,11 +139,19 @@ def seeds(turns: int) -> Iterator[Row]:
         yield from _rows("seeds", f"CartPole 4 x 128, {_devices(devices)}", rates)
 
 
-def members(turns: int) -> Iterator[Row]:
+def _trainings(smoke: bool) -> tuple[Any, tuple[int, ...]]:
+    """The training of `seeds` and `members`, and how many there are of it."""
     import engine
+
+    if smoke:
+        return engine.configuration(4, 8, 2), (1, 2)
+    return engine.configuration(4, 128, 60), (1, 2, 4, 8, 16, 32)
+
+
+def members(turns: int, *, smoke: bool) -> Iterator[Row]:
     import programs
 
-    config, counts = engine.configuration(4, 128, 60), (1, 2, 4, 8, 16, 32)
+    config, counts = _trainings(smoke)
     plans = [(1, count) for count in counts] + [
         (CORES, CORES * count) for count in counts if CORES > 1
     ]
@@ -163,16 +174,17 @@ def members(turns: int) -> Iterator[Row]:
         )
 
 
-def devices(turns: int) -> Iterator[Row]:
+def devices(turns: int, *, smoke: bool) -> Iterator[Row]:
     import engine
     import programs
 
     for kind in ("strong", "weak"):
         works, steps = {}, {}
         for number in dict.fromkeys((1, CORES)):
-            for rows in (1024, 2048, 4096, 16384):
+            for rows in (64,) if smoke else (1024, 2048, 4096, 16384):
                 size = rows * (number if kind == "weak" else 1)
-                config = engine.configuration(size // 8, 32, max(4, 65_536 // rows))
+                updates = 2 if smoke else max(4, 65_536 // rows)
+                config = engine.configuration(size // 8, 32, updates)
                 works[number, rows], steps[number, rows] = (
                     programs.training(config, number),
                     config.total_env_steps,
@@ -236,17 +248,15 @@ def table(rows: list[Row]) -> str:
 
 
 def main() -> None:
-    parser = report.arguments_of("scaling", __doc__)
+    parser = report.arguments_of("scaling", __doc__, {"over": list(QUESTIONS), "turns": 1})
     parser.add_argument("--over", nargs="+", choices=QUESTIONS, default=list(QUESTIONS))
     parser.add_argument("--turns", type=int, default=5)
     arguments = parser.parse_args()
-
-    import jax
-
-    jax.config.update("jax_num_cpu_devices", CORES)
+    report.use_devices()
     rows = []
     for over in arguments.over:
-        answers = [{**row, **report.circumstances()} for row in QUESTIONS[over](arguments.turns)]
+        found = QUESTIONS[over](arguments.turns, smoke=arguments.smoke)
+        answers = [{**row, **report.circumstances()} for row in found]
         print(table(answers), flush=True)
         report.keep(answers, arguments.out)
         curves = {}

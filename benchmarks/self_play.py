@@ -45,6 +45,10 @@ DENSE = {"fcnet_hiddens": (64, 64)}  # of the arena, in place of its tuned netwo
 SEATS = ("x", "o")
 MET = {"one": 1, "four": 4, "fourteen": 14}  # explorers that a hunter meets in training
 STRANGERS = 4  # explorers that no hunter meets
+SMALLEST = {
+    **{"games": ["tic-tac-toe", "arena"], "cases": ["uniform"], "seeds": [0]},
+    **{"steps": 16_384, "arena_steps": 8},
+}
 
 
 class Board(struct.PyTreeNode):
@@ -231,9 +235,9 @@ def explorer(folder: Path, seed: int, steps: int) -> str:
     return f"{run}#pol1"
 
 
-def hunter(case: str, runs: list[str], seed: int, steps: int) -> dict[str, Any]:
-    """A hunter's mean returns against explorers that it met and against `STRANGERS` others."""
-    known, strangers = runs[:-STRANGERS], runs[-STRANGERS:]
+def hunter(case: str, known: list[str], strangers: list[str], work: tuple[int, int]) -> dict:
+    """A hunter's mean returns against explorers that it met and others; `work`: (seed, steps)."""
+    seed, steps = work
     first = seed % len(known)  # each seed meets others, as long as there are others
     met = [*known[first:], *known[:first]][: MET[case]]
     config = jaxrl.PPOConfig.tuned("arena", **DENSE, total_env_steps=steps, seed=seed)
@@ -258,9 +262,9 @@ def chase(obs, key):
     return jnp.where(abs(down) >= abs(right), vertical, sideways)
 
 
-def hunter_by_hand(runs: list[str]) -> dict[str, Any]:
+def hunter_by_hand(strangers: list[str]) -> dict[str, Any]:
     found = []
-    for run in runs[-STRANGERS:]:
+    for run in strangers:
         config = jaxrl.PPOConfig.tuned("arena", **DENSE, policies_to_train=("pol1",))
         pool = jaxrl.OpponentPool(size=1, fixed={"by_hand": chase})
         config = config.replace(opponents=pool)
@@ -315,7 +319,7 @@ def tables(rows: list[dict[str, Any]]) -> str:
 
 
 def main() -> None:
-    parser = report.arguments_of("self_play", __doc__)
+    parser = report.arguments_of("self_play", __doc__, SMALLEST)
     parser.add_argument(
         "--games", nargs="+", choices=("tic-tac-toe", "arena"), default=["tic-tac-toe", "arena"]
     )
@@ -337,11 +341,13 @@ def main() -> None:
                 print(matrix.table())
     if "arena" in arguments.games:
         with tempfile.TemporaryDirectory() as folder:
-            steps, count = arguments.arena_steps, max(MET.values()) + STRANGERS
+            met, others = ({"one": 1}, 1) if arguments.smoke else (MET, STRANGERS)
+            steps, count = arguments.arena_steps, max(met.values()) + others
             runs = [explorer(Path(folder), 100 + i, steps // 8) for i in range(count)]
-            rows.append(hunter_by_hand(runs))
-            for case, seed in itertools.product(MET, arguments.seeds):
-                rows.append(hunter(case, runs, seed, steps))
+            known, strangers = runs[:-others], runs[-others:]
+            rows.append(hunter_by_hand(strangers))
+            for case, seed in itertools.product(met, arguments.seeds):
+                rows.append(hunter(case, known, strangers, (seed, steps)))
     report.keep([{**row, **report.circumstances()} for row in rows], arguments.out)
     print(tables(rows))
 

@@ -43,20 +43,26 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "client" / "python"
 
 from jaxrl_client import PolicyClient
 
+SMALLEST = {
+    **{"clients": report.first, "seconds": 0.2, "turns": lambda given: min(given, 1)},
+    **{"learn": report.first, "stop_return": 10.0},
+}
 OBS = np.array([0.01, -0.02, 0.03, 0.04], np.float32)
 
 
 def main() -> None:
-    parser = report.arguments_of("serving", __doc__)
+    parser = report.arguments_of("serving", __doc__, SMALLEST)
     parser.add_argument("--clients", type=int, nargs="+", default=[1, 8, 64], help="at once")
     parser.add_argument("--seconds", type=float, default=5.0, help="of a turn")
     parser.add_argument("--turns", type=int, default=3)
     parser.add_argument("--learn", type=int, nargs="*", default=[], help="seeds to train with")
+    parser.add_argument("--stop-return", type=float, default=475.0, help="of --learn")
     args = parser.parse_args()
     if args.turns:
         measure_server(args)
-    for seed in args.learn:
-        measure_learning(seed, args)
+    if args.learn:
+        lines = [measure_learning(seed, args) for seed in args.learn]
+        print(report.markdown(["seed", "return", "steps", "whole, s", "training, s"], lines))
 
 
 def measure_server(args: Any) -> None:
@@ -77,8 +83,8 @@ def measure_server(args: Any) -> None:
         server.join()
 
 
-def measure_learning(seed: int, args: Any) -> None:
-    """Prints and keeps the seconds until CartPole is solved through a server."""
+def measure_learning(seed: int, args: Any) -> list[str]:
+    """Keeps the seconds until CartPole is solved through a server; a line of the table."""
     context = multiprocessing.get_context("spawn")
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -88,7 +94,9 @@ def measure_learning(seed: int, args: Any) -> None:
         run, began = Path(folder) / "run", time.perf_counter()
         clients.start()
         spaces = ["--observation-space", "Box(-inf, inf, 4)", "--action-space", "Discrete(2)"]
-        words = ["--env", "external", *spaces, "--serve", f"port={port}", "--stop-return", "475"]
+        words = ["--env", "external", *spaces, "--serve", f"port={port}"]
+        words += ["--stop-return", str(args.stop_return)]
+        words += ["--num-envs", "2", "--rollout-length", "32"] if args.smoke else []
         words += ["--seed", str(seed), "--run-dir", str(run), "--pictures", "False"]
         subprocess.run([sys.executable, "-m", "jaxrl", "train", *words], check=True)
         seconds = time.perf_counter() - began
@@ -97,11 +105,9 @@ def measure_learning(seed: int, args: Any) -> None:
         last = json.loads((run / "metrics.jsonl").read_text().splitlines()[-1])
     steps, training = last["num_env_steps_sampled_lifetime"], last["time_total_s"]
     mean = last["env_runners"]["episode_return_mean"]
-    print(
-        f"seed {seed}: {mean:.0f} after {steps:,} steps, {seconds:.0f} s, training {training:.0f}"
-    )
     row = {"seed": seed, "return": mean, "steps": steps, "seconds": seconds, "training": training}
     report.keep([{**row, **report.circumstances()}], args.out)
+    return [f"{seed}", f"{mean:.0f}", f"{steps:,}", f"{seconds:.0f}", f"{training:.0f}"]
 
 
 def live(port: int, seed: int) -> None:

@@ -57,9 +57,10 @@ def sleeping_cartpole(kind: str = "workers") -> gymnasium.Env:
 
 
 def main() -> None:
-    parser = report.arguments_of("soak", __doc__)
+    parser = report.arguments_of("soak", __doc__, {"minutes": 1, "minute_s": 12.0})
     parser.add_argument("--only", nargs="+", choices=TRAININGS, default=list(TRAININGS))
     parser.add_argument("--minutes", type=int, default=60)
+    parser.add_argument("--minute-s", type=float, default=60.0, help="seconds between two lines")
     args = parser.parse_args()
     # A shell's background ignores Ctrl-C, and so would the trainings, which it ends.
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -91,7 +92,7 @@ def measure(kind: str, args: Any) -> None:
         stack.callback(training.kill)
         began, rss = time.monotonic(), {}
         for minute in range(1, args.minutes + 1):
-            while time.monotonic() < began + 60 * minute:
+            while time.monotonic() < began + args.minute_s * minute:
                 assert training.poll() is None, f"{kind}: the training ended"
                 time.sleep(0.5)
             pids = {"training": training.pid}
@@ -118,7 +119,7 @@ def measure(kind: str, args: Any) -> None:
     lines = []
     for name, values in rss.items():
         at = [f"{values[minute - 1]:.1f}" for minute in minutes]
-        lines.append([name, *at, f"{slope(values):.2f}"])
+        lines.append([name, *at, f"{slope(values):.2f}" if len(values) > 2 else ""])
     print(report.markdown(titles, lines), flush=True)
 
 

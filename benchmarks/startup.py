@@ -123,7 +123,7 @@ def table(rows: list[dict]) -> str:
 
 
 def main() -> None:
-    parser = report.arguments_of("startup", __doc__)
+    parser = report.arguments_of("startup", __doc__, {"envs": ["cartpole"], "rounds": 1})
     parser.add_argument("--envs", nargs="+", choices=ENVS, default=list(ENVS))
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--flags", default="", help="more flags of the training, in one text")

@@ -29,6 +29,9 @@ SIZES = {
 }
 
 
+SMALLEST = {"steps": 512, "seeds": 1, "alone": 1, "members": lambda given: given and 4}
+
+
 def configuration(steps: int):
     from jaxrl import PPOConfig
 
@@ -101,8 +104,8 @@ def alone_in_a_process(config, number: int) -> list[float]:
     return seconds
 
 
-def many(members: int) -> None:
-    """So many small trainings."""
+def many(members: int) -> dict:
+    """The row of so many small trainings, which is printed as well."""
     from jaxrl import PPOConfig, sweep
 
     small = {
@@ -115,27 +118,24 @@ def many(members: int) -> None:
     config = PPOConfig(env="cartpole", **small, lr=1e-3, total_env_steps=20_000)
     done = sweep(config, seeds=members, run_dir=None)
     steps = members * config.num_updates * config.train_batch_size
-    print(
-        f"{len(done.outcomes):,} trainings of {config.total_env_steps:,} steps: {done.seconds:.1f} "
-        "s of training, ",
-        end="",
-    )
-    print(f"{done.compile_seconds:.1f} s compiling, {steps / done.seconds:,.0f} steps/s in all")
+    row = {"trainings": len(done.outcomes), "steps": config.total_env_steps}
+    row |= {"seconds": done.seconds, "compile_s": done.compile_seconds}
+    row |= {"steps_per_s": steps / done.seconds}
+    titles = ["trainings", "steps of each", "training, s", "compiling, s", "steps/s of all"]
+    print(report.markdown(titles, [[f"{value:,.0f}" for value in row.values()]]))
+    return row
 
 
 def main() -> None:
-    parser = report.arguments_of("sweeps", __doc__)
+    parser = report.arguments_of("sweeps", __doc__, SMALLEST)
     parser.add_argument("--steps", type=int, default=500_000)
     parser.add_argument("--seeds", type=int, default=8)
     parser.add_argument("--alone", type=int, default=4, help="trainings timed of each other way")
     parser.add_argument("--members", type=int, help="instead: so many small trainings")
     arguments = parser.parse_args()
-
-    import jax
-
-    jax.config.update("jax_num_cpu_devices", report.CORES)
+    report.use_devices()
     if arguments.members:
-        many(arguments.members)
+        report.keep([many(arguments.members) | report.circumstances()], arguments.out)
         return
     config = configuration(arguments.steps)
     half = arguments.alone // 2

@@ -15,7 +15,6 @@ there are agents. PettingZoo's environments come with `pip install -e ".[sisl]"`
 reference is Gymnasium's own vectorised one.
 """
 
-import importlib.util
 import itertools
 import statistics
 import time
@@ -31,9 +30,13 @@ NUM_ENVS = {
     "pursuit": (128, 512, 2048),
 }
 REFERENCE = {
-    "cartpole": ("Gymnasium CartPole-v1, vectorised", "gymnasium"),
-    "waterworld": ("PettingZoo waterworld_v4", "pymunk"),
-    "pursuit": ("PettingZoo pursuit_v4", "pettingzoo"),
+    "cartpole": "Gymnasium CartPole-v1, vectorised",
+    "waterworld": "PettingZoo waterworld_v4",
+    "pursuit": "PettingZoo pursuit_v4",
+}
+SMALLEST = {
+    **{"envs": lambda given: [given[0], given[-1]], "num_envs": [2 * report.CORES]},
+    **{"num_steps": 4, "pairs": 1, "no_reference": True, "devices": report.CORES},
 }
 COLUMNS = ("stepping", "stepping + inference", "training")
 ROLLOUT_LENGTH, NUM_EPOCHS, NUM_MINIBATCHES = 32, 4, 4
@@ -54,7 +57,7 @@ def reference(name: str, num_envs: int = 1024):
         return num_envs, step
     from pettingzoo import sisl
 
-    env = {"waterworld": sisl.waterworld_v4, "pursuit": sisl.pursuit_v4}[name].parallel_env()
+    env = getattr(sisl, f"{name}_v4").parallel_env()
     env.reset(seed=0)
     spaces = {agent: env.action_space(agent) for agent in env.possible_agents}
 
@@ -108,12 +111,13 @@ def measure(name: str, sizes, arguments) -> list[dict]:
         works[key], steps[key], devices = compiled(name, size, column, arguments)
         about[key] = {"who": "jaxrl", "num_envs": size, "devices": devices, "column": column}
         print(f"{key}: compiled in {time.perf_counter() - begin:.1f} s", flush=True)
-    label, package = REFERENCE.get(name, (None, None))
+    label = REFERENCE.get(name)
     if label and not arguments.no_reference and "stepping" in arguments.only:
-        if importlib.util.find_spec(package) is None:
-            print(f"{label} is not installed here, so it is missing from the table")
-        else:
+        try:
             size, step = reference(name)
+        except (ImportError, AttributeError) as error:  # or another version of the library
+            print(f"{label} is not installed here ({error}), so it is missing from the table")
+        else:
             works[label], steps[label] = (
                 lambda: step(arguments.reference_steps),
                 size * arguments.reference_steps,
@@ -170,7 +174,7 @@ def draw(rows: list[dict], out) -> None:
 
 
 def main() -> None:
-    parser = report.arguments_of("throughput", __doc__)
+    parser = report.arguments_of("throughput", __doc__, SMALLEST)
     parser.add_argument("--envs", nargs="+", choices=NUM_ENVS, default=list(NUM_ENVS))
     parser.add_argument("--only", nargs="+", choices=COLUMNS, default=list(COLUMNS))
     parser.add_argument(
@@ -196,10 +200,7 @@ def main() -> None:
         parser.error(
             f"--num-envs {arguments.num_envs} must be multiples of --devices {arguments.devices}"
         )
-
-    import jax
-
-    jax.config.update("jax_num_cpu_devices", arguments.devices)
+    report.use_devices(arguments.devices)
     rows = []
     for name in arguments.envs:
         new = measure(name, arguments.num_envs or NUM_ENVS[name], arguments)

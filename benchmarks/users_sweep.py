@@ -22,18 +22,12 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 import report
 
 SCRIPTS = Path(__file__).parents[1] / "scripts"
 SIZES, ITERATIONS, BATCH = (128, 200, 256), 150, 4000
-SETTINGS = {
-    "num_envs": 8,
-    "rollout_length": 500,
-    "num_epochs": 5,
-    "total_env_steps": ITERATIONS * BATCH,
-}
-SETTINGS["lr"] = [[0, 3e-4], [ITERATIONS * BATCH, 0.0]]
 THEIRS = {
     128: (399.0, 493.8),
     200: (369.0, 492.1),
@@ -43,14 +37,21 @@ RETURN = "env_runners/episode_return_mean"
 Trials = dict  # {minibatch size: (seconds, return)}
 
 
+def settings_of(updates: int) -> dict[str, Any]:
+    sizes = {"num_envs": 8, "rollout_length": 500, "num_epochs": 5}
+    steps = updates * BATCH
+    return {**sizes, "total_env_steps": steps, "lr": [[0, 3e-4], [steps, 0.0]]}
+
+
 def native(arguments) -> tuple[Trials, float]:
-    flags = [f"--{name.replace('_', '-')}={value}" for name, value in SETTINGS.items()]
+    settings = settings_of(arguments.updates)
+    flags = [f"--{name.replace('_', '-')}={value}" for name, value in settings.items()]
     words = [
         "--env=cartpole",
         "--tuned=False",
         *flags,
         "--grid",
-        f"minibatch_size={','.join(map(str, SIZES))}",
+        f"minibatch_size={','.join(map(str, arguments.sizes))}",
     ]
     print(f"python scripts/sweep.py {' '.join(words)}", flush=True)
     with tempfile.TemporaryDirectory() as folder:
@@ -62,7 +63,8 @@ def native(arguments) -> tuple[Trials, float]:
             json.loads(line)
             for line in Path(folder, "sweep", "results.jsonl").read_text().splitlines()
         ]
-    return {row["settings"]["minibatch_size"]: _figures(row["result"]) for row in rows}, seconds
+    trials = {row["settings"]["minibatch_size"]: row["result"] for row in rows}
+    return {size: _figures(result, arguments) for size, result in trials.items()}, seconds
 
 
 def tune(arguments) -> tuple[Trials, float]:
@@ -73,13 +75,14 @@ def tune(arguments) -> tuple[Trials, float]:
 
     begin = time.perf_counter()
     _start_ray(report.CORES)
-    trainable = to_ray_tune.trainable(PPOConfig(env="cartpole", **SETTINGS), compile_cache="off")
+    config = PPOConfig(env="cartpole", **settings_of(arguments.updates))
+    trainable = to_ray_tune.trainable(config, compile_cache="off")
     with tempfile.TemporaryDirectory() as folder:
         tuner = tune.Tuner(
             trainable,
-            param_space={"minibatch_size": tune.grid_search(list(SIZES))},
+            param_space={"minibatch_size": tune.grid_search(arguments.sizes)},
             run_config=tune.RunConfig(
-                storage_path=folder, stop={"training_iteration": ITERATIONS}, verbose=0
+                storage_path=folder, stop={"training_iteration": arguments.updates}, verbose=0
             ),
         )
         results = tuner.fit()
@@ -89,7 +92,7 @@ def tune(arguments) -> tuple[Trials, float]:
         ]
         print(table.to_string(index=False), flush=True)
     return {
-        result.config["minibatch_size"]: _figures(result.metrics) for result in results
+        result.config["minibatch_size"]: _figures(result.metrics, arguments) for result in results
     }, seconds
 
 
@@ -98,7 +101,7 @@ def rllib(arguments) -> tuple[Trials, float]:
 
     _start_ray(1)
     trials = {}
-    for size in SIZES:
+    for size in arguments.sizes:
         algorithm = (
             rllib_peer.make_config(rllib_peer.TASKS["cartpole"], 0)
             .training(minibatch_size=size)
@@ -111,7 +114,7 @@ def rllib(arguments) -> tuple[Trials, float]:
             algorithm.train()
             seconds.append(time.perf_counter() - started)
         algorithm.stop()
-        trials[size] = ITERATIONS * statistics.median(seconds), None
+        trials[size] = arguments.updates * statistics.median(seconds), None
         print(
             f"RLlib, minibatch size {size}: {report.spread(seconds, '.2f')} s for an iteration",
             flush=True,
@@ -135,8 +138,8 @@ def _start_ray(cores: int) -> None:
     ray.init(num_cpus=cores, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
 
 
-def _figures(result: dict) -> tuple[float, float]:
-    assert result["training_iteration"] == ITERATIONS, result["training_iteration"]
+def _figures(result: dict, arguments) -> tuple[float, float]:
+    assert result["training_iteration"] == arguments.updates, result["training_iteration"]
     return result["time_total_s"], result["env_runners"]["episode_return_mean"]
 
 
@@ -147,7 +150,7 @@ def table(trials: dict[str, Trials], whole: dict[str, float]) -> str:
         *(f"{NAMES[way]}: {what}" for way in trials for what in ("s", "return")),
     ]
     lines = []
-    for size in SIZES:
+    for size in list(trials.values())[-1]:
         figures = [by_size[size] for by_size in trials.values()]
         cells = [
             cell
@@ -155,13 +158,17 @@ def table(trials: dict[str, Trials], whole: dict[str, float]) -> str:
             for cell in (f"{seconds:,.0f}", "" if end is None else f"{end:.1f}")
         ]
         lines.append([str(size), *cells])
-    lines.append(["all three", *(cell for way in trials for cell in (f"{whole[way]:,.0f}", ""))])
+    lines.append(["all together", *(cell for way in trials for cell in (f"{whole[way]:,.0f}", ""))])
     return report.markdown(titles, lines)
 
 
 def main() -> None:
-    parser = report.arguments_of("users_sweep", __doc__)
+    parser = report.arguments_of(
+        "users_sweep", __doc__, {"ways": report.first, "updates": 1, "sizes": [128, 200]}
+    )
     parser.add_argument("--ways", nargs="+", choices=WAYS, default=list(WAYS))
+    parser.add_argument("--sizes", nargs="+", type=int, choices=SIZES, default=list(SIZES))
+    parser.add_argument("--updates", type=int, default=ITERATIONS, help="iterations of a trial")
     parser.add_argument(
         "--iterations", type=int, default=10, help="of RLlib that are timed for each size"
     )

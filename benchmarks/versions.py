@@ -49,6 +49,10 @@ WORKS = {
         "updates": 12,
     },
 }
+SMALLEST = {
+    "CartPole 4 x 8": CARTPOLE
+    | {"num_envs": 4, "rollout_length": 8, "minibatch_size": 8, "updates": 2}
+}
 WORKER = """
 import json, sys
 import jax, jaxrl
@@ -68,13 +72,13 @@ for name in sys.stdin:
 class Version:
     """A process that trains with the package of one checkout."""
 
-    def __init__(self, checkout: Path):
+    def __init__(self, checkout: Path, works: dict[str, dict]):
         command = [
             sys.executable,
             "-P",
             "-c",
             WORKER,
-            json.dumps(WORKS),
+            json.dumps(works),
         ]  # -P: not the package of the folder we are in
         environment = {**os.environ, "PYTHONPATH": str(checkout)}
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
@@ -94,13 +98,19 @@ class Version:
                 f"versions: {self.checkout} said {said!r} instead of {line!r}; its errors are above"
             )
 
+    def close(self) -> None:
+        """Ends the process, which waits for what to train next."""
+        self.process.stdin.close()
+        self.process.wait()
+        self.process.stdout.close()
+
     def commit(self) -> str:
         command = ["git", "-C", str(self.checkout), "rev-parse", "HEAD"]
         return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
 
 
 def main() -> None:
-    parser = report.arguments_of("versions", __doc__)
+    parser = report.arguments_of("versions", __doc__, {"turns": 1})
     parser.add_argument("others", nargs="+", type=Path, help="checkouts of other versions")
     parser.add_argument("--turns", type=int, default=15)
     arguments = parser.parse_args()
@@ -110,11 +120,11 @@ def main() -> None:
 
     from programs import in_turns, ratio
 
-    versions = {str(other): Version(other.resolve()) for other in arguments.others} | {
-        "this": Version(HERE)
-    }
+    works_of_all = SMALLEST if arguments.smoke else WORKS
+    checkouts = {str(other): other.resolve() for other in arguments.others} | {"this": HERE}
+    versions = {name: Version(path, works_of_all) for name, path in checkouts.items()}
     rows, lines = [], []
-    for work, settings in WORKS.items():
+    for work, settings in works_of_all.items():
         steps = settings["updates"] * settings["num_envs"] * settings["rollout_length"]
         works = {
             name: lambda version=version, work=work: version.train(work)
@@ -128,6 +138,8 @@ def main() -> None:
             lines.append(
                 [work, name, report.spread(rates), f"{ratio(measured['this'], rates):.2f}"]
             )
+    for version in versions.values():
+        version.close()
     report.keep(rows, arguments.out)
     print(report.markdown(["work", "version", "environment steps/s", "this one, times it"], lines))
 

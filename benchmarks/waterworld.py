@@ -68,7 +68,7 @@ def episode(env, params, key) -> dict[str, jax.Array]:
 
 
 def main() -> None:
-    parser = report.arguments_of("waterworld", __doc__)
+    parser = report.arguments_of("waterworld", __doc__, {"episodes": 2})
     parser.add_argument("--episodes", type=int, default=512)
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
@@ -79,7 +79,8 @@ def main() -> None:
     report.keep(
         [{"episodes": arguments.episodes, **means, **report.circumstances()}], arguments.out
     )
-    print(", ".join(f"{name} {mean:.1f}" for name, mean in means.items()))
+    lines = [[f"{arguments.episodes:,}", *(f"{mean:.1f}" for mean in means.values())]]
+    print(report.markdown(["episodes", *means], lines))
 
 
 if __name__ == "__main__":

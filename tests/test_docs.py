@@ -7,6 +7,7 @@ where the page has the arena's tuned settings and a number of environment steps,
 import ast
 import importlib
 import importlib.util
+import inspect
 import json
 import re
 import shlex
@@ -147,12 +148,60 @@ def test_the_python_blocks_of_a_page_run(page, home):
     run_page(page)
 
 
+NOT_RUN = {  # why the blocks of a page that are marked `py` do not run here
+    "distributed.md": "several machines, or Ray Train",
+    "episodes.md": "RLlib's own reader of episodes",
+    "from-rllib.md": "RLlib's own training, beside ours",
+    "install.md": "it fills the user's own cache",
+    "other-libraries.md": "Stable-Baselines3, RLlib and JaxMARL",
+    "python-environments.md": "a cluster of Ray's",
+    "serving.md": "a server that another program's clients play with",
+    "sweeps.md": "Ray Tune",
+}
+
+
+def name_in_jaxrl(node, names):
+    """What `jaxrl.a.b`, or an imported name of jaxrl, stands for; None for anything else."""
+    if isinstance(node, ast.Name):
+        return names.get(node.id)
+    above = name_in_jaxrl(node.value, names) if isinstance(node, ast.Attribute) else None
+    return None if above is None else getattr(above, node.attr)
+
+
+def imported_from_jaxrl(tree):
+    """{name: object} of what a block imports from jaxrl; `jaxrl` itself is always there."""
+    names = {"jaxrl": jaxrl}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.module.partition(".")[0] == "jaxrl":
+            for alias in node.names:
+                exec(f"from {node.module} import {alias.name}", names)
+    return names
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_the_blocks_that_cannot_run_here_are_python(page):
-    """Those marked `py` need Ray or several processes, or show another library."""
-    for language, code, _ in blocks(page.read_text(encoding="utf-8")):
-        if language == "py":
-            ast.parse(code)
+def test_the_blocks_that_cannot_run_here_call_what_jaxrl_has(page):
+    """Every name of jaxrl in them is there and takes the keywords that it is given."""
+    found = [
+        code for language, code, _ in blocks(page.read_text(encoding="utf-8")) if language == "py"
+    ]
+    assert bool(found) == (page.name in NOT_RUN)
+    for tree in map(ast.parse, found):
+        names = imported_from_jaxrl(tree)
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Attribute):
+                name_in_jaxrl(node, names)
+            if isinstance(node, ast.Call) and (function := name_in_jaxrl(node.func, names)):
+                keywords = {part.arg: None for part in node.keywords if part.arg}
+                called = function.__init__ if isinstance(function, type) else function
+                inspect.signature(called).bind_partial(**keywords)
+
+
+def test_a_block_that_calls_what_is_not_there_is_found():
+    for code in ("jaxrl.to_nothing('arena')", "from jaxrl import nothing"):
+        with pytest.raises((AttributeError, ImportError)):
+            tree = ast.parse(code)
+            names = imported_from_jaxrl(tree)
+            [name_in_jaxrl(node, names) for node in ast.walk(tree)]
 
 
 class Understood(BaseException):

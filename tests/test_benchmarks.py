@@ -1,0 +1,180 @@
+"""Each command of the benchmarks starts: with --smoke, its tables and its rows looked at.
+
+The commands are those that the pages, benchmarks/README.md and the scripts' own docstrings name. A
+new one is tested without a line here, unless it needs a package (`NEEDS`).
+"""
+
+import contextlib
+import importlib
+import importlib.util
+import json
+import re
+import shlex
+import sys
+from pathlib import Path
+
+import jax
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+FOLDER = ROOT / "benchmarks"
+PAGES = [ROOT / "README.md", FOLDER / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+IN_A_PAGE = re.compile(r"`(?:[^`]*\s)?python\s+benchmarks/(\w+)\.py\b([^`]*)`")
+IN_A_SCRIPT = re.compile(r"^    (?:pip.*&& )?python benchmarks/(\w+)\.py\b(.*)$", re.MULTILINE)
+OPTIONAL = re.compile(r"\[(--[^\]]*)\]")
+PLACES = {  # what a page writes for a folder, a case or settings of the reader's own
+    **{"CHECKOUT": str(ROOT), "../before": str(ROOT), "DIR": "episodes", "{...}": "{}"},
+    **{"CASE": "pursuit", "STEPS": "4000", "FOLDER": "MAPPO"},
+}
+NEEDS = [  # packages that no test needs otherwise, by a script and words of its command
+    ("adapters_out", "--learn", "stable_baselines3"),
+    ("adapters_out", "--rllib", "ray"),
+    ("atari", "", "ale_py"),
+    ("library_environments", "--resets", "craftax"),
+    ("library_environments", "", "envpool"),
+    ("mappo", "spread", "jaxmarl"),
+]
+PARTS = {"outside_training", "peer_stacks", "plain", "programs", "report"}  # what others use
+PEERS = {"offline_rllib", "peer_until", "rllib_peer"}  # they train another library alone
+SCRIPTS = sorted({path.stem for path in FOLDER.glob("*.py")} - PARTS)
+
+
+def commands():
+    """(script, its words) of every command that is named somewhere, without and with its options."""
+    texts = [(IN_A_PAGE, page) for page in PAGES]
+    texts += [(IN_A_SCRIPT, FOLDER / f"{script}.py") for script in SCRIPTS]
+    for pattern, path in texts:
+        for script, rest in pattern.findall(path.read_text(encoding="utf-8")):
+            plain = OPTIONAL.sub("", rest)
+            for words in (plain, *(f"{plain} {option}" for option in OPTIONAL.findall(rest))):
+                words = shlex.split(words, comments=True)
+                yield script, tuple(PLACES.get(word, word) for word in words)
+
+
+COMMANDS = {script: [] for script in SCRIPTS}
+for named, with_words in dict.fromkeys(commands()):
+    COMMANDS.setdefault(named, []).append(with_words)
+
+
+class Again(BaseException):
+    """The same arguments have been tried."""
+
+
+@pytest.fixture(scope="module")
+def modules():
+    """Imports a script of benchmarks/ as it sees itself: its neighbours are top-level modules."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(FOLDER))
+        patch.setattr(importlib.import_module("report"), "CORES", 2)
+        yield importlib.import_module
+    for name, module in list(sys.modules.items()):
+        if Path(getattr(module, "__file__", None) or "/").parent == FOLDER:
+            del sys.modules[name]
+
+
+@pytest.fixture
+def run(modules, tmp_path, monkeypatch):
+    """Runs a script in an empty folder; raises `Again` if its arguments come to the same."""
+    parser, tried = modules("report").Parser, []
+    parse = parser.parse_args
+
+    def parse_once(self, *given):
+        arguments = parse(self, *given)
+        if vars(arguments) in tried:
+            raise Again
+        tried.append(vars(arguments).copy())
+        return arguments
+
+    monkeypatch.setattr(parser, "parse_args", parse_once)
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    monkeypatch.setattr(sys, "path", sys.path.copy())
+    monkeypatch.chdir(tmp_path)
+
+    def run_one(script, *words):
+        monkeypatch.setattr(sys, "argv", [f"{script}.py", *words])
+        with jax.numpy_rank_promotion("allow"):
+            modules(script).main()
+
+    return run_one
+
+
+def check_tables(text):
+    """There is a table, and every cell of each says something that was measured."""
+    tables = re.findall(r"(?:^\|.*\|\n)+", text, re.MULTILINE)
+    assert tables, text
+    for table in tables:
+        titles, rule, *lines = ([*map(str.strip, line.split("|"))] for line in table.splitlines())
+        assert set(rule[1:-1]) <= {"---", "--:"} and lines, table
+        assert {len(line) for line in lines} == {len(titles)}, table
+        assert not re.search(r"\b(nan|inf|None)\b", table), table
+
+
+def refuse_constant(name):
+    raise AssertionError(f"{name} is no JSON")
+
+
+def check_rows(folder):
+    """Rows of strict JSON that say what set their numbers; the file is emptied for the next."""
+    found = []
+    for path in folder.rglob("*.jsonl"):
+        for line in path.read_text(encoding="utf-8").splitlines():
+            found.append(json.loads(line, parse_constant=refuse_constant))
+        path.unlink()
+    assert found
+    assert all({"cores", "load", "flags"} <= row.keys() for row in found)
+    machines = [row["machine"] for row in found if row.get("machine")]
+    assert machines and all(machine["versions"]["jaxrl"] for machine in machines)
+
+
+def missing(script, words):
+    """The first package that the command needs and that is not installed."""
+    for name, word, package in NEEDS:
+        if name == script and (not word or word in words):
+            return None if importlib.util.find_spec(package) else package
+    return None
+
+
+@pytest.mark.docs
+@pytest.mark.parametrize("script", sorted(set(SCRIPTS) - PEERS - {"readme_output"}))
+def test_every_command_of_a_benchmark_prints_its_table_and_keeps_its_rows(
+    script, run, tmp_path, capfd
+):
+    left_out = []
+    for words in COMMANDS[script]:
+        if package := missing(script, words):
+            left_out.append(package)
+            continue
+        capfd.readouterr()
+        with contextlib.suppress(Again):
+            run(script, *words, "--smoke")
+            check_tables(capfd.readouterr().out)
+            check_rows(tmp_path)
+    if len(left_out) == len(COMMANDS[script]):
+        pytest.skip(f"{script} needs {left_out[0]}")
+
+
+@pytest.mark.docs
+def test_the_script_that_writes_the_readmes_output_prints_it(run, capfd):
+    run("readme_output", "--smoke")
+    assert re.search(r"^iter +1 ", capfd.readouterr().out, re.MULTILINE)
+
+
+@pytest.mark.parametrize("script", sorted(PEERS))
+def test_a_script_that_trains_another_library_says_what_it_takes(script, run, capsys):
+    with pytest.raises(SystemExit) as ended:
+        run(script, "--help")
+    assert ended.value.code == 0
+    assert "usage:" in capsys.readouterr().out
+
+
+def test_every_benchmark_is_named_by_a_command_and_every_command_is_a_benchmark():
+    assert {script for script, words in COMMANDS.items() if not words} == set()
+    assert set(COMMANDS) - set(SCRIPTS) == {"peer_stacks"} & set(COMMANDS)
+
+
+@pytest.mark.parametrize("script", sorted(set(SCRIPTS) - PEERS))
+def test_every_benchmark_knows_its_smallest_form(script):
+    """The flag is declared in one place, `report.Parser`."""
+    text = (FOLDER / f"{script}.py").read_text(encoding="utf-8")
+    assert re.search(r"report\.(arguments_of|Parser)\(", text)
+    assert "--smoke" not in text
