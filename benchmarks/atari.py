@@ -3,7 +3,6 @@
     pip install ale-py opencv-python-headless "stable-baselines3>=2.9"
     python benchmarks/atari.py
     python benchmarks/atari.py --game Pong --size 84 --steps 1_000_000 --seeds 0 1 --only jaxrl
-    python benchmarks/atari.py --smoke --only jaxrl
 
 The environment is Gymnasium's own pipeline, `AtariPreprocessing` and `FrameStackObservation(4)`, so
 observations are bytes of the shape (4, 84, 84), or with `--size 42` (4, 42, 42). In training, a
@@ -212,14 +211,13 @@ def standard_error(scores: list[float]) -> float:
 
 
 def main() -> None:
-    parser = report.arguments_of("atari", __doc__)
+    parser = report.arguments_of("atari", __doc__, {"only": ["jaxrl"], "seeds": [0]})
     parser.add_argument("--game", default="KungFuMaster", help="as ALE names it")
     parser.add_argument("--size", type=int, default=84, help="pixels of the width and the height")
     parser.add_argument("--steps", type=int, default=200_000, help="environment steps to learn for")
     parser.add_argument("--games", type=int, default=20, help="that a score is of")
     parser.add_argument("--seeds", type=int, nargs="*", default=[0])
     parser.add_argument("--only", nargs="*", choices=(*LEARN, UNIFORM), help="these alone")
-    parser.add_argument("--smoke", action="store_true", help="a few steps, to see that it runs")
     args = parser.parse_args()
     task = Task(args.game, args.size, args.steps, args.games, max_moves=20_000)
     if args.smoke:

@@ -40,7 +40,7 @@ SCRIPTS = sorted({path.stem for path in FOLDER.glob("*.py")} - PARTS)
 
 
 def commands():
-    """(script, its words) of every command that is named somewhere, without and with its options."""
+    """(script, its words) of every command that a page or a script names."""
     texts = [(IN_A_PAGE, page) for page in PAGES]
     texts += [(IN_A_SCRIPT, FOLDER / f"{script}.py") for script in SCRIPTS]
     for pattern, path in texts:
