@@ -10,6 +10,7 @@ import jax
 from flax import struct
 
 from jaxrl.algorithms.opponents import Pool
+from jaxrl.core.batched_env import has_outside_state
 from jaxrl.core.errors import UsageError
 from jaxrl.core.types import Key, PolicyId, PyTree
 from jaxrl.models.model import model_table, num_parameters
@@ -125,6 +126,11 @@ class Algorithm:
     def plays(self) -> bool:
         """Whether training steps environments; else it learns from recorded steps."""
         return self.data is tuple
+
+    @property
+    def plays_outside(self) -> bool:
+        """Whether training steps environments whose episodes no compiled program holds."""
+        return self.plays and has_outside_state(self.rollout_spec.env)
 
     def update(
         self,

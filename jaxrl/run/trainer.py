@@ -12,11 +12,10 @@ import jax
 
 from jaxrl.algorithms.base import RunnerState
 from jaxrl.algorithms.config import AlgorithmConfig
-from jaxrl.core.batched_env import has_outside_state
 from jaxrl.core.env import strongly_typed
 from jaxrl.core.errors import UsageError, unknown_result
 from jaxrl.core.fields import file_path, flag, takes_settings
-from jaxrl.core.outside_env import is_outside
+from jaxrl.core.outside_env import is_outside, refuse_evaluation
 from jaxrl.core.types import PyTree
 from jaxrl.rollout.episode_callbacks import resolve_callbacks
 from jaxrl.run import resume
@@ -83,9 +82,12 @@ def _program_for(
     config: AlgorithmConfig, settings: RunSettings, env: Any, iteration: int
 ) -> Program | HostProgram:
     """What compiles the training of a run that continues after `iteration`."""
-    if is_outside(env):
+    if not is_outside(env):
+        refuse_host_settings(settings, config.env_name)
+    elif not config.is_offline:
         return host_program_for(config, settings, iteration)
-    refuse_host_settings(settings, config.env_name)
+    elif settings.evaluation_interval is not None:
+        refuse_evaluation(env)
     return program_for(config, settings.devices, iteration)
 
 
@@ -329,7 +331,7 @@ class Trainer(PolicyAccess, EpisodeAccess, TrainerResults):
         It compiles sampling by itself and measures for a few seconds; the state of training stays
         as it is. Sampling is measured alone, learning is the rest of the iteration.
         """
-        if has_outside_state(self.algorithm.rollout_spec.env):
+        if self.algorithm.plays_outside:
             raise UsageError(
                 f"profile: episodes of {self.config.env_name} are played once, not again and again "
                 "from one state"

@@ -8,7 +8,6 @@ from typing import Any
 import jax
 
 from jaxrl.algorithms.base import RunnerState
-from jaxrl.core.batched_env import has_outside_state
 from jaxrl.core.errors import UsageError
 from jaxrl.core.types import PyTree
 from jaxrl.rollout.episode_callbacks import EPISODE_HOOK
@@ -43,8 +42,7 @@ class TrainingLoop:
             if trainer.processes.stop_asked(trainer.interrupt):
                 break
             # A chunk cannot be computed again where the episodes are held outside the program.
-            is_outside = has_outside_state(trainer.algorithm.rollout_spec.env)
-            most = 1 if is_outside else trainer.executable.capacity
+            most = 1 if trainer.algorithm.plays_outside else trainer.executable.capacity
             seconds, interval = self.seconds_per_update, trainer.tasks.interval
             count = chunk_length(trainer.settings, trained, seconds, most, interval)
             results = self.advance(min(count, last - trained), stop)
@@ -195,7 +193,7 @@ class TrainingLoop:
     def _why(self, bad: str) -> str:
         """What is known of a bad number in the iteration after the state that is kept."""
         trainer, text = self.trainer, self._what_is_kept(bad)
-        if has_outside_state(trainer.algorithm.rollout_spec.env):
+        if trainer.algorithm.plays_outside:
             return text  # the iteration cannot be played again
         if jax.process_count() == 1 and not trainer.config.is_offline:
             text = with_source(text, trainer.config, trainer.runner, trainer.env_params)

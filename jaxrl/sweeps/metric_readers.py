@@ -69,8 +69,10 @@ def check_metric(path: str, readers: Collection[str], *, evaluated: bool) -> Non
     elif not evaluated:
         raise UsageError(f"metric={path} needs evaluations: give evaluation_interval as well")
     else:
+        of_episodes = [name for name in readers if name.startswith(EVALUATION)]
         played = [name for name in readers if name.startswith("env_runners/")]
-        of_episodes = [f"{EVALUATION}{name}" for name in played if not name.startswith(OPPONENTS)]
+        played = [name for name in played if not name.startswith(OPPONENTS)]
+        of_episodes = of_episodes or [f"{EVALUATION}{name}" for name in played]
         if path not in of_episodes:
             raise unknown_result("metric", path, of_episodes)
 

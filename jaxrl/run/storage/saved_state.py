@@ -13,7 +13,6 @@ import numpy as np
 
 from jaxrl.algorithms.base import Algorithm, RunnerState
 from jaxrl.algorithms.opponent_settings import OpponentPool
-from jaxrl.core.batched_env import has_outside_state
 from jaxrl.core.errors import UsageError
 from jaxrl.core.program_spaces import is_alike_inside
 from jaxrl.core.types import Key, PyTree
@@ -83,7 +82,7 @@ def restore(
     opponents, new_pool = _opponents(saved, facts, algorithm, (shapes, learners), arrays)
     envs, window, fresh = _episodes(saved, facts, shapes, arrays, where)
     fresh = (*fresh, *new_pool)
-    if has_outside_state(algorithm.rollout_spec.env):
+    if algorithm.plays_outside:
         held = Fresh(OUTSIDE, f"it does not hold the episodes of {facts['env_name']}")
         envs, fresh = None, (held, *(each for each in fresh if each.part != ENVIRONMENTS))
     sizes = saved.facts["num_env_steps"], facts["num_env_steps"]
