@@ -4,6 +4,7 @@
 """
 
 import dataclasses
+import warnings
 from collections.abc import Mapping
 from typing import Any
 
@@ -56,8 +57,17 @@ def adapt(name: str | None, make: Any, env: Any) -> "XLandMiniGrid":
     """A user's environment of XLand-MiniGrid, `env`, which `make` is or has made."""
     while type(env).__name__ in AUTO_RESETS:
         env = env._env
-    name = name_of(name, getattr(env, "unwrapped", env))
-    return XLandMiniGrid(env, env.default_params(), name, made_by(make), TRUNCATES)
+    params, inner = env.default_params(), env
+    while hasattr(inner, "_env"):
+        inner = inner._env
+    if type(inner).__module__.startswith("xminigrid."):
+        warnings.warn(
+            f"{type(inner).__name__} does not hold the parameters that xminigrid.make returns "
+            f"beside it: its default ones are used, a world of {params.height} x {params.width}; "
+            "env='xminigrid:NAME' has those of the name",
+            stacklevel=2,
+        )
+    return XLandMiniGrid(env, params, name_of(name, env), made_by(make), TRUNCATES)
 
 
 class XLandMiniGrid(WrappedEnvironment):

@@ -80,13 +80,24 @@ def test_an_unknown_argument_is_named():
         make("xminigrid:MiniGrid-Empty-5x5", hight=7)
 
 
+class Small(type(xminigrid.make("MiniGrid-Empty-5x5")[0])):
+    """A user's world, with parameters of its own."""
+
+    def default_params(self, **given):
+        return super().default_params(**{"height": 5, "width": 5, **given})
+
+
 def test_an_object_in_wrappers_has_its_observations_and_resets_in_training_alone():
-    inner = xminigrid.make("MiniGrid-Empty-5x5")[0]
-    params = inner.default_params()
-    env, limit = make(DirectionObservationWrapper(GymAutoResetWrapper(inner)))
-    assert limit.max_steps_in_episode == params.max_steps
+    env, limit = make(DirectionObservationWrapper(GymAutoResetWrapper(Small())))
+    params = Small().default_params()
+    assert (params.height, limit.max_steps_in_episode) == (5, params.max_steps)
     image = Box(0, LARGEST_CODE, (params.view_size, params.view_size, 2), "uint8")
     direction = Box(-np.inf, np.inf, (4,))
     assert env.observation_space() == Dict({"direction": direction, "img": image})
-    assert type(make(GymAutoResetWrapper(inner))[0]._env) is type(inner)
-    check_env(inner, steps=8)
+    assert type(make(GymAutoResetWrapper(Small()))[0]._env) is Small
+    check_env(Small, steps=8)
+
+
+def test_the_librarys_own_object_says_that_it_has_default_parameters():
+    with pytest.warns(UserWarning, match="Empty does not hold the parameters .* of 9 x 9"):
+        make(xminigrid.make("MiniGrid-Empty-5x5")[0])
