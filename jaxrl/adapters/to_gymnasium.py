@@ -8,6 +8,7 @@ made.
 """
 
 import re
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -25,9 +26,12 @@ from jaxrl.adapters.to_numpy import (
 )
 from jaxrl.core.errors import UsageError, unknown_name
 from jaxrl.core.fields import count
+from jaxrl.core.outside_env import is_outside
+from jaxrl.core.registry import make
 from jaxrl.core.types import PyTree
 from jaxrl.episodes.minari_datasets import gymnasium_space
 from jaxrl.ops.distributions import num_logits
+from jaxrl.workers.sources import make_copy, source_of
 
 if TYPE_CHECKING:
     import gymnasium
@@ -62,6 +66,26 @@ def to_gymnasium(
         kwargs={"env": env, "params": params},
     )
     return made
+
+
+def gymnasium_by_name(
+    env: str, env_args: Mapping[str, Any] | None = None, render_mode: str | None = None
+) -> "gymnasium.Env":
+    """The `gymnasium.Env` of an environment by jaxrl's name for it, as specifications name it.
+
+    Args:
+        env: such as "cartpole", "gymnax:Breakout-MinAtar" or "module:Class".
+        env_args: its arguments.
+        render_mode: as of `to_gymnasium`; Python environments get it where it is given.
+
+    Raises:
+        UsageError: as for `to_gymnasium`, and an environment of several agents.
+    """
+    made, params = make(env, **(env_args or {}))
+    if not is_outside(made):
+        return to_gymnasium(made, params, render_mode=render_mode)
+    pictured = {} if render_mode is None else {"render_mode": render_mode}
+    return make_copy(source_of(env, {**(env_args or {}), **pictured}))
 
 
 def to_gymnasium_vector(

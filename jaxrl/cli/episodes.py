@@ -11,8 +11,11 @@ import numpy as np
 
 from jaxrl.cli.flags import flags_of, given_flags, setting_of
 from jaxrl.cli.help import show_help
+from jaxrl.core.env import lift
 from jaxrl.core.errors import UsageError
 from jaxrl.core.fields import check_all, count, flag, number, setting
+from jaxrl.core.registry import ENVIRONMENT, make
+from jaxrl.core.trust import check_name
 from jaxrl.core.types import DEFAULT_AGENT
 from jaxrl.episodes import (
     EpisodeWriter,
@@ -184,12 +187,26 @@ def with_spaces(found: Iterable[Episode]) -> Iterator[Episode]:
         origin = origin_of(episode)
         name = json.dumps([origin["env"], origin["env_args"]], sort_keys=True)
         if name not in envs:
-            envs[name] = environment_of(episode, origin)
+            envs[name] = _played_in(episode, origin)
         env, params = envs[name]
         for agent, data in parts_of(episode).items():
             data.observation_space = env.observation_space(agent or DEFAULT_AGENT, params)
             data.action_space = env.action_space(agent or DEFAULT_AGENT, params)
         yield episode
+
+
+def _played_in(episode: Episode, origin: Mapping[str, Any]) -> tuple[Any, Any]:
+    """(environment, params), whose spaces are wanted; nothing is imported that a file alone names.
+
+    Raises:
+        UsageError: an environment without a name, or one that is not part of jaxrl or announced.
+    """
+    name = origin["env"]
+    if name is None or ":" not in name:
+        return environment_of(episode, origin)
+    check_name(ENVIRONMENT, name, f"the environment of episode {episode.id_}", trust=False)
+    made, params = make(name, **origin["env_args"])
+    return lift(made), params
 
 
 def parts_of(episode: Episode) -> dict[str, SingleAgentEpisode]:

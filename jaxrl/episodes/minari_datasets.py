@@ -5,6 +5,7 @@ what a model puts out: that is kept among the infos, and read back from there.
 """
 
 import contextlib
+import copy
 import re
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
@@ -18,6 +19,7 @@ from jaxrl.episodes.multi_agent_episode import MultiAgentEpisode
 from jaxrl.episodes.single_agent_episode import SingleAgentEpisode
 from jaxrl.episodes.values import Nested, Space, leaves, map_nested
 
+MAKES_BY_NAME = "jaxrl.adapters.to_gymnasium:gymnasium_by_name"  # for Gymnasium, of our names
 EPISODES_AT_ONCE = 500  # in memory, of each dataset
 ENV_ACTIONS, SAMPLED_ACTIONS = "actions_for_env", "sampled_actions"
 
@@ -27,7 +29,9 @@ def to_minari(episodes: Iterable[Episode], dataset_id: str) -> list[str]:
 
     Episodes of one agent are written to the dataset `dataset_id`. Of several agents each policy has
     a dataset of its own, `arena/sampled-pol1-v0` for "arena/sampled-v0". The episodes need their
-    spaces. Infos are left out.
+    spaces. Infos are left out. Where episodes of one agent say by name where they were played, as
+    those of trainers do, the dataset has that environment's specification, from which Minari's
+    `recover_environment` makes it.
 
     Raises:
         UsageError: Minari is not installed, an id that it does not take or that is taken, episodes
@@ -106,6 +110,29 @@ def _add(datasets: dict[str, Any], name: str, episodes: list[SingleAgentEpisode]
         datasets[name] = minari.create_dataset_from_buffers(
             name, list(map(_buffer, episodes)), jpeg_encoding=False, **spaces
         )
+        if (specification := _specification(episodes[0])) is not None:
+            datasets[name].storage.update_metadata({"env_spec": specification})
+
+
+def _specification(episode: SingleAgentEpisode) -> str | None:
+    """Gymnasium's `EnvSpec` of an episode's environment, as JSON; None where it has no name."""
+    origin = episode.custom_data.get("origin")
+    env = origin.get("env") if isinstance(origin, Mapping) else None
+    if not isinstance(env, str):
+        return None
+    from gymnasium.envs.registration import EnvSpec, registry
+
+    args = dict(origin.get("env_args") or {})
+    registered = registry.get(env.removeprefix("gym:")) if env.startswith("gym:") else None
+    if registered is None:
+        name = re.sub(r"[^\w.-]", "_", env)
+        kwargs = {"env": env, "env_args": args}
+        return EnvSpec(f"jaxrl/{name}", entry_point=MAKES_BY_NAME, kwargs=kwargs).to_json()
+    specification = copy.deepcopy(registered)
+    steps = args.pop("max_episode_steps", specification.max_episode_steps)
+    specification.max_episode_steps = steps  # which is no argument of the environment's own
+    specification.kwargs |= args
+    return specification.to_json()
 
 
 @contextlib.contextmanager

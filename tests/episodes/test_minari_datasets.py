@@ -127,3 +127,43 @@ def test_what_minari_does_not_take_is_refused_in_one_line(episode, name, message
     with pytest.raises(UsageError, match="Minari dataset 'nowhere-v0': ") as error:
         from_minari("nowhere-v0")
     assert "\n" not in str(error.value)
+
+
+def played_in(env, id_="id", **env_args):
+    episode = of_steps(3, id_)
+    episode.custom_data["origin"] = {"env": env, "env_args": env_args}
+    return episode
+
+
+def recovered(*episodes):
+    (name,) = to_minari(episodes, "plane/made-up-v0")
+    return minari.load_dataset(name).recover_environment()
+
+
+def test_the_environment_of_gymnasium_is_recovered_with_its_arguments():
+    env = recovered(played_in("gym:Acrobot-v1", max_episode_steps=7))
+    assert env.spec.id == "Acrobot-v1" and env.spec.max_episode_steps == 7
+    env.reset(seed=0)
+    assert env.step(0)[0].shape == (6,)
+    env.close()
+
+
+@pytest.mark.long
+def test_an_environment_of_ours_is_recovered_as_gymnasiums():
+    env = recovered(played_in("cartpole", max_steps_in_episode=3))
+    env.reset(seed=0)
+    ends = [env.step(env.action_space.sample())[2:4] for _ in range(3)]
+    assert ends[-1] == (False, True)
+    env.close()
+
+
+def test_an_environment_by_its_class_is_recovered():
+    env = recovered(played_in("gymnasium.envs.classic_control.acrobot:AcrobotEnv"))
+    assert type(env.unwrapped).__name__ == "AcrobotEnv"
+    env.close()
+
+
+def test_without_a_name_there_is_no_specification():
+    assert minari.load_dataset(to_minari([of_steps(2)], "plane/made-up-v0")[0]).env_spec is None
+    several = to_minari([played_in(None)], "plane/object-v0")
+    assert minari.load_dataset(several[0]).env_spec is None
