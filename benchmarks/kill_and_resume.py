@@ -29,6 +29,7 @@ from jaxrl.run.storage import checkpoint
 
 SCRIPT = Path(__file__).parents[1] / "scripts" / "train_ppo.py"
 EVERY = 25  # iterations between checkpoints
+SMALLEST = {"kills": 1, "env": "cartpole", "flags": "--env-args gravity=uniform:8:12"}
 SMALL = (
     "--num-envs 8 --rollout-length 32 --minibatch-size 128 --num-epochs 1 --fcnet-hiddens 16 "
     "--pictures False"
@@ -36,7 +37,7 @@ SMALL = (
 
 
 def main() -> None:
-    parser = report.arguments_of("kill_and_resume", __doc__, {"kills": 1})
+    parser = report.arguments_of("kill_and_resume", __doc__, SMALLEST)
     parser.add_argument("--kills", type=int, default=50)
     parser.add_argument("--env", default="arena")
     parser.add_argument("--flags", default="", help="more flags of the training, in one text")

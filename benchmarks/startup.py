@@ -30,6 +30,7 @@ STAGES = {
     "compiled_s": "compiled ",
     "first_result_s": "iter ",
 }
+SMALLEST = {"envs": ["cartpole"], "rounds": 1, "flags": "--fcnet-hiddens 8"}
 COLUMNS = {
     "jaxrl imported": "imported_s",
     "planned": "planned_s",
@@ -123,7 +124,7 @@ def table(rows: list[dict]) -> str:
 
 
 def main() -> None:
-    parser = report.arguments_of("startup", __doc__, {"envs": ["cartpole"], "rounds": 1})
+    parser = report.arguments_of("startup", __doc__, SMALLEST)
     parser.add_argument("--envs", nargs="+", choices=ENVS, default=list(ENVS))
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--flags", default="", help="more flags of the training, in one text")

@@ -31,7 +31,7 @@ GOALS = (
 HERE = Path(__file__).parent
 OURS, CACHED = "jaxrl", "jaxrl, cache"
 PEERS = {"RLlib": ("ray", ("cartpole", "arena")), "SB3": ("stable_baselines3", ("cartpole",))}
-SMALLEST = {"goals": ["cartpole=10"], "seeds": [0], "who": [OURS, CACHED]}
+SMALLEST = {"goals": ["cartpole=10"], "seeds": [0], "who": [OURS, CACHED], "flags": ""}
 COLUMNS = {"first_result_s": ".1f", "total_s": ".1f", "env_steps": ",.0f"}
 
 
