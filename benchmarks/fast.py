@@ -44,6 +44,10 @@ TASKS = {
     "corridor": Task(EXAMPLE, 200_000, 0.75),
     "breakout": Task("gymnax:Breakout-MinAtar", 10_000_000, 28.0),
 }
+SMALLEST = {
+    **{"tasks": ["corridor"], "seeds": [0], "total_env_steps": 8192, "only": None},
+    **{"settings": {"center_values": True}, "read": None},
+}
 ROUNDS = 5  # turns of each setting in the comparison of speed
 
 
@@ -166,9 +170,7 @@ def speed_table(rows: list[dict[str, Any]]) -> str:
 
 
 def main() -> None:
-    parser = report.arguments_of(
-        "fast", __doc__, {"tasks": report.first, "seeds": [0], "total_env_steps": 8192}
-    )
+    parser = report.arguments_of("fast", __doc__, SMALLEST)
     parser.add_argument("--tasks", nargs="+", choices=TASKS, default=list(TASKS))
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2, 3, 4])
     parser.add_argument(
