@@ -46,6 +46,7 @@ from jaxrl.core.fields import (
     setting,
     unknown_setting,
 )
+from jaxrl.core.ignored_parts import ignoring
 from jaxrl.core.registry import ENVIRONMENT, environment_of, make, registered
 from jaxrl.core.renamed import former_method
 from jaxrl.core.spaces import Dict, Space
@@ -471,7 +472,7 @@ def make_env(env: Any, env_args: tuple) -> tuple[Any, PyTree]:
 def _setup(config: AlgorithmConfig, constructor: Any) -> Setup:
     """Kept by the constructor as well, so that a name registered anew means the new environment."""
     env, env_params = make_env(config.env, config.env_args)
-    env = lift(env)
+    env = ignoring(lift(env), env_params, config.ignore_observations)
     policies = config.policies
     if isinstance(policies, tuple) and not is_names(policies):
         policies = dict(policies)

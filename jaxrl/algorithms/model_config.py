@@ -238,6 +238,7 @@ def make_policy_spec(
         action_space,
         observation_filter=config.observation_filter,
         normalize_images=config.normalize_images,
+        ignored=config.ignore_observations,
         normalize_actions=config.normalize_actions,
         clip_actions=config.clip_actions,
         action_distribution=config.action_distribution,

@@ -169,7 +169,8 @@ class _PolicyRows:
         what = f"episode {episode.id_}, agent {agent!r}:"
         count, outputs = len(episode), episode.extra_model_outputs
         spec = self._spec
-        obs = checked(spec.observation_space, episode.observations.arrays(), f"{what} observations")
+        obs = spec.given_observation(episode.observations.arrays())
+        obs = checked(spec.observation_space, obs, f"{what} observations")
         actions = outputs.get(ENV_ACTIONS, episode.actions).arrays()
         actions = checked(spec.action_space, actions, f"{what} actions")
         told = np.full(count + 1, place, np.int32) if spec.told.num_agents else ()

@@ -1,8 +1,10 @@
-"""Settings of tasks and opponents: what a policy meets while it trains."""
+"""Settings of observations' parts, tasks and opponents: what a policy meets."""
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Any
 
+from jaxrl.algorithms import validators
 from jaxrl.algorithms.opponent_settings import ACT, as_pool
 from jaxrl.core.curriculum import CURRICULUM
 from jaxrl.core.errors import UsageError
@@ -25,8 +27,14 @@ HOST_TASKS = {"env_task_fn": None, "env_task_interval": 1}
 
 @dataclasses.dataclass(frozen=True)
 class TaskSettings:
-    """The settings of `AlgorithmConfig` that change tasks and opponents in training."""
+    """The settings of `AlgorithmConfig` that change what is observed, tasks and opponents."""
 
+    ignore_observations: Sequence[str] = setting(
+        (),
+        "parts of Dict or Tuple observations that are left out, by name: mission, or outer/inner",
+        validators.part_names,
+        read=validators.several,
+    )
     curriculum: Any = setting(
         None,
         "curriculum within the program, a task for each episode of each environment: module:Class, "

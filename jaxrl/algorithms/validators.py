@@ -82,6 +82,13 @@ def to_train(name: str, value: Any) -> None:
         names(name, value)
 
 
+def part_names(name: str, value: Any) -> None:
+    """A tuple of names."""
+    names(name, value)
+    if not all(value):
+        raise UsageError(f"{name}={brief(value)}: a part has a name, such as 'mission'")
+
+
 def several(name: str, value: Any) -> tuple:
     """One alone as a tuple; None as none."""
     return value if isinstance(value, tuple) else () if value is None else (value,)

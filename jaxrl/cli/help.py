@@ -24,8 +24,8 @@ GROUPS = {  # title: the settings under it; docs/settings.md has the same groups
     "target_kl intrinsic_reward_coeff normalize_intrinsic_rewards beta vf_coeff "
     "moving_average_sqd_adv_norm_update_rate",
     "optimizer": "optimizer adam_epsilon grad_clip",
-    "observations and actions": "observation_filter normalize_images action_distribution "
-    "normalize_actions clip_actions free_log_std explore exploration_config",
+    "observations and actions": "ignore_observations observation_filter normalize_images "
+    "action_distribution normalize_actions clip_actions free_log_std explore exploration_config",
     "network": "model fcnet_hiddens fcnet_activation fcnet_kernel_initializer vf_share_layers "
     "head_fcnet_hiddens conv_filters conv_activation conv_channels",
     "memory": "use_lstm use_gru lstm_cell_size lstm_use_prev_action lstm_use_prev_reward "

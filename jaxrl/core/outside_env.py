@@ -45,6 +45,12 @@ class _Outside:
     has_one_set = False
     # Makes a `VectorEnv` of one copy that is rendered while it plays, where it can be.
     pictured: Callable[[], Any] | None = None
+    # Parts of observations that no network can read, and of which kind they are: (("mission",
+    # "Text"),). They are no part of the spaces.
+    unread: tuple[tuple[str, str], ...] = ()
+    # Makes the environment without parts of its observations, of their names, where `vector` has to
+    # know of it.
+    without_parts: Callable[[tuple[str, ...]], Any] | None = None
     default_params = NoParams()
 
     def __init__(self, spec: Any, vector: Callable[..., Any]):

@@ -12,6 +12,7 @@ import numpy as np
 from flax import struct
 
 from jaxrl.core.errors import UsageError
+from jaxrl.core.ignored_parts import values_without
 from jaxrl.core.program_spaces import from_program, program_space, to_program
 from jaxrl.core.spaces import Box, Dict, Discrete, Space
 from jaxrl.core.types import Key, PyTree
@@ -120,6 +121,8 @@ class PolicySpec:
     critic: of a centralised critic; then the model reads an `ActorCritic`. Whoever acts without
         `PolicyInputs.critic` gets values of 0.
     exploration: what acts in training, see `jaxrl.ops.exploration`; None: samples of the policy.
+    ignored: parts of the environment's observations that `observation_space` is without; they may
+        be given from outside, see `given_observation`.
     """
 
     model: Model | RecurrentModel
@@ -134,6 +137,7 @@ class PolicySpec:
     critic: CriticSpec | None = None
     exploration: Behaviour | None = None
     normalize_images: bool = False
+    ignored: tuple[str, ...] = ()
 
     def __post_init__(self):
         if self.observation_filter is None:
@@ -261,6 +265,10 @@ class PolicySpec:
             rest = {name: part for name, part in obs.items() if name != MASK}
             obs = next(iter(rest.values())) if len(rest) == 1 else rest
         return to_program(without_mask(self.observation_space), obs, xp)
+
+    def given_observation(self, obs: PyTree) -> PyTree:
+        """What an environment or a program gives, without the parts that are ignored."""
+        return values_without(self.ignored, self.observation_space, obs)
 
     def read(
         self, moments: RunningMeanStd | ActorCritic | tuple, obs: PyTree, inputs: PolicyInputs

@@ -137,7 +137,8 @@ class EpisodeLanes:
         count, given = len(episode), episode.extra_model_outputs
         outputs = {name: given[name].arrays() for name in given}
         space = policy_spec.observation_space
-        obs = checked(space, episode.observations.arrays(), f"{what} observations")
+        obs = policy_spec.given_observation(episode.observations.arrays())
+        obs = checked(space, obs, f"{what} observations")
         rows = {
             "action": self._actions(policy_spec, episode, outputs, what),
             "reward": np.array(episode.rewards.view(), np.float32),

@@ -303,6 +303,7 @@ def _with_spaces(
         )
     if (observation_space is None) != (action_space is None):
         raise UsageError("Learner: give both observation_space and action_space, or neither")
+    unread = tuple((part, "part that is left out") for part in config.ignore_observations)
     if observation_space is None:
         setup = config.setup()
         env, params = setup.env, setup.env_params
@@ -311,8 +312,8 @@ def _with_spaces(
         masked = hasattr(env, "action_mask")
         name = config.env_name
     else:
-        observations = _by_agent(observation_space, "observation_space")
-        actions = _by_agent(action_space, "action_space")
+        observations, unread = _by_agent(observation_space, "observation_space", is_observed=True)
+        actions, _ = _by_agent(action_space, "action_space")
         name = "external"
     if list(observations) != list(actions):
         raise UsageError(
@@ -331,6 +332,7 @@ def _with_spaces(
         waits=several,
     )
     env = outside_environment(spec, _no_copies)
+    env.unread = unread
     return config.replace(env=env, env_args={}, curriculum=None, env_task_fn=None)
 
 
@@ -338,10 +340,15 @@ def _no_copies(num_envs: int, **settings: Any) -> Any:
     raise UsageError("a Learner has no environment of its own: add episodes to it")
 
 
-def _by_agent(given: Any, what: str) -> dict[AgentId, Space]:
-    """{agent: space of jaxrl}; one space is that of a single agent."""
+def _by_agent(
+    given: Any, what: str, *, is_observed: bool = False
+) -> tuple[dict[AgentId, Space], tuple[tuple[str, str], ...]]:
+    """({agent: space of jaxrl}, the parts that no network reads); one space is of one agent."""
     spaces = given if isinstance(given, dict) else {DEFAULT_AGENT: given}
-    return {
-        agent: space if isinstance(space, Space) else from_json(form_of(space, what).json)
-        for agent, space in spaces.items()
-    }
+    found, unread = {}, set()
+    for agent, space in spaces.items():
+        if not isinstance(space, Space):
+            form = form_of(space, what, is_observed=is_observed)
+            space, unread = from_json(form.json), unread | set(form.unread)
+        found[agent] = space
+    return found, tuple(sorted(unread))

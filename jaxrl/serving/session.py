@@ -70,6 +70,7 @@ class ServedPolicies:
             raise Refused(f"agent {agent!r} needs a mask, the actions that are possible")
         if mask is not None and not policy.masked:
             raise Refused(f"agent {agent!r} takes no mask")
+        obs = policy.policy_spec.given_observation(obs)
         parts = read_observation(policy.observation_space, obs, policy.name)
         index = policy.agents.index(agent)
         mask = None if mask is None else read_mask(policy.action_space, mask)
@@ -325,7 +326,9 @@ class Session:
         observations = {}
         for agent, obs in last.items():
             batched = self.served.policies[self.served.players[agent]]
-            parts = read_observation(batched.policy.observation_space, obs, batched.policy.name)
+            policy = batched.policy
+            obs = policy.policy_spec.given_observation(obs)
+            parts = read_observation(policy.observation_space, obs, policy.name)
             observations[agent] = batched.tree_of(parts)
         self._keep(episode.record.end(observations, truncated=message.truncated))
 

@@ -73,7 +73,9 @@ class SingleAgentCopy:
         self.env, self._name = env, name
 
     def declared(self) -> EnvForm:
-        observation = form_of(self.env.observation_space, f"observation of {self._name}")
+        observation = form_of(
+            self.env.observation_space, f"observation of {self._name}", is_observed=True
+        )
         action = form_of(self.env.action_space, f"action of {self._name}")
         return EnvForm((AGENT,), (observation,), (action,), True, (), True, waits=False)
 
@@ -113,7 +115,8 @@ class ManyAgentsCopy:
         for agent, name, inside in zip(self._ids, self.agents, self._inside, strict=True):
             space = self.env.observation_space(agent)
             space = _without_mask(space) if inside else space
-            observations.append(form_of(space, f"observation of {self._name} for {name!r}"))
+            what = f"observation of {self._name} for {name!r}"
+            observations.append(form_of(space, what, is_observed=True))
             what = f"action of {self._name} for {name!r}"
             actions.append(form_of(self.env.action_space(agent), what))
         return EnvForm(self.agents, tuple(observations), tuple(actions), True, (), False, True)

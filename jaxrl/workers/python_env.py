@@ -27,6 +27,7 @@ from jaxrl.workers.probing import possible_actions, probe
 from jaxrl.workers.rllib_envs import RllibAsParallel, gives_by_agent, made_parallel
 from jaxrl.workers.shared_generators import Draws, preserved
 from jaxrl.workers.sources import Source, close, make_copy, source_of
+from jaxrl.workers.space_forms import without_parts
 from jaxrl.workers.vector import FaultCount, TooManyFaults, VectorEnv, VectorSpec, spec_of
 
 # Faults with no episode that ended in between; RLlib's name for the setting is
@@ -140,11 +141,27 @@ def adapt(
     source = source if name is None else source._replace(name=name)
     made = make_copy(source) if made is None else made
     declared = declare(source, made)
+    return _environment(declared, int(made.num_envs) if declared.is_vector else None)
+
+
+def _environment(
+    declared: PythonEnv, num_copies: int | None
+) -> OutsideEnvironment | OutsideMultiAgentEnvironment:
     env = outside_environment(declared.spec, declared.vector)
     if declared.makes_pictures:
         env.pictured = functools.partial(PicturedEnv, declared[:2])
-    if declared.is_vector:
-        env.num_copies, env.has_one_set = int(made.num_envs), source.is_given
+    if num_copies is not None:
+        env.num_copies, env.has_one_set = num_copies, declared.source.is_given
+    observations = declared.form.observations
+    env.unread = tuple(sorted({part for form in observations for part in form.unread}))
+
+    def without(names: tuple[str, ...]) -> OutsideEnvironment | OutsideMultiAgentEnvironment:
+        left = tuple(without_parts(form, names) for form in observations)
+        return _environment(
+            declared._replace(form=declared.form._replace(observations=left)), num_copies
+        )
+
+    env.without_parts = without
     return env
 
 

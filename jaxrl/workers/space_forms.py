@@ -39,10 +39,12 @@ class SpaceForm(NamedTuple):
     Attributes:
         json: the space as `jaxrl.core.spaces.from_json` reads it.
         leaves: its plain parts, in JAX's order.
+        unread: (name, kind) of the parts of an observation that no network reads; see `form_of`.
     """
 
     json: dict[str, Any]
     leaves: tuple[Leaf, ...]
+    unread: tuple[tuple[str, str], ...] = ()
 
     @property
     def num_actions(self) -> int:
@@ -61,33 +63,91 @@ class SpaceForm(NamedTuple):
         return _built(self.json, iter(leaves))
 
 
-def form_of(space: Any, what: str) -> SpaceForm:
-    """The form of a space of Gymnasium; `what` names it in errors.
+def form_of(space: Any, what: str, *, is_observed: bool = False) -> SpaceForm:
+    """The form of a space of Gymnasium.
+
+    Args:
+        what: names it in errors.
+        is_observed: whether it is one of observations. Parts of kinds that have no counterpart here
+            are then left out and listed in `unread`, and so are empty Boxes, which hold nothing.
 
     Raises:
         UsageError: a kind of space that has no counterpart here.
     """
     leaves: list[Leaf] = []
-    return SpaceForm(_converted(space, what, (), leaves), tuple(leaves))
+    unread: list[tuple[str, str]] | None = [] if is_observed else None
+    json = _converted(space, what, (), leaves, unread)
+    if json is None:
+        raise UsageError(f"{what}: {space!r:.200} has nothing that a network can read")
+    return SpaceForm(json, tuple(leaves), tuple(unread or ()))
 
 
-def _converted(space: Any, what: str, path: tuple, leaves: list[Leaf]) -> dict[str, Any]:
+def without_parts(form: SpaceForm, names: tuple[str, ...]) -> SpaceForm:
+    """The form without the parts of an observation that have these names, "outer/inner"."""
+
+    def is_left(leaf: Leaf) -> bool:
+        path = name_of(leaf.path)
+        return not any(path == name or path.startswith(f"{name}/") for name in names)
+
+    left = [is_left(leaf) for leaf in form.leaves]
+    leaves = tuple(leaf for leaf, stays in zip(form.leaves, left, strict=True) if stays)
+    return form._replace(json=_pruned(form.json, iter(left)), leaves=leaves)
+
+
+def name_of(path: tuple[str | int, ...]) -> str:
+    return "/".join(map(str, path))
+
+
+def _pruned(json: dict[str, Any], left: Iterator[bool]) -> dict[str, Any] | None:
+    """A space without some of its plain parts; None if none is left."""
+    if json["space"] == "Dict":
+        found = {name: _pruned(part, left) for name, part in json["spaces"].items()}
+        parts = {name: part for name, part in found.items() if part is not None}
+    elif json["space"] == "Tuple":
+        parts = [part for part in [_pruned(part, left) for part in json["spaces"]] if part]
+    else:
+        return json if next(left) else None
+    return {**json, "spaces": parts} if parts else None
+
+
+def _converted(
+    space: Any, what: str, path: tuple, leaves: list[Leaf], unread: list[tuple[str, str]] | None
+) -> dict[str, Any] | None:
+    """The space as values, None if nothing of it is left; its parts go to `leaves`, `unread`."""
     from gymnasium import spaces
 
     if isinstance(space, spaces.Dict):
         if not space.spaces or not all(isinstance(name, str) for name in space.spaces):
             raise UsageError(f"{what}: a Dict space needs one or more parts with texts as names")
-        parts = {
-            name: _converted(space[name], f"{what}[{name!r}]", (*path, name), leaves)
-            for name in sorted(space.spaces)
-        }
+        named = [(name, space[name]) for name in sorted(space.spaces)]
+    elif isinstance(space, spaces.Tuple):
+        named = list(enumerate(space.spaces))
+    else:
+        return _part(space, what, path, leaves, unread)
+    found = {
+        key: _converted(part, f"{what}[{key!r}]", (*path, key), leaves, unread)
+        for key, part in named
+    }
+    parts = {key: part for key, part in found.items() if part is not None}
+    if named and not parts:
+        return None
+    if isinstance(space, spaces.Dict):
         return {"space": "Dict", "spaces": parts}
-    if isinstance(space, spaces.Tuple):
-        parts = [
-            _converted(part, f"{what}[{i}]", (*path, i), leaves)
-            for i, part in enumerate(space.spaces)
-        ]
-        return {"space": "Tuple", "spaces": parts}
+    return {"space": "Tuple", "spaces": list(parts.values())}
+
+
+def _part(
+    space: Any, what: str, path: tuple, leaves: list[Leaf], unread: list[tuple[str, str]] | None
+) -> dict[str, Any] | None:
+    """A plain part as values; None if it is left out."""
+    from gymnasium import spaces
+
+    known = spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary
+    if unread is not None and path and not isinstance(space, known):
+        unread.append((name_of(path), type(space).__name__))
+        return None
+    if unread is not None and path and isinstance(space, spaces.Box) and 0 in space.shape:
+        return None
     json, leaf = _plain(space, what, path)
     leaves.append(leaf)
     return json

@@ -29,7 +29,7 @@ def declared(env: Any, name: str) -> EnvForm:
             "such as SuperSuit and Stable-Baselines3 make: give the environment that it holds "
             "copies of, PettingZoo's or Gymnasium's; training makes the copies"
         )
-    observation = form_of(env.single_observation_space, f"observation of {name}")
+    observation = form_of(env.single_observation_space, f"observation of {name}", is_observed=True)
     action = form_of(env.single_action_space, f"action of {name}")
     return EnvForm((AGENT,), (observation,), (action,), True, (), True, waits=False)
 

@@ -11,6 +11,7 @@ from typing import Any, TypedDict
 class TunedKeywords(TypedDict, total=False):
     """Every setting of `PPOConfig` but the environment and its arguments."""
 
+    ignore_observations: Sequence[str]
     policies: Any
     policies_to_train: Any
     per_policy: Any

@@ -329,6 +329,7 @@ class Policy:
     def _read(self, observation: Any) -> tuple[PyTree, tuple[int, ...]]:
         """(the observation as arrays, the leading axes of its parts)."""
         spaces, structure = jax.tree.flatten(tree_of(self.observation_space))
+        observation = self.policy_spec.given_observation(observation)
         try:
             if is_tree(self.observation_space):
                 parts = structure.flatten_up_to(observation)
