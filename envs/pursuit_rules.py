@@ -127,8 +127,8 @@ def wander(key: Key, number: int) -> jax.Array:
 
 def move(positions: jax.Array, action: jax.Array, grid: Grid) -> jax.Array:
     """i32[2, k]: the positions after the actions."""
-    x = positions[0] + (action == 1) - (action == 0)
-    y = positions[1] + (action == 2) - (action == 3)
+    left, right, up, down = ((action == each).astype(jnp.int32) for each in (0, 1, 2, 3))
+    x, y = positions[0] + right - left, positions[1] + up - down
     return jnp.where(is_solid(x, y, grid)[None], positions, jnp.stack([x, y]))
 
 
@@ -207,6 +207,7 @@ def catch(pursuers, evaders, alive, n_catch, grid: Grid) -> tuple[jax.Array, jax
 
 def reward(tags: jax.Array, credit: jax.Array, params: Params, grid: Grid) -> jax.Array:
     """f32[n]."""
+    credit = credit.astype(jnp.float32)
     rewards = params.tag_reward * tags + params.catch_reward * credit + params.urgency_reward
     if grid.shared_reward is True:
         return jnp.broadcast_to(jnp.mean(rewards), rewards.shape)

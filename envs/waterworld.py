@@ -220,7 +220,11 @@ class Waterworld(StackedEnvironment):
     def step_with(self, state: State, action: jax.Array, respawns: Places, params: Params) -> tuple:
         """`step_stacked` after the draw of `respawns` [2, N]: all rules, without randomness."""
         params = single_precision(params)
-        radius, dt, num_pursuers = self.radii(params) * SIZE, 1.0 / params.FPS, self.n_pursuers
+        radius, dt, num_pursuers = (
+            self.radii(params) * SIZE,
+            1.0 / jnp.float32(params.FPS),
+            self.n_pursuers,
+        )
         is_food, is_poison = self.kind == 1, self.kind == 2
         driven, drifting = jnp.split(state.velocity, (num_pursuers,), axis=1)
         limits = params.pursuer_max_accel, params.pursuer_speed * SIZE
@@ -254,13 +258,13 @@ class Waterworld(StackedEnvironment):
             time=state.time + 1,
         )
         behaviour = (
-            params.food_reward * jnp.any(caught | left, axis=1)
-            + params.encounter_reward * count(touched & food)
-            + params.poison_reward * state.poisoned
+            params.food_reward * jnp.any(caught | left, axis=1).astype(jnp.float32)
+            + params.encounter_reward * count(touched & food).astype(jnp.float32)
+            + params.poison_reward * state.poisoned.astype(jnp.float32)
         )
         metrics = {
             "food_caught": jnp.sum(caught, dtype=jnp.float32),
-            "poison_touched": jnp.sum(state.poisoned * 1.0),
+            "poison_touched": jnp.sum(state.poisoned.astype(jnp.float32)),
         }
         rewards = waterworld_physics.reward(behaviour, penalty, params.local_ratio)
         obs, terminated = self.observe(state, params), jnp.zeros(num_pursuers, bool)

@@ -133,11 +133,11 @@ def catch(counter: jax.Array, began: jax.Array, ended: jax.Array, n_coop) -> tup
     """
     caught, left = [], []
     for begins in began:
-        counter = counter + begins
+        counter = counter + begins.astype(jnp.int32)
         caught.append(begins & (counter >= n_coop))
     for ends in ended:
         pays = ends & (counter >= n_coop)
-        counter = jnp.where(pays, 0, counter - ends)
+        counter = jnp.where(pays, 0, counter - ends.astype(jnp.int32))
         left.append(pays)
     return counter, jnp.stack(caught), jnp.stack(left)
 
@@ -168,7 +168,8 @@ def draw_places(bits: jax.Array, max_speed: jax.Array) -> Places:
     """
     position = to_unit(bits[:2]) * SIZE
     halves = (bits[2][None] >> np.uint32([[0], [16]])) & np.uint32(0xFFFF)
-    return Places(position, (halves.astype(jnp.int32) * 2 - 0xFFFF) * (max_speed / 0xFFFF)[None])
+    steps = (halves.astype(jnp.int32) * 2 - 0xFFFF).astype(jnp.float32)
+    return Places(position, steps * (max_speed / 0xFFFF)[None])
 
 
 def draw_respawns(

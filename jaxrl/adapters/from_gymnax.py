@@ -16,7 +16,14 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
-from jaxrl.adapters.wrapping import identity_of, name_of, steps_alike, unwrapped, without_limit
+from jaxrl.adapters.wrapping import (
+    identity_of,
+    name_of,
+    steps_alike,
+    typed_as_before,
+    unwrapped,
+    without_limit,
+)
 from jaxrl.core.env import Environment
 from jaxrl.core.errors import UsageError, one_line, unknown_name
 from jaxrl.core.spaces import Box, Dict, Discrete, MultiDiscrete, Space, Tuple
@@ -109,8 +116,9 @@ class GymnaxEnvironment(Environment):
         return self._typed(obs, params), state
 
     def step_env(self, key, state, action, params):
-        obs, state, reward, terminated, _ = self.env.step_env(key, state, action, params)
-        return self._typed(obs, params), state, jnp.float32(reward), jnp.bool_(terminated), {}
+        obs, after, reward, terminated, _ = self.env.step_env(key, state, action, params)
+        after = typed_as_before(state, after)
+        return self._typed(obs, params), after, jnp.float32(reward), jnp.bool_(terminated), {}
 
     def is_truncated(self, state, params) -> jax.Array:
         return jnp.bool_(self.env.is_truncated(state, params))
@@ -151,6 +159,7 @@ class UsersEnvironment(GymnaxEnvironment):
     def step_env(self, key, state, action, params):
         arguments = key, state.inner, action
         obs, inner, reward, done, info = self.env.step_env(*arguments, params)
+        inner = typed_as_before(state.inner, inner)
         clock, done = self._clock(inner, params), _only(done, bool)
         terminated = done
         for env, others in self._unlimited(params):

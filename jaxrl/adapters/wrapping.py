@@ -110,6 +110,24 @@ def raw_key(key: Key) -> jax.Array:
     return data if data.shape == (2,) else jax.random.bits(key, (2,), "uint32")
 
 
+def typed_as_before(before: PyTree, after: PyTree) -> PyTree:
+    """A state with the types that it had before the step.
+
+    With `jax_enable_x64` many environments have numbers of 64 bits from `reset` and of 32 from
+    `step`, or the other way round. Other differences stay, for the checks to find.
+    """
+    same_form = jax.tree.structure(before) == jax.tree.structure(after)
+    if not jax.config.jax_enable_x64 or not same_form:
+        return after
+
+    def typed(old, new):
+        old, new = jnp.asarray(old), jnp.asarray(new)
+        is_other_size = old.dtype != new.dtype and old.dtype.kind == new.dtype.kind
+        return new.astype(old.dtype) if is_other_size else new
+
+    return jax.tree.map(typed, before, after)
+
+
 def name_of(name: str | None, env: Any) -> str:
     """The name of a user's environment: the one it was made by, its own, or its class's."""
     class_name, held = type(env).__name__, getattr(env, "name", None)

@@ -285,8 +285,9 @@ class Pool:
         """(return of the side that learns, its points) of episodes with f32[..., M] returns."""
         learner, others = (returns[..., np.array(side)].sum(axis=-1) for side in self.sides)
         if self.settings.won_at is None:
-            return learner, (learner > others) + 0.5 * (learner == others)
-        return learner, 1.0 * (learner >= self.settings.won_at)
+            is_won, is_draw = learner > others, learner == others
+            return learner, is_won.astype(np.float32) + 0.5 * is_draw.astype(np.float32)
+        return learner, (learner >= self.settings.won_at).astype(np.float32)
 
     def _shrunk(self, scores: Scores) -> Scores:
         """The sums with the weight of `window` episodes where they are more.

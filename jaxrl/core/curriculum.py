@@ -134,7 +134,7 @@ class LevelsBySuccess(Curriculum):
         goes_up = (num_episodes >= self.window) & enough
         last = len(self.levels) - 1
         return {
-            "level": jnp.minimum(memory["level"] + goes_up, last),
+            "level": jnp.minimum(memory["level"] + goes_up.astype(jnp.int32), last),
             "num_episodes": jnp.where(goes_up, 0, num_episodes),
             "solved": recent,
         }

@@ -63,7 +63,8 @@ class CellMemory(nn.Module):
     @nn.compact
     def __call__(self, obs: jax.Array, carry: PyTree) -> tuple[jax.Array, jax.Array, PyTree]:
         cell, other, time = obs[..., 0], obs[..., 1], carry["time"]
-        here = jax.nn.one_hot(cell, self.num_cells) * (time > 0)[..., None]
+        here = jax.nn.one_hot(cell, self.num_cells)
+        here = here * (time > 0)[..., None].astype(here.dtype)
         visited = jnp.maximum(carry["visited"], here)
         share = time[..., None] / self.num_cells
         near = surroundings(1.0 - visited, cell, self.height, self.width)

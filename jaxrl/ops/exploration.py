@@ -230,7 +230,8 @@ class GaussianNoise(Exploration):
 
 def _epsilon_greedy(policy: Categorical, epsilon: jax.Array) -> Categorical:
     possible = policy.possible()
-    random = possible / jnp.sum(possible, axis=-1, keepdims=True)
+    random = possible.astype(jnp.float32)
+    random = random / jnp.sum(random, axis=-1, keepdims=True)
     likeliest = jax.nn.one_hot(policy.mode(), policy.logits.shape[-1])
     probabilities = (1 - epsilon) * likeliest + epsilon * random
     is_taken = probabilities > 0

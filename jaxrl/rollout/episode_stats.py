@@ -16,7 +16,7 @@ HISTOGRAM_BINS = 30
 
 
 class LowerParts(struct.PyTreeNode):
-    """What rounding has left out of an episode's sums (`jaxrl.ops.exact_sums`)."""
+    """What rounding has left out of an episode's sums (`jaxrl.core.exact_sums`)."""
 
     returns: jax.Array  # f32[..., M]
     metrics: dict[str, jax.Array]  # {name: f32[...]}
@@ -129,7 +129,9 @@ def advance(
         returns=sums[0],
         length=running.length + 1,
         metrics=sums[1],
-        agent_steps=jax.tree.map(lambda steps: steps + active, running.agent_steps),
+        agent_steps=jax.tree.map(
+            lambda steps: steps + active.astype(jnp.int32), running.agent_steps
+        ),
         lower=LowerParts(*lower),
     )
     return restart(episode_done, jax.tree.map(jnp.zeros_like, reached), reached), reached

@@ -18,7 +18,9 @@ EpisodeReader = Callable[[Summary], jax.Array]
 OPPONENTS = "env_runners/opponents/"
 EVALUATION = "evaluation/"  # begins the paths of what evaluation finds
 HISTOGRAM = {
-    "mean": lambda values: jnp.where(values.count > 0, values.sum / values.count, jnp.nan),
+    "mean": lambda values: jnp.where(
+        values.count > 0, values.sum / values.count.astype(jnp.float32), jnp.nan
+    ),
     "min": lambda values: values.min,
     "max": lambda values: values.max,
 }
@@ -172,7 +174,12 @@ def _of_iteration(metrics: Metrics) -> Summary:
 
 def _mean_of(total: EpisodeReader) -> EpisodeReader:
     """Of a sum over episodes, its mean; NaN without episodes."""
-    return lambda summary: jnp.where(summary.count > 0, total(summary) / summary.count, jnp.nan)
+
+    def mean(summary: Summary) -> jax.Array:
+        count = summary.count.astype(jnp.float32)
+        return jnp.where(count > 0, total(summary) / count, jnp.nan)
+
+    return mean
 
 
 def _bound_of(spread: Callable[[Summary], Spread], side: str) -> EpisodeReader:
@@ -226,4 +233,4 @@ def _steps_of(summary: Summary, agent: int) -> jax.Array:
     """The steps of an agent; where all always act they are the episodes'."""
     if isinstance(summary.agent_steps, tuple):
         return summary.episode_len.sum
-    return summary.agent_steps[agent]
+    return summary.agent_steps[agent].astype(jnp.float32)

@@ -13,6 +13,7 @@ from jaxrl.algorithms.offline import Drawn
 from jaxrl.algorithms.offline_data import Steps
 from jaxrl.algorithms.on_policy import Iteration, LearnerSpec, LearnerState, all_finite
 from jaxrl.core.types import Key, PyTree
+from jaxrl.ops.optimizers import promoting
 
 MAX_WEIGHT = 20.0  # of an action; beyond it a few lucky ones would be all that counts
 
@@ -80,7 +81,7 @@ def update_policy(
     """
     hypers, learner = iteration.hypers, learner.replace(filter=drawn.filter)
     lr = jnp.interp(iteration.env_steps, hypers["lr"][:, 0], hypers["lr"][:, 1])
-    optimizer = optax.adam(lr)
+    optimizer = promoting(optax.adam(lr))
     end_values = _end_values(spec, learner, drawn.ends)
 
     def step(learner, steps):

@@ -24,6 +24,7 @@ from jaxrl.ops.advantages import moments, standardise
 from jaxrl.ops.collectives import over_axis, total
 from jaxrl.ops.control_flow import scan_some
 from jaxrl.ops.losses import is_past_target, next_kl_coeff
+from jaxrl.ops.optimizers import promoting
 from jaxrl.ops.packing import Packed, pack
 from jaxrl.ops.running_stats import RunningMeanStd, init_running_stats, update
 from jaxrl.rollout.rollout import Trajectory
@@ -45,7 +46,7 @@ def init_learner(spec: PPOSpec, hypers: Hypers, key: Key) -> PPOState:
     return PPOState(
         params=params,
         opt_state=_optimizer(spec, hypers.at(0.0)).init(params),
-        kl_coeff=hypers.kl_coeff * spec.use_kl_loss,
+        kl_coeff=hypers.kl_coeff * float(spec.use_kl_loss),
         filter=spec.policy_spec.initial_filter(),
         return_filter=init_running_stats(()) if spec.normalize_returns else (),
         intrinsic_filter=init_running_stats(()) if spec.normalize_intrinsic_rewards else (),
@@ -136,8 +137,8 @@ def _sgd_epochs(
 def _optimizer(spec: PPOSpec, hypers: Hypers) -> optax.GradientTransformation:
     """Made again in every trace from the present numbers; its state alone is kept."""
     if spec.optimizer is not None:
-        return spec.optimizer(hypers.lr)
-    return optax.adam(hypers.lr, eps=hypers.adam_epsilon)
+        return promoting(spec.optimizer(hypers.lr))
+    return promoting(optax.adam(hypers.lr, eps=hypers.adam_epsilon))
 
 
 def _next_filter(

@@ -218,4 +218,5 @@ def _win_rate(
     play = PlaySpec(algorithm.rollout_spec, wanted.explore)
     batches = play_batches(play, game, wanted.first, wanted.number, wanted.limit)
     returns = np.concatenate([batch.finished.returns[batch.done] for batch in batches])
-    return float(np.mean(algorithm.opponents.points(returns)[1])) if len(returns) else math.nan
+    points = algorithm.opponents.points(returns)[1]
+    return float(points.mean(dtype=np.float64)) if len(points) else math.nan

@@ -16,6 +16,7 @@ from jaxrl import PPOConfig, Trainer, UsageError, evaluate, load_policy, render
 from jaxrl.models.policy_spec import PolicyWeights
 from jaxrl.run.inference.policy import Policy, acting_key
 from jaxrl.run.inference.weights import initial_weights
+from tests.probes import SMALL_REINFORCE
 
 OBSERVATIONS = np.random.default_rng(0).integers(0, 16, (50, 2))
 
@@ -156,6 +157,13 @@ def test_a_fresh_process_loads_a_policy_with_no_environment_and_acts(trained):
         policy.act([3, 4]),
         pytest.approx(float(policy.value([3, 4])), rel=1e-4),
     )
+
+
+def test_one_policy_alone_needs_no_name_and_of_several_all_are_named(trained, start):
+    trainer = start(SMALL_REINFORCE, run_dir=None)
+    assert trainer.get_policy().name == trainer.get_policy("default_policy").name
+    with pytest.raises(UsageError, match="holds 2 policies; name one of them: pol1, pol2"):
+        trained.get_policy()
 
 
 def test_weights_are_read_and_set_by_policy_and_the_optimiser_stays(trained, start, tmp_path):
