@@ -95,8 +95,8 @@ class Attention:
         back = self.memory + np.arange(length)[:, None] - np.arange(self.memory + length)[None]
         near = jnp.asarray((back >= 0) & (back <= self.memory))
         # The episode of each j: 0 for the steps of the carry, -1 where it has none.
-        has_one = jnp.arange(self.memory)[:, None] >= self.memory - count[None]
-        carried = jnp.where(has_one, 0, -1).astype(episode.dtype)
+        is_kept = jnp.arange(self.memory)[:, None] >= self.memory - count[None]
+        carried = jnp.where(is_kept, 0, -1).astype(episode.dtype)
         key_episode = jnp.concatenate([carried, episode])
         same = key_episode.T[:, None, :] == episode.T[:, :, None]
         return (same & near[None])[:, None]
