@@ -198,7 +198,7 @@ def main() -> None:
     if any("task" in row for row in rows):
         print(table(rows))
     if any("speed" in row for row in rows):
-        print(speed_table(rows))
+        print(f"\n{speed_table(rows)}")
 
 
 if __name__ == "__main__":
