@@ -1,0 +1,85 @@
+"""Learning from what an exploration plays: CartPole by policies that act little themselves.
+
+    python benchmarks/behaviours.py
+    python benchmarks/behaviours.py --explorations "random actions" --seeds 10 11 12
+
+The settings are `PPOConfig.fast("cartpole")`; only who acts in training differs. At the end 100 new
+episodes are played with sampled actions, and 100 with the likeliest ones, without any exploration.
+500 is the most. The seeds train in one program.
+"""
+
+import time
+from typing import Any
+
+import jax
+import numpy as np
+import report
+
+from jaxrl import PPOConfig, make_train
+from jaxrl.run.inference.evaluate import evaluate
+
+JUDGED = {"episodes": 100, "seed": 1}
+
+
+def epsilon(value: float) -> dict[str, Any]:
+    return {"type": "EpsilonGreedy", "initial_epsilon": value, "final_epsilon": value}
+
+
+EXPLORATIONS: dict[str, dict[str, Any] | None] = {
+    "the policy": None,
+    "epsilon 0.1": epsilon(0.1),
+    "epsilon 0.5": epsilon(0.5),
+    "random actions": {"type": "Random"},
+}
+
+
+def learn(exploration: str, seeds: list[int], total_env_steps: int) -> list[dict[str, Any]]:
+    """A row for each seed."""
+    given = EXPLORATIONS[exploration]
+    config = PPOConfig.fast("cartpole", total_env_steps=total_env_steps)
+    if given is not None:
+        config = config.replace(exploration_config=given)
+    keys = jax.vmap(jax.random.key)(np.asarray(seeds))
+    begin = time.perf_counter()
+    runners, _ = jax.block_until_ready(jax.jit(jax.vmap(make_train(config)))(keys))
+    seconds = time.perf_counter() - begin
+    algorithm, rows = config.build(), []
+    for i, seed in enumerate(seeds):
+        weights = algorithm.acting_weights(jax.tree.map(lambda leaf, i=i: leaf[i], runners))
+        sampled, likeliest = (
+            evaluate(algorithm, weights, explore=explore, **JUDGED)["episode_return_mean"]
+            for explore in (True, False)
+        )
+        row = {"exploration": exploration, "seed": seed, "sampled": float(sampled)}
+        rows.append({**row, "likeliest": float(likeliest), "s together": seconds})
+    return rows
+
+
+def table(rows: list[dict[str, Any]]) -> str:
+    lines = []
+    for exploration in dict.fromkeys(row["exploration"] for row in rows):
+        found = [row for row in rows if row["exploration"] == exploration]
+        ends = [report.spread([row[how] for row in found]) for how in ("sampled", "likeliest")]
+        lines.append([exploration, *ends, str(len(found))])
+    return report.markdown(["who acts in training", "sampled", "likeliest", "seeds"], lines)
+
+
+def main() -> None:
+    smallest = {"explorations": report.first, "seeds": report.first, "steps": 1}
+    parser = report.arguments_of("behaviours", __doc__, smallest)
+    parser.add_argument(
+        "--explorations", nargs="+", choices=EXPLORATIONS, default=list(EXPLORATIONS)
+    )
+    parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
+    parser.add_argument("--steps", type=int, default=150_000, help="environment steps")
+    arguments = parser.parse_args()
+    rows = []
+    for exploration in arguments.explorations:
+        learned = learn(exploration, arguments.seeds, arguments.steps)
+        report.keep([{**row, **report.circumstances()} for row in learned], arguments.out)
+        rows += learned
+    print(table(rows))
+
+
+if __name__ == "__main__":
+    main()
