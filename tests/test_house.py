@@ -57,7 +57,9 @@ MAY_IMPORT = {
 # All that episodes import, and what worker processes import.
 CORE_WITHOUT_JAX = tuple(
     f"jaxrl.core.{module}"
-    for module in ("errors", "foreign_names", "json_text", "python_kinds", "trust")
+    for module in (
+        *("errors", "foreign_names", "json_text", "number_types", "python_kinds", "trust"),
+    )
 )
 WORKERS_WITH_JAX = {  # the side that learns
     f"jaxrl/workers/{module}.py"

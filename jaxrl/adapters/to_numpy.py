@@ -25,6 +25,7 @@ from jaxrl.core.env import (
 from jaxrl.core.env_contract import require_environment, require_trainable
 from jaxrl.core.errors import UsageError, is_installed
 from jaxrl.core.fast_prng import to_fast_key, to_standard_key
+from jaxrl.core.number_types import NotHeldError, as_type
 from jaxrl.core.outside_env import refuse_outside
 from jaxrl.core.registry import make, of_library
 from jaxrl.core.spaces import Box, Space, beyond, is_tree, tree_of
@@ -367,7 +368,10 @@ def _as_action(space: Space, action: Any, batch: tuple[int, ...]) -> np.ndarray:
     is_integer = not isinstance(space, Box)
     if is_integer and (array.dtype.kind not in "iub" or np.any(beyond(space, array))):
         raise UsageError(f"actions must be whole numbers in {space}, not {action!r:.60}")
-    return array.astype(space.dtype, copy=False)
+    try:
+        return as_type(array, space.dtype)
+    except NotHeldError as error:
+        raise UsageError(f"actions hold {error}, for {space}") from None
 
 
 def plain(values: PyTree) -> PyTree:

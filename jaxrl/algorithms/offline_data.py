@@ -10,6 +10,7 @@ from flax import struct
 
 from jaxrl.algorithms.config import AlgorithmConfig
 from jaxrl.core.errors import UsageError, brief, unknown_name
+from jaxrl.core.number_types import NotHeldError, as_type
 from jaxrl.core.spaces import Box, Space, beyond, parts_of, tree_of
 from jaxrl.core.types import AgentId, PolicyId, PyTree
 from jaxrl.episodes import MultiAgentEpisode, SingleAgentEpisode, read_episodes
@@ -175,7 +176,7 @@ class _PolicyRows:
         actions = checked(spec.action_space, actions, f"{what} actions")
         told = np.full(count + 1, place, np.int32) if spec.told.num_agents else ()
         if MASK in outputs:
-            self._masks.append(np.array(outputs[MASK].arrays(), bool))
+            self._masks.append(flags_of(outputs[MASK].arrays(), f"{what} {MASK}"))
         first = lambda leaf: leaf[:count]
         steps = Steps(
             obs=jax.tree.map(first, obs),
@@ -227,12 +228,20 @@ class _PolicyRows:
         return PolicyData(steps, np.int32(self.num_steps), ends, stats)
 
 
+def flags_of(values: Any, what: str) -> np.ndarray:
+    """A copy of flags, which may be 0 and 1, as bool."""
+    try:
+        return np.array(as_type(values, bool))
+    except NotHeldError as error:
+        raise UsageError(f"{what} holds {error}") from None
+
+
 def checked(space: Space, values: PyTree, what: str) -> PyTree:
-    """Values [T, ...] of a space, in its types.
+    """Copies of values [T, ...] of a space, in its types.
 
     Raises:
-        UsageError: other parts or shapes, numbers that are not finite, or integers beyond the
-            space.
+        UsageError: other parts or shapes, numbers that are not finite, that their type does not
+            hold, or integers beyond the space.
     """
     try:
         parts = list(parts_of(space, values))
@@ -254,7 +263,11 @@ def checked(space: Space, values: PyTree, what: str) -> PyTree:
             wrong = beyond(part, leaf) | (leaf % 1 != 0)
         if wrong is not None and wrong.any():
             raise UsageError(f"{called} hold {leaf[wrong][0]:g}; the environment's are {part}")
-        found.append(leaf.astype(jax.dtypes.canonicalize_dtype(part.dtype)))
+        try:
+            cast = as_type(leaf, jax.dtypes.canonicalize_dtype(part.dtype))
+        except NotHeldError as error:
+            raise UsageError(f"{called} hold {error}; the environment's are {part}") from None
+        found.append(cast.copy() if cast is leaf else cast)
     return jax.tree.structure(tree_of(space)).unflatten(found)
 
 

@@ -23,6 +23,7 @@ import numpy as np
 
 from jaxrl.core.errors import UsageError, brief, one_line, require
 from jaxrl.core.json_text import read_json
+from jaxrl.core.number_types import NotHeldError, common_type
 from jaxrl.episodes.episode import Episode
 from jaxrl.episodes.minari_datasets import from_minari
 from jaxrl.episodes.multi_agent_episode import MultiAgentEpisode
@@ -116,7 +117,7 @@ class EpisodeWriter:
             self.path.mkdir(parents=True, exist_ok=True)
             pyarrow.parquet.write_table(table, part, compression="zstd", write_page_checksum=True)
             os.replace(part, path)
-        except (OSError, pyarrow.ArrowException) as error:  # a full disk, a type that it lacks
+        except (OSError, NotHeldError, pyarrow.ArrowException) as error:  # as a full disk
             raise UsageError(f"episodes cannot be written to {path}: {one_line(error)}") from None
         self._number += 1
         self._waiting, self._layouts = [], {}
@@ -353,7 +354,7 @@ def _column(parts: list[np.ndarray | None], counts: list[int]) -> Any:
     import pyarrow
 
     there = [part for part in parts if part is not None]
-    dtype = np.result_type(*there)
+    dtype = common_type(there)
     if all(part.ndim == 1 for part in there):
         zeros = (np.zeros(count, dtype) for count in counts)
         rows = [zero if part is None else part for part, zero in zip(parts, zeros, strict=True)]

@@ -9,7 +9,7 @@ import jax
 import numpy as np
 
 from jaxrl.algorithms.config import AlgorithmConfig
-from jaxrl.algorithms.offline_data import ENV_ACTIONS, MASK, checked
+from jaxrl.algorithms.offline_data import ENV_ACTIONS, MASK, checked, flags_of
 from jaxrl.core.errors import UsageError, unknown_name
 from jaxrl.core.spaces import Box, tree_of
 from jaxrl.core.types import AgentId, PyTree
@@ -156,7 +156,7 @@ class EpisodeLanes:
                     )
         if self.spec.masked:
             wanted = (count, num_logits(policy_spec.action_space))
-            mask = np.array(outputs.get(MASK, np.ones(wanted, bool)), bool)
+            mask = flags_of(outputs.get(MASK, np.ones(wanted, bool)), f"{what} {MASK}")
             if mask.shape != wanted:
                 raise UsageError(f"{what} {MASK} must be bool{list(wanted)}")
             rows["action_mask"] = mask

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from jaxrl.core.errors import brief
-from jaxrl.workers.space_forms import SpaceForm, reader, writer
+from jaxrl.workers.space_forms import SpaceForm, place_of, reader, writer
 
 ALIGNMENT = 64  # bytes
 WAITS = (
@@ -262,21 +262,34 @@ class RangeCheck:
                     start = np.reshape(leaf.start, leaf.shape)
                     limits = start, start + np.reshape(leaf.count, leaf.shape)
                 if leaf.count or block.dtype.kind == "f":
-                    self._leaves.append((block[rows.start : rows.stop], limits))
+                    part = block[rows.start : rows.stop]
+                    self._leaves.append((part, limits, place_of(leaf)))
 
     def wrong_rows(self) -> list[int]:
         """Their indices among the rows to look at."""
         found = set()
-        for block, limits in self._leaves:
+        for block, limits, _ in self._leaves:
             if limits is None and not math.isnan(np.vdot(block, block)):
                 continue  # without NaN its squares have no NaN as their sum
-            if limits is None:
-                wrong = np.isnan(block)
-            else:
-                wrong = (block < limits[0]) | (block >= limits[1])
+            wrong = _wrong(block, limits)
             if wrong.any():
                 found.update(np.flatnonzero(wrong.reshape(len(block), -1).any(axis=1)).tolist())
         return sorted(found)
+
+    def reason(self, row: int) -> str:
+        """What is wrong in a row, one of `wrong_rows`."""
+        for block, limits, place in self._leaves:
+            numbers = block[row][_wrong(block[row], limits)]
+            if numbers.size and limits is None:
+                return f"an observation{place} holds NaN"
+            if numbers.size:
+                return f"an observation{place} holds {numbers[0]}, an integer out of its range"
+        raise ValueError(f"row {row} is not wrong")
+
+
+def _wrong(block: np.ndarray, limits: tuple[np.ndarray, np.ndarray] | None) -> np.ndarray:
+    """Which numbers are NaN, or out of their range."""
+    return np.isnan(block) if limits is None else (block < limits[0]) | (block >= limits[1])
 
 
 def _views(blocks: list[list[np.ndarray]], groups: list[AgentGroup], row: int) -> list:

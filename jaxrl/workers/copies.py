@@ -4,7 +4,6 @@ A copy reads its actions from its `Row` and stores there what the step gave. It 
 episode by itself. This module must not import JAX.
 """
 
-import math
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Protocol
 
@@ -19,6 +18,7 @@ from jaxrl.workers.space_forms import form_of
 
 AGENT = "default_agent"  # `jaxrl.core.types.DEFAULT_AGENT`, which needs JAX to be imported
 MASK = "action_mask"
+MOST_REWARD = float(np.finfo(np.float32).max)
 FIVE = "step must give (observation, reward, terminated, truncated, info)"
 
 
@@ -293,10 +293,10 @@ def of_length(length: int, results: Any, meant: str) -> Any:
 
 
 def _number(reward: Any) -> float:
-    """A reward: any number, or an array that holds one."""
+    """A reward: any number that float32 holds, or an array that holds one."""
     number = reward if type(reward) is float else _as_number(reward)
-    if not math.isfinite(number):
-        raise ValueError(f"the reward is {number}")
+    if not -MOST_REWARD <= number <= MOST_REWARD:
+        raise ValueError(f"the reward is {number}, not a finite number of float32")
     return number
 
 

@@ -3,14 +3,19 @@
 Worker processes use this module, so it must not import JAX.
 """
 
+import functools
+import logging
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from jaxrl.core.errors import UsageError
+from jaxrl.core.number_types import NotHeldError, store
 
-NARROWER = {"float64": "float32", "int64": "int32", "uint64": "uint32"}  # JAX has 32 bits
+NARROWER = {"int64": "int32", "uint64": "uint32"}  # JAX has 32 bits
+
+log = logging.getLogger(__name__)
 
 
 class Leaf(NamedTuple):
@@ -71,6 +76,8 @@ def form_of(space: Any, what: str, *, is_observed: bool = False) -> SpaceForm:
         is_observed: whether it is one of observations. Parts of kinds that have no counterpart here
             are then left out and listed in `unread`, and so are empty Boxes, which hold nothing.
 
+    An integer Box of observations beyond 32 bits becomes one of float32; the log says so once.
+
     Raises:
         UsageError: a kind of space that has no counterpart here.
     """
@@ -79,7 +86,18 @@ def form_of(space: Any, what: str, *, is_observed: bool = False) -> SpaceForm:
     json = _converted(space, what, (), leaves, unread)
     if json is None:
         raise UsageError(f"{what}: {space!r:.200} has nothing that a network can read")
+    for leaf in () if is_observed else leaves:
+        _refuse_rounded(leaf, what)
     return SpaceForm(json, tuple(leaves), tuple(unread or ()))
+
+
+def _refuse_rounded(leaf: Leaf, what: str) -> None:
+    """Raises UsageError for integers beyond 32 bits, since actions are not to be rounded."""
+    if np.dtype(leaf.given_dtype).kind in "iu" and np.dtype(leaf.dtype).kind == "f":
+        raise UsageError(
+            f"{what}{place_of(leaf)}: integers beyond 32 bits cannot be chosen; declare bounds "
+            "within them, or a Box of floats"
+        )
 
 
 def without_parts(form: SpaceForm, names: tuple[str, ...]) -> SpaceForm:
@@ -158,7 +176,7 @@ def _plain(space: Any, what: str, path: tuple) -> tuple[dict[str, Any], Leaf]:
 
     shape, given_dtype = tuple(space.shape or ()), np.dtype(space.dtype or "int64").name
     if isinstance(space, spaces.Box):
-        dtype = NARROWER.get(given_dtype, given_dtype)
+        dtype = _narrow(space, what)
         bounds = [_bound(bound, dtype) for bound in (space.low, space.high)]
         json = {"space": "Box", "low": bounds[0], "high": bounds[1]}
         json |= {"shape": list(shape), "dtype": dtype}
@@ -177,6 +195,29 @@ def _plain(space: Any, what: str, path: tuple) -> tuple[dict[str, Any], Leaf]:
         f"{what}: Gymnasium's {type(space).__name__} space is not supported; allowed: "
         "Box, Discrete, MultiDiscrete, MultiBinary, Dict, Tuple"
     )
+
+
+def _narrow(space: Any, what: str) -> str:
+    """The type that the numbers of a Box have here, of at most 32 bits.
+
+    Integers whose bounds 32 bits do not hold become floats, which are rounded.
+    """
+    dtype = np.dtype(space.dtype)
+    if dtype.kind == "f":
+        return dtype.name if dtype.itemsize < 4 else "float32"
+    narrower = NARROWER.get(dtype.name, dtype.name)
+    if narrower == dtype.name:
+        return narrower
+    limits = np.iinfo(narrower)
+    if space.low.size and (space.low.min() < limits.min or space.high.max() > limits.max):
+        _tell_once(f"{what}: {dtype} beyond 32 bits is learned from as float32, rounded")
+        return "float32"
+    return narrower
+
+
+@functools.cache
+def _tell_once(line: str) -> None:
+    log.warning(line)
 
 
 def _bound(bound: np.ndarray, dtype: str) -> Any:
@@ -209,20 +250,45 @@ def write(
     """Stores an observation, or with `batch` several, [e, ...], in the arrays of its leaves.
 
     Raises:
-        ValueError: another structure or shape than the space's.
+        ValueError: another structure or shape than the space's, or a number that its type cannot
+            hold.
     """
     for leaf, view in zip(form.leaves, views, strict=True):
         part = value
         for key in leaf.path:
             part = part[key]
-        shape = part.shape if isinstance(part, np.ndarray) else np.shape(part)
-        if shape != batch + leaf.shape:
-            where = "".join(f"[{key!r}]" for key in leaf.path)
+        if type(part) is int and leaf.count and view.ndim == 0:
+            _store_integer(leaf, view, part)
+            continue
+        array = part if isinstance(part, np.ndarray) else np.asarray(part)
+        if array.shape != batch + leaf.shape:
             raise ValueError(
-                f"an observation{where} has shape {shape}, not {batch + leaf.shape} as its space "
-                "says"
+                f"an observation{place_of(leaf)} has shape {array.shape}, not "
+                f"{batch + leaf.shape} as its space says"
             )
-        view[...] = part
+        _store(leaf, view, array)
+
+
+def _store(leaf: Leaf, view: np.ndarray, array: np.ndarray) -> None:
+    try:
+        store(view, array)
+    except NotHeldError as error:
+        raise ValueError(f"an observation{place_of(leaf)} holds {error}") from None
+
+
+def _store_integer(leaf: Leaf, view: np.ndarray, number: int) -> None:
+    """`_store` of one number of Python, whose range NumPy checks."""
+    try:
+        view[...] = number
+    except OverflowError:
+        raise ValueError(
+            f"an observation{place_of(leaf)} holds {number}, which {view.dtype} cannot hold"
+        ) from None
+
+
+def place_of(leaf: Leaf) -> str:
+    """Where a part is in an observation, as an error has it: `['image'][0]`."""
+    return "".join(f"[{key!r}]" for key in leaf.path)
 
 
 def read(form: SpaceForm, views: list[np.ndarray]) -> Any:
@@ -245,12 +311,14 @@ def reader(form: SpaceForm, views: list[np.ndarray]) -> Callable[[], Any]:
 def writer(form: SpaceForm, views: list[np.ndarray]) -> Callable[[Any], None]:
     """`write(form, views, value)` as a function of the value, quick for one array of numbers."""
     (leaf, *_), (view, *_) = form.leaves, views
-    shape = leaf.shape
+    shape, dtype = leaf.shape, view.dtype
 
     def write_array(value: Any) -> None:
-        if isinstance(value, np.ndarray) and value.shape == shape:
+        if not isinstance(value, np.ndarray) or value.shape != shape:
+            write(form, views, value)
+        elif value.dtype is dtype:
             view[...] = value
         else:
-            write(form, views, value)
+            _store(leaf, view, value)
 
     return write_array if form.is_plain else lambda value: write(form, views, value)

@@ -15,7 +15,6 @@ from jaxrl.workers.shared_generators import Draws, SeededCopy
 from jaxrl.workers.sources import Source, close
 
 MOST_RESETS = 3  # of a copy whose resets fail, before its process gives up
-INVALID = "an observation holds NaN, or an integer out of its range"
 
 
 class Fault(NamedTuple):
@@ -115,7 +114,7 @@ class Stepper:
         self._keep_obs(fresh)
         for index in self._reached.wrong_rows():
             if index not in fresh:
-                spoilt.setdefault(index, INVALID)
+                spoilt.setdefault(index, self._reached.reason(index))
         for block, final in self._blocks:
             block[...] = final
         for index, reason in spoilt.items():
@@ -148,7 +147,7 @@ class Stepper:
                 self._copies[index].reset(row, self._arrays.seed(number))
                 if not self._first[index].wrong_rows():
                     return
-                reason = INVALID
+                reason = self._first[index].reason(0)
             except (Exception, SystemExit) as error:
                 reason = reason_of(error)
             self._drop(index, reason)

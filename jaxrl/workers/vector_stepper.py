@@ -11,12 +11,13 @@ from typing import Any
 import numpy as np
 
 from jaxrl.core.errors import UsageError, reason_of
+from jaxrl.core.number_types import NotHeldError, store
 from jaxrl.workers.arrays import EnvForm, RangeCheck, StepArrays, episode_seed, metrics_of
 from jaxrl.workers.copies import AGENT, FIVE, described, mask_in, of_length
 from jaxrl.workers.shared_generators import Draws, OwnGenerators
 from jaxrl.workers.sources import Source, close, make_copy
 from jaxrl.workers.space_forms import form_of, read, write
-from jaxrl.workers.stepper import INVALID, BrokenEnvironment, Fault
+from jaxrl.workers.stepper import BrokenEnvironment, Fault
 
 NEXT_STEP, SAME_STEP, DISABLED = "NextStep", "SameStep", "Disabled"  # Gymnasium's own words
 
@@ -59,8 +60,9 @@ class VectorStepper:
         arrays.step[:], arrays.restarted[:] = 0, False
         self._write_obs(arrays.obs, obs)
         self._write_masks(info)
-        if RangeCheck(arrays, arrays.obs, range(arrays.num_envs)).wrong_rows():
-            raise BrokenEnvironment(INVALID)
+        check = RangeCheck(arrays, arrays.obs, range(arrays.num_envs))
+        if wrong := check.wrong_rows():
+            raise BrokenEnvironment(check.reason(wrong[0]))
 
     def step(self) -> None:
         arrays = self._arrays
@@ -68,7 +70,8 @@ class VectorStepper:
         arrays.step[:] += 1
         try:
             self._step()
-            reason = INVALID if self._reached.wrong_rows() else ""
+            wrong = self._reached.wrong_rows()
+            reason = self._reached.reason(wrong[0]) if wrong else ""
             reason = reason or ("" if np.isfinite(arrays.reward).all() else "a reward is NaN")
         except (Exception, SystemExit) as error:
             reason = reason_of(error)
@@ -89,7 +92,7 @@ class VectorStepper:
         terminated = self._of_copies(terminated, "terminated", "b")
         truncated = self._of_copies(truncated, "truncated", "b")
         ended = (terminated | truncated) & ~begun
-        arrays.reward[:, 0] = np.where(begun, 0, reward)
+        self._write_rewards(np.where(begun, 0, reward))
         arrays.terminated[:, 0] = terminated & ~begun
         arrays.truncated[:, 0] = truncated & ~terminated & ~begun
         arrays.active[:, 0] = ~begun
@@ -164,6 +167,12 @@ class VectorStepper:
         if found.shape != (self._arrays.num_envs,) or found.dtype.kind not in kinds:
             raise ValueError(f"{what} is {described(values)}, not a value for each copy")
         return found
+
+    def _write_rewards(self, rewards: np.ndarray) -> None:
+        try:
+            store(self._arrays.reward[:, 0], rewards)
+        except NotHeldError as error:
+            raise ValueError(f"a reward is {error}") from None
 
     def _write_obs(self, blocks: list[list[np.ndarray]], obs: Any) -> None:
         views, batch = [leaf[:, 0] for leaf in blocks[0]], (self._arrays.num_envs,)

@@ -107,6 +107,8 @@ def test_every_form_of_one_truth_is_a_flag(flag):
         ({"reward": 1j}, "the reward is 1j of type complex, not a number"),
         ({"reward": "1"}, "the reward is '1' of type str, not a number"),
         ({"reward": float("nan")}, "the reward is nan"),
+        ({"reward": 1e39}, r"the reward is 1e\+39, not a finite number of float32"),
+        ({"obs": np.full(1, 1e39)}, r"an observation holds 1e\+39, which float32 cannot hold"),
         ({"terminated": "no"}, "is 'no' of type str, not True or False"),
         ({"truncated": None}, "is None of type NoneType, not True or False"),
         ({"terminated": 0.5}, "is 0.5 of type float, not True or False"),

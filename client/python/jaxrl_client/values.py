@@ -22,9 +22,20 @@ def to_message(value: Any, space: dict[str, Any] | None, *, binary: bool) -> Any
     array = np.asarray(value)
     if binary and kind == "Box" and array.ndim and array.shape == tuple(space["shape"]):
         dtype = np.dtype(space["dtype"])
-        if np.can_cast(array.dtype, dtype, "same_kind"):
+        if array.dtype == dtype or is_held(array, dtype):
             return array.astype(dtype.newbyteorder("<")).tobytes()
     return array.tolist()
+
+
+def is_held(array: np.ndarray, dtype: np.dtype) -> bool:
+    """Whether a type holds all numbers of an array, but for the rounding of floats."""
+    if not np.can_cast(array.dtype, dtype, "same_kind"):
+        return False
+    with np.errstate(over="ignore"):
+        cast = array.astype(dtype)
+    if dtype.kind == "f":
+        return not np.any(np.isinf(cast) & np.isfinite(array))
+    return bool(np.all(cast == array))
 
 
 def from_action(value: Any, space: dict[str, Any]) -> Any:

@@ -139,7 +139,7 @@ class NumpyPolicy:
         inputs = {}
         for field in fields:
             name, shape = field["name"], tuple(field["shape"])
-            array, wanted = np.asarray(given[name], field["dtype"]), shape
+            array, wanted = _typed(name, given[name], field["dtype"]), shape
             if is_batch:
                 wanted = (len(first), *shape)
                 array = np.broadcast_to(array, wanted) if array.ndim == 0 else array
@@ -179,6 +179,21 @@ class NumpyPolicy:
         return filtered
 
 
+def _typed(name, value, dtype):
+    """An input as an array of its type; ValueError for a number that the type cannot hold."""
+    given, dtype = np.asarray(value), np.dtype(dtype)
+    if given.dtype == dtype:
+        return given
+    if given.dtype.kind not in "biuf":
+        raise ValueError(f"{name} must be numbers of {dtype}, not {value!r:.60}")
+    with np.errstate(over="ignore", invalid="ignore"):
+        array = given.astype(dtype)
+    lost = array != given if dtype.kind != "f" else np.isinf(array) & np.isfinite(given)
+    if lost.any():
+        raise ValueError(f"{name} holds {given[lost][0]}, which {dtype} cannot hold")
+    return array
+
+
 def _stored(path):
     """(arrays by name, metadata) of a file; ValueError where it is damaged, or something else."""
     try:
@@ -210,7 +225,10 @@ def _first_layer(network, params, inputs):
             total = total + values.astype(np.float32) @ kernel[first : first + values.shape[1]]
             first += values.shape[1]
         else:
-            rows = values - np.array(part.get("start", 0)) + np.cumsum([0, *counts[:-1]])
+            values = values - np.array(part.get("start", 0))
+            if np.any((values < 0) | (values >= np.array(counts))):
+                raise ValueError(f"{part['input']} holds an integer out of its range")
+            rows = values + np.cumsum([0, *counts[:-1]])
             total = total + kernel[first + rows].sum(axis=1)
             first += sum(counts)
     return total

@@ -11,8 +11,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxrl.core.errors import UsageError, brief, named_policy, unknown_name
+from jaxrl.core.number_types import NotHeldError, as_type
 from jaxrl.core.program_spaces import is_program
-from jaxrl.core.spaces import Box, Space, beyond, from_json, is_tree, tree_of
+from jaxrl.core.spaces import Box, Space, beyond, from_json, is_tree, range_of, tree_of
 from jaxrl.core.types import AgentId, Key, PolicyId, PyTree
 from jaxrl.models.policy_spec import PolicyInputs, PolicySpec, PolicyState, PolicyWeights, has_mask
 from jaxrl.ops.distributions import Distribution, InEnvironment, num_logits
@@ -228,13 +229,13 @@ class Policy:
                 "reset() it first"
             )
         if self.policy_spec.told.prev_reward and agent in self._memory:
-            reward = self._read_numbers("prev_reward", prev_reward).astype(np.float32)
-            if not np.all(np.isfinite(reward)):
+            reward = self._read_numbers("prev_reward", prev_reward)
+            if not np.all(np.abs(reward) <= np.finfo(np.float32).max):
                 raise UsageError(
                     f"policy {self.name!r}: prev_reward must be finite, not {brief(prev_reward)}"
                 )
             policy_state = policy_state.replace(
-                prev_reward=self._for_each("prev_reward", reward, batch_shape)
+                prev_reward=self._for_each("prev_reward", np.float32(reward), batch_shape)
             )
         return self.policy_spec.reset_where(begins, policy_state)
 
@@ -363,25 +364,24 @@ def checked_part(space: Space, obs: np.ndarray, policy: PolicyId) -> np.ndarray:
     Raises:
         UsageError: another shape or type, numbers that are not finite or out of range.
     """
+    takes = f"policy {policy!r} takes observations"
     if obs.shape[obs.ndim - len(space.shape) :] != space.shape or obs.ndim < len(space.shape):
-        raise UsageError(
-            f"policy {policy!r} takes observations of shape {list(space.shape)}, or batches of "
-            f"them, not {list(obs.shape)}"
-        )
-    if not np.can_cast(obs.dtype, space.dtype, "same_kind") and not np.can_cast(
-        obs.dtype, space.dtype
-    ):
-        raise UsageError(
-            f"policy {policy!r} takes observations of {np.dtype(space.dtype)}, not {obs.dtype}"
-        )
+        shape = list(space.shape)
+        raise UsageError(f"{takes} of shape {shape}, or batches of them, not {list(obs.shape)}")
+    if obs.dtype.kind not in ("biuf" if np.issubdtype(space.dtype, np.floating) else "biu"):
+        raise UsageError(f"{takes} of {np.dtype(space.dtype)}, not {obs.dtype}")
     if np.issubdtype(obs.dtype, np.inexact) and not np.all(np.isfinite(obs)):
-        bad = obs[~np.isfinite(obs)]
+        bad = obs[~np.isfinite(obs)][0]
         raise UsageError(
-            f"policy {policy!r}: an observation must be finite numbers; it holds {bad[0]}"
+            f"policy {policy!r}: an observation must be finite numbers; it holds {bad}"
         )
     if not isinstance(space, Box) and np.any(beyond(space, obs)):
-        raise UsageError(f"policy {policy!r} takes observations of {space}, not {obs}")
-    return obs.astype(space.dtype)
+        above = range_of(space)[1] + 1
+        raise UsageError(f"{takes} from {space.start} to below {above.tolist()}, not {obs}")
+    try:
+        return as_type(obs, jax.dtypes.canonicalize_dtype(space.dtype))
+    except NotHeldError as error:
+        raise UsageError(f"policy {policy!r}: an observation holds {error}") from None
 
 
 def load_policy(

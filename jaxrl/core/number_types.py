@@ -1,0 +1,84 @@
+"""Numbers in arrays of another type: the same numbers, or an error that names one that is lost.
+
+It needs no JAX: worker processes and files use it.
+"""
+
+from typing import Any
+
+import numpy as np
+
+from jaxrl.core.errors import brief
+
+FEW = 64  # numbers that are compared faster as Python's
+
+
+class NotHeldError(ValueError):
+    """A number that a type cannot hold; the message is `3.9, which int32 cannot hold`."""
+
+
+def as_type(values: Any, dtype: Any) -> np.ndarray:
+    """Values as an array of `dtype`. Fractions are rounded as floats are; nothing else changes.
+
+    So 300 and -1 are no uint8, 3.9 is no int32, 2 is no bool and 1e5 no float16.
+
+    Raises:
+        NotHeldError: a number that the type cannot hold, or no number.
+    """
+    array, dtype = np.asarray(values), np.dtype(dtype)
+    if array.dtype == dtype:
+        return array
+    if array.dtype.kind not in "biuf":
+        raise NotHeldError(f"{brief(values)}, which is no array of {dtype}")
+    if np.can_cast(array.dtype, dtype):
+        return array.astype(dtype)
+    cast = _quietly_cast(array, dtype)
+    lost = cast != array if dtype.kind != "f" else np.isinf(cast) & np.isfinite(array)
+    if lost.any():
+        raise NotHeldError(f"{array[lost][0].item()}, which {dtype} cannot hold")
+    return cast
+
+
+@np.errstate(over="ignore", invalid="ignore")
+def _quietly_cast(array: np.ndarray, dtype: np.dtype) -> np.ndarray:
+    return array.astype(dtype)
+
+
+def store(view: np.ndarray, values: np.ndarray) -> None:
+    """Writes values over those of `view`, as `as_type` converts them; quick for usual types.
+
+    Raises:
+        NotHeldError: a number that the view's type cannot hold; the view may be changed.
+    """
+    kind, into = values.dtype.kind, view.dtype.kind
+    if kind == into == "f":
+        try:
+            _round_into(view, values)
+        except FloatingPointError:
+            as_type(values, view.dtype)
+    elif kind in "iu" and into in "iu":
+        view[...] = values
+        few = values.size < FEW
+        if view.tolist() != values.tolist() if few else (view != values).any():
+            as_type(values, view.dtype)
+    else:
+        view[...] = as_type(values, view.dtype)
+
+
+@np.errstate(over="raise")
+def _round_into(view: np.ndarray, values: np.ndarray) -> None:
+    view[...] = values
+
+
+def common_type(arrays: list[np.ndarray]) -> np.dtype:
+    """The type of one array that holds the numbers of all.
+
+    Raises:
+        NotHeldError: there is none, as for large integers beside fractions.
+    """
+    dtype = np.result_type(*arrays)
+    for array in arrays:
+        if array.dtype.kind in "iu" and array.dtype != dtype:
+            lost = array.astype(dtype).astype(array.dtype) != array
+            if lost.any():
+                raise NotHeldError(f"{array[lost][0]} of {array.dtype} is lost beside {dtype}")
+    return dtype
