@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from jaxrl.core.errors import brief
+from jaxrl.workers.masks import MaskReader
 from jaxrl.workers.space_forms import SpaceForm, place_of, reader, writer
 
 ALIGNMENT = 64  # bytes
@@ -82,6 +83,7 @@ class StepArrays:
         first_seed u32[E], episode i64[E]: they decide the seed of the episode being played.
         step i64[E]: steps of that episode.
         acting bool[E, M]: who acts next, where agents may wait.
+        mask_readers: of each agent; empty if there are no masks.
         current i64[E]: the row that worker w is stepping, or -1 (fewer than E are used).
         restarted bool[E]: a new episode had to begin between two steps, which the next one reports.
         seen: what the copies give is noted there, and may be more than `form` says.
@@ -90,6 +92,7 @@ class StepArrays:
     def __init__(self, form: EnvForm, num_envs: int, buffer: Any = None, seen: Seen | None = None):
         self.form, self.num_envs, self.seen = form, num_envs, seen
         self.observed, self.acted = groups_of(form.observations), groups_of(form.actions)
+        self.mask_readers = [MaskReader(action) for action in form.actions if form.masked]
         self._buffer, self._size = buffer, 0
         self.blocks: list[np.ndarray] = []  # all of them
         blocks = lambda groups: [
@@ -178,6 +181,7 @@ class Row:
         actions = _views(arrays.action, arrays.acted, row)
         self._readers = [reader(*pair) for pair in zip(forms.actions, actions, strict=True)]
         masks, self.is_masked = [[mask] for mask in arrays.mask], forms.masked
+        self._mask_readers = arrays.mask_readers
         self._mask = _views(masks, arrays.acted, row) if forms.masked else []
         self.reward, self.terminated, self.truncated, self.active, self.acting, self.metrics = (
             block[row]
@@ -187,18 +191,19 @@ class Row:
             )
         )
 
-    def write_mask(self, agent: int, mask: Any) -> None:
-        """Stores which actions of an agent are possible; None: all."""
-        if not self.is_masked:
-            return
-        (view,) = self._mask[agent]
-        if mask is None:
-            view[:] = True
-            return
+    def write_mask(self, agent: int, mask: Any, is_acting: bool = True) -> None:
+        """Stores which actions of an agent are possible; None: all.
+
+        Raises:
+            ValueError: it does not fit the action space, or leaves no action to an agent who acts.
+        """
+        if self.is_masked:
+            self._mask[agent][0][:] = self._mask_readers[agent].read(mask, is_acting)
+
+    def note_mask(self) -> None:
+        """Of a probe: there are masks."""
         if self._seen is not None:
             self._seen.masked = True
-        if view.size:
-            view[:] = np.asarray(mask).reshape(view.shape)
 
     def write_metrics(self, infos: Iterable[Mapping]) -> None:
         """Stores the first value of each metric that an agent's info has, else 0."""

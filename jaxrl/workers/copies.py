@@ -12,12 +12,12 @@ import numpy as np
 from jaxrl.core.errors import UsageError, brief
 from jaxrl.core.python_kinds import GYMNASIUM, PARALLEL, RLLIB, TURNS, kind_of
 from jaxrl.workers.arrays import EnvForm, Row
+from jaxrl.workers.masks import MASK, MaskSource, ObservedMask, method_of
 from jaxrl.workers.rllib_envs import RllibAsParallel
 from jaxrl.workers.sources import Source, make_copy
 from jaxrl.workers.space_forms import form_of
 
 AGENT = "default_agent"  # `jaxrl.core.types.DEFAULT_AGENT`, which needs JAX to be imported
-MASK = "action_mask"
 MOST_REWARD = float(np.finfo(np.float32).max)
 FIVE = "step must give (observation, reward, terminated, truncated, info)"
 
@@ -70,34 +70,36 @@ class SingleAgentCopy:
     """A `gymnasium.Env`."""
 
     def __init__(self, env: Any, name: str):
-        self.env, self._name = env, name
+        self.env = env
+        self._action = form_of(env.action_space, f"action of {name}")
+        self._observed = ObservedMask(env.observation_space, self._action)
+        self._observation = form_of(
+            self._observed.space, f"observation of {name}", is_observed=True
+        )
+        self._masks = MaskSource(method_of(env))
 
     def declared(self) -> EnvForm:
-        observation = form_of(
-            self.env.observation_space, f"observation of {self._name}", is_observed=True
-        )
-        action = form_of(self.env.action_space, f"action of {self._name}")
-        return EnvForm((AGENT,), (observation,), (action,), True, (), True, waits=False)
+        return EnvForm((AGENT,), (self._observation,), (self._action,), True, (), True, waits=False)
 
     def reset(self, row: Row, seed: int) -> None:
         obs, info = of_length(2, self.env.reset(seed=seed), "reset must give (observation, info)")
-        row.write_obs[0](obs)
-        row.write_mask(0, mask_in(info))
+        row.write_obs[0](_observe(row, 0, (obs, info), (self._observed, self._masks)))
 
     def step(self, row: Row) -> bool:
         results = self.env.step(row.read_action(0))
         obs, reward, terminated, truncated, info = of_length(5, results, FIVE)
+        ends = terminated is not False and _as_flag(terminated, "terminated")
+        cut = truncated is not False and _as_flag(truncated, "truncated")
+        ended = ends or cut
+        if row.is_masked or MASK in info:
+            obs = _observe(row, 0, (obs, info), (self._observed, self._masks), not ended)
         row.write_final_obs[0](obs)
-        if row.is_masked:
-            row.write_mask(0, mask_in(info))
         row.reward[0] = _number(reward)
         if row.reads_metrics:
             row.write_metrics([info])
-        if terminated is False and truncated is False:
-            return False
-        ends, cut = _as_flag(terminated, "terminated"), _as_flag(truncated, "truncated")
-        row.terminated[0], row.truncated[0] = ends, cut and not ends
-        return ends or cut
+        if ended:
+            row.terminated[0], row.truncated[0] = ends, cut and not ends
+        return ended
 
 
 class ManyAgentsCopy:
@@ -108,36 +110,36 @@ class ManyAgentsCopy:
         self.agents = tuple(map(str, env.possible_agents))
         self._ids = tuple(env.possible_agents)  # some are no texts
         self._index = {agent: index for index, agent in enumerate(self._ids)}
-        self._inside = tuple(map(self._holds_mask, self._ids))  # masks in the observations
+        places = [f"of {name} for {agent!r}" for agent in self.agents]
+        self._actions = tuple(
+            form_of(env.action_space(agent), f"action {place}")
+            for agent, place in zip(self._ids, places, strict=True)
+        )
+        self._observed = [
+            ObservedMask(env.observation_space(agent), action)
+            for agent, action in zip(self._ids, self._actions, strict=True)
+        ]
+        self._observations = tuple(
+            form_of(observed.space, f"observation {place}", is_observed=True)
+            for observed, place in zip(self._observed, places, strict=True)
+        )
+        self._masks = [MaskSource() for _ in self._ids]
 
     def declared(self) -> EnvForm:
-        observations, actions = [], []
-        for agent, name, inside in zip(self._ids, self.agents, self._inside, strict=True):
-            space = self.env.observation_space(agent)
-            space = _without_mask(space) if inside else space
-            what = f"observation of {self._name} for {name!r}"
-            observations.append(form_of(space, what, is_observed=True))
-            what = f"action of {self._name} for {name!r}"
-            actions.append(form_of(self.env.action_space(agent), what))
-        return EnvForm(self.agents, tuple(observations), tuple(actions), True, (), False, True)
-
-    def _holds_mask(self, agent: Any) -> bool:
-        parts = getattr(self.env.observation_space(agent), "spaces", None)
-        return isinstance(parts, Mapping) and MASK in parts and len(parts) > 1
+        return EnvForm(
+            *(self.agents, self._observations, self._actions, True, ()),
+            always_active=False,
+            waits=True,
+        )
 
     def _agent(self, agent: Any) -> int:
         if agent not in self._index:
             raise ValueError(f"agent {agent!r} is not one of possible_agents")
         return self._index[agent]
 
-    def _observe(self, row: Row, agent: int, obs: Any, info: Mapping) -> Any:
-        """Stores an agent's mask; returns what remains of the observation."""
-        if not self._inside[agent]:
-            row.write_mask(agent, mask_in(info))
-            return obs
-        row.write_mask(agent, obs[MASK])
-        rest = {name: part for name, part in obs.items() if name != MASK}
-        return rest["observation"] if rest.keys() == {"observation"} else rest
+    def _observe(self, row: Row, agent: int, seen: tuple, is_acting: bool) -> Any:
+        """Stores an agent's mask; returns what remains of (observation, info)."""
+        return _observe(row, agent, seen, (self._observed[agent], self._masks[agent]), is_acting)
 
     def _write_acting(self, row: Row, acting: Iterable, may_wait: bool) -> None:
         row.write_acting([self._index[agent] for agent in acting], may_wait)
@@ -207,7 +209,8 @@ class ParallelCopy(ManyAgentsCopy):
         for agent in agents:
             index = self._agent(agent)
             info = infos.get(agent, {})
-            writers[index](self._observe(row, index, observations[agent], info))
+            seen = observations[agent], info
+            writers[index](self._observe(row, index, seen, agent in self._acting))
 
 
 class TurnsCopy(ManyAgentsCopy):
@@ -217,7 +220,7 @@ class TurnsCopy(ManyAgentsCopy):
         self.env.reset(seed=seed)
         _clear_obs(row)
         self._pass_the_ended()
-        self._write_all(row, row.write_obs)
+        self._write_all(row, self.env.agents, row.write_obs)
         self._write_turn(row)
 
     def step(self, row: Row) -> bool:
@@ -230,25 +233,37 @@ class TurnsCopy(ManyAgentsCopy):
             row.reward[index] = _number(self.env.rewards[agent])
             ends, cut = _flag(self.env.terminations, agent), _flag(self.env.truncations, agent)
             row.terminated[index], row.truncated[index] = ends, cut and not ends
-        self._write_all(row, row.write_final_obs)
+        self._write_all(row, self.env.agents, row.write_final_obs)
         if row.reads_metrics:
             row.write_metrics(self.env.infos.values())
-        self._pass_the_ended()
+        if self._pass_the_ended():
+            self._write_all(row, [self.env.agent_selection], row.write_final_obs)
         self._write_turn(row)
         return not self.env.agents
 
-    def _write_all(self, row: Row, writers: list) -> None:
-        for agent in self.env.agents:
+    def _write_all(self, row: Row, agents: list, writers: list) -> None:
+        chosen = None if self._has_ended() else self.env.agent_selection
+        for agent in agents:
             index, info = self._agent(agent), self.env.infos.get(agent, {})
-            writers[index](self._observe(row, index, self.env.observe(agent), info))
+            seen = self.env.observe(agent), info
+            writers[index](self._observe(row, index, seen, agent == chosen))
 
-    def _pass_the_ended(self) -> None:
-        """Agents that have ended leave; PettingZoo has them step with None first."""
-        env = self.env
-        while env.agents and (
-            env.terminations[env.agent_selection] or env.truncations[env.agent_selection]
-        ):
+    def _has_ended(self) -> bool:
+        """Whether the agent whose turn it is has ended."""
+        agent = self.env.agent_selection
+        return bool(self.env.terminations[agent] or self.env.truncations[agent])
+
+    def _pass_the_ended(self) -> bool:
+        """Agents that have ended leave; PettingZoo has them step with None first.
+
+        Returns:
+            Whether it is another one's turn by that.
+        """
+        env, has_passed = self.env, False
+        while env.agents and self._has_ended():
             env.step(None)
+            has_passed = True
+        return has_passed and bool(env.agents)
 
     def _write_turn(self, row: Row) -> None:
         acting = [self.env.agent_selection] if self.env.agents else []
@@ -269,18 +284,33 @@ def _as_parallel(env: Any) -> Any:
     return aec_to_parallel(env)
 
 
-def _without_mask(space: Any) -> Any:
-    from gymnasium import spaces
+def _observe(
+    row: Row,
+    agent: int,
+    seen: tuple[Any, Any],
+    places: tuple[ObservedMask, MaskSource],
+    is_acting: bool = True,
+) -> Any:
+    """Stores the mask of an agent's next action; returns what is learned from.
 
-    rest = {name: part for name, part in space.spaces.items() if name != MASK}
-    return rest["observation"] if rest.keys() == {"observation"} else spaces.Dict(rest)
-
-
-def mask_in(info: Any) -> Any:
-    """The mask in an info; None: there is none."""
-    if not isinstance(info, Mapping):
-        raise ValueError(f"info is {brief(info)}, not a dict")
-    return info.get(MASK)
+    Args:
+        seen: (observation, info).
+        places: where its masks are.
+        is_acting: whether it acts next; else it needs no mask.
+    """
+    (obs, info), (observed, source) = seen, places
+    if not row.is_masked:
+        if MASK in info:
+            raise ValueError("info['action_mask'] is given, and the first reset and step had none")
+        return obs
+    obs, mask = observed.split(obs)
+    is_there = observed.is_part
+    if not is_there and is_acting:
+        is_there, mask = source.find(info)
+    if is_there:
+        row.note_mask()
+    row.write_mask(agent, mask, is_acting)
+    return obs
 
 
 def of_length(length: int, results: Any, meant: str) -> Any:

@@ -18,6 +18,9 @@ NARROWER = {"int64": "int32", "uint64": "uint32"}  # JAX has 32 bits
 log = logging.getLogger(__name__)
 
 
+MOST_CHOICES = 10_000  # of the integers of a Box together, where a mask may be of them
+
+
 class Leaf(NamedTuple):
     """A plain part of a space.
 
@@ -53,10 +56,20 @@ class SpaceForm(NamedTuple):
 
     @property
     def num_actions(self) -> int:
-        """The entries of a mask of possible actions; 0 if the space is not one of integers."""
-        if len(self.leaves) != 1 or not self.leaves[0].count:
-            return 0
-        return sum(self.leaves[0].count)
+        """The entries of a mask of possible actions; 0 if none of its parts has integers."""
+        return sum(sum(self.counts_of(leaf)) for leaf in self.leaves)
+
+    def counts_of(self, leaf: Leaf) -> tuple[int, ...]:
+        """The values of each integer of a part, of a Box too; () if it has none, or very many."""
+        if leaf.count or np.dtype(leaf.dtype).kind not in "iub":
+            return leaf.count
+        json = self.json
+        for key in leaf.path:
+            json = json["spaces"][key]
+        low, high = (np.asarray(json[bound], np.float64) for bound in ("low", "high"))
+        counts = np.broadcast_to(np.floor(high) - np.ceil(low) + 1, leaf.shape)
+        few = counts.size and counts.sum() <= MOST_CHOICES
+        return tuple(np.ravel(counts).astype(int).tolist()) if few else ()
 
     @property
     def is_plain(self) -> bool:

@@ -13,7 +13,8 @@ import numpy as np
 from jaxrl.core.errors import UsageError, reason_of
 from jaxrl.core.number_types import NotHeldError, store
 from jaxrl.workers.arrays import EnvForm, RangeCheck, StepArrays, episode_seed, metrics_of
-from jaxrl.workers.copies import AGENT, FIVE, described, mask_in, of_length
+from jaxrl.workers.copies import AGENT, FIVE, described, of_length
+from jaxrl.workers.masks import MASK, MaskSource, ObservedMask, method_of
 from jaxrl.workers.shared_generators import Draws, OwnGenerators
 from jaxrl.workers.sources import Source, close, make_copy
 from jaxrl.workers.space_forms import form_of, read, write
@@ -30,8 +31,9 @@ def declared(env: Any, name: str) -> EnvForm:
             "such as SuperSuit and Stable-Baselines3 make: give the environment that it holds "
             "copies of, PettingZoo's or Gymnasium's; training makes the copies"
         )
-    observation = form_of(env.single_observation_space, f"observation of {name}", is_observed=True)
     action = form_of(env.single_action_space, f"action of {name}")
+    observed = ObservedMask(env.single_observation_space, action)
+    observation = form_of(observed.space, f"observation of {name}", is_observed=True)
     return EnvForm((AGENT,), (observation,), (action,), True, (), True, waits=False)
 
 
@@ -48,6 +50,8 @@ class VectorStepper:
         self._mode = getattr(mode, "value", mode)
         if self._mode not in (NEXT_STEP, SAME_STEP, DISABLED):
             raise UsageError(f"environment {source.name!r}: unknown autoreset_mode {mode!r}")
+        self._observed = ObservedMask(self._env.single_observation_space, arrays.form.actions[0])
+        self._masks = MaskSource(_method_of(self._env))
 
     def reset(self) -> None:
         arrays = self._arrays
@@ -58,8 +62,9 @@ class VectorStepper:
         except Exception:  # some draw for all copies from one seed
             obs, info = self._drawing(lambda: self._env.reset(seed=seeds[0]))
         arrays.step[:], arrays.restarted[:] = 0, False
+        obs, masks = self._observed.split(obs)
         self._write_obs(arrays.obs, obs)
-        self._write_masks(info)
+        self._write_masks(masks, info, np.ones(arrays.num_envs, bool))
         check = RangeCheck(arrays, arrays.obs, range(arrays.num_envs))
         if wrong := check.wrong_rows():
             raise BrokenEnvironment(check.reason(wrong[0]))
@@ -97,9 +102,10 @@ class VectorStepper:
         arrays.truncated[:, 0] = truncated & ~terminated & ~begun
         arrays.active[:, 0] = ~begun
         arrays.episode_done[:] = ended
+        obs, masks = self._observed.split(obs)
         self._write_obs(arrays.obs, obs)
         self._write_obs(arrays.final_obs, obs)
-        self._write_masks(info)
+        self._write_masks(masks, info, ~ended | (self._mode == SAME_STEP))
         self._write_metrics(info)
         arrays.step[begun | ended] = 0
         arrays.restarted[:] = ended & (self._mode == NEXT_STEP)
@@ -109,7 +115,7 @@ class VectorStepper:
             form = arrays.form.observations[0]
             for row in np.flatnonzero(ended):
                 views = [leaf[row, 0, ...] for leaf in arrays.final_obs[0]]
-                write(form, views, info["final_obs"][row])
+                write(form, views, self._observed.split(info["final_obs"][row])[0])
         elif self._mode == DISABLED:
             self._begin(ended)
 
@@ -123,8 +129,9 @@ class VectorStepper:
         ]
         options = {"reset_mask": ended}
         obs, info = self._drawing(lambda: self._env.reset(seed=seeds, options=options))
+        obs, masks = self._observed.split(obs)
         self._write_obs(arrays.obs, obs)
-        self._write_masks(info, ended)
+        self._write_masks(masks, info, ended)
 
     def _drop(self, reason: str) -> None:
         """Reports a fault, and begins new episodes of all copies."""
@@ -178,16 +185,27 @@ class VectorStepper:
         views, batch = [leaf[:, 0] for leaf in blocks[0]], (self._arrays.num_envs,)
         write(self._arrays.form.observations[0], views, obs, batch)
 
-    def _write_masks(self, info: Mapping, where: np.ndarray | None = None) -> None:
-        given, seen = mask_in(info), self._arrays.seen
-        if seen is not None and given is not None:
-            seen.masked = True
-        for mask in self._arrays.mask:
-            rows = slice(None) if where is None else where
-            if given is None:
-                mask[rows] = True
-            elif mask.size:
-                mask[rows, 0] = np.stack([np.ravel(each) for each in given])[rows]
+    def _write_masks(self, masks: Any, info: Mapping, acting: np.ndarray) -> None:
+        """Stores the masks of the copies that act next.
+
+        Args:
+            masks: of all copies, from their observations; None: they are elsewhere.
+        """
+        arrays = self._arrays
+        is_there = self._observed.is_part
+        if not is_there:
+            is_there, masks = self._masks.find(info)
+        if not (is_there and arrays.form.masked):
+            if is_there:
+                raise ValueError("there is an action_mask, and in the first step there was none")
+            return
+        if arrays.seen is not None:
+            arrays.seen.masked = True
+        told = info.get(f"_{MASK}", acting) if MASK in info else acting
+        for row in np.flatnonzero(acting):
+            if not told[row]:
+                raise ValueError(f"info['action_mask'] is missing for copy {row}")
+            arrays.mask[0][row, 0] = arrays.mask_readers[0].read(_of_copy(masks, row))
 
     def _write_metrics(self, info: Mapping) -> None:
         found, seen = metrics_of(info), self._arrays.seen
@@ -195,3 +213,21 @@ class VectorStepper:
             seen.metrics |= {name: 0.0 for name in found if not name.startswith("_")}
         for index, name in enumerate(self._arrays.form.metrics):
             self._arrays.metrics[:, index] = found.get(name, 0)
+
+
+def _method_of(env: Any) -> Callable[[], Any] | None:
+    """What gives the masks of all copies: a method of theirs, or of the environment."""
+    copies = getattr(env.unwrapped, "envs", None)
+    methods = [method_of(copy) for copy in copies or ()]
+    if methods and None not in methods:
+        return lambda: [method() for method in methods]
+    return method_of(env)
+
+
+def _of_copy(masks: Any, row: int) -> Any:
+    """The mask of one copy, of masks with the copies' axis in each array."""
+    if isinstance(masks, Mapping):
+        return {name: _of_copy(part, row) for name, part in masks.items()}
+    if isinstance(masks, tuple):
+        return tuple(_of_copy(part, row) for part in masks)
+    return masks[row]
