@@ -95,7 +95,7 @@ MAY_BE_IMPORTED_BY = {
     "gymnasium": {
         *("jaxrl/adapters/to_gymnasium.py", "jaxrl/adapters/to_rllib.py"),
         "jaxrl/episodes/minari_datasets.py",
-        *(f"jaxrl/workers/{module}.py" for module in ("copies", "sources", "space_forms")),
+        *(f"jaxrl/workers/{module}.py" for module in ("masks", "sources", "space_forms")),
     },
     "pettingzoo": {"jaxrl/adapters/to_pettingzoo.py", "jaxrl/workers/copies.py"},
     "stable_baselines3": {"jaxrl/adapters/to_sb3.py"},
