@@ -228,10 +228,10 @@ def _is_limit(value: Any) -> bool:
     return is_number and not isinstance(value, bool) and not np.shape(value)
 
 
-def _no_limit(limit: Any) -> jax.Array:
-    """`NO_LIMIT` in the type of a limit."""
+def _no_limit(limit: Any) -> np.generic:
+    """`NO_LIMIT` in the type of a limit; no array of JAX, which programs would take as an input."""
     is_whole = jnp.issubdtype(jnp.result_type(limit), jnp.integer)
-    return jnp.asarray(NO_LIMIT, jnp.int32 if is_whole else jnp.float32)
+    return np.int32(NO_LIMIT) if is_whole else np.float32(NO_LIMIT)
 
 
 class Wrapped:

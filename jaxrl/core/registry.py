@@ -185,7 +185,7 @@ def adapter_of(env: Any) -> str | None:
         adapters = points_of(ADAPTERS)
         if (package := next((each for each in packages if each in adapters), None)) is not None:
             return package
-        if _has_other_spaces(env):
+        if CONTRACT in adapters and _has_other_spaces(env):
             return CONTRACT
     return None if kind_of(env) is None else PYTHON
 

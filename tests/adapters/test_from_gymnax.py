@@ -234,5 +234,7 @@ def test_a_users_environment_trains_is_saved_by_its_name_and_swept(tmp_path):
     loaded = jaxrl.load_policy(tmp_path / "run", trust=True)
     assert loaded.act(np.array([0.0, 0.0], np.float32)) == 1
     short = config.replace(total_env_steps=64)
+    with jaxrl.Trainer(short.replace(env=SizedWalk()), run_dir=None, quiet=True) as trainer:
+        assert trainer.fit()["env_runners"]["episode_len_max"] <= LIMIT
     swept = jaxrl.sweep(short, {"lr": [1e-3, 1e-2]}, run_dir=None, quiet=True)
     assert len(swept.outcomes) == 2
