@@ -11,7 +11,14 @@ from typing import Any
 import numpy as np
 
 from jaxrl.core.batched_env import is_batched
-from jaxrl.core.env import MultiAgentEnvironment, StackedEnvironment, is_stacked, lift
+from jaxrl.core.env import (
+    Environment,
+    MultiAgentEnvironment,
+    Solo,
+    StackedEnvironment,
+    is_stacked,
+    lift,
+)
 from jaxrl.core.errors import UsageError, unknown_name
 from jaxrl.core.outside_env import is_outside, outside_environment
 from jaxrl.core.spaces import Box, Dict, Space, Tuple, is_tree
@@ -113,8 +120,10 @@ def ignoring(env: MultiAgentEnvironment, params: PyTree, names: Names) -> MultiA
         return lift(_outside(inner, names, left))
     if is_batched(env):
         raise UsageError(f"{SETTING}: {env.name} steps all copies in one call; nothing is left out")
-    kind = _OfAlikeAgents if is_stacked(env) else _OfManyAgents
-    return kind(env, tuple(names), tuple(left.items()))
+    spaces = tuple(left.items())
+    if isinstance(env, Solo):
+        return Solo(_OfOneAgent(inner, tuple(names), spaces))
+    return (_OfAlikeAgents if is_stacked(env) else _OfManyAgents)(env, tuple(names), spaces)
 
 
 def _outside(env: Any, names: Names, left: dict[AgentId, Space]) -> Any:
@@ -146,6 +155,31 @@ class _Ignoring:
     def default_params(self) -> PyTree:
         return self.env.default_params
 
+    def action_space(self, *of: Any) -> Space:
+        return self.env.action_space(*of)
+
+    def is_truncated(self, state: PyTree, params: PyTree) -> Any:
+        return self.env.is_truncated(state, params)
+
+    def reset_env(self, key: Key, params: PyTree) -> tuple[PyTree, PyTree]:
+        obs, state = self.env.reset_env(key, params)
+        return self._left(obs), state
+
+    def step_env(self, key: Key, state: PyTree, action: PyTree, params: PyTree) -> tuple:
+        obs, *rest = self.env.step_env(key, state, action, params)
+        return self._left(obs), *rest
+
+    def _left(self, obs: PyTree) -> PyTree:
+        """Observations of one agent, or stacked ones of agents with one space."""
+        return values_without(self.names, self.spaces[0][1], obs)
+
+
+class _OfOneAgent(_Ignoring, Environment):
+    def observation_space(self, params: PyTree = None) -> Space:
+        return self.spaces[0][1]
+
+
+class _OfManyAgents(_Ignoring, MultiAgentEnvironment):
     @property
     def agents(self) -> tuple[AgentId, ...]:
         return self.env.agents
@@ -157,28 +191,16 @@ class _Ignoring:
     def observation_space(self, agent: AgentId, params: PyTree = None) -> Space:
         return dict(self.spaces)[agent]
 
-    def action_space(self, agent: AgentId, params: PyTree = None) -> Space:
-        return self.env.action_space(agent, params)
-
-    def is_truncated(self, state: PyTree, params: PyTree) -> Any:
-        return self.env.is_truncated(state, params)
-
-
-class _OfManyAgents(_Ignoring, MultiAgentEnvironment):
-    def reset_env(self, key: Key, params: PyTree) -> tuple[dict[AgentId, PyTree], PyTree]:
-        obs, state = self.env.reset_env(key, params)
-        return self._left(obs), state
-
-    def step_env(self, key: Key, state: PyTree, action: PyTree, params: PyTree) -> tuple:
-        obs, *rest = self.env.step_env(key, state, action, params)
-        return self._left(obs), *rest
-
     def _left(self, obs: dict[AgentId, PyTree]) -> dict[AgentId, PyTree]:
         spaces = dict(self.spaces)
         return {agent: values_without(self.names, spaces[agent], obs[agent]) for agent in obs}
 
 
 class _OfAlikeAgents(_Ignoring, StackedEnvironment):
+    agents, default_policies = _OfManyAgents.agents, _OfManyAgents.default_policies
+    observation_space = _OfManyAgents.observation_space
+    reset_env, step_env = StackedEnvironment.reset_env, StackedEnvironment.step_env
+
     def reset_stacked(self, key: Key, params: PyTree) -> tuple[PyTree, PyTree]:
         obs, state = self.env.reset_stacked(key, params)
         return self._left(obs), state
@@ -186,9 +208,6 @@ class _OfAlikeAgents(_Ignoring, StackedEnvironment):
     def step_stacked(self, key: Key, state: PyTree, action: PyTree, params: PyTree) -> tuple:
         obs, *rest = self.env.step_stacked(key, state, action, params)
         return self._left(obs), *rest
-
-    def _left(self, obs: PyTree) -> PyTree:
-        return values_without(self.names, self.spaces[0][1], obs)
 
 
 def _is_named(part: str, names: Iterable[str]) -> bool:

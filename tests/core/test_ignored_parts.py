@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from jaxrl import PPOConfig, Trainer, UsageError
-from jaxrl.core.env import Environment, MultiAgentEnvironment
-from jaxrl.core.ignored_parts import values_without, without_parts
+from jaxrl.core.env import Environment, MultiAgentEnvironment, StackedEnvironment
+from jaxrl.core.ignored_parts import ignoring, values_without, without_parts
 from jaxrl.core.spaces import Box, Dict, Discrete, Tuple
 from jaxrl.core.types import ALL
 
@@ -70,6 +70,9 @@ class Counting(Environment):
 
     def is_truncated(self, state, params):
         return jnp.array(False)
+
+    def action_mask(self, state, params):
+        return jnp.array([False, True])
 
     def reset_env(self, key, params):
         return self._observe(jnp.int32(0)), jnp.int32(0)
@@ -161,7 +164,8 @@ def test_what_is_left_out_is_not_learned_from_and_may_still_be_given(env, names,
     else:
         full = {"counter": 3, "row": np.zeros(2, np.float32), "none": np.zeros(0, np.float32)}
     left = values_without(names, policy.observation_space, full)
-    assert policy.act(full) == policy.act(left)
+    mask = {"action_mask": [False, True]} if isinstance(env, Counting) else {}
+    assert policy.act(full, **mask) == policy.act(left, **mask)
 
 
 def test_each_agent_loses_the_parts_that_it_has():
@@ -189,6 +193,34 @@ def test_what_cannot_be_left_out_or_must_be_is_said_in_one_line(env, names, mess
     with pytest.raises(UsageError, match=message) as error:
         PPOConfig(env=env, ignore_observations=names).setup()
     assert "\n" not in str(error.value)
+
+
+def test_alike_agents_lose_a_part_in_both_faces_of_their_environment():
+    setup = PPOConfig(env="waterworld").setup()
+    space = setup.env.observation_space(setup.env.agents[0], setup.env_params)
+    kept = ignoring(Parted(setup.env), setup.env_params, ("counter",))
+    key = jax.random.key(0)
+    assert kept.observation_space(setup.env.agents[0]) == Dict({"row": space})
+    stacked, _ = kept.reset_stacked(key, setup.env_params)
+    by_agent, _ = kept.reset_env(key, setup.env_params)
+    assert stacked.keys() == {"row"} and stacked["row"].shape == (len(kept.agents), *space.shape)
+    assert all(obs.keys() == {"row"} for obs in by_agent.values())
+
+
+class Parted(StackedEnvironment):
+    """An environment of alike agents, whose observations get a counter beside them."""
+
+    name = "Parted"
+
+    def __init__(self, env):
+        self.env, self.agents = env, env.agents
+
+    def observation_space(self, agent, params=None):
+        return Dict({"row": self.env.observation_space(agent, params), "counter": Discrete(9)})
+
+    def reset_stacked(self, key, params):
+        row, state = self.env.reset_stacked(key, params)
+        return {"row": row, "counter": jnp.zeros(len(self.agents), jnp.int32)}, state
 
 
 def test_an_environment_that_loses_nothing_is_itself():
