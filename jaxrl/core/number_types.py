@@ -3,6 +3,7 @@
 It needs no JAX: worker processes and files use it.
 """
 
+import math
 from typing import Any
 
 import numpy as np
@@ -51,10 +52,7 @@ def store(view: np.ndarray, values: np.ndarray) -> None:
     """
     kind, into = values.dtype.kind, view.dtype.kind
     if kind == into == "f":
-        try:
-            _round_into(view, values)
-        except FloatingPointError:
-            as_type(values, view.dtype)
+        _round_into(view, values)
     elif kind in "iu" and into in "iu":
         view[...] = values
         few = values.size < FEW
@@ -64,9 +62,15 @@ def store(view: np.ndarray, values: np.ndarray) -> None:
         view[...] = as_type(values, view.dtype)
 
 
-@np.errstate(over="raise")
 def _round_into(view: np.ndarray, values: np.ndarray) -> None:
-    view[...] = values
+    try:
+        view[...] = values
+    except RuntimeWarning:  # of an overflow, where warnings are errors
+        as_type(values, view.dtype)
+    are_few = view.ndim == 1 and view.size < FEW
+    total = sum(view.tolist()) if are_few else np.vdot(view, view)
+    if not math.isfinite(total):  # of large numbers too; `as_type` finds those that were lost
+        as_type(values, view.dtype)
 
 
 def common_type(arrays: list[np.ndarray]) -> np.dtype:

@@ -141,13 +141,13 @@ class EpisodeLanes:
         obs = checked(space, obs, f"{what} observations")
         rows = {
             "action": self._actions(policy_spec, episode, outputs, what),
-            "reward": np.array(episode.rewards.view(), np.float32),
+            "reward": _as_floats(episode.rewards.view()),
         }
         if not np.isfinite(rows["reward"]).all():
             raise UsageError(f"{what} rewards must be finite numbers")
         for field, name in (("log_prob", LOG_PROB), ("dist_inputs", DIST_INPUTS)):
             if name in outputs:
-                rows[field] = values = np.array(outputs[name], np.float32)
+                rows[field] = values = _as_floats(outputs[name])
                 wanted = (count,) if field == "log_prob" else (count, self._width(policy_spec))
                 if values.shape != wanted or not np.isfinite(values).all():
                     raise UsageError(
@@ -169,7 +169,7 @@ class EpisodeLanes:
         space, actions = policy_spec.action_space, episode.actions.arrays()
         is_policys = POLICY_ACTIONS in outputs or ENV_ACTIONS in outputs
         if isinstance(space, Box) and is_policys:
-            actions = np.array(outputs.get(POLICY_ACTIONS, actions), np.float32)
+            actions = _as_floats(outputs.get(POLICY_ACTIONS, actions))
             if actions.shape != (len(episode), *space.shape) or not np.isfinite(actions).all():
                 raise UsageError(f"{what} {POLICY_ACTIONS} must be finite numbers of {space}")
             return actions
@@ -223,6 +223,12 @@ class EpisodeLanes:
         lower = LowerParts(fold((returns - rounded).astype(np.float32)), {})
         stats = EpisodeStats(fold(rounded), fold(length), {}, agent_steps, lower)
         return stats, fold(np.arange(len(returns)) < count)
+
+
+def _as_floats(values: Any) -> np.ndarray:
+    """A copy in float32; what that cannot hold is infinite, which is refused as such."""
+    with np.errstate(over="ignore"):
+        return np.array(values, np.float32)
 
 
 def _discounts(config: AlgorithmConfig, spec: RolloutSpec) -> dict[AgentId, float]:
