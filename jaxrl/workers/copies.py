@@ -87,7 +87,9 @@ class SingleAgentCopy:
 
     def step(self, row: Row) -> bool:
         results = self.env.step(row.read_action(0))
-        obs, reward, terminated, truncated, info = of_length(5, results, FIVE)
+        if type(results) is not tuple or len(results) != 5:
+            results = of_length(5, results, FIVE)
+        obs, reward, terminated, truncated, info = results
         ends = terminated is not False and _as_flag(terminated, "terminated")
         cut = truncated is not False and _as_flag(truncated, "truncated")
         ended = ends or cut
