@@ -182,6 +182,16 @@ def _mean_of(total: EpisodeReader) -> EpisodeReader:
     return mean
 
 
+def _sum_of(spread: Callable[[Summary], Spread]) -> EpisodeReader:
+    """The sum of a spread, as near as float32 is."""
+    return lambda summary: spread(summary).sum + spread(summary).lower
+
+
+def _agent_returns(summary: Summary) -> jax.Array:
+    """The agents' returns summed over episodes, f32[M]."""
+    return summary.agent_returns + summary.agent_returns_lower
+
+
 def _bound_of(spread: Callable[[Summary], Spread], side: str) -> EpisodeReader:
     """Of a spread its "min" or "max"; NaN without episodes."""
     return lambda summary: jnp.where(summary.count > 0, getattr(spread(summary), side), jnp.nan)
@@ -193,11 +203,11 @@ def _episode_readers(algorithm: Algorithm, shapes: Summary) -> dict[str, Episode
     for i, agent in enumerate(grouping.agents):
         readers[f"agent_steps/{agent}"] = _mean_of(lambda summary, i=i: _steps_of(summary, i))
     returns = {
-        agent: _mean_of(lambda summary, i=i: summary.agent_returns[i])
+        agent: _mean_of(lambda summary, i=i: _agent_returns(summary)[i])
         for i, agent in enumerate(grouping.agents)
     }
     modules = {
-        policy: _mean_of(lambda summary, index=index: jnp.sum(summary.agent_returns[index]))
+        policy: _mean_of(lambda summary, index=index: jnp.sum(_agent_returns(summary)[index]))
         for policy, index in _agents_of(grouping).items()
     }
     # As in `jaxrl.run.results`.
@@ -219,11 +229,11 @@ def _spread_readers(shapes: Summary) -> dict[str, EpisodeReader]:
     for name in shapes.custom_metrics:
         spread = lambda summary, name=name: summary.custom_metrics[name]
         if name.startswith(TASK):
-            readers[name] = _mean_of(lambda summary, spread=spread: spread(summary).sum)
+            readers[name] = _mean_of(_sum_of(spread))
         else:
             spreads[f"custom_metrics/{name}"] = spread
     for name, spread in spreads.items():
-        readers[f"{name}_mean"] = _mean_of(lambda summary, spread=spread: spread(summary).sum)
+        readers[f"{name}_mean"] = _mean_of(_sum_of(spread))
         for side in ("min", "max"):
             readers[f"{name}_{side}"] = _bound_of(spread, side)
     return readers
@@ -232,5 +242,5 @@ def _spread_readers(shapes: Summary) -> dict[str, EpisodeReader]:
 def _steps_of(summary: Summary, agent: int) -> jax.Array:
     """The steps of an agent; where all always act they are the episodes'."""
     if isinstance(summary.agent_steps, tuple):
-        return summary.episode_len.sum
+        return _sum_of(lambda summary: summary.episode_len)(summary)
     return summary.agent_steps[agent].astype(jnp.float32)
