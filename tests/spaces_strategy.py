@@ -51,6 +51,17 @@ def integers() -> st.SearchStrategy[Space]:
     return st.one_of(discretes(), multi_discretes())
 
 
+def action_boxes() -> st.SearchStrategy[Box]:
+    """Numbers with both bounds or with none."""
+    bounds = st.sampled_from([(-2.0, 3.5), (-math.inf, math.inf)])
+    return st.builds(lambda bounds, shape: Box(*bounds, shape), bounds, SHAPES)
+
+
+def actions() -> st.SearchStrategy[Space]:
+    """Integers, numbers, and Dicts and Tuples of both."""
+    return trees(st.one_of(discretes(), multi_discretes(), integer_boxes(), action_boxes()))
+
+
 def plain() -> st.SearchStrategy[Space]:
     return st.one_of(discretes(), multi_discretes(), float_boxes(), integer_boxes())
 
@@ -85,7 +96,10 @@ def member(space: Space, seed: int, batch: tuple[int, ...] = ()) -> PyTree:
     return jax.tree.map(draw, tree_of(space))
 
 
-def is_equal(space: Space, found: PyTree, expected: PyTree) -> bool:
-    """Whether two values of a space are the same, to the bit and in structure."""
+def is_equal(space: Space, found: PyTree, expected: PyTree, atol: float = 0.0) -> bool:
+    """Whether two values of a space are the same in structure, and numbers to within `atol`."""
     pairs = zip(parts_of(space, found), parts_of(space, expected), strict=True)
-    return all(np.array_equal(left, right) for (*_, left), (*_, right) in pairs)
+    return all(
+        np.shape(left) == np.shape(right) and np.allclose(left, right, rtol=0.0, atol=atol)
+        for (*_, left), (*_, right) in pairs
+    )

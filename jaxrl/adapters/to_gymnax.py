@@ -18,7 +18,7 @@ from jaxrl.adapters.to_numpy import derived, resolve_single
 from jaxrl.core.env import lift, raw_reset, raw_step
 from jaxrl.core.errors import UsageError, require
 from jaxrl.core.program_spaces import from_program, program_space, to_program
-from jaxrl.core.spaces import Box, Dict, Discrete, MultiDiscrete, Space, Tuple
+from jaxrl.core.spaces import Box, Dict, Discrete, MultiDiscrete, Space, Tuple, tree_of
 from jaxrl.core.types import Key, PyTree
 
 if TYPE_CHECKING:
@@ -44,7 +44,8 @@ def to_gymnax(env: Any, params: PyTree = None, *, legacy: bool = False) -> "Envi
     from gymnax.environments import environment, spaces
 
     env, params = resolve_single(env, params, "to_gymnax")
-    if isinstance(env.action_space(params), MultiDiscrete):
+    parts = jax.tree.leaves(tree_of(env.action_space(params)))
+    if any(isinstance(part, MultiDiscrete) for part in parts):
         raise UsageError(
             f"to_gymnax: gymnax has no space for the actions of {env.name}, "
             f"{env.action_space(params)}; allowed: Discrete, Box, Dict, Tuple"

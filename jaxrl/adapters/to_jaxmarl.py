@@ -15,10 +15,9 @@ import jax.numpy as jnp
 from jaxrl.adapters.to_gymnax import gymnax_space
 from jaxrl.adapters.to_numpy import derived, require_library, resolve
 from jaxrl.core.env import agents_may_wait, lift, raw_step, split_agents, strongly_typed
-from jaxrl.core.program_spaces import from_program, program_space, to_program
+from jaxrl.core.program_spaces import from_program, mask_length, program_space, to_program
 from jaxrl.core.spaces import Box, Space, tree_of
 from jaxrl.core.types import ALL, AgentId, Key, PolicyId, PyTree
-from jaxrl.ops.distributions import num_logits
 from jaxrl.rollout.action_masks import raw_action_mask
 from jaxrl.rollout.critic_inputs import global_state_space
 
@@ -110,7 +109,7 @@ class JaxMarlEnv:
         if hasattr(self._env, "action_mask"):
             return self._env.by_agent(raw_action_mask(self._env, state, self._params))
         return {
-            agent: jnp.ones(space.shape if isinstance(space, Box) else num_logits(space), bool)
+            agent: jnp.ones(mask_length(space) or space.shape, bool)
             for agent, space in self._actions.items()
         }
 

@@ -23,7 +23,7 @@ from jaxrl.adapters.to_numpy import (
 )
 from jaxrl.core.errors import UsageError
 from jaxrl.core.program_spaces import from_program, program_space, to_program
-from jaxrl.core.spaces import Space
+from jaxrl.core.spaces import Space, is_tree
 from jaxrl.core.types import PyTree
 from jaxrl.episodes.minari_datasets import gymnasium_space
 from jaxrl.ops.distributions import num_logits
@@ -55,6 +55,11 @@ def to_sb3_vec(
     from stable_baselines3.common.vec_env import VecEnv
 
     env, params = resolve_single(env, params, "to_sb3_vec")
+    if is_tree(env.action_space(params)):
+        raise UsageError(
+            f"to_sb3_vec: Stable-Baselines3 has no actions of several parts, and {env.name} has "
+            f"{env.action_space(params)}; allowed: Discrete, MultiDiscrete, Box"
+        )
     settings = {"autoreset_mode": SAME_STEP, "render_mode": render_mode}
     spaces = env.observation_space(params), env.action_space(params)
     envs = to_gymnasium_vector(env, num_envs, params, **settings)

@@ -9,7 +9,7 @@ import jax
 from jaxrl.algorithms import rllib_values, validators
 from jaxrl.core.errors import UsageError
 from jaxrl.core.fields import count, flag, number, one_of, setting
-from jaxrl.core.program_spaces import program_space
+from jaxrl.core.program_spaces import action_space_inside
 from jaxrl.core.spaces import Box, Dict, Space, tree_of
 from jaxrl.models.attention import Attention
 from jaxrl.models.cells import GRU, LSTM
@@ -231,7 +231,7 @@ def make_policy_spec(
         critic = CriticSpec(config.critic_observation, critic_space, critic_told)
         value_inputs = critic.input_space(action_space)
     inputs = told.input_space(observation_space, action_space)
-    chosen = program_space(action_space)  # what the model's distribution is over
+    chosen = action_space_inside(action_space)  # what the model's distribution is over
     return PolicySpec(
         _model(config, inputs, chosen, value_inputs),
         observation_space,

@@ -11,6 +11,7 @@ from flax import struct
 from jaxrl.algorithms.config import AlgorithmConfig
 from jaxrl.core.errors import UsageError, brief, unknown_name
 from jaxrl.core.number_types import NotHeldError, as_type
+from jaxrl.core.program_spaces import countable
 from jaxrl.core.spaces import Box, Space, beyond, parts_of, tree_of
 from jaxrl.core.types import AgentId, PolicyId, PyTree
 from jaxrl.episodes import MultiAgentEpisode, SingleAgentEpisode, read_episodes
@@ -173,7 +174,7 @@ class _PolicyRows:
         obs = spec.given_observation(episode.observations.arrays())
         obs = checked(spec.observation_space, obs, f"{what} observations")
         actions = outputs.get(ENV_ACTIONS, episode.actions).arrays()
-        actions = checked(spec.action_space, actions, f"{what} actions")
+        actions = checked(countable(spec.action_space), actions, f"{what} actions")
         told = np.full(count + 1, place, np.int32) if spec.told.num_agents else ()
         if MASK in outputs:
             self._masks.append(flags_of(outputs[MASK].arrays(), f"{what} {MASK}"))

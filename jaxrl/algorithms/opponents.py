@@ -22,8 +22,8 @@ from jaxrl.algorithms.opponent_settings import (
     takes_mask,
 )
 from jaxrl.core.errors import UsageError, brief, reason_of, unknown_name
-from jaxrl.core.program_spaces import from_program
-from jaxrl.core.spaces import Box, Space
+from jaxrl.core.program_spaces import action_from_program, mask_length
+from jaxrl.core.spaces import Box, Space, is_tree, tree_of
 from jaxrl.core.trust import load, parse_name
 from jaxrl.core.types import Key, PolicyId, PyTree
 from jaxrl.models.policy_spec import PolicySpec, PolicyWeights, has_mask
@@ -39,6 +39,9 @@ LEAST_CHANCE = 0.01  # of a member that always loses, where one that always wins
 
 def copy_label(iteration: int) -> str:
     return f"copy of iteration {iteration}"
+
+
+KINDS = (jnp.bool_, jnp.floating, jnp.integer)  # of the numbers of an action
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,7 +68,12 @@ class RandomActions:
         actions = from_logits(self.action_space, jnp.zeros(num_logits(self.action_space)))
         if not isinstance(action_mask, tuple):
             actions = actions.masked(action_mask)
-        return from_program(self.action_space, actions.sample(key), jnp)
+        drawn = action_from_program(self.action_space, actions.sample(key), jnp)
+        if not is_tree(self.action_space):
+            return drawn
+        anywhere, parts = self.action_space.sample(key), tree_of(self.action_space)
+        choose = lambda part, drawn, any_: any_ if isinstance(part, Box) else drawn
+        return jax.tree.map(choose, parts, drawn, anywhere)
 
 
 class Scores(struct.PyTreeNode):
@@ -431,17 +439,19 @@ def _resolved(
     masked = rollout_spec.masked or has_mask(policy_spec.observation_space)
 
     def first_action(key):
-        mask = jnp.ones(num_logits(space), bool) if masked else ()
-        return jnp.asarray(act(policy_spec.observation_space.sample(key), key, mask))
+        mask = jnp.ones(mask_length(space), bool) if masked else ()
+        action = act(policy_spec.observation_space.sample(key), key, mask)
+        return action if is_tree(space) else jnp.asarray(action)
 
     try:
         action = jax.eval_shape(first_action, jax.eval_shape(lambda: jax.random.key(0)))
     except Exception as error:
         raise UsageError(f"opponents: {name} fails as it is traced: {reason_of(error)}") from error
-    kind = jnp.floating if isinstance(space, Box) else jnp.integer
-    if action.shape != space.shape or not jnp.issubdtype(action.dtype, kind):
-        raise UsageError(
-            f"opponents: {name} must return an action of {space}, not "
-            f"{action.dtype}{list(action.shape)}"
-        )
+    kind = lambda part: next(k for k in KINDS if jnp.issubdtype(part.dtype, k))
+    is_like = lambda part, leaf: leaf.shape == part.shape and jnp.issubdtype(leaf.dtype, kind(part))
+    parts, structure = jax.tree.flatten(tree_of(space))
+    is_same = jax.tree.structure(action) == structure
+    if not (is_same and all(map(is_like, parts, jax.tree.leaves(action)))):
+        found = jax.tree.map(lambda leaf: f"{leaf.dtype}{list(leaf.shape)}", action)
+        raise UsageError(f"opponents: {name} must return an action of {space}, not {found}")
     return act

@@ -297,7 +297,8 @@ def raw_step(
     """
     acting = acting_agents(env, state, params) if agents_may_wait(env) else None
     if is_stacked(env):
-        action = stack_agents(env, action) if isinstance(action, dict) else action
+        is_by_agent = isinstance(action, dict) and action.keys() == set(env.agents)
+        action = stack_agents(env, action) if is_by_agent else action
         step = env.step_stacked
     else:
         step = env.step_env

@@ -26,7 +26,8 @@ from jaxrl.core.env import (
     stack_agents,
 )
 from jaxrl.core.errors import UsageError, reason_of
-from jaxrl.core.spaces import Discrete, MultiDiscrete, Space, tree_of
+from jaxrl.core.program_spaces import mask_length
+from jaxrl.core.spaces import Space, tree_of
 from jaxrl.core.types import ALL, DEFAULT_AGENT, AgentId, Key, PyTree, is_key
 
 METHODS = (
@@ -369,12 +370,11 @@ def _check_clock_and_masks(case: CheckedEnv, state: PyTree) -> None:
 
 
 def _mask_type(case: CheckedEnv, agent: AgentId) -> Type:
-    """bool[A]: the actions of a Discrete space; those of MultiDiscrete entries are concatenated."""
+    """bool[A]: the actions of a Discrete space; those of several integers are concatenated."""
     space = case.action_spaces[agent]
-    parts = jax.tree.leaves(tree_of(space))
+    number = mask_length(space)
     rule = f"action_mask needs discrete actions, but agent {agent!r} has {space}"
-    require(case, all(isinstance(part, Discrete | MultiDiscrete) for part in parts), rule)
-    number = sum(sum(part.counts) for part in parts)
+    require(case, number > 0, rule)
     return Type((number,), bool, f" for the actions of {space}")
 
 

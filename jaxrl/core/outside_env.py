@@ -15,7 +15,8 @@ from flax import struct
 
 from jaxrl.core.env import Environment, MultiAgentEnvironment
 from jaxrl.core.errors import UsageError
-from jaxrl.core.spaces import Discrete, MultiDiscrete, Space, tree_of
+from jaxrl.core.program_spaces import mask_length
+from jaxrl.core.spaces import Space, tree_of
 from jaxrl.core.types import ALL, DEFAULT_AGENT, AgentId, Key, PolicyId, PyTree
 
 
@@ -191,13 +192,6 @@ def refuse_outside(env: Any, what: str) -> None:
 
 def zeros_of(space: Space) -> PyTree:
     return jax.tree.map(lambda part: jnp.zeros(part.shape, part.dtype), tree_of(space))
-
-
-def mask_length(space: Space) -> int:
-    """The number of entries of an action mask."""
-    if isinstance(space, Discrete | MultiDiscrete):
-        return sum(space.counts)
-    raise UsageError(f"an action mask needs discrete actions, not {space}")
 
 
 def _of_one_agent(state: OutsideState) -> OutsideState:

@@ -11,7 +11,8 @@ import jax
 import jax.numpy as jnp
 
 from jaxrl.core.errors import UsageError, brief
-from jaxrl.core.spaces import Space, tree_of
+from jaxrl.core.program_spaces import num_chosen
+from jaxrl.core.spaces import Space, is_tree, tree_of
 from jaxrl.core.trust import Kind, load, parse_name
 from jaxrl.core.types import Key, PyTree
 from jaxrl.models.model import carried, has_memory
@@ -252,7 +253,8 @@ def _check_outputs(model: Custom, size: int = 3) -> None:
 
     _, after = _traced(model, apply)
     if "action" in seen:
-        wanted = (size, *model.action_space.shape)
+        space = model.action_space
+        wanted = (size, *((num_chosen(space),) if is_tree(space) else space.shape))
         _check_shape(model, f"actions of {model.action_space}", seen["action"].shape, wanted)
     if carry:
         before = jax.eval_shape(lambda: carry[0])

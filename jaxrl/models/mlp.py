@@ -13,7 +13,13 @@ from jaxrl.core.errors import UsageError
 from jaxrl.core.spaces import Box, Discrete, MultiDiscrete, Space, is_tree, parts_of, tree_of
 from jaxrl.core.types import Key, PyTree
 from jaxrl.models.model import is_missing
-from jaxrl.ops.distributions import Distribution, from_logits, num_logits
+from jaxrl.ops.distributions import (
+    Distribution,
+    from_logits,
+    num_log_stds,
+    num_logits,
+    with_log_stds,
+)
 
 ACTIVATIONS: dict[str, Callable] = {
     "tanh": jnp.tanh,
@@ -66,7 +72,7 @@ class MLP:
         num_logits(self.action_space, self.action_distribution)
         for space in self._spaces.values():
             input_size(space)
-        if self.free_log_std and not isinstance(self.action_space, Box):
+        if self.free_log_std and not num_log_stds(self.action_space):
             raise UsageError(f"free_log_std=True needs Box actions, not {self.action_space}")
         if self.free_log_std and self.action_distribution == "beta":
             raise UsageError(
@@ -91,7 +97,7 @@ class MLP:
                 gain = last_gains[part] if i == len(layers) - 1 else math.sqrt(2)
                 params[part].append(draw_layer(next(noise), shape, gain, self.initializer))
         if self.free_log_std:
-            params["log_std"] = jnp.zeros(self.action_space.size)
+            params["log_std"] = jnp.zeros(num_log_stds(self.action_space))
         return params
 
     def apply(self, params: PyTree, obs: PyTree) -> tuple[Distribution, jax.Array]:
@@ -136,8 +142,7 @@ class MLP:
         else:
             value = self._network(params["value"], value_inputs, spaces["value"])
         if self.free_log_std:
-            log_std = params["log_std"].reshape((1,) * (logits.ndim - 1) + (-1,))
-            logits = jnp.concatenate([logits, jnp.broadcast_to(log_std, logits.shape)], axis=-1)
+            logits = with_log_stds(self.action_space, logits, params["log_std"])
         return from_logits(self.action_space, logits, self.action_distribution), value[..., 0]
 
     @property
@@ -149,7 +154,9 @@ class MLP:
     def _shapes(self) -> dict[str, list[tuple[int, int]]]:
         """(in, out) of every layer of every part."""
         num_outputs = num_logits(self.action_space, self.action_distribution)
-        outputs = {"policy": num_outputs // 2 if self.free_log_std else num_outputs, "value": 1}
+        if self.free_log_std:
+            num_outputs -= num_log_stds(self.action_space)
+        outputs = {"policy": num_outputs, "value": 1}
         if self.vf_share_layers:
             sizes = (input_size(self.observation_space), *self.hiddens)
             heads = {

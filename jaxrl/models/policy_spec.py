@@ -13,14 +13,25 @@ from flax import struct
 
 from jaxrl.core.errors import UsageError
 from jaxrl.core.ignored_parts import values_without
-from jaxrl.core.program_spaces import from_program, program_space, to_program
-from jaxrl.core.spaces import Box, Dict, Discrete, Space
+from jaxrl.core.program_spaces import (
+    action_from_program,
+    action_space_inside,
+    action_to_program,
+    is_integer_box,
+    num_chosen,
+    numbers_of,
+    program_space,
+    to_program,
+    unpacked,
+)
+from jaxrl.core.spaces import Box, Dict, Discrete, Space, is_tree, tree_of
 from jaxrl.core.types import Key, PyTree
 from jaxrl.models.model import ActorCritic, Model, RecurrentModel, carried, has_memory
 from jaxrl.models.observation_filter import ObservationFilter, has_numbers
 from jaxrl.ops.distributions import (
     Distribution,
     environment_action,
+    num_log_stds,
     policy_action,
     sampling_noise,
 )
@@ -78,7 +89,7 @@ class InputsSpec:
         if self.num_agents:
             parts["agent_id"] = Discrete(self.num_agents)
         if self.prev_action:
-            parts["prev_action"] = program_space(action_space)
+            parts["prev_action"] = action_space_inside(action_space)
         if self.prev_reward:
             parts["prev_reward"] = Box(-jnp.inf, jnp.inf, ())
         return parts
@@ -255,7 +266,9 @@ class PolicySpec:
 
     def zero_action(self, batch_shape: tuple[int, ...]) -> PyTree:
         """An action [*batch_shape, ...] of zeros, as the model's distribution has it."""
-        space = program_space(self.action_space)
+        space = action_space_inside(self.action_space)
+        if is_tree(space):
+            return jnp.zeros((*batch_shape, num_chosen(space)))
         dtype = jnp.float32 if isinstance(space, Box) else space.dtype
         return jnp.zeros((*batch_shape, *space.shape), dtype)
 
@@ -303,7 +316,10 @@ class PolicySpec:
     ) -> PyTree:
         """A network's input, made of what it sees, the observation filtered, and of `told`."""
         seen = {**seen, OBSERVATION: observation_filter.read(moments, seen[OBSERVATION])}
-        used = {name: getattr(inputs, name) for name in told.spaces(self.action_space)}
+        spaces = told.spaces(self.action_space)
+        used = {name: getattr(inputs, name) for name in spaces}
+        if told.prev_action and is_tree(self.action_space):
+            used["prev_action"] = unpacked(spaces["prev_action"], used["prev_action"])
         return _only({**seen, **used})
 
     def action_mask(self, obs: PyTree, inputs: PolicyInputs) -> PyTree:
@@ -406,22 +422,45 @@ class PolicySpec:
 
     @functools.cached_property
     def _stretch(self) -> Callable[[PyTree], PyTree]:
-        return environment_action(
-            self.action_space,
+        convert = functools.partial(
+            environment_action,
             normalize=self.normalize_actions,
             clip=self.clip_actions,
             kind=self.action_distribution,
         )
+        return self._for_boxes(convert)
+
+    def _for_boxes(self, convert: Callable[[Box], Callable]) -> Callable[[PyTree], PyTree]:
+        """`convert(space)` of the numbers of each Box; what else there is stays as it is."""
+        is_number = lambda part: isinstance(part, Box) and not is_integer_box(part)
+        unchanged = lambda action: action
+        converts = jax.tree.map(
+            lambda part: convert(part) if is_number(part) else unchanged, tree_of(self.action_space)
+        )
+        return lambda action: jax.tree.map(lambda each, leaf: each(leaf), converts, action)
 
     def as_sampled(self, action: PyTree) -> PyTree:
-        """The distribution's actions with the environment's integers; a Box's are not stretched."""
-        return from_program(self.action_space, action, jnp)
+        """The distribution's actions as the environment's, but a Box's numbers not stretched."""
+        return action_from_program(self.action_space, action, jnp)
+
+    def spread(self, distribution: Distribution) -> tuple[jax.Array, ...] | None:
+        """(mean - std, mean, mean + std) of a Box's numbers, as the environment has them.
+
+        Of an action in parts those of all Boxes in a row, f32[..., d]. None: there are no numbers.
+        """
+        if not num_log_stds(self.action_space):
+            return None
+        if not is_tree(self.action_space):
+            return tuple(map(self.to_env_action, distribution.spread()))
+        rows = map(self.to_env_action, distribution.spread_rows())
+        return tuple(numbers_of(self.action_space, row) for row in rows)
 
     def recorded(self, action: PyTree) -> tuple[PyTree, PyTree | None]:
         """What episodes hold of an action: (`as_sampled`, `to_env_action` where that differs)."""
         sampled = self.as_sampled(action)
         given = self._stretch(sampled)
-        return sampled, None if given is sampled else given
+        leaves = zip(jax.tree.leaves(sampled), jax.tree.leaves(given), strict=True)
+        return sampled, None if all(left is right for left, right in leaves) else given
 
     def from_env_action(self, action: PyTree, xp: Any = np) -> PyTree:
         """The distribution's actions for the environment's `[..., *action_space.shape]`.
@@ -429,14 +468,14 @@ class PolicySpec:
         Args:
             xp: `numpy`, or `jax.numpy` inside a compiled program.
         """
-        convert = policy_action(
-            self.action_space,
+        convert = functools.partial(
+            policy_action,
             normalize=self.normalize_actions,
             clip=self.clip_actions,
             kind=self.action_distribution,
             xp=xp,
         )
-        return to_program(self.action_space, convert(action), xp)
+        return action_to_program(self.action_space, self._for_boxes(convert)(action), xp)
 
 
 def without_mask(space: Space) -> Space:

@@ -12,8 +12,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxrl.core.errors import UsageError, unknown_name
-from jaxrl.core.program_spaces import program_space, to_program
-from jaxrl.core.spaces import Box
+from jaxrl.core.program_spaces import (
+    action_to_program,
+    countable,
+    mask_length,
+    sampled_space,
+)
+from jaxrl.core.spaces import Box, Space, is_tree, tree_of
 from jaxrl.core.types import AgentId, PyTree
 from jaxrl.episodes.values import Nested, check_fits, leaves, map_space, one_hot
 from jaxrl.models.policy_spec import PolicyInputs, PolicySpec, PolicyWeights
@@ -28,7 +33,7 @@ class AgentRows(NamedTuple):
     """All steps of an agent, one episode after the other: R rows of n episodes."""
 
     obs: Nested  # [R, ...]
-    action: np.ndarray  # [R, ...]
+    action: Nested  # [R, ...]
     reward: np.ndarray  # f32[R]
     lengths: np.ndarray  # i64[n]
     action_logp: Any  # f64[R] of the behaviour; None if it was not recorded
@@ -76,7 +81,7 @@ def judge_actions(policy: Any, agent: AgentId, rows: AgentRows) -> JudgedActions
     tree = (obs, _as_sampled(spec, rows.action), _inputs(policy, agent, rows), dist_inputs)
     read_all = _in_sequences if spec.has_memory else _in_chunks
     read = read_all(spec, policy.weights, tree, rows.lengths)
-    _check_behaviour(who, rows, read, isinstance(spec.action_space, Box))
+    _check_behaviour(who, rows, read, _has_numbers(spec.action_space))
     taken = action_features(spec.action_space, rows.action)
     if read.expected.shape != taken.shape:  # a distribution whose moments are not known
         taken = np.zeros_like(read.expected)
@@ -85,6 +90,15 @@ def judge_actions(policy: Any, agent: AgentId, rows: AgentRows) -> JudgedActions
 
 def action_features(space: Any, action: np.ndarray) -> np.ndarray:
     """g(a), f32[R, G]."""
+    if is_tree(space):  # all numbers after all integers, as a distribution tells them
+        parts, structure = jax.tree.flatten(tree_of(space))
+        pairs = list(zip(parts, structure.flatten_up_to(action), strict=True))
+        integers = [action_features(*pair) for pair in pairs if mask_length(pair[0])]
+        numbers = [action_features(*pair) for pair in pairs if not mask_length(pair[0])]
+        halves = [np.split(each, 2, axis=1) for each in numbers]
+        columns = [first for first, _ in halves] + [second for _, second in halves]
+        return np.concatenate([*integers, *columns], axis=1)
+    space = countable(space)
     if isinstance(space, Box):
         flat = np.asarray(action, np.float32).reshape(len(action), -1)
         return np.concatenate([flat, flat**2], axis=1)
@@ -94,19 +108,27 @@ def action_features(space: Any, action: np.ndarray) -> np.ndarray:
 def expected_features(distribution: Distribution, batch_shape: tuple[int, ...]) -> jax.Array:
     """E[g(a)], f32[..., G]; G is 0 for distributions that do not tell their moments."""
     if hasattr(distribution, "probabilities"):
-        return distribution.probabilities()
+        choices = distribution.probabilities()
+        return jnp.concatenate([choices, *_moments(distribution, batch_shape)], axis=-1)
     if not hasattr(distribution, "spread"):
         return jnp.zeros((*batch_shape, 0))
+    return jnp.concatenate(_moments(distribution, batch_shape), axis=-1)
+
+
+def _moments(distribution: Distribution, batch_shape: tuple[int, ...]) -> list[jax.Array]:
+    """[mean, mean of squares] of a Box's numbers, f32[..., d] each; [] where there are none."""
+    if not hasattr(distribution, "spread"):
+        return []
     low, mean, high = (leaf.reshape(*batch_shape, -1) for leaf in distribution.spread())
-    return jnp.concatenate([mean, mean**2 + (0.5 * (high - low)) ** 2], axis=-1)
+    return [mean, mean**2 + (0.5 * (high - low)) ** 2]
 
 
 # What the policy reads
 
 
 def _inputs(policy: Any, agent: AgentId, rows: AgentRows) -> PolicyInputs:
-    told, count = policy.policy_spec.told, len(rows.action)
-    masked = rows.action_mask is not None and not isinstance(policy.action_space, Box)
+    told, count = policy.policy_spec.told, len(rows.reward)
+    masked = rows.action_mask is not None and mask_length(policy.action_space) > 0
     if told.num_agents and agent not in policy.agents:
         raise unknown_name("agent", agent, policy.agents, f"of policy {policy.name!r}")
     place = policy.agents.index(agent) if told.num_agents else 0
@@ -126,11 +148,16 @@ def _previous(values: np.ndarray, lengths: np.ndarray) -> np.ndarray:
     return before
 
 
-def _as_sampled(spec: PolicySpec, action: np.ndarray) -> np.ndarray:
+def _as_sampled(spec: PolicySpec, action: PyTree) -> np.ndarray:
     """Recorded actions as the policy's distribution has them: f32 for a Box of any type."""
-    is_box = isinstance(spec.action_space, Box)
-    action = np.asarray(action, np.float32 if is_box else spec.action_space.dtype)
-    return to_program(spec.action_space, action)
+    spaces = tree_of(sampled_space(spec.action_space))
+    typed = jax.tree.map(lambda part, leaf: np.asarray(leaf, part.dtype), spaces, action)
+    return action_to_program(spec.action_space, typed)
+
+
+def _has_numbers(space: Space) -> bool:
+    """Whether parts of an action are numbers of a Box, which are sampled with a density."""
+    return any(not mask_length(part) for part in jax.tree.leaves(tree_of(space)))
 
 
 def _num_inputs(spec: PolicySpec) -> int:
@@ -188,7 +215,7 @@ def _read(
     dist_inputs: PyTree,
 ) -> _Read:
     """Rows [R, ...], or with memory sequences [L, B, ...] that begin with their episode."""
-    batch_shape = action.shape[: action.ndim - len(program_space(spec.action_space).shape)]
+    batch_shape = action.shape[: action.ndim - len(spec.zero_action(()).shape)]
     carry, begins = (), ()
     if spec.has_memory:
         carry = spec.model.initial_carry(batch_shape[1:])
@@ -236,11 +263,12 @@ def _check_rows(policy: Any, who: str, rows: AgentRows) -> None:
             f"{who}: no action_logp was recorded, the log-probability of each action under the "
             "policy that took it; trainer.sample() and jaxrl evaluate --explore --output record it"
         )
-    if rows.action_logp.shape != (len(rows.action),) or not np.isfinite(rows.action_logp).all():
+    if rows.action_logp.shape != (len(rows.reward),) or not np.isfinite(rows.action_logp).all():
         raise UsageError(f"{who}: action_logp must be a finite number for each action")
-    if isinstance(policy.action_space, Box) or (rows.action_mask is None and not policy.masked):
+    length = mask_length(policy.action_space)
+    if not length or (rows.action_mask is None and not policy.masked):
         return
-    needed = len(rows.action), _num_inputs(policy.policy_spec)
+    needed = len(rows.reward), length
     if rows.action_mask is None:
         raise UsageError(
             f"{who}: no action_mask was recorded, the possible actions, which it reads"

@@ -178,9 +178,14 @@ def beta_noise(key: Key, shape: tuple[int, ...], size: int) -> jax.Array:
     f32[*shape, 4 GAMMA_ATTEMPTS size].
     """
     normal_key, exponential_key = jax.random.split(to_fast_key(key))
-    wanted = (*shape, 2 * GAMMA_ATTEMPTS * size)
+    wanted = (*shape, beta_noise_size(size) // 2)
     normal = jax.random.normal(normal_key, wanted)
     return jnp.concatenate([normal, jax.random.exponential(exponential_key, wanted)], -1)
+
+
+def beta_noise_size(size: int) -> int:
+    """The random numbers of `size` samples."""
+    return 4 * GAMMA_ATTEMPTS * size
 
 
 def gamma(concentration: jax.Array, normal: jax.Array, exponential: jax.Array) -> jax.Array:

@@ -13,10 +13,21 @@ from flax import struct
 
 from jaxrl.core.errors import UsageError
 from jaxrl.core.fast_prng import to_fast_key
-from jaxrl.core.program_spaces import from_program, to_program
-from jaxrl.core.spaces import Box, Discrete, MultiDiscrete, Space
+from jaxrl.core.program_spaces import (
+    action_from_program,
+    action_space_inside,
+    action_to_program,
+)
+from jaxrl.core.spaces import Box, Dict, Discrete, MultiDiscrete, Space, Tuple, is_tree, tree_of
 from jaxrl.core.types import Key, PyTree, is_key
-from jaxrl.ops.continuous import DiagGaussian, SquashedGaussian, beta_noise, beta_of
+from jaxrl.ops.continuous import (
+    DiagGaussian,
+    SquashedGaussian,
+    beta_noise,
+    beta_noise_size,
+    beta_of,
+)
+from jaxrl.ops.joint import Joint
 
 MAX_LOG_STD = 20.0  # either way; RLlib's log_std_clip_param
 INFINITE = 1e30  # bounds from here on are none: high - low would overflow f32
@@ -148,7 +159,8 @@ class MultiCategorical(struct.PyTreeNode):
 class InEnvironment(struct.PyTreeNode):
     """A distribution over the environment's own integers, of one over the program's.
 
-    Those count from 0 and lie in a row; the numbers of a Box are the same in both.
+    Those count from 0 and lie in a row, as do all parts of a Dict or Tuple. A Box's numbers are the
+    same in both.
     """
 
     inside: Distribution
@@ -158,13 +170,13 @@ class InEnvironment(struct.PyTreeNode):
         return self.inside.noise(key)
 
     def sample(self, noise: jax.Array | Key) -> PyTree:
-        return from_program(self.action_space, self.inside.sample(noise), jnp)
+        return action_from_program(self.action_space, self.inside.sample(noise), jnp)
 
     def mode(self) -> PyTree:
-        return from_program(self.action_space, self.inside.mode(), jnp)
+        return action_from_program(self.action_space, self.inside.mode(), jnp)
 
     def log_prob(self, action: PyTree) -> jax.Array:
-        return self.inside.log_prob(to_program(self.action_space, action, jnp))
+        return self.inside.log_prob(action_to_program(self.action_space, action, jnp))
 
     def entropy(self) -> jax.Array:
         return self.inside.entropy()
@@ -205,19 +217,55 @@ def num_logits(action_space: Space, kind: str = "gaussian") -> int:
     Raises:
         UsageError: a space that has no distribution, or none of this kind.
     """
-    if kind != "gaussian" and not (isinstance(action_space, Box) and has_bounds(action_space)):
+    parts = _parts(action_space)
+    boxes = [part for part in parts if isinstance(part, Box)]
+    if kind != "gaussian" and not (boxes and all(map(has_bounds, boxes))):
         raise UsageError(
             f"action_distribution={kind!r} needs Box actions with finite bounds, not {action_space}"
         )
-    match action_space:
-        case Discrete() | MultiDiscrete():
-            return sum(action_space.counts)
-        case Box() if np.issubdtype(action_space.dtype, np.floating) and action_space.size:
-            return 2 * action_space.size
+    return sum(_num_logits(part, action_space) for part in parts)
+
+
+def _num_logits(part: Space, action_space: Space) -> int:
+    if isinstance(part, Discrete | MultiDiscrete):
+        return sum(part.counts)
+    if np.issubdtype(part.dtype, np.floating) and part.size:
+        return 2 * part.size
     raise UsageError(
-        f"action space {action_space} is not supported; "
-        "allowed: Discrete, MultiDiscrete, a Box of floating numbers"
+        f"action space {action_space} is not supported; allowed: Discrete, MultiDiscrete, Box, and "
+        "Dict and Tuple of them"
     )
+
+
+def num_log_stds(action_space: Space) -> int:
+    """The numbers of all Boxes of an action; each has a standard deviation."""
+    return sum(part.size for part in _parts(action_space) if isinstance(part, Box))
+
+
+def with_log_stds(action_space: Space, outputs: jax.Array, log_std: jax.Array) -> jax.Array:
+    """The logits of a network that has no outputs for standard deviations.
+
+    Args:
+        outputs: [..., num_logits - num_log_stds].
+        log_std: [num_log_stds], the same for all rows.
+    """
+    rows = jnp.broadcast_to(
+        log_std.reshape((1,) * (outputs.ndim - 1) + (-1,)), (*outputs.shape[:-1], log_std.size)
+    )
+    logits, first, first_std = [], 0, 0
+    for part in _parts(action_space):
+        size = part.size if isinstance(part, Box) else sum(part.counts)
+        logits.append(outputs[..., first : first + size])
+        first += size
+        if isinstance(part, Box):
+            logits.append(rows[..., first_std : first_std + size])
+            first_std += size
+    return jnp.concatenate(logits, axis=-1)
+
+
+def _parts(action_space: Space) -> list[Space]:
+    """The plain parts of what a policy chooses, in JAX's order."""
+    return jax.tree.leaves(tree_of(action_space_inside(action_space)))
 
 
 def sampling_noise(
@@ -226,8 +274,14 @@ def sampling_noise(
     """The random numbers f32[*shape, D] from which `sample` makes actions, drawn as one block.
 
     For a Box standard normal numbers, one per element (`beta_noise` for a Beta); for integers
-    standard Gumbel numbers, one per possible value.
+    standard Gumbel numbers, one per possible value; of several parts those of each in a row.
     """
+    if is_tree(action_space):
+        parts = _parts(action_space)
+        keys = jax.random.split(to_fast_key(key), len(parts))
+        drawn = [sampling_noise(part, keys[i], shape, kind) for i, part in enumerate(parts)]
+        return jnp.concatenate(drawn, axis=-1)
+    action_space = action_space_inside(action_space)
     if not isinstance(action_space, Box):
         return jax.random.gumbel(to_fast_key(key), (*shape, num_logits(action_space)))
     if kind == "beta":
@@ -237,7 +291,10 @@ def sampling_noise(
 
 def from_logits(action_space: Space, logits: jax.Array, kind: str = "gaussian") -> Distribution:
     """The distribution over `action_space` of logits f32[..., num_logits]."""
+    action_space = action_space_inside(action_space)
     match action_space:
+        case Dict() | Tuple():
+            return _joint(action_space, logits, kind)
         case MultiDiscrete():
             return MultiCategorical(logits, action_space.counts)
         case Box() if kind == "beta":
@@ -247,6 +304,25 @@ def from_logits(action_space: Space, logits: jax.Array, kind: str = "gaussian") 
             mean, log_std = jnp.split(logits, 2, axis=-1)
             return gaussian(mean, jnp.clip(log_std, -MAX_LOG_STD, MAX_LOG_STD), action_space.shape)
     return Categorical(logits)
+
+
+def _joint(action_space: Dict | Tuple, logits: jax.Array, kind: str) -> Joint:
+    parts, first, noise_sizes = [], 0, []
+    for part in _parts(action_space):
+        kind_of_part = kind if isinstance(part, Box) else "gaussian"
+        size = num_logits(part, kind_of_part)
+        parts.append(from_logits(part, logits[..., first : first + size], kind_of_part))
+        noise_sizes.append(noise_size(part, kind_of_part))
+        first += size
+    return Joint(tuple(parts), action_space, tuple(noise_sizes))
+
+
+def noise_size(space: Space, kind: str = "gaussian") -> int:
+    """The random numbers from which `sample` makes an action of a plain space."""
+    inside = action_space_inside(space)
+    if not isinstance(inside, Box):
+        return sum(inside.counts)
+    return beta_noise_size(inside.size) if kind == "beta" else inside.size
 
 
 class ActionBounds(NamedTuple):

@@ -9,6 +9,7 @@ The names and arguments are RLlib's, `exploration_config={"type": "EpsilonGreedy
 """
 
 import dataclasses
+import functools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -20,7 +21,8 @@ from flax import struct
 
 from jaxrl.core.errors import UsageError, brief, nearest, reason_of, unknown_name
 from jaxrl.core.fields import check_all, count, number, setting
-from jaxrl.core.spaces import Box, Space
+from jaxrl.core.program_spaces import action_space_inside
+from jaxrl.core.spaces import Box, Space, tree_of
 from jaxrl.core.trust import Kind, maker, parse_name
 from jaxrl.ops.continuous import DiagGaussian
 from jaxrl.ops.distributions import (
@@ -31,6 +33,7 @@ from jaxrl.ops.distributions import (
     has_bounds,
     num_logits,
 )
+from jaxrl.ops.joint import Joint
 
 EXPLORATION = Kind(
     "exploration_config",
@@ -108,6 +111,8 @@ def act_greedily(distribution: Distribution, env_steps: jax.Array) -> Greedy:
 
 def _random_where(is_random: jax.Array, distribution: Distribution) -> Distribution:
     """Uniform over the possible actions where `is_random`, bool[], else as it is."""
+    if isinstance(distribution, Joint):
+        return distribution.by_part(functools.partial(_random_where, is_random))
     if isinstance(distribution, DiagGaussian):
         rows = jnp.broadcast_to(is_random, distribution.mean.shape[:-1])
         return UniformOr(rows, distribution)
@@ -117,7 +122,8 @@ def _random_where(is_random: jax.Array, distribution: Distribution) -> Distribut
 
 def _check_random(name: str, action_space: Space, kind: str) -> None:
     """Refuses random actions of a Box that [-1, 1] does not stand for."""
-    if isinstance(action_space, Box) and not (kind == "gaussian" and has_bounds(action_space)):
+    boxes = _boxes(action_space)
+    if boxes and not (kind == "gaussian" and all(map(has_bounds, boxes))):
         raise UsageError(
             f"exploration_config: {name} draws random actions of integers, or of a Box with finite "
             f"bounds and action_distribution='gaussian', not {action_space} with {kind!r}"
@@ -182,7 +188,7 @@ class EpsilonGreedy(Exploration):
     epsilon_timesteps: int = setting(10_000, "environment steps in which it falls", count())
 
     def check(self, action_space: Space, action_distribution: str) -> None:
-        if isinstance(action_space, Box):
+        if _boxes(action_space):
             raise UsageError(
                 f"exploration_config: EpsilonGreedy is for integer actions, not {action_space}; "
                 "GaussianNoise is for those of a Box"
@@ -191,10 +197,7 @@ class EpsilonGreedy(Exploration):
     def __call__(self, distribution: Distribution, env_steps: jax.Array) -> Distribution:
         steps = self.warmup_timesteps, self.epsilon_timesteps
         epsilon = _linear(env_steps, *steps, self.initial_epsilon, self.final_epsilon)
-        if isinstance(distribution, Categorical):
-            return _epsilon_greedy(distribution, epsilon)
-        parts = [_epsilon_greedy(part, epsilon).logits for part in distribution.parts()]
-        return MultiCategorical(jnp.concatenate(parts, axis=-1), distribution.nvec)
+        return _epsilon_greedy(distribution, epsilon)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -212,7 +215,8 @@ class GaussianNoise(Exploration):
     scale_timesteps: int = setting(10_000, "environment steps in which it falls", count())
 
     def check(self, action_space: Space, action_distribution: str) -> None:
-        if not isinstance(action_space, Box) or action_distribution != "gaussian":
+        parts = jax.tree.leaves(tree_of(action_space))
+        if len(_boxes(action_space)) < len(parts) or action_distribution != "gaussian":
             raise UsageError(
                 "exploration_config: GaussianNoise is for Box actions with "
                 f"action_distribution='gaussian', not {action_space} with {action_distribution!r}"
@@ -223,12 +227,33 @@ class GaussianNoise(Exploration):
     def __call__(self, distribution: DiagGaussian, env_steps: jax.Array) -> Distribution:
         scales = self.initial_scale, self.final_scale
         scale = _linear(env_steps, self.random_timesteps, self.scale_timesteps, *scales)
-        log_std = jnp.broadcast_to(jnp.log(scale * self.stddev), distribution.log_std.shape)
-        noisy = distribution.replace(log_std=log_std)
-        return _random_where(env_steps < self.random_timesteps, noisy)
+
+        def noisy(gaussian: DiagGaussian) -> DiagGaussian:
+            log_std = jnp.broadcast_to(jnp.log(scale * self.stddev), gaussian.log_std.shape)
+            return gaussian.replace(log_std=log_std)
+
+        is_joint = isinstance(distribution, Joint)
+        behaviour = distribution.by_part(noisy) if is_joint else noisy(distribution)
+        return _random_where(env_steps < self.random_timesteps, behaviour)
 
 
-def _epsilon_greedy(policy: Categorical, epsilon: jax.Array) -> Categorical:
+def _boxes(action_space: Space) -> list[Box]:
+    """The parts that are numbers of a policy's distribution."""
+    parts = jax.tree.leaves(tree_of(action_space_inside(action_space)))
+    return [part for part in parts if isinstance(part, Box)]
+
+
+def _epsilon_greedy(policy: Distribution, epsilon: jax.Array) -> Distribution:
+    """Of integers, each by itself."""
+    if isinstance(policy, Joint):
+        return policy.by_part(lambda part: _epsilon_greedy(part, epsilon))
+    if isinstance(policy, Categorical):
+        return _epsilon_greedy_one(policy, epsilon)
+    parts = [_epsilon_greedy_one(part, epsilon).logits for part in policy.parts()]
+    return MultiCategorical(jnp.concatenate(parts, axis=-1), policy.nvec)
+
+
+def _epsilon_greedy_one(policy: Categorical, epsilon: jax.Array) -> Categorical:
     possible = policy.possible()
     random = possible.astype(jnp.float32)
     random = random / jnp.sum(random, axis=-1, keepdims=True)

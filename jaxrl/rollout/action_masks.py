@@ -6,9 +6,8 @@ import numpy as np
 
 from jaxrl.core.env import MultiAgentEnvironment, Solo, raw_reset
 from jaxrl.core.errors import UsageError
-from jaxrl.core.spaces import Box
+from jaxrl.core.program_spaces import mask_length
 from jaxrl.core.types import PyTree
-from jaxrl.ops.distributions import num_logits
 from jaxrl.rollout.policy_map import Grouping
 
 
@@ -29,7 +28,7 @@ def check_masks(env: MultiAgentEnvironment, grouping: Grouping, params: PyTree) 
     for group, mask in zip(grouping.groups, masks, strict=True):
         space, given = group.action_space, list(mask.shape[3:])
         what = f"action_mask of {env.name}, {given} for agent {group.agents[0][0]!r}"
-        if isinstance(space, Box):
+        if not mask_length(space):
             raise UsageError(f"{what}: a mask needs discrete actions, not {space}")
-        if given != [num_logits(space)]:
-            raise UsageError(f"{what}: {space} needs {[num_logits(space)]}")
+        if given != [mask_length(space)]:
+            raise UsageError(f"{what}: {space} needs {[mask_length(space)]}")

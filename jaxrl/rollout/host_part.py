@@ -177,13 +177,18 @@ class Part:
         self._most = max(1, min(num_steps, STEPS_AT_ONCE, BYTES_AT_ONCE // sizes))
         # Steps are written to the first while the second, once full, is recorded.
         self._waiting, self._recording = self._new_rows(), None
+        by_agent = self._waiting.actions.values()
+        self._is_plain = all(isinstance(rows, np.ndarray) for rows in by_agent)
         self._begin_rows(0)
         self._waiting.answers[0] = self._answer
 
     @property
-    def actions(self) -> dict[AgentId, np.ndarray]:
+    def actions(self) -> dict[AgentId, PyTree]:
         """The environment's, [E, ...]."""
-        return {agent: rows[self._row] for agent, rows in self._waiting.actions.items()}
+        row, waiting = self._row, self._waiting.actions
+        if self._is_plain:  # by itself, for it is asked for in every step
+            return {agent: rows[row] for agent, rows in waiting.items()}
+        return jax.tree.map(lambda rows: rows[row], waiting)
 
     def take(self, steps: Any) -> None:
         """Keeps a step, a `VectorSteps`."""

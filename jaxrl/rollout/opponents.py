@@ -76,7 +76,7 @@ class Opponents(struct.PyTreeNode):
         for number, act in enumerate(self.scripted, start=first):
 
             def decide(*seen, act=act):
-                return policy_spec.from_env_action(jnp.asarray(act(*seen)), jnp)
+                return policy_spec.from_env_action(jax.tree.map(jnp.asarray, act(*seen)), jnp)
 
             keys = _keys_of_agents(step_keys, action.shape[2])
             chosen = jax.vmap(jax.vmap(decide))(obs, keys, mask)[None]

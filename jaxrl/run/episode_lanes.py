@@ -11,7 +11,13 @@ import numpy as np
 from jaxrl.algorithms.config import AlgorithmConfig
 from jaxrl.algorithms.offline_data import ENV_ACTIONS, MASK, checked, flags_of
 from jaxrl.core.errors import UsageError, unknown_name
-from jaxrl.core.spaces import Box, tree_of
+from jaxrl.core.program_spaces import (
+    action_to_program,
+    countable,
+    mask_length,
+    sampled_space,
+)
+from jaxrl.core.spaces import tree_of
 from jaxrl.core.types import AgentId, PyTree
 from jaxrl.episodes import MultiAgentEpisode, SingleAgentEpisode
 from jaxrl.models.policy_spec import PolicySpec
@@ -155,7 +161,7 @@ class EpisodeLanes:
                         f"{list(values.shape)}"
                     )
         if self.spec.masked:
-            wanted = (count, num_logits(policy_spec.action_space))
+            wanted = (count, mask_length(policy_spec.action_space))
             mask = flags_of(outputs.get(MASK, np.ones(wanted, bool)), f"{what} {MASK}")
             if mask.shape != wanted:
                 raise UsageError(f"{what} {MASK} must be bool{list(wanted)}")
@@ -168,12 +174,11 @@ class EpisodeLanes:
         """The policy's actions."""
         space, actions = policy_spec.action_space, episode.actions.arrays()
         is_policys = POLICY_ACTIONS in outputs or ENV_ACTIONS in outputs
-        if isinstance(space, Box) and is_policys:
-            actions = _as_floats(outputs.get(POLICY_ACTIONS, actions))
-            if actions.shape != (len(episode), *space.shape) or not np.isfinite(actions).all():
-                raise UsageError(f"{what} {POLICY_ACTIONS} must be finite numbers of {space}")
-            return actions
-        return policy_spec.from_env_action(checked(space, actions, f"{what} actions"))
+        if is_policys:
+            sampled = outputs.get(POLICY_ACTIONS, actions)
+            sampled = checked(sampled_space(space), sampled, f"{what} {POLICY_ACTIONS}")
+            return action_to_program(space, sampled)
+        return policy_spec.from_env_action(checked(countable(space), actions, f"{what} actions"))
 
     def _width(self, policy_spec: PolicySpec) -> int:
         return num_logits(policy_spec.action_space, policy_spec.action_distribution)
@@ -261,7 +266,7 @@ def _empty(policy_spec: PolicySpec, shape: tuple[int, ...], *, masked: bool) -> 
         obs=obs(),
         next_obs=obs(),
         action=jax.tree.map(np.array, policy_spec.zero_action(shape)),
-        action_mask=np.ones((*shape, num_logits(space)), bool) if masked else (),
+        action_mask=np.ones((*shape, mask_length(space)), bool) if masked else (),
         dist_inputs=np.ones((*shape, width), np.float32),
         log_prob=np.zeros(shape, np.float32),
         reward=np.zeros(shape, np.float32),

@@ -10,10 +10,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxrl.core.program_spaces import mask_length
 from jaxrl.core.spaces import tree_of
 from jaxrl.core.types import Key, PolicyId, PyTree
 from jaxrl.models.policy_spec import PolicySpec, PolicyState, PolicyWeights
-from jaxrl.ops.distributions import num_logits
 from jaxrl.run.inference.policy import Policy, acting_key
 
 MAX_BATCH = 64  # rows of one compiled call; more are answered by several
@@ -36,7 +36,7 @@ class Acted(NamedTuple):
     """The answer to a row."""
 
     action: Any  # in the environment's units, as plain numbers and lists
-    sampled: np.ndarray  # in the policy's
+    sampled: PyTree | None  # as of `PolicySpec.recorded`, where it differs
     log_prob: float
     state: PolicyState
 
@@ -71,7 +71,7 @@ class BatchedPolicy:
         obs = [np.zeros(part.shape, part.dtype) for part in parts]
         mask = None
         if self.policy.masked:
-            mask = np.ones(num_logits(self.policy.action_space), bool)
+            mask = np.ones(mask_length(self.policy.action_space), bool)
         size = 1
         while size <= MAX_BATCH:
             self.act([Row(obs, self.fresh_state, mask, 0, False)] * size)
@@ -99,13 +99,16 @@ class BatchedPolicy:
         draw = self._key, np.uint32(self._calls % 2**32)
         outputs = jax.device_get(_act(self.policy_spec, self.weights, seen, explore, draw))
         actions, sampled, log_probs, after = outputs
-        actions, log_probs = actions.tolist(), log_probs.tolist()
-        answers = []
+        actions = jax.tree.map(np.ndarray.tolist, actions)
+        lists, structure = jax.tree.flatten(actions, is_leaf=lambda node: isinstance(node, list))
+        log_probs, answers = log_probs.tolist(), []
         for i in range(len(rows)):
+            action = structure.unflatten([each[i] for each in lists])
             row_state = self.fresh_state
             if self.remembers:
                 row_state = jax.tree.map(lambda leaf, i=i: leaf[i], after)
-            answers.append(Acted(actions[i], sampled[i], log_probs[i], row_state))
+            drawn = jax.tree.map(lambda leaf, i=i: leaf[i], sampled)
+            answers.append(Acted(action, drawn, log_probs[i], row_state))
         return answers
 
 
@@ -117,7 +120,7 @@ def _act(
     explore: jax.Array,
     draw: tuple[Key, jax.Array],
 ) -> tuple[PyTree, PyTree, jax.Array, PolicyState]:
-    """(the environment's actions, the policy's, their log-probabilities, the next states).
+    """(the environment's actions, the sampled ones or None, log-probabilities, the next states).
 
     Actions are drawn where `explore`, bool[B], is set, and are else the likeliest.
     """
@@ -129,7 +132,9 @@ def _act(
     is_drawn = explore.reshape(-1, *[1] * (drawn.ndim - 1))
     action = jnp.where(is_drawn, drawn, likeliest)
     after = policy_spec.next_state(carry, action, jnp.zeros(value.shape))
-    return policy_spec.to_env_action(action), action, distribution.log_prob(action), after
+    sampled, given = policy_spec.recorded(action)
+    log_prob = distribution.log_prob(action)
+    return (sampled, None, log_prob, after) if given is None else (given, sampled, log_prob, after)
 
 
 class _Request(NamedTuple):

@@ -17,7 +17,7 @@ class Act(NamedTuple):
     """An action, with what learning needs to know of it."""
 
     action: Any  # in the environment's units
-    sampled: np.ndarray | None  # in the policy's, where they differ
+    sampled: Any  # as the policy sampled it; None where that is the action
     log_prob: float  # with which it was chosen
     mask: np.ndarray | None  # the actions that were possible
 

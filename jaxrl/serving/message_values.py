@@ -3,12 +3,13 @@
 from collections.abc import Sequence
 from typing import Any
 
+import jax
 import numpy as np
 
 from jaxrl.core.errors import brief
-from jaxrl.core.spaces import Box, Dict, Space, Tuple, beyond
-from jaxrl.core.types import PolicyId
-from jaxrl.ops.distributions import num_logits
+from jaxrl.core.program_spaces import countable, mask_length
+from jaxrl.core.spaces import Box, Dict, Space, Tuple, beyond, tree_of
+from jaxrl.core.types import PolicyId, PyTree
 from jaxrl.run.inference.policy import checked_part
 from jaxrl.serving.nested_numbers import array_of
 
@@ -21,29 +22,37 @@ def read_observation(space: Space, value: Any, policy: PolicyId) -> list[np.ndar
     """The parts of an observation, in JAX's order."""
     return [
         checked_part(part, read_array(part, found, f"policy {policy!r}: an observation"), policy)
-        for part, found in _leaves(space, value)
+        for part, found in _leaves(space, value, "an observation")
     ]
 
 
-def read_action(space: Space, value: Any, policy: PolicyId) -> np.ndarray:
+def read_action(space: Space, value: Any, policy: PolicyId) -> PyTree:
     """An action of an agent, in the environment's units."""
+    leaves = [
+        _read_action(part, found, policy) for part, found in _leaves(space, value, "an action")
+    ]
+    return jax.tree.structure(tree_of(space)).unflatten(leaves)
+
+
+def _read_action(space: Space, value: Any, policy: PolicyId) -> np.ndarray:
     action = read_array(space, value, f"policy {policy!r}: an action")
     if isinstance(space, Box) and not np.all(np.isfinite(action)):
         raise Refused(f"policy {policy!r}: an action must be finite numbers, not {brief(value)}")
-    if not isinstance(space, Box) and np.any(beyond(space, action)):
+    if mask_length(space) and np.any(beyond(countable(space), action)):
         raise Refused(f"policy {policy!r} takes actions of {space}, not {brief(value)}")
     return action
 
 
 def read_mask(space: Space, value: Any) -> np.ndarray:
     """The possible actions, bool[A]."""
-    if isinstance(space, Box):
+    length = mask_length(space)
+    if not length:
         raise Refused(f"a mask needs discrete actions, not {space}")
-    shape = (num_logits(space),)
+    shape = (length,)
     mask = np.frombuffer(value, np.uint8) if isinstance(value, bytes) else array_of(value, shape)
     is_bool = mask is not None and mask.dtype.kind in "biu" and np.all((mask == 0) | (mask == 1))
     if not is_bool or mask.shape != shape:
-        raise Refused(f"a mask must be {num_logits(space)} times true or false, not {brief(value)}")
+        raise Refused(f"a mask must be {length} times true or false, not {brief(value)}")
     return mask.astype(bool)
 
 
@@ -68,21 +77,21 @@ def read_array(space: Space, value: Any, what: str) -> np.ndarray:
     return array
 
 
-def _leaves(space: Space, value: Any) -> Sequence[tuple[Space, Any]]:
+def _leaves(space: Space, value: Any, what: str) -> Sequence[tuple[Space, Any]]:
     """The plain spaces of a space with the parts of a value, in JAX's order."""
     if isinstance(space, Dict):
         if not isinstance(value, dict) or value.keys() != space.spaces.keys():
             names = ", ".join(space.spaces)
-            raise Refused(f"an observation must be a dict of {names}, not {brief(value)}")
+            raise Refused(f"{what} must be a dict of {names}, not {brief(value)}")
         pairs = [(part, value[name]) for name, part in space.parts]
     elif isinstance(space, Tuple):
         if not isinstance(value, list) or len(value) != len(space.spaces):
             number = len(space.spaces)
-            raise Refused(f"an observation must be a list of {number}, not {brief(value)}")
+            raise Refused(f"{what} must be a list of {number}, not {brief(value)}")
         pairs = list(zip(space.spaces, value, strict=True))
     else:
         return [(space, value)]
     leaves = []
     for part, found in pairs:
-        leaves.extend(_leaves(part, found))
+        leaves.extend(_leaves(part, found, what))
     return leaves

@@ -5,10 +5,11 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import jax
 import numpy as np
 
 from jaxrl.core.errors import UsageError, brief, one_line, unknown_name
-from jaxrl.core.spaces import Box, to_json
+from jaxrl.core.spaces import to_json, tree_of
 from jaxrl.core.types import AgentId, PolicyId
 from jaxrl.models.policy_spec import PolicyState
 from jaxrl.run.export.export import strict_json
@@ -289,7 +290,8 @@ class Session:
                 raise Refused("a policy with memory has to choose every action: use get_action")
             spec, name = batched.policy_spec, batched.policy.name
             action = read_action(spec.action_space, value, name)
-            sampled = spec.from_env_action(action) if isinstance(spec.action_space, Box) else None
+            sampled, given = spec.recorded(spec.from_env_action(action))
+            sampled = None if given is None else jax.device_get(sampled)
             if episode.record is not None and not abs(log_probs.get(agent, np.inf)) < 1e30:
                 raise Refused(f"log_prob of agent {agent!r} must be a finite number")
             acts[agent] = Act(action, sampled, log_probs.get(agent, 0.0), rows[agent].mask)
@@ -347,10 +349,10 @@ class Session:
     def _act_of(self, agent: AgentId, row: Row, acted: Acted) -> Act:
         """What learning needs to know of an answer."""
         batched = self.served.policies[self.served.players[agent]]
-        space = batched.policy_spec.action_space
-        sampled = acted.sampled if isinstance(space, Box) else None
-        action = np.asarray(acted.action, space.dtype)
-        return Act(action, sampled, acted.log_prob, row.mask)
+        spaces = tree_of(batched.policy_spec.action_space)
+        typed = lambda part, leaf: np.asarray(leaf, part.dtype)
+        action = jax.tree.map(typed, spaces, acted.action)
+        return Act(action, acted.sampled, acted.log_prob, row.mask)
 
     def _get_weights(self, message: protocol.GetWeights) -> None:
         if message.policy is None and len(self.served.policies) > 1:

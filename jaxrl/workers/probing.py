@@ -9,7 +9,7 @@ import jax
 import numpy as np
 
 from jaxrl.core.errors import UsageError
-from jaxrl.core.program_spaces import from_program, program_space
+from jaxrl.core.program_spaces import countable, from_program, mask_length, program_space
 from jaxrl.core.python_kinds import VECTOR, kind_of
 from jaxrl.core.spaces import Box, Space, tree_of
 from jaxrl.core.types import AgentId, PyTree
@@ -65,11 +65,21 @@ def possible_actions(
     """Actions of all agents in all copies: the first possible ones, of Boxes those nearest to 0."""
     masks = masks or dict.fromkeys(spec.agents)
     return {
-        agent: jax.tree.map(
-            lambda part, mask=masks[agent]: _first_possible(part, mask, num_envs), tree_of(space)
-        )
+        agent: _possible(space, masks[agent], num_envs)
         for agent, space in spec.action_spaces.items()
     }
+
+
+def _possible(space: Space, mask: np.ndarray | None, num_envs: int) -> PyTree:
+    """Of one agent, [E, ...]; the parts of integers have their parts of the mask."""
+    parts, structure = jax.tree.flatten(tree_of(space))
+    lengths = [0 if mask is None else mask_length(part) for part in parts]
+    masks = np.split(mask, np.cumsum(lengths)[:-1], axis=1) if mask is not None else lengths
+    found = [
+        _first_possible(countable(part), each if length else None, num_envs).astype(part.dtype)
+        for part, each, length in zip(parts, masks, lengths, strict=True)
+    ]
+    return structure.unflatten(found)
 
 
 def _first_possible(space: Space, mask: np.ndarray | None, num_envs: int) -> np.ndarray:

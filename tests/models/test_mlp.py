@@ -340,4 +340,4 @@ def test_equal_models_are_one_static_key():
 
 def test_an_action_space_without_a_distribution_is_refused():
     with pytest.raises(UsageError, match="not supported; allowed"):
-        MLP(Discrete(3), Box(0, 5, (2,), "int32"))
+        MLP(Discrete(3), Box(0, 5, (0,)))

@@ -220,9 +220,13 @@ def test_a_network_gives_a_mean_and_a_log_std_for_each_number_of_a_box():
 def test_an_action_space_without_a_distribution_is_refused():
     with pytest.raises(
         UsageError,
-        match=r"action space Box.*not supported; allowed: Discrete, MultiDiscrete, a Box of",
+        match=r"action space Box.*not supported; allowed: Discrete, MultiDiscrete, Box, and Dict",
     ):
-        num_logits(Box(0, 5, (2,), "int32"))
+        num_logits(Box(0, 5, (0,)))
+
+
+def test_a_network_gives_one_output_for_each_integer_of_a_box():
+    assert num_logits(Box(0, 5, (2,), "int32")) == 12
 
 
 # Box: the diagonal Gaussian, against SciPy

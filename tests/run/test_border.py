@@ -4,22 +4,35 @@ Spaces are drawn: all kinds, with starts, shapes and types, nested. What goes in
 was, through a policy, a learner, episodes, files, exports, a server and its clients.
 """
 
+import gymnasium
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import struct
-from hypothesis import given, settings
+from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 import jaxrl
 from jaxrl.core.env import Environment
-from jaxrl.core.spaces import Dict, Discrete, MultiDiscrete, Tuple, from_json, is_tree, parts_of
+from jaxrl.core.program_spaces import action_to_program, sampled_space
+from jaxrl.core.spaces import (
+    Box,
+    Dict,
+    Discrete,
+    MultiDiscrete,
+    Tuple,
+    from_json,
+    is_tree,
+    parts_of,
+)
 from jaxrl.episodes import EpisodeWriter, SingleAgentEpisode, read_episodes
 from jaxrl.models.policy_spec import PolicyWeights
 from jaxrl.run.export.numpy_policy import NumpyPolicy
 from jaxrl.run.inference.policy import Policy
-from tests.spaces_strategy import integers, is_equal, member, trees
+from jaxrl.run.inference.recording import record_episode
+from jaxrl.run.replay.page import Column, replay_data
+from tests.spaces_strategy import actions, is_equal, member, trees
 
 STEPS = 4
 CONFIG = jaxrl.PPOConfig(
@@ -30,7 +43,9 @@ CONFIG = jaxrl.PPOConfig(
     num_epochs=1,
     fcnet_hiddens=(4,),
 )
-FEW = settings(max_examples=4, deadline=None, derandomize=True)
+FEW = settings(  # without shrinking, for each example compiles programs
+    max_examples=4, deadline=None, derandomize=True, phases=[Phase.explicit, Phase.generate]
+)
 SEEDS = st.integers(0, 99)
 GRID = MultiDiscrete([[2, 3], [4, 5]], start=[[1, -1], [7, 0]])
 THREE = Discrete(3, start=-1)
@@ -48,66 +63,65 @@ def rows(tree, index):
 
 
 def contains(space, values):
-    return bool(jnp.all(jax.vmap(space.contains)(values)))
+    return bool(jnp.all(jax.vmap(space.contains)(jax.tree.map(jnp.asarray, values))))
 
 
 @FEW
-@given(trees(), integers(), SEEDS)
-def test_a_policy_takes_and_gives_the_environments_own_values(observations, actions, seed):
-    policy, obs = policy_of(observations, actions), member(observations, seed, (3,))
-    for explore in (False, True):
-        chosen = policy.act(obs, explore=explore)
-        assert contains(actions, chosen)
-        alone = policy.act(rows(obs, 0), explore=False)
-    likeliest = policy.act(obs)
-    assert is_equal(actions, alone, rows(likeliest, 0))
+@given(trees(), actions(), SEEDS)
+def test_a_policy_takes_and_gives_the_environments_own_values(observations, acting, seed):
+    policy, obs = policy_of(observations, acting), member(observations, seed, (3,))
+    spec, likeliest = policy.policy_spec, policy.act(obs)
+    for chosen in (likeliest, policy.act(obs, explore=True)):
+        assert contains(acting, chosen)
+        back = spec.to_env_action(spec.from_env_action(chosen))
+        assert is_equal(acting, back, chosen, atol=1e-5)
+    assert is_equal(acting, policy.act(rows(obs, 0)), rows(likeliest, 0), atol=1e-5)
     distribution = policy.distribution(obs)
-    assert is_equal(actions, distribution.mode(), likeliest)
-    drawn = distribution.sample(jax.random.key(seed))
-    assert contains(actions, drawn)
-    assert np.all(distribution.log_prob(drawn) <= distribution.log_prob(likeliest) + 1e-6)
-    spec = policy.policy_spec
-    back = spec.to_env_action(spec.from_env_action(drawn))
-    assert is_equal(actions, back, drawn)
+    drawn, mode = distribution.sample(jax.random.key(seed)), distribution.mode()
+    assert contains(sampled_space(acting), drawn)
+    assert np.all(distribution.log_prob(drawn) <= distribution.log_prob(mode) + 1e-5)
+    assert is_equal(acting, spec.to_env_action(action_to_program(acting, mode)), likeliest, 1e-5)
 
 
 @FEW
-@given(trees(), integers(), SEEDS)
+@given(trees(), actions(), SEEDS)
 def test_a_learner_its_episodes_and_files_hold_the_environments_own_values(
-    tmp_path_factory, observations, actions, seed
+    tmp_path_factory, observations, acting, seed
 ):
-    learner = jaxrl.Learner(CONFIG, observations, actions)
+    learner = jaxrl.Learner(CONFIG, observations, acting)
     obs, policy = member(observations, seed, (STEPS + 1,)), learner.get_policy("default_policy")
-    episode = SingleAgentEpisode(observation_space=observations, action_space=actions)
+    episode = SingleAgentEpisode(observation_space=observations, action_space=acting)
     episode.add_env_reset(rows(obs, 0))
     for step in range(STEPS):
         action, outputs = learner.act(rows(obs, step))
-        assert actions.contains(jnp.asarray(action))
-        log_prob = policy.distribution(rows(obs, step)).log_prob(action)
-        np.testing.assert_allclose(log_prob, outputs["action_logp"], atol=1e-5)
+        assert acting.contains(jax.tree.map(jnp.asarray, action))
+        sampled = outputs.get("policy_actions", action)
+        log_prob = policy.distribution(rows(obs, step)).log_prob(sampled)
+        np.testing.assert_allclose(log_prob, outputs["action_logp"], atol=1e-4)
         told = {"terminated": step == STEPS - 1, "extra_model_outputs": outputs}
         episode.add_env_step(rows(obs, step + 1), action, 1.0, **told)
     learner.add(episode)
+    taken = episode.to_numpy().get_actions()
     ((lanes,), *_) = learner._lanes.take()
     alone = lambda leaf: leaf[:, 0, 0, 0]
     back = learner.algorithm.policy_specs[0].to_env_action(jax.tree.map(alone, lanes.action))
-    assert is_equal(actions, back, episode.get_actions())
+    assert is_equal(acting, back, taken, atol=1e-5)
     assert is_equal(observations, jax.tree.map(alone, lanes.obs), rows(obs, slice(STEPS)))
     path = tmp_path_factory.mktemp("episodes")
     with EpisodeWriter(path) as writer:
         writer.write(episode)
     (read,) = read_episodes(path)
     assert is_equal(observations, read.get_observations(), obs)
-    assert is_equal(actions, read.get_actions(), episode.get_actions())
+    assert is_equal(acting, read.get_actions(), taken)
     learner.add(read)
 
 
 @FEW
-@given(trees(), integers(), SEEDS, st.sampled_from([".npz", ".stablehlo"]))
+@given(trees(), actions(), SEEDS, st.sampled_from([".npz", ".stablehlo"]))
 def test_an_exported_policy_takes_and_gives_the_environments_own_values(
-    tmp_path_factory, observations, actions, seed, ending
+    tmp_path_factory, observations, acting, seed, ending
 ):
-    policy, obs = policy_of(observations, actions), member(observations, seed, (3,))
+    policy, obs = policy_of(observations, acting), member(observations, seed, (3,))
     exported = policy.export(tmp_path_factory.mktemp("file") / f"policy{ending}")
     if ending == ".npz":
         file = NumpyPolicy(exported.path)
@@ -116,10 +130,10 @@ def test_an_exported_policy_takes_and_gives_the_environments_own_values(
             parts = list(parts_of(observations, obs))
             name = lambda path: "obs" if len(parts) == 1 else f"obs_{path.replace('/', '_')}"
             named = {name(path): part for path, _, part in parts}
-        assert is_equal(actions, file.act(**named), policy.act(obs))
-    assert from_json(exported.metadata["action_space"]) == actions
-    if "inf" not in str(observations):  # strict JSON has texts for infinite numbers
-        assert from_json(exported.metadata["observation_space"]) == observations
+        assert is_equal(acting, file.act(**named), policy.act(obs), atol=1e-4)
+    for space, what in ((acting, "action_space"), (observations, "observation_space")):
+        if "inf" not in str(space):  # strict JSON has texts for infinite numbers
+            assert from_json(exported.metadata[what]) == space
 
 
 # An environment of JAX
@@ -228,6 +242,13 @@ def test_adapters_to_other_libraries_play_the_same_environment(function):
 
 
 NESTED = Dict({"key": THREE, "grid": Tuple((GRID, GRID))})
+MIXED = Dict(
+    {
+        "move": Box(-2.0, 2.0, (2,)),
+        "key": THREE,
+        "more": Tuple((GRID, Box(1, 3, (), "int32"))),
+    }
+)
 
 
 @pytest.mark.process
@@ -239,11 +260,138 @@ def test_clients_of_a_server_send_and_get_the_environments_own_values(mode, text
 
     from tests.serving.served import serving
 
-    for actions in (THREE, GRID):
-        policy, obs = policy_of(NESTED, actions), member(NESTED, 3, (STEPS,))
+    for acting in (THREE, GRID, MIXED):
+        policy, obs = policy_of(NESTED, acting), member(NESTED, 3, (STEPS,))
         with serving(policy) as server, PolicyClient(server.address, mode, text=text) as client:
             episode = client.start_episode()
             for step in range(STEPS):
                 action = client.get_action(episode, rows(obs, step))
-                assert is_equal(actions, action, policy.act(rows(obs, step)))
+                assert is_equal(acting, action, policy.act(rows(obs, step)), atol=1e-5)
             client.end_episode(episode)
+
+
+class Mixed(gymnasium.Env):
+    """Pays for each part of an action that is as observed, and checks their types."""
+
+    observation_space = gymnasium.spaces.Box(-1.0, 1.0, (2,))
+    action_space = gymnasium.spaces.Dict(
+        {
+            "move": gymnasium.spaces.Box(-2.0, 2.0, (2,), np.float64),
+            "key": gymnasium.spaces.Discrete(3, start=-1),
+            "more": gymnasium.spaces.Tuple(
+                (gymnasium.spaces.MultiBinary((1, 2)), gymnasium.spaces.Box(1, 3, (), np.int8))
+            ),
+        }
+    )
+    forbidden = None  # a key that must not be used
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.steps = 0
+        return self._observe()
+
+    def step(self, action):
+        assert self.action_space.contains(action), action
+        assert type(action["key"]) is int and action["more"][1].dtype == np.int8
+        assert action["key"] != self.forbidden
+        reward = float(action["key"] == np.sign(self.seen[0])) - abs(action["move"][1])
+        self.steps += 1
+        obs, info = self._observe()
+        return obs, reward, False, self.steps == 8, info
+
+    def _observe(self):
+        self.seen = self.np_random.uniform(-1, 1, 2).astype(np.float32)
+        if self.forbidden is None:
+            return self.seen, {}
+        keys = [key != self.forbidden for key in (-1, 0, 1)]
+        return self.seen, {"action_mask": np.array([*keys, *[True] * 7])}
+
+
+class Forbidding(Mixed):
+    forbidden = 0
+
+
+@pytest.mark.parametrize("env", [Mixed, Forbidding])
+def test_a_python_environment_with_actions_of_mixed_kinds_is_learned(env):
+    config = TRAINING.replace(env=env, total_env_steps=256 * 12)
+    with jaxrl.Trainer(config, run_dir=None, quiet=True, workers=0) as trainer:
+        first, result = trainer.train(), trainer.fit()
+        policy = trainer.get_policy("default_policy")
+        (episode,) = trainer.sample(num_episodes=1, explore=True)
+    before, after = (each["env_runners"]["episode_return_mean"] for each in (first, result))
+    assert after > before + 2
+    mask = {} if env is Mixed else {"action_mask": np.arange(10) != 1}
+    action = policy.act(np.array([0.9, 0.0], np.float32), **mask)
+    assert Mixed.action_space["key"].contains(int(action["key"]))
+    assert int(action["key"]) == 1
+    given = episode.get_extra_model_outputs("actions_for_env")
+    assert np.all(np.abs(given["move"]) <= 2)
+
+
+def test_integers_of_a_box_that_are_too_many_to_choose_among_are_refused():
+    with pytest.raises(jaxrl.UsageError, match="give the environment a Box of floating numbers"):
+        CONFIG.policy_spec("p", THREE, Box(0, 255, (84, 84), "uint8"))
+
+
+class Mixing(Shifted):
+    """As `Shifted`, with an action of mixed kinds."""
+
+    def action_space(self, params=None):
+        return MIXED
+
+    def step_env(self, key, state, action, params):
+        obs, state, _, *rest = super().step_env(key, state, action["key"], params)
+        reward = action["more"][1].astype(jnp.float32) - jnp.abs(action["move"][0] - 1.0)
+        return obs, state, reward, *rest
+
+
+@pytest.fixture(scope="module")
+def mixing():
+    config = TRAINING.replace(env=Mixing(), total_env_steps=256 * 10)
+    with jaxrl.Trainer(config, run_dir=None, quiet=True) as trainer:
+        trainer.fit()
+        yield trainer
+
+
+def test_an_environment_of_jax_with_actions_of_mixed_kinds_is_learned_and_replayed(mixing):
+    jaxrl.check_env(Mixing())
+    assert mixing.get_policy("default_policy").act(np.asarray(GRID.start))["more"][1] == 3
+    (episode,) = mixing.sample(num_episodes=1, explore=True)
+    assert contains(MIXED, episode.get_extra_model_outputs("actions_for_env"))
+    assert jaxrl.replay_episode(episode, Mixing()).difference is None
+
+
+def test_a_page_shows_the_integers_and_the_numbers_of_an_action_in_parts(mixing):
+    algorithm, weights = mixing.algorithm, tuple(g.weights for g in mixing.runner.learners)
+    recording = record_episode(algorithm, weights, mixing.env_params)
+    column = Column("here", (recording,), mixing.env_params)
+    (agent,) = replay_data([column], algorithm)["agents"]
+    assert agent["parts"] == [3, 2, 3, 4, 5, 3]
+    assert agent["names"][:4] == ["key: -1", "key: 0", "key: 1", "more/0 0: 1"]
+    assert (agent["numbers"], agent["low"]) == (["move 0", "move 1"], [-2.0, -2.0])
+    decisions = recording.decisions["default_agent"]
+    assert decisions.probabilities.shape[1] == sum(agent["parts"])
+    assert [part.shape[1] for part in decisions.spread] == [2, 2, 2]
+
+
+def test_actions_of_mixed_kinds_are_cloned_and_judged(mixing, tmp_path):
+    episodes = mixing.sample(num_episodes=20, explore=True)
+    with EpisodeWriter(tmp_path) as writer:
+        for episode in episodes:
+            writer.write(episode)
+    cloning = jaxrl.BCConfig(
+        env=Mixing(),
+        input=str(tmp_path),
+        fcnet_hiddens=(8,),
+        lr=3e-2,
+        minibatch_size=160,
+        train_batch_size=160,
+    )
+    with jaxrl.Trainer(cloning, run_dir=None, quiet=True) as trainer:
+        first = trainer.train()["learners"]["default_policy"]["policy_loss"]
+        for _ in range(10):
+            last = trainer.train()["learners"]["default_policy"]["policy_loss"]
+    assert last < first
+    judged = jaxrl.estimate_return(episodes, mixing.get_policy("default_policy"), resamples=100)
+    for method in ("importance_sampling", "doubly_robust"):  # by the policy that is judged
+        np.testing.assert_allclose(judged[method].estimate, judged.mean_return, rtol=0.05)

@@ -92,16 +92,27 @@ class LocalPolicies:
 def log_prob(player: NumpyPolicy, action: Any) -> float | None:
     """The log-probability of the action that a policy has just chosen, if that is of integers."""
     network, logits = player.metadata["network"], player.action_dist_inputs[0]
-    if network["distribution"] != "categorical":
+    plans = network.get("actions", [network])
+    if any(plan["distribution"] != "categorical" for plan in plans):
         return None
-    total = 0.0
-    counts = network["action_counts"]
+    total, counts, places = 0.0, [], []
+    for plan, leaf in zip(plans, _leaves(action), strict=True):
+        counts += plan["action_counts"]
+        places += (np.ravel(leaf) - np.array(plan.get("action_start", 0))).tolist()
     parts = np.split(np.asarray(logits, np.float64), np.cumsum(counts)[:-1])
-    chosen_of_parts = np.ravel(action) - np.array(network.get("action_start", 0))
-    for part, chosen in zip(parts, chosen_of_parts, strict=True):
+    for part, chosen in zip(parts, places, strict=True):
         highest = part.max()
         total += part[chosen] - highest - np.log(np.exp(part - highest).sum())
     return float(total)
+
+
+def _leaves(action: Any) -> list[Any]:
+    """The parts of an action, those of a dict by name."""
+    if isinstance(action, dict):
+        return [leaf for name in sorted(action) for leaf in _leaves(action[name])]
+    if isinstance(action, tuple):
+        return [leaf for part in action for leaf in _leaves(part)]
+    return [action]
 
 
 def _inputs(player: NumpyPolicy, obs: Any, mask: Any) -> dict[str, Any]:

@@ -39,7 +39,11 @@ def is_held(array: np.ndarray, dtype: np.dtype) -> bool:
 
 
 def from_action(value: Any, space: dict[str, Any]) -> Any:
-    """An action of a message: an int of a Discrete space, else an array."""
+    """An action of a message: an int of a Discrete space, else an array; in dicts and tuples."""
+    if space["space"] == "Dict":
+        return {name: from_action(value[name], part) for name, part in space["spaces"].items()}
+    if space["space"] == "Tuple":
+        return tuple(from_action(*pair) for pair in zip(value, space["spaces"], strict=True))
     if space["space"] == "Discrete":
         return int(value)
     return np.asarray(value, space.get("dtype", "int32"))

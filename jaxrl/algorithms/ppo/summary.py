@@ -3,6 +3,8 @@
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
+import jax
+
 from jaxrl.algorithms.model_config import model_name
 from jaxrl.algorithms.ppo.batch import BatchLayout, batch_layout
 from jaxrl.algorithms.ppo.config import PPOConfig
@@ -12,7 +14,7 @@ from jaxrl.core.spaces import Box, Space, is_tree, parts_of, tree_of
 from jaxrl.models.cnn import is_image, layout_of
 from jaxrl.models.model import num_parameters
 from jaxrl.models.policy_spec import PolicySpec
-from jaxrl.ops.distributions import action_bounds
+from jaxrl.ops.distributions import action_bounds, num_log_stds
 from jaxrl.ops.minibatch import num_minibatches
 from jaxrl.rollout.critic_inputs import ALL_AGENTS, OWN, STATE
 
@@ -177,7 +179,7 @@ def _memory(config: PPOConfig) -> str:
 
 
 def _actions(config: PPOConfig, space: Space) -> tuple[str, ...]:
-    if not isinstance(space, Box):
+    if not num_log_stds(space):
         return ()
     if config.action_distribution == "beta":
         return ("actions of a Beta over the bounds",)
@@ -185,7 +187,8 @@ def _actions(config: PPOConfig, space: Space) -> tuple[str, ...]:
     if config.action_distribution == "squashed_gaussian":
         log_std = f"its log-std {std} of the network"
         return (f"actions of a Gaussian, {log_std}, squashed to the bounds by tanh",)
-    fitted = _fitted(config, space)
+    boxes = [part for part in jax.tree.leaves(tree_of(space)) if num_log_stds(part)]
+    fitted = ", ".join(dict.fromkeys(_fitted(config, box) for box in boxes))
     return (f"actions of a diagonal Gaussian, its log-std {std} of the network, {fitted}",)
 
 

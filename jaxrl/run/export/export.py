@@ -14,8 +14,8 @@ import numpy as np
 
 from jaxrl.core.errors import UsageError, one_line, unknown_name
 from jaxrl.core.fields import count, file_path, flag, freeze, pairs
-from jaxrl.core.program_spaces import is_program
-from jaxrl.core.spaces import Box, to_json
+from jaxrl.core.program_spaces import is_action_of_program, is_program, mask_length
+from jaxrl.core.spaces import is_tree, to_json
 from jaxrl.run.export.numpy_file import READER, build_npz
 from jaxrl.run.export.onnx_file import OPSET, build_onnx, check_names
 from jaxrl.run.export.parity import Parity, Steps, check_parity, drawn_steps, recorded_steps
@@ -166,7 +166,7 @@ def npz_bytes(policy: Any, *, explore: bool) -> bytes:
 def _metadata(policy: Any, step: PolicyStep, parity: Parity | None) -> dict[str, Any]:
     """What the file says of itself, as strict JSON can hold it."""
     spec = policy.policy_spec
-    is_plain = is_program(spec.observation_space) and is_program(spec.action_space)
+    is_plain = is_program(spec.observation_space) and is_action_of_program(spec.action_space)
     fields = lambda tensors: [tensor._asdict() for tensor in tensors]
     fresh = {name: rows[0] for name, rows in step.initial_state(1).items()}
     facts = {
@@ -193,7 +193,9 @@ def _noise_kind(step: PolicyStep) -> str | None:
     spec = step.policy_spec
     if not step.explore:
         return None
-    if not isinstance(spec.action_space, Box):
+    if is_tree(spec.action_space):
+        return "joint"
+    if mask_length(spec.action_space):
         return "gumbel"
     return "beta" if spec.action_distribution == "beta" else "normal"
 

@@ -10,6 +10,7 @@ import jax
 import numpy as np
 
 from jaxrl.core.errors import UsageError
+from jaxrl.core.program_spaces import countable, mask_length, num_chosen
 from jaxrl.core.spaces import Box, Space, is_tree, parts_of, range_of, tree_of
 from jaxrl.core.types import PyTree
 from jaxrl.models.attention import Attention
@@ -20,7 +21,7 @@ from jaxrl.models.model import ActorCritic
 from jaxrl.models.observation_filter import ObservationFilter, scale_of
 from jaxrl.models.policy_spec import PolicySpec, without_mask
 from jaxrl.models.recurrent_network import RecurrentNetwork
-from jaxrl.ops.distributions import action_bounds
+from jaxrl.ops.distributions import action_bounds, noise_size, num_logits
 from jaxrl.ops.running_stats import RunningMeanStd
 from jaxrl.run.export.numpy_policy import NumpyPolicy
 from jaxrl.run.export.policy_step import AGENT, MASK_INPUT, PREV_REWARD, STATE_IN, Built, PolicyStep
@@ -58,7 +59,7 @@ def _is_of_second_format(network: dict[str, Any], arrays: dict[str, np.ndarray])
 def _network(step: PolicyStep) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     """(the plan of the network as plain values, its arrays by name)."""
     torso, params = step.policy_spec.model, step.weights.params
-    plan, arrays, last = {**_action(step.policy_spec), "core": None}, {}, params
+    plan, arrays, last = {**_action(step), "core": None}, {}, params
     if isinstance(torso, RecurrentNetwork):
         part = "shared" if torso.shared else "policy"
         plan["core"] = _core(torso.core, part)
@@ -110,6 +111,7 @@ def _parts(
         strict=True,
     )
     paths = parts_of(space, tree_of(space)) if is_tree(space) else [("", space, None)]
+    column = 0  # of the last action, which is one row
     for i, (path, part, _) in enumerate(paths):
         layers, more = [], {}
         if isinstance(torso, CNN) and is_image(part):
@@ -118,8 +120,12 @@ def _parts(
             layers = [[kernel, stride] for _, kernel, stride in torso.conv_filters]
             if layout_of(part, torso.conv_channels).is_first:
                 more["channels"] = "first"
-        if is_told and path in TOLD:
-            name, given = TOLD[path], part
+        told_as, _, inner = path.partition("/")
+        if is_told and told_as in TOLD:
+            name, given = TOLD[told_as], part
+            if inner:
+                more["columns"] = [column, column + num_chosen(part)]
+                column += num_chosen(part)
         else:
             name, given = next(observed)
             more |= _filter(spec.filters.policy, part)
@@ -175,15 +181,31 @@ def _core(core: Any, part: str) -> dict[str, Any]:
     return plan
 
 
-def _action(spec: PolicySpec) -> dict[str, Any]:
-    """How an action is made of the network's outputs."""
-    space = spec.action_space
-    if not isinstance(space, Box):
+def _action(step: PolicyStep) -> dict[str, Any]:
+    """How an action is made of the network's outputs; of several parts "actions" has each."""
+    spec = step.policy_spec
+    parts = jax.tree.leaves(tree_of(spec.action_space))
+    if not is_tree(spec.action_space):
+        return _plan(spec, parts[0])
+    plans = []
+    for name, part in zip(step.action_names, parts, strict=True):
+        plan = _plan(spec, part)
+        kind = "gaussian" if plan["distribution"] == "categorical" else plan["distribution"]
+        widths = {"num_logits": num_logits(part, kind), "num_noise": noise_size(part, kind)}
+        plans.append({"output": name, **plan, **widths})
+    return {"distribution": "joint", "actions": plans}
+
+
+def _plan(spec: PolicySpec, space: Space) -> dict[str, Any]:
+    """Of a plain part."""
+    if mask_length(space):
+        choices = countable(space)
         return {
             "distribution": "categorical",
-            "action_counts": _counts(space),
-            **_start("action_start", space),
+            "action_counts": _counts(choices),
+            **_start("action_start", choices),
             "action_shape": list(space.shape),
+            **({"action_dtype": np.dtype(space.dtype).name} if isinstance(space, Box) else {}),
         }
     bounds = action_bounds(
         space,

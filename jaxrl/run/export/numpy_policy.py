@@ -93,8 +93,12 @@ class NumpyPolicy:
             for name, values in outputs.items()
             if name.startswith(STATE_OUT)
         }
-        action = outputs["action"].copy()  # whoever acts may change it: the state keeps its own
-        return action if is_batch else action[0]
+        # Copies: whoever acts may change them, and the state keeps its own.
+        names = [plan.get("output", "action") for plan in _plans(self._network)]
+        actions = [outputs[name].copy() if is_batch else outputs[name][0].copy() for name in names]
+        if "actions" not in self._network:
+            return actions[0]
+        return _structured(self.metadata["action_space"], iter(actions))
 
     def __call__(self, inputs):
         network, params = self._network, self._arrays
@@ -110,16 +114,18 @@ class NumpyPolicy:
             for i in range(1, network.get("num_head_layers", 1)):
                 x = _dense(params, f"head/{i}", activation(x))
         if network["free_log_std"]:
-            log_std = np.broadcast_to(params["log_std"], x.shape)
-            x = np.concatenate([x, log_std], axis=-1)
-        kind = network["distribution"]
-        dist_inputs = _distribution(kind, network, x, inputs.get("mask"))
-        action = _sampled(kind, network, dist_inputs, inputs.get("noise"))
-        outputs = {"action": _to_env(network, action), "action_dist_inputs": dist_inputs}
+            x = _with_log_stds(network, x, params["log_std"])
+        plans = _plans(network)
+        numbers, actions = _chosen(plans, x, inputs.get("mask"), inputs.get("noise"))
+        outputs = {
+            plan.get("output", "action"): _to_env(plan, action)
+            for plan, action in zip(plans, actions, strict=True)
+        }
+        outputs["action_dist_inputs"] = np.concatenate(numbers, axis=-1)
         for name, values in after.items():
             outputs[f"{STATE_OUT}{name}"] = values
         if f"{STATE_IN}prev_action" in inputs:
-            outputs[f"{STATE_OUT}prev_action"] = action
+            outputs[f"{STATE_OUT}prev_action"] = _kept_action(network, actions)
         return outputs
 
     def _read(self, given):
@@ -149,9 +155,21 @@ class NumpyPolicy:
         return inputs, is_batch
 
     def _noise(self, shape):
-        if self.metadata["noise"] == "gumbel":
+        if self.metadata["noise"] == "joint":
+            kinds = {"categorical": "gumbel", "beta": "beta"}
+            parts = [
+                self._noise_of(
+                    kinds.get(plan["distribution"], "normal"), (*shape[:-1], plan["num_noise"])
+                )
+                for plan in _plans(self._network)
+            ]
+            return np.concatenate(parts, axis=-1)
+        return self._noise_of(self.metadata["noise"], shape)
+
+    def _noise_of(self, kind, shape):
+        if kind == "gumbel":
             noise = self._rng.gumbel(size=shape)
-        elif self.metadata["noise"] == "normal":
+        elif kind == "normal":
             noise = self._rng.normal(size=shape)
         else:
             half = (*shape[:-1], shape[-1] // 2)
@@ -221,6 +239,9 @@ def _first_layer(network, params, inputs):
         if part["conv"]:
             values = _convolved(network, params, f"conv/{i}", part["conv"], values)
         values = values.reshape(len(values), -1)
+        if "columns" in part:
+            values = values[:, slice(*part["columns"])]
+            values = values if counts is None else values.astype(np.int32)
         if counts is None:
             total = total + values.astype(np.float32) @ kernel[first : first + values.shape[1]]
             first += values.shape[1]
@@ -343,6 +364,66 @@ def _sinusoids(number, size):
 CORES = {"GRU": _gru, "LSTM": _lstm, "Attention": _attention}
 
 
+def _plans(network):
+    """How each part of an action is made of the network's outputs; a plain action is one part."""
+    return network.get("actions", [network])
+
+
+def _structured(space, actions):
+    """The dict or tuple of an action's parts."""
+    if space["space"] == "Dict":
+        return {name: _structured(part, actions) for name, part in sorted(space["spaces"].items())}
+    if space["space"] == "Tuple":
+        return tuple(_structured(part, actions) for part in space["spaces"])
+    return next(actions)
+
+
+def _with_log_stds(network, x, log_std):
+    """The outputs with standard deviations, which are parameters, behind the means of each Box."""
+    plans, found, first, first_std = _plans(network), [], 0, 0
+    for plan in plans:
+        if plan["distribution"] == "categorical":
+            size = sum(plan["action_counts"])
+        else:
+            size = math.prod(plan["action_shape"])
+        found.append(x[:, first : first + size])
+        first += size
+        if plan["distribution"] != "categorical":
+            part = log_std[first_std : first_std + size]
+            found.append(np.broadcast_to(part, (len(x), size)))
+            first_std += size
+    return np.concatenate(found, axis=-1)
+
+
+def _chosen(plans, x, mask, noise):
+    """([numbers of the distribution], [action]) of each part, as the policy has them."""
+    numbers, actions, first, first_noise, first_choice = [], [], 0, 0, 0
+    for plan in plans:
+        kind, drawn, possible, logits = plan["distribution"], noise, mask, x
+        if len(plans) > 1 or "num_logits" in plan:
+            logits = x[:, first : first + plan["num_logits"]]
+            first += plan["num_logits"]
+            if noise is not None:
+                drawn = noise[:, first_noise : first_noise + plan["num_noise"]]
+                first_noise += plan["num_noise"]
+            if kind != "categorical":
+                possible = None
+            elif mask is not None:
+                possible = mask[:, first_choice : first_choice + plan["num_logits"]]
+                first_choice += plan["num_logits"]
+        numbers.append(_distribution(kind, plan, logits, possible))
+        actions.append(_sampled(kind, plan, numbers[-1], drawn))
+    return numbers, actions
+
+
+def _kept_action(network, actions):
+    """The last action as the network reads it: of several parts one row of numbers."""
+    if "actions" not in network:
+        return actions[0]
+    rows = [action.reshape(len(action), -1).astype(np.float32) for action in actions]
+    return np.concatenate(rows, axis=-1)
+
+
 def _distribution(kind, network, logits, mask):
     """The numbers of the distribution, f32[B, K]."""
     if kind == "beta":
@@ -403,7 +484,8 @@ def _to_env(network, action):
     """The action in the environment's units."""
     if network["distribution"] == "categorical":
         start = np.reshape(network.get("action_start", 0), (-1,))
-        action = (action.reshape(len(action), -1) + start).astype(np.int32)
+        dtype = network.get("action_dtype", "int32")
+        action = (action.reshape(len(action), -1) + start).astype(dtype)
         return action.reshape(len(action), *network["action_shape"])
     low, high = (np.asarray(network[bound], np.float32) for bound in ("low", "high"))
     if network["distribution"] == "squashed_gaussian":

@@ -10,12 +10,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxrl.core.errors import UsageError
-from jaxrl.core.program_spaces import to_program
-from jaxrl.core.spaces import tree_of
+from jaxrl.core.program_spaces import action_space_inside, action_to_program, mask_length
+from jaxrl.core.spaces import Space, tree_of
 from jaxrl.core.types import PolicyId, PyTree
+from jaxrl.ops.distributions import noise_size, num_logits
 from jaxrl.rollout.env_step import RolloutSpec, advance_envs, reset_envs, step_envs
 from jaxrl.run.export.policy_step import (
-    ACTION,
     AGENT,
     DIST_INPUTS,
     MASK_INPUT,
@@ -195,19 +195,46 @@ def _errors(
     found: Mapping[str, np.ndarray],
 ) -> dict[str, float]:
     """The largest difference of each output; infinity for NaN and for another shape."""
-    errors = {}
+    errors, choices = {}, _choices(step)
     for name, values in expected.items():
         given = np.asarray(found[name])
         if given.shape != values.shape or given.dtype != values.dtype:
             errors[name] = math.inf
-        elif name == ACTION and values.dtype.kind == "i":
-            scores = expected[DIST_INPUTS] + told.get(NOISE, 0.0)
+        elif name in choices:
+            choice = choices[name]
+            scores = expected[DIST_INPUTS][:, choice.logits]
+            scores = scores + (told[NOISE][:, choice.noise] if NOISE in told else 0.0)
             scores = scores / _scale(scores)
-            errors[name] = _lost_score(step.policy_spec.action_space, scores, values, given)
+            errors[name] = _lost_score(choice.space, scores, values, given)
         else:
             away = np.max(np.abs(given - values.astype(np.float64)) / _scale(values), initial=0.0)
             errors[name] = float(away) if np.isfinite(away) else math.inf
     return errors
+
+
+class _Choice(NamedTuple):
+    """The integers of an action, or of a part of one."""
+
+    space: Space  # the environment's
+    logits: slice  # among the action's distribution inputs
+    noise: slice
+
+
+def _choices(step: PolicyStep) -> dict[str, _Choice]:
+    """By the names of outputs."""
+    spec, found, logits, noise = step.policy_spec, {}, 0, 0
+    for name, space in zip(
+        step.action_names, jax.tree.leaves(tree_of(spec.action_space)), strict=True
+    ):
+        is_choice = mask_length(space) > 0
+        kind = "gaussian" if is_choice else spec.action_distribution
+        wide = num_logits(space, kind)
+        drawn = noise_size(space, kind)
+        if is_choice:
+            places = slice(logits, logits + wide), slice(noise, noise + drawn)
+            found[name] = _Choice(space, *places)
+        logits, noise = logits + wide, noise + drawn
+    return found
 
 
 def _scale(values: np.ndarray) -> np.ndarray:
@@ -222,10 +249,10 @@ def _scale(values: np.ndarray) -> np.ndarray:
     return np.maximum(sizes * (sizes >= MAX_SIZE), usual.max(axis=-1, keepdims=True))
 
 
-def _lost_score(space: Any, scores: np.ndarray, best: np.ndarray, given: np.ndarray) -> float:
+def _lost_score(space: Space, scores: np.ndarray, best: np.ndarray, given: np.ndarray) -> float:
     """By how much other integers than the best ones miss the best score, which may be a tie."""
-    sizes = space.counts
-    best, given = (to_program(space, each).reshape(len(each), -1) for each in (best, given))
+    sizes = action_space_inside(space).counts
+    best, given = (action_to_program(space, each).reshape(len(each), -1) for each in (best, given))
     lost = 0.0
     for i, entry in enumerate(np.split(scores, np.cumsum(sizes)[:-1], axis=-1)):
         if np.any((given[:, i] < 0) | (given[:, i] >= sizes[i])):

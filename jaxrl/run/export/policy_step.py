@@ -2,7 +2,8 @@
 
     obs, state_in_*, mask, agent, prev_reward, noise  ->  action, action_dist_inputs, state_out_*
 
-Every array begins with the batch's axis. A policy has those inputs that it uses.
+Every array begins with the batch's axis. A policy has those inputs that it uses. Observations and
+actions in parts have a name for each, `obs_image`, `action_move` and so on.
 """
 
 from collections.abc import Callable, Mapping
@@ -15,10 +16,11 @@ import numpy as np
 from jax.extend.core import Jaxpr, Literal
 
 from jaxrl.core.errors import UsageError
+from jaxrl.core.program_spaces import mask_length
 from jaxrl.core.spaces import Space, parts_of, tree_of
 from jaxrl.core.types import PyTree
 from jaxrl.models.policy_spec import MASK, PolicySpec, PolicyState, PolicyWeights, without_mask
-from jaxrl.ops.distributions import dist_inputs, num_logits
+from jaxrl.ops.distributions import dist_inputs
 
 OBS, ACTION, DIST_INPUTS, NOISE = "obs", "action", "action_dist_inputs", "noise"
 MASK_INPUT, AGENT, PREV_REWARD = "mask", "agent", "prev_reward"
@@ -62,16 +64,18 @@ class PolicyStep:
         self.policy_spec, self.explore = policy_spec, explore
         self.weights = jax.tree.map(np.asarray, weights)
         self.obs_tensors = _obs_tensors(policy_spec.observation_space)
+        self.action_names = action_names(policy_spec.action_space)
         rest = _other_tensors(policy_spec, masked=masked, explore=explore)
         state, self._state_structure = _state_tensors(policy_spec)
         self._all_state = tuple(tensor.name for tensor in state)
         self.state: tuple[Tensor, ...] = state
         self.inputs = (*self.obs_tensors, *rest, *_prefixed(STATE_IN, state))
-        names = [tensor.name for tensor in self.inputs]
-        if len(set(names)) < len(names):
-            raise UsageError(
-                f"parts of {policy_spec.observation_space} would share a name: {names}"
-            )
+        for space, names in (
+            (policy_spec.observation_space, [tensor.name for tensor in self.inputs]),
+            (policy_spec.action_space, [*self.action_names, DIST_INPUTS]),
+        ):
+            if len(set(names)) < len(names):
+                raise UsageError(f"parts of {space} would share a name: {names}")
         self.outputs = self._traced_outputs()
         used = self._used_state()
         self.state = tuple(tensor for tensor in state if tensor.name in used)
@@ -91,7 +95,8 @@ class PolicyStep:
             action, distribution, after = self.policy_spec.act(
                 weights, obs, self._policy_state(inputs, batch), told, inputs.get(NOISE)
             )
-        outputs = {ACTION: action, DIST_INPUTS: dist_inputs(distribution)}
+        actions = dict(zip(self.action_names, jax.tree.leaves(action), strict=True))
+        outputs = {**actions, DIST_INPUTS: dist_inputs(distribution)}
         leaves = self._state_structure.flatten_up_to(after.replace(prev_reward=()))
         kept = {tensor.name for tensor in self.state}
         for name, leaf in zip(self._all_state, leaves, strict=True):
@@ -167,7 +172,7 @@ class PolicyStep:
         jaxpr = self.program()
         names = [tensor.name for tensor in self.inputs]
         outputs = [tensor.name for tensor in self.outputs]
-        wanted, used = {ACTION, DIST_INPUTS}, set()
+        wanted, used = {*self.action_names, DIST_INPUTS}, set()
         while True:
             needed = _inputs_of(jaxpr, [i for i, name in enumerate(outputs) if name in wanted])
             found = {names[i].removeprefix(STATE_IN) for i in needed} & set(self._all_state)
@@ -183,6 +188,14 @@ def rows(tensors: tuple[Tensor, ...], batch: int) -> dict[str, jax.ShapeDtypeStr
         tensor.name: jax.ShapeDtypeStruct((batch, *tensor.shape), np.dtype(tensor.dtype))
         for tensor in tensors
     }
+
+
+def action_names(space: Space) -> list[str]:
+    """`action`, or for each part of an action `action_move` and so on, in JAX's order."""
+    if not _is_tree(space):
+        return [ACTION]
+    paths = [path for path, _, _ in parts_of(space, tree_of(space))]
+    return [f"{ACTION}_{path.replace('/', '_')}" for path in paths]
 
 
 def _obs_tensors(space: Space) -> tuple[Tensor, ...]:
@@ -207,7 +220,7 @@ def _is_tree(space: Space) -> bool:
 def _other_tensors(policy_spec: PolicySpec, *, masked: bool, explore: bool) -> tuple[Tensor, ...]:
     tensors = []
     if masked and without_mask(policy_spec.observation_space) == policy_spec.observation_space:
-        tensors.append(Tensor(MASK_INPUT, (num_logits(policy_spec.action_space),), "bool"))
+        tensors.append(Tensor(MASK_INPUT, (mask_length(policy_spec.action_space),), "bool"))
     if policy_spec.told.num_agents:
         tensors.append(Tensor(AGENT, (), "int32"))
     if policy_spec.told.prev_reward:

@@ -12,11 +12,11 @@ import numpy as np
 
 from jaxrl.core.errors import UsageError, brief, named_policy, unknown_name
 from jaxrl.core.number_types import NotHeldError, as_type
-from jaxrl.core.program_spaces import is_program
+from jaxrl.core.program_spaces import is_action_of_program, mask_length
 from jaxrl.core.spaces import Box, Space, beyond, from_json, is_tree, range_of, tree_of
 from jaxrl.core.types import AgentId, Key, PolicyId, PyTree
 from jaxrl.models.policy_spec import PolicyInputs, PolicySpec, PolicyState, PolicyWeights, has_mask
-from jaxrl.ops.distributions import Distribution, InEnvironment, num_logits
+from jaxrl.ops.distributions import Distribution, InEnvironment
 from jaxrl.run.export.export import Exported, export_policy
 from jaxrl.run.storage.checkpoint import Checkpoint, filled, open_found
 from jaxrl.run.storage.config_file import read_config
@@ -111,7 +111,7 @@ class Policy:
         begins: Any = False,
         prev_reward: Any = 0.0,
         **told: Any,
-    ) -> np.ndarray:
+    ) -> PyTree:
         """The action in the environment's units: the likeliest, or with `explore` a drawn one.
 
         Args:
@@ -139,7 +139,7 @@ class Policy:
             self.policy_spec, batch_shape, self.weights, seen, key if explore else None
         )
         self._memory[told.get("agent")] = after
-        return np.asarray(action)
+        return jax.tree.map(np.asarray, action)
 
     def distribution(self, observation: Any, **told: Any) -> Distribution:
         """The distribution of actions, its parameters NumPy arrays with the observation's axes.
@@ -149,7 +149,7 @@ class Policy:
         which `act` stretches to the environment's units.
         """
         inside = jax.tree.map(np.asarray, self._judged(observation, self.masked, **told)[0])
-        if is_program(self.action_space):
+        if is_action_of_program(self.action_space):
             return inside
         return InEnvironment(inside, self.action_space)
 
@@ -268,11 +268,11 @@ class Policy:
         return self.policy_spec.inputs(policy_state, mask, index)
 
     def _read_mask(self, action_mask: Any, batch_shape: tuple[int, ...]) -> jax.Array:
-        if isinstance(self.action_space, Box):
+        if not (length := mask_length(self.action_space)):
             raise UsageError(
                 f"policy {self.name!r}: a mask needs discrete actions, not {self.action_space}"
             )
-        needed = (*batch_shape, num_logits(self.action_space))
+        needed = (*batch_shape, length)
         mask = None if action_mask is None else self._read_flags("action_mask", action_mask)
         if mask is None or mask.shape != needed:
             raise UsageError(

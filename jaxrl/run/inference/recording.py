@@ -13,7 +13,7 @@ from jaxrl.algorithms.base import Algorithm
 from jaxrl.core.env import MultiAgentEnvironment, RawStep
 from jaxrl.core.errors import UsageError
 from jaxrl.core.outside_env import is_outside
-from jaxrl.core.spaces import Box
+from jaxrl.core.program_spaces import mask_length
 from jaxrl.core.types import AgentId, PyTree
 from jaxrl.models.policy_spec import PolicySpec, PolicyWeights
 from jaxrl.rollout.env_step import PolicyOutput, RolloutSpec
@@ -28,11 +28,12 @@ PICTURES_AT_ONCE = 8  # one of 500 x 500 pixels takes some 20 MB while it is pai
 class Decisions(NamedTuple):
     """The answers of an agent's policy in T steps; actions in the environment's units."""
 
-    action: np.ndarray  # [T, *action_space.shape]
+    action: PyTree  # [T, *action_space.shape]
     value: np.ndarray  # f32[T]  the return that it expected, discounted
-    # f32[T, A] of discrete actions, the entries of MultiDiscrete ones concatenated; else None
+    # f32[T, A] of discrete actions, those of all integers concatenated; None without integers
     probabilities: np.ndarray | None
-    # of a Box's actions (mean - std, mean, mean + std), [T, *action_space.shape] each; else None
+    # (mean - std, mean, mean + std) of a Box's actions, [T, *action_space.shape] each, or f32[T, d]
+    # of all Boxes of an action in parts; None without numbers
     spread: tuple[np.ndarray, np.ndarray, np.ndarray] | None
 
 
@@ -203,13 +204,11 @@ def _shown_step(spec: RolloutSpec, outputs: list[PolicyOutput], raw: RawStep) ->
 
 def _decisions(policy_spec: PolicySpec, output: PolicyOutput) -> Decisions:
     """Those of one group in a step, [N, E, M, ...]."""
-    probabilities = spread = None
-    if isinstance(policy_spec.action_space, Box):
-        spread = tuple(map(policy_spec.to_env_action, output.distribution.spread()))
-    else:
+    probabilities = None
+    if mask_length(policy_spec.action_space):
         probabilities = output.distribution.probabilities()
     action = policy_spec.to_env_action(output.action)
-    return Decisions(action, output.value, probabilities, spread)
+    return Decisions(action, output.value, probabilities, policy_spec.spread(output.distribution))
 
 
 def _kept_obs(spec: RolloutSpec, obs: tuple[PyTree, ...]) -> tuple[PyTree, ...]:

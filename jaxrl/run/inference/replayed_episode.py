@@ -22,6 +22,7 @@ from jaxrl.core.env import (
 )
 from jaxrl.core.errors import UsageError, brief, unknown_name
 from jaxrl.core.registry import make
+from jaxrl.core.spaces import tree_of
 from jaxrl.core.types import DEFAULT_AGENT, AgentId, Key, PyTree
 from jaxrl.episodes import MultiAgentEpisode, SingleAgentEpisode
 from jaxrl.episodes.from_arrays import rewards_of_actions
@@ -203,11 +204,18 @@ def _actions(
     actions = {}
     for agent in env.agents:
         space = env.action_space(agent, params)
-        actions[agent] = np.zeros((length, *space.shape), space.dtype)
+        zeros = lambda part: np.zeros((length, *part.shape), part.dtype)
+        actions[agent] = jax.tree.map(zeros, tree_of(space))
         if agent in recorded:
             episode, times = recorded[agent]
             column = episode.extra_model_outputs.get("actions_for_env", episode.actions)
-            actions[agent][times[:-1]] = np.asarray(column.get())
+
+            def put(rows, taken, times=times):
+                rows[times[:-1]] = np.asarray(taken)
+
+            taken = column.get()
+            taken = stack(taken) if isinstance(taken, list) else taken
+            jax.tree.map(put, actions[agent], taken)
     return actions
 
 
@@ -218,13 +226,13 @@ def _replay(
     actions: Mapping[AgentId, np.ndarray],
 ) -> tuple[PyTree, _Steps]:
     """The states [T + 1, ...], and what the steps gave."""
-    length = len(next(iter(actions.values())))
+    length = len(jax.tree.leaves(actions)[0])
     reset_key, step_keys = _keys_of(env, origin, length)
     obs, state = _reset(env, params, reset_key)
     states, observations, parts = [jax.tree.map(on_host, state)], [jax.tree.map(on_host, obs)], []
     for begin in range(0, length, STEPS_PER_CALL):
         times = np.minimum(begin + np.arange(STEPS_PER_CALL), length - 1)
-        chunk = {agent: rows[times] for agent, rows in actions.items()}
+        chunk = jax.tree.map(lambda rows, times=times: rows[times], actions)
         state, played = _step_on(env, params, state, step_keys[times], chunk)
         cut = lambda leaf, count=length - begin: on_host(leaf)[:count]
         reached, obs, flags = jax.tree.map(cut, played)

@@ -14,8 +14,14 @@ import numpy as np
 from jaxrl.algorithms.base import Algorithm
 from jaxrl.core.env import MultiAgentEnvironment
 from jaxrl.core.errors import UsageError
-from jaxrl.core.program_spaces import to_program
-from jaxrl.core.spaces import Box, Space, range_of
+from jaxrl.core.program_spaces import (
+    action_space_inside,
+    action_to_program,
+    countable,
+    num_chosen,
+    unpacked,
+)
+from jaxrl.core.spaces import Box, Space, is_tree, parts_of, range_of, tree_of
 from jaxrl.core.types import PyTree
 from jaxrl.run.inference.recording import Decisions, EpisodeRecording, has_pictures
 from jaxrl.run.inference.video import png_frames, write_file
@@ -204,11 +210,11 @@ def _packed(drawings: Drawings, packer: Packer) -> dict[str, Any]:
 
 
 def _decisions(decisions: Decisions, space: Space, packer: Packer) -> dict[str, Any]:
-    """With integer actions as the places of their names."""
+    """With integers as the places of their names, before the numbers of Boxes."""
     rows = lambda array: _finite(array).reshape(len(array), -1)[:, :MAX_ACTIONS]
     packed = {
         "value": packer.add(_finite(decisions.value)),
-        "action": packer.add(rows(to_program(space, decisions.action))),
+        "action": packer.add(rows(_taken(space, decisions.action))),
     }
     probabilities = decisions.probabilities
     if probabilities is not None and probabilities.shape[1] <= MAX_ACTIONS:
@@ -216,6 +222,19 @@ def _decisions(decisions: Decisions, space: Space, packer: Packer) -> dict[str, 
     if decisions.spread is not None:
         packed["spread"] = [packer.add(rows(part)[:, :MAX_ELEMENTS]) for part in decisions.spread]
     return packed
+
+
+def _taken(space: Space, action: PyTree) -> np.ndarray:
+    """Actions [T, *shape] in rows: integers from 0, then numbers."""
+    action = action_to_program(space, action)
+    if not is_tree(space):
+        return action
+    inside = action_space_inside(space)
+    parts = unpacked(inside, action)
+    pairs = list(parts_of(inside, parts))
+    rows = [leaf.reshape(len(leaf), -1) for _, part, leaf in pairs if not isinstance(part, Box)]
+    rows += [leaf.reshape(len(leaf), -1) for _, part, leaf in pairs if isinstance(part, Box)]
+    return np.concatenate(rows, axis=1)
 
 
 def _finite(array: Any) -> np.ndarray:
@@ -227,6 +246,9 @@ def _action_facts(
     space: Space, names: tuple[str, ...], columns: Sequence[Column], agent: str
 ) -> dict[str, Any]:
     """The names of an agent's actions, and the bounds of those of a Box."""
+    if is_tree(space):
+        return _facts_of_parts(space, columns, agent)
+    space = countable(space)
     if isinstance(space, Box):
         number = min(space.size, MAX_ELEMENTS)
         names = list(names[:number]) if len(names) == space.size else list(map(str, range(number)))
@@ -250,3 +272,34 @@ def _action_facts(
     lows = np.ravel(range_of(space)[0]).tolist()
     numbered = [f"{prefix[i]}{lows[i] + j}" for i, part in enumerate(parts) for j in range(part)]
     return {"names": numbered[:MAX_ACTIONS], "parts": parts}
+
+
+def _facts_of_parts(space: Space, columns: Sequence[Column], agent: str) -> dict[str, Any]:
+    """As `_action_facts`, of an action in parts: its integers, and "numbers" of its Boxes."""
+    names, counts, numbers, low, high = [], [], [], [], []
+    for path, part, _ in parts_of(space, tree_of(space)):
+        choices = countable(part)
+        several = [""] if choices.shape == () else [f" {i}" for i in range(num_chosen(choices))]
+        if isinstance(choices, Box):
+            numbers += [f"{path}{which}" for which in several]
+            for bounds, bound in ((low, choices.low), (high, choices.high)):
+                bounds += np.broadcast_to(bound, choices.shape).reshape(-1).tolist()
+            continue
+        lows, size = np.ravel(range_of(choices)[0]).tolist(), choices.counts
+        for which, first, count in zip(several, lows, size, strict=True):
+            names += [f"{path}{which}: {first + value}" for value in range(count)]
+        counts += size
+    facts = {"names": names[:MAX_ACTIONS], "parts": counts} if counts else {}
+    if not numbers:
+        return facts
+    taken = [
+        _taken(space, recording.decisions[agent].action)[:, len(counts) :]
+        for column in columns
+        for recording in column.recordings
+    ]
+    taken = _finite(np.concatenate(taken))
+    low, high = np.float64(low), np.float64(high)
+    low, high = np.where(low > -1e30, low, taken.min(0)), np.where(high < 1e30, high, taken.max(0))
+    shown = slice(MAX_ELEMENTS)
+    bounds = {"low": low[shown].tolist(), "high": high[shown].tolist()}
+    return {**facts, "numbers": numbers[shown], **bounds}

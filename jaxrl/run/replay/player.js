@@ -94,23 +94,24 @@ function buildAgent(parent, agent, index) {
     element(pair, "dt", "", name);
     return element(pair, "dd");
   });
+  const made = { card, sum, reward, value };
   if (agent.parts) {
     const box = element(card, "div", agent.names.length > 12 ? "choices many" : "choices");
-    const bars = agent.names.map((name) => {
+    made.bars = agent.names.map((name) => {
       const choice = element(box, "div", "choice"), frame = element(choice, "div", "bar");
       const bar = element(frame, "i"), share = element(frame, "b");
       element(choice, "span", "", name);
       return { choice, bar, share };
     });
-    return { card, sum, reward, value, bars };
   }
-  const ranges = agent.names.map((name) => {
+  const numbers = agent.parts ? agent.numbers || [] : agent.numbers || agent.names;
+  made.ranges = numbers.map((name) => {
     const row = element(card, "div", "range");
     element(row, "span", "", name);
     const track = element(row, "div", "track");
     return { band: element(track, "i"), mark: element(track, "b"), text: element(row, "output") };
   });
-  return { card, sum, reward, value, ranges };
+  return made;
 }
 
 function showAgent(card, agent, track, index, t) {
@@ -136,7 +137,7 @@ function showAgent(card, agent, track, index, t) {
     const [low, mean, high] = acts ? own.spread.map((part) => at(part, t, d)) : [0, 0, 0];
     band.style.left = `${place(low)}%`;
     band.style.right = `${100 - place(high)}%`;
-    mark.style.left = `${place(acts ? at(own.action, t, d) : 0)}%`;
+    mark.style.left = `${place(acts ? at(own.action, t, (agent.parts || []).length + d) : 0)}%`;
     band.hidden = mark.hidden = !acts;
     text.textContent = acts ? number(mean) : "";
     text.title = "mean";
