@@ -172,6 +172,15 @@ def num_chosen(space: Space) -> int:
     return sum(math.prod(part.shape) for part in jax.tree.leaves(tree_of(space)))
 
 
+def type_inside(space: Space) -> jax.ShapeDtypeStruct:
+    """The shape and type of an action as the policy has it: f32 for a Box of any type."""
+    inside = action_space_inside(space)
+    if is_tree(inside):
+        return jax.ShapeDtypeStruct((num_chosen(inside),), np.float32)
+    dtype = np.float32 if isinstance(inside, Box) else inside.dtype
+    return jax.ShapeDtypeStruct(inside.shape, dtype)
+
+
 def packed(space: Space, parts: PyTree, xp: Any = np) -> Any:
     """The parts of an action inside, [..., *shape], in a row, f32[..., K]."""
     leaves = []

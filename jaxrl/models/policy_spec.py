@@ -17,11 +17,10 @@ from jaxrl.core.program_spaces import (
     action_from_program,
     action_space_inside,
     action_to_program,
-    is_integer_box,
-    num_chosen,
     numbers_of,
     program_space,
     to_program,
+    type_inside,
     unpacked,
 )
 from jaxrl.core.spaces import Box, Dict, Discrete, Space, is_tree, tree_of
@@ -266,11 +265,8 @@ class PolicySpec:
 
     def zero_action(self, batch_shape: tuple[int, ...]) -> PyTree:
         """An action [*batch_shape, ...] of zeros, as the model's distribution has it."""
-        space = action_space_inside(self.action_space)
-        if is_tree(space):
-            return jnp.zeros((*batch_shape, num_chosen(space)))
-        dtype = jnp.float32 if isinstance(space, Box) else space.dtype
-        return jnp.zeros((*batch_shape, *space.shape), dtype)
+        inside = type_inside(self.action_space)
+        return jnp.zeros((*batch_shape, *inside.shape), inside.dtype)
 
     def observed(self, obs: PyTree, xp: Any = jnp) -> PyTree:
         """An observation for the model, of the environment's: without a part "action_mask"."""
@@ -432,11 +428,8 @@ class PolicySpec:
 
     def _for_boxes(self, convert: Callable[[Box], Callable]) -> Callable[[PyTree], PyTree]:
         """`convert(space)` of the numbers of each Box; what else there is stays as it is."""
-        is_number = lambda part: isinstance(part, Box) and not is_integer_box(part)
-        unchanged = lambda action: action
-        converts = jax.tree.map(
-            lambda part: convert(part) if is_number(part) else unchanged, tree_of(self.action_space)
-        )
+        choose = lambda part: convert(part) if num_log_stds(part) else lambda action: action
+        converts = jax.tree.map(choose, tree_of(self.action_space))
         return lambda action: jax.tree.map(lambda each, leaf: each(leaf), converts, action)
 
     def as_sampled(self, action: PyTree) -> PyTree:

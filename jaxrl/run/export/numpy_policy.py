@@ -380,8 +380,8 @@ def _structured(space, actions):
 
 def _with_log_stds(network, x, log_std):
     """The outputs with standard deviations, which are parameters, behind the means of each Box."""
-    plans, found, first, first_std = _plans(network), [], 0, 0
-    for plan in plans:
+    found, first, first_std = [], 0, 0
+    for plan in _plans(network):
         if plan["distribution"] == "categorical":
             size = sum(plan["action_counts"])
         else:
