@@ -382,13 +382,11 @@ def _with_log_stds(network, x, log_std):
     """The outputs with standard deviations, which are parameters, behind the means of each Box."""
     found, first, first_std = [], 0, 0
     for plan in _plans(network):
-        if plan["distribution"] == "categorical":
-            size = sum(plan["action_counts"])
-        else:
-            size = math.prod(plan["action_shape"])
+        is_choice = plan["distribution"] == "categorical"
+        size = sum(plan["action_counts"]) if is_choice else math.prod(plan["action_shape"])
         found.append(x[:, first : first + size])
         first += size
-        if plan["distribution"] != "categorical":
+        if not is_choice:
             part = log_std[first_std : first_std + size]
             found.append(np.broadcast_to(part, (len(x), size)))
             first_std += size
