@@ -154,15 +154,17 @@ def _environment(
         env.num_copies, env.has_one_set = num_copies, declared.source.is_given
     observations = declared.form.observations
     env.unread = tuple(sorted({part for form in observations for part in form.unread}))
-
-    def without(names: tuple[str, ...]) -> OutsideEnvironment | OutsideMultiAgentEnvironment:
-        left = tuple(without_parts(form, names) for form in observations)
-        return _environment(
-            declared._replace(form=declared.form._replace(observations=left)), num_copies
-        )
-
-    env.without_parts = without
+    env.without_parts = functools.partial(_without_parts, declared, num_copies)
     return env
+
+
+def _without_parts(
+    declared: PythonEnv, num_copies: int | None, names: tuple[str, ...]
+) -> OutsideEnvironment | OutsideMultiAgentEnvironment:
+    """The environment whose observations lack these parts."""
+    left = tuple(without_parts(form, names) for form in declared.form.observations)
+    form = declared.form._replace(observations=left)
+    return _environment(declared._replace(form=form), num_copies)
 
 
 def make_vector_env(

@@ -105,7 +105,8 @@ def test_rows_are_answered_in_one_call_with_the_probabilities_that_they_were_dra
     acted = batched.act(rows)
     for row, found in zip(rows, acted, strict=True):
         distribution = policy.distribution(row.obs[0])
-        np.testing.assert_allclose(found.log_prob, distribution.log_prob(found.sampled), rtol=1e-5)
+        np.testing.assert_allclose(found.log_prob, distribution.log_prob(found.action), rtol=1e-5)
+        assert found.sampled is None  # it is the environment's action
         if not row.explore:
             assert found.action == policy.act(row.obs[0])
     many = batched.act([rows[0]] * 150)  # three calls
