@@ -282,7 +282,7 @@ def test_results_hold_custom_metrics_and_histograms_under_rllibs_names():
     assert "custom_metrics" not in first["env_runners"]
     runners = second["env_runners"]
     for agent, mean in runners["agent_episode_returns_mean"].items():
-        assert runners["custom_metrics"][f"{agent}_return_mean"] == mean
+        assert runners["custom_metrics"][f"{agent}_return_mean"] == pytest.approx(mean, rel=1e-6)
         values = runners["hist_stats"][f"{agent}_reward"]
         assert (sum(values["counts"]), len(values["counts"])) == (E * T, 30)
         assert values["min"] <= values["mean"] <= values["max"] == 1
