@@ -114,7 +114,7 @@ def policies(turns: int, *, smoke: bool) -> Iterator[Row]:
         count: [run["trace"] + run["compile"] for run in runs] for count, runs in seconds.items()
     }
     lines = [[str(count), report.spread(both[count], ".1f")] for count in counts]
-    print(report.markdown(["policies", "trace and compile, s"], lines))
+    print(report.markdown(["policies", "trace and compile, s"], lines), end="\n\n")
     yield from _rows(
         "policies",
         "pursuit, one for each agent",

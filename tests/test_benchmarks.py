@@ -135,6 +135,8 @@ def missing(script, words):
 
 
 @pytest.mark.docs
+# Gymnasium's own worker processes are forked beside JAX, as in its users' programs.
+@pytest.mark.filterwarnings(r"ignore:os\.fork\(\) was called:RuntimeWarning")
 @pytest.mark.parametrize("script", sorted(set(SCRIPTS) - PEERS - {"readme_output"}))
 def test_every_command_of_a_benchmark_prints_its_table_and_keeps_its_rows(
     script, run, tmp_path, capfd
