@@ -53,7 +53,6 @@ def run_with(*flags):
     return subprocess.run(command, capture_output=True, text=True, timeout=600)
 
 
-@pytest.mark.long
 @pytest.mark.process
 @pytest.mark.parametrize(
     "flag",
