@@ -87,16 +87,19 @@ class SingleAgentCopy:
 
     def step(self, row: Row) -> bool:
         results = self.env.step(row.read_action(0))
-        if type(results) is not tuple or len(results) != 5:
-            results = of_length(5, results, FIVE)
-        obs, reward, terminated, truncated, info = results
-        ends = terminated is not False and _as_flag(terminated, "terminated")
-        cut = truncated is not False and _as_flag(truncated, "truncated")
-        ended = ends or cut
-        if row.is_masked or MASK in info:
+        try:
+            obs, reward, terminated, truncated, info = results
+        except (TypeError, ValueError):
+            obs, reward, terminated, truncated, info = of_length(5, results, FIVE)
+        ended = False
+        if terminated is not False or truncated is not False:
+            ends, cut = _as_flag(terminated, "terminated"), _as_flag(truncated, "truncated")
+            ended = ends or cut
+        if row.is_masked or (info and MASK in info):
             obs = _observe(row, 0, (obs, info), (self._observed, self._masks), not ended)
         row.write_final_obs[0](obs)
-        row.reward[0] = _number(reward)
+        is_plain = type(reward) is float and -MOST_REWARD <= reward <= MOST_REWARD
+        row.reward[0] = reward if is_plain else _number(reward)
         if row.reads_metrics:
             row.write_metrics([info])
         if ended:

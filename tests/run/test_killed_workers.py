@@ -63,8 +63,8 @@ def test_kills_of_workers_cost_a_training_episodes_and_nothing_else(num_kills):
     assert 0 < counts["num_faulty_episodes"] <= num_kills * config.num_envs
     iterations = [result["training_iteration"] for result in results]
     assert iterations == list(range(iterations[0], iterations[0] + 4))
-    # The copies of a worker, two of the four, lose the step in which it died, and perhaps the one in
-    # which they begin again. Such steps are not counted.
+    # The copies of a worker, two of the four, lose the step in which it died, and perhaps the one
+    # in which they begin again. Such steps are not counted.
     rows = iterations[-1] * config.train_batch_size
     lost = rows - results[-1]["num_env_steps_sampled_lifetime"]
     assert 0 <= lost <= 2 * 2 * num_kills
