@@ -90,7 +90,7 @@ class MultiDiscrete:
         return tuple(np.ravel(self.nvec).tolist())
 
     def sample(self, key: Key) -> jax.Array:
-        """A uniform draw, i32[*shape]."""
+        """A uniform draw, integers of the space's shape."""
         start = np.asarray(self.start)
         return jax.random.randint(key, self.shape, start, start + np.asarray(self.nvec))
 
