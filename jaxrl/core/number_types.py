@@ -3,7 +3,6 @@
 It needs no JAX: worker processes and files use it.
 """
 
-import math
 from typing import Any
 
 import numpy as np
@@ -47,12 +46,14 @@ def _quietly_cast(array: np.ndarray, dtype: np.dtype) -> np.ndarray:
 def store(view: np.ndarray, values: np.ndarray) -> None:
     """Writes values over those of `view`, as `as_type` converts them; quick for usual types.
 
+    Floats beyond the range of the view's become infinite: the caller looks for those.
+
     Raises:
-        NotHeldError: a number that the view's type cannot hold; the view may be changed.
+        NotHeldError: another number that the view's type cannot hold; the view may be changed.
     """
     kind, into = values.dtype.kind, view.dtype.kind
     if kind == into == "f":
-        _round_into(view, values)
+        view[...] = values
     elif kind in "iu" and into in "iu":
         view[...] = values
         few = values.size < FEW
@@ -60,17 +61,6 @@ def store(view: np.ndarray, values: np.ndarray) -> None:
             as_type(values, view.dtype)
     else:
         view[...] = as_type(values, view.dtype)
-
-
-def _round_into(view: np.ndarray, values: np.ndarray) -> None:
-    try:
-        view[...] = values
-    except RuntimeWarning:  # of an overflow, where warnings are errors
-        as_type(values, view.dtype)
-    are_few = view.ndim == 1 and view.size < FEW
-    total = sum(view.tolist()) if are_few else np.vdot(view, view)
-    if not math.isfinite(total):  # of large numbers too; `as_type` finds those that were lost
-        as_type(values, view.dtype)
 
 
 def common_type(arrays: list[np.ndarray]) -> np.dtype:

@@ -5,7 +5,7 @@ at places that follow from the environment's form and E alone. This module must 
 """
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any, NamedTuple
@@ -133,11 +133,18 @@ class StepArrays:
         """The arrays of one copy."""
         return Row(self, row)
 
-    def begin_step(self, rows: slice) -> None:
-        """Before a step of these copies: everybody acts, and nothing ends."""
-        self.active[rows] = True
-        for flags in (self.terminated, self.truncated, self.episode_done, self.lost):
-            flags[rows] = False
+    def step_beginner(self, rows: slice) -> Callable[[], None]:
+        """A function to call before a step of these copies: everybody acts, and nothing ends."""
+        active = self.active[rows]
+        blocks = self.terminated, self.truncated, self.episode_done, self.lost
+        ends = [block[rows] for block in blocks]
+
+        def begin_step() -> None:
+            active.fill(True)
+            for flags in ends:
+                flags.fill(False)
+
+        return begin_step
 
     def seed(self, row: int) -> int:
         """The seed of the episode that a copy plays."""
@@ -251,7 +258,7 @@ def metrics_of(info: Any) -> Mapping[str, Any]:
 
 
 class RangeCheck:
-    """Finds rows with observations that hold NaN, or integers out of their range.
+    """Finds rows with observations that hold NaN or infinity, or integers out of their range.
 
     Args:
         blocks: `obs` or `final_obs`.
@@ -268,14 +275,14 @@ class RangeCheck:
                     limits = start, start + np.reshape(leaf.count, leaf.shape)
                 if leaf.count or block.dtype.kind == "f":
                     part = block[rows.start : rows.stop]
-                    self._leaves.append((part, limits, place_of(leaf)))
+                    self._leaves.append((part, part.reshape(-1), limits, place_of(leaf)))
 
     def wrong_rows(self) -> list[int]:
         """Their indices among the rows to look at."""
         found = set()
-        for block, limits, _ in self._leaves:
-            if limits is None and not math.isnan(np.vdot(block, block)):
-                continue  # without NaN its squares have no NaN as their sum
+        for block, numbers, limits, _ in self._leaves:
+            if limits is None and math.isfinite(np.vdot(numbers, numbers)):
+                continue  # the sum of its squares is finite, so they are
             wrong = _wrong(block, limits)
             if wrong.any():
                 found.update(np.flatnonzero(wrong.reshape(len(block), -1).any(axis=1)).tolist())
@@ -283,18 +290,20 @@ class RangeCheck:
 
     def reason(self, row: int) -> str:
         """What is wrong in a row, one of `wrong_rows`."""
-        for block, limits, place in self._leaves:
+        for block, _, limits, place in self._leaves:
             numbers = block[row][_wrong(block[row], limits)]
             if numbers.size and limits is None:
-                return f"an observation{place} holds NaN"
+                is_nan, dtype = np.isnan(numbers[0]), block.dtype
+                wrong = "NaN" if is_nan else f"infinity, or a number beyond {dtype}"
+                return f"an observation{place} holds {wrong}"
             if numbers.size:
                 return f"an observation{place} holds {numbers[0]}, an integer out of its range"
         raise ValueError(f"row {row} is not wrong")
 
 
 def _wrong(block: np.ndarray, limits: tuple[np.ndarray, np.ndarray] | None) -> np.ndarray:
-    """Which numbers are NaN, or out of their range."""
-    return np.isnan(block) if limits is None else (block < limits[0]) | (block >= limits[1])
+    """Which numbers are not finite, or out of their range."""
+    return ~np.isfinite(block) if limits is None else (block < limits[0]) | (block >= limits[1])
 
 
 def _views(blocks: list[list[np.ndarray]], groups: list[AgentGroup], row: int) -> list:

@@ -19,6 +19,7 @@ from jaxrl.workers.space_forms import form_of
 
 AGENT = "default_agent"  # `jaxrl.core.types.DEFAULT_AGENT`, which needs JAX to be imported
 MOST_REWARD = float(np.finfo(np.float32).max)
+LEAST_REWARD = -MOST_REWARD
 FIVE = "step must give (observation, reward, terminated, truncated, info)"
 
 
@@ -34,7 +35,7 @@ class Copy(Protocol):
         """Begins the episode of a seed; its first observations are in `row.obs`."""
 
     def step(self, row: Row) -> bool:
-        """Steps by the row's actions, after `begin_step`; returns whether the episode ended.
+        """Steps by the row's actions, after its `begin_step`; returns whether the episode ended.
 
         The row's other arrays have the results, with the observations in `final_obs`.
 
@@ -82,8 +83,13 @@ class SingleAgentCopy:
         return EnvForm((AGENT,), (self._observation,), (self._action,), True, (), True, waits=False)
 
     def reset(self, row: Row, seed: int) -> None:
-        obs, info = of_length(2, self.env.reset(seed=seed), "reset must give (observation, info)")
-        row.write_obs[0](_observe(row, 0, (obs, info), (self._observed, self._masks)))
+        results = self.env.reset(seed=seed)
+        if type(results) is not tuple or len(results) != 2:
+            results = of_length(2, results, "reset must give (observation, info)")
+        obs, info = results
+        if row.is_masked or MASK in info:
+            obs = _observe(row, 0, results, (self._observed, self._masks))
+        row.write_obs[0](obs)
 
     def step(self, row: Row) -> bool:
         results = self.env.step(row.read_action(0))
@@ -98,7 +104,7 @@ class SingleAgentCopy:
         if row.is_masked or (info and MASK in info):
             obs = _observe(row, 0, (obs, info), (self._observed, self._masks), not ended)
         row.write_final_obs[0](obs)
-        is_plain = type(reward) is float and -MOST_REWARD <= reward <= MOST_REWARD
+        is_plain = type(reward) is float and LEAST_REWARD <= reward <= MOST_REWARD
         row.reward[0] = reward if is_plain else _number(reward)
         if row.reads_metrics:
             row.write_metrics([info])
@@ -330,7 +336,7 @@ def of_length(length: int, results: Any, meant: str) -> Any:
 def _number(reward: Any) -> float:
     """A reward: any number that float32 holds, or an array that holds one."""
     number = reward if type(reward) is float else _as_number(reward)
-    if not -MOST_REWARD <= number <= MOST_REWARD:
+    if not LEAST_REWARD <= number <= MOST_REWARD:
         raise ValueError(f"the reward is {number}, not a finite number of float32")
     return number
 

@@ -56,7 +56,7 @@ class PicturedEnv:
 
     def receive(self, part: int) -> VectorSteps:
         self._step += 1
-        self._arrays.begin_step(self.parts[part])
+        self._arrays.step_beginner(self.parts[part])()
         self._arrays.episode_done[:] = self._attempt(lambda: self._copy.step(self._row))
         for views, reached in zip(self._row.obs, self._row.final_obs, strict=True):
             for view, leaf in zip(views, reached, strict=True):

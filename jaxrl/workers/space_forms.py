@@ -5,14 +5,13 @@ Worker processes use this module, so it must not import JAX.
 
 import functools
 import logging
-import math
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from jaxrl.core.errors import UsageError
-from jaxrl.core.number_types import FEW, NotHeldError, store
+from jaxrl.core.number_types import NotHeldError, store
 
 NARROWER = {"int64": "int32", "uint64": "uint32"}  # JAX has 32 bits
 
@@ -265,8 +264,10 @@ def write(
 ) -> None:
     """Stores an observation, or with `batch` several, [e, ...], in the arrays of its leaves.
 
+    Floats beyond the range of their type become infinite, which `RangeCheck` finds.
+
     Raises:
-        ValueError: another structure or shape than the space's, or a number that its type cannot
+        ValueError: another structure or shape than the space's, or an integer that its type cannot
             hold.
     """
     for leaf, view in zip(form.leaves, views, strict=True):
@@ -328,22 +329,16 @@ def writer(form: SpaceForm, views: list[np.ndarray]) -> Callable[[Any], None]:
     """`write(form, views, value)` as a function of the value, quick for one array of numbers."""
     (leaf, *_), (view, *_) = form.leaves, views
     shape, dtype = leaf.shape, view.dtype
-    is_row = dtype == np.float32 and view.ndim == 1 and view.size < FEW
+    other = DOUBLE if dtype.kind == "f" else dtype
 
     def write_array(value: Any) -> None:
-        if not isinstance(value, np.ndarray) or value.shape != shape:
-            write(form, views, value)
-        elif value.dtype is dtype:
+        if (
+            type(value) is np.ndarray
+            and value.shape == shape
+            and (value.dtype is dtype or value.dtype is other)
+        ):
             view[...] = value
-        elif is_row and value.dtype is DOUBLE:
-            try:
-                view[...] = value
-                is_finite = math.isfinite(sum(view.tolist()))
-            except RuntimeWarning:  # of an overflow, where warnings are errors
-                is_finite = False
-            if not is_finite:  # `_store` refuses it where a number was lost
-                _store(leaf, view, value)
         else:
-            _store(leaf, view, value)
+            write(form, views, value)
 
     return write_array if form.is_plain else lambda value: write(form, views, value)

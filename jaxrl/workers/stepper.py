@@ -54,10 +54,11 @@ class Stepper:
         draws: Draws | None = None,
     ):
         self._source, self._arrays, self.rows, self._report = source, arrays, rows, report
-        self._part = part = slice(rows.start, rows.stop)
+        part = slice(rows.start, rows.stop)
         self._episode_done, self._lost = arrays.episode_done[part], arrays.lost[part]
         self._restarted, self._steps = arrays.restarted[part], arrays.step[part]
         self._episodes = arrays.episode[part]
+        self._begin_step = arrays.step_beginner(part)
         self._reached = RangeCheck(arrays, arrays.final_obs, rows)
         self._first = [RangeCheck(arrays, arrays.obs, range(row, row + 1)) for row in rows]
         pairs = zip(chain(*arrays.obs), chain(*arrays.final_obs), strict=True)
@@ -97,7 +98,7 @@ class Stepper:
         self._current[0] = -1
 
     def _step(self) -> None:
-        self._arrays.begin_step(self._part)
+        self._begin_step()
         self._steps += 1
         ended, spoilt = [], {}
         fresh = self._restarted.nonzero()[0].tolist()

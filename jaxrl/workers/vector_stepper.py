@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from jaxrl.core.errors import UsageError, reason_of
-from jaxrl.core.number_types import NotHeldError, store
+from jaxrl.core.number_types import NotHeldError, as_type
 from jaxrl.workers.arrays import EnvForm, RangeCheck, StepArrays, episode_seed, metrics_of
 from jaxrl.workers.copies import AGENT, FIVE, described, of_length
 from jaxrl.workers.masks import MASK, MaskSource, ObservedMask, method_of
@@ -177,7 +177,7 @@ class VectorStepper:
 
     def _write_rewards(self, rewards: np.ndarray) -> None:
         try:
-            store(self._arrays.reward[:, 0], rewards)
+            self._arrays.reward[:, 0] = as_type(rewards, np.float32)
         except NotHeldError as error:
             raise ValueError(f"a reward is {error}") from None
 

@@ -70,9 +70,16 @@ def test_numbers_are_kept_or_refused(array, dtype):
         store(view, array)
         np.testing.assert_array_equal(view, cast)
         return
-    for change in (lambda: as_type(array, dtype), lambda: store(view, array)):
-        with pytest.raises(NotHeldError, match=f"which {np.dtype(dtype)} cannot hold"):
-            change()
+    refused = f"which {np.dtype(dtype)} cannot hold"
+    with pytest.raises(NotHeldError, match=refused):
+        as_type(array, dtype)
+    if array.dtype.kind == view.dtype.kind == "f":
+        with np.errstate(over="ignore"):
+            store(view, array)
+        np.testing.assert_array_equal(view, cast)  # infinite, which the caller looks for
+        return
+    with pytest.raises(NotHeldError, match=refused):
+        store(view, array)
 
 
 @pytest.mark.parametrize(

@@ -320,16 +320,18 @@ def test_a_faulty_step_drops_the_episode_and_the_log_says_how_to_play_it_again(f
 
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
-def test_no_number_but_nan_is_wrong_in_an_observation(dtype):
+@pytest.mark.parametrize("wrong", [np.nan, np.inf, -np.inf])
+def test_all_finite_numbers_are_right_in_an_observation_and_no_others(dtype, wrong):
     space = gymnasium.spaces.Box(-np.inf, np.inf, (2, 3), dtype)
     form = EnvForm((DEFAULT_AGENT,), *((form_of(space, "a test"),),) * 2, False, (), True, False)
     arrays = StepArrays(form, 4)
     ((block,),), check = arrays.obs, RangeCheck(arrays, arrays.obs, range(1, 4))
     most = np.finfo(block.dtype).max
-    block[:3] = [[[[most, -most, np.inf], [-np.inf, most, 0]]]]
+    block[:3] = [[[[most, -most, 0], [-most, most, 0]]]]
     assert check.wrong_rows() == []
-    block[0, 0, 1, 2] = block[3, 0, 0, 1] = np.nan  # row 0 is not looked at
+    block[0, 0, 1, 2] = block[3, 0, 0, 1] = wrong  # row 0 is not looked at
     assert check.wrong_rows() == [2]
+    assert ("NaN" if np.isnan(wrong) else "infinity") in check.reason(2)
 
 
 def test_an_environment_that_only_fails_ends_the_training():
