@@ -159,6 +159,7 @@ def test_members_that_all_diverge_at_once_still_report():
     assert (said["done"], said["diverged"]) == (True, 4)
 
 
+@pytest.mark.long
 def test_hooks_are_called_for_each_member_and_end_it():
     block = plan(SMALL_REINFORCE.replace(callbacks=EndsSecond), seeds=4).block({})
     said = report(block, 4)

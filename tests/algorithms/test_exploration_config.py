@@ -29,6 +29,7 @@ def collected(config, key=0):
     return jax.jit(algorithm.collect)(runner)[1].trajectories
 
 
+@pytest.mark.long
 def test_random_timesteps_are_environment_steps_of_all_environments_together():
     config = SMALL_CARTPOLE.replace(
         exploration_config={"type": "StochasticSampling", "random_timesteps": 32}

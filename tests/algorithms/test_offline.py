@@ -57,6 +57,7 @@ def poles(tmp_path_factory):
     return str(folder)
 
 
+@pytest.mark.long
 def test_cloning_for_a_python_environment_is_judged_in_it_and_resumes_unbroken(
     poles, tmp_path, capsys
 ):

@@ -147,6 +147,7 @@ def test_a_stop_criterion_may_be_the_win_rate_against_a_member(trained):
     assert trainer.fit({"env_runners/opponents/random/win_rate": 0.0})["training_iteration"] == 7
 
 
+@pytest.mark.long
 def test_evaluation_names_whom_it_plays_against(trained):
     trainer, _ = trained
     assert trainer.evaluate(episodes=2)["opponents"] == {"opponent": "copy of iteration 6"}

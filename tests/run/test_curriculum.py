@@ -47,6 +47,7 @@ def test_what_was_drawn_is_reported_and_evaluation_draws_too(start, tmp_path):
     assert open_run(tmp_path / "run").env_params.gravity == pytest.approx(9.8)
 
 
+@pytest.mark.long
 def test_env_task_fn_is_called_at_its_interval_and_its_task_holds_from_the_next_iteration(
     start, tmp_path
 ):

@@ -44,6 +44,7 @@ SETTINGS = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("which", SETTINGS)
 def test_recorded_episodes_are_learned_from_as_the_rollout_that_they_come_from(which):
     config = CONFIG.replace(**SETTINGS[which])
@@ -105,6 +106,7 @@ def test_updates_on_recorded_steps_give_the_weights_of_the_training_that_they_co
     assert result["num_env_steps_sampled_lifetime"] == 3 * T * E
 
 
+@pytest.mark.long
 def test_actions_are_explored_as_in_training_and_recorded_with_their_probabilities():
     exploration = {"type": "StochasticSampling", "random_timesteps": T * E + 1}
     learner = jaxrl.Learner(CONFIG.replace(exploration_config=exploration))
@@ -175,6 +177,7 @@ def of_two_agents():
     return jaxrl.Learner(config, *spaces)
 
 
+@pytest.mark.long
 def test_episodes_of_any_length_fill_the_rows_and_the_rest_waits(of_two_agents):
     learner = of_two_agents
     learner.add([episode_of(learner, 5, terminateds=True), episode_of(learner, 20)])

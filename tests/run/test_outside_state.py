@@ -86,6 +86,7 @@ def trainer_of(run_dir=None, **settings):
     return jaxrl.Trainer(jaxrl.PPOConfig(**SMALL), run_dir=run_dir, quiet=True, **settings)
 
 
+@pytest.mark.long
 def test_each_step_is_played_once_though_a_criterion_ends_training_and_evaluation_plays():
     trainer = trainer_of(evaluation_interval=2, evaluation_duration=4)
     result = trainer.fit({"env_runners/num_episodes_lifetime": 30})
@@ -109,6 +110,7 @@ def test_trainings_of_one_configuration_share_no_copies():
     assert first.last_result["env_runners"]["episode_return_mean"] == LENGTH
 
 
+@pytest.mark.long
 def test_a_resumed_run_begins_new_episodes_and_says_so(tmp_path, capsys):
     with trainer_of(tmp_path / "run") as before:
         before.train()  # every copy is in the second step of an episode

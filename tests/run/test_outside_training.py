@@ -43,6 +43,7 @@ def test_a_run_outside_jax_is_the_run_in_jax(exploration):
     assert made[0].is_closed
 
 
+@pytest.mark.long
 def test_the_next_rollout_is_played_by_the_weights_before_the_update():
     with jaxrl.Trainer(config_outside(CONFIG, []), **QUIET) as trainer:
         results = [trainer.train() for _ in range(4)]

@@ -168,6 +168,7 @@ def test_a_result_holds_the_last_episodes_one_by_one(trainer):
     assert shorter["hist_stats"]["episode_reward"] == pytest.approx(episodes["episode_reward"][-3:])
 
 
+@pytest.mark.long
 def test_criteria_may_be_any_number_of_a_row_and_one_agent_has_rllibs_singular_names(trainer):
     assert trainer.fit({"iterations_since_restore": 2})["training_iteration"] == 2
     assert trainer.fit({"num_episodes_lifetime": 5})["num_episodes_lifetime"] >= 5
@@ -290,6 +291,7 @@ def test_another_learning_rate_compiles_nothing_anew():
     assert second.compile_seconds == 0.0
 
 
+@pytest.mark.long
 def test_trainers_of_numbers_of_different_shapes_do_not_disturb_each_other():
     first = Trainer(CONFIG, run_dir=None, quiet=True)
     second = Trainer(CONFIG.replace(lr=[[0, 1e-3], [100, 0.0]]), run_dir=None, quiet=True)

@@ -328,6 +328,7 @@ def test_what_diverges_stops_alone(rates):
     assert lost.reason.endswith("so it arose in learning")
 
 
+@pytest.mark.long
 def test_a_trial_that_diverges_is_said_with_the_first_bad_number_of_its_environment(
     tmp_path, capsys
 ):

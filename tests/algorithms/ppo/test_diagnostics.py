@@ -58,6 +58,7 @@ def test_clipped_predictions_are_told_from_clipped_targets():
     assert "most values (70%) move by more than vf_clip_param=0.2" in text
 
 
+@pytest.mark.long
 def test_cartpole_with_rllibs_clip_of_10_is_the_case_that_is_warned_of():
     """Its returns are far beyond sqrt(10): nearly no value target can be learned from at first."""
     config = PPOConfig(

@@ -147,6 +147,7 @@ def test_a_models_own_loss_and_reward_are_learned_and_reported(fitted):
     assert "model_loss" not in without["learners"]["default_policy"]
 
 
+@pytest.mark.long
 def test_agents_of_one_policy_learn_different_things_once_they_are_told_apart(fitted):
     apart, result = fitted(40, env=Twins(), policies="shared", agent_id_obs=True)
     assert result["env_runners"]["episode_return_mean"] > 3.8  # two agents, two steps

@@ -194,6 +194,7 @@ class Table:
         return jnp.ones(trajectory.next_obs.shape)
 
 
+@pytest.mark.long
 def test_agents_that_wait_are_paid_for_their_own_actions_alone():
     config = PPOConfig(
         env=Turns(), num_envs=2, rollout_length=6, minibatch_size=12, num_epochs=1,

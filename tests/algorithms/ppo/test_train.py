@@ -226,6 +226,7 @@ def scheduled(rate):
 jitted_train = functools.cache(lambda config: jax.jit(make_train(config)))
 
 
+@pytest.mark.long
 def test_a_learning_rate_schedule_is_read_at_lifetime_steps():
     _, metrics = scheduled(1e-3)
     rates = metrics.learners[0]["default_optimizer_learning_rate"][:, 0]

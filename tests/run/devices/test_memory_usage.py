@@ -48,6 +48,7 @@ def test_units():
     ]
 
 
+@pytest.mark.long
 def test_a_training_says_what_it_will_take_before_its_first_result(capsys):
     config = SMALL_ARENA.replace(
         total_env_steps=64, fcnet_hiddens=(5,)
