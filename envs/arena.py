@@ -26,12 +26,13 @@ from flax import struct
 
 from jaxrl.core.drawing import Circles, Drawing, Rectangles
 from jaxrl.core.env import StackedEnvironment
-from jaxrl.core.errors import UsageError
+from jaxrl.core.errors import UsageError, brief
 from jaxrl.core.fields import freeze
 from jaxrl.core.spaces import Box, Dict, Discrete, MultiDiscrete
 from jaxrl.core.types import AgentId, Key, PolicyId
 from jaxrl.envs.drawing import Colour, coverage, finish, from_point, from_square, grid, paint
 
+MOST_CELLS = 2**15  # along a side
 PICTURE_SIZE = 300  # pixels along the picture's longer side, approximately
 EMPTY, VISITED, LINES = (250, 250, 247), (190, 218, 243), (206, 208, 206)  # red, green, blue
 EXPLORER, HUNTER, OUTLINE = (25, 98, 170), (226, 88, 34), (32, 36, 44)
@@ -62,10 +63,11 @@ class MultiAgentArena(StackedEnvironment):
         for name in ("height", "width"):
             object.__setattr__(self, name, freeze(getattr(self, name)))
         whole = all(type(size) is int for size in (self.height, self.width))
-        if not whole or min(self.height, self.width) < 1 or self.num_cells < 2:
+        sizes = (self.height, self.width)
+        if not whole or min(sizes) < 1 or max(sizes) > MOST_CELLS or self.num_cells < 2:
             raise UsageError(
-                f"arena with height={self.height} and width={self.width}: both must be integers "
-                "of at least 1, and two agents need at least 2 cells"
+                f"arena with height={brief(self.height)} and width={brief(self.width)}: both must "
+                "be integers of at least 1, and two agents need at least 2 cells"
             )
 
     @property

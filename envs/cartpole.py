@@ -23,7 +23,7 @@ from flax import struct
 
 from jaxrl.core.drawing import Circles, Drawing, Lines, Rectangles
 from jaxrl.core.env import Environment
-from jaxrl.core.errors import UsageError
+from jaxrl.core.errors import UsageError, brief
 from jaxrl.core.spaces import Box, Discrete
 from jaxrl.core.types import Key
 from jaxrl.envs.drawing import canvas, coverage, finish, from_segment, grid, paint
@@ -72,7 +72,7 @@ class CartPole(Environment):
         if not isinstance(self.sutton_barto_reward, bool):
             raise UsageError(
                 "cartpole: sutton_barto_reward must be True or False, "
-                f"not {self.sutton_barto_reward!r}"
+                f"not {brief(self.sutton_barto_reward)}"
             )
 
     @property
@@ -90,7 +90,7 @@ class CartPole(Environment):
             for name in names:
                 value = getattr(params, name)
                 if not value >= least:
-                    raise UsageError(f"cartpole: {name} must be {allowed}, not {value!r}")
+                    raise UsageError(f"cartpole: {name} must be {allowed}, not {brief(value)}")
 
     @property
     def tuned(self) -> dict[str, Any]:

@@ -41,7 +41,7 @@ import numpy as np
 
 from jaxrl.core.drawing import NUM_AGENT_COLORS, Circles, Drawing, Lines, Rectangles, Text
 from jaxrl.core.env import StackedEnvironment
-from jaxrl.core.errors import UsageError
+from jaxrl.core.errors import UsageError, brief
 from jaxrl.core.fields import freeze
 from jaxrl.core.spaces import Box, Discrete
 from jaxrl.core.types import AgentId, Key, PolicyId
@@ -73,6 +73,7 @@ from jaxrl.envs.pursuit_rules import (
     wander,
 )
 
+MOST = 2**12  # cells along a side, or bodies
 PICTURE_SIZE = 480  # pixels along the picture's longer side, approximately
 # Colours: red, green, blue.
 FREE, SEEN = (249, 249, 246), (150, 188, 232)
@@ -109,7 +110,8 @@ class Pursuit(StackedEnvironment):
         for name, least in minima.items():
             value = getattr(self, name)
             whole = isinstance(value, int) and not isinstance(value, bool)
-            self._require(name, whole and value >= least, f"an integer of at least {least}", value)
+            is_held = whole and least <= value <= MOST
+            self._require(name, is_held, f"an integer from {least} to {MOST}", value)
         for name in ("freeze_evaders", "surround"):
             value = getattr(self, name)
             self._require(name, isinstance(value, bool), "True or False", value)
@@ -143,7 +145,7 @@ class Pursuit(StackedEnvironment):
     @staticmethod
     def _require(name: str, holds: bool, allowed: str, value: Any) -> None:
         if not holds:
-            raise UsageError(f"pursuit with {name}={value!r}: it must be {allowed}")
+            raise UsageError(f"pursuit with {name}={brief(value)}: it must be {allowed}")
 
     def _check_room(self, width: int, height: int) -> None:
         """Requires room for each kind of body in the average window of that size."""

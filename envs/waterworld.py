@@ -41,7 +41,7 @@ from flax import struct
 
 from jaxrl.core.drawing import NUM_AGENT_COLORS, Circles, Drawing, Rectangles
 from jaxrl.core.env import StackedEnvironment
-from jaxrl.core.errors import UsageError
+from jaxrl.core.errors import UsageError, brief
 from jaxrl.core.fields import freeze
 from jaxrl.core.spaces import Box
 from jaxrl.core.types import AgentId, Key
@@ -60,6 +60,7 @@ from jaxrl.envs.waterworld_settings import (
 )
 
 # The bound of an observation: the speed of two bodies that meet along a diagonal.
+MOST = 2**16  # bodies or sensors of a kind
 BOUND = float(np.float32(math.sqrt(2)))
 
 
@@ -94,18 +95,20 @@ class Waterworld(StackedEnvironment):
 
     def __post_init__(self, render_mode: None):
         if render_mode is not None:
-            raise UsageError(f"waterworld: render_mode must be None, not {render_mode!r}")
+            raise UsageError(f"waterworld: render_mode must be None, not {brief(render_mode)}")
         for field in dataclasses.fields(self):
             object.__setattr__(self, field.name, freeze(getattr(self, field.name)))
         for name in ("n_pursuers", "n_evaders", "n_poisons", "n_obstacles", "n_sensors"):
             value = getattr(self, name)
-            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+            is_whole = isinstance(value, int) and not isinstance(value, bool)
+            if not is_whole or not 1 <= value <= MOST:
                 raise UsageError(
-                    f"waterworld: {name} must be an integer of at least 1, not {value!r}"
+                    f"waterworld: {name} must be an integer from 1 to {MOST}, not {brief(value)}"
                 )
         if not isinstance(self.speed_features, bool):
             raise UsageError(
-                f"waterworld: speed_features must be True or False, not {self.speed_features!r}"
+                "waterworld: speed_features must be True or False, "
+                f"not {brief(self.speed_features)}"
             )
         points = freeze_points(self.obstacle_coord, self.n_obstacles)
         object.__setattr__(self, "obstacle_coord", points)

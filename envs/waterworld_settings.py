@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
-from jaxrl.core.errors import UsageError
+from jaxrl.core.errors import UsageError, brief
 from jaxrl.envs.waterworld_physics import REDRAWS
 
 FOOD_SIZE, POISON_SIZE = 2.0, 0.75  # radii, in units of a pursuer's
@@ -52,14 +52,14 @@ def freeze_points(points: Any, number: int) -> tuple[tuple[float, float], ...] |
         frozen = tuple((float(x), float(y)) for x, y in points)
     except (TypeError, ValueError):
         raise UsageError(
-            f"waterworld: obstacle_coord must be a list of (x, y), not {points!r}"
+            f"waterworld: obstacle_coord must be a list of (x, y), not {brief(points)}"
         ) from None
     if len(frozen) != number:
         raise UsageError(
             f"waterworld: obstacle_coord has {len(frozen)} points, but n_obstacles={number}"
         )
     if not all(0 <= value <= 1 for point in frozen for value in point):
-        raise UsageError(f"waterworld: obstacle_coord must lie in [0, 1], not {points!r}")
+        raise UsageError(f"waterworld: obstacle_coord must lie in [0, 1], not {brief(points)}")
     return frozen
 
 
@@ -75,7 +75,7 @@ def check_numbers(params: Params) -> None:
         for name in names:
             value = getattr(params, name)
             if not holds(value):
-                raise UsageError(f"waterworld: {name} must be {allowed}, not {value!r}")
+                raise UsageError(f"waterworld: {name} must be {allowed}, not {brief(value)}")
 
 
 def check_places(params: Params, points: tuple[tuple[float, float], ...] | None) -> None:

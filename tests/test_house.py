@@ -58,7 +58,15 @@ MAY_IMPORT = {
 CORE_WITHOUT_JAX = tuple(
     f"jaxrl.core.{module}"
     for module in (
-        *("errors", "foreign_names", "json_text", "number_types", "python_kinds", "trust"),
+        *(
+            "errors",
+            "fields",
+            "foreign_names",
+            "json_text",
+            "number_types",
+            "python_kinds",
+            "trust",
+        ),
     )
 )
 WORKERS_WITH_JAX = {  # the side that learns

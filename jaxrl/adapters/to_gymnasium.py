@@ -24,8 +24,8 @@ from jaxrl.adapters.to_numpy import (
     check_seed,
     require_started,
 )
-from jaxrl.core.errors import UsageError, unknown_name
-from jaxrl.core.fields import count
+from jaxrl.core.errors import UsageError
+from jaxrl.core.fields import count, flag, one_of, takes
 from jaxrl.core.outside_env import is_outside
 from jaxrl.core.registry import make
 from jaxrl.core.types import PyTree
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     import gymnasium
 
 
+@takes()
 def to_gymnasium(
     env: Any, params: PyTree = None, *, render_mode: str | None = None
 ) -> "gymnasium.Env":
@@ -88,6 +89,7 @@ def gymnasium_by_name(
     return make_copy(source_of(env, {**(env_args or {}), **pictured}))
 
 
+@takes(num_envs=count(), copy=flag)
 def to_gymnasium_vector(
     env: Any,
     num_envs: int,
@@ -120,11 +122,9 @@ def to_gymnasium_vector(
     import gymnasium
 
     env, params = to_numpy.resolve_single(env, params, "to_gymnasium_vector")
-    count()("num_envs", num_envs)
     modes = {mode.value: mode for mode in gymnasium.vector.AutoresetMode}
     mode = getattr(autoreset_mode, "value", autoreset_mode)
-    if mode not in modes:
-        raise unknown_name("autoreset_mode", mode, modes)
+    one_of(*modes)("autoreset_mode", mode)
     kind = to_numpy.derived(GymnasiumVectorEnv, gymnasium.vector.VectorEnv)
     return kind(env, params, num_envs, modes[mode], render_mode, copy)
 

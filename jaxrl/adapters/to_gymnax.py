@@ -17,6 +17,7 @@ import numpy as np
 from jaxrl.adapters.to_numpy import derived, resolve_single
 from jaxrl.core.env import lift, raw_reset, raw_step
 from jaxrl.core.errors import UsageError, require
+from jaxrl.core.fields import flag, takes
 from jaxrl.core.program_spaces import from_program, program_space, to_program
 from jaxrl.core.spaces import Box, Dict, Discrete, MultiDiscrete, Space, Tuple, tree_of
 from jaxrl.core.types import Key, PyTree
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from gymnax.environments.environment import Environment
 
 
+@takes(legacy=flag)
 def to_gymnax(env: Any, params: PyTree = None, *, legacy: bool = False) -> "Environment":
     """An environment of gymnax; `env.default_params` are the given parameters.
 

@@ -15,6 +15,7 @@ import jax.numpy as jnp
 from jaxrl.adapters.to_gymnax import gymnax_space
 from jaxrl.adapters.to_numpy import derived, require_library, resolve
 from jaxrl.core.env import agents_may_wait, lift, raw_step, split_agents, strongly_typed
+from jaxrl.core.fields import takes
 from jaxrl.core.program_spaces import from_program, mask_length, program_space, to_program
 from jaxrl.core.spaces import Box, Space, tree_of
 from jaxrl.core.types import ALL, AgentId, Key, PolicyId, PyTree
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 WORLD_STATE = "world_state"  # JaxMARL's name, a key beside the agents
 
 
+@takes()
 def to_jaxmarl(env: Any, params: PyTree = None) -> "MultiAgentEnv":
     """A `MultiAgentEnv` of JaxMARL, with observations, actions, rewards and `done` by agent.
 

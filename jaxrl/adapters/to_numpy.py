@@ -22,8 +22,9 @@ from jaxrl.core.env import (
     restart,
     strongly_typed,
 )
+from jaxrl.core.env_checker import require_params
 from jaxrl.core.env_contract import require_environment, require_trainable
-from jaxrl.core.errors import UsageError, is_installed
+from jaxrl.core.errors import UsageError, brief, is_installed
 from jaxrl.core.fast_prng import to_fast_key, to_standard_key
 from jaxrl.core.number_types import NotHeldError, as_type
 from jaxrl.core.outside_env import refuse_outside
@@ -68,6 +69,7 @@ def resolve(env: Any, params: PyTree) -> tuple[Any, PyTree]:
     env = of_library(env)
     require_environment(env, "env")
     refuse_outside(env, "env")
+    require_params(env, params)
     require_trainable(env, params)
     return env, env.default_params if params is None else params
 
@@ -335,9 +337,9 @@ def check_seed(seed: Any) -> int:
 def render_metadata(env: Any, render_mode: str | None) -> dict[str, Any]:
     """The entries about rendering in an environment's `metadata`."""
     modes = ["rgb_array"] if hasattr(env, "render") else []
-    if render_mode is not None and render_mode not in modes:
+    if render_mode is not None and not (isinstance(render_mode, str) and render_mode in modes):
         allowed = "None" if not modes else "None or 'rgb_array'"
-        raise UsageError(f"render_mode of {env.name} must be {allowed}, not {render_mode!r}")
+        raise UsageError(f"render_mode of {env.name} must be {allowed}, not {brief(render_mode)}")
     return {"render_modes": modes, "render_fps": RENDER_FPS}
 
 

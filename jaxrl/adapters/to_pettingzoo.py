@@ -15,6 +15,7 @@ from jaxrl.adapters import to_numpy
 from jaxrl.adapters.to_numpy import as_actions, by_agent, require_started
 from jaxrl.core.env import MultiAgentEnvironment, RawStep, agents_may_wait, is_stacked
 from jaxrl.core.errors import UsageError, unknown_name
+from jaxrl.core.fields import takes
 from jaxrl.core.spaces import Space, tree_of
 from jaxrl.core.types import AgentId, PyTree
 from jaxrl.episodes.minari_datasets import gymnasium_space
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     import pettingzoo
 
 
+@takes()
 def to_pettingzoo(
     env: Any, params: PyTree = None, *, render_mode: str | None = None
 ) -> "pettingzoo.ParallelEnv":

@@ -21,7 +21,7 @@ from jaxrl.adapters.to_numpy import as_actions, by_agent, derived, require_start
 from jaxrl.adapters.to_pettingzoo import PettingZooEnv, leaving, no_action
 from jaxrl.core.env import MultiAgentEnvironment, acting_agents, agents_may_wait, is_stacked
 from jaxrl.core.errors import UsageError, one_line
-from jaxrl.core.fields import count
+from jaxrl.core.fields import count, takes
 from jaxrl.core.spaces import Space, is_tree
 from jaxrl.core.types import ALL, AgentId, PyTree
 
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 ByAgent = dict[AgentId, Any]
 
 
+@takes()
 def to_rllib(env: Any, params: PyTree = None, *, render_mode: str | None = None) -> "MultiAgentEnv":
     """A `MultiAgentEnv` of RLlib, of an environment with any number of agents.
 
@@ -55,6 +56,7 @@ def to_rllib(env: Any, params: PyTree = None, *, render_mode: str | None = None)
     return derived(RllibEnv, MultiAgentEnv)(env, params, render_mode)
 
 
+@takes(num_envs=count())
 def to_rllib_vector(
     env: Any, num_envs: int, params: PyTree = None, *, render_mode: str | None = None
 ) -> "VectorMultiAgentEnv":
@@ -72,7 +74,6 @@ def to_rllib_vector(
     Raises:
         UsageError: as for `to_rllib`, and no whole `num_envs`.
     """
-    count()("num_envs", num_envs)
     return to_rllib(env, params, render_mode=render_mode).many(num_envs)
 
 

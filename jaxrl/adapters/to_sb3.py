@@ -14,14 +14,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from jaxrl.adapters.to_gymnasium import to_gymnasium_vector
-from jaxrl.adapters.to_numpy import (
-    MAX_SEED,
-    SAME_STEP,
-    derived,
-    require_library,
-    resolve_single,
-)
+from jaxrl.adapters.to_numpy import MAX_SEED, SAME_STEP, derived, require_library, resolve_single
 from jaxrl.core.errors import UsageError
+from jaxrl.core.fields import takes
 from jaxrl.core.program_spaces import from_program, program_space, to_program
 from jaxrl.core.spaces import Space, is_tree
 from jaxrl.core.types import PyTree
@@ -32,6 +27,7 @@ if TYPE_CHECKING:
     from stable_baselines3.common.vec_env import VecEnv
 
 
+@takes()
 def to_sb3_vec(
     env: Any, num_envs: int, params: PyTree = None, *, render_mode: str | None = None
 ) -> "VecEnv":

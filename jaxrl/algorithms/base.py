@@ -11,7 +11,7 @@ from flax import struct
 
 from jaxrl.algorithms.opponents import Pool
 from jaxrl.core.batched_env import has_outside_state
-from jaxrl.core.errors import UsageError
+from jaxrl.core.errors import UsageError, brief
 from jaxrl.core.types import Key, PolicyId, PyTree
 from jaxrl.models.model import model_table, num_parameters
 from jaxrl.models.policy_spec import PolicySpec, PolicyWeights
@@ -188,7 +188,7 @@ class Algorithm:
         weights = [learner.weights for learner in runner.learners]
         if opponent is not None:
             if self.opponents is None:
-                raise UsageError(f"opponent={opponent!r}: the configuration has no opponents")
+                raise UsageError(f"opponent={brief(opponent)}: the configuration has no opponents")
             weights[self.opponents.group] = self.opponents.player(runner.opponents, opponent)
         return tuple(weights)
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from jaxrl.core.errors import UsageError, brief, unknown_name
-from jaxrl.core.fields import count, freeze, number, one_of, pairs
+from jaxrl.core.fields import count, freeze, number, one_of, pairs, text
 from jaxrl.core.trust import Kind, name_of, parse_name
 from jaxrl.core.types import PolicyId
 
@@ -65,6 +65,8 @@ class OpponentPool:
             number(0, 1, open_low=True)("at_win_rate", self.at_win_rate)
         one_of(*DRAWS)("draw", self.draw)
         pairs("{name: opponent}")("fixed", self.fixed)
+        for name in ("policy", "copies"):
+            text("a policy's name", optional=True)(name, getattr(self, name))
         count()("window", self.window)
         if self.won_at is not None:
             number()("won_at", self.won_at)

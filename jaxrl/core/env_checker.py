@@ -27,7 +27,8 @@ from jaxrl.core.env_contract import (
     plain,
     require,
 )
-from jaxrl.core.errors import UsageError
+from jaxrl.core.errors import UsageError, brief
+from jaxrl.core.fields import count, is_array, takes
 from jaxrl.core.registry import of_library
 from jaxrl.core.types import ALL, AgentId, Key, PyTree
 
@@ -56,6 +57,7 @@ class Played(NamedTuple):
     is_state_inside: jax.Array  # bool  what a critic sees of the reached state is in its space
 
 
+@takes(steps=count())
 def check_env(env: Any, params: PyTree = None, *, steps: int = 256, key: Key | None = None) -> None:
     """Checks that an environment keeps to the contract.
 
@@ -69,16 +71,26 @@ def check_env(env: Any, params: PyTree = None, *, steps: int = 256, key: Key | N
     Raises:
         ContractError: at the first broken rule.
     """
-    if steps < 1:
-        raise UsageError(f"check_env: steps must be at least 1, not {steps}")
+    if not (key is None or is_array(key)):
+        raise UsageError(f"key={brief(key)} must be a random key of JAX, or None")
     key = jax.random.key(0) if key is None else key
     env = of_library(env)
+    require_params(env, params)
     case = examine(env, params)
     if is_stacked(env):
         check_stacked_types(case, key)
     check_types(case, key)
     _check_purity(case, key)
     check_rollout(case, *random_rollout(case, steps, key))
+
+
+def require_params(env: Any, params: PyTree) -> None:
+    """Refuses parameters that are not of the class of the environment's own; None is its own."""
+    default = None if params is None else getattr(env, "default_params", None)
+    if default is None or isinstance(params, type(default)):
+        return
+    kind = type(default).__name__
+    raise UsageError(f"params={brief(params)} must be a {kind}, as env.default_params, or None")
 
 
 def random_rollout(case: CheckedEnv, steps: int, key: Key) -> tuple[dict[str, Any], Played]:

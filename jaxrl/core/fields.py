@@ -1,10 +1,11 @@
 """Settings as dataclass fields: default, help text and allowed values, declared once."""
 
 import dataclasses
+import functools
 import inspect
 import math
 import textwrap
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -18,6 +19,7 @@ from jaxrl.core.trust import Kind
 Check = Callable[[str, Any], None]
 Read = Callable[[str, Any], Any]
 C = TypeVar("C")
+F = TypeVar("F", bound=Callable[..., Any])
 
 # The largest number of each type.
 INT32, UINT32, INT64, FLOAT32 = 2**31 - 1, 2**32 - 1, 2**63 - 1, 3.4028235e38
@@ -103,7 +105,7 @@ def least_count(share: float, number: int) -> int:
 
 def one_of(*allowed: Any) -> Check:
     def check(name, value):
-        if value not in allowed:
+        if not (isinstance(value, Hashable) and value in allowed):
             raise unknown_name(name, value, map(str, allowed))
 
     return check
@@ -131,7 +133,7 @@ def pairs(what: str) -> Check:
 
 
 def flag(name: str, value: Any) -> None:
-    if not isinstance(value, bool):
+    if not isinstance(value, bool | np.bool_):
         raise UsageError(f"{name}={brief(value)} must be True or False")
 
 
@@ -146,6 +148,58 @@ def file_path(what: str, *, optional: bool = False) -> Check:
             raise UsageError(f"{name}={brief(value)} must be {wanted}")
 
     return check
+
+
+def text(what: str, *, optional: bool = False) -> Check:
+    """A text that is not empty; if `optional`, None as well."""
+    wanted = f"{what}{', or None' if optional else ''}"
+
+    def check(name, value):
+        if value is None and optional:
+            return
+        if not isinstance(value, str) or not value or "\0" in value:
+            raise UsageError(f"{name}={brief(value)} must be {wanted}")
+
+    return check
+
+
+def instance_of(kind: type, what: str, *, optional: bool = False) -> Check:
+    """An object of a class, or of one of several; if `optional`, None as well."""
+    wanted = f"{what}{', or None' if optional else ''}"
+
+    def check(name, value):
+        if not (isinstance(value, kind) or (value is None and optional)):
+            raise UsageError(f"{name}={brief(value)} must be {wanted}")
+
+    return check
+
+
+class UnknownArgument(UsageError, TypeError):
+    """A keyword that a function does not take."""
+
+
+def takes(**checks: Check) -> Callable[[F], F]:
+    """A function decorator: its arguments are checked by name, and misspelt ones are named."""
+
+    def decorate(function: F) -> F:
+        signature = inspect.signature(function)
+        known = [name for name in signature.parameters if name != "self"]
+        takes_any = any(each.kind == each.VAR_KEYWORD for each in signature.parameters.values())
+
+        @functools.wraps(function)
+        def checked_call(*args, **keywords):
+            unknown = () if takes_any else [name for name in keywords if name not in known]
+            if unknown:
+                where = f"of {function.__qualname__.removesuffix('.__init__')}"
+                raise UnknownArgument(str(unknown_name("argument", unknown[0], known, where)))
+            for name, value in (*zip(signature.parameters, args, strict=False), *keywords.items()):
+                if name in checks:
+                    checks[name](name, value)
+            return function(*args, **keywords)
+
+        return checked_call
+
+    return decorate
 
 
 def freeze(value: Any) -> Any:

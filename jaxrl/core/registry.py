@@ -12,7 +12,6 @@ import dataclasses
 import functools
 import importlib.util
 import inspect
-import math
 import sys
 from collections.abc import Callable
 from importlib.metadata import EntryPoint
@@ -34,7 +33,7 @@ from jaxrl.core.errors import (
     reason_of,
     unknown_name,
 )
-from jaxrl.core.fields import as_count, as_number
+from jaxrl.core.fields import FLOAT32, as_count, as_number, takes, text
 from jaxrl.core.python_kinds import OF_JAX, by_keywords, kind_of
 from jaxrl.core.spaces import Space
 from jaxrl.core.task_distributions import (
@@ -84,8 +83,12 @@ CONSTRUCTOR = dataclasses.replace(
 _registered: dict[str, Callable[..., Any]] = {}
 
 
+@takes()
 def register(name: str, constructor: Callable[..., Any]) -> None:
     """Makes `make(name, **args)` call `constructor(**args)`; replaces an earlier registration."""
+    text("an environment's name")("name", name)
+    if not callable(constructor):
+        raise UsageError(f"constructor={brief(constructor)} must be a class or a function")
     if ":" in name:
         raise UsageError(
             f"environment name {name!r} must hold no ':'; that marks module:Class and scheme:NAME"
@@ -135,8 +138,11 @@ def make(name: Any, **args) -> tuple[Any, PyTree]:
     constructor = by_keywords(constructor_of(name))
     args = {key: as_number(value) for key, value in args.items()}
     for key, value in args.items():
-        if isinstance(value, float) and not math.isfinite(value):
-            raise UsageError(f"environment {name!r}: {key} must be a finite number, not {value!r}")
+        is_number = isinstance(value, int | float)
+        if is_number and not -FLOAT32 <= value <= FLOAT32:
+            raise UsageError(
+                f"environment {name!r}: {key} must be a finite number, not {brief(value)}"
+            )
     signature = _signature(name, constructor)
     arguments = signature.parameters.values()
     takes = [each.name for each in arguments if not each.kind.name.startswith("VAR_")]

@@ -3,7 +3,7 @@
 import dataclasses
 import math
 import operator
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxrl.core.errors import UsageError
+from jaxrl.core.errors import UsageError, brief
 from jaxrl.core.fields import freeze
 from jaxrl.core.types import Key, PyTree
 
@@ -24,8 +24,11 @@ class Discrete:
     start: int = 0
 
     def __post_init__(self):
-        what = f"Discrete(n={self.n!r})"
-        object.__setattr__(self, "n", int(_counts(self.n, what)))
+        what = f"Discrete(n={brief(self.n)})"
+        counts = _counts(self.n, what)
+        if counts.ndim:
+            raise UsageError(f"{what}: n must be one whole number")
+        object.__setattr__(self, "n", int(counts))
         object.__setattr__(self, "start", _start(self.start, (), what))
         _check_32_bits(self, what)
 
@@ -65,7 +68,7 @@ class MultiDiscrete:
     start: int | tuple = 0
 
     def __post_init__(self):
-        what = f"MultiDiscrete(nvec={self.nvec!r:.80})"
+        what = f"MultiDiscrete(nvec={brief(self.nvec)})"
         counts = _counts(self.nvec, what)
         if not counts.ndim or not counts.size:
             raise UsageError(f"{what}: nvec must be an array of one or more counts")
@@ -113,7 +116,7 @@ class Box:
 
     def __post_init__(self):
         object.__setattr__(self, "shape", _shape(self.low, self.high, self.shape))
-        object.__setattr__(self, "dtype", np.dtype(self.dtype).name)
+        object.__setattr__(self, "dtype", _dtype(self.dtype))
         for bound in ("low", "high"):
             object.__setattr__(self, bound, _freeze_bound(getattr(self, bound), self.shape, bound))
         if np.any(np.asarray(self.low) > np.asarray(self.high)):
@@ -204,7 +207,7 @@ class Tuple:
     def __post_init__(self):
         is_list = isinstance(self.spaces, Iterable) and not isinstance(self.spaces, Mapping)
         if not is_list or not tuple(self.spaces):
-            raise UsageError(f"Tuple needs a list of one or more spaces, not {self.spaces!r}")
+            raise UsageError(f"Tuple needs a list of one or more spaces, not {brief(self.spaces)}")
         object.__setattr__(self, "spaces", tuple(self.spaces))
         for i, space in enumerate(self.spaces):
             _check_part(space, f"Tuple[{i}]")
@@ -366,7 +369,9 @@ def _whole_numbers(value, what: str) -> np.ndarray:
         try:
             operator.index(number)
         except TypeError:
-            raise UsageError(f"{what}: {number!r} is no whole number") from None
+            raise UsageError(f"{what}: {brief(number)} is no whole number") from None
+        if isinstance(number, bool | np.bool_):
+            raise UsageError(f"{what}: {number} is no whole number")
         if abs(number) > 2**32:
             raise _too_large(what)
     return numbers.astype(np.int64)
@@ -374,7 +379,7 @@ def _whole_numbers(value, what: str) -> np.ndarray:
 
 def _start(start, shape: tuple[int, ...], what: str) -> int | tuple:
     """One integer where all entries have the same, else nested tuples of `shape`."""
-    array = _whole_numbers(start, f"{what}: start={start!r:.60}")
+    array = _whole_numbers(start, f"{what}: start={brief(start)}")
     if array.shape not in ((), shape):
         raise UsageError(f"{what}: start has the shape {array.shape}, not {shape}")
     first = int(array.flat[0])
@@ -398,6 +403,8 @@ def _shown_start(start: int | tuple) -> str:
 
 def _shape(low, high, shape: tuple[int, ...] | None) -> tuple[int, ...]:
     """`shape`, or if it is None the broadcast shape of both bounds."""
+    if not isinstance(shape, Sequence | np.ndarray | None) or isinstance(shape, str | bytes):
+        raise _no_shape(shape)
     try:
         shape = np.broadcast_shapes(np.shape(low), np.shape(high)) if shape is None else shape
         return tuple(operator.index(size) for size in shape)
@@ -406,12 +413,34 @@ def _shape(low, high, shape: tuple[int, ...] | None) -> tuple[int, ...]:
             f"Box low of shape {np.shape(low)} does not fit high of shape {np.shape(high)}"
         ) from None
     except TypeError:
-        raise UsageError(f"Box shape must be a tuple of whole numbers, not {shape!r}") from None
+        raise UsageError(
+            f"Box shape must be a tuple of whole numbers, not {brief(shape)}"
+        ) from None
+
+
+def _no_shape(shape: Any) -> UsageError:
+    return UsageError(f"Box shape must be a tuple of whole numbers, not {brief(shape)}")
+
+
+def _dtype(dtype: Any) -> str:
+    """The name of a type of numbers, of NumPy's or Python's."""
+    try:
+        found = None if dtype is None else np.dtype(dtype)
+    except Exception:  # NumPy reads many forms, and fails in as many ways
+        found = None
+    if found is None or found.kind not in "biuf" or found.shape:
+        raise UsageError(f"Box dtype={brief(dtype)} must be a type of numbers such as 'float32'")
+    return found.name
 
 
 def _freeze_bound(bound, shape: tuple[int, ...], name: str):
     """One number where all elements are equal, nested tuples otherwise."""
-    array = np.asarray(bound, np.float64)
+    try:
+        array = np.asarray(bound, np.float64)
+    except (TypeError, ValueError, OverflowError):
+        array = None
+    if array is None or isinstance(bound, bool | str | bytes):
+        raise UsageError(f"Box {name} must be a number or an array of them, not {brief(bound)}")
     if np.isnan(array).any():
         raise UsageError(f"Box {name} holds NaN: {bound}")
     try:

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from jaxrl.core.errors import brief
+from jaxrl.core.fields import flag
 from jaxrl.episodes.errors import EpisodeError, EpisodeIndexError
 from jaxrl.episodes.values import (
     Nested,
@@ -46,13 +47,15 @@ def locate(
     A slice is clamped to the column, as Python's are. With `extend` it is not: what is outside
     becomes None.
     """
+    flag("neg_index_as_lookback", neg_index_as_lookback)
     if indices is None:
         return range(lookback, total)
     if isinstance(indices, slice):
         steps = _locate_slice(indices, lookback, total, neg_index_as_lookback, extend)
         inside = not len(steps) or (min(steps) >= 0 and max(steps) < total)
         return steps if inside else [i if 0 <= i < total else None for i in steps]
-    if isinstance(indices, list | tuple | np.ndarray) and np.ndim(indices) == 1:
+    is_list = isinstance(indices, list | tuple)
+    if is_list or (isinstance(indices, np.ndarray) and indices.ndim == 1):
         return [_locate_one(i, lookback, total, neg_index_as_lookback) for i in indices]
     return _locate_one(indices, lookback, total, neg_index_as_lookback)
 

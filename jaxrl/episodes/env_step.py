@@ -6,9 +6,11 @@ from typing import Any, NamedTuple
 from jaxrl.core.errors import brief
 from jaxrl.episodes.errors import EpisodeError
 from jaxrl.episodes.single_agent_episode import SingleAgentEpisode
-from jaxrl.episodes.values import Nested, as_reward, owned
+from jaxrl.episodes.values import Nested, as_flag, as_reward, by_name, owned
 
 EVERYONE = "__all__"
+# How an agent's part of a field is read; the others are taken as they are.
+READERS = {"infos": by_name, "outputs": by_name, "terminateds": as_flag, "truncateds": as_flag}
 
 
 class EnvStep(NamedTuple):
@@ -34,7 +36,8 @@ def _present(by_agent: Mapping | None, name: str) -> dict:
         return {}
     if not isinstance(by_agent, Mapping):
         raise EpisodeError(f"{name} must be a dict by agent, not {brief(by_agent)}")
-    return {agent: value for agent, value in by_agent.items() if value is not None}
+    read = READERS.get(name, lambda _, value: value)
+    return {agent: read(name, value) for agent, value in by_agent.items() if value is not None}
 
 
 class Pending(NamedTuple):
@@ -127,10 +130,10 @@ def steps_of_lists(
 
     Actions, rewards and outputs of index i belong to the step that leads to observation i + 1.
     """
-    observations = list(observations or [])
-    actions, rewards = list(actions or []), list(rewards or [])
-    infos = list(infos or [{} for _ in observations])
-    outputs = list(outputs or [{} for _ in actions])
+    observations = _listed("observations", observations)
+    actions, rewards = _listed("actions", actions), _listed("rewards", rewards)
+    infos = _listed("infos", infos) or [{} for _ in observations]
+    outputs = _listed("extra_model_outputs", outputs) or [{} for _ in actions]
     sizes = f"{len(observations)} observations, {len(actions)} actions, {len(rewards)} rewards"
     if len(infos) != len(observations):
         raise EpisodeError(f"{sizes}, {len(infos)} infos; each observation has one")
@@ -151,6 +154,12 @@ def steps_of_lists(
         ).known()
         for i, observation in enumerate(observations)
     ]
+
+
+def _listed(name: str, given: list | None) -> list:
+    if not isinstance(given, list | tuple | None):
+        raise EpisodeError(f"{name}={brief(given)} must be a list of dicts by agent, or None")
+    return list(given or ())
 
 
 def with_ends(steps: list[EnvStep], terminateds: dict, truncateds: dict) -> list[EnvStep]:
@@ -183,6 +192,8 @@ def with_ends(steps: list[EnvStep], terminateds: dict, truncateds: dict) -> list
     ]
 
 
-def as_flags(ends: Mapping[Any, bool] | bool) -> dict:
+def as_flags(name: str, ends: Mapping[Any, bool] | bool) -> dict:
     """Flags by agent; a bool is meant for all."""
-    return {EVERYONE: True} if ends is True else dict(ends or {})
+    if ends is None or isinstance(ends, Mapping):
+        return {agent: as_flag(name, end) for agent, end in (ends or {}).items()}
+    return {EVERYONE: True} if as_flag(name, ends) else {}

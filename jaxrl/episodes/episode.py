@@ -5,9 +5,30 @@ import uuid
 from collections import defaultdict
 from typing import Any
 
+import numpy as np
+
 from jaxrl.core.errors import brief
+from jaxrl.core.fields import INT64, count
 from jaxrl.episodes.errors import EpisodeError, unknown
 from jaxrl.episodes.values import owned
+
+STARTED = count(0, INT64, optional=True)
+
+
+def check_space(name: str, space: Any) -> None:
+    """Refuses what is no space of jaxrl or Gymnasium; None is none."""
+    if space is not None and (isinstance(space, type) or not hasattr(space, "sample")):
+        raise EpisodeError(f"{name}={brief(space)} must be a space, or None")
+
+
+def as_lookback(length: Any, steps: int, allowed: str = '"auto" or 0 or more') -> int:
+    """The steps of a lookback, of at most `steps`; "auto" means all."""
+    if isinstance(length, str) and length == "auto":
+        return steps
+    is_count = isinstance(length, int | np.integer) and not isinstance(length, bool)
+    if not is_count or length < 0:
+        raise EpisodeError(f"len_lookback_buffer is {allowed}, not {brief(length)}")
+    return min(int(length), steps)
 
 
 class Episode:
@@ -17,6 +38,8 @@ class Episode:
     is_truncated: bool
 
     def __init__(self, id_: str | None = None):
+        if not isinstance(id_, str | None):
+            raise EpisodeError(f"id_={brief(id_)} must be a text, or None")
         self.id_ = id_ or uuid.uuid4().hex
         self.custom_data: dict[Any, Any] = {}  # the user's own; `cut` hands a copy on
         self._temporary: defaultdict[str, list] = defaultdict(list)

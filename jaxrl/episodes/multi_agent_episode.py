@@ -18,9 +18,10 @@ from jaxrl.episodes.env_step import (
     steps_of_lists,
     with_ends,
 )
+from jaxrl.episodes.episode import STARTED, as_lookback
 from jaxrl.episodes.errors import EpisodeError
 from jaxrl.episodes.single_agent_episode import SingleAgentEpisode
-from jaxrl.episodes.values import Space
+from jaxrl.episodes.values import Space, by_name
 
 
 class MultiAgentEpisode(AgentsData):
@@ -66,6 +67,8 @@ class MultiAgentEpisode(AgentsData):
         agent_to_module_mapping_fn: Callable[[AgentID, "MultiAgentEpisode"], str] | None = None,
     ):
         super().__init__(id_)
+        STARTED("env_t_started", env_t_started)
+        by_name("agent_t_started", agent_t_started)
         self.observation_space = _by_agent(observation_space)
         self.action_space = _by_agent(action_space)
         self.agent_to_module_mapping_fn = agent_to_module_mapping_fn
@@ -75,16 +78,11 @@ class MultiAgentEpisode(AgentsData):
         self._timelines = {}
         self._early_rewards = {}
         steps = steps_of_lists(observations, infos, actions, rewards, extra_model_outputs)
-        length = max(len(steps) - 1, 0)
-        self._lookback = length if len_lookback_buffer == "auto" else len_lookback_buffer
-        if not isinstance(self._lookback, int) or self._lookback < 0:
-            raise EpisodeError(
-                f'len_lookback_buffer is "auto" or 0 or more, not {brief(len_lookback_buffer)}'
-            )
-        self._lookback = min(self._lookback, length)
+        self._lookback = as_lookback(len_lookback_buffer, max(len(steps) - 1, 0))
         self.env_t_started = env_t_started or 0
         self.env_t = self.env_t_started - self._lookback
-        self._record(steps, as_flags(terminateds), as_flags(truncateds))
+        ends = as_flags("terminateds", terminateds), as_flags("truncateds", truncateds)
+        self._record(steps, *ends)
         for agent, episode in self.agent_episodes.items():
             before = bisect_left(self._timelines[agent].times, self.env_t_started)
             episode.set_lookback(before)

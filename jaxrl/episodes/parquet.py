@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from jaxrl.core.errors import UsageError, brief, one_line, require
+from jaxrl.core.fields import INT64, count, file_path, flag, number, takes
 from jaxrl.core.json_text import read_json
 from jaxrl.core.number_types import NotHeldError, common_type
 from jaxrl.episodes.episode import Episode
@@ -37,13 +38,12 @@ FACTS = "episode"  # a column: what there is to say of the whole episode, as JSO
 PREFIX = re.compile("[0-9a-f]{8}")  # of all files of one writer
 FILE = re.compile(rf"episodes-(?P<prefix>{PREFIX.pattern})-(?P<number>\d{{6,}})\.parquet")
 MAX_ROWS, MAX_BYTES, MAX_SECONDS = 100_000, 2**28, 10.0
+PATH = file_path("a folder of episodes, or a file of them")
 
 STEP_COLUMNS = ("eps_id", "agent_id", "module_id", "t", "env_t", "terminateds", "truncateds", FACTS)
-EPISODE_FACTS = (  # of several agents
-    *("env_t", "terminated", "truncated", "early_rewards", "agent_module_ids"),
-    *("custom_data", "duration_s"),
-)
-AGENT_FACTS = ("id_", "custom_data", "duration_s", "infos")
+OF_BOTH = ("custom_data", "duration_s")
+EPISODE_FACTS = ("env_t", "terminated", "truncated", "early_rewards", "agent_module_ids", *OF_BOTH)
+AGENT_FACTS = ("id_", *OF_BOTH, "infos")
 
 Layout = dict[str, Any]  # of an agent's data: "trees", {name: its columns}, and "outputs", names
 
@@ -63,6 +63,7 @@ class EpisodeWriter:
         UsageError: pyarrow is not installed, or the folder cannot be written.
     """
 
+    @takes(path=PATH, max_rows=count(), max_bytes=count(most=INT64), max_seconds=number(0))
     def __init__(
         self,
         path: str | Path,
@@ -155,6 +156,7 @@ class EpisodeWriter:
         self.close()
 
 
+@takes(path=PATH, skip_damaged=flag)
 def read_episodes(path: str | Path, *, skip_damaged: bool = False) -> Iterator[Episode]:
     """The episodes of a folder, or of one file, in the order of the files' names.
 

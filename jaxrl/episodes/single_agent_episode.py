@@ -1,15 +1,26 @@
 """The episode of one agent: its observations, actions, rewards and what its model put out."""
 
+from collections.abc import Hashable
 from copy import deepcopy
 from typing import Any
 
 import numpy as np
 
-from jaxrl.core.errors import brief
+from jaxrl.core.fields import flag, takes
 from jaxrl.episodes.column import Column, Indices, Infos
-from jaxrl.episodes.episode import Episode
+from jaxrl.episodes.episode import STARTED, Episode, as_lookback, check_space
 from jaxrl.episodes.errors import EpisodeError, unknown
-from jaxrl.episodes.values import Nested, Space, as_reward, as_rewards, leaves, map_nested
+from jaxrl.episodes.values import (
+    Nested,
+    Space,
+    as_flag,
+    as_infos,
+    as_reward,
+    as_rewards,
+    by_name,
+    leaves,
+    map_nested,
+)
 
 Steps = list | Nested  # a list of values, or arrays with the steps as first axis
 
@@ -33,6 +44,7 @@ class SingleAgentEpisode(Episode):
         copy: whether the data are copied; False where nothing else changes them.
     """
 
+    @takes(t_started=STARTED, copy=flag, observation_space=check_space, action_space=check_space)
     def __init__(
         self,
         id_: str | None = None,
@@ -57,18 +69,18 @@ class SingleAgentEpisode(Episode):
         self.agent_id = agent_id
         self.module_id = module_id
         self.multi_agent_episode_id = multi_agent_episode_id
-        self.is_terminated = bool(terminated)
-        self.is_truncated = bool(truncated)
+        self.is_terminated = as_flag("terminated", terminated)
+        self.is_truncated = as_flag("truncated", truncated)
         self.t_started = t_started or 0
         self.observations = Column(observations, 0, observation_space, "observations", copy=copy)
         count = self.observations.len_incl_lookback()
-        has_infos = infos is not None and len(infos)
-        self.infos = Infos(list(infos) if has_infos else [None] * count, name="infos", copy=copy)
+        self.infos = Infos(as_infos(infos) or [None] * count, name="infos", copy=copy)
         self.actions = Column(actions, 0, action_space, "actions", copy=copy)
         self.rewards = Column(as_rewards(rewards), name="rewards", copy=copy)
+        outputs = by_name("extra_model_outputs", extra_model_outputs) or {}
         self.extra_model_outputs = {
             key: Column(values, name=f"extra_model_outputs[{key!r}]", copy=copy)
-            for key, values in (extra_model_outputs or {}).items()
+            for key, values in outputs.items()
         }
         if any(column.finalized for column in self._columns()):
             self.to_numpy()
@@ -81,11 +93,9 @@ class SingleAgentEpisode(Episode):
 
     def set_lookback(self, length: int | str) -> None:
         """Makes the first steps lookback, at most all of them; "auto" means all."""
-        steps = self.rewards.len_incl_lookback()
-        if length != "auto" and (not isinstance(length, int) or length < 0):
-            raise EpisodeError(f'len_lookback_buffer is "auto" or 0 or more, not {brief(length)}')
+        lookback = as_lookback(length, self.rewards.len_incl_lookback())
         for column in (*self._columns(), self.infos):
-            column.lookback = steps if length == "auto" else min(length, steps)
+            column.lookback = lookback
 
     @property
     def t(self) -> int:
@@ -165,7 +175,9 @@ class SingleAgentEpisode(Episode):
         Args:
             extra_model_outputs: what the model put out with the action; the same names each time.
         """
-        outputs = extra_model_outputs or {}
+        outputs = by_name("extra_model_outputs", extra_model_outputs) or {}
+        ends = as_flag("terminated", terminated), as_flag("truncated", truncated)
+        infos = by_name("infos", infos)
         self.check_step(observation, action, outputs)
         reward = as_reward(reward)
         self.observations.append(observation)
@@ -176,7 +188,7 @@ class SingleAgentEpisode(Episode):
             if key not in self.extra_model_outputs:
                 self.extra_model_outputs[key] = Column(name=f"extra_model_outputs[{key!r}]")
             self.extra_model_outputs[key].append(value)
-        self.is_terminated, self.is_truncated = bool(terminated), bool(truncated)
+        self.is_terminated, self.is_truncated = ends
         self._tick()
 
     def check_step(self, observation: Nested, action: Nested, outputs: dict[str, Nested]) -> None:
@@ -278,7 +290,7 @@ class SingleAgentEpisode(Episode):
         )
 
     def _output(self, key: str) -> Column:
-        if key not in self.extra_model_outputs:
+        if not isinstance(key, Hashable) or key not in self.extra_model_outputs:
             raise unknown("extra model output", key, self.extra_model_outputs)
         return self.extra_model_outputs[key]
 
@@ -371,9 +383,7 @@ class SingleAgentEpisode(Episode):
         start, stop = self._bounds(slice_)
         before = self.rewards.lookback
         wanted = before if len_lookback_buffer is None else len_lookback_buffer
-        if not isinstance(wanted, int) or wanted < 0:
-            raise EpisodeError(f"len_lookback_buffer is 0 or more, not {brief(wanted)}")
-        lookback = min(wanted, before + start)
+        lookback = as_lookback(wanted, before + start, "0 or more")
         return self.window(before + start - lookback, before + stop, lookback)
 
     def window(self, first: int, last: int, lookback: int) -> "SingleAgentEpisode":

@@ -134,11 +134,38 @@ def as_reward(reward: Any) -> float:
         return reward
     try:
         number = float(reward) if np.ndim(reward) == 0 else math.nan
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         number = math.nan
     if math.isnan(number):
         raise EpisodeError(f"a reward is one number, not {brief(reward)}")
     return number
+
+
+def as_flag(name: str, value: Any) -> bool:
+    """Whether something has ended: a bool, of NumPy and others too, or 0 or 1."""
+    if value is True or value is False:
+        return value
+    try:
+        given = np.asarray(value)
+        if given.size == 1 and given.dtype.kind in "biu" and given.item() in (0, 1):
+            return bool(given.item())
+    except (TypeError, ValueError):
+        pass
+    raise EpisodeError(f"{name}={brief(value)} must be True or False")
+
+
+def as_infos(infos: Any) -> list:
+    """The infos of an episode as a list; empty where there are none."""
+    if infos is None or isinstance(infos, list | tuple):
+        return [by_name("infos", info) for info in infos or ()]
+    raise EpisodeError(f"infos={brief(infos)} must be a list of dicts, or None")
+
+
+def by_name(name: str, value: Any) -> Mapping[str, Any] | None:
+    """Infos or outputs of a step: a dict, or None."""
+    if value is None or isinstance(value, Mapping):
+        return value
+    raise EpisodeError(f"{name}={brief(value)} must be a dict, or None")
 
 
 def map_space(function: Callable, space: Space, *trees: Nested) -> Nested:

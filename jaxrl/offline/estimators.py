@@ -28,7 +28,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from jaxrl.core.errors import UsageError, brief, unknown_name
-from jaxrl.core.fields import count, number, one_of
+from jaxrl.core.fields import count, number, one_of, takes
 from jaxrl.core.types import AgentId
 from jaxrl.episodes import read_episodes
 from jaxrl.offline.bootstrap import INTERVALS, Sums, bootstrap_interval, resample
@@ -210,6 +210,7 @@ class ReturnEstimates:
         return "\n".join([head, *lines, *(f"warning: {text}" for text in self.warnings)])
 
 
+@takes()
 def estimate_return(
     episodes: str | Path | Iterable[Episode],
     policy: Any,
@@ -287,8 +288,7 @@ def _methods(method: Any) -> list[str]:
     if not isinstance(names, Iterable) or not (names := list(names)):
         raise UsageError(f"method is a name, a list of names or None, not {brief(method)}")
     for name in names:
-        if name not in ESTIMATORS:
-            raise unknown_name("method", name, ESTIMATORS)
+        one_of(*ESTIMATORS)("method", name)
     return list(dict.fromkeys(names))
 
 

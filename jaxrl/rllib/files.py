@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from jaxrl.core.errors import UsageError, brief, one_line, require
+from jaxrl.core.fields import file_path
 from jaxrl.core.json_text import read_json
 
 RESULT = "params.json"  # in the folder of each of Tune's trials
@@ -17,6 +18,7 @@ def read_file(path: str | Path) -> dict[str, Any]:
     Args:
         path: a JSON or YAML file, or a trial's folder, whose params.json it is.
     """
+    file_path("a file's path")("config", path)
     path = Path(path).expanduser()
     path = path / RESULT if path.is_dir() else path
     if path.suffix in (".pkl", ".pickle"):

@@ -7,7 +7,7 @@ from typing import Any
 
 from jaxrl.algorithms.ppo.config import PPOConfig
 from jaxrl.core.errors import UsageError, brief, nearest, unknown_name
-from jaxrl.core.fields import freeze, unknown_setting
+from jaxrl.core.fields import freeze, instance_of, unknown_setting
 from jaxrl.core.rllib_names import RLLIB
 from jaxrl.rllib import form
 from jaxrl.rllib.context import ENV_KEYS, Context, read_environment
@@ -72,6 +72,7 @@ def from_rllib(config: Any, *, ignore: Iterable[str] = (), **settings: Any) -> T
         UsageError: in one line, with the reason of each key that changes the result.
     """
     given = _checked_names(settings)
+    instance_of(list | tuple | set, "a list of keys")("ignore", ignore)
     config = read_file(config) if isinstance(config, str | Path) else config
     values = form.flat(config)
     if "stop" in given:

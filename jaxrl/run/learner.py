@@ -14,6 +14,7 @@ from jaxrl.algorithms.base import Algorithm, RunnerState
 from jaxrl.algorithms.config import AlgorithmConfig
 from jaxrl.algorithms.memory_estimate import check_sizes
 from jaxrl.core.errors import UsageError
+from jaxrl.core.fields import flag
 from jaxrl.core.outside_env import outside_environment
 from jaxrl.core.spaces import Space, from_json
 from jaxrl.core.types import DEFAULT_AGENT, AgentId, PolicyId, PyTree
@@ -69,6 +70,7 @@ class Learner(PolicyAccess):
         *,
         masked: bool = False,
     ):
+        flag("masked", masked)
         self.config = config = _with_spaces(config, observation_space, action_space, masked)
         self.algorithm: Algorithm = config.build()
         if not self.algorithm.plays:

@@ -16,6 +16,7 @@ from jaxrl.core.fields import (
     number,
     pairs,
     setting,
+    text,
 )
 from jaxrl.run.inference.play_limit import MAX_STEPS
 from jaxrl.run.logging.loggers import LOGGER, check_loggers, saved_form
@@ -24,11 +25,6 @@ from jaxrl.run.results import RETURN
 # Those of environments outside JAX alone.
 HOST_SETTINGS = ("workers", "sync", "env_step_timeout_s", "max_consecutive_faults")
 RAY = "ray:"  # before a number of actors
-
-
-def _text(name: str, value: Any) -> None:
-    if value is not None and not isinstance(value, str):
-        raise UsageError(f"{name}={brief(value)} must be a path in the result tree, or None")
 
 
 def _thresholds(name: str, value: Any) -> None:
@@ -103,7 +99,7 @@ class RunSettings:
         None,
         "the result that decides which checkpoint is best; None: the evaluation's return, else "
         "training's",
-        _text,
+        text("a path in the result tree", optional=True),
     )
     evaluation_interval: int | None = setting(
         None, "iterations between two evaluations; None: none", count(optional=True)

@@ -23,11 +23,7 @@ from jaxrl.run.callbacks import Hooks
 from jaxrl.run.checkpointing import BestState, CheckpointManager
 from jaxrl.run.command_line import from_here
 from jaxrl.run.devices.compiled import CompiledAlgorithm, Program, program_for
-from jaxrl.run.devices.host_program import (
-    HostProgram,
-    host_program_for,
-    refuse_host_settings,
-)
+from jaxrl.run.devices.host_program import HostProgram, host_program_for, refuse_host_settings
 from jaxrl.run.devices.memory_usage import memory_line, peak_of
 from jaxrl.run.devices.mesh import settled
 from jaxrl.run.env_tasks import EnvTasks
@@ -42,11 +38,7 @@ from jaxrl.run.inference.weights import (
     weights_of_runs,
     with_opponents,
 )
-from jaxrl.run.logging.console import (
-    Progress,
-    compiled_line,
-    compiling_line,
-)
+from jaxrl.run.logging.console import Progress, compiled_line, compiling_line
 from jaxrl.run.logging.loggers import check_saved
 from jaxrl.run.logging.run_results import TrainerResults
 from jaxrl.run.multiprocess import agreed, processes, together
@@ -55,14 +47,7 @@ from jaxrl.run.recorder import Recorder, Snapshot
 from jaxrl.run.results import Lifetime, Result, Session, lookup, result_names
 from jaxrl.run.settings import RunKeywords, RunSettings
 from jaxrl.run.signals import StopSignal
-from jaxrl.run.stopping import (
-    LIFETIME_STEPS,
-    LIMITS,
-    check_stop,
-    criteria_of,
-    last_iteration,
-    met,
-)
+from jaxrl.run.stopping import LIFETIME_STEPS, LIMITS, check_stop, criteria_of, last_iteration, met
 from jaxrl.run.storage import run_folder
 from jaxrl.run.storage.config_file import check_output, read_config
 from jaxrl.run.storage.dtypes import typed_like
@@ -122,6 +107,7 @@ class Trainer(PolicyAccess, EpisodeAccess, TrainerResults):
         **run_settings: Unpack[RunKeywords],
     ):
         file_path("a folder's path", optional=True)("run_dir", run_dir)
+        flag("quiet", quiet)
         self.config = config = _configuration(config)
         self.settings = settled(RunSettings(**{**config.run_defaults, **run_settings}), config)
         setup = config.setup()
@@ -207,6 +193,7 @@ class Trainer(PolicyAccess, EpisodeAccess, TrainerResults):
             UsageError: no such checkpoint, a damaged one, or one that does not fit; what differs.
         """
         flag("strict", strict)
+        flag("trust", trust)
         saved = resume.read_run(path, checkpoint, run_settings.get("devices"))
         saved = dataclasses.replace(saved, strict=strict)
         if run_dir == "same":

@@ -15,7 +15,8 @@ from websockets.asyncio.server import serve as serve_websockets
 from websockets.exceptions import ConnectionClosed
 from websockets.protocol import State
 
-from jaxrl.core.errors import UsageError, one_line
+from jaxrl.core.errors import UsageError, brief, one_line
+from jaxrl.core.fields import UINT32, count, flag, instance_of, takes
 from jaxrl.core.types import PolicyId
 from jaxrl.models.policy_spec import PolicyWeights
 from jaxrl.run.export.export import npz_bytes
@@ -57,6 +58,11 @@ class PolicyServer:
         scenes: where scenes of Godot RL Agents connect to, if it was opened before.
     """
 
+    @takes(
+        settings=instance_of(ServerSettings, "ServerSettings", optional=True),
+        explore=flag,
+        seed=count(0, UINT32),
+    )
     def __init__(
         self,
         policies: Mapping[PolicyId, Policy],
@@ -67,6 +73,12 @@ class PolicyServer:
         experience: Experience | None = None,
         scenes: Scenes | None = None,
     ):
+        if not isinstance(policies, Mapping) or not policies:
+            raise UsageError(f"policies={brief(policies)} must be a mapping {{name: Policy}}")
+        for name, policy in policies.items():
+            instance_of(Policy, "a Policy, as jaxrl.load_policy returns")(
+                f"policies[{name!r}]", policy
+            )
         self.settings = ServerSettings() if settings is None else settings
         batched = {name: BatchedPolicy(policy, seed) for name, policy in policies.items()}
         self.served = ServedPolicies(batched, explore=explore)

@@ -10,7 +10,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from jaxrl.core.errors import UsageError, brief, one_line, unknown_name
-from jaxrl.core.fields import check_all, count, file_path, freeze, setting
+from jaxrl.core.fields import check_all, count, file_path, freeze, setting, text
 
 HOST, PORT = "127.0.0.1", 9944
 GODOT_PORT = 11008  # where Godot RL Agents' plugin connects to
@@ -33,7 +33,9 @@ def _origins(name: str, value: Any) -> None:
 class ServerSettings:
     """Settings of a policy server."""
 
-    host: str = setting(HOST, "where to listen; beyond this machine a token and TLS are needed")
+    host: str = setting(
+        HOST, "where to listen; beyond this machine a token and TLS are needed", text("an address")
+    )
     port: int = setting(PORT, "where to listen; 0: any that is free", count(0, 65535))
     token_file: Any = setting(
         None, "a file of the token that clients must say first; None: none", FILE
@@ -64,7 +66,8 @@ class ServerSettings:
 
     def __post_init__(self):
         origins = self.origins.split(",") if isinstance(self.origins, str) else self.origins
-        object.__setattr__(self, "origins", freeze(origins or ()))
+        given = isinstance(origins, str | list | tuple | Mapping) or origins is None
+        object.__setattr__(self, "origins", freeze(origins or ()) if given else origins)
         check_all(self)
         if not is_loopback(self.host) and not (self.token_file and self.certificate):
             raise UsageError(

@@ -49,7 +49,7 @@ class SweepOptions:
 
     def __post_init__(self):
         count(2, optional=True)("halving", self.halving)
-        if self.batch_size != "auto":
+        if not (isinstance(self.batch_size, str) and self.batch_size == "auto"):
             count()("batch_size", self.batch_size)
         if not isinstance(self.scheduler, PopulationBasedTraining | None):
             raise UsageError(

@@ -2,14 +2,14 @@
 
 import itertools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from jaxrl.core.errors import UsageError
-from jaxrl.core.fields import count
+from jaxrl.core.errors import UsageError, brief
+from jaxrl.core.fields import FLOAT32, count, text
 
 
 @dataclass(frozen=True)
@@ -95,8 +95,9 @@ def from_json(saved: Mapping[str, Any]) -> Grid | Draw:
 def _check_range(name: str, low: float, high: float, above: float = -math.inf) -> None:
     for bound in (low, high):
         is_number = isinstance(bound, int | float | np.number) and not isinstance(bound, bool)
-        if not is_number or not math.isfinite(bound):
-            raise UsageError(f"{name}({low!r}, {high!r}): both bounds must be finite numbers")
+        if not is_number or not abs(bound) <= FLOAT32:
+            given = f"{brief(low)}, {brief(high)}"
+            raise UsageError(f"{name}({given}): both bounds must be finite numbers")
     if not above < low < high:
         raise UsageError(
             f"{name}({low:g}, {high:g}) needs {'0 < ' if above == 0 else ''}low < high"
@@ -105,8 +106,9 @@ def _check_range(name: str, low: float, high: float, above: float = -math.inf) -
 
 def _plain(what: str, values: Sequence[Any]) -> tuple:
     """The values as a tuple, NumPy's numbers as Python's."""
-    if isinstance(values, str) or not hasattr(values, "__len__"):
-        raise UsageError(f"{what} takes a list of values, not {values!r:.60}")
+    no_list = str | bytes | bytearray | Mapping | Set
+    if isinstance(values, no_list) or not hasattr(values, "__len__"):
+        raise UsageError(f"{what} takes a list of values, not {brief(values)}")
     if not len(values):
         raise UsageError(f"{what} without values: give at least one")
     return tuple(value.item() if isinstance(value, np.generic) else value for value in values)
@@ -150,8 +152,10 @@ def as_space(space: Mapping[str, Any] | None) -> dict[str, Any]:
     """The space as a dict, or a UsageError where it is no mapping."""
     if space is not None and not isinstance(space, Mapping):
         raise UsageError(
-            f'space must be a mapping such as {{"lr": [3e-4, 1e-3]}}, not {space!r:.60}'
+            f'space must be a mapping such as {{"lr": [3e-4, 1e-3]}}, not {brief(space)}'
         )
+    for name in space or {}:
+        text("a setting's name")("space", name)
     return dict(space or {})
 
 

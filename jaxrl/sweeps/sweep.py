@@ -10,8 +10,9 @@ import jax
 
 from jaxrl.algorithms.config import AlgorithmConfig
 from jaxrl.core.errors import UsageError, brief
-from jaxrl.core.fields import file_path
+from jaxrl.core.fields import count, file_path, flag, takes, text
 from jaxrl.run.devices.mesh import num_cores, split_cpu, start_jax
+from jaxrl.run.inference.load import CONFIG
 from jaxrl.run.logging.console import Progress
 from jaxrl.run.logging.loggers import check_saved
 from jaxrl.run.results import return_path
@@ -34,6 +35,11 @@ class OneTrial(UsageError):
     """A sweep of one trial was asked for."""
 
 
+@takes(
+    metric=text("a path in the result tree", optional=True),
+    run_dir=file_path("a folder's path", optional=True),
+    quiet=flag,
+)
 def sweep(
     config: AlgorithmConfig,
     space: Mapping[str, Any] | None = None,
@@ -94,7 +100,6 @@ def sweep(
     trials, warnings = _plan_trials(
         config, settings_of(space, num_samples, config.seed), seeds, scheduler is not None
     )
-    file_path("a folder's path", optional=True)("run_dir", run_dir)
     if not isinstance(stop, Mapping | None):
         raise UsageError(f"stop={brief(stop)} must be {{path in the result tree: least value}}")
     stop = {path: least for path, least in (stop or {}).items() if least != math.inf}
@@ -138,6 +143,7 @@ def _plan_trials(
     return trials, warnings
 
 
+@takes(config=CONFIG, quiet=flag, trust=flag)
 def resume_sweep(
     path: str | Path, *, config: Any = None, quiet: bool = False, trust: bool = False
 ) -> Sweep:
@@ -247,10 +253,8 @@ def settled_devices(devices: int | str, or_fewer: bool = False) -> int:
     Args:
         or_fewer: take what there is where there are fewer, instead of a UsageError.
     """
-    if devices != "auto" and (
-        isinstance(devices, bool) or not isinstance(devices, int) or devices < 1
-    ):
-        raise UsageError(f"devices={devices!r} must be a number of at least 1, or auto")
+    if not (isinstance(devices, str) and devices == "auto"):
+        count()("devices", devices)
     split_cpu(num_cores() if devices == "auto" else min(devices, max(MOST_VIRTUAL, num_cores())))
     start_jax()
     available = len(jax.devices())

@@ -14,7 +14,7 @@ from jaxrl.algorithms.base import Algorithm, Metrics, RunnerState
 from jaxrl.algorithms.memory_estimate import check_sizes
 from jaxrl.core.batched_env import has_outside_state
 from jaxrl.core.env import MultiAgentEnvironment, strongly_typed
-from jaxrl.core.errors import UsageError
+from jaxrl.core.errors import UsageError, brief
 from jaxrl.core.types import PyTree
 from jaxrl.rollout.rollout import Rollout
 
@@ -136,13 +136,11 @@ def held_outside(configs: Iterable[Any]) -> str:
 
 def seeds_of(config: Any, seeds: int | Sequence[int]) -> list[int]:
     """The seeds: a number of them from the configuration's upwards, or those of a list."""
-    if isinstance(seeds, bool | str) or not (
-        isinstance(seeds, int | np.integer) or hasattr(seeds, "__len__")
-    ):
-        raise UsageError(f"seeds={seeds!r:.60} must be a number of at least 1, or a list of seeds")
-    if isinstance(seeds, int | np.integer):
-        if seeds < 1:
-            raise UsageError(f"seeds={seeds} must be a number of at least 1, or a list of seeds")
+    is_number = isinstance(seeds, int | np.integer) and not isinstance(seeds, bool)
+    is_list = isinstance(seeds, list | tuple | range | np.ndarray)
+    if not is_list and not (is_number and 1 <= seeds <= NUM_SEEDS):
+        raise UsageError(f"seeds={brief(seeds)} must be a number of at least 1, or a list of seeds")
+    if is_number:
         seeds = range(config.seed, config.seed + int(seeds))
     if not len(seeds):
         raise UsageError("seeds is an empty list: give at least one")
@@ -152,7 +150,7 @@ def seeds_of(config: Any, seeds: int | Sequence[int]) -> list[int]:
             or not isinstance(seed, int | np.integer)
             or not 0 <= seed < NUM_SEEDS
         ):
-            raise UsageError(f"seed {seed!r} must be an integer from 0 to {NUM_SEEDS - 1}")
+            raise UsageError(f"seeds: {brief(seed)} must be an integer from 0 to {NUM_SEEDS - 1}")
     seeds = [int(seed) for seed in seeds]
     if len(set(seeds)) < len(seeds):
         raise UsageError(f"seeds {seeds} hold one twice, which would be the same training twice")

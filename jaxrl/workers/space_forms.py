@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from jaxrl.core.errors import UsageError
+from jaxrl.core.errors import UsageError, brief
 from jaxrl.core.number_types import NotHeldError, store
 
 NARROWER = {"int64": "int32", "uint64": "uint32"}  # JAX has 32 bits
@@ -96,6 +96,8 @@ def form_of(space: Any, what: str, *, is_observed: bool = False) -> SpaceForm:
     Raises:
         UsageError: a kind of space that has no counterpart here.
     """
+    if isinstance(space, type) or not hasattr(space, "sample"):
+        raise UsageError(f"{what}={brief(space)} must be a space of jaxrl.core.spaces or Gymnasium")
     leaves: list[Leaf] = []
     unread: list[tuple[str, str]] | None = [] if is_observed else None
     json = _converted(space, what, (), leaves, unread)

@@ -594,7 +594,7 @@ def test_check_env_takes_params_and_key_and_refuses_a_rollout_without_steps():
     check_env(
         env, env.default_params.replace(max_steps_in_episode=3), steps=8, key=jax.random.key(7)
     )
-    with pytest.raises(UsageError, match="steps must be at least 1, not 0"):
+    with pytest.raises(UsageError, match="steps=0 must be an integer of at least 1"):
         check_env(env, steps=0)
 
 

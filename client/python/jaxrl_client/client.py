@@ -17,6 +17,7 @@ from jaxrl_client.values import from_action, to_message
 PROTOCOL = 1
 FIRST_PAUSE, LONGEST_PAUSE = 0.1, 2.0  # seconds between two attempts to connect
 PING_SECONDS = 600.0  # for the answer to a ping; a server may read nothing while it learns
+FOREVER = threading.TIMEOUT_MAX
 BROKEN = (WebSocketException, OSError, TimeoutError, EOFError)
 
 
@@ -35,6 +36,13 @@ class Episode:
         self.explore, self.training_enabled = explore, training_enabled
         self.reward: Any = 0.0  # since the last action, not sent yet
         self.num_steps = 0
+
+
+def _check_seconds(name: str, seconds: float, above: bool = False) -> None:
+    is_number = isinstance(seconds, int | float | np.number) and not isinstance(seconds, bool)
+    if not is_number or not (seconds > 0 if above else seconds >= 0) or not seconds < FOREVER:
+        least = "above" if above else "of at least"
+        raise ValueError(f"{name}={seconds!r:.80} must be a number of seconds {least} 0")
 
 
 class PolicyClient:
@@ -67,8 +75,18 @@ class PolicyClient:
         timeout: float = 60.0,
         reconnect_seconds: float = 60.0,
     ):
-        if inference_mode not in ("local", "remote"):
-            raise ValueError(f"inference_mode={inference_mode!r} must be 'local' or 'remote'")
+        if not isinstance(inference_mode, str) or inference_mode not in ("local", "remote"):
+            raise ValueError(f"inference_mode={inference_mode!r:.80} must be 'local' or 'remote'")
+        if not isinstance(address, str) or not address.startswith(("ws://", "wss://")):
+            raise ValueError(f"address={address!r:.80} must begin with ws:// or wss://")
+        if not isinstance(token, str) or not token.isprintable():
+            raise ValueError("token must be a text")
+        if not isinstance(text, bool):
+            raise ValueError(f"text={text!r:.80} must be True or False")
+        if update_interval is not None:
+            _check_seconds("update_interval", update_interval)
+        _check_seconds("timeout", timeout, above=True)
+        _check_seconds("reconnect_seconds", reconnect_seconds)
         self.address, self.inference_mode = address, inference_mode
         self.update_interval, self.timeout = update_interval, timeout
         self.reconnect_seconds, self.text = reconnect_seconds, text

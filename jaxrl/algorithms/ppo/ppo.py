@@ -21,7 +21,7 @@ from jaxrl.algorithms.sharding import blocks_of
 from jaxrl.algorithms.task_settings import refuse_what_the_host_does
 from jaxrl.algorithms.validators import optimizer_of
 from jaxrl.core.env import strongly_typed
-from jaxrl.core.errors import UsageError
+from jaxrl.core.errors import UsageError, brief
 from jaxrl.core.outside_env import refuse_outside
 from jaxrl.core.types import Key, PolicyId, PyTree
 from jaxrl.models.policy_spec import PolicySpec
@@ -41,7 +41,7 @@ def make_train(
     if not isinstance(config, AlgorithmConfig | Mapping):
         raise UsageError(
             "make_train takes a PPOConfig or a mapping of settings such as {'env': 'arena'}, "
-            f"not {config!r}"
+            f"not {brief(config)}"
         )
     config = config if isinstance(config, AlgorithmConfig) else PPOConfig.from_dict(config)
     refuse_what_the_host_does(config, "make_train is one program")

@@ -27,7 +27,7 @@ import jaxlib
 import numpy as np
 from jax.experimental.compilation_cache import compilation_cache
 
-from jaxrl.core.errors import UsageError
+from jaxrl.core.fields import file_path
 from jaxrl.run.devices.mesh import split_cpu, start_jax
 
 MAX_BYTES = 2**30  # of all entries below a root; those that were not read for longest go first
@@ -55,8 +55,7 @@ def use_compile_cache(folder: str | Path = "auto") -> Path | None:
         The folder in use; None where there is none, or where JAX was given a cache already
         (JAX_COMPILATION_CACHE_DIR), which stays.
     """
-    if not isinstance(folder, str | Path) or not str(folder):
-        raise UsageError(f"use_compile_cache: folder={folder!r} must be 'auto', a path, or 'off'")
+    file_path("'auto', a path, or 'off'", optional=True)("folder", folder)
     split_cpu("auto")
     start_jax()
     return use(str(folder))

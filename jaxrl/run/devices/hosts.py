@@ -30,7 +30,8 @@ from typing import Any
 
 import jax
 
-from jaxrl.core.errors import UsageError, one_line
+from jaxrl.core.errors import UsageError, brief, one_line
+from jaxrl.core.fields import count, text
 
 AUTO = "auto"
 JOIN_SECONDS = 60.0
@@ -247,6 +248,7 @@ def join(
         UsageError: values that cannot be, or processes that did not come together in time; one
             line.
     """
+    text("HOST:PORT, or auto")("coordinator", coordinator)
     check(coordinator, num_processes, process_id, seconds)
     connected = jax.distributed.is_initialized()
     if _joined or (connected and coordinator != AUTO):
@@ -281,26 +283,29 @@ def check(
 ) -> None:
     """Refuses values that cannot be meant."""
     given = dict(zip(THREE, (coordinator, num_processes, process_id), strict=True))
-    if not isinstance(seconds, int | float) or not 0 < seconds < FOREVER:
-        raise UsageError(f"join_seconds={seconds!r} must be a number > 0")
+    is_number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
+    if not is_number or not 0 < seconds < FOREVER:
+        raise UsageError(f"join_seconds={brief(seconds)} must be a number > 0")
     if coordinator == AUTO:
         for name in THREE[1:]:
             if given[name] is not None:
                 raise UsageError(
-                    f"coordinator=auto finds {name} by itself: leave {name}={given[name]!r} out"
+                    f"coordinator=auto finds {name} by itself: "
+                    f"leave {name}={brief(given[name])} out"
                 )
         return
     missing = [name for name in THREE if given[name] is None]
     if missing:
-        there = ", ".join(f"{name}={value!r}" for name, value in given.items() if value is not None)
+        there = ", ".join(
+            f"{name}={brief(value)}" for name, value in given.items() if value is not None
+        )
         raise UsageError(
             f"{missing[0]} is missing with {there}: several processes need "
             f"{', '.join(THREE)}, or auto"
         )
     address_of(coordinator)
     for name, least in (("num_processes", 1), ("process_id", 0)):
-        if isinstance(given[name], bool) or not isinstance(given[name], int) or given[name] < least:
-            raise UsageError(f"{name}={given[name]!r} must be an integer of at least {least}")
+        count(least)(name, given[name])
     if process_id >= num_processes:
         raise UsageError(
             f"process_id={process_id} must be below num_processes={num_processes}: "
@@ -312,7 +317,7 @@ def address_of(coordinator: Any) -> tuple[str, int]:
     host, _, port = coordinator.rpartition(":") if isinstance(coordinator, str) else ("", "", "")
     if not host or not port.isdecimal() or not 0 < int(port) < 2**16:
         raise UsageError(
-            f"coordinator={coordinator!r} must be HOST:PORT, the port from 1 to 65535, or auto"
+            f"coordinator={brief(coordinator)} must be HOST:PORT, the port from 1 to 65535, or auto"
         )
     return host.strip("[]"), int(port)
 

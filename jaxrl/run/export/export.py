@@ -13,7 +13,7 @@ import jax
 import numpy as np
 
 from jaxrl.core.errors import UsageError, one_line, unknown_name
-from jaxrl.core.fields import count, file_path, flag, freeze, pairs
+from jaxrl.core.fields import count, file_path, flag, freeze, instance_of, pairs
 from jaxrl.core.program_spaces import is_action_of_program, is_program, mask_length
 from jaxrl.core.spaces import is_tree, to_json
 from jaxrl.run.export.numpy_file import READER, build_npz
@@ -69,7 +69,9 @@ def export_policy(
     path = check_path(path)
     flag("explore", explore)
     count(optional=True)("opset", opset)
-    pairs("{name of an input or output: another}")("names", freeze(names or ()))
+    renamed = "a mapping {name of an input or output: another}"
+    instance_of(Mapping, renamed, optional=True)("names", names)
+    pairs(renamed.removeprefix("a mapping "))("names", freeze(names or ()))
     names = dict(names or ())
     is_onnx = path.suffix == ONNX
     if not is_onnx and (opset is not None or names):

@@ -225,7 +225,7 @@ def _stored(path):
         raise
     except Exception as error:  # zipfile, zlib and NumPy raise errors of many kinds
         reason = " ".join(str(error).split())
-        raise ValueError(f"{path} is damaged, or no exported policy: {reason:.200}") from None
+        raise ValueError(f"{path!s:.200} is damaged, or no policy: {reason:.200}") from None
     return arrays, metadata
 
 

@@ -9,10 +9,11 @@ from typing import Any
 import jax
 
 from jaxrl.algorithms.base import Algorithm
+from jaxrl.algorithms.config import AlgorithmConfig
 from jaxrl.algorithms.opponents import PoolState, copy_label
 from jaxrl.core.env import strongly_typed
-from jaxrl.core.errors import UsageError
-from jaxrl.core.fields import count, file_path, flag, number
+from jaxrl.core.errors import UsageError, brief
+from jaxrl.core.fields import count, file_path, flag, instance_of, number, takes, text
 from jaxrl.core.types import PyTree
 from jaxrl.episodes import EpisodeWriter
 from jaxrl.models.policy_spec import PolicyWeights
@@ -31,6 +32,8 @@ from jaxrl.run.settings import HOST_SETTINGS, RunSettings
 from jaxrl.run.storage import checkpoint, runs
 from jaxrl.run.storage.checkpoint import Checkpoint
 from jaxrl.run.storage.config_file import read_config
+
+CONFIG = instance_of(AlgorithmConfig, "a configuration such as PPOConfig", optional=True)
 
 
 @dataclass(frozen=True)
@@ -69,6 +72,9 @@ class OtherGame:
     env_args: Mapping[str, Any] | None = None
     opponent: str | None = None
 
+    def __post_init__(self):
+        instance_of(Mapping, "a mapping {name: value}", optional=True)("env_args", self.env_args)
+
 
 def open_run(
     path: str | Path,
@@ -94,10 +100,12 @@ def open_run(
         UsageError: no such checkpoint, a damaged one, other arguments that make another game, or no
             such opponent.
     """
+    flag("trust", trust)
+    CONFIG("config", config)
     saved = checkpoint.open_found(path, which)
     env_args, opponent = (None, None) if game is None else (game.env_args, game.opponent)
     if opponent is not None and saved.facts.get("opponents_of") is None:
-        raise UsageError(f"opponent={opponent!r}: the run has no pool of opponents")
+        raise UsageError(f"opponent={brief(opponent)}: the run has no pool of opponents")
     if config is None:
         reading = {"to_play": True, "opponent": opponent, "trust": trust}
         config = read_config(saved.facts, call, **reading)
@@ -131,7 +139,7 @@ def _with_opponent(
     """(`weights` by group, with a member of the saved pool for its policy; who that is)."""
     pool = algorithm.opponents
     if pool is None:
-        raise UsageError(f"opponent={opponent!r}: the configuration has no opponents")
+        raise UsageError(f"opponent={brief(opponent)}: the configuration has no opponents")
     shapes = jax.eval_shape(pool.init, weights[pool.group])
     what = f"checkpoint {saved.path}"
     state: PoolState = checkpoint.filled(shapes, saved.arrays, "runner.opponents", what)
@@ -140,6 +148,11 @@ def _with_opponent(
     return weights, pool.label(state, opponent)
 
 
+@takes(
+    return_episodes=flag,
+    opponent=text("the name of a member of the run's pool", optional=True),
+    output=file_path("a folder's path", optional=True),
+)
 def evaluate(
     path: str | Path,
     *,
@@ -180,10 +193,9 @@ def evaluate(
         UsageError: no such checkpoint, a damaged one, arguments that are out of range, or an
             opponent that the run's pool does not have.
     """
-    flag("return_episodes", return_episodes)
     wanted = {"episodes": episodes, "explore": explore, "seed": 0 if seed is None else seed}
     limit = MAX_STEPS if max_steps is None else max_steps
-    check_wanted({**wanted, "env_args": env_args or {}, "max_steps": limit})
+    check_wanted({**wanted, "env_args": {}, "max_steps": limit})
     game = OtherGame(env_args, opponent)
     opened = open_run(path, checkpoint, config=config, game=game, trust=trust)
     writer = None if output is None else EpisodeWriter(output)
@@ -231,6 +243,11 @@ def _evaluate_and_record(
     return {**result, "episodes": episodes} if returned else result
 
 
+@takes(
+    episode=count(0),
+    max_steps=count(),
+    out=file_path("the path of a picture", optional=True),
+)
 def render(
     path: str | Path,
     out: str | Path | None = None,
@@ -261,11 +278,9 @@ def render(
             written.
     """
     wanted = {"episodes": 1, "explore": explore, "seed": 0 if seed is None else seed}
-    check_wanted({**wanted, "env_args": env_args or {}})
-    count(0)("episode", episode)
-    count()("max_steps", max_steps)
-    number(0, open_low=True, optional=True)("fps", fps)
-    file_path("the path of a picture", optional=True)("out", out)
+    check_wanted({**wanted, "env_args": {}})
+    if fps is not None:
+        number(0, open_low=True)("fps", fps)
     loading = {"config": config, "game": OtherGame(env_args), "trust": trust}
     opened = open_run(path, checkpoint, **loading, call="jaxrl.render")
     out = _run_folder(opened.saved.path) / EPISODE if out is None else Path(out)

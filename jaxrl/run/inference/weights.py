@@ -13,6 +13,7 @@ import numpy as np
 from jaxrl.algorithms.base import Algorithm, RunnerState
 from jaxrl.algorithms.opponent_settings import RANDOM
 from jaxrl.core.errors import UsageError, named_policy, nearest, unknown_name
+from jaxrl.core.fields import UINT32, count, instance_of, text
 from jaxrl.core.program_spaces import is_alike_inside
 from jaxrl.core.spaces import to_json
 from jaxrl.core.types import AgentId, PolicyId
@@ -36,6 +37,8 @@ class PolicyAccess:
             policy: its name; may be left out if there is one alone.
             seed: of the actions that it draws.
         """
+        text("a policy's name", optional=True)("policy", policy)
+        count(0, UINT32)("seed", seed)
         what = f"the {type(self).__name__.lower()}"
         policy = named_policy(policy, self.algorithm.grouping.policies, what)
         g, index = self.algorithm.grouping.locate(policy)
@@ -63,6 +66,7 @@ class PolicyAccess:
         action_masks: Mapping[AgentId, Any] = MappingProxyType({}),
     ) -> dict[AgentId, Any]:
         """The actions of the agents' policies, {agent: action}; observations may be batches."""
+        instance_of(Mapping, "a mapping {agent: observation}")("observations", observations)
         owner = {
             agent: policy
             for group in self.algorithm.grouping.groups

@@ -7,8 +7,8 @@ import jax
 
 from jaxrl.algorithms.base import Algorithm, RunnerState
 from jaxrl.algorithms.config import AlgorithmConfig
-from jaxrl.core.errors import UsageError
-from jaxrl.core.fields import count
+from jaxrl.core.errors import UsageError, brief
+from jaxrl.core.fields import count, takes
 from jaxrl.core.types import PyTree
 from jaxrl.models.policy_spec import PolicyWeights
 from jaxrl.run.devices.mesh import on_first_device
@@ -40,6 +40,7 @@ class Player(NamedTuple):
         return Column(self.name, recordings, self.env_params, self.note)
 
 
+@takes(episode=count(0), max_steps=count())
 def replay(
     source: Any,
     runner: RunnerState | None = None,
@@ -76,9 +77,7 @@ def replay(
         UsageError: as `jaxrl.evaluate`; a page that would be too large.
     """
     wanted = {"episodes": episodes, "explore": explore, "seed": 0 if seed is None else seed}
-    check_wanted({**wanted, "env_args": env_args or {}})
-    count(0)("episode", episode)
-    count()("max_steps", max_steps)
+    check_wanted({**wanted, "env_args": {}})
     note = ""
     if runner is not None and not isinstance(source, AlgorithmConfig):
         raise UsageError("jaxrl.replay takes a runner beside a configuration only")
@@ -104,7 +103,13 @@ def replay(
 
 
 def _checkpoints(given: Any) -> list[Any]:
-    which = [given] if isinstance(given, str | int) else list(given)
+    is_list = isinstance(given, list | tuple)
+    which = list(given) if is_list else [given]
+    for one in which:
+        if isinstance(one, bool) or not isinstance(one, str | int):
+            raise UsageError(
+                f"checkpoint={brief(one)} must be last, best, untrained or an iteration"
+            )
     if not 1 <= len(which) <= MAX_COLUMNS:
         raise UsageError(
             f"checkpoint={given!r}: name one checkpoint, or up to {MAX_COLUMNS} to be shown side "

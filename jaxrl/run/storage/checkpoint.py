@@ -21,7 +21,7 @@ from typing import Any, NamedTuple, TypeVar
 import jax
 import numpy as np
 
-from jaxrl.core.errors import UsageError, one_line
+from jaxrl.core.errors import UsageError, brief, one_line
 from jaxrl.core.json_text import read_json
 from jaxrl.core.types import PyTree, is_key
 from jaxrl.run.storage import array_storage, runs
@@ -315,6 +315,8 @@ def find(path: str | Path, which: str | int = "last") -> Path:
     Raises:
         UsageError: no such folder, or no such checkpoint in it.
     """
+    if isinstance(which, bool) or not isinstance(which, str | int):
+        raise UsageError(f"checkpoint={brief(which)} must be last, best or an iteration")
     try:
         path = runs.resolve(run_path(path))
         if is_checkpoint(path):
@@ -348,8 +350,8 @@ def find(path: str | Path, which: str | int = "last") -> Path:
         raise UsageError(f"run {path} has no checkpoint yet")
     if not candidates:
         raise UsageError(
-            f"run {path} has no checkpoint {which!r}; allowed are best, last, or an iteration of: "
-            f"{there}"
+            f"run {path} has no checkpoint {brief(which)}; allowed are best, last, or an "
+            f"iteration of: {there}"
         )
     return candidates[max(candidates)]
 

@@ -1,0 +1,105 @@
+"""Every argument of every public entry is given values of every kind that it does not take."""
+
+import pytest
+
+import jaxrl
+from jaxrl.core import spaces
+from jaxrl.episodes import EpisodeWriter, SingleAgentEpisode
+from jaxrl.serving.server import PolicyServer
+from jaxrl.serving.settings import ServerSettings
+from tests.attack.entries import FAMILIES, LRS, OF_A_RUN
+from tests.attack.nonsense import CLEAR, OWN_ERRORS, Clock, verdict
+from tests.probes import SMALL_CARTPOLE as SMALL
+
+CLIENTS = ("PolicyClient", "NumpyPolicy")  # they know nothing of jaxrl, nor of its errors
+
+
+def failures(all_cases):
+    """What is not refused as it should be: {entry: [(value, verdict, message), ...]}."""
+    clock, found = Clock(), {}
+    for case in all_cases:
+        own = ValueError if case.entry.startswith(CLIENTS) else OWN_ERRORS
+        result, message = verdict(case, clock, own)
+        if result != CLEAR:
+            found.setdefault(case.entry, []).append((case.label, result, message))
+    return found
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    path = tmp_path_factory.mktemp("played") / "run"
+    with jaxrl.Trainer(SMALL, run_dir=path, quiet=True, pictures=False) as trainer:
+        trainer.fit({"training_iteration": 1})
+    return path
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_written(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    yield
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_value_that_an_argument_does_not_take_is_refused_in_one_line(family):
+    assert failures(FAMILIES[family]()) == {}
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("family", OF_A_RUN)
+def test_calls_about_a_run_refuse_every_value_that_they_do_not_take(family, run):
+    assert failures(OF_A_RUN[family](run)) == {}
+
+
+MISSPELT = {
+    "evaluate": (lambda: jaxrl.evaluate("x", episods=5), "episodes"),
+    "render": (lambda: jaxrl.render("x", max_step=5), "max_steps"),
+    "replay": (lambda: jaxrl.replay("x", episdoe=5), "episode"),
+    "sweep": (lambda: jaxrl.sweep(SMALL, LRS, seedz=5), "seeds"),
+    "resume_sweep": (lambda: jaxrl.resume_sweep("x", trsut=True), "trust"),
+    "Trainer": (lambda: jaxrl.Trainer(SMALL, kep=5), "keep"),
+    "PPOConfig": (lambda: jaxrl.PPOConfig(env="cartpole", num_env=5), "num_envs"),
+    "estimate_return": (lambda: jaxrl.estimate_return([], None, gama=1.0), "gamma"),
+    "to_gymnasium": (lambda: jaxrl.to_gymnasium("cartpole", render_mod=None), "render_mode"),
+    "check_env": (lambda: jaxrl.check_env("cartpole", step=5), "steps"),
+    "make": (lambda: jaxrl.make("cartpole", gravty=9.0), "gravity"),
+    "opponents": (lambda: SMALL.replace(opponents={"siz": 5}), "size"),
+    "EpisodeWriter": (lambda: EpisodeWriter("x", max_row=5), "max_rows"),
+    "an episode": (lambda: SingleAgentEpisode(observation=[]), "observations"),
+    "PolicyServer": (lambda: PolicyServer({}, explor=True), "explore"),
+}
+
+
+@pytest.mark.parametrize("entry", MISSPELT)
+def test_a_misspelt_argument_is_answered_with_the_nearest(entry):
+    call, meant = MISSPELT[entry]
+    with pytest.raises(jaxrl.UsageError, match=f"did you mean '{meant}'") as error:
+        call()
+    assert "\n" not in str(error.value)
+
+
+SIZES = {"num_envs": 2, "rollout_length": 3, "train_batch_size": 7}
+CONTRADICTIONS = {
+    "sizes": lambda: jaxrl.PPOConfig(env="cartpole", **SIZES),
+    "memories": lambda: jaxrl.PPOConfig(env="cartpole", use_lstm=True, use_gru=True),
+    "memory and attention": lambda: SMALL.replace(use_lstm=True, use_attention=True),
+    "a minibatch above its batch": lambda: SMALL.replace(minibatch_size=100_000).setup(),
+    "no actors": lambda: jaxrl.RunSettings(workers="ray:0"),
+    "halving a population": lambda: jaxrl.sweep(
+        SMALL, LRS, halving=2, scheduler=jaxrl.PopulationBasedTraining(), run_dir=None
+    ),
+    "a key without a certificate": lambda: ServerSettings(private_key="x"),
+    "all interfaces without a token": lambda: ServerSettings(host="0.0.0.0"),
+    "bounds of a draw": lambda: jaxrl.uniform(2.0, 1.0),
+    "bounds of a Box": lambda: spaces.Box(1.0, 0.0, (2,)),
+    "the newest copy and others": lambda: jaxrl.OpponentPool(draw="latest", fixed={"a": "random"}),
+    "more hunters than there are": lambda: jaxrl.make("waterworld", n_coop=3),
+    "lengths": lambda: SingleAgentEpisode(observations=[0], actions=[0], rewards=[1.0]),
+}
+
+
+@pytest.mark.parametrize("pair", CONTRADICTIONS)
+def test_settings_that_contradict_each_other_are_refused_in_one_line(pair):
+    with pytest.raises(jaxrl.UsageError) as error:
+        CONTRADICTIONS[pair]()
+    assert "\n" not in str(error.value) and len(str(error.value)) < 400
