@@ -111,7 +111,9 @@ class Pursuit(StackedEnvironment):
             value = getattr(self, name)
             whole = isinstance(value, int) and not isinstance(value, bool)
             is_held = whole and least <= value <= MOST
-            self._require(name, is_held, f"an integer from {least} to {MOST}", value)
+            self._require(
+                name, is_held, f"an integer of at least {least} and at most {MOST}", value
+            )
         for name in ("freeze_evaders", "surround"):
             value = getattr(self, name)
             self._require(name, isinstance(value, bool), "True or False", value)

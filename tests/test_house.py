@@ -58,15 +58,8 @@ MAY_IMPORT = {
 CORE_WITHOUT_JAX = tuple(
     f"jaxrl.core.{module}"
     for module in (
-        *(
-            "errors",
-            "fields",
-            "foreign_names",
-            "json_text",
-            "number_types",
-            "python_kinds",
-            "trust",
-        ),
+        *("errors", "fields", "foreign_names", "json_text", "memory_limits", "number_types"),
+        *("python_kinds", "trust"),
     )
 )
 WORKERS_WITH_JAX = {  # the side that learns
@@ -107,7 +100,7 @@ MAY_BE_IMPORTED_BY = {
     },
     "pettingzoo": {"jaxrl/adapters/to_pettingzoo.py", "jaxrl/workers/copies.py"},
     "stable_baselines3": {"jaxrl/adapters/to_sb3.py"},
-    "pyarrow": {"jaxrl/episodes/parquet.py"},
+    "pyarrow": {"jaxrl/episodes/bounded_table.py", "jaxrl/episodes/parquet.py"},
     "minari": {"jaxrl/episodes/minari_datasets.py"},
     "msgspec": {"jaxrl/serving/protocol.py"},
     "websockets": {"jaxrl/serving/server.py"},

@@ -3,8 +3,6 @@
 import os
 from pathlib import Path
 
-import jax
-
 MIB, GIB, TIB = 2**20, 2**30, 2**40
 CGROUP = Path("/sys/fs/cgroup/memory.max")  # the limit of a container
 
@@ -34,6 +32,8 @@ def most_memory() -> int | None:
     Each CPU process counts as a machine with this one's memory, so that nothing that fits is
     rejected.
     """
+    import jax
+
     if jax.default_backend() == "cpu":
         host = host_memory()
         return None if host is None else jax.process_count() * host

@@ -13,13 +13,14 @@ from typing import Any
 
 import numpy as np
 
-from jaxrl.core.errors import UsageError, one_line, require
+from jaxrl.core.errors import UsageError, brief, one_line, require
 from jaxrl.episodes.episode import Episode
 from jaxrl.episodes.multi_agent_episode import MultiAgentEpisode
 from jaxrl.episodes.single_agent_episode import SingleAgentEpisode
 from jaxrl.episodes.values import Nested, Space, leaves, map_nested
 
 MAKES_BY_NAME = "jaxrl.adapters.to_gymnasium:gymnasium_by_name"  # for Gymnasium, of our names
+PART = re.compile(r"[-\w]{1,100}")  # of a dataset's name, which is a path below Minari's folder
 EPISODES_AT_ONCE = 500  # in memory, of each dataset
 ENV_ACTIONS, SAMPLED_ACTIONS = "actions_for_env", "sampled_actions"
 
@@ -65,6 +66,8 @@ def from_minari(dataset_id: str) -> Iterator[SingleAgentEpisode]:
     _require("reading")
     import minari
 
+    if not all(PART.fullmatch(part) for part in dataset_id.split("/")):
+        raise UsageError(f"Minari dataset {brief(dataset_id)}: a name is such as arena/sampled-v0")
     with _in_one_line(dataset_id):
         dataset = minari.load_dataset(dataset_id)
     return _read(dataset, dataset_id)
@@ -86,6 +89,11 @@ def _by_policy(episode: Episode) -> Iterator[tuple[str | None, SingleAgentEpisod
 def _named(dataset_id: str, policy: str | None) -> str:
     if policy is None:
         return dataset_id
+    if not PART.fullmatch(str(policy)):
+        raise UsageError(
+            f"policy {brief(policy)} cannot be part of a Minari dataset's name: letters, digits, "
+            "- and _ can"
+        )
     base, _, version = dataset_id.rpartition("-v")
     return f"{base}-{policy}-v{version}"
 

@@ -25,6 +25,7 @@ from jaxrl.core.errors import UsageError, brief, one_line, require
 from jaxrl.core.fields import INT64, count, file_path, flag, number, takes
 from jaxrl.core.json_text import read_json
 from jaxrl.core.number_types import NotHeldError, common_type
+from jaxrl.episodes.bounded_table import read_table
 from jaxrl.episodes.episode import Episode
 from jaxrl.episodes.minari_datasets import from_minari
 from jaxrl.episodes.multi_agent_episode import MultiAgentEpisode
@@ -372,10 +373,9 @@ def _column(parts: list[np.ndarray | None], counts: list[int]) -> Any:
 
 def _read_file(file: Path) -> list[Episode]:
     import pyarrow
-    import pyarrow.parquet
 
     try:
-        table = pyarrow.parquet.read_table(file, partitioning=None, page_checksum_verification=True)
+        table = read_table(file)
         stored = read_json((table.schema.metadata or {}).get(METADATA, b"null"))
     except (pyarrow.ArrowException, OSError, ValueError) as error:
         raise UsageError(f"{file} is damaged, or no Parquet file: {one_line(error)}") from None

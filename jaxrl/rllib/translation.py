@@ -72,7 +72,7 @@ def from_rllib(config: Any, *, ignore: Iterable[str] = (), **settings: Any) -> T
         UsageError: in one line, with the reason of each key that changes the result.
     """
     given = _checked_names(settings)
-    instance_of(list | tuple | set, "a list of keys")("ignore", ignore)
+    instance_of(str | list | tuple | set, "a list of keys")("ignore", ignore)
     config = read_file(config) if isinstance(config, str | Path) else config
     values = form.flat(config)
     if "stop" in given:

@@ -24,10 +24,12 @@ from jaxrl.run.inference.policy import Policy
 from jaxrl.serving import protocol
 from jaxrl.serving.batched_inference import HELD_SECONDS, BatchedPolicy, Batcher
 from jaxrl.serving.godot import Scene, SceneClient, SceneFailed, Scenes, say_ended
-from jaxrl.serving.session import Experience, ServedPolicies, Session
+from jaxrl.serving.session import WRONG_TOKEN, Experience, ServedPolicies, Session
 from jaxrl.serving.settings import ServerSettings
 
 HELLO_SECONDS = 5.0  # for a client's first message
+# A wrong token makes the next ones of its address wait, until it has said none for a while.
+GUESS_SECONDS, SUSPECT_SECONDS = 1.0, 60.0
 # For the answer to a ping: it comes after what a client has sent, of which nothing is read while it
 # waits for learning.
 PING_SECONDS = 600.0
@@ -92,6 +94,7 @@ class PolicyServer:
         self.scenes = scenes
         self.port = self.settings.port
         _ = self.settings.token, self.settings.tls  # refused here, if they are wrong
+        self._guessing: dict[str, float] = {}  # when an address said a wrong token last
         self._files: dict[tuple[PolicyId, bool, int], asyncio.Future[bytes]] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stopping: asyncio.Event | None = None
@@ -198,6 +201,8 @@ class PolicyServer:
         """Drops what nobody uses."""
         while True:
             await asyncio.sleep(SWEEP_SECONDS)
+            recent = time.monotonic() - SUSPECT_SECONDS
+            self._guessing = {at: last for at, last in self._guessing.items() if last > recent}
             before = time.monotonic() - self.settings.episode_timeout
             for session in list(self.sessions.values()):
                 session.drop_unused(before)
@@ -212,7 +217,8 @@ class PolicyServer:
         pace = Pace(self.settings.max_messages_per_second)
         try:
             async with asyncio.timeout(HELLO_SECONDS):
-                session.handle(await connection.recv())
+                hello = await connection.recv()
+            await self._greet(session, hello, _host_of(connection))
             async for frame in connection:
                 session.handle(frame)
                 if session.is_closed:
@@ -229,6 +235,14 @@ class PolicyServer:
             session.close("")
             short = reason.encode()[:MAX_REASON_BYTES].decode(errors="ignore")
             await connection.close(1008 if reason else 1000, short)
+
+    async def _greet(self, session: Session, hello: str | bytes, address: str) -> None:
+        """Takes a first message, late where the address has just said a wrong token."""
+        if address in self._guessing:
+            await asyncio.sleep(GUESS_SECONDS)
+        session.handle(hello)
+        if session.close_reason == WRONG_TOKEN:
+            self._guessing[address] = time.monotonic()
 
     def _has_room_for(self, connection: ServerConnection) -> bool:
         """Whether one more client may come; where there is none, one that is idle gives way."""

@@ -18,6 +18,7 @@ from jaxrl.serving.batched_inference import Acted, BatchedPolicy, Batcher, Row
 from jaxrl.serving.episode_record import Act, Chunk, EpisodeRecord, Experience
 from jaxrl.serving.message_values import Refused, read_action, read_mask, read_observation
 
+WRONG_TOKEN = "wrong token"
 MAX_MISTAKES = 20  # after which a connection is closed
 
 
@@ -209,7 +210,7 @@ class Session:
         elif message.protocol != protocol.PROTOCOL:
             self.close(f"this server speaks protocol {protocol.PROTOCOL}, not {message.protocol}")
         elif not hmac.compare_digest(message.token.encode(), self.limits.token.encode()):
-            self.close("wrong token")
+            self.close(WRONG_TOKEN)
         else:
             self.is_greeted = True
             served = self.served

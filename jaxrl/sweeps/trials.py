@@ -150,7 +150,9 @@ def seeds_of(config: Any, seeds: int | Sequence[int]) -> list[int]:
             or not isinstance(seed, int | np.integer)
             or not 0 <= seed < NUM_SEEDS
         ):
-            raise UsageError(f"seeds: {brief(seed)} must be an integer from 0 to {NUM_SEEDS - 1}")
+            raise UsageError(
+                f"seeds: seed {brief(seed)} must be an integer from 0 to {NUM_SEEDS - 1}"
+            )
     seeds = [int(seed) for seed in seeds]
     if len(set(seeds)) < len(seeds):
         raise UsageError(f"seeds {seeds} hold one twice, which would be the same training twice")

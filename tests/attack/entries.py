@@ -457,8 +457,12 @@ def playing(run):
     yield from cases("replay", replaying, PLAYED | more, source="folder run", **also)
     yield from cases("load_run", jaxrl.load_run, {"path": set()}, path="folder run")
     ignoring = lambda **given: jaxrl.from_rllib(**{"config": {"env": "cartpole"}, **given})
-    yield from cases("from_rllib", ignoring, {"config": MAPPING | TEXT, "ignore": {"[]", "{}"}})
-    cache = {"folder": PATH | NOTHING}
+    yield from cases(
+        "from_rllib",
+        ignoring,
+        {"config": MAPPING | TEXT, "ignore": {"[]", "set", "'x'", "''", "NUL"}},
+    )
+    cache = {"folder": PATH}
     yield from cases("use_compile_cache", jaxrl.use_compile_cache, cache)
     joining = lambda **given: jaxrl.join(
         **{"coordinator": "localhost:1", "num_processes": 2, "process_id": 0, **given}

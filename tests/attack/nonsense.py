@@ -118,12 +118,12 @@ class Clock:
             self.seconds += seconds
 
 
-def verdict(case: Case, clock: Clock, own: tuple = OWN_ERRORS) -> tuple[str, str]:
+def verdict(case: Case, clock: Clock, refusals: tuple = OWN_ERRORS) -> tuple[str, str]:
     """("clear", "raw", "unclear", "late" or "silent"; the message)."""
     compiled, began = clock.seconds, time.monotonic()
     try:
         given = case.call()
-    except own as error:
+    except refusals as error:
         message = str(error)
     except Exception as error:
         return "raw", f"{type(error).__name__}: {error}"

@@ -18,8 +18,8 @@ def failures(all_cases):
     """What is not refused as it should be: {entry: [(value, verdict, message), ...]}."""
     clock, found = Clock(), {}
     for case in all_cases:
-        own = ValueError if case.entry.startswith(CLIENTS) else OWN_ERRORS
-        result, message = verdict(case, clock, own)
+        refusals = ValueError if case.entry.startswith(CLIENTS) else OWN_ERRORS
+        result, message = verdict(case, clock, refusals)
         if result != CLEAR:
             found.setdefault(case.entry, []).append((case.label, result, message))
     return found

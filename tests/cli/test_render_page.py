@@ -43,7 +43,7 @@ def test_checkpoints_are_a_list_or_several_flags(run, tmp_path, capsys, checkpoi
         (render, ["--out", "none/a.html"], "there is no folder none"),
         (render, ["--out", "a.html", "--checkpoint", "7"], "allowed are best, last, or"),
         (render, ["--out", "a.html", "--episodes", "0"], "episodes=0 must be"),
-        (evaluate, ["--checkpoint", "2,3"], "no checkpoint"),
+        (evaluate, ["--checkpoint", "2,3"], "checkpoint=(2, 3) must be"),
     ],
 )
 def test_what_cannot_be_is_refused_in_one_line(run, capsys, command, words, text):

@@ -679,7 +679,7 @@ def test_the_parameters_are_those_of_the_reference():
 
 
 @pytest.mark.parametrize("config, words", [
-    ({"n_evaders": 0}, "n_evaders must be an integer of at least 1, not 0"),
+    ({"n_evaders": 0}, "n_evaders must be an integer from 1 to 65536, not 0"),
     ({"n_poisons": 0}, "n_poisons"), ({"n_obstacles": 0}, "n_obstacles"),
     ({"n_pursuers": -1}, "n_pursuers"), ({"n_pursuers": 2.0}, "n_pursuers"),
     ({"n_pursuers": True}, "n_pursuers"), ({"n_sensors": 0}, "n_sensors"),

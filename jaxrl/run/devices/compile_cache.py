@@ -55,7 +55,7 @@ def use_compile_cache(folder: str | Path = "auto") -> Path | None:
         The folder in use; None where there is none, or where JAX was given a cache already
         (JAX_COMPILATION_CACHE_DIR), which stays.
     """
-    file_path("'auto', a path, or 'off'", optional=True)("folder", folder)
+    file_path("'auto', a path, or 'off'")("folder", folder)
     split_cpu("auto")
     start_jax()
     return use(str(folder))

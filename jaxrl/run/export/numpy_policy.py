@@ -13,12 +13,11 @@ from pathlib import Path
 
 import numpy as np
 
-FORMATS = (1, 2)
+FORMATS, MOST_BYTES = (1, 2), 2**31  # of the arrays, uncompressed
 STATE_IN, STATE_OUT = "state_in_", "state_out_"
 MAX_LOG_STD = 20.0
 MIN_BETA_LOGIT, MAX_CONCENTRATION, GAMMA_ATTEMPTS = -9.0, 1e3, 4
-IMPOSSIBLE = np.float32(0.5) * np.finfo(np.float32).min
-MASKED_SCORE = np.float32(-1e30)
+IMPOSSIBLE, MASKED_SCORE = np.float32(0.5) * np.finfo(np.float32).min, np.float32(-1e30)
 
 
 def sigmoid(x):
@@ -217,6 +216,8 @@ def _stored(path):
     try:
         stream = path if hasattr(path, "read") else io.BytesIO(Path(path).read_bytes())
         with np.load(stream) as file:
+            if sum(part.file_size for part in file.zip.infolist()) > MOST_BYTES:
+                raise ValueError(f"it would take more than {MOST_BYTES} bytes")
             arrays = {name: file[name] for name in file.files}
         metadata = json.loads(str(arrays.pop("metadata")))
         if not {"format", "network", "inputs"} <= metadata.keys():

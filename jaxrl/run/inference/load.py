@@ -13,7 +13,17 @@ from jaxrl.algorithms.config import AlgorithmConfig
 from jaxrl.algorithms.opponents import PoolState, copy_label
 from jaxrl.core.env import strongly_typed
 from jaxrl.core.errors import UsageError, brief
-from jaxrl.core.fields import count, file_path, flag, instance_of, number, takes, text
+from jaxrl.core.fields import (
+    count,
+    file_path,
+    flag,
+    freeze,
+    instance_of,
+    number,
+    pairs,
+    takes,
+    text,
+)
 from jaxrl.core.types import PyTree
 from jaxrl.episodes import EpisodeWriter
 from jaxrl.models.policy_spec import PolicyWeights
@@ -73,7 +83,8 @@ class OtherGame:
     opponent: str | None = None
 
     def __post_init__(self):
-        instance_of(Mapping, "a mapping {name: value}", optional=True)("env_args", self.env_args)
+        if self.env_args is not None:
+            pairs("{name: value}")("env_args", freeze(self.env_args))
 
 
 def open_run(

@@ -1,12 +1,26 @@
 """Weights & Biases logger."""
 
 import os
+import re
 import secrets
+from pathlib import Path
 
+from jaxrl.core.errors import UsageError
 from jaxrl.run.logging.loggers import ENV_STEPS, Logger, RunStart
 from jaxrl.run.logging.scalars import Downsampler, charts, settings_of, tag_of
 from jaxrl.run.results import ITERATIONS, Result
 from jaxrl.run.storage import own_files
+
+MOST_CHARACTERS = 128  # of an id
+
+
+def _known_id(path: Path) -> str:
+    """The id that a run's folder holds; W&B makes a folder's name of it."""
+    with path.open("rb", opener=own_files.without_links) as file:
+        text = file.read(MOST_CHARACTERS + 1).decode(errors="replace").strip()
+    if not re.fullmatch(rf"[-\w]{{1,{MOST_CHARACTERS}}}", text):
+        raise UsageError(f"{path} holds no id of a run of Weights & Biases")
+    return text
 
 
 class Wandb(Logger):
@@ -27,7 +41,7 @@ class Wandb(Logger):
             project=os.environ.get("WANDB_PROJECT", "jaxrl"),
             dir=str(run.folder),
             name=run.folder.name,
-            id=kept.read_text().strip(),
+            id=_known_id(kept),
             resume="allow",
             config=settings_of(run.config),
         )

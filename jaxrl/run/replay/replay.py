@@ -105,10 +105,10 @@ def replay(
 def _checkpoints(given: Any) -> list[Any]:
     is_list = isinstance(given, list | tuple)
     which = list(given) if is_list else [given]
-    for one in which:
-        if isinstance(one, bool) or not isinstance(one, str | int):
+    for name in which:
+        if isinstance(name, bool) or not isinstance(name, str | int):
             raise UsageError(
-                f"checkpoint={brief(one)} must be last, best, untrained or an iteration"
+                f"checkpoint={brief(name)} must be last, best, untrained or an iteration"
             )
     if not 1 <= len(which) <= MAX_COLUMNS:
         raise UsageError(

@@ -9,6 +9,7 @@ is refused by tensorstore, so they get the folder that it leads to.
 import contextlib
 import copy
 import functools
+import math
 import os
 import re
 import tempfile
@@ -20,6 +21,8 @@ import jax
 import numpy as np
 
 from jaxrl.core import glibc_memory
+from jaxrl.core.json_text import read_json
+from jaxrl.core.memory_limits import host_memory, in_units
 
 # A path that every version takes literally.
 LITERAL_PATH = re.compile(r"([A-Za-z]:)?[\w/.,+=@~ -]{1,2000}")
@@ -53,8 +56,10 @@ def read(folder: Path, names: Iterable[str]) -> dict[str, np.ndarray]:
     """The arrays of these names in `folder`."""
     import orbax.checkpoint as ocp
 
+    names = list(names)
     restore_args = {name: ocp.RestoreArgs(restore_type=np.ndarray) for name in names}
     with _literal_path(folder) as path:
+        _check_sizes(path, names)
         return _checkpointer().restore(path, restore_args=restore_args)
 
 
@@ -82,13 +87,32 @@ def _link_folder() -> str:
     )
 
 
-def _stored_names(path: Path) -> set[str]:
-    """The names in the index of the arrays at `path`, from `name/.zarray` and `name/<chunk>`."""
+def _index(path: Path) -> Any:
+    """What is stored of the arrays at `path`, by key."""
     import tensorstore
 
     base = {"driver": "file", "path": f"{path.as_posix()}/"}
-    index = tensorstore.KvStore.open({"driver": "ocdbt", "base": base}).result()
-    keys = [key.decode() for key in index.list().result()]
+    return tensorstore.KvStore.open({"driver": "ocdbt", "base": base}).result()
+
+
+def _check_sizes(path: Path, names: list[str]) -> None:
+    """Raises ValueError where the arrays would be larger than the memory; none is allocated.
+
+    An array that nothing was written of has any shape that its form says.
+    """
+    index, most, total = _index(path), (host_memory() or 0) // 2, 0
+    for form in [index.read(f"{name}/.zarray") for name in names]:
+        if text := form.result().value:  # else the reader says that it is missing
+            array = read_json(text)
+            sizes = [math.prod(map(int, array[part])) for part in ("shape", "chunks")]
+            total += max(sizes) * np.dtype(array["dtype"]).itemsize
+    if most and total > most:
+        raise ValueError(f"they take {in_units(total)}, more than half of this machine's memory")
+
+
+def _stored_names(path: Path) -> set[str]:
+    """The names in the index of the arrays at `path`, from `name/.zarray` and `name/<chunk>`."""
+    keys = [key.decode() for key in _index(path).list().result()]
     return {key[:end] for key in keys for end, character in enumerate(key) if character == "/"}
 
 

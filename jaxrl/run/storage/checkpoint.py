@@ -430,11 +430,12 @@ def _form(array: Any) -> str:
 
 def _digests(path: Path) -> dict[str, str]:
     """The SHA-256 of every file below `path` but checkpoint.json."""
-    files = sorted(file for file in path.rglob("*") if file.is_file() and file != path / FACTS)
-    return {
-        file.relative_to(path).as_posix(): hashlib.sha256(file.read_bytes()).hexdigest()
-        for file in files
-    }
+    found = {}
+    for file in sorted(file for file in path.rglob("*") if file.is_file() and file != path / FACTS):
+        with file.open("rb") as content:
+            digest = hashlib.file_digest(content, "sha256")
+        found[file.relative_to(path).as_posix()] = digest.hexdigest()
+    return found
 
 
 def _digest(facts: dict[str, Any]) -> str:
