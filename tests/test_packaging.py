@@ -62,6 +62,7 @@ def test_a_wheel_holds_the_environments_within_jaxrl_and_nothing_beside_it(wheel
 
 def test_a_wheel_of_the_client_holds_its_modules_and_the_reader_of_policies(tmp_path):
     pytest.importorskip("setuptools", minversion="77")
+    assert (ROOT / "client/python/jaxrl_client/numpy_policy.py").is_symlink()  # no second copy
     source = tmp_path / "client"
     shutil.copytree(ROOT / "client" / "python", source)  # follows the link to the reader
     code = f"from setuptools.build_meta import build_wheel; build_wheel({str(tmp_path)!r})"
