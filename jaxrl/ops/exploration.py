@@ -2,8 +2,9 @@
 
 An exploration is a traced function `(distribution, env_steps) -> behaviour`: from the policy's
 distributions [..., A] and the environment steps of training so far, f32[], to the distributions
-that actions are drawn from. The rollout records the probability under the behaviour. PPO's ratio is
-then that of the new policy to what acted, while the KL penalty stays between policies.
+that actions are drawn from. The rollout records the probability under the behaviour. Learned is
+the policy (`jaxrl.algorithms.ppo.behaviour`), or its choice with the behaviour's noise, where the
+behaviour has a method `around(policy)`: the same noise around the choice of another policy.
 
 The names and arguments are RLlib's, `exploration_config={"type": "EpsilonGreedy", ...}`.
 """
@@ -72,6 +73,41 @@ def policy_of(distribution: Distribution) -> Distribution:
     return distribution.policy if isinstance(distribution, Explored) else distribution
 
 
+def is_noise(behaviour: Distribution) -> bool:
+    """Whether a part of it is a policy's own choice with noise, a distribution with `around`."""
+    if isinstance(behaviour, Joint):
+        return any(map(is_noise, behaviour.parts))
+    return hasattr(behaviour, "around")
+
+
+def learned_of(policy: Distribution, behaviour: Distribution) -> Distribution:
+    """The distribution that learns where `behaviour` acted: the policy, or its choice with noise.
+
+    By parts of an action; () for a behaviour: the policy.
+    """
+    if isinstance(behaviour, Joint):
+        parts = map(learned_of, policy.parts, behaviour.parts)
+        return policy.replace(parts=tuple(parts))
+    return behaviour.around(policy) if is_noise(behaviour) else policy
+
+
+class NoisyMode(DiagGaussian):
+    """The likeliest numbers of a policy with normal noise of a width of its own."""
+
+    policy_log_std: jax.Array  # f32[..., d]
+
+    def around(self, policy: DiagGaussian) -> "NoisyMode":
+        """The noise around another policy's likeliest numbers.
+
+            std = std of the noise * std of the other policy / std of the policy that acted
+
+        So the policy's own standard deviation learns as well: it falls where less noise would be
+        better.
+        """
+        log_std = self.log_std + (policy.log_std - self.policy_log_std)
+        return NoisyMode(policy.mean, log_std, self.shape, policy.log_std)
+
+
 class UniformOr(struct.PyTreeNode):
     """Numbers uniform in [-1, 1] where `is_random`, else those of a Gaussian."""
 
@@ -86,6 +122,11 @@ class UniformOr(struct.PyTreeNode):
     def log_prob(self, action: jax.Array) -> jax.Array:
         uniform = -self.other.mean.shape[-1] * math.log(2)
         return jnp.where(self.is_random, uniform, self.other.log_prob(action))
+
+    @property
+    def around(self) -> Callable[[DiagGaussian], DiagGaussian]:
+        """Of noise, where these are not uniform; AttributeError where `other` has none."""
+        return self.other.around
 
     @property
     def _shape(self) -> tuple[int, ...]:
@@ -228,9 +269,9 @@ class GaussianNoise(Exploration):
         scales = self.initial_scale, self.final_scale
         scale = _linear(env_steps, self.random_timesteps, self.scale_timesteps, *scales)
 
-        def noisy(gaussian: DiagGaussian) -> DiagGaussian:
+        def noisy(gaussian: DiagGaussian) -> NoisyMode:
             log_std = jnp.broadcast_to(jnp.log(scale * self.stddev), gaussian.log_std.shape)
-            return gaussian.replace(log_std=log_std)
+            return NoisyMode(gaussian.mean, log_std, gaussian.shape, gaussian.log_std)
 
         is_joint = isinstance(distribution, Joint)
         behaviour = distribution.by_part(noisy) if is_joint else noisy(distribution)

@@ -60,6 +60,8 @@ class Trajectory(struct.PyTreeNode):
     # f32  probability of the action by the policy that learns, over that by which it was drawn, at
     # most 1 (`jaxrl.algorithms.ppo.behaviour`); () where rows are not weighted
     importance: PyTree = ()
+    # the behaviour that acted, where the policy's choice with its noise learns; () elsewhere
+    noise: PyTree = ()
     # whether it may have been played by older weights than those that learn from it
     is_stale: bool = struct.field(pytree_node=False, default=False)
 

@@ -13,7 +13,7 @@ from jaxrl.models.model import carried
 from jaxrl.models.policy_spec import PolicySpec
 from jaxrl.ops.advantages import center_values, gae, standardise
 from jaxrl.ops.distributions import Distribution
-from jaxrl.ops.exploration import policy_of
+from jaxrl.ops.exploration import learned_of, policy_of
 from jaxrl.ops.minibatch import minibatch_rows
 from jaxrl.ops.packing import Packed, pack
 from jaxrl.rollout.rollout import Trajectory
@@ -37,6 +37,7 @@ class Batch(struct.PyTreeNode):
     next_obs: PyTree = ()  # that the step reached; () where the model gives no intrinsic reward
     # f32  of the row for the policy, where a behaviour acted; () where the policy itself did
     importance: PyTree = ()
+    noise: PyTree = ()  # what acted, where the policy's choice with its noise learns; () elsewhere
 
     begins = former_attribute("begins", "is_first")
 
@@ -152,7 +153,7 @@ def make_batch(
         obs=policy_spec.read(obs_stats, trajectory.obs, trajectory.inputs),
         action=trajectory.action,
         distribution=policy,
-        log_prob=policy.log_prob(trajectory.action),
+        log_prob=learned_of(policy, trajectory.noise).log_prob(trajectory.action),
         value=trajectory.value,
         advantage=advantages,
         target=targets,
@@ -164,13 +165,15 @@ def make_batch(
             else ()
         ),
         importance=trajectory.importance,
+        noise=trajectory.noise,
     )
     rows = jax.tree.map(lambda leaf: active_rows(leaf, trajectory.active), by_step)
     # All zeros are no distribution of every kind; all ones are.
-    distribution = jax.tree.map(
-        lambda leaf: active_rows(leaf, trajectory.active, filler=1), by_step.distribution
+    distribution, noise = jax.tree.map(
+        lambda leaf: active_rows(leaf, trajectory.active, filler=1),
+        (by_step.distribution, by_step.noise),
     )
-    batch = rows.replace(distribution=distribution)
+    batch = rows.replace(distribution=distribution, noise=noise)
     if not policy_spec.has_memory:
         return batch
     return _with_memory(batch, batch_layout(policy_spec, shape), policy_spec, trajectory)
@@ -241,8 +244,10 @@ def _with_memory(
     rows = batch.replace(is_first=is_first.reshape(-1), waited=waited)
     missing = layout.num_pieces * layout.length - len(rows.weight)
     filled = jax.tree.map(lambda leaf: _filled_up(leaf, missing, 0), rows)
-    distribution = jax.tree.map(lambda leaf: _filled_up(leaf, missing, 1), rows.distribution)
-    return filled.replace(distribution=distribution, carry=carry)
+    distribution, noise = jax.tree.map(
+        lambda leaf: _filled_up(leaf, missing, 1), (rows.distribution, rows.noise)
+    )
+    return filled.replace(distribution=distribution, noise=noise, carry=carry)
 
 
 def _filled_up(rows: jax.Array, missing: int, filler: int) -> jax.Array:

@@ -11,12 +11,18 @@ are standardised. Then values and advantages are those of the policy's own choic
 sum(w A) is 0 where the policy can gain nothing. PPO's own ratio, pi / mu, may begin outside of the
 clip, where the gradient is 0: there a greedy behaviour leaves every row of a policy that is far
 from deterministic.
+
+Of a policy's own choice with noise (`GaussianNoise`) it is the noisy policy that learns: pi and
+pi_old above are that noise around the means of the present and of the former policy. Then rho and w
+are 1 at first however wide the noise is, and the gradient reaches the mean.
 """
 
 import jax
 import jax.numpy as jnp
 
-from jaxrl.ops.exploration import policy_of
+from jaxrl.core.types import PyTree
+from jaxrl.ops.distributions import Distribution
+from jaxrl.ops.exploration import Explored, is_noise, learned_of, policy_of
 from jaxrl.rollout.rollout import Trajectory
 
 MAX_IMPORTANCE = 1.0
@@ -34,7 +40,15 @@ def as_if_by_policy(trajectory: Trajectory) -> Trajectory:
     policy = policy_of(trajectory.distribution)
     if policy is trajectory.distribution and isinstance(trajectory.log_prob, tuple):
         return trajectory
-    log_ratio = policy.log_prob(trajectory.action) - behaviour_log_prob(trajectory)
+    noise = _noise_of(trajectory.distribution)
+    learned = learned_of(policy, noise)
+    log_ratio = learned.log_prob(trajectory.action) - behaviour_log_prob(trajectory)
     importance = jnp.minimum(jnp.exp(log_ratio), MAX_IMPORTANCE)
     importance = jnp.where(trajectory.active, importance, 0.0)  # where nobody acted it may be NaN
-    return trajectory.replace(distribution=policy, log_prob=(), importance=importance)
+    return trajectory.replace(distribution=policy, log_prob=(), importance=importance, noise=noise)
+
+
+def _noise_of(distribution: Distribution) -> PyTree:
+    """The behaviour that acted, where that is the policy's own choice with noise, else ()."""
+    acted = isinstance(distribution, Explored) and is_noise(distribution.behaviour)
+    return distribution.behaviour if acted else ()

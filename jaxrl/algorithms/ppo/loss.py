@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from jaxrl.algorithms.ppo.batch import Batch, weighed
 from jaxrl.algorithms.ppo.hypers import Hypers, PPOSpec
 from jaxrl.core.types import PyTree
+from jaxrl.ops.exploration import learned_of
 from jaxrl.ops.losses import clip_fraction, clipped_surrogate, value_clip_fraction, value_loss
 
 CACHED_ROWS = 1024  # whose activations, of layers 64 wide, a core's cache of 1 MiB holds
@@ -53,7 +54,8 @@ def ppo_loss(params: PyTree, spec: PPOSpec, batch: Batch, hypers: Hypers) -> tup
     distribution, value = spec.policy_spec.evaluate_actions(
         params, batch.obs, batch.action_mask, batch.carry, batch.is_first, batch.waited
     )
-    log_prob = distribution.log_prob(batch.action)
+    learned = learned_of(distribution, batch.noise)
+    log_prob = learned.log_prob(batch.action)
     values = (value, batch.value, batch.target, hypers.vf_clip_param, spec.value_clip)
     error = batch.target - value
     surrogate = clipped_surrogate(
@@ -65,7 +67,7 @@ def ppo_loss(params: PyTree, spec: PPOSpec, batch: Batch, hypers: Hypers) -> tup
         vf_loss_unclipped=error**2,
         error=error,
         entropy=distribution.entropy(),
-        mean_kl_loss=batch.distribution.kl(distribution),
+        mean_kl_loss=learned_of(batch.distribution, batch.noise).kl(learned),
         clip_fraction=clip_fraction(log_prob, batch.log_prob, hypers.clip_param),
         vf_clip_fraction=value_clip_fraction(*values),
         weight=jnp.ones_like(value),

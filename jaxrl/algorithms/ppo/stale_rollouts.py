@@ -12,6 +12,7 @@ from jaxrl.algorithms.ppo.behaviour import behaviour_log_prob
 from jaxrl.algorithms.ppo.hypers import PPOSpec
 from jaxrl.models.policy_spec import PolicyWeights
 from jaxrl.ops.distributions import Distribution
+from jaxrl.ops.exploration import Explored
 from jaxrl.ops.packing import pack
 from jaxrl.rollout.rollout import Trajectory
 
@@ -34,6 +35,8 @@ def as_if_played_now(spec: PPOSpec, weights: PolicyWeights, trajectory: Trajecto
         next_value = next_value + jnp.where(trajectory.done, 0.0, following)
     else:
         value = trajectory.value
+    if isinstance(trajectory.distribution, Explored):
+        distribution = trajectory.distribution.replace(policy=distribution)
     return trajectory.replace(
         distribution=distribution,
         value=value,

@@ -16,8 +16,10 @@ from jaxrl.algorithms.ppo.stale_rollouts import as_if_played_now
 from jaxrl.core.env import Environment
 from jaxrl.core.spaces import Box, Discrete
 from jaxrl.models.policy_spec import PolicyInputs, PolicySpec, PolicyWeights
-from jaxrl.ops.distributions import Categorical
-from jaxrl.ops.exploration import EpsilonGreedy, Explored, Random
+from jaxrl.ops.distributions import Categorical, DiagGaussian
+from jaxrl.ops.exploration import EpsilonGreedy, Explored, GaussianNoise, Random, learned_of
+from jaxrl.ops.joint import Joint
+from jaxrl.rollout.rollout import Trajectory
 from tests.algorithms.ppo.test_update import (
     MODEL,
     hypers_of_an_iteration,
@@ -288,3 +290,113 @@ def test_recorded_actions_are_weighed_by_the_probability_that_was_recorded():
     expected = np.minimum(np.exp(of_policy[0]) / 0.9, 1.0)
     np.testing.assert_allclose(found.importance[0], expected, rtol=1e-5)
     assert found.log_prob == ()
+
+
+class Normal(Table):
+    """A mean and a log standard deviation, the same whatever is observed."""
+
+    def apply(self, params, obs):
+        outputs, value = super().apply(params, jnp.ones((*obs.shape[:-1], 1)))
+        return DiagGaussian(outputs[..., :1], outputs[..., 1:], (1,)), value
+
+
+NUMBER, STILL = Normal((0.0, 0.0)), {"initial_scale": 1.0, "final_scale": 1.0}
+NOISE = GaussianNoise(random_timesteps=10, stddev=0.5, **STILL)
+
+
+def noisy_row(action, mean=0.0, env_steps=10.0, value=0.0):
+    """One row of the standard policy's noisy choice, whose advantage is 1."""
+    of_row = lambda number: jnp.asarray(number)[None, None, None]
+    policy = DiagGaussian(of_row([mean]), of_row([0.0]), (1,))
+    ends = of_row(True)
+    return Trajectory(
+        obs=of_row([0.0]),
+        action=of_row([action]),
+        distribution=Explored(policy, NOISE(policy, jnp.float32(env_steps))),
+        value=of_row(value),
+        next_value=of_row(0.0),
+        reward=of_row(1.0 + value),
+        terminated=ends,
+        done=ends,
+        active=ends,
+    )
+
+
+def number_spec():
+    policy_spec = PolicySpec(NUMBER, Box(-1.0, 1.0, (1,)), Box(-1.0, 1.0, (1,)))
+    return learner_spec(policy_spec=policy_spec, normalize_advantages=None, value_clip=None)
+
+
+def noisy_gradient(played, mean=0.0, log_std=0.0, **changes):
+    """(by the mean, by the log standard deviation) of the loss of one row."""
+    params = {"logits": jnp.array([[mean, log_std]]), "value": jnp.zeros(1)}
+    off = {"entropy_coeff": 0.0, "kl_coeff": 0.0, "vf_loss_coeff": 0.0, "clip_param": 0.3}
+    hypers = hypers_of_an_iteration(**{**off, **changes})
+    return np.ravel(gradient_of(number_spec(), params, played, hypers)["logits"])
+
+
+def test_the_gradient_of_a_noisy_choice_is_that_of_the_noise_around_the_mean():
+    """z = 0.25 / 0.5: by the mean -z / 0.5, by the log standard deviation 1 - z^2."""
+    np.testing.assert_allclose(noisy_gradient(noisy_row(0.25)), [-1.0, 0.75], rtol=1e-5)
+    with_kl = noisy_gradient(noisy_row(0.25), entropy_coeff=0.1, kl_coeff=0.4)
+    np.testing.assert_allclose(with_kl, [-1.0, 0.75 - 0.1], rtol=1e-5)
+
+
+def test_the_ratio_of_a_noisy_choice_is_of_the_noise_and_leaves_the_clip_as_any_ratio():
+    """At 0.1 z falls from 0.5 to 0.3, so the ratio is exp((0.25 - 0.09) / 2)."""
+    ratio = np.exp(0.08)
+    found = noisy_gradient(noisy_row(0.25), mean=0.1)
+    np.testing.assert_allclose(found, [-0.6 * ratio, 0.91 * ratio], rtol=1e-4)
+    np.testing.assert_array_equal(noisy_gradient(noisy_row(0.25), mean=0.1, clip_param=0.05), 0)
+    halved = noisy_gradient(noisy_row(0.25), log_std=np.log(0.5), clip_param=1.0)
+    ratio = 2 * np.exp((0.25 - 1.0) / 2)  # of noise half as wide, z = 1
+    np.testing.assert_allclose(halved, [-4.0 * ratio, 0.0], rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(("action", "weight"), [(0.25, 1.0), (1.0, 0.21596), (-1.0, 0.21596)])
+def test_random_actions_before_the_noise_weigh_as_the_noise_would_have_played_them(action, weight):
+    """N(1; 0, 0.5) = 0.10798, and 0.5 of all actions in [-1, 1]."""
+    found = as_if_by_policy(noisy_row(action, env_steps=9.0))
+    np.testing.assert_allclose(np.ravel(found.importance), [weight], rtol=1e-4)
+    by_mean, _ = noisy_gradient(noisy_row(action, env_steps=9.0))
+    np.testing.assert_allclose(by_mean, -weight * action / 0.25, rtol=1e-4)
+
+
+def test_noise_one_update_late_is_that_around_the_present_mean():
+    """Played around 0, weighed around 0.5: N(-0.25; 0.5, 0.5) / N(-0.25; 0, 0.5)."""
+    params = {"logits": jnp.array([[0.5, 0.0]]), "value": jnp.zeros(1)}
+    late = as_if_played_now(number_spec(), PolicyWeights(params, ()), noisy_row(-0.25))
+    weight = np.exp((0.5**2 - 1.5**2) / 2)
+    np.testing.assert_allclose(np.ravel(as_if_by_policy(late).importance), [weight], rtol=1e-5)
+    found = noisy_gradient(late, mean=0.5)
+    np.testing.assert_allclose(found, [weight * 3.0, weight * -1.25], rtol=1e-4)
+
+
+def test_noise_learns_in_its_part_of_an_action_and_the_policy_in_the_others():
+    numbers, arms = DiagGaussian(jnp.zeros(1), jnp.zeros(1), (1,)), Categorical(jnp.zeros(2))
+    joint = lambda *parts: Joint(parts, action_space=None, noise_sizes=(1, 2))
+    noisy = NOISE(numbers, jnp.float32(10))
+    behaviour = joint(noisy, EpsilonGreedy()(arms, jnp.float32(0)))
+    other = DiagGaussian(jnp.ones(1), jnp.full(1, 0.5), (1,))
+    learned = learned_of(joint(other, arms), behaviour)
+    assert learned.parts[1] is arms
+    np.testing.assert_array_equal(learned.parts[0].mode(), [1.0])
+    np.testing.assert_allclose(learned.parts[0].log_std, np.log(0.5) + 0.5, rtol=1e-6)
+    assert learned_of(arms, behaviour.parts[1]) is arms and learned_of(other, ()) is other
+
+
+def test_noise_of_rows_in_which_nobody_acted_reaches_no_gradient():
+    played = noisy_row(0.25)
+    spoilt = jax.tree.map(lambda leaf: jnp.full_like(leaf, jnp.nan), played.distribution)
+    both = jax.tree.map(lambda *leaves: jnp.concatenate(leaves), played, noisy_row(0.5))
+    mixed = jax.tree.map(lambda *leaves: jnp.concatenate(leaves), played.distribution, spoilt)
+    active = jnp.array([True, False]).reshape(2, 1, 1)
+    found = noisy_gradient(both.replace(distribution=mixed, active=active))
+    np.testing.assert_allclose(found, [-1.0, 0.75], rtol=1e-5)
+
+
+@pytest.mark.long
+def test_constant_noise_half_as_wide_as_the_policy_finds_the_best_point():
+    noise = {"type": "GaussianNoise", "random_timesteps": 0, "stddev": 0.3, **STILL}
+    logits = learned(Bandit(), (0.0, 0.0, -0.5, -0.5), noise, 80)
+    np.testing.assert_allclose(logits[:, :2], np.tile(TARGET, (3, 1)), atol=0.15)
