@@ -14,6 +14,7 @@ from jaxrl.core.errors import UsageError, reason_of
 from jaxrl.core.number_types import NotHeldError, as_type
 from jaxrl.workers.arrays import EnvForm, RangeCheck, StepArrays, episode_seed, metrics_of
 from jaxrl.workers.copies import AGENT, FIVE, described, of_length
+from jaxrl.workers.listed_infos import with_gymnasiums_interface
 from jaxrl.workers.masks import MASK, MaskSource, ObservedMask, method_of
 from jaxrl.workers.shared_generators import Draws, OwnGenerators
 from jaxrl.workers.sources import Source, close, make_copy
@@ -25,12 +26,7 @@ NEXT_STEP, SAME_STEP, DISABLED = "NextStep", "SameStep", "Disabled"  # Gymnasium
 
 def declared(env: Any, name: str) -> EnvForm:
     """What arrays a `VectorEnv` needs, as far as its spaces say it."""
-    if not hasattr(env, "single_observation_space"):
-        raise UsageError(
-            f"environment {name!r} is a vector environment without single_observation_space, "
-            "such as SuperSuit and Stable-Baselines3 make: give the environment that it holds "
-            "copies of, PettingZoo's or Gymnasium's; training makes the copies"
-        )
+    env = with_gymnasiums_interface(env)
     action = form_of(env.single_action_space, f"action of {name}")
     observed = ObservedMask(env.single_observation_space, action)
     observation = form_of(observed.space, f"observation of {name}", is_observed=True)
@@ -155,7 +151,7 @@ class VectorStepper:
         return self._draws.alone(lambda: self._generators.play(call))
 
     def _make(self) -> Any:
-        env = make_copy(self._source)
+        env = with_gymnasiums_interface(make_copy(self._source))
         if env.num_envs != self._arrays.num_envs:
             raise UsageError(
                 f"environment {self._source.name!r} steps {env.num_envs} copies: num_envs must be "
