@@ -3,7 +3,6 @@
 import functools
 import io
 import itertools
-import json
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -14,7 +13,9 @@ import numpy as np
 from jaxrl.algorithms.base import HeadlineMetric
 from jaxrl.algorithms.opponent_settings import COPY, EVERYBODY
 from jaxrl.core.errors import UsageError, require
+from jaxrl.core.rllib_names import STEPS
 from jaxrl.run.logging.history import History, Series
+from jaxrl.run.logging.result_rows import Damage, read_result, whole_lines
 from jaxrl.run.results import Result, lookup
 from jaxrl.run.storage import own_files
 
@@ -22,8 +23,6 @@ MAX_LINES = 5  # of more agents only the sum is drawn, of more policies a mean a
 PICTURES = (".png", ".pdf", ".svg")  # what the file's name may end in
 SMOOTHED_FROM = 60  # points of a noisy curve before it is smoothed
 WINDOW_SHARE = 0.04  # of the curve, that a smoothed point is the mean of
-
-STEPS = "num_env_steps_sampled_lifetime"
 MAX_PANELS = 3  # beside the return's
 INLINE_DPI = 75  # of a figure in a notebook: 900 x 600 pixels
 COLOURS = ("#1962aa", "#e25822", "#2f9e6e", "#9c5fb5", "#c9a227", "#5b6770")
@@ -95,37 +94,42 @@ class Curves:
     def from_jsonl(cls, path: str | Path, panels: Sequence[Panel] = ()) -> "Curves":
         """As if every result in `metrics.jsonl` had been added; reads only the lines that are kept.
 
-        A line that a crash cut off, or anything else that is no result, counts for nothing; so does
-        a missing file.
+        A line that is no result counts for nothing, and so does a missing file.
         """
-        path, curves, unread = Path(path), cls(panels), None
-        if not path.exists():
-            return curves
-        with path.open(encoding="utf-8", errors="replace") as file:
-            for line in file:
-                if not line.endswith("}\n"):
-                    continue
-                if curves._training.is_due or '"evaluation"' in line:
-                    curves._add_line(line)
-                    unread = None
-                else:
-                    curves._training.skip()
-                    unread = line
+        curves, damage, unread = cls(panels), Damage(Path(path)), None
+        for number, line in whole_lines(Path(path)):
+            if curves._training.is_due or b'"evaluation"' in line:
+                damage.note(number, not curves._add_line(line))
+                unread = None
+            else:
+                curves._training.skip()
+                unread = number, line
         if unread is not None:
             curves._training.take_back()
-            curves._add_line(unread)
+            damage.note(unread[0], not curves._add_line(unread[1]))
+        damage.say()
         return curves
 
-    def add(self, results: list[Result]) -> None:
+    def add(self, results: list[Result]) -> int:
+        """Adds results in their order; returns how many are left out, for they hold no numbers."""
+        num_damaged = 0
         with self._lock:
             for result in results:
-                if self._training.is_due or result is results[-1]:
-                    self._training.add(result[STEPS], training_values(result, self.panels))
-                else:
-                    self._training.skip()
-                evaluated = lookup(result, "evaluation/env_runners/episode_return_mean")
-                if evaluated is not None:
-                    self._evaluation.add(result[STEPS], {"evaluation": evaluated})
+                try:
+                    self._add(result, is_last=result is results[-1])
+                except (TypeError, ValueError, AttributeError, KeyError):
+                    num_damaged += 1
+        return num_damaged
+
+    def _add(self, result: Result, is_last: bool) -> None:
+        evaluated = lookup(result, "evaluation/env_runners/episode_return_mean")
+        evaluation = {} if evaluated is None else {"evaluation": float(evaluated)}
+        if self._training.is_due or is_last:
+            self._training.add(result[STEPS], training_values(result, self.panels))
+        else:
+            self._training.skip()
+        if evaluation:
+            self._evaluation.add(result[STEPS], evaluation)
 
     def series(self) -> dict[str, Series]:
         """{name: (steps, values)}, whatever is finite."""
@@ -142,13 +146,10 @@ class Curves:
         """
         save_figure(path, lambda: figure(self.series(), self.panels, title, footer))
 
-    def _add_line(self, line: str) -> None:
-        try:
-            result = json.loads(line)
-        except json.JSONDecodeError:
-            return
-        if isinstance(result, dict) and isinstance(result.get(STEPS), int | float):
-            self.add([result])
+    def _add_line(self, line: bytes) -> bool:
+        """Adds the result on a line; whether there is one."""
+        result = read_result(line)
+        return result is not None and not self.add([result])
 
 
 def training_values(result: Result, panels: Sequence[Panel]) -> dict[str, float]:

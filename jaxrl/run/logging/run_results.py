@@ -1,6 +1,5 @@
 """Results of a trainer or of a run's folder: as a list, a pandas DataFrame or a figure."""
 
-import json
 from collections.abc import Iterable, Mapping
 from functools import cached_property
 from pathlib import Path
@@ -9,6 +8,7 @@ from typing import Any
 from jaxrl.core.errors import UsageError, require
 from jaxrl.run.logging.history import Thinned
 from jaxrl.run.logging.plots import STEPS, Curves, figure, inline, panels_of, source_line
+from jaxrl.run.logging.result_rows import read_results
 from jaxrl.run.results import Result, flatten
 from jaxrl.run.storage import checkpoint, run_folder, runs
 from jaxrl.run.storage.runs import METRICS
@@ -45,7 +45,9 @@ class RunResults:
         curves.add(self.results())
         made = self.facts if self.run_dir is None else run_folder.read(self.run_dir)
         footer = source_line(made, self.facts["config"].get("seed"))
-        return inline(figure(curves.series(), curves.panels, self.facts["env_name"], footer))
+        return inline(
+            figure(curves.series(), curves.panels, self.facts.get("env_name", ""), footer)
+        )
 
 
 class TrainerResults(RunResults):
@@ -70,7 +72,7 @@ class TrainerResults(RunResults):
         if not self._has_log:
             return [result for _, result in self._kept.points()]
         self.keeping.hurry()
-        return read_results(self.run_dir)
+        return read_results(self.run_dir / METRICS)
 
     @property
     def _has_log(self) -> bool:
@@ -89,7 +91,7 @@ class Run(RunResults):
         self.run_dir, self.facts = run_dir, run_folder.read(run_dir)
 
     def __repr__(self) -> str:
-        return f"<Run {self.run_dir}: {self.facts['env_name']}>"
+        return f"<Run {self.run_dir}: {self.facts.get('env_name', '')}>"
 
     def results(self) -> list[Result]:
         """The result of every iteration, as in `metrics.jsonl`, the oldest first.
@@ -100,7 +102,7 @@ class Run(RunResults):
         loggers = self.facts["run_settings"].get("loggers", LOG)
         if LOG not in loggers:
             raise UsageError(f"{self.run_dir} has no {METRICS}: its loggers are {loggers}")
-        return read_results(self.run_dir)
+        return read_results(self.run_dir / METRICS)
 
 
 def load_run(path: str | Path) -> Run:
@@ -118,15 +120,6 @@ def load_run(path: str | Path) -> Run:
     if not (folder / runs.CONFIG).exists() and (inside := runs.contents(folder)):
         raise UsageError(inside)
     return Run(folder)
-
-
-def read_results(run_dir: Path) -> list[Result]:
-    """The whole lines of `metrics.jsonl`; none before the first iteration."""
-    try:
-        text = (run_dir / METRICS).read_text(encoding="utf-8", errors="replace")
-    except FileNotFoundError:
-        return []
-    return [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("}\n")]
 
 
 def dataframe_of(rows: Iterable[Mapping[str, Any]], instead: str) -> Any:

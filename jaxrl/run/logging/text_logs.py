@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from jaxrl.run.logging.loggers import Logger, RunStart
+from jaxrl.run.logging.result_rows import read_result
 from jaxrl.run.results import ITERATIONS, Result
 from jaxrl.run.storage import own_files
 from jaxrl.run.storage.runs import METRICS, PROGRESS
@@ -173,11 +174,9 @@ def dumped(result: Result) -> str:
 
 
 def _iteration_of(line: bytes) -> float:
-    """The iteration that a line of JSON is of; of a broken one infinity."""
-    try:
-        return float(json.loads(line)[ITERATIONS])
-    except (ValueError, KeyError, TypeError):
-        return math.inf
+    """The iteration that a line of JSON is of; of a damaged one infinity."""
+    result = read_result(line)
+    return math.inf if result is None else result.get(ITERATIONS, math.inf)
 
 
 def _cell(value: Any) -> Any:

@@ -16,7 +16,7 @@ MOST_CHARACTERS = 128  # of an id
 
 def _known_id(path: Path) -> str:
     """The id that a run's folder holds; W&B makes a folder's name of it."""
-    with path.open("rb", opener=own_files.without_links) as file:
+    with open(path, "rb", opener=own_files.without_links) as file:
         text = file.read(MOST_CHARACTERS + 1).decode(errors="replace").strip()
     if not re.fullmatch(rf"[-\w]{{1,{MOST_CHARACTERS}}}", text):
         raise UsageError(f"{path} holds no id of a run of Weights & Biases")

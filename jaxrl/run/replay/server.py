@@ -15,10 +15,11 @@ import numpy as np
 
 from jaxrl.core.errors import UsageError, one_line
 from jaxrl.run.inference.recording import EpisodeChoice
-from jaxrl.run.logging.plots import MAX_LINES, STEPS, Curves, aligned, panels_of
+from jaxrl.run.logging.plots import MAX_LINES, Curves, aligned, panels_of
+from jaxrl.run.logging.result_rows import read_result
 from jaxrl.run.replay.page import page_of, replay_data
 from jaxrl.run.replay.replay import player_of_run
-from jaxrl.run.results import Result, lookup
+from jaxrl.run.results import lookup
 from jaxrl.run.storage import checkpoint, run_folder
 from jaxrl.run.storage.runs import METRICS
 
@@ -43,8 +44,9 @@ class LiveRun:
         self._panels = panels_of(self.facts)
         self._lock = threading.Lock()
         self._curves, self._read, self._last = Curves(self._panels), 0, None
+        self._num_damaged = 0  # lines of the log
         self._episode: tuple[int, dict[str, Any] | None] = (0, None)  # number, data
-        self._played, self._trouble = None, "no checkpoint yet"
+        self._played, self._trouble = None, "" if self._has_checkpoint() else "no checkpoint yet"
 
     def status(self, known_episode: int) -> dict[str, Any]:
         """What the page shows; the episode only if its number is not `known_episode`."""
@@ -52,7 +54,7 @@ class LiveRun:
             self._read_log()
             number, episode = self._episode
             return {
-                "title": self.facts["env_name"],
+                "title": self.facts.get("env_name", ""),
                 "note": self._note(),
                 "curves": curves_data(self._curves, self._panels),
                 "number": number,
@@ -61,8 +63,10 @@ class LiveRun:
 
     def play_newest(self) -> None:
         """Plays an episode where there is a checkpoint that was not played yet."""
-        if not any(checkpoint.both_kinds(self.folder / checkpoint.CHECKPOINTS)):
+        if not self._has_checkpoint():
             return
+        if self._played is None:
+            self._trouble = "the newest checkpoint begins to play"  # which compiles for a while
         stamp = None
         try:
             found = checkpoint.find(self.folder)
@@ -82,6 +86,9 @@ class LiveRun:
             self._episode = self._episode[0] + 1, data
             self._played, self._trouble = stamp, ""
 
+    def _has_checkpoint(self) -> bool:
+        return any(checkpoint.both_kinds(self.folder / checkpoint.CHECKPOINTS))
+
     def _read_log(self) -> None:
         """Adds the lines that are new in the log; one that was cut back is read from its start."""
         path = self.folder / METRICS
@@ -89,38 +96,29 @@ class LiveRun:
             with path.open("rb") as file:
                 size = file.seek(0, 2)
                 if size < self._read:
-                    self._curves, self._read = Curves(self._panels), 0
+                    self._curves, self._read, self._num_damaged = Curves(self._panels), 0, 0
                 file.seek(self._read)
                 new = file.read(size - self._read)
         except OSError:  # before the first iteration, or removed meanwhile
             return
         whole = new[: new.rfind(b"\n") + 1]
         self._read += len(whole)
-        results = list(filter(None, map(_result, whole.splitlines())))
-        if results:
-            self._last = results[-1]
-            try:
-                self._curves.add(results)
-            except (TypeError, ValueError, LookupError):
-                self._trouble = "the log holds results that are no numbers"
+        read = [read_result(line) for line in whole.splitlines()]
+        results = [result for result in read if result is not None]
+        self._num_damaged += len(read) - len(results) + self._curves.add(results)
+        self._last = results[-1] if results else self._last
 
     def _note(self) -> str:
         parts = [self.folder.name]
         if self._last is not None:
             steps = self._last.get("num_env_steps_sampled_lifetime", 0)
-            parts.append(f"iteration {self._last['training_iteration']:,}, {steps:,} steps")
+            iteration = self._last.get("training_iteration", 0)
+            parts.append(f"iteration {iteration:,}, {steps:,} steps")
             value = lookup(self._last, "env_runners/episode_return_mean")
             parts += [f"return {value:.2f}"] if isinstance(value, int | float) else []
+        if self._num_damaged:
+            parts.append(f"damaged lines, or results that are no numbers: {self._num_damaged:,}")
         return " · ".join([*parts, *([self._trouble] if self._trouble else [])])
-
-
-def _result(line: bytes) -> Result | None:
-    with contextlib.suppress(ValueError, AttributeError):  # no JSON, or no object
-        result = json.loads(line)
-        counts = [result.get(name) for name in ("training_iteration", STEPS)]
-        if all(isinstance(count, int | float) for count in counts):
-            return result
-    return None
 
 
 def curves_data(curves: Curves, panels: Any) -> list[dict[str, Any]]:

@@ -26,6 +26,7 @@ from jaxrl.core.json_text import read_json
 from jaxrl.core.types import PyTree, is_key
 from jaxrl.run.storage import array_storage, runs
 from jaxrl.run.storage.dtypes import narrowed
+from jaxrl.run.storage.forms import problem_of_checkpoint
 
 FORMAT = 3  # grows with every change that older code could not read
 CHECKPOINTS = "checkpoints"  # in a run's folder
@@ -143,6 +144,8 @@ def read_facts(path: Path) -> dict[str, Any]:
         )
     if digest != _digest(facts):
         raise UsageError(f"checkpoint {path} is damaged: {FACTS} was changed after it was written")
+    if problem := problem_of_checkpoint(facts, FACTS):
+        raise UsageError(f"checkpoint {path} is damaged: {problem}")
     _check_name(path, facts)
     return facts
 

@@ -21,6 +21,7 @@ from jaxrl.core.errors import UsageError, one_line
 from jaxrl.core.json_text import read_json
 from jaxrl.run.storage import own_files
 from jaxrl.run.storage.config_file import asks_for_trust, described
+from jaxrl.run.storage.forms import RUN, problem_of
 from jaxrl.run.storage.runs import CONFIG
 
 Made = TypeVar("Made")
@@ -204,20 +205,8 @@ def read(path: Path) -> dict[str, Any]:
         raise UsageError(
             f"run folder {path} is damaged: config.json or metadata.json holds no settings"
         )
-    kinds = {
-        "config_class": str,
-        "objects": list,
-        "policies": dict,
-        "run_settings": dict,
-        "versions": dict,
-    }
-    for name, kind in kinds.items():
-        if name not in rest:
-            raise UsageError(f"run folder {path} is damaged: metadata.json has no {name!r}")
-        if not isinstance(rest[name], kind):
-            raise UsageError(
-                f"run folder {path} is damaged: metadata.json has {name}={rest[name]!r:.40}"
-            )
+    if problem := problem_of(rest, RUN, METADATA):
+        raise UsageError(f"run folder {path} is damaged: {problem}")
     return {**rest, "config": config}
 
 

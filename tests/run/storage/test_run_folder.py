@@ -22,7 +22,7 @@ def test_a_folder_whose_files_lack_something_is_called_damaged(tmp_path):
     for damaged, message in (
         (without, "metadata.json has no 'objects'"),
         ([], "metadata.json holds no settings"),
-        ({**rest, "objects": 7}, "metadata.json has objects=7"),
+        ({**rest, "objects": 7}, "objects in metadata.json is 7"),
         (b"\x00\xff\xfe", "metadata.json is not JSON"),
         (b"[" * 100_000, "metadata.json is not JSON"),
     ):

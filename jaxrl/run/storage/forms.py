@@ -1,0 +1,87 @@
+"""The form of what a run's JSON files hold, checked before anything reads it.
+
+A form is a type, or types, that a value has; `{name: form}` for a dict with these names and perhaps
+more; `{ANY: form}` for one with any names; `[form]` for a list; or a function that reads a value
+and raises for another one.
+"""
+
+from collections.abc import Callable
+from types import UnionType
+from typing import Any
+
+from jaxrl.core.errors import brief
+from jaxrl.core.spaces import from_json
+
+ANY = "*"
+NUMBER = int | float
+
+Form = type | UnionType | dict[str, "Form"] | list["Form"] | Callable[[Any], Any]
+
+
+def problem_of(value: Any, form: Form, place: str) -> str:
+    """What has another form, in a few words that begin with its place; empty if nothing has."""
+    if isinstance(form, dict):
+        if not isinstance(value, dict):
+            return _wrong(value, place)
+        for name in value if ANY in form else form:
+            if name not in value:
+                return f"{place} has no {name!r}"
+            if found := problem_of(
+                value[name], form.get(name, form.get(ANY)), f"{name} in {place}"
+            ):
+                return found
+        return ""
+    if isinstance(form, list):
+        if not isinstance(value, list):
+            return _wrong(value, place)
+        found = (problem_of(part, form[0], f"a part of {place}") for part in value)
+        return next(filter(None, found), "")
+    if isinstance(form, type | UnionType):
+        is_right = isinstance(value, form) and (form is bool or not isinstance(value, bool))
+        return "" if is_right else _wrong(value, place)
+    try:
+        form(value)
+    except (ValueError, KeyError, TypeError, AttributeError, IndexError, OverflowError):
+        return _wrong(value, place)
+    return ""
+
+
+def _wrong(value: Any, place: str) -> str:
+    return f"{place} is {brief(value)}"
+
+
+POLICIES: Form = {ANY: {"agents": [str], "observation_space": from_json, "action_space": from_json}}
+RUN: Form = {  # of metadata.json
+    "config_class": str,
+    "objects": [str],
+    "policies": POLICIES,
+    "run_settings": dict,
+    "versions": {ANY: str},
+}
+STORED: Form = {"arrays": [str], "files": {ANY: str}}  # of any checkpoint.json
+CHECKPOINT: Form = {  # of a run's
+    **RUN,
+    "callbacks": [{"class": str, "state": object}],
+    "config": dict,
+    "env_name": str,
+    "groups": [[str]],
+    "lifetime": {"training_iteration": int, "num_env_steps": int},
+    "num_env_steps": int,
+    "result": dict | None,
+}
+
+
+def problem_of_checkpoint(facts: dict[str, Any], name: str) -> str:
+    """What is wrong with the form of a `checkpoint.json`; mostly empty.
+
+    A run's names the class of its configuration. The blocks of a sweep have fewer facts.
+    """
+    if (found := problem_of(facts, STORED, name)) or "config_class" not in facts:
+        return found
+    if found := problem_of(facts, CHECKPOINT, name):
+        return found
+    stop = facts["run_settings"].get("stop", {})
+    grouped = [policy for group in facts["groups"] for policy in group]
+    if sorted(grouped) != sorted(facts["policies"]):
+        return f"groups in {name} is {brief(facts['groups'])}, other policies"
+    return problem_of(stop, {ANY: NUMBER}, f"stop in {name}")

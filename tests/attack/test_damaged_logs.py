@@ -1,0 +1,114 @@
+"""Damaged lines of a log: every reader passes over them, says so once, and reads the others."""
+
+import json
+import logging
+
+import numpy as np
+import pytest
+
+import jaxrl
+from jaxrl.run.logging.plots import STEPS, Curves
+from jaxrl.run.logging.result_rows import read_result
+from jaxrl.run.logging.text_logs import start_after
+from jaxrl.run.replay.server import LiveRun
+from tests.probes import SMALL_CARTPOLE
+
+
+def row(iteration, **more):
+    counts = {"training_iteration": iteration, STEPS: 64 * iteration}
+    return {**counts, "env_runners": {"episode_return_mean": float(iteration)}, **more}
+
+
+def line(value):
+    return json.dumps(value).encode() + b"\n"
+
+
+DAMAGED = {
+    "half a row": line(row(2))[:20] + b"\n",
+    "two values": line(row(2)).strip() + line(row(2)),
+    "a deep list": b'{"training_iteration": 2, "a": ' + b"[" * 100_000 + b"]" * 100_000 + b"}\n",
+    "many digits": b'{"training_iteration": 2, "a": ' + b"1" * 10_000 + b"}\n",
+    "half a character": b'{"training_iteration": 2, "a": "\\ud800"}\n',
+    "a mark of byte order": b"\xef\xbb\xbf" + line(row(2)),
+    "no UTF-8": b'{"training_iteration": 2, "a": "\xff"}\n',
+    "a list": b"[2]\n",
+    "an empty line": b"\n",
+    "a count that is a text": line(row(2, **{STEPS: "many"})),
+}
+WITHOUT_NUMBERS = {
+    "a table that is a number": line(row(2, env_runners=5)),
+    "a number that is a text": line(row(2, env_runners={"episode_return_mean": "high"})),
+    "learners in a list": line(row(2, learners=[1])),
+    "an evaluation that is a text": line(
+        row(2, evaluation={"env_runners": {"episode_return_mean": "high"}})
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    path = tmp_path_factory.mktemp("damaged") / "run"
+    settings = {"quiet": True, "pictures": False, "checkpoint_frequency": 1}
+    with jaxrl.Trainer(SMALL_CARTPOLE, run_dir=path, **settings) as trainer:
+        trainer.fit({"training_iteration": 2})
+    return path
+
+
+@pytest.fixture
+def log(run):
+    """Its log with three rows, of which the second is to be damaged."""
+
+    def written(middle):
+        (run / "metrics.jsonl").write_bytes(line(row(1)) + middle + line(row(3)))
+        return run / "metrics.jsonl"
+
+    return written
+
+
+@pytest.mark.parametrize("damaged", DAMAGED.values(), ids=DAMAGED)
+def test_a_damaged_line_is_passed_over_by_each_reader_which_says_so_once(damaged, run, log, caplog):
+    path = log(damaged)
+    with caplog.at_level(logging.WARNING):
+        results = jaxrl.load_run(run).results()
+    assert [result["training_iteration"] for result in results] == [1, 3]
+    assert caplog.messages == [f"{path}: line 2 is damaged and left out"]
+    caplog.clear()
+    steps, values = Curves.from_jsonl(path).series()["return"]
+    np.testing.assert_array_equal(steps, [64, 192])
+    np.testing.assert_array_equal(values, [1, 3])
+    assert caplog.messages == [f"{path}: line 2 is damaged and left out"]
+    status = LiveRun(run).status(0)
+    assert status["curves"][0]["lines"][0]["xs"] == [64, 192]
+    assert "iteration 3, 192 steps" in status["note"] and "no numbers: 1" in status["note"]
+
+
+@pytest.mark.parametrize("damaged", WITHOUT_NUMBERS.values(), ids=WITHOUT_NUMBERS)
+def test_a_row_without_numbers_has_no_place_in_the_curves(damaged, run, log, caplog):
+    steps, _ = Curves.from_jsonl(log(damaged)).series()["return"]
+    np.testing.assert_array_equal(steps, [64, 192])
+    assert caplog.messages == [f"{run / 'metrics.jsonl'}: line 2 is damaged and left out"]
+    status = LiveRun(run).status(0)
+    assert status["curves"][0]["lines"][0]["xs"] == [64, 192] and "no numbers: 1" in status["note"]
+
+
+@pytest.mark.parametrize("damaged", DAMAGED.values(), ids=DAMAGED)
+def test_a_resumed_run_cuts_its_log_after_the_last_intact_row(damaged, log):
+    path = log(damaged)
+    kept = lambda text: (read_result(text) or row(9))["training_iteration"] <= 2
+    start_after(path, kept)
+    assert path.read_bytes() == line(row(1))
+
+
+def test_many_damaged_lines_are_one_line_of_warning(log, run, caplog):
+    path = log(b"?\n" * 1000)
+    assert len(jaxrl.load_run(run).results()) == 2
+    assert caplog.messages == [
+        f"{path}: line 2 is damaged and left out, the first of 1,000 such lines"
+    ]
+
+
+def test_a_finished_run_with_checkpoints_is_not_said_to_have_none(run, tmp_path):
+    assert "no checkpoint yet" not in LiveRun(run).status(0)["note"]
+    for name in ("config.json", "metadata.json"):
+        (tmp_path / name).write_bytes((run / name).read_bytes())
+    assert "no checkpoint yet" in LiveRun(tmp_path).status(0)["note"]
