@@ -171,13 +171,14 @@ class _PolicyRows:
         what = f"episode {episode.id_}, agent {agent!r}:"
         count, outputs = len(episode), episode.extra_model_outputs
         spec = self._spec
-        obs = spec.given_observation(episode.observations.arrays())
+        obs, mask = spec.given_observation(episode.observations.arrays())
         obs = checked(spec.observation_space, obs, f"{what} observations")
         actions = outputs.get(ENV_ACTIONS, episode.actions).arrays()
         actions = checked(countable(spec.action_space), actions, f"{what} actions")
         told = np.full(count + 1, place, np.int32) if spec.told.num_agents else ()
-        if MASK in outputs:
-            self._masks.append(flags_of(outputs[MASK].arrays(), f"{what} {MASK}"))
+        mask = outputs[MASK].arrays() if MASK in outputs else mask
+        if mask is not None:
+            self._masks.append(flags_of(mask[:count], f"{what} {MASK}"))
         first = lambda leaf: leaf[:count]
         steps = Steps(
             obs=jax.tree.map(first, obs),

@@ -27,6 +27,7 @@ from jaxrl.core.spaces import Box, Dict, Discrete, Space, is_tree, tree_of
 from jaxrl.core.types import Key, PyTree
 from jaxrl.models.model import ActorCritic, Model, RecurrentModel, carried, has_memory
 from jaxrl.models.observation_filter import ObservationFilter, has_numbers
+from jaxrl.models.observed_mask import MASK, has_mask, mask_apart, without_mask
 from jaxrl.ops.distributions import (
     Distribution,
     environment_action,
@@ -37,7 +38,7 @@ from jaxrl.ops.distributions import (
 from jaxrl.ops.exploration import Behaviour, Explored
 from jaxrl.ops.running_stats import RunningMeanStd
 
-OBSERVATION, MASK, PRESENT = "observation", "action_mask", "present"
+OBSERVATION, PRESENT = "observation", "present"
 
 
 class PolicyWeights(struct.PyTreeNode):
@@ -275,9 +276,14 @@ class PolicySpec:
             obs = next(iter(rest.values())) if len(rest) == 1 else rest
         return to_program(without_mask(self.observation_space), obs, xp)
 
-    def given_observation(self, obs: PyTree) -> PyTree:
-        """What an environment or a program gives, without the parts that are ignored."""
-        return values_without(self.ignored, self.observation_space, obs)
+    def given_observation(self, obs: PyTree) -> tuple[PyTree, PyTree | None]:
+        """What an environment gives, as (what the policy reads, the mask of actions in it or None).
+
+        Parts that are ignored are left out.
+        """
+        return mask_apart(
+            self.observation_space, values_without(self.ignored, self.observation_space, obs)
+        )
 
     def read(
         self, moments: RunningMeanStd | ActorCritic | tuple, obs: PyTree, inputs: PolicyInputs
@@ -471,14 +477,6 @@ class PolicySpec:
         return action_to_program(self.action_space, self._for_boxes(convert)(action), xp)
 
 
-def without_mask(space: Space) -> Space:
-    """The space without its part "action_mask"; a single remaining part is returned itself."""
-    if not has_mask(space):
-        return space
-    rest = {name: part for name, part in space.spaces.items() if name != MASK}
-    return next(iter(rest.values())) if len(rest) == 1 else Dict(rest)
-
-
 def _joined(parts: dict[str, Space]) -> Space:
     """The space of several parts; a single one is returned itself."""
     return Dict(parts) if len(parts) > 1 else _only(parts)
@@ -487,11 +485,6 @@ def _joined(parts: dict[str, Space]) -> Space:
 def _only(parts: dict[str, Any]) -> Any:
     """The parts; a single one is returned itself."""
     return parts if len(parts) > 1 else next(iter(parts.values()))
-
-
-def has_mask(space: Space) -> bool:
-    """Whether observations have a part "action_mask" that says which actions are possible."""
-    return isinstance(space, Dict) and MASK in space.spaces and len(space.spaces) > 1
 
 
 def _masked(distribution: Distribution, action_mask: PyTree) -> Distribution:

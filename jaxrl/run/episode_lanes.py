@@ -143,7 +143,7 @@ class EpisodeLanes:
         count, given = len(episode), episode.extra_model_outputs
         outputs = {name: given[name].arrays() for name in given}
         space = policy_spec.observation_space
-        obs = policy_spec.given_observation(episode.observations.arrays())
+        obs, mask = policy_spec.given_observation(episode.observations.arrays())
         obs = checked(space, obs, f"{what} observations")
         rows = {
             "action": self._actions(policy_spec, episode, outputs, what),
@@ -162,7 +162,8 @@ class EpisodeLanes:
                     )
         if self.spec.masked:
             wanted = (count, mask_length(policy_spec.action_space))
-            mask = flags_of(outputs.get(MASK, np.ones(wanted, bool)), f"{what} {MASK}")
+            mask = np.ones(wanted, bool) if mask is None else mask[:count]
+            mask = flags_of(outputs.get(MASK, mask), f"{what} {MASK}")
             if mask.shape != wanted:
                 raise UsageError(f"{what} {MASK} must be bool{list(wanted)}")
             rows["action_mask"] = mask

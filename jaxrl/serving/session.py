@@ -68,11 +68,12 @@ class ServedPolicies:
     def row(self, agent: AgentId, obs: Any, mask: Any, state: PolicyState, explore: bool) -> Row:
         """A request for an agent's action, its parts checked."""
         policy = self.policies[self.players[agent]].policy
+        obs, observed_mask = policy.policy_spec.given_observation(obs)
+        mask = observed_mask if mask is None else mask
         if mask is None and policy.masked:
             raise Refused(f"agent {agent!r} needs a mask, the actions that are possible")
         if mask is not None and not policy.masked:
             raise Refused(f"agent {agent!r} takes no mask")
-        obs = policy.policy_spec.given_observation(obs)
         parts = read_observation(policy.observation_space, obs, policy.name)
         index = policy.agents.index(agent)
         mask = None if mask is None else read_mask(policy.action_space, mask)
@@ -330,7 +331,7 @@ class Session:
         for agent, obs in last.items():
             batched = self.served.policies[self.served.players[agent]]
             policy = batched.policy
-            obs = policy.policy_spec.given_observation(obs)
+            obs, _ = policy.policy_spec.given_observation(obs)
             parts = read_observation(policy.observation_space, obs, policy.name)
             observations[agent] = batched.tree_of(parts)
         self._keep(episode.record.end(observations, truncated=message.truncated))

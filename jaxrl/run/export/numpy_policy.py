@@ -225,8 +225,8 @@ def _stored(path):
     except FileNotFoundError:
         raise
     except Exception as error:  # zipfile, zlib and NumPy raise errors of many kinds
-        reason = " ".join(str(error).split())
-        raise ValueError(f"{path!s:.200} is damaged, or no policy: {reason:.200}") from None
+        why = " ".join(str(error).split())[:200]
+        raise ValueError(f"{path!s:.200} is damaged, or no exported policy: {why}") from None
     return arrays, metadata
 
 

@@ -11,13 +11,21 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxrl.core.errors import UsageError, brief, named_policy, unknown_name
-from jaxrl.core.number_types import NotHeldError, as_type
-from jaxrl.core.program_spaces import is_action_of_program, mask_length
-from jaxrl.core.spaces import Box, Space, beyond, from_json, is_tree, range_of, tree_of
+from jaxrl.core.fields import UINT32, count
+from jaxrl.core.program_spaces import is_action_of_program
+from jaxrl.core.spaces import from_json, is_tree, tree_of
 from jaxrl.core.types import AgentId, Key, PolicyId, PyTree
-from jaxrl.models.policy_spec import PolicyInputs, PolicySpec, PolicyState, PolicyWeights, has_mask
+from jaxrl.models.policy_spec import (
+    MASK,
+    PolicyInputs,
+    PolicySpec,
+    PolicyState,
+    PolicyWeights,
+    has_mask,
+)
 from jaxrl.ops.distributions import Distribution, InEnvironment
 from jaxrl.run.export.export import Exported, export_policy
+from jaxrl.run.inference.act_inputs import checked_part, read_mask
 from jaxrl.run.storage.checkpoint import Checkpoint, filled, open_found
 from jaxrl.run.storage.config_file import read_config
 
@@ -119,14 +127,14 @@ class Policy:
                 batch.
             prev_reward: what the last action brought, for a policy that is told.
             **told: `action_mask`, bool[..., A], the actions that are possible, which has to be said
-                where training said it; `agent`, which of its agents it plays: each has a memory of
-                its own.
+                where training said it, here or as a part "action_mask" of the observation; `agent`,
+                which of its agents it plays: each has a memory of its own.
 
         Raises:
             UsageError: an observation, a mask, `begins` or `prev_reward` of another shape, a mask
                 that is missing, an agent that it is not, a key that is none.
         """
-        obs, batch_shape = self._read(observation)
+        obs, batch_shape, told = self._read(observation, told)
         policy_state = self._recalled(told.get("agent"), batch_shape, begins, prev_reward)
         if key is not None:
             self._check_key(key)
@@ -202,7 +210,7 @@ class Policy:
         **told: Any,
     ) -> tuple:
         """(distribution, value) as of `act`, without remembering it; `masked`: a mask is needed."""
-        obs, batch_shape = self._read(observation)
+        obs, batch_shape, told = self._read(observation, told)
         policy_state = self._recalled(told.get("agent"), batch_shape, begins, prev_reward)
         return _apply(
             self.policy_spec,
@@ -263,24 +271,11 @@ class Policy:
             jnp.int32,
         )
         mask = (
-            self._read_mask(action_mask, batch_shape) if masked or action_mask is not None else ()
+            read_mask(self.action_space, action_mask, batch_shape, self.name)
+            if masked or action_mask is not None
+            else ()
         )
         return self.policy_spec.inputs(policy_state, mask, index)
-
-    def _read_mask(self, action_mask: Any, batch_shape: tuple[int, ...]) -> jax.Array:
-        if not (length := mask_length(self.action_space)):
-            raise UsageError(
-                f"policy {self.name!r}: a mask needs discrete actions, not {self.action_space}"
-            )
-        needed = (*batch_shape, length)
-        mask = None if action_mask is None else self._read_flags("action_mask", action_mask)
-        if mask is None or mask.shape != needed:
-            raise UsageError(
-                f"policy {self.name!r}: action_mask must be bool{list(needed)}, the actions that "
-                "are possible, "
-                f"not {'left out' if mask is None else list(mask.shape)}"
-            )
-        return jnp.asarray(mask)
 
     def _for_each(self, name: str, values: np.ndarray, batch_shape: tuple[int, ...]) -> jax.Array:
         """`values` [] or [...] as an array [...]."""
@@ -320,17 +315,22 @@ class Policy:
     def _check_key(self, key: Any) -> None:
         try:
             is_single = jax.random.key_data(key).ndim == 1
-        except (ValueError, TypeError):
+        except (ValueError, TypeError, AttributeError):
             is_single = False
         if not is_single:
             raise UsageError(
                 f"policy {self.name!r}: key must be one jax.random.key(seed), not {brief(key)}"
             )
 
-    def _read(self, observation: Any) -> tuple[PyTree, tuple[int, ...]]:
-        """(the observation as arrays, the leading axes of its parts)."""
+    def _read(
+        self, observation: Any, told: dict[str, Any]
+    ) -> tuple[PyTree, tuple[int, ...], dict[str, Any]]:
+        """(the observation as arrays, their leading axes, `told` with the mask that was in it)."""
         spaces, structure = jax.tree.flatten(tree_of(self.observation_space))
-        observation = self.policy_spec.given_observation(observation)
+        observation, mask = self.policy_spec.given_observation(observation)
+        if mask is not None and told.get(MASK) is not None:
+            raise UsageError(f"policy {self.name!r}: the observation holds an {MASK} already")
+        told = told if mask is None else {**told, MASK: mask}
         try:
             if is_tree(self.observation_space):
                 parts = structure.flatten_up_to(observation)
@@ -355,33 +355,7 @@ class Policy:
                 f"policy {self.name!r}: the parts of an observation differ in their leading axes: "
                 f"{shapes}"
             )
-        return jax.tree.unflatten(structure, read), shapes.pop()
-
-
-def checked_part(space: Space, obs: np.ndarray, policy: PolicyId) -> np.ndarray:
-    """A part of an observation, [..., *space.shape], in the space's type.
-
-    Raises:
-        UsageError: another shape or type, numbers that are not finite or out of range.
-    """
-    takes = f"policy {policy!r} takes observations"
-    if obs.shape[obs.ndim - len(space.shape) :] != space.shape or obs.ndim < len(space.shape):
-        shape = list(space.shape)
-        raise UsageError(f"{takes} of shape {shape}, or batches of them, not {list(obs.shape)}")
-    if obs.dtype.kind not in ("biuf" if np.issubdtype(space.dtype, np.floating) else "biu"):
-        raise UsageError(f"{takes} of {np.dtype(space.dtype)}, not {obs.dtype}")
-    if np.issubdtype(obs.dtype, np.inexact) and not np.all(np.isfinite(obs)):
-        bad = obs[~np.isfinite(obs)][0]
-        raise UsageError(
-            f"policy {policy!r}: an observation must be finite numbers; it holds {bad}"
-        )
-    if not isinstance(space, Box) and np.any(beyond(space, obs)):
-        above = range_of(space)[1] + 1
-        raise UsageError(f"{takes} from {space.start} to below {above.tolist()}, not {obs}")
-    try:
-        return as_type(obs, jax.dtypes.canonicalize_dtype(space.dtype))
-    except NotHeldError as error:
-        raise UsageError(f"policy {policy!r}: an observation holds {error}") from None
+        return jax.tree.unflatten(structure, read), shapes.pop(), told
 
 
 def load_policy(
@@ -456,6 +430,7 @@ def _players(path: Path, config: Any, trust: bool) -> Any:
 
 def acting_key(seed: int, name: str) -> Key:
     """What actions outside of training are drawn from, by the name of who acts."""
+    count(0, UINT32)("seed", seed)
     root = jax.random.fold_in(jax.random.key(seed, impl="threefry2x32"), ACTING)
     return jax.random.fold_in(root, np.uint32(zlib.crc32(name.encode())))
 

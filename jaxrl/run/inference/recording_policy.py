@@ -36,7 +36,7 @@ class RecordingPolicy(Policy):
                 is the distribution's mode.
             env_steps: of training so far, for explorations.
         """
-        obs, batch_shape = self._read(observation)
+        obs, batch_shape, told = self._read(observation, told)
         policy_state = self._recalled(told.get("agent"), batch_shape, begins, prev_reward)
         key = jax.random.fold_in(self._key, self._draws)
         self._draws += 1
