@@ -75,15 +75,16 @@ def read_results(
 
 
 @contextlib.contextmanager
-def called_damaged(path: Path) -> Iterator[None]:
-    """Turns whatever impossible values of a plan lead to into one line that names the plan."""
+def called_damaged(path: Path, file: str = PLAN, kind: str = "sweep") -> Iterator[None]:
+    """Turns whatever impossible values of a file lead to into one line that names the file."""
     try:
         yield
     except UsageError:
         raise
     except (AttributeError, IndexError, KeyError, TypeError, ValueError, OverflowError) as error:
         what = f"{type(error).__name__}: {one_line(error)}"
-        raise UsageError(f"sweep folder {path} is damaged: {PLAN} holds no sweep: {what}") from None
+        where = f"{kind} folder {path} is damaged"
+        raise UsageError(f"{where}: {file} holds no {kind}: {what}") from None
 
 
 def _plan_problem(plan: Any) -> str:

@@ -9,6 +9,7 @@ import jax
 import numpy as np
 
 from jaxrl.core.errors import UsageError
+from jaxrl.core.fields import flag
 from jaxrl.core.json_text import read_json
 from jaxrl.run.devices.compiled import CAPACITY
 from jaxrl.run.devices.mesh import stacked
@@ -20,6 +21,7 @@ from jaxrl.run.storage import checkpoint
 from jaxrl.sweeps.metric_readers import check_path, readers_of
 from jaxrl.sweeps.placement import most_that_fit
 from jaxrl.sweeps.reporting import Reporter, advance
+from jaxrl.sweeps.saved_sweep import called_damaged
 from jaxrl.sweeps.sweep_folder import create_trial, keep_trial
 from jaxrl.sweeps.trial_state import numbers_for, unstacked
 from jaxrl.sweeps.trial_view import check_hooks
@@ -135,25 +137,30 @@ class TrialBatch:
         Raises:
             UsageError: no saved block, another number of members, or one of other shapes.
         """
-        facts = self._facts(path)
-        states, lasts = [], []
-        for i, (trial, reporter) in enumerate(zip(self.trials, self.reporters, strict=True)):
-            where = f"checkpoint {path / trial.name}"
-            saved = checkpoint.read(checkpoint.find(path / trial.name))
-            key = jax.random.key(trial.config.seed, impl="threefry2x32")
-            template = jax.eval_shape(self.algorithm.init, key, *trial.numbers)
-            runner = checkpoint.filled(template, saved.arrays, "runner", where)
-            states.append(
-                State(runner, met=np.bool_(False), diverged=np.bool_(facts["diverged"][i]))
-            )
-            reporter.view.lifetime = Lifetime(**facts["lifetimes"][i])
-            reporter.view.last_result = facts["results"][i]
-            reporter.hooks.set_state(saved.facts["callbacks"])
-            reporter.ended = facts.get("ended", [False] * len(self.trials))[i]
-            lasts.append(reporter.lifetime.training_iteration if reporter.ended else reporter.last)
-        self._numbers = self._prepared(lasts)
-        filled = states + [states[0]] * (self._numbers.last.shape[0] - len(states))
-        self._state = stacked(filled)
+        with called_damaged(path, BLOCK, "block"):
+            facts = self._facts(path)
+            saved = [self._load_member(path, facts, i) for i in range(len(self.trials))]
+            states, lasts = zip(*saved, strict=True)
+            self._numbers = self._prepared(lasts)
+            fill = self._numbers.last.shape[0] - len(states)
+            self._state = stacked([*states, *[states[0]] * fill])
+
+    def _load_member(self, path: Path, facts: dict[str, Any], i: int) -> tuple[State, int]:
+        """(the state of a member, the iteration that it trains to), and what is reported of it."""
+        trial, reporter = self.trials[i], self.reporters[i]
+        saved = checkpoint.read(checkpoint.find(path / trial.name))
+        key = jax.random.key(trial.config.seed, impl="threefry2x32")
+        template = jax.eval_shape(self.algorithm.init, key, *trial.numbers)
+        where = f"checkpoint {path / trial.name}"
+        runner = checkpoint.filled(template, saved.arrays, "runner", where)
+        reporter.view.lifetime = Lifetime(**facts["lifetimes"][i])
+        reporter.view.last_result = facts["results"][i]
+        reporter.hooks.set_state(saved.facts["callbacks"])
+        reporter.ended = facts.get("ended", [False] * len(self.trials))[i]
+        last = reporter.lifetime.training_iteration if reporter.ended else reporter.last
+        diverged = facts["diverged"][i]
+        flag("diverged", diverged)
+        return State(runner, met=np.bool_(False), diverged=np.bool_(diverged)), last
 
     def _facts(self, path: Path) -> dict[str, Any]:
         try:
