@@ -66,6 +66,7 @@ def contains(space, values):
     return bool(jnp.all(jax.vmap(space.contains)(jax.tree.map(jnp.asarray, values))))
 
 
+@pytest.mark.long
 @FEW
 @given(trees(), actions(), SEEDS)
 def test_a_policy_takes_and_gives_the_environments_own_values(observations, acting, seed):
@@ -83,6 +84,7 @@ def test_a_policy_takes_and_gives_the_environments_own_values(observations, acti
     assert is_equal(acting, spec.to_env_action(action_to_program(acting, mode)), likeliest, 1e-5)
 
 
+@pytest.mark.long
 @FEW
 @given(trees(), actions(), SEEDS)
 def test_a_learner_its_episodes_and_files_hold_the_environments_own_values(
@@ -116,6 +118,7 @@ def test_a_learner_its_episodes_and_files_hold_the_environments_own_values(
     learner.add(read)
 
 
+@pytest.mark.long
 @FEW
 @given(trees(), actions(), SEEDS, st.sampled_from([".npz", ".stablehlo"]))
 def test_an_exported_policy_takes_and_gives_the_environments_own_values(
@@ -185,6 +188,7 @@ def trained():
         yield t
 
 
+@pytest.mark.long
 def test_an_environment_of_jax_with_integers_that_start_anywhere_is_learned(trained):
     jaxrl.check_env(Shifted())
     grid = np.tile(np.array([[1, -1], [7, 0]], np.int32), (3, 1, 1))
@@ -192,6 +196,7 @@ def test_an_environment_of_jax_with_integers_that_start_anywhere_is_learned(trai
     assert trained.get_policy("default_policy").act(grid).tolist() == [-1, 0, 1]
 
 
+@pytest.mark.long
 def test_sampled_episodes_hold_the_environments_own_values_and_can_be_replayed(trained):
     (episode,) = trained.sample(num_episodes=1, explore=True)
     assert contains(GRID, episode.get_observations())
@@ -203,6 +208,7 @@ def test_sampled_episodes_hold_the_environments_own_values_and_can_be_replayed(t
     assert jaxrl.replay_episode(episode, Shifted()).difference is None
 
 
+@pytest.mark.long
 def test_cloning_and_judging_read_the_environments_own_actions(trained, tmp_path):
     episodes = trained.sample(num_episodes=40, explore=True)
     with EpisodeWriter(tmp_path) as writer:
@@ -225,6 +231,7 @@ def test_cloning_and_judging_read_the_environments_own_actions(trained, tmp_path
     assert cloned.act(grid).tolist() == [-1, 0, 1]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("function", ["to_gymnasium", "to_gymnax"])
 def test_adapters_to_other_libraries_play_the_same_environment(function):
     made = getattr(jaxrl, function)(Shifted())
@@ -311,6 +318,7 @@ class Forbidding(Mixed):
     forbidden = 0
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("env", [Mixed, Forbidding])
 def test_a_python_environment_with_actions_of_mixed_kinds_is_learned(env):
     config = TRAINING.replace(env=env, total_env_steps=256 * 12)
@@ -353,6 +361,7 @@ def mixing():
         yield trainer
 
 
+@pytest.mark.long
 def test_an_environment_of_jax_with_actions_of_mixed_kinds_is_learned_and_replayed(mixing):
     jaxrl.check_env(Mixing())
     assert mixing.get_policy("default_policy").act(np.asarray(GRID.start))["more"][1] == 3
@@ -361,6 +370,7 @@ def test_an_environment_of_jax_with_actions_of_mixed_kinds_is_learned_and_replay
     assert jaxrl.replay_episode(episode, Mixing()).difference is None
 
 
+@pytest.mark.long
 def test_a_page_shows_the_integers_and_the_numbers_of_an_action_in_parts(mixing):
     algorithm, weights = mixing.algorithm, tuple(g.weights for g in mixing.runner.learners)
     recording = record_episode(algorithm, weights, mixing.env_params)
@@ -374,6 +384,7 @@ def test_a_page_shows_the_integers_and_the_numbers_of_an_action_in_parts(mixing)
     assert [part.shape[1] for part in decisions.spread] == [2, 2, 2]
 
 
+@pytest.mark.long
 def test_actions_of_mixed_kinds_are_cloned_and_judged(mixing, tmp_path):
     episodes = mixing.sample(num_episodes=20, explore=True)
     with EpisodeWriter(tmp_path) as writer:
