@@ -203,7 +203,7 @@ def unpacked(space: Space, row: Any) -> PyTree:
         numbers = row[..., first : first + num_chosen(part)]
         first += num_chosen(part)
         dtype = np.float32 if isinstance(part, Box) else np.int32
-        parts.append(numbers.reshape(*row.shape[:-1], *part.shape).astype(dtype))
+        parts.append(numbers.reshape((*row.shape[:-1], *part.shape)).astype(dtype))
     return structure.unflatten(parts)
 
 

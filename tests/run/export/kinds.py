@@ -6,7 +6,8 @@ import jax
 import numpy as np
 
 from jaxrl import PPOConfig
-from jaxrl.core.spaces import Box, Dict, Discrete, MultiDiscrete, tree_of
+from jaxrl.core.program_spaces import mask_length
+from jaxrl.core.spaces import Box, Dict, Discrete, MultiDiscrete, Tuple, parts_of, tree_of
 from jaxrl.models.policy_spec import MASK, PolicyWeights
 from jaxrl.run.export.policy_step import STATE_IN, STATE_OUT
 from jaxrl.run.inference.policy import Policy
@@ -68,8 +69,19 @@ KINDS = {  # (observation space, action space, settings)
             **{"attention_memory_inference": 5},
         },
     ),
+    "mixed": (ROW, Dict({"push": ARM, "move": Discrete(3, start=-1)}), {"free_log_std": True}),
+    "mixed, told": (
+        ROW,
+        Tuple((PAIR, Dict({"push": ARM, "turn": Box(1, 3, (2, 1), "int8")}))),
+        {"use_gru": True, "lstm_cell_size": 6, "action_distribution": "beta", **TOLD},
+    ),
 }
-MASKED = ("dense", "gru")  # whose environment says which actions are possible
+MASKED = (
+    "dense",
+    "gru",
+    "mixed",
+    "mixed, told",
+)  # whose environment says which actions are possible
 
 
 @functools.cache
@@ -103,8 +115,8 @@ def differences(policy, run, *, explore, num_steps=8, batch=3):
         begins = np.array([time == 0, time in (0, 3), time in (0, 5)])
         told, inputs = {"begins": begins}, _by_name(policy, parts)
         if policy.masked:
-            sizes = getattr(policy.action_space, "nvec", (getattr(policy.action_space, "n", 0),))
-            told["action_mask"] = inputs["mask"] = _mask(rng, batch, sum(sizes))
+            size = mask_length(policy.action_space)
+            told["action_mask"] = inputs["mask"] = _mask(rng, batch, size)
         if spec.told.num_agents:
             told["agent"], inputs["agent"] = "right", np.full(batch, 1, np.int32)
         if spec.told.prev_reward:
@@ -125,8 +137,10 @@ def differences(policy, run, *, explore, num_steps=8, batch=3):
         }
         found = run({**inputs, **state})
         state = {name: found[STATE_OUT + name.removeprefix(STATE_IN)] for name, *_ in names}
-        assert found["action"].shape == expected.shape and found["action"].dtype == expected.dtype
-        worst = max(worst, float(np.max(np.abs(found["action"] - expected.astype(np.float64)))))
+        for path, _, part in parts_of(policy.action_space, expected):
+            action = found[f"action_{path.replace('/', '_')}" if path else "action"]
+            assert action.shape == part.shape and action.dtype == part.dtype
+            worst = max(worst, float(np.max(np.abs(action - part.astype(np.float64)))))
     return worst
 
 

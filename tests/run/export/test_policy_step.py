@@ -11,6 +11,7 @@ STATES = {
     "filtered, masked": ["state_in_policy", "state_in_prev_action"],
     "lstm": ["state_in_policy_c", "state_in_policy_h", "state_in_prev_action"],
     "attention": ["state_in_policy_count", "state_in_policy_past"],
+    "mixed, told": ["state_in_policy", "state_in_prev_action"],
 }
 OTHERS = {
     "dense": ["obs", "mask"],
@@ -21,6 +22,12 @@ OTHERS = {
     "mask": ["mask", "obs"],
     "gru": ["obs", "mask", "prev_reward"],
     "lstm": ["obs", "prev_reward"],
+    "mixed": ["obs", "mask"],
+    "mixed, told": ["obs", "mask", "prev_reward"],
+}
+ACTIONS = {
+    "mixed": ["action_move", "action_push"],
+    "mixed, told": ["action_0", "action_1_push", "action_1_turn"],
 }
 
 
@@ -38,7 +45,7 @@ def test_a_step_has_only_the_inputs_and_outputs_that_its_actions_depend_on(kind)
         expected = [*OTHERS.get(kind, ["obs"]), *noise, *STATES.get(kind, [])]
         assert [tensor.name for tensor in step.inputs] == expected
         outputs = [name.replace("_in_", "_out_") for name in STATES.get(kind, [])]
-        named = ["action", "action_dist_inputs", *sorted(outputs)]
+        named = sorted([*ACTIONS.get(kind, ["action"]), "action_dist_inputs", *outputs])
         assert [tensor.name for tensor in step.outputs] == named
 
 

@@ -19,7 +19,8 @@ pytest.importorskip("flatbuffers", reason="the extra `stablehlo`")
 
 
 @pytest.mark.parametrize(
-    ("kind", "explore"), [("tree", False), ("lstm", True), ("attention", False)]
+    ("kind", "explore"),
+    [("tree", False), ("lstm", True), ("attention", False), ("mixed, told", True)],
 )
 def test_a_file_acts_as_the_policy_for_batches_of_any_size(kind, explore, tmp_path):
     policy = policy_of_kind(kind)
