@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxrl.core.errors import UsageError, brief, named_policy, unknown_name
-from jaxrl.core.fields import UINT32, count
+from jaxrl.core.fields import UINT32, count, flag, takes
 from jaxrl.core.program_spaces import is_action_of_program
 from jaxrl.core.spaces import from_json, is_tree, tree_of
 from jaxrl.core.types import AgentId, Key, PolicyId, PyTree
@@ -134,6 +134,7 @@ class Policy:
             UsageError: an observation, a mask, `begins` or `prev_reward` of another shape, a mask
                 that is missing, an agent that it is not, a key that is none.
         """
+        flag("explore", explore)
         obs, batch_shape, told = self._read(observation, told)
         policy_state = self._recalled(told.get("agent"), batch_shape, begins, prev_reward)
         if key is not None:
@@ -326,6 +327,9 @@ class Policy:
         self, observation: Any, told: dict[str, Any]
     ) -> tuple[PyTree, tuple[int, ...], dict[str, Any]]:
         """(the observation as arrays, their leading axes, `told` with the mask that was in it)."""
+        for name in told.keys() - {MASK, "agent"}:
+            known = ("explore", "key", "begins", "prev_reward", MASK, "agent")
+            raise unknown_name("argument", name, known, f"of policy {self.name!r}")
         spaces, structure = jax.tree.flatten(tree_of(self.observation_space))
         observation, mask = self.policy_spec.given_observation(observation)
         if mask is not None and told.get(MASK) is not None:
@@ -358,6 +362,7 @@ class Policy:
         return jax.tree.unflatten(structure, read), shapes.pop(), told
 
 
+@takes(trust=flag)
 def load_policy(
     path: str | Path,
     policy: PolicyId | None = None,
@@ -404,6 +409,8 @@ def policy_of(
         config = read_config(
             saved.facts, "jaxrl.load_policy", to_play=policy, given=given, trust=trust
         )
+    if not hasattr(config, "policy_spec"):
+        raise UsageError(f"config={brief(config)} must be a PPOConfig, or None")
     saved_spaces = {name: known[policy][name] for name in known[policy] if name != "agents"}
     spaces = {name: from_json(space) for name, space in saved_spaces.items()}
     policy_spec = config.policy_spec(policy, num_agents=len(known[policy]["agents"]), **spaces)

@@ -143,3 +143,28 @@ def test_a_learner_acts_and_learns_by_the_masks_in_its_observations():
     learner.add([recorded(8), recorded(8)])
     result = learner.update()
     assert result["learners"]["default_policy"]["entropy"] == pytest.approx(0, abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("told", "said"),
+    [
+        ({"explore": "x"}, "explore='x' must be True or False"),
+        ({"explroe": True}, "unknown argument 'explroe'.*did you mean 'explore'"),
+    ],
+)
+def test_arguments_of_acting_that_are_none_are_named(policy, told, said):
+    with pytest.raises(jaxrl.UsageError, match=said):
+        policy.act(Forbidding().reset()[0], **told)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"), [({"trust": "yes"}, "trust='yes'"), ({"seed": "x"}, "seed='x'")]
+)
+def test_arguments_of_loading_that_are_none_are_named(given, said, tmp_path):
+    config = jaxrl.PPOConfig(env="cartpole", total_env_steps=16, **SMALL)
+    with jaxrl.Trainer(config, run_dir=tmp_path / "run", quiet=True, pictures=False) as trainer:
+        trainer.fit()
+    with pytest.raises(jaxrl.UsageError, match=said):
+        jaxrl.load_policy(tmp_path / "run", **given)
+    with pytest.raises(jaxrl.UsageError, match="config=3 must be a PPOConfig, or None"):
+        jaxrl.load_policy(tmp_path / "run", config=3)
