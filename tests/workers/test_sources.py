@@ -108,7 +108,7 @@ def test_a_family_that_left_and_is_not_installed_is_named(monkeypatch):
     assert "pip install magent2" in refused("pettingzoo:magent/battle_v4")
 
 
-def test_vector_environments_without_a_single_space_are_refused_with_the_way_out():
+def test_vector_environments_that_do_not_reset_as_known_ones_are_refused_with_the_way_out():
     box = gymnasium.spaces.Box(0, 1, (2,))
 
     class MarkovVectorEnv(gymnasium.vector.VectorEnv):
