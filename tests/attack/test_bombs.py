@@ -70,7 +70,7 @@ def test_an_exported_array_of_an_impossible_shape_is_refused(shape, tmp_path):
     with zipfile.ZipFile(path, "w") as file, file.open("metadata.npy", "w") as entry:
         header = {"descr": "<f4", "fortran_order": False, "shape": tuple(shape)}
         np.lib.format.write_array_header_1_0(entry, header)
-    with pytest.raises(ValueError, match="is damaged, or no policy"):
+    with pytest.raises(ValueError, match="is damaged, or no exported policy"):
         NumpyPolicy(path)
 
 
