@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 import jaxrl
 from jaxrl.core.env import Environment
-from jaxrl.core.program_spaces import action_to_program, sampled_space
+from jaxrl.core.program_spaces import action_to_program, countable, sampled_space
 from jaxrl.core.spaces import (
     Box,
     Dict,
@@ -25,6 +25,7 @@ from jaxrl.core.spaces import (
     from_json,
     is_tree,
     parts_of,
+    range_of,
 )
 from jaxrl.episodes import EpisodeWriter, SingleAgentEpisode, read_episodes
 from jaxrl.models.policy_spec import PolicyWeights
@@ -116,6 +117,54 @@ def test_a_learner_its_episodes_and_files_hold_the_environments_own_values(
     assert is_equal(observations, read.get_observations(), obs)
     assert is_equal(acting, read.get_actions(), taken)
     learner.add(read)
+
+
+def integers_of(space, action):
+    """(choices, index of the chosen one) of each integer of a batch of actions, in their order."""
+    for _, part, values in parts_of(countable(space), action):
+        if not isinstance(part, Box):
+            low, high = (np.broadcast_to(bound, part.shape).ravel() for bound in range_of(part))
+            chosen = np.reshape(values, (len(values), -1)) - low
+            yield from zip(high - low + 1, chosen.T, strict=True)
+
+
+@pytest.mark.long
+@FEW
+@given(trees(), actions(), SEEDS)
+def test_no_policy_chooses_what_a_mask_forbids(observations, acting, seed):
+    policy, obs = policy_of(observations, acting), member(observations, seed, (8,))
+    rng, rows_of_mask = np.random.default_rng(seed), np.arange(8)
+    masks = []
+    for count, _ in integers_of(acting, policy.act(obs)):
+        masks.append(rng.random((8, count)) < 0.4)
+        masks[-1][rows_of_mask, rng.integers(0, count, 8)] = True
+    if not masks:
+        with pytest.raises(jaxrl.UsageError, match="a mask needs discrete actions"):
+            policy.act(obs, action_mask=np.ones((8, 1), bool))
+        return
+    for explore in (False, True):
+        chosen = policy.act(obs, explore=explore, action_mask=np.concatenate(masks, axis=1))
+        for mask, (_, index) in zip(masks, integers_of(acting, chosen), strict=True):
+            assert mask[rows_of_mask, index].all()
+
+
+@pytest.mark.long
+@FEW
+@given(trees(), actions(), SEEDS)
+def test_numbers_of_another_type_are_the_same_or_are_refused_in_one_line(
+    observations, acting, seed
+):
+    policy, obs = policy_of(observations, acting), member(observations, seed, (3,))
+    wide = jax.tree.map(lambda leaf: leaf.astype("int64" if leaf.dtype.kind in "iu" else "f8"), obs)
+    assert is_equal(acting, policy.act(wide), policy.act(obs))
+    leaves, structure = jax.tree.flatten(wide)
+    for place, leaf in enumerate(leaves):
+        wrong = [leaf + 0.5, leaf + 2**40] if leaf.dtype.kind in "iu" else [leaf * np.nan]
+        for values in (*wrong, np.full(leaf.shape, "x")):
+            changed = structure.unflatten([*leaves[:place], values, *leaves[place + 1 :]])
+            with pytest.raises(jaxrl.UsageError) as raised:
+                policy.act(changed)
+            assert "\n" not in str(raised.value)
 
 
 @pytest.mark.long

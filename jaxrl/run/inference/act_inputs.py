@@ -32,8 +32,8 @@ def checked_part(space: Space, obs: np.ndarray, policy: PolicyId) -> np.ndarray:
             f"policy {policy!r}: an observation must be finite numbers; it holds {bad}"
         )
     if not isinstance(space, Box) and np.any(beyond(space, obs)):
-        above = range_of(space)[1] + 1
-        raise UsageError(f"{takes} from {space.start} to below {above.tolist()}, not {obs}")
+        above, shown = range_of(space)[1] + 1, " ".join(str(obs).split())
+        raise UsageError(f"{takes} from {space.start} to below {above.tolist()}, not {shown:.200}")
     try:
         return as_type(obs, jax.dtypes.canonicalize_dtype(space.dtype))
     except NotHeldError as error:
