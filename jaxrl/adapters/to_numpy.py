@@ -22,8 +22,7 @@ from jaxrl.core.env import (
     restart,
     strongly_typed,
 )
-from jaxrl.core.env_checker import require_params
-from jaxrl.core.env_contract import require_environment, require_trainable
+from jaxrl.core.env_contract import require_environment, require_params, require_trainable
 from jaxrl.core.errors import UsageError, brief, is_installed
 from jaxrl.core.fast_prng import to_fast_key, to_standard_key
 from jaxrl.core.number_types import NotHeldError, as_type

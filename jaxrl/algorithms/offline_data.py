@@ -10,6 +10,7 @@ from flax import struct
 
 from jaxrl.algorithms.config import AlgorithmConfig
 from jaxrl.core.errors import UsageError, brief, unknown_name
+from jaxrl.core.mask_parts import MASK
 from jaxrl.core.number_types import NotHeldError, as_type
 from jaxrl.core.program_spaces import countable
 from jaxrl.core.spaces import Box, Space, beyond, parts_of, tree_of
@@ -19,7 +20,7 @@ from jaxrl.models.policy_spec import PolicyInputs, PolicySpec
 from jaxrl.ops.running_stats import RunningMeanStd
 from jaxrl.rollout.env_step import RolloutSpec
 
-ENV_ACTIONS, MASK = "actions_for_env", "action_mask"  # among an episode's extra model outputs
+ENV_ACTIONS = "actions_for_env"  # among an episode's extra model outputs, as MASK is
 
 Episode = SingleAgentEpisode | MultiAgentEpisode
 

@@ -26,6 +26,7 @@ from jaxrl.core.env_contract import (
     examine,
     plain,
     require,
+    require_params,
 )
 from jaxrl.core.errors import UsageError, brief
 from jaxrl.core.fields import count, is_array, takes
@@ -82,15 +83,6 @@ def check_env(env: Any, params: PyTree = None, *, steps: int = 256, key: Key | N
     check_types(case, key)
     _check_purity(case, key)
     check_rollout(case, *random_rollout(case, steps, key))
-
-
-def require_params(env: Any, params: PyTree) -> None:
-    """Refuses parameters that are not of the class of the environment's own; None is its own."""
-    default = None if params is None else getattr(env, "default_params", None)
-    if default is None or isinstance(params, type(default)):
-        return
-    kind = type(default).__name__
-    raise UsageError(f"params={brief(params)} must be a {kind}, as env.default_params, or None")
 
 
 def random_rollout(case: CheckedEnv, steps: int, key: Key) -> tuple[dict[str, Any], Played]:

@@ -25,7 +25,7 @@ from jaxrl.core.env import (
     raw_step,
     stack_agents,
 )
-from jaxrl.core.errors import UsageError, reason_of
+from jaxrl.core.errors import UsageError, brief, reason_of
 from jaxrl.core.program_spaces import mask_length
 from jaxrl.core.spaces import Space, tree_of
 from jaxrl.core.types import ALL, DEFAULT_AGENT, AgentId, Key, PyTree, is_key
@@ -206,6 +206,15 @@ def _examine_space(case: CheckedEnv, method: str, agent: AgentId) -> Space:
 
 
 # ---- structure, shapes and types
+
+
+def require_params(env: Any, params: PyTree) -> None:
+    """Refuses parameters that are not of the class of the environment's own; None is its own."""
+    default = None if params is None else getattr(env, "default_params", None)
+    if default is None or isinstance(params, type(default)):
+        return
+    kind = type(default).__name__
+    raise UsageError(f"params={brief(params)} must be a {kind}, as env.default_params, or None")
 
 
 def require_trainable(env: Any, params: PyTree = None) -> None:

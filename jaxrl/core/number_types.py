@@ -63,6 +63,18 @@ def store(view: np.ndarray, values: np.ndarray) -> None:
         view[...] = as_type(values, view.dtype)
 
 
+def flag_in(value: Any) -> bool | None:
+    """The flag that a value is: true or false, 0 or 1, alone or in an array; None: it is none."""
+    if value is True or value is False:
+        return value
+    try:
+        found = np.asarray(value)
+    except (TypeError, ValueError):
+        return None
+    is_flag = found.size == 1 and found.dtype.kind in "biu" and found.item() in (0, 1)
+    return bool(found.item()) if is_flag else None
+
+
 def common_type(arrays: list[np.ndarray]) -> np.dtype:
     """The type of one array that holds the numbers of all.
 

@@ -413,9 +413,7 @@ def _shape(low, high, shape: tuple[int, ...] | None) -> tuple[int, ...]:
             f"Box low of shape {np.shape(low)} does not fit high of shape {np.shape(high)}"
         ) from None
     except TypeError:
-        raise UsageError(
-            f"Box shape must be a tuple of whole numbers, not {brief(shape)}"
-        ) from None
+        raise _no_shape(shape) from None
 
 
 def _no_shape(shape: Any) -> UsageError:

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from jaxrl.core.errors import brief
+from jaxrl.core.number_types import flag_in
 from jaxrl.episodes.errors import EpisodeError
 
 Nested = Any  # a leaf, or a dict or tuple of nested values; a list is a leaf
@@ -142,16 +143,11 @@ def as_reward(reward: Any) -> float:
 
 
 def as_flag(name: str, value: Any) -> bool:
-    """Whether something has ended: a bool, of NumPy and others too, or 0 or 1."""
-    if value is True or value is False:
-        return value
-    try:
-        given = np.asarray(value)
-        if given.size == 1 and given.dtype.kind in "biu" and given.item() in (0, 1):
-            return bool(given.item())
-    except (TypeError, ValueError):
-        pass
-    raise EpisodeError(f"{name}={brief(value)} must be True or False")
+    """Whether something has ended."""
+    found = flag_in(value)
+    if found is None:
+        raise EpisodeError(f"{name}={brief(value)} must be True or False")
+    return found
 
 
 def as_infos(infos: Any) -> list:

@@ -2,10 +2,9 @@
 
 from collections.abc import Mapping
 
+from jaxrl.core.mask_parts import MASK, beside_mask
 from jaxrl.core.spaces import Dict, Space
 from jaxrl.core.types import PyTree
-
-MASK = "action_mask"
 
 
 def has_mask(space: Space) -> bool:
@@ -24,10 +23,8 @@ def without_mask(space: Space) -> Space:
 def mask_apart(space: Space, obs: PyTree) -> tuple[PyTree, PyTree | None]:
     """(an observation of the space, the mask that the environment gave as a part of it or None).
 
-    Training reads such masks apart, so the space has no such part; see `jaxrl.workers.masks`.
+    Where training read the masks apart, as of Python environments, the space has no such part.
     """
     if not isinstance(obs, Mapping) or MASK not in obs or has_mask(space):
         return obs, None
-    rest = {name: part for name, part in obs.items() if name != MASK}
-    is_alone = len(rest) == 1 and not isinstance(space, Dict)
-    return next(iter(rest.values())) if is_alone else rest, obs[MASK]
+    return beside_mask(obs), obs[MASK]

@@ -13,6 +13,7 @@ from flax import struct
 
 from jaxrl.core.errors import UsageError
 from jaxrl.core.ignored_parts import values_without
+from jaxrl.core.mask_parts import MASK
 from jaxrl.core.program_spaces import (
     action_from_program,
     action_space_inside,
@@ -27,7 +28,7 @@ from jaxrl.core.spaces import Box, Dict, Discrete, Space, is_tree, tree_of
 from jaxrl.core.types import Key, PyTree
 from jaxrl.models.model import ActorCritic, Model, RecurrentModel, carried, has_memory
 from jaxrl.models.observation_filter import ObservationFilter, has_numbers
-from jaxrl.models.observed_mask import MASK, has_mask, mask_apart, without_mask
+from jaxrl.models.observed_mask import has_mask, mask_apart, without_mask
 from jaxrl.ops.distributions import (
     Distribution,
     environment_action,

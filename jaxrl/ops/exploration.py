@@ -2,9 +2,9 @@
 
 An exploration is a traced function `(distribution, env_steps) -> behaviour`: from the policy's
 distributions [..., A] and the environment steps of training so far, f32[], to the distributions
-that actions are drawn from. The rollout records the probability under the behaviour. Learned is
-the policy (`jaxrl.algorithms.ppo.behaviour`), or its choice with the behaviour's noise, where the
-behaviour has a method `around(policy)`: the same noise around the choice of another policy.
+that actions are drawn from. The rollout records the probability under the behaviour. What learns is
+the policy (`jaxrl.algorithms.ppo.behaviour`). Where the behaviour has a method `around(policy)`,
+which gives the same noise around another policy's choice, it is the policy with that noise.
 
 The names and arguments are RLlib's, `exploration_config={"type": "EpsilonGreedy", ...}`.
 """

@@ -69,6 +69,8 @@ class ServedPolicies:
         """A request for an agent's action, its parts checked."""
         policy = self.policies[self.players[agent]].policy
         obs, observed_mask = policy.policy_spec.given_observation(obs)
+        if mask is not None and observed_mask is not None:
+            raise Refused(f"agent {agent!r}: the observation holds an action_mask already")
         mask = observed_mask if mask is None else mask
         if mask is None and policy.masked:
             raise Refused(f"agent {agent!r} needs a mask, the actions that are possible")

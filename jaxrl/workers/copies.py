@@ -10,9 +10,11 @@ from typing import Any, Protocol
 import numpy as np
 
 from jaxrl.core.errors import UsageError, brief
+from jaxrl.core.mask_parts import MASK
+from jaxrl.core.number_types import flag_in
 from jaxrl.core.python_kinds import GYMNASIUM, PARALLEL, RLLIB, TURNS, kind_of
 from jaxrl.workers.arrays import EnvForm, Row
-from jaxrl.workers.masks import MASK, MaskSource, ObservedMask, method_of
+from jaxrl.workers.masks import MaskSource, ObservedMask, method_of
 from jaxrl.workers.rllib_envs import RllibAsParallel
 from jaxrl.workers.sources import Source, make_copy
 from jaxrl.workers.space_forms import form_of
@@ -353,17 +355,14 @@ def _as_number(reward: Any) -> float:
 def _flag(flags: Mapping, agent: Any) -> bool:
     """An agent's flag."""
     value = flags[agent]
-    return value if value is False or value is True else _as_flag(value, f"a flag of {agent!r}")
+    return _as_flag(value, f"a flag of {agent!r}")
 
 
 def _as_flag(value: Any, name: str) -> bool:
-    """A flag: true or false, 0 or 1, or an array that holds one."""
-    if isinstance(value, bool | np.bool_):
-        return bool(value)
-    found = np.asarray(value)
-    if found.size != 1 or found.dtype.kind not in "biu" or found.item() not in (0, 1):
+    found = flag_in(value)
+    if found is None:
         raise ValueError(f"{name} is {described(value)}, not True or False")
-    return bool(found.item())
+    return found
 
 
 def described(value: Any) -> str:

@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 
 from jaxrl.core.errors import brief
-from jaxrl.workers.masks import MASK, METHOD
+from jaxrl.core.mask_parts import MASK
+from jaxrl.workers.masks import METHOD
 
 REACHED, CUT = "terminal_observation", "TimeLimit.truncated"
 

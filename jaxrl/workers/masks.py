@@ -13,11 +13,10 @@ from typing import Any
 import numpy as np
 
 from jaxrl.core.errors import brief
+from jaxrl.core.mask_parts import MASK, beside_mask
 from jaxrl.workers.space_forms import Leaf, SpaceForm
 
-MASK = "action_mask"
 METHOD = "action_masks"  # sb3-contrib's
-ALONE = ({"observation"}, {"observations"})  # names of what is left beside a mask: it is meant
 
 
 class MaskReader:
@@ -99,8 +98,7 @@ class ObservedMask:
         """(what is learned from, the mask) of an observation."""
         if not self.is_part:
             return obs, None
-        rest = {name: part for name, part in obs.items() if name != MASK}
-        return next(iter(rest.values())) if rest.keys() in ALONE else rest, obs[MASK]
+        return beside_mask(obs), obs[MASK]
 
 
 class MaskSource:
@@ -148,8 +146,8 @@ def method_of(env: Any) -> Callable[[], Any] | None:
 def _without_mask(space: Any) -> Any:
     from gymnasium import spaces
 
-    rest = {name: part for name, part in space.spaces.items() if name != MASK}
-    return next(iter(rest.values())) if rest.keys() in ALONE else spaces.Dict(rest)
+    rest = beside_mask(space.spaces)
+    return spaces.Dict(rest) if isinstance(rest, Mapping) else rest
 
 
 def _flat(mask: Any) -> list[Any]:

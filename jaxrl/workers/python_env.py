@@ -106,8 +106,8 @@ def declare(source: Source, made: Any) -> PythonEnv:
     except UsageError:
         raise
     except Exception as error:
-        is_odd = kind_of(made) == VECTOR and not hasattr(made, "single_observation_space")
-        way_out = "; give the environment that it holds copies of" if is_odd else ""
+        is_foreign = kind_of(made) == VECTOR and not hasattr(made, "single_observation_space")
+        way_out = "; give the environment that it holds copies of" if is_foreign else ""
         raise UsageError(
             f"environment {source.name!r} cannot be reset and stepped: {reason_of(error)}{way_out}"
         ) from error

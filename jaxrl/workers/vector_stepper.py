@@ -11,11 +11,12 @@ from typing import Any
 import numpy as np
 
 from jaxrl.core.errors import UsageError, reason_of
+from jaxrl.core.mask_parts import MASK
 from jaxrl.core.number_types import NotHeldError, as_type
 from jaxrl.workers.arrays import EnvForm, RangeCheck, StepArrays, episode_seed, metrics_of
 from jaxrl.workers.copies import AGENT, FIVE, described, of_length
 from jaxrl.workers.listed_infos import with_gymnasiums_interface
-from jaxrl.workers.masks import MASK, MaskSource, ObservedMask, method_of
+from jaxrl.workers.masks import MaskSource, ObservedMask, method_of
 from jaxrl.workers.shared_generators import Draws, OwnGenerators
 from jaxrl.workers.sources import Source, close, make_copy
 from jaxrl.workers.space_forms import form_of, read, write

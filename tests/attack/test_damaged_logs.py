@@ -112,3 +112,12 @@ def test_a_finished_run_with_checkpoints_is_not_said_to_have_none(run, tmp_path)
     for name in ("config.json", "metadata.json"):
         (tmp_path / name).write_bytes((run / name).read_bytes())
     assert "no checkpoint yet" in LiveRun(tmp_path).status(0)["note"]
+
+
+def test_the_newest_intact_row_is_drawn_though_those_after_it_are_damaged(run, caplog):
+    """After 2,000 rows only every second is read, and the newest."""
+    path, rows = run / "metrics.jsonl", [line(row(i)) for i in range(1, 2003)]
+    path.write_bytes(b"".join(rows) + b"?\n")
+    steps, _ = Curves.from_jsonl(path).series()["return"]
+    assert steps[-1] == 64 * 2002
+    assert caplog.messages == [f"{path}: line 2003 is damaged and left out"]

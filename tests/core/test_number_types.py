@@ -13,7 +13,7 @@ from hypothesis.extra import numpy as arrays_of
 
 import jaxrl
 from jaxrl import UsageError
-from jaxrl.core.number_types import NotHeldError, as_type, common_type, store
+from jaxrl.core.number_types import NotHeldError, as_type, common_type, flag_in, store
 from jaxrl.core.spaces import Box, Discrete
 from jaxrl.episodes import SingleAgentEpisode
 from jaxrl.run.export.numpy_policy import NumpyPolicy
@@ -105,6 +105,17 @@ def test_fractions_are_rounded_and_infinity_is_a_number_of_floats():
     assert as_type([0.1, math.inf], "float32").tolist() == [np.float32(0.1), math.inf]
     assert as_type([3.0, -2.0], "int8").tolist() == [3, -2]
     assert as_type(np.uint64(2**33 + 7), "float32") == np.float32(2**33)
+
+
+@pytest.mark.parametrize(
+    ("value", "flag"),
+    [
+        *((True, True), (np.bool_(False), False), (1, True), (np.array([0]), False)),
+        *((2, None), (0.0, None), ("no", None), (None, None), ([True, True], None), ([], None)),
+    ],
+)
+def test_a_flag_is_true_or_false_zero_or_one(value, flag):
+    assert flag_in(value) is flag
 
 
 def test_a_common_type_loses_no_integer():

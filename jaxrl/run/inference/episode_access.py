@@ -92,7 +92,7 @@ class EpisodeAccess:
         seed = self.settings.evaluation_seed if seed is None else seed
         max_steps = self.settings.evaluation_max_steps if max_steps is None else max_steps
         wanted = {"episodes": episodes, "explore": explore, "seed": seed, "max_steps": max_steps}
-        check_wanted({**wanted, "env_args": {}})
+        check_wanted(wanted)
         limit, runner = PlayLimit(max_steps, self.progress.say), self.runner
         play = EpisodeRange(seed, number=episodes, explore=explore, limit=limit)
         params = self.algorithm.env_params if self.tasks.function else self.env_params

@@ -188,7 +188,7 @@ def check_wanted(wanted: Mapping[str, Any]) -> None:
     count()("max_steps", wanted.get("max_steps", MAX_STEPS))
     flag("explore", wanted["explore"])
     count(0, UINT32)("seed", wanted["seed"])
-    pairs("{name: value}")("env_args", freeze(wanted["env_args"]))
+    pairs("{name: value}")("env_args", freeze(wanted.get("env_args", {})))
 
 
 def with_arguments(config: Any, env_args: dict[str, Any], trained: Algorithm) -> Algorithm:

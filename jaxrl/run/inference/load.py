@@ -206,7 +206,7 @@ def evaluate(
     """
     wanted = {"episodes": episodes, "explore": explore, "seed": 0 if seed is None else seed}
     limit = MAX_STEPS if max_steps is None else max_steps
-    check_wanted({**wanted, "env_args": {}, "max_steps": limit})
+    check_wanted({**wanted, "max_steps": limit})
     game = OtherGame(env_args, opponent)
     opened = open_run(path, checkpoint, config=config, game=game, trust=trust)
     writer = None if output is None else EpisodeWriter(output)
@@ -289,7 +289,7 @@ def render(
             written.
     """
     wanted = {"episodes": 1, "explore": explore, "seed": 0 if seed is None else seed}
-    check_wanted({**wanted, "env_args": {}})
+    check_wanted(wanted)
     if fps is not None:
         number(0, open_low=True)("fps", fps)
     loading = {"config": config, "game": OtherGame(env_args), "trust": trust}

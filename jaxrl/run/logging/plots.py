@@ -92,21 +92,21 @@ class Curves:
 
     @classmethod
     def from_jsonl(cls, path: str | Path, panels: Sequence[Panel] = ()) -> "Curves":
-        """As if every result in `metrics.jsonl` had been added; reads only the lines that are kept.
-
-        A line that is no result counts for nothing, and so does a missing file.
-        """
-        curves, damage, unread = cls(panels), Damage(Path(path)), None
+        """As if every intact result in `metrics.jsonl` had been added; reads what is kept alone."""
+        curves, damage, unread = cls(panels), Damage(Path(path)), []
         for number, line in whole_lines(Path(path)):
-            if curves._training.is_due or b'"evaluation"' in line:
-                damage.note(number, not curves._add_line(line))
-                unread = None
-            else:
+            if not curves._training.is_due and b'"evaluation"' not in line:
                 curves._training.skip()
-                unread = number, line
-        if unread is not None:
+                unread.append((number, line))
+            elif curves._add_line(line):
+                unread.clear()
+            else:
+                damage.note(number)
+        for number, line in reversed(unread):  # the newest intact one is always drawn
             curves._training.take_back()
-            damage.note(unread[0], not curves._add_line(unread[1]))
+            if curves._add_line(line):
+                break
+            damage.note(number)
         damage.say()
         return curves
 

@@ -32,9 +32,10 @@ def read_results(path: Path) -> list[Result]:
     """The results of a log, the oldest first; none before the first iteration."""
     damage, results = Damage(path), []
     for number, line in whole_lines(path):
-        result = read_result(line)
-        damage.note(number, result is None)
-        results += [] if result is None else [result]
+        if (result := read_result(line)) is None:
+            damage.note(number)
+        else:
+            results.append(result)
     damage.say()
     return results
 
@@ -53,10 +54,9 @@ class Damage:
     def __init__(self, path: Path):
         self._path, self._first, self._count = path, 0, 0
 
-    def note(self, number: int, is_damaged: bool) -> None:
-        """Notes whether the line of this number is damaged."""
-        if is_damaged:
-            self._first, self._count = self._first or number, self._count + 1
+    def note(self, number: int) -> None:
+        """The line of this number, from 1, is damaged."""
+        self._first, self._count = min(self._first or number, number), self._count + 1
 
     def say(self) -> None:
         """Warns of them, if there are any."""

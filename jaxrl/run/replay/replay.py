@@ -77,7 +77,7 @@ def replay(
         UsageError: as `jaxrl.evaluate`; a page that would be too large.
     """
     wanted = {"episodes": episodes, "explore": explore, "seed": 0 if seed is None else seed}
-    check_wanted({**wanted, "env_args": {}})
+    check_wanted(wanted)
     note = ""
     if runner is not None and not isinstance(source, AlgorithmConfig):
         raise UsageError("jaxrl.replay takes a runner beside a configuration only")

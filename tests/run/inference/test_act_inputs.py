@@ -73,6 +73,7 @@ def test_a_batch_of_observations_has_a_mask_for_each(policy):
         ({"action_mask": np.ones(3)}, {}, r"action_mask must be bool\[4\], .*, not \[3\]"),
         ({"action_mask": np.full(4, 2)}, {}, "action_mask must be True or False"),
         ({"action_mask": [[1], [1, 0]]}, {}, "action_mask must be"),
+        ({"action_mask": np.ones(4), "more": 1}, {}, "takes observations"),
         ({}, {}, r"takes observations|left out"),
     ],
 )

@@ -1,0 +1,19 @@
+"""Masks of possible actions that an environment gives as a part of a Dict observation.
+
+Worker processes use this module, so it must not import JAX.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+MASK = "action_mask"
+ALONE = ({"observation"}, {"observations"})  # names of what is left beside a mask: it is meant
+
+
+def beside_mask(parts: Mapping[str, Any]) -> Any:
+    """What is left of the parts of an observation, or of its space, to learn from.
+
+    A single part of one of the usual names is returned itself.
+    """
+    rest = {name: part for name, part in parts.items() if name != MASK}
+    return next(iter(rest.values())) if rest.keys() in ALONE else rest
