@@ -124,6 +124,7 @@ def test_a_users_environment_terminates_at_its_goal_and_its_time_limit_truncates
     assert play(env, params, 0, 6) == [going_on] * 5 + [(False, True)]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", environments.ALL)
 def test_a_users_environment_keeps_the_contract_as_an_object(kind):
     check_env(kind(), steps=16)

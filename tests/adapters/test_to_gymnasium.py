@@ -73,6 +73,7 @@ def test_the_same_keys_and_actions_give_what_our_own_environment_gives():
     assert {True, False} == set(ends)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("env", [SHORT_POLE, (Forbidden(), None)], ids=["cartpole", "masks"])
 @pytest.mark.parametrize("mode", AutoresetMode, ids=lambda mode: mode.name)
 def test_many_environments_are_as_many_single_ones(env, mode):

@@ -215,6 +215,7 @@ def test_with_beta_0_and_no_value_loss_marwil_is_cloning(cartpole_data):
         np.testing.assert_allclose(x, y, atol=1e-6)
 
 
+@pytest.mark.long
 def test_a_value_goes_on_after_a_truncated_episode_and_ends_with_a_terminated_one(tmp_path):
     """Of one observation for ever, reward 1 and gamma 0.5: V = (1.5 + V/4 + 1 + V/2) / 2 is 2.
 
@@ -392,6 +393,7 @@ def test_a_policy_plays_without_the_episodes_that_it_learned_from(run, cartpole_
         away.rename(there)
 
 
+@pytest.mark.long
 def test_ppo_begins_with_the_weights_that_were_cloned(run):
     folder, trainer = run
     config = jaxrl.PPOConfig(env="cartpole", fcnet_hiddens=(8,), num_envs=2, rollout_length=64)

@@ -67,6 +67,7 @@ def test_a_resumed_run_goes_on_with_its_schedule_to_the_bit(tmp_path):
         np.testing.assert_array_equal(array, runners[1][name], err_msg=name)
 
 
+@pytest.mark.long
 def test_one_policy_explores_and_another_that_does_not_learn_acts_greedily():
     config = SMALL_ARENA.replace(
         policies_to_train=("pol1",),

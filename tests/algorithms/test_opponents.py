@@ -161,6 +161,7 @@ def test_evaluation_names_whom_it_plays_against(trained):
         trainer.evaluate(episodes=2, opponent="randm")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("opponent", [None, *MEMBERS, "pool"])
 def test_a_saved_run_plays_against_a_member_as_its_trainer_does(trained, opponent):
     trainer, _ = trained
@@ -203,6 +204,7 @@ def test_a_function_without_a_name_is_given_again_to_play_a_saved_run(tmp_path):
     assert again == trainer.evaluate(**told, opponent="lambda")
 
 
+@pytest.mark.long
 def test_the_command_evaluates_against_a_member(trained, capsys):
     trainer, _ = trained
     trainer.save()

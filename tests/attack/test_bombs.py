@@ -83,6 +83,7 @@ def forge_shape(folder, name, shape):
     index[key] = json.dumps({**form, "shape": shape, "chunks": shape}).encode()
 
 
+@pytest.mark.long
 def test_a_checkpoint_whose_arrays_would_fill_the_memory_is_refused(tmp_path):
     with jaxrl.Trainer(SMALL_CARTPOLE, run_dir=tmp_path / "run", quiet=True) as trainer:
         trainer.train()

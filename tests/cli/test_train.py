@@ -246,6 +246,7 @@ def test_criteria_that_a_run_has_met_are_cleared_when_it_is_resumed(tmp_path, ca
     assert "20 of 20 iterations are trained; a larger stop criterion" in capsys.readouterr().out
 
 
+@pytest.mark.long
 def test_a_run_shows_its_plan_its_progress_and_where_things_lie(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     small = "--env arena --total-env-steps 2560 --num-envs 8 --rollout-length 32"

@@ -83,6 +83,7 @@ class Diary(Curriculum):
         }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("num_envs", [3, 12])  # all reset at once, or those alone that ended
 @pytest.mark.parametrize("inner", [Corridor(), Trio(), Pair()], ids=lambda env: env.name)
 def test_the_memory_of_each_environment_sees_its_own_finished_episodes(inner, num_envs):

@@ -255,6 +255,7 @@ def evidence(env):
     return recorded[0]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "env",
     [Corridor(), Solo(Corridor()), Trio(), Pair(), Signposted()],

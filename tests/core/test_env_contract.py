@@ -249,6 +249,7 @@ def test_what_is_no_environment_is_refused_in_one_line(env, message):
         assert "\n" not in str(refused.value)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["arena", "cartpole", "pursuit", "waterworld"])
 def test_environments_of_this_package_train_where_jax_has_64_bits(name):
     with jax.enable_x64(True):

@@ -195,6 +195,7 @@ def test_what_cannot_be_left_out_or_must_be_is_said_in_one_line(env, names, mess
     assert "\n" not in str(error.value)
 
 
+@pytest.mark.long
 def test_alike_agents_lose_a_part_in_both_faces_of_their_environment():
     setup = PPOConfig(env="waterworld").setup()
     space = setup.env.observation_space(setup.env.agents[0], setup.env_params)

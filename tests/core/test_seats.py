@@ -10,6 +10,7 @@ from jaxrl.core.env import raw_step
 from tests.probes import Crowd, Leavers, Recall, TicTacToe, Twins
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("game", [TicTacToe(), Twins(), Crowd(3)], ids=lambda game: game.name)
 def test_a_game_with_drawn_seats_keeps_the_contract(game):
     check_env(ShuffledSeats(game))

@@ -123,6 +123,7 @@ def test_every_transition_of_long_play_agrees_with_the_rules_in_plain_python(hei
     )  # the play was worth watching
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("height, width", [(1, 2), (2, 1), (2, 2), (3, 3), (2, 4)])
 def test_every_situation_on_small_grids_agrees_with_the_rules_in_plain_python(height, width):
     cells = list(itertools.product(range(height), range(width)))

@@ -270,6 +270,7 @@ def random_state(plain, random):
         array[...] = np.float32(array)  # both start from the same numbers
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("config", PLAIN_CONFIGS, ids=range(len(PLAIN_CONFIGS)))
 def test_any_step_is_that_of_the_rules_in_plain_numpy(config):
     env, params = made(**config)

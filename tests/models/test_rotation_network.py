@@ -31,6 +31,7 @@ def views(seed, number=6):
     return jax.random.randint(jax.random.key(seed), (number, *VIEW.shape), 0, 3).astype(jnp.float32)
 
 
+@pytest.mark.long
 def test_a_view_turned_to_the_left_turns_the_moves_and_keeps_the_value():
     model, params = network_and_weights(0)
     obs = views(1)

@@ -379,6 +379,7 @@ def policies_of(players):
     return policies
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["arena", "memory", "leavers", "joining", "masks", "continuous"])
 def test_what_sampled_an_episode_has_ratios_of_1(name):
     episodes = episodes_of(name)

@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -30,6 +31,7 @@ def bits(tree):
     return [np.asarray(leaf).tobytes() for leaf in jax.tree.leaves(tree)]
 
 
+@pytest.mark.long
 @settings(deadline=None, max_examples=10)
 @given(arrays=st.lists(ARRAYS, max_size=5), seed=st.integers(0, 99))
 def test_every_bit_comes_back_whoever_writes_and_whoever_reads(arrays, seed):

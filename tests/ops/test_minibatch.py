@@ -136,6 +136,7 @@ def test_of_a_handful_of_rows_all_orders_come_equally_often(num_rows):
         assert abs(chi_square - freedom) < 4.5 * np.sqrt(2 * freedom)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("num_rows", [7, 8, 12, 32, 64, 65, 100])
 def test_of_few_rows_all_pairs_come_equally_often_at_neighbouring_and_distant_positions(num_rows):
     """Chi-square over ordered pairs of different rows, below and above the limit of sorting."""

@@ -77,6 +77,7 @@ CASES = [  # with how many steps are recorded at once: 5, 5 and 2, or all
 ]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("name", "num_parts", "steps_at_once"), CASES)
 def test_a_host_rollout_is_the_compiled_rollout(name, num_parts, steps_at_once, monkeypatch):
     monkeypatch.setattr(host_part, "STEPS_AT_ONCE", steps_at_once)

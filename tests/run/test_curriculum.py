@@ -62,6 +62,7 @@ def test_env_task_fn_is_called_at_its_interval_and_its_task_holds_from_the_next_
     assert float(trainer.env_params.gravity) == pytest.approx(11.8)
 
 
+@pytest.mark.long
 def test_a_run_with_env_task_fn_resumes_as_if_it_had_not_stopped(start, resume, tmp_path):
     whole = start(HEAVIER, tmp_path / "whole")
     whole.fit({"training_iteration": 11})

@@ -87,6 +87,7 @@ def test_the_written_episodes_are_those_that_the_results_count(lived):
     assert np.mean(lengths) == pytest.approx(lived.results[-1]["episode_len_mean"])
 
 
+@pytest.mark.long
 def test_each_step_has_the_numbers_of_the_rollout_that_was_learned_from(lived):
     algorithm = lived.trainer.algorithm
     if algorithm.rollout_spec.waits:
@@ -127,6 +128,7 @@ def assert_steps(episode, trajectory, rows):
         np.testing.assert_array_equal(outputs("action_mask"), mask)
 
 
+@pytest.mark.long
 def test_each_episode_is_replayed_to_the_bit_from_the_place_where_training_played_it(lived):
     for episode in lived.episodes[:: 1 + len(lived.episodes) // 20]:
         assert replay_episode(episode, ENVS.get(lived.name)).difference is None
@@ -136,6 +138,7 @@ def weights_of(trainer):
     return jax.tree.map(np.asarray, [learner.params for learner in trainer.runner.learners])
 
 
+@pytest.mark.long
 def test_training_gives_the_same_bits_with_and_without_output(lived):
     with jaxrl.Trainer(CONFIGS[lived.name], run_dir=None, quiet=True) as plain:
         plain.fit({"training_iteration": 5})

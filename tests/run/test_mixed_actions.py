@@ -167,6 +167,7 @@ def test_agents_may_have_mixed_actions_of_different_kinds(pair):
     assert jaxrl.replay_episode(episode, Pair()).difference is None
 
 
+@pytest.mark.long
 def test_files_of_several_agents_keep_their_actions(pair, tmp_path):
     episodes = pair.sample(num_episodes=2)
     with EpisodeWriter(tmp_path) as writer:
@@ -202,6 +203,7 @@ def test_pettingzoo_plays_agents_with_mixed_actions():
     api.parallel_api_test(env, 20)
 
 
+@pytest.mark.long
 def test_vector_environments_of_gymnasium_are_given_the_actions_of_each_copy():
     vector = lambda: gymnasium.vector.SyncVectorEnv([PythonPushed] * 8)
     with trainer_of(vector, 8, workers=0) as trainer:

@@ -69,6 +69,7 @@ def test_whole_episodes_are_played_in_copies_of_their_own():
         assert episode.get_return() == len(episode)  # a reward of 1 for each step
 
 
+@pytest.mark.long
 def test_a_resumed_run_begins_new_episodes_and_says_so(tmp_path, capsys):
     config = config_outside(CONFIG.replace(total_env_steps=128), [])
     with jaxrl.Trainer(config, run_dir=tmp_path / "run", pictures=False) as trainer:

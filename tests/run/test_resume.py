@@ -52,6 +52,7 @@ def without_times(result):
     return {name: value for name, value in flatten(result) if not name.startswith((*TIMES, *CHUNK))}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("which", ["arena", "cartpole", "randomised", "levels"])
 def test_training_on_after_a_stop_gives_every_array_of_uninterrupted_training(
     which, small, start, resume, tmp_path

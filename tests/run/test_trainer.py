@@ -150,6 +150,7 @@ def test_every_key_of_a_result_is_in_the_docs():
     assert not any(re.fullmatch(pattern, "env_runners/unheard_of") for pattern in patterns)
 
 
+@pytest.mark.long
 def test_a_result_holds_the_last_episodes_one_by_one(trainer):
     assert "hist_stats" not in trainer.train()
     result = trainer.fit({"training_iteration": 9})
@@ -368,6 +369,7 @@ def test_an_infinite_limit_is_none_and_a_limit_already_reached_trains_nothing(tr
     )
 
 
+@pytest.mark.long
 def test_a_single_agent_environment_reports_its_return_under_the_default_names():
     config = CONFIG.replace(env=Probe(reward_for="action"), env_args=())
     result = Trainer(config, run_dir=None, quiet=True).train()

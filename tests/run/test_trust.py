@@ -344,6 +344,7 @@ def test_nothing_that_a_sweep_names_runs(mark, tmp_path, changes):
     assert "evil" not in sys.modules
 
 
+@pytest.mark.long
 def test_nothing_that_rays_checkpoint_names_runs(mark, tmp_path):
     """Its members' folders are runs; going on reads their arrays alone."""
     block = Plan(SMALL_REINFORCE, (), 1, RETURN, 1, 1, "off").block({})

@@ -228,6 +228,7 @@ def test_a_client_that_says_nothing_is_sent_away(monkeypatch):
         assert not server.sessions
 
 
+@pytest.mark.long
 def test_a_token_is_asked_for_where_there_is_one(tmp_path):
     (tmp_path / "token").write_text("correct horse battery\n")
     with serving(token_file=tmp_path / "token") as server:

@@ -22,6 +22,7 @@ UNKNOWN = {  # of a result's numbers; the rest of those at the top is not known 
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "config",
     [

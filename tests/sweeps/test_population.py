@@ -60,6 +60,7 @@ def assert_equal_to_the_bit(done, expected):
         np.testing.assert_array_equal(logged[0][returns], logged[1][returns])
 
 
+@pytest.mark.long
 def test_without_a_round_of_copying_it_is_the_sweep_to_the_bit(tmp_path):
     never = PopulationBasedTraining(perturbation_interval=12)  # none after the last iteration
     options = {"seeds": [0, 1], **ALONE}
@@ -108,6 +109,7 @@ def test_a_finished_population_is_read_back(copied):
     assert titled.get_title(loc="left").startswith("lr")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("rounds", [1, 2])
 def test_one_that_was_broken_off_resumes_to_the_bit(copied, rounds, tmp_path, monkeypatch):
     """Where there is no checkpoint yet, it begins again; the logs hold each iteration once."""

@@ -33,6 +33,7 @@ class Told(jaxrl.Callbacks):
             raise RuntimeError("the machine is gone")
 
 
+@pytest.mark.long
 def test_a_trial_is_the_run_of_its_settings_and_its_seed(tmp_path, monkeypatch):
     host_program._structure_of.cache_clear()
     traced_once = chex.assert_max_traces(host_program.HostProgram._trace, n=1)

@@ -80,6 +80,7 @@ def test_a_members_folder_is_a_runs_folder(whole):
     assert trainer.lifetime.training_iteration == 6
 
 
+@pytest.mark.long
 def test_members_that_do_not_divide_the_devices_are_filled_up(whole):
     three = block_of([*RATES, {"lr": 1e-4}], devices=2)
     results = three.train(6)

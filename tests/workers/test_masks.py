@@ -232,6 +232,7 @@ def test_the_masks_of_each_place_are_those_of_the_next_action(place, dtype):
     assert envs.num_faults == 0
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("place", [ByMethod, InObservation])
 def test_training_and_evaluation_play_no_impossible_action(place):
     assert faults_of(place) == 0
@@ -242,6 +243,7 @@ def test_a_mask_below_a_wrapper_is_found():
     assert faults_of(make) == 0
 
 
+@pytest.mark.long
 def test_masks_of_agents_may_be_in_different_places():
     assert faults_of(ForEach) == 0
 
@@ -259,6 +261,7 @@ def test_masks_of_a_vector_env_are_in_the_same_places(place, mode):
     assert envs.num_faults == 0 and envs.spec.masked
 
 
+@pytest.mark.long
 def test_who_does_not_act_needs_no_possible_action():
     class Strict(Nim):  # as PettingZoo's classic games
         def observe(self, agent):

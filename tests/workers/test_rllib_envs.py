@@ -70,6 +70,7 @@ def test_agents_come_and_go():
     assert steps[-1].episode_done[0]
 
 
+@pytest.mark.long
 def test_a_tutorials_arena_trains_as_a_class_with_a_policy_for_each_agent():
     kind = kind_of(MultiAgentArena)
     assert kind is not None
@@ -86,6 +87,7 @@ def test_a_tutorials_arena_trains_as_a_class_with_a_policy_for_each_agent():
     assert first.obs["agent2"].tolist() == [[11, 0]]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("env", "env_args"),
     [

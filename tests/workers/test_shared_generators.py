@@ -143,6 +143,7 @@ def test_a_vector_env_draws_by_its_first_seed():
     np.testing.assert_array_equal(first[0][..., :4], again[0][..., :4])
 
 
+@pytest.mark.long
 def test_two_trainings_with_one_seed_are_one_training_and_evaluate_alike():
     results = []
     for _ in range(2):

@@ -227,6 +227,7 @@ class Cameras(Twins):
         return {"first": jnp.full((2, 2, 1), 3.0), "second": second}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("conv_filters", [None, [[2, 2, 1]]])
 def test_images_of_equal_size_are_joined_by_their_channels(conv_filters):
     config = PPOConfig(

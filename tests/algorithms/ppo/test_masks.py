@@ -116,6 +116,7 @@ def test_without_its_mask_the_same_probe_takes_impossible_actions_and_learns_as_
     assert old["env_runners"]["episode_return_mean"] > 0.95
 
 
+@pytest.mark.long
 def test_a_mask_given_to_act_is_kept(fitted):
     trainer, _ = fitted(1, env=Forbidden("mask"), **MANY)
     policy = trainer.get_policy(DEFAULT_POLICY)
@@ -127,6 +128,7 @@ def test_a_mask_given_to_act_is_kept(fitted):
     }
 
 
+@pytest.mark.long
 def test_a_mask_in_the_observation_is_enough(fitted):
     trainer, _ = fitted(1, env=Forbidden("part"), **MANY)
     trained = trainer.get_policy(DEFAULT_POLICY)

@@ -37,6 +37,7 @@ class WithLoss(Net):
         return (trajectory.action == 0).astype(jnp.float32)
 
 
+@pytest.mark.long
 def test_a_model_of_ones_own_learns_is_saved_and_loaded(fitted, tmp_path):
     cue = Probe(reward_for="cue").default_params
     trainer, result = fitted(30, tmp_path / "run", env_params=cue, env=Probe(), model=Net())
@@ -56,6 +57,7 @@ def table_apply(params, obs):
     return row[:, :2], row[:, 2]
 
 
+@pytest.mark.long
 def test_parameters_that_are_one_bare_array_learn_are_saved_and_loaded(fitted, tmp_path):
     env, model = Probe(reward_for="cue"), (table_init, table_apply)
     trainer, result = fitted(20, tmp_path / "run", env=env, model=model, lr=5e-2)
@@ -131,6 +133,7 @@ def test_policies_may_have_models_of_their_own(tmp_path):
     assert [learners[policy]["parameters_finite"] for policy in ("pol1", "pol2")] == [1.0, 1.0]
 
 
+@pytest.mark.long
 def test_a_models_own_loss_and_reward_are_learned_and_reported(fitted):
     _, result = fitted(30, env=Probe(), model=WithLoss(), entropy_coeff=0.0)
     learned = result["learners"]["default_policy"]
@@ -189,6 +192,7 @@ def test_target_kl_ends_an_iterations_steps(fitted):
     assert moved["far"] > moved["near"]
 
 
+@pytest.mark.long
 def test_rewards_of_any_size_are_learned_alike_once_they_are_scaled(fitted):
     class Rich(Probe):
         def step_env(self, key, state, action, params):

@@ -68,6 +68,7 @@ def probed(num_updates, numbers=(), **probe):
     return trained(Probe(), num_updates, Probe(**probe).default_params, numbers)
 
 
+@pytest.mark.long
 def test_a_constant_reward_is_learned_as_the_value():
     look, _ = probed(30, num_steps=1)
     np.testing.assert_allclose(look("default_policy", [0, 1])[1], [1.0, 1.0], atol=0.05)
@@ -107,6 +108,7 @@ PLAIN = {**CONTINUOUS, "free_log_std": False}
 FILTERED = {**CONTINUOUS, "free_log_std": True, "observation_filter": "MeanStdFilter"}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("settings", [PLAIN, FILTERED], ids=["plain", "filtered"])
 def test_the_place_that_the_observation_calls_for_is_learned_by_a_continuous_action(settings):
     look, mean_return = trained(Target(), 100, **settings)
@@ -336,6 +338,7 @@ def test_self_play_by_turns_learns_tic_tac_toe():
     assert after["o"] < 0.12
 
 
+@pytest.mark.long
 def test_a_policy_not_in_policies_to_train_keeps_its_parameters_to_the_bit():
     config = PPOConfig(env=Twins(), policies_to_train=("second",), **SMALL)
     algorithm = config.build()

@@ -86,6 +86,7 @@ def test_keys_or_numbers_alone_may_be_mapped():
     assert all(leaf.shape[0] == 3 for leaf in jax.tree.leaves(by_key))
 
 
+@pytest.mark.long
 def test_the_same_key_gives_the_same_bits_and_another_key_others(single):
     first, again, other = (single(jax.random.key(seed))[0] for seed in (3, 3, 4))
     chex.assert_trees_all_equal(params(first), params(again))
@@ -233,6 +234,7 @@ def test_a_learning_rate_schedule_is_read_at_lifetime_steps():
     np.testing.assert_allclose(rates, [1e-3, 0.5e-3, 0.0], atol=1e-9)
 
 
+@pytest.mark.long
 def test_the_learner_reads_observations_by_the_filter_that_they_were_acted_on_with():
     """At a learning rate of 0 the batch's policy is the acting one, whatever the filter saw."""
     runner, metrics = scheduled(0.0)

@@ -20,6 +20,7 @@ from tests.run.export.kinds import KINDS, NamedRun, differences, policy_of_kind
 REFERENCE = Path(__file__).parents[2] / "reference"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_reader_acts_as_the_policy_for_batches_of_any_size(kind, tmp_path):
     policy = policy_of_kind(kind)

@@ -18,6 +18,7 @@ from tests.run.export.kinds import NamedRun, differences, policy_of_kind
 pytest.importorskip("flatbuffers", reason="the extra `stablehlo`")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("kind", "explore"),
     [("tree", False), ("lstm", True), ("attention", False), ("mixed, told", True)],

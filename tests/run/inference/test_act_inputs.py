@@ -158,14 +158,14 @@ def test_arguments_of_acting_that_are_none_are_named(policy, told, said):
         policy.act(Forbidding().reset()[0], **told)
 
 
-@pytest.mark.parametrize(
-    ("given", "said"), [({"trust": "yes"}, "trust='yes'"), ({"seed": "x"}, "seed='x'")]
-)
-def test_arguments_of_loading_that_are_none_are_named(given, said, tmp_path):
+def test_arguments_of_loading_that_are_none_are_named(tmp_path):
     config = jaxrl.PPOConfig(env="cartpole", total_env_steps=16, **SMALL)
     with jaxrl.Trainer(config, run_dir=tmp_path / "run", quiet=True, pictures=False) as trainer:
         trainer.fit()
-    with pytest.raises(jaxrl.UsageError, match=said):
-        jaxrl.load_policy(tmp_path / "run", **given)
-    with pytest.raises(jaxrl.UsageError, match="config=3 must be a PPOConfig, or None"):
-        jaxrl.load_policy(tmp_path / "run", config=3)
+    for given, said in (
+        ({"trust": "yes"}, "trust='yes' must be True or False"),
+        ({"seed": "x"}, "seed='x'"),
+        ({"config": 3}, "config=3 must be a PPOConfig, or None"),
+    ):
+        with pytest.raises(jaxrl.UsageError, match=said):
+            jaxrl.load_policy(tmp_path / "run", **given)

@@ -271,6 +271,7 @@ def test_a_criterion_and_the_best_may_be_an_evaluations_result(start):
         start(run_dir=None, checkpoint_score_attribute="episode_return").train()
 
 
+@pytest.mark.long
 def test_custom_metrics_and_a_single_agent_are_reported(start):
     trainer = start(SMALL_REINFORCE, run_dir=None)
     result = trainer.evaluate()["env_runners"]

@@ -37,6 +37,7 @@ def test_a_saved_run_is_evaluated_as_while_it_trained_though_episodes_fail_now_a
     assert jaxrl.evaluate(folder, episodes=3, trust=True) == wanted
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("fault", [HANG, EXIT])
 def test_an_environment_that_always_fails_ends_its_evaluation_in_one_line(fault):
     settings = {"workers": 1, "env_step_timeout_s": 0.2, "max_consecutive_faults": 1}

@@ -14,6 +14,7 @@ from tests.probes import Forbidden, Joining, Leavers
 from tests.run.inference.test_sampling import ARENA, episodes_of
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("name", "env"),
     [("arena", None), ("memory", "cartpole"), ("leavers", Leavers()), ("joining", Joining())],

@@ -157,6 +157,7 @@ def assert_equal_agents(sampled, recorded):
     assert ends[0] == ends[1] and sum(ends[0]) == 1
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["arena", "memory", "leavers", "joining", "masks", "continuous"])
 def test_sampled_episodes_are_those_of_a_loop_that_plays_and_records_step_by_step(name):
     """Two policies; a memory; agents that leave, wait and join; masks; one policy of three."""

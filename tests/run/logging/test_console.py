@@ -247,6 +247,7 @@ raise SystemExit(0)
 """
 
 
+@pytest.mark.long
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="/dev/full is of Linux")
 @pytest.mark.parametrize(
     "command", [["-c", ANSWERING], ["-m", "jaxrl", "--version"]], ids=["a command", "--version"]

@@ -25,6 +25,7 @@ def run(tmp_path):
     return shutil.copytree(REFERENCE / "run_v2", tmp_path / "run")
 
 
+@pytest.mark.long
 def test_a_policy_of_a_former_run_acts_as_it_did(run):
     action = load_policy(run, "pursuer_1").act(np.zeros(18, np.float32))
     np.testing.assert_allclose(action, [-0.00170215, 0.00289534], atol=1e-6)
