@@ -1,6 +1,7 @@
 """Error messages for users: one line with the value, what is allowed and the nearest match."""
 
 import difflib
+import errno
 import importlib.util
 import itertools
 import re
@@ -21,6 +22,9 @@ MAX_LIST_CHARACTERS = 240  # of a list of names in an error's line
 MANY_CHARACTERS = 800  # of one whose names are not all to be found elsewhere
 WHERE_RESULTS_ARE = "each row of a run's metrics.jsonl holds them all"
 
+OF_DISK = {  # the numbers of errors: full, a file too large, a quota, broken, read-only
+    getattr(errno, name, None) for name in ("ENOSPC", "EFBIG", "EDQUOT", "EIO", "EROFS")
+} - {None}
 PACKAGE = Path(__file__).parents[1]
 IS_CHECKOUT = not (PACKAGE / "envs" / "cartpole.py").exists()
 LIBRARY_FOLDERS = (  # code that no user wrote: this package, and the standard library
@@ -69,6 +73,12 @@ def one_line(error: BaseException) -> str:
     """The message of an error, in one line of at most 200 characters."""
     text = " ".join(str(getattr(error, "strerror", None) or error).split()) or type(error).__name__
     return f"{text:.200}"
+
+
+def disk_error(error: BaseException) -> OSError | None:
+    """The error of a disk that takes no more, if it or the one that it was raised for is that."""
+    found = error.__context__ if isinstance(error, UsageError) else error
+    return found if isinstance(found, OSError) and found.errno in OF_DISK else None
 
 
 def reason_of(error: BaseException) -> str:

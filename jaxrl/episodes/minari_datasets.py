@@ -1,11 +1,14 @@
 """Episodes as Minari datasets and back: one dataset for each policy, an episode for each agent.
 
+Files that are written here carry checksums, which HDF5 verifies whenever they are read.
+
 Minari's actions are in the environment's units. Its rewards are numbers, and it has no place for
 what a model puts out: that is kept among the infos, and read back from there.
 """
 
 import contextlib
 import copy
+import os
 import re
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
@@ -13,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from jaxrl.core.errors import UsageError, brief, one_line, require
+from jaxrl.core.errors import UsageError, brief, reason_of, require
 from jaxrl.episodes.episode import Episode
 from jaxrl.episodes.multi_agent_episode import MultiAgentEpisode
 from jaxrl.episodes.single_agent_episode import SingleAgentEpisode
@@ -22,6 +25,11 @@ from jaxrl.episodes.values import Nested, Space, leaves, map_nested
 MAKES_BY_NAME = "jaxrl.adapters.to_gymnasium:gymnasium_by_name"  # for Gymnasium, of our names
 PART = re.compile(r"[-\w]{1,100}")  # of a dataset's name, which is a path below Minari's folder
 EPISODES_AT_ONCE = 500  # in memory, of each dataset
+# What h5py, Minari and Gymnasium raise for a damaged file.
+DAMAGE = (
+    *(ValueError, OSError, AssertionError, TypeError, LookupError, AttributeError, RuntimeError),
+    *(OverflowError, MemoryError),
+)
 ENV_ACTIONS, SAMPLED_ACTIONS = "actions_for_env", "sampled_actions"
 
 
@@ -54,6 +62,9 @@ def to_minari(episodes: Iterable[Episode], dataset_id: str) -> list[str]:
                 _add(datasets, name, waiting.pop(name))
     for name, rest in waiting.items():
         _add(datasets, name, rest)
+    for name, dataset in datasets.items():
+        with _in_one_line(name):
+            _add_checksums(dataset.storage)
     return list(datasets)
 
 
@@ -61,7 +72,8 @@ def from_minari(dataset_id: str) -> Iterator[SingleAgentEpisode]:
     """The episodes of a Minari dataset on this machine, whoever wrote it; spaces are Gymnasium's.
 
     Raises:
-        UsageError: Minari is not installed, or there is no such dataset.
+        UsageError: Minari is not installed, there is no such dataset, or, while it is read, it is
+            damaged: a checksum is wrong, or its counts are not those of its metadata.
     """
     _require("reading")
     import minari
@@ -149,8 +161,40 @@ def _in_one_line(dataset_id: str) -> Iterator[None]:
         yield
     except UsageError:
         raise
-    except (ValueError, OSError, AssertionError, TypeError) as error:
-        raise UsageError(f"Minari dataset {dataset_id!r}: {one_line(error)}") from None
+    except DAMAGE as error:
+        raise UsageError(f"Minari dataset {dataset_id!r}: {reason_of(error)}") from None
+
+
+def _add_checksums(storage: Any) -> None:
+    """Writes the file of a dataset again, each array and each header with its checksum."""
+    import h5py
+
+    (path,) = storage.data_path.glob("*.hdf5")
+    new = path.with_name(f".{path.name}.new")
+    try:
+        # HDF5 1.10 and later have checksums of the headers.
+        with h5py.File(path) as source, h5py.File(new, "w", libver="v110") as target:
+            _copy(source, target)
+        os.replace(new, path)
+    finally:
+        new.unlink(missing_ok=True)
+    storage.update_metadata({"dataset_size": storage.get_size()})
+
+
+def _copy(source: Any, target: Any) -> None:
+    """A group of HDF5 into another one: its attributes, arrays and groups, in their order."""
+    target.attrs.update(source.attrs)
+    for name, part in source.items():
+        if hasattr(part, "keys"):
+            _copy(part, target.create_group(name, track_order=True))
+            continue
+        options = {"maxshape": part.maxshape, "chunks": part.chunks} if part.chunks else {}
+        # HDF5 has no checksum of a single value, nor of texts and lists of different lengths.
+        is_summed = part.chunks is not None and part.dtype.kind != "O"
+        copied = target.create_dataset(
+            name, data=part[()], dtype=part.dtype, fletcher32=is_summed, **options
+        )
+        copied.attrs.update(part.attrs)
 
 
 def _buffer(episode: SingleAgentEpisode) -> Any:
@@ -175,29 +219,47 @@ def _buffer(episode: SingleAgentEpisode) -> Any:
 
 
 def _read(dataset: Any, dataset_id: str) -> Iterator[SingleAgentEpisode]:
-    for data in dataset.iterate_episodes():
-        count = len(data.rewards)
-        outputs = {
-            name: map_nested(lambda leaf, count=count: leaf[:count], values)
-            for name, values in (data.infos or {}).items()
-            if _has_rows(values, count + 1)
-        }
-        actions = data.actions
-        if SAMPLED_ACTIONS in outputs:
-            outputs[ENV_ACTIONS], actions = actions, outputs.pop(SAMPLED_ACTIONS)
-        yield SingleAgentEpisode(
-            f"{dataset_id}#{data.id}",
-            observations=data.observations,
-            observation_space=dataset.observation_space,
-            actions=actions,
-            action_space=dataset.action_space,
-            rewards=data.rewards,
-            terminated=bool(data.terminations[-1]),
-            truncated=bool(data.truncations[-1]),
-            extra_model_outputs=outputs,
-            len_lookback_buffer=0,
-            copy=False,
+    """The episodes, checked: after the last one their steps must be as many as the metadata say."""
+    num_steps = 0
+    with _in_one_line(dataset_id):
+        for data in dataset.iterate_episodes():
+            yield _episode(dataset, dataset_id, data)
+            num_steps += len(data.rewards)
+        if num_steps != dataset.total_steps:
+            raise UsageError(
+                f"Minari dataset {dataset_id!r} is damaged: its episodes have {num_steps:,} steps, "
+                f"and its metadata say {dataset.total_steps:,}"
+            )
+
+
+def _episode(dataset: Any, dataset_id: str, data: Any) -> SingleAgentEpisode:
+    count = len(data.rewards)
+    if not len(data.terminations) == len(data.truncations) == count:
+        raise UsageError(
+            f"Minari dataset {dataset_id!r} is damaged: episode {data.id} has {count} rewards, "
+            f"{len(data.terminations)} terminations and {len(data.truncations)} truncations"
         )
+    outputs = {
+        name: map_nested(lambda leaf, count=count: leaf[:count], values)
+        for name, values in (data.infos or {}).items()
+        if _has_rows(values, count + 1)
+    }
+    actions = data.actions
+    if SAMPLED_ACTIONS in outputs:
+        outputs[ENV_ACTIONS], actions = actions, outputs.pop(SAMPLED_ACTIONS)
+    return SingleAgentEpisode(
+        f"{dataset_id}#{data.id}",
+        observations=data.observations,
+        observation_space=dataset.observation_space,
+        actions=actions,
+        action_space=dataset.action_space,
+        rewards=data.rewards,
+        terminated=bool(data.terminations[-1]),
+        truncated=bool(data.truncations[-1]),
+        extra_model_outputs=outputs,
+        len_lookback_buffer=0,
+        copy=False,
+    )
 
 
 def _has_rows(values: Nested, count: int) -> bool:

@@ -69,6 +69,7 @@ class CheckpointManager:
         self.processes = processes
         self.recorder: Recorder | None = None
         self.output: EpisodeOutput | None = None
+        self.failed: str | None = None  # why the last checkpoint is missing, after `close`
         self.asked = False  # whether a callback wants a checkpoint, to which all must contribute
         self.saved_at, self.saved_iteration, self.concluded = time.monotonic(), iteration, iteration
         # When the first chunk was finished: what came before is mostly compiling.
@@ -155,18 +156,19 @@ class CheckpointManager:
             self.processes.broadcast(lambda: self.recorder.finish_pictures(now))
 
     def close(self, now: Snapshot | None) -> str | None:
-        """Concludes and lets go of the folder; returns why the last checkpoint is missing."""
+        """Concludes and lets go of the folder; returns what could not be written."""
         if not self.writes:
             return None
         if now is not None:
             self.conclude(now)
         self.writes = False
-        return self.processes.broadcast(self._close)
+        self.failed, lost = self.processes.broadcast(self._close) or (None, None)
+        return "; ".join(filter(None, (self.failed, lost))) or None
 
-    def _close(self) -> str | None:
+    def _close(self) -> tuple[str | None, str | None]:
         recorder, self.recorder = self.recorder, None
         recorder.close()
-        return recorder.failed
+        return recorder.failed, recorder.lost
 
     def hurry(self) -> None:
         """Has what was asked for written, from another thread than the trainer's."""

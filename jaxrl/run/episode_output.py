@@ -85,6 +85,7 @@ class EpisodeOutput:
         self._worker = ThreadPoolExecutor(1, thread_name_prefix="jaxrl-episodes")
         self._jobs: deque[Future] = deque()
         self._is_closed = False
+        self.lost: str | None = None  # why no more episodes are written
 
     def write(self, steps: RecordedSteps | tuple, count: int, before: Snapshot) -> None:
         """Has the episodes of a chunk written; waits while too many chunks wait already.
@@ -168,7 +169,7 @@ class EpisodeOutput:
         try:
             action(self.writer)
         except UsageError as error:
-            self.writer = None
+            self.writer, self.lost = None, str(error)
             self._say(f"warning: {error}; no more episodes are written")
 
 

@@ -17,7 +17,8 @@ from typing import Any, NamedTuple
 import jax
 
 from jaxrl.algorithms.base import Algorithm, RunnerState
-from jaxrl.core.errors import UsageError, is_installed, one_line
+from jaxrl.core.errors import UsageError, disk_error, is_installed, one_line
+from jaxrl.core.troubles import Troubles
 from jaxrl.core.types import PyTree
 from jaxrl.run.devices.mesh import on_first_device, on_host
 from jaxrl.run.inference.recording import (
@@ -39,6 +40,7 @@ from jaxrl.run.storage.run_folder import RunFolderLock
 from jaxrl.run.storage.run_folder import read as read_folder
 from jaxrl.run.storage.runs import METRICS
 
+BEST = "the best checkpoint"
 CURVES, EPISODE, PAGE = "curves.png", "episode.gif", "episode.html"
 WAITING = (
     16  # jobs that may wait; a slow disk then slows training down rather than filling the memory
@@ -78,6 +80,8 @@ class Recorder:
         self.algorithm, self.settings, self.say = algorithm, settings, say
         self.written: deque[Path] = deque()  # checkpoints that nobody has been told of
         self.failed: str | None = None  # why the newest checkpoint could not be written
+        self._lost: dict[str, str] = {}  # {picture or best checkpoint: why it is not written}
+        self._troubles = Troubles(lambda line: say(line, even_if_quiet=True))
         self.remade = False  # whether the folder was made again and holds no checkpoint yet
         # Of each checkpoint, on the recorder's thread.
         self.checkpoint_seconds: list[float] = []
@@ -144,6 +148,15 @@ class Recorder:
             self._logs.close()
         self.held.lock.release()
 
+    @property
+    def lost(self) -> str | None:
+        """The rest that could not be written, beside the last checkpoint; None: nothing."""
+        logs = {} if self._logs is None else self._logs.lost
+        lost = [f"{name} could not be written: {why}" for name, why in (logs | self._lost).items()]
+        if (count := self._troubles.counts[CHECKPOINTS]) > 1:
+            lost.append(f"{count:,} checkpoints in all could not be written")
+        return "; ".join(lost) or None
+
     def _submit(self, job: Callable[..., None], *arguments: Any) -> None:
         while len(self._jobs) >= WAITING or (self._jobs and self._jobs[0].done()):
             self._jobs.popleft().result()
@@ -205,6 +218,7 @@ class Recorder:
             self.say(
                 f"{CURVES} could not be written and is left out from now on: {one_line(error)}"
             )
+            self._note_lost(CURVES, error)
         self._drawn = time.monotonic()
 
     def _source(self, seed: int | None) -> str:
@@ -235,6 +249,11 @@ class Recorder:
                 self._show(name, recording, snapshot)
             except Exception as error:  # of a user's own `render`, which must not end the run
                 self.say(f"{name} could not be written: {one_line(error)}")
+                self._note_lost(name, error)
+
+    def _note_lost(self, picture: str, error: Exception) -> None:
+        if (found := disk_error(error)) is not None:
+            self._lost[picture] = one_line(found)
 
     def _show(self, name: str, recording: EpisodeRecording, snapshot: Snapshot) -> None:
         path, env_params = self.folder / name, snapshot.env_params
@@ -264,14 +283,19 @@ class Recorder:
             iteration = snapshot.lifetime.training_iteration
             what = f"the checkpoint of iteration {iteration}"
             failed = f"{what} could not be written to {self.held.shown}: {one_line(error)}"
-            self.say(f"{failed}; the older ones are as they were", even_if_quiet=True)
+            self._troubles.tell(CHECKPOINTS, f"{failed}; the older ones are as they were")
             if score is None:
                 self.failed = failed
             else:
                 self.unwritten = snapshot, score
+                self._lost[BEST] = one_line(error)
             return
+        if (count := self._troubles.end(CHECKPOINTS)) > 1:
+            self.say(f"{count:,} checkpoints could not be written; this one is", even_if_quiet=True)
         if score is None:
             self.failed, self.remade = None, False
+        else:
+            self._lost.pop(BEST, None)
         self.written.append(path)
         self.checkpoint_seconds.append(time.perf_counter() - begin)
         try:

@@ -351,19 +351,22 @@ class Trainer(PolicyAccess, EpisodeAccess, TrainerResults):
             )
         self._stopped = True
         try:
-            return self.keeping.close(self.snapshot() if self._runner is not None else None)
+            missing = self.keeping.close(self.snapshot() if self._runner is not None else None)
         finally:
             self.program.close()
             self.evaluation.close()
             self.output.close()
+        return "; ".join(filter(None, (missing, self.output.lost))) or None
 
     def __enter__(self) -> "Trainer":
         return self
 
     def __exit__(self, error_type: type | None, *_: object) -> None:
-        failed = self.stop()
-        if failed and error_type is None:
-            raise OSError(failed)
+        missing = self.stop()
+        if missing and self.keeping.failed and error_type is None:
+            raise OSError(missing)
+        if missing:
+            self.progress.say(f"warning: {missing}", even_if_quiet=True)
 
     def _check_not_stopped(self, method: str) -> None:
         if self._stopped:

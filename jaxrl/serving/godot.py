@@ -20,6 +20,7 @@ import numpy as np
 
 from jaxrl.core.errors import UsageError, brief, one_line
 from jaxrl.core.json_text import read_json
+from jaxrl.core.troubles import Troubles
 from jaxrl.core.types import DEFAULT_AGENT
 from jaxrl.serving import protocol
 from jaxrl.serving.external_env import spaces_of
@@ -30,6 +31,7 @@ from jaxrl.serving.settings import GODOT_PORT, HOST
 MAX_BYTES = 2**26  # of a message of a scene
 MAX_AGENTS, MAX_NUMBERS = 4096, 2**24  # of a scene; of an observation or an action
 MAX_UNDESCRIBED = 64  # scenes that have connected and not described themselves
+RETRY_SECONDS = 1.0  # to the next try, where no connection can be accepted
 HELLO_SECONDS = 60.0  # to describe itself; a scene that is starting takes seconds
 HANDSHAKE = {"type": "handshake", "major_version": "0", "minor_version": "7"}
 
@@ -189,6 +191,7 @@ class Scenes:
         self._listening.setblocking(False)
         self.port = self._listening.getsockname()[1]
         self._connected: list[Scene] = []  # while the first was waited for
+        self.troubles = Troubles(log.warning)
 
     def first(self) -> Scene:
         """The first scene that describes itself; waits for it. It is accepted as any other."""
@@ -200,9 +203,24 @@ class Scenes:
         """The next scene that connects."""
         if self._connected:
             return self._connected.pop(0)
-        connection, _ = await asyncio.get_running_loop().sock_accept(self._listening)
+        connection = await self._accepted()
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return Scene(connection)
+
+    async def _accepted(self) -> socket.socket:
+        while True:
+            try:
+                return (await asyncio.get_running_loop().sock_accept(self._listening))[0]
+            except OSError as error:  # no descriptor is left: later there may be one
+                kind = "a scene could not connect"
+                self.troubles.tell(kind, f"{kind}: {one_line(error)}")
+                await asyncio.sleep(RETRY_SECONDS)
+
+    def say_ended(self, scene: Scene, error: SceneFailed) -> None:
+        """Says why a scene has ended, to people; what never described itself is another kind."""
+        who = "a connection" if scene.form is None else "a scene"
+        kind = f"{who} has ended: {str(error).partition(':')[0]}"
+        self.troubles.tell(kind, f"a scene has ended: {error}")
 
     async def _first_described(self) -> list[Scene]:
         """The scenes that have connected when the first has described itself, that one first."""
@@ -214,7 +232,7 @@ class Scenes:
                 scene = describing.pop(task)
                 if task.exception() is None:
                     return [scene, *await _stopped(describing)]
-                say_ended(task.exception())
+                self.say_ended(scene, task.exception())
                 scene.close()
             if accepting.done():
                 scene = accepting.result()
@@ -233,8 +251,9 @@ class Scenes:
 class SceneClient:
     """The client of a server that a scene is, described."""
 
-    def __init__(self, scene: Scene, served: ServedPolicies):
+    def __init__(self, scene: Scene, served: ServedPolicies, troubles: Troubles):
         self.scene, self.form, self.served = scene, scene.form, served
+        self.troubles = troubles
         self._agents = [self._agent(i) for i in range(self.form.num_agents)]
         self._episodes: list[str | None] = [None] * self.form.num_agents
         self._session: Session | None = None
@@ -287,7 +306,8 @@ class SceneClient:
                 if not self.served.has_one_agent:
                     action = action[self._agents[i]]
                 return self.form.action(i, action)
-            log.warning("an episode of a scene was dropped: %s", answer.reason)
+            kind = "an episode of a scene was dropped"
+            self.troubles.tell(kind, f"{kind}: {answer.reason}")
             self._episodes[i] = None
 
     async def _end(self, i: int, told: Mapping[str, Any], reward: float) -> None:
@@ -356,11 +376,6 @@ def _array_of(name: str, value: Any, shape: tuple[int, ...]) -> np.ndarray:
 def _frame(message: Mapping[str, Any]) -> bytes:
     content = json.dumps(message).encode()
     return struct.pack("<I", len(content)) + content
-
-
-def say_ended(error: SceneFailed) -> None:
-    """Says why a scene has ended, to people."""
-    log.warning("a scene has ended: %s", error)
 
 
 def _observation_text(parts: Mapping[str, Any]) -> str:

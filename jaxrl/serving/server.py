@@ -17,13 +17,14 @@ from websockets.protocol import State
 
 from jaxrl.core.errors import UsageError, brief, one_line
 from jaxrl.core.fields import UINT32, count, flag, instance_of, takes
+from jaxrl.core.troubles import Troubles
 from jaxrl.core.types import PolicyId
 from jaxrl.models.policy_spec import PolicyWeights
 from jaxrl.run.export.export import npz_bytes
 from jaxrl.run.inference.policy import Policy
 from jaxrl.serving import protocol
 from jaxrl.serving.batched_inference import HELD_SECONDS, BatchedPolicy, Batcher
-from jaxrl.serving.godot import Scene, SceneClient, SceneFailed, Scenes, say_ended
+from jaxrl.serving.godot import Scene, SceneClient, SceneFailed, Scenes
 from jaxrl.serving.session import WRONG_TOKEN, Experience, ServedPolicies, Session
 from jaxrl.serving.settings import ServerSettings
 
@@ -41,6 +42,7 @@ MAX_UNREAD_BYTES = 8 * 2**20  # of answers that a client has not read
 logger = logging.getLogger("jaxrl.serving")
 logger.addHandler(logging.NullHandler())
 logger.propagate = False  # what a stranger sends is no news
+log = logging.getLogger("jaxrl.server")
 
 
 class PolicyServer:
@@ -90,6 +92,7 @@ class PolicyServer:
         is_held = (lambda: False) if experience is None else (lambda: experience.is_full)
         self.batcher = Batcher(self.served.policies, is_held)
         self.counts: Counter[str] = Counter()
+        self.troubles = Troubles(log.warning)
         self.sessions: dict[Hashable, Session] = {}  # by connection, or by scene
         self.scenes = scenes
         self.port = self.settings.port
@@ -157,10 +160,22 @@ class PolicyServer:
             f"{counts['actions']:,} actions in {counts['episodes']:,} episodes of "
             f"{counts['clients']:,} clients; {counts['dropped']:,} episodes dropped, "
             f"{counts['refused']:,} messages refused"
+            + "".join(
+                f"; {often}" for troubles in self._all_troubles() if (often := troubles.summary)
+            )
         )
+
+    def _all_troubles(self) -> list[Troubles]:
+        return [self.troubles, *([] if self.scenes is None else [self.scenes.troubles])]
+
+    def _say_trouble(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """Tells what the event loop meets, such as connections for which no descriptor is left."""
+        kind, error = str(context["message"]), context.get("exception")
+        self.troubles.tell(kind, kind if error is None else f"{kind}: {one_line(error)}")
 
     async def _serve(self, ready: Callable[[], None]) -> None:
         self._loop, self._stopping = asyncio.get_running_loop(), asyncio.Event()
+        self._loop.set_exception_handler(self._say_trouble)
         settings = self.settings
         if self.scenes is None and settings.godot_port is not None:
             self.scenes = Scenes(settings.godot_port)
@@ -296,11 +311,11 @@ class PolicyServer:
         """A scene, from its description to its end."""
         try:
             await scene.describe()
-            client = SceneClient(scene, self.served)
+            client = SceneClient(scene, self.served, self.scenes.troubles)
             session = self._begin(scene, client.receive)
             await client.play(session)
         except SceneFailed as error:
-            say_ended(error)
+            self.scenes.say_ended(scene, error)
         finally:
             if (session := self.sessions.pop(scene, None)) is not None:
                 session.close("")
@@ -308,6 +323,8 @@ class PolicyServer:
 
     def _send(self, connection: ServerConnection, frame: bytes, is_text: bool) -> None:
         """Sends without waiting; a client that does not read its answers is cut off."""
+        if connection.transport.is_closing():  # what is written now, asyncio only complains of
+            return
         if connection.transport.get_write_buffer_size() > MAX_UNREAD_BYTES:
             connection.transport.abort()
             return

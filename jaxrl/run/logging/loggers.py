@@ -75,6 +75,7 @@ class Logs:
 
     def __init__(self, entries: Iterable[Any], run: RunStart):
         self._say = run.say
+        self.lost: dict[str, str] = {}  # {log: why it could not be written to the end}
         self._loggers: dict[Logger, str] = {}  # with the name that errors call each by
         makers = [(maker_of(entry), _shown(entry)) for entry in dict.fromkeys(entries)]
         for make, name in makers:
@@ -108,6 +109,8 @@ class Logs:
             self._end(self._loggers.pop(logger), error)
 
     def _end(self, name: str, error: Exception) -> None:
+        if isinstance(error, OSError):  # any other is a fault of the logger's own
+            self.lost[f"the end of the {name} log"] = one_line(error)
         self._say(f"the {name} log ends here, training continues without it: {one_line(error)}")
 
 

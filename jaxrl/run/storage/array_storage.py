@@ -9,9 +9,11 @@ is refused by tensorstore, so they get the folder that it leads to.
 import contextlib
 import copy
 import functools
+import logging
 import math
 import os
 import re
+import sys
 import tempfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -37,6 +39,7 @@ def write(folder: Path, arrays: dict[str, np.ndarray]) -> None:
     """
     try:
         with _literal_path(folder) as path:
+            _drop_echoes()
             _checkpointer().save(path, arrays)
             stored = _stored_names(path)
     finally:
@@ -61,6 +64,36 @@ def read(folder: Path, names: Iterable[str]) -> dict[str, np.ndarray]:
     with _literal_path(folder) as path:
         _check_sizes(path, names)
         return _checkpointer().restore(path, restore_args=restore_args)
+
+
+class _WithoutEchoes:
+    """A hook for errors that nobody catches, without those of writes that have failed.
+
+    Where a checkpoint does not fit on the disk, the writes of its other arrays end later, and
+    tensorstore complains of each that the event loop which waited for it is closed.
+    """
+
+    def __init__(self, before: Any):
+        self._before = before
+
+    def __call__(self, unraisable: Any) -> None:
+        if unraisable.object is not None or str(unraisable.exc_value) != "Event loop is closed":
+            self._before(unraisable)
+
+
+def _is_no_echo(record: logging.LogRecord) -> bool:
+    """Whether a record of absl or asyncio is of something else than a failed write of an array."""
+    text = record.getMessage()
+    is_unheard = "exception was never retrieved" in text and "OCDBT" in text
+    return not is_unheard and "_SignalingThread.run() raised an exception" not in text
+
+
+def _drop_echoes() -> None:
+    """Has threads not print what is raised as an error besides: orbax would for every array."""
+    if not isinstance(sys.unraisablehook, _WithoutEchoes):
+        sys.unraisablehook = _WithoutEchoes(sys.unraisablehook)
+    for name in ("absl", "asyncio"):
+        logging.getLogger(name).addFilter(_is_no_echo)  # once, however often it is called
 
 
 @contextlib.contextmanager
