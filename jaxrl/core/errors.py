@@ -71,7 +71,8 @@ def require(package: str, what: str, install: str = "") -> None:
 
 def one_line(error: BaseException) -> str:
     """The message of an error, in one line of at most 200 characters."""
-    text = " ".join(str(getattr(error, "strerror", None) or error).split()) or type(error).__name__
+    said = getattr(error, "strerror", None) or _message_of(error)
+    text = " ".join(str(said).split()) or type(error).__name__
     return f"{text:.200}"
 
 
@@ -84,12 +85,20 @@ def disk_error(error: BaseException) -> OSError | None:
 def reason_of(error: BaseException) -> str:
     """The reason why code that a user wrote failed: `KeyError: 'left' (corridor.py:30)`."""
     kind = type(error).__name__
-    said = next(iter(str(error).splitlines()), "")
+    said = next(iter(_message_of(error).splitlines()), "")
     said = TRACING_ERRORS.get(kind) or (said if len(said) <= 300 else f"{said:.300} ...")
     frames = traceback.extract_tb(error.__traceback__)
     written = [frame for frame in frames if _is_written_by_a_user(frame.filename)]
     where = f" ({Path(written[-1].filename).name}:{written[-1].lineno})" if written else ""
     return f"{kind}: {said}{where}"
+
+
+def _message_of(error: BaseException) -> str:
+    """What an error says; one of a user's class may fail in that, too."""
+    try:
+        return str(error)
+    except Exception:
+        return ""
 
 
 def _is_written_by_a_user(filename: str) -> bool:

@@ -11,6 +11,7 @@ from jaxrl.core.errors import UsageError, reason_of
 from jaxrl.core.types import AgentId, PyTree
 from jaxrl.workers.arrays import EnvForm, StepArrays
 from jaxrl.workers.copies import made_copy
+from jaxrl.workers.family import in_one_process
 from jaxrl.workers.shared_generators import Draws, SeededCopy
 from jaxrl.workers.sources import Source, close
 from jaxrl.workers.vector import FirstObs, Results, VectorSteps, spec_of
@@ -69,7 +70,9 @@ class PicturedEnv:
     def _attempt(self, play: Any) -> Any:
         """What a call of the copy gives; then the picture is taken."""
         try:
-            found, picture = self._draws.alone(lambda: (play(), self._copy.env.render()))
+            found, picture = in_one_process(
+                self._draws.alone, lambda: (play(), self._copy.env.render())
+            )
             picture = np.asarray(picture)
         except Exception as error:
             where = f"in step {self._step} of a pictured episode"

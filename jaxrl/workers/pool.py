@@ -4,14 +4,17 @@ Each process holds several copies. A step costs a byte to each process and a byt
 are two halves, which step in turn: while one steps, the policies act in the other. A process that
 dies or hangs is started again; the episodes of its copies are dropped.
 
-Processes are spawned, in a session of their own, and end with their parent however that ends. The
-shared memory has no name, so nothing of it is left behind.
+Processes are spawned, in a session of their own, and end with their parent however that ends, and
+with them what environments started in them (`family`). The shared memory has no name, so nothing of
+it is left behind.
 """
 
 import contextlib
 import itertools
+import logging
 import os
 import pickle
+import secrets
 import select
 import signal
 import subprocess
@@ -26,7 +29,7 @@ import numpy as np
 
 from jaxrl.core.errors import UsageError, brief, reason_of
 from jaxrl.core.types import AgentId, PyTree
-from jaxrl.workers import process
+from jaxrl.workers import family, process
 from jaxrl.workers.arrays import EnvForm, StepArrays, size_of
 from jaxrl.workers.process import LENGTH, MESSAGE, RESET, RESTART, Layout
 from jaxrl.workers.sources import Source
@@ -42,9 +45,12 @@ from jaxrl.workers.vector import (
 
 START_TIMEOUT_S = 300.0  # to import a simulator and to make the environments
 CLOSE_TIMEOUT_S = 2.0
+LOOK_EVERY_S = 1.0  # whether a process that says nothing is still there
 # Several processes on few cores: a thread for each core in each of them slows all down.
 FEW_THREADS = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
 SAME_SETS = {"PYTHONHASHSEED": "0"}  # texts in a set have the same order in every process
+
+log = logging.getLogger(__name__)
 
 
 class Lost(Exception):
@@ -73,20 +79,20 @@ class Worker:
         """Spawns the process."""
         self.pending, self._buffer, self.failure = [], bytearray(), ""
         passed, here = [], []
-        for writes_here in (True, False, True):  # commands, reports, lifeline
+        for writes_here in (True, False):  # commands, reports
             read_end, write_end = os.pipe()
             here.append(write_end if writes_here else read_end)
             passed.append(read_end if writes_here else write_end)
-        self._commands, self._reports, self._lifeline = here
+        self._commands, self._reports = here
         self._poll = select.poll()
         self._poll.register(self._reports, select.POLLIN)
-        given = [*passed, memory]
+        given, self._mark = [*passed, memory], secrets.token_hex(8)
         self._popen = subprocess.Popen(
-            [sys.executable, "-P", process.__file__, *map(str, given)],
+            [sys.executable, "-P", process.__file__, *map(str, (*given, os.getpid()))],
             stdin=subprocess.DEVNULL,
             pass_fds=given,
             start_new_session=True,
-            env={**FEW_THREADS, **SAME_SETS, **os.environ},
+            env={**FEW_THREADS, **SAME_SETS, **os.environ, family.MARK: self._mark},
         )
         for descriptor in passed:
             os.close(descriptor)
@@ -100,6 +106,17 @@ class Worker:
         """Whether there is something to read, now or within a time."""
         return bool(self._poll.poll(timeout_s * 1000))
 
+    def has_ended(self) -> bool:
+        """Whether it is gone with all reports read, though a child of it may hold its pipes."""
+        return self._popen.poll() is not None and not self.has_reports(0.0)
+
+    def ending(self) -> str:
+        """Why there will be no more reports."""
+        try:
+            return self.failure or f"its worker process died ({_exit(self._popen.wait(1.0))})"
+        except subprocess.TimeoutExpired:
+            return "its worker process has closed its pipe of results"
+
     def read(self) -> list[Fault]:
         """Reads reports; the commands that are done leave `pending`.
 
@@ -108,8 +125,7 @@ class Worker:
         """
         data = os.read(self._reports, 65536)
         if not data:
-            code = self._popen.wait()
-            raise Lost(self.failure or f"its worker process died ({_exit(code)})")
+            raise Lost(self.ending())
         if data == self.pending[0] and not self._buffer:  # as nearly always
             del self.pending[0]
             return []
@@ -120,11 +136,11 @@ class Worker:
         """Ends the process, and those that its environments started."""
         if self._popen is None:
             return
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(self._popen.pid, signal.SIGKILL)
+        if left := family.end(self._popen.pid, self._mark):
+            log.warning("processes that an environment started do not end: %s", left)
         self._popen.wait()
         self._popen = None
-        for descriptor in (self._commands, self._reports, self._lifeline):
+        for descriptor in (self._commands, self._reports):
             with contextlib.suppress(OSError):
                 os.close(descriptor)
 
@@ -233,9 +249,11 @@ class ProcessPool:
         worker, known, since = self._workers[index], None, 0.0
         while command in worker.pending or RESTART in worker.pending:  # in place of a RESET
             try:
-                if worker.has_reports(self._timeout / 10):
+                if worker.has_reports(min(self._timeout / 10, LOOK_EVERY_S)):
                     for fault in worker.read():
                         self._faults.add(fault)
+                elif worker.has_ended():
+                    raise Lost(worker.ending())
                 elif known != (progress := self._progress(index)):
                     known, since = progress, time.monotonic()
                 elif time.monotonic() - since > (limit := self._patience(progress)):

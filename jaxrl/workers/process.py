@@ -1,8 +1,8 @@
 """Main program of a worker process: it steps copies in shared memory when it is told to.
 
 It is started as a file, not as a module: importing `jaxrl` would import JAX, which takes seconds
-and 200 MB in every process. It gets four file descriptors: commands, reports, the parent's lifeline
-and the shared memory. A command or a report is one byte, and some are followed by a message.
+and 200 MB in every process. It gets three file descriptors (commands, reports, the shared memory)
+and its parent's number. A command or a report is one byte, and some are followed by a message.
 """
 
 import contextlib
@@ -14,11 +14,13 @@ import signal
 import struct
 import sys
 import threading
+import time
 from pathlib import Path
 from typing import Any, NamedTuple
 
 RESET, RESTART, MESSAGE = b"r", b"n", b"m"  # other bytes are the numbers of parts to step
 LENGTH = struct.Struct("<Q")
+LOOK_EVERY_S = 0.2  # whether the parent is still there
 
 
 class Start(NamedTuple):
@@ -68,28 +70,43 @@ def read_message(descriptor: int) -> Any:
     return pickle.loads(read_exactly(descriptor, length))
 
 
-def main(commands: int, reports: int, lifeline: int, memory: int) -> None:
+def main(commands: int, reports: int, memory: int, parent: int) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides when to stop
-    threading.Thread(target=_end_with_parent, args=(lifeline,), daemon=True).start()
+    import_jaxrl_when_used()
+    from jaxrl.workers import family
+
+    mark = os.environ[family.MARK]
+    threading.Thread(target=_end_with_parent, args=(parent, mark), daemon=True).start()
     with contextlib.suppress(EOFError, BrokenPipeError):  # the parent is gone
         start = Start(*read_message(commands))  # a tuple: this file's classes have two names
         sys.path[:] = start.path
-        import_jaxrl_when_used()
         try:
             _serve(start, commands, reports, memory)
-        except (Exception, SystemExit) as error:
+        except BaseException as error:
             if isinstance(error, EOFError | BrokenPipeError):
                 raise
-            write_all(reports, with_length(_reason(error)))
+            _report(reports, _reason(error))
+    family.end_others(os.getpid(), mark)
+
+
+def _report(reports: int, reason: str) -> None:
+    """Says why this process ends, unless the environment has closed the pipe."""
+    try:
+        write_all(reports, with_length(reason))
+    except OSError:
+        sys.exit(1)
 
 
 def _serve(start: Start, commands: int, reports: int, memory: int) -> None:
+    from jaxrl.workers import family
     from jaxrl.workers.arrays import StepArrays
     from jaxrl.workers.shared_generators import seed_process
     from jaxrl.workers.stepper import Stepper
 
     source, layout = pickle.loads(start.source), Layout(*pickle.loads(start.layout))
-    arrays = StepArrays(layout.form, layout.num_envs, mmap.mmap(memory, 0))
+    shared = mmap.mmap(memory, 0)
+    arrays = StepArrays(layout.form, layout.num_envs, shared)
+    family.keep_from_children(memory, arrays.blocks[0].ctypes.data, len(shared))
 
     def report(fault):
         write_all(reports, with_length(tuple(fault)))
@@ -111,11 +128,13 @@ def _serve(start: Start, commands: int, reports: int, memory: int) -> None:
         stepper.close()
 
 
-def _end_with_parent(lifeline: int) -> None:
+def _end_with_parent(parent: int, mark: str) -> None:
     """Ends this process and those that environments started, when the parent is gone."""
-    os.read(lifeline, 1)
-    with contextlib.suppress(OSError):
-        os.killpg(0, signal.SIGKILL)
+    from jaxrl.workers import family
+
+    while os.getppid() == parent:
+        time.sleep(LOOK_EVERY_S)
+    family.end(os.getpid(), mark)
 
 
 def _reason(error: BaseException) -> str:

@@ -20,6 +20,7 @@ from jaxrl.core.outside_env import (
 )
 from jaxrl.core.python_kinds import GYMNASIUM, VECTOR, kind_of
 from jaxrl.workers.arrays import EnvForm
+from jaxrl.workers.family import in_one_process
 from jaxrl.workers.local import LocalVectorEnv
 from jaxrl.workers.pictured import PicturedEnv, makes_pictures
 from jaxrl.workers.pool import ProcessPool
@@ -102,7 +103,7 @@ def declare(source: Source, made: Any) -> PythonEnv:
         UsageError: it is no environment, or its spaces are not supported.
     """
     try:
-        source, form = _probed(source, made)
+        source, form = in_one_process(_probed, source, made)
     except UsageError:
         raise
     except Exception as error:

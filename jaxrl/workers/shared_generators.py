@@ -16,6 +16,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from jaxrl.workers.family import in_one_process
+
 WATCHED_STEPS = 64  # of all copies of a stepper together
 _swapping = threading.RLock()  # evaluation may step in another thread than training
 
@@ -201,14 +203,14 @@ class OwnGenerators:
         if self.draws.is_watching:
             return self._watched(generators, call, *arguments)
         try:
-            return call(*arguments)
+            return in_one_process(call, *arguments)
         finally:
             self._states = {generator: generator.get() for generator in generators}
 
     def _watched(self, generators: list[Generator], call: Callable[..., Any], *arguments) -> Any:
         before = [generator.fingerprint() for generator in generators]
         try:
-            return call(*arguments)
+            return in_one_process(call, *arguments)
         finally:
             for generator, fingerprint in zip(generators, before, strict=True):
                 if generator.fingerprint() != fingerprint:

@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 from jaxrl.core import trust
 from jaxrl.core.errors import UsageError, is_installed, reason_of, unknown_name
 from jaxrl.core.python_kinds import VECTOR, by_keywords, kind_of
+from jaxrl.workers.family import in_one_process
 
 SCHEMES = {"gym": "gymnasium", "pettingzoo": "pettingzoo"}  # with the library, and the extra
 # What registers environments of Gymnasium whose names begin so: a module, and its package.
@@ -94,7 +95,7 @@ def make_copy(source: Source) -> Any:
         UsageError: the constructor fails, or makes something else.
     """
     with _explained(source.name):
-        env = source.make()
+        env = in_one_process(source.make)
     if kind_of(env) is None:
         raise UsageError(
             f"environment {source.name!r} is {trust.described(env)}, not a gymnasium.Env, "
@@ -237,7 +238,7 @@ def _imported(module: str, name: str, install: str | None = None) -> ModuleType:
 def close(env: Any) -> None:
     """Ends an environment; one that failed may not even close."""
     with contextlib.suppress(Exception):
-        env.close()
+        in_one_process(env.close)
 
 
 @contextlib.contextmanager
@@ -247,5 +248,5 @@ def _explained(name: str) -> Iterator[None]:
         yield
     except UsageError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise UsageError(f"environment {name!r} cannot be made: {reason_of(error)}") from error

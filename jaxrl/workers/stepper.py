@@ -9,6 +9,7 @@ from itertools import chain
 from typing import NamedTuple
 
 from jaxrl.core.errors import brief, reason_of
+from jaxrl.workers import family
 from jaxrl.workers.arrays import RangeCheck, StepArrays
 from jaxrl.workers.copies import made_copy
 from jaxrl.workers.shared_generators import Draws, SeededCopy
@@ -100,7 +101,7 @@ class Stepper:
     def _step(self) -> None:
         self._begin_step()
         self._steps += 1
-        ended, spoilt = [], {}
+        ended, spoilt, forks = [], {}, family.num_forks
         fresh = self._restarted.nonzero()[0].tolist()
         current, first = self._current, self.rows.start
         for index, (row, copy) in enumerate(zip(self._rows, self._copies, strict=True)):
@@ -108,10 +109,15 @@ class Stepper:
                 continue
             current[0] = first + index
             try:
-                if copy.step(row):
+                try:
+                    is_done = copy.step(row)
+                finally:
+                    if family.num_forks != forks:
+                        family.end_child()
+                if is_done:
                     ended.append(index)
-            except (Exception, SystemExit) as error:
-                spoilt[index] = reason_of(error)
+            except BaseException as error:
+                spoilt[index] = reason_to_drop(error)
         self._keep_obs(fresh)
         for index in self._reached.wrong_rows():
             if index not in fresh:
@@ -145,12 +151,12 @@ class Stepper:
         for _ in range(MOST_RESETS):
             self._steps[index] = 0
             try:
-                self._copies[index].reset(row, self._arrays.seed(number))
+                family.in_one_process(self._copies[index].reset, row, self._arrays.seed(number))
                 if not self._first[index].wrong_rows():
                     return
                 reason = self._first[index].reason(0)
-            except (Exception, SystemExit) as error:
-                reason = reason_of(error)
+            except BaseException as error:
+                reason = reason_to_drop(error)
             self._drop(index, reason)
             self._episodes[index] += 1
         raise BrokenEnvironment(f"{MOST_RESETS} resets in a row failed: {reason}")
@@ -176,3 +182,13 @@ class Stepper:
         for index in indices:
             for block, final in self._blocks:
                 final[index] = block[index]
+
+
+def reason_to_drop(error: BaseException) -> str:
+    """Why an episode is dropped; Ctrl-C is the user's wish, and goes on its way.
+
+    Others that are no `Exception` are the environment's own: `sys.exit`, or a panic in Rust.
+    """
+    if isinstance(error, KeyboardInterrupt):
+        raise error
+    return reason_of(error)

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from jaxrl.core.errors import UsageError, reason_of
+from jaxrl.core.errors import UsageError
 from jaxrl.core.mask_parts import MASK
 from jaxrl.core.number_types import NotHeldError, as_type
 from jaxrl.workers.arrays import EnvForm, RangeCheck, StepArrays, episode_seed, metrics_of
@@ -20,7 +20,7 @@ from jaxrl.workers.masks import MaskSource, ObservedMask, method_of
 from jaxrl.workers.shared_generators import Draws, OwnGenerators
 from jaxrl.workers.sources import Source, close, make_copy
 from jaxrl.workers.space_forms import form_of, read, write
-from jaxrl.workers.stepper import BrokenEnvironment, Fault
+from jaxrl.workers.stepper import BrokenEnvironment, Fault, reason_to_drop
 
 NEXT_STEP, SAME_STEP, DISABLED = "NextStep", "SameStep", "Disabled"  # Gymnasium's own words
 
@@ -75,8 +75,8 @@ class VectorStepper:
             wrong = self._reached.wrong_rows()
             reason = self._reached.reason(wrong[0]) if wrong else ""
             reason = reason or ("" if np.isfinite(arrays.reward).all() else "a reward is NaN")
-        except (Exception, SystemExit) as error:
-            reason = reason_of(error)
+        except BaseException as error:
+            reason = reason_to_drop(error)
         if reason:
             self._drop(reason)
 
