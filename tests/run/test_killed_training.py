@@ -30,7 +30,7 @@ CONFIG = PPOConfig(
     fcnet_hiddens=(8,),
     total_env_steps=64 * ITERATIONS,
 )
-SETTINGS = {"quiet": True, "pictures": False, "loggers": ("jsonl",)}
+SETTINGS = {"quiet": True, "pictures": False, "loggers": ("jsonl",), "checkpoint_interval_s": None}
 KILLED = """
 import os, signal
 from tests.run.test_killed_training import CONFIG, KILLED_AFTER, SAVED_AFTER, SETTINGS, Trainer
