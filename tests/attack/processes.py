@@ -43,7 +43,7 @@ def descendants(pid: int) -> list[int]:
     waiting = [pid]
     while waiting:
         parent = waiting.pop()
-        children = [child for child, its_parent in known.items() if its_parent == parent]
+        children = [child for child, above in known.items() if above == parent]
         found += children
         waiting += children
     return found

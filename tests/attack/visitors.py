@@ -5,6 +5,7 @@ end how often each way was gone.
 """
 
 import collections
+import contextlib
 import socket
 import struct
 import sys
@@ -88,10 +89,8 @@ def knocks(address, random):
     with socket.create_connection((host.hostname, host.port)) as connection:
         connection.sendall(random.bytes(200))
         connection.settimeout(1)
-        try:
+        with contextlib.suppress(OSError):
             connection.recv(100)
-        except OSError:
-            pass
 
 
 WAYS = (
