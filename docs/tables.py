@@ -8,21 +8,21 @@ pages hold them as the code has them.
 
 import dataclasses
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from jaxrl import MARWILConfig, PPOConfig, RunSettings
 from jaxrl.cli.help import groups_of
-from jaxrl.core import foreign_names
+from jaxrl.core.foreign_names import LIBRARIES, RESULTS, SETTINGS, names_of
 
 DOCS = Path(__file__).parent
 PLACE = re.compile(
     r"(?<=<!-- table: )(?P<name>.+?)( -->\n)(?P<table>.*?)(?=<!-- end -->)", re.DOTALL
 )
 
-SETTINGS = {field.name for field in dataclasses.fields(PPOConfig)}
+OF_PPO = {field.name for field in dataclasses.fields(PPOConfig)}
 OFFLINE = (
     *("input", "train_batch_size", "minibatch_size", "lr", "grad_clip", "beta", "gamma"),
     *("vf_coeff", "moving_average_sqd_adv_norm_update_rate"),
@@ -54,11 +54,11 @@ def settings(cls: type, names: list[str]) -> str:
     return table(("setting", "default", "meaning"), rows)
 
 
-def with_counterpart(library: str, tables: Mapping[str, dict]) -> str:
+def with_counterpart(library: str, kind: str) -> str:
     """A row for each of a library's names that has another name here."""
     rows = [
         (f"`{name}`", f"`{found.here}`", cell(found.note))
-        for name, found in tables[library].items()
+        for name, found in names_of(library, kind).items()
         if found.here
     ]
     return table((library, "here", "note"), rows)
@@ -71,7 +71,7 @@ def without_counterpart(library: str, *, changing: bool = False) -> str:
         changing: those that change a training's result, or those that do not.
     """
     names: dict[str, list[str]] = {}
-    for name, found in foreign_names.SETTINGS[library].items():
+    for name, found in names_of(library, SETTINGS).items():
         if not found.here and (found.harmless is not None) == changing:
             names.setdefault(found.note, []).append(f"`{name}`")
     rows = [(cell(note), ", ".join(found)) for note, found in names.items()]
@@ -81,25 +81,21 @@ def without_counterpart(library: str, *, changing: bool = False) -> str:
 TABLES: dict[str, Callable[[], str]] = {
     **{
         f"settings, {group}": partial(settings, PPOConfig, names)
-        for group, names in groups_of(SETTINGS).items()
+        for group, names in groups_of(OF_PPO).items()
     },
     "settings, learning from episodes": partial(settings, MARWILConfig, OFFLINE),
     "settings of a run": partial(
         settings, RunSettings, [field.name for field in dataclasses.fields(RunSettings)]
     ),
     **{
-        f"settings, {library}": partial(with_counterpart, library, foreign_names.SETTINGS)
-        for library in foreign_names.SETTINGS
+        f"settings, {library}": partial(with_counterpart, library, SETTINGS)
+        for library in LIBRARIES
     },
     **{
-        f"nothing to set, {library}": partial(without_counterpart, library)
-        for library in foreign_names.SETTINGS
+        f"nothing to set, {library}": partial(without_counterpart, library) for library in LIBRARIES
     },
     "changes the result, RLlib": partial(without_counterpart, "RLlib", changing=True),
-    **{
-        f"results, {library}": partial(with_counterpart, library, foreign_names.RESULTS)
-        for library in foreign_names.RESULTS
-    },
+    **{f"results, {library}": partial(with_counterpart, library, RESULTS) for library in LIBRARIES},
 }
 
 

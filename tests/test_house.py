@@ -166,6 +166,7 @@ NOT_FOR_IMPORT = (
         "jax2onnx",
         "onnx",
         "onnxruntime",
+        "tomllib",  # other libraries' names are read when a name is unknown
     ),
 )
 

@@ -19,6 +19,7 @@ import pytest
 from jaxrl import PPOConfig, Trainer
 from jaxrl.algorithms.ppo.keywords import PPOKeywords, TunedKeywords
 from jaxrl.core import trust
+from jaxrl.core.foreign_names import LIBRARIES
 from jaxrl.core.registry import make
 from jaxrl.core.trust import current_module
 from jaxrl.run.settings import RunKeywords, RunSettings
@@ -58,6 +59,8 @@ def test_a_wheel_holds_the_environments_within_jaxrl_and_nothing_beside_it(wheel
     inside = {name.removeprefix("jaxrl/envs/") for name in wheel if name.startswith("jaxrl/envs/")}
     assert inside == {"__init__.py", *(f"{module}.py" for module in MODULES)}
     assert "jaxrl/py.typed" in wheel
+    data = {f"jaxrl/core/names/{library.lower()}.toml" for library in LIBRARIES}
+    assert {name for name in wheel if name.endswith(".toml")} == data
 
 
 def test_a_wheel_of_the_client_holds_its_modules_and_the_reader_of_policies(tmp_path):

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from jaxrl.core import foreign_names
+from jaxrl.core.foreign_names import RESULTS, counterpart
 
 # The smallest ratio of difflib that counts as similar. Below it, names share letters by chance:
 # use_gae and use_gru have 0.71.
@@ -186,7 +186,7 @@ def unknown_result(kind: str, path: str, allowed: Iterable[str]) -> UsageError:
     ends = [path, *nearest(path, last_parts, most=1)]
     by_length = sorted(allowed, key=len)
     meant = [known for end in ends for known in by_length if known.endswith(f"/{end}")][:1]
-    foreign = foreign_names.counterpart(path, foreign_names.RESULTS)
+    foreign = counterpart(path, RESULTS)
     note = ""
     if foreign is not None and foreign[1].here in allowed:
         meant, note = [foreign[1].here], foreign[1].note and f"{foreign[1].note}; "

@@ -11,9 +11,8 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from jaxrl.core import foreign_names
 from jaxrl.core.errors import UsageError, brief, nearest, unknown_name
-from jaxrl.core.foreign_names import Counterpart, counterpart
+from jaxrl.core.foreign_names import LIBRARIES, SETTINGS, Counterpart, counterpart, names_of
 from jaxrl.core.trust import Kind
 
 Check = Callable[[str, Any], None]
@@ -405,15 +404,15 @@ def _foreign(name: str, known: set[str]) -> tuple[str, str, Counterpart] | None:
 
     None if no library has the name, or if it is more similar to a name in `known`.
     """
-    exact = counterpart(name, foreign_names.SETTINGS)
+    exact = counterpart(name, SETTINGS)
     if exact is not None:
         return exact[0], name, exact[1]
-    foreign = [key for table in foreign_names.SETTINGS.values() for key in table]
+    foreign = [key for library in LIBRARIES for key in names_of(library, SETTINGS)]
     known = [key.rstrip("_") for key in known]
     near = nearest(name, [*known, *foreign], 1)
     if not near or near[0] in known:
         return None
-    library, found = counterpart(near[0], foreign_names.SETTINGS)
+    library, found = counterpart(near[0], SETTINGS)
     return library, near[0], found
 
 

@@ -5,27 +5,12 @@ from typing import Any, NamedTuple
 
 from jaxrl.core.env import MultiAgentEnvironment, lift
 from jaxrl.core.errors import UsageError, brief, one_line
+from jaxrl.core.foreign_names import library_file
 from jaxrl.core.registry import make, names
 from jaxrl.core.spaces import Box
 from jaxrl.core.types import AgentId, PyTree
 from jaxrl.rllib.rows import Row, changes, given_of, harmless, taken
 
-ENVIRONMENTS = {  # names in Gymnasium, PettingZoo and MinAtar: the name here, its arguments
-    "CartPole-v1": ("cartpole", {}),
-    "CartPole-v0": ("cartpole", {"max_steps_in_episode": 200}),
-    "waterworld_v4": ("waterworld", {}),
-    "pursuit_v4": ("pursuit", {}),
-    "MultiAgentArena": ("arena", {}),
-    "multi_agent_arena": ("arena", {}),
-    **{
-        name: (f"gymnax:{name}", {})
-        for name in ("Acrobot-v1", "MountainCar-v0", "MountainCarContinuous-v0", "Pendulum-v1")
-    },
-    **{
-        f"MinAtar/{game}-v1": (f"gymnax:{game}-MinAtar", {})
-        for game in ("Asterix", "Breakout", "Freeway", "SpaceInvaders")
-    },
-}
 TIME_LIMITS = ("max_steps_in_episode", "max_cycles")  # what environments call theirs
 ENV_KEYS = ("env", "env_config", "horizon", "max_episode_steps")
 
@@ -83,9 +68,8 @@ def _named(env: Any) -> tuple[str, dict[str, Any]]:
     if env is None:
         raise UsageError(f"the configuration names no environment: env=NAME gives it {_known()}")
     name = env if isinstance(env, str) else getattr(env, "__name__", brief(env))
-    if name in ENVIRONMENTS:
-        found, args = ENVIRONMENTS[name]
-        return found, dict(args)
+    if name in (environments := library_file("RLlib")["environments"]):
+        return environments[name]["env"], dict(environments[name].get("env_args", {}))
     if name in names() or (":" in name and not name.startswith("<")):
         return name, {}
     if name.lower() in names():

@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from jaxrl.core.counterparts import UNSET
 from jaxrl.core.errors import brief
 from jaxrl.core.fields import is_array
+from jaxrl.core.foreign_names import UNSET
 
 TAKEN = "taken over"
 HARMLESS = "no counterpart, harmless"

@@ -4,9 +4,8 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from jaxrl.core import foreign_names
 from jaxrl.core.errors import UsageError, brief
-from jaxrl.core.foreign_names import counterpart
+from jaxrl.core.foreign_names import RESULTS, counterpart
 from jaxrl.rllib.context import Context
 from jaxrl.rllib.rows import Row, changes, first, given_of, harmless, taken
 from jaxrl.rllib.settings import TRAINING_RULES, Rule
@@ -72,7 +71,7 @@ def stop(values: Mapping[str, Any], context: Context) -> Iterator[Row]:
             continue
         if isinstance(least, bool) or not isinstance(least, int | float) or math.isnan(least):
             raise UsageError(f"stop criterion {name}={brief(least)} must be a number")
-        found = counterpart(name, foreign_names.RESULTS)
+        found = counterpart(name, RESULTS)
         here = found[1].here if found else name
         if here not in LIFETIME_STEPS:
             why = "as total_env_steps" if here == ITERATIONS else ""
@@ -93,7 +92,7 @@ def checkpoints(values: Mapping[str, Any], context: Context) -> Iterator[Row]:
         elif str(value).startswith("min-"):
             yield harmless({key: value}, "the highest score is best: by the return")
         else:
-            found = counterpart(str(value), foreign_names.RESULTS)
+            found = counterpart(str(value), RESULTS)
             yield taken({key: value}, **{here: found[1].here if found else value})
 
 

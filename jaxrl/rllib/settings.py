@@ -1,7 +1,7 @@
 """Rules by which RLlib's settings of training and networks are read: one key, or a few together.
 
 Each rule is a function from the values that it reads, by path, to rows. A key without a rule is
-copied, or stands in the table `jaxrl.core.rllib_names`.
+copied, or stands in the table `core/names/rllib.toml`.
 """
 
 import math
@@ -308,15 +308,4 @@ TRAINING_RULES = (
     together(source, "input", "input_"),
     together(written, "output"),
     together(curriculum, "env_task_fn"),
-)
-COPIED = frozenset(  # settings here that take RLlib's value as it is
-    {
-        *("gamma", "clip_param", "vf_clip_param", "vf_loss_coeff", "use_kl_loss", "kl_coeff"),
-        *("kl_target", "num_epochs", "normalize_actions", "clip_actions", "minibatch_size"),
-        *("conv_activation", "free_log_std", "lstm_cell_size", "max_seq_len"),
-        *("lstm_use_prev_action", "lstm_use_prev_reward", "attention_dim"),
-        *("attention_num_transformer_units", "attention_num_heads", "attention_head_dim"),
-        *("attention_memory_inference", "attention_position_wise_mlp_dim"),
-        *("attention_init_gru_gate_bias", "metrics_num_episodes_for_smoothing"),
-    }
 )

@@ -8,26 +8,20 @@ from typing import Any
 from jaxrl.algorithms.ppo.config import PPOConfig
 from jaxrl.core.errors import UsageError, brief, nearest, unknown_name
 from jaxrl.core.fields import freeze, instance_of, unknown_setting
-from jaxrl.core.rllib_names import RLLIB
+from jaxrl.core.foreign_names import SETTINGS, Counterpart, library_file, names_of
 from jaxrl.rllib import form
 from jaxrl.rllib.context import ENV_KEYS, Context, read_environment
 from jaxrl.rllib.files import read_file
 from jaxrl.rllib.policies import POLICY_KEYS, mapping, read_specs, trained
 from jaxrl.rllib.rows import CHANGES, Row, asks_nothing, changes, given_of, harmless, taken
 from jaxrl.rllib.runs import RUN_RULES
-from jaxrl.rllib.settings import COPIED, POLICY_RULES, Rule
+from jaxrl.rllib.settings import POLICY_RULES, Rule
 from jaxrl.rllib.table import table
 from jaxrl.rollout.policy_map import resolve_policies
 from jaxrl.run.results import ITERATIONS
 from jaxrl.run.settings import RunSettings
 
 RULES = (*POLICY_RULES, *RUN_RULES)
-KNOWN = frozenset(
-    {
-        *(*RLLIB, *COPIED, *ENV_KEYS, *POLICY_KEYS, *form.MODEL),
-        *(key.rpartition("/")[2] for rule in RULES for key in rule.keys),
-    }
-)
 DEFAULTS = {
     field.name: field.default
     for cls in (PPOConfig, RunSettings)
@@ -93,6 +87,22 @@ def from_rllib(config: Any, *, ignore: Iterable[str] = (), **settings: Any) -> T
     return _translation(rows, given)
 
 
+def rllib_names() -> dict[str, Counterpart]:
+    """The counterparts of RLlib's settings."""
+    return names_of("RLlib", SETTINGS)
+
+
+def copied() -> list[str]:
+    """The settings here that take RLlib's value as it is."""
+    return library_file("RLlib")["copied"].split()
+
+
+def known_keys() -> set[str]:
+    """All keys of RLlib's PPO that have a rule or stand in the table of names."""
+    ruled = (key.rpartition("/")[2] for rule in RULES for key in rule.keys)
+    return {*rllib_names(), *copied(), *ENV_KEYS, *POLICY_KEYS, *form.MODEL, *ruled}
+
+
 def is_part(path: str, *keys: str) -> bool:
     """Whether a path is one of `keys`, or below one."""
     return any(path == key or path.startswith(f"{key}/") for key in keys)
@@ -119,14 +129,14 @@ def _read(values: Mapping[str, Any], context: Context, rules: Iterable[Rule]) ->
 def _single(path: str, value: Any) -> Row:
     """The row of a key that no rule reads."""
     name, read = path.rpartition("/")[2], {path: value}
-    found = RLLIB.get(name)
+    found = rllib_names().get(name)
     here = name if found is None else found.here
-    if here in COPIED:
+    if here in copied():
         return taken(read, **{here: value})
     if found is None and name.startswith("_"):
         return harmless(read, "a private switch of RLlib's")
     if found is None:
-        near = nearest(name, KNOWN, 1)
+        near = nearest(name, known_keys(), 1)
         hint = f"; did you mean {near[0]!r}?" if near else ""
         return changes(read, f"no setting of RLlib's PPO that is known{hint}")
     note = found.note.removeprefix("no counterpart: ").removeprefix("nothing to set: ")
@@ -166,12 +176,13 @@ def _of_policies(
 def values_of_policy(values: Mapping[str, Any]) -> dict[str, Any]:
     """Those that a policy may have of its own."""
     keys = [key for rule in POLICY_RULES for key in rule.keys]
-    return {key: values[key] for key in values if key in keys or _here(key) in COPIED}
+    return {key: values[key] for key in values if key in keys or _here(key) in copied()}
 
 
 def _here(path: str) -> str:
     name = path.rpartition("/")[2]
-    return RLLIB[name].here if name in RLLIB else name
+    names = rllib_names()
+    return names[name].here if name in names else name
 
 
 def _of_policy(

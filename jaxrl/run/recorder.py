@@ -28,11 +28,11 @@ from jaxrl.run.inference.recording import (
     record_episode,
 )
 from jaxrl.run.inference.video import write_episode
-from jaxrl.run.logging.loggers import ENV_STEPS, Logs, RunStart
+from jaxrl.run.logging.loggers import Logs, RunStart
 from jaxrl.run.logging.plots import Curves, panels_of, source_line
 from jaxrl.run.logging.text_logs import dumped
 from jaxrl.run.replay.page import Column, make_replay
-from jaxrl.run.results import ITERATIONS, Lifetime, Result
+from jaxrl.run.results import ENV_STEPS, ITERATIONS, Lifetime, Result
 from jaxrl.run.settings import RunSettings
 from jaxrl.run.storage import checkpoint
 from jaxrl.run.storage.checkpoint import CHECKPOINTS

@@ -23,6 +23,7 @@ from jaxrl.rollout.policy_map import Grouping
 
 Result = dict[str, Any]
 ITERATIONS = "training_iteration"
+ENV_STEPS = "num_env_steps_sampled_lifetime"
 RETURN = "env_runners/episode_return_mean"
 
 

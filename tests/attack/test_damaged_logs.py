@@ -7,15 +7,16 @@ import numpy as np
 import pytest
 
 import jaxrl
-from jaxrl.run.logging.plots import STEPS, Curves
+from jaxrl.run.logging.plots import Curves
 from jaxrl.run.logging.result_rows import read_result
 from jaxrl.run.logging.text_logs import start_after
 from jaxrl.run.replay.server import LiveRun
+from jaxrl.run.results import ENV_STEPS
 from tests.probes import SMALL_CARTPOLE
 
 
 def row(iteration, **more):
-    counts = {"training_iteration": iteration, STEPS: 64 * iteration}
+    counts = {"training_iteration": iteration, ENV_STEPS: 64 * iteration}
     return {**counts, "env_runners": {"episode_return_mean": float(iteration)}, **more}
 
 
@@ -33,7 +34,7 @@ DAMAGED = {
     "no UTF-8": b'{"training_iteration": 2, "a": "\xff"}\n',
     "a list": b"[2]\n",
     "an empty line": b"\n",
-    "a count that is a text": line(row(2, **{STEPS: "many"})),
+    "a count that is a text": line(row(2, **{ENV_STEPS: "many"})),
 }
 WITHOUT_NUMBERS = {
     "a table that is a number": line(row(2, env_runners=5)),

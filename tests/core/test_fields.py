@@ -164,8 +164,8 @@ def test_a_name_without_counterpart_is_answered_with_what_to_do_and_no_wrong_nam
 
 
 def test_every_counterpart_is_a_setting_and_no_foreign_name_is_one_of_ours():
-    for table in foreign_names.SETTINGS.values():
-        for foreign, found in table.items():
+    for library in foreign_names.LIBRARIES:
+        for foreign, found in foreign_names.names_of(library, foreign_names.SETTINGS).items():
             assert found.here in OURS or (found.here == "" and found.note), foreign
             assert foreign not in OURS
 

@@ -11,11 +11,10 @@ import pytest
 
 import jaxrl
 from jaxrl import PPOConfig, UsageError, from_rllib
-from jaxrl.core.rllib_names import RLLIB
 from jaxrl.rllib.rows import CHANGES, HARMLESS, TAKEN
-from jaxrl.rllib.settings import COPIED
-from jaxrl.rllib.translation import RULES, is_part
+from jaxrl.rllib.translation import RULES, copied, is_part, rllib_names
 
+RLLIB = rllib_names()
 CARTPOLE = {"env": "CartPole-v1"}
 ARENA = {"env": "MultiAgentArena"}
 # What RLlib trains with where a configuration says nothing: 2 workers, PyTorch's first weights.
@@ -605,7 +604,7 @@ def is_read(key):
     """Whether a rule reads it, or it is copied, or it holds other keys."""
     found = RLLIB[key]
     return (
-        found.here in COPIED
+        found.here in copied()
         or any(is_part(path, *rule.keys) for rule in RULES for path in (key, f"model/{key}"))
         or key in ("env_config", "horizon", "max_episode_steps", "multiagent", "multi_agent")
         or key in ("policy_mapping_fn", "evaluation_config", "_rl_module_spec")

@@ -14,7 +14,6 @@ LOGGERS = {
     "tensorboard": "jaxrl.run.logging.tensorboard:TensorBoard",
     "wandb": "jaxrl.run.logging.wandb:Wandb",
 }
-ENV_STEPS = "num_env_steps_sampled_lifetime"
 
 
 class RunStart(NamedTuple):

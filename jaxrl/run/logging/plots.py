@@ -13,10 +13,9 @@ import numpy as np
 from jaxrl.algorithms.base import HeadlineMetric
 from jaxrl.algorithms.opponent_settings import COPY, EVERYBODY
 from jaxrl.core.errors import UsageError, require
-from jaxrl.core.rllib_names import STEPS
 from jaxrl.run.logging.history import History, Series
 from jaxrl.run.logging.result_rows import Damage, read_result, whole_lines
-from jaxrl.run.results import Result, lookup
+from jaxrl.run.results import ENV_STEPS, Result, lookup
 from jaxrl.run.storage import own_files
 
 MAX_LINES = 5  # of more agents only the sum is drawn, of more policies a mean and a band
@@ -125,11 +124,11 @@ class Curves:
         evaluated = lookup(result, "evaluation/env_runners/episode_return_mean")
         evaluation = {} if evaluated is None else {"evaluation": float(evaluated)}
         if self._training.is_due or is_last:
-            self._training.add(result[STEPS], training_values(result, self.panels))
+            self._training.add(result[ENV_STEPS], training_values(result, self.panels))
         else:
             self._training.skip()
         if evaluation:
-            self._evaluation.add(result[STEPS], evaluation)
+            self._evaluation.add(result[ENV_STEPS], evaluation)
 
     def series(self) -> dict[str, Series]:
         """{name: (steps, values)}, whatever is finite."""

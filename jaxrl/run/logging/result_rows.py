@@ -9,10 +9,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from jaxrl.core.json_text import read_json
-from jaxrl.core.rllib_names import STEPS
-from jaxrl.run.results import ITERATIONS, Result
+from jaxrl.run.results import ENV_STEPS, ITERATIONS, Result
 
-COUNTS = {ITERATIONS, STEPS}  # which are numbers where a result has them
+COUNTS = {ENV_STEPS, ITERATIONS}  # which are numbers where a result has them
 
 log = logging.getLogger(__name__)
 

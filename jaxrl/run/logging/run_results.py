@@ -7,9 +7,9 @@ from typing import Any
 
 from jaxrl.core.errors import UsageError, require
 from jaxrl.run.logging.history import Thinned
-from jaxrl.run.logging.plots import STEPS, Curves, figure, inline, panels_of, source_line
+from jaxrl.run.logging.plots import Curves, figure, inline, panels_of, source_line
 from jaxrl.run.logging.result_rows import read_results
-from jaxrl.run.results import Result, flatten
+from jaxrl.run.results import ENV_STEPS, Result, flatten
 from jaxrl.run.storage import checkpoint, run_folder, runs
 from jaxrl.run.storage.runs import METRICS
 
@@ -61,7 +61,7 @@ class TrainerResults(RunResults):
         """Remembers a chunk's results, where no log has them."""
         if not self._has_log:
             for result in results:
-                self._kept.add(result[STEPS], result)
+                self._kept.add(result[ENV_STEPS], result)
 
     def results(self) -> list[Result]:
         """The result of every iteration so far, as in `metrics.jsonl`, the oldest first.

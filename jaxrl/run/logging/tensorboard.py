@@ -5,10 +5,10 @@ import time
 from pathlib import Path
 
 from jaxrl.core.errors import require
-from jaxrl.run.logging.loggers import ENV_STEPS, Logger, RunStart
+from jaxrl.run.logging.loggers import Logger, RunStart
 from jaxrl.run.logging.scalars import Downsampler, charts, settings_of
 from jaxrl.run.logging.text_logs import append
-from jaxrl.run.results import RETURN, Result
+from jaxrl.run.results import ENV_STEPS, RETURN, Result
 
 HYPERPARAMETER_METRICS = (RETURN, "evaluation/episode_return_mean")
 

@@ -6,9 +6,9 @@ import secrets
 from pathlib import Path
 
 from jaxrl.core.errors import UsageError
-from jaxrl.run.logging.loggers import ENV_STEPS, Logger, RunStart
+from jaxrl.run.logging.loggers import Logger, RunStart
 from jaxrl.run.logging.scalars import Downsampler, charts, settings_of, tag_of
-from jaxrl.run.results import ITERATIONS, Result
+from jaxrl.run.results import ENV_STEPS, ITERATIONS, Result
 from jaxrl.run.storage import own_files
 
 MOST_CHARACTERS = 128  # of an id

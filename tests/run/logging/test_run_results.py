@@ -10,15 +10,16 @@ import pytest
 import jaxrl
 from jaxrl import UsageError
 from jaxrl.run.logging.history import MAX_POINTS
-from jaxrl.run.logging.plots import STEPS, Curves, figure, panels_of
+from jaxrl.run.logging.plots import Curves, figure, panels_of
 from jaxrl.run.logging.run_results import TrainerResults
+from jaxrl.run.results import ENV_STEPS
 
 RETURN = "env_runners/episode_return_mean"
 
 
 def result(iteration):
     return {
-        STEPS: 100 * iteration,
+        ENV_STEPS: 100 * iteration,
         "env_runners": {"episode_return_mean": float(iteration)},
         "learners": {"p": {"mean_kl_loss": 0.01, "entropy": 1.0, "vf_loss": 1.0}},
     }
@@ -72,7 +73,7 @@ def test_a_folder_that_is_no_run_is_refused_with_what_it_holds(tmp_path):
 def test_a_dataframe_has_a_row_for_each_iteration_and_a_column_for_each_path(tmp_path):
     pytest.importorskip("pandas")
     frame = jaxrl.load_run(make_run(tmp_path / "run")).dataframe()
-    assert frame[STEPS].tolist() == [100, 200, 300]
+    assert frame[ENV_STEPS].tolist() == [100, 200, 300]
     assert frame[RETURN].tolist() == [1.0, 2.0, 3.0]
     assert frame["learners/p/mean_kl_loss"].dtype == np.float64
 
@@ -115,7 +116,7 @@ def test_a_trainer_without_a_log_remembers_a_long_training_evenly():
     trainer = TrainerResults()
     trainer.run_dir = None
     trainer.keep_results([result(i) for i in range(1, 5001)])
-    kept = [kept[STEPS] // 100 for kept in trainer.results()]
+    kept = [kept[ENV_STEPS] // 100 for kept in trainer.results()]
     assert kept[0] == 1 and kept[-1] == 5000 and len(kept) <= MAX_POINTS
     assert set(np.diff(kept)[:-1]) == {4}
 
