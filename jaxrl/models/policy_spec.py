@@ -379,17 +379,17 @@ class PolicySpec:
         action_mask: PyTree,
         carry: PyTree = (),
         begins: PyTree = (),
-        waited: PyTree = (),
+        waited: jax.Array | None = None,
     ) -> tuple[Distribution, jax.Array]:
         """(distribution, value) of model inputs: rows [B, ...], with memory sequences [L, B, ...].
 
         Args:
             carry: [B, ...], into the first step of each sequence.
             begins: bool[L, B], set at the first step of an episode.
-            waited: bool[L, B], set where the agent waits and its carry does not change; () if
-                agents never wait.
+            waited: bool[L, B], set where the agent waits and its carry does not change; None
+                if agents never wait.
         """
-        if not isinstance(waited, tuple):
+        if waited is not None:
             distribution, value = self._step_by_step(params, inputs, carry, begins, waited)
         elif self.has_memory:
             distribution, value, _ = self.model.apply_sequence(params, inputs, carry, begins)

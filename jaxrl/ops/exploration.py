@@ -80,10 +80,10 @@ def is_noise(behaviour: Distribution) -> bool:
     return hasattr(behaviour, "around")
 
 
-def learned_of(policy: Distribution, behaviour: Distribution) -> Distribution:
+def learned_of(policy: Distribution, behaviour: Distribution | None) -> Distribution:
     """The distribution that learns where `behaviour` acted: the policy, or its choice with noise.
 
-    By parts of an action; () for a behaviour: the policy.
+    By parts of an action; without a behaviour, None, the policy.
     """
     if isinstance(behaviour, Joint):
         parts = map(learned_of, policy.parts, behaviour.parts)

@@ -110,7 +110,7 @@ def _trajectory(
         carry=jax.tree.map(lambda leaf: leaf[::length], carries),
         log_prob=jnp.where(lanes.has_log_prob, lanes.log_prob, log_prob),
         return_before=jnp.where(lanes.begins, lanes.return_before, 0.0),
-        next_obs=lanes.next_obs if policy_spec.rewards_itself else (),
+        next_obs=lanes.next_obs if policy_spec.rewards_itself else None,
     )
 
 

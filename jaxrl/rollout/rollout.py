@@ -47,21 +47,21 @@ class Trajectory(struct.PyTreeNode):
     done: jax.Array  # bool  terminated or truncated
     active: jax.Array  # bool  the agent acted; rows without it count for nothing
     inputs: PolicyInputs = PolicyInputs()  # what the policy was told beside the observation
-    # bool  no row of the agent: advantages pass over it; () where agents never wait (`turns`)
-    waited: PyTree = ()
+    # bool  no row of the agent: advantages pass over it; None where agents never wait (`turns`)
+    waited: jax.Array | None = None
     # [C, N, E, M, ...]  the model's carry into each part that `PolicySpec.sequences` makes of T
     carry: PyTree = ()
-    # f32  of the action when it was chosen; () where that is the distribution's
-    log_prob: PyTree = ()
-    # f32  discounted, before rows that continue an episode of an earlier batch; () without those
-    return_before: PyTree = ()
-    # that the step reached, before any reset; () where the model gives no intrinsic reward
-    next_obs: PyTree = ()
+    # f32  of the action when it was chosen; None where that is the distribution's
+    log_prob: jax.Array | None = None
+    # f32  discounted, before rows that continue an episode of an earlier batch; None without those
+    return_before: jax.Array | None = None
+    # that the step reached, before any reset; None where the model gives no intrinsic reward
+    next_obs: PyTree | None = None
     # f32  probability of the action by the policy that learns, over that by which it was drawn, at
-    # most 1 (`jaxrl.algorithms.ppo.behaviour`); () where rows are not weighted
-    importance: PyTree = ()
-    # the behaviour that acted, where the policy's choice with its noise learns; () elsewhere
-    noise: PyTree = ()
+    # most 1 (`jaxrl.algorithms.ppo.behaviour`); None where rows are not weighted
+    importance: jax.Array | None = None
+    # the behaviour that acted, where the policy's choice with its noise learns; None elsewhere
+    noise: Distribution | None = None
     # whether it may have been played by older weights than those that learn from it
     is_stale: bool = struct.field(pytree_node=False, default=False)
 
@@ -163,7 +163,8 @@ class Turn(NamedTuple):
     terminated: jax.Array
     truncated: jax.Array
     active: jax.Array
-    next_obs: PyTree = ()  # before any reset; () where the model gives no intrinsic reward
+    # before any reset; None where the model gives no intrinsic reward
+    next_obs: PyTree | None = None
 
 
 class Carries(struct.PyTreeNode):
@@ -299,7 +300,7 @@ def turns_of(
             terminated=terminated[g],
             truncated=truncated[g],
             active=actives[g],
-            next_obs=next_obs[g] if spec.policy_specs[g].rewards_itself else (),
+            next_obs=next_obs[g] if spec.policy_specs[g].rewards_itself else None,
         )
         for g, output in enumerate(outputs)
     ]

@@ -32,12 +32,15 @@ class Batch(struct.PyTreeNode):
     weight: jax.Array  # f32  1 where the agent acted, else 0
     action_mask: PyTree = ()  # bool[..., A]; () where every action is possible
     is_first: PyTree = ()  # bool  with memory: the row is the first of its episode
-    waited: PyTree = ()  # bool  with memory, where agents may wait: the carry stays as it is
+    # bool  with memory, where agents may wait: the carry stays as it is
+    waited: jax.Array | None = None
     carry: PyTree = ()  # with memory: the model's, into the first row of each sequence
-    next_obs: PyTree = ()  # that the step reached; () where the model gives no intrinsic reward
-    # f32  of the row for the policy, where a behaviour acted; () where the policy itself did
-    importance: PyTree = ()
-    noise: PyTree = ()  # what acted, where the policy's choice with its noise learns; () elsewhere
+    # that the step reached; None where the model gives no intrinsic reward
+    next_obs: PyTree | None = None
+    # f32  of the row for the policy, where a behaviour acted; None where the policy itself did
+    importance: jax.Array | None = None
+    # what acted, where the policy's choice with its noise learns; None elsewhere
+    noise: Distribution | None = None
 
     begins = former_attribute("begins", "is_first")
 
@@ -117,7 +120,7 @@ def advantages_and_targets(
         "ended": trajectory.done,
         "gamma": hypers.gamma,
         "lambda_": hypers.lambda_,
-        "waited": None if isinstance(trajectory.waited, tuple) else trajectory.waited,
+        "waited": trajectory.waited,
     }
     values = trajectory.value, trajectory.next_value
     advantages, targets = gae(trajectory.reward, *values, **ends)
@@ -162,7 +165,7 @@ def make_batch(
         next_obs=(
             policy_spec.read_alone(obs_stats, trajectory.next_obs)
             if policy_spec.rewards_itself
-            else ()
+            else None
         ),
         importance=trajectory.importance,
         noise=trajectory.noise,
@@ -213,9 +216,9 @@ def minibatch_indices(spec: PPOSpec, layout: BatchLayout, key: Key) -> jax.Array
     return jnp.moveaxis(indices, 0, 1).reshape(indices.shape[1], -1)
 
 
-def weighed(values: jax.Array, importance: PyTree) -> jax.Array:
-    """`values` times the importance of their rows, f32[...]; as they are where that is ()."""
-    return values if isinstance(importance, tuple) else values * importance
+def weighed(values: jax.Array, importance: jax.Array | None) -> jax.Array:
+    """`values` times the importance of their rows, f32[...]; as they are where that is None."""
+    return values if importance is None else values * importance
 
 
 def active_rows(leaf: jax.Array, active: jax.Array, filler: int = 0) -> jax.Array:
@@ -231,8 +234,8 @@ def _with_memory(
     # Of step 0 the carry that the rollout began with knows.
     done, active = trajectory.done, trajectory.active
     is_first = jnp.concatenate([jnp.zeros_like(done[:1]), done[:-1]])
-    carry, waited = trajectory.carry, ()
-    if isinstance(trajectory.waited, tuple):
+    carry, waited = trajectory.carry, None
+    if trajectory.waited is None:
         is_first = is_first & active
         # A fresh carry where the agent is away, whose own may be NaN.
         away = ~active[:: layout.length]  # [C, E, M]

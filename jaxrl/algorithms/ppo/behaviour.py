@@ -20,7 +20,6 @@ are 1 at first however wide the noise is, and the gradient reaches the mean.
 import jax
 import jax.numpy as jnp
 
-from jaxrl.core.types import PyTree
 from jaxrl.ops.distributions import Distribution
 from jaxrl.ops.exploration import Explored, is_noise, learned_of, policy_of
 from jaxrl.rollout.rollout import Trajectory
@@ -30,7 +29,7 @@ MAX_IMPORTANCE = 1.0
 
 def behaviour_log_prob(trajectory: Trajectory) -> jax.Array:
     """The log-probability that each action was drawn with, f32[T, E, M]."""
-    if isinstance(trajectory.log_prob, tuple):
+    if trajectory.log_prob is None:
         return trajectory.distribution.log_prob(trajectory.action)
     return trajectory.log_prob
 
@@ -38,17 +37,19 @@ def behaviour_log_prob(trajectory: Trajectory) -> jax.Array:
 def as_if_by_policy(trajectory: Trajectory) -> Trajectory:
     """The trajectory [T, E, M, ...] of the policy, with the `importance` of rows by a behaviour."""
     policy = policy_of(trajectory.distribution)
-    if policy is trajectory.distribution and isinstance(trajectory.log_prob, tuple):
+    if policy is trajectory.distribution and trajectory.log_prob is None:
         return trajectory
     noise = _noise_of(trajectory.distribution)
     learned = learned_of(policy, noise)
     log_ratio = learned.log_prob(trajectory.action) - behaviour_log_prob(trajectory)
     importance = jnp.minimum(jnp.exp(log_ratio), MAX_IMPORTANCE)
     importance = jnp.where(trajectory.active, importance, 0.0)  # where nobody acted it may be NaN
-    return trajectory.replace(distribution=policy, log_prob=(), importance=importance, noise=noise)
+    return trajectory.replace(
+        distribution=policy, log_prob=None, importance=importance, noise=noise
+    )
 
 
-def _noise_of(distribution: Distribution) -> PyTree:
-    """The behaviour that acted, where that is the policy's own choice with noise, else ()."""
+def _noise_of(distribution: Distribution) -> Distribution | None:
+    """The behaviour that acted, where that is the policy's own choice with noise, else None."""
     acted = isinstance(distribution, Explored) and is_noise(distribution.behaviour)
-    return distribution.behaviour if acted else ()
+    return distribution.behaviour if acted else None

@@ -50,7 +50,7 @@ def prepare_rewards(
         if spec.normalize_intrinsic_rewards:
             intrinsic, last, stats = _scaled(
                 spec,
-                trajectory.replace(reward=intrinsic, return_before=()),
+                trajectory.replace(reward=intrinsic, return_before=None),
                 iteration,
                 returns["intrinsic"],
                 learner.intrinsic_filter,
@@ -97,11 +97,12 @@ def _scaled(
     stats: RunningMeanStd,
 ) -> tuple[jax.Array, jax.Array, RunningMeanStd]:
     """(rewards in units of the return's deviation, returns for the next iteration, stats)."""
-    waited = None if isinstance(trajectory.waited, tuple) else trajectory.waited
     gamma, rewards = iteration.hypers.gamma, trajectory.reward
-    if not isinstance(trajectory.return_before, tuple):
+    if trajectory.return_before is not None:
         rewards = rewards + gamma * trajectory.return_before
-    returns, last_returns = discounted_returns(before, rewards, trajectory.done, gamma, waited)
+    returns, last_returns = discounted_returns(
+        before, rewards, trajectory.done, gamma, trajectory.waited
+    )
     rewards, stats = scale_rewards(
         stats, trajectory.reward, returns, trajectory.active, spec.axis_name
     )

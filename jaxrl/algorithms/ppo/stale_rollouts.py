@@ -29,7 +29,7 @@ def as_if_played_now(spec: PPOSpec, weights: PolicyWeights, trajectory: Trajecto
     batch = make_batch(spec, weights.filter, trajectory, (nothing, nothing))
     distribution, value = _evaluated(spec, weights, batch, trajectory.value.shape)
     next_value = trajectory.next_value
-    if isinstance(trajectory.waited, tuple):
+    if trajectory.waited is None:
         moved = value - trajectory.value
         following = jnp.concatenate([moved[1:], jnp.zeros_like(moved[:1])])
         next_value = next_value + jnp.where(trajectory.done, 0.0, following)

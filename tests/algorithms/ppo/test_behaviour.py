@@ -256,7 +256,7 @@ def test_what_the_policy_played_itself_stays_as_it_is():
     played = trajectory(jax.random.key(0))
     assert as_if_by_policy(played) is played
     batch = make_batch(learner_spec(), (), played, (played.value, played.value))
-    assert batch.importance == () and batch.policy_weight is batch.weight
+    assert batch.importance is None and batch.policy_weight is batch.weight
 
 
 def test_rows_in_which_nobody_acted_weigh_nothing_whatever_stands_in_them():
@@ -289,7 +289,7 @@ def test_recorded_actions_are_weighed_by_the_probability_that_was_recorded():
     np.testing.assert_array_equal(found.importance[1:], 1.0)
     expected = np.minimum(np.exp(of_policy[0]) / 0.9, 1.0)
     np.testing.assert_allclose(found.importance[0], expected, rtol=1e-5)
-    assert found.log_prob == ()
+    assert found.log_prob is None
 
 
 class Normal(Table):
@@ -382,7 +382,7 @@ def test_noise_learns_in_its_part_of_an_action_and_the_policy_in_the_others():
     assert learned.parts[1] is arms
     np.testing.assert_array_equal(learned.parts[0].mode(), [1.0])
     np.testing.assert_allclose(learned.parts[0].log_std, np.log(0.5) + 0.5, rtol=1e-6)
-    assert learned_of(arms, behaviour.parts[1]) is arms and learned_of(other, ()) is other
+    assert learned_of(arms, behaviour.parts[1]) is arms and learned_of(other, None) is other
 
 
 def test_noise_of_rows_in_which_nobody_acted_reaches_no_gradient():

@@ -177,7 +177,7 @@ def test_a_model_with_an_intrinsic_reward_sees_the_state_that_a_step_reached_bef
     done = np.asarray(rows.done)
     assert done.any() and (time[1:][done[:-1]] == 0).all()  # the next row is another episode's
     (plain,) = collected(PPOConfig(env=Watch(), fcnet_hiddens=(4,), **small))
-    assert plain.next_obs == ()
+    assert plain.next_obs is None
 
 
 class Table:
