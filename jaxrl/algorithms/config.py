@@ -424,7 +424,29 @@ def algorithm_config(cls: C) -> C:
     name = cls.__name__
     forms = lambda settings: read_settings(settings, NETWORK, name)
     decorate = checked(name, example="config.replace(NAME=...)", forms=forms)
-    return decorate(dataclasses.dataclass(frozen=True)(cls))
+    cls = decorate(dataclasses.dataclass(frozen=True)(cls))
+    if dataclasses.is_dataclass(cls.hypers_class):
+        cls.hypers_class = _with_all_numbers(cls)
+    return cls
+
+
+def _with_all_numbers(config_class: type["AlgorithmConfig"]) -> type:
+    """The class of a configuration's numbers, with a field for each that it inherits without one.
+
+    So a setting marked `traced` is all that a coefficient of a subclass needs.
+    """
+    hypers_class = config_class.hypers_class
+    missing = config_class.numbers().keys() - {
+        part.name for part in dataclasses.fields(hypers_class)
+    }
+    if not missing:
+        return hypers_class
+    body = {
+        "__annotations__": dict.fromkeys(sorted(missing), jax.Array),
+        "__module__": config_class.__module__,
+        "__qualname__": f"{config_class.__qualname__}.hypers_class",  # where pickle finds it
+    }
+    return type("Hypers", (hypers_class,), body)
 
 
 def knots_of(value: float | tuple) -> tuple:

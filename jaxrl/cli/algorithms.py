@@ -1,7 +1,7 @@
 """The algorithms by the names that commands know, and the configurations that flags make."""
 
 import dataclasses
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from jaxrl.algorithms.bc.config import BCConfig, MARWILConfig
@@ -10,18 +10,21 @@ from jaxrl.algorithms.model_config import ActingSettings, NetworkSettings
 from jaxrl.algorithms.ppo.config import PPOConfig
 from jaxrl.algorithms.ppo.tuned import TUNED_NETWORK
 from jaxrl.algorithms.rllib_values import merged_by_policy
-from jaxrl.cli.flags import Flag, flags_of
-from jaxrl.core.errors import UsageError, unknown_name
+from jaxrl.cli.flags import Flag, flags_of, given_flags
+from jaxrl.core.errors import UsageError, reason_of, unknown_name
 from jaxrl.core.fields import freeze
+from jaxrl.core.trust import load, parse_name, points_of
+from jaxrl.run.storage.config_file import CONFIGURATION
 
 ALGORITHMS = {"ppo": PPOConfig, "bc": BCConfig, "marwil": MARWILConfig}
 ALGORITHM = Flag(
-    "ppo; or bc (behaviour cloning) or marwil, which learn from the recorded episodes of --input",
+    "ppo; or bc (behaviour cloning) or marwil, which learn from the recorded episodes of --input; "
+    "or one of your own: module:Config, or the name that an installed package announces",
     "ppo",
 )
 TUNED = Flag(
     "begin with the environment's tuned settings, or without any with PPOConfig.fast; "
-    "False: with RLlib's defaults",
+    "False: with the algorithm's defaults, which are RLlib's",
     True,
 )
 OF_THE_ENV = ("env", "env_args")
@@ -33,16 +36,41 @@ OF_THE_POLICY = (
 )
 
 
+def class_of(algorithm: str) -> type[AlgorithmConfig]:
+    """The configuration's class by its name here, in an installed package, or as "module:Class".
+
+    Raises:
+        UsageError: there is none, or it is something else.
+    """
+    if algorithm in ALGORITHMS:
+        return ALGORITHMS[algorithm]
+    announced = points_of(CONFIGURATION.group)
+    named = parse_name(announced[algorithm].value if algorithm in announced else algorithm)
+    if named is None or named.arguments:
+        raise unknown_name("algorithm", algorithm, (*ALGORITHMS, *announced))
+    try:
+        return load(CONFIGURATION, named)
+    except UsageError:
+        raise
+    except Exception as error:  # of the module's own code
+        why = reason_of(error)
+        raise UsageError(f"algorithm {algorithm!r} cannot be imported: {why}") from error
+
+
+def named_in(argv: Sequence[str], default: str) -> str:
+    """The algorithm that a command line names, on which it depends what other flags there are."""
+    return given_flags(argv, {"algorithm": ALGORITHM}, others=True).get("algorithm", [default])[0]
+
+
 def example(algorithm: str = "ppo") -> AlgorithmConfig:
     """A configuration with the algorithm's defaults."""
-    if algorithm not in ALGORITHMS:
-        raise unknown_name("algorithm", algorithm, ALGORITHMS)
-    return ALGORITHMS[algorithm](env="arena")
+    return class_of(algorithm)(env="arena")
 
 
-def every_flag() -> dict[str, Flag]:
-    """A flag for each setting that some algorithm has."""
-    return {name: flag for each in ALGORITHMS for name, flag in flags_of(example(each)).items()}
+def every_flag(algorithm: str = "ppo") -> dict[str, Flag]:
+    """A flag for each setting of our algorithms, and of the named one."""
+    every = dict.fromkeys((*ALGORITHMS, algorithm))
+    return {name: flag for each in every for name, flag in flags_of(example(each)).items()}
 
 
 def config_of(
@@ -59,22 +87,22 @@ def config_of(
     """
     if not isinstance(tuned, bool):
         raise UsageError(f"tuned={tuned!r} must be True or False")
-    example(algorithm)  # refuses an unknown one
+    config_class = class_of(algorithm)
     env, env_args = options.get("env", "arena"), options.get("env_args", {})
     changes = {name: options[name] for name in options if name not in OF_THE_ENV}
-    config_class = ALGORITHMS[algorithm]
-    if not tuned:
-        source = "the defaults" if config_class.is_offline else "RLlib's defaults"
+    has_tuned = issubclass(config_class, PPOConfig)
+    if not tuned or not (has_tuned or config_class.is_offline):
+        source = "RLlib's defaults" if config_class is PPOConfig else "the defaults"
         return config_class(env=env, env_args=env_args, **changes), source
     if config_class.is_offline:
         base = _offline(config_class, env, env_args, changes, tried)
         changes.pop("per_policy", None)  # a part of the base
         return base.replace(**changes), f"the defaults, with PPO's networks for {env}"
     if getattr(make_env(env, freeze(env_args))[0], "tuned", None):
-        config = PPOConfig.tuned(env, env_args, **_with_tried(changes, tried))
+        config = config_class.tuned(env, env_args, **_with_tried(changes, tried))
         return config, f"tuned for {env}"
-    config = PPOConfig.fast(env, env_args, **changes)
-    return config, f"PPOConfig.fast ({env} has no tuned ones)"
+    config = config_class.fast(env, env_args, **changes)
+    return config, f"{config_class.__name__}.fast ({env} has no tuned ones)"
 
 
 def _with_tried(given: dict[str, Any], tried: Collection[str]) -> dict[str, Any]:

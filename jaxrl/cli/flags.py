@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from jaxrl.core.errors import UsageError
-from jaxrl.core.fields import unknown_setting
+from jaxrl.core.fields import flag, unknown_setting
 from jaxrl.core.json_text import read_json
 
 # Flags that take several values; all others take one.
@@ -78,13 +78,18 @@ def flags_of(settings: Any) -> dict[str, Flag]:
 
 
 def given_flags(
-    argv: Sequence[str], flags: Mapping[str, Flag], positional: str | None = None
+    argv: Sequence[str],
+    flags: Mapping[str, Flag],
+    positional: str | None = None,
+    *,
+    others: bool = False,
 ) -> dict[str, list[str]]:
     """The values after each flag that is there, by the setting's name.
 
     Args:
         flags: by name; one whose default is True or False may stand alone, for True.
         positional: the name under which words without a flag are returned, if there may be any.
+        others: whether there may be other flags, which are passed over.
 
     Raises:
         UsageError: an unknown flag, with the nearest one; values too few or too many.
@@ -105,7 +110,7 @@ def given_flags(
         name = error.argument_name
         several = name in map(flag_name, SEVERAL)
         raise UsageError(f"{name} takes {'values' if several else 'one value'}") from None
-    for word in left:
+    for word in () if others else left:
         if word.startswith("--"):
             raise unknown_setting(word.partition("=")[0], flags, kind="flag")
         if not positional:
@@ -162,6 +167,23 @@ def find_modules_here(*, last: bool = False) -> None:
             return
         sys.path.remove(here)
     sys.path.insert(len(sys.path) if last else 0, here)
+
+
+def source_in(argv: Sequence[str], flags: Mapping[str, Flag]) -> tuple[str | None, bool]:
+    """(what --resume names, or None; whether it is trusted), before other flags are read.
+
+    From then on modules of the current folder are found, unless a stranger's run may name them.
+
+    Args:
+        flags: with `resume` and `trust`.
+    """
+    given = given_flags(argv, {name: flags[name] for name in ("resume", "trust")}, others=True)
+    read = {name: setting_of(name, words) for name, words in given.items()}
+    path, trust = read.get("resume"), read.get("trust", False)
+    flag("trust", trust)
+    if path is None or trust:
+        find_modules_here()
+    return path, trust
 
 
 def shown(value: Any) -> str:

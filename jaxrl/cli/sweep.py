@@ -8,15 +8,23 @@ from typing import Any
 import numpy as np
 
 from jaxrl.algorithms.config import AlgorithmConfig
-from jaxrl.cli.algorithms import ALGORITHM, OF_THE_ENV, TUNED, config_of, every_flag, example
+from jaxrl.cli.algorithms import (
+    ALGORITHM,
+    OF_THE_ENV,
+    TUNED,
+    config_of,
+    every_flag,
+    example,
+    named_in,
+)
 from jaxrl.cli.flags import (
     COMPILE_CACHE,
     Flag,
-    find_modules_here,
     flag_name,
     flags_of,
     given_flags,
     setting_of,
+    source_in,
     value_of,
 )
 from jaxrl.cli.help import HELP_FLAGS, show_help
@@ -94,9 +102,9 @@ SWEEP_FLAGS |= {
 }
 
 
-def sweep_flags(config: AlgorithmConfig | None = None) -> dict[str, Flag]:
-    """Every flag of the command, with a configuration's values as defaults; None: of all."""
-    return {**(every_flag() if config is None else flags_of(config)), **SWEEP_FLAGS}
+def sweep_flags(config: AlgorithmConfig | None = None, algorithm: str = "ppo") -> dict[str, Flag]:
+    """The command's flags; see `train_flags`."""
+    return {**(every_flag(algorithm) if config is None else flags_of(config)), **SWEEP_FLAGS}
 
 
 def run_sweep(argv: Sequence[str] | None = None) -> None:
@@ -112,18 +120,19 @@ def run_sweep(argv: Sequence[str] | None = None) -> None:
 
 
 def _sweep(argv: list[str]) -> Sweep:
-    given = given_flags(argv, sweep_flags())
+    path, trust = source_in(argv, SWEEP_FLAGS)
+    algorithm = named_in(argv, "ppo")
+    given = given_flags(argv, sweep_flags(algorithm=algorithm if path is None else "ppo"))
     options = {
         name: setting_of(name, words)
         for name, words in given.items()
         if name not in ("grid", "random", "hyperparam_mutations")
     }
     sweep_options = {name: options.pop(name) for name in list(options) if name in SWEEP_FLAGS}
-    cache, trust = sweep_options.pop("compile_cache", "auto"), sweep_options.pop("trust", False)
-    flag("trust", trust)
-    if "resume" not in sweep_options or trust:
-        find_modules_here()
-    if (path := sweep_options.pop("resume", None)) is not None:
+    cache = sweep_options.pop("compile_cache", "auto")
+    for name in ("algorithm", "resume", "trust"):  # read already
+        sweep_options.pop(name, None)
+    if path is not None:
         if extra := [name for name in given if name not in ("resume", "trust", "compile_cache")]:
             raise UsageError(f"--resume continues the sweep as it was: it takes no {extra[0]}")
         # Before the cache's test, which computes something.
@@ -132,7 +141,6 @@ def _sweep(argv: list[str]) -> Sweep:
         return resume_sweep(path, trust=trust)
     if trust:
         raise UsageError("--trust goes with --resume SWEEP")
-    algorithm = sweep_options.pop("algorithm", "ppo")
     tried, tuned = tried_of(given), sweep_options.pop("tuned", True)
     if set(HELP_FLAGS) & set(argv):  # it shows the values that the environment has by itself
         of_env = {name: options[name] for name in OF_THE_ENV if name in options}

@@ -9,7 +9,15 @@ from typing import Any
 
 from jaxrl.algorithms.config import AlgorithmConfig
 from jaxrl.algorithms.ppo.config import PPOConfig
-from jaxrl.cli.algorithms import ALGORITHM, OF_THE_ENV, TUNED, config_of, every_flag, example
+from jaxrl.cli.algorithms import (
+    ALGORITHM,
+    OF_THE_ENV,
+    TUNED,
+    config_of,
+    every_flag,
+    example,
+    named_in,
+)
 from jaxrl.cli.flags import (
     COMPILE_CACHE,
     Flag,
@@ -18,6 +26,7 @@ from jaxrl.cli.flags import (
     flags_of,
     given_flags,
     setting_of,
+    source_in,
 )
 from jaxrl.cli.help import HELP_FLAGS, show_help
 from jaxrl.core import glibc_memory
@@ -40,6 +49,7 @@ from jaxrl.run.storage import checkpoint
 from jaxrl.run.storage.config_file import (
     import_named,
     names_module,
+    read_class,
     read_config,
     saved_loggers,
 )
@@ -192,9 +202,12 @@ def _train(argv: Sequence[str], algorithm: str) -> None:
         sys.exit(f"{program('train')}: {failed}")
 
 
-def train_flags(config: AlgorithmConfig | None = None) -> dict[str, Flag]:
-    """Every flag of the command, with a configuration's values as defaults; None: of all."""
-    settings = every_flag() if config is None else flags_of(config)
+def train_flags(config: AlgorithmConfig | None = None, algorithm: str = "ppo") -> dict[str, Flag]:
+    """The command's flags for a configuration, with its values as defaults.
+
+    None: those for all algorithms of ours and the named one.
+    """
+    settings = every_flag(algorithm) if config is None else flags_of(config)
     run_settings = RunSettings(**({} if config is None else config.run_defaults))
     return {**settings, **flags_of(run_settings), **RUN_FLAGS}
 
@@ -225,13 +238,10 @@ def parse(argv: Sequence[str], algorithm: str = "ppo") -> TrainOptions:
     Raises:
         UsageError: in one line.
     """
-    options, run, settings = _by_kind(given_flags(argv, train_flags()))
-    scenes = _take_spaces(options, run, argv, algorithm)
-    path, saved_stop, trust = run.get("resume"), {}, run.get("trust", False)
-    flag("trust", trust)
-    if path is None or trust:
-        find_modules_here()
-    table = ""
+    path, trust = source_in(argv, RUN_FLAGS)
+    algorithm = _class_name(path, trust=trust) or named_in(argv, algorithm)
+    options, run, settings = _by_kind(given_flags(argv, train_flags(algorithm=algorithm)))
+    scenes, saved_stop, table = _take_spaces(options, run, argv, algorithm), {}, ""
     if "rllib_config" in run:
         goal = {"stop_return": run["stop_return"]} if "stop_return" in run else {}
         source = f"RLlib's of {run['rllib_config']}" + _but({**options, **settings, **goal})
@@ -256,11 +266,20 @@ def parse(argv: Sequence[str], algorithm: str = "ppo") -> TrainOptions:
     return TrainOptions(config, source, settings, run_dir, path, **asked)
 
 
+def _class_name(path: str | None, *, trust: bool) -> str | None:
+    """The configuration's class of a saved run, "module:Class", once it may be imported."""
+    if path is None:
+        return None
+    name = _facts(path).get("config_class")
+    read_class(name, "jaxrl.Trainer.from_checkpoint", trust=trust)
+    return name
+
+
 def _new(
     argv: Sequence[str], options: Mapping[str, Any], run: Mapping[str, Any], algorithm: str
 ) -> tuple[AlgorithmConfig, str]:
     """The configuration of a new run, and where the values come from that no flag gives."""
-    algorithm, tuned = run.get("algorithm", algorithm), run.get("tuned", True)
+    tuned = run.get("tuned", True)
     if set(HELP_FLAGS) & set(argv):  # it shows the values that the environment has by itself
         of_env = {name: options[name] for name in OF_THE_ENV if name in options}
         _check_flags(argv, config_of(of_env, tuned, algorithm)[0])

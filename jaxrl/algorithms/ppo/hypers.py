@@ -32,12 +32,13 @@ class Hypers(struct.PyTreeNode):
 
     def at(self, env_steps: jax.Array) -> "Hypers":
         """The numbers after `env_steps`, f32[], steps of training: schedules become values."""
-        value = lambda knots: jnp.interp(env_steps, knots[:, 0], knots[:, 1])
-        return self.replace(
-            lr=value(self.lr),
-            entropy_coeff=value(self.entropy_coeff),
-            intrinsic_reward_coeff=value(self.intrinsic_reward_coeff),
-        )
+
+        def value(number: jax.Array) -> jax.Array:
+            if number.ndim == 0:
+                return number
+            return jnp.interp(env_steps, number[:, 0], number[:, 1])
+
+        return jax.tree.map(value, self)
 
 
 @dataclass(frozen=True, kw_only=True)
