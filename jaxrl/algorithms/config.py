@@ -15,11 +15,9 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple, Self, TypeVar
 
-import jax
-import jax.numpy as jnp
-
 from jaxrl.algorithms import rllib_values, validators
 from jaxrl.algorithms.base import Algorithm
+from jaxrl.algorithms.hypers import as_hypers, with_all_numbers
 from jaxrl.algorithms.model_config import (
     NETWORK,
     ActingSettings,
@@ -271,11 +269,7 @@ class AlgorithmConfig(NetworkSettings, ActingSettings, TaskSettings, RolloutSett
             changes |= by_policy[policy]
             self._check_are_numbers(changes)
             configs[policy] = self.for_policy(policy).replace(**changes)
-        schedules = [
-            getattr(config, name) for config in configs.values() for name in _schedules(type(self))
-        ]
-        knots = max((len(knots_of(value)) for value in schedules), default=1)
-        return {policy: _as_hypers(config, knots) for policy, config in configs.items()}
+        return as_hypers(configs)
 
     def overridden(
         self, name: str, named: Sequence[PolicyId] = (), form: str = "{policy}.{name}"
@@ -426,57 +420,8 @@ def algorithm_config(cls: C) -> C:
     decorate = checked(name, example="config.replace(NAME=...)", forms=forms)
     cls = decorate(dataclasses.dataclass(frozen=True)(cls))
     if dataclasses.is_dataclass(cls.hypers_class):
-        cls.hypers_class = _with_all_numbers(cls)
+        cls.hypers_class = with_all_numbers(cls)
     return cls
-
-
-def _with_all_numbers(config_class: type["AlgorithmConfig"]) -> type:
-    """The class of a configuration's numbers, with a field for each that it inherits without one.
-
-    So a setting marked `traced` is all that a coefficient of a subclass needs.
-    """
-    hypers_class = config_class.hypers_class
-    missing = config_class.numbers().keys() - {
-        part.name for part in dataclasses.fields(hypers_class)
-    }
-    if not missing:
-        return hypers_class
-    body = {
-        "__annotations__": dict.fromkeys(sorted(missing), jax.Array),
-        "__module__": config_class.__module__,
-        "__qualname__": f"{config_class.__qualname__}.hypers_class",  # where pickle finds it
-    }
-    return type("Hypers", (hypers_class,), body)
-
-
-def knots_of(value: float | tuple) -> tuple:
-    """A schedule's ((step, value), ...); a number is one from step 0 on."""
-    return value if isinstance(value, tuple) else ((0, value),)
-
-
-def _schedules(config_class: type[AlgorithmConfig]) -> tuple[str, ...]:
-    """The settings that may be schedules."""
-    fields = dataclasses.fields(config_class)
-    return tuple(
-        field.name for field in fields if getattr(field.metadata["check"], "schedule", False)
-    )
-
-
-def _as_hypers(config: AlgorithmConfig, num_knots: int) -> PyTree:
-    """The numbers of one policy's configuration: None is infinity, a schedule f32[num_knots, 2].
-
-    Schedules of fewer knots are padded by their last one.
-    """
-    schedules = _schedules(type(config))
-
-    def as_array(name: str) -> jax.Array:
-        value = getattr(config, name)
-        if name in schedules:
-            knots = knots_of(value)
-            return jnp.asarray(knots + knots[-1:] * (num_knots - len(knots)), jnp.float32)
-        return jnp.asarray(jnp.inf if value is None else value, jnp.float32)
-
-    return type(config).hypers_class(**{name: as_array(name) for name in config.numbers()})
 
 
 def make_env(env: Any, env_args: tuple) -> tuple[Any, PyTree]:

@@ -268,9 +268,12 @@ def parse(argv: Sequence[str], algorithm: str = "ppo") -> TrainOptions:
 
 def _class_name(path: str | None, *, trust: bool) -> str | None:
     """The configuration's class of a saved run, "module:Class", once it may be imported."""
-    if path is None:
+    try:
+        name = None if path is None else _facts(path).get("config_class")
+    except UsageError:  # another flag may be wrong as well; whoever loads the run says it
+        name = None
+    if name is None:
         return None
-    name = _facts(path).get("config_class")
     read_class(name, "jaxrl.Trainer.from_checkpoint", trust=trust)
     return name
 
