@@ -58,8 +58,8 @@ MAY_IMPORT = {
 CORE_WITHOUT_JAX = tuple(
     f"jaxrl.core.{module}"
     for module in (
-        *("errors", "fields", "foreign_names", "json_text", "mask_parts", "memory_limits"),
-        *("number_types", "python_kinds", "trust"),
+        *("errors", "fields", "foreign_names", "json_text", "machine", "mask_parts"),
+        *("memory_limits", "number_types", "python_kinds", "trust"),
     )
 )
 WORKERS_WITH_JAX = {  # the side that learns

@@ -1,10 +1,8 @@
 """Memory of the machine and its devices, to reject what cannot fit before compiling."""
 
-import os
-from pathlib import Path
+from jaxrl.core.machine import host_memory
 
 MIB, GIB, TIB = 2**20, 2**30, 2**40
-CGROUP = Path("/sys/fs/cgroup/memory.max")  # the limit of a container
 
 
 def in_units(number: int) -> str:
@@ -12,18 +10,6 @@ def in_units(number: int) -> str:
     if number >= 1024 * GIB:
         return f"{number / TIB:,.0f} TiB"
     return f"{number / GIB:.1f} GiB" if number >= GIB else f"{max(1, round(number / MIB)):,} MiB"
-
-
-def host_memory() -> int | None:
-    """Bytes of memory of this machine or its container; None if unknown."""
-    try:
-        whole = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (AttributeError, ValueError, OSError):
-        return None
-    try:
-        return min(whole, int(CGROUP.read_text()))
-    except (OSError, ValueError):  # no container, or one without a limit
-        return whole
 
 
 def most_memory() -> int | None:

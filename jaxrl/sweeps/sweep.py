@@ -11,7 +11,8 @@ import jax
 from jaxrl.algorithms.config import AlgorithmConfig
 from jaxrl.core.errors import UsageError, brief
 from jaxrl.core.fields import count, file_path, flag, takes, text
-from jaxrl.run.devices.mesh import num_cores, split_cpu, start_jax
+from jaxrl.core.machine import num_cores
+from jaxrl.run.devices.mesh import split_cpu, start_jax
 from jaxrl.run.inference.load import CONFIG
 from jaxrl.run.logging.console import Progress
 from jaxrl.run.logging.loggers import check_saved

@@ -4,7 +4,6 @@ See `sources` for what an environment may be.
 """
 
 import functools
-import os
 import statistics
 import time
 from collections.abc import Mapping
@@ -13,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from jaxrl.core.errors import UsageError, reason_of
+from jaxrl.core.machine import num_cores
 from jaxrl.core.outside_env import (
     OutsideEnvironment,
     OutsideMultiAgentEnvironment,
@@ -82,7 +82,7 @@ class PythonEnv(NamedTuple):
 
         To wake processes for a step costs more than steps of a few microseconds.
         """
-        if cores() == 1:
+        if num_cores() == 1:
             return 0
         faults = FaultCount(self.source.name, MAX_CONSECUTIVE_FAULTS)
         copy = LocalVectorEnv(self[:3], 1, faults, Draws(num_steps=0))  # the plain step's time
@@ -90,10 +90,10 @@ class PythonEnv(NamedTuple):
             with preserved():
                 seconds = seconds_of_a_step(copy)
         except TooManyFaults:
-            return min(cores(), num_envs)  # where a fault costs least
+            return min(num_cores(), num_envs)  # where a fault costs least
         finally:
             copy.close()
-        return min(cores(), num_envs) if seconds * num_envs > WORTH_PROCESSES_S else 0
+        return min(num_cores(), num_envs) if seconds * num_envs > WORTH_PROCESSES_S else 0
 
 
 def declare(source: Source, made: Any) -> PythonEnv:
@@ -189,9 +189,3 @@ def seconds_of_a_step(copy: VectorEnv) -> float:
         masks = copy.receive(0).action_mask
         seconds.append(time.perf_counter() - began)
     return statistics.median(seconds)
-
-
-def cores() -> int:
-    """The processor cores that this process may use."""
-    affinity = getattr(os, "sched_getaffinity", None)
-    return len(affinity(0)) if affinity else os.cpu_count() or 1

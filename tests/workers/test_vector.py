@@ -13,6 +13,7 @@ import pytest
 
 import jaxrl
 from jaxrl.core.env import lift
+from jaxrl.core.machine import num_cores
 from jaxrl.core.outside_env import is_outside, refuse_evaluation
 from jaxrl.core.registry import ENVIRONMENT, adapter_of, is_maker
 from jaxrl.core.spaces import Box, Dict, Discrete, MultiDiscrete, Tuple
@@ -20,7 +21,7 @@ from jaxrl.core.trust import check_name
 from jaxrl.core.types import DEFAULT_AGENT
 from jaxrl.workers.arrays import EnvForm, RangeCheck, StepArrays, episode_seed
 from jaxrl.workers.local import LocalVectorEnv
-from jaxrl.workers.python_env import adapt, cores, make_vector_env, seconds_of_a_step
+from jaxrl.workers.python_env import adapt, make_vector_env, seconds_of_a_step
 from jaxrl.workers.space_forms import form_of
 from jaxrl.workers.vector import TooManyFaults
 from tests.workers import environments
@@ -448,7 +449,7 @@ def test_processes_are_the_default_only_where_steps_are_long_enough():
     long = adapt(None, Slow)
     slow = long.vector(2)
     try:
-        assert isinstance(slow, LocalVectorEnv) == (cores() == 1)
+        assert isinstance(slow, LocalVectorEnv) == (num_cores() == 1)
     finally:
         slow.close()
 

@@ -32,6 +32,7 @@ import jax
 
 from jaxrl.core.errors import UsageError, brief, one_line
 from jaxrl.core.fields import count, text
+from jaxrl.core.machine import num_cores
 
 AUTO = "auto"
 JOIN_SECONDS = 60.0
@@ -444,8 +445,3 @@ def _kept_open(sockets: set[int]) -> subprocess.Popen | None:
     return subprocess.Popen(
         [sys.executable, "-S", "-c", program], stdin=subprocess.PIPE, pass_fds=sockets, **closed
     )
-
-
-def num_cores() -> int:
-    """Of the CPU, that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -6,6 +6,7 @@ from typing import Any
 
 import jax
 
+from jaxrl.core.machine import free_memory
 from jaxrl.core.memory_limits import in_units
 
 
@@ -49,15 +50,6 @@ def process_memory() -> int | None:
     try:
         return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGESIZE")
     except OSError:
-        return None
-
-
-def free_memory() -> int | None:
-    """Bytes that processes on this machine may still take, where the system tells (Linux)."""
-    try:
-        lines = dict(line.split(":", 1) for line in Path("/proc/meminfo").read_text().splitlines())
-        return int(lines["MemAvailable"].split()[0]) * 1024
-    except (OSError, KeyError):
         return None
 
 

@@ -13,10 +13,11 @@ from jaxrl.algorithms.base import RunnerState
 from jaxrl.algorithms.config import AlgorithmConfig
 from jaxrl.algorithms.sharding import check_devices, devices_worth_using
 from jaxrl.core.errors import UsageError
+from jaxrl.core.machine import num_cores
 from jaxrl.core.types import PyTree, is_key
 from jaxrl.rollout.env_step import EnvBatch
 from jaxrl.rollout.recorded_steps import RecordedSteps
-from jaxrl.run.devices.hosts import Hosts, hosts, num_cores
+from jaxrl.run.devices.hosts import Hosts, hosts
 from jaxrl.run.settings import RunSettings
 
 AXIS = "env"  # of the mesh

@@ -19,6 +19,7 @@ from rich.text import Text
 
 from jaxrl.algorithms.base import HeadlineMetric
 from jaxrl.core.errors import one_line
+from jaxrl.core.machine import num_cores
 from jaxrl.run.results import RETURN, lookup
 
 WIN_RATE = "env_runners/opponents/win_rate"
@@ -331,7 +332,7 @@ def device_name(number: int = 1) -> str:
     device = jax.devices()[0]
     cpu = device.platform == "cpu"
     if cpu:
-        name = f"the CPU ({os.cpu_count()} cores)"
+        name = f"the CPU ({num_cores()} cores)"
     else:
         name = f"{device.platform.upper()} ({device.device_kind})"
     processes = jax.process_count()

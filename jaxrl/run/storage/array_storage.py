@@ -24,7 +24,8 @@ import numpy as np
 
 from jaxrl.core import glibc_memory
 from jaxrl.core.json_text import read_json
-from jaxrl.core.memory_limits import host_memory, in_units
+from jaxrl.core.machine import host_memory
+from jaxrl.core.memory_limits import in_units
 
 # A path that every version takes literally.
 LITERAL_PATH = re.compile(r"([A-Za-z]:)?[\w/.,+=@~ -]{1,2000}")

@@ -12,9 +12,9 @@ import pytest
 from jax.experimental.compilation_cache import compilation_cache
 
 from jaxrl import Trainer, UsageError, use_compile_cache
+from jaxrl.core.machine import num_cores
 from jaxrl.run.devices import compile_cache
 from jaxrl.run.devices.compiled import program_of
-from jaxrl.run.devices.hosts import num_cores
 from tests.probes import SMALL_ARENA
 
 SETTINGS = (
