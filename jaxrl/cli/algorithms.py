@@ -11,7 +11,7 @@ from jaxrl.algorithms.ppo.config import PPOConfig
 from jaxrl.algorithms.ppo.tuned import TUNED_NETWORK
 from jaxrl.algorithms.rllib_values import merged_by_policy
 from jaxrl.cli.flags import Flag, flags_of, given_flags
-from jaxrl.core.errors import UsageError, reason_of, unknown_name
+from jaxrl.core.errors import UsageError, brief, reason_of, unknown_name
 from jaxrl.core.fields import freeze
 from jaxrl.core.trust import load, parse_name, points_of
 from jaxrl.run.storage.config_file import CONFIGURATION
@@ -86,7 +86,7 @@ def config_of(
         tried: the settings of which a sweep tries values.
     """
     if not isinstance(tuned, bool):
-        raise UsageError(f"tuned={tuned!r} must be True or False")
+        raise UsageError(f"tuned={brief(tuned)} must be True or False")
     config_class = class_of(algorithm)
     env, env_args = options.get("env", "arena"), options.get("env_args", {})
     changes = {name: options[name] for name in options if name not in OF_THE_ENV}

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from jaxrl.cli.flags import flags_of, given_flags, setting_of
+from jaxrl.cli.flags import flag_name, flags_of, given_flags, setting_of
 from jaxrl.cli.help import show_help
 from jaxrl.core.env import lift
 from jaxrl.core.errors import UsageError
@@ -30,6 +30,7 @@ from jaxrl.run.devices.mesh import start_jax
 from jaxrl.run.inference.policy import Policy, policy_of
 from jaxrl.run.inference.replayed_episode import environment_of, origin_of, replay_episode
 from jaxrl.run.inference.sampling import ORIGIN, Episode
+from jaxrl.run.inference.video import check_ending
 from jaxrl.run.logging.console import print_answer
 from jaxrl.run.storage.checkpoint import open_found
 
@@ -76,6 +77,7 @@ def episodes(argv: Sequence[str] | None = None) -> None:
             **{name: setting_of(name, values) for name, values in given.items()}
         )
         check_all(options)
+        _check_together(options, given)
         found = read_episodes(folders[0], skip_damaged=options.skip_damaged)
         if options.out:
             start_jax()
@@ -105,6 +107,21 @@ def episodes(argv: Sequence[str] | None = None) -> None:
     except UsageError as error:
         print(f"{program('episodes')}: {error}", file=sys.stderr)
         sys.exit(2)
+
+
+def _check_together(options: EpisodesOptions, given: Mapping[str, Any]) -> None:
+    """Refuses two tasks at once, of which one would be left out, and a file of no format."""
+    asked = [
+        name for name in ("out", "replay", "judge", "minari", "parquet") if getattr(options, name)
+    ]
+    if options.show is not None and asked != ["out"]:
+        asked.insert(0, "show")
+    if len(asked) > 1:
+        raise UsageError(f"{flag_name(asked[0])} and {flag_name(asked[1])}: give one of them")
+    if options.out:
+        check_ending(options.out)
+    if "gamma" in given and not options.judge:
+        raise UsageError("--gamma goes with --judge RUN")
 
 
 def nth(found: Iterable[Episode], number: int, folder: str) -> Episode:

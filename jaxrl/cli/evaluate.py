@@ -156,7 +156,7 @@ def report(result: Result, run: str, options: EvaluateOptions) -> str:
 def _render(run: str, options: RenderOptions) -> None:
     settings = {**dataclasses.asdict(options), "out": options.out or None}
     episodes = settings.pop("episodes")
-    if options.out.endswith(PAGE_ENDING):
+    if (options.out or "").endswith(PAGE_ENDING):
         _render_page(run, options)
         return
     if episodes > 1 or isinstance(options.checkpoint, tuple):

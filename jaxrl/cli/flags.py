@@ -5,15 +5,16 @@ Every value arrives as text and is read here, so that the settings' own checks s
 
 import argparse
 import dataclasses
+import functools
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from jaxrl.core.errors import UsageError
+from jaxrl.core.errors import UsageError, brief
 from jaxrl.core.fields import flag, unknown_setting
-from jaxrl.core.json_text import read_json
+from jaxrl.core.json_text import MOST_DIGITS, read_json
 
 # Flags that take several values; all others take one.
 SEVERAL = {
@@ -50,7 +51,7 @@ REPEATED = ("checkpoint",)  # flags that may be given several times
 TEXTS = (
     *("run_dir", "rllib_config", "resume", "out", "output", "minari", "parquet", "compile_cache"),
     *("coordinator", "host", "token_file", "certificate", "private_key"),
-    *("observation_space", "action_space", "opponent"),
+    *("observation_space", "action_space", "opponent", "judge", "algorithm"),
 )
 
 
@@ -105,7 +106,7 @@ def given_flags(
         if word not in HELP_FLAGS:
             words.append(word)
     try:
-        given, left = _parser(flags).parse_known_args(words)
+        given, left = _parser(tuple(flags)).parse_known_args(words)
     except argparse.ArgumentError as error:
         name = error.argument_name
         several = name in map(flag_name, SEVERAL)
@@ -115,23 +116,59 @@ def given_flags(
             raise unknown_setting(word.partition("=")[0], flags, kind="flag")
         if not positional:
             raise _unexpected(word, words)
-    values = {
-        name: [value] if isinstance(value, str) else value for name, value in vars(given).items()
-    }
+    values = {name: _once(name, times) for name, times in vars(given).items()}
+    for name, said in values.items():
+        _check_words(name, said)
     return {**values, positional: left} if positional and left else values
+
+
+def _once(name: str, times: list[Any]) -> list[str]:
+    """The words of a flag that is there, with those of each time where several are allowed.
+
+    Raises:
+        UsageError: it is there several times, of which all but one would be dropped in silence.
+    """
+    if name in REPEATED:
+        return times
+    if len(times) > 1:
+        shown_values = " and ".join(brief(" ".join(words)) for words in map(_words, times[:2]))
+        several = ", with all its values behind it" if name in SEVERAL else ""
+        raise UsageError(
+            f"{flag_name(name)} is there {len(times)} times, as {shown_values}: "
+            f"give it once{several}"
+        )
+    return _words(times[0])
+
+
+def _check_words(name: str, words: Sequence[str]) -> None:
+    """Refuses texts that no flag takes: an empty one, as of an unset variable, and broken bytes."""
+    for word in words:
+        if not word:
+            raise UsageError(f"{flag_name(name)} has an empty text as its value; leave it out")
+        if not word.isprintable() and any(map(_is_half, word)):
+            raise UsageError(f"{flag_name(name)}={brief(word)} is not UTF-8")
+
+
+def _is_half(character: str) -> bool:
+    """Whether this is a lone surrogate, by which Python stands for a byte that is not UTF-8."""
+    return "\ud800" <= character <= "\udfff"
+
+
+def _words(value: str | list[str]) -> list[str]:
+    return [value] if isinstance(value, str) else value
 
 
 def _unexpected(word: str, words: Sequence[str]) -> UsageError:
     """The error for a word that belongs to no flag."""
     before = [flag for flag in words[: words.index(word)] if flag.startswith("--")]
     if before:
-        return UsageError(f"{before[-1]} takes one value, and {word!r} is a second one")
-    return UsageError(
-        f"unexpected argument {word!r}; flags begin with --, for example --env {word}"
-    )
+        flag = before[-1].partition("=")[0]
+        return UsageError(f"{flag} takes one value, and {brief(word)} is a second one")
+    return UsageError(f"unexpected argument {brief(word)}; flags begin with --, as in --env arena")
 
 
-def _parser(flags: Mapping[str, Flag]) -> argparse.ArgumentParser:
+@functools.cache
+def _parser(names: tuple[str, ...]) -> argparse.ArgumentParser:
     """Flags whose values stay words, so that the settings' own checks speak.
 
     argparse and not tyro: tyro prints its errors itself, over many lines, and does not tell a flag
@@ -143,10 +180,9 @@ def _parser(flags: Mapping[str, Flag]) -> argparse.ArgumentParser:
         exit_on_error=False,
         argument_default=argparse.SUPPRESS,
     )
-    for name in flags:
+    for name in names:
         nargs = "+" if name in SEVERAL else None
-        action = "append" if name in REPEATED else "store"
-        parser.add_argument(flag_name(name), dest=name, nargs=nargs, action=action)
+        parser.add_argument(flag_name(name), dest=name, nargs=nargs, action="append")
     return parser
 
 
@@ -205,11 +241,22 @@ def flag_name(name: str) -> str:
 
 def setting_of(name: str, words: Sequence[str]) -> Any:
     """A flag's words as the setting's value; whether it is allowed is the settings' to say."""
+    try:
+        return _setting_of(name, words)
+    except Unreadable as error:
+        raise UsageError(f"{flag_name(name)}: {error}") from None
+
+
+class Unreadable(UsageError):
+    """A text that looks like a value and is none."""
+
+
+def _setting_of(name: str, words: Sequence[str]) -> Any:
     if name in TEXTS:
         return None if words[0] == "None" else words[0]
     if name == "checkpoint":  # best, last, or an iteration as the checkpoint's folder is named
         chosen = [part for word in words for part in word.split(",")]
-        chosen = tuple(int(part) if part.isdecimal() else part for part in chosen)
+        chosen = tuple(value_of(part) if part.isdecimal() else part for part in chosen)
         return chosen if len(chosen) > 1 else chosen[0]
     if name in ("env_args", "evaluation_env_args", "stop", "init_from", "per_policy") and list(
         words
@@ -248,10 +295,13 @@ def value_of(text: str) -> Any:
         try:
             return read_json(text)
         except ValueError as error:
-            raise UsageError(
-                f"{text!r} is not a list such as [1,2] or [[1,2],[3,4]] without spaces: {error}"
+            raise Unreadable(
+                f"{brief(text)} is not a list such as [1,2] or [[1,2],[3,4]] without spaces: "
+                f"{error}"
             ) from None
     plain = text.replace("_", "")
+    if len(plain) > MOST_DIGITS and plain.lstrip("+-").isdecimal():
+        raise Unreadable(f"{brief(text)} has more than {MOST_DIGITS} digits")
     for read in (int, float):
         try:
             number = read(plain)
@@ -268,10 +318,14 @@ def pairs(
     name: str, words: Sequence[str], read: Callable[[str], Any] | None = None
 ) -> dict[str, Any]:
     """`height=6 width=8` as a dict."""
-    found = dict(word.partition("=")[::2] for word in words)
-    for key, value in found.items():
+    found: dict[str, str] = {}
+    for word in words:
+        key, _, value = word.partition("=")
+        if key in found:
+            raise UsageError(f"{name} names {brief(key)} twice")
+        found[key] = value
         if not key or not value:
-            raise UsageError(f"{name} takes NAME=VALUE, not {key!r}")
+            raise UsageError(f"{name} takes NAME=VALUE, not {brief(key)}")
     return {key: (read or value_of)(value) for key, value in found.items()}
 
 
@@ -290,7 +344,7 @@ def _per_policy(words: Sequence[str]) -> dict[str, dict[str, Any]]:
     for path, value in pairs("per_policy", words, read=str).items():
         policy, dot, name = path.partition(".")
         if not dot:
-            raise UsageError(f"per_policy takes POLICY.SETTING=VALUE, not {path!r}")
+            raise UsageError(f"per_policy takes POLICY.SETTING=VALUE, not {brief(path)}")
         several = name in SEVERAL and value[0] != "[" and "(" not in value  # module:Name(a=1,b=2)
         settings.setdefault(policy, {})[name] = (
             setting_of(name, tuple(value.split(","))) if several else value_of(value)
@@ -305,7 +359,7 @@ def _schedule(name: str, words: Sequence[str]) -> Any:
     if not all(word.count(":") == 1 for word in words):
         raise UsageError(
             f"{name} takes one number, or a schedule STEP:NUMBER STEP:NUMBER ..., "
-            f"not {' '.join(words)!r}"
+            f"not {brief(' '.join(words))}"
         )
     return tuple(tuple(map(value_of, word.split(":"))) for word in words)
 
@@ -316,10 +370,11 @@ def _policy_file(path: str) -> dict[str, list[str]]:
         policies = read_json(Path(path).read_text(encoding="utf-8"))
     except OSError as error:
         raise UsageError(
-            f"policies={path!r}: allowed are shared, per-agent, or a JSON file; {error.strerror}"
+            f"policies={brief(path)}: allowed are shared, per-agent, or a JSON file; "
+            f"{error.strerror}"
         ) from None
     except ValueError as error:
-        raise UsageError(f"policies file {path} is not JSON: {error}") from None
+        raise UsageError(f"policies file {brief(path)} is not JSON: {error}") from None
     if not isinstance(policies, dict):
-        raise UsageError(f"policies file {path} must hold {{policy: [agents]}}")
+        raise UsageError(f"policies file {brief(path)} must hold {{policy: [agents]}}")
     return policies

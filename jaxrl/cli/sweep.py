@@ -20,6 +20,7 @@ from jaxrl.cli.algorithms import (
 from jaxrl.cli.flags import (
     COMPILE_CACHE,
     Flag,
+    Unreadable,
     flag_name,
     flags_of,
     given_flags,
@@ -28,7 +29,7 @@ from jaxrl.cli.flags import (
     value_of,
 )
 from jaxrl.cli.help import HELP_FLAGS, show_help
-from jaxrl.core.errors import UsageError, unknown_name
+from jaxrl.core.errors import UsageError, brief, unknown_name
 from jaxrl.core.fields import flag
 from jaxrl.run import advice
 from jaxrl.run.command_line import command, program
@@ -36,6 +37,7 @@ from jaxrl.run.devices import compile_cache
 from jaxrl.run.logging.console import duration, print_answer
 from jaxrl.run.results import return_path
 from jaxrl.run.settings import RunSettings
+from jaxrl.run.stopping import check_goal
 from jaxrl.run.storage import run_folder
 from jaxrl.sweeps import space
 from jaxrl.sweeps.options import TRIAL_SETTINGS
@@ -150,6 +152,7 @@ def _sweep(argv: list[str]) -> Sweep:
     config, _ = config_of(options, tuned, algorithm, tried)
     stop = dict(sweep_options.pop("stop", {}))
     if (goal := sweep_options.pop("stop_return", None)) is not None:
+        check_goal("stop_return", goal)
         stop[return_path(config)] = goal
     sweep_options["scheduler"] = scheduler_of(given, sweep_options)
     if not held_outside([config]):
@@ -172,7 +175,8 @@ def scheduler_of(
         words = given["hyperparam_mutations"]
         drawn = [word for word in words if word.partition("=")[2].partition(":")[0] in DRAWS]
         listed = [word for word in words if word not in drawn]
-        asked["hyperparam_mutations"] = tried_of({"grid": listed, "random": drawn})
+        grid, draws = grid_of(listed, "hyperparam_mutations"), draws_of(drawn)
+        asked["hyperparam_mutations"] = _disjoint(grid, draws, "--hyperparam-mutations twice")
     if asked and not wanted:
         raise UsageError(f"{flag_name(next(iter(asked)))} goes with --pbt")
     return PopulationBasedTraining(**asked) if wanted else None
@@ -181,14 +185,23 @@ def scheduler_of(
 def tried_of(given: Mapping[str, Sequence[str]]) -> dict[str, Any]:
     """What --grid and --random ask for together."""
     grid, draws = grid_of(given.get("grid", ())), draws_of(given.get("random", ()))
+    return _disjoint(grid, draws, "--grid and in --random")
+
+
+def _disjoint(grid: dict[str, Any], draws: dict[str, Any], where: str) -> dict[str, Any]:
+    """Both together; a setting that is in both is refused."""
     if both := sorted(grid.keys() & draws.keys()):
-        raise UsageError(f"{both[0]} is in --grid and in --random: give it once")
+        raise UsageError(f"{both[0]} is in {where}: give it once")
     return {**grid, **draws}
 
 
-def grid_of(words: Sequence[str]) -> dict[str, Any]:
+def grid_of(words: Sequence[str], flag: str = "grid") -> dict[str, Any]:
     """`lr=1e-4,3e-4 fcnet_hiddens=[64,64],[256,256]` as grids."""
-    return {name: space.grid_search(_values(text)) for name, text in _pairs("grid", words).items()}
+    pairs = _pairs(flag, words)
+    try:
+        return {name: space.grid_search(_values(text)) for name, text in pairs.items()}
+    except Unreadable as error:
+        raise UsageError(f"{flag_name(flag)}: {error}") from None
 
 
 def draws_of(words: Sequence[str]) -> dict[str, Any]:
@@ -213,9 +226,9 @@ def _pairs(flag: str, words: Sequence[str]) -> dict[str, str]:
     for word in words:
         name, equals, text = word.partition("=")
         if not name or not equals:
-            raise UsageError(f"--{flag} takes SETTING=..., not {word!r}")
+            raise UsageError(f"{flag_name(flag)} takes SETTING=..., not {brief(word)}")
         if name in found:
-            raise UsageError(f"--{flag} names {name} twice")
+            raise UsageError(f"{flag_name(flag)} names {name} twice")
         found["lambda_" if name == "lambda" else name] = text
     return found
 

@@ -1,7 +1,6 @@
 """`jaxrl train` and its scripts: a training from the command line, new or resumed."""
 
 import dataclasses
-import math
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -31,7 +30,7 @@ from jaxrl.cli.flags import (
 from jaxrl.cli.help import HELP_FLAGS, show_help
 from jaxrl.core import glibc_memory
 from jaxrl.core.errors import UsageError, require
-from jaxrl.core.fields import flag
+from jaxrl.core.fields import file_path, flag
 from jaxrl.rllib.translation import from_rllib
 from jaxrl.run import advice, resume
 from jaxrl.run.command_line import command, program
@@ -44,7 +43,7 @@ from jaxrl.run.logging.loggers import check_saved
 from jaxrl.run.recorder import CURVES, EPISODE, PAGE
 from jaxrl.run.results import lookup, return_path
 from jaxrl.run.settings import RunSettings
-from jaxrl.run.stopping import LIMITS, unmet
+from jaxrl.run.stopping import LIMITS, check_goal, unmet
 from jaxrl.run.storage import checkpoint
 from jaxrl.run.storage.config_file import (
     import_named,
@@ -314,6 +313,8 @@ def _checked_run_flags(run: dict[str, Any]) -> dict[str, Any]:
     joins_others = any(part is not None for part in hosts[:3])
     if joins_others:
         check(*hosts)
+    elif "join_seconds" in run:
+        raise UsageError(f"--join-seconds goes with {', '.join(map(flag_name, THREE))}")
     switches = {name: run.get(name, False) for name in ("strict", "trust", "profile")}
     for name, value in switches.items():
         flag(name, value)
@@ -381,6 +382,7 @@ def _of_rllib(
     for name in ("resume", "tuned", "algorithm"):
         if name in run:
             raise UsageError(f"--rllib-config begins a run of PPO: leave out {flag_name(name)}")
+    file_path("a file's path")("rllib_config", run["rllib_config"])
     given = {**options, **settings}
     translation = from_rllib(run["rllib_config"], ignore=run.get("ignore", ()), **given)
     return translation.config, translation.run_settings, f"{translation}\n"
@@ -434,9 +436,7 @@ def _stop(
         {name: least for name, least in saved.items() if not (new_length and name in LIMITS)},
     )
     for least in goal.values():
-        is_number = isinstance(least, int | float) and not isinstance(least, bool)
-        if least is not None and not (is_number and math.isfinite(least)):
-            raise UsageError(f"stop_return={least!r} must be a finite number, or None")
+        check_goal("stop_return", least)
     stop = {name: least for name, least in {**stop, **goal}.items() if least is not None}
     return {} if stop == saved else {"stop": stop}
 

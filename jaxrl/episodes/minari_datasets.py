@@ -49,7 +49,7 @@ def to_minari(episodes: Iterable[Episode], dataset_id: str) -> list[str]:
     _require("writing")
     if not re.search(r"-v\d+$", dataset_id):
         raise UsageError(
-            f"Minari dataset {dataset_id!r}: the name must end in a version, such as "
+            f"Minari dataset {brief(dataset_id)}: the name must end in a version, such as "
             "arena/sampled-v0"
         )
     datasets: dict[str, Any] = {}

@@ -77,7 +77,7 @@ class EpisodeWriter:
         self.path, self.max_seconds = Path(path), max_seconds
         self.max_rows, self.max_bytes = max_rows, max_bytes
         if reason := _why_not_writable(self.path):
-            raise UsageError(f"episodes cannot be written to {path!s:.200}: {reason}")
+            raise UsageError(f"episodes cannot be written to {brief(str(path))}: {reason}")
         self._prefix, self._number = uuid.uuid4().hex[:8], 0
         self._waiting: list[_AgentRows] = []
         self._rows = self._bytes = 0  # of those
@@ -113,7 +113,7 @@ class EpisodeWriter:
         import pyarrow.parquet
 
         path = self.path / f"episodes-{self._prefix}-{self._number:06}.parquet"
-        part = path.with_name(f".{path.name}.part")
+        part = path.with_name(f".{path.name}.part").absolute()  # pyarrow takes a:b for an address
         try:
             table = _table(self._waiting, self._layouts)
             self.path.mkdir(parents=True, exist_ok=True)

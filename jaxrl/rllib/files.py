@@ -20,13 +20,15 @@ def read_file(path: str | Path) -> dict[str, Any]:
     """
     file_path("a file's path")("config", path)
     path = Path(path).expanduser()
-    path = path / RESULT if path.is_dir() else path
     if path.suffix in (".pkl", ".pickle"):
         raise UsageError(f"{path} is a pickle, which may run any code: give the {RESULT} beside it")
     try:
+        path = path / RESULT if path.is_dir() else path
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"{path} cannot be read: {one_line(error)}") from None
+        raise UsageError(
+            f"RLlib's configuration {brief(str(path))} cannot be read: {one_line(error)}"
+        ) from None
     values = _parse(path, text)
     if not isinstance(values, dict) or not values:
         held = brief(values) if values else "nothing"

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from jaxrl.core.errors import UsageError, brief, unknown_result
+from jaxrl.core.fields import FLOAT32
 from jaxrl.run.results import ITERATIONS, Lifetime, Result, lookup
 from jaxrl.run.settings import RunSettings
 
@@ -39,6 +40,13 @@ def criteria_of(stop: Any) -> dict[str, float]:
             "to train, the configuration's total_env_steps says"
         )
     return dict(stop or {})
+
+
+def check_goal(name: str, least: Any) -> None:
+    """Refuses a return to stop at that none reaches, or that is no number."""
+    is_number = isinstance(least, int | float) and not isinstance(least, bool)
+    if least is not None and not (is_number and abs(least) <= FLOAT32):
+        raise UsageError(f"{name}={brief(least)} must be a finite number, or None")
 
 
 def check_stop(stop: Mapping[str, float], names: list[str] | None) -> None:

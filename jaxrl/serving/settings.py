@@ -71,8 +71,8 @@ class ServerSettings:
         check_all(self)
         if not is_loopback(self.host) and not (self.token_file and self.certificate):
             raise UsageError(
-                f"host={self.host!r} can be reached from other machines: give a token_file and a "
-                "certificate, or listen on 127.0.0.1"
+                f"host={brief(self.host)} can be reached from other machines: give a token_file "
+                "and a certificate, or listen on 127.0.0.1"
             )
         if self.private_key and not self.certificate:
             raise UsageError("private_key goes with certificate")
@@ -102,7 +102,7 @@ class ServerSettings:
         """What clients must say first; "": nothing."""
         if self.token_file is None:
             return ""
-        name = f"token_file={str(self.token_file)!r}"
+        name = f"token_file={brief(str(self.token_file))}"
         try:
             token = Path(self.token_file).read_text(encoding="utf-8").strip()
         except (OSError, UnicodeDecodeError) as error:
@@ -121,7 +121,7 @@ class ServerSettings:
             context.load_cert_chain(self.certificate, self.private_key)
         except (OSError, ssl.SSLError) as error:
             raise UsageError(
-                f"certificate={str(self.certificate)!r} cannot be used: {one_line(error)}"
+                f"certificate={brief(str(self.certificate))} cannot be used: {one_line(error)}"
             ) from None
         return context
 

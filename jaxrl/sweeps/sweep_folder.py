@@ -21,7 +21,7 @@ from typing import Any
 from filelock import FileLock
 
 from jaxrl.algorithms.base import Algorithm
-from jaxrl.core.errors import UsageError, require
+from jaxrl.core.errors import UsageError, brief, require
 from jaxrl.run import resume
 from jaxrl.run.logging.text_logs import dumped
 from jaxrl.run.recorder import Snapshot, state_facts, state_tree
@@ -66,7 +66,7 @@ def _make(path: Path, plan: dict[str, Any]) -> FileLock:
         ) from None
     except OSError as error:
         raise UsageError(
-            f"sweep folder {path} cannot be written: {error.strerror or error}"
+            f"sweep folder {brief(str(path))} cannot be written: {error.strerror or error}"
         ) from None
     return run_folder.lock(path)
 

@@ -3,10 +3,12 @@
 import pytest
 
 import jaxrl
+from jaxrl.cli.main import COMMANDS
 from jaxrl.core import spaces
 from jaxrl.episodes import EpisodeWriter, SingleAgentEpisode
 from jaxrl.serving.server import PolicyServer
 from jaxrl.serving.settings import ServerSettings
+from tests.attack.command_lines import Line, lines_of, nothing_begins, outcome
 from tests.attack.entries import FAMILIES, LRS, OF_A_RUN
 from tests.attack.nonsense import CLEAR, OWN_ERRORS, Clock, verdict
 from tests.probes import SMALL_CARTPOLE as SMALL
@@ -49,6 +51,76 @@ def test_every_value_that_an_argument_does_not_take_is_refused_in_one_line(famil
 @pytest.mark.parametrize("family", OF_A_RUN)
 def test_calls_about_a_run_refuse_every_value_that_they_do_not_take(family, run):
     assert failures(OF_A_RUN[family](run)) == {}
+
+
+@pytest.fixture(scope="module")
+def bases(tmp_path_factory):
+    """The words of a command line of each command that is right."""
+    run = tmp_path_factory.mktemp("served") / "run"
+    settings = {"run_dir": run, "output": run / "episodes", "pictures": False, "quiet": True}
+    with jaxrl.Trainer(SMALL, **settings) as trainer:
+        trainer.fit({"training_iteration": 1})
+    training = ("--env", "cartpole", "--run-dir", "None")
+    of_run = {command: (str(run),) for command in COMMANDS}
+    return of_run | {
+        "train": training,
+        "sweep": (*training, "--seeds", "2"),
+        "evaluate": (str(run), "--episodes", "1"),
+        "export": (str(run), "--out", "x.npz"),
+        "episodes": (str(run / "episodes"),),
+    }
+
+
+def unclear(lines):
+    """The command lines that are not refused as they should be."""
+    clock = Clock()
+    with nothing_begins():
+        outcomes = [(line, outcome(line, clock)) for line in lines]
+    return [(line.entry, line.label, *found) for line, found in outcomes if found[0] != CLEAR]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_text_that_a_flag_does_not_take_is_refused_in_one_line(command, bases):
+    assert unclear(lines_of(command, bases[command])) == []
+
+
+CONTRADICTING_FLAGS = {
+    "train": {
+        "--ignore x": "rllib-config",
+        "--trust": "--resume",
+        "--strict": "--resume",
+        "--join-seconds 5": "--coordinator",
+        "--serve port=5": "--env external",
+        "--num-envs 2 --rollout-length 3 --train-batch-size 7": "train_batch_size",
+        "--use-lstm --use-gru": "use_gru",
+        "--env-args gravity=1 gravity=2": "env_args names",
+    },
+    "sweep": {
+        "--trust": "--resume",
+        "--burn-in-period 5": "--pbt",
+        "--grid lr=1e-3,1e-4 --random lr=uniform:1e-5:1e-3": "--grid and in --random",
+        "--halving 2 --pbt --hyperparam-mutations lr=1e-3,1e-4": "halving",
+    },
+    "render": {"--episodes 5": "--out", "--out x.html --fps 5": "fps"},
+    "serve": {"--private-key x": "certificate", "--host 0.0.0.0": "token_file"},
+    "episodes": {
+        "--replay --judge x": "--replay and --judge",
+        "--show 0 --parquet x": "--show and --parquet",
+        "--gamma 0.5": "--judge",
+    },
+}
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("command", CONTRADICTING_FLAGS)
+def test_flags_that_contradict_each_other_are_refused_in_one_line(command, bases):
+    pairs = CONTRADICTING_FLAGS[command].items()
+    lines = [
+        Line(command, words, (command, *bases[command], *words.split()), (name,))
+        for words, name in pairs
+    ]
+    assert unclear(lines) == []
 
 
 MISSPELT = {

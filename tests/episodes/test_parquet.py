@@ -125,6 +125,11 @@ def test_agents_of_different_spaces_share_a_file(tmp_path):
     assert read.custom_data == {"origin": {"env": "chess", "seed": 3}}
 
 
+def test_a_folders_name_that_looks_like_an_address_is_a_folders_name(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert len(written_and_read("a:b", of_steps(3))) == 1
+
+
 def test_rows_have_rllibs_column_names(tmp_path):
     outputs = {"action_logp": np.zeros(3), "vf_preds": np.ones(3)}
     written_and_read(tmp_path, of_steps(3, extra_model_outputs=outputs))

@@ -76,6 +76,7 @@ def use(
     Returns:
         The folder; None where nothing was changed.
     """
+    file_path("auto, a path, or off", optional=True)("compile_cache", choice)
     is_set = jax.config.jax_compilation_cache_dir or not jax.config.jax_enable_compilation_cache
     if choice in (None, "off") or is_set or (choice == "auto" and sys.platform != "linux"):
         return None

@@ -12,7 +12,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from jaxrl.core.errors import UsageError, one_line, unknown_name
+from jaxrl.core.errors import UsageError, brief, one_line, unknown_name
 from jaxrl.core.fields import count, file_path, flag, freeze, instance_of, pairs
 from jaxrl.core.program_spaces import is_action_of_program, is_program, mask_length
 from jaxrl.core.spaces import is_tree, to_json
@@ -106,7 +106,7 @@ def check_path(path: str | Path) -> Path:
     file_path("the path of a file")("path", path)
     path = Path(path)
     if path.suffix not in BUILDERS:
-        raise unknown_name("ending", path.suffix, BUILDERS, f"of {path}")
+        raise unknown_name("ending", path.suffix, BUILDERS, f"of {brief(str(path))}")
     if not path.parent.is_dir():
         raise UsageError(f"{path} cannot be written: there is no folder {path.parent}")
     return path

@@ -18,7 +18,7 @@ import numpy as np
 
 from jaxrl.algorithms.base import Algorithm
 from jaxrl.core.env import MultiAgentEnvironment
-from jaxrl.core.errors import UsageError, is_installed, require
+from jaxrl.core.errors import UsageError, brief, is_installed, require
 from jaxrl.core.types import PyTree
 from jaxrl.models.policy_spec import PolicyWeights
 from jaxrl.run.inference.recording import (
@@ -120,19 +120,23 @@ def png_frames(
     return steps, shown
 
 
-def check_episode_picture(path: str | Path, env: MultiAgentEnvironment) -> None:
-    """Raises UsageError for an unknown ending, a missing package, an env without pictures."""
-    suffix = Path(path).suffix
-    if suffix not in ENDINGS:
+def check_ending(path: str | Path) -> None:
+    """Raises UsageError for an unknown ending, or one whose package is missing."""
+    if Path(path).suffix not in ENDINGS:
         raise UsageError(
-            f"picture of an episode {str(path)!r}: the name must end in one of "
+            f"picture of an episode {brief(str(path))}: the name must end in one of "
             f"{', '.join(ENDINGS)}; a page that plays is jaxrl.replay(...).save('episode.html')"
         )
-    if suffix == ".mp4" and not is_installed("imageio_ffmpeg"):
+    if Path(path).suffix == ".mp4" and not is_installed("imageio_ffmpeg"):
         raise UsageError(
             f"{path}: writing mp4 needs imageio[ffmpeg]; pip install 'jaxrl[video]', or write a "
             ".gif"
         )
+
+
+def check_episode_picture(path: str | Path, env: MultiAgentEnvironment) -> None:
+    """Raises UsageError for an unknown ending, a missing package, an env without pictures."""
+    check_ending(path)
     require("PIL", Path(path).name, "pillow")
     check_can_render(env)
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from jaxrl.algorithms.base import HeadlineMetric
 from jaxrl.algorithms.opponent_settings import COPY, EVERYBODY
-from jaxrl.core.errors import UsageError, require
+from jaxrl.core.errors import UsageError, brief, require
 from jaxrl.run.logging.history import History, Series
 from jaxrl.run.logging.result_rows import Damage, read_result, whole_lines
 from jaxrl.run.results import ENV_STEPS, Result, lookup
@@ -186,7 +186,7 @@ def save_figure(path: str | Path, make: Callable[[], Any]) -> None:
     path = Path(path)
     if path.suffix not in PICTURES:
         raise UsageError(
-            f"picture {str(path)!r}: the name must end in one of {', '.join(PICTURES)}"
+            f"picture {brief(str(path))}: the name must end in one of {', '.join(PICTURES)}"
         )
     require("matplotlib", path.name)
     temporary = own_files.temporary_beside(path)

@@ -293,7 +293,7 @@ def run_path(path: Any) -> Path:
         Path(text).exists()
     except OSError as error:  # a name that is too long, say
         raise UsageError(
-            f"run folder {text!r:.100} cannot be read: {error.strerror or error}"
+            f"run folder {brief(text)} cannot be read: {error.strerror or error}"
         ) from None
     return Path(text)
 
@@ -335,7 +335,7 @@ def find(path: str | Path, which: str | int = "last") -> Path:
             )
     except OSError as error:
         raise UsageError(
-            f"run folder {str(path)!r:.100} cannot be read: {error.strerror or error}"
+            f"run folder {brief(str(path))} cannot be read: {error.strerror or error}"
         ) from None
     by_iteration = {**best, **regular}
     there = ", ".join(map(str, sorted(by_iteration)))

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 import jax
 from filelock import FileLock, Timeout
 
-from jaxrl.core.errors import UsageError, one_line
+from jaxrl.core.errors import UsageError, brief, one_line
 from jaxrl.core.json_text import read_json
 from jaxrl.run.storage import own_files
 from jaxrl.run.storage.config_file import asks_for_trust, described
@@ -94,7 +94,7 @@ def create(
                 f"{path}{_trust(path)}"
             ) from None
         raise UsageError(
-            f"run folder {path} cannot be written: {error.strerror or error}"
+            f"run folder {brief(str(path))} cannot be written: {error.strerror or error}"
         ) from None
     finally:
         shutil.rmtree(unfinished, ignore_errors=True)
