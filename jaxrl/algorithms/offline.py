@@ -39,7 +39,7 @@ class Drawn(struct.PyTreeNode):
     """What the policies of one group learn from in an iteration: T minibatches of B steps."""
 
     steps: Steps  # [N, T, B, ...]
-    ends: Steps | tuple  # [N, F, ...], as of `PolicyData`
+    ends: Steps | None  # [N, F, ...], as of `PolicyData`
     filter: RunningMeanStd | tuple  # [N]
 
     @property

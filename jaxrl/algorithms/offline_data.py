@@ -32,10 +32,12 @@ class Steps(struct.PyTreeNode):
     inputs: PolicyInputs  # what the policy was told beside the observation
     action: PyTree = ()  # as the policy samples it
     # Only of data with returns:
-    return_to_go: PyTree = ()  # f32  discounted rewards from this step to the last one recorded
+    return_to_go: jax.Array | None = (
+        None  # f32  discounted rewards from this step to the last one recorded
+    )
     # f32  of the value after that: 0 where the episode terminated, else gamma^(steps to there)
-    discount: PyTree = ()
-    end: PyTree = ()  # i32  which of `PolicyData.ends` came after the last step
+    discount: jax.Array | None = None
+    end: jax.Array | None = None  # i32  which of `PolicyData.ends` came after the last step
 
 
 class PolicyData(struct.PyTreeNode):
@@ -44,7 +46,7 @@ class PolicyData(struct.PyTreeNode):
     steps: Steps  # [N, R, ...], of which each policy has the first `count`
     count: jax.Array  # i32[N]
     # [N, F, ...]  with returns: the observations after the last steps of cut and truncated episodes
-    ends: Steps | tuple = ()
+    ends: Steps | None = None
     filter: RunningMeanStd | tuple = ()  # [N]  of all observations, where the policies have one
 
 
@@ -214,7 +216,7 @@ class _PolicyRows:
         if masked and len(self._masks) == len(self._steps):
             inputs = steps.inputs.replace(action_mask=np.concatenate(self._masks))
             steps = steps.replace(inputs=inputs)
-        ends = ()
+        ends = None
         if self._gamma is not None:
             # One of zeros where every episode terminated: nothing reads it.
             some = jax.tree.map(lambda leaf: np.zeros_like(leaf[:1]), steps)

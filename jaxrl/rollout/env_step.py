@@ -111,8 +111,8 @@ class StepRandomness(NamedTuple):
     reset_key: Key  # [E]  alike in all steps of a block: a reset folds `step` in
     step: jax.Array  # i32[]
     noise: tuple[jax.Array, ...]  # by group, f32[N, E, M, D]  what actions are sampled by
-    # f32[]  of training so far, for explorations; () where policies act by themselves alone
-    env_steps: jax.Array | tuple = ()
+    # f32[]  of training so far, for explorations; None where policies act by themselves alone
+    env_steps: jax.Array | None = None
 
 
 class PolicyOutput(NamedTuple):
@@ -245,7 +245,7 @@ def step_envs(
     Returns:
         (outputs, raw): by group; raw [E].
     """
-    noise, env_steps = (randomness.noise, randomness.env_steps) if explore else (None, ())
+    noise, env_steps = (randomness.noise, randomness.env_steps) if explore else (None, None)
     outputs = choose_actions(spec, weights, envs, noise, env_params, env_steps)
     outputs = _with_functions(spec, weights, envs, outputs, randomness.step_key)
     actions = _to_env_actions(spec, outputs)
@@ -277,13 +277,13 @@ def choose_actions(
     envs: EnvBatch,
     noise: tuple[jax.Array, ...] | None,
     env_params: PyTree,
-    env_steps: jax.Array | tuple = (),
+    env_steps: jax.Array | None = None,
 ) -> list[PolicyOutput]:
     """What every policy does next, by group.
 
     Args:
         noise: by group, what actions are sampled by; None: each is its distribution's mode.
-        env_steps: f32[], of training so far; () where policies do not explore.
+        env_steps: f32[], of training so far; None where policies do not explore.
     """
     inputs = policy_inputs(spec, envs.state, envs.policy_states, env_params)
     if spec.has_critics:
@@ -296,7 +296,7 @@ def choose_actions(
         else:
             apply = each_policy(policy_spec.apply, in_axes=(0, 0, 0, 0))
             distribution, value, carry = apply(weights[g], *seen)
-        if not isinstance(env_steps, tuple):
+        if env_steps is not None:
             distribution = policy_spec.explored(distribution, env_steps)
         action = distribution.mode() if noise is None else distribution.sample(noise[g])
         outputs.append(PolicyOutput(action, distribution, value, carry, inputs[g]))

@@ -28,8 +28,8 @@ class EpisodeStats(struct.PyTreeNode):
     returns: jax.Array  # f32[..., M]  undiscounted, by agent
     length: jax.Array  # i32[...]  environment steps
     metrics: dict[str, jax.Array]  # {name: f32[...]}  the sums of `info["metrics"]`
-    # i32[..., M]  steps in which each agent acted; () where all always act
-    agent_steps: jax.Array | tuple = ()
+    # i32[..., M]  steps in which each agent acted; None where all always act
+    agent_steps: jax.Array | None = None
     lower: LowerParts | None = None  # None: 0
 
     @property
@@ -58,8 +58,8 @@ class Summary(struct.PyTreeNode):
     episode_len: Spread
     agent_returns: jax.Array  # f32[M]  sums over the episodes
     custom_metrics: dict[str, Spread]
-    # i32[M]  sums over the episodes; () where all agents always act
-    agent_steps: jax.Array | tuple = ()
+    # i32[M]  sums over the episodes; None where all agents always act
+    agent_steps: jax.Array | None = None
     agent_returns_lower: jax.Array | float = 0.0  # f32[M]
 
 
@@ -99,7 +99,7 @@ def no_episodes(
         returns=jnp.zeros((*shape, num_agents)),
         length=jnp.zeros(shape, jnp.int32),
         metrics={name: jnp.zeros(shape) for name in metrics},
-        agent_steps=() if always_active else jnp.zeros((*shape, num_agents), jnp.int32),
+        agent_steps=None if always_active else jnp.zeros((*shape, num_agents), jnp.int32),
     ).in_two_parts
 
 

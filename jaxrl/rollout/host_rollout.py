@@ -95,7 +95,7 @@ class HostRollouts:
         game = Game.of(self.spec, weights, self.env_params)
         copies = self.num_envs or len(env_keys)
         passed = np.arange(self.num_steps, dtype=np.float32) * copies
-        env_steps = np.float32(env_steps) + passed if self.spec.explores else ()
+        env_steps = np.float32(env_steps) + passed if self.spec.explores else None
         parts = []
         for i, rows in enumerate(self.vector.parts):
             envs = _part_of(self._envs, (rows.start, rows.stop))

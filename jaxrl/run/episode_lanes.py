@@ -224,7 +224,7 @@ class EpisodeLanes:
                 returns[row, i] = finished.returns.get(agent, 0.0)
                 steps[row, i] = finished.agent_steps.get(agent, 0)
         fold = lambda leaf: leaf.reshape(num_steps, num_envs, *leaf.shape[1:])
-        agent_steps = () if self.spec.always_active else fold(steps)
+        agent_steps = None if self.spec.always_active else fold(steps)
         rounded = returns.astype(np.float32)
         lower = LowerParts(fold((returns - rounded).astype(np.float32)), {})
         stats = EpisodeStats(fold(rounded), fold(length), {}, agent_steps, lower)

@@ -195,7 +195,7 @@ def _score(scores: Scores) -> dict[str, float]:
 def _mean_agent_steps(grouping: Grouping, summary: Summary) -> dict[AgentId, float]:
     """Mean steps of an episode in which each agent acted: its length if all always act."""
     steps = summary.agent_steps
-    if isinstance(steps, tuple):
+    if steps is None:
         spread = summary.episode_len
         steps = np.full(len(grouping.agents), on_host(spread.sum, spread.lower))
     return dict(zip(grouping.agents, (steps / int(summary.count)).tolist(), strict=True))

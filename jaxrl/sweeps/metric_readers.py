@@ -241,6 +241,6 @@ def _spread_readers(shapes: Summary) -> dict[str, EpisodeReader]:
 
 def _steps_of(summary: Summary, agent: int) -> jax.Array:
     """The steps of an agent; where all always act they are the episodes'."""
-    if isinstance(summary.agent_steps, tuple):
+    if summary.agent_steps is None:
         return _sum_of(lambda summary: summary.episode_len)(summary)
     return summary.agent_steps[agent].astype(jnp.float32)

@@ -83,7 +83,7 @@ def test_steps_are_those_of_the_episodes_and_returns_are_discounted_by_hand(tmp_
 
 def test_cloning_keeps_no_returns(cartpole_data):
     (data,) = data_of(BCConfig(env="cartpole", input=cartpole_data, **SMALL))
-    assert data.ends == () and data.steps.return_to_go == ()
+    assert data.ends is None and data.steps.return_to_go is None
 
 
 def test_files_that_changed_are_read_again(tmp_path):

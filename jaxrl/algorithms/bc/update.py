@@ -45,7 +45,7 @@ class AdvantageNorm(struct.PyTreeNode):
 class BCState(LearnerState, kw_only=True):
     """What a policy learns with."""
 
-    advantage_norm: AdvantageNorm | tuple = ()  # of MARWIL
+    advantage_norm: AdvantageNorm | None = None  # of MARWIL
 
 
 class Terms(NamedTuple):
@@ -54,8 +54,8 @@ class Terms(NamedTuple):
     log_prob: jax.Array  # of the recorded actions
     entropy: jax.Array
     policy_loss: jax.Array
-    vf_loss: jax.Array | tuple = ()
-    weight: jax.Array | tuple = ()
+    vf_loss: jax.Array | None = None  # of MARWIL, as the next
+    weight: jax.Array | None = None
 
 
 def init_learner(spec: BCSpec, hypers: dict[str, jax.Array], key: Key) -> BCState:
@@ -66,7 +66,7 @@ def init_learner(spec: BCSpec, hypers: dict[str, jax.Array], key: Key) -> BCStat
         params=params,
         opt_state=optax.adam(1.0).init(params),
         filter=spec.policy_spec.initial_filter(),
-        advantage_norm=AdvantageNorm(zero, zero) if spec.is_weighted else (),
+        advantage_norm=AdvantageNorm(zero, zero) if spec.is_weighted else None,
     )
 
 
@@ -118,14 +118,14 @@ class Minibatch(NamedTuple):
     inputs: PyTree  # as the model reads them
     action_mask: PyTree
     action: PyTree
-    target: jax.Array | tuple  # f32  of the value, with MARWIL
-    advantage_norm: AdvantageNorm | tuple  # before this minibatch
+    target: jax.Array | None  # f32  of the value, with MARWIL
+    advantage_norm: AdvantageNorm | None  # before this minibatch
 
 
 def _minibatch(
-    spec: BCSpec, learner: BCState, steps: Steps, end_values: jax.Array | tuple
+    spec: BCSpec, learner: BCState, steps: Steps, end_values: jax.Array | None
 ) -> Minibatch:
-    target, policy_spec = (), spec.policy_spec
+    target, policy_spec = None, spec.policy_spec
     if spec.is_weighted:
         target = steps.return_to_go + steps.discount * end_values[steps.end]
     inputs = policy_spec.read(learner.filter, steps.obs, steps.inputs)
@@ -133,24 +133,24 @@ def _minibatch(
     return Minibatch(inputs, mask, steps.action, target, learner.advantage_norm)
 
 
-def _end_values(spec: BCSpec, learner: BCState, ends: Steps | tuple) -> jax.Array | tuple:
-    """V of the observations after the last steps, f32[F]."""
+def _end_values(spec: BCSpec, learner: BCState, ends: Steps | None) -> jax.Array | None:
+    """V of the observations after the last steps, f32[F], which MARWIL needs."""
     if not spec.is_weighted:
-        return ()
+        return None
     inputs = spec.policy_spec.read(learner.filter, ends.obs, ends.inputs)
     return spec.policy_spec.evaluate_actions(learner.params, inputs, ())[1]
 
 
 def _loss(
     spec: BCSpec, params: PyTree, minibatch: Minibatch, hypers: dict[str, jax.Array]
-) -> tuple[jax.Array, tuple[Terms, AdvantageNorm | tuple]]:
+) -> tuple[jax.Array, tuple[Terms, AdvantageNorm | None]]:
     """(loss, (terms, the moving average after it)); Wang et al. 2018, algorithm 1."""
     evaluate = spec.policy_spec.evaluate_actions
     distribution, value = evaluate(params, minibatch.inputs, minibatch.action_mask)
     log_prob = distribution.log_prob(minibatch.action)
     means = jnp.mean(log_prob), jnp.mean(distribution.entropy())
     if not spec.is_weighted:
-        return -means[0], (Terms(*means, policy_loss=-means[0]), ())
+        return -means[0], (Terms(*means, policy_loss=-means[0]), None)
     error = minibatch.target - value
     advantage = jax.lax.stop_gradient(error)
     rate = hypers["moving_average_sqd_adv_norm_update_rate"]

@@ -36,8 +36,8 @@ class PPOState(LearnerState, kw_only=True):
     """What a policy learns with."""
 
     kl_coeff: jax.Array  # f32[]
-    return_filter: RunningMeanStd | tuple = ()  # of the discounted return; () without scaling
-    intrinsic_filter: RunningMeanStd | tuple = ()  # of that of intrinsic rewards, where scaled
+    return_filter: RunningMeanStd | None = None  # of the discounted return, where it is scaled
+    intrinsic_filter: RunningMeanStd | None = None  # of that of intrinsic rewards
 
 
 def init_learner(spec: PPOSpec, hypers: Hypers, key: Key) -> PPOState:
@@ -48,8 +48,8 @@ def init_learner(spec: PPOSpec, hypers: Hypers, key: Key) -> PPOState:
         opt_state=_optimizer(spec, hypers.at(0.0)).init(params),
         kl_coeff=hypers.kl_coeff * float(spec.use_kl_loss),
         filter=spec.policy_spec.initial_filter(),
-        return_filter=init_running_stats(()) if spec.normalize_returns else (),
-        intrinsic_filter=init_running_stats(()) if spec.normalize_intrinsic_rewards else (),
+        return_filter=init_running_stats(()) if spec.normalize_returns else None,
+        intrinsic_filter=init_running_stats(()) if spec.normalize_intrinsic_rewards else None,
     )
 
 
