@@ -34,7 +34,7 @@ from jaxrl.run.logging.text_logs import dumped
 from jaxrl.run.replay.page import Column, make_replay
 from jaxrl.run.results import ENV_STEPS, ITERATIONS, Lifetime, Result
 from jaxrl.run.settings import RunSettings
-from jaxrl.run.storage import checkpoint
+from jaxrl.run.storage import checkpoint, own_files
 from jaxrl.run.storage.checkpoint import CHECKPOINTS
 from jaxrl.run.storage.run_folder import RunFolderLock
 from jaxrl.run.storage.run_folder import read as read_folder
@@ -165,7 +165,7 @@ class Recorder:
     def _opened(self) -> Logs:
         """The logs, cut back to the run's state when its first new result comes, not before."""
         if self._logs is None:
-            checkpoint.clean(self.folder / CHECKPOINTS)
+            self._clean()
             run = RunStart(
                 self.folder,
                 self.facts["config"],
@@ -180,6 +180,12 @@ class Recorder:
             elif self.settings.pictures:
                 self.say(f"{CURVES} is left out: it needs matplotlib, which is not installed")
         return self._logs
+
+    def _clean(self) -> None:
+        """Removes what a kill left unfinished."""
+        checkpoint.clean(self.folder / CHECKPOINTS)
+        for name in (CURVES, *self._episode_files()):
+            own_files.remove_temporary(self.folder / name)
 
     def _ensure_folder(self) -> None:
         """Makes the run's folder again where somebody removed it; its logs begin again with it."""

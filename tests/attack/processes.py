@@ -49,6 +49,16 @@ def descendants(pid: int) -> list[int]:
     return found
 
 
+def with_variable(name: str, value: str) -> list[int]:
+    """The processes that were started with an environment variable, and run."""
+    found, variable = [], f"{name}={value}".encode()
+    for folder in PROC.glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if variable in (folder / "environ").read_bytes().split(b"\0"):
+                found.append(int(folder.name))
+    return found
+
+
 def measure(pid: int) -> tuple[float, int, int]:
     """A process's megabytes, descriptors and threads; those of one that has gone are 0."""
     try:

@@ -18,6 +18,7 @@ from jaxrl.core.env import strongly_typed
 from jaxrl.run.recorder import Snapshot, state_tree
 from jaxrl.run.results import flatten
 from jaxrl.run.resume import facts_of
+from jaxrl.run.storage import checkpoint
 from jaxrl.run.storage.checkpoint import Checkpoint, named_arrays
 from jaxrl.run.storage.saved_state import restore
 from tests.probes import Leavers
@@ -98,6 +99,39 @@ def test_what_was_logged_after_the_checkpoint_is_computed_and_logged_again(start
     assert [without_times(line) for line in lines_of(tmp_path / "run")] == [
         without_times(line) for line in before
     ]
+
+
+def test_what_a_kill_left_half_written_is_removed_on_resuming_and_nothing_else(start, resume):
+    def only(name):
+        return f".{name}.{'0f' * 8}.png"
+
+    trainer = start()
+    trainer.fit({"training_iteration": 2})
+    trainer.stop()
+    run = trainer.run_dir
+    others = (only("mine"), ".curves.png", ".curves.short.png")
+    for name in (only("curves"), *others):
+        (run / name).touch()
+    (run / "checkpoints" / ".unfinished-000003").mkdir()
+    resume().fit({"training_iteration": 3})
+    assert not (run / only("curves")).exists()
+    assert not (run / "checkpoints" / ".unfinished-000003").exists()
+    assert all((run / name).exists() for name in others)
+
+
+def test_a_run_with_a_checkpoint_that_a_kill_met_while_it_was_replaced_goes_on_from_it(
+    start, resume
+):
+    trainer = start()
+    trainer.fit({"training_iteration": 3})
+    trainer.stop()
+    folder = trainer.run_dir / "checkpoints"
+    (folder / "000003").rename(folder / ".replaced-000003")
+    again = resume()
+    assert again.lifetime.training_iteration == 3
+    assert_equal_to_the_bit(again.runner, trainer.runner)
+    again.fit({"training_iteration": 4})
+    assert list(checkpoint.iterations(folder).values()) == [folder / "000003", folder / "000004"]
 
 
 def test_a_run_killed_before_its_first_checkpoint_begins_anew_in_its_folder(

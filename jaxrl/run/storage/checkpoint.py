@@ -256,15 +256,15 @@ def filled(
 
 
 def iterations(folder: Path, *, best: bool = False) -> dict[int, Path]:
-    """The finished checkpoints in a folder of such, oldest first; the best ones or the others."""
-    names = (
-        {path: NAME.fullmatch(path.name) for path in folder.iterdir()} if folder.is_dir() else {}
-    )
-    found = {
-        int(match[2]): path
-        for path, match in names.items()
-        if match and (match[1] is not None) == best
-    }
+    """The finished checkpoints in a folder of such, oldest first; the best ones or the others.
+
+    One that a kill met while another took its place is among them, under its other name.
+    """
+    found = {}
+    for path in sorted(folder.iterdir()) if folder.is_dir() else ():  # other names come first
+        match = NAME.fullmatch(path.name.removeprefix(REPLACED))
+        if match and (match[1] is not None) == best:
+            found[int(match[2])] = path
     return dict(sorted(found.items()))
 
 

@@ -4,12 +4,18 @@ A folder may come from somebody else. A link in it, in place of a log or of a fo
 would let a resumed run write to, cut or remove what the link points to.
 """
 
+import contextlib
 import os
+import re
 import secrets
+import shutil
+import time
 from pathlib import Path
 
 from jaxrl.core.errors import UsageError
 
+UNFINISHED = re.compile(r"\.unfinished-\d+-[0-9a-f]{8}")  # names of `unfinished_beside`
+DAY = 24 * 3600
 LINKED_BY_ITSELF = "wandb"  # the folder in which Weights & Biases makes links of its own
 
 
@@ -27,6 +33,29 @@ def write_text(path: Path, text: str, mode: str = "w") -> None:
 def temporary_beside(path: Path) -> Path:
     """A name in the folder of `path`, of the same ending, that nobody could have put a link at."""
     return path.with_name(f".{path.stem}.{secrets.token_hex(8)}{path.suffix}")
+
+
+def remove_temporary(path: Path) -> None:
+    """Removes what a killed process left at a name of `temporary_beside`."""
+    stem, ending = re.escape(path.stem), re.escape(path.suffix)
+    form = re.compile(rf"\.{stem}\.[0-9a-f]{{16}}{ending}")
+    with contextlib.suppress(OSError):
+        for found in path.parent.iterdir():
+            if form.fullmatch(found.name):
+                found.unlink()
+
+
+def unfinished_beside(folder: Path) -> Path:
+    """A name beside `folder` under which it is filled, before it is renamed."""
+    return folder.parent / f".unfinished-{os.getpid()}-{secrets.token_hex(4)}"
+
+
+def remove_unfinished(parent: Path) -> None:
+    """Removes what killed processes left at names of `unfinished_beside`, for a day or longer."""
+    for found in filter(lambda path: UNFINISHED.fullmatch(path.name), parent.glob(".unfinished-*")):
+        with contextlib.suppress(OSError):  # another process renames its own meanwhile
+            if found.lstat().st_mtime < time.time() - DAY:
+                shutil.rmtree(found)
 
 
 def refuse_links(folder: Path) -> None:

@@ -5,7 +5,6 @@ import functools
 import json
 import os
 import platform
-import secrets
 import shutil
 import subprocess
 import time
@@ -79,11 +78,12 @@ def create(
         UsageError: it cannot be written.
     """
     check_length(path)
-    unfinished = path.parent / f".unfinished-{os.getpid()}-{secrets.token_hex(4)}"
+    unfinished = own_files.unfinished_beside(path)
     try:
         if os.path.lexists(path):
             raise FileExistsError
         unfinished.mkdir(parents=True)
+        own_files.remove_unfinished(path.parent)
         write_settings(unfinished, facts)
         fill(unfinished)
         os.rename(unfinished, path)  # fails where another process was faster

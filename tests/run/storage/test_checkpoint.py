@@ -256,8 +256,12 @@ def test_a_kill_between_taking_the_old_one_away_and_putting_the_new_one_there_lo
     tmp_path, saved
 ):
     saved.rename(tmp_path / ".replaced-000012")
+    (between,) = checkpoint.iterations(tmp_path).values()  # found before anything is cleaned
+    assert checkpoint.read(between).facts["lifetime"] == {"training_iteration": 12}
     checkpoint.clean(tmp_path)
     assert checkpoint.read(checkpoint.find(saved)).facts["lifetime"] == {"training_iteration": 12}
+    saved.with_name(".replaced-000012").mkdir()
+    assert checkpoint.iterations(tmp_path) == {12: saved}
 
 
 def test_what_a_caller_does_with_a_result_does_not_reach_the_logs(start, tmp_path):

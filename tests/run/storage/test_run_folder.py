@@ -79,6 +79,20 @@ def test_processes_that_start_in_the_same_second_get_a_folder_each(tmp_path):
     assert sorted(os.listdir(tmp_path)) == sorted(claimed)
 
 
+def test_what_a_kill_left_of_a_folder_goes_with_the_next_one_after_a_day(tmp_path):
+    old, young, other = (
+        tmp_path / name
+        for name in (".unfinished-12-0123abcd", ".unfinished-34-0123abcd", ".unfinished-mine")
+    )
+    for folder in (old, young, other):
+        folder.mkdir()
+        (folder / "config.json").touch()
+    for folder in (old, other):
+        os.utime(folder, (0, 0))
+    run_folder.create(tmp_path / "run", FACTS).release()
+    assert sorted(tmp_path.iterdir()) == sorted((young, other, tmp_path / "run"))
+
+
 def test_automatic_names_go_on_beside_those_that_are_taken(tmp_path):
     names = [
         path for path, _ in zip(run_folder.run_folders("a/b", 3, tmp_path), range(3), strict=False)
