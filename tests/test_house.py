@@ -464,6 +464,46 @@ def test_the_house_keeps_its_walls(guard):
     assert [complaint for path, source in FILES.items() for complaint in guard(path, source)] == []
 
 
+# What a stranger may have to read; the two numbers only fall.
+MOST_FILES_OF_A_TRAINER, MOST_LINES_OF_A_TRAINER = 143, 28_500
+NOT_OF_A_TRAINER = (  # found by name when a setting or a call asks for them
+    *("jaxrl/workers/", "jaxrl/run/export/", "jaxrl/run/replay/", "jaxrl/serving/"),
+    *("jaxrl/run/devices/ray_", "jaxrl/run/devices/host_program", "jaxrl/run/devices/collector"),
+)
+
+
+def module_level_imports(path, source):
+    """The files of the house that a file imports as it is imported itself."""
+
+    def nodes(parent):
+        for node in ast.iter_child_nodes(parent):
+            is_for_types = isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
+            if not (is_for_types or isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)):
+                yield node
+                yield from nodes(node)
+
+    at_once = [
+        node for node in nodes(ast.parse(source)) if isinstance(node, ast.Import | ast.ImportFrom)
+    ]
+    module = ast.Module(body=at_once, type_ignores=[])
+    for _, name in imports(path, ast.unparse(module)):
+        parts = name.split(".")
+        for length in range(2, len(parts) + 1):
+            file = "/".join(parts[:length])
+            yield from {f"{file}.py", f"{file}/__init__.py"} & FILES.keys()
+
+
+def test_what_a_trainer_imports_leaves_out_what_only_some_runs_need():
+    found, waiting = set(), ["jaxrl/run/trainer.py"]
+    while waiting:
+        if (path := waiting.pop()) not in found:
+            found.add(path)
+            waiting += module_level_imports(path, FILES[path])
+    assert [path for path in sorted(found) if path.startswith(NOT_OF_A_TRAINER)] == []
+    assert len(found) <= MOST_FILES_OF_A_TRAINER
+    assert sum(len(FILES[path].splitlines()) for path in found) <= MOST_LINES_OF_A_TRAINER
+
+
 def test_names_in_tests_benchmarks_and_the_documentation_are_as_telling():
     sources = {
         str(file.relative_to(ROOT)): file.read_text()

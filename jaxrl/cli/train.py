@@ -29,7 +29,7 @@ from jaxrl.cli.flags import (
 )
 from jaxrl.cli.help import HELP_FLAGS, show_help
 from jaxrl.core import glibc_memory
-from jaxrl.core.errors import UsageError, require
+from jaxrl.core.errors import TooManyFaults, UsageError, require
 from jaxrl.core.fields import file_path, flag
 from jaxrl.rllib.translation import from_rllib
 from jaxrl.run import advice, resume
@@ -55,7 +55,6 @@ from jaxrl.run.storage.config_file import (
 from jaxrl.run.trainer import Trainer
 from jaxrl.serving.external_env import GODOT, is_external
 from jaxrl.serving.settings import GODOT_PORT, ServerSettings
-from jaxrl.workers.vector import TooManyFaults
 
 SPACES = ("observation_space", "action_space")
 ANY_SPACES = ("--observation-space", "Box(-1, 1, 1)", "--action-space", "Discrete(2)")

@@ -51,6 +51,10 @@ class UsageError(ValueError):
     """A user's mistake; the command line prints the message as one line."""
 
 
+class TooManyFaults(RuntimeError):
+    """The environment failed again and again: training cannot go on."""
+
+
 def is_installed(package: str) -> bool:
     """Whether a package can be imported; nothing is imported."""
     if package in sys.modules:

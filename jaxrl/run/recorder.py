@@ -31,7 +31,6 @@ from jaxrl.run.inference.video import write_episode
 from jaxrl.run.logging.loggers import Logs, RunStart
 from jaxrl.run.logging.plots import Curves, panels_of, source_line
 from jaxrl.run.logging.text_logs import dumped
-from jaxrl.run.replay.page import Column, make_replay
 from jaxrl.run.results import ENV_STEPS, ITERATIONS, Lifetime, Result
 from jaxrl.run.settings import RunSettings
 from jaxrl.run.storage import checkpoint, own_files
@@ -266,6 +265,8 @@ class Recorder:
         if name == EPISODE:
             write_episode(path, recording, self.algorithm.rollout_spec.env, env_params)
         else:
+            from jaxrl.run.replay.page import Column, make_replay
+
             iteration = f"iteration {snapshot.lifetime.training_iteration:,}"
             column = Column(iteration, (recording,), env_params, "sampled actions")
             make_replay([column], self.algorithm, note=self.folder.name).save(path)

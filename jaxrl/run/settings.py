@@ -189,6 +189,22 @@ class RunSettings:
             self, "init_from", tuple((policy, str(path)) for policy, path in self.init_from)
         )
 
+    @property
+    def of_copies(self) -> dict[str, Any]:
+        """The arguments of `vector`, by which an environment outside JAX makes its copies."""
+        return {
+            "num_workers": self.workers,
+            "step_timeout_s": self.env_step_timeout_s,
+            "max_consecutive_faults": self.max_consecutive_faults,
+        }
+
+    def refuse_for_jax(self, env_name: str) -> None:
+        """Refuses settings of environments outside JAX, where the environment is one of JAX."""
+        for name in HOST_SETTINGS:
+            value = getattr(self, name)
+            if value != type(self).__dataclass_fields__[name].default:
+                raise UsageError(f"{name}={value} changes nothing: {env_name} runs in JAX")
+
     def to_dict(self) -> dict[str, Any]:
         """Plain values by name, as JSON can hold them."""
         values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}

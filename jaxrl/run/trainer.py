@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 import jax
 
@@ -23,7 +23,6 @@ from jaxrl.run.callbacks import Hooks
 from jaxrl.run.checkpointing import BestState, CheckpointManager
 from jaxrl.run.command_line import from_here
 from jaxrl.run.devices.compiled import CompiledAlgorithm, Program, program_for
-from jaxrl.run.devices.host_program import HostProgram, host_program_for, refuse_host_settings
 from jaxrl.run.devices.memory_usage import memory_line, peak_of
 from jaxrl.run.devices.mesh import settled
 from jaxrl.run.env_tasks import EnvTasks
@@ -54,6 +53,9 @@ from jaxrl.run.storage.dtypes import typed_like
 from jaxrl.run.storage.saved_state import OUTSIDE, changed_settings, restore
 from jaxrl.run.training_loop import TrainingLoop
 
+if TYPE_CHECKING:
+    from jaxrl.run.devices.host_program import HostProgram
+
 
 def _configuration(config: Any) -> AlgorithmConfig:
     if isinstance(config, AlgorithmConfig):
@@ -65,11 +67,13 @@ def _configuration(config: Any) -> AlgorithmConfig:
 
 def _program_for(
     config: AlgorithmConfig, settings: RunSettings, env: Any, iteration: int
-) -> Program | HostProgram:
+) -> "Program | HostProgram":
     """What compiles the training of a run that continues after `iteration`."""
     if not is_outside(env):
-        refuse_host_settings(settings, config.env_name)
+        settings.refuse_for_jax(config.env_name)
     elif not config.is_offline:
+        from jaxrl.run.devices.host_program import host_program_for
+
         return host_program_for(config, settings, iteration)
     elif settings.evaluation_interval is not None:
         refuse_evaluation(env)

@@ -11,7 +11,6 @@ from jaxrl.core.errors import UsageError
 from jaxrl.core.fields import least_count
 from jaxrl.core.memory_limits import in_units
 from jaxrl.run.devices.compiled import CAPACITY
-from jaxrl.run.devices.host_program import refuse_host_settings
 from jaxrl.run.devices.mesh import stacked
 from jaxrl.run.divergence import with_source
 from jaxrl.run.logging.console import Progress, device_name, duration
@@ -70,7 +69,7 @@ class Scheduler:
             interval = self.settings.evaluation_interval
             check_population(order.scheduler, self.groups, order.metric, interval)
         self.criteria = tuple(path for path in order.stop if path not in LIMITS)
-        refuse_host_settings(self.settings, trials[0].config.env_name)
+        self.settings.refuse_for_jax(trials[0].config.env_name)
         for group in self.groups:
             check_hooks(group.trials[0].config)
             algorithm = group.algorithm

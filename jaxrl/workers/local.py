@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from jaxrl.core.errors import UsageError
+from jaxrl.core.errors import TooManyFaults, UsageError
 from jaxrl.core.types import AgentId, PyTree
 from jaxrl.workers.arrays import EnvForm, StepArrays
 from jaxrl.workers.shared_generators import Draws
@@ -12,7 +12,6 @@ from jaxrl.workers.vector import (
     FaultCount,
     FirstObs,
     Results,
-    TooManyFaults,
     VectorSteps,
     spec_of,
 )

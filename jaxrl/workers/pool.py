@@ -27,7 +27,7 @@ from typing import Any
 
 import numpy as np
 
-from jaxrl.core.errors import UsageError, brief, reason_of
+from jaxrl.core.errors import TooManyFaults, UsageError, brief, reason_of
 from jaxrl.core.types import AgentId, PyTree
 from jaxrl.workers import family, process
 from jaxrl.workers.arrays import EnvForm, StepArrays, size_of
@@ -38,7 +38,6 @@ from jaxrl.workers.vector import (
     FaultCount,
     FirstObs,
     Results,
-    TooManyFaults,
     VectorSteps,
     spec_of,
 )

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from jaxrl.core.errors import UsageError, reason_of
+from jaxrl.core.errors import TooManyFaults, UsageError, reason_of
 from jaxrl.core.machine import num_cores
 from jaxrl.core.outside_env import (
     OutsideEnvironment,
@@ -29,7 +29,7 @@ from jaxrl.workers.rllib_envs import RllibAsParallel, gives_by_agent, made_paral
 from jaxrl.workers.shared_generators import Draws, preserved
 from jaxrl.workers.sources import Source, close, make_copy, source_of
 from jaxrl.workers.space_forms import without_parts
-from jaxrl.workers.vector import FaultCount, TooManyFaults, VectorEnv, VectorSpec, spec_of
+from jaxrl.workers.vector import FaultCount, VectorEnv, VectorSpec, spec_of
 
 # Faults with no episode that ended in between; RLlib's name for the setting is
 # num_consecutive_env_runner_failures_tolerance.

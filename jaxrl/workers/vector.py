@@ -16,16 +16,13 @@ from typing import Any, NamedTuple, Protocol
 import jax
 import numpy as np
 
+from jaxrl.core.errors import TooManyFaults
 from jaxrl.core.spaces import Space, from_json
 from jaxrl.core.types import DEFAULT_AGENT, DEFAULT_POLICY, AgentId, PolicyId, PyTree
 from jaxrl.workers.arrays import EnvForm, StepArrays
 from jaxrl.workers.stepper import Fault
 
 log = logging.getLogger(__name__)
-
-
-class TooManyFaults(RuntimeError):
-    """The environment failed again and again: training cannot go on."""
 
 
 class VectorSpec(NamedTuple):

@@ -14,10 +14,10 @@ import numpy as np
 import pytest
 
 import jaxrl
+from jaxrl.core.errors import TooManyFaults
 from jaxrl.core.types import DEFAULT_AGENT
 from jaxrl.workers.pool import halves, shares
 from jaxrl.workers.python_env import make_vector_env
-from jaxrl.workers.vector import TooManyFaults
 from tests.workers.environments import Brief, Counter, Ended, Leavers, Modules, Nim, arena
 
 SEEDS = np.array([7, 2**32 - 1, 0, 5, 9], np.uint32)

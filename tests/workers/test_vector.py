@@ -13,6 +13,7 @@ import pytest
 
 import jaxrl
 from jaxrl.core.env import lift
+from jaxrl.core.errors import TooManyFaults
 from jaxrl.core.machine import num_cores
 from jaxrl.core.outside_env import is_outside, refuse_evaluation
 from jaxrl.core.registry import ENVIRONMENT, adapter_of, is_maker
@@ -23,7 +24,6 @@ from jaxrl.workers.arrays import EnvForm, RangeCheck, StepArrays, episode_seed
 from jaxrl.workers.local import LocalVectorEnv
 from jaxrl.workers.python_env import adapt, make_vector_env, seconds_of_a_step
 from jaxrl.workers.space_forms import form_of
-from jaxrl.workers.vector import TooManyFaults
 from tests.workers import environments
 from tests.workers.environments import Counter, Ended, Leavers, Nim, Sloppy, Slow
 

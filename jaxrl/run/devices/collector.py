@@ -3,7 +3,7 @@
 import threading
 import weakref
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 import jax
 import jax.numpy as jnp
@@ -134,26 +134,12 @@ def rollouts_of(
     """Rollouts of a run's copies, here or in Ray actors; `sizes` are (copies, steps of each)."""
     num_envs, num_steps = sizes
     if not settings.num_ray_actors:
-        copies = make_copies(spec.env, num_envs, settings)
+        copies = spec.env.vector(num_envs, **settings.of_copies)
         return HostRollouts(spec, copies, num_steps, env_params)
     # Its process steps while the actor chooses actions, and may hang or die.
-    in_actor = {**copy_settings(settings), "num_workers": 1}
+    in_actor = {**settings.of_copies, "num_workers": 1}
     keeps_programs = bool(jax.config.jax_compilation_cache_dir)
     start = Start(spec, sizes, env_params, in_actor, keeps_programs)
     faults = FaultCount(spec.env.name, settings.max_consecutive_faults)
     num_actors = min(settings.num_ray_actors, num_envs)
     return RayRollouts(pickled(start, spec.env.name, "Ray actors"), num_envs, num_actors, faults)
-
-
-def make_copies(env: Any, num_envs: int, settings: RunSettings) -> Any:
-    """Copies of an environment outside JAX, lifted or not, as a run's settings want them."""
-    return env.vector(num_envs, **copy_settings(settings))
-
-
-def copy_settings(settings: RunSettings) -> dict[str, Any]:
-    """The arguments of an environment's `vector`."""
-    return {
-        "num_workers": settings.workers,
-        "step_timeout_s": settings.env_step_timeout_s,
-        "max_consecutive_faults": settings.max_consecutive_faults,
-    }

@@ -25,7 +25,7 @@ from jaxrl.rollout.env_step import draw_randomness
 from jaxrl.rollout.rollout import Rollout, play
 from jaxrl.run.devices.collector import Collector, rollouts_of
 from jaxrl.run.devices.compiled import StartAndChunk
-from jaxrl.run.settings import HOST_SETTINGS, RunSettings
+from jaxrl.run.settings import RunSettings
 
 CPU_OPTIONS = {
     # Environments step on the other cores meanwhile. Loops over small minibatches, shared between
@@ -181,14 +181,6 @@ def _check_copies(env: Any, config: AlgorithmConfig, settings: RunSettings) -> N
             f"num_envs={config.num_envs}: {config.env_name} makes {env.num_copies} copies"
             f"{' in each actor' if actors else ''}: set num_envs={number}"
         )
-
-
-def refuse_host_settings(settings: RunSettings, env_name: str) -> None:
-    """Refuses settings of environments outside JAX where the environment is one of JAX."""
-    for name in HOST_SETTINGS:
-        value = getattr(settings, name)
-        if value != RunSettings.__dataclass_fields__[name].default:
-            raise UsageError(f"{name}={value} changes nothing: {env_name} runs in JAX")
 
 
 class HostTraining(StartAndChunk):

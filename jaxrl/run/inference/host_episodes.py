@@ -10,7 +10,7 @@ import jax
 import numpy as np
 
 from jaxrl.core.env import restart
-from jaxrl.core.errors import UsageError
+from jaxrl.core.errors import TooManyFaults, UsageError
 from jaxrl.core.outside_env import is_outside, refuse_evaluation
 from jaxrl.core.types import PyTree
 from jaxrl.rollout.env_step import EnvBatch, PolicyOutput, follow
@@ -23,7 +23,6 @@ from jaxrl.rollout.host_steps import (
     reached_of,
     scatter_on_host,
 )
-from jaxrl.run.devices.collector import make_copies
 from jaxrl.run.inference.play_limit import DEFAULT_LIMIT, PlayLimit, PlayWatch
 from jaxrl.run.inference.whole_episodes import (
     Game,
@@ -34,7 +33,6 @@ from jaxrl.run.inference.whole_episodes import (
     step_chance,
 )
 from jaxrl.run.settings import RunSettings
-from jaxrl.workers.vector import TooManyFaults
 
 AT_ONCE = 16  # copies that play side by side, at most
 MOST_TRIES = 5  # of a batch of which a fault breaks off an episode
@@ -61,7 +59,7 @@ class EvaluationCopies:
         """
         if self._made is None or self._made[:2] != (env, number):
             self._end()
-            self._made = env, number, make_copies(env, number, self._settings)
+            self._made = env, number, env.vector(number, **self._settings.of_copies)
         is_whole = False
         try:
             yield self._made[2]
@@ -131,7 +129,9 @@ def play_pictured(play: PlaySpec, game: Game, number: int, max_steps: int) -> Pi
     env = play.rollout.env
     refuse_evaluation(env)
     copies = env.num_copies or 1
-    vector = env.pictured() if env.pictured else make_copies(env, copies, RunSettings(workers=0))
+    vector = (
+        env.pictured() if env.pictured else env.vector(copies, **RunSettings(workers=0).of_copies)
+    )
     index = np.int32(number + np.arange(copies))
     with contextlib.closing(vector):
         limit = PlayLimit(max_steps, say=lambda text: None)  # the recording says that it was cut

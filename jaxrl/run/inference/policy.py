@@ -4,7 +4,7 @@ import functools
 import zlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -24,10 +24,12 @@ from jaxrl.models.policy_spec import (
     has_mask,
 )
 from jaxrl.ops.distributions import Distribution, InEnvironment
-from jaxrl.run.export.export import Exported, export_policy
 from jaxrl.run.inference.act_inputs import checked_part, read_mask
 from jaxrl.run.storage.checkpoint import Checkpoint, filled, open_found
 from jaxrl.run.storage.config_file import read_config
+
+if TYPE_CHECKING:
+    from jaxrl.run.export.export import Exported
 
 ACTING = 0x61637469  # folded into the seed's key: acting never shares numbers with training
 
@@ -176,7 +178,7 @@ class Policy:
         explore: bool = False,
         opset: int | None = None,
         names: Mapping[str, str] | None = None,
-    ) -> Exported:
+    ) -> "Exported":
         """Writes the policy to a file that other programs act with; see docs/export.md.
 
         The file is compared with the policy before it is written, on observations of the policy's
@@ -199,6 +201,8 @@ class Policy:
             UsageError: another ending, a package that is missing, a folder that does not exist, or
                 a file that does not act as the policy does.
         """
+        from jaxrl.run.export.export import export_policy
+
         return export_policy(self, path, explore=explore, opset=opset, names=names)
 
     def _judged(

@@ -15,11 +15,12 @@ import pytest
 
 import jaxrl
 from jaxrl.algorithms.on_policy import rollout_keys
+from jaxrl.core.errors import TooManyFaults
 from jaxrl.rollout.host_rollout import HostRollouts, Stopped
 from jaxrl.run.devices import ray_rollouts, rollout_actor
 from jaxrl.run.devices.ray_rollouts import RayEnded, RayRollouts
 from jaxrl.run.devices.rollout_actor import Start
-from jaxrl.workers.vector import FaultCount, TooManyFaults
+from jaxrl.workers.vector import FaultCount
 from tests.rollout.test_host_rollout import assert_equal
 from tests.run.devices.fake_ray import ActorDiedError, FakeRay
 from tests.workers.environments import Counter, Nim
