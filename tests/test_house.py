@@ -754,3 +754,18 @@ def test_ppo_is_read_in_twelve_files_with_twenty_classes():
     ]
     assert len(files) == len(set(files)) == 12
     assert len(classes) <= 20, classes
+
+
+def test_the_map_of_the_house_names_what_is_there():
+    page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    quoted = {text for text in re.findall(r"`([^`\n]+)`", page) if re.fullmatch(r"[\w./]+", text)}
+    code = "\n".join(FILES.values())
+    places = [ROOT, ROOT / "jaxrl", ROOT / "jaxrl" / "algorithms"]
+    unknown = {
+        text
+        for text in quoted
+        if not any((place / text).exists() for place in places)
+        and not re.search(rf"\b{re.escape(text.rpartition('.')[2])}\b", code)
+    }
+    assert len(quoted) > 40
+    assert unknown == set()
