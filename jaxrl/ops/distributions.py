@@ -11,14 +11,25 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
-from jaxrl.core.errors import UsageError
+from jaxrl.core.errors import UsageError, brief
 from jaxrl.core.fast_prng import to_fast_key
 from jaxrl.core.program_spaces import (
     action_from_program,
     action_space_inside,
     action_to_program,
+    countable,
 )
-from jaxrl.core.spaces import Box, Dict, Discrete, MultiDiscrete, Space, Tuple, is_tree, tree_of
+from jaxrl.core.spaces import (
+    Box,
+    Dict,
+    Discrete,
+    MultiDiscrete,
+    Space,
+    Tuple,
+    beyond,
+    is_tree,
+    tree_of,
+)
 from jaxrl.core.types import Key, PyTree, is_key
 from jaxrl.ops.continuous import (
     DiagGaussian,
@@ -176,6 +187,13 @@ class InEnvironment(struct.PyTreeNode):
         return action_from_program(self.action_space, self.inside.mode(), jnp)
 
     def log_prob(self, action: PyTree) -> jax.Array:
+        """As of the other distributions.
+
+        Raises:
+            UsageError: integers that the space does not have; where they are traced, they count as
+                any others do.
+        """
+        _refuse_others(self.action_space, action)
         return self.inside.log_prob(action_to_program(self.action_space, action, jnp))
 
     def entropy(self) -> jax.Array:
@@ -431,6 +449,18 @@ def has_bounds(space: Box) -> bool:
 def _impossible(logits: jax.Array) -> float:
     """The logit of a masked action: its softmax is 0, and it is finite after a subtraction."""
     return 0.5 * float(jnp.finfo(logits.dtype).min)
+
+
+def _refuse_others(space: Space, action: PyTree) -> None:
+    """Refuses integers that a space does not have, of which a distribution gives no probability."""
+    leaves, structure = jax.tree.flatten(action)
+    if structure != jax.tree.structure(tree_of(space)):
+        raise UsageError(f"log_prob takes actions of {space}, not {brief(action)}")
+    for part, leaf in zip(jax.tree.leaves(tree_of(countable(space))), leaves, strict=True):
+        if isinstance(part, Box) or isinstance(leaf, jax.core.Tracer):
+            continue
+        if np.any(beyond(part, np.asarray(leaf)) | (np.asarray(leaf) % 1 != 0)):
+            raise UsageError(f"log_prob takes actions of {part}, not {brief(np.asarray(leaf))}")
 
 
 def _one_hot(action: jax.Array, num_categories: int) -> jax.Array:

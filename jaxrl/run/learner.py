@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from jaxrl.algorithms.base import Algorithm, RunnerState
@@ -166,9 +167,11 @@ class Learner(PolicyAccess):
         What is added is copied.
 
         Raises:
-            UsageError: data that do not fit the spaces; nothing of that episode is kept.
+            UsageError: data that do not fit the spaces, or numbers that are not finite; nothing of
+                that episode is kept.
         """
         if isinstance(experience, Rollout):
+            _check_finite(experience)
             self._rollouts.append(jax.tree.map(owned, experience))
             return
         single = isinstance(experience, Episodes)
@@ -267,6 +270,18 @@ class Learner(PolicyAccess):
         """The policies that act get the present weights; what they remember stays."""
         for name, policy in self._policies.items():
             policy.weights = self.algorithm.policy_weights(self.runner, name)
+
+
+def _check_finite(rollout: Rollout) -> None:
+    """Refuses a rollout with a row that nothing can be learned from."""
+    for trajectory in rollout.trajectories:
+        for name in ("obs", "next_obs", "action", "reward", "log_prob"):
+            for leaf in jax.tree.leaves(getattr(trajectory, name)):
+                if not np.issubdtype(leaf.dtype, np.floating):
+                    continue
+                rows = jnp.isfinite(leaf).reshape(*trajectory.active.shape, -1).all(axis=-1)
+                if not np.all(rows | ~trajectory.active):
+                    raise UsageError(f"add: {name} of a rollout holds NaN or infinity")
 
 
 class _Hashed:

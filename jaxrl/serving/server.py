@@ -25,12 +25,11 @@ from jaxrl.run.inference.policy import Policy
 from jaxrl.serving import protocol
 from jaxrl.serving.batched_inference import HELD_SECONDS, BatchedPolicy, Batcher
 from jaxrl.serving.godot import Scene, SceneClient, SceneFailed, Scenes
+from jaxrl.serving.guesses import Guesses, network_of
 from jaxrl.serving.session import WRONG_TOKEN, Experience, ServedPolicies, Session
 from jaxrl.serving.settings import ServerSettings
 
 HELLO_SECONDS = 5.0  # for a client's first message
-# A wrong token makes the next ones of its address wait, until it has said none for a while.
-GUESS_SECONDS, SUSPECT_SECONDS = 1.0, 60.0
 # For the answer to a ping: it comes after what a client has sent, of which nothing is read while it
 # waits for learning.
 PING_SECONDS = 600.0
@@ -97,7 +96,7 @@ class PolicyServer:
         self.scenes = scenes
         self.port = self.settings.port
         _ = self.settings.token, self.settings.tls  # refused here, if they are wrong
-        self._guessing: dict[str, float] = {}  # when an address said a wrong token last
+        self._guesses = Guesses()
         self._files: dict[tuple[PolicyId, bool, int], asyncio.Future[bytes]] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stopping: asyncio.Event | None = None
@@ -216,8 +215,7 @@ class PolicyServer:
         """Drops what nobody uses."""
         while True:
             await asyncio.sleep(SWEEP_SECONDS)
-            recent = time.monotonic() - SUSPECT_SECONDS
-            self._guessing = {at: last for at, last in self._guessing.items() if last > recent}
+            self._guesses.forget_old()
             before = time.monotonic() - self.settings.episode_timeout
             for session in list(self.sessions.values()):
                 session.drop_unused(before)
@@ -233,7 +231,7 @@ class PolicyServer:
         try:
             async with asyncio.timeout(HELLO_SECONDS):
                 hello = await connection.recv()
-            await self._greet(session, hello, _host_of(connection))
+            await self._greet(session, hello, _network_of(connection))
             async for frame in connection:
                 session.handle(frame)
                 if session.is_closed:
@@ -251,17 +249,17 @@ class PolicyServer:
             short = reason.encode()[:MAX_REASON_BYTES].decode(errors="ignore")
             await connection.close(1008 if reason else 1000, short)
 
-    async def _greet(self, session: Session, hello: str | bytes, address: str) -> None:
-        """Takes a first message, late where the address has just said a wrong token."""
-        if address in self._guessing:
-            await asyncio.sleep(GUESS_SECONDS)
+    async def _greet(self, session: Session, hello: str | bytes, network: str) -> None:
+        """Takes a first message, late where its network has just said a wrong token."""
+        await self._guesses.turn(network)
         session.handle(hello)
         if session.close_reason == WRONG_TOKEN:
-            self._guessing[address] = time.monotonic()
+            self._guesses.was_wrong(network)
 
     def _has_room_for(self, connection: ServerConnection) -> bool:
         """Whether one more client may come; where there is none, one that is idle gives way."""
-        alike = [client for client in self.sessions if _host_of(client) == _host_of(connection)]
+        network = _network_of(connection)
+        alike = [client for client in self.sessions if _network_of(client) == network]
         if len(alike) >= self.settings.max_clients_per_address:
             candidates = alike
         elif len(self.sessions) >= self.settings.max_clients:
@@ -357,10 +355,10 @@ class PolicyServer:
         self._files[key].add_done_callback(done)
 
 
-def _host_of(client: Hashable) -> str:
-    """The address that a client connects from, without its port; "" of a scene."""
+def _network_of(client: Hashable) -> str:
+    """The network that a client connects from; "" of a scene."""
     address = getattr(client, "remote_address", None)
-    return str(address[0]) if address else ""
+    return network_of(str(address[0])) if address else ""
 
 
 class Pace:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from jaxrl_client import PolicyClient
 
-from jaxrl.serving import server as policy_server
+from jaxrl.serving import guesses
 from tests.serving.served import Frames, serving
 
 TOKEN = "correct horse battery"
@@ -24,7 +24,7 @@ def token_file(tmp_path):
 
 
 def test_after_a_wrong_token_the_next_ones_of_that_address_wait(token_file, monkeypatch):
-    monkeypatch.setattr(policy_server, "GUESS_SECONDS", 0.2)
+    monkeypatch.setattr(guesses, "GUESS_SECONDS", 0.2)
     with serving(token_file=token_file) as server:
         began = time.monotonic()
         for guess in range(4):
@@ -34,19 +34,42 @@ def test_after_a_wrong_token_the_next_ones_of_that_address_wait(token_file, monk
 
 
 def test_who_guesses_does_not_slow_those_who_are_connected(token_file, monkeypatch):
-    monkeypatch.setattr(policy_server, "GUESS_SECONDS", 0.5)
+    monkeypatch.setattr(guesses, "GUESS_SECONDS", 0.5)
     with serving(token_file=token_file) as server:
         settings = {"token": TOKEN, "reconnect_seconds": 0}
         with PolicyClient(server.address, **settings) as client:
             client.get_action(client.start_episode(), np.zeros(3))  # compiles
-            guesses = [Frames(server, hello=False) for _ in range(8)]
-            for frames in guesses:
+            guessers = [Frames(server, hello=False) for _ in range(5)]
+            for frames in guessers:
                 frames.send(type="hello", protocol=1, token="a wrong token, again")
             began = time.monotonic()
             for _ in range(10):
                 client.get_action(client.start_episode(), np.zeros(3))
             assert time.monotonic() - began < 0.4
-            assert [frames.receive()["reason"] for frames in guesses] == ["wrong token"] * 8
+            said = [frames.receive() for frames in guessers]
+            assert [answer["reason"] for answer in said] == ["wrong token"] * 5
+
+
+def test_of_many_connections_at_once_one_token_a_second_is_read_and_the_right_one_gets_in(
+    token_file, monkeypatch
+):
+    monkeypatch.setattr(guesses, "GUESS_SECONDS", 0.1)
+    with serving(token_file=token_file) as server:
+        honest, *guessers = [Frames(server, hello=False) for _ in range(21)]
+        began = time.monotonic()
+        for frames in guessers:
+            frames.send(type="hello", protocol=1, token="a wrong token, again")
+        honest.send(type="hello", protocol=1, token=TOKEN)
+        assert honest.receive()["type"] == "welcome"
+        assert {frames.receive()["reason"] for frames in guessers} == {"wrong token"}
+        assert time.monotonic() - began > 0.1 * 19
+
+
+def test_the_addresses_that_one_guesser_may_have_count_as_one():
+    assert guesses.network_of("10.0.0.1") != guesses.network_of("10.0.0.2")
+    assert guesses.network_of("::ffff:10.0.0.1") == guesses.network_of("10.0.0.1")
+    assert guesses.network_of("2001:db8::1") == guesses.network_of("2001:db8:0:0:ffff::9%eth0")
+    assert guesses.network_of("2001:db8::1") != guesses.network_of("2001:db8:0:1::1")
 
 
 def certificate(folder, name, subject, days="1"):

@@ -1,8 +1,11 @@
 """Floods of lines: each kind of trouble with connections says itself once, and is then counted."""
 
 import asyncio
+import contextlib
+import json
 import logging
 import socket
+import struct
 from types import SimpleNamespace
 
 import pytest
@@ -55,6 +58,80 @@ def test_nothing_is_written_to_a_client_that_was_cut_off(is_cut_off, monkeypatch
     server = PolicyServer({"mover": small_policy()})
     server._send(SimpleNamespace(transport=transport), b"{}", True)
     assert written == ([] if is_cut_off else ["{}"])
+
+
+class Unread(socket.socket):
+    """A client of bytes that never reads, with the smallest window that the system gives."""
+
+    def __init__(self, server):
+        super().__init__()
+        self.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1)
+        self.settimeout(20)
+        self.connect(("127.0.0.1", server.port))
+        self.sendall(UPGRADE)
+        answer = b""
+        while b"\r\n\r\n" not in answer:  # the server is a WebSocket's now
+            answer += self.recv(1)
+        self.sendall(frame_of(type="hello", protocol=1, token=""))
+        self.setblocking(False)
+
+    def flood(self, frames):
+        """Sends as much as the system takes, and more while the server reads."""
+        with contextlib.suppress(OSError):
+            for _ in range(100):
+                self.send(frames)
+
+    def reset(self):
+        """Ends the connection without a goodbye, what was sent lost."""
+        self.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self.close()
+
+
+UPGRADE = (
+    b"GET / HTTP/1.1\r\nHost: here\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+    b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n"
+)
+
+
+def frame_of(**message):
+    """A message as a client's frame of text, masked with zeros."""
+    text = json.dumps(message).encode()
+    assert len(text) < 126
+    return bytes([0x81, 0x80 | len(text)]) + bytes(4) + text
+
+
+@pytest.mark.process
+def test_clients_that_never_read_half_close_or_reset_in_mid_frame_make_no_lines(
+    caplog, monkeypatch
+):
+    """Asyncio said 50,369 for 60 of them."""
+    monkeypatch.setattr(server_module, "MAX_UNREAD_BYTES", 2**14)
+    begin = frame_of(type="start_episode", id=0, episode="e")
+    turn = begin + frame_of(type="end_episode", id=0, episode="e")
+    act = begin + frame_of(type="get_action", id=1, episode="e", obs=[0.0, 0.0, 0.0])
+    floods = [frame_of(type="get_weights", id=1) * 20, turn * 20, act * 20]
+    with serving() as server:
+        clients = [Unread(server) for _ in range(12)]
+        for number, client in enumerate(clients):
+            client.flood(floods[number % len(floods)])
+        for client in clients[:4]:
+            client.reset()
+        for client in clients[4:8]:
+            with contextlib.suppress(OSError):
+                client.shutdown(socket.SHUT_WR)
+        for cut in (act[:20], act + b"\x81", act + b"\xff\xff\xff", b"\x81\xff" + b"\xff" * 8):
+            broken, half = Unread(server), Unread(server)
+            broken.flood(cut)
+            broken.reset()
+            half.flood(cut)
+            half.shutdown(socket.SHUT_RD)
+            clients.append(half)
+        for client in clients:
+            client.close()
+        wait_until(lambda: not server.sessions)
+        with Frames(server) as client:
+            client.begin()
+    assert lines(caplog) == []
 
 
 @pytest.mark.process

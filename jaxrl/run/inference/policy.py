@@ -12,7 +12,7 @@ import numpy as np
 
 from jaxrl.core.errors import UsageError, brief, named_policy, unknown_name
 from jaxrl.core.fields import UINT32, count, flag, takes
-from jaxrl.core.program_spaces import is_action_of_program
+from jaxrl.core.program_spaces import is_action_of_program, mask_length
 from jaxrl.core.spaces import from_json, is_tree, tree_of
 from jaxrl.core.types import AgentId, Key, PolicyId, PyTree
 from jaxrl.models.policy_spec import (
@@ -160,7 +160,7 @@ class Policy:
         which `act` stretches to the environment's units.
         """
         inside = jax.tree.map(np.asarray, self._judged(observation, self.masked, **told)[0])
-        if is_action_of_program(self.action_space):
+        if is_action_of_program(self.action_space) and not mask_length(self.action_space):
             return inside
         return InEnvironment(inside, self.action_space)
 
