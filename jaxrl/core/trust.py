@@ -27,6 +27,7 @@ from jaxrl.core.errors import UsageError, brief, unknown_name
 OURS = "jaxrl"
 EARLIER = "envs"  # what jaxrl.envs was called in earlier versions
 NAME = re.compile(r"(?P<module>[^:()]+):(?P<attribute>\w+)(?:\((?P<arguments>.*)\))?", re.DOTALL)
+LONGEST_NAME = 200  # characters of a module's name, and of what is in it
 NO_DEFAULT = object()
 _known_here: set[str] = set()  # modules `envs.*` that a file named and that are ours
 
@@ -75,6 +76,8 @@ def parse_name(text: str) -> Named | None:
     """The parts of a "module:Name", with or without arguments; None for any other text."""
     match = NAME.fullmatch(text) if isinstance(text, str) else None
     if match is None or not all(part.isidentifier() for part in match["module"].split(".")):
+        return None
+    if max(len(match["module"]), len(match["attribute"])) > LONGEST_NAME:
         return None
     try:
         call = ast.parse(f"f({match['arguments'] or ''})", mode="eval").body

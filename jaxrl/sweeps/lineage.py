@@ -5,10 +5,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from jaxrl.core.errors import UsageError, one_line
-from jaxrl.core.json_text import read_json
+from jaxrl.core.errors import UsageError, brief
 from jaxrl.run.logging.text_logs import dumped
 from jaxrl.run.storage import own_files
+from jaxrl.run.storage.forms import Form, problem_of
+from jaxrl.run.storage.json_lines import Damage, read_rows
 
 LINEAGE = "lineage.jsonl"  # in a sweep's folder
 
@@ -28,7 +29,11 @@ class Takeover(NamedTuple):
 
     @classmethod
     def from_dict(cls, saved: Mapping[str, Any]) -> "Takeover":
+        """A line that has the `FORM`."""
         return cls(saved["iteration"], saved["from"], saved["to"], saved["settings"])
+
+
+FORM: Form = {"iteration": int, "from": int, "to": int, "settings": dict}
 
 
 class Stretch(NamedTuple):
@@ -82,14 +87,36 @@ class Lineage:
         own_files.write_text(folder / LINEAGE, "".join(lines))
 
     def read(self, folder: Path) -> None:
-        """Takes over what `write` wrote.
+        """Takes over what `write` wrote; a damaged line is left out.
 
         Raises:
-            UsageError: the file is damaged.
+            UsageError: there is no file.
         """
-        try:
-            lines = (folder / LINEAGE).read_text(encoding="utf-8").splitlines()
-            self.takeovers = [Takeover.from_dict(read_json(line)) for line in lines]
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            what = f"{LINEAGE}: {one_line(error)}"
-            raise UsageError(f"sweep folder {folder} is damaged: {what}") from None
+        if not (folder / LINEAGE).exists():
+            raise UsageError(f"sweep folder {folder} is damaged: {LINEAGE} is missing")
+        damage = Damage(folder / LINEAGE)
+        rows = read_rows(folder / LINEAGE, self._problem_of, damage)
+        self.takeovers = list(map(Takeover.from_dict, rows))
+        damage.say()
+
+    def take_back(self, saved: Any) -> None:
+        """Takes over the `Takeover.to_dict` of each copy.
+
+        Raises:
+            ValueError: one is none of this population.
+        """
+        if not isinstance(saved, list):
+            raise ValueError("takeovers are a list")
+        for row in saved:
+            if problem := self._problem_of(row):
+                raise ValueError(f"a takeover {problem}")
+        self.takeovers = list(map(Takeover.from_dict, saved))
+
+    def _problem_of(self, row: Any) -> str:
+        """What is wrong with a line, of which the file says that it is one; mostly empty."""
+        if problem := problem_of(row, FORM, "the line"):
+            return problem
+        if not (row["iteration"] >= 0 and {row["from"], row["to"]} <= set(range(len(self.first)))):
+            return f"is of {len(self.first)} members"
+        names = row["settings"].keys()
+        return "" if names == self.first[row["to"]].keys() else f"has settings {brief(list(names))}"

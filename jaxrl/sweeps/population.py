@@ -25,14 +25,25 @@ from jaxrl.run.devices.mesh import on_first_device, on_host, stacked
 from jaxrl.run.logging.text_logs import dumped
 from jaxrl.run.results import Lifetime
 from jaxrl.run.storage import checkpoint
+from jaxrl.run.storage.forms import CALLBACKS, NUMBER, Form, lifetime, problem_of
 from jaxrl.sweeps.lineage import Lineage, Takeover
 from jaxrl.sweeps.metric_readers import EVALUATION
 from jaxrl.sweeps.population_based_training import PopulationBasedTraining, exploit, explore
+from jaxrl.sweeps.saved_sweep import called_damaged
 from jaxrl.sweeps.space import values_of
 from jaxrl.sweeps.trial_state import TrialState, unstacked
 from jaxrl.sweeps.trials import Trial, TrialGroup, groups_of
 from jaxrl.sweeps.vmapped import Numbers, State, done_members
 
+MEMBER: Form = {  # a part of the checkpoint's "members"
+    "settings": dict,
+    "scores": [NUMBER | None],
+    "lifetime": lifetime,
+    "result": dict | None,
+    "callbacks": CALLBACKS,
+    "ended": bool,
+    "bad": str,
+}
 FOLDER = "population"  # in a sweep's folder: checkpoints of the whole population
 FEWEST = 3  # members: of two the better one would always be all that is left
 SAVE_SECONDS = 30.0  # between two checkpoints, at least
@@ -137,11 +148,15 @@ class Population:
         found = checkpoint.iterations(folder)
         if not found:
             return
-        saved = checkpoint.read(found[max(found)])
-        self.arrays = saved.arrays
-        for member, facts in zip(self.members, saved.facts["members"], strict=True):
-            _take_back(member, facts)
-        self.lineage.takeovers = list(map(Takeover.from_dict, saved.facts["takeovers"]))
+        path = found[max(found)]
+        with called_damaged(path, checkpoint.FACTS, "population"):
+            saved = checkpoint.read(path)
+            if problem := problem_of(saved.facts, {"members": [MEMBER]}, "it"):
+                raise ValueError(problem)
+            for member, facts in zip(self.members, saved.facts["members"], strict=True):
+                _take_back(member, facts)
+            self.lineage.take_back(saved.facts["takeovers"])
+            self.arrays = saved.arrays
 
     def resumed(self, shapes: State, numbers: Numbers) -> tuple[State, Numbers]:
         """What `save` wrote, for the program's number of members.

@@ -1,13 +1,15 @@
-"""Reading a sweep's folder: every file is checked, and an error names the damaged one."""
+"""Reading a sweep's folder: every file is checked, and what is damaged is named."""
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from jaxrl.core.errors import UsageError, one_line
 from jaxrl.core.json_text import read_json
 from jaxrl.run.results import ITERATIONS
+from jaxrl.run.storage import own_files
+from jaxrl.run.storage.json_lines import Damage, read_rows
 from jaxrl.run.storage.runs import PLAN, RESULTS
 from jaxrl.sweeps.results import DIVERGED, DROPPED, STOPPED, TERMINATED
 
@@ -21,7 +23,7 @@ def read_plan(path: Path) -> dict[str, Any]:
         UsageError: no sweep's folder, or a damaged one.
     """
     try:
-        plan = read_json((path / PLAN).read_text(encoding="utf-8"))
+        plan = read_json(own_files.read_text(path / PLAN))
     except OSError as error:
         raise UsageError(
             f"{path} is not a sweep's folder: {PLAN}: {error.strerror or error}"
@@ -36,42 +38,26 @@ def read_plan(path: Path) -> dict[str, Any]:
     return plan
 
 
-def read_results(
-    path: Path, trials: list[dict[str, Any]]
-) -> tuple[dict[int, dict[str, Any]], bytes]:
-    """({trial: its line}, the bytes of the whole lines) of the trials that are finished.
-
-    A last line without its end is what a kill left, and counts for nothing.
+def read_results(path: Path, plan: Mapping[str, Any]) -> dict[int, dict[str, Any]]:
+    """{trial: its line} of the trials that are finished, which a damaged line does not tell.
 
     Args:
-        trials: the plan's, whose settings and seeds the lines must have.
+        plan: whose settings and seeds the lines must have.
 
     Raises:
-        UsageError: a line is damaged.
+        UsageError: a line is damaged, and the trials depend on each other, so that all of them
+            would be trained again.
     """
-    try:
-        lines = (path / RESULTS).read_bytes().splitlines(keepends=True)
-    except FileNotFoundError:
-        return {}, b""
-    except OSError as error:
+    damage = Damage(path / RESULTS)
+    rows = read_rows(path / RESULTS, lambda row: _row_problem(row, plan["trials"]), damage)
+    by_trial = {row["trial"]: row for row in rows}
+    if damage.count and (plan["halving"] is not None or plan.get("scheduler") is not None):
         raise UsageError(
-            f"sweep folder {path} cannot be read: {RESULTS}: {one_line(error)}"
-        ) from None
-    whole = lines if not lines or lines[-1].endswith(b"}\n") else lines[:-1]
-    rows = {}
-    for number, line in enumerate(whole, start=1):
-        try:
-            row = read_json(line.decode("utf-8"))
-            problem = _row_problem(row, trials)
-        except ValueError as error:
-            problem = f"is not JSON: {one_line(error)}"
-        if problem:
-            raise UsageError(
-                f"sweep folder {path} is damaged: line {number} of {RESULTS} {problem}; "
-                "without the line its trial is trained again"
-            )
-        rows[row["trial"]] = row
-    return rows, b"".join(whole)
+            f"sweep folder {path} is damaged: {RESULTS}: {damage}, and its trials depend on each "
+            f"other: without {RESULTS} all of them are trained again"
+        )
+    damage.say()
+    return by_trial
 
 
 @contextlib.contextmanager

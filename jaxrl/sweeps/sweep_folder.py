@@ -23,7 +23,7 @@ from filelock import FileLock
 from jaxrl.algorithms.base import Algorithm
 from jaxrl.core.errors import UsageError, brief, require
 from jaxrl.run import resume
-from jaxrl.run.logging.text_logs import dumped
+from jaxrl.run.logging.text_logs import dumped, start_after
 from jaxrl.run.recorder import Snapshot, state_facts, state_tree
 from jaxrl.run.settings import RunSettings
 from jaxrl.run.storage import checkpoint, own_files, run_folder, runs
@@ -121,10 +121,9 @@ class SweepFolder:
         path = runs.resolve(checkpoint.run_path(path), runs.PLAN)
         plan, lock = saved_sweep.read_plan(path), run_folder.lock(path)
         try:
-            over, whole = saved_sweep.read_results(path, plan["trials"])
-            if (path / RESULTS).exists():
-                # Without what a kill cut off.
-                own_files.write_text(path / RESULTS, whole.decode())
+            over = saved_sweep.read_results(path, plan)
+            if (path / RESULTS).exists():  # without what a kill cut off
+                start_after(path / RESULTS, lambda line: True)
         except BaseException:
             lock.release()
             raise

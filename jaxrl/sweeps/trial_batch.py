@@ -17,7 +17,7 @@ from jaxrl.run.logging.text_logs import dumped
 from jaxrl.run.recorder import Snapshot
 from jaxrl.run.results import Lifetime, Result, result_names
 from jaxrl.run.settings import RunSettings
-from jaxrl.run.storage import checkpoint
+from jaxrl.run.storage import checkpoint, own_files
 from jaxrl.sweeps.metric_readers import check_path, readers_of
 from jaxrl.sweeps.placement import most_that_fit
 from jaxrl.sweeps.reporting import Reporter, advance
@@ -127,9 +127,7 @@ class TrialBatch:
             "diverged": self.diverged,
             "ended": [reporter.ended for reporter in self.reporters],
         }
-        (path / BLOCK).write_text(
-            dumped({**facts, "results": self.results}) + "\n", encoding="utf-8"
-        )
+        own_files.write_text(path / BLOCK, dumped({**facts, "results": self.results}) + "\n")
 
     def load(self, path: Path) -> None:
         """Resumes from a saved block, each member with the numbers that it has here.
@@ -164,7 +162,7 @@ class TrialBatch:
 
     def _facts(self, path: Path) -> dict[str, Any]:
         try:
-            facts = read_json((path / BLOCK).read_text(encoding="utf-8"))
+            facts = read_json(own_files.read_text(path / BLOCK))
         except (OSError, ValueError) as error:
             raise UsageError(f"{path} holds no saved members: {BLOCK}: {error}") from None
         if len(facts["lifetimes"]) != len(self.trials):

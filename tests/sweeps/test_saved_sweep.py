@@ -159,15 +159,26 @@ def test_a_folder_without_a_plan_is_no_sweeps_folder(tmp_path):
         ({"result": {}}, "has no result tree"),
     ],
 )
-def test_a_damaged_line_of_results_is_refused_by_its_number(path, line, message):
+def test_a_damaged_line_of_results_is_left_out_and_named_by_its_number(path, line, message, caplog):
     good = json.dumps(ROW).encode() + b"\n"
     bad = json.dumps({**ROW, **line}).encode() if isinstance(line, dict) else line
     before = good + bad + b"\n" + good
     (path / saved_sweep.RESULTS).write_bytes(before)
-    said = refused(path)
-    assert f"sweep folder {path} is damaged: line 2 of results.jsonl " in said
-    assert message in said
+    store, _ = SweepFolder.again(path)
+    store.close()
+    assert store.over == {1: ROW}
+    assert caplog.messages[0].startswith(f"{path / saved_sweep.RESULTS}: line 2 is damaged (")
+    assert message in caplog.text and caplog.messages[0].endswith(" and left out")
     assert (path / saved_sweep.RESULTS).read_bytes() == before  # nothing is thrown away
+
+
+@pytest.mark.parametrize("joined", [{"halving": 3}, {"scheduler": {}}])
+def test_a_damaged_line_of_trials_that_depend_on_each_other_is_refused(path, joined):
+    """Without it all of them would be trained again."""
+    edit(path / saved_sweep.PLAN, **joined)
+    (path / saved_sweep.RESULTS).write_bytes(b"{\n")
+    assert f"sweep folder {path} is damaged: results.jsonl: line 1 is damaged" in refused(path)
+    assert (path / saved_sweep.RESULTS).read_bytes() == b"{\n"
 
 
 def test_whole_lines_count_and_what_a_kill_cut_off_goes(path):

@@ -14,9 +14,10 @@ from jaxrl.algorithms.base import HeadlineMetric
 from jaxrl.algorithms.opponent_settings import COPY, EVERYBODY
 from jaxrl.core.errors import UsageError, brief, require
 from jaxrl.run.logging.history import History, Series
-from jaxrl.run.logging.result_rows import Damage, read_result, whole_lines
+from jaxrl.run.logging.result_rows import read_result
 from jaxrl.run.results import ENV_STEPS, Result, lookup
 from jaxrl.run.storage import own_files
+from jaxrl.run.storage.json_lines import Damage, whole_lines
 
 MAX_LINES = 5  # of more agents only the sum is drawn, of more policies a mean and a band
 PICTURES = (".png", ".pdf", ".svg")  # what the file's name may end in

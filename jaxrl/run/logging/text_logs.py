@@ -200,6 +200,6 @@ def _header(path: Path) -> list[str]:
     """The columns of a file that exists and has whole ones."""
     if not path.exists():
         return []
-    with path.open("rb") as file:
+    with open(path, "rb", opener=own_files.only_files) as file:
         line = file.readline()
     return _cells(line) if line.endswith(b"\n") else []

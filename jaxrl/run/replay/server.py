@@ -20,7 +20,7 @@ from jaxrl.run.logging.result_rows import read_result
 from jaxrl.run.replay.page import page_of, replay_data
 from jaxrl.run.replay.replay import player_of_run
 from jaxrl.run.results import lookup
-from jaxrl.run.storage import checkpoint, run_folder
+from jaxrl.run.storage import checkpoint, own_files, run_folder
 from jaxrl.run.storage.runs import METRICS
 
 HOST, PORT = "127.0.0.1", 8765
@@ -93,7 +93,7 @@ class LiveRun:
         """Adds the lines that are new in the log; one that was cut back is read from its start."""
         path = self.folder / METRICS
         try:
-            with path.open("rb") as file:
+            with open(path, "rb", opener=own_files.only_files) as file:
                 size = file.seek(0, 2)
                 if size < self._read:
                     self._curves, self._read, self._num_damaged = Curves(self._panels), 0, 0
@@ -103,7 +103,7 @@ class LiveRun:
             return
         whole = new[: new.rfind(b"\n") + 1]
         self._read += len(whole)
-        read = [read_result(line) for line in whole.splitlines()]
+        read = [read_result(line) for line in whole.split(b"\n")[:-1]]
         results = [result for result in read if result is not None]
         self._num_damaged += len(read) - len(results) + self._curves.add(results)
         self._last = results[-1] if results else self._last

@@ -24,7 +24,7 @@ import numpy as np
 from jaxrl.core.errors import UsageError, brief, one_line
 from jaxrl.core.json_text import read_json
 from jaxrl.core.types import PyTree, is_key
-from jaxrl.run.storage import array_storage, runs
+from jaxrl.run.storage import array_storage, own_files, runs
 from jaxrl.run.storage.dtypes import narrowed
 from jaxrl.run.storage.forms import problem_of_checkpoint
 
@@ -126,7 +126,7 @@ def present_name(name: str) -> str:
 def read_facts(path: Path) -> dict[str, Any]:
     """The `checkpoint.json` of a checkpoint, if nobody changed it."""
     try:
-        facts = read_json((path / FACTS).read_text(encoding="utf-8"))
+        facts = read_json(own_files.read_text(path / FACTS))
         digest, newer = facts.pop("digest"), facts["format"] > FORMAT
     except FileNotFoundError:
         what = "is damaged: it has no checkpoint.json" if path.is_dir() else "does not exist"

@@ -140,7 +140,7 @@ def read_class(name: Any, call: str, *, trust: bool) -> type:
         return load(CONFIGURATION, named)
     except (ImportError, UsageError) as error:
         raise UsageError(
-            f"the run's configuration is a {name}, which cannot be imported here: {error}; "
+            f"the run's configuration is a {name!s:.200}, which cannot be imported here: {error}; "
             f"pass the configuration again in Python, {call}(RUN, config=...)"
         ) from None
 

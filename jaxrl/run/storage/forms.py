@@ -50,6 +50,26 @@ def _wrong(value: Any, place: str) -> str:
     return f"{place} is {brief(value)}"
 
 
+def lifetime(value: Any) -> None:
+    """The form of a run's counts: no others.
+
+    Raises:
+        ValueError: another value.
+    """
+    later = {name: LATER_COUNTS.get(name, _refuse) for name in value.keys() - COUNTS.keys()}
+    if problem := problem_of(value, {**COUNTS, **later}, "it"):
+        raise ValueError(problem)
+
+
+def _agent_steps(value: Any) -> None:
+    if value is not None and (problem := problem_of(value, {ANY: int}, "it")):
+        raise ValueError(problem)
+
+
+def _refuse(value: Any) -> None:
+    raise ValueError(f"{brief(value)} has no place")
+
+
 POLICIES: Form = {ANY: {"agents": [str], "observation_space": from_json, "action_space": from_json}}
 RUN: Form = {  # of metadata.json
     "config_class": str,
@@ -58,14 +78,25 @@ RUN: Form = {  # of metadata.json
     "run_settings": dict,
     "versions": {ANY: str},
 }
-STORED: Form = {"arrays": [str], "files": {ANY: str}}  # of any checkpoint.json
+STORED: Form = {  # of any checkpoint.json
+    "arrays": [str],
+    "files": {ANY: str},
+    "lifetime": {"training_iteration": int},
+}
+COUNTS: Form = {"training_iteration": int, "num_env_steps": int}
+LATER_COUNTS: Form = {  # which earlier files lack
+    "num_episodes": int,
+    "time_total_s": NUMBER,
+    "num_agent_steps": _agent_steps,
+}
+CALLBACKS: Form = [{"class": str, "state": object}]
 CHECKPOINT: Form = {  # of a run's
     **RUN,
-    "callbacks": [{"class": str, "state": object}],
+    "callbacks": CALLBACKS,
     "config": dict,
     "env_name": str,
     "groups": [[str]],
-    "lifetime": {"training_iteration": int, "num_env_steps": int},
+    "lifetime": lifetime,
     "num_env_steps": int,
     "result": dict | None,
 }

@@ -1,14 +1,17 @@
-"""Files that a run writes into its folder: opened without following links.
+"""Files in a run's folder: written without following links, and read only where they are files.
 
 A folder may come from somebody else. A link in it, in place of a log or of a folder of checkpoints,
-would let a resumed run write to, cut or remove what the link points to.
+would let a resumed run write to, cut or remove what the link points to. A pipe or a device in place
+of a file would never end.
 """
 
 import contextlib
+import errno
 import os
 import re
 import secrets
 import shutil
+import stat
 import time
 from pathlib import Path
 
@@ -22,6 +25,21 @@ LINKED_BY_ITSELF = "wandb"  # the folder in which Weights & Biases makes links o
 def without_links(path: str | Path, flags: int) -> int:
     """An `opener` for `open` that fails (OSError) where `path` is a symbolic link."""
     return os.open(path, flags | getattr(os, "O_NOFOLLOW", 0), 0o666)
+
+
+def only_files(path: str | Path, flags: int) -> int:
+    """An `opener` for `open` that fails (OSError) where there is something else, such as a pipe."""
+    descriptor = os.open(path, flags | getattr(os, "O_NONBLOCK", 0))  # a pipe would wait
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, "it is not a file")
+    return descriptor
+
+
+def read_text(path: Path) -> str:
+    """The text of a file; OSError where there is none, ValueError where it is not UTF-8."""
+    with open(path, "rb", opener=only_files) as file:
+        return file.read().decode("utf-8")
 
 
 def write_text(path: Path, text: str, mode: str = "w") -> None:

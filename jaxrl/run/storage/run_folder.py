@@ -193,9 +193,7 @@ def lock(path: Path) -> FileLock:
 def read(path: Path) -> dict[str, Any]:
     """What `create` was given: the facts of a run that may have no checkpoint yet."""
     try:
-        config, rest = (
-            read_json((path / name).read_text(encoding="utf-8")) for name in (CONFIG, METADATA)
-        )
+        config, rest = (read_json(own_files.read_text(path / name)) for name in (CONFIG, METADATA))
     except OSError as error:
         raise UsageError(f"{path} is not a run's folder: {error.strerror or error}") from None
     except ValueError as error:

@@ -4,15 +4,16 @@ import contextlib
 import re
 import time
 from pathlib import Path
-from typing import Any
 
 from jaxrl.core.errors import UsageError
-from jaxrl.core.json_text import read_json
+from jaxrl.run.storage.forms import NUMBER, Form, problem_of
+from jaxrl.run.storage.json_lines import Damage, read_rows
 
 LATEST = "latest"
 CONFIG, PLAN = "config.json", "sweep.json"  # the file that tells the folder of a run, of a sweep
 METRICS, PROGRESS = "metrics.jsonl", "progress.csv"  # in a run's folder
 RESULTS, TRIALS = "results.jsonl", "trials"  # in a sweep's folder
+SCORED: Form = {"trial": int, "score": NUMBER}  # a line of results with a score
 MOST_NAMES = 6
 # The start of a folder's name, unless its user chose another.
 TIME = re.compile(r"\d{8}-\d{6}")
@@ -62,20 +63,9 @@ def _of_sweep(path: Path) -> str:
 
 
 def _scores(path: Path) -> dict[str, float]:
-    """By trial, of those that are finished; lines that cannot be read are passed over."""
-    scores = {}
-    try:
-        lines = (path / RESULTS).read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:  # none is finished
-        return scores
-    for line in lines:
-        try:
-            row: dict[str, Any] = read_json(line)
-            if row["score"] is not None:
-                scores[f"{row['trial']:04d}"] = float(row["score"])
-        except (ValueError, KeyError, TypeError):
-            continue
-    return scores
+    """By trial, of those that are finished and have one."""
+    rows = read_rows(path / RESULTS, lambda row: problem_of(row, SCORED, ""), Damage(path))
+    return {f"{row['trial']:04d}": float(row["score"]) for row in rows}
 
 
 def _newest_first(folder: Path, kind: str) -> list[Path]:
