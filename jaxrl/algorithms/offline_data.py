@@ -1,7 +1,6 @@
 """Recorded episodes as arrays: every step of each policy, for algorithms that learn from them."""
 
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
@@ -16,6 +15,7 @@ from jaxrl.core.program_spaces import countable
 from jaxrl.core.spaces import Box, Space, beyond, parts_of, tree_of
 from jaxrl.core.types import AgentId, PolicyId, PyTree
 from jaxrl.episodes import MultiAgentEpisode, SingleAgentEpisode, read_episodes
+from jaxrl.episodes.files import episode_files
 from jaxrl.models.policy_spec import PolicyInputs, PolicySpec
 from jaxrl.ops.running_stats import RunningMeanStd
 from jaxrl.rollout.env_step import RolloutSpec
@@ -88,9 +88,7 @@ def read_recording(
 
 def _signature(source: str) -> tuple:
     """What changes with a folder's files; of a Minari dataset nothing does."""
-    path = Path(source)
-    files = sorted(path.glob("*.parquet")) if path.is_dir() else [path]
-    stats = [(file.name, file.stat()) for file in files if file.exists()]
+    stats = [(file.name, file.stat()) for file in episode_files(source)]
     return tuple((name, stat.st_mtime_ns, stat.st_size) for name, stat in stats)
 
 

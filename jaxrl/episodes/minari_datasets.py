@@ -47,6 +47,7 @@ def to_minari(episodes: Iterable[Episode], dataset_id: str) -> list[str]:
             without spaces.
     """
     _require("writing")
+    _check_id(dataset_id)
     if not re.search(r"-v\d+$", dataset_id):
         raise UsageError(
             f"Minari dataset {brief(dataset_id)}: the name must end in a version, such as "
@@ -78,11 +79,16 @@ def from_minari(dataset_id: str) -> Iterator[SingleAgentEpisode]:
     _require("reading")
     import minari
 
-    if not all(PART.fullmatch(part) for part in dataset_id.split("/")):
-        raise UsageError(f"Minari dataset {brief(dataset_id)}: a name is such as arena/sampled-v0")
+    _check_id(dataset_id)
     with _in_one_line(dataset_id):
         dataset = minari.load_dataset(dataset_id)
     return _read(dataset, dataset_id)
+
+
+def _check_id(dataset_id: str) -> None:
+    """Refuses a name that would lead out of Minari's folder."""
+    if not all(PART.fullmatch(part) for part in dataset_id.split("/")):
+        raise UsageError(f"Minari dataset {brief(dataset_id)}: a name is such as arena/sampled-v0")
 
 
 def _require(verb: str) -> None:

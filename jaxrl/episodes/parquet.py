@@ -6,7 +6,6 @@ are taken apart: `obs.position` is a column of its own. Arrays are stored as fla
 metadata say what shapes and types they have.
 """
 
-import contextlib
 import functools
 import json
 import math
@@ -27,6 +26,7 @@ from jaxrl.core.json_text import read_json
 from jaxrl.core.number_types import NotHeldError, common_type
 from jaxrl.episodes.bounded_table import read_table
 from jaxrl.episodes.episode import Episode
+from jaxrl.episodes.files import episode_files, why_not_writable
 from jaxrl.episodes.minari_datasets import from_minari
 from jaxrl.episodes.multi_agent_episode import MultiAgentEpisode
 from jaxrl.episodes.single_agent_episode import SingleAgentEpisode
@@ -76,7 +76,7 @@ class EpisodeWriter:
         require("pyarrow", "writing episodes", "pyarrow")
         self.path, self.max_seconds = Path(path), max_seconds
         self.max_rows, self.max_bytes = max_rows, max_bytes
-        if reason := _why_not_writable(self.path):
+        if reason := why_not_writable(self.path):
             raise UsageError(f"episodes cannot be written to {brief(str(path))}: {reason}")
         self._prefix, self._number = uuid.uuid4().hex[:8], 0
         self._waiting: list[_AgentRows] = []
@@ -119,7 +119,7 @@ class EpisodeWriter:
             self.path.mkdir(parents=True, exist_ok=True)
             pyarrow.parquet.write_table(table, part, compression="zstd", write_page_checksum=True)
             os.replace(part, path)
-        except (OSError, NotHeldError, pyarrow.ArrowException) as error:  # as a full disk
+        except (OSError, UnicodeError, NotHeldError, pyarrow.ArrowException) as error:
             raise UsageError(f"episodes cannot be written to {path}: {one_line(error)}") from None
         self._number += 1
         self._waiting, self._layouts = [], {}
@@ -174,8 +174,7 @@ def read_episodes(path: str | Path, *, skip_damaged: bool = False) -> Iterator[E
     if str(path).startswith(MINARI):
         return from_minari(str(path).removeprefix(MINARI))
     require("pyarrow", "reading episodes", "pyarrow")
-    path = Path(path)
-    files = sorted(path.glob("*.parquet")) if path.is_dir() else [path] if path.exists() else []
+    files = episode_files(path)
     if not files:
         raise UsageError(f"no episodes in {path}: there is no .parquet file")
     return _read_files(files, skip_damaged)
@@ -199,19 +198,6 @@ def name_of(agent: Any) -> str:
 
 
 # Writing
-
-
-def _why_not_writable(folder: Path) -> str:
-    """The reason why a folder cannot be written to, or made; mostly empty."""
-    try:
-        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
-            folder.lstat()
-    except (OSError, ValueError) as error:  # a name that the system does not take
-        return getattr(error, "strerror", None) or one_line(error)
-    there = next(path for path in (folder, *folder.absolute().parents) if os.path.lexists(path))
-    if not there.is_dir():
-        return f"{there} is no folder"
-    return "" if os.access(there, os.W_OK | os.X_OK) else f"{there} cannot be written to"
 
 
 class _AgentRows(NamedTuple):
