@@ -187,7 +187,7 @@ def save_figure(path: str | Path, make: Callable[[], Any]) -> None:
     path = Path(path)
     if path.suffix not in PICTURES:
         raise UsageError(
-            f"picture {brief(str(path))}: the name must end in one of {', '.join(PICTURES)}"
+            f"picture {brief(path.name)}: the name must end in one of {', '.join(PICTURES)}"
         )
     require("matplotlib", path.name)
     temporary = own_files.temporary_beside(path)
