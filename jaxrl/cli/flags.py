@@ -14,7 +14,7 @@ from typing import Any
 
 from jaxrl.core.errors import UsageError, brief
 from jaxrl.core.fields import flag, unknown_setting
-from jaxrl.core.json_text import MOST_DIGITS, read_json
+from jaxrl.core.json_text import MOST_DIGITS, has_surrogate, read_json
 
 # Flags that take several values; all others take one.
 SEVERAL = {
@@ -145,13 +145,8 @@ def _check_words(name: str, words: Sequence[str]) -> None:
     for word in words:
         if not word:
             raise UsageError(f"{flag_name(name)} has an empty text as its value; leave it out")
-        if not word.isprintable() and any(map(_is_half, word)):
+        if has_surrogate(word):
             raise UsageError(f"{flag_name(name)}={brief(word)} is not UTF-8")
-
-
-def _is_half(character: str) -> bool:
-    """Whether this is a lone surrogate, by which Python stands for a byte that is not UTF-8."""
-    return "\ud800" <= character <= "\udfff"
 
 
 def _words(value: str | list[str]) -> list[str]:

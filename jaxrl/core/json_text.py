@@ -1,6 +1,8 @@
 """JSON of files and messages that anybody may have written, read with bounded depth and numbers."""
 
 import json
+from collections.abc import Iterator
+from itertools import chain, islice
 from typing import Any
 
 MOST_DEEP = 100  # lists and objects within each other; what walks a value is recursive
@@ -20,12 +22,12 @@ def read_json(text: str | bytes) -> Any:
     try:
         value = _DECODER.decode(text)
         # A text with few brackets, as most are, need not be walked.
-        if text.count("[") + text.count("{") > MOST_DEEP and _is_too_deep(value):
+        if text.count("[") + text.count("{") > MOST_DEEP and is_too_deep(value):
             raise RecursionError
     except RecursionError:
         raise ValueError(f"it is nested more than {MOST_DEEP} deep") from None
-    if "\\u" in text or not text.isascii():
-        _refuse_surrogates(value)
+    if ("\\u" in text or not text.isascii()) and (why := why_unreadable(value)):
+        raise ValueError(f"it {why}")
     return value
 
 
@@ -45,20 +47,35 @@ def _integer(digits: str) -> int:
 _DECODER = json.JSONDecoder(parse_int=_integer)
 
 
-def _refuse_surrogates(value: Any) -> None:
-    try:
-        json.dumps(value, ensure_ascii=False).encode("utf-8")
-    except UnicodeEncodeError:
-        raise ValueError("it has half of a character, a lone surrogate") from None
+def is_too_deep(value: Any) -> bool:
+    """Whether lists and dicts are nested more than `MOST_DEEP` deep, or hold themselves."""
+    return next(islice(_levels(value), MOST_DEEP, None), None) is not None
 
 
-def _is_too_deep(value: Any) -> bool:
+def why_unreadable(value: Any) -> str:
+    """What `read_json` would refuse of a value, once it is JSON; empty where it reads it."""
+    if is_too_deep(value):
+        return f"is nested more than {MOST_DEEP} deep"
+    for part in chain([value], *_levels(value)):
+        if isinstance(part, int) and abs(part) >= 10**MOST_DIGITS:
+            return f"has an integer of more than {MOST_DIGITS} digits"
+        if isinstance(part, str) and has_surrogate(part):
+            return "has half of a character, a lone surrogate"
+    return ""
+
+
+def has_surrogate(text: str) -> bool:
+    """Whether a text has half of a character, which UTF-8 cannot hold."""
+    return not text.isascii() and any("\ud800" <= character <= "\udfff" for character in text)
+
+
+def _levels(value: Any) -> Iterator[list[Any]]:
+    """The parts of lists and dicts, level by level, without end where one holds itself."""
     level = [value]
-    for _ in range(MOST_DEEP):
-        containers = [part for part in level if isinstance(part, dict | list)]
+    while containers := {id(part): part for part in level if isinstance(part, dict | list)}:
         level = [
             inner
-            for part in containers
-            for inner in (part.values() if isinstance(part, dict) else part)
+            for part in containers.values()
+            for inner in (chain(part, part.values()) if isinstance(part, dict) else part)
         ]
-    return any(isinstance(part, dict | list) for part in level)
+        yield level

@@ -10,7 +10,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jaxrl.core.errors import UsageError, brief
+from jaxrl.core.errors import UsageError, brief, reason_of
 from jaxrl.core.program_spaces import num_chosen
 from jaxrl.core.spaces import Space, is_tree, tree_of
 from jaxrl.core.trust import Kind, load, parse_name
@@ -67,7 +67,12 @@ def custom_model(
     Raises:
         UsageError: no model, or a model that does not fit the spaces, with both shapes.
     """
-    resolved = _resolved(given, observation_space, action_space)
+    try:
+        resolved = _resolved(given, observation_space, action_space)
+    except UsageError:
+        raise
+    except Exception as error:  # it cannot be hashed, or it fails as it is made
+        raise UsageError(f"model={brief(given)} cannot be made: {reason_of(error)}") from error
     model = Custom(resolved, observation_space, action_space, kind)
     _check_parameters(model)
     _check_outputs(model)
@@ -233,7 +238,7 @@ def _check_parameters(model: Custom) -> None:
 def _check_outputs(model: Custom, size: int = 3) -> None:
     """Traces a batch of `size` observations through the model."""
     given = model.given
-    carry = (given.initial_carry((size,)),) if has_memory(given) else ()
+    carry = (_first_carry(model, size),) if has_memory(given) else ()
     expected = f"(logits or distribution, value{', carry' if carry else ''})"
     seen = {}
 
@@ -263,6 +268,19 @@ def _check_outputs(model: Custom, size: int = 3) -> None:
             raise UsageError(f"model {model.name} must return its carry in {form}")
 
 
+def _first_carry(model: Custom, size: int) -> PyTree:
+    """The carry of a batch, each part with an axis for it."""
+    carry = model.given.initial_carry((size,))
+    try:
+        sizes = {jnp.shape(leaf)[:1] for leaf in jax.tree.leaves(carry)}
+    except Exception:  # no arrays, or it holds itself
+        sizes = {()}
+    if sizes - {(size,)}:
+        what = f"model {model.name}: initial_carry(({size},)) must give arrays [{size}, ...]"
+        raise UsageError(f"{what}, not {brief(carry)}")
+    return carry
+
+
 def _check_shape(model: Custom, what: str, shape: tuple[int, ...], wanted: tuple[int, ...]) -> None:
     if shape != wanted:
         raise UsageError(
@@ -278,10 +296,9 @@ def _traced(model: Custom, function: Callable) -> PyTree:
     except UsageError:
         raise
     except Exception as error:
-        said = str(error).strip().splitlines() or [""]
         raise UsageError(
             f"model {model.name} does not work on observations of {model.observation_space}: "
-            f"{type(error).__name__}: {said[0]:.300}"
+            f"{reason_of(error)}"
         ) from error
 
 

@@ -18,6 +18,7 @@ from jaxrl.core.env import (
     strongly_typed,
 )
 from jaxrl.core.errors import UsageError, brief, reason_of, unknown_name
+from jaxrl.core.fields import FLOAT32, is_array
 from jaxrl.core.renamed import former_attribute
 from jaxrl.core.tasks import without_task
 from jaxrl.core.trust import Kind, maker
@@ -217,7 +218,7 @@ def start_data(
     """Every callback's data at the start of an episode of one environment."""
     state, params = without_task(env, state, params)
     return tuple(
-        strongly_typed(_call(callback, "on_episode_start", state, params))
+        _arrays(callback, "on_episode_start", _call(callback, "on_episode_start", state, params))
         if has_hook(callback, "on_episode_start")
         else ()
         for callback in callbacks
@@ -352,27 +353,48 @@ def _named_scalars(
         values = _call(callback, hook, callback_data, what) if has_hook(callback, hook) else {}
         source = f"{hook} of {class_name(callback)}"
         if not isinstance(values, Mapping):
-            raise UsageError(f"{source} must return {{name: number}}, not {values!r:.60}")
+            raise UsageError(f"{source} must return {{name: number}}, not {brief(values)}")
         for name, value in values.items():
             if name in owner:
                 raise UsageError(f"{name!r} is given twice: by {owner[name]} and by {source}")
-            if jnp.shape(value) != ():
-                raise UsageError(
-                    f"{source}: {name!r} must be one number, not of shape {list(jnp.shape(value))}"
-                )
-            owner[name], scalars[name] = source, jnp.asarray(value, jnp.float32)
+            owner[name], scalars[name] = source, _scalar(source, name, value)
     return scalars
+
+
+def _scalar(source: str, name: Any, value: Any) -> jax.Array:
+    """A number that a hook gives by its name, f32[]."""
+    if not isinstance(name, str) or not name:
+        raise UsageError(f"{source}: a number's name must be a text, not {brief(name)}")
+    dtype = value.dtype if is_array(value) else type(value)
+    is_real = dtype in (int, float, bool) or any(
+        jnp.issubdtype(dtype, kind) for kind in (jnp.floating, jnp.integer)
+    )
+    shown = f"of shape {list(value.shape)}" if is_array(value) and value.shape else brief(value)
+    if not is_real or jnp.shape(value) or (dtype is int and abs(value) > FLOAT32):
+        raise UsageError(f"{source}: {name!r} must be one number, not {shown}")
+    return jnp.asarray(value, jnp.float32)
 
 
 def _alike(callback: Any, hook: str, what: str, before: PyTree, after: PyTree) -> PyTree:
     """`after`, once its structure, shapes and types are those of `before`."""
-    after = strongly_typed(after)
+    after = _arrays(callback, hook, after)
     if difference := other_form(before, after, what):
         raise UsageError(
             f"{hook} of {class_name(callback)} must return the {what} in the form it was given: "
             f"{difference}"
         )
     return after
+
+
+def _arrays(callback: Any, hook: str, value: Any) -> PyTree:
+    """What a hook gives, as arrays of types that do not change with what they meet."""
+    try:
+        return strongly_typed(value)
+    except Exception:  # of many kinds, the last ones where a value holds itself
+        raise UsageError(
+            f"{hook} of {class_name(callback)} must return arrays of numbers, alone or in tuples, "
+            f"lists and dicts, not {brief(value)}"
+        ) from None
 
 
 def class_name(callback: Any) -> str:

@@ -5,7 +5,9 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from jaxrl.core.errors import UsageError
+from jaxrl.core.errors import UsageError, brief, reason_of
+from jaxrl.core.json_text import why_unreadable
+from jaxrl.core.number_types import flag_in
 from jaxrl.rollout.episode_callbacks import (
     EPISODE_HOOK,
     EpisodeCallbacks,
@@ -62,6 +64,8 @@ class Hooks:
         for callback in self.callbacks:
             if has_hook(callback, hook, Callbacks):
                 getattr(callback, hook)(self.trainer, value)
+                if hook == "on_train_result":
+                    _check_result(callback, value)
 
     def episode_ended(self, episode: Any) -> None:
         """Calls each `on_episode_end` that takes an episode as an object."""
@@ -97,13 +101,26 @@ class Hooks:
                 callback.set_state(state)
 
 
+def _check_result(callback: Any, result: Result) -> None:
+    """Refuses, and removes, what a hook added to a result where no log and no loop can read it."""
+    what = f"on_train_result of callbacks {class_name(callback)}"
+    if flag_in(result.get("done")) is None:
+        done, result["done"] = result.get("done"), False
+        raise UsageError(f'{what}: result["done"] must be True or False, not {brief(done)}')
+    for name, value in list(result.items()):
+        if why := why_unreadable([name, value]):
+            del result[name]
+            raise UsageError(f"{what}: result[{brief(name)}] {why}")
+
+
 def _state(callback: Any) -> Any:
     if not hasattr(callback, "get_state"):
         return None
-    state = callback.get_state()
+    what = f"get_state of callbacks {class_name(callback)}"
     try:
-        return json.loads(json.dumps(state))
-    except (TypeError, ValueError) as error:
-        raise UsageError(
-            f"get_state of callbacks {class_name(callback)} must return what JSON holds: {error}"
-        ) from None
+        state = json.loads(json.dumps(callback.get_state()))
+    except Exception as error:
+        raise UsageError(f"{what} must return what JSON holds: {reason_of(error)}") from error
+    if why := why_unreadable(state):
+        raise UsageError(f"{what} must return what JSON holds, and it {why}")
+    return state

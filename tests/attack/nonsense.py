@@ -9,7 +9,7 @@ import jax
 import numpy as np
 
 from jaxrl.core.env_contract import ContractError
-from jaxrl.core.errors import UsageError
+from jaxrl.core.errors import UsageError, one_line
 from jaxrl.episodes.errors import EpisodeError
 
 CLEAR = "clear"
@@ -126,7 +126,7 @@ def verdict(case: Case, clock: Clock, refusals: tuple = OWN_ERRORS) -> tuple[str
     except refusals as error:
         message = str(error)
     except Exception as error:
-        return "raw", f"{type(error).__name__}: {error}"
+        return "raw", f"{type(error).__name__}: {one_line(error)}"
     else:
         return "silent", f"{given!r:.80}"
     if clock.seconds - compiled > LONGEST_COMPILE or time.monotonic() - began > 10:

@@ -1,16 +1,20 @@
 """Every argument of every public entry is given values of every kind that it does not take."""
 
+import shutil
+
 import pytest
 
 import jaxrl
 from jaxrl.cli.main import COMMANDS
 from jaxrl.core import spaces
+from jaxrl.core.json_text import read_json
 from jaxrl.episodes import EpisodeWriter, SingleAgentEpisode
 from jaxrl.serving.server import PolicyServer
 from jaxrl.serving.settings import ServerSettings
 from tests.attack.command_lines import Line, lines_of, nothing_begins, outcome
 from tests.attack.entries import FAMILIES, LRS, OF_A_RUN
 from tests.attack.nonsense import CLEAR, OWN_ERRORS, Clock, verdict
+from tests.attack.user_code import GIVEN, OF_A_USER
 from tests.probes import SMALL_CARTPOLE as SMALL
 
 CLIENTS = ("PolicyClient", "NumpyPolicy")  # they know nothing of jaxrl, nor of its errors
@@ -121,6 +125,38 @@ def test_flags_that_contradict_each_other_are_refused_in_one_line(command, bases
         for words, name in pairs
     ]
     assert unclear(lines) == []
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("family", OF_A_USER)
+def test_code_of_a_users_that_gives_nonsense_or_fails_is_named_in_one_line(family):
+    assert failures(OF_A_USER[family]()) == {}
+
+
+class Adds(jaxrl.Callbacks):
+    def __init__(self, name, value):
+        self.name, self.value = name, value
+
+    def on_train_result(self, trainer, result):
+        result[self.name] = self.value
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", ["mine", "done"])
+def test_a_hook_adds_anything_that_a_log_can_hold_and_says_done_by_a_flag(name, tmp_path):
+    unread, flags = {"endless", "deep", "10**400", "half a character"}, {"True", "0"}
+    for label, value in GIVEN.items():
+        config = SMALL.replace(callbacks=Adds(name, value), total_env_steps=1)
+        run = {"run_dir": tmp_path / str(len(list(tmp_path.iterdir()))), "pictures": False}
+        with jaxrl.Trainer(config, **run, quiet=True) as trainer:
+            if label in unread if name == "mine" else label not in flags:
+                with pytest.raises(jaxrl.UsageError, match="on_train_result of callbacks Adds"):
+                    trainer.fit()
+            else:
+                trainer.fit()
+                read_json((trainer.run_dir / "metrics.jsonl").read_text().strip())
+    shutil.rmtree(tmp_path)
+    tmp_path.mkdir()
 
 
 MISSPELT = {
