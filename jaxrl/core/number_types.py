@@ -65,8 +65,8 @@ def store(view: np.ndarray, values: np.ndarray) -> None:
 
 def flag_in(value: Any) -> bool | None:
     """The flag that a value is: true or false, 0 or 1, alone or in an array; None: it is none."""
-    if value is True or value is False:
-        return value
+    if isinstance(value, bool | np.bool_):
+        return bool(value)
     try:
         found = np.asarray(value)
     except (TypeError, ValueError):

@@ -355,7 +355,8 @@ def _as_number(reward: Any) -> float:
 def _flag(flags: Mapping, agent: Any) -> bool:
     """An agent's flag."""
     value = flags[agent]
-    return _as_flag(value, f"a flag of {agent!r}")
+    # Nearly always; the name alone would take longer than the rest.
+    return value if value is False or value is True else _as_flag(value, f"a flag of {agent!r}")
 
 
 def _as_flag(value: Any, name: str) -> bool:
