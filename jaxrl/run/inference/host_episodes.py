@@ -211,7 +211,7 @@ def _choose(
     play: PlaySpec, game: Game, envs: EnvBatch, index: jax.Array, step: jax.Array
 ) -> tuple[list[PolicyOutput], tuple[PyTree, ...]]:
     noise = step_chance(play.rollout, game.play_key, index, step).noise if play.explore else None
-    return act(play.rollout, game.weights, envs, (noise, ()), game.env_params)
+    return act(play.rollout, game.weights, envs, (noise, None), game.env_params)
 
 
 @functools.partial(jax.jit, static_argnums=0)

@@ -28,6 +28,16 @@ def test_processes_play_the_episodes_that_this_process_plays():
     assert found[0] == found[1] and found[0]["episode_len_mean"] == 5
 
 
+def test_evaluation_samples_from_the_policy_itself_where_training_explores():
+    found = []
+    for exploration in (None, {"type": "EpsilonGreedy"}):
+        config = CONFIG.replace(exploration_config=exploration)
+        with jaxrl.Trainer(config, **SETTINGS) as trainer:
+            (episode,) = trainer.sample(num_episodes=1)
+            found.append(episode.get_actions())
+    np.testing.assert_array_equal(*found)
+
+
 def test_a_saved_run_is_evaluated_as_while_it_trained_though_episodes_fail_now_and_then(tmp_path):
     settings = {"workers": 1, "evaluation_interval": 1, "evaluation_duration": 3}
     config, folder = broken(RAISE, 0.1), tmp_path / "run"
